@@ -372,3 +372,61 @@ func TestALookAtTheRightsLeavesTheCounters(t *testing.T) {
 		})
 	}
 }
+
+// TestCertificatesAreReadAtEachConnection holds that the files of ca, cert and key may be replaced while a client lives, also some
+// time after the server has its own: then it waits for them.
+func TestCertificatesAreReadAtEachConnection(t *testing.T) {
+	t.Parallel()
+	old, err := redisproc.NewCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := redisproc.NewCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{T: t, servers: []*redisproc.Server{redistest.Start(t, &redisproc.Options{TLS: old, AuthClients: true})}}
+	dir := t.TempDir()
+	files := []string{filepath.Join(dir, "ca"), filepath.Join(dir, "cert"), filepath.Join(dir, "key")}
+	put := func(c *redisproc.Certificate) {
+		for i, from := range []string{c.Cert, c.Cert, c.Key} {
+			text, err := os.ReadFile(from)
+			if err == nil {
+				err = os.WriteFile(files[i], text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put(old)
+	var last atomic.Pointer[net.Conn]
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err == nil {
+			last.Store(&conn)
+		}
+		return conn, err
+	}
+	at := "rediss://" + r.servers[0].Addr() + "?timeout=5s&ca=" + files[0] + "&cert=" + files[1] + "&key=" + files[2]
+	events := make(chan driver.NodeEvent, 100)
+	d, err := redlock.Open(t.Context(), at, &redlock.Options{Dial: dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	r.do(0, "CONFIG", "SET", "tls-cert-file", next.Cert, "tls-key-file", next.Key, "tls-ca-cert-file", next.Cert)
+	(*last.Load()).Close()
+	for refused := false; !refused; {
+		select {
+		case e := <-events:
+			refused = e.State == driver.NodeDown && strings.Contains(fmt.Sprint(e.Err), "TLS handshake")
+		case <-r.within().Done():
+			t.Fatal("the new certificate of the server is not noticed")
+		}
+	}
+	put(next)
+	r.eventually("a connection with the new files", func() bool { return l.Extend(t.Context(), long) == nil })
+	r.release(l)
+}

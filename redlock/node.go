@@ -114,7 +114,7 @@ func newNode(d *core, index int, cfg Node) *node {
 	n := &node{
 		d: d, index: index, addr: cfg.Addr, ctx: d.ctx, err: errNotOpen, warned: make(map[string]bool), owed: make(map[string]owed),
 		net: &place.Net{
-			Dialer:  server.Dialer{Dial: o.Dial, TLS: o.TLS, ClientName: o.ClientName, DB: o.DB},
+			Dialer:  server.Dialer{Dial: o.Dial, TLS: o.TLS, Fresh: o.freshTLS, ClientName: o.ClientName, DB: o.DB},
 			Timeout: o.Timeout, Credentials: credentials,
 		},
 	}

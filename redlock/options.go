@@ -93,7 +93,8 @@ type Options struct {
 	// Logger gets warnings about the set-up. nil is silent.
 	Logger *slog.Logger
 
-	secrets []string // files that the URL names
+	secrets  []string                               // files that the URL names
+	freshTLS func(*tls.Config) (*tls.Config, error) // reads again what TLS has of them; nil: it has nothing
 }
 
 // alone says that the nodes are one server, which no other replaces.

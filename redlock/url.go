@@ -292,6 +292,9 @@ func (o *Options) apply(u *dsn.URL) (err error) {
 		}
 	}
 	o.secrets = u.Secrets("key", "passwordfile")
+	if u.Parameters["ca"]+u.Parameters["cert"] != "" {
+		o.freshTLS = u.FreshTLS
+	}
 	o.TLS, err = u.TLS(o.TLS)
 	return err
 }

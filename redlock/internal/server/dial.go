@@ -20,6 +20,7 @@ import (
 type Dialer struct {
 	Dial       func(ctx context.Context, network, addr string) (net.Conn, error) // nil: the standard library's
 	TLS        *tls.Config                                                       // nil: none
+	Fresh      func(*tls.Config) (*tls.Config, error)                            // returns TLS for one connection; nil: as it is
 	ClientName string
 	DB         int
 }
@@ -47,6 +48,12 @@ func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
 	cfg := d.TLS
 	if cfg == nil {
 		return resp.NewConn(plain), nil
+	}
+	if d.Fresh != nil {
+		if cfg, err = d.Fresh(cfg); err != nil {
+			plain.Close()
+			return nil, err
+		}
 	}
 	if cfg.ServerName == "" {
 		cfg = cfg.Clone()
