@@ -168,7 +168,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 				return leases, nil
 			}
 		}
-		s.client.releaseUnused(s.wait, slices.Concat(s.nested, s.held))
+		s.releaseUnused(slices.Concat(s.nested, s.held))
 		if err != nil && !errors.Is(err, errMidway) {
 			return nil, wrap("acquire", key, err)
 		}
@@ -276,7 +276,7 @@ func (s *several) tryAll() (key string, err error) {
 		return "", nil
 	}
 	s.held = leases[:first:first]
-	s.client.releaseUnused(s.wait, leases[first:])
+	s.releaseUnused(leases[first:])
 	if s.once {
 		s.client.events.failed(FailedEvent{Context: values{s.ctx}, Key: s.keys[first], Waited: time.Since(began), Err: errs[first]})
 	}
@@ -301,6 +301,9 @@ func (s *several) await(key string) error {
 	}
 	return err
 }
+
+// releaseUnused releases leases that the caller does not get, as Client.releaseUnused does.
+func (s *several) releaseUnused(leases []*Lease) { s.client.releaseUnused(s.wait, leases) }
 
 // join makes one of all leases, or returns nil where one is lost.
 func (s *several) join() *Leases {
