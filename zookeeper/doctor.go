@@ -85,7 +85,14 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		return
 	}
 	defer conn.Close()
-	p.Transport(conn, d.auth != "", p.member.tls)
+	config := p.member.tls
+	if config != nil {
+		if config, err = p.member.config(); err != nil {
+			p.Fault("tls", explain(ctx, err))
+			return
+		}
+	}
+	p.Transport(conn, d.auth != "", config)
 }
 
 // version knows what the driver needs.

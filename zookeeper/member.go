@@ -28,12 +28,13 @@ const (
 
 // member is one server of the ensemble.
 type member struct {
-	name   string
-	place  int // in the order of opening
-	tls    *tls.Config
-	over   func(ctx context.Context, addr string) (net.Conn, error) // opens what TLS goes over
-	states *direct.States
-	leads  atomic.Bool // when it was asked last
+	name     string
+	place    int                                                      // in the order of opening
+	tls      *tls.Config                                              // nil: none
+	renewTLS func(*tls.Config) (*tls.Config, error)                   // nil: it stays as it is
+	over     func(ctx context.Context, addr string) (net.Conn, error) // opens what TLS goes over
+	states   *direct.States
+	leads    atomic.Bool // when it was asked last
 }
 
 // dialTCP opens a connection to a member as it is.
@@ -42,15 +43,32 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// dial opens a connection.
-func (m *member) dial(ctx context.Context) (net.Conn, error) {
-	conn, err := m.over(ctx, m.name)
-	if err != nil || m.tls == nil {
-		return conn, err
+// config returns how to speak TLS over the next connection to a member that does.
+func (m *member) config() (config *tls.Config, err error) {
+	config = m.tls.Clone()
+	if m.renewTLS != nil {
+		if config, err = m.renewTLS(config); err != nil {
+			return nil, err
+		}
 	}
-	config := m.tls.Clone()
 	if config.ServerName == "" {
 		config.ServerName, _, _ = net.SplitHostPort(m.name)
+	}
+	return config, nil
+}
+
+// dial opens a connection.
+func (m *member) dial(ctx context.Context) (net.Conn, error) {
+	if m.tls == nil {
+		return m.over(ctx, m.name)
+	}
+	config, err := m.config()
+	if err != nil {
+		return nil, err
+	}
+	conn, err := m.over(ctx, m.name)
+	if err != nil {
+		return nil, err
 	}
 	safe := tls.Client(conn, config)
 	if err := safe.HandshakeContext(ctx); err != nil {

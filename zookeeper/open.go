@@ -71,5 +71,6 @@ func parseURL(text string, opts *Options) (members []string, o Options, err erro
 	}
 	o.secrets = u.Secrets("key")
 	o.TLS, err = u.TLS(o.TLS)
+	o.renewTLS = u.FreshTLS
 	return u.Hosts, o, err
 }

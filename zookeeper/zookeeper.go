@@ -116,8 +116,9 @@ type Options struct {
 	// refuses this client: for Limits, Diagnose and other looks at what is wrong.
 	NoCheck bool
 
-	secrets []string                                                 // files that the URL names
-	dial    func(ctx context.Context, addr string) (net.Conn, error) // nil: dialTCP
+	secrets  []string                                                 // files that the URL names
+	renewTLS func(*tls.Config) (*tls.Config, error)                   // returns TLS with what the files of the URL have now; nil: it names none
+	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: dialTCP
 }
 
 // Driver keeps locks in one ensemble. It is safe for concurrent use.
@@ -177,7 +178,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 		over = dialTCP
 	}
 	for i, name := range members {
-		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS, over: over, states: d.states})
+		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS, renewTLS: opts.renewTLS, over: over, states: d.states})
 	}
 	first := mathrand.N(len(d.members)) // so that clients do not all ask the same one
 	d.members = slices.Concat(d.members[first:], d.members[:first])
