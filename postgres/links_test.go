@@ -173,12 +173,6 @@ func TestWaitOutlastsAPasswordRotation(t *testing.T) {
 	d, err := postgres.Open(t.Context(), "postgres://locked@/postgres?host="+host+"&passfile="+url.QueryEscape(file), &r.opts)
 	fixture.Closed(r.Rig, d, err)
 	l := r.Acquire(r.client(), "k", long)
-	down := make(chan error, 100)
-	d.Notify(func(e driver.NodeEvent) {
-		if e.State == driver.NodeDown && errors.Is(e.Err, driver.ErrAuth) {
-			down <- e.Err
-		}
-	})
 	got := make(chan error, 1)
 	go func() {
 		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
@@ -188,11 +182,16 @@ func TestWaitOutlastsAPasswordRotation(t *testing.T) {
 
 	r.exec("ALTER ROLE locked PASSWORD 'hunter2'")
 	r.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locked'")
+	var seen error
+	r.Eventually("it reports the refusal", func() bool {
+		seen = d.Nodes()[0].Err
+		return errors.Is(seen, driver.ErrAuth)
+	})
+	r.says(seen, driver.ErrAuth, "password authentication failed", "right before")
 	select {
-	case err := <-down:
-		r.says(err, driver.ErrAuth, "password authentication failed", "right before")
 	case err := <-got:
 		t.Fatalf("Acquire() = %v while the password is changed, want that it waits", err)
+	default:
 	}
 	set("hunter2")
 	r.Eventually("it is back", func() bool { return d.Nodes()[0].State == driver.NodeUp })
