@@ -35,7 +35,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 		c := r.Client(r.driver())
 		all.Go(func() {
 			for ctx.Err() == nil {
-				l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
+				l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second}) // short: leases are to end while members fail, and holders know
 				if err != nil {
 					if !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("Acquire() = %v", err)
@@ -80,7 +80,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 	t.Logf("%d locks", len(spans))
 	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	last, err := r.Client(r.driver()).Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
+	last, err := r.Client(r.driver()).Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second}) // short: leases are to end while members fail, and holders know
 	if err != nil {
 		t.Fatalf("once the members are back: %v", err)
 	}

@@ -72,6 +72,13 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return w, nil
 }
 
+// count returns how many connections drivers have made.
+func (n *network) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.wires)
+}
+
 // kill has all connections of drivers that exist pass nothing more. New ones pass.
 func (n *network) kill() {
 	n.mu.Lock()
@@ -145,6 +152,7 @@ type fakeMember struct {
 	pb.UnimplementedWatchServer
 	pb.UnimplementedMaintenanceServer
 	pb.UnimplementedClusterServer
+	pb.UnimplementedAuthServer
 
 	*fake
 	number uint64
@@ -156,6 +164,7 @@ type fakeMember struct {
 	twist  func(method string, reply proto.Message) // changes any answer
 	fail   func(method string) error                // its error is the answer
 	again  func() bool                              // whether a stream sends its answer once more
+	login  time.Duration                            // how long one takes
 }
 
 func newFake(t testing.TB, n *network, members int) *fake {
@@ -201,6 +210,7 @@ func (m *fakeMember) serve(n *network) {
 	pb.RegisterWatchServer(s, m)
 	pb.RegisterMaintenanceServer(s, m)
 	pb.RegisterClusterServer(s, m)
+	pb.RegisterAuthServer(s, m)
 	var running sync.WaitGroup
 	running.Go(func() { s.Serve(listener) })
 	m.t.Cleanup(func() {
@@ -714,6 +724,19 @@ func (m *fakeMember) Status(context.Context, *pb.StatusRequest) (*pb.StatusRespo
 		m.status(resp)
 	}
 	return resp, nil
+}
+
+// Authenticate lets everybody in, after a while.
+func (m *fakeMember) Authenticate(ctx context.Context, _ *pb.AuthenticateRequest) (*pb.AuthenticateResponse, error) {
+	m.mu.Lock()
+	header, slow := m.header(), m.login
+	m.mu.Unlock()
+	select {
+	case <-time.After(slow):
+		return &pb.AuthenticateResponse{Header: header, Token: "token"}, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func (m *fakeMember) MemberList(context.Context, *pb.MemberListRequest) (*pb.MemberListResponse, error) {

@@ -170,7 +170,7 @@ func TestARenewalByADeposedLeaderIsNone(t *testing.T) {
 		depose(1)
 		next := make(chan driver.Grant, 1)
 		go func() {
-			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 3 * time.Second})
+			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 3 * time.Second}) // short: the waiter is to renew it
 			if err != nil {
 				r.Errorf("Acquire() = %v", err)
 			}

@@ -121,13 +121,13 @@ func withstand(t *testing.T, seed uint64) {
 	begin := time.Now()
 	for what, call := range map[string]func(ctx context.Context){
 		"wait": func(ctx context.Context) {
-			if g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, Renews: true}); err == nil {
+			if g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 5 * time.Second, Renews: true}); err == nil {
 				d.Release(ctx, g, 0)
 			}
 		},
 		"try": func(ctx context.Context) {
 			for range 5 {
-				if g, err := d.Acquire(ctx, driver.Request{Key: "free", TTL: long, NoWait: true}); err == nil {
+				if g, err := d.Acquire(ctx, driver.Request{Key: "free", TTL: 5 * time.Second, NoWait: true}); err == nil {
 					d.Renew(ctx, []driver.Grant{g})
 					d.Release(ctx, g, 2*time.Second)
 				}
@@ -150,7 +150,7 @@ func withstand(t *testing.T, seed uint64) {
 			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
 			defer cancel()
 			call(ctx)
-			if took := time.Since(begin); took > 15*time.Second { // clock: it is virtual
+			if took := time.Since(begin); took > 15*time.Second { // clock: which is virtual
 				t.Errorf("-seed=%d: %s took %v, with a context of 10 s", seed, what, took)
 			}
 		})

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -29,9 +30,13 @@ type lastConn struct{ atomic.Pointer[countedConn] }
 // countedConn counts what comes from the member.
 type countedConn struct {
 	net.Conn
-	reads atomic.Int64
-	once  sync.Once
+	reads  atomic.Int64
+	silent atomic.Bool // dropSilent has closed it
+	once   sync.Once
 }
+
+// errSilent is what requests hear whose connection was closed because nothing came over it.
+var errSilent = errors.New("no answer in time, and nothing else comes over the connection")
 
 func newLink(config *tls.Config, fresh func() (*tls.Config, error)) link {
 	if config == nil {
@@ -68,6 +73,9 @@ func (c *countedConn) Read(b []byte) (int, error) {
 	if n > 0 {
 		c.reads.Add(1)
 	}
+	if err != nil && c.silent.Load() {
+		err = errSilent
+	}
 	return n, err
 }
 
@@ -87,6 +95,7 @@ func (l link) dropSilent() (drop func()) {
 	before := conn.reads.Load()
 	return func() {
 		if conn.reads.Load() == before {
+			conn.silent.Store(true)
 			conn.Close()
 		}
 	}

@@ -63,3 +63,16 @@ func TestDeadLinksCostNoLease(t *testing.T) {
 		})
 	}
 }
+
+// TestSlowLoginsKeepTheirLink: the member is asked for its state beside the login, and answers that.
+func TestSlowLoginsKeepTheirLink(t *testing.T) {
+	inBubbleOf(t, 1, func(r *rig) {
+		r.fake.members[0].set(func(m *fakeMember) { m.login = 4 * time.Second })
+		r.opts.Username, r.opts.Password = "me", fixture.Secret
+		d := r.straight()
+		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+		if n := r.net.count(); n != 1 {
+			r.Errorf("%d connections, want one", n)
+		}
+	})
+}

@@ -90,6 +90,21 @@ func (n *node) authenticate(p *pass) {
 	}
 }
 
+// loggingIn reports whether a login has no answer yet.
+func (l *login) loggingIn() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == nil {
+		return false
+	}
+	select {
+	case <-l.last.done:
+		return false
+	default:
+		return true
+	}
+}
+
 // forget has the next caller log in anew, unless somebody has done so since p.
 func (l *login) forget(p *pass) {
 	l.mu.Lock()

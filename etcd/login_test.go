@@ -195,7 +195,7 @@ func TestALoginWithoutAnAnswerIsNamed(t *testing.T) {
 	}) // ends all logins
 	var err error
 	r.Eventually("the login is asked for", func() bool {
-		_, err = d.Acquire(r.Within(), driver.Request{Key: "other", TTL: 2 * time.Second, NoWait: true})
+		_, err = d.Acquire(r.Within(), driver.Request{Key: "other", TTL: 2 * time.Second, NoWait: true}) // short: it is not granted
 		return err != nil && strings.Contains(err.Error(), "login: no answer in")
 	})
 	before := r.Counts(d)["Authenticate"]

@@ -239,6 +239,8 @@ func explain(ctx context.Context, err error) error {
 		return direct.Refusal{Err: errors.New(text)}
 	case code == codes.DeadlineExceeded: // by the member's clock, a moment before ours
 		return direct.Stall{Err: errors.New("no answer in time")}
+	case strings.Contains(text, errSilent.Error()):
+		return direct.Stall{Err: errSilent}
 	case gaveUp(text):
 		return direct.Stall{Err: fmt.Errorf("no answer in %v", pace.CallTime())}
 	case mend == "" && strings.Contains(text, "server preface"):
@@ -362,13 +364,20 @@ func (d *Driver) watch(n *node) {
 }
 
 // ping asks for the member's state, which the member knows without the others. If no answer comes, and nothing else either,
-// ping ends the connection, so that the next request takes a new one.
+// ping ends the connection, so that the next request takes a new one. A login that is slow, as those are meant to be, does not
+// count: the state is asked for once more then, without one.
 func (n *node) ping(ctx context.Context) error {
 	drop := n.link.dropSilent()
 	err := n.try(ctx, pace.CallTime()/2, n.probe)
-	if stalled(err) && ctx.Err() == nil {
-		drop()
+	if !stalled(err) || ctx.Err() != nil {
+		return err
 	}
+	if n.loggingIn() {
+		bare, cancel := context.WithTimeout(ctx, pace.CallTime()/2)
+		defer cancel()
+		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(bare, &pb.StatusRequest{})
+	}
+	drop()
 	return err
 }
 

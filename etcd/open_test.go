@@ -218,7 +218,7 @@ func TestTLS(t *testing.T) {
 func TestATTLUnderTheFloorOfTheServersSaysSo(t *testing.T) {
 	r := alone(t, 1, "--election-timeout=3000")
 	c := r.Client(r.straight())
-	_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+	_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second}) // short: it is refused
 	if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "no TTL under 5s") {
 		t.Errorf("Acquire() = %v, want ErrInvalid and the floor", err)
 	}
