@@ -40,8 +40,10 @@ var errNoExclusion = errors.New("two transactions changed the same row at once, 
 // database does not answer or this user may not do all, it returns nil: what else is sent then says why. quick asks first whether a
 // row of the version can be locked, which suffices on nearly all servers and writes nothing.
 func (d *Driver) checkExclusion(ctx context.Context, quick bool) error {
-	if quick && d.versionLocks(ctx) {
-		return nil
+	if quick {
+		if locks, err := d.versionLocks(ctx); locks || err != nil {
+			return nil
+		}
 	}
 	if kind, err := d.tryExclusion(ctx); err == nil && kind == noExclusion {
 		return direct.Refusal{Err: errNoExclusion}
@@ -71,7 +73,7 @@ var errPool = errors.New("the pool has one connection, and two are needed to see
 
 // versionLocks reports whether a transaction that has locked the row of the version keeps another from it. Where somebody else has it
 // locked already, that has been seen too.
-func (d *Driver) versionLocks(ctx context.Context) (locks bool) {
+func (d *Driver) versionLocks(ctx context.Context) (locks bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime())
 	defer cancel()
 	lock := d.in("SELECT version FROM holdfast_version" + d.forUpdate)
@@ -79,7 +81,7 @@ func (d *Driver) versionLocks(ctx context.Context) (locks bool) {
 		err := all(ctx, q, statement{text: lock}, nil, func(*sql.Rows) error { return nil })
 		return err != nil && d.isHeld(err)
 	}
-	d.pair(ctx, func(a, b *sql.Conn) error { // an error says nothing of locks
+	err = d.pair(ctx, func(a, b *sql.Conn) error {
 		first, err := d.beginTx(ctx, a)
 		if err != nil {
 			return err
@@ -91,9 +93,9 @@ func (d *Driver) versionLocks(ctx context.Context) (locks bool) {
 		}
 		defer second.Rollback()
 		locks = taken(first) || taken(second)
-		return nil
+		return ctx.Err()
 	})
-	return locks
+	return locks, err
 }
 
 // tryExclusion has two transactions change one row, a ticket of nobody's, and tells what became of the second.

@@ -35,6 +35,7 @@ func (b busy) Unwrap() error { return b.error }
 // run calls fn with a connection, and again while the database asks for it: then another's statement was carried out. It does so at
 // once if the connection breaks, as one does that a restarted server has left in the pool. So fn may be repeated.
 func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
+	begun := time.Now()
 	for tries := 1; ; tries++ {
 		err := d.once(ctx, fn)
 		if err == nil {
@@ -45,7 +46,7 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 		_, poolBusy := errors.AsType[busy](err)
 		// A server that takes no writes any more, or does not answer, may be one that another has taken over from, or that the
 		// network has forgotten; and the other connections of the pool lead there too.
-		stale := kind == readOnly || !poolBusy && errors.Is(ctx.Err(), context.DeadlineExceeded)
+		stale := kind == readOnly || !poolBusy && errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(begun) > pace.Overdue()
 		if stale && d.dialect != SQLite {
 			d.closeIdle()
 		}
