@@ -71,7 +71,7 @@ func New(n int) *Driver {
 	}
 	c := &cluster{clients: make(map[string]*client)}
 	for i := range n {
-		c.nodes = append(c.nodes, &Node{cluster: c, name: fmt.Sprintf("memory-%d", i+1), locks: make(map[string]quorum.Lock)})
+		c.nodes = append(c.nodes, &Node{cluster: c, name: fmt.Sprintf("memory-%d", i+1), locks: make(map[string]quorum.Lock), notes: make(map[string]*notes)})
 	}
 	return c.driver()
 }

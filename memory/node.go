@@ -22,7 +22,8 @@ type Node struct {
 	name    string
 
 	mu       sync.Mutex             // guards what follows
-	locks    map[string]quorum.Lock // without their Fence
+	locks    map[string]quorum.Lock // without their Fence and Notes
+	notes    map[string]*notes      // of the locks that were forced or adopted
 	fence    int64                  // of all of them
 	state    state
 	delay    time.Duration
@@ -64,6 +65,7 @@ func (n *Node) Wipe() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	clear(n.locks)
+	clear(n.notes)
 	n.fence = 0
 }
 
@@ -175,8 +177,9 @@ func (n *Node) drain() {
 func (n *Node) execute(w work) (then func()) {
 	c, i := w.in.driver.cluster, w.in.index
 	hears := func(owner string) bool { return c.hears(i, owner) }
-	l, reply, woken := n.lock(w.r.Lock.Name).Answer(n.now(), &w.r.Ask, hears)
-	n.keep(w.r.Lock.Name, l)
+	name, ask := w.r.Lock.Name, &w.r.Ask
+	l, reply, woken := n.lock(name, ask.Owner, ask.From).Answer(n.now(), ask, hears)
+	n.keep(name, l)
 	lost := n.lose > 0
 	if lost {
 		n.lose--
@@ -191,21 +194,64 @@ func (n *Node) execute(w work) (then func()) {
 	}
 }
 
-// lock is what the node has of a lock. The caller holds mu.
-func (n *Node) lock(name string) quorum.Lock {
+// lock is what the node has of a lock, with the notes about the owners of a request. The caller holds mu.
+func (n *Node) lock(name string, owners ...string) quorum.Lock {
 	l := n.locks[name]
 	l.Fence = n.fence
+	if all := n.notes[name]; all != nil {
+		for _, owner := range owners {
+			if until, ok := all.until[owner]; ok {
+				l.Notes = l.Notes.With(owner, until)
+			}
+		}
+	}
 	return l
 }
 
 // keep stores a lock, or forgets it when it is empty. The caller holds mu.
 func (n *Node) keep(name string, l quorum.Lock) {
-	n.fence, l.Fence = l.Fence, 0
+	for owner, until := range l.Notes.Owners {
+		if n.notes[name] == nil {
+			n.notes[name] = &notes{until: make(map[string]int64)}
+		}
+		n.notes[name].add(owner, until)
+	}
+	n.forget(name)
+	n.fence, l.Fence, l.Notes = l.Fence, 0, quorum.Notes{}
 	if l == (quorum.Lock{}) {
 		delete(n.locks, name)
 		return
 	}
 	n.locks[name] = l
+}
+
+// notes are those about one lock. They are kept beside it, because there may be many and a request needs two.
+type notes struct {
+	until map[string]int64 // by the owner
+	order []string         // the owners as they came, and so, as a rule, as they are forgotten
+}
+
+func (n *notes) add(owner string, until int64) {
+	if _, known := n.until[owner]; !known {
+		n.order = append(n.order, owner)
+	}
+	n.until[owner] = until
+}
+
+// forget drops the notes about a lock whose time is over. The caller holds mu.
+func (n *Node) forget(name string) {
+	all := n.notes[name]
+	if all == nil {
+		return
+	}
+	now := n.now() / 1000
+	for len(all.order) > 0 && all.until[all.order[0]] < now {
+		delete(all.until, all.order[0])
+		all.order = all.order[1:]
+	}
+	if len(all.order) == 0 {
+		delete(n.notes, name)
+	}
 }
 
 // look is what the node knows about a lock.
@@ -231,7 +277,7 @@ func (n *Node) force(name, owner string, noted time.Duration, hears func(owner s
 	if n.state != running {
 		return false, "", errStopped
 	}
-	l, ok, w := n.lock(name).Force(n.now(), owner, 0, quorum.Millis(quorum.HandOverMost), quorum.Millis(int64(noted)), hears)
+	l, ok, w := n.lock(name, owner).Force(n.now(), owner, 0, quorum.Millis(quorum.HandOverMost), quorum.Millis(int64(noted)), hears)
 	n.keep(name, l)
 	return ok, w.Owner, nil
 }
@@ -256,6 +302,9 @@ func (n *Node) drop(name string, st driver.Status) (done bool, err error) {
 func (n *Node) sweep() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	for name := range n.notes {
+		n.forget(name)
+	}
 	var names []string
 	for name := range n.locks {
 		l := n.lock(name).At(n.now())

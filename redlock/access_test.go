@@ -30,7 +30,7 @@ var rights = []string{
 	"+auth", "+hello", "+client|setname", "+ping", "+info", "+time",
 	"+script|load", "+evalsha",
 	"+get", "+set", "+del", "+exists", "+incrby", "+pexpire", "+pttl",
-	"+zadd", "+zrange", "+zcard", "+zrem",
+	"+zadd", "+zrangebyscore", "+zcard", "+zcount", "+zscore", "+zrem",
 	"+publish", "+pubsub|numsub", "+subscribe", "+unsubscribe",
 }
 

@@ -280,7 +280,7 @@ func (r *rig) written() string {
 }
 
 func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
-	look := user("looker", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+script|load", "+evalsha", "+get", "+pttl", "+zcard", "+scan")
+	look := user("looker", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+script|load", "+evalsha", "+get", "+pttl", "+zcount", "+scan")
 	r := startWith(t, &redisproc.Options{ACL: []string{look, user("locker", rights...)}})
 	l := r.acquire(r.clientOf(r.driver(r.nodes(), &redlock.Options{Username: "locker", Password: secret}), nil), "k", nil)
 	defer r.release(l)
@@ -322,7 +322,7 @@ func TestEachPrefixHasASetOfItsOwn(t *testing.T) {
 	r.driver(r.nodes(), &redlock.Options{Prefix: "other:", MaxTTL: time.Hour}).Close()
 	r.driver(r.nodes()[:1], &redlock.Options{BareKeys: true}).Close()
 	for key, want := range map[string]string{
-		"holdfast:set": "n=3 v=2 maxttl=60000 run=", "holdfast:set:jobs:": "n=1", "holdfast:set:other:": "n=3 v=2 maxttl=3600000 run=", "holdfast:set:": "n=1",
+		"holdfast:set": "n=3 v=3 maxttl=60000 run=", "holdfast:set:jobs:": "n=1", "holdfast:set:other:": "n=3 v=3 maxttl=3600000 run=", "holdfast:set:": "n=1",
 	} {
 		if got := fmt.Sprint(r.do(0, "GET", key)); !strings.HasPrefix(got, want) {
 			t.Errorf("%s is %q, want %q", key, got, want)
@@ -335,7 +335,7 @@ func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
 	for name, spoil := range map[string]func(r *rig){
 		"eviction":   func(r *rig) { r.do(2, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru") },
 		"password":   func(r *rig) { r.do(2, "CONFIG", "SET", "requirepass", secret) },
-		"other set":  func(r *rig) { r.do(2, "SET", "holdfast:set", "n=5 v=2 maxttl=60000") },
+		"other set":  func(r *rig) { r.do(2, "SET", "holdfast:set", "n=5 v=3 maxttl=60000") },
 		"quarantine": func(r *rig) { r.do(2, "DEL", "holdfast:set") },
 	} {
 		words := map[string]string{"eviction": "allkeys-lru", "password": "asks for a password", "other set": "n=5", "quarantine": "votes in"}

@@ -2,7 +2,7 @@ package redlock_test
 
 import (
 	"fmt"
-	"strings"
+	"strconv"
 	"testing"
 	"time"
 
@@ -77,12 +77,19 @@ func TestNodesKnowOfATakingForLongerThanItsHolderMayTrustTheLease(t *testing.T) 
 				if err := take(l); err != nil {
 					t.Fatal(err)
 				}
-				note := strings.Replace(wire.QueueKey("lock:"+what), "queue", "forced", 1)
 				for i := range n {
+					var score any
 					// a force is done when no q nodes are left, and the others may execute it later
-					r.eventually(fmt.Sprintf("a note of %s on node %d", what, i), func() bool { return r.do(i, "GET", note) == l.Owner() })
-					left, _ := r.do(i, "PTTL", note).(int64)
-					if had := time.Duration(left) * time.Millisecond; had <= least || n == 1 && had > long {
+					r.eventually(fmt.Sprintf("a note of %s on node %d", what, i), func() bool {
+						score = r.do(i, "ZSCORE", wire.QueueKey("lock:"+what), "~"+l.Owner())
+						return score != nil
+					})
+					until, err := strconv.ParseFloat(fmt.Sprint(score), 64)
+					if err != nil {
+						t.Fatal(err)
+					}
+					had := time.Until(time.UnixMilli(int64(-until - 1e14)))
+					if had <= least || n == 1 && had > long {
 						t.Errorf("%s: node %d knows it for %v", what, i, had)
 					}
 				}

@@ -95,8 +95,8 @@ func (r *clusterRig) atMaster(name string, args ...string) string {
 
 // The rights that the doctor names are enough, also where a slot moves; and it names them.
 func TestAUserOfAClusterNeedsNoOtherRights(t *testing.T) {
-	const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha +get +set +del +exists +incrby +pexpire +pttl +zadd +zrange " +
-		"+zcard +zrem +publish +pubsub|numsub +subscribe +unsubscribe +cluster|myid +cluster|slots +cluster|info +asking"
+	const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha +get +set +del +exists +incrby +pexpire +pttl +zadd " +
+		"+zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe +cluster|myid +cluster|slots +cluster|info +asking"
 	const user = " on >secret resetkeys ~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all "
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{
 		ACL: []string{"locker" + user + rights, "poor" + user + strings.ReplaceAll(rights, "+cluster|slots", "")},

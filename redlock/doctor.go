@@ -30,7 +30,7 @@ const (
 
 // rights are what a user of its own needs.
 const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
-	"+get +set +del +exists +incrby +pexpire +pttl +zadd +zrange +zcard +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
+	"+get +set +del +exists +incrby +pexpire +pttl +zadd +zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
 
 // Diagnose implements driver.Doctor. The checks are those of the gate, and some that are no
 // reason to refuse a node.

@@ -270,7 +270,7 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 		{"clients of another MaxTTL", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set", strings.Replace(r.do(2, "GET", "holdfast:set").(string), "60000", "300000", 1))
 			return r.url(), nil
-		}, "set", driver.VerdictFault, []string{"n=3 v=2 maxttl=300000", "the same nodes and maxttl"}},
+		}, "set", driver.VerdictFault, []string{"n=3 v=3 maxttl=300000", "the same nodes and maxttl"}},
 		{"a marker of another version", func(r *rig) (string, *redlock.Options) {
 			r.do(2, "SET", "holdfast:set", "n=3 maxttl=60000 v=0 run=x")
 			return r.url(), nil
@@ -296,13 +296,13 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			return r.restricted(without("+zcard")...)
 		}, "rights", driver.VerdictFault, []string{"zcard", "ACL SETUSER locker ~lock:* ~holdfast:* &holdfast:wake:* " + strings.Join(rights, " ")}},
 		{"a command that was renamed", func(r *rig) (string, *redlock.Options) {
-			other := redistest.Start(r, &redisproc.Options{Args: []string{"--rename-command", "ZRANGE", "HIDDEN"}})
+			other := redistest.Start(r, &redisproc.Options{Args: []string{"--rename-command", "ZRANGEBYSCORE", "HIDDEN"}})
 			marker := strings.Replace(r.do(2, "GET", "holdfast:set").(string), r.run(r.servers[2]), r.run(other), 1)
 			if _, err := other.Do("SET", "holdfast:set", marker); err != nil {
 				r.Fatal(err)
 			}
 			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), other.Addr()), nil
-		}, "scripts", driver.VerdictFault, []string{"ZRANGE", "renamed", "its own name"}},
+		}, "scripts", driver.VerdictFault, []string{"ZRANGEBYSCORE", "renamed", "its own name"}},
 		{"a channel that is refused", func(r *rig) (string, *redlock.Options) {
 			return r.restricted(without("+publish")...)
 		}, "wake", driver.VerdictWarning, []string{"who poll", "ACL SETUSER locker", "+publish"}},

@@ -170,7 +170,7 @@ func TestAReleaseInQuarantineGrantsNothing(t *testing.T) {
 	defer listener.Close()
 	listener.Write(resp.AppendCommand(nil, "SUBSCRIBE", "holdfast:wake:"+waiter))
 	c.eventually("it listens", func() bool { return c.do(1, "PUBSUB", "NUMSUB", "holdfast:wake:"+waiter).([]any)[1] == int64(1) })
-	c.do(1, "ZADD", "holdfast:queue:{lock:k}", "1", waiter+".1")
+	c.do(1, place("holdfast:queue:{lock:k}", waiter+".1", 1)...)
 	c.release(l)
 	if owner := c.do(1, "GET", "lock:k"); owner != nil {
 		t.Errorf("the lock is %v's", owner)
@@ -309,7 +309,7 @@ func TestANodeOfASetMayFailOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	locks := c.clientOf(d, nil)
-	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 v=2 failover maxttl=8000 run=") {
+	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 v=3 failover maxttl=8000 run=") {
 		t.Errorf("marker %q", marker)
 	}
 	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 8 * brief})

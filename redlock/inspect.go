@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
@@ -77,14 +78,12 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
 	lock := d.opts.keys(key)
 	nodes := d.set.voters(lock)
-	lists, u := make([][]any, len(nodes)), &driver.UnavailableError{Need: quorum.Majority(len(nodes))}
+	lists, u := make([][]string, len(nodes)), &driver.UnavailableError{Need: quorum.Majority(len(nodes))}
 	errs := make([]error, len(nodes))
 	each(ctx, nodes, func(ctx context.Context, n *node) {
-		reply, err := n.eval(ctx, []string{"ZRANGE", lock.Queue, "0", strconv.Itoa(most - 1)})
-		lists[n.index], _ = reply.([]any)
-		errs[n.index] = err
+		lists[n.index], errs[n.index] = n.waiting(ctx, lock, most)
 	})
-	var longest []any
+	var longest []string
 	for i, n := range nodes {
 		if errs[i] != nil {
 			u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: errs[i]})
@@ -95,8 +94,7 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 	}
 	waiters := make([]driver.Waiter, len(longest))
 	var all sync.WaitGroup
-	for i, entry := range longest {
-		owner, _ := entry.(string)
+	for i, owner := range longest {
 		all.Go(func() {
 			waiters[i] = driver.Waiter{Owner: owner, Holder: d.describe(ctx, owner), Since: quorum.Since(owner)}
 		})
@@ -106,6 +104,41 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 		return waiters, u
 	}
 	return waiters, nil
+}
+
+// waiting returns the first ids in the queue of a lock whose places have not lapsed, from as many as are asked for.
+func (n *node) waiting(ctx context.Context, lock engine.Lock, most int) (owners []string, err error) {
+	reply, err := n.eval(ctx, []string{"ZRANGEBYSCORE", lock.Queue, "(0", "+inf", "LIMIT", "0", strconv.Itoa(most)})
+	list, _ := reply.([]any)
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	cmds := [][]string{{"TIME"}}
+	for _, entry := range list {
+		owner, _ := entry.(string)
+		owners = append(owners, owner)
+		cmds = append(cmds, []string{"ZSCORE", lock.Queue, wire.LapseOf(owner)})
+	}
+	replies, err := n.do(ctx, cmds...)
+	if err != nil {
+		return nil, err
+	}
+	clock, _ := replies[0].([]any)
+	if len(clock) != 2 {
+		return nil, resp.Unexpected(resp.ErrShape)
+	}
+	seconds, err := strconv.ParseFloat(fmt.Sprint(clock[0]), 64)
+	if err != nil {
+		return nil, resp.Unexpected(resp.ErrNumber)
+	}
+	alive := owners[:0]
+	for i, owner := range owners {
+		lapses, err := strconv.ParseFloat(fmt.Sprint(replies[1+i]), 64) // nil: it has left meanwhile
+		if err == nil && -lapses >= seconds*1000 {
+			alive = append(alive, owner)
+		}
+	}
+	return alive, nil
 }
 
 // List implements driver.Lister. It reads the key space of every node step by

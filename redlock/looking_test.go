@@ -69,7 +69,7 @@ func TestInspectTellsHowLongAQuorumKeepsTheLock(t *testing.T) {
 
 func TestInspectWithoutAMajoritySaysWhatTheOthersKnow(t *testing.T) {
 	r, c, l := looked(t)
-	r.do(2, "ZADD", "holdfast:queue:{lock:k}", "1", "somebody")
+	r.do(2, place("holdfast:queue:{lock:k}", "somebody", 1)...)
 	r.kill(c, 0, 1)
 	check := func(what string, st holdfast.Status) {
 		t.Helper()

@@ -115,14 +115,15 @@ func TestOpenRefusesASetOfAnotherVersion(t *testing.T) {
 		mend string
 	}{
 		"n=1": {1, "DEL holdfast:set"}, "n=3 maxttl=60000": {3, "DEL holdfast:set"},
-		"n=1 v=10": {1, "update this program"}, "n=3 v=3 maxttl=60000": {3, "update this program"},
+		"n=1 v=2":  {1, "DEL holdfast:set"},
+		"n=1 v=10": {1, "update this program"}, "n=3 v=4 maxttl=60000": {3, "update this program"},
 	} {
 		t.Run(agreement, func(t *testing.T) {
 			r := start(t, row.n)
 			for i := range row.n {
 				r.do(i, "SET", "holdfast:set", agreement+" run="+r.field(i, "run_id"))
 			}
-			r.refused(r.nodes(), nil, driver.ErrConfig, "another version of Holdfast", strconv.Quote(agreement), " v=2", row.mend)
+			r.refused(r.nodes(), nil, driver.ErrConfig, "another version of Holdfast", strconv.Quote(agreement), " v=3", row.mend)
 		})
 	}
 }

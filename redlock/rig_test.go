@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -207,6 +208,12 @@ func leftovers(servers []*redisproc.Server, prefix string) ([]string, error) {
 			}
 			list, _ := reply.([]any)
 			for _, key := range list {
+				name, _ := key.(string)
+				if strings.HasPrefix(name, wire.Queue) { // a note of a force or adoption stays
+					if places, err := s.Do("ZCOUNT", name, "(-1e14", "+inf"); err == nil && places == int64(0) {
+						continue
+					}
+				}
 				all = append(all, fmt.Sprintf("%v on %s", key, s.Addr()))
 			}
 		}
@@ -448,4 +455,9 @@ func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *h
 		cancel()
 		all.Wait()
 	}
+}
+
+// place is the command that gives an owner a place in a queue, which does not lapse.
+func place(queue, owner string, stamp int) []string {
+	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.LapseOf(owner)}
 }

@@ -75,7 +75,7 @@ func (r *rig) refusedBy(nodes []redlock.Node, opts *redlock.Options, want error,
 func TestACommandThatWasRenamedIsNamed(t *testing.T) {
 	t.Parallel()
 	for command, words := range map[string][]string{
-		"INFO": {"INFO"}, "TIME": {"TIME"}, "EVALSHA": {"EVALSHA"}, "SCRIPT": {"SCRIPT"}, "INCRBY": {"INCRBY"}, "ZRANGE": {"ZRANGE"},
+		"INFO": {"INFO"}, "TIME": {"TIME"}, "EVALSHA": {"EVALSHA"}, "SCRIPT": {"SCRIPT"}, "INCRBY": {"INCRBY"}, "ZRANGEBYSCORE": {"ZRANGEBYSCORE"},
 	} {
 		t.Run(command, func(t *testing.T) {
 			r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", command, "HIDDEN"}})

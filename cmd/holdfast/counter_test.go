@@ -156,7 +156,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 
 // queued is how many wait for a lock, as one server knows it.
 func queued(s *redisproc.Server, lock string) int64 {
-	reply, err := s.Do("ZCARD", "holdfast:queue:{lock:"+lock+"}")
+	reply, err := s.Do("ZCOUNT", "holdfast:queue:{lock:"+lock+"}", "(0", "+inf")
 	n, ok := reply.(int64)
 	if err != nil || !ok {
 		return 0

@@ -134,7 +134,10 @@ Give(s, i, ttl) == [s EXCEPT !.owner = i, !.tok = NewBase(s), !.F = NewBase(s) +
 Prolong(s, ttl) == [s EXCEPT !.left = IF Rule("never shortens") THEN Max({@, ttl}) ELSE ttl]
 Freed(s)        == [s EXCEPT !.owner = Free, !.tok = 0, !.left = 0]
 Queues(s, i)    == i \in Waiters                 \* i asks with a stamp
-Queued(s, i)    == IF Queues(s, i) THEN [s EXCEPT !.queue = @ \cup {i}] ELSE s
+
+(* What was taken from i is not given to it again, also where a request of i's comes late, and it gets no place in the queue. *)
+Barred(s, i)    == Noted(s, i) /\ Rule("what was taken is not granted again")
+Queued(s, i)    == IF Queues(s, i) /\ ~Barred(s, i) THEN [s EXCEPT !.queue = @ \cup {i}] ELSE s
 
 (* It notes from whom the lock is taken, for as long as any node may let the lease stand that it has just renewed. *)
 TakenFrom(s, i) == [s EXCEPT !.queue = @ \ {i}, !.just = @ \cup {i},
@@ -153,7 +156,8 @@ Pass(s, giver, deaf) ==
 
 (* A free lock goes to the asker only if no other is the first in line (C6). *)
 Acquire(s, i, deaf) ==
-  CASE s.owner = i /\ s.tok >= s.floor                           -> Prolong(s, TTL)
+  CASE Barred(s, i)                                              -> s
+    [] s.owner = i /\ s.tok >= s.floor                           -> Prolong(s, TTL)
     [] s.owner = i                                               -> Give(s, i, Max({s.left, TTL}))
     [] s.owner # Free                                            -> Queued(s, i)
     [] ~Rule("first in line")                                    -> Give(s, i, TTL)
@@ -163,7 +167,8 @@ Acquire(s, i, deaf) ==
 
 (* (14) Only the lock of that owner passes to the adopter, and the node notes from whom it was taken (C9). *)
 Adopt(s, i, from) ==
-  CASE s.owner = i /\ s.tok >= s.floor                           -> Prolong(s, TTL)
+  CASE Barred(s, i)                                              -> s
+    [] s.owner = i /\ s.tok >= s.floor                           -> Prolong(s, TTL)
     [] s.owner = i                                               -> Give(s, i, Max({s.left, TTL}))
     [] s.owner = from                                            -> Give(TakenFrom(s, from), i, TTL)
     [] s.owner # Free /\ ~Rule("adopt compares the owner")       -> Give(s, i, TTL)
@@ -180,8 +185,8 @@ Commit(s, i, T) ==
   IF ~Accepts(s, i, T) THEN s
   ELSE [s EXCEPT !.F = Max({@, T + Block - 1}), !.tok = IF s.owner = i THEN T ELSE @]
 
-(* Renew without T. What was taken from i is not kept, even if a late request of i's has brought it back. *)
-Keeps(s, i)      == s.owner = i /\ ~(Noted(s, i) /\ Rule("what was taken is not kept"))
+(* Renew without T. *)
+Keeps(s, i)      == s.owner = i
 Renew(s, i, ttl) == IF Keeps(s, i) THEN Prolong(s, ttl) ELSE s
 
 (* Renew with T: a free lock is set again, unless it was taken from i. *)

@@ -140,6 +140,7 @@ Takes(kind) ==
     [] kind = "lapses"     -> Lapse(E.n)
     [] kind = "unnotes"    -> /\ node[E.n].noted[E.id] <= OfNote - Runs[run].note
                               /\ Becomes(E.n, [node[E.n] EXCEPT !.noted[E.id] = 0]) /\ UNCHANGED may
+    [] kind = "vacates"    -> Becomes(E.n, [node[E.n] EXCEPT !.queue = @ \ {E.id}]) /\ UNCHANGED may
     [] kind = "forgets"    -> Forget(E.n) /\ node'[E.n].F = E.F /\ node'[E.n].noted = Nobody
     [] kind = "admits"     -> E.floor > top[E.n] /\ Admit(E.n)
     [] kind = "loses"      -> node[E.n].owner # Free /\ Becomes(E.n, Freed(node[E.n])) /\ UNCHANGED may

@@ -74,7 +74,7 @@ func Quarantine(maxTTL time.Duration) time.Duration { return maxTTL + 2*time.Sec
 func (r Rules) Guarded() bool { return r.Nodes > 1 || r.FailsOver }
 
 const (
-	version   = " v=2"      // of what stands on the nodes (docs/wire.md, Versions)
+	version   = " v=3"      // of what stands on the nodes (docs/wire.md, Versions)
 	failsOver = " failover" // stands in the marker of a node that fails over
 )
 

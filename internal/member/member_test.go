@@ -137,7 +137,7 @@ func TestANewNodeSitsOutItsQuarantineOnce(t *testing.T) {
 	n.waits(c)
 	n.pass(time.Second, c)
 	n.votes(c)
-	if want := "n=3 v=2 maxttl=60000 run=r1 floor=" + n.base(); n.marker != want {
+	if want := "n=3 v=3 maxttl=60000 run=r1 floor=" + n.base(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 	n.votes(newClient(three)) // one client's wait is enough for all
@@ -152,8 +152,8 @@ func TestWhoForgotSitsOutItsQuarantine(t *testing.T) {
 			n.durable = true
 			n.restart("r2", true)
 		},
-		"data of another server": func(n *server) { n.marker = "n=3 v=2 maxttl=60000 run=other" },
-		"another database":       func(n *server) { n.marker = "n=3 v=2 maxttl=60000 seen=other client=1 node=1" },
+		"data of another server": func(n *server) { n.marker = "n=3 v=3 maxttl=60000 run=other" },
+		"another database":       func(n *server) { n.marker = "n=3 v=3 maxttl=60000 seen=other client=1 node=1" },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, c := newServer(t), newClient(three)
@@ -284,7 +284,7 @@ func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
 		n.restart("r2", false)
 		n.pass(time.Second, c)
 		n.votes(c)
-		if want := "n=3 v=2 maxttl=60000 run=r2 durable=a:1 floor=" + floor; n.marker != want {
+		if want := "n=3 v=3 maxttl=60000 run=r2 durable=a:1 floor=" + floor; n.marker != want {
 			t.Errorf("the marker is %q, want %q", n.marker, want)
 		}
 	})
@@ -312,9 +312,9 @@ func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
 	t.Run("its data is of before, and this client has seen it admitted in this run", func(t *testing.T) {
 		n, c := admitted(t, true)
 		n.restart("r2", false)
-		n.marker = "n=3 v=2 maxttl=60000 run=r2 durable=a:1"
+		n.marker = "n=3 v=3 maxttl=60000 run=r2 durable=a:1"
 		n.votes(c)
-		n.marker = "n=3 v=2 maxttl=60000 run=r0 durable=a:1"
+		n.marker = "n=3 v=3 maxttl=60000 run=r0 durable=a:1"
 		n.waits(c)
 	})
 	t.Run("its data is another node's", func(t *testing.T) {
@@ -392,22 +392,22 @@ func TestOneClientWithoutQuarantineLetsAllVote(t *testing.T) {
 func TestASetOpenedOtherwiseIsRefused(t *testing.T) {
 	t.Parallel()
 	for text, c := range map[string]*client{
-		"n=5 v=2 maxttl=60000 run=r1":      newClient(three),
-		"n=3 v=2 maxttl=30000 run=r1":      newClient(three),
-		"n=3 v=2 maxttl=600000 run=r1":     newClient(three),
-		"n=3 v=2 maxttl=6000 run=r1":       newClient(three),
-		"n=3 v=2 maxttl=60000 db=1 run=r1": newClient(three),
+		"n=5 v=3 maxttl=60000 run=r1":      newClient(three),
+		"n=3 v=3 maxttl=30000 run=r1":      newClient(three),
+		"n=3 v=3 maxttl=600000 run=r1":     newClient(three),
+		"n=3 v=3 maxttl=6000 run=r1":       newClient(three),
+		"n=3 v=3 maxttl=60000 db=1 run=r1": newClient(three),
 
 		"n=3 maxttl=60000 run=r1":           newClient(three),
-		"n=3 maxttl=60000 v=2 run=r1":       newClient(three),
-		"n=3 v=3 maxttl=60000 run=r1":       newClient(three),
-		"n=3 v=20 maxttl=60000 run=r1":      newClient(three),
-		"n=3 v=2 maxttl=60000 run=r2":       newClient(Rules{Nodes: 3, DB: 1}),
-		"n=1 v=2":                           newClient(three),
-		"n=3 v=2 maxttl=60000":              newClient(alone),
+		"n=3 maxttl=60000 v=3 run=r1":       newClient(three),
+		"n=3 v=4 maxttl=60000 run=r1":       newClient(three),
+		"n=3 v=30 maxttl=60000 run=r1":      newClient(three),
+		"n=3 v=3 maxttl=60000 run=r2":       newClient(Rules{Nodes: 3, DB: 1}),
+		"n=1 v=3":                           newClient(three),
+		"n=3 v=3 maxttl=60000":              newClient(alone),
 		"n=1":                               newClient(alone),
-		"n=1 v=3":                           newClient(alone),
-		"n=5 v=2 maxttl=1 seen=r1 client=1": newClient(Rules{Nodes: 3, NoQuarantine: true}),
+		"n=1 v=4":                           newClient(alone),
+		"n=5 v=3 maxttl=1 seen=r1 client=1": newClient(Rules{Nodes: 3, NoQuarantine: true}),
 		"rubbish":                           newClient(three),
 	} {
 		n := &server{T: t, run: "r1", clock: noon, marker: text}
@@ -424,23 +424,24 @@ func TestAnotherVersionIsCalledThat(t *testing.T) {
 	for text, another := range map[string]bool{
 		"n=3 maxttl=60000 run=r1":                  true,
 		"n=3 maxttl=60000 seen=r1 client=1 node=1": true,
-		"n=1":                          true,
-		"n=3 v=1 maxttl=60000 run=r1":  true,
-		"n=3 v=20 maxttl=60000 run=r1": true,
-		"n=5 v=2 maxttl=60000 run=r1":  false,
-		"n=1 v=2":                      false,
-		"n=3 v=2 maxttl=1 seen=r1 client=1 node=1":     false,
-		"n=3 v=2 failover maxttl=60000 run=r1 shard=x": false,
+		"n=1":                                          true,
+		"n=3 v=1 maxttl=60000 run=r1":                  true,
+		"n=3 v=2 maxttl=60000 run=r1":                  true,
+		"n=3 v=30 maxttl=60000 run=r1":                 true,
+		"n=5 v=3 maxttl=60000 run=r1":                  false,
+		"n=1 v=3":                                      false,
+		"n=3 v=3 maxttl=1 seen=r1 client=1 node=1":     false,
+		"n=3 v=3 failover maxttl=60000 run=r1 shard=x": false,
 	} {
 		for _, readOnly := range []bool{false, true} {
-			if readOnly && text == "n=3 v=2 maxttl=1 seen=r1 client=1 node=1" {
+			if readOnly && text == "n=3 v=3 maxttl=1 seen=r1 client=1 node=1" {
 				continue // it ignores MaxTTL
 			}
 			n := &server{T: t, run: "r1", clock: noon, marker: text}
 			err := n.look(newClient(Rules{Nodes: 3, ReadOnly: readOnly, DB: 4}))
 			if c, ok := errors.AsType[*ConflictError](err); readOnly && !another && strings.HasPrefix(text, "n=3") {
 				continue
-			} else if !ok || c.Version != another || strings.Contains(err.Error(), "another version") != another || c.Newer != strings.Contains(text, "v=20") {
+			} else if !ok || c.Version != another || strings.Contains(err.Error(), "another version") != another || c.Newer != strings.Contains(text, "v=30") {
 				t.Errorf("%q, only looks %v: %v", text, readOnly, err)
 			}
 		}
@@ -459,7 +460,7 @@ func TestOneNodeAloneRemembersNoMaxTTL(t *testing.T) {
 	n := newServer(t)
 	n.votes(newClient(alone))
 	n.votes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))
-	if want := "n=1 v=2 run=r1 floor=" + n.base(); n.marker != want {
+	if want := "n=1 v=3 run=r1 floor=" + n.base(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 }
@@ -470,7 +471,7 @@ func TestTheTokensOfOneNodeBeginAnewInEachRun(t *testing.T) {
 	n.restart("r2", false)
 	n.pass(time.Second, c)
 	n.votes(c)
-	if want := "n=1 v=2 run=r2 floor=" + n.base(); n.marker != want {
+	if want := "n=1 v=3 run=r2 floor=" + n.base(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 	n.run = "" // behind a proxy
@@ -479,7 +480,7 @@ func TestTheTokensOfOneNodeBeginAnewInEachRun(t *testing.T) {
 		t.Errorf("a client that sees no run has made %q of %q", n.marker, marker)
 	}
 	n.marker = ""
-	if n.votes(c); n.marker != "n=1 v=2" {
+	if n.votes(c); n.marker != "n=1 v=3" {
 		t.Errorf("without a run the marker is %q", n.marker)
 	}
 }
@@ -570,10 +571,10 @@ func TestPlainClientsAndThoseThatFollowAFailoverRefuseEachOther(t *testing.T) {
 	n, c := newMover(t)
 	plain := newClient(alone)
 	plain.clock = n.clock
-	n.conflicts(plain, `"n=1 v=2 failover maxttl=60000"`)
-	n.marker = "n=1 v=2"
+	n.conflicts(plain, `"n=1 v=3 failover maxttl=60000"`)
+	n.marker = "n=1 v=3"
 	n.votes(plain)
-	n.conflicts(c, `opened with "n=1 v=2"`)
+	n.conflicts(c, `opened with "n=1 v=3"`)
 }
 
 // A restart of such a node would go unnoticed, and so would that of one server that another replaces.
@@ -603,19 +604,19 @@ func TestAClientThatOnlyLooksBelievesAdmittedNodesAndWritesNothing(t *testing.T)
 		want  error
 	}{
 		"nobody has seen it":           {server{}, three, ErrNoVote},
-		"admitted":                     {server{marker: "n=3 v=2 maxttl=60000 run=r1"}, three, nil},
-		"admitted in another run":      {server{marker: "n=3 v=2 maxttl=60000 run=r0"}, three, ErrNoVote},
-		"first seen":                   {server{marker: "n=3 v=2 maxttl=60000 seen=r1 client=1 node=1"}, three, ErrNoVote},
-		"another MaxTTL":               {server{marker: "n=3 v=2 maxttl=30000 run=r1"}, three, nil},
-		"durable, and was":             {server{marker: "n=3 v=2 maxttl=60000 run=r0 durable=a:1", durable: true}, three, nil},
-		"durable no more":              {server{marker: "n=3 v=2 maxttl=60000 run=r0 durable=a:1"}, three, ErrNoVote},
-		"durable as another node":      {server{marker: "n=3 v=2 maxttl=60000 run=r0 durable=b:1", durable: true}, three, ErrNoVote},
-		"this client has no patience":  {server{marker: "n=3 v=2 maxttl=60000 run=r0"}, Rules{Nodes: 3, NoQuarantine: true}, nil},
-		"one server alone":             {server{marker: "n=1 v=2 run=r0"}, alone, nil},
-		"a shard that never moved":     {server{marker: "n=1 v=2 failover maxttl=60000 run=r0 shard=y", shard: "x"}, moves, nil},
-		"a shard after its own run":    {server{marker: "n=1 v=2 failover maxttl=60000 run=r0 shard=x", shard: "x"}, moves, ErrNoVote},
-		"a set of another size":        {server{marker: "n=5 v=2 maxttl=60000 run=r1"}, three, &ConflictError{}},
-		"a set that does not failover": {server{marker: "n=1 v=2 run=r1"}, moves, &ConflictError{}},
+		"admitted":                     {server{marker: "n=3 v=3 maxttl=60000 run=r1"}, three, nil},
+		"admitted in another run":      {server{marker: "n=3 v=3 maxttl=60000 run=r0"}, three, ErrNoVote},
+		"first seen":                   {server{marker: "n=3 v=3 maxttl=60000 seen=r1 client=1 node=1"}, three, ErrNoVote},
+		"another MaxTTL":               {server{marker: "n=3 v=3 maxttl=30000 run=r1"}, three, nil},
+		"durable, and was":             {server{marker: "n=3 v=3 maxttl=60000 run=r0 durable=a:1", durable: true}, three, nil},
+		"durable no more":              {server{marker: "n=3 v=3 maxttl=60000 run=r0 durable=a:1"}, three, ErrNoVote},
+		"durable as another node":      {server{marker: "n=3 v=3 maxttl=60000 run=r0 durable=b:1", durable: true}, three, ErrNoVote},
+		"this client has no patience":  {server{marker: "n=3 v=3 maxttl=60000 run=r0"}, Rules{Nodes: 3, NoQuarantine: true}, nil},
+		"one server alone":             {server{marker: "n=1 v=3 run=r0"}, alone, nil},
+		"a shard that never moved":     {server{marker: "n=1 v=3 failover maxttl=60000 run=r0 shard=y", shard: "x"}, moves, nil},
+		"a shard after its own run":    {server{marker: "n=1 v=3 failover maxttl=60000 run=r0 shard=x", shard: "x"}, moves, ErrNoVote},
+		"a set of another size":        {server{marker: "n=5 v=3 maxttl=60000 run=r1"}, three, &ConflictError{}},
+		"a set that does not failover": {server{marker: "n=1 v=3 run=r1"}, moves, &ConflictError{}},
 	} {
 		n := of.n
 		n.T, n.run, n.clock = t, "r1", noon
@@ -649,7 +650,7 @@ func TestAShardThatWasNotPromotedVotesBesideAMarkerOfAnother(t *testing.T) {
 	})
 	t.Run("its marker is another's", func(t *testing.T) {
 		n, c := shard(t)
-		n.marker = "n=1 v=2 failover maxttl=60000 run=r9 shard=y"
+		n.marker = "n=1 v=3 failover maxttl=60000 run=r9 shard=y"
 		c.state = State{}
 		n.votes(c)
 	})
@@ -683,7 +684,7 @@ func TestOnlyAClientWithoutQuarantineSkipsOne(t *testing.T) {
 		"a node of three":                  {Rules{Nodes: 3, NoQuarantine: true}, "", true},
 		"a node that fails over":           {Rules{Nodes: 1, FailsOver: true, NoQuarantine: true}, "", true},
 		"one server alone":                 {Rules{Nodes: 1, NoQuarantine: true}, "", false},
-		"a durable node that remembers":    {Rules{Nodes: 3, NoQuarantine: true}, "n=3 v=2 maxttl=60000 run=r0 durable=a:1", false},
+		"a durable node that remembers":    {Rules{Nodes: 3, NoQuarantine: true}, "n=3 v=3 maxttl=60000 run=r0 durable=a:1", false},
 		"a node of three, with quarantine": {three, "", false},
 	} {
 		n, c := &server{T: t, run: "r1", marker: of.marker, clock: noon}, newClient(of.rules)
@@ -700,12 +701,12 @@ func TestAClientAsksWhetherANodeIsDurableOnlyWhereThatCounts(t *testing.T) {
 	t.Parallel()
 	for marker, want := range map[string]bool{
 		"":                            false,
-		"n=3 v=2 maxttl=60000 run=r1": false,
-		"n=3 v=2 maxttl=60000 run=r0": false,
-		"n=3 v=2 maxttl=60000 run=r1 durable=a:1":                        false,
-		"n=3 v=2 maxttl=60000 run=r0 durable=a:1":                        true,
-		"n=3 v=2 maxttl=60000 run=r0 durable=b:1":                        true,
-		"n=3 v=2 maxttl=60000 seen=r1 client=1 node=1 client2=1 node2=1": true,
+		"n=3 v=3 maxttl=60000 run=r1": false,
+		"n=3 v=3 maxttl=60000 run=r0": false,
+		"n=3 v=3 maxttl=60000 run=r1 durable=a:1":                        false,
+		"n=3 v=3 maxttl=60000 run=r0 durable=a:1":                        true,
+		"n=3 v=3 maxttl=60000 run=r0 durable=b:1":                        true,
+		"n=3 v=3 maxttl=60000 seen=r1 client=1 node=1 client2=1 node2=1": true,
 	} {
 		n, c := &server{T: t, run: "r1", marker: marker, clock: noon}, newClient(three)
 		if _, v := c.Decide(State{}, n.observe(c)); v.AskDurable != want {
@@ -719,7 +720,7 @@ func TestADecisionChangesNoStateThatItWasGiven(t *testing.T) {
 	t.Parallel()
 	c := newClient(three)
 	seen := func(s State, run string) State {
-		s, _ = c.Decide(s, Observation{Marker: "n=3 v=2 maxttl=60000 run=" + run, Run: run})
+		s, _ = c.Decide(s, Observation{Marker: "n=3 v=3 maxttl=60000 run=" + run, Run: run})
 		return s
 	}
 	s := seen(seen(seen(State{}, "r1"), "r2"), "r3")

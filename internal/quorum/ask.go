@@ -142,6 +142,17 @@ func (l Lock) denied(left int64) Reply {
 	return Reply{Event: Event{Kind: Denied, Left: left * ms, Waiters: l.Queue.Len()}, Holder: l.Owner}
 }
 
+// deniedAt is that the lock is another's, or free and not to be had.
+func (l Lock) deniedAt(now int64) Reply {
+	if l.Owner == "" {
+		return l.denied(leftOfFree)
+	}
+	return l.denied(l.Until - now/1000)
+}
+
+// leftOfFree is the time left in ms of a denial although the lock is free, as PTTL has it: the id may not have the lock.
+const leftOfFree = -2
+
 // kept is that the lock stands.
 func (l Lock) kept() Reply { return Reply{Event: Event{Kind: Kept, Waiters: l.Queue.Len()}} }
 

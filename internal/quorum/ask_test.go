@@ -90,7 +90,7 @@ func TestANodeDoesWhatIsAsked(t *testing.T) {
 			Lock{Owner: "z", Token: base, Until: mine.Until, Fence: end},
 			Ask{Kind: AskAdopt, From: "z", Least: end + 100, Clock: now},
 			Granted,
-			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Forced: "z", ForcedUntil: mine.Until, Fence: Top(end + 100)},
+			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Notes: Notes{}.With("z", mine.Until), Fence: Top(end + 100)},
 		},
 		"commit": {
 			mine,
@@ -114,7 +114,7 @@ func TestANodeDoesWhatIsAsked(t *testing.T) {
 // What is handed to nobody is free for everybody, also where somebody waits.
 func TestAReleaseThatHandsToNobodyFreesTheLock(t *testing.T) {
 	const now = 1_000_000
-	l := Lock{Owner: "a", Token: 69, Until: now, Fence: 100, Queue: Queue("").With("b", 1), QueueUntil: now}
+	l := Lock{Owner: "a", Token: 69, Until: now, Fence: 100, Queue: Queue("").With(Place{Owner: "b", Stamp: 1, Until: now})}
 	for _, handOver := range []int64{0, HandOver(lease)} {
 		ask := Ask{Kind: AskRelease, TTL: lease, HandOver: handOver, Owner: "a"}
 		after, reply, woken := l.Answer(now, &ask, func(string) bool { return true })

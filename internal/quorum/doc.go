@@ -124,7 +124,8 @@
 //     certain, and keeps partial grants for its sake no longer than a few round
 //     trips.
 //   - The client dies. Its locks lapse after a TTL at most. Nodes skip its place
-//     in the queue, because it does not listen for its wake-up any more.
+//     in the queue, because it does not listen for its wake-up any more, and drop it
+//     once it has not asked for QueueKeep.
 //   - A wake-up is lost. Waiters ask again on their own after a second, or as
 //     soon as the lock they wait for can lapse; where more than a hundred wait,
 //     each within ten seconds, and one of them soon.
@@ -177,6 +178,10 @@
 //   - C14. No request of an owner shortens its lock. A node may execute a request after a
 //     later one, over a connection that has gone; the lock would end while its holder
 //     trusts it.
+//   - C15. An id from which the lock was taken gets it no more. A request that was sent
+//     before and comes late would bring the lock back to a holder that still renews it.
+//   - C16. Each request with a stamp gives the id its place again: the node may have
+//     dropped it.
 //   - Commit is refused unless the id has the lock, and there no higher token than the
 //     one committed. Either alone lets two grants have one token.
 //   - Waiters are ordered by a stamp of their own, the same on every node. In order

@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 )
@@ -15,14 +14,11 @@ import (
 // granted none. Times of expiry are kept in milliseconds, and something expires once the
 // clock is past them, as in Redis 7; a newer server may drop it a millisecond sooner.
 type Lock struct {
-	Owner      string // "" while free
-	Token      int64  // the first of the owner's tokens: what this node gave it, or a commit; 0: nobody's
-	Until      int64
-	Queue      Queue
-	QueueUntil int64
-	// Forced are the owners, a blank between two, from whom Force or Adopt took the lock: no request brings it back to them.
-	Forced      string
-	ForcedUntil int64
+	Owner string // "" while free
+	Token int64  // the first of the owner's tokens: what this node gave it, or a commit; 0: nobody's
+	Until int64
+	Queue Queue
+	Notes Notes // the owners from whom Force or Adopt took the lock: no request brings it back to them
 	// Fence is the highest token that the node has promised, for whichever of the locks that
 	// share it. It never expires. 0: the node has promised none.
 	Fence int64
@@ -34,12 +30,7 @@ func (l Lock) At(now int64) Lock {
 	if now > l.Until {
 		l.free()
 	}
-	if now > l.ForcedUntil {
-		l.Forced, l.ForcedUntil = "", 0
-	}
-	if now > l.QueueUntil || l.Queue == "" {
-		l.Queue, l.QueueUntil = "", 0
-	}
+	l.Queue, l.Notes = l.Queue.at(now), l.Notes.at(now)
 	return l
 }
 
@@ -83,8 +74,12 @@ func (l *Lock) prolong(now, ttl int64) { l.Until = max(l.Until, now/1000+ttl) }
 
 func (l *Lock) free() { l.Owner, l.Token, l.Until = "", 0, 0 }
 
+// queue gives owner a place, or lets the place that it has stand for longer. An id from which the
+// lock was taken gets none: the lock would be handed to it.
 func (l *Lock) queue(owner string, now, stamp int64) {
-	l.Queue, l.QueueUntil = l.Queue.With(owner, stamp), now/1000+QueueKeep
+	if !l.taken(owner) {
+		l.Queue = l.Queue.With(Place{Owner: owner, Stamp: stamp, Until: now/1000 + QueueKeep})
+	}
 }
 
 // Wake is a wake-up. Where the holder releases on every node, the waiter needs no more than
@@ -129,9 +124,13 @@ func ParseForced(text string) (owner, why string, ok bool) { return strings.Cut(
 // free lock that is waited for goes to the first waiter that hears its wake-up.
 // clock is the client's wall clock in µs, least the first token that the client may use.
 // Asking again is harmless. A free lock that was handed to a waiter is denied, and the
-// wake-up is that waiter's.
+// wake-up is that waiter's. An id from which the lock was taken gets it no more: such a request was
+// sent before, and its client may go by a lease that is over.
 func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, hears func(owner string) bool) (Lock, Reply, Wake) {
 	l = l.At(now)
+	if l.taken(owner) {
+		return l, l.deniedAt(now), Wake{}
+	}
 	switch l.Owner {
 	case "":
 		base, ok := l.block(now, clock, least)
@@ -156,7 +155,7 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, h
 	if stamp != 0 {
 		l.queue(owner, now, stamp)
 	}
-	return l, l.denied(l.Until - now/1000), Wake{}
+	return l, l.deniedAt(now), Wake{}
 }
 
 // again grants the owner what it has, by the token that it was given. If there is none, or it is below
@@ -178,8 +177,8 @@ func (l Lock) again(now, ttl, clock, least int64) (Lock, Reply) {
 // well, but compares the token, has no owner of its own to give it to, and goes by no client's clock.
 func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least, noted int64) (Lock, Reply) {
 	switch l = l.At(now); {
-	case l.Owner == "":
-		return l, l.denied(-2)
+	case l.Owner == "", l.taken(owner):
+		return l, l.deniedAt(now)
 	case l.Owner == owner:
 		l, r := l.again(now, ttl, clock, least)
 		if r.Kind == Granted {
@@ -188,7 +187,7 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least, noted int6
 		}
 		return l, r
 	case l.Owner != from:
-		return l, l.denied(l.Until - now/1000)
+		return l, l.deniedAt(now)
 	}
 	base, ok := l.block(now, clock, least)
 	if !ok {
@@ -214,15 +213,14 @@ func (l Lock) Commit(now int64, owner string, token int64) (Lock, Reply) {
 
 // Renew prolongs the lock, and never shortens it. One that is free is not the owner's, unless anew
 // says that the owner has it all the same: then it is set again, with its token. One that was taken by
-// Force or Adopt is not the owner's, also where a late request has brought it back.
+// Force or Adopt is not set again. It is not the owner's here while that is known, so that nothing but
+// the lock has to be looked at where it is not free.
 func (l Lock) Renew(now int64, owner string, ttl, token int64, anew bool) (Lock, Reply) {
 	l = l.At(now)
 	switch {
-	case l.taken(owner):
-		return l, reply(NotMine)
 	case l.Owner == owner:
 		l.prolong(now, ttl)
-	case l.Owner == "" && anew:
+	case l.Owner == "" && anew && !l.taken(owner):
 		l.take(owner, token, now, ttl)
 	default:
 		return l, reply(NotMine)
@@ -268,13 +266,16 @@ func (l *Lock) first(from string) string {
 	return ""
 }
 
-// wake takes the first waiter that hears its wake-up out of the queue, and is ""
-// where from is the first of all, or nobody hears.
+// wake takes the first waiter that hears its wake-up out of the queue, and those before it. It
+// returns "" where from is the first of all, or nobody hears.
 func (l *Lock) wake(from string, hears func(owner string) bool) string {
-	for head := l.first(from); head != ""; head = l.first(from) {
-		l.Queue = l.Queue.Without(head)
-		if hears(head) {
-			return head
+	for owner := range l.Queue.line {
+		if owner == from {
+			return ""
+		}
+		l.Queue = l.Queue.Without(owner)
+		if hears(owner) {
+			return owner
 		}
 	}
 	return ""
@@ -305,14 +306,14 @@ func (l Lock) pass(now int64, from string, least, handOver int64, everywhere boo
 // note keeps in mind that the lock was taken from owner, for noted ms or as long as the owner has it here. At another
 // node it may have it for longer, and trust it still.
 func (l *Lock) note(owner string, now, noted int64) {
-	if !l.taken(owner) {
-		l.Forced = strings.TrimPrefix(l.Forced+" "+owner, " ")
-	}
-	l.ForcedUntil = max(l.ForcedUntil, l.Until, now/1000+noted, now/1000+1)
+	l.Notes = l.Notes.With(owner, max(l.Until, now/1000+noted, now/1000+1))
 }
 
-// taken says whether the lock was taken from owner by Force or Adopt.
-func (l *Lock) taken(owner string) bool { return slices.Contains(strings.Fields(l.Forced), owner) }
+// taken reports whether the lock was taken from owner by Force or Adopt.
+func (l *Lock) taken(owner string) bool {
+	_, ok := l.Notes.Until(owner)
+	return ok
+}
 
 // Force takes the lock away from owner, and knows that for noted ms at least. A lock that was released, and stands for its
 // MinHold, is not its owner's any more.

@@ -37,10 +37,18 @@ func waited(t *testing.T) Lock {
 
 func owners(q Queue) []string {
 	var all []string
-	for _, o := range q.Entries {
-		all = append(all, o)
+	for p := range q.Places {
+		all = append(all, p.Owner)
 	}
 	return all
+}
+
+// standing is q with places for some owners, the first of them with the stamp 1.
+func standing(q Queue, owners ...string) Queue {
+	for i, owner := range owners {
+		q = q.With(Place{Owner: owner, Stamp: int64(i + 1), Until: noon/1000 + QueueKeep})
+	}
+	return q
 }
 
 func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
@@ -398,12 +406,12 @@ func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
 	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0, 0); r.Kind != Failed || got != lost.At(noon) {
 		t.Errorf("clocks differ: %+v, left %+v", r, got)
 	}
-	bare.Fence, bare.Queue, bare.QueueUntil = 0, bare.Queue.With("a", 1), noon/1000+QueueKeep
+	bare.Fence, bare.Queue = 0, standing(bare.Queue, "a")
 	if got, r := bare.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0, 0); r.Kind != Failed || got != bare.At(noon) {
 		t.Errorf("asked again, clocks differ: %+v, left %+v", r, got)
 	}
 	waits := taken(t)
-	waits.Queue, waits.QueueUntil = waits.Queue.With("a", 1).With("b", 2), noon/1000+QueueKeep
+	waits.Queue = standing(waits.Queue, "a", "b")
 	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon, 0, 0); !slices.Equal(owners(got.Queue), []string{"b"}) {
 		t.Errorf("waiting: %v", owners(got.Queue))
 	}
@@ -494,7 +502,7 @@ func TestAFreeLockGoesToTheFirstWaiter(t *testing.T) {
 	lapsed := waited(t)
 	lapsed.Until = noon/1000 - 1
 	for _, place := range []int64{0, 6, 8} {
-		l, r, _ := free.Acquire(noon, "b", ttl, noon, 0, place, hears)
+		l, r, _ := free.Acquire(noon, "b", ttl, noon, 0, min(place, 6), hears)
 		if want := (Reply{Event: Event{Kind: Denied, Left: 1000 * ms, Waiters: 2}, Holder: "a"}); r != want {
 			t.Errorf("b with stamp %d on a lock that was given back: %+v, want %+v", place, r, want)
 		}
@@ -571,7 +579,7 @@ func TestForcedHolderCannotRenew(t *testing.T) {
 }
 
 // Its holder may trust the lease still, and requests of its that were sent before may be executed late.
-func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
+func TestLateRequestsDoNotReviveTakenLease(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(l Lock) Lock{
 		"force": func(l Lock) Lock {
@@ -588,10 +596,91 @@ func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
 		if got, r := l.Renew(noon, "a", ttl, base, true); r.Kind != NotMine || got != l {
 			t.Errorf("%s: a renewal that sets a free lock: %+v, left %+v", name, r, got)
 		}
-		late, _, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, hears)
-		if got, r := late.Renew(noon, "a", ttl, base, false); late.Owner != "a" || r.Kind != NotMine || got != late {
-			t.Errorf("%s: a renewal after an acquire that came late: %+v, left %+v", name, r, got)
+		for _, place := range []int64{0, 5} {
+			if got, r, _ := l.Acquire(noon, "a", ttl, noon, 0, place, hears); r.Kind != Denied || r.Left >= 0 || got != l {
+				t.Errorf("%s: an acquire that comes late: %+v, left %+v", name, r, got)
+			}
+			held := l
+			held.Owner, held.Until = "z", noon/1000+ttl
+			if got, r, _ := held.Acquire(noon, "a", ttl, noon, 0, place, hears); r.Kind != Denied || r.Left != ttl*ms || got != held {
+				t.Errorf("%s: … to a lock of another: %+v, left %+v", name, r, got)
+			}
+			if got, r := held.Adopt(noon, "z", "a", ttl, noon, 0, 0); r.Kind != Denied || got != held {
+				t.Errorf("%s: an adoption that comes late: %+v, left %+v", name, r, got)
+			}
 		}
+		if got, woken := l.Release(noon, "a", 0, 5, 1000, hears); got != l || woken != (Wake{}) {
+			t.Errorf("%s: a give-back that comes late: %+v", name, got)
+		}
+	}
+}
+
+// Each note has a time of its own: a chain of adoptions leaves no more than the latest of them.
+func TestNotesLapseOneByOne(t *testing.T) {
+	t.Parallel()
+	l, now := taken(t), noon
+	names := []string{"a"}
+	for i := range 1000 {
+		next := strings.Repeat("n", i+1)
+		now += 1_000_000
+		l, _ = l.Adopt(now, names[i], next, ttl, now, 0, 0)
+		names = append(names, next)
+	}
+	var known []string
+	for owner := range l.Notes.Owners {
+		known = append(known, owner)
+	}
+	if len(known) != int(ttl/1000) {
+		t.Errorf("after 1000 adoptions, one each second, %d owners are known", len(known))
+	}
+	if l = l.At(now + (ttl+1)*1000); l.Notes != (Notes{}) {
+		t.Errorf("in the end %v are known", l.Notes)
+	}
+}
+
+// A place lapses by itself, whoever else asks.
+func TestPlaceOfDeadWaiterLapses(t *testing.T) {
+	t.Parallel()
+	l := waited(t) // b and c wait
+	at := noon
+	for range 10 { // b asks again, and c does not
+		at += QueueKeep * 1000 / 2
+		var r Reply
+		l.Until = at/1000 + ttl
+		if l, r, _ = l.Acquire(at, "b", ttl, at, 0, 6, deaf); r.Kind != Denied {
+			t.Fatalf("%+v", r)
+		}
+	}
+	if got := owners(l.Queue); !slices.Equal(got, []string{"b"}) {
+		t.Errorf("%q wait", got)
+	}
+	if _, r, _ := l.Acquire(at, "z", ttl, at, 0, 0, deaf); r.Waiters != 1 {
+		t.Errorf("%d are said to wait", r.Waiters)
+	}
+}
+
+// One request looks at so many places and no more, and the lock still goes to a waiter that lives.
+func TestDeadPlacesKeepNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	l := taken(t)
+	for i := range 10 * lineMax {
+		l.Queue = l.Queue.With(Place{Owner: strings.Repeat("d", i+1), Stamp: 1, Until: noon/1000 + QueueKeep - 1000})
+	}
+	l, _, _ = l.Acquire(noon, "y", ttl, noon, 0, 2, deaf)
+	l, _, _ = l.Acquire(noon, "z", ttl, noon, 0, 2, deaf)
+	asked := 0
+	live := func(owner string) bool { asked++; return owner == "y" || owner == "z" }
+	released, w := l.Release(noon, "a", 0, 0, 1000, live)
+	if w.Owner != "y" || released.Owner != "y" || asked > lineMax+recentMax {
+		t.Errorf("handed to %q, after %d were tried", w.Owner, asked)
+	}
+	if got := released.Queue.Len(); got != 9*lineMax+1 {
+		t.Errorf("%d places are left", got)
+	}
+	l.free()
+	asked = 0
+	if got, r, _ := l.Acquire(noon, "z", ttl, noon, 0, 2, deaf); r.Kind != Granted || got.Owner != "z" {
+		t.Errorf("z asks while nobody else lives: %+v", r)
 	}
 }
 
@@ -618,7 +707,7 @@ func TestATakingIsKnownForLongerThanTheLockWouldHaveStoodHere(t *testing.T) {
 func TestAForceInAQuarantineCannotBeUndone(t *testing.T) {
 	t.Parallel()
 	before := waited(t)
-	before.Queue = before.Queue.With("a", 1)
+	before.Queue = standing(before.Queue, "a")
 	l, forced, woken := before.Force(noon, "a", 0, 0, 0, hears)
 	if !forced || woken != (Wake{}) || l.Owner == "a" || l.Token != 0 || l.Fence != end || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
 		t.Fatalf("forced %v, woken %v, left %+v", forced, woken, l)
@@ -658,7 +747,7 @@ func TestForceGoesByTheLockAlone(t *testing.T) {
 func TestForceDoesNotHandTheLockBack(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
-	l.Queue, l.QueueUntil = l.Queue.With("a", 1).With("b", 2), noon/1000+QueueKeep
+	l.Queue = standing(l.Queue, "a", "b")
 	if _, _, woken := l.Force(noon, "a", 0, 1000, 0, hears); woken.Owner != "b" {
 		t.Fatalf("handed to %q", woken.Owner)
 	}

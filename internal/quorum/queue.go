@@ -1,86 +1,180 @@
 package quorum
 
-import "encoding/binary"
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+)
 
-// Queue is the waiting ids of one lock on one node, first come first: by stamp, which is
-// when the client began to ask, by the client's clock, and ids of one stamp by their bytes,
-// as a Redis sorted set orders them. The first whose client listens gets the lock when it is
-// released (Lock.Release and pass in node.go) or when another asks for it while it is free
-// (Lock.Acquire).
+// Place is the place of a waiter in the queue of one lock on one node.
+type Place struct {
+	Owner string // the id that waits
+	Stamp int64  // when its client began to ask, by the client's clock, µs since 1970
+	Until int64  // when the place lapses unless the client asks again, by the node's clock, ms since 1970
+}
+
+// Queue holds the places of one lock on one node, first come first: by stamp, and places of one
+// stamp by the bytes of their ids, as a Redis sorted set orders them. The first whose client
+// listens gets the lock when it is released (Lock.Release and pass in node.go) or when another
+// asks for it while it is free (Lock.Acquire).
 //
 // A Queue is an immutable value packed into a string, so that the state it is part of can
 // be compared and copied; the zero value is empty.
 type Queue string
 
-// entry is 8 bytes of stamp, 2 of length, and the id.
-const entryHead = 10
+// placeHead is the length of a packed place without its id: 8 bytes of stamp, 8 of until, 2 of the id's length.
+const placeHead = 18
 
-// first splits q into its head and the rest. q is not empty.
-func (q Queue) first() (stamp int64, owner string, rest Queue) {
-	stamp = int64(binary.BigEndian.Uint64([]byte(q[:8])))
-	end := entryHead + int(q[8])<<8 + int(q[9])
-	return stamp, string(q[entryHead:end]), q[end:]
+// first splits q into its first place and the rest. q is not empty.
+func (q Queue) first() (p Place, rest Queue) {
+	head := []byte(q[:placeHead])
+	end := placeHead + int(binary.BigEndian.Uint16(head[16:]))
+	p.Stamp = int64(binary.BigEndian.Uint64(head))
+	p.Until = int64(binary.BigEndian.Uint64(head[8:]))
+	p.Owner = string(q[placeHead:end])
+	return p, q[end:]
 }
 
-// Len is the number of ids in q.
+// append returns q with p behind all others.
+func (q Queue) append(p Place) Queue {
+	b := make([]byte, 0, len(q)+placeHead+len(p.Owner))
+	b = append(b, q...)
+	b = binary.BigEndian.AppendUint64(b, uint64(p.Stamp))
+	b = binary.BigEndian.AppendUint64(b, uint64(p.Until))
+	b = binary.BigEndian.AppendUint16(b, uint16(len(p.Owner)))
+	return Queue(append(b, p.Owner...))
+}
+
+// Len returns the number of places in q.
 func (q Queue) Len() int {
 	n := 0
-	for range q.Entries {
+	for range q.Places {
 		n++
 	}
 	return n
 }
 
-// Head is the first id; ok is false when there is none.
+// Head returns the first id; ok is false when there is none.
 func (q Queue) Head() (owner string, ok bool) {
 	if q == "" {
 		return "", false
 	}
-	_, owner, _ = q.first()
-	return owner, true
+	p, _ := q.first()
+	return p.Owner, true
 }
 
-// Entries calls yield for each id, first come first.
-func (q Queue) Entries(yield func(stamp int64, owner string) bool) {
+// Places calls yield for each place, first come first.
+func (q Queue) Places(yield func(p Place) bool) {
 	for q != "" {
-		stamp, owner, rest := q.first()
-		if !yield(stamp, owner) {
+		var p Place
+		if p, q = q.first(); !yield(p) {
 			return
 		}
-		q = rest
 	}
 }
 
-// With is q with owner at stamp. An owner that waits already keeps its place.
-func (q Queue) With(owner string, stamp int64) Queue {
-	at := -1
+// With returns q with p, in the place of the one that its owner may have.
+func (q Queue) With(p Place) Queue {
+	q = q.Without(p.Owner)
 	for left := q; left != ""; {
-		s, o, rest := left.first()
-		if o == owner {
-			return q
-		}
-		if at < 0 && (s > stamp || s == stamp && o > owner) {
-			at = len(q) - len(left)
+		old, rest := left.first()
+		if cmp.Or(cmp.Compare(old.Stamp, p.Stamp), cmp.Compare(old.Owner, p.Owner)) > 0 {
+			return q[:len(q)-len(left)].append(p) + left
 		}
 		left = rest
 	}
-	if at < 0 {
-		at = len(q)
-	}
-	entry := binary.BigEndian.AppendUint64(make([]byte, 0, entryHead+len(owner)), uint64(stamp))
-	entry = binary.BigEndian.AppendUint16(entry, uint16(len(owner)))
-	entry = append(entry, owner...)
-	return q[:at] + Queue(entry) + q[at:]
+	return q.append(p)
 }
 
-// Without is q without owner.
+// Without returns q without owner.
 func (q Queue) Without(owner string) Queue {
 	for left := q; left != ""; {
-		_, o, rest := left.first()
-		if o == owner {
+		p, rest := left.first()
+		if p.Owner == owner {
 			return q[:len(q)-len(left)] + rest
 		}
 		left = rest
 	}
 	return q
 }
+
+// at returns q without the places that have lapsed by now, in ms.
+func (q Queue) at(now int64) Queue {
+	lapsed := false
+	for p := range q.Places {
+		if lapsed = now > p.Until; lapsed {
+			break
+		}
+	}
+	if !lapsed {
+		return q
+	}
+	var kept Queue
+	for p := range q.Places {
+		if now <= p.Until {
+			kept = kept.append(p)
+		}
+	}
+	return kept
+}
+
+// line yields the ids that may be handed the lock: the first of all, as many as one request looks
+// at, and then the ids whose clients asked last. A waiter asks again and again, so where so many of
+// the first are dead the last to ask are not.
+func (q Queue) line(yield func(owner string) bool) {
+	n := 0
+	for p := range q.Places {
+		if n++; n > lineMax {
+			break
+		}
+		if !yield(p.Owner) {
+			return
+		}
+	}
+	if n < lineMax {
+		return
+	}
+	all := slices.Collect(q.Places)
+	slices.SortFunc(all, func(a, b Place) int {
+		return cmp.Or(cmp.Compare(b.Until, a.Until), cmp.Compare(a.Owner, b.Owner))
+	})
+	for _, p := range all[:min(recentMax, len(all))] {
+		if !yield(p.Owner) {
+			return
+		}
+	}
+}
+
+// Notes are the owners from whom Force or Adopt took one lock on one node, each with the time in ms
+// until which the node knows it. Like a Queue they are an immutable value, in the order of the owners.
+type Notes struct{ q Queue }
+
+// With returns n with a note about owner that lasts until then, or longer if it did.
+func (n Notes) With(owner string, until int64) Notes {
+	if known, ok := n.Until(owner); ok {
+		until = max(until, known)
+	}
+	return Notes{n.q.With(Place{Owner: owner, Until: until})}
+}
+
+// Until returns until when n knows that the lock was taken from owner; ok is false if it does not.
+func (n Notes) Until(owner string) (until int64, ok bool) {
+	for p := range n.q.Places {
+		if p.Owner == owner {
+			return p.Until, true
+		}
+	}
+	return 0, false
+}
+
+// Owners calls yield for each note.
+func (n Notes) Owners(yield func(owner string, until int64) bool) {
+	for p := range n.q.Places {
+		if !yield(p.Owner, p.Until) {
+			return
+		}
+	}
+}
+
+// at returns n without the notes that have lapsed by now, in ms.
+func (n Notes) at(now int64) Notes { return Notes{n.q.at(now)} }

@@ -15,14 +15,13 @@ type waiter struct {
 
 func entries(q Queue) []waiter {
 	var all []waiter
-	for stamp, owner := range q.Entries {
-		all = append(all, waiter{stamp, owner})
+	for p := range q.Places {
+		all = append(all, waiter{p.Stamp, p.Owner})
 	}
 	return all
 }
 
-// A sorted set of Redis orders by score and then by the members' bytes; ZADD NX
-// does not move a member.
+// A sorted set of Redis orders by score and then by the members' bytes.
 func TestQueueOrdersLikeASortedSet(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
@@ -40,10 +39,11 @@ func TestQueueOrdersLikeASortedSet(t *testing.T) {
 				}
 				continue
 			}
-			q = q.With(w.owner, w.stamp)
-			if at < 0 {
-				want = append(want, w)
+			q = q.With(Place{Owner: w.owner, Stamp: w.stamp})
+			if at >= 0 {
+				want = slices.Delete(want, at, at+1)
 			}
+			want = append(want, w)
 			slices.SortFunc(want, func(a, b waiter) int {
 				return cmp.Or(cmp.Compare(a.stamp, b.stamp), cmp.Compare(a.owner, b.owner))
 			})
@@ -58,8 +58,8 @@ func TestQueueOfEqualWaitersIsEqual(t *testing.T) {
 	t.Parallel()
 	var a, b Queue
 	for i := range 20 {
-		a = a.With(fmt.Sprint(i), int64(i%5))
-		b = b.With(fmt.Sprint(19-i), int64((19-i)%5))
+		a = a.With(Place{Owner: fmt.Sprint(i), Stamp: int64(i % 5)})
+		b = b.With(Place{Owner: fmt.Sprint(19 - i), Stamp: int64((19 - i) % 5)})
 	}
 	if a != b {
 		t.Fatalf("order of arrival shows: %v and %v", entries(a), entries(b))
@@ -68,7 +68,7 @@ func TestQueueOfEqualWaitersIsEqual(t *testing.T) {
 
 func TestEmptyQueueHasNoHead(t *testing.T) {
 	t.Parallel()
-	if head, ok := Queue("").With("a", 1).Without("a").Head(); ok {
+	if head, ok := Queue("").With(Place{Owner: "a", Stamp: 1}).Without("a").Head(); ok {
 		t.Fatalf("head of an empty queue is %q", head)
 	}
 }

@@ -15,7 +15,10 @@ func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
 	known := map[int]string{
 		quorum.Block:       "a block of tokens",
 		int(quorum.Top(0)): "the last of a block",
-		quorum.QueueKeep:   "how long a queue is kept",
+		quorum.QueueKeep:   "how long a place is kept",
+		100:                "how many places one request looks at, or clears away",
+		99:                 "that less the first",
+		10:                 "how many of the last to ask it looks at",
 		quorum.ClockTrust:  "how far a clock may be off to be believed",
 		quorum.ClockMost:   "how far a clock may be off at all",
 		15:                 "where a UUID has its version",

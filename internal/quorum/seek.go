@@ -26,6 +26,12 @@ func (c *Claim) seek(e *Event, a *Actions) {
 			c.ask(c.all(), e.At, a)
 			return
 		}
+		if e.Kind == Denied && e.Left == leftOfFree*ms && !c.Adopts {
+			// The lock was forced from this id before its client knew that it had it.
+			c.renounce(a)
+			c.ask(c.all(), e.At, a)
+			return
+		}
 		c.Asked &^= n
 		c.Failed &^= n
 		c.Fatal &^= n

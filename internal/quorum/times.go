@@ -10,7 +10,15 @@ const ms = int64(time.Millisecond)
 
 // Times of the nodes, in milliseconds.
 const (
-	QueueKeep = 60 * 1000 // how long a node keeps a place in a queue that nobody asks for
+	// QueueKeep bounds how long a node keeps a place whose client does not ask again: three times the longest rest of a
+	// waiter, so that a wait loses no place by one request that is late or lost.
+	QueueKeep = 30 * 1000
+)
+
+// How many places one request looks at to hand the lock over, so that dead places keep nobody waiting.
+const (
+	lineMax   = 100 // the first
+	recentMax = 10  // and, where none of these hears, the last to ask
 )
 
 // Times of a claim, in nanoseconds like every time in a Claim.

@@ -96,6 +96,18 @@ func TestUnansweredGiveBackEndsTheID(t *testing.T) {
 	p.want("same place", p.c.Stamp == stamp && p.did.Stamped == All(3))
 }
 
+// The lock was forced from the id before its client knew of the grant: no node gives it to that id again.
+func TestForcedIDIsGivenUpWhileSeeking(t *testing.T) {
+	t.Parallel()
+	for _, place := range []int64{0, stamp} {
+		p := begin(t, 3, place)
+		p.granted(0, 100)
+		p.step(Event{Kind: Denied, Node: 1, Sent: p.now, Left: leftOfFree * ms})
+		p.want("released everywhere, asked under a fresh id",
+			p.did.FreshID && p.did.Release == All(3) && p.did.Acquire == All(3) && p.c.ID == 1 && p.c.Stamp == place)
+	}
+}
+
 // The failure of the old connection may be noticed after an answer over the new one.
 func TestGrantThatOvertakesAGiveBackEndsTheID(t *testing.T) {
 	t.Parallel()

@@ -56,13 +56,13 @@ var (
 
 // Redisson is the format of Redisson's RLock, on one node.
 var Redisson = &Format{
-	Acquire: script(redissonNames, seedLua, redissonBlock, queueLua, redissonPass, prolongLua, redissonAcquire),
-	Adopt:   script(redissonNames, seedLua, redissonBlock, prolongLua, redissonAdopt),
+	Acquire: script(redissonNames, seedLua, redissonBlock, queueLua, prolongLua, redissonAcquire),
+	Adopt:   script(redissonNames, seedLua, redissonBlock, queueLua, prolongLua, redissonAdopt),
 	Commit:  script(redissonNames, redissonCommit),
-	Renew:   script(redissonNames, prolongLua, redissonRenew),
+	Renew:   script(redissonNames, queueLua, prolongLua, redissonRenew),
 	Release: script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonRelease),
 	Force:   script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonForce),
 	Drop:    script(redissonNames, redissonFree, redissonDrop),
-	Inspect: script(redissonNames, redissonInspect),
+	Inspect: script(redissonNames, queueLua, redissonInspect),
 	Probe:   script(redissonNames, tryLua, redissonProbe),
 }

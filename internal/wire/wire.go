@@ -47,6 +47,9 @@ func QueueKey(key string) string {
 	return Queue + before + key + after
 }
 
+// LapseOf names the member of a queue whose score is when the place of owner lapses: that in ms since 1970, negative.
+func LapseOf(owner string) string { return "!" + owner }
+
 // Counters is how many counters of tokens a server has that is not part of a cluster. One would do for the tokens'
 // order; but clients that take different locks at once reach the nodes of a set in different orders, and where these
 // locks share a counter, they then get different tokens there and must commit in a second round.
@@ -124,8 +127,8 @@ var (
 	memberLua string
 	//go:embed scripts/holder.lua
 	holderLua string
-	//go:embed scripts/forced.lua
-	forcedLua string
+	//go:embed scripts/notes.lua
+	notesLua string
 	//go:embed scripts/seed.lua
 	seedLua string
 	//go:embed scripts/block.lua
@@ -166,14 +169,14 @@ var (
 
 // The scripts. Keys and arguments stand in the first line of each, after the comparison of the marker.
 var (
-	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, queueLua, passLua, prolongLua, acquireLua)
-	Adopt   = script(memberLua, holderLua, forcedLua, seedLua, blockLua, prolongLua, adoptLua)
+	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, queueLua, notesLua, prolongLua, acquireLua)
+	Adopt   = script(memberLua, holderLua, queueLua, notesLua, seedLua, blockLua, prolongLua, adoptLua)
 	Commit  = script(memberLua, holderLua, commitLua)
-	Renew   = script(memberLua, holderLua, forcedLua, prolongLua, renewLua)
-	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, queueLua, passLua, releaseLua)
-	Force   = script(memberLua, holderLua, forcedLua, seedLua, blockLua, queueLua, passLua, forceLua)
+	Renew   = script(memberLua, holderLua, queueLua, notesLua, prolongLua, renewLua)
+	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, queueLua, notesLua, passLua, releaseLua)
+	Force   = script(memberLua, holderLua, queueLua, notesLua, seedLua, blockLua, passLua, forceLua)
 	Drop    = script(holderLua, dropLua)
-	Inspect = script(holderLua, inspectLua)
+	Inspect = script(holderLua, queueLua, inspectLua)
 	Probe   = script(tryLua, probeLua)
 	Admit   = script(admitLua)
 )

@@ -373,7 +373,7 @@ func (y *yard) crowd(ctx context.Context, clients []client, look time.Duration) 
 // awaitQueue blocks until the node keeps a place for n clients.
 func (y *yard) awaitQueue(ctx context.Context, n int) error {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		reply, err := y.sv.redis[0].Do("ZCARD", "holdfast:queue:{lock:bench}")
+		reply, err := y.sv.redis[0].Do("ZCOUNT", "holdfast:queue:{lock:bench}", "(0", "+inf")
 		if err != nil {
 			return err
 		}

@@ -61,11 +61,6 @@ func KeysOf(key string) Keys {
 	return Keys{Lock: key, Fence: wire.ServerFence(key), Queue: wire.QueueKey(key)}
 }
 
-// Forced is where the node keeps from whom the lock was taken by force.
-func (k Keys) Forced() string {
-	return strings.Replace(k.Queue, "holdfast:queue", "holdfast:forced", 1)
-}
-
 var scripts = map[string]*wire.Script{
 	"acquire": wire.Acquire, "adopt": wire.Adopt, "commit": wire.Commit, "renew": wire.Renew, "release": wire.Release,
 	"force": wire.Force, "inspect": wire.Inspect,
@@ -155,7 +150,7 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	case c.Script == "force":
 		after, ok, woken := l.Force(now, c.Owner, c.Least, quorum.HandOver(ask.TTL)/int64(time.Millisecond), c.Noted, hears)
 		if c.java {
-			after.Forced, after.ForcedUntil = "", 0
+			after.Notes = quorum.Notes{}
 		}
 		told = wake(woken)
 		if ok && hears(l.Owner) {
@@ -171,7 +166,7 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 	}
 	after, r, woken := l.Answer(now, &ask, hears)
 	if c.java {
-		after.Forced, after.ForcedUntil = "", 0
+		after.Notes = quorum.Notes{}
 	}
 	if r.Kind == quorum.Freed {
 		return after, one[l.Owner == c.Owner], wake(woken)
@@ -336,11 +331,10 @@ return {
   value or '', redis.call('PEXPIRETIME', KEYS[1]),
   redis.call('GET', KEYS[2]) or '0', redis.call('PTTL', KEYS[2]),
   redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
-  redis.call('GET', KEYS[4]) or '', redis.call('PEXPIRETIME', KEYS[4]),
 }`
 
 func (s *Server) stateCommand(k Keys) []string {
-	return []string{"EVAL", s.dialect.state, "4", k.Lock, k.Fence, k.Queue, k.Forced()}
+	return []string{"EVAL", s.dialect.state, "3", k.Lock, k.Fence, k.Queue}
 }
 
 // Put is the command that makes the lock what the scripts call owner, unless it is
@@ -360,12 +354,10 @@ func Put(k Keys, owner string, px int64) []string {
 // parseState makes a quorum.Lock of the reply to stateCommand.
 func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 	list, ok := reply.([]any)
-	if !ok || len(list) != 8 {
+	if !ok || len(list) != 6 {
 		return l, fmt.Errorf("state: %v", reply)
 	}
-	when := func(i int) int64 { return max(list[i].(int64), 0) } // -1, -2: no time
-	l.Owner, l.Until, l.QueueUntil = s.dialect.means(list[0].(string)), when(1), when(5)
-	l.Forced, l.ForcedUntil = s.dialect.means(list[6].(string)), when(7)
+	l.Owner, l.Until = s.dialect.means(list[0].(string)), max(list[1].(int64), 0) // -1, -2: no time
 	if l.Fence, err = strconv.ParseInt(list[2].(string), 10, 64); err != nil {
 		return l, err
 	}
@@ -380,14 +372,43 @@ func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 	case strings.Contains(l.Owner, ".") && !quorum.IsKept(l.Owner):
 		l.Token = max(quorum.Base(l.Fence), 0)
 	}
-	for pair := range slices.Chunk(list[4].([]any), 2) {
-		stamp, err := strconv.ParseFloat(pair[1].(string), 64)
-		if err != nil {
-			return l, err
-		}
-		l.Queue = l.Queue.With(s.dialect.means(pair[0].(string)), int64(stamp))
+	var last int64
+	l.Queue, l.Notes, last, err = s.parseQueue(list[4].([]any))
+	if end := list[5].(int64); err == nil && last >= end && end >= 0 {
+		err = fmt.Errorf("the queue expires at %d, and what is in it at %d", end, last)
 	}
-	return l, nil
+	return l, err
+}
+
+// noted is what the time of a note is added to, for its score.
+const noted = 100_000_000_000_000
+
+// parseQueue reads the members of a queue with their scores: the places, the notes, and when the last of both lapses.
+func (s *Server) parseQueue(list []any) (q quorum.Queue, notes quorum.Notes, last int64, err error) {
+	stamps, lapses := make(map[string]int64), make(map[string]int64)
+	for pair := range slices.Chunk(list, 2) {
+		score, err := strconv.ParseFloat(pair[1].(string), 64)
+		if err != nil {
+			return "", notes, 0, err
+		}
+		member := s.dialect.means(pair[0].(string))
+		if owner, ok := strings.CutPrefix(member, "!"); ok {
+			lapses[owner] = int64(-score)
+			last = max(last, int64(-score))
+		} else if owner, ok := strings.CutPrefix(member, "~"); ok {
+			notes = notes.With(owner, int64(-score)-noted)
+			last = max(last, int64(-score)-noted)
+		} else {
+			stamps[member] = int64(score)
+		}
+	}
+	if len(stamps) != len(lapses) {
+		return "", notes, 0, fmt.Errorf("%d places, of which %d lapse", len(stamps), len(lapses))
+	}
+	for owner, stamp := range stamps {
+		q = q.With(quorum.Place{Owner: owner, Stamp: stamp, Until: lapses[owner]})
+	}
+	return q, notes, last, nil
 }
 
 // micros reads a reply to TIME.
@@ -482,18 +503,9 @@ func moments(o Outcome) []int64 {
 // millisecond before.
 func lapsing(l quorum.Lock, now int64) []quorum.Lock {
 	all := []quorum.Lock{l}
-	for _, drop := range []func(l *quorum.Lock) *int64{
-		func(l *quorum.Lock) *int64 { return &l.Until },
-		func(l *quorum.Lock) *int64 { return &l.QueueUntil },
-		func(l *quorum.Lock) *int64 { return &l.ForcedUntil },
-	} {
-		if *drop(&l) != now/1000 {
-			continue
-		}
-		for _, other := range all {
-			*drop(&other) = now/1000 - 1
-			all = append(all, other)
-		}
+	if l.Until == now/1000 {
+		l.Until--
+		all = append(all, l)
 	}
 	return all
 }
@@ -531,18 +543,20 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 	if l.Fence != a.Fence && !seeded(l.Fence, a.Fence) {
 		note("counter", l.Fence, a.Fence)
 	}
-	l.Queue, l.QueueUntil = l.At(now).Queue, l.At(now).QueueUntil // an empty one is none
-	if !gone(l.QueueUntil, a.Queue == "") {
-		if l.Queue != a.Queue {
-			note("queue", show(l.Queue), show(a.Queue))
-		}
-		when("queue expires", l.QueueUntil, a.QueueUntil)
+	// What has lapsed by the end of the step may be there still, or not.
+	l, a = l.At(end*1000), a.At(end*1000)
+	if !sameLine(l.Queue, a.Queue, slack) {
+		note("queue", show(l.Queue, end), show(a.Queue, end))
 	}
-	if l = l.At(now); !gone(l.ForcedUntil, a.Forced == "") {
-		if l.Forced != a.Forced {
-			note("forced", l.Forced, a.Forced)
+	for owner, until := range l.Notes.Owners {
+		if at, ok := a.Notes.Until(owner); !ok || abs(at-until) > slack {
+			note("note about "+owner, until, at)
 		}
-		when("forced expires", l.ForcedUntil, a.ForcedUntil)
+	}
+	for owner, until := range a.Notes.Owners {
+		if _, ok := l.Notes.Until(owner); !ok && until > end+slack {
+			note("note about "+owner, nil, until)
+		}
 	}
 	base, ok1 := reply.(int64)
 	served, ok2 := o.Reply.(int64)
@@ -568,17 +582,28 @@ func sameReply(twin, server any, slack int64) bool {
 
 func abs(n int64) int64 { return max(n, -n) }
 
-// show prints a queue.
-func show(q quorum.Queue) string {
+// sameLine reports whether two queues are the same, but for the times at which places lapse, which may differ by slack.
+func sameLine(a, b quorum.Queue, slack int64) bool {
+	return slices.EqualFunc(slices.Collect(a.Places), slices.Collect(b.Places), func(a, b quorum.Place) bool {
+		return a.Owner == b.Owner && a.Stamp == b.Stamp && abs(a.Until-b.Until) <= slack
+	})
+}
+
+// show prints a queue, with times relative to now, in ms.
+func show(q quorum.Queue, now int64) string {
 	var b strings.Builder
-	for stamp, owner := range q.Entries {
-		fmt.Fprintf(&b, "[%s %d]", owner, stamp)
+	for p := range q.Places {
+		fmt.Fprintf(&b, "[%s %d %+d]", p.Owner, p.Stamp, p.Until-now)
 	}
 	return b.String()
 }
 
 // Show prints a lock, with times relative to now in ms.
 func Show(l quorum.Lock, now int64) string {
-	return fmt.Sprintf("owner %q with token %d %+d, counter %d, queue %s %+d",
-		l.Owner, l.Token, l.Until-now/1000, l.Fence, show(l.Queue), l.QueueUntil-now/1000)
+	var notes strings.Builder
+	for owner, until := range l.Notes.Owners {
+		fmt.Fprintf(&notes, "[%s %+d]", owner, until-now/1000)
+	}
+	return fmt.Sprintf("owner %q with token %d %+d, counter %d, queue %s, taken from %s",
+		l.Owner, l.Token, l.Until-now/1000, l.Fence, show(l.Queue, now/1000), &notes)
 }

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // A key lapses once the clock is past its time, not when it reaches it: the twin
@@ -16,16 +18,12 @@ func TestKeysLapseWhenTheTwinSaysSo(t *testing.T) {
 	t.Parallel()
 	server := connect(t)
 	keys := KeysOf("lock:expiry")
-	for i, key := range []string{keys.Lock, keys.Queue} {
-		t.Run([]string{"lock", "queue"}[i], func(t *testing.T) {
-			atTheLast := 0
-			for range 20 {
-				atTheLast += watchLapse(t, server, keys, key)
-			}
-			if atTheLast == 0 {
-				t.Error("no look in the very millisecond of an expiry found the key still there")
-			}
-		})
+	atTheLast := 0
+	for range 20 {
+		atTheLast += watchLapse(t, server, keys, keys.Lock)
+	}
+	if atTheLast == 0 {
+		t.Error("no look in the very millisecond of an expiry found the key still there")
 	}
 }
 
@@ -119,7 +117,7 @@ func TestWithoutTheRightToPublishWaitersKeepTheirPlaces(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Reply != int64(1) || o.After.Owner != "" || show(o.After.Queue) != "[b.1 7]" || len(wakes) != 0 {
+	if head, _ := o.After.Queue.Head(); o.Reply != int64(1) || o.After.Owner != "" || head != "b.1" || len(wakes) != 0 {
 		t.Fatalf("reply %v, wake-ups %v, left %s", o.Reply, wakes, Show(o.After, o.Until))
 	}
 }
@@ -144,5 +142,47 @@ func TestDeafWaitersArePassedOver(t *testing.T) {
 	told := quorum.Wake{Owner: "b.1", Base: quorum.Base(o.After.Fence), Left: 1000}
 	if want := [][2]string{{"holdfast:wake:b", told.String()}}; o.After.Owner != "b.1" || o.After.Queue != "" || !slices.Equal(wakes, want) {
 		t.Fatalf("wake-ups %v, left %s", wakes, Show(o.After, o.Until))
+	}
+}
+
+// However many of those who wait have died, one script looks at a hundred of them, and the lock still goes to one that lives.
+func TestDeadPlacesKeepNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	server := connect(t, "z")
+	keys := KeysOf("lock:dead")
+	const dead = 100_000
+	for name, until := range map[string]int64{"alive until lately": 9_000_000_000_000, "lapsed": 1_000_000_000_000} {
+		t.Run(name, func(t *testing.T) {
+			do(t, server, []string{"FLUSHALL"})
+			if _, err := server.Run(Call{Script: "acquire", Owner: "a.1", TTL: 60_000, Clock: time.Now().UnixMicro()}, keys); err != nil {
+				t.Fatal(err)
+			}
+			for first := 0; first < dead; first += 1000 {
+				add := []string{"ZADD", keys.Queue}
+				for i := range 1000 {
+					owner := fmt.Sprintf("d.%d", first+i)
+					add = append(add, fmt.Sprint(1+first+i), owner, fmt.Sprint(-until), "!"+owner)
+				}
+				do(t, server, add)
+			}
+			args := func(list ...string) []string { return append([]string{"EVALSHA"}, list...) }
+			begun := time.Now()
+			got := do(t, server, args(wire.Acquire.SHA, "3", keys.Lock, keys.Fence, keys.Queue, "z.1", "10000", "0", "1000000"))[0]
+			asked := time.Since(begun)
+			left, _ := got.([]any)
+			if want := map[string]int64{"lapsed": 1, "alive until lately": dead + 1}[name]; len(left) != 3 || left[2] != want {
+				t.Errorf("the answer is %v, want %d who wait", got, want)
+			}
+			do(t, server, []string{"ZADD", keys.Queue, "-9000000000001", "!z.1"}) // it was the last to ask
+			begun = time.Now()
+			do(t, server, args(wire.Release.SHA, "3", keys.Lock, keys.Fence, keys.Queue, "a.1"))
+			t.Logf("a request to wait took %v, a release %v", asked, time.Since(begun))
+			if owner := fmt.Sprint(do(t, server, []string{"GET", keys.Lock})[0]); !strings.HasPrefix(owner, "z.1 ") {
+				t.Errorf("the lock is %q's", owner)
+			}
+			if n := do(t, server, []string{"ZCARD", keys.Queue})[0]; n.(int64) < 2*(dead-300) {
+				t.Errorf("%d members are left: one script has looked at too many", n)
+			}
+		})
 	}
 }

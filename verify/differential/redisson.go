@@ -28,7 +28,6 @@ return {
   holder, redis.call('PEXPIRETIME', KEYS[1]),
   redis.call('GET', KEYS[2]) or '0', redis.call('PTTL', KEYS[2]),
   redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
-  '', -2,
 }`,
 	says: func(text string) string {
 		client, rest, id := strings.Cut(text, ".")
@@ -61,7 +60,7 @@ var redissonChannel = wire.RedissonChannel("vector")
 // RedissonVectors makes testdata/vectors-redisson.json: of the examples of the plain format those that are about one node
 // and what both have.
 func RedissonVectors() Vectors {
-	v := Vectors{Wire: 2, Scripts: map[string]ScriptText{"drop": {SHA1: wire.Redisson.Drop.SHA, Text: wire.Redisson.Drop.Text}}}
+	v := Vectors{Wire: 3, Scripts: map[string]ScriptText{"drop": {SHA1: wire.Redisson.Drop.SHA, Text: wire.Redisson.Drop.Text}}}
 	for name, s := range redisson.scripts {
 		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
 	}
@@ -73,7 +72,7 @@ func RedissonVectors() Vectors {
 		switch {
 		case redisson.scripts[ex.call.Script] == nil, ex.call.Marker != "":
 		case strings.Contains(ex.name, "long"), strings.Contains(ex.name, "another library"), strings.Contains(ex.name, "empty value"):
-		case ex.call.Script == "renew" && free && ex.call.Anew, ex.call.Least != 0, ex.call.Script == "force" && ex.call.TTL == 0, ex.given.Forced != nil:
+		case ex.call.Script == "renew" && free && ex.call.Anew, ex.call.Least != 0, ex.call.Script == "force" && ex.call.TTL == 0, ex.given.Notes != nil:
 		case ex.given.Lock != nil && (ex.given.Lock.Value == "a.1" || ex.given.Fence == nil || ex.given.Fence.Value == "5000"): // its counter is the lock's
 		default:
 			v.Cases = append(v.Cases, ex.redisson())
@@ -142,13 +141,10 @@ func (s State) redisson() State {
 		owner, _, _ := strings.Cut(s.Lock.Value, " ") // the counter tells its token
 		s.Lock = &Key{Value: redisson.says(owner), PX: s.Lock.PX}
 	}
-	s.Forced = nil
-	if s.Queue != nil {
-		q := &Waiting{PX: s.Queue.PX}
-		for _, w := range s.Queue.Waiters {
-			q.Waiters = append(q.Waiters, Waiter{Owner: redisson.says(w.Owner), Stamp: w.Stamp})
-		}
-		s.Queue = q
+	s.Notes = nil
+	s.Queue = slices.Clone(s.Queue)
+	for i := range s.Queue {
+		s.Queue[i].Owner = redisson.says(s.Queue[i].Owner)
 	}
 	return s
 }

@@ -56,9 +56,8 @@ type State struct {
 	Set   string   `json:"set,omitempty"` // the node's marker
 	Lock  *Key     `json:"lock,omitempty"`
 	Fence *Key     `json:"fence,omitempty"`
-	Queue *Waiting `json:"queue,omitempty"`
-
-	Forced *Key `json:"forced,omitempty"` // the owners from whom it was taken, a blank between two
+	Queue []Waiter `json:"queue,omitempty"` // first come first
+	Notes []Note   `json:"notes,omitempty"` // in the order of the owners
 }
 
 // Key is a string with the ms after which it expires.
@@ -67,16 +66,17 @@ type Key struct {
 	PX    int64  `json:"px,omitempty"` // 0: never
 }
 
-// Waiting is the queue, first come first.
-type Waiting struct {
-	Waiters []Waiter `json:"waiters"`
-	PX      int64    `json:"px"`
-}
-
-// Waiter is one entry of the queue.
+// Waiter is a place in the queue, and the ms after which it lapses.
 type Waiter struct {
 	Owner string `json:"owner"`
 	Stamp int64  `json:"stamp"`
+	PX    int64  `json:"px"`
+}
+
+// Note is an owner from whom the lock was taken, and the ms for which the node still knows it.
+type Note struct {
+	Owner string `json:"owner"`
+	PX    int64  `json:"px"`
 }
 
 // Wake is a message that a script publishes.
@@ -101,21 +101,21 @@ type example struct {
 	call      Call
 }
 
-func held(value string, px int64) *Key { return &Key{Value: value, PX: px} }
-func counter(n int64) *Key             { return &Key{Value: strconv.FormatInt(n, 10)} }
-func waiting(ws ...Waiter) *Waiting    { return &Waiting{Waiters: ws, PX: 50_000} }
-func at(owner string, s int64) Waiter  { return Waiter{Owner: owner, Stamp: s} }
-func script(name, owner string) Call   { return Call{Script: name, Owner: owner, TTL: 8000} }
-func (c Call) ttl(ms int64) Call       { c.TTL = ms; return c }
-func (c Call) stamp(s int64) Call      { c.Stamp = s; return c }
-func (c Call) token(t int64) Call      { c.Token = t; return c }
-func (c Call) short() Call             { c.Short = true; return c }
-func (c Call) least(t int64) Call      { c.Least = t; return c }
-func (c Call) anew() Call              { c.Anew = true; return c }
-func (c Call) noted(ms int64) Call     { c.Noted = ms; return c }
-func (c Call) minHold(ms int64) Call   { c.MinHold = ms; return c }
-func (c Call) admitted(m string) Call  { c.Marker = m; return c }
-func (c Call) clock(ahead int64) Call  { c.Clock = clientClock + ahead; return c }
+func held(value string, px int64) *Key  { return &Key{Value: value, PX: px} }
+func counter(n int64) *Key              { return &Key{Value: strconv.FormatInt(n, 10)} }
+func at(owner string, s int64) Waiter   { return Waiter{Owner: owner, Stamp: s, PX: 20_000} }
+func since(owner string, px int64) Note { return Note{Owner: owner, PX: px} }
+func script(name, owner string) Call    { return Call{Script: name, Owner: owner, TTL: 8000} }
+func (c Call) ttl(ms int64) Call        { c.TTL = ms; return c }
+func (c Call) stamp(s int64) Call       { c.Stamp = s; return c }
+func (c Call) token(t int64) Call       { c.Token = t; return c }
+func (c Call) short() Call              { c.Short = true; return c }
+func (c Call) least(t int64) Call       { c.Least = t; return c }
+func (c Call) anew() Call               { c.Anew = true; return c }
+func (c Call) noted(ms int64) Call      { c.Noted = ms; return c }
+func (c Call) minHold(ms int64) Call    { c.MinHold = ms; return c }
+func (c Call) admitted(m string) Call   { c.Marker = m; return c }
+func (c Call) clock(ahead int64) Call   { c.Clock = clientClock + ahead; return c }
 
 // examples are the cases of testdata/vectors.json.
 func examples() []example {
@@ -125,12 +125,14 @@ func examples() []example {
 	acquire := func(owner string) Call { return script("acquire", owner).clock(0) }
 	heldByA := State{Lock: held("a.1 1000", 5000), Fence: counter(1031)}
 	contended := heldByA
-	contended.Queue = waiting(at("b.1", 6), at("c.1", 7))
-	contendedByA := State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: waiting(at("a.1", 5), at("b.1", 6))}
+	contended.Queue = []Waiter{at("b.1", 6), at("c.1", 7)}
+	contendedByA := State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: []Waiter{at("a.1", 5), at("b.1", 6)}}
 	lost := State{Lock: held("a.1 1000", 5000)}
 	passedOn := State{Lock: held("b.1 1032", 5000), Fence: counter(1063)}
 	keptForA := State{Lock: held("a.1!", 5000), Fence: heldByA.Fence}
 	idle := State{Fence: counter(1031)}
+	late := Waiter{Owner: "a.1", Stamp: 5, PX: -1000}
+	takenFromA := State{Fence: counter(1031), Notes: []Note{since("a.1", 4000)}}
 	waitedFor := State{Fence: idle.Fence, Queue: contended.Queue}
 	hear := []string{"a", "b", "c"}
 	const marker, other = "n=3 maxttl=60000 run=r1", "n=3 maxttl=60000 run=r2"
@@ -156,7 +158,7 @@ func examples() []example {
 		{"acquire: held by a key of another type", State{Lock: held("(hash)", 5000)}, nil, acquire("b.1").stamp(6)},
 		{"acquire: an empty value is held", State{Lock: held("(empty)", 5000)}, nil, acquire("b.1")},
 		{"acquire: held by another, with a place in the queue", heldByA, nil, acquire("b.1").stamp(6)},
-		{"acquire: a place in the queue is kept", contended, nil, acquire("b.1").stamp(9)},
+		{"acquire: asking again keeps the place in the queue", contended, nil, acquire("b.1").stamp(6)},
 		{"acquire: equal stamps are in the order of the ids", contended, nil, acquire("b.0").stamp(6)},
 		{"acquire: a free lock goes to the first in the queue", waitedFor, hear, acquire("c.1").stamp(7)},
 		{"acquire: … whether the asker has a place or not", waitedFor, hear, acquire("d.1")},
@@ -166,11 +168,19 @@ func examples() []example {
 		{"acquire: who does not hear is passed over", waitedFor, []string{"c"}, acquire("d.1").stamp(9)},
 		{"acquire: a free lock for which nobody listens", waitedFor, nil, acquire("d.1").stamp(9)},
 
+		{"acquire: who lapsed is no waiter", State{Fence: idle.Fence, Queue: []Waiter{late, at("c.1", 7)}}, hear, acquire("d.1").stamp(9)},
+		{"acquire: … nor counted as one", State{Lock: heldByA.Lock, Fence: idle.Fence, Queue: []Waiter{late, at("c.1", 7)}}, nil, acquire("c.1").stamp(7)},
+		{"acquire: a request of before the lock was taken", takenFromA, hear, acquire("a.1")},
+		{"acquire: … gets no place", takenFromA, hear, acquire("a.1").stamp(5)},
+		{"acquire: … and not behind another either", State{Lock: held("b.1 1000", 5000), Fence: idle.Fence, Notes: takenFromA.Notes}, nil, acquire("a.1").stamp(5)},
+		{"acquire: a note that does not count any more", State{Fence: idle.Fence, Notes: []Note{since("a.1", -1)}}, nil, acquire("a.1")},
+
 		{"adopt: the lock of another who has left it", contended, nil, adopt("a.1", "d.1")},
 		{"adopt: … and leaves no place in the queue", contendedByA, nil, adopt("a.1", "d.1")},
 		{"adopt: asking again changes the expiry, and notes whose it was", heldByA, nil, adopt("e.1", "a.1")},
 		{"adopt: asking again never shortens what the lock has", heldByA, nil, adopt("e.1", "a.1").ttl(1000)},
 		{"adopt: … for longer than the lock stands", heldByA, nil, adopt("a.1", "d.1").noted(9000)},
+		{"adopt: a request of before the lock was taken", State{Lock: held("b.1 1000", 5000), Fence: idle.Fence, Notes: takenFromA.Notes}, nil, adopt("b.1", "a.1")},
 		{"adopt: it was released for its MinHold", keptForA, nil, adopt("a.1", "d.1")},
 		{"adopt: somebody else was first", passedOn, nil, adopt("a.1", "d.1")},
 		{"adopt: it was released, or has lapsed", waitedFor, nil, adopt("a.1", "d.1")},
@@ -194,7 +204,7 @@ func examples() []example {
 		{"renew: a free lock stays free", idle, nil, renew("a.1")},
 		{"renew: … and is set again if the owner has it all the same", idle, nil, renew("a.1").token(1064).anew()},
 		{"renew: … even if others wait for it", waitedFor, hear, renew("a.1").token(1064).anew()},
-		{"renew: … but not for an owner from whom it was taken", State{Fence: idle.Fence, Forced: held("b.1 a.1", 4000)}, nil, renew("a.1").token(1064).anew()},
+		{"renew: … but not for an owner from whom it was taken", State{Fence: idle.Fence, Notes: []Note{since("a.1", 4000), since("b.1", 4000)}}, nil, renew("a.1").token(1064).anew()},
 
 		{"release: nobody waits", heldByA, hear, script("release", "a.1")},
 		{"release: the first waiter has it for a second at most", contended, hear, script("release", "a.1")},
@@ -203,6 +213,7 @@ func examples() []example {
 		{"release: who does not hear is passed over", contended, []string{"c"}, script("release", "a.1")},
 		{"release: nobody hears", contended, nil, script("release", "a.1")},
 		{"release: to nobody, though others wait", contended, hear, script("release", "a.1").ttl(0)},
+		{"release: a place that has lapsed is passed over", State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: []Waiter{late, at("b.1", 6)}}, hear, script("release", "a.1")},
 		{"release: for its MinHold the lock stands, and is nobody's", contended, hear, script("release", "a.1").minHold(3000)},
 		{"release: … and longer than the TTL", heldByA, nil, script("release", "a.1").minHold(400_000)},
 		{"release: … once", keptForA, nil, script("release", "a.1").minHold(3000)},
@@ -219,6 +230,8 @@ func examples() []example {
 		{"give-back: of a free lock takes a place alone", waitedFor, hear, script("release", "a.1").stamp(9)},
 		{"give-back: of what is another's takes a place", passedOn, hear, script("release", "a.1").stamp(5)},
 
+		{"give-back: of before the lock was taken gets no place", takenFromA, hear, script("release", "a.1").stamp(5)},
+
 		{"force: from the holder", contended, hear, script("force", "a.1")},
 		{"force: not back to the holder", contendedByA, hear, script("force", "a.1")},
 		{"force: a lock that was released for its MinHold", keptForA, hear, script("force", "a.1")},
@@ -226,7 +239,7 @@ func examples() []example {
 		{"force: to nobody, though others wait", contended, hear, script("force", "a.1").ttl(0)},
 		{
 			"force: … from one after the other",
-			State{Lock: held("a.1 1000", 5000), Fence: idle.Fence, Forced: held("b.1", 9000)},
+			State{Lock: held("a.1 1000", 5000), Fence: idle.Fence, Notes: []Note{since("b.1", 9000)}},
 			hear,
 			script("force", "a.1"),
 		},
@@ -266,7 +279,7 @@ func examples() []example {
 
 // MakeVectors makes the cases by the twin.
 func MakeVectors() Vectors {
-	v := Vectors{Wire: 2, Scripts: make(map[string]ScriptText)}
+	v := Vectors{Wire: 3, Scripts: make(map[string]ScriptText)}
 	for name, s := range scripts {
 		v.Scripts[name] = ScriptText{SHA1: s.SHA, Text: s.Text}
 	}
@@ -322,14 +335,11 @@ func (s State) lock() (l quorum.Lock) {
 	if s.Fence != nil {
 		l.Fence, _ = strconv.ParseInt(s.Fence.Value, 10, 64) // written by counter
 	}
-	if s.Queue != nil {
-		for _, w := range s.Queue.Waiters {
-			l.Queue = l.Queue.With(w.Owner, w.Stamp)
-		}
-		l.QueueUntil = now + s.Queue.PX
+	for _, w := range s.Queue {
+		l.Queue = l.Queue.With(quorum.Place{Owner: w.Owner, Stamp: w.Stamp, Until: now + w.PX})
 	}
-	if s.Forced != nil {
-		l.Forced, l.ForcedUntil = s.Forced.Value, now+s.Forced.PX
+	for _, n := range s.Notes {
+		l.Notes = l.Notes.With(n.Owner, now+n.PX)
 	}
 	return l
 }
@@ -345,14 +355,11 @@ func stateOf(l quorum.Lock) (s State) {
 	if l.Fence != 0 {
 		s.Fence = &Key{Value: symbolText(strconv.FormatInt(l.Fence, 10))}
 	}
-	if l.Forced != "" {
-		s.Forced = &Key{Value: l.Forced, PX: l.ForcedUntil - now}
+	for p := range l.Queue.Places {
+		s.Queue = append(s.Queue, Waiter{Owner: p.Owner, Stamp: p.Stamp, PX: p.Until - now})
 	}
-	if l.Queue != "" {
-		s.Queue = &Waiting{PX: l.QueueUntil - now}
-		for stamp, owner := range l.Queue.Entries {
-			s.Queue.Waiters = append(s.Queue.Waiters, Waiter{Owner: owner, Stamp: stamp})
-		}
+	for owner, until := range l.Notes.Owners {
+		s.Notes = append(s.Notes, Note{Owner: owner, PX: until - now})
 	}
 	return s
 }

@@ -50,18 +50,11 @@ func (s *setup) tidy(w *world) {
 			case l.Owner != "":
 				l.Until = far
 			}
-			if l.QueueUntil = 0; l.Queue != "" {
-				l.QueueUntil = far
-			}
+			settleTimes(l)
 		}
 		if s.mutant.byArrival { // what counts is the order
-			var queue quorum.Queue
 			stamp := int64(0)
-			for _, owner := range l.Queue.Entries {
-				stamp++
-				queue = queue.With(owner, stamp)
-			}
-			l.Queue = queue
+			changePlaces(l, func(p *quorum.Place) { stamp++; p.Stamp = stamp })
 		}
 	}
 }
@@ -201,23 +194,48 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 					l.Owner = owners[c][to(id)]
 				}
 			}
-			var queue quorum.Queue
-			for stamp, owner := range l.Queue.Entries {
+			changePlaces(l, func(p *quorum.Place) {
+				if o, id := split(p.Owner); o == c {
+					p.Owner = owners[c][to(id)]
+				}
+			})
+			var notes quorum.Notes
+			for owner, until := range l.Notes.Owners {
 				if o, id := split(owner); o == c {
 					owner = owners[c][to(id)]
 				}
-				queue = queue.With(owner, stamp)
+				notes = notes.With(owner, until)
 			}
-			l.Queue = queue
+			l.Notes = notes
 		}
 	}
+}
+
+// settleTimes lets places and notes stand: a place lapses by a move, and a note not at all.
+func settleTimes(l *quorum.Lock) {
+	changePlaces(l, func(p *quorum.Place) { p.Until = far })
+	var notes quorum.Notes
+	for owner := range l.Notes.Owners {
+		notes = notes.With(owner, far)
+	}
+	l.Notes = notes
+}
+
+// changePlaces changes each place of a queue.
+func changePlaces(l *quorum.Lock, change func(p *quorum.Place)) {
+	var queue quorum.Queue
+	for p := range l.Queue.Places {
+		change(&p)
+		queue = queue.With(p)
+	}
+	l.Queue = queue
 }
 
 // encode writes what a world is. Nodes that differ only in their number are
 // the same: their parts are sorted.
 func (s *setup) encode(w *world, b []byte) []byte {
 	f := &w.left
-	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.jump, f.others, f.outage, f.over, f.older, f.stage)
+	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.place, f.jump, f.others, f.outage, f.over, f.older, f.stage)
 	b = append(b, f.again, f.files, f.copied, f.restored, f.nodeClock, f.localClock, f.bothClocks)
 	b = append(b, w.stage, byte(w.clock/clockStep))
 	for c := range s.clients {
@@ -259,16 +277,21 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	if s.timed() {
 		b = append32(b, int32(nd.lock.Until))
 	}
-	for stamp, owner := range nd.lock.Queue.Entries {
-		b = append(b, owner...)
-		b = append(b, byte(stamp))
+	for p := range nd.lock.Queue.Places {
+		b = append(append(b, p.Owner...), byte(p.Stamp))
+	}
+	for owner := range nd.lock.Notes.Owners {
+		b = append(append(b, '~'), owner...)
 	}
 	if s.faults.over+s.faults.older+s.faults.restored > 0 {
 		o := &nd.saved
 		b = append(append(b, '/'), o.Owner...)
 		b = append32(append32(append32(b, int32(o.Fence)), int32(o.Token)), int32(nd.floor))
-		for stamp, owner := range o.Queue.Entries {
-			b = append(append(b, owner...), byte(stamp))
+		for p := range o.Queue.Places {
+			b = append(append(b, p.Owner...), byte(p.Stamp))
+		}
+		for owner := range o.Notes.Owners {
+			b = append(append(b, '~'), owner...)
 		}
 	}
 	if w.members != nil {

@@ -108,6 +108,7 @@ func rows() []row {
 	three := with(down, func(s *setup) { s.clients, s.waiting = 3, 0b111 })
 	dies := with(waiters, func(s *setup) { s.faults.crash = 1 })
 	lost := with(down, func(s *setup) { s.faults.wake = 2 })
+	lapses := with(down, func(s *setup) { s.faults.place = 2 })
 	breaks := with(behind, func(s *setup) { s.clients, s.waiting, s.fragile, s.faults.broken = 2, 0b10, 0b10, 1 })
 	// A held nodes 1 and 2, and has released them. C, which cannot reach 3, was queued
 	// on both and handed both; it has been granted 1, for which it asked by itself, and
@@ -175,6 +176,12 @@ func rows() []row {
 		nodes: 3, clients: 2, adopts: 0b10, keeps: true, rests: 1, calm: true, orders: true, after: true, holds: 3, renews: 1,
 		cut: [3]uint8{0, first}, fences: even,
 	}
+	// A takes the lock, and its request comes twice. B adopts the lease, which A has not detached.
+	taken := setup{
+		nodes: 1, clients: 2, adopts: 0b10, keeps: true, rests: 1, calm: true, orders: true, after: true, renews: 2, fences: even,
+		faults: faults{repeat: 1},
+	}
+	takenOfThree := with(taken, func(s *setup) { s.nodes, s.renews, s.cut, s.faults.repeat = 3, 1, [3]uint8{third, third}, 2 })
 	// B adopts it from one server that comes back with older data, and C wants the lock.
 	adoptsOlder := setup{
 		nodes: 1, clients: 3, adopts: 0b010, rests: 255, calm: true, orders: true, holds: 1, fences: []int64{level}, faults: faults{older: 2},
@@ -254,6 +261,8 @@ func rows() []row {
 		{name: "3 waiters, a node is down", world: three, live: true, large: true},
 		{name: "a waiter or holder dies", world: dies, live: true, timers: 3, large: true},
 		{name: "2 wake-ups are lost, a node is down", world: lost, live: true, timers: 1},
+		{name: "2 places lapse, a node is down", world: lapses, live: true, timers: 1},
+		{name: "- C16: who asks again does not get its place again", world: without(lapses, mutant{staysOut: true}), live: true, timers: 1, want: tooSlow},
 		{name: "a waiter's connection breaks, a node is down", world: breaks, live: true, timers: 2},
 		{name: "wake-ups come apart, after the answers", world: overtaken},
 		{name: "- C7: … and grant", world: without(overtaken, mutant{anyOrder: true}), want: both},
@@ -271,6 +280,10 @@ func rows() []row {
 		{name: "- C9: a lease is adopted whosever it is", world: without(adopters, mutant{adoptAny: true}), want: both},
 		{name: "- C9: … or nobody's", world: without(adopters, mutant{adoptFree: true}), want: twiceOver},
 		{name: "a lease is adopted whose holder goes on", world: undetached},
+		{name: "a lease is adopted, and its holder's acquire comes twice", world: taken},
+		{name: "- C15: it is granted again", world: without(taken, mutant{regrants: true}), want: goes},
+		{name: "a lease is adopted, and its holder's acquire comes twice, of three nodes", world: takenOfThree, large: true},
+		{name: "- C15: … of three nodes", world: without(takenOfThree, mutant{regrants: true}), want: goes, large: true},
 		{name: "a lease is adopted from a server that comes back with older data", world: adoptsOlder, live: true, timers: 2},
 		{name: "a lease is adopted, counters differ, and a commit comes late", world: adoptsUneven, large: true},
 		{name: "two TTLs, and a renewal is executed late", world: lates, large: true},

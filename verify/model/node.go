@@ -63,7 +63,7 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		ask.HandOver, ask.Anew = 0, true // it grants nothing yet, so that a lock that is free is still its holder's
 	}
 	if r.marked {
-		ask.Stamp = w.place(s, c, n)
+		ask.Stamp = w.place(s, c, n, ask.Owner)
 	}
 	if s.mutant.seedAnyTime {
 		ask.Clock = clock
@@ -74,7 +74,7 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	}
 	before := nd.lock
 	l, reply, woken := s.bend(before, &ask).Answer(clock, &ask, hears)
-	s.mend(clock, before, &l, &ask, &reply, &woken)
+	s.mend(clock, w.clients[c].claim.Queued.Has(n), before, &l, &ask, &reply, &woken)
 	a := r.answered(uint8(reply.Kind))
 	a.marked, a.token = reply.Queued, int32(reply.Token)
 	if nd.frozen != 0 {
@@ -101,6 +101,8 @@ func (s *setup) bend(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 		l.Queue = ""
 	case ask.Kind == quorum.AskAdopt && (m.adoptAny && l.Owner != "" || m.adoptFree && l.Owner == ""):
 		l.Owner, l.Until = ask.From, far
+	case m.regrants && ask.Kind == quorum.AskAcquire:
+		l.Notes = quorum.Notes{}
 	case m.commitByAnyone && ask.Kind == quorum.AskCommit:
 		l.Owner, l.Until = ask.Owner, far
 	case m.commitAnyToken && ask.Kind == quorum.AskCommit:
@@ -110,16 +112,23 @@ func (s *setup) bend(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 }
 
 // mend makes of what the bent lock came to what the node without the rule has come to.
-func (s *setup) mend(now int64, before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
+// waits says that the client believes that it has a place there.
+func (s *setup) mend(now int64, waits bool, before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
 	m := &s.mutant
 	if m.shortens && before.Owner == ask.Owner && l.Owner == ask.Owner && ask.Kind != quorum.AskCommit {
 		l.Until = now/1000 + quorum.Millis(ask.TTL)
 	}
 	switch ask.Kind {
 	case quorum.AskAcquire:
+		if m.regrants {
+			l.Notes = before.Notes
+		}
+		if m.staysOut && waits && before.Queue.Without(ask.Owner) == before.Queue {
+			l.Queue = l.Queue.Without(ask.Owner)
+		}
 		if m.barge {
 			if l.Queue = before.Queue.Without(ask.Owner); reply.Kind != quorum.Granted && ask.Stamp != 0 {
-				l.Queue = before.Queue.With(ask.Owner, ask.Stamp)
+				l.Queue = before.Queue.With(quorum.Place{Owner: ask.Owner, Stamp: ask.Stamp, Until: far})
 			}
 		}
 	case quorum.AskCommit:
@@ -157,13 +166,15 @@ func (s *setup) wake(w *world, n int, woken quorum.Wake) {
 }
 
 // place is the stamp that a waiter's id has on a node.
-func (w *world) place(s *setup, c, n int) int64 {
+func (w *world) place(s *setup, c, n int, owner string) int64 {
 	if !s.mutant.byArrival {
 		return w.clients[c].claim.Stamp
 	}
 	last := int64(0)
-	for stamp := range w.nodes[n].lock.Queue.Entries {
-		last = stamp
+	for p := range w.nodes[n].lock.Queue.Places {
+		if last = p.Stamp; p.Owner == owner {
+			return last
+		}
 	}
 	return last + 1
 }

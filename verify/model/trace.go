@@ -44,6 +44,8 @@ func (s *setup) line(w *world, m move) string {
 		return fmt.Sprintf("%s notices that %s at %s failed", who, quorum.AskKind(wire.failures.m[m.index].of), node)
 	case wake:
 		return fmt.Sprintf("%s is woken by %s", who, node)
+	case losePlace:
+		return fmt.Sprintf("%s: the place of %s lapses", node, who)
 	case loseWake:
 		return fmt.Sprintf("the wake-up for %s from %s is lost", who, node)
 	case silence:
@@ -145,8 +147,8 @@ func (s *setup) picture(w *world) string {
 	for n := range s.nodes {
 		l := w.nodes[n].lock
 		fmt.Fprintf(&b, "     node %d: owner %q, counter %d, waiting", n+1, strings.ToUpper(l.Owner), l.Fence)
-		for _, o := range l.Queue.Entries {
-			fmt.Fprint(&b, " ", strings.ToUpper(o))
+		for p := range l.Queue.Places {
+			fmt.Fprint(&b, " ", strings.ToUpper(p.Owner))
 		}
 		if w.members != nil {
 			fmt.Fprintf(&b, ", marker%s", short(w.members.nodes[n].marker))

@@ -139,6 +139,7 @@ type faults struct {
 	cut    uint8 // a client can no longer reach a node
 	wake   uint8 // a wake-up is lost
 	repeat uint8 // an acquire is delivered once more, any time later
+	place  uint8 // a place in a queue lapses although its client waits
 	jump   uint8 // the clock of a node jumps far ahead, or back
 	others uint8 // another lock of a node is granted
 	outage uint8 // a node forgets a lock while its holder has all nodes, and knows so
@@ -212,6 +213,8 @@ type mutant struct {
 	anewAtOnce       bool // C8: … sets it again before a quorum has kept the lock in the round
 	adoptAny         bool // C9: the lock is adopted whosever it is
 	adoptFree        bool // C9: … and also where nobody has it
+	regrants         bool // C15: a late request gets the lock that was taken from its owner
+	staysOut         bool // C16: a place that has lapsed is not given again to who asks
 	shortens         bool // C14: an owner's request shortens what another has promised
 	follows          bool // C14: … and the client relies on the shortest that it asked for
 
@@ -265,6 +268,7 @@ const (
 	cutOff                 // a client can no longer reach a node
 	loseWake               // a wake-up is lost
 	repeat                 // an acquire will be delivered once more
+	losePlace              // a place in a queue lapses
 	jump                   // the clock of a node jumps
 	outage                 // a node forgets a lock
 	other                  // another lock of a node is granted
@@ -485,6 +489,13 @@ func (s *setup) wireMoves(w *world, c, n int, add func(k kind, client, node, ind
 			}
 		}
 	}
+	if w.left.place > 0 && w.clients[c].life == running {
+		for p := range w.nodes[n].lock.Queue.Places {
+			if p.Owner == owners[c][w.clients[c].claim.ID] {
+				add(losePlace, c, n, 0)
+			}
+		}
+	}
 	if w.left.repeat > 0 && wire.requests.n > 0 && wire.requests.m[0].kind == uint8(quorum.AskAcquire) {
 		add(repeat, c, n, 0)
 	}
@@ -652,6 +663,9 @@ func (s *setup) applyWire(w *world, m move) (broken string) {
 		w.left.repeat--
 		nd.ghosts.push(wire.requests.m[0])
 		nd.ghost = m.client
+	case losePlace:
+		w.left.place--
+		nd.lock.Queue = nd.lock.Queue.Without(owners[c][w.clients[c].claim.ID])
 	case cutOff:
 		w.left.cut--
 		wire.cutOff()

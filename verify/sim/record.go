@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"strings"
-
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -60,6 +58,7 @@ const (
 	Ends                      // a client releases, or has lost the lease: the id is over
 	Lapses                    // the time of a lock is over at a node
 	Unnotes                   // a node forgets that a lock was taken from the owner
+	Vacates                   // a node drops the owner's place in the queue, as its client has not asked for long
 	Forgets                   // a node forgets everything
 	Admits                    // a node is admitted
 	Loses                     // a node forgets the lock, before its time
@@ -82,9 +81,9 @@ func (n *node) executed(before, after quorum.Lock, s Step) int {
 		return 0
 	}
 	s.Node, s.Lock = n.i, after
-	for _, owner := range before.Queue.Entries {
-		if owner != s.Owner && !n.hears(owner) {
-			s.Deaf = append(s.Deaf, owner)
+	for p := range before.Queue.Places {
+		if p.Owner != s.Owner && !n.hears(p.Owner) {
+			s.Deaf = append(s.Deaf, p.Owner)
 		}
 	}
 	if after.Owner != "" {
@@ -98,8 +97,13 @@ func (n *node) lapsed(stored, now quorum.Lock) {
 	if stored.Owner != "" && now.Owner == "" {
 		n.w.cfg.Record.add(n.w, Step{Kind: Lapses, Node: n.i})
 	}
-	for owner := range strings.FieldsSeq(stored.Forced) {
-		if now.Forced == "" {
+	for p := range stored.Queue.Places {
+		if now.Queue.Without(p.Owner) == now.Queue {
+			n.w.cfg.Record.add(n.w, Step{Kind: Vacates, Node: n.i, Owner: p.Owner})
+		}
+	}
+	for owner := range stored.Notes.Owners {
+		if _, known := now.Notes.Until(owner); !known {
 			n.w.cfg.Record.add(n.w, Step{Kind: Unnotes, Node: n.i, Owner: owner})
 		}
 	}

@@ -226,6 +226,8 @@ func (t *translation) step(s sim.Step) {
 		t.write("lapses", node(s))
 	case sim.Unnotes:
 		t.write("unnotes", node(s), id)
+	case sim.Vacates:
+		t.write("vacates", node(s), id)
 	case sim.Forgets:
 		t.write("forgets", node(s), field{"F", t.token(s.Lock.Fence)})
 	case sim.Admits:
@@ -242,8 +244,8 @@ func (t *translation) executes(s sim.Step, ask, says string, token int64) {
 		owner = strconv.Itoa(t.ids[s.Lock.Owner])
 	}
 	var queue []string
-	for _, waits := range s.Lock.Queue.Entries {
-		queue = append(queue, waits)
+	for p := range s.Lock.Queue.Places {
+		queue = append(queue, p.Owner)
 	}
 	t.write("executes", node(s), field{"ask", strconv.Quote(ask)}, t.id(s.Owner), field{"T", token}, field{"ttl", ticks(s.Ask.TTL)},
 		field{"stamped", upper(s.Ask.Stamp != 0)}, field{"deaf", t.set(s.Deaf)}, field{"lasts", ticks(s.Lasts)}, field{"says", strconv.Quote(says)},

@@ -4,9 +4,9 @@
 -- CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local from, owner, ttl, clock, noted, least = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
-local holder, token = holding(lock)
-if holder ~= from and holder ~= owner then
-  return { redis.call('PTTL', lock), holder or '', redis.call('ZCARD', queue) }
+local now, gone, holder, token = millis(), {}, holding(lock)
+if holder ~= from and holder ~= owner or taken(queue, owner, now) then
+  return { redis.call('PTTL', lock), holder or '', waiting(queue, now) }
 end
 if holder ~= owner or not token or least and token < tonumber(least) then
   local base, refused = block(fence, clock, least)
@@ -18,10 +18,11 @@ if holder ~= owner or not token or least and token < tonumber(least) then
 end
 if holder == owner then -- an earlier reply was lost
   prolong(lock, ttl)
-  note(lock, queue, from, noted)
+  note(lock, queue, from, noted, now, gone)
 else
-  note(lock, queue, from, noted)
+  note(lock, queue, from, noted, now, gone)
   redis.call('PEXPIRE', lock, ttl)
 end
-redis.call('ZREM', queue, from)
+leave(gone, from)
+remove(queue, gone)
 return token

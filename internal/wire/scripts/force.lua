@@ -6,9 +6,12 @@ if holding(lock) ~= owner then
   return 0
 end
 -- The command that makes room comes first: a server that is full refuses a script whose
--- first write takes some, and no later one.
-redis.call('ZREM', queue, owner)
-note(lock, queue, owner, ARGV[4])
-pass(lock, fence, queue, owner, ARGV[2], ARGV[3], true)
+-- first write takes some, and no later one. It changes nothing.
+redis.call('ZREM', queue, '')
+local now, gone = millis(), {}
+leave(gone, owner)
+note(lock, queue, owner, ARGV[4], now, gone)
+pass(lock, fence, queue, owner, ARGV[2], ARGV[3], true, now, gone)
+remove(queue, gone)
 redis.pcall('PUBLISH', 'holdfast:wake:' .. string.match(owner, '^[^.]*'), owner .. ' forced ' .. ARGV[5])
 return 1

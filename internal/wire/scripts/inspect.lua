@@ -6,5 +6,5 @@ return {
   holder or '',
   redis.call('PTTL', lock),
   string.format('%.0f', token or 0),
-  redis.call('ZCARD', queue),
+  waiting(queue, millis()),
 }

@@ -1,14 +1,17 @@
-local holder = holding(lock)
+-- The command that makes room comes first: a server that is full refuses a script whose first write takes some, and no
+-- later one. It changes nothing.
+call('ZREM', queue, '')
+local holder, now, gone = holding(lock), millis(), {}
 local mine = holder == owner
 if stamp == '' then
-  redis.call('ZREM', queue, owner)
-else
-  redis.call('ZADD', queue, 'NX', stamp, owner)
-  redis.call('PEXPIRE', queue, '60000')
+  leave(gone, owner)
+elseif not taken(queue, owner, now) then
+  stand(queue, owner, stamp, now, gone)
 end
 if minhold ~= '' and mine then
-  redis.call('SET', lock, owner .. '!', 'PX', minhold)
+  call('SET', lock, owner .. '!', 'PX', minhold)
 elseif minhold == '' and (mine or not holder and stamp == '') then
-  pass(lock, fence, queue, owner, ARGV[4] or '1000', least, stamp == '')
+  pass(lock, fence, queue, owner, ARGV[4] or '1000', least, stamp == '', now, gone)
 end
+remove(queue, gone)
 return mine and 1 or 0

@@ -47,19 +47,20 @@ async function held(client, key, thread) {
   return (await client.get(key)) || "(empty)";
 }
 
+const NOTE = 1e14; // what the time of a note is added to, for its score
+
 // check returns the differences of one case.
 async function check(client, vectors, c, redisson) {
   const k = redisson ? wire.keys("vector", true) : wire.keys("lock:vector");
-  const parts = { lock: k.lock, fence: k.fence, forced: k.queue.replace("holdfast:queue", "holdfast:forced") };
+  const parts = { lock: k.lock, fence: k.fence };
   await client.del(k.queue, ...Object.values(parts), "holdfast:set");
   const now = Date.now() * 1000;
   const { given, then } = c;
   if (given.set) await client.set("holdfast:set", given.set);
   for (const [part, key] of Object.entries(parts)) if (given[part]) await put(client, key, given[part], now, redisson && part === "lock");
-  if (given.queue) {
-    for (const w of given.queue.waiters) await client.zadd(k.queue, w.stamp, w.owner);
-    await client.pexpire(k.queue, given.queue.px);
-  }
+  const begun = Math.floor((await micros(client)) / 1000);
+  for (const w of given.queue ?? []) await client.zadd(k.queue, w.stamp, w.owner, -begun - w.px, "!" + w.owner);
+  for (const n of given.notes ?? []) await client.zadd(k.queue, -NOTE - begun - n.px, "~" + n.owner);
   const ears = client.duplicate();
   const wakes = [];
   ears.on("message", (channel, message) => wakes.push({ channel, message }));
@@ -88,8 +89,22 @@ async function check(client, vectors, c, redisson) {
     }
   }
   const flat = await client.zrange(k.queue, 0, -1, "WITHSCORES");
-  const queue = flat.filter((_, i) => i % 2 === 0).map((owner, i) => ({ owner, stamp: Number(flat[2 * i + 1]) }));
-  if (!isDeepStrictEqual(queue, then.queue?.waiters ?? [])) bad.push(`queue ${JSON.stringify(queue)}, want ${JSON.stringify(then.queue)}`);
+  const ended = Math.floor((await micros(client)) / 1000);
+  const members = flat.filter((_, i) => i % 2 === 0).map((member, i) => [member, Number(flat[2 * i + 1])]);
+  const scores = Object.fromEntries(members);
+  const places = members
+    .filter(([m]) => !/^[!~]/.test(m) && -scores["!" + m] >= ended)
+    .map(([owner, stamp]) => ({ owner, stamp, at: -scores["!" + owner] }));
+  const notes = members
+    .filter(([m, s]) => m[0] === "~" && -s - NOTE >= ended)
+    .map(([m, s]) => ({ owner: m.slice(1), at: -s - NOTE }))
+    .sort((a, b) => (a.owner < b.owner ? -1 : 1));
+  for (const [what, got, want] of [["queue", places, then.queue ?? []], ["notes", notes, then.notes ?? []]]) {
+    const same = got.length === want.length && want.every((w, i) => {
+      return got[i].owner === w.owner && got[i].stamp === w.stamp && Math.abs(got[i].at - begun - w.px) <= slack();
+    });
+    if (!same) bad.push(`${what} ${JSON.stringify(got)}, want ${JSON.stringify(want)}`);
+  }
   if (!isDeepStrictEqual(wakes, c.wakes ?? [])) bad.push(`wake-ups ${JSON.stringify(wakes)}, want ${JSON.stringify(c.wakes)}`);
   return bad;
 }

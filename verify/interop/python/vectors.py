@@ -8,6 +8,8 @@ import redis
 
 import wire
 
+NOTE = 10**14  # what the time of a note is added to, for its score
+
 
 def number(text, now):
     """What a text stands for: now is the client's clock."""
@@ -60,8 +62,8 @@ def held(client, key, thread):
 def check(client, vectors, case, redisson):
     """The differences of one case."""
     k = wire.keys("vector", True) if redisson else wire.keys("lock:vector")
-    parts = {part: k[part] for part in ("lock", "fence")} | {"forced": k["queue"].replace("holdfast:queue", "holdfast:forced", 1)}
-    client.delete(*k.values(), parts["forced"], "holdfast:set")
+    parts = {part: k[part] for part in ("lock", "fence")}
+    client.delete(*k.values(), "holdfast:set")
     now = time.time_ns() // 1000
     given, then = case["given"], case["then"]
     if given.get("set"):
@@ -69,9 +71,14 @@ def check(client, vectors, case, redisson):
     for part, key in parts.items():
         if part in given:
             put(client, key, given[part], now, redisson and part == "lock")
-    if "queue" in given:
-        client.zadd(k["queue"], {w["owner"]: w["stamp"] for w in given["queue"]["waiters"]})
-        client.pexpire(k["queue"], given["queue"]["px"])
+    members = {}
+    begun = micros(client) // 1000
+    for w in given.get("queue", []):
+        members |= {w["owner"]: w["stamp"], "!" + w["owner"]: -begun - w["px"]}
+    for n in given.get("notes", []):
+        members["~" + n["owner"]] = -NOTE - begun - n["px"]
+    if members:
+        client.zadd(k["queue"], members)
 
     ears = client.pubsub(ignore_subscribe_messages=True)
     channels = ["holdfast:wake:" + name for name in case.get("listening", [])]
@@ -109,9 +116,15 @@ def check(client, vectors, case, redisson):
             yield f"{part} {got!r}, want {want!r}"
         elif want and not (0 <= want["px"] - left <= slack() if "px" in want else left == -1):
             yield f"{part} expires in {left}, want {want.get('px')}"
-    queue = [{"owner": owner, "stamp": int(stamp)} for owner, stamp in client.zrange(k["queue"], 0, -1, withscores=True)]
-    if queue != then.get("queue", {}).get("waiters", []):
-        yield f"queue {queue}, want {then.get('queue')}"
+    scores = {member: int(score) for member, score in client.zrange(k["queue"], 0, -1, withscores=True)}
+    ended = micros(client) // 1000
+    places = [[m, s, -scores["!" + m]] for m, s in scores.items() if m[0] not in "!~" and -scores["!" + m] >= ended]
+    notes = [[m[1:], -s - NOTE] for m, s in sorted(scores.items()) if m[0] == "~" and -s - NOTE >= ended]
+    for what, got, want in (
+            ("queue", places, [[w["owner"], w["stamp"], begun + w["px"]] for w in then.get("queue", [])]),
+            ("notes", notes, [[n["owner"], begun + n["px"]] for n in then.get("notes", [])])):
+        if [g[:-1] for g in got] != [w[:-1] for w in want] or any(abs(g[-1] - w[-1]) > slack() for g, w in zip(got, want)):
+            yield f"{what} {got}, want {want}"
     if wakes != case.get("wakes", []):
         yield f"wake-ups {wakes}, want {case.get('wakes')}"
 

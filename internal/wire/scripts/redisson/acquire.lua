@@ -16,16 +16,19 @@ if mine then
   prolong(lock, ttl)
   return top - 31
 end
+local now, gone = millis(), {}
 if stamp ~= '' then
-  redis.call('ZADD', queue, 'NX', stamp, owner)
-  redis.call('PEXPIRE', queue, '60000')
+  stand(queue, owner, stamp, now, gone)
 end
+local count = waiting(queue, now)
 if not holder then -- it lapsed, or was freed: the first in the queue has it
-  holder = hand(lock, queue, first(queue, owner), owner, math.min(ttl, 1000), '')
+  holder = wake(queue, owner, now, gone, function() return '' end)
+  give(lock, holder or owner, holder and math.min(ttl, 1000) or ttl)
   if not holder then
-    give(lock, owner, ttl)
-    redis.call('ZREM', queue, owner)
+    leave(gone, owner)
+    remove(queue, gone)
     return top - 31
   end
 end
-return { redis.call('PTTL', lock), holder, redis.call('ZCARD', queue), redis.call('EXISTS', named('redisson_lock_queue', lock)) }
+remove(queue, gone)
+return { redis.call('PTTL', lock), holder, count - (gone.alive or 0), redis.call('EXISTS', named('redisson_lock_queue', lock)) }

@@ -6,7 +6,7 @@ local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local from, owner, ttl, clock = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local holder = holding(lock)
 if holder ~= from and holder ~= owner then
-  return { redis.call('PTTL', lock), holder or '', redis.call('ZCARD', queue) }
+  return { redis.call('PTTL', lock), holder or '', waiting(queue, millis()) }
 end
 local top, refused = holder == owner and tonumber(redis.call('GET', fence) or 0), nil -- an earlier reply was lost
 if not top or top < 32 then
@@ -20,5 +20,5 @@ if holder == owner then
 else
   give(lock, owner, ttl)
 end
-redis.call('ZREM', queue, from)
+redis.call('ZREM', queue, from, '!' .. from)
 return top - 31

@@ -5,7 +5,10 @@ local lock, fence, queue, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 if holding(lock) ~= owner then
   return 0
 end
-redis.call('ZREM', queue, owner)
-pass(lock, fence, queue, owner, ARGV[2], true)
+redis.call('ZREM', queue, '') -- first, and to no effect: see release.lua
+local now, gone = millis(), {}
+leave(gone, owner)
+pass(lock, fence, queue, owner, ARGV[2], true, now, gone)
+remove(queue, gone)
 redis.pcall('PUBLISH', 'holdfast:wake:' .. string.match(owner, '^[^:]*'), owner .. ' forced ' .. ARGV[5])
 return 1

@@ -9,5 +9,5 @@ return {
   holder or '',
   redis.call('PTTL', lock),
   string.format('%.0f', top - 31),
-  redis.call('ZCARD', queue),
+  waiting(queue, millis()),
 }

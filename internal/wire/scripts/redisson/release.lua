@@ -4,17 +4,18 @@
 -- owner's lock stands for so long, and is nobody's.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, stamp, minhold = ARGV[1], ARGV[3] or '', ARGV[5] or ''
-local holder = holding(lock)
+redis.call('ZREM', queue, '') -- first, and to no effect: see release.lua
+local holder, now, gone = holding(lock), millis(), {}
 local mine = holder == owner
 if stamp == '' then
-  redis.call('ZREM', queue, owner)
+  leave(gone, owner)
 else
-  redis.call('ZADD', queue, 'NX', stamp, owner)
-  redis.call('PEXPIRE', queue, '60000')
+  stand(queue, owner, stamp, now, gone)
 end
 if minhold ~= '' and mine then
   give(lock, owner .. '!', minhold)
 elseif minhold == '' and (mine or not holder and stamp == '') then
-  pass(lock, fence, queue, owner, ARGV[4] or '1000', stamp == '')
+  pass(lock, fence, queue, owner, ARGV[4] or '1000', stamp == '', now, gone)
 end
+remove(queue, gone)
 return mine and 1 or 0

@@ -5,4 +5,4 @@ if holding(KEYS[1]) ~= ARGV[1] then
   return -1
 end
 prolong(KEYS[1], ARGV[2])
-return redis.call('ZCARD', KEYS[3])
+return waiting(KEYS[3], millis())
