@@ -144,40 +144,55 @@ func (c *cluster) carried(rt *route, done *engine.Request) {
 	}
 }
 
-// flush sends what waits, if nothing is under way. The caller holds rt.mu, which flush
-// unlocks.
+// flush sends what waits, if nothing is under way. What the slot's shard has not carried out because its keys are, or would
+// be, at the next shard goes there, at once and alone: for all else the keys may still be where they were. The caller holds
+// rt.mu, which flush unlocks.
 func (c *cluster) flush(rt *route) {
 	if rt.out > 0 || rt.rests || len(rt.again)+len(rt.held) == 0 {
 		rt.mu.Unlock()
 		return
 	}
-	to, asks := rt.asked, rt.asked != nil
-	if !asks {
-		to = c.slots[rt.slot].Load()
-	}
+	to, waiting, left := rt.asked, rt.again, []link.Entry(nil)
 	if to != nil && to.opening() {
-		rt.pause = max(rt.pause, tryAgainAfter)
+		to, rt.pause = nil, max(rt.pause, tryAgainAfter)
 	}
-	if rt.pause > 0 {
-		rt.rests = true
-		time.AfterFunc(rt.pause, func() {
-			rt.mu.Lock()
-			rt.rests, rt.pause, rt.asked = false, 0, nil
-			c.flush(rt)
-		})
-		rt.mu.Unlock()
-		return
+	asks := to != nil
+	if asks {
+		waiting, left = nil, nil
+		for _, e := range rt.again {
+			if e.Asking {
+				waiting = append(waiting, e)
+			} else {
+				left = append(left, e)
+			}
+		}
+	} else {
+		to = c.slots[rt.slot].Load()
+		if to != nil && to.opening() {
+			rt.pause = max(rt.pause, tryAgainAfter)
+		}
+		if rt.pause > 0 {
+			rt.rests = true
+			time.AfterFunc(rt.pause, func() {
+				rt.mu.Lock()
+				rt.rests, rt.pause, rt.asked = false, 0, nil
+				c.flush(rt)
+			})
+			rt.mu.Unlock()
+			return
+		}
+		waiting, rt.held = slices.Concat(rt.again, rt.held), nil
 	}
 	now := c.d.engine.Now()
 	var late, list []link.Entry
-	for _, e := range slices.Concat(rt.again, rt.held) {
+	for _, e := range waiting {
 		if e.At, e.Asking = now, asks; now > limit(&e) {
 			late = append(late, e)
 		} else {
 			list = append(list, e)
 		}
 	}
-	rt.again, rt.held, rt.asked = nil, nil, nil
+	rt.again, rt.asked = left, nil
 	rt.on, rt.out = to, len(list)
 	rt.mu.Unlock()
 	for _, e := range late {
@@ -185,6 +200,10 @@ func (c *cluster) flush(rt *route) {
 	}
 	for _, e := range list {
 		c.hand(to, e)
+	}
+	if len(list) == 0 { // nobody's answer will send what is left
+		rt.mu.Lock()
+		c.flush(rt)
 	}
 }
 
@@ -238,6 +257,7 @@ func (c *cluster) redirected(n *node, e link.Entry, v resp.Value) bool {
 	if e.Turns++; e.Turns > turnsMost {
 		pause = max(pause, tryAgainAfter)
 	}
+	e.Asking = to != nil
 	rt.mu.Lock()
 	rt.out--
 	rt.again = append(rt.again, e)

@@ -75,6 +75,9 @@ func received(far net.Conn) chan string {
 				name = "commit " + string(args[7])
 			}
 			for script, s := range map[string]*wire.Script{"acquire": wire.Acquire, "release": wire.Release} {
+				if len(args) > 1 && string(args[1]) == wire.Renew.SHA {
+					name = "renew of " + string(args[3])
+				}
 				if len(args) > 6 && string(args[1]) == s.SHA {
 					_, seq, _ := strings.Cut(string(args[6]), ".")
 					name = script + " " + seq
@@ -175,6 +178,119 @@ func TestAShardThatIsAskedIsToldSo(t *testing.T) {
 		}
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
 		giveUp()
+	})
+}
+
+// Of the requests that wait together, only those go to the slot's next shard whose keys are said to be there. It would
+// answer a renewal that it has no such lock, while the other shard has it still.
+func TestOnlyWhatIsAskedForGoesAhead(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		ask := fmt.Appendf(nil, "-ASK %d b:6379\r\n", wire.Slot("{k}"))
+		grants := make(chan driver.Grant, 1)
+		go func() {
+			g, err := d.engine.Acquire(t.Context(), driver.Request{Key: "{k}held", TTL: 10 * time.Second, NoWait: true})
+			if err != nil {
+				t.Error(err)
+			}
+			grants <- g
+		}()
+		gathered(atA)
+		a.Write([]byte(":4000000000000000\r\n"))
+		g := <-grants
+		if at := gathered(atA); len(at) != 1 || at[0] != "SUBSCRIBE" {
+			t.Fatalf("a was sent %q", at)
+		}
+		a.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
+		gathered(atB) // a subscription as well
+		b.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
+		var giveUp []func()
+		for _, name := range []string{"{k}x", "{k}y"} {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				d.engine.Acquire(ctx, driver.Request{Key: name, TTL: 10 * time.Second, NoWait: true})
+			}()
+			giveUp = append(giveUp, func() { cancel(); <-done })
+			synctest.Wait()
+		}
+		if first := gathered(atA); len(first) != 2 {
+			t.Fatalf("a was sent %q", first)
+		}
+		a.Write(ask)
+		synctest.Wait()
+		renewed := make(chan error, 1)
+		go func() { renewed <- d.engine.Renew(t.Context(), []driver.Grant{g})[0].Err }()
+		synctest.Wait()
+		a.Write(ask)
+		if at := gathered(atB); len(at) != 4 || at[0] != "ASKING" || at[2] != "ASKING" {
+			t.Errorf("b was sent %q, want the acquires alone", at)
+		}
+		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
+		time.Sleep(tryAgainAfter)
+		at := gathered(atA)
+		if !slices.Contains(at, "renew of lock:{k}held") {
+			t.Errorf("a was sent %q, want the renewal among them", at)
+		}
+		reply(a, at)
+		select {
+		case err := <-renewed:
+			if err != nil {
+				t.Errorf("the renewal: %v", err)
+			}
+		case <-time.After(time.Second):
+			t.Error("the renewal is not answered")
+		}
+		for _, end := range giveUp {
+			end()
+		}
+	})
+}
+
+// reply answers requests whose names were received: another has the lock, but for one that is renewed.
+func reply(far net.Conn, names []string) {
+	for _, name := range names {
+		if strings.HasPrefix(name, "acquire") {
+			far.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
+		} else {
+			far.Write([]byte(":0\r\n"))
+		}
+	}
+}
+
+// A request that may be carried out goes ahead, though another has to wait.
+func TestRequestThatIsAskedForWaitsForNoOther(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		var giveUp []func()
+		for _, name := range []string{"{k}x", "{k}y"} {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				d.engine.Acquire(ctx, driver.Request{Key: name, TTL: 10 * time.Second, NoWait: true})
+			}()
+			giveUp = append(giveUp, func() { cancel(); <-done })
+			synctest.Wait()
+		}
+		first := gathered(atA)
+		a.Write(fmt.Appendf(nil, "-TRYAGAIN later\r\n-ASK %d b:6379\r\n", wire.Slot("{k}")))
+		if at := gathered(atB); len(at) != 2 || at[1] != first[1] {
+			t.Errorf("b was sent %q, want ASKING and %q", at, first[1])
+		}
+		b.Write([]byte("+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
+		time.Sleep(tryAgainAfter)
+		at := gathered(atA)
+		if len(at) == 0 || at[0] != first[0] {
+			t.Errorf("a was sent %q, want %q again", at, first[0])
+		}
+		reply(a, at)
+		for _, end := range giveUp {
+			end()
+		}
 	})
 }
 

@@ -170,6 +170,38 @@ func TestASlotThatMovesKeepsItsLocks(t *testing.T) {
 	r.release(held)
 }
 
+// The keys of a lock are on two servers for as long as an operator pleases. Its holder renews at each moment of that.
+func TestLeaseIsRenewedInEachPhaseOfASlotsMove(t *testing.T) {
+	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
+	c := r.client("")
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	for _, waits := range []bool{false, true} {
+		if waits {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if l, err := r.client("").Acquire(ctx, "k", nil); err == nil {
+					l.Release(context.WithoutCancel(ctx))
+				}
+			}()
+			defer func() { cancel(); <-done }()
+			r.awaitWaiters(c, "k", 1)
+		}
+		phases := 0
+		r.move("k", func() {
+			phases++
+			if err := l.Extend(r.within(), long); err != nil {
+				t.Errorf("a waiter: %v, phase %d: %v", waits, phases, err)
+			}
+		})
+		if want := map[bool]int{false: 3, true: 4}[waits]; phases < want {
+			t.Errorf("%d phases of the move were seen, want %d", phases, want)
+		}
+	}
+	r.release(l)
+}
+
 // Newer servers move a slot with all of its keys at once, and clients hear of it when all is over.
 func TestASlotThatMovesAtOnceKeepsItsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})

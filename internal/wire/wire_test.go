@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -75,4 +77,41 @@ func FuzzQueuesBelongToOneLock(f *testing.F) {
 			t.Fatalf("%q and %q differ in their tags", Tagged(key), queue)
 		}
 	})
+}
+
+// A Redis Cluster sends a script to the shard that has all of KEYS. So a script touches no other key. (Redisson's format is for
+// one server, where the names of Java's keys follow from that of the lock.)
+func TestScriptsTouchNoKeyBesideTheirKEYS(t *testing.T) {
+	t.Parallel()
+	named := regexp.MustCompile(`(?m)^local lock, (?:fence, )?queue(?:, owner)? = (.*)$`)
+	called := regexp.MustCompile(`(?:\bcall|\bredis\.p?call|\btry)\('([A-Z]+)'((?:, [^,()]+(?:\([^()]*\))?)*)`)
+	keyless := []string{"TIME", "PUBLISH", "PUBSUB"}
+	commands := 0
+	for _, s := range Plain.Scripts() {
+		for _, m := range named.FindAllStringSubmatch(s.Text, -1) {
+			for _, value := range strings.Split(m[1], ", ") {
+				if !strings.HasPrefix(value, "KEYS[") && value != "ARGV[1]" {
+					t.Errorf("a key is %s, not one of KEYS:\n%s", value, s.Text)
+				}
+			}
+		}
+		for _, m := range called.FindAllStringSubmatch(s.Text, -1) {
+			command, args := m[1], strings.Split(strings.TrimPrefix(m[2], ", "), ", ")
+			if slices.Contains(keyless, command) {
+				continue
+			}
+			commands++
+			if command != "EXISTS" {
+				args = args[:1]
+			}
+			for _, key := range args {
+				if !slices.Contains([]string{"lock", "fence", "queue", "KEYS[1]", "KEYS[2]", "KEYS[4]"}, key) {
+					t.Errorf("%s has the key %s, which is none of KEYS:\n%s", command, key, s.Text)
+				}
+			}
+		}
+	}
+	if commands < 50 {
+		t.Errorf("only %d commands were found", commands)
+	}
 }

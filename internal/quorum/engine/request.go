@@ -19,6 +19,7 @@ type Lock struct {
 	Name              string
 	Key, Fence, Queue string // as Config.Keys gave them
 	Counter           int    // which of the counters that a node has for all locks Fence is; -1: none of them
+	Moves             bool   // the keys may move to another server, one by one
 }
 
 // answer is a reply, or another event of a claim.

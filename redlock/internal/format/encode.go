@@ -51,13 +51,15 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 	case quorum.AskCommit:
 		dst = resp.AppendDecimal(resp.AppendString(t.begin(dst, &t.heads.commit, r.Lock), r.Owner), r.Token)
 	case quorum.AskRenew:
-		head := &t.heads.renew
-		if r.Anew {
-			head = &t.heads.renewAnew
-		}
-		dst = appendAll(t.begin(dst, head, r.Lock), r.Owner, t.ttl)
-		if r.Anew {
-			dst = resp.AppendDecimal(dst, r.Token)
+		switch {
+		case r.Anew:
+			dst = resp.AppendDecimal(appendAll(t.begin(dst, &t.heads.renewAnew, r.Lock), r.Owner, t.ttl), r.Token)
+		case r.Lock.Moves:
+			// While the keys are on two servers, a script is executed where all of its own are: a lease must not
+			// depend on a queue or a counter that has gone ahead, or is not there.
+			return appendAll(append(dst, t.heads.renewAlone...), r.Lock.Key, r.Owner, t.ttl)
+		default:
+			dst = appendAll(t.begin(dst, &t.heads.renew, r.Lock), r.Owner, t.ttl)
 		}
 	default:
 		args, n := releaseArgs(&r.Ask)
@@ -130,6 +132,7 @@ type heads struct {
 	adopt, adoptLeast                     head
 	commit                                head
 	renew, renewAnew                      head
+	renewAlone                            []byte  // with the key of the lock and no other
 	release                               [5]head // by how many arguments follow the owner
 }
 
@@ -137,7 +140,7 @@ func headsOf(f *wire.Format) *heads {
 	h := &heads{
 		acquire: headOf(f.Acquire, 3), acquireStamped: headOf(f.Acquire, 4), acquireLeast: headOf(f.Acquire, 5),
 		adopt: headOf(f.Adopt, 5), adoptLeast: headOf(f.Adopt, 6), commit: headOf(f.Commit, 2),
-		renew: headOf(f.Renew, 2), renewAnew: headOf(f.Renew, 3),
+		renew: headOf(f.Renew, 2), renewAnew: headOf(f.Renew, 3), renewAlone: callOf(f.Renew, 1, 2),
 	}
 	for args := range h.release {
 		h.release[args] = headOf(f.Release, 1+args)
@@ -150,11 +153,13 @@ func headsOf(f *wire.Format) *heads {
 type head struct{ alone, member []byte }
 
 func headOf(s *wire.Script, args int) head {
-	with := func(keys, args int) []byte {
-		dst := resp.AppendArray(nil, 3+keys+args)
-		return resp.AppendDecimal(appendAll(dst, "EVALSHA", s.SHA), int64(keys))
-	}
-	return head{alone: with(3, args), member: with(4, args+1)}
+	return head{alone: callOf(s, 3, args), member: callOf(s, 4, args+1)}
+}
+
+// callOf returns how a call of s with so many keys and arguments begins.
+func callOf(s *wire.Script, keys, args int) []byte {
+	dst := resp.AppendArray(nil, 3+keys+args)
+	return resp.AppendDecimal(appendAll(dst, "EVALSHA", s.SHA), int64(keys))
 }
 
 func appendAll(dst []byte, texts ...string) []byte {

@@ -52,6 +52,22 @@ func TestAScriptGetsTheArgumentsThatItNeeds(t *testing.T) {
 	}
 }
 
+// A lease outlives the time in which the keys of its hash slot are on two shards: its renewal asks for one of them.
+func TestRenewalInClusterNamesLockAlone(t *testing.T) {
+	t.Parallel()
+	lock := Plain.Lock("lock:", "k", true)
+	ask := quorum.Ask{Kind: quorum.AskRenew, Owner: "o", TTL: int64(10 * time.Second), Token: 33}
+	got := Plain.Encoder(Proof{}).Encode(nil, &engine.Request{Ask: ask, Lock: &lock})
+	if want := resp.AppendCommand(nil, "EVALSHA", wire.Renew.SHA, "1", "lock:k", "o", "10000"); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	ask.Anew = true // from whom the lock was taken stands in another key
+	got = Plain.Encoder(Proof{}).Encode(nil, &engine.Request{Ask: ask, Lock: &lock})
+	if want := resp.AppendCommand(nil, Proof{}.Call(wire.Renew, lock, "o", "10000", "33")...); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // Locks of a server share its 256 counters of tokens, those of a cluster the one of their slot; Redisson has a counter for each.
 func TestLocksShareTheCountersOfTheirNode(t *testing.T) {
 	t.Parallel()

@@ -41,7 +41,7 @@ func (f *Format) Encoder(p Proof) *Encoder { return &Encoder{Proof: p, heads: f.
 // Lock names the keys of a lock: in a cluster all are in one hash slot.
 func (f *Format) Lock(prefix, name string, cluster bool) engine.Lock {
 	key := prefix + name
-	l := engine.Lock{Name: name, Key: key, Queue: wire.QueueKey(key), Counter: -1}
+	l := engine.Lock{Name: name, Key: key, Queue: wire.QueueKey(key), Counter: -1, Moves: cluster}
 	switch {
 	case f.java:
 		l.Fence = wire.RedissonFence(l.Key)

@@ -103,7 +103,8 @@ type Entry struct {
 	Req  *engine.Request
 	Call *Call
 	At   int64 // when it was sent
-	// Asking has ASKING go before it, which is answered first: the slot of its key moves to this server.
+	// Asking has ASKING go before it, which is answered first: the slot of its key moves to this server. Once that is
+	// answered it is false.
 	Asking bool
 	// Route and Turns are the Sink's own: in which order it came there, and how often it was sent elsewhere.
 	Route any
