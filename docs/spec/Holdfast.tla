@@ -156,9 +156,9 @@ Pass(s, giver, deaf) ==
 
 (* A free lock goes to the asker only if no other is the first in line (C6). *)
 Acquire(s, i, deaf) ==
-  CASE Barred(s, i)                                              -> s
-    [] s.owner = i /\ s.tok >= s.floor                           -> Prolong(s, TTL)
+  CASE s.owner = i /\ s.tok >= s.floor                           -> Prolong(s, TTL)
     [] s.owner = i                                               -> Give(s, i, Max({s.left, TTL}))
+    [] Barred(s, i)                                              -> s
     [] s.owner # Free                                            -> Queued(s, i)
     [] ~Rule("first in line")                                    -> Give(s, i, TTL)
     [] Queues(s, i) /\ First((s.queue \ deaf) \cup {i}) = i      -> Give([s EXCEPT !.queue = {j \in @ : Stamp[j] > Stamp[i]}], i, TTL)

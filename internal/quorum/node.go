@@ -128,7 +128,7 @@ func ParseForced(text string) (owner, why string, ok bool) { return strings.Cut(
 // sent before, and its client may go by a lease that is over.
 func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, hears func(owner string) bool) (Lock, Reply, Wake) {
 	l = l.At(now)
-	if l.taken(owner) {
+	if l.Owner != owner && l.taken(owner) {
 		return l, l.deniedAt(now), Wake{}
 	}
 	switch l.Owner {

@@ -56,13 +56,13 @@ var (
 
 // Redisson is the format of Redisson's RLock, on one node.
 var Redisson = &Format{
-	Acquire: script(redissonNames, seedLua, redissonBlock, queueLua, prolongLua, redissonAcquire),
-	Adopt:   script(redissonNames, seedLua, redissonBlock, queueLua, prolongLua, redissonAdopt),
+	Acquire: script(redissonNames, seedLua, redissonBlock, countLua, queueLua, wakeLua, prolongLua, redissonAcquire),
+	Adopt:   script(redissonNames, seedLua, redissonBlock, countLua, prolongLua, redissonAdopt),
 	Commit:  script(redissonNames, redissonCommit),
-	Renew:   script(redissonNames, queueLua, prolongLua, redissonRenew),
-	Release: script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonRelease),
-	Force:   script(redissonNames, redissonFree, seedLua, redissonBlock, queueLua, redissonPass, redissonForce),
+	Renew:   script(redissonNames, countLua, prolongLua, redissonRenew),
+	Release: script(redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonRelease),
+	Force:   script(redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonForce),
 	Drop:    script(redissonNames, redissonFree, redissonDrop),
-	Inspect: script(redissonNames, queueLua, redissonInspect),
+	Inspect: script(redissonNames, countLua, redissonInspect),
 	Probe:   script(redissonNames, tryLua, redissonProbe),
 }

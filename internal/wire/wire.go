@@ -127,14 +127,20 @@ var (
 	memberLua string
 	//go:embed scripts/holder.lua
 	holderLua string
-	//go:embed scripts/notes.lua
-	notesLua string
+	//go:embed scripts/taken.lua
+	takenLua string
+	//go:embed scripts/note.lua
+	noteLua string
 	//go:embed scripts/seed.lua
 	seedLua string
 	//go:embed scripts/block.lua
 	blockLua string
+	//go:embed scripts/count.lua
+	countLua string
 	//go:embed scripts/queue.lua
 	queueLua string
+	//go:embed scripts/wake.lua
+	wakeLua string
 	//go:embed scripts/pass.lua
 	passLua string
 	//go:embed scripts/prolong.lua
@@ -147,6 +153,8 @@ var (
 	freeLua string
 	//go:embed scripts/acquire.lua
 	acquireLua string
+	//go:embed scripts/hand.lua
+	handLua string
 	//go:embed scripts/commit.lua
 	commitLua string
 	//go:embed scripts/renew.lua
@@ -169,14 +177,16 @@ var (
 
 // The scripts. Keys and arguments stand in the first line of each, after the comparison of the marker.
 var (
-	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, queueLua, notesLua, prolongLua, acquireLua)
-	Adopt   = script(memberLua, holderLua, queueLua, notesLua, seedLua, blockLua, prolongLua, adoptLua)
+	// What answers most calls stands before the functions that the others need: to make those takes Lua as long as a command.
+	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, prolongLua, countLua, takenLua, acquireLua,
+		queueLua, wakeLua, handLua)
+	Adopt   = script(memberLua, holderLua, countLua, takenLua, queueLua, noteLua, seedLua, blockLua, prolongLua, adoptLua)
 	Commit  = script(memberLua, holderLua, commitLua)
-	Renew   = script(memberLua, holderLua, queueLua, notesLua, prolongLua, renewLua)
-	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, queueLua, notesLua, passLua, releaseLua)
-	Force   = script(memberLua, holderLua, queueLua, notesLua, seedLua, blockLua, passLua, forceLua)
+	Renew   = script(memberLua, holderLua, countLua, takenLua, prolongLua, renewLua)
+	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, countLua, takenLua, queueLua, wakeLua, passLua, releaseLua)
+	Force   = script(memberLua, holderLua, countLua, queueLua, noteLua, seedLua, blockLua, wakeLua, passLua, forceLua)
 	Drop    = script(holderLua, dropLua)
-	Inspect = script(holderLua, queueLua, inspectLua)
+	Inspect = script(holderLua, countLua, inspectLua)
 	Probe   = script(tryLua, probeLua)
 	Admit   = script(admitLua)
 )

@@ -1,7 +1,10 @@
 -- Who has the lock, and the first of its tokens; false: nobody. What is no lock of ours still has
 -- a name, and no token: a key of another type '(hash)', '(list)' …, an empty value '(empty)'.
-local function holding(lock)
-  local value = redis.pcall('GET', lock)
+-- The value may be known already.
+local function holding(lock, value)
+  if value == nil then
+    value = redis.pcall('GET', lock)
+  end
   if type(value) == 'table' then
     if not string.find(value.err, 'WRONGTYPE') then
       return redis.call('GET', lock) -- stops the script

@@ -1,7 +1,7 @@
 -- The command that makes room comes first: a server that is full refuses a script whose first write takes some, and no
 -- later one. It changes nothing.
 call('ZREM', queue, '')
-local holder, now, gone = holding(lock), millis(), {}
+local holder, now, gone = holding(lock, value), millis(), {}
 local mine = holder == owner
 if stamp == '' then
   leave(gone, owner)

@@ -12,4 +12,4 @@ elseif not holder and token and not taken(queue, owner, millis()) then
 else
   return -1
 end
-return queue and waiting(queue, millis()) or 0
+return queue and redis.call('ZCARD', queue) > 0 and waiting(queue, millis()) or 0

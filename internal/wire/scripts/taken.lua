@@ -1,0 +1,6 @@
+-- Whether the lock was taken from owner by force or adoption: no late request gives it back then.
+-- A note is a member of the queue, with minus 10^14 and the time (ms since 1970) until which it counts for a score.
+local function taken(queue, owner, now)
+  local score = redis.call('ZSCORE', queue, '~' .. owner)
+  return score and -score - 1e14 >= now
+end

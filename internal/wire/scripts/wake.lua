@@ -1,0 +1,45 @@
+-- Whether anybody listens to the channel itself: PUBLISH counts patterns that match it
+-- as well, such as a console's. Without the right to ask, its count has to do.
+local function listened(channel)
+  local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  return reply.err ~= nil or reply[2] > 0
+end
+
+-- Wakes the first in the queue whose client hears, and returns its id; nothing where nobody does, or from is
+-- the first. Places before it go. news makes what follows the id in the message. It looks at the first hundred, and
+-- then at the ten that asked last: where so many are dead, those are not.
+local function wake(queue, from, now, gone, news)
+  local part, text = 1, nil
+  local ids = redis.call('ZRANGEBYSCORE', queue, '(0', '+inf', 'LIMIT', '0', '1')
+  while true do
+    for _, id in ipairs(ids) do
+      local owner = part == 3 and string.sub(id, 2) or id
+      local lapses = not gone[owner] and redis.call('ZSCORE', queue, '!' .. owner)
+      if lapses and -lapses >= now then
+        if owner == from then
+          return
+        end
+        text = text or news()
+        local channel = 'holdfast:wake:' .. string.match(owner, '^[^.:]*')
+        local heard = redis.pcall('PUBLISH', channel, owner .. text)
+        if type(heard) == 'table' then
+          return -- no right to publish: the waiters poll
+        end
+        leave(gone, owner)
+        gone.alive = (gone.alive or 0) + 1
+        if heard > 0 and listened(channel) then
+          return owner
+        end
+      elseif not gone[owner] then
+        leave(gone, owner)
+      end
+    end
+    if part == 1 and #ids == 1 then
+      part, ids = 2, redis.call('ZRANGEBYSCORE', queue, '(0', '+inf', 'LIMIT', '1', '99')
+    elseif part == 2 and #ids == 99 then
+      part, ids = 3, redis.call('ZRANGEBYSCORE', queue, '(-1e14', -now, 'LIMIT', '0', '10')
+    else
+      return
+    end
+  end
+end
