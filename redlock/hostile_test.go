@@ -98,8 +98,10 @@ func (s *hostileServer) usual(words []string) []byte {
 		return bulk("loaded")
 	case "SCAN":
 		return []byte("*2\r\n$1\r\n0\r\n*1\r\n$6\r\nlock:k\r\n")
-	case "ZRANGE":
+	case "ZRANGEBYSCORE":
 		return resp.AppendCommand(nil, "somebody.1")
+	case "ZSCORE":
+		return bulk("-9000000000000")
 	case "HSCAN":
 		return []byte("*2\r\n$1\r\n0\r\n*0\r\n")
 	case "PTTL":

@@ -23,7 +23,7 @@ func RoomFor(cmds [][]string) int {
 	scripts := 0
 	for _, cmd := range cmds {
 		switch cmd[0] {
-		case "SCAN", "HSCAN", "ZRANGE", "CLUSTER", "SLOWLOG":
+		case "SCAN", "HSCAN", "ZRANGEBYSCORE", "ZSCORE", "CLUSTER", "SLOWLOG":
 			return ListingRoom
 		case "EVALSHA":
 			if scripts++; scripts > 1 { // each looks at one of the locks of a list
