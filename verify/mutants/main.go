@@ -5,6 +5,7 @@
 //	go run ./mutants                       all of them
 //	go run ./mutants -only commit,etcd     those whose name or list contains one of these
 //	go run ./mutants -list                 which there are
+//	go run ./mutants -check                whether each is found and compiles, and its tests exist
 //	go run ./mutants -table FILE           writes who killed whom, as Markdown
 //
 // The bugs are in the text files of this folder; type mutant says how they are written. Each names the rule that it breaks
@@ -12,8 +13,9 @@
 // counts as alive. Tests that fail without the bug as well are an error of the run and no kill. A test that does not end before its
 // time is over counts, and is shown as such.
 //
-// A bug is found by the name of its function and a few words of it, so most renames and moves need no change here. Where one
-// does, the tests of this package name all bugs that are not found, each with the nearest places, and all that do not compile.
+// A bug is found by the name of its function and a few words of it, in which holes stand for local names, so most renames and
+// moves need no change here. If one does, make lint names all bugs that are not found, each with the nearest places, and all
+// that do not compile.
 package main
 
 import (
@@ -45,6 +47,7 @@ func main() {
 type settings struct {
 	only    []string
 	list    bool
+	check   bool
 	verbose bool
 	table   string // path; empty: not written
 }
@@ -56,6 +59,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	f.SetOutput(errs)
 	f.StringVar(&only, "only", "", "comma-separated parts of names of mutants or lists; default all")
 	f.BoolVar(&s.list, "list", false, "print the mutants and run nothing")
+	f.BoolVar(&s.check, "check", false, "check that each mutant is found in the code and compiles, and run nothing")
 	f.BoolVar(&s.verbose, "v", false, "print what the tests of a survivor say")
 	f.StringVar(&s.table, "table", "", "write the outcome to this file, as Markdown")
 	if err := f.Parse(args); err != nil {
@@ -102,7 +106,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := fits(ctx, source, mutants); err != nil {
+	if err := fits(ctx, source, mutants); err != nil || s.check {
 		return err // before an hour is spent on the others
 	}
 	dir, err := os.MkdirTemp("", "holdfast-mutants-")

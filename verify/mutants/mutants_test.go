@@ -23,17 +23,6 @@ func mutants(t *testing.T) []mutant {
 	return list
 }
 
-func TestEveryMutantAndItsTestsAreFoundAndCompile(t *testing.T) {
-	t.Parallel()
-	source, err := readCode(root)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := fits(t.Context(), source, mutants(t)); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestAMutantThatDoesNotCompileIsNamed(t *testing.T) {
 	t.Parallel()
 	c := repo(t)
