@@ -151,7 +151,7 @@ func TestNobodyHasTheLockWhileItsOldHolderTrustsIt(t *testing.T) {
 		if !leads {
 			r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.ensemble.Members[i] == leader })
 		}
-		l := r.Acquire(r.Client(d), "k", 3*time.Second) // the end of which the test waits for
+		l := r.Acquire(r.Client(d), "k", 3*time.Second) // short: the test waits for its end
 		r.Renewed(l, 1)
 		type next struct {
 			*holdfast.Lease
@@ -338,9 +338,16 @@ func (r *rig) spent(waiters int) {
 	d := r.driver().(*zookeeper.Driver)
 	last := r.Grant(d, "k", long)
 	r.On(d, func(_ int, l *fixture.Link) { l.Lose, l.Only = 1, "create" })
-	granted := make(chan driver.Grant, waiters)
+	type result struct {
+		driver.Grant
+		err error
+	}
+	granted := make(chan result, waiters)
 	for range waiters {
-		go func() { granted <- r.Grant(d, "k", long) }()
+		go func() {
+			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			granted <- result{g, err}
+		}()
 	}
 	for range waiters {
 		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
@@ -348,16 +355,17 @@ func (r *rig) spent(waiters int) {
 		}
 		r.Must(d.Check(r.Within(), last))
 		r.Must(d.Release(r.Within(), last, 0))
-		var next driver.Grant
+		var next result
 		select {
 		case next = <-granted:
+			r.Must(next.err)
 		case <-time.After(2 * fixture.Patience()):
 			r.Fatal("a waiter does not get the lock")
 		}
 		if next.Token <= last.Token {
 			r.Errorf("token %d after %d", next.Token, last.Token)
 		}
-		last = next
+		last = next.Grant
 	}
 	r.Must(d.Release(r.Within(), last, 0))
 	r.nodes(d, "k", 0)
