@@ -289,6 +289,38 @@ func TestTableWithoutTransactionsIsRejected(t *testing.T) {
 	}
 }
 
+// TestClaimInEachModeOfSQL: the modes of MariaDB that change operators and what SHOW CREATE TABLE tells.
+func TestClaimInEachModeOfSQL(t *testing.T) {
+	t.Parallel()
+	db := openMariaDB(t)
+	if err := db.fence.Create(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	for i, mode := range []string{"ORACLE", "ANSI,NO_BACKSLASH_ESCAPES", "TRADITIONAL", ""} {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := conn.ExecContext(t.Context(), "SET sql_mode = '"+mode+"'"); err != nil {
+			t.Fatal(err)
+		}
+		f, err := sqlfence.New(sqlfence.MySQL, nil) // which looks at the table again
+		if err != nil {
+			t.Fatal(err)
+		}
+		token := holdfast.Token(10 * (i + 1))
+		for range 3 {
+			if err := f.Claim(t.Context(), conn, "k", token, "a"); err != nil {
+				t.Errorf("%s: %v", mode, err)
+			}
+		}
+		if err := f.Claim(t.Context(), conn, "k", token-1, "b"); !errors.Is(err, fence.ErrStale) {
+			t.Errorf("%s: Claim() of an older token = %v, want ErrStale", mode, err)
+		}
+	}
+}
+
 // TestRepeatedClaimChangesRow on MySQL, so that a database without row locks that merges transactions has a conflict.
 func TestRepeatedClaimChangesRow(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
