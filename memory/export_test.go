@@ -12,3 +12,14 @@ func (d *Driver) Leftovers() []string {
 	}
 	return names
 }
+
+// Notes counts the owners from whom the first node knows that a lock was taken.
+func (d *Driver) Notes(key string) int {
+	n := d.cluster.nodes[0]
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.notes[key] == nil {
+		return 0
+	}
+	return len(n.notes[key].until)
+}

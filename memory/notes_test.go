@@ -1,0 +1,53 @@
+package memory_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// A chain of adoptions leaves notes about those that may still send a request, and about no others.
+func TestNotesOfAdoptionsAreForgotten(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 10 * time.Second
+		d := memory.New(1)
+		var clients [2]*holdfast.Client
+		for i, each := range []*memory.Driver{d, d.Peer()} {
+			c, err := holdfast.New(each, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			clients[i] = c
+		}
+		opts := &holdfast.AcquireOptions{TTL: ttl, Adoptable: true}
+		l, err := clients[0].Acquire(t.Context(), "k", opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 100 {
+			time.Sleep(time.Second)
+			if err := l.Detach(); err != nil {
+				t.Fatal(err)
+			}
+			if l, err = clients[(i+1)%2].Adopt(t.Context(), "k", l.Owner(), l.Token(), opts); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := d.Notes("k"); n < 1 || n > int(ttl/time.Second)+1 {
+			t.Errorf("after 100 adoptions, one each second, %d owners are known", n)
+		}
+		if err := l.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * ttl)
+		d.Leftovers()
+		if n := d.Notes("k"); n != 0 {
+			t.Errorf("in the end %d owners are known", n)
+		}
+	})
+}
