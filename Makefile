@@ -34,7 +34,7 @@ NIGHTLY = verify/(bench|chaos|console|interop|examples/(goredis|gormdb|rueidis|s
 PACKAGES = $$(go list $(EVERYTHING) | grep -vE '^$(PROJECT)/($(NIGHTLY))(/|$$)')
 # What takes longest begins first.
 SLOWEST = $(addprefix $(PROJECT)/,redlock sqllock cmd/holdfast etcd zookeeper postgres verify/sim verify/model)
-GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --
+GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped --
 
 # Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors.
 ATONCE = -p=$$((2 * $$(getconf _NPROCESSORS_ONLN)))

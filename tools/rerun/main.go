@@ -42,7 +42,7 @@ func run(args []string, out, errs io.Writer) (code int, err error) {
 	defer record.Close()
 	lines := &lineFilter{out: out}
 	all := exec.Command("go", slices.Concat(
-		[]string{"tool", "gotestsum", "--format", "pkgname", "--format-hide-empty-pkg", "--jsonfile", record.Name(), "--"}, args)...)
+		[]string{"tool", "gotestsum", "--format", "pkgname", "--format-hide-empty-pkg", "--hide-summary=skipped", "--jsonfile", record.Name(), "--"}, args)...)
 	all.Stdin, all.Stdout, all.Stderr = os.Stdin, lines, errs
 	err = all.Run()
 	done := lines.close()
