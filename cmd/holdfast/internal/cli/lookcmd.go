@@ -218,7 +218,7 @@ func listRow(st holdfast.Status) []string {
 	return row
 }
 
-// completeNames offers the locks that are held, for the shell's completion.
+// completeNames offers the locks that are held, for the shell's completion, but for names that a shell would read as more than a word.
 func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	a.quiet = true
 	if len(args) > 0 || a.prepare(cmd) != nil {
@@ -230,7 +230,9 @@ func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([
 			if err != nil {
 				return err
 			}
-			names = append(names, st.Key)
+			if view.Completable(st.Key) {
+				names = append(names, st.Key)
+			}
 		}
 		return nil
 	})

@@ -27,8 +27,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/force"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/live"
@@ -57,12 +55,12 @@ type Options struct {
 
 // The bounds of what browsers can take up.
 const (
-	connections = 128
+	connections = 128             // the one that has been idle for the longest makes room for another
 	streams     = 32
 	pageRows    = 50
 	filterMost  = 200 // bytes
 	bodyMost    = 8 << 10
-	guesses     = 4               // wrong tokens that are looked at within guessPause
+	guesses     = 4               // wrong tokens that are reported within guessPause
 	guessPause  = time.Second     // before a wrong token is answered
 	doctorKept  = 5 * time.Second // one diagnosis serves all who ask within that time
 )
@@ -116,11 +114,12 @@ func (s *Server) Token() string { return s.token }
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler: s, MaxHeaderBytes: 16 << 10, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: pace.BrowserTime(), IdleTimeout: time.Minute,
+		WriteTimeout: s.slow, // events and doctor, which last longer, set it again before they write
 		ErrorLog:    log.New(io.Discard, "", 0), // of browsers that send junk
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(netutil.LimitListener(l, connections)) }()
+	go func() { ended <- server.Serve(newLimitListener(l, connections)) }()
 	select {
 	case err := <-ended:
 		return err
@@ -149,6 +148,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+		http.Error(w, "Pages of other sites get nothing from the console.", http.StatusForbidden)
+		return
+	}
 	if !s.mine(r.Host) {
 		http.Error(w, "The console is not called by this name. Use its address, or start it with --host.", http.StatusMisdirectedRequest)
 		return
@@ -190,6 +193,7 @@ func (s *Server) doctor(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if err != nil {
+			http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.slow))
 			problem(w, http.StatusBadGateway, "%v", err)
 			return
 		}
@@ -199,6 +203,7 @@ func (s *Server) doctor(w http.ResponseWriter, r *http.Request) {
 		}
 		d.made = time.Now()
 	}
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.slow))
 	w.Header().Set("Content-Type", "application/json")
 	w.Write(d.body) // as above
 }
@@ -245,19 +250,20 @@ func (s *Server) force(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// entitled says whether r has the token, and answers it where it does not. Only a few wrong ones
-// are looked at in a second; a browser that does not wait for the answer does not change that.
+// entitled reports whether r has the token, and answers r if it does not. Wrong tokens are reported and answered late, a
+// few at a time, and the rest of them at once: they do not keep a browser with the right one out. The token has 128 random
+// bits, so it does not matter how many guesses are compared.
 func (s *Server) entitled(w http.ResponseWriter, r *http.Request) bool {
+	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) == 1 {
+		return true
+	}
 	select {
 	case s.guesses <- struct{}{}:
 		defer func() { <-s.guesses }()
 	default:
 		problem(w, http.StatusTooManyRequests, "too many wrong tokens were given; try again in a second")
 		return false
-	}
-	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-	if subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) == 1 {
-		return true
 	}
 	s.opts.Refused(r.RemoteAddr)
 	select {

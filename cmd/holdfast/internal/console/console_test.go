@@ -202,8 +202,11 @@ func TestWrongTokensAreToldAndSlowed(t *testing.T) {
 		}
 		conn.Close()
 	}
-	if got, text := c.ask("POST", "/force", body, headers...); got != 429 {
+	if got, text := c.ask("POST", "/force", body, wrong...); got != 429 {
 		t.Errorf("one guess more: %d, want 429: %s", got, text)
+	}
+	if got, text := c.ask("POST", "/force", body, headers...); got != 200 {
+		t.Errorf("the right token beside wrong ones: %d, want 200: %s", got, text)
 	}
 	c.stop() // ends the waits
 	<-c.ended
@@ -373,6 +376,44 @@ func TestABrowserThatDoesNotReadIsDropped(t *testing.T) {
 	r := fixture.New(t)
 	r.Eventually("the stream has begun", func() bool { return len(c.seats) > 0 })
 	r.Eventually("it has ended", func() bool { return len(c.seats) == 0 })
+}
+
+// TestIdleConnectionsKeepNobodyOut opens far more connections than the console has room for: some send nothing, and some
+// send requests without reading the answers.
+func TestIdleConnectionsKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, nil)
+	for i := range 4 * connections {
+		conn, err := net.Dial("tcp", c.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if i%2 == 0 {
+			conn.SetWriteDeadline(time.Now().Add(time.Second)) // the console may have closed it by then
+			io.WriteString(conn, strings.Repeat("GET /console.js HTTP/1.1\r\nHost: localhost\r\n\r\n", 100))
+		}
+	}
+	if got, _ := c.ask("GET", "/", ""); got != 200 {
+		t.Errorf("beside idle connections: %d, want 200", got)
+	}
+}
+
+func TestOtherSitesGetNothing(t *testing.T) {
+	t.Parallel()
+	c := serve(t, false, nil)
+	for site, want := range map[string]int{"same-origin": 200, "none": 200, "same-site": 403, "cross-site": 403} {
+		for _, path := range []string{"/", "/doctor"} {
+			if got, _ := c.ask("GET", path, "", "Sec-Fetch-Site: "+site); got != want {
+				t.Errorf("%s from %s: %d, want %d", path, site, got, want)
+			}
+		}
+		if want == 403 {
+			if got, _ := c.ask("GET", "/events", "", "Sec-Fetch-Site: "+site); got != want {
+				t.Errorf("/events from %s: %d, want %d", site, got, want)
+			}
+		}
+	}
 }
 
 func TestTheEndOfTheConsoleEndsItsStreams(t *testing.T) {

@@ -203,15 +203,23 @@ func (s *Source) askWanted(ctx context.Context) {
 	all.Wait()
 }
 
-// ask asks for one lock. Without a majority, what the others know is known.
+// ask asks for one lock. Without a majority it notes what the other nodes know, but adds no row for a name that was
+// never listed: each name that a viewer asks for would become one.
 func (s *Source) ask(ctx context.Context, name string) (holdfast.Status, error) {
 	asking, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
 	st, err := s.backend.Inspect(asking, name)
-	if ctx.Err() == nil && (err == nil || errors.Is(err, holdfast.ErrUnavailable) && len(st.Nodes) > 0) {
+	if ctx.Err() == nil && (err == nil || errors.Is(err, holdfast.ErrUnavailable) && len(st.Nodes) > 0 && s.lists(name)) {
 		s.take(st)
 	}
 	return st, err
+}
+
+// lists reports whether there is a row for the name.
+func (s *Source) lists(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rows[name] != nil
 }
 
 // take notes what is known of a lock now. It says whether there was room.

@@ -358,6 +358,26 @@ func TestWithoutAnswersTheLocksStayAndBecomeUnknown(t *testing.T) {
 	})
 }
 
+// TestNamesThatWereNeverListedGetNoRow asks for names while too few nodes answer.
+func TestNamesThatWereNeverListedGetNoRow(t *testing.T) {
+	b := &service{}
+	b.set("a", "job")
+	run(t, b, nil, func(t *testing.T, s *Source) {
+		wait(s, 1500*time.Millisecond)
+		b.mu.Lock()
+		b.unlisted = holdfast.Status{Key: "made up", Nodes: []holdfast.NodeView{{Err: errors.New("down")}, {Err: errors.New("down")}, {}}}
+		b.err = &holdfast.UnavailableError{Err: errors.New("no majority")}
+		b.mu.Unlock()
+		if d := s.Detail(t.Context(), "made up"); d.Row == nil || d.Err == nil {
+			t.Errorf("the detail is %+v, %v", d.Row, d.Err)
+		}
+		wait(s, 2*time.Second)
+		if p := s.Picture(); len(p.Rows) != 1 || p.Rows[0].Key != "job" {
+			t.Errorf("%d rows, want the one that was listed", len(p.Rows))
+		}
+	})
+}
+
 // TestALockThatIsUnknownStillSaysWhoHadIt holds that a lock of which nobody knows goes on naming its last holder, until one knows better.
 func TestALockThatIsUnknownStillSaysWhoHadIt(t *testing.T) {
 	t.Parallel()

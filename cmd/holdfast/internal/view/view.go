@@ -146,3 +146,11 @@ func Printable(s string) string {
 	quoted := strconv.Quote(s)
 	return quoted[1 : len(quoted)-1]
 }
+
+// Completable reports whether a shell may put s into a command line: it consists of letters, digits and ._/:@+,=- alone, and
+// begins with no dash. Names are chosen by other clients, and shells insert what several candidates begin with unquoted.
+func Completable(s string) bool {
+	return !strings.HasPrefix(s, "-") && !strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._/:@+,=-", r)
+	})
+}
