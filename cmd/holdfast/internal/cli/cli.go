@@ -163,7 +163,7 @@ func usageOf(cmd *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage: %s\n", cmd.UseLine())
 	if cmd.HasAvailableLocalFlags() {
-		b.WriteString("\n" + cmd.LocalFlags().FlagUsages())
+		b.WriteString("\n" + cmd.LocalFlags().FlagUsagesWrapped(80))
 	}
 	b.WriteString("\nBesides: -b URL, -q, -v and what else holdfast --help has for each command.\n")
 	b.WriteString("A variable such as HOLDFAST_KILL_AFTER, or a config file, sets a flag as well.\n" +
