@@ -61,7 +61,7 @@ func (fl *ticketFlags) define(cmd *cobra.Command) {
 // is ErrLost: release has removed it.
 func (fl *ticketFlags) read(verb string, args []string) (t ticket, err error) {
 	if fl.file != "" {
-		text, err := os.ReadFile(fl.file)
+		text, err := report.ReadFile(fl.file)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return t, fmt.Errorf("%w: there is no file %s, which acquire writes and release removes", holdfast.ErrLost, fl.file)
@@ -205,7 +205,7 @@ func (a *app) spare(ctx context.Context, client *holdfast.Client, file string, k
 		return nil
 	}
 	var t ticket
-	if text, err := os.ReadFile(file); err != nil || json.Unmarshal(text, &t) != nil || t.Name == "" {
+	if text, err := report.ReadFile(file); err != nil || json.Unmarshal(text, &t) != nil || t.Name == "" {
 		return nil // nothing is in it that could be lost
 	}
 	if st, err := client.Inspect(ctx, t.Name); err == nil && t.stands(st) {

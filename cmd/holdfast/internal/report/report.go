@@ -5,6 +5,7 @@
 //	no file yet, regular file      replaced in one step: a reader sees the old text or the new one
 //	file that is a mount           overwritten, as it cannot be replaced: a reader may see a part
 //	device, FIFO, open descriptor  written to, and left what it is
+//	another user's device or FIFO  refused: that user would read what controls the lock
 //	link to a device or a FIFO     followed
 //	link to stdout or stderr       written to as that descriptor is, as /dev/stderr is one
 //	any other link                 refused: to replace what it leads to is to trust who made it
@@ -14,6 +15,7 @@ package report
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -58,7 +60,7 @@ func File(flag, path string) (*Place, error) {
 		return nil, p.refuse(err)
 	}
 	if mounted(path) {
-		if p.stream, err = os.OpenFile(path, os.O_WRONLY, 0); err != nil {
+		if p.stream, err = openMount(path); err != nil {
 			return nil, p.refuse(err)
 		}
 		return p, nil
@@ -140,8 +142,30 @@ func (p *Place) Read() []byte {
 	if !p.Kept() {
 		return nil
 	}
-	text, _ := os.ReadFile(p.path) // none: nothing has been written
+	text, _ := ReadFile(p.path) // none: nothing has been written
 	return text
+}
+
+// maxText bounds what ReadFile takes of a file: a report or a lease is far shorter.
+const maxText = 1 << 20
+
+// ReadFile returns the text of the file at path. It waits for no writer: of a FIFO or a device it reads what
+// comes within a moment. It rejects the FIFO or device of another user, who could put it at a path in a shared folder.
+func ReadFile(path string) ([]byte, error) {
+	f, err := openInput(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	f.SetReadDeadline(time.Now().Add(pace.WriteTime())) // a regular file takes none, and never blocks
+	text, err := io.ReadAll(io.LimitReader(f, maxText+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case len(text) > maxText:
+		return nil, fmt.Errorf("%s is longer than %d bytes, which no report is", path, maxText)
+	}
+	return text, nil
 }
 
 func (p *Place) write(text []byte) error {

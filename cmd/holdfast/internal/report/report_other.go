@@ -9,6 +9,10 @@ import (
 
 func openStream(path string) (*os.File, error) { return os.OpenFile(path, os.O_WRONLY, 0) }
 
+func openMount(path string) (*os.File, error) { return os.OpenFile(path, os.O_WRONLY, 0) }
+
+func openInput(path string) (*os.File, error) { return os.Open(path) }
+
 // Descriptor refuses: this system passes no descriptors on.
 func Descriptor(flag string, fd int) (*Place, error) {
 	if fd == 0 {

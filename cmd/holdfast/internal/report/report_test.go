@@ -226,3 +226,67 @@ func TestFIFOWithoutAReaderDoesNotBlock(t *testing.T) {
 		t.Errorf("the reader has gone: %v", err)
 	}
 }
+
+// TestFIFOOfAnotherUserIsRejected, and what is read of it as well: that user may have put it where a report
+// or a lease is expected, and who reads a lease controls the lock.
+func TestFIFOOfAnotherUserIsRejected(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a FIFO away")
+	}
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0) // reads and writes, so that nothing waits
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := os.Chown(path, 4711, 4711); err != nil {
+		t.Fatal(err)
+	}
+	const want = "belongs to another user (uid 4711)"
+	if place, err := File("--status-file", path); err == nil || !strings.Contains(err.Error(), want) {
+		place.Close()
+		t.Errorf("File: %v, want %q", err, want)
+	}
+	if _, err := ReadFile(path); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("ReadFile: %v, want %q", err, want)
+	}
+}
+
+// TestReadFileWaitsForNoWriter, whatever another process has put at the path.
+func TestReadFileWaitsForNoWriter(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "f")
+	place, err := File("--textfile", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text := place.Read(); len(text) != 0 {
+		t.Errorf("%q", text)
+	}
+	silent, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	if _, err := ReadFile(path); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a writer that writes nothing: %v", err)
+	}
+	long := filepath.Join(dir, "long")
+	if err := os.WriteFile(long, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(long, maxText+1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadFile(long); err == nil || !strings.Contains(err.Error(), "is longer than") {
+		t.Errorf("a long file: %v", err)
+	}
+}

@@ -5,19 +5,82 @@ package report
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// openStream opens a device or a FIFO. It does not wait for a reader of a FIFO,
+// openStream opens a device or a FIFO for writing. It does not wait for a reader of a FIFO,
 // which may never come.
 func openStream(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if errors.Is(err, unix.ENXIO) {
 		return nil, fmt.Errorf("no process reads from %s; start its reader first", path)
 	}
-	return f, err
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+	case info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) == 0:
+		err = fmt.Errorf("%s is no FIFO and no device any more", path) // it was when File looked
+	default:
+		err = checkOwner(path, info)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// checkOwner rejects a FIFO or a device that belongs to neither this user nor root: what goes through it
+// is in the hands of its owner, who may have put it there for us to find. A standard file is the caller's choice,
+// also under sudo.
+func checkOwner(path string, info fs.FileInfo) error {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || st.Uid == 0 || int(st.Uid) == os.Geteuid() {
+		return nil
+	}
+	for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
+		if own, err := f.Stat(); err == nil && os.SameFile(own, info) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s is no file and belongs to another user (uid %d); name a file, or a FIFO of your own", path, st.Uid)
+}
+
+// openMount opens a regular file that is a mount for overwriting it.
+func openMount(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil, errors.Join(err, fmt.Errorf("%s is no regular file", path))
+	}
+	return f, nil
+}
+
+// openInput opens a file, FIFO or device for reading, without waiting for a writer.
+func openInput(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = checkOwner(path, info)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // Descriptor is the descriptor fd that this process was started with, as flag says,
