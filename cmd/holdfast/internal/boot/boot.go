@@ -4,6 +4,7 @@
 package boot
 
 import (
+	"math"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/clock"
@@ -12,8 +13,18 @@ import (
 // Instant is a point on the clock, in ns. All processes of a machine share it.
 type Instant int64
 
-// Add is d after i.
-func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
+// Add returns the instant d after i, or the last or first one if there is none: a limit of 292 years lies in
+// the future, not in the past.
+func (i Instant) Add(d time.Duration) Instant {
+	sum := i + Instant(d)
+	switch {
+	case d > 0 && sum < i:
+		return math.MaxInt64
+	case d < 0 && sum > i:
+		return math.MinInt64
+	}
+	return sum
+}
 
 // Sub is the time from j to i.
 func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }

@@ -1,6 +1,7 @@
 package boot_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -57,5 +58,16 @@ func TestDeadlineGoesByTheWorseClock(t *testing.T) {
 	// Round(0) takes the monotonic reading away, so only the wall clock is left to go by.
 	if left := boot.At(time.Now().Add(-time.Minute).Round(0)).Sub(boot.Now()); left > 0 {
 		t.Errorf("a deadline of a minute ago is %v away", left)
+	}
+}
+
+func TestAddDoesNotWrap(t *testing.T) {
+	t.Parallel()
+	now := boot.Now()
+	if at := now.Add(math.MaxInt64); at < now {
+		t.Errorf("the largest duration after %d is %d", now, at)
+	}
+	if at := boot.Instant(-2).Add(math.MinInt64); at > -2 {
+		t.Errorf("the smallest duration after -2 is %d", at)
 	}
 }
