@@ -55,7 +55,7 @@ type Options struct {
 
 // The bounds of what browsers can take up.
 const (
-	connections = 128             // the one that has been idle for the longest makes room for another
+	connections = 128 // the one that has been idle for the longest makes room for another
 	streams     = 32
 	pageRows    = 50
 	filterMost  = 200 // bytes
@@ -114,9 +114,9 @@ func (s *Server) Token() string { return s.token }
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
 		Handler: s, MaxHeaderBytes: 16 << 10, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: pace.BrowserTime(), IdleTimeout: time.Minute,
-		WriteTimeout: s.slow, // events and doctor, which last longer, set it again before they write
-		ErrorLog:    log.New(io.Discard, "", 0), // of browsers that send junk
-		BaseContext: func(net.Listener) context.Context { return ctx },
+		WriteTimeout: s.slow,                     // events and doctor, which last longer, set it again before they write
+		ErrorLog:     log.New(io.Discard, "", 0), // of browsers that send junk
+		BaseContext:  func(net.Listener) context.Context { return ctx },
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(newLimitListener(l, connections)) }()

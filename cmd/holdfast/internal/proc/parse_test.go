@@ -14,6 +14,8 @@ import (
 	"slices"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 )
 
@@ -84,6 +86,38 @@ func TestChildrenAreSeenWhateverThreadStartedThem(t *testing.T) {
 		seen := slices.ContainsFunc(children(), func(p Process) bool { return p.PID == pid && p.parent == os.Getpid() && p.Name == "sleep" })
 		if !seen {
 			t.Errorf("child %d is not seen among %v", pid, children())
+		}
+	}
+}
+
+// TestHiddenProcessesKeepTheirGroupAlive: /proc may show only the processes of its reader's user.
+func TestHiddenProcessesKeepTheirGroupAlive(t *testing.T) {
+	t.Parallel()
+	type process struct {
+		pid, group int
+		alive      bool
+	}
+	for _, row := range []struct {
+		name  string
+		err   error // of kill
+		shown []process
+		want  bool
+	}{
+		{"a member", nil, []process{{1, 1, true}, {8, 7, true}}, true},
+		{"a zombie", nil, []process{{1, 1, true}, {7, 7, false}}, false},
+		{"a zombie of another user", unix.EPERM, []process{{1, 1, true}, {7, 7, false}}, false},
+		{"none any more", nil, []process{{1, 1, true}}, false},
+		{"a hidden member of another user", unix.EPERM, []process{{1, 1, true}}, true},
+		{"a hidden member beside a zombie", nil, []process{{7, 7, false}, {30, 30, true}}, true},
+		{"no /proc", nil, nil, true},
+	} {
+		got := groupShown(7, row.err, func(visit func(Process, bool)) {
+			for _, p := range row.shown {
+				visit(Process{PID: p.pid, group: p.group}, p.alive)
+			}
+		})
+		if got != row.want {
+			t.Errorf("%s: alive %v, want %v", row.name, got, row.want)
 		}
 	}
 }

@@ -253,11 +253,12 @@ func (j *Job) Protect(killAt boot.Instant) error {
 // PID is the command's process id, which also names its group.
 func (j *Job) PID() int { return j.pid }
 
-// Signal sends s to the group.
-func (j *Job) Signal(s syscall.Signal) { unix.Kill(-j.pid, s) }
+// Signal sends s to the group. It returns an error if no process of the group could be reached: EPERM if they
+// all run as another user.
+func (j *Job) Signal(s syscall.Signal) error { return unix.Kill(-j.pid, s) }
 
-// SignalCommand sends s to the command alone.
-func (j *Job) SignalCommand(s syscall.Signal) { unix.Kill(j.pid, s) }
+// SignalCommand sends s to the command alone, and returns an error as Signal does.
+func (j *Job) SignalCommand(s syscall.Signal) error { return unix.Kill(j.pid, s) }
 
 // Alive says whether any process of the group is left.
 func (j *Job) Alive() bool { return groupAlive(j.pid) }
@@ -271,6 +272,11 @@ func (j *Job) Members() []Process {
 		}
 	}
 	return members
+}
+
+// OutOfReach returns the processes of the group that this user may not signal, as they have changed their user.
+func (j *Job) OutOfReach() []Process {
+	return slices.DeleteFunc(j.Members(), func(p Process) bool { return !errors.Is(unix.Kill(p.PID, 0), unix.EPERM) })
 }
 
 // Escaped are the processes that came of the command and have left its group,

@@ -71,23 +71,32 @@ func children() []Process {
 
 // processes are all that are not zombies, as far as /proc shows them.
 func processes() []Process {
+	var all []Process
+	eachProcess(func(p Process, alive bool) {
+		if alive {
+			all = append(all, p)
+		}
+	})
+	return all
+}
+
+// eachProcess calls visit with each process that /proc shows; alive is false for a zombie.
+func eachProcess(visit func(p Process, alive bool)) {
 	dir, err := os.Open("/proc")
 	if err != nil {
-		return nil
+		return
 	}
 	defer dir.Close()
 	names, _ := dir.Readdirnames(-1)
-	var all []Process
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
-		if p, ok := readProcess(pid); ok {
-			all = append(all, p)
+		if p, alive := readProcess(pid); p.PID != 0 {
+			visit(p, alive)
 		}
 	}
-	return all
 }
 
 func readProcess(pid int) (Process, bool) {
@@ -98,34 +107,43 @@ func readProcess(pid int) (Process, bool) {
 	return parseProcess(pid, stat)
 }
 
-// parseProcess parses /proc/PID/stat: "PID (name) state parent group …", where
-// the name may hold anything.
+// parseProcess parses /proc/PID/stat: "PID (name) state parent group …", where the name may hold anything. It
+// reports whether the process is alive: a zombie is not, and text that cannot be parsed gives no process.
 func parseProcess(pid int, stat []byte) (Process, bool) {
 	open, shut := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 	if open < 0 || shut < open {
 		return Process{}, false
 	}
 	fields := strings.Fields(string(stat[shut+1:]))
-	if len(fields) < 3 || fields[0] == "Z" || fields[0] == "X" {
+	if len(fields) < 3 {
 		return Process{}, false
 	}
 	parent, err1 := strconv.Atoi(fields[1])
 	group, err2 := strconv.Atoi(fields[2])
+	if err1 != nil || err2 != nil {
+		return Process{}, false
+	}
 	p := Process{PID: pid, Name: string(stat[open+1 : shut]), group: group, parent: parent}
-	return p, err1 == nil && err2 == nil
+	return p, fields[0] != "Z" && fields[0] != "X"
 }
 
 // groupAlive says whether a group has a member that is not a zombie: one of
 // those stays for good where its parent does not reap.
 func groupAlive(group int) bool {
-	if gone(unix.Kill(-group, 0)) {
-		return false
-	}
-	all := processes()
-	for _, p := range all {
-		if p.group == group {
-			return true
-		}
-	}
-	return len(all) == 0 // without /proc, the answer of kill has to do
+	err := unix.Kill(-group, 0)
+	return !gone(err) && groupShown(group, err, eachProcess)
+}
+
+// groupShown says whether a group that kill answered for with err has a member that is alive, by the processes
+// that each visits. If /proc may hide processes, as with hidepid or systemd's ProtectProc, the answer of kill has to do: a
+// member that has changed its user is not shown then.
+func groupShown(group int, err error, each func(visit func(p Process, alive bool))) bool {
+	var shown, living, whole bool
+	each(func(p Process, alive bool) {
+		whole = whole || p.PID == 1
+		shown = shown || p.group == group
+		living = living || p.group == group && alive
+	})
+	hidden := errors.Is(err, unix.EPERM) && !shown
+	return living || hidden || !whole
 }

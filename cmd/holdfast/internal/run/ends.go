@@ -61,6 +61,7 @@ func (s *session) stop(why Outcome, cause error, how Policy) {
 	s.killAt = s.killAt.Add(s.plan.KillAfter)
 	s.pass(how.Signal)
 	s.job.Signal(unix.SIGCONT) // one that is stopped would not see it
+	s.checkEachReach()
 }
 
 // renewed follows a renewal by the client, to which the line of what is due moves.
@@ -79,6 +80,9 @@ func (s *session) renewed(e holdfast.RenewedEvent) {
 		s.reportFailure(failed == nil)
 	default:
 		s.trusted = until
+		if s.job != nil {
+			s.checkReach(s.job.Signal(0)) // while there is time to do something about it
+		}
 		s.log.Debug("renewed", "until", s.leases.Deadline())
 		if delete(s.failed, e.Key); len(s.failed) > 0 {
 			break
@@ -127,6 +131,13 @@ func (s *session) result() Result {
 	res := Result{Err: s.cause, Asked: s.asked > 0}
 	st := &res.Status
 	st.Outcome, st.Started, st.StartedAt = s.why, true, s.startedAt
+	switch {
+	case !s.outOfReach:
+	case s.why == Lost:
+		res.Err = fmt.Errorf("the lease was lost, and what this user may not signal of the command went on to its own end: %w", s.loss())
+	case s.why == Timeout:
+		res.Err = fmt.Errorf("--max-runtime %v was over, and what this user may not signal of the command went on to its own end", s.plan.MaxRuntime)
+	}
 	switch {
 	case s.why == Lost:
 		st.ExitCode = s.plan.Lost

@@ -49,6 +49,8 @@ type session struct {
 
 	startedAt time.Time
 
+	outOfReach bool // it was reported that this user may not signal a process of the command
+
 	exited   bool
 	status   unix.WaitStatus // of the command
 	endedAt  boot.Instant

@@ -3,6 +3,8 @@
 package run
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -10,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
 // ending are the signals that end a wait; the command gets them when it runs.
@@ -42,10 +45,45 @@ func notify(c chan<- os.Signal, signals []os.Signal) {
 // pass hands a signal on, as --signal-scope says.
 func (s *session) pass(sig syscall.Signal) {
 	if s.plan.OnlyChild && !s.exited {
-		s.job.SignalCommand(sig)
+		s.checkReach(s.job.SignalCommand(sig))
 		return
 	}
-	s.job.Signal(sig)
+	s.checkReach(s.job.Signal(sig))
+}
+
+// checkReach reports processes of the command that this user may not signal: once, and also with -q, for nothing stops them
+// when the lease ends. err is the answer to a signal.
+func (s *session) checkReach(err error) {
+	if errors.Is(err, unix.EPERM) && s.job.Alive() { // else it is about a zombie
+		s.reportOutOfReach(s.job.OutOfReach())
+	}
+}
+
+// checkEachReach is checkReach for each process of the group: a signal to the group succeeds if it reaches one.
+func (s *session) checkEachReach() {
+	if s.outOfReach {
+		return
+	}
+	if out := s.job.OutOfReach(); len(out) > 0 {
+		s.reportOutOfReach(out)
+	}
+}
+
+// reportOutOfReach reports those processes, of which /proc may show none.
+func (s *session) reportOutOfReach(out []proc.Process) {
+	if s.outOfReach {
+		return
+	}
+	s.outOfReach = true
+	text := "the command"
+	if len(out) > 0 {
+		text += fmt.Sprint(", by ", out, ",")
+	}
+	text += " runs as another user, whose processes this user may not signal: nothing stops it"
+	if s.leases != nil {
+		text += " when the lease is lost"
+	}
+	s.log.Error(text + "; start holdfast as that user: sudo holdfast run …, not holdfast run … sudo")
 }
 
 func (s *session) signalled(sig syscall.Signal) {

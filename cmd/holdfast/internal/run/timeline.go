@@ -49,6 +49,8 @@ func (s *session) next() boot.Instant {
 	switch {
 	case s.exited: // no signal tells that the last of a group has ended
 		earliest(now.Add(min(max(now.Sub(s.endedAt)/8, 5*time.Millisecond), 200*time.Millisecond)))
+	case s.killing && s.outOfReach: // until it ends by itself, which may take hours
+		earliest(now.Add(200 * time.Millisecond))
 	case s.killing:
 		earliest(now.Add(10 * time.Millisecond))
 	}
@@ -89,6 +91,7 @@ func (s *session) advance(now boot.Instant) {
 		s.job.Signal(syscall.SIGKILL) // before anything that takes time
 		if !s.killing {
 			s.log.Debug("killing the group", "late", now.Sub(due))
+			s.checkEachReach()
 		}
 		s.killing = true
 	}
