@@ -200,7 +200,7 @@ func (a *app) busyError(client *holdfast.Client, err error) error {
 	held, ok := errors.AsType[*holdfast.HeldError](err)
 	e, named := errors.AsType[*holdfast.Error](err)
 	if !ok || !named {
-		return err
+		return a.namingBackend(err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pace.HintTime())
 	defer cancel()
@@ -213,6 +213,14 @@ func (a *app) busyError(client *holdfast.Client, err error) error {
 		text += fmt.Sprintf(", token %d", token)
 	}
 	return &busyError{text: text, err: err}
+}
+
+// namingBackend adds the backend to an error that blames no node of it, as of a wait that was over before an answer.
+func (a *app) namingBackend(err error) error {
+	if down, ok := errors.AsType[*holdfast.UnavailableError](err); ok && len(down.Nodes) == 0 {
+		return fmt.Errorf("%w; the backend is %s", err, dsn.Mask(a.backend))
+	}
+	return err
 }
 
 // busyError is ErrHeld with all that can be said about it.

@@ -169,8 +169,12 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	w := newWait(a.log, name)
 	options := a.waiter("holdfast", w)
 	options.Holder.PID = os.Getppid() // this process has gone when somebody looks
-	client, err := a.open(ctx, options, opts.Wait > 0 && !once)
-	if err != nil {
+	patience := run.Patience{Most: opts.Wait, Began: time.Now()}
+	var client *holdfast.Client
+	if err := patience.During(ctx, func(ctx context.Context) error {
+		client, err = a.open(ctx, options, opts.Wait > 0 && !once)
+		return err
+	}); err != nil {
 		return waitEnded(ctx, name, a.impatient(err, opts.Wait > 0 || once))
 	}
 	take := client.Acquire
@@ -186,6 +190,7 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 		return errors.Join(interruptedBy(ctx, err), client.Close())
 	}
 	stopTelling := w.tell(client)
+	opts.Wait = patience.Left()
 	lease, err := take(ctx, name, opts)
 	stopTelling()
 	if err != nil {

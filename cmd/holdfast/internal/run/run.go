@@ -2,6 +2,8 @@ package run
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"syscall"
 	"time"
@@ -74,4 +76,34 @@ type Result struct {
 	Err    error          // why the command was not run, or was stopped
 	Asked  bool           // a signal has asked the command to end
 	Raise  syscall.Signal // to end by, so that a script in the terminal ends as well; 0: none
+}
+
+// Patience is a bound on a whole wait, which begins with opening the backend: a server that hangs takes a part
+// of it there.
+type Patience struct {
+	Most  time.Duration // 0: no bound
+	Began time.Time
+}
+
+// Left returns what is left of the wait, and a moment after its end: 0 would mean no bound.
+func (p Patience) Left() time.Duration {
+	if p.Most == 0 {
+		return 0
+	}
+	return max(p.Most-time.Since(p.Began), time.Millisecond)
+}
+
+// During calls open with a context that ends with the wait. An error because of that end matches
+// holdfast.ErrUnavailable.
+func (p Patience) During(ctx context.Context, open func(context.Context) error) error {
+	if p.Most == 0 {
+		return open(ctx)
+	}
+	bound, cancel := context.WithTimeout(ctx, p.Left())
+	defer cancel()
+	err := open(bound)
+	if err != nil && bound.Err() != nil && ctx.Err() == nil && !errors.Is(err, holdfast.ErrUnavailable) {
+		return fmt.Errorf("%w: the backend did not answer within %v: %w", holdfast.ErrUnavailable, p.Most, err)
+	}
+	return err
 }

@@ -106,14 +106,20 @@ func (s *session) take(ctx context.Context) (err error) {
 	if err := splay(ctx, p.Splay); err != nil {
 		return err
 	}
-	if s.client, err = s.runner.Open(ctx, s.hear); err != nil {
+	wait := Patience{Most: p.Wait, Began: time.Now()}
+	if err := wait.During(ctx, func(ctx context.Context) error {
+		s.client, err = s.runner.Open(ctx, s.hear)
+		return err
+	}); err != nil {
 		return err
 	}
 	if err := s.aside(ctx); err != nil {
 		return err
 	}
 	defer s.runner.Waits(s.client)()
-	s.leases, err = s.runner.Take(ctx, s.client, p)
+	rest := *p
+	rest.Wait = wait.Left()
+	s.leases, err = s.runner.Take(ctx, s.client, &rest)
 	return err
 }
 
