@@ -56,6 +56,9 @@ func (a *app) blamed(err error) error {
 // noBackend says how to name one, and why there may be none.
 func (a *app) noBackend() error {
 	text := "no backend: give --backend URL or set HOLDFAST_BACKEND, for instance HOLDFAST_BACKEND=redis://localhost:6379"
+	if file, set := os.LookupEnv(variable("backend-file")); set && file == "" {
+		text += "; " + variable("backend-file") + " is set, and empty: it may name a file with the URL"
+	}
 	if os.Getenv(run.EnvPrefix+"HELD") != "" {
 		text += "; the run around this command keeps one with a password to itself, so give --backend-file"
 	}

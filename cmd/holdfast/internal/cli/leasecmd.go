@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
@@ -167,8 +168,9 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	ctx, stop := interruptible()
 	defer stop()
 	w := newWait(a.log, name)
-	options := a.waiter("holdfast", w)
-	options.Holder.PID = os.Getppid() // this process has gone when somebody looks
+	parent := os.Getppid() // this process has gone when somebody looks
+	options := a.waiter(cmp.Or(proc.Name(parent), "holdfast"), w)
+	options.Holder.PID = parent
 	patience := run.Patience{Most: opts.Wait, Began: time.Now()}
 	var client *holdfast.Client
 	if err := patience.During(ctx, func(ctx context.Context) error {

@@ -216,7 +216,11 @@ func (a *app) loadBackend() error {
 		if err != nil {
 			return exitcode.Usagef("%s: %w", a.said("backend-file"), err)
 		}
-		a.backend, a.backendFile = strings.TrimSpace(string(text)), ""
+		a.backend = strings.TrimSpace(string(text))
+		if a.backend == "" {
+			return exitcode.Usagef("%s: the file %s is empty; write the URL of the backend into it", a.said("backend-file"), a.backendFile)
+		}
+		a.backendFile = ""
 	}
 	if a.from["backend"] == "--backend" && dsn.HasPassword(a.backend) && !a.warned {
 		a.warned = true

@@ -50,10 +50,14 @@ func (h *handler) WithAttrs([]slog.Attr) slog.Handler { return h }
 // WithGroup implements slog.Handler. Nothing here uses groups.
 func (h *handler) WithGroup(string) slog.Handler { return h }
 
-// something leaves out what is nothing, such as the cause of a node that is well.
+// something leaves out what is nothing, such as the cause of a node that is well, and gives durations their unit, as
+// lines for people do.
 func something(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Any() == nil {
+	switch {
+	case a.Value.Any() == nil:
 		return slog.Attr{}
+	case a.Value.Kind() == slog.KindDuration:
+		return slog.String(a.Key, a.Value.Duration().String())
 	}
 	return a
 }

@@ -34,3 +34,6 @@ func RunGuard(io.Reader, io.Writer, func(Killing) error) int { return 1 }
 
 // Bequeath does nothing here.
 func Bequeath(Killing, string) error { return nil }
+
+// Name returns "": processes are not seen.
+func Name(int) string { return "" }

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 )
@@ -105,6 +107,15 @@ func readProcess(pid int) (Process, bool) {
 		return Process{}, false
 	}
 	return parseProcess(pid, stat)
+}
+
+// Name returns the name of a process as /proc shows it, or "" if it is not shown or is no plain text.
+func Name(pid int) string {
+	p, _ := readProcess(pid)
+	if strings.ContainsFunc(p.Name, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+		return ""
+	}
+	return p.Name
 }
 
 // parseProcess parses /proc/PID/stat: "PID (name) state parent group …", where the name may hold anything. It

@@ -121,14 +121,18 @@ type columns struct{ name, holder, note, token int }
 
 const fixed = 9 + 8 + 8 + 5 + 4*1 // state, held for, left, waiting, and the gaps between them
 
+// columns gives the name the room that the longest one needs, and less than half of the line: what remains is for holder and note.
 func (m *model) columns() columns {
 	rest := m.width - fixed - 2
-	c := columns{name: max(rest*45/100, 8)}
+	c := columns{name: 8}
+	for _, r := range m.rows {
+		c.name = max(c.name, min(len(r.Key), rest*45/100)) // in bytes, which no name is wider than
+	}
 	if m.width >= 110 {
 		c.token = 17
 	}
 	if m.width >= 130 {
-		c.note = (rest - c.name - c.token) / 3
+		c.note = (rest - c.name - c.token) * 2 / 5
 	}
 	c.holder = max(rest-c.name-c.token-c.note, 0)
 	return c

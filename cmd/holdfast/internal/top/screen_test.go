@@ -190,3 +190,17 @@ func TestALockIsTakenOnlyWithAReasonAndItsName(t *testing.T) {
 		t.Errorf("message %q", m.message)
 	}
 }
+
+func TestShortNamesLeaveRoomForNotes(t *testing.T) {
+	t.Parallel()
+	c := client(t)
+	const note = "INC-512: until the month end is booked"
+	if _, err := c.Acquire(t.Context(), "job", &holdfast.AcquireOptions{Note: note}); err != nil {
+		t.Fatal(err)
+	}
+	m := started(t, c)
+	m.Update(tea.WindowSizeMsg{Width: 160, Height: 24})
+	if text := ansi.Strip(strings.Join(m.listLines(), "\n")); !strings.Contains(text, note) {
+		t.Errorf("the note %q is cut:\n%s", note, text)
+	}
+}
