@@ -82,12 +82,12 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 	return holdfast.New(drv, opts)
 }
 
-// impatient adds to err how to wait for a backend that is down, and how to learn what to mend, unless who has called knows.
+// impatient adds to err how to wait for a backend that is down, and how to find the fault, unless the caller has said to wait.
 func (a *app) impatient(err error, knows bool) error {
 	if knows || !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, driver.ErrAuth) || errors.Is(err, driver.ErrConfig) {
 		return err
 	}
-	return fmt.Errorf("%w; -w 10m waits for it; holdfast doctor says what to mend", err)
+	return fmt.Errorf("%w; -w 10m waits for it; holdfast doctor tells what is wrong, and how to fix it", err)
 }
 
 // failoverSpare is by how much TTLs are to stay below the longest where a server takes over: see

@@ -144,7 +144,7 @@ No backend is set, where the locks are kept. To see what it does without one:
 On one machine, a file will do, with no server:
   export HOLDFAST_BACKEND=sqlite:///tmp/locks.db
   holdfast run first -- echo "I have the lock"
-  holdfast doctor    # what to mend
+  holdfast doctor    # what is wrong, and how to fix it
 For several machines, docs/choosing.md says which service to take. All commands:
   holdfast --help
 `

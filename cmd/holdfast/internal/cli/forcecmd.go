@@ -90,7 +90,7 @@ func (a *app) force(ctx context.Context, client *holdfast.Client, name string, f
 		a.log.Error("warning: " + explain(errors.New(record.Warning))) // also with -q
 	}
 	if !st.Kept && !a.hears(name) {
-		a.log.Warn(fmt.Sprintf("this backend tells no holder: the old one finds out at its next renewal, in %s at most, and may go on until then",
+		a.log.Warn(fmt.Sprintf("this backend cannot notify the holder: it stops at its next renewal, within %s, and may go on until then",
 			view.Short(st.Remaining)))
 	}
 	return a.writeJSON(record)

@@ -138,8 +138,8 @@ func (s *session) aside(ctx context.Context) error {
 			continue
 		}
 		if st, err := s.client.Inspect(ctx, name); err == nil && st.Held && st.Owner == owner {
-			return exitcode.Usagef("the run of %q around this command holds the lock until this command ends; "+
-				"leave out the inner run, or give --nested where this command does not keep the outer one from ending", name)
+			return exitcode.Usagef("this command already runs under %q, which is held until this command ends, so that waiting would never end; "+
+				"remove the inner run; --nested is for a daemon that outlives the outer run", name)
 		}
 	}
 	return nil
