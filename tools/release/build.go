@@ -26,6 +26,7 @@ type product struct {
 	manual   []file // holdfast.1 and so on
 	shells   []file // completions
 	license  []byte
+	notices  []byte // of what is linked in
 }
 
 // file is a file of an archive or a package.
@@ -71,6 +72,12 @@ func build(s *source, proxy, work, out string, targets []string) error {
 		if p.program, err = os.ReadFile(program); err != nil {
 			return err
 		}
+		if p.notices, err = g.notices(program); err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(filepath.Dir(program), noticesName), p.notices, 0o644); err != nil { // for the image
+			return err
+		}
 		if err := p.write(out, program); err != nil {
 			return fmt.Errorf("%s: %w", target, err)
 		}
@@ -98,7 +105,7 @@ func (p *product) files() []file {
 	if p.os == "windows" {
 		program.name = "holdfast.exe"
 	}
-	all := []file{program, {"LICENSE", 0o644, p.license}}
+	all := []file{program, {"LICENSE", 0o644, p.license}, {noticesName, 0o644, p.notices}}
 	for _, f := range p.manual {
 		all = append(all, file{"man/" + f.name, f.mode, f.text})
 	}
@@ -137,6 +144,16 @@ func (g *goCommand) run(env []string, args ...string) (string, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = g.dir, append(slices.Clone(g.env), env...)
 	return output(cmd)
+}
+
+// notices returns the notices of what program consists of.
+func (g *goCommand) notices(program string) ([]byte, error) {
+	folders, err := g.run(nil, "env", "GOMODCACHE", "GOROOT")
+	if err != nil {
+		return nil, err
+	}
+	cache, goroot, _ := strings.Cut(folders, "\n")
+	return notices(program, cache, strings.TrimSpace(goroot))
 }
 
 // manual makes the manual pages, in dir.

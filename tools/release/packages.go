@@ -29,7 +29,7 @@ and stops the command before another machine can get the lock.`
 // installed are the files that a package of Linux puts on a machine, sorted, with whole paths.
 func (p *product) installed(zshFolder, licenseFile string) []file {
 	const share = "/usr/share/"
-	all := []file{{"/usr/bin/holdfast", 0o755, p.program}, {licenseFile, 0o644, p.license}}
+	all := []file{{"/usr/bin/holdfast", 0o755, p.program}, {licenseFile, 0o644, p.license}, {noticesBeside(licenseFile), 0o644, p.notices}}
 	for _, f := range p.manual {
 		all = append(all, file{share + "man/man1/" + f.name + ".gz", 0o644, gzipped(f.text)})
 	}
@@ -46,6 +46,9 @@ func (p *product) installed(zshFolder, licenseFile string) []file {
 	slices.SortFunc(all, func(a, b file) int { return strings.Compare(a.name, b.name) })
 	return all
 }
+
+// noticesBeside returns where the notices of others go: beside the license.
+func noticesBeside(licenseFile string) string { return path.Join(path.Dir(licenseFile), noticesName) }
 
 // packageVersion orders a version before its release as packagers do: 1.0.0~rc.1 comes before 1.0.0.
 func (p *product) packageVersion() string {
@@ -119,7 +122,7 @@ func (p *product) rpm(out string) error {
 	license := "/usr/share/licenses/holdfast/LICENSE"
 	for _, f := range p.installed("/usr/share/zsh/site-functions/", license) {
 		kind := rpmpack.GenericFile
-		if f.name == license {
+		if f.name == license || f.name == noticesBeside(license) {
 			kind = rpmpack.LicenceFile
 		}
 		r.AddFile(rpmpack.RPMFile{Name: f.name, Body: f.text, Mode: uint(f.mode), Owner: "root", Group: "root", MTime: uint32(p.date.Unix()), Type: kind})

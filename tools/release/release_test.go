@@ -368,7 +368,7 @@ func TestWhatUsersDownload(t *testing.T) {
 		begin, dir := time.Now(), t.TempDir()
 		names := tell(t, nil, "tar", "xzvf", filepath.Join(out, "holdfast_0.1.0_linux_amd64.tar.gz"), "-C", dir)
 		firstRun(t, begin, filepath.Join(dir, "holdfast_0.1.0_linux_amd64"))
-		for _, want := range []string{"holdfast", "LICENSE", "man/holdfast-run.1", "completions/_holdfast"} {
+		for _, want := range []string{"holdfast", "LICENSE", "THIRD_PARTY", "man/holdfast-run.1", "completions/_holdfast"} {
 			if !slices.Contains(strings.Fields(names), "holdfast_0.1.0_linux_amd64/"+want) {
 				t.Errorf("the archive has no %s:\n%s", want, names)
 			}
