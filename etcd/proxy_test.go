@@ -97,7 +97,7 @@ func (p *proxy) pass(s grpc.ServerStream) error {
 	go p.requests(c, s, up)
 	err = p.replies(c, s, up)
 	if c.stopped {
-		p.Late <- struct{}{}
+		p.NoteLate()
 	}
 	switch {
 	case s.Context().Err() != nil: // by its client, or its limit

@@ -125,8 +125,8 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 	}
 	holder.code()
 	t.Logf("%d runs in %v, half of them up to %d kB, the largest %d kB", len(runs), time.Since(began).Round(time.Millisecond), usual, largest)
-	if usual > 22_000 {
-		t.Errorf("a waiting run takes %d kB, want below 22 MB", usual)
+	if usual > 24_000 { // of which the libraries of all backends take the most
+		t.Errorf("a waiting run takes %d kB, want below 24 MB", usual)
 	}
 	waiting := make([]int, len(runs))
 	for i := range waiting {

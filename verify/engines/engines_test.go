@@ -98,7 +98,7 @@ func engines(t *testing.T) []*engine {
 			open: opens(redlock.Open, nil), unchecked: opens(redlock.Open, &redlock.Options{NoCheck: true}), refused: redisRefuses,
 		},
 		{
-			name: "PostgreSQL", construct: []any{postgres.Open, postgres.New}, example: "postgres://user:password@host:5432/database",
+			name: "PostgreSQL", construct: []any{postgres.Open, postgres.New}, example: "postgres://user:password@host:5432/database?sslmode=verify-full",
 			open: opens(postgres.Open, nil), unchecked: opens(postgres.Open, &postgres.Options{NoCheck: true}), refused: postgresRefuses,
 		},
 		{
