@@ -275,7 +275,8 @@ func (a *attempt) ask(s *local) (*Lease, error) {
 		return nil, err
 	}
 	grant, err := c.drv.Acquire(asking, driver.Request{
-		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: a.opts.renewsSoon() && !c.isStarved(time.Now()), Adoptable: a.opts.Adoptable, Holder: c.named(a.opts.Note),
+		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: a.opts.renewsSoon() && !c.isStarved(time.Now()), Adoptable: a.opts.Adoptable,
+		Holder:   c.named(a.opts.Note),
 		Obstacle: func(err error) { a.stands(s, q, err) },
 	})
 	if err != nil {

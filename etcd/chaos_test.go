@@ -80,7 +80,8 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 	t.Logf("%d locks", len(spans))
 	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	last, err := r.Client(r.driver()).Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second}) // short: leases are to end while members fail, and holders know
+	opts := &holdfast.AcquireOptions{TTL: 3 * time.Second} // short: leases are to end while members fail, and holders know
+	last, err := r.Client(r.driver()).Acquire(ctx, "k", opts)
 	if err != nil {
 		t.Fatalf("once the members are back: %v", err)
 	}

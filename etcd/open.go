@@ -59,8 +59,9 @@ func New(ctx context.Context, members []string, opts *Options) (*Driver, error) 
 
 // NewFromConfig returns a driver for the cluster of a client's configuration; opts may be nil, and what the configuration says goes
 // before it. Otherwise it does what New does. Of the configuration it takes endpoints, TLS, user, password, DialKeepAliveTime,
-// DialKeepAliveTimeout and PermitWithoutStream; with a Token or DialOptions, without which the cluster may not be reached, it is ErrInvalid. What else is in it says how that client behaves, and the
-// driver has clients of its own: one for each member, with a login for itself.
+// DialKeepAliveTimeout and PermitWithoutStream; with a Token or DialOptions, without which the cluster may not be reached, it is
+// ErrInvalid. The rest of it is about the behaviour of that client, and the driver has clients of its own: one for each member,
+// with a login for itself.
 func NewFromConfig(ctx context.Context, config clientv3.Config, opts *Options) (*Driver, error) {
 	members, o, err := parseConfig(config, opts)
 	if err != nil {

@@ -340,8 +340,9 @@ func (l *look) snapshots(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		l.Add("tables", driver.VerdictWarning, fmt.Sprintf("%s %q has a snapshot that is %d transactions old: old versions of rows cannot go, and locks become slower",
-			whose, name, turns), "end it, or drop the slot, and bound such transactions by transaction_timeout (from PostgreSQL 17 on) or idle_in_transaction_session_timeout")
+		what := "%s %q has a snapshot that is %d transactions old: old versions of rows cannot go, and locks become slower"
+		l.Add("tables", driver.VerdictWarning, fmt.Sprintf(what, whose, name, turns), "end it, or drop the slot, and bound such "+
+			"transactions by transaction_timeout (from PostgreSQL 17 on) or idle_in_transaction_session_timeout")
 	}
 	return err
 }

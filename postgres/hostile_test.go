@@ -89,12 +89,13 @@ func TestOddRowsHideNoOthers(t *testing.T) {
 	d := r.driver()
 	r.Grant(d, "sound", long)
 	odd := map[string]string{
-		"a text": `'"text"', now(), now() + interval '1 hour'`, "a list": `'[1]', now(), now() + interval '1 hour'`, "a number": `'{"pid": "x"}', now(), now() + interval '1 hour'`,
+		"a text": `'"text"', now(), now() + interval '1 hour'`, "a list": `'[1]', now(), now() + interval '1 hour'`,
+		"a number": `'{"pid": "x"}', now(), now() + interval '1 hour'`,
 		"for ever": `'{}', '-infinity', 'infinity'`, "later": `'{}', 'infinity', now() + interval '1 hour'`, "over": `'{}', now(), '-infinity'`,
 	}
 	for name, values := range odd {
-		r.exec("INSERT INTO holdfast.lock (name, token, owner, holder, since, expires, queued) SELECT $1, 1, 'x', h::jsonb, s::timestamptz, e::timestamptz, false FROM (VALUES ("+
-			values+")) v (h, s, e)", name)
+		r.exec("INSERT INTO holdfast.lock (name, token, owner, holder, since, expires, queued) "+
+			"SELECT $1, 1, 'x', h::jsonb, s::timestamptz, e::timestamptz, false FROM (VALUES ("+values+")) v (h, s, e)", name)
 	}
 	found := make(map[string]bool)
 	r.Must(d.List(r.Within(), "", func(st driver.Status) bool {
@@ -174,7 +175,10 @@ func FuzzServer(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(message('A', 0, 0, 0, 1, 'a', 0, 'b', 0))
 	f.Add(bytes.Join([][]byte{message('1'), message('2'), message('n'), message('C', 'S', 0), message('Z', 'I')}, nil))
-	f.Add(bytes.Join([][]byte{message('1'), message('2'), message('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...), message('D', 0, 1, 0, 0, 0, 1, 't'), message('C', 'S', 0), message('Z', 'I')}, nil))
+	f.Add(bytes.Join([][]byte{
+		message('1'), message('2'), message('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...), message('D', 0, 1, 0, 0, 0, 1, 't'),
+		message('C', 'S', 0), message('Z', 'I'),
+	}, nil))
 	f.Add(message('E', 'S', 'E', 'R', 'R', 'O', 'R', 0, 'C', '4', '0', '0', '0', '1', 0, 0))
 	f.Add(message('S', 'a', 0, 'b', 0))
 	f.Add(message('v', 0, 0, 0, 0, 0, 0, 0, 0))

@@ -152,13 +152,13 @@ func (c *cluster) flush(rt *route) {
 		rt.mu.Unlock()
 		return
 	}
-	to, waiting, left := rt.asked, rt.again, []link.Entry(nil)
+	to := rt.asked
+	var waiting, left []link.Entry
 	if to != nil && to.opening() {
 		to, rt.pause = nil, max(rt.pause, tryAgainAfter)
 	}
 	asks := to != nil
 	if asks {
-		waiting, left = nil, nil
 		for _, e := range rt.again {
 			if e.Asking {
 				waiting = append(waiting, e)

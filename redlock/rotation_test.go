@@ -146,10 +146,14 @@ func TestImitationsOfRedisAreNamed(t *testing.T) {
 		kind   error
 		words  []string
 	}{
-		"closes at HELLO":      {unless("HELLO", nil), 0, driver.ErrUnavailable, []string{"HELLO: EOF", "a proxy does that does not know HELLO"}},
-		"is silent at HELLO":   {unless("HELLO", []byte{}), 0, driver.ErrUnavailable, []string{"no answer to HELLO before the timeout"}},
-		"other words":          {unless("EVALSHA", []byte("-Error command EVALSHA not supported\r\n")), 0, driver.ErrConfig, []string{"EVALSHA", "a proxy does not know it"}},
-		"a cluster without db": {unless("SELECT", []byte("-ERR SELECT is not allowed in cluster mode\r\n")), 3, driver.ErrConfig, []string{"database 0 alone", "cluster-databases"}},
+		"closes at HELLO":    {unless("HELLO", nil), 0, driver.ErrUnavailable, []string{"HELLO: EOF", "a proxy does that does not know HELLO"}},
+		"is silent at HELLO": {unless("HELLO", []byte{}), 0, driver.ErrUnavailable, []string{"no answer to HELLO before the timeout"}},
+		"other words": {
+			unless("EVALSHA", []byte("-Error command EVALSHA not supported\r\n")), 0, driver.ErrConfig, []string{"EVALSHA", "a proxy does not know it"},
+		},
+		"a cluster without db": {
+			unless("SELECT", []byte("-ERR SELECT is not allowed in cluster mode\r\n")), 3, driver.ErrConfig, []string{"database 0 alone", "cluster-databases"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -209,7 +209,8 @@ func (l *look) durability(ctx context.Context) error {
 			if l.d.kind(err) != misset {
 				return err
 			}
-			l.Add("durability", driver.VerdictWarning, "it does not tell whether a crash undoes grants that somebody relies on: "+err.Error(), "take a server of MySQL or MariaDB")
+			l.Add("durability", driver.VerdictWarning, "it does not tell whether a crash undoes grants that somebody relies on: "+err.Error(),
+				"take a server of MySQL or MariaDB")
 			return nil
 		}
 		switch {

@@ -32,7 +32,8 @@ var sessions = map[string]map[string]string{
 		"strict": "&autocommit=0&transaction_isolation=%27SERIALIZABLE%27&time_zone=%27%2B05:30%27" +
 			"&sql_mode=%27ANSI,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,PAD_CHAR_TO_FULL_LENGTH%27",
 		"dirty reads": "&transaction_isolation=%27READ-UNCOMMITTED%27&clientFoundRows=true&parseTime=true&loc=Local&sql_mode=%27%27",
-		"other":       "&sql_mode=%27TRADITIONAL,HIGH_NOT_PRECEDENCE,IGNORE_SPACE%27&time_zone=%27-11:00%27&transaction_isolation=%27READ-COMMITTED%27&sql_require_primary_key=1",
+		"other": "&sql_mode=%27TRADITIONAL,HIGH_NOT_PRECEDENCE,IGNORE_SPACE%27&time_zone=%27-11:00%27" +
+			"&transaction_isolation=%27READ-COMMITTED%27&sql_require_primary_key=1",
 	},
 }
 

@@ -167,7 +167,9 @@ func spoilt(t *testing.T, script []byte) int {
 
 // hasKind reports whether callers can tell what to do about an error.
 func hasKind(err error) bool {
-	for _, kind := range []error{driver.ErrUnavailable, driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrAuth, driver.ErrConfig, driver.ErrUnsupported} {
+	for _, kind := range []error{
+		driver.ErrUnavailable, driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrAuth, driver.ErrConfig, driver.ErrUnsupported,
+	} {
 		if errors.Is(err, kind) {
 			return true
 		}

@@ -89,7 +89,7 @@ func TestScriptsTouchNoKeyBesideTheirKEYS(t *testing.T) {
 	commands := 0
 	for _, s := range Plain.Scripts() {
 		for _, m := range named.FindAllStringSubmatch(s.Text, -1) {
-			for _, value := range strings.Split(m[1], ", ") {
+			for value := range strings.SplitSeq(m[1], ", ") {
 				if !strings.HasPrefix(value, "KEYS[") && value != "ARGV[1]" {
 					t.Errorf("a key is %s, not one of KEYS:\n%s", value, s.Text)
 				}

@@ -204,7 +204,12 @@ func examples() []example {
 		{"renew: a free lock stays free", idle, nil, renew("a.1")},
 		{"renew: … and is set again if the owner has it all the same", idle, nil, renew("a.1").token(1064).anew()},
 		{"renew: … even if others wait for it", waitedFor, hear, renew("a.1").token(1064).anew()},
-		{"renew: … but not for an owner from whom it was taken", State{Fence: idle.Fence, Notes: []Note{since("a.1", 4000), since("b.1", 4000)}}, nil, renew("a.1").token(1064).anew()},
+		{
+			"renew: … but not for an owner from whom it was taken",
+			State{Fence: idle.Fence, Notes: []Note{since("a.1", 4000), since("b.1", 4000)}},
+			nil,
+			renew("a.1").token(1064).anew(),
+		},
 
 		{"release: nobody waits", heldByA, hear, script("release", "a.1")},
 		{"release: the first waiter has it for a second at most", contended, hear, script("release", "a.1")},
@@ -213,7 +218,12 @@ func examples() []example {
 		{"release: who does not hear is passed over", contended, []string{"c"}, script("release", "a.1")},
 		{"release: nobody hears", contended, nil, script("release", "a.1")},
 		{"release: to nobody, though others wait", contended, hear, script("release", "a.1").ttl(0)},
-		{"release: a place that has lapsed is passed over", State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: []Waiter{late, at("b.1", 6)}}, hear, script("release", "a.1")},
+		{
+			"release: a place that has lapsed is passed over",
+			State{Lock: heldByA.Lock, Fence: heldByA.Fence, Queue: []Waiter{late, at("b.1", 6)}},
+			hear,
+			script("release", "a.1"),
+		},
 		{"release: for its MinHold the lock stands, and is nobody's", contended, hear, script("release", "a.1").minHold(3000)},
 		{"release: … and longer than the TTL", heldByA, nil, script("release", "a.1").minHold(400_000)},
 		{"release: … once", keptForA, nil, script("release", "a.1").minHold(3000)},

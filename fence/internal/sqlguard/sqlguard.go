@@ -178,7 +178,8 @@ func (t *Table) ClaimIn(ctx context.Context, q Querier, guard string, token hold
 		return err
 	}
 	if err := q.Exec(ctx, t.check); (err != nil) != t.nests {
-		return t.Failure(guard, fmt.Errorf("%w: the database has rolled it back after an error of an earlier statement; begin again", errors.Join(sql.ErrTxDone, err)))
+		err = errors.Join(sql.ErrTxDone, err)
+		return t.Failure(guard, fmt.Errorf("%w: the database has rolled it back after an error of an earlier statement; begin again", err))
 	}
 	return nil
 }

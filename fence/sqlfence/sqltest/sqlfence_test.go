@@ -274,7 +274,8 @@ func TestTableWithoutTransactionsIsRejected(t *testing.T) {
 	}
 	defer tx.Rollback()
 	for what, err := range map[string]error{
-		"Create": db.fence.Create(t.Context(), conn), "Claim": db.fence.Claim(t.Context(), db, "k", 5, "a"), "Claim of a transaction": db.fence.Claim(t.Context(), tx, "k", 5, "a"),
+		"Create": db.fence.Create(t.Context(), conn), "Claim": db.fence.Claim(t.Context(), db, "k", 5, "a"),
+		"Claim of a transaction": db.fence.Claim(t.Context(), tx, "k", 5, "a"),
 	} {
 		if err == nil || !strings.Contains(err.Error(), "ENGINE = InnoDB") {
 			t.Errorf("%s() = %v, want that the table has no transactions", what, err)
