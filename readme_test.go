@@ -14,7 +14,7 @@ import (
 // The README shows the body of payInvoice, docs/from-redsync.md shows tryReport; TestGoInThePagesIsCompiled compares them.
 
 func payInvoice(ctx context.Context, pay func(ctx context.Context, token holdfast.Token, owner string) error) error {
-	drv, err := redlock.Open(ctx, "redis://localhost:6379", nil) // or "redlock://a:6379,b:6379,c:6379", a new set of which grants nothing for 62 s
+	drv, err := redlock.Open(ctx, "redis://localhost:6379", nil) // or "redlock://a:6379,b:6379,c:6379"
 	if err != nil {
 		return err
 	}
