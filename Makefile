@@ -18,7 +18,7 @@ LINT ?=
 SPECFLAGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help deps check test race nightly outdated servers lint fuzz model sim differential spec mutants chaos soak bench interop screenshots tidy release
+.PHONY: help deps check test race nightly outdated servers lint fuzz model sim differential spec mutants chaos soak bench interop findings screenshots tidy release
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -118,6 +118,9 @@ sim: ## SEEDS (10000) random runs of the protocol against faults, in virtual tim
 spec: ## TLC checks the specification in docs/spec, that each rule is needed, and that 500 runs of the code follow it; needs java and mvn (5 min on a quiet machine). SHORT=1: without the largest
 	@cd verify && go run ./spec $(if $(SHORT),-short) $(SPECFLAGS)
 	@cd verify && go run ./spec -runs $(if $(SHORT),100,500)
+
+findings: deps ## Surprises of servers and libraries, each shown by a script in findings; one line each; fetches packages (5 min)
+	@failed=0; for script in findings/*.sh; do [ $$script = findings/lib.sh ] || $$script || failed=1; done; exit $$failed
 
 screenshots: deps ## The pictures of the console in docs/console, by a headless Chromium over real servers (20 s)
 	@cd verify && go run ./console -out ../docs/console
