@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -209,10 +210,13 @@ func (b *bench) isHeld(c *holdfast.Client, key string) {
 	b.wants(err, holdfast.ErrHeld)
 }
 
-// isFree checks that c can have key: at once or, where a release may still be
-// under way, long before it could lapse.
+// isFree checks that c can have key: at once or, where a release may still be under way, long before it could lapse. In a
+// bubble that is at the same instant, once nothing is under way any more.
 func (b *bench) isFree(c *holdfast.Client, key string) {
 	b.Helper()
+	if b.virtual {
+		synctest.Wait()
+	}
 	for end := time.Now().Add(b.long / 3); ; {
 		l, err := b.tryAcquire(c, key, nil)
 		if err == nil {
