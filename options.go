@@ -49,7 +49,7 @@ type AcquireOptions struct {
 	// MaxWaiters bounds the queue: Acquire returns ErrHeld at once where the lock is held, and so
 	// many others or more wait for it already. It counts those of this process and, where the
 	// service tells, the first of each other process. Of several processes that come at the
-	// same moment, more may wait. 0: no bound.
+	// same moment, more may wait, and a waiter whose process died counts for up to 30 s. 0: no bound.
 	MaxWaiters int
 	// Slots makes the key a semaphore: as many as Slots hold it at once, each with a lease on one
 	// slot, Lease.Slot, which is a lock of its own. Its key, Lease.Key, is that of the semaphore with "#" and
