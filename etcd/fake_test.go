@@ -113,7 +113,7 @@ func (w *wire) Read(b []byte) (int, error) {
 	}
 }
 
-// most is how many requests the fake takes at one moment. Whoever sends more is taken to be in a loop, in which virtual time
+// most bounds the requests that the fake takes at one moment. Whoever sends more is taken to be in a loop, in which virtual time
 // stands still.
 const most = 20_000
 
@@ -388,7 +388,7 @@ func (m *fakeMember) ranged(r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	return resp, nil
 }
 
-// changes are what one revision does.
+// changes holds the effects of one revision.
 type changes struct {
 	f      *fake
 	rev    int64

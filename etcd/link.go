@@ -35,7 +35,7 @@ type countedConn struct {
 	once   sync.Once
 }
 
-// errSilent is what requests hear whose connection was closed because nothing came over it.
+// errSilent ends the requests of a connection that was closed because nothing came over it.
 var errSilent = errors.New("no answer in time, and nothing else comes over the connection")
 
 func newLink(config *tls.Config, fresh func() (*tls.Config, error)) link {

@@ -17,7 +17,7 @@ import (
 // before anybody reads them: this package, and the watches of etcd's own, which end the program at an event without a key and
 // at a watch that ends twice.
 
-// maxAnswer is how many bytes an answer may have. The longest are a page of List, and the first keys of a batch of locks.
+// maxAnswer bounds an answer, in bytes. The longest are a page of List, and the first keys of a batch of locks.
 const maxAnswer = 16 << 20
 
 // checkAnswer returns what is wrong with the form of an answer.

@@ -15,7 +15,7 @@ import (
 
 var sessionsSeed = flag.Uint64("sessions-seed", 0, "seed of TestOddSessionsAnswerAlike; 0: another each time")
 
-// oddSettings are what a database, a user or a URL may set for each session.
+// oddSettings holds settings that a database, a user or a URL may have for each session.
 var oddSettings = strings.Join([]string{
 	"search_path=pg_temp", "DateStyle=German", "IntervalStyle=sql_standard", "TimeZone=Asia/Kathmandu", "standard_conforming_strings=off",
 	"bytea_output=escape", "extra_float_digits=-15", "plan_cache_mode=force_generic_plan", "transform_null_equals=on", "array_nulls=off",

@@ -106,9 +106,9 @@ func TestFencedRefusesWhatOnlyItsSnapshotHolds(t *testing.T) {
 	}
 }
 
-// TestNothingIsLockedBehindTheEndOfATransaction: somebody has sent COMMIT inside it, and what comes later is a
+// TestEndedTransactionLocksNothing: somebody has sent COMMIT inside it, and what comes later is a
 // transaction by itself.
-func TestNothingIsLockedBehindTheEndOfATransaction(t *testing.T) {
+func TestEndedTransactionLocksNothing(t *testing.T) {
 	r := start(t)
 	r.exec("CREATE TABLE holdfast.account AS SELECT 7 AS id")
 	d := r.driver()

@@ -52,9 +52,9 @@ const (
 	permDelete     = 8
 	ownerContainer = -1 << 63
 
-	// tick is how often the servers look which sessions are over: zkproc sets the same.
+	// tick separates two looks of the servers for sessions that are over: zkproc sets the same.
 	tick = 500 * time.Millisecond
-	// reapEvery is how often the servers delete containers that are empty again.
+	// reapEvery separates two rounds in which the servers delete containers that are empty again.
 	reapEvery = time.Minute
 	// maxSteps bounds the requests in one instant of virtual time: a client that asks without a pause never lets that time pass.
 	maxSteps = 50_000
@@ -496,7 +496,7 @@ func (f *fake) fire(n *znode, path string, event int32) {
 	clear(n.watchers)
 }
 
-// change is what one transaction does to the tree.
+// change holds the effect of one transaction on the tree.
 type change struct {
 	undo    []func() // of what was done so far
 	effects []func() // on others, once the transaction is sure

@@ -20,8 +20,8 @@ import (
 	"strings"
 )
 
-// mostRepeats is how many tests of one run are repeated.
-const mostRepeats = 3
+// maxRepeats bounds the tests of one run that are repeated.
+const maxRepeats = 3
 
 func main() {
 	code, err := run(os.Args[1:], os.Stdout, os.Stderr)
@@ -65,8 +65,8 @@ func run(args []string, out, errs io.Writer) (code int, err error) {
 			fmt.Fprintf(out, "rerun: %s %s is not repeated: %v\n", t.pkg, t.name, why)
 		}
 	}
-	if len(slow) > mostRepeats {
-		fmt.Fprintf(out, "rerun: the machine stood still under %d tests that failed; %d at most are repeated\n", len(slow), mostRepeats)
+	if len(slow) > maxRepeats {
+		fmt.Fprintf(out, "rerun: the machine stood still under %d tests that failed; %d at most are repeated\n", len(slow), maxRepeats)
 		slow = nil
 	}
 	passed := 0

@@ -36,14 +36,14 @@ type test struct {
 	of        *record
 }
 
-// record is what a package did.
+// record holds the output and the results of one package.
 type record struct {
 	stalls []stall
 	output strings.Builder
 	tests  map[string]*line
 }
 
-// line is what is recorded of one test or subtest.
+// line holds the output and the result of one test or subtest.
 type line struct {
 	span
 	failed bool

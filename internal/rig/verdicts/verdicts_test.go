@@ -29,7 +29,7 @@ import (
 
 const root = "../../.."
 
-// folders are those of tests on real servers.
+// folders lists the folders with tests on real servers.
 var folders = []string{"redlock", "etcd", "zookeeper", "postgres", "sqllock", "sharding", "fence", "cmd/holdfast", "internal/rig/fixture"}
 
 // shortest is the shortest TTL of a lease that a test relies on.
