@@ -19,8 +19,9 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 	}
 	key := func(opts holdfast.AcquireOptions) func(context.Context, *holdfast.Client, time.Duration) error {
 		return func(ctx context.Context, c *holdfast.Client, wait time.Duration) error {
-			opts.Wait = wait
-			_, err := c.Acquire(ctx, "k", &opts)
+			mine := opts // the tests run at once
+			mine.Wait = wait
+			_, err := c.Acquire(ctx, "k", &mine)
 			return err
 		}
 	}
