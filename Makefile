@@ -57,7 +57,7 @@ test: deps ## Every package but those of make nightly, against real servers (4 m
 
 race: deps ## The race detector where goroutines are ours (5 min): the core, what drivers do without a server, one suite of each on a real one
 	@$(GOTESTSUM) -race -short -vet=off -timeout 20m $(PROJECT) $(CORE) $(FAKED)
-	@$(GOTESTSUM) -race -vet=off -timeout 20m -run '^TestConformance' $(DRIVERS)
+	@$(GOTESTSUM) -race -vet=off $(ATONCE) -timeout 20m -run '^TestConformance' $(DRIVERS)
 
 nightly: deps ## What takes too long for each change: PARTS, hours in all; ONLY=console,bench runs parts; tools/nightly lists them
 	@tools/nightly $(ONLY)
