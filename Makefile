@@ -48,11 +48,11 @@ FAKED = $(addprefix $(PROJECT)/,redlock/... etcd zookeeper sqllock/sqlite)
 
 # With fewer collections of garbage compiling and linking take less time.
 check: export GOGC = 400
-check: deps ## The round for each change (1 min): go vet, and what needs no server
+check: deps ## The round for each change (80 s): go vet, and what needs no server
 	@$(GOTESTSUM) -short -count=1 -vet=all $(ATONCE) -timeout 10m $(PROJECT) $(CORE) $(FAKED)
 
 test: export GOGC = 400
-test: deps ## Every package but those of make nightly, against real servers (4 min); the last line counts the tests
+test: deps ## Every package but those of make nightly, against real servers (5 min); the last line counts the tests
 	@go run ./tools/rerun -vet=off $(ATONCE) -timeout=20m $(SLOWEST) $(PACKAGES)
 
 race: deps ## The race detector where goroutines are ours (5 min): the core, what drivers do without a server, one suite of each on a real one
