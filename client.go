@@ -82,13 +82,13 @@ func (c *Client) unreserve() {
 // it. opts may be nil. New does not block, unless it fails. Errors: ErrInvalid.
 func New(drv Driver, opts *Options) (*Client, error) {
 	if v := reflect.ValueOf(drv); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, wrap("new", "", invalid("no driver; open one with redlock.Open or memory.New, and look at the error first"))
+		return nil, wrap("new", "", invalid("no driver; open one with holdfast.Open, redlock.Open or memory.New, and look at the error first"))
 	}
 	if opts == nil {
 		opts = &Options{}
 	}
 	c := &Client{
-		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: herald{hooks: opts.Hooks, log: opts.Logger, hurry: make(chan struct{})},
+		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: herald{hooks: opts.Hooks, log: driver.LoggerOrDefault(opts.Logger), hurry: make(chan struct{})},
 		nudge: make(chan struct{}, 1), locals: make(map[string]*local), lines: make(map[lineKey]*line), vacant: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if c.holder == (Holder{}) {

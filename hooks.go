@@ -165,7 +165,7 @@ const (
 // while. The first event after that is told at once.
 type herald struct {
 	hooks Hooks
-	log   *slog.Logger  // nil: silent
+	log   *slog.Logger
 	hurry chan struct{} // closed by drain: there are no lulls any more
 
 	mu    sync.Mutex // guards what follows; locked after Client.mu
@@ -270,15 +270,13 @@ func (h *herald) drain(ctx context.Context) {
 
 // write puts a line into the log, with the time of now.
 func (h *herald) write(level slog.Level, text string, args ...any) {
-	if h.log != nil {
-		now := time.Now()
-		h.put(func() { h.say(now, level, text, args...) })
-	}
+	now := time.Now()
+	h.put(func() { h.say(now, level, text, args...) })
 }
 
 func (h *herald) say(at time.Time, level slog.Level, text string, args ...any) {
 	ctx := context.Background()
-	if h.log == nil || !h.log.Enabled(ctx, level) {
+	if !h.log.Enabled(ctx, level) {
 		return
 	}
 	r := slog.NewRecord(at, level, text, 0)

@@ -32,7 +32,8 @@ type Options struct {
 	// Hooks are called when something happens to a lease.
 	Hooks Hooks
 	// Logger gets leases that are lost or at risk, renewals and releases that failed,
-	// changes of node state, and how many events were dropped. nil is silent.
+	// changes of node state, and how many events were dropped, and in Open the warnings of the
+	// driver. nil: warnings go to slog's default; a logger over slog.DiscardHandler is silent.
 	Logger *slog.Logger
 }
 

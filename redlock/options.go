@@ -90,7 +90,8 @@ type Options struct {
 	DB int
 	// ClientName is shown by CLIENT LIST. Default "holdfast".
 	ClientName string
-	// Logger gets warnings about the set-up. nil is silent.
+	// Logger gets warnings about the set-up. nil: they go to slog's default; a logger over
+	// slog.DiscardHandler is silent.
 	Logger *slog.Logger
 
 	secrets  []string                               // files that the URL names
@@ -123,9 +124,7 @@ func (o *Options) defaults(nodes []Node) error {
 	if o.ClientName == "" {
 		o.ClientName = "holdfast"
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = driver.LoggerOrDefault(o.Logger)
 	switch {
 	case strings.HasPrefix(o.Prefix, wire.Companion):
 		return fmt.Errorf("%w: prefix %q: keys that begin with %q are kept for Holdfast itself", driver.ErrInvalid, o.Prefix, wire.Companion)
