@@ -47,9 +47,10 @@ against real servers, and the test fails where it is out of date. [choosing.md](
 
 ## Open
 
-~Open~ takes a URL, ~New~ what the engine natively takes, which for databases is a pool that the program has. Both ask the service once, so
-that what time does not mend is an error. With the option ~NoCheck~ neither asks: such a driver is for ~Limits~, ~Diagnose~ and the
-~Migrate~ of databases. ~holdfast.New~ closes a driver with its client, or at once if it fails.
+~holdfast.Open(ctx, url, opts)~ returns a client for any engine whose package the program imports, with the engine's default options. For
+others the ~Open~ of the package takes a URL and all its options, and ~New~ what the engine natively takes, which for databases is a pool that
+the program has; ~holdfast.New~ makes the client, which closes its driver. All ask the service once, so that what time does not fix is an
+error. With the option ~NoCheck~ none asks: such a driver is for ~Limits~, ~Diagnose~ and the ~Migrate~ of databases.
 
 `
 	abilities = `

@@ -1,0 +1,67 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// errOpened is the error of an engine that was asked to open a URL.
+type errOpened struct {
+	url  string
+	opts driver.OpenOptions
+}
+
+func (e errOpened) Error() string { return "opened " + e.url }
+
+func init() {
+	open := func(_ context.Context, url string, opts *driver.OpenOptions) (driver.Driver, error) {
+		return nil, errOpened{url, *opts}
+	}
+	driver.Register(open, "fake", "fake+sentinel")
+}
+
+func TestOpenAsksTheEngineOfTheScheme(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{
+		"fake://host:1", " fake+sentinel://host/name", "fake:/path", "fake://one fake://two",
+		"Fake://host", "fakes://host", "fake-sentinel://host", "fak://host", // nearly right: the engine's own error says what to write
+	} {
+		drv, err := driver.Open(t.Context(), url, &driver.OpenOptions{ClientName: "me"})
+		if got, ok := errors.AsType[errOpened](err); !ok || drv != nil || got.url != url || got.opts.ClientName != "me" {
+			t.Errorf("Open(%q) = %v, %v", url, drv, err)
+		}
+	}
+}
+
+func TestOpenNamesTheMissingImport(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]string{
+		"redis://:secret@host":           `import _ "github.com/holdfast-go/holdfast/redlock"`,
+		"rediss+cluster://:secret@host":  `import _ "github.com/holdfast-go/holdfast/redlock"`,
+		"mariadb+unix://:secret@/socket": `import _ "github.com/holdfast-go/holdfast/sqllock/mysql"`,
+		"sqlite:/secret":                 `import _ "github.com/holdfast-go/holdfast/sqllock/sqlite"`,
+		"http://:secret@host":            "imported engine: fake;",
+		"secret":                         "imported engine: fake;",
+		"user:secret@host":               "imported engine: fake;",
+		"":                               "imported engine: fake;",
+	} {
+		_, err := driver.Open(t.Context(), url, nil)
+		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("Open(%q): %v, want ErrInvalid with %q", url, err, want)
+		}
+	}
+}
+
+func TestSchemeIsRegisteredOnce(t *testing.T) {
+	t.Parallel()
+	defer func() {
+		if recover() == nil {
+			t.Error("a second package has the scheme")
+		}
+	}()
+	driver.Register(func(context.Context, string, *driver.OpenOptions) (driver.Driver, error) { return nil, nil }, "fake")
+}

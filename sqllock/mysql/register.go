@@ -1,0 +1,16 @@
+package mysql
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+func init() {
+	open := func(ctx context.Context, url string, o *driver.OpenOptions) (driver.Driver, error) {
+		return Open(ctx, url, &Options{NoCheck: o.NoCheck})
+	}
+	driver.Register(open, slices.Collect(maps.Keys(grammar.Schemes))...)
+}
