@@ -18,13 +18,14 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/election"
-	"github.com/holdfast-go/holdfast/etcd"
-	"github.com/holdfast-go/holdfast/postgres"
-	"github.com/holdfast-go/holdfast/redlock"
-	"github.com/holdfast-go/holdfast/sqllock/mysql"
-	"github.com/holdfast-go/holdfast/sqllock/sqlite"
-	"github.com/holdfast-go/holdfast/zookeeper"
+	_ "github.com/holdfast-go/holdfast/etcd"
+	_ "github.com/holdfast-go/holdfast/postgres"
+	_ "github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/sqllock/mysql"
+	_ "github.com/holdfast-go/holdfast/sqllock/sqlite"
+	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
 // orderVariable tells this program that it is a client, and which.
@@ -75,30 +76,12 @@ type soaker struct {
 // openDriver opens what the URL names. It retries until ctx ends: servers may be away.
 func openDriver(ctx context.Context, url string) (holdfast.Driver, error) {
 	for {
-		d, err := openOnce(ctx, url)
+		d, err := driver.Open(ctx, url, nil)
 		if err == nil || ctx.Err() != nil {
 			return d, err
 		}
 		fmt.Fprintln(os.Stderr, "soak: to be tried again:", err)
 		sleep(ctx, time.Second)
-	}
-}
-
-func openOnce(ctx context.Context, url string) (holdfast.Driver, error) {
-	scheme, _, _ := strings.Cut(url, "://")
-	switch scheme {
-	case "etcd":
-		return etcd.Open(ctx, url, nil)
-	case "zk":
-		return zookeeper.Open(ctx, url, nil)
-	case "mysql+unix":
-		return mysql.Open(ctx, url, nil)
-	case "sqlite":
-		return sqlite.Open(ctx, url, nil)
-	case "redis", "redlock", "redis+cluster", "redis+sentinel":
-		return redlock.Open(ctx, url, nil)
-	default: // in the forms of libpq
-		return postgres.Open(ctx, url, nil)
 	}
 }
 

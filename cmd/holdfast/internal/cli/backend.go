@@ -19,14 +19,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/sharding"
 )
 
 // dial opens the backend.
 func (a *app) dial(ctx context.Context) (driver.Driver, error) {
-	return a.dialWith(ctx, &redlock.Options{})
+	return a.dialWith(ctx, &driver.OpenOptions{})
 }
 
-func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (driver.Driver, error) {
+func (a *app) dialWith(ctx context.Context, opts *driver.OpenOptions) (driver.Driver, error) {
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
@@ -37,7 +38,7 @@ func (a *app) dialWith(ctx context.Context, opts *redlock.Options) (driver.Drive
 	if !a.verbose && !a.quiet { // a job's log is no place for advice
 		opts.Logger = lines.New(a.io.Err, a.logFormat, slog.LevelWarn)
 	}
-	drv, err := openBackend(ctx, a.backend, opts)
+	drv, err := sharding.Open(ctx, a.backend, opts)
 	return drv, a.blamed(err)
 }
 
@@ -74,7 +75,7 @@ func (a *app) scheme() string { return strings.Join(dsn.Schemes(a.backend), ",")
 // open opens the backend for a holder. One that is patient also waits for a backend that
 // is down, for it was told how long to wait.
 func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*holdfast.Client, error) {
-	drv, err := a.dialWith(ctx, &redlock.Options{AllowDown: patient})
+	drv, err := a.dialWith(ctx, &driver.OpenOptions{AllowDown: patient})
 	if err != nil {
 		return nil, err
 	}
@@ -113,9 +114,25 @@ func (a *app) fit(flag string, d *time.Duration) error {
 	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; %s", a.said(flag), *d, most, a.longer(*d, most))
 }
 
+// unconnected returns a driver for the backend that asks no server, for what can be told without one.
+func (a *app) unconnected() (driver.Driver, error) {
+	return sharding.Open(context.Background(), a.backend, &driver.OpenOptions{NoCheck: true})
+}
+
+// isRedis reports whether the backend is one set of Redis.
+func (a *app) isRedis() bool {
+	drv, err := a.unconnected()
+	if err != nil {
+		return false
+	}
+	defer drv.Close()
+	_, redis := drv.(*redlock.Driver)
+	return redis
+}
+
 // limits returns what the backend can do, without asking it; none for a URL that is wrong, which whoever opens it will tell.
 func (a *app) limits() driver.Limits {
-	drv, err := openBackend(context.Background(), a.backend, &redlock.Options{NoCheck: true})
+	drv, err := a.unconnected()
 	if err != nil {
 		return driver.Limits{}
 	}
@@ -130,7 +147,7 @@ const oneRedis = 24 * time.Hour
 func (a *app) longer(d, most time.Duration) string {
 	held := "hold the lock by a process that lives so long, as run does, which renews"
 	switch {
-	case services[a.scheme()] != nil:
+	case !a.isRedis():
 		return held
 	case most >= oneRedis:
 		return fmt.Sprintf("?maxttl=%v in the URL of all clients raises that; or %s; or take PostgreSQL or etcd", d, held)
@@ -153,7 +170,10 @@ func (a *app) waiter(program string, w *wait) *holdfast.Options {
 
 func (a *app) options(program string) *holdfast.Options {
 	host, _ := os.Hostname()
-	opts := &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: os.Getpid(), Program: program}}
+	opts := &holdfast.Options{
+		Holder: holdfast.Holder{Host: host, PID: os.Getpid(), Program: program},
+		Logger: slog.New(slog.DiscardHandler), // each command reports in its own words
+	}
 	opts.Hooks.Node = func(e holdfast.NodeEvent) {
 		a.log.Debug("node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
 	}
@@ -186,7 +206,7 @@ func (a *app) with(open func(context.Context) (*holdfast.Client, error), do func
 
 // looker opens the backend for a command that only looks, and writes nothing there.
 func (a *app) looker(ctx context.Context) (*holdfast.Client, error) {
-	drv, err := a.dialWith(ctx, &redlock.Options{ReadOnly: true})
+	drv, err := a.dialWith(ctx, &driver.OpenOptions{ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/report"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/redlock"
 )
 
@@ -64,7 +66,7 @@ func (a *app) leaks(fl *leakFlags) error {
 	defer place.Close()
 	ctx, stop := interruptible()
 	defer stop()
-	drv, err := a.leaking(ctx, &redlock.Options{ReadOnly: !fl.fix})
+	drv, err := a.leaking(ctx, &driver.OpenOptions{ReadOnly: !fl.fix})
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
@@ -95,35 +97,37 @@ func (a *app) leaks(fl *leakFlags) error {
 	return nil
 }
 
-// rows is what a service keeps on purpose, by scheme.
-var rows = map[string]string{
-	"postgres":     rowsStay + "docs/postgres.md",
-	"postgresql":   rowsStay + "docs/postgres.md",
-	"mysql":        rowsStay + "docs/sql.md",
-	"mysql+unix":   rowsStay + "docs/sql.md",
-	"mariadb":      rowsStay + "docs/sql.md",
-	"mariadb+unix": rowsStay + "docs/sql.md",
-	"sqlite":       rowsStay + "docs/sql.md",
-}
-
-const rowsStay = ", and each name keeps a row, which has its token. How to purge them: "
-
 // leaking opens the backend, which has to be Redis or Valkey.
-func (a *app) leaking(ctx context.Context, opts *redlock.Options) (*redlock.Driver, error) {
+func (a *app) leaking(ctx context.Context, opts *driver.OpenOptions) (*redlock.Driver, error) {
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
 	if _, err := a.sole("leaks"); err != nil {
 		return nil, err
 	}
-	if services[a.scheme()] != nil {
-		return nil, exitcode.Usagef("leaks is for Redis and Valkey; on %s locks and places in the queue lapse by themselves%s", a.scheme(), rows[a.scheme()])
+	if drv, err := a.unconnected(); err == nil {
+		defer drv.Close()
+		if _, redis := drv.(*redlock.Driver); !redis {
+			return nil, exitcode.Usagef("leaks is for Redis and Valkey; on %s locks and places in the queue lapse by themselves%s", a.scheme(), keptRows(drv))
+		}
 	}
 	drv, err := a.dialWith(ctx, opts)
 	if err != nil {
 		return nil, err
 	}
 	return drv.(*redlock.Driver), nil
+}
+
+// keptRows names what a database keeps of each name on purpose; "" for a service that keeps nothing.
+func keptRows(drv driver.Driver) string {
+	if _, tables := drv.(migrator); !tables {
+		return ""
+	}
+	page := "docs/sql.md"
+	if _, ok := drv.(*postgres.Driver); ok {
+		page = "docs/postgres.md"
+	}
+	return ", and each name keeps a row, which has its token. How to purge them: " + page
 }
 
 // findLeaks collects the leaks, with a bar where somebody watches.

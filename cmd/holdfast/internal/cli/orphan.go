@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/pace"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/sharding"
 )
 
 // orphan is the leases whose holder is gone. The guard gets it through a pipe, and passes it on
@@ -68,7 +68,7 @@ func release(text []byte) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pace.HintTime())
 	defer cancel()
-	drv, err := openBackend(ctx, o.Backend, &redlock.Options{ClientName: "holdfast"})
+	drv, err := sharding.Open(ctx, o.Backend, &driver.OpenOptions{ClientName: "holdfast"})
 	if err != nil {
 		return err
 	}

@@ -2,70 +2,25 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/etcd"
+	_ "github.com/holdfast-go/holdfast/etcd" // engines: each registers the schemes of its URLs
 	"github.com/holdfast-go/holdfast/internal/dsn"
-	"github.com/holdfast-go/holdfast/postgres"
-	"github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/postgres"
+	_ "github.com/holdfast-go/holdfast/redlock"
 	"github.com/holdfast-go/holdfast/sharding"
-	"github.com/holdfast-go/holdfast/sqllock/mysql"
+	_ "github.com/holdfast-go/holdfast/sqllock/mysql"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
-	"github.com/holdfast-go/holdfast/zookeeper"
+	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
-
-// opener opens one set. opts are for Redis; the others have NoCheck alone, and SQLite ReadOnly.
-type opener func(ctx context.Context, urls string, opts *redlock.Options) (driver.Driver, error)
-
-// services are those that are not Redis, by the scheme of their URLs.
-var services = map[string]opener{
-	"postgres": openPostgres, "postgresql": openPostgres, "etcd": openEtcd, "etcds": openEtcd, "zk": openZooKeeper, "zks": openZooKeeper,
-	"mysql": openMySQL, "mariadb": openMySQL, "mysql+unix": openMySQL, "mariadb+unix": openMySQL, "sqlite": openSQLite,
-}
-
-func openPostgres(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
-	return postgres.Open(ctx, url, &postgres.Options{NoCheck: opts.NoCheck})
-}
-
-func openMySQL(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
-	return mysql.Open(ctx, url, &mysql.Options{NoCheck: opts.NoCheck})
-}
-
-func openSQLite(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
-	return sqlite.Open(ctx, url, &sqlite.Options{NoCheck: opts.NoCheck, ReadOnly: opts.ReadOnly})
-}
-
-func openEtcd(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
-	return etcd.Open(ctx, url, &etcd.Options{NoCheck: opts.NoCheck})
-}
-
-func openZooKeeper(ctx context.Context, url string, opts *redlock.Options) (driver.Driver, error) {
-	return zookeeper.Open(ctx, url, &zookeeper.Options{NoCheck: opts.NoCheck})
-}
-
-func openRedis(ctx context.Context, urls string, opts *redlock.Options) (driver.Driver, error) {
-	return redlock.Open(ctx, urls, opts)
-}
-
-// openNone refuses what no service is for.
-func openNone(context.Context, string, *redlock.Options) (driver.Driver, error) {
-	return nil, fmt.Errorf("%w: the URL does not begin with redis://, rediss://, unix://, redlock://, sqlite:, postgres://, mysql://, mariadb://, "+
-		"etcd://, etcds://, zk:// or zks://; an example: redis://localhost:6379", driver.ErrInvalid)
-}
 
 // hears says whether the holder of key is told of a force-release at once. It asks no server.
 func (a *app) hears(key string) bool {
-	ctx, opts := context.Background(), &redlock.Options{NoCheck: true}
-	drv, err := openBackend(ctx, a.backend, opts)
+	drv, err := a.unconnected()
 	if err != nil {
 		return true // it has been opened already
 	}
@@ -82,50 +37,6 @@ func (a *app) hears(key string) bool {
 		}
 	}
 	return true
-}
-
-// openBackend opens one set, or several, over which package sharding spreads the names.
-func openBackend(ctx context.Context, backend string, opts *redlock.Options) (driver.Driver, error) {
-	all, err := dsn.Sets(backend)
-	if err != nil {
-		return nil, err
-	}
-	several := all[0].Name != ""
-	own := *opts
-	own.AllowDown = opts.AllowDown || several // a set that is down takes its names with it, and no others
-	sets, errs := make([]sharding.Set, len(all)), make([]error, len(all))
-	var opening sync.WaitGroup
-	for i, s := range all {
-		opening.Go(func() {
-			scheme, _, _ := strings.Cut(s.URLs, ":")
-			open := services[scheme]
-			switch {
-			case open != nil:
-			case scheme == "unix", strings.HasPrefix(strings.ToLower(scheme), "red"), strings.HasPrefix(scheme, "valkey"):
-				open = openRedis // which knows what is meant by one that is nearly right
-			default:
-				open = openNone
-			}
-			sets[i].Name = s.Name
-			if sets[i].Driver, errs[i] = open(ctx, s.URLs, &own); errs[i] != nil && several {
-				errs[i] = fmt.Errorf("set %s: %w", s.Name, errs[i])
-			}
-		})
-	}
-	opening.Wait()
-	switch err := errors.Join(errs...); {
-	case err == nil && several:
-		return sharding.New(sets, nil)
-	case err == nil:
-		return sets[0].Driver, nil
-	default:
-		for i, s := range sets {
-			if errs[i] == nil {
-				s.Driver.Close()
-			}
-		}
-		return nil, err
-	}
 }
 
 // sole is the URL of a backend of one set.
@@ -146,11 +57,11 @@ func diagnoseBackend(ctx context.Context, backend string, ttl time.Duration) ([]
 	if err != nil {
 		return nil, err
 	}
-	opts := &redlock.Options{ClientName: "holdfast", ReadOnly: true, NoCheck: len(all) == 1} // several are asked where their locks are
-	drv, err := openBackend(ctx, backend, opts)
+	opts := &driver.OpenOptions{ClientName: "holdfast", ReadOnly: true, NoCheck: len(all) == 1} // several are asked where their locks are
+	drv, err := sharding.Open(ctx, backend, opts)
 	if err != nil && !opts.NoCheck {
 		opts.NoCheck = true
-		drv, err = openBackend(ctx, backend, opts)
+		drv, err = sharding.Open(ctx, backend, opts)
 	}
 	if err != nil {
 		return nil, err
@@ -190,16 +101,16 @@ func (a *app) migrate() error {
 	if err != nil {
 		return err
 	}
-	scheme, _, _ := strings.Cut(url, ":")
-	if !slices.Contains([]string{"postgres", "postgresql", "mysql", "mariadb", "mysql+unix", "mariadb+unix"}, scheme) {
-		return exitcode.Usagef("migrate is for a postgres://, mysql:// or mariadb:// backend; others need no preparation")
-	}
 	ctx, stop := interruptible()
 	defer stop()
-	drv, err := services[scheme](ctx, url, &redlock.Options{NoCheck: true})
+	drv, err := driver.Open(ctx, url, &driver.OpenOptions{NoCheck: true})
 	if err != nil {
 		return err
 	}
 	defer drv.Close()
-	return interruptedBy(ctx, drv.(migrator).Migrate(ctx))
+	tables, ok := drv.(migrator)
+	if _, file := drv.(*sqlite.Driver); !ok || file {
+		return exitcode.Usagef("migrate is for a postgres://, mysql:// or mariadb:// backend; others need no preparation")
+	}
+	return interruptedBy(ctx, tables.Migrate(ctx))
 }
