@@ -1,26 +1,43 @@
-// Package holdfast gives one process at a time a lease on a name, over services
-// that people already run: one Redis or Valkey, Redlock over several
-// independent ones (package redlock), or nodes inside the process (package
-// memory).
+// Package holdfast gives one process at a time a lease on a name, over the services that people already run:
+// Redis and Valkey (one server, Sentinel, Cluster, or Redlock over several independent ones), etcd, ZooKeeper,
+// PostgreSQL, MySQL, MariaDB, and a file of SQLite for the processes of one machine.
+//
+//	package main
+//
+//	import (
+//		"context"
+//		"log"
+//
+//		"github.com/holdfast-go/holdfast"
+//		_ "github.com/holdfast-go/holdfast/redlock" // redis://, see Open for the other engines
+//	)
+//
+//	func main() {
+//		ctx := context.Background()
+//		client, err := holdfast.Open(ctx, "redis://localhost:6379", nil)
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//		defer client.Close()
+//		err = client.Do(ctx, "invoice/42", nil, func(ctx context.Context, lease *holdfast.Lease) error {
+//			return pay(ctx, lease.Token()) // ctx ends when the lease is lost
+//		})
+//		if err != nil {
+//			log.Print(err) // matches holdfast.ErrLost if the lease ended before pay returned
+//		}
+//	}
+//
+// Do waits for the lock, also through an outage; TryAcquire does not wait; Acquire returns the Lease. The client
+// renews all leases until they are released, and renews none that was lost. Waiters are served in the order in
+// which they came, inside a process and, where the driver can, between processes. Package memory has locks
+// inside one process, for tests.
 //
 // # What is not promised
 //
-// A lease can be lost while its holder works: the process may be paused, the
-// network cut, a node's clock set. No lock over a network can exclude that. So a
-// Lease says until when it can be trusted (Lease.Deadline), ends a context at
-// that moment at the latest (Lease.Context), and carries a number by which a
-// storage can refuse a holder that comes too late (Lease.Token, package fence).
-// Exclusion without such a storage holds while a majority of the nodes keep
-// their memory, no clock jumps, and the holder stops when its context ends. The
-// table of promises is in docs/protocol.md.
-//
-// # Use
-//
-//	err = client.Do(ctx, "invoice/42", nil, func(ctx context.Context, lease *holdfast.Lease) error {
-//		return pay(ctx, db, lease.Token())
-//	})
-//
-// Waiters are served in the order in which they came, inside a process and, where
-// the driver can, between processes. One watchdog renews all leases until they
-// are released. It renews none that was lost.
+// A lease can be lost while its holder works: the process may be paused, the network cut, a server's clock set. No
+// lock over a network can exclude that. So a Lease knows until when it can be trusted (Lease.Deadline), ends a
+// context at that moment at the latest (Lease.Context), and carries a number by which a storage can reject a
+// holder that comes too late (Lease.Token, package fence). Exclusion without such a storage holds while a majority
+// of the servers keep their memory, no clock jumps, and the holder stops when its context ends. The table of
+// promises is in docs/protocol.md.
 package holdfast

@@ -8,17 +8,13 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/election"
-	"github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redlock"
 )
 
 // The README shows the body of payInvoice, docs/from-redsync.md shows tryReport; TestGoInThePagesIsCompiled compares them.
 
 func payInvoice(ctx context.Context, pay func(ctx context.Context, token holdfast.Token, owner string) error) error {
-	drv, err := redlock.Open(ctx, "redis://localhost:6379", nil) // or "redlock://a:6379,b:6379,c:6379"
-	if err != nil {
-		return err
-	}
-	client, err := holdfast.New(drv, nil) // one client for the whole process
+	client, err := holdfast.Open(ctx, "redis://localhost:6379", nil) // one client for the whole process; or "redlock://a:6379,b:6379,c:6379"
 	if err != nil {
 		return err
 	}

@@ -19,10 +19,9 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/memory"
 	"github.com/holdfast-go/holdfast/otel"
-	"github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redlock"
 )
 
 func main() {
@@ -54,11 +53,7 @@ func run(ctx context.Context, out io.Writer, backend []string) error {
 		return err
 	}
 	defer telemetry.Close()
-	nodes, err := open(ctx, backend)
-	if err != nil {
-		return err
-	}
-	client, err := holdfast.New(nodes, &holdfast.Options{Hooks: telemetry.Hooks()})
+	client, err := open(ctx, backend, &holdfast.Options{Hooks: telemetry.Hooks()})
 	if err != nil {
 		return err
 	}
@@ -80,12 +75,12 @@ func run(ctx context.Context, out io.Writer, backend []string) error {
 	return nil
 }
 
-// open connects to the Redis or the nodes of a URL, or makes nodes in memory.
-func open(ctx context.Context, backend []string) (driver.Driver, error) {
+// open returns a client of the Redis that a URL names, or of nodes in memory.
+func open(ctx context.Context, backend []string, opts *holdfast.Options) (*holdfast.Client, error) {
 	if len(backend) == 0 {
-		return memory.New(3), nil
+		return holdfast.New(memory.New(3), opts)
 	}
-	return redlock.Open(ctx, backend[0], nil)
+	return holdfast.Open(ctx, backend[0], opts)
 }
 
 // work pays an order while another part of the program packs it: the span that waits has a link

@@ -21,10 +21,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/memory"
 	"github.com/holdfast-go/holdfast/prometheus"
-	"github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redlock"
 )
 
 func main() {
@@ -38,12 +37,8 @@ func main() {
 
 // run works and serves on addr until ctx ends.
 func run(ctx context.Context, out io.Writer, addr string, backend []string) error {
-	nodes, err := open(ctx, backend)
-	if err != nil {
-		return err
-	}
 	metrics := prometheus.New(nil)
-	client, err := holdfast.New(nodes, &holdfast.Options{Hooks: metrics.Hooks()})
+	client, err := open(ctx, backend, &holdfast.Options{Hooks: metrics.Hooks()})
 	if err != nil {
 		return err
 	}
@@ -77,12 +72,12 @@ func run(ctx context.Context, out io.Writer, addr string, backend []string) erro
 	return nil
 }
 
-// open connects to the Redis or the nodes of a URL, or makes nodes in memory.
-func open(ctx context.Context, backend []string) (driver.Driver, error) {
+// open returns a client of the Redis that a URL names, or of nodes in memory.
+func open(ctx context.Context, backend []string, opts *holdfast.Options) (*holdfast.Client, error) {
 	if len(backend) == 0 {
-		return memory.New(3), nil
+		return holdfast.New(memory.New(3), opts)
 	}
-	return redlock.Open(ctx, backend[0], nil)
+	return holdfast.Open(ctx, backend[0], opts)
 }
 
 // work pays one of ten orders after the other.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	"github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redlock" // redis:// and its kin
 )
 
 // steps are the schema. New ones go to the end. Each is executed in a transaction, so that it has been executed once or not at all.
@@ -41,11 +41,7 @@ func run(ctx context.Context, backend, database string) error {
 		return err
 	}
 	defer db.Close()
-	drv, err := redlock.Open(ctx, backend, nil)
-	if err != nil {
-		return err
-	}
-	locks, err := holdfast.New(drv, nil)
+	locks, err := holdfast.Open(ctx, backend, nil)
 	if err != nil {
 		return err
 	}

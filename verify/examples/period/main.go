@@ -17,7 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	"github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redlock" // redis:// and its kin
 )
 
 const day = 24 * time.Hour
@@ -44,11 +44,7 @@ func run(ctx context.Context, backend, database string, period time.Duration) er
 		return err
 	}
 	defer db.Close()
-	drv, err := redlock.Open(ctx, backend, nil)
-	if err != nil {
-		return err
-	}
-	locks, err := holdfast.New(drv, nil)
+	locks, err := holdfast.Open(ctx, backend, nil)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	"github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redlock" // redis:// and its kin
 )
 
 func main() {
@@ -54,12 +54,8 @@ func run(ctx context.Context, listener net.Listener, backend, database, provider
 	if err != nil {
 		return err
 	}
-	defer db.Close() // last: holders write to it until they have released
-	drv, err := redlock.Open(ctx, backend, nil)
-	if err != nil {
-		return err
-	}
-	locks, err := holdfast.New(drv, nil) // one client for the whole process
+	defer db.Close()                               // last: holders write to it until they have released
+	locks, err := holdfast.Open(ctx, backend, nil) // one client for the whole process
 	if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redlock" // redis:// and its kin
 )
 
 func main() {
@@ -26,11 +26,7 @@ func main() {
 
 // run calls lead on one machine at a time, until ctx ends or lead returns of its own accord.
 func run(ctx context.Context, backend string, lead func(context.Context, *holdfast.Lease) error) error {
-	drv, err := redlock.Open(ctx, backend, nil)
-	if err != nil {
-		return err
-	}
-	locks, err := holdfast.New(drv, nil)
+	locks, err := holdfast.Open(ctx, backend, nil)
 	if err != nil {
 		return err
 	}

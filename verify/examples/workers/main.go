@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redlock" // redis:// and its kin
 )
 
 func main() {
@@ -43,11 +43,7 @@ type work func(ctx context.Context, lease *holdfast.Lease, name string) error
 
 // run has four workers do work with each file of inbox until ctx ends. Then it leaves them the time grace for what they have begun.
 func run(ctx context.Context, backend, inbox string, grace time.Duration, do work) error {
-	drv, err := redlock.Open(ctx, backend, nil)
-	if err != nil {
-		return err
-	}
-	locks, err := holdfast.New(drv, nil) // one client for all workers
+	locks, err := holdfast.Open(ctx, backend, nil) // one client for all workers
 	if err != nil {
 		return err
 	}
