@@ -13,7 +13,7 @@ func TestOpenRejectsWhatNoEngineTakes(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"":                                 "no URL",
-		"http://localhost":                 "imported engine",
+		"http://localhost":                 "an example: redis://localhost:6379",
 		"etcd://localhost":                 "holdfast/etcd", // which this program does not import
 		"a=redis://localhost redis://two":  "NAME=",
 		"redis-sentinel://localhost/name":  "redis+sentinel://",

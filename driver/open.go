@@ -33,11 +33,17 @@ var (
 	registry   = make(map[string]OpenFunc) // by scheme; registryMu guards it
 )
 
-// imports names the package that registers a scheme, for the error of a program that does not import it.
-var imports = map[string]string{
-	"redis": "redlock", "rediss": "redlock", "valkey": "redlock", "valkeys": "redlock", "redlock": "redlock", "unix": "redlock",
-	"postgres": "postgres", "postgresql": "postgres", "etcd": "etcd", "etcds": "etcd", "zk": "zookeeper", "zks": "zookeeper",
-	"mysql": "sqllock/mysql", "mariadb": "sqllock/mysql", "sqlite": "sqllock/sqlite",
+// packages are those that register schemes, in the order in which errors name them.
+var packages = []struct {
+	path    string
+	schemes []string
+}{
+	{"redlock", []string{"redis", "rediss", "valkey", "valkeys", "unix", "redlock"}},
+	{"sqllock/sqlite", []string{"sqlite"}},
+	{"postgres", []string{"postgres", "postgresql"}},
+	{"sqllock/mysql", []string{"mysql", "mariadb"}},
+	{"etcd", []string{"etcd", "etcds"}},
+	{"zookeeper", []string{"zk", "zks"}},
 }
 
 // Register makes Open use open for URLs with these schemes. Packages of drivers call it when they are
@@ -104,19 +110,32 @@ func opener(scheme string) (OpenFunc, error) {
 		}
 	}
 	base, _, _ := strings.Cut(lower, "+")
-	if pkg := imports[base]; pkg != "" {
-		return nil, fmt.Errorf("%w: no package for %s:// is imported; add import _ \"github.com/holdfast-go/holdfast/%s\"", ErrInvalid, base, pkg)
+	for _, p := range packages {
+		if slices.Contains(p.schemes, base) {
+			return nil, fmt.Errorf("%w: no package for %s:// is imported; add import _ \"github.com/holdfast-go/holdfast/%s\"", ErrInvalid, base, p.path)
+		}
 	}
 	if len(registry) == 0 {
 		return nil, fmt.Errorf("%w: no engine is imported; for Redis add import _ \"github.com/holdfast-go/holdfast/redlock\"", ErrInvalid)
 	}
+	return nil, fmt.Errorf("%w: the URL does not begin with %s", ErrInvalid, usualSchemes())
+}
+
+// usualSchemes names the registered schemes, without their variants, and an example. The caller holds registryMu.
+func usualSchemes() string {
 	var usual []string
-	for known := range registry {
-		if !strings.Contains(known, "+") {
-			usual = append(usual, known)
+	for _, p := range packages {
+		usual = append(usual, p.schemes...)
+	}
+	for _, scheme := range slices.Sorted(maps.Keys(registry)) { // of other packages
+		if base, _, _ := strings.Cut(scheme, "+"); !slices.Contains(usual, base) {
+			usual = append(usual, scheme)
 		}
 	}
-	slices.Sort(usual)
-	return nil, fmt.Errorf("%w: the URL does not begin with a scheme of an imported engine: %s; write it as scheme://host:port, and import the package of another engine",
-		ErrInvalid, strings.Join(usual, ", "))
+	usual = slices.DeleteFunc(usual, func(scheme string) bool { return registry[scheme] == nil })
+	text := strings.Join(usual, "://, ") + "://"
+	if registry["redis"] != nil {
+		text += "; an example: redis://localhost:6379"
+	}
+	return text
 }

@@ -44,10 +44,10 @@ func TestOpenNamesTheMissingImport(t *testing.T) {
 		"rediss+cluster://:secret@host":  `import _ "github.com/holdfast-go/holdfast/redlock"`,
 		"mariadb+unix://:secret@/socket": `import _ "github.com/holdfast-go/holdfast/sqllock/mysql"`,
 		"sqlite:/secret":                 `import _ "github.com/holdfast-go/holdfast/sqllock/sqlite"`,
-		"http://:secret@host":            "imported engine: fake;",
-		"secret":                         "imported engine: fake;",
-		"user:secret@host":               "imported engine: fake;",
-		"":                               "imported engine: fake;",
+		"http://:secret@host":            "does not begin with fake://",
+		"secret":                         "does not begin with fake://",
+		"user:secret@host":               "does not begin with fake://",
+		"":                               "does not begin with fake://",
 	} {
 		_, err := driver.Open(t.Context(), url, nil)
 		if !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
