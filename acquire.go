@@ -25,7 +25,12 @@ import (
 // the end of the wait, the error is of the kind of that obstacle, and is no *HeldError
 // or *UnavailableError. After an error nothing stays behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
-	l, err := c.acquire(ctx, &attempt{key: key}, opts)
+	return c.acquireKind(ctx, key, kind{}, opts)
+}
+
+// acquireKind is Acquire for a lock or another kind.
+func (c *Client) acquireKind(ctx context.Context, key string, k kind, opts *AcquireOptions) (*Lease, error) {
+	l, err := c.acquire(ctx, &attempt{key: key, opts: options{kind: k}}, opts)
 	return l, wrap("acquire", key, err)
 }
 
@@ -34,7 +39,12 @@ func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) 
 // asks for the key, TryAcquire waits for the first answer to that caller and
 // returns its obstacle.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
-	l, err := c.acquire(ctx, &attempt{key: key, once: true}, opts)
+	return c.tryAcquireKind(ctx, key, kind{}, opts)
+}
+
+// tryAcquireKind is TryAcquire for a lock or another kind.
+func (c *Client) tryAcquireKind(ctx context.Context, key string, k kind, opts *AcquireOptions) (*Lease, error) {
+	l, err := c.acquire(ctx, &attempt{key: key, once: true, opts: options{kind: k}}, opts)
 	return l, wrap("acquire", key, err)
 }
 
@@ -48,11 +58,16 @@ func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOption
 // the lease, the error matches ErrClosed as well. Ask for ErrLost before any other:
 // that error also matches what the last renewal failed with. A release that fails is
 // reported to Hooks and does not change the error: the lock lapses by itself.
-func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
+func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
+	return c.doKind(ctx, key, kind{}, opts, fn)
+}
+
+// doKind is Do for a lock or another kind.
+func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
 	if fn == nil {
-		panic("holdfast: Client.Do: fn is nil; give the function to call under the lock")
+		panic("holdfast: Do: fn is nil; give the function to call under the lock")
 	}
-	lease, err := c.Acquire(ctx, key, opts)
+	lease, err := c.acquireKind(ctx, key, k, opts)
 	if err != nil {
 		return err
 	}
@@ -87,14 +102,15 @@ func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*L
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for l := a.outer; l != nil; l = l.outer {
-		key, its, wanted := l.share.givenKey(l.Key()), &l.term.now.opts, cmp.Or(opts, &AcquireOptions{})
+		key, its := l.share.givenKey(l.Key()), &l.term.now.opts
+		wanted := &options{AcquireOptions: *cmp.Or(opts, &AcquireOptions{}), kind: a.opts.kind}
 		if l.term.client != c || key != a.key || l.live() != nil {
 			continue
 		}
 		switch {
-		case its.Readers+wanted.Readers > 0 && (its.Shared != wanted.Shared || (its.Readers == 0) != (wanted.Readers == 0)):
+		case its.readers+wanted.readers > 0 && (its.shared != wanted.shared || (its.readers == 0) != (wanted.readers == 0)):
 			return nil, errUpgrade(its, wanted)
-		case (its.Slots == 0) != (wanted.Slots == 0):
+		case (its.slots == 0) != (wanted.slots == 0):
 			continue
 		case !wanted.Reentrant:
 			return nil, ErrNested
@@ -108,13 +124,13 @@ func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*L
 }
 
 // agrees says whether a lease with the options of outer, on slot, does what o asks for.
-func (o *AcquireOptions) agrees(outer AcquireOptions, slot int) bool {
+func (o *options) agrees(outer options, slot int) bool {
 	note := o.Note
 	if note != "" && o.places() > 0 {
 		note = o.noted(slot)
 	}
 	return (o.TTL == 0 || o.TTL == outer.TTL) && (o.MaxHold == 0 || o.MaxHold == outer.MaxHold) &&
-		(o.MinHold == 0 || o.MinHold == outer.MinHold) && o.Slots == outer.Slots && o.Readers == outer.Readers && (!o.NoRenew || outer.NoRenew) &&
+		(o.MinHold == 0 || o.MinHold == outer.MinHold) && o.slots == outer.slots && o.readers == outer.readers && (!o.NoRenew || outer.NoRenew) &&
 		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery) && (note == "" || note == outer.Note)
 }
 
@@ -125,7 +141,7 @@ type attempt struct {
 	wait   context.Context // the caller's, bounded by Wait
 	outer  *Lease          // the lease that the caller's comes from, of any key; nil: none
 	key    string
-	opts   AcquireOptions
+	opts   options
 	once   bool     // it does not wait for a lock that is held
 	silent bool     // no FailedEvent tells that it failed
 	inner  bool     // what it gets is a part of a lease, and no event tells of that
@@ -142,7 +158,7 @@ type attempt struct {
 
 // acquire runs a, of which key and once are set.
 func (c *Client) acquire(ctx context.Context, a *attempt, opts *AcquireOptions) (*Lease, error) {
-	o, err := c.check(a.key, opts)
+	o, err := c.check(a.key, a.opts.kind, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -206,9 +222,9 @@ func (a *attempt) compete() (*Lease, error) {
 	c := a.client
 	switch {
 	case a.share.of != "" || a.of != nil:
-	case a.opts.Slots > 0:
+	case a.opts.slots > 0:
 		return a.anySlot()
-	case a.opts.Readers > 0:
+	case a.opts.readers > 0:
 		return a.throughGate()
 	}
 	for {

@@ -91,7 +91,7 @@ func (c *Client) leadAt(key string, cancel context.CancelCauseFunc) (*local, err
 // ErrUnsupported, ErrHeld when this client itself holds or awaits the key.
 func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (l *Lease, err error) {
 	defer func() { err = wrap("adopt", key, err) }()
-	o, err := c.check(key, opts)
+	o, err := c.check(key, kind{}, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -104,12 +104,6 @@ func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts
 	}
 	if o.Note != "" {
 		return nil, invalid("Note %q: an adopted lease keeps the note that it has", o.Note)
-	}
-	if o.Slots != 0 {
-		return nil, invalid("Slots %d: the key of the lease names its slot", o.Slots)
-	}
-	if o.Readers != 0 {
-		return nil, invalid("Readers %d: no lease of a reader or a writer can be adopted", o.Readers)
 	}
 	if !driver.IsAdoptable(owner) {
 		return nil, errNotAdoptable

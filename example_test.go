@@ -171,7 +171,7 @@ func Example_mutex() {
 	// locked
 }
 
-func ExampleAcquireOptions_readers() {
+func ExampleClient_RWLock() {
 	client, err := holdfast.New(memory.New(3), nil)
 	if err != nil {
 		fmt.Println(err)
@@ -179,21 +179,22 @@ func ExampleAcquireOptions_readers() {
 	}
 	defer client.Close()
 	ctx := context.Background()
-	one, err := client.Acquire(ctx, "catalogue", &holdfast.AcquireOptions{Readers: 16, Shared: true})
+	catalogue := client.RWLock("catalogue", 16)
+	one, err := catalogue.AcquireRead(ctx, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	two, err := client.Acquire(ctx, "catalogue", &holdfast.AcquireOptions{Readers: 16, Shared: true})
+	two, err := catalogue.AcquireRead(ctx, nil)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	_, err = client.TryAcquire(ctx, "catalogue", &holdfast.AcquireOptions{Readers: 16})
+	_, err = catalogue.TryAcquireWrite(ctx, nil)
 	fmt.Println("two read; a writer is kept out:", errors.Is(err, holdfast.ErrHeld))
 	one.Release(ctx)
 	two.Release(ctx)
-	writer, err := client.Acquire(ctx, "catalogue", &holdfast.AcquireOptions{Readers: 16})
+	writer, err := catalogue.AcquireWrite(ctx, nil)
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -34,7 +34,7 @@ type Hooks struct {
 	Lost     func(LostEvent)     // a lease ended before it was released
 	Released func(ReleasedEvent) // a lease was released
 	Node     func(NodeEvent)     // a node of the service changed its state
-	Differs  func(DiffersEvent)  // another holder of the key gave another number of Slots or Readers
+	Differs  func(DiffersEvent)  // another holder of the key gave another number of slots or readers
 	Dropped  func(DroppedEvent)  // events were dropped, because those before them took too long
 }
 
@@ -141,7 +141,7 @@ const (
 	NodeDegraded = driver.NodeDegraded // votes, but an operator should change something
 )
 
-// DiffersEvent says that the holder that stood in the way of an attempt gave another number of Slots or Readers, which
+// DiffersEvent says that the holder that stood in the way of an attempt gave another number of slots or readers, which
 // all callers of a key should share: more may hold it than the smaller number allows. It comes with each such attempt.
 type DiffersEvent struct {
 	Key    string

@@ -48,7 +48,7 @@ type term struct {
 // holder is who has the term now.
 type holder struct {
 	ctx   context.Context // the values of its Acquire's
-	opts  AcquireOptions
+	opts  options
 	token Token
 	owner string
 	since time.Time

@@ -24,11 +24,11 @@ func TestASlotThatComesAsItsWaiterLeavesIsGivenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer peer.Close()
-	held, err := peer.Acquire(t.Context(), "k", &AcquireOptions{Slots: 1})
+	held, err := peer.Semaphore("k", 1).Acquire(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := c.check("k", &AcquireOptions{Slots: 1})
+	o, err := c.check("k", kind{slots: 1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestASlotThatComesAsItsWaiterLeavesIsGivenBack(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if _, err := peer.Acquire(ctx, "k", &AcquireOptions{Slots: 1}); err != nil {
+	if _, err := peer.Semaphore("k", 1).Acquire(ctx, nil); err != nil {
 		t.Errorf("the slot that nobody has: %v", err)
 	}
 }

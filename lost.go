@@ -292,7 +292,7 @@ func (t *term) keep(now time.Time) time.Duration {
 	if rest <= 0 {
 		return 0
 	}
-	return max(rest, leastTTL, t.client.limits.MinTTL)
+	return max(rest, minTTL, t.client.limits.MinTTL)
 }
 
 // Release releases the lease. Each nested hold is released by itself, and the

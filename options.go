@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	defaultTTL      = 10 * time.Second
-	leastTTL        = 10 * time.Millisecond
-	mostTTL         = 365 * 24 * time.Hour // far from where sums of times overflow
-	leastEvery      = 5 * time.Millisecond
-	longestKey      = 512 // bytes
-	longestNote     = 64  // bytes
-	longestSlotNote = 48  // so that there is room for which slot it is
+	defaultTTL  = 10 * time.Second
+	minTTL      = 10 * time.Millisecond
+	maxTTL      = 365 * 24 * time.Hour // far from where sums of times overflow
+	minEvery    = 5 * time.Millisecond
+	maxKey      = 512 // bytes
+	maxNote     = 64  // bytes
+	maxSlotNote = 48  // so that there is room for which slot it is
 )
 
 // Options configure a Client. The zero value works.
@@ -52,30 +52,6 @@ type AcquireOptions struct {
 	// service tells, the first of each other process. Of several processes that come at the
 	// same moment, more may wait, and a waiter whose process died counts for up to 30 s. 0: no bound.
 	MaxWaiters int
-	// Slots makes the key a semaphore: as many as Slots hold it at once, each with a lease on one
-	// slot, Lease.Slot, which is a lock of its own. Its key, Lease.Key, is that of the semaphore with "#" and
-	// the slot: no caller should take that as a lock, see AcquireAll. Tokens rise for each slot by itself, so
-	// that a storage compares them for each slot. Who waits gets the first slot that is free, first
-	// come first. All callers give the same Slots; Hooks.Differs hears of a holder that gave another
-	// number. With a smaller one than before, the holders of the slots beyond it go on until they end.
-	// From 1 to 64: more is work for a limiter of rates, or a queue. Note has 48 bytes at most then.
-	// 0: a lock.
-	Slots int
-	// Readers makes the key a read and write lock: as many as Readers hold it at once with Shared, or one
-	// without, the writer. They come in by order of arrival, so that readers who come after a writer that waits
-	// wait for it. A reader's lease is on one of so many places, Lease.Slot, and its Key is that of the place,
-	// as with Slots; its Token is of the order that all readers and writers have together. A writer's
-	// lease is on the key itself, and with it the writer holds every place: it ends as soon as one of
-	// them is lost. A reader that dies keeps a writer waiting for its TTL.
-	//
-	// All callers of the key give the same Readers, from 2 to 64, and none takes it as a lock or with Slots; Hooks.Differs
-	// hears of a holder that gave another number. TryAcquire waits for a reader that is just coming in, for a quarter of
-	// a second at most. Adoptable is ErrInvalid with Readers, and NoRenew for a writer;
-	// under a lease on the key a reader cannot become a writer, nor a writer a reader.
-	// Note has 48 bytes at most. 0: a lock.
-	Readers int
-	// Shared takes the key as one of its Readers.
-	Shared bool
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
 	// Otherwise the watchdog renews it until it is released, also when TTL is set
 	// (which Redisson does not do). Another client may hand over a lease without a
@@ -123,11 +99,38 @@ func thisProcess() Holder {
 	return Holder{Host: host, PID: os.Getpid(), Program: filepath.Base(os.Args[0])}
 }
 
-// check fills in defaults and refuses what cannot work.
-func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error) {
-	var o AcquireOptions
+// kind is what a caller wants the key to be. The zero value is a lock.
+type kind struct {
+	slots   int  // of a semaphore
+	readers int  // who hold a read and write lock at once
+	shared  bool // as one of the readers
+}
+
+// places returns how many locks beside the key's own belong to the kind; 0: none.
+func (k kind) places() int { return max(k.slots, k.readers) }
+
+// check rejects a kind that cannot be.
+func (k kind) check() error {
+	switch {
+	case k.slots < 0 || k.slots > maxSlots:
+		return invalid("a semaphore of %d slots: give 1 to %d; for more at once, limit the rate or take a queue", k.slots, maxSlots)
+	case k.readers != 0 && (k.readers < 2 || k.readers > maxSlots):
+		return invalid("a read and write lock of %d readers: give 2 to %d", k.readers, maxSlots)
+	}
+	return nil
+}
+
+// options are the options of one call, with defaults, and the kind that it asks for.
+type options struct {
+	AcquireOptions
+	kind
+}
+
+// check fills in defaults and rejects what cannot work.
+func (c *Client) check(key string, k kind, opts *AcquireOptions) (options, error) {
+	o := options{kind: k}
 	if opts != nil {
-		o = *opts
+		o.AcquireOptions = *opts
 	}
 	if o.TTL == 0 {
 		o.TTL = max(defaultTTL, c.limits.MinTTL)
@@ -141,8 +144,6 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 	switch {
 	case o.MaxWaiters < 0:
 		return o, invalid("MaxWaiters %d: give 1 at least, or 0 for no bound; TryAcquire does not wait at all", o.MaxWaiters)
-	case o.Slots < 0 || o.Slots > mostSlots:
-		return o, invalid("Slots %d: give 1 to %d, or 0 for a lock; for more at once, limit the rate or take a queue", o.Slots, mostSlots)
 	case o.MaxHold > 0 && o.MaxHold < o.MinHold:
 		return o, invalid("MaxHold %v is shorter than MinHold %v: the lock would not be kept for MinHold; raise MaxHold, or lower MinHold", o.MaxHold, o.MinHold)
 	case o.MinHold > 0 && !c.limits.MinHold:
@@ -152,33 +153,27 @@ func (c *Client) check(key string, opts *AcquireOptions) (AcquireOptions, error)
 	case o.Fenced && !c.limits.Token:
 		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
 	}
-	longest := longestNote
+	longest := maxNote
 	if n := o.places(); n > 0 {
-		key, longest = share{of: key, slot: n - 1}.key(), longestSlotNote
+		key, longest = share{of: key, slot: n - 1}.key(), maxSlotNote
 	}
-	if err := cmp.Or(o.checkReaders(c.limits.NoReaders), checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
+	if err := cmp.Or(k.check(), o.checkReaders(c.limits.NoReaders), checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
 		return o, err
 	}
 	return o, o.checkRenewal(o.TTL, c.limits)
 }
 
-// checkReaders refuses what a read and write lock cannot have. refusal is why the driver has none; "": it has.
-func (o *AcquireOptions) checkReaders(refusal string) error {
+// checkReaders rejects what a read and write lock cannot have. refusal is why the driver has none; "": it has.
+func (o *options) checkReaders(refusal string) error {
 	switch {
-	case o.Readers == 0 && !o.Shared:
+	case o.readers == 0:
 		return nil
-	case o.Readers == 0:
-		return invalid("Shared without Readers: say how many may read at once, the same number as the writers give")
-	case o.Readers < 2 || o.Readers > mostSlots:
-		return invalid("Readers %d: give 2 to %d, or 0 for a lock", o.Readers, mostSlots)
-	case o.Slots > 0:
-		return invalid("Readers %d and Slots %d: give one of them", o.Readers, o.Slots)
 	case o.Adoptable:
-		return invalid("Adoptable with Readers: a reader or a writer has leases on several locks, and Adopt takes over one")
-	case o.NoRenew && !o.Shared:
+		return invalid("Adoptable: a reader or a writer has leases on several locks, and Adopt takes over one; leave it out")
+	case o.NoRenew && !o.shared:
 		return invalid("NoRenew for a writer: its first lease would end while readers are waited for; leave it out, and bound the lease by MaxHold")
 	case refusal != "":
-		return unsupported("Readers %d: %s", o.Readers, refusal)
+		return unsupported("a read and write lock: %s", refusal)
 	}
 	return nil
 }
@@ -190,8 +185,8 @@ func (o *AcquireOptions) checkRenewal(ttl time.Duration, limits driver.Limits) e
 		return nil
 	case o.RenewEvery > 0 && o.NoRenew:
 		return invalid("RenewEvery %v and NoRenew: give one of them", o.RenewEvery)
-	case o.RenewEvery > 0 && o.RenewEvery < leastEvery:
-		return invalid("a renewal every %v is too often; give at least %v, or 0 for a third of the TTL", o.RenewEvery, leastEvery)
+	case o.RenewEvery > 0 && o.RenewEvery < minEvery:
+		return invalid("a renewal every %v is too often; give at least %v, or 0 for a third of the TTL", o.RenewEvery, minEvery)
 	case o.MaxHold > 0 && o.Margin >= o.MaxHold:
 		return invalid("Margin %v leaves nothing of MaxHold %v; lower Margin or raise MaxHold", o.Margin, o.MaxHold)
 	}
@@ -220,11 +215,11 @@ func (o *AcquireOptions) renewEvery(ttl time.Duration) time.Duration {
 func (o *AcquireOptions) renewsSoon() bool { return !o.NoRenew && o.Margin == 0 }
 
 func (c *Client) checkTTL(most, least time.Duration) error {
-	switch floor := max(leastTTL, c.limits.MinTTL); {
+	switch floor := max(minTTL, c.limits.MinTTL); {
 	case least < floor:
 		return invalid("TTL %v is too short; give at least %v", least, floor)
-	case most > mostTTL:
-		return invalid("a TTL or shortest hold of %v is too long; give at most %v, and let the lease be renewed", most, mostTTL)
+	case most > maxTTL:
+		return invalid("a TTL or shortest hold of %v is too long; give at most %v, and let the lease be renewed", most, maxTTL)
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
 		way := c.limits.Longer
 		if way != "" {
@@ -262,8 +257,8 @@ const reserved = "holdfast:"
 
 func checkKey(key string) error {
 	switch {
-	case len(key) > longestKey:
-		return invalid("the key has %d bytes; give at most %d", len(key), longestKey)
+	case len(key) > maxKey:
+		return invalid("the key has %d bytes; give at most %d", len(key), maxKey)
 	case !utf8.ValidString(key):
 		return invalid("the key is not valid UTF-8")
 	case strings.ContainsFunc(key, unicode.IsControl):

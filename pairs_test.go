@@ -101,14 +101,12 @@ func (p *pairs) wantNone() {
 func TestEventsOfOneCallerCarryOneKey(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	for name, opts := range map[string]func(*rand.Rand) *holdfast.AcquireOptions{
-		"lock": func(r *rand.Rand) *holdfast.AcquireOptions {
-			return &holdfast.AcquireOptions{Note: fmt.Sprint(r.IntN(2))}
+	for name, opts := range map[string]func(*rand.Rand) *claim{
+		"lock": func(r *rand.Rand) *claim {
+			return &claim{AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint(r.IntN(2))}}
 		},
-		"slots": func(r *rand.Rand) *holdfast.AcquireOptions { return differing(3, r.IntN(6)) },
-		"readers": func(r *rand.Rand) *holdfast.AcquireOptions {
-			return &holdfast.AcquireOptions{Readers: 3, Shared: r.IntN(3) > 0}
-		},
+		"slots":   func(r *rand.Rand) *claim { return differing(3, r.IntN(6)) },
+		"readers": func(r *rand.Rand) *claim { return &claim{readers: 3, shared: r.IntN(3) > 0} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := watchPairs(t)
@@ -136,7 +134,7 @@ func TestEventsOfOneCallerCarryOneKey(t *testing.T) {
 }
 
 // call acquires k in one of the ways that there are, and ends the lease in one.
-func (p *pairs) call(b *bench, other *holdfast.Client, r *rand.Rand, opts *holdfast.AcquireOptions) {
+func (p *pairs) call(b *bench, other *holdfast.Client, r *rand.Rand, opts *claim) {
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Duration(r.IntN(20000))*time.Millisecond)
 	defer cancel()
 	opts.TTL = time.Second
@@ -146,11 +144,11 @@ func (p *pairs) call(b *bench, other *holdfast.Client, r *rand.Rand, opts *holdf
 	if opts.NoRenew {
 		opts.RenewEvery = 0
 	}
-	acquire := b.client.Acquire
+	ask := acquire
 	if r.IntN(5) == 0 {
-		acquire = b.client.TryAcquire
+		ask = tryAcquire
 	}
-	l, err := acquire(ctx, "k", opts)
+	l, err := ask(ctx, b.client, "k", opts)
 	if err != nil {
 		return
 	}
@@ -159,7 +157,7 @@ func (p *pairs) call(b *bench, other *holdfast.Client, r *rand.Rand, opts *holdf
 		other.ForceRelease(ctx, l.Key(), l.Token(), "test")
 		time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
 	}
-	if r.IntN(5) == 0 && opts.Readers > 0 && !opts.Shared {
+	if r.IntN(5) == 0 && opts.readers > 0 && !opts.shared {
 		if reader, err := l.Downgrade(ctx); err == nil {
 			l = reader
 			time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
@@ -203,7 +201,7 @@ func TestWriterHearsOfPlacesThatAreNotRenewed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		l, err := c.Acquire(t.Context(), "k", writing(8))
+		l, err := acquire(t.Context(), c, "k", writing(8))
 		if err != nil {
 			t.Fatal(err)
 		}

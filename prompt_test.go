@@ -17,21 +17,21 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 		_, err := c.AcquireAll(ctx, []string{"a", "k"}, &holdfast.AcquireOptions{Wait: wait})
 		return err
 	}
-	key := func(opts holdfast.AcquireOptions) func(context.Context, *holdfast.Client, time.Duration) error {
+	key := func(opts claim) func(context.Context, *holdfast.Client, time.Duration) error {
 		return func(ctx context.Context, c *holdfast.Client, wait time.Duration) error {
 			mine := opts // the tests run at once
 			mine.Wait = wait
-			_, err := c.Acquire(ctx, "k", &mine)
+			_, err := acquire(ctx, c, "k", &mine)
 			return err
 		}
 	}
 	for name, tt := range map[string]struct {
-		held *holdfast.AcquireOptions // by another client
+		held *claim // by another client
 		call func(context.Context, *holdfast.Client, time.Duration) error
 	}{
-		"lock":    {nil, key(holdfast.AcquireOptions{})},
+		"lock":    {nil, key(claim{})},
 		"several": {nil, several},
-		"slot":    {&holdfast.AcquireOptions{Slots: 1}, key(holdfast.AcquireOptions{Slots: 1})},
+		"slot":    {&claim{slots: 1}, key(claim{slots: 1})},
 		"reader":  {reading(2), key(*reading(2))},
 		"writer":  {reading(2), key(*writing(2))},
 	} {
@@ -39,9 +39,9 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				in(t, func(t *testing.T, b *bench) {
 					other := b.peer()
-					held := []*holdfast.Lease{b.acquire(other, "k", tt.held)}
-					if tt.held != nil && tt.held.Readers > 0 {
-						held = append(held, b.acquire(other, "k", tt.held))
+					held := []*holdfast.Lease{b.take(other, "k", tt.held)}
+					if tt.held != nil && tt.held.readers > 0 {
+						held = append(held, b.take(other, "k", tt.held))
 						time.Sleep(time.Second) // the gate is released in the background
 					}
 					const limit = 3 * time.Second
@@ -65,7 +65,7 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 					time.Sleep(time.Second)
 					b.release(held...)
 					begin = time.Now()
-					b.release(b.acquire(b.peer(), "a", nil), b.acquire(b.peer(), "k", tt.held))
+					b.release(b.acquire(b.peer(), "a", nil), b.take(b.peer(), "k", tt.held))
 					if took := time.Since(begin); took > time.Second {
 						t.Errorf("what was released in the background was free after %v", took)
 					}
@@ -190,10 +190,10 @@ func TestExtendOfAnEndedLeaseIsLost(t *testing.T) {
 		"close":   func(b *bench, _ *holdfast.Lease) { go b.client.Close() },
 		"force":   func(b *bench, l *holdfast.Lease) { b.client.ForceRelease(b.t.Context(), "k", l.Token(), "test") },
 	} {
-		for _, opts := range []*holdfast.AcquireOptions{nil, writing(2)} {
+		for _, opts := range []*claim{nil, writing(2)} {
 			t.Run(name, func(t *testing.T) {
 				in(t, func(t *testing.T, b *bench) {
-					l := b.acquire(b.client, "k", opts)
+					l := b.take(b.client, "k", opts)
 					for i := range 5 {
 						b.drv.Node(i).Delay(100 * time.Millisecond)
 					}

@@ -50,7 +50,7 @@ func moveMoney(ctx context.Context, client *holdfast.Client, transfer func(ctx c
 // And docs/kinds.md shows the body of serveThumbnails.
 
 func serveThumbnails(ctx context.Context, client *holdfast.Client, serve func(ctx context.Context, port int) error) error {
-	lease, err := client.Acquire(ctx, "thumbnails", &holdfast.AcquireOptions{Slots: 3})
+	lease, err := client.Semaphore("thumbnails", 3).Acquire(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -83,13 +83,11 @@ func Finish(ctx context.Context, client *holdfast.Client, workers []string) erro
 // And docs/kinds.md shows read and write.
 
 func read(ctx context.Context, client *holdfast.Client, show func(context.Context) error) error {
-	opts := &holdfast.AcquireOptions{Readers: 16, Shared: true}
-	return client.Do(ctx, "catalogue", opts, func(ctx context.Context, _ *holdfast.Lease) error { return show(ctx) })
+	return client.RWLock("catalogue", 16).DoRead(ctx, nil, func(ctx context.Context, _ *holdfast.Lease) error { return show(ctx) })
 }
 
 func write(ctx context.Context, client *holdfast.Client, change func(context.Context, holdfast.Token) error) error {
-	opts := &holdfast.AcquireOptions{Readers: 16}
-	return client.Do(ctx, "catalogue", opts, func(ctx context.Context, lease *holdfast.Lease) error { return change(ctx, lease.Token()) })
+	return client.RWLock("catalogue", 16).DoWrite(ctx, nil, func(ctx context.Context, lease *holdfast.Lease) error { return change(ctx, lease.Token()) })
 }
 
 var _, _, _, _, _, _, _ = payInvoice, tryReport, moveMoney, serveThumbnails, lead, read, write

@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -47,6 +48,65 @@ func (b *bench) peer() *holdfast.Client { return b.open(b.drv.Peer(), nil) }
 func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	b.t.Helper()
 	l, err := c.Acquire(b.t.Context(), key, opts)
+	if err != nil {
+		b.t.Fatalf("Acquire(%q) = %v", key, err)
+	}
+	return l
+}
+
+// claim is what a test asks for on a key: a lock, a slot of a semaphore, or to be a reader or the writer. nil is a lock.
+type claim struct {
+	holdfast.AcquireOptions
+	slots, readers int
+	shared         bool
+}
+
+func acquire(ctx context.Context, c *holdfast.Client, key string, w *claim) (*holdfast.Lease, error) {
+	switch {
+	case w == nil:
+		return c.Acquire(ctx, key, nil)
+	case w.slots != 0:
+		return c.Semaphore(key, w.slots).Acquire(ctx, &w.AcquireOptions)
+	case w.shared:
+		return c.RWLock(key, w.readers).AcquireRead(ctx, &w.AcquireOptions)
+	case w.readers != 0:
+		return c.RWLock(key, w.readers).AcquireWrite(ctx, &w.AcquireOptions)
+	}
+	return c.Acquire(ctx, key, &w.AcquireOptions)
+}
+
+func tryAcquire(ctx context.Context, c *holdfast.Client, key string, w *claim) (*holdfast.Lease, error) {
+	switch {
+	case w == nil:
+		return c.TryAcquire(ctx, key, nil)
+	case w.slots != 0:
+		return c.Semaphore(key, w.slots).TryAcquire(ctx, &w.AcquireOptions)
+	case w.shared:
+		return c.RWLock(key, w.readers).TryAcquireRead(ctx, &w.AcquireOptions)
+	case w.readers != 0:
+		return c.RWLock(key, w.readers).TryAcquireWrite(ctx, &w.AcquireOptions)
+	}
+	return c.TryAcquire(ctx, key, &w.AcquireOptions)
+}
+
+func do(ctx context.Context, c *holdfast.Client, key string, w *claim, fn func(context.Context, *holdfast.Lease) error) error {
+	switch {
+	case w == nil:
+		return c.Do(ctx, key, nil, fn)
+	case w.slots != 0:
+		return c.Semaphore(key, w.slots).Do(ctx, &w.AcquireOptions, fn)
+	case w.shared:
+		return c.RWLock(key, w.readers).DoRead(ctx, &w.AcquireOptions, fn)
+	case w.readers != 0:
+		return c.RWLock(key, w.readers).DoWrite(ctx, &w.AcquireOptions, fn)
+	}
+	return c.Do(ctx, key, &w.AcquireOptions, fn)
+}
+
+// take acquires what w asks for.
+func (b *bench) take(c *holdfast.Client, key string, w *claim) *holdfast.Lease {
+	b.t.Helper()
+	l, err := acquire(b.t.Context(), c, key, w)
 	if err != nil {
 		b.t.Fatalf("Acquire(%q) = %v", key, err)
 	}

@@ -15,8 +15,48 @@ import (
 	"github.com/holdfast-go/holdfast/internal/obstacle"
 )
 
-// mostSlots bounds a semaphore, as each process that waits stands in the queue of each slot.
-const mostSlots = 64
+// Semaphore is a key that several hold at once. It is safe for concurrent use, and holds no resources: make one
+// wherever it is needed.
+//
+// Each of its slots is a lock of its own, and a lease is on one of them: Lease.Slot. The lease's key, Lease.Key, is
+// the semaphore's with "#" and the slot; no caller should take that as a lock, see AcquireAll. Tokens rise for
+// each slot by itself, so that a storage compares them for each slot. Waiters get the first slot that is free, first
+// come first served.
+//
+// All callers give the same number of slots; Hooks.Differs is told of a holder that gave another one. With fewer slots
+// than before, the holders of the slots beyond go on until they end.
+type Semaphore struct {
+	client *Client
+	key    string
+	kind   kind
+}
+
+// Semaphore returns the semaphore of key with so many slots, from 1 to 64: for more, limit the rate or take a queue.
+// It asks no server and does not block; wrong arguments are ErrInvalid of the calls that follow.
+func (c *Client) Semaphore(key string, slots int) *Semaphore {
+	if slots == 0 {
+		slots = -1 // no kind, and so rejected
+	}
+	return &Semaphore{c, key, kind{slots: slots}}
+}
+
+// Acquire takes a slot, as Client.Acquire takes a lock. opts may be nil; its Note has 48 bytes at most.
+func (s *Semaphore) Acquire(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
+	return s.client.acquireKind(ctx, s.key, s.kind, opts)
+}
+
+// TryAcquire takes a slot if one is free, as Client.TryAcquire takes a lock.
+func (s *Semaphore) TryAcquire(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
+	return s.client.tryAcquireKind(ctx, s.key, s.kind, opts)
+}
+
+// Do takes a slot, calls fn and releases, as Client.Do does with a lock.
+func (s *Semaphore) Do(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
+	return s.client.doKind(ctx, s.key, s.kind, opts, fn)
+}
+
+// maxSlots bounds a semaphore, as each process that waits stands in the queue of each slot.
+const maxSlots = 64
 
 // A semaphore of n slots is n locks. What is safe about it is each lock by itself: a slot has one
 // holder, so n have n at most. A caller tries the slots one after the other, until one of them is free, or
@@ -49,23 +89,20 @@ const (
 )
 
 // noted is the note of a lock that a caller with o has as slot, in front of its own.
-func (o *AcquireOptions) noted(slot int) (text string) {
+func (o *options) noted(slot int) (text string) {
 	switch {
-	case o.Slots > 0:
-		text = fmt.Sprintf(slotNote, slot, o.Slots)
-	case o.Shared:
-		text = fmt.Sprintf(readerNote, o.Readers)
+	case o.slots > 0:
+		text = fmt.Sprintf(slotNote, slot, o.slots)
+	case o.shared:
+		text = fmt.Sprintf(readerNote, o.readers)
 	default:
-		text = fmt.Sprintf(writerNote, o.Readers)
+		text = fmt.Sprintf(writerNote, o.readers)
 	}
 	if o.Note != "" {
 		text += ": " + o.Note
 	}
 	return text
 }
-
-// places is how many locks beside the key's own belong to what o asks for; 0: none.
-func (o *AcquireOptions) places() int { return max(o.Slots, o.Readers) }
 
 // Slot is the slot of a semaphore that the lease is on, or its place among the readers, from 0 on; no other
 // holder has it at the same time. It is 0 for a lock and for a writer, and where Adopt has taken the lease over: then
@@ -85,7 +122,7 @@ type wish struct {
 	note              string
 }
 
-func (o *AcquireOptions) wish() wish {
+func (o *options) wish() wish {
 	return wish{ttl: o.TTL, renews: o.renewsSoon(), adoptable: o.Adoptable, note: o.Note}
 }
 
@@ -120,7 +157,7 @@ var errOtherWish = errors.New("the first in the line for a slot has other option
 
 // anySlot gets a slot of the semaphore a.key.
 func (a *attempt) anySlot() (*Lease, error) {
-	c, key := a.client, lineKey{a.key, a.opts.Slots, a.opts.Readers}
+	c, key := a.client, lineKey{a.key, a.opts.slots, a.opts.readers}
 	c.mu.Lock()
 	crowd := c.lines[key] != nil
 	c.mu.Unlock()
@@ -243,7 +280,7 @@ func (a *attempt) tryRest(first, begin int, seen []error, down error) (*Lease, [
 // be asked for, that of such a slot: then nobody knows whether one is free.
 func (a *attempt) noneFree(seen []error, last error) error {
 	what := "slots"
-	if a.opts.Shared {
+	if a.opts.shared {
 		what = "places for readers"
 	}
 	held := 0
@@ -268,9 +305,9 @@ func (a *attempt) compare(obstacle error) {
 		return
 	}
 	others := numbered(held.Holder.Note)
-	gave := number(a.opts.Slots, "slot")
-	if a.opts.Readers > 0 {
-		gave = number(a.opts.Readers, "reader")
+	gave := number(a.opts.slots, "slot")
+	if a.opts.readers > 0 {
+		gave = number(a.opts.readers, "reader")
 	}
 	if others != "" && others != gave {
 		a.client.events.differs(DiffersEvent{Key: a.key, Gave: gave, Others: others, Holder: held.Holder})

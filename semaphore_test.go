@@ -54,8 +54,8 @@ func TestASemaphoreHasAsManyHoldersAsSlots(t *testing.T) {
 					for range 8 {
 						all.Go(func() {
 							for range 5 {
-								opts := &holdfast.AcquireOptions{Slots: slots, Note: fmt.Sprint(i % 2), TTL: time.Duration(10+i%2) * time.Second}
-								err := c.Do(t.Context(), "k", opts, func(ctx context.Context, l *holdfast.Lease) error {
+								opts := &claim{slots: slots, AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint(i % 2), TTL: time.Duration(10+i%2) * time.Second}}
+								err := do(t.Context(), c, "k", opts, func(ctx context.Context, l *holdfast.Lease) error {
 									s.enter(t, l)
 									defer s.leave(l)
 									if l.Key() != fmt.Sprintf("k#%d", l.Slot()) || l.Slot() >= slots {
@@ -102,11 +102,11 @@ func TestWaitersForASlotAreServedInOrder(t *testing.T) {
 		for _, together := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d slots, one process %v", slots, together), func(t *testing.T) {
 				in(t, func(t *testing.T, b *bench) {
-					opts := &holdfast.AcquireOptions{Slots: slots}
+					opts := &claim{slots: slots}
 					holder := b.peer()
 					var held []*holdfast.Lease
 					for range slots {
-						held = append(held, b.acquire(holder, "k", opts))
+						held = append(held, b.take(holder, "k", opts))
 					}
 					var mu sync.Mutex
 					var order []int
@@ -117,7 +117,7 @@ func TestWaitersForASlotAreServedInOrder(t *testing.T) {
 							c = b.peer()
 						}
 						all.Go(func() {
-							l := b.acquire(c, "k", opts)
+							l := b.take(c, "k", opts)
 							mu.Lock()
 							order = append(order, i)
 							mu.Unlock()
@@ -180,7 +180,7 @@ func (d *counting) wantCalls(t *testing.T, what string, acquires, releases int32
 func (b *bench) hold(slots, held int) (all []*holdfast.Lease) {
 	other := b.peer()
 	for range held {
-		all = append(all, b.acquire(other, "k", &holdfast.AcquireOptions{Slots: slots}))
+		all = append(all, b.take(other, "k", &claim{slots: slots}))
 	}
 	return all
 }
@@ -194,7 +194,7 @@ func TestAFreeSemaphoreCostsTheRequestsOfALock(t *testing.T) {
 		c, d := b.counted()
 		for slots := range 65 { // 0: a lock
 			begin := time.Now()
-			l := b.acquire(c, "k", &holdfast.AcquireOptions{Slots: slots})
+			l := b.take(c, "k", &claim{slots: slots})
 			if took := time.Since(begin); took != way {
 				t.Errorf("%d slots: it took %v, want one round trip of %v", slots, took, way)
 			}
@@ -208,14 +208,14 @@ func TestASlotThatWasReleasedIsTriedFirst(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		held := b.hold(8, 7)
 		c, d := b.counted()
-		opts := &holdfast.AcquireOptions{Slots: 8}
+		opts := &claim{slots: 8}
 		for range 10 {
-			b.release(b.acquire(c, "another", opts))
-			b.release(b.acquire(c, "k", opts)) // chance has picked where it began
+			b.release(b.take(c, "another", opts))
+			b.release(b.take(c, "k", opts)) // chance has picked where it began
 			b.release(b.acquire(c, "a lock", nil))
 			d.acquires.Store(0)
 			d.releases.Store(0)
-			b.release(b.acquire(c, "k", opts))
+			b.release(b.take(c, "k", opts))
 			d.wantCalls(t, "the next time", 1, 1)
 		}
 		b.release(held...)
@@ -230,17 +230,17 @@ func TestAWaiterForOneSlotHidesNoFreeOne(t *testing.T) {
 		waiter := b.peer()
 		all.Go(func() { b.release(b.acquire(waiter, "k#0", nil)) })
 		time.Sleep(time.Second)
-		opts := &holdfast.AcquireOptions{Slots: 3}
+		opts := &claim{slots: 3}
 		for range 10 {
 			c := b.peer() // one that was nowhere yet
-			l, err := c.TryAcquire(t.Context(), "k", opts)
+			l, err := tryAcquire(t.Context(), c, "k", opts)
 			if err != nil {
 				t.Fatal(err)
 			}
 			b.release(l)
 			begin := time.Now()
 			other := b.peer()
-			b.release(b.acquire(other, "k", opts))
+			b.release(b.take(other, "k", opts))
 			if took := time.Since(begin); took > 100*time.Millisecond {
 				t.Errorf("a free slot was had after %v", took)
 			}
@@ -253,18 +253,18 @@ func TestAWaiterForOneSlotHidesNoFreeOne(t *testing.T) {
 
 func TestAWaiterBehindOthersTriesOneSlotAlone(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		opts := &holdfast.AcquireOptions{Slots: 8}
+		opts := &claim{slots: 8}
 		held := b.hold(8, 8)
 		first, asked := b.counted()
 		var all sync.WaitGroup
-		all.Go(func() { b.release(b.acquire(first, "k", opts)) })
+		all.Go(func() { b.release(b.take(first, "k", opts)) })
 		time.Sleep(time.Second)
 		asked.wantCalls(t, "the first to wait", 16, 0) // it tries each, and stands in the queue of each
 		second, asked := b.counted()
-		all.Go(func() { b.release(b.acquire(second, "k", opts)) })
+		all.Go(func() { b.release(b.take(second, "k", opts)) })
 		time.Sleep(time.Second)
 		asked.wantCalls(t, "the second", 9, 0)
-		_, err := second.TryAcquire(t.Context(), "k", opts)
+		_, err := tryAcquire(t.Context(), second, "k", opts)
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(held...)
 		all.Wait()
@@ -274,19 +274,19 @@ func TestAWaiterBehindOthersTriesOneSlotAlone(t *testing.T) {
 
 func TestAWaiterForASlotThatLeavesLeavesNothing(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		opts := &holdfast.AcquireOptions{Slots: 3}
+		opts := &claim{slots: 3}
 		holder := b.peer()
 		var held []*holdfast.Lease
 		for range 3 {
-			held = append(held, b.acquire(holder, "k", opts))
+			held = append(held, b.take(holder, "k", opts))
 		}
 		begin := time.Now()
-		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3, Wait: time.Second})
+		_, err := acquire(t.Context(), b.client, "k", &claim{slots: 3, AcquireOptions: holdfast.AcquireOptions{Wait: time.Second}})
 		wantErr(t, err, holdfast.ErrHeld)
 		if waited := time.Since(begin); waited != time.Second || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v after %v", err, waited)
 		}
-		_, err = b.client.TryAcquire(t.Context(), "k", opts)
+		_, err = tryAcquire(t.Context(), b.client, "k", opts)
 		wantErr(t, err, holdfast.ErrHeld)
 		if !strings.Contains(err.Error(), `acquire "k": none of its 3 slots is free; the last one is held by`) {
 			t.Errorf("the error is %q", err)
@@ -296,7 +296,7 @@ func TestAWaiterForASlotThatLeavesLeavesNothing(t *testing.T) {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second+rand.N(50*time.Millisecond))
 				defer cancel()
-				if l, err := b.client.Acquire(ctx, "k", opts); err == nil {
+				if l, err := acquire(ctx, b.client, "k", opts); err == nil {
 					b.release(l)
 				}
 			})
@@ -311,13 +311,13 @@ func TestAWaiterForASlotThatLeavesLeavesNothing(t *testing.T) {
 
 func TestCloseEndsTheWaitForASlot(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		opts := &holdfast.AcquireOptions{Slots: 2}
+		opts := &claim{slots: 2}
 		other := b.peer()
-		held := []*holdfast.Lease{b.acquire(other, "k", opts), b.acquire(other, "k", opts)}
+		held := []*holdfast.Lease{b.take(other, "k", opts), b.take(other, "k", opts)}
 		failed := make(chan error, 3)
 		for range 3 {
 			go func() {
-				_, err := b.client.Acquire(t.Context(), "k", opts)
+				_, err := acquire(t.Context(), b.client, "k", opts)
 				failed <- err
 			}()
 		}
@@ -329,25 +329,25 @@ func TestCloseEndsTheWaitForASlot(t *testing.T) {
 			wantErr(t, <-failed, holdfast.ErrClosed)
 		}
 		b.release(held...)
-		l := b.acquire(other, "k", opts)
+		l := b.take(other, "k", opts)
 		b.release(l)
 	})
 }
 
 func TestASlotPassesOnWhenItsHolderDies(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		opts := &holdfast.AcquireOptions{Slots: 2, TTL: 5 * time.Second, NoRenew: true}
+		opts := &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}}
 		other := b.peer()
-		first, second := b.acquire(other, "k", opts), b.acquire(other, "k", &holdfast.AcquireOptions{Slots: 2})
+		first, second := b.take(other, "k", opts), b.take(other, "k", &claim{slots: 2})
 		begin := time.Now()
-		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})
+		l := b.take(b.client, "k", &claim{slots: 2})
 		if waited := time.Since(begin); waited > 6*time.Second || l.Slot() != first.Slot() || first.Context().Err() == nil {
 			t.Errorf("slot %d after %v, while slot %d of the dead holder is lost: %v", l.Slot(), waited, first.Slot(), first.Context().Err())
 		}
 		if err := b.client.ForceRelease(t.Context(), second.Key(), second.Token(), "test"); err != nil {
 			t.Fatal(err)
 		}
-		third := b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})
+		third := b.take(b.client, "k", &claim{slots: 2})
 		if third.Slot() != second.Slot() || third.Token() <= second.Token() {
 			t.Errorf("slot %d with token %d, want slot %d with more than %d", third.Slot(), third.Token(), second.Slot(), second.Token())
 		}
@@ -366,16 +366,16 @@ func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
 		other := b.peer()
 		var held []*holdfast.Lease
 		for range 4 {
-			held = append(held, b.acquire(other, "k", &holdfast.AcquireOptions{Slots: 4, Note: "n"}))
+			held = append(held, b.take(other, "k", &claim{slots: 4, AcquireOptions: holdfast.AcquireOptions{Note: "n"}}))
 		}
-		_, err := b.client.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3})
+		_, err := tryAcquire(t.Context(), b.client, "k", &claim{slots: 3})
 		wantErr(t, err, holdfast.ErrHeld)
 		if e, _ := errors.AsType[*holdfast.HeldError](err); e == nil || !strings.HasSuffix(e.Holder.Note, " of 4: n") {
 			t.Errorf("the error is %v", err)
 		}
 		b.release(held...)
-		held = []*holdfast.Lease{b.acquire(other, "one", &holdfast.AcquireOptions{Slots: 1}), b.acquire(b.client, "one", &holdfast.AcquireOptions{Slots: 2})}
-		_, err = b.client.TryAcquire(t.Context(), "one", &holdfast.AcquireOptions{Slots: 2})
+		held = []*holdfast.Lease{b.take(other, "one", &claim{slots: 1}), b.take(b.client, "one", &claim{slots: 2})}
+		_, err = tryAcquire(t.Context(), b.client, "one", &claim{slots: 2})
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(held...)
 		b.client.Close() // all is said
@@ -398,7 +398,7 @@ func TestAnOutageIsWaitedForInLine(t *testing.T) {
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
-				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})
+				l := b.take(b.client, "k", &claim{slots: 2})
 				got.Add(1)
 				time.Sleep(100 * time.Millisecond)
 				b.release(l)
@@ -416,31 +416,29 @@ func TestAnOutageIsWaitedForInLine(t *testing.T) {
 
 func TestSlotsAreRefusedWhereTheyMeanNothing(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		for name, o := range map[string]holdfast.AcquireOptions{
-			"Slots -1": {Slots: -1}, "Slots 65": {Slots: 65}, "the note has 49 bytes": {Slots: 2, Note: strings.Repeat("x", 49)},
+		for name, o := range map[string]claim{
+			"-1 slots": {slots: -1}, "65 slots": {slots: 65},
+			"the note has 49 bytes": {slots: 2, AcquireOptions: holdfast.AcquireOptions{Note: strings.Repeat("x", 49)}},
 		} {
-			_, err := b.client.Acquire(t.Context(), "k", &o)
+			_, err := acquire(t.Context(), b.client, "k", &o)
 			wantErr(t, err, holdfast.ErrInvalid)
 			if !strings.Contains(err.Error(), name) {
 				t.Errorf("the error %q does not say %q", err, name)
 			}
 		}
-		slots := &holdfast.AcquireOptions{Slots: 2}
-		_, err := b.client.Acquire(t.Context(), strings.Repeat("k", 511), slots)
+		_, err := b.client.Semaphore(strings.Repeat("k", 511), 2).Acquire(t.Context(), nil)
 		wantErr(t, err, holdfast.ErrInvalid)
-		_, err = b.client.AcquireAll(t.Context(), []string{"a", "b"}, slots)
-		wantErr(t, err, holdfast.ErrInvalid)
-		_, err = b.client.Adopt(t.Context(), "k#1", "owner", 1, slots)
+		_, err = b.client.Semaphore("k", 0).Acquire(t.Context(), nil)
 		wantErr(t, err, holdfast.ErrInvalid)
 	})
 }
 
 func TestASlotNestsInItself(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})
-		_, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Slots: 2})
+		l := b.take(b.client, "k", &claim{slots: 2})
+		_, err := acquire(l.Context(), b.client, "k", &claim{slots: 2})
 		wantErr(t, err, holdfast.ErrNested)
-		again, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Slots: 2, Reentrant: true})
+		again, err := acquire(l.Context(), b.client, "k", &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{Reentrant: true}})
 		if err != nil || again.Slot() != l.Slot() || again.Token() != l.Token() {
 			t.Fatalf("a nested hold: %v, %v", again, err)
 		}
@@ -456,19 +454,19 @@ func TestASlotNestsInItself(t *testing.T) {
 func TestMaxWaitersBoundsTheLineForASlot(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		other := b.peer()
-		held := []*holdfast.Lease{b.acquire(other, "k", &holdfast.AcquireOptions{Slots: 2}), b.acquire(other, "k", &holdfast.AcquireOptions{Slots: 2})}
-		opts := &holdfast.AcquireOptions{Slots: 2, MaxWaiters: 3}
+		held := []*holdfast.Lease{b.take(other, "k", &claim{slots: 2}), b.take(other, "k", &claim{slots: 2})}
+		opts := &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 3}}
 		var all sync.WaitGroup
 		for range 3 {
-			all.Go(func() { b.release(b.acquire(b.client, "k", opts)) })
+			all.Go(func() { b.release(b.take(b.client, "k", opts)) })
 			time.Sleep(time.Second)
 		}
-		_, err := b.client.Acquire(t.Context(), "k", opts)
+		_, err := acquire(t.Context(), b.client, "k", opts)
 		wantErr(t, err, holdfast.ErrHeld)
 		if !strings.Contains(err.Error(), "3 wait for it already") {
 			t.Errorf("the error is %q", err)
 		}
-		_, err = b.peer().Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 2, MaxWaiters: 1})
+		_, err = acquire(t.Context(), b.peer(), "k", &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 1}})
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(held...)
 		all.Wait()
@@ -479,11 +477,11 @@ func TestMaxWaitersBoundsTheLineForASlot(t *testing.T) {
 func TestAWaitForASlotThatEndsAmidTheLookIsHeld(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		p := b.peer()
-		held := []*holdfast.Lease{b.acquire(p, "k", &holdfast.AcquireOptions{Slots: 2}), b.acquire(p, "k", &holdfast.AcquireOptions{Slots: 2})}
+		held := []*holdfast.Lease{b.take(p, "k", &claim{slots: 2}), b.take(p, "k", &claim{slots: 2})}
 		for i := range 5 {
 			b.drv.Node(i).Delay(60 * time.Millisecond)
 		}
-		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 2, Wait: 100 * time.Millisecond})
+		_, err := acquire(t.Context(), b.client, "k", &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{Wait: 100 * time.Millisecond}})
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(held...)
 	})
@@ -496,7 +494,7 @@ func TestWaitForASlotNamesAHeldOne(t *testing.T) {
 		held := b.hold(2, 2)
 		var all sync.WaitGroup
 		for range 3 {
-			all.Go(func() { b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{Slots: 2})) })
+			all.Go(func() { b.release(b.take(b.client, "k", &claim{slots: 2})) })
 			time.Sleep(time.Second)
 		}
 		told()

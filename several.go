@@ -37,7 +37,7 @@ type Leases struct {
 // take them in one call, or by TryAcquireAll, which does not wait. Locks that
 // Acquire has taken under other names have an order that is the caller's to keep.
 //
-// The order counts for locks only. A writer, with AcquireOptions.Readers, waits for all of its places at once: one that has
+// The order counts for locks only. A writer of an RWLock waits for all of its places at once: one that has
 // k#1 and a call of AcquireAll that has k#0 wait for each other without end. So give a key that has slots or readers, and
 // the keys of its places, to no call that takes them as locks.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, opts *AcquireOptions) (*Leases, error) {
@@ -138,7 +138,7 @@ type several struct {
 	ctx    context.Context // the caller's
 	wait   context.Context // the same, bounded by Wait
 	given  *AcquireOptions // by the caller; nil: none
-	opts   AcquireOptions  // the same, with defaults
+	opts   options         // the same, with defaults
 	outer  *Lease          // the lease that ctx comes from, of any key; nil: none
 	once   bool            // it does not wait for a lock that is held
 
@@ -182,15 +182,9 @@ func (s *several) check(keys []string) (all []string, key string, err error) {
 	}
 	all = slices.Compact(slices.Sorted(slices.Values(keys)))
 	for _, key := range all {
-		if s.opts, err = s.client.check(key, s.given); err != nil {
+		if s.opts, err = s.client.check(key, kind{}, s.given); err != nil {
 			return nil, key, err
 		}
-	}
-	if s.opts.Slots > 0 {
-		return nil, "", invalid("Slots %d with AcquireAll: take a slot by Acquire, and the locks under it", s.opts.Slots)
-	}
-	if s.opts.Readers > 0 {
-		return nil, "", invalid("Readers %d with AcquireAll: take it by Acquire, and the locks under it", s.opts.Readers)
 	}
 	if s.opts.NoRenew && len(all) > 1 {
 		return nil, "", invalid("NoRenew with several keys: the first lease would end while the last is waited for; leave it out, and bound the leases by MaxHold")

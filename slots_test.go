@@ -55,12 +55,12 @@ func unasked(keys ...string) func(driver.Request) error {
 }
 
 func TestFreeSlotIsFoundBesideDeadSets(t *testing.T) {
-	for name, opts := range map[string]holdfast.AcquireOptions{"slots": {Slots: 4}, "readers": {Readers: 4, Shared: true}} {
+	for name, opts := range map[string]claim{"slots": {slots: 4}, "readers": {readers: 4, shared: true}} {
 		t.Run(name, func(t *testing.T) {
 			in(t, func(t *testing.T, b *bench) {
 				for range 20 { // chance picks where it begins
 					c := b.partly(unasked("k#0", "k#1", "k#3"))
-					l, err := c.TryAcquire(t.Context(), "k", &opts)
+					l, err := tryAcquire(t.Context(), c, "k", &opts)
 					if err != nil {
 						t.Fatalf("beside a free one: %v", err)
 					}
@@ -71,7 +71,7 @@ func TestFreeSlotIsFoundBesideDeadSets(t *testing.T) {
 				}
 				held := b.acquire(b.peer(), "k#2", nil)
 				for range 20 {
-					_, err := b.partly(unasked("k#0", "k#1", "k#3")).TryAcquire(t.Context(), "k", &opts)
+					_, err := tryAcquire(t.Context(), b.partly(unasked("k#0", "k#1", "k#3")), "k", &opts)
 					if !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
 						t.Fatalf("some are not known and the others held: %v", err)
 					}
@@ -94,7 +94,7 @@ func TestSilentSlotsDelayATryOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for range 10 {
 			begin := time.Now()
-			l, err := b.partly(silent).TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 64})
+			l, err := tryAcquire(t.Context(), b.partly(silent), "k", &claim{slots: 64})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,12 +122,12 @@ func TestRefusedSlotsHideNoOtherOnes(t *testing.T) {
 		c := b.partly(refuse("k#0", "k#2"))
 		var all sync.WaitGroup
 		for range 3 {
-			all.Go(func() { b.release(b.acquire(c, "k", &holdfast.AcquireOptions{Slots: 3})) })
+			all.Go(func() { b.release(b.take(c, "k", &claim{slots: 3})) })
 		}
 		time.Sleep(time.Minute)
 		b.release(held)
 		all.Wait()
-		_, err := b.partly(refuse("k#0", "k#1", "k#2")).Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3})
+		_, err := b.partly(refuse("k#0", "k#1", "k#2")).Semaphore("k", 3).Acquire(t.Context(), nil)
 		wantErr(t, err, holdfast.ErrAuth, holdfast.ErrUnavailable)
 	})
 }
@@ -141,7 +141,7 @@ func TestMaxWaitersRefusesNobodyBesideFreeSlots(t *testing.T) {
 		all.Go(func() { b.release(b.acquire(waiter, "k#0", nil)) })
 		time.Sleep(time.Second)
 		for range 20 {
-			l, err := b.peer().Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3, MaxWaiters: 1})
+			l, err := acquire(t.Context(), b.peer(), "k", &claim{slots: 3, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 1}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -149,7 +149,7 @@ func TestMaxWaitersRefusesNobodyBesideFreeSlots(t *testing.T) {
 		}
 		others := []*holdfast.Lease{b.acquire(b.peer(), "k#1", nil), b.acquire(b.peer(), "k#2", nil)}
 		for range 20 {
-			_, err := b.peer().Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 3, MaxWaiters: 1})
+			_, err := acquire(t.Context(), b.peer(), "k", &claim{slots: 3, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 1}})
 			wantErr(t, err, holdfast.ErrHeld)
 		}
 		b.release(first)
@@ -175,7 +175,7 @@ func TestMaxWaitersAwaitsTheAnswersOfAllSlots(t *testing.T) {
 					time.Sleep(50 * time.Millisecond)
 				}
 				return nil
-			}).Acquire(t.Context(), "k", &holdfast.AcquireOptions{Slots: 2, MaxWaiters: 1})
+			}).Semaphore("k", 2).Acquire(t.Context(), &holdfast.AcquireOptions{MaxWaiters: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -187,8 +187,8 @@ func TestMaxWaitersAwaitsTheAnswersOfAllSlots(t *testing.T) {
 }
 
 // differing returns options of which no two agree in what the service is asked for.
-func differing(slots, i int) *holdfast.AcquireOptions {
-	o := &holdfast.AcquireOptions{Slots: slots, Note: fmt.Sprint("job ", i)}
+func differing(slots, i int) *claim {
+	o := &claim{slots: slots, AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint("job ", i)}}
 	switch i % 4 {
 	case 1:
 		o.TTL = 20 * time.Second
@@ -210,7 +210,7 @@ func TestSlotsAreServedInOrderWhateverTheOptions(t *testing.T) {
 				var all sync.WaitGroup
 				for i := range 24 {
 					all.Go(func() {
-						l := b.acquire(b.client, "k", differing(slots, i/4))
+						l := b.take(b.client, "k", differing(slots, i/4))
 						mu.Lock()
 						order = append(order, i)
 						mu.Unlock()
@@ -252,7 +252,7 @@ func TestSlotsThatComeTogetherKeepTheOrder(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 12 {
 			all.Go(func() {
-				l := b.acquire(b.client, "k", differing(slots, i/2))
+				l := b.take(b.client, "k", differing(slots, i/2))
 				mu.Lock()
 				order = append(order, i)
 				mu.Unlock()
@@ -286,7 +286,7 @@ func TestMaxWaitersBoundsWaitersOfAllOptions(t *testing.T) {
 			all.Go(func() {
 				opts := differing(4, i)
 				opts.MaxWaiters = 3
-				l, err := b.client.Acquire(t.Context(), "k", opts)
+				l, err := acquire(t.Context(), b.client, "k", opts)
 				if errors.Is(err, holdfast.ErrHeld) {
 					refused.Add(1)
 					return
@@ -320,7 +320,7 @@ func TestWaiterForASlotCostsOneGoroutine(t *testing.T) {
 		goroutines := runtime.NumGoroutine()
 		for i := range waiters {
 			all.Go(func() {
-				b.client.Acquire(ctx, "k", &holdfast.AcquireOptions{Slots: slots, Note: fmt.Sprint(i)})
+				acquire(ctx, b.client, "k", &claim{slots: slots, AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint(i)}})
 			})
 		}
 		time.Sleep(time.Second)

@@ -54,7 +54,7 @@ func TestAWriterHasItsMarginWhereItsLocksEndTogether(t *testing.T) {
 		defer c.Close()
 		var all []*Lease
 		for i := range 8 {
-			l, err := c.Acquire(t.Context(), fmt.Sprint(i), &AcquireOptions{Readers: 4, TTL: 10 * time.Second, Margin: 3 * time.Second})
+			l, err := c.RWLock(fmt.Sprint(i), 4).AcquireWrite(t.Context(), &AcquireOptions{TTL: 10 * time.Second, Margin: 3 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

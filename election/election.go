@@ -71,9 +71,8 @@ type Leadership struct {
 // address: at most MaxValue bytes of UTF-8 without control characters and blanks at the ends.
 //
 // opts may be nil. They are those of the lease, without Note, Reentrant, NoRenew and Adoptable,
-// with which there would be no value or no term of its own, and without Slots, Readers and Shared,
-// with which several would lead; TTL says how soon another process
-// leads after a crash, and Margin is the time that the leader's work has to stop.
+// with which there would be no value or no term of its own; TTL says how soon another process leads
+// after a crash, and Margin is the time that the leader's work has to stop.
 // ctx bounds the campaign, not the term.
 //
 // Errors: those of Client.Acquire. A driver without tokens has no terms: ErrUnsupported.
@@ -89,8 +88,6 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 		return nil, fmt.Errorf("%w: election: the value %q has blanks at an end", holdfast.ErrInvalid, value)
 	case o.Note != "" || o.Reentrant || o.NoRenew || o.Adoptable:
 		return nil, fmt.Errorf("%w: election: Note, Reentrant, NoRenew and Adoptable are not for a campaign; give a value in place of the Note", holdfast.ErrInvalid)
-	case o.Slots != 0 || o.Readers != 0 || o.Shared:
-		return nil, fmt.Errorf("%w: election: Slots, Readers and Shared are not for a campaign; one leads alone", holdfast.ErrInvalid)
 	}
 	o.Note, o.Fenced = note(value), true
 	// A lease that can be adopted is never passed on inside the process, where the next leader would begin a term that

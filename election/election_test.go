@@ -180,7 +180,7 @@ func TestWhatCannotBeProclaimedIsRefused(t *testing.T) {
 			}
 		}
 		for _, opts := range []holdfast.AcquireOptions{
-			{Note: "x"}, {NoRenew: true}, {Reentrant: true}, {Adoptable: true}, {Slots: 2}, {Readers: 2}, {Readers: 2, Shared: true},
+			{Note: "x"}, {NoRenew: true}, {Reentrant: true}, {Adoptable: true},
 		} {
 			if _, err := election.Campaign(b.Context(), c, "e", "", &opts); !errors.Is(err, holdfast.ErrInvalid) {
 				b.Errorf("Campaign(%+v) = %v, want ErrInvalid", opts, err)

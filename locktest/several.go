@@ -101,7 +101,7 @@ func setsInAnyOrder(b *bench) {
 // acquireSlot returns nil where it fails.
 func (b *bench) acquireSlot(c *holdfast.Client, slots int) (l *holdfast.Lease) {
 	err := b.insist(func() (err error) {
-		l, err = c.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long, Slots: slots})
+		l, err = c.Semaphore("k", slots).Acquire(b.within(), &holdfast.AcquireOptions{TTL: b.long})
 		return err
 	})
 	if err != nil {
@@ -192,8 +192,12 @@ func slotsInOrder(b *bench) {
 
 // acquireSide makes c a reader or the writer of k, of so many readers. It returns nil where it fails.
 func (b *bench) acquireSide(c *holdfast.Client, readers int, shared bool) (l *holdfast.Lease) {
+	acquire := c.RWLock("k", readers).AcquireWrite
+	if shared {
+		acquire = c.RWLock("k", readers).AcquireRead
+	}
 	err := b.insist(func() (err error) {
-		l, err = c.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long, Readers: readers, Shared: shared})
+		l, err = acquire(b.within(), &holdfast.AcquireOptions{TTL: b.long})
 		return err
 	})
 	if err != nil {

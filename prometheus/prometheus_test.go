@@ -243,22 +243,19 @@ func TestWaitersOfReadersAndSlotsFall(t *testing.T) {
 		defer client.Close()
 		for range 3 {
 			var all sync.WaitGroup
-			for _, opts := range []holdfast.AcquireOptions{{Readers: 16, Shared: true}, {Readers: 16}, {Slots: 1}} {
-				name := "catalogue"
-				if opts.Slots > 0 {
-					name = "thumbnails"
-				}
-				first := opts
-				first.Shared = false
-				holder, err := client.Acquire(t.Context(), name, &first)
+			type acquirer func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error)
+			catalogue, thumbnails := client.RWLock("catalogue", 16), client.Semaphore("thumbnails", 1)
+			for _, by := range []struct{ holder, waiter acquirer }{
+				{catalogue.AcquireWrite, catalogue.AcquireRead}, {catalogue.AcquireWrite, catalogue.AcquireWrite}, {thumbnails.Acquire, thumbnails.Acquire},
+			} {
+				holder, err := by.holder(t.Context(), nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				for wait := range 3 { // the first gives up
-					opts := opts
-					opts.Wait = time.Duration(wait)*time.Minute + time.Second
 					all.Go(func() {
-						if lease, err := client.Acquire(t.Context(), name, &opts); err == nil {
+						opts := &holdfast.AcquireOptions{Wait: time.Duration(wait)*time.Minute + time.Second}
+						if lease, err := by.waiter(t.Context(), opts); err == nil {
 							lease.Release(t.Context())
 						}
 					})

@@ -118,7 +118,7 @@ func TestALockThatAThreadHasTwiceIsFreeAfterTheSecondUnlock(t *testing.T) {
 // A Java program has an RReadWriteLock of such a name, which knows nothing of a gate and places.
 func TestReadersAreRefusedUnderNamesOfRedisson(t *testing.T) {
 	r := start(t, 1)
-	_, err := r.redisson().Acquire(t.Context(), "job", &holdfast.AcquireOptions{Readers: 2, Shared: true})
+	_, err := r.redisson().RWLock("job", 2).AcquireRead(t.Context(), nil)
 	if !errors.Is(err, holdfast.ErrUnsupported) || !strings.Contains(err.Error(), "RReadWriteLock") {
 		t.Errorf("Acquire() = %v", err)
 	}

@@ -48,14 +48,14 @@ func readWrites(ctx context.Context, s *session) error {
 			defer stop()
 			for _, side := range []struct {
 				name string
-				opts holdfast.AcquireOptions
+				kind kind
 			}{
-				{"readers", holdfast.AcquireOptions{Readers: crowdOf, Shared: true}},
-				{"writers", holdfast.AcquireOptions{Readers: crowdOf}},
-				{"of a plain lock", holdfast.AcquireOptions{}},
+				{"readers", kind{readers: crowdOf, shared: true}},
+				{"writers", kind{readers: crowdOf}},
+				{"of a plain lock", kind{}},
 			} {
 				fmt.Fprintf(s.progress, "%d %s on %s with %d client(s) …\n", crowdOf, side.name, sv.name, clients)
-				each, longest, err := s.crowd(ctx, c, side.opts, func() time.Duration { return time.Millisecond })
+				each, longest, err := s.crowd(ctx, c, side.kind, func() time.Duration { return time.Millisecond })
 				if err != nil {
 					return err
 				}
@@ -114,9 +114,32 @@ func total(each []int) (sum int) {
 	return sum
 }
 
+// kind is a lock, a semaphore of so many slots, or a read and write lock of so many readers as one of them or as the writer.
+type kind struct {
+	slots, readers int
+	shared         bool
+}
+
+// acquire returns how c takes key as that kind.
+func (k kind) acquire(c *holdfast.Client, key string) acquirer {
+	switch {
+	case k.slots > 0:
+		return c.Semaphore(key, k.slots).Acquire
+	case k.shared:
+		return c.RWLock(key, k.readers).AcquireRead
+	case k.readers > 0:
+		return c.RWLock(key, k.readers).AcquireWrite
+	}
+	return func(ctx context.Context, opts *holdfast.AcquireOptions) (*holdfast.Lease, error) {
+		return c.Acquire(ctx, key, opts)
+	}
+}
+
+type acquirer func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error)
+
 // crowd has callers take and release one name for the time of a run. It returns how often each had it, and the longest wait.
 func (s *session) crowd(
-	ctx context.Context, clients []*holdfast.Client, opts holdfast.AcquireOptions, work func() time.Duration,
+	ctx context.Context, clients []*holdfast.Client, k kind, work func() time.Duration,
 ) (each []int, longest time.Duration, err error) {
 	each = make([]int, crowdOf)
 	var mu sync.Mutex
@@ -126,7 +149,7 @@ func (s *session) crowd(
 		all.Go(func() {
 			for time.Now().Before(end) {
 				asked := time.Now()
-				l, failed := clients[i%len(clients)].Acquire(ctx, "crowd", &opts)
+				l, failed := k.acquire(clients[i%len(clients)], "crowd")(ctx, nil)
 				waited := time.Since(asked)
 				if failed == nil {
 					time.Sleep(work())
@@ -163,7 +186,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 		for over.Err() == nil && err == nil {
 			var l *holdfast.Lease
 			asked := time.Now()
-			if l, err = clients[0].Acquire(ctx, "crowd", &holdfast.AcquireOptions{Readers: crowdOf}); err != nil {
+			if l, err = clients[0].RWLock("crowd", crowdOf).AcquireWrite(ctx, nil); err != nil {
 				break
 			}
 			waits = append(waits, time.Since(asked))
@@ -172,7 +195,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 		}
 		failed <- err
 	}()
-	_, _, err := s.crowd(ctx, clients, holdfast.AcquireOptions{Readers: crowdOf, Shared: true}, func() time.Duration {
+	_, _, err := s.crowd(ctx, clients, kind{readers: crowdOf, shared: true}, func() time.Duration {
 		work := rand.N(20 * time.Millisecond)
 		mu.Lock()
 		defer mu.Unlock()
@@ -206,7 +229,7 @@ func (s *session) writerCost(ctx context.Context, sv *service, readers int) ([]s
 		return nil, err
 	}
 	for range turns {
-		took, released, err := timed(ctx, c[0], "alone", &holdfast.AcquireOptions{Readers: readers})
+		took, released, err := timed(ctx, kind{readers: readers}.acquire(c[0], "alone"))
 		if err != nil {
 			return nil, err
 		}

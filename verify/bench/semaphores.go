@@ -66,13 +66,13 @@ type slotTurns struct {
 }
 
 // turn takes and releases a slot so many times.
-func (k *slotTurns) turn(ctx context.Context, sv *service, c *holdfast.Client, name string, opts *holdfast.AcquireOptions, times int) error {
+func (k *slotTurns) turn(ctx context.Context, sv *service, acquire acquirer, times int) error {
 	before, err := sv.requests()
 	if err != nil {
 		return err
 	}
 	for range times {
-		took, released, err := timed(ctx, c, name, opts)
+		took, released, err := timed(ctx, acquire)
 		if err != nil {
 			return err
 		}
@@ -110,7 +110,7 @@ func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string,
 	name := func(k *slotCost) string { return fmt.Sprintf("%s/%d/%d", prefix, k.slots, k.held) }
 	for _, k := range all {
 		for range k.held {
-			held, err := c[1].Acquire(ctx, name(k), &holdfast.AcquireOptions{Slots: k.slots, TTL: time.Minute})
+			held, err := kind{slots: k.slots}.acquire(c[1], name(k))(ctx, &holdfast.AcquireOptions{TTL: time.Minute})
 			if err != nil {
 				return nil, err
 			}
@@ -123,8 +123,8 @@ func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string,
 			if round == 1 { // the first one makes connections and fills caches
 				k.first, k.next = slotTurns{}, slotTurns{}
 			}
-			opts := &holdfast.AcquireOptions{Slots: k.slots}
-			if err := errors.Join(k.first.turn(ctx, sv, c[0], name(k), opts, 1), k.next.turn(ctx, sv, c[0], name(k), opts, 10)); err != nil {
+			acquire := kind{slots: k.slots}.acquire(c[0], name(k))
+			if err := errors.Join(k.first.turn(ctx, sv, acquire, 1), k.next.turn(ctx, sv, acquire, 10)); err != nil {
 				return nil, err
 			}
 		}
@@ -154,9 +154,9 @@ func (sv *service) requests() (int64, error) {
 }
 
 // timed takes a lock and releases it.
-func timed(ctx context.Context, c *holdfast.Client, name string, opts *holdfast.AcquireOptions) (take, release time.Duration, err error) {
+func timed(ctx context.Context, acquire acquirer) (take, release time.Duration, err error) {
 	asked := time.Now()
-	l, err := c.Acquire(ctx, name, opts)
+	l, err := acquire(ctx, nil)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -254,7 +254,7 @@ func (s *session) slotCrowds(ctx context.Context, sv *service, clients int) (lin
 func ourCrowd(ctx context.Context, s *session, sv *service, n int) (slotPeer, error) {
 	_, clients, stop, err := s.kindClients(ctx, sv, n)
 	run := func() (slotGain, error) {
-		each, longest, err := s.crowd(ctx, clients, holdfast.AcquireOptions{Slots: slotsOfCrowd}, func() time.Duration { return time.Millisecond })
+		each, longest, err := s.crowd(ctx, clients, kind{slots: slotsOfCrowd}, func() time.Duration { return time.Millisecond })
 		return slotGain{Each: each, Longest: ms(longest)}, err
 	}
 	return slotPeer{holdfastName, run, stop}, err

@@ -110,9 +110,9 @@ func slotKey(key string, slot int) string { return key + "#" + strconv.Itoa(slot
 func (anySlot) turn(ctx context.Context, w *worker, s *span) {
 	locks, key, try := w.locks.(*holdfasts), s.key("hs", 0), w.try()
 	opts := locks.options(want{ttl: time.Duration(w.Schedule.TTL)})
-	opts.Slots, opts.Wait = slots, patienceIn(s)
+	opts.Wait = patienceIn(s)
 	w.rec.record(event{Kind: asked, Key: key, Try: try, TTL: int64(opts.TTL), Slots: slots, Wait: int64(opts.Wait)})
-	lease, err := locks.current.Load().Acquire(ctx, key, opts)
+	lease, err := locks.current.Load().Semaphore(key, slots).Acquire(ctx, opts)
 	if err != nil {
 		w.rec.record(event{Kind: failed, Key: key, Try: try, Err: err.Error()})
 		return
@@ -186,20 +186,21 @@ func (bothSides) workers(o *order) int { return o.among(sideWorkers) }
 func (bothSides) turn(ctx context.Context, w *worker, s *span) {
 	locks, key, try := w.locks.(*holdfasts), s.key("hr", 0), w.try()
 	opts := locks.options(want{ttl: time.Duration(w.Schedule.TTL)})
-	opts.Readers, opts.Shared, opts.Wait = sideReaders, rand.IntN(4) > 0, patienceIn(s)
-	side := writer
-	if opts.Shared {
-		side = reader
+	opts.Wait = patienceIn(s)
+	lock, reads := locks.current.Load().RWLock(key, sideReaders), rand.IntN(4) > 0
+	side, acquire := writer, lock.AcquireWrite
+	if reads {
+		side, acquire = reader, lock.AcquireRead
 	}
 	w.rec.record(event{Kind: asked, Key: key, Try: try, TTL: int64(opts.TTL), Slots: sideReaders, Side: side, Wait: int64(opts.Wait)})
-	lease, err := locks.current.Load().Acquire(ctx, key, opts)
+	lease, err := acquire(ctx, opts)
 	if err != nil {
 		w.rec.record(event{Kind: failed, Key: key, Try: try, Err: err.Error()})
 		return
 	}
 	h := locks.held(lease, key)
 	w.rec.record(event{Kind: got, Key: key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
-	if spell := w.spell(s, 100*time.Millisecond); opts.Shared {
+	if spell := w.spell(s, 100*time.Millisecond); reads {
 		sleep(ctx, spell)
 	} else {
 		w.work(ctx, key, 1, try, 1, h, spell)

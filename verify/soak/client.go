@@ -173,14 +173,23 @@ func (s *soaker) work(ctx context.Context, workers *sync.WaitGroup) {
 }
 
 // take acquires a lock, holds it for a time while it is on the board, and releases it.
-func (s *soaker) take(ctx context.Context, key string, opts holdfast.AcquireOptions, hold time.Duration, cells func(*holdfast.Lease) []int) {
-	s.takeUntil(ctx, key, opts, func() time.Duration { return hold }, cells)
+func (s *soaker) take(ctx context.Context, acquire acquirer, hold time.Duration, cells func(*holdfast.Lease) []int) {
+	s.takeUntil(ctx, acquire, func() time.Duration { return hold }, cells)
+}
+
+// acquirer takes a lock, a slot, or a reader's or the writer's part.
+type acquirer func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error)
+
+// lock returns how the client takes key as a lock.
+func (s *soaker) lock(key string) acquirer {
+	return func(ctx context.Context, opts *holdfast.AcquireOptions) (*holdfast.Lease, error) {
+		return s.client.Acquire(ctx, key, opts)
+	}
 }
 
 // takeUntil is take where how long is decided once the lock is granted.
-func (s *soaker) takeUntil(ctx context.Context, key string, opts holdfast.AcquireOptions, hold func() time.Duration, cells func(*holdfast.Lease) []int) {
-	opts.TTL, opts.Wait = ttl, patience
-	l, err := s.client.Acquire(ctx, key, &opts)
+func (s *soaker) takeUntil(ctx context.Context, acquire acquirer, hold func() time.Duration, cells func(*holdfast.Lease) []int) {
+	l, err := acquire(ctx, &holdfast.AcquireOptions{TTL: ttl, Wait: patience})
 	if err != nil {
 		s.fail(ctx, err)
 		return
@@ -234,7 +243,7 @@ func in(cells ...int) func(*holdfast.Lease) []int {
 // relay takes one of the names that somebody of another process always waits for: each release is a hand-over. It comes at the
 // next beat of the clock that all processes share, so that a slow hand-over delays none after it.
 func (s *soaker) relay(ctx context.Context, n int) {
-	s.takeUntil(ctx, fmt.Sprintf("relay/%d", n), holdfast.AcquireOptions{}, func() time.Duration {
+	s.takeUntil(ctx, s.lock(fmt.Sprintf("relay/%d", n)), func() time.Duration {
 		beat := int64(s.Beat)
 		rest := beat - (mono()+beat*int64(n)/int64(s.Hot))%beat
 		if rest < beat/2 { // the next one may not wait yet
@@ -246,7 +255,7 @@ func (s *soaker) relay(ctx context.Context, n int) {
 
 // crowd is for a name that has several callers in each process.
 func (s *soaker) crowd(ctx context.Context) {
-	s.take(ctx, "crowd", holdfast.AcquireOptions{}, rand.N(s.Pause/4), in(crowdCell))
+	s.take(ctx, s.lock("crowd"), rand.N(s.Pause/4), in(crowdCell))
 }
 
 const newNames = "new/"
@@ -257,7 +266,7 @@ func (s *soaker) new(ctx context.Context) {
 	n := s.fresh.Add(1)
 	key := fmt.Sprintf("%s{%d}/%s/%d", newNames, n%64, s.Name, n)
 	if n%5 > 0 {
-		s.take(ctx, key, holdfast.AcquireOptions{}, time.Millisecond, in())
+		s.take(ctx, s.lock(key), time.Millisecond, in())
 		return
 	}
 	//holdfastvet:ignore it is left to lapse
@@ -286,7 +295,7 @@ func (s *soaker) impatient(ctx context.Context) {
 
 // place takes a place of a semaphore.
 func (s *soaker) place(ctx context.Context) {
-	s.take(ctx, "semaphore", holdfast.AcquireOptions{Slots: places}, rand.N(s.Pause/2), func(l *holdfast.Lease) []int {
+	s.take(ctx, s.client.Semaphore("semaphore", places).Acquire, rand.N(s.Pause/2), func(l *holdfast.Lease) []int {
 		return []int{placeCell + l.Slot()%places}
 	})
 }
@@ -294,7 +303,11 @@ func (s *soaker) place(ctx context.Context) {
 // read takes a lock as a reader, or one time in five as the writer.
 func (s *soaker) read(ctx context.Context) {
 	shared := rand.N(5) > 0
-	s.take(ctx, "readers", holdfast.AcquireOptions{Readers: readers, Shared: shared}, rand.N(s.Pause/4), func(l *holdfast.Lease) []int {
+	acquire := s.client.RWLock("readers", readers).AcquireWrite
+	if shared {
+		acquire = s.client.RWLock("readers", readers).AcquireRead
+	}
+	s.take(ctx, acquire, rand.N(s.Pause/4), func(l *holdfast.Lease) []int {
 		if shared {
 			return []int{readerCell + l.Slot()%readers}
 		}

@@ -157,7 +157,7 @@ func (p *Plan) killAfter() time.Duration {
 // before others can have the lock, unless the command may go on.
 func (p *Plan) Options() *holdfast.AcquireOptions {
 	o := &holdfast.AcquireOptions{
-		TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters, Slots: p.Slots, Readers: p.Readers, Shared: p.Shared,
+		TTL: p.TTL, Wait: p.Wait, MaxWaiters: p.MaxWaiters,
 		MinHold: p.HoldAtLeast, RenewEvery: p.Renew, Note: p.Note,
 	}
 	if !p.OnLost.Warn {

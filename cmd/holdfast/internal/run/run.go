@@ -46,14 +46,28 @@ type Single struct{ *holdfast.Lease }
 // All implements Held.
 func (s Single) All() []*holdfast.Lease { return []*holdfast.Lease{s.Lease} }
 
+// acquire returns how client takes the slot of p, or makes it a reader or the writer.
+func (p *Plan) acquire(client *holdfast.Client) func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error) {
+	semaphore, lock := client.Semaphore(p.Name(), p.Slots), client.RWLock(p.Name(), p.Readers)
+	switch {
+	case p.Slots > 0 && p.NoWait:
+		return semaphore.TryAcquire
+	case p.Slots > 0:
+		return semaphore.Acquire
+	case p.Shared && p.NoWait:
+		return lock.TryAcquireRead
+	case p.Shared:
+		return lock.AcquireRead
+	case p.NoWait:
+		return lock.TryAcquireWrite
+	}
+	return lock.AcquireWrite
+}
+
 // Take takes the locks of p, or its slot, or makes it a reader or the writer, by client.
 func Take(ctx context.Context, client *holdfast.Client, p *Plan) (Held, error) {
 	if !p.plain() {
-		take := client.Acquire
-		if p.NoWait {
-			take = client.TryAcquire
-		}
-		lease, err := take(ctx, p.Name(), p.Options())
+		lease, err := p.acquire(client)(ctx, p.Options())
 		if err != nil {
 			return nil, err
 		}

@@ -9,6 +9,68 @@ import (
 	"github.com/holdfast-go/holdfast/internal/obstacle"
 )
 
+// RWLock is a key that either several readers or one writer hold. It is safe for concurrent use, and holds no
+// resources: make one wherever it is needed.
+//
+// Readers and writers come in by order of arrival, so that readers who come after a waiting writer wait for it. A
+// reader's lease is on one of the places, Lease.Slot, and its key is that of the place, as with a Semaphore. A writer's
+// lease is on the key itself, and with it the writer holds every place: it ends as soon as one of them is lost. Tokens
+// are of the order that all readers and writers have together. A reader that dies keeps a writer waiting for its TTL.
+//
+// All callers of the key give the same number of readers, and none takes it as a lock or a semaphore; Hooks.Differs is
+// told of a holder that gave another number. A call that does not wait waits for a reader that is just coming in, for a
+// quarter of a second at most. With a context from a lease on the key a reader cannot become a writer, nor a writer
+// a reader, except by Lease.Downgrade.
+//
+// Of AcquireOptions, Adoptable is ErrInvalid, and so is NoRenew for a writer. A Note has 48 bytes at most.
+type RWLock struct {
+	client  *Client
+	key     string
+	readers int
+}
+
+// RWLock returns the read and write lock of key with places for so many readers, from 2 to 64. It asks no server and
+// does not block; wrong arguments are ErrInvalid of the calls that follow.
+func (c *Client) RWLock(key string, readers int) *RWLock {
+	if readers == 0 {
+		readers = -1 // no kind, and so rejected
+	}
+	return &RWLock{c, key, readers}
+}
+
+// AcquireRead takes the key as one of its readers, as Client.Acquire takes a lock. opts may be nil.
+func (l *RWLock) AcquireRead(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
+	return l.client.acquireKind(ctx, l.key, l.reader(), opts)
+}
+
+// TryAcquireRead takes the key as one of its readers if that is possible now, as Client.TryAcquire takes a lock.
+func (l *RWLock) TryAcquireRead(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
+	return l.client.tryAcquireKind(ctx, l.key, l.reader(), opts)
+}
+
+// DoRead calls fn as one of the readers, as Client.Do does with a lock.
+func (l *RWLock) DoRead(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
+	return l.client.doKind(ctx, l.key, l.reader(), opts, fn)
+}
+
+// AcquireWrite takes the key as its writer, as Client.Acquire takes a lock. opts may be nil.
+func (l *RWLock) AcquireWrite(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
+	return l.client.acquireKind(ctx, l.key, l.writer(), opts)
+}
+
+// TryAcquireWrite takes the key as its writer if nobody has it, as Client.TryAcquire takes a lock.
+func (l *RWLock) TryAcquireWrite(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
+	return l.client.tryAcquireKind(ctx, l.key, l.writer(), opts)
+}
+
+// DoWrite calls fn as the writer, as Client.Do does with a lock.
+func (l *RWLock) DoWrite(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
+	return l.client.doKind(ctx, l.key, l.writer(), opts, fn)
+}
+
+func (l *RWLock) reader() kind { return kind{readers: l.readers, shared: true} }
+func (l *RWLock) writer() kind { return kind{readers: l.readers} }
+
 // A read and write lock is a gate, the lock on the key itself, and a place for each reader, the locks that a
 // semaphore of the key would have. Everyone passes the gate, in order of arrival:
 //
@@ -32,12 +94,11 @@ import (
 // and asks for the gate again.
 
 // errUpgrade refuses a caller with wanted under a lease of its context, with its.
-func errUpgrade(its, wanted *AcquireOptions) error {
+func errUpgrade(its, wanted *options) error {
 	switch {
-	case its.Readers == 0 || wanted.Readers == 0:
-		return invalid("the context comes from a lease on the key that was taken with Readers %d, and this call has Readers %d; give all callers of a key the same",
-			its.Readers, wanted.Readers)
-	case its.Shared:
+	case its.readers == 0 || wanted.readers == 0:
+		return invalid("the context comes from a lease on the key of another kind; take the key as a lock everywhere, or as a read and write lock")
+	case its.shared:
 		return invalid("the context comes from a reader's lease on the key, for which the writer would wait; release that first, or begin as a writer")
 	}
 	return invalid("the context comes from a writer's lease on the key, with which it may read as well; use that, or release it first")
@@ -70,7 +131,7 @@ const passing = 250 * time.Millisecond
 // takeGate takes the gate.
 func (a *attempt) takeGate() (*Lease, error) {
 	g := a.part(a.wait, a.key)
-	if a.opts.Shared {
+	if a.opts.shared {
 		g.opts.NoRenew, g.opts.Margin = false, 0
 	}
 	gate, err := g.compete()
@@ -97,7 +158,7 @@ func (a *attempt) pass() (*Lease, error) {
 	defer cancel(nil)
 	defer context.AfterFunc(gate.ctx, func() { cancel(errMidway) })()
 	l, all := gate, []*Lease{gate}
-	if a.opts.Shared {
+	if a.opts.shared {
 		l, err = a.anyPlace(wait)
 		all = append(all, l)
 	} else {
@@ -125,7 +186,7 @@ func (a *attempt) anyPlace(wait context.Context) (*Lease, error) {
 // allPlaces gets all places for a writer. It asks for all at once, and waits for all at once: no holder of a place
 // waits for another one. cancel ends wait, also where a place is lost. After an error some may be held.
 func (a *attempt) allPlaces(wait context.Context, cancel context.CancelCauseFunc) ([]*Lease, error) {
-	places, errs := make([]*Lease, a.opts.Readers), make([]error, a.opts.Readers)
+	places, errs := make([]*Lease, a.opts.readers), make([]error, a.opts.readers)
 	var parts []*attempt
 	for slot := range places {
 		place := share{of: a.key, slot: slot}
@@ -224,14 +285,14 @@ func (l *Lease) downgrade(now time.Time) (reader *Lease, ended followUp, err err
 	case err != nil:
 		return nil, ended, err
 	case len(l.rest) == 0:
-		return nil, ended, invalid("only a writer's lease becomes a reader's, and this one was taken without Readers, or with Shared")
+		return nil, ended, invalid("only a writer's lease becomes a reader's, and this is none")
 	case len(t.now.holds) > 1:
 		return nil, ended, invalid("the lease is held %d times; release the nested holds first", len(t.now.holds))
 	}
 	reader = l.rest[0]
 	h := &reader.term.now
 	h.inner, h.whole, h.since, h.from, h.token, reader.token = false, nil, now, t.now.from, t.now.token, t.now.token
-	h.opts.Shared, h.opts.MaxHold = true, t.now.opts.MaxHold
+	h.opts.shared, h.opts.MaxHold = true, t.now.opts.MaxHold
 	reader.term.trust(reader.term.keptUntil)
 	c.reschedule(reader.term, reader.term.renewAt(reader.term.next))
 	l.rest, t.now.rest = nil, t.now.rest[1:] // what is asked of l from now on is not about the reader

@@ -18,11 +18,9 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// reading and writing are the options of one of n readers, and of a writer beside them.
-func reading(n int) *holdfast.AcquireOptions {
-	return &holdfast.AcquireOptions{Readers: n, Shared: true}
-}
-func writing(n int) *holdfast.AcquireOptions { return &holdfast.AcquireOptions{Readers: n} }
+// reading and writing ask as one of n readers, and as a writer beside them.
+func reading(n int) *claim { return &claim{readers: n, shared: true} }
+func writing(n int) *claim { return &claim{readers: n} }
 
 // house checks who is inside together, and their tokens.
 type house struct {
@@ -94,11 +92,11 @@ func (b *bench) wantAllFree(key string, n int) {
 }
 
 // asks has c ask for k in the background.
-func (b *bench) asks(c *holdfast.Client, opts *holdfast.AcquireOptions) <-chan *holdfast.Lease {
+func (b *bench) asks(c *holdfast.Client, opts *claim) <-chan *holdfast.Lease {
 	b.t.Helper()
 	got := make(chan *holdfast.Lease, 1)
 	go func() {
-		l, err := c.Acquire(b.t.Context(), "k", opts)
+		l, err := acquire(b.t.Context(), c, "k", opts)
 		if err != nil {
 			b.t.Errorf("Acquire() = %v", err)
 		}
@@ -131,9 +129,9 @@ func TestNoWriterIsBesideAnybody(t *testing.T) {
 							opts = reading(4)
 						}
 						opts.TTL = time.Duration(5+i%2) * time.Second
-						err := c.Do(t.Context(), "k", opts, func(_ context.Context, l *holdfast.Lease) error {
-							h.enter(l, opts.Shared)
-							defer h.leave(opts.Shared)
+						err := do(t.Context(), c, "k", opts, func(_ context.Context, l *holdfast.Lease) error {
+							h.enter(l, opts.shared)
+							defer h.leave(opts.shared)
 							pass(rand.N(20 * time.Millisecond))
 							return nil
 						})
@@ -162,7 +160,7 @@ func TestManyReadersAndAWriterHoldTogetherAndAlone(t *testing.T) {
 		}
 		for i := range 64 {
 			all.Go(func() {
-				l := b.acquire(clients[i%4], "k", reading(64))
+				l := b.take(clients[i%4], "k", reading(64))
 				h.enter(l, true)
 				pass(10 * time.Second)
 				h.leave(true)
@@ -170,7 +168,7 @@ func TestManyReadersAndAWriterHoldTogetherAndAlone(t *testing.T) {
 			})
 		}
 		pass(time.Second)
-		l := b.acquire(b.client, "k", writing(64))
+		l := b.take(b.client, "k", writing(64))
 		h.mu.Lock()
 		if h.most != 64 {
 			t.Errorf("%d readers were inside together, want 64", h.most)
@@ -186,7 +184,7 @@ func TestManyReadersAndAWriterHoldTogetherAndAlone(t *testing.T) {
 
 func TestAWriterThatWaitsStopsNewReaders(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
-		first := b.acquire(b.peer(), "k", reading(8))
+		first := b.take(b.peer(), "k", reading(8))
 		writer := b.asks(b.peer(), writing(8))
 		var later []<-chan *holdfast.Lease
 		for i := range 5 {
@@ -225,7 +223,7 @@ func TestReadersAndWritersComeInByArrival(t *testing.T) {
 	for name, together := range map[string]bool{"one process": true, "each its own": false} {
 		t.Run(name, func(t *testing.T) {
 			onNodes(t, func(t *testing.T, b *bench) {
-				first := b.acquire(b.client, "k", writing(3))
+				first := b.take(b.client, "k", writing(3))
 				var mu sync.Mutex
 				var order []int
 				var all sync.WaitGroup
@@ -235,9 +233,9 @@ func TestReadersAndWritersComeInByArrival(t *testing.T) {
 						c = b.peer()
 					}
 					opts := writing(3)
-					opts.Shared = reads
+					opts.shared = reads
 					all.Go(func() {
-						l := b.acquire(c, "k", opts)
+						l := b.take(c, "k", opts)
 						mu.Lock()
 						order = append(order, i)
 						mu.Unlock()
@@ -267,15 +265,15 @@ func TestATryWaitsForAReaderThatIsComingIn(t *testing.T) {
 		b.drv.Node(0).Delay(20 * time.Millisecond)
 		var held []*holdfast.Lease
 		for range 8 { // each comes before the one ahead has released the gate
-			l, err := b.peer().TryAcquire(t.Context(), "k", reading(8))
+			l, err := tryAcquire(t.Context(), b.peer(), "k", reading(8))
 			if err != nil {
 				t.Fatal(err)
 			}
 			held = append(held, l)
 		}
-		for name, opts := range map[string]*holdfast.AcquireOptions{"reader": reading(8), "writer": writing(8)} {
+		for name, opts := range map[string]*claim{"reader": reading(8), "writer": writing(8)} {
 			begin := time.Now()
-			_, err := b.client.TryAcquire(t.Context(), "k", opts)
+			_, err := tryAcquire(t.Context(), b.client, "k", opts)
 			wantErr(t, err, holdfast.ErrHeld)
 			if waited := time.Since(begin); waited > time.Second || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: %v after %v", name, err, waited)
@@ -288,8 +286,8 @@ func TestATryWaitsForAReaderThatIsComingIn(t *testing.T) {
 
 func TestReadersBeyondTheirNumberWait(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		held := []*holdfast.Lease{b.acquire(b.client, "k", reading(2)), b.acquire(b.peer(), "k", reading(2))}
-		_, err := b.client.TryAcquire(t.Context(), "k", reading(2))
+		held := []*holdfast.Lease{b.take(b.client, "k", reading(2)), b.take(b.peer(), "k", reading(2))}
+		_, err := tryAcquire(t.Context(), b.client, "k", reading(2))
 		wantErr(t, err, holdfast.ErrHeld)
 		if want := "none of its 2 places for readers is free"; !strings.Contains(err.Error(), want) {
 			t.Errorf("the error %q does not say %q", err, want)
@@ -304,9 +302,9 @@ func TestReadersBeyondTheirNumberWait(t *testing.T) {
 
 func TestAReaderThatDiesCostsTheWriterATTL(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
-		dead := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Readers: 4, Shared: true, TTL: 5 * time.Second, NoRenew: true})
+		dead := b.take(b.peer(), "k", &claim{readers: 4, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}})
 		begin := time.Now()
-		w := b.acquire(b.client, "k", writing(4))
+		w := b.take(b.client, "k", writing(4))
 		if waited := time.Since(begin); waited < 4*time.Second || waited > 6*time.Second {
 			t.Errorf("the writer waited for %v", waited)
 		}
@@ -322,7 +320,7 @@ func TestALostPlaceEndsTheWriter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onNodes(t, func(t *testing.T, b *bench) {
 				other := b.peer()
-				w := b.acquire(b.client, "k", &holdfast.AcquireOptions{Readers: 4, Margin: margin})
+				w := b.take(b.client, "k", &claim{readers: 4, AcquireOptions: holdfast.AcquireOptions{Margin: margin}})
 				b.force(other, "k#2")
 				reader := b.asks(other, reading(4))
 				cause := context.Cause(w.Context())
@@ -348,11 +346,11 @@ func TestALostPlaceEndsTheWriter(t *testing.T) {
 
 func TestAWriterThatLosesItsGateFreesThePlaces(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
-		w := b.acquire(b.client, "k", writing(4))
+		w := b.take(b.client, "k", writing(4))
 		if err := b.peer().ForceRelease(t.Context(), "k", w.Token(), "test"); err != nil {
 			t.Fatal(err)
 		}
-		l := b.acquire(b.peer(), "k", writing(4))
+		l := b.take(b.peer(), "k", writing(4))
 		wantErr(t, context.Cause(w.Context()), holdfast.ErrGone)
 		if l.Token() <= w.Token() {
 			t.Errorf("token %d after %d", l.Token(), w.Token())
@@ -366,7 +364,7 @@ func TestAWriterThatLosesItsGateFreesThePlaces(t *testing.T) {
 func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		other := b.peer()
-		held := []*holdfast.Lease{b.acquire(other, "k", reading(2)), b.acquire(other, "k", reading(2))}
+		held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
 		reader := b.asks(b.client, reading(2))
 		writer := b.asks(b.peer(), writing(2))
 		forced := b.force(other, "k")
@@ -388,7 +386,7 @@ func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 func TestWhoLosesItsGateMidwayIsNotTurnedAwayByMaxWaiters(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		other := b.peer()
-		held := []*holdfast.Lease{b.acquire(other, "k", reading(2)), b.acquire(other, "k", reading(2))}
+		held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
 		opts := reading(2)
 		opts.MaxWaiters = 1
 		reader := b.asks(b.client, opts)
@@ -407,8 +405,8 @@ func TestWhoLosesItsGateMidwayIsNotTurnedAwayByMaxWaiters(t *testing.T) {
 func TestThePlaceOfAReaderWithoutItsGateIsGivenBack(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		other, starved := b.peer(), b.peer()
-		held := []*holdfast.Lease{b.acquire(other, "k", reading(2)), b.acquire(other, "k", reading(2))}
-		reader := b.asks(starved, &holdfast.AcquireOptions{Readers: 2, Shared: true, TTL: time.Second})
+		held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
+		reader := b.asks(starved, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: time.Second}})
 		starved.StopWatchdog()
 		pass(5 * time.Second) // its gate has lapsed, and nothing has told it
 		writer := b.asks(b.client, writing(2))
@@ -435,17 +433,17 @@ func TestReadersAndWritersWaitOutAnOutage(t *testing.T) {
 			c := b.peer()
 			for j := range 4 {
 				opts := writing(3)
-				opts.Shared = (i+j)%3 > 0
+				opts.shared = (i+j)%3 > 0
 				opts.TTL = 2 * time.Second
 				all.Go(func() {
 					for range 6 {
-						l := b.acquire(c, "k", opts)
-						h.enter(l, opts.Shared)
+						l := b.take(c, "k", opts)
+						h.enter(l, opts.shared)
 						select {
 						case <-l.Context().Done():
 						case <-time.After(rand.N(2 * time.Second)):
 						}
-						h.leave(opts.Shared)
+						h.leave(opts.shared)
 						l.Release(t.Context())
 					}
 				})
@@ -466,25 +464,25 @@ func TestReadersAndWritersWaitOutAnOutage(t *testing.T) {
 func TestNobodyUpgradesUnderALease(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		type call struct {
-			opts *holdfast.AcquireOptions
+			opts *claim
 			says string
 		}
-		slots := &holdfast.AcquireOptions{Slots: 2}
-		lock := &holdfast.AcquireOptions{Reentrant: true}
-		again := &holdfast.AcquireOptions{Readers: 2, Shared: true, Reentrant: true}
+		slots := &claim{slots: 2}
+		lock := &claim{AcquireOptions: holdfast.AcquireOptions{Reentrant: true}}
+		again := &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{Reentrant: true}}
 		for name, tt := range map[string]struct {
-			under   *holdfast.AcquireOptions
+			under   *claim
 			refused []call
 		}{
-			"reader": {reading(2), []call{{writing(2), "release that first, or begin as a writer"}, {lock, "give all callers of a key the same"}, {slots, "the same"}}},
-			"writer": {writing(2), []call{{again, "with which it may read as well"}, {nil, "give all callers of a key the same"}, {slots, "the same"}}},
-			"lock":   {nil, []call{{reading(2), "give all callers of a key the same"}, {writing(2), "the same"}}},
-			"slot":   {slots, []call{{reading(2), "give all callers of a key the same"}, {writing(2), "the same"}}},
+			"reader": {reading(2), []call{{writing(2), "release that first, or begin as a writer"}, {lock, "of another kind"}, {slots, "of another kind"}}},
+			"writer": {writing(2), []call{{again, "with which it may read as well"}, {nil, "of another kind"}, {slots, "of another kind"}}},
+			"lock":   {nil, []call{{reading(2), "of another kind"}, {writing(2), "of another kind"}}},
+			"slot":   {slots, []call{{reading(2), "of another kind"}, {writing(2), "of another kind"}}},
 			"reads on": {writing(2), []call{
-				{writing(2), "release that first, or begin as a writer"}, {lock, "give all callers of a key the same"}, {slots, "the same"},
+				{writing(2), "release that first, or begin as a writer"}, {lock, "of another kind"}, {slots, "of another kind"},
 			}},
 		} {
-			l := b.acquire(b.client, name, tt.under)
+			l := b.take(b.client, name, tt.under)
 			if name == "reads on" {
 				var err error
 				if l, err = l.Downgrade(t.Context()); err != nil {
@@ -493,13 +491,13 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(l.Context(), time.Minute) // a call that is not refused may wait for itself
 			for _, c := range tt.refused {
-				if _, err := b.client.Acquire(ctx, name, c.opts); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+				if _, err := acquire(ctx, b.client, name, c.opts); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("under a %s: %v, want an error that says %q", name, err, c.says)
 				}
 			}
 			_, err := b.client.AcquireAll(ctx, []string{"a", name}, nil)
 			cancel()
-			if tt.under != nil && tt.under.Readers > 0 {
+			if tt.under != nil && tt.under.readers > 0 {
 				wantErr(t, err, holdfast.ErrInvalid)
 			}
 			b.release(l)
@@ -510,7 +508,7 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 func TestAWriterBecomesAReaderAndNobodyWritesInBetween(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		type tag struct{}
-		w, err := b.client.Acquire(context.WithValue(t.Context(), tag{}, "mine"), "k", writing(3))
+		w, err := acquire(context.WithValue(t.Context(), tag{}, "mine"), b.client, "k", writing(3))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -565,11 +563,11 @@ func TestWritersThatReadOnAreBesideReadersAlone(t *testing.T) {
 				all.Go(func() {
 					for range 8 {
 						opts := writing(3)
-						opts.Shared = j > 1
-						l := b.acquire(c, "k", opts)
-						h.enter(l, opts.Shared)
+						opts.shared = j > 1
+						l := b.take(c, "k", opts)
+						h.enter(l, opts.shared)
 						pass(rand.N(20 * time.Millisecond))
-						if !opts.Shared {
+						if !opts.shared {
 							h.mu.Lock()
 							h.writers, h.readers = h.writers-1, h.readers+1
 							h.mu.Unlock()
@@ -593,8 +591,8 @@ func TestWritersThatReadOnAreBesideReadersAlone(t *testing.T) {
 
 func TestOnlyAWriterThatHoldsOnceBecomesAReader(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		for _, opts := range []*holdfast.AcquireOptions{nil, {Slots: 2}, reading(2)} {
-			l := b.acquire(b.client, "k", opts)
+		for _, opts := range []*claim{nil, {slots: 2}, reading(2)} {
+			l := b.take(b.client, "k", opts)
 			_, err := l.Downgrade(t.Context())
 			wantErr(t, err, holdfast.ErrInvalid)
 			if err := l.Check(t.Context()); err != nil {
@@ -604,8 +602,8 @@ func TestOnlyAWriterThatHoldsOnceBecomesAReader(t *testing.T) {
 		}
 		opts := writing(2)
 		opts.Reentrant, opts.MaxHold = true, time.Minute
-		l := b.acquire(b.client, "k", opts)
-		again, err := b.client.Acquire(l.Context(), "k", opts)
+		l := b.take(b.client, "k", opts)
+		again, err := acquire(l.Context(), b.client, "k", opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -621,7 +619,7 @@ func TestOnlyAWriterThatHoldsOnceBecomesAReader(t *testing.T) {
 		wantErr(t, err, holdfast.ErrLost)
 		pass(21 * time.Second)
 		wantErr(t, context.Cause(r.Context()), holdfast.ErrMaxHold)
-		lost := b.acquire(b.client, "k", writing(2))
+		lost := b.take(b.client, "k", writing(2))
 		for i := range 5 {
 			b.drv.Node(i).Lose("k#0")
 		}
@@ -634,24 +632,24 @@ func TestOnlyAWriterThatHoldsOnceBecomesAReader(t *testing.T) {
 
 func TestAReaderAndAWriterNestInThemselves(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		for _, opts := range []*holdfast.AcquireOptions{reading(2), writing(2)} {
+		for _, opts := range []*claim{reading(2), writing(2)} {
 			opts.Note = "n"
-			l := b.acquire(b.client, "k", opts)
-			_, err := b.client.Acquire(l.Context(), "k", opts)
+			l := b.take(b.client, "k", opts)
+			_, err := acquire(l.Context(), b.client, "k", opts)
 			wantErr(t, err, holdfast.ErrNested)
 			opts.Reentrant = true
-			again, err := b.client.Acquire(l.Context(), "k", opts)
+			again, err := acquire(l.Context(), b.client, "k", opts)
 			if err != nil || again.Key() != l.Key() || again.Token() != l.Token() {
 				t.Fatalf("a nested hold: %v, %v", again, err)
 			}
-			opts.Readers = 3
-			_, err = b.client.Acquire(l.Context(), "k", opts)
+			opts.readers = 3
+			_, err = acquire(l.Context(), b.client, "k", opts)
 			wantErr(t, err, holdfast.ErrInvalid)
 			b.release(l)
 			if err := again.Check(t.Context()); err != nil {
 				t.Errorf("the hold that is left: %v", err)
 			}
-			_, err = b.peer().TryAcquire(t.Context(), "k", writing(2))
+			_, err = tryAcquire(t.Context(), b.peer(), "k", writing(2))
 			wantErr(t, err, holdfast.ErrHeld)
 			b.release(again)
 			b.wantAllFree("k", 2)
@@ -660,7 +658,7 @@ func TestAReaderAndAWriterNestInThemselves(t *testing.T) {
 }
 
 func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
-	for name, opts := range map[string]*holdfast.AcquireOptions{"reader": reading(8), "writer": writing(8)} {
+	for name, opts := range map[string]*claim{"reader": reading(8), "writer": writing(8)} {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
 			var said []string
@@ -695,15 +693,15 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 					}
 					said = nil
 				}
-				l := b.acquire(b.client, "k", opts)
+				l := b.take(b.client, "k", opts)
 				want("acquired k")
 				pass(2 * time.Second) // the first follows soon
 				want("renewed k")
 				b.release(l)
 				want("released k")
 
-				held := b.acquire(other, "k", writing(8))
-				_, err := b.client.TryAcquire(t.Context(), "k", opts)
+				held := b.take(other, "k", writing(8))
+				_, err := tryAcquire(t.Context(), b.client, "k", opts)
 				wantErr(t, err, holdfast.ErrHeld)
 				want("failed k")
 				waiting := b.asks(b.client, opts)
@@ -721,10 +719,10 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 
 				var places []*holdfast.Lease
 				for range 8 {
-					places = append(places, b.acquire(other, "k", reading(8)))
+					places = append(places, b.take(other, "k", reading(8)))
 				}
 				pass(time.Second) // the last of them releases the gate in the background
-				_, err = b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Readers: 8, Shared: opts.Shared, Wait: time.Second})
+				_, err = acquire(t.Context(), b.client, "k", &claim{readers: 8, shared: opts.shared, AcquireOptions: holdfast.AcquireOptions{Wait: time.Second}})
 				wantErr(t, err, holdfast.ErrHeld)
 				told()
 				want("waiting k", "failed k")
@@ -736,7 +734,7 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 
 func TestAWriterExtendsAndChecksAllThatItHas(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Readers: 3, TTL: time.Second, MaxHold: time.Minute})
+		l := b.take(b.client, "k", &claim{readers: 3, AcquireOptions: holdfast.AcquireOptions{TTL: time.Second, MaxHold: time.Minute}})
 		if err := l.Extend(t.Context(), 20*time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -762,8 +760,8 @@ func TestAWriterExtendsAndChecksAllThatItHas(t *testing.T) {
 
 func TestMaxHoldOfAWriterCountsFromWhenItWrites(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		r := b.acquire(b.peer(), "k", reading(3))
-		got := b.asks(b.client, &holdfast.AcquireOptions{Readers: 3, MaxHold: 20 * time.Second, MinHold: 15 * time.Second})
+		r := b.take(b.peer(), "k", reading(3))
+		got := b.asks(b.client, &claim{readers: 3, AcquireOptions: holdfast.AcquireOptions{MaxHold: 20 * time.Second, MinHold: 15 * time.Second}})
 		pass(time.Minute)
 		b.release(r)
 		l := <-got
@@ -773,7 +771,7 @@ func TestMaxHoldOfAWriterCountsFromWhenItWrites(t *testing.T) {
 		}
 		begin := time.Now()
 		b.release(l)
-		next := b.acquire(b.client, "k", &holdfast.AcquireOptions{Readers: 3, Shared: true, MaxHold: 20 * time.Second})
+		next := b.take(b.client, "k", &claim{readers: 3, shared: true, AcquireOptions: holdfast.AcquireOptions{MaxHold: 20 * time.Second}})
 		if waited := time.Since(begin); waited < 4*time.Second || waited > 6*time.Second {
 			t.Errorf("a reader came %v after a release 5 s before MinHold", waited)
 		}
@@ -784,15 +782,15 @@ func TestMaxHoldOfAWriterCountsFromWhenItWrites(t *testing.T) {
 }
 
 func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
-	for _, opts := range []*holdfast.AcquireOptions{reading(2), writing(2)} {
-		t.Run(fmt.Sprint(opts.Shared), func(t *testing.T) {
+	for _, opts := range []*claim{reading(2), writing(2)} {
+		t.Run(fmt.Sprint(opts.shared), func(t *testing.T) {
 			in(t, func(t *testing.T, b *bench) {
 				other := b.peer()
-				held := []*holdfast.Lease{b.acquire(other, "k", reading(2)), b.acquire(other, "k", reading(2))}
+				held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
 				failed := make(chan error, 3)
 				for range 3 {
 					go func() {
-						_, err := b.client.Acquire(t.Context(), "k", opts)
+						_, err := acquire(t.Context(), b.client, "k", opts)
 						failed <- err
 					}()
 				}
@@ -805,7 +803,7 @@ func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
 				}
 				b.release(held...)
 				c := b.peer()
-				l := b.acquire(c, "k", opts)
+				l := b.take(c, "k", opts)
 				ended := make(chan error)
 				go func() { ended <- c.Shutdown(t.Context()) }()
 				pass(time.Minute)
@@ -817,7 +815,7 @@ func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
 					t.Errorf("Shutdown() = %v", err)
 				}
 				c = b.peer()
-				l = b.acquire(c, "k", opts)
+				l = b.take(c, "k", opts)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				if err := c.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "locks still held, and released: 1") {
@@ -833,7 +831,7 @@ func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
 // wantAllFreeFor checks that c can write k at once.
 func wantAllFreeFor(t *testing.T, c *holdfast.Client) {
 	t.Helper()
-	l, err := c.TryAcquire(t.Context(), "k", writing(2))
+	l, err := tryAcquire(t.Context(), c, "k", writing(2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -842,8 +840,8 @@ func wantAllFreeFor(t *testing.T, c *holdfast.Client) {
 
 // Wherever a caller is when its context ends, it leaves nothing.
 func TestAReaderOrWriterThatLeavesLeavesNothing(t *testing.T) {
-	for _, opts := range []*holdfast.AcquireOptions{reading(3), writing(3)} {
-		t.Run(fmt.Sprint(opts.Shared), func(t *testing.T) {
+	for _, opts := range []*claim{reading(3), writing(3)} {
+		t.Run(fmt.Sprint(opts.shared), func(t *testing.T) {
 			in(t, func(t *testing.T, b *bench) {
 				for i := range 5 {
 					b.drv.Node(i).Delay(time.Duration(i+1) * time.Millisecond)
@@ -853,10 +851,10 @@ func TestAReaderOrWriterThatLeavesLeavesNothing(t *testing.T) {
 					for _, inside := range []int{0, 1, 3} {
 						var held []*holdfast.Lease
 						for range inside {
-							held = append(held, b.acquire(other, "k", reading(3)))
+							held = append(held, b.take(other, "k", reading(3)))
 						}
 						ctx, cancel := context.WithTimeout(t.Context(), after)
-						l, err := b.client.Acquire(ctx, "k", opts)
+						l, err := acquire(ctx, b.client, "k", opts)
 						cancel()
 						if err == nil {
 							b.release(l)
@@ -874,10 +872,10 @@ func TestAReaderOrWriterThatLeavesLeavesNothing(t *testing.T) {
 
 func TestMaxWaitersCountsThoseAtTheGate(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		w := b.acquire(b.peer(), "k", writing(2))
-		opts := &holdfast.AcquireOptions{Readers: 2, Shared: true, MaxWaiters: 2}
+		w := b.take(b.peer(), "k", writing(2))
+		opts := &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 2}}
 		waiting := []<-chan *holdfast.Lease{b.asks(b.client, opts), b.asks(b.client, opts)}
-		_, err := b.client.Acquire(t.Context(), "k", opts)
+		_, err := acquire(t.Context(), b.client, "k", opts)
 		wantErr(t, err, holdfast.ErrHeld)
 		if !strings.Contains(err.Error(), "2 wait for it already") {
 			t.Errorf("the error is %q", err)
@@ -891,8 +889,8 @@ func TestAnotherNumberOfReadersIsSaid(t *testing.T) {
 	var said bytes.Buffer
 	opts := &holdfast.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}
 	inWith(t, opts, func(t *testing.T, b *bench) {
-		w := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Readers: 4, Note: "n"})
-		_, err := b.client.TryAcquire(t.Context(), "k", reading(3))
+		w := b.take(b.peer(), "k", &claim{readers: 4, AcquireOptions: holdfast.AcquireOptions{Note: "n"}})
+		_, err := tryAcquire(t.Context(), b.client, "k", reading(3))
 		wantErr(t, err, holdfast.ErrHeld)
 		if e, _ := errors.AsType[*holdfast.HeldError](err); e == nil || e.Holder.Note != "writer of 4: n" {
 			t.Errorf("the error is %v", err)
@@ -911,24 +909,23 @@ func TestAnotherNumberOfReadersIsSaid(t *testing.T) {
 
 func TestReadersAreRefusedWhereTheyMeanNothing(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		for says, o := range map[string]holdfast.AcquireOptions{
-			"Readers -1": {Readers: -1}, "Readers 1:": {Readers: 1}, "Readers 65": {Readers: 65}, "Shared without Readers": {Shared: true},
-			"Readers 2 and Slots 2": {Readers: 2, Slots: 2}, "Adoptable with Readers": {Readers: 2, Shared: true, Adoptable: true},
-			"NoRenew for a writer": {Readers: 2, NoRenew: true}, "the note has 49 bytes": {Readers: 2, Note: strings.Repeat("x", 49)},
+		for says, o := range map[string]claim{
+			"-1 readers": {readers: -1}, "1 readers": {readers: 1}, "65 readers": {readers: 65},
+			"Adoptable":             {readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{Adoptable: true}},
+			"NoRenew for a writer":  {readers: 2, AcquireOptions: holdfast.AcquireOptions{NoRenew: true}},
+			"the note has 49 bytes": {readers: 2, AcquireOptions: holdfast.AcquireOptions{Note: strings.Repeat("x", 49)}},
 		} {
-			_, err := b.client.Acquire(t.Context(), "k", &o)
+			_, err := acquire(t.Context(), b.client, "k", &o)
 			wantErr(t, err, holdfast.ErrInvalid)
 			if !strings.Contains(fmt.Sprint(err), says) {
 				t.Errorf("the error %v does not say %q", err, says)
 			}
 		}
-		_, err := b.client.Acquire(t.Context(), strings.Repeat("k", 511), reading(2))
+		_, err := acquire(t.Context(), b.client, strings.Repeat("k", 511), reading(2))
 		wantErr(t, err, holdfast.ErrInvalid)
-		_, err = b.client.AcquireAll(t.Context(), []string{"a", "b"}, reading(2))
+		_, err = b.client.RWLock("k", 0).AcquireRead(t.Context(), nil)
 		wantErr(t, err, holdfast.ErrInvalid)
-		_, err = b.client.Adopt(t.Context(), "k#1", "owner", 1, reading(2))
-		wantErr(t, err, holdfast.ErrInvalid)
-		l := b.acquire(b.client, "k", writing(2))
+		l := b.take(b.client, "k", writing(2))
 		wantErr(t, l.Detach(), holdfast.ErrInvalid)
 		b.release(l)
 	})
@@ -937,8 +934,8 @@ func TestReadersAreRefusedWhereTheyMeanNothing(t *testing.T) {
 // A lease of a reader that is not renewed lasts for its TTL from when it has its place, however long it waited.
 func TestNoRenewOfAReaderCountsFromItsPlace(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		w := b.acquire(b.peer(), "k", writing(2))
-		got := b.asks(b.client, &holdfast.AcquireOptions{Readers: 2, Shared: true, NoRenew: true, TTL: 5 * time.Second})
+		w := b.take(b.peer(), "k", writing(2))
+		got := b.asks(b.client, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{NoRenew: true, TTL: 5 * time.Second}})
 		pass(time.Minute)
 		b.release(w)
 		l := <-got
@@ -953,20 +950,20 @@ func TestNoRenewOfAReaderCountsFromItsPlace(t *testing.T) {
 // A writer that reads on is a reader in every respect: it takes part in nesting, and a writer under it would wait for itself.
 func TestAWriterThatReadsOnIsNestedLikeAReader(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
-		w := b.acquire(b.client, "k", writing(2))
+		w := b.take(b.client, "k", writing(2))
 		r, err := w.Downgrade(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		opts := reading(2)
-		_, err = b.client.TryAcquire(r.Context(), "k", opts)
+		_, err = tryAcquire(r.Context(), b.client, "k", opts)
 		wantErr(t, err, holdfast.ErrNested)
 		upgrade := writing(2)
 		upgrade.Wait = time.Second
-		_, err = b.client.Acquire(r.Context(), "k", upgrade)
+		_, err = acquire(r.Context(), b.client, "k", upgrade)
 		wantErr(t, err, holdfast.ErrInvalid)
 		opts.Reentrant, opts.Wait = true, time.Second
-		again, err := b.client.Acquire(r.Context(), "k", opts)
+		again, err := acquire(r.Context(), b.client, "k", opts)
 		if err != nil || again.Owner() != r.Owner() || again.Token() != r.Token() {
 			t.Fatalf("Acquire under the reader's lease = %v, %v; want another hold of it", again, err)
 		}
