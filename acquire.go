@@ -44,7 +44,7 @@ func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOption
 
 // tryAcquireKind is TryAcquire for a lock or another kind.
 func (c *Client) tryAcquireKind(ctx context.Context, key string, k kind, opts *AcquireOptions) (*Lease, error) {
-	l, err := c.acquire(ctx, &attempt{key: key, once: true, opts: options{kind: k}}, opts)
+	l, err := c.acquire(ctx, &attempt{key: key, noWait: true, opts: options{kind: k}}, opts)
 	return l, wrap("acquire", key, err)
 }
 
@@ -76,7 +76,7 @@ func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOp
 	defer func() {
 		unlink()
 		cancel(nil)
-		end := lease.ended()
+		end := lease.lossCause()
 		if failed := lease.release(context.WithoutCancel(ctx)); end == nil {
 			end = failed
 		}
@@ -93,18 +93,18 @@ func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOp
 	return fn(fctx, lease)
 }
 
-// nest checks whether a, with ctx, comes from a live lease of its key. It returns another
-// hold of it, or ErrNested, or neither if there is none. opts may be nil.
-func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*Lease, error) {
+// nestedHold returns another hold of the live lease on its key from whose context a comes, ErrNested if
+// the options do not allow that, or neither if there is no such lease. opts may be nil.
+func (c *Client) nestedHold(ctx context.Context, a *attempt, opts *AcquireOptions) (*Lease, error) {
 	if a.outer == nil {
 		return nil, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for l := a.outer; l != nil; l = l.outer {
-		key, its := l.share.givenKey(l.Key()), &l.term.now.opts
+		key, its := l.slot.givenKey(l.Key()), &l.term.holder.opts
 		wanted := &options{AcquireOptions: *cmp.Or(opts, &AcquireOptions{}), kind: a.opts.kind}
-		if l.term.client != c || key != a.key || l.live() != nil {
+		if l.term.client != c || key != a.key || l.checkLive() != nil {
 			continue
 		}
 		switch {
@@ -115,19 +115,19 @@ func (c *Client) nest(ctx context.Context, a *attempt, opts *AcquireOptions) (*L
 		case !wanted.Reentrant:
 			return nil, ErrNested
 		}
-		if !wanted.agrees(*its, l.share.slot) {
+		if !wanted.agrees(*its, l.slot.number) {
 			return nil, invalid("a nested hold shares its lease: leave out TTL, NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give those of the lease")
 		}
-		return l.term.hold(context.WithoutCancel(ctx), a.outer), nil
+		return l.term.addHold(context.WithoutCancel(ctx), a.outer), nil
 	}
 	return nil, nil
 }
 
-// agrees says whether a lease with the options of outer, on slot, does what o asks for.
+// agrees reports whether a lease with the options of outer, on slot, does what o asks for.
 func (o *options) agrees(outer options, slot int) bool {
 	note := o.Note
 	if note != "" && o.places() > 0 {
-		note = o.noted(slot)
+		note = o.noteFor(slot)
 	}
 	return (o.TTL == 0 || o.TTL == outer.TTL) && (o.MaxHold == 0 || o.MaxHold == outer.MaxHold) &&
 		(o.MinHold == 0 || o.MinHold == outer.MinHold) && o.slots == outer.slots && o.readers == outer.readers && (!o.NoRenew || outer.NoRenew) &&
@@ -136,55 +136,55 @@ func (o *options) agrees(outer options, slot int) bool {
 
 // attempt is one call of Acquire, TryAcquire or Adopt, or what AcquireAll does for one of its keys.
 type attempt struct {
-	client *Client
-	ctx    context.Context // has the values of the caller's, for the lease, and no end
-	wait   context.Context // the caller's, bounded by Wait
-	outer  *Lease          // the lease that the caller's comes from, of any key; nil: none
-	key    string
-	opts   options
-	once   bool     // it does not wait for a lock that is held
-	silent bool     // no FailedEvent tells that it failed
-	inner  bool     // what it gets is a part of a lease, and no event tells of that
-	of     *attempt // the call that it is for, which is told that it waits; nil: itself
-	share  share
-	line   *line // for which it asks; nil: for itself
-	asks   wish  // of a line, the wish of the caller for whom it asks
-	since  time.Time
+	client    *Client
+	ctx       context.Context // has the values of the caller's, for the lease, and no end
+	wait      context.Context // the caller's, bounded by Wait
+	outer     *Lease          // the lease that the caller's comes from, of any key; nil: none
+	key       string
+	opts      options
+	noWait    bool     // returns at once if the lock is held
+	silent    bool     // sends no FailedEvent
+	isPart    bool     // acquires a part of a lease, and sends no events
+	parent    *attempt // the call that it serves, to which its wait is reported; nil: itself
+	slot      slotRef
+	slotQueue *slotQueue  // that it asks for; nil: it asks for itself
+	request   requestSpec // of a slot queue: what it asks for the first caller
+	since     time.Time
 
-	joined bool      // it was found that few enough wait, or there is no bound; guarded by Client.mu while it waits
-	told   bool      // to the hook, that it waits, and not that the wait is over; guarded by Client.mu while it waits
-	turn   chan turn // gets one turn while the attempt is in the queue
+	admitted bool      // MaxWaiters allows it to wait; guarded by Client.mu while it waits
+	waitTold bool      // a WaitingEvent was sent, and no event of the end of the wait; guarded by Client.mu while it waits
+	turn     chan turn // receives one turn while the attempt is in the queue
 }
 
-// acquire runs a, of which key and once are set.
+// acquire runs a, of which key, noWait and kind are set.
 func (c *Client) acquire(ctx context.Context, a *attempt, opts *AcquireOptions) (*Lease, error) {
-	o, err := c.check(a.key, a.opts.kind, opts)
+	o, err := c.checkOptions(a.key, a.opts.kind, opts)
 	if err != nil {
 		return nil, err
 	}
-	a.outer = leaseIn(ctx)
-	if l, err := c.nest(ctx, a, opts); l != nil || err != nil {
+	a.outer = leaseFromContext(ctx)
+	if l, err := c.nestedHold(ctx, a, opts); l != nil || err != nil {
 		return l, err
 	}
 	a.opts, a.wait = o, ctx
-	if o.Wait > 0 && !a.once {
+	if o.Wait > 0 && !a.noWait {
 		var cancel context.CancelFunc
 		a.wait, cancel = context.WithTimeout(ctx, o.Wait)
 		defer cancel()
 	}
-	return c.contend(ctx, a)
+	return c.runAttempt(ctx, a)
 }
 
-// contend runs a, of which all is set and which is not nested, for a caller with ctx.
-func (c *Client) contend(ctx context.Context, a *attempt) (*Lease, error) {
-	return c.run(ctx, a, func() (*Lease, error) {
-		l, err := a.compete()
-		return l, a.over(ctx, err)
+// runAttempt runs a, of which all is set and which is not nested, for a caller with ctx.
+func (c *Client) runAttempt(ctx context.Context, a *attempt) (*Lease, error) {
+	return c.runCall(ctx, a, func() (*Lease, error) {
+		l, err := a.obtain()
+		return l, a.explainEnd(ctx, err)
 	})
 }
 
-// over returns err, or what it means where the wait has reached its end. caller is the context without Wait.
-func (a *attempt) over(caller context.Context, err error) error {
+// explainEnd returns err, or what it means where the wait has reached its end. caller is the context without Wait.
+func (a *attempt) explainEnd(caller context.Context, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
@@ -199,8 +199,8 @@ func (a *attempt) over(caller context.Context, err error) error {
 	return err
 }
 
-// run calls take for a, and tells the hook if it fails, unless a is silent. Close waits for it.
-func (c *Client) run(ctx context.Context, a *attempt, take func() (*Lease, error)) (*Lease, error) {
+// runCall calls take for a, and tells the hook if it fails, unless a is silent. Close waits for it.
+func (c *Client) runCall(ctx context.Context, a *attempt, take func() (*Lease, error)) (*Lease, error) {
 	c.mu.Lock()
 	if c.ending {
 		c.mu.Unlock()
@@ -212,20 +212,20 @@ func (c *Client) run(ctx context.Context, a *attempt, take func() (*Lease, error
 	a.client, a.ctx, a.since = c, values{ctx}, time.Now()
 	l, err := take()
 	if err != nil && !a.silent {
-		c.events.failed(FailedEvent{Context: a.ctx, Key: a.key, Waited: time.Since(a.since), Told: a.told, Err: err})
+		c.events.failed(FailedEvent{Context: a.ctx, Key: a.key, Waited: time.Since(a.since), Told: a.waitTold, Err: err})
 	}
 	return l, err
 }
 
-// compete gets the lock in this process and at the service.
-func (a *attempt) compete() (*Lease, error) {
+// obtain gets the lock in this process and at the service.
+func (a *attempt) obtain() (*Lease, error) {
 	c := a.client
 	switch {
-	case a.share.of != "" || a.of != nil:
+	case a.slot.semaphore != "" || a.parent != nil:
 	case a.opts.slots > 0:
-		return a.anySlot()
+		return a.acquireSlot()
 	case a.opts.readers > 0:
-		return a.throughGate()
+		return a.acquireSide()
 	}
 	for {
 		if err := a.wait.Err(); err != nil {
@@ -236,37 +236,37 @@ func (a *attempt) compete() (*Lease, error) {
 			c.mu.Unlock()
 			return nil, ErrClosed
 		}
-		s := c.local(a.key)
-		if !s.busy() {
-			s.inquire()
+		s := c.lockFor(a.key)
+		if !s.isTaken() {
+			s.startInquiry()
 			c.mu.Unlock()
-			return a.ask(s)
+			return a.askService(s)
 		}
-		last := s.obstacle()
+		last := s.currentObstacle()
 		switch {
-		case !a.once:
-			if err := a.crowded(last, s.waiters()); err != nil {
+		case !a.noWait:
+			if err := a.checkMaxWaiters(last, s.waiterCount()); err != nil {
 				c.mu.Unlock()
 				return nil, err
 			}
-			return a.queue(s, last) // gives mu up
+			return a.waitInQueue(s, last) // gives mu up
 		case last != nil:
 			c.mu.Unlock()
 			return nil, last
 		}
-		if err := c.overhear(a.wait, s.asking); err != nil {
+		if err := c.awaitObstacle(a.wait, s.asking); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// queue waits behind the other waiters of this process, for whom last stands in the
-// way. The caller holds mu, which queue unlocks.
-func (a *attempt) queue(s *local, last error) (*Lease, error) {
+// waitInQueue waits behind the other waiters of this process. last is their obstacle. The caller holds
+// mu, which waitInQueue unlocks.
+func (a *attempt) waitInQueue(s *localLock, last error) (*Lease, error) {
 	a.turn = make(chan turn, 1)
 	place := s.queue.PushBack(a)
 	if last != nil {
-		a.meet(last)
+		a.reportObstacle(last)
 	}
 	a.client.mu.Unlock()
 	select {
@@ -274,82 +274,81 @@ func (a *attempt) queue(s *local, last error) (*Lease, error) {
 		if t.lease != nil || t.err != nil {
 			return t.lease, t.err
 		}
-		l, err := a.ask(s)
+		l, err := a.askService(s)
 		return l, obstacle.With(err, last)
 	case <-a.wait.Done():
-		return nil, a.leave(s, place, last)
+		return nil, a.leaveQueue(s, place, last)
 	}
 }
 
-// ask takes the lock from the service. The caller leads s.
-func (a *attempt) ask(s *local) (*Lease, error) {
+// askService takes the lock from the service. The caller has the inquiry of s.
+func (a *attempt) askService(s *localLock) (*Lease, error) {
 	c := a.client
 	asking, cancel := context.WithCancelCause(a.wait)
 	defer cancel(nil)
 	q := s.asking // nobody else changes it
-	if err := a.enter(s, cancel); err != nil {
+	if err := a.beginAsking(s, cancel); err != nil {
 		return nil, err
 	}
 	grant, err := c.drv.Acquire(asking, driver.Request{
-		Key: s.key, TTL: a.opts.TTL, NoWait: a.once, Renews: a.opts.renewsSoon() && !c.isStarved(time.Now()), Adoptable: a.opts.Adoptable,
-		Holder:   c.named(a.opts.Note),
-		Obstacle: func(err error) { a.stands(s, q, err) },
+		Key: s.key, TTL: a.opts.TTL, NoWait: a.noWait, Renews: a.opts.renewsSoon() && !c.isStarved(time.Now()), Adoptable: a.opts.Adoptable,
+		Holder:   c.holderWithNote(a.opts.Note),
+		Obstacle: func(err error) { a.noteObstacle(s, q, err) },
 	})
 	if err != nil {
-		return nil, c.fail(asking, s, err)
+		return nil, c.failAsking(asking, s, err)
 	}
-	return a.start(s, grant, time.Now())
+	return a.startLease(s, grant, time.Now())
 }
 
-// enter lets a, which leads s, ask the service: Close and Shutdown call cancel, and wait until it leads no more. So
-// does a line, when another caller becomes the first in it.
-func (a *attempt) enter(s *local, cancel context.CancelCauseFunc) error {
+// beginAsking registers cancel for the inquiry of s, which a has: Close and Shutdown call it and wait for the end of the
+// inquiry, and so does a slot queue when another caller becomes its first.
+func (a *attempt) beginAsking(s *localLock, cancel context.CancelCauseFunc) error {
 	c := a.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ending {
-		c.lead(s)
+		c.askNext(s)
 		return ErrClosed
 	}
-	if q := a.line; q != nil {
-		if !q.dress(a) {
-			c.lead(s)
+	if q := a.slotQueue; q != nil {
+		if !q.copyFirstOptions(a) {
+			c.askNext(s)
 			return q.wait.Err()
 		}
-		spot := &q.spots[a.share.slot]
-		spot.asks, spot.cancel = a.asks, cancel
+		spot := &q.slots[a.slot.number]
+		spot.asks, spot.cancel = a.request, cancel
 	}
 	s.asking.cancel = cancel
 	return nil
 }
 
-// fail ends an inquiry of s that had no success, under the context whose cancel
-// enter got. It returns err with the last obstacle, or why the context was
-// cancelled.
-func (c *Client) fail(asking context.Context, s *local, err error) error {
+// failAsking ends an inquiry of s that failed with err. It returns err with the last obstacle, or the cause for
+// which asking, the context of the inquiry, was cancelled.
+func (c *Client) failAsking(asking context.Context, s *localLock, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := s.asking
-	q.tell(obstacle.In(err))
-	c.lead(s)
+	q.publish(obstacle.In(err))
+	c.askNext(s)
 	if cause := context.Cause(asking); errors.Is(cause, ErrClosed) || errors.Is(cause, ErrHeld) || errors.Is(cause, errOtherWish) {
 		return cause
 	}
 	return obstacle.With(err, q.obstacle)
 }
 
-// start makes a lease of a grant, for the taker of a. The caller leads s.
-func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, error) {
+// startLease makes a lease of a grant, for the receiver of a, and ends the inquiry of s.
+func (a *attempt) startLease(s *localLock, grant driver.Grant, taken time.Time) (*Lease, error) {
 	c := a.client
 	c.mu.Lock()
-	s.answered()
-	t := &term{client: c, local: s, grant: grant, asked: a.opts.TTL, taken: taken, start: taken, keptUntil: grant.TrustedUntil, at: unscheduled}
-	t.given = clock.Until(t.keptUntil, taken)
+	s.endInquiry()
+	t := &term{client: c, lock: s, grant: grant, asked: a.opts.TTL, taken: taken, renewedAt: taken, keptUntil: grant.TrustedUntil, index: unscheduled}
+	t.grantedFor = clock.Until(t.keptUntil, taken)
 	s.term = t
-	w := a.taker()
+	w := a.receiver()
 	l := t.begin(cmp.Or(w, a), taken)
 	if ending := c.ending; ending || w == nil {
-		t.now.opts.MinHold = 0 // no holder ever gets it
+		t.holder.opts.MinHold = 0 // no holder ever gets it
 		c.mu.Unlock()
 		l.Release(context.Background()) // reported to Hooks
 		if ending {
@@ -358,11 +357,11 @@ func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, 
 		return nil, cmp.Or(a.wait.Err(), errOtherWish)
 	}
 	defer c.mu.Unlock()
-	if !w.inner {
-		c.events.acquired(AcquiredEvent{Context: w.ctx, Key: t.givenKey(), Owner: l.owner, Token: l.token, Waited: taken.Sub(w.since), Told: w.told})
+	if !w.isPart {
+		c.events.acquired(AcquiredEvent{Context: w.ctx, Key: t.givenKey(), Owner: l.owner, Token: l.token, Waited: taken.Sub(w.since), Told: w.waitTold})
 	}
 	if w != a {
-		w.told = false // its context may end before it sees the lease: then it fails, and gives that back
+		w.waitTold = false // its context may end before it sees the lease: then it fails, and gives that back
 		w.turn <- turn{lease: l}
 	}
 	return l, nil
@@ -371,8 +370,8 @@ func (a *attempt) start(s *local, grant driver.Grant, taken time.Time) (*Lease, 
 // errTooShort is the end of a Wait that was over before any answer.
 var errTooShort error = &UnavailableError{Err: errors.New("the wait was over before an answer")}
 
-// formerError is an obstacle of before a standstill of this process. It is of the same kind, and
-// names no holder and no node as what stands in the way now.
+// formerError is an obstacle from before a standstill of this process. It matches the same kind of error, but names no
+// holder and no node, as they may have changed since.
 type formerError struct {
 	obstacle error
 	late     time.Duration // from the end of the wait to the end of the standstill

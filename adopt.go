@@ -23,7 +23,7 @@ func (l *Lease) Detach() (err error) {
 		return errOneProcess
 	}
 	c.mu.Lock()
-	if err := l.live(); err != nil {
+	if err := l.checkLive(); err != nil {
 		c.mu.Unlock()
 		return err
 	}
@@ -33,10 +33,10 @@ func (l *Lease) Detach() (err error) {
 	}
 	end := t.end(ErrDetached, time.Now())
 	c.mu.Unlock()
-	end.cancel()
+	end.cancelContexts()
 	a.Detach(t.grant)
 	c.mu.Lock()
-	c.lead(t.local)
+	c.askNext(t.lock)
 	c.mu.Unlock()
 	end.event.Detached = true
 	c.events.released(end.event)
@@ -49,7 +49,7 @@ var errElsewhere error = &UnavailableError{Err: errors.New("this client is askin
 
 var errNotAdoptable = invalid("the lease cannot be continued by another process; acquire it with AcquireOptions.Adoptable")
 
-// adopts says whether the driver's grants can be continued by another process.
+// adopts reports whether another process can continue the driver's grants.
 func (c *Client) adopts() bool {
 	_, ok := c.drv.(driver.Adopter)
 	return ok
@@ -57,21 +57,21 @@ func (c *Client) adopts() bool {
 
 var errOneProcess = unsupported("its leases cannot be continued by another process")
 
-// leadAt leads what is local of key, if no other caller does; cancel is as of enter.
-func (c *Client) leadAt(key string, cancel context.CancelCauseFunc) (*local, error) {
+// leadAt starts the inquiry of key, unless another caller has it; cancel is registered as by beginAsking.
+func (c *Client) leadAt(key string, cancel context.CancelCauseFunc) (*localLock, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ending {
 		return nil, ErrClosed
 	}
-	s := c.local(key)
-	if s.busy() {
-		if obstacle := s.obstacle(); obstacle != nil {
+	s := c.lockFor(key)
+	if s.isTaken() {
+		if obstacle := s.currentObstacle(); obstacle != nil {
 			return nil, obstacle
 		}
 		return nil, errElsewhere
 	}
-	s.inquire()
+	s.startInquiry()
 	s.asking.cancel = cancel
 	return s, nil
 }
@@ -91,7 +91,7 @@ func (c *Client) leadAt(key string, cancel context.CancelCauseFunc) (*local, err
 // ErrUnsupported, ErrHeld when this client itself holds or awaits the key.
 func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (l *Lease, err error) {
 	defer func() { err = wrap("adopt", key, err) }()
-	o, err := c.check(key, kind{}, opts)
+	o, err := c.checkOptions(key, kind{}, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -108,8 +108,8 @@ func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts
 	if !driver.IsAdoptable(owner) {
 		return nil, errNotAdoptable
 	}
-	a := &attempt{key: key, opts: o, wait: ctx, outer: leaseIn(ctx)}
-	return c.run(ctx, a, func() (*Lease, error) {
+	a := &attempt{key: key, opts: o, wait: ctx, outer: leaseFromContext(ctx)}
+	return c.runCall(ctx, a, func() (*Lease, error) {
 		grant, first := driver.GrantOf(owner, int64(token))
 		return a.adopt(adopter, driver.Grant{Key: key, Owner: grant, Token: first, TTL: o.TTL})
 	})
@@ -126,7 +126,7 @@ func (a *attempt) adopt(adopter driver.Adopter, grant driver.Grant) (*Lease, err
 	}
 	adopted, err := adopter.Adopt(asking, grant)
 	if err != nil {
-		return nil, c.fail(asking, s, err)
+		return nil, c.failAsking(asking, s, err)
 	}
-	return a.start(s, adopted, a.since)
+	return a.startLease(s, adopted, a.since)
 }

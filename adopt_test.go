@@ -35,7 +35,7 @@ func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
 	})
 }
 
-func TestADetachedLeaseStandsUntilItsDeadlineAndNoLonger(t *testing.T) {
+func TestDetachedLeaseLastsUntilItsDeadline(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		c, other := b.peer(), b.peer()
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
@@ -59,7 +59,7 @@ func TestADetachedLeaseStandsUntilItsDeadlineAndNoLonger(t *testing.T) {
 	})
 }
 
-func TestWhoWaitsBehindADetachedLeaseAsksTheService(t *testing.T) {
+func TestWaiterBehindDetachedLeaseAsksTheService(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		c := b.peer()
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})

@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// TestEveryTypeThatUsersMeetHasANameHere walks from what the package exports over methods,
+// TestPublicTypesHaveNamesInThisPackage walks from what the package exports over methods,
 // fields, arguments and results, and wants a name in this package for each type of package driver.
-func TestEveryTypeThatUsersMeetHasANameHere(t *testing.T) {
+func TestPublicTypesHaveNamesInThisPackage(t *testing.T) {
 	t.Parallel()
 	seen := make(map[reflect.Type]bool)
 	var walk func(reflect.Type)

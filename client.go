@@ -16,14 +16,14 @@ import (
 // (M. Kleppmann, "How to do distributed locking", 2016.)
 type Token = int64
 
-// Holder says who holds a lock, for people who look at it.
+// Holder describes the holder of a lock to people who look at it.
 type Holder = driver.Holder
 
-// Driver is the way to one lock service: what the packages redlock, postgres, etcd, zookeeper, memory
-// and sharding open. Package driver has its rules, for those who write one.
+// Driver connects a client to one lock service: the packages redlock, postgres, etcd, zookeeper, memory and
+// sharding open one. Package driver has the rules for authors of drivers.
 type Driver = driver.Driver
 
-// Limits are what a Driver can do.
+// Limits describe the abilities of a Driver.
 type Limits = driver.Limits
 
 // Client takes leases through one driver. It is safe for concurrent use.
@@ -31,33 +31,33 @@ type Client struct {
 	drv    driver.Driver
 	limits driver.Limits
 	holder Holder
-	events herald
+	events eventQueue
 
 	alive context.Context // ends with Close
 	stop  context.CancelFunc
 	tasks sync.WaitGroup // the watchdog and what it started
 	nudge chan struct{}  // wakes the watchdog
 
-	mu      sync.Mutex // guards what follows, and every local, term and Lease
-	locals  map[string]*local
-	lines   map[lineKey]*line
-	vacated share // the slot that was released last, where the next caller looks first; zero: none
-	terms   schedule
-	sleeps  time.Time     // until then the watchdog sleeps; zero: until nudged
-	looked  time.Time     // when the watchdog last looked at every lease
-	starved time.Time     // when the watchdog last came too late; zero: never
-	ending  bool          // no new leases and waits
-	vacant  chan struct{} // closed once it is ending and no local is left
+	mu         sync.Mutex // guards what follows, and every localLock, term and Lease
+	locks      map[string]*localLock
+	slotQueues map[slotQueueKey]*slotQueue
+	lastSlot   slotRef // the slot released last, which the next caller tries first; zero: none
+	terms      schedule
+	sleeps     time.Time     // the watchdog sleeps until then; zero: until nudged
+	looked     time.Time     // when the watchdog last looked at every lease
+	starved    time.Time     // when the watchdog last came too late; zero: never
+	ending     bool          // no new leases and waits
+	vacant     chan struct{} // closed once the client is ending and no lock is left in this process
 
 	closing bool
 	closed  chan struct{} // closed when Close is done
 }
 
-// drivers are those that the open clients of this process use.
+// drivers has the drivers of the open clients of this process.
 var drivers sync.Map // of driver.Driver to *Client
 
-// reserve notes that c uses drv, and says whether no other open client does.
-func (c *Client) reserve(drv driver.Driver) bool {
+// reserveDriver notes that c uses drv, and says whether no other open client does.
+func (c *Client) reserveDriver(drv driver.Driver) bool {
 	if v := reflect.ValueOf(drv); v.Kind() == reflect.Pointer && v.Type().Elem().Size() > 0 { // else it has no identity
 		if _, used := drivers.LoadOrStore(drv, c); used {
 			return false
@@ -66,8 +66,8 @@ func (c *Client) reserve(drv driver.Driver) bool {
 	return true
 }
 
-// unreserve forgets what c has reserved.
-func (c *Client) unreserve() {
+// unreserveDriver forgets what c has reserved.
+func (c *Client) unreserveDriver() {
 	drivers.Range(func(drv, user any) bool {
 		if user == c {
 			drivers.Delete(drv)
@@ -88,17 +88,17 @@ func New(drv Driver, opts *Options) (*Client, error) {
 		opts = &Options{}
 	}
 	c := &Client{
-		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: herald{hooks: opts.Hooks, log: driver.LoggerOrDefault(opts.Logger), hurry: make(chan struct{})},
-		nudge: make(chan struct{}, 1), locals: make(map[string]*local), lines: make(map[lineKey]*line), vacant: make(chan struct{}), closed: make(chan struct{}),
+		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: eventQueue{hooks: opts.Hooks, logger: driver.LoggerOrDefault(opts.Logger), hurry: make(chan struct{})},
+		nudge: make(chan struct{}, 1), locks: make(map[string]*localLock), slotQueues: make(map[slotQueueKey]*slotQueue), vacant: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if c.holder == (Holder{}) {
 		c.holder = thisProcess()
 	}
-	if !c.reserve(drv) {
+	if !c.reserveDriver(drv) {
 		return nil, wrap("new", "", invalid("another client of this process uses the driver; share the client, or open a second driver for a second client"))
 	}
 	if c.holder.Note != "" {
-		c.unreserve()
+		c.unreserveDriver()
 		drv.Close()
 		return nil, wrap("new", "", invalid("Holder.Note %q: give it for each lease, as AcquireOptions.Note", c.holder.Note))
 	}
@@ -107,14 +107,14 @@ func New(drv Driver, opts *Options) (*Client, error) {
 		n.Notify(c.nodeChanged)
 	}
 	if a, ok := drv.(driver.Alerter); ok {
-		a.Alert(c.alerted)
+		a.Alert(c.noteAlert)
 	}
-	c.tasks.Go(c.watch)
+	c.tasks.Go(c.watchLeases)
 	return c, nil
 }
 
-// named is the client as the holder of a lease with note.
-func (c *Client) named(note string) Holder {
+// holderWithNote returns the client as the holder of a lease with note.
+func (c *Client) holderWithNote(note string) Holder {
 	h := c.holder
 	h.Note = note
 	return h
@@ -136,6 +136,6 @@ func (c *Client) nodeChanged(e NodeEvent) {
 	if e.State == driver.NodeUp {
 		level = slog.LevelInfo
 	}
-	c.events.write(level, "node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
+	c.events.log(level, "node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
 	c.events.node(e)
 }

@@ -85,7 +85,7 @@ func TestDoJoinsTheLossToTheError(t *testing.T) {
 	})
 }
 
-func TestDoNamesALossOnceThatItsFunctionReturns(t *testing.T) {
+func TestDoNamesAReturnedLossOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for _, format := range []string{"%w", "paying: %w"} {
 			opts := &holdfast.AcquireOptions{TTL: time.Second}

@@ -149,7 +149,7 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 	})
 }
 
-func TestShutdownThatIsCutShortReleasesWhatIsHeld(t *testing.T) {
+func TestInterruptedShutdownReleasesHeldLocks(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		c := b.openLongWay()
 		l := b.acquire(c, "k", nil)

@@ -66,7 +66,7 @@ func TestAQueueThatIsFullTakesNoMore(t *testing.T) {
 	})
 }
 
-func TestAFullQueueInTheProcessTakesNoMore(t *testing.T) {
+func TestFullLocalQueueRejectsWaiters(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		other := b.peer()
 		for _, holder := range []*holdfast.Client{b.client, other} {
@@ -79,8 +79,8 @@ func TestAFullQueueInTheProcessTakesNoMore(t *testing.T) {
 	})
 }
 
-// TestOfManyThatComeAtOnceTheFirstMayWait holds that the answer to the first, which asks, sends away those behind it.
-func TestOfManyThatComeAtOnceTheFirstMayWait(t *testing.T) {
+// TestFirstOfSimultaneousCallersMayWait holds that the answer to the first, which asks, sends away those behind it.
+func TestFirstOfSimultaneousCallersMayWait(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(10 * time.Millisecond)
@@ -113,7 +113,7 @@ func TestOfManyThatComeAtOnceTheFirstMayWait(t *testing.T) {
 	})
 }
 
-func TestAFreeLockHasNoQueueToBeFull(t *testing.T) {
+func TestMaxWaitersIgnoresAFreeLock(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxWaiters: 1}))
 		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: -1})

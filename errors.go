@@ -13,7 +13,7 @@ import (
 var (
 	// ErrHeld is returned when another holder has the lock: by TryAcquire, and
 	// by Acquire when AcquireOptions.Wait is over. The error is a *HeldError,
-	// which says who.
+	// which names the holder.
 	ErrHeld = driver.ErrHeld
 	// ErrUnavailable is returned when too few nodes answer to decide anything.
 	// The error is an *UnavailableError, which names each node and its cause.
@@ -23,9 +23,9 @@ var (
 	ErrNested = errors.New("key is already held by this call chain; set Reentrant to nest, or acquire with a context that is not the lease's")
 	// ErrAuth is returned for wrong credentials and for missing rights, by every driver.
 	ErrAuth = driver.ErrAuth
-	// ErrConfig is returned by every driver when somebody has to change the service or what
-	// names it before it is fit for locks: tables that are missing, a replica, servers of two
-	// clusters. Time does not mend it, and no wait waits for it.
+	// ErrConfig is returned by every driver when somebody has to change the service, or the URL,
+	// before it can keep locks: missing tables, a replica, servers of two clusters. No call waits
+	// for it.
 	ErrConfig = driver.ErrConfig
 	// ErrInvalid is returned for a bad key, option or URL; nothing was sent.
 	ErrInvalid = driver.ErrInvalid
@@ -39,11 +39,11 @@ var (
 	// the error of its last renewal, if that failed, such as ErrUnavailable: so ask
 	// for ErrLost first.
 	ErrLost = driver.ErrLost
-	// ErrExpired says that the deadline was reached, or Margin before it.
+	// ErrExpired means that the deadline was reached, or Margin before it.
 	ErrExpired = errors.New("lease has expired")
-	// ErrMaxHold says that the end of MaxHold was reached, or Margin before it.
+	// ErrMaxHold means that the end of MaxHold was reached, or Margin before it.
 	ErrMaxHold = errors.New("lease has lasted for the longest time that was asked for")
-	// ErrGone says that the service has given the lock to another client, was
+	// ErrGone means that the service has given the lock to another client, was
 	// forced to release it, or has forgotten it.
 	ErrGone = errors.New("lease is gone from the service")
 	// ErrDetached is the cause of the context of a lease after Detach. It does not
@@ -62,16 +62,16 @@ var (
 	ErrUnconfirmed = driver.ErrUnconfirmed
 )
 
-// HeldError says who holds a lock. It matches ErrHeld.
+// HeldError names the holder of a lock. It matches ErrHeld.
 type HeldError = driver.HeldError
 
-// UnavailableError says which nodes failed, and why. It matches ErrUnavailable.
+// UnavailableError names the nodes that failed, and why. It matches ErrUnavailable.
 type UnavailableError = driver.UnavailableError
 
-// NodeError is what went wrong with one node.
+// NodeError is the failure of one node.
 type NodeError = driver.NodeError
 
-// Error is what every method returns: the operation, the key and the cause.
+// Error is the type of the error of every method: the operation, the key and the cause.
 type Error struct {
 	Op  string // "acquire", "release", …
 	Key string // "" where the operation has none

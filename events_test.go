@@ -83,7 +83,7 @@ func TestEachCallThatFailsIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestCloseReturnsWhenItHasToldWhomItSentAway(t *testing.T) {
+func TestCloseReportsTheWaitersItEnds(t *testing.T) {
 	var told []error
 	hooks := holdfast.Hooks{Failed: func(e holdfast.FailedEvent) { told = append(told, e.Err) }}
 	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
@@ -166,7 +166,7 @@ func TestEventsHaveTheValuesOfTheirAcquire(t *testing.T) {
 	})
 }
 
-func TestANoteIsShownToWhoFindsTheLockHeld(t *testing.T) {
+func TestHeldErrorShowsTheHoldersNote(t *testing.T) {
 	const note = "nightly import ü"
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Note: note})
@@ -196,7 +196,7 @@ func TestANoteIsShownToWhoFindsTheLockHeld(t *testing.T) {
 	})
 }
 
-func TestALeaseIsNotHandedOverUnderAnothersNote(t *testing.T) {
+func TestHandOverNeedsTheSameNote(t *testing.T) {
 	var g grants
 	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Note: "first"})

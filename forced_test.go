@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-func TestAForcedHolderHearsAtOnceByWhomAndWhy(t *testing.T) {
+func TestForcedHolderLearnsTheReasonAtOnce(t *testing.T) {
 	for name, opts := range map[string]*holdfast.AcquireOptions{
 		"renewed":     {TTL: time.Minute},
 		"not renewed": {TTL: time.Minute, NoRenew: true},
@@ -145,7 +145,7 @@ func around(t *testing.T, reason string, before, after func(t *testing.T, drv *m
 func nothing(*testing.T, *meanwhile, *holdfast.Lease, func()) {}
 
 // Each node sends its alert when it has acted, so the first may come before a majority has.
-func TestAnAlertThatComesDuringACheckIsLookedIntoAfterwards(t *testing.T) {
+func TestAlertDuringCheckIsCheckedAfterwards(t *testing.T) {
 	around(t, "the second", nothing, func(_ *testing.T, drv *meanwhile, l *holdfast.Lease, take func()) {
 		take()
 		drv.alert(l.Owner(), "the second")
@@ -153,7 +153,7 @@ func TestAnAlertThatComesDuringACheckIsLookedIntoAfterwards(t *testing.T) {
 }
 
 // A renewal that was answered before the force does not refute the alert.
-func TestARenewalDuringACheckKeepsTheReasonOfTheForce(t *testing.T) {
+func TestRenewalDuringCheckKeepsTheForceReason(t *testing.T) {
 	around(t, "the first", func(t *testing.T, _ *meanwhile, l *holdfast.Lease, take func()) {
 		if err := l.Extend(t.Context(), time.Minute); err != nil {
 			t.Error(err)

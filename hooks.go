@@ -14,7 +14,7 @@ import (
 // nil. One goroutine calls them and writes the log, one event after the other in
 // the order in which they happened, at once or a few milliseconds later: a slow hook,
 // or a Logger that blocks, delays other events, but no lease, no Acquire and no Release. When 16,384 events
-// wait, the client drops those that follow, and reports how many through Dropped
+// wait, the client drops the events that follow, and reports how many through Dropped
 // and the log. So a hook may be called after the fact: Lost is for people and
 // metrics. Use Lease.Context to stop work.
 //
@@ -39,16 +39,16 @@ type Hooks struct {
 }
 
 // WaitingEvent is the start of a wait. The Context of this and other events has the
-// values of the context that was given to Acquire, such as those of a trace, and no end.
+// values of the context that was given to Acquire, such as the span of a trace, and never ends.
 type WaitingEvent struct {
 	Context context.Context
 	Key     string
-	Lock    string     // the key of the lock that is held, for Inspect: Key, or that of a slot or a place
+	Lock    string     // the key of the held lock, for Inspect: Key, or the key of a slot or a place
 	Held    *HeldError // who holds it
 }
 
-// values is a context's, without its end. Unlike those of context.WithoutCancel, they are
-// found without an allocation; hooks that trace look some up many times for each event.
+// values keeps a context's values and drops its cancellation and deadline. Unlike context.WithoutCancel it finds them
+// without an allocation; hooks that trace look some up many times for each event.
 type values struct{ context.Context }
 
 func (values) Deadline() (end time.Time, ok bool) { return end, false }
@@ -92,7 +92,7 @@ type RenewedEvent struct {
 	Err      error         // the round failed, and another is tried while trust lasts
 }
 
-// AtRiskEvent says that the redundancy of a lease has changed, once for each change. It
+// AtRiskEvent reports that the redundancy of a lease has changed, once for each change. It
 // comes with the renewal after the one that has shown it. A driver whose lease can
 // never spare a node, as with one node or two, sends none.
 type AtRiskEvent struct {
@@ -119,9 +119,9 @@ type ReleasedEvent struct {
 	Owner   string
 	Token   Token
 	Held    time.Duration // since it was acquired
-	// Detached says that the lock was left standing for another client to adopt.
+	// Detached reports that the lock was left for another client to adopt.
 	Detached bool
-	// Err says that the service did not confirm the release: the lock may stand
+	// Err is the reason why the service did not confirm the release: the lock may stay held
 	// until its TTL is over.
 	Err error
 }
@@ -129,7 +129,7 @@ type ReleasedEvent struct {
 // NodeEvent is the state of one node, or a change to it.
 type NodeEvent = driver.NodeEvent
 
-// NodeState is what a node is fit for.
+// NodeState is the ability of a node to vote.
 type NodeState = driver.NodeState
 
 // The states of a node.
@@ -141,8 +141,8 @@ const (
 	NodeDegraded = driver.NodeDegraded // votes, but an operator should change something
 )
 
-// DiffersEvent says that the holder that stood in the way of an attempt gave another number of slots or readers, which
-// all callers of a key should share: more may hold it than the smaller number allows. It comes with each such attempt.
+// DiffersEvent reports a holder that was given another number of slots or readers than the caller who found the key held.
+// All callers of a key should give the same: more may hold it than the smaller number allows. It comes with each such attempt.
 type DiffersEvent struct {
 	Key    string
 	Gave   string // what the attempt gave, such as "3 slots"
@@ -150,89 +150,89 @@ type DiffersEvent struct {
 	Holder Holder
 }
 
-// DroppedEvent says that events were dropped at this place in their order.
+// DroppedEvent reports that events were dropped at this place in their order.
 type DroppedEvent struct{ Count int }
 
 const (
-	eventsMost = 1 << 14          // events that wait for slow hooks
-	lull       = time.Millisecond // how long an event may wait for others
-	lulls      = 16               // so many without an event end the goroutine
+	maxEvents    = 1 << 14          // that wait for slow hooks
+	pollInterval = time.Millisecond // of the goroutine that looks for events
+	maxIdlePolls = 16               // polls without an event that end the goroutine
 )
 
-// herald tells the hooks and the log what happens, from a goroutine of its own. To start or
-// to wake a goroutine for each event would cost more than most hooks do. So the goroutine
-// looks for events once a lull while there are any, and ends when there have been none for a
-// while. The first event after that is told at once.
-type herald struct {
-	hooks Hooks
-	log   *slog.Logger
-	hurry chan struct{} // closed by drain: there are no lulls any more
+// eventQueue delivers events to the hooks and the log, from a goroutine of its own. To start or
+// to wake a goroutine for each event would cost more than most hooks do. So the goroutine polls
+// while there are events, and ends after some polls without one. The first event after that is
+// delivered at once.
+type eventQueue struct {
+	hooks  Hooks
+	logger *slog.Logger
+	hurry  chan struct{} // closed by drain: ends the pauses between polls
 
 	mu    sync.Mutex // guards what follows; locked after Client.mu
-	queue []news
-	head  int           // of queue: those before it have been told
+	queue []queuedEvent
+	told  int           // of queue: events delivered so far
 	done  chan struct{} // closed when the queue is empty and the goroutine ends; nil: there is none
 }
 
-// news is one event, and how many were dropped after it.
-type news struct {
-	tell    func()
+// queuedEvent is one event, and how many were dropped after it.
+type queuedEvent struct {
+	fn      func()
 	dropped int
 }
 
-// put calls tell after everything that was put before. It does not block.
-func (h *herald) put(tell func()) {
+// enqueue calls tell after everything that was put before. It does not block.
+func (h *eventQueue) enqueue(tell func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if n := len(h.queue); n-h.head == eventsMost {
+	if n := len(h.queue); n-h.told == maxEvents {
 		h.queue[n-1].dropped++
 		return
 	}
-	if h.head >= eventsMost {
-		h.queue, h.head = slices.Delete(h.queue, 0, h.head), 0
+	if h.told >= maxEvents {
+		h.queue, h.told = slices.Delete(h.queue, 0, h.told), 0
 	}
-	h.queue = append(h.queue, news{tell: tell})
+	h.queue = append(h.queue, queuedEvent{fn: tell})
 	if h.done == nil {
 		h.done = make(chan struct{})
-		go h.run()
+		go h.deliverAll()
 	}
 }
 
-// run calls what is in the queue, until that has been empty for long.
-func (h *herald) run() {
-	pause := time.NewTimer(lull)
+// deliverAll calls what is in the queue, until that has been empty for long.
+func (h *eventQueue) deliverAll() {
+	pause := time.NewTimer(pollInterval)
 	defer pause.Stop()
 	for idle := 0; ; {
-		next, more := h.next(idle >= lulls)
+		next, more := h.dequeue(idle >= maxIdlePolls)
 		switch {
-		case next.tell != nil:
-			h.pass(next)
+		case next.fn != nil:
+			h.deliver(next)
 			idle = 0
 		case !more:
 			return
 		default:
 			idle++
-			pause.Reset(lull)
+			pause.Reset(pollInterval)
 			select {
 			case <-pause.C:
 			case <-h.hurry:
-				idle = lulls
+				idle = maxIdlePolls
 			}
 		}
 	}
 }
 
-// next takes the first event out of the queue, if there is one. Where there is none, last
+// dequeue takes the first event out of the queue, if there is one. Where there is none, last
 // ends the goroutine: more is false.
-func (h *herald) next(last bool) (first news, more bool) {
+func (h *eventQueue) dequeue(last bool) (first queuedEvent, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.head < len(h.queue) {
-		first, h.queue[h.head] = h.queue[h.head], news{}
-		h.head++
+	if h.told < len(h.queue) {
+		first, h.queue[h.told] = h.queue[h.told], queuedEvent{}
+		h.told++
 		return first, true
 	}
-	h.queue, h.head = h.queue[:0], 0
+	h.queue, h.told = h.queue[:0], 0
 	if last {
 		close(h.done)
 		h.queue, h.done = nil, nil
@@ -240,13 +240,13 @@ func (h *herald) next(last bool) (first news, more bool) {
 	return first, !last
 }
 
-// pass tells of one event, and of those that were dropped after it.
-func (h *herald) pass(n news) {
-	n.tell()
+// deliver calls the hooks for one event, and for the events dropped after it.
+func (h *eventQueue) deliver(n queuedEvent) {
+	n.fn()
 	if n.dropped == 0 {
 		return
 	}
-	h.say(time.Now(), slog.LevelWarn, "events dropped; a hook or the Logger is too slow", "count", n.dropped)
+	h.writeLog(time.Now(), slog.LevelWarn, "events dropped; a hook or the Logger is too slow", "count", n.dropped)
 	if h.hooks.Dropped != nil {
 		h.hooks.Dropped(DroppedEvent{Count: n.dropped})
 	}
@@ -254,7 +254,7 @@ func (h *herald) pass(n news) {
 
 // drain waits until the hooks have been called for everything, or ctx ends. It is called
 // once.
-func (h *herald) drain(ctx context.Context) {
+func (h *eventQueue) drain(ctx context.Context) {
 	close(h.hurry)
 	h.mu.Lock()
 	done := h.done
@@ -268,20 +268,20 @@ func (h *herald) drain(ctx context.Context) {
 	}
 }
 
-// write puts a line into the log, with the time of now.
-func (h *herald) write(level slog.Level, text string, args ...any) {
+// log puts a line into the log, with the time of now.
+func (h *eventQueue) log(level slog.Level, text string, args ...any) {
 	now := time.Now()
-	h.put(func() { h.say(now, level, text, args...) })
+	h.enqueue(func() { h.writeLog(now, level, text, args...) })
 }
 
-func (h *herald) say(at time.Time, level slog.Level, text string, args ...any) {
+func (h *eventQueue) writeLog(at time.Time, level slog.Level, text string, args ...any) {
 	ctx := context.Background()
-	if !h.log.Enabled(ctx, level) {
+	if !h.logger.Enabled(ctx, level) {
 		return
 	}
 	r := slog.NewRecord(at, level, text, 0)
 	r.Add(readable(args)...)
-	h.log.Handler().Handle(ctx, r)
+	h.logger.Handler().Handle(ctx, r)
 }
 
 // readable returns the pairs of a log line as people read them in JSON too: durations with their units, and no value that
@@ -299,31 +299,31 @@ func readable(args []any) (pairs []any) {
 	return pairs
 }
 
-func (h *herald) atRisk(e AtRiskEvent) {
+func (h *eventQueue) atRisk(e AtRiskEvent) {
 	if e.AtRisk {
-		h.write(slog.LevelWarn, "lease at risk: the loss of one more node ends it", "key", e.Key, "token", int64(e.Token))
+		h.log(slog.LevelWarn, "lease at risk: the loss of one more node ends it", "key", e.Key, "token", int64(e.Token))
 	} else {
-		h.write(slog.LevelInfo, "lease no longer at risk", "key", e.Key, "token", int64(e.Token))
+		h.log(slog.LevelInfo, "lease no longer at risk", "key", e.Key, "token", int64(e.Token))
 	}
 	call(h, h.hooks.AtRisk, e)
 }
 
-func (h *herald) differs(e DiffersEvent) {
-	h.write(slog.LevelWarn, "callers of the key differ in its slots or readers", "key", e.Key, "gave", e.Gave, "others", e.Others, "holder", e.Holder.String())
+func (h *eventQueue) differs(e DiffersEvent) {
+	h.log(slog.LevelWarn, "callers of the key differ in its slots or readers", "key", e.Key, "gave", e.Gave, "others", e.Others, "holder", e.Holder.String())
 	call(h, h.hooks.Differs, e)
 }
 
 // call has hook called with e, if it is set.
-func call[E any](h *herald, hook func(E), e E) {
+func call[E any](h *eventQueue, hook func(E), e E) {
 	if hook != nil {
-		h.put(func() { hook(e) })
+		h.enqueue(func() { hook(e) })
 	}
 }
 
-func (h *herald) waiting(e WaitingEvent)   { call(h, h.hooks.Waiting, e) }
-func (h *herald) acquired(e AcquiredEvent) { call(h, h.hooks.Acquired, e) }
-func (h *herald) failed(e FailedEvent)     { call(h, h.hooks.Failed, e) }
-func (h *herald) renewed(e RenewedEvent)   { call(h, h.hooks.Renewed, e) }
-func (h *herald) lost(e LostEvent)         { call(h, h.hooks.Lost, e) }
-func (h *herald) released(e ReleasedEvent) { call(h, h.hooks.Released, e) }
-func (h *herald) node(e NodeEvent)         { call(h, h.hooks.Node, e) }
+func (h *eventQueue) waiting(e WaitingEvent)   { call(h, h.hooks.Waiting, e) }
+func (h *eventQueue) acquired(e AcquiredEvent) { call(h, h.hooks.Acquired, e) }
+func (h *eventQueue) failed(e FailedEvent)     { call(h, h.hooks.Failed, e) }
+func (h *eventQueue) renewed(e RenewedEvent)   { call(h, h.hooks.Renewed, e) }
+func (h *eventQueue) lost(e LostEvent)         { call(h, h.hooks.Lost, e) }
+func (h *eventQueue) released(e ReleasedEvent) { call(h, h.hooks.Released, e) }
+func (h *eventQueue) node(e NodeEvent)         { call(h, h.hooks.Node, e) }

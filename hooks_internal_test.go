@@ -13,33 +13,33 @@ func TestTheGoroutineOfTheHooksEndsWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var told []time.Duration
 		begin := time.Now()
-		h := herald{hurry: make(chan struct{})}
+		h := eventQueue{hurry: make(chan struct{})}
 		lives := func() bool {
 			synctest.Wait()
 			h.mu.Lock()
 			defer h.mu.Unlock()
 			return h.done != nil
 		}
-		put := func() { h.put(func() { told = append(told, time.Since(begin)) }) }
+		put := func() { h.enqueue(func() { told = append(told, time.Since(begin)) }) }
 		put()
 		synctest.Wait()
 		if len(told) != 1 {
 			t.Error("the first event waits")
 		}
-		for range 10 * lulls {
-			time.Sleep(lull / 2)
+		for range 10 * maxIdlePolls {
+			time.Sleep(pollInterval / 2)
 			put()
 			at := time.Since(begin)
 			if !lives() {
 				t.Fatal("the goroutine ended while events came")
 			}
-			time.Sleep(lull)
+			time.Sleep(pollInterval)
 			synctest.Wait()
-			if late := told[len(told)-1] - at; late > lull {
-				t.Errorf("an event was told after %v, want %v at most", late, lull)
+			if late := told[len(told)-1] - at; late > pollInterval {
+				t.Errorf("an event was told after %v, want %v at most", late, pollInterval)
 			}
 		}
-		if time.Sleep(lull * (lulls + 2)); lives() {
+		if time.Sleep(pollInterval * (maxIdlePolls + 2)); lives() {
 			t.Error("the goroutine stays without an event")
 		}
 		put()
@@ -47,7 +47,7 @@ func TestTheGoroutineOfTheHooksEndsWhenIdle(t *testing.T) {
 		put()
 		closed := time.Now()
 		h.drain(context.Background())
-		if took := time.Since(closed); took > 0 || len(told) != 10*lulls+3 {
+		if took := time.Since(closed); took > 0 || len(told) != 10*maxIdlePolls+3 {
 			t.Errorf("drain took %v, and %d events were told; want all at once", took, len(told))
 		}
 		if put(); lives() {
@@ -58,7 +58,7 @@ func TestTheGoroutineOfTheHooksEndsWhenIdle(t *testing.T) {
 
 // BenchmarkUnset is what the hooks add to a lock, and to a renewal of it, where none are set.
 func BenchmarkUnset(b *testing.B) {
-	h := &herald{hurry: make(chan struct{})}
+	h := &eventQueue{hurry: make(chan struct{})}
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -69,7 +69,7 @@ func BenchmarkUnset(b *testing.B) {
 }
 
 // Not in parallel with others, whose allocations would count.
-func TestTheContextOfAnEventHasValuesWithoutCost(t *testing.T) {
+func TestEventContextFindsValuesWithoutAllocation(t *testing.T) {
 	type key struct{}
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
 	cancel(context.DeadlineExceeded)

@@ -80,7 +80,7 @@ func TestAHookHoldsUpNoRenewal(t *testing.T) {
 	})
 }
 
-func TestAHookHoldsUpNoAcquireAndNoRelease(t *testing.T) {
+func TestSlowHookDelaysNoCall(t *testing.T) {
 	slowly(t, func(t *testing.T, b *bench) {
 		begin := time.Now()
 		for range 10 {
@@ -197,7 +197,7 @@ func TestAHookThatHangsDoesNotHangClose(t *testing.T) {
 	})
 }
 
-func TestAHookMayCallTheClientAndCloseIt(t *testing.T) {
+func TestHookMayCloseTheClient(t *testing.T) {
 	var c *holdfast.Client
 	var errs []error
 	hooks := holdfast.Hooks{Lost: func(e holdfast.LostEvent) {
@@ -220,7 +220,7 @@ func TestAHookMayCallTheClientAndCloseIt(t *testing.T) {
 	})
 }
 
-func TestAnEventThatEndsAWaitSaysWhetherItsBeginWasTold(t *testing.T) {
+func TestEndOfWaitReportsWhetherItWasTold(t *testing.T) {
 	var waiting, most int
 	end := func(told bool) {
 		if told {

@@ -11,13 +11,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Status is what is known about one lock.
+// Status describes one lock.
 type Status = driver.Status
 
-// NodeView is what one node knows about a lock.
+// NodeView describes a lock as one node knows it.
 type NodeView = driver.NodeView
 
-// Waiter is one who waits for a lock.
+// Waiter describes a client that waits for a lock.
 type Waiter = driver.Waiter
 
 // Inspect reports who holds key, without changing anything. Like Queue and ForceRelease it takes
@@ -25,7 +25,7 @@ type Waiter = driver.Waiter
 // answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid, ErrClosed.
 func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error) {
 	defer func() { err = wrap("inspect", key, err) }()
-	if err := cmp.Or(checkSeen(key), c.open()); err != nil {
+	if err := cmp.Or(checkSeen(key), c.checkOpen()); err != nil {
 		return st, err
 	}
 	in, ok := c.drv.(driver.Inspector)
@@ -33,11 +33,11 @@ func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error)
 		return st, unsupported("it cannot say who holds a lock")
 	}
 	seen, err := in.Inspect(ctx, key)
-	return c.status(seen), err
+	return c.addLocalWaiters(seen), err
 }
 
-// open returns ErrClosed once the client is closed.
-func (c *Client) open() error {
+// checkOpen returns ErrClosed once the client is closed.
+func (c *Client) checkOpen() error {
 	select {
 	case <-c.closed:
 		return ErrClosed
@@ -46,11 +46,10 @@ func (c *Client) open() error {
 	}
 }
 
-// Queue returns the first of those that wait for key, most at most, in the order in
-// which they get the lock. Of those that wait in one process it shows the first. It
-// blocks for one answer of the service. Errors: ErrUnavailable, ErrUnsupported,
+// Queue returns the first waiters for key, at most limit, in the order in which they get the
+// lock. Of the waiters of one process it shows the first. It blocks for one answer of the service. Errors: ErrUnavailable, ErrUnsupported,
 // ErrInvalid.
-func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []Waiter, err error) {
+func (c *Client) Queue(ctx context.Context, key string, limit int) (waiters []Waiter, err error) {
 	defer func() { err = wrap("queue", key, err) }()
 	if err := checkSeen(key); err != nil {
 		return nil, err
@@ -59,7 +58,7 @@ func (c *Client) Queue(ctx context.Context, key string, most int) (waiters []Wai
 	if !ok {
 		return nil, unsupported("it cannot say who waits for a lock")
 	}
-	return q.Queue(ctx, key, most)
+	return q.Queue(ctx, key, limit)
 }
 
 // List yields the locks that are held or waited for and whose key begins with
@@ -71,35 +70,34 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, erro
 			yield(Status{}, wrap("list", "", unsupported("it cannot list locks")))
 			return
 		}
-		err := l.List(ctx, prefix, func(st Status) bool { return yield(c.status(st), nil) })
+		err := l.List(ctx, prefix, func(st Status) bool { return yield(c.addLocalWaiters(st), nil) })
 		if err != nil {
 			yield(Status{}, wrap("list", "", err))
 		}
 	}
 }
 
-// Finding is what one check of Diagnose has found.
+// Finding is the result of one check of Diagnose.
 type Finding = driver.Finding
 
-// Verdict is how bad a Finding is.
+// Verdict grades a Finding.
 type Verdict = driver.Verdict
 
 // The verdicts of a check.
 const (
 	VerdictOK      = driver.VerdictOK
-	VerdictSkipped = driver.VerdictSkipped // could not be looked at, for want of a right that locks do not need
+	VerdictSkipped = driver.VerdictSkipped // could not be checked, for want of a permission that locks do not need
 	VerdictWarning = driver.VerdictWarning // locks work now
 	VerdictFault   = driver.VerdictFault   // locks do not work there, or can be given to two
 )
 
-// Diagnose looks for what an operator should mend: nodes that cannot be reached, may lose
-// locks, are full or slow, refuse rights, and so on. It returns what each check has found,
-// also where all is well; see Finding.Bad. ttl is that of the leases, against which round
-// trips are held; 0 stands for 10 s. It changes nothing, and blocks for some seconds at
-// most, or until ctx ends. Errors: ErrUnsupported.
+// Diagnose looks for what an operator should fix: nodes that cannot be reached, may lose
+// locks, are full or slow, deny permissions, and so on. It returns the result of each check,
+// good or bad; see Finding.Bad. Round trips are compared with ttl, the TTL of the leases; 0
+// stands for 10 s. Diagnose changes nothing, and blocks for some seconds at most, or until ctx
+// ends. Errors: ErrUnsupported.
 //
-// A service that is so ill that no driver can be opened for locks is diagnosed over one that was
-// opened with the option NoCheck.
+// Where no driver can be opened for locks, open one with the option NoCheck to diagnose the service.
 func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, error) {
 	d, ok := c.drv.(driver.Doctor)
 	if !ok {
@@ -114,16 +112,16 @@ func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, er
 // of their tokens is given, the one that has the lock now loses it. A reader loses its place by the
 // token that Inspect shows for that. The old holder cannot renew
 // any more, and storages that check tokens refuse it once the next holder has written. Token 0
-// stands for a lock without one: that of another library, or one that was released and stands
+// stands for a lock without a token: the lock of another library, or a released one that stays
 // for its MinHold (Status.Kept), which no other token ends.
 //
 // The holder loses its lease at once, if the driver is a driver.Alerter and the holder's
 // client can be reached, and otherwise at its next renewal. In the first case the cause of
-// its context has why: say who takes the lock and what for, in a line of at most 200 bytes.
-// What is longer is cut.
+// its context includes why: say who takes the lock and what for, in a line of at most 200
+// bytes. A longer one is cut.
 //
-// ErrUnconfirmed says that the lock has been taken away, and that a replica which takes over now may not know it: then the old
-// holder, if it has heard nothing, goes on until its lease ends. Where a server may fail over, ForceRelease waits up to a
+// ErrUnconfirmed means that the lock has been taken away, but a replica that takes over now may not know it: then the old
+// holder, if it was not notified, goes on until its lease ends. Where a server may fail over, ForceRelease waits up to a
 // second for one replica.
 //
 // Errors: ErrLost when token does not belong to the present holder,
@@ -145,15 +143,15 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why 
 	case !done:
 		return strangerError(token)
 	}
-	c.carryOut(c.forced(key, int64(token), why))
+	c.carryOut(c.endForced(key, int64(token), why))
 	return err
 }
 
-// forced ends the lease on key if it is this client's and token belongs to it.
-func (c *Client) forced(key string, token int64, why string) followUp {
+// endForced ends the lease on key if it is this client's and token belongs to it.
+func (c *Client) endForced(key string, token int64, why string) followUp {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.locals[key]
+	s := c.locks[key]
 	if s == nil || s.term == nil {
 		return followUp{}
 	}
@@ -172,11 +170,11 @@ func (t strangerError) Error() string {
 
 func (strangerError) Is(target error) bool { return target == ErrLost }
 
-// status adds the waiters of this process.
-func (c *Client) status(st Status) Status {
+// addLocalWaiters adds the waiters of this process.
+func (c *Client) addLocalWaiters(st Status) Status {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s := c.locals[st.Key]; s != nil {
+	if s := c.locks[st.Key]; s != nil {
 		st.Waiters += s.queue.Len()
 	}
 	return st

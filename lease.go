@@ -15,49 +15,49 @@ import (
 // Its holders in this process follow one another and share its deadline.
 // Client.mu guards it.
 type term struct {
-	client    *Client
-	local     *local
-	grant     driver.Grant
-	asked     time.Duration // the TTL that was asked for; grant.TTL may be more
-	taken     time.Time     // when it was granted
-	keptUntil time.Time     // until when the service keeps it, with both clock readings
-	trusted   time.Time     // the same, or the end of MaxHold
-	ends      time.Time     // Margin before trusted; when that has been reached: trusted
-	start     time.Time     // when it was granted, or the last renewal was sent
-	given     time.Duration // for how long it was granted then
-	passed    int           // hand-overs so far
-	now       holder
-	waiters   int   // how many wait in other processes, as the last renewal said
-	failed    error // the last renewal, without an ErrLost; nil: it did not fail
+	client     *Client
+	lock       *localLock
+	grant      driver.Grant
+	asked      time.Duration // the TTL that was asked for; grant.TTL may be more
+	taken      time.Time     // when it was granted
+	keptUntil  time.Time     // until when the service keeps it, with both clock readings
+	trusted    time.Time     // the same, or the end of MaxHold
+	endsAt     time.Time     // Margin before trusted; when that has been reached: trusted
+	renewedAt  time.Time     // when it was granted, or the last renewal was sent
+	grantedFor time.Duration // for how long it was granted then
+	handOvers  int           // hand-overs so far
+	holder     holder
+	waiters    int   // how many wait in other processes, as the last renewal said
+	failed     error // the last renewal, without an ErrLost; nil: it did not fail
 
-	atRisk   bool // the last renewal said so
-	riskTold bool // the hooks were told that the lease is at risk
-	renewing bool // a renewal is under way
-	stopping bool // Margin is reached: the contexts have ended, and the lock is kept until ends
-	over     bool
-	checking bool   // a goroutine asks whether the alerts are true
-	alerts   int    // that ForceRelease took it away, and that no answer has refuted
-	why      string // the last of them
+	atRisk      bool // the last renewal said so
+	riskTold    bool // the hooks were told that the lease is at risk
+	renewing    bool // a renewal is under way
+	stopping    bool // Margin is reached: the contexts have ended, and the lock is kept until ends
+	ended       bool
+	checking    bool   // a goroutine asks whether the alerts are true
+	alerts      int    // that ForceRelease took it away, and that no answer has refuted
+	alertReason string // the last of them
 
-	next time.Time     // when the watchdog looks at it again
-	due  time.Time     // when the renewal that is under way was due; zero: none was
-	at   int           // place in the schedule
-	idle chan struct{} // closed when renewing ends; nil: no goroutine waits for that
+	nextLook time.Time     // when the watchdog looks at it again
+	dueAt    time.Time     // when the renewal that is under way was due; zero: none was
+	index    int           // place in the schedule
+	idle     chan struct{} // closed when renewing ends; nil: no goroutine waits for that
 }
 
-// holder is who has the term now.
+// holder is the present user of a term in this process.
 type holder struct {
-	ctx   context.Context // the values of its Acquire's
-	opts  options
-	token Token
-	owner string
-	since time.Time
-	from  time.Time // from when MaxHold and MinHold count
-	share share
-	inner bool     // what it has is a part of a lease, and no event tells of it
-	rest  []*Lease // a writer's, on the places of the readers
-	whole *term    // a writer's gate, that this is a place of; nil: it is none
-	holds []*Lease // not released yet; more than one when nested
+	ctx         context.Context // with the values of the context of Acquire
+	opts        options
+	token       Token
+	owner       string
+	since       time.Time
+	countedFrom time.Time // start of MaxHold and MinHold
+	slot        slotRef
+	isPart      bool     // has a part of a lease, and sends no events
+	places      []*Lease // of a writer: on the places of the readers
+	gate        *term    // the gate of the writer that has this place; nil: it is no writer's place
+	holds       []*Lease // not released yet; more than one when nested
 }
 
 // Lease is one hold of a lock. It is safe for concurrent use.
@@ -65,48 +65,48 @@ type Lease struct {
 	term   *term
 	token  Token
 	owner  string
-	share  share
-	rest   []*Lease // of a writer, on the places of the readers; guarded by Client.mu
+	slot   slotRef
+	places []*Lease // of a writer, on the places of the readers; guarded by Client.mu
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	outer  *Lease // the lease that the acquiring context came from, of any key; of Leases the one before; guarded by Client.mu
 	joint  bool   // one of Leases; guarded by Client.mu
 
-	done bool  // released or lost; guarded by Client.mu
-	err  error // why, if its holder did not release it
+	ended bool  // released or lost; guarded by Client.mu
+	loss  error // why, if its holder did not release it
 }
 
 type leaseKey struct{}
 
-// leaseIn is the lease that ctx comes from, or nil.
-func leaseIn(ctx context.Context) *Lease {
+// leaseFromContext returns the lease that ctx comes from, or nil.
+func leaseFromContext(ctx context.Context) *Lease {
 	l, _ := ctx.Value(leaseKey{}).(*Lease)
 	return l
 }
 
 // begin gives t to a at now. The caller holds mu.
 func (t *term) begin(a *attempt, now time.Time) *Lease {
-	owner, token := t.grant.Of(t.passed)
+	owner, token := t.grant.Of(t.handOvers)
 	t.riskTold = false
-	t.now = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now, from: now, share: a.share, inner: a.inner}
-	t.trust(t.keptUntil)
-	t.plan()
-	return t.hold(a.ctx, a.outer)
+	t.holder = holder{ctx: a.ctx, opts: a.opts, token: Token(token), owner: owner, since: now, countedFrom: now, slot: a.slot, isPart: a.isPart}
+	t.setTrust(t.keptUntil)
+	t.planRenewal()
+	return t.addHold(a.ctx, a.outer)
 }
 
-// hold adds a hold with the values of ctx, which has no end, to the present holder. The caller holds mu.
-func (t *term) hold(ctx context.Context, outer *Lease) *Lease {
-	l := &Lease{term: t, token: t.now.token, owner: t.now.owner, share: t.now.share, rest: t.now.rest, outer: outer}
+// addHold adds a hold with the values of ctx, which has no end, to the present holder. The caller holds mu.
+func (t *term) addHold(ctx context.Context, outer *Lease) *Lease {
+	l := &Lease{term: t, token: t.holder.token, owner: t.holder.owner, slot: t.holder.slot, places: t.holder.places, outer: outer}
 	l.ctx, l.cancel = context.WithCancelCause(context.WithValue(ctx, leaseKey{}, l))
-	t.now.holds = append(t.now.holds, l)
+	t.holder.holds = append(t.holder.holds, l)
 	return l
 }
 
-// each calls fn for l and, where that is a writer's, for its places at the same time. It returns the first error in
+// forEachPart calls fn for l and, where that is a writer's, for its places at the same time. It returns the first error in
 // this order.
-func (l *Lease) each(fn func(*Lease) error) error {
+func (l *Lease) forEachPart(fn func(*Lease) error) error {
 	l.term.client.mu.Lock()
-	rest := l.rest
+	rest := l.places
 	l.term.client.mu.Unlock()
 	if len(rest) == 0 {
 		return fn(l)
@@ -115,26 +115,27 @@ func (l *Lease) each(fn func(*Lease) error) error {
 	errs := make([]error, len(parts))
 	forEach(parts, func(i int, part *Lease) {
 		if errs[i] = fn(part); errs[i] != nil && i > 0 {
-			errs[i] = part.named(errs[i])
+			errs[i] = part.withKey(errs[i])
 		}
 	})
 	return cmp.Or(errs...)
 }
 
-// named is cause with the key of l.
-func (l *Lease) named(cause error) error { return fmt.Errorf("%q: %w", l.Key(), cause) }
+// withKey is cause with the key of l.
+func (l *Lease) withKey(cause error) error { return fmt.Errorf("%q: %w", l.Key(), cause) }
 
 // Key is the key that the lease is on.
-func (l *Lease) Key() string { return l.term.local.key }
+func (l *Lease) Key() string { return l.term.lock.key }
 
 // Owner names the holder: no two leases have the same, but nested holds do. A
 // storage compares it, in addition to the token, to know the same holder again.
 func (l *Lease) Owner() string { return l.owner }
 
-// Token is the lease's fencing token, greater than that of every earlier lease
-// on the key. Pass it to whatever is written under the lock. That of a reader is greater than those of all writers
-// before it, and a writer's than those of all readers and writers before it; readers that hold the key together have
-// theirs in any order. It is not the token of a reader's place, which Inspect shows and ForceRelease takes.
+// Token returns the lease's fencing token, greater than the token of every earlier lease
+// on the key. Pass it to whatever is written under the lock. A reader's token is greater than the token of every
+// writer before it, and a writer's is greater than the token of every reader and writer before it; readers that hold
+// the key together have tokens in any order. It is not the token of a reader's place, which Inspect shows and
+// ForceRelease takes.
 func (l *Lease) Token() Token { return l.token }
 
 // Context carries the values of the context that acquired the lease. It ends when
@@ -143,8 +144,8 @@ func (l *Lease) Token() Token { return l.token }
 // that much before Deadline. The end of the acquiring context does not end it.
 func (l *Lease) Context() context.Context { return l.ctx }
 
-// Deadline is until when the lease can be trusted, as things stand: renewal
-// moves it. A writer's is the first of those of the locks that it has. A lease that
+// Deadline returns the time until which the lease can be trusted unless a renewal moves it. A
+// writer's is the earliest deadline of its locks. A lease that
 // was handed over by another client may begin with less than its TTL, a second or a
 // part of it, and its first renewal is then sent within 50 ms. So bound work by
 // Context, not by this. It has a monotonic clock reading.
@@ -152,7 +153,7 @@ func (l *Lease) Deadline() time.Time {
 	c := l.term.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return l.term.deadline(l.rest)
+	return l.term.deadline(l.places)
 }
 
 // deadline returns until when t and rest can be trusted, as things stand. The caller holds mu.
@@ -167,23 +168,23 @@ func (t *term) deadline(rest []*Lease) time.Time {
 }
 
 // givenKey returns the key that was given to Acquire for the present holder. The caller holds mu.
-func (t *term) givenKey() string { return t.now.share.givenKey(t.local.key) }
+func (t *term) givenKey() string { return t.holder.slot.givenKey(t.lock.key) }
 
-// trust says until when the service keeps t. The holder may have it for no longer
+// setTrust sets the time until which the service keeps t. The holder may have it for no longer
 // than MaxHold. The caller holds mu.
-func (t *term) trust(until time.Time) {
+func (t *term) setTrust(until time.Time) {
 	t.keptUntil, t.trusted = until, until
-	if most := t.now.opts.MaxHold; most > 0 && clock.Until(t.now.from.Add(most), until) < 0 {
-		t.trusted = t.now.from.Add(most)
+	if most := t.holder.opts.MaxHold; most > 0 && clock.Until(t.holder.countedFrom.Add(most), until) < 0 {
+		t.trusted = t.holder.countedFrom.Add(most)
 	}
-	t.ends = t.trusted.Add(-t.now.opts.Margin)
+	t.endsAt = t.trusted.Add(-t.holder.opts.Margin)
 }
 
-// lengthen trusts the service until then, unless it keeps t for longer already: no renewal
+// extendTrust trusts the service until then, unless it keeps t for longer already: no renewal
 // shortens that. The caller holds mu.
-func (t *term) lengthen(until, now time.Time) {
+func (t *term) extendTrust(until, now time.Time) {
 	if clock.Until(until, now) > clock.Until(t.keptUntil, now) {
-		t.trust(until)
+		t.setTrust(until)
 	}
 }
 
@@ -194,13 +195,13 @@ func (t *term) lengthen(until, now time.Time) {
 // over, restores it. Until then Context and Deadline still hold, but a holder that can stop
 // should stop.
 func (l *Lease) Check(ctx context.Context) error {
-	return wrap("check", l.Key(), l.each(func(part *Lease) error { return part.check(ctx) }))
+	return wrap("check", l.Key(), l.forEachPart(func(part *Lease) error { return part.check(ctx) }))
 }
 
 func (l *Lease) check(ctx context.Context) (err error) {
 	c := l.term.client
 	c.mu.Lock()
-	err, grant := l.live(), l.term.grant
+	err, grant := l.checkLive(), l.term.grant
 	c.mu.Unlock()
 	if err != nil {
 		return err
@@ -214,7 +215,7 @@ func (l *Lease) check(ctx context.Context) (err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return l.live()
+	return l.checkLive()
 }
 
 // Extend renews the lease now, and sets the TTL that later renewals use; MaxHold
@@ -229,7 +230,7 @@ func (l *Lease) check(ctx context.Context) (err error) {
 // that is out of bounds or leaves no time for Margin and RenewEvery; ErrUnsupported
 // where the driver cannot change a TTL.
 func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
-	return wrap("extend", l.Key(), l.each(func(part *Lease) error { return part.extend(ctx, ttl) }))
+	return wrap("extend", l.Key(), l.forEachPart(func(part *Lease) error { return part.extend(ctx, ttl) }))
 }
 
 func (l *Lease) extend(ctx context.Context, ttl time.Duration) (err error) {
@@ -254,16 +255,16 @@ func (l *Lease) startExtension(ctx context.Context, ttl time.Duration) (start ti
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		if err := l.live(); err != nil {
+		if err := l.checkLive(); err != nil {
 			return start, grant, err
 		}
-		if err := t.canChange(ttl); err != nil {
+		if err := t.checkTTLChange(ttl); err != nil {
 			return start, grant, err
 		}
 		if !t.renewing {
 			break
 		}
-		if err := t.await(ctx); err != nil {
+		if err := t.awaitRenewal(ctx); err != nil {
 			return start, grant, err
 		}
 	}
@@ -272,7 +273,7 @@ func (l *Lease) startExtension(ctx context.Context, ttl time.Duration) (start ti
 	if c.limits.ChangeTTL {
 		grant.TTL = ttl
 	}
-	c.reschedule(t, t.ends)
+	c.reschedule(t, t.endsAt)
 	return start, grant, nil
 }
 
@@ -282,13 +283,13 @@ func (l *Lease) endExtension(start time.Time, ttl time.Duration, r driver.Renewa
 	c := t.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if r.Err == nil && !t.over && ttl != t.grant.TTL { // of one that is over, free reads the grant
+	if r.Err == nil && !t.ended && ttl != t.grant.TTL { // releaseOne reads the grant of a term that has ended
 		t.grant.TTL, t.asked = ttl, ttl
 	}
-	told, round := c.settle(t, r, start)
+	told, round := c.applyRenewal(t, r, start)
 	round.quiet = true // the caller gets the error
-	c.report(round)
-	if err := cmp.Or(l.err, l.live()); err != nil {
+	c.reportRounds(round)
+	if err := cmp.Or(l.loss, l.checkLive()); err != nil {
 		return told, err
 	}
 	if err := r.Err; err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrLost) || errors.Is(err, ErrClosed) || errors.Is(err, ErrUnsupported) {
@@ -297,17 +298,17 @@ func (l *Lease) endExtension(start time.Time, ttl time.Duration, r driver.Renewa
 	return told, &UnavailableError{Err: r.Err}
 }
 
-// canChange refuses a TTL that the lease cannot have. The caller holds mu.
-func (t *term) canChange(ttl time.Duration) error {
+// checkTTLChange rejects a TTL that the lease cannot have. The caller holds mu.
+func (t *term) checkTTLChange(ttl time.Duration) error {
 	if !t.client.limits.ChangeTTL && ttl != t.asked && ttl != t.grant.TTL {
 		return unsupported("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
 	}
-	return t.now.opts.checkRenewal(ttl, t.client.limits)
+	return t.holder.opts.checkRenewal(ttl, t.client.limits)
 }
 
-// await blocks until the renewal under way has ended. The caller holds mu, which
-// await unlocks meanwhile.
-func (t *term) await(ctx context.Context) error {
+// awaitRenewal blocks until the renewal under way has ended. The caller holds mu, which
+// awaitRenewal unlocks meanwhile.
+func (t *term) awaitRenewal(ctx context.Context) error {
 	if t.idle == nil {
 		t.idle = make(chan struct{})
 	}

@@ -27,16 +27,16 @@ func TestTrustEndsByTheWorseOfTwoClocks(t *testing.T) {
 		"by the wall clock":      apart(now.Add(time.Second), time.Hour),
 		"by the monotonic clock": apart(now.Add(time.Second+time.Hour), -time.Hour),
 	} {
-		if left := (&term{ends: trusted}).left(now); left != time.Second {
+		if left := (&term{endsAt: trusted}).timeLeft(now); left != time.Second {
 			t.Errorf("a lease that ends in a second %s has %v left", name, left)
 		}
 	}
 }
 
 // A waiter may leave as its turn comes, or Close dismisses it: nobody is there then.
-func TestNothingStandsInTheWayOfAKeyThatNobodyHoldsOrAsksFor(t *testing.T) {
+func TestUnusedKeyHasNoObstacle(t *testing.T) {
 	t.Parallel()
-	if err := (&local{}).obstacle(); err != nil {
+	if err := (&localLock{}).currentObstacle(); err != nil {
 		t.Errorf("obstacle = %v", err)
 	}
 }

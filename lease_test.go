@@ -117,7 +117,7 @@ func TestMinHoldKeepsTheLockAfterRelease(t *testing.T) {
 	})
 }
 
-func TestReleaseRightBeforeTheEndOfMinHoldIsNoFailure(t *testing.T) {
+func TestReleaseNearTheEndOfMinHoldSucceeds(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for _, rest := range []time.Duration{1, time.Millisecond, 3 * time.Millisecond} {
 			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: time.Second})
@@ -180,7 +180,7 @@ func TestLossEndsEveryNestedHold(t *testing.T) {
 	})
 }
 
-func TestAContextOfALostLeaseMayAcquireAgain(t *testing.T) {
+func TestContextOfLostLeaseMayAcquireAgain(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		old := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
 		<-old.Context().Done()
@@ -192,7 +192,7 @@ func TestAContextOfALostLeaseMayAcquireAgain(t *testing.T) {
 	})
 }
 
-func TestExtendSetsTheTTLOfLaterRenewals(t *testing.T) {
+func TestExtendSetsTTLOfLaterRenewals(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
 		if err := l.Extend(t.Context(), 20*time.Second); err != nil {
@@ -221,7 +221,7 @@ func TestExtendSetsTheTTLOfLaterRenewals(t *testing.T) {
 	})
 }
 
-func TestAShorterTTLDoesNotShortenALease(t *testing.T) {
+func TestShorterTTLDoesNotShortenLease(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true})
 		until := l.Deadline()

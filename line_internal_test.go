@@ -11,7 +11,7 @@ import (
 
 // A waiter in line may leave in the moment in which the slot is granted to it: then the slot is given back. In real time, as
 // the test holds up the grant by a mutex.
-func TestASlotThatComesAsItsWaiterLeavesIsGivenBack(t *testing.T) {
+func TestSlotGrantedToALeaverIsReturned(t *testing.T) {
 	t.Parallel()
 	drv := memory.New(1)
 	c, err := New(drv, &Options{Hooks: Hooks{Acquired: func(AcquiredEvent) {}}})
@@ -28,7 +28,7 @@ func TestASlotThatComesAsItsWaiterLeavesIsGivenBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := c.check("k", kind{slots: 1}, nil)
+	o, err := c.checkOptions("k", kind{slots: 1}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,14 +36,14 @@ func TestASlotThatComesAsItsWaiterLeavesIsGivenBack(t *testing.T) {
 	defer cancel()
 	left := make(chan error)
 	go func() {
-		l, err := c.contend(ctx, &attempt{key: "k", opts: o, wait: ctx, silent: true})
+		l, err := c.runAttempt(ctx, &attempt{key: "k", opts: o, wait: ctx, silent: true})
 		if err == nil {
 			err = l.Release(context.Background())
 		}
 		left <- err
 	}()
 	until(t, c, func() bool {
-		return len(c.lines) == 1 && c.locals["k#0"] != nil && c.locals["k#0"].obstacle() != nil
+		return len(c.slotQueues) == 1 && c.locks["k#0"] != nil && c.locks["k#0"].currentObstacle() != nil
 	})
 	c.events.mu.Lock() // where the grant is told
 	if err := held.Release(t.Context()); err != nil {
@@ -51,7 +51,7 @@ func TestASlotThatComesAsItsWaiterLeavesIsGivenBack(t *testing.T) {
 	}
 	for range 100 { // until it is granted; the grant may keep the mutex until it has told of it
 		if c.mu.TryLock() {
-			granted := len(c.lines) == 0
+			granted := len(c.slotQueues) == 0
 			c.mu.Unlock()
 			if granted {
 				break

@@ -101,7 +101,7 @@ func TestLocalWaitersAreServedInOrder(t *testing.T) {
 	})
 }
 
-func TestLocalHandOverSpendsTheTokensOfItsBlock(t *testing.T) {
+func TestLocalHandOverUsesTokensOfItsBlock(t *testing.T) {
 	var local, fromNodes atomic.Int32
 	hooks := holdfast.Hooks{Acquired: func(e holdfast.AcquiredEvent) {
 		if e.HandOver {
@@ -150,7 +150,7 @@ func (b *bench) handOver(c *holdfast.Client, key string, opts *holdfast.AcquireO
 
 // What the last holder hands over stands for a second. The new one has it at once,
 // and all of its TTL soon.
-func TestALeaseThatWasHandedOverIsRenewedSoon(t *testing.T) {
+func TestHandedOverLeaseIsRenewedSoon(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.handOver(b.peer(), "k", aMinute)
 		if left := time.Until(l.Deadline()); left > time.Second {
@@ -165,7 +165,7 @@ func TestALeaseThatWasHandedOverIsRenewedSoon(t *testing.T) {
 	})
 }
 
-func TestALeaseThatWasHandedOverOutlastsAStumble(t *testing.T) {
+func TestHandedOverLeaseOutlastsAFailedRenewal(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.handOver(b.peer(), "k", aMinute)
 		for i := range 5 {
@@ -179,7 +179,7 @@ func TestALeaseThatWasHandedOverOutlastsAStumble(t *testing.T) {
 }
 
 // A caller that asks for more in vain leaves it as it was.
-func TestALeaseThatWasHandedOverOutlastsAnExtendInVain(t *testing.T) {
+func TestHandedOverLeaseOutlastsAFailedExtend(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(20 * time.Millisecond)
@@ -195,7 +195,7 @@ func TestALeaseThatWasHandedOverOutlastsAnExtendInVain(t *testing.T) {
 
 // Renewals travel together. One that hangs must not keep another from being told of
 // until its second is over.
-func TestALeaseThatWasHandedOverIsNotHeldUpByOthers(t *testing.T) {
+func TestHandedOverLeaseWaitsForNoOtherRenewal(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		other := b.peer()
 		first := map[string]*holdfast.Lease{"slow": b.acquire(b.client, "slow", nil), "k": b.acquire(b.client, "k", nil)}
@@ -224,7 +224,7 @@ func TestALeaseThatWasHandedOverIsNotHeldUpByOthers(t *testing.T) {
 	})
 }
 
-func TestALeaseThatIsNotRenewedHasItsTTLAtOnce(t *testing.T) {
+func TestNoRenewLeaseHasItsTTLAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		once := &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true}
 		l := b.handOver(b.peer(), "k", once)
@@ -247,7 +247,7 @@ func TestALeaseThatIsNotRenewedHasItsTTLAtOnce(t *testing.T) {
 }
 
 // A grant is passed on inside the process also before its first renewal.
-func TestALeaseThatWasHandedOverIsHandedOn(t *testing.T) {
+func TestHandedOverLeaseIsHandedOn(t *testing.T) {
 	var local atomic.Int32
 	hooks := holdfast.Hooks{Acquired: func(e holdfast.AcquiredEvent) {
 		if e.HandOver {
@@ -352,7 +352,7 @@ func TestAHolderInThisProcessIsCalledThat(t *testing.T) {
 	})
 }
 
-func TestTryOnAKeyHeldHereNeedsNoNetwork(t *testing.T) {
+func TestTryOnLocallyHeldKeyNeedsNoNetwork(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		b.freeze()
@@ -385,7 +385,7 @@ func TestWaitThatEndsWithItsTurnIsHeld(t *testing.T) {
 
 // While nobody knows of an obstacle there is none to alarm about: a caller who hangs
 // up is no outage.
-func TestAContextThatEndsBeforeAnyAnswerIsNoOutage(t *testing.T) {
+func TestContextEndBeforeAnyAnswerIsNoOutage(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -519,7 +519,7 @@ func TestBehindALocalWaiterAnOutageIsNamed(t *testing.T) {
 	})
 }
 
-func TestATryBesideAnAcquireThatWinsIsHeldHere(t *testing.T) {
+func TestTryBesideAWinningAcquireIsHeldHere(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(20 * time.Millisecond)
@@ -551,7 +551,7 @@ func TestWaitingTellsWhoHolds(t *testing.T) {
 
 // A TryAcquire right after a loss, or during a release, does not name its own
 // process.
-func TestATryBesideAReleaseHearsWhoHasTheLockAfterIt(t *testing.T) {
+func TestTryBesideAReleaseNamesTheNextHolder(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for i := range 3 {
 			b.drv.Node(i).Delay(5 * time.Millisecond)
@@ -582,7 +582,7 @@ func (d *paused) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 }
 
 // The holder of before may be dead by then, and a node that had no time to answer is well.
-func TestAWaitThatRanOutWhileTheProcessStoodStillNamesNobodyAsPresent(t *testing.T) {
+func TestWaitEndedByStandstillNamesNoHolder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		stands time.Duration
 		down   bool

@@ -20,23 +20,23 @@ import (
 // This file ends leases, and names why:
 //
 //	         what has happened                           who notices it                           error
-//	clock    nothing renewed it in time, or NoRenew      look in renew.go; expire here ends it    ErrExpired
-//	MaxHold  its bound is reached                        look in renew.go; expire here ends it    ErrMaxHold
-//	service  it says that another has the lock, or none  settle in renew.go, by the answer        ErrGone
-//	force    ForceRelease of any client took it away     alerted and verify here, else settle     ErrGone
-//	place    a writer has lost one of its places         part here, which ends the gate's lease   the place's
+//	clock    nothing renewed it in time, or NoRenew      collectDue, renew.go; expire here        ErrExpired
+//	MaxHold  its bound is reached                        collectDue, renew.go; expire here        ErrMaxHold
+//	service  it says that another has the lock, or none  applyRenewal, renew.go                   ErrGone
+//	force    ForceRelease of any client took it away     noteAlert, verifyAlerts; applyRenewal    ErrGone
+//	place    a writer has lost one of its places         endHolds here, which ends the gate's     the place's
 //	Close    the client released it                      Close in shutdown.go                     ErrClosed
 //	Detach   it was left to another process              Detach in adopt.go                       ErrDetached
-//	Release  its holder released it                      leave here                               no error
+//	Release  its holder released it                      endHold here                             no error
 //
 // An answer that does not come ends nothing: the lease stands until the clock ends it. It then matches the error of
-// its last renewal too. A call on a lease whose time is over does not wait for look: see live and release.
+// its last renewal too. A call on a lease whose time is over does not wait for collectDue: see checkLive and release.
 //
 // All above Release but Detach match ErrLost; so does what a lease answers that is used after Detach or
 // Release. For the first two, and for a writer that has lost a place, the contexts end Margin before the time is over. The lock
 // stays until then, unrenewed, unless the holder releases it.
 
-// lossError is why a lease was lost. It matches ErrLost, kind, and what failed matches.
+// lossError is the reason of a loss. It matches ErrLost, kind, and whatever failed matches.
 type lossError struct {
 	kind   error
 	text   string
@@ -69,12 +69,12 @@ func forcedError(why string) error {
 	return &lossError{kind: ErrGone, text: text}
 }
 
-// whyMost is the longest text of a ForceRelease, in bytes.
-const whyMost = 200
+// maxReason bounds the text of a ForceRelease, in bytes.
+const maxReason = 200
 
-// oneLine is text, of whatever origin, as it can stand in a message.
+// oneLine returns text from anybody as it can be part of a message.
 func oneLine(text string) string {
-	text = strings.ToValidUTF8(text[:min(len(text), whyMost)], "")
+	text = strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '
@@ -83,39 +83,39 @@ func oneLine(text string) string {
 	}, text)
 }
 
-// gone returns the cause of the end of t where the service reports that the lock is lost, with the reason in said, if
+// goneError returns the cause of the end of t where the service reports that the lock is lost, with the reason in said, if
 // there is one. The caller holds mu.
-func (t *term) gone(said error) error {
+func (t *term) goneError(said error) error {
 	if lost, ok := errors.AsType[*driver.LostError](said); ok {
 		return &lossError{kind: ErrGone, text: lost.Why}
 	}
 	if t.alerts > 0 {
-		return forcedError(t.why)
+		return forcedError(t.alertReason)
 	}
 	return errGone
 }
 
-// alerted asks the service whether it still has the grant of owner. A message says that somebody
-// took it away; why is the reason that it gives.
-func (c *Client) alerted(owner, why string) {
+// noteAlert asks the service whether it still has the grant of owner. A message claims that somebody
+// took it away, for the reason why.
+func (c *Client) noteAlert(owner, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, s := range c.locals {
+	for _, s := range c.locks {
 		if t := s.term; t != nil && t.grant.Owner == owner && !c.closing {
-			t.why = oneLine(why)
+			t.alertReason = oneLine(why)
 			t.alerts++
 			if !t.checking {
 				t.checking = true
-				c.tasks.Go(func() { c.verify(t) })
+				c.tasks.Go(func() { c.verifyAlerts(t) })
 			}
 			return
 		}
 	}
 }
 
-// verify ends t if the service does not have it any more. It asks again where an alert has
+// verifyAlerts ends t if the service does not have it any more. It asks again where an alert has
 // come meanwhile: each node sends one, and the first may come before the others have acted.
-func (c *Client) verify(t *term) {
+func (c *Client) verifyAlerts(t *term) {
 	for {
 		c.mu.Lock()
 		alerts, grant := t.alerts, t.grant
@@ -127,8 +127,8 @@ func (c *Client) verify(t *term) {
 		var e followUp
 		switch {
 		case errors.Is(err, ErrLost):
-			e = t.end(t.gone(err), time.Now())
-		case t.alerts > alerts && !t.over:
+			e = t.end(t.goneError(err), time.Now())
+		case t.alerts > alerts && !t.ended:
 			c.mu.Unlock()
 			continue
 		case err == nil:
@@ -141,9 +141,9 @@ func (c *Client) verify(t *term) {
 	}
 }
 
-// expiry is why t ends by the clock. The caller holds mu.
-func (t *term) expiry() error {
-	o := t.now.opts
+// expiryError returns the reason why t ends by the clock. The caller holds mu.
+func (t *term) expiryError() error {
+	o := t.holder.opts
 	kind, text, early := ErrExpired, "it was not renewed in time", "it had not been renewed by %v before its deadline"
 	switch {
 	case t.trusted.Before(t.keptUntil):
@@ -165,130 +165,128 @@ func (t *term) expiry() error {
 	return e
 }
 
-// left is how long at now the holder of t may work yet. The caller holds mu.
-func (t *term) left(now time.Time) time.Duration { return clock.Until(t.ends, now) }
+// timeLeft returns for how long the holder of t may still work at now. The caller holds mu.
+func (t *term) timeLeft(now time.Time) time.Duration { return clock.Until(t.endsAt, now) }
 
-// live returns why l can no longer be used, or nil. The caller holds mu.
-func (l *Lease) live() error {
+// checkLive returns why l can no longer be used, or nil. The caller holds mu.
+func (l *Lease) checkLive() error {
 	switch {
-	case l.err != nil:
-		return l.err
-	case l.done && errors.Is(context.Cause(l.ctx), ErrDetached):
+	case l.loss != nil:
+		return l.loss
+	case l.ended && errors.Is(context.Cause(l.ctx), ErrDetached):
 		return fmt.Errorf("%w: it was detached", ErrLost)
-	case l.done:
+	case l.ended:
 		return fmt.Errorf("%w: it was released", ErrLost)
-	case l.term.left(time.Now()) <= 0:
-		return l.term.expiry()
+	case l.term.timeLeft(time.Now()) <= 0:
+		return l.term.expiryError()
 	}
-	for _, place := range l.rest {
-		if err := place.live(); err != nil {
-			return place.named(err)
+	for _, place := range l.places {
+		if err := place.checkLive(); err != nil {
+			return place.withKey(err)
 		}
 	}
 	return nil
 }
 
-// ended returns why l has ended, if its holder did not release it, or nil.
-func (l *Lease) ended() error {
+// lossCause returns why l has ended, if its holder did not release it, or nil.
+func (l *Lease) lossCause() error {
 	c := l.term.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return l.err
+	return l.loss
 }
 
-// followUp is what is left to do, without mu, after a change to a term: contexts to end,
-// events to send, a lock to release. The zero value is nothing.
+// followUp is the work that follows a change to a term and is done without mu: contexts to end,
+// events to send, a lock to release. The zero value is no work.
 type followUp struct {
-	leases []*Lease      // whose contexts end
-	cause  error         // of that; nil: they were released
-	event  ReleasedEvent // of that; without a key where no holder ends
-	free   *term         // that the service has to release; nil: none
-	rest   []followUp    // of the leases that end with it
-	keep   time.Duration // for how long the service keeps it yet
+	leases  []*Lease      // contexts to end
+	cause   error         // of their end; nil: they were released
+	event   ReleasedEvent // without a key if no holder ends
+	release *term         // to release on the service; nil: none
+	others  []followUp    // of the leases that end with it
+	keep    time.Duration // for how long the service keeps the lock after the release
 }
 
 // expire ends what the clock ends at now: the lease, and the lock unless there is a
 // Margin left for the work to stop in. The caller holds mu.
-func (t *term) expire(now time.Time) followUp { return t.stop(t.expiry(), now) }
+func (t *term) expire(now time.Time) followUp { return t.stop(t.expiryError(), now) }
 
 // stop ends the lease for cause, and the lock unless there is a Margin left for the work to stop in. The
 // caller holds mu.
 func (t *term) stop(cause error, now time.Time) followUp {
-	if t.over || t.stopping || t.now.opts.Margin == 0 || clock.Until(t.trusted, now) <= 0 {
+	if t.ended || t.stopping || t.holder.opts.Margin == 0 || clock.Until(t.trusted, now) <= 0 {
 		return t.end(cause, now)
 	}
-	e := t.part(cause, now)
+	e := t.endHolds(cause, now)
 	e.leases = slices.Clone(e.leases) // their holder still releases them
-	t.stopping, t.ends = true, t.trusted
-	t.client.reschedule(t, t.ends)
+	t.stopping, t.endsAt = true, t.trusted
+	t.client.reschedule(t, t.endsAt)
 	return e
 }
 
 // end takes t out of use. The caller releases it, or leaves it to another process. With cause nil its
 // holder has ended it. The caller holds mu.
 func (t *term) end(cause error, now time.Time) followUp {
-	if t.over {
+	if t.ended {
 		return followUp{}
 	}
-	t.over = true
-	e := t.part(cause, now)
-	e.free = t
+	t.ended = true
+	e := t.endHolds(cause, now)
+	e.release = t
 	if cause == nil || errors.Is(cause, errReleasedByClose) {
-		e.keep = t.keep(now)
+		e.keep = t.keepAfterRelease(now)
 	}
-	for _, l := range t.now.holds {
-		l.done = true
+	for _, l := range t.holder.holds {
+		l.ended = true
 	}
-	e.rest = append(e.rest, t.leaveRest(now)...)
-	t.now.holds = nil
+	e.others = append(e.others, t.leavePlaces(now)...)
+	t.holder.holds = nil
 	t.client.terms.remove(t)
-	t.local.term = nil
-	t.local.inquire() // until the release is answered: who has the lock next is not known before
+	t.lock.term = nil
+	t.lock.startInquiry() // until the release is answered: the next holder is unknown before
 	return e
 }
 
-// part ends the holds of t's present holder, unless its Margin has done so. The caller
+// endHolds ends the holds of t's present holder, unless its Margin has done so. The caller
 // holds mu.
-func (t *term) part(cause error, now time.Time) followUp {
+func (t *term) endHolds(cause error, now time.Time) followUp {
 	if t.stopping {
 		return followUp{}
 	}
 	if errors.Is(cause, ErrLost) {
-		for _, l := range t.now.holds {
-			l.err = cause
+		for _, l := range t.holder.holds {
+			l.loss = cause
 		}
 	}
-	e := followUp{leases: t.now.holds, cause: cause}
-	if !t.now.inner {
-		e.event = ReleasedEvent{Context: t.now.ctx, Key: t.givenKey(), Owner: t.now.owner, Token: t.now.token, Held: now.Sub(t.now.since)}
+	e := followUp{leases: t.holder.holds, cause: cause}
+	if !t.holder.isPart {
+		e.event = ReleasedEvent{Context: t.holder.ctx, Key: t.givenKey(), Owner: t.holder.owner, Token: t.holder.token, Held: now.Sub(t.holder.since)}
 	}
-	if w := t.now.whole; w != nil && !w.stopping && errors.Is(cause, ErrLost) {
-		e.rest = append(e.rest, w.stop(t.now.holds[0].named(cause), now))
+	if w := t.holder.gate; w != nil && !w.stopping && errors.Is(cause, ErrLost) {
+		e.others = append(e.others, w.stop(t.holder.holds[0].withKey(cause), now))
 	}
 	return e
 }
 
-// leaveRest releases what ends with the present holder of t. The caller holds mu.
-func (t *term) leaveRest(now time.Time) (all []followUp) {
-	for _, place := range t.now.rest {
-		if !place.done && !place.term.over {
-			all = append(all, place.leave(now))
+// leavePlaces releases what ends with the present holder of t. The caller holds mu.
+func (t *term) leavePlaces(now time.Time) (all []followUp) {
+	for _, place := range t.holder.places {
+		if !place.ended && !place.term.ended {
+			all = append(all, place.endHold(now))
 		}
 	}
 	return all
 }
 
-// lost says that the holder has neither released the lock nor left it standing, nor has
-// Close released it.
-func (e *followUp) lost() bool {
+// isLoss reports whether the lease was lost: neither its holder nor Close released it, and nobody detached it.
+func (e *followUp) isLoss() bool {
 	return e.cause != nil && errors.Is(e.cause, ErrLost) && !errors.Is(e.cause, errReleasedByClose)
 }
 
-// keep is how much longer the lock stays after a release at now, and no less than
-// the shortest TTL: a lock that is over before its answer comes looks like a
-// loss. The caller holds mu.
-func (t *term) keep(now time.Time) time.Duration {
-	rest := t.now.from.Add(t.now.opts.MinHold).Sub(now)
+// keepAfterRelease returns for how long the lock stays after a release at now, and no less than
+// the shortest TTL: a lock that ends before its answer comes looks like a loss. The caller holds mu.
+func (t *term) keepAfterRelease(now time.Time) time.Duration {
+	rest := t.holder.countedFrom.Add(t.holder.opts.MinHold).Sub(now)
 	if rest <= 0 {
 		return 0
 	}
@@ -298,7 +296,7 @@ func (t *term) keep(now time.Time) time.Duration {
 // Release releases the lease. Each nested hold is released by itself, and the
 // lock with the last. It blocks until the service has answered, for two seconds
 // at most. ctx only shortens that, to a tenth of a second once it has ended: it may have
-// ended before, as that of a program which stops, or the lease's own after a loss.
+// ended before, as the context of a program that stops, or the lease's own after a loss.
 // Release may be called again.
 //
 // Errors: ErrLost if the lease was lost before: with a Margin the lock is then released
@@ -314,24 +312,24 @@ func (l *Lease) release(ctx context.Context) error {
 	c.mu.Lock()
 	now := time.Now()
 	var late, e followUp
-	if !l.done && t.left(now) <= 0 { // the watchdog has not looked yet
+	if !l.ended && t.timeLeft(now) <= 0 { // the watchdog has not come to it
 		late = t.expire(now)
 	}
-	for _, place := range l.rest {
-		if !place.done && place.term.left(now) <= 0 {
-			late.rest = append(late.rest, place.term.expire(now))
+	for _, place := range l.places {
+		if !place.ended && place.term.timeLeft(now) <= 0 {
+			late.others = append(late.others, place.term.expire(now))
 		}
 	}
-	if !l.done {
-		e = l.leave(now)
+	if !l.ended {
+		e = l.endHold(now)
 	}
-	err := l.err
+	err := l.loss
 	c.mu.Unlock()
-	ctx, cancel := c.outlasting(ctx, t)
+	ctx, cancel := c.releaseContext(ctx, t)
 	defer cancel()
 	c.carryOut(late)
-	e.tell(c)
-	failed := c.free(ctx, e)
+	e.sendEvents(c)
+	failed := c.releaseOnService(ctx, e)
 	switch {
 	case errors.Is(err, errReleasedByClose):
 		return nil
@@ -341,9 +339,9 @@ func (l *Lease) release(ctx context.Context) error {
 	return failed
 }
 
-// moment is how long a call awaits the answers to releases after the end of its wait. While the service answers, nothing
-// of a call stays behind then.
-const moment = 100 * time.Millisecond
+// releaseGrace bounds the wait of a call for the answers to its releases after its own end. While the service answers,
+// nothing of a call stays behind then.
+const releaseGrace = 100 * time.Millisecond
 
 // releaseUnused releases leases that their caller does not get. It blocks until the service has answered, or until a
 // moment after the end of wait: the releases go on, each for as long as a Release, and Close waits for them. One that
@@ -363,7 +361,7 @@ func (c *Client) releaseUnused(wait context.Context, leases []*Lease) {
 		return
 	case <-wait.Done():
 	}
-	late := time.NewTimer(moment)
+	late := time.NewTimer(releaseGrace)
 	defer late.Stop()
 	select {
 	case <-done:
@@ -371,15 +369,15 @@ func (c *Client) releaseUnused(wait context.Context, leases []*Lease) {
 	}
 }
 
-// outlasting returns ctx for the wait for the answer to releases of terms. Where ctx comes from a lease on one of them, the
+// releaseContext returns ctx for the wait for the answer to releases of terms. Where ctx comes from a lease on one of them, the
 // release ends it; the context that is returned keeps its deadline only.
-func (c *Client) outlasting(ctx context.Context, terms ...*term) (context.Context, context.CancelFunc) {
-	if leaseIn(ctx) == nil || ctx.Err() != nil {
+func (c *Client) releaseContext(ctx context.Context, terms ...*term) (context.Context, context.CancelFunc) {
+	if leaseFromContext(ctx) == nil || ctx.Err() != nil {
 		return ctx, func() {}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for l := leaseIn(ctx); l != nil; l = l.outer {
+	for l := leaseFromContext(ctx); l != nil; l = l.outer {
 		if !slices.Contains(terms, l.term) {
 			continue
 		}
@@ -391,13 +389,13 @@ func (c *Client) outlasting(ctx context.Context, terms ...*term) (context.Contex
 	return ctx, func() {}
 }
 
-// leave ends l alone, and with the last hold passes the lock on or ends it. The caller
+// endHold ends l alone, and with the last hold passes the lock on or ends it. The caller
 // holds mu.
-func (l *Lease) leave(now time.Time) followUp {
+func (l *Lease) endHold(now time.Time) followUp {
 	t := l.term
-	if len(t.now.holds) > 1 {
-		l.done = true
-		t.now.holds = slices.DeleteFunc(t.now.holds, func(h *Lease) bool { return h == l })
+	if len(t.holder.holds) > 1 {
+		l.ended = true
+		t.holder.holds = slices.DeleteFunc(t.holder.holds, func(h *Lease) bool { return h == l })
 		return followUp{leases: []*Lease{l}}
 	}
 	if w := t.successor(now); w != nil {
@@ -406,66 +404,66 @@ func (l *Lease) leave(now time.Time) followUp {
 	return t.end(nil, now)
 }
 
-// cancel ends the contexts of the leases.
-func (e *followUp) cancel() {
-	for _, r := range e.rest {
-		r.cancel()
+// cancelContexts ends the contexts of the leases.
+func (e *followUp) cancelContexts() {
+	for _, r := range e.others {
+		r.cancelContexts()
 	}
 	for _, l := range e.leases {
 		l.cancel(e.cause)
 	}
 }
 
-// tell ends the contexts of the leases and sends the events that need no answer of
+// sendEvents ends the contexts of the leases and sends the events that need no answer of
 // the service.
-func (e *followUp) tell(c *Client) {
-	e.cancel()
-	for _, r := range e.rest {
-		r.tell(c)
+func (e *followUp) sendEvents(c *Client) {
+	e.cancelContexts()
+	for _, r := range e.others {
+		r.sendEvents(c)
 	}
 	switch v := e.event; {
 	case v.Key == "":
-	case e.lost():
-		c.events.write(slog.LevelError, "lease lost", "key", e.leases[0].Key(), "token", int64(v.Token), "held", v.Held, "reason", e.cause)
+	case e.isLoss():
+		c.events.log(slog.LevelError, "lease lost", "key", e.leases[0].Key(), "token", int64(v.Token), "held", v.Held, "reason", e.cause)
 		c.events.lost(LostEvent{Context: v.Context, Key: v.Key, Owner: v.Owner, Token: v.Token, Held: v.Held, Reason: e.cause})
-	case e.free == nil:
+	case e.release == nil:
 		c.events.released(v)
 	}
 }
 
-// free releases what has ended on the service, all at the same time, and lets the next waiters of
+// releaseOnService releases what has ended on the service, all at the same time, and lets the next waiters of
 // this process ask for it.
-func (c *Client) free(ctx context.Context, e followUp) error {
-	if len(e.rest) == 0 {
-		return c.freeOne(ctx, &e)
+func (c *Client) releaseOnService(ctx context.Context, e followUp) error {
+	if len(e.others) == 0 {
+		return c.releaseOne(ctx, &e)
 	}
-	errs := make([]error, 1+len(e.rest))
+	errs := make([]error, 1+len(e.others))
 	var rest sync.WaitGroup
-	for i, r := range e.rest {
-		rest.Go(func() { errs[1+i] = c.free(ctx, r) })
+	for i, r := range e.others {
+		rest.Go(func() { errs[1+i] = c.releaseOnService(ctx, r) })
 	}
-	errs[0] = c.freeOne(ctx, &e)
+	errs[0] = c.releaseOne(ctx, &e)
 	rest.Wait()
 	return cmp.Or(errs...)
 }
 
-// freeOne is free without what ends with e.
-func (c *Client) freeOne(ctx context.Context, e *followUp) error {
-	if e.free == nil {
+// releaseOne is free without what ends with e.
+func (c *Client) releaseOne(ctx context.Context, e *followUp) error {
+	if e.release == nil {
 		return nil
 	}
-	err := c.drv.Release(ctx, e.free.grant, e.keep)
+	err := c.drv.Release(ctx, e.release.grant, e.keep)
 	c.mu.Lock()
-	if len(e.leases) > 0 && e.leases[0].share.of != "" && err == nil {
-		c.vacated = e.leases[0].share
+	if len(e.leases) > 0 && e.leases[0].slot.semaphore != "" && err == nil {
+		c.lastSlot = e.leases[0].slot
 	}
-	c.lead(e.free.local)
+	c.askNext(e.release.lock)
 	c.mu.Unlock()
-	if e.event.Key == "" || e.lost() {
+	if e.event.Key == "" || e.isLoss() {
 		return err
 	}
 	if err != nil {
-		c.events.write(slog.LevelWarn, "release not confirmed; the lock lapses by itself", "key", e.free.local.key, "cause", err)
+		c.events.log(slog.LevelWarn, "release not confirmed; the lock lapses by itself", "key", e.release.lock.key, "cause", err)
 	}
 	e.event.Err = err
 	c.events.released(e.event)
@@ -477,12 +475,12 @@ func (c *Client) freeOne(ctx context.Context, e *followUp) error {
 // late renewal may have set it again. A lock that cannot be released lapses by itself.
 func (c *Client) carryOut(all ...followUp) {
 	for _, e := range all {
-		e.cancel()
+		e.cancelContexts()
 	}
 	for _, e := range all {
-		e.tell(c)
-		if e.free != nil || len(e.rest) > 0 {
-			go c.free(c.alive, e) // Close waits for it, as s is not free before
+		e.sendEvents(c)
+		if e.release != nil || len(e.others) > 0 {
+			go c.releaseOnService(c.alive, e) // Close waits for it, as s is not free before
 		}
 	}
 }

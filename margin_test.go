@@ -53,7 +53,7 @@ func (b *bench) isFree() {
 	b.release(l)
 }
 
-func TestMarginLeavesTimeToStopBeforeTheLockPassesOn(t *testing.T) {
+func TestMarginLeavesTimeBeforeTheNextHolder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts holdfast.AcquireOptions
 		kind error
@@ -82,7 +82,7 @@ func TestMarginLeavesTimeToStopBeforeTheLockPassesOn(t *testing.T) {
 	}
 }
 
-func TestTheLockLapsesAtItsDeadlineIfMarginIsNotEnough(t *testing.T) {
+func TestLockLapsesAtDeadlineDespiteMargin(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 30 * time.Second})
 		b.stopsEarly(l, holdfast.ErrMaxHold)
@@ -345,7 +345,7 @@ func TestRenewEverySetsThePaceOfTheWatchdog(t *testing.T) {
 	}
 }
 
-func TestEachEndOfALeaseHasACauseOfItsOwn(t *testing.T) {
+func TestEachEndOfALeaseHasItsCause(t *testing.T) {
 	kinds := []error{holdfast.ErrExpired, holdfast.ErrMaxHold, holdfast.ErrGone, holdfast.ErrClosed, holdfast.ErrDetached}
 	for name, tt := range map[string]struct {
 		end  func(*bench, *holdfast.Lease)
@@ -381,7 +381,7 @@ func TestEachEndOfALeaseHasACauseOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestForceReleaseEndsTheClientsOwnLeaseAtOnce(t *testing.T) {
+func TestForceReleaseEndsOwnLeaseAtOnce(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		if err := b.client.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {

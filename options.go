@@ -37,28 +37,28 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// AcquireOptions say how to take one lock. The zero value works.
+// AcquireOptions configure one call of Acquire. The zero value works.
 type AcquireOptions struct {
-	// TTL is how long the lock stands when its holder is gone, and so how soon
+	// TTL bounds how long the lock stays held after its holder is gone, and so how soon
 	// others can go on after a crash. Default 10 s; from 10 ms to a year. A
 	// driver may have narrower bounds.
 	TTL time.Duration
-	// Wait is how long Acquire waits for a lock that is held, or for a service that
-	// is down, before it returns ErrHeld or ErrUnavailable.
+	// Wait bounds the wait of Acquire for a held lock, or for a service that is down,
+	// before it returns ErrHeld or ErrUnavailable.
 	// 0: until its context ends.
 	Wait time.Duration
-	// MaxWaiters bounds the queue: Acquire returns ErrHeld at once where the lock is held, and so
-	// many others or more wait for it already. It counts those of this process and, where the
-	// service tells, the first of each other process. Of several processes that come at the
-	// same moment, more may wait, and a waiter whose process died counts for up to 30 s. 0: no bound.
+	// MaxWaiters bounds the queue: Acquire returns ErrHeld at once if the lock is held and that
+	// many others or more wait for it already. It counts the waiters of this process and, if the
+	// service reports them, the first waiter of each other process. Of several processes that come
+	// at the same moment, more may wait, and a waiter whose process died counts for up to 30 s.
+	// 0: no bound.
 	MaxWaiters int
 	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
 	// Otherwise the watchdog renews it until it is released, also when TTL is set
 	// (which Redisson does not do). Another client may hand over a lease without a
 	// Margin with a second of trust at most; the watchdog then renews it at once.
 	NoRenew bool
-	// RenewEvery is how often the watchdog renews the lease. 0: every third of TTL, or
-	// of what Margin leaves of it. From 5 ms to what leaves time for one renewal
+	// RenewEvery is the interval of renewals. 0: a third of TTL, or of what Margin leaves of it. From 5 ms to what leaves time for one renewal
 	// before Margin is reached. Over more than two nodes the first renewal comes after a 32nd of the TTL.
 	RenewEvery time.Duration
 	// Margin is the time that work needs to stop: Lease.Context ends that much before
@@ -70,19 +70,18 @@ type AcquireOptions struct {
 	// lost then at the latest, even if it was renewed or extended. No shorter than
 	// MinHold. 0: no bound.
 	MaxHold time.Duration
-	// MinHold is how long the lock is kept at least, even when it is released
-	// earlier: for jobs that several machines start at once, by clocks that
-	// differ. Release does not wait for it; a crash ends it.
+	// MinHold keeps the lock for that long at least, even when it is released earlier:
+	// for jobs that several machines start at once, by clocks that differ. Release does not wait for it; a crash ends it.
 	MinHold time.Duration
 	// Adoptable lets another process continue the lease, by Client.Adopt with its Key, Owner
 	// and Token, after Detach or when this process is gone. Such a lease is never handed to
 	// the next waiter of this process without the service. A lease without it cannot be
 	// adopted, as another holder of this process may have it by then.
 	Adoptable bool
-	// Fenced refuses a driver whose leases carry no fencing token: Acquire returns
-	// ErrUnsupported, and not a lease whose Token is 0.
+	// Fenced rejects a driver whose leases carry no fencing token: Acquire returns
+	// ErrUnsupported, and no lease whose Token is 0.
 	Fenced bool
-	// Note says what the lease is for, to people who find the lock held: it is in
+	// Note describes the purpose of the lease to people who find the lock held: it is in
 	// Holder.Note of HeldError and Status. At most 64 bytes of UTF-8 without control
 	// characters. A waiter with another Note is not handed the lock inside the process.
 	Note string
@@ -99,10 +98,10 @@ func thisProcess() Holder {
 	return Holder{Host: host, PID: os.Getpid(), Program: filepath.Base(os.Args[0])}
 }
 
-// kind is what a caller wants the key to be. The zero value is a lock.
+// kind distinguishes locks, semaphores and read and write locks. The zero value is a lock.
 type kind struct {
 	slots   int  // of a semaphore
-	readers int  // who hold a read and write lock at once
+	readers int  // places of a read and write lock
 	shared  bool // as one of the readers
 }
 
@@ -126,8 +125,8 @@ type options struct {
 	kind
 }
 
-// check fills in defaults and rejects what cannot work.
-func (c *Client) check(key string, k kind, opts *AcquireOptions) (options, error) {
+// checkOptions fills in defaults and rejects what cannot work.
+func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (options, error) {
 	o := options{kind: k}
 	if opts != nil {
 		o.AcquireOptions = *opts
@@ -155,7 +154,7 @@ func (c *Client) check(key string, k kind, opts *AcquireOptions) (options, error
 	}
 	longest := maxNote
 	if n := o.places(); n > 0 {
-		key, longest = share{of: key, slot: n - 1}.key(), maxSlotNote
+		key, longest = slotRef{semaphore: key, number: n - 1}.lockKey(), maxSlotNote
 	}
 	if err := cmp.Or(k.check(), o.checkReaders(c.limits.NoReaders), checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
 		return o, err
@@ -163,7 +162,8 @@ func (c *Client) check(key string, k kind, opts *AcquireOptions) (options, error
 	return o, o.checkRenewal(o.TTL, c.limits)
 }
 
-// checkReaders rejects what a read and write lock cannot have. refusal is why the driver has none; "": it has.
+// checkReaders rejects options that a read and write lock cannot have. refusal is the driver's reason to have no such
+// locks; "": it has them.
 func (o *options) checkReaders(refusal string) error {
 	switch {
 	case o.readers == 0:
@@ -203,7 +203,7 @@ func (o *AcquireOptions) checkRenewal(ttl time.Duration, limits driver.Limits) e
 	return nil
 }
 
-// renewEvery is how often a lease of ttl is renewed.
+// renewEvery returns the interval of renewals of a lease of ttl.
 func (o *AcquireOptions) renewEvery(ttl time.Duration) time.Duration {
 	if o.RenewEvery > 0 {
 		return o.RenewEvery
@@ -211,7 +211,7 @@ func (o *AcquireOptions) renewEvery(ttl time.Duration) time.Duration {
 	return max(ttl-o.Margin, 0) / 3
 }
 
-// renewsSoon says whether a lease may begin with a small part of its TTL.
+// renewsSoon reports whether a lease may begin with a small part of its TTL.
 func (o *AcquireOptions) renewsSoon() bool { return !o.NoRenew && o.Margin == 0 }
 
 func (c *Client) checkTTL(most, least time.Duration) error {
@@ -240,8 +240,8 @@ func checkNote(note string, longest int) error {
 	return nil
 }
 
-// checkSeen checks the key of a lock that is looked at, or taken away. Other programs may have
-// made one that no client here would take, and List shows it.
+// checkSeen checks the key of a lock that is inspected or taken away. Other programs may have made a lock whose key no
+// client here would take, and List shows it.
 func checkSeen(key string) error {
 	switch {
 	case key == "":

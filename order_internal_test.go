@@ -11,7 +11,7 @@ import (
 )
 
 // Who gets a lease inside the process may end it before the one that had it has told of anything.
-func TestAHandOverIsToldBeforeTheNextEnd(t *testing.T) {
+func TestHandOverEventPrecedesTheNextEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var told []string
@@ -38,11 +38,11 @@ func TestAHandOverIsToldBeforeTheNextEnd(t *testing.T) {
 		}()
 		synctest.Wait()
 		c.mu.Lock()
-		e := first.leave(time.Now())
+		e := first.endHold(time.Now())
 		c.mu.Unlock()
 		time.Sleep(time.Second) // until the next has released
-		e.tell(c)
-		if err := c.free(t.Context(), e); err != nil {
+		e.sendEvents(c)
+		if err := c.releaseOnService(t.Context(), e); err != nil {
 			t.Error(err)
 		}
 		c.Close()

@@ -89,7 +89,7 @@ func TestLeaseOutlastsAMinority(t *testing.T) {
 	})
 }
 
-func TestLostByMajorityIsNoticedAtTheNextRenewal(t *testing.T) {
+func TestMajorityLossIsNoticedAtNextRenewal(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
 		status, err := b.client.Inspect(t.Context(), "k")
@@ -147,7 +147,7 @@ func endsAfter(t *testing.T, l *holdfast.Lease, held time.Duration) {
 	}
 }
 
-func TestMaxHoldBoundsWhatIsExtendedAndWhatIsNotRenewed(t *testing.T) {
+func TestMaxHoldBoundsExtendedAndUnrenewedLeases(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, MaxHold: 20 * time.Second})
 		pass(15 * time.Second)
@@ -212,7 +212,7 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 
 // Renewals that fall due together travel together. One whose lease is nearly over
 // has little time for its answers.
-func TestALeaseThatIsNearlyOverHurriesNoOther(t *testing.T) {
+func TestLeaseNearItsEndHurriesNoOther(t *testing.T) {
 	// Its tries take a second, with a second between them; the last begins 200 ms
 	// before its end.
 	besideOneThatEnds(t, 57780*time.Millisecond, 200*time.Millisecond, aMinute, func(t *testing.T, ends, _ time.Duration) {
@@ -223,7 +223,7 @@ func TestALeaseThatIsNearlyOverHurriesNoOther(t *testing.T) {
 }
 
 // One that was granted for long gives its nodes more time to answer.
-func TestALeaseThatIsNearlyOverHoldsUpNoOther(t *testing.T) {
+func TestLeaseNearItsEndDelaysNoOther(t *testing.T) {
 	short := &holdfast.AcquireOptions{TTL: 3 * time.Second}
 	besideOneThatEnds(t, 59760*time.Millisecond, 20*time.Millisecond, short, func(t *testing.T, _, sound time.Duration) {
 		if sound < 1900*time.Millisecond {
@@ -298,7 +298,7 @@ func (d *mute) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewa
 }
 
 // Else the last ones would begin when nothing is left, however few of the first were to blame.
-func TestBatchesThatAreDueTogetherShareTheTimeThatIsLeft(t *testing.T) {
+func TestBatchesDueTogetherShareTheTimeLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const leases = 4000 // eight batches
@@ -345,7 +345,7 @@ func (d *refusing) Renew(ctx context.Context, grants []driver.Grant) []driver.Re
 }
 
 // A holder, and who reads its log, learns what to mend.
-func TestALeaseThatWasNotRenewedSaysWhyTheLastRenewalFailed(t *testing.T) {
+func TestExpiredLeaseNamesTheFailedRenewal(t *testing.T) {
 	denied := errors.New("access denied; grant the role lockers to this user")
 	for name, opts := range map[string]*holdfast.AcquireOptions{
 		"at its deadline": {TTL: 6 * time.Second},
@@ -384,7 +384,7 @@ func TestALeaseThatWasNotRenewedSaysWhyTheLastRenewalFailed(t *testing.T) {
 }
 
 // The last try before the end has too little time to blame a node. What was said of it before stands.
-func TestALeaseThatIsCutOffNamesTheNodesThatDoNotAnswer(t *testing.T) {
+func TestLeaseCutOffNamesTheSilentNodes(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for ttl := time.Second; ttl < 10*time.Second; ttl += 700 * time.Millisecond {
 			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: ttl})
@@ -404,7 +404,7 @@ func TestALeaseThatIsCutOffNamesTheNodesThatDoNotAnswer(t *testing.T) {
 }
 
 // An error of long ago is not why a lease was lost.
-func TestALossDoesNotNameARenewalThatWasFollowedByAnother(t *testing.T) {
+func TestLossOmitsAnOlderFailedRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &refusing{Driver: memory.New(3)}

@@ -15,7 +15,7 @@ import (
 
 // Nodes that were away, or a rival's, as the lock was granted get it by the first renewal. That comes soon: one of the others
 // may stop next.
-func TestALeaseOfABareMajoritySoonHasTheOtherNodes(t *testing.T) {
+func TestBareMajorityLeaseSoonHasAllNodes(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		const ttl = 10 * time.Second
 		b.drv.Node(3).Stop()
@@ -35,7 +35,7 @@ func TestALeaseOfABareMajoritySoonHasTheOtherNodes(t *testing.T) {
 }
 
 // The first renewal has been, and the next is not due.
-func TestALeaseThatIsPassedOnIsRenewedWhenThatIsDue(t *testing.T) {
+func TestPassedOnLeaseKeepsItsRenewalTime(t *testing.T) {
 	var renewed atomic.Int32
 	hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) }}
 	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
@@ -58,7 +58,7 @@ func TestALeaseThatIsPassedOnIsRenewedWhenThatIsDue(t *testing.T) {
 
 // A node that is away is told of once, and so is its return, however often the lease is
 // renewed meanwhile.
-func TestALeaseThatCanSpareNoNodeIsToldOfOnceForEachChange(t *testing.T) {
+func TestAtRiskIsReportedOncePerChange(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int][]bool{1: nil, 2: nil, 3: {true, false, true, false}, 5: nil} {
 		synctest.Test(t, func(t *testing.T) {

@@ -50,7 +50,7 @@ func (d slowRenewals) Renew(_ context.Context, grants []driver.Grant) []driver.R
 	return out
 }
 
-func TestARenewalThatEndsTooLateIsALoss(t *testing.T) {
+func TestLateRenewalIsALoss(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{t: t}
@@ -92,7 +92,7 @@ func TestNoHandOverToAnotherTTL(t *testing.T) {
 	})
 }
 
-func TestNoHandOverOnTrustThatIsHalfGone(t *testing.T) {
+func TestNoHandOverWithHalfTheTrustGone(t *testing.T) {
 	for name, tt := range map[string]struct {
 		noRenew bool
 		held    time.Duration // its share of time is 100 ms
@@ -186,7 +186,7 @@ func TestATurnIsNotLostWithItsWaiter(t *testing.T) {
 }
 
 // MinHold is for holders. The lock of a waiter that was gone when its turn came is free at once.
-func TestAWaiterThatLeftBeforeItHadTheLeaseLeavesNoMinHold(t *testing.T) {
+func TestLeaverLeavesNoMinHold(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		other, left := b.peer(), 0
 		for left < 20 { // which of both it sees is up to the scheduler
@@ -232,7 +232,7 @@ func TestACancelledContextDoesNotKeepTheLock(t *testing.T) {
 }
 
 // A grant has tokens for longer than it may stay within one process.
-func TestLocalHandOverEndsAfterItsShareOfTime(t *testing.T) {
+func TestLocalHandOverEndsAfterItsTime(t *testing.T) {
 	var g grants
 	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 		var wg sync.WaitGroup
@@ -252,7 +252,7 @@ func TestLocalHandOverEndsAfterItsShareOfTime(t *testing.T) {
 }
 
 // An outage ends the id that a waiter had queued under.
-func TestALeaseWonUnderAFreshIDIsRenewed(t *testing.T) {
+func TestLeaseWonUnderNewIDIsRenewed(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		held := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
 		var wg sync.WaitGroup

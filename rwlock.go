@@ -13,7 +13,7 @@ import (
 // resources: make one wherever it is needed.
 //
 // Readers and writers come in by order of arrival, so that readers who come after a waiting writer wait for it. A
-// reader's lease is on one of the places, Lease.Slot, and its key is that of the place, as with a Semaphore. A writer's
+// reader's lease is on one of the places, Lease.Slot, and has the key of that place, as with a Semaphore. A writer's
 // lease is on the key itself, and with it the writer holds every place: it ends as soon as one of them is lost. Tokens
 // are of the order that all readers and writers have together. A reader that dies keeps a writer waiting for its TTL.
 //
@@ -77,15 +77,15 @@ func (l *RWLock) writer() kind { return kind{readers: l.readers} }
 //	reader   takes the gate, any one place, and releases the gate; it works with the place
 //	writer   takes the gate and all places, and works with all of them
 //
-// Exclusion is that of each place by itself: a reader has one, a writer all. A writer that waits for
-// readers has the gate meanwhile, so those that come later wait behind it. Behind the writer each reader has the gate
+// Each place excludes by itself: a reader has one, a writer all. A writer that waits for readers has
+// the gate meanwhile, so later callers wait behind it. Behind the writer each reader has the gate
 // only until it has a place, so they come in one after the other and wait for nobody's work.
 //
 // No circle of waits can close within a key: a caller waits for places only with the gate, and for the gate without any place.
 // One that has lost the gate stops to wait for places. So a call under a lease on the key is refused,
 // unless it asks, with Reentrant, for what it has.
 //
-// Tokens are those of the gate. Let g < h be two grants of it, and one of their holders a writer. The trust in g ends
+// Readers and writers have the tokens of the gate. Let g < h be two grants of it, and one of their holders a writer. The trust in g ends
 // before h is granted, and a caller is admitted only while it trusts the gate: so g's has all its places before
 // h is granted, or is not admitted. If h's is the writer, it has each of those places later,
 // when the trust in them has ended. If g's is the writer, it works only while it trusts the gate. So work with a
@@ -93,7 +93,7 @@ func (l *RWLock) writer() kind { return kind{readers: l.readers} }
 // what comes late all the same. A gate that is lost midway admits nobody: its holder gives back what it has
 // and asks for the gate again.
 
-// errUpgrade refuses a caller with wanted under a lease of its context, with its.
+// errUpgrade rejects a call with the options wanted under a lease of its context with the options its.
 func errUpgrade(its, wanted *options) error {
 	switch {
 	case its.readers == 0 || wanted.readers == 0:
@@ -104,53 +104,52 @@ func errUpgrade(its, wanted *options) error {
 	return invalid("the context comes from a writer's lease on the key, with which it may read as well; use that, or release it first")
 }
 
-// throughGate makes a reader or a writer of a, which asks for a.key.
-func (a *attempt) throughGate() (*Lease, error) {
+// acquireSide makes a reader or a writer of a, which asks for a.key.
+func (a *attempt) acquireSide() (*Lease, error) {
 	for {
-		l, err := a.pass()
+		l, err := a.passGate()
 		if !errors.Is(err, errMidway) {
 			return l, err
 		}
-		a.joined = true // who has begun to wait stays
+		a.admitted = true // a caller that has begun to wait stays
 	}
 }
 
-// part is for the lock on key, as a part of what a is to get. What was not held for a caller is not kept, nor
-// bounded, as the caller has asked for it.
-func (a *attempt) part(wait context.Context, key string) *attempt {
+// partFor returns an attempt at the lock on key, as a part of a. MinHold and MaxHold count for the whole, once it is held.
+func (a *attempt) partFor(wait context.Context, key string) *attempt {
 	p := *a
-	p.of, p.inner, p.silent = a, true, true
-	p.key, p.wait, p.opts.Note = key, wait, a.opts.noted(0)
+	p.parent, p.isPart, p.silent = a, true, true
+	p.key, p.wait, p.opts.Note = key, wait, a.opts.noteFor(0)
 	p.opts.MaxHold, p.opts.MinHold = 0, 0
 	return &p
 }
 
-// passing is how long a caller that does not wait for a holder waits for a reader that is coming in, and so has the gate.
-const passing = 250 * time.Millisecond
+// gateWait bounds how long a caller that does not wait for a holder waits for a reader that has the gate to come in.
+const gateWait = 250 * time.Millisecond
 
-// takeGate takes the gate.
-func (a *attempt) takeGate() (*Lease, error) {
-	g := a.part(a.wait, a.key)
+// acquireGate takes the gate.
+func (a *attempt) acquireGate() (*Lease, error) {
+	g := a.partFor(a.wait, a.key)
 	if a.opts.shared {
 		g.opts.NoRenew, g.opts.Margin = false, 0
 	}
-	gate, err := g.compete()
-	if held, ok := errors.AsType[*HeldError](err); ok && a.once {
-		a.compare(held)
-		if reads(held.Holder.Note) {
-			wait, cancel := context.WithTimeout(a.wait, passing)
+	gate, err := g.obtain()
+	if held, ok := errors.AsType[*HeldError](err); ok && a.noWait {
+		a.reportDiffering(held)
+		if isReaderNote(held.Holder.Note) {
+			wait, cancel := context.WithTimeout(a.wait, gateWait)
 			defer cancel()
-			g.wait, g.once = wait, false
-			gate, err = g.compete()
-			err = g.over(a.wait, err)
+			g.wait, g.noWait = wait, false
+			gate, err = g.obtain()
+			err = g.explainEnd(a.wait, err)
 		}
 	}
 	return gate, err
 }
 
-// pass goes through the gate once. It returns errMidway where that, or a place, was lost meanwhile.
-func (a *attempt) pass() (*Lease, error) {
-	gate, err := a.takeGate()
+// passGate goes through the gate once. It returns errMidway where that, or a place, was lost meanwhile.
+func (a *attempt) passGate() (*Lease, error) {
+	gate, err := a.acquireGate()
 	if err != nil {
 		return nil, err
 	}
@@ -159,11 +158,11 @@ func (a *attempt) pass() (*Lease, error) {
 	defer context.AfterFunc(gate.ctx, func() { cancel(errMidway) })()
 	l, all := gate, []*Lease{gate}
 	if a.opts.shared {
-		l, err = a.anyPlace(wait)
+		l, err = a.acquirePlace(wait)
 		all = append(all, l)
 	} else {
 		var places []*Lease
-		places, err = a.allPlaces(wait, cancel)
+		places, err = a.acquireAllPlaces(wait, cancel)
 		all = append(all, places...)
 	}
 	if err == nil && a.admit(l, all) {
@@ -176,22 +175,22 @@ func (a *attempt) pass() (*Lease, error) {
 	return nil, err
 }
 
-// anyPlace gets a place for a reader.
-func (a *attempt) anyPlace(wait context.Context) (*Lease, error) {
-	p := a.part(wait, a.key)
-	p.opts.Note, p.joined = a.opts.Note, true
-	return p.anySlot()
+// acquirePlace gets a place for a reader.
+func (a *attempt) acquirePlace(wait context.Context) (*Lease, error) {
+	p := a.partFor(wait, a.key)
+	p.opts.Note, p.admitted = a.opts.Note, true
+	return p.acquireSlot()
 }
 
-// allPlaces gets all places for a writer. It asks for all at once, and waits for all at once: no holder of a place
+// acquireAllPlaces gets all places for a writer. It asks for all at once, and waits for all at once: no holder of a place
 // waits for another one. cancel ends wait, also where a place is lost. After an error some may be held.
-func (a *attempt) allPlaces(wait context.Context, cancel context.CancelCauseFunc) ([]*Lease, error) {
+func (a *attempt) acquireAllPlaces(wait context.Context, cancel context.CancelCauseFunc) ([]*Lease, error) {
 	places, errs := make([]*Lease, a.opts.readers), make([]error, a.opts.readers)
 	var parts []*attempt
 	for slot := range places {
-		place := share{of: a.key, slot: slot}
-		p := a.part(wait, place.key())
-		p.share, p.joined = place, true
+		place := slotRef{semaphore: a.key, number: slot}
+		p := a.partFor(wait, place.lockKey())
+		p.slot, p.admitted = place, true
 		parts = append(parts, p)
 	}
 	var first error
@@ -200,7 +199,7 @@ func (a *attempt) allPlaces(wait context.Context, cancel context.CancelCauseFunc
 	unlink := make([]func() bool, len(places))
 	for i, p := range parts {
 		all.Go(func() {
-			if places[i], errs[i] = p.compete(); errs[i] != nil {
+			if places[i], errs[i] = p.obtain(); errs[i] != nil {
 				failed.Do(func() { first = errs[i]; cancel(nil) })
 				return
 			}
@@ -230,27 +229,27 @@ func (a *attempt) admit(l *Lease, all []*Lease) bool {
 	c, gate := a.client, all[0]
 	c.mu.Lock()
 	for _, part := range all {
-		if part.live() != nil {
+		if part.checkLive() != nil {
 			c.mu.Unlock()
 			return false
 		}
 	}
 	now, t := time.Now(), l.term
-	h := &t.now
-	h.inner, h.since, h.from, h.token, l.token = false, now, now, gate.token, gate.token
+	h := &t.holder
+	h.isPart, h.since, h.countedFrom, h.token, l.token = false, now, now, gate.token, gate.token
 	h.opts.MaxHold, h.opts.MinHold = a.opts.MaxHold, a.opts.MinHold
 	var passed followUp
 	if l == gate {
-		l.rest, h.rest = all[1:], all[1:]
-		for _, place := range l.rest {
-			place.term.now.whole = t
+		l.places, h.places = all[1:], all[1:]
+		for _, place := range l.places {
+			place.term.holder.gate = t
 		}
 	} else {
-		passed = gate.leave(now)
+		passed = gate.endHold(now)
 	}
-	t.trust(t.keptUntil)
-	c.reschedule(t, t.renewAt(t.next))
-	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: a.key, Owner: l.owner, Token: l.token, Waited: now.Sub(a.since), Told: a.told})
+	t.setTrust(t.keptUntil)
+	c.reschedule(t, t.renewAt(t.nextLook))
+	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: a.key, Owner: l.owner, Token: l.token, Waited: now.Sub(a.since), Told: a.waitTold})
 	c.mu.Unlock()
 	c.carryOut(passed)
 	return true
@@ -258,7 +257,7 @@ func (a *attempt) admit(l *Lease, all []*Lease) bool {
 
 // Downgrade makes a reader of a writer, and nobody else writes in between. It returns the reader's lease, which has one of the
 // places that the writer has had, and the writer's token, and ends l as Release does: its context, too, so that work that
-// goes on takes that of the new lease. It blocks as Release does; a release that fails is reported to Hooks. Other readers may
+// goes on takes the context of the new lease. It blocks as Release does; a release that fails is reported to Hooks. Other readers may
 // come in from then on, or when the writer's MinHold is over. MaxHold goes on to count from when the writer began. People who look
 // at the place see the note of the writer.
 //
@@ -269,10 +268,10 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 		return nil, wrap("downgrade", l.Key(), err)
 	}
 	c := l.term.client
-	ctx, cancel := c.outlasting(ctx, l.term)
+	ctx, cancel := c.releaseContext(ctx, l.term)
 	defer cancel()
-	ended.tell(c)
-	c.free(ctx, ended) // one that is not freed lapses by itself
+	ended.sendEvents(c)
+	c.releaseOnService(ctx, ended) // one that is not freed lapses by itself
 	return reader, nil
 }
 
@@ -281,21 +280,21 @@ func (l *Lease) downgrade(now time.Time) (reader *Lease, ended followUp, err err
 	c, t := l.term.client, l.term
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch err := l.live(); {
+	switch err := l.checkLive(); {
 	case err != nil:
 		return nil, ended, err
-	case len(l.rest) == 0:
+	case len(l.places) == 0:
 		return nil, ended, invalid("only a writer's lease becomes a reader's, and this is none")
-	case len(t.now.holds) > 1:
-		return nil, ended, invalid("the lease is held %d times; release the nested holds first", len(t.now.holds))
+	case len(t.holder.holds) > 1:
+		return nil, ended, invalid("the lease is held %d times; release the nested holds first", len(t.holder.holds))
 	}
-	reader = l.rest[0]
-	h := &reader.term.now
-	h.inner, h.whole, h.since, h.from, h.token, reader.token = false, nil, now, t.now.from, t.now.token, t.now.token
-	h.opts.shared, h.opts.MaxHold = true, t.now.opts.MaxHold
-	reader.term.trust(reader.term.keptUntil)
-	c.reschedule(reader.term, reader.term.renewAt(reader.term.next))
-	l.rest, t.now.rest = nil, t.now.rest[1:] // what is asked of l from now on is not about the reader
+	reader = l.places[0]
+	h := &reader.term.holder
+	h.isPart, h.gate, h.since, h.countedFrom, h.token, reader.token = false, nil, now, t.holder.countedFrom, t.holder.token, t.holder.token
+	h.opts.shared, h.opts.MaxHold = true, t.holder.opts.MaxHold
+	reader.term.setTrust(reader.term.keptUntil)
+	c.reschedule(reader.term, reader.term.renewAt(reader.term.nextLook))
+	l.places, t.holder.places = nil, t.holder.places[1:] // what is asked of l from now on is not about the reader
 	c.events.acquired(AcquiredEvent{Context: h.ctx, Key: t.givenKey(), Owner: reader.owner, Token: reader.token})
-	return reader, l.leave(now), nil
+	return reader, l.endHold(now), nil
 }

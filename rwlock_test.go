@@ -150,7 +150,7 @@ func TestNoWriterIsBesideAnybody(t *testing.T) {
 	})
 }
 
-func TestManyReadersAndAWriterHoldTogetherAndAlone(t *testing.T) {
+func TestReadersHoldTogetherAndWritersAlone(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		h := house{t: t}
 		var all sync.WaitGroup
@@ -260,7 +260,7 @@ func TestReadersAndWritersComeInByArrival(t *testing.T) {
 	}
 }
 
-func TestATryWaitsForAReaderThatIsComingIn(t *testing.T) {
+func TestTryWaitsForAnEnteringReader(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		b.drv.Node(0).Delay(20 * time.Millisecond)
 		var held []*holdfast.Lease
@@ -300,7 +300,7 @@ func TestReadersBeyondTheirNumberWait(t *testing.T) {
 	})
 }
 
-func TestAReaderThatDiesCostsTheWriterATTL(t *testing.T) {
+func TestDeadReaderCostsTheWriterATTL(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		dead := b.take(b.peer(), "k", &claim{readers: 4, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}})
 		begin := time.Now()
@@ -344,7 +344,7 @@ func TestALostPlaceEndsTheWriter(t *testing.T) {
 	}
 }
 
-func TestAWriterThatLosesItsGateFreesThePlaces(t *testing.T) {
+func TestWriterWithoutItsGateFreesThePlaces(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		w := b.take(b.client, "k", writing(4))
 		if err := b.peer().ForceRelease(t.Context(), "k", w.Token(), "test"); err != nil {
@@ -383,7 +383,7 @@ func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 	})
 }
 
-func TestWhoLosesItsGateMidwayIsNotTurnedAwayByMaxWaiters(t *testing.T) {
+func TestMaxWaitersSparesACallerWithoutItsGate(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		other := b.peer()
 		held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
@@ -402,7 +402,7 @@ func TestWhoLosesItsGateMidwayIsNotTurnedAwayByMaxWaiters(t *testing.T) {
 }
 
 // A reader that was starved gets a place that it has asked for long ago, and does not trust its gate any more.
-func TestThePlaceOfAReaderWithoutItsGateIsGivenBack(t *testing.T) {
+func TestReaderWithoutItsGateReturnsItsPlace(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		other, starved := b.peer(), b.peer()
 		held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
@@ -505,7 +505,7 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 	})
 }
 
-func TestAWriterBecomesAReaderAndNobodyWritesInBetween(t *testing.T) {
+func TestDowngradeLetsNobodyWriteInBetween(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		type tag struct{}
 		w, err := acquire(context.WithValue(t.Context(), tag{}, "mine"), b.client, "k", writing(3))
@@ -589,7 +589,7 @@ func TestWritersThatReadOnAreBesideReadersAlone(t *testing.T) {
 	})
 }
 
-func TestOnlyAWriterThatHoldsOnceBecomesAReader(t *testing.T) {
+func TestOnlyAnUnnestedWriterDowngrades(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		for _, opts := range []*claim{nil, {slots: 2}, reading(2)} {
 			l := b.take(b.client, "k", opts)
@@ -732,7 +732,7 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 	}
 }
 
-func TestAWriterExtendsAndChecksAllThatItHas(t *testing.T) {
+func TestWriterExtendsAndChecksAllItsLocks(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.take(b.client, "k", &claim{readers: 3, AcquireOptions: holdfast.AcquireOptions{TTL: time.Second, MaxHold: time.Minute}})
 		if err := l.Extend(t.Context(), 20*time.Second); err != nil {
@@ -758,7 +758,7 @@ func TestAWriterExtendsAndChecksAllThatItHas(t *testing.T) {
 	})
 }
 
-func TestMaxHoldOfAWriterCountsFromWhenItWrites(t *testing.T) {
+func TestMaxHoldOfWriterBeginsWithItsLease(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		r := b.take(b.peer(), "k", reading(3))
 		got := b.asks(b.client, &claim{readers: 3, AcquireOptions: holdfast.AcquireOptions{MaxHold: 20 * time.Second, MinHold: 15 * time.Second}})
@@ -932,7 +932,7 @@ func TestReadersAreRefusedWhereTheyMeanNothing(t *testing.T) {
 }
 
 // A lease of a reader that is not renewed lasts for its TTL from when it has its place, however long it waited.
-func TestNoRenewOfAReaderCountsFromItsPlace(t *testing.T) {
+func TestNoRenewOfReaderBeginsWithItsPlace(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		w := b.take(b.peer(), "k", writing(2))
 		got := b.asks(b.client, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{NoRenew: true, TTL: 5 * time.Second}})
@@ -948,7 +948,7 @@ func TestNoRenewOfAReaderCountsFromItsPlace(t *testing.T) {
 }
 
 // A writer that reads on is a reader in every respect: it takes part in nesting, and a writer under it would wait for itself.
-func TestAWriterThatReadsOnIsNestedLikeAReader(t *testing.T) {
+func TestDowngradedWriterNestsLikeAReader(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		w := b.take(b.client, "k", writing(2))
 		r, err := w.Downgrade(t.Context())

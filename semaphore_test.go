@@ -185,7 +185,7 @@ func (b *bench) hold(slots, held int) (all []*holdfast.Lease) {
 	return all
 }
 
-func TestAFreeSemaphoreCostsTheRequestsOfALock(t *testing.T) {
+func TestFreeSemaphoreCostsTheRequestsOfALock(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		const way = 20 * time.Millisecond
 		for i := range 5 {
@@ -223,7 +223,7 @@ func TestASlotThatWasReleasedIsTriedFirst(t *testing.T) {
 }
 
 // Nobody but a dead client, or one that names a slot as a lock, waits for one slot alone.
-func TestAWaiterForOneSlotHidesNoFreeOne(t *testing.T) {
+func TestWaiterForOneSlotHidesNoFreeSlot(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		first := b.acquire(b.peer(), "k#0", nil)
 		var all sync.WaitGroup
@@ -272,7 +272,7 @@ func TestAWaiterBehindOthersTriesOneSlotAlone(t *testing.T) {
 	})
 }
 
-func TestAWaiterForASlotThatLeavesLeavesNothing(t *testing.T) {
+func TestSlotLeaverLeavesNothingBehind(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 3}
 		holder := b.peer()
@@ -474,7 +474,7 @@ func TestMaxWaitersBoundsTheLineForASlot(t *testing.T) {
 }
 
 // The wait may end between the answers about two slots.
-func TestAWaitForASlotThatEndsAmidTheLookIsHeld(t *testing.T) {
+func TestSlotWaitEndedDuringTheSearchIsHeld(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		p := b.peer()
 		held := []*holdfast.Lease{b.take(p, "k", &claim{slots: 2}), b.take(p, "k", &claim{slots: 2})}

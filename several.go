@@ -20,7 +20,7 @@ type Leases struct {
 }
 
 // AcquireAll takes the locks on all of keys, or none of them. opts, which may be nil, hold
-// for each, and Wait for all together. It blocks as Acquire does, and its errors are those of
+// for each, and Wait for all together. It blocks as Acquire does, and returns the errors of
 // Acquire, with the key that stood in the way. After an error nothing stays behind.
 //
 // Calls do not wait for one another in a circle: each client takes the locks in the
@@ -45,7 +45,7 @@ func (c *Client) AcquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 }
 
 // TryAcquireAll makes one attempt: it is AcquireAll without the wait, as TryAcquire is Acquire.
-// Its error is that of the first key, in their order, that it did not get.
+// Its error is the error of the first key, in their order, that it did not get.
 func (c *Client) TryAcquireAll(ctx context.Context, keys []string, opts *AcquireOptions) (*Leases, error) {
 	return c.acquireAll(ctx, keys, opts, true)
 }
@@ -55,8 +55,8 @@ func (c *Client) TryAcquireAll(ctx context.Context, keys []string, opts *Acquire
 // key and matches ErrLost.
 func (a *Leases) Context() context.Context { return a.ctx }
 
-// Deadline is until when all of the leases can be trusted, as things stand: the first of their
-// deadlines.
+// Deadline returns the time until which all of the leases can be trusted unless renewals move it: the
+// earliest of their deadlines.
 func (a *Leases) Deadline() time.Time {
 	first := a.leases[0].Deadline()
 	for _, l := range a.leases[1:] {
@@ -80,19 +80,19 @@ func (a *Leases) Lease(key string) *Lease {
 }
 
 // Release releases all of the leases, at the same time, so that one that fails or takes long
-// holds up no other. Otherwise it is as Release of a Lease. Its error is those of the leases
-// that failed, each with its key.
+// holds up no other. Otherwise it is as Release of a Lease. Its error joins the errors of
+// the leases that failed, each with its key.
 func (a *Leases) Release(ctx context.Context) (err error) {
 	var terms []*term
 	for _, l := range a.leases {
 		terms = append(terms, l.term)
 	}
-	ctx, cancel := a.leases[0].term.client.outlasting(ctx, terms...)
+	ctx, cancel := a.leases[0].term.client.releaseContext(ctx, terms...)
 	defer cancel()
 	for i, l := range a.leases {
 		a.unlink[i]()
-		if lost := l.ended(); lost != nil {
-			a.cancel(a.named(l, lost))
+		if lost := l.lossCause(); lost != nil {
+			a.cancel(a.withKey(l, lost))
 		}
 	}
 	a.cancel(nil)
@@ -110,12 +110,12 @@ func (a *Leases) Release(ctx context.Context) (err error) {
 	return err
 }
 
-// named is why l has ended, with its key where it is one of several.
-func (a *Leases) named(l *Lease, cause error) error {
+// withKey returns cause, with the key of l if there are several.
+func (a *Leases) withKey(l *Lease, cause error) error {
 	if len(a.leases) == 1 {
 		return cause
 	}
-	return l.named(cause)
+	return l.withKey(cause)
 }
 
 // forEach calls fn for all leases that are there, at the same time, and waits.
@@ -129,30 +129,29 @@ func forEach(leases []*Lease, fn func(i int, l *Lease)) {
 	all.Wait()
 }
 
-// several is one call of AcquireAll or TryAcquireAll. What is safe about it is each lock by
-// itself. That calls do not wait in a circle follows from the order: a call that waits for a
-// key has leases on lower keys only. It has others for as long as the first step and the
-// releases after it take, and waits for no holder meanwhile.
-type several struct {
+// severalCall is one call of AcquireAll or TryAcquireAll. Each lock is safe by itself. Calls do not wait
+// in a circle because of the order: a call that waits for a key has leases on lower keys only. It has
+// others for as long as the first step and the releases after it take, and waits for no holder meanwhile.
+type severalCall struct {
 	client *Client
 	ctx    context.Context // the caller's
 	wait   context.Context // the same, bounded by Wait
-	given  *AcquireOptions // by the caller; nil: none
+	given  *AcquireOptions // the caller's; nil: none
 	opts   options         // the same, with defaults
 	outer  *Lease          // the lease that ctx comes from, of any key; nil: none
-	once   bool            // it does not wait for a lock that is held
+	noWait bool            // it does not wait for a lock that is held
 
 	nested []*Lease // further holds of leases that ctx comes from
 	keys   []string // the others
 	held   []*Lease // on the first of keys
 }
 
-// errMidway ends a wait as a lease was lost that the call had already.
+// errMidway ends a wait because the call has lost a lease that it had already.
 var errMidway = errors.New("a lease was lost while another was waited for")
 
 func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOptions, once bool) (*Leases, error) {
-	s := &several{client: c, ctx: ctx, wait: ctx, given: opts, outer: leaseIn(ctx), once: once}
-	all, key, err := s.check(keys)
+	s := &severalCall{client: c, ctx: ctx, wait: ctx, given: opts, outer: leaseFromContext(ctx), noWait: once}
+	all, key, err := s.checkKeys(keys)
 	if err != nil {
 		return nil, wrap("acquire", key, err)
 	}
@@ -162,9 +161,9 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 		defer cancel()
 	}
 	for {
-		key, err := s.take(all)
+		key, err := s.takeAll(all)
 		if err == nil {
-			if leases := s.join(); leases != nil {
+			if leases := s.makeLeases(); leases != nil {
 				return leases, nil
 			}
 		}
@@ -175,14 +174,14 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 	}
 }
 
-// check returns keys in their order, each once, or what is wrong with which of them.
-func (s *several) check(keys []string) (all []string, key string, err error) {
+// checkKeys returns keys in their order, each once, or what is wrong with which of them.
+func (s *severalCall) checkKeys(keys []string) (all []string, key string, err error) {
 	if len(keys) == 0 {
 		return nil, "", invalid("there are no keys; give one at least")
 	}
 	all = slices.Compact(slices.Sorted(slices.Values(keys)))
 	for _, key := range all {
-		if s.opts, err = s.client.check(key, kind{}, s.given); err != nil {
+		if s.opts, err = s.client.checkOptions(key, kind{}, s.given); err != nil {
 			return nil, key, err
 		}
 	}
@@ -192,12 +191,12 @@ func (s *several) check(keys []string) (all []string, key string, err error) {
 	return all, "", nil
 }
 
-// take gets the locks on keys. After an error some may be held or nested; key is the one that
+// takeAll gets the locks on keys. After an error some may be held or nested; key is the one that
 // it is about.
-func (s *several) take(keys []string) (key string, err error) {
+func (s *severalCall) takeAll(keys []string) (key string, err error) {
 	s.nested, s.keys, s.held = nil, nil, nil
 	for _, key := range keys {
-		switch l, err := s.client.nest(s.ctx, s.attempt(key), s.given); {
+		switch l, err := s.client.nestedHold(s.ctx, s.attempt(key), s.given); {
 		case err != nil:
 			return key, err
 		case l != nil:
@@ -206,26 +205,26 @@ func (s *several) take(keys []string) (key string, err error) {
 			s.keys = append(s.keys, key)
 		}
 	}
-	if !s.once {
-		if key, err := s.inOrder(); err != nil {
+	if !s.noWait {
+		if key, err := s.checkOrder(); err != nil {
 			return key, err
 		}
 	}
-	if s.once || len(s.keys) > 1 {
-		if key, err := s.tryAll(); s.once {
+	if s.noWait || len(s.keys) > 1 {
+		if key, err := s.tryAll(); s.noWait {
 			return key, err
 		}
 	}
 	for _, key := range s.keys[len(s.held):] {
-		if err := s.await(key); err != nil {
+		if err := s.acquireNext(key); err != nil {
 			return key, err
 		}
 	}
 	return "", nil
 }
 
-// inOrder refuses to wait for a key under a lease that another call may wait for which has that key.
-func (s *several) inOrder() (key string, err error) {
+// checkOrder rejects a wait for a key under a lease that another call, which has that key, may wait for.
+func (s *severalCall) checkOrder() (key string, err error) {
 	if len(s.keys) == 0 {
 		return "", nil
 	}
@@ -233,7 +232,7 @@ func (s *several) inOrder() (key string, err error) {
 	defer s.client.mu.Unlock()
 	for l := s.outer; l != nil; l = l.outer {
 		its := l.Key()
-		if l.term.client != s.client || s.keys[0] > its || l.live() != nil {
+		if l.term.client != s.client || s.keys[0] > its || l.checkLive() != nil {
 			continue
 		}
 		if l.joint || slices.ContainsFunc(s.nested, func(n *Lease) bool { return n.term == l.term }) {
@@ -244,9 +243,8 @@ func (s *several) inOrder() (key string, err error) {
 	return "", nil
 }
 
-// attempt is one for key. What was not held for a caller is not kept, nor bounded, as the
-// caller has asked for it.
-func (s *several) attempt(key string) *attempt {
+// attempt returns an attempt at key. MinHold and MaxHold count for all keys together, once they are held.
+func (s *severalCall) attempt(key string) *attempt {
 	a := &attempt{key: key, outer: s.outer, opts: s.opts, wait: s.wait}
 	a.opts.MinHold, a.opts.MaxHold = 0, 0
 	return a
@@ -254,14 +252,14 @@ func (s *several) attempt(key string) *attempt {
 
 // tryAll asks for all keys at once, so that the requests travel together, and keeps those
 // before the first that it does not get, which it returns.
-func (s *several) tryAll() (key string, err error) {
+func (s *severalCall) tryAll() (key string, err error) {
 	began := time.Now()
 	leases, errs := make([]*Lease, len(s.keys)), make([]error, len(s.keys))
 	var all sync.WaitGroup
 	for i, key := range s.keys {
 		a := s.attempt(key)
-		a.once, a.silent = true, true
-		all.Go(func() { leases[i], errs[i] = s.client.contend(s.ctx, a) })
+		a.noWait, a.silent = true, true
+		all.Go(func() { leases[i], errs[i] = s.client.runAttempt(s.ctx, a) })
 	}
 	all.Wait()
 	first := slices.IndexFunc(errs, func(err error) bool { return err != nil })
@@ -271,14 +269,14 @@ func (s *several) tryAll() (key string, err error) {
 	}
 	s.held = leases[:first:first]
 	s.releaseUnused(leases[first:])
-	if s.once {
+	if s.noWait {
 		s.client.events.failed(FailedEvent{Context: values{s.ctx}, Key: s.keys[first], Waited: time.Since(began), Err: errs[first]})
 	}
 	return s.keys[first], errs[first]
 }
 
-// await waits for the lock on key, for as long as the others last.
-func (s *several) await(key string) error {
+// acquireNext waits for the lock on key, for as long as the others last.
+func (s *severalCall) acquireNext(key string) error {
 	wait, cancel := context.WithCancelCause(s.wait)
 	defer cancel(nil)
 	for _, l := range slices.Concat(s.nested, s.held) {
@@ -286,7 +284,7 @@ func (s *several) await(key string) error {
 	}
 	a := s.attempt(key)
 	a.wait = wait
-	l, err := s.client.contend(s.ctx, a)
+	l, err := s.client.runAttempt(s.ctx, a)
 	switch {
 	case err == nil:
 		s.held = append(s.held, l)
@@ -297,26 +295,26 @@ func (s *several) await(key string) error {
 }
 
 // releaseUnused releases leases that the caller does not get, as Client.releaseUnused does.
-func (s *several) releaseUnused(leases []*Lease) { s.client.releaseUnused(s.wait, leases) }
+func (s *severalCall) releaseUnused(leases []*Lease) { s.client.releaseUnused(s.wait, leases) }
 
-// join makes one of all leases, or returns nil where one is lost.
-func (s *several) join() *Leases {
+// makeLeases joins all leases, or returns nil if one is lost.
+func (s *severalCall) makeLeases() *Leases {
 	all := &Leases{leases: slices.Concat(s.nested, s.held)}
 	slices.SortFunc(all.leases, func(a, b *Lease) int { return strings.Compare(a.Key(), b.Key()) })
 	c := s.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, l := range all.leases {
-		if l.live() != nil {
+		if l.checkLive() != nil {
 			return nil
 		}
 	}
 	now := time.Now()
 	for _, l := range s.held {
 		t := l.term
-		t.now.opts.MaxHold, t.now.opts.MinHold, t.now.from = s.opts.MaxHold, s.opts.MinHold, now
-		t.trust(t.keptUntil)
-		c.reschedule(t, t.renewAt(t.next))
+		t.holder.opts.MaxHold, t.holder.opts.MinHold, t.holder.countedFrom = s.opts.MaxHold, s.opts.MinHold, now
+		t.setTrust(t.keptUntil)
+		c.reschedule(t, t.renewAt(t.nextLook))
 	}
 	last := s.outer
 	for _, l := range all.leases {
@@ -325,7 +323,7 @@ func (s *several) join() *Leases {
 	}
 	all.ctx, all.cancel = context.WithCancelCause(context.WithValue(values{s.ctx}, leaseKey{}, last))
 	for _, l := range all.leases {
-		all.unlink = append(all.unlink, context.AfterFunc(l.ctx, func() { all.cancel(all.named(l, context.Cause(l.ctx))) }))
+		all.unlink = append(all.unlink, context.AfterFunc(l.ctx, func() { all.cancel(all.withKey(l, context.Cause(l.ctx))) }))
 	}
 	return all
 }

@@ -91,7 +91,7 @@ func TestAcquireAllTakesAllOrNothing(t *testing.T) {
 	})
 }
 
-func TestFreeLocksAreTakenTogetherInOneRoundTrip(t *testing.T) {
+func TestFreeLocksTakeOneRoundTripTogether(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		const way = 20 * time.Millisecond
 		for i := range 5 {
@@ -165,7 +165,7 @@ func TestReleaseOfOneThatFailsFreesTheOthers(t *testing.T) {
 	})
 }
 
-func TestTheFirstLeaseLastsWhileTheLastIsWaitedFor(t *testing.T) {
+func TestFirstLeaseLastsWhileTheLastIsAwaited(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		const ttl = 2 * time.Second
 		other := b.peer()
@@ -199,7 +199,7 @@ func TestTheFirstLeaseLastsWhileTheLastIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestALeaseThatIsLostMidwayIsTakenAnew(t *testing.T) {
+func TestLeaseLostMidwayIsTakenAgain(t *testing.T) {
 	var failed []string
 	hooks := holdfast.Hooks{Failed: func(e holdfast.FailedEvent) { failed = append(failed, e.Key) }}
 	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
@@ -318,8 +318,8 @@ func TestNestedHoldsOfSeveralKeepTheOrder(t *testing.T) {
 	})
 }
 
-// TestFinishWaitsForAllWorkersAlsoThoseThatDied holds the recipe of docs/kinds.md to what it says.
-func TestFinishWaitsForAllWorkersAlsoThoseThatDied(t *testing.T) {
+// TestFinishWaitsForDeadWorkersToo holds the recipe of docs/kinds.md to what it says.
+func TestFinishWaitsForDeadWorkersToo(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		const ttl = 5 * time.Second
 		workers := []string{"import/0", "import/1", "import/2"}

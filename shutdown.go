@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Shutdown lets the holders finish: it refuses new leases and new waits with
+// Shutdown lets the holders finish: it rejects new leases and new waits with
 // ErrClosed, ends the waits that have begun, goes on renewing what is held, and
 // blocks until all of it is released or lost, or ctx ends. Then it closes the client
 // as Close does, which releases what is still held. A nested hold of a lease that
@@ -21,7 +21,7 @@ import (
 // be called during Close, and again.
 func (c *Client) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
-	c.end()
+	c.stopAcquiring()
 	c.mu.Unlock()
 	var err error
 	select {
@@ -29,8 +29,8 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	case <-ctx.Done():
 		c.mu.Lock()
 		held := 0
-		for _, t := range c.held() {
-			if !t.now.inner {
+		for _, t := range c.heldTerms() {
+			if !t.holder.isPart {
 				held++
 			}
 		}
@@ -60,8 +60,8 @@ func (c *Client) close() error {
 		return nil
 	}
 	c.closing = true
-	c.end()
-	held := c.held()
+	c.stopAcquiring()
+	held := c.heldTerms()
 	c.mu.Unlock()
 	defer close(c.closed)
 
@@ -74,7 +74,7 @@ func (c *Client) close() error {
 	}
 	c.stop()
 	err := c.drv.Close()
-	c.unreserve()
+	c.unreserveDriver()
 	c.tasks.Wait()
 	<-c.vacant // soon: the driver has ended what was under way
 	told, cancel := context.WithTimeout(context.Background(), pace.EventsTime())
@@ -83,30 +83,30 @@ func (c *Client) close() error {
 	return err
 }
 
-// end refuses new leases, and ends all waits and inquiries. The caller holds mu.
-func (c *Client) end() {
+// stopAcquiring rejects new leases, and ends all waits and inquiries. The caller holds mu.
+func (c *Client) stopAcquiring() {
 	if c.ending {
 		return
 	}
 	c.ending = true
-	for _, q := range c.lines {
-		q.dismiss(ErrClosed)
+	for _, q := range c.slotQueues {
+		q.dismissWaiters(ErrClosed)
 	}
-	for _, s := range c.locals {
-		s.dismiss()
+	for _, s := range c.locks {
+		s.dismissWaiters()
 		if s.asking != nil && s.asking.cancel != nil {
 			s.asking.cancel(ErrClosed)
 		}
 	}
-	if len(c.locals) == 0 {
+	if len(c.locks) == 0 {
 		close(c.vacant)
 	}
 }
 
-// held is the grants that the client holds. The caller holds mu.
-func (c *Client) held() []*term {
+// heldTerms returns the terms that the client holds. The caller holds mu.
+func (c *Client) heldTerms() []*term {
 	var held []*term
-	for _, s := range c.locals {
+	for _, s := range c.locks {
 		if s.term != nil {
 			held = append(held, s.term)
 		}
@@ -125,8 +125,8 @@ func (c *Client) releaseAll(ctx context.Context, held []*term) {
 			c.mu.Lock()
 			end := t.end(errReleasedByClose, time.Now())
 			c.mu.Unlock()
-			end.tell(c)
-			c.free(ctx, end)
+			end.sendEvents(c)
+			c.releaseOnService(ctx, end)
 		})
 	}
 	all.Wait()

@@ -15,7 +15,7 @@ import (
 // During a suspend the monotonic clock stands still, and with it the timer of the next
 // renewal. The watchdog finds the end by the wall clock within a second of waking. In real
 // time, as no time in a bubble of package synctest has two readings.
-func TestALeaseThatEndedDuringASuspendIsLostAtTheNextLook(t *testing.T) {
+func TestLeaseEndedDuringSuspendIsLost(t *testing.T) {
 	t.Parallel()
 	c, err := New(memory.New(1), nil)
 	if err != nil {
@@ -29,7 +29,7 @@ func TestALeaseThatEndedDuringASuspendIsLostAtTheNextLook(t *testing.T) {
 	until(t, c, func() bool { return !c.looked.IsZero() }) // the next full look is a second away
 	c.mu.Lock()
 	woke := time.Now().Add(-time.Second)
-	l.term.keptUntil, l.term.trusted, l.term.ends = woke, woke, apart(woke, time.Minute)
+	l.term.keptUntil, l.term.trusted, l.term.endsAt = woke, woke, apart(woke, time.Minute)
 	c.mu.Unlock()
 	select {
 	case <-l.Context().Done():
@@ -43,7 +43,7 @@ func TestALeaseThatEndedDuringASuspendIsLostAtTheNextLook(t *testing.T) {
 
 // The locks of a writer may reach their Margin together, and the watchdog find them in any order, as after a suspend. The one
 // that it finds first ends the lease, and no other takes from the work the time to stop.
-func TestAWriterHasItsMarginWhereItsLocksEndTogether(t *testing.T) {
+func TestWriterHasItsMarginForAllItsLocks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := memory.New(1)
@@ -67,11 +67,11 @@ func TestAWriterHasItsMarginWhereItsLocksEndTogether(t *testing.T) {
 		c.mu.Lock()
 		c.looked = time.Time{}
 		c.mu.Unlock()
-		_, lost := c.look(all[0].Deadline().Add(-time.Second))
+		_, lost := c.collectDue(all[0].Deadline().Add(-time.Second))
 		c.carryOut(lost...)
 		for _, l := range all {
 			c.mu.Lock()
-			over := l.term.over
+			over := l.term.ended
 			c.mu.Unlock()
 			if cause := context.Cause(l.Context()); over || !errors.Is(cause, ErrExpired) {
 				t.Errorf("%q: the lock is let go: %v, and the context ended with %v; want that alone, 1 s before the deadline", l.Key(), over, cause)
@@ -118,7 +118,7 @@ func TestStarvedClientAsksForAllOfTheTrust(t *testing.T) {
 		c.mu.Lock()
 		late := c.sleeps.Add(300 * time.Millisecond)
 		c.mu.Unlock()
-		c.look(late)
+		c.collectDue(late)
 		if renews() {
 			t.Error("a watchdog that comes late asks for no confirmation")
 		}
