@@ -52,7 +52,7 @@
 //     Block of every earlier grant of the key, however that ended. Without, it is 0.
 //     (TokensRiseAcrossClients, BlocksOfTokensAreApart, ForceReleaseEndsTheOldLease)
 //   - TTL. The client asks for TTLs from Limits.MinTTL to Limits.MaxTTL. The driver rounds
-//     them up to a multiple of Limits.Granularity, never down, and Grant.TTL says to what.
+//     them up to a multiple of Limits.Granularity, never down, and Grant.TTL has the result.
 //     (LimitsAreKept, TTLsAreRoundedUp)
 //   - Trust. TrustedUntil counts from before the request was sent, never from its answer,
 //     and ends before the service may give the lock to another owner, by as much as the
@@ -81,7 +81,7 @@
 //     out. Behind a crowd of its own client it may wait for longer, while the service answers that.
 //     (AReleaseEndsByItself, AReleaseIsSentWithAnEndedContext)
 //   - Keep. A release with keep above 0 leaves the lock standing for that time, rounded up
-//     like a TTL, and then it lapses. It is nobody's meanwhile: Status.Kept says so, it has no
+//     like a TTL, and then it lapses. It is nobody's meanwhile: Status.Kept is set, it has no
 //     token, and no renewal, adoption or Force of its last holder changes it; Force with token 0
 //     ends it. The client asks for it only with Limits.MinHold, and sends nothing more for the
 //     grant. (MinHoldOutlastsTheRelease, AKeptLockIsNobodys)
@@ -121,9 +121,9 @@
 // ErrUnsupported for their locks, as Acquire does with Request.Adoptable.
 //
 //	Checker    asks whether a grant still stands      Lease.Check
-//	Inspector  says who holds a lock                  Client.Inspect
+//	Inspector  names the holder of a lock             Client.Inspect
 //	Lister     lists locks                            Client.List
-//	Queuer     lists who waits for a lock             Client.Queue
+//	Queuer     lists the waiters for a lock           Client.Queue
 //	Forcer     takes a lock away from its holder      Client.ForceRelease
 //	Alerter    tells the holder of that at once       the cause of Lease.Context
 //	Adopter    continues a grant of another process   Client.Adopt, Lease.Detach
@@ -165,7 +165,7 @@ type Driver interface {
 	// ctx.Err() where that is not known. The lock then lapses by itself.
 	Release(ctx context.Context, grant Grant, keep time.Duration) error
 
-	// Limits says what the driver can do; it never changes.
+	// Limits returns the abilities of the driver, which never change.
 	Limits() Limits
 
 	// Close ends all waits with ErrClosed and frees the driver's resources (Close).
@@ -187,12 +187,12 @@ type Lister interface {
 	List(ctx context.Context, prefix string, yield func(Status) bool) error
 }
 
-// Queuer is a Driver that can say who waits for a lock.
+// Queuer is a Driver that can list the waiters for a lock.
 type Queuer interface {
-	// Queue returns the first waiters of key, most at most, in the order in which they
+	// Queue returns the first waiters of key, at most limit, in the order in which they
 	// get the lock, as far as is known. It changes nothing. A waiter that died may be
 	// among them until its turn has come.
-	Queue(ctx context.Context, key string, most int) ([]Waiter, error)
+	Queue(ctx context.Context, key string, limit int) ([]Waiter, error)
 }
 
 // Waiter is a client that waits for a lock.
@@ -259,35 +259,35 @@ type Notifier interface {
 	Notify(fn func(NodeEvent))
 }
 
-// Doctor is a Driver that looks for what an operator should mend.
+// Doctor is a Driver that looks for what an operator should fix.
 type Doctor interface {
 	// Diagnose looks at the service and at each of its nodes, over connections of its own,
-	// in whatever state the driver is, and returns what each check has found, node by node.
-	// ttl is that of the leases; 0 stands for 10 s. It changes nothing on the service, and
-	// blocks for some seconds at most, or until ctx ends: what was not asked by then is
-	// a fault of the node that has not answered.
+	// in whatever state the driver is, and returns the result of each check, node by node.
+	// ttl is the TTL of the leases; 0 stands for 10 s. Diagnose changes nothing on the service,
+	// and blocks for some seconds at most, or until ctx ends: a check without an answer by then
+	// is a fault of its node.
 	Diagnose(ctx context.Context, ttl time.Duration) []Finding
 }
 
-// Finding is what one check of a Doctor has found.
+// Finding is the result of one check of a Doctor.
 type Finding struct {
-	Node    string  `json:"node,omitempty"` // empty: it is about the service as a whole
-	Check   string  `json:"check"`          // what was looked at, in one word that stays the same
+	Node    string  `json:"node,omitempty"` // empty: the service as a whole
+	Check   string  `json:"check"`          // the name of the check, one word that never changes
 	Verdict Verdict `json:"verdict"`
-	Text    string  `json:"text"`           // what was found and what it means
+	Text    string  `json:"text"`           // the result and its meaning
 	Mend    string  `json:"mend,omitempty"` // what to do about it
 }
 
-// Bad says whether an operator should do something.
+// Bad reports whether an operator should do something.
 func (f Finding) Bad() bool { return f.Verdict == VerdictWarning || f.Verdict == VerdictFault }
 
-// Verdict is how bad a Finding is.
+// Verdict grades a Finding.
 type Verdict string
 
 // The verdicts of a check.
 const (
 	VerdictOK      Verdict = "ok"
-	VerdictSkipped Verdict = "skipped" // could not be looked at, for want of a right that locks do not need
+	VerdictSkipped Verdict = "skipped" // could not be checked, for want of a permission that locks do not need
 	VerdictWarning Verdict = "warning" // locks work now
 	VerdictFault   Verdict = "fault"   // locks do not work there, or can be given to two
 )
@@ -297,7 +297,7 @@ type Request struct {
 	Key    string
 	TTL    time.Duration
 	NoWait bool
-	// Renews says that the client renews the grant, and soon if it is trusted for less
+	// Renews means that the client renews the grant, and soon if it is trusted for less
 	// than half of TTL: then the driver may return a grant with less trust, such as
 	// one that the last holder has handed over and the service has not confirmed yet.
 	Renews bool
@@ -306,19 +306,19 @@ type Request struct {
 	// Adopter is not asked for it.
 	Adoptable bool
 	Holder    Holder
-	// Obstacle, if set, is called with what stands in the way of a wait (Obstacle). Calls
+	// Obstacle, if set, is called with the obstacle of a wait (Obstacle). Calls
 	// come one after the other, perhaps a little later than the change, and the last one
 	// perhaps after Acquire has returned. The driver holds no mutex meanwhile. The
 	// function returns quickly.
 	Obstacle func(error)
 }
 
-// Holder says who holds or wants a lock, for people who look at it.
+// Holder describes the holder of a lock, or a waiter, to people who look at it.
 type Holder struct {
 	Host    string `json:"host,omitempty"`    // name of the machine
 	PID     int    `json:"pid,omitempty"`     // process id on that machine
 	Program string `json:"program,omitempty"` // what it runs
-	// Note is what the holder says about this one lease.
+	// Note describes this one lease.
 	Note string `json:"note,omitempty"`
 }
 
@@ -351,14 +351,14 @@ type Grant struct {
 	Key   string
 	Owner string // names this grant on the service; never used for another
 	Token int64  // fencing token; 0 where Limits.Token is false
-	// Block is how many holders in turn the grant may serve: with more than one the client
+	// Block is the number of holders in turn that the grant may serve: with more than one the client
 	// may pass it on inside the process without asking the service. The i-th holder, from
 	// 0, has the token Token+i, or 0 where Limits.Token is false. 0 counts as 1.
 	Block int
-	// TTL is what the service has granted. It may be longer than what was asked for, by
-	// less than Limits.Granularity.
+	// TTL is the granted TTL. It may be longer than the requested one, by less than
+	// Limits.Granularity.
 	TTL time.Duration
-	// TrustedUntil is when the grant may end without a message. It counts from
+	// TrustedUntil is the time at which the grant may end without a message. It counts from
 	// before the request was sent and has both clock readings, so that the
 	// client can compare monotonic and wall time.
 	TrustedUntil time.Time
@@ -369,9 +369,9 @@ type Renewal struct {
 	// TrustedUntil is the end of trust after this; with an error, zero where
 	// the old one stands.
 	TrustedUntil time.Time
-	Waiters      int // how many others wait, as far as is known
-	// AtRisk says that exactly as many nodes as are needed had the lock at the end
-	// of the round before: the loss of another one costs the lease. It is always
+	Waiters      int // the known number of other waiters
+	// AtRisk reports that the last round left a bare quorum: losing one more node ends the
+	// lease. It is always
 	// false for a lease that can never spare a node.
 	AtRisk bool
 	// Err is nil when the grant was renewed, ErrLost when the service has said
@@ -379,28 +379,28 @@ type Renewal struct {
 	Err error
 }
 
-// Limits declares what a driver can do. The client asks for no more (Declared).
+// Limits declares the abilities of a driver. The client asks for no more (Declared).
 type Limits struct {
 	MinTTL time.Duration // the smallest TTL it can honour; above 0
 	MaxTTL time.Duration // the largest; 0 means no bound
-	// Longer says how to have a longer MaxTTL, and at what price, in words for an error. Empty:
+	// Longer tells in words for an error how to get a longer MaxTTL, and at what price. Empty:
 	// there is no way.
 	Longer string
-	// Granularity is what TTLs are rounded up to a multiple of. 0: they are not rounded.
+	// Granularity is the unit to which TTLs are rounded up. 0: they are not rounded.
 	Granularity time.Duration
 	Token       bool // whether grants carry a fencing token
 	Order       bool // whether waiters are served in the order they came
 	MinHold     bool // whether Release can keep the lock for a time
 	ChangeTTL   bool // whether Renew can ask for another TTL than the grant has
-	// Nodes is of how many nodes a majority has to have a lock; 0: the service answers as one. Where it is above 2 the
+	// Nodes is the number of voters, a majority of which has to have a lock; 0: the service answers as one. Above 2 the
 	// first renewal follows soon after the grant, as it may put the lock on nodes that have not granted it.
 	Nodes int
-	// NoReaders says why a name cannot be a read and write lock, in words for an error: another library
-	// has one of its own under these names. Empty: it can.
+	// NoReaders is the reason, in words for an error, why a name cannot be a read and write lock: another
+	// library has a lock of its own under these names. Empty: it can.
 	NoReaders string
 }
 
-// Status is what the service knows about one lock.
+// Status describes one lock as the service knows it.
 type Status struct {
 	Key       string
 	Held      bool // the service, or a quorum of its nodes, names one holder
@@ -429,13 +429,13 @@ type NodeEvent struct {
 	Node  string
 	State NodeState
 	Err   error // why, unless it is up
-	// RoundTrip is how long the node takes to answer, smoothed over the last few samples
+	// RoundTrip is the time that the node takes to answer, smoothed over the last few samples
 	// of its connection. The driver takes them every few seconds, apart from the
 	// requests for locks. 0: it is down, or was not measured yet.
 	RoundTrip time.Duration
 }
 
-// NodeState is what a node is fit for.
+// NodeState is the ability of a node to vote.
 type NodeState string
 
 // The states of a node.
@@ -471,14 +471,14 @@ func (e *LostError) Error() string { return ErrLost.Error() + ": " + e.Why }
 // Is matches ErrLost.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
 
-// HeldError says that another holder has the lock. It matches ErrHeld.
+// HeldError names another holder, who has the lock. It matches ErrHeld.
 type HeldError struct {
 	Owner     string
 	Holder    Holder
 	Since     time.Time     // when the holder asked for the lock, by its own clock; zero if unknown
 	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
 	Kept      bool          // the holder has released the lock, which stands for its MinHold
-	Waiters   int           // how many wait, but for the one that hears this, as far as is known
+	Waiters   int           // the known number of waiters, without the receiver of the error
 	Here      bool          // by the same client; only the client sets it
 }
 
@@ -507,22 +507,22 @@ func quoteOwner(owner string) string {
 	return fmt.Sprintf("%q", owner)
 }
 
-// UnavailableError says that the service, or too many of its nodes, did not answer, and
-// why. It matches ErrUnavailable.
+// UnavailableError names the nodes of the service that did not answer, and why. It matches
+// ErrUnavailable.
 type UnavailableError struct {
-	Need  int         // how many nodes must answer; 0 where the service has no nodes, or their number does not matter
-	Nodes []NodeError // the nodes that failed; empty where none is to blame
-	Err   error       // the cause where Nodes is empty
+	Need  int         // the number of nodes that must answer; 0 if the service has no nodes, or any number would do
+	Nodes []NodeError // the nodes that failed; empty if none is to blame
+	Err   error       // the cause if Nodes is empty
 }
 
-// NodeError is what went wrong with one node.
+// NodeError is the failure of one node.
 type NodeError struct {
 	Node string
 	Err  error
 }
 
 // Error names each node that failed, with its cause. Nodes that have the same cause
-// are named together, as are those in quarantine, with the time that the last of them needs.
+// are named together, and so are nodes in quarantine, with the time that the last of them needs.
 func (e *UnavailableError) Error() string {
 	switch {
 	case len(e.Nodes) == 0 && e.Err != nil:

@@ -6,7 +6,7 @@ import (
 )
 
 // Of gives the owner and the token of the i-th holder of g in this process, from 0. The
-// first has those of g, each other one "+i" behind the owner and a token that is i higher.
+// first has the owner and token of g, each other one "+i" behind the owner and a token that is i higher.
 func (g Grant) Of(i int) (owner string, token int64) {
 	if owner = g.Owner; i > 0 {
 		owner += "+" + strconv.Itoa(i)
@@ -23,7 +23,7 @@ const adoptable = "*"
 // Adoptable is owner as the id of a grant that another process may adopt.
 func Adoptable(owner string) string { return owner + adoptable }
 
-// IsAdoptable says whether owner is the id of a grant that another process may adopt. Such a
+// IsAdoptable reports whether owner is the id of a grant that another process may adopt. Such a
 // grant serves one holder.
 func IsAdoptable(owner string) bool { return strings.HasSuffix(owner, adoptable) }
 

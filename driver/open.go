@@ -33,7 +33,7 @@ var (
 	registry   = make(map[string]OpenFunc) // by scheme; registryMu guards it
 )
 
-// packages are those that register schemes, in the order in which errors name them.
+// packages lists the packages that register schemes, in the order in which errors name them.
 var packages = []struct {
 	path    string
 	schemes []string
@@ -62,7 +62,7 @@ func Register(open OpenFunc, schemes ...string) {
 // Open opens the service that url names: one URL, or several with blanks between them for one set of
 // servers, of which the first decides. opts may be nil. It blocks as the Open of the engine does, for some
 // seconds at most. A scheme that no imported package has registered is ErrInvalid, and the error names
-// the package to import. Other errors are those of the engine. No error shows a password.
+// the package to import. Other errors come from the engine. No error shows a password.
 func Open(ctx context.Context, url string, opts *OpenOptions) (Driver, error) {
 	var o OpenOptions
 	if opts != nil {

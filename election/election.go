@@ -27,7 +27,7 @@
 // may hold the name. So it is fixed for the term, short, and shown wherever a holder is.
 //
 // A leader that resigns is followed by the candidate that has waited longest. It cannot name
-// another one: the order of those who wait is decided by the service, and to pass the lease on
+// another one: the service decides the order of the waiters, and to pass the lease on
 // by Lease.Detach and Client.Adopt would leave the Note of the old leader standing.
 package election
 
@@ -41,7 +41,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// MaxValue is how many bytes a leader can proclaim.
+// MaxValue bounds the value that a leader proclaims, in bytes.
 const MaxValue = 57
 
 // mark begins the Note of a leader's lease.
@@ -70,12 +70,12 @@ type Leadership struct {
 // one, and goes on waiting through outages. value is what the leader proclaims, such as its
 // address: at most MaxValue bytes of UTF-8 without control characters and blanks at the ends.
 //
-// opts may be nil. They are those of the lease, without Note, Reentrant, NoRenew and Adoptable,
+// opts, which may be nil, are the options of the lease, without Note, Reentrant, NoRenew and Adoptable,
 // with which there would be no value or no term of its own; TTL says how soon another process leads
 // after a crash, and Margin is the time that the leader's work has to stop.
 // ctx bounds the campaign, not the term.
 //
-// Errors: those of Client.Acquire. A driver without tokens has no terms: ErrUnsupported.
+// Errors: as of Client.Acquire. A driver without tokens has no terms: ErrUnsupported.
 func Campaign(ctx context.Context, client *holdfast.Client, name, value string, opts *holdfast.AcquireOptions) (*Leadership, error) {
 	var o holdfast.AcquireOptions
 	if opts != nil {
@@ -104,14 +104,14 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 	return &Leadership{lease, value}, nil
 }
 
-// Term is the number of the term, greater than that of each earlier leader. It is the fencing
+// Term returns the number of the term, greater than the term of each earlier leader. It is the fencing
 // token of the lease: pass it to whatever the leader writes.
 func (l *Leadership) Term() holdfast.Token { return l.lease.Token() }
 
-// Value is what the leader proclaims.
+// Value returns the value that the leader proclaims.
 func (l *Leadership) Value() string { return l.value }
 
-// Context ends with the term. It is that of the lease: Lease.Context.
+// Context returns the context of the lease, Lease.Context, which ends with the term.
 func (l *Leadership) Context() context.Context { return l.lease.Context() }
 
 // Lease is the leader's lease, to look at its Deadline, Owner, and so on.
@@ -122,7 +122,7 @@ func (l *Leadership) Lease() *holdfast.Lease { return l.lease }
 // leader's work end first.
 func (l *Leadership) Resign(ctx context.Context) error { return l.lease.Release(ctx) }
 
-// Leader is who leads, as others see it. The zero value says that nobody does.
+// Leader describes the leader to others. The zero value means that nobody leads.
 type Leader struct {
 	Term   holdfast.Token
 	Value  string          // what it proclaims
@@ -130,7 +130,7 @@ type Leader struct {
 	Since  time.Time       // when it began its campaign, by its own clock; zero if unknown
 }
 
-// Look says who leads under name, or returns the zero Leader if nobody does, or one who has not
+// Look returns the leader under name, or the zero Leader if nobody leads, or the leader has not
 // campaigned holds the name. It is the first that Observe yields, and blocks for two answers of
 // the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid, ErrClosed, ctx.Err().
 func Look(ctx context.Context, client *holdfast.Client, name string) (Leader, error) {
@@ -151,7 +151,7 @@ func leaderOf(st holdfast.Status) Leader {
 	return Leader{Term: st.Token, Value: value, Holder: holder, Since: st.Since}
 }
 
-// Callbacks are what Run calls, in the shape of client-go's LeaderCallbacks.
+// Callbacks are called by Run, in the shape of client-go's LeaderCallbacks.
 type Callbacks struct {
 	// OnStartedLeading is called when this process leads. ctx ends with the term, and when that
 	// of Run does. The term lasts until OnStartedLeading returns.
@@ -164,7 +164,7 @@ type Callbacks struct {
 
 // Run campaigns, calls back, and returns after one term, like client-go's LeaderElector. Unlike
 // that it waits until OnStartedLeading has returned before it resigns, and leaves nothing
-// running. Its error is that of Campaign, or ErrLost where the term ended before
+// running. It returns the error of Campaign, or ErrLost if the term ended before
 // OnStartedLeading had returned, which matches ErrClosed as well where Close ended it.
 func Run(ctx context.Context, client *holdfast.Client, name, value string, opts *holdfast.AcquireOptions, calls Callbacks) (err error) {
 	if calls.OnStartedLeading == nil {

@@ -103,7 +103,7 @@ func (b *bench) quiet(all <-chan seen) {
 	}
 }
 
-func TestEveryoneCanReadWhoLeadsAndWhatItProclaims(t *testing.T) {
+func TestOthersSeeTheLeaderAndItsValue(t *testing.T) {
 	in(t, func(b *bench) {
 		me, other := b.client(), b.client()
 		all := b.observe(other)
@@ -143,7 +143,7 @@ func TestEveryoneCanReadWhoLeadsAndWhatItProclaims(t *testing.T) {
 	})
 }
 
-func TestAHolderThatHasNotCampaignedDoesNotLead(t *testing.T) {
+func TestHolderWithoutCampaignDoesNotLead(t *testing.T) {
 	in(t, func(b *bench) {
 		c, other := b.client(), b.client()
 		for _, note := range []string{"", "leadership", "INC-512"} {
@@ -252,8 +252,8 @@ func TestTheNextLeaderFollowsSoon(t *testing.T) {
 	})
 }
 
-// TestCampaignsOfOneClientHaveTermsOfTheirOwn, which observers see: no term is passed on inside the process.
-func TestCampaignsOfOneClientHaveTermsOfTheirOwn(t *testing.T) {
+// TestEachCampaignOfAClientHasItsTerm, which observers see: no term is passed on inside the process.
+func TestEachCampaignOfAClientHasItsTerm(t *testing.T) {
 	in(t, func(b *bench) {
 		c := b.client()
 		first := b.campaign(c, "x")
@@ -357,9 +357,9 @@ func TestObserversNeverSeeATermGoBack(t *testing.T) {
 	}
 }
 
-// TestATermIsSeenAsTheLeaderHasIt feeds an observer with what nodes show in an election, where some
+// TestObserversSeeTheLeadersTerm feeds an observer with what nodes show in an election, where some
 // have yet to commit to the term, and after it, where some have promised more.
-func TestATermIsSeenAsTheLeaderHasIt(t *testing.T) {
+func TestObserversSeeTheLeadersTerm(t *testing.T) {
 	t.Parallel()
 	shows := func(owner string, token holdfast.Token, tokens ...holdfast.Token) holdfast.Status {
 		st := holdfast.Status{Held: true, Owner: owner, Token: token, Holder: holdfast.Holder{Note: "leader"}}
@@ -592,7 +592,7 @@ func TestTermsRiseAndEachHasOneLeader(t *testing.T) {
 	})
 }
 
-func TestTermsRiseAndEachHasOneLeaderOnRedis(t *testing.T) {
+func TestTermsRiseWithOneLeaderEachOnRedis(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	r := &trial{

@@ -2,7 +2,7 @@ package election
 
 import "github.com/holdfast-go/holdfast"
 
-// Observer is what an Observe has seen, fed with what it would see.
+// Observer is the memory of an Observe, fed with the terms that it would see.
 type Observer struct{ observer }
 
 // Follow is follow, called again as often as it asks for that.

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// lookEvery is how often an observer looks. Some are a little slower, so that many that
+	// lookEvery is the interval of an observer's looks. Some are a little slower, so that many that
 	// began together do not stay together.
 	lookEvery = time.Second
-	// lookAgain is when it looks again at a leader that it has not seen before, and doubtMost
-	// after how many looks nothing is known about one that looks different each time.
+	// lookAgain is the time until the second look at a leader that it has not seen before. After
+	// maxDoubt looks that differ from one another the leader is unknown.
 	lookAgain = 100 * time.Millisecond
-	doubtMost = 10
+	maxDoubt  = 10
 )
 
-// ErrWentBack says that the service shows a term below one that it has shown: it was restored,
+// ErrWentBack means that the service shows a lower term than before: it was restored,
 // or has lost its memory. A storage that checks terms refuses such a leader too.
 var ErrWentBack = errors.New("election: the term went back")
 
@@ -32,7 +32,7 @@ var ErrWentBack = errors.New("election: the term went back")
 //
 // With an error nothing is known about the present leader: ErrUnavailable as an outage begins, after
 // which Observe goes on and yields who leads when that is known again, and ErrWentBack,
-// likewise. ErrUnavailable also says that the nodes do not agree on the term of the leader, as
+// likewise. ErrUnavailable also means that the nodes do not agree on the term of the leader, as
 // may be after some have lost their memory. Any other error, such as ErrClosed, is the last that
 // it yields. It ends without an error when ctx ends.
 func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq2[Leader, error] {
@@ -59,12 +59,12 @@ func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq
 	}
 }
 
-// lasting says whether an error is not mended by time.
+// lasting reports whether time does not remove an error.
 func lasting(err error) bool {
 	return err != nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, ErrWentBack)
 }
 
-// observer is what one Observe has seen. The zero value has seen nothing.
+// observer remembers the terms that one Observe has seen. The zero value has seen nothing.
 type observer struct {
 	leader Leader // the last one
 	owner  string // of its lease
@@ -76,16 +76,16 @@ type observer struct {
 	looks int   // since there was no doubt
 }
 
-// sight is what one look has shown of a leader.
+// sight is the result of one look at a leader.
 type sight struct {
 	owner string
 	term  holdfast.Token // 0: the nodes do not agree
 }
 
-// errUnsure is why nothing is known where the nodes disagree about a term for long.
+// errUnsure is the error while the nodes disagree about a term for long.
 var errUnsure error = &holdfast.UnavailableError{Err: errors.New("the nodes do not agree on the term of the leader")}
 
-// follow says what to yield after a look, and whether it is news, or whether to look again soon. A
+// follow returns the leader to yield after a look, and whether it is news, or whether to look again soon. A
 // leader is believed when two looks have shown the same: while one is elected, and where
 // nodes have lost their memory, some show another term than the leader will have.
 func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again bool, _ error) {
@@ -96,7 +96,7 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again 
 		last := o.doubt
 		o.doubt = sight{st.Owner, agreed(st)}
 		if o.looks++; o.doubt != last || o.doubt.term == 0 {
-			if o.looks < doubtMost {
+			if o.looks < maxDoubt {
 				return Leader{}, false, true, nil
 			}
 			err = errUnsure
