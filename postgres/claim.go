@@ -38,7 +38,6 @@ type claim struct {
 
 	left  bool // there may be something on the server
 	doubt bool // a statement had no answer, and may be executed late
-	woken bool // and nobody has asked since
 	place bool // it has one in the queue
 
 	channel *string         // where its client listens, as the server knows; nil: nowhere
@@ -64,54 +63,17 @@ func (c *claim) leave() {
 
 // compete asks until the lock is granted or that is out of the question.
 func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
-	wait := direct.Wait{Tell: c.req.Obstacle}
-	if c.from != "" {
-		wait.Last = c.d.unavailable(errors.New("no answer yet"))
+	attempt := direct.Attempt{
+		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.from != "", Turn: c.wake, Pause: c.pause,
+		Ask: func(ctx, caller context.Context) (driver.Grant, error) {
+			return c.try(context.WithValue(ctx, callerKey{}, caller))
+		},
+		Queued: func() bool { return c.place },
 	}
-	for tries := 0; ; tries++ {
-		if err := wait.Over(ctx, c.d.calls); err != nil {
-			return driver.Grant{}, err
-		}
-		g, err := c.ask(ctx)
-		wait.Leave(err)
-		if over := wait.Over(ctx, c.d.calls); over != nil { // what it was granted too late, it gives back
-			return driver.Grant{}, over
-		}
-		if err == nil || c.req.NoWait || direct.Lasts(err) || errors.Is(err, driver.ErrLost) {
-			return g, err
-		}
-		wait.Note(err)
-		c.d.listen()
-		c.pause(ctx, err, tries)
+	if attempt.Adopts {
+		attempt.Last = c.d.unavailable(errors.New("no answer yet"))
 	}
-}
-
-// ask asks the server once, in its turn. What was handed to it a claim confirms at once.
-func (c *claim) ask(caller context.Context) (g driver.Grant, err error) {
-	once := func() (err error) {
-		ctx, done := c.d.calls.Linger(caller, pace.RequestTime(c.req.TTL, pace.Alone))
-		defer done()
-		g, err = c.try(context.WithValue(ctx, callerKey{}, caller))
-		return err
-	}
-	if c.woken {
-		c.woken = false
-		return g, once()
-	}
-	waiting, cancel := context.WithCancel(caller)
-	defer cancel()
-	defer context.AfterFunc(c.d.calls.Alive, cancel)()
-	if c.req.NoWait {
-		var late context.CancelFunc
-		waiting, late = context.WithTimeout(waiting, pace.RequestTime(c.req.TTL, pace.Alone))
-		defer late()
-	}
-	rank := direct.Later
-	if c.place || c.from != "" {
-		rank = direct.Soon
-	}
-	err = c.d.lane.Do(waiting, rank, c.wake, once)
-	return g, err
+	return attempt.Run(ctx)
 }
 
 // answer is what acquire returns.
@@ -211,32 +173,24 @@ func (a answer) held(place bool) error {
 	return held
 }
 
-// pause waits until it is time to ask again: at a wake-up, when the lock lapses, and
-// every now and then.
-func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
-	wait := relaxed
+// pause returns for how long to wait until the next question: until the lock lapses at most, and not longer than what the client knows
+// of its turn allows.
+func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
+	c.d.listen()
+	limit = relaxed
 	if c.channel == nil && errors.Is(obstacle, driver.ErrHeld) {
-		wait = min(pace.ShortPause<<min(tries, 10), hasty)
+		limit = min(pace.ShortPause<<min(tries, 10), hasty)
 	}
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held.Remaining == 0 {
 		// A transaction outlives the lease (Fenced), and its end wakes nobody. Whoever asks next hands
 		// the lock to the first: all together ask so often.
-		wait = min(wait, pace.ShortPause*time.Duration(held.Waiters+1))
+		limit = min(limit, pace.ShortPause*time.Duration(held.Waiters+1))
 	} else if ok {
-		wait = min(wait, held.Remaining+pace.ShortPause)
+		limit = min(limit, held.Remaining+pace.ShortPause)
 	} else if !errors.Is(obstacle, driver.ErrAuth) { // a server that counts wrong passwords locks a user out
-		wait = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
+		limit = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
 	}
-	timer := time.NewTimer(direct.Jitter(wait))
-	defer timer.Stop()
-	select {
-	case <-c.wake:
-		c.woken = true
-	case <-c.tuned:
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-c.d.calls.Alive.Done():
-	}
+	return limit, c.tuned
 }
 
 // result returns the outcome of the claim after it has noted what the driver holds, or else has begun to

@@ -32,7 +32,6 @@ type claim struct {
 	wake   chan struct{} // it is its turn to have the lock
 
 	left  bool  // there may be something in the database
-	woken bool  // and nobody has asked since
 	place bool  // it has one in the queue
 	count int   // how many wait, as was read when it began
 	ahead int64 // about how many come before it
@@ -60,53 +59,20 @@ func (c *claim) leave() {
 
 // compete asks until the lock is granted or that is out of the question.
 func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
-	wait := direct.Wait{Tell: c.req.Obstacle}
+	look := true // the first question counts the waiters
+	attempt := direct.Attempt{
+		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.adopts(), Turn: c.wake, Pause: c.pause,
+		Ask: func(ctx, _ context.Context) (driver.Grant, error) {
+			first := look
+			look = false
+			return c.try(ctx, first)
+		},
+		Queued: func() bool { return c.place },
+	}
 	if c.adopts() {
-		wait.Last = c.d.unavailable(errors.New("no answer yet"))
+		attempt.Last = c.d.unavailable(errors.New("no answer yet"))
 	}
-	for tries := 0; ; tries++ {
-		if err := wait.Over(ctx, c.d.calls); err != nil {
-			return driver.Grant{}, err
-		}
-		g, err := c.ask(ctx, tries == 0)
-		wait.Leave(err)
-		if over := wait.Over(ctx, c.d.calls); over != nil { // what it was granted too late, it gives back
-			return driver.Grant{}, over
-		}
-		if err == nil || c.req.NoWait || direct.Lasts(err) || errors.Is(err, driver.ErrLost) {
-			return g, err
-		}
-		wait.Note(err)
-		c.pause(ctx, err, tries)
-	}
-}
-
-// ask asks the database, in its turn. What was handed to it a claim confirms at once.
-func (c *claim) ask(ctx context.Context, first bool) (g driver.Grant, err error) {
-	once := func() (err error) {
-		ctx, done := c.d.calls.Linger(ctx, pace.RequestTime(c.req.TTL, pace.Alone))
-		defer done()
-		g, err = c.try(ctx, first)
-		return err
-	}
-	if c.woken {
-		c.woken = false
-		return g, once()
-	}
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(c.d.calls.Alive, cancel)()
-	if c.req.NoWait {
-		var late context.CancelFunc
-		waiting, late = context.WithTimeout(waiting, pace.RequestTime(c.req.TTL, pace.Alone))
-		defer late()
-	}
-	rank := direct.Later
-	if c.place || c.adopts() {
-		rank = direct.Soon
-	}
-	err = c.d.lane.Do(waiting, rank, c.wake, once)
-	return g, err
+	return attempt.Run(ctx)
 }
 
 // try reads the lock and takes it if it may, until nobody else was faster. Trust counts from before the read, as the time of the
@@ -228,24 +194,16 @@ func (c *claim) deny(ctx context.Context, r row) error {
 	return held
 }
 
-// pause waits until it is time to ask again: when the lock lapses, at a wake-up, and every now and then, which is more often for
-// one that will soon be the first in line, and less where the holder has had the lock for long.
-func (c *claim) pause(ctx context.Context, obstacle error, tries int) {
+// pause returns for how long to wait until the next question: until the lock lapses at most, and otherwise less for a claim that will
+// soon be the first in line, and longer while the holder has had the lock for long.
+func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	m := c.d.manners
-	wait := min(pace.ShortPause<<min(tries, 10), pace.LongPause)
+	limit = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
 		patient := min(max(m.poll, time.Since(held.Since)/20), m.hasty)
-		wait = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), m.slowest, held.Remaining+m.poll)
+		limit = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), m.slowest, held.Remaining+m.poll)
 	}
-	timer := time.NewTimer(direct.Jitter(wait))
-	defer timer.Stop()
-	select {
-	case <-c.wake:
-		c.woken = true
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-c.d.calls.Alive.Done():
-	}
+	return limit, nil
 }
 
 // abandon clears away, in the background, what the claim has left in the database. What it cannot
@@ -312,15 +270,30 @@ func (d *Driver) change(ctx context.Context, key string, was row, is *row) (chan
 	if !changed || err != nil || was.first == nil || is.owner != was.first.owner {
 		return changed, err
 	}
+	d.wakeWaiter(is.owner)
+	d.do(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
+	return true, nil
+}
+
+// wakeWaiter tells the waiter with that owner, which the lock was handed to, to confirm that at once: one of this client directly, and
+// one of another by the bell, if there is one.
+func (d *Driver) wakeWaiter(owner string) {
 	d.mu.Lock()
-	wake := d.waiting[is.owner]
+	wake, ours := d.waiting[owner]
 	d.mu.Unlock()
+	if !ours && d.bell != nil {
+		d.bell.Ring(owner)
+	}
 	select {
 	case wake <- struct{}{}:
 	default: // it is awake, or waits elsewhere
 	}
-	d.do(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
-	return true, nil
+}
+
+// bell tells the waiters of other clients to look at their lock before they would. A ring may be lost, doubled or false, which costs
+// time and never safety: each waiter polls besides. The receiver of a ring calls wakeWaiter.
+type bell interface {
+	Ring(owner string) // does not block
 }
 
 // stampEnd is above what a renewal adds to a stamp, and half of what a column takes.

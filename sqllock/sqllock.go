@@ -108,6 +108,7 @@ type Driver struct {
 	calls  *direct.Calls
 	states *direct.States // of one node
 	lane   *direct.Lane   // of what claims and releases send
+	bell   bell           // nil: waiters of other clients poll
 
 	mu      sync.Mutex                 // guards what follows
 	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
