@@ -20,14 +20,11 @@ type Dialect int
 
 // The dialects. There is no default: guessing wrong would show in production only.
 const (
-	PostgreSQL Dialect = iota + 1 // 11 or newer
-	MySQL                         // 8 or newer, and MariaDB 10.2 or newer
-	SQLite                        // 3.24 or newer
+	MySQL  Dialect = iota + 1 // 8 or newer, and MariaDB 10.2 or newer
+	SQLite                    // 3.24 or newer
 )
 
 var (
-	//go:embed schema/postgresql.sql
-	postgresqlSQL string
 	//go:embed schema/mysql.sql
 	mysqlSQL string
 	//go:embed schema/sqlite.sql
@@ -36,12 +33,11 @@ var (
 
 // speech is what differs from one dialect to another.
 type speech struct {
-	name     string
-	schema   string
-	now      string // the server's clock in µs; empty: that of this machine is given as an argument
-	numbered bool   // arguments are $1, $2; otherwise each is a ?
-	anew     string // stands behind an INSERT of a row that may be there, where that is no error then
-	session  string // what has a row if the sessions of this user do not commit each statement; empty: they all do
+	name    string
+	schema  string
+	now     string // the server's clock in µs; empty: that of this machine is given as an argument
+	anew    string // stands behind an INSERT of a row that may be there, where that is no error then
+	session string // what has a row if the sessions of this user do not commit each statement; empty: they all do
 	manners
 
 	// For RowLock.
@@ -62,10 +58,6 @@ type manners struct {
 var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, room: 8}
 
 var dialects = map[Dialect]speech{
-	PostgreSQL: {
-		name: "PostgreSQL", schema: postgresqlSQL, now: "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint", numbered: true,
-		anew: " ON CONFLICT DO NOTHING", manners: remote, locksRows: locksRowsPostgreSQL, forUpdate: " FOR UPDATE NOWAIT",
-	},
 	// UNIX_TIMESTAMP would go by the time zone of the session, and is ambiguous for an hour each year.
 	MySQL: {
 		name: "MySQL", schema: mysqlSQL, now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
@@ -95,11 +87,8 @@ func (s speech) say(text string) (out statement) {
 	out.write = !strings.HasPrefix(text, "SELECT")
 	out.text = slot().ReplaceAllStringFunc(text, func(found string) string {
 		number, _ := strconv.Atoi(strings.TrimPrefix(found, "$")) // 0 for the clock
-		switch {
-		case number == 0 && s.now != "":
+		if number == 0 && s.now != "" {
 			return s.now
-		case number > 0 && s.numbered:
-			return found
 		}
 		out.order = append(out.order, number)
 		return "?"
@@ -149,7 +138,7 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 	}
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("%w: unknown dialect %d; give PostgreSQL, MySQL or SQLite", driver.ErrInvalid, dialect)
+		return nil, fmt.Errorf("%w: unknown dialect %d; give MySQL or SQLite", driver.ErrInvalid, dialect)
 	case !plain().MatchString(prefix):
 		return nil, fmt.Errorf("%w: Prefix %q: give letters, digits and _, at most 40, with a schema and a dot before them if need be", driver.ErrInvalid, prefix)
 	}

@@ -93,9 +93,8 @@ var known = map[Dialect]struct {
 	ask   string
 	least []int
 }{
-	PostgreSQL: {"SELECT current_setting('server_version')", []int{11}},
-	MySQL:      {"SELECT VERSION()", []int{8}},
-	SQLite:     {"SELECT sqlite_version()", []int{3, 24}},
+	MySQL:  {"SELECT VERSION()", []int{8}},
+	SQLite: {"SELECT sqlite_version()", []int{3, 24}},
 }
 
 func (l *look) version(ctx context.Context) error {
@@ -135,9 +134,6 @@ func (l *look) role(ctx context.Context) error {
 	var reads, commits bool
 	var err error
 	switch l.d.dialect {
-	case PostgreSQL:
-		commits = true
-		err = l.get(ctx, "SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool", &reads)
 	case MySQL:
 		err = l.get(ctx, "SELECT @@global.read_only OR @@tx_read_only, @@autocommit", &reads, &commits)
 		if err != nil { // MySQL 8 has another name for it
@@ -184,16 +180,6 @@ func (l *look) clock(ctx context.Context) error {
 func (l *look) durability(ctx context.Context) error {
 	var off string
 	switch l.d.dialect {
-	case PostgreSQL:
-		var fsync, commit string
-		if err := l.get(ctx, "SELECT current_setting('fsync'), current_setting('synchronous_commit')", &fsync, &commit); err != nil {
-			return err
-		}
-		for name, value := range map[string]string{"fsync": fsync, "synchronous_commit": commit} {
-			if value == "off" {
-				off = "set " + name + " on"
-			}
-		}
 	case MySQL:
 		engine, err := l.engine(ctx)
 		if err != nil {

@@ -57,7 +57,7 @@ func TestServerThatOnlyReadsIsLeftAtOnce(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		after := r.connect(r.relay().Addr)
 		r.settings = map[string]string{
-			"PostgreSQL": " default_transaction_read_only=on", "MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
+			"MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
 		}[r.name]
 		a := &address{before: r.connect(r.relay().Addr), after: after}
 		db := sql.OpenDB(a)

@@ -69,9 +69,6 @@ func TestAConflictIsRepeated(t *testing.T) {
 		for i := range 20 { // so that this is not the cheaper victim
 			run(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('x', 'x%d', 1, '{}', 1)", i))
 		}
-		if r.dialect == sqllock.PostgreSQL {
-			run("SET LOCAL deadlock_timeout = '10s'") // the other finds the deadlock, and so is its victim
-		}
 		run("UPDATE holdfast_lock SET places = places WHERE name = 'b'")
 		renewed := make(chan []driver.Renewal, 1)
 		go func() { renewed <- d.Renew(r.Within(), []driver.Grant{a, b}) }()
@@ -91,7 +88,7 @@ func TestAConflictIsRepeated(t *testing.T) {
 func TestAReadOnlySessionIsNamed(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		r.settings = map[string]string{
-			"PostgreSQL": " default_transaction_read_only=on", "MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
+			"MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
 		}[r.name]
 		_, err := r.driver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
 		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "no writes are taken") {
@@ -103,7 +100,7 @@ func TestAReadOnlySessionIsNamed(t *testing.T) {
 // TestASettingThatThereIsNotEndsAWait.
 func TestASettingThatThereIsNotEndsAWait(t *testing.T) {
 	each(t, servers, func(r *rig) {
-		r.settings = map[sqllock.Dialect]string{sqllock.PostgreSQL: " nonsense=1", sqllock.MySQL: "&nonsense=1"}[r.dialect]
+		r.settings = "&nonsense=1"
 		if _, err := r.openOn(r.connect(r.relay().Addr)); !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "correct the settings") {
 			r.Errorf("New() = %v, want ErrConfig and what to correct", err)
 		}

@@ -14,14 +14,12 @@ import (
 	"time"
 
 	_ "github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
-	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/sqllock"
@@ -36,10 +34,9 @@ const (
 
 // The servers of all tests; each test has tables of its own.
 var (
-	postgreSQL *pgproc.Server
-	mariaDB    *mariaproc.Server
-	mySQL      *mariaproc.Server // nil: it was not fetched
-	prefixes   atomic.Int32
+	mariaDB  *mariaproc.Server
+	mySQL    *mariaproc.Server // nil: it was not fetched
+	prefixes atomic.Int32
 )
 
 func TestMain(m *testing.M) {
@@ -48,11 +45,7 @@ func TestMain(m *testing.M) {
 		os.Exit(roles[name]())
 	}
 	fixture.Main(m, 6, func(ctx context.Context) (stop func() error, err error) {
-		if postgreSQL, err = pgproc.Start(ctx, "max_connections=400"); err != nil {
-			return nil, err
-		}
-		stop = func() error {
-			errs := postgreSQL.Stop()
+		stop = func() (errs error) {
 			for _, s := range []*mariaproc.Server{mariaDB, mySQL} {
 				if s != nil {
 					errs = errors.Join(errs, s.Stop())
@@ -96,12 +89,11 @@ type database struct {
 }
 
 var (
-	onPostgreSQL = database{name: "PostgreSQL", dialect: sqllock.PostgreSQL}
-	onMariaDB    = database{name: "MariaDB", dialect: sqllock.MySQL}
-	onMySQL      = database{name: "MySQL", dialect: sqllock.MySQL, second: true}
-	onSQLite     = database{name: "SQLite", dialect: sqllock.SQLite}
-	servers      = []database{onPostgreSQL, onMariaDB, onMySQL}
-	kinds        = append(servers, onSQLite)
+	onMariaDB = database{name: "MariaDB", dialect: sqllock.MySQL}
+	onMySQL   = database{name: "MySQL", dialect: sqllock.MySQL, second: true}
+	onSQLite  = database{name: "SQLite", dialect: sqllock.SQLite}
+	servers   = []database{onMariaDB, onMySQL}
+	kinds     = append(servers, onSQLite)
 )
 
 // rig is tables in a database and their clients.
@@ -152,14 +144,10 @@ func newRig(t testing.TB, b database) *rig {
 
 // socket is where the server listens.
 func (r *rig) socket() string {
-	switch {
-	case r.second:
+	if r.second {
 		return mySQL.Socket()
-	case r.dialect == sqllock.MySQL:
-		return mariaDB.Socket()
 	}
-	dir, _, _ := strings.Cut(strings.TrimPrefix(postgreSQL.DSN(), "host="), " ")
-	return dir + "/.s.PGSQL.5432"
+	return mariaDB.Socket()
 }
 
 // connect opens the database, at a socket or behind a relay.
@@ -167,18 +155,13 @@ func (r *rig) connect(at string) *sql.DB {
 	r.Helper()
 	var db *sql.DB
 	var err error
-	host, port, relayed := strings.Cut(at, ":")
 	switch {
 	case r.dialect == sqllock.SQLite:
 		db, err = sql.Open("sqlite", "file:"+r.file+"?_pragma=busy_timeout(200)&_pragma=journal_mode(wal)&_txlock=immediate")
-	case r.dialect == sqllock.MySQL && relayed:
+	case strings.Contains(at, ":"):
 		db, err = sql.Open("mysql", "root@tcp("+at+")/test?interpolateParams=true"+r.settings)
-	case r.dialect == sqllock.MySQL:
-		db, err = sql.Open("mysql", "root@unix("+at+")/test")
-	case relayed:
-		db, err = sql.Open("pgx", fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable default_query_exec_mode=exec%s", host, port, r.settings))
 	default:
-		db, err = sql.Open("pgx", postgreSQL.DSN())
+		db, err = sql.Open("mysql", "root@unix("+at+")/test")
 	}
 	r.Must(err)
 	r.Cleanup(func() { db.Close() })
@@ -206,12 +189,7 @@ func (r *rig) openOn(db *sql.DB) (*sqllock.Driver, error) {
 
 func (r *rig) relay() *fixture.Link {
 	r.Helper()
-	return fixture.Relay(r, r.socket(), func() fixture.Protocol {
-		if r.dialect == sqllock.MySQL {
-			return &fixture.MySQL{}
-		}
-		return &fixture.PostgreSQL{}
-	})
+	return fixture.Relay(r, r.socket(), func() fixture.Protocol { return &fixture.MySQL{} })
 }
 
 func (r *rig) driver() *sqllock.Driver {

@@ -15,15 +15,14 @@ import (
 
 // RowLock locks the rows of a table whose column has that value until tx ends. That is a lock without any lock service, for work that
 // fits into one transaction. No tables of this package are needed. Call it first in the transaction and read the rows behind it: what
-// was read before may be out of date, and where reads go by a snapshot (MySQL and MariaDB at REPEATABLE READ, their default, and
-// PostgreSQL at that level) so may be all that is read later. On PostgreSQL the snapshot is from before the lock even then: take READ
-// COMMITTED there, unless the transaction writes nothing but the rows that it has locked.
+// was read before may be out of date, and where reads go by a snapshot (MySQL and MariaDB at REPEATABLE READ, their default) so may be
+// all that is read later.
 //
 // It writes the query itself, because FOR UPDATE behind a query of any kind may lock nothing, without an error. table may have a
 // schema, or on MySQL a database, before it; both names are plain, as they go into the text.
 //
-// On PostgreSQL, MySQL and MariaDB 10.3 or newer others may go on with other rows. On MySQL and MariaDB a column without an index
-// locks them all. SQLite locks no rows: there tx is the one writer of the whole file from then on, and before that waits for
+// On MySQL and MariaDB 10.3 or newer others may go on with other rows, unless the column has no index, which locks them all. SQLite
+// locks no rows: there tx is the one writer of the whole file from then on, and before that waits for
 // another, as long as busy_timeout says.
 //
 // Errors: ErrHeld when another transaction has the rows locked, or has changed them since this one began: roll back and begin
@@ -44,7 +43,7 @@ func rowLock(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column str
 	s, ok := dialects[dialect]
 	switch {
 	case !ok:
-		return fmt.Errorf("%w: unknown dialect %d; give PostgreSQL, MySQL or SQLite", driver.ErrInvalid, dialect)
+		return fmt.Errorf("%w: unknown dialect %d; give MySQL or SQLite", driver.ErrInvalid, dialect)
 	case !named().MatchString(table) || !named().MatchString(column) || strings.Contains(column, "."):
 		return fmt.Errorf("%w: table %q, column %q: give names of letters, digits and _, the table with a schema and a dot before it if need be",
 			driver.ErrInvalid, table, column)
@@ -128,17 +127,6 @@ func (s speech) held(err error) error {
 var named = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 })
-
-// lockablePostgreSQL finds whether the table with that name keeps its rows itself, and all that is below it, so that FOR UPDATE locks
-// them.
-const lockablePostgreSQL = `WITH RECURSIVE part AS (SELECT to_regclass($1)::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = id)
-	SELECT bool_and(relkind IS NOT NULL AND relkind IN ('r', 'p')) FROM part LEFT JOIN pg_class ON oid = id`
-
-func locksRowsPostgreSQL(ctx context.Context, s speech, tx *sql.Tx, table string) (locks bool, err error) {
-	look := s.say(lockablePostgreSQL)
-	err = tx.QueryRowContext(ctx, look.text, look.with([]any{table})...).Scan(&locks)
-	return locks, err
-}
 
 // engineMySQL finds the engine of a table where SHOW CREATE TABLE leaves it out, as on MariaDB in some values of sql_mode.
 const engineMySQL = `SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE IS NOT NULL

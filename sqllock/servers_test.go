@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
-	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
@@ -137,16 +136,6 @@ func TestAReplicaIsNamedAsOne(t *testing.T) {
 		fixture.Closed(r, d, err)
 		r.Must(d.Migrate(r.Within()))
 	}
-	t.Run("PostgreSQL", func(t *testing.T) {
-		t.Parallel()
-		r := fixture.New(t)
-		primary, err := pgproc.Start(t.Context())
-		fixture.Stopped(t, primary, err)
-		replica, err := primary.StartReplica(t.Context())
-		fixture.Stopped(t, replica, err)
-		migrate(r, open(r, "pgx", primary.DSN()), sqllock.PostgreSQL)
-		refused(t, r, open(r, "pgx", replica.DSN()), sqllock.PostgreSQL)
-	})
 	t.Run("MySQL", func(t *testing.T) {
 		t.Parallel()
 		r := fixture.New(t)
@@ -171,8 +160,7 @@ func TestEachLevelOfIsolationKeepsALockToOne(t *testing.T) {
 			each(t, servers, func(r *rig) {
 				of := strings.ReplaceAll(level, " ", "-")
 				r.settings = map[string]string{
-					"PostgreSQL": " default_transaction_isolation='" + strings.ToLower(level) + "'",
-					"MariaDB":    "&tx_isolation=%27" + of + "%27", "MySQL": "&transaction_isolation=%27" + of + "%27",
+					"MariaDB": "&tx_isolation=%27" + of + "%27", "MySQL": "&transaction_isolation=%27" + of + "%27",
 				}[r.name]
 				var inside, tokens atomic.Int64
 				clients := []*sqllock.Driver{r.driver(), r.driver(), r.driver()}

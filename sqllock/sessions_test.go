@@ -16,11 +16,6 @@ import (
 
 // sessions are ways to set up the sessions of a program, some of which programs get wrong.
 var sessions = map[string]map[string]string{
-	"PostgreSQL": {
-		"serializable": " default_transaction_isolation=serializable timezone=Asia/Kolkata standard_conforming_strings=off datestyle=German",
-		"repeatable":   " default_transaction_isolation='repeatable read' bytea_output=escape intervalstyle=sql_standard extra_float_digits=0",
-		"planner":      " enable_seqscan=off enable_indexscan=off jit=off default_transaction_isolation='read uncommitted'",
-	},
 	"MariaDB": {
 		"strict": "&autocommit=0&tx_isolation=%27SERIALIZABLE%27&time_zone=%27%2B05:30%27" +
 			"&sql_mode=%27ANSI,NO_BACKSLASH_ESCAPES,STRICT_ALL_TABLES,NO_UNSIGNED_SUBTRACTION,PAD_CHAR_TO_FULL_LENGTH%27",

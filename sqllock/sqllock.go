@@ -1,8 +1,6 @@
-// Package sqllock keeps locks in tables of a database, over database/sql: SQLite, MySQL, MariaDB and PostgreSQL, by whatever driver a
-// program has for it. Package sqllock/sqlite opens a file that the processes of one machine share, with no server at all, and
-// package sqllock/mysql a server by its URL. On PostgreSQL package postgres does the same in fewer round trips, wakes
-// waiters, and rules out late writes to the same database: take that where pgx is at hand. The two have different tables, and
-// locks of the one are none for the other.
+// Package sqllock keeps locks in tables of a database, over database/sql: SQLite, MySQL and MariaDB, by whatever driver a program has
+// for it. Package sqllock/sqlite opens a file that the processes of one machine share, with no server at all, and package
+// sqllock/mysql a server by its URL. For PostgreSQL take package postgres.
 //
 // # What is not promised
 //

@@ -13,7 +13,7 @@ func TestConformance(t *testing.T) {
 	for _, b := range servers {
 		t.Run(b.name, func(t *testing.T) {
 			if testing.Short() && b.name != onMariaDB.name {
-				t.Skip("-short goes through the suite on MariaDB; that of package postgres runs on PostgreSQL")
+				t.Skip("-short goes through the suite on MariaDB")
 			}
 			t.Parallel()
 			locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service { return newRig(t, b).service() }})

@@ -288,11 +288,8 @@ const (
 	spoiled  // the file is no database
 )
 
-// kinds are by SQLSTATE, by the number of an error of MySQL, and by that of SQLite.
+// kinds are by the number of an error of MySQL, and by that of SQLite.
 var kinds = map[string]kind{
-	"40001": yields, "40P01": yields, "55P03": locked, "23505": there, "42501": denied, "28P01": alien, "28000": alien, "42P01": lacks, "3F000": lacks,
-	"3D000": nameless, "42704": misset, "22023": misset, "25006": readOnly, "53100": full, "53300": crowded,
-
 	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 3572": locked, "mysql 1062": there, "mysql 1142": denied, "mysql 1143": denied,
 	"mysql 1044": foreign, "mysql 1227": denied, "mysql 1370": denied, "mysql 1045": alien, "mysql 1698": alien, "mysql 1146": lacks,
 	"mysql 1305": unmarked, "mysql 1665": unlogged, "mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless,
@@ -310,13 +307,6 @@ var mysqlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompil
 func (s speech) kind(err error) kind {
 	text := err.Error()
 	switch {
-	case s.name == "PostgreSQL":
-		if said, ok := errors.AsType[interface {
-			error
-			SQLState() string
-		}](err); ok {
-			return kinds[said.SQLState()]
-		}
 	case s.name == "MySQL":
 		if said := mysqlError().FindStringSubmatch(text); said != nil {
 			return kinds["mysql "+said[1]]

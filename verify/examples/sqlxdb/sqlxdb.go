@@ -5,17 +5,21 @@ package sqlxdb
 import (
 	"context"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	"github.com/holdfast-go/holdfast/sqllock"
+	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// Locks returns a client of locks in the database of db, a PostgreSQL here, and makes their tables. They share the pool of db:
-// leave room in it for renewals.
-func Locks(ctx context.Context, db *sqlx.DB) (*holdfast.Client, error) {
-	drv, err := sqllock.New(ctx, db.DB, sqllock.PostgreSQL, &sqllock.Options{NoCheck: true})
+// Database returns the database of the program, over a pool that it shares with the locks. Leave room in the pool for renewals.
+func Database(pool *pgxpool.Pool) *sqlx.DB { return sqlx.NewDb(stdlib.OpenDBFromPool(pool), "pgx") }
+
+// Locks returns a client of locks in the database of pool, a PostgreSQL here, and makes their tables.
+func Locks(ctx context.Context, pool *pgxpool.Pool) (*holdfast.Client, error) {
+	drv, err := postgres.New(ctx, pool, &postgres.Options{NoCheck: true})
 	if err != nil {
 		return nil, err
 	}
@@ -40,9 +44,4 @@ func Fenced(ctx context.Context, db *sqlx.DB, guard *sqlfence.Fence, lease *hold
 		return err
 	}
 	return tx.Commit()
-}
-
-// RowLock locks a row until the transaction tx ends.
-func RowLock(ctx context.Context, tx *sqlx.Tx, table, column string, value any) error {
-	return sqllock.RowLock(ctx, tx.Tx, sqllock.PostgreSQL, table, column, value)
 }

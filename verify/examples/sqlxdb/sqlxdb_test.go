@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jmoiron/sqlx"
 
 	"github.com/holdfast-go/holdfast"
@@ -18,9 +18,15 @@ func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 func TestAHolderThatIsLateWritesNothing(t *testing.T) {
 	t.Parallel()
-	_, pool := examples.Database(t, "CREATE TABLE account AS SELECT 7 AS id, 100 AS balance")
-	db := sqlx.NewDb(pool, "pgx")
-	locks, err := Locks(t.Context(), db)
+	dsn, _ := examples.Database(t, "CREATE TABLE account AS SELECT 7 AS id, 100 AS balance")
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	db := Database(pool)
+	defer db.Close()
+	locks, err := Locks(t.Context(), pool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,9 +40,6 @@ func TestAHolderThatIsLateWritesNothing(t *testing.T) {
 	}
 	examples.Late(t, locks, func(lease *holdfast.Lease) error {
 		return Fenced(t.Context(), db, guard, lease, func(tx *sqlx.Tx) error {
-			if err := RowLock(t.Context(), tx, "account", "id", 7); err != nil {
-				return err
-			}
 			_, err := tx.NamedExecContext(t.Context(), "UPDATE account SET balance = balance + 1 WHERE id = :id", map[string]any{"id": 7})
 			return err
 		})
