@@ -32,6 +32,7 @@ type claim struct {
 	wake   chan struct{} // it is its turn to have the lock
 
 	left  bool  // there may be something in the database
+	doubt bool  // a statement that takes the lock unread had no answer, and may be carried out late
 	place bool  // it has one in the queue
 	count int   // how many wait, as was read when it began
 	ahead int64 // about how many come before it
@@ -75,9 +76,14 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 	return attempt.Run(ctx)
 }
 
-// try reads the lock and takes it if it may, until nobody else was faster. Trust counts from before the read, as the time of the
-// database at which the lock lapses does.
+// try takes the lock if it may. The first time, with look, it does so unread if it can. Otherwise it reads the lock and changes what it
+// has read, until nobody else was faster. Trust counts from before the read, as the time of the database at which the lock lapses does.
 func (c *claim) try(ctx context.Context, look bool) (driver.Grant, error) {
+	if look && !c.adopts() && c.d.take.text != "" {
+		if g, taken, err := c.takeUnread(ctx); taken || err != nil {
+			return g, err
+		}
+	}
 	for tries := 0; ; tries++ {
 		sent := time.Now()
 		r, err := c.d.read(ctx, c.req.Key, c.owner, look)
@@ -87,6 +93,7 @@ func (c *claim) try(ctx context.Context, look bool) (driver.Grant, error) {
 		if look {
 			c.count = r.count
 		}
+		c.d.notePlaces(c.req.Key, r.places, r.there && r.first == nil)
 		if c.place && r.place == nil && r.owner != c.owner {
 			c.rename()
 		}
@@ -111,6 +118,39 @@ func (c *claim) try(ctx context.Context, look bool) (driver.Grant, error) {
 			return c.granted(ctx, r, want, sent)
 		}
 	}
+}
+
+// takeUnread takes the lock by one statement if it is free and nobody waits: a first row for a name that this client does not know,
+// and otherwise a change under the condition that no place in the queue was given since the client saw that nobody had one.
+func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err error) {
+	stamp, ttl := newStamp(), direct.InMicros(c.req.TTL)
+	s, args := c.d.first, []any{c.req.Key, stamp, c.owner, c.holder, ttl}
+	places, known := c.d.knownPlaces(c.req.Key)
+	if known {
+		s, args = c.d.take, []any{stamp, c.owner, c.holder, ttl, c.req.Key, places}
+	}
+	var token int64
+	var sent time.Time
+	sends := 0
+	err = c.d.run(ctx, func(q querier) (err error) {
+		sends++
+		sent = time.Now()
+		token, taken, err = c.d.execTake(ctx, q, s, args...)
+		return err
+	})
+	if c.doubt = err != nil || sends > 1; c.doubt {
+		c.left = true
+	}
+	if err != nil || !taken {
+		return driver.Grant{}, false, err
+	}
+	c.left = true
+	c.d.notePlaces(c.req.Key, places, true)
+	g, err = c.grant(token, sent)
+	if err == nil {
+		c.d.noteGrip(c.owner, grip{stamp: stamp, alone: true, doubt: c.doubt})
+	}
+	return g, true, err
 }
 
 // rename gives a claim that has lost its place another owner. It may have had its turn, and the lock was taken away before it knew;
@@ -153,12 +193,21 @@ func (c *claim) granted(ctx context.Context, r, own row, sent time.Time) (driver
 			return driver.Grant{}, err
 		}
 	}
+	g, err := c.grant(own.token, sent)
+	if err == nil {
+		c.d.noteGrip(c.owner, grip{stamp: own.stamp, alone: r.first == nil, doubt: c.doubt})
+		c.d.notePlaces(c.req.Key, r.places+1, r.there && r.first == nil)
+	}
+	return g, err
+}
+
+// grant returns the grant with that token, which was asked for at sent, unless too little is left of it.
+func (c *claim) grant(token int64, sent time.Time) (driver.Grant, error) {
 	ttl := c.req.TTL
-	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: own.token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(sent, ttl)}
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(sent, ttl)}
 	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}
-	c.d.knows(c.owner, own.stamp)
 	return g, nil
 }
 
@@ -219,12 +268,12 @@ func (c *claim) abandon() {
 }
 
 // giveUp frees what a claim that has failed may have, and may get by what was sent and not answered. It takes its place away and
-// then changes the stamp, which is what all of that was decided by. So what it finds then stays.
+// then changes the stamp and the number of places, which are what all of that was decided by. So what it finds then stays.
 func (d *Driver) giveUp(ctx context.Context, g driver.Grant) error {
 	if _, err := d.do(ctx, d.leave, g.Key, g.Owner); err != nil {
 		return err
 	}
-	stirred, err := d.do(ctx, d.stir, g.Key, newStamp(), 0)
+	stirred, err := d.do(ctx, d.stir, g.Key, newStamp(), 1)
 	if err == nil && !stirred { // a first row that is still to come would find none
 		r, err := d.read(ctx, g.Key, g.Owner, false)
 		if err == nil && !r.there {

@@ -1,6 +1,7 @@
 package sqllock
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	_ "embed"
@@ -38,6 +39,12 @@ type speech struct {
 	now     string // the server's clock in µs; empty: that of this machine is given as an argument
 	anew    string // stands behind an INSERT of a row that may be there, where that is no error then
 	session string // what has a row if the sessions of this user do not commit each statement; empty: they all do
+
+	// How a statement that takes a lock without a look at it before tells the token that the lock has then; both empty: none does, and
+	// each lock is read first.
+	noted    string // an expression that keeps its argument, {x}, for the LastInsertId of the result
+	returned string // stands behind the statement, which returns the token as its one row
+
 	manners
 
 	// For RowLock.
@@ -61,7 +68,7 @@ var dialects = map[Dialect]speech{
 	// UNIX_TIMESTAMP would go by the time zone of the session, and is ambiguous for an hour each year.
 	MySQL: {
 		name: "MySQL", schema: mysqlSQL, now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
-		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", manners: remote, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
+		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", noted: "LAST_INSERT_ID({x})", manners: remote, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
 		mark: "SAVEPOINT holdfast_row_lock", check: "RELEASE SAVEPOINT holdfast_row_lock",
 	},
 	// A process that is on the same file is on the same machine.
@@ -96,6 +103,11 @@ func (s speech) say(text string) (out statement) {
 	return out
 }
 
+// greatest returns an expression for the greater of two.
+func (s speech) greatest(a, b string) string {
+	return "CASE WHEN " + a + " > " + b + " THEN " + a + " ELSE " + b + " END"
+}
+
 // with puts the arguments into the order of the statement.
 func (s statement) with(args []any) []any {
 	if s.order == nil {
@@ -125,7 +137,8 @@ type tables struct {
 	speech
 	prefix string
 
-	read, look, put, insert, stir, join, stay, leave, sweep, list, queue, version statement
+	read, look, put, insert, freeAlone, stir, join, stay, leave, sweep, list, queue, version statement
+	first, take                                                                              statement // empty: the dialect has none
 }
 
 // version is that of the schemas.
@@ -145,7 +158,10 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 	t := &tables{speech: s, prefix: prefix}
 	for to, text := range map[*statement]string{
 		&t.read: readSQL("0"), &t.look: readSQL(waitersSQL), &t.list: listSQL, &t.queue: queueSQL,
-		&t.put:     `UPDATE holdfast_lock SET stamp = $1, token = $2, owner = $3, holder = $4, since = $5, expires = $6 WHERE name = $7 AND stamp = $8`,
+		&t.put: `UPDATE holdfast_lock SET stamp = $1, token = $2, owner = $3, holder = $4, since = $5, expires = $6, places = places + 1
+			WHERE name = $7 AND stamp = $8`,
+		&t.freeAlone: `UPDATE holdfast_lock SET stamp = $1, owner = '', holder = '', since = {now}, expires = {now}, places = places + $2
+			WHERE name = $3 AND stamp = $4`,
 		&t.insert:  `INSERT INTO holdfast_lock (name, stamp, token, owner, holder, since, expires, places) VALUES ($1, $2, $3, $4, $5, $6, $7, 0)` + s.anew,
 		&t.stir:    `UPDATE holdfast_lock SET stamp = $2, places = places + $3 WHERE name = $1`,
 		&t.join:    `INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ($1, $2, $3, $4, $5)` + s.anew,
@@ -155,6 +171,13 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 		&t.version: `SELECT MAX(version) FROM holdfast_version`,
 	} {
 		*to = s.say(t.in(text))
+	}
+	if s.noted != "" || s.returned != "" {
+		token := func(expression string) string { return strings.ReplaceAll(cmp.Or(s.noted, "{x}"), "{x}", expression) }
+		t.first = s.say(t.in(`INSERT INTO holdfast_lock (name, stamp, token, owner, holder, since, expires, places)
+			VALUES ($1, $2, ` + token("{now}") + `, $3, $4, {now}, {now} + $5, 0)` + s.anew + s.returned))
+		t.take = s.say(t.in(`UPDATE holdfast_lock SET stamp = $1, token = ` + token(s.greatest("token + {block}", "{now}")) + `, owner = $2, holder = $3,
+			since = {now}, expires = {now} + $4 WHERE name = $5 AND owner = '' AND expires <= {now} AND places = $6` + s.returned))
 	}
 	return t, nil
 }

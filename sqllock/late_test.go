@@ -18,6 +18,7 @@ import (
 const (
 	anInsert = "INTO t" // a first lock on a name
 	aChange  = ", owner = "
+	aTake    = "AND places = " // of a lock that was not read
 	aRenewal = "CASE WHEN expires"
 	aLook    = "l.stamp, l.expires - " // of a renewal
 )
@@ -59,7 +60,12 @@ func (r *rig) renew(d *sqllock.Driver, g driver.Grant, ttl time.Duration) {
 // known makes the row of "k", so that to lock it is a change and no insertion.
 func (r *rig) known() {
 	r.Helper()
-	d := r.driver()
+	r.knownBy(r.driver())
+}
+
+// knownBy makes the row of "k" as known does, by d, which then takes it without reading it.
+func (r *rig) knownBy(d *sqllock.Driver) {
+	r.Helper()
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 }
 
@@ -96,6 +102,11 @@ func TestALateStatementDoesNotShortenWhatIsTrusted(t *testing.T) {
 		"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
 			r.known()
 			pass = r.stuck(d, aChange, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
+			return g, pass
+		},
+		"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
+			r.knownBy(d)
+			pass = r.stuck(d, aTake, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
 		"adopt": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
@@ -158,6 +169,12 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 			d.Detach(g)
 			r.exec("UPDATE holdfast_lock SET expires = 1")
 		},
+		"lapse and the next holder": func(r *rig, d *sqllock.Driver, g driver.Grant) {
+			d.Detach(g)
+			r.exec("UPDATE holdfast_lock SET expires = 1")
+			next := r.driver()
+			r.Must(next.Release(r.Within(), r.Grant(next, "k", long), 0))
+		},
 	} {
 		for what, send := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
 			"first acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
@@ -167,6 +184,11 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 			"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
 				r.known()
 				pass = r.stuck(d, aChange, true, r.ask(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				return g, pass
+			},
+			"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
+				r.knownBy(d)
+				pass = r.stuck(d, aTake, true, r.ask(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
 			"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
@@ -193,15 +215,15 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 // TestAStatementThatComesTooLateForItsSenderTakesNothing stops the statement of an Acquire on its way until its caller has gone and
 // what it could have taken is released.
 func TestAStatementThatComesTooLateForItsSenderTakesNothing(t *testing.T) {
-	for name, first := range map[string]bool{"first of the name": true, "known name": false} {
+	for name, prepare := range map[string]func(r *rig, d *sqllock.Driver) (text string){
+		"first of the name": func(*rig, *sqllock.Driver) string { return anInsert },
+		"known name":        func(r *rig, _ *sqllock.Driver) string { r.known(); return aChange },
+		"unread":            func(r *rig, d *sqllock.Driver) string { r.knownBy(d); return aTake },
+	} {
 		t.Run(name, func(t *testing.T) {
 			each(t, servers, func(r *rig) {
-				text := anInsert
-				if !first {
-					r.known()
-					text = aChange
-				}
 				d := r.driver()
+				text := prepare(r, d)
 				p := r.route(d)
 				p.Halt(text)
 				ctx, cancel := context.WithCancel(r.Context())

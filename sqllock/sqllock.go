@@ -20,7 +20,9 @@
 // # How it works
 //
 // A lock is a row that stays when the lock is free, as it has the token. Every change is one UPDATE, in a transaction of its own, that
-// compares and sets: it names the stamp of the row that the client has read, and sets another. Between two statements nothing is
+// compares and sets: it names the stamp of the row that the client has read, and sets another. A lock that is free and that nobody waits
+// for takes one statement on MySQL and MariaDB, which return the token with the answer: an INSERT for a name that the client does not
+// know, or an UPDATE that names how many places in the queue were given. Between two statements nothing is
 // locked, so a client that dies, hangs or is cut off holds up nobody, any pool of connections will do, of one connection too, and so
 // does any level of isolation.
 //
@@ -44,6 +46,9 @@
 //
 //	acquire, adopt, release, force   change a row only if nothing has happened to it since it was read, and then to what was
 //	                                 right at that moment: a grant lapses a TTL after the read
+//	acquire, unread                  takes a lock only if it is free, and has given as many places in its queue as the client knew. All
+//	                                 that ends a lease counts as a place: force, adoption, the next holder after a lapse, a caller that
+//	                                 gives up, and a release after a statement without an answer. A first row is inserted once
 //	renew                            compares owner and time, and sets the later of two ends and a stamp that no row has had; a lock
 //	                                 that came back to its owner by a late ticket has another token
 //	queue                            a ticket has an end that was set when its client read the lock
@@ -110,7 +115,43 @@ type Driver struct {
 
 	mu      sync.Mutex                 // guards what follows
 	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
-	stamps  map[string]int64           // of the locks that owners of ours have, as they were last known
+	grips   map[string]grip            // by owner: of the locks that this client has
+	places  map[string]int64           // by key: how many places were given when nobody had one
+}
+
+// grip is what a client knows of a lock that it has.
+type grip struct {
+	stamp int64 // as last known
+	alone bool  // nobody waited then
+	doubt bool  // a statement that takes the lock for this owner may come late
+}
+
+// maxPlaces bounds for how many keys a client remembers the number of places.
+const maxPlaces = 4096
+
+// notePlaces remembers how many places in the queue of a lock were given, if nobody has one, and otherwise forgets it.
+func (d *Driver) notePlaces(key string, places int64, nobody bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !nobody {
+		delete(d.places, key)
+		return
+	}
+	if _, known := d.places[key]; !known && len(d.places) >= maxPlaces {
+		for other := range d.places { // any: it costs one statement to learn it again
+			delete(d.places, other)
+			break
+		}
+	}
+	d.places[key] = places
+}
+
+// knownPlaces returns how many places in the queue of a lock were given when nobody had one.
+func (d *Driver) knownPlaces(key string) (places int64, known bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	places, known = d.places[key]
+	return places, known
 }
 
 // New returns a driver over db, which stays the caller's; opts may be nil. It asks the database once, for five seconds at most, so
@@ -129,7 +170,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	}
 	d := &Driver{
 		tables: t, db: db, dialect: dialect, node: cmp.Or(opts.Node, t.name), owners: direct.NewOwners(), calls: direct.NewCalls(),
-		waiting: make(map[string]chan<- struct{}), stamps: make(map[string]int64),
+		waiting: make(map[string]chan<- struct{}), grips: make(map[string]grip), places: make(map[string]int64),
 	}
 	d.states = direct.NewStates(d.node)
 	if dialect == SQLite {
@@ -196,11 +237,11 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	return d.take(ctx, d.claim(req))
+	return d.settle(ctx, d.claim(req))
 }
 
-// take has a claim compete, and clears away what it leaves.
-func (d *Driver) take(ctx context.Context, c *claim) (driver.Grant, error) {
+// settle has a claim compete, and clears away what it leaves.
+func (d *Driver) settle(ctx context.Context, c *claim) (driver.Grant, error) {
 	defer c.leave()
 	g, err := c.compete(ctx)
 	if err != nil {
@@ -252,8 +293,8 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 		case !slices.Contains(kept, at):
 			out[at].Err = driver.ErrLost
 		default:
-			if s.is(g) && s.waiters == 0 {
-				d.knows(g.Owner, s.stamp)
+			if s.is(g) {
+				d.renewGrip(g.Owner, s.stamp, s.waiters == 0)
 			}
 			until := direct.Trust(sent, ttl)
 			if until.Before(g.TrustedUntil) { // the answer took longer than that to the grant: no renewal shortens
@@ -372,13 +413,15 @@ func (d *Driver) insist(limit time.Duration, begun func(), fn func(context.Conte
 // read.
 func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	d.mu.Lock()
-	stamp, known := d.stamps[g.Owner]
-	delete(d.stamps, g.Owner)
+	own, known := d.grips[g.Owner]
+	delete(d.grips, g.Owner)
 	d.mu.Unlock()
-	if known && keep == 0 && g.Token != 0 {
-		now := time.Now().UnixMicro() // of a lock that is free, the time says only when it may be purged
-		freed, err := d.change(ctx, g.Key, row{there: true, stamp: stamp}, &row{stamp: newStamp(), token: g.Token, since: now, expires: now})
-		if freed || err != nil {
+	if known && own.alone && keep == 0 {
+		late := 0
+		if own.doubt {
+			late = 1
+		}
+		if freed, err := d.do(ctx, d.freeAlone, newStamp(), late, g.Key, own.stamp); freed || err != nil {
 			return err
 		}
 	}
@@ -412,11 +455,21 @@ func (d *Driver) end(ctx context.Context, key string, next func(row) (row, bool)
 	}
 }
 
-// knows notes the stamp of a lock that owner has.
-func (d *Driver) knows(owner string, stamp int64) {
+// noteGrip remembers what is known of a lock that owner has.
+func (d *Driver) noteGrip(owner string, g grip) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.stamps[owner] = stamp
+	d.grips[owner] = g
+}
+
+// renewGrip remembers the stamp of a lock that was renewed, if this client has taken it.
+func (d *Driver) renewGrip(owner string, stamp int64, alone bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if g, known := d.grips[owner]; known {
+		g.stamp, g.alone = stamp, alone
+		d.grips[owner] = g
+	}
 }
 
 // Detach implements driver.Adopter. It does not block: what the owner has sent and had no answer to finds the stamp of its grant, and
@@ -424,7 +477,7 @@ func (d *Driver) knows(owner string, stamp int64) {
 func (d *Driver) Detach(g driver.Grant) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.stamps, g.Owner)
+	delete(d.grips, g.Owner)
 }
 
 // Adopt implements driver.Adopter.
@@ -440,7 +493,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	c.from = g
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
 	defer cancel()
-	return d.take(ctx, c)
+	return d.settle(ctx, c)
 }
 
 // Force implements driver.Forcer. Nobody tells the holder why.

@@ -248,6 +248,29 @@ func (d *Driver) do(ctx context.Context, s statement, args ...any) (found bool, 
 	return found, err
 }
 
+// execTake runs a statement that takes a lock unread, and returns the token that the lock has by it, and whether it was taken.
+func (t *tables) execTake(ctx context.Context, q querier, s statement, args ...any) (token int64, taken bool, err error) {
+	if t.returned != "" {
+		err = q.QueryRowContext(ctx, s.text, s.with(args)...).Scan(&token)
+		if errors.Is(err, sql.ErrNoRows) {
+			return 0, false, nil
+		}
+		return token, err == nil, err
+	}
+	res, err := q.ExecContext(ctx, s.text, s.with(args)...)
+	if err != nil {
+		if t.kind(err) == there {
+			err = nil
+		}
+		return 0, false, err
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n > 0 {
+		token, err = res.LastInsertId()
+	}
+	return token, err == nil && n > 0, err
+}
+
 // all runs a statement that returns rows, and calls scan for each.
 func all(ctx context.Context, q querier, s statement, args []any, scan func(*sql.Rows) error) error {
 	rows, err := q.QueryContext(ctx, s.text, s.with(args)...)
