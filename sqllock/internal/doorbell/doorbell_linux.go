@@ -1,0 +1,229 @@
+package doorbell
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// maxAddress bounds the address of a socket: what sockaddr_un takes without the zero at its end.
+	maxAddress = 107
+	// maxNames and maxProbes bound how many names of the folder Open reads, and how many sockets it tries.
+	maxNames, maxProbes = 4096, 32
+	// settled is the age from which Open tries a socket: a younger one may be between its making and its first ring.
+	settled = time.Minute
+
+	openPath = 0x200000 // O_PATH, which syscall lacks
+)
+
+// Bell is the socket of one process for one file. It is safe for concurrent use.
+type Bell struct {
+	file   string   // whose locks it is for
+	name   string   // of the socket in the folder
+	folder *os.File // of the file, so that addresses are short, and lead to one folder
+	socket *os.File
+	drain  sync.WaitGroup
+	once   sync.Once
+}
+
+// Open makes the socket of id beside the file, which has to be there and no symbolic link, and removes some of the
+// sockets beside it whose processes have ended. From then on hear is called with each message, one after the other; it
+// must not block. Close ends that.
+func Open(file, id string, hear func(message string)) (*Bell, error) {
+	if !validID(id) {
+		return nil, fmt.Errorf("%q is no id of a bell", id)
+	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, err
+	}
+	folder, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return nil, err
+	}
+	b := &Bell{file: file, name: filepath.Base(file) + infix + id, folder: folder}
+	if err := b.bind(info.Mode().Perm()); err != nil {
+		folder.Close()
+		return nil, err
+	}
+	b.sweep()
+	b.drain.Go(func() { b.listen(hear) })
+	return b, nil
+}
+
+// address returns a short name of an entry of the folder.
+func (b *Bell) address(name string) string {
+	return "/proc/self/fd/" + strconv.Itoa(int(b.folder.Fd())) + "/" + name
+}
+
+// bind makes the socket, for those who may write to the file.
+func (b *Bell) bind(mode fs.FileMode) error {
+	address := b.address(b.name)
+	if len(address) > maxAddress {
+		return fmt.Errorf("the name of the file is %d bytes too long for a socket beside it", len(address)-maxAddress)
+	}
+	fd, err := newSocket()
+	if err != nil {
+		return err
+	}
+	b.socket = os.NewFile(uintptr(fd), b.name)
+	// Linux gives the file the mode that the socket has before. A change by name might hit another file by then.
+	err = syscall.Fchmod(fd, uint32(mode))
+	if err == nil {
+		err = os.NewSyscallError("bind", syscall.Bind(fd, &syscall.SockaddrUnix{Name: address}))
+	}
+	if err != nil {
+		b.socket.Close()
+	}
+	return err
+}
+
+// newSocket returns a socket that no child process inherits.
+func newSocket() (int, error) {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_DGRAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	return fd, os.NewSyscallError("socket", err)
+}
+
+// listen calls hear with each message until the socket is closed.
+func (b *Bell) listen(hear func(string)) {
+	buf := make([]byte, MaxMessage)
+	for {
+		n, err := b.socket.Read(buf)
+		switch {
+		case err == nil:
+			hear(string(buf[:n]))
+		case !errors.Is(err, io.EOF): // which is an empty message
+			return
+		}
+	}
+}
+
+// Ring sends a message to the process with that id, unless it does not take any now. It does not block. dead reports
+// that the process has closed its bell or has ended.
+func (b *Bell) Ring(id, message string) (dead bool) {
+	if !validID(id) {
+		return false
+	}
+	name := filepath.Base(b.file) + infix + id
+	s, err := b.find(name)
+	if err != nil {
+		return errors.Is(err, syscall.ENOENT)
+	}
+	defer s.close()
+	// A socket for each ring: what lies in the queues of processes that are stopped counts against the sender's buffer.
+	fd, err := newSocket()
+	if err != nil {
+		return false
+	}
+	defer syscall.Close(fd)
+	if len(message) > MaxMessage {
+		message = message[:MaxMessage]
+	}
+	err = syscall.Sendto(fd, []byte(message), syscall.MSG_DONTWAIT|syscall.MSG_NOSIGNAL, s.address())
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return false
+	}
+	b.remove(name)
+	return true
+}
+
+// found is a socket in the folder, whatever its name leads to later.
+type found int
+
+func (f found) close() { syscall.Close(int(f)) }
+
+func (f found) address() syscall.Sockaddr {
+	return &syscall.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(int(f))}
+}
+
+var errForeign = errors.New("it is no socket of this file's users")
+
+// find returns the socket with that name, if it is one of those who may write to the file.
+func (b *Bell) find(name string) (found, error) {
+	var own, s syscall.Stat_t
+	if err := syscall.Stat(b.file, &own); err != nil {
+		return 0, err
+	}
+	fd, err := syscall.Openat(int(b.folder.Fd()), name, openPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	if err = syscall.Fstat(fd, &s); err == nil && !trusted(&own, &s) {
+		err = errForeign
+	}
+	if err != nil {
+		syscall.Close(fd)
+		return 0, err
+	}
+	return found(fd), nil
+}
+
+// trusted reports whether s is a socket of this user, or of one who may write to the file.
+func trusted(file, s *syscall.Stat_t) bool {
+	switch {
+	case s.Mode&syscall.S_IFMT != syscall.S_IFSOCK:
+		return false
+	case int(s.Uid) == os.Geteuid(), s.Uid == file.Uid:
+		return true
+	}
+	return s.Gid == file.Gid && file.Mode&0o020 != 0
+}
+
+// remove removes a socket. Ids are used once, so that it is not a newer one of that name.
+func (b *Bell) remove(name string) { syscall.Unlinkat(int(b.folder.Fd()), name) }
+
+// sweep removes sockets of the file whose processes have ended: some, as others sweep too.
+func (b *Bell) sweep() {
+	names, _ := b.folder.Readdirnames(maxNames) // those that were read before an error are as good
+	probes := 0
+	for _, name := range names {
+		id, ours := strings.CutPrefix(name, filepath.Base(b.file)+infix)
+		if !ours || !validID(id) || name == b.name {
+			continue
+		}
+		if probes++; probes > maxProbes {
+			return
+		}
+		if b.dead(name) {
+			b.remove(name)
+		}
+	}
+}
+
+// dead reports whether nobody listens at a socket any more.
+func (b *Bell) dead(name string) bool {
+	s, err := b.find(name)
+	if err != nil {
+		return false
+	}
+	defer s.close()
+	var st syscall.Stat_t
+	if syscall.Fstat(int(s), &st) != nil || time.Since(time.Unix(st.Mtim.Unix())) < settled {
+		return false
+	}
+	fd, err := newSocket()
+	if err != nil {
+		return false
+	}
+	defer syscall.Close(fd)
+	return errors.Is(syscall.Connect(fd, s.address()), syscall.ECONNREFUSED)
+}
+
+// Close removes the socket, and waits until hear has returned. A second Close does nothing.
+func (b *Bell) Close() {
+	b.once.Do(func() {
+		b.remove(b.name)
+		b.socket.Close()
+		b.drain.Wait()
+		b.folder.Close()
+	})
+}
