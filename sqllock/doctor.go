@@ -28,7 +28,11 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamTime())
 	defer cancel()
 	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, exam.TTL), pace.Alone)}
-	conn, err := d.db.Conn(ctx)
+	var conn *sql.Conn
+	err := l.whenFree(ctx, func() (err error) {
+		conn, err = d.db.Conn(ctx)
+		return err
+	})
 	if err == nil {
 		defer conn.Close()
 		err = conn.PingContext(ctx)
@@ -57,7 +61,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 			failed[check.name] = true
 			continue
 		}
-		err := check.run(ctx)
+		err := l.whenFree(ctx, func() error { return check.run(ctx) })
 		if err == nil {
 			continue
 		}
@@ -76,6 +80,13 @@ type look struct {
 	d     *Driver
 	conn  *sql.Conn
 	limit time.Duration // for one attempt
+}
+
+// whenFree calls fn, and again while another writes to the file of SQLite, for as long as an attempt may take.
+func (l *look) whenFree(ctx context.Context, fn func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, l.limit)
+	defer cancel()
+	return l.d.whenFree(ctx, fn)
 }
 
 // get reads one row.

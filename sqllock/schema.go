@@ -36,7 +36,7 @@ func (d *Driver) fits(ctx context.Context, q querier) error {
 func (d *Driver) Migrate(ctx context.Context) error {
 	var err error
 	for range 4 { // two that make the same tables at once may collide, and the second finds them then
-		if err = d.migrate(ctx); err == nil || ctx.Err() != nil || errors.Is(err, errVersion) {
+		if err = d.whenFree(ctx, func() error { return d.migrate(ctx) }); err == nil || ctx.Err() != nil || errors.Is(err, errVersion) {
 			break
 		}
 		d.raiseLevel(err)

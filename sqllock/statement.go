@@ -6,6 +6,7 @@ import (
 	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"strconv"
 	"strings"
@@ -54,7 +55,11 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 			continue
 		}
 		again := kind == yields || kind == broken && tries < mostTries || kind == readOnly && tries == 1 && d.dialect != SQLite
-		if again && direct.Sleep(ctx, min(time.Duration(tries-1)*time.Millisecond, pace.ShortPause)) {
+		pause := min(time.Duration(tries-1)*time.Millisecond, pace.ShortPause)
+		if kind == yields && d.dialect == SQLite {
+			pause = busyPause(time.Since(begun))
+		}
+		if again && direct.Sleep(ctx, pause) {
 			continue
 		}
 		if poolBusy {
@@ -65,6 +70,24 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 			d.report(down)
 		}
 		return down
+	}
+}
+
+// busyPause returns how long to wait before another try at a file of SQLite that somebody writes to, of which a statement has waited for
+// so long. A write takes well below a millisecond, and whoever has written often does so again at once: longer pauses, as those of
+// SQLite's busy_timeout, miss the gaps, and starve whoever wants to queue up. Behind a writer that is slow or stopped they grow, as
+// tries cost the processor that it needs.
+func busyPause(waited time.Duration) time.Duration {
+	return min(waited/100, 5*time.Millisecond) + 50*time.Microsecond + rand.N(200*time.Microsecond)
+}
+
+// whenFree calls fn, and again while another writes to the file of SQLite, until ctx ends: for what no driver's statement does.
+func (d *Driver) whenFree(ctx context.Context, fn func() error) error {
+	for begun := time.Now(); ; {
+		err := fn()
+		if err == nil || d.dialect != SQLite || d.kind(err) != yields || !direct.Sleep(ctx, busyPause(time.Since(begun))) {
+			return err
+		}
 	}
 }
 

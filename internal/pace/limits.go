@@ -70,9 +70,6 @@ func CheckTime() time.Duration { return Scale(time.Second) }
 // NotifyTime returns how long a notification of PostgreSQL to oneself may take.
 func NotifyTime() time.Duration { return Scale(2 * time.Second) }
 
-// BusyTime returns how long SQLite itself waits for another writer, before the driver asks again.
-func BusyTime() time.Duration { return Scale(200 * time.Millisecond) }
-
 // Times after which a service or a process counts as silent, and not as slow.
 
 // Overdue returns for how long a node may answer nothing before errors name it, and before requests that can do without it

@@ -210,15 +210,14 @@ func parse(text string) (path string, full bool, err error) {
 	return filepath.Clean(path), full, nil
 }
 
-// source is the file in the words of the SQLite driver.
+// source returns the file in the words of the SQLite driver. SQLite itself does not wait for other writers: package sqllock does.
 func source(path string, full bool) string {
 	sync := "normal"
 	if full {
 		sync = "full"
 	}
 	u := url.URL{Scheme: "file", Path: filepath.ToSlash(path)}
-	return fmt.Sprintf("%s?_txlock=immediate&_pragma=busy_timeout(%d)&_pragma=journal_mode(wal)&_pragma=journal_size_limit(%d)&_pragma=synchronous(%s)",
-		u.String(), pace.BusyTime().Milliseconds(), maxWAL, sync)
+	return fmt.Sprintf("%s?_txlock=immediate&_pragma=journal_mode(wal)&_pragma=journal_size_limit(%d)&_pragma=synchronous(%s)", u.String(), maxWAL, sync)
 }
 
 // config is what somebody has to change.

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -283,7 +284,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 	}
 }
 
-// TestAWriterThatTakesItsTimeIsWaitedFor: another program has the file for longer than SQLite itself waits.
+// TestAWriterThatTakesItsTimeIsWaitedFor: another program has the file for longer than a request takes.
 func TestAWriterThatTakesItsTimeIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -301,6 +302,89 @@ func TestAWriterThatTakesItsTimeIsWaitedFor(t *testing.T) {
 	over := time.AfterFunc(time.Second, func() { tx.Rollback() })
 	defer over.Stop()
 	take(t, d)
+}
+
+// TestFirstGapBetweenWritesIsFound has another program write for most of the time. In virtual time it is certain which gaps are found.
+func TestFirstGapBetweenWritesIsFound(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	const locks = 10
+	synctest.Test(t, func(t *testing.T) {
+		d, err := sqlite.Open(t.Context(), "sqlite://"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		done := make(chan error, 1)
+		go func() {
+			for range locks {
+				time.Sleep(4 * time.Millisecond) // which is over when the other writes again
+				g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Minute})
+				if err == nil {
+					err = d.Release(t.Context(), g, 0)
+				}
+				if err != nil {
+					done <- err
+				}
+			}
+			done <- nil
+		}()
+		for gaps := 0; ; gaps++ {
+			tx, err := db.BeginTx(t.Context(), nil)
+			for err != nil && strings.Contains(err.Error(), "locked") {
+				time.Sleep(10 * time.Microsecond)
+				tx, err = db.BeginTx(t.Context(), nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(150 * time.Millisecond)
+			tx.Rollback()
+			time.Sleep(3 * time.Millisecond)
+			select {
+			case err := <-done:
+				if gaps > 2*locks || err != nil {
+					t.Errorf("%d locks were granted and released in %d gaps, %v", locks, gaps, err)
+				}
+				return
+			default:
+			}
+		}
+	})
+}
+
+// TestDoctorWaitsForAnotherWriter, which is no fault of the file.
+func TestDoctorWaitsForAnotherWriter(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	synctest.Test(t, func(t *testing.T) {
+		d, err := sqlite.Open(t.Context(), "sqlite://"+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		tx, err := db.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		over := time.AfterFunc(time.Second, func() { tx.Rollback() })
+		defer over.Stop()
+		for _, f := range d.Diagnose(t.Context(), 0) {
+			if f.Bad() && f.Check != "round-trip" {
+				t.Errorf("%+v", f)
+			}
+		}
+	})
 }
 
 // TestNewFileIsForItsUserAlone, and for the group where the folder hands its group on: who may only read can stop all locks.
