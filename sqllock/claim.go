@@ -173,6 +173,9 @@ func (c *claim) want(r row) (row, error) {
 		return r, driver.ErrLost
 	case c.adopts(), mine, !r.lives() && r.turn(c.owner):
 		next := r.grant(c.owner, c.holder, c.req.TTL)
+		if mine && c.place {
+			c.d.noteHandOver(r)
+		}
 		if c.adopts() {
 			next.since = r.since
 		}
@@ -244,13 +247,18 @@ func (c *claim) deny(ctx context.Context, r row) error {
 }
 
 // pause returns for how long to wait until the next question: until the lock lapses at most, and otherwise less for a claim that will
-// soon be the first in line, and longer while the holder has had the lock for long.
+// soon be the first in line, and longer while the holder has had the lock for long. Where a hand-over rings, a look is for a ring that
+// was lost.
 func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	m := c.d.manners
 	limit = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
 		patient := min(max(m.poll, time.Since(held.Since)/20), m.hasty)
-		limit = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), m.slowest, held.Remaining+m.poll)
+		limit = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), m.slowest)
+		if c.place && c.d.rings() && tries > 0 { // a release that was faster than the place has rung for nobody
+			limit = m.slowest
+		}
+		limit = min(limit, held.Remaining+m.poll)
 	}
 	return limit, nil
 }
@@ -327,22 +335,9 @@ func (d *Driver) change(ctx context.Context, key string, was row, is *row) (chan
 // wakeWaiter tells the waiter with that owner, which the lock was handed to, to confirm that at once: one of this client directly, and
 // one of another by the bell, if there is one.
 func (d *Driver) wakeWaiter(owner string) {
-	d.mu.Lock()
-	wake, ours := d.waiting[owner]
-	d.mu.Unlock()
-	if !ours && d.bell != nil {
+	if !d.wakeOwn(owner) && d.bell != nil {
 		d.bell.Ring(owner)
 	}
-	select {
-	case wake <- struct{}{}:
-	default: // it is awake, or waits elsewhere
-	}
-}
-
-// bell tells the waiters of other clients to look at their lock before they would. A ring may be lost, doubled or false, which costs
-// time and never safety: each waiter polls besides. The receiver of a ring calls wakeWaiter.
-type bell interface {
-	Ring(owner string) // does not block
 }
 
 // stampEnd is above what a renewal adds to a stamp, and half of what a column takes.

@@ -237,6 +237,25 @@ func TestAWaiterOfTheSameClientIsWokenAtOnce(t *testing.T) {
 	})
 }
 
+// TestWaiterOfAnotherProcessIsRung, which would not look again for a minute.
+func TestWaiterOfAnotherProcessIsRung(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, onSQLite)
+	holder, waiter := r.driver(), r.driver()
+	waiter.Sleepy(time.Minute)
+	g := r.Grant(holder, "k", 2*long)
+	got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+	r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+	r.Must(holder.Release(r.Within(), g, 0))
+	select {
+	case next := <-got:
+		r.Must(waiter.Release(r.Within(), next, 0))
+	case <-time.After(fixture.Patience() / 2):
+		r.Error("the waiter sleeps on")
+	}
+	r.cleared()
+}
+
 // TestACallerThatLeavesCostsNoConnection.
 func TestACallerThatLeavesCostsNoConnection(t *testing.T) {
 	each(t, servers, func(r *rig) {

@@ -319,6 +319,7 @@ func TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue(t *testing.T) {
 func TestAnOwnerNamesOneGrant(t *testing.T) {
 	each(t, kinds, func(r *rig) {
 		holder, waiter := r.driver(), r.driver()
+		holder.Mute()
 		waiter.Sleepy(2 * time.Second)
 		g := r.Grant(holder, "k", long)
 		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })

@@ -113,6 +113,8 @@ type Driver struct {
 	lane   *direct.Lane   // of what claims and releases send
 	bell   bell           // nil: waiters of other clients poll
 
+	ringLost atomic.Pointer[time.Time] // when a ring did not come, last; nil: never
+
 	mu      sync.Mutex                 // guards what follows
 	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
 	grips   map[string]grip            // by owner: of the locks that this client has
@@ -496,12 +498,19 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	return d.settle(ctx, c)
 }
 
-// Force implements driver.Forcer. Nobody tells the holder why.
-func (d *Driver) Force(ctx context.Context, key string, token int64, _ string) (forced bool, err error) {
+// Force implements driver.Forcer. Where there is a bell, the holder is told why.
+func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (forced bool, err error) {
+	holder := ""
 	err = d.looking(ctx, func(ctx context.Context) (err error) {
-		forced, err = d.end(ctx, key, func(r row) (row, bool) { return r.pass(), r.lives() && r.has(token) })
+		forced, err = d.end(ctx, key, func(r row) (row, bool) {
+			holder = r.owner
+			return r.pass(), r.lives() && r.has(token)
+		})
 		return err
 	})
+	if forced && d.bell != nil {
+		d.bell.Forced(holder, why)
+	}
 	return forced, err
 }
 

@@ -31,6 +31,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode"
 
@@ -65,6 +66,9 @@ type Driver struct {
 	*sqllock.Driver
 	db   *sql.DB
 	path string
+	bell *bell // nil: none is needed, or there can be none
+	// alert is called when a lock of this driver was taken away; nil: nobody wants to know.
+	alert atomic.Pointer[func(owner, why string)]
 }
 
 // Open returns a driver for the file that url names, and makes the file and its tables where they are missing; opts may be nil. The
@@ -77,6 +81,11 @@ type Driver struct {
 // In the path, write % as %25, ? as %3F and a blank as %20. Errors: ErrInvalid for a URL that cannot be read; ErrConfig for a file that
 // cannot be used, such as in a folder that is not there or on a network file system; ErrAuth where this user may not write.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
+	return open(ctx, url, opts, openSocket)
+}
+
+// open is Open, with what makes the socket of the driver's bell.
+func open(ctx context.Context, url string, opts *Options, hang opener) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
@@ -93,7 +102,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	if !opts.ReadOnly && !opts.NoCheck {
 		create(path) // an error is found by SQLite, and told by it
 	}
-	if err := d.open(full, opts.ReadOnly || opts.NoCheck); err != nil {
+	if err := d.connect(full, opts.ReadOnly || opts.NoCheck); err != nil {
 		return nil, fmt.Errorf("sqlite: %w: %w", driver.ErrInvalid, err)
 	}
 	makes := !opts.ReadOnly && !opts.NoCheck
@@ -109,12 +118,15 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		d.Close()
 		return nil, err
 	}
+	if makes {
+		d.hangBell(hang) // without one, all polls
+	}
 	return d, nil
 }
 
-// open prepares the file, which is opened when it is used first. If it is not to be made, there is one in memory in its place while
+// connect prepares the file, which is opened when it is used first. If it is not to be made, there is one in memory in its place while
 // it is missing.
-func (d *Driver) open(full, leave bool) error {
+func (d *Driver) connect(full, leave bool) error {
 	file, err := sqlite.NewConnector(source(d.path, full))
 	if err != nil {
 		return err
@@ -269,6 +281,9 @@ func (d *Driver) Close() error {
 	if d.Driver != nil {
 		d.Driver.Close()
 	}
+	if d.bell != nil {
+		d.bell.socket.Close()
+	}
 	return d.db.Close()
 }
 
@@ -289,6 +304,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		rights(&notes, d.path)
 		orphans(&notes)
 	}
+	tellBell(&notes, d.path)
 	room(&notes, filepath.Dir(d.path))
 	return notes.Found
 }

@@ -310,7 +310,7 @@ func TestFirstGapBetweenWritesIsFound(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "locks.db")
 	const locks = 10
 	synctest.Test(t, func(t *testing.T) {
-		d, err := sqlite.Open(t.Context(), "sqlite://"+path, nil)
+		d, err := sqlite.OpenWith(t.Context(), "sqlite://"+path, newBells().open)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -363,7 +363,7 @@ func TestDoctorWaitsForAnotherWriter(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	synctest.Test(t, func(t *testing.T) {
-		d, err := sqlite.Open(t.Context(), "sqlite://"+path, nil)
+		d, err := sqlite.OpenWith(t.Context(), "sqlite://"+path, newBells().open)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -410,7 +410,7 @@ func TestNewFileIsForItsUserAlone(t *testing.T) {
 			take(t, d)
 			files, err := os.ReadDir(dir)
 			r.Must(err)
-			if len(files) != 3 {
+			if len(files) != 4 { // with the socket of the driver
 				t.Errorf("the folder has %v", files)
 			}
 			for _, f := range files {

@@ -4,7 +4,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,21 +17,85 @@ import (
 )
 
 // TestConformance goes through the suite on real files in bubbles: SQLite is part of the process and its calls take no virtual time.
+// The bells ring within the process.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
+	locktest.Run(t, harness(func(string) int { return 1 }))
+}
+
+// TestConformanceWithFaultyBells loses rings, doubles others, and rings for owners that nothing was handed to.
+func TestConformanceWithFaultyBells(t *testing.T) {
+	t.Parallel()
+	locktest.Run(t, harness(func(message string) int {
+		if strings.HasPrefix(message, "forced") {
+			return 1 // the suite wants that the holder hears of it
+		}
+		return rand.N(3)
+	}))
+}
+
+// harness opens drivers whose bells deliver a message as often as times returns.
+func harness(times func(message string) int) locktest.Harness {
+	return locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
 		file := filepath.Join(t.TempDir(), "locks.db")
 		db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(200)")
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { db.Close() })
+		bells := newBells()
+		bells.times = times
 		return locktest.Service{
 			Nodes:     1,
-			Open:      func() (driver.Driver, error) { return sqlite.Open(t.Context(), "sqlite://"+file, nil) },
+			Open:      func() (driver.Driver, error) { return sqlite.OpenWith(t.Context(), "sqlite://"+file, bells.open) },
 			Leftovers: func() ([]string, error) { return leftovers(t, db) },
 		}
-	}})
+	}}
+}
+
+// bells are the bells of one file, for processes that are goroutines of a bubble. A ring is heard at once.
+type bells struct {
+	times func(message string) int
+
+	mu   sync.Mutex // guards what follows
+	hear map[string]func(string)
+}
+
+// newBells returns bells that deliver each message once.
+func newBells() *bells {
+	return &bells{times: func(string) int { return 1 }, hear: make(map[string]func(string))}
+}
+
+func (b *bells) open(_, id string, hear func(string)) (sqlite.Socket, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hear[id] = hear
+	return oneBell{b, id}, nil
+}
+
+// oneBell is the bell of one process.
+type oneBell struct {
+	*bells
+	id string
+}
+
+func (b oneBell) Ring(id, message string) (dead bool) {
+	b.mu.Lock()
+	hear := b.hear[id]
+	b.mu.Unlock()
+	if hear == nil {
+		return true
+	}
+	for range b.times(message) {
+		hear(message)
+	}
+	return false
+}
+
+func (b oneBell) Close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.hear, b.id)
 }
 
 // leftovers are all locks and tickets.

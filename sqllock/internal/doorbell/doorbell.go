@@ -10,7 +10,7 @@
 // The folder of the file may be writable for other users, who then may put anything there, and ids come from tickets,
 // which whoever may write to the file may make up. So
 //
-//   - an id is letters and digits, and leads to no other folder;
+//   - an id is 26 letters and digits, and leads to no other folder;
 //   - a ring goes to a socket alone, and never through a symbolic link, so that nobody has this process write to the
 //     socket of a system service;
 //   - the socket has to belong to this user, to the user of the file, or to the group of the file if that may write to
@@ -29,15 +29,15 @@ const MaxMessage = 1024
 // infix stands between the name of the file and an id.
 const infix = "-holdfast-"
 
-// maxID bounds the length of an id.
-const maxID = 64
+// idLen is the length of an id, which is the text of crypto/rand.
+const idLen = 26
 
 // ErrUnsupported is returned by Open on systems other than Linux.
 var ErrUnsupported = errors.New("only Linux has what a bell needs")
 
 // validID reports whether id may be part of the name of a socket.
 func validID(id string) bool {
-	if id == "" || len(id) > maxID {
+	if len(id) != idLen {
 		return false
 	}
 	for _, c := range []byte(id) {

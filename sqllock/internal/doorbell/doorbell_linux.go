@@ -65,12 +65,36 @@ func (b *Bell) address(name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(b.folder.Fd())) + "/" + name
 }
 
+// checkName returns an error if the name of the file is too long for sockets beside it.
+func checkName(file string) error {
+	// The number of the folder may have three digits.
+	if most := maxAddress - len("/proc/self/fd/999/") - len(infix) - idLen; len(filepath.Base(file)) > most {
+		return fmt.Errorf("the name of the file has %d bytes, and more than %d leave no room for that of a socket", len(filepath.Base(file)), most)
+	}
+	return nil
+}
+
+// Check returns why there can be no socket beside the file; nil: there can. It makes none.
+func Check(file string) error {
+	const write = 2 // W_OK
+	if err := checkName(file); err != nil {
+		return err
+	}
+	if err := syscall.Access(filepath.Dir(file), write); err != nil {
+		return fmt.Errorf("this user may not write to the folder %s: %w", filepath.Dir(file), err)
+	}
+	if _, err := os.Stat("/proc/self/fd"); err != nil {
+		return fmt.Errorf("there is no /proc here: %w", err)
+	}
+	return nil
+}
+
 // bind makes the socket, for those who may write to the file.
 func (b *Bell) bind(mode fs.FileMode) error {
-	address := b.address(b.name)
-	if len(address) > maxAddress {
-		return fmt.Errorf("the name of the file is %d bytes too long for a socket beside it", len(address)-maxAddress)
+	if err := checkName(b.file); err != nil {
+		return err
 	}
+	address := b.address(b.name)
 	fd, err := newSocket()
 	if err != nil {
 		return err

@@ -27,11 +27,17 @@ func newFile(t *testing.T, mode fs.FileMode) (path string) {
 	return path
 }
 
+// id returns an id that begins with a word.
+func id(word ...any) string {
+	text := fmt.Sprint(word...)
+	return text + strings.Repeat("x", idLen-len(text))
+}
+
 // open opens a bell of the file, and returns what it hears.
-func open(t *testing.T, file, id string) (*Bell, <-chan string) {
+func open(t *testing.T, file, word string) (*Bell, <-chan string) {
 	t.Helper()
 	heard := make(chan string, 100)
-	b, err := Open(file, id, func(message string) { heard <- message })
+	b, err := Open(file, id(word), func(message string) { heard <- message })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,22 +78,22 @@ func TestRingReachesOneProcess(t *testing.T) {
 	file := newFile(t, 0o600)
 	a, heardByA := open(t, file, "A")
 	b, heardByB := open(t, file, "B")
-	a.Ring("B", "for b")
+	a.Ring(id("B"), "for b")
 	wants(t, heardByB, "for b")
-	b.Ring("A", "")
-	b.Ring("A", strings.Repeat("x", 2*MaxMessage))
+	b.Ring(id("A"), "")
+	b.Ring(id("A"), strings.Repeat("x", 2*MaxMessage))
 	wants(t, heardByA, strings.Repeat("x", MaxMessage))
-	if dead := a.Ring("A", "itself"); dead {
+	if dead := a.Ring(id("A"), "itself"); dead {
 		t.Error("a bell that listens counts as dead")
 	}
 	wants(t, heardByA, "itself")
-	for _, id := range []string{"", "../B", "B/", "B.", strings.Repeat("B", 65)} {
-		if a.Ring(id, "to nobody") {
-			t.Errorf("id %q counts as a process that has ended", id)
+	for _, bad := range []string{"", "B", id("../B"), id("B/"), id("B.")} {
+		if a.Ring(bad, "to nobody") {
+			t.Errorf("id %q counts as a process that has ended", bad)
 		}
 	}
 	a.Close()
-	if !b.Ring("A", "late") {
+	if !b.Ring(id("A"), "late") {
 		t.Error("a bell that was closed does not count as dead")
 	}
 	b.Close()
@@ -105,7 +111,7 @@ func TestStoppedProcessHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
 	for i := range 40 {
-		stopped, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: fmt.Sprint(file, infix, "S", i), Net: "unixgram"})
+		stopped, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: file + infix + id("S", i), Net: "unixgram"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,24 +121,24 @@ func TestStoppedProcessHoldsUpNobody(t *testing.T) {
 	b, _ := open(t, file, "B")
 	for range 20 {
 		for i := range 40 {
-			if b.Ring(fmt.Sprint("S", i), strings.Repeat("x", MaxMessage)) {
+			if b.Ring(id("S", i), strings.Repeat("x", MaxMessage)) {
 				t.Fatal("a process that is stopped counts as dead")
 			}
 		}
 	}
-	b.Ring("A", "still heard")
+	b.Ring(id("A"), "still heard")
 	wants(t, heard, "still heard")
 }
 
 func TestRingRemovesSocketOfDeadProcess(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
-	leave(t, file+infix+"D", 0)
+	leave(t, file+infix+id("D"), 0)
 	b, _ := open(t, file, "B")
 	if left := names(t, file); len(left) != 2 {
 		t.Fatalf("there are %q, want the new socket and the one of a dead process that is young", left)
 	}
-	if !b.Ring("D", "anybody there?") {
+	if !b.Ring(id("D"), "anybody there?") {
 		t.Error("a process that has ended does not count as dead")
 	}
 	if left := names(t, file); len(left) != 1 {
@@ -161,17 +167,17 @@ func TestOpenSweepsSocketsOfKilledCrowd(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
 	_, heard := open(t, file, "L")
-	if err := os.Chtimes(file+infix+"L", time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+	if err := os.Chtimes(file+infix+id("L"), time.Time{}, time.Now().Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range maxProbes {
-		leave(t, fmt.Sprint(file, infix, "D", i), time.Hour)
+		leave(t, file+infix+id("D", i), time.Hour)
 	}
-	leave(t, file+infix+"young", 0)
-	leave(t, file+".other-holdfast-D", time.Hour)
+	leave(t, file+infix+id("young"), 0)
+	leave(t, file+".other-holdfast-"+id("D"), time.Hour)
 	for range 3 { // each tries some
 		b, _ := open(t, file, "B")
-		b.Ring("L", "still there?")
+		b.Ring(id("L"), "still there?")
 		wants(t, heard, "still there?")
 		b.Close()
 	}
@@ -197,16 +203,16 @@ func TestHostileFilesAreLeftAlone(t *testing.T) {
 	}
 	gone := filepath.Join(t.TempDir(), "gone")
 	leave(t, gone, time.Hour)
-	must(os.Symlink(service.LocalAddr().String(), file+infix+"live"))
-	must(os.Symlink(gone, file+infix+"dead"))
-	must(os.WriteFile(file+infix+"plain", nil, 0o666))
-	must(os.Mkdir(file+infix+"folder", 0o700))
-	must(syscall.Mkfifo(file+infix+"fifo", 0o666))
+	must(os.Symlink(service.LocalAddr().String(), file+infix+id("live")))
+	must(os.Symlink(gone, file+infix+id("dead")))
+	must(os.WriteFile(file+infix+id("plain"), nil, 0o666))
+	must(os.Mkdir(file+infix+id("folder"), 0o700))
+	must(syscall.Mkfifo(file+infix+id("fifo"), 0o666))
 	before := names(t, file)
 	b, _ := open(t, file, "B")
-	for _, id := range []string{"live", "dead", "plain", "folder", "fifo"} {
-		if b.Ring(id, "hello") {
-			t.Errorf("%s counts as a process that has ended", id)
+	for _, kind := range []string{"live", "dead", "plain", "folder", "fifo"} {
+		if b.Ring(id(kind), "hello") {
+			t.Errorf("%s counts as a process that has ended", kind)
 		}
 	}
 	b.Close()
@@ -253,7 +259,7 @@ func TestSocketHasModeOfFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		open(t, file, "A")
-		socket, err := os.Lstat(file + infix + "A")
+		socket, err := os.Lstat(file + infix + id("A"))
 		if err != nil || socket.Mode() != info.Mode()|fs.ModeSocket {
 			t.Errorf("the socket has the mode %v, %v, want %v", socket.Mode(), err, info.Mode())
 		}
@@ -271,17 +277,20 @@ func TestLongFolderHasBells(t *testing.T) {
 		t.Fatal(err)
 	}
 	b, heard := open(t, file, "A")
-	b.Ring("A", "hello")
+	b.Ring(id("A"), "hello")
 	wants(t, heard, "hello")
-	for range 2 { // it leaves nothing that would let the second try find the name taken
-		long := filepath.Join(folder, strings.Repeat("n", 107))
-		if err := os.WriteFile(long, nil, 0o600); err != nil {
-			t.Fatal(err)
+	long := filepath.Join(folder, strings.Repeat("n", 60))
+	if err := os.WriteFile(long, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Open(long, id("A"), nil)
+	for what, err := range map[string]error{"Open": err, "Check": Check(long)} {
+		if err == nil || !strings.Contains(err.Error(), "60 bytes") {
+			t.Errorf("%s() for a long name = %v, want how long it is", what, err)
 		}
-		if b, err := Open(long, "A", nil); err == nil || !strings.Contains(err.Error(), "too long") {
-			b.Close()
-			t.Errorf("Open() for a long name = %v, want that it is too long", err)
-		}
+	}
+	if err := Check(file); err != nil {
+		t.Errorf("Check() = %v", err)
 	}
 }
 

@@ -1,0 +1,57 @@
+package sqllock
+
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/sqllock/internal/doorbell"
+)
+
+const (
+	// ringTime is how old a hand-over is that a waiter finds by itself before its ring counts as lost.
+	ringTime = 100 * time.Millisecond
+	// deafTime is for how long waiters poll as if there were no bell after a ring was lost: whoever hands the lock over may be of
+	// another user, or an older program, and not be able to ring.
+	deafTime = 30 * time.Second
+)
+
+func init() {
+	doorbell.Attach = func(driver any, open func(client string, wake func(owner string)) (bell, error)) error {
+		d := driver.(*Driver)
+		b, err := open(d.owners.Client, func(owner string) { d.wakeOwn(owner) })
+		if err == nil {
+			d.bell = b
+		}
+		return err
+	}
+}
+
+// bell reaches the waiters and holders of other clients sooner than they would look at their lock. What it sends may be lost, doubled or
+// false, which costs time and never safety: each waiter polls besides, and a holder renews. Whoever receives a ring calls wakeOwn.
+type bell = doorbell.Ringer
+
+// wakeOwn wakes the waiter of this client with that owner, if there is one.
+func (d *Driver) wakeOwn(owner string) (ours bool) {
+	d.mu.Lock()
+	wake, ours := d.waiting[owner]
+	d.mu.Unlock()
+	select {
+	case wake <- struct{}{}:
+	default: // it is awake, or waits elsewhere
+	}
+	return ours
+}
+
+// rings reports whether waiters may rely on the bell, and look only now and then in case that a ring was lost.
+func (d *Driver) rings() bool {
+	lost := d.ringLost.Load()
+	return d.bell != nil && (lost == nil || time.Since(*lost) > deafTime)
+}
+
+// noteHandOver notes a ring that was lost, where a waiter confirms what was handed to it as it was read.
+func (d *Driver) noteHandOver(r row) {
+	if d.bell != nil && direct.Micros(r.now-r.since) > ringTime {
+		now := time.Now()
+		d.ringLost.Store(&now)
+	}
+}
