@@ -76,14 +76,22 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 	return attempt.Run(ctx)
 }
 
-// try takes the lock if it may. The first time, with look, it does so unread if it can. Otherwise it reads the lock and changes what it
-// has read, until nobody else was faster. Trust counts from before the read, as the time of the database at which the lock lapses does.
+// try takes the lock if it may. The first time, with look, it does so unread if it can.
 func (c *claim) try(ctx context.Context, look bool) (driver.Grant, error) {
+	if c.d.dialect == SQLite {
+		return c.tryTogether(ctx, look)
+	}
 	if look && !c.adopts() && c.d.take.text != "" {
 		if g, taken, err := c.takeUnread(ctx); taken || err != nil {
 			return g, err
 		}
 	}
+	return c.tryRead(ctx, look)
+}
+
+// tryRead reads the lock and changes what it has read, until nobody else was faster. Trust counts from before the read, as the time of
+// the database at which the lock lapses does.
+func (c *claim) tryRead(ctx context.Context, look bool) (driver.Grant, error) {
 	for tries := 0; ; tries++ {
 		sent := time.Now()
 		r, err := c.d.read(ctx, c.req.Key, c.owner, look)
@@ -216,8 +224,7 @@ func (c *claim) grant(token int64, sent time.Time) (driver.Grant, error) {
 
 // deny gives the claim a place in the queue, or keeps its place, and says who has the lock.
 func (c *claim) deny(ctx context.Context, r row) error {
-	held := r.held()
-	held.Waiters = c.count
+	held := c.held(r)
 	if c.req.NoWait {
 		return held
 	}
@@ -246,6 +253,13 @@ func (c *claim) deny(ctx context.Context, r row) error {
 	return held
 }
 
+// held returns who has the lock as it was read.
+func (c *claim) held(r row) *driver.HeldError {
+	held := r.held()
+	held.Waiters = c.count
+	return held
+}
+
 // pause returns for how long to wait until the next question: until the lock lapses at most, and otherwise less for a claim that will
 // soon be the first in line, and longer while the holder has had the lock for long. Where a hand-over rings, a look is for a ring that
 // was lost.
@@ -271,7 +285,9 @@ func (c *claim) abandon() {
 	}
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
 	c.d.calls.Go(func() {
-		c.d.insist(g.TTL, func() {}, func(ctx context.Context) error { return c.d.giveUp(ctx, g) })
+		c.d.insist(g.TTL, func() {}, func(ctx context.Context) error {
+			return c.d.together(ctx, func(ctx context.Context) error { return c.d.giveUp(ctx, g) })
+		})
 	})
 }
 
@@ -327,7 +343,11 @@ func (d *Driver) change(ctx context.Context, key string, was row, is *row) (chan
 	if !changed || err != nil || was.first == nil || is.owner != was.first.owner {
 		return changed, err
 	}
-	d.wakeWaiter(is.owner)
+	if u := unitOf(ctx); u != nil {
+		u.handed = append(u.handed, is.owner)
+	} else {
+		d.wakeWaiter(is.owner)
+	}
 	d.do(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
 	return true, nil
 }

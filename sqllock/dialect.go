@@ -139,6 +139,7 @@ type tables struct {
 
 	read, look, put, insert, freeAlone, stir, join, stay, leave, sweep, list, queue, version statement
 	first, take                                                                              statement // empty: the dialect has none
+	takeFree                                                                                 statement // of SQLite
 }
 
 // version is that of the schemas.
@@ -179,6 +180,9 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 		t.take = s.say(t.in(`UPDATE holdfast_lock SET stamp = $1, token = ` + token(s.greatest("token + {block}", "{now}")) + `, owner = $2, holder = $3,
 			since = {now}, expires = {now} + $4 WHERE name = $5 AND owner = '' AND expires <= {now} AND places = $6` + s.returned))
 	}
+	if dialect == SQLite {
+		t.takeFree = s.say(t.in(takeFreeSQL))
+	}
 	return t, nil
 }
 
@@ -214,6 +218,19 @@ func readSQL(waiters string) string {
 		EXISTS (SELECT 1 FROM holdfast_ticket d WHERE d.expires <= {now}), ` + waiters + `
 		FROM (SELECT {now} AS at) o LEFT JOIN holdfast_lock l ON l.name = $1 LEFT JOIN holdfast_ticket m ON m.name = $1 AND m.owner = $2`
 }
+
+// takeFreeSQL takes a lock that is free, if nobody else waits for it, or confirms one that was handed to the owner: what claim.want
+// decides of these. On SQLite nobody comes between its condition and its change.
+const takeFreeSQL = `INSERT INTO holdfast_lock AS l (name, stamp, token, owner, holder, since, expires, places) SELECT $1, $2, $3, $4, $5, $3, $6, 0
+	WHERE NOT EXISTS (SELECT 1 FROM holdfast_ticket t WHERE t.name = $1 AND t.expires > $3 AND t.owner <> $4
+		AND t.owner <> COALESCE((SELECT o.owner FROM holdfast_lock o WHERE o.name = $1), ''))
+	OR EXISTS (SELECT 1 FROM holdfast_lock o WHERE o.name = $1 AND o.owner = $4)
+	ON CONFLICT (name) DO UPDATE SET stamp = excluded.stamp, owner = excluded.owner, holder = excluded.holder, expires = excluded.expires,
+		token = CASE WHEN l.owner = excluded.owner THEN l.token ELSE MAX(l.token + {block}, excluded.since) END,
+		since = CASE WHEN l.owner = excluded.owner THEN l.since ELSE excluded.since END
+	WHERE l.owner = excluded.owner OR l.owner = '' OR l.expires <= excluded.since
+	RETURNING token, since, EXISTS (SELECT 1 FROM holdfast_ticket t WHERE t.name = $1 AND t.owner = $4),
+		EXISTS (SELECT 1 FROM holdfast_ticket t WHERE t.name = $1 AND t.owner <> $4)`
 
 // listSQL is a page of what is held or waited for, in the order of the names, from one name on and without another.
 var listSQL = `SELECT {now}, l.name, l.token, l.owner, l.holder, l.since, l.expires, ` + waitersSQL + ` FROM holdfast_lock l

@@ -2,7 +2,10 @@ package sqllock
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
 )
 
 // Ping is what d asks the database now and then.
@@ -15,3 +18,33 @@ func (d *Driver) Sleepy(every time.Duration) {
 
 // Mute has d ring for nobody, as an older program does. Nothing else uses d meanwhile.
 func (d *Driver) Mute() { d.bell = nil }
+
+// Decide has a claim of owner, who may have a place in the queue, decide about the lock "k" twice: by the one statement of SQLite, whose
+// change stays, and by the row as it was before. It returns what each makes of the lock; an empty owner: it leaves the lock.
+func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatement, byRow Decision, err error) {
+	c := d.claim(driver.Request{Key: "k", TTL: time.Minute})
+	defer c.leave()
+	c.owner, c.place = owner, place
+	r, err := d.read(ctx, "k", owner, false)
+	if err != nil {
+		return byStatement, byRow, err
+	}
+	if want, err := c.want(r); err == nil && want.owner == owner {
+		byRow = Decision{owner, want.token - r.token, want.since - r.since}
+	}
+	g, taken, err := c.takeFree(ctx)
+	if err == nil && taken {
+		after, err := d.read(ctx, "k", owner, false)
+		if err != nil || after.token != g.Token || after.place != nil {
+			return byStatement, byRow, fmt.Errorf("the lock is %+v, %w, after the grant %+v", after, err, g)
+		}
+		byStatement = Decision{after.owner, after.token - r.token, after.since - r.since}
+	}
+	return byStatement, byRow, err
+}
+
+// Decision is what somebody makes of a lock.
+type Decision struct {
+	Owner                    string
+	TokenRises, SinceChanges int64
+}

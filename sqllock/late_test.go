@@ -497,3 +497,56 @@ func TestTheDeadAreSweptByWhoQueuesUpNext(t *testing.T) {
 		r.cleared()
 	})
 }
+
+// TestOneStatementDecidesAsRowDoes goes through all ways in which a lock and its queue can stand when somebody asks for it on SQLite.
+func TestOneStatementDecidesAsRowDoes(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, onSQLite)
+	d := r.driver()
+	tickets := []struct {
+		owner string
+		lives bool
+	}{{"me", true}, {"other", true}, {"other", false}, {"before", true}}
+	cases, taken := 0, 0
+	for _, owner := range []string{"none", "", "before", "before!", "me"} {
+		for _, lives := range []bool{false, true} {
+			for queue := range 1 << len(tickets) {
+				now := time.Now().Add(-time.Second)
+				at := func(lives bool) int64 {
+					if lives {
+						return now.Add(time.Minute).UnixMicro()
+					}
+					return now.UnixMicro()
+				}
+				r.exec("DELETE FROM holdfast_lock")
+				r.exec("DELETE FROM holdfast_ticket")
+				if owner != "none" {
+					r.exec(fmt.Sprintf("INSERT INTO holdfast_lock VALUES ('k', 1, %d, '%s', '{}', %d, %d, 9)",
+						now.Add(-time.Hour).UnixMicro(), owner, now.UnixMicro(), at(lives)))
+				}
+				mine := false
+				for i, ticket := range tickets {
+					if queue>>i&1 == 1 {
+						mine = mine || ticket.owner == "me"
+						r.exec(fmt.Sprintf("INSERT INTO holdfast_ticket VALUES ('k', '%s', %d, '{}', %d) ON CONFLICT DO NOTHING", ticket.owner, i, at(ticket.lives)))
+					}
+				}
+				byStatement, byRow, err := d.Decide(r.Within(), "me", mine)
+				r.Must(err)
+				cases++
+				if byStatement.Owner != "" {
+					taken++
+				}
+				near := func(a, b int64) bool { return max(a-b, b-a) < time.Minute.Microseconds() } // of the time between the two
+				same := byStatement.Owner == byRow.Owner && near(byStatement.TokenRises, byRow.TokenRises) && near(byStatement.SinceChanges, byRow.SinceChanges)
+				// The statement leaves to the transaction what has to go past the tickets of others.
+				if passes := byStatement.Owner == "" && mine && queue > 1; !same && !passes {
+					t.Errorf("owner %q, lives: %v, queue %b: the statement makes it %+v, and the row %+v", owner, lives, queue, byStatement, byRow)
+				}
+			}
+		}
+	}
+	if taken < 20 || taken > cases/2 {
+		t.Errorf("of %d cases the lock was taken in %d", cases, taken)
+	}
+}

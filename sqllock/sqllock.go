@@ -440,21 +440,23 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 }
 
 // end reads a lock and changes it as next says, until nobody else was faster. It says whether it was changed.
-func (d *Driver) end(ctx context.Context, key string, next func(row) (row, bool)) (bool, error) {
-	for {
-		r, err := d.read(ctx, key, "", false)
-		if err != nil || !r.there {
-			return false, err
+func (d *Driver) end(ctx context.Context, key string, next func(row) (row, bool)) (changed bool, err error) {
+	err = d.together(ctx, func(ctx context.Context) (err error) {
+		for changed = false; !changed && err == nil; {
+			var r row
+			if r, err = d.read(ctx, key, "", false); err != nil || !r.there {
+				return err
+			}
+			is, ends := next(r)
+			if !ends {
+				return nil
+			}
+			is.stamp = newStamp()
+			changed, err = d.change(ctx, key, r, &is)
 		}
-		is, ends := next(r)
-		if !ends {
-			return false, nil
-		}
-		is.stamp = newStamp()
-		if changed, err := d.change(ctx, key, r, &is); changed || err != nil {
-			return changed, err
-		}
-	}
+		return err
+	})
+	return changed, err
 }
 
 // noteGrip remembers what is known of a lock that owner has.

@@ -36,6 +36,9 @@ func (b busy) Unwrap() error { return b.error }
 // run calls fn with a connection, and again while the database asks for it: then another's statement was carried out. It does so at
 // once if the connection breaks, as one does that a restarted server has left in the pool. So fn may be repeated.
 func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
+	if u := unitOf(ctx); u != nil {
+		return u.step(fn)
+	}
 	begun := time.Now()
 	for tries := 1; ; tries++ {
 		err := d.once(ctx, fn)
@@ -191,6 +194,39 @@ func (l *prepared) of(ctx context.Context, text string) *sql.Stmt {
 	}
 	l.stmts[text] = s
 	return s
+}
+
+// preparedTx is a transaction with the statements that are kept.
+type preparedTx struct {
+	kept *prepared
+	*sql.Tx
+}
+
+// of returns the statement with that text; nil: it is not kept.
+func (t preparedTx) of(ctx context.Context, text string) *sql.Stmt {
+	t.kept.mu.Lock()
+	s := t.kept.stmts[text]
+	t.kept.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	return t.StmtContext(ctx, s)
+}
+
+// ExecContext implements querier.
+func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if s := t.of(ctx, query); s != nil {
+		return s.ExecContext(ctx, args...)
+	}
+	return t.Tx.ExecContext(ctx, query, args...)
+}
+
+// QueryRowContext implements querier.
+func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	if s := t.of(ctx, query); s != nil {
+		return s.QueryRowContext(ctx, args...)
+	}
+	return t.Tx.QueryRowContext(ctx, query, args...)
 }
 
 // ExecContext implements querier.

@@ -358,6 +358,49 @@ func TestFirstGapBetweenWritesIsFound(t *testing.T) {
 	})
 }
 
+// TestEachReleaseRingsNextWaiter: none frees the lock past those who wait, who would find it only by a look. In virtual time a hand-over
+// takes none, and a look comes twice a second.
+func TestEachReleaseRingsNextWaiter(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	synctest.Test(t, func(t *testing.T) {
+		bells := newBells()
+		type held struct {
+			driver.Grant
+			by *sqlite.Driver
+			at time.Time
+		}
+		grants := make(chan held)
+		for i := range 5 {
+			d, err := sqlite.OpenWith(t.Context(), "sqlite://"+path, bells.open)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			go func() {
+				g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Hour})
+				if err != nil {
+					t.Errorf("waiter %d: %v", i, err)
+				}
+				grants <- held{g, d, time.Now()}
+			}()
+			time.Sleep(time.Second)
+		}
+		var released time.Time
+		for i := range 5 {
+			h := <-grants
+			if waited := h.at.Sub(released); i > 0 && waited > 20*time.Millisecond {
+				t.Errorf("hand-over %d took %v", i, waited)
+			}
+			time.Sleep(time.Second + 30*time.Millisecond) // at which nobody looks
+			released = time.Now()
+			if err := h.by.Release(t.Context(), h.Grant, 0); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // TestDoctorWaitsForAnotherWriter, which is no fault of the file.
 func TestDoctorWaitsForAnotherWriter(t *testing.T) {
 	t.Parallel()
