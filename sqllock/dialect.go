@@ -259,15 +259,21 @@ func several(first, n int) string {
 // renew is the renewal of n locks for one TTL. It never shortens a lock: it may be carried out after one that asked for more. Nor does
 // it bring back a stamp if it is carried out twice, and finds any row changed by a second time.
 func (t *tables) renew(n int) statement {
+	returning := ""
+	if t.name == "SQLite" {
+		returning = " RETURNING " + strings.ReplaceAll(standingSQL, "l.", "holdfast_lock.") // RETURNING does not know an alias
+	}
 	return t.say(t.in(`UPDATE holdfast_lock SET stamp = CASE WHEN stamp < {half} THEN stamp ELSE stamp - {half} END + $1,
 		expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END
-		WHERE expires > {now} AND name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)`))
+		WHERE expires > {now} AND name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)` + returning))
 }
+
+// standingSQL returns how a lock stands after a renewal.
+const standingSQL = `l.name, l.owner, l.token, l.stamp, l.expires - {now}, ` + waitersSQL
 
 // renewed is how n locks stand.
 func (t *tables) renewed(n int) statement {
-	return t.say(t.in(`SELECT l.name, l.owner, l.token, l.stamp, l.expires - {now}, ` + waitersSQL + `
-		FROM holdfast_lock l WHERE l.name IN (` + several(1, n) + `)`))
+	return t.say(t.in(`SELECT ` + standingSQL + ` FROM holdfast_lock l WHERE l.name IN (` + several(1, n) + `)`))
 }
 
 // Schema is the SQL that Driver.Migrate runs, for those who keep their schema in files; opts may be nil.

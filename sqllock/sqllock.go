@@ -315,13 +315,18 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 		for i, at := range rest {
 			names[i], owners[i] = grants[at].Key, grants[at].Owner
 		}
-		var renewed int64
+		args := slices.Concat([]any{1 + rand.Int64N(stampEnd), direct.InMicros(ttl)}, names, owners)
 		change, sent := d.renew(len(rest)), time.Now()
+		var renewed int64
 		err := d.run(ctx, func(q querier) (err error) {
-			renewed, err = exec(ctx, q, change, slices.Concat([]any{1 + rand.Int64N(stampEnd), direct.InMicros(ttl)}, names, owners)...)
+			if d.dialect == SQLite { // which tells how the locks stand that it has renewed
+				renewed, err = scanStandings(ctx, q, change, args, names, found)
+				return err
+			}
+			renewed, err = exec(ctx, q, change, args...)
 			return err
 		})
-		if err == nil {
+		if err == nil && (d.dialect != SQLite || renewed < int64(len(rest))) {
 			err = d.stand(ctx, names, found)
 		}
 		if err != nil {
@@ -347,17 +352,25 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 func (d *Driver) stand(ctx context.Context, names []any, found map[string]standing) error {
 	look := d.renewed(len(names))
 	return d.run(ctx, func(q querier) error {
-		for _, name := range names {
-			delete(found, name.(string))
-		}
-		return all(ctx, q, look, names, func(rows *sql.Rows) error {
-			var key string
-			var s standing
-			err := rows.Scan(&key, &s.owner, &s.token, &s.stamp, &s.left, &s.waiters)
-			found[key] = s
-			return err
-		})
+		_, err := scanStandings(ctx, q, look, names, names, found)
+		return err
 	})
+}
+
+// scanStandings notes how the locks with these names stand by what a statement returns, and returns how many it has returned.
+func scanStandings(ctx context.Context, q querier, s statement, args, names []any, found map[string]standing) (n int64, err error) {
+	for _, name := range names {
+		delete(found, name.(string))
+	}
+	err = all(ctx, q, s, args, func(rows *sql.Rows) error {
+		var key string
+		var s standing
+		err := rows.Scan(&key, &s.owner, &s.token, &s.stamp, &s.left, &s.waiters)
+		found[key] = s
+		n++
+		return err
+	})
+	return n, err
 }
 
 // standing is how a lock stands after a renewal.
