@@ -22,7 +22,7 @@ type Dialect int
 // The dialects. There is no default: guessing wrong would show in production only.
 const (
 	MySQL  Dialect = iota + 1 // 8 or newer, and MariaDB 10.2 or newer
-	SQLite                    // 3.24 or newer
+	SQLite                    // 3.35 or newer
 )
 
 var (
@@ -195,6 +195,7 @@ func (t *tables) in(text string) string {
 	}
 	pairs := []string{
 		"{block}", strconv.Itoa(block.Size), "{half}", strconv.FormatInt(stampEnd, 10), "holdfast_ticket_", bare + "ticket_", usual, t.prefix,
+		"{bare}", bare,
 	}
 	if schema != "" && t.name == "SQLite" {
 		pairs = append([]string{"ON holdfast_ticket ", "ON " + bare + "ticket ", "EXISTS holdfast_ticket_", "EXISTS " + t.prefix + "ticket_"}, pairs...)
@@ -261,7 +262,7 @@ func several(first, n int) string {
 func (t *tables) renew(n int) statement {
 	returning := ""
 	if t.name == "SQLite" {
-		returning = " RETURNING " + strings.ReplaceAll(standingSQL, "l.", "holdfast_lock.") // RETURNING does not know an alias
+		returning = " RETURNING " + strings.ReplaceAll(standingSQL, "l.", "{bare}lock.") // RETURNING knows neither aliases nor schemas
 	}
 	return t.say(t.in(`UPDATE holdfast_lock SET stamp = CASE WHEN stamp < {half} THEN stamp ELSE stamp - {half} END + $1,
 		expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END

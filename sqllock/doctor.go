@@ -105,7 +105,7 @@ var known = map[Dialect]struct {
 	least []int
 }{
 	MySQL:  {"SELECT VERSION()", []int{8}},
-	SQLite: {"SELECT sqlite_version()", []int{3, 24}},
+	SQLite: {"SELECT sqlite_version()", []int{3, 35}},
 }
 
 func (l *look) version(ctx context.Context) error {

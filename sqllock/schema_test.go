@@ -30,7 +30,9 @@ func TestSchemaMayStandBeforePrefix(t *testing.T) {
 				fixture.Closed(r.Rig, d, err)
 				r.Must(d.Migrate(r.Within()))
 				r.Must(d.Migrate(r.Within()))
-				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+				g := r.Grant(d, "k", long)
+				r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+				r.Must(d.Release(r.Within(), g, 0))
 				var n int
 				if r.Must(r.db.QueryRowContext(r.Within(), "SELECT COUNT(*) FROM "+schema+"."+bare+"lock").Scan(&n)); n != 1 {
 					r.Errorf("%d rows are in the table of the prefix", n)

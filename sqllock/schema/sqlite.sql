@@ -1,4 +1,4 @@
--- Version 1 of the tables that package sqllock works with, for SQLite 3.24 or newer. Times are µs since 1970, of the machine's clock.
+-- Version 1 of the tables that package sqllock works with, for SQLite 3.35 or newer. Times are µs since 1970, of the machine's clock.
 
 -- A row for each name that was ever locked. Rows stay: they have the token.
 CREATE TABLE IF NOT EXISTS holdfast_lock (
