@@ -40,6 +40,9 @@ type claim struct {
 	doubt bool // a statement had no answer, and may be executed late
 	place bool // it has one in the queue
 
+	visit   *visit // at the turnstile; nil: it is not there
+	visited bool   // it has been there, or cannot go: it waits with a ticket
+
 	channel *string         // where its client listens, as the server knows; nil: nowhere
 	tuned   <-chan struct{} // closed when that is otherwise
 }
@@ -70,6 +73,16 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 		},
 		Queued: func() bool { return c.place },
 	}
+	if !c.req.NoWait && !attempt.Adopts && c.d.isCrowded(c.req.Key) && ctx.Err() == nil && c.startVisit() {
+		timer := time.NewTimer(ticketTime)
+		defer timer.Stop()
+		select {
+		case <-c.visit.done:
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-c.d.calls.Alive.Done():
+		}
+	}
 	if attempt.Adopts {
 		attempt.Last = c.d.unavailable(errors.New("no answer yet"))
 	}
@@ -90,13 +103,33 @@ func readAnswer(row pgx.CollectableRow) (a answer, err error) {
 	return a, err
 }
 
-// try asks the server once, and once more under another name if its own has had the lock.
+// try asks the server once, or reads the answer from the turnstile. It asks once more under another name if its own has had the lock.
 func (c *claim) try(ctx context.Context) (driver.Grant, error) {
-	send, ttl := c.take, c.req.TTL
+	if v := c.visit; v != nil && !v.heard && v.over() {
+		v.heard = true
+		if v.ear == nil {
+			c.doubt = c.doubt || doubtful(v.err)
+			c.left = c.left || c.doubt
+			c.visit, c.visited = nil, true
+		} else {
+			c.place = true
+			g, err := c.settle(ctx, v.answer, nil)
+			if errors.Is(err, driver.ErrHeld) || err == nil && clock.Until(g.TrustedUntil, time.Now()) >= c.req.TTL/2 {
+				return g, err
+			}
+			// The statement was sent too long ago for the grant to be trusted, as it was blocked: it is confirmed by another.
+		}
+	}
+	send := c.take
 	if c.from != "" {
 		send = c.adopt
 	}
 	r, err := send(ctx)
+	return c.settle(ctx, r, err)
+}
+
+// settle returns what the answer to the claim means.
+func (c *claim) settle(ctx context.Context, r reply[answer], err error) (driver.Grant, error) {
 	c.doubt = c.doubt || r.doubt || doubtful(err)
 	switch {
 	case err != nil:
@@ -106,11 +139,11 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 		c.rename()
 		return c.try(ctx)
 	case r.rows[0].Token == nil:
-		c.place = !c.req.NoWait
 		c.left = c.left || c.doubt || c.place
 		return driver.Grant{}, r.rows[0].held(c.place)
 	}
 	c.left = true
+	ttl := c.req.TTL
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(r.sent, ttl)}
 	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
@@ -122,6 +155,10 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 // rename gives a claim another owner: it was handed the lock, which was taken away before it knew, and an owner names one grant. What
 // it has sent under the old name takes nothing.
 func (c *claim) rename() {
+	if v := c.visit; v != nil && !v.over() { // it is there under the old name
+		v.end()
+		c.visit, c.visited = nil, true
+	}
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	delete(c.d.waiting, c.owner)
@@ -131,11 +168,20 @@ func (c *claim) rename() {
 	}
 }
 
-// take asks for the lock, or for a place in the queue.
+// take asks for the lock, or for a place in the queue. The first question is only for the lock if the claim can go to the turnstile.
 func (c *claim) take(ctx context.Context) (reply[answer], error) {
 	c.channel, c.tuned = c.d.hears()
+	at := c.channel
+	switch v := c.visit; {
+	case v == nil && !c.visited && !c.req.NoWait && c.d.ears.ready():
+	case v == nil:
+		c.place = !c.req.NoWait
+	default:
+		c.place = true
+		at = v.channel(c.channel)
+	}
 	return query(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, direct.InMicros(c.req.TTL),
-		c.holder, !c.req.NoWait, c.channel, direct.InMicros(grace), direct.InMicros(place))
+		c.holder, c.place, at, direct.InMicros(grace), direct.InMicros(place))
 }
 
 // adopt asks for the lock that another owner has.
@@ -177,9 +223,31 @@ func (a answer) held(place bool) error {
 // of its turn allows.
 func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	c.d.listen()
+	again = c.tuned
 	limit = relaxed
-	if c.channel == nil && errors.Is(obstacle, driver.ErrHeld) {
-		limit = min(pace.ShortPause<<min(tries, 10), hasty)
+	if errors.Is(obstacle, driver.ErrHeld) {
+		if c.visit == nil && !c.visited && !c.place && c.from == "" {
+			c.visited = !c.startVisit()
+		}
+		switch v := c.visit; {
+		case v == nil && c.visited && !c.place: // there was no room at the turnstile
+			return 0, nil
+		case v == nil && c.channel == nil:
+			limit = min(pace.ShortPause<<min(tries, 10), hasty)
+		case v == nil:
+		case !v.heard && !c.place:
+			return ticketTime, nil
+		case !v.heard:
+			limit, again = turnPoll, nil
+		case time.Since(v.begun) >= visitTime:
+			c.leaveTurnstile()
+			return 0, nil
+		case !v.tells:
+			limit = min(time.Millisecond<<min(v.looks, 10), pace.ShortPause)
+			v.looks++
+		default:
+			limit = visitTime
+		}
 	}
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held.Remaining == 0 {
 		// A transaction outlives the lease (Fenced), and its end wakes nobody. Whoever asks next hands
@@ -190,7 +258,13 @@ func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-c
 	} else if !errors.Is(obstacle, driver.ErrAuth) { // a server that counts wrong passwords locks a user out
 		limit = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
 	}
-	return limit, c.tuned
+	return limit, again
+}
+
+// leaveTurnstile lets the next one through. The claim keeps its place in the queue.
+func (c *claim) leaveTurnstile() {
+	c.d.quitLater(c.visit.ear)
+	c.visit, c.visited = nil, true
 }
 
 // result returns the outcome of the claim after it has noted what the driver holds, or else has begun to
@@ -201,6 +275,13 @@ func (c *claim) result(g driver.Grant, err error) (driver.Grant, error) {
 		return g, err
 	}
 	d := c.d
+	if v := c.visit; v != nil {
+		if !v.end() {
+			d.doubts(g.Owner, true)
+		} else if v.ear != nil {
+			d.holdTurnstile(g.Owner, v.ear)
+		}
+	}
 	d.listen()
 	d.mu.Lock()
 	d.held[g.Owner] = g.Key
@@ -215,10 +296,28 @@ func (c *claim) result(g driver.Grant, err error) (driver.Grant, error) {
 // abandon clears away, in the background, what the claim has left on the server. What it
 // cannot clear away lapses.
 func (c *claim) abandon() {
-	if !c.left {
+	d, v, left := c.d, c.visit, c.left
+	if !left && v == nil {
 		return
 	}
-	c.d.doubts(c.owner, c.doubt)
+	if left {
+		d.doubts(c.owner, c.doubt)
+	}
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
-	c.d.calls.Go(func() { c.d.insistOnFree(g, 0, func() {}) })
+	d.calls.Go(func() {
+		switch {
+		case v == nil:
+		case !v.end():
+			d.doubts(g.Owner, true)
+			left = true
+		case v.ear != nil:
+			d.holdTurnstile(g.Owner, v.ear)
+			left = true
+		case len(v.answer.rows) > 0: // it was through, before it was ended
+			left = true
+		}
+		if left {
+			d.insistOnFree(g, 0, func() {})
+		}
+	})
 }

@@ -32,7 +32,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	defer d.calls.Leave()
 	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, exam.TTL), pace.Alone)}
 	l.Files(d.secrets...)
-	conn, err := d.dial()
+	conn, err := d.dial(d.calls.Alive)
 	if err != nil {
 		l.failed(ctx, "reach", err)
 		return l.Found

@@ -23,7 +23,10 @@ func Excused(ctx, caller context.Context) bool {
 }
 
 // AnyVersion has d take the tables for those of its own version.
-func (d *Driver) AnyVersion() { d.checked.Store(true) }
+func (d *Driver) AnyVersion() {
+	d.checked.Store(true)
+	d.ears.max = 0 // older versions have no turnstile
+}
 
 // Weakness returns what the doctor finds about a connection that a client with this URL has made.
 func Weakness(url string, conn net.Conn) string {
@@ -61,4 +64,14 @@ func (d *Driver) Awaits(owner string) <-chan struct{} {
 	clear(d.waiting)
 	d.waiting[owner] = wake
 	return wake
+}
+
+// RestWaitConns closes the connections for turnstiles that are idle.
+func (d *Driver) RestWaitConns() { d.ears.trim(0) }
+
+// WaitConns returns how many connections for turnstiles are open.
+func (d *Driver) WaitConns() int {
+	d.ears.mu.Lock()
+	defer d.ears.mu.Unlock()
+	return d.ears.open
 }

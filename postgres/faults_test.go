@@ -107,7 +107,7 @@ func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
 		l := r.Acquire(holder, "k", long)
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 		r.Eventually("the waiter listens", func() bool {
-			return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1
+			return r.listening() == 1
 		})
 		before := r.Counts(waiting)
 		r.Release(l)

@@ -72,7 +72,7 @@ func TestAPlaceInTheQueueIsKeptBeforeItLapses(t *testing.T) {
 			return true
 		})
 	}
-	r.Eventually("they listen", func() bool { return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 2 })
+	r.Eventually("they listen", func() bool { return r.listening() == 2 })
 	places := r.count("SELECT sum(place) FROM holdfast.ticket")
 	r.exec("UPDATE holdfast.ticket SET expires = clock_timestamp() + interval '3.9 seconds'")
 	r.Eventually("the places are kept", func() bool {
@@ -99,7 +99,7 @@ func TestAWaiterHearsOfTheEndOfALeaseThatATransactionOutlives(t *testing.T) {
 		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long})
 		got <- err
 	}()
-	r.Eventually("it listens", func() bool { return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1 })
+	r.Eventually("it listens", func() bool { return r.listening() == 1 })
 	heard := r.Counts(waiting)["notice"]
 	r.Release(l)
 	r.Eventually("it hears", func() bool { return r.Counts(waiting)["notice"] > heard })

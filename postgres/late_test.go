@@ -342,7 +342,7 @@ func TestWithoutRoomForNotificationsTheLockIsHandedOver(t *testing.T) {
 			return l.Token()
 		})
 		r.Eventually("it listens", func() bool {
-			return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == i+1
+			return r.listening() == i+1
 		})
 	}
 	r.Release(l)

@@ -66,7 +66,7 @@ func (d *Driver) listen() {
 
 // attend listens while one connection lasts.
 func (d *Driver) attend() error {
-	conn, err := d.dial()
+	conn, err := d.dial(d.calls.Alive)
 	if err != nil {
 		return err
 	}
@@ -164,8 +164,8 @@ func (d *Driver) alertForced(ctx context.Context, names, owners []string) error 
 }
 
 // dial opens a connection beside the pool, as the pool would.
-func (d *Driver) dial() (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
+func (d *Driver) dial(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	cfg := d.pool.Config()
 	if cfg.BeforeConnect != nil {
@@ -198,8 +198,8 @@ func (d *Driver) next(alive context.Context, conn *pgx.Conn) (string, error) {
 }
 
 // probe finds out whether notifications arrive at conn, which listens. It returns errPooled behind a pooler in
-// transaction mode, which accepts LISTEN and gives the connection that listens to the next client, and errShared
-// where a notification goes to any connection of the one session.
+// transaction mode, which accepts LISTEN and gives the connection that listens to the next client (findings/pgbouncer-listen-is-deaf.sh),
+// and errShared where a notification goes to any connection of the one session.
 func (d *Driver) probe(ctx context.Context, conn *pgx.Conn) error {
 	there, shared, err := d.sessions(ctx, conn)
 	switch {
@@ -257,6 +257,8 @@ func (d *Driver) heard(ctx context.Context, conn *pgx.Conn) (bool, error) {
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
 	for direct.Sleep(d.calls.Alive, watchEvery) {
+		d.ears.trim(earRest)
+		d.forgetCrowds()
 		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 		r, err := query(ctx, d, pgx.RowTo[int], "SELECT 1") // the outcome is reported
 		cancel()

@@ -80,7 +80,7 @@ func TestBehindAPoolerADriverSaysOnceThatItPolls(t *testing.T) {
 				next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", long) })
 				r.Eventually("the waiter has found out", func() bool {
 					if listens {
-						return r.count("SELECT count(*) FROM holdfast.ticket WHERE channel IS NOT NULL") == 1
+						return r.listening() == 1
 					}
 					return r.waiters("k") == 1 && d.Nodes()[0].State == driver.NodePolling
 				})

@@ -25,17 +25,25 @@
 // clock_timestamp(), and may all be repeated: what has no answer is sent again by
 // the same owner.
 //
-//	         denied              first in the queue, by a release
-//	asking ─────────> waiting ────────────────────────────> handed over
-//	  │ ▲ └─────────────┘ poll                                    │ confirms
-//	  │ └─ no answer                                              ▼
-//	  └───────────────────────── free ───────────────────────> granted
+//	asking ───────────────── free ──────────────────> granted
+//	  │ ▲                                                ▲  ▲
+//	  │ └─ no answer, poll                               │  │
+//	  │ denied              through, and the row is free │  │
+//	  ├───────> turnstile ───────────────────────────────┘  │
+//	  │             │ 0.9 s, or through and denied          │ confirms in time
+//	  │             ▼                                       │
+//	  └───────> waiting ─── first, by a release ───> handed over
 //
-// Those who wait have a ticket each. A release hands the lock to the oldest ticket,
-// in the same statement, and notifies its client, which asks once more and so takes
-// it for its whole TTL. A ticket lapses unless its client polls, and so does a lock
-// that was handed to a client that has died. Notifications are a hint: a client
-// that cannot LISTEN, or whose connection is down, polls more often.
+// Who finds a lock held blocks in the turnstile of its name, an advisory lock, on a connection of its own. A release frees the row
+// and the turnstile in one statement, and the statement of the next one, which is at the server already, takes the row. The row alone
+// decides: a turnstile that is lost, had by two, or held by an idle session costs a poll.
+//
+// A waiter has a ticket after 50 ms, and waits for a notification, or polls, after 0.9 s: a blocked statement has a snapshot, which
+// holds back vacuum. Where it has no connection to block on, behind a pooler or beyond Options.MaxWaitConns, it does both at once.
+// Tickets come before whoever has none, and are served in their order. A release hands the lock to the oldest one, in the same
+// statement, and notifies its client, which asks once more and so takes it for its whole TTL; if the oldest blocks at the turnstile,
+// the lock is kept for whoever comes through. A ticket lapses unless its client polls, and so does a lock that was handed to a client
+// that has died. Notifications are a hint: a client that cannot LISTEN, or whose connection is down, polls more often.
 //
 // A caller that gives up has what it may have taken released in the background. If a
 // statement of it got no answer, the release also marks the owner as gone: should the
@@ -47,8 +55,9 @@
 // ones. Why none of them ends a lock that somebody trusts, or revives one that is over:
 //
 //	acquire, adopt   take what is free or was named; repeated, they set the later of two ends
+//	enter            is an acquire; its caller awaits that it ends, or has its owner gone
 //	renew            compares owner and time, and sets the later of two ends
-//	release          compares the owner; one that is gone stays so for ten minutes
+//	release, leave   compare the owner; one that is gone stays so for ten minutes
 //	release, kept    leaves an owner that no grant has: nothing prolongs or adopts it
 //	force            compares the token of one grant
 //
@@ -90,6 +99,10 @@ type Options struct {
 	// for the news that its lock was taken away: waiters poll, and a holder finds out at
 	// its next renewal, by whom and why too.
 	NoListen bool
+	// MaxWaitConns bounds the connections beside the pool on which waiters block for at most a second each, so that a short wait
+	// ends with the release. All other waiters wait for a notification. 0: four; below 0: none, as with NoListen. They are closed
+	// when nobody has waited for some seconds.
+	MaxWaitConns int
 	// NoCheck leaves out the first statement, so that there is a driver also for a database that
 	// has no tables yet or refuses this client: for Migrate, Limits and Diagnose.
 	NoCheck bool
@@ -102,6 +115,7 @@ type Driver struct {
 	pool     *pgxpool.Pool
 	secrets  []string // files
 	ours     bool     // Close closes the pool
+	noListen bool
 	node     string
 	schema   schema
 	owners   *direct.Owners // that of the client is the channel as well
@@ -115,6 +129,7 @@ type Driver struct {
 	calls  *direct.Calls
 	states *direct.States // of one node
 	lane   *direct.Lane   // of what claims and releases send
+	ears   ears
 
 	mu      sync.Mutex                 // guards what follows
 	doubted map[string]bool            // owners of ours that hold a lock, of whom a statement had no answer
@@ -125,6 +140,9 @@ type Driver struct {
 	listens bool                       // or is about to
 	hangUp  context.CancelFunc         // ends the connection that listens, and another follows
 	alert   func(owner, why string)
+
+	passages map[string]passage   // by owner: the turnstiles that our holders have
+	crowded  map[string]time.Time // by name: when others were last seen at its turnstile
 }
 
 func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
@@ -135,9 +153,13 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	cc := pool.Config().ConnConfig
 	node := net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))
 	d := &Driver{
-		pool: pool, secrets: opts.secrets, schema: s, owners: direct.NewOwners(), listens: opts.NoListen, hangUp: func() {}, node: node,
+		pool: pool, secrets: opts.secrets, schema: s, owners: direct.NewOwners(), noListen: opts.NoListen, listens: opts.NoListen, hangUp: func() {}, node: node,
 		calls: direct.NewCalls(), states: direct.NewStates(node),
 		doubted: make(map[string]bool), held: make(map[string]string), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
+	}
+	d.passages, d.crowded = make(map[string]passage), make(map[string]time.Time)
+	if !opts.NoListen {
+		d.ears.max = max(cmp.Or(opts.MaxWaitConns, maxEars), 0)
 	}
 	d.lane = direct.NewLane(d.states, int(pool.Config().MaxConns)-1) // one is for renewals
 	d.calls.Go(d.watch)
@@ -151,7 +173,11 @@ func (d *Driver) Limits() driver.Limits {
 
 // Close implements driver.Driver.
 func (d *Driver) Close() error {
-	if !d.calls.Close() || !d.ours {
+	if !d.calls.Close() {
+		return nil
+	}
+	d.closeEars()
+	if !d.ours {
 		return nil
 	}
 	closed := make(chan struct{})
@@ -251,9 +277,7 @@ const detached = time.Duration(-1)
 
 // free releases what g may have, once.
 func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	d.mu.Lock()
-	bury := d.doubted[g.Owner]
-	d.mu.Unlock()
+	bury := d.isDoubted(g.Owner)
 	sql, args := d.schema.free, []any{g.Key, g.Owner}
 	switch {
 	case keep == detached:
@@ -273,6 +297,11 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) error {
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
 	defer cancel()
+	if conn := d.takeTurnstile(g.Owner); conn != nil {
+		if begun(); d.freeThrough(ctx, conn, g, keep) {
+			return nil
+		}
+	}
 	return d.lane.Insist(ctx, begun, func() error {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 		defer cancel()
@@ -292,14 +321,18 @@ func (d *Driver) doubts(owner string, doubt bool) {
 	}
 }
 
+// isDoubted reports what doubts has noted of owner.
+func (d *Driver) isDoubted(owner string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.doubted[owner]
+}
+
 // Detach implements driver.Adopter. It does not block: if a statement of the owner may be carried
 // out late, it is marked as gone in the background, until the lock lapses.
 func (d *Driver) Detach(g driver.Grant) {
 	d.unhold(g.Owner)
-	d.mu.Lock()
-	doubt := d.doubted[g.Owner]
-	d.mu.Unlock()
-	if !doubt || d.calls.Enter() != nil {
+	if !d.isDoubted(g.Owner) || d.calls.Enter() != nil {
 		return
 	}
 	defer d.calls.Leave()

@@ -168,6 +168,12 @@ func (r *rig) waiters(key string) int {
 	return r.count("SELECT count(*) FROM holdfast.ticket WHERE name = $1 AND NOT gone", key)
 }
 
+// listening returns how many waiters are notified when the lock is handed to them.
+func (r *rig) listening() int {
+	r.Helper()
+	return r.count("SELECT count(*) FROM holdfast.ticket WHERE ltrim(channel, '+') ~ '^[A-Z]'")
+}
+
 // cleared checks that nothing is left, long before it could lapse by itself.
 func (r *rig) cleared() {
 	r.Helper()

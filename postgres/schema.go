@@ -19,7 +19,7 @@ import (
 )
 
 // version is that of schema.sql.
-const version = 3
+const version = 4
 
 const defaultSchema = "holdfast"
 
@@ -38,7 +38,7 @@ const takeSQL = `WITH taken AS (
 		since = CASE WHEN owner = $2 THEN since ELSE clock_timestamp() END,
 		owner = $2, holder = $4,
 		expires = greatest(clock_timestamp() + $3 * interval '1 microsecond', CASE WHEN owner = $2 THEN expires END)
-	WHERE name = $1 AND (owner = $2 AND expires > clock_timestamp() OR owner IS NULL AND NOT queued) RETURNING token
+	WHERE name = $1 AND (owner = $2 AND expires > clock_timestamp() OR owner IS NULL AND NOT queued AND expires <= clock_timestamp()) RETURNING token
 ), made AS (
 	INSERT INTO holdfast.lock SELECT $1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, $2, $4, clock_timestamp(),
 		clock_timestamp() + $3 * interval '1 microsecond', false WHERE NOT EXISTS (SELECT FROM taken) ON CONFLICT DO NOTHING RETURNING token
@@ -72,6 +72,7 @@ const tellSQL = `WITH noted AS (
 type schema struct {
 	raw, name                                                 string // name is quoted
 	acquire, adopt, renew, free, release, force, tell, forced string
+	enter, leave                                              string
 	check, inspect, list, version, guard                      string
 }
 
@@ -93,6 +94,8 @@ func newSchema(name string) (schema, error) {
 		&s.renew:   renewSQL,
 		&s.free:    freeSQL,
 		&s.release: `SELECT holdfast.release($1::text, $2::text, $3::bigint, $4::boolean)`,
+		&s.enter:   `SELECT * FROM holdfast.enter($1::text, $2::text, $3::bigint, $4::jsonb, $5::bigint, $6::bigint)`,
+		&s.leave:   `SELECT holdfast.leave($1::text, $2::text, $3::bigint, $4::boolean)`,
 		&s.force:   `SELECT holdfast.force($1::text, $2::bigint)`,
 		&s.tell:    tellSQL,
 		&s.forced: `SELECT t.owner, t.holder->>'forced' FROM unnest($1::text[], $2::text[]) AS g (name, owner)
@@ -114,8 +117,12 @@ func newSchema(name string) (schema, error) {
 // in puts the name of the schema, and the size of a block of tokens, into a text.
 func (s schema) in(text string) string {
 	text = strings.ReplaceAll(text, "{block}", strconv.Itoa(block.Size))
-	text = strings.ReplaceAll(text, "holdfast.", s.name+".")
 	quoted := func(text string) string { return strings.ReplaceAll(text, "'", "''") }
+	pieces := strings.Split(text, "'holdfast.lock'")
+	for i := range pieces {
+		pieces[i] = strings.ReplaceAll(pieces[i], "holdfast.", s.name+".")
+	}
+	text = strings.Join(pieces, "'"+quoted(s.name)+".lock'")
 	text = strings.ReplaceAll(text, "nspname = ''holdfast''", "nspname = ''"+quoted(quoted(s.raw))+"''")
 	return strings.ReplaceAll(text, "CREATE SCHEMA holdfast;", "CREATE SCHEMA "+quoted(s.name)+";")
 }

@@ -1,4 +1,4 @@
--- Version 3 of the tables and functions that package postgres works with, in the schema holdfast. Migrate runs this text in one
+-- Version 4 of the tables and functions that package postgres works with, in the schema holdfast. Migrate runs this text in one
 -- transaction; it may be run again. Everything that happens to a lock happens under the lock on its row.
 
 -- IF NOT EXISTS would need the right to create schemas also where this one is there.
@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS holdfast.lock (
 	owner   text COLLATE "C",     -- who has the lock; NULL: nobody; with a ! at its end: who has released it, and it stands until it lapses (MinHold)
 	holder  jsonb,                -- the same for people
 	since   timestamptz NOT NULL, -- when it was granted
-	expires timestamptz NOT NULL, -- when it lapses
+	expires timestamptz NOT NULL, -- when it lapses; of a free lock: until when it is kept for whoever comes through the turnstile
 	queued  boolean NOT NULL      -- whether there may be a ticket, so that one statement of a client is not enough
 ) WITH (fillfactor = 70);
 
@@ -21,7 +21,7 @@ CREATE TABLE IF NOT EXISTS holdfast.ticket (
 	name    text COLLATE "C" NOT NULL,
 	owner   text COLLATE "C" NOT NULL,
 	place   bigint GENERATED ALWAYS AS IDENTITY, -- in the order of arrival, drawn under the lock on the row of the name
-	channel text,                                -- where its client listens; NULL: it polls
+	channel text,                                -- where its client listens, with - in front while it blocks at the turnstile, + once it is through; NULL: it polls
 	grace   bigint NOT NULL DEFAULT 0,           -- for how many µs a hand-over to it stands until it confirms
 	holder  jsonb,
 	expires timestamptz NOT NULL,
@@ -30,14 +30,29 @@ CREATE TABLE IF NOT EXISTS holdfast.ticket (
 );
 CREATE INDEX IF NOT EXISTS ticket_expires ON holdfast.ticket (expires);
 
+-- A busy name makes a dead row with each turn, however many names are at rest: a fifth of the whole table is too late for it.
+ALTER TABLE holdfast.lock SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+ALTER TABLE holdfast.ticket SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
 CREATE TABLE IF NOT EXISTS holdfast.version (version integer NOT NULL);
 ALTER TABLE holdfast.version REPLICA IDENTITY FULL; -- where all tables are published, a row is deleted by that alone
 DELETE FROM holdfast.version;
-INSERT INTO holdfast.version VALUES (3);
+INSERT INTO holdfast.version VALUES (4);
 
 -- How many wait for a name.
 CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
 	SELECT count(*) FROM holdfast.ticket WHERE name = p_name AND NOT gone AND expires > clock_timestamp()
+$$;
+
+-- Returns the key of the advisory lock of a name, the turnstile. Waiters block in it for a moment, and come through in the order of
+-- their arrival. It is a hint: whoever has it may look at the row next, and the row alone decides. Two names with one key cost time.
+CREATE OR REPLACE FUNCTION holdfast.turnstile(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
+	SELECT hashtextextended(p_name, 'holdfast.lock'::regclass::oid::bigint)
+$$;
+
+-- Returns the oldest ticket of a name, or no row.
+CREATE OR REPLACE FUNCTION holdfast.first(p_name text) RETURNS SETOF holdfast.ticket LANGUAGE sql STABLE AS $$
+	SELECT * FROM holdfast.ticket WHERE name = p_name AND NOT gone AND expires > clock_timestamp() ORDER BY place LIMIT 1
 $$;
 
 -- Tells a client that it is the turn of its attempt, and says whether it could be told: not where it polls, nor while the queue of
@@ -45,10 +60,10 @@ $$;
 -- then hangs in a transaction.
 CREATE OR REPLACE FUNCTION holdfast.told(p_channel text, p_owner text) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-	IF p_channel IS NULL OR pg_notification_queue_usage() > 0.9 THEN
+	IF coalesce(ltrim(p_channel, '+-'), '') = '' OR pg_notification_queue_usage() > 0.9 THEN
 		RETURN false;
 	END IF;
-	PERFORM pg_notify(p_channel, p_owner);
+	PERFORM pg_notify(ltrim(p_channel, '+-'), p_owner);
 	RETURN true;
 END $$;
 
@@ -64,24 +79,30 @@ $$;
 CREATE OR REPLACE FUNCTION holdfast.pass(p_name text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
 	at timestamptz := clock_timestamp();
+	l  holdfast.lock;
 	t  holdfast.ticket;
 BEGIN
-	-- A transaction that relies on the lease (Fenced) ends before the lock passes on. The first that waits hears that the lease is
-	-- over, and looks often from then on.
-	PERFORM FROM holdfast.lock WHERE name = p_name FOR UPDATE SKIP LOCKED;
+	-- A transaction that relies on the lease (Fenced) ends before the lock passes on. The first that can be told hears that the lease
+	-- is over, and looks often from then on.
+	SELECT * INTO l FROM holdfast.lock WHERE name = p_name FOR UPDATE SKIP LOCKED;
 	IF NOT FOUND THEN
 		UPDATE holdfast.lock SET expires = at WHERE name = p_name AND expires > at;
 		IF FOUND THEN
-			PERFORM holdfast.told(w.channel, w.owner) FROM (
-				SELECT * FROM holdfast.ticket f WHERE f.name = p_name AND NOT f.gone AND f.expires > at ORDER BY f.place LIMIT 1) w;
+			PERFORM holdfast.told(w.channel, w.owner) FROM (SELECT * FROM holdfast.ticket f WHERE f.name = p_name AND NOT f.gone
+				AND f.expires > at AND ltrim(f.channel, '+-') <> '' ORDER BY f.place LIMIT 1) w;
 		END IF;
 		RETURN;
 	END IF;
-	DELETE FROM holdfast.ticket WHERE name = p_name AND owner = (
-		SELECT w.owner FROM holdfast.ticket w WHERE w.name = p_name AND NOT w.gone AND w.expires > at ORDER BY w.place LIMIT 1
-	) RETURNING * INTO t;
-	IF FOUND THEN
-		IF NOT holdfast.told(t.channel, t.owner) AND t.channel IS NOT NULL THEN
+	SELECT * INTO t FROM holdfast.first(p_name);
+	IF t.channel LIKE '-%' AND l.owner IS NOT NULL THEN
+		-- Whoever blocks at the turnstile comes through by itself, and the lock is kept for it, unless one is through already and waits
+		-- for the row. If nobody has come in time, the lock is free without an owner, and is handed to the first like any other.
+		SELECT * INTO t FROM holdfast.ticket w
+			WHERE w.name = p_name AND NOT w.gone AND w.expires > at AND w.channel LIKE '+%' ORDER BY w.place LIMIT 1;
+	END IF;
+	IF t.owner IS NOT NULL THEN
+		DELETE FROM holdfast.ticket WHERE name = p_name AND owner = t.owner;
+		IF NOT holdfast.told(t.channel, t.owner) AND ltrim(t.channel, '+-') <> '' THEN
 			t.grace := 3 * t.grace; -- it asks every two seconds
 		END IF;
 		UPDATE holdfast.lock SET token = holdfast.next(token, at), owner = t.owner, holder = t.holder, since = at,
@@ -89,7 +110,7 @@ BEGIN
 			queued = EXISTS (SELECT FROM holdfast.ticket w WHERE w.name = p_name) WHERE name = p_name;
 	ELSE
 		DELETE FROM holdfast.ticket WHERE name = p_name AND expires <= at;
-		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at,
+		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at + interval '200 milliseconds',
 			queued = EXISTS (SELECT FROM holdfast.ticket w WHERE w.name = p_name) WHERE name = p_name;
 	END IF;
 END $$;
@@ -103,6 +124,7 @@ $$;
 -- Takes the lock (o_token), or says who has it and, with p_wait, queues up. It may be repeated: an owner that has the lock keeps the
 -- token, and has it for p_ttl µs from now, or for longer if it had. A place in the queue lasts p_place µs. It is for what clients
 -- cannot do in a statement of their own, which is to take a lock that is free or was handed to them. There is a row for the name.
+-- A p_channel with a + in front is that of a client whose session has the turnstile.
 CREATE OR REPLACE FUNCTION holdfast.acquire(
 	p_name text, p_owner text, p_ttl bigint, p_holder jsonb, p_wait boolean, p_channel text, p_grace bigint, p_place bigint,
 	OUT o_token bigint, OUT o_owner text, OUT o_holder jsonb, OUT o_age bigint, OUT o_left bigint, OUT o_waiters bigint
@@ -110,8 +132,11 @@ CREATE OR REPLACE FUNCTION holdfast.acquire(
 DECLARE
 	at timestamptz := clock_timestamp();
 	l  holdfast.lock;
-	t  holdfast.ticket;
+	t  holdfast.ticket; -- its own
+	f  holdfast.ticket; -- the first
+	through boolean := coalesce(p_channel LIKE '+%', false);
 	denied boolean := false;
+	free boolean := false;
 BEGIN
 	-- Most denials change nothing, and lock nothing: also those of a lock that has lapsed, while its row is in use. That is so for as
 	-- long as a transaction outlives the lease on which it relies, and each place in the queue can ask again.
@@ -140,7 +165,23 @@ BEGIN
 			PERFORM holdfast.pass(p_name);
 			SELECT * INTO l FROM holdfast.lock WHERE name = p_name;
 		END IF;
-		IF l.owner IS NULL OR l.owner = p_owner THEN
+		IF l.owner IS NULL THEN
+			SELECT * INTO f FROM holdfast.first(p_name);
+			IF l.expires > at + interval '1 second' THEN -- the clock was set back
+				l.expires := at;
+			END IF;
+			free := CASE
+				WHEN through AND (f.owner IS NULL OR f.channel LIKE '-%') OR f.owner = p_owner THEN true
+				-- It is kept for those who come through the turnstile, if there are any.
+				WHEN f.owner IS NULL THEN l.expires <= at OR pg_try_advisory_xact_lock(holdfast.turnstile(p_name))
+				ELSE false
+			END;
+			IF NOT free AND f.owner IS NOT NULL AND (f.channel LIKE '-%' AND l.expires > at) IS NOT TRUE THEN
+				PERFORM holdfast.pass(p_name);
+				SELECT * INTO l FROM holdfast.lock WHERE name = p_name;
+			END IF;
+		END IF;
+		IF free OR l.owner = p_owner THEN
 			UPDATE holdfast.lock SET
 				token = CASE WHEN owner = p_owner THEN token ELSE holdfast.next(token, at) END,
 				since = CASE WHEN owner = p_owner THEN since ELSE at END,
@@ -163,6 +204,64 @@ BEGIN
 	o_age := extract(epoch FROM at - l.since) * 1000000;
 	o_left := extract(epoch FROM l.expires - at) * 1000000;
 	o_waiters := holdfast.waiters(p_name);
+END $$;
+
+-- Blocks at the turnstile until this session is through, and then takes the lock as acquire does, or queues up. The session has the
+-- turnstile then, until it leaves; o_blocked reports whether it had to wait for that. o_blocked is NULL if lock_timeout ended the wait,
+-- which bounds how long the snapshot of this statement keeps dead rows from being cleaned up.
+CREATE OR REPLACE FUNCTION holdfast.enter(
+	p_name text, p_owner text, p_ttl bigint, p_holder jsonb, p_grace bigint, p_place bigint,
+	OUT o_blocked boolean, OUT o_token bigint, OUT o_owner text, OUT o_holder jsonb, OUT o_age bigint, OUT o_left bigint, OUT o_waiters bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+	at    timestamptz;
+	again boolean := false;
+	free  boolean;
+BEGIN
+	IF NOT pg_try_advisory_lock(holdfast.turnstile(p_name)) THEN
+		BEGIN
+			PERFORM pg_advisory_lock(holdfast.turnstile(p_name));
+		EXCEPTION WHEN lock_not_available THEN
+			RETURN;
+		END;
+		again := true;
+	END IF;
+	o_blocked := again;
+	LOOP
+		at := clock_timestamp();
+		UPDATE holdfast.lock SET token = holdfast.next(token, at), since = at, owner = p_owner, holder = p_holder,
+			expires = at + p_ttl * interval '1 microsecond' WHERE name = p_name AND owner IS NULL AND NOT queued RETURNING token INTO o_token;
+		IF FOUND THEN
+			RETURN;
+		END IF;
+		-- The one before has left the turnstile in the statement that frees the row, before that is committed: this waits for the commit.
+		SELECT again AND owner IS NULL AND NOT queued INTO free FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
+		IF NOT FOUND THEN -- the row was purged; the client asks for it to be made
+			o_waiters := 0;
+			RETURN;
+		END IF;
+		EXIT WHEN NOT free;
+		again := false;
+	END LOOP;
+	SELECT a.o_token, a.o_owner, a.o_holder, a.o_age, a.o_left, a.o_waiters INTO o_token, o_owner, o_holder, o_age, o_left, o_waiters
+		FROM holdfast.acquire(p_name, p_owner, p_ttl, p_holder, true, '+', p_grace, p_place) a;
+END $$;
+
+-- Releases the lock as release does, and leaves the turnstile, which this session has.
+CREATE OR REPLACE FUNCTION holdfast.leave(p_name text, p_owner text, p_keep bigint, p_bury boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	at timestamptz := clock_timestamp();
+BEGIN
+	IF p_keep = 0 AND NOT p_bury THEN
+		UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = at + interval '200 milliseconds' WHERE name = (
+			SELECT name FROM holdfast.lock WHERE name = p_name AND owner = p_owner AND NOT queued FOR UPDATE SKIP LOCKED);
+	END IF;
+	IF FOUND THEN
+		PERFORM set_config('synchronous_commit', 'off', true);
+	ELSE
+		PERFORM holdfast.release(p_name, p_owner, p_keep, p_bury);
+	END IF;
+	PERFORM pg_advisory_unlock(holdfast.turnstile(p_name));
 END $$;
 
 -- Gives p_owner a place in the queue, or keeps its place. The caller has locked the row. For a new place the row changes even where
@@ -197,12 +296,14 @@ BEGIN
 			RETURN 0;
 		END IF;
 		l.token := holdfast.next(l.token, at);
+		l.since := at;
 		PERFORM holdfast.bury(p_name, p_from);
 		l.queued := true;
 	ELSE
 		RETURN NULL;
 	END IF;
-	UPDATE holdfast.lock SET token = l.token, owner = p_owner, holder = p_holder, expires = at + p_ttl * interval '1 microsecond', queued = l.queued
+	UPDATE holdfast.lock SET token = l.token, owner = p_owner, holder = p_holder, since = l.since,
+		expires = at + p_ttl * interval '1 microsecond', queued = l.queued
 		WHERE name = p_name;
 	RETURN l.token;
 END $$;

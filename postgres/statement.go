@@ -42,14 +42,12 @@ type reply[T any] struct {
 	doubt bool // it was sent before, without an answer, and may be executed late
 }
 
-// once runs a statement.
+// once runs a statement on a connection of the pool.
 func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
 	begun := time.Now()
 	defer func() {
 		switch {
-		case failed == nil:
-			d.answered.Store(time.Now().UnixNano())
-		case failed.busy:
+		case failed == nil, failed.busy:
 		case code(failed) == readOnly, errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(begun) >= pace.RequestTime(0, pace.Alone):
 			d.replaceConnections(begun)
 		}
@@ -67,13 +65,20 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 	if err := d.check(ctx, conn.Conn()); err != nil {
 		return r, d.diagnose(ctx, err, false)
 	}
+	return send(ctx, d, conn.Conn(), scan, sql, args)
+}
+
+// send runs a statement on conn.
+func send[T any](ctx context.Context, d *Driver, conn *pgx.Conn, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
 	r.sent = time.Now()
 	rows, _ := conn.Query(ctx, sql, append([]any{d.mode()}, args...)...) // its error comes with the rows
 	limit := mostBytes
 	if sql == d.schema.list {
 		limit = math.MaxInt
 	}
-	if r.rows, err = collect(rows, scan, limit, func() { conn.Conn().Close(ctx) }); err == nil {
+	var err error
+	if r.rows, err = collect(rows, scan, limit, func() { conn.Close(ctx) }); err == nil {
+		d.answered.Store(time.Now().UnixNano())
 		return r, nil
 	}
 	if code(err) == prepared {
@@ -81,7 +86,7 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 		return r, &failure{err: err, again: true}
 	}
 	if code(err) == readOnly {
-		conn.Conn().Close(ctx)
+		conn.Close(ctx)
 	}
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	refused := ok && said.Severity == "ERROR"
@@ -223,6 +228,7 @@ const (
 	wrongPassword    = "28P01"
 	wrongUser        = "28000"
 	lockNotAvailable = "55P03"
+	queryCanceled    = "57014"
 	noSetting        = "42704"
 	tooMany          = "53300"
 	prepared         = "42P05" // by another connection with the same session

@@ -1,0 +1,264 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/postgres"
+)
+
+// anEntry is a text by which a proxy knows the statement that blocks at the turnstile.
+const anEntry = ".enter("
+
+// session returns a session of the server.
+func (r *rig) session() *pgx.Conn {
+	r.Helper()
+	conn, err := r.pool.Acquire(r.Context())
+	r.Must(err)
+	own := conn.Hijack()
+	r.Cleanup(func() { own.Close(context.Background()) })
+	return own
+}
+
+// do runs a statement on a session.
+func (r *rig) do(conn *pgx.Conn, sql string, args ...any) {
+	r.Helper()
+	_, err := conn.Exec(r.Within(), r.in(sql), args...)
+	r.Must(err)
+}
+
+// atTurnstile returns how many sessions have or await the turnstile of "k".
+func (r *rig) atTurnstile(granted bool) int {
+	r.Helper()
+	return r.count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted = $1
+		AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`, granted)
+}
+
+// TestWaitersComeThroughTheTurnstileInOrder of their arrival, one with each release.
+func TestWaitersComeThroughTheTurnstileInOrder(t *testing.T) {
+	r := start(t)
+	g := r.Grant(r.driver(), "k", long)
+	blocks := r.session() // stands for a holder that has come through the turnstile
+	r.do(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	var drivers [3]*postgres.Driver
+	var grants [3]<-chan driver.Grant
+	for i := range drivers {
+		drivers[i] = r.driver()
+		grants[i] = fixture.Later(func() driver.Grant { return r.Grant(drivers[i], "k", long) })
+		r.Eventually("it has a ticket", func() bool { return r.waiters("k") == i+1 })
+	}
+	r.do(blocks, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
+	for i, next := range grants {
+		own := fixture.Receive(r.Rig, next)
+		if own.Token <= g.Token {
+			t.Errorf("waiter %d has token %d, and the one before %d", i, own.Token, g.Token)
+		}
+		g = own
+		r.Must(drivers[i].Release(r.Within(), g, 0))
+	}
+	r.cleared()
+}
+
+// TestIdleSessionAtTurnstileHoldsNobodyUp for good: those behind it wait with a ticket after a moment.
+func TestIdleSessionAtTurnstileHoldsNobodyUp(t *testing.T) {
+	r := start(t)
+	r.do(r.session(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	holder, waiter := r.driver(), r.driver()
+	for range 2 {
+		g := r.Grant(holder, "k", long)
+		next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+		r.Eventually("it has a ticket", func() bool { return r.waiters("k") == 1 })
+		r.Must(holder.Release(r.Within(), g, 0))
+		own := fixture.Receive(r.Rig, next)
+		if own.Token <= g.Token {
+			t.Errorf("token %d after %d", own.Token, g.Token)
+		}
+		r.Must(waiter.Release(r.Within(), own, 0))
+	}
+	r.cleared()
+}
+
+// TestTurnstileWithoutTheRowIsNoLock: a session that comes through while the row is held is denied, and queues up.
+func TestTurnstileWithoutTheRowIsNoLock(t *testing.T) {
+	r := start(t)
+	holder := r.driver()
+	g := r.Grant(holder, "k", long)
+	for i := range 2 { // a turnstile that two have, one after the other, as one of them was cut off
+		conn := r.session()
+		var token *int64
+		var owner string
+		r.Must(conn.QueryRow(r.Within(), r.in("SELECT o_token, o_owner FROM holdfast.enter('k', $1, 10000000, '{}', 1000000, 8000000)"),
+			fmt.Sprint("entrant ", i)).Scan(&token, &owner))
+		if token != nil || owner != g.Owner {
+			t.Errorf("entrant %d: token %v, held by %s, want that %s holds it", i, token, owner, g.Owner)
+		}
+		r.Must(conn.Close(t.Context()))
+	}
+	r.Must(holder.Check(r.Within(), g))
+}
+
+// TestCutTurnstileEndsNoLease, and the lock passes on with the release as before.
+func TestCutTurnstileEndsNoLease(t *testing.T) {
+	r := start(t)
+	holder, middle, last := r.driver(), r.driver(), r.driver()
+	g := r.Grant(holder, "k", long)
+	second := fixture.Later(func() driver.Grant { return r.Grant(middle, "k", long) })
+	r.Eventually("it is through", func() bool { return r.atTurnstile(true) == 1 && r.waiters("k") == 1 })
+	third := fixture.Later(func() driver.Grant { return r.Grant(last, "k", long) })
+	r.Eventually("another has a ticket", func() bool { return r.waiters("k") == 2 })
+	r.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`)
+	_, err := r.driver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	if !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("Acquire() of another = %v, want ErrHeld", err)
+	}
+	r.Must(holder.Check(r.Within(), g))
+	r.Must(holder.Release(r.Within(), g, 0))
+	g2 := fixture.Receive(r.Rig, second)
+	r.Must(middle.Release(r.Within(), g2, 0))
+	g3 := fixture.Receive(r.Rig, third)
+	r.Must(last.Release(r.Within(), g3, 0))
+	if g2.Token <= g.Token || g3.Token <= g2.Token {
+		t.Errorf("tokens %d, %d, %d, want them to rise", g.Token, g2.Token, g3.Token)
+	}
+	r.cleared()
+}
+
+// TestLateEntryTakesNothing: the statement that blocks at the turnstile is carried out after its caller has gone.
+func TestLateEntryTakesNothing(t *testing.T) {
+	r := start(t)
+	holder, waiter := r.driver(), r.driver()
+	g := r.Grant(holder, "k", long)
+	pass := r.stuck(waiter, anEntry, false, func(ctx context.Context) {
+		if _, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: long}); !errors.Is(err, context.Canceled) {
+			t.Errorf("Acquire() = %v, want that it was cancelled", err)
+		}
+	})
+	r.Must(waiter.Close()) // which waits for what the caller has left
+	r.Must(holder.Release(r.Within(), g, 0))
+	pass()
+	r.cleared()
+}
+
+// TestCancelledWaitLeavesNoMark: its statement is answered, so that nobody need remember its owner as gone.
+func TestCancelledWaitLeavesNoMark(t *testing.T) {
+	r := start(t)
+	holder, waiter := r.driver(), r.driver()
+	g := r.Grant(holder, "k", long)
+	r.do(r.session(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+		failed <- err
+	}()
+	r.Eventually("it blocks at the turnstile", func() bool { return r.atTurnstile(false) == 1 })
+	cancel()
+	if err := <-failed; !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
+		t.Errorf("Acquire() = %v, want that it was cancelled, and who has the lock", err)
+	}
+	r.Must(waiter.Close())
+	if n := r.atTurnstile(false); n != 0 {
+		t.Errorf("%d sessions wait at the turnstile", n)
+	}
+	r.Must(holder.Release(r.Within(), g, 0))
+	r.cleared()
+}
+
+// TestTicketComesBeforeTheTurnstile: who has waited for longer, on another way, is served before whoever comes through.
+func TestTicketComesBeforeTheTurnstile(t *testing.T) {
+	r := start(t)
+	r.opts.NoListen = true
+	holder, polls := r.driver(), r.driver()
+	g := r.Grant(holder, "k", long)
+	next := fixture.Later(func() driver.Grant { return r.Grant(polls, "k", long) })
+	r.Eventually("it polls", func() bool { return r.waiters("k") == 1 })
+	conn := r.session()
+	tx, err := conn.Begin(t.Context())
+	r.Must(err)
+	_, err = tx.Exec(t.Context(), r.in("SELECT holdfast.leave('k', $1, 0, false)"), g.Owner)
+	r.Must(err)
+	var token *int64
+	r.Must(tx.QueryRow(t.Context(), r.in("SELECT o_token FROM holdfast.enter('k', 'entrant', 10000000, '{}', 1000000, 8000000)")).Scan(&token))
+	if token != nil {
+		t.Error("who came later has the lock")
+	}
+	r.Must(tx.Commit(t.Context()))
+	r.Must(polls.Release(r.Within(), fixture.Receive(r.Rig, next), 0))
+}
+
+// TestFreedLockIsKeptForTheTurnstile: no newcomer takes it from those who wait there. Where nobody does, it takes the lock at once.
+func TestFreedLockIsKeptForTheTurnstile(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	g := r.Grant(d, "k", long)
+	r.Must(d.Release(r.Within(), g, 0))
+	conn := r.session()
+	const free = "UPDATE holdfast.lock SET owner = NULL, expires = clock_timestamp() + interval '900 milliseconds'; "
+	const ask = "SELECT o_token IS NOT NULL FROM holdfast.acquire('k', 'newcomer', 10000000, '{}', false, NULL, 1000000, 8000000)"
+	for _, crowd := range []bool{true, false} {
+		if crowd {
+			r.do(r.session(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+		} else {
+			r.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`)
+			r.Eventually("it has gone", func() bool { return r.atTurnstile(true) == 0 })
+		}
+		results, err := conn.PgConn().Exec(t.Context(), r.in(free+ask)).ReadAll()
+		r.Must(err)
+		if took := string(results[1].Rows[0][0]) == "t"; took == crowd {
+			t.Errorf("with somebody at the turnstile (%v) a newcomer takes the lock: %v", crowd, took)
+		}
+	}
+}
+
+// TestWaitConnectionsAreBounded, however many locks a client waits for, and closed after the waits.
+func TestWaitConnectionsAreBounded(t *testing.T) {
+	r := start(t)
+	r.opts.MaxWaitConns = 2
+	holder, waiter := r.driver(), r.driver()
+	var held []driver.Grant
+	var got []<-chan driver.Grant
+	for i := range 8 {
+		key := fmt.Sprint("k", i)
+		held = append(held, r.Grant(holder, key, long))
+		got = append(got, fixture.Later(func() driver.Grant { return r.Grant(waiter, key, long) }))
+	}
+	most := 0
+	r.Eventually("all wait", func() bool {
+		most = max(most, r.count("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%' || $1 || '%enter(%' AND pid <> pg_backend_pid()", r.opts.Schema))
+		return r.count("SELECT count(*) FROM holdfast.ticket") == 8
+	})
+	if most > 2 {
+		t.Errorf("%d connections are at turnstiles, want 2 at most", most)
+	}
+	for i, g := range held {
+		r.Must(holder.Release(r.Within(), g, 0))
+		r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got[i]), 0))
+	}
+	waiter.RestWaitConns()
+	r.Eventually("the connections are closed", func() bool {
+		waiter.RestWaitConns()
+		return waiter.WaitConns() == 0
+	})
+}
+
+// TestHolderSinceFollowsTheAdoption: the lock is the heir's since then.
+func TestHolderSinceFollowsTheAdoption(t *testing.T) {
+	r := start(t)
+	d, heir := r.driver(), r.driver()
+	g := r.adoptable(d, long)
+	r.exec("UPDATE holdfast.lock SET since = since - interval '1 hour'")
+	_, err := heir.Adopt(r.Within(), g)
+	r.Must(err)
+	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	held, ok := errors.AsType[*driver.HeldError](err)
+	if !ok || time.Since(held.Since) > 30*time.Minute {
+		t.Errorf("Acquire() = %v since %v, want it held since the adoption", err, held.Since)
+	}
+}
