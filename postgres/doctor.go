@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/exam"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
@@ -30,7 +31,8 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		return exam.Closed(err)
 	}
 	defer d.calls.Leave()
-	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, exam.TTL), pace.Alone)}
+	ttl = cmp.Or(ttl, exam.TTL)
+	l := &look{Notes: exam.Notes{Node: d.node}, d: d, ttl: ttl, limit: pace.RequestTime(ttl, pace.Alone)}
 	l.Files(d.secrets...)
 	conn, err := d.dial(d.calls.Alive)
 	if err != nil {
@@ -53,6 +55,7 @@ type look struct {
 	exam.Notes
 	d     *Driver
 	conn  *pgx.Conn
+	ttl   time.Duration // of leases
 	limit time.Duration // for one statement
 }
 
@@ -215,7 +218,7 @@ func (l *look) pooler(ctx context.Context) error {
 	there, shared, err := l.d.sessions(ctx, l.conn)
 	switch {
 	case there && code(err) == tooMany: // of which connections warns; no second session can be compared
-		l.OK("pooler", "none")
+		l.OK("pooler", "none; %s", l.d.wayToWait())
 		return nil
 	case err != nil:
 		return err
@@ -224,7 +227,7 @@ func (l *look) pooler(ctx context.Context) error {
 			"use a server that gives each connection a session of its own")
 		return nil
 	case there:
-		l.OK("pooler", "none")
+		l.OK("pooler", "none; %s", l.d.wayToWait())
 		return nil
 	}
 	if _, err := l.conn.Exec(ctx, "LISTEN "+pgx.Identifier{l.d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
@@ -240,9 +243,22 @@ func (l *look) pooler(ctx context.Context) error {
 		l.Add("pooler", driver.VerdictWarning, "LISTEN does not work through this connection pooler, so waiters poll",
 			"give a direct connection, or one in session mode")
 	default:
-		l.OK("pooler", "one that passes notifications on")
+		l.OK("pooler", "one that passes notifications on; waiters block on no connections of their own, as it may give these to others")
 	}
 	return nil
+}
+
+// wayToWait returns how waiters hear of their turn on direct connections.
+func (d *Driver) wayToWait() string {
+	d.ears.mu.Lock()
+	defer d.ears.mu.Unlock()
+	switch {
+	case d.ears.max > 0:
+		return fmt.Sprintf("waiters block on connections of their own for a moment, %d at most, and then wait for notifications", d.ears.max)
+	case d.noListen:
+		return "waiters poll (NoListen)"
+	}
+	return "waiters wait for notifications"
 }
 
 func (l *look) transport(context.Context) error {
@@ -323,26 +339,41 @@ func (l *look) grants(ctx context.Context) string {
 }
 
 // snapshotSQL finds what has the oldest snapshot, by the transactions since: rows that were changed since then stay, and
-// each statement about a name passes all versions of its row. What a user may not see of others is NULL.
+// each statement about a name passes all versions of its row. A transaction that has written holds them back as well. What a user may
+// not see of others is NULL.
 const snapshotSQL = `SELECT turns, whose, name FROM (
-		SELECT age(backend_xmin), 'a transaction of the program', application_name FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+		SELECT greatest(age(backend_xmin), age(backend_xid)), 'a transaction of the program', application_name FROM pg_stat_activity WHERE pid <> pg_backend_pid()
 		UNION ALL SELECT age(backend_xmin), 'the replica', application_name FROM pg_stat_replication
 		UNION ALL SELECT age(xmin), 'the replication slot', slot_name::text FROM pg_replication_slots
 		UNION ALL SELECT age(transaction), 'the prepared transaction', gid FROM pg_prepared_xacts) s (turns, whose, name)
 	WHERE turns > $1::int ORDER BY turns DESC LIMIT 1`
 
-// snapshots finds an old snapshot, which keeps the rows of locks from being cleaned up.
+// idleSQL finds the transaction in which nothing has been sent for longest.
+const idleSQL = `SELECT extract(epoch FROM clock_timestamp() - state_change)::bigint AS s, application_name FROM pg_stat_activity
+	WHERE state LIKE 'idle in transaction%' AND datname = current_database() AND clock_timestamp() - state_change > $1::bigint * interval '1 microsecond'
+	ORDER BY s DESC LIMIT 1`
+
+// snapshots finds an old snapshot, which keeps the rows of locks from being cleaned up, or a transaction that may become one.
 func (l *look) snapshots(ctx context.Context) error {
-	var turns int
+	const bound = "transaction_timeout (from PostgreSQL 17 on) or idle_in_transaction_session_timeout"
+	var turns, seconds int
 	var whose, name string
 	err := l.get(ctx, snapshotSQL, []any{manyTurns}, &turns, &whose, &name)
+	if err == nil {
+		what := "%s %q has a snapshot that is %d transactions old: old versions of rows cannot go, and locks become slower"
+		l.Add("tables", driver.VerdictWarning, fmt.Sprintf(what, whose, name, turns), "end it, or drop the slot, and bound such transactions by "+bound)
+		return nil
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = l.get(ctx, idleSQL, []any{direct.InMicros(l.ttl)}, &seconds, &name)
+	}
 	if errors.Is(err, pgx.ErrNoRows) || code(err) == noTable { // locks need none of these views
 		return nil
 	}
 	if err == nil {
-		what := "%s %q has a snapshot that is %d transactions old: old versions of rows cannot go, and locks become slower"
-		l.Add("tables", driver.VerdictWarning, fmt.Sprintf(what, whose, name, turns), "end it, or drop the slot, and bound such "+
-			"transactions by transaction_timeout (from PostgreSQL 17 on) or idle_in_transaction_session_timeout")
+		what := "a session of the program %q has been idle in a transaction for %d s: what it has locked passes on to nobody, also a lock on which it relies " +
+			"(Fenced), and old versions of rows cannot go"
+		l.Add("tables", driver.VerdictWarning, fmt.Sprintf(what, name, seconds), "end the transaction, and bound such ones by "+bound)
 	}
 	return err
 }

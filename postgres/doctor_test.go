@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -225,6 +226,25 @@ func TestEachFaultOfADatabaseIsFoundAndNothingElse(t *testing.T) {
 		r.Must(tx.Rollback(t.Context()))
 		if found := r.diagnosed(s.DSN()); len(found) > 0 {
 			t.Errorf("after its end: %+v", found)
+		}
+	})
+	t.Run("a session that is idle in a transaction", func(t *testing.T) {
+		s := kept(t)
+		r := newRigOn(t, s)
+		tx, err := r.connect(s.DSN() + " application_name=sleeper").Begin(t.Context())
+		r.Must(err)
+		defer tx.Rollback(context.Background())
+		var bad []driver.Finding
+		r.Eventually("it is found", func() bool {
+			found, err := diagnose(r.Within(), s.DSN(), time.Second, &r.opts)
+			r.Must(err)
+			bad = slices.DeleteFunc(found, func(f driver.Finding) bool { return !f.Bad() || f.Check != "tables" })
+			return len(bad) > 0
+		})
+		for _, word := range []string{`"sleeper"`, "idle in a transaction", "idle_in_transaction_session_timeout"} {
+			if text := bad[0].Text + bad[0].Mend; !strings.Contains(text, word) {
+				t.Errorf("%q lacks %q", text, word)
+			}
 		}
 	})
 	t.Run("nothing in a session with odd settings", func(t *testing.T) {
