@@ -286,11 +286,17 @@ func secure(t *testing.T, cert *redisproc.Certificate) string {
 	return "127.0.0.1:" + port
 }
 
-// secured returns the address of a way to the server that speaks TLS.
+// secured returns the address of a way to the server that speaks TLS. It reads the certificate for each connection, and verifies that of
+// a client that has one.
 func (r *rig) secured(cert *redisproc.Certificate) string {
 	r.Helper()
-	pair, err := tls.LoadX509KeyPair(cert.Cert, cert.Key)
-	r.Must(err)
+	config := func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		c, err := cert.Client()
+		if err != nil {
+			return nil, err
+		}
+		return &tls.Config{Certificates: c.Certificates, ClientCAs: c.RootCAs, ClientAuth: tls.VerifyClientCertIfGiven}, nil
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	r.Must(err)
 	var all sync.WaitGroup
@@ -311,7 +317,7 @@ func (r *rig) secured(cert *redisproc.Certificate) string {
 				if err != nil {
 					return
 				}
-				secure := tls.Server(client, &tls.Config{Certificates: []tls.Certificate{pair}})
+				secure := tls.Server(client, &tls.Config{GetConfigForClient: config})
 				all.Go(func() {
 					io.Copy(secure, server)
 					client.Close()

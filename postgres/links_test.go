@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
@@ -199,6 +201,26 @@ func TestWaitOutlastsAPasswordRotation(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Errorf("Acquire() = %v", err)
 	}
+}
+
+// TestNewConnectionsUseRotatedCertificates: authority, certificate and key of the client are read again for each connection.
+func TestNewConnectionsUseRotatedCertificates(t *testing.T) {
+	r := start(t)
+	dir := t.TempDir()
+	cert, err := redisproc.NewCertificate(dir)
+	r.Must(err)
+	name := strings.ReplaceAll(r.opts.Schema, " ", "_")
+	d, err := postgres.Open(t.Context(), fmt.Sprintf("postgres://holdfast@%s/postgres?sslmode=verify-full&sslrootcert=%s&sslcert=%s&sslkey=%s&application_name=%s",
+		r.secured(cert), cert.Cert, cert.Cert, cert.Key, name), &r.opts)
+	fixture.Closed(r.Rig, d, err)
+	g := r.Grant(d, "k", long)
+	_, err = redisproc.NewCertificate(dir) // in the place of the first
+	r.Must(err)
+	if r.count("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1", name) == 0 {
+		t.Fatal("no connection has ended")
+	}
+	r.Must(d.Check(r.Within(), g))
+	r.Must(d.Release(r.Within(), g, 0))
 }
 
 // TestListenerLeavesAnOldPrimary that lives on and only reads any more, when the pool leaves it.

@@ -171,7 +171,7 @@ func (r *rig) waiters(key string) int {
 // listening returns how many waiters are notified when the lock is handed to them.
 func (r *rig) listening() int {
 	r.Helper()
-	return r.count("SELECT count(*) FROM holdfast.ticket WHERE ltrim(channel, '+') ~ '^[A-Z]'")
+	return r.count("SELECT count(*) FROM holdfast.ticket WHERE ltrim(channel, '+') ~ '^[A-Z0-9]'")
 }
 
 // cleared checks that nothing is left, long before it could lapse by itself.
