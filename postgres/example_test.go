@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/postgres"
@@ -39,6 +40,27 @@ func Example() {
 	if err != nil {
 		log.Print(err)
 	}
+}
+
+// A program that uses database/sql has its *sql.DB over the pool of the locks.
+func ExampleNew_databaseSQL() {
+	ctx := context.Background()
+	pool, err := pgxpool.New(ctx, "postgres://app@db.example.com/app?sslmode=verify-full")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pool.Close()
+	db := stdlib.OpenDBFromPool(pool) // for the program's own statements, GORM or sqlx
+	defer db.Close()
+	drv, err := postgres.New(ctx, pool, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client, err := holdfast.New(drv, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
 }
 
 // The lock and the data are in one database: what is written in the transaction is

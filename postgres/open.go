@@ -48,12 +48,18 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 // down is none; calls wait for it or return ErrUnavailable. Wrong arguments are ErrInvalid; with
 // NoCheck there is no other error, and New does not block.
 //
+// A program that uses database/sql opens the pool and has its *sql.DB over it, by OpenDBFromPool of pgx's package stdlib: both then
+// use the same connections. A *sql.DB that was opened in another way has no pool; give the locks one of their own.
+//
 // Renewals need a connection in time: a pool of which the caller may have all connections in
 // use loses leases. Where a statement has had no answer in time, and no other statement has had one meanwhile, the
 // driver has the pool replace its connections (pgxpool.Pool.Reset): no transaction of the caller ends by that.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
+	}
+	if pool == nil {
+		return nil, fmt.Errorf("postgres: %w: there is no pool; open one with pgxpool.New, and a *sql.DB over it with stdlib.OpenDBFromPool", driver.ErrInvalid)
 	}
 	d, err := newDriver(pool, opts)
 	return d.opened(ctx, opts, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -310,4 +311,23 @@ func TestAReleaseFindsATicketThatIsNewerThanItsSnapshot(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDatabaseSQLSharesThePool: closing the *sql.DB ends no lock.
+func TestDatabaseSQLSharesThePool(t *testing.T) {
+	r := start(t)
+	pool := r.connect(server.DSN())
+	db := stdlib.OpenDBFromPool(pool)
+	d, err := postgres.New(t.Context(), pool, &r.opts)
+	fixture.Closed(r.Rig, d, err)
+	g := r.Grant(d, "k", long)
+	var token int64
+	r.Must(db.QueryRowContext(t.Context(), r.in("SELECT token FROM holdfast.lock WHERE name = $1"), "k").Scan(&token))
+	if token != g.Token {
+		t.Errorf("token %d, want %d", token, g.Token)
+	}
+	r.Must(db.Close())
+	r.Must(d.Release(r.Within(), g, 0))
+	_, err = postgres.New(t.Context(), nil, nil)
+	r.says(err, driver.ErrInvalid, "pgxpool.New", "stdlib.OpenDBFromPool")
 }
