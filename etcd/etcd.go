@@ -57,9 +57,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
-	mathrand "math/rand/v2"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -146,8 +144,6 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 		}
 		d.nodes = append(d.nodes, n)
 	}
-	first := mathrand.N(len(d.nodes)) // so that clients do not all ask the same one
-	d.nodes = slices.Concat(d.nodes[first:], d.nodes[:first])
 	for _, n := range d.nodes {
 		d.calls.Go(func() { d.watch(n) })
 	}

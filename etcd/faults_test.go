@@ -255,3 +255,23 @@ func TestALeaseIsAdoptedAsOftenAsThereAreTokens(t *testing.T) {
 		r.Release(l)
 	})
 }
+
+// TestRequestsAvoidMemberThatIsDown, whichever member the client has chosen to ask first.
+func TestRequestsAvoidMemberThatIsDown(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for place := range 3 {
+			for range 5 {
+				d := r.driver()
+				r.On(d, func(i int, l *fixture.Link) { l.Hole = i == place })
+				r.Eventually("the member counts as down", func() bool { return d.(driver.Notifier).Nodes()[place].State != driver.NodeUp })
+				silent := r.Links(d)[place]
+				asked := func() int { return silent.Count("LeaseGrant") + silent.Count("Txn") }
+				before := asked()
+				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
+				if asked() != before {
+					r.Errorf("a client asks member %d, which is down, before those that are up", place)
+				}
+			}
+		}
+	})
+}

@@ -72,7 +72,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	mathrand "math/rand/v2"
 	"net"
 	"path"
 	"slices"
@@ -180,8 +179,6 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	for i, name := range members {
 		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS, renewTLS: opts.renewTLS, over: over, states: d.states})
 	}
-	first := mathrand.N(len(d.members)) // so that clients do not all ask the same one
-	d.members = slices.Concat(d.members[first:], d.members[:first])
 	d.calls.Go(d.watch)
 	return d, nil
 }

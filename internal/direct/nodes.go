@@ -3,6 +3,7 @@ package direct
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"slices"
 	"strconv"
@@ -58,6 +59,8 @@ func CheckMembers(members []string, service, username, password string) error {
 
 // States are the states of a driver's nodes, in the order of opening. All are up at first.
 type States struct {
+	start int // the node to ask first, so that not all clients ask the same one
+
 	mu      sync.Mutex // guards what follows
 	nodes   []node
 	changed chan struct{} // closed when a state changes
@@ -73,7 +76,7 @@ type node struct {
 
 // NewStates returns the states of nodes with these names.
 func NewStates(names ...string) *States {
-	s := &States{changed: make(chan struct{})}
+	s := &States{start: rand.N(max(len(names), 1)), changed: make(chan struct{})}
 	for _, name := range names {
 		s.nodes = append(s.nodes, node{NodeEvent: driver.NodeEvent{Node: name, State: driver.NodeUp}, best: driver.NodeUp})
 	}
@@ -134,23 +137,23 @@ func (s *States) Up(i int) (up bool, changed <-chan struct{}) {
 	return s.nodes[i].State == s.nodes[i].best, s.changed
 }
 
-// Order returns nodes, which are those of s, in the order in which to ask them: the one at the
-// place first (-1: none), those that are up, and then the others.
-func Order[N any](s *States, nodes []N, first int) []N {
+// Order returns nodes, which have the places of those of s, in the order in which to ask them: the leader (-1: it does not
+// matter), the nodes that are up, and then the others.
+func Order[N any](s *States, nodes []N, leader int) []N {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var up, down []N
-	for i, n := range s.nodes {
-		switch {
-		case i == first:
-		case n.State == n.best:
+	for k := range s.nodes {
+		switch i := (s.start + k) % len(s.nodes); {
+		case i == leader:
+		case s.nodes[i].State == s.nodes[i].best:
 			up = append(up, nodes[i])
 		default:
 			down = append(down, nodes[i])
 		}
 	}
-	if first >= 0 {
-		up = slices.Insert(up, 0, nodes[first])
+	if leader >= 0 {
+		up = slices.Insert(up, 0, nodes[leader])
 	}
 	return append(up, down...)
 }
