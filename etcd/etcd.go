@@ -45,8 +45,9 @@
 // delete keys. The read has to be of the same term as the renewal: a leader that was
 // stopped confirms renewals until it learns of its successor, who does not know of them.
 //
-// The driver has a connection to each member, and decides itself which one it asks. A
-// request without an answer goes to the next member after a part of the TTL, and the
+// The driver has a connection to each member, and decides itself which one it asks: the
+// leader first, to which the others would pass requests on. Watches are spread over the
+// members. A request without an answer goes to the next member after a part of the TTL, and the
 // members are asked for their state every two seconds, so that no wait depends on a watch
 // that has gone dead. A connection over which neither that answer comes nor anything else is
 // replaced (link.go).
@@ -242,29 +243,54 @@ func (d *Driver) free(g driver.Grant, keep time.Duration, begun func()) error {
 	was := parse(g.Owner)
 	ctx, cancel := context.WithTimeout(d.calls.Work, g.TTL)
 	defer cancel()
-	do := clientv3.OpDelete(d.folder(g.Key) + was.place)
-	if keep > 0 {
-		var l lineUp
-		var last loan
-		if err := d.queued(ctx, g.TTL, begun, d.looking(g.Key, &l)); err != nil || l.first.owner != g.Owner {
+	key, done := d.folder(g.Key)+was.place, false
+	var do request
+	switch {
+	case keep > 0:
+		kept, err := d.keep(ctx, g, keep, begun)
+		if err != nil || kept.KeyBytes() == nil {
 			return err
-		} else if err := d.queued(ctx, g.TTL, begun, lending(max(keep, minTTL), &last)); err != nil {
-			return err // nothing is revoked: the lock may stand under either
 		}
-		says := l.first.value
-		says.Kept, says.Adoptable = true, false
-		do = clientv3.OpPut(l.first.key, says.text(), clientv3.WithLease(last.id))
+		do = changing(d.folder(g.Key), was, kept, &done)
+	case driver.IsAdoptable(g.Owner):
+		do = changing(d.folder(g.Key), was, clientv3.OpDelete(key), &done)
+	default: // only its holder changes the key: so each member is spared the transaction that would compare that
+		do = func(ctx context.Context, c *clientv3.Client) error {
+			resp, err := c.Delete(ctx, key)
+			done = err == nil && resp.Deleted > 0
+			return err
+		}
 	}
-	var done bool
-	err := d.queued(ctx, g.TTL, begun, func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := c.Txn(ctx).If(was.stands(d.folder(g.Key))).Then(do).Commit()
-		done = err == nil && resp.Succeeded
-		return err
-	})
+	err := d.queued(ctx, g.TTL, begun, do)
 	if done && !d.loans.back(was.lease) {
 		d.abandon(loan{id: was.lease, ttl: g.TTL})
 	}
 	return err
+}
+
+// keep returns what leaves the key of g under a lease of this TTL, nothing if the key is no longer its own. After an error it
+// revokes nothing: the lock may stand under either lease.
+func (d *Driver) keep(ctx context.Context, g driver.Grant, ttl time.Duration, begun func()) (put clientv3.Op, err error) {
+	var l lineUp
+	var last loan
+	if err := d.queued(ctx, g.TTL, begun, d.looking(g.Key, &l)); err != nil || l.first.owner != g.Owner {
+		return put, err
+	}
+	if err := d.queued(ctx, g.TTL, begun, lending(max(ttl, minTTL), &last)); err != nil {
+		return put, err
+	}
+	says := l.first.value
+	says.Kept, says.Adoptable = true, false
+	return clientv3.OpPut(l.first.key, says.text(), clientv3.WithLease(last.id)), nil
+}
+
+// changing does something to a key of a folder if nobody has changed it since, and notes whether it has.
+func changing(folder string, was id, do clientv3.Op, done *bool) request {
+	return func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Txn(ctx).If(was.stands(folder)).Then(do).Commit()
+		*done = err == nil && resp.Succeeded
+		return err
+	}
 }
 
 // Detach implements driver.Adopter: the lease may get another holder, and so never another lock.

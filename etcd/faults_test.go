@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast"
@@ -91,7 +92,7 @@ func TestAWaitGoesOnAfterACompaction(t *testing.T) {
 // TestALostReplyCostsNoLock of whatever request.
 func TestALostReplyCostsNoLock(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		fixture.LosesReplies(r.Rig, r.driver(), func() { r.keys("k", 0) }, "LeaseGrant", "Txn", "Range", "LeaseKeepAlive", "LeaseRevoke")
+		fixture.LosesReplies(r.Rig, r.driver(), func() { r.keys("k", 0) }, "LeaseGrant", "Txn", "DeleteRange", "Range", "LeaseKeepAlive", "LeaseRevoke")
 	})
 }
 
@@ -118,7 +119,7 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 		waiting := r.driver()
 		watches := func() bool { n := r.Counts(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 }
 		// With its first lease a client begins to watch for what Force tells it.
-		fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn", "Watch"}, "Txn", "Status")
+		fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn", "Watch"}, "DeleteRange", "Status")
 	})
 }
 
@@ -270,6 +271,36 @@ func TestRequestsAvoidMemberThatIsDown(t *testing.T) {
 				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 				if asked() != before {
 					r.Errorf("a client asks member %d, which is down, before those that are up", place)
+				}
+			}
+		}
+	})
+}
+
+// TestRequestsGoToTheLeader, and to the next leader as soon as its state is known.
+func TestRequestsGoToTheLeader(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		for range 5 {
+			d := r.driver()
+			for leader := range 3 {
+				for _, m := range r.fake.members {
+					m.set(func(m *fakeMember) { m.status = func(s *pb.StatusResponse) { s.Leader = uint64(leader + 1) } })
+				}
+				time.Sleep(5 * time.Second) // in which each member is asked for its state
+				asked := func(place int) (n int) {
+					for _, kind := range []string{"LeaseGrant", "Txn", "DeleteRange", "LeaseKeepAlive"} {
+						n += r.Links(d)[place].Count(kind)
+					}
+					return n
+				}
+				before := [3]int{asked(0), asked(1), asked(2)}
+				g := r.Grant(d, "k", long)
+				r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
+				r.Must(d.Release(r.Within(), g, 0))
+				for place := range 3 {
+					if n := asked(place) - before[place]; (n > 0) != (place == leader) {
+						r.Errorf("member %d has %d requests while member %d leads", place, n, leader)
+					}
 				}
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -51,6 +52,7 @@ type node struct {
 	client   *clientv3.Client
 	link     link
 	doubt    chan struct{} // receives when a request had no answer in time
+	leads    atomic.Uint64 // the term in which the member led when it was asked last; 0: it did not lead
 	login
 	union *union
 }
@@ -257,8 +259,21 @@ func gaveUp(text string) bool {
 		strings.Contains(text, "handshake failed") && strings.Contains(text, context.DeadlineExceeded.Error())
 }
 
-// order returns the members in the order in which to ask them.
+// order returns the members in the order in which to watch over them. Clients begin with different members.
 func (d *Driver) order() []*node { return direct.Order(d.states, d.nodes, -1) }
+
+// leaderFirst returns the members in the order in which to ask them. A follower passes writes and the renewals of leases on to
+// the leader, and asks the leader before it reads: that costs the cluster more work and the caller another way through the network.
+// Of two members that claim to lead, the one with the later term does.
+func (d *Driver) leaderFirst() []*node {
+	leader, latest := -1, uint64(0)
+	for _, n := range d.nodes {
+		if up, _ := d.states.Up(n.place); up && n.leads.Load() > latest {
+			leader, latest = n.place, n.leads.Load()
+		}
+	}
+	return direct.Order(d.states, d.nodes, leader)
+}
 
 // call has the members try fn in turn until one has an answer, each for limit at most.
 func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) error {
@@ -269,7 +284,7 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) erro
 		return err
 	}
 	failed := d.states.Unavailable(nil)
-	for _, n := range d.order() {
+	for _, n := range d.leaderFirst() {
 		err := n.try(ctx, limit, fn)
 		if ctx.Err() != nil && err != nil {
 			return fmt.Errorf("%w: %w", ctx.Err(), failed)
@@ -394,10 +409,15 @@ func stalled(err error) bool {
 	return ok
 }
 
-// probe asks for a member's state, and whether it is of the cluster. A read keeps the login from running out, or has it renewed
-// before a request needs it. Whether the user may read that is no matter of one member.
+// probe asks for a member's state, whether it leads, and whether it is of the cluster. A read keeps the login from running out,
+// or has it renewed before a request needs it. Whether the user may read that is no matter of one member.
 func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 	resp, err := pb.NewMaintenanceClient(c.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
+	term := uint64(0)
+	if err == nil && resp.Leader == resp.GetHeader().GetMemberId() {
+		term = resp.RaftTerm
+	}
+	n.leads.Store(term)
 	switch {
 	case err != nil:
 		return err
