@@ -35,28 +35,9 @@ func (c *claim) compete(ctx context.Context) error {
 	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, c.advance)
 }
 
-// advance does what is to be done next, and returns nil when the claim has the lock. What it asks
-// for waits for its turn, and what it waits for then does not keep others from theirs.
+// advance does what is to be done next, and returns nil when the claim has the lock. A lease that it has lapses.
 func (c *claim) advance(ctx context.Context) error {
-	rank := direct.Later
-	if c.lease.id != clientv3.NoLease {
-		rank = direct.Soon // it lapses
-	}
-	turn := ctx
-	if c.req.NoWait {
-		var cancel context.CancelFunc
-		turn, cancel = context.WithTimeout(ctx, pace.RequestTime(c.req.TTL, pace.Members))
-		defer cancel()
-	}
-	var first *rivals
-	err := c.d.lane.Do(turn, rank, nil, func() (err error) {
-		first, err = c.ask(ctx)
-		return err
-	})
-	if err != nil || first == nil {
-		return err
-	}
-	return c.await(ctx, *first)
+	return direct.TakeTurn(ctx, c.d.lane, c.req, c.lease.id != clientv3.NoLease, c.ask, c.await)
 }
 
 // rivals are who comes before a claim, as of a revision.
@@ -242,7 +223,7 @@ func (c *claim) keep(ctx context.Context, before string) error {
 
 // await returns when the key before the claim's or its own is deleted, when the member that
 // watches them fails, and when it cannot renew the lease.
-func (c *claim) await(ctx context.Context, a rivals) error {
+func (c *claim) await(ctx context.Context, a *rivals) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	n := c.d.order()[0]

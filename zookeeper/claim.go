@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/block"
 	"github.com/holdfast-go/holdfast/internal/direct"
-	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 const (
@@ -88,28 +87,9 @@ func (c *claim) reset() {
 	c.s, c.doubt, c.path, c.czxid = nil, false, "", 0
 }
 
-// advance does what is to be done next, and returns nil when the claim has the lock. What it asks
-// for waits for its turn, and what it waits for then does not keep others from theirs.
+// advance does what is to be done next, and returns nil when the claim has the lock. Others wait behind a node that it has.
 func (c *claim) advance(ctx context.Context) error {
-	rank := direct.Later
-	if c.doubt || c.path != "" {
-		rank = direct.Soon // others wait behind its node
-	}
-	turn := ctx
-	if c.req.NoWait {
-		var cancel context.CancelFunc
-		turn, cancel = context.WithTimeout(ctx, pace.RequestTime(c.req.TTL, pace.Members))
-		defer cancel()
-	}
-	var w *watches
-	err := c.d.lane.Do(turn, rank, nil, func() (err error) {
-		w, err = c.ask(ctx)
-		return err
-	})
-	if err != nil || w == nil {
-		return err
-	}
-	return c.await(ctx, w)
+	return direct.TakeTurn(ctx, c.d.lane, c.req, c.doubt || c.path != "", c.ask, c.await)
 }
 
 // watches are what a claim waits for that is not the first in line.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // errSilent is a request that had no answer.
@@ -132,5 +133,56 @@ func TestAReleaseWaitsForItsTurnWhileOthersAreAnswered(t *testing.T) {
 			t.Errorf("behind ten requests without an answer: %v after %v", err, took)
 		}
 		calls.Close()
+	})
+}
+
+// TestWaitForHolderTakesNoTurn: another claim has its turn meanwhile.
+func TestWaitForHolderTakesNoTurn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := direct.NewLane(direct.NewStates("a"), 1)
+		free, served := make(chan struct{}), false
+		held := func(context.Context) (*int, error) { return new(int), nil }
+		go direct.TakeTurn(t.Context(), l, driver.Request{}, false, held, func(context.Context, *int) error { <-free; return direct.ErrAgain })
+		synctest.Wait()
+		err := direct.TakeTurn(t.Context(), l, driver.Request{}, false, func(context.Context) (*int, error) { served = true; return nil, nil },
+			func(context.Context, *int) error { t.Error("a claim with nothing ahead waits"); return nil })
+		if err != nil || !served {
+			t.Errorf("TakeTurn() = %v, served: %v", err, served)
+		}
+		close(free)
+	})
+}
+
+func TestUrgentClaimComesBeforeOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, free := busy(direct.NewStates("a"))
+		var served []string
+		for _, name := range []string{"begins", "lapses"} {
+			go direct.TakeTurn(t.Context(), l, driver.Request{}, name == "lapses", func(context.Context) (*int, error) {
+				served = append(served, name)
+				return nil, nil
+			}, nil)
+			synctest.Wait()
+		}
+		free()
+		if want := []string{"lapses", "begins"}; !slices.Equal(served, want) {
+			t.Errorf("served %v, want %v", served, want)
+		}
+	})
+}
+
+// TestTryWaitsForTurnAsForAnswer, and not for as long as its caller would.
+func TestTryWaitsForTurnAsForAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l, free := busy(direct.NewStates("a"))
+		defer free()
+		begin, ttl := time.Now(), 10*time.Second
+		err := direct.TakeTurn[int](t.Context(), l, driver.Request{TTL: ttl, NoWait: true}, false, nil, nil)
+		if took := time.Since(begin); !errors.Is(err, driver.ErrUnavailable) || took != pace.RequestTime(ttl, pace.Members) {
+			t.Errorf("TakeTurn() = %v after %v, want that it waits for the time of a request", err, took)
+		}
 	})
 }

@@ -71,3 +71,30 @@ func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(con
 		pause = min(2*pause, pace.LongPause)
 	}
 }
+
+// TakeTurn asks for what a claim of req lacks, in its turn in l, and waits then for the end of what ask has found ahead of the
+// claim, if anything: that wait takes no turn. It returns nil when nothing is ahead. A claim on which others wait, or which
+// lapses, is urgent. One that does not wait for a holder waits for its turn no longer than for an answer.
+func TakeTurn[T any](ctx context.Context, l *Lane, req driver.Request, urgent bool,
+	ask func(context.Context) (ahead *T, err error), await func(context.Context, *T) error,
+) error {
+	rank := Later
+	if urgent {
+		rank = Soon
+	}
+	turn := ctx
+	if req.NoWait {
+		var cancel context.CancelFunc
+		turn, cancel = context.WithTimeout(ctx, pace.RequestTime(req.TTL, pace.Members))
+		defer cancel()
+	}
+	var ahead *T
+	err := l.Do(turn, rank, nil, func() (err error) {
+		ahead, err = ask(ctx)
+		return err
+	})
+	if err != nil || ahead == nil {
+		return err
+	}
+	return await(ctx, ahead)
+}
