@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/locktest"
 )
 
@@ -23,18 +24,25 @@ var (
 	_ driver.Notifier  = (*etcd.Driver)(nil)
 )
 
-func TestConformance(t *testing.T) {
-	t.Parallel()
-	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
-		c, err := shared()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return newRig(t, c).service()
-	}})
+// statements are tests of the suite that send every request of the driver. All tests run over a fake, which is compared with a real server.
+var statements = []string{
+	"OneHolderAmongClientsAndGoroutines", "TokensRiseAcrossClients", "TryOnAHeldKeyNamesTheHolder", "WaitersAreServedInOrder",
+	"TheWatchdogKeepsALease", "ManyGrantsAreRenewedInOneCall", "MinHoldOutlastsTheRelease", "LostRepliesLeaveNoLock",
+	"AWaitSurvivesAnOutage", "AWaitGoesOnWhenTheHolderDies", "ListShowsWhatIsHeld", "QueueShowsWhoWaitsInOrder", "AForcedHolderHearsWhy",
+	"AdoptContinuesAGrant", "AdoptOfAReleasedGrantIsLost", "OddNamesAreNamesLikeOthers", "CloseReleasesWhatIsHeld",
 }
 
-func TestConformanceOnTheFake(t *testing.T) {
+func TestConformanceOfServers(t *testing.T) {
+	t.Parallel()
+	gates.NeedsServer(t)
+	c, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return newRig(t, c).service() }})
+}
+
+func TestConformance(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newFakeRig(t, 3).service() }})
 }

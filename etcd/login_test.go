@@ -143,7 +143,7 @@ func TestALoginOutlivesItsMembers(t *testing.T) {
 	var drivers []driver.Driver
 	for i := range clients {
 		drivers = append(drivers, r.driver())
-		leases = append(leases, r.Acquire(r.Client(drivers[i]), string(rune('a'+i)), 20*time.Second))
+		leases = append(leases, r.Acquire(r.Client(drivers[i]), string(rune('a'+i)), 12*time.Second))
 	}
 	for _, m := range r.cluster.Members {
 		m.Kill()

@@ -1,35 +1,63 @@
 package etcd
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
+	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// TestAMemberThatHangsIsNotTakenForOneThatSpeaksTLS, or for one that does not, when the connection is given up before the request.
-func TestAMemberThatHangsIsNotTakenForOneThatSpeaksTLS(t *testing.T) {
+// silentConn takes all that is written to it, and nothing comes over it.
+type silentConn struct {
+	net.Conn
+	closed chan struct{}
+	close  func()
+}
+
+func dialSilent(context.Context, string) (net.Conn, error) {
+	near, far := net.Pipe()
+	far.Close()
+	c := &silentConn{Conn: near, closed: make(chan struct{})}
+	c.close = sync.OnceFunc(func() { close(c.closed) })
+	return c, nil
+}
+
+func (c *silentConn) Write(b []byte) (int, error) { return len(b), nil }
+
+func (c *silentConn) Read([]byte) (int, error) {
+	<-c.closed
+	return 0, net.ErrClosed
+}
+
+func (c *silentConn) Close() error {
+	c.close()
+	return nil
+}
+
+// TestHangingMemberIsNotBlamedForTLS, nor for the lack of it, when the connection is given up before the request.
+func TestHangingMemberIsNotBlamedForTLS(t *testing.T) {
 	t.Parallel()
-	silent, err := net.Listen("tcp", "127.0.0.1:0") // which accepts nothing
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { silent.Close() })
 	for name, opts := range map[string]*Options{"plain": {}, "TLS": {TLS: &tls.Config{InsecureSkipVerify: true}}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n, err := newNode(t.Context(), 0, silent.Addr().String(), "", opts, &union{ids: make([]uint64, 1)})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer n.close()
-			err = n.try(t.Context(), 3*pace.CallTime(), n.probe)
-			if _, stalled := errors.AsType[direct.Stall](err); !stalled || err.Error() != "no answer in "+pace.CallTime().String() {
-				t.Errorf("stalled %v: %v", stalled, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				opts.dial = dialSilent
+				n, err := newNode(t.Context(), 0, "silent:2379", "", opts, &union{ids: make([]uint64, 1)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer n.close()
+				err = n.try(t.Context(), 3*pace.CallTime(), n.probe)
+				if _, stalled := errors.AsType[direct.Stall](err); !stalled || err.Error() != "no answer in "+pace.CallTime().String() {
+					t.Errorf("stalled %v: %v", stalled, err)
+				}
+			})
 		})
 	}
 }

@@ -36,7 +36,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	fixture.Main(m, 4, func(context.Context) (stop func() error, err error) {
+	fixture.Main(m, 6, func(context.Context) (stop func() error, err error) {
 		return func() error {
 			if !begun.Load() {
 				return nil

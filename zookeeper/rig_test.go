@@ -28,7 +28,7 @@ var ensemble = sync.OnceValues(func() (*zkproc.Ensemble, error) { return zkproc.
 var started atomic.Bool
 
 func TestMain(m *testing.M) {
-	fixture.Main(m, 4, func(context.Context) (stop func() error, err error) {
+	fixture.Main(m, 6, func(context.Context) (stop func() error, err error) {
 		return func() error {
 			if !started.Load() {
 				return nil
