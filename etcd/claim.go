@@ -364,8 +364,8 @@ func lending(ttl time.Duration, l *loan) request {
 // seconds is a TTL as the servers count it.
 func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
 
-// tooLong is an error if the lease is longer than was asked for: the lock of a holder that
-// died would stand for so long.
+// tooLong returns an error if the servers granted a longer lease than was asked for, which a long election timeout makes them do
+// (findings/etcd-lease-is-longer-than-asked.sh): the lock of a holder that died would stand for so long.
 func (l loan) tooLong(asked time.Duration) error {
 	if l.ttl <= time.Duration(seconds(asked))*time.Second {
 		return nil
