@@ -17,10 +17,13 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redlock/internal/server"
 )
 
 const secret = "hunter2-s3cret"
@@ -59,6 +62,66 @@ func TestOperationsNamesTheRights(t *testing.T) {
 	if !strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(string(text), "\\\n", " ")), " "), want) {
 		t.Errorf("docs/operations.md does not have the ACL line %q", want)
 	}
+}
+
+// TestTenantsOfTheSecurityPageAreApart uses the ACL of docs/security.md for two tenants.
+func TestTenantsOfTheSecurityPageAreApart(t *testing.T) {
+	page, err := os.ReadFile("../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, acl, found := strings.Cut(string(page), "ACL SETUSER ")
+	acl, _, _ = strings.Cut(acl, "```")
+	acl = strings.Join(strings.Fields(strings.ReplaceAll(strings.ReplaceAll(acl, "\\\n", " "), "PASSWORD", secret)), " ")
+	if !found {
+		t.Fatal("docs/security.md has no ACL for tenants")
+	}
+	r := startWith(t, &redisproc.Options{ACL: []string{acl, strings.ReplaceAll(acl, "billing", "orders")}})
+	tenant := func(name string) *holdfast.Client {
+		return r.clientOf(r.driver(r.nodes(), &redlock.Options{Username: name, Password: secret, Prefix: name + ":lock:"}), nil)
+	}
+	billing, next, orders := tenant("billing"), tenant("billing"), tenant("orders")
+	theirs := r.acquire(orders, "k", &holdfast.AcquireOptions{TTL: long})
+	l := r.acquire(billing, "k", &holdfast.AcquireOptions{TTL: long})
+	waits := fixture.Later(func() *holdfast.Lease { return r.acquire(next, "k", nil) })
+	r.awaitWaiters(billing, "k", 1)
+	r.release(l)
+	r.release(<-waits)
+	if denied := r.denials(); len(denied) != 0 {
+		t.Errorf("ACL LOG = %v, want nothing denied", denied)
+	}
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.servers[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw := resp.NewConn(conn)
+	if _, err := server.Ask(raw, []string{"AUTH", "billing", secret}); err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range [][]string{
+		{"GET", "orders:lock:k"},
+		{"SET", "orders:lock:k", "mine"},
+		{"DEL", "orders:lock:k"},
+		{"PEXPIRE", "orders:lock:k", "1"},
+		{"ZADD", wire.QueueKey("orders:lock:k"), "1", "x"},
+		{"DEL", wire.QueueKey("orders:lock:k")},
+		{"SET", wire.SetKey("orders:lock:"), "x"},
+		{"SCAN", "0"},
+		{"PSUBSCRIBE", "*"},
+		{"MONITOR"},
+		{"FLUSHALL"},
+		{"CONFIG", "GET", "*"},
+		{"CLIENT", "LIST"},
+	} {
+		if _, err := server.Ask(raw, cmd); err == nil || !server.LacksRight(err.Error()) {
+			t.Errorf("%q = %v, want a right that is missing", cmd, err)
+		}
+	}
+	if err := theirs.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	r.release(theirs)
 }
 
 func TestAUserWithTheMinimalRights(t *testing.T) {
