@@ -142,7 +142,7 @@ func (n *node) views(ctx context.Context, locks []engine.Lock) []engine.View {
 		if err != nil {
 			views[i] = engine.View{Err: err}
 		} else {
-			views[i] = format.View(replies[i])
+			views[i] = format.View(&locks[i], replies[i])
 		}
 	}
 	return views

@@ -148,7 +148,7 @@ func (g *gate) examine(ctx context.Context, n *node, addr string, l *resp.Conn) 
 	}
 	if g.opts.format().OwnCounters() {
 		if rep.floor, err = member.Floor(marker, rep.run, says.clock, g.clock(n, says.clock, says.asked.UnixMicro())); err != nil {
-			return rep, g.explain(err)
+			return rep, g.explain(fmt.Errorf("%s: %w", g.markerKey(n), err))
 		}
 		if own := says.clock; own == g.clock(n, own, says.asked.UnixMicro()) {
 			rep.clock, rep.read = own, says.read
@@ -299,6 +299,9 @@ func (g *gate) markerKey(n *node) string { return n.place.MarkerKey(g.opts.forma
 // observe reads the marker of n and the clocks.
 func (g *gate) observe(l *resp.Conn, n *node, run string) (o member.Observation, err error) {
 	values, err := server.Ask(l, []string{"GET", g.markerKey(n)}, []string{"TIME"}) // in this order: the marker is no younger than the time
+	if refused, ok := errors.AsType[resp.Error](err); ok && format.Code([]byte(refused)) == "WRONGTYPE" {
+		return o, g.explain(fmt.Errorf("%s: %w", g.markerKey(n), member.ErrType))
+	}
 	if err != nil {
 		return o, err
 	}
@@ -389,6 +392,8 @@ func (g *gate) explain(err error) error {
 		mend := fmt.Sprintf("give all clients the same nodes and maxttl, and Sentinels where failover is "+
 			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", g.opts.setKey())
 		return server.Unfit(mend, "%w", err)
+	case errors.Is(err, member.ErrFloor), errors.Is(err, member.ErrType):
+		return server.Unfit("DEL that key on this node, which is admitted again as if it were new", "%w", err)
 	case errors.Is(err, member.ErrClocks):
 		return errClocks
 	case errors.Is(err, member.ErrNoRun):

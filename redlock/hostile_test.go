@@ -146,7 +146,7 @@ func (s *hostileServer) script(sha string, args []string) []byte {
 		if strings.HasSuffix(args[0], "busy") {
 			return []byte("*4\r\n:5000\r\n$10\r\nsomebody.1\r\n:1\r\n:1\r\n")
 		}
-		return fmt.Appendf(nil, ":%d\r\n", time.Now().UnixMicro()<<5)
+		return fmt.Appendf(nil, ":%d\r\n", time.Now().UnixMicro()<<2)
 	}
 	return []byte(":1\r\n")
 }

@@ -297,7 +297,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		var reply any
 		var err error
 		switch {
-		case token != 0:
+		case !engine.Tokenless(st.Owner):
 			reply, err = n.force(asking, lock, st.Owner, why)
 		case views[n.index].Owner == st.Owner:
 			reply, err = n.eval(asking, evalsha(d.opts.format().Drop, lock, st.Owner))

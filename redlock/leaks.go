@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redlock/internal/format"
 	"github.com/holdfast-go/holdfast/redlock/internal/server"
@@ -28,7 +29,10 @@ type Leak struct {
 	Fixable bool   `json:"fixable"`         // by DeleteLeak
 }
 
-const leakBatch = 200 // keys asked for together, so that others have their turn
+const (
+	leakBatch = 200 // keys asked for together, so that others have their turn
+	unreadMax = 20  // keys of a node that may be unreadable before the look gives it up
+)
 
 // leakLua deletes a key that still has the same value and no TTL.
 const leakLua = `if redis.call('PTTL', KEYS[1]) ~= -1 or redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -58,11 +62,12 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 		}
 		for i, n := range nodes {
 			before := s.looked
+			s.unread = nil
 			err := s.node(ctx, n)
 			if errors.Is(err, errStopped) {
 				return
 			}
-			if err != nil {
+			if err = cmp.Or(err, errors.Join(s.unread...)); err != nil {
 				u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
 			}
 			s.looked = before + sizes[i]
@@ -80,6 +85,7 @@ type sweep struct {
 	yield       func(Leak) bool
 	looked, all int64
 	found       map[Leak]bool // SCAN may name a key twice
+	unread      []error       // of keys of the present node that could not be read
 }
 
 // size is how many keys a node has; 0 if it does not say.
@@ -141,13 +147,21 @@ func (s *sweep) keys(ctx context.Context, n *node, keys []string) error {
 		return err
 	}
 	for i, key := range keys {
+		if err, refused := replies[i].(resp.Error); refused {
+			if err := s.skip(key, err); err != nil {
+				return err
+			}
+		}
 		if replies[i] != int64(-1) {
 			continue
 		}
 		l, err := n.leak(ctx, key)
 		switch {
 		case err != nil:
-			return err
+			if err := s.skip(key, err); err != nil {
+				return err
+			}
+			continue
 		case l.Text == "" || s.found[l]:
 			continue
 		}
@@ -159,8 +173,18 @@ func (s *sweep) keys(ctx context.Context, n *node, keys []string) error {
 	return nil
 }
 
+// skip notes that key could not be read, if the server said so: the others are looked at nevertheless. It returns err if the
+// look has to end.
+func (s *sweep) skip(key string, err error) error {
+	if _, refused := errors.AsType[resp.Error](err); !refused || len(s.unread) == unreadMax {
+		return err
+	}
+	s.unread = append(s.unread, fmt.Errorf("%s: %w", key, err))
+	return nil
+}
+
 // leak describes the lock on key, which had no TTL. Text is empty if it is no leak.
-func (n *node) leak(ctx context.Context, key string) (Leak, error) {
+func (n *node) leak(ctx context.Context, key string) (l Leak, err error) {
 	o := &n.d.opts
 	name, ok := o.name(key)
 	if !ok {
@@ -170,7 +194,12 @@ func (n *node) leak(ctx context.Context, key string) (Leak, error) {
 	if v.Err != nil || v.Owner == "" || v.Left >= 0 {
 		return Leak{}, v.Err
 	}
-	l := Leak{Node: n.addr, Key: key, Owner: v.Owner}
+	defer func() {
+		if v.Defect != nil && l.Text != "" {
+			l.Text += "; its waiters are not known: " + v.Defect.Error()
+		}
+	}()
+	l = Leak{Node: n.addr, Key: key, Owner: v.Owner}
 	kind, other := format.OtherType(v.Owner)
 	switch {
 	case o.format().OtherData(v.Owner): // any hash
@@ -184,6 +213,9 @@ func (n *node) leak(ctx context.Context, key string) (Leak, error) {
 	case v.Owner == wire.Empty:
 		l.Owner, l.Fixable = "", true
 		l.Text = "a lock of another library without a TTL, with an empty value; delete it if its holder has died"
+	case format.Damaged(v.Owner):
+		l.Fixable = true
+		l.Text = "a lock of Holdfast whose number is no token, as if another program had changed it; delete it if its holder has died"
 	default:
 		replies, err := n.do(ctx, []string{"GET", key}) // a view has "host 42" without the number, as if that were a token
 		if err != nil {

@@ -14,6 +14,10 @@ var (
 	ErrNoRun = errors.New("its INFO has no run_id, by which a restart is noticed")
 	// ErrClocks is why tokens cannot begin at the clock.
 	ErrClocks = errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there")
+	// ErrFloor is returned for a marker that another program has changed.
+	ErrFloor = errors.New("its marker was changed by another program: its floor= is no token")
+	// ErrType is returned for a node on which something else stands in the place of the marker.
+	ErrType = errors.New("its marker was changed by another program: the key is no string")
 	// ErrNoVote is why a client that only looks ignores a node that is not admitted: the node may have forgotten the lock.
 	ErrNoVote = errors.New("in quarantine: does not vote yet; holdfast doctor says for how long")
 )

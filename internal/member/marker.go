@@ -88,6 +88,9 @@ func Floor(marker, run string, node, client int64) (int64, error) {
 	_, text, _ := strings.Cut(marker, " floor=")
 	text, _, _ = strings.Cut(text, " ")
 	floor, _ := strconv.ParseInt(text, 10, 64)
+	if floor < 0 || floor > quorum.Base(quorum.MaxToken) {
+		return 0, ErrFloor
+	}
 	if run != "" {
 		return floor, nil
 	}

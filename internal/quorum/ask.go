@@ -156,7 +156,7 @@ const leftOfFree = -2
 // kept is that the lock stands.
 func (l Lock) kept() Reply { return Reply{Event: Event{Kind: Kept, Waiters: l.Queue.Len()}} }
 
-// noCounter is the answer of a node that does not start a counter.
-func noCounter(now, clock int64) Reply {
-	return Reply{Event: Event{Kind: Failed}, Err: ClockError{Ahead: now - clock}}
+// failed returns the answer of a node that has done nothing.
+func failed(err error) Reply {
+	return Reply{Event: Event{Kind: Failed}, Err: err}
 }

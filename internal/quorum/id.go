@@ -70,11 +70,14 @@ func ClientOf(owner string) string {
 	return client
 }
 
-// Since is when the owner asked for the lock, by its own clock; zero for an owner that is
-// not one of ours.
+// lastSeq is the end of the year 9999 in µs since 1970. No later time has a form in JSON.
+const lastSeq = 253_402_300_799_999_999
+
+// Since returns when the owner asked for the lock, by its own clock; zero for an owner that is
+// not one of ours, or whose number is no time.
 func Since(owner string) time.Time {
 	_, seq, _, ok := parse(owner)
-	if !ok {
+	if !ok || seq < 0 || seq > lastSeq {
 		return time.Time{}
 	}
 	return time.UnixMicro(seq)

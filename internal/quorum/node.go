@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -49,18 +50,26 @@ func (e ClockError) Error() string {
 		float64(ahead)/1_000_000, side)
 }
 
-// block promises the next tokens, and least at least. ok is false, and nothing has changed, where the
-// counter is new and must not start.
-func (l *Lock) block(now, clock, least int64) (base int64, ok bool) {
+// ErrTokensEnd is returned by a node whose counter has no tokens left: see MaxToken.
+var ErrTokensEnd = errors.New("COUNTER no tokens are left")
+
+// block promises the next tokens, and least at least. With an error nothing has changed: the counter is new and must not
+// start, or has no tokens left.
+func (l *Lock) block(now, clock, least int64) (base int64, err error) {
 	base = l.Fence + 1
-	if l.Fence == 0 {
+	if l.Fence <= 0 {
+		var ok bool
 		if base, ok = Seed(now, clock); !ok {
-			return 0, false
+			l.Fence = 0
+			return 0, ClockError{Ahead: now - clock}
 		}
 	}
 	base = max(base, least)
+	if base > Base(MaxToken) {
+		return 0, ErrTokensEnd
+	}
 	l.Fence = Top(base)
-	return base, true
+	return base, nil
 }
 
 func (l *Lock) take(owner string, token, now, ttl int64) {
@@ -98,14 +107,16 @@ func (w Wake) String() string {
 	return fmt.Sprintf("%s %d %d", w.Owner, w.Base, w.Left)
 }
 
-// ParseWake reads what String has written. What it cannot read tells of no token.
+// ParseWake reads what String has written. What it cannot read tells of no token, and neither does what no script tells: a
+// token that is none, or a hand-over that is too long. Whoever may publish can send a message in the name of a node, and its
+// receiver must not rely on it for longer than on a true one.
 func ParseWake(text string) Wake {
 	owner, rest, _ := strings.Cut(text, " ")
 	base, left, _ := strings.Cut(rest, " ")
 	w := Wake{Owner: owner}
 	b, err1 := strconv.ParseInt(base, 10, 64)
 	l, err2 := strconv.ParseInt(left, 10, 32)
-	if err1 == nil && err2 == nil && b > 0 && l > 0 {
+	if err1 == nil && err2 == nil && b > 0 && b <= Base(MaxToken) && l > 0 && l <= HandOverMost/ms {
 		w.Base, w.Left = b, l
 	}
 	return w
@@ -133,9 +144,9 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, h
 	}
 	switch l.Owner {
 	case "":
-		base, ok := l.block(now, clock, least)
-		if !ok {
-			return l, noCounter(now, clock), Wake{}
+		base, err := l.block(now, clock, least)
+		if err != nil {
+			return l, failed(err), Wake{}
 		}
 		if stamp != 0 && l.Queue != "" {
 			l.queue(owner, now, stamp)
@@ -162,9 +173,9 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, h
 // least, the node has gone back to older data since, and the owner gets tokens of now.
 func (l Lock) again(now, ttl, clock, least int64) (Lock, Reply) {
 	if l.Token < max(least, 1) {
-		base, ok := l.block(now, clock, least)
-		if !ok {
-			return l, noCounter(now, clock)
+		base, err := l.block(now, clock, least)
+		if err != nil {
+			return l, failed(err)
 		}
 		l.Token = base
 	}
@@ -189,9 +200,9 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least, noted int6
 	case l.Owner != from:
 		return l, l.deniedAt(now)
 	}
-	base, ok := l.block(now, clock, least)
-	if !ok {
-		return l, noCounter(now, clock)
+	base, err := l.block(now, clock, least)
+	if err != nil {
+		return l, failed(err)
 	}
 	l.note(from, now, noted)
 	l.take(owner, base, now, ttl)
@@ -204,7 +215,7 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least, noted int6
 // since, with others in between; and a counter, which must not begin at a token.
 func (l Lock) Commit(now int64, owner string, token int64) (Lock, Reply) {
 	l = l.At(now)
-	if l.Owner != owner || l.Token > token || l.Fence == 0 {
+	if l.Owner != owner || l.Token > token || l.Fence <= 0 {
 		return l, reply(Refused)
 	}
 	l.Token, l.Fence = token, max(l.Fence, Top(token))
@@ -290,9 +301,9 @@ func (l Lock) pass(now int64, from string, least, handOver int64, everywhere boo
 		l.free()
 		return l, Wake{}
 	}
-	base, promised := l.block(now, noClock, least)
+	base, err := l.block(now, noClock, least)
 	w := Wake{Owner: l.wake(from, hears)}
-	if w.Owner == "" || !promised {
+	if w.Owner == "" || err != nil {
 		l.free()
 		return l, w
 	}
@@ -303,10 +314,13 @@ func (l Lock) pass(now int64, from string, least, handOver int64, everywhere boo
 	return l, w
 }
 
+// noteEnd bounds the time of a note, in ms since 1970. A lock may have been given any TTL by another program.
+const noteEnd = 100_000_000_000_000
+
 // note keeps in mind that the lock was taken from owner, for noted ms or as long as the owner has it here. At another
 // node it may have it for longer, and trust it still.
 func (l *Lock) note(owner string, now, noted int64) {
-	l.Notes = l.Notes.With(owner, max(l.Until, now/1000+noted, now/1000+1))
+	l.Notes = l.Notes.With(owner, min(max(l.Until, now/1000+noted, now/1000+1), noteEnd))
 }
 
 // taken reports whether the lock was taken from owner by Force or Adopt.

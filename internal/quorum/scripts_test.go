@@ -13,18 +13,19 @@ import (
 func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	known := map[int]string{
-		quorum.Block:       "a block of tokens",
-		int(quorum.Top(0)): "the last of a block",
-		quorum.QueueKeep:   "how long a place is kept",
-		100:                "how many places one request looks at, or clears away",
-		99:                 "that less the first",
-		10:                 "how many of the last to ask it looks at",
-		quorum.ClockTrust:  "how far a clock may be off to be believed",
-		quorum.ClockMost:   "how far a clock may be off at all",
-		15:                 "where a UUID has its version",
-		36:                 "the length of a UUID, in front of Redisson's threads",
-		1000:               "µs in a ms, and the longest hand-over in ms",
-		1e7:                "where a token is cut in two, which are written faster",
+		quorum.Block:        "a block of tokens",
+		int(quorum.Top(0)):  "the last of a block",
+		quorum.QueueKeep:    "how long a place is kept",
+		100:                 "how many places one request looks at, or clears away",
+		99:                  "that less the first",
+		10:                  "how many of the last to ask it looks at",
+		quorum.MaxToken + 1: "the first number that is no token",
+		quorum.ClockTrust:   "how far a clock may be off to be believed",
+		quorum.ClockMost:    "how far a clock may be off at all",
+		15:                  "where a UUID has its version",
+		36:                  "the length of a UUID, in front of Redisson's threads",
+		1000:                "µs in a ms, and the longest hand-over in ms",
+		1e7:                 "where a token is cut in two, which are written faster",
 	}
 	found := make(map[int]bool)
 	for _, s := range append(wire.Plain.Scripts(), wire.Redisson.Scripts()...) {

@@ -18,6 +18,10 @@ import (
 // the highest token that it has promised.
 const Block = block.Size
 
+// MaxToken is the highest token: above it the numbers of Lua lose digits, and two grants would have the same one. A value
+// of a lock with a higher number is no lock of this protocol.
+const MaxToken = 1<<53 - 1
+
 // Top is the last token of the block that begins at base: the counter once it is granted.
 func Top(base int64) int64 { return base + Block - 1 }
 

@@ -35,6 +35,8 @@ func TestAWakeUpIsReadAsItIsWritten(t *testing.T) {
 		"c.1 1795279814298285 1000": {Owner: "c.1", Base: 1795279814298285, Left: 1000},
 		"c.1 0 1000":                {Owner: "c.1"},
 		"c.1 12":                    {Owner: "c.1"},
+		"c.1 1795279814298285 1001": {Owner: "c.1"}, // longer than any hand-over
+		"c.1 9007199254740992 1000": {Owner: "c.1"}, // no token
 	} {
 		if got := ParseWake(text); got != want {
 			t.Errorf("%q is read as %v, want %v", text, got, want)

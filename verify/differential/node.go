@@ -366,7 +366,7 @@ func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 	}
 	switch owner, token, _ := strings.Cut(l.Owner, " "); {
 	case !s.dialect.counts:
-		if n, err := strconv.ParseInt(token, 10, 64); err == nil {
+		if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 && n <= quorum.MaxToken {
 			l.Owner, l.Token = owner, n
 		}
 	case strings.Contains(l.Owner, ".") && !quorum.IsKept(l.Owner):
@@ -443,7 +443,7 @@ func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, err
 	}
-	if err, ok := replies[1].(resp.Error); ok && err != unadmitted && !strings.HasPrefix(string(err), "CLOCK ") {
+	if err, ok := replies[1].(resp.Error); ok && err != unadmitted && !strings.HasPrefix(string(err), "CLOCK ") && string(err) != quorum.ErrTokensEnd.Error() {
 		return Outcome{}, fmt.Errorf("%s: %w", c.Script, err)
 	}
 	if list, ok := replies[1].([]any); ok {

@@ -148,6 +148,10 @@ func examples() []example {
 		{"acquire: asking again changes the expiry alone", heldByA, nil, acquire("a.1")},
 		{"acquire: asking again never shortens what the lock has", heldByA, nil, acquire("a.1").ttl(1000)},
 		{"acquire: asking again on a shard that lost later tokens", heldByA, nil, acquire("a.1").least(5000)},
+		{"acquire: the last tokens", State{Fence: counter(1<<53 - 33)}, nil, acquire("a.1")},
+		{"acquire: no tokens are left", State{Fence: counter(1<<53 - 32)}, nil, acquire("a.1")},
+		{"acquire: a value whose number is no token", State{Lock: held("a.1 9007199254740992", 5000), Fence: idle.Fence}, nil, acquire("a.1")},
+		{"acquire: a counter below 1", State{Fence: counter(-100)}, nil, acquire("a.1")},
 		{"acquire: asking again for a lock without a token", State{Lock: held("a.1", 5000), Fence: idle.Fence}, nil, acquire("a.1")},
 		{"acquire: the first token that the client may use is above the next", idle, nil, acquire("a.1").least(5000)},
 		{"acquire: confirming a hand-over with a long TTL", heldByA, nil, acquire("a.1").ttl(400_000)},
@@ -338,8 +342,9 @@ func (s State) lock() (l quorum.Lock) {
 	if s.Lock != nil {
 		l.Owner, l.Until = s.Lock.Value, now+s.Lock.PX
 		if owner, token, ok := strings.Cut(s.Lock.Value, " "); ok {
-			l.Owner = owner
-			l.Token, _ = strconv.ParseInt(token, 10, 64) // written by held
+			if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 && n <= quorum.MaxToken {
+				l.Owner, l.Token = owner, n
+			}
 		}
 	}
 	if s.Fence != nil {

@@ -17,7 +17,8 @@ type View struct {
 	Left    time.Duration // negative: never lapses
 	Token   int64         // the first of the owner's tokens; 0: none
 	Waiters int
-	Err     error
+	Err     error // why the node has not told
+	Defect  error // what is wrong with the keys beside the lock, although the rest is known
 }
 
 // Status makes one picture of a lock from what each node knows. The holder is the
@@ -29,7 +30,7 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 	for i, v := range views {
 		name := e.nodes[i].Name()
 		st.Nodes = append(st.Nodes, driver.NodeView{
-			Node: name, Owner: v.Owner, Token: v.Token, Remaining: v.Left, Waiters: v.Waiters, Err: v.Err,
+			Node: name, Owner: v.Owner, Token: v.Token, Remaining: v.Left, Waiters: v.Waiters, Err: cmp.Or(v.Err, v.Defect),
 		})
 		if v.Err != nil {
 			u.Nodes = append(u.Nodes, driver.NodeError{Node: name, Err: v.Err})
@@ -91,11 +92,12 @@ func (e *Engine) token(views []View, owner string) int64 {
 }
 
 // Belongs says whether token belongs to the grant of the holder in st, which was made of views: whether it is of the block
-// of st.Token, or of a later one that some node gave this holder after the commit. Token 0 is that of a lock without one. It
+// of st.Token, or of a later one that some node gave this holder after the commit. Token 0 belongs to a lock without one: of
+// another library, released and standing for its MinHold, or whose token was lost. It
 // returns an UnavailableError where a node's block has the token, but too few nodes answer to tell whose that is.
 func (e *Engine) Belongs(st driver.Status, views []View, token int64) (bool, error) {
 	if token == 0 {
-		return st.Held && Tokenless(st.Owner), nil
+		return st.Held && (st.Token == 0 || Tokenless(st.Owner)), nil
 	}
 	known := false
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}

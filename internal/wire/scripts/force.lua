@@ -6,8 +6,14 @@ if holding(lock) ~= owner then
   return 0
 end
 -- The command that makes room comes first: a server that is full refuses a script whose
--- first write takes some, and no later one. It changes nothing.
-redis.call('ZREM', queue, '')
+-- first write takes some, and no later one. It changes nothing. A key that is no queue goes: nobody can wait there.
+local room = redis.pcall('ZREM', queue, '')
+if type(room) == 'table' then
+  if not string.find(room.err, 'WRONGTYPE') then
+    return room
+  end
+  redis.call('DEL', queue)
+end
 local now, gone = millis(), {}
 leave(gone, owner)
 note(lock, queue, owner, ARGV[4], now, gone)

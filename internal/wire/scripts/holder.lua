@@ -1,6 +1,6 @@
--- Who has the lock, and the first of its tokens; false: nobody. What is no lock of ours still has
--- a name, and no token: a key of another type '(hash)', '(list)' …, an empty value '(empty)'.
--- The value may be known already.
+-- Returns the holder of the lock, and the first of its tokens; false: nobody. What is no lock of ours still has
+-- a name, and no token: a key of another type '(hash)', '(list)' …, an empty value '(empty)', and as a whole a value
+-- whose number is no token, from 1 to 2^53 - 1. The value may be known already.
 local function holding(lock, value)
   if value == nil then
     value = redis.pcall('GET', lock)
@@ -15,8 +15,9 @@ local function holding(lock, value)
     return false
   end
   local owner, token = string.match(value, '^(%S+) (%d+)$')
-  if owner then
-    return owner, tonumber(token)
+  token = tonumber(token)
+  if token and token > 0 and token < 9007199254740992 then
+    return owner, token
   end
   return value == '' and '(empty)' or value
 end

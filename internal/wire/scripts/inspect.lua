@@ -1,10 +1,11 @@
 -- KEYS lock fence queue
--- {holder, time left, the first of its tokens, waiters}; changes nothing.
+-- {holder, time left, the first of its tokens, waiters}; changes nothing. In the place of the waiters stands the error of
+-- a queue that cannot be read: the lock is somebody's all the same.
 local lock, queue = KEYS[1], KEYS[3]
 local holder, token = holding(lock)
 return {
   holder or '',
   redis.call('PTTL', lock),
   string.format('%.0f', token or 0),
-  waiting(queue, millis()),
+  redis.pcall('ZCOUNT', queue, '(-1e14', -millis()),
 }

@@ -12,4 +12,5 @@ elseif not holder and token and not taken(queue, owner, millis()) then
 else
   return -1
 end
-return queue and redis.call('ZCARD', queue) > 0 and waiting(queue, millis()) or 0
+local size = queue and redis.pcall('ZCARD', queue) -- a queue that cannot be read ends no lease
+return type(size) == 'number' and size > 0 and waiting(queue, millis()) or 0

@@ -8,17 +8,13 @@ local call = redis.call
 -- Lua as long as a command. A free lock for which nobody waits becomes the owner's.
 if call('EXISTS', lock, queue) == 0 then
   local top = call('INCRBY', fence, '32')
-  if top ~= 32 then
-    if least and top - 31 < tonumber(least) then
-      top = least + 31
-      call('SET', fence, string.format('%.0f', top))
-    end
-    local first = top - 31
+  local first = top - 31
+  if first > 1 and top < 9007199254740992 and not (least and first < tonumber(least)) then
     local low = first % 10000000 -- two integers: %.0f takes half as long as a command
     local text = first == low and string.format('%s %d', owner, low)
       or string.format('%s %d%07d', owner, (first - low) / 10000000, low)
     call('SET', lock, text, 'PX', ttl)
     return first
   end
-  call('DEL', fence) -- the counter is new
+  call('INCRBY', fence, '-32') -- the counter is new, too low, damaged or at its end: block knows what to do
 end

@@ -19,6 +19,12 @@ func OtherType(owner string) (kind string, ok bool) {
 	return kind, open && closed && kind != "empty"
 }
 
+// Damaged reports whether owner is the value of a lock of ours that another program has changed: its number is no token.
+func Damaged(owner string) bool {
+	id, _, more := strings.Cut(owner, " ")
+	return more && quorum.ClientOf(id) != ""
+}
+
 // Stranger is what is known of an owner that is no client of this format.
 func Stranger(owner string) driver.Holder {
 	kind, other := OtherType(owner)
@@ -31,6 +37,8 @@ func Stranger(owner string) driver.Holder {
 		return driver.Holder{Program: "a key of type " + kind}
 	case owner == wire.Empty:
 		return driver.Holder{Program: "an empty value"}
+	case Damaged(owner):
+		return driver.Holder{Program: "a damaged lock of Holdfast, whose number is no token"}
 	}
 	if t := thread(owner); t != "" {
 		return driver.Holder{Program: "Redisson, " + t}

@@ -3,6 +3,7 @@ package format
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,12 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-var errCounter = errors.New("the counter of tokens is not above 0, as if somebody had set it")
-
 // Deliver answers r with what the server said. usable is why a token that it has given must not be used.
 func Deliver(r *engine.Request, v resp.Value, usable func(lock *engine.Lock, token int64) error) {
 	if v.IsError() {
-		r.Fail(engine.Failure{Err: v.Err(), Fatal: fatal(Code(v.Text))})
+		r.Fail(engine.Failure{Err: damaged(r.Lock, v.Err()), Fatal: fatal(Code(v.Text))})
 		return
 	}
 	number, isNumber := v.Int()
@@ -31,8 +30,8 @@ func Deliver(r *engine.Request, v resp.Value, usable func(lock *engine.Lock, tok
 	case asks:
 		if err := usable(r.Lock, number); err != nil {
 			r.Fail(engine.Failure{Err: err})
-		} else if number <= 0 {
-			r.Fail(engine.Failure{Err: fmt.Errorf("%w: DEL %s once the lock is free", errCounter, r.Lock.Fence), Fatal: true})
+		} else if number <= 0 || number > quorum.MaxToken {
+			r.Fail(engine.Failure{Err: damaged(r.Lock, errNoToken), Fatal: true})
 		} else {
 			r.Granted(number)
 		}
@@ -64,7 +63,28 @@ func denied(r *engine.Request, v resp.Value) {
 		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrShape)})
 		return
 	}
-	r.Denied(left*int64(time.Millisecond), string(holder.Text), int(waiters))
+	r.Denied(int64(duration(left)), string(holder.Text), int(waiters))
+}
+
+// duration returns ms milliseconds, or the longest duration if these are more: another program may give a key any TTL.
+func duration(ms int64) time.Duration {
+	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
+}
+
+// errNoToken is the cause where a script has answered with a number that is no token.
+var errNoToken = resp.Error("COUNTER its number is no token")
+
+// damaged names the key that is not as the scripts leave it, and how to repair it, if err of a script is about that.
+func damaged(lock *engine.Lock, err error) error {
+	text := err.Error()
+	switch {
+	case Code([]byte(text)) == "WRONGTYPE":
+		return fmt.Errorf("%w; %s has to be a string, and %s a sorted set: DEL the one that TYPE shows to be another", err, lock.Fence, lock.Queue)
+	case Code([]byte(text)) == "COUNTER", strings.Contains(text, "not an integer"), strings.Contains(text, "would overflow"):
+		return fmt.Errorf("%w; another program has changed the counter of tokens %s: DEL it, upon which tokens begin at the clock; "+
+			"a storage that has seen a higher token has to forget it", err, lock.Fence)
+	}
+	return err
 }
 
 // Code is the first word of an error reply, by which servers say what kind it is. A
@@ -81,11 +101,11 @@ func Code(text []byte) string {
 
 // fatal says whether a server that refuses with code will do so until an operator
 // changes rights, credentials, a key of another type where the queue or the counter
-// should be, or a command or script that it should know. The other codes pass: the
+// should be, a counter that is at its end, or a command or script that it should know. The other codes pass: the
 // server loads its data, is busy, lacks replicas or memory for the time being,
 // cannot save, or is a replica now.
 func fatal(code string) bool {
-	return slices.Contains([]string{"ERR", "NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "WRONGTYPE"}, code)
+	return slices.Contains([]string{"ERR", "NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "WRONGTYPE", "COUNTER"}, code)
 }
 
 // errForgot is why a connection ends over which a script has found another marker than that of the admission.
@@ -107,10 +127,10 @@ func Ends(v resp.Value) error {
 	return nil
 }
 
-// View reads what the script Inspect says of a lock.
-func View(reply any) engine.View {
+// View reads what the script Inspect answers about a lock.
+func View(lock *engine.Lock, reply any) engine.View {
 	if err, ok := reply.(error); ok {
-		return engine.View{Err: err}
+		return engine.View{Err: damaged(lock, err)}
 	}
 	list, _ := reply.([]any)
 	if len(list) != 4 {
@@ -120,8 +140,9 @@ func View(reply any) engine.View {
 	left, ok2 := list[1].(int64)
 	text, ok3 := list[2].(string)
 	waiters, ok4 := list[3].(int64)
+	defect, bad := list[3].(error)
 	token, err := strconv.ParseInt(text, 10, 64)
-	if !ok1 || !ok2 || !ok3 || !ok4 || err != nil {
+	if !ok1 || !ok2 || !ok3 || !ok4 && !bad || err != nil {
 		return engine.View{Err: resp.Unexpected(resp.ErrShape)}
 	}
 	if left == -2 { // there is no such key; -1 is one without an end
@@ -130,5 +151,9 @@ func View(reply any) engine.View {
 	if engine.Tokenless(owner) {
 		token = 0
 	}
-	return engine.View{Owner: owner, Left: time.Duration(left) * time.Millisecond, Token: token, Waiters: int(waiters)}
+	v := engine.View{Owner: owner, Left: duration(left), Token: token, Waiters: int(waiters)}
+	if bad {
+		v.Defect = damaged(lock, defect)
+	}
+	return v
 }

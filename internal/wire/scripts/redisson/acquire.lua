@@ -5,8 +5,8 @@ local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, clock, stamp = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ''
 local holder = holding(lock)
 local mine = holder == owner -- an earlier reply was lost, or the lock was handed over
-local top, refused = mine and tonumber(redis.call('GET', fence) or 0), nil
-if mine and top < 32 or not mine and not holder then
+local top, refused = mine and (tonumber(redis.call('GET', fence) or 0) or 0), nil
+if mine and (top < 32 or top >= 9007199254740992) or not mine and not holder then
   top, refused = block(fence, clock)
   if not top then
     return refused

@@ -8,8 +8,8 @@ local holder = holding(lock)
 if holder ~= from and holder ~= owner then
   return { redis.call('PTTL', lock), holder or '', waiting(queue, millis()) }
 end
-local top, refused = holder == owner and tonumber(redis.call('GET', fence) or 0), nil -- an earlier reply was lost
-if not top or top < 32 then
+local top, refused = holder == owner and (tonumber(redis.call('GET', fence) or 0) or 0), nil -- an earlier reply was lost
+if not top or top < 32 or top >= 9007199254740992 then
   top, refused = block(fence, clock)
   if not top then
     return refused

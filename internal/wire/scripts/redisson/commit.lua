@@ -4,8 +4,8 @@
 if holding(KEYS[1]) ~= ARGV[1] then
   return 0
 end
-local highest, top = redis.call('GET', KEYS[2]), ARGV[2] + 31
-if not highest or tonumber(highest) > top then
+local highest, top = tonumber(redis.call('GET', KEYS[2]) or 0) or 0, ARGV[2] + 31
+if highest <= 0 or highest > top then
   return 0
 end
 redis.call('SET', KEYS[2], string.format('%.0f', top))

@@ -5,7 +5,13 @@ local lock, fence, queue, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 if holding(lock) ~= owner then
   return 0
 end
-redis.call('ZREM', queue, '') -- first, and to no effect: see release.lua
+local room = redis.pcall('ZREM', queue, '') -- first, and to no effect: see force.lua of the other format
+if type(room) == 'table' then
+  if not string.find(room.err, 'WRONGTYPE') then
+    return room
+  end
+  redis.call('DEL', queue)
+end
 local now, gone = millis(), {}
 leave(gone, owner)
 pass(lock, fence, queue, owner, ARGV[2], true, now, gone)

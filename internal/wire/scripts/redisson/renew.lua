@@ -5,4 +5,5 @@ if holding(KEYS[1]) ~= ARGV[1] then
   return -1
 end
 prolong(KEYS[1], ARGV[2])
-return waiting(KEYS[3], millis())
+local size = redis.pcall('ZCARD', KEYS[3]) -- a queue that cannot be read ends no lease
+return type(size) == 'number' and size > 0 and waiting(KEYS[3], millis()) or 0
