@@ -56,13 +56,13 @@ var (
 
 // Redisson is the format of Redisson's RLock, on one node.
 var Redisson = &Format{
-	Acquire: script(redissonNames, seedLua, redissonBlock, countLua, queueLua, wakeLua, prolongLua, redissonAcquire),
-	Adopt:   script(redissonNames, seedLua, redissonBlock, countLua, prolongLua, redissonAdopt),
+	Acquire: script(decimalLua, redissonNames, seedLua, redissonBlock, countLua, queueLua, wakeLua, prolongLua, redissonAcquire),
+	Adopt:   script(decimalLua, redissonNames, seedLua, redissonBlock, countLua, prolongLua, redissonAdopt),
 	Commit:  script(redissonNames, redissonCommit),
-	Renew:   script(redissonNames, countLua, prolongLua, redissonRenew),
-	Release: script(redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonRelease),
-	Force:   script(redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonForce),
+	Renew:   script(decimalLua, redissonNames, countLua, prolongLua, redissonRenew),
+	Release: script(decimalLua, redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonRelease),
+	Force:   script(decimalLua, redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonForce),
 	Drop:    script(redissonNames, redissonFree, redissonDrop),
-	Inspect: script(redissonNames, countLua, redissonInspect),
+	Inspect: script(decimalLua, redissonNames, countLua, redissonInspect),
 	Probe:   script(redissonNames, tryLua, redissonProbe),
 }

@@ -125,6 +125,8 @@ func script(parts ...string) *Script {
 var (
 	//go:embed scripts/member.lua
 	memberLua string
+	//go:embed scripts/decimal.lua
+	decimalLua string
 	//go:embed scripts/holder.lua
 	holderLua string
 	//go:embed scripts/taken.lua
@@ -178,15 +180,15 @@ var (
 // The scripts. Keys and arguments stand in the first line of each, after the comparison of the marker.
 var (
 	// What answers most calls stands before the functions that the others need: to make those takes Lua as long as a command.
-	Acquire = script(memberLua, takeLua, holderLua, seedLua, blockLua, prolongLua, countLua, takenLua, acquireLua,
-		queueLua, wakeLua, handLua)
-	Adopt   = script(memberLua, holderLua, countLua, takenLua, queueLua, noteLua, seedLua, blockLua, prolongLua, adoptLua)
-	Commit  = script(memberLua, holderLua, commitLua)
-	Renew   = script(memberLua, holderLua, countLua, takenLua, prolongLua, renewLua)
-	Release = script(memberLua, freeLua, holderLua, seedLua, blockLua, countLua, takenLua, queueLua, wakeLua, passLua, releaseLua)
-	Force   = script(memberLua, holderLua, countLua, queueLua, noteLua, seedLua, blockLua, wakeLua, passLua, forceLua)
-	Drop    = script(holderLua, dropLua)
-	Inspect = script(holderLua, countLua, inspectLua)
+	Acquire = script(memberLua, takeLua, decimalLua, holderLua, prolongLua, countLua, takenLua, queueLua, acquireLua,
+		seedLua, blockLua, wakeLua, handLua)
+	Adopt   = script(memberLua, decimalLua, holderLua, countLua, takenLua, queueLua, noteLua, seedLua, blockLua, prolongLua, adoptLua)
+	Commit  = script(memberLua, decimalLua, holderLua, commitLua)
+	Renew   = script(memberLua, decimalLua, holderLua, countLua, takenLua, prolongLua, renewLua)
+	Release = script(memberLua, freeLua, decimalLua, holderLua, seedLua, blockLua, countLua, takenLua, queueLua, wakeLua, passLua, releaseLua)
+	Force   = script(memberLua, decimalLua, holderLua, countLua, queueLua, noteLua, seedLua, blockLua, wakeLua, passLua, forceLua)
+	Drop    = script(decimalLua, holderLua, dropLua)
+	Inspect = script(decimalLua, holderLua, countLua, inspectLua)
 	Probe   = script(tryLua, probeLua)
 	Admit   = script(admitLua)
 )

@@ -6,7 +6,7 @@ local function millis()
   return t[1] * 1000 + math.floor(t[2] / 1000)
 end
 
--- How many wait.
+-- Returns how many wait.
 local function waiting(queue, now)
-  return redis.call('ZCOUNT', queue, '(-1e14', -now)
+  return redis.call('ZCOUNT', queue, '(-1e14', '-' .. decimal(now))
 end

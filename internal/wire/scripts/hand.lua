@@ -1,24 +1,26 @@
-local gone, base, refused = {}, nil, nil
-if not holder then
-  base, refused = block(fence, clock, least)
-  if not base then
-    return refused
-  end
+local base, refused = block(fence, clock, least)
+if not base then
+  return refused
 end
-if stamp ~= '' and (holder or size > 0) then
-  stand(queue, owner, stamp, now, gone)
+if holder then -- the owner, by a shard that lost its later token
+  call('SET', lock, valued(owner, base), 'KEEPTTL')
+  prolong(lock, ttl)
+  return base
 end
+local new = stamp ~= '' and size > 0 and stand(queue, owner, stamp, now)
 local count = waiting(queue, now)
-if not holder then -- it lapsed, or was given back: the first in the queue has it
-  holder = wake(queue, owner, now, gone, function() return '' end)
-  if not holder then
-    call('SET', lock, valued(owner, base), 'PX', ttl)
-    leave(gone, owner)
-    remove(queue, gone)
-    return base
-  end
-  left = math.min(ttl, 1000)
-  call('SET', lock, valued(holder, base), 'PX', left)
+if new then
+  clear(queue, count, now, gone)
 end
+-- It lapsed, or was given back: the first in the queue has it.
+holder = wake(queue, owner, now, gone, function() return '' end)
+if not holder then
+  call('SET', lock, valued(owner, base), 'PX', ttl)
+  leave(gone, owner)
+  remove(queue, gone)
+  return base
+end
+left = math.min(ttl, 1000)
+call('SET', lock, valued(holder, base), 'PX', left)
 remove(queue, gone)
 return { left, holder, count - (gone.alive or 0) }

@@ -24,5 +24,5 @@ end
 
 -- The value of a lock: the owner, and the first of its tokens.
 local function valued(owner, token)
-  return string.format('%s %.0f', owner, token)
+  return owner .. ' ' .. decimal(token)
 end

@@ -6,7 +6,7 @@ local function pass(lock, fence, queue, from, handover, least, everywhere, now, 
   local base
   local head = handover ~= '0' and wake(queue, from, now, gone, function()
     base = block(fence, '', least)
-    return base and everywhere and string.format(' %.0f %s', base, handover) or ''
+    return base and everywhere and ' ' .. decimal(base) .. ' ' .. handover or ''
   end)
   if head and base then
     redis.call('SET', lock, valued(head, base), 'PX', handover)

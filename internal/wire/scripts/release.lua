@@ -5,8 +5,8 @@ local holder, now, gone = holding(lock, value), millis(), {}
 local mine = holder == owner
 if stamp == '' then
   leave(gone, owner)
-elseif not taken(queue, owner, now) then
-  stand(queue, owner, stamp, now, gone)
+elseif not taken(queue, owner, now) and stand(queue, owner, stamp, now) then
+  clear(queue, 0, now, gone)
 end
 if minhold ~= '' and mine then
   call('SET', lock, owner .. '!', 'PX', minhold)

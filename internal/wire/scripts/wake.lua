@@ -37,7 +37,7 @@ local function wake(queue, from, now, gone, news)
     if part == 1 and #ids == 1 then
       part, ids = 2, redis.call('ZRANGEBYSCORE', queue, '(0', '+inf', 'LIMIT', '1', '99')
     elseif part == 2 and #ids == 99 then
-      part, ids = 3, redis.call('ZRANGEBYSCORE', queue, '(-1e14', -now, 'LIMIT', '0', '10')
+      part, ids = 3, redis.call('ZRANGEBYSCORE', queue, '(-1e14', '-' .. decimal(now), 'LIMIT', '0', '10')
     else
       return
     end

@@ -17,10 +17,11 @@ if mine then
   return top - 31
 end
 local now, gone = millis(), {}
-if stamp ~= '' then
-  stand(queue, owner, stamp, now, gone)
-end
+local new = stamp ~= '' and stand(queue, owner, stamp, now)
 local count = waiting(queue, now)
+if new then
+  clear(queue, count, now, gone)
+end
 if not holder then -- it lapsed, or was freed: the first in the queue has it
   holder = wake(queue, owner, now, gone, function() return '' end)
   give(lock, holder or owner, holder and math.min(ttl, 1000) or ttl)

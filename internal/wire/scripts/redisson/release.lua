@@ -9,8 +9,8 @@ local holder, now, gone = holding(lock), millis(), {}
 local mine = holder == owner
 if stamp == '' then
   leave(gone, owner)
-else
-  stand(queue, owner, stamp, now, gone)
+elseif stand(queue, owner, stamp, now) then
+  clear(queue, 0, now, gone)
 end
 if minhold ~= '' and mine then
   give(lock, owner .. '!', minhold)
