@@ -1,6 +1,7 @@
 package holdfast
 
 import (
+	"strings"
 	"testing"
 	"time"
 	"unsafe"
@@ -38,5 +39,18 @@ func TestUnusedKeyHasNoObstacle(t *testing.T) {
 	t.Parallel()
 	if err := (&localLock{}).currentObstacle(); err != nil {
 		t.Errorf("obstacle = %v", err)
+	}
+}
+
+// A client that is none of ours may have sent the reason of a force-release, and the cause of a loss is logged.
+func TestReasonOfAnotherClientIsOneLine(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"it hangs": "it hangs", "two\nlines": "two lines", "\x1b[2J": " [2J", "\u009b2J": " 2J", "\u202eleft": " left", "\u2028": " ",
+		"cut \xff": "cut ", strings.Repeat("x", whyMost-1) + "é": strings.Repeat("x", whyMost-1),
+	} {
+		if got := oneLine(text); got != want {
+			t.Errorf("oneLine(%q) = %q, want %q", text, got, want)
+		}
 	}
 }

@@ -76,7 +76,7 @@ const maxReason = 200
 func oneLine(text string) string {
 	text = strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if !unicode.IsPrint(r) { // also what changes the direction of writing
 			return ' '
 		}
 		return r

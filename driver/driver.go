@@ -135,8 +135,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // Driver takes, keeps and frees locks. All methods are safe for concurrent
@@ -328,22 +330,31 @@ func (h Holder) String() string {
 	var b strings.Builder
 	switch {
 	case h.Host != "":
-		b.WriteString(h.Host)
+		b.WriteString(quoteUnprintable(h.Host))
 	case h.PID == 0 && h.Program != "":
-		b.WriteString(h.Program)
+		b.WriteString(quoteUnprintable(h.Program))
 	default:
 		b.WriteString("unknown host")
 	}
 	if h.PID != 0 {
 		fmt.Fprintf(&b, " pid %d", h.PID)
 	}
-	if h.Program != "" && b.String() != h.Program {
-		fmt.Fprintf(&b, " (%s)", h.Program)
+	if program := quoteUnprintable(h.Program); program != "" && b.String() != program {
+		fmt.Fprintf(&b, " (%s)", program)
 	}
 	if h.Note != "" {
 		fmt.Fprintf(&b, ", %q", h.Note)
 	}
 	return b.String()
+}
+
+// quoteUnprintable returns text as it is if each rune of it is printable, else quoted: another client may have chosen it, and
+// an error that names a holder is printed and logged.
+func quoteUnprintable(text string) string {
+	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(text)
+	}
+	return text
 }
 
 // Grant is a lock that was taken.

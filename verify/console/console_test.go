@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -163,6 +164,28 @@ func TestThePageShowsWhoHoldsAndWhoWaits(t *testing.T) {
 	}
 	v.do(until(`/Found|Nothing/.test(document.getElementById("doc-text").textContent)`))
 	v.shows(`#doc-rest summary`, "checks")
+}
+
+// TestTextOfStrangersIsNoPartOfThePage: other clients choose names, hosts and notes.
+func TestTextOfStrangersIsNoPartOfThePage(t *testing.T) {
+	v := open(t, 1)
+	const markup = `<img src=x onerror=alert(1)><script>alert(2)</script>&lt;"'`
+	v.must(v.hold(t.Context(), holdfast.Holder{Host: markup, Program: "\u202eprogram"}, "note "+markup, markup+"\u202e", "plain"))
+	shown := func(selector string, times int) {
+		t.Helper()
+		v.do(until(fmt.Sprintf(`document.querySelector(%q).textContent.split(%q).length > %d`, selector, markup, times)))
+	}
+	shown(`#l-table`, 3) // the name and two hosts; Go quotes the notes
+	v.shows(`#l-table`, markup+`\u{202e}`, "plain")
+	v.look("lock=" + url.QueryEscape(markup+"\u202e"))
+	shown(`#d-name`, 1)
+	shown(`#d-facts`, 1)
+	if got := evaluate[int](v, `document.querySelectorAll("main img, main script, header img").length`); got != 0 {
+		t.Errorf("the page has %d elements of a name", got)
+	}
+	if got := evaluate[int](v, `document.body.textContent.split("\u202e").length - 1`); got != 0 {
+		t.Errorf("the page has %d changes of direction", got)
+	}
 }
 
 func TestThePageFollowsWhatChanges(t *testing.T) {

@@ -182,7 +182,7 @@ func (a *app) deleteLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak
 	}
 	if !yes {
 		for _, l := range leaks {
-			fmt.Fprintf(a.io.Err, "%s: %s: %s\n", view.Printable(l.Node), view.Printable(l.Key), l.Text)
+			fmt.Fprintf(a.io.Err, "%s: %s: %s\n", view.Printable(l.Node), view.Printable(l.Key), view.Printable(l.Text))
 		}
 		if err := a.confirmed(ctx, fmt.Sprintf("To delete %d of them, whose holders have to be dead, type yes: ", fixable), "yes"); err != nil {
 			return err

@@ -238,7 +238,7 @@ func (t ticket) text() []byte {
 	if err != nil {
 		panic(err) // there is nothing in it that JSON does not know
 	}
-	return append(text, '\n')
+	return append(view.EscapeJSON(text), '\n')
 }
 
 func (a *app) printTicket(t ticket) error {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"slices"
@@ -14,9 +15,14 @@ import (
 
 // writeJSON prints v on stdout, indented.
 func (a *app) writeJSON(v any) error {
-	e := json.NewEncoder(a.io.Out)
+	var document bytes.Buffer
+	e := json.NewEncoder(&document)
 	e.SetIndent("", "  ")
-	return wrote(e.Encode(v))
+	if err := e.Encode(v); err != nil {
+		return err
+	}
+	_, err := a.io.Out.Write(view.EscapeJSON(document.Bytes()))
+	return wrote(err)
 }
 
 // line is v as one line of JSON. What this program writes about itself has nothing
@@ -26,7 +32,7 @@ func line(v any) []byte {
 	if err != nil {
 		panic(err)
 	}
-	return append(text, '\n')
+	return append(view.EscapeJSON(text), '\n')
 }
 
 // writeTable prints rows in columns.
@@ -112,7 +118,7 @@ func (j *array) add(v any) error {
 	if j.n++; j.n == 1 {
 		start = "[\n  "
 	}
-	_, err = io.WriteString(j.out, start+string(text))
+	_, err = io.WriteString(j.out, start+string(view.EscapeJSON(text)))
 	return wrote(err)
 }
 

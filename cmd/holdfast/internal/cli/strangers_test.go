@@ -4,7 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,76 +18,230 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/lines"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// TestTextOfStrangersStaysText holds for each output and what other clients choose, such as names and notes: it is one
-// value there, and steers nothing.
+// strange are texts that another client may choose, and that some output would follow if it took them as they are.
+var strange = []string{
+	"a b", "$HOME", "d;e", "`id`", `"quoted" \n`, "'; DROP TABLE lock; --", "two\nlines", "a\tb", "\u202eright to left", "-x", "--help", "=ls",
+	"@home", "a,b", "~", "*", "<img src=x onerror=alert(1)>", "C1 \u009b2J", "C0 \x1b[2J\x1b]0;title\x07", "\u2028",
+	"\U000e0001tag",
+}
+
+// output is a place where a text of another client appears.
+type output struct {
+	name  string
+	write func(text string) string
+	read  func(written string) string // what a program reads there; nil: people read it
+	raw   bool                        // it is never shown on a terminal as it is
+}
+
+// seen returns a lock of which another client chose all that can be chosen.
+func seen(text string) holdfast.Status {
+	holder := holdfast.Holder{Host: text, Program: text, Note: "leader " + text}
+	return holdfast.Status{
+		Key: text, Held: true, Owner: text, Holder: holder, Token: 7, Waiters: 1, Remaining: time.Second,
+		Nodes: []driver.NodeView{{Node: text, Owner: text, Err: errors.New(text)}, {Node: text, Owner: text}, {Node: text, Owner: text}},
+	}
+}
+
+// printed returns what a command prints, without the ends of the lines that it prints anyway.
+func printed(as string, print func(a *app) error) string {
+	var out bytes.Buffer
+	if err := print(&app{io: IO{Out: &out}, output: as}); err != nil {
+		return err.Error()
+	}
+	return out.String()
+}
+
+// oneDocument takes the ends of lines away that a JSON encoder put between the values.
+func oneDocument(text string) string { return strings.ReplaceAll(text, "\n", "") }
+
+// named reads the name in a JSON document.
+func named(document string) string {
+	var got struct{ Name string }
+	if err := json.Unmarshal([]byte(document), &got); err != nil {
+		return err.Error()
+	}
+	return got.Name
+}
+
+// lock reads a lock in a JSON document, if all in it that can be chosen is the same.
+func lock(document string) string {
+	var got view.Lock
+	if err := json.Unmarshal([]byte(document), &got); err != nil {
+		return err.Error()
+	}
+	for _, other := range []string{got.Owner, got.Holder.Host, got.Leader.Value, got.Nodes[0].Node, got.Nodes[0].Error, got.Queue[0].Owner} {
+		if other != got.Name {
+			return other
+		}
+	}
+	return got.Name
+}
+
+var outputs = []output{
+	{name: "table", write: func(text string) string {
+		return printed("", func(a *app) error { return a.writeTable([][]string{{text}, {text}}) })
+	}},
+	{name: "ls", write: func(text string) string {
+		return printed("", func(a *app) error { print, end := a.lister(); return errors.Join(print(seen(text)), end()) })
+	}},
+	{name: "ls as JSON", write: func(text string) string {
+		return oneDocument(printed("json", func(a *app) error { print, end := a.lister(); return errors.Join(print(seen(text)), end()) }))
+	}, read: func(written string) string {
+		var all []struct{ Name string }
+		if err := json.Unmarshal([]byte(written), &all); err != nil || len(all) != 1 {
+			return fmt.Sprint(err, all)
+		}
+		return all[0].Name
+	}},
+	{name: "show", write: func(text string) string {
+		return printed("", func(a *app) error {
+			return a.writeStatus(seen(text), []driver.Waiter{{Owner: text, Holder: seen(text).Holder}}, nil)
+		})
+	}},
+	{name: "show as JSON", write: func(text string) string {
+		return oneDocument(printed("json", func(a *app) error { return a.writeStatus(seen(text), []driver.Waiter{{Owner: text}}, nil) }))
+	}, read: lock},
+	{name: "watch", write: func(text string) string { return string(line(change{Lock: &view.Lock{Name: text}, Error: text})) }, read: func(w string) string {
+		var got change
+		if err := json.Unmarshal([]byte(w), &got); err != nil || got.Error != got.Lock.Name {
+			return fmt.Sprint(err)
+		}
+		return got.Error
+	}},
+	{name: "doctor", write: func(text string) string {
+		found := []holdfast.Finding{{Verdict: driver.VerdictFault, Check: "c", Node: text, Text: text, Mend: text}}
+		return printed("", func(a *app) error {
+			return a.writeTable(findingRows(found, func(driver.Finding) bool { return true }))
+		})
+	}},
+	{name: "check", write: func(text string) string {
+		return printed("", func(a *app) error {
+			return errors.Join(a.writeCheck(ticket{Name: text}, seen(text), true, ""), a.writeCheck(ticket{Name: text}, seen(text), false, text))
+		})
+	}},
+	{name: "lease file", write: func(text string) string { return oneDocument(string(ticket{Name: text}.text())) }, read: named},
+	{name: "status", write: func(text string) string { return string(line(run.Status{Name: text})) }, read: named},
+	{name: "log for people", write: func(text string) string {
+		var out bytes.Buffer
+		lines.New(&out, "text", slog.LevelInfo).Info("busy: "+text, "name", text, "cause", errors.New(text))
+		return out.String()
+	}},
+	{name: "log as JSON", write: func(text string) string {
+		var out bytes.Buffer
+		lines.New(&out, "json", slog.LevelInfo).Info("busy: "+text, "name", text)
+		return out.String()
+	}, read: named},
+	{name: "who holds the lock", write: func(text string) string {
+		return (&holdfast.HeldError{Holder: seen(text).Holder}).Error() + "\n" + (&holdfast.HeldError{Owner: text}).Error()
+	}},
+	{name: "label of a metric", raw: true, write: func(text string) string {
+		e := exposition{job: label(text)}
+		e.gauge("m", "help", "", 1)
+		_, sample, _ := strings.Cut(string(e.text), " gauge\n")
+		return sample
+	}, read: func(written string) string {
+		quoted := strings.TrimSuffix(strings.TrimPrefix(written, `m{name="`), "\"} 1\n")
+		return strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n").Replace(quoted)
+	}},
+}
+
+// TestTextOfStrangersStaysText holds for each output and what other clients choose, such as names and notes: the text is
+// one value there, and steers nothing.
 func TestTextOfStrangersStaysText(t *testing.T) {
 	t.Parallel()
-	jsonOf := func(text string) string {
-		var got struct{ Name string }
-		if err := json.Unmarshal([]byte(text), &got); err != nil {
-			return err.Error()
+	for _, o := range outputs {
+		plain := strings.Count(o.write("plain"), "\n")
+		for _, text := range strange {
+			written := o.write(text)
+			if strings.Count(written, "\n") != plain {
+				t.Errorf("%s: %q takes more lines than another text: %q", o.name, text, written)
+			}
+			if !o.raw && strings.ContainsFunc(strings.ReplaceAll(written, "\n", ""), func(r rune) bool { return !unicode.IsPrint(r) }) {
+				t.Errorf("%s: %q reaches the terminal as %q", o.name, text, written)
+			}
+			if o.read != nil && o.read(written) != text {
+				t.Errorf("%s: %q is read as %q", o.name, text, o.read(written))
+			}
 		}
-		return got.Name
 	}
-	for output, row := range map[string]struct {
-		write func(text string) string
-		read  func(written string) string // what a program reads there; nil: it is for people
-	}{
-		"table": {func(text string) string {
-			var out bytes.Buffer
-			a := &app{io: IO{Out: &out}}
-			a.writeTable([][]string{{"NAME"}, {text}})
-			return strings.TrimPrefix(out.String(), "NAME\n")
-		}, nil},
-		"JSON": {func(text string) string {
-			var out bytes.Buffer
-			a := &app{io: IO{Out: &out}}
-			a.writeJSON(map[string]string{"name": text})
-			return strings.ReplaceAll(out.String(), "\n", "")
-		}, jsonOf},
-		"status": {func(text string) string { return string(line(run.Status{Name: text})) }, jsonOf},
-		"log for people": {func(text string) string {
-			var out bytes.Buffer
-			lines.New(&out, "text", slog.LevelInfo).Info("busy: "+text, "name", text, "cause", errors.New(text))
-			return out.String()
-		}, nil},
-		"log as JSON": {func(text string) string {
-			var out bytes.Buffer
-			lines.New(&out, "json", slog.LevelInfo).Info("busy: "+text, "name", text)
-			return out.String()
-		}, jsonOf},
-		"holder": {func(text string) string {
-			var out bytes.Buffer
-			held := &holdfast.HeldError{Holder: holdfast.Holder{Host: text, Program: text, Note: text}, Remaining: time.Second}
-			lines.New(&out, "text", slog.LevelInfo).Info(heldBy(text, held))
-			return out.String()
-		}, nil},
-		"label of a metric": {func(text string) string {
-			e := exposition{job: label(text)}
-			e.gauge("m", "help", "", 1)
-			_, sample, _ := strings.Cut(string(e.text), " gauge\n")
-			return sample
-		}, func(written string) string {
-			quoted := strings.TrimSuffix(strings.TrimPrefix(written, `m{name="`), "\"} 1\n")
-			return strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n").Replace(quoted)
-		}},
-	} {
-		for _, text := range []string{"a b", "$HOME", "d;e", `"quoted" \n`, "two\nlines", "a\tb", "\u202eright to left", "-x"} {
-			written := row.write(text)
-			if body := strings.TrimSuffix(written, "\n"); strings.Contains(body, "\n") {
-				t.Errorf("%s: %q takes more than one line: %q", output, text, written)
+}
+
+// TestCompletedNamesAreOneWord has each shell that is there read names that completion offers, and those that it does not
+// offer stay out. PowerShell is no package of Debian: what it would follow is in Completable's comment.
+func TestCompletedNamesAreOneWord(t *testing.T) {
+	t.Parallel()
+	for _, text := range strange {
+		if view.Completable(text) {
+			t.Errorf("completion puts %q into a command line", text)
+		}
+	}
+	names := []string{"orders/42", "größe", "a.b:c@d+e=g-h_i", "/x", "./x", "_x", "0x1f", "1e3", "x=~y", "a=b"}
+	for shell, flags := range map[string][]string{"bash": {"--norc"}, "zsh": {"-f"}, "fish": {"--no-config"}} {
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			if os.Getenv("HOLDFAST_SERVERS_REQUIRED") != "" {
+				t.Errorf("%v: tools/deps installs it", err)
 			}
-			if row.read == nil && strings.ContainsFunc(strings.TrimSuffix(written, "\n"), func(r rune) bool { return !unicode.IsPrint(r) }) {
-				t.Errorf("%s: %q reaches the terminal as %q", output, text, written)
+			continue
+		}
+		for _, name := range names {
+			if !view.Completable(name) {
+				continue
 			}
-			if row.read != nil && row.read(written) != text {
-				t.Errorf("%s: %q is read as %q", output, text, row.read(written))
+			out, err := exec.CommandContext(t.Context(), path, append(flags, "-c", `printf '%s\n' `+name)...).CombinedOutput()
+			if err != nil || string(out) != name+"\n" {
+				t.Errorf("%s reads %s as %q: %v", shell, name, out, err)
 			}
-			if view.Completable(text) {
-				t.Errorf("completion puts %q into a command line", text)
-			}
+		}
+	}
+}
+
+// TestNameIsNeitherSQLNorPath holds for a database, whose statements and files a name could change.
+func TestNameIsNeitherSQLNorPath(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	drv, err := sqlite.Open(t.Context(), "sqlite://"+filepath.Join(dir, "locks.db"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := holdfast.New(drv, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	held := make(map[string]bool)
+	for _, name := range append([]string{"../../etc/passwd", "/etc/passwd", "locks.db"}, strange...) {
+		_, err := client.TryAcquire(t.Context(), name, &holdfast.AcquireOptions{Note: strings.TrimSpace(name)})
+		if unprintable := strings.ContainsFunc(name, unicode.IsControl); (err != nil) != unprintable {
+			t.Errorf("TryAcquire(%q) = %v", name, err)
+		}
+		held[name] = err == nil
+	}
+	for st, err := range client.List(t.Context(), "") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !held[st.Key] || st.Holder.Note != strings.TrimSpace(st.Key) {
+			t.Errorf("a lock %q with the note %q is listed", st.Key, st.Holder.Note)
+		}
+		delete(held, st.Key)
+	}
+	for name, missing := range held {
+		if missing {
+			t.Errorf("the list lacks %q", name)
+		}
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if !strings.HasPrefix(f.Name(), "locks.db") {
+			t.Errorf("a file %q was made", f.Name())
 		}
 	}
 }

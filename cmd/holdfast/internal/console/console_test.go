@@ -449,7 +449,8 @@ func TestTheEndOfTheConsoleEndsItsStreams(t *testing.T) {
 func TestThePageBringsAllThatItNeeds(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, nil)
-	forbidden := regexp.MustCompile(`(?i)<style|style=|\son[a-z]+=|<script(>| [^>]*>[^<])|javascript:|https?://|innerHTML|eval\(|@import|url\(`)
+	forbidden := regexp.MustCompile(`(?i)<style|style=|\son[a-z]+=|<script(>| [^>]*>[^<])|javascript:|https?://|(inner|outer|insertAdjacent|set)HTML|srcdoc|` +
+		`document\.write|DOMParser|createContextualFragment|eval\(|Function\(|@import|url\(`)
 	err := fs.WalkDir(files, "page", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

@@ -15,9 +15,20 @@ import (
 // New returns a log that is written to w, from level on, in the format text or json.
 func New(w io.Writer, format string, level slog.Level) *slog.Logger {
 	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: something}))
+		return slog.New(slog.NewJSONHandler(escaping{w}, &slog.HandlerOptions{Level: level, ReplaceAttr: something}))
 	}
 	return slog.New(&handler{w: w, level: level, mu: new(sync.Mutex)})
+}
+
+// escaping is a writer of whole JSON documents that escapes what is not printable in them.
+type escaping struct{ io.Writer }
+
+// Write implements io.Writer.
+func (e escaping) Write(document []byte) (int, error) {
+	if _, err := e.Writer.Write(view.EscapeJSON(document)); err != nil {
+		return 0, err
+	}
+	return len(document), nil
 }
 
 // handler writes "holdfast: message key=value".

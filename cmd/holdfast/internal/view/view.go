@@ -3,10 +3,14 @@
 package view
 
 import (
+	"bytes"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
@@ -147,10 +151,35 @@ func Printable(s string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// Completable reports whether a shell may put s into a command line: it consists of letters, digits and ._/:@+,=- alone, and
-// begins with no dash. Names are chosen by other clients, and shells insert what several candidates begin with unquoted.
+// EscapeJSON escapes in a JSON document what is not printable, so that a terminal or an editor that shows the document
+// follows no control sequence and no change of the direction of writing. The document means the same: JSON has such
+// characters in strings alone, where it also knows them as \u and four digits.
+func EscapeJSON(document []byte) []byte {
+	steers := func(r rune) bool { return r >= 0x7f && !unicode.IsPrint(r) }
+	if !bytes.ContainsFunc(document, steers) {
+		return document
+	}
+	var out []byte
+	for _, r := range string(document) {
+		switch {
+		case !steers(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
+}
+
+// Completable reports whether each shell reads s in a command line as one word with the text s: it consists of letters,
+// digits and ._/:@+=- alone, and begins with a letter, a digit or one of ._/ . Other clients choose names, and shells insert
+// unquoted what several candidates begin with. A word that begins with = is a path to zsh, one that begins with @ a variable
+// to PowerShell, and to that a comma makes two words of one.
 func Completable(s string) bool {
-	return !strings.HasPrefix(s, "-") && !strings.ContainsFunc(s, func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._/:@+,=-", r)
+	return s != "" && !strings.ContainsRune(":@+=-", rune(s[0])) && !strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._/:@+=-", r)
 	})
 }

@@ -15,7 +15,8 @@ func TestPrintableDisarmsTheTerminal(t *testing.T) {
 func TestOnlyHarmlessNamesAreCompleted(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{
-		"orders/42": true, "größe": true, "a.b:c@d+e,f=g-h_i": true,
+		"orders/42": true, "größe": true, "a.b:c@d+e=g-h_i": true, "/x": true, ".x": true, "_x": true,
+		"": false, "a,b": false, "=ls": false, "@home": false, "+x": false, ":x": false,
 		"two words": false, "a;b": false, "a$b": false, "a\tb": false, "a\nb": false, "a\u202eb": false,
 		"a*": false, "~a": false, "-n": false, "a#1": false, `a"b`: false,
 	} {

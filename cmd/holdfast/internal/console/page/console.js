@@ -16,8 +16,8 @@ const able = (el, on) => attr(el, "aria-disabled", String(!on));
 const isAble = (el) => el.getAttribute("aria-disabled") !== "true";
 const press = (el, does) => el.addEventListener("click", () => { if (isAble(el)) does(); });
 
-// printable shows what steers a text rather than lets it steer.
-const printable = (s) => s.replace(/[\p{Cc}\p{Cf}]/gu, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
+// printable shows what steers a text rather than lets it steer: controls, changes of direction, ends of lines, what no font has.
+const printable = (s) => s.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, (c) => "\\u{" + c.codePointAt(0).toString(16) + "}");
 
 function brief(ms) {
   if (ms < 0) return "no end";
@@ -158,7 +158,7 @@ function drawRows(s, want) {
     const [, state, holder, held, left, waiting] = tr.children;
     attr(state, "data-level", r.level);
     set(state.querySelector(".word"), (r.level === "fine" ? "" : " ") + r.state);
-    state.title = r.why || "";
+    state.title = printable(r.why || "");
     set(holder, printable(r.holder || ""));
     set(held, r.held ? brief(r.held) : "");
     set(left, r.is_held ? brief(r.left) : "");
@@ -203,7 +203,7 @@ function drawLock(s, want) {
   $("d-name").dataset.name = name;
   set($("d-name"), printable(name));
   attr($("d-state"), "data-level", l.level);
-  set($("d-state"), l.state + (l.why ? ": " + l.why : ""));
+  set($("d-state"), l.state + (l.why ? ": " + printable(l.why) : ""));
   show($("d-error"), !!l.error);
   set($("d-error"), printable(l.error || ""));
   facts($("d-facts"), holderFacts(l));
