@@ -55,7 +55,9 @@ type Options struct {
 
 // The bounds of what browsers can take up.
 const (
-	connections = 128 // the one that has been idle for the longest makes room for another
+	connections = 256 // the one that has been idle for the longest, and for patience, makes room for another
+	patience    = 100 * time.Millisecond
+	writeBuffer = 64 << 10 // bytes that the kernel keeps of the answers on a connection
 	streams     = 32
 	pageRows    = 50
 	filterMost  = 200 // bytes
@@ -119,7 +121,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		BaseContext:  func(net.Listener) context.Context { return ctx },
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- server.Serve(newLimitListener(l, connections)) }()
+	go func() { ended <- server.Serve(newLimitListener(l, connections, patience)) }()
 	select {
 	case err := <-ended:
 		return err

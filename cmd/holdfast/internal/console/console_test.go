@@ -25,7 +25,7 @@ import (
 // served is a console that listens, over locks in memory.
 type served struct {
 	*Server
-	t      *testing.T
+	t      testing.TB
 	client *holdfast.Client
 	addr   string
 	lease  *holdfast.Lease // of "job"
@@ -36,7 +36,7 @@ type served struct {
 	ended   chan error
 }
 
-func serve(t *testing.T, allowForce bool, change func(*Server)) *served {
+func serve(t testing.TB, allowForce bool, change func(*Server)) *served {
 	t.Helper()
 	client, err := holdfast.New(memory.New(3), &holdfast.Options{Holder: holdfast.Holder{Host: "web-1", PID: 7, Program: "test"}})
 	if err != nil {

@@ -1,24 +1,35 @@
 package console
 
 import (
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// limitListener bounds the open connections. One more does not wait: it takes the place of the connection that has been without
-// progress for the longest, so that clients that connect and neither read nor write keep nobody out.
+// limitListener bounds the open connections, and what the kernel keeps for each. If all places are taken, one more connection
+// takes the place of the connection that has been without progress for the longest, so that clients that connect and neither
+// read nor write keep nobody out. That one has had patience to make progress in: in a burst of connections an honest one would
+// else lose its place before its request arrives, or before the machine has time to read it.
 type limitListener struct {
 	net.Listener
-	most int
+	places   int
+	patience time.Duration
+	freed    chan struct{} // has a message if a connection has closed since Accept last looked
+	over     chan struct{} // closed when the listener closes
+	end      func()        // closes over
 
 	mu   sync.Mutex // guards open
 	open map[*limitedConn]struct{}
 }
 
-func newLimitListener(l net.Listener, most int) *limitListener {
-	return &limitListener{Listener: l, most: most, open: make(map[*limitedConn]struct{})}
+func newLimitListener(l net.Listener, places int, patience time.Duration) *limitListener {
+	over := make(chan struct{})
+	return &limitListener{
+		Listener: l, places: places, patience: patience, freed: make(chan struct{}, 1), over: over, end: sync.OnceFunc(func() { close(over) }),
+		open: make(map[*limitedConn]struct{}),
+	}
 }
 
 // Accept implements net.Listener.
@@ -27,39 +38,71 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &limitedConn{Conn: conn, listener: l}
-	c.progress.Store(time.Now().UnixNano())
-	if idle := l.add(c); idle != nil {
-		idle.Close()
+	if tcp, ok := conn.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		tcp.SetWriteBuffer(writeBuffer) // without it the kernel takes MBs of answers that nobody reads
 	}
-	return c, nil
+	c := &limitedConn{Conn: conn, listener: l}
+	c.progress.Store(unread)
+	for {
+		rest := l.seat(c)
+		if rest <= 0 {
+			return c, nil
+		}
+		select {
+		case <-time.After(rest):
+		case <-l.freed:
+		case <-l.over:
+			conn.Close()
+			return nil, net.ErrClosed
+		}
+	}
 }
 
-// add counts c, and returns the connection that has to make room for it, if any.
-func (l *limitListener) add(c *limitedConn) (idle *limitedConn) {
+// Close implements net.Listener.
+func (l *limitListener) Close() error {
+	l.end()
+	return l.Listener.Close()
+}
+
+// seat gives c a place, and closes the connection that has to make room for it, if any. If none has been without progress for
+// as long as patience, c gets no place, and seat returns after how much time to try again.
+func (l *limitListener) seat(c *limitedConn) (rest time.Duration) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.open) >= l.most {
+	var idle *limitedConn
+	if len(l.open) >= l.places {
+		least := int64(math.MaxInt64)
 		for o := range l.open {
-			if idle == nil || o.progress.Load() < idle.progress.Load() {
-				idle = o
+			if p := o.progress.Load(); p < least {
+				idle, least = o, p
 			}
+		}
+		if rest = min(time.Duration(least-time.Now().UnixNano())+l.patience, l.patience); rest > 0 {
+			l.mu.Unlock()
+			return rest
 		}
 		delete(l.open, idle)
 	}
 	l.open[c] = struct{}{}
-	return idle
+	l.mu.Unlock()
+	if idle != nil {
+		idle.Close()
+	}
+	return 0
 }
+
+// unread is the progress of a connection that the console has not begun to read. Its client is not to blame for that.
+const unread = math.MaxInt64 - int64(time.Hour)
 
 // limitedConn is a connection of a limitListener.
 type limitedConn struct {
 	net.Conn
 	listener *limitListener
-	progress atomic.Int64 // when it last read or wrote a byte, in Unix ns
+	progress atomic.Int64 // when it was first read, or last passed a byte, in Unix ns
 }
 
 // Read implements net.Conn.
 func (c *limitedConn) Read(b []byte) (int, error) {
+	c.progress.CompareAndSwap(unread, time.Now().UnixNano())
 	n, err := c.Conn.Read(b)
 	c.moved(n)
 	return n, err
@@ -83,5 +126,9 @@ func (c *limitedConn) Close() error {
 	c.listener.mu.Lock()
 	delete(c.listener.open, c)
 	c.listener.mu.Unlock()
+	select {
+	case c.listener.freed <- struct{}{}:
+	default:
+	}
 	return c.Conn.Close()
 }

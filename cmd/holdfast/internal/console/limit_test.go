@@ -1,0 +1,242 @@
+package console
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// crowd is a listener over connections in memory.
+type crowd struct {
+	net.Listener
+	conns chan net.Conn
+	end   func()
+}
+
+func (c crowd) Accept() (net.Conn, error) {
+	conn, ok := <-c.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (c crowd) Close() error { c.end(); return nil }
+
+// buffered is a connection that records the size of its write buffer.
+type buffered struct {
+	net.Conn
+	bytes int
+}
+
+func (b *buffered) SetWriteBuffer(bytes int) error { b.bytes = bytes; return nil }
+
+// guests opens connections to a limitListener in a bubble.
+type guests struct {
+	t *testing.T
+	l *limitListener
+	c crowd
+}
+
+func newGuests(t *testing.T, places int) *guests {
+	conns := make(chan net.Conn, 100)
+	c := crowd{conns: conns, end: sync.OnceFunc(func() { close(conns) })}
+	return &guests{t: t, l: newLimitListener(c, places, time.Second), c: c}
+}
+
+// connect has a client connect, and returns its end and, once it has a place, that of the console.
+func (g *guests) connect() (client net.Conn, served <-chan net.Conn) {
+	client, far := net.Pipe()
+	g.c.conns <- far
+	got := make(chan net.Conn, 1)
+	go func() {
+		conn, _ := g.l.Accept() // nil: the listener has closed
+		got <- conn
+	}()
+	synctest.Wait()
+	return client, got
+}
+
+// closed reports whether the console has closed a connection.
+func (g *guests) closed(client net.Conn) bool {
+	client.SetReadDeadline(time.Now())
+	_, err := client.Read(make([]byte, 1))
+	return err == io.EOF
+}
+
+func inBubble(t *testing.T, places int, test func(g *guests)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuests(t, places)
+		test(g)
+		g.l.Close()
+	})
+}
+
+// TestIdlestConnectionMakesRoom holds once it has been idle for as long as patience, and the next one waits until then.
+func TestIdlestConnectionMakesRoom(t *testing.T) {
+	inBubble(t, 2, func(g *guests) {
+		idle, at := g.connect()
+		go io.Copy(io.Discard, <-at)
+		synctest.Wait()
+		time.Sleep(600 * time.Millisecond)
+		younger, at := g.connect()
+		go io.Copy(io.Discard, <-at)
+		synctest.Wait()
+		_, next := g.connect()
+		if len(next) > 0 || g.closed(idle) {
+			t.Error("a connection made room before its patience was over")
+		}
+		time.Sleep(401 * time.Millisecond)
+		synctest.Wait()
+		if conn := <-next; !g.closed(idle) || g.closed(younger) {
+			t.Error("not the idlest connection made room")
+		} else {
+			conn.Close()
+		}
+		younger.Close()
+	})
+}
+
+// TestUnreadConnectionKeepsItsPlace: the console is late, and not the client.
+func TestUnreadConnectionKeepsItsPlace(t *testing.T) {
+	inBubble(t, 1, func(g *guests) {
+		honest, at := g.connect()
+		conn := <-at
+		_, next := g.connect()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(next) > 0 || g.closed(honest) {
+			t.Fatal("a connection that nobody has read made room")
+		}
+		go io.Copy(io.Discard, conn)
+		time.Sleep(1001 * time.Millisecond)
+		synctest.Wait()
+		if !g.closed(honest) {
+			t.Error("a connection that sends nothing keeps its place")
+		}
+		(<-next).Close()
+	})
+}
+
+// TestClosedConnectionFreesItsPlaceAtOnce also for one that waits, and so does the end of the console.
+func TestClosedConnectionFreesItsPlaceAtOnce(t *testing.T) {
+	inBubble(t, 1, func(g *guests) {
+		_, at := g.connect()
+		conn := <-at
+		_, next := g.connect()
+		begun := time.Now()
+		conn.Close()
+		if conn = <-next; !time.Now().Equal(begun) { // virtual time
+			t.Errorf("the place was taken after %v", time.Since(begun))
+		}
+		last, refused := g.connect()
+		g.l.Close()
+		if <-refused != nil || !g.closed(last) {
+			t.Error("a connection that waited has a place in a console that has ended")
+		}
+		conn.Close()
+	})
+}
+
+// TestKernelKeepsFewAnswersThatNobodyReads: by itself it would keep 4 MB for each connection.
+func TestKernelKeepsFewAnswersThatNobodyReads(t *testing.T) {
+	inBubble(t, 1, func(g *guests) {
+		_, far := net.Pipe()
+		b := &buffered{Conn: far}
+		g.c.conns <- b
+		conn, err := g.l.Accept()
+		if err != nil || b.bytes != writeBuffer {
+			t.Errorf("write buffer of %d bytes, %v", b.bytes, err)
+		}
+		conn.Close()
+	})
+}
+
+// BenchmarkPageBesideHostileClients measures a page for a browser beside 1,000 connections that read nothing, half of which send
+// requests, and which connect again every other second, and 1,000 wrong tokens a second. The first page comes right after all
+// have connected.
+func BenchmarkPageBesideHostileClients(b *testing.B) {
+	c := serve(b, true, nil)
+	over := make(chan struct{})
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			select {
+			case <-c.refused:
+			case <-over:
+				return
+			}
+		}
+	})
+	var open sync.WaitGroup
+	for i := range 1000 {
+		open.Add(1)
+		connected := sync.OnceFunc(open.Done)
+		all.Go(func() {
+			for ended := false; !ended; {
+				conn, err := net.Dial("tcp", c.addr)
+				if connected(); err != nil {
+					return
+				}
+				if i%2 == 0 {
+					go io.WriteString(conn, strings.Repeat("GET /console.js HTTP/1.1\r\nHost: localhost\r\n\r\n", 100)) // until it is closed
+				}
+				select {
+				case <-over:
+					ended = true
+				case <-time.After(2 * time.Second): // the console may have closed it: once more
+				}
+				conn.Close()
+			}
+		})
+	}
+	open.Wait()
+	for range 8 {
+		all.Go(func() {
+			body, headers := c.right()
+			wrong := fmt.Sprintf("POST /force HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nContent-Length: %d\r\n%sx\r\n\r\n%s",
+				c.addr, len(body), strings.Join(headers, "\r\n"), body)
+			for tick := time.NewTicker(8 * time.Millisecond); ; {
+				if conn, err := net.Dial("tcp", c.addr); err == nil {
+					io.WriteString(conn, wrong)
+					conn.Close()
+				}
+				select {
+				case <-tick.C:
+				case <-over:
+					tick.Stop()
+					return
+				}
+			}
+		})
+	}
+	browser := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	var first, longest time.Duration
+	for b.Loop() {
+		begun := time.Now()
+		resp, err := browser.Get("http://" + c.addr + "/")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			b.Fatal(err)
+		}
+		resp.Body.Close()
+		took := time.Since(begun)
+		longest = max(longest, took)
+		if first == 0 {
+			first = took
+		}
+	}
+	b.ReportMetric(first.Seconds(), "s/first")
+	b.ReportMetric(longest.Seconds(), "s/longest")
+	close(over)
+	all.Wait()
+}
