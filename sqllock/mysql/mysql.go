@@ -90,7 +90,7 @@ type explained struct{ sqldriver.Connector }
 
 // Connect implements sqldriver.Connector.
 func (e explained) Connect(ctx context.Context) (sqldriver.Conn, error) {
-	conn, err := e.Connector.Connect(ctx)
+	conn, err := connect(ctx, e.Connector)
 	for _, way := range []error{mysql.ErrOldPassword, mysql.ErrCleartextPassword, mysql.ErrUnknownPlugin} {
 		if errors.Is(err, way) {
 			return nil, direct.Refusal{Err: fmt.Errorf("%w: the server wants this user to log in in a way that is not safe or not known here; "+
@@ -114,6 +114,7 @@ func config(url string) (*mysql.Config, *dsn.URL, error) {
 	if cfg.TLS, err = u.TLS(nil); err != nil {
 		return nil, nil, err
 	}
+	cfg.DialFunc = dialer(cfg.TLS == nil)
 	if len(u.Hosts) == 0 {
 		cfg.Net, cfg.Addr, cfg.DBName = "unix", u.Path, ""
 	} else {

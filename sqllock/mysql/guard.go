@@ -1,0 +1,240 @@
+package mysql
+
+import (
+	"context"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// The package that speaks the protocol of MySQL trusts the server: it keeps packets of any length, makes room for as many
+// columns as an answer announces, and panics over some packets that are too short. Without TLS whoever is on the path is the
+// server. So the connections of Open bound what the package reads, and a panic in it ends one connection, not the program.
+
+// maxAnswer bounds an answer, in bytes. The longest is a page of List.
+const maxAnswer = 8 << 20
+
+var (
+	errEndless = fmt.Errorf("the answer has more than %d MB; look what answers at this address", maxAnswer>>20)
+	errColumns = errors.New("the answer announces more columns than any answer here has; look what answers at this address")
+)
+
+// wire is a connection that ends if an answer is longer than maxAnswer.
+type wire struct {
+	net.Conn
+	plain bool                  // no TLS follows, so that packets can be read here
+	read  atomic.Int64          // bytes since the last write
+	cut   atomic.Pointer[error] // why Read closed the connection; nil: it did not
+
+	// What follows is for Read alone.
+
+	head []byte // of the packet that has begun: its length in three bytes, its number, and the first byte of what it has
+	rest int    // bytes that are left of it
+}
+
+// Write implements net.Conn.
+func (w *wire) Write(b []byte) (int, error) {
+	w.read.Store(0)
+	return w.Conn.Write(b)
+}
+
+// Read implements net.Conn.
+func (w *wire) Read(b []byte) (int, error) {
+	n, err := w.Conn.Read(b)
+	if w.read.Add(int64(n)) > maxAnswer {
+		err = errEndless
+	}
+	if w.plain && err == nil {
+		err = w.inspect(b[:n])
+	}
+	if errors.Is(err, errEndless) || errors.Is(err, errColumns) {
+		w.cut.Store(&err)
+		w.Conn.Close()
+		return 0, err
+	}
+	return n, err
+}
+
+// inspect follows the packets in b, and returns an error for one for which the package would make too much room.
+func (w *wire) inspect(b []byte) error {
+	for len(b) > 0 {
+		if w.rest > 0 {
+			n := min(w.rest, len(b))
+			w.rest, b = w.rest-n, b[n:]
+			continue
+		}
+		w.head, b = append(w.head, b[0]), b[1:]
+		length := func() int { return int(w.head[0]) | int(w.head[1])<<8 | int(w.head[2])<<16 }
+		switch {
+		case len(w.head) == 3 && length() > maxAnswer:
+			return errEndless
+		case len(w.head) == 4 && length() == 0:
+			w.head = w.head[:0]
+		case len(w.head) == 5:
+			// The first packet behind a statement begins with the number of columns, which from 251 on takes several bytes.
+			if number, first := w.head[3], w.head[4]; number == 1 && first >= 0xfc && first <= 0xfe {
+				return errColumns
+			}
+			w.rest, w.head = length()-1, w.head[:0]
+		}
+	}
+	return nil
+}
+
+// SyscallConn implements syscall.Conn: the package looks by it whether the server has closed an idle connection.
+func (w *wire) SyscallConn() (syscall.RawConn, error) {
+	if c, ok := w.Conn.(syscall.Conn); ok {
+		return c.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
+}
+
+// wireKey is the key of a context by which Connect learns of the connection that it dials.
+type wireKey struct{}
+
+// dialer returns a function that dials a wire.
+func dialer(plain bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			tcp.SetKeepAlive(true) // as the package does with connections that it dials
+		}
+		w := &wire{Conn: conn, plain: plain}
+		if at, ok := ctx.Value(wireKey{}).(**wire); ok {
+			*at = w
+		}
+		return w, nil
+	}
+}
+
+// connection is what a connection of the package can do.
+type connection interface {
+	sqldriver.Conn
+	sqldriver.ConnBeginTx
+	sqldriver.ConnPrepareContext
+	sqldriver.ExecerContext
+	sqldriver.QueryerContext
+	sqldriver.Pinger
+	sqldriver.SessionResetter
+	sqldriver.Validator
+	sqldriver.NamedValueChecker
+}
+
+// connect makes a guarded connection.
+func connect(ctx context.Context, connector sqldriver.Connector) (sqldriver.Conn, error) {
+	g := &guarded{}
+	err := g.guard(func() error {
+		conn, err := connector.Connect(context.WithValue(ctx, wireKey{}, &g.wire))
+		if err == nil {
+			g.connection = conn.(connection)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// guarded is a connection on which a panic ends the connection.
+type guarded struct {
+	connection
+	wire  *wire
+	fault atomic.Bool
+}
+
+// guard calls fn. If fn panics, guard closes the connection and returns an error as for a connection that broke.
+func (g *guarded) guard(fn func() error) (err error) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			g.fault.Store(true)
+			if g.wire != nil {
+				g.wire.Close()
+			}
+			err = fmt.Errorf("%w: the server's answer makes no sense (%v); look what answers at this address", mysql.ErrInvalidConn, fault)
+		}
+	}()
+	err = fn()
+	if g.wire != nil && err != nil && err != io.EOF {
+		if cut := g.wire.cut.Load(); cut != nil { // of which the package keeps nothing
+			err = fmt.Errorf("%w: %w", err, *cut)
+		}
+	}
+	return err
+}
+
+// BeginTx implements sqldriver.ConnBeginTx.
+func (g *guarded) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (tx sqldriver.Tx, err error) {
+	err = g.guard(func() (err error) { tx, err = g.connection.BeginTx(ctx, opts); return err })
+	if err != nil {
+		return nil, err
+	}
+	return guardedTx{tx, g}, nil
+}
+
+// PrepareContext implements sqldriver.ConnPrepareContext. Values are interpolated, so that no statement is prepared here.
+func (g *guarded) PrepareContext(context.Context, string) (sqldriver.Stmt, error) {
+	return nil, errors.ErrUnsupported
+}
+
+// ExecContext implements sqldriver.ExecerContext.
+func (g *guarded) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (result sqldriver.Result, err error) {
+	err = g.guard(func() (err error) { result, err = g.connection.ExecContext(ctx, query, args); return err })
+	return result, err
+}
+
+// QueryContext implements sqldriver.QueryerContext.
+func (g *guarded) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (rows sqldriver.Rows, err error) {
+	err = g.guard(func() (err error) { rows, err = g.connection.QueryContext(ctx, query, args); return err })
+	if err != nil {
+		return nil, err
+	}
+	return &guardedRows{rows, g}, nil
+}
+
+// Ping implements sqldriver.Pinger.
+func (g *guarded) Ping(ctx context.Context) error {
+	return g.guard(func() error { return g.connection.Ping(ctx) })
+}
+
+// Close implements sqldriver.Conn.
+func (g *guarded) Close() error { return g.guard(g.connection.Close) }
+
+// IsValid implements sqldriver.Validator.
+func (g *guarded) IsValid() bool { return !g.fault.Load() && g.connection.IsValid() }
+
+// guardedTx is a transaction of a guarded connection.
+type guardedTx struct {
+	sqldriver.Tx
+	on *guarded
+}
+
+// Commit implements sqldriver.Tx.
+func (t guardedTx) Commit() error { return t.on.guard(t.Tx.Commit) }
+
+// Rollback implements sqldriver.Tx.
+func (t guardedTx) Rollback() error { return t.on.guard(t.Tx.Rollback) }
+
+// guardedRows are rows of a guarded connection.
+type guardedRows struct {
+	sqldriver.Rows
+	on *guarded
+}
+
+// Next implements sqldriver.Rows.
+func (r *guardedRows) Next(dest []sqldriver.Value) error {
+	return r.on.guard(func() error { return r.Rows.Next(dest) })
+}
+
+// Close implements sqldriver.Rows.
+func (r *guardedRows) Close() error { return r.on.guard(r.Rows.Close) }

@@ -1,0 +1,68 @@
+package mysql
+
+import (
+	"context"
+	sqldriver "database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// faulty panics wherever an answer is read.
+type faulty struct{ connection }
+
+func (faulty) QueryContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	panic("an answer that is too short")
+}
+func (faulty) IsValid() bool { return true }
+
+// TestEndlessAnswerIsGivenUp also where each packet is small, and none if each is an answer of its own.
+func TestEndlessAnswerIsGivenUp(t *testing.T) {
+	t.Parallel()
+	for _, asks := range []bool{false, true} {
+		near, far := net.Pipe()
+		go func() {
+			packet := append([]byte{0, 64, 0, 4}, make([]byte, 1<<14)...)
+			for _, err := far.Write(packet); err == nil; {
+				_, err = far.Write(packet)
+			}
+		}()
+		go io.Copy(io.Discard, far)
+		w := &wire{Conn: near, plain: true}
+		total := 0
+		for b := make([]byte, 4096); total < 3*maxAnswer; {
+			n, err := w.Read(b)
+			if total += n; err != nil {
+				if asks || !errors.Is(err, errEndless) || total > maxAnswer {
+					t.Errorf("after %d bytes: %v", total, err)
+				}
+				break
+			}
+			if asks {
+				w.Write([]byte{0})
+			}
+		}
+		if !asks && total >= 3*maxAnswer {
+			t.Error("an answer without end is read on")
+		}
+		near.Close()
+		far.Close()
+	}
+}
+
+// TestPanicEndsOneConnection, which the pool then does not use again, and not the program.
+func TestPanicEndsOneConnection(t *testing.T) {
+	t.Parallel()
+	near, far := net.Pipe()
+	g := &guarded{connection: faulty{}, wire: &wire{Conn: near}}
+	_, err := g.QueryContext(t.Context(), "SELECT 1", nil)
+	if !errors.Is(err, mysql.ErrInvalidConn) || g.IsValid() {
+		t.Errorf("QueryContext() = %v, valid: %v; want a connection that broke", err, g.IsValid())
+	}
+	if _, err := far.Write([]byte{0}); err == nil {
+		t.Error("the connection is still open")
+	}
+}
