@@ -29,12 +29,14 @@ type network struct {
 	listeners map[string]*bufconn.Listener
 	wires     []*wire
 	last      int
+	garble    func(b []byte) error // changes what new connections of drivers read; nil: nothing does
 }
 
 // wire is one connection of a network. A dead one passes nothing more and does not end.
 type wire struct {
 	net.Conn
-	dead chan struct{} // closed when it is
+	dead   chan struct{} // closed when it is
+	garble func(b []byte) error
 }
 
 func newNetwork() *network { return &network{listeners: make(map[string]*bufconn.Listener)} }
@@ -65,11 +67,18 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{conn, make(chan struct{})}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	w := &wire{conn, make(chan struct{}), n.garble}
 	n.wires = append(n.wires, w)
 	return w, nil
+}
+
+// set has garble change what connections of drivers read that are made from now on.
+func (n *network) set(garble func(b []byte) error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.garble = garble
 }
 
 // count returns how many connections drivers have made.
@@ -108,6 +117,9 @@ func (w *wire) Read(b []byte) (int, error) {
 				return 0, err
 			}
 		default:
+			if err == nil && w.garble != nil {
+				err = w.garble(b[:n])
+			}
 			return n, err
 		}
 	}
