@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strings"
@@ -502,4 +503,39 @@ func TestTheDoctorIsAskedOnceForAllWhoLook(t *testing.T) {
 	if asked != 1 {
 		t.Errorf("asked %d times", asked)
 	}
+}
+
+// FuzzRequest: whatever a browser sends gets an answer, and takes no lock away.
+func FuzzRequest(f *testing.F) {
+	c := serve(f, true, nil)
+	body, headers := c.right()
+	f.Add("GET", "/events?filter=a&sort=name&page=1&lock=job", "", "")
+	f.Add("GET", "/doctor", "", "Sec-Fetch-Site: none")
+	f.Add("POST", "/force", body, strings.Join(headers[:3], "\n"))
+	f.Add("GET", "/console.js", "", "Range: bytes=0-1")
+	f.Fuzz(func(t *testing.T, method, target, body, headers string) {
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+c.addr+"/", strings.NewReader(body))
+		if err != nil {
+			return // no server gets such a request
+		}
+		if r.URL, err = r.URL.Parse(target); err != nil {
+			return
+		}
+		for h := range strings.SplitSeq(headers, "\n") {
+			if name, value, ok := strings.Cut(h, ": "); ok && name != "Authorization" {
+				r.Header.Set(name, value)
+			}
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		stop() // a stream ends after one scene
+		w := httptest.NewRecorder()
+		c.ServeHTTP(w, r.WithContext(ctx))
+		if w.Code < 200 || w.Code > 599 || len(c.taken) > 0 {
+			t.Errorf("%d, %d locks taken", w.Code, len(c.taken))
+		}
+		select {
+		case <-c.refused:
+		default:
+		}
+	})
 }
