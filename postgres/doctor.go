@@ -34,7 +34,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	ttl = cmp.Or(ttl, exam.TTL)
 	l := &look{Notes: exam.Notes{Node: d.node}, d: d, ttl: ttl, limit: pace.RequestTime(ttl, pace.Alone)}
 	l.Files(d.secrets...)
-	conn, err := d.dial(d.calls.Alive)
+	conn, err := d.dial(d.calls.Alive, l.in.add)
 	if err != nil {
 		l.failed(ctx, "reach", err)
 		return l.Found
@@ -56,6 +56,7 @@ type look struct {
 	d     *Driver
 	conn  *pgx.Conn
 	ttl   time.Duration // of leases
+	in    inbox         // of conn
 	limit time.Duration // for one statement
 }
 
@@ -235,7 +236,7 @@ func (l *look) pooler(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, pace.NotifyTime())
 	defer cancel()
-	heard, err := l.d.heard(waiting, l.conn)
+	heard, err := l.d.heard(waiting, l.conn, &l.in)
 	switch {
 	case err != nil:
 		return err

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
@@ -66,7 +67,8 @@ func (d *Driver) listen() {
 
 // attend listens while one connection lasts.
 func (d *Driver) attend() error {
-	conn, err := d.dial(d.calls.Alive)
+	var in inbox
+	conn, err := d.dial(d.calls.Alive, in.add)
 	if err != nil {
 		return err
 	}
@@ -85,14 +87,14 @@ func (d *Driver) attend() error {
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
 		return err
 	}
-	if err := d.probe(ctx, conn); err != nil {
+	if err := d.probe(ctx, conn, &in); err != nil {
 		return err
 	}
 	d.tune(&d.owners.Client)
 	defer d.tune(nil)
 	d.calls.Go(d.lookAtHeld)
 	for {
-		n, err := d.next(link, conn)
+		n, err := d.next(link, conn, &in)
 		if err != nil {
 			return err
 		}
@@ -163,8 +165,37 @@ func (d *Driver) alertForced(ctx context.Context, names, owners []string) error 
 	return err
 }
 
-// dial opens a connection beside the pool, as the pool would.
-func (d *Driver) dial(ctx context.Context) (*pgx.Conn, error) {
+// inbox keeps the payloads of notifications that came to a connection, and drops those for which it has no room: whoever sends
+// without end costs wake-ups, no memory. A poll stands behind each of them.
+type inbox struct {
+	payloads []string
+	bytes    int
+}
+
+// inboxRoom bounds the payloads that wait, in bytes. A payload has at most 8,000.
+const inboxRoom = 1 << 20
+
+// add keeps one more payload.
+func (in *inbox) add(payload string) {
+	if size := len(payload) + rowBytes; in.bytes+size <= inboxRoom {
+		in.payloads, in.bytes = append(in.payloads, payload), in.bytes+size
+	}
+}
+
+// wait returns the next payload that came to conn, and waits for it until ctx ends.
+func (in *inbox) wait(ctx context.Context, conn *pgx.Conn) (payload string, err error) {
+	for len(in.payloads) == 0 {
+		if err := conn.PgConn().WaitForNotification(ctx); err != nil && len(in.payloads) == 0 {
+			return "", err
+		}
+	}
+	payload, in.payloads = in.payloads[0], in.payloads[1:]
+	in.bytes -= len(payload) + rowBytes
+	return payload, nil
+}
+
+// dial opens a connection beside the pool, as the pool would. It calls notified with the payload of each notification.
+func (d *Driver) dial(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	cfg := d.pool.Config()
@@ -173,18 +204,19 @@ func (d *Driver) dial(ctx context.Context) (*pgx.Conn, error) {
 			return nil, err
 		}
 	}
+	cfg.ConnConfig.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { notified(n.Payload) }
 	return pgx.ConnectConfig(ctx, cfg.ConnConfig)
 }
 
 // next waits for the next notification and returns its payload. It ends with alive.
-func (d *Driver) next(alive context.Context, conn *pgx.Conn) (string, error) {
+func (d *Driver) next(alive context.Context, conn *pgx.Conn, in *inbox) (string, error) {
 	for {
 		ctx, cancel := context.WithTimeout(alive, lookEvery)
-		n, err := conn.WaitForNotification(ctx)
+		payload, err := in.wait(ctx, conn)
 		cancel()
 		switch {
 		case err == nil:
-			return n.Payload, nil
+			return payload, nil
 		case alive.Err() != nil || conn.IsClosed():
 			return "", err
 		}
@@ -200,7 +232,7 @@ func (d *Driver) next(alive context.Context, conn *pgx.Conn) (string, error) {
 // probe finds out whether notifications arrive at conn, which listens. It returns errPooled behind a pooler in
 // transaction mode, which accepts LISTEN and gives the connection that listens to the next client (findings/pgbouncer-listen-is-deaf.sh),
 // and errShared where a notification goes to any connection of the one session.
-func (d *Driver) probe(ctx context.Context, conn *pgx.Conn) error {
+func (d *Driver) probe(ctx context.Context, conn *pgx.Conn, in *inbox) error {
 	there, shared, err := d.sessions(ctx, conn)
 	switch {
 	case err != nil:
@@ -211,7 +243,7 @@ func (d *Driver) probe(ctx context.Context, conn *pgx.Conn) error {
 	case there:
 		return nil
 	}
-	switch heard, err := d.heard(ctx, conn); {
+	switch heard, err := d.heard(ctx, conn, in); {
 	case err != nil:
 		return fmt.Errorf("probe: %w", err)
 	case !heard:
@@ -242,11 +274,11 @@ func (d *Driver) share() {
 
 // heard says whether a notification arrives at conn, which listens to the driver's channel.
 // Where none does, it listens no more.
-func (d *Driver) heard(ctx context.Context, conn *pgx.Conn) (bool, error) {
+func (d *Driver) heard(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, error) {
 	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.owners.Client); err != nil {
 		return false, err
 	}
-	_, err := conn.WaitForNotification(ctx)
+	_, err := in.wait(ctx, conn)
 	if err == nil || d.calls.Alive.Err() != nil || conn.IsClosed() {
 		return err == nil, err
 	}

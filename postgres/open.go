@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -116,6 +117,7 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 		}
 		return nil
 	}
+	cfg.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} // pgx would keep them; the connection that listens is no part of the pool
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
 		err = errors.Join(driver.ErrInvalid, err)

@@ -141,7 +141,7 @@ func (d *Driver) openEar(ctx context.Context) (conn *pgx.Conn, err error) {
 			d.ears.fail(errors.Is(err, errNoTurnstile))
 		}
 	}()
-	if conn, err = d.dial(ctx); err != nil {
+	if conn, err = d.dial(ctx, func(string) {}); err != nil {
 		return nil, err
 	}
 	pid := conn.PgConn().PID()
