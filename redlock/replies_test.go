@@ -192,6 +192,7 @@ func FuzzReplies(f *testing.F) {
 		{11, 3, 0, 1, 5, 1, 3, 'a', '.', '1', 0, 0},
 		{11, 3, 1, 1, 'x', 11, 0, 5},
 		{11, 4, 1, 3, 'a', '.', '1', 0, 1, 5, 1, 2, '3', '1', 0, 0},
+		{11, '9', '9', 'M'}, // a list that does not end
 		{11, 4, 1, 0, 0, 8, 255, 255, 255, 255, 255, 255, 255, 254, 1, 1, '0', 0, 0},
 	} {
 		f.Add([]byte(r))
@@ -208,8 +209,9 @@ func FuzzReplies(f *testing.F) {
 		r := recipe(data)
 		reply := []byte(r.reply(0))
 		s.odd.Store(&reply)
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a reply that does not end is waited for until then
 		defer cancel()
+		defer time.AfterFunc(time.Minute, func() { panic(fmt.Sprintf("%q: a call goes on after the end of its context", reply)) }).Stop()
 		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
 		if err == nil {
 			if want := fmt.Sprintf(":%d\r\n", g.Token); !bytes.Contains(reply, []byte(want)) {
@@ -220,9 +222,6 @@ func FuzzReplies(f *testing.F) {
 		}
 		d.Inspect(ctx, "k")
 		d.Force(ctx, "k", 1, "")
-		if ctx.Err() != nil {
-			t.Errorf("%q holds the driver up", reply)
-		}
 	})
 }
 
