@@ -81,7 +81,7 @@ func (s *session) renewed(e holdfast.RenewedEvent) {
 	default:
 		s.trusted = until
 		if s.job != nil {
-			s.checkReach(s.job.Signal(0)) // while there is time to do something about it
+			s.checkReachEarly(boot.Now())
 		}
 		s.log.Debug("renewed", "until", s.leases.Deadline())
 		if delete(s.failed, e.Key); len(s.failed) > 0 {

@@ -49,7 +49,8 @@ type session struct {
 
 	startedAt time.Time
 
-	outOfReach bool // it was reported that this user may not signal a process of the command
+	outOfReach   bool         // it was reported that this user may not signal a process of the command
+	reachChecked boot.Instant // when each process was last looked at for that; 0: never
 
 	exited   bool
 	status   unix.WaitStatus // of the command

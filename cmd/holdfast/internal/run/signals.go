@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -66,6 +67,19 @@ func (s *session) checkEachReach() {
 	}
 	if out := s.job.OutOfReach(); len(out) > 0 {
 		s.reportOutOfReach(out)
+	}
+}
+
+// reachEvery is how often the processes of the command are looked through, which takes a millisecond for a hundred on the machine.
+const reachEvery = 10 * time.Second
+
+// checkReachEarly reports processes that this user may not signal while there is time to do something about it. A signal to
+// the group shows nothing if the command is a script of this user that runs sudo.
+func (s *session) checkReachEarly(now boot.Instant) {
+	s.checkReach(s.job.Signal(0))
+	if s.reachChecked == 0 || now.Sub(s.reachChecked) >= reachEvery {
+		s.reachChecked = now
+		s.checkEachReach()
 	}
 }
 
