@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -194,7 +195,7 @@ func (a *attempt) explainEnd(caller context.Context, err error) error {
 		err = obstacle.With(context.DeadlineExceeded, last)
 	}
 	if caller.Err() == nil { // Wait is over, which is no fault of the caller's context
-		return cmp.Or(last, errTooShort)
+		return cmp.Or(last, a.client.tooShort())
 	}
 	return err
 }
@@ -367,8 +368,19 @@ func (a *attempt) startLease(s *localLock, grant driver.Grant, taken time.Time) 
 	return l, nil
 }
 
-// errTooShort is the end of a Wait that was over before any answer.
-var errTooShort error = &UnavailableError{Err: errors.New("the wait was over before an answer")}
+// tooShort returns the error for a Wait that was over before any answer. It names the nodes that were asked: the Wait is too
+// short, or they are slow.
+func (c *Client) tooShort() error {
+	text := "the wait was over before an answer"
+	var names []string
+	for _, n := range c.Nodes() {
+		names = append(names, n.Node)
+	}
+	if len(names) > 0 {
+		text += " of " + strings.Join(names, ", ")
+	}
+	return &UnavailableError{Err: errors.New(text)}
+}
 
 // formerError is an obstacle from before a standstill of this process. It matches the same kind of error, but names no
 // holder and no node, as they may have changed since.

@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -322,6 +323,23 @@ func TestReleaseTakesTheLeasesOwnContext(t *testing.T) {
 		defer cancel()
 		if err := l.Release(ctx); err != nil {
 			t.Errorf("Release = %v", err)
+		}
+	})
+}
+
+// The caller of a Wait that is over before any answer looks at these nodes next.
+func TestWaitWithoutAnswerNamesNodes(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		for i := range b.client.Nodes() {
+			b.drv.Node(i).Delay(time.Hour)
+			defer b.drv.Node(i).Delay(0)
+		}
+		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond})
+		wantErr(t, err, holdfast.ErrUnavailable)
+		for _, n := range b.client.Nodes() {
+			if err != nil && !strings.Contains(err.Error(), n.Node) {
+				t.Errorf("Acquire() = %v, want it to name %s", err, n.Node)
+			}
 		}
 	})
 }
