@@ -21,6 +21,7 @@ type conn struct {
 	upWake     *sync.Cond
 	gate       *Hold      // that last caught the first of up; nil: none
 	stranded   bool       // up waits for the end of a Strand
+	forgotten  bool       // neither up nor down moves
 	pending    []*request // forwarded and not answered yet, oldest first
 	serverGone bool
 
@@ -127,7 +128,7 @@ func (c *conn) nextUp(batch []byte) ([]byte, bool) {
 		switch {
 		case c.p.closed || c.serverGone:
 			return nil, false
-		case c.p.stopUp || c.stranded || (c.gate != nil && !c.gate.released):
+		case c.p.stopUp || c.stranded || c.forgotten || (c.gate != nil && !c.gate.released):
 		case len(c.up) > 0:
 			if batch = c.forward(batch); len(batch) > 0 {
 				return batch, true
@@ -264,7 +265,7 @@ func (c *conn) nextDown(batch []byte) ([]byte, bool) {
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
 	for !c.clientGone && !c.p.closed {
-		for !c.p.stopDown && len(c.down) > 0 {
+		for !c.p.stopDown && !c.forgotten && len(c.down) > 0 {
 			first := c.down[0]
 			if wait := first.wait(); wait > 0 {
 				c.downTimer.Reset(wait)

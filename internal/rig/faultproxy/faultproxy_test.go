@@ -733,3 +733,40 @@ func TestStrandedBytesArriveLate(t *testing.T) {
 		})
 	}
 }
+
+// TestForgottenConnectionsCarryNothing: neither side learns anything of the other until the end, and new connections pass.
+func TestForgottenConnectionsCarryNothing(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(string) (*faultproxy.Proxy, error){"RESP": faultproxy.New, "opaque": faultproxy.NewOpaque} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, nil)
+			proxy, err := start(server.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer proxy.Close()
+			old := dial(t, proxy.Addr())
+			old.send("SET lock a", "CLIENT ID")
+			old.wants("OK")
+			v, err := old.in.ReadValue()
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := fmt.Sprint(v.Decode())
+			end := proxy.Forget()
+			old.send("SET lock forgotten")
+			old.wantsSilence()
+			next := dial(t, proxy.Addr())
+			next.send("GET lock", "CLIENT KILL ID "+id)
+			next.wants("a")
+			next.wants(1)
+			old.wantsSilence() // the server has closed
+			end()
+			end()
+			old.wantsEnd()
+			next.send("GET lock")
+			next.wants("a")
+		})
+	}
+}

@@ -8,8 +8,8 @@
 //
 // The way of a byte, four goroutines for each connection:
 //
-//	client --readClient--> up   --sendUp--> server     up:   requests; stopped by Blackhole(up), HoldRequest and Strand
-//	client <--sendDown-- down <--readServer-- server   down: values and the end, each with its time; stopped by Blackhole(down)
+//	client --readClient--> up   --sendUp--> server     up:   requests; stopped by Blackhole(up), HoldRequest, Strand and Forget
+//	client <--sendDown-- down <--readServer-- server   down: values and the end, each with its time; stopped by Blackhole(down) and Forget
 //
 // The readers never wait for the senders, so what is stopped stays in the proxy's memory and an end of either side is
 // noticed at once; it is passed on behind everything that travels before it. A client that closes does not take back what it
@@ -156,6 +156,29 @@ func (p *Proxy) Strand() (deliver func()) {
 			c.upWake.Signal()
 		}
 		stranded = nil
+	}
+}
+
+// Forget has the connections that exist carry nothing more in either direction, as when a firewall forgets them: they stay
+// open, neither side learns that the other has closed, and new connections pass. What they were to carry is lost. end closes
+// those that are left; a second end does nothing.
+func (p *Proxy) Forget() (end func()) {
+	var forgotten []*conn
+	p.change(func() {
+		for c := range p.conns {
+			if !c.forgotten {
+				c.forgotten, forgotten = true, append(forgotten, c)
+			}
+		}
+	})
+	return func() {
+		p.change(func() {
+			for _, c := range forgotten {
+				c.forgotten = false
+				c.cut()
+			}
+			forgotten = nil
+		})
 	}
 }
 
