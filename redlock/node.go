@@ -259,12 +259,24 @@ func (n *node) watch(l *session, report func()) {
 		silent := l.Silent(n.engine.Now())
 		stalled := n.stalled.Swap(silent > int64(pace.Overdue()))
 		switch {
-		case silent > int64(pace.Silence()) && stalled: // else this client has not run for a while itself, and may have answers to read
+		case stalled && silent > int64(n.patience(l)): // else this client has not run for a while itself, and may have answers to read
 			l.HangUp(errSilent)
 		case silent <= int64(pace.Overdue()):
 			n.tend(l, time.Duration(i)*watchEvery)
 		}
 	}
+}
+
+// patience returns for how long the node may answer nothing on l. A lease that waits for its renewal has time for another
+// attempt over the next connection then: this one may be dead, behind a firewall that has forgotten it.
+func (n *node) patience(l *session) time.Duration {
+	limit := pace.Silence()
+	l.EachUnderWay(func(r *engine.Request) {
+		if r.Kind == quorum.AskRenew {
+			limit = min(limit, pace.RequestTime(time.Duration(r.TTL), pace.Alone))
+		}
+	})
+	return limit
 }
 
 // tend does what a working connection needs from time to time.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,6 +109,38 @@ func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
 		if took := time.Since(start); took > pingEvery+pace.Silence()+2*watchEvery {
 			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, pace.Silence())
 		}
+	})
+}
+
+// TestDeadLinkLeavesTimeToRenew: a link that swallows a renewal is given up while another link can still renew the lease.
+func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+		ctx, cancel := context.WithCancel(t.Context())
+		granted := make(chan driver.Grant, 1)
+		go func() {
+			g, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: ttl, NoWait: true})
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- g
+		}()
+		if _, _, err := resp.NewReader(far).ReadCommand(); err != nil {
+			t.Fatal(err)
+		}
+		far.Write([]byte(":4000000000000000\r\n"))
+		g := <-granted
+		go io.Copy(io.Discard, far) // and no answer
+		var renewing sync.WaitGroup
+		renewing.Go(func() { d.engine.Renew(ctx, []driver.Grant{g}) })
+		start := time.Now()
+		d.nodes[0].watch(l, func() {})
+		if took := time.Since(start); took >= ttl/2 { // the renewal is sent when a third of the TTL is over
+			t.Errorf("the link was given up after %v, of a lease with a TTL of %v", took, ttl)
+		}
+		cancel()
+		renewing.Wait()
 	})
 }
 

@@ -239,6 +239,17 @@ func (l *Link) Silent(now int64) int64 {
 	return l.silence(now)
 }
 
+// EachUnderWay calls visit for each request that was sent and not answered, which must not call the Link.
+func (l *Link) EachUnderWay(visit func(*engine.Request)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range l.flight.rest() {
+		if e.Req != nil {
+			visit(e.Req)
+		}
+	}
+}
+
 // Ended says whether nothing is sent any more.
 func (l *Link) Ended() bool {
 	l.mu.Lock()
