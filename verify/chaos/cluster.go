@@ -39,6 +39,7 @@ var clusterClasses = map[string]class{
 	"client-kill":    {},
 	"crowd":          {lives: true},
 	"net-reset":      {from: fromEnd},
+	"link-dead":      {lives: true, patient: true},
 	"net-delay":      {},
 	"reshard-paused": {extra: stoppedAhead * time.Second},
 	"late-requests":  {duty: stretching, from: fromEnd, extra: stoppedAhead * time.Second},

@@ -94,6 +94,7 @@ var etcdClasses = map[string]class{
 	"rolling-restart":     {lives: true, extra: newLeader},
 	"net-delay":           {},
 	"net-reset":           {from: fromEnd},
+	"link-dead":           {lives: true, patient: true},
 	"net-one-way":         {from: fromEnd},
 	"net-split":           {from: fromEnd},
 	"late-requests":       {duty: stretching, from: fromEnd},

@@ -49,7 +49,7 @@ func (n *nemesis) actions() map[string]action {
 		"upgrade-client": n.replace(newer), "downgrade-client": n.replace(older),
 		"reopen-client": n.reopen, "slow-hooks": n.slowHooks, "crowd": n.crowd,
 		"pause-node": n.pauseNode, "kill-node": n.killNode, "clock": n.jump, "strobe": n.strobe,
-		"delay": n.delay, "cut": n.cut, "late": n.late,
+		"delay": n.delay, "cut": n.cut, "late": n.late, "forget": n.forget,
 		"drop-up": n.blackhole(true, false), "drop-down": n.blackhole(false, true), "split": n.blackhole(true, true),
 	}
 	maps.Copy(all, n.site.actions())
@@ -294,6 +294,15 @@ func (n *nemesis) late(f Fault, victim int, rest func(time.Duration)) error {
 	err := n.cut(f, victim, nil)
 	rest(time.Duration(f.For - f.By))
 	return err
+}
+
+// forget has the connections that exist carry nothing more while the fault lasts, though they stay open.
+func (n *nemesis) forget(f Fault, victim int, rest func(time.Duration)) error {
+	for _, p := range n.site.nodes()[victim].on(f) {
+		defer p.Forget()()
+	}
+	rest(time.Duration(f.For))
+	return nil
 }
 
 func (n *nemesis) blackhole(up, down bool) action {

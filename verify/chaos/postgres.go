@@ -51,6 +51,7 @@ var postgresClasses = map[string]class{
 	"pooler-kill":       {from: fromEnd},
 	"net-delay":         {},
 	"net-reset":         {from: fromEnd},
+	"link-dead":         {lives: true, patient: true},
 	"net-one-way":       {from: fromEnd},
 	"net-split":         {from: fromEnd},
 	"clock-jump":        {shared: serverClock, from: fromEnd},

@@ -48,6 +48,7 @@ var redisClasses = map[string]class{
 	"net-delay":           {},
 	"net-lost-replies":    {from: fromEnd},
 	"net-reset":           {from: fromEnd},
+	"link-dead":           {lives: true, patient: true},
 	"net-one-way":         {from: fromEnd},
 	"net-split":           {from: fromEnd},
 	"mixed":               {from: fromEnd, extra: stoppedAhead * time.Second},

@@ -48,6 +48,7 @@ func failovers(shared string) map[string]class {
 		"kill":          {shared: shared, extra: takeover},
 		"stop":          {shared: shared, extra: takeover},
 		"switch":        {shared: shared, extra: takeover},
+		"link-dead":     {shared: shared, lives: true, patient: true},
 		"crowd":         {shared: shared, lives: true},
 		"operator":      {duty: passing, shared: shared, extra: takeover},
 		"late-requests": {duty: stretching, from: fromEnd, extra: 4 * time.Second},

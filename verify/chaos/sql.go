@@ -44,6 +44,7 @@ var mariadbClasses = map[string]class{
 	"node-pause":        {from: fromEnd},
 	"net-delay":         {},
 	"net-reset":         {from: fromEnd},
+	"link-dead":         {lives: true, patient: true},
 	"net-one-way":       {from: fromEnd},
 	"net-split":         {from: fromEnd},
 	"late-requests":     {duty: stretching, from: fromEnd, extra: dead},
