@@ -660,6 +660,24 @@ func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 	return 0, false
 }
 
+// longestFree returns the longest time for which nobody trusted the lock although a client that ran had asked for it.
+func (l *lockHistory) longestFree() (longest int64) {
+	attempts := slices.Clone(l.attempts)
+	end := func(a *attempt) int64 { return cmp.Or(a.got, a.gaveUp) }
+	slices.SortStableFunc(attempts, func(a, b *attempt) int { return cmp.Compare(end(a), end(b)) })
+	var free int64 // since when nobody has trusted the lock
+	for _, a := range attempts {
+		switch {
+		case a.got != 0:
+			longest = max(longest, a.got-max(free, l.wanted(a.got)))
+			free = max(free, a.trusted().end)
+		case a.gaveUp != 0:
+			longest = max(longest, a.gaveUp-max(free, a.asked, l.runs(a, a.gaveUp)))
+		}
+	}
+	return longest
+}
+
 // wanted is since when somebody who runs had been asking for the lock at t.
 func (l *lockHistory) wanted(t int64) int64 {
 	since := t

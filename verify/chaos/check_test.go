@@ -631,3 +631,25 @@ func TestALeaseThatOutlastsAnElectionIsPromisedToLive(t *testing.T) {
 		}
 	}
 }
+
+func TestLongestTimeWithoutALock(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name string
+		want int64
+		lock *lockHistory
+	}{
+		{"from the end of trust to the next grant", 5, history(
+			&attempt{asked: 1, got: 2, until: 10}, &attempt{asked: 3, got: 15, until: 20})},
+		{"from when somebody asks", 2, history(
+			&attempt{asked: 1, got: 2, until: 10}, &attempt{asked: 13, got: 15, until: 20})},
+		{"until the last gives up", 7, history(
+			&attempt{asked: 1, got: 2, until: 10, left: 8}, &attempt{asked: 3, gaveUp: 15})},
+		{"not while somebody trusts it", 1, history(
+			&attempt{asked: 1, got: 2, until: 10}, &attempt{asked: 3, gaveUp: 9})},
+	} {
+		if got := row.lock.longestFree(); got != row.want {
+			t.Errorf("%s: %d, want %d", row.name, got, row.want)
+		}
+	}
+}

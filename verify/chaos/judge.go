@@ -250,6 +250,11 @@ func (v *verdict) whole(ctx context.Context) error {
 	}
 	v.sums.Ghosts += len(ghosts)
 	v.add(noGhosts, ghosts)
+	for n := range v.schedule.Keys {
+		if l := v.locks[v.span.key("h", n)]; l != nil {
+			v.sums.Free = max(v.sums.Free, l.longestFree())
+		}
+	}
 	times, slow := v.recoveries(v.span, v.rules, v.locks, v.faults, v.sums.Bound)
 	v.sums.Recovery = append(v.sums.Recovery, times...)
 	slices.Sort(v.sums.Recovery)

@@ -67,6 +67,7 @@ type ClassReport struct {
 	Ghosts      int            `json:"ghost_locks"`
 	Recovery    []int64        `json:"recovery_ns"` // sorted
 	Bound       int64          `json:"recovery_bound_ns"`
+	Free        int64          `json:"longest_without_ns"` // for which a lock that somebody wanted was nobody's
 }
 
 // Tally is what is counted for Holdfast and for the other recipe.
@@ -101,6 +102,7 @@ func (r *Report) total() *ClassReport {
 		sum.Disorder += c.Disorder
 		sum.Inversions += c.Inversions
 		sum.Ghosts += c.Ghosts
+		sum.Free = max(sum.Free, c.Free)
 		sum.Recovery = append(sum.Recovery, c.Recovery...)
 		for _, name := range fencedStores {
 			sum.LostUpdates[name] += c.LostUpdates[name]
@@ -164,12 +166,12 @@ func (r *Report) Text() string {
 		r.Seconds, r.Seed, t.Holdfast.Granted, r.Schedule.Backend, t.Peer.Granted, r.Peer, t.Faults, t.Windows)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "class\tfaults\tlocks\tlost\tdup\torder\tlost: redis\tsql\tits own\toverlap\tghosts\t"+
-		"recovery p50\tp99\tmax\tbound\tcontrol: lost\t"+r.Peer+": locks\toverlap\tlost\t")
+		"recovery p50\tp99\tmax\tbound\twithout a lock\tcontrol: lost\t"+r.Peer+": locks\toverlap\tlost\t")
 	line := func(name string, c *ClassReport) {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
 			name, c.Faults, c.Holdfast.Granted, note(c.Lost, c.Mortal), c.Duplicates, c.Disorder, c.LostUpdates[byRedis], c.LostUpdates[bySQL], c.LostUpdates[byRow],
 			note(c.Holdfast.Overlaps, c.Shared), c.Ghosts,
-			round(quantile(c.Recovery, .5)), round(quantile(c.Recovery, .99)), round(quantile(c.Recovery, 1)), bound(c),
+			round(quantile(c.Recovery, .5)), round(quantile(c.Recovery, .99)), round(quantile(c.Recovery, 1)), bound(c), round(time.Duration(c.Free)),
 			c.Holdfast.LostUpdates, c.Peer.Granted, c.Peer.Overlaps, c.Peer.LostUpdates)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Classes)) {
