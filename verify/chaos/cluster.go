@@ -7,6 +7,8 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -40,6 +42,8 @@ var clusterClasses = map[string]class{
 	"crowd":          {lives: true},
 	"net-reset":      {from: fromEnd},
 	"link-dead":      {lives: true, patient: true},
+	"rotation":       {from: fromEnd, lives: true, patient: true},
+	"rotation-cut":   {from: fromEnd, patient: true},
 	"net-delay":      {},
 	"reshard-paused": {extra: stoppedAhead * time.Second},
 	"late-requests":  {duty: stretching, from: fromEnd, extra: stoppedAhead * time.Second},
@@ -50,8 +54,7 @@ var clusterClasses = map[string]class{
 // openCluster opens the cluster as Holdfast's clients do. Their connections go through proxies.
 func openCluster(ctx context.Context, o *order) (driver.Driver, error) {
 	return redlock.Open(ctx, "redis+cluster://"+strings.Join(o.Nodes, ","), &redlock.Options{
-		MaxTTL: time.Duration(o.Schedule.MaxTTL),
-		Dial:   o.dial,
+		MaxTTL: time.Duration(o.Schedule.MaxTTL), Dial: o.dial, Credentials: o.credentials,
 	})
 }
 
@@ -60,12 +63,16 @@ type clusterSite struct {
 	cluster *redisproc.Cluster
 	servers []*node
 	direct  driver.Driver
+	secret  string // file, with the password of user
 }
 
 func (s *clusterSite) start(ctx context.Context, schedule *Schedule) (err error) {
+	if s.secret, err = firstSecret(); err != nil {
+		return err
+	}
 	s.cluster, err = redisproc.StartCluster(ctx, &redisproc.ClusterOptions{
 		Masters: schedule.Nodes / 2, Replicas: schedule.Nodes / 2,
-		Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}},
+		Server: redisproc.Options{ACL: locker, Args: []string{"--cluster-require-full-coverage", "no"}},
 	})
 	if err != nil {
 		return err
@@ -95,7 +102,7 @@ func (s *clusterSite) stop() (errs error) {
 	if s.cluster != nil {
 		errs = errors.Join(errs, s.cluster.Stop())
 	}
-	return errs
+	return errors.Join(errs, os.RemoveAll(filepath.Dir(s.secret)))
 }
 
 func (s *clusterSite) nodes() []*node { return s.servers }
@@ -110,6 +117,7 @@ func (s *clusterSite) leader(context.Context) int {
 }
 
 func (s *clusterSite) equip(o *order, client int) {
+	o.Passwords = []string{s.secret}
 	for i, n := range s.servers {
 		o.Nodes = append(o.Nodes, s.cluster.Servers[i].Addr())
 		n.detour(o, s.cluster.Servers[i].Addr(), client)
@@ -123,7 +131,12 @@ func (s *clusterSite) ghosts(ctx context.Context, span *span, ttl time.Duration)
 }
 
 func (s *clusterSite) actions() map[string]action {
-	return map[string]action{"reshard": s.reshard, "failover": s.failover, "fall-behind": s.fallBehind}
+	return map[string]action{"reshard": s.reshard, "failover": s.failover, "fall-behind": s.fallBehind, "rotate": s.rotate}
+}
+
+// rotate changes the password on all servers, of which the clients learn By later.
+func (s *clusterSite) rotate(f Fault, _ int, rest func(time.Duration)) error {
+	return rotatePassword(f, s.cluster.Servers, s.servers, s.secret, rest)
 }
 
 // reshard moves every slot in which the victim has keys to another master, one after the other, until the time is over: then

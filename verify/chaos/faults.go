@@ -22,7 +22,7 @@ func (s *redisSite) actions() map[string]action {
 		"wipe-node": s.wipeNode, "restore-node": s.restoreNode, "flushall": s.ask("FLUSHALL"), "replicaof": s.replicate,
 		"boot-behind": s.bootBehind, "fill": s.fill, "kill-connections": s.killConnections, "script-flush": s.ask("SCRIPT", "FLUSH"),
 		"client-pause": s.clientPause, "debug-sleep": s.debugSleep, "psubscribe": s.psubscribe,
-		"rotate-password": s.rotate, "switch-server": s.switchServer,
+		"rotate-password": s.rotate, "rotate": s.rotateGap, "switch-server": s.switchServer,
 		"hide-run-id": s.hideRunID, "look-like-cluster": s.rewriteInfo(asCluster), "other-names": s.rewriteInfo(asValkey),
 		"lose-replies": s.lose((*faultproxy.Proxy).CutAfter), "mute": s.lose((*faultproxy.Proxy).MuteAfter),
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 	"sync"
@@ -58,7 +59,7 @@ func (h *holdfasts) open(ctx context.Context) (*holdfast.Client, error) {
 
 // with opens a client that names itself as holder; the zero value: as it is by default.
 func (h *holdfasts) with(drv driver.Driver, holder holdfast.Holder) (*holdfast.Client, error) {
-	return holdfast.New(drv, &holdfast.Options{Holder: holder, Hooks: holdfast.Hooks{
+	return holdfast.New(drv, &holdfast.Options{Holder: holder, Logger: slog.New(slog.DiscardHandler), Hooks: holdfast.Hooks{
 		Renewed: func(e holdfast.RenewedEvent) {
 			if l, ok := h.leases.Load(e.Owner); ok {
 				h.note(l.(held), e.Err)

@@ -68,6 +68,8 @@ var redisClasses = map[string]class{
 	"client-throttle":     {from: fromEnd},
 	"crowd":               {lives: true},
 	"credentials":         {from: fromEnd},
+	"rotation":            {from: fromEnd, lives: true, patient: true},
+	"rotation-cut":        {from: fromEnd, patient: true},
 	"late-requests":       {duty: stretching, from: fromEnd, extra: time.Second},
 	"operator":            {duty: passing, from: fromEnd, extra: stoppedAhead * time.Second},
 	"flushall":            {from: fromQuarantine, extra: stoppedAhead * time.Second},
@@ -87,11 +89,11 @@ func openRedlock(ctx context.Context, o *order) (driver.Driver, error) {
 
 // credentials reads the present password of a node.
 func (o *order) credentials(_ context.Context, addr string) (name, password string, err error) {
-	i := slices.Index(o.Nodes, addr)
-	if i < 0 {
+	file, ok := o.passwordOf(addr)
+	if !ok {
 		return "", "", fmt.Errorf("no password for %s", addr)
 	}
-	text, err := os.ReadFile(o.Passwords[i])
+	text, err := os.ReadFile(file)
 	return user, string(text), err
 }
 
@@ -114,7 +116,7 @@ const user = "locker"
 const firstPassword = "first"
 
 func (n *redisNode) tellPassword(password string) error {
-	return os.WriteFile(n.secret, []byte(password), 0o600)
+	return replaceFile(n.secret, password)
 }
 
 // setPassword changes it on the server, and ends the connections that used the old one.

@@ -7,6 +7,8 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -49,6 +51,8 @@ func failovers(shared string) map[string]class {
 		"stop":          {shared: shared, extra: takeover},
 		"switch":        {shared: shared, extra: takeover},
 		"link-dead":     {shared: shared, lives: true, patient: true},
+		"rotation":      {shared: shared, from: fromEnd, lives: true, patient: true},
+		"rotation-cut":  {shared: shared, from: fromEnd, patient: true},
 		"crowd":         {shared: shared, lives: true},
 		"operator":      {duty: passing, shared: shared, extra: takeover},
 		"late-requests": {duty: stretching, from: fromEnd, extra: 4 * time.Second},
@@ -58,7 +62,7 @@ func failovers(shared string) map[string]class {
 func openSentinel(ctx context.Context, o *order) (driver.Driver, error) {
 	node := redlock.Node{Failover: &redlock.Failover{Sentinels: o.Nodes, Master: redisproc.GroupName}}
 	return redlock.New(ctx, []redlock.Node{node}, &redlock.Options{
-		MaxTTL: time.Duration(o.Schedule.MaxTTL), AllowDown: true, Dial: o.dial,
+		MaxTTL: time.Duration(o.Schedule.MaxTTL), AllowDown: true, Dial: o.dial, Credentials: o.credentials,
 	})
 }
 
@@ -75,14 +79,18 @@ func (mute) Printf(context.Context, string, ...any) {}
 
 // sentinelSite is servers of which one is the master.
 type sentinelSite struct {
-	least string // min-replicas-to-write
-	group *redisproc.Group
-	all   []*node
+	least  string // min-replicas-to-write
+	group  *redisproc.Group
+	all    []*node
+	secret string // file, with the password of user
 }
 
 func (s *sentinelSite) start(ctx context.Context, schedule *Schedule) (err error) {
+	if s.secret, err = firstSecret(); err != nil {
+		return err
+	}
 	s.group, err = redisproc.StartGroup(ctx, &redisproc.GroupOptions{
-		Servers: schedule.Nodes, Server: redisproc.Options{Args: []string{"--min-replicas-to-write", s.least, "--min-replicas-max-lag", "1"}},
+		Servers: schedule.Nodes, Server: redisproc.Options{ACL: locker, Args: []string{"--min-replicas-to-write", s.least, "--min-replicas-max-lag", "1"}},
 	})
 	if err != nil {
 		return err
@@ -106,7 +114,7 @@ func (s *sentinelSite) stop() (errs error) {
 	if s.group != nil {
 		errs = errors.Join(errs, s.group.Stop())
 	}
-	return errs
+	return errors.Join(errs, os.RemoveAll(filepath.Dir(s.secret)))
 }
 
 func (s *sentinelSite) nodes() []*node { return s.all }
@@ -116,7 +124,12 @@ func (s *sentinelSite) leader(context.Context) int {
 }
 
 func (s *sentinelSite) actions() map[string]action {
-	return map[string]action{"switch": s.change, "fall-behind": s.fallBehind}
+	return map[string]action{"switch": s.change, "fall-behind": s.fallBehind, "rotate": s.rotate}
+}
+
+// rotate changes the password on all servers, of which the clients learn By later.
+func (s *sentinelSite) rotate(f Fault, _ int, rest func(time.Duration)) error {
+	return rotatePassword(f, s.group.Servers, s.all, s.secret, rest)
 }
 
 // fallBehind has a replica take over that has not heard of the last moments of the master.
@@ -132,7 +145,7 @@ func (s *sentinelSite) change(Fault, int, func(time.Duration)) error {
 }
 
 func (s *sentinelSite) equip(o *order, client int) {
-	o.Nodes = s.group.Addrs()
+	o.Nodes, o.Passwords = s.group.Addrs(), []string{s.secret}
 	for i, n := range s.all {
 		n.detour(o, s.group.Servers[i].Addr(), client)
 	}
