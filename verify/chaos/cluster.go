@@ -43,7 +43,7 @@ var clusterClasses = map[string]class{
 	"net-reset":      {from: fromEnd},
 	"link-dead":      {lives: true, patient: true},
 	"rotation":       {from: fromEnd, lives: true, patient: true},
-	"rotation-cut":   {from: fromEnd, patient: true},
+	"rotation-cut":   {from: fromEnd, extra: gap, patient: true},
 	"net-delay":      {},
 	"reshard-paused": {extra: stoppedAhead * time.Second},
 	"late-requests":  {duty: stretching, from: fromEnd, extra: stoppedAhead * time.Second},

@@ -69,7 +69,7 @@ var redisClasses = map[string]class{
 	"crowd":               {lives: true},
 	"credentials":         {from: fromEnd},
 	"rotation":            {from: fromEnd, lives: true, patient: true},
-	"rotation-cut":        {from: fromEnd, patient: true},
+	"rotation-cut":        {from: fromEnd, extra: gap, patient: true},
 	"late-requests":       {duty: stretching, from: fromEnd, extra: time.Second},
 	"operator":            {duty: passing, from: fromEnd, extra: stoppedAhead * time.Second},
 	"flushall":            {from: fromQuarantine, extra: stoppedAhead * time.Second},

@@ -52,7 +52,7 @@ func failovers(shared string) map[string]class {
 		"switch":        {shared: shared, extra: takeover},
 		"link-dead":     {shared: shared, lives: true, patient: true},
 		"rotation":      {shared: shared, from: fromEnd, lives: true, patient: true},
-		"rotation-cut":  {shared: shared, from: fromEnd, patient: true},
+		"rotation-cut":  {shared: shared, from: fromEnd, extra: gap, patient: true},
 		"crowd":         {shared: shared, lives: true},
 		"operator":      {duty: passing, shared: shared, extra: takeover},
 		"late-requests": {duty: stretching, from: fromEnd, extra: 4 * time.Second},
