@@ -68,6 +68,10 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w", err)
 	}
+	cfg.Apply(mysql.BeforeConnect(func(_ context.Context, c *mysql.Config) (err error) {
+		c.TLS, err = u.FreshTLS(c.TLS) // authorities are replaced while the program runs
+		return err
+	}))
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w: the URL cannot be used, and is not shown as it may have a password", driver.ErrInvalid)
