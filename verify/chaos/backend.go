@@ -98,6 +98,23 @@ type node struct {
 	pooler  server // before the second proxy; nil: there is none
 	proxies [sides]*faultproxy.Proxy
 	clock   clock
+
+	mu   sync.Mutex // guards outs
+	outs []interval // in which no server took writes in its place, because one took over from another
+}
+
+// out notes that no server took writes from then until now.
+func (n *node) out(since int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.outs = append(n.outs, interval{start: since, end: mono()})
+}
+
+// wasOut reports whether no server took writes just before t, or so shortly before that a renewal had no time left.
+func (n *node) wasOut(t int64, ttl time.Duration) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.ContainsFunc(n.outs, func(i interval) bool { return i.start < t && t < i.end+int64(ttl/3) })
 }
 
 // detour has a client reach the node, which it knows by addr, through a proxy.

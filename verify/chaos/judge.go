@@ -200,7 +200,9 @@ func (v *verdict) leases(l *lockHistory, task *TaskReport) {
 		v.add(keptApart, []finding{{l.key, fmt.Sprintf("nobody of this prefix had it, and somebody waited for more than %v", time.Duration(bound))}})
 	}
 	lapsed, excused := l.losses(func(a *attempt) bool {
-		return v.rules.tooShort(a.ttl) || v.still.within(a.lost-int64(v.schedule.TTL), a.lost)
+		ttl := time.Duration(v.schedule.TTL)
+		switched := func(n *node) bool { return n.wasOut(a.lost, ttl) }
+		return v.rules.tooShort(a.ttl) || v.still.within(a.lost-int64(ttl), a.lost) || slices.ContainsFunc(v.site.nodes(), switched)
 	})
 	v.sums.Lost += len(lapsed) + excused
 	if task != nil {

@@ -50,6 +50,9 @@ var postgresClasses = map[string]class{
 	"node-pause":        {from: fromEnd},
 	"pooler-kill":       {from: fromEnd},
 	"net-delay":         {},
+	"rotation":          {from: fromEnd, lives: true, patient: true},
+	"rotation-cut":      {from: fromEnd, extra: gap, patient: true},
+	"switch-over":       {from: fromEnd, lives: true, patient: true},
 	"net-reset":         {from: fromEnd},
 	"link-dead":         {lives: true, patient: true},
 	"net-one-way":       {from: fromEnd},
@@ -70,6 +73,7 @@ type postgresSite struct {
 	pooler *pgproc.Pooler
 	life   sync.Mutex // held by the fault that kills the pooler
 	only   []*node
+	inside *faultproxy.Proxy // to the primary, for this program, on which nothing is ever wrong
 	direct *postgres.Driver
 	tables string // file with the SQL that makes those of the locks; empty: those of this build
 }
@@ -98,7 +102,13 @@ func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
 			return err
 		}
 	}
-	s.direct, err = postgres.Open(ctx, s.server.DSN(), &postgres.Options{NoCheck: true}) // its tables come now, or in the class migration
+	if s.inside, err = faultproxy.NewOpaque(socketOf(s.server.DSN())); err != nil {
+		return err
+	}
+	if err := s.wantPasswords(ctx); err != nil {
+		return err
+	}
+	s.direct, err = postgres.Open(ctx, s.values(), &postgres.Options{NoCheck: true}) // its tables come now, or in the class migration
 	if err != nil {
 		return err
 	}
@@ -144,6 +154,9 @@ func (s *postgresSite) stop() (errs error) {
 	for _, n := range s.only {
 		errs = errors.Join(errs, n.close())
 	}
+	if s.inside != nil {
+		errs = errors.Join(errs, s.inside.Close())
+	}
 	if s.pooler != nil {
 		errs = errors.Join(errs, s.pooler.Stop())
 	}
@@ -158,7 +171,7 @@ func (s *postgresSite) nodes() []*node { return s.only }
 func (s *postgresSite) leader(context.Context) int { return 0 }
 
 func (s *postgresSite) actions() map[string]action {
-	return map[string]action{"kill-pooler": s.killPooler, "migrate": s.migrate}
+	return map[string]action{"kill-pooler": s.killPooler, "migrate": s.migrate, "rotate": s.rotate, "switch": s.change}
 }
 
 // migrate has Count programs at once bring the tables up to date. Tables that are so already pass for older ones, so that all is made
@@ -198,12 +211,20 @@ func (s *postgresSite) equip(o *order, client int) {
 	if o.Peer {
 		side = 0
 	}
-	host, port, _ := net.SplitHostPort(s.only[0].proxies[side].Addr())
-	dsn := fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port)
+	dsn := through(s.only[0].proxies[side], "holdfast")
 	o.Nodes, o.Stores.Row = []string{dsn}, dsn
+	if side == 0 && !o.Peer {
+		o.Nodes = []string{through(s.only[0].proxies[side], user) + " passfile=" + s.passfile()}
+	}
 }
 
-func (s *postgresSite) values() string { return s.server.DSN() }
+// through is the DSN of the database behind a proxy.
+func through(p *faultproxy.Proxy, user string) string {
+	host, port, _ := net.SplitHostPort(p.Addr())
+	return fmt.Sprintf("host=%s port=%s user=%s dbname=postgres sslmode=disable", host, port, user)
+}
+
+func (s *postgresSite) values() string { return through(s.inside, "holdfast") }
 
 func (s *postgresSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
 	return standing(ctx, s.direct, span.prefix(), ttl)

@@ -25,7 +25,7 @@ type Report struct {
 	Troubles []string                `json:"troubles,omitempty"` // of the run itself, which prove nothing about locks
 	Stills   int                     `json:"standstills"`        // of the machine, or of a disk that servers wait for
 	Longest  Duration                `json:"longest_standstill"`
-	Excused  int                     `json:"losses_excused"` // leases that were lost then, or too short for an election
+	Excused  int                     `json:"losses_excused"` // leases that were lost then, while no server took writes, or too short for an election
 
 	Porcupine map[string]*Judged     `json:"porcupine"`          // of Holdfast, of the control and of the other recipe
 	Tasks     map[string]*TaskReport `json:"tasks"`              // by title
@@ -198,7 +198,7 @@ func (r *Report) Text() string {
 	fmt.Fprintf(&b, "%s (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
 		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
 	fmt.Fprintf(&b, "The machine, or a disk that servers wait for, stood still %d times, for up to %v; ", r.Stills, round(time.Duration(r.Longest)))
-	fmt.Fprintf(&b, "%d leases that were lost then, or too short for an election, broke no promise.\n", r.Excused)
+	fmt.Fprintf(&b, "%d leases that were lost then, while no server took writes, or too short for an election, broke no promise.\n", r.Excused)
 	for _, title := range slices.Sorted(maps.Keys(r.Tasks)) {
 		fmt.Fprintf(&b, "%s: %v.\n", title, r.Tasks[title])
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
@@ -25,7 +25,7 @@ var mariadbSchedule []byte
 var mariadbBackend = &backend{
 	schedule: mariadbSchedule, classes: mariadbClasses, fewest: 1, site: func() site { return new(mariadbSite) }, lead: soon,
 	open: func(ctx context.Context, o *order) (driver.Driver, error) {
-		return mysql.Open(ctx, mariadbURL(o.Nodes[0]), &mysql.Options{NoCheck: true}) // faults may be under way
+		return mysql.Open(ctx, o.Nodes[0], &mysql.Options{NoCheck: true}) // faults may be under way
 	},
 }
 
@@ -43,6 +43,9 @@ var mariadbClasses = map[string]class{
 	"node-kill":         {from: fromEnd},
 	"node-pause":        {from: fromEnd},
 	"net-delay":         {},
+	"rotation":          {from: fromEnd, lives: true, patient: true},
+	"rotation-cut":      {from: fromEnd, extra: gap, patient: true},
+	"switch-over":       {from: fromEnd, lives: true, patient: true},
 	"net-reset":         {from: fromEnd},
 	"link-dead":         {lives: true, patient: true},
 	"net-one-way":       {from: fromEnd},
@@ -52,27 +55,32 @@ var mariadbClasses = map[string]class{
 	"mixed":             {from: fromEnd, extra: dead},
 }
 
-// mariadbSite is one server.
-type mariadbSite struct{ ensemble }
-
-func (s *mariadbSite) start(ctx context.Context, _ *Schedule) error {
-	server, err := mariaproc.Start(ctx, "--max-connections=400", "--innodb-flush-log-at-trx-commit=2") // what was committed outlasts a kill
-	if err != nil {
+func (s *mariadbSite) start(ctx context.Context, _ *Schedule) (err error) {
+	s.end = func() (errs error) {
+		if s.inside != nil {
+			errs = s.inside.Close()
+		}
+		if s.server != nil {
+			errs = errors.Join(errs, s.server.Stop())
+		}
+		return errors.Join(errs, os.RemoveAll(s.dir))
+	}
+	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
 		return err
 	}
-	s.end = server.Stop
-	if err := s.join(server, server.Socket()); err != nil {
+	if err := errors.Join(os.Chmod(s.dir, 0o755), s.certify(), s.tell()); err != nil {
 		return err
 	}
-	db, err := sql.Open("mysql", "root@unix("+server.Socket()+")/")
-	if err != nil {
+	if s.server, err = s.launch(ctx); err != nil {
 		return err
 	}
-	defer db.Close()
-	if _, err := db.ExecContext(ctx, "CREATE DATABASE chaos"); err != nil {
+	if s.inside, err = faultproxy.NewOpaque(s.server.Socket()); err != nil {
 		return err
 	}
-	d, err := mysql.Open(ctx, "mysql+unix://root@"+server.Socket()+"?db=chaos", &mysql.Options{NoCheck: true})
+	if err := s.join(s.server, s.server.Socket()); err != nil {
+		return err
+	}
+	d, err := mysql.Open(ctx, mariadbURL(s.inside.Addr()), &mysql.Options{NoCheck: true})
 	if err != nil {
 		return err
 	}
@@ -80,9 +88,15 @@ func (s *mariadbSite) start(ctx context.Context, _ *Schedule) error {
 	return d.Migrate(ctx)
 }
 
+func (s *mariadbSite) equip(o *order, client int) {
+	o.Nodes = []string{mariadbURL(s.members[0].proxies[client%sides].Addr()) + "?ca=" + s.authorities()}
+}
+
 func (s *mariadbSite) leader(context.Context) int { return 0 }
 
-func (s *mariadbSite) actions() map[string]action { return nil }
+func (s *mariadbSite) actions() map[string]action {
+	return map[string]action{"rotate": s.rotate, "switch": s.change}
+}
 
 //go:embed schedule-sqlite.json
 var sqliteSchedule []byte

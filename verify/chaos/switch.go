@@ -1,0 +1,323 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+)
+
+// A switch-over has another server take over from a database that is well. What was confirmed is on the new one. The old one lives on,
+// its connections with it, and takes no writes any more; new connections lead to the new one.
+
+const (
+	switchTime = 30 * time.Second
+	settle     = 100 * time.Millisecond // until all sessions have read a setting, as a rule
+)
+
+// passfile has the password of user, for clients that do not go through the pooler.
+func (s *postgresSite) passfile() string { return filepath.Join(s.dir, "passfile") }
+
+func (s *postgresSite) tell(password string) error {
+	return replaceFile(s.passfile(), "*:*:*:"+user+":"+password+"\n")
+}
+
+// wantPasswords makes user, whom the server asks for a password.
+func (s *postgresSite) wantPasswords(ctx context.Context) error {
+	db, err := sql.Open("pgx", s.server.DSN())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	var file string
+	if err := db.QueryRowContext(ctx, "SHOW hba_file").Scan(&file); err != nil {
+		return err
+	}
+	rules, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, append([]byte("local all "+user+" scram-sha-256\n"), rules...), 0o600)
+	}
+	for _, text := range []string{"CREATE ROLE " + user + " SUPERUSER LOGIN PASSWORD '" + firstPassword + "'", "SELECT pg_reload_conf()"} {
+		if err == nil {
+			_, err = db.ExecContext(ctx, text)
+		}
+	}
+	return errors.Join(err, s.tell(firstPassword))
+}
+
+// rotate changes the password, of which the clients learn By later.
+func (s *postgresSite) rotate(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.only[victim]
+	v.life.Lock()
+	defer v.life.Unlock()
+	db, err := sql.Open("pgx", s.server.DSN())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return rotation{nodes: s.only, change: func(turn int) error {
+		_, err := db.ExecContext(context.Background(), "ALTER ROLE "+user+" PASSWORD '"+passwords[turn]+"'")
+		return err
+	}, tell: func(turn int) error { return s.tell(passwords[turn]) }}.run(f, rest)
+}
+
+// change has a replica take over.
+func (s *postgresSite) change(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.only[victim]
+	v.life.Lock()
+	defer v.life.Unlock()
+	s.life.Lock()
+	defer s.life.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), switchTime)
+	defer cancel()
+	replica, err := s.server.StartReplica(ctx)
+	if err != nil {
+		return err
+	}
+	pooler, err := pgproc.StartPooler(ctx, replica, "transaction", 40)
+	if err != nil {
+		return errors.Join(err, replica.Stop())
+	}
+	begun := mono()
+	if err := takeOver(ctx, s.server, replica, rest); err != nil {
+		return errors.Join(err, pooler.Stop(), replica.Stop())
+	}
+	v.proxies[0].Redirect(socketOf(replica.DSN()))
+	v.proxies[1].Redirect(socketOf(pooler.DSN()))
+	v.out(begun)
+	s.inside.Redirect(socketOf(replica.DSN()))
+	s.inside.Cut()
+	old, oldPooler := s.server, s.pooler
+	s.server, s.pooler = replica, pooler
+	v.server, v.pooler = replica, pooler
+	rest(time.Duration(f.For))
+	return errors.Join(oldPooler.Stop(), old.Stop())
+}
+
+// takeOver has the old primary take no writes any more, and promotes the replica once that has all of them.
+func takeOver(ctx context.Context, primary, replica *pgproc.Server, rest func(time.Duration)) error {
+	from, err := sql.Open("pgx", primary.DSN())
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := sql.Open("pgx", replica.DSN())
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	for _, text := range []string{"ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"} {
+		if _, err := from.ExecContext(ctx, text); err != nil {
+			return err
+		}
+	}
+	rest(settle)
+	// Transactions that had begun before go on. None has, and none will, once the next transaction's number stays as it is.
+	const unfinished = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text, pg_snapshot_xmin(pg_current_snapshot()) < pg_snapshot_xmax(pg_current_snapshot())
+		OR EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start < $1), pg_current_wal_lsn()::text`
+	var since time.Time
+	if err := from.QueryRowContext(ctx, "SELECT clock_timestamp()").Scan(&since); err != nil {
+		return err
+	}
+	for before, done := "", false; !done && ctx.Err() == nil; rest(10 * time.Millisecond) {
+		var next, position string
+		var busy, has bool
+		if err := from.QueryRowContext(ctx, unfinished, since).Scan(&next, &busy, &position); err != nil {
+			return err
+		}
+		if err := to.QueryRowContext(ctx, "SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn", position).Scan(&has); err != nil {
+			return err
+		}
+		done, before = !busy && has && next == before, next
+	}
+	_, err = to.ExecContext(ctx, "SELECT pg_promote()")
+	return errors.Join(err, ctx.Err())
+}
+
+// change has a new server take over, which gets a copy of all tables.
+func (s *mariadbSite) change(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.members[victim]
+	v.life.Lock()
+	defer v.life.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), switchTime)
+	defer cancel()
+	next, err := s.launch(ctx)
+	if err != nil {
+		return err
+	}
+	begun := mono()
+	if err := copyTables(ctx, s.server.Socket(), next.Socket(), rest); err != nil {
+		return errors.Join(err, next.Stop())
+	}
+	for _, p := range append(v.proxies[:], s.inside) {
+		p.Redirect(next.Socket())
+	}
+	v.out(begun)
+	s.inside.Cut()
+	old := s.server
+	s.server, v.server = next, next
+	rest(time.Duration(f.For))
+	return old.Stop()
+}
+
+// copyTables has a server take no writes any more, and copies its tables to another one.
+func copyTables(ctx context.Context, from, to string, rest func(time.Duration)) error {
+	old, err := sql.Open("mysql", "root@unix("+from+")/chaos")
+	if err != nil {
+		return err
+	}
+	defer old.Close()
+	next, err := sql.Open("mysql", "root@unix("+to+")/chaos")
+	if err != nil {
+		return err
+	}
+	defer next.Close()
+	old.SetMaxOpenConns(1)
+	// Sessions keep the setting that they began with. So those end that began before; whoever connects again still comes here.
+	if _, err := old.ExecContext(ctx, "SET GLOBAL tx_read_only = 1"); err != nil {
+		return err
+	}
+	const others = "FROM information_schema.processlist WHERE command <> 'Daemon' AND id <> connection_id() AND id <= ?"
+	var last int64
+	if err := old.QueryRowContext(ctx, "SELECT max(id) FROM information_schema.processlist").Scan(&last); err != nil {
+		return err
+	}
+	for left := 1; left > 0 && ctx.Err() == nil; rest(10 * time.Millisecond) {
+		ids, err := column(ctx, old, "SELECT id "+others, last)
+		if err != nil {
+			return err
+		}
+		left = len(ids)
+		for _, id := range ids {
+			old.ExecContext(ctx, "KILL "+id) // it may have ended meanwhile
+		}
+	}
+	tables, err := column(ctx, old, "SHOW TABLES")
+	for _, table := range tables {
+		err = errors.Join(err, copyTable(ctx, old, next, table))
+	}
+	return errors.Join(err, ctx.Err())
+}
+
+func column(ctx context.Context, db *sql.DB, query string, args ...any) (out []string, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var text string
+		if err := rows.Scan(&text); err != nil {
+			return nil, err
+		}
+		out = append(out, text)
+	}
+	return out, rows.Err()
+}
+
+func copyTable(ctx context.Context, from, to *sql.DB, table string) error {
+	var create string
+	if err := from.QueryRowContext(ctx, "SHOW CREATE TABLE "+table).Scan(&table, &create); err != nil {
+		return err
+	}
+	if _, err := to.ExecContext(ctx, create); err != nil {
+		return err
+	}
+	rows, err := from.QueryContext(ctx, "SELECT * FROM "+table)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	names, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	insert := fmt.Sprintf("INSERT INTO %s (%s) VALUES (?%s)", table, strings.Join(names, ", "), strings.Repeat(", ?", len(names)-1))
+	tx, err := to.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	row, into := make([]any, len(names)), make([]any, len(names))
+	for i := range row {
+		into[i] = &row[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, insert, row...); err != nil {
+			return err
+		}
+	}
+	return errors.Join(rows.Err(), tx.Commit())
+}
+
+// certify makes a new certificate for the servers, which they take once they are told to.
+func (s *mariadbSite) certify() error {
+	_, err := redisproc.NewCertificate(s.dir)
+	return errors.Join(err, os.Chmod(filepath.Join(s.dir, "tls.crt"), 0o644), os.Chmod(filepath.Join(s.dir, "tls.key"), 0o644))
+}
+
+// tell has the clients trust the certificate.
+func (s *mariadbSite) tell() error {
+	text, err := os.ReadFile(filepath.Join(s.dir, "tls.crt"))
+	return errors.Join(err, replaceFile(s.authorities(), string(text)))
+}
+
+// authorities is the file in which clients find whom to trust.
+func (s *mariadbSite) authorities() string { return filepath.Join(s.dir, "ca.pem") }
+
+// rotate has the server show a new certificate, which is its own authority and of which the clients learn By later.
+func (s *mariadbSite) rotate(f Fault, victim int, rest func(time.Duration)) error {
+	v := s.members[victim]
+	v.life.Lock()
+	defer v.life.Unlock()
+	db, err := sql.Open("mysql", "root@unix("+s.server.Socket()+")/")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	return rotation{nodes: s.members, change: func(int) error {
+		err := s.certify()
+		_, err2 := db.ExecContext(context.Background(), "FLUSH SSL")
+		return errors.Join(err, err2)
+	}, tell: func(int) error { return s.tell() }}.run(f, rest)
+}
+
+// launch starts a server with an empty database.
+func (s *mariadbSite) launch(ctx context.Context) (*mariaproc.Server, error) {
+	server, err := mariaproc.Start(ctx, "--max-connections=400", "--innodb-flush-log-at-trx-commit=2", // what was committed outlasts a kill
+		"--ssl-cert="+filepath.Join(s.dir, "tls.crt"), "--ssl-key="+filepath.Join(s.dir, "tls.key"))
+	if err != nil {
+		return nil, err
+	}
+	db, err := sql.Open("mysql", "root@unix("+server.Socket()+")/")
+	if err == nil {
+		_, err = db.ExecContext(ctx, "CREATE DATABASE chaos")
+		db.Close()
+	}
+	if err != nil {
+		return nil, errors.Join(err, server.Stop())
+	}
+	return server, nil
+}
+
+// mariadbSite is one server.
+type mariadbSite struct {
+	ensemble
+	dir    string // of certificates; the server's user can read it
+	server *mariaproc.Server
+	inside *faultproxy.Proxy // to the server, for this program, on which nothing is ever wrong
+}
