@@ -143,6 +143,39 @@ func TestANewNodeSitsOutItsQuarantineOnce(t *testing.T) {
 	n.votes(newClient(three)) // one client's wait is enough for all
 }
 
+// TestQuarantineOutlastsLongestLeaseByTwoSeconds for one client that looks on, and twice for clients that live for seconds.
+func TestQuarantineOutlastsLongestLeaseByTwoSeconds(t *testing.T) {
+	const tick = time.Millisecond
+	for _, longest := range []time.Duration{10 * time.Millisecond, time.Minute, 24 * time.Hour} {
+		rules := Rules{Nodes: 3, MaxTTL: longest}
+		t.Run("one client, "+longest.String(), func(t *testing.T) {
+			n, c := newServer(t), newClient(rules)
+			n.waits(c)
+			n.pass(longest+2*time.Second-tick, c)
+			n.waits(c)
+			n.pass(tick, c)
+			n.votes(c)
+		})
+		t.Run("one client after the other, "+longest.String(), func(t *testing.T) {
+			n := newServer(t)
+			next := func() *client {
+				c := newClient(rules)
+				c.clock = n.clock
+				return c
+			}
+			n.waits(next())
+			n.pass(longest + 2*time.Second - tick)
+			n.waits(next())
+			n.pass(tick)
+			n.waits(next())
+			n.pass(longest + 2*time.Second - tick)
+			n.waits(next())
+			n.pass(tick)
+			n.votes(next())
+		})
+	}
+}
+
 func TestWhoForgotSitsOutItsQuarantine(t *testing.T) {
 	for name, forget := range map[string]func(*server){
 		"a restart":             func(n *server) { n.restart("r2", false) },
