@@ -71,6 +71,9 @@ const newLeader = 3 * time.Second
 // stopped comes later.
 const oneByOne = 1500 * time.Millisecond
 
+// deadLink is how much longer than a TTL a lock may stand whose next holder waits for word over a link that carries nothing more.
+const deadLink = 3 * time.Second
+
 var etcdClasses = map[string]class{
 	"calm":                {lives: true},
 	after:                 {lives: true},
@@ -82,6 +85,7 @@ var etcdClasses = map[string]class{
 	"client-slow-hooks":   {lives: true},
 	"leader-kill":         {lives: true, extra: newLeader},
 	"leader-pause":        {lives: true, extra: newLeader},
+	"switch-over":         {lives: true, patient: true},
 	"node-kill":           {lives: true, extra: newLeader},
 	"node-pause":          {lives: true, extra: newLeader},
 	"node-pause-majority": {from: fromEnd, extra: newLeader},
@@ -94,7 +98,7 @@ var etcdClasses = map[string]class{
 	"rolling-restart":     {lives: true, extra: newLeader},
 	"net-delay":           {},
 	"net-reset":           {from: fromEnd},
-	"link-dead":           {lives: true, patient: true},
+	"link-dead":           {lives: true, patient: true, extra: deadLink},
 	"net-one-way":         {from: fromEnd},
 	"net-split":           {from: fromEnd},
 	"late-requests":       {duty: stretching, from: fromEnd},
@@ -249,8 +253,39 @@ func (s *etcdSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([
 
 func (s *etcdSite) actions() map[string]action {
 	all := s.ensemble.actions()
-	all["compact"] = s.compact
+	all["compact"], all["switch"] = s.compact, s.change
 	return all
+}
+
+// change has the leader, which is well, hand the lead to the next member.
+func (s *etcdSite) change(_ Fault, victim int, _ func(time.Duration)) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	members := s.cluster.Members
+	next, err := memberID(ctx, members[(victim+1)%len(members)].Addr)
+	if err != nil {
+		return err
+	}
+	c, err := clientv3.New(clientv3.Config{Context: ctx, Endpoints: []string{members[victim].Addr}, Logger: zap.NewNop()})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.MoveLeader(ctx, next)
+	return err
+}
+
+func memberID(ctx context.Context, addr string) (uint64, error) {
+	c, err := clientv3.New(clientv3.Config{Context: ctx, Endpoints: []string{addr}, Logger: zap.NewNop()})
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	st, err := c.Status(ctx, addr)
+	if err != nil {
+		return 0, err
+	}
+	return st.Header.MemberId, nil
 }
 
 // compact has the cluster forget all revisions but the last, again and again.

@@ -54,7 +54,7 @@ var zookeeperClasses = map[string]class{
 	"node-isolated":       {extra: reign},
 	"node-one-way":        {from: fromEnd, extra: reign},
 	"net-reset":           {from: fromEnd},
-	"link-dead":           {lives: true, patient: true},
+	"link-dead":           {lives: true, patient: true, extra: deadLink},
 	"net-split":           {from: fromEnd},
 	"late-requests":       {duty: stretching, from: fromEnd},
 	"operator":            {duty: passing, from: fromEnd, extra: reign},
