@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 )
 
 // ErrNotFetched is returned by Fetched.
 var ErrNotFetched = errors.New("not fetched: call tools/servers")
 
-// Fetched is the program of a server that tools/servers fetches, by its name there. The error matches ErrNotFetched where it is
+// Fetched returns the program of a server that tools/servers fetches, by its name there. The error matches ErrNotFetched if it is
 // missing.
 func Fetched(name string) (program string, err error) {
 	dir, err := os.UserCacheDir()
@@ -24,5 +25,27 @@ func Fetched(name string) (program string, err error) {
 	return program, nil
 }
 
-// Required says whether a server that was not fetched fails a test, as in continuous integration, and does not skip it.
+// Required reports whether a server that was not fetched fails a test, as in continuous integration, and does not skip it.
 func Required() bool { return os.Getenv("HOLDFAST_SERVERS_REQUIRED") != "" }
+
+// Find returns the program that an environment variable names, by its path or its name in PATH, or else the first of names
+// that this machine has. Links are resolved: another user may be able to read the program, and not root's cache folder, where
+// tools/servers puts a link to it. Named reports whether the variable was set.
+func Find(variable string, names ...string) (program string, named bool, err error) {
+	if name := os.Getenv(variable); name != "" {
+		if program, err = exec.LookPath(name); err == nil {
+			program, err = filepath.EvalSymlinks(program)
+		}
+		if err != nil {
+			err = fmt.Errorf("%s: %w", variable, err)
+		}
+		return program, true, err
+	}
+	err = exec.ErrNotFound
+	for _, name := range names {
+		if program, err = exec.LookPath(name); err == nil {
+			break
+		}
+	}
+	return program, false, err
+}

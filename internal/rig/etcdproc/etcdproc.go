@@ -5,7 +5,6 @@
 package etcdproc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,9 +62,9 @@ func StartMeshed(ctx context.Context, n int, args ...string) (*Cluster, error) {
 }
 
 func launch(ctx context.Context, n int, meshed bool, args []string) (*Cluster, error) {
-	program, err := exec.LookPath(cmp.Or(os.Getenv(programVariable), "etcd"))
+	program, _, err := child.Find(programVariable, "etcd")
 	if err != nil {
-		return nil, ErrNotInstalled
+		return nil, fmt.Errorf("%w: %w", ErrNotInstalled, err)
 	}
 	c, err := child.OnFreePorts(ctx, pace.Scale(startTimeout), func(ctx context.Context) (*Cluster, error) { return start(ctx, program, n, meshed, args) })
 	if err != nil {

@@ -24,6 +24,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
+// These variables name other server programs, by path or by name in PATH.
+const (
+	mariaVariable = "HOLDFAST_MARIADB_SERVER"
+	mysqlVariable = "HOLDFAST_MYSQL_SERVER"
+)
+
 // ErrNotInstalled is returned by Start when there is no MariaDB server on this machine.
 var ErrNotInstalled = errors.New("mariadbd is not installed (on Debian and Ubuntu: apt-get install mariadb-server-core)")
 
@@ -33,22 +39,25 @@ type Server struct {
 	dir string
 }
 
-// Start starts a server of MariaDB without any database. It blocks until that accepts connections, ctx ends or a minute is over.
-// settings are further options, such as "--max-connections=200". As root it runs as the user nobody.
+// Start starts a server of MariaDB without any database, of the program that HOLDFAST_MARIADB_SERVER names or the machine's own.
+// It blocks until that accepts connections, ctx ends or a minute is over. settings are further options, such as
+// "--max-connections=200". As root it runs as the user nobody.
 func Start(ctx context.Context, settings ...string) (*Server, error) {
-	program, err := exec.LookPath("mariadbd")
+	program, _, err := child.Find(mariaVariable, "mariadbd", "/usr/sbin/mariadbd")
 	if err != nil {
-		if program, err = exec.LookPath("/usr/sbin/mariadbd"); err != nil {
-			return nil, ErrNotInstalled
-		}
+		return nil, fmt.Errorf("%w: %w", ErrNotInstalled, err)
 	}
 	return start(ctx, "nobody", program, append([]string{"--innodb-log-file-size=8M"}, settings...), nil)
 }
 
-// StartMySQL does the same with the server of MySQL 8 that tools/servers fetches, in some seconds. The error matches
-// child.ErrNotFetched where that was not done. As root it runs as root, whose cache folder others may not read.
+// StartMySQL does the same with the program that HOLDFAST_MYSQL_SERVER names, or else the MySQL 8 that tools/servers fetches, in
+// some seconds. The error matches child.ErrNotFetched if that was not fetched. As root it runs as root, whose cache folder others
+// may not read.
 func StartMySQL(ctx context.Context, settings ...string) (*Server, error) {
-	program, err := child.Fetched("mysql8")
+	program, named, err := child.Find(mysqlVariable)
+	if !named {
+		program, err = child.Fetched("mysql8")
+	}
 	if err != nil {
 		return nil, err
 	}

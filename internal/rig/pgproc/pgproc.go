@@ -30,6 +30,10 @@ var ErrNotInstalled = errors.New("the PostgreSQL server is not installed (on Deb
 const (
 	startTimeout = time.Minute
 	port         = "5432" // part of the socket's name; nothing listens on TCP
+
+	// These variables name other programs: the postgres in a folder that has initdb and pg_basebackup too, and a pgbouncer.
+	programVariable = "HOLDFAST_POSTGRES_SERVER"
+	poolerVariable  = "HOLDFAST_PGBOUNCER_SERVER"
 )
 
 // process is a process with a folder of its own, in which its socket is.
@@ -207,9 +211,12 @@ func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	return attr, nil
 }
 
-// findPrograms returns the folder of the newest PostgreSQL: Debian keeps several
-// side by side, outside of PATH.
+// findPrograms returns the folder of the programs of the server that HOLDFAST_POSTGRES_SERVER names,
+// or else of the newest PostgreSQL: Debian keeps several side by side, outside of PATH.
 func findPrograms() (string, error) {
+	if program, named, err := child.Find(programVariable); named {
+		return filepath.Dir(program), err
+	}
 	newest, best := "", -1
 	found, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	for _, path := range found {

@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+
+	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
 // ErrNoPooler is returned by StartPooler when there is no pgbouncer on this machine.
@@ -86,10 +88,9 @@ func (p *Pooler) Stop() error {
 }
 
 func findPooler() (string, error) {
-	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
-		}
+	program, _, err := child.Find(poolerVariable, "pgbouncer", "/usr/sbin/pgbouncer")
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrNoPooler, err)
 	}
-	return "", ErrNoPooler
+	return program, err
 }
