@@ -34,6 +34,8 @@ const (
 	startTimeout = 2 * time.Minute
 	probeTime    = time.Second
 	jars         = "/usr/share/java/"
+	// programVariable names a program that calls java with the jars of another ZooKeeper, as tools/servers fetches one.
+	programVariable = "HOLDFAST_ZOOKEEPER_SERVER"
 )
 
 // settings are those of all members. A tick is a quarter of the usual one, and the limits of
@@ -80,9 +82,12 @@ func StartMeshed(ctx context.Context, n int, more ...string) (*Ensemble, error) 
 }
 
 func launch(ctx context.Context, n int, meshed bool, more []string) (*Ensemble, error) {
-	java, err := exec.LookPath("java")
-	if _, missing := os.Stat(jars + "zookeeper.jar"); err != nil || missing != nil {
-		return nil, ErrNotInstalled
+	java, named, err := child.Find(programVariable, "java")
+	if err == nil && !named {
+		_, err = os.Stat(jars + "zookeeper.jar")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNotInstalled, err)
 	}
 	e, err := child.OnFreePorts(ctx, pace.Scale(startTimeout), func(ctx context.Context) (*Ensemble, error) { return start(ctx, java, n, meshed, more) })
 	if err != nil {
@@ -161,7 +166,7 @@ func (m *Member) write(id int, common, safe string, more []string) error {
 		os.WriteFile(filepath.Join(m.dir, "zoo.cfg"), []byte(config.String()), 0o600))
 }
 
-// command runs a process that is small and soon there.
+// command returns the command of a process that is small and starts soon. A program that the environment names has jars of its own.
 func (m *Member) command(java string, way []string) *exec.Cmd {
 	path := jars + "zookeeper.jar:" + jars + "slf4j-simple.jar"
 	args := []string{"-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}
@@ -170,7 +175,10 @@ func (m *Member) command(java string, way []string) *exec.Cmd {
 		args = append(args, "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory")
 	}
 	args = append(args, way...)
-	cmd := exec.Command(java, append(args, "-cp", path, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(m.dir, "zoo.cfg"))...)
+	if os.Getenv(programVariable) == "" {
+		args = append(args, "-cp", path)
+	}
+	cmd := exec.Command(java, append(args, "org.apache.zookeeper.server.quorum.QuorumPeerMain", filepath.Join(m.dir, "zoo.cfg"))...)
 	cmd.Dir = m.dir
 	return cmd
 }
