@@ -108,6 +108,13 @@ func (e *ears) trim(rest time.Duration) {
 	}
 }
 
+// rest has no connection opened for a while.
+func (e *ears) rest() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.off = time.Now().Add(earRetry)
+}
+
 // fail gives room back: no connection could be opened. Lasting: none ever can.
 func (e *ears) fail(lasting bool) {
 	e.mu.Lock()
@@ -267,6 +274,7 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 		if code(failed) == queryCanceled && ended {
 			d.quitTurnstile(ctx, conn) // it may have come through before
 		} else {
+			d.ears.rest()
 			d.ears.discard(conn)
 		}
 		return
