@@ -187,7 +187,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
 	l := d.opts.limits()
-	l.Nodes = len(d.nodes) // none where a shard of a cluster answers as one
+	l.Nodes = max(len(d.nodes), 1) // the shard of a cluster that has the name is the only node that votes on it
 	return l
 }
 
