@@ -18,7 +18,10 @@ func TestMain(m *testing.M) {
 		tempo.Adopt()
 		exit(beClient(text))
 	}
-	os.Exit(m.Run())
+	stop := tempo.Start()
+	code := m.Run()
+	stop()
+	os.Exit(code)
 }
 
 // faultClasses are the windows of each engine's schedule that TestPromisesHoldUnderFaults goes through.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -35,7 +36,10 @@ func TestMain(m *testing.M) {
 			os.Exit(2)
 		}
 	}
-	os.Exit(m.Run())
+	stop := tempo.Start()
+	code := m.Run()
+	stop()
+	os.Exit(code)
 }
 
 // The owners: clients a and b hear their wake-ups, c and d do not.
