@@ -19,8 +19,8 @@ import (
 )
 
 var (
-	increments = flag.Int("increments", 160, "how often TestCounterLosesNoIncrement increments; the full count is 2000")
-	waiters    = flag.Int("waiters", 40, "how many runs wait in TestRunsFinishInTheOrderTheyCame; the full count is 200")
+	increments = flag.Int("increments", 80, "how often TestCounterLosesNoIncrement increments; the full count is 2000")
+	waiters    = flag.Int("waiters", 20, "how many runs wait in TestRunsFinishInTheOrderTheyCame; the full count is 200")
 )
 
 // increment reads, waits for nothing, and writes: without the lock, increments
