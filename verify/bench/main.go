@@ -200,9 +200,11 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 			s.settings.time = sc.time
 		}
 		fmt.Fprintf(out, "\n## %s\n\n", sc.name)
+		warnIfBusy(ctx, out, "before these measurements")
 		if err := sc.run(ctx, s); err != nil {
 			return fmt.Errorf("%s: %w", sc.name, err)
 		}
+		warnIfBusy(ctx, out, "after these measurements")
 	}
 	return r.save(set)
 }

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// lookTime is how long the processors are watched while this program does nothing.
+	lookTime = 500 * time.Millisecond
+	// quietShare is the share of the processors' time up to which a machine counts as quiet.
+	quietShare = 0.1
+)
+
+// warnIfBusy writes a warning if other programs use the processors: then libraries that do more work themselves look worse than
+// on a quiet machine, and ratios change from round to round. when tells the reader when that was.
+func warnIfBusy(ctx context.Context, out io.Writer, when string) {
+	before, err := readProcessors()
+	select {
+	case <-time.After(lookTime):
+	case <-ctx.Done():
+		return
+	}
+	after, err2 := readProcessors()
+	if err != nil || err2 != nil { // not Linux
+		return
+	}
+	if share := before.busyUntil(after); share > quietShare {
+		fmt.Fprintf(out, "\nWARNING: other programs used %.0f %% of the processors %s. Neither figures nor ratios are those of a quiet machine: "+
+			"stop the others and run it again.\n", 100*share, when)
+	}
+}
+
+// ticks is the time of all processors since the machine started.
+type ticks struct{ idle, all int64 }
+
+func readProcessors() (ticks, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return ticks{}, err
+	}
+	return parseProcessors(string(text))
+}
+
+// parseProcessors reads the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal, and guests' shares
+// of user and nice.
+func parseProcessors(text string) (t ticks, err error) {
+	line, _, _ := strings.Cut(text, "\n")
+	fields := strings.Fields(line)
+	if len(fields) < 9 || fields[0] != "cpu" {
+		return t, fmt.Errorf("/proc/stat begins with %q", line)
+	}
+	for i, f := range fields[1:9] {
+		n, err := strconv.ParseInt(f, 10, 64)
+		if err != nil {
+			return t, err
+		}
+		t.all += n
+		if i == 3 || i == 4 { // idle, and idle until a disk answers
+			t.idle += n
+		}
+	}
+	return t, nil
+}
+
+// busyUntil returns the share of the time until later in which processors did something.
+func (t ticks) busyUntil(later ticks) float64 {
+	if later.all <= t.all {
+		return 0
+	}
+	return 1 - float64(later.idle-t.idle)/float64(later.all-t.all)
+}

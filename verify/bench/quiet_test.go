@@ -1,0 +1,26 @@
+package main
+
+import "testing"
+
+func TestBusyShareLeavesOutIdleTime(t *testing.T) {
+	t.Parallel()
+	before, err := parseProcessors("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 2 3\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := parseProcessors("cpu  130 10 105 840 110 1 2 2 30 0\n") // 200 ticks later, 150 of them idle or waiting for a disk
+	if err != nil {
+		t.Fatal(err)
+	}
+	if share := before.busyUntil(after); share != 0.25 {
+		t.Errorf("busy for %v of the time, want 0.25", share)
+	}
+	if share := after.busyUntil(after); share != 0 {
+		t.Errorf("busy for %v of no time", share)
+	}
+	for _, text := range []string{"", "cpu0 1 2 3 4 5 6 7 8 9 10\n", "cpu 1 2 3\n", "cpu 1 2 3 x 5 6 7 8\n"} {
+		if _, err := parseProcessors(text); err == nil {
+			t.Errorf("%q is no first line of /proc/stat", text)
+		}
+	}
+}
