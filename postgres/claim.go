@@ -113,11 +113,12 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 			c.visit, c.visited = nil, true
 		} else {
 			c.place = true
-			g, err := c.settle(ctx, v.answer, nil)
-			if errors.Is(err, driver.ErrHeld) || err == nil && clock.Until(g.TrustedUntil, time.Now()) >= c.req.TTL/2 {
+			granted := min(c.req.TTL, entryTTL)
+			g, err := c.settle(ctx, v.answer, granted, nil)
+			if errors.Is(err, driver.ErrHeld) || err == nil && clock.Until(g.TrustedUntil, time.Now()) >= granted/2 {
 				return g, err
 			}
-			// The statement was sent too long ago for the grant to be trusted, as it was blocked: it is confirmed by another.
+			// The grant is too short for who does not renew it, or the statement was sent too long ago: it is confirmed by another.
 		}
 	}
 	send := c.take
@@ -125,11 +126,11 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 		send = c.adopt
 	}
 	r, err := send(ctx)
-	return c.settle(ctx, r, err)
+	return c.settle(ctx, r, c.req.TTL, err)
 }
 
-// settle returns what the answer to the claim means.
-func (c *claim) settle(ctx context.Context, r reply[answer], err error) (driver.Grant, error) {
+// settle returns what the answer to the claim means, which asked for the lock for granted.
+func (c *claim) settle(ctx context.Context, r reply[answer], granted time.Duration, err error) (driver.Grant, error) {
 	c.doubt = c.doubt || r.doubt || doubtful(err)
 	switch {
 	case err != nil:
@@ -144,7 +145,9 @@ func (c *claim) settle(ctx context.Context, r reply[answer], err error) (driver.
 	}
 	c.left = true
 	ttl := c.req.TTL
-	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(r.sent, ttl)}
+	g := driver.Grant{
+		Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(r.sent, granted),
+	}
 	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}

@@ -23,6 +23,8 @@ const (
 	ticketTime = 50 * time.Millisecond
 	// turnPoll is how often a waiter polls that blocks at the turnstile: somebody may have that and not come for the lock.
 	turnPoll = 500 * time.Millisecond
+	// entryTTL bounds what a waiter is granted at the turnstile until it confirms, or renews: it may have died while it was blocked.
+	entryTTL = 2 * time.Second
 	// passTime is how long a holder keeps the turnstile, and so a connection. Who is next at the turnstile then waits for the row.
 	passTime = 200 * time.Millisecond
 
@@ -236,7 +238,7 @@ func (c *claim) startVisit() bool {
 	ctx, stop := context.WithTimeout(c.d.calls.Work, visitTime+pace.RequestTime(c.req.TTL, pace.Alone))
 	v.stop = stop
 	c.visit = v
-	args := []any{c.req.Key, c.owner, direct.InMicros(c.req.TTL), c.holder, direct.InMicros(grace), direct.InMicros(place)}
+	args := []any{c.req.Key, c.owner, direct.InMicros(min(c.req.TTL, entryTTL)), c.holder, direct.InMicros(grace), direct.InMicros(place)}
 	c.d.calls.Go(func() {
 		defer stop()
 		v.run(ctx, c.d, conn, args)

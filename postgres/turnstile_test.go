@@ -248,6 +248,35 @@ func TestWaitConnectionsAreBounded(t *testing.T) {
 	})
 }
 
+// TestGrantAtTurnstileIsShortUntilConfirmed: a waiter that died while it was blocked costs those behind it so much and no more.
+func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
+	for _, renews := range []bool{true, false} {
+		t.Run(fmt.Sprint("renews ", renews), func(t *testing.T) {
+			r := start(t)
+			holder := r.Grant(r.driver(), "k", unrenewed)
+			conn := r.session()
+			r.do(conn, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+			d := r.driver()
+			got := fixture.Later(func() (g driver.Grant) {
+				var err error
+				g, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: unrenewed, Renews: renews})
+				r.Must(err)
+				return g
+			})
+			r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 })
+			r.do(conn, "SELECT holdfast.leave('k', $1, 0, false)", holder.Owner)
+			g := fixture.Receive(r.Rig, got)
+			if short := r.left() <= 2*time.Second; short != renews && r.atTurnstile(true) == 1 {
+				t.Errorf("the lock stands for %v, want it short: %v", r.left(), renews)
+			}
+			if trusted := time.Until(g.TrustedUntil); trusted > r.left()+time.Minute {
+				t.Errorf("it is trusted for %v, and stands for %v", trusted, r.left())
+			}
+			d.Release(r.Within(), g, 0)
+		})
+	}
+}
+
 // TestHolderSinceFollowsTheAdoption: the lock is the heir's since then.
 func TestHolderSinceFollowsTheAdoption(t *testing.T) {
 	r := start(t)
