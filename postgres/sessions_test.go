@@ -104,9 +104,9 @@ func (s *session) do(step, by int, key string) string {
 	d, ctx := s.clients[by], s.Within()
 	g, held := s.grants[key]
 	if !held {
-		g = driver.Grant{Key: key, Owner: "nobody", TTL: long}
+		g = driver.Grant{Key: key, Owner: "nobody", TTL: unrenewed}
 	}
-	req := driver.Request{Key: key, TTL: long, NoWait: true, Adoptable: true, Holder: driver.Holder{Note: "näch'st\\e \"" + key}}
+	req := driver.Request{Key: key, TTL: unrenewed, NoWait: true, Adoptable: true, Holder: driver.Holder{Note: "näch'st\\e \"" + key}}
 	switch step {
 	case 0, 1:
 		got, err := d.Acquire(ctx, req)
@@ -129,7 +129,7 @@ func (s *session) do(step, by int, key string) string {
 		s.Eventually("it waits", func() bool { return s.waiters(key) == waiting+1 })
 		return "waits"
 	case 3:
-		r := d.Renew(ctx, []driver.Grant{g, {Key: key, Owner: "stranger", TTL: long}})
+		r := d.Renew(ctx, []driver.Grant{g, {Key: key, Owner: "stranger", TTL: unrenewed}})
 		return fmt.Sprintf("%s with %d that wait; %s", s.outcome(r[0].Err), r[0].Waiters, s.outcome(r[1].Err))
 	case 4:
 		if err := d.Release(ctx, g, 0); err != nil || !held {
@@ -137,7 +137,7 @@ func (s *session) do(step, by int, key string) string {
 		}
 		return s.passed(key)
 	case 5:
-		if err := d.Release(ctx, g, long); err != nil || !held {
+		if err := d.Release(ctx, g, unrenewed); err != nil || !held {
 			return s.outcome(err)
 		}
 		delete(s.grants, key)
@@ -154,7 +154,7 @@ func (s *session) do(step, by int, key string) string {
 		ok, err := d.Force(ctx, key, g.Token-1, "by nobody")
 		return fmt.Sprint(ok, s.outcome(err))
 	case 8:
-		got, err := d.Adopt(ctx, driver.Grant{Key: key, Owner: g.Owner, TTL: long})
+		got, err := d.Adopt(ctx, driver.Grant{Key: key, Owner: g.Owner, TTL: unrenewed})
 		if err != nil {
 			return s.outcome(err)
 		}
