@@ -64,7 +64,7 @@ var scenarios = []scenario{
 		400 * time.Millisecond,
 		func(ctx context.Context, s *session) error { return s.compare(ctx, backendLoads) },
 	},
-	{"databases", nil, []string{"mariadb", "mariadb-fsync", "mysql", "postgres", "sqlite"}, 400 * time.Millisecond, databases},
+	{"databases", nil, []string{"mariadb", "mariadb-fsync", "mysql", "postgres", "postgres-listeners", "sqlite"}, 400 * time.Millisecond, databases},
 	{"hooks", names(hookLoads), []string{"memory"}, 1500 * time.Millisecond, func(ctx context.Context, s *session) error { return s.compare(ctx, hookLoads) }},
 	{"sharing", append([]string{"compete"}, names(migrations)...), []string{"redis-1"}, 12 * time.Second, sharing},
 	{"capacity", nil, []string{"redis-1"}, 5 * time.Second, capacity},

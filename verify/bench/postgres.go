@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"cirello.io/pglock"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/lib/pq"
 
@@ -53,6 +54,36 @@ func startPostgres(ctx context.Context, settings ...string) (*service, error) {
 	}
 	if err := createTables(ctx, pool, server.DSN()); err != nil {
 		return nil, errors.Join(err, sv.stop())
+	}
+	return sv, nil
+}
+
+// idleListeners is how many sessions of other programs listen beside the clients of postgres-listeners.
+const idleListeners = 1000
+
+// startPostgresBeside starts a server with sessions of other programs, each of which has run a statement and does nothing more.
+func startPostgresBeside(ctx context.Context, sessions int, statement string) (*service, error) {
+	sv, err := startPostgres(ctx, "max_connections=2500")
+	if err != nil {
+		return nil, err
+	}
+	var others []*pgx.Conn
+	stop := sv.stop
+	sv.stop = func() error {
+		for _, c := range others {
+			c.Close(context.Background())
+		}
+		return stop()
+	}
+	for range sessions {
+		c, err := pgx.Connect(ctx, sv.addrs[0])
+		if err != nil {
+			return nil, errors.Join(err, sv.stop())
+		}
+		others = append(others, c)
+		if _, err := c.Exec(ctx, statement, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return nil, errors.Join(err, sv.stop())
+		}
 	}
 	return sv, nil
 }

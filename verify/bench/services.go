@@ -91,6 +91,12 @@ var startable = []starter{
 	{"postgres-fsync", func(ctx context.Context) (*service, error) {
 		return startPostgres(ctx, "fsync=on", "full_page_writes=on")
 	}},
+	{"postgres-listeners", func(ctx context.Context) (*service, error) {
+		return startPostgresBeside(ctx, idleListeners, "LISTEN something_else")
+	}},
+	{"postgres-snapshot", func(ctx context.Context) (*service, error) {
+		return startPostgresBeside(ctx, 1, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current_snapshot()")
+	}},
 	{"mariadb", startMySQL(mariaproc.Start)},
 	{"mariadb-fsync", startMySQL(mariaproc.Start, "--innodb-flush-log-at-trx-commit=1")},
 	{"mysql", startMySQL(mariaproc.StartMySQL)},
