@@ -28,7 +28,7 @@ var redisLibraries = []library{
 	{name: "redsync/rueidis", open: openRueidis(toTheEnd), direct: setNX, patient: true},
 	// redsync tuned for short waits, at the cost of more commands.
 	{name: "redsync/rueidis-5ms", open: openRueidis(toTheEnd, redsync.WithRetryDelay(5*time.Millisecond)), direct: setNX, waiting: true},
-	// redislock asks every 5 ms here, which keeps a contended lock busier than the 100 ms of its README.
+	// redislock asks every 5 ms here, which keeps a contended lock busier than the 100 ms of its example.
 	{name: "redislock", open: openRedislock(10*time.Second, 5*time.Millisecond), most: 1},
 	{name: "rueidislock", open: openRueidislock, most: 1, patient: true},
 }
