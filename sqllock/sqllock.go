@@ -281,12 +281,18 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 	var kept []int
 	var sent time.Time
 	found := make(map[string]standing, len(some))
+	var noRoom error // somebody has to make room: the holder hears of it now, and its client tries again while trust lasts
 	err := direct.Insist(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(ttl, pace.Alone))
 		defer cancel()
 		kept, sent, err = d.renewSome(ctx, ttl, grants, some, found)
+		if kind := d.kind(err); err != nil && (kind == full || kind == worn) {
+			noRoom = err
+			return nil
+		}
 		return err
 	})
+	err = cmp.Or(err, noRoom)
 	for _, at := range some {
 		g := grants[at]
 		switch s := found[g.Key]; {

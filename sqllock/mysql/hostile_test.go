@@ -95,6 +95,23 @@ func TestOddAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
+// TestRenewalOnFullDatabaseReturnsAtOnce: its caller hears that somebody has to make room, and not after the TTL.
+func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
+	t.Parallel()
+	url := impostor(t, polite, func(conn net.Conn, _ []byte) {
+		conn.Write(packet(1, append([]byte{0xff, 0x5a, 0x04, '#'}, "HY000The table 'holdfast_lock' is full"...)...)) // 1114
+	})
+	d, err := mysql.Open(t.Context(), url, &mysql.Options{NoCheck: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	r := d.Renew(t.Context(), []driver.Grant{{Key: "k", Owner: "o", TTL: time.Hour}})[0] // else it returns after an hour
+	if !errors.Is(r.Err, driver.ErrUnavailable) || !strings.Contains(r.Err.Error(), "make room on the disk") {
+		t.Errorf("Renew() = %v, want that the disk is full", r.Err)
+	}
+}
+
 // FuzzServer: whatever a server answers, or greets with, each call ends in time and the program goes on.
 func FuzzServer(f *testing.F) {
 	answers, greetings := make(chan []byte, 1), make(chan []byte, 1)
