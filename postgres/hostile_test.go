@@ -83,6 +83,26 @@ func TestEndlessAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
+// TestRenewalOnFullDatabaseReturnsAtOnce: its caller hears that somebody has to make room, and not after the TTL.
+func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
+	t.Parallel()
+	said := append([]byte("SERROR\x00VERROR\x00C53100\x00Mcould not extend file: No space left on device\x00"), 0)
+	url := impostor(t, func(conn net.Conn) {
+		conn.Write(append(message('E', said...), message('Z', 'I')...))
+		conn.Read(make([]byte, 4096)) // until the client has read it
+	})
+	d, err := postgres.Open(t.Context(), url, &postgres.Options{NoCheck: true, NoListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	d.AnyVersion()
+	r := d.Renew(t.Context(), []driver.Grant{{Key: "k", Owner: "o", TTL: time.Hour}})[0] // else it returns after an hour
+	if !errors.Is(r.Err, driver.ErrUnavailable) || !strings.Contains(r.Err.Error(), "make room on the disk") {
+		t.Errorf("Renew() = %v, want that the disk is full", r.Err)
+	}
+}
+
 // TestOddRowsHideNoOthers: whoever may write to the tables may have written anything.
 func TestOddRowsHideNoOthers(t *testing.T) {
 	r := start(t)

@@ -224,12 +224,18 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		names[i], owners[i], ttls[i] = g.Key, g.Owner, direct.InMicros(g.TTL)
 	}
 	var r reply[renewed]
+	var full error // somebody has to make room: the holder hears of it now, and its client tries again while trust lasts
 	err := direct.Insist(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(shortest, pace.Alone))
 		defer cancel()
 		r, err = query(ctx, d, pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
+		if code(err) == noRoom {
+			full = err
+			return nil
+		}
 		return err
 	})
+	err = cmp.Or(err, full)
 	waiters := make(map[string]int, len(r.rows))
 	for _, row := range r.rows {
 		waiters[row.Name] = row.Waiters

@@ -221,6 +221,7 @@ const (
 	deadlock         = "40P01"
 	readOnly         = "25006"
 	noRights         = "42501"
+	noRoom           = "53100"
 	noDatabase       = "3D000"
 	noSchema         = "3F000"
 	noTable          = "42P01"
@@ -267,6 +268,8 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 		lasts("%w: %w; grant USAGE on schema %s, and SELECT, INSERT, UPDATE, DELETE on its tables", driver.ErrAuth, err, d.schema.name)
 	case readOnly:
 		f.err = fmt.Errorf("no writes are taken: %w; name the primary if this is a standby, or else set default_transaction_read_only off", err)
+	case noRoom:
+		f.err = fmt.Errorf("%w; make room on the disk, as locks that are held lapse meanwhile", err)
 	default:
 		if errors.Is(err, errVersion) {
 			f.err = direct.Refusal{Err: err}
