@@ -163,7 +163,11 @@ func histories(events []event) map[string]*lockHistory {
 	for key, place := range s.locks {
 		name, _, _ := strings.Cut(key, "#")
 		if l := s.locks[name]; l != nil && l.sides {
-			maps.Copy(l.takings, place.takings)
+			for try, t := range place.takings {
+				of := *t
+				of.token = 0 // that of the place, which is none of its reader's
+				l.takings[try] = &of
+			}
 		}
 	}
 	for _, l := range s.locks {

@@ -632,6 +632,23 @@ func TestALeaseThatOutlastsAnElectionIsPromisedToLive(t *testing.T) {
 	}
 }
 
+// TestForceOfAPlaceEndsItsReadersTrust: a reader's place has tokens of its own, below those of the name.
+func TestForceOfAPlaceEndsItsReadersTrust(t *testing.T) {
+	t.Parallel()
+	const name, place = "w0/hr0", "w0/hr0#2"
+	locks := histories([]event{
+		{T: 1, Kind: asked, Client: "a.0", Key: name, Try: "a", Slots: 4, Side: reader},
+		{T: 2, Kind: got, Client: "a.0", Key: name, Try: "a", ID: "reader", Token: 9000, Until: 100},
+		{T: 3, Kind: asked, Client: "b.0", Key: name, Try: "b", Slots: 4, Side: writer},
+		{T: 5, Kind: forcing, Client: "operator.0", Key: place, Try: "force", ID: "reader", Token: 7},
+		{T: 6, Kind: forced, Client: "operator.0", Key: place, Try: "force", ID: "reader", Token: 7},
+		{T: 7, Kind: got, Client: "b.0", Key: name, Try: "b", ID: "writer", Token: 9100, Until: 100},
+	})
+	if found := locks[name].overlaps((*attempt).trusted); len(found) > 0 {
+		t.Errorf("the reader is said to trust its lease: %v", found)
+	}
+}
+
 func TestLongestTimeWithoutALock(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
