@@ -4,9 +4,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/holdfast-go/holdfast"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
@@ -203,4 +206,63 @@ func TestARowLockLocksOrIsRefused(t *testing.T) {
 			r.Errorf("no column: %v, want ErrInvalid", err)
 		}
 	})
+}
+
+// TestRowLockLosesNoUpdate: writers read a row that they have locked, and write it, each in a transaction.
+func TestRowLockLosesNoUpdate(t *testing.T) {
+	gates.Nightly(t, "rowlock")
+	const writers, length = 4, 30 * time.Second
+	each(t, servers, func(r *rig) {
+		var version string
+		r.Must(r.db.QueryRowContext(r.Within(), "SELECT version()").Scan(&version))
+		r.accounts()
+		table, increments := r.in("holdfast_account"), make([]int64, writers)
+		end := time.Now().Add(length)
+		var all sync.WaitGroup
+		for i := range increments {
+			all.Go(func() {
+				for time.Now().Before(end) {
+					switch err := increment(r, table); {
+					case err == nil:
+						increments[i]++
+					case errors.Is(err, holdfast.ErrHeld):
+						time.Sleep(time.Millisecond)
+					default:
+						r.Errorf("writer %d: %v", i, err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+		var confirmed, balance int64
+		for _, n := range increments {
+			confirmed += n
+		}
+		r.Must(r.db.QueryRowContext(r.Within(), "SELECT balance FROM "+table+" WHERE id = 'a'").Scan(&balance))
+		if lost := confirmed + 1 - balance; lost != 0 || confirmed == 0 {
+			r.Errorf("%d of %d updates are lost", lost, confirmed)
+		}
+		r.Logf("%s: %d updates by %d writers, %d lost", version, confirmed, writers, confirmed+1-balance)
+	})
+}
+
+// increment adds 1 to an account by a read and a write.
+func increment(r *rig, table string) error {
+	tx, err := r.db.BeginTx(r.Context(), nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := r.lock(tx, "holdfast_account", "a"); err != nil {
+		return err
+	}
+	var balance int64
+	if err := tx.QueryRowContext(r.Context(), "SELECT balance FROM "+table+" WHERE id = 'a'").Scan(&balance); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(r.Context(), fmt.Sprintf("UPDATE %s SET balance = %d WHERE id = 'a'", table, balance+1)); err != nil {
+		return err
+	}
+	return tx.Commit()
 }
