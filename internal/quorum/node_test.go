@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // A clock in µs, and times in ms, that the tests of the scripts start from.
@@ -789,5 +790,19 @@ func TestALockThatIsKeptIsNobodys(t *testing.T) {
 	}
 	if got := l.Keep(noon, "a", 9000); got != l {
 		t.Errorf("a second release for a time: %+v", got)
+	}
+}
+
+// TestNoteLastsTwiceLongestLeaseAndTwoSeconds, as a node may have prolonged the lease just before it took the lock away, and the first
+// node of a quorum may take it away as much earlier than the last one.
+func TestNoteLastsTwiceLongestLeaseAndTwoSeconds(t *testing.T) {
+	for longest, want := range map[time.Duration]time.Duration{
+		10 * time.Millisecond: 2020 * time.Millisecond,
+		time.Minute:           122 * time.Second,
+		24 * time.Hour:        48*time.Hour + 2*time.Second,
+	} {
+		if got := time.Duration(Noted(int64(longest))); got != want {
+			t.Errorf("a node knows for %v from whom it took a lock, with leases of up to %v, want %v", got, longest, want)
+		}
 	}
 }
