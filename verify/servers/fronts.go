@@ -1,0 +1,351 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/fence"
+	"github.com/holdfast-go/holdfast/fence/sqlfence"
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// starter is how a row's server starts.
+type starter = func(context.Context) (url string, stop func() error, err error)
+
+// before starts the server, and then a front that front starts before it, at the address that it returns.
+func before(ctx context.Context, h host, err error, front func(ctx context.Context, at string) (addr string, stop func() error, err error)) (string, func() error, error) {
+	url, stop, err := open(ctx, h, err)
+	if err != nil {
+		return "", nil, err
+	}
+	addr, stopFront, err := front(ctx, h.at)
+	if err != nil {
+		return "", nil, errors.Join(err, stop())
+	}
+	url = h.url(addr)
+	return url, stops(stop, stopFront), nil
+}
+
+// behindHAProxy starts the server behind an HAProxy that cuts a link that was idle for so long, as a mesh does.
+func behindHAProxy(start starter, idle string) starter {
+	return func(ctx context.Context) (string, func() error, error) {
+		url, stop, err := start(ctx)
+		if err != nil {
+			return "", nil, err
+		}
+		at, address := place(url)
+		addrs, release, err := free(1)
+		if err != nil {
+			return "", nil, errors.Join(err, stop())
+		}
+		_, stopFront, err := daemon(ctx, addrs[0], map[string]string{"haproxy.cfg": fmt.Sprintf(
+			"defaults\n mode tcp\n timeout connect 5s\n timeout client %[1]s\n timeout server %[1]s\nlisten front\n bind %[2]s\n server one %[3]s\n",
+			idle, addrs[0], at)}, "-db", "-f", "{}/haproxy.cfg")
+		if err != nil {
+			release()
+			return "", nil, errors.Join(err, stop())
+		}
+		return address(addrs[0]), stops(stop, func() error { release(); return nil }, stopFront), nil
+	}
+}
+
+// place returns where the server of a URL listens, as HAProxy has it, and the URL of another address.
+func place(url string) (at string, address func(string) string) {
+	switch {
+	case strings.HasPrefix(url, "postgres:"):
+		return "unix@" + socketOf(guarded.dsn), postgresURL
+	case strings.HasPrefix(url, "mysql"):
+		_, socket, _ := strings.Cut(guarded.dsn, "unix(")
+		socket, _, _ = strings.Cut(socket, ")")
+		return "unix@" + socket, mysqlURL
+	}
+	return strings.TrimPrefix(url, "redis://"), redisURL
+}
+
+func startNutcracker(ctx context.Context) (string, func() error, error) {
+	h, err := redisHost(ctx, &redisproc.Options{AppendOnly: "always"})
+	return before(ctx, h, err, func(ctx context.Context, at string) (string, func() error, error) {
+		addrs, release, err := free(2)
+		if err != nil {
+			return "", nil, err
+		}
+		_, port, _ := net.SplitHostPort(addrs[1])
+		_, stop, err := daemon(ctx, addrs[0], map[string]string{"nutcracker.yml": fmt.Sprintf(
+			"alpha:\n  listen: %s\n  redis: true\n  servers:\n   - %s:1\n", addrs[0], at)}, "-c", "{}/nutcracker.yml", "-o", "{}/nutcracker.log", "-s", port)
+		return addrs[0], func() error { release(); return stop() }, err
+	})
+}
+
+// behindPooler starts a PostgreSQL behind a PgBouncer of this mode.
+func behindPooler(mode string) starter {
+	return func(ctx context.Context) (string, func() error, error) {
+		s, h, err := postgresHost(ctx)
+		return before(ctx, h, err, func(ctx context.Context, _ string) (string, func() error, error) { return pooler(ctx, s, mode) })
+	}
+}
+
+func pooler(ctx context.Context, s *pgproc.Server, mode string) (string, func() error, error) {
+	p, err := pgproc.StartPooler(ctx, s, mode, 20)
+	if err != nil {
+		return "", nil, err
+	}
+	return socketOf(p.DSN()), p.Stop, nil
+}
+
+// behindTwoPoolers starts a PgBouncer before another, both in transaction mode, as where the provider and the user each have one.
+func behindTwoPoolers(ctx context.Context) (string, func() error, error) {
+	s, h, err := postgresHost(ctx)
+	return before(ctx, h, err, func(ctx context.Context, _ string) (string, func() error, error) {
+		first, stop, err := pooler(ctx, s, "transaction")
+		if err != nil {
+			return "", nil, err
+		}
+		addrs, release, err := free(1)
+		if err == nil { // the second one runs as another user
+			err = os.Chmod(strings.TrimSuffix(first, "/.s.PGSQL.5432"), 0o755)
+		}
+		if err != nil {
+			return "", nil, errors.Join(err, stop())
+		}
+		_, port, _ := net.SplitHostPort(addrs[0])
+		_, stopSecond, err := daemon(ctx, addrs[0], map[string]string{"pgbouncer.ini": fmt.Sprintf("[databases]\n* = host=%s port=5432 user=holdfast\n"+
+			"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %s\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 20\nmax_client_conn = 400\n",
+			strings.TrimSuffix(first, "/.s.PGSQL.5432"), port)}, "--", os.Getenv(poolerVariable), "-u", "nobody", "{}/pgbouncer.ini")
+		return addrs[0], stops(stop, func() error { release(); return nil }, stopSecond), err
+	})
+}
+
+// behindPgpool starts a PostgreSQL with a replica, and a Pgpool that sends what only reads to one or the other.
+func behindPgpool(ctx context.Context) (string, func() error, error) {
+	s, h, err := postgresHost(ctx)
+	return before(ctx, h, err, func(ctx context.Context, at string) (string, func() error, error) {
+		r, err := s.StartReplica(ctx)
+		if err != nil {
+			return "", nil, err
+		}
+		addrs, release, err := free(2)
+		if err != nil {
+			return "", nil, errors.Join(err, r.Stop())
+		}
+		_, port, _ := net.SplitHostPort(addrs[0])
+		_, pcp, _ := net.SplitHostPort(addrs[1])
+		config := fmt.Sprintf(`backend_clustering_mode = 'streaming_replication'
+listen_addresses = '127.0.0.1'
+port = %s
+pcp_listen_addresses = '127.0.0.1'
+pcp_port = %s
+unix_socket_directories = '{}'
+pcp_socket_dir = '{}'
+pid_file_name = '{}/pid'
+work_dir = '{}'
+logdir = '{}'
+num_init_children = 40
+load_balance_mode = on
+enable_pool_hba = off
+sr_check_user = 'holdfast'
+sr_check_database = 'postgres'
+backend_hostname0 = '%s'
+backend_port0 = 5432
+backend_weight0 = 1
+backend_hostname1 = '%s'
+backend_port1 = 5432
+backend_weight1 = 1
+`, port, pcp, strings.TrimSuffix(at, "/.s.PGSQL.5432"), strings.TrimSuffix(socketOf(r.DSN()), "/.s.PGSQL.5432"))
+		_, stop, err := daemon(ctx, addrs[0], map[string]string{"pgpool.conf": config, "pcp.conf": "", "pool_hba.conf": ""},
+			"-n", "-f", "{}/pgpool.conf", "-F", "{}/pcp.conf", "-a", "{}/pool_hba.conf")
+		if err != nil {
+			release()
+			return "", nil, errors.Join(err, r.Stop())
+		}
+		return addrs[0], stops(r.Stop, func() error { release(); return nil }, stop), nil
+	})
+}
+
+func startGRPCProxy(ctx context.Context) (string, func() error, error) {
+	c, err := etcdproc.Start(ctx, 3)
+	if err != nil {
+		return "", nil, err
+	}
+	addrs, release, err := free(1)
+	if err != nil {
+		return "", nil, errors.Join(err, c.Stop())
+	}
+	_, stop, err := daemon(ctx, addrs[0], nil, "--", os.Getenv(etcdVariable), "grpc-proxy", "start", "--endpoints="+strings.Join(c.Addrs(), ","),
+		"--listen-addr="+addrs[0], "--data-dir={}/data")
+	if err != nil {
+		release()
+		return "", nil, errors.Join(err, c.Stop())
+	}
+	return "etcd://" + addrs[0] + "/locks", stops(c.Stop, func() error { release(); return nil }, stop), nil
+}
+
+// startAlike starts a program with the arguments that args returns for its address.
+func startAlike(url string, args func(host, port string) []string) starter {
+	return func(ctx context.Context) (string, func() error, error) {
+		addrs, release, err := free(1)
+		if err != nil {
+			return "", nil, err
+		}
+		host, port, _ := net.SplitHostPort(addrs[0])
+		_, stop, err := daemon(ctx, addrs[0], nil, args(host, port)...)
+		if err != nil {
+			release()
+			return "", nil, err
+		}
+		url := fmt.Sprintf(url, addrs[0])
+		if strings.HasPrefix(url, "postgres:") {
+			if err := migrate(ctx, url); err != nil {
+				release()
+				return "", nil, errors.Join(err, stop())
+			}
+		}
+		return url, stops(func() error { release(); return nil }, stop), nil
+	}
+}
+
+// startKine starts the etcd of k3s over a PostgreSQL.
+func startKine(ctx context.Context) (string, func() error, error) {
+	s, h, err := postgresHost(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	h.url = func(at string) string { return "etcd://" + at + "/locks" }
+	h.make = nil
+	return before(ctx, h, nil, func(ctx context.Context, _ string) (string, func() error, error) {
+		addrs, release, err := free(1)
+		if err != nil {
+			return "", nil, err
+		}
+		dir, _, _ := strings.Cut(strings.TrimPrefix(s.DSN(), "host="), " ")
+		_, stop, err := daemon(ctx, addrs[0], nil, "--listen-address", addrs[0], "--endpoint", "postgres://holdfast@/postgres?host="+dir+"&sslmode=disable",
+			"--metrics-bind-address", "0")
+		if err != nil {
+			release()
+			return "", nil, err
+		}
+		return addrs[0], stops(func() error { release(); return nil }, stop), nil
+	})
+}
+
+func pgliteArgs(host, port string) []string {
+	return []string{"--host=" + host, "--port=" + port, "--db=memory://", "--max-connections=20"}
+}
+
+func startOlric(ctx context.Context) (string, func() error, error) {
+	addrs, release, err := free(2)
+	if err != nil {
+		return "", nil, err
+	}
+	host, port, _ := net.SplitHostPort(addrs[0])
+	_, members, _ := net.SplitHostPort(addrs[1])
+	_, stop, err := daemon(ctx, addrs[0], map[string]string{"olric.yaml": fmt.Sprintf("server:\n  bindAddr: %s\n  bindPort: %s\n"+
+		"  serializer: msgpack\n  keepAlivePeriod: 300s\n  bootstrapTimeout: 5s\n  partitionCount: 13\n  replicaCount: 1\n  writeQuorum: 1\n"+
+		"  readQuorum: 1\n  readRepair: false\n  replicationMode: 0\n  memberCountQuorum: 1\nclient:\n  dialTimeout: 5s\n"+
+		"logging:\n  verbosity: 1\n  level: WARN\n  output: stderr\nmemberlist:\n  environment: local\n  bindAddr: %s\n  bindPort: %s\n",
+		host, port, host, members)}, "-c", "{}/olric.yaml")
+	if err != nil {
+		release()
+		return "", nil, err
+	}
+	return redisURL(addrs[0]), stops(func() error { release(); return nil }, stop), nil
+}
+
+// fenceDatabase checks, past whatever stands before the database, that a fence refuses an older token, and that writers behind a
+// RowLock lose no update.
+func fenceDatabase(ctx context.Context) error {
+	db, err := sql.Open(guarded.driver, guarded.dsn)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	dialect := sqlfence.PostgreSQL
+	if guarded.dialect == sqllock.MySQL {
+		dialect = sqlfence.MySQL
+	}
+	f, err := sqlfence.New(dialect, nil)
+	if err != nil {
+		return err
+	}
+	if err := f.Create(ctx, db); err != nil {
+		return fmt.Errorf("fence: %w", err)
+	}
+	write := func(*sql.Tx) error { return nil }
+	if err := f.Do(ctx, db, "guard", 2, "second", write); err != nil {
+		return fmt.Errorf("fence: %w", err)
+	}
+	if err := f.Do(ctx, db, "guard", 1, "first", write); !errors.Is(err, fence.ErrStale) {
+		return fmt.Errorf("the fence lets token 1 pass behind token 2: %v", err)
+	}
+	return countRow(ctx, db)
+}
+
+// countRow has writers count in a row behind RowLock.
+func countRow(ctx context.Context, db *sql.DB) error {
+	const writers, each = 4, 50
+	for _, statement := range []string{
+		"CREATE TABLE counted (id INT PRIMARY KEY, n INT)",
+		"INSERT INTO counted VALUES (1, 0)",
+	} {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return err
+		}
+	}
+	ended := make(chan error, writers)
+	for range writers {
+		go func() {
+			for i := 0; i < each; {
+				switch err := countOnce(ctx, db); {
+				case err == nil:
+					i++
+				case !errors.Is(err, holdfast.ErrHeld):
+					ended <- err
+					return
+				}
+			}
+			ended <- nil
+		}()
+	}
+	for range writers {
+		if err := <-ended; err != nil {
+			return fmt.Errorf("RowLock: %w", err)
+		}
+	}
+	var n int
+	if err := db.QueryRowContext(ctx, "SELECT n FROM counted").Scan(&n); err != nil {
+		return err
+	}
+	if n != writers*each {
+		return fmt.Errorf("RowLock: %d of %d updates lost", writers*each-n, writers*each)
+	}
+	return nil
+}
+
+func countOnce(ctx context.Context, db *sql.DB) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := sqllock.RowLock(ctx, tx, guarded.dialect, "counted", "id", 1); err != nil {
+		return err
+	}
+	var n int
+	if err := tx.QueryRowContext(ctx, "SELECT n FROM counted WHERE id = 1").Scan(&n); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE counted SET n = %d WHERE id = 1", n+1)); err != nil {
+		return err
+	}
+	return tx.Commit()
+}

@@ -1,0 +1,392 @@
+//go:build linux
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	_ "github.com/go-sql-driver/mysql"
+	_ "github.com/jackc/pgx/v5/stdlib"
+
+	_ "github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/internal/rig/child"
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
+	_ "github.com/holdfast-go/holdfast/postgres"
+	_ "github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/sqllock"
+	_ "github.com/holdfast-go/holdfast/sqllock/mysql"
+	_ "github.com/holdfast-go/holdfast/zookeeper"
+)
+
+// The variables that name a server's program to the rig, or to this program.
+const (
+	redisVariable     = "HOLDFAST_REDIS_SERVER"
+	etcdVariable      = "HOLDFAST_ETCD_SERVER"
+	zookeeperVariable = "HOLDFAST_ZOOKEEPER_SERVER"
+	postgresVariable  = "HOLDFAST_POSTGRES_SERVER"
+	mysqlVariable     = "HOLDFAST_MYSQL_SERVER"
+	mariadbVariable   = "HOLDFAST_MARIADB_SERVER"
+	poolerVariable    = "HOLDFAST_PGBOUNCER_SERVER"
+	frontVariable     = "HOLDFAST_FRONT_SERVER" // a program that stands before the server, or takes its place
+)
+
+// row is one line of the table: a server, and what stands before it.
+type row struct {
+	name    string
+	needs   []need
+	start   func(context.Context) (url string, stop func() error, err error)
+	fence   func(context.Context) error // for a database, on the one that start has started last
+	suite   []string                    // arguments of go test
+	scripts []string                    // the same
+	chaos   string                      // backend of verify/chaos
+	alike   bool                        // a server that only looks like the one whose protocol it speaks: it may fail
+}
+
+// need is a server that tools/servers fetches, and the variable that is to name its program.
+type need struct{ server, variable string }
+
+// matches reports whether the row's name has one of the texts; empty: it does.
+func (r *row) matches(texts string) bool {
+	for text := range strings.SplitSeq(texts, ",") {
+		if strings.Contains(r.name, text) {
+			return true
+		}
+	}
+	return false
+}
+
+var rows = allRows()
+
+func allRows() (all []*row) {
+	for _, name := range []string{"valkey-9.1.2", "redis-8.0.6", "redict-7.3.6"} {
+		all = append(all, &row{
+			name: name, needs: []need{{name, redisVariable}}, start: startRedis, chaos: "redis",
+			suite: []string{"../redlock", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/(leases|queue|waiting|several|slots|looking)$"},
+		})
+	}
+	all = append(all,
+		&row{
+			name: "valkey-9.1.2, cluster", needs: []need{{"valkey-9.1.2", redisVariable}}, start: startRedisCluster, chaos: "cluster",
+			suite: []string{"../redlock", "^TestConformanceOnACluster$|AtOnce"},
+		},
+		&row{
+			name: "redis-8.0.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startRedis, "5s"),
+			needs: []need{{"redis-8.0.6", redisVariable}, {"haproxy-3.2.26", frontVariable}},
+		},
+		&row{name: "redis-8.0.6 with CONFIG renamed", start: startRenamed, needs: []need{{"redis-8.0.6", redisVariable}}},
+		&row{
+			name: "redis-8.0.6 behind nutcracker-0.5.0", start: startNutcracker, alike: true,
+			needs: []need{{"redis-8.0.6", redisVariable}, {"nutcracker-0.5.0", frontVariable}},
+		},
+	)
+	for _, name := range []string{"etcd-3.5.30", "etcd-3.6.16", "etcd-3.7.3"} {
+		all = append(all, &row{
+			name: name, needs: []need{{name, etcdVariable}}, start: startEtcd, chaos: "etcd",
+			suite: []string{"../etcd", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/etcd$"},
+		})
+	}
+	all = append(all,
+		&row{name: "etcd-3.6.16 behind its grpc-proxy", needs: []need{{"etcd-3.6.16", etcdVariable}}, start: startGRPCProxy},
+		&row{
+			name: "zookeeper-3.9.6", needs: []need{{"zookeeper-3.9.6", zookeeperVariable}}, start: startZooKeeper, chaos: "zookeeper",
+			suite: []string{"../zookeeper", "^TestConformanceOfServers$"}, scripts: []string{"../cmd/holdfast", "TestScripts/zookeeper$"},
+		},
+		&row{
+			name: "postgres-18.6", needs: []need{{"postgres-18.6", postgresVariable}}, start: startPostgres, fence: fencePostgres, chaos: "postgres",
+			suite: []string{"../postgres", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/postgres$"},
+		},
+		&row{
+			name: "postgres-18.6 behind pgbouncer-1.26.1, sessions", start: behindPooler("session"),
+			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
+		},
+		&row{
+			name: "postgres-18.6 behind pgbouncer-1.26.1, transactions", start: behindPooler("transaction"),
+			suite: []string{"../postgres", "^TestConformanceBehindAPoolerInTransactionMode$"},
+			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
+		},
+		&row{
+			name: "postgres-18.6 behind two pgbouncer-1.26.1, transactions", start: behindTwoPoolers,
+			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
+		},
+		&row{
+			name: "postgres-18.6 and a replica behind pgpool-4.7.3", start: behindPgpool,
+			needs: []need{{"postgres-18.6", postgresVariable}, {"pgpool-4.7.3", frontVariable}},
+		},
+		&row{
+			name: "postgres-18.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startPostgres, "5s"),
+			needs: []need{{"postgres-18.6", postgresVariable}, {"haproxy-3.2.26", frontVariable}},
+		},
+		&row{
+			name: "mysql-9.7.4", needs: []need{{"mysql-9.7.4", mysqlVariable}}, start: startMySQL, fence: fenceMySQL,
+			suite: []string{"../sqllock", "^TestConformance$/^(?i:mysql)$"},
+		},
+		&row{
+			name: "mysql-9.7.4 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startMySQL, "5s"),
+			needs: []need{{"mysql-9.7.4", mysqlVariable}, {"haproxy-3.2.26", frontVariable}},
+		},
+		&row{
+			name: "mariadb-11.8.9", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, start: startMariaDB, fence: fenceMySQL, chaos: "mariadb",
+			suite: []string{"../sqllock", "^TestConformance$/^(?i:mariadb)$"}, scripts: []string{"../cmd/holdfast", "TestScripts/mysql$"},
+		},
+		&row{
+			name: "mariadb-11.8.9 with Aria for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
+			start: startEngine("Aria"),
+		},
+		&row{
+			name: "mariadb-11.8.9 with MyISAM for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
+			start: startEngine("MyISAM"),
+		},
+		&row{name: "kine-0.17.5", needs: []need{{"kine-0.17.5", frontVariable}}, alike: true, start: startKine},
+		&row{name: "olric-0.7.0", needs: []need{{"olric-0.7.0", frontVariable}}, alike: true, start: startOlric},
+		&row{
+			name: "pglite-0.2.17", needs: []need{{"pglite-0.2.17", frontVariable}}, alike: true,
+			start: startAlike("postgres://postgres@%s/postgres?sslmode=disable", pgliteArgs),
+		},
+	)
+	return all
+}
+
+// host is where clients reach a server, by a socket's path or host:port, and how that goes into a URL.
+type host struct {
+	at   string
+	url  func(at string) string
+	stop func() error
+	make func(context.Context) error // prepares the database
+}
+
+func (h host) started(ctx context.Context) (string, func() error, error) {
+	if h.make != nil {
+		if err := h.make(ctx); err != nil {
+			return "", nil, errors.Join(err, h.stop())
+		}
+	}
+	return h.url(h.at), h.stop, nil
+}
+
+func redisURL(at string) string { return "redis://" + at }
+
+func redisHost(ctx context.Context, opts *redisproc.Options) (host, error) {
+	s, err := redisproc.Start(ctx, opts)
+	if err != nil {
+		return host{}, err
+	}
+	return host{at: s.Addr(), url: redisURL, stop: s.Stop}, nil
+}
+
+func startRedis(ctx context.Context) (string, func() error, error) {
+	h, err := redisHost(ctx, &redisproc.Options{AppendOnly: "always"})
+	return open(ctx, h, err)
+}
+
+// startRenamed starts a server as services run it that allow no CONFIG.
+func startRenamed(ctx context.Context) (string, func() error, error) {
+	h, err := redisHost(ctx, &redisproc.Options{AppendOnly: "always", Args: []string{"--rename-command", "CONFIG", "kept-for-operators"}})
+	return open(ctx, h, err)
+}
+
+func startRedisCluster(ctx context.Context) (string, func() error, error) {
+	c, err := redisproc.StartCluster(ctx, &redisproc.ClusterOptions{})
+	if err != nil {
+		return "", nil, err
+	}
+	var addrs []string
+	for _, s := range c.Servers {
+		addrs = append(addrs, s.Addr())
+	}
+	return "redis+cluster://" + strings.Join(addrs, ","), c.Stop, nil
+}
+
+func startEtcd(ctx context.Context) (string, func() error, error) {
+	c, err := etcdproc.Start(ctx, 3)
+	if err != nil {
+		return "", nil, err
+	}
+	return "etcd://" + strings.Join(c.Addrs(), ",") + "/locks", c.Stop, nil
+}
+
+func startZooKeeper(ctx context.Context) (string, func() error, error) {
+	e, err := zkproc.Start(ctx, 3)
+	if err != nil {
+		return "", nil, err
+	}
+	return "zk://" + strings.Join(e.Addrs(), ",") + "/locks", e.Stop, nil
+}
+
+// guarded is the database of the row that runs, without what stands before it.
+var guarded struct {
+	dialect     sqllock.Dialect
+	driver, dsn string
+}
+
+func postgresURL(at string) string {
+	if dir, ok := strings.CutSuffix(at, "/.s.PGSQL.5432"); ok {
+		return "postgres://holdfast:secret@/postgres?host=" + url.QueryEscape(dir)
+	}
+	return "postgres://holdfast:secret@" + at + "/postgres?sslmode=disable"
+}
+
+func socketOf(dsn string) string {
+	dir, _, _ := strings.Cut(strings.TrimPrefix(dsn, "host="), " ")
+	return dir + "/.s.PGSQL.5432"
+}
+
+func postgresHost(ctx context.Context) (*pgproc.Server, host, error) {
+	s, err := pgproc.Start(ctx, "max_connections=300")
+	if err != nil {
+		return nil, host{}, err
+	}
+	guarded.dialect, guarded.driver, guarded.dsn = sqllock.PostgreSQL, "pgx", s.DSN()
+	h := host{at: socketOf(s.DSN()), url: postgresURL, stop: s.Stop}
+	h.make = func(ctx context.Context) error { return migrate(ctx, h.url(h.at)) }
+	return s, h, nil
+}
+
+func startPostgres(ctx context.Context) (string, func() error, error) {
+	_, h, err := postgresHost(ctx)
+	return open(ctx, h, err)
+}
+
+func open(ctx context.Context, h host, err error) (string, func() error, error) {
+	if err != nil {
+		return "", nil, err
+	}
+	return h.started(ctx)
+}
+
+// migrate has the command make the tables.
+func migrate(ctx context.Context, url string) error {
+	out, err := exec.CommandContext(ctx, command, "migrate", "--backend", url).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("migrate: %w: %s", err, out)
+	}
+	return nil
+}
+
+func mysqlURL(at string) string {
+	if strings.HasPrefix(at, "/") {
+		return "mysql+unix://root:secret@" + at + "?db=app"
+	}
+	return "mysql://root@" + at + "/app" // nobody checks a password, and MySQL 9 has no way to take one without TLS
+}
+
+func mysqlHost(s *mariaproc.Server, err error) (host, error) {
+	if err != nil {
+		return host{}, err
+	}
+	guarded.dialect, guarded.driver, guarded.dsn = sqllock.MySQL, "mysql", "root@unix("+s.Socket()+")/app"
+	h := host{at: s.Socket(), url: mysqlURL, stop: s.Stop}
+	h.make = func(ctx context.Context) error {
+		db, err := sql.Open("mysql", "root@unix("+s.Socket()+")/")
+		if err != nil {
+			return err
+		}
+		defer db.Close()
+		if _, err = db.ExecContext(ctx, "CREATE DATABASE app"); err != nil {
+			return err
+		}
+		return migrate(ctx, h.url(h.at))
+	}
+	return h, nil
+}
+
+func startMySQL(ctx context.Context) (string, func() error, error) {
+	h, err := mysqlHost(mariaproc.StartMySQL(ctx, "--max-connections=300"))
+	return open(ctx, h, err)
+}
+
+func startMariaDB(ctx context.Context) (string, func() error, error) {
+	h, err := mysqlHost(mariaproc.Start(ctx, "--max-connections=300"))
+	return open(ctx, h, err)
+}
+
+// startEngine starts a MariaDB that makes each table of an engine without transactions, whatever is asked for.
+func startEngine(engine string) func(context.Context) (string, func() error, error) {
+	return func(ctx context.Context) (string, func() error, error) {
+		h, err := mysqlHost(mariaproc.Start(ctx, "--max-connections=300", "--enforce-storage-engine="+engine, "--sql-mode="))
+		return open(ctx, h, err)
+	}
+}
+
+func fencePostgres(ctx context.Context) error { return fenceDatabase(ctx) }
+func fenceMySQL(ctx context.Context) error    { return fenceDatabase(ctx) }
+
+// daemon starts a program with files in a folder of its own, from which {} in them and in the arguments leads, and waits until it
+// listens at addr.
+func daemon(ctx context.Context, addr string, files map[string]string, args ...string) (dir string, stop func() error, err error) {
+	if dir, err = os.MkdirTemp("", "holdfast-front-"); err != nil {
+		return "", nil, err
+	}
+	program := os.Getenv(frontVariable)
+	if args[0] == "--" { // another program
+		program, args = args[1], args[2:]
+	}
+	fill := func(text string) string { return strings.ReplaceAll(text, "{}", dir) }
+	err = os.Chmod(dir, 0o755)
+	for name, text := range files {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(fill(text)), 0o644))
+	}
+	p := &child.Process{Program: child.Program{
+		Cmd: func() *exec.Cmd {
+			cmd := exec.Command(program)
+			for _, a := range args {
+				cmd.Args = append(cmd.Args, fill(a))
+			}
+			cmd.Dir = dir
+			return cmd
+		},
+		Ready: func(ctx context.Context) error {
+			conn, err := (&net.Dialer{}).DialContext(ctx, cmp.Or(map[bool]string{true: "unix"}[strings.HasPrefix(addr, "{}")], "tcp"), fill(addr))
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		},
+		Output: filepath.Join(dir, "log"), Signal: syscall.SIGKILL, Limit: time.Minute,
+	}}
+	stop = func() error {
+		p.End(syscall.SIGTERM)
+		return os.RemoveAll(dir)
+	}
+	if err == nil {
+		err = p.Restart(ctx)
+	}
+	if err != nil {
+		return "", nil, errors.Join(fmt.Errorf("start %s: %w", filepath.Base(program), err), stop())
+	}
+	return dir, stop, nil
+}
+
+// free returns n addresses of this machine at which nothing listens.
+func free(n int) (addrs []string, release func(), err error) {
+	reserved, err := child.ForMembers.Reserve(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	return child.Addrs(reserved), func() { child.Release(reserved) }, nil
+}
+
+// stops returns a function that calls all, the last one first.
+func stops(all ...func() error) func() error {
+	return func() (err error) {
+		for i := len(all) - 1; i >= 0; i-- {
+			err = errors.Join(err, all[i]())
+		}
+		return err
+	}
+}

@@ -1,0 +1,216 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// patience bounds each step.
+const patience = 30 * time.Second
+
+// short has a lease whose holder was killed end soon.
+var short = &holdfast.AcquireOptions{TTL: 5 * time.Second}
+
+// look takes the steps that need a URL alone: whether a lock excludes, serves in order, wakes and gives rising tokens, and what the
+// command says of the server.
+func (r *row) look(ctx context.Context, url string, res *result) {
+	r.diagnose(ctx, url, res)
+	clients, err := openAll(ctx, url, 3)
+	if err != nil {
+		res.fail("locks", err)
+		return
+	}
+	defer func() {
+		for _, c := range clients {
+			c.Close()
+		}
+	}()
+	for _, step := range []struct {
+		column string
+		take   func(context.Context, []*holdfast.Client) (string, error)
+	}{{"locks", exclude}, {"order", queueUp}, {"wake-up", wake}} {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		said, err := step.take(ctx, clients)
+		cancel()
+		if err != nil {
+			res.fail(step.column, err)
+			continue
+		}
+		res.cells[step.column] = said
+	}
+	if r.fence == nil {
+		return
+	}
+	if err := r.fence(ctx); err != nil {
+		res.fail("fence", err)
+		return
+	}
+	res.cells["fence"] = "yes"
+}
+
+func openAll(ctx context.Context, url string, n int) (all []*holdfast.Client, err error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for range n {
+		c, err := holdfast.Open(ctx, url, nil)
+		if err != nil {
+			for _, c := range all {
+				c.Close()
+			}
+			return nil, err
+		}
+		all = append(all, c)
+	}
+	return all, nil
+}
+
+// exclude checks that a held key is taken by nobody else, and that each next holder has a higher token.
+func exclude(ctx context.Context, clients []*holdfast.Client) (string, error) {
+	var last holdfast.Token
+	for i := range 6 {
+		l, err := clients[i%3].Acquire(ctx, "servers:locks", short)
+		if err != nil {
+			return "", err
+		}
+		if _, err := clients[(i+1)%3].TryAcquire(ctx, "servers:locks", short); !errors.Is(err, holdfast.ErrHeld) {
+			return "", fmt.Errorf("two holders: TryAcquire of a held key returned %v", err)
+		}
+		if l.Token() <= last {
+			return "", fmt.Errorf("token %d after %d", l.Token(), last)
+		}
+		last = l.Token()
+		if err := l.Release(ctx); err != nil {
+			return "", err
+		}
+	}
+	return "yes", nil
+}
+
+// queueUp checks that two waiters are served as they came. The second one begins to wait when the service has the first.
+func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
+	const key = "servers:order"
+	holder, err := clients[0].Acquire(ctx, key, short)
+	if err != nil {
+		return "", err
+	}
+	type served struct {
+		who int
+		err error
+	}
+	order := make(chan served, 2)
+	for i, c := range clients[1:] {
+		go func() {
+			l, err := c.Acquire(ctx, key, short)
+			order <- served{i, err}
+			if err == nil {
+				err = l.Release(ctx)
+			}
+		}()
+		if err := awaitWaiters(ctx, clients[0], key, i+1); err != nil {
+			return "", err
+		}
+	}
+	if err := holder.Release(ctx); err != nil {
+		return "", err
+	}
+	var whom []int
+	for range 2 {
+		s := <-order
+		if s.err != nil {
+			return "", s.err
+		}
+		whom = append(whom, s.who)
+	}
+	if !slices.IsSorted(whom) {
+		return "", errors.New("the second waiter was served first")
+	}
+	return "yes", nil
+}
+
+// awaitWaiters blocks until the service has so many waiters, or for a second where it cannot tell.
+func awaitWaiters(ctx context.Context, c *holdfast.Client, key string, n int) error {
+	for {
+		waiters, err := c.Queue(ctx, key, 10)
+		pause := 20 * time.Millisecond
+		switch {
+		case errors.Is(err, holdfast.ErrUnsupported):
+			pause = time.Second
+		case err != nil:
+			return err
+		case len(waiters) >= n:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiter %d did not queue up: %w", n, context.Cause(ctx))
+		case <-time.After(pause):
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+// wake returns the median time from a release to the next grant. It is a figure, and no verdict.
+func wake(ctx context.Context, clients []*holdfast.Client) (string, error) {
+	const key = "servers:wake"
+	var waits []time.Duration
+	for range 5 {
+		holder, err := clients[0].Acquire(ctx, key, short)
+		if err != nil {
+			return "", err
+		}
+		granted := make(chan error, 1)
+		var at time.Time
+		go func() {
+			l, err := clients[1].Acquire(ctx, key, short)
+			at = time.Now()
+			if err == nil {
+				err = l.Release(ctx)
+			}
+			granted <- err
+		}()
+		time.Sleep(time.Second) // the waiter's first pauses are short everywhere
+		released := time.Now()
+		if err := holder.Release(ctx); err != nil {
+			return "", err
+		}
+		if err := <-granted; err != nil {
+			return "", err
+		}
+		waits = append(waits, at.Sub(released))
+	}
+	slices.Sort(waits)
+	return waits[len(waits)/2].Round(time.Millisecond).String(), nil
+}
+
+// diagnose runs holdfast doctor and notes each line of it that is not ok. The servers of the rig sync nothing to disk.
+func (r *row) diagnose(ctx context.Context, url string, res *result) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, command, "doctor", "-q", "--ignore", "durability,persistence,tls", "--backend", url).CombinedOutput()
+	var said []string
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasPrefix(line, "VERDICT") {
+			said = append(said, strings.Join(strings.Fields(line), " "))
+		}
+	}
+	text := shorten(strings.Join(said, "; "))
+	if err != nil && !strings.HasPrefix(text, "warning ") { // faults come first
+		res.fail("doctor", fmt.Errorf("%s (%w)", text, err))
+		return
+	}
+	if text == "" {
+		text = "ok"
+	}
+	res.cells["doctor"] = text
+}

@@ -1,0 +1,256 @@
+//go:build linux
+
+// Servers runs Holdfast on the servers that tools/servers fetches, also behind proxies and poolers, and on servers that only
+// look alike, and writes what it saw into the table of docs/servers.md.
+//
+//	go run ./servers -md ../docs/servers.md         every row; the servers are fetched first
+//	go run ./servers -only mysql-9.7.4              print the rows of this server, and run no other
+//	go run ./servers -only mysql -steps look        only look: no suite, scripts, chaos or hammer
+//	go run ./servers -hammer 10m                    ten minutes of hammer each
+//
+// With -md, rows and steps that are not run keep what the page has of them.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
+)
+
+// The table of the page stands between these lines.
+const begin, end = "<!-- begin: go run ./servers -md ../docs/servers.md -->\n", "<!-- end -->\n"
+
+const heading = "| server | locks | order | wake-up | fence | `doctor` | suite | scripts | chaos | hammer | last run |\n" +
+	"|---|---|---|---|---|---|---|---|---|---|---|\n"
+
+// settings hold what the command line asks for.
+type settings struct {
+	only   string
+	steps  string
+	page   string
+	out    string // folder for the output of the steps
+	chaos  time.Duration
+	hammer time.Duration
+}
+
+func main() {
+	if os.Getenv(workerVariable) != "" {
+		tempo.Adopt()
+		exit(work(context.Background()))
+	}
+	var s settings
+	flag.StringVar(&s.only, "only", "", "run the rows alone whose name has one of these `texts`, separated by commas")
+	flag.StringVar(&s.steps, "steps", "look,suite,scripts,chaos,hammer", "`steps` to run")
+	flag.StringVar(&s.page, "md", "", "the `file` of the page, between whose marks the table goes; empty: print it")
+	flag.StringVar(&s.out, "out", "", "`folder` for the output of the steps; empty: a new temporary one")
+	flag.DurationVar(&s.chaos, "chaos", time.Minute, "how long each run of chaos takes")
+	flag.DurationVar(&s.hammer, "hammer", 2*time.Minute, "how long each hammer takes")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	exit(report(ctx, s))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "servers:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// report runs the rows that are asked for, writes the table, and returns an error if a step failed on a server that is no look-alike.
+func report(ctx context.Context, s settings) (err error) {
+	if s.out == "" {
+		if s.out, err = os.MkdirTemp("", "holdfast-servers-"); err != nil {
+			return err
+		}
+	}
+	if s.out, err = filepath.Abs(s.out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(s.out, 0o755); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "servers: the output of each step is in", s.out)
+	programs, err := os.MkdirTemp("", "holdfast-servers-bin-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(programs)
+	if err := build(ctx, programs); err != nil {
+		return err
+	}
+	if s.page == "" {
+		io.WriteString(os.Stdout, heading)
+	}
+	var failed []string
+	for _, r := range rows {
+		if !r.matches(s.only) {
+			continue
+		}
+		res := &result{name: r.name, cells: make(map[string]string)}
+		if s.page != "" {
+			lines, _, err := readTable(s.page)
+			if err != nil {
+				return err
+			}
+			res.adopt(lines[r.name])
+		}
+		r.run(ctx, s, res)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if len(res.bad) > 0 && !r.alike {
+			failed = append(failed, r.name+" ("+strings.Join(res.bad, ", ")+")")
+		}
+		io.WriteString(os.Stdout, res.line())
+		if s.page != "" {
+			if err := writeLine(s.page, r.name, res.line()); err != nil {
+				return err
+			}
+		}
+	}
+	if len(failed) > 0 {
+		return fmt.Errorf("failed: %s", strings.Join(failed, "; "))
+	}
+	return nil
+}
+
+// writeLine puts the line of a row into the page's table. What earlier runs wrote of other rows stays; rows that are no more go.
+func writeLine(page, name, line string) error {
+	lines, around, err := readTable(page)
+	if err != nil {
+		return err
+	}
+	lines[name] = line
+	var b strings.Builder
+	b.WriteString(around[0] + begin + heading)
+	for _, r := range rows {
+		b.WriteString(lines[r.name])
+	}
+	b.WriteString(end + around[1])
+	return os.WriteFile(page, []byte(b.String()), 0o644)
+}
+
+// readTable returns the lines of the page's table by the names of their rows, and what stands before and behind it.
+func readTable(file string) (lines map[string]string, around [2]string, err error) {
+	lines = make(map[string]string)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, around, err
+	}
+	head, rest, ok1 := strings.Cut(string(text), begin)
+	table, tail, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		return nil, around, fmt.Errorf("%s has no lines %q and %q", file, strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(line, " | "); len(cells) > 1 {
+			lines[strings.TrimPrefix(cells[0], "| ")] = line
+		}
+	}
+	return lines, [2]string{head, tail}, nil
+}
+
+// result is one line of the table.
+type result struct {
+	name  string
+	cells map[string]string
+	bad   []string // steps that failed
+}
+
+var columns = []string{"locks", "order", "wake-up", "fence", "doctor", "suite", "scripts", "chaos", "hammer"}
+
+func (r *result) line() string {
+	var b strings.Builder
+	b.WriteString("| " + r.name)
+	for _, c := range columns {
+		b.WriteString(" | " + cmp.Or(strings.ReplaceAll(r.cells[c], "|", "¦"), "–"))
+	}
+	fmt.Fprintf(&b, " | %s |\n", time.Now().UTC().Format(time.DateOnly))
+	return b.String()
+}
+
+// adopt takes the cells of an earlier line, for the steps that are not taken now.
+func (r *result) adopt(line string) {
+	cells := strings.Split(strings.TrimSpace(line), " | ")
+	if len(cells) != len(columns)+2 {
+		return
+	}
+	for i, c := range columns {
+		r.cells[c] = cells[i+1]
+	}
+}
+
+// fail notes what a step returned instead of success, in the server's and our own words.
+func (r *result) fail(column string, err error) {
+	r.bad = append(r.bad, column)
+	r.cells[column] = shorten(err.Error())
+}
+
+// shorten makes an error fit into a cell.
+func shorten(text string) string {
+	text = strings.Join(strings.Fields(text), " ")
+	if runes := []rune(text); len(runes) > 240 {
+		text = string(runes[:240]) + "…"
+	}
+	return text
+}
+
+// run fetches the server, starts it and takes the steps, and notes what they showed.
+func (r *row) run(ctx context.Context, s settings, res *result) {
+	for _, need := range r.needs {
+		program, err := fetch(ctx, need.server)
+		if err != nil {
+			res.cells["locks"] = "not run: " + shorten(err.Error())
+			return
+		}
+		os.Setenv(need.variable, program)
+		defer os.Unsetenv(need.variable)
+	}
+	url, stop, err := r.start(ctx)
+	if err != nil {
+		res.fail("locks", fmt.Errorf("it does not start: %w", err))
+		return
+	}
+	for step := range strings.SplitSeq(s.steps, ",") {
+		if take := map[string]func(){
+			"look":    func() { r.look(ctx, url, res) },
+			"suite":   func() { r.test(ctx, s, "suite", r.suite, res) },
+			"scripts": func() { r.test(ctx, s, "scripts", r.scripts, res) },
+			"chaos":   func() { r.disturb(ctx, s, res) },
+			"hammer":  func() { r.strike(ctx, s, url, res) },
+		}[step]; take != nil {
+			take()
+		}
+	}
+	if err := stop(); err != nil {
+		res.fail("locks", fmt.Errorf("it does not stop: %w", err))
+	}
+}
+
+// fetch returns the program of a server, which tools/servers fetches. Its error names a version that can no longer be had.
+func fetch(ctx context.Context, name string) (string, error) {
+	var said bytes.Buffer
+	cmd := exec.CommandContext(ctx, "../tools/servers", name)
+	cmd.Stderr = &said
+	path, err := cmd.Output()
+	if err != nil {
+		return "", errors.New(strings.TrimPrefix(strings.TrimSpace(said.String()), "tools/servers: "))
+	}
+	return strings.TrimSpace(string(path)), nil
+}

@@ -1,0 +1,97 @@
+//go:build linux
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func newCounter() *counter { return &counter{inside: make(map[int]int64)} }
+
+func TestTwoHoldersOfOneTokenAreCounted(t *testing.T) {
+	c := newCounter()
+	for visitor := range 2 {
+		if value, ok := c.enter(visitor, 7); value != 0 || !ok {
+			t.Fatalf("enter = %d, %v", value, ok)
+		}
+	}
+	for visitor := range 2 {
+		c.leave(visitor, 1)
+	}
+	got := c.tally
+	got.Value = c.value
+	if got.lost() != 1 || got.Repeated != 1 {
+		t.Errorf("%v, want one update lost and one token twice", got)
+	}
+}
+
+func TestEarlierHolderIsRefused(t *testing.T) {
+	c := newCounter()
+	c.enter(1, 1)
+	c.enter(2, 2)
+	if c.leave(1, 1) {
+		t.Error("a holder wrote whom a later one has followed")
+	}
+	if _, ok := c.enter(3, 1); ok || c.Disorder != 1 {
+		t.Errorf("an earlier token came in: %v, %d out of order", ok, c.Disorder)
+	}
+	if !c.leave(2, 1) || c.value != 1 || c.Acked != 1 {
+		t.Errorf("the last holder did not write: %+v", c.tally)
+	}
+}
+
+func TestDeadHolderWritesNothing(t *testing.T) {
+	c := newCounter()
+	c.enter(1, 1)
+	c.drop(1)
+	if c.leave(1, 1) || c.value != 0 {
+		t.Errorf("a holder that was dropped wrote %d", c.value)
+	}
+}
+
+func TestWriteLineKeepsOtherRows(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("head\n"+begin+"| gone-1.0 | old |\n"+end+"tail\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first, second := rows[0].name, rows[1].name
+	for _, name := range []string{second, first, second} {
+		if err := writeLine(page, name, "| "+name+" | new |\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := "head\n" + begin + heading + "| " + first + " | new |\n| " + second + " | new |\n" + end + "tail\n"; string(text) != want {
+		t.Errorf("page:\n%s\nwant:\n%s", text, want)
+	}
+}
+
+func TestTestsWithSubtestsAreNotCounted(t *testing.T) {
+	out := []byte("--- FAIL: TestA (1s)\n    --- PASS: TestA/b (1s)\n    --- FAIL: TestA/c (1s)\n--- PASS: TestAB (0s)\n")
+	if n := count(out, "PASS"); n != 2 {
+		t.Errorf("%d passed, want TestA/b and TestAB", n)
+	}
+	if got := strings.Join(failures(out), " "); got != "TestA/c" {
+		t.Errorf("failed: %s", got)
+	}
+}
+
+func TestEachRowCanBeFetched(t *testing.T) {
+	script, err := os.ReadFile("../../tools/servers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		for _, n := range r.needs {
+			if !strings.Contains(string(script), "\n"+n.server+" ") {
+				t.Errorf("%s needs %s, which tools/servers does not fetch", r.name, n.server)
+			}
+		}
+	}
+}

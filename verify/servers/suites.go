@@ -1,0 +1,128 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// command is the holdfast command, built once for all rows.
+var command string
+
+// build makes the command and the chaos program in the folder.
+func build(ctx context.Context, dir string) error {
+	command = filepath.Join(dir, "holdfast")
+	for _, args := range [][]string{{"-o", command, "../cmd/holdfast"}, {"-o", filepath.Join(dir, "chaos"), "./chaos"}} {
+		if out, err := exec.CommandContext(ctx, "go", append([]string{"build"}, args...)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w: %s", args[2], err, out)
+		}
+	}
+	return nil
+}
+
+// test runs go test with the arguments: a package, and a pattern of tests.
+func (r *row) test(ctx context.Context, s settings, column string, args []string, res *result) {
+	if len(args) == 0 {
+		return
+	}
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-timeout=30m", "-run", args[1], args[0])
+	cmd.Env = append(os.Environ(), "HOLDFAST_NIGHTLY=all")
+	out, err := cmd.CombinedOutput()
+	r.keep(s, column, out)
+	passed, failed := count(out, "PASS"), failures(out)
+	switch {
+	case err != nil:
+		res.fail(column, fmt.Errorf("%d passed; failed: %s (%w)", passed, strings.Join(failed, ", "), err))
+	case passed == 0:
+		res.fail(column, errors.New("no test ran"))
+	default:
+		res.cells[column] = fmt.Sprintf("%d passed", passed)
+	}
+}
+
+var verdict = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL): (\S+)`)
+
+// leaves calls each with every test that has no tests in it, and its verdict.
+func leaves(out []byte, each func(verdict, name string)) {
+	all := verdict.FindAllSubmatch(out, -1)
+	for _, m := range all {
+		parent := false
+		for _, other := range all {
+			parent = parent || bytes.HasPrefix(other[2], append(bytes.Clone(m[2]), '/'))
+		}
+		if !parent {
+			each(string(m[1]), string(m[2]))
+		}
+	}
+}
+
+func count(out []byte, want string) (n int) {
+	leaves(out, func(verdict, _ string) {
+		if verdict == want {
+			n++
+		}
+	})
+	return n
+}
+
+func failures(out []byte) (names []string) {
+	leaves(out, func(verdict, name string) {
+		if verdict == "FAIL" {
+			names = append(names, name)
+		}
+	})
+	return names
+}
+
+// safe is the chaos program's last line if it found fault with times alone.
+const safe = "No promise of safety was broken."
+
+// disturb runs the chaos program on servers of its own.
+func (r *row) disturb(ctx context.Context, s settings, res *result) {
+	if r.chaos == "" {
+		return
+	}
+	dir := filepath.Join(s.out, r.file("chaos"))
+	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(command), "chaos"), "-backend", r.chaos, "-minutes", fmt.Sprint(s.chaos.Minutes()), "-out", dir)
+	out, err := cmd.CombinedOutput()
+	r.keep(s, "chaos", out)
+	text := "passed"
+	if line, _, _ := strings.Cut(string(out), " by "); strings.Contains(line, "acquisitions") {
+		text = line[strings.LastIndex(line, "\n")+1:]
+		_, seed, _ := strings.Cut(text, "seed ")
+		seed, locks, _ := strings.Cut(seed, ": ")
+		text = locks + ", seed " + seed
+	}
+	if err != nil && strings.Contains(string(out), safe) {
+		text += "; no promise of safety was broken, and some recovery was slow" // as on a machine that is busy
+		err = nil
+	}
+	if err != nil {
+		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		res.fail("chaos", fmt.Errorf("%s: %s (%w)", text, lines[len(lines)-1], err))
+		return
+	}
+	res.cells["chaos"] = text
+}
+
+// file is the name under which a step's output is kept.
+func (r *row) file(step string) string {
+	return strings.Map(func(c rune) rune {
+		if c == ' ' || c == ',' {
+			return '-'
+		}
+		return c
+	}, r.name) + "." + step
+}
+
+func (r *row) keep(s settings, step string, out []byte) {
+	os.WriteFile(filepath.Join(s.out, r.file(step)+".log"), out, 0o644) // the table has what matters
+}
