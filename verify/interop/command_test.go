@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
@@ -26,7 +25,7 @@ func TestTheCommandSeesForcesAndTakesLocksOfRedisson(t *testing.T) {
 	t.Parallel()
 	jvm.Lock()
 	t.Cleanup(jvm.Unlock)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // ends the programs, and so all waits for them
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // ends the programs, and so all waits for them
 	defer cancel()
 	addr := redistest.Start(t, nil).Addr()
 	java, err := foreign.Start(ctx, "java", "redisson-fenced", []string{addr}, "job", 0, 2)
