@@ -286,7 +286,10 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(ttl, pace.Alone))
 		defer cancel()
 		kept, sent, err = d.renewSome(ctx, ttl, grants, some, found)
-		if kind := d.kind(err); err != nil && (kind == full || kind == worn) {
+		if err == nil {
+			return nil
+		}
+		if kind := d.kind(err); kind == full || kind == worn {
 			noRoom = err
 			return nil
 		}
