@@ -24,6 +24,8 @@ import (
 const (
 	switchTime = 30 * time.Second
 	settle     = 100 * time.Millisecond // until all sessions have read a setting, as a rule
+	// prepareTime bounds the start of the next server: on a slower machine nothing happens, or it would in the next window.
+	prepareTime = 4 * time.Second
 )
 
 // passfile has the password of user, for clients that do not go through the pooler.
@@ -81,12 +83,16 @@ func (s *postgresSite) change(f Fault, victim int, rest func(time.Duration)) err
 	defer s.life.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), switchTime)
 	defer cancel()
+	began := mono()
 	replica, err := s.server.StartReplica(ctx)
 	if err != nil {
 		return err
 	}
 	pooler, err := pgproc.StartPooler(ctx, replica, "transaction", 40)
-	if err != nil {
+	if err != nil || mono()-began > int64(prepareTime) {
+		if err == nil {
+			err = pooler.Stop()
+		}
 		return errors.Join(err, replica.Stop())
 	}
 	begun := mono()
@@ -117,13 +123,28 @@ func takeOver(ctx context.Context, primary, replica *pgproc.Server, rest func(ti
 		return err
 	}
 	defer to.Close()
-	for _, text := range []string{"ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"} {
-		if _, err := from.ExecContext(ctx, text); err != nil {
+	set := func(setting string) error {
+		_, err := from.ExecContext(ctx, "ALTER SYSTEM SET "+setting)
+		if err == nil {
+			_, err = from.ExecContext(ctx, "SELECT pg_reload_conf()")
+		}
+		return err
+	}
+	// A session may read the setting late, and write once more. What the replica does not have is never confirmed.
+	if err := set("synchronous_standby_names = '*'"); err != nil {
+		return err
+	}
+	for waits := false; !waits && ctx.Err() == nil; rest(10 * time.Millisecond) {
+		err := from.QueryRowContext(ctx, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync' AND state = 'streaming')").Scan(&waits)
+		if err != nil {
 			return err
 		}
 	}
+	if err := set("default_transaction_read_only = on"); err != nil {
+		return err
+	}
 	rest(settle)
-	// Transactions that had begun before go on. None has, and none will, once the next transaction's number stays as it is.
+	// Transactions that had begun before go on: they are over once the next transaction's number stays as it is.
 	const unfinished = `SELECT pg_snapshot_xmax(pg_current_snapshot())::text, pg_snapshot_xmin(pg_current_snapshot()) < pg_snapshot_xmax(pg_current_snapshot())
 		OR EXISTS (SELECT FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND xact_start < $1), pg_current_wal_lsn()::text`
 	var since time.Time
@@ -152,9 +173,13 @@ func (s *mariadbSite) change(f Fault, victim int, rest func(time.Duration)) erro
 	defer v.life.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), switchTime)
 	defer cancel()
+	began := mono()
 	next, err := s.launch(ctx)
 	if err != nil {
 		return err
+	}
+	if mono()-began > int64(prepareTime) {
+		return next.Stop()
 	}
 	begun := mono()
 	if err := copyTables(ctx, s.server.Socket(), next.Socket(), rest); err != nil {
