@@ -135,3 +135,9 @@ run_python() {
   "$dir/venv/bin/pip" install --quiet "$@" >"$dir/pip.log" 2>&1
   timeout 120 "$dir/venv/bin/python" "$dir/main.py" 2>"$dir/program.log"
 }
+
+# fetch NAME sets $server to the program of a server that tools/servers fetches at the version in its name.
+fetch() {
+  server=$("$(dirname "$0")/../tools/servers" "$1" 2>"$dir/fetch.log")
+  server=$(readlink -f "$server")
+}
