@@ -14,7 +14,6 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/sqllock"
@@ -172,24 +171,6 @@ backend_weight1 = 1
 	})
 }
 
-func startGRPCProxy(ctx context.Context) (string, func() error, error) {
-	c, err := etcdproc.Start(ctx, 3)
-	if err != nil {
-		return "", nil, err
-	}
-	addrs, release, err := free(1)
-	if err != nil {
-		return "", nil, errors.Join(err, c.Stop())
-	}
-	_, stop, err := daemon(ctx, addrs[0], nil, "--", os.Getenv(etcdVariable), "grpc-proxy", "start", "--endpoints="+strings.Join(c.Addrs(), ","),
-		"--listen-addr="+addrs[0], "--data-dir={}/data")
-	if err != nil {
-		release()
-		return "", nil, errors.Join(err, c.Stop())
-	}
-	return "etcd://" + addrs[0] + "/locks", stops(c.Stop, func() error { release(); return nil }, stop), nil
-}
-
 // startAlike starts a program with the arguments that args returns for its address.
 func startAlike(url string, args func(host, port string) []string) starter {
 	return func(ctx context.Context) (string, func() error, error) {
@@ -214,51 +195,8 @@ func startAlike(url string, args func(host, port string) []string) starter {
 	}
 }
 
-// startKine starts the etcd of k3s over a PostgreSQL.
-func startKine(ctx context.Context) (string, func() error, error) {
-	s, h, err := postgresHost(ctx)
-	if err != nil {
-		return "", nil, err
-	}
-	h.url = func(at string) string { return "etcd://" + at + "/locks" }
-	h.make = nil
-	return before(ctx, h, nil, func(ctx context.Context, _ string) (string, func() error, error) {
-		addrs, release, err := free(1)
-		if err != nil {
-			return "", nil, err
-		}
-		dir, _, _ := strings.Cut(strings.TrimPrefix(s.DSN(), "host="), " ")
-		_, stop, err := daemon(ctx, addrs[0], nil, "--listen-address", addrs[0], "--endpoint", "postgres://holdfast@/postgres?host="+dir+"&sslmode=disable",
-			"--metrics-bind-address", "0")
-		if err != nil {
-			release()
-			return "", nil, err
-		}
-		return addrs[0], stops(func() error { release(); return nil }, stop), nil
-	})
-}
-
 func pgliteArgs(host, port string) []string {
 	return []string{"--host=" + host, "--port=" + port, "--db=memory://", "--max-connections=20"}
-}
-
-func startOlric(ctx context.Context) (string, func() error, error) {
-	addrs, release, err := free(2)
-	if err != nil {
-		return "", nil, err
-	}
-	host, port, _ := net.SplitHostPort(addrs[0])
-	_, members, _ := net.SplitHostPort(addrs[1])
-	_, stop, err := daemon(ctx, addrs[0], map[string]string{"olric.yaml": fmt.Sprintf("server:\n  bindAddr: %s\n  bindPort: %s\n"+
-		"  serializer: msgpack\n  keepAlivePeriod: 300s\n  bootstrapTimeout: 5s\n  partitionCount: 13\n  replicaCount: 1\n  writeQuorum: 1\n"+
-		"  readQuorum: 1\n  readRepair: false\n  replicationMode: 0\n  memberCountQuorum: 1\nclient:\n  dialTimeout: 5s\n"+
-		"logging:\n  verbosity: 1\n  level: WARN\n  output: stderr\nmemberlist:\n  environment: local\n  bindAddr: %s\n  bindPort: %s\n",
-		host, port, host, members)}, "-c", "{}/olric.yaml")
-	if err != nil {
-		release()
-		return "", nil, err
-	}
-	return redisURL(addrs[0]), stops(func() error { release(); return nil }, stop), nil
 }
 
 // fenceDatabase checks, past whatever stands before the database, that a fence refuses an older token, and that writers behind a

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -71,9 +72,9 @@ func (r *row) matches(texts string) bool {
 	return false
 }
 
-var rows = allRows()
+var rows = slices.Concat(redisRows(), consensusRows(), postgresRows(), databaseRows())
 
-func allRows() (all []*row) {
+func redisRows() (all []*row) {
 	for _, name := range []string{"valkey-9.1.2", "redis-8.0.6", "redict-7.3.6"} {
 		all = append(all, &row{
 			name: name, needs: []need{{name, redisVariable}}, start: startRedis, chaos: "redis",
@@ -95,6 +96,10 @@ func allRows() (all []*row) {
 			needs: []need{{"redis-8.0.6", redisVariable}, {"nutcracker-0.5.0", frontVariable}},
 		},
 	)
+	return all
+}
+
+func consensusRows() (all []*row) {
 	for _, name := range []string{"etcd-3.5.30", "etcd-3.6.16", "etcd-3.7.3"} {
 		all = append(all, &row{
 			name: name, needs: []need{{name, etcdVariable}}, start: startEtcd, chaos: "etcd",
@@ -102,64 +107,71 @@ func allRows() (all []*row) {
 		})
 	}
 	all = append(all,
-		&row{name: "etcd-3.6.16 behind its grpc-proxy", needs: []need{{"etcd-3.6.16", etcdVariable}}, start: startGRPCProxy},
 		&row{
 			name: "zookeeper-3.9.6", needs: []need{{"zookeeper-3.9.6", zookeeperVariable}}, start: startZooKeeper, chaos: "zookeeper",
 			suite: []string{"../zookeeper", "^TestConformanceOfServers$"}, scripts: []string{"../cmd/holdfast", "TestScripts/zookeeper$"},
 		},
-		&row{
+	)
+	return all
+}
+
+func postgresRows() []*row {
+	return []*row{
+		{
 			name: "postgres-18.6", needs: []need{{"postgres-18.6", postgresVariable}}, start: startPostgres, fence: fencePostgres, chaos: "postgres",
 			suite: []string{"../postgres", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/postgres$"},
 		},
-		&row{
+		{
 			name: "postgres-18.6 behind pgbouncer-1.26.1, sessions", start: behindPooler("session"),
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
-		&row{
+		{
 			name: "postgres-18.6 behind pgbouncer-1.26.1, transactions", start: behindPooler("transaction"),
 			suite: []string{"../postgres", "^TestConformanceBehindAPoolerInTransactionMode$"},
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
-		&row{
+		{
 			name: "postgres-18.6 behind two pgbouncer-1.26.1, transactions", start: behindTwoPoolers,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
-		&row{
+		{
 			name: "postgres-18.6 and a replica behind pgpool-4.7.3", start: behindPgpool,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgpool-4.7.3", frontVariable}},
 		},
-		&row{
+		{
 			name: "postgres-18.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startPostgres, "5s"),
 			needs: []need{{"postgres-18.6", postgresVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
-		&row{
+	}
+}
+
+func databaseRows() []*row {
+	return []*row{
+		{
 			name: "mysql-9.7.4", needs: []need{{"mysql-9.7.4", mysqlVariable}}, start: startMySQL, fence: fenceMySQL,
 			suite: []string{"../sqllock", "^TestConformance$/^(?i:mysql)$"},
 		},
-		&row{
+		{
 			name: "mysql-9.7.4 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startMySQL, "5s"),
 			needs: []need{{"mysql-9.7.4", mysqlVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
-		&row{
+		{
 			name: "mariadb-11.8.9", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, start: startMariaDB, fence: fenceMySQL, chaos: "mariadb",
 			suite: []string{"../sqllock", "^TestConformance$/^(?i:mariadb)$"}, scripts: []string{"../cmd/holdfast", "TestScripts/mysql$"},
 		},
-		&row{
+		{
 			name: "mariadb-11.8.9 with Aria for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
 			start: startEngine("Aria"),
 		},
-		&row{
+		{
 			name: "mariadb-11.8.9 with MyISAM for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
 			start: startEngine("MyISAM"),
 		},
-		&row{name: "kine-0.17.5", needs: []need{{"kine-0.17.5", frontVariable}}, alike: true, start: startKine},
-		&row{name: "olric-0.7.0", needs: []need{{"olric-0.7.0", frontVariable}}, alike: true, start: startOlric},
-		&row{
+		{
 			name: "pglite-0.2.17", needs: []need{{"pglite-0.2.17", frontVariable}}, alike: true,
 			start: startAlike("postgres://postgres@%s/postgres?sslmode=disable", pgliteArgs),
 		},
-	)
-	return all
+	}
 }
 
 // host is where clients reach a server, by a socket's path or host:port, and how that goes into a URL.
