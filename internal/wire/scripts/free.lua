@@ -7,7 +7,8 @@ local owner, least, stamp, minhold = ARGV[1], ARGV[2], ARGV[3] or '', ARGV[5] or
 local call = redis.call
 -- The usual case, as in acquire: the lock is the owner's, and nobody waits.
 local value = redis.pcall('GET', lock)
-if stamp == '' and minhold == '' and type(value) == 'string' and string.find(value, owner .. ' ', 1, true) == 1 and call('ZCARD', queue) == 0 then
+local mine = type(value) == 'string' and string.find(value, owner .. ' ', 1, true) == 1
+if mine and stamp == '' and minhold == '' and call('ZCARD', queue) == 0 then
   call('DEL', lock)
   return 1
 end

@@ -1,8 +1,8 @@
 -- The command that makes room comes first: a server that is full refuses a script whose first write takes some, and no
 -- later one. It changes nothing.
 call('ZREM', queue, '')
-local holder, now, gone = holding(lock, value), millis(), {}
-local mine = holder == owner
+local holder, now, gone = mine and owner or holding(lock, value), millis(), {}
+mine = holder == owner
 if stamp == '' then
   leave(gone, owner)
 elseif not taken(queue, owner, now) and stand(queue, owner, stamp, now) then
