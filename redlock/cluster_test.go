@@ -79,21 +79,6 @@ func (r *clusterRig) findMaster(name string) (master, other *redisproc.Server) {
 	return master, other
 }
 
-// TestClusterVotesAsOneNode: a renewal there takes as long as one of a server alone, and Margin has to leave that time.
-func TestClusterVotesAsOneNode(t *testing.T) {
-	t.Parallel()
-	for url, want := range map[string]int{"redis+cluster://127.0.0.1:1,127.0.0.1:2": 1, "redis://127.0.0.1:1": 1, "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3": 3} {
-		d, err := redlock.Open(t.Context(), url, &redlock.Options{NoCheck: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := d.Limits().Nodes; got != want {
-			t.Errorf("%s has %d nodes, want %d", url, got, want)
-		}
-		d.Close()
-	}
-}
-
 // move moves the slot of a lock to another master.
 func (r *clusterRig) move(name string, pause func()) {
 	r.Helper()
