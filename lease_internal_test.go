@@ -47,7 +47,7 @@ func TestReasonOfAnotherClientIsOneLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"it hangs": "it hangs", "two\nlines": "two lines", "\x1b[2J": " [2J", "\u009b2J": " 2J", "\u202eleft": " left", "\u2028": " ",
-		"cut \xff": "cut ", strings.Repeat("x", maxReason-1) + "é": strings.Repeat("x", whyMost-1),
+		"cut \xff": "cut ", strings.Repeat("x", maxReason-1) + "é": strings.Repeat("x", maxReason-1),
 	} {
 		if got := oneLine(text); got != want {
 			t.Errorf("oneLine(%q) = %q, want %q", text, got, want)
