@@ -31,15 +31,18 @@ type claim struct {
 	from   driver.Grant  // which it takes over; zero: none
 	wake   chan struct{} // it is its turn to have the lock
 
-	left  bool  // there may be something in the database
-	doubt bool  // a statement that takes the lock unread had no answer, and may be carried out late
-	place bool  // it has one in the queue
+	left  bool // there may be something in the database
+	doubt bool // a statement that takes the lock unread had no answer, and may be carried out late
+	place bool // it has one in the queue
+	ear   *ear // which waits before the turnstile of the lock, or is inside; nil: none does
+	heard bool // it has asked since the ear was let in
+	begun time.Time
 	count int   // how many wait, as was read when it began
 	ahead int64 // about how many come before it
 }
 
 func (d *Driver) claim(req driver.Request) *claim {
-	c := &claim{d: d, req: req, owner: d.owners.Next(req.Adoptable), holder: direct.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
+	c := &claim{d: d, req: req, begun: time.Now(), owner: d.owners.Next(req.Adoptable), holder: direct.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -60,15 +63,19 @@ func (c *claim) leave() {
 
 // compete asks until the lock is granted or that is out of the question.
 func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
-	look := true // the first question counts the waiters
+	first, look := true, true // the first look counts the waiters
 	attempt := direct.Attempt{
 		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.adopts(), Turn: c.wake, Pause: c.pause,
-		Ask: func(ctx, _ context.Context) (driver.Grant, error) {
-			first := look
-			look = false
-			return c.try(ctx, first)
+		Ask: func(ctx, caller context.Context) (driver.Grant, error) {
+			if first && c.d.turnstile != nil && c.d.turnstile.isCrowded(c.req.Key) && c.enter(caller) {
+				first = false
+				return driver.Grant{}, direct.ErrAgain
+			}
+			counts := look
+			first, look = false, false
+			return c.try(ctx, caller, counts)
 		},
-		Queued: func() bool { return c.place },
+		Queued: func() bool { return c.place || c.ear.inside() },
 	}
 	if c.adopts() {
 		attempt.Last = c.d.unavailable(errors.New("no answer yet"))
@@ -76,22 +83,28 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 	return attempt.Run(ctx)
 }
 
-// try takes the lock if it may. The first time, with look, it does so unread if it can.
-func (c *claim) try(ctx context.Context, look bool) (driver.Grant, error) {
+// try takes the lock if it may. The first time, with look, it does so unread if it can. The caller's context ends with its call.
+func (c *claim) try(ctx, caller context.Context, look bool) (driver.Grant, error) {
 	if c.d.dialect == SQLite {
 		return c.tryTogether(ctx, look)
 	}
-	if look && !c.adopts() && c.d.take.text != "" {
+	if look && c.ear == nil && !c.adopts() && c.d.take.text != "" {
 		if g, taken, err := c.takeUnread(ctx); taken || err != nil {
 			return g, err
 		}
 	}
-	return c.tryRead(ctx, look)
+	if c.ear.inside() && !c.heard {
+		c.heard = true
+		if g, taken, err := c.takeInside(ctx); taken || err != nil {
+			return g, err
+		}
+	}
+	return c.tryRead(ctx, caller, look)
 }
 
 // tryRead reads the lock and changes what it has read, until nobody else was faster. Trust counts from before the read, as the time of
 // the database at which the lock lapses does.
-func (c *claim) tryRead(ctx context.Context, look bool) (driver.Grant, error) {
+func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, error) {
 	for tries := 0; ; tries++ {
 		sent := time.Now()
 		r, err := c.d.read(ctx, c.req.Key, c.owner, look)
@@ -105,12 +118,18 @@ func (c *claim) tryRead(ctx context.Context, look bool) (driver.Grant, error) {
 		if c.place && r.place == nil && r.owner != c.owner {
 			c.rename()
 		}
+		if r.isReserved() && !c.ear.inside() && c.enter(caller) {
+			return driver.Grant{}, direct.ErrAgain
+		}
 		want, err := c.want(r)
 		if err != nil {
 			return driver.Grant{}, err
 		}
 		if want.owner != c.owner && want.stamp == r.stamp && r.there { // nothing changes
-			return driver.Grant{}, c.deny(ctx, r)
+			return driver.Grant{}, c.deny(ctx, caller, r)
+		}
+		if want.owner == c.owner && r.owner != c.owner && c.isShutOut() {
+			c.d.turnstile.shun(c.req.Key)
 		}
 		c.left = true
 		changed, err := c.d.change(ctx, c.req.Key, r, &want)
@@ -126,6 +145,62 @@ func (c *claim) tryRead(ctx context.Context, look bool) (driver.Grant, error) {
 			return c.granted(ctx, r, want, sent)
 		}
 	}
+}
+
+// enter has the claim wait before the turnstile of its lock, and reports whether it does. A caller that will not wait for long polls: its
+// end would cost the connection.
+func (c *claim) enter(caller context.Context) bool {
+	if c.ear != nil && c.ear.isOver() && !c.ear.inside() {
+		c.d.turnstile.shun(c.req.Key)
+		c.leaveTurnstile()
+	}
+	if c.ear != nil {
+		return true
+	}
+	if c.d.turnstile == nil || c.req.NoWait || c.adopts() {
+		return false
+	}
+	if end, ok := caller.Deadline(); ok && time.Until(end) < 2*ticketAfter {
+		return false
+	}
+	c.ear, c.heard = c.d.turnstile.enter(c.req.Key), false
+	return c.ear != nil
+}
+
+// leaveTurnstile ends, in the background, what the claim has begun before the turnstile.
+func (c *claim) leaveTurnstile() {
+	if c.ear != nil {
+		c.d.calls.Go(c.ear.leave)
+		c.ear = nil
+	}
+}
+
+// isShutOut reports whether the claim still waits before the turnstile after a whole GET_LOCK.
+func (c *claim) isShutOut() bool { return c.ear != nil && !c.ear.isOver() && c.ear.rearmed.Load() }
+
+// takeInside takes the lock, for a claim that was just let in, as takeUnread does. Its statement waits for the end of the one that has let
+// it in, also if the claim has to read the lock because it has a ticket or does not know the number of places: what is read behind that
+// is no more from before the release.
+func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err error) {
+	places, known := c.d.knownPlaces(c.req.Key)
+	if !known || c.place {
+		places = -1 // no row has that
+	}
+	stamp, sent := newStamp(), time.Now()
+	token, taken, err := c.ear.take(ctx, c, stamp, places)
+	switch {
+	case err != nil: // what it was, the next statement tells, over another connection
+		c.ear, c.doubt, c.left = nil, true, true
+		return driver.Grant{}, false, nil
+	case !taken:
+		return driver.Grant{}, false, nil
+	}
+	c.left = true
+	g, err = c.grant(token, sent)
+	if err == nil {
+		c.d.noteGrip(c, grip{stamp: stamp, alone: true})
+	}
+	return g, true, err
 }
 
 // takeUnread takes the lock by one statement if it is free and nobody waits: a first row for a name that this client does not know,
@@ -150,13 +225,16 @@ func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err
 		c.left = true
 	}
 	if err != nil || !taken {
+		if err == nil && known && c.d.turnstile != nil {
+			c.d.turnstile.noteCrowd(c.req.Key)
+		}
 		return driver.Grant{}, false, err
 	}
 	c.left = true
 	c.d.notePlaces(c.req.Key, places, true)
 	g, err = c.grant(token, sent)
 	if err == nil {
-		c.d.noteGrip(c.owner, grip{stamp: stamp, alone: true, doubt: c.doubt})
+		c.d.noteGrip(c, grip{stamp: stamp, alone: true})
 	}
 	return g, true, err
 }
@@ -179,7 +257,7 @@ func (c *claim) want(r row) (row, error) {
 		return r, c.d.unavailable(errPrecedes)
 	case c.adopts() && !(r.is(c.from.Owner) && same(r.token, c.from)) && !r.is(c.owner):
 		return r, driver.ErrLost
-	case c.adopts(), mine, !r.lives() && r.turn(c.owner):
+	case c.adopts(), mine, !r.lives() && (r.turn(c.owner) || c.ear.inside() && r.first.isQueued()):
 		next := r.grant(c.owner, c.holder, c.req.TTL)
 		if mine && c.place {
 			c.d.noteHandOver(r)
@@ -189,6 +267,8 @@ func (c *claim) want(r row) (row, error) {
 		}
 		next.stamp = newStamp()
 		return next, nil
+	case r.isReserved() && r.first != nil && !c.ear.inside():
+		return r, nil
 	case !r.lives():
 		next := r.pass()
 		next.stamp = newStamp()
@@ -206,8 +286,8 @@ func (c *claim) granted(ctx context.Context, r, own row, sent time.Time) (driver
 	}
 	g, err := c.grant(own.token, sent)
 	if err == nil {
-		c.d.noteGrip(c.owner, grip{stamp: own.stamp, alone: r.first == nil, doubt: c.doubt})
-		c.d.notePlaces(c.req.Key, r.places+1, r.there && r.first == nil)
+		c.d.noteGrip(c, grip{stamp: own.stamp, alone: r.first == nil})
+		c.d.notePlaces(c.req.Key, r.places+r.ends(&own), r.there && r.first == nil)
 	}
 	return g, err
 }
@@ -223,10 +303,15 @@ func (c *claim) grant(token int64, sent time.Time) (driver.Grant, error) {
 }
 
 // deny gives the claim a place in the queue, or keeps its place, and says who has the lock.
-func (c *claim) deny(ctx context.Context, r row) error {
+func (c *claim) deny(ctx, caller context.Context, r row) error {
 	held := c.held(r)
 	if c.req.NoWait {
 		return held
+	}
+	if c.ear.inside() && r.isUnconfirmed() { // the waiter that the lock was handed to may stand behind
+		c.leaveTurnstile()
+	} else if c.enter(caller) && !c.place && (time.Since(c.begun) < ticketAfter || !c.ear.isQueued()) {
+		return held // the ticket comes after the place in GET_LOCK, and so has the order of that
 	}
 	c.left, c.ahead = true, r.ahead()
 	until := r.now + direct.InMicros(place)
@@ -238,7 +323,11 @@ func (c *claim) deny(ctx context.Context, r row) error {
 			}
 		}
 		// First the ticket, then the stamp: a release that has not seen the one finds another than it has read, and reads again.
-		if _, err := c.d.do(ctx, c.d.join, c.req.Key, c.owner, r.places+1, c.holder, until); err != nil {
+		holder := c.holder
+		if c.ear != nil {
+			holder += queued
+		}
+		if _, err := c.d.do(ctx, c.d.join, c.req.Key, c.owner, r.places+1, holder, until); err != nil {
 			return err
 		}
 		if _, err := c.d.do(ctx, c.d.stir, c.req.Key, newStamp(), 1); err != nil {
@@ -265,6 +354,12 @@ func (c *claim) held(r row) *driver.HeldError {
 // was lost.
 func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	m := c.d.manners
+	if c.ear != nil && !c.heard {
+		again = c.ear.done
+	}
+	if errors.Is(obstacle, direct.ErrAgain) {
+		return ticketAfter - min(time.Since(c.begun), ticketAfter*4/5), again
+	}
 	limit = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
 		patient := min(max(m.poll, time.Since(held.Since)/20), m.hasty)
@@ -273,8 +368,14 @@ func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-c
 			limit = m.slowest
 		}
 		limit = min(limit, held.Remaining+m.poll)
+		switch {
+		case again != nil && !c.place:
+			limit = min(ticketAfter, held.Remaining+m.poll)
+		case again != nil:
+			limit = min(m.blocked*time.Duration(min(c.ahead+1, 5)), held.Remaining+m.poll)
+		}
 	}
-	return limit, nil
+	return limit, again
 }
 
 // abandon clears away, in the background, what the claim has left in the database. What it cannot
@@ -336,12 +437,18 @@ func (d *Driver) read(ctx context.Context, key, owner string, look bool) (r row,
 // the waiter if that is one of this client.
 func (d *Driver) change(ctx context.Context, key string, was row, is *row) (changed bool, err error) {
 	if was.there {
-		changed, err = d.do(ctx, d.put, is.stamp, is.token, is.owner, is.holder, is.since, is.expires, key, was.stamp)
+		changed, err = d.do(ctx, d.put, is.stamp, is.token, is.owner, is.holder, is.since, is.expires, was.ends(is), key, was.stamp)
 	} else {
 		changed, err = d.do(ctx, d.insert, key, is.stamp, is.token, is.owner, is.holder, is.since, is.expires)
 	}
-	if !changed || err != nil || was.first == nil || is.owner != was.first.owner {
+	if !changed || err != nil || was.first == nil {
 		return changed, err
+	}
+	if is.owner == "" {
+		d.wakeWaiter(was.first.owner)
+	}
+	if is.owner != was.first.owner {
+		return true, nil
 	}
 	if u := unitOf(ctx); u != nil {
 		u.handed = append(u.handed, is.owner)

@@ -58,11 +58,12 @@ type speech struct {
 type manners struct {
 	poll, hasty time.Duration // how often the first in line asks: at first, and when the lock is held for long
 	slowest     time.Duration // how often one asks that has many before it
+	blocked     time.Duration // how often one asks that is before the turnstile
 	room        int           // how many statements at once, where the pool has no bound
 }
 
 // remote are those of a server, over a network.
-var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, room: 8}
+var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, blocked: blockedLook, room: 8}
 
 var dialects = map[Dialect]speech{
 	// UNIX_TIMESTAMP would go by the time zone of the session, and is ambiguous for an hour each year.
@@ -140,6 +141,7 @@ type tables struct {
 	read, look, put, insert, freeAlone, stir, join, stay, leave, sweep, list, queue, version statement
 	first, take                                                                              statement // empty: the dialect has none
 	takeFree                                                                                 statement // of SQLite
+	takeInside                                                                               statement // take, also of a lock that is reserved
 }
 
 // version is that of the schemas.
@@ -159,8 +161,8 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 	t := &tables{speech: s, prefix: prefix}
 	for to, text := range map[*statement]string{
 		&t.read: readSQL("0"), &t.look: readSQL(waitersSQL), &t.list: listSQL, &t.queue: queueSQL,
-		&t.put: `UPDATE holdfast_lock SET stamp = $1, token = $2, owner = $3, holder = $4, since = $5, expires = $6, places = places + 1
-			WHERE name = $7 AND stamp = $8`,
+		&t.put: `UPDATE holdfast_lock SET stamp = $1, token = $2, owner = $3, holder = $4, since = $5, expires = $6, places = places + $7
+			WHERE name = $8 AND stamp = $9`,
 		&t.freeAlone: `UPDATE holdfast_lock SET stamp = $1, owner = '', holder = '', since = {now}, expires = {now}, places = places + $2
 			WHERE name = $3 AND stamp = $4`,
 		&t.insert:  `INSERT INTO holdfast_lock (name, stamp, token, owner, holder, since, expires, places) VALUES ($1, $2, $3, $4, $5, $6, $7, 0)` + s.anew,
@@ -177,8 +179,10 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 		token := func(expression string) string { return strings.ReplaceAll(cmp.Or(s.noted, "{x}"), "{x}", expression) }
 		t.first = s.say(t.in(`INSERT INTO holdfast_lock (name, stamp, token, owner, holder, since, expires, places)
 			VALUES ($1, $2, ` + token("{now}") + `, $3, $4, {now}, {now} + $5, 0)` + s.anew + s.returned))
-		t.take = s.say(t.in(`UPDATE holdfast_lock SET stamp = $1, token = ` + token(s.greatest("token + {block}", "{now}")) + `, owner = $2, holder = $3,
-			since = {now}, expires = {now} + $4 WHERE name = $5 AND owner = '' AND expires <= {now} AND places = $6` + s.returned))
+		take := t.in(`UPDATE holdfast_lock SET stamp = $1, token = ` + token(s.greatest("token + {block}", "{now}")) + `, owner = $2, holder = $3,
+			since = {now}, expires = {now} + $4 WHERE name = $5 AND owner = '' AND places = $6`)
+		t.take = s.say(take + " AND expires <= {now}" + s.returned)
+		t.takeInside = s.say(take + s.returned)
 	}
 	if dialect == SQLite {
 		t.takeFree = s.say(t.in(takeFreeSQL))

@@ -13,7 +13,7 @@ func (d *Driver) Ping(ctx context.Context) error { return d.ping(ctx) }
 
 // Sleepy has the waiters of d ask so seldom.
 func (d *Driver) Sleepy(every time.Duration) {
-	d.manners.poll, d.manners.hasty, d.manners.slowest = every, every, every
+	d.manners.poll, d.manners.hasty, d.manners.slowest, d.manners.blocked = every, every, every, every
 }
 
 // Mute has d ring for nobody, as an older program does. Nothing else uses d meanwhile.
@@ -48,3 +48,6 @@ type Decision struct {
 	Owner                    string
 	TokenRises, SinceChanges int64
 }
+
+// UserLock returns the name of the turnstile of key.
+func (d *Driver) UserLock(key string) string { return d.turnstile.userLock(key) }

@@ -104,6 +104,7 @@ type rig struct {
 	file   string // of SQLite
 	db     *sql.DB
 	most   int // connections of a client
+	wait   int // of these, for waiters; 0: as usual
 }
 
 // each runs a test on each of these, at once.
@@ -184,7 +185,7 @@ func (r *rig) open() (driver.Driver, error) {
 
 func (r *rig) openOn(db *sql.DB) (*sqllock.Driver, error) {
 	db.SetMaxOpenConns(r.most)
-	return sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix})
+	return sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix, WaitConns: r.wait})
 }
 
 func (r *rig) relay() *fixture.Link {

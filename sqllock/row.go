@@ -2,6 +2,7 @@ package sqllock
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -34,6 +35,12 @@ type ticket struct {
 	owner, holder string
 	place         int64
 }
+
+// queued stands behind the holder in the ticket of a waiter that is before the turnstile as well, and so is let in without the ticket.
+const queued = " "
+
+// isQueued reports whether the waiter of the ticket is before the turnstile as well.
+func (t *ticket) isQueued() bool { return strings.HasSuffix(t.holder, queued) }
 
 // columns are those of readSQL that may be empty.
 type columns struct {
@@ -68,6 +75,22 @@ func (r row) lives() bool { return r.owner != "" && r.expires > r.now }
 // is says whether owner has the lock.
 func (r row) is(owner string) bool { return r.lives() && r.owner == owner }
 
+// isReserved reports whether the lock is free, and left to whoever is let in by the turnstile.
+func (r row) isReserved() bool {
+	return r.there && r.owner == "" && r.expires > r.now && (r.first == nil || r.first.isQueued())
+}
+
+// isUnconfirmed reports whether the lock may have been handed to a waiter that has not confirmed it.
+func (r row) isUnconfirmed() bool { return r.lives() && r.expires-r.since <= direct.InMicros(grace) }
+
+// ends returns 1 if the change of r to is ends a lease, and else 0.
+func (r row) ends(is *row) int64 {
+	if r.owner != "" && r.owner != is.owner {
+		return 1
+	}
+	return 0
+}
+
 // precedes reports whether the lock was read as it was before g: tokens rise with each grant.
 func (r row) precedes(g driver.Grant) bool { return g.Token != 0 && r.token < g.Token }
 
@@ -93,7 +116,16 @@ func (r row) pass() row {
 		r.owner, r.holder, r.expires = "", "", r.now
 		return r
 	}
-	return r.grant(r.first.owner, r.first.holder, grace)
+	return r.grant(r.first.owner, strings.TrimSuffix(r.first.holder, queued), grace)
+}
+
+// end ends the lease, for the first waiter or for nobody. A lock whose first waiter is before the turnstile is left to whoever is let in.
+func (r row) end() row {
+	if r.first == nil || !r.first.isQueued() {
+		return r.pass()
+	}
+	r.owner, r.holder, r.expires = "", "", r.now+direct.InMicros(reserved)
+	return r
 }
 
 // keep has the lock stand for a time. It is nobody's: no owner has a name with a ! at its end, so nothing that its owner has sent

@@ -14,8 +14,9 @@
 // The database's clock ends leases: that of the server or, for SQLite, that of the machine. If it is set forward, leases end early,
 // while their holders still trust them; if it is set back, the next holder waits longer.
 //
-// Waiters poll, every 5 ms at first on SQLite and every 20 ms on a server, less often where others are before them, or where the
-// holder has had the lock for long. No holder hears at once that its lock was taken away: it finds out at its next renewal.
+// Waiters queue on MySQL and MariaDB (see below). Others poll, every 5 ms at first on SQLite and every 20 ms on a server, less often
+// where others are before them, or where the holder has had the lock for long. No holder hears at once that its lock was taken away: it
+// finds out at its next renewal.
 //
 // # How it works
 //
@@ -39,6 +40,29 @@
 //
 // Times are integers, µs since 1970, and never a DATETIME: no time zone matters.
 //
+// # The turnstile
+//
+// On MySQL and MariaDB a waiter blocks in GET_LOCK, with a name made of that of the lock, on a connection of its own. The server lets in
+// one at a time, first come first served. Whoever is let in takes the row, stays inside while it holds the lock, and frees the row and
+// GET_LOCK by one statement. So a lock that many want costs three statements: GET_LOCK, an UPDATE that takes the row, an UPDATE that
+// frees it. The row alone decides who has the lock; GET_LOCK is a hint and a queue:
+//
+//	the holder is not inside             it took a free lock without a wait. Who is let in polls the row, the others stay blocked
+//	a lock is freed inside               it is left to whoever is let in next for half a second, so that no newcomer overtakes
+//	a waiter has waited for 50 ms        it writes a ticket, by which others see and count it. Its look at the row, every 0.8 s or less
+//	                                     often, keeps the ticket
+//	a waiter has no connection           it polls with a ticket. When that is the first of all tickets, whoever is let in hands the
+//	                                     lock to it
+//	a lease lapses, or is forced         waiters find out by their looks
+//	a connection inside breaks           the server lets in the next, which finds the row held and polls
+//	a waiter's connection breaks         it polls for some seconds
+//	a session that is idle stays inside  waiters take the lock when they look and it is free, and do without GET_LOCK for some seconds
+//	sessions move, GET_LOCK fails,       all waiters of the client poll; its node state is NodePolling, and a doctor tells why
+//	several servers take writes
+//
+// The order of arrival is that of GET_LOCK for those who queue there, and that of tickets for those who poll. A lock that is free and
+// reserved for nobody goes to whoever asks, before a waiter that came within the last 50 ms and has no ticket.
+//
 // # Statements that come late
 //
 // A statement may be executed after its sender and its connection have gone, and after later ones. Why none of them ends a lock that
@@ -51,6 +75,8 @@
 //	                                 gives up, and a release after a statement without an answer. A first row is inserted once
 //	renew                            compares owner and time, and sets the later of two ends and a stamp that no row has had; a lock
 //	                                 that came back to its owner by a late ticket has another token
+//	acquire, inside                  as acquire, unread
+//	release, inside                  names owner and token, so that it frees this one grant. Its RELEASE_LOCK is that of its session
 //	queue                            a ticket has an end that was set when its client read the lock
 //
 // A caller that gives up has what it may have taken released in the background, after a change of the stamp: what it has sent before
@@ -94,6 +120,10 @@ type Options struct {
 	NoCheck bool
 	// Node is what events and errors call the database. Default: the name of the dialect.
 	Node string
+	// WaitConns bounds the connections of the pool on which waiters queue on MySQL and MariaDB; further waiters poll. A connection is in
+	// use while its waiter waits, and then while it holds the lock. Default 4, and fewer if the pool has not at least three more; a
+	// negative number: all poll.
+	WaitConns int
 }
 
 // Driver keeps locks in one database. It is safe for concurrent use.
@@ -115,6 +145,9 @@ type Driver struct {
 
 	ringLost atomic.Pointer[time.Time] // when a ring did not come, last; nil: never
 
+	turnstile *turnstile // nil: waiters poll
+	maxEars   int        // of the turnstile
+
 	mu      sync.Mutex                 // guards what follows
 	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
 	grips   map[string]grip            // by owner: of the locks that this client has
@@ -126,6 +159,7 @@ type grip struct {
 	stamp int64 // as last known
 	alone bool  // nobody waited then
 	doubt bool  // a statement that takes the lock for this owner may come late
+	ear   *ear  // which is inside; nil: none is
 }
 
 // maxPlaces bounds for how many keys a client remembers the number of places.
@@ -178,9 +212,13 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	if dialect == SQLite {
 		d.prepared = &prepared{db: db, stmts: make(map[string]*sql.Stmt)}
 	}
-	room := d.manners.room
+	room, ears := d.manners.room, cmp.Or(opts.WaitConns, maxEars)
 	if most := db.Stats().MaxOpenConnections; most > 0 {
-		room = min(room, most-1) // one is for renewals
+		ears = min(ears, most-3)
+		room = min(room, most-1-max(ears, 0)) // one is for renewals
+	}
+	if dialect == MySQL && ears > 0 {
+		d.maxEars, d.turnstile = ears, newTurnstile(d, ears)
 	}
 	d.lane = direct.NewLane(d.states, room)
 	d.calls.Go(d.watch)
@@ -227,8 +265,20 @@ func (d *Driver) Limits() driver.Limits {
 
 // Close implements driver.Driver.
 func (d *Driver) Close() error {
-	if d.calls.Close() && d.prepared != nil {
+	if !d.calls.Close() {
+		return nil
+	}
+	if d.prepared != nil {
 		d.prepared.close()
+	}
+	d.mu.Lock()
+	grips := d.grips
+	d.grips = nil
+	d.mu.Unlock()
+	for _, own := range grips { // of leases that were not released
+		if own.ear != nil {
+			own.ear.discard()
+		}
 	}
 	return nil
 }
@@ -246,6 +296,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 func (d *Driver) settle(ctx context.Context, c *claim) (driver.Grant, error) {
 	defer c.leave()
 	g, err := c.compete(ctx)
+	c.leaveTurnstile()
 	if err != nil {
 		c.abandon()
 	}
@@ -440,11 +491,21 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 	own, known := d.grips[g.Owner]
 	delete(d.grips, g.Owner)
 	d.mu.Unlock()
-	if known && own.alone && keep == 0 {
-		late := 0
-		if own.doubt {
-			late = 1
+	late := 0
+	if own.doubt {
+		late = 1
+	}
+	if own.ear != nil && keep == 0 {
+		inside, err := own.ear.release(ctx, g, late)
+		if inside {
+			own.ear.leave()
+		} else if err == nil {
+			return nil
 		}
+	} else if own.ear != nil {
+		defer own.ear.leave()
+	}
+	if known && own.alone && own.ear == nil && keep == 0 {
 		if freed, err := d.do(ctx, d.freeAlone, newStamp(), late, g.Key, own.stamp); freed || err != nil {
 			return err
 		}
@@ -456,7 +517,7 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 		case keep > 0:
 			return r.keep(keep), r.lives()
 		}
-		return r.pass(), true
+		return r.end(), true
 	})
 	return err
 }
@@ -481,11 +542,15 @@ func (d *Driver) end(ctx context.Context, key string, next func(row) (row, bool)
 	return changed, err
 }
 
-// noteGrip remembers what is known of a lock that owner has.
-func (d *Driver) noteGrip(owner string, g grip) {
+// noteGrip remembers what is known of the lock that a claim has got, and that its ear stays inside meanwhile.
+func (d *Driver) noteGrip(c *claim, g grip) {
+	g.doubt = c.doubt
+	if c.ear.inside() {
+		g.ear, c.ear = c.ear, nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.grips[owner] = g
+	d.grips[c.owner] = g
 }
 
 // renewGrip remembers the stamp of a lock that was renewed, if this client has taken it.
@@ -494,6 +559,10 @@ func (d *Driver) renewGrip(owner string, stamp int64, alone bool) {
 	defer d.mu.Unlock()
 	if g, known := d.grips[owner]; known {
 		g.stamp, g.alone = stamp, alone
+		if alone && g.ear != nil { // nobody has waited for long: those who come find the connection free
+			d.calls.Go(g.ear.leave)
+			g.ear = nil
+		}
 		d.grips[owner] = g
 	}
 }
@@ -502,8 +571,13 @@ func (d *Driver) renewGrip(owner string, stamp int64, alone bool) {
 // changes nothing.
 func (d *Driver) Detach(g driver.Grant) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	own := d.grips[g.Owner]
 	delete(d.grips, g.Owner)
+	d.mu.Unlock()
+	if own.ear != nil && d.calls.Enter() == nil {
+		d.calls.Go(own.ear.leave)
+		d.calls.Leave()
+	}
 }
 
 // Adopt implements driver.Adopter.
@@ -528,7 +602,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	err = d.looking(ctx, func(ctx context.Context) (err error) {
 		forced, err = d.end(ctx, key, func(r row) (row, bool) {
 			holder = r.owner
-			return r.pass(), r.lives() && r.has(token)
+			return r.end(), r.lives() && r.has(token)
 		})
 		return err
 	})

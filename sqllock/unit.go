@@ -107,7 +107,7 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 		}
 	}
 	err = c.d.together(ctx, func(ctx context.Context) (err error) {
-		g, err = c.tryRead(ctx, look)
+		g, err = c.tryRead(ctx, ctx, look)
 		return err
 	})
 	return g, err

@@ -19,7 +19,7 @@ type Attempt struct {
 	Last    error // the obstacle until the database has answered; nil: unknown
 
 	// Ask sends the question. Its context outlasts that of the caller by a moment, so that a statement that is under way comes to its
-	// end; caller ends with the call.
+	// end; caller ends with the call. With ErrAgain it does not know yet what stands in the way.
 	Ask func(ctx, caller context.Context) (driver.Grant, error)
 	// Queued reports whether the attempt has a place in the queue, so that others may wait for its question.
 	Queued func() bool
@@ -48,7 +48,9 @@ func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 		if err == nil || a.Request.NoWait || Lasts(err) || errors.Is(err, driver.ErrLost) {
 			return g, err
 		}
-		wait.Note(err)
+		if !errors.Is(err, ErrAgain) { // then it is not known yet what stands in the way
+			wait.Note(err)
+		}
 		a.pause(ctx, err, tries)
 	}
 }

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// connections are three for claims and releases, and one for renewals.
-	connections = 4
+	// connections are four for waiters, three for claims and releases, and one for renewals.
+	connections = 8
 	// lifetime is for how long a connection is used: servers, and what stands before them, cut old ones.
 	lifetime = 3 * time.Minute
 )

@@ -1,0 +1,373 @@
+package sqllock
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
+
+const (
+	// maxEars bounds the connections on which the waiters of a client wait, unless Options say otherwise.
+	maxEars = 4
+	// ticketAfter is for how long a waiter before the turnstile does without a ticket.
+	ticketAfter = 50 * time.Millisecond
+	// blockedLook bounds the time between two looks of a waiter before the turnstile. It is below grace, so that a lock which was
+	// handed to the waiter by its ticket is confirmed in time.
+	blockedLook = 800 * time.Millisecond
+	// rearmTime bounds one GET_LOCK, so that a server has no session that waits for a client which has gone.
+	rearmTime = 4 * time.Second
+	// reserved is for how long a lock that was freed inside the turnstile is left to whoever is let in next.
+	reserved = 500 * time.Millisecond
+	// crowdedTime is for how long a client goes to the turnstile of a lock at once after it has found the lock taken.
+	crowdedTime = time.Second
+	// shunTime is for how long a client does without a turnstile that has let nobody in while the lock was free.
+	shunTime = 10 * time.Second
+)
+
+// turnstile is the queue before the locks of MySQL and MariaDB: GET_LOCK with a name made of that of the lock. A waiter blocks in it on
+// a connection of its own, an ear. Whoever is let in takes the row, stays inside while it holds the lock, and leaves by the statement
+// that frees the row, so that the server lets in the next. That is a hint: the row alone decides. All that goes wrong here costs the
+// time until the next look of a waiter at the row.
+//
+// First in is first out, by the server. A waiter that was not let in for a while writes a ticket as well, by which others see it. A waiter
+// that polls, for want of a connection, has nothing but its ticket: when that is the first of all, whoever is let in hands the lock to
+// it.
+type turnstile struct {
+	d    *Driver
+	free string // frees a lock and leaves the turnstile
+
+	mu      sync.Mutex // guards what follows
+	ears    int        // how many more may be in use
+	known   bool       // it is known whether the turnstile works
+	off     error      // why waiters poll instead; nil: they need not
+	crowded map[string]time.Time
+	shunned map[string]time.Time
+}
+
+// ear is a connection on which a waiter blocks in the turnstile of a lock, and then is inside.
+type ear struct {
+	t       *turnstile
+	key     string
+	name    string
+	cancel  context.CancelFunc
+	rearmed atomic.Bool   // one GET_LOCK has ended without success
+	asked   chan struct{} // closed when the ear is about to send GET_LOCK
+	done    chan struct{} // closed when the ear waits no more
+
+	// Not to be read before done is closed.
+	conn *sql.Conn
+	err  error // nil: inside
+}
+
+// Errors that have waiters poll.
+var (
+	errMoves  = errors.New("GET_LOCK does not work through this proxy, which moves sessions, so waiters poll; it does on a direct connection")
+	errPrimes = errors.New("each server of the cluster has GET_LOCK for itself, so waiters poll")
+	errBinlog = errors.New("binlog_format is STATEMENT, which does not take RELEASE_LOCK in an UPDATE, so waiters poll; set it to ROW or MIXED")
+	errManual = errors.New("autocommit is off, so waiters poll")
+)
+
+// newTurnstile returns the turnstile of d for at most so many ears.
+func newTurnstile(d *Driver, ears int) *turnstile {
+	t := &turnstile{d: d, ears: ears, crowded: make(map[string]time.Time), shunned: make(map[string]time.Time)}
+	// RELEASE_LOCK takes effect before the commit. The statement of the next one inside waits for that at the row.
+	t.free = d.in(`UPDATE holdfast_lock SET stamp = ?, owner = '', holder = '', since = ` + d.now + ` + 0 * LAST_INSERT_ID(COALESCE(RELEASE_LOCK(?), 2)),
+		expires = ` + d.now + ` + ?, places = places + ? WHERE name = ? AND owner = ? AND token = ?`)
+	return t
+}
+
+// userLock returns the name of the lock of a turnstile: at most 64 characters, of which upper and lower case are the same.
+func (t *turnstile) userLock(key string) string {
+	sum := sha256.Sum256([]byte(t.d.prefix + "\x00" + key))
+	return "hf." + hex.EncodeToString(sum[:24])
+}
+
+// noteCrowd remembers that the lock was taken when a claim came.
+func (t *turnstile) noteCrowd(key string) { t.note(t.crowded, key, crowdedTime) }
+
+// shun has the client do without the turnstile of key for a while.
+func (t *turnstile) shun(key string) { t.note(t.shunned, key, shunTime) }
+
+func (t *turnstile) note(in map[string]time.Time, key string, d time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(in) >= maxPlaces {
+		clear(in)
+	}
+	in[key] = time.Now().Add(d)
+}
+
+// isCrowded reports whether the lock was taken lately when a claim of this client came.
+func (t *turnstile) isCrowded(key string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Now().Before(t.crowded[key])
+}
+
+// enter returns an ear that waits to be let in for key; nil: there is none to be had, and the waiter polls.
+func (t *turnstile) enter(key string) *ear {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.off != nil || t.ears == 0 || time.Now().Before(t.shunned[key]) {
+		return nil
+	}
+	t.ears--
+	ctx, cancel := context.WithCancel(t.d.calls.Work)
+	e := &ear{t: t, key: key, name: t.userLock(key), cancel: cancel, asked: make(chan struct{}), done: make(chan struct{})}
+	t.d.calls.Go(func() {
+		defer close(e.done)
+		e.err = e.wait(ctx)
+	})
+	return e
+}
+
+// wait blocks until the server lets the ear in.
+func (e *ear) wait(ctx context.Context) (err error) {
+	if e.conn, err = e.t.d.db.Conn(ctx); err != nil {
+		return err
+	}
+	if err := e.t.tryOut(ctx, e.conn); err != nil {
+		return err
+	}
+	close(e.asked)
+	for {
+		var got sql.NullInt64
+		err := e.conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", e.name, int(rearmTime/time.Second)).Scan(&got)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && e.t.d.kind(err) == yields: // a deadlock with other user locks of a session
+			direct.Sleep(ctx, pace.ShortPause)
+		case err != nil && e.t.d.kind(err) != broken: // the server does not know it, or has forbidden it
+			e.t.turnOff(fmt.Errorf("GET_LOCK failed, so waiters poll: %w", err))
+			return err
+		case err != nil:
+			return err
+		case got.Int64 == 1:
+			return nil
+		default:
+			e.rearmed.Store(true)
+		}
+	}
+}
+
+// isOver reports whether the ear waits no more.
+func (e *ear) isOver() bool {
+	select {
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// isQueued reports whether the ear has its place in GET_LOCK, or will have none.
+func (e *ear) isQueued() bool {
+	select {
+	case <-e.asked:
+		return true
+	case <-e.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// inside reports whether the ear was let in.
+func (e *ear) inside() bool { return e != nil && e.isOver() && e.err == nil }
+
+// leave ends the wait of the ear, or lets in the next.
+func (e *ear) leave() {
+	if e == nil {
+		return
+	}
+	e.cancel()
+	<-e.done
+	if e.err != nil {
+		e.discard()
+		return
+	}
+	ctx, cancel := context.WithTimeout(e.t.d.calls.Work, pace.LastWords())
+	defer cancel()
+	if _, err := e.conn.ExecContext(ctx, "DO RELEASE_LOCK(?)", e.name); err != nil {
+		e.discard()
+		return
+	}
+	e.giveBack()
+}
+
+// discard closes the session of the ear, and so lets in the next.
+func (e *ear) discard() {
+	e.cancel()
+	if e.conn != nil {
+		discard(e.conn)
+	}
+	e.t.gain()
+}
+
+// giveBack gives the connection back to the pool. The ear is not inside any more.
+func (e *ear) giveBack() {
+	e.cancel()
+	e.conn.Close()
+	e.t.gain()
+}
+
+// gain counts an ear that is in use no more.
+func (t *turnstile) gain() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ears++
+}
+
+// execInside runs one statement of a session that is inside, and returns how many rows it found, and what it had noted. It repeats
+// conflicts. After any other error the ear is discarded, and the statement may be carried out late.
+func (e *ear) execInside(ctx context.Context, text string, args ...any) (found, noted int64, err error) {
+	for {
+		res, err := e.conn.ExecContext(ctx, text, args...)
+		if err == nil {
+			found, err = res.RowsAffected()
+		}
+		if err == nil && found > 0 {
+			noted, err = res.LastInsertId()
+		}
+		if err != nil && e.t.d.kind(err) == yields && direct.Sleep(ctx, pace.ShortPause) {
+			continue
+		}
+		if err != nil {
+			e.discard()
+		}
+		return found, noted, err
+	}
+}
+
+// take takes the lock for a claim that was let in, if it is free and no place was given since the claim knew how many were.
+func (e *ear) take(ctx context.Context, c *claim, stamp, places int64) (token int64, taken bool, err error) {
+	s := c.d.takeInside
+	found, token, err := e.execInside(ctx, s.text, s.with([]any{stamp, c.owner, c.holder, direct.InMicros(c.req.TTL), c.req.Key, places})...)
+	return token, found > 0, err
+}
+
+// release frees the lock of g and lets in the next. It reports whether the ear is still inside, and the lock another's.
+func (e *ear) release(ctx context.Context, g driver.Grant, late int) (inside bool, err error) {
+	found, left, err := e.execInside(ctx, e.t.free, newStamp(), e.name, direct.InMicros(reserved), late, g.Key, g.Owner, g.Token)
+	switch {
+	case err != nil:
+		return false, err
+	case found == 0:
+		return true, nil
+	case left != 1:
+		e.t.turnOff(errMoves)
+		e.discard()
+	default:
+		e.giveBack()
+	}
+	return false, nil
+}
+
+// turnOff has all waiters poll from now on.
+func (t *turnstile) turnOff(why error) {
+	t.mu.Lock()
+	first := t.off == nil
+	t.off = why
+	t.mu.Unlock()
+	if first {
+		t.d.states.Limit(0, driver.NodePolling, why)
+	}
+}
+
+// tryOut finds out once whether the turnstile works here.
+func (t *turnstile) tryOut(ctx context.Context, conn *sql.Conn) error {
+	t.mu.Lock()
+	known, off := t.known, t.off
+	t.mu.Unlock()
+	if known || off != nil {
+		return off
+	}
+	why, err := t.d.tryTurnstile(ctx, conn)
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	t.known = true
+	t.mu.Unlock()
+	if why != nil {
+		t.turnOff(why)
+	}
+	return why
+}
+
+// tryTurnstile returns why waiters cannot use GET_LOCK over conn; nil: they can.
+func (d *Driver) tryTurnstile(ctx context.Context, conn *sql.Conn) (why, err error) {
+	if d.manual.Load() {
+		return errManual, nil
+	}
+	settings := make(map[string]string)
+	err = all(ctx, conn, statement{text: "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'wsrep_on', " +
+		"'group_replication_group_name', 'group_replication_single_primary_mode')"}, nil, func(rows *sql.Rows) error {
+		var name, value string
+		err := rows.Scan(&name, &value)
+		settings[strings.ToLower(name)] = strings.ToUpper(value)
+		return err
+	})
+	switch {
+	case err != nil && d.kind(err) != broken && ctx.Err() == nil:
+		return fmt.Errorf("the settings of the server cannot be read, so waiters poll: %w", err), nil
+	case err != nil:
+		return nil, err
+	case settings["log_bin"] == "ON" && settings["binlog_format"] == "STATEMENT":
+		return errBinlog, nil
+	case settings["wsrep_on"] == "ON", settings["group_replication_group_name"] != "" && settings["group_replication_single_primary_mode"] == "OFF":
+		return errPrimes, nil
+	}
+	name := fmt.Sprintf("hf.probe.%x", rand.Uint64())
+	var got, first, second, user sql.NullInt64
+	err = conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 0), CONNECTION_ID()", name).Scan(&got, &first)
+	if err == nil {
+		err = conn.QueryRowContext(ctx, "SELECT CONNECTION_ID(), IS_USED_LOCK(?)", name).Scan(&second, &user)
+	}
+	if err == nil {
+		_, err = conn.ExecContext(ctx, "DO RELEASE_LOCK(?)", name)
+	}
+	switch {
+	case err != nil && d.kind(err) != broken && ctx.Err() == nil:
+		return fmt.Errorf("GET_LOCK failed, so waiters poll: %w", err), nil
+	case err != nil:
+		return nil, err
+	case got.Int64 != 1 || first != second || first != user:
+		return errMoves, nil
+	}
+	return nil, nil
+}
+
+// handOver tells a doctor how a waiter learns of its turn.
+func (l *look) handOver(ctx context.Context) error {
+	switch t := l.d.turnstile; {
+	case l.d.dialect != MySQL:
+		return nil
+	case t == nil:
+		l.OK("hand-over", "waiters poll: the pool has no connection for them")
+		return nil
+	}
+	why, err := l.d.tryTurnstile(ctx, l.conn)
+	switch {
+	case err != nil:
+		return err
+	case why != nil:
+		l.OK("hand-over", "%v", why)
+	default:
+		l.OK("hand-over", "waiters queue in GET_LOCK; a client takes connections of its pool for that: %d at most", l.d.maxEars)
+	}
+	return nil
+}

@@ -1,0 +1,207 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// never is above the length of any test: a waiter that looks so seldom gets its lock by another way, or not at all.
+const never = time.Hour
+
+// insideHolder returns a driver and its grant of "k", which it holds inside the turnstile.
+func (r *rig) insideHolder() (*sqllock.Driver, driver.Grant) {
+	r.Helper()
+	first, d := r.driver(), r.driver()
+	g := r.Grant(first, "k", long)
+	got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+	r.Eventually("it is inside", func() bool { return r.session(d) != 0 })
+	r.Must(first.Release(r.Within(), g, 0))
+	return d, <-got
+}
+
+// session returns the connection that is inside the turnstile of "k"; 0: none is.
+func (r *rig) session(d *sqllock.Driver) int {
+	r.Helper()
+	var id sql.NullInt64
+	r.Must(r.db.QueryRowContext(r.Context(), "SELECT IS_USED_LOCK(?)", d.UserLock("k")).Scan(&id))
+	return int(id.Int64)
+}
+
+// blocked returns the connections that wait before turnstiles.
+func (r *rig) blocked(d *sqllock.Driver) (ids []int) {
+	r.Helper()
+	rows, err := r.db.QueryContext(r.Context(), "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT GET_LOCK(''"+d.UserLock("k")+"''%'")
+	r.Must(err)
+	defer rows.Close()
+	for rows.Next() {
+		var id int
+		r.Must(rows.Scan(&id))
+		ids = append(ids, id)
+	}
+	r.Must(rows.Err())
+	return ids
+}
+
+// queues has n more clients wait for "k", one after another, which look at it no more often than every, and returns the channel of their
+// grants.
+func (r *rig) queues(n int, every time.Duration) <-chan func() {
+	r.Helper()
+	order := make(chan func(), n)
+	for i := range n {
+		d := r.driver()
+		d.Sleepy(every)
+		go func() {
+			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			order <- func() {
+				r.Helper()
+				r.Must(err)
+				r.Must(d.Release(r.Within(), g, 0))
+			}
+		}()
+		r.Eventually("one more waits", func() bool { return len(r.blocked(d)) == i+1 && r.waiters() == i+1 })
+	}
+	return order
+}
+
+// TestReleaseLetsInNextWaiter without a look of any.
+func TestReleaseLetsInNextWaiter(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		d, g := r.insideHolder()
+		next := r.queues(3, never)
+		r.Must(d.Release(r.Within(), g, 0))
+		for range 3 {
+			(<-next)()
+		}
+		r.cleared()
+		r.Eventually("nobody is inside", func() bool { return r.session(d) == 0 })
+	})
+}
+
+// TestKilledEarCostsNoLock: neither that of the holder nor that of a waiter.
+func TestKilledEarCostsNoLock(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		d, g := r.insideHolder()
+		next := r.queues(2, 100*time.Millisecond)
+		for _, id := range append(r.blocked(d)[:1], r.session(d)) {
+			r.exec(fmt.Sprint("KILL ", id))
+		}
+		r.Must(d.Check(r.Within(), g))
+		r.renew(d, g, long)
+		r.Must(d.Release(r.Within(), g, 0))
+		(<-next)()
+		(<-next)()
+		r.cleared()
+	})
+}
+
+// TestIdleSessionInsideStopsNobody: waiters find the lock free when they look.
+func TestIdleSessionInsideStopsNobody(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		d := r.driver()
+		conn, err := r.db.Conn(r.Within())
+		r.Must(err)
+		defer conn.Close()
+		_, err = conn.ExecContext(r.Within(), "DO GET_LOCK(?, 0)", d.UserLock("k"))
+		r.Must(err)
+		g := r.Grant(d, "k", long)
+		next := r.queues(2, 100*time.Millisecond)
+		r.Must(d.Release(r.Within(), g, 0))
+		(<-next)()
+		(<-next)()
+		r.cleared()
+	})
+}
+
+// TestLateTakeInsideTakesNothing: the claim has been let in, and has gone when its statement is carried out.
+func TestLateTakeInsideTakesNothing(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		holder, d := r.driver(), r.driver()
+		g := r.Grant(holder, "k", long)
+		p := r.route(d)
+		p.Halt(aTake)
+		ctx, cancel := context.WithCancel(r.Context())
+		failed := make(chan error, 1)
+		go func() {
+			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+			failed <- err
+		}()
+		<-p.Caught
+		p.Set(func() { p.Stop = "" })
+		cancel()
+		if err := <-failed; !errors.Is(err, context.Canceled) {
+			r.Fatalf("Acquire() = %v, want that it was cancelled", err)
+		}
+		r.Must(d.Close()) // which waits for what the claim has left
+		r.Must(holder.Release(r.Within(), g, 0))
+		p.Resume()
+		<-p.Late
+		r.cleared()
+	})
+}
+
+// mover sends one question about user locks over another connection, as a proxy does that moves sessions.
+type mover struct{ sqldriver.Connector }
+
+func (m mover) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	a, err := m.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := m.Connector.Connect(ctx)
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return movedConn{a.(mysqlConn), b.(mysqlConn)}, nil
+}
+
+type movedConn struct {
+	mysqlConn
+	other mysqlConn
+}
+
+func (c movedConn) Close() error { return errors.Join(c.mysqlConn.Close(), c.other.Close()) }
+
+func (c movedConn) QueryContext(ctx context.Context, text string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	if strings.Contains(text, "IS_USED_LOCK") {
+		return c.other.QueryContext(ctx, text, args)
+	}
+	return c.mysqlConn.QueryContext(ctx, text, args)
+}
+
+// TestMovedSessionsMakeWaitersPoll, and the state of the node and the doctor tell why.
+func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		cfg, err := mysql.ParseDSN("root@unix(" + r.socket() + ")/test?interpolateParams=true")
+		r.Must(err)
+		connector, err := mysql.NewConnector(cfg)
+		r.Must(err)
+		db := sql.OpenDB(mover{connector})
+		r.Cleanup(func() { db.Close() })
+		d, err := r.openOn(db)
+		fixture.Closed(r.Rig, d, err)
+		holder := r.driver()
+		g := r.Grant(holder, "k", long)
+		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+		r.Eventually("it polls", func() bool { return d.Nodes()[0].State == driver.NodePolling })
+		r.Must(holder.Release(r.Within(), g, 0))
+		r.Must(d.Release(r.Within(), <-got, 0))
+		for _, f := range d.Diagnose(r.Within(), 0) {
+			if f.Check == "hand-over" && strings.Contains(f.Text, "proxy") {
+				return
+			}
+		}
+		r.Error("the doctor does not tell why waiters poll")
+	})
+}
