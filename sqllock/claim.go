@@ -150,10 +150,7 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 // enter has the claim wait before the turnstile of its lock, and reports whether it does. A caller that will not wait for long polls: its
 // end would cost the connection.
 func (c *claim) enter(caller context.Context) bool {
-	if c.ear != nil && c.ear.isOver() && !c.ear.inside() {
-		c.d.turnstile.shun(c.req.Key)
-		c.leaveTurnstile()
-	}
+	c.dropBrokenEar()
 	if c.ear != nil {
 		return true
 	}
@@ -165,6 +162,14 @@ func (c *claim) enter(caller context.Context) bool {
 	}
 	c.ear, c.heard = c.d.turnstile.enter(c.req.Key), false
 	return c.ear != nil
+}
+
+// dropBrokenEar has the claim do without an ear whose connection broke, for a while.
+func (c *claim) dropBrokenEar() {
+	if c.ear != nil && c.ear.isOver() && !c.ear.inside() {
+		c.d.turnstile.shun(c.req.Key)
+		c.leaveTurnstile()
+	}
 }
 
 // leaveTurnstile ends, in the background, what the claim has begun before the turnstile.
@@ -354,6 +359,7 @@ func (c *claim) held(r row) *driver.HeldError {
 // was lost.
 func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	m := c.d.manners
+	c.dropBrokenEar()
 	if c.ear != nil && !c.heard {
 		again = c.ear.done
 	}
