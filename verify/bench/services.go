@@ -97,7 +97,7 @@ var startable = []starter{
 	{"postgres-snapshot", func(ctx context.Context) (*service, error) {
 		return startPostgresBeside(ctx, 1, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT txid_current_snapshot()")
 	}},
-	{"mariadb", startMySQL(mariaproc.Start)},
+	{"mariadb", startMySQL(mariaproc.Start, "--innodb-flush-method=nosync")},
 	{"mariadb-fsync", startMySQL(mariaproc.Start, "--innodb-flush-log-at-trx-commit=1")},
 	{"mysql", startMySQL(mariaproc.StartMySQL)},
 	{"sqlite", startSQLite},
