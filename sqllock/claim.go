@@ -375,8 +375,8 @@ func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-c
 		}
 		limit = min(limit, held.Remaining+m.poll)
 		switch {
-		case again != nil && !c.place:
-			limit = min(ticketAfter, held.Remaining+m.poll)
+		case c.ear != nil && !c.place: // then it writes a ticket
+			limit = min(limit, ticketAfter)
 		case again != nil:
 			limit = min(m.blocked*time.Duration(min(c.ahead+1, 5)), held.Remaining+m.poll)
 		}
