@@ -33,13 +33,17 @@ type bell = doorbell.Ringer
 // wakeOwn wakes the waiter of this client with that owner, if there is one.
 func (d *Driver) wakeOwn(owner string) (ours bool) {
 	d.mu.Lock()
-	wake, ours := d.waiting[owner]
+	c := d.waiting[owner]
 	d.mu.Unlock()
-	select {
-	case wake <- struct{}{}:
-	default: // it is awake, or waits elsewhere
+	if c == nil {
+		return false
 	}
-	return ours
+	c.rung.Store(true)
+	select {
+	case c.wake <- struct{}{}:
+	default: // it is awake
+	}
+	return true
 }
 
 // rings reports whether waiters may rely on the bell, and look only now and then in case that a ring was lost.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -30,6 +31,7 @@ type claim struct {
 	holder string
 	from   driver.Grant  // which it takes over; zero: none
 	wake   chan struct{} // it is its turn to have the lock
+	rung   atomic.Bool   // likewise, and it has not asked since
 
 	left  bool // there may be something in the database
 	doubt bool // a statement that takes the lock unread had no answer, and may be carried out late
@@ -46,7 +48,7 @@ func (d *Driver) claim(req driver.Request) *claim {
 	if !req.NoWait {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.waiting[c.owner] = c.wake
+		d.waiting[c.owner] = c
 	}
 	return c
 }
@@ -251,7 +253,7 @@ func (c *claim) rename() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	c.owner, c.place = c.d.owners.Next(c.req.Adoptable), false
-	c.d.waiting[c.owner] = c.wake
+	c.d.waiting[c.owner] = c
 }
 
 // want is what the claim makes of a lock: its own if it may have it, or that of the waiter whose turn it is. Else it is as it was.

@@ -234,7 +234,7 @@ const takeFreeSQL = `INSERT INTO holdfast_lock AS l (name, stamp, token, owner, 
 		token = CASE WHEN l.owner = excluded.owner THEN l.token ELSE MAX(l.token + {block}, excluded.since) END,
 		since = CASE WHEN l.owner = excluded.owner THEN l.since ELSE excluded.since END
 	WHERE l.owner = excluded.owner OR l.owner = '' OR l.expires <= excluded.since
-	RETURNING token, since, EXISTS (SELECT 1 FROM holdfast_ticket t WHERE t.name = $1 AND t.owner = $4),
+	RETURNING token, EXISTS (SELECT 1 FROM holdfast_ticket t WHERE t.name = $1 AND t.owner = $4),
 		EXISTS (SELECT 1 FROM holdfast_ticket t WHERE t.name = $1 AND t.owner <> $4)`
 
 // listSQL is a page of what is held or waited for, in the order of the names, from one name on and without another.

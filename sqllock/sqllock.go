@@ -15,8 +15,8 @@
 // while their holders still trust them; if it is set back, the next holder waits longer.
 //
 // Waiters queue on MySQL and MariaDB (see below). Others poll, every 5 ms at first on SQLite and every 20 ms on a server, less often
-// where others are before them, or where the holder has had the lock for long. No holder hears at once that its lock was taken away: it
-// finds out at its next renewal.
+// if others are before them, or if the holder has had the lock for long. No holder learns at once that its lock was taken away: it
+// finds out at its next renewal. Package sqlite wakes waiters and holders by a datagram on Linux.
 //
 // # How it works
 //
@@ -37,6 +37,11 @@
 // and confirms it by one more change, for its whole TTL. A ticket lapses unless its client polls, and so does a lock that was handed
 // to a client that has died. Who queues up writes its ticket, and then changes the stamp of the lock, so that nobody frees or takes
 // the lock by what was read before.
+//
+// On SQLite, whose statements run in the client's own process, what belongs together is one transaction, and begins with the write lock
+// of the file: the look, the ticket and the stamp of a claim that is denied, or the look, the change and the ticket of a release. A lock
+// that is free and that nobody waits for is taken, and one that was handed over is confirmed, by one statement. So nobody comes in
+// between, and a client that dies in the middle has changed nothing.
 //
 // Times are integers, µs since 1970, and never a DATETIME: no time zone matters.
 //
@@ -78,6 +83,19 @@
 //	acquire, inside                  as acquire, unread
 //	release, inside                  names owner and token, so that it frees this one grant. Its RELEASE_LOCK is that of its session
 //	queue                            a ticket has an end that was set when its client read the lock
+//
+// On SQLite no statement outlives the call that runs it. But a process may be stopped after it has read the clock and before the file
+// is its own, and go on much later:
+//
+//	acquire          finds the lock as it is now, and takes it by the old time: less has lapsed by that, and the grant ends a TTL after
+//	                 it, which may be over. Its caller counts from before, and does not trust it
+//	release, force   end what the owner or the token names, and nothing else, at any time. A waiter is handed the lock until a time
+//	                 that may be over: the next that asks passes it on
+//	renew            compares owner and token, and the end with the old time. It may lengthen a lease that has lapsed and that nobody
+//	                 has taken since, by no more than its holder may count on
+//	queue            a ticket ends by the old time
+//
+// A process that is stopped within a transaction keeps all others from writing until it goes on or ends. Nothing has changed by then.
 //
 // A caller that gives up has what it may have taken released in the background, after a change of the stamp: what it has sent before
 // finds another one, and changes nothing. Trust in a grant is counted from before the lock was read.
@@ -148,10 +166,10 @@ type Driver struct {
 	turnstile *turnstile // nil: waiters poll
 	maxEars   int        // of the turnstile
 
-	mu      sync.Mutex                 // guards what follows
-	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
-	grips   map[string]grip            // by owner: of the locks that this client has
-	places  map[string]int64           // by key: how many places were given when nobody had one
+	mu      sync.Mutex        // guards what follows
+	waiting map[string]*claim // by owner: of those that wait, or ask for the first time
+	grips   map[string]grip   // by owner: of the locks that this client has
+	places  map[string]int64  // by key: how many places were given when nobody had one
 }
 
 // grip is what a client knows of a lock that it has.
@@ -206,7 +224,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	}
 	d := &Driver{
 		tables: t, db: db, dialect: dialect, node: cmp.Or(opts.Node, t.name), owners: direct.NewOwners(), calls: direct.NewCalls(),
-		waiting: make(map[string]chan<- struct{}), grips: make(map[string]grip), places: make(map[string]int64),
+		waiting: make(map[string]*claim), grips: make(map[string]grip), places: make(map[string]int64),
 	}
 	d.states = direct.NewStates(d.node)
 	if dialect == SQLite {

@@ -87,7 +87,7 @@ func (u *unit) step(fn func(querier) error) error {
 // tryTogether takes the lock of SQLite if it may: by one statement if it is free and nobody waits, or was handed to the claim. Else it
 // reads the lock, and takes it or queues up, in one transaction, so that no release comes between the look and the place in the queue.
 func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err error) {
-	if !c.adopts() && (!c.place || c.d.rings()) { // one that polls looks first: who writes keeps others from it
+	if rung := c.rung.Swap(false); !c.adopts() && (!c.place || rung) { // others look first, as who writes keeps all from it
 		if g, taken, err := c.takeFree(ctx); taken || err != nil {
 			return g, err
 		}
@@ -125,7 +125,7 @@ func (c *claim) takeFree(ctx context.Context) (g driver.Grant, taken bool, err e
 		r.now = sent.UnixMicro()
 		err := q.QueryRowContext(ctx, c.d.takeFree.text, c.d.takeFree.with([]any{
 			c.req.Key, own.stamp, r.now, c.owner, c.holder, r.now + direct.InMicros(c.req.TTL),
-		})...).Scan(&own.token, &r.since, &queued, &others)
+		})...).Scan(&own.token, &queued, &others)
 		if taken = err == nil; errors.Is(err, sql.ErrNoRows) {
 			err = nil
 		}
@@ -133,9 +133,6 @@ func (c *claim) takeFree(ctx context.Context) (g driver.Grant, taken bool, err e
 	})
 	if err != nil || !taken {
 		return driver.Grant{}, false, err
-	}
-	if c.place {
-		c.d.noteHandOver(r)
 	}
 	if queued {
 		r.place = new(int64)

@@ -67,9 +67,6 @@ func (d *Driver) hear(message string, wake func(owner string)) {
 	}
 }
 
-// Alert implements driver.Alerter. Where there can be no bell, it tells nothing.
-func (d *Driver) Alert(fn func(owner, why string)) { d.alert.Store(&fn) }
-
 // tellBell tells a doctor how waiters of the file learn of their turn.
 func tellBell(notes *exam.Notes, path string) {
 	if err := doorbell.Check(followLink(path)); err != nil {

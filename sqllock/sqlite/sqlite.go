@@ -13,6 +13,11 @@
 // well, may undo the newest grants, whose tokens are not used again, as they follow the clock. What is to outlast a crash of the
 // machine, such as a lock that a process acquired for others, needs synchronous=full.
 //
+// On Linux each process has a Unix datagram socket beside the file, whose name is that of the file, -holdfast- and an id. Who releases a
+// lock, or takes it away by force, sends a datagram there, so that the next waiter, or the holder, looks at once. Waiters look twice a
+// second besides, and every 5 to 50 ms where there is no socket, or where a hand-over came without a datagram in the last half minute.
+// Close removes the socket; that of a process that was killed is removed by others.
+//
 // A process that is stopped in the middle of a write, such as by SIGSTOP, holds up all others until it goes on or ends. A write takes
 // well below a millisecond.
 package sqlite
