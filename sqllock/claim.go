@@ -372,7 +372,7 @@ func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-c
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
 		patient := min(max(m.poll, time.Since(held.Since)/20), m.hasty)
 		limit = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), m.slowest)
-		if c.place && c.d.rings() && tries > 0 { // a release that was faster than the place has rung for nobody
+		if c.place && c.d.rings() {
 			limit = m.slowest
 		}
 		limit = min(limit, held.Remaining+m.poll)
