@@ -11,11 +11,14 @@ import (
 	"os"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/postgres"
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
@@ -207,11 +210,7 @@ func fenceDatabase(ctx context.Context) error {
 		return err
 	}
 	defer db.Close()
-	dialect := sqlfence.PostgreSQL
-	if guarded.dialect == sqllock.MySQL {
-		dialect = sqlfence.MySQL
-	}
-	f, err := sqlfence.New(dialect, nil)
+	f, err := sqlfence.New(guarded.dialect, nil)
 	if err != nil {
 		return err
 	}
@@ -270,20 +269,44 @@ func countRow(ctx context.Context, db *sql.DB) error {
 }
 
 func countOnce(ctx context.Context, db *sql.DB) error {
+	if guarded.dialect == sqlfence.PostgreSQL {
+		return countOnPostgres(ctx)
+	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	if err := sqllock.RowLock(ctx, tx, guarded.dialect, "counted", "id", 1); err != nil {
+	if err := sqllock.RowLock(ctx, tx, sqllock.MySQL, "counted", "id", 1); err != nil {
 		return err
 	}
 	var n int
 	if err := tx.QueryRowContext(ctx, "SELECT n FROM counted WHERE id = 1").Scan(&n); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf("UPDATE counted SET n = %d WHERE id = 1", n+1)); err != nil {
+	if _, err := tx.ExecContext(ctx, "UPDATE counted SET n = ? WHERE id = 1", n+1); err != nil {
 		return err
 	}
 	return tx.Commit()
+}
+
+func countOnPostgres(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, guarded.dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(ctx)
+	var n int
+	if err := postgres.RowLock(ctx, tx, "SELECT n FROM counted WHERE id = 1").Scan(&n); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, "UPDATE counted SET n = $1 WHERE id = 1", n+1); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
 }

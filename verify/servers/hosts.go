@@ -22,6 +22,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	_ "github.com/holdfast-go/holdfast/etcd"
+	"github.com/holdfast-go/holdfast/fence/sqlfence"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
@@ -30,7 +31,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 	_ "github.com/holdfast-go/holdfast/postgres"
 	_ "github.com/holdfast-go/holdfast/redlock"
-	"github.com/holdfast-go/holdfast/sqllock"
 	_ "github.com/holdfast-go/holdfast/sqllock/mysql"
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
@@ -242,7 +242,7 @@ func startZooKeeper(ctx context.Context) (string, func() error, error) {
 
 // guarded is the database of the row that runs, without what stands before it.
 var guarded struct {
-	dialect     sqllock.Dialect
+	dialect     sqlfence.Dialect
 	driver, dsn string
 }
 
@@ -263,7 +263,7 @@ func postgresHost(ctx context.Context) (*pgproc.Server, host, error) {
 	if err != nil {
 		return nil, host{}, err
 	}
-	guarded.dialect, guarded.driver, guarded.dsn = sqllock.PostgreSQL, "pgx", s.DSN()
+	guarded.dialect, guarded.driver, guarded.dsn = sqlfence.PostgreSQL, "pgx", s.DSN()
 	h := host{at: socketOf(s.DSN()), url: postgresURL, stop: s.Stop}
 	h.make = func(ctx context.Context) error { return migrate(ctx, h.url(h.at)) }
 	return s, h, nil
@@ -301,7 +301,7 @@ func mysqlHost(s *mariaproc.Server, err error) (host, error) {
 	if err != nil {
 		return host{}, err
 	}
-	guarded.dialect, guarded.driver, guarded.dsn = sqllock.MySQL, "mysql", "root@unix("+s.Socket()+")/app"
+	guarded.dialect, guarded.driver, guarded.dsn = sqlfence.MySQL, "mysql", "root@unix("+s.Socket()+")/app"
 	h := host{at: s.Socket(), url: mysqlURL, stop: s.Stop}
 	h.make = func(ctx context.Context) error {
 		db, err := sql.Open("mysql", "root@unix("+s.Socket()+")/")
