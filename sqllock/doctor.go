@@ -56,7 +56,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		{"schema", "", l.schema},
 		{"rights", "schema", l.rights},
 		{"isolation", "rights", l.isolation},
-		{"hand-over", "rights", l.handOver},
+		{"wake", "rights", l.handOver},
 	} {
 		if failed[check.needs] {
 			failed[check.name] = true

@@ -357,7 +357,7 @@ func (l *look) handOver(ctx context.Context) error {
 	case l.d.dialect != MySQL:
 		return nil
 	case t == nil:
-		l.OK("hand-over", "waiters poll: the pool has no connection for them")
+		l.OK("wake", "waiters poll: the pool has no connection for them")
 		return nil
 	}
 	why, err := l.d.tryTurnstile(ctx, l.conn)
@@ -365,9 +365,9 @@ func (l *look) handOver(ctx context.Context) error {
 	case err != nil:
 		return err
 	case why != nil:
-		l.OK("hand-over", "%v", why)
+		l.OK("wake", "%v", why)
 	default:
-		l.OK("hand-over", "waiters queue in GET_LOCK; a client takes connections of its pool for that: %d at most", l.d.maxEars)
+		l.OK("wake", "waiters queue in GET_LOCK; a client takes connections of its pool for that: %d at most", l.d.maxEars)
 	}
 	return nil
 }

@@ -198,7 +198,7 @@ func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
 		r.Must(holder.Release(r.Within(), g, 0))
 		r.Must(d.Release(r.Within(), <-got, 0))
 		for _, f := range d.Diagnose(r.Within(), 0) {
-			if f.Check == "hand-over" && strings.Contains(f.Text, "proxy") {
+			if f.Check == "wake" && strings.Contains(f.Text, "proxy") {
 				return
 			}
 		}

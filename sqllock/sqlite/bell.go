@@ -70,8 +70,8 @@ func (d *Driver) hear(message string, wake func(owner string)) {
 // tellBell tells a doctor how waiters of the file learn of their turn.
 func tellBell(notes *exam.Notes, path string) {
 	if err := doorbell.Check(followLink(path)); err != nil {
-		notes.OK("wake-up", "waiters look every 5 to 50 ms, as there can be no socket beside the file: %v", err)
+		notes.OK("wake", "waiters look every 5 to 50 ms, as there can be no socket beside the file: %v", err)
 		return
 	}
-	notes.OK("wake-up", "by datagrams to a socket of each process beside the file")
+	notes.OK("wake", "by datagrams to a socket of each process beside the file")
 }

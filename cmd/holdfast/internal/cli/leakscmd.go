@@ -80,7 +80,7 @@ func (a *app) leaks(fl *leakFlags) error {
 			return interruptedBy(ctx, err)
 		}
 	}
-	if err := a.writeLeaks(leaks); err != nil {
+	if err := a.writeLeaks(leaks, asked == nil); err != nil {
 		return err
 	}
 	for _, l := range leaks {
@@ -203,12 +203,15 @@ func (a *app) deleteLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak
 	return nil
 }
 
-func (a *app) writeLeaks(leaks []leak) error {
+// writeLeaks prints the leaks. whole is false if a part of the keys could not be read: then nobody knows that there are no others.
+func (a *app) writeLeaks(leaks []leak, whole bool) error {
 	if a.output == "json" {
 		return a.writeJSON(append([]leak{}, leaks...))
 	}
 	if len(leaks) == 0 {
-		a.log.Info("no leaks: every lock has a TTL")
+		if whole {
+			a.log.Info("no leaks: every lock has a TTL")
+		}
 		return nil
 	}
 	rows := [][]string{{"NODE", "KEY", "OWNER", "LEAK"}}
