@@ -158,8 +158,10 @@ func (c *claim) settle(ctx context.Context, r reply[answer], granted time.Durati
 // rename gives a claim another owner: it was handed the lock, which was taken away before it knew, and an owner names one grant. What
 // it has sent under the old name takes nothing.
 func (c *claim) rename() {
-	if v := c.visit; v != nil && !v.over() { // it is there under the old name
-		v.end()
+	if v := c.visit; v != nil && !v.heard { // it is there under the old name
+		if ear, _ := v.end(); ear != nil {
+			c.d.quitLater(ear)
+		}
 		c.visit, c.visited = nil, true
 	}
 	c.d.mu.Lock()
@@ -279,10 +281,10 @@ func (c *claim) result(g driver.Grant, err error) (driver.Grant, error) {
 	}
 	d := c.d
 	if v := c.visit; v != nil {
-		if !v.end() {
+		if ear, known := v.end(); !known {
 			d.doubts(g.Owner, true)
-		} else if v.ear != nil {
-			d.holdTurnstile(g.Owner, v.ear)
+		} else if ear != nil {
+			d.holdTurnstile(g.Owner, ear)
 		}
 	}
 	d.listen()
@@ -308,16 +310,17 @@ func (c *claim) abandon() {
 	}
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
 	d.calls.Go(func() {
-		switch {
-		case v == nil:
-		case !v.end():
-			d.doubts(g.Owner, true)
-			left = true
-		case v.ear != nil:
-			d.holdTurnstile(g.Owner, v.ear)
-			left = true
-		case len(v.answer.rows) > 0: // it was through, before it was ended
-			left = true
+		if v != nil {
+			switch ear, known := v.end(); {
+			case !known:
+				d.doubts(g.Owner, true)
+				left = true
+			case ear != nil:
+				d.holdTurnstile(g.Owner, ear)
+				left = true
+			case len(v.answer.rows) > 0: // it was through, before it was ended
+				left = true
+			}
 		}
 		if left {
 			d.insistOnFree(g, 0, func() {})

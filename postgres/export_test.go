@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"net"
+	"time"
 
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/jackc/pgx/v5"
@@ -74,4 +76,34 @@ func (d *Driver) WaitConns() int {
 	d.ears.mu.Lock()
 	defer d.ears.mu.Unlock()
 	return d.ears.open
+}
+
+// GiveUpAsItComesThrough has a claim wait at the turnstile of key, calls open, which lets it through, and gives it up once its statement
+// was answered, and before it knows.
+func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
+	if err := d.calls.Enter(); err != nil {
+		return err
+	}
+	defer d.calls.Leave()
+	c := d.claim(driver.Request{Key: key, TTL: time.Minute})
+	defer c.leave()
+	if !c.startVisit() {
+		return errNoTurnstile
+	}
+	v := c.visit
+	await := func(sent bool) {
+		for there := !sent; there != sent; time.Sleep(time.Millisecond) {
+			v.mu.Lock()
+			there = v.conn != nil
+			v.mu.Unlock()
+		}
+	}
+	await(true)
+	d.mu.Lock() // stops the visit where it notes the crowd
+	open()
+	await(false)
+	c.abandon()
+	time.Sleep(2 * pace.LastWords())
+	d.mu.Unlock()
+	return nil
 }

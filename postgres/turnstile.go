@@ -175,17 +175,16 @@ func (d *Driver) openEar(ctx context.Context) (conn *pgx.Conn, err error) {
 
 // visit is one wait at the turnstile, in a goroutine of its own.
 type visit struct {
-	owner string
 	begun time.Time
 	stop  context.CancelFunc // cuts the connection
 	done  chan struct{}      // closed when there is an answer, or never will be
 
 	mu    sync.Mutex // guards what follows
 	conn  *pgx.Conn  // has sent the statement; nil: not yet, or no more
-	ended bool       // nobody waits for the answer
+	ended bool       // nobody waits for the answer, so that ear is set no more
+	ear   *pgx.Conn  // its session has the turnstile; nil: none has. The owner of the visit gives it back
 
 	// What follows is for the owner of the visit, once done is closed.
-	ear    *pgx.Conn // its session has the turnstile; nil: none has
 	answer reply[answer]
 	err    error
 	heard  bool // the claim knows the answer
@@ -234,7 +233,7 @@ func (c *claim) startVisit() bool {
 	if !ok {
 		return false
 	}
-	v := &visit{owner: c.owner, begun: time.Now(), done: make(chan struct{})}
+	v := &visit{begun: time.Now(), done: make(chan struct{})}
 	ctx, stop := context.WithTimeout(c.d.calls.Work, visitTime+pace.RequestTime(c.req.TTL, pace.Alone))
 	v.stop = stop
 	c.visit = v
@@ -267,9 +266,16 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 		return
 	}
 	r, failed := send(ctx, d, conn, readEntered, d.schema.enter, args)
+	through := failed == nil && r.rows[0].Blocked != nil
+	if through {
+		v.answer = reply[answer]{rows: []answer{r.rows[0].answer}, sent: r.sent}
+	}
 	v.mu.Lock()
 	ended = v.ended
 	v.conn = nil
+	if through && !ended {
+		v.ear = conn
+	}
 	v.mu.Unlock()
 	if failed != nil {
 		v.err = failed
@@ -281,16 +287,11 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 		}
 		return
 	}
-	if e := r.rows[0]; e.Blocked != nil {
-		v.answer = reply[answer]{rows: []answer{e.answer}, sent: r.sent}
-		v.ear = conn
-	}
-	d.notesCrowd(args[0].(string), r.rows[0].Blocked == nil || *r.rows[0].Blocked)
+	d.notesCrowd(args[0].(string), !through || *r.rows[0].Blocked)
 	switch {
 	case ended: // the request to cancel it may be on its way yet, and would hit the next statement
-		v.ear = nil
 		d.ears.discard(conn)
-	case v.ear == nil:
+	case !through:
 		d.ears.put(conn)
 	}
 }
@@ -321,12 +322,16 @@ func (d *Driver) forgetCrowds() {
 	maps.DeleteFunc(d.crowded, func(_ string, at time.Time) bool { return time.Since(at) >= visitTime })
 }
 
-// end ends a wait at the turnstile, and reports whether its outcome is known: its statement may be executed late otherwise.
-func (v *visit) end() (known bool) {
+// end ends a wait at the turnstile. It returns the connection that has come through before, which the caller gives back, and whether the
+// outcome is known: the statement may be executed late otherwise.
+func (v *visit) end() (ear *pgx.Conn, known bool) {
 	v.mu.Lock()
 	v.ended = true
-	conn := v.conn
+	conn, ear := v.conn, v.ear
 	v.mu.Unlock()
+	if ear != nil { // whether or not done is closed yet
+		return ear, true
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), pace.LastWords())
 	defer cancel()
 	if conn != nil {
@@ -336,10 +341,10 @@ func (v *visit) end() (known bool) {
 	}
 	select {
 	case <-v.done:
-		return !doubtful(v.err)
+		return nil, !doubtful(v.err)
 	case <-ctx.Done():
 		v.stop()
-		return false
+		return nil, false
 	}
 }
 

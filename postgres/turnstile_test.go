@@ -171,6 +171,25 @@ func TestCancelledWaitLeavesNoMark(t *testing.T) {
 	r.cleared()
 }
 
+// TestWaitGivenUpAsItComesThroughLeavesTurnstile: a process may stand still between the answer and the end of the wait.
+func TestWaitGivenUpAsItComesThroughLeavesTurnstile(t *testing.T) {
+	r := start(t)
+	holder, waiter := r.driver(), r.driver()
+	g := r.Grant(holder, "k", long)
+	blocks := r.session()
+	r.do(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	r.Must(waiter.GiveUpAsItComesThrough("k", func() {
+		r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 })
+		r.do(blocks, "SELECT pg_advisory_unlock_all()")
+	}))
+	r.Eventually("its connection is closed", func() bool {
+		waiter.RestWaitConns()
+		return waiter.WaitConns() == 0 && r.atTurnstile(true) == 0
+	})
+	r.Must(holder.Release(r.Within(), g, 0))
+	r.cleared()
+}
+
 // TestTicketComesBeforeTheTurnstile: who has waited for longer, on another way, is served before whoever comes through.
 func TestTicketComesBeforeTheTurnstile(t *testing.T) {
 	r := start(t)
