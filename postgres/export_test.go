@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"net"
 	"time"
 
@@ -106,4 +107,25 @@ func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 	time.Sleep(2 * pace.LastWords())
 	d.mu.Unlock()
 	return nil
+}
+
+// TryUnderNewName has a claim come through the turnstile of key, calls taken, and has the claim ask under another name before it has
+// read what it was granted under the first.
+func (d *Driver) TryUnderNewName(ctx context.Context, key string, taken func(token int64)) (driver.Grant, error) {
+	if err := d.calls.Enter(); err != nil {
+		return driver.Grant{}, err
+	}
+	defer d.calls.Leave()
+	c := d.claim(driver.Request{Key: key, TTL: time.Minute, Renews: true})
+	defer c.leave()
+	if !c.startVisit() {
+		return driver.Grant{}, errNoTurnstile
+	}
+	<-c.visit.done
+	if len(c.visit.answer.rows) == 0 || c.visit.answer.rows[0].Token == nil {
+		return driver.Grant{}, errors.New("it has not come through with the lock")
+	}
+	taken(*c.visit.answer.rows[0].Token)
+	c.rename()
+	return c.result(c.try(ctx))
 }

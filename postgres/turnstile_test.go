@@ -190,6 +190,27 @@ func TestWaitGivenUpAsItComesThroughLeavesTurnstile(t *testing.T) {
 	r.cleared()
 }
 
+// TestGrantUnderFormerNameIsNotUsed: the lock was taken by force from a waiter that had come through, and had not read that.
+func TestGrantUnderFormerNameIsNotUsed(t *testing.T) {
+	r := start(t)
+	d := r.driver()
+	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // there is a row
+	var forced int64
+	g, err := d.TryUnderNewName(r.Within(), "k", func(token int64) {
+		forced = token
+		if r.count("SELECT holdfast.force('k', $1)::int", token) != 1 {
+			t.Error("it does not have the lock")
+		}
+	})
+	r.Must(err)
+	if g.Token <= forced {
+		t.Errorf("token %d, which was taken away with %d", g.Token, forced)
+	}
+	r.Must(d.Check(r.Within(), g))
+	r.Must(d.Release(r.Within(), g, 0))
+	r.cleared()
+}
+
 // TestTicketComesBeforeTheTurnstile: who has waited for longer, on another way, is served before whoever comes through.
 func TestTicketComesBeforeTheTurnstile(t *testing.T) {
 	r := start(t)
