@@ -99,8 +99,18 @@ type answer struct {
 
 // readAnswer does without reflection, as it is in the way of every lock.
 func readAnswer(row pgx.CollectableRow) (a answer, err error) {
-	err = row.Scan(&a.Token, &a.Owner, &a.Holder, &a.Age, &a.Left, &a.Waiters)
+	if err = row.Scan(&a.Token, &a.Owner, &a.Holder, &a.Age, &a.Left, &a.Waiters); err == nil {
+		err = a.check()
+	}
 	return a, err
+}
+
+// check returns an error if the answer names a holder and not what belongs to it: then it is none of our functions that answers.
+func (a answer) check() error {
+	if a.Token == nil && a.Owner != nil && (a.Age == nil || a.Left == nil || a.Waiters == nil) {
+		return errors.New("the answer is incomplete; look what answers at this address")
+	}
+	return nil
 }
 
 // try asks the server once, or reads the answer from the turnstile. It asks once more under another name if its own has had the lock.
@@ -185,7 +195,7 @@ func (c *claim) take(ctx context.Context) (reply[answer], error) {
 		c.place = true
 		at = v.channel(c.channel)
 	}
-	return query(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, direct.InMicros(c.req.TTL),
+	return queryRow(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, direct.InMicros(c.req.TTL),
 		c.holder, c.place, at, direct.InMicros(grace), direct.InMicros(place))
 }
 
@@ -193,7 +203,7 @@ func (c *claim) take(ctx context.Context) (reply[answer], error) {
 func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 	ttl := c.req.TTL
 	_, c.tuned = c.d.hears()
-	r, err := query(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, direct.InMicros(ttl), c.holder)
+	r, err := queryRow(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, direct.InMicros(ttl), c.holder)
 	out := reply[answer]{sent: r.sent, doubt: r.doubt}
 	switch {
 	case err != nil:

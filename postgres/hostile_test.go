@@ -83,6 +83,30 @@ func TestEndlessAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
+// TestAnswerWithoutRowIsAnError, and does not end the program: a server that only speaks the protocol may give one.
+func TestAnswerWithoutRowIsAnError(t *testing.T) {
+	t.Parallel()
+	url := impostor(t, func(conn net.Conn) {
+		conn.Write(bytes.Join([][]byte{message('1'), message('2'), message('n'), message('C', 'S', 0), message('Z', 'I')}, nil))
+		conn.Read(make([]byte, 4096)) // until the client has read it
+	})
+	d, err := postgres.Open(t.Context(), url, &postgres.Options{NoCheck: true, NoListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	d.AnyVersion()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	const want = "the answer has no row"
+	if _, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: time.Hour, NoWait: true}); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), want) {
+		t.Errorf("Acquire() = %v, want ErrUnavailable with %q", err, want)
+	}
+	if _, err := d.Adopt(ctx, driver.Grant{Key: "k", Owner: driver.Adoptable("o"), TTL: time.Hour}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("Adopt() = %v, want %q", err, want)
+	}
+}
+
 // TestRenewalOnFullDatabaseReturnsAtOnce: its caller hears that somebody has to make room, and not after the TTL.
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()

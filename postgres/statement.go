@@ -166,6 +166,18 @@ func query[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql str
 	}
 }
 
+// errNoRow is an answer of something that only speaks the protocol.
+var errNoRow = errors.New("the answer has no row; look what answers at this address")
+
+// queryRow is query for a statement that returns a row.
+func queryRow[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
+	r, err := query(ctx, d, scan, sql, args...)
+	if err == nil && len(r.rows) == 0 {
+		err = d.unavailable(errNoRow)
+	}
+	return r, err
+}
+
 // callerKey is the key of the caller's own context in that of a statement which outlasts it for a moment.
 type callerKey struct{}
 

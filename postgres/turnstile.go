@@ -223,7 +223,9 @@ type entered struct {
 }
 
 func readEntered(row pgx.CollectableRow) (e entered, err error) {
-	err = row.Scan(&e.Blocked, &e.Token, &e.Owner, &e.Holder, &e.Age, &e.Left, &e.Waiters)
+	if err = row.Scan(&e.Blocked, &e.Token, &e.Owner, &e.Holder, &e.Age, &e.Left, &e.Waiters); err == nil {
+		err = e.check()
+	}
 	return e, err
 }
 
@@ -266,6 +268,9 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 		return
 	}
 	r, failed := send(ctx, d, conn, readEntered, d.schema.enter, args)
+	if failed == nil && len(r.rows) == 0 {
+		failed = &failure{err: errNoRow}
+	}
 	through := failed == nil && r.rows[0].Blocked != nil
 	if through {
 		v.answer = reply[answer]{rows: []answer{r.rows[0].answer}, sent: r.sent}
