@@ -6,16 +6,13 @@ import (
 	"log"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/etcd"
+	_ "github.com/holdfast-go/holdfast/etcd"
 )
 
 func Example() {
 	ctx := context.Background()
-	drv, err := etcd.Open(ctx, "etcd://e1.example.com:2379,e2.example.com:2379,e3.example.com:2379/locks", nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	client, err := holdfast.New(drv, nil)
+	const url = "etcd://e1.example.com:2379,e2.example.com:2379,e3.example.com:2379/locks"
+	client, err := holdfast.Open(ctx, url, nil) // import _ "github.com/holdfast-go/holdfast/etcd"
 	if err != nil {
 		log.Fatal(err)
 	}
