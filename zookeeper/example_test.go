@@ -6,16 +6,13 @@ import (
 	"log"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/zookeeper"
+	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
 func Example() {
 	ctx := context.Background()
-	drv, err := zookeeper.Open(ctx, "zk://z1.example.com:2181,z2.example.com:2181,z3.example.com:2181/locks", nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	client, err := holdfast.New(drv, nil)
+	const url = "zk://z1.example.com:2181,z2.example.com:2181,z3.example.com:2181/locks"
+	client, err := holdfast.Open(ctx, url, nil) // import _ "github.com/holdfast-go/holdfast/zookeeper"
 	if err != nil {
 		log.Fatal(err)
 	}
