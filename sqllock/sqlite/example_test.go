@@ -5,17 +5,13 @@ import (
 	"log"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/sqllock/sqlite"
+	_ "github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
 // Locks of the processes of one machine, with no server.
-func ExampleOpen() {
+func Example() {
 	ctx := context.Background()
-	drv, err := sqlite.Open(ctx, "sqlite:///var/lib/holdfast/locks.db", nil) // github.com/holdfast-go/holdfast/sqllock/sqlite
-	if err != nil {
-		log.Fatal(err)
-	}
-	client, err := holdfast.New(drv, nil)
+	client, err := holdfast.Open(ctx, "sqlite:///var/lib/holdfast/locks.db", nil) // import _ "github.com/holdfast-go/holdfast/sqllock/sqlite"
 	if err != nil {
 		log.Fatal(err)
 	}
