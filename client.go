@@ -88,8 +88,10 @@ func New(drv Driver, opts *Options) (*Client, error) {
 		opts = &Options{}
 	}
 	c := &Client{
-		drv: drv, limits: drv.Limits(), holder: opts.Holder, events: eventQueue{hooks: opts.Hooks, logger: driver.LoggerOrDefault(opts.Logger), hurry: make(chan struct{})},
-		nudge: make(chan struct{}, 1), locks: make(map[string]*localLock), slotQueues: make(map[slotQueueKey]*slotQueue), vacant: make(chan struct{}), closed: make(chan struct{}),
+		drv: drv, limits: drv.Limits(), holder: opts.Holder,
+		events: eventQueue{hooks: opts.Hooks, logger: driver.LoggerOrDefault(opts.Logger), hurry: make(chan struct{})},
+		nudge:  make(chan struct{}, 1), locks: make(map[string]*localLock), slotQueues: make(map[slotQueueKey]*slotQueue),
+		vacant: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if c.holder == (Holder{}) {
 		c.holder = thisProcess()

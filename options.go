@@ -156,7 +156,10 @@ func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (options
 	if n := o.places(); n > 0 {
 		key, longest = slotRef{semaphore: key, number: n - 1}.lockKey(), maxSlotNote
 	}
-	if err := cmp.Or(k.check(), o.checkReaders(c.limits.NoReaders), checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
+	err := cmp.Or(
+		k.check(), o.checkReaders(c.limits.NoReaders), checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL),
+	)
+	if err != nil {
 		return o, err
 	}
 	return o, o.checkRenewal(o.TTL, c.limits)

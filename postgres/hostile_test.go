@@ -99,7 +99,8 @@ func TestAnswerWithoutRowIsAnError(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	const want = "the answer has no row"
-	if _, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: time.Hour, NoWait: true}); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), want) {
+	_, err = d.Acquire(ctx, driver.Request{Key: "k", TTL: time.Hour, NoWait: true})
+	if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), want) {
 		t.Errorf("Acquire() = %v, want ErrUnavailable with %q", err, want)
 	}
 	if _, err := d.Adopt(ctx, driver.Grant{Key: "k", Owner: driver.Adoptable("o"), TTL: time.Hour}); err == nil || !strings.Contains(err.Error(), want) {

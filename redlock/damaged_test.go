@@ -41,7 +41,10 @@ func damages() []damage {
 	return []damage{
 		{name: "the largest token", cmds: value(holderID + " 9223372036854775807"), owner: holderID + " 9223372036854775807", leak: []string{spoiled}},
 		{name: "a token above 2^53", cmds: value(holderID + " 9007199254740993"), owner: holderID + " 9007199254740993", leak: []string{spoiled}},
-		{name: "a token of 40 digits", cmds: value(holderID + " " + strings.Repeat("1", 40)), owner: holderID + " " + strings.Repeat("1", 40), leak: []string{spoiled}},
+		{
+			name: "a token of 40 digits", cmds: value(holderID + " " + strings.Repeat("1", 40)), owner: holderID + " " + strings.Repeat("1", 40),
+			leak: []string{spoiled},
+		},
 		{name: "the token 0", cmds: value(holderID + " 0"), owner: holderID + " 0", leak: []string{spoiled}},
 		{name: "a negative token", cmds: value(holderID + " -5"), owner: holderID + " -5", leak: []string{spoiled}},
 		{name: "a text for a token", cmds: value(holderID + " x"), owner: holderID + " x", leak: []string{spoiled}},
@@ -168,19 +171,19 @@ func (l *damagedLock) checkListings() {
 func (l *damagedLock) checkLeaks() {
 	l.Helper()
 	l.plant()
-	told := ""
+	var told strings.Builder
 	for leak, err := range l.d.Leaks(l.within(), nil) {
 		if err != nil {
 			l.Errorf("%s: Leaks = %v", l.damage.name, err)
 		}
-		told += leak.Text
+		told.WriteString(leak.Text)
 	}
-	if (told != "") != (l.leak != nil) {
-		l.Errorf("%s: Leaks told %q", l.damage.name, told)
+	if (told.String() != "") != (l.leak != nil) {
+		l.Errorf("%s: Leaks told %q", l.damage.name, told.String())
 	}
 	for _, word := range l.leak {
-		if !strings.Contains(told, word) {
-			l.Errorf("%s: Leaks told %q, without %q", l.damage.name, told, word)
+		if !strings.Contains(told.String(), word) {
+			l.Errorf("%s: Leaks told %q, without %q", l.damage.name, told.String(), word)
 		}
 	}
 }

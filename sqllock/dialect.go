@@ -69,7 +69,8 @@ var dialects = map[Dialect]speech{
 	// UNIX_TIMESTAMP would go by the time zone of the session, and is ambiguous for an hour each year.
 	MySQL: {
 		name: "MySQL", schema: mysqlSQL, now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
-		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", noted: "LAST_INSERT_ID({x})", manners: remote, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
+		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", noted: "LAST_INSERT_ID({x})",
+		manners: remote, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
 		mark: "SAVEPOINT holdfast_row_lock", check: "RELEASE SAVEPOINT holdfast_row_lock",
 	},
 	// A process that is on the same file is on the same machine.

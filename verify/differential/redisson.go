@@ -71,7 +71,8 @@ func RedissonVectors() Vectors {
 		free := ex.given.Lock == nil
 		switch {
 		case redisson.scripts[ex.call.Script] == nil, ex.call.Marker != "":
-		case strings.Contains(ex.name, "long"), strings.Contains(ex.name, "another library"), strings.Contains(ex.name, "empty value"), strings.Contains(ex.name, "whose number"):
+		case strings.Contains(ex.name, "long"), strings.Contains(ex.name, "another library"), strings.Contains(ex.name, "empty value"),
+			strings.Contains(ex.name, "whose number"):
 		case ex.call.Script == "renew" && free && ex.call.Anew, ex.call.Least != 0, ex.call.Script == "force" && ex.call.TTL == 0, ex.given.Notes != nil:
 		case ex.given.Lock != nil && (ex.given.Lock.Value == "a.1" || ex.given.Fence == nil || ex.given.Fence.Value == "5000"): // its counter is the lock's
 		default:

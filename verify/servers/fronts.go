@@ -26,7 +26,9 @@ import (
 type starter = func(context.Context) (url string, stop func() error, err error)
 
 // before starts the server, and then a front that front starts before it, at the address that it returns.
-func before(ctx context.Context, h host, err error, front func(ctx context.Context, at string) (addr string, stop func() error, err error)) (string, func() error, error) {
+func before(
+	ctx context.Context, h host, err error, front func(ctx context.Context, at string) (addr string, stop func() error, err error),
+) (string, func() error, error) {
 	url, stop, err := open(ctx, h, err)
 	if err != nil {
 		return "", nil, err
@@ -122,7 +124,8 @@ func behindTwoPoolers(ctx context.Context) (string, func() error, error) {
 		}
 		_, port, _ := net.SplitHostPort(addrs[0])
 		_, stopSecond, err := daemon(ctx, addrs[0], map[string]string{"pgbouncer.ini": fmt.Sprintf("[databases]\n* = host=%s port=5432 user=holdfast\n"+
-			"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %s\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 20\nmax_client_conn = 400\n",
+			"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %s\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 20\n"+
+			"max_client_conn = 400\n",
 			strings.TrimSuffix(first, "/.s.PGSQL.5432"), port)}, "--", os.Getenv(poolerVariable), "-u", "nobody", "{}/pgbouncer.ini")
 		return addrs[0], stops(stop, func() error { release(); return nil }, stopSecond), err
 	})

@@ -81,7 +81,12 @@ func exclude(ctx context.Context, clients []*holdfast.Client) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if _, err := clients[(i+1)%3].TryAcquire(ctx, "servers:locks", short); !errors.Is(err, holdfast.ErrHeld) {
+		defer l.Release(ctx)
+		second, err := clients[(i+1)%3].TryAcquire(ctx, "servers:locks", short)
+		if err == nil {
+			second.Release(ctx)
+		}
+		if !errors.Is(err, holdfast.ErrHeld) {
 			return "", fmt.Errorf("two holders: TryAcquire of a held key returned %v", err)
 		}
 		if l.Token() <= last {
@@ -102,6 +107,7 @@ func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	defer holder.Release(ctx)
 	type served struct {
 		who int
 		err error
