@@ -203,12 +203,20 @@ func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err
 		return driver.Grant{}, false, nil
 	}
 	c.left = true
+	if token < minToken {
+		return driver.Grant{}, false, nil
+	}
 	g, err = c.grant(token, sent)
 	if err == nil {
 		c.d.noteGrip(c, grip{stamp: stamp, alone: true})
 	}
 	return g, true, err
 }
+
+// minToken is below the token of each grant, as tokens follow the clock of the server in µs: it is of the year 2001. A server, or a proxy,
+// that tells less, or nothing, for what LAST_INSERT_ID has kept did not tell the token. The row has it, and the next look at that finds
+// that the claim has the lock.
+const minToken = 1e15
 
 // takeUnread takes the lock by one statement if it is free and nobody waits: a first row for a name that this client does not know,
 // and otherwise a change under the condition that no place in the queue was given since the client saw that nobody had one.
@@ -238,6 +246,9 @@ func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err
 		return driver.Grant{}, false, err
 	}
 	c.left = true
+	if token < minToken {
+		return driver.Grant{}, false, nil
+	}
 	c.d.notePlaces(c.req.Key, places, true)
 	g, err = c.grant(token, sent)
 	if err == nil {

@@ -1,0 +1,79 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// forgetful connects to a server that does not tell what LAST_INSERT_ID has kept, as some that only speak the protocol of MySQL, and
+// proxies before a server, may do.
+type forgetful struct {
+	sqldriver.Connector
+	tells int64 // in its place
+}
+
+func (f forgetful) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	c, err := f.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return forgetfulConn{c.(mysqlConn), f.tells}, nil
+}
+
+type forgetfulConn struct {
+	mysqlConn
+	tells int64
+}
+
+func (c forgetfulConn) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
+	res, err := c.mysqlConn.ExecContext(ctx, query, args)
+	if err != nil {
+		return nil, err
+	}
+	return told{res, c.tells}, nil
+}
+
+type told struct {
+	sqldriver.Result
+	id int64
+}
+
+func (r told) LastInsertId() (int64, error) {
+	if r.id < 0 {
+		return 0, errors.New("there is no such id")
+	}
+	return r.id, nil
+}
+
+// TestTokenThatIsNotToldIsRead: a server that tells another number, or none, gives out no wrong token.
+func TestTokenThatIsNotToldIsRead(t *testing.T) {
+	for _, tells := range []int64{0, 5, -1} {
+		t.Run(fmt.Sprint(tells), func(t *testing.T) {
+			each(t, []database{onMariaDB}, func(r *rig) {
+				plain, err := r.db.Driver().(sqldriver.DriverContext).OpenConnector("root@unix(" + r.socket() + ")/test?interpolateParams=true")
+				r.Must(err)
+				db := sql.OpenDB(forgetful{plain, tells})
+				r.Cleanup(func() { db.Close() })
+				d, err := r.openOn(db)
+				r.Must(err)
+				defer d.Close()
+				for range 3 { // a first row, one that was known, and one that is known to be free
+					before := r.count("SELECT COALESCE(MAX(token), 0) FROM holdfast_lock")
+					g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+					r.Must(err)
+					if token := r.count("SELECT token FROM holdfast_lock"); g.Token != int64(token) || token <= before {
+						t.Errorf("token %d, and the lock has %d after %d", g.Token, token, before)
+					}
+					r.Must(d.Release(r.Within(), g, 0))
+				}
+				r.cleared()
+			})
+		})
+	}
+}
