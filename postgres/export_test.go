@@ -109,6 +109,22 @@ func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 	return nil
 }
 
+// EndWaitForConnection ends a wait at the turnstile while its connection is opened, and reports whether the next wait may have one.
+func (d *Driver) EndWaitForConnection() (ready bool, err error) {
+	if err := d.calls.Enter(); err != nil {
+		return false, err
+	}
+	defer d.calls.Leave()
+	c := d.claim(driver.Request{Key: "k", TTL: time.Hour})
+	defer c.leave()
+	if !c.startVisit() {
+		return false, errNoTurnstile
+	}
+	c.visit.end()
+	<-c.visit.done
+	return d.ears.ready(), nil
+}
+
 // TryUnderNewName has a claim come through the turnstile of key, calls taken, and has the claim ask under another name before it has
 // read what it was granted under the first.
 func (d *Driver) TryUnderNewName(ctx context.Context, key string, taken func(token int64)) (driver.Grant, error) {

@@ -108,6 +108,30 @@ func TestAnswerWithoutRowIsAnError(t *testing.T) {
 	}
 }
 
+// TestWaitEndedWhileConnectingDelaysNoOther: it was its caller, and not the server, that ended it.
+func TestWaitEndedWhileConnectingDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	d, err := postgres.Open(t.Context(), silent(t), &postgres.Options{NoCheck: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if ready, err := d.EndWaitForConnection(); err != nil || !ready {
+		t.Errorf("the next wait may have a connection: %v, %v", ready, err)
+	}
+}
+
+// silent returns the address of a server that greets nobody.
+func silent(t *testing.T) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return "postgres://" + l.Addr().String() + "/db?sslmode=disable"
+}
+
 // TestRenewalOnFullDatabaseReturnsAtOnce: its caller hears that somebody has to make room, and not after the TTL.
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()

@@ -117,14 +117,16 @@ func (e *ears) rest() {
 	e.off = time.Now().Add(earRetry)
 }
 
-// fail gives room back: no connection could be opened. Lasting: none ever can.
-func (e *ears) fail(lasting bool) {
+// fail gives room back: no connection was opened. No other is for a while if that could not be, and never again after errNoTurnstile.
+func (e *ears) fail(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.open--
-	e.off = time.Now().Add(earRetry)
-	if lasting {
+	switch {
+	case errors.Is(err, errNoTurnstile):
 		e.max = 0
+	case !errors.Is(err, context.Canceled): // its wait was over before
+		e.off = time.Now().Add(earRetry)
 	}
 }
 
@@ -147,7 +149,7 @@ const earSQL = `SELECT set_config('lock_timeout', $1::text, false), set_config('
 func (d *Driver) openEar(ctx context.Context) (conn *pgx.Conn, err error) {
 	defer func() {
 		if err != nil {
-			d.ears.fail(errors.Is(err, errNoTurnstile))
+			d.ears.fail(err)
 		}
 	}()
 	if conn, err = d.dial(ctx, func(string) {}); err != nil {
