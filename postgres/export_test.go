@@ -109,6 +109,15 @@ func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 	return nil
 }
 
+// Doubt notes that owner has sent a statement that may be executed late, and Doubted returns how many owners have.
+func (d *Driver) Doubt(owner string) { d.doubts(owner, true) }
+
+func (d *Driver) Doubted() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.doubted)
+}
+
 // EndWaitForConnection ends a wait at the turnstile while its connection is opened, and reports whether the next wait may have one.
 func (d *Driver) EndWaitForConnection() (ready bool, err error) {
 	if err := d.calls.Enter(); err != nil {

@@ -108,6 +108,23 @@ func TestAnswerWithoutRowIsAnError(t *testing.T) {
 	}
 }
 
+// TestReleaseGivenUpIsForgotten: a database that is down for long, and locks that lapse meanwhile, take no memory for good.
+func TestReleaseGivenUpIsForgotten(t *testing.T) {
+	t.Parallel()
+	d, err := postgres.Open(t.Context(), "postgres://127.0.0.1:1/db?sslmode=disable", &postgres.Options{NoCheck: true, NoListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	d.Doubt("o")
+	if err := d.Release(t.Context(), driver.Grant{Key: "k", Owner: "o", TTL: 100 * time.Millisecond}, 0); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("Release() = %v, want ErrUnavailable", err)
+	}
+	if n := d.Doubted(); n != 0 {
+		t.Errorf("%d owners are remembered, want none", n)
+	}
+}
+
 // TestWaitEndedWhileConnectingDelaysNoOther: it was its caller, and not the server, that ended it.
 func TestWaitEndedWhileConnectingDelaysNoOther(t *testing.T) {
 	t.Parallel()

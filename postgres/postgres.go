@@ -308,11 +308,15 @@ func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) 
 			return nil
 		}
 	}
-	return d.lane.Insist(ctx, begun, func() error {
+	err := d.lane.Insist(ctx, begun, func() error {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 		defer cancel()
 		return d.free(ctx, g, keep)
 	})
+	if err != nil {
+		d.doubts(g.Owner, false) // nobody asks again
+	}
+	return err
 }
 
 // doubts notes whether owner, who has a lock or gives it up, has sent a statement that
