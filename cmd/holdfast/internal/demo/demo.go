@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/fence"
 )
 
@@ -68,13 +70,18 @@ func (s *stage) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		client, err := holdfast.New(drv, &holdfast.Options{Holder: holdfast.Holder{Program: name}})
+		client, err := newClient(drv, name)
 		if err != nil {
 			return err
 		}
 		s.clients[name] = client
 	}
 	return nil
+}
+
+// newClient returns the client of the actor name. It logs nothing: the story already says what fails.
+func newClient(drv driver.Driver, name string) (*holdfast.Client, error) {
+	return holdfast.New(drv, &holdfast.Options{Holder: holdfast.Holder{Program: name}, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func (s *stage) close() {
@@ -169,7 +176,7 @@ func (s *stage) pauseHolder(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	client, err := holdfast.New(drv, &holdfast.Options{Holder: holdfast.Holder{Program: "eve"}})
+	client, err := newClient(drv, "eve")
 	if err != nil {
 		return err
 	}

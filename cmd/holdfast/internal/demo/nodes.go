@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -68,7 +69,7 @@ func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
 	}
 	// No client has used these nodes before, so they cannot have forgotten
 	// anything.
-	return redlock.New(ctx, nodes, &redlock.Options{Timeout: 5 * time.Second, NoQuarantine: true})
+	return redlock.New(ctx, nodes, &redlock.Options{Timeout: 5 * time.Second, NoQuarantine: true, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func (n *processes) Stop(i int)                             { n.servers[i].Kill() }
