@@ -56,7 +56,7 @@ func (e *lossError) Is(target error) bool { return target == ErrLost || target =
 func (e *lossError) Unwrap() error { return e.failed }
 
 var (
-	errGone            error = &lossError{kind: ErrGone, text: "the service gave it away or forgot it"}
+	errGone            error = &lossError{kind: ErrGone, text: "the service no longer has it (a force-release, a deleted entry, or lost data)"}
 	errReleasedByClose       = fmt.Errorf("%w: %w and has released it", ErrLost, ErrClosed)
 )
 
@@ -144,23 +144,22 @@ func (c *Client) verifyAlerts(t *term) {
 // expiryError returns the reason why t ends by the clock. The caller holds mu.
 func (t *term) expiryError() error {
 	o := t.holder.opts
-	kind, text, early := ErrExpired, "it was not renewed in time", "it had not been renewed by %v before its deadline"
+	kind, text := ErrExpired, "it was not renewed in time"
 	switch {
 	case t.trusted.Before(t.keptUntil):
 		kind, text = ErrMaxHold, fmt.Sprintf("its longest time, %v, is over", o.MaxHold)
-		early = fmt.Sprintf("its longest time, %v, is over in %%v", o.MaxHold)
 	case o.NoRenew:
-		text, early = "its TTL is over, and nothing has renewed it", "nothing has renewed it, and its TTL is over in %v"
+		text = "its TTL is over, and nothing has renewed it"
 	}
 	if o.Margin > 0 {
-		text = fmt.Sprintf(early+", the time left for its holder to stop", o.Margin)
+		text += fmt.Sprintf(" (the holder stops %v before the end)", o.Margin)
 	}
 	e := &lossError{kind: kind, text: text}
 	switch expired := errors.Is(kind, ErrExpired); {
 	case expired && t.failed != nil:
 		e.failed = t.failed
 	case expired && !o.NoRenew:
-		e.text += ", and no renewal had failed: an answer is late, this process stood still, or its clock was set forward"
+		e.text += "; no renewal failed, so an answer is late, this process was paused, or its clock was set forward"
 	}
 	return e
 }

@@ -26,7 +26,7 @@ func (b *bench) stopsEarly(l *holdfast.Lease, kind error) {
 	}
 	cause := context.Cause(l.Context())
 	wantErr(b.t, cause, holdfast.ErrLost, kind)
-	if text := cause.Error(); !strings.Contains(text, "2s") || !strings.Contains(text, "the time left for its holder to stop") {
+	if text := cause.Error(); !strings.Contains(text, "2s") || !strings.Contains(text, "the holder stops") {
 		b.t.Errorf("cause %q does not say that it came by Margin", cause)
 	}
 	wantErr(b.t, l.Extend(b.t.Context(), 10*time.Second), holdfast.ErrLost)

@@ -426,7 +426,7 @@ func TestLossOmitsAnOlderFailedRenewal(t *testing.T) {
 		pass(10 * time.Second)
 		err = l.Release(t.Context())
 		wantErr(t, err, holdfast.ErrExpired)
-		if errors.Is(err, old) || !strings.Contains(fmt.Sprint(err), "no renewal had failed") {
+		if errors.Is(err, old) || !strings.Contains(fmt.Sprint(err), "no renewal failed") {
 			t.Errorf("%v, want no renewal to blame", err)
 		}
 	})

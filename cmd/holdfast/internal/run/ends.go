@@ -15,21 +15,21 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// loss is why the lease is lost: what the client says, or, before it does, that time
-// is over by a clock which goes on while the machine sleeps.
+// loss returns the reason why the lease is lost: the client's, or, if the client has not noticed, that its time is
+// over by a clock that goes on while the machine sleeps.
 func (s *session) loss() error {
 	cause := context.Cause(s.leases.Context())
 	if cause != nil {
 		return cause
 	}
-	text := "it was not renewed in time" // as the client says it
+	text := "it was not renewed in time" // the words of the client
 	if left := s.plan.Options().Margin; left > 0 {
-		text = fmt.Sprintf("it had not been renewed by %v before its deadline, the time left for its holder to stop", left)
+		text += fmt.Sprintf(" (the holder stops %v before the end)", left)
 	}
 	if s.failing != nil {
 		return fmt.Errorf("%w: %s; the last renewal failed: %w", holdfast.ErrLost, text, s.failing)
 	}
-	return fmt.Errorf("%w: %s, and no renewal had failed: an answer is late, or this machine stood still", holdfast.ErrLost, text)
+	return fmt.Errorf("%w: %s; no renewal failed, so an answer is late, or this machine was suspended", holdfast.ErrLost, text)
 }
 
 // lose stops the command because of its lease, as --on-lost says.
