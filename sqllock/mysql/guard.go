@@ -165,7 +165,7 @@ func (g *guarded) guard(fn func() error) (err error) {
 		}
 	}()
 	err = fn()
-	if g.wire != nil && err != nil && err != io.EOF {
+	if g.wire != nil && err != nil && !errors.Is(err, io.EOF) {
 		if cut := g.wire.cut.Load(); cut != nil { // of which the package keeps nothing
 			err = fmt.Errorf("%w: %w", err, *cut)
 		}

@@ -29,7 +29,7 @@ type starter = func(context.Context) (url string, stop func() error, err error)
 func before(
 	ctx context.Context, h host, err error, front func(ctx context.Context, at string) (addr string, stop func() error, err error),
 ) (string, func() error, error) {
-	url, stop, err := open(ctx, h, err)
+	_, stop, err := open(ctx, h, err)
 	if err != nil {
 		return "", nil, err
 	}
@@ -37,7 +37,7 @@ func before(
 	if err != nil {
 		return "", nil, errors.Join(err, stop())
 	}
-	url = h.url(addr)
+	url := h.url(addr)
 	return url, stops(stop, stopFront), nil
 }
 

@@ -118,7 +118,7 @@ func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 			l, err := c.Acquire(ctx, key, short)
 			order <- served{i, err}
 			if err == nil {
-				err = l.Release(ctx)
+				l.Release(ctx) // one that fails lapses by itself
 			}
 		}()
 		if err := awaitWaiters(ctx, clients[0], key, i+1); err != nil {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -67,7 +68,7 @@ func (g *guests) connect() (client net.Conn, served <-chan net.Conn) {
 func (g *guests) closed(client net.Conn) bool {
 	client.SetReadDeadline(time.Now())
 	_, err := client.Read(make([]byte, 1))
-	return err == io.EOF
+	return errors.Is(err, io.EOF)
 }
 
 func inBubble(t *testing.T, places int, test func(g *guests)) {
