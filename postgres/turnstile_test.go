@@ -171,8 +171,8 @@ func TestCancelledWaitLeavesNoMark(t *testing.T) {
 	r.cleared()
 }
 
-// TestWaitGivenUpAsItComesThroughLeavesTurnstile: a process may stand still between the answer and the end of the wait.
-func TestWaitGivenUpAsItComesThroughLeavesTurnstile(t *testing.T) {
+// TestAbandonedWaitReturnsItsTurnstile: a process may stand still between the answer and the end of the wait.
+func TestAbandonedWaitReturnsItsTurnstile(t *testing.T) {
 	r := start(t)
 	holder, waiter := r.driver(), r.driver()
 	g := r.Grant(holder, "k", long)
