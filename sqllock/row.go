@@ -75,9 +75,11 @@ func (r row) lives() bool { return r.owner != "" && r.expires > r.now }
 // is says whether owner has the lock.
 func (r row) is(owner string) bool { return r.lives() && r.owner == owner }
 
-// isReserved reports whether the lock is free, and left to whoever is let in by the turnstile.
+// isReserved reports whether the lock is free, and left to whoever is let in by the turnstile. One that is left for longer was freed before
+// the clock was set back.
 func (r row) isReserved() bool {
-	return r.there && r.owner == "" && r.expires > r.now && (r.first == nil || r.first.isQueued())
+	left := direct.Micros(r.expires - r.now)
+	return r.there && r.owner == "" && left > 0 && left <= reserved && (r.first == nil || r.first.isQueued())
 }
 
 // isUnconfirmed reports whether the lock may have been handed to a waiter that has not confirmed it.

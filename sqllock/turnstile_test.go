@@ -205,3 +205,22 @@ func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
 		r.Error("the doctor does not tell why waiters poll")
 	})
 }
+
+// TestReservationEndsThoughClockWasSetBack: a free lock is left to whoever is let in for a moment, and not until a clock says so again.
+func TestReservationEndsThoughClockWasSetBack(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		r.known()
+		later := time.Now().Add(time.Hour).UnixMicro()
+		r.exec(fmt.Sprint("UPDATE holdfast_lock SET expires = ", later))
+		r.exec(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', 'dead', 0, '{} ', %d)", later))
+		d, err := sqllock.New(r.Context(), r.connect(r.socket()), r.dialect, &sqllock.Options{Prefix: r.prefix, WaitConns: -1})
+		r.Must(err)
+		defer d.Close()
+		ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience()/2)
+		defer cancel()
+		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
+		r.Must(err)
+		r.Must(d.Release(r.Within(), g, 0))
+		r.cleared()
+	})
+}
