@@ -351,6 +351,7 @@ type kind int
 const (
 	fails    kind = iota
 	yields        // another's statement was carried out, and this one was not
+	cut           // somebody, or a limit of the server, has ended the statement
 	locked        // another has the row, and it was not waited for
 	broken        // the connection has ended
 	there         // the row is there already
@@ -373,7 +374,7 @@ const (
 // kinds are by the number of an error of MySQL, and by that of SQLite.
 var kinds = map[string]kind{
 	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 3058": yields, "mysql 3572": locked, "mysql 1062": there,
-	"mysql 1142": denied, "mysql 1143": denied,
+	"mysql 1317": cut, "mysql 1969": cut, "mysql 3024": cut, "mysql 1142": denied, "mysql 1143": denied,
 	"mysql 1044": foreign, "mysql 1227": denied, "mysql 1370": denied, "mysql 1045": alien, "mysql 1698": alien, "mysql 1146": lacks,
 	"mysql 1305": unmarked, "mysql 1665": unlogged, "mysql 1193": misset, "mysql 1231": misset, "mysql 1049": nameless, "mysql 1046": nameless,
 	"mysql 1290": readOnly, "mysql 1792": readOnly, "mysql 1836": readOnly, "mysql 1036": readOnly,

@@ -150,6 +150,9 @@ func (e *ear) wait(ctx context.Context) (err error) {
 			return ctx.Err()
 		case err != nil && e.t.d.kind(err) == yields: // a deadlock with other user locks of a session
 			direct.Sleep(ctx, pace.ShortPause)
+		case err != nil && e.t.d.kind(err) == cut:
+			e.rearmed.Store(true)
+			direct.Sleep(ctx, pace.ShortPause)
 		case err != nil && e.t.d.kind(err) != broken: // the server does not know it, or has forbidden it
 			e.t.turnOff(fmt.Errorf("GET_LOCK failed, so waiters poll: %w", err))
 			return err

@@ -106,6 +106,23 @@ func TestKilledEarCostsNoLock(t *testing.T) {
 	})
 }
 
+// TestLimitOfStatementsEndsNoQueue: a server that ends statements after a while ends waits of GET_LOCK, which begin again.
+func TestLimitOfStatementsEndsNoQueue(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		const limit = 2 * time.Second
+		r.settings = fmt.Sprint("&max_statement_time=", limit.Seconds())
+		if r.second {
+			r.settings = fmt.Sprint("&max_execution_time=", limit.Milliseconds())
+		}
+		d, g := r.insideHolder()
+		next := r.queues(1, never)
+		time.Sleep(limit * 5 / 4)
+		r.Must(d.Release(r.Within(), g, 0))
+		(<-next)()
+		r.cleared()
+	})
+}
+
 // TestIdleSessionInsideStopsNobody: waiters find the lock free when they look.
 func TestIdleSessionInsideStopsNobody(t *testing.T) {
 	each(t, servers, func(r *rig) {
