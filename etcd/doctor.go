@@ -101,7 +101,7 @@ func (m *member) version(text string) {
 		m.Add("version", driver.VerdictFault, "it is etcd "+text, "update it to 3.5 or newer")
 	case major == 3 && (minor == 4 && patch < 31 || minor == 5 && patch < 13):
 		m.Add("version", driver.VerdictWarning, "it is etcd "+text+", in which a leader that has stood still may end leases that another has renewed",
-			"update it: mended in 3.4.31 and 3.5.13")
+			"update it: fixed in 3.4.31 and 3.5.13")
 	default:
 		m.OK("version", "etcd %s", text)
 	}
@@ -113,7 +113,7 @@ func (m *member) part() {
 	switch {
 	case s.Leader == 0:
 		m.Add("leader", driver.VerdictFault, "it knows of no leader: too few members reach each other",
-			"start the members that are down, or mend the network between them")
+			"start the members that are down, or fix the network between them")
 	case s.IsLearner:
 		m.Add("leader", driver.VerdictFault, "it is a learner, which answers no request for locks", "promote it, or do not name it")
 	case s.RaftIndex > s.RaftAppliedIndex+farBehind:

@@ -335,7 +335,7 @@ func (e *look) memory(context.Context) error {
 	}
 	names := expiring(e.info["db"+strconv.Itoa(e.g.opts.DB)])
 	left := max(most-used, 0)
-	text := fmt.Sprintf("%s left of %s of %s, room for %d locks; %d keys with a TTL stand",
+	text := fmt.Sprintf("%s left of %s of %s, room for %d locks; %d keys with a TTL",
 		size(left), size(most), what, left/nameBytes, names)
 	switch mend := "raise maxmemory, or use fewer names (docs/operations.md, Memory)"; {
 	case left == 0:
@@ -411,7 +411,7 @@ func (e *look) persistence(context.Context) error {
 		e.OK("persistence", "it writes to disk before it answers, and votes at once after a restart with its data")
 	case e.g.n == 1:
 		e.bad("persistence", driver.VerdictWarning, server.Advise(
-			errors.New("locks work, but it does not write to disk before it answers, as no Redis does that is left as installed: "+forgets),
+			errors.New("locks work, but it answers before it writes to disk, like every Redis with default settings: "+forgets),
 			"set appendonly yes and appendfsync always, or use three nodes, or accept that and let the storage check tokens"))
 	default:
 		e.OK("persistence", "%s", rest)

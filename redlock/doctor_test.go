@@ -516,7 +516,7 @@ func TestEachFaultOfOneServerIsFoundAndNothingElse(t *testing.T) {
 		}, "", "", nil},
 		{"a server as it is installed", func(r *rig) (string, *redlock.Options) {
 			return "redis://" + redistest.Start(r, &redisproc.Options{Args: []string{"--save", "3600 1"}}).Addr(), nil
-		}, "persistence", driver.VerdictWarning, []string{"locks work", "left as installed", "forgets who holds what", "a second holder", "appendfsync always"}},
+		}, "persistence", driver.VerdictWarning, []string{"locks work", "default settings", "forgets who holds what", "a second holder", "appendfsync always"}},
 		{"a server whose restarts nobody notices", func(r *rig) (string, *redlock.Options) {
 			plain(r)
 			return urlOf(r.disguised("INFO", "run_id:", "other_id:")[0].Addr()), nil

@@ -169,7 +169,7 @@ func (l *look) role(ctx context.Context) error {
 
 func (l *look) clock(ctx context.Context) error {
 	if l.d.now == "" {
-		l.OK("clock", "that of this machine")
+		l.OK("clock", "the clock of this machine")
 		return nil
 	}
 	var at int64

@@ -59,10 +59,10 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		return
 	} else if errors.Is(err, errNoQuorum) {
 		p.OK("reach", "answers")
-		p.Add("leader", driver.VerdictFault, err.Error(), "start the members that are down, or mend the network between them")
+		p.Add("leader", driver.VerdictFault, err.Error(), "start the members that are down, or fix the network between them")
 		return
 	} else if stalled := new(direct.Stall); p.member.tls == nil && (errors.As(err, stalled) || errors.Is(err, errStranger)) {
-		p.Add("reach", driver.VerdictFault, err.Error(), "start it, or correct its address, or mend the network to it, or write zks:// if it speaks TLS on this port")
+		p.Add("reach", driver.VerdictFault, err.Error(), "start it, or correct its address, or fix the network to it, or write zks:// if it speaks TLS on this port")
 		return
 	} else if err != nil {
 		p.Fault("reach", err)

@@ -49,8 +49,8 @@ func (n *Notes) Add(check string, v driver.Verdict, text, mend string) {
 
 // usual is what mends most findings of a check.
 var usual = map[string]string{
-	"reach":  "start it, or correct its address, or mend the network to it",
-	"quorum": "start those that are down, or mend the network to them",
+	"reach":  "start it, or correct its address, or fix the network to it",
+	"quorum": "start those that are down, or fix the network to them",
 }
 
 // Closed is what a doctor finds whose driver has been closed.
@@ -87,7 +87,7 @@ func (n *Notes) Pace(limit time.Duration, ask func() error) error {
 	verdict := driver.VerdictWarning
 	switch {
 	case took < limit/4:
-		n.OK("round-trip", "%v, of %v that a request is given", took.Round(10*time.Microsecond), limit)
+		n.OK("round-trip", "%v; a request may take %v", took.Round(10*time.Microsecond), limit)
 		return nil
 	case took >= limit:
 		verdict = driver.VerdictFault

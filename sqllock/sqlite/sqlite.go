@@ -372,6 +372,6 @@ func room(notes *exam.Notes, folder string) {
 	case free < little:
 		notes.Add("disk", driver.VerdictWarning, fmt.Sprintf("%d MB are free: on a full disk no lock is taken, renewed or released", free>>20), "make room on it")
 	default:
-		notes.OK("disk", "of this machine, %d MB free", free>>20)
+		notes.OK("disk", "on this machine, %d MB free", free>>20)
 	}
 }

@@ -150,7 +150,7 @@ func (p *Master) undecided(why string, addrs []string, votes map[string][]string
 		says = append(says, err.Error())
 	}
 	return server.Advise(fmt.Errorf("%s about the master %s: %s", why, p.Watched, strings.Join(says, "; ")),
-		"start or mend the others, or list only Sentinels that are well")
+		"start or repair the others, or list only Sentinels that are well")
 }
 
 // Ask asks one Sentinel which server is the master.

@@ -98,10 +98,10 @@ func (e lateError) Error() string      { return "no answer " + e.to + "before th
 func (lateError) Is(target error) bool { return target == context.DeadlineExceeded }
 
 // MendDisk mends a server that refuses writes because it cannot save them.
-const MendDisk = "free or mend its disk and then BGSAVE; or CONFIG SET save \"\", where nobody needs its snapshots"
+const MendDisk = "free space on its disk or replace the disk, then BGSAVE; or CONFIG SET save \"\" if nobody needs its snapshots"
 
 // MendReplicas mends a master that refuses writes because too few replicas keep up with it.
-const MendReplicas = "start its replicas, or mend the network to them; where it needs none, CONFIG SET min-replicas-to-write 0"
+const MendReplicas = "start its replicas, or fix the network to them; if it needs none, CONFIG SET min-replicas-to-write 0"
 
 // MisConf says whether a server has refused a write because it could not save what it has.
 func MisConf(text string) bool { return strings.Contains(text, "MISCONF") }
