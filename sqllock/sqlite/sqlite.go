@@ -205,7 +205,7 @@ func parse(text string) (path string, full bool, err error) {
 	case strings.ContainsFunc(path, unicode.IsControl), strings.ContainsAny(rest, "#"):
 		return invalid("the path of the URL has a control character or a #; write the latter as %%23")
 	case !filepath.IsAbs(path):
-		return invalid("%q is no whole path; write it from the root on, as in sqlite:///var/lib/holdfast/locks.db: "+
+		return invalid("%q is not an absolute path; write it from the root, as in sqlite:///var/lib/holdfast/locks.db: "+
 			"in two folders the same name is two files, whose locks do not exclude one another", path)
 	case strings.HasSuffix(rest, "/"):
 		return invalid("%q is a folder; name a file in it", path)

@@ -55,9 +55,9 @@ func TestBadURLsAreRefused(t *testing.T) {
 	fixture.BadURLs(t, func(ctx context.Context, url string) (*sqlite.Driver, error) { return sqlite.Open(ctx, url, nil) }, map[string]string{
 		"/tmp/locks.db":                        "sqlite:///",
 		"sqlite://locks.db":                    "three slashes",
-		"sqlite:locks.db":                      "no whole path",
-		"sqlite:./locks.db":                    "no whole path",
-		"sqlite::memory:":                      "no whole path",
+		"sqlite:locks.db":                      "not an absolute path",
+		"sqlite:./locks.db":                    "not an absolute path",
+		"sqlite::memory:":                      "not an absolute path",
 		"sqlite:///tmp/":                       "is a folder",
 		"sqlite:///tmp/a%0Ab":                  "control character",
 		"sqlite:///tmp/a%zz":                   "%25",

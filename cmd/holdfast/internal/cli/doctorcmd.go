@@ -26,15 +26,15 @@ func (a *app) doctorCommand() *cobra.Command {
 	fl := &doctorFlags{ttl: span{duration(10 * time.Second)}}
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what is wrong with the backend, and say what mends it",
+		Short: "Look for what is wrong with the backend, and tell how to fix it",
 		Long: `Doctor looks at each node of the backend and prints a line for each check: the
-verdict, what was found and what it means, and what mends it. It changes
-nothing there. It exits with 1 if there is a warning or a fault, and with 0 if
-there is none.
+verdict, what was found, what it means, and how to fix it. It changes nothing
+there. It exits with 1 if there is a warning or a fault, and with 0 if there is
+none.
 
 A warning means that locks work now. A fault means that locks do not work on
-that node, or can be given to two. What is skipped needs a right that locks do
-not need.
+that node, or can be given to two. A skipped check needs a permission that
+locks do not need.
 `,
 		Example: `  holdfast doctor
   holdfast doctor -q --ignore persistence`,

@@ -122,10 +122,9 @@ func (a *app) acquireCommand() *cobra.Command {
 	ttl := span{duration(30 * time.Second)}
 	cmd := &cobra.Command{
 		Use:   "acquire [flags] NAME",
-		Short: "Take a lock and leave it standing, for scripts that cannot be wrapped by run",
-		Long: `Acquire takes the lock NAME, prints the lease and exits. The lock stands for
---ttl unless holdfast renew renews it, which no process does by itself: prefer
-run.
+		Short: "Take a lock and keep it after this command ends, for scripts that run cannot wrap",
+		Long: `Acquire takes the lock NAME, prints the lease and exits. The lock is held
+for --ttl. No process renews it until holdfast renew does: prefer run.
 `,
 		Example: `  holdfast acquire --ttl 50s --file deploy.lease deploy
   holdfast acquire -n -o json backup`,
@@ -206,7 +205,7 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	return errors.Join(lease.Detach(), client.Close())
 }
 
-// spare refuses a file that is the only one to know a lease which still stands.
+// spare rejects a file whose lease still has the lock, since no other copy of the lease is known.
 func (a *app) spare(ctx context.Context, client *holdfast.Client, file string, kept bool) error {
 	if !kept {
 		return nil
@@ -216,7 +215,7 @@ func (a *app) spare(ctx context.Context, client *holdfast.Client, file string, k
 		return nil // nothing is in it that could be lost
 	}
 	if st, err := client.Inspect(ctx, t.Name); err == nil && t.stands(st) {
-		return exitcode.Usagef("--file %s has a lease of %q that still stands; release it first, or name another file", file, t.Name)
+		return exitcode.Usagef("--file %s has a lease of %q that still has the lock; release it first, or name another file", file, t.Name)
 	}
 	return nil
 }
@@ -374,8 +373,8 @@ func (a *app) checkCommand() *cobra.Command {
 	fl := &ticketFlags{}
 	cmd := &cobra.Command{
 		Use:   "check [flags] [NAME]",
-		Short: "Say by the exit code whether a lease still stands: 0 yes, 1 no",
-		Long: `Check asks the backend whether a lease still stands. Inside a run it needs
+		Short: "Report by the exit code whether a lease still has the lock: 0 yes, 1 no",
+		Long: `Check asks the backend whether a lease still has the lock. Inside a run it needs
 neither name nor token, and of several names it asks for all. The answer may be
 out of date once it is printed: let a storage that checks tokens protect what is
 written later.

@@ -24,7 +24,7 @@ func (a *app) showCommand() *cobra.Command {
 	var ask bool
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Say who holds a lock, and what each node knows about it",
+		Short: "Show who holds a lock, and what each node knows about it",
 		Example: `  holdfast show nightly-report
   holdfast show -e nightly-report || echo nobody holds it`,
 		RunE: func(cmd *cobra.Command, args []string) error {

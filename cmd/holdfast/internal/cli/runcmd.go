@@ -355,7 +355,7 @@ func look(program string) (string, error) {
 	case strings.Contains(program, string(filepath.Separator)):
 		return "", exitcode.With(exitcode.NotFound, fmt.Errorf("there is no program %s", program))
 	}
-	return "", exitcode.With(exitcode.NotFound, fmt.Errorf("there is no program %s in PATH; install it, or write the whole path", program))
+	return "", exitcode.With(exitcode.NotFound, fmt.Errorf("there is no program %s in PATH; install it, or give its absolute path", program))
 }
 
 func isFile(path string) bool {
