@@ -225,6 +225,7 @@ func (a *app) root() *cobra.Command {
 		&cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: "Exit codes:\n\n" + exitcode.Help()}, // a topic, as it does nothing
 	)
 	builtIn(root)
+	completeWords(root)
 	return root
 }
 
@@ -280,6 +281,24 @@ func builtIn(root *cobra.Command) {
 				return exitcode.Usagef("which shell? give bash, zsh, fish or powershell; see holdfast completion --help")
 			}
 		}
+	}
+}
+
+// completeWords completes the values of flags that take one of a few words, for all commands below root.
+func completeWords(root *cobra.Command) {
+	fixed := map[string][]string{"on-lost": {"term", "kill", "signal=INT", "signal=USR1", "warn"}, "log-format": {"text", "json"}, "output": {"table", "json"}}
+	complete := func(cmd *cobra.Command, f *pflag.Flag) {
+		words := fixed[f.Name]
+		if c, ok := f.Value.(*choice); ok {
+			words = c.words
+		}
+		if words != nil {
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag of cmd
+		}
+	}
+	root.PersistentFlags().VisitAll(func(f *pflag.Flag) { complete(root, f) })
+	for _, cmd := range root.Commands() {
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { complete(cmd, f) })
 	}
 }
 

@@ -309,8 +309,9 @@ func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv driver.D
 func (a *app) releaseCommand() *cobra.Command {
 	fl := &ticketFlags{ttl: span{duration(10 * time.Second)}}
 	cmd := &cobra.Command{
-		Use:   "release [flags] [NAME]",
-		Short: "Release a lease that acquire took",
+		Use:        "release [flags] [NAME]",
+		SuggestFor: []string{"unlock"},
+		Short:      "Release a lease that acquire took",
 		Long: `Release frees the lock, if the lease still has it, and removes the file of
 --file. A second release, and a renew, then exit with 79, as they do for every
 lease that is gone, and check with 1.

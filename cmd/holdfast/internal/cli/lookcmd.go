@@ -23,8 +23,9 @@ import (
 func (a *app) showCommand() *cobra.Command {
 	var ask bool
 	cmd := &cobra.Command{
-		Use:   "show NAME",
-		Short: "Show who holds a lock, and what each node knows about it",
+		Use:     "show NAME",
+		Aliases: []string{"status"},
+		Short:   "Show who holds a lock, and what each node knows about it",
 		Example: `  holdfast show nightly-report
   holdfast show -e nightly-report || echo nobody holds it`,
 		RunE: func(cmd *cobra.Command, args []string) error {

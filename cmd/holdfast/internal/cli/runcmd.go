@@ -65,9 +65,10 @@ func newRunFlags() *runFlags {
 func (a *app) runCommand() *cobra.Command {
 	fl := newRunFlags()
 	cmd := &cobra.Command{
-		Use:   "run [flags] NAME... -- COMMAND [ARGUMENT...]",
-		Short: "Run a command while holding a lock",
-		Long:  runHelp,
+		Use:        "run [flags] NAME... -- COMMAND [ARGUMENT...]",
+		SuggestFor: []string{"lock", "exec"},
+		Short:      "Run a command while holding a lock",
+		Long:       runHelp,
 		Example: `  holdfast run nightly-report -- ./report.sh
   holdfast run -w 10m --max-runtime 1h deploy -- ./deploy.sh`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
