@@ -73,7 +73,7 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 			s.looked = before + sizes[i]
 		}
 		if len(u.Nodes) > 0 {
-			yield(Leak{}, fmt.Errorf("redlock: leaks: %w", u))
+			yield(Leak{}, fmt.Errorf("redis: leaks: %w", u))
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (d *Driver) DeleteLeak(ctx context.Context, l Leak) (bool, error) {
 	defer cancel()
 	deleted, err := nodes[i].deleteLeak(ctx, l)
 	if err != nil {
-		return false, fmt.Errorf("redlock: delete a leak: %w", &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{Node: l.Node, Err: err}}})
+		return false, fmt.Errorf("redis: delete a leak: %w", &driver.UnavailableError{Need: 1, Nodes: []driver.NodeError{{Node: l.Node, Err: err}}})
 	}
 	return deleted, nil
 }

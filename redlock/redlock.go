@@ -57,7 +57,7 @@ func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("redlock: %w", err)
+		return nil, fmt.Errorf("redis: %w", err)
 	}
 	return d, nil
 }

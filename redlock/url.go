@@ -46,7 +46,7 @@ import (
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	nodes, o, err := parseURL(url, opts)
 	if err != nil {
-		return nil, fmt.Errorf("redlock: %w", err)
+		return nil, fmt.Errorf("redis: %w", err)
 	}
 	return New(ctx, nodes, &o)
 }

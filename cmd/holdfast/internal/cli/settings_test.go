@@ -99,9 +99,9 @@ func TestConfigFileIsReadOrRefused(t *testing.T) {
 		"help = true":                                     "no command has a flag --help",
 		"# x\nlog-format = xml":                           `:2: log-format "xml" is neither text nor json`,
 		"\nbackend-file = no-such-file":                   ":2: backend-file: open no-such-file",
-		"backend = redis://h:99999":                       ":1: backend: redlock: invalid argument: the port of host 1 of 1 is not from 1 to 65535",
+		"backend = redis://h:99999":                       ":1: backend: redis: invalid argument: the port of host 1 of 1 is not from 1 to 65535",
 		"backend = redis://h # one\nx=":                   ":2: no command has a flag --x",
-		"backend = redis://h#one":                         ":1: backend: redlock: invalid argument: ",
+		"backend = redis://h#one":                         ":1: backend: redis: invalid argument: ",
 		"no-guard = on\nnote = 'a":                        ":2: note: the value begins with a quote and does not end with one",
 		`note = "a" b`:                                    ":1: note: more than a comment stands behind the closing quote",
 		"guard = true\nno-guard = true":                   ":1: guard and ",
@@ -116,7 +116,7 @@ func TestConfigFileIsReadOrRefused(t *testing.T) {
 			t.Errorf("%q: exit code %d, %q, want %q", text, code, log, want)
 		}
 	}
-	if code, _, log := call("doctor", "-b", "redis://h:99999"); code != exitcode.Usage || !strings.Contains(log, "holdfast: --backend: redlock: invalid argument: the port") {
+	if code, _, log := call("doctor", "-b", "redis://h:99999"); code != exitcode.Usage || !strings.Contains(log, "holdfast: --backend: redis: invalid argument: the port") {
 		t.Errorf("doctor: exit code %d, %q", code, log)
 	}
 	if code, _, log := call("show", "--config", "no-such-file", "job"); code != exitcode.Usage || !strings.Contains(log, "no-such-file") {
