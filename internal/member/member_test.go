@@ -787,7 +787,7 @@ func FuzzMarker(f *testing.F) {
 func TestQuarantineNamesTheWaysToWait(t *testing.T) {
 	t.Parallel()
 	said := (&QuarantineError{Left: 62 * time.Second}).Error()
-	for _, way := range []string{"1m2s", "-w 2m", "Options.AllowDown", "?down=allow", "?quarantine=off"} {
+	for _, way := range []string{"1m2s", "-w 2m", "holdfast.Open", "AllowDown", "?down=allow", "?quarantine=off"} {
 		if !strings.Contains(said, way) {
 			t.Errorf("the error does not name %q: %s", way, said)
 		}
