@@ -133,21 +133,28 @@ func (t *turnstile) enter(key string) *ear {
 	return e
 }
 
-// wait blocks until the server lets the ear in.
+// wait blocks until the server lets the ear in. A link that has died without a word ends it: the claim then asks over another one.
 func (e *ear) wait(ctx context.Context) (err error) {
-	if e.conn, err = e.t.d.db.Conn(ctx); err != nil {
+	begin, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
+	defer cancel()
+	if e.conn, err = e.t.d.db.Conn(begin); err != nil {
 		return err
 	}
-	if err := e.t.tryOut(ctx, e.conn); err != nil {
+	if err := e.t.tryOut(begin, e.conn); err != nil {
 		return err
 	}
 	close(e.asked)
 	for {
 		var got sql.NullInt64
-		err := e.conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, ?)", e.name, int(rearmTime/time.Second)).Scan(&got)
+		limited, cancel := context.WithTimeout(ctx, rearmTime+pace.RequestTime(time.Minute, pace.Alone))
+		err := e.conn.QueryRowContext(limited, "SELECT GET_LOCK(?, ?)", e.name, int(rearmTime/time.Second)).Scan(&got)
+		late := limited.Err() != nil
+		cancel()
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case err != nil && late: // the link is dead
+			return err
 		case err != nil && e.t.d.kind(err) == yields: // a deadlock with other user locks of a session
 			direct.Sleep(ctx, pace.ShortPause)
 		case err != nil && e.t.d.kind(err) == cut:

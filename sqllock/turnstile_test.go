@@ -123,6 +123,24 @@ func TestLimitOfStatementsEndsNoQueue(t *testing.T) {
 	})
 }
 
+// TestDeadLinkOfWaiterEndsItsWait: a GET_LOCK that a firewall has swallowed is given up, and its claim asks on another connection.
+func TestDeadLinkOfWaiterEndsItsWait(t *testing.T) {
+	each(t, []database{onMariaDB}, func(r *rig) {
+		holder, d := r.driver(), r.driver()
+		g := r.Grant(holder, "k", long)
+		d.Sleepy(never)
+		p := r.route(d)
+		p.Halt("GET_LOCK('" + d.UserLock("k"))
+		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+		<-p.Caught
+		p.Set(func() { p.Stop = "" })
+		r.Eventually("it has a ticket", func() bool { return r.waiters() == 1 })
+		r.Must(holder.Release(r.Within(), g, 0))
+		r.Must(d.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
+		r.cleared()
+	})
+}
+
 // TestIdleSessionInsideStopsNobody: waiters find the lock free when they look.
 func TestIdleSessionInsideStopsNobody(t *testing.T) {
 	each(t, servers, func(r *rig) {
