@@ -17,6 +17,9 @@ import (
 const (
 	// place is how long a place in the queue lasts without a sign of its client.
 	place = 8 * time.Second
+	// blockedPlace is the same while the client blocks at the turnstile, where it asks each turnPoll. A freed lock is left to the oldest
+	// that blocks, and whoever is behind is not told: so the tickets of those that have died there must not stand for long.
+	blockedPlace = 3 * time.Second
 	// relaxed is how often a waiter polls that is told of its turn; hasty is how often
 	// one polls that is not, after a while.
 	relaxed = 2 * time.Second
@@ -186,7 +189,7 @@ func (c *claim) rename() {
 // take asks for the lock, or for a place in the queue. The first question is only for the lock if the claim can go to the turnstile.
 func (c *claim) take(ctx context.Context) (reply[answer], error) {
 	c.channel, c.tuned = c.d.hears()
-	at := c.channel
+	at, lasts := c.channel, place
 	switch v := c.visit; {
 	case v == nil && !c.visited && !c.req.NoWait && c.d.ears.ready():
 	case v == nil:
@@ -194,9 +197,12 @@ func (c *claim) take(ctx context.Context) (reply[answer], error) {
 	default:
 		c.place = true
 		at = v.channel(c.channel)
+		if !v.heard {
+			lasts = blockedPlace
+		}
 	}
 	return queryRow(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, direct.InMicros(c.req.TTL),
-		c.holder, c.place, at, direct.InMicros(grace), direct.InMicros(place))
+		c.holder, c.place, at, direct.InMicros(grace), direct.InMicros(lasts))
 }
 
 // adopt asks for the lock that another owner has.

@@ -171,6 +171,27 @@ func TestCancelledWaitLeavesNoMark(t *testing.T) {
 	r.cleared()
 }
 
+// TestTicketAtTurnstileLapsesSoon: nobody is told of a lock that is left to waiters which have died there.
+func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
+	r := start(t)
+	holder, waiter := r.driver(), r.driver()
+	g := r.Grant(holder, "k", long)
+	r.do(r.session(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+	longest := 0 // ms
+	r.Eventually("it blocks, and then waits elsewhere", func() bool {
+		longest = max(longest, r.count("SELECT coalesce(max(extract(epoch FROM expires - clock_timestamp()) * 1000), 0)::int "+
+			"FROM holdfast.ticket WHERE channel LIKE '-%'"))
+		return longest > 0 && r.listening() == 1
+	})
+	if longest > 3000 {
+		t.Errorf("the ticket of a waiter that blocks stands for %d ms, want 3 s at most", longest)
+	}
+	r.Must(holder.Release(r.Within(), g, 0))
+	r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
+	r.cleared()
+}
+
 // TestAbandonedWaitReturnsItsTurnstile: a process may stand still between the answer and the end of the wait.
 func TestAbandonedWaitReturnsItsTurnstile(t *testing.T) {
 	r := start(t)
