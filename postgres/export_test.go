@@ -152,5 +152,11 @@ func (d *Driver) TryUnderNewName(ctx context.Context, key string, taken func(tok
 	}
 	taken(*c.visit.answer.rows[0].Token)
 	c.rename()
-	return c.result(c.try(ctx))
+	for {
+		g, err := c.try(ctx)
+		if !errors.Is(err, driver.ErrHeld) {
+			return c.result(g, err)
+		}
+		time.Sleep(time.Millisecond) // the lock is left to the turnstile for a moment, which its session leaves in the background
+	}
 }
