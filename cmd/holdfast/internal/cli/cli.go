@@ -145,7 +145,9 @@ On one machine, a file will do, with no server:
   export HOLDFAST_BACKEND=sqlite:///tmp/locks.db
   holdfast run first -- echo "I have the lock"
   holdfast doctor    # what is wrong, and how to fix it
-For several machines, docs/choosing.md says which service to take. All commands:
+Which service to take for several machines:
+  https://github.com/holdfast-go/holdfast/blob/main/docs/choosing.md
+All commands:
   holdfast --help
 `
 
@@ -155,6 +157,7 @@ Every flag can be set by a variable as well, --kill-after by HOLDFAST_KILL_AFTER
 and in a config file: see holdfast config --help.
 Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
 "holdfast help exit-codes" says what exit codes mean.
+The pages below docs/ are at https://github.com/holdfast-go/holdfast.
 `
 
 // usageOf is the help of one command below its text. It fits a screen, so it ends with what is looked

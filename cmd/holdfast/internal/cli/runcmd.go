@@ -28,7 +28,7 @@ and stops it if a lock is lost. HOLDFAST_LOCK_TOKEN has the token (docs/run.md).
 `
 
 // waitHelp is of --wait, which run and acquire have.
-const waitHelp = "give up after this time (default: never)"
+const waitHelp = "give up after this time (default: no limit)"
 
 // runFlags are the flags of run as they were given.
 type runFlags struct {

@@ -272,6 +272,10 @@ func (a *app) showConfig(cmd *cobra.Command) error {
 		}
 		s := setting{Flag: f.Name, Value: dsn.Mask(f.Value.String()), From: cmp.Or(a.from[f.Name], "default")}
 		all = append(all, s)
+		if s.Value == "" {
+			_, derived, _ := strings.Cut(f.Usage, "(default: ") // such as ttl/3
+			s.Value = strings.TrimSuffix(derived, ")")
+		}
 		rows = append(rows, []string{s.Flag, s.Value, s.From})
 	})
 	for _, err := range a.unread {

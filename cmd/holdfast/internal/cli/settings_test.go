@@ -32,7 +32,7 @@ func TestSettingsGoByTheirSource(t *testing.T) {
 	}
 	for flag, want := range map[string]string{
 		"ttl": "12s HOLDFAST_TTL", "margin": "3s --margin", "kill-after": "3s " + file + ":6", "no-wait": "true HOLDFAST_NO_WAIT",
-		"wait": "default", "backend": "redis://:***@h " + file + ":7", "renew": "default",
+		"wait": "no limit default", "backend": "redis://:***@h " + file + ":7", "renew": "ttl/3 default",
 		"command": `echo #1 "a" ` + file + ":8", "note": "it's " + file + ":9",
 	} {
 		if rows[flag] != want {
