@@ -22,9 +22,9 @@ import (
 // over; ErrNested, ErrInvalid, ErrClosed. Acquire waits for the end of an outage as
 // it waits for a holder. An obstacle that time does not remove, such as a wrong
 // password, is ErrUnavailable at once. When ctx ends, the error matches both
-// ctx.Err() and the last obstacle, if one is known. Where the process stood still past
-// the end of the wait, the error is of the kind of that obstacle, and is no *HeldError
-// or *UnavailableError. After an error nothing stays behind.
+// ctx.Err() and the last obstacle, if one is known. Use errors.Is for ErrHeld and
+// ErrUnavailable: if the process was paused past the end of the wait, the error has no
+// *HeldError or *UnavailableError. After an error nothing stays behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	return c.acquireKind(ctx, key, kind{}, opts)
 }
