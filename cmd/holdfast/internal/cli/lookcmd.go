@@ -74,7 +74,7 @@ func (a *app) show(ctx context.Context, client *holdfast.Client, name string, as
 // queueShown is how many waiters are shown.
 const queueShown = 20
 
-// slots are who holds the slots of a semaphore that is called name, where it can be told in a moment: as a lock, nobody holds it.
+// slots returns the holders of the slots of the semaphore name, or of an RWLock's readers, if the backend answers in time.
 func (a *app) slots(ctx context.Context, client *holdfast.Client, name string) (rows [][]string) {
 	ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
@@ -94,7 +94,11 @@ func (a *app) writeStatus(st holdfast.Status, queue []driver.Waiter, slots [][]s
 	if a.output == "json" {
 		return a.writeJSON(view.NewLock(st, queue))
 	}
-	if err := a.writeTable(slices.Concat(describe(st), queueRows(queue), slots)); err != nil {
+	about := describe(st)
+	if len(slots) > 0 {
+		about[1][1] += " as a plain lock; its slots or readers:"
+	}
+	if err := a.writeTable(slices.Concat(about, queueRows(queue), slots)); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(a.io.Out); err != nil {
