@@ -81,10 +81,10 @@ func (a *app) migrateCommand() *cobra.Command {
 		Short: "Make the tables for locks in a database",
 		Long: `Migrate makes the schema, tables and functions that a postgres:// backend
 needs, or the tables of a mysql:// or mariadb:// one, or brings them up to
-date. Where all is there it does nothing. The user of the backend needs the
-right to create a schema, or tables; later ones need USAGE on the schema, and
-SELECT, INSERT, UPDATE and DELETE on the tables. A file of sqlite: needs no
-preparation.
+date. If nothing is missing it changes nothing. The user of the backend needs
+the permission to create a schema, or tables; later ones need USAGE on the
+schema, and SELECT, INSERT, UPDATE and DELETE on the tables. A file of sqlite:
+needs no preparation.
 `,
 		Example: `  holdfast migrate
   holdfast migrate -b "$HOLDFAST_BACKEND" -v`,
@@ -112,5 +112,9 @@ func (a *app) migrate() error {
 	if _, file := drv.(*sqlite.Driver); !ok || file {
 		return exitcode.Usagef("migrate is for a postgres://, mysql:// or mariadb:// backend; others need no preparation")
 	}
-	return interruptedBy(ctx, tables.Migrate(ctx))
+	if err := tables.Migrate(ctx); err != nil {
+		return interruptedBy(ctx, err)
+	}
+	a.log.Info("the backend has what locks need; see holdfast doctor")
+	return nil
 }
