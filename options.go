@@ -3,6 +3,7 @@ package holdfast
 import (
 	"cmp"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -108,13 +109,24 @@ type kind struct {
 // places returns how many locks beside the key's own belong to the kind; 0: none.
 func (k kind) places() int { return max(k.slots, k.readers) }
 
+// zeroPlaces stands for 0 slots or readers, which a kind has for a plain lock.
+const zeroPlaces = math.MinInt
+
+// givenPlaces returns the number of slots or readers that the caller gave.
+func givenPlaces(n int) int {
+	if n == zeroPlaces {
+		return 0
+	}
+	return n
+}
+
 // check rejects a kind that cannot be.
 func (k kind) check() error {
 	switch {
 	case k.slots < 0 || k.slots > maxSlots:
-		return invalid("a semaphore of %d slots: give 1 to %d; for more at once, limit the rate or take a queue", k.slots, maxSlots)
+		return invalid("a semaphore of %d slots: give 1 to %d; for more holders at once use a rate limiter or a queue", givenPlaces(k.slots), maxSlots)
 	case k.readers != 0 && (k.readers < 2 || k.readers > maxSlots):
-		return invalid("a read and write lock of %d readers: give 2 to %d", k.readers, maxSlots)
+		return invalid("a read and write lock of %d readers: give 2 to %d", givenPlaces(k.readers), maxSlots)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ type RWLock struct {
 // does not block; wrong arguments are ErrInvalid of the calls that follow.
 func (c *Client) RWLock(key string, readers int) *RWLock {
 	if readers == 0 {
-		readers = -1 // no kind, and so rejected
+		readers = zeroPlaces
 	}
 	return &RWLock{c, key, readers}
 }

@@ -31,11 +31,11 @@ type Semaphore struct {
 	kind   kind
 }
 
-// Semaphore returns the semaphore of key with so many slots, from 1 to 64: for more, limit the rate or take a queue.
+// Semaphore returns the semaphore of key with so many slots, from 1 to 64: for more, use a rate limiter or a queue.
 // It asks no server and does not block; wrong arguments are ErrInvalid of the calls that follow.
 func (c *Client) Semaphore(key string, slots int) *Semaphore {
 	if slots == 0 {
-		slots = -1 // no kind, and so rejected
+		slots = zeroPlaces
 	}
 	return &Semaphore{c, key, kind{slots: slots}}
 }

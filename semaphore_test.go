@@ -430,6 +430,9 @@ func TestSlotsAreRefusedWhereTheyMeanNothing(t *testing.T) {
 		wantErr(t, err, holdfast.ErrInvalid)
 		_, err = b.client.Semaphore("k", 0).Acquire(t.Context(), nil)
 		wantErr(t, err, holdfast.ErrInvalid)
+		if text := fmt.Sprint(err); !strings.Contains(text, " 0 slots") {
+			t.Errorf("the error %q does not say \"0 slots\"", text)
+		}
 	})
 }
 
