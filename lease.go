@@ -138,6 +138,9 @@ func (l *Lease) Owner() string { return l.owner }
 // ForceRelease takes.
 func (l *Lease) Token() Token { return l.token }
 
+// String returns the key and the token, for logs: printing the fields would race with the client.
+func (l *Lease) String() string { return fmt.Sprintf("lease on %q, token %d", l.Key(), l.Token()) }
+
 // Context carries the values of the context that acquired the lease. It ends when
 // the lease is released and, with a cause that matches ErrLost, when it is lost or
 // Close releases it, where the cause matches ErrClosed as well. With a Margin it ends

@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,6 +24,18 @@ func TestCheckTellsOfALossAtOnce(t *testing.T) {
 		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
 		pass(4 * time.Second) // with the next renewal
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
+	})
+}
+
+func TestPrintedLeaseShowsKeyAndToken(t *testing.T) {
+	in(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.client, "k", nil)
+		want := fmt.Sprintf(`lease on "k", token %d`, l.Token())
+		for _, text := range []string{fmt.Sprint(l), fmt.Sprintf("%+v", l)} {
+			if text != want {
+				t.Errorf("the lease prints as %q, want %q", text, want)
+			}
+		}
 	})
 }
 
