@@ -470,7 +470,7 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 		r.Must(r.db.QueryRowContext(r.Within(), r.in("SELECT owner, expires - since FROM holdfast_lock WHERE name = 'k'")).Scan(&owner, &span))
 		got := <-next
 		if span := time.Duration(span) * time.Microsecond; owner != got.Owner() && span > time.Second {
-			r.Errorf("the lock was handed to a dead waiter for %v, want a second", span)
+			r.Errorf("the lock was handed to the dead waiter %q for %v, want a second; then %q had it", owner, span, got.Owner())
 		}
 		r.Release(got)
 		cancel()
