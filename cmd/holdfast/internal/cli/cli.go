@@ -151,6 +151,18 @@ All commands:
   holdfast --help
 `
 
+// completionHelp shows how to load completions; the help of each subcommand has more.
+const completionHelp = `Completion prints a script by which a shell completes commands, flags and the
+names of locks. For the present shell:
+
+  source <(holdfast completion bash)       # needs the package bash-completion
+  source <(holdfast completion zsh)
+  holdfast completion fish | source
+
+For every new one, put that line into ~/.bashrc, ~/.zshrc (after compinit) or
+~/.config/fish/config.fish.
+`
+
 // usageEnd is the end of every help.
 const usageEnd = `
 Every flag can be set by a variable as well, --kill-after by HOLDFAST_KILL_AFTER,
@@ -279,6 +291,7 @@ func builtIn(root *cobra.Command) {
 				return nil
 			}
 		case "completion":
+			cmd.Long = completionHelp
 			cmd.Args = nil
 			cmd.RunE = func(*cobra.Command, []string) error {
 				return exitcode.Usagef("which shell? give bash, zsh, fish or powershell; see holdfast completion --help")
