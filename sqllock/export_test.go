@@ -50,4 +50,15 @@ type Decision struct {
 }
 
 // UserLock returns the name of the turnstile of key.
-func (d *Driver) UserLock(key string) string { return d.turnstile.userLock(key) }
+func (d *Driver) UserLock(key string) string {
+	d.turnstile.mu.Lock()
+	known := d.turnstile.known
+	d.turnstile.mu.Unlock()
+	if !known {
+		if conn, err := d.db.Conn(context.Background()); err == nil {
+			d.turnstile.tryOut(context.Background(), conn)
+			conn.Close()
+		}
+	}
+	return d.turnstile.userLock(key)
+}

@@ -1,6 +1,7 @@
 package sqllock_test
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -86,6 +87,7 @@ type database struct {
 	dialect  sqllock.Dialect
 	second   bool   // MySQL itself, and not MariaDB
 	settings string // of the sessions of clients
+	schema   string // a database of the server; empty: test
 }
 
 var (
@@ -136,11 +138,17 @@ func newRig(t testing.TB, b database) *rig {
 	} else {
 		r.db = r.connect(r.socket())
 	}
-	d, err := sqllock.New(t.Context(), r.db, b.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
+	r.migrate()
+	return r
+}
+
+// migrate makes the tables.
+func (r *rig) migrate() {
+	r.Helper()
+	d, err := sqllock.New(r.Context(), r.db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
 	r.Must(err)
 	defer d.Close()
-	r.Must(d.Migrate(t.Context()))
-	return r
+	r.Must(d.Migrate(r.Context()))
 }
 
 // socket is where the server listens.
@@ -160,9 +168,9 @@ func (r *rig) connect(at string) *sql.DB {
 	case r.dialect == sqllock.SQLite:
 		db, err = sql.Open("sqlite", "file:"+r.file+"?_pragma=busy_timeout(200)&_pragma=journal_mode(wal)&_txlock=immediate")
 	case strings.Contains(at, ":"):
-		db, err = sql.Open("mysql", "root@tcp("+at+")/test?interpolateParams=true"+r.settings)
+		db, err = sql.Open("mysql", "root@tcp("+at+")/"+cmp.Or(r.schema, "test")+"?interpolateParams=true"+r.settings)
 	default:
-		db, err = sql.Open("mysql", "root@unix("+at+")/test")
+		db, err = sql.Open("mysql", "root@unix("+at+")/"+cmp.Or(r.schema, "test"))
 	}
 	r.Must(err)
 	r.Cleanup(func() { db.Close() })

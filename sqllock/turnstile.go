@@ -50,7 +50,8 @@ type turnstile struct {
 
 	mu      sync.Mutex // guards what follows
 	ears    int        // how many more may be in use
-	known   bool       // it is known whether the turnstile works
+	known   bool       // it is known whether the turnstile works, and home
+	home    string     // the database of the sessions, as a server has one GET_LOCK for all of its databases
 	off     error      // why waiters poll instead; nil: they need not
 	crowded map[string]time.Time
 	shunned map[string]time.Time
@@ -60,13 +61,13 @@ type turnstile struct {
 type ear struct {
 	t       *turnstile
 	key     string
-	name    string
 	cancel  context.CancelFunc
 	rearmed atomic.Bool   // one GET_LOCK has ended without success
 	asked   chan struct{} // closed when the ear is about to send GET_LOCK
 	done    chan struct{} // closed when the ear waits no more
 
 	// Not to be read before done is closed.
+	name string // of the user lock
 	conn *sql.Conn
 	err  error // nil: inside
 }
@@ -90,7 +91,10 @@ func newTurnstile(d *Driver, ears int) *turnstile {
 
 // userLock returns the name of the lock of a turnstile: at most 64 characters, of which upper and lower case are the same.
 func (t *turnstile) userLock(key string) string {
-	sum := sha256.Sum256([]byte(t.d.prefix + "\x00" + key))
+	t.mu.Lock()
+	home := t.home
+	t.mu.Unlock()
+	sum := sha256.Sum256([]byte(home + "\x00" + t.d.prefix + "\x00" + key))
 	return "hf." + hex.EncodeToString(sum[:24])
 }
 
@@ -125,7 +129,7 @@ func (t *turnstile) enter(key string) *ear {
 	}
 	t.ears--
 	ctx, cancel := context.WithCancel(t.d.calls.Work)
-	e := &ear{t: t, key: key, name: t.userLock(key), cancel: cancel, asked: make(chan struct{}), done: make(chan struct{})}
+	e := &ear{t: t, key: key, cancel: cancel, asked: make(chan struct{}), done: make(chan struct{})}
 	t.d.calls.Go(func() {
 		defer close(e.done)
 		e.err = e.wait(ctx)
@@ -143,6 +147,7 @@ func (e *ear) wait(ctx context.Context) (err error) {
 	if err := e.t.tryOut(begin, e.conn); err != nil {
 		return err
 	}
+	e.name = e.t.userLock(e.key)
 	close(e.asked)
 	for {
 		var got sql.NullInt64
@@ -306,11 +311,15 @@ func (t *turnstile) tryOut(ctx context.Context, conn *sql.Conn) error {
 		return off
 	}
 	why, err := t.d.tryTurnstile(ctx, conn)
+	var home string
+	if err == nil && why == nil {
+		err = conn.QueryRowContext(ctx, "SELECT COALESCE(DATABASE(), '')").Scan(&home)
+	}
 	if err != nil {
 		return err
 	}
 	t.mu.Lock()
-	t.known = true
+	t.known, t.home = true, home
 	t.mu.Unlock()
 	if why != nil {
 		t.turnOff(why)

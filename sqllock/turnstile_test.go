@@ -141,6 +141,24 @@ func TestDeadLinkOfWaiterEndsItsWait(t *testing.T) {
 	})
 }
 
+// TestTurnstileBelongsToItsDatabase: a server has one GET_LOCK for all, and programs of two databases may lock the same names.
+func TestTurnstileBelongsToItsDatabase(t *testing.T) {
+	each(t, []database{onMariaDB}, func(r *rig) {
+		other := *r
+		other.schema = "other"
+		r.exec("CREATE DATABASE IF NOT EXISTS other")
+		other.db = other.connect(other.socket())
+		other.migrate()
+		d, g := r.insideHolder()
+		inOther, of := other.insideHolder()
+		next := other.queues(1, never)
+		r.Must(inOther.Release(r.Within(), of, 0))
+		(<-next)()
+		r.Must(d.Release(r.Within(), g, 0))
+		r.cleared()
+	})
+}
+
 // TestIdleSessionInsideStopsNobody: waiters find the lock free when they look.
 func TestIdleSessionInsideStopsNobody(t *testing.T) {
 	each(t, servers, func(r *rig) {
