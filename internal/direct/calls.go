@@ -20,8 +20,11 @@ func Trust(sent time.Time, ttl time.Duration) time.Time {
 	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
 }
 
-// Jitter is about d, so that those who wait do not come back together.
-func Jitter(d time.Duration) time.Duration { return d - rand.N(d/4+1) }
+// Jitter returns about d, so that those who wait do not come back together, and 0 for less than that.
+func Jitter(d time.Duration) time.Duration {
+	d = max(d, 0)
+	return d - rand.N(d/4+1)
+}
 
 // Sleep sleeps for about d, and returns false if ctx ends before.
 func Sleep(ctx context.Context, d time.Duration) bool {
