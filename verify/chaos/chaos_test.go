@@ -3,6 +3,7 @@
 package main
 
 import (
+	"log/slog"
 	"os"
 	"slices"
 	"testing"
@@ -14,6 +15,7 @@ import (
 
 // TestMain is a client process where it was started as one.
 func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
 		exit(beClient(text))
