@@ -48,7 +48,7 @@ FAKED = $(addprefix $(PROJECT)/,redlock/... etcd zookeeper sqllock/sqlite)
 
 # With fewer collections of garbage compiling and linking take less time.
 check: export GOGC = 400
-check: deps ## The round for each change (80 s): go vet, and what needs no server
+check: deps ## The round for each change (50 s): go vet, and what needs no server
 	@$(GOTESTSUM) -short -count=1 -vet=all $(ATONCE) -timeout 10m $(PROJECT) $(CORE) $(FAKED)
 
 test: export GOGC = 400
