@@ -145,8 +145,7 @@ On one machine, a file will do, with no server:
   export HOLDFAST_BACKEND=sqlite:///tmp/locks.db
   holdfast run first -- echo "I have the lock"
   holdfast doctor    # what is wrong, and how to fix it
-Which service to take for several machines:
-  https://github.com/holdfast-go/holdfast/blob/main/docs/choosing.md
+Which service to take for several machines: https://github.com/holdfast-go/holdfast/blob/main/docs/choosing.md
 All commands:
   holdfast --help
 `
