@@ -469,7 +469,8 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 		var span int64
 		r.Must(r.db.QueryRowContext(r.Within(), r.in("SELECT owner, expires - since FROM holdfast_lock WHERE name = 'k'")).Scan(&owner, &span))
 		got := <-next
-		if span := time.Duration(span) * time.Microsecond; owner != got.Owner() && span > time.Second {
+		// A row without an owner is left to whoever the turnstile lets in, and still has the time at which the last holder got it.
+		if span := time.Duration(span) * time.Microsecond; owner != "" && owner != got.Owner() && span > time.Second {
 			r.Errorf("the lock was handed to the dead waiter %q for %v, want a second; then %q had it", owner, span, got.Owner())
 		}
 		r.Release(got)
