@@ -23,7 +23,7 @@ type bench struct {
 	limits  driver.Limits
 	can     abilities
 
-	// patience is how long anything may take that is certain to come.
+	// patience bounds the wait for what is certain to come. Only a failure waits so long.
 	patience time.Duration
 	// long is a TTL that does not end within a test: a lock that goes before was
 	// released.
@@ -60,7 +60,7 @@ func (b *bench) learn() {
 	b.short = b.ttl(900 * time.Millisecond)
 	b.brief = b.ttl(max(min(pace.Scale(6*time.Second).Round(100*time.Millisecond), 10*time.Second), 2*l.MinTTL)) // no longer than each driver takes
 	b.long = b.ttl(max(30*time.Second, 4*b.brief))
-	b.patience = pace.Scale(max(20*time.Second, 3*b.brief))
+	b.patience = pace.Scale(max(90*time.Second, 3*b.brief))
 }
 
 // ttl is the TTL next to want that the driver takes as it is.
@@ -159,7 +159,11 @@ func (b *bench) insist(fn func() error) error {
 	}
 }
 
-func (b *bench) stalled(err error) bool { return !b.virtual && errors.Is(err, holdfast.ErrUnavailable) }
+// stalled reports whether err can come of a busy machine: answers were late, or a lease ended before its renewal. After a hand-over a
+// lease begins with a second.
+func (b *bench) stalled(err error) bool {
+	return !b.virtual && (errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrExpired))
+}
 
 func (b *bench) tryAcquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) (l *holdfast.Lease, err error) {
 	err = b.insist(func() error {
@@ -297,33 +301,70 @@ func (b *bench) rounds(virtual, actual int) int {
 	return actual
 }
 
-// guarded is what a lock protects: it notices two holders at once and tokens
-// that do not rise.
-type guarded struct {
-	b      *bench
-	inside atomic.Int32
-	last   atomic.Int64
-	count  atomic.Int64
+// holders are the leases in a section that a lock protects. A lease that ended while its holder got no processor time counts for
+// nothing: its holder has been told.
+type holders struct {
+	mu     sync.Mutex
+	inside map[*holdfast.Lease]bool // whether it is shared
 }
 
-// enter is called by a holder with the lease; leave, while it still has it.
-func (g *guarded) enter(l *holdfast.Lease) {
-	if n := g.inside.Add(1); n != 1 {
-		g.b.Errorf("%d holders at once", n)
+// enter adds l and returns the exclusive and the shared leases inside that were trusted at one instant. Both are 0 if l was not.
+func (h *holders) enter(l *holdfast.Lease, share bool) (exclusive, shared int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.inside == nil {
+		h.inside = make(map[*holdfast.Lease]bool)
 	}
-	g.count.Add(1)
-	if !g.b.limits.Token {
-		if l.Token() != 0 {
-			g.b.Errorf("token %d of a driver without tokens", l.Token())
+	h.inside[l] = share
+	now := time.Now()
+	trusted := func(l *holdfast.Lease) bool { return l.Deadline().After(now) && l.Context().Err() == nil }
+	for l, share := range h.inside {
+		switch {
+		case !trusted(l):
+		case share:
+			shared++
+		default:
+			exclusive++
 		}
+	}
+	if !trusted(l) {
+		return 0, 0
+	}
+	return exclusive, shared
+}
+
+// leave removes l. A holder calls it before the release.
+func (h *holders) leave(l *holdfast.Lease) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.inside, l)
+}
+
+// guarded is a section for one holder at a time. It notices two holders at once and tokens that do not rise.
+type guarded struct {
+	holders
+	b     *bench
+	last  atomic.Int64
+	count atomic.Int64
+}
+
+// enter is called by a holder with the lease; leave, before the release.
+func (g *guarded) enter(l *holdfast.Lease) {
+	g.count.Add(1)
+	if !g.b.limits.Token && l.Token() != 0 {
+		g.b.Errorf("token %d of a driver without tokens", l.Token())
+	}
+	n, _ := g.holders.enter(l, false)
+	if n == 0 {
 		return
 	}
-	if last := g.last.Swap(int64(l.Token())); last >= int64(l.Token()) {
+	if n > 1 {
+		g.b.Errorf("%d holders at once", n)
+	}
+	if last := g.last.Swap(int64(l.Token())); last >= int64(l.Token()) && g.b.limits.Token {
 		g.b.Errorf("token %d after %d", l.Token(), last)
 	}
 }
-
-func (g *guarded) leave() { g.inside.Add(-1) }
 
 // together runs fn n times at once and waits.
 func together(n int, fn func(i int)) {

@@ -50,7 +50,7 @@ func oneHolderAmongMany(b *bench) {
 			}
 			g.enter(l)
 			time.Sleep(upTo(500 * time.Microsecond)) // or two holders would never meet
-			g.leave()
+			g.leave(l)
 			if err := l.Release(b.Context()); err != nil && !b.stalled(err) {
 				b.Errorf("Release() = %v", err)
 			}

@@ -138,7 +138,7 @@ func lostReplies(b *bench) {
 		g.enter(l)
 		b.isHeldOrUnknown(all[(k+1)%2], "k")
 		b.LoseReplies((k + 2) % 4)
-		g.leave()
+		g.leave(l)
 		if err := l.Release(b.within()); err != nil {
 			b.wants(err, holdfast.ErrUnavailable)
 		}

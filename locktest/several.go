@@ -88,7 +88,7 @@ func setsInAnyOrder(b *bench) {
 			}
 			time.Sleep(upTo(2 * time.Millisecond)) // or two holders would never meet
 			for _, n := range set {
-				locks[n].leave()
+				locks[n].leave(leases.Lease(key(n)))
 			}
 			if err := leases.Release(b.Context()); err != nil && !b.stalled(err) {
 				b.Errorf("Release() = %v", err)
@@ -113,29 +113,29 @@ func (b *bench) acquireSlot(c *holdfast.Client, slots int) (l *holdfast.Lease) {
 // slotsBoundHolders has more callers than slots, some in one process, hold slots in turn.
 func slotsBoundHolders(b *bench) {
 	const clients, callers, slots = 3, 3, 3
-	var inside, most atomic.Int32
+	var all holders
+	var highest atomic.Int64
 	var each [slots]guarded
 	for i := range each {
 		each[i].b = b
 	}
-	all := b.clients(clients)
+	some := b.clients(clients)
 	together(clients*callers, func(i int) {
 		for range b.rounds(40, 8) {
-			l := b.acquireSlot(all[i%clients], slots)
+			l := b.acquireSlot(some[i%clients], slots)
 			if l == nil {
 				return
 			}
 			each[l.Slot()].enter(l)
-			if n := inside.Add(1); n > most.Load() {
-				most.Store(n)
-			}
+			_, n := all.enter(l, true)
+			raise(&highest, int64(n))
 			time.Sleep(upTo(5 * time.Millisecond)) // or two holders would never meet
-			inside.Add(-1)
-			each[l.Slot()].leave()
+			all.leave(l)
+			each[l.Slot()].leave(l)
 			b.release(l)
 		}
 	})
-	if n := most.Load(); n > slots || n == 1 {
+	if n := highest.Load(); n > slots || n == 1 {
 		b.Errorf("%d held %d slots at once", n, slots)
 	}
 	b.cleared()
@@ -206,20 +206,33 @@ func (b *bench) acquireSide(c *holdfast.Client, readers int, shared bool) (l *ho
 	return l
 }
 
+// raise sets v to at least n.
+func raise(v *atomic.Int64, n int64) {
+	for was := v.Load(); n > was && !v.CompareAndSwap(was, n); was = v.Load() {
+	}
+}
+
 // readersTogether has readers and writers, some in one process, hold a lock in turn.
 func readersTogether(b *bench) {
 	b.need(b.limits.NoReaders == "", "read and write locks")
 	const clients, callers, readers = 3, 3, 4
-	var reading, writing atomic.Int32
+	var inside holders
 	var highest, highestWrite atomic.Int64
 	check := func(l *holdfast.Lease, shared bool) {
-		r, w := reading.Load(), writing.Load()
+		w, r := inside.enter(l, shared)
+		if w+r == 0 {
+			return
+		}
 		if w > 1 || w == 1 && r > 0 || r > readers {
 			b.Errorf("%d writers and %d readers at once", w, r)
 		}
 		token := int64(l.Token())
 		if b.limits.Token && (token <= highestWrite.Load() || !shared && token <= highest.Load()) {
 			b.Errorf("token %d after %d, and %d of a writer", token, highest.Load(), highestWrite.Load())
+		}
+		raise(&highest, token)
+		if !shared {
+			highestWrite.Store(token)
 		}
 	}
 	all := b.clients(clients)
@@ -230,23 +243,9 @@ func readersTogether(b *bench) {
 			if l == nil {
 				return
 			}
-			side := &writing
-			if shared {
-				side = &reading
-			}
-			side.Add(1)
 			check(l, shared)
-			for token := int64(l.Token()); ; {
-				was := highest.Load()
-				if token <= was || highest.CompareAndSwap(was, token) {
-					break
-				}
-			}
-			if !shared {
-				highestWrite.Store(int64(l.Token()))
-			}
 			time.Sleep(upTo(5 * time.Millisecond)) // or two holders would never meet
-			side.Add(-1)
+			inside.leave(l)
 			b.release(l)
 		}
 	})

@@ -109,7 +109,7 @@ func cancelAnywhere(b *bench) {
 			}
 			g.enter(l)
 			time.Sleep(upTo(2 * time.Millisecond)) // or two holders would never meet
-			g.leave()
+			g.leave(l)
 			l.Release(ctx) // it may have ended: the release is sent all the same
 			cancel()
 		}
