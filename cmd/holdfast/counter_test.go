@@ -154,7 +154,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 	}
 }
 
-// queued is how many wait for a lock, as one server knows it.
+// queuedWaiters returns the number of waiters that one server has in the lock's queue.
 func queued(s *redisproc.Server, lock string) int64 {
 	reply, err := s.Do("ZCOUNT", "holdfast:queue:{lock:"+lock+"}", "(0", "+inf")
 	n, ok := reply.(int64)

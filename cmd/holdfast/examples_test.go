@@ -47,7 +47,7 @@ func (b *bench) runs(code int, text string, env ...string) string {
 	return j.out.String()
 }
 
-// examples are those at the end of the help of a command.
+// examples returns the examples at the end of a command's help.
 func examples(t *testing.T, command string) []string {
 	t.Helper()
 	cmd, _, err := cli.Command().Find([]string{command})

@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
-// family is a command of three processes that ignore every signal they can: the
-// group is what has to die, not the one process that holdfast started.
+// family is a command of three processes that ignore every signal they can, so killing only the
+// process that holdfast started is not enough.
 const family = `trap "" TERM INT HUP; echo $$ >>$0; (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) &
 (trap "" TERM; echo $(exec sh -c 'echo $PPID') >>$0; exec sleep 300) & while :; do sleep 300; done`
 
@@ -133,9 +133,8 @@ func (b *bench) victim(flag, name string) (*job, func() int64) {
 	}
 }
 
-// endOfTTL is when the TTL was over that counts from before the last successful
-// renewal was sent. The log says until when holdfast trusts it, which leaves out
-// the drift of clocks.
+// endOfTTL returns when the TTL ended, counted from before the last successful renewal was sent. The
+// log has the time until which holdfast trusts the lease, which is shorter by the drift of clocks.
 func endOfTTL(t *testing.T, log string) int64 {
 	t.Helper()
 	var until time.Time

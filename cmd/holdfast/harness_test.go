@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-// rounds is how often the tests repeat what must hold every time.
+// rounds is the number of repetitions of the tests whose rule has to hold every time.
 var rounds = flag.Int("rounds", 6, "how often the tests of --guard and of a cut-off holder repeat; the full count is 100")
 
 // programs builds holdfast as a release has it, without the race detector, which

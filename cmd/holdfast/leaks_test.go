@@ -102,7 +102,7 @@ func (b *bench) sweep(most int64) {
 	b.t.Logf("%d kB, %v of processor time", used, j.ProcessState.UserTime()+j.ProcessState.SystemTime())
 }
 
-// slowCommands are those of a slow log, and how many µs they took.
+// slowCommands returns the commands of a slow log with their duration in µs.
 func slowCommands(reply any) map[string]int64 {
 	all := make(map[string]int64)
 	entries, _ := reply.([]any)

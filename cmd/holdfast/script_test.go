@@ -229,7 +229,7 @@ func zkCmd(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// servers are those of one script.
+// servers has the servers of one script.
 type servers struct {
 	all  []*redisproc.Server
 	etcd *etcdproc.Cluster
@@ -371,7 +371,7 @@ func ended(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// signals are those that the scripts send.
+// signals has the signals that the scripts send.
 var signals = map[string]syscall.Signal{
 	"INT": unix.SIGINT, "TERM": unix.SIGTERM, "HUP": unix.SIGHUP, "QUIT": unix.SIGQUIT, "KILL": unix.SIGKILL, "STOP": unix.SIGSTOP,
 	"CONT": unix.SIGCONT, "USR1": unix.SIGUSR1, "USR2": unix.SIGUSR2, "WINCH": unix.SIGWINCH, "TSTP": unix.SIGTSTP,
@@ -410,7 +410,7 @@ func pids(ts *testscript.TestScript, file string) []int {
 	return all
 }
 
-// alive says whether a process is there and no zombie.
+// isAlive reports whether a process exists and is no zombie.
 func alive(pid int) bool { return state(pid) != 0 && state(pid) != 'Z' }
 
 // state is the letter that /proc has for a process, or 0.

@@ -54,7 +54,7 @@ func nameIn(d *sharding.Driver, home string) string {
 	}
 }
 
-func TestTheCommandFindsANameWhereAProgramKeepsIt(t *testing.T) {
+func TestCommandFindsShardOfName(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 2)
 	first, second := b.servers[0].Addr(), b.servers[1].Addr()

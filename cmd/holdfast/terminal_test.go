@@ -110,7 +110,7 @@ func TestInteractiveShellWorksUnderTheLock(t *testing.T) {
 	}
 }
 
-func TestCtrlCEndsTheCommandAndFreesTheLock(t *testing.T) {
+func TestInterruptEndsCommandAndFreesLock(t *testing.T) {
 	t.Parallel()
 	s := newBench(t, 1).shell()
 	s.show(`"$holdfast" run job -- sh -c 'echo started; exec sleep 100'` + "\n")
@@ -143,7 +143,7 @@ echo on >went-on
 	}
 }
 
-func TestCtrlZStopsTheCommandAndForegroundContinuesIt(t *testing.T) {
+func TestSuspendedCommandContinuesInForeground(t *testing.T) {
 	t.Parallel()
 	s := newBench(t, 1).shell()
 	s.show(`"$holdfast" run --ttl 20s job -- sh -c 'echo started; read line; echo "got $line"; read line; exit 5'` + "\n")

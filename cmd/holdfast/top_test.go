@@ -61,7 +61,7 @@ func (d *display) read() {
 	}
 }
 
-// text is what is on the screen now.
+// text returns the text on the screen.
 func (d *display) text() string { return d.screen.String() }
 
 func (d *display) press(keys string) {
@@ -373,7 +373,7 @@ func (d *display) resize(columns, lines int) {
 	}
 }
 
-func TestASignalEndsTopAndGivesTheTerminalBack(t *testing.T) {
+func TestSignalEndsTopAndRestoresTerminal(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	d, cmd := b.display(80, 24, nil, "top")

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Missing says what the clock cannot do on this system.
+// Missing describes what the clock cannot do on this system; empty: nothing is missing.
 const Missing = ""
 
 // Now is the time.

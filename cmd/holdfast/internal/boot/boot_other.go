@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/clock"
 )
 
-// Missing says what the clock cannot do on this system.
+// Missing describes what the clock cannot do on this system.
 const Missing = "a sleep of the machine is noticed up to a second late, and by the wall clock"
 
 var start = time.Now()

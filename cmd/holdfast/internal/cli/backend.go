@@ -22,8 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// dial opens the backend.
-func (a *app) dial(ctx context.Context) (driver.Driver, error) {
+// openDriver opens the backend.
+func (a *app) openDriver(ctx context.Context) (driver.Driver, error) {
 	return a.dialWith(ctx, &driver.OpenOptions{})
 }
 
@@ -32,49 +32,50 @@ func (a *app) dialWith(ctx context.Context, opts *driver.OpenOptions) (driver.Dr
 		return nil, err
 	}
 	if a.backend == "" {
-		return nil, a.noBackend()
+		return nil, a.errNoBackend()
 	}
 	opts.Logger, opts.ClientName = a.log, "holdfast"
 	if !a.verbose && !a.quiet { // a job's log is no place for advice
 		opts.Logger = lines.New(a.io.Err, a.logFormat, slog.LevelWarn)
 	}
 	drv, err := sharding.Open(ctx, a.backend, opts)
-	return drv, a.blamed(err)
+	return drv, a.nameSetting(err)
 }
 
-// blamed says which setting is wrong, where err says that the backend is.
-func (a *app) blamed(err error) error {
+// nameSetting adds to err, which rejects a backend, the setting that named it.
+func (a *app) nameSetting(err error) error {
 	flag := "backend"
 	if a.from[flag] == "" {
 		flag = "backend-file"
 	}
 	if errors.Is(err, driver.ErrInvalid) {
-		return fmt.Errorf("%s: %w", a.said(flag), err)
+		return fmt.Errorf("%s: %w", a.nameFlag(flag), err)
 	}
 	return err
 }
 
-// noBackend says how to name one, and why there may be none.
-func (a *app) noBackend() error {
+// errNoBackend returns the error for a command without a backend: how to name one, and why none was
+// found.
+func (a *app) errNoBackend() error {
 	text := "no backend: give --backend URL or set HOLDFAST_BACKEND, for instance HOLDFAST_BACKEND=redis://localhost:6379"
-	if file, set := os.LookupEnv(variable("backend-file")); set && file == "" {
-		text += "; " + variable("backend-file") + " is set, and empty: it may name a file with the URL"
+	if file, set := os.LookupEnv(variableName("backend-file")); set && file == "" {
+		text += "; " + variableName("backend-file") + " is set, and empty: it may name a file with the URL"
 	}
 	if os.Getenv(run.EnvPrefix+"HELD") != "" {
 		text += "; the run around this command keeps one with a password to itself, so give --backend-file"
 	}
 	if err := errors.Join(a.unread...); err != nil {
-		text += "; not read: " + explain(err)
+		text += "; not read: " + oneLine(err)
 	}
 	return exitcode.Usagef("%s", text)
 }
 
-// scheme is the part of the URL that holds no secrets; of several, those parts.
-func (a *app) scheme() string { return strings.Join(dsn.Schemes(a.backend), ",") }
+// backendScheme is the part of the URL that holds no secrets; of several, those parts.
+func (a *app) backendScheme() string { return strings.Join(dsn.Schemes(a.backend), ",") }
 
-// open opens the backend for a holder. One that is patient also waits for a backend that
+// openForHolder opens the backend for a holder. One that is patient also waits for a backend that
 // is down, for it was told how long to wait.
-func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*holdfast.Client, error) {
+func (a *app) openForHolder(ctx context.Context, opts *holdfast.Options, patient bool) (*holdfast.Client, error) {
 	drv, err := a.dialWith(ctx, &driver.OpenOptions{AllowDown: patient})
 	if err != nil {
 		return nil, err
@@ -83,8 +84,8 @@ func (a *app) open(ctx context.Context, opts *holdfast.Options, patient bool) (*
 	return holdfast.New(drv, opts)
 }
 
-// impatient adds to err how to wait for a backend that is down, and how to find the fault, unless the caller has said to wait.
-func (a *app) impatient(err error, knows bool) error {
+// adviseWaiting adds to err how to wait for a backend that is down, and how to find the fault, unless the caller has said to wait.
+func (a *app) adviseWaiting(err error, knows bool) error {
 	if knows || !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, driver.ErrAuth) || errors.Is(err, driver.ErrConfig) {
 		return err
 	}
@@ -95,13 +96,13 @@ func (a *app) impatient(err error, knows bool) error {
 // docs/your-redis.md.
 const failoverSpare = 5 * time.Second
 
-// fit refuses a time for which the backend keeps no lock, before it is asked for anything. A
+// fitTTL refuses a time for which the backend keeps no lock, before it is asked for anything. A
 // default gives way to the longest that it does.
-func (a *app) fit(flag string, d *time.Duration) error {
+func (a *app) fitTTL(flag string, d *time.Duration) error {
 	if *d == 0 {
 		return nil
 	}
-	most := a.limits().MaxTTL
+	most := a.backendLimits().MaxTTL
 	switch {
 	case most == 0 || *d <= most:
 		return nil
@@ -111,17 +112,17 @@ func (a *app) fit(flag string, d *time.Duration) error {
 		}
 		return nil
 	}
-	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; %s", a.said(flag), *d, most, a.longer(*d, most))
+	return exitcode.Usagef("%s %v: too long; this backend keeps a lock for %v at most; %s", a.nameFlag(flag), *d, most, a.adviseLongHold(*d, most))
 }
 
-// unconnected returns a driver for the backend that asks no server, for what can be told without one.
-func (a *app) unconnected() (driver.Driver, error) {
+// offlineDriver returns a driver for the backend that asks no server, for what can be told without one.
+func (a *app) offlineDriver() (driver.Driver, error) {
 	return sharding.Open(context.Background(), a.backend, &driver.OpenOptions{NoCheck: true})
 }
 
 // isRedis reports whether the backend is one set of Redis.
 func (a *app) isRedis() bool {
-	drv, err := a.unconnected()
+	drv, err := a.offlineDriver()
 	if err != nil {
 		return false
 	}
@@ -130,9 +131,9 @@ func (a *app) isRedis() bool {
 	return redis
 }
 
-// limits returns what the backend can do, without asking it; none for a URL that is wrong, which whoever opens it will tell.
-func (a *app) limits() driver.Limits {
-	drv, err := a.unconnected()
+// backendLimits returns what the backend can do, without asking it; none for a URL that is wrong, which whoever opens it will tell.
+func (a *app) backendLimits() driver.Limits {
+	drv, err := a.offlineDriver()
 	if err != nil {
 		return driver.Limits{}
 	}
@@ -143,8 +144,8 @@ func (a *app) limits() driver.Limits {
 // oneRedis is for how long one Redis keeps a lock.
 const oneRedis = 24 * time.Hour
 
-// longer says how to hold a lock for d, where the backend keeps one for most.
-func (a *app) longer(d, most time.Duration) string {
+// adviseLongHold returns advice for holding a lock for d on a backend whose leases last at most max.
+func (a *app) adviseLongHold(d, most time.Duration) string {
 	held := "hold the lock by a process that lives so long, as run does, which renews"
 	switch {
 	case !a.isRedis():
@@ -156,19 +157,19 @@ func (a *app) longer(d, most time.Duration) string {
 		"or %s; or take one Redis (24h), PostgreSQL or etcd", d, held)
 }
 
-// waiter are the options of a command that may wait for a lock.
-func (a *app) waiter(program string, w *wait) *holdfast.Options {
-	opts := a.options(program)
-	opts.Hooks.Waiting = w.begins
+// waiterOptions are the options of a command that may wait for a lock.
+func (a *app) waiterOptions(program string, w *wait) *holdfast.Options {
+	opts := a.clientOptions(program)
+	opts.Hooks.Waiting = w.lockHeld
 	told := opts.Hooks.Node
 	opts.Hooks.Node = func(e holdfast.NodeEvent) {
 		told(e)
-		w.stirs()
+		w.nodeChanged()
 	}
 	return opts
 }
 
-func (a *app) options(program string) *holdfast.Options {
+func (a *app) clientOptions(program string) *holdfast.Options {
 	host, _ := os.Hostname()
 	opts := &holdfast.Options{
 		Holder: holdfast.Holder{Host: host, PID: os.Getpid(), Program: program},
@@ -192,9 +193,9 @@ func (a *app) options(program string) *holdfast.Options {
 	return opts
 }
 
-// with calls do with a client that open makes, for as long as no signal ends that.
-func (a *app) with(open func(context.Context) (*holdfast.Client, error), do func(context.Context, *holdfast.Client) error) error {
-	ctx, stop := interruptible()
+// withClient calls do with a client that open makes, for as long as no signal ends that.
+func (a *app) withClient(open func(context.Context) (*holdfast.Client, error), do func(context.Context, *holdfast.Client) error) error {
+	ctx, stop := signalContext()
 	defer stop()
 	client, err := open(ctx)
 	if err != nil {
@@ -204,21 +205,21 @@ func (a *app) with(open func(context.Context) (*holdfast.Client, error), do func
 	return interruptedBy(ctx, do(ctx, client))
 }
 
-// looker opens the backend for a command that only looks, and writes nothing there.
-func (a *app) looker(ctx context.Context) (*holdfast.Client, error) {
+// openReader opens the backend for a command that only looks, and writes nothing there.
+func (a *app) openReader(ctx context.Context) (*holdfast.Client, error) {
 	drv, err := a.dialWith(ctx, &driver.OpenOptions{ReadOnly: true})
 	if err != nil {
 		return nil, err
 	}
-	return holdfast.New(drv, a.options("holdfast"))
+	return holdfast.New(drv, a.clientOptions("holdfast"))
 }
 
-// client opens the backend for a command that orders.
-func (a *app) client(ctx context.Context) (*holdfast.Client, error) {
-	return a.open(ctx, a.options("holdfast"), false)
+// openWriter opens the backend for a command that orders.
+func (a *app) openWriter(ctx context.Context) (*holdfast.Client, error) {
+	return a.openForHolder(ctx, a.clientOptions("holdfast"), false)
 }
 
-// busyError says who holds the lock, as far as the backend knows.
+// busyError adds the holder, as far as the backend knows it, to an ErrHeld.
 func (a *app) busyError(client *holdfast.Client, err error) error {
 	held, ok := errors.AsType[*holdfast.HeldError](err)
 	e, named := errors.AsType[*holdfast.Error](err)

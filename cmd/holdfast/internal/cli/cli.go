@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-// IO is what a command reads and writes.
+// IO has the streams that a command reads and writes.
 type IO struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -41,7 +41,7 @@ type app struct {
 	self proc.Self
 	log  *slog.Logger
 
-	config         string // a file in place of those that are looked for
+	config         string // a file that replaces the files of the user and of the system
 	backend        string
 	backendFile    string
 	output         string
@@ -61,7 +61,7 @@ type app struct {
 // its exit code.
 func Main(args []string, stdio IO) (code exitcode.Code) {
 	if len(args) > 2 && args[1] == proc.Heir {
-		return inherit(stdio.In, lines.New(stdio.Err, args[2], slog.LevelInfo))
+		return finishOrphan(stdio.In, lines.New(stdio.Err, args[2], slog.LevelInfo))
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -73,11 +73,11 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	stdio.Out = out
 	a := &app{io: stdio, self: proc.Myself(args[0])}
 	a.log = lines.New(stdio.Err, "text", slog.LevelInfo)
-	root := a.root()
+	root := a.rootCommand()
 	root.SetArgs(args[1:])
 	err := root.Execute()
 	if out.err != nil && (err == nil || exitcode.Of(err) == exitcode.Bug) { // of helps and completions
-		err = wrote(out.err)
+		err = outputError(out.err)
 	}
 	if a.raise != 0 {
 		endBy(a.raise)
@@ -88,7 +88,7 @@ func Main(args []string, stdio IO) (code exitcode.Code) {
 	if !a.prepared {
 		a.log = lines.New(stdio.Err, a.formatAsked(root, args[1:]), slog.LevelInfo)
 	}
-	a.log.Error(explain(err))
+	a.log.Error(oneLine(err))
 	return exitcode.Of(err)
 }
 
@@ -106,7 +106,7 @@ func (a *app) formatAsked(root *cobra.Command, args []string) string {
 		}
 	}
 	all, _ := a.sources(root) // what is wrong with them is not asked here
-	for _, look := range append(all, variables) {
+	for _, look := range append(all, fromEnvironment) {
 		if value, _ := look("log-format"); value != "" {
 			return value
 		}
@@ -114,8 +114,8 @@ func (a *app) formatAsked(root *cobra.Command, args []string) string {
 	return ""
 }
 
-// explain makes one line of an error.
-func explain(err error) string {
+// oneLine makes one line of an error.
+func oneLine(err error) string {
 	lines := strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\t' })
 	return strings.TrimPrefix(strings.Join(lines, " "), "holdfast: ")
 }
@@ -137,8 +137,8 @@ after such locks. The backend, where they are kept, is given by a URL:
   holdfast run nightly-report -- ./report.sh
 `
 
-// start is what there is to do on a machine where nothing was set up yet.
-const start = `Holdfast runs commands under a lock that several machines share.
+// gettingStarted is printed on a machine where no backend is set.
+const gettingStarted = `Holdfast runs commands under a lock that several machines share.
 No backend is set, where the locks are kept. To see what it does without one:
   holdfast demo
 On one machine, a file will do, with no server:
@@ -189,9 +189,9 @@ func usageOf(cmd *cobra.Command) string {
 }
 
 // Command is the root of the commands, for the manual that is made from them.
-func Command() *cobra.Command { return new(app).root() }
+func Command() *cobra.Command { return new(app).rootCommand() }
 
-func (a *app) root() *cobra.Command {
+func (a *app) rootCommand() *cobra.Command {
 	version := false
 	root := &cobra.Command{
 		SuggestionsMinimumDistance: 2,
@@ -203,7 +203,7 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return noCommand(cmd, args[0])
+				return errNoCommand(cmd, args[0])
 			}
 			return nil
 		},
@@ -212,17 +212,17 @@ func (a *app) root() *cobra.Command {
 				return a.writeVersion()
 			}
 			if a.from["backend"]+a.from["backend-file"] == "" {
-				_, err := fmt.Fprint(a.io.Out, start)
-				return wrote(err)
+				_, err := fmt.Fprint(a.io.Out, gettingStarted)
+				return outputError(err)
 			}
 			return cmd.Help()
 		},
-		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.prepare(cmd) },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return a.setUp(cmd) },
 	}
 	root.SetIn(a.io.In)
 	root.SetOut(a.io.Out)
 	root.SetErr(a.io.Err)
-	say(root)
+	useOwnWords(root)
 	root.Flags().BoolVar(&version, "version", false, "print the version")
 	f := root.PersistentFlags()
 	f.SortFlags = false
@@ -243,12 +243,12 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// say has errors of flags and the usage of a command in our words.
-func say(root *cobra.Command) {
+// useOwnWords has errors of flags and the usage of a command in our words.
+func useOwnWords(root *cobra.Command) {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 			f := bad.GetFlag()
-			err = fmt.Errorf("--%s=%q: %w", f.Name, bad.GetValue(), plain(f.Value.Type(), bad.Unwrap()))
+			err = fmt.Errorf("--%s=%q: %w", f.Name, bad.GetValue(), plainError(f.Value.Type(), bad.Unwrap()))
 		}
 		see := fmt.Sprintf("see %s --help", cmd.CommandPath())
 		if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
@@ -285,7 +285,7 @@ func builtIn(root *cobra.Command) {
 		case "help":
 			cmd.Args = func(_ *cobra.Command, args []string) error {
 				if about, _, err := root.Find(args); err != nil || about == root && len(args) > 0 {
-					return noCommand(root, args[0])
+					return errNoCommand(root, args[0])
 				}
 				return nil
 			}
@@ -317,8 +317,8 @@ func completeWords(root *cobra.Command) {
 	}
 }
 
-// noCommand says which command may be meant.
-func noCommand(root *cobra.Command, name string) error {
+// errNoCommand returns the error for an unknown command, with the command that was probably meant.
+func errNoCommand(root *cobra.Command, name string) error {
 	text := "see holdfast --help"
 	if close := root.SuggestionsFor(name); len(close) > 0 {
 		text = "did you mean " + strings.Join(close, " or ") + "? See holdfast --help"
@@ -334,16 +334,16 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// prepare reads the variables and sets up the log, before any command runs.
-func (a *app) prepare(cmd *cobra.Command) error {
-	if err := a.settle(cmd.Root(), cmd.Flags()); err != nil {
+// setUp reads the variables and sets up the log, before any command runs.
+func (a *app) setUp(cmd *cobra.Command) error {
+	if err := a.applySources(cmd.Root(), cmd.Flags()); err != nil {
 		return err
 	}
 	if a.logFormat != "text" && a.logFormat != "json" {
-		return exitcode.Usagef("%s %q is neither text nor json", a.said("log-format"), a.logFormat)
+		return exitcode.Usagef("%s %q is neither text nor json", a.nameFlag("log-format"), a.logFormat)
 	}
 	if a.output != "" && a.output != "table" && a.output != "json" {
-		return exitcode.Usagef("%s %q is neither table nor json", a.said("output"), a.output)
+		return exitcode.Usagef("%s %q is neither table nor json", a.nameFlag("output"), a.output)
 	}
 	level := slog.LevelInfo
 	switch {
@@ -379,7 +379,7 @@ func wantName(verb string, args []string, otherwise string) (string, error) {
 // endBy ends this process, and whatever shares its group, by a signal.
 func endBy(s syscall.Signal) {
 	signal.Reset(s)
-	raise(s)
+	signalGroup(s)
 }
 
 // watched remembers that something could not be written.
@@ -399,8 +399,8 @@ func (w *watched) Write(p []byte) (int, error) {
 
 var errOutput = errors.New("the output could not be written")
 
-// wrote gives the error of a write its code.
-func wrote(err error) error {
+// outputError gives the error of a write its code.
+func outputError(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -55,7 +55,7 @@ func TestDocumentNamesEveryFlagOfRun(t *testing.T) {
 // eachFlag calls see with every flag that a command takes.
 func eachFlag(t *testing.T, command string, see func(*pflag.Flag)) {
 	t.Helper()
-	root := (&app{io: IO{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}}).root()
+	root := (&app{io: IO{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}}).rootCommand()
 	cmd, _, err := root.Find([]string{command})
 	if err != nil {
 		t.Fatal(err)
@@ -82,17 +82,17 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 			return // a string, which takes anything
 		}
 		t.Run(f.Name, func(t *testing.T) { // not parallel: the environment is the process's
-			t.Setenv(variable(f.Name), value)
+			t.Setenv(variableName(f.Name), value)
 			code, _, log := call("run", "job", "--", "true")
-			if code != exitcode.Usage || !strings.Contains(log, variable(f.Name)+`="`+value+`"`) || strings.Contains(log, "strconv") {
+			if code != exitcode.Usage || !strings.Contains(log, variableName(f.Name)+`="`+value+`"`) || strings.Contains(log, "strconv") {
 				t.Errorf("exit code %d, %q", code, log)
 			}
 		})
 	})
 }
 
-// TestWrongValuesAreToldPlainly holds that a value is refused in words about the flag, not
-// in those of the library that reads it.
+// TestWrongValuesAreToldPlainly checks that a wrong value is rejected in words about the flag, without
+// those of the parsing library.
 func TestWrongValuesAreToldPlainly(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{
@@ -235,7 +235,7 @@ func TestWaitAndNoWait(t *testing.T) {
 		{"BothByVariables", ten, true, "", true, false},
 	} {
 		given := func(flag string) bool { return slices.Contains(strings.Fields(row.given), flag) }
-		if got, err := row.wait.none(row.noWait, given); got != row.want || (err != nil) != row.fails {
+		if got, err := row.wait.isNone(row.noWait, given); got != row.want || (err != nil) != row.fails {
 			t.Errorf("%s: no wait %v, %v; want %v, an error %v", row.name, got, err, row.want, row.fails)
 		}
 	}
@@ -261,15 +261,15 @@ func TestGuardAndNoGuard(t *testing.T) {
 		for flag := range strings.FieldsSeq(row.given) {
 			a.from[flag] = "--" + flag
 		}
-		if got, err := fl.guarded(a); got != row.want || (err != nil) != row.fails {
+		if got, err := fl.wantsGuard(a); got != row.want || (err != nil) != row.fails {
 			t.Errorf("%s: %v, %v; want %v, an error %v", row.name, got, err, row.want, row.fails)
 		}
 	}
 }
 
-// TestOthersSeeTheFirstWordsOfACommandLine holds that the words say what runs, and that
+// TestShownCommandHidesSecrets holds that the words say what runs, and that
 // what may be a secret is not among them.
-func TestOthersSeeTheFirstWordsOfACommandLine(t *testing.T) {
+func TestShownCommandHidesSecrets(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"make deploy && make smoke":       "make deploy && make smoke",
@@ -281,11 +281,11 @@ func TestOthersSeeTheFirstWordsOfACommandLine(t *testing.T) {
 		"'":                               "sh",
 		"one " + strings.Repeat("x", 100): "one",
 	} {
-		if got := program([]string{"/bin/sh", "-c", text, "sh", "s3cret"}); got != want {
+		if got := shownCommand([]string{"/bin/sh", "-c", text, "sh", "s3cret"}); got != want {
 			t.Errorf("%q shows as %q, want %q", text, got, want)
 		}
 	}
-	if got := program([]string{"/usr/bin/report.sh", "s3cret"}); got != "report.sh" {
+	if got := shownCommand([]string{"/usr/bin/report.sh", "s3cret"}); got != "report.sh" {
 		t.Errorf("%q", got)
 	}
 }
@@ -335,11 +335,11 @@ func TestHandedOnLeaseIsRecognised(t *testing.T) {
 		{ticket{Token: 66, Owner: "client.1"}, false},
 		{ticket{Token: 64, Owner: "other.1"}, false},
 	} {
-		if got := row.ticket.stands(st); got != row.want {
+		if got := row.ticket.isIn(st); got != row.want {
 			t.Errorf("%+v stands: %v, want %v", row.ticket, got, row.want)
 		}
 	}
-	if (ticket{Token: 64}).stands(holdfast.Status{Token: 64}) {
+	if (ticket{Token: 64}).isIn(holdfast.Status{Token: 64}) {
 		t.Error("a lock that nobody holds stands")
 	}
 }
@@ -371,7 +371,7 @@ func TestConsolePageNamesEveryFlagOfItsCommands(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := (&app{io: IO{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}}).root()
+	root := (&app{io: IO{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}}).rootCommand()
 	for _, name := range []string{"top", "console"} {
 		cmd, _, err := root.Find([]string{name})
 		if err != nil {
@@ -385,21 +385,21 @@ func TestConsolePageNamesEveryFlagOfItsCommands(t *testing.T) {
 	}
 }
 
-// TestAPromptThatASignalEndsSaysThatNothingWasDone, as what it asks about is not to be undone.
-func TestAPromptThatASignalEndsSaysThatNothingWasDone(t *testing.T) {
+// TestInterruptedPromptChangesNothing, as what it asks about is not to be undone.
+func TestInterruptedPromptChangesNothing(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(exitcode.Interruption{Signal: syscall.SIGINT})
 	silent, typed := io.Pipe()
 	defer typed.Close()
 	a := &app{io: IO{In: silent, Err: io.Discard}}
-	err := interruptedBy(ctx, a.confirmed(ctx, "sure? ", "yes"))
+	err := interruptedBy(ctx, a.askConfirmation(ctx, "sure? ", "yes"))
 	if want := "SIGINT ended this command before it was confirmed; nothing was done"; fmt.Sprint(err) != want || exitcode.Of(err) != 130 {
 		t.Errorf("%v, code %d, want %q", err, exitcode.Of(err), want)
 	}
 }
 
-func TestAWaitThatASignalEndsNamesWhatStoodLast(t *testing.T) {
+func TestInterruptedWaitNamesLastObstacle(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(exitcode.Interruption{Signal: syscall.SIGTERM})

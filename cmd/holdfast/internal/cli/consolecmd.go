@@ -45,7 +45,7 @@ stdout.
 			if err != nil {
 				return err
 			}
-			return a.console(prefix, fl)
+			return a.runConsole(prefix, fl)
 		},
 		ValidArgsFunction: a.completeNames,
 	}
@@ -57,15 +57,15 @@ stdout.
 	return cmd
 }
 
-func (a *app) console(prefix string, fl *consoleFlags) error {
-	ctx, stop := interruptible()
+func (a *app) runConsole(prefix string, fl *consoleFlags) error {
+	ctx, stop := signalContext()
 	defer stop()
 	listener, err := listen(ctx, fl.listen)
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	source, end, err := a.watch(ctx, prefix)
+	source, end, err := a.startSource(ctx, prefix)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
@@ -78,7 +78,7 @@ func (a *app) console(prefix string, fl *consoleFlags) error {
 		opts.Force = a.takeAway
 		opts.Taken = func(r force.Record) {
 			if err := a.writeJSON(r); err != nil {
-				a.log.Error("the record of a lock that was taken away is lost: " + explain(err))
+				a.log.Error("the record of a lock that was taken away is lost: " + oneLine(err))
 			}
 		}
 	}
@@ -110,7 +110,7 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// announce says where the console is, and the token, which nothing says again.
+// announce prints the address of the console, and the token, which is printed only here.
 func (a *app) announce(addr net.Addr, token string) error {
 	here := addr.String()
 	at, err := netip.ParseAddrPort(here)
@@ -125,5 +125,5 @@ func (a *app) announce(addr net.Addr, token string) error {
 		text += "\ntoken for taking locks away: " + token
 	}
 	_, err = fmt.Fprintln(a.io.Out, text)
-	return wrote(err)
+	return outputError(err)
 }

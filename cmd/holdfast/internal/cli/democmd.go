@@ -22,14 +22,14 @@ process, or, with --redis, redis-server processes that it starts and stops.
 		Example: `  holdfast demo
   holdfast demo --redis`,
 		Args: noArguments,
-		RunE: func(*cobra.Command, []string) error { return a.demo(redis) },
+		RunE: func(*cobra.Command, []string) error { return a.runDemo(redis) },
 	}
 	cmd.Flags().BoolVar(&redis, "redis", false, "use five real redis-server processes")
 	return cmd
 }
 
-func (a *app) demo(redis bool) error {
-	ctx, stop := interruptible()
+func (a *app) runDemo(redis bool) error {
+	ctx, stop := signalContext()
 	defer stop()
 	nodes := demo.Memory()
 	if redis {

@@ -39,7 +39,7 @@ locks do not need.
 		Example: `  holdfast doctor
   holdfast doctor -q --ignore persistence`,
 		Args: noArguments,
-		RunE: func(*cobra.Command, []string) error { return a.doctor(fl) },
+		RunE: func(*cobra.Command, []string) error { return a.runDoctor(fl) },
 	}
 	a.outputFlag(cmd)
 	f := cmd.Flags()
@@ -49,11 +49,11 @@ locks do not need.
 	return cmd
 }
 
-func (a *app) doctor(fl *doctorFlags) error {
+func (a *app) runDoctor(fl *doctorFlags) error {
 	if err := areChecks(fl.ignore); err != nil {
 		return err
 	}
-	ctx, stop := interruptible()
+	ctx, stop := signalContext()
 	defer stop()
 	findings, err := a.diagnose(ctx, time.Duration(fl.ttl.duration))
 	if err == nil && ctx.Err() != nil {
@@ -98,7 +98,7 @@ func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Findi
 		return nil, err
 	}
 	if a.backend == "" {
-		return nil, a.noBackend()
+		return nil, a.errNoBackend()
 	}
 	found, err := diagnoseBackend(ctx, a.backend, ttl)
 	if file != "" && dsn.Mask(a.backend) != a.backend {
@@ -106,7 +106,7 @@ func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Findi
 		notes.Files(file)
 		found = append(found, notes.Found...)
 	}
-	return found, a.blamed(err)
+	return found, a.nameSetting(err)
 }
 
 // fileOfBackend is the file that has the backend; empty: none has.
@@ -118,7 +118,8 @@ func (a *app) fileOfBackend() string {
 // urgency is the order in which findings are shown.
 var urgency = []driver.Verdict{driver.VerdictFault, driver.VerdictWarning, driver.VerdictSkipped, driver.VerdictOK}
 
-// findingRows has the worst first, of those that are shown. What is the same for several nodes is one row.
+// findingRows returns the findings for which shown is true, the worst first. A finding that several
+// nodes share is one row.
 func findingRows(findings []holdfast.Finding, shown func(holdfast.Finding) bool) [][]string {
 	all := make(map[string]bool)
 	nodes := make(map[holdfast.Finding][]string)

@@ -35,7 +35,7 @@ a missing program.
 const (
 	quickEnd   = 10 * time.Second // a command that lasts no longer is not well
 	pauseFirst = time.Second
-	pauseMost  = time.Minute
+	maxPause   = time.Minute
 )
 
 func (a *app) electCommand() *cobra.Command {
@@ -46,14 +46,14 @@ func (a *app) electCommand() *cobra.Command {
 		Long:  electHelp,
 		Example: `  holdfast elect scheduler -- ./scheduler.sh
   holdfast elect --status-file leader.json scheduler -- ./scheduler.sh`,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.elect(cmd, fl, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runElect(cmd, fl, args) },
 	}
 	fl.defineCommand(cmd)
 	return cmd
 }
 
-func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
-	j, err := a.job(cmd, fl, args)
+func (a *app) runElect(cmd *cobra.Command, fl *runFlags, args []string) error {
+	j, err := a.newJob(cmd, fl, args)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
 	ctx, stop := interruptibleBy(syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	signal.Notify(make(chan os.Signal, 1), run.Passed...) // they are for the command, and between two of them for nobody
-	runner := j.runner(true)
+	runner := j.newRunner(true)
 	started := runner.Started
 	runner.Take = campaign
 	runner.Started = func(held run.Held) {
@@ -73,23 +73,23 @@ func (a *app) elect(cmd *cobra.Command, fl *runFlags, args []string) error {
 		res := runner.Run(j.plan)
 		j.reports.end(res.Status)
 		if res.Asked || ctx.Err() != nil {
-			j.stopped(ctx)
+			j.logSignal(ctx)
 			return nil
 		}
 		if res.Status.ExitCode == exitcode.Signal(syscall.SIGHUP) && res.Status.Outcome == run.Signal {
 			j.manager.reloaded()
 			continue // it is for a command that runs
 		}
-		if hopeless(res) {
+		if isFinal(res) {
 			a.code = res.Status.ExitCode
-			j.conclude(res)
+			j.printConclusion(res)
 			return nil
 		}
 		failures++
 		if st := res.Status; st.Started && st.EndedAt.Sub(st.StartedAt) > quickEnd {
 			failures = 0
 		}
-		if !j.pause(ctx, res, failures) {
+		if !j.waitBeforeRetry(ctx, res, failures) {
 			return nil
 		}
 	}
@@ -106,40 +106,40 @@ func campaign(ctx context.Context, client *holdfast.Client, p *run.Plan) (run.He
 	return run.Single{Lease: term.Lease()}, nil
 }
 
-// hopeless says that another attempt would end as this one did.
-func hopeless(res run.Result) bool {
+// isFinal reports whether another attempt would end like this one.
+func isFinal(res run.Result) bool {
 	never := []exitcode.Code{exitcode.Usage, exitcode.Auth, exitcode.NotExecutable, exitcode.NotFound}
 	return res.Status.Outcome == run.Signal || !res.Status.Started && slices.Contains(never, res.Status.ExitCode)
 }
 
-// pause says how an attempt ended, and waits before the next one. It reports whether
-// there shall be one.
-func (j *job) pause(ctx context.Context, res run.Result, failures int) bool {
+// waitBeforeRetry logs how an attempt ended and waits. It reports whether there is a next attempt.
+func (j *job) waitBeforeRetry(ctx context.Context, res run.Result, failures int) bool {
 	pause := time.Duration(0)
 	if failures > 0 {
-		pause = min(pauseFirst<<min(failures-1, 10), pauseMost)
+		pause = min(pauseFirst<<min(failures-1, 10), maxPause)
 	}
 	why := fmt.Sprintf("the command ended with %d", res.Status.ExitCode)
 	if res.Err != nil {
-		why = explain(res.Err)
+		why = oneLine(res.Err)
 	}
 	j.log.Warn(fmt.Sprintf("%s; standing by again in %v", why, pause))
-	j.manager.status("the command ended; standing by again in %v", pause)
+	j.manager.sendStatus("the command ended; standing by again in %v", pause)
 	j.reports.begun = run.Begun{Outcome: run.Running, Name: j.plan.Name(), PID: os.Getpid(), BeganAt: time.Now().UTC()}
 	if err := j.reports.begin(); err != nil {
-		j.log.Error("the status was not written: " + explain(err))
+		j.log.Error("the status was not written: " + oneLine(err))
 	}
 	select {
 	case <-time.After(pause):
 		return true
 	case <-ctx.Done():
-		j.stopped(ctx)
+		j.logSignal(ctx)
 		return false
 	}
 }
 
-// stopped says which signal has ended an elect. ctx ends by it, a moment after the command may have got it.
-func (j *job) stopped(ctx context.Context) {
+// logSignal waits for the end of ctx and logs the signal that ended the elect. ctx may end a moment
+// after the command received the signal.
+func (j *job) logSignal(ctx context.Context) {
 	<-ctx.Done()
 	which := "a signal"
 	if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {

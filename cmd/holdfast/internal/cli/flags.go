@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// plain says what a flag of a type that strconv reads takes.
-func plain(kind string, err error) error {
+// plainError replaces strconv's error for a flag of kind by one that names the values which the flag
+// takes.
+func plainError(kind string, err error) error {
 	switch {
 	case kind == "bool":
 		return errors.New("give true or false")
@@ -84,9 +85,9 @@ func (o *optional) Set(s string) error {
 // patience is the value of --wait: unset means for ever, 0 not at all.
 type patience struct{ optional }
 
-// none says whether there is no wait at all. Where one source gives both, the flags are
-// refused, and of variables or lines of a file the one that does not wait holds.
-func (p *patience) none(noWait bool, given func(string) bool) (bool, error) {
+// isNone reports whether there is no wait at all. If one source sets both flags, flags are rejected;
+// of variables or lines of a file, the one without a wait wins.
+func (p *patience) isNone(noWait bool, given func(string) bool) (bool, error) {
 	if noWait && p.set && p.duration > 0 && given("no-wait") && given("wait") {
 		return false, exitcode.Usagef("--no-wait and --wait %v contradict each other; give one of them", time.Duration(p.duration))
 	}

@@ -80,7 +80,7 @@ func FuzzTicket(f *testing.F) {
 		if err := os.WriteFile(file, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, err := (&ticketFlags{file: file}).read(checkVerb, nil)
+		got, err := (&ticketFlags{file: file}).readTicket(checkVerb, nil)
 		switch {
 		case err != nil && exitcode.Of(err) != exitcode.Usage:
 			t.Errorf("%q: %v, want wrong usage", text, err)

@@ -45,8 +45,8 @@ replica has confirmed: a failover may bring the holder back.
 			if strings.TrimSpace(fl.reason) == "" {
 				return exitcode.Usagef("say why: --reason TEXT goes into the record, and to the holder")
 			}
-			return a.with(a.client, func(ctx context.Context, client *holdfast.Client) error {
-				return a.force(ctx, client, name, fl, cmd.Flags().Changed("token"))
+			return a.withClient(a.openWriter, func(ctx context.Context, client *holdfast.Client) error {
+				return a.forceRelease(ctx, client, name, fl, cmd.Flags().Changed("token"))
 			})
 		},
 		ValidArgsFunction: a.completeNames,
@@ -59,7 +59,7 @@ replica has confirmed: a failover may bring the holder back.
 	return cmd
 }
 
-func (a *app) force(ctx context.Context, client *holdfast.Client, name string, fl *forceFlags, given bool) error {
+func (a *app) forceRelease(ctx context.Context, client *holdfast.Client, name string, fl *forceFlags, given bool) error {
 	st, err := client.Inspect(ctx, name)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (a *app) force(ctx context.Context, client *holdfast.Client, name string, f
 	case st.Token != holdfast.Token(fl.token):
 		return exitcode.With(exitcode.No, fmt.Errorf("token %d is not the holder's: %q is held by %v, token %d", fl.token, name, view.Holder(st), st.Token))
 	}
-	if err := a.confirm(ctx, st, fl.yes); err != nil {
+	if err := a.confirmForce(ctx, st, fl.yes); err != nil {
 		return err
 	}
 	record, err := force.Release(ctx, client, st, fl.reason)
@@ -87,24 +87,24 @@ func (a *app) force(ctx context.Context, client *holdfast.Client, name string, f
 		return err
 	}
 	if record.Warning != "" {
-		a.log.Error("warning: " + explain(errors.New(record.Warning))) // also with -q
+		a.log.Error("warning: " + oneLine(errors.New(record.Warning))) // also with -q
 	}
-	if !st.Kept && !a.hears(name) {
+	if !st.Kept && !a.hearsForce(name) {
 		a.log.Warn(fmt.Sprintf("this backend cannot notify the holder: it stops at its next renewal, within %s, and may go on until then",
 			view.Short(st.Remaining)))
 	}
 	return a.writeJSON(record)
 }
 
-// confirm shows the holder and asks for the name of the lock.
-func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
+// confirmForce shows the holder and asks for the name of the lock.
+func (a *app) confirmForce(ctx context.Context, st holdfast.Status, yes bool) error {
 	if yes {
 		return nil
 	}
 	if !a.io.Terminal {
 		return exitcode.Usagef("there is no terminal to ask on; give --yes")
 	}
-	for _, row := range describe(st) {
+	for _, row := range describeRows(st) {
 		fmt.Fprintf(a.io.Err, "%-8s %s\n", row[0], view.Printable(row[1]))
 	}
 	if a.failsOver() {
@@ -114,7 +114,7 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 	if st.Kept {
 		question = "The holder has released the lock, and asked to keep it for so long. To end that, type the name of the lock: "
 	}
-	err := a.confirmed(ctx, question, view.Printable(st.Key))
+	err := a.askConfirmation(ctx, question, view.Printable(st.Key))
 	if errors.Is(err, errNotConfirmed) {
 		return exitcode.Usagef("that is not the name of the lock; nothing was done")
 	}
@@ -124,8 +124,8 @@ func (a *app) confirm(ctx context.Context, st holdfast.Status, yes bool) error {
 // errNotConfirmed is an answer that is not the one asked for.
 var errNotConfirmed = exitcode.Usagef("that was not confirmed; nothing was done")
 
-// confirmed asks for an answer on the terminal, and returns nil if it is the one wanted.
-func (a *app) confirmed(ctx context.Context, question, want string) error {
+// askConfirmation asks for an answer on the terminal, and returns nil if it is the one wanted.
+func (a *app) askConfirmation(ctx context.Context, question, want string) error {
 	fmt.Fprint(a.io.Err, question)
 	line := make(chan string, 1)
 	go func() {
@@ -151,10 +151,10 @@ func (a *app) confirmed(ctx context.Context, question, want string) error {
 	}
 }
 
-// failsOver says whether another server may take the place of one of the backend.
+// failsOver reports whether another server may replace one of the backend.
 func (a *app) failsOver() bool {
 	for _, kind := range []string{"+sentinel", "+replicas", "+cluster"} {
-		if strings.Contains(a.scheme(), kind) {
+		if strings.Contains(a.backendScheme(), kind) {
 			return true
 		}
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// interruptible returns a context that ends with the signals that end a wait; its
+// signalContext returns a context that ends with the signals that end a wait; its
 // cause is the exitcode.Interruption.
-func interruptible() (context.Context, context.CancelFunc) {
+func signalContext() (context.Context, context.CancelFunc) {
 	return interruptibleBy(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 }
 

@@ -44,7 +44,7 @@ deleted.
 		Example: `  holdfast leaks
   holdfast leaks --fix --yes`,
 		Args: noArguments,
-		RunE: func(*cobra.Command, []string) error { return a.leaks(fl) },
+		RunE: func(*cobra.Command, []string) error { return a.runLeaks(fl) },
 	}
 	a.outputFlag(cmd)
 	f := cmd.Flags()
@@ -55,7 +55,7 @@ deleted.
 	return cmd
 }
 
-func (a *app) leaks(fl *leakFlags) error {
+func (a *app) runLeaks(fl *leakFlags) error {
 	if fl.fix && !fl.yes && !a.io.Terminal {
 		return exitcode.Usagef("there is no terminal to ask on; give --yes")
 	}
@@ -64,9 +64,9 @@ func (a *app) leaks(fl *leakFlags) error {
 		return exitcode.With(exitcode.Usage, err)
 	}
 	defer place.Close()
-	ctx, stop := interruptible()
+	ctx, stop := signalContext()
 	defer stop()
-	drv, err := a.leaking(ctx, &driver.OpenOptions{ReadOnly: !fl.fix})
+	drv, err := a.openRedis(ctx, &driver.OpenOptions{ReadOnly: !fl.fix})
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
@@ -97,18 +97,18 @@ func (a *app) leaks(fl *leakFlags) error {
 	return nil
 }
 
-// leaking opens the backend, which has to be Redis or Valkey.
-func (a *app) leaking(ctx context.Context, opts *driver.OpenOptions) (*redlock.Driver, error) {
+// openRedis opens the backend, which has to be Redis or Valkey.
+func (a *app) openRedis(ctx context.Context, opts *driver.OpenOptions) (*redlock.Driver, error) {
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
-	if _, err := a.sole("leaks"); err != nil {
+	if _, err := a.soleBackend("leaks"); err != nil {
 		return nil, err
 	}
-	if drv, err := a.unconnected(); err == nil {
+	if drv, err := a.offlineDriver(); err == nil {
 		defer drv.Close()
 		if _, redis := drv.(*redlock.Driver); !redis {
-			return nil, exitcode.Usagef("leaks is for Redis and Valkey; on %s locks and places in the queue lapse by themselves%s", a.scheme(), keptRows(drv))
+			return nil, exitcode.Usagef("leaks is for Redis and Valkey; on %s locks and places in the queue lapse by themselves%s", a.backendScheme(), keptRows(drv))
 		}
 	}
 	drv, err := a.dialWith(ctx, opts)
@@ -132,7 +132,7 @@ func keptRows(drv driver.Driver) string {
 
 // findLeaks collects the leaks, with a bar where somebody watches.
 func (a *app) findLeaks(ctx context.Context, drv *redlock.Driver) (leaks []leak, asked error) {
-	progress, done := a.bar()
+	progress, done := a.progressBar()
 	defer done()
 	for l, err := range drv.Leaks(ctx, progress) {
 		if err != nil {
@@ -149,8 +149,8 @@ const (
 	barEvery = 100 * time.Millisecond
 )
 
-// bar draws how far a look has come, where stderr is a terminal.
-func (a *app) bar() (progress func(done, all int64), erase func()) {
+// progressBar draws how far a look has come, where stderr is a terminal.
+func (a *app) progressBar() (progress func(done, all int64), erase func()) {
 	file, ok := a.io.Err.(*os.File)
 	if !ok || !isTerminal(file) || a.quiet {
 		return nil, func() {}
@@ -169,7 +169,7 @@ func (a *app) bar() (progress func(done, all int64), erase func()) {
 		}
 }
 
-// deleteLeaks deletes those that can be, if it is confirmed.
+// deleteLeaks deletes the leaks that can be deleted, after confirmation.
 func (a *app) deleteLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak, yes bool) error {
 	fixable := 0
 	for _, l := range leaks {
@@ -184,7 +184,7 @@ func (a *app) deleteLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak
 		for _, l := range leaks {
 			fmt.Fprintf(a.io.Err, "%s: %s: %s\n", view.Printable(l.Node), view.Printable(l.Key), view.Printable(l.Text))
 		}
-		if err := a.confirmed(ctx, fmt.Sprintf("To delete %d of them, whose holders have to be dead, type yes: ", fixable), "yes"); err != nil {
+		if err := a.askConfirmation(ctx, fmt.Sprintf("To delete %d of them, whose holders have to be dead, type yes: ", fixable), "yes"); err != nil {
 			return err
 		}
 	}

@@ -46,11 +46,11 @@ type ticketFlags struct {
 	owner string
 	file  string
 	ttl   span
-	// changes says that --ttl was given.
+	// changes reports that --ttl was given.
 	changes bool
 }
 
-func (fl *ticketFlags) define(cmd *cobra.Command) {
+func (fl *ticketFlags) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.Int64Var(&fl.token, "token", 0, "fencing token of the lease")
@@ -58,9 +58,9 @@ func (fl *ticketFlags) define(cmd *cobra.Command) {
 	f.StringVar(&fl.file, "file", "", "`file` that acquire wrote, in place of these")
 }
 
-// read puts together what flags, the file and, inside a run, the environment say, for a command, verb. A file that is not there
+// readTicket puts together what flags, the file and, inside a run, the environment say, for a command, verb. A file that is not there
 // is ErrLost: release has removed it.
-func (fl *ticketFlags) read(verb string, args []string) (t ticket, err error) {
+func (fl *ticketFlags) readTicket(verb string, args []string) (t ticket, err error) {
 	if fl.file != "" {
 		text, err := report.ReadFile(fl.file)
 		switch {
@@ -111,7 +111,7 @@ func (fl *ticketFlags) readAll(args []string) (all []ticket, err error) {
 		}
 		return all, nil
 	}
-	t, err := fl.read(checkVerb, args)
+	t, err := fl.readTicket(checkVerb, args)
 	return []ticket{t}, err
 }
 
@@ -133,12 +133,12 @@ for --ttl. No process renews it until holdfast renew does: prefer run.
 			if err != nil {
 				return err
 			}
-			now, err := wait.none(noWait, cmd.Flags().Changed)
+			now, err := wait.isNone(noWait, cmd.Flags().Changed)
 			if err != nil {
 				return err
 			}
 			opts := &holdfast.AcquireOptions{TTL: time.Duration(ttl.duration), Wait: time.Duration(wait.duration), NoRenew: true, Adoptable: true, Note: note}
-			return a.acquire(name, file, opts, now)
+			return a.acquireTicket(name, file, opts, now)
 		},
 	}
 	f := cmd.Flags()
@@ -152,11 +152,11 @@ for --ttl. No process renews it until holdfast renew does: prefer run.
 	return cmd
 }
 
-// acquire takes a lock for the reader of the output. If the output cannot be
+// acquireTicket takes a lock for the reader of the output. If the output cannot be
 // written, the lock is given back: a lease that no process knows would only
 // block the others.
-func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once bool) error {
-	if err := cmp.Or(a.loadBackend(), a.fit("ttl", &opts.TTL)); err != nil {
+func (a *app) acquireTicket(name, file string, opts *holdfast.AcquireOptions, once bool) error {
+	if err := cmp.Or(a.loadBackend(), a.fitTTL("ttl", &opts.TTL)); err != nil {
 		return err
 	}
 	place, err := report.File("--file", file)
@@ -164,19 +164,19 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 		return exitcode.With(exitcode.Usage, err)
 	}
 	defer place.Close()
-	ctx, stop := interruptible()
+	ctx, stop := signalContext()
 	defer stop()
 	w := newWait(a.log, name)
 	parent := os.Getppid() // this process has gone when somebody looks
-	options := a.waiter(cmp.Or(proc.Name(parent), "holdfast"), w)
+	options := a.waiterOptions(cmp.Or(proc.Name(parent), "holdfast"), w)
 	options.Holder.PID = parent
 	patience := run.Patience{Most: opts.Wait, Began: time.Now()}
 	var client *holdfast.Client
 	if err := patience.During(ctx, func(ctx context.Context) error {
-		client, err = a.open(ctx, options, opts.Wait > 0 && !once)
+		client, err = a.openForHolder(ctx, options, opts.Wait > 0 && !once)
 		return err
 	}); err != nil {
-		return waitEnded(ctx, name, a.impatient(err, opts.Wait > 0 || once))
+		return waitEnded(ctx, name, a.adviseWaiting(err, opts.Wait > 0 || once))
 	}
 	take := client.Acquire
 	if once {
@@ -184,13 +184,13 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 	}
 	if !a.leaves {
 		err := fmt.Errorf("%w: a lock of a %s:// backend ends with the process that took it, so that acquire has nothing to leave; use run",
-			holdfast.ErrUnsupported, a.scheme())
+			holdfast.ErrUnsupported, a.backendScheme())
 		return errors.Join(err, client.Close())
 	}
-	if err := a.spare(ctx, client, file, place.Kept()); err != nil {
+	if err := a.protectFile(ctx, client, file, place.Kept()); err != nil {
 		return errors.Join(interruptedBy(ctx, err), client.Close())
 	}
-	stopTelling := w.tell(client)
+	stopTelling := w.report(client)
 	opts.Wait = patience.Left()
 	lease, err := take(ctx, name, opts)
 	stopTelling()
@@ -199,14 +199,14 @@ func (a *app) acquire(name, file string, opts *holdfast.AcquireOptions, once boo
 		return waitEnded(ctx, name, a.busyError(client, err))
 	}
 	t := newTicket(lease, opts.TTL)
-	if err := a.hand(t, place); err != nil {
+	if err := a.writeTicket(t, place); err != nil {
 		return errors.Join(err, client.Close()) // which releases
 	}
 	return errors.Join(lease.Detach(), client.Close())
 }
 
-// spare rejects a file whose lease still has the lock, since no other copy of the lease is known.
-func (a *app) spare(ctx context.Context, client *holdfast.Client, file string, kept bool) error {
+// protectFile rejects a file whose lease still has the lock, since no other copy of the lease is known.
+func (a *app) protectFile(ctx context.Context, client *holdfast.Client, file string, kept bool) error {
 	if !kept {
 		return nil
 	}
@@ -214,14 +214,14 @@ func (a *app) spare(ctx context.Context, client *holdfast.Client, file string, k
 	if text, err := report.ReadFile(file); err != nil || json.Unmarshal(text, &t) != nil || t.Name == "" {
 		return nil // nothing is in it that could be lost
 	}
-	if st, err := client.Inspect(ctx, t.Name); err == nil && t.stands(st) {
+	if st, err := client.Inspect(ctx, t.Name); err == nil && t.isIn(st) {
 		return exitcode.Usagef("--file %s has a lease of %q that still has the lock; release it first, or name another file", file, t.Name)
 	}
 	return nil
 }
 
-// hand writes the lease to the file and to stdout.
-func (a *app) hand(t ticket, file *report.Place) error {
+// writeTicket writes the lease to the file and to stdout.
+func (a *app) writeTicket(t ticket, file *report.Place) error {
 	if err := file.Write(t.text()); err != nil {
 		return exitcode.With(exitcode.Output, err)
 	}
@@ -266,16 +266,16 @@ lease that is gone stays gone.
   holdfast renew --file deploy.lease --ttl 55s`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			fl.changes = cmd.Flags().Changed("ttl")
-			return a.continued(fl, args, "renew", a.renew)
+			return a.withGrant(fl, args, "renew", a.renewTicket)
 		},
 	}
-	fl.define(cmd)
+	fl.addFlags(cmd)
 	cmd.Flags().Var(&fl.ttl, "ttl", "how long the lock stands from now on")
 	a.outputFlag(cmd)
 	return cmd
 }
 
-func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv driver.Driver, g driver.Grant) error {
+func (a *app) renewTicket(ctx context.Context, fl *ticketFlags, t ticket, drv driver.Driver, g driver.Grant) error {
 	g.TTL = time.Duration(fl.ttl.duration)
 	switch had := time.Duration(t.TTLMS) * time.Millisecond; {
 	case had == 0:
@@ -284,11 +284,11 @@ func (a *app) renew(ctx context.Context, fl *ticketFlags, t ticket, drv driver.D
 	case !drv.Limits().ChangeTTL && g.TTL != had:
 		return fmt.Errorf("--ttl %v: %w: it cannot change the %v that the lease has; leave --ttl away", g.TTL, holdfast.ErrUnsupported, had)
 	}
-	if err := a.fit("ttl", &g.TTL); err != nil {
+	if err := a.fitTTL("ttl", &g.TTL); err != nil {
 		return err
 	}
 	if least := drv.Limits().MinTTL; g.TTL < least {
-		return exitcode.Usagef("%s %v: too short; give %v at least", a.said("ttl"), g.TTL, least)
+		return exitcode.Usagef("%s %v: too short; give %v at least", a.nameFlag("ttl"), g.TTL, least)
 	}
 	file, err := report.File("--file", fl.file)
 	if err != nil {
@@ -318,13 +318,15 @@ lease that is gone, and check with 1.
 `,
 		Example: `  holdfast release --file deploy.lease
   holdfast release --token "$TOKEN" --owner "$OWNER" deploy`,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.continued(fl, args, "release", a.release) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withGrant(fl, args, "release", a.releaseTicket)
+		},
 	}
-	fl.define(cmd)
+	fl.addFlags(cmd)
 	return cmd
 }
 
-func (a *app) release(ctx context.Context, fl *ticketFlags, _ ticket, drv driver.Driver, g driver.Grant) error {
+func (a *app) releaseTicket(ctx context.Context, fl *ticketFlags, _ ticket, drv driver.Driver, g driver.Grant) error {
 	err := drv.Release(ctx, g, 0)
 	if err == nil && fl.file != "" {
 		err = report.Remove(fl.file)
@@ -332,25 +334,25 @@ func (a *app) release(ctx context.Context, fl *ticketFlags, _ ticket, drv driver
 	return err
 }
 
-// continued does something to the lease that the flags name, if it stands.
-func (a *app) continued(
+// withGrant does something to the lease that the flags name, if it stands.
+func (a *app) withGrant(
 	fl *ticketFlags, args []string, verb string,
 	do func(context.Context, *ticketFlags, ticket, driver.Driver, driver.Grant) error,
 ) error {
-	t, err := fl.read(verb, args)
+	t, err := fl.readTicket(verb, args)
 	if err != nil {
 		return err
 	}
 	if slices.ContainsFunc(run.Inside(), func(l run.Lease) bool { return l.Owner == t.Owner }) {
 		return exitcode.Usagef("this lease belongs to holdfast run, which renews and releases it")
 	}
-	ctx, stop := interruptible()
+	ctx, stop := signalContext()
 	defer stop()
-	drv, err := a.dial(ctx)
+	drv, err := a.openDriver(ctx)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
-	client, err := holdfast.New(drv, a.options("holdfast"))
+	client, err := holdfast.New(drv, a.clientOptions("holdfast"))
 	if err != nil {
 		return err
 	}
@@ -359,8 +361,8 @@ func (a *app) continued(
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
-	if !t.among(st) {
-		return &holdfast.Error{Op: verb, Key: t.Name, Err: fmt.Errorf("%w: %s", holdfast.ErrLost, t.gone(st))}
+	if !t.knownByNode(st) {
+		return &holdfast.Error{Op: verb, Key: t.Name, Err: fmt.Errorf("%w: %s", holdfast.ErrLost, t.describeGone(st))}
 	}
 	owner, _ := t.grant()
 	err = do(ctx, fl, t, drv, driver.Grant{Key: t.Name, Owner: owner, TTL: time.Duration(fl.ttl.duration)})
@@ -391,9 +393,9 @@ written later.
 			case err != nil:
 				return err
 			}
-			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error {
+			return a.withClient(a.openReader, func(ctx context.Context, client *holdfast.Client) error {
 				for _, t := range all {
-					if err := a.check(ctx, client, t); err != nil {
+					if err := a.checkTicket(ctx, client, t); err != nil {
 						return err
 					}
 				}
@@ -401,37 +403,37 @@ written later.
 			})
 		},
 	}
-	fl.define(cmd)
+	fl.addFlags(cmd)
 	a.outputFlag(cmd)
 	return cmd
 }
 
-func (a *app) check(ctx context.Context, client *holdfast.Client, t ticket) error {
+func (a *app) checkTicket(ctx context.Context, client *holdfast.Client, t ticket) error {
 	st, err := client.Inspect(ctx, t.Name)
 	if err != nil {
 		return err
 	}
-	held := t.stands(st)
+	held := t.isIn(st)
 	if !held {
 		a.code = exitcode.No
 	}
-	return a.writeCheck(t, st, held, t.gone(st))
+	return a.writeCheck(t, st, held, t.describeGone(st))
 }
 
 // writeCheck prints whether a lease is held, or else what stands in its place.
 func (a *app) writeCheck(t ticket, st holdfast.Status, held bool, gone string) error {
 	if a.output == "json" {
-		return a.writeJSON(map[string]any{"name": t.Name, "token": t.Token, "held": held, "remaining_ms": remaining(st, held)})
+		return a.writeJSON(map[string]any{"name": t.Name, "token": t.Token, "held": held, "remaining_ms": remainingMillis(st, held)})
 	}
 	if !held {
 		_, err := fmt.Fprintf(a.io.Out, "gone: %s\n", view.Printable(gone))
-		return wrote(err)
+		return outputError(err)
 	}
 	_, err := fmt.Fprintf(a.io.Out, "held: %s, token %d, lease %s left\n", view.Printable(t.Name), t.Token, view.Short(st.Remaining))
-	return wrote(err)
+	return outputError(err)
 }
 
-func remaining(st holdfast.Status, held bool) int64 {
+func remainingMillis(st holdfast.Status, held bool) int64 {
 	if !held {
 		return 0
 	}
@@ -444,27 +446,27 @@ func (t ticket) grant() (owner string, first holdfast.Token) {
 	return owner, holdfast.Token(token)
 }
 
-// stands says whether t is the lease that st is about. Where the owner says so, most of its
-// nodes may have a later token, which they gave it after the lease was granted. The token of a reader
-// is that of the name, and its place has another one.
-func (t ticket) stands(st holdfast.Status) bool {
+// isIn reports whether st describes the lease of t. If the owner is the same, most of its nodes may
+// have a later token, which they gave it after the lease was granted. A reader's token belongs to the
+// name, and its place has another token.
+func (t ticket) isIn(st holdfast.Status) bool {
 	owner, first := t.grant()
 	if owner != "" && owner == st.Owner && strings.HasPrefix(st.Holder.Note, "reader of ") {
 		return st.Held
 	}
-	return st.Held && (owner == "" && first == st.Token || owner == st.Owner && (first <= st.Token || t.among(st)))
+	return st.Held && (owner == "" && first == st.Token || owner == st.Owner && (first <= st.Token || t.knownByNode(st)))
 }
 
-// among says whether some node that t has the lock on knows its token as well.
-func (t ticket) among(st holdfast.Status) bool {
+// knownByNode reports whether some node on which t has the lock also knows t's token.
+func (t ticket) knownByNode(st holdfast.Status) bool {
 	owner, first := t.grant()
 	return st.Held && owner == st.Owner && slices.ContainsFunc(st.Nodes, func(n holdfast.NodeView) bool {
 		return n.Err == nil && n.Owner == owner && n.Token == int64(first)
 	})
 }
 
-// gone says what stands in place of a lease that is gone.
-func (t ticket) gone(st holdfast.Status) string {
+// describeGone describes what replaced a lease that is gone.
+func (t ticket) describeGone(st holdfast.Status) string {
 	if !st.Held {
 		return fmt.Sprintf("nobody holds %q", t.Name)
 	}

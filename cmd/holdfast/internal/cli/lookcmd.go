@@ -33,7 +33,7 @@ func (a *app) showCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error { return a.show(ctx, client, name, ask) })
+			return a.withClient(a.openReader, func(ctx context.Context, client *holdfast.Client) error { return a.show(ctx, client, name, ask) })
 		},
 		ValidArgsFunction: a.completeNames,
 	}
@@ -42,7 +42,7 @@ func (a *app) showCommand() *cobra.Command {
 	return cmd
 }
 
-// show says who holds a lock, or, for one who only asks, whether anybody does.
+// show prints the holder of a lock, or, with ask, answers whether anybody holds it.
 func (a *app) show(ctx context.Context, client *holdfast.Client, name string, ask bool) error {
 	st, asked := client.Inspect(ctx, name)
 	if asked != nil && !(errors.Is(asked, holdfast.ErrUnavailable) && view.Unknown(st)) {
@@ -58,12 +58,12 @@ func (a *app) show(ctx context.Context, client *holdfast.Client, name string, as
 	if st.Waiters > 0 {
 		var err error
 		if queue, err = client.Queue(ctx, name, queueShown); err != nil && asked == nil {
-			a.log.Warn("who waits is not known: " + explain(err))
+			a.log.Warn("who waits is not known: " + oneLine(err))
 		}
 	}
 	var slots [][]string
 	if asked == nil && !st.Held && a.output != "json" {
-		slots = a.slots(ctx, client, name)
+		slots = a.slotRows(ctx, client, name)
 	}
 	if err := a.writeStatus(st, queue, slots); err != nil {
 		return err
@@ -71,11 +71,11 @@ func (a *app) show(ctx context.Context, client *holdfast.Client, name string, as
 	return asked // what the nodes that are left know has been shown
 }
 
-// queueShown is how many waiters are shown.
+// queueShown is the number of waiters that show prints.
 const queueShown = 20
 
-// slots returns the holders of the slots of the semaphore name, or of an RWLock's readers, if the backend answers in time.
-func (a *app) slots(ctx context.Context, client *holdfast.Client, name string) (rows [][]string) {
+// slotRows returns the holders of the slots of the semaphore name, or of an RWLock's readers, if the backend answers in time.
+func (a *app) slotRows(ctx context.Context, client *holdfast.Client, name string) (rows [][]string) {
 	ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
 	for st, err := range client.List(ctx, name+"#") {
@@ -94,7 +94,7 @@ func (a *app) writeStatus(st holdfast.Status, queue []driver.Waiter, slots [][]s
 	if a.output == "json" {
 		return a.writeJSON(view.NewLock(st, queue))
 	}
-	about := describe(st)
+	about := describeRows(st)
 	if len(slots) > 0 {
 		about[1][1] += " as a plain lock; its slots or readers:"
 	}
@@ -102,7 +102,7 @@ func (a *app) writeStatus(st holdfast.Status, queue []driver.Waiter, slots [][]s
 		return err
 	}
 	if _, err := fmt.Fprintln(a.io.Out); err != nil {
-		return wrote(err)
+		return outputError(err)
 	}
 	return a.writeTable(nodeRows(st))
 }
@@ -118,7 +118,7 @@ func queueRows(queue []driver.Waiter) (rows [][]string) {
 	return rows
 }
 
-func describe(st holdfast.Status) [][]string {
+func describeRows(st holdfast.Status) [][]string {
 	rows := [][]string{{"name", st.Key}, {"state", view.State(st)}}
 	if st.Held {
 		holder, token := "holder", "token"
@@ -173,15 +173,15 @@ func (a *app) listCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error { return a.list(ctx, client, prefix) })
+			return a.withClient(a.openReader, func(ctx context.Context, client *holdfast.Client) error { return a.printList(ctx, client, prefix) })
 		},
 	}
 	a.outputFlag(cmd)
 	return cmd
 }
 
-func (a *app) list(ctx context.Context, client *holdfast.Client, prefix string) error {
-	print, end := a.lister()
+func (a *app) printList(ctx context.Context, client *holdfast.Client, prefix string) error {
+	print, end := a.listPrinter()
 	shown := 0
 	var asked error
 	for st, err := range client.List(ctx, prefix) {
@@ -202,8 +202,8 @@ func (a *app) list(ctx context.Context, client *holdfast.Client, prefix string) 
 	return asked // of a list that is cut short, what is known has been shown
 }
 
-// lister prints locks as they come, and what ends a list.
-func (a *app) lister() (print func(holdfast.Status) error, end func() error) {
+// listPrinter prints locks as they come, and what ends a list.
+func (a *app) listPrinter() (print func(holdfast.Status) error, end func() error) {
 	if a.output == "json" {
 		j := &array{out: a.io.Out}
 		return func(st holdfast.Status) error { return j.add(view.NewLock(st, nil)) }, j.flush
@@ -226,11 +226,11 @@ func listRow(st holdfast.Status) []string {
 // completeNames offers the locks that are held, for the shell's completion, but for names that a shell would read as more than a word.
 func (a *app) completeNames(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	a.quiet = true
-	if len(args) > 0 || a.prepare(cmd) != nil {
+	if len(args) > 0 || a.setUp(cmd) != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var names []string
-	err := a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error {
+	err := a.withClient(a.openReader, func(ctx context.Context, client *holdfast.Client) error {
 		for st, err := range client.List(ctx, prefix) {
 			if err != nil {
 				return err

@@ -37,14 +37,14 @@ func newManager() *manager {
 		return nil
 	}
 	m := &manager{conn: conn, watched: func() {}, waited: func() {}}
-	if every := watchdog(); every > 0 {
-		m.watched = m.repeat("WATCHDOG=1", every/2)
+	if every := watchdogInterval(); every > 0 {
+		m.watched = m.sendRepeatedly("WATCHDOG=1", every/2)
 	}
 	return m
 }
 
-// watchdog is how often the manager wants to hear that this process lives, or 0.
-func watchdog() time.Duration {
+// watchdogInterval returns the interval in which systemd expects a sign of life, or 0.
+func watchdogInterval() time.Duration {
 	usec, err := strconv.ParseInt(os.Getenv("WATCHDOG_USEC"), 10, 64)
 	if pid := os.Getenv("WATCHDOG_PID"); err != nil || usec <= 0 || pid != "" && pid != strconv.Itoa(os.Getpid()) {
 		return 0
@@ -52,13 +52,13 @@ func watchdog() time.Duration {
 	return time.Duration(usec) * time.Microsecond
 }
 
-// repeat sends text at once and then again and again, until stop is called. stop blocks until nothing is sent any more.
-func (m *manager) repeat(text string, every time.Duration) (stop func()) {
+// sendRepeatedly sends text at once and then again and again, until stop is called. stop blocks until nothing is sent any more.
+func (m *manager) sendRepeatedly(text string, every time.Duration) (stop func()) {
 	over := make(chan struct{})
 	var sent sync.WaitGroup
 	sent.Go(func() {
 		for tick := time.NewTicker(every); ; {
-			m.tell(text)
+			m.send(text)
 			select {
 			case <-tick.C:
 			case <-over:
@@ -70,45 +70,45 @@ func (m *manager) repeat(text string, every time.Duration) (stop func()) {
 	return sync.OnceFunc(func() { close(over); sent.Wait() })
 }
 
-func (m *manager) tell(text string) {
+func (m *manager) send(text string) {
 	if m != nil {
 		m.conn.SetWriteDeadline(time.Now().Add(pace.ManagerTime()))
 		m.conn.Write([]byte(text)) // it may have gone, and this process goes on
 	}
 }
 
-// waits says what the service waits for before it stands. Until it does, the manager is asked not to give up on it: the wait
-// for a lock has bounds of its own.
-func (m *manager) waits(format string, args ...any) {
-	m.status(format, args...)
+// waiting reports to systemd what the service waits for before it is ready. Until then systemd is
+// asked not to give up on it, since the wait for a lock has bounds of its own.
+func (m *manager) waiting(format string, args ...any) {
+	m.sendStatus(format, args...)
 	if m != nil {
-		m.waited = m.repeat(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extension.Microseconds()), extendEvery)
+		m.waited = m.sendRepeatedly(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extension.Microseconds()), extendEvery)
 	}
 }
 
-// ready says that the service stands, and what it does.
+// ready reports to systemd that the service is ready, and what it does.
 func (m *manager) ready(format string, args ...any) {
 	if m != nil {
 		m.waited() // or it would extend the time for which a service that stands may run
 	}
-	m.tell("READY=1\nSTATUS=" + view.Printable(fmt.Sprintf(format, args...)))
+	m.send("READY=1\nSTATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
 
-func (m *manager) status(format string, args ...any) {
-	m.tell("STATUS=" + view.Printable(fmt.Sprintf(format, args...)))
+func (m *manager) sendStatus(format string, args ...any) {
+	m.send("STATUS=" + view.Printable(fmt.Sprintf(format, args...)))
 }
 
 // reloaded answers a HUP, by which the manager asks for a reload under Type=notify-reload. What the command does about it is
 // not known, so the reload is over when the command has been told.
 func (m *manager) reloaded() {
-	m.tell(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonic().Microseconds()))
-	m.tell("READY=1")
+	m.send(fmt.Sprintf("RELOADING=1\nMONOTONIC_USEC=%d", monotonicTime().Microseconds()))
+	m.send("READY=1")
 }
 
 func (m *manager) close() {
 	if m != nil {
 		m.waited()
-		m.tell("STOPPING=1")
+		m.send("STOPPING=1")
 		m.watched()
 		m.conn.Close()
 	}

@@ -51,30 +51,30 @@ func TestManagerHearsThatTheServiceLives(t *testing.T) {
 	for hear() != "STOPPING=1" {
 	}
 	t.Setenv("WATCHDOG_PID", "1")
-	if every := watchdog(); every != 0 {
+	if every := watchdogInterval(); every != 0 {
 		t.Errorf("the watchdog of another process: %v", every)
 	}
 	t.Setenv("NOTIFY_SOCKET", "")
 	m = newManager()
-	m.waits("nobody hears it")
+	m.waiting("nobody hears it")
 	m.ready("nobody hears it")
 	m.reloaded()
 	m.close()
 }
 
-// TestAServiceThatWaitsAsksForTimeUntilItIsReady holds that a start that waits for its lock is extended, and a service that
+// TestWaitingServiceExtendsStartTimeout holds that a start that waits for its lock is extended, and a service that
 // stands is not: that would lift RuntimeMaxSec.
-func TestAServiceThatWaitsAsksForTimeUntilItIsReady(t *testing.T) {
+func TestWaitingServiceExtendsStartTimeout(t *testing.T) {
 	hear := systemd(t)
 	m := newManager()
-	m.waits("waiting for %s", "a")
+	m.waiting("waiting for %s", "a")
 	for _, want := range []string{"STATUS=waiting for a", "EXTEND_TIMEOUT_USEC=30000000"} {
 		if got := hear(); got != want {
 			t.Errorf("it hears %q, want %q", got, want)
 		}
 	}
 	m.waited()
-	m.waited = m.repeat("EXTEND_TIMEOUT_USEC=1", time.Millisecond)
+	m.waited = m.sendRepeatedly("EXTEND_TIMEOUT_USEC=1", time.Millisecond)
 	for range 3 {
 		if got := hear(); got != "EXTEND_TIMEOUT_USEC=1" {
 			t.Errorf("it hears %q", got)
@@ -97,7 +97,7 @@ func TestAServiceThatWaitsAsksForTimeUntilItIsReady(t *testing.T) {
 func TestAReloadIsAnswered(t *testing.T) {
 	hear := systemd(t)
 	m := newManager()
-	before := monotonic()
+	before := monotonicTime()
 	m.reloaded()
 	var usec int64
 	if got := hear(); !strings.HasPrefix(got, "RELOADING=1\n") {
@@ -105,7 +105,7 @@ func TestAReloadIsAnswered(t *testing.T) {
 	} else if _, err := fmt.Sscanf(got, "RELOADING=1\nMONOTONIC_USEC=%d", &usec); err != nil {
 		t.Errorf("it hears %q: %v", got, err)
 	}
-	if usec < before.Microseconds() || usec > monotonic().Microseconds() || usec == 0 {
+	if usec < before.Microseconds() || usec > monotonicTime().Microseconds() || usec == 0 {
 		t.Errorf("the reload began at %d, and the test at %v", usec, before)
 	}
 	if got := hear(); got != "READY=1" {

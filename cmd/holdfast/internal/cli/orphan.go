@@ -28,23 +28,23 @@ type orphan struct {
 	KeepUntil boot.Instant  `json:"keep_until"` // --hold-at-least
 }
 
-func (a *app) orphan(held run.Held, ttl, least time.Duration) []byte {
+func (a *app) encodeOrphan(held run.Held, ttl, least time.Duration) []byte {
 	o := orphan{Backend: a.backend, TTL: ttl, KeepUntil: boot.Now().Add(least)}
 	for _, l := range held.All() {
 		owner, first := driver.GrantOf(l.Owner(), int64(l.Token()))
 		o.Leases = append(o.Leases, run.Lease{Name: l.Key(), Token: first, Owner: owner})
 	}
-	return line(o)
+	return jsonLine(o)
 }
 
-// inherit does what is left to do when a guard has killed a group.
-func inherit(in io.Reader, log *slog.Logger) exitcode.Code {
+// finishOrphan does what is left to do when a guard has killed a group.
+func finishOrphan(in io.Reader, log *slog.Logger) exitcode.Code {
 	var did proc.Killing
 	err := json.NewDecoder(in).Decode(&did)
 	switch {
 	case err != nil:
 		err = exitcode.Usagef("%s is for the guard of a run alone: %w", proc.Heir, err)
-		log.Error(explain(err))
+		log.Error(oneLine(err))
 		return exitcode.Of(err)
 	case did.Error != "":
 		log.Error(fmt.Sprintf("guard: %s; process group %d could not be killed: %s", did.Why, did.Group, did.Error))
@@ -54,14 +54,14 @@ func inherit(in io.Reader, log *slog.Logger) exitcode.Code {
 	if did.Lease == nil {
 		return exitcode.OK
 	}
-	if err = release(did.Lease); err != nil {
-		log.Error("guard: the lock was not released, and lapses by itself: " + explain(err))
+	if err = releaseOrphan(did.Lease); err != nil {
+		log.Error("guard: the lock was not released, and lapses by itself: " + oneLine(err))
 	}
 	return exitcode.Of(err)
 }
 
-// release frees the locks of an orphan, or keeps them for the rest of --hold-at-least.
-func release(text []byte) error {
+// releaseOrphan frees the locks of an orphan, or keeps them for the rest of --hold-at-least.
+func releaseOrphan(text []byte) error {
 	var o orphan
 	if err := json.Unmarshal(text, &o); err != nil {
 		return err

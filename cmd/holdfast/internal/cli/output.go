@@ -22,12 +22,12 @@ func (a *app) writeJSON(v any) error {
 		return err
 	}
 	_, err := a.io.Out.Write(view.EscapeJSON(document.Bytes()))
-	return wrote(err)
+	return outputError(err)
 }
 
-// line is v as one line of JSON. What this program writes about itself has nothing
+// jsonLine is v as one line of JSON. What this program writes about itself has nothing
 // that JSON does not know.
-func line(v any) []byte {
+func jsonLine(v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
 		panic(err)
@@ -44,8 +44,8 @@ func (a *app) writeTable(rows [][]string) error {
 const (
 	tableRows = 100                    // that are held back to find how wide columns are
 	tableWait = 200 * time.Millisecond // for how long they are
-	cellWide  = 48                     // columns, to which one long name does not push those of all others
-	cellMost  = 128                    // columns, to which long cells push the others where they are as many
+	cellWide  = 48                     // columns; one long name pushes the next cells no further
+	maxCell   = 128                    // columns, to which long cells push the others where they are as many
 )
 
 // table prints rows as they come. A column is as wide as its widest cell so far that is no wider
@@ -79,7 +79,7 @@ func (t *table) flush() error {
 			}
 			if wide := ansi.StringWidth(row[i]); wide <= cellWide {
 				t.widths[i] = max(t.widths[i], wide)
-			} else if wide <= cellMost {
+			} else if wide <= maxCell {
 				long[i] = append(long[i], wide)
 			}
 		}
@@ -99,7 +99,7 @@ func (t *table) flush() error {
 	}
 	t.rows = nil
 	_, err := io.WriteString(t.out, b.String())
-	return wrote(err)
+	return outputError(err)
 }
 
 // array prints a JSON array as its elements come, indented as writeJSON does it.
@@ -119,7 +119,7 @@ func (j *array) add(v any) error {
 		start = "[\n  "
 	}
 	_, err = io.WriteString(j.out, start+string(view.EscapeJSON(text)))
-	return wrote(err)
+	return outputError(err)
 }
 
 // flush ends the array.
@@ -129,5 +129,5 @@ func (j *array) flush() error {
 		end = "[]\n"
 	}
 	_, err := io.WriteString(j.out, end)
-	return wrote(err)
+	return outputError(err)
 }

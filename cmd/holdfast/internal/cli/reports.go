@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
-// reports are what is told of a run, beside the log.
+// reports tells monitoring about a run: status file, metrics, systemd.
 type reports struct {
 	app      *app
 	status   []*report.Place // of --status-fd and --status-file
@@ -23,8 +23,8 @@ type reports struct {
 	overdue time.Duration // after which it should have; 0: nobody says
 }
 
-// reports opens what the flags name, before the lock is asked for.
-func (a *app) reports(fl *runFlags) (*reports, error) {
+// openReports opens what the flags name, before the lock is asked for.
+func (a *app) openReports(fl *runFlags) (*reports, error) {
 	r := &reports{
 		app: a, begun: run.Begun{Outcome: run.Running, PID: os.Getpid(), BeganAt: time.Now().UTC()},
 		job: fl.job, overdue: time.Duration(fl.overdueAfter),
@@ -59,33 +59,33 @@ func (r *reports) begin() error {
 		if !place.Kept() {
 			continue
 		}
-		if err := place.Write(line(r.begun)); err != nil {
+		if err := place.Write(jsonLine(r.begun)); err != nil {
 			return exitcode.With(exitcode.Usage, err)
 		}
 	}
 	return nil
 }
 
-// started says that the command runs, and under which leases.
+// started reports that the command runs, and under which leases.
 func (r *reports) started(held run.Held) {
 	r.begun.StartedAt = time.Now().UTC()
 	if held != nil {
 		r.begun.Leases = run.NewLeases(held)
 	}
 	if err := r.begin(); err != nil {
-		r.app.log.Error("the status was not written: " + explain(err))
+		r.app.log.Error("the status was not written: " + oneLine(err))
 	}
 }
 
 // end writes the status. A report that fails does not hide how the command ended.
 func (r *reports) end(st run.Status) {
 	for _, place := range r.status {
-		if err := place.Write(line(st)); err != nil {
-			r.app.log.Error("the status was not written: " + explain(err))
+		if err := place.Write(jsonLine(st)); err != nil {
+			r.app.log.Error("the status was not written: " + oneLine(err))
 		}
 	}
-	if err := r.textfile.Write(r.metrics(st)); err != nil {
-		r.app.log.Error("the metrics were not written: " + explain(err))
+	if err := r.textfile.Write(r.renderMetrics(st)); err != nil {
+		r.app.log.Error("the metrics were not written: " + oneLine(err))
 	}
 }
 
@@ -95,43 +95,43 @@ const (
 	skipsInARow = "holdfast_job_skips_in_a_row"
 )
 
-// metrics are a status as the node exporter of Prometheus reads it from a text file, and what stands in that file of the runs
+// renderMetrics are a status as the node exporter of Prometheus reads it from a text file, and what stands in that file of the runs
 // before.
-func (r *reports) metrics(st run.Status) []byte {
-	m := &exposition{job: label(st.Name)}
-	m.gauge("holdfast_job_last_end_timestamp_seconds", "When the last run ended.", "", seconds(st.EndedAt))
-	m.gauge("holdfast_job_last_wait_seconds", "How long the last run waited for the lock.", "", float64(st.WaitedMS)/1000)
-	m.gauge("holdfast_job_last_exit_code", "The exit code of the last run.", "", float64(st.ExitCode))
-	m.gauge("holdfast_job_last_outcome", "What has happened in the last run.", fmt.Sprintf(",outcome=%q", st.Outcome), 1)
+func (r *reports) renderMetrics(st run.Status) []byte {
+	m := &exposition{job: escapeLabel(st.Name)}
+	m.addGauge("holdfast_job_last_end_timestamp_seconds", "When the last run ended.", "", unixSeconds(st.EndedAt))
+	m.addGauge("holdfast_job_last_wait_seconds", "How long the last run waited for the lock.", "", float64(st.WaitedMS)/1000)
+	m.addGauge("holdfast_job_last_exit_code", "The exit code of the last run.", "", float64(st.ExitCode))
+	m.addGauge("holdfast_job_last_outcome", "What has happened in the last run.", fmt.Sprintf(",outcome=%q", st.Outcome), 1)
 	if st.Started {
-		m.gauge("holdfast_job_last_start_timestamp_seconds", "When the command of the last run was started.", "", seconds(st.StartedAt))
-		m.gauge("holdfast_job_last_duration_seconds", "How long the command of the last run took.", "", st.EndedAt.Sub(st.StartedAt).Seconds())
+		m.addGauge("holdfast_job_last_start_timestamp_seconds", "When the command of the last run was started.", "", unixSeconds(st.StartedAt))
+		m.addGauge("holdfast_job_last_duration_seconds", "How long the command of the last run took.", "", st.EndedAt.Sub(st.StartedAt).Seconds())
 	}
 	if !r.job {
 		return m.text
 	}
 	before := exposition{job: m.job, text: r.textfile.Read()}
-	success, skips := before.value(lastSuccess), 0.0
-	if succeeded(st) {
-		success = seconds(st.EndedAt)
+	success, skips := before.readValue(lastSuccess), 0.0
+	if isSuccess(st) {
+		success = unixSeconds(st.EndedAt)
 	}
-	if skipped(st) {
-		skips = before.value(skipsInARow) + 1
+	if isSkipped(st) {
+		skips = before.readValue(skipsInARow) + 1
 	}
-	m.gauge(lastSuccess, "When the last run ended whose command ended with 0 and did not lose its lease, or 0.", "", success)
-	m.gauge(skipsInARow, "How many runs one after the other did not start the command, as the lock was busy or it was not wanted.", "", skips)
+	m.addGauge(lastSuccess, "When the last run ended whose command ended with 0 and did not lose its lease, or 0.", "", success)
+	m.addGauge(skipsInARow, "How many runs one after the other did not start the command, as the lock was busy or it was not wanted.", "", skips)
 	if r.overdue > 0 {
-		m.gauge("holdfast_job_overdue_after_seconds", "How long after a success the next one is overdue.", "", r.overdue.Seconds())
+		m.addGauge("holdfast_job_overdue_after_seconds", "How long after a success the next one is overdue.", "", r.overdue.Seconds())
 	}
 	return m.text
 }
 
-func succeeded(st run.Status) bool {
+func isSuccess(st run.Status) bool {
 	return st.ExitCode == exitcode.OK && (st.Outcome == run.Ran || st.Outcome == run.RanUnlocked)
 }
 
-// skipped says that the command was not run, and that this is no fault of this machine.
-func skipped(st run.Status) bool {
+// isSkipped reports whether the command was not run for a reason that is no fault of this machine.
+func isSkipped(st run.Status) bool {
 	return !st.Started && (st.ExitCode == exitcode.OK || st.Outcome == run.Busy || st.Outcome == run.Signal)
 }
 
@@ -141,21 +141,21 @@ type exposition struct {
 	text []byte
 }
 
-func (e *exposition) gauge(metric, help, labels string, value float64) {
+func (e *exposition) addGauge(metric, help, labels string, value float64) {
 	e.text = fmt.Appendf(e.text, "# HELP %s %s\n# TYPE %s gauge\n%s{name=\"%s\"%s} %v\n", metric, help, metric, metric, e.job, labels, value)
 }
 
-// value is what the text says of a metric without other labels, or 0.
-func (e *exposition) value(metric string) float64 {
+// readValue returns the value in the old text of a metric without other labels, or 0.
+func (e *exposition) readValue(metric string) float64 {
 	_, rest, _ := strings.Cut("\n"+string(e.text), fmt.Sprintf("\n%s{name=\"%s\"} ", metric, e.job))
 	number, _, _ := strings.Cut(rest, "\n")
 	v, _ := strconv.ParseFloat(number, 64) // 0: it is not there, or no number
 	return v
 }
 
-// label is text as it stands between the quotes of a label.
-func label(text string) string {
+// escapeLabel is text as it stands between the quotes of a label.
+func escapeLabel(text string) string {
 	return strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(strings.ToValidUTF8(text, "?"))
 }
 
-func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
+func unixSeconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

@@ -32,7 +32,7 @@ func TestMetricsAreText(t *testing.T) {
 	t.Parallel()
 	end := time.Unix(1000, 0)
 	r := &reports{}
-	has(t, r.metrics(run.Status{
+	has(t, r.renderMetrics(run.Status{
 		Name: "a\"b\\\nc\xff", Outcome: run.Ran, ExitCode: 3, Started: true, WaitedMS: 1500,
 		StartedAt: end.Add(-2 * time.Second), EndedAt: end,
 	}), []string{
@@ -41,12 +41,12 @@ func TestMetricsAreText(t *testing.T) {
 		`holdfast_job_last_exit_code{name="a\"b\\\nc?"} 3`, `holdfast_job_last_end_timestamp_seconds{name="a\"b\\\nc?"} 1000`,
 		"# TYPE holdfast_job_last_start_timestamp_seconds gauge",
 	}, "c", lastSuccess) // a command of elect need not succeed
-	has(t, r.metrics(run.Status{Name: "a", Outcome: run.Busy}), nil, "holdfast_job_last_duration")
+	has(t, r.renderMetrics(run.Status{Name: "a", Outcome: run.Busy}), nil, "holdfast_job_last_duration")
 }
 
-// TestSuccessAndSkipsAreKeptFromRunToRun holds that a failure or a skip does not hide when the job succeeded, and that the
+// TestMetricsKeepEarlierRuns holds that a failure or a skip does not hide when the job succeeded, and that the
 // next run finds what the last one has written.
-func TestSuccessAndSkipsAreKeptFromRunToRun(t *testing.T) {
+func TestMetricsKeepEarlierRuns(t *testing.T) {
 	t.Parallel()
 	place, err := report.Public("--textfile", filepath.Join(t.TempDir(), "job.prom"))
 	if err != nil {

@@ -71,14 +71,14 @@ func (a *app) runCommand() *cobra.Command {
 		Long:       runHelp,
 		Example: `  holdfast run nightly-report -- ./report.sh
   holdfast run -w 10m --max-runtime 1h deploy -- ./deploy.sh`,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd, fl, args) },
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runUnderLock(cmd, fl, args) },
 	}
 	fl.job = true
-	fl.define(cmd)
+	fl.addFlags(cmd)
 	return cmd
 }
 
-func (fl *runFlags) define(cmd *cobra.Command) {
+func (fl *runFlags) addFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
 	f.BoolVarP(&fl.noWait, "no-wait", "n", false, "give up at once if the lock is held")
@@ -117,26 +117,26 @@ func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f.Var(&fl.scope, "signal-scope", "signals go to: group, process")
 	f.BoolVar(&fl.guard, "guard", true, "kill it if holdfast dies")
 	f.BoolVar(&fl.noGuard, "no-guard", false, "let it run on if holdfast dies")
-	f.Lookup("guard").Hidden = true // it is the default: for those whose config says no-guard
+	f.Lookup("guard").Hidden = true // the default; overrides a no-guard of the config file
 	f.StringVar(&fl.statusFile, "status-file", "", "`file` for how it ends, as JSON")
 	f.IntVar(&fl.statusFD, "status-fd", 0, "the same, to an open descriptor")
 	f.StringVar(&fl.textfile, "textfile", "", "`file` for metrics, for Prometheus")
 }
 
-// run runs a command under a lock.
-func (a *app) run(cmd *cobra.Command, fl *runFlags, args []string) error {
-	j, err := a.job(cmd, fl, args)
+// runUnderLock runs a command under a lock.
+func (a *app) runUnderLock(cmd *cobra.Command, fl *runFlags, args []string) error {
+	j, err := a.newJob(cmd, fl, args)
 	if err != nil {
 		return err
 	}
 	defer j.close()
-	j.manager.waits("waiting for %s", j.plan.Locks())
-	res := j.runner(fl.wait.duration > 0 && !j.plan.NoWait).Run(j.plan)
+	j.manager.waiting("waiting for %s", j.plan.Locks())
+	res := j.newRunner(fl.wait.duration > 0 && !j.plan.NoWait).Run(j.plan)
 	a.code, a.raise = res.Status.ExitCode, res.Raise
 	if a.code == exitcode.OK && !res.Status.Started {
-		j.manager.ready("not run: %s", explain(res.Err)) // or systemd would call it failed: it was to be ready before it ends
+		j.manager.ready("not run: %s", oneLine(res.Err)) // or systemd would call it failed: it was to be ready before it ends
 	}
-	j.conclude(res)
+	j.printConclusion(res)
 	j.reports.end(res.Status)
 	return nil
 }
@@ -150,13 +150,13 @@ type job struct {
 	manager *manager
 }
 
-// job refuses all that can be refused before the lock is asked for.
-func (a *app) job(cmd *cobra.Command, fl *runFlags, args []string) (*job, error) {
-	r, err := a.reports(fl)
+// newJob refuses all that can be refused before the lock is asked for.
+func (a *app) newJob(cmd *cobra.Command, fl *runFlags, args []string) (*job, error) {
+	r, err := a.openReports(fl)
 	if err != nil {
 		return nil, err
 	}
-	plan, err := a.plan(cmd, fl, args)
+	plan, err := a.newPlan(cmd, fl, args)
 	if err == nil {
 		r.begun.Name = plan.Name()
 		err = r.begin()
@@ -181,45 +181,45 @@ func (j *job) close() {
 	j.manager.close()
 }
 
-// runner runs the job once. One that is patient also waits for a backend that is down.
-func (j *job) runner(patient bool) *run.Runner {
+// newRunner runs the job once. One that is patient also waits for a backend that is down.
+func (j *job) newRunner(patient bool) *run.Runner {
 	a, plan := j.app, j.plan
 	w := newWait(j.log, slices.Min(plan.Names))
 	return &run.Runner{
 		Self: proc.Self{Path: a.self.Path, Name: a.self.Name, Log: a.logFormat}, Log: j.log,
 		Open: func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error) {
-			opts := a.waiter(program(plan.Args), w)
+			opts := a.waiterOptions(shownCommand(plan.Args), w)
 			opts.Hooks.Renewed = renewed
-			client, err := a.open(ctx, opts, patient)
-			return client, a.impatient(err, patient || plan.NoWait || plan.Otherwise != "fail")
+			client, err := a.openForHolder(ctx, opts, patient)
+			return client, a.adviseWaiting(err, patient || plan.NoWait || plan.Otherwise != "fail")
 		},
-		Waits: w.tell,
+		Waits: w.report,
 		Take:  run.Take,
 		Started: func(held run.Held) {
 			j.reports.started(held)
 			j.manager.ready("running the command under %s", plan.Locks())
 		},
 		Reloaded: j.manager.reloaded,
-		Orphan:   func(held run.Held) []byte { return a.orphan(held, plan.TTL, plan.HoldAtLeast) },
+		Orphan:   func(held run.Held) []byte { return a.encodeOrphan(held, plan.TTL, plan.HoldAtLeast) },
 		Busy:     a.busyError,
 	}
 }
 
-// conclude prints why the command was not run, or was stopped.
-func (j *job) conclude(res run.Result) {
+// printConclusion prints why the command was not run, or was stopped.
+func (j *job) printConclusion(res run.Result) {
 	log := j.log.With("outcome", res.Status.Outcome, "exit_code", res.Status.ExitCode)
 	switch {
 	case res.Err == nil:
 	case res.Status.ExitCode == exitcode.OK && !res.Status.Started: // it was left out, and that is fine
-		log.Info("not run: " + explain(res.Err))
+		log.Info("not run: " + oneLine(res.Err))
 	default:
-		log.Error(explain(res.Err))
+		log.Error(oneLine(res.Err))
 	}
 }
 
-func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, error) {
+func (a *app) newPlan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, error) {
 	given := cmd.Flags().Changed
-	names, argv, err := fl.split(cmd.ArgsLenAtDash(), given("command"), args)
+	names, argv, err := fl.splitArgs(cmd.ArgsLenAtDash(), given("command"), args)
 	if err != nil {
 		return nil, err
 	}
@@ -237,20 +237,20 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	case (given("readers") || fl.shared) && (fl.readers < 2 || len(names) > 1):
 		return nil, exitcode.Usagef("--readers %d of %s: give 2 to 64, the same in each run, and one NAME", fl.readers, strings.Join(names, " "))
 	}
-	path, err := look(argv[0])
+	path, err := findProgram(argv[0])
 	if err != nil {
 		return nil, err
 	}
-	noWait, err := fl.wait.none(fl.noWait, given)
+	noWait, err := fl.wait.isNone(fl.noWait, given)
 	if err != nil {
 		return nil, err
 	}
-	guard, err := fl.guarded(a)
+	guard, err := fl.wantsGuard(a)
 	if err != nil {
 		return nil, err
 	}
 	p := &run.Plan{
-		Names: names, Path: path, Args: argv, Backend: a.scheme(), Secret: dsn.Mask(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
+		Names: names, Path: path, Args: argv, Backend: a.backendScheme(), Secret: dsn.Mask(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
 		NoWait: noWait, Wait: time.Duration(fl.wait.duration), MaxWaiters: fl.maxWaiters, Slots: fl.slots, Readers: fl.readers, Shared: fl.shared,
 		Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
 		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),
@@ -265,27 +265,27 @@ func (a *app) plan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Plan, 
 	if fl.skip {
 		p.Busy = exitcode.OK
 	}
-	if err := cmp.Or(a.fit("ttl", &p.TTL), a.fit("hold-at-least", &p.HoldAtLeast)); err != nil {
+	if err := cmp.Or(a.fitTTL("ttl", &p.TTL), a.fitTTL("hold-at-least", &p.HoldAtLeast)); err != nil {
 		return nil, err
 	}
-	if a.limits().Nodes == 0 {
+	if a.backendLimits().Nodes == 0 {
 		p.Service = pace.Alone
 	}
 	return p, p.Defaults()
 }
 
-// guarded says whether there shall be a guard.
-func (fl *runFlags) guarded(a *app) (bool, error) {
+// wantsGuard reports whether the run has a guard.
+func (fl *runFlags) wantsGuard(a *app) (bool, error) {
 	if fl.noGuard && fl.guard && a.from["guard"] != "" {
-		return false, exitcode.Usagef("%s and %s contradict each other; give one of them", a.said("guard"), a.said("no-guard"))
+		return false, exitcode.Usagef("%s and %s contradict each other; give one of them", a.nameFlag("guard"), a.nameFlag("no-guard"))
 	}
 	return fl.guard && !fl.noGuard, nil
 }
 
-// split tells the names from the command. dash is how many arguments came before
+// splitArgs tells the names from the command. dash is how many arguments came before
 // the --, or -1; shell says that -c was given, rather than its variable, which a
 // command after -- overrules.
-func (fl *runFlags) split(dash int, shell bool, args []string) (names, argv []string, err error) {
+func (fl *runFlags) splitArgs(dash int, shell bool, args []string) (names, argv []string, err error) {
 	verb := "elect"
 	if fl.job {
 		verb = "run"
@@ -320,12 +320,12 @@ func (fl *runFlags) split(dash int, shell bool, args []string) (names, argv []st
 	return names, argv, nil
 }
 
-// wordsShown is how long the words of a -c are at most, for those who find the lock held.
-const wordsShown = 40
+// maxShownWords bounds, in bytes, the words of a -c that are stored with the lock.
+const maxShownWords = 40
 
-// program is what others see of a command: its name, or the first words of a -c up to
-// what may hold a secret, such as an option or a variable.
-func program(argv []string) string {
+// shownCommand returns what others see of a command: its name, or the first words of a -c up to
+// anything that may hold a secret, such as an option or a variable.
+func shownCommand(argv []string) string {
 	if argv[0] != "/bin/sh" || len(argv) < 4 || argv[1] != "-c" || argv[3] != "sh" {
 		return filepath.Base(argv[0])
 	}
@@ -335,7 +335,7 @@ func program(argv []string) string {
 		switch {
 		case assigns && text == "": // PASSWORD=… command
 			continue
-		case assigns, strings.ContainsAny(word, `"'`), strings.HasPrefix(word, "-"), strings.Contains(word, "://"), len(text)+len(word) >= wordsShown:
+		case assigns, strings.ContainsAny(word, `"'`), strings.HasPrefix(word, "-"), strings.Contains(word, "://"), len(text)+len(word) >= maxShownWords:
 			return cmp.Or(text, "sh")
 		}
 		text = strings.TrimPrefix(text+" "+word, " ")
@@ -343,8 +343,8 @@ func program(argv []string) string {
 	return cmp.Or(text, "sh")
 }
 
-// look finds a program, so that one that is not there costs no lock.
-func look(program string) (string, error) {
+// findProgram finds a program, so that one that is not there costs no lock.
+func findProgram(program string) (string, error) {
 	path, err := exec.LookPath(program)
 	switch {
 	case err == nil:

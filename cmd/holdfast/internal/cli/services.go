@@ -18,9 +18,10 @@ import (
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// hears says whether the holder of key is told of a force-release at once. It asks no server.
-func (a *app) hears(key string) bool {
-	drv, err := a.unconnected()
+// hearsForce reports whether the holder of key is notified of a force-release at once. It asks no
+// server.
+func (a *app) hearsForce(key string) bool {
+	drv, err := a.offlineDriver()
 	if err != nil {
 		return true // it has been opened already
 	}
@@ -33,14 +34,14 @@ func (a *app) hears(key string) bool {
 	all, _ := dsn.Sets(a.backend) // read above without an error
 	for _, s := range all {
 		if s.Name == spread.Home(key) {
-			return (&app{backend: s.URLs}).hears(key)
+			return (&app{backend: s.URLs}).hearsForce(key)
 		}
 	}
 	return true
 }
 
-// sole is the URL of a backend of one set.
-func (a *app) sole(command string) (string, error) {
+// soleBackend is the URL of a backend of one set.
+func (a *app) soleBackend(command string) (string, error) {
 	all, err := dsn.Sets(a.backend)
 	if err == nil && all[0].Name != "" {
 		err = exitcode.Usagef("%s is for one set at a time; give the URL of each by --backend, without its name", command)
@@ -89,19 +90,19 @@ needs no preparation.
 		Example: `  holdfast migrate
   holdfast migrate -b "$HOLDFAST_BACKEND" -v`,
 		Args: noArguments,
-		RunE: func(*cobra.Command, []string) error { return a.migrate() },
+		RunE: func(*cobra.Command, []string) error { return a.runMigrate() },
 	}
 }
 
-func (a *app) migrate() error {
+func (a *app) runMigrate() error {
 	if err := a.loadBackend(); err != nil {
 		return err
 	}
-	url, err := a.sole("migrate")
+	url, err := a.soleBackend("migrate")
 	if err != nil {
 		return err
 	}
-	ctx, stop := interruptible()
+	ctx, stop := signalContext()
 	defer stop()
 	drv, err := driver.Open(ctx, url, &driver.OpenOptions{NoCheck: true})
 	if err != nil {

@@ -29,14 +29,16 @@ var rivals = map[string]string{
 	"wait": "no-wait", "no-wait": "wait", "guard": "no-guard", "no-guard": "guard", "backend": "backend-file", "backend-file": "backend",
 }
 
-// source says what one place has about a flag, and where that stands.
+// source returns the value that one place sets for a flag, and where it is set.
 type source func(flag string) (text, where string)
 
-// variables are the environment as a source.
-func variables(flag string) (text, where string) { return os.Getenv(variable(flag)), variable(flag) }
+// fromEnvironment are the environment as a source.
+func fromEnvironment(flag string) (text, where string) {
+	return os.Getenv(variableName(flag)), variableName(flag)
+}
 
-// variable is the environment variable that sets a flag.
-func variable(flag string) string {
+// variableName is the environment variable that sets a flag.
+func variableName(flag string) string {
 	return "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
@@ -103,12 +105,13 @@ func configValue(text string) (string, error) {
 	return value, nil
 }
 
-// said is how a message names a flag: by where its value comes from.
-func (a *app) said(flag string) string {
+// nameFlag returns a flag's name for a message: the flag, the variable or the line of a file that set
+// it.
+func (a *app) nameFlag(flag string) string {
 	switch where := a.from[flag]; where {
 	case "":
 		return "--" + flag
-	case "--" + flag, variable(flag):
+	case "--" + flag, variableName(flag):
 		return where
 	default:
 		return where + ": " + flag
@@ -123,11 +126,11 @@ var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(
 func (a *app) warnOfVariables(root *cobra.Command) {
 	var known []string
 	for _, cmd := range append(root.Commands(), root) {
-		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { known = append(known, variable(f.Name)) }) // HOLDFAST_VERSION too: scripts that install have it
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { known = append(known, variableName(f.Name)) }) // HOLDFAST_VERSION too: scripts that install have it
 	}
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
-		ours := value != "" && strings.HasPrefix(name, variable("")) && !strings.HasPrefix(name, run.EnvPrefix) && !links.MatchString(name)
+		ours := value != "" && strings.HasPrefix(name, variableName("")) && !strings.HasPrefix(name, run.EnvPrefix) && !links.MatchString(name)
 		if !ours || slices.Contains(known, name) {
 			continue
 		}
@@ -139,9 +142,9 @@ func (a *app) warnOfVariables(root *cobra.Command) {
 	}
 }
 
-// sources are those below the command line, the first before the next.
+// sources returns the sources below the command line, highest priority first.
 func (a *app) sources(root *cobra.Command) ([]source, error) {
-	all := []source{variables}
+	all := []source{fromEnvironment}
 	for _, path := range a.configFiles() {
 		c, err := readConfig(path, func(name string) bool { return hasFlag(root, name) })
 		switch {
@@ -158,7 +161,7 @@ func (a *app) sources(root *cobra.Command) ([]source, error) {
 	return all, nil
 }
 
-// configFiles are those that are read: the user's before that of the system.
+// configFiles returns the configuration files to read, the user's before the system's.
 func (a *app) configFiles() []string {
 	if a.config = cmp.Or(a.config, os.Getenv("HOLDFAST_CONFIG")); a.config != "" {
 		return []string{a.config}
@@ -170,7 +173,7 @@ func (a *app) configFiles() []string {
 	return files
 }
 
-// hasFlag says whether some command has a flag that can be set elsewhere.
+// hasFlag reports whether some command has a flag that can be set outside the command line.
 func hasFlag(root *cobra.Command, name string) bool {
 	if name == "help" || name == "config" || name == "version" {
 		return false
@@ -180,9 +183,9 @@ func hasFlag(root *cobra.Command, name string) bool {
 	})
 }
 
-// settle sets the flags that were not given from the sources, and keeps in a.from where
+// applySources sets the flags that were not given from the sources, and keeps in a.from where
 // each value comes from.
-func (a *app) settle(root *cobra.Command, flags *pflag.FlagSet) error {
+func (a *app) applySources(root *cobra.Command, flags *pflag.FlagSet) error {
 	all, err := a.sources(root)
 	if err != nil {
 		return err
@@ -198,7 +201,7 @@ func (a *app) settle(root *cobra.Command, flags *pflag.FlagSet) error {
 			}
 			a.from[f.Name] = where
 			if bad := f.Value.Set(text); bad != nil {
-				err = exitcode.Usagef("%s=%q: %w", a.said(f.Name), text, plain(f.Value.Type(), bad))
+				err = exitcode.Usagef("%s=%q: %w", a.nameFlag(f.Name), text, plainError(f.Value.Type(), bad))
 			}
 		})
 	}
@@ -210,15 +213,15 @@ func (a *app) loadBackend() error {
 	switch {
 	case a.backendFile == "":
 	case a.backend != "":
-		return exitcode.Usagef("%s and %s contradict each other; give one of them", a.said("backend"), a.said("backend-file"))
+		return exitcode.Usagef("%s and %s contradict each other; give one of them", a.nameFlag("backend"), a.nameFlag("backend-file"))
 	default:
 		text, err := os.ReadFile(a.backendFile)
 		if err != nil {
-			return exitcode.Usagef("%s: %w", a.said("backend-file"), err)
+			return exitcode.Usagef("%s: %w", a.nameFlag("backend-file"), err)
 		}
 		a.backend = strings.TrimSpace(string(text))
 		if a.backend == "" {
-			return exitcode.Usagef("%s: the file %s is empty; write the URL of the backend into it", a.said("backend-file"), a.backendFile)
+			return exitcode.Usagef("%s: the file %s is empty; write the URL of the backend into it", a.nameFlag("backend-file"), a.backendFile)
 		}
 		a.backendFile = ""
 	}
@@ -258,7 +261,7 @@ a=URL. Passwords are not shown.
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.showConfig(cmd) },
 	}
 	a.outputFlag(cmd)
-	newRunFlags().define(cmd) // for their values; they can be tried here as well
+	newRunFlags().addFlags(cmd) // for their values; they can be tried here as well
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { f.Hidden = f.Name != "output" })
 	return cmd
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// TestSettingsGoByTheirSource holds the order: the command line, variables, the config
-// file; and that a flag which excludes another does so for those that come later.
+// TestSettingsGoByTheirSource checks the priority: the command line, variables, the config file; and
+// that a flag which excludes another also excludes it in lower sources.
 func TestSettingsGoByTheirSource(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config")
 	if err := os.WriteFile(file, []byte("# of this host\n\nttl = 11s\nmargin=1s\nwait = 5m\nkill-after = 3s # at most\nbackend = redis://:s3cret@h\n"+

@@ -86,10 +86,10 @@ var outputs = []output{
 		return printed("", func(a *app) error { return a.writeTable([][]string{{text}, {text}}) })
 	}},
 	{name: "ls", write: func(text string) string {
-		return printed("", func(a *app) error { print, end := a.lister(); return errors.Join(print(seen(text)), end()) })
+		return printed("", func(a *app) error { print, end := a.listPrinter(); return errors.Join(print(seen(text)), end()) })
 	}},
 	{name: "ls as JSON", write: func(text string) string {
-		return oneDocument(printed("json", func(a *app) error { print, end := a.lister(); return errors.Join(print(seen(text)), end()) }))
+		return oneDocument(printed("json", func(a *app) error { print, end := a.listPrinter(); return errors.Join(print(seen(text)), end()) }))
 	}, read: func(written string) string {
 		var all []struct{ Name string }
 		if err := json.Unmarshal([]byte(written), &all); err != nil || len(all) != 1 {
@@ -105,7 +105,7 @@ var outputs = []output{
 	{name: "show as JSON", write: func(text string) string {
 		return oneDocument(printed("json", func(a *app) error { return a.writeStatus(seen(text), []driver.Waiter{{Owner: text}}, nil) }))
 	}, read: lock},
-	{name: "watch", write: func(text string) string { return string(line(change{Lock: &view.Lock{Name: text}, Error: text})) }, read: func(w string) string {
+	{name: "watch", write: func(text string) string { return string(jsonLine(change{Lock: &view.Lock{Name: text}, Error: text})) }, read: func(w string) string {
 		var got change
 		if err := json.Unmarshal([]byte(w), &got); err != nil || got.Error != got.Lock.Name {
 			return fmt.Sprint(err)
@@ -124,7 +124,7 @@ var outputs = []output{
 		})
 	}},
 	{name: "lease file", write: func(text string) string { return oneDocument(string(ticket{Name: text}.text())) }, read: named},
-	{name: "status", write: func(text string) string { return string(line(run.Status{Name: text})) }, read: named},
+	{name: "status", write: func(text string) string { return string(jsonLine(run.Status{Name: text})) }, read: named},
 	{name: "log for people", write: func(text string) string {
 		var out bytes.Buffer
 		lines.New(&out, "text", slog.LevelInfo).Info("busy: "+text, "name", text, "cause", errors.New(text))
@@ -139,8 +139,8 @@ var outputs = []output{
 		return (&holdfast.HeldError{Holder: seen(text).Holder}).Error() + "\n" + (&holdfast.HeldError{Owner: text}).Error()
 	}},
 	{name: "label of a metric", raw: true, write: func(text string) string {
-		e := exposition{job: label(text)}
-		e.gauge("m", "help", "", 1)
+		e := exposition{job: escapeLabel(text)}
+		e.addGauge("m", "help", "", 1)
 		_, sample, _ := strings.Cut(string(e.text), " gauge\n")
 		return sample
 	}, read: func(written string) string {
@@ -170,8 +170,9 @@ func TestTextOfStrangersStaysText(t *testing.T) {
 	}
 }
 
-// TestCompletedNamesAreOneWord has each shell that is there read names that completion offers, and those that it does not
-// offer stay out. PowerShell is no package of Debian: what it would follow is in Completable's comment.
+// TestCompletedNamesAreOneWord lets each installed shell read names that completion offers, and checks
+// that unsafe names are not offered. PowerShell is no package of Debian; Completable's comment has its
+// rules.
 func TestCompletedNamesAreOneWord(t *testing.T) {
 	t.Parallel()
 	for _, text := range strange {

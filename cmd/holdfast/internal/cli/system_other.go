@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-func raise(syscall.Signal) {}
+func signalGroup(syscall.Signal) {}
 
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-func monotonic() time.Duration { return 0 }
+func monotonicTime() time.Duration { return 0 }

@@ -10,20 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// raise sends s to this process's group and leaves it a moment to take effect.
-func raise(s syscall.Signal) {
+// signalGroup sends s to this process's group and leaves it a moment to take effect.
+func signalGroup(s syscall.Signal) {
 	unix.Kill(0, s)
 	time.Sleep(time.Second) // the signal ends this
 }
 
-// isTerminal says whether f is one: only terminals have a size.
+// isTerminal reports whether f is a terminal: only terminals have a size.
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil
 }
 
-// monotonic is the time by CLOCK_MONOTONIC, or 0 where there is none.
-func monotonic() time.Duration {
+// monotonicTime is the time by CLOCK_MONOTONIC, or 0 where there is none.
+func monotonicTime() time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) != nil {
 		return 0

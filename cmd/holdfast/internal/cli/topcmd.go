@@ -48,7 +48,7 @@ JSON at the end. It works without colours too (NO_COLOR).
 			if err != nil {
 				return err
 			}
-			return a.top(prefix, fl)
+			return a.runTop(prefix, fl)
 		},
 		ValidArgsFunction: a.completeNames,
 	}
@@ -67,7 +67,7 @@ func wantPrefix(args []string) (string, error) {
 	return strings.Join(args, ""), nil
 }
 
-func (a *app) top(prefix string, fl *topFlags) error {
+func (a *app) runTop(prefix string, fl *topFlags) error {
 	in, ok1 := a.io.In.(*os.File)
 	out, ok2 := a.io.Out.(*watched).Writer.(*os.File)
 	if !ok1 || !ok2 || !isTerminal(in) || !isTerminal(out) {
@@ -76,10 +76,10 @@ func (a *app) top(prefix string, fl *topFlags) error {
 	if err := top.Terminal(); err != nil {
 		return exitcode.With(exitcode.Usage, err)
 	}
-	defer a.hush()()
-	ctx, stop := interruptible()
+	defer a.holdLog()()
+	ctx, stop := signalContext()
 	defer stop()
-	source, end, err := a.watch(ctx, prefix)
+	source, end, err := a.startSource(ctx, prefix)
 	if err != nil {
 		return interruptedBy(ctx, err)
 	}
@@ -95,9 +95,9 @@ func (a *app) top(prefix string, fl *topFlags) error {
 	return interruptedBy(ctx, err)
 }
 
-// hush keeps the log off a terminal on which something is drawn, until the function that it
+// holdLog keeps the log off a terminal on which something is drawn, until the function that it
 // returns is called.
-func (a *app) hush() func() {
+func (a *app) holdLog() func() {
 	log, stderr := a.log, a.io.Err
 	if f, ok := stderr.(*os.File); ok && isTerminal(f) {
 		a.log, a.io.Err = slog.New(slog.DiscardHandler), io.Discard
@@ -105,10 +105,10 @@ func (a *app) hush() func() {
 	return func() { a.log, a.io.Err = log, stderr }
 }
 
-// watch begins to look at a backend, without writing there. It fails where nothing can be
+// startSource begins to look at a backend, without writing there. It fails where nothing can be
 // seen: no node is reached, or a right is missing. end ends it.
-func (a *app) watch(ctx context.Context, prefix string) (source *live.Source, end func(), err error) {
-	client, err := a.looker(ctx)
+func (a *app) startSource(ctx context.Context, prefix string) (source *live.Source, end func(), err error) {
+	client, err := a.openReader(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -132,7 +132,7 @@ func (a *app) watch(ctx context.Context, prefix string) (source *live.Source, en
 
 // takeAway takes a lock from its holder, over connections that may write.
 func (a *app) takeAway(ctx context.Context, st holdfast.Status, reason string) (force.Record, error) {
-	client, err := a.client(ctx)
+	client, err := a.openWriter(ctx)
 	if err != nil {
 		return force.Record{}, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 )
 
-// build is what version says.
+// build has the fields that version prints.
 type build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
@@ -65,5 +65,5 @@ func (a *app) writeVersion() error {
 		text += "missing on this system: " + b.Missing + "\n"
 	}
 	_, err := fmt.Fprint(a.io.Out, text)
-	return wrote(err)
+	return outputError(err)
 }

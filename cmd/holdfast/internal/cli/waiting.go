@@ -13,16 +13,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// waitTold is when a command says that it waits: the first time soon, and then seldom.
-var waitTold = []time.Duration{time.Second, time.Minute, 10 * time.Minute}
+// noticeTimes are the times after which a command reports that it waits: early once, then seldom.
+var noticeTimes = []time.Duration{time.Second, time.Minute, 10 * time.Minute}
 
-// changeTold is how long after a node has changed its state a command looks what that means, and no more often.
-const changeTold = 2 * time.Second
+// changeDelay is the time between a node's change of state and the command's look at its effect; there
+// is no second look within it.
+const changeDelay = 2 * time.Second
 
-// countEvery is how often a command says for how long yet new nodes do not vote.
-const countEvery = 15 * time.Second
+// countdownEvery is the interval in which a command reports the time left until new nodes vote.
+const countdownEvery = 15 * time.Second
 
-// wait is what a command says while it waits for a lock, or for one of several after the other.
+// wait reports on a command's wait for one lock, or for several in turn.
 type wait struct {
 	log     *slog.Logger
 	stirred chan struct{} // has one value when a node has changed its state
@@ -36,35 +37,35 @@ func newWait(log *slog.Logger, name string) *wait {
 	return &wait{log: log, stirred: make(chan struct{}, 1), name: name, ahead: -1}
 }
 
-// stirs is told that a node has changed its state.
-func (w *wait) stirs() {
+// nodeChanged is told that a node has changed its state.
+func (w *wait) nodeChanged() {
 	select {
 	case w.stirred <- struct{}{}:
 	default:
 	}
 }
 
-// begins is told who holds the lock.
-func (w *wait) begins(e holdfast.WaitingEvent) {
+// lockHeld is told who holds the lock.
+func (w *wait) lockHeld(e holdfast.WaitingEvent) {
 	w.log.Debug(fmt.Sprintf("waiting: %s, %d waiting", heldBy(e.Lock, e.Held), e.Held.Waiters))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.name, w.ahead = e.Lock, e.Held.Waiters
 }
 
-// tell says from time to time what client waits for, and soon when a backend goes down or comes back, until stop is called. It
-// returns at once; stop blocks until nothing is said any more.
-func (w *wait) tell(client *holdfast.Client) (stop func()) {
+// report logs from time to time what client waits for, and soon after a backend goes down or comes
+// back, until stop is called. It returns at once; stop blocks until the last log line is written.
+func (w *wait) report(client *holdfast.Client) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var told sync.WaitGroup
 	told.Go(func() {
-		began, due := time.Now(), time.NewTimer(waitTold[0])
+		began, due := time.Now(), time.NewTimer(noticeTimes[0])
 		defer due.Stop()
 		said := 0
 		var down, counting bool // as was said last
 		for {
-			changed := w.next(ctx, due.C, said > 0)
-			text, left, err := w.text(ctx, client, time.Since(began))
+			changed := w.waitForNews(ctx, due.C, said > 0)
+			text, left, err := w.describe(ctx, client, time.Since(began))
 			switch {
 			case ctx.Err() != nil:
 				return
@@ -79,9 +80,9 @@ func (w *wait) tell(client *holdfast.Client) (stop func()) {
 			w.log.Info(text)
 			said++
 			down, counting = err != nil, left > 0
-			pause := waitTold[min(said, len(waitTold)-1)]
+			pause := noticeTimes[min(said, len(noticeTimes)-1)]
 			if counting {
-				pause = min(pause, countEvery)
+				pause = min(pause, countdownEvery)
 			}
 			due.Reset(pause)
 		}
@@ -89,9 +90,9 @@ func (w *wait) tell(client *holdfast.Client) (stop func()) {
 	return func() { cancel(); told.Wait() }
 }
 
-// next waits until something is to be said, or ctx ends. It returns true where that is because a node has changed its state, which
+// waitForNews waits until something is to be said, or ctx ends. It returns true where that is because a node has changed its state, which
 // it only looks at where changes is set: else something is said soon.
-func (w *wait) next(ctx context.Context, due <-chan time.Time, changes bool) bool {
+func (w *wait) waitForNews(ctx context.Context, due <-chan time.Time, changes bool) bool {
 	news := w.stirred
 	if !changes {
 		news = nil
@@ -105,14 +106,14 @@ func (w *wait) next(ctx context.Context, due <-chan time.Time, changes bool) boo
 	}
 	select {
 	case <-ctx.Done():
-	case <-time.After(changeTold):
+	case <-time.After(changeDelay):
 	}
 	return true
 }
 
-// text says for whom w has waited, and how many are to have the lock before. left is for how long
-// yet new nodes do not vote, if that is what it waits for; err is why nobody can have the lock.
-func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Duration) (text string, left time.Duration, err error) {
+// describe returns a text with the holder that w waits for and the number of waiters ahead. left is
+// the time until new nodes vote, if w waits for that; err is the reason why nobody can have the lock.
+func (w *wait) describe(ctx context.Context, client *holdfast.Client, since time.Duration) (text string, left time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
 	w.mu.Lock()
@@ -128,12 +129,12 @@ func (w *wait) text(ctx context.Context, client *holdfast.Client, since time.Dur
 		if q, ok := errors.AsType[quarantined](err); ok {
 			left = q.Quarantine()
 		}
-		return text + explain(err), left, err
+		return text + oneLine(err), left, err
 	case !st.Held:
-		return text + fmt.Sprintf("nobody holds %q at this moment%s", name, w.place(st)), 0, nil
+		return text + fmt.Sprintf("nobody holds %q at this moment%s", name, w.describePlace(st)), 0, nil
 	}
 	held := &holdfast.HeldError{Owner: st.Owner, Holder: st.Holder, Since: st.Since, Remaining: st.Remaining, Kept: st.Kept}
-	return text + heldBy(name, held) + w.place(st), 0, nil
+	return text + heldBy(name, held) + w.describePlace(st), 0, nil
 }
 
 // quarantined is the error of a node that does not vote yet.
@@ -142,9 +143,9 @@ type quarantined interface {
 	Quarantine() time.Duration
 }
 
-// place says how many are ahead: those who waited when this wait began, less those who
-// have gone since.
-func (w *wait) place(st holdfast.Status) string {
+// describePlace returns the number of waiters ahead: those present when this wait began, less those
+// that have left since.
+func (w *wait) describePlace(st holdfast.Status) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ahead < 0 {

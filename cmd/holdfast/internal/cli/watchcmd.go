@@ -21,7 +21,7 @@ type change struct {
 	Error  string     `json:"error,omitempty"`
 }
 
-// known is what watch remembers of a lock.
+// known is the last state of a lock that watch has printed.
 type known struct {
 	owner   string
 	waiters int
@@ -51,8 +51,8 @@ not seen. "change" is
 			if err != nil {
 				return err
 			}
-			return a.with(a.looker, func(ctx context.Context, client *holdfast.Client) error {
-				return a.follow(ctx, client, prefix, time.Duration(every.duration))
+			return a.withClient(a.openReader, func(ctx context.Context, client *holdfast.Client) error {
+				return a.runWatch(ctx, client, prefix, time.Duration(every.duration))
 			})
 		},
 	}
@@ -60,16 +60,16 @@ not seen. "change" is
 	return cmd
 }
 
-func (a *app) follow(ctx context.Context, client *holdfast.Client, prefix string, every time.Duration) error {
+func (a *app) runWatch(ctx context.Context, client *holdfast.Client, prefix string, every time.Duration) error {
 	w := &watcher{print: func(c change) error {
 		c.Time = time.Now().UTC()
-		_, err := a.io.Out.Write(line(c))
-		return wrote(err)
+		_, err := a.io.Out.Write(jsonLine(c))
+		return outputError(err)
 	}}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
-		if err := w.look(ctx, client, prefix); err != nil {
+		if err := w.printChanges(ctx, client, prefix); err != nil {
 			return err
 		}
 		select {
@@ -87,8 +87,8 @@ type watcher struct {
 	down  bool             // the last look failed
 }
 
-// look prints what is other than at the last look.
-func (w *watcher) look(ctx context.Context, client *holdfast.Client, prefix string) error {
+// printChanges prints what is other than at the last look.
+func (w *watcher) printChanges(ctx context.Context, client *holdfast.Client, prefix string) error {
 	now := make(map[string]known, len(w.known))
 	for st, err := range client.List(ctx, prefix) {
 		switch {
@@ -96,14 +96,14 @@ func (w *watcher) look(ctx context.Context, client *holdfast.Client, prefix stri
 			if w.known != nil {
 				maps.Copy(w.known, now) // what was printed
 			}
-			return w.fails(err)
+			return w.printFailure(err)
 		case err != nil:
 			return err
 		case view.Unknown(st):
 			continue // the error comes at the end
 		}
 		now[st.Key] = known{st.Owner, st.Waiters}
-		if err := w.compare(st); err != nil {
+		if err := w.printChange(st); err != nil {
 			return err
 		}
 	}
@@ -122,8 +122,8 @@ func (w *watcher) look(ctx context.Context, client *holdfast.Client, prefix stri
 	return nil
 }
 
-// compare prints how a lock differs from what is known.
-func (w *watcher) compare(st holdfast.Status) error {
+// printChange prints how a lock differs from what is known.
+func (w *watcher) printChange(st holdfast.Status) error {
 	was := w.known[st.Key]
 	what := ""
 	switch {
@@ -144,11 +144,11 @@ func (w *watcher) compare(st holdfast.Status) error {
 	return w.print(change{Change: what, Lock: &lock})
 }
 
-// fails prints, once, why nothing is known.
-func (w *watcher) fails(err error) error {
+// printFailure prints, once, why nothing is known.
+func (w *watcher) printFailure(err error) error {
 	if w.down {
 		return nil
 	}
 	w.down = true
-	return w.print(change{Change: "unavailable", Error: explain(err)})
+	return w.print(change{Change: "unavailable", Error: oneLine(err)})
 }

@@ -60,8 +60,8 @@ const (
 	writeBuffer = 64 << 10 // bytes that the kernel keeps of the answers on a connection
 	streams     = 32
 	pageRows    = 50
-	filterMost  = 200 // bytes
-	bodyMost    = 8 << 10
+	maxFilter   = 200 // bytes
+	maxBody     = 8 << 10
 	guesses     = 4               // wrong tokens that are reported within guessPause
 	guessPause  = time.Second     // before a wrong token is answered
 	doctorKept  = 5 * time.Second // one diagnosis serves all who ask within that time
@@ -76,7 +76,7 @@ type Server struct {
 	every time.Duration // between two events of a stream
 	slow  time.Duration // for a browser to take one
 
-	guesses chan struct{} // seats of those who give a token
+	guesses chan struct{} // one place for each request whose token is being checked
 	pause   time.Duration // before a wrong one is answered
 	over    chan struct{} // closed when the console ends
 
@@ -102,13 +102,13 @@ func New(opts Options) *Server {
 	for _, name := range []string{"console.css", "console.js", "icon.svg"} {
 		s.mux.Handle("GET /"+name, http.FileServerFS(page))
 	}
-	s.mux.HandleFunc("GET /events", s.events)
-	s.mux.HandleFunc("GET /doctor", s.doctor)
-	s.mux.HandleFunc("POST /force", s.force)
+	s.mux.HandleFunc("GET /events", s.serveEvents)
+	s.mux.HandleFunc("GET /doctor", s.serveDoctor)
+	s.mux.HandleFunc("POST /force", s.serveForce)
 	return s
 }
 
-// Token is what a browser must have to take a lock away, or "" where it cannot.
+// Token returns the token that a browser needs to take a lock away, or "" if the console is read-only.
 func (s *Server) Token() string { return s.token }
 
 // Serve answers browsers on l until ctx ends. It then ends their streams, and returns within
@@ -154,16 +154,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "Pages of other sites get nothing from the console.", http.StatusForbidden)
 		return
 	}
-	if !s.mine(r.Host) {
+	if !s.isOwnHost(r.Host) {
 		http.Error(w, "The console is not called by this name. Use its address, or start it with --host.", http.StatusMisdirectedRequest)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
 }
 
-// mine says whether a page of another site cannot have led a browser here by a name of its
-// own that it has pointed to this machine.
-func (s *Server) mine(host string) bool {
+// isOwnHost reports whether host is a name of this console. Otherwise a page of another site may have
+// led a browser here by a name that it has pointed to this machine.
+func (s *Server) isOwnHost(host string) bool {
 	name := host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		name = h
@@ -175,15 +175,15 @@ func (s *Server) mine(host string) bool {
 	return name == "localhost" || slices.Contains(s.opts.Hosts, name)
 }
 
-// problem answers with an error, for the page to show.
-func problem(w http.ResponseWriter, code int, format string, args ...any) {
+// writeError answers with an error, for the page to show.
+func writeError(w http.ResponseWriter, code int, format string, args ...any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	json.NewEncoder(w).Encode(map[string]string{"error": fmt.Sprintf(format, args...)}) // a browser that has gone does not matter
 }
 
-// doctor answers with the findings of a diagnosis.
-func (s *Server) doctor(w http.ResponseWriter, r *http.Request) {
+// serveDoctor answers with the findings of a diagnosis.
+func (s *Server) serveDoctor(w http.ResponseWriter, r *http.Request) {
 	d := &s.diagnosis
 	d.Lock()
 	defer d.Unlock()
@@ -196,11 +196,11 @@ func (s *Server) doctor(w http.ResponseWriter, r *http.Request) {
 		}
 		if err != nil {
 			http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.slow))
-			problem(w, http.StatusBadGateway, "%v", err)
+			writeError(w, http.StatusBadGateway, "%v", err)
 			return
 		}
 		if d.body, err = json.Marshal(findings); err != nil {
-			problem(w, http.StatusInternalServerError, "%v", err)
+			writeError(w, http.StatusInternalServerError, "%v", err)
 			return
 		}
 		d.made = time.Now()
@@ -217,45 +217,45 @@ type order struct {
 	Reason string         `json:"reason"`
 }
 
-// force takes a lock away.
-func (s *Server) force(w http.ResponseWriter, r *http.Request) {
-	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" || !sameOrigin(r) {
-		problem(w, http.StatusForbidden, "only the console's own page can do that")
+// serveForce takes a lock away.
+func (s *Server) serveForce(w http.ResponseWriter, r *http.Request) {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" || !isSameOrigin(r) {
+		writeError(w, http.StatusForbidden, "only the console's own page can do that")
 		return
 	}
 	if s.opts.Force == nil {
-		problem(w, http.StatusForbidden, "this console only reads; start it with --allow-force")
+		writeError(w, http.StatusForbidden, "this console only reads; start it with --allow-force")
 		return
 	}
-	if !s.entitled(w, r) {
+	if !s.checkToken(w, r) {
 		return
 	}
 	var o order
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, bodyMost)).Decode(&o); err != nil {
-		problem(w, http.StatusBadRequest, "the request cannot be read: %v", err)
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody)).Decode(&o); err != nil {
+		writeError(w, http.StatusBadRequest, "the request cannot be read: %v", err)
 		return
 	}
 	if strings.TrimSpace(o.Reason) == "" || o.Name == "" {
-		problem(w, http.StatusBadRequest, "give the name of the lock and a reason")
+		writeError(w, http.StatusBadRequest, "give the name of the lock and a reason")
 		return
 	}
 	d := s.opts.Source.Detail(r.Context(), o.Name)
 	switch st := d.Row.Status; {
 	case d.Err != nil && !st.Held:
-		problem(w, http.StatusBadGateway, "%v", d.Err)
+		writeError(w, http.StatusBadGateway, "%v", d.Err)
 	case !st.Held:
-		problem(w, http.StatusConflict, "nobody holds %q", o.Name)
+		writeError(w, http.StatusConflict, "nobody holds %q", o.Name)
 	case st.Token != o.Token:
-		problem(w, http.StatusConflict, "%q is held by %s now, token %d; nothing was done", o.Name, view.Holder(st), st.Token)
+		writeError(w, http.StatusConflict, "%q is held by %s now, token %d; nothing was done", o.Name, view.Holder(st), st.Token)
 	default:
-		s.take(w, r, st, o.Reason)
+		s.forceRelease(w, r, st, o.Reason)
 	}
 }
 
-// entitled reports whether r has the token, and answers r if it does not. Wrong tokens are reported and answered late, a
+// checkToken reports whether r has the token, and answers r if it does not. Wrong tokens are reported and answered late, a
 // few at a time, and the rest of them at once: they do not keep a browser with the right one out. The token has 128 random
 // bits, so it does not matter how many guesses are compared.
-func (s *Server) entitled(w http.ResponseWriter, r *http.Request) bool {
+func (s *Server) checkToken(w http.ResponseWriter, r *http.Request) bool {
 	given, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if subtle.ConstantTimeCompare([]byte(given), []byte(s.token)) == 1 {
 		return true
@@ -264,7 +264,7 @@ func (s *Server) entitled(w http.ResponseWriter, r *http.Request) bool {
 	case s.guesses <- struct{}{}:
 		defer func() { <-s.guesses }()
 	default:
-		problem(w, http.StatusTooManyRequests, "too many wrong tokens were given; try again in a second")
+		writeError(w, http.StatusTooManyRequests, "too many wrong tokens were given; try again in a second")
 		return false
 	}
 	s.opts.Refused(r.RemoteAddr)
@@ -272,14 +272,14 @@ func (s *Server) entitled(w http.ResponseWriter, r *http.Request) bool {
 	case <-time.After(s.pause):
 	case <-s.over:
 	}
-	problem(w, http.StatusForbidden, "that is not the token that was printed when the console started")
+	writeError(w, http.StatusForbidden, "that is not the token that was printed when the console started")
 	return false
 }
 
-func (s *Server) take(w http.ResponseWriter, r *http.Request, st holdfast.Status, reason string) {
+func (s *Server) forceRelease(w http.ResponseWriter, r *http.Request, st holdfast.Status, reason string) {
 	record, err := s.opts.Force(r.Context(), st, reason)
 	if err != nil {
-		problem(w, http.StatusConflict, "%v", err)
+		writeError(w, http.StatusConflict, "%v", err)
 		return
 	}
 	s.opts.Taken(record)
@@ -287,8 +287,8 @@ func (s *Server) take(w http.ResponseWriter, r *http.Request, st holdfast.Status
 	json.NewEncoder(w).Encode(record) // as above
 }
 
-// sameOrigin says whether a page of this server has sent r.
-func sameOrigin(r *http.Request) bool {
+// isSameOrigin reports whether a page of this server has sent r.
+func isSameOrigin(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" {
 		return site == "same-origin"
 	}

@@ -136,8 +136,8 @@ func (c *served) right() (body string, headers []string) {
 	}
 }
 
-// TestALockIsTakenOnlyByTheOwnPageWithTheToken changes one thing of the right request in turn.
-func TestALockIsTakenOnlyByTheOwnPageWithTheToken(t *testing.T) {
+// TestForceNeedsOwnPageAndToken changes one thing of the right request in turn.
+func TestForceNeedsOwnPageAndToken(t *testing.T) {
 	t.Parallel()
 	c := serve(t, true, nil)
 	body, headers := c.right()
@@ -165,7 +165,7 @@ func TestALockIsTakenOnlyByTheOwnPageWithTheToken(t *testing.T) {
 		{"from a holder without a token", "POST", `{"name":"job","token":"0","reason":"why"}`, headers, 409},
 		{"with junk", "POST", "\x00{{{", headers, 400},
 		{"with nothing", "POST", "", headers, 400},
-		{"with too much", "POST", `{"name":"job","reason":"` + strings.Repeat("x", bodyMost) + `"}`, headers, 400},
+		{"with too much", "POST", `{"name":"job","reason":"` + strings.Repeat("x", maxBody) + `"}`, headers, 400},
 	} {
 		if got, text := c.ask(row.method, "/force", row.body, row.headers...); got != row.want {
 			t.Errorf("%s: %d, want %d: %s", row.name, got, row.want, text)
@@ -230,7 +230,7 @@ func TestJunkIsRefused(t *testing.T) {
 	c := serve(t, false, nil)
 	for path, want := range map[string]int{
 		"/events?sort=junk": 400, "/events?page=-1": 400, "/events?page=x": 400, "/events?page=99999999999999999999": 400,
-		"/events?filter=" + strings.Repeat("x", filterMost+1): 400, "/nothing": 404, "/../../etc/passwd": 404, "/index.html/": 404, "/page/": 404,
+		"/events?filter=" + strings.Repeat("x", maxFilter+1): 400, "/nothing": 404, "/../../etc/passwd": 404, "/index.html/": 404, "/page/": 404,
 		"/events?filter=" + strings.Repeat("x", 64<<10): 431,
 	} {
 		if want == 431 { // the server answers before the handler
@@ -486,7 +486,7 @@ func TestThePageBringsAllThatItNeeds(t *testing.T) {
 	}
 }
 
-func TestTheDoctorIsAskedOnceForAllWhoLook(t *testing.T) {
+func TestViewersShareOneDiagnosis(t *testing.T) {
 	t.Parallel()
 	asked := 0
 	c := serve(t, false, func(s *Server) {

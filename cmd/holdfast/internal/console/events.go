@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// wish is what a page wants to see.
+// wish has the locks that a page asks for.
 type wish struct {
 	filter string
 	sort   live.Sort
@@ -33,8 +33,8 @@ func wishOf(r *http.Request) (wish, error) {
 	if !slices.Contains(live.Sorts, w.sort) {
 		return w, fmt.Errorf("there is no order %q", w.sort)
 	}
-	if len(w.filter) > filterMost {
-		return w, fmt.Errorf("the filter is longer than %d bytes", filterMost)
+	if len(w.filter) > maxFilter {
+		return w, fmt.Errorf("the filter is longer than %d bytes", maxFilter)
 	}
 	if text := q.Get("page"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -81,7 +81,7 @@ type (
 		State   string `json:"state"`
 		Level   string `json:"level"`
 		Why     string `json:"why,omitempty"`
-		Holder  string `json:"holder,omitempty"` // or who was
+		Holder  string `json:"holder,omitempty"` // the last known one, if too few nodes answer
 		IsHeld  bool   `json:"is_held"`
 		Held    int64  `json:"held"` // 0: not known
 		Left    int64  `json:"left"` // -1: no end
@@ -113,18 +113,18 @@ type (
 	}
 )
 
-// events streams what a page wishes to see until the page or the console goes.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+// serveEvents streams what a page wishes to see until the page or the console goes.
+func (s *Server) serveEvents(w http.ResponseWriter, r *http.Request) {
 	want, err := wishOf(r)
 	if err != nil {
-		problem(w, http.StatusBadRequest, "%v", err)
+		writeError(w, http.StatusBadRequest, "%v", err)
 		return
 	}
 	select {
 	case s.seats <- struct{}{}:
 		defer func() { <-s.seats }()
 	default:
-		problem(w, http.StatusServiceUnavailable, "too many pages look at this console; close some")
+		writeError(w, http.StatusServiceUnavailable, "too many pages look at this console; close some")
 		return
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -149,15 +149,15 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// scene is what a page sees now.
+// scene returns what a page shows now.
 func (s *Server) scene(ctx context.Context, want wish) scene {
 	p := s.opts.Source.Picture()
 	text, level := p.Headline()
 	rows := p.Select(want.filter, want.sort)
 	sc := scene{
 		Headline: text, Level: level.String(), Prefix: p.Prefix, Locks: len(p.Rows), Held: p.Held, Waiting: p.Waiters, Trouble: p.Bad + p.Warn,
-		Hidden: p.Hidden, HandOvers: strconv.FormatFloat(p.HandOvers, 'f', 1, 64), Whole: ago(p.Taken, p.Whole), Matching: len(rows),
-		Pages: max((len(rows)+pageRows-1)/pageRows, 1), Force: s.opts.Force != nil, Nodes: nodes(p), Rows: []row{},
+		Hidden: p.Hidden, HandOvers: strconv.FormatFloat(p.HandOvers, 'f', 1, 64), Whole: age(p.Taken, p.Whole), Matching: len(rows),
+		Pages: max((len(rows)+pageRows-1)/pageRows, 1), Force: s.opts.Force != nil, Nodes: nodeList(p), Rows: []row{},
 	}
 	if p.Err != nil {
 		sc.Error = p.Err.Error()
@@ -177,7 +177,7 @@ func (s *Server) scene(ctx context.Context, want wish) scene {
 	return sc
 }
 
-func nodes(p *live.Picture) []node {
+func nodeList(p *live.Picture) []node {
 	all := []node{}
 	for _, e := range p.Nodes {
 		n := node{Node: e.Node, State: string(e.State), Level: live.NodeLevel(e.State).String(), Trip: live.RoundTrip(e)}
@@ -204,13 +204,13 @@ func newRow(p *live.Picture, r *live.Row) row {
 func newLock(p *live.Picture, d live.Detail) *lock {
 	r := d.Row
 	l := &lock{
-		row: newRow(p, r), Owner: r.Owner, Asked: ago(p.Taken, r.Since), HandOvers: r.HandOvers, Queue: []waiter{}, Votes: []vote{},
+		row: newRow(p, r), Owner: r.Owner, Asked: age(p.Taken, r.Since), HandOvers: r.HandOvers, Queue: []waiter{}, Votes: []vote{},
 	}
 	if d.Err != nil {
 		l.Error = d.Err.Error()
 	}
 	for _, w := range d.Queue {
-		l.Queue = append(l.Queue, waiter{w.Holder.String(), ago(p.Taken, w.Since)})
+		l.Queue = append(l.Queue, waiter{w.Holder.String(), age(p.Taken, w.Since)})
 	}
 	for _, n := range r.Nodes {
 		v := vote{Node: n.Node, Vote: "holder", Level: live.Fine.String(), Owner: n.Owner, Token: view.Token(holdfast.Token(n.Token)), Waiting: n.Waiters}
@@ -234,8 +234,8 @@ func newLock(p *live.Picture, d live.Detail) *lock {
 	return l
 }
 
-// ago is how long before now something was, in ms; -1: that is not known.
-func ago(now, then time.Time) int64 {
+// age returns the milliseconds from then to now, or -1 if then is unknown.
+func age(now, then time.Time) int64 {
 	if then.IsZero() {
 		return -1
 	}

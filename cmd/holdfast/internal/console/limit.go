@@ -44,7 +44,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 	c := &limitedConn{Conn: conn, listener: l}
 	c.progress.Store(unread)
 	for {
-		rest := l.seat(c)
+		rest := l.addConn(c)
 		if rest <= 0 {
 			return c, nil
 		}
@@ -64,9 +64,9 @@ func (l *limitListener) Close() error {
 	return l.Listener.Close()
 }
 
-// seat gives c a place, and closes the connection that has to make room for it, if any. If none has been without progress for
+// addConn gives c a place, and closes the connection that has to make room for it, if any. If none has been without progress for
 // as long as patience, c gets no place, and seat returns after how much time to try again.
-func (l *limitListener) seat(c *limitedConn) (rest time.Duration) {
+func (l *limitListener) addConn(c *limitedConn) (rest time.Duration) {
 	l.mu.Lock()
 	var idle *limitedConn
 	if len(l.open) >= l.places {
@@ -104,18 +104,18 @@ type limitedConn struct {
 func (c *limitedConn) Read(b []byte) (int, error) {
 	c.progress.CompareAndSwap(unread, time.Now().UnixNano())
 	n, err := c.Conn.Read(b)
-	c.moved(n)
+	c.noteProgress(n)
 	return n, err
 }
 
 // Write implements net.Conn.
 func (c *limitedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.moved(n)
+	c.noteProgress(n)
 	return n, err
 }
 
-func (c *limitedConn) moved(n int) {
+func (c *limitedConn) noteProgress(n int) {
 	if n > 0 {
 		c.progress.Store(time.Now().UnixNano())
 	}

@@ -51,7 +51,8 @@ func newGuests(t *testing.T, places int) *guests {
 	return &guests{t: t, l: newLimitListener(c, places, time.Second), c: c}
 }
 
-// connect has a client connect, and returns its end and, once it has a place, that of the console.
+// connect opens a connection of a client, and returns its end and, once the console serves it, the
+// console's end.
 func (g *guests) connect() (client net.Conn, served <-chan net.Conn) {
 	client, far := net.Pipe()
 	g.c.conns <- far

@@ -56,7 +56,7 @@ func (l *ledger) append(lease *holdfast.Lease, e entry) error {
 	})
 }
 
-// audit is what the ledger shows in the end.
+// audit has the counts that the ledger shows at the end.
 type audit struct {
 	entries, lost, doubled, unordered int
 }

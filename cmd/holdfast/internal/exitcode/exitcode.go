@@ -15,8 +15,7 @@ import (
 // Code is an exit status.
 type Code int
 
-// The codes. Those from 64 on are those of sysexits.h where it has one, the
-// others those of timeout(1) and the shell.
+// The codes. From 64 on they follow sysexits.h if it has one, and otherwise timeout(1) and the shell.
 const (
 	OK            Code = 0
 	No            Code = 1
@@ -39,7 +38,7 @@ type Row struct {
 	Meaning string
 }
 
-// Table says what each code means.
+// Table has the meaning of each code.
 var Table = []Row{
 	{"child's", "run: the command ended by itself with this code"},
 	{text(OK), "done; run: also when --skip-ok or --if-unavailable=skip left the command out"},
@@ -119,7 +118,7 @@ func (i Interruption) Waiting(name string, err error, meaning string) Interrupti
 
 var names = map[syscall.Signal]string{syscall.SIGINT: "SIGINT", syscall.SIGTERM: "SIGTERM", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT"}
 
-// Name is what a signal is called that ends a wait.
+// Name returns the name of a signal that ends a wait.
 func Name(s syscall.Signal) string { return cmp.Or(names[s], fmt.Sprintf("signal %d", int(s))) }
 
 // Of is the code for err.

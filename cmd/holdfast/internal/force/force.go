@@ -14,14 +14,14 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
-// Record is what is kept of a lock that was taken away.
+// Record describes a lock that was taken away, for the log that is kept.
 type Record struct {
 	Time   time.Time `json:"time"`
 	Action string    `json:"action"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
 	Lock   view.Lock `json:"lock"` // as it was before
-	// Warning says how the old holder may come back; "": it cannot.
+	// Warning describes how the old holder may come back; empty if it cannot.
 	Warning string `json:"warning,omitempty"`
 }
 
@@ -44,7 +44,7 @@ func Release(ctx context.Context, client *holdfast.Client, st holdfast.Status, r
 	return Record{Time: time.Now().UTC(), Action: "force-release", By: by, Reason: reason, Lock: view.NewLock(st, nil), Warning: warning}, nil
 }
 
-// operator is who runs this program, and where.
+// operator names the user of this program and the host.
 func operator() string {
 	name := os.Getenv("USER")
 	if u, err := user.Current(); err == nil {

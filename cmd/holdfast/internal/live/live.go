@@ -27,7 +27,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Backend is what is looked at; a *holdfast.Client is one.
+// Backend is the client that a Source reads from, such as a *holdfast.Client.
 type Backend interface {
 	List(ctx context.Context, prefix string) iter.Seq2[holdfast.Status, error]
 	Inspect(ctx context.Context, key string) (holdfast.Status, error)
@@ -46,10 +46,10 @@ type Options struct {
 const (
 	step       = 50              // locks between two looks at the clock
 	wantedFor  = 3 * time.Second // how long a lock counts as looked at
-	wantedMost = 200
+	maxWanted  = 200
 	askers     = 8
 	freedKept  = 3 * time.Second // how long a lock that is free is shown
-	queueMost  = 20
+	maxQueue   = 20
 	pictureAge = 200 * time.Millisecond // one picture serves all who ask within that time
 	rateOver   = 10                     // seconds
 	idle       = 10 * time.Second       // after which nobody looks any more
@@ -93,22 +93,22 @@ func (s *Source) Run(ctx context.Context) {
 	var both sync.WaitGroup
 	defer both.Wait()
 	both.Go(func() {
-		for pause(ctx, time.Second) {
+		for sleep(ctx, time.Second) {
 			s.askWanted(ctx)
 		}
 	})
 	for more := true; more; {
-		s.look(ctx)
+		s.readAll(ctx)
 		s.mu.Lock()
 		rest := max(s.took, s.opts.Every)
 		s.mu.Unlock()
-		more = pause(ctx, rest) && s.watched(ctx)
+		more = sleep(ctx, rest) && s.waitForViewer(ctx)
 	}
 }
 
-// watched waits until somebody looks, where nobody does, and says whether ctx still stands.
+// waitForViewer waits until somebody looks, where nobody does, and says whether ctx still stands.
 // What was seen before is old by then, so it is forgotten.
-func (s *Source) watched(ctx context.Context) bool {
+func (s *Source) waitForViewer(ctx context.Context) bool {
 	s.mu.Lock()
 	if time.Since(s.viewed) < idle {
 		s.mu.Unlock()
@@ -128,8 +128,8 @@ func (s *Source) watched(ctx context.Context) bool {
 	}
 }
 
-// pause says whether time has passed before ctx ended.
-func pause(ctx context.Context, d time.Duration) bool {
+// sleep waits for d and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -140,8 +140,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// look asks for all locks, once.
-func (s *Source) look(ctx context.Context) {
+// readAll asks for all locks, once.
+func (s *Source) readAll(ctx context.Context) {
 	start, seen, hidden := time.Now(), 0, 0
 	var failed error
 	for st, err := range s.backend.List(ctx, s.opts.Prefix) {
@@ -149,12 +149,12 @@ func (s *Source) look(ctx context.Context) {
 			failed = err
 			break
 		}
-		if !s.take(st) {
+		if !s.noteStatus(st) {
 			hidden++
 		}
 		if seen++; seen%step == 0 {
 			due := start.Add(time.Duration(seen) * time.Second / time.Duration(s.opts.Rate))
-			if wait := time.Until(due); wait > 0 && !pause(ctx, wait) {
+			if wait := time.Until(due); wait > 0 && !sleep(ctx, wait) {
 				break
 			}
 		}
@@ -175,7 +175,7 @@ func (s *Source) look(ctx context.Context) {
 			delete(s.rows, name)
 		case s.wanted[name].After(now): // what asking for it said is newer
 		case failed == nil && r.Seen.Before(start): // it was not listed: nobody has it
-			s.rows[name] = r.next(holdfast.Status{Key: name}, now)
+			s.rows[name] = r.nextRow(holdfast.Status{Key: name}, now)
 		}
 	}
 }
@@ -196,34 +196,34 @@ func (s *Source) askWanted(ctx context.Context) {
 	for range min(askers, len(names)) {
 		all.Go(func() {
 			for name := range next {
-				s.ask(ctx, name)
+				s.readOne(ctx, name)
 			}
 		})
 	}
 	all.Wait()
 }
 
-// ask asks for one lock. Without a majority it notes what the other nodes know, but adds no row for a name that was
+// readOne asks for one lock. Without a majority it notes what the other nodes know, but adds no row for a name that was
 // never listed: each name that a viewer asks for would become one.
-func (s *Source) ask(ctx context.Context, name string) (holdfast.Status, error) {
+func (s *Source) readOne(ctx context.Context, name string) (holdfast.Status, error) {
 	asking, cancel := context.WithTimeout(ctx, pace.HintTime())
 	defer cancel()
 	st, err := s.backend.Inspect(asking, name)
-	if ctx.Err() == nil && (err == nil || errors.Is(err, holdfast.ErrUnavailable) && len(st.Nodes) > 0 && s.lists(name)) {
-		s.take(st)
+	if ctx.Err() == nil && (err == nil || errors.Is(err, holdfast.ErrUnavailable) && len(st.Nodes) > 0 && s.hasRow(name)) {
+		s.noteStatus(st)
 	}
 	return st, err
 }
 
-// lists reports whether there is a row for the name.
-func (s *Source) lists(name string) bool {
+// hasRow reports whether there is a row for the name.
+func (s *Source) hasRow(name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rows[name] != nil
 }
 
-// take notes what is known of a lock now. It says whether there was room.
-func (s *Source) take(st holdfast.Status) bool {
+// noteStatus notes what is known of a lock now. It says whether there was room.
+func (s *Source) noteStatus(st holdfast.Status) bool {
 	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,19 +231,19 @@ func (s *Source) take(st holdfast.Status) bool {
 	if old == nil && len(s.rows) >= s.opts.Most {
 		return false
 	}
-	r := old.next(st, now)
+	r := old.nextRow(st, now)
 	if old == nil && !r.Freed.IsZero() {
 		return true
 	}
 	if old != nil && r.HandOvers > old.HandOvers {
-		s.count(now)
+		s.countHandOver(now)
 	}
 	s.rows[st.Key] = r
 	return true
 }
 
-// count notes a hand-over.
-func (s *Source) count(now time.Time) {
+// countHandOver notes a hand-over.
+func (s *Source) countHandOver(now time.Time) {
 	at := &s.seconds[now.Unix()%int64(len(s.seconds))]
 	if at.unix != now.Unix() {
 		*at = second{unix: now.Unix()}
@@ -251,20 +251,20 @@ func (s *Source) count(now time.Time) {
 	at.count++
 }
 
-// Want says at which locks somebody looks, so that they are fresh for the next three seconds.
-// It does not block. Of more than 200 the rest is as old as the last whole look.
+// Want keeps the named locks fresh for the next three seconds, because somebody looks at them. It does
+// not block. Beyond 200 names the rest is as old as the last complete look.
 func (s *Source) Want(names ...string) {
 	until := time.Now().Add(wantedFor)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range names {
-		if _, has := s.wanted[name]; has || len(s.wanted) < wantedMost {
+		if _, has := s.wanted[name]; has || len(s.wanted) < maxWanted {
 			s.wanted[name] = until
 		}
 	}
 }
 
-// Detail is one lock with those who wait for it.
+// Detail is one lock with its waiters.
 type Detail struct {
 	Row   *Row
 	Queue []driver.Waiter // the first of them, in their order; empty where the service does not tell who they are
@@ -273,26 +273,26 @@ type Detail struct {
 
 // Detail asks for one lock. It blocks for an answer of the service, two seconds at most.
 func (s *Source) Detail(ctx context.Context, name string) (d Detail) {
-	st, err := s.ask(ctx, name)
+	st, err := s.readOne(ctx, name)
 	d.Err = err
 	s.mu.Lock()
 	row := s.rows[name]
 	s.mu.Unlock()
 	if row == nil || row.Status.Owner != st.Owner { // without room, or free, or changed meanwhile
-		row = row.next(st, time.Now())
+		row = row.nextRow(st, time.Now())
 	}
 	d.Row = row
 	if err == nil && st.Waiters > 0 {
 		ctx, cancel := context.WithTimeout(ctx, pace.HintTime())
 		defer cancel()
-		if d.Queue, err = s.backend.Queue(ctx, name, queueMost); !errors.Is(err, holdfast.ErrUnsupported) {
+		if d.Queue, err = s.backend.Queue(ctx, name, maxQueue); !errors.Is(err, holdfast.ErrUnsupported) {
 			d.Err = err
 		}
 	}
 	return d
 }
 
-// Picture is what is known now. It does not wait for the backend.
+// Picture returns the current state. It does not wait for the backend.
 func (s *Source) Picture() *Picture {
 	nodes := s.backend.Nodes()
 	s.mu.Lock()
@@ -312,7 +312,7 @@ func (s *Source) Picture() *Picture {
 	}
 	for _, r := range s.rows {
 		if r.Freed.IsZero() || now.Sub(r.Freed) <= freedKept {
-			p.add(r)
+			p.addRow(r)
 		}
 	}
 	slices.SortFunc(p.Rows, func(a, b *Row) int { return strings.Compare(a.Key, b.Key) })

@@ -154,7 +154,7 @@ func TestAWholeLookIsBoundedInRate(t *testing.T) {
 	})
 }
 
-func TestAPictureHasNoMoreLocksThanItMay(t *testing.T) {
+func TestPictureBoundsLocks(t *testing.T) {
 	b := &service{}
 	b.set("a", numbered(150)...)
 	run(t, b, &Options{Most: 100}, func(t *testing.T, s *Source) {
@@ -168,7 +168,7 @@ func TestAPictureHasNoMoreLocksThanItMay(t *testing.T) {
 	})
 }
 
-func TestAFreedLockIsShownAsFreeAndThenLeaves(t *testing.T) {
+func TestFreedLockLeavesPictureLater(t *testing.T) {
 	b := &service{}
 	b.set("a", "job", "other")
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -211,13 +211,13 @@ func TestHandOversThatAreSeenAreCounted(t *testing.T) {
 }
 
 // A part of a second would make the rate rise and fall within it.
-func TestRatesLeaveOutTheSecondThatIsNotOver(t *testing.T) {
+func TestRatesCountWholeSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := New(&service{}, nil)
 		for range 30 {
 			s.mu.Lock()
-			s.count(time.Now())
+			s.countHandOver(time.Now())
 			s.mu.Unlock()
 			time.Sleep(time.Second / 2)
 			if p := s.Picture(); time.Now().Unix()-bubble > rateOver && (p.HandOvers < 0.99 || p.HandOvers > 1.01) {
@@ -228,7 +228,7 @@ func TestRatesLeaveOutTheSecondThatIsNotOver(t *testing.T) {
 	})
 }
 
-// bubble is when time begins in package synctest.
+// bubbleStart is the Unix time at which a bubble of synctest begins.
 const bubble = 946684800
 
 func TestAPictureNeverWaitsForTheBackend(t *testing.T) {
@@ -295,9 +295,9 @@ func TestWhatIsLookedAtIsFresh(t *testing.T) {
 	})
 }
 
-// TestALockThatNoListNamesIsKeptWhileItIsLookedAt has one with a minority of votes, which
+// TestViewedLockIsKeptWithoutListing has one with a minority of votes, which
 // is in no list.
-func TestALockThatNoListNamesIsKeptWhileItIsLookedAt(t *testing.T) {
+func TestViewedLockIsKeptWithoutListing(t *testing.T) {
 	b := &service{}
 	b.set("a", "job")
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -322,7 +322,7 @@ func TestALockThatNoListNamesIsKeptWhileItIsLookedAt(t *testing.T) {
 	})
 }
 
-func TestOfManyThatAreLookedAtABoundedNumberIsAskedFor(t *testing.T) {
+func TestViewedLocksAreBounded(t *testing.T) {
 	b := &service{}
 	b.set("a", numbered(1000)...)
 	run(t, b, nil, func(t *testing.T, s *Source) {
@@ -330,7 +330,7 @@ func TestOfManyThatAreLookedAtABoundedNumberIsAskedFor(t *testing.T) {
 		wait(s, 1500*time.Millisecond)
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if len(b.asked) != wantedMost {
+		if len(b.asked) != maxWanted {
 			t.Errorf("%d were asked for", len(b.asked))
 		}
 	})
@@ -378,8 +378,8 @@ func TestNamesThatWereNeverListedGetNoRow(t *testing.T) {
 	})
 }
 
-// TestALockThatIsUnknownStillSaysWhoHadIt holds that a lock of which nobody knows goes on naming its last holder, until one knows better.
-func TestALockThatIsUnknownStillSaysWhoHadIt(t *testing.T) {
+// TestUnknownLockNamesLastHolder holds that a lock of which nobody knows goes on naming its last holder, until one knows better.
+func TestUnknownLockNamesLastHolder(t *testing.T) {
 	t.Parallel()
 	silent := []holdfast.NodeView{{}, {Err: errors.New("gone")}, {Err: errors.New("gone")}}
 	held := func(host string) holdfast.Status {
@@ -399,7 +399,7 @@ func TestALockThatIsUnknownStillSaysWhoHadIt(t *testing.T) {
 		{holdfast.Status{Nodes: make([]holdfast.NodeView, 3)}, ""},
 		{holdfast.Status{Nodes: silent}, ""},
 	} {
-		if r = r.next(step.st, time.Now()); r.Who() != step.want {
+		if r = r.nextRow(step.st, time.Now()); r.Who() != step.want {
 			t.Errorf("%+v: %q, want %q", step.st, r.Who(), step.want)
 		}
 	}
@@ -427,7 +427,7 @@ func TestAStateSaysWhatTheVotesMean(t *testing.T) {
 		{holdfast.Status{Held: true, Owner: "a"}, "held", Fine},
 	} {
 		p := &Picture{Taken: now, stale: time.Minute}
-		if got, level, _ := p.State((*Row)(nil).next(row.st, now)); got != row.want || level != row.level {
+		if got, level, _ := p.State((*Row)(nil).nextRow(row.st, now)); got != row.want || level != row.level {
 			t.Errorf("%+v is %s, %v; want %s, %v", row.st, got, level, row.want, row.level)
 		}
 	}
@@ -467,7 +467,7 @@ func TestAFilterFindsWhatIsShown(t *testing.T) {
 	t.Parallel()
 	p := &Picture{Taken: time.Now(), stale: time.Minute}
 	for i, name := range []string{"billing/1", "billing/2", "import"} {
-		p.add((*Row)(nil).next(holdfast.Status{
+		p.addRow((*Row)(nil).nextRow(holdfast.Status{
 			Key: name, Held: true, Owner: "a", Waiters: i, Holder: holdfast.Holder{Host: fmt.Sprint("web-", 3-i), Note: "nightly"},
 		}, p.Taken))
 	}

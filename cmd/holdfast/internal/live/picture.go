@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 )
 
-// Picture is what is known of a backend at one time. Nobody changes it any more.
+// Picture is the state of a backend at one time. It is immutable.
 type Picture struct {
 	Taken     time.Time
 	Prefix    string
@@ -37,14 +37,15 @@ type Row struct {
 	Changed   time.Time // when it was seen to pass to its holder; zero: it has not since it is watched
 	HandOvers int       // how often it was seen to pass to another holder
 
-	// Last is how it was when it was last known to be held, while too few nodes answer to say who holds it now; otherwise nil.
+	// Last is the last status in which the lock was known to be held, while too few nodes answer to
+	// know its holder; otherwise nil.
 	Last *holdfast.Status
 
 	owner string // the last there was
 }
 
-// next is the row after r, which may be nil, with what the nodes say now.
-func (r *Row) next(st holdfast.Status, now time.Time) *Row {
+// nextRow is the row after r, which may be nil, with what the nodes say now.
+func (r *Row) nextRow(st holdfast.Status, now time.Time) *Row {
 	n := &Row{Status: st, Seen: now}
 	if r != nil {
 		n.Changed, n.HandOvers, n.owner = r.Changed, r.HandOvers, r.owner
@@ -72,7 +73,8 @@ func (r *Row) next(st holdfast.Status, now time.Time) *Row {
 	return n
 }
 
-// Who is who holds the lock, or "was" and who did where that is not known now. It is empty where nobody does.
+// Who names the holder of the lock, with "was" before the last known holder if the current one is
+// unknown. It is empty if nobody holds the lock.
 func (r *Row) Who() string {
 	switch {
 	case r.Held:
@@ -83,7 +85,7 @@ func (r *Row) Who() string {
 	return ""
 }
 
-// votes is how many nodes name an owner.
+// votes returns the number of nodes that name an owner.
 func (r *Row) votes() (n int) {
 	for _, node := range r.Nodes {
 		if node.Owner != "" {
@@ -93,7 +95,7 @@ func (r *Row) votes() (n int) {
 	return n
 }
 
-// Level is how much a state wants to be looked at.
+// Level is the urgency of a state.
 type Level int
 
 // The levels.
@@ -107,9 +109,9 @@ const (
 // String is the level for programs.
 func (l Level) String() string { return [...]string{"early", "fine", "warn", "bad"}[l-Early] }
 
-// State is what a lock is in, in a word or two, how bad that is, and why, if it is.
+// State returns the state of a lock in a word or two, its level, and the reason if it is bad.
 func (p *Picture) State(r *Row) (word string, level Level, why string) {
-	mine, lack := 0, 0 // nodes that name the holder, and those that answer and do not
+	mine, lack := 0, 0 // nodes that name the holder, and nodes that answer without naming the holder
 	for _, n := range r.Nodes {
 		switch {
 		case n.Err != nil:
@@ -135,12 +137,12 @@ func (p *Picture) State(r *Row) (word string, level Level, why string) {
 	case r.votes() > 0 && r.Waiters == 0:
 		return "split", Warn, fmt.Sprintf("%d of %d nodes name an owner, and no majority the same", r.votes(), len(r.Nodes))
 	case r.Waiters > 0:
-		return "passing", Fine, "" // to the first of those who wait
+		return "passing", Fine, "" // to the first waiter
 	}
 	return "free", Fine, ""
 }
 
-func (p *Picture) add(r *Row) {
+func (p *Picture) addRow(r *Row) {
 	p.Rows = append(p.Rows, r)
 	p.Waiters += r.Waiters
 	if r.Held {
@@ -154,7 +156,7 @@ func (p *Picture) add(r *Row) {
 	}
 }
 
-// Left is what is left of the lease, -1 s for one without an end.
+// Left returns the time left of the lease, -1 s for a lease without an end.
 func (p *Picture) Left(r *Row) time.Duration {
 	if r.Remaining < 0 {
 		return -time.Second
@@ -162,8 +164,8 @@ func (p *Picture) Left(r *Row) time.Duration {
 	return max(r.Remaining-p.Taken.Sub(r.Seen), 0)
 }
 
-// HeldFor is how long the holder has the lock: since it was seen to pass to it, or else since
-// the holder asked for it, by its clock. 0: that is not known.
+// HeldFor returns the time that the holder has had the lock: since it was seen to pass to the holder,
+// or else since the holder asked for it, by the holder's clock. 0: unknown.
 func (p *Picture) HeldFor(r *Row) time.Duration {
 	switch {
 	case !r.Held:
@@ -186,7 +188,7 @@ func (p *Picture) Down() (n int) {
 	return n
 }
 
-// NodeLevel is how bad the state of a node is.
+// NodeLevel returns the level of a node's state.
 func NodeLevel(s holdfast.NodeState) Level {
 	switch s {
 	case holdfast.NodeUp:
@@ -197,7 +199,7 @@ func NodeLevel(s holdfast.NodeState) Level {
 	return Bad
 }
 
-// RoundTrip is how long a node takes to answer; "": that is not known.
+// RoundTrip returns the time that a node takes to answer, or "" if it is unknown.
 func RoundTrip(e holdfast.NodeEvent) string {
 	switch {
 	case e.RoundTrip <= 0:
@@ -241,7 +243,7 @@ func (p *Picture) Select(filter string, by Sort) []*Row {
 	return rows
 }
 
-// order is nil for that of Rows.
+// order returns the comparison for a sort, or nil for the order of Rows.
 func (p *Picture) order(by Sort) func(a, b *Row) int {
 	switch by {
 	case ByState:

@@ -2,7 +2,7 @@
 //
 //	manual DIR
 //
-// Their date is that of SOURCE_DATE_EPOCH.
+// The pages have the date of SOURCE_DATE_EPOCH.
 package main
 
 import (

@@ -22,7 +22,7 @@ import (
 // tell of it and to release the lease: the guard has neither a log nor a client of a backend.
 const Heir = "heir-of-run"
 
-// Killing is what a guard has done, and what is left to do.
+// Killing has the work of a guard that is done, and the rest.
 type Killing struct {
 	Group int             `json:"group"`
 	Why   string          `json:"why"`
@@ -72,7 +72,7 @@ func startGuard(self Self) (*guardLink, error) {
 		return nil, err
 	}
 	defer out.Close()
-	defer preferred()()
+	defer raisePriority()()
 	p, err := os.StartProcess(self.Path, []string{self.Name, Guard, self.Log}, &os.ProcAttr{
 		Files: []*os.File{in, out, os.Stderr}, Env: os.Environ(), Sys: &syscall.SysProcAttr{Setsid: true},
 	})
@@ -85,19 +85,19 @@ func startGuard(self Self) (*guardLink, error) {
 	return g, p.Release()
 }
 
-// preferred gives the processes that this thread starts precedence on an
+// raisePriority gives the processes that this thread starts precedence on an
 // overloaded machine, where a guard is needed most; only root and CAP_SYS_NICE
 // may. The caller is locked to its thread.
-func preferred() (back func()) {
+func raisePriority() (back func()) {
 	was, err := unix.Getpriority(unix.PRIO_PROCESS, 0)
 	if err != nil || unix.Setpriority(unix.PRIO_PROCESS, 0, -10) != nil {
 		return func() {}
 	}
-	return func() { unix.Setpriority(unix.PRIO_PROCESS, 0, niceness(was)) }
+	return func() { unix.Setpriority(unix.PRIO_PROCESS, 0, toNiceness(was)) }
 }
 
-// ready blocks until the guard stands.
-func (g *guardLink) ready() error {
+// waitReady blocks until the guard stands.
+func (g *guardLink) waitReady() error {
 	if err := g.answer.SetReadDeadline(time.Now().Add(pace.GuardTime())); err != nil {
 		return err
 	}
@@ -105,9 +105,9 @@ func (g *guardLink) ready() error {
 	return err
 }
 
-// tell does not wait for a guard that does not read: its pipe has room for hundreds of
+// sendOrder does not wait for a guard that does not read: its pipe has room for hundreds of
 // orders. A deadline would do the same, but on a busy machine it can pass before the write.
-func (g *guardLink) tell(o order) error {
+func (g *guardLink) sendOrder(o order) error {
 	line, err := json.Marshal(o)
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func (g *guardLink) close() {
 // that it stands. It returns when it was dismissed or the group is gone. When it has
 // killed the group, nothing runs under the lease any more, and it calls bequeath.
 func RunGuard(in io.Reader, ready io.Writer, bequeath func(Killing) error) int {
-	named()
+	applyName()
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGPIPE)
 	alarm, err := boot.NewAlarm()
 	if err != nil {
@@ -142,11 +142,11 @@ func RunGuard(in io.Reader, ready io.Writer, bequeath func(Killing) error) int {
 	}
 	defer alarm.Close()
 	orders := make(chan order)
-	go read(in, orders)
+	go readOrders(in, orders)
 	if _, err := ready.Write([]byte{1}); err != nil {
 		return 1
 	}
-	last, why := stand(orders, alarm)
+	last, why := awaitKill(orders, alarm)
 	if last.Group == 0 {
 		return 0
 	}
@@ -184,8 +184,8 @@ func Bequeath(did Killing, format string) error {
 	return errors.Join(err, failed)
 }
 
-// read closes orders at the end of in.
-func read(in io.Reader, orders chan<- order) {
+// readOrders closes orders at the end of in.
+func readOrders(in io.Reader, orders chan<- order) {
 	defer close(orders)
 	for d := json.NewDecoder(in); ; {
 		var o order
@@ -196,12 +196,12 @@ func read(in io.Reader, orders chan<- order) {
 	}
 }
 
-// stand returns the order whose group is to be killed, and why; or none with a group.
-func stand(orders <-chan order, alarm *boot.Alarm) (last order, why string) {
+// awaitKill returns the order whose group is to be killed, and why; or none with a group.
+func awaitKill(orders <-chan order, alarm *boot.Alarm) (last order, why string) {
 	for {
 		switch {
 		case last.KillAt == 0 || boot.Now() < last.KillAt:
-		case !groupAlive(last.Group): // holdfast has seen to it, and is about to say so
+		case !isGroupAlive(last.Group): // holdfast has seen to it, and is about to say so
 			last.KillAt = 0
 		default:
 			return last, "the lease is about to end and was not renewed"
@@ -230,7 +230,7 @@ func killGroup(group int) error {
 	for end := time.Now().Add(pace.KillTime()); ; time.Sleep(killPause) {
 		err := unix.Kill(-group, unix.SIGKILL)
 		switch {
-		case errors.Is(err, unix.ESRCH) || err == nil && !groupAlive(group):
+		case errors.Is(err, unix.ESRCH) || err == nil && !isGroupAlive(group):
 			return nil
 		case time.Now().After(end):
 			return errors.Join(err, errors.New("it is still there"))

@@ -42,7 +42,7 @@ func newGuarded(t *testing.T) *guarded {
 	t.Cleanup(func() { signal.Reset() })
 	go func() {
 		g.code <- RunGuard(in, io.Discard, func(did Killing) error {
-			if groupAlive(g.command.Process.Pid) {
+			if isGroupAlive(g.command.Process.Pid) {
 				t.Error("the lease is released while the group lives")
 			}
 			g.did = append(g.did, did)
@@ -94,7 +94,7 @@ func TestGuard(t *testing.T) {
 		g := newGuarded(t)
 		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now().Add(time.Hour)})
 		g.tell(t, order{Done: true})
-		if code := <-g.code; code != 0 || len(g.did) > 0 || !groupAlive(g.command.Process.Pid) {
+		if code := <-g.code; code != 0 || len(g.did) > 0 || !isGroupAlive(g.command.Process.Pid) {
 			t.Errorf("exit code %d, %+v", code, g.did)
 		}
 	})
@@ -102,7 +102,7 @@ func TestGuard(t *testing.T) {
 		g := newGuarded(t)
 		syscall.Kill(-g.command.Process.Pid, syscall.SIGKILL)
 		g.command.Wait()
-		fixture.New(t).Eventually("the group is gone", func() bool { return !groupAlive(g.command.Process.Pid) })
+		fixture.New(t).Eventually("the group is gone", func() bool { return !isGroupAlive(g.command.Process.Pid) })
 		g.tell(t, order{Group: g.command.Process.Pid, KillAt: boot.Now(), Lease: json.RawMessage(`1`)})
 		g.tell(t, order{Done: true})
 		if code := <-g.code; code != 0 || len(g.did) > 0 {
@@ -112,7 +112,7 @@ func TestGuard(t *testing.T) {
 	t.Run("KillsNothingBeforeItKnowsAGroup", func(t *testing.T) {
 		g := newGuarded(t)
 		g.orders.CloseWithError(io.ErrUnexpectedEOF)
-		if code := <-g.code; code != 0 || !groupAlive(g.command.Process.Pid) {
+		if code := <-g.code; code != 0 || !isGroupAlive(g.command.Process.Pid) {
 			t.Errorf("exit code %d, %+v", code, g.did)
 		}
 	})
@@ -132,7 +132,7 @@ func TestDescendantsAreFoundAtAnyDepth(t *testing.T) {
 	}
 	j := &Job{guard: &guardLink{pid: 13}}
 	var got []int
-	for _, p := range descendants(10, all, j.foreign) {
+	for _, p := range descendants(10, all, j.isForeign) {
 		got = append(got, p.PID)
 	}
 	if !slices.Equal(got, []int{11, 12}) {
@@ -153,7 +153,7 @@ func TestAnOrderWaitsForNoGuard(t *testing.T) {
 	defer orders.Close()
 	told := 0
 	for ; err == nil && told < 1<<16; told++ {
-		err = g.tell(order{Group: 1, KillAt: boot.Now()})
+		err = g.sendOrder(order{Group: 1, KillAt: boot.Now()})
 	}
 	if !errors.Is(err, unix.EAGAIN) || told < 100 {
 		t.Errorf("order %d to a guard that reads none: %v, want EAGAIN after hundreds", told, err)

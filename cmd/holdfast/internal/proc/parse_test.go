@@ -51,7 +51,7 @@ func FuzzOrders(f *testing.F) {
 			t.Fatal(err)
 		}
 		orders := make(chan order)
-		go read(io.MultiReader(bytes.NewReader(append(line, '\n')), bytes.NewReader(rest)), orders)
+		go readOrders(io.MultiReader(bytes.NewReader(append(line, '\n')), bytes.NewReader(rest)), orders)
 		if got := <-orders; !reflect.DeepEqual(got, told) {
 			t.Errorf("told %+v, read %+v", told, got)
 		}
@@ -79,13 +79,13 @@ func TestChildrenAreSeenWhateverThreadStartedThem(t *testing.T) {
 		})
 		pids = append(pids, cmd.Process.Pid)
 	}
-	if childless() {
+	if hasNoChild() {
 		t.Error("this process has children, and is taken for childless")
 	}
 	for _, pid := range pids {
-		seen := slices.ContainsFunc(children(), func(p Process) bool { return p.PID == pid && p.parent == os.Getpid() && p.Name == "sleep" })
+		seen := slices.ContainsFunc(listChildren(), func(p Process) bool { return p.PID == pid && p.parent == os.Getpid() && p.Name == "sleep" })
 		if !seen {
-			t.Errorf("child %d is not seen among %v", pid, children())
+			t.Errorf("child %d is not seen among %v", pid, listChildren())
 		}
 	}
 }
@@ -111,7 +111,7 @@ func TestHiddenProcessesKeepTheirGroupAlive(t *testing.T) {
 		{"a hidden member beside a zombie", nil, []process{{7, 7, false}, {30, 30, true}}, true},
 		{"no /proc", nil, nil, true},
 	} {
-		got := groupShown(7, row.err, func(visit func(Process, bool)) {
+		got := isGroupShown(7, row.err, func(visit func(Process, bool)) {
 			for _, p := range row.shown {
 				visit(Process{PID: p.pid, group: p.group}, p.alive)
 			}

@@ -32,7 +32,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Command is what to run.
+// Command describes the program to run.
 type Command struct {
 	Path  string   // of the program
 	Args  []string // from the program's name on
@@ -42,7 +42,7 @@ type Command struct {
 	Lease []byte // what the release of RunGuard is called with
 }
 
-// Self says how to start this program once more.
+// Self describes how to start this program again.
 type Self struct {
 	Path, Name string
 	Log        string // format of the guard's log
@@ -51,8 +51,8 @@ type Self struct {
 // Myself is this program, which is known to its caller by name.
 func Myself(name string) Self { return Self{Path: selfPath(), Name: name} }
 
-// ExecError says that the command cannot be executed. A failure of this program
-// before that is another error.
+// ExecError reports that the command cannot be executed. A failure of this program before that is
+// another error.
 type ExecError struct {
 	Path string
 	Err  syscall.Errno
@@ -64,8 +64,8 @@ func (e *ExecError) Error() string { return fmt.Sprintf("%s: %v", e.Path, e.Err)
 // Unwrap gives the kernel's reason.
 func (e *ExecError) Unwrap() error { return e.Err }
 
-// execError says whether err, of executing path, is about that program, or about a
-// resource that this process or its system lacks.
+// execError turns err, of executing path, into an ExecError unless its cause is a resource that this
+// process or its system lacks.
 func execError(path string, err error) error {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	switch {
@@ -81,7 +81,7 @@ type Event struct {
 	Status unix.WaitStatus // of Exited, Stopped and GuardGone
 }
 
-// Kind is what happened.
+// Kind is the kind of an Event.
 type Kind int
 
 // The kinds of events.
@@ -105,8 +105,8 @@ func (p Process) String() string { return fmt.Sprintf("%d (%s)", p.PID, p.Name) 
 
 // Job is a command that was started. Its methods are for one goroutine.
 type Job struct {
-	// Events is what happens. It must be read until the command has exited and
-	// the job is closed. It is closed when no process is left.
+	// Events receives the events of the job. It must be read until the command has exited and the job
+	// is closed. It is closed when no process is left.
 	Events <-chan Event
 
 	pid      int // of the command, and the name of its group
@@ -121,12 +121,12 @@ type Job struct {
 func Start(c Command, killAt boot.Instant) (*Job, error) {
 	becomeReaper()
 	j := &Job{terminal: openTerminal(), before: make(map[int]bool)}
-	if !childless() {
-		for _, p := range descendants(os.Getpid(), processes(), j.foreign) {
+	if !hasNoChild() {
+		for _, p := range descendants(os.Getpid(), listProcesses(), j.isForeign) {
 			j.before[p.PID] = true
 		}
 	}
-	gated := c.Guard || j.terminal.wanted()
+	gated := c.Guard || j.terminal.startsInForeground()
 	events := make(chan Event, 16)
 	j.Events = events
 	var g *gate
@@ -139,18 +139,18 @@ func Start(c Command, killAt boot.Instant) (*Job, error) {
 		c = g.command
 	}
 	started := make(chan error)
-	go j.parent(c, g, events, started)
+	go j.runParent(c, g, events, started)
 	if err := <-started; err != nil {
 		j.release()
 		return nil, err
 	}
 	// To take the terminal back from the background; not before, for the command would inherit it.
 	signal.Ignore(syscall.SIGTTOU)
-	if err := j.arm(c, killAt); err != nil {
+	if err := j.armGuard(c, killAt); err != nil {
 		j.abort()
 		return nil, err
 	}
-	j.terminal.lend(j.pid)
+	j.terminal.lendTo(j.pid)
 	if g != nil {
 		if err := g.open(); err != nil {
 			j.abort()
@@ -160,17 +160,17 @@ func Start(c Command, killAt boot.Instant) (*Job, error) {
 	return j, nil
 }
 
-// parent is the thread that starts the processes and waits for them. The kernel
+// runParent is the thread that starts the processes and waits for them. The kernel
 // kills the command when the *thread* that started it ends (golang/go#27505), so
 // it must be one that stays: the goroutine is locked to it for good.
-func (j *Job) parent(c Command, g *gate, events chan<- Event, started chan<- error) {
+func (j *Job) runParent(c Command, g *gate, events chan<- Event, started chan<- error) {
 	runtime.LockOSThread()
 	if err := j.launch(c, g); err != nil {
 		started <- err
 		return
 	}
 	started <- nil
-	j.wait(events)
+	j.reapAll(events)
 }
 
 func (j *Job) launch(c Command, g *gate) error {
@@ -182,7 +182,7 @@ func (j *Job) launch(c Command, g *gate) error {
 	}
 	files := []*os.File{os.Stdin, os.Stdout, os.Stderr}
 	if g != nil {
-		files = append(files, g.childs()...)
+		files = append(files, g.childFiles()...)
 	}
 	p, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Files: files, Env: c.Env, Sys: groupAttr()})
 	switch {
@@ -196,9 +196,9 @@ func (j *Job) launch(c Command, g *gate) error {
 	return p.Release()
 }
 
-// wait reaps every child of this process, orphans that it inherited too, until none
+// reapAll reaps every child of this process, orphans that it inherited too, until none
 // is left.
-func (j *Job) wait(events chan<- Event) {
+func (j *Job) reapAll(events chan<- Event) {
 	defer close(events)
 	for {
 		var status unix.WaitStatus
@@ -220,14 +220,14 @@ func (j *Job) wait(events chan<- Event) {
 	}
 }
 
-func (j *Job) arm(c Command, killAt boot.Instant) error {
+func (j *Job) armGuard(c Command, killAt boot.Instant) error {
 	if !c.Guard {
 		return nil
 	}
-	if err := j.guard.ready(); err != nil {
+	if err := j.guard.waitReady(); err != nil {
 		return fmt.Errorf("start the guard, which --no-guard leaves out: %w", err)
 	}
-	return j.guard.tell(order{Group: j.pid, KillAt: killAt, Lease: c.Lease})
+	return j.guard.sendOrder(order{Group: j.pid, KillAt: killAt, Lease: c.Lease})
 }
 
 // abort ends a command that never got to run, and the guard.
@@ -247,7 +247,7 @@ func (j *Job) Protect(killAt boot.Instant) error {
 	if j.guard == nil {
 		return nil
 	}
-	return j.guard.tell(order{Group: j.pid, KillAt: killAt})
+	return j.guard.sendOrder(order{Group: j.pid, KillAt: killAt})
 }
 
 // PID is the command's process id, which also names its group.
@@ -260,13 +260,13 @@ func (j *Job) Signal(s syscall.Signal) error { return unix.Kill(-j.pid, s) }
 // SignalCommand sends s to the command alone, and returns an error as Signal does.
 func (j *Job) SignalCommand(s syscall.Signal) error { return unix.Kill(j.pid, s) }
 
-// Alive says whether any process of the group is left.
-func (j *Job) Alive() bool { return groupAlive(j.pid) }
+// Alive reports whether any process of the group is left.
+func (j *Job) Alive() bool { return isGroupAlive(j.pid) }
 
 // Members are the processes of the group that are left.
 func (j *Job) Members() []Process {
 	var members []Process
-	for _, p := range processes() {
+	for _, p := range listProcesses() {
 		if p.group == j.pid {
 			members = append(members, p)
 		}
@@ -283,24 +283,24 @@ func (j *Job) OutOfReach() []Process {
 // as daemons do, and whose parents are gone.
 func (j *Job) Escaped() []Process {
 	var escaped []Process
-	for _, p := range children() {
-		if p.group != j.pid && !j.foreign(p.PID) {
+	for _, p := range listChildren() {
+		if p.group != j.pid && !j.isForeign(p.PID) {
 			escaped = append(escaped, p)
 		}
 	}
 	return escaped
 }
 
-// foreign says that a process did not come of the command, nor did what comes of it: the
+// isForeign reports whether a process descends neither from the command nor from its descendants: the
 // guard has an heir, which frees the lock.
-func (j *Job) foreign(pid int) bool { return j.before[pid] || j.guard != nil && pid == j.guard.pid }
+func (j *Job) isForeign(pid int) bool { return j.before[pid] || j.guard != nil && pid == j.guard.pid }
 
 // Kill kills the group and all other descendants of this process, and reports
 // whether there were any. Processes that start meanwhile may escape: callers repeat
 // it until none is left.
 func (j *Job) Kill() bool {
 	left := unix.Kill(-j.pid, unix.SIGKILL) == nil
-	for _, p := range descendants(os.Getpid(), processes(), j.foreign) {
+	for _, p := range descendants(os.Getpid(), listProcesses(), j.isForeign) {
 		if unix.Kill(p.PID, unix.SIGKILL) == nil {
 			left = true
 		}
@@ -308,8 +308,8 @@ func (j *Job) Kill() bool {
 	return left
 }
 
-// descendants are those of all that come of root, at any depth, except for some and what
-// comes of these.
+// descendants returns all descendants of root at any depth, without those for which except is true and
+// their descendants.
 func descendants(root int, all []Process, except func(pid int) bool) []Process {
 	children := make(map[int][]Process)
 	for _, p := range all {
@@ -331,7 +331,7 @@ func descendants(root int, all []Process, except func(pid int) bool) []Process {
 // a moment for it to end: a run around this one would take it for a process that
 // escaped. It must not be called while the group lives.
 func (j *Job) Close() {
-	if j.guard != nil && j.guard.tell(order{Done: true}) == nil {
+	if j.guard != nil && j.guard.sendOrder(order{Done: true}) == nil {
 		j.awaitGuard()
 	}
 	j.release()
@@ -370,10 +370,9 @@ func (j *Job) release() {
 // Otherwise a command could fork, or read from the terminal, before.
 const Gate = "gate-of-run"
 
-// gateStands is what a gate says when it has come up. A gate that ends without
-// saying so has failed. A gate that ends after it, before it becomes the command,
-// was killed: the command ended in that way.
-const gateStands = "+"
+// gateReady is what a gate writes when it has started. A gate that ends before it has failed. A gate
+// that ends after it, before it becomes the command, was killed: the command ended in that way.
+const gateReady = "+"
 
 // gate is the parent's side of that.
 type gate struct {
@@ -401,8 +400,8 @@ func newGate(c Command) (*gate, error) {
 	return &gate{path: path, command: c, entry: entry, opener: opener, verdict: verdict, exit: exit}, nil
 }
 
-// childs are the ends that the gate inherits, as descriptors 3 and 4.
-func (g *gate) childs() []*os.File { return []*os.File{g.entry, g.exit} }
+// childFiles are the ends that the gate inherits, as descriptors 3 and 4.
+func (g *gate) childFiles() []*os.File { return []*os.File{g.entry, g.exit} }
 
 // open lets the command run and returns why it cannot be executed, if so.
 func (g *gate) open() error {
@@ -415,7 +414,7 @@ func (g *gate) open() error {
 	if err != nil {
 		return fmt.Errorf("start the command: %w", err)
 	}
-	said, stood := strings.CutPrefix(string(verdict), gateStands)
+	said, stood := strings.CutPrefix(string(verdict), gateReady)
 	switch {
 	case !stood:
 		return errors.New("start this program once more: it ended before it could become the command")
@@ -439,7 +438,7 @@ func (g *gate) close() {
 // arguments. It returns only when it cannot become the command.
 func RunGate(args []string) int {
 	entry, exit := os.NewFile(3, "gate"), os.NewFile(4, "verdict")
-	fmt.Fprint(exit, gateStands)
+	fmt.Fprint(exit, gateReady)
 	if n, err := entry.Read(make([]byte, 1)); n != 1 || err != nil {
 		return 1 // the parent is gone
 	}

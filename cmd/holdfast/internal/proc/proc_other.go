@@ -6,7 +6,7 @@ package proc
 
 import "io"
 
-// Self says how to start this program once more.
+// Self describes how to start this program again.
 type Self struct{ Path, Name, Log string }
 
 // The names under which this program runs helpers of its own.

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Missing says what cannot be done on this system.
+// Missing describes what cannot be done on this system; empty: nothing is missing.
 const Missing = ""
 
 // groupAttr has the command be killed when this process dies, and gives it a
@@ -26,9 +26,9 @@ func groupAttr() *syscall.SysProcAttr {
 // selfPath is the program that runs, also when its file was moved or replaced.
 func selfPath() string { return "/proc/self/exe" }
 
-// named gives this process the name that its file has; the kernel knows it by
+// applyName gives this process the name that its file has; the kernel knows it by
 // selfPath.
-func named() {
+func applyName() {
 	if path, err := os.Executable(); err == nil {
 		os.WriteFile("/proc/self/comm", []byte(path[strings.LastIndexByte(path, '/')+1:]), 0) // for people; it may fail
 	}
@@ -38,27 +38,27 @@ func named() {
 // so that none escapes unseen. It fails on no kernel that Go supports.
 func becomeReaper() { unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }
 
-// niceness converts a priority as the kernel reports it into one as setpriority
+// toNiceness converts a priority as the kernel reports it into one as setpriority
 // takes it.
-func niceness(priority int) int { return 20 - priority }
+func toNiceness(priority int) int { return 20 - priority }
 
-// childless says that this process has no child, also none that has ended: then there is no need to look at every process of
-// the machine.
-func childless() bool {
+// hasNoChild reports whether this process has no child, not even one that has ended: then there is no
+// need to look at every process of the machine.
+func hasNoChild() bool {
 	return errors.Is(unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil), unix.ECHILD)
 }
 
-// children are the processes whose parent is this one, and that are no zombies.
-func children() []Process {
-	if childless() {
+// listChildren are the processes whose parent is this one, and that are no zombies.
+func listChildren() []Process {
+	if hasNoChild() {
 		return nil
 	}
 	if _, err := os.Stat("/proc/thread-self/children"); err != nil { // a kernel without CONFIG_PROC_CHILDREN
-		return slices.DeleteFunc(processes(), func(p Process) bool { return p.parent != os.Getpid() })
+		return slices.DeleteFunc(listProcesses(), func(p Process) bool { return p.parent != os.Getpid() })
 	}
 	threads, _ := os.ReadDir("/proc/self/task")
 	var all []Process
-	for _, thread := range threads { // each has those that it started or inherited
+	for _, thread := range threads { // each thread has the children that it started or inherited
 		text, _ := os.ReadFile("/proc/self/task/" + thread.Name() + "/children") // the thread may have ended, and another one has what it had
 		for field := range strings.FieldsSeq(string(text)) {
 			if pid, err := strconv.Atoi(field); err == nil {
@@ -71,8 +71,8 @@ func children() []Process {
 	return all
 }
 
-// processes are all that are not zombies, as far as /proc shows them.
-func processes() []Process {
+// listProcesses are all that are not zombies, as far as /proc shows them.
+func listProcesses() []Process {
 	var all []Process
 	eachProcess(func(p Process, alive bool) {
 		if alive {
@@ -138,17 +138,17 @@ func parseProcess(pid int, stat []byte) (Process, bool) {
 	return p, fields[0] != "Z" && fields[0] != "X"
 }
 
-// groupAlive says whether a group has a member that is not a zombie: one of
-// those stays for good where its parent does not reap.
-func groupAlive(group int) bool {
+// isGroupAlive reports whether a group has a member that is not a zombie: a zombie stays for good if
+// its parent does not reap it.
+func isGroupAlive(group int) bool {
 	err := unix.Kill(-group, 0)
-	return !gone(err) && groupShown(group, err, eachProcess)
+	return !isGone(err) && isGroupShown(group, err, eachProcess)
 }
 
-// groupShown says whether a group that kill answered for with err has a member that is alive, by the processes
-// that each visits. If /proc may hide processes, as with hidepid or systemd's ProtectProc, the answer of kill has to do: a
-// member that has changed its user is not shown then.
-func groupShown(group int, err error, each func(visit func(p Process, alive bool))) bool {
+// isGroupShown reports whether a group for which kill answered err has a member that is alive among
+// the processes that each visits. If /proc may hide processes, as with hidepid or systemd's
+// ProtectProc, kill's answer has to do: a member that has changed its user is not shown then.
+func isGroupShown(group int, err error, each func(visit func(p Process, alive bool))) bool {
 	var shown, living, whole bool
 	each(func(p Process, alive bool) {
 		whole = whole || p.PID == 1

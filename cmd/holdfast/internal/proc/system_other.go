@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Missing says what cannot be done on this system.
+// Missing describes what cannot be done on this system.
 const Missing = "processes that leave the command's group are not seen, and with --no-guard the command outlives a holdfast that is killed"
 
 func groupAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
@@ -21,17 +21,17 @@ func selfPath() string {
 	return path
 }
 
-func named() {}
+func applyName() {}
 
-func childless() bool { return true } // none are seen
+func hasNoChild() bool { return true } // none are seen
 
-func children() []Process { return nil }
+func listChildren() []Process { return nil }
 
-func processes() []Process { return nil }
+func listProcesses() []Process { return nil }
 
-func groupAlive(group int) bool { return !gone(unix.Kill(-group, 0)) }
+func isGroupAlive(group int) bool { return !gone(unix.Kill(-group, 0)) }
 
 // Name returns "": processes are not seen.
 func Name(int) string { return "" }
 
-func niceness(priority int) int { return priority }
+func toNiceness(priority int) int { return priority }

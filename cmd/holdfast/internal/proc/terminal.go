@@ -30,7 +30,7 @@ func openTerminal() *terminal {
 	return &terminal{fd: fd, home: unix.Getpgrp()}
 }
 
-func (t *terminal) foreground() int {
+func (t *terminal) foregroundGroup() int {
 	group, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	if err != nil {
 		return 0
@@ -38,11 +38,11 @@ func (t *terminal) foreground() int {
 	return group
 }
 
-// wanted says whether the command should have the terminal from the start: we
-// have it, and stdin is it. With a pager or a filter behind us on a pipe, that
-// one may read from the terminal; the command gets it when it asks.
-func (t *terminal) wanted() bool {
-	if t == nil || t.foreground() != t.home {
+// startsInForeground reports whether the command gets the terminal at its start: if holdfast has it,
+// and stdin is it. With a pager or a filter behind holdfast on a pipe, that program may read from the
+// terminal; the command gets it on request.
+func (t *terminal) startsInForeground() bool {
+	if t == nil || t.foregroundGroup() != t.home {
 		return false
 	}
 	if _, err := unix.IoctlGetInt(0, unix.TIOCGPGRP); err != nil {
@@ -52,14 +52,14 @@ func (t *terminal) wanted() bool {
 	return err != nil || out.Mode()&os.ModeNamedPipe == 0
 }
 
-// lend gives the terminal to the group if it is wanted there.
-func (t *terminal) lend(group int) {
-	if t.wanted() {
-		t.give(group)
+// lendTo gives the terminal to the group if it is wanted there.
+func (t *terminal) lendTo(group int) {
+	if t.startsInForeground() {
+		t.setForeground(group)
 	}
 }
 
-func (t *terminal) give(group int) {
+func (t *terminal) setForeground(group int) {
 	t.lent = true
 	unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, group) // fails when the group is gone, or the terminal
 }
@@ -73,11 +73,11 @@ func (t *terminal) takeBack() {
 	}
 }
 
-// Interactive says whether this process has a terminal, and so a shell that can
-// continue what was stopped.
+// Interactive reports whether this process has a terminal, and so a shell that can continue a stopped
+// process.
 func (j *Job) Interactive() bool { return j.terminal != nil }
 
-// HadTerminal says whether the command's group is what Ctrl-C reached.
+// HadTerminal reports whether Ctrl-C reached the command's group.
 func (j *Job) HadTerminal() bool { return j.terminal != nil && j.terminal.lent }
 
 // Lend gives the terminal to a group that was stopped because it wants to use
@@ -87,10 +87,10 @@ func (j *Job) Lend(s syscall.Signal) bool {
 	if t == nil || s != syscall.SIGTTIN && s != syscall.SIGTTOU {
 		return false
 	}
-	if now := t.foreground(); now != t.home && now != j.pid {
+	if now := t.foregroundGroup(); now != t.home && now != j.pid {
 		return false
 	}
-	t.give(j.pid)
+	t.setForeground(j.pid)
 	j.Signal(syscall.SIGCONT)
 	return true
 }
@@ -122,11 +122,11 @@ func (j *Job) Suspend(resumed <-chan os.Signal, whole bool) {
 
 // Resume lets the command go on, with the terminal if we have it.
 func (j *Job) Resume() {
-	if t := j.terminal; t != nil && t.foreground() == t.home {
-		t.give(j.pid)
+	if t := j.terminal; t != nil && t.foregroundGroup() == t.home {
+		t.setForeground(j.pid)
 	}
 	j.Signal(syscall.SIGCONT)
 }
 
-// gone recognises what kill says of a group without members.
-func gone(err error) bool { return errors.Is(err, unix.ESRCH) }
+// isGone recognises what kill says of a group without members.
+func isGone(err error) bool { return errors.Is(err, unix.ESRCH) }

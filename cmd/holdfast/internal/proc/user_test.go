@@ -55,7 +55,7 @@ func TestGroupOfAnotherUserKeepsItsLease(t *testing.T) {
 	if code == GuardKilled || len(did) != 1 || did[0].Lease != nil || !strings.Contains(did[0].Error, "not permitted") {
 		t.Errorf("exit code %d, %+v; want one killing that failed, without a lease", code, did)
 	}
-	if !groupAlive(group) {
+	if !isGroupAlive(group) {
 		t.Error("the group was killed")
 	}
 }

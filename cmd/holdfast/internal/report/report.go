@@ -24,7 +24,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Place is where a report goes. The nil Place takes everything and keeps nothing.
+// Place is the target of a report: a file or a stream. The nil Place takes everything and keeps
+// nothing.
 type Place struct {
 	flag   string   // that named the place, for errors
 	public bool     // others may read it
@@ -40,41 +41,41 @@ func File(flag, path string) (*Place, error) {
 	}
 	p := &Place{flag: flag, path: path}
 	info, err := os.Stat(path)
-	if fd := standard(path, info); fd != 0 {
+	if fd := standardDescriptor(path, info); fd != 0 {
 		return Descriptor(flag, fd)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // of a link to nothing, see regular
 	case err != nil:
-		return nil, p.refuse(err)
+		return nil, p.cannotWrite(err)
 	case info.IsDir():
-		return nil, p.refuse(fmt.Errorf("%s is a folder", path))
+		return nil, p.cannotWrite(fmt.Errorf("%s is a folder", path))
 	case info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) != 0:
 		if p.stream, err = openStream(path); err != nil {
-			return nil, p.refuse(err)
+			return nil, p.cannotWrite(err)
 		}
 		p.path = ""
 		return p, nil
 	}
-	if err := p.regular(); err != nil {
-		return nil, p.refuse(err)
+	if err := p.checkReplaceable(); err != nil {
+		return nil, p.cannotWrite(err)
 	}
-	if mounted(path) {
+	if isMounted(path) {
 		if p.stream, err = openMount(path); err != nil {
-			return nil, p.refuse(err)
+			return nil, p.cannotWrite(err)
 		}
 		return p, nil
 	}
-	f, err := p.temporary()
+	f, err := p.createDraft()
 	if err != nil {
-		return nil, p.refuse(fmt.Errorf("%w; name a file in a folder that exists and is yours", err))
+		return nil, p.cannotWrite(fmt.Errorf("%w; name a file in a folder that exists and is yours", err))
 	}
 	return p, errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// standard is the descriptor of this process, 1 or 2, that a link at path leads to, as
+// standardDescriptor is the descriptor of this process, 1 or 2, that a link at path leads to, as
 // /dev/stderr does, or 0. info is what it leads to.
-func standard(path string, info fs.FileInfo) int {
+func standardDescriptor(path string, info fs.FileInfo) int {
 	if link, err := os.Lstat(path); err != nil || link.Mode()&fs.ModeSymlink == 0 || info == nil {
 		return 0
 	}
@@ -98,10 +99,12 @@ func Public(flag, path string) (*Place, error) {
 	return p, err
 }
 
-func (p *Place) refuse(err error) error { return fmt.Errorf("%s cannot be written: %w", p.flag, err) }
+func (p *Place) cannotWrite(err error) error {
+	return fmt.Errorf("%s cannot be written: %w", p.flag, err)
+}
 
-// regular says what is in the way of replacing what is at p.path.
-func (p *Place) regular() error {
+// checkReplaceable returns an error if the file at p.path cannot be replaced.
+func (p *Place) checkReplaceable() error {
 	info, err := os.Lstat(p.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -116,14 +119,14 @@ func (p *Place) regular() error {
 	return nil
 }
 
-// temporary is a new file in the folder of p.path, of mode 0600 less what the umask
+// createDraft is a new file in the folder of p.path, of mode 0600 less what the umask
 // takes.
-func (p *Place) temporary() (*os.File, error) {
+func (p *Place) createDraft() (*os.File, error) {
 	return os.CreateTemp(filepath.Dir(p.path), "."+filepath.Base(p.path)+".*")
 }
 
-// Kept says that what is written stays there until it is replaced. A stream gets one
-// text after the other.
+// Kept reports whether a written text stays until the next one replaces it. A stream gets one text
+// after the other.
 func (p *Place) Kept() bool { return p != nil && p.path != "" }
 
 // Write writes text, in one step where it replaces another.
@@ -131,7 +134,7 @@ func (p *Place) Write(text []byte) error {
 	if p == nil {
 		return nil
 	}
-	if err := p.write(text); err != nil {
+	if err := p.writeFile(text); err != nil {
 		return fmt.Errorf("%s: %w", p.flag, err)
 	}
 	return nil
@@ -168,7 +171,7 @@ func ReadFile(path string) ([]byte, error) {
 	return text, nil
 }
 
-func (p *Place) write(text []byte) error {
+func (p *Place) writeFile(text []byte) error {
 	if p.stream != nil && p.path != "" {
 		_, err := p.stream.WriteAt(text, 0)
 		return errors.Join(err, p.stream.Truncate(int64(len(text))))
@@ -178,19 +181,19 @@ func (p *Place) write(text []byte) error {
 		_, err := p.stream.Write(text)
 		return err
 	}
-	if err := p.regular(); err != nil {
+	if err := p.checkReplaceable(); err != nil {
 		return err
 	}
-	draft, err := p.temporary()
+	draft, err := p.createDraft()
 	if err != nil {
 		return err
 	}
-	return p.replace(draft, text)
+	return p.replaceFile(draft, text)
 }
 
-// replace puts text into draft, and draft in the place of the file. After an error the
+// replaceFile puts text into draft, and draft in the place of the file. After an error the
 // draft is removed and the file is what it was.
-func (p *Place) replace(draft *os.File, text []byte) error {
+func (p *Place) replaceFile(draft *os.File, text []byte) error {
 	_, err := draft.Write(text)
 	if p.public {
 		err = errors.Join(err, draft.Chmod(0o644))
@@ -219,7 +222,7 @@ func Remove(path string) error {
 	switch {
 	case err != nil || !info.Mode().IsRegular():
 		return err
-	case mounted(path):
+	case isMounted(path):
 		return os.Truncate(path, 0)
 	}
 	return os.Remove(path)

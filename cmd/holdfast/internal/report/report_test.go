@@ -56,7 +56,7 @@ func TestDescriptorSurvivesTheGarbageCollector(t *testing.T) {
 
 func TestDescriptorThatWasNotInheritedIsRefused(t *testing.T) {
 	t.Parallel()
-	r, w, err := os.Pipe() // ours, as those of the runtime are
+	r, w, err := os.Pipe() // descriptors of this process, like the descriptors of the runtime
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestWhatIsNoFileIsNotReplaced(t *testing.T) {
 	}
 }
 
-func TestFileIsReplacedWholeAndForItsOwnerAlone(t *testing.T) {
+func TestFileIsReplacedAtomicallyAndPrivately(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "f")
@@ -163,12 +163,12 @@ func TestAReportThatFailsLeavesNoDraft(t *testing.T) {
 	if err := place.Write([]byte("old")); err != nil {
 		t.Fatal(err)
 	}
-	draft, err := place.temporary()
+	draft, err := place.createDraft()
 	if err != nil {
 		t.Fatal(err)
 	}
 	draft.Close() // so that it cannot be written
-	if err := place.replace(draft, []byte("new")); err == nil {
+	if err := place.replaceFile(draft, []byte("new")); err == nil {
 		t.Error("the failure is not reported")
 	}
 	if text, err := os.ReadFile(path); string(text) != "old" || err != nil {
@@ -179,8 +179,8 @@ func TestAReportThatFailsLeavesNoDraft(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsAMountIsCutToItsNewLength: it is overwritten, as nothing can replace it.
-func TestAFileThatIsAMountIsCutToItsNewLength(t *testing.T) {
+// TestMountedFileIsTruncated: it is overwritten, as nothing can replace it.
+func TestMountedFileIsTruncated(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "f")
 	f, err := os.Create(path)
@@ -199,8 +199,8 @@ func TestAFileThatIsAMountIsCutToItsNewLength(t *testing.T) {
 	}
 }
 
-// TestFIFOWithoutAReaderDoesNotBlock holds that a report waits for nobody.
-func TestFIFOWithoutAReaderDoesNotBlock(t *testing.T) {
+// TestUnreadPipeDoesNotBlock holds that a report waits for nobody.
+func TestUnreadPipeDoesNotBlock(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(path, 0o600); err != nil {
@@ -227,9 +227,9 @@ func TestFIFOWithoutAReaderDoesNotBlock(t *testing.T) {
 	}
 }
 
-// TestFIFOOfAnotherUserIsRejected, and what is read of it as well: that user may have put it where a report
+// TestForeignPipeIsRejected, and what is read of it as well: that user may have put it where a report
 // or a lease is expected, and who reads a lease controls the lock.
-func TestFIFOOfAnotherUserIsRejected(t *testing.T) {
+func TestForeignPipeIsRejected(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a FIFO away")

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// loss returns the reason why the lease is lost: the client's, or, if the client has not noticed, that its time is
+// lossReason returns the reason why the lease is lost: the client's, or, if the client has not noticed, that its time is
 // over by a clock that goes on while the machine sleeps.
-func (s *session) loss() error {
+func (s *session) lossReason() error {
 	cause := context.Cause(s.leases.Context())
 	if cause != nil {
 		return cause
@@ -32,14 +32,14 @@ func (s *session) loss() error {
 	return fmt.Errorf("%w: %s; no renewal failed, so an answer is late, or this machine was suspended", holdfast.ErrLost, text)
 }
 
-// lose stops the command because of its lease, as --on-lost says.
-func (s *session) lose() {
+// stopForLoss stops the command because of its lease, as --on-lost says.
+func (s *session) stopForLoss() {
 	s.lost = nil
 	if s.gone {
 		return
 	}
 	s.gone = true
-	cause := s.loss()
+	cause := s.lossReason()
 	policy := s.plan.OnLost
 	switch {
 	case policy.Warn:
@@ -48,18 +48,18 @@ func (s *session) lose() {
 		s.why, s.cause = Lost, cause
 	default:
 		s.log.Error("stopping the command: " + cause.Error())
-		s.stop(Lost, fmt.Errorf("the lease was lost and the command stopped: %w", cause), policy)
+		s.stopCommand(Lost, fmt.Errorf("the lease was lost and the command stopped: %w", cause), policy)
 	}
 }
 
-func (s *session) stop(why Outcome, cause error, how Policy) {
+func (s *session) stopCommand(why Outcome, cause error, how Policy) {
 	s.why, s.cause = why, cause
 	s.killAt = boot.Now()
 	if how.Kill {
 		return
 	}
 	s.killAt = s.killAt.Add(s.plan.KillAfter)
-	s.pass(how.Signal)
+	s.forwardSignal(how.Signal)
 	s.job.Signal(unix.SIGCONT) // one that is stopped would not see it
 	s.checkEachReach()
 }
@@ -102,7 +102,7 @@ func (s *session) renewed(e holdfast.RenewedEvent) {
 // may follow within a second.
 func (s *session) reportFailure(first bool) {
 	end, what := s.softEnd(), "the command is stopped"
-	if !s.bound() {
+	if !s.mustEndInTime() {
 		end, what = s.trusted, "the lease ends"
 	}
 	level := slog.LevelDebug
@@ -113,15 +113,15 @@ func (s *session) reportFailure(first bool) {
 	s.log.Log(context.Background(), level, fmt.Sprintf("renewal failed; trying again, %s in %v: %v", what, left, s.failing))
 }
 
-// unguarded notes that the guard has ended, and whether it has killed the command.
-func (s *session) unguarded(killed bool) {
+// guardEnded notes that the guard has ended, and whether it has killed the command.
+func (s *session) guardEnded(killed bool) {
 	switch {
 	case killed:
 		if s.killing = true; s.why == Lost {
 			return // and the command was being stopped
 		}
 		s.gone, s.why = true, Lost
-		s.cause = fmt.Errorf("the lease was lost and the guard has killed the command: %w", s.loss())
+		s.cause = fmt.Errorf("the lease was lost and the guard has killed the command: %w", s.lossReason())
 	case !s.exited:
 		s.log.Error("the guard has ended; the command goes on without it")
 	}
@@ -134,7 +134,7 @@ func (s *session) result() Result {
 	switch {
 	case !s.outOfReach:
 	case s.why == Lost:
-		res.Err = fmt.Errorf("the lease was lost, and what this user may not signal of the command went on to its own end: %w", s.loss())
+		res.Err = fmt.Errorf("the lease was lost, and what this user may not signal of the command went on to its own end: %w", s.lossReason())
 	case s.why == Timeout:
 		res.Err = fmt.Errorf("--max-runtime %v was over, and what this user may not signal of the command went on to its own end", s.plan.MaxRuntime)
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// TestGuardThatHasKilledLeavesNoCommandToGoOn holds that the end of a guard is told as
+// TestKilledCommandIsNotContinued holds that the end of a guard is told as
 // what it is.
-func TestGuardThatHasKilledLeavesNoCommandToGoOn(t *testing.T) {
+func TestKilledCommandIsNotContinued(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.New(memory.New(1), nil)
 	if err != nil {
@@ -43,15 +43,15 @@ func TestGuardThatHasKilledLeavesNoCommandToGoOn(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		s := &session{plan: &Plan{}, leases: leases, log: slog.New(slog.NewTextHandler(&log, nil)), exited: row.exited}
-		s.unguarded(row.killed)
+		s.guardEnded(row.killed)
 		if s.why != row.why || s.gone != row.killed || strings.Contains(log.String(), "goes on") != row.goesOn {
 			t.Errorf("%s: %q, gone %v, log %q", row.name, s.why, s.gone, log.String())
 		}
 	}
 }
 
-// TestWhatIsDyingDoesNotGoOn holds that those of the group who end with the command, or were killed
-// with it, are not told of, and that others are, once.
+// TestWhatIsDyingDoesNotGoOn checks that processes of the group that end with the command, or were
+// killed with it, are not reported, and that others are, once.
 func TestWhatIsDyingDoesNotGoOn(t *testing.T) {
 	t.Parallel()
 	job, err := proc.Start(proc.Command{Path: "/bin/sleep", Args: []string{"sleep", "300"}}, 0)
@@ -71,7 +71,7 @@ func TestWhatIsDyingDoesNotGoOn(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		s := &session{plan: &Plan{OnLost: Policy{Warn: true}}, job: job, log: slog.New(slog.NewTextHandler(&log, nil)), killing: row.killing}
-		s.happened(proc.Event{Kind: proc.Exited}, true)
+		s.handleEvent(proc.Event{Kind: proc.Exited}, true)
 		for range 2 {
 			s.reportMembers(s.endedAt.Add(row.after))
 		}

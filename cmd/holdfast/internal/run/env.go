@@ -13,14 +13,14 @@ import (
 // EnvPrefix begins the variables that tell the command about its lock.
 const EnvPrefix = "HOLDFAST_LOCK_"
 
-// private begins the variables that the command does not inherit: those of an outer
-// run, for with two of a name most programs would see the outer one, and where this
-// run reports to, for a run inside would report there as well.
+// private has the beginnings of the variables that the command does not inherit: the variables of an
+// outer run, since with two of a name most programs would see the outer one, and the places that this
+// run reports to, since a run inside would report there as well.
 var private = []string{EnvPrefix, "HOLDFAST_STATUS_FILE=", "HOLDFAST_STATUS_FD=", "HOLDFAST_TEXTFILE=", "NOTIFY_SOCKET=", "WATCHDOG_USEC=", "WATCHDOG_PID="}
 
-// around yields owner and name of the leases of the runs that this process is inside of.
+// outerRuns yields owner and name of the leases of the runs that this process is inside of.
 // Names have no control characters, and owners no spaces.
-func around() iter.Seq2[string, string] {
+func outerRuns() iter.Seq2[string, string] {
 	return func(yield func(owner, name string) bool) {
 		for lease := range strings.SplitSeq(os.Getenv(EnvPrefix+"AROUND"), "\t") {
 			if owner, name, ok := strings.Cut(lease, " "); ok && !yield(owner, name) {
@@ -30,7 +30,7 @@ func around() iter.Seq2[string, string] {
 	}
 }
 
-// environment is that of the command.
+// environment returns the environment of the command.
 func (p *Plan) environment(held Held) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -59,9 +59,9 @@ func (p *Plan) environment(held Held) []string {
 		env = append(env, EnvPrefix+"SLOT="+strconv.Itoa(held.All()[0].Slot()))
 	}
 	for i, name := range p.Names {
-		all, number := held.All(), p.number(i)
+		all, number := held.All(), p.variableSuffix(i)
 		lease := all[0]
-		if p.plain() {
+		if p.hasLocks() {
 			lease = all[slices.IndexFunc(all, func(l *holdfast.Lease) bool { return l.Key() == name })]
 		}
 		env = append(env,
@@ -73,9 +73,9 @@ func (p *Plan) environment(held Held) []string {
 	return env
 }
 
-// number ends the variables of the i-th lock, from 0. With several, none goes without: a command
+// variableSuffix ends the variables of the i-th lock, from 0. With several, none goes without: a command
 // that knows of one token would write it with the data of all.
-func (p *Plan) number(i int) string {
+func (p *Plan) variableSuffix(i int) string {
 	if len(p.Names) == 1 {
 		return ""
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// TestASignalThatComesWithTheGrantGivesTheLeaseBack, and nothing of --hold-at-least is left, for
+// TestSignalDuringGrantReleasesLease, and nothing of --hold-at-least is left, for
 // nothing was run.
-func TestASignalThatComesWithTheGrantGivesTheLeaseBack(t *testing.T) {
+func TestSignalDuringGrantReleasesLease(t *testing.T) {
 	t.Parallel()
 	drv := memory.New(1)
 	other, err := holdfast.New(drv.Peer(), nil)
@@ -37,9 +37,9 @@ func TestASignalThatComesWithTheGrantGivesTheLeaseBack(t *testing.T) {
 		},
 		log: slog.New(slog.DiscardHandler), signals: signals,
 	}
-	err = s.acquire()
+	err = s.acquireLeases()
 	defer s.client.Close()
-	if !interrupted(err) || s.leases != nil {
+	if !isInterrupted(err) || s.leases != nil {
 		t.Errorf("acquire() = %v, with a lease: %v; want the interruption alone", err, s.leases != nil)
 	}
 	l, err := other.TryAcquire(t.Context(), "job", nil)

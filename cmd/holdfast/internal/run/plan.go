@@ -30,7 +30,7 @@ import (
 // AtOnce is a KillAfter that leaves no time: KILL follows TERM.
 const AtOnce = time.Nanosecond
 
-// Plan is what to run, and how.
+// Plan describes a run: the locks, the command and its rules.
 type Plan struct {
 	Names   []string // of the locks, or of the semaphore
 	Slots   int      // of the semaphore; 0: there are locks
@@ -66,11 +66,11 @@ type Plan struct {
 	Lost exitcode.Code // when the lease was lost
 }
 
-// Name is that of the lock; of several locks, all names with blanks between them.
+// Name returns the name of the lock; of several locks, all names with blanks between them.
 func (p *Plan) Name() string { return strings.Join(p.Names, " ") }
 
-// plain says that there are locks, which are taken together.
-func (p *Plan) plain() bool { return p.Slots == 0 && p.Readers == 0 }
+// hasLocks reports whether the plan takes plain locks, all together.
+func (p *Plan) hasLocks() bool { return p.Slots == 0 && p.Readers == 0 }
 
 // Locks names the locks in a sentence.
 func (p *Plan) Locks() string {
@@ -91,16 +91,16 @@ func (p *Plan) Locks() string {
 // time to do what has to be done in it.
 func (p *Plan) Defaults() error {
 	given := *p
-	terms, sum := p.parts()
+	terms, sum := p.fillTimes()
 	if sum > p.TTL {
 		return exitcode.Usagef("--ttl %v is too short: %s make %v; give %v at least, or lower one of them",
-			p.TTL, strings.Join(terms, " + "), brief(sum), least(given))
+			p.TTL, strings.Join(terms, " + "), roundShort(sum), minTTL(given))
 	}
 	return nil
 }
 
-// parts fills in what follows from the TTL, and returns what has to be done in it, and how long that takes in all.
-func (p *Plan) parts() (terms []string, sum time.Duration) {
+// fillTimes fills in what follows from the TTL, and returns what has to be done in it, and how long that takes in all.
+func (p *Plan) fillTimes() (terms []string, sum time.Duration) {
 	if p.Renew == 0 {
 		p.Renew = p.TTL / 3
 	}
@@ -122,17 +122,17 @@ func (p *Plan) parts() (terms []string, sum time.Duration) {
 	}
 	for _, part := range parts {
 		sum += part.d
-		terms = append(terms, fmt.Sprintf("%s %v", part.name, brief(part.d)))
+		terms = append(terms, fmt.Sprintf("%s %v", part.name, roundShort(part.d)))
 	}
 	return terms, sum
 }
 
-// least is the shortest TTL, in steps of 10 ms, that leaves time for all with these settings: what follows from the TTL grows with it.
-func least(given Plan) time.Duration {
+// minTTL is the shortest TTL, in steps of 10 ms, that leaves time for all with these settings: what follows from the TTL grows with it.
+func minTTL(given Plan) time.Duration {
 	fits := func(steps int) bool {
 		p := given
 		p.TTL = time.Duration(steps) * 10 * time.Millisecond
-		_, sum := p.parts()
+		_, sum := p.fillTimes()
 		return sum <= p.TTL
 	}
 	most := 1
@@ -142,7 +142,7 @@ func least(given Plan) time.Duration {
 	return time.Duration(sort.Search(most, fits)) * 10 * time.Millisecond
 }
 
-// drift is what the clocks of the nodes may be off by over a TTL.
+// drift returns the bound of the nodes' clock drift over a TTL.
 func (p *Plan) drift() time.Duration { return p.TTL/100 + 2*time.Millisecond }
 
 // killAfter is the time that the command gets to end by itself.
@@ -153,7 +153,7 @@ func (p *Plan) killAfter() time.Duration {
 	return p.KillAfter
 }
 
-// Options are what to ask of the client: its lease ends in time for the command to end
+// Options returns the options for the client: the lease ends early enough for the command to end
 // before others can have the lock, unless the command may go on.
 func (p *Plan) Options() *holdfast.AcquireOptions {
 	o := &holdfast.AcquireOptions{
@@ -166,7 +166,7 @@ func (p *Plan) Options() *holdfast.AcquireOptions {
 	return o
 }
 
-func brief(d time.Duration) time.Duration {
+func roundShort(d time.Duration) time.Duration {
 	if d > time.Second {
 		return d.Round(10 * time.Millisecond)
 	}

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Policy is what happens to the command when its lease is lost.
+// Policy decides what happens to the command when its lease is lost.
 type Policy struct {
 	Signal syscall.Signal // the first one
 	Kill   bool           // KILL at once
@@ -40,7 +40,7 @@ func (p *Policy) Set(s string) error {
 	return nil
 }
 
-// String is what Set reads.
+// String returns the text that Set reads.
 func (p *Policy) String() string {
 	switch {
 	case p.Warn:
@@ -53,7 +53,7 @@ func (p *Policy) String() string {
 	return "signal=" + signalName(p.Signal)
 }
 
-// Type is how the help calls the value.
+// Type returns the name of the value in the help.
 func (p *Policy) Type() string { return "policy" }
 
 func signalByName(name string) (syscall.Signal, error) {

@@ -12,19 +12,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// verify asks whether the leases still stood when the command had ended by itself: one may
+// verifyLeases asks whether the leases still stood when the command had ended by itself: one may
 // have been taken away since it was last renewed. An unknown outcome counts as success.
-func (s *session) verify(st *Status) {
+func (s *session) verifyLeases(st *Status) {
 	if st.Outcome != Ran {
 		return
 	}
 	var err error
 	if s.gone { // and the command went on: --on-lost=warn
-		err = s.loss()
+		err = s.lossReason()
 	} else {
 		ctx, cancel := context.WithTimeout(context.Background(), pace.RequestTime(s.plan.TTL, s.plan.Service))
 		defer cancel()
-		if err = check(ctx, s.leases.All()); err == nil {
+		if err = checkLeases(ctx, s.leases.All()); err == nil {
 			return
 		}
 		s.gone = true
@@ -33,12 +33,12 @@ func (s *session) verify(st *Status) {
 	st.Outcome, st.Error = RanLost, err.Error()
 }
 
-// settle releases the leases and notes the outcome.
-func (s *session) settle(st *Status) {
+// finish releases the leases and notes the outcome.
+func (s *session) finish(st *Status) {
 	var err error
 	if st.Started {
-		s.verify(st)
-		err = s.release()
+		s.verifyLeases(st)
+		err = s.releaseLeases()
 	} else {
 		err = s.releaseUnused()
 	}
@@ -48,8 +48,8 @@ func (s *session) settle(st *Status) {
 	st.Held, st.Leases = !s.gone, NewLeases(s.leases)
 }
 
-// check returns the ErrLost of a lease that is lost. What is not known counts as nil.
-func check(ctx context.Context, leases []*holdfast.Lease) error {
+// checkLeases returns the ErrLost of a lease that is lost. What is not known counts as nil.
+func checkLeases(ctx context.Context, leases []*holdfast.Lease) error {
 	errs := make([]error, len(leases))
 	var all sync.WaitGroup
 	for i, l := range leases {
@@ -64,9 +64,9 @@ func check(ctx context.Context, leases []*holdfast.Lease) error {
 	return nil
 }
 
-// release releases the leases. It does not wait long, because the locks lapse by
+// releaseLeases releases the leases. It does not wait long, because the locks lapse by
 // themselves.
-func (s *session) release() error {
+func (s *session) releaseLeases() error {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.ReleaseTime())
 	defer cancel()
 	return s.leases.Release(ctx)
@@ -75,20 +75,20 @@ func (s *session) release() error {
 // releaseUnused releases leases under which nothing was run. --hold-at-least is not for
 // them: the other machines would skip a run that did not happen.
 func (s *session) releaseUnused() error {
-	err := s.release()
+	err := s.releaseLeases()
 	if err != nil || s.plan.HoldAtLeast == 0 {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pace.ReleaseTime())
 	defer cancel()
 	for _, l := range s.leases.All() {
-		err = errors.Join(err, s.unkeep(ctx, l))
+		err = errors.Join(err, s.freeKept(ctx, l))
 	}
 	return err
 }
 
-// unkeep frees a lock that stands for --hold-at-least after its lease was released.
-func (s *session) unkeep(ctx context.Context, l *holdfast.Lease) error {
+// freeKept frees a lock that stands for --hold-at-least after its lease was released.
+func (s *session) freeKept(ctx context.Context, l *holdfast.Lease) error {
 	st, err := s.client.Inspect(ctx, l.Key())
 	if err != nil || !st.Kept || !strings.HasPrefix(st.Owner, l.Owner()) {
 		return err

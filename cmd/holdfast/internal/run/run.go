@@ -18,7 +18,7 @@ type Runner struct {
 	Log  *slog.Logger
 	// Open opens the backend. It calls renewed at each renewal.
 	Open func(ctx context.Context, renewed func(holdfast.RenewedEvent)) (*holdfast.Client, error)
-	// Waits says from time to time that it waits, until stop is called.
+	// Waits logs from time to time what the client waits for, until stop is called.
 	Waits func(*holdfast.Client) (stop func())
 	// Take waits for the leases of a plan, or, where that says so, makes one attempt.
 	Take func(context.Context, *holdfast.Client, *Plan) (Held, error)
@@ -26,7 +26,7 @@ type Runner struct {
 	Started func(Held)
 	// Reloaded is told that a HUP was passed on.
 	Reloaded func()
-	// Orphan is what the guard needs to release leases whose holder is gone.
+	// Orphan returns what the guard needs to release leases whose holder is gone.
 	Orphan func(Held) []byte
 	// Busy adds to an ErrHeld what the backend knows about the holder.
 	Busy func(*holdfast.Client, error) error
@@ -46,8 +46,8 @@ type Single struct{ *holdfast.Lease }
 // All implements Held.
 func (s Single) All() []*holdfast.Lease { return []*holdfast.Lease{s.Lease} }
 
-// acquire returns how client takes the slot of p, or makes it a reader or the writer.
-func (p *Plan) acquire(client *holdfast.Client) func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error) {
+// acquirer returns how client takes the slot of p, or makes it a reader or the writer.
+func (p *Plan) acquirer(client *holdfast.Client) func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error) {
 	semaphore, lock := client.Semaphore(p.Name(), p.Slots), client.RWLock(p.Name(), p.Readers)
 	switch {
 	case p.Slots > 0 && p.NoWait:
@@ -66,8 +66,8 @@ func (p *Plan) acquire(client *holdfast.Client) func(context.Context, *holdfast.
 
 // Take takes the locks of p, or its slot, or makes it a reader or the writer, by client.
 func Take(ctx context.Context, client *holdfast.Client, p *Plan) (Held, error) {
-	if !p.plain() {
-		lease, err := p.acquire(client)(ctx, p.Options())
+	if !p.hasLocks() {
+		lease, err := p.acquirer(client)(ctx, p.Options())
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +84,7 @@ func Take(ctx context.Context, client *holdfast.Client, p *Plan) (Held, error) {
 	return leases, nil
 }
 
-// Result is how a run ended.
+// Result is the outcome of a run.
 type Result struct {
 	Status Status
 	Err    error          // why the command was not run, or was stopped

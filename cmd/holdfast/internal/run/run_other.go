@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// Missing says what cannot be done on this system.
+// Missing describes what cannot be done on this system.
 func Missing() string { return "run needs a Unix system" }
 
 // Passed are the signals that a command gets: none, as there is no command.

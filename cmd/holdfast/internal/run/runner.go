@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
-// Missing says what cannot be done on this system; "" for nothing.
+// Missing describes what cannot be done on this system; empty: nothing is missing.
 func Missing() string {
 	switch {
 	case proc.Missing == "":
@@ -34,11 +34,11 @@ func Missing() string {
 // is released.
 func (r *Runner) Run(p *Plan) Result {
 	s := &session{plan: p, runner: r, log: r.Log, signals: make(chan os.Signal, 16), renewals: make(chan holdfast.RenewedEvent, 16)}
-	notify(s.signals, ending)
+	notifyUnignored(s.signals, ending)
 	defer signal.Stop(s.signals)
 
 	began := time.Now()
-	err := s.acquire()
+	err := s.acquireLeases()
 	waited := time.Since(began)
 	if s.leases != nil && len(p.Names) == 1 {
 		s.log = s.log.With("token", int64(s.leases.All()[0].Token()))
@@ -50,17 +50,17 @@ func (r *Runner) Run(p *Plan) Result {
 	switch {
 	case err == nil:
 		res = s.run()
-	case errors.Is(err, holdfast.ErrUnavailable) && p.Otherwise == "run" && !interrupted(err):
+	case errors.Is(err, holdfast.ErrUnavailable) && p.Otherwise == "run" && !isInterrupted(err):
 		r.Log.Error("running without the lock, as --if-unavailable=run says: " + err.Error()) // also with -q: nothing protects the command
 		res = s.run()
 		if res.Status.Outcome == Ran {
 			res.Status.Outcome, res.Status.Error = RanUnlocked, err.Error()
 		}
 	default:
-		if s.client != nil && !interrupted(err) {
+		if s.client != nil && !isInterrupted(err) {
 			err = r.Busy(s.client, err)
 		}
-		res = p.refusal(err)
+		res = p.refusedResult(err)
 	}
 	st := &res.Status
 	st.Name, st.WaitedMS, st.BeganAt, st.EndedAt = p.Name(), waited.Milliseconds(), began.UTC(), time.Now().UTC()
@@ -70,13 +70,13 @@ func (r *Runner) Run(p *Plan) Result {
 	return res
 }
 
-func interrupted(err error) bool {
+func isInterrupted(err error) bool {
 	_, ok := errors.AsType[exitcode.Interruption](err)
 	return ok
 }
 
-// acquire opens the backend and waits for the leases, or for a signal.
-func (s *session) acquire() error {
+// acquireLeases opens the backend and waits for the leases, or for a signal.
+func (s *session) acquireLeases() error {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	waited := make(chan struct{})
 	watching := make(chan struct{})
@@ -88,7 +88,7 @@ func (s *session) acquire() error {
 		case <-waited:
 		}
 	}()
-	err := s.take(ctx)
+	err := s.takeLeases(ctx)
 	close(waited)
 	<-watching
 	if why, ok := errors.AsType[exitcode.Interruption](context.Cause(ctx)); ok {
@@ -101,19 +101,19 @@ func (s *session) acquire() error {
 	return err
 }
 
-func (s *session) take(ctx context.Context) (err error) {
+func (s *session) takeLeases(ctx context.Context) (err error) {
 	p := s.plan
-	if err := splay(ctx, p.Splay); err != nil {
+	if err := waitSplay(ctx, p.Splay); err != nil {
 		return err
 	}
 	wait := Patience{Most: p.Wait, Began: time.Now()}
 	if err := wait.During(ctx, func(ctx context.Context) error {
-		s.client, err = s.runner.Open(ctx, s.hear)
+		s.client, err = s.runner.Open(ctx, s.noticeRenewal)
 		return err
 	}); err != nil {
 		return err
 	}
-	if err := s.aside(ctx); err != nil {
+	if err := s.checkNesting(ctx); err != nil {
 		return err
 	}
 	defer s.runner.Waits(s.client)()
@@ -123,13 +123,13 @@ func (s *session) take(ctx context.Context) (err error) {
 	return err
 }
 
-// aside refuses to wait for a run that waits for this one: this process is a part
+// checkNesting refuses to wait for a run that waits for this one: this process is a part
 // of that run's command, which would never end.
-func (s *session) aside(ctx context.Context) error {
+func (s *session) checkNesting(ctx context.Context) error {
 	if s.plan.Nested {
 		return nil
 	}
-	for owner, name := range around() {
+	for owner, name := range outerRuns() {
 		of := name
 		if at := strings.LastIndexByte(name, '#'); at > 0 && s.plan.Readers > 0 {
 			of = name[:at] // name may be a reader's place
@@ -145,17 +145,17 @@ func (s *session) aside(ctx context.Context) error {
 	return nil
 }
 
-// hear is called at each renewal. It does not wait: the session reads the lease.
-func (s *session) hear(e holdfast.RenewedEvent) {
+// noticeRenewal is called at each renewal. It does not wait: the session reads the lease.
+func (s *session) noticeRenewal(e holdfast.RenewedEvent) {
 	select {
 	case s.renewals <- e:
 	default:
 	}
 }
 
-// splay waits up to d, so that machines whose cron starts at the same second do
+// waitSplay waits up to d, so that machines whose cron starts at the same second do
 // not all come at once.
-func splay(ctx context.Context, d time.Duration) error {
+func waitSplay(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
 	}
@@ -167,8 +167,8 @@ func splay(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// refusal is the result of a run that did not start.
-func (p *Plan) refusal(err error) Result {
+// refusedResult is the result of a run that did not start.
+func (p *Plan) refusedResult(err error) Result {
 	res := Result{Err: err}
 	st := &res.Status
 	st.ExitCode = exitcode.Of(err)

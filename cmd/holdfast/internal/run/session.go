@@ -61,23 +61,23 @@ type session struct {
 // run starts the command, waits for its end, and releases the leases.
 func (s *session) run() Result {
 	begun := time.Now()
-	res := s.command()
+	res := s.runCommand()
 	if s.leases != nil {
-		s.settle(&res.Status)
+		s.finish(&res.Status)
 		res.Status.HeldMS = time.Since(begun).Milliseconds()
 	}
 	return res
 }
 
-func (s *session) command() Result {
-	if err := s.start(); err != nil {
+func (s *session) runCommand() Result {
+	if err := s.startCommand(); err != nil {
 		outcome := Failed
 		if errors.Is(err, holdfast.ErrLost) {
 			outcome, s.gone = Lost, true
 		}
 		return Result{Err: err, Status: Status{Outcome: outcome, ExitCode: exitcode.Of(err)}}
 	}
-	s.loop()
+	s.handleEvents()
 	s.alarm.Close()
 	s.reportEscaped()
 	lent := s.job.HadTerminal()
@@ -89,18 +89,18 @@ func (s *session) command() Result {
 	return res
 }
 
-func (s *session) start() error {
+func (s *session) startCommand() error {
 	if s.leases != nil {
 		s.trusted, s.lost = boot.At(s.leases.Deadline()), s.leases.Context().Done()
-		if s.bound() && (boot.Now() >= s.softEnd() || s.leases.Context().Err() != nil) { // this process may have been stopped while it waited
-			return fmt.Errorf("the command was not started: %w", s.loss())
+		if s.mustEndInTime() && (boot.Now() >= s.softEnd() || s.leases.Context().Err() != nil) { // this process may have been stopped while it waited
+			return fmt.Errorf("the command was not started: %w", s.lossReason())
 		}
 	}
 	var err error
 	if s.alarm, err = boot.NewAlarm(); err != nil {
 		return notRun(err)
 	}
-	notify(s.signals, passing) // now, or SIGTSTP would stop this process and not a command that has just begun
+	notifyUnignored(s.signals, passing) // now, or SIGTSTP would stop this process and not a command that has just begun
 	s.resumed = make(chan os.Signal, 4)
 	signal.Notify(s.resumed, unix.SIGCONT)
 	c := proc.Command{Path: s.plan.Path, Args: s.plan.Args, Env: s.plan.environment(s.leases), Self: s.runner.Self}
@@ -136,55 +136,55 @@ func notRun(err error) error {
 	return exitcode.With(exitcode.NotExecutable, err)
 }
 
-func (s *session) loop() {
-	for !s.over() {
-		s.alarm.Set(s.next())
+func (s *session) handleEvents() {
+	for !s.isOver() {
+		s.alarm.Set(s.nextLook())
 		select {
 		case e, ok := <-s.job.Events:
-			s.happened(e, ok)
+			s.handleEvent(e, ok)
 		case sig := <-s.signals:
-			s.signalled(sig.(syscall.Signal))
+			s.handleSignal(sig.(syscall.Signal))
 		case <-s.resumed:
-			s.resume()
+			s.resumeCommand()
 		case e := <-s.renewals:
 			s.renewed(e)
 		case <-s.lost:
-			s.lose()
+			s.stopForLoss()
 		case <-s.alarm.C:
 		}
-		s.advance(boot.Now())
+		s.doDue(boot.Now())
 	}
 }
 
-// over says that no process of the command is left that has to end.
-func (s *session) over() bool {
+// isOver reports whether no process is left that has to end.
+func (s *session) isOver() bool {
 	switch {
 	case !s.exited:
 		return false
 	case s.job.Alive():
 		return false
-	case s.why == Lost: // also those who have left the group
+	case s.why == Lost: // also processes that have left the group
 		return !s.job.Kill() || boot.Now() > s.endedAt.Add(pace.StrayTime())
 	}
 	return true
 }
 
-func (s *session) happened(e proc.Event, open bool) {
+func (s *session) handleEvent(e proc.Event, open bool) {
 	switch {
 	case !open: // no process is left; the command was among them
 		s.job.Events = nil
 	case e.Kind == proc.Exited:
 		s.exited, s.status, s.endedAt = true, e.Status, boot.Now()
 	case e.Kind == proc.Stopped:
-		s.stopped(e.Status.StopSignal())
+		s.commandStopped(e.Status.StopSignal())
 	case e.Kind == proc.GuardGone:
 		s.job.Unguarded()
-		s.unguarded(e.Status.ExitStatus() == proc.GuardKilled)
+		s.guardEnded(e.Status.ExitStatus() == proc.GuardKilled)
 	}
 }
 
-// reportMembers names those of the group that go on without the command, once. What was killed
-// takes a moment to end, and so does what the command has told to.
+// reportMembers names, once, the processes of the group that go on without the command. Killed
+// processes take a moment to end, and so do processes that the command has told to end.
 func (s *session) reportMembers(now boot.Instant) {
 	patience := pace.LingerTime()
 	if s.killing {

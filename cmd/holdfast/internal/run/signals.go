@@ -33,9 +33,9 @@ var signalNames = map[unix.Signal]string{
 	unix.SIGILL: "SIGILL", unix.SIGFPE: "SIGFPE", unix.SIGTRAP: "SIGTRAP",
 }
 
-// notify sends to c the signals that our caller does not ignore: nohup and
+// notifyUnignored sends to c the signals that our caller does not ignore: nohup and
 // shells in the background rely on it.
-func notify(c chan<- os.Signal, signals []os.Signal) {
+func notifyUnignored(c chan<- os.Signal, signals []os.Signal) {
 	for _, s := range signals {
 		if !signal.Ignored(s) {
 			signal.Notify(c, s)
@@ -43,8 +43,8 @@ func notify(c chan<- os.Signal, signals []os.Signal) {
 	}
 }
 
-// pass hands a signal on, as --signal-scope says.
-func (s *session) pass(sig syscall.Signal) {
+// forwardSignal hands a signal on, as --signal-scope says.
+func (s *session) forwardSignal(sig syscall.Signal) {
 	if s.plan.OnlyChild && !s.exited {
 		s.checkReach(s.job.SignalCommand(sig))
 		return
@@ -70,7 +70,8 @@ func (s *session) checkEachReach() {
 	}
 }
 
-// reachEvery is how often the processes of the command are looked through, which takes a millisecond for a hundred on the machine.
+// reachEvery is the interval in which the processes of the command are searched, which takes a
+// millisecond for a hundred processes on the machine.
 const reachEvery = 10 * time.Second
 
 // checkReachEarly reports processes that this user may not signal while there is time to do something about it. A signal to
@@ -100,7 +101,7 @@ func (s *session) reportOutOfReach(out []proc.Process) {
 	s.log.Error(text + "; start holdfast as that user: sudo holdfast run …, not holdfast run … sudo")
 }
 
-func (s *session) signalled(sig syscall.Signal) {
+func (s *session) handleSignal(sig syscall.Signal) {
 	switch sig {
 	case unix.SIGTSTP:
 		s.suspending = true
@@ -112,7 +113,7 @@ func (s *session) signalled(sig syscall.Signal) {
 		}
 	}
 	s.log.Debug("passing on " + signalName(sig))
-	s.pass(sig)
+	s.forwardSignal(sig)
 	switch sig {
 	case unix.SIGTERM:
 		s.job.Signal(unix.SIGCONT)
@@ -121,21 +122,21 @@ func (s *session) signalled(sig syscall.Signal) {
 	}
 }
 
-// stopped follows a command that was stopped: this process stops as well if a shell
+// commandStopped follows a command that was stopped: this process stops as well if a shell
 // can continue it, and otherwise goes on keeping the lease.
-func (s *session) stopped(sig syscall.Signal) {
+func (s *session) commandStopped(sig syscall.Signal) {
 	if s.job.Lend(sig) || !s.job.Interactive() && !s.suspending {
 		return
 	}
 	whole := !s.suspending // the terminal told the command alone, and means all of us
 	s.suspending = false
 	s.job.Suspend(s.resumed, whole)
-	s.resume()
+	s.resumeCommand()
 }
 
-// resume lets the command go on if there is still time for it to do so.
-func (s *session) resume() {
-	s.advance(boot.Now())
+// resumeCommand lets the command go on if there is still time for it to do so.
+func (s *session) resumeCommand() {
+	s.doDue(boot.Now())
 	if s.why == "" && !s.killing {
 		s.job.Resume()
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 )
 
-// Outcome is how a run ended.
+// Outcome is the way a run ended.
 type Outcome string
 
 // The outcomes.
@@ -24,7 +24,7 @@ const (
 	Failed      Outcome = "failed"       // anything else
 )
 
-// Begun is what stands in the place of a Status until there is one.
+// Begun is written in place of a Status until the run has ended.
 type Begun struct {
 	Outcome Outcome   `json:"outcome"` // Running
 	Name    string    `json:"name"`
@@ -62,8 +62,8 @@ func NewLeases(held Held) (l Leases) {
 	return l
 }
 
-// Status says how a run ended. Exit statuses can collide with those of the
-// command; this cannot.
+// Status describes the end of a run. An exit status can be that of holdfast or of the command; Status
+// tells them apart.
 type Status struct {
 	Outcome     Outcome       `json:"outcome"`
 	ExitCode    exitcode.Code `json:"exit_code"`

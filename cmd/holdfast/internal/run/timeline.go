@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/boot"
 )
 
-// lastMoment is when every process of the command must be dead, or 0.
+// lastMoment returns when every process of the command must be dead, or 0.
 func (s *session) lastMoment() boot.Instant {
 	if s.leases == nil || s.plan.OnLost.Warn {
 		return 0
@@ -18,8 +18,8 @@ func (s *session) lastMoment() boot.Instant {
 	return s.trusted.Add(-s.plan.Margin)
 }
 
-// guardKill is when the guard kills the group: a part of the margin later than this
-// process does, which a guard only stands in for. 0: never.
+// guardKill returns when the guard kills the group: later than this process does by a part of the
+// margin, since the guard only stands in for it. 0: never.
 func (s *session) guardKill() boot.Instant {
 	if s.lastMoment() == 0 {
 		return 0
@@ -27,18 +27,18 @@ func (s *session) guardKill() boot.Instant {
 	return s.lastMoment().Add(s.plan.Margin / 4)
 }
 
-// softEnd is when the command is told to end if the lease was not renewed: the client
-// says so as well, but the alarm also rings where the machine has slept.
+// softEnd returns when the command is told to end if the lease was not renewed. The client reports
+// that too, but the alarm also rings if the machine has slept.
 func (s *session) softEnd() boot.Instant {
 	return s.trusted.Add(-s.plan.Margin - s.plan.killAfter())
 }
 
-// bound says that the command has to end before its lease does. Where it need not,
-// the lease is lost when the client says so, who may yet renew it in the last moment.
-func (s *session) bound() bool { return s.leases != nil && !s.plan.OnLost.Warn }
+// mustEndInTime reports whether the command has to end before its lease does. Otherwise the lease is
+// lost when the client reports it, and the client may still renew it in the last moment.
+func (s *session) mustEndInTime() bool { return s.leases != nil && !s.plan.OnLost.Warn }
 
-// next is when to look again if nothing happens; 0: never.
-func (s *session) next() boot.Instant {
+// nextLook returns when to look again if nothing happens; 0: never.
+func (s *session) nextLook() boot.Instant {
 	now := boot.Now()
 	var at boot.Instant
 	earliest := func(i boot.Instant) {
@@ -59,7 +59,7 @@ func (s *session) next() boot.Instant {
 		earliest(s.lastMoment())
 	}
 	if s.why == "" {
-		if s.bound() {
+		if s.mustEndInTime() {
 			earliest(s.softEnd())
 		}
 		if s.plan.MaxRuntime > 0 {
@@ -69,17 +69,18 @@ func (s *session) next() boot.Instant {
 	return at
 }
 
-// running says whether a process of the command's group is left: it may outlive the command itself.
-func (s *session) running() bool { return !s.exited || s.job.Alive() }
+// isRunning reports whether a process of the command's group is left: it may outlive the command
+// itself.
+func (s *session) isRunning() bool { return !s.exited || s.job.Alive() }
 
-// advance does what is due.
-func (s *session) advance(now boot.Instant) {
-	if s.why == "" && s.bound() && now >= s.softEnd() {
-		s.lose()
+// doDue does what is due.
+func (s *session) doDue(now boot.Instant) {
+	if s.why == "" && s.mustEndInTime() && now >= s.softEnd() {
+		s.stopForLoss()
 	}
-	if s.why == "" && s.plan.MaxRuntime > 0 && now >= s.started.Add(s.plan.MaxRuntime) && s.running() {
+	if s.why == "" && s.plan.MaxRuntime > 0 && now >= s.started.Add(s.plan.MaxRuntime) && s.isRunning() {
 		s.log.Warn(fmt.Sprintf("stopping the command: --max-runtime %v is over", s.plan.MaxRuntime))
-		s.stop(Timeout, fmt.Errorf("the command was stopped after --max-runtime %v", s.plan.MaxRuntime), Term)
+		s.stopCommand(Timeout, fmt.Errorf("the command was stopped after --max-runtime %v", s.plan.MaxRuntime), Term)
 	}
 	s.reportMembers(now)
 	last := s.lastMoment()
@@ -87,7 +88,7 @@ func (s *session) advance(now boot.Instant) {
 	if due == 0 || last != 0 && last < due {
 		due = last
 	}
-	if due != 0 && now >= due && s.running() {
+	if due != 0 && now >= due && s.isRunning() {
 		s.job.Signal(syscall.SIGKILL) // before anything that takes time
 		if !s.killing {
 			s.log.Debug("killing the group", "late", now.Sub(due))

@@ -40,7 +40,7 @@ func TestWaitBeginsWithOpeningTheBackend(t *testing.T) {
 				},
 				log: slog.New(slog.DiscardHandler),
 			}
-			err := s.take(t.Context())
+			err := s.takeLeases(t.Context())
 			if s.client != nil {
 				s.client.Close()
 			}

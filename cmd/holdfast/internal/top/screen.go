@@ -22,24 +22,24 @@ const (
 
 const headLines, footLines = 4, 1
 
-// page is how many lines there are between head and foot.
-func (m *model) page() int { return max(m.height-headLines-footLines, 1) }
+// pageLines returns the number of lines between head and foot.
+func (m *model) pageLines() int { return max(m.height-headLines-footLines, 1) }
 
 // View implements tea.Model.
 func (m *model) View() tea.View {
-	v := tea.NewView(m.content())
+	v := tea.NewView(m.screenText())
 	v.AltScreen = true
 	v.WindowTitle = "holdfast top"
 	return v
 }
 
-// content is the whole screen, a line for each of the terminal's.
-func (m *model) content() string {
+// screenText is the whole screen, a line for each of the terminal's.
+func (m *model) screenText() string {
 	if m.width == 0 {
 		return "" // the size is not known yet
 	}
 	if m.width < leastWidth || m.height < leastHeight {
-		return fit(fmt.Sprintf("%dx%d is too small; make it %dx%d", m.width, m.height, leastWidth, leastHeight), m.width)
+		return truncate(fmt.Sprintf("%dx%d is too small; make it %dx%d", m.width, m.height, leastWidth, leastHeight), m.width)
 	}
 	var body []string
 	switch m.mode {
@@ -56,12 +56,12 @@ func (m *model) content() string {
 	lines = append(lines, make([]string, max(m.height-footLines-len(lines), 0))...)
 	lines = append(lines[:m.height-footLines], m.foot())
 	for i := range lines {
-		lines[i] = fit(lines[i], m.width)
+		lines[i] = truncate(lines[i], m.width)
 	}
 	return strings.Join(lines, "\n")
 }
 
-// head says how the whole is: it has headLines lines, of which the last is the header of a list.
+// head returns the overview: headLines lines, the last of which is the header of a list.
 func (m *model) head() []string {
 	p := m.picture
 	text, level := p.Headline()
@@ -88,7 +88,7 @@ func (m *model) head() []string {
 	}
 }
 
-// freshness says how old the picture of what is not on the screen is.
+// freshness describes the age of the locks that are not on the screen.
 func (m *model) freshness() string {
 	if m.picture.Whole.IsZero() {
 		return ""
@@ -175,14 +175,14 @@ func (c columns) holderText(r *live.Row) string {
 func (m *model) listLines() []string {
 	c, p := m.columns(), m.picture
 	var lines []string
-	for i, r := range m.rows[m.top:min(m.top+m.page(), len(m.rows))] {
+	for i, r := range m.rows[m.top:min(m.top+m.pageLines(), len(m.rows))] {
 		word, level, _ := p.State(r)
 		holder, held, left := "", "", ""
 		note := view.Printable(r.Holder.Note)
 		if r.Held {
-			holder, left = view.Printable(c.holderText(r)), brief(p.Left(r))
+			holder, left = view.Printable(c.holderText(r)), shortTime(p.Left(r))
 			if d := p.HeldFor(r); d > 0 {
-				held = brief(d)
+				held = shortTime(d)
 			}
 		} else {
 			holder = view.Printable(r.Who())
@@ -216,60 +216,60 @@ func (m *model) detailLines() []string {
 	}
 	p, r := m.picture, m.detail.Row
 	word, level, why := p.State(r)
-	lines := []string{row("state", paint(level, word))}
+	lines := []string{fieldLine("state", paint(level, word))}
 	if why != "" {
-		lines = append(lines, row("", paint(level, why)))
+		lines = append(lines, fieldLine("", paint(level, why)))
 	}
 	if m.detail.Err != nil {
-		lines = append(lines, row("error", paint(live.Bad, view.Printable(m.detail.Err.Error()))))
+		lines = append(lines, fieldLine("error", paint(live.Bad, view.Printable(m.detail.Err.Error()))))
 	}
 	lines = append(lines, holderLines(p, r)...)
-	lines = append(lines, row("waiting", strconv.Itoa(r.Waiters)))
+	lines = append(lines, fieldLine("waiting", strconv.Itoa(r.Waiters)))
 	for i, w := range m.detail.Queue {
 		text := view.Printable(w.Holder.String())
 		if !w.Since.IsZero() {
 			text += ", asked " + view.Age(w.Since) + " ago"
 		}
-		lines = append(lines, row("", fmt.Sprintf("%2d. %s", i+1, text)))
+		lines = append(lines, fieldLine("", fmt.Sprintf("%2d. %s", i+1, text)))
 	}
 	switch more := r.Waiters - len(m.detail.Queue); {
 	case more > 0 && len(m.detail.Queue) > 0:
-		lines = append(lines, row("", fmt.Sprintf("and %d more", more)))
+		lines = append(lines, fieldLine("", fmt.Sprintf("and %d more", more)))
 	case more > 0:
-		lines = append(lines, row("", "who they are is not known"))
+		lines = append(lines, fieldLine("", "who they are is not known"))
 	}
 	lines = append(lines, "")
-	lines = append(lines, m.votes(r)...)
+	lines = append(lines, m.voteLines(r)...)
 	m.lines = len(lines)
 	return lines[min(m.scroll, max(len(lines)-1, 0)):]
 }
 
-// holderLines are about the one who has the lock.
+// holderLines describe the holder of the lock.
 func holderLines(p *live.Picture, r *live.Row) []string {
 	if r.Last != nil {
-		return []string{row("holder", view.Printable(r.Who()))}
+		return []string{fieldLine("holder", view.Printable(r.Who()))}
 	}
 	if !r.Held {
 		return nil
 	}
-	lines := []string{row("holder", view.Printable(view.Holder(r.Status))), row("owner", view.Printable(r.Owner))}
+	lines := []string{fieldLine("holder", view.Printable(view.Holder(r.Status))), fieldLine("owner", view.Printable(r.Owner))}
 	if r.Token != 0 {
-		lines = append(lines, row("token", view.Token(r.Token)))
+		lines = append(lines, fieldLine("token", view.Token(r.Token)))
 	}
 	if !r.Since.IsZero() {
-		lines = append(lines, row("asked", view.Age(r.Since)+" ago, by the holder's clock"))
+		lines = append(lines, fieldLine("asked", view.Age(r.Since)+" ago, by the holder's clock"))
 	}
 	if !r.Changed.IsZero() {
-		lines = append(lines, row("held for", fmt.Sprintf("%s; %d hand-overs seen", brief(p.HeldFor(r)), r.HandOvers)))
+		lines = append(lines, fieldLine("held for", fmt.Sprintf("%s; %d hand-overs seen", shortTime(p.HeldFor(r)), r.HandOvers)))
 	}
 	if r.Remaining < 0 {
-		return append(lines, row("lease", "no end"))
+		return append(lines, fieldLine("lease", "no end"))
 	}
-	return append(lines, row("lease", brief(p.Left(r))+" left"))
+	return append(lines, fieldLine("lease", shortTime(p.Left(r))+" left"))
 }
 
-// votes is the matrix: what each node says.
-func (m *model) votes(r *live.Row) []string {
+// voteLines is the matrix: what each node says.
+func (m *model) voteLines(r *live.Row) []string {
 	if len(r.Nodes) == 0 {
 		return nil
 	}
@@ -290,7 +290,7 @@ func (m *model) votes(r *live.Row) []string {
 		}
 		left := ""
 		if n.Owner != "" {
-			left = brief(n.Remaining)
+			left = shortTime(n.Remaining)
 		}
 		lines = append(lines, paint(level, strings.Join([]string{
 			pad(view.Printable(n.Node), 24), pad(vote, 9), pad(view.Printable(n.Owner), 26),
@@ -301,10 +301,10 @@ func (m *model) votes(r *live.Row) []string {
 }
 
 func (m *model) questionLines() []string {
-	lines := []string{row("name", view.Printable(m.target.Key))}
+	lines := []string{fieldLine("name", view.Printable(m.target.Key))}
 	r := &live.Row{Status: m.target, Seen: m.picture.Taken}
 	lines = append(lines, holderLines(m.picture, r)...)
-	lines = append(lines, row("waiting", strconv.Itoa(m.target.Waiters)), "",
+	lines = append(lines, fieldLine("waiting", strconv.Itoa(m.target.Waiters)), "",
 		"The holder hears at once by whom and why, if it can be reached, and otherwise",
 		"at its next renewal. Until then it may go on: stop it first where you can.", "")
 	if m.mode == reasoning {
@@ -334,10 +334,10 @@ func (m *model) helpLines() []string {
 	}
 }
 
-func row(name, text string) string { return pad(name, 10) + text }
+func fieldLine(name, text string) string { return pad(name, 10) + text }
 
-// brief is a time of at most 7 columns.
-func brief(d time.Duration) string {
+// shortTime is a time of at most 7 columns.
+func shortTime(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "no end"
@@ -351,16 +351,16 @@ func brief(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// fit cuts what is too long for a line.
-func fit(s string, width int) string { return ansi.Truncate(s, width, "…") }
+// truncate cuts what is too long for a line.
+func truncate(s string, width int) string { return ansi.Truncate(s, width, "…") }
 
 func pad(s string, width int) string {
-	s = fit(s, width)
+	s = truncate(s, width)
 	return s + strings.Repeat(" ", max(width-ansi.StringWidth(s), 0))
 }
 
 func padLeft(s string, width int) string {
-	s = fit(s, width)
+	s = truncate(s, width)
 	return strings.Repeat(" ", max(width-ansi.StringWidth(s), 0)) + s
 }
 

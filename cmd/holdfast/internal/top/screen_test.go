@@ -116,7 +116,7 @@ func TestEveryScreenFitsTheTerminalAndSteersNothing(t *testing.T) {
 		for _, width := range []int{1, 39, 40, 79, 80, 110, 130, 300} {
 			for _, height := range []int{1, 9, 10, 24, 60} {
 				m.Update(tea.WindowSizeMsg{Width: width, Height: height})
-				lines := strings.Split(m.content(), "\n")
+				lines := strings.Split(m.screenText(), "\n")
 				if len(lines) > height {
 					t.Fatalf("%s: %d lines at %dx%d", name, len(lines), width, height)
 				}
@@ -150,8 +150,8 @@ func TestTheCursorStaysOnItsLock(t *testing.T) {
 	}
 }
 
-// TestALockIsTakenOnlyWithAReasonAndItsName answers the questions wrongly, each in turn.
-func TestALockIsTakenOnlyWithAReasonAndItsName(t *testing.T) {
+// TestForceNeedsReasonAndName answers the questions wrongly, each in turn.
+func TestForceNeedsReasonAndName(t *testing.T) {
 	t.Parallel()
 	m := started(t, client(t, "job"))
 	m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})

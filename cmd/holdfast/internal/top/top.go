@@ -46,7 +46,7 @@ func Run(ctx context.Context, source *live.Source, opts Options) ([]force.Record
 	return m.records, err
 }
 
-// mode is what the keys mean now.
+// mode decides the meaning of keys.
 type mode int
 
 const (
@@ -69,7 +69,7 @@ type model struct {
 	before        mode // to which a question or the help returns
 
 	picture  *live.Picture
-	rows     []*live.Row // those that the filter leaves, in their order
+	rows     []*live.Row // the rows that pass the filter, in their order
 	filter   string
 	sort     live.Sort
 	selected string // name of a lock
@@ -109,10 +109,10 @@ type (
 // Init implements tea.Model.
 func (m *model) Init() tea.Cmd {
 	m.refresh()
-	return m.wait(100 * time.Millisecond) // the first look may be over soon
+	return m.waitFor(100 * time.Millisecond) // the first look may be over soon
 }
 
-func (m *model) wait(d time.Duration) tea.Cmd {
+func (m *model) waitFor(d time.Duration) tea.Cmd {
 	return tea.Tick(d, func(t time.Time) tea.Msg { return tick(t) })
 }
 
@@ -124,24 +124,24 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.refresh()
 	case tick:
 		m.refresh()
-		next := m.wait(m.opts.Every)
+		next := m.waitFor(m.opts.Every)
 		if m.picture.Whole.IsZero() && m.picture.Err == nil {
-			next = m.wait(100 * time.Millisecond)
+			next = m.waitFor(100 * time.Millisecond)
 		}
-		return m, tea.Batch(next, m.ask())
+		return m, tea.Batch(next, m.readDetail())
 	case details:
 		if m.asking = false; msg.name == m.selected {
 			m.detail = &msg.Detail
 		}
 	case looked:
-		m.question(msg.st, msg.err)
+		m.askReason(msg.st, msg.err)
 	case forced:
-		m.done(msg.record, msg.err)
-		return m, m.ask()
+		m.forceDone(msg.record, msg.err)
+		return m, m.readDetail()
 	case tea.PasteMsg:
-		m.typing(func(s string) string { return s + msg.Content })
+		m.editText(func(s string) string { return s + msg.Content })
 	case tea.KeyPressMsg:
-		return m, m.key(msg)
+		return m, m.handleKey(msg)
 	}
 	return m, nil
 }
@@ -153,11 +153,11 @@ func (m *model) refresh() {
 	if i := slices.IndexFunc(m.rows, func(r *live.Row) bool { return r.Key == m.selected }); i >= 0 {
 		m.cursor = i
 	}
-	m.point(m.cursor)
+	m.moveCursor(m.cursor)
 }
 
-// point moves the cursor to the i-th row, or as near as there is one.
-func (m *model) point(i int) {
+// moveCursor moves the cursor to the i-th row, or as near as there is one.
+func (m *model) moveCursor(i int) {
 	m.cursor = max(min(i, len(m.rows)-1), 0)
 	if m.mode == listing || m.mode == filtering {
 		m.selected = ""
@@ -165,7 +165,7 @@ func (m *model) point(i int) {
 			m.selected = m.rows[m.cursor].Key
 		}
 	}
-	page := m.page()
+	page := m.pageLines()
 	m.top = max(min(m.top, m.cursor, len(m.rows)-page), m.cursor-page+1, 0)
 	var names []string
 	for _, r := range m.rows[m.top:min(m.top+page, len(m.rows))] {
@@ -174,8 +174,8 @@ func (m *model) point(i int) {
 	m.source.Want(names...)
 }
 
-// ask asks for the lock that fills the screen, unless that is under way.
-func (m *model) ask() tea.Cmd {
+// readDetail asks for the lock that fills the screen, unless that is under way.
+func (m *model) readDetail() tea.Cmd {
 	if m.asking || m.mode != detailing {
 		return nil
 	}
@@ -184,8 +184,8 @@ func (m *model) ask() tea.Cmd {
 	return func() tea.Msg { return details{name, m.source.Detail(m.ctx, name)} }
 }
 
-// key does what a key means.
-func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
+// handleKey does what a key means.
+func (m *model) handleKey(k tea.KeyPressMsg) tea.Cmd {
 	switch k.String() {
 	case "ctrl+c":
 		return tea.Quit
@@ -206,7 +206,7 @@ func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 	case "?", "h":
 		m.before, m.mode = m.mode, helping
 	case "F", "f":
-		return m.take()
+		return m.beginForce()
 	case "esc", "left", "backspace":
 		if m.mode == detailing {
 			m.mode, m.detail = listing, nil
@@ -228,43 +228,43 @@ func (m *model) key(k tea.KeyPressMsg) tea.Cmd {
 func (m *model) listKey(k string) tea.Cmd {
 	switch k {
 	case "up", "k":
-		m.point(m.cursor - 1)
+		m.moveCursor(m.cursor - 1)
 	case "down", "j":
-		m.point(m.cursor + 1)
+		m.moveCursor(m.cursor + 1)
 	case "pgup", "ctrl+b":
-		m.point(m.cursor - m.page())
+		m.moveCursor(m.cursor - m.pageLines())
 	case "pgdown", "space", "ctrl+f":
-		m.point(m.cursor + m.page())
+		m.moveCursor(m.cursor + m.pageLines())
 	case "home", "g":
-		m.point(0)
+		m.moveCursor(0)
 	case "end", "G":
-		m.point(len(m.rows) - 1)
+		m.moveCursor(len(m.rows) - 1)
 	case "/":
 		m.mode, m.typed = filtering, m.filter
 	case "s":
-		m.order(1)
+		m.nextOrder(1)
 	case "S":
-		m.order(-1)
+		m.nextOrder(-1)
 	case "enter", "right":
 		if m.selected == "" {
 			return nil
 		}
 		m.mode, m.detail, m.scroll = detailing, nil, 0
-		return m.ask()
+		return m.readDetail()
 	}
 	return nil
 }
 
-// order takes the next order, or the one before.
-func (m *model) order(step int) {
+// nextOrder takes the next order, or the one before.
+func (m *model) nextOrder(step int) {
 	i := slices.Index(live.Sorts, m.sort) + step
 	m.sort = live.Sorts[(i+len(live.Sorts))%len(live.Sorts)]
 	m.refresh()
 }
 
 func (m *model) scrollKey(k string) {
-	step := map[string]int{"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -m.page(), "pgdown": m.page(), "space": m.page(), "home": -m.lines, "end": m.lines}[k]
-	m.scroll = max(min(m.scroll+step, m.lines-m.page()), 0)
+	step := map[string]int{"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -m.pageLines(), "pgdown": m.pageLines(), "space": m.pageLines(), "home": -m.lines, "end": m.lines}[k]
+	m.scroll = max(min(m.scroll+step, m.lines-m.pageLines()), 0)
 }
 
 // typingKey changes what is typed, or answers with it.
@@ -274,19 +274,19 @@ func (m *model) typingKey(k tea.KeyPressMsg) tea.Cmd {
 		if m.mode == filtering {
 			m.filter = ""
 		}
-		m.mode = m.back()
+		m.mode = m.modeBefore()
 		m.refresh()
 	case "enter":
-		return m.answer()
+		return m.submitAnswer()
 	case "backspace":
-		m.typing(func(s string) string {
+		m.editText(func(s string) string {
 			runes := []rune(s)
 			return string(runes[:max(len(runes)-1, 0)])
 		})
 	case "ctrl+u":
-		m.typing(func(string) string { return "" })
+		m.editText(func(string) string { return "" })
 	default:
-		m.typing(func(s string) string { return s + k.Text })
+		m.editText(func(s string) string { return s + k.Text })
 	}
 	return nil
 }
@@ -294,7 +294,7 @@ func (m *model) typingKey(k tea.KeyPressMsg) tea.Cmd {
 // typedMost bounds what is typed: a name of a lock is shorter.
 const typedMost = 1024
 
-func (m *model) typing(change func(string) string) {
+func (m *model) editText(change func(string) string) {
 	if m.mode != filtering && m.mode != reasoning && m.mode != naming {
 		return
 	}
@@ -307,16 +307,16 @@ func (m *model) typing(change func(string) string) {
 	}
 }
 
-// back is the mode to which a question returns.
-func (m *model) back() mode {
+// modeBefore is the mode to which a question returns.
+func (m *model) modeBefore() mode {
 	if m.mode == filtering {
 		return listing
 	}
 	return m.before
 }
 
-// answer takes what was typed for the answer.
-func (m *model) answer() tea.Cmd {
+// submitAnswer takes what was typed for the answer.
+func (m *model) submitAnswer() tea.Cmd {
 	switch m.mode {
 	case filtering:
 		m.mode = listing
@@ -328,10 +328,10 @@ func (m *model) answer() tea.Cmd {
 		name := m.typed
 		m.mode = m.before
 		if name != view.Printable(m.target.Key) {
-			m.say(live.Warn, "that is not the name of the lock; nothing was done")
+			m.setMessage(live.Warn, "that is not the name of the lock; nothing was done")
 			return nil
 		}
-		m.say(live.Fine, "taking %s away …", m.target.Key)
+		m.setMessage(live.Fine, "taking %s away …", m.target.Key)
 		st, reason := m.target, m.reason
 		return func() tea.Msg {
 			record, err := m.opts.Force(m.ctx, st, reason)
@@ -341,51 +341,51 @@ func (m *model) answer() tea.Cmd {
 	return nil
 }
 
-// take begins to take the selected lock away, with a look at its holder.
-func (m *model) take() tea.Cmd {
+// beginForce begins to take the selected lock away, with a look at its holder.
+func (m *model) beginForce() tea.Cmd {
 	if m.selected == "" {
 		return nil
 	}
 	name := m.selected
-	m.say(live.Fine, "asking who holds %s …", name)
+	m.setMessage(live.Fine, "asking who holds %s …", name)
 	return func() tea.Msg {
 		d := m.source.Detail(m.ctx, name)
 		return looked{d.Row.Status, d.Err}
 	}
 }
 
-// question asks for the reason, if somebody holds the lock.
-func (m *model) question(st holdfast.Status, err error) {
+// askReason asks for the reason, if somebody holds the lock.
+func (m *model) askReason(st holdfast.Status, err error) {
 	m.message = ""
 	switch {
 	case m.mode != listing && m.mode != detailing: // the user has gone on to something else
 	case err != nil:
-		m.say(live.Bad, "%v", err)
+		m.setMessage(live.Bad, "%v", err)
 	case !st.Held:
-		m.say(live.Warn, "nobody holds %s", st.Key)
+		m.setMessage(live.Warn, "nobody holds %s", st.Key)
 	default:
 		m.before, m.mode, m.target, m.typed = m.mode, reasoning, st, ""
 	}
 }
 
-func (m *model) done(record force.Record, err error) {
+func (m *model) forceDone(record force.Record, err error) {
 	if err != nil {
-		m.say(live.Bad, "%v", err)
+		m.setMessage(live.Bad, "%v", err)
 		return
 	}
 	m.records = append(m.records, record)
 	if record.Warning != "" {
-		m.say(live.Bad, "%s", record.Warning)
+		m.setMessage(live.Bad, "%s", record.Warning)
 		return
 	}
-	m.say(live.Warn, "%s was taken from %v, token %d", record.Lock.Name, view.Holder(m.target), record.Lock.Token)
+	m.setMessage(live.Warn, "%s was taken from %v, token %d", record.Lock.Name, view.Holder(m.target), record.Lock.Token)
 }
 
-func (m *model) say(level live.Level, format string, args ...any) {
+func (m *model) setMessage(level live.Level, format string, args ...any) {
 	m.message, m.level = fmt.Sprintf(format, args...), level
 }
 
-// Terminal says why there can be no view on this terminal, if there cannot.
+// Terminal returns an error if this terminal cannot show the view.
 func Terminal() error {
 	if term := os.Getenv("TERM"); term == "" || term == "dumb" {
 		return fmt.Errorf("the terminal cannot move its cursor (TERM=%q); use ls, or set TERM to what it is, such as xterm-256color", term)

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/election"
 )
 
-// Lock is what is known about a lock, for programs.
+// Lock describes a lock, for programs.
 type Lock struct {
 	Name        string          `json:"name"`
 	Held        bool            `json:"held"`
@@ -30,7 +30,7 @@ type Lock struct {
 	AskedAt     time.Time       `json:"asked_at,omitzero"` // by the holder's clock
 	RemainingMS int64           `json:"remaining_ms"`      // -1: the holder set no end
 	Waiting     int             `json:"waiting"`
-	Queue       []Waiter        `json:"queue,omitempty"` // the first of those who wait
+	Queue       []Waiter        `json:"queue,omitempty"` // the first waiters
 	Nodes       []Node          `json:"nodes,omitempty"`
 }
 
@@ -40,14 +40,14 @@ type Leader struct {
 	Value string         `json:"value"` // what it proclaims
 }
 
-// Waiter is one of those who wait for a lock.
+// Waiter is one client in the queue of a lock.
 type Waiter struct {
 	Owner   string          `json:"owner"`
 	Holder  holdfast.Holder `json:"holder"`
 	AskedAt time.Time       `json:"asked_at,omitzero"` // by the waiter's clock
 }
 
-// Node is what one node knows about a lock.
+// Node is one node's knowledge of a lock.
 type Node struct {
 	Node        string         `json:"node"`
 	Owner       string         `json:"owner,omitempty"`
@@ -57,7 +57,7 @@ type Node struct {
 	Error       string         `json:"error,omitempty"`
 }
 
-// NewLock is st for programs, with the first of those who wait.
+// NewLock returns st for programs, with the first waiters.
 func NewLock(st holdfast.Status, queue []driver.Waiter) Lock {
 	l := Lock{
 		Name: st.Key, Held: st.Held, Kept: st.Kept, Unknown: Unknown(st), Holder: st.Holder, Owner: st.Owner, Token: st.Token, AskedAt: st.Since,
@@ -99,7 +99,7 @@ func State(st holdfast.Status) string {
 	return "free"
 }
 
-// Unknown says that too few nodes have answered.
+// Unknown reports whether too few nodes have answered.
 func Unknown(st holdfast.Status) bool {
 	silent := 0
 	for _, n := range st.Nodes {
@@ -110,7 +110,8 @@ func Unknown(st holdfast.Status) bool {
 	return 2*silent >= len(st.Nodes) && silent > 0
 }
 
-// Holder is who holds a lock. Who has neither name nor token is none of our clients.
+// Holder describes the holder of a lock. A holder with neither name nor token is not a Holdfast
+// client.
 func Holder(st holdfast.Status) string {
 	if st.Holder == (holdfast.Holder{}) && st.Token == 0 {
 		return "another library"
@@ -126,7 +127,7 @@ func Token(t holdfast.Token) string {
 	return strconv.FormatInt(int64(t), 10)
 }
 
-// Age is how long ago something was, by a clock that may be ahead of this one.
+// Age returns the time since then, by a clock that may be ahead of this one.
 func Age(since time.Time) string { return Short(max(time.Since(since), 0)) }
 
 // Short rounds a duration to what a person wants to know.
