@@ -95,6 +95,38 @@ func anchors(text string) map[string]bool {
 	return names
 }
 
+// TestReadmeFiguresStandInLinkedPages compares the table of the README with the pages that each of its rows links to.
+func TestReadmeFiguresStandInLinkedPages(t *testing.T) {
+	t.Parallel()
+	pages := repository(t, ".md")
+	_, table, ok := strings.Cut(pages["README.md"], "\n## Beside other locks\n\n")
+	if !ok {
+		t.Fatal("README.md has no section \"Beside other locks\"")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	link := regexp.MustCompile(`\]\((docs/[\w-]+\.md)[^)]*\)`)
+	figure := regexp.MustCompile(`\d[\d,.]*\d`) // of two digits or more: single ones stand on every page
+	compared := 0
+	for _, row := range strings.Split(table, "\n")[2:] {
+		linked := make(map[string]bool) // the figures of all pages that the row links to
+		for _, m := range link.FindAllStringSubmatch(row, -1) {
+			for _, f := range figure.FindAllString(pages[m[1]], -1) {
+				linked[f] = true
+			}
+		}
+		_, cells, _ := strings.Cut(strings.TrimPrefix(row, "|"), "|")
+		for _, f := range figure.FindAllString(link.ReplaceAllString(cells, "]"), -1) {
+			compared++
+			if !linked[f] {
+				t.Errorf("README.md has the figure %s, which is on no page that its row links to:\n%s", f, row)
+			}
+		}
+	}
+	if compared < 15 {
+		t.Errorf("only %d figures were compared", compared)
+	}
+}
+
 func TestEveryTestThatThePagesNameExists(t *testing.T) {
 	t.Parallel()
 	exists := make(map[string]bool)

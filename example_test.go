@@ -205,3 +205,40 @@ func ExampleClient_RWLock() {
 	// two read; a writer is kept out: true
 	// the writer's token is above theirs: true
 }
+
+func ExampleClient_Semaphore() {
+	client, err := holdfast.New(memory.New(3), nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	ctx := context.Background()
+	thumbnails := client.Semaphore("thumbnails", 2) // the same number for every caller of the name
+	one, err := thumbnails.Acquire(ctx, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	two, err := thumbnails.Acquire(ctx, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer two.Release(ctx)
+	fmt.Println("slots:", min(one.Slot(), two.Slot()), max(one.Slot(), two.Slot()))
+	_, err = thumbnails.TryAcquire(ctx, nil)
+	fmt.Println("a third is kept out:", errors.Is(err, holdfast.ErrHeld))
+	one.Release(ctx)
+	third, err := thumbnails.TryAcquire(ctx, nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer third.Release(ctx)
+	fmt.Println("it gets the slot that was released:", third.Slot() == one.Slot())
+	// Output:
+	// slots: 0 1
+	// a third is kept out: true
+	// it gets the slot that was released: true
+}
