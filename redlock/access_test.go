@@ -463,24 +463,17 @@ func TestCertificatesAreReadAtEachConnection(t *testing.T) {
 		}
 	}
 	put(old)
-	var last atomic.Pointer[net.Conn]
-	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		if err == nil {
-			last.Store(&conn)
-		}
-		return conn, err
-	}
+	var conns connections
 	at := "rediss://" + r.servers[0].Addr() + "?timeout=5s&ca=" + files[0] + "&cert=" + files[1] + "&key=" + files[2]
 	events := make(chan driver.NodeEvent, 100)
-	d, err := redlock.Open(t.Context(), at, &redlock.Options{Dial: dial})
+	d, err := redlock.Open(t.Context(), at, &redlock.Options{Dial: conns.dial})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 	r.do(0, "CONFIG", "SET", "tls-cert-file", next.Cert, "tls-key-file", next.Key, "tls-ca-cert-file", next.Cert)
-	(*last.Load()).Close()
+	conns.closeAll()
 	for refused := false; !refused; {
 		select {
 		case e := <-events:

@@ -93,24 +93,18 @@ func (resets) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
 func TestTLSIsAdvisedAtTheFirstContactAlone(t *testing.T) {
 	r := start(t, 1)
 	var cut atomic.Bool
-	var mu sync.Mutex
-	var last net.Conn
+	var conns connections
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		conn, err := conns.dial(ctx, network, addr)
 		if err == nil && cut.Load() {
 			conn = resets{conn}
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		last = conn
 		return conn, err
 	}
 	opts := &redlock.Options{Dial: dial}
 	c := r.clientOf(r.driver(r.nodes(), opts), nil)
 	cut.Store(true)
-	mu.Lock()
-	last.Close()
-	mu.Unlock()
+	conns.closeAll()
 	r.eventually("the reset is told", func() bool {
 		n := c.Nodes()[0]
 		return n.State == holdfast.NodeDown && errors.Is(n.Err, syscall.ECONNRESET)

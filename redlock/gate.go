@@ -24,6 +24,7 @@ import (
 //	it evicts nothing                    fit, below, unless AllowEviction
 //	it is on the list once               arrive, below; a shard of a Cluster is known by its id
 //	it gives this client the rights      tryRights, below
+//	its scripts are one step             checkSteps, below, once for each run of a server
 //	it names its run                     package member; not one server alone
 //	its clock and this client's agree    member.Floor, where tokens begin at the clock: to a minute
 //	its clients agree on the set         package member
@@ -44,6 +45,7 @@ type gate struct {
 	mu      sync.Mutex              // guards what follows
 	present map[string]string       // by address: the run of the server that it is connected to
 	states  map[string]member.State // by address
+	stepped map[string]string       // by address: the run of the server whose scripts were found to be one step
 }
 
 func newGate(opts *Options, n int) *gate {
@@ -52,7 +54,7 @@ func newGate(opts *Options, n int) *gate {
 	}
 	return &gate{
 		opts: opts, n: n, start: time.Now(),
-		present: make(map[string]string), states: make(map[string]member.State),
+		present: make(map[string]string), states: make(map[string]member.State), stepped: make(map[string]string),
 	}
 }
 
@@ -146,6 +148,9 @@ func (g *gate) examine(ctx context.Context, n *node, addr string, l *resp.Conn) 
 	if err != nil {
 		return rep, err
 	}
+	if err := g.checkSteps(ctx, n, l, &rep); err != nil {
+		return rep, err
+	}
 	if g.opts.format().OwnCounters() {
 		if rep.floor, err = member.Floor(marker, rep.run, says.clock, g.clock(n, says.clock, says.asked.UnixMicro())); err != nil {
 			return rep, g.explain(fmt.Errorf("%s: %w", g.markerKey(n), err))
@@ -219,6 +224,34 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 // tryRights loads the scripts and tries the rights they need.
 func (g *gate) tryRights(n *node, l *resp.Conn, w *server.Wakes) error {
 	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.place.Tag()), n.engine.Client())
+}
+
+// checkSteps finds out, once for each run of a server, whether its scripts are one step. That takes a second connection: if there
+// is none to be had, the next check of the server tries again.
+func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *report) error {
+	g.mu.Lock()
+	run, known := g.stepped[rep.server]
+	g.mu.Unlock()
+	if known && run == rep.process {
+		return nil
+	}
+	second, cancel := context.WithTimeout(ctx, g.opts.Timeout/2)
+	defer cancel()
+	var unfit error
+	n.net.Visit(second, rep.server, func(other *resp.Conn) (err error) {
+		if _, err := n.place.Login(second, rep.server, other); err != nil {
+			return err
+		}
+		unfit = errFault // if reading an answer panics, or l breaks, no later answer can be told from this one
+		known, unfit = server.CheckSteps(l, other, g.opts.probeKeys(n.engine.Client()+n.place.Tag()))
+		return nil
+	})
+	if known && unfit == nil {
+		g.mu.Lock()
+		g.stepped[rep.server] = rep.process
+		g.mu.Unlock()
+	}
+	return unfit
 }
 
 // fit refuses servers that would lose locks, and returns the defects of servers that may.

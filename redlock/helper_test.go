@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -117,5 +119,36 @@ func (w *waiter) awaitHeld(t testing.TB, r *rig) {
 		}
 	case <-r.within().Done():
 		t.Error("the waiter never got the lock")
+	}
+}
+
+// connections dials, and keeps what it has dialled. Many goroutines may use it.
+type connections struct {
+	mu   sync.Mutex // guards list
+	list []net.Conn
+}
+
+func (c *connections) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.list = append(c.list, conn)
+	}
+	return conn, err
+}
+
+// count returns the number of connections so far, closed ones included.
+func (c *connections) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.list)
+}
+
+func (c *connections) closeAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.list {
+		conn.Close()
 	}
 }

@@ -33,6 +33,7 @@ type hostileServer struct {
 	info string // the end of INFO
 
 	ahead time.Duration // of the server's clock
+	step  []byte        // the answer to the script that tries whether scripts are one step; nil: none that says so
 
 	locked bool // a client got a lock
 }
@@ -136,6 +137,10 @@ func (s *hostileServer) script(sha string, args []string) []byte {
 		format = wire.Redisson
 	}
 	switch sha {
+	case wire.Step.SHA:
+		if s.step != nil {
+			return s.step
+		}
 	case wire.Admit.SHA:
 		s.set = args[2]
 	case format.Probe.SHA:

@@ -175,6 +175,8 @@ var (
 	probeLua string
 	//go:embed scripts/admit.lua
 	admitLua string
+	//go:embed scripts/step.lua
+	stepLua string
 )
 
 // The scripts. Keys and arguments stand in the first line of each, after the comparison of the marker.
@@ -191,6 +193,7 @@ var (
 	Inspect = script(decimalLua, holderLua, countLua, inspectLua)
 	Probe   = script(tryLua, probeLua)
 	Admit   = script(admitLua)
+	Step    = script(stepLua)
 )
 
 // Format is how locks are kept on a node: scripts that take the same arguments and answer the same.

@@ -91,6 +91,36 @@ func (w *Wakes) Try(l *resp.Conn, f *format.Format, lock engine.Lock, client str
 	return nil
 }
 
+// CheckSteps returns why a server is not fit whose scripts are not one step, or are undone by an error. known is false if the
+// server has not shown it, as one that is full. l has sent nothing that is not answered yet; other is another connection. The keys
+// are those of a lock that nobody else has.
+func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
+	batch := resp.AppendCommand(nil, "SCRIPT", "LOAD", wire.Step.Text)
+	if _, err := l.Write(resp.AppendCommand(batch, "EVALSHA", wire.Step.SHA, "2", lock.Key, lock.Queue)); err != nil {
+		return false, err
+	}
+	other.Do([]string{"SET", lock.Queue, "probe", "PX", "10000"}) // as the script is carried out
+	if _, err := l.ReadValue(); err != nil {
+		return false, err
+	}
+	v, err := l.ReadValue()
+	if err != nil {
+		return false, err
+	}
+	interleaved, failed := string(v.Text) == "INTERLEAVED", v.IsError() && strings.Contains(string(v.Text), "not an integer")
+	values, err := l.Do([]string{"GET", lock.Key}, []string{"DEL", lock.Key, lock.Queue})
+	switch {
+	case err != nil:
+		return false, err
+	case interleaved:
+		return true, Unfit("give Redis or Valkey; where a setting lets scripts run beside other commands, turn it off",
+			"its scripts are not one step: it carried out a command of another client in the middle of one, and so would give one lock to two")
+	case failed && values[0].Null:
+		return true, Unfit("give Redis or Valkey", "it has lost what a script wrote before an error")
+	}
+	return failed && string(values[0].Text) == "probe", nil
+}
+
 // Subscribe finds out whether a connection that is subscribed still carries
 // requests, and the confirmations in their place among the replies. Where it does
 // not, waiters poll, and defect says why. The channel is one on which nobody sends.
