@@ -9,7 +9,7 @@ import (
 )
 
 // Ping is what d asks the database now and then.
-func (d *Driver) Ping(ctx context.Context) error { return d.ping(ctx) }
+func (d *Driver) Ping(ctx context.Context) error { return d.ping(ctx, d.renewDB) }
 
 // Sleepy has the waiters of d ask so seldom.
 func (d *Driver) Sleepy(every time.Duration) {

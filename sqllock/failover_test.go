@@ -101,3 +101,23 @@ func TestDeadPoolOutlastsNoLease(t *testing.T) {
 		r.Must(d.Release(r.Within(), g, 0))
 	})
 }
+
+// TestBrokenRenewPoolCostsNoLease: renewals take a connection of the other pool, and the node is not blamed.
+func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		relay := r.relay()
+		broken := r.connect(relay.Addr)
+		relay.Set(func() { relay.Refuse = true })
+		d, err := sqllock.New(r.Context(), r.connect(r.socket()), r.dialect, &sqllock.Options{Prefix: r.prefix, RenewDB: broken})
+		fixture.Closed(r.Rig, d, err)
+		d.Notify(func(e driver.NodeEvent) {
+			if e.State == driver.NodeDown {
+				r.Errorf("the node is %v: %v", e.State, e.Err)
+			}
+		})
+		g := r.Grant(d, "k", long)
+		r.renew(d, g, long)
+		r.Must(d.Ping(r.Within()))
+		r.Must(d.Release(r.Within(), g, 0))
+	})
+}

@@ -138,6 +138,9 @@ type Options struct {
 	NoCheck bool
 	// Node is what events and errors call the database. Default: the name of the dialect.
 	Node string
+	// RenewDB is another pool for the same database, which stays the caller's. Only renewals use it, so that nothing else keeps a
+	// renewal waiting for a connection, and the driver keeps one connection of it open; bound it to three. Default: renewals share db.
+	RenewDB *sql.DB
 	// WaitConns bounds the connections of the pool on which waiters queue on MySQL and MariaDB; further waiters poll. A connection is in
 	// use while its waiter waits, and then while it holds the lock. Default 4, and fewer if the pool has not at least three more; a
 	// negative number: all poll.
@@ -148,6 +151,7 @@ type Options struct {
 type Driver struct {
 	*tables
 	db       *sql.DB
+	renewDB  *sql.DB   // for renewals; db if they have no pool of their own
 	prepared *prepared // nil: statements are not kept
 	dialect  Dialect
 	node     string
@@ -170,6 +174,7 @@ type Driver struct {
 	waiting map[string]*claim // by owner: of those that wait, or ask for the first time
 	grips   map[string]grip   // by owner: of the locks that this client has
 	places  map[string]int64  // by key: how many places were given when nobody had one
+	warmed  bool              // renewals have a connection, or had one
 }
 
 // grip is what a client knows of a lock that it has.
@@ -213,7 +218,8 @@ func (d *Driver) knownPlaces(key string) (places int64, known bool) {
 // database that is down is none; calls wait for it or return ErrUnavailable. Wrong arguments are ErrInvalid; with NoCheck there is no
 // other error, and New does not block.
 //
-// Renewals need a connection in time: a pool of which the caller may have all connections in use loses leases.
+// Renewals need a connection in time: a pool whose connections the caller may use up, or all of which may break while the database takes
+// no new ones, loses leases. Give renewals a pool of their own then (Options.RenewDB).
 func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
@@ -223,7 +229,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		return nil, fmt.Errorf("sqllock: %w", err)
 	}
 	d := &Driver{
-		tables: t, db: db, dialect: dialect, node: cmp.Or(opts.Node, t.name), owners: direct.NewOwners(), calls: direct.NewCalls(),
+		tables: t, db: db, renewDB: cmp.Or(opts.RenewDB, db), dialect: dialect, node: cmp.Or(opts.Node, t.name), owners: direct.NewOwners(), calls: direct.NewCalls(),
 		waiting: make(map[string]*claim), grips: make(map[string]grip), places: make(map[string]int64),
 	}
 	d.states = direct.NewStates(d.node)
@@ -233,7 +239,10 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	room, ears := d.manners.room, cmp.Or(opts.WaitConns, maxEars)
 	if most := db.Stats().MaxOpenConnections; most > 0 {
 		ears = min(ears, most-3)
-		room = min(room, most-1-max(ears, 0)) // one is for renewals
+		room = min(room, most-max(ears, 0))
+		if d.renewDB == db {
+			room-- // one is for renewals
+		}
 	}
 	if dialect == MySQL && ears > 0 {
 		d.maxEars, d.turnstile = ears, newTurnstile(d, ears)
@@ -244,7 +253,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		return d, nil
 	}
 	return direct.Opened(ctx, "sqllock", d, nil, func(ctx context.Context) error {
-		err := d.ping(ctx)
+		err := d.ping(ctx, db)
 		if err != nil || dialect != MySQL { // whose protocol many servers speak
 			return err
 		}
@@ -255,10 +264,10 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	})
 }
 
-// ping asks the database whether it is there, and has the tables. Whether their version is that of this package is asked once (begin):
+// ping asks the database, over a connection of db, whether it is there, and has the tables. Whether their version is that of this package is asked once (begin):
 // a program that runs goes on while they are brought up to date.
-func (d *Driver) ping(ctx context.Context) error {
-	return d.run(ctx, func(q querier) error {
+func (d *Driver) ping(ctx context.Context, db *sql.DB) error {
+	return d.runOn(ctx, db, func(q querier) error {
 		var v *int
 		return q.QueryRowContext(ctx, d.version.text).Scan(&v)
 	})
@@ -267,12 +276,18 @@ func (d *Driver) ping(ctx context.Context) error {
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
 	for direct.Sleep(d.calls.Alive, watchEvery) {
-		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
-		sent := time.Now()
-		if d.ping(ctx) == nil { // the outcome is reported
-			d.states.Timed(0, time.Since(sent))
-		}
-		cancel()
+		d.checkNode()
+	}
+}
+
+// checkNode asks the database whether it is there, and reports the outcome. It does so over a connection for renewals, which so is there
+// already when no new one can be opened.
+func (d *Driver) checkNode() {
+	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
+	defer cancel()
+	sent := time.Now()
+	if d.ping(ctx, d.renewDB) == nil {
+		d.states.Timed(0, time.Since(sent))
 	}
 }
 
@@ -396,7 +411,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 		args := slices.Concat([]any{1 + rand.Int64N(stampEnd), direct.InMicros(ttl)}, names, owners)
 		change, sent := d.renew(len(rest)), time.Now()
 		var renewed int64
-		err := d.run(ctx, func(q querier) (err error) {
+		err := d.runOn(ctx, d.renewDB, func(q querier) (err error) {
 			if d.dialect == SQLite { // which tells how the locks stand that it has renewed
 				renewed, err = scanStandings(ctx, q, change, args, names, found)
 				return err
@@ -429,7 +444,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 // stand notes how the locks with these names stand.
 func (d *Driver) stand(ctx context.Context, names []any, found map[string]standing) error {
 	look := d.renewed(len(names))
-	return d.run(ctx, func(q querier) error {
+	return d.runOn(ctx, d.renewDB, func(q querier) error {
 		_, err := scanStandings(ctx, q, look, names, names, found)
 		return err
 	})
@@ -569,6 +584,10 @@ func (d *Driver) noteGrip(c *claim, g grip) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.grips[c.owner] = g
+	if d.renewDB != d.db && !d.warmed {
+		d.warmed = true
+		d.calls.Go(d.checkNode) // it opens a connection for renewals
+	}
 }
 
 // renewGrip remembers the stamp of a lock that was renewed, if this client has taken it.

@@ -33,15 +33,21 @@ type busy struct{ error }
 
 func (b busy) Unwrap() error { return b.error }
 
-// run calls fn with a connection, and again while the database asks for it: then another's statement was carried out. It does so at
-// once if the connection breaks, as one does that a restarted server has left in the pool. So fn may be repeated.
+// run calls runOn for the pool that everything but renewals uses.
 func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
+	return d.runOn(ctx, d.db, fn)
+}
+
+// runOn calls fn with a connection of db, and again while the database asks for it: then another's statement was carried out. It does so
+// at once if the connection breaks, as one does that a restarted server has left in the pool. If connections for renewals break again and
+// again, or cannot be opened, it takes one of the others. So fn may be repeated.
+func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) error {
 	if u := unitOf(ctx); u != nil {
 		return u.step(fn)
 	}
 	begun := time.Now()
 	for tries := 1; ; tries++ {
-		err := d.once(ctx, fn)
+		err := d.once(ctx, db, fn)
 		if err == nil {
 			d.report(nil)
 			return nil
@@ -52,7 +58,11 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 		// network has forgotten; and the other connections of the pool lead there too.
 		stale := kind == readOnly || !poolBusy && errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(begun) > pace.Overdue()
 		if stale && d.dialect != SQLite {
-			d.closeIdle()
+			d.closeIdle(db)
+		}
+		if kind == broken && tries == mostTries && db != d.db {
+			db, tries = d.db, 0
+			continue
 		}
 		if d.raiseLevel(err) {
 			continue
@@ -94,14 +104,14 @@ func (d *Driver) whenFree(ctx context.Context, fn func() error) error {
 	}
 }
 
-// closeIdle closes the connections of the pool that nobody uses, so that the next statement has a new one.
-func (d *Driver) closeIdle() {
+// closeIdle closes the connections of a pool that nobody uses, so that the next statement has a new one.
+func (d *Driver) closeIdle(db *sql.DB) {
 	ctx, cancel := context.WithTimeout(d.calls.Work, pace.LastWords()) // a driver may ask the server whether it is alive
 	defer cancel()
 	var all sync.WaitGroup
-	for range d.db.Stats().Idle {
+	for range db.Stats().Idle {
 		all.Go(func() {
-			conn, err := d.db.Conn(ctx)
+			conn, err := db.Conn(ctx)
 			if err == nil {
 				discard(conn)
 			}
@@ -116,14 +126,14 @@ func discard(conn *sql.Conn) {
 	conn.Close()
 }
 
-// once calls fn with a connection. One that takes no writes does not go back to the pool.
-func (d *Driver) once(ctx context.Context, fn func(querier) error) (err error) {
+// once calls fn with a connection of db. One that takes no writes does not go back to the pool.
+func (d *Driver) once(ctx context.Context, db *sql.DB, fn func(querier) error) (err error) {
 	if d.prepared != nil && d.checked.Load() {
 		return fn(d.prepared)
 	}
-	conn, err := d.db.Conn(ctx)
+	conn, err := db.Conn(ctx)
 	if err != nil {
-		if s := d.db.Stats(); ctx.Err() != nil && s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections {
+		if s := db.Stats(); ctx.Err() != nil && s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections {
 			return busy{fmt.Errorf("no answer in time, and all %d connections of the pool are in use; give it more: %w", s.MaxOpenConnections, err)}
 		}
 		return err

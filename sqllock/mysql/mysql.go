@@ -21,8 +21,11 @@ import (
 )
 
 const (
-	// connections are four for waiters, three for claims and releases, and one for renewals.
-	connections = 8
+	// connections are four for waiters, and three for claims and releases.
+	connections = 7
+	// renewConnections are for renewals alone: one is open, and more only while renewals of several TTLs, or those that programs ask
+	// for, meet, or one of them has no answer.
+	renewConnections = 3
 	// lifetime is for how long a connection is used: servers, and what stands before them, cut old ones.
 	lifetime = 3 * time.Minute
 )
@@ -49,11 +52,12 @@ type Options struct {
 type Driver struct {
 	*sqllock.Driver
 	db      *sql.DB
+	renewDB *sql.DB
 	secrets []string // files
 }
 
-// Open returns a driver over a pool of its own for the database that url names; opts may be nil. Otherwise it does what sqllock.New
-// does. Close closes the pool.
+// Open returns a driver over connections of its own to the database that url names; opts may be nil. Otherwise it does what sqllock.New
+// does. Close closes them.
 //
 //	mysql://user:password@host:3306/database
 //	mariadb://user:password@host/database?tls=true
@@ -76,17 +80,24 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w: the URL cannot be used, and is not shown as it may have a password", driver.ErrInvalid)
 	}
-	d := &Driver{db: sql.OpenDB(explained{connector}), secrets: u.Secrets("key")}
-	d.db.SetMaxOpenConns(connections)
-	d.db.SetMaxIdleConns(connections)
-	d.db.SetConnMaxLifetime(lifetime)
-	d.Driver, err = sqllock.New(ctx, d.db, sqllock.MySQL, &sqllock.Options{NoCheck: opts.NoCheck, Node: cfg.Addr, Prefix: u.Parameters["prefix"]})
+	pool := func(open, idle int) *sql.DB {
+		db := sql.OpenDB(explained{connector})
+		db.SetMaxOpenConns(open)
+		db.SetMaxIdleConns(idle)
+		db.SetConnMaxLifetime(lifetime)
+		return db
+	}
+	d := &Driver{db: pool(connections, connections), renewDB: pool(renewConnections, 1), secrets: u.Secrets("key")}
+	d.Driver, err = sqllock.New(ctx, d.db, sqllock.MySQL, &sqllock.Options{
+		NoCheck: opts.NoCheck, Node: cfg.Addr, Prefix: u.Parameters["prefix"], RenewDB: d.renewDB,
+	})
 	if err != nil {
-		d.db.Close()
-		return nil, err
+		return nil, errors.Join(err, d.closePools())
 	}
 	return d, nil
 }
+
+func (d *Driver) closePools() error { return errors.Join(d.db.Close(), d.renewDB.Close()) }
 
 // explained says of a way to log in that is not taken here what to do: the driver names parameters that no URL has, as they would send
 // passwords that others can read.
@@ -139,7 +150,7 @@ func config(url string) (*mysql.Config, *dsn.URL, error) {
 // Close implements driver.Driver.
 func (d *Driver) Close() error {
 	d.Driver.Close()
-	return d.db.Close()
+	return d.closePools()
 }
 
 // Diagnose implements driver.Doctor.

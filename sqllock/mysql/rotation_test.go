@@ -3,13 +3,16 @@
 package mysql_test
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
@@ -17,47 +20,114 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// TestReplacedAuthorityIsTrusted: the server and the file of ca get a new certificate while a client lives. Its next connection trusts it.
-func TestReplacedAuthorityIsTrusted(t *testing.T) {
-	t.Parallel()
+// secured is a server with TLS, whose certificate can be replaced, and the way of clients to it.
+type secured struct {
+	*fixture.Rig
+	root  *sql.DB
+	proxy *faultproxy.Proxy
+	dir   string
+	ca    string // the file in which clients find whom to trust
+}
+
+func newSecured(t *testing.T) *secured {
+	t.Helper()
 	if testing.Short() {
 		t.Skip("-short starts no servers for one test alone")
 	}
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	dir, err := os.MkdirTemp("", "holdfast-") // the server's user can read it
-	must(err)
-	defer os.RemoveAll(dir)
-	must(os.Chmod(dir, 0o755))
-	certify := func() *redisproc.Certificate {
-		c, err := redisproc.NewCertificate(dir)
-		must(errors.Join(err, os.Chmod(c.Cert, 0o644), os.Chmod(c.Key, 0o644)))
-		return c
-	}
-	c := certify()
+	s := &secured{Rig: fixture.New(t), dir: dir, ca: filepath.Join(dir, "ca.pem")}
+	s.Must(err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s.Must(os.Chmod(dir, 0o755))
+	c := s.certify()
+	s.tell()
 	server, err := mariaproc.Start(t.Context(), "--ssl-cert="+c.Cert, "--ssl-key="+c.Key)
 	fixture.Stopped(t, server, err)
-	root, err := sql.Open("mysql", "root@unix("+server.Socket()+")/")
-	must(err)
-	defer root.Close()
-	_, err = root.ExecContext(t.Context(), "CREATE DATABASE locks")
-	must(err)
-	proxy, err := faultproxy.NewOpaque(server.Socket())
-	must(err)
-	defer proxy.Close()
-	d, err := mysql.Open(t.Context(), "mysql://root@"+proxy.Addr()+"/locks?ca="+c.Cert, &mysql.Options{NoCheck: true})
-	must(err)
-	defer d.Close()
-	must(d.Migrate(t.Context()))
-	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Minute, NoWait: true})
-	must(err)
-	certify()
-	_, err = root.ExecContext(t.Context(), "FLUSH SSL")
-	must(err)
-	proxy.Cut()
-	must(d.Renew(t.Context(), []driver.Grant{g})[0].Err)
+	s.root, err = sql.Open("mysql", "root@unix("+server.Socket()+")/")
+	s.Must(err)
+	t.Cleanup(func() { s.root.Close() })
+	s.exec("CREATE DATABASE locks")
+	s.proxy, err = faultproxy.NewOpaque(server.Socket())
+	s.Must(err)
+	t.Cleanup(func() { s.proxy.Close() })
+	return s
+}
+
+// open returns a driver over tables that it makes.
+func (s *secured) open() *mysql.Driver {
+	s.Helper()
+	d, err := mysql.Open(s.Within(), "mysql://root@"+s.proxy.Addr()+"/locks?ca="+s.ca, &mysql.Options{NoCheck: true})
+	fixture.Closed(s.Rig, d, err)
+	s.Must(d.Migrate(s.Within()))
+	return d
+}
+
+// certify makes a new certificate, which is its own authority.
+func (s *secured) certify() *redisproc.Certificate {
+	s.Helper()
+	c, err := redisproc.NewCertificate(s.dir)
+	s.Must(errors.Join(err, os.Chmod(c.Cert, 0o644), os.Chmod(c.Key, 0o644)))
+	return c
+}
+
+// tell has the clients trust the certificate.
+func (s *secured) tell() {
+	s.Helper()
+	text, err := os.ReadFile(filepath.Join(s.dir, "tls.crt"))
+	s.Must(errors.Join(err, os.WriteFile(s.ca, text, 0o600)))
+}
+
+func (s *secured) exec(text string) {
+	s.Helper()
+	_, err := s.root.ExecContext(s.Within(), text)
+	s.Must(err)
+}
+
+// TestReplacedAuthorityIsTrusted: the server and the file of ca get a new certificate while a client lives. Its next connection trusts it.
+func TestReplacedAuthorityIsTrusted(t *testing.T) {
+	t.Parallel()
+	s := newSecured(t)
+	d := s.open()
+	g := s.Grant(d, "k", fixture.Long)
+	s.certify()
+	s.tell()
+	s.exec("FLUSH SSL")
+	s.proxy.Cut()
+	s.Must(d.Renew(s.Within(), []driver.Grant{g})[0].Err)
+}
+
+// TestRenewalOutlastsLossOfAllClaimConnections: no new connection can be opened while the client does not know a new certificate, and
+// what callers gave up has cost all connections that there were.
+func TestRenewalOutlastsLossOfAllClaimConnections(t *testing.T) {
+	t.Parallel()
+	s := newSecured(t)
+	d := s.open()
+	g := s.Grant(d, "k", fixture.Long)
+	s.Must(d.Renew(s.Within(), []driver.Grant{g})[0].Err)
+	s.certify()
+	s.exec("FLUSH SSL")
+	lock, err := s.root.Conn(s.Within())
+	s.Must(err)
+	_, err = lock.ExecContext(s.Within(), "LOCK TABLES locks.holdfast_lock WRITE")
+	s.Must(err)
+	stuck := func() (n int) {
+		s.Must(s.root.QueryRowContext(s.Within(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%holdfast_lock l %'").Scan(&n))
+		return n
+	}
+	for gone := false; !gone; { // until no connection is left for another look
+		before := stuck()
+		ctx, cancel := context.WithCancel(s.Context())
+		failed := fixture.Later(func() error {
+			_, err := d.Inspect(ctx, "k")
+			return err
+		})
+		s.Eventually("it waits for the table, or fails", func() bool { return stuck() > before || len(failed) > 0 })
+		cancel()
+		gone = !errors.Is(<-failed, context.Canceled)
+	}
+	_, err = lock.ExecContext(s.Within(), "UNLOCK TABLES")
+	s.Must(errors.Join(err, lock.Close()))
+	ctx, cancel := context.WithTimeout(s.Context(), pace.Scale(2*time.Second))
+	defer cancel()
+	s.Must(d.Renew(ctx, []driver.Grant{g})[0].Err)
 }

@@ -1,0 +1,53 @@
+package mysql_test
+
+import (
+	"database/sql"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
+	"github.com/holdfast-go/holdfast/sqllock/mysql"
+)
+
+// TestLooksKeepNoRenewalWaiting: more of them are under way than there are connections, and the server answers none of them.
+func TestLooksKeepNoRenewalWaiting(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("-short starts no servers for one test alone")
+	}
+	const looks = 40
+	server, err := mariaproc.Start(t.Context())
+	fixture.Stopped(t, server, err)
+	r := fixture.New(t)
+	root, err := sql.Open("mysql", "root@unix("+server.Socket()+")/")
+	r.Must(err)
+	defer root.Close()
+	_, err = root.ExecContext(t.Context(), "CREATE DATABASE locks")
+	r.Must(err)
+	relay := fixture.Relay(r, server.Socket(), func() fixture.Protocol { return &fixture.MySQL{} })
+	d, err := mysql.Open(r.Within(), "mysql://root@"+relay.Addr+"/locks", &mysql.Options{NoCheck: true})
+	fixture.Closed(r, d, err)
+	r.Must(d.Migrate(r.Within()))
+	g := r.Grant(d, "k", fixture.Long)
+	relay.Halt("LEFT JOIN") // a look
+	seen := make(chan error, looks)
+	for range looks {
+		go func() {
+			_, err := d.Inspect(r.Context(), "k")
+			seen <- err
+		}()
+	}
+	for range 7 {
+		<-relay.Caught
+	}
+	renewed := fixture.Later(func() driver.Renewal { return d.Renew(r.Within(), []driver.Grant{g})[0] })
+	select {
+	case out := <-renewed:
+		r.Must(out.Err)
+	case err := <-seen:
+		t.Errorf("a look was given up before the renewal: %v", err)
+		<-renewed
+	}
+	relay.Resume()
+}
