@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// mostCuts is how often a claim goes on at once when its connection has ended.
-	mostCuts = 3
+	// maxCuts bounds the attempts of a claim that go on at once after its connection has ended.
+	maxCuts = 3
 	// maxTurns bounds how often a claim looks at once because its line has changed. Then it looks with pauses, until it waits for a node
 	// again: members that contradict themselves would be asked without end otherwise.
 	maxTurns = 16
@@ -54,7 +54,7 @@ func (c *claim) compete(ctx context.Context) error {
 		case errors.Is(err, errOver):
 			c.reset()
 			err = direct.ErrAgain
-		case errors.Is(err, errCut) && c.cuts < mostCuts: // another member may be there
+		case errors.Is(err, errCut) && c.cuts < maxCuts: // another member may be there
 			c.cuts++
 			err = direct.ErrAgain
 		case err == nil:
@@ -92,11 +92,11 @@ func (c *claim) advance(ctx context.Context) error {
 	return direct.TakeTurn(ctx, c.d.lane, c.req, c.doubt || c.path != "", c.ask, c.await)
 }
 
-// watches are what a claim waits for that is not the first in line.
+// watches has what a claim waits for while it is not first in line.
 type watches struct {
 	gone <-chan struct{}   // the node before it is deleted
 	own  <-chan struct{}   // its own is
-	held *driver.HeldError // who has the lock
+	held *driver.HeldError // the holder
 }
 
 // ask gets what the claim lacks: a session, a node, the lock. It has the lock if there is neither
@@ -117,8 +117,8 @@ func (c *claim) ask(ctx context.Context) (*watches, error) {
 	return c.look(ctx)
 }
 
-// queue creates the node, and looks in the same breath who is before it. A try looks first,
-// so that one in vain changes nothing.
+// queue creates the claim's node and reads the line in the same transaction. A try reads first, so
+// that a try in vain changes nothing.
 func (c *claim) queue(ctx context.Context) (*watches, error) {
 	folder := c.d.folder(c.req.Key)
 	if c.req.NoWait {
@@ -244,12 +244,12 @@ func (c *claim) find(ctx context.Context) error {
 	return direct.ErrAgain
 }
 
-// look makes sure that the node stands, and looks who is before it. A session that is trusted for
-// long enough keeps the node, and who has no one before him never will: so one read will do.
+// look checks that the node still exists and reads the line. A session that is trusted for long enough
+// keeps the node, and a claim that is first stays first: then one read is enough.
 func (c *claim) look(ctx context.Context) (*watches, error) {
 	folder := c.d.folder(c.req.Key)
 	all := getChildren(folder)
-	if c.czxid != 0 && c.fresh() {
+	if c.czxid != 0 && c.isFresh() {
 		if err := c.s.do(ctx, all); err != nil {
 			return nil, err
 		}
@@ -286,8 +286,8 @@ func (c *claim) placed(ctx context.Context, l []entry, err error) (*watches, err
 	return c.place(ctx, l)
 }
 
-// fresh says whether the session is trusted for most of its TTL.
-func (c *claim) fresh() bool { return time.Until(c.s.trusted()) > c.req.TTL*3/4 }
+// isFresh reports whether the session is trusted for most of its TTL.
+func (c *claim) isFresh() bool { return time.Until(c.s.trusted()) > c.req.TTL*3/4 }
 
 // place takes the lock if the claim is the first in line, and watches the node before it otherwise.
 func (c *claim) place(ctx context.Context, l []entry) (*watches, error) {
@@ -303,12 +303,12 @@ func (c *claim) place(ctx context.Context, l []entry) (*watches, error) {
 	}
 }
 
-// take says that the claim has the lock. The session may be old by now.
+// take completes the claim as the holder. The session may be old by now.
 func (c *claim) take(ctx context.Context) error {
 	if c.czxid <= 0 || c.czxid > math.MaxInt64/block.Size { // of which there is no token
 		return c.d.states.Unavailable(errSenseless)
 	}
-	if c.fresh() {
+	if c.isFresh() {
 		return nil
 	}
 	_, stands, err := c.s.confirm(ctx, []string{c.path})
@@ -334,9 +334,9 @@ func (c *claim) grant() driver.Grant {
 	return g
 }
 
-// watch has the servers tell when the node before the claim's or its own is deleted, and reads
-// who has the lock. Where that one has just gone, the next in line has it: a wait is told of in any
-// case (driver: Obstacle).
+// watch sets watches on the node before the claim's and on its own, and reads the holder. If the
+// holder has just gone, the next in line is the holder: a waiter is told an obstacle in any case
+// (driver: Obstacle).
 func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, error) {
 	folder := c.d.folder(c.req.Key)
 	before := folder + "/" + l[place-1].name
@@ -386,7 +386,7 @@ func (c *claim) await(ctx context.Context, w *watches) error {
 	return direct.ErrAgain
 }
 
-// heldBy is who has the lock.
+// heldBy returns the HeldError for the first entry of the line.
 func (c *claim) heldBy(ctx context.Context, l []entry) error {
 	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1}
 	if c.path != "" {

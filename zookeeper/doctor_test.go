@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// diagnosed is what is bad.
+// diagnosed returns the bad findings.
 func (r *rig) diagnosed(url string, ttl time.Duration, opts zookeeper.Options) (bad []driver.Finding) {
 	r.Helper()
 	d, err := zookeeper.Open(r.Within(), url, unchecked(opts))
@@ -148,7 +148,7 @@ func TestEachFaultOfAnEnsembleIsFoundAndNothingElse(t *testing.T) {
 	}
 }
 
-// beside adds the members of another ensemble to those of r.
+// beside adds the members of another ensemble to the members of r.
 func (r *rig) beside(other *fake) {
 	for i, m := range other.members {
 		m.addr = fmt.Sprintf("y%d:2181", i+1)
@@ -196,7 +196,7 @@ func TestFaultsOfCertificatesAreFound(t *testing.T) {
 		for _, m := range r.fake.members {
 			m.tls = nil
 		}
-		each(r.diagnosed(url, 0, r.opts)[1:], 3, "reach", driver.VerdictFault, "write zk://") // behind that of the file
+		each(r.diagnosed(url, 0, r.opts)[1:], 3, "reach", driver.VerdictFault, "write zk://") // after the finding about the file
 	})
 }
 

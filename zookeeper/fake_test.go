@@ -487,7 +487,7 @@ func (f *fake) unwatch(c *conn) {
 	clear(c.paths)
 }
 
-// fire tells those who watch a node of an event.
+// fire sends an event to the connections that watch a node.
 func (f *fake) fire(n *znode, path string, event int32) {
 	for c := range n.watchers {
 		delete(c.paths, path)

@@ -431,7 +431,7 @@ func TestALeaverLeavesNoNode(t *testing.T) {
 		}()
 		r.nodes(d, "k", 2)
 		cancel()
-		if err := <-left; !errors.Is(err, context.Canceled) { // it may not know yet who has the lock
+		if err := <-left; !errors.Is(err, context.Canceled) { // the wait may not know the holder yet
 			t.Errorf("Acquire() = %v, want the end of the wait", err)
 		}
 		r.nodes(d, "k", 1)
@@ -461,8 +461,8 @@ func TestALeaseThatNobodyRenewsLapses(t *testing.T) {
 	})
 }
 
-// TestAWaitIsToldOfWhenTheFirstHasJustGone, between two looks of one who waits behind another: calls of its process that only try the
-// lock wait for that word, with the locks that the other may wait for.
+// TestAWaitIsToldOfWhenTheFirstHasJustGone has the holder leave between two looks of a waiter: calls
+// of its process that only try the lock wait for that obstacle.
 func TestAWaitIsToldOfWhenTheFirstHasJustGone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		d, last := r.driver(), r.driver()

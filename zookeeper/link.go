@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// errCut says that a connection ended before the answer came.
+// errCut means that a connection ended before the answer came.
 var errCut = errors.New("the connection ended before the answer")
 
 // link is one connection of a session.
@@ -32,7 +32,7 @@ type link struct {
 
 	mu      sync.Mutex // guards what follows
 	out     []byte     // to be written
-	pending []flight   // in the order of sending, which is that of the answers
+	pending []flight   // in the order of sending, in which the answers come
 	heard   time.Time  // from when the member has its time for the next answer
 	until   time.Time  // when that ends; zero: it owes none
 	pinged  time.Time  // when the ping was sent that has no answer; zero: all have one
@@ -79,7 +79,7 @@ func (l *link) ask(r *request) ([]byte, error) {
 	return l.exchange(p)
 }
 
-// login says who the client is.
+// login authenticates the client.
 func (l *link) login(auth string) error {
 	reply, err := l.exchange(packet(func(w *writer) {
 		w.int32(xidAuth)
@@ -308,7 +308,7 @@ func (l *link) end(why error) {
 	l.conn.Close()
 }
 
-// drop says to those who wait for answers that there are none.
+// drop fails the pending requests.
 func (l *link) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -23,11 +23,11 @@ const (
 	// will do, for which this session is that with anyTTL.
 	lookTTL = 10 * time.Second
 	anyTTL  = time.Duration(0)
-	// pageSize is how many locks List asks for at once.
+	// pageSize is the number of locks that List requests at once.
 	pageSize = 128
 )
 
-// lineUp is who has a lock and who wants it.
+// lineUp is the line of a lock: its holder and its waiters.
 type lineUp struct {
 	entries []entry // the first has the lock
 	pzxid   int64   // of the last change
@@ -122,7 +122,7 @@ func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) 
 	return l, err
 }
 
-// lineUp is what the children of a folder say.
+// lineUp reads the line from the children of a folder.
 func (d *Driver) lineUp(folder string, all *request) (l lineUp, err error) {
 	switch {
 	case errors.Is(all.err, codeNoNode):
@@ -162,7 +162,7 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	return err
 }
 
-// loss is why an owner does not have its lock, as far as the driver knows.
+// loss returns the reason why an owner does not have its lock, as far as the driver knows.
 func (d *Driver) loss(owner string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -172,7 +172,7 @@ func (d *Driver) loss(owner string) error {
 	return driver.ErrLost
 }
 
-// message is what Force leaves in the folder of a lock for the holder that it ended.
+// message is left by Force in the folder of a lock for the holder that it ended.
 type message struct {
 	Owner string `json:"forced"`
 	Why   string `json:"why"`
@@ -256,8 +256,8 @@ func (d *Driver) heed(owner string) *request {
 	return getData(h.path, true)
 }
 
-// fate says whether the node of a hold is gone, and why. It asks again over the next connection
-// where one ends with the session that had the node.
+// fate reports whether the node of a hold is gone, and why. It asks again over the next connection if
+// one ends with the session that had the node.
 func (h *hold) fate(ctx context.Context, owner string) (why string, gone bool) {
 	var node, folder *request
 	err := direct.Insist(ctx, func() error {
@@ -307,8 +307,8 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	return st, err
 }
 
-// status is what the service knows of a lock. How long a session still has, the servers do
-// not tell: it is its TTL at most.
+// status describes the lock. The servers do not tell the time that a session has left: its TTL at
+// most.
 func (l lineUp) status(key string) driver.Status {
 	st := driver.Status{Key: key, Waiters: l.waiters()}
 	if l.node != "" {
@@ -386,7 +386,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	return nil
 }
 
-// page is those of the locks that are held.
+// page returns the statuses of the locks in parts that are held.
 func (d *Driver) page(ctx context.Context, parts []string) (found []driver.Status, err error) {
 	err = d.with(ctx, func(ctx context.Context, s *session) error {
 		found = nil

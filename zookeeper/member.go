@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// probeEvery is how often the members are asked for their state while nothing happens.
+	// probeEvery is the interval in which the members are asked for their state while nothing happens.
 	probeEvery = 10 * time.Second
 )
 
@@ -78,7 +78,7 @@ func (m *member) dial(ctx context.Context) (net.Conn, error) {
 	return safe, nil
 }
 
-// health is what a member says of itself.
+// health is the state that a member reports.
 type health struct {
 	mode string // leader, follower, observer or standalone; empty: it may not say
 	zxid int64  // of the last change that it knows
@@ -89,7 +89,7 @@ type health struct {
 // epoch counts elections.
 func (h health) epoch() int64 { return h.zxid >> 32 }
 
-// leads says whether the member decides by itself how long sessions last.
+// leads reports whether the member decides alone when sessions end.
 func (h health) leads() bool { return h.mode == "leader" || h.mode == "standalone" }
 
 var (
@@ -248,7 +248,8 @@ func (d *Driver) survey(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// order returns the members in the order in which to try them: who leads, then those that are up.
+// order returns the members in the order in which to try them: the leader, then the members that are
+// up.
 func (d *Driver) order() []*member {
 	leader := slices.IndexFunc(d.members, func(m *member) bool { return m.leads.Load() })
 	return direct.Order(d.states, d.members, leader)

@@ -21,7 +21,7 @@ import (
 // the folder of a lock is never the path of other locks, whose folders would be in it.
 const mark = "lock:"
 
-// value is what a node says.
+// value is the data of a node.
 type value struct {
 	driver.Holder
 	Since time.Time     `json:"since"`
@@ -57,14 +57,15 @@ func readEntry(name string) (e entry, ok bool) {
 	return entry{name, owner, int32(n)}, ok && err == nil && owner != "" && len(seq) >= digits
 }
 
-// digits is how many a number has at least. Shorter names are not worth the memory for an entry.
+// digits is the minimum number of digits of a sequence number. Shorter names are not worth the memory
+// for an entry.
 const digits = 10
 
-// spent is the first number that nobody has the lock by. Numbers have 31 bits. Behind the last one
-// the servers give numbers again, and the order of those who wait is lost.
+// spent is the first number with which no claim takes the lock. Numbers have 31 bits. After the last
+// one the servers give numbers again, and the order of waiters is lost.
 const spent = 1<<31 - 1<<24
 
-// isSpent says that the numbers of a folder are used up, by one of its nodes.
+// isSpent reports whether the numbers of a folder are used up, going by one of its nodes.
 func isSpent(seq int32) bool { return seq >= spent || seq < 0 }
 
 // line returns the children of a folder in the order in which they have the lock.
@@ -86,7 +87,7 @@ func of(owner string, l []entry) int {
 	return slices.IndexFunc(l, func(e entry) bool { return e.owner == owner })
 }
 
-// folder is where the attempts at a lock are.
+// folder returns the path of the folder with the attempts at a lock.
 func (d *Driver) folder(name string) string { return d.root + "/" + mark + url.PathEscape(name) }
 
 // nameOf is the name of the lock that a child of the root is for, if it is for one.

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/dsn"
 )
 
-// grammar is what the URLs of an ensemble have.
+// grammar describes the URLs of an ensemble.
 var grammar = dsn.Grammar{Usual: []string{"zk", "zks"}, Schemes: map[string]dsn.Scheme{
 	"zk":  {Example: "zk://host:2181,host:2181/path", Port: "2181"},
 	"zks": {Example: "zks://user:password@host:2281,host:2281/path", Port: "2181", TLS: true},

@@ -205,7 +205,7 @@ func TestASessionThatWasRefusedIsClosed(t *testing.T) {
 	})
 }
 
-// TestMembersOfTwoEnsemblesAreRefused, as the locks of one do not exclude those of the other.
+// TestMembersOfTwoEnsemblesAreRefused: the locks of one ensemble do not exclude holders in the other.
 func TestMembersOfTwoEnsemblesAreRefused(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		r.beside(newFake(t, 1))

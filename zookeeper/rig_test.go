@@ -161,7 +161,7 @@ func (r *rig) nodes(d *zookeeper.Driver, name string, n int) {
 	})
 }
 
-// waiter awaits that somebody waits, and says who is the first.
+// waiter waits until somebody waits for the lock, and returns the first waiter.
 func (r *rig) waiter(d *zookeeper.Driver, name string) (owner string) {
 	r.Helper()
 	r.Eventually("somebody waits for "+name, func() bool {

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// idleTime is how long a session stays that no lock needs.
+	// idleTime bounds the life of a session that no lock needs.
 	idleTime = 20 * time.Second
 	// agePart of its TTL is how old a connection to a member that does not lead may be when
 	// a grant counts from it.
@@ -30,7 +30,7 @@ const (
 )
 
 var (
-	// errOver says that a session is over, and all nodes that it made are gone.
+	// errOver means that a session is over, and all nodes that it made are gone.
 	errOver = errors.New("the session is over")
 	// errEnded is the loss of a lease by that.
 	errEnded = &driver.LostError{Why: "the servers have ended its session, as they had not heard of this client for the TTL"}
@@ -83,14 +83,14 @@ func (d *Driver) newSession(key time.Duration) *session {
 	return s
 }
 
-// ended says whether the session is over.
+// ended reports whether the session is over.
 func (s *session) ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over != nil
 }
 
-// change sets something about s and wakes those who wait for it.
+// change sets something in s and wakes its waiters.
 func (s *session) change(set func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -289,8 +289,8 @@ func (s *session) ready(ctx context.Context) (*link, error) {
 	}
 }
 
-// unanswered returns the error of a call whose context has ended before the answer. Its caller may have left early, so that it names no
-// member but those that are known to be down.
+// unanswered returns the error of a call whose context has ended before the answer. Its caller may
+// have left early, so the error names only members known to be down.
 func (d *Driver) unanswered(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ctx.Err(), d.states.Unavailable(errors.New("no answer yet"), d.down()...))
 }
@@ -392,7 +392,7 @@ func (s *session) heard(l *link, f flight, zxid int64) {
 	}
 }
 
-// trusted is until when the session stands for certain.
+// trusted returns the time until which the session certainly exists.
 func (s *session) trusted() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -412,7 +412,7 @@ func (s *session) watch(path string) <-chan struct{} {
 	return c
 }
 
-// fire says that path has changed.
+// fire notifies the watchers of path.
 func (s *session) fire(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

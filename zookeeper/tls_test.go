@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// TestReplacedCertificatesAreUsed by the next connection: those that the driver was opened with end, and a lease goes on.
+// TestReplacedCertificatesAreUsed by the next connection: the connections that the driver was opened
+// with end, and a lease goes on.
 func TestReplacedCertificatesAreUsed(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		dir := t.TempDir()

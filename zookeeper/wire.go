@@ -79,7 +79,7 @@ var codeTexts = map[code]string{
 	codeQuota:         "the quota is used up",
 }
 
-// Error is what the code means.
+// Error describes the code.
 func (c code) Error() string {
 	if text := codeTexts[c]; text != "" {
 		return text
@@ -87,7 +87,7 @@ func (c code) Error() string {
 	return fmt.Sprintf("error %d of the servers", int32(c))
 }
 
-// stat is what the servers know about a node.
+// stat is the servers' record of a node.
 type stat struct {
 	czxid    int64 // of the change that created it
 	children int32
@@ -314,7 +314,7 @@ func persistent(path string, acl acl) *request {
 	return &request{op: opPersistent, write: creation(path, "", acl, 0)}
 }
 
-// acl says who has all rights to a node.
+// acl grants all permissions for a node to one identity.
 type acl struct{ scheme, id string }
 
 var (
@@ -368,7 +368,7 @@ func attempt(path string, acl acl) *request {
 	}}
 }
 
-// outcomes are those of the parts of a transaction: if one fails, it has its code, and the
+// outcomes returns the codes of the parts of a transaction: if one fails, it has its code, and the
 // others have none, or one of their own.
 func (r *request) outcomes(n int) ([]code, error) {
 	all := make([]code, 0, n)
@@ -393,7 +393,7 @@ func (r *request) outcomes(n int) ([]code, error) {
 	return all, r.reply.err
 }
 
-// changes says whether the request is a transaction, which a majority of the members logs.
+// changes reports whether the request is a transaction, which a majority of the members logs.
 func (r *request) changes() bool {
 	return r.op == opCreate || r.op == opDelete || r.op == opMulti || r.op == opContainer || r.op == opPersistent
 }

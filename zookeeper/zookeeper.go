@@ -87,23 +87,23 @@ import (
 const (
 	minTTL      = time.Second
 	granularity = time.Millisecond // of timeouts of sessions
-	// batchSize is how many grants are renewed together.
+	// batchSize bounds the grants that are renewed together.
 	batchSize = 64
 	// room is for how many claims and releases at once that ask for something. The members write
 	// what comes together to the disk together, and renewals are behind it on their connections.
 	room = 32
-	// mostUsers is how many nodes a session has at most. The servers write the paths of all into
-	// the transaction that ends the session. Where that is longer than a packet may be, which is
-	// twice jute.maxbuffer or 2 MB, no member can read it: the ensemble is down, and does not start
-	// again (ZOOKEEPER-4306). So many of the longest paths have less.
-	mostUsers = 1000
+	// maxUsers bounds the nodes of a session. The servers write the paths of all into the transaction
+	// that ends the session. If it is longer than a packet may be, twice jute.maxbuffer or 2 MB, no
+	// member can read it: the ensemble is down, and does not start again (ZOOKEEPER-4306). So many of
+	// the longest paths stay below that.
+	maxUsers = 1000
 )
 
 // Options configure a Driver. The zero value works.
 type Options struct {
-	// Path is the node below which the locks are, and keeps apart those who use one
-	// ensemble, also where one path is below another. It is created when it is needed. No
-	// part of it begins with "lock:". Default "/holdfast".
+	// Path is the node below which the locks are. It separates users of one ensemble, even if one path
+	// is below another. It is created when needed. No part of it begins with "lock:". Default
+	// "/holdfast".
 	Path string
 	// TLS, if set, is how to speak TLS to the members.
 	TLS *tls.Config
@@ -166,7 +166,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	d := &Driver{
 		root: root, acl: everybody, client: rand.Text(), secrets: opts.secrets,
 		calls: direct.NewCalls(), states: direct.NewStates(members...),
-		most: mostUsers, sessions: make(map[time.Duration][]*session), holds: make(map[string]*hold),
+		most: maxUsers, sessions: make(map[time.Duration][]*session), holds: make(map[string]*hold),
 	}
 	d.lane = direct.NewLane(d.states, room)
 	if opts.Username != "" {
@@ -232,15 +232,15 @@ func (d *Driver) done(s *session) {
 	s.idle = time.Now()
 }
 
-// forget says that a session is over.
+// forget removes a session that is over.
 func (d *Driver) forget(s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(s)
 }
 
-// drop takes a session from those that are there for new users; false: it was not among them.
-// The caller has the mutex.
+// drop removes a session from the sessions for new users; false: it was not among them. The caller has
+// the mutex.
 func (d *Driver) drop(s *session) bool {
 	some := d.sessions[s.key]
 	i := slices.Index(some, s)
@@ -458,8 +458,8 @@ func (d *Driver) Nodes() []driver.NodeEvent { return d.states.Nodes() }
 // Notify implements driver.Notifier.
 func (d *Driver) Notify(fn func(driver.NodeEvent)) { d.states.Notify(fn) }
 
-// refused is what the servers say to a request that they do not carry out, with what mends
-// it. Whether the session is over is known with the next connection.
+// refused returns the error for a request that the servers reject, with its fix. The next connection
+// shows whether the session is over.
 func (d *Driver) refused(err error) error {
 	switch {
 	case errors.Is(err, codeExpired), errors.Is(err, codeMoved):
@@ -481,7 +481,7 @@ func (d *Driver) refused(err error) error {
 	return err
 }
 
-// checkPath says what is wrong with a path for locks.
+// checkPath returns an error if a path is unfit for locks.
 func checkPath(at string) error {
 	odd := func(r rune) bool {
 		return r < ' ' || r >= 0x7f && r <= 0x9f || r == 0xfffd || r >= 0xd800 && r <= 0xf8ff
