@@ -40,7 +40,7 @@ func (c *claim) advance(ctx context.Context) error {
 	return direct.TakeTurn(ctx, c.d.lane, c.req, c.lease.id != clientv3.NoLease, c.ask, c.await)
 }
 
-// rivals are who comes before a claim, as of a revision.
+// rivals are the claims ahead of a claim, as of a revision.
 type rivals struct {
 	before   entry // for whose end it waits
 	line     lineUp
@@ -100,9 +100,8 @@ func (c *claim) giveUp() {
 	}
 }
 
-// queue creates the key; that of a try, only where there is no other. Of a key that is there
-// already the answer was lost. The last key before one that was created just now is the one
-// to wait for.
+// queue creates the key; for a try, only if no other key exists. For a key that already exists the
+// answer was lost. The last key before a key that was just created is the one to wait for.
 func (c *claim) queue(ctx context.Context) (*rivals, error) {
 	folder := c.d.folder(c.req.Key)
 	base, known := c.d.base.known(c.d.baseKey())
@@ -136,7 +135,7 @@ func (c *claim) queue(ctx context.Context) (*rivals, error) {
 		case count == 2:
 			return &rivals{read(keys[1]), lineUp{read(keys[1]), count}, c.revision}, nil
 		}
-		return nil, direct.ErrAgain // to look who has the lock
+		return nil, direct.ErrAgain // to read the holder
 	}
 	c.revision = line(resp, 0).first.revision
 	switch {
@@ -154,7 +153,7 @@ func (c *claim) queue(ctx context.Context) (*rivals, error) {
 // reset forgets a lease that is over, and the place in line with it. Nothing can be created under it.
 func (c *claim) reset() { c.lease, c.revision = loan{}, 0 }
 
-// look looks who is before the claim.
+// look reads the keys ahead of the claim.
 func (c *claim) look(ctx context.Context) (*rivals, error) {
 	var resp *clientv3.TxnResponse
 	err := c.d.call(ctx, pace.RequestTime(c.req.TTL, pace.Members), func(ctx context.Context, cl *clientv3.Client) (err error) {
@@ -178,8 +177,8 @@ func (c *claim) look(ctx context.Context) (*rivals, error) {
 	return &rivals{before, line(resp, 2), resp.Header.Revision}, nil
 }
 
-// take says that the claim has the lock. The lease may be old by now: a holder that renews it gets no less than half of the TTL,
-// and one that does not gets what one request may take less than all of it.
+// take completes the claim as the holder. The lease may be old by now: a holder that renews it gets no
+// less than half of the TTL, and a holder that does not gets the TTL less the bound of one request.
 func (c *claim) take(ctx context.Context, own entry) error {
 	c.token = own.token
 	age := c.lease.ttl / 2
@@ -316,7 +315,7 @@ func (n *node) unwatched(ctx context.Context, key string, err error) error {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// heldBy is who has the lock, and for how long.
+// heldBy returns the HeldError with the holder and the time left.
 func (d *Driver) heldBy(ctx context.Context, l lineUp) error {
 	held := l.held()
 	held.Remaining, _ = d.remaining(ctx, l.first.lease)
@@ -327,7 +326,7 @@ func (l lineUp) held() *driver.HeldError {
 	return &driver.HeldError{Owner: l.first.owner, Holder: l.first.value.Holder, Since: l.first.value.Since, Kept: l.first.value.Kept, Waiters: l.waiters()}
 }
 
-// look reads who has a lock.
+// look reads the line of a lock.
 func (d *Driver) look(ctx context.Context, name string) (l lineUp, err error) {
 	err = d.call(ctx, pace.CallTime(), d.looking(name, &l))
 	return l, err

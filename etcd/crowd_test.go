@@ -59,7 +59,7 @@ func TestManyWaitersOutliveTheLeader(t *testing.T) {
 	holder.Release(ctx, g, 0) // which no leader may confirm in time; the driver goes on with it
 	all.Wait()
 	for i, turn := range turns {
-		if row := i / clients; int(turn-1)/clients != row { // those of a row have come at once
+		if row := i / clients; int(turn-1)/clients != row { // the waiters of a row arrived at once
 			t.Errorf("waiter %d had turn %d", i, turn)
 		}
 	}

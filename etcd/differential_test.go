@@ -228,7 +228,7 @@ func (s *script) watching() *pb.WatchCreateRequest {
 
 func text(m proto.Message) string { return prototext.MarshalOptions{Multiline: true}.Format(m) }
 
-// place moves the revisions in a request to those of this side.
+// place translates the revisions in a request to the revisions of this side.
 func (b *side) place(m proto.Message) proto.Message {
 	m = proto.Clone(m)
 	move := func(revs ...*int64) {

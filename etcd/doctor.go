@@ -107,7 +107,7 @@ func (m *member) version(text string) {
 	}
 }
 
-// part says whether the member takes part in decisions.
+// part checks whether the member takes part in decisions.
 func (m *member) part() {
 	s := m.status
 	switch {
@@ -123,7 +123,7 @@ func (m *member) part() {
 	}
 }
 
-// space says whether there is room for more keys.
+// space checks whether there is room for more keys.
 func (m *member) space() {
 	s := m.status
 	switch {

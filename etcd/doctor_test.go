@@ -39,7 +39,7 @@ func (r *rig) diagnosedAt(url string, ttl time.Duration, opts *etcd.Options) []d
 	return r.bad(found)
 }
 
-// bad leaves out what is well, and the version, which is that of this machine's etcd.
+// bad returns the bad findings, without the version, which depends on the etcd of this machine.
 func (r *rig) bad(found []driver.Finding) (bad []driver.Finding) {
 	r.Helper()
 	for _, f := range found {
@@ -244,7 +244,7 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 	})
 }
 
-// diagnose is what the doctor finds at a URL.
+// diagnose returns the doctor's findings for a URL.
 func diagnose(ctx context.Context, url string, ttl time.Duration, opts *etcd.Options) ([]driver.Finding, error) {
 	var o etcd.Options
 	if opts != nil {

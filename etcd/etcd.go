@@ -73,7 +73,7 @@ import (
 
 const (
 	minTTL = 2 * time.Second
-	// batch is how many grants are renewed together. A transaction may have 128 parts.
+	// batch bounds the grants that are renewed together. A transaction may have 128 parts.
 	batch = 64
 	// room is for how many requests at once that begin locks or free them. The members write those
 	// together to the disk that come together.
@@ -82,10 +82,9 @@ const (
 
 // Options configure a Driver. The zero value works.
 type Options struct {
-	// Prefix begins the names of all keys, and keeps apart those who use one cluster, also
-	// where one prefix begins with another. It gets a slash at its end if it has none, and has
-	// no comma. A user of etcd needs the right to read and write the keys that begin with it.
-	// Default "holdfast/".
+	// Prefix begins the names of all keys. It separates users of one cluster, even if one prefix
+	// begins with another. It gets a slash at its end if it has none, and has no comma. A user of etcd
+	// needs permission to read and write the keys that begin with it. Default "holdfast/".
 	Prefix string
 	// TLS, if set, is how to speak TLS to the members.
 	TLS *tls.Config

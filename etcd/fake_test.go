@@ -766,7 +766,7 @@ func (m *fakeMember) Watch(s pb.Watch_WatchServer) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	sending := make(chan struct{}, 1) // time does not stand still in a bubble for who waits for a channel
+	sending := make(chan struct{}, 1) // a mutex would stop a bubble's time
 	send := func(resp *pb.WatchResponse) error {
 		sending <- struct{}{}
 		defer func() { <-sending }()

@@ -25,12 +25,12 @@ import (
 const (
 	// mark ends a name.
 	mark = ","
-	// adoptions is how many grants have room between two revisions: the first one, and
-	// those of clients that adopt it.
+	// adoptions is the number of grants that fit between two revisions: the first one, and the grants
+	// of clients that adopt it.
 	adoptions = 32
 )
 
-// value is what a key says.
+// value is the data of a key.
 type value struct {
 	driver.Holder
 	Since     time.Time `json:"since"`
@@ -45,7 +45,7 @@ func (v value) text() string {
 	return string(text)
 }
 
-// id is what an owner says.
+// id is the content of an owner.
 type id struct {
 	place string
 	lease clientv3.LeaseID
@@ -73,7 +73,7 @@ func read(kv *mvccpb.KeyValue) entry {
 	return e
 }
 
-// has says whether the token is one of the grant that the key stands for.
+// has reports whether the token belongs to the grant of the key.
 func (e entry) has(token int64) bool {
 	if e.value.Kept {
 		return token == 0
@@ -135,7 +135,7 @@ func (d *Driver) nameOf(key string) (string, bool) {
 // newPlace is a place that was never used.
 func (d *Driver) newPlace() string { return d.client + "." + strconv.FormatInt(d.seq.Add(1), 36) }
 
-// lineUp is who has a lock and how many want it.
+// lineUp is the line of a lock: its holder, and the number of waiters.
 type lineUp struct {
 	first entry
 	keys  int

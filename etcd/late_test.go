@@ -72,7 +72,7 @@ func TestALateAdoptionShortensNoTrust(t *testing.T) {
 	})
 }
 
-// TestALateRequestOfTheOldHolderDoesNothingToTheNext, who has adopted the lock meanwhile.
+// TestALateRequestOfTheOldHolderDoesNothingToTheNext: the next holder has adopted the lock meanwhile.
 func TestALateRequestOfTheOldHolderDoesNothingToTheNext(t *testing.T) {
 	t.Parallel()
 	for what, send := range map[string]func(ctx context.Context, d *etcd.Driver, g driver.Grant){

@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// spares is how many leases a client keeps for its next locks.
+// spares bounds the leases that a client keeps for its next locks.
 const spares = 64
 
 // loan is a lease of etcd, which this package calls so because a holder has a lease too.
@@ -18,8 +18,8 @@ type loan struct {
 	sent time.Time // when its last renewal was, or it was asked for
 }
 
-// fresh says whether a lock can begin with the lease as it is.
-func (l loan) fresh() bool { return time.Since(l.sent) < l.ttl/3 }
+// isFresh reports whether a lock can begin with the lease as it is.
+func (l loan) isFresh() bool { return time.Since(l.sent) < l.ttl/3 }
 
 // loans are leases of this client that the next lock can have: the cluster then writes no entry of its log to grant one, and none
 // to revoke one. A lease has one key at a time. It comes back when its key was deleted for certain and no request can create that
@@ -35,7 +35,7 @@ type loans struct {
 func (l *loans) take(ttl time.Duration) (loan, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.spare = slices.DeleteFunc(l.spare, func(s loan) bool { return !s.fresh() }) // these lapse
+	l.spare = slices.DeleteFunc(l.spare, func(s loan) bool { return !s.isFresh() }) // these lapse
 	for i, s := range l.spare {
 		if s.ttl == time.Duration(seconds(ttl))*time.Second {
 			l.spare = slices.Delete(l.spare, i, i+1)
@@ -51,7 +51,7 @@ func (l *loans) use(s loan) {
 	defer l.mu.Unlock()
 	if len(l.used) >= l.full {
 		for id, s := range l.used {
-			if !s.fresh() {
+			if !s.isFresh() {
 				delete(l.used, id)
 			}
 		}
@@ -83,7 +83,7 @@ func (l *loans) back(id clientv3.LeaseID) bool {
 func (l *loans) save(s loan) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !s.fresh() || len(l.spare) >= spares {
+	if !s.isFresh() || len(l.spare) >= spares {
 		return false
 	}
 	l.spare = append(l.spare, s)

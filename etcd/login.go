@@ -34,9 +34,9 @@ type pass struct {
 	err   error
 }
 
-// stale says whether the member wants a new login. After a change of users or roles it refuses tokens of the kind JWT that
-// are from before.
-func stale(err error) bool {
+// isStale reports whether the member wants a new login. After a change of users or roles it rejects
+// older JWT tokens.
+func isStale(err error) bool {
 	err = rpctypes.Error(err)
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)
 }

@@ -165,7 +165,8 @@ func TestALoginOutlivesItsMembers(t *testing.T) {
 	}
 }
 
-// TestALoginThatRanOutOnTheOtherMembersIsRenewed: those that a client does not use end it after a while.
+// TestALoginThatRanOutOnTheOtherMembersIsRenewed: members that a client does not use end its login
+// after a while.
 func TestALoginThatRanOutOnTheOtherMembersIsRenewed(t *testing.T) {
 	r := guarded(t, 3, "--auth-token-ttl=1")
 	d := r.driver()

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// pageSize is how many keys List reads at once.
+// pageSize is the number of keys that List reads at once.
 const pageSize = 1000
 
 // Check implements driver.Checker.
@@ -46,7 +46,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		resp, err := c.Txn(ctx).If(l.first.stands(d.folder(key))).
 			Then(clientv3.OpDelete(l.first.key), clientv3.OpPut(d.messages()+l.first.owner, why, clientv3.WithLease(message.id))).Commit()
 		done = err == nil && (resp.Succeeded || unknown)
-		unknown = unknown || err != nil && !stale(err)
+		unknown = unknown || err != nil && !isStale(err)
 		return err
 	})
 	return done, err // its lease lapses: the holder may have given it another lock
@@ -198,7 +198,7 @@ func (d *Driver) keys(ctx context.Context, prefix string, found func(entry)) err
 	}
 }
 
-// status is what the service knows of a lock.
+// status describes the lock.
 func (d *Driver) status(ctx context.Context, key string, l lineUp) driver.Status {
 	st := driver.Status{Key: key, Waiters: l.waiters()}
 	if l.first.key != "" {
@@ -209,7 +209,7 @@ func (d *Driver) status(ctx context.Context, key string, l lineUp) driver.Status
 	return st
 }
 
-// remaining is how long a lease still lasts unless it is renewed; 0 if that is not known.
+// remaining returns the time until a lease ends unless it is renewed; 0 if it is unknown.
 func (d *Driver) remaining(ctx context.Context, lease clientv3.LeaseID) (time.Duration, error) {
 	if lease == clientv3.NoLease {
 		return -1, nil // another program has put the key there

@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// probeEvery is how often the members are asked for their state.
+	// probeEvery is the interval in which the members are asked for their state.
 	probeEvery = 2 * time.Second
 )
 
@@ -193,7 +193,7 @@ func (n *node) admitted(ctx context.Context, fn request) error {
 		switch {
 		case err == nil || errors.Is(err, driver.ErrLost):
 			return err
-		case p == nil || !stale(err):
+		case p == nil || !isStale(err):
 			return explain(ctx, err)
 		}
 		n.forget(p)
@@ -216,7 +216,7 @@ func explain(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		code, text = e.Code(), e.Error()
 	}
-	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok { // which says little
+	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok { // of little use to a reader
 		text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: "), "Error while dialing: ")
 	}
 	mend := dsn.Parameters.MendTLS(text)
@@ -253,7 +253,8 @@ func explain(ctx context.Context, err error) error {
 	return errors.New(text + mend)
 }
 
-// gaveUp says whether text is what is left of a connection to a member that hangs: nothing came until gRPC closed it.
+// gaveUp reports whether text is the error of a connection to a member that hangs: nothing came until
+// gRPC closed it.
 func gaveUp(text string) bool {
 	return strings.Contains(text, "server preface") && strings.Contains(text, net.ErrClosed.Error()) ||
 		strings.Contains(text, "handshake failed") && strings.Contains(text, context.DeadlineExceeded.Error())
@@ -307,7 +308,7 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) erro
 
 // meet asks all members for their state, for limit at most, until most are known to be of one cluster.
 func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
-	if d.union.known() {
+	if d.union.isKnown() {
 		return nil
 	}
 	inner, cancel := context.WithCancel(ctx)
@@ -325,7 +326,7 @@ func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
 	failed := d.states.Unavailable(nil)
 	for range d.nodes {
 		a := <-answers
-		if d.union.known() {
+		if d.union.isKnown() {
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -445,10 +446,10 @@ func (d *Driver) report(n *node, err error) {
 	}
 }
 
-// renewal is what the members say of leases that they have renewed.
+// renewal has the members' answers about renewed leases.
 type renewal struct {
 	sent time.Time
-	ttls map[clientv3.LeaseID]time.Duration // those that are over have none
+	ttls map[clientv3.LeaseID]time.Duration // without the leases that are over
 	seen *clientv3.TxnResponse              // what was read afterwards
 }
 
@@ -484,7 +485,7 @@ func keepAlive(ctx context.Context, c *clientv3.Client, leases []clientv3.LeaseI
 	}
 	for _, id := range leases {
 		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
-			break // Recv says why
+			break // Recv returns the reason
 		}
 	}
 	ttls = make(map[clientv3.LeaseID]time.Duration, len(leases))

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// grammar is what the URLs of a cluster have.
+// grammar describes the URLs of a cluster.
 var grammar = dsn.Grammar{Usual: []string{"etcd", "etcds"}, Schemes: map[string]dsn.Scheme{
 	"etcd":  {Example: "etcd://host:2379,host:2379/prefix", Port: "2379"},
 	"etcds": {Example: "etcds://user:password@host:2379,host:2379/prefix", Port: "2379", TLS: true},
@@ -111,7 +111,7 @@ func (d *Driver) first(ctx context.Context) error {
 		all.Go(func() { n.try(ctx, pace.CallTime()/2, n.probe) })
 	}
 	all.Wait()
-	if d.union.mixed() {
+	if d.union.isMixed() {
 		return direct.Refusal{Err: errors.New("the members that are named belong to different clusters, so that their locks would not exclude one another; " +
 			"name members of one cluster")}
 	}

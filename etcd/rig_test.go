@@ -170,7 +170,7 @@ func (r *rig) straight() *etcd.Driver {
 	return fixture.Closed(r.Rig, d, err)
 }
 
-// leftovers are all keys but that of the base of tokens.
+// leftovers returns all keys except the base of tokens.
 func (r *rig) leftovers() (left []string, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience())
 	defer cancel()

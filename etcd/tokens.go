@@ -19,10 +19,11 @@ import (
 // A key of a lock is created on condition that the base is still the one that it says, so that whoever comes later has a later
 // token, and nobody has to ask for the base.
 
-// ahead is how far before its clock a client raises the tokens, so that not each one that begins does so.
+// ahead is the time by which a client raises the tokens before its clock, so that not each client that
+// starts does so.
 const ahead = 10 * time.Second
 
-// base is what a client knows of the base of tokens.
+// base is a client's knowledge of the base of tokens.
 type base struct {
 	mu       sync.Mutex // guards what follows
 	begun    bool       // it was not behind the clock

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestTokensBeginAtTheTime, so that a row that was fenced with those of Redis or PostgreSQL goes on with these, and each look at a
-// lock shows the same.
+// TestTokensBeginAtTheTime: a row that was fenced with tokens of Redis or PostgreSQL goes on with
+// these, and each look at a lock shows the same.
 func TestTokensBeginAtTheTime(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		before := time.Now().UnixMicro()

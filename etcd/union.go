@@ -6,13 +6,13 @@ import (
 	"sync"
 )
 
-// errForeign is what a member has said that is of another cluster than most others.
+// errForeign means that a member belongs to another cluster than most others.
 var errForeign = errors.New("it belongs to another cluster than most of the members that are named, so that their locks would not exclude one another; " +
 	"name members of one cluster")
 
-// union is which clusters the members say that they belong to. Most of those that are named have to be of one cluster, as
-// otherwise two clients could each reach another one, and both get a lock. It needs no more members than the cluster
-// itself needs to work.
+// union holds the cluster of each member. Most of the named members have to belong to one cluster:
+// otherwise two clients could each reach another cluster, and both get a lock. It needs no more
+// members than the cluster itself needs to work.
 type union struct {
 	mu  sync.Mutex // guards what follows
 	ids []uint64   // as each member has said last; 0: it has said nothing yet
@@ -37,8 +37,8 @@ func (u *union) foreign(place int) error {
 	return errForeign
 }
 
-// known says whether most members are known to be of one cluster.
-func (u *union) known() bool {
+// isKnown reports whether most members are known to belong to one cluster.
+func (u *union) isKnown() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.decided()
@@ -59,8 +59,8 @@ func (u *union) count(id uint64) (n int) {
 	return n
 }
 
-// mixed says whether some members are of different clusters.
-func (u *union) mixed() bool {
+// isMixed reports whether some members belong to different clusters.
+func (u *union) isMixed() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	ids := slices.DeleteFunc(slices.Clone(u.ids), func(id uint64) bool { return id == 0 })
