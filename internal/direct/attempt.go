@@ -18,8 +18,9 @@ type Attempt struct {
 	Adopts  bool  // continues the grant of another owner
 	Last    error // the obstacle until the database has answered; nil: unknown
 
-	// Ask sends the question. Its context outlasts that of the caller by a moment, so that a statement that is under way comes to its
-	// end; caller ends with the call. With ErrAgain it does not know yet what stands in the way.
+	// Ask sends the question. Its context outlasts the caller's by a moment, so that a statement under
+	// way comes to its end; caller ends with the call. It returns ErrAgain if it does not know the
+	// obstacle yet.
 	Ask func(ctx, caller context.Context) (driver.Grant, error)
 	// Queued reports whether the attempt has a place in the queue, so that others may wait for its question.
 	Queued func() bool

@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Trust is until when a TTL stands that was asked for at sent. Clocks may differ in rate by a
-// hundredth.
+// Trust returns the time until which a lease of a TTL requested at sent can be trusted. Clocks may
+// differ in rate by a hundredth.
 func Trust(sent time.Time, ttl time.Duration) time.Time {
 	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
 }
 
-// Jitter returns about d, so that those who wait do not come back together, and 0 for less than that.
+// Jitter returns about d, so that waiters do not come back together, and 0 for less than that.
 func Jitter(d time.Duration) time.Duration {
 	d = max(d, 0)
 	return d - rand.N(d/4+1)

@@ -30,7 +30,7 @@ type Lane struct {
 	heard  time.Time    // when a request was answered last
 }
 
-// Rank says who comes first in a Lane.
+// Rank orders the requests in a Lane.
 type Rank int
 
 // The ranks. Of four turns that are passed on, Later gets one at least.
@@ -121,7 +121,8 @@ type crowd struct{ error }
 
 func (c crowd) Unwrap() error { return c.error }
 
-// crowded says what keeps a request from its turn: nodes that do not answer, or else the others.
+// crowded returns the reason why a request has no turn: nodes that do not answer, or else the other
+// requests.
 func (l *Lane) crowded() error {
 	l.mu.Lock()
 	waiting := 0

@@ -25,7 +25,7 @@ func (r Refusal) Is(target error) bool {
 	return target == driver.ErrConfig && !errors.Is(r.Err, driver.ErrAuth)
 }
 
-// Lasts says whether time does not mend err.
+// Lasts reports whether err stays true however long one waits.
 func Lasts(err error) bool {
 	_, ok := errors.AsType[Refusal](err)
 	return ok || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported)
@@ -37,7 +37,7 @@ type Stall struct{ Err error }
 func (s Stall) Error() string { return s.Err.Error() }
 func (s Stall) Unwrap() error { return s.Err }
 
-// CheckMembers says what is wrong with the members of a service, and with who logs in.
+// CheckMembers returns an error if the members of a service or its login are unfit.
 func CheckMembers(members []string, service, username, password string) error {
 	switch {
 	case len(members) == 0:
@@ -97,7 +97,7 @@ func (s *States) Timed(i int, took time.Duration) {
 	}
 }
 
-// Limit says that the i-th node will never be in a better state, and why.
+// Limit records that the i-th node will never be in a better state, and why.
 func (s *States) Limit(i int, best driver.NodeState, why error) {
 	s.mu.Lock()
 	s.nodes[i].best, s.nodes[i].why = best, why
@@ -129,16 +129,16 @@ func (s *States) Report(i int, err error) {
 	}
 }
 
-// Up says whether the i-th node is up, and has a channel that is closed when that may be
-// otherwise.
+// Up reports whether the i-th node is up, and returns a channel that is closed when that may have
+// changed.
 func (s *States) Up(i int) (up bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.nodes[i].State == s.nodes[i].best, s.changed
 }
 
-// Order returns nodes, which have the places of those of s, in the order in which to ask them: the leader (-1: it does not
-// matter), the nodes that are up, and then the others.
+// Order returns nodes, which have the indexes of s, in the order in which to ask them: the leader (-1:
+// it does not matter), the nodes that are up, and then the others.
 func Order[N any](s *States, nodes []N, leader int) []N {
 	s.mu.Lock()
 	defer s.mu.Unlock()

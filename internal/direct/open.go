@@ -18,7 +18,7 @@ func Opened[D io.Closer](ctx context.Context, service string, d D, err error, lo
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, pace.OpenTime())
 		defer cancel()
-		if err = look(ctx); !mistaken(err) {
+		if err = look(ctx); !isMistake(err) {
 			return d, nil
 		}
 		d.Close()
@@ -27,10 +27,10 @@ func Opened[D io.Closer](ctx context.Context, service string, d D, err error, lo
 	return none, fmt.Errorf("%s: %w", service, err)
 }
 
-// mistaken says whether err is a mistake where a driver has just been opened: one that lasts,
-// or that all members failed for want of fit certificates. As these may be replaced, they end
-// no wait.
-func mistaken(err error) bool {
+// isMistake reports whether err is a mistake of whoever opens a driver: an error that lasts, or a
+// failure of all members for want of fit certificates. As certificates may be replaced, they end no
+// wait.
+func isMistake(err error) bool {
 	down, ok := errors.AsType[*driver.UnavailableError](err)
 	return Lasts(err) || ok && len(down.Nodes) > 0 && !slices.ContainsFunc(down.Nodes, func(n driver.NodeError) bool {
 		text := n.Err.Error()

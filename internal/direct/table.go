@@ -32,7 +32,7 @@ type Owners struct {
 	first, last int64
 }
 
-// NewOwners returns those of a new client.
+// NewOwners returns the owner names of a new client.
 func NewOwners() *Owners {
 	now := time.Now().UnixMicro()
 	return &Owners{Client: rand.Text(), first: now, last: now}
@@ -47,16 +47,16 @@ func (o *Owners) Next(adoptable bool) string {
 	return owner
 }
 
-// Count is how many names were made.
+// Count returns the number of names made.
 func (o *Owners) Count() int64 { return atomic.LoadInt64(&o.last) - o.first }
 
-// kept ends the owner of a lock that was released, and stands for its MinHold. It is that of no grant.
+// kept ends the owner of a lock that was released and stays for its MinHold. It belongs to no grant.
 const kept = "!"
 
-// Kept is who has a lock that owner has released.
+// Kept returns the owner of a lock that owner has released and that stays for its MinHold.
 func Kept(owner string) string { return owner + kept }
 
-// IsKept says whether a lock with that owner was released, and stands for its MinHold.
+// IsKept reports whether a lock with that owner was released and stays for its MinHold.
 func IsKept(owner string) bool { return strings.HasSuffix(owner, kept) }
 
 // Micros is a duration that a database gives in µs, and InMicros one that it gets.
@@ -65,7 +65,7 @@ func Micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond 
 // InMicros is d in µs, rounded up.
 func InMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
 
-// AsJSON is what others see of a holder.
+// AsJSON returns the description of a holder that others see.
 func AsJSON(h driver.Holder) string {
 	text, _ := json.Marshal(h) // strings and a number
 	return string(text)

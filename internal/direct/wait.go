@@ -9,17 +9,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// ErrAgain says that something has changed, so that another try is worth it at once.
+// ErrAgain means that something has changed, so that another try is worth it at once.
 var ErrAgain = errors.New("the line has changed")
 
-// Wait is what stands in the way of one Acquire.
+// Wait holds the obstacle of one Acquire.
 type Wait struct {
 	Tell func(error) // Request.Obstacle
 	Last error       // what stood in the way last
 }
 
-// Note says what stands in the way now. It tells the caller if that is of another kind than
-// before.
+// Note records the present obstacle. It tells the caller if it is of another kind than before.
 func (w *Wait) Note(err error) {
 	if w.Tell != nil && obstacle.Changes(w.Last, err) {
 		w.Tell(err)
@@ -35,7 +34,7 @@ func (w *Wait) Leave(err error) {
 	}
 }
 
-// Over is why the wait is over, with what stood in its way last; nil: it is not.
+// Over returns the reason why the wait is over, with its last obstacle; nil: it is not.
 func (w *Wait) Over(ctx context.Context, c *Calls) error {
 	if c.Alive.Err() != nil {
 		return driver.ErrClosed

@@ -50,7 +50,7 @@ func cutName(item string) (name, u string, named bool) {
 	return name, item[len(name)+1:], true
 }
 
-// schemeOf is what a URL begins with; empty: it is none. That of a file needs no slashes.
+// schemeOf returns the scheme of a URL, or an empty text. A file's needs no slashes.
 func schemeOf(u string) string {
 	if scheme, _, ok := strings.Cut(u, "://"); ok {
 		return scheme
@@ -61,7 +61,7 @@ func schemeOf(u string) string {
 	return ""
 }
 
-// Schemes are what the URLs of a backend begin with. They are no secrets.
+// Schemes returns the schemes of a backend's URLs. They are no secrets.
 func Schemes(backend string) (all []string) {
 	for item := range strings.FieldsSeq(backend) {
 		_, u, _ := cutName(item)
@@ -110,8 +110,8 @@ func Mask(text string) string {
 // harmless is a parameter, which is none of a password unless its name says so.
 var harmless = regexp.MustCompile(`[?&][A-Za-z0-9_-]+=[^&@\s]*`)
 
-// HasPassword says whether text has a password, by all that can be told. Mask also hides the values of parameters that
-// nobody knows, in case one of them is a password whose name is written wrong.
+// HasPassword reports whether text may have a password. Mask also hides the values of unknown
+// parameters, in case one is a password whose name is misspelt.
 func HasPassword(text string) bool {
 	text = harmless.ReplaceAllStringFunc(text, func(parameter string) string {
 		if secretWord.MatchString(parameter) && !slices.Contains(shown, strings.ToLower(strings.Trim(strings.SplitN(parameter, "=", 2)[0], "?&"))) {
@@ -142,7 +142,7 @@ func maskItem(item string) string {
 	return scheme + "://" + maskParameters(rest)
 }
 
-// secretWord is what assigns a password, in the words of libpq and of a shell.
+// secretWord matches the assignment of a password, in the syntax of libpq and of a shell.
 var secretWord = regexp.MustCompile(`(?i)([a-z0-9_-]*(?:pas|pw|secret|token|auth)[a-z0-9_-]*\s*=\s*)('(?:\\.|[^'])*'?|"[^"]*"?|\S+)`)
 
 // maskWords hides passwords in what is no URL: what stands before an @, and what is assigned.
@@ -166,9 +166,9 @@ func maskAssigned(text string) string {
 	})
 }
 
-// shown are the parameters whose values are no secrets: those of Redis, etcd, ZooKeeper, MySQL and SQLite, of
-// libpq and pgx, and settings of PostgreSQL that clients give. A name that is written wrong may
-// be that of a password.
+// shown are the parameters whose values are no secrets: for Redis, etcd, ZooKeeper, MySQL and SQLite,
+// libpq and pgx, and settings of PostgreSQL that clients give. An unknown name may be a misspelt
+// password.
 var shown = strings.Fields(`
 	prefix bare format maxttl timeout quarantine eviction down db name username passwordfile sentinel_username tls ca cert key servername synchronous
 	host hostaddr port user dbname passfile service servicefile sslmode sslcert sslkey sslrootcert sslcrl sslcrldir sslsni sslnegotiation sslcompression

@@ -21,15 +21,15 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Grammar is what the URLs of one engine have.
+// Grammar describes the URLs of one engine.
 type Grammar struct {
 	Schemes    map[string]Scheme
 	Usual      []string          // the schemes that errors name; the first has the example
-	Parameters []string          // besides those of TLS
+	Parameters []string          // besides the parameters of TLS
 	Instead    map[string]string // parameters of other clients, and what to write here
 }
 
-// Scheme is what follows one word before the ://.
+// Scheme describes the URLs with one word before the ://.
 type Scheme struct {
 	Example string // a URL that can be read
 	Port    string // where a host has none
@@ -38,7 +38,7 @@ type Scheme struct {
 	Several string // there is one host; this says what to write for several
 }
 
-// URL is what one URL says.
+// URL has the parts of one URL.
 type URL struct {
 	Scheme, Path       string
 	RawPath            string   // with its escapes, for paths that have parts
@@ -49,7 +49,7 @@ type URL struct {
 	secure bool
 }
 
-// tlsParameters are those of all engines.
+// tlsParameters are the parameters that all engines take.
 var tlsParameters = []string{"tls", "ca", "cert", "key", "servername"}
 
 func invalid(format string, args ...any) error {
@@ -78,7 +78,7 @@ func (g Grammar) Parse(text string) (*URL, error) {
 	return u, nil
 }
 
-// noScheme says what a URL may begin with.
+// noScheme returns the error for a URL with a wrong beginning.
 func (g Grammar) noScheme(scheme string, ok bool) error {
 	example := g.Usual[0]
 	if near := Nearest(strings.ToLower(scheme), g.Usual); ok && near != "" {
@@ -156,8 +156,8 @@ func address(s, usual string) (string, bool) {
 	return net.JoinHostPort(host, port), Dialable(host, port)
 }
 
-// Dialable says whether host and port can be those of a server. Others are not
-// looked up: the error of a look-up would show them.
+// Dialable reports whether host and port can belong to a server. Others are not looked up: the error
+// of a look-up would show them.
 func Dialable(host, port string) bool {
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return false

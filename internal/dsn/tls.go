@@ -84,7 +84,7 @@ func (u *URL) FreshTLS(config *tls.Config) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		config.Certificates = []tls.Certificate{*pair} // for those who look when it ends: a handshake asks GetClientCertificate
+		config.Certificates = []tls.Certificate{*pair} // for readers of its end date: a handshake asks GetClientCertificate
 	}
 	return config, nil
 }
@@ -118,19 +118,19 @@ func (u *URL) Secrets(parameters ...string) (files []string) {
 	return files
 }
 
-// Naming says how people give an engine what TLS needs.
+// Naming has the names under which an engine takes what TLS needs.
 type Naming struct {
 	Authority, Pair string
 	ServerName      string // empty: the host alone can be changed
 }
 
-// Parameters are those of the URLs of this package, and the options of the drivers.
+// Parameters are the parameters of the URLs of this package, and the options of the drivers.
 var Parameters = Naming{
 	Authority: "ca or Options.TLS", Pair: "cert and key, or Options.TLS", ServerName: "servername or Options.TLS",
 }
 
-// MendTLS is what mends an error of a TLS handshake; empty: text is of none that a certificate can mend. It goes by the words
-// of crypto/tls, as some libraries keep nothing else of an error.
+// MendTLS returns the fix for an error of a TLS handshake, or an empty text if no certificate can fix
+// it. It goes by the words of crypto/tls, as some libraries keep nothing else of an error.
 func (n Naming) MendTLS(text string) string {
 	has := func(words string) bool { return strings.Contains(text, words) }
 	expired := has("certificate has expired or is not yet valid")

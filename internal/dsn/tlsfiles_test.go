@@ -143,8 +143,8 @@ func TestBadFilesOfTheClientAreNamed(t *testing.T) {
 	refused("a file that is gone", client.key, "no such file")
 }
 
-// TestFreshAuthoritiesReplaceTheOld: those that left the file are not trusted any more, and the host is checked as before, by
-// name and by address.
+// TestFreshAuthoritiesReplaceTheOld: authorities that left the file are not trusted any more, and the
+// host is checked as before, by name and by address.
 func TestFreshAuthoritiesReplaceTheOld(t *testing.T) {
 	t.Parallel()
 	server := newFiles(t)
