@@ -42,15 +42,15 @@ const page = "../../docs/engines.md"
 const (
 	opening = `# The engines side by side
 
-What each engine takes, can do and returns. This page is output: ~cd verify && go test ./engines -update~ writes it, from the types and
-against real servers, and the test fails where it is out of date. [choosing.md](choosing.md) says which engine to take.
+What each engine takes, can do and returns; [choosing.md](choosing.md) helps to choose one. ~cd verify && go test ./engines -update~ writes
+this page from the types and against real servers, and the test fails if it is out of date.
 
 ## Open
 
-~holdfast.Open(ctx, url, opts)~ returns a client for any engine whose package the program imports, with the engine's default options. For
-others the ~Open~ of the package takes a URL and all its options, and ~New~ what the engine natively takes, which for databases is a pool that
-the program has; ~holdfast.New~ makes the client, which closes its driver. All ask the service once, so that what time does not fix is an
-error. With the option ~NoCheck~ none asks: such a driver is for ~Limits~, ~Diagnose~ and the ~Migrate~ of databases.
+~holdfast.Open(ctx, url, opts)~ returns a client for any engine whose package the program imports, with the engine's default options. To
+give others, call the ~Open~ of the package, which takes a URL, or ~New~, which takes what the engine natively has, such as the pool of a
+program; ~holdfast.New~ makes the client, which closes its driver. All ask the service once, and return an error that time does not fix.
+With the option ~NoCheck~ none asks: such a driver is for ~Limits~, ~Diagnose~ and the ~Migrate~ of databases.
 
 `
 	abilities = `
@@ -62,9 +62,9 @@ What an engine cannot do is ~ErrUnsupported~. Several sets can do what all of th
 	refusals = `
 ## Errors
 
-They are those of package ~holdfast~, the same for each engine, for ~errors.Is~. Where the table says ~TryAcquire~, ~Open~ succeeds; ~Acquire~
-then waits for a service that does not answer. A – stands for what is not tried: the servers of MariaDB ask for no password in the tests, and
-root may write to any file.
+They are those of package ~holdfast~, the same for each engine, for ~errors.Is~. Where the table names ~TryAcquire~, ~Open~ succeeds; ~Acquire~
+then waits for a service that does not answer. – : not tested, because the MariaDB of the tests asks for no password, and root may write to
+any file.
 
 `
 )
