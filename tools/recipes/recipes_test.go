@@ -1,14 +1,16 @@
-// Package recipes has the parsers of cron, systemd, Kubernetes, GitHub and the shell read the files in docs/recipes.md, and
-// runs their commands against a Redis server.
+// Package recipes has the parsers of cron, systemd, Kubernetes, GitHub and the shell read the files in docs/recipes.md, starts the
+// servers that they describe, and runs their commands.
 package recipes
 
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,8 +20,10 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
@@ -28,8 +32,8 @@ const page = "../../docs/recipes.md"
 // patience bounds every wait of a test for something that must happen, on a machine that is busy.
 const patience = 30 * time.Second
 
-// blocks are the files of one kind in a section of the page; section "" is all of it.
-func blocks(t *testing.T, section, kind string) []string {
+// sectionText returns the text of a section of the page; section "" is all of it.
+func sectionText(t *testing.T, section string) string {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -43,8 +47,14 @@ func blocks(t *testing.T, section, kind string) []string {
 		}
 		part, _, _ = strings.Cut(rest, "\n## ")
 	}
+	return part
+}
+
+// blocks are the files of one kind in a section of the page; section "" is all of it.
+func blocks(t *testing.T, section, kind string) []string {
+	t.Helper()
 	var found []string
-	for _, m := range regexp.MustCompile("(?ms)^```"+kind+"\n(.*?)^```").FindAllStringSubmatch(part, -1) {
+	for _, m := range regexp.MustCompile("(?ms)^```"+kind+"\n(.*?)^```").FindAllStringSubmatch(sectionText(t, section), -1) {
 		found = append(found, m[1])
 	}
 	if len(found) == 0 {
@@ -327,6 +337,117 @@ func TestKubernetesManifests(t *testing.T) {
 	cmd := m.container(spec.Template.Spec)
 	cmd.Env = append(cmd.Env, "HOLDFAST_BACKEND=")
 	m.leads(cmd, "scheduler")
+}
+
+// lockServers starts a server for each host of url, by the command of a recipe, and returns url with their addresses. The command holds the
+// password as the word that stands for it.
+func lockServers(t *testing.T, command []string, word, url string, hosts ...string) string {
+	t.Helper()
+	const password = "secret"
+	args := slices.Clone(command)
+	i := slices.Index(args, word)
+	if args[0] != "redis-server" || i < 0 {
+		t.Fatalf("no redis-server, or none with the password %s: %q", word, args)
+	}
+	args[i] = password
+	url = strings.Replace(url, word, password, 1)
+	for _, host := range hosts {
+		server := redistest.Start(t, &redisproc.Options{Password: password, Args: args[1:]})
+		if !strings.Contains(url, host+":6379") {
+			t.Fatalf("%s does not name %s", url, host)
+		}
+		url = strings.Replace(url, host+":6379", server.Addr(), 1)
+	}
+	return url
+}
+
+// locksWork takes a first lock on the servers of url, which skips their quarantine, and checks that doctor finds no fault with them.
+func (m *machine) locksWork(url string) {
+	m.t.Helper()
+	m.url = url + "?quarantine=off"
+	m.ran(m.command(m.t.Context(), m.path("usr/bin/holdfast"), "run", "-q", "first", "--", "/bin/true"))
+	m.url = url
+	if out, err := m.command(m.t.Context(), m.path("usr/bin/holdfast"), "doctor").Output(); err != nil {
+		m.t.Errorf("doctor: %v\n%s", err, out)
+	}
+}
+
+func TestComposeFile(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	type service struct {
+		Image       string            `json:"image"`
+		Command     []string          `json:"command"`
+		Restart     string            `json:"restart"`
+		Volumes     []string          `json:"volumes"`
+		Environment map[string]string `json:"environment"`
+	}
+	var compose struct {
+		Server   service             `json:"x-server"`
+		Services map[string]service  `json:"services"`
+		Volumes  map[string]struct{} `json:"volumes"`
+	}
+	if err := yaml.UnmarshalStrict([]byte(blocks(t, "Compose: three lock servers", "yaml")[0]), &compose); err != nil {
+		t.Fatal(err)
+	}
+	hosts := []string{"lock-1", "lock-2", "lock-3"}
+	for _, host := range hosts {
+		s := compose.Services[host]
+		if !slices.Equal(s.Command, compose.Server.Command) || len(s.Volumes) != 1 {
+			t.Errorf("%s is no server with a volume: %+v", host, s)
+			continue
+		}
+		if volume, _, _ := strings.Cut(s.Volumes[0], ":"); volume != host {
+			t.Errorf("%s keeps its data in %s", host, volume)
+		} else if _, ok := compose.Volumes[volume]; !ok {
+			t.Errorf("no volume is called %s", volume)
+		}
+	}
+	report := compose.Services["report"]
+	m.locksWork(lockServers(t, compose.Server.Command, "${LOCKS_PASSWORD:?}", report.Environment["HOLDFAST_BACKEND"], hosts...))
+	m.ran(m.container(corev1.PodSpec{Containers: []corev1.Container{{Command: report.Command}}}), "report")
+}
+
+func TestKubernetesServers(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t)
+	const section = "Kubernetes: three lock servers"
+	manifests := strings.Split(blocks(t, section, "yaml")[0], "---\n")
+	if len(manifests) != 3 {
+		t.Fatalf("%d manifests, want a service, a set and a budget", len(manifests))
+	}
+	var (
+		service corev1.Service
+		set     appsv1.StatefulSet
+		budget  policyv1.PodDisruptionBudget
+	)
+	for i, into := range []any{&service, &set, &budget} {
+		if err := yaml.UnmarshalStrict([]byte(manifests[i]), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	labels := set.Spec.Template.Labels
+	for of, selector := range map[string]map[string]string{
+		"the service": service.Spec.Selector, "the set": set.Spec.Selector.MatchLabels, "the budget": budget.Spec.Selector.MatchLabels,
+		"the affinity": set.Spec.Template.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].LabelSelector.MatchLabels,
+	} {
+		if !maps.Equal(selector, labels) {
+			t.Errorf("%s selects %v, and the pods are %v", of, selector, labels)
+		}
+	}
+	pod := set.Spec.Template.Spec.Containers[0]
+	if set.Spec.ServiceName != service.Name || service.Spec.ClusterIP != corev1.ClusterIPNone || *set.Spec.Replicas != 3 {
+		t.Errorf("no three servers with names of their own: %+v", set.Spec)
+	}
+	if set.Spec.VolumeClaimTemplates[0].Name != pod.VolumeMounts[0].Name {
+		t.Errorf("the data are not kept: %+v", pod.VolumeMounts)
+	}
+	url := regexp.MustCompile("`(redlock://[^`]*)`").FindStringSubmatch(sectionText(t, section))
+	if url == nil {
+		t.Fatal("the section names no URL")
+	}
+	backend := strings.Replace(url[1], "PASSWORD", "$(PASSWORD)", 1)
+	m.locksWork(lockServers(t, pod.Command, "$(PASSWORD)", backend, "locks-0.locks", "locks-1.locks", "locks-2.locks"))
 }
 
 func TestPipelines(t *testing.T) {
