@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -314,6 +316,75 @@ func TestAFullServerFreesLocks(t *testing.T) {
 		}
 	}
 	r.cleared()
+}
+
+// A renewal takes no room, with and without waiters.
+func TestFullServerStillRenewsLeases(t *testing.T) {
+	for key, opts := range map[string]*redlock.Options{"lock:k": nil, "k": likeRedisson} {
+		t.Run(key, func(t *testing.T) {
+			r := start(t, 1)
+			c := r.clientOf(r.driver(r.nodes(), opts), nil)
+			l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			waiting, stop := context.WithCancel(t.Context())
+			var waiter sync.WaitGroup
+			defer waiter.Wait()
+			defer stop()
+			for _, waiters := range []int{0, 1} {
+				if waiters > 0 {
+					other := r.clientOf(r.driver(r.nodes(), opts), nil)
+					waiter.Go(func() {
+						if next, err := other.Acquire(waiting, "k", nil); err == nil {
+							next.Release(t.Context())
+						}
+					})
+					r.awaitWaiters(c, "k", 1)
+				}
+				r.fill(0)
+				before := time.Duration(waiters+1) * long
+				if err := r.insist(func() error { return l.Extend(r.Context(), before+long) }); err != nil {
+					t.Errorf("with %d waiters: %v", waiters, err)
+				}
+				if left := r.do(0, "PTTL", key).(int64); left <= before.Milliseconds() {
+					t.Errorf("with %d waiters: the lock has %d ms left, no more than before", waiters, left)
+				}
+				r.do(0, "CONFIG", "SET", "maxmemory", "0")
+			}
+			stop()
+			r.release(l)
+		})
+	}
+}
+
+// Until then the lease lives by the other nodes, which may be full as well.
+func TestFullNodeTakesLostLockBackLater(t *testing.T) {
+	r := start(t, 3)
+	c := r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	r.do(0, "DEL", "lock:k")
+	for i := range r.servers {
+		r.fill(i)
+	}
+	extend := func() error { return l.Extend(r.Context(), long) }
+	if err := r.insist(extend); err != nil {
+		t.Fatalf("three full nodes: %v", err)
+	}
+	r.eventually("the node is full", func() bool {
+		n := c.Nodes()[0]
+		return n.State == driver.NodeDegraded && strings.Contains(n.Err.Error(), "OOM")
+	})
+	if held := r.do(0, "EXISTS", "lock:k"); held != int64(0) {
+		t.Error("a full node has stored a lock")
+	}
+	for i := range r.servers {
+		r.do(i, "CONFIG", "SET", "maxmemory", "0")
+	}
+	r.eventually("the node has the lock again", func() bool {
+		if err := r.insist(extend); err != nil {
+			t.Fatalf("with room again: %v", err)
+		}
+		return r.do(0, "EXISTS", "lock:k") == int64(1)
+	})
+	r.release(l)
 }
 
 // Errors that only an operator can mend are told to those who wait.
