@@ -98,8 +98,8 @@ func TestAPartOfAScenarioRunsAlone(t *testing.T) {
 	}
 }
 
-// Counted, not timed: both sides go on until the slower one has had its share of turns, and how many the other had
-// meanwhile is what counts.
+// TestNobodyStarvesOnABareKey counts and does not time: both sides go on until the slower one has had
+// its share of turns, and the turns that the other had meanwhile decide.
 func TestNobodyStarvesOnABareKey(t *testing.T) {
 	t.Parallel()
 	l := contests[1]

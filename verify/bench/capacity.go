@@ -19,13 +19,13 @@ import (
 
 const ttl = 10 * time.Second
 
-// rate is what a node does of one kind, and what of its processor one costs.
+// rate is a node's throughput for one kind of request, and the processor time of one.
 type rate struct {
 	perSecond float64
 	cpu       time.Duration
 }
 
-// costs is what one node was measured to need.
+// costs has the measured needs of one node.
 type costs struct {
 	fresh       rate    // a lock with a name that is new, taken and released
 	again       rate    // one with a name that was used lately
@@ -72,8 +72,8 @@ func (y *yard) open(ctx context.Context) (*redlock.Driver, error) {
 	return openDriver(ctx, y.sv.addrs, redlock.Options{Timeout: 5 * time.Second})
 }
 
-// busy says that an answer came too late, as it may on a machine that does other things.
-func busy(err error) bool { return errors.Is(err, holdfast.ErrUnavailable) }
+// isLate reports whether an answer came too late, as it may on a machine that does other things.
+func isLate(err error) bool { return errors.Is(err, holdfast.ErrUnavailable) }
 
 // locks measures locks whose names come back and locks whose names are new.
 func (y *yard) locks(ctx context.Context) error {
@@ -128,7 +128,7 @@ func (y *yard) leave(ctx context.Context, lib library) (bytes float64, kept time
 	if err != nil {
 		return 0, 0, err
 	}
-	for range 100 { // some keys; those that never end are left out
+	for range 100 { // some keys; keys that never end are left out
 		key, err := y.sv.redis[0].Do("RANDOMKEY")
 		name, ok := key.(string)
 		if err != nil || !ok {
@@ -177,7 +177,7 @@ func (y *yard) renewals(ctx context.Context) error {
 		switch {
 		case err == nil:
 			grants = append(grants, g)
-		case !busy(err):
+		case !isLate(err):
 			return err
 		}
 	}
@@ -196,7 +196,7 @@ func (y *yard) renewals(ctx context.Context) error {
 			for _, r := range d.Renew(ctx, batch) {
 				if r.Err == nil {
 					done++
-				} else if !busy(r.Err) {
+				} else if !isLate(r.Err) {
 					return r.Err
 				}
 			}

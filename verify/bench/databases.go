@@ -27,8 +27,8 @@ var mysqlLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
 		return overDriver(mysql.Open(ctx, addrs[0], nil))
 	}},
-	// As the manual has it: the lock is that of a session, so that each has a connection of its own for as long as it is held or
-	// waited for.
+	// As in the manual: the lock belongs to a session, so that each holder and waiter has a connection
+	// of its own.
 	{name: "GET_LOCK", open: func(_ context.Context, addrs []string, workers int) (client, error) {
 		db, err := openMySQL(addrs[0], workers)
 		return sessionClient{db}, err
@@ -43,7 +43,7 @@ var sqliteLibraries = []library{
 	{name: holdfastName, open: func(ctx context.Context, addrs []string, _ int) (client, error) {
 		return overDriver(sqlite.Open(ctx, "sqlite://"+addrs[0], nil))
 	}},
-	// A file beside that of SQLite for each name, which stays.
+	// One file for each name beside SQLite's, which stays.
 	{name: "flock", open: func(_ context.Context, addrs []string, _ int) (client, error) {
 		return flockClient(filepath.Dir(addrs[0])), nil
 	}},
@@ -53,7 +53,7 @@ var sqliteLibraries = []library{
 	}},
 }
 
-// uniqueTable is what the naive lock writes to.
+// uniqueTable is the table of the naive lock.
 const uniqueTable = "CREATE TABLE busy (name VARCHAR(255) PRIMARY KEY)"
 
 // startMySQL returns what starts a server of MariaDB or MySQL.
@@ -150,8 +150,8 @@ func (c sessionClient) lock(ctx context.Context, name string) (func(context.Cont
 
 func (c sessionClient) close() { c.DB.Close() }
 
-// uniqueClient is what programs write themselves: a row that only one can insert, tried every 50 ms. The lock of a program
-// that has died stands for ever.
+// uniqueClient is the lock that programs write themselves: a row that only one client can insert,
+// tried every 50 ms. The lock of a program that has died stays for ever.
 type uniqueClient struct {
 	*sql.DB
 	insert string
@@ -199,7 +199,7 @@ func (c flockClient) lock(ctx context.Context, name string) (func(context.Contex
 
 func (flockClient) close() {}
 
-// processorTime is what a process and those that it has started have used; 0 where that is not known.
+// processorTime returns the time used by a process and its descendants, or 0 if it is unknown.
 func processorTime(pid int) time.Duration {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, _ := strings.Cut(string(text), ") ")
@@ -253,7 +253,7 @@ func databases(ctx context.Context, s *session) error {
 	return err
 }
 
-// burden is what a crowd costs while it waits.
+// burden is the cost of a waiting crowd.
 type burden struct {
 	requests int64         // to the service
 	cpu, own time.Duration // processor time of the service and of the clients
@@ -304,7 +304,7 @@ func throng(ctx context.Context, lib library, sv *service, n int, hold time.Dura
 	return burden{after.requests - before.requests, after.cpu - before.cpu, after.own - before.own, int(failed.Load())}, errors.Join(err1, err2, err3, ctx.Err())
 }
 
-// burden is what was spent so far.
+// burden returns the cost so far.
 func (sv *service) burden(ctx context.Context) (b burden, err error) {
 	if sv.spent != nil {
 		b.requests, b.cpu, err = sv.spent(ctx)

@@ -51,7 +51,7 @@ func hooked(name string, hooks func() (holdfast.Hooks, error)) library {
 	}}
 }
 
-// nowhere is where spans go.
+// nowhere drops spans.
 type nowhere struct{}
 
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }

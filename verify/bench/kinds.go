@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// crowdOf is how many callers read or write one name.
+// crowdOf is the number of callers that read or write one name.
 const crowdOf = 64
 
 // kinds prints what is made of locks: read and write locks, and semaphores.
@@ -173,7 +173,7 @@ func (s *session) crowd(
 	return each, longest, err
 }
 
-// writerAmongReaders is how long a writer waits among readers that come and go.
+// writerAmongReaders returns the time that a writer waits among readers that come and go.
 func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Client) ([]string, error) {
 	var waits []time.Duration
 	var mu sync.Mutex
@@ -215,7 +215,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 	return []string{fmt.Sprint(crowdOf), digits(ms(longest)), fmt.Sprint(len(waits)), at(0.5), at(0.9), at(1)}, nil
 }
 
-// writerCost is what a writer beside so many places costs one caller alone.
+// writerCost returns the cost of a writer beside so many places, for one caller alone.
 func (s *session) writerCost(ctx context.Context, sv *service, readers int) ([]string, error) {
 	_, c, stop, err := s.kindClients(ctx, sv, 1)
 	if err != nil {

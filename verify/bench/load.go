@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// load is what workers do with locks, the same for every library.
+// load describes the work of workers with locks, the same for every library.
 type load struct {
 	name    string
 	clients int  // each with connections of its own
@@ -31,7 +31,7 @@ type load struct {
 	enough  int      // the run ends as soon as each team has so many locks; 0: with its time
 }
 
-// fault is what befalls the nodes.
+// fault is a fault of the nodes.
 type fault int
 
 const (
@@ -74,7 +74,7 @@ var hookLoads = []load{{name: "hooked", clients: 1, workers: 1, names: 64, split
 
 func (l load) String() string { return l.name }
 
-// fails says whether a node fails while the others go on.
+// fails reports whether a node fails while the others go on.
 func (l load) fails() bool { return l.fault == killed || l.fault == hung }
 
 // team is clients of one library in a run, each with so many workers.
@@ -83,12 +83,12 @@ type team struct {
 	clients, workers int
 }
 
-// tally is what one worker has seen.
+// tally has the observations of one worker.
 type tally struct {
 	share         int // the number of its client, or its own where all have one client: between these, fairness is measured
 	waits         []time.Duration
 	locks         int
-	longest       time.Duration // wait, also of those that failed or did not end
+	longest       time.Duration // wait, failed and unfinished waits included
 	stuck, failed int
 }
 
@@ -368,7 +368,7 @@ func (s *session) eachService(ctx context.Context, do func(*service) error) erro
 	return nil
 }
 
-// libraries are those that the command line chooses and that can run a load on a service.
+// libraries returns the libraries that the command line chooses and that can run a load on a service.
 func (s *session) libraries(sv *service, l load) []library {
 	var out []library
 	for _, lib := range sv.libraries {

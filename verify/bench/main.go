@@ -80,7 +80,7 @@ func names[T interface{ String() string }](list []T) []string {
 	return out
 }
 
-// settings are what the command line says.
+// settings has the flags of the command line.
 type settings struct {
 	scenarios, services, peers []string
 	reps                       int
@@ -163,7 +163,7 @@ func chooseFrom(kind, given string, all []string) ([]string, error) {
 	return list, nil
 }
 
-// wants says whether the command line asks for a part of a scenario.
+// wants reports whether the command line asks for a part of a scenario.
 func (s *session) wants(part string) bool {
 	for _, name := range []string{"all", s.name, part} {
 		if slices.Contains(s.settings.scenarios, name) {

@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// besideOlder builds the bench of an older checkout and runs it by turns with this one, old new new old, each in a process
-// of its own, with Holdfast alone and names that come back. These flags and fields of JSON are those of every version.
+// besideOlder builds the bench of an older checkout and runs it by turns with this one, old new new
+// old, each in a process of its own, with Holdfast alone and names that come back. Every version has
+// these flags and fields of JSON.
 func (s *session) besideOlder(ctx context.Context) error {
 	if s.old == "" {
 		return nil

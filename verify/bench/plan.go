@@ -23,7 +23,7 @@ const (
 	trip     = 200 * time.Microsecond // round trip over the network
 )
 
-// demand is what a service shall bear.
+// demand is the load that a service has to bear.
 type demand struct {
 	name    string
 	locks   float64 // per second
@@ -41,7 +41,7 @@ var demands = []demand{
 	{"all of these", 1e6, 0.5, 1e7, 100e3},
 }
 
-// plan is what a load needs of one node of each set, if there is one set.
+// plan has a load's needs for one node of each set, if there is one set.
 type plan struct {
 	demand
 	processor   float64 // of one
@@ -117,7 +117,7 @@ node with one processor and the measured times, %v for a round trip. A lock is t
 	return err
 }
 
-// outcome is what a simulation has shown.
+// outcome has the results of a simulation.
 type outcome struct {
 	waits   []time.Duration // sorted
 	uneven  float64

@@ -58,7 +58,8 @@ func startPostgres(ctx context.Context, settings ...string) (*service, error) {
 	return sv, nil
 }
 
-// idleListeners is how many sessions of other programs listen beside the clients of postgres-listeners.
+// idleListeners is the number of sessions of other programs that listen beside the clients of
+// postgres-listeners.
 const idleListeners = 1000
 
 // startPostgresBeside starts a server with sessions of other programs, each of which has run a statement and does nothing more.

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// lookTime is how long the processors are watched while this program does nothing.
+	// lookTime is the time for which the processors are watched while this program does nothing.
 	lookTime = 500 * time.Millisecond
 	// quietShare is the share of the processors' time up to which a machine counts as quiet.
 	quietShare = 0.1

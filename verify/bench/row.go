@@ -16,7 +16,7 @@ type report struct {
 	Rows    []row  `json:"rows"`
 }
 
-// machine says what the figures were measured on.
+// machine describes the machine of the figures.
 func machine() string {
 	cpu := "unknown CPU"
 	text, _ := os.ReadFile("/proc/cpuinfo") // not there on every system
@@ -28,11 +28,11 @@ func machine() string {
 	return fmt.Sprintf("%s, %d cores, %s/%s, %s, %s", cpu, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().Format(time.DateOnly))
 }
 
-// sample is what one run gave.
+// sample has the results of one run.
 type sample struct {
 	locks         int
 	waits         []time.Duration // sorted
-	longest       time.Duration   // also of those that did not end
+	longest       time.Duration   // unfinished waits included
 	stuck, failed int             // waits that did not end even in the time of grace; calls that returned an error
 	figures       map[string]float64
 }
@@ -129,7 +129,7 @@ type row struct {
 	Rounds  []map[string]float64 `json:"rounds"`
 }
 
-// newRow sums up the samples of a library; first are those of the first library with this load.
+// newRow sums up the samples of a library; first has the samples of the first library with this load.
 func newRow(l load, sv *service, peer string, samples, first []sample) row {
 	r := row{Load: l.name, Service: sv.name, Nodes: sv.nodes, Peer: peer, Figures: make(map[string]float64)}
 	for _, s := range samples {

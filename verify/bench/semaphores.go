@@ -143,7 +143,8 @@ func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string,
 	return lines, nil
 }
 
-// requests is how many a service of Redis servers has had so far, and 0 for another one.
+// requests returns the number of requests to a service of Redis servers so far, and 0 for another
+// service.
 func (sv *service) requests() (int64, error) {
 	if sv.redis == nil {
 		return 0, nil
@@ -166,7 +167,7 @@ func timed(ctx context.Context, acquire acquirer) (take, release time.Duration, 
 	return take, time.Since(asked), err
 }
 
-// slotGain is what the workers of a crowd got in one run.
+// slotGain has the slots that the workers of a crowd got in one run.
 type slotGain struct {
 	Each     []int   // by worker
 	Longest  float64 // wait, in ms

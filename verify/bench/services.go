@@ -71,10 +71,10 @@ type service struct {
 	// spent are the requests that the service has carried out so far, a second ago in the case of PostgreSQL, and its processor time.
 	// nil: that is not known, or redis knows it.
 	spent func(ctx context.Context) (requests int64, cpu time.Duration, err error)
-	// written is how much the service has written to its log so far, in bytes. nil: that is not known.
+	// written returns the bytes that the service has written to its log so far; nil: unknown.
 	written func(ctx context.Context) (int64, error)
 	stop    func() error
-	idle    int // rounds before those that count, for compilers and caches of the servers
+	idle    int // warm-up rounds, for compilers and caches of the servers
 }
 
 // starter starts a service.
@@ -85,7 +85,7 @@ type starter struct {
 
 func (s starter) String() string { return s.name }
 
-// startable are the services besides those of Redis servers.
+// startable are the services other than Redis servers.
 var startable = []starter{
 	{"postgres", func(ctx context.Context) (*service, error) { return startPostgres(ctx) }},
 	{"postgres-fsync", func(ctx context.Context) (*service, error) {
@@ -127,7 +127,7 @@ func find(name string) *starter {
 	return nil
 }
 
-// libraryNames are those of all libraries.
+// libraryNames returns the names of all libraries.
 func libraryNames() (all []string) {
 	for _, list := range [][]library{redisLibraries, postgresLibraries, mysqlLibraries, sqliteLibraries, etcdLibraries, zooKeeperLibraries, hookLibraries} {
 		for _, lib := range list {
@@ -183,7 +183,7 @@ func (sv *service) befall(f fault) (mend func(context.Context) error, err error)
 	return func(context.Context) error { return nil }, nil
 }
 
-// reading is what was spent so far.
+// reading has the costs so far.
 type reading struct {
 	calls   calls // nil: not a service of Redis
 	nodeCPU time.Duration
@@ -217,7 +217,7 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// since is what was spent between two readings.
+// since returns the costs between two readings.
 func (r reading) since(before reading, direct []string) map[string]float64 {
 	spent := map[string]float64{"allocs": float64(r.mallocs - before.mallocs), "client CPU µs": float64((r.ownCPU - before.ownCPU).Microseconds())}
 	if r.calls != nil {
@@ -312,7 +312,7 @@ func (all servers) cpuTime() (time.Duration, error) {
 // memory is the bytes that the servers use.
 func (all servers) memory() (float64, error) { return all.sum("memory", "used_memory") }
 
-// version is what the servers say of themselves.
+// version returns the version that the servers report.
 func (all servers) version() (version string, err error) {
 	err = all.info("server", func(name, value string) error {
 		if name == "redis_version" {
@@ -323,7 +323,7 @@ func (all servers) version() (version string, err error) {
 	return version, err
 }
 
-// calls are how often each command was executed, also from within scripts.
+// calls counts the executions of each command, also from within scripts.
 type calls map[string]int64
 
 func (all servers) calls() (calls, error) {
@@ -337,8 +337,8 @@ func (all servers) calls() (calls, error) {
 	return sum, err
 }
 
-// since is what has been executed since before: the requests, counting EVALSHA and those in direct, and everything, with
-// what scripts did.
+// since returns the executions since before: the requests, counting EVALSHA and the commands in
+// direct, and everything, including the commands of scripts.
 func (c calls) since(before calls, direct []string) (requests, all int64) {
 	for name := range c {
 		n := c[name] - before[name]

@@ -173,7 +173,7 @@ func (c javaClient) obey(i int, verb string) error {
 
 func (c javaClient) close() { c.Stop() }
 
-// stage is what happened while the workers of a key were those of a stage.
+// stage has the locks taken while a key had the same workers.
 type stage struct {
 	ours, theirs int // workers
 	locks        int

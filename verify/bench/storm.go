@@ -44,7 +44,7 @@ func storms(ctx context.Context, s *session) error {
 	return err
 }
 
-// outburst is what became of the callers.
+// outburst has the outcomes of the callers.
 type outburst struct {
 	granted  int
 	last     time.Duration // when the last of these had its lock
@@ -125,8 +125,8 @@ func storm(ctx context.Context, most time.Duration, lib library, sv *service, n 
 	return out, errors.Join(err, ctx.Err())
 }
 
-// watchMemory looks at this process until stop is called: at the most that it uses beyond what is live, and, as soon as
-// waiting says that callers wait, at what each costs after a collection.
+// watchMemory looks at this process until stop is called: at the highest use beyond the live data,
+// and, as soon as waiting reports that callers wait, at the cost of each after a collection.
 func watchMemory(out *outburst, live float64, waiting func() int64) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	use := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}

@@ -23,12 +23,12 @@ var nestedNames = [sides][]string{
 	{"x", "job-7", "team", "team/x", "x/y", "lock-0000000001"},
 }
 
-// nestedPrefix is where the locks of a side are in that window.
+// nestedPrefix returns the prefix of a side's locks in that window.
 func nestedPrefix(s *span, side int) string {
 	return "w" + strconv.Itoa(s.index) + []string{"/locks", "/locks/team"}[side]
 }
 
-// apartKey is how the history knows a lock of a side.
+// apartKey returns the name of a side's lock in the history.
 func apartKey(s *span, keys, side, n int) string { return s.key("h", side*keys+n) }
 
 // aparts are the clients of a process in classes whose duty is apart.
@@ -40,7 +40,7 @@ type aparts struct {
 	client *holdfast.Client // of window; nil: none yet
 }
 
-// at returns the client of a window, and closes that of the one before.
+// at returns the client of a window, and closes the client of the window before.
 func (a *aparts) at(ctx context.Context, h *holdfasts, s *span) (*holdfast.Client, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

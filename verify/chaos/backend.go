@@ -26,7 +26,7 @@ type backend struct {
 	classes  map[string]class
 	fewest   int  // nodes of a schedule
 	synced   bool // its servers wait for the disk at each commit
-	// lead is how long it takes from the start of the clients until they are granted locks.
+	// lead returns the time from the start of the clients until they are granted locks.
 	lead func(*Schedule) time.Duration
 	site func() site
 	open func(context.Context, *order) (driver.Driver, error)
@@ -70,7 +70,7 @@ type site interface {
 	leader(ctx context.Context) int
 	// actions are the faults that only servers of this kind have.
 	actions() map[string]action
-	// equip says how the client with that number reaches the servers.
+	// equip tells the client with that number how to reach the servers.
 	equip(o *order, client int)
 	// values is the database of the servers, in which locks guard values; empty: they have none.
 	values() string
@@ -87,8 +87,8 @@ type server interface {
 	Unasked() error // how it has ended though no fault had it end
 }
 
-// sides is how many proxies stand before each node: clients with even numbers use
-// one, those with odd numbers the other, so that the network can fail for some.
+// sides is the number of proxies before each node: clients with even numbers use one, clients with odd
+// numbers the other, so that the network can fail for some.
 const sides = 2
 
 // node is a server with its proxies and its clock.
@@ -130,7 +130,7 @@ func (o *order) dial(ctx context.Context, network, addr string) (net.Conn, error
 	return new(net.Dialer).DialContext(ctx, network, cmp.Or(o.Detours[addr], addr))
 }
 
-// unasked is how the servers of the node have ended though no fault had them end.
+// unasked returns the exits of the node's servers that no fault has caused.
 func (n *node) unasked() (errs error) {
 	for _, s := range []server{n.server, n.pooler} {
 		if s != nil {

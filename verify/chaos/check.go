@@ -44,8 +44,8 @@ type taking struct {
 	stale       string   // the owner of a lease that was released, and by whose token an operator takes the lock; empty: it is another's
 }
 
-// from says whether the lock was taken from a. A claim that did not know of its grant yet asks on, and is granted the lock again
-// by the same id: with another block of tokens, and never renewed.
+// from reports whether the lock was taken from a. A claim that did not know of its grant yet asks on,
+// and is granted the lock again by the same id: with another block of tokens, and never renewed.
 func (t *taking) from(a *attempt) bool {
 	return a.grant() == t.grant && (t.token == 0 || a.token < t.token+quorum.Block)
 }
@@ -73,9 +73,10 @@ func grantOf(owner string) string {
 	return grant
 }
 
-// well says whether the holder had the lock until it released it: as far as its renewals are recorded, which a slow hook does late, or
-// because the service has confirmed the release, which it does of no lease that has ended.
-func (a *attempt) well() bool { return a.left != 0 && (a.left <= a.until || a.released != 0) }
+// isSound reports whether the holder had the lock until it released it: according to its recorded
+// renewals, which a slow hook records late, or because the service has confirmed the release, which it
+// does for no lease that has ended.
+func (a *attempt) isSound() bool { return a.left != 0 && (a.left <= a.until || a.released != 0) }
 
 // worked is the interval in which the holder worked, trusted or not.
 func (a *attempt) worked() interval {
@@ -135,7 +136,7 @@ func (l *lockHistory) runs(a *attempt, t int64) (since int64) {
 	return since
 }
 
-// sorting is what histories has read so far.
+// sorting has what histories has read so far.
 type sorting struct {
 	locks         map[string]*lockHistory // by key
 	tries, ids    map[string]*attempt     // by try, and by key and owner
@@ -165,7 +166,7 @@ func histories(events []event) map[string]*lockHistory {
 		if l := s.locks[name]; l != nil && l.sides {
 			for try, t := range place.takings {
 				of := *t
-				of.token = 0 // that of the place, which is none of its reader's
+				of.token = 0 // the place's token, which does not belong to its reader
 				l.takings[try] = &of
 			}
 		}
@@ -301,8 +302,8 @@ func (l *lockHistory) lineUp() {
 	}
 }
 
-// overdue finds calls that went on for longer than they were to wait, and some more, and those that have not ended. Those are left out
-// that excused says a fault has befallen between two times.
+// overdue finds calls that lasted longer than their wait, and some more, and calls that have not
+// ended. It leaves out calls for which excused reports a fault between two times.
 func (l *lockHistory) overdue(more int64, excused func(client string, from, to int64) bool) (out []finding) {
 	for _, a := range l.attempts {
 		switch end := cmp.Or(a.got, a.gaveUp); {
@@ -441,7 +442,7 @@ func (l *lockHistory) within(from, to int64) (out []finding) {
 	return out
 }
 
-// left finds crowds of which some were not served, and those that never said.
+// left finds crowds of which some were not served, and crowds that never reported.
 func left(events []event, crowds []happened) (out []finding) {
 	answers := make(map[string]int) // by client
 	for _, e := range events {
@@ -534,7 +535,7 @@ func (l *lockHistory) disorder() (out []finding) {
 	return out
 }
 
-// begun is when each grant was first asked for.
+// begun returns when each grant was first requested.
 func (l *lockHistory) begun() map[string]int64 {
 	begun := make(map[string]int64)
 	for _, a := range l.granted() {
@@ -546,8 +547,8 @@ func (l *lockHistory) begun() map[string]int64 {
 	return begun
 }
 
-// inversions counts holders whose token is smaller than that of an earlier holder.
-// Where they asked at the same time that is not promised against.
+// inversions counts holders whose token is smaller than an earlier holder's. Holders that asked at the
+// same time have no promised order.
 func (l *lockHistory) inversions() (n int) {
 	granted := l.granted()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
@@ -561,7 +562,8 @@ func (l *lockHistory) inversions() (n int) {
 	return n
 }
 
-// sweep goes through the intervals in the order of their beginnings, each with those that go on then.
+// sweep goes through the intervals in the order of their beginnings, each with the intervals under way
+// at that time.
 func (l *lockHistory) sweep(of func(*attempt) interval, visit func(on []interval, i interval)) {
 	var all, on []interval
 	for _, a := range l.granted() {
@@ -577,7 +579,7 @@ func (l *lockHistory) sweep(of func(*attempt) interval, visit func(on []interval
 	}
 }
 
-// share is how many of those who may hold the lock at once a counts for: a writer for all.
+// share returns the number of simultaneous holders that a counts for: all for a writer.
 func (l *lockHistory) share(a *attempt) int {
 	if a.alone {
 		return l.most
@@ -603,7 +605,7 @@ func (l *lockHistory) overlaps(of func(*attempt) interval) (out []finding) {
 	return out
 }
 
-// crest is how many trusted the lock at once at most.
+// crest returns the highest number of holders that trusted the lock at once.
 func (l *lockHistory) crest() (most int) {
 	l.sweep((*attempt).trusted, func(on []interval, _ interval) { most = max(most, len(on)+1) })
 	return most
@@ -637,7 +639,7 @@ func (l *lockHistory) lostUpdates(store, final string) (out []finding) {
 	return out
 }
 
-// count is how many reads or writes had that result.
+// count returns the number of reads or writes with that result.
 func count(all []*access, result kind) (n int) {
 	for _, a := range all {
 		if a.result == result {
@@ -647,9 +649,9 @@ func count(all []*access, result kind) (n int) {
 	return n
 }
 
-// nextGrant is how long the lock was free for at t or, where its holder was well,
-// from its release on, and from when a client that was not stopped asked for it; ok
-// is false when no client was granted it any more.
+// nextGrant returns the time from t to the next grant or, if the holder was sound, from its release
+// on, and from the request of a client that was not stopped; ok is false if no client was granted the
+// lock any more.
 func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 	granted := l.granted()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
@@ -657,7 +659,7 @@ func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
 		switch {
 		case a.got >= t:
 			return a.got - max(t, l.wanted(a.got)), true
-		case a.left > t && a.well():
+		case a.left > t && a.isSound():
 			t = a.left
 		}
 	}
@@ -693,8 +695,8 @@ func (l *lockHistory) wanted(t int64) int64 {
 	return since
 }
 
-// waited says whether somebody who waited in vain did so for longer than bound after t, without a
-// break, while nobody had the lock.
+// waited reports whether somebody waited in vain for longer than bound after t, without a break, while
+// nobody had the lock.
 func (l *lockHistory) waited(t, bound int64) bool {
 	granted := l.granted()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
@@ -708,7 +710,7 @@ func (l *lockHistory) waited(t, bound int64) bool {
 				break
 			}
 			free = max(free, g.trusted().end)
-			if g.well() {
+			if g.isSound() {
 				free = max(free, g.left)
 			}
 		}

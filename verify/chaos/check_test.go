@@ -438,8 +438,8 @@ func TestInfoIsRewritten(t *testing.T) {
 	}
 }
 
-// TestABeliefIsTrustedAsLongAsItWasSeen: a lock without a deadline counts as trusted until its holder learns of the loss, and that of a
-// process that was killed until somebody last looked.
+// TestABeliefIsTrustedAsLongAsItWasSeen: a lock without a deadline counts as trusted until its holder
+// learns of the loss, and the lock of a killed process until somebody last looked.
 func TestABeliefIsTrustedAsLongAsItWasSeen(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -632,7 +632,8 @@ func TestALeaseThatOutlastsAnElectionIsPromisedToLive(t *testing.T) {
 	}
 }
 
-// TestForceOfAPlaceEndsItsReadersTrust: a reader's place has tokens of its own, below those of the name.
+// TestForceOfAPlaceEndsItsReadersTrust: a reader's place has its own tokens, below the tokens of the
+// name.
 func TestForceOfAPlaceEndsItsReadersTrust(t *testing.T) {
 	t.Parallel()
 	const name, place = "w0/hr0", "w0/hr0#2"

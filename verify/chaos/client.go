@@ -20,7 +20,7 @@ import (
 // orderVariable tells this program that it is a client, and which.
 const orderVariable = "CHAOS_CLIENT"
 
-// order is what a client process is told.
+// order has the instructions for a client process.
 type order struct {
 	Number    int      `json:"number"`
 	Name      string   `json:"name"`   // unique among all processes of the run
@@ -47,7 +47,7 @@ const (
 	storeTime = 2 * time.Second
 )
 
-// roles are what a process may do all the time.
+// roles are the tasks that a process may have all the time.
 var roles = map[string]func(*holdfasts, context.Context){operatorRole: (*holdfasts).operate, candidateRole: (*holdfasts).campaign}
 
 // worker is one goroutine that takes locks and works under them.
@@ -62,7 +62,7 @@ type worker struct {
 	locks  service
 }
 
-// want is how a lock is asked for. The other recipes take no notice of it.
+// want describes how a lock is requested. The other recipes ignore it.
 type want struct {
 	ttl       time.Duration
 	least     time.Duration // that the lock is kept
@@ -79,7 +79,7 @@ type held struct {
 	release func(context.Context) error
 }
 
-// service is what a client takes its locks from.
+// service gives a client its locks.
 type service interface {
 	lock(ctx context.Context, key string, as want) (held, error)
 	obey(ctx context.Context, order string) error
@@ -173,10 +173,10 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// keep is how long some locks are kept at least.
+// keep is the minimum hold of some locks.
 const keep = 700 * time.Millisecond
 
-// job is what a worker does under one lock.
+// job is a worker's work under one lock.
 type job struct {
 	key   string
 	n     int // of the lock

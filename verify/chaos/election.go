@@ -21,7 +21,7 @@ import (
 // With -elections there are no windows of faults, but one election: some processes campaign, and the one that leads is killed, again and
 // again, and in between told to resign. Their history is that of a lock, and is judged as one; what an observer has seen stands in it too.
 
-// candidateRole is that of a process that campaigns for as long as it lives.
+// candidateRole belongs to a process that campaigns for as long as it lives.
 const candidateRole = "candidate"
 
 const (
@@ -30,7 +30,7 @@ const (
 	resign     = "resign" // the order to do so
 )
 
-// Promises of package election, beside those of a lock.
+// Promises of package election, beyond the promises of a lock.
 const (
 	termsRise   = "each leader has a higher term than all before"
 	neverBack   = "an observer never sees a term go back"
@@ -104,7 +104,7 @@ func (r *ElectionReport) Text() string {
 	return b.String()
 }
 
-// Passed says whether every promise was kept.
+// Passed reports whether every promise was kept.
 func (r *ElectionReport) Passed() bool { return len(r.Findings) == 0 }
 
 // vote is one run with -elections.
@@ -228,7 +228,7 @@ func (v *vote) next(ctx context.Context, after int64, lead time.Duration) (*atte
 	return nil, nil
 }
 
-// since is when the leader called Resign; from, if it was killed.
+// since returns when the leader called Resign, or from, if it was killed.
 func (v *vote) since(from int64, try string) int64 {
 	events, err := readHistory(v.dir, 0)
 	if err != nil {
@@ -270,7 +270,7 @@ func (r *ElectionReport) judge(events []event) {
 	r.Observed = len(seen)
 }
 
-// falls finds leaders whose term is not above that of each one before.
+// falls finds leaders whose term is not above all earlier terms.
 func (l *lockHistory) falls() (out []finding) {
 	granted := l.granted()
 	slices.SortFunc(granted, func(a, b *attempt) int { return int(a.got - b.got) })
@@ -300,8 +300,8 @@ func setbacks(events []event) (out []finding) {
 	return out
 }
 
-// phantoms finds terms that an observer has seen of another leader than began them. One that nobody began is that of a leader that was
-// killed before it could say so.
+// phantoms finds terms that an observer has attributed to another leader than the one that began them.
+// A term that nobody began belongs to a leader that was killed before it could record it.
 func (l *lockHistory) phantoms(events []event) (out []finding) {
 	leaders := make(map[int64][]string)
 	for _, a := range l.granted() {
@@ -315,7 +315,7 @@ func (l *lockHistory) phantoms(events []event) (out []finding) {
 	return out
 }
 
-// roundTrip is how long it takes to ask who leads, in the middle.
+// roundTrip returns the median time to ask for the leader.
 func roundTrip(ctx context.Context, client *holdfast.Client) (int64, error) {
 	var took []int64
 	for range 51 {

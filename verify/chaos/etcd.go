@@ -63,15 +63,17 @@ const preVote = "--pre-vote"
 // soon is lead where servers grant locks as soon as they are up.
 func soon(*Schedule) time.Duration { return 2 * time.Second }
 
-// newLeader is how much longer than a TTL a lock may stand when the cluster elects a leader. With etcd's --election-timeout of 1 s, a
-// member stands for election 1 to 2 s after it last heard of the leader, and the new leader gives each lease its TTL and 1 s anew.
+// newLeader is the time beyond a TTL that a lock may last when the cluster elects a leader. With
+// etcd's --election-timeout of 1 s, a member campaigns 1 to 2 s after its last message from the
+// leader, and the new leader gives each lease its TTL and 1 s again.
 const newLeader = 3 * time.Second
 
-// oneByOne is how much longer a lock may stand where clients are stopped one after the other: it may pass to one whose turn to be
-// stopped comes later.
+// oneByOne is the time beyond a TTL that a lock may last when clients are stopped one after the other:
+// it may pass to one that is stopped later.
 const oneByOne = 1500 * time.Millisecond
 
-// deadLink is how much longer than a TTL a lock may stand whose next holder waits for word over a link that carries nothing more.
+// deadLink is the time beyond a TTL that a lock may last if its next holder waits for a notice over a
+// link that carries nothing more.
 const deadLink = 3 * time.Second
 
 var etcdClasses = map[string]class{
@@ -175,7 +177,7 @@ func (s *etcdSite) start(ctx context.Context, schedule *Schedule) (err error) {
 
 func (s *etcdSite) stop() error { return errors.Join(s.ensemble.stop(), os.RemoveAll(s.dir)) }
 
-// loginTime is how long a login is good for.
+// loginTime is the life of a login.
 const loginTime = "3s"
 
 // Who logs in.

@@ -173,7 +173,7 @@ func withoutRunID(info string) string {
 	return before + after
 }
 
-// asCluster is how a node of a cluster of newer servers says so.
+// asCluster returns info in the words of a newer server's cluster node.
 func asCluster(info string) string {
 	return strings.NewReplacer("redis_mode:standalone", "server_mode:cluster", "cluster_enabled:0", "cluster_enabled:1").Replace(info)
 }
@@ -223,7 +223,7 @@ func (n *redisNode) command(args ...string) error {
 	return err
 }
 
-// replicate makes a node throw away its data for those of another, and a master again.
+// replicate makes a node throw away its data for another's, and then makes it a master again.
 func (s *redisSite) replicate(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()

@@ -22,7 +22,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// immortal is how many clients no fault strikes: what a client has learned from earlier faults is there at the next.
+// immortal is the number of clients that no fault strikes: they keep what they have learned from
+// earlier faults.
 const immortal = 2
 
 // fleet is the client processes.
@@ -54,7 +55,7 @@ type ship struct {
 	again  int // how often it was started before
 
 	mu   sync.Mutex // guards what follows
-	were []build    // those of all processes that it was, by their numbers
+	were []build    // the builds of its processes, by their numbers
 }
 
 func launch(program, olderOne string, orders []order, logs io.Writer) (*fleet, error) {
@@ -82,7 +83,7 @@ func (f *fleet) start(i int, b build) error {
 	if o.Narrow {
 		cmd.Env = append(cmd.Env, "GOMAXPROCS=1")
 	}
-	if o.Peer { // the race detector says what it finds in a peer's library, as in that of ZooKeeper, and the run is none the worse
+	if o.Peer { // a race in a peer's library, such as ZooKeeper's, does not fail the run
 		cmd.Env = append(cmd.Env, "GORACE="+os.Getenv("GORACE")+" exitcode=0")
 	}
 	cmd.Stdout, cmd.Stderr = f.logs, f.logs
@@ -99,8 +100,8 @@ func (f *fleet) start(i int, b build) error {
 	return nil
 }
 
-// mixed says whether there are two builds.
-func (f *fleet) mixed() bool { return f.builds[newer] != f.builds[older] }
+// isMixed reports whether there are two builds.
+func (f *fleet) isMixed() bool { return f.builds[newer] != f.builds[older] }
 
 // buildOf is the build of a client process, by the name that is in the histories.
 func (f *fleet) buildOf(client string) build {
@@ -117,7 +118,7 @@ func (f *fleet) buildOf(client string) build {
 	return newer
 }
 
-// names is how the histories call a client process.
+// names matches the name of a client process in the histories.
 var names = regexp.MustCompile(`\b[a-z]+[0-9]+\.[0-9]+\b`)
 
 // olderIn names the clients in a text that are of the older build.
@@ -139,7 +140,7 @@ func (s *ship) tell(order string) error {
 	return err
 }
 
-// leave has the process come to its end by itself: it asks for no lock any more, gives back or hands over those that it has, and
+// leave lets the process end by itself: it requests no more locks, releases or hands over its own, and
 // closes its client. It blocks until then, and kills a process that takes longer than patience.
 func (s *ship) leave(patience time.Duration) error {
 	err := s.stdin.Close()

@@ -32,8 +32,7 @@ func until(t time.Time) int64 {
 	return now + int64(time.Until(t))
 }
 
-// kind is what an event tells. The times are such that an interval made of them is
-// never longer than the true one.
+// kind is the kind of an event. Its times make an interval never longer than the true one.
 type kind string
 
 const (

@@ -27,7 +27,7 @@ type holdfasts struct {
 	opened  sync.Once
 	limits  driver.Limits
 	adopts  bool       // leases can go from process to process
-	leases  sync.Map   // by owner: those that are held
+	leases  sync.Map   // held leases by owner
 	noting  sync.Mutex // held while a deadline is read and recorded
 	apart   aparts
 	resign  chan struct{} // for a leader that is to end its term
@@ -94,7 +94,7 @@ func (h *holdfasts) lock(ctx context.Context, key string, as want) (held, error)
 	return h.held(lease, key), nil
 }
 
-// options are how a lock is asked for.
+// options returns the options for a request.
 func (h *holdfasts) options(as want) *holdfast.AcquireOptions {
 	return &holdfast.AcquireOptions{TTL: as.ttl, MinHold: as.least, Adoptable: as.adoptable}
 }
@@ -115,7 +115,7 @@ func (h *holdfasts) held(lease *holdfast.Lease, key string) held {
 	return l
 }
 
-// ttls are those that a lease may have.
+// ttls returns the TTLs that a lease may have.
 func (h *holdfasts) ttls() []time.Duration {
 	ttl := time.Duration(h.order.Schedule.TTL)
 	if h.limits.ChangeTTL {

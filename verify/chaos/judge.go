@@ -266,7 +266,8 @@ func (v *verdict) whole(ctx context.Context) error {
 	return nil
 }
 
-// class is what a class leaves of the promises, less what the servers that run take back when one of them was stopped.
+// class returns the promises that hold in a class, less the promises that the running servers cannot
+// keep after one was stopped.
 func (j *judge) class(name string, faults []happened) class {
 	cl := j.schedule.backend().classes[name]
 	site, ok := j.site.(interface{ whenStopped() (shared string) })
@@ -294,7 +295,8 @@ func (j *judge) unfit(faults []happened) (from, to int64) {
 	return from + int64(j.schedule.TTL) + int64(500*time.Millisecond), to
 }
 
-// befallen says whether a client had a fault of its own between two times, or the machine stood still.
+// befallen reports whether a client had a fault of its own between two times, or the machine stood
+// still.
 func (j *judge) befallen(faults []happened) func(client string, from, to int64) bool {
 	return func(client string, from, to int64) bool {
 		name, _, _ := strings.Cut(client, ".")

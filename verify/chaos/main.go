@@ -78,19 +78,19 @@ func exit(err error) {
 
 var errBroken = errors.New("a promise was broken; see the report")
 
-// settings are what the command line says.
+// settings has the flags of the command line.
 type settings struct {
 	length    time.Duration
 	backend   string
-	schedule  string // path; empty: that of the backend
+	schedule  string // path; empty: the backend's
 	only      []string
 	out       string // folder; empty: a new temporary one
 	seed      uint64
 	keep      bool   // histories of windows without a violation too
-	nodes     int    // that the faults strike instead of those of the schedule; 0: those
+	nodes     int    // number of nodes that the faults strike; 0: as in the schedule
 	elections int    // so many leaders are killed, and as many resign, instead of all else
 	older     string // another build of this program, for half of the clients; empty: none
-	tables    string // file with those that the servers have at first; empty: those of this build
+	tables    string // file with the servers' first tables; empty: this build's
 }
 
 func command(ctx context.Context, args []string, out, errs io.Writer) error {
@@ -169,7 +169,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	defer crew.scuttle()
 
 	r := newReport(set.seed, schedule)
-	if crew.mixed() {
+	if crew.isMixed() {
 		r.Mix = new(Mix)
 	}
 	nem := &nemesis{site: place, fleet: crew, schedule: schedule, rand: rand.New(rand.NewPCG(set.seed, 0))}
@@ -201,7 +201,7 @@ func (s *settings) begin() (schedule *Schedule, histories, program string, err e
 	return schedule, histories, program, err
 }
 
-// site is where the servers of the schedule are to run.
+// site returns the site on which the schedule's servers run.
 func (s *settings) site(schedule *Schedule) (site, error) {
 	place := schedule.backend().site()
 	if s.tables == "" {
@@ -280,7 +280,7 @@ func (j *judge) trouble(errs ...error) {
 	}
 }
 
-// grace is how long after a window, beyond the TTL, all that belongs to it is over.
+// grace is the time after a window, beyond the TTL, by which all that belongs to it is over.
 const grace = 1500 * time.Millisecond
 
 // orders are for Holdfast's clients first, then for the other recipe's, then for the operator.

@@ -39,10 +39,11 @@ type happened struct {
 	End    int64  `json:"end"`
 }
 
-// action is what a fault does. It calls rest while the fault lasts, and mends what it breaks before it returns.
+// action carries out a fault. It calls rest while the fault lasts, and repairs what it broke before it
+// returns.
 type action func(f Fault, victim int, rest func(time.Duration)) error
 
-// actions by name: those that befall clients and servers of every kind, and those of the site.
+// actions returns the actions by name: for clients and servers of every kind, and the site's own.
 func (n *nemesis) actions() map[string]action {
 	all := map[string]action{
 		"pause-client": n.pauseClient, "kill-client": n.killClient, "throttle-client": n.throttle,
@@ -70,8 +71,8 @@ func (n *nemesis) run(ctx context.Context, s *span) {
 	all.Wait()
 }
 
-// victims are numbers of clients, beyond those of Holdfast for peers, or of nodes.
-// A fault that befalls clients befalls one peer as well, unless it is an order.
+// victims returns numbers of clients, beyond Holdfast's own for peers, or of nodes. A fault that
+// strikes clients strikes one peer as well, unless it is an order.
 func (n *nemesis) victims(f Fault, taken map[int]bool) []int {
 	if f.Clients == 0 {
 		of := n.schedule.nodes(f.Of)
@@ -85,7 +86,7 @@ func (n *nemesis) victims(f Fault, taken map[int]bool) []int {
 			out = append(out, c)
 		}
 	}
-	if peers := n.schedule.Peers; peers > 0 && !f.ordered() {
+	if peers := n.schedule.Peers; peers > 0 && !f.isOrder() {
 		if c := n.schedule.Clients + n.rand.IntN(peers); !taken[c] {
 			taken[c] = true
 			out = append(out, c)
@@ -94,8 +95,8 @@ func (n *nemesis) victims(f Fault, taken map[int]bool) []int {
 	return out
 }
 
-// ordered says whether the victim does it itself.
-func (f Fault) ordered() bool {
+// isOrder reports whether the victim carries out the fault itself.
+func (f Fault) isOrder() bool {
 	return slices.Contains([]string{"reopen-client", "slow-hooks", "crowd", "upgrade-client", "downgrade-client"}, f.Do)
 }
 
@@ -124,7 +125,7 @@ func (n *nemesis) fault(ctx context.Context, s *span, f Fault, victim int) {
 	}
 }
 
-// of is what happened in a window.
+// of returns the faults of a window.
 func (n *nemesis) of(window int) []happened {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -163,14 +164,15 @@ func (n *nemesis) replace(by build) action {
 		s := n.fleet.ships[victim]
 		s.life.Lock()
 		defer s.life.Unlock()
-		if n.fleet.mixed() && s.build == by {
+		if n.fleet.isMixed() && s.build == by {
 			return nil
 		}
 		return errors.Join(s.leave(leaveWithin), n.fleet.start(victim, by))
 	}
 }
 
-// leaveWithin is how long a client may take to end: its jobs go on, and its calls to storages have their time.
+// leaveWithin bounds the time in which a client ends: its jobs go on, and its calls to storages take
+// their time.
 const leaveWithin = 30 * time.Second
 
 // reopen has a client closed in the middle of its work.

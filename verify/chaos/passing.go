@@ -107,16 +107,16 @@ func (h *holdfasts) adopt(ctx context.Context, o *offer, as want) (held, error) 
 	return h.held(lease, o.Key), nil
 }
 
-// canAdopt says whether leases can go from process to process.
+// canAdopt reports whether leases can go from process to process.
 func canAdopt(d driver.Driver) bool {
 	_, ok := d.(driver.Adopter)
 	return ok
 }
 
-// operatorRole is that of the process that takes locks away.
+// operatorRole belongs to the process that takes locks away.
 const operatorRole = "operator"
 
-// each is how often it does so, about.
+// each is the mean time between two forced releases.
 const each = 250 * time.Millisecond
 
 // operate takes locks away from their holders in each window whose duty is passing.

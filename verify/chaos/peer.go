@@ -80,7 +80,7 @@ func extend(m *redsync.Mutex, key string, ttl time.Duration, rec *recorder, stop
 
 func noOrder(order string) error { return fmt.Errorf("there is no order %q for another recipe", order) }
 
-// beat is how often it is looked whether a holder still believes in its lock.
+// beat is the interval in which a holder's belief in its lock is checked.
 const beat = 50 * time.Millisecond
 
 // believe makes a held of a lock without a deadline, whose holder believes in it for as long as holds returns true.

@@ -27,12 +27,13 @@ const (
 	asRegister = "porcupine: a register that loses no update"
 )
 
-// call is what a client asks for. Its answer is a kind: got, released, seen, barred, acked, refused, or unknown.
+// call is a client's request. Its answer is a kind: got, released, seen, barred, acked, refused, or
+// unknown.
 type call struct {
 	what  string // acquire, release, claim, read, "claim, read", write
 	by    *attempt
 	token int64  // that it was granted, or that the storage checks; 0: none
-	share int    // acquire, release: of those who may hold the lock at once
+	share int    // acquire, release: share of the simultaneous holders
 	below int64  // acquire: the next lower token that anybody was granted
 	value string // that was read, or is written
 	prev  string // write: the value that its caller has read before
@@ -215,8 +216,9 @@ type trial struct {
 	of      func(*lockHistory) []porcupine.Operation
 }
 
-// trials are those of a lock with so many holders at once. Its registers are apart, as the one without a fence is the control. A
-// semaphore has neither tokens nor registers, but each of its slots has.
+// trials returns the trials of a lock with so many holders at once. Its registers are separate, since
+// the one without a fence is the control. A semaphore has neither tokens nor registers, but each of
+// its slots has.
 func (l *lockHistory) trials(exclusive bool) (all []trial) {
 	if exclusive {
 		all = append(all, trial{asLock, "", lockModel(l.most), (*lockHistory).holdings})
@@ -231,7 +233,7 @@ func (l *lockHistory) trials(exclusive bool) (all []trial) {
 	return all
 }
 
-// Judged is what Porcupine has judged.
+// Judged has Porcupine's verdict.
 type Judged struct {
 	Operations int `json:"operations"`
 	Histories  int `json:"histories"`

@@ -63,7 +63,8 @@ var postgresClasses = map[string]class{
 	"mixed":             {from: fromEnd, extra: dead},
 }
 
-// dead is how much longer than a TTL a lock may stand because stopped or killed waiters were ahead: it is handed to each for a second.
+// dead is the time beyond a TTL that a lock may last because stopped or killed waiters were ahead: it
+// is handed to each for a second.
 const dead = 4 * time.Second
 
 // postgresSite is a server, behind whose second proxy is a pooler in transaction mode: every other client goes through it.
@@ -75,7 +76,7 @@ type postgresSite struct {
 	only   []*node
 	inside *faultproxy.Proxy // to the primary, for this program, on which nothing is ever wrong
 	direct *postgres.Driver
-	tables string // file with the SQL that makes those of the locks; empty: those of this build
+	tables string // file with the SQL of the locks' tables; empty: this build's
 }
 
 func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
@@ -115,7 +116,7 @@ func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
 	return s.prepare(ctx)
 }
 
-// socketOf is where a server with this DSN listens.
+// socketOf returns the socket's folder in a server's DSN.
 func socketOf(dsn string) string {
 	dir, _, _ := strings.Cut(strings.TrimPrefix(dsn, "host="), " ")
 	return filepath.Join(dir, ".s.PGSQL.5432")

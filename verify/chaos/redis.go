@@ -97,8 +97,8 @@ func (o *order) credentials(_ context.Context, addr string) (name, password stri
 	return user, string(text), err
 }
 
-// quarantineMargin is what a restarted node waits beyond MaxTTL once a client has seen
-// it, and a second each until then and until a client asks it again.
+// quarantineMargin is the wait of a restarted node beyond MaxTTL once a client has seen it, and a
+// second each until then and until a client asks it again.
 const quarantineMargin = 4 * time.Second
 
 // redisNode is a redis-server.
@@ -112,7 +112,7 @@ type redisNode struct {
 // user is whom Holdfast's clients log in as; redsync's and this program do without.
 const user = "locker"
 
-// firstPassword is what a server has when it is started.
+// firstPassword is the password with which a server starts.
 const firstPassword = "first"
 
 func (n *redisNode) tellPassword(password string) error {

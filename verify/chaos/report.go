@@ -70,7 +70,7 @@ type ClassReport struct {
 	Free        int64          `json:"longest_without_ns"` // for which a lock that somebody wanted was nobody's
 }
 
-// Tally is what is counted for Holdfast and for the other recipe.
+// Tally has the counts of Holdfast or of the other recipe.
 type Tally struct {
 	Granted     int `json:"granted"`
 	Failed      int `json:"failed"`
@@ -114,7 +114,7 @@ func (r *Report) total() *ClassReport {
 	return sum
 }
 
-// Mix is how two builds shared the locks.
+// Mix has the locks of two builds.
 type Mix struct {
 	Granted [2]int `json:"granted"`   // locks and slots, by build
 	Passed  int    `json:"passed_on"` // to a client of the other build than its last holder
@@ -155,7 +155,7 @@ func (r *Report) Passed() bool {
 	return len(r.Findings) == 0 && len(r.Troubles) == 0 && r.recovered()
 }
 
-// recovered says whether the 99th percentile of recovery is within its bound.
+// recovered reports whether the 99th percentile of recovery is within its bound.
 func (r *Report) recovered() bool { return len(r.Slow)*100 <= len(r.total().Recovery) }
 
 // Text is the report for people.
@@ -223,7 +223,7 @@ func note(n int, whyNot string) string {
 	return fmt.Sprint(n)
 }
 
-// bound is that of recovery; the sum over all classes has none.
+// bound returns the bound of recovery; the sum over all classes has none.
 func bound(c *ClassReport) string {
 	if c.Bound == 0 {
 		return "-"

@@ -38,7 +38,7 @@ func (r rotation) run(f Fault, rest func(time.Duration)) (errs error) {
 // gap is for how long clients do not know in the schedules what a service wants of them: without a connection, nobody is granted a lock.
 const gap = 5 * time.Second
 
-// passwords are those of two rotations, the second of which brings back the first one.
+// passwords are the new passwords of two rotations, the second of which brings back the first one.
 var passwords = [2]string{"second", firstPassword}
 
 // replaceFile writes a file such that whoever reads it has the old text or the new one.

@@ -13,8 +13,7 @@ import (
 	"time"
 )
 
-// Schedule is what happens, and when. It is read from a file; each backend has one
-// that is used when none is named.
+// Schedule has the faults and their times. It is read from a file; each backend has a default.
 type Schedule struct {
 	Backend string   `json:"backend"` // that keeps the locks; empty: redis
 	Nodes   int      `json:"nodes"`   // servers that keep the locks
@@ -68,37 +67,37 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // MarshalText implements encoding.TextMarshaler.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// class is what one kind of fault leaves of the promises. That tokens are unique and
-// rise, and that a fenced storage loses no update, is promised in every class.
+// class has the promises that one kind of fault leaves. Every class promises that tokens are unique
+// and rise, and that a fenced storage loses no update.
 type class struct {
 	shared string // why exclusion is not promised: two may trust their lease at once; empty: it is
-	// from is what recovery is counted from: the start of a fault that the service
-	// should bear, the end of one that it cannot, or the end of the quarantine.
+	// from is the start of recovery: the start of a fault that the service should bear, the end of one
+	// that it cannot, or the end of the quarantine.
 	from  reference
 	extra time.Duration // that recovery may take, beyond TTL + 1 s
 	lives bool          // no lease may be lost: a majority of the nodes answers all the time
 	duty  duty          // what holders do
-	// patient says that a caller is told nothing but that it has the lock, or that its time is over.
+	// patient means that a caller hears nothing but a grant or the end of its time.
 	patient bool
 	unfit   bool // while the faults last a majority must not vote, so that nobody is granted anything
 }
 
-// tooShort says whether a lease with that TTL may end while the service elects a leader, when no majority answers: it has two
-// thirds of the TTL left when a renewal falls due.
+// tooShort reports whether a lease with that TTL may end while the service elects a leader, when no
+// majority answers: it has two thirds of the TTL left when a renewal falls due.
 func (c *class) tooShort(ttl int64) bool { return c.extra > 0 && ttl*2/3 < int64(c.extra) }
 
-// duty is what holders do with a lock, beyond work under it.
+// duty is what holders do with a lock beyond working under it.
 type duty int
 
 const (
 	usual      duty = iota
 	stretching      // they change its TTL again and again, and with some calls in vain
-	apart           // half of them has a prefix below that of the others, and locks of the same names
+	apart           // half of the clients has a prefix below the others', and locks of the same names
 	passing         // they hand leases over to other processes and keep locks beyond their release, and an operator takes some away
 	handing         // they hand leases over to other processes, above all when their own ends
 )
 
-// hands says whether leases go from process to process.
+// hands reports whether leases go from process to process.
 func (d duty) hands() bool { return d == passing || d == handing }
 
 type reference int
@@ -109,12 +108,11 @@ const (
 	fromQuarantine
 )
 
-// stoppedAhead is how many stopped waiters can be ahead of another one in the
-// schedule. Each costs a hand-over time of a second: nobody can tell a stopped
-// process from a slow one sooner.
+// stoppedAhead is the highest number of stopped waiters ahead of another one in the schedule. Each
+// costs a hand-over time of a second: nobody can tell a stopped process from a slow one sooner.
 const stoppedAhead = 6
 
-// loadSchedule reads the file or, if path is empty, that of the backend.
+// loadSchedule reads the file or, if path is empty, the backend's default.
 func loadSchedule(name, path string) (*Schedule, error) {
 	b, err := backendOf(name)
 	if err != nil {
@@ -138,7 +136,7 @@ func loadSchedule(name, path string) (*Schedule, error) {
 	return s, s.check()
 }
 
-// backend is where the locks are.
+// backend returns the backend that keeps the locks.
 func (s *Schedule) backend() *backend { return backends[s.Backend] }
 
 func (s *Schedule) check() error {
@@ -245,14 +243,14 @@ func (s *Schedule) onNodes(n int) {
 	s.Nodes, s.Durable = n, min(s.Durable, n/2+1)
 }
 
-// has says whether a fault of that name is in it.
+// has reports whether the schedule has a fault of that name.
 func (s *Schedule) has(do string) bool {
 	return slices.ContainsFunc(s.Windows, func(w Window) bool {
 		return slices.ContainsFunc(w.Faults, func(f Fault) bool { return f.Do == do })
 	})
 }
 
-// wants says whether a class of the schedule has this duty.
+// wants reports whether a class of the schedule has this duty.
 func (s *Schedule) wants(d duty) bool {
 	return slices.ContainsFunc(s.Windows, func(w Window) bool { return s.backend().classes[w.Class].duty == d })
 }

@@ -26,8 +26,9 @@ import (
 //go:embed schedule-sentinel.json
 var sentinelSchedule []byte
 
-// takeover is how much longer a lock may stand when a replica takes over: until the Sentinels have agreed on it and clients have
-// found it, and then for the quarantine, in the schedule of 10 s.
+// takeover is the time beyond a TTL that a lock may last when a replica takes over: until the
+// Sentinels have agreed on it and clients have found it, and then for the quarantine, 10 s in the
+// schedule.
 const takeover = 15 * time.Second
 
 // sentinelBackend is a master, two replicas and three Sentinels. A master that has lost its replicas refuses to write.

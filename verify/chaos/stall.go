@@ -11,9 +11,10 @@ import (
 )
 
 const (
-	// glance is how often standstill looks at the clock.
+	// glance is the interval in which standstill looks at the clock.
 	glance = 20 * time.Millisecond
-	// slowDisk is how long a write takes on a disk that others keep busy. Servers that wait for it write several times for one call.
+	// slowDisk is the time of a write on a disk that others keep busy. Servers that wait for it write
+	// several times for one call.
 	slowDisk = 100 * time.Millisecond
 )
 
@@ -21,7 +22,7 @@ const (
 // have run a client or a server either, and a lease that is lost within a TTL tells nothing of Holdfast.
 type standstill struct {
 	least time.Duration // the machine's shorter ones are not noted
-	disk  bool          // servers wait for that of temporary files
+	disk  bool          // servers wait for the disk of temporary files
 
 	mu    sync.Mutex // guards what follows
 	times []interval
@@ -68,14 +69,14 @@ func (s *standstill) note(before, now int64, least time.Duration) {
 	s.times = append(s.times, interval{start: before, end: now})
 }
 
-// within says whether there was one between two times.
+// within reports whether a standstill falls between two times.
 func (s *standstill) within(from, to int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.times, func(i interval) bool { return i.start < to && from < i.end })
 }
 
-// sum is how many there were, and how long the longest was, or why not all are known.
+// sum returns the number of standstills and the longest, or why not all are known.
 func (s *standstill) sum() (n int, longest time.Duration, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

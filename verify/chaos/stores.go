@@ -32,7 +32,7 @@ const (
 // fencedStores lose no update.
 var fencedStores = []string{byRedis, bySQL, byRow}
 
-// stores says where the storages are.
+// stores has the addresses of the storages.
 type stores struct {
 	Redis string `json:"redis"` // address
 	SQL   string `json:"sql"`   // of a PostgreSQL
@@ -121,7 +121,7 @@ func (s *openStores) close() {
 	}
 }
 
-// of is where the n-th key of a window is kept.
+// of returns the stores of the n-th key of a window.
 func (s *openStores) of(n int, fenced bool) []*store {
 	if !fenced {
 		return []*store{s.nobody}
@@ -140,7 +140,7 @@ func isStale(err error) bool {
 	return errors.Is(err, fence.ErrStale) || errors.Is(err, holdfast.ErrLost)
 }
 
-// valueKey is apart from the lock's key, and from that of the other storage.
+// valueKey returns a key apart from the lock's key, and from the other storage's.
 func valueKey(name, key string) string { return name + ":" + key }
 
 func unfenced(client rueidis.Client) *store {

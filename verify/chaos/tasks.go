@@ -15,13 +15,13 @@ import (
 // semaphore is a lock, and so is each of several names. The semaphore as a whole is a lock that several may hold at once, and so is a read and write lock, of
 // which a writer takes all.
 type task interface {
-	// title names it in the report, in which it has a line; empty: it is that of which the table is.
+	// title names the task in the report, where it has a line; empty: the report's table is about it.
 	title() string
 	// family begins the names of its locks in a window; see span.key.
 	family() string
-	// workers is how many workers of this client do it.
+	// workers returns the number of workers of this client.
 	workers(*order) int
-	// pause is how long a worker rests at most between two turns.
+	// pause returns the longest rest of a worker between two turns.
 	pause() time.Duration
 	// turn takes what the task is about, keeps it for a while and gives it back.
 	turn(context.Context, *worker, *span)
@@ -30,7 +30,7 @@ type task interface {
 // tasks are all that clients do.
 var tasks = []task{oneLock{}, anySlot{}, manyLocks{}, bothSides{}}
 
-// taskOf is the task that a lock belongs to, by its key; nil: the lock is that of another recipe.
+// taskOf returns the task of a lock, by its key; nil: the lock belongs to another recipe.
 func taskOf(key string) task {
 	_, name, _ := strings.Cut(key, "/")
 	name = strings.TrimRight(strings.TrimRight(name, "#0123456789"), "0123456789")
@@ -54,7 +54,8 @@ func (o *order) among(workers int) int {
 	return n
 }
 
-// spell is how long a task keeps what it has: seldom for longer than a TTL, so that it needs renewals.
+// spell returns the time for which a task keeps its lock: seldom longer than a TTL, so that it needs
+// renewals.
 func (w *worker) spell(s *span, usual time.Duration) time.Duration {
 	d := rand.N(usual)
 	if s.Class != after && rand.IntN(30) == 0 { // there all others have to get through meanwhile
@@ -63,7 +64,7 @@ func (w *worker) spell(s *span, usual time.Duration) time.Duration {
 	return min(d, time.Duration(s.end-mono()))
 }
 
-// patienceIn is how long a call waits: to the end of the window at most.
+// patienceIn bounds the wait of a call: to the end of the window at most.
 func patienceIn(s *span) time.Duration {
 	if s.Class == after {
 		return time.Duration(s.end - mono())
@@ -104,7 +105,7 @@ func (anySlot) workers(o *order) int {
 	return min(2, max(0, slotWorkers-2*o.Number))
 }
 
-// slotKey is how the history knows a slot. The service knows it by the same name.
+// slotKey returns the name of a slot in the history, and on the service.
 func slotKey(key string, slot int) string { return key + "#" + strconv.Itoa(slot) }
 
 func (anySlot) turn(ctx context.Context, w *worker, s *span) {
@@ -123,7 +124,7 @@ func (anySlot) turn(ctx context.Context, w *worker, s *span) {
 	w.leave(ctx, []string{h.key}, []string{try}, h.release)
 }
 
-// manyLocks is sixteen workers of whom each takes some of twelve locks in one call.
+// manyLocks has sixteen workers, each of which takes some of twelve locks in one call.
 type manyLocks struct{}
 
 const (
@@ -208,13 +209,14 @@ func (bothSides) turn(ctx context.Context, w *worker, s *span) {
 	w.leave(ctx, []string{key}, []string{try}, h.release)
 }
 
-// further says whether an attempt is one of a call for several locks which is counted with its first one.
-func further(try string) bool {
+// isFurther reports whether an attempt belongs to a call for several locks that is counted with its
+// first one.
+func isFurther(try string) bool {
 	_, n, _ := strings.Cut(try, ":")
 	return n != "" && n != "0"
 }
 
-// TaskReport is what is counted for a task beside the one that the table is about, which has its violations too.
+// TaskReport has the counts of a task beside the table's, and its violations.
 type TaskReport struct {
 	Calls      int   `json:"calls"`
 	Granted    int   `json:"granted"` // of those
@@ -234,7 +236,7 @@ func (t *TaskReport) count(l *lockHistory) {
 		if a.got != 0 && (l.most == 1 || l.sides) {
 			t.Leases++
 		}
-		if slot || further(a.try) {
+		if slot || isFurther(a.try) {
 			continue
 		}
 		t.Calls++
@@ -252,7 +254,7 @@ func (t *TaskReport) String() string {
 		t.Calls, t.Granted, t.Leases, round(time.Duration(t.Longest)), t.Most, t.Overlaps, t.Duplicates, t.Disorder, t.Lost)
 }
 
-// task is what is counted for the task of a lock; nil: the table has it.
+// task returns the counts for the task of a lock; nil: the table has them.
 func (r *Report) task(key string) *TaskReport {
 	t := taskOf(key)
 	if t == nil || t.title() == "" {

@@ -32,8 +32,9 @@ func openZookeeperBelow(o *order, prefix string) (driver.Driver, error) {
 // syncLimit has a member look for another leader once it has not heard of its own for four ticks, which here are 2 s.
 const syncLimit = "syncLimit=4"
 
-// reign is how much longer than a TTL a lock may stand when the ensemble gets another leader: until it is missed and another one is
-// elected and followed, which then counts each session from the beginning.
+// reign is the time beyond a TTL that a lock may last when the ensemble gets another leader: until its
+// absence is noticed and another one is elected and followed, which then counts each session from the
+// beginning.
 const reign = 5 * time.Second
 
 var zookeeperClasses = map[string]class{
