@@ -40,6 +40,7 @@ type abilities struct{ inspect, list, queue, force, adopt, check, notify, alert 
 
 // learn asks the driver what it can do, and scales the times of the test by that.
 func (b *bench) learn() {
+	b.patience = pace.Scale(90 * time.Second)
 	drv := b.driver()
 	b.limits = drv.Limits()
 	_, b.can.inspect = drv.(driver.Inspector)
@@ -60,7 +61,7 @@ func (b *bench) learn() {
 	b.short = b.ttl(900 * time.Millisecond)
 	b.brief = b.ttl(max(min(pace.Scale(6*time.Second).Round(100*time.Millisecond), 10*time.Second), 2*l.MinTTL)) // no longer than each driver takes
 	b.long = b.ttl(max(30*time.Second, 4*b.brief))
-	b.patience = pace.Scale(max(90*time.Second, 3*b.brief))
+	b.patience = max(b.patience, pace.Scale(3*b.brief))
 }
 
 // ttl is the TTL next to want that the driver takes as it is.
@@ -90,7 +91,11 @@ func (b *bench) need(have bool, what string) {
 
 func (b *bench) driver() driver.Driver {
 	b.Helper()
-	drv, err := b.Open()
+	var drv driver.Driver
+	err := b.insist(func() (err error) {
+		drv, err = b.Open()
+		return err
+	})
 	if err != nil {
 		b.Fatalf("open a driver: %v", err)
 	}
@@ -173,8 +178,12 @@ func (b *bench) tryAcquire(c *holdfast.Client, key string, opts *holdfast.Acquir
 	return l, err
 }
 
+// acquire takes a lock. Without opts it has a TTL that does not end within the test.
 func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	b.Helper()
+	if opts == nil {
+		opts = &holdfast.AcquireOptions{TTL: b.long}
+	}
 	var l *holdfast.Lease
 	err := b.insist(func() (err error) {
 		l, err = c.Acquire(b.within(), key, opts)

@@ -41,7 +41,7 @@ func oneHolderAmongMany(b *bench) {
 		for range rounds {
 			var l *holdfast.Lease
 			err := b.insist(func() (err error) {
-				l, err = all[i%clients].Acquire(b.within(), "k", nil)
+				l, err = all[i%clients].Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
 				return err
 			})
 			if err != nil {
