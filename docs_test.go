@@ -85,6 +85,36 @@ func TestEveryLinkInThePagesLeadsSomewhere(t *testing.T) {
 	}
 }
 
+// TestPagesNamedInCodeExist looks at comments and messages: "docs/operations.md", "docs/operations.md, Rights", "docs/alerts.md#lockleaks".
+func TestPagesNamedInCodeExist(t *testing.T) {
+	t.Parallel()
+	pages := repository(t, ".md")
+	mention := regexp.MustCompile(`\b(docs/[\w-]+\.md)(?:#([\w-]+)|, ([A-Z][\w, ]*))?`)
+	for file, text := range repository(t, ".go", ".yml", ".lua", ".json") {
+		for _, m := range mention.FindAllStringSubmatch(text, -1) {
+			page, ok := pages[m[1]]
+			switch {
+			case !ok:
+				t.Errorf("%s names %s, which does not exist", file, m[1])
+			case m[2] != "" && !anchors(page)[m[2]]:
+				t.Errorf("%s names %s#%s, which is no heading there", file, m[1], m[2])
+			case m[3] != "" && !begins(m[3], page):
+				t.Errorf("%s names %s, %s: there is no such heading", file, m[1], m[3])
+			}
+		}
+	}
+}
+
+// begins reports whether text begins with a heading of page.
+func begins(text, page string) bool {
+	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
+		if strings.HasPrefix(text, heading[1]) {
+			return true
+		}
+	}
+	return false
+}
+
 // anchors has the names by which the headings of a page can be linked to.
 func anchors(text string) map[string]bool {
 	names := make(map[string]bool)
