@@ -269,9 +269,31 @@ func (t *tables) renew(n int) statement {
 	if t.name == "SQLite" {
 		returning = " RETURNING " + strings.ReplaceAll(standingSQL, "l.", "{bare}lock.") // RETURNING knows neither aliases nor schemas
 	}
-	return t.say(t.in(`UPDATE holdfast_lock SET stamp = CASE WHEN stamp < {half} THEN stamp ELSE stamp - {half} END + $1,
-		expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END
-		WHERE expires > {now} AND name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)` + returning))
+	return t.say(t.in(renewSQL + `name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)` + returning))
+}
+
+// renewSQL renews locks that have not lapsed, and with them changes their stamps as renewedStamp does.
+const renewSQL = `UPDATE holdfast_lock SET stamp = CASE WHEN stamp < {half} THEN stamp ELSE stamp - {half} END + $1,
+	expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END WHERE expires > {now} AND `
+
+// renewedStamp returns the stamp of a row after a renewal that adds so much to it.
+func renewedStamp(stamp, by int64) int64 {
+	if stamp >= stampEnd {
+		stamp -= stampEnd
+	}
+	return stamp + by
+}
+
+// renewKnown returns the renewal of n locks by their names and stamps.
+func (t *tables) renewKnown(n int) statement {
+	var rows strings.Builder
+	for i := range n {
+		if i > 0 {
+			rows.WriteString(" OR ")
+		}
+		fmt.Fprintf(&rows, "name = $%d AND stamp = $%d", 3+2*i, 4+2*i)
+	}
+	return t.say(t.in(renewSQL + "(" + rows.String() + ")"))
 }
 
 // standingSQL returns how a lock stands after a renewal.

@@ -20,6 +20,7 @@ const (
 	aChange  = ", owner = "
 	aTake    = "AND places = " // of a lock that was not read
 	aRenewal = "CASE WHEN expires"
+	aKnown   = "AND (name = "          // of a renewal that names stamps
 	aLook    = "l.stamp, l.expires - " // of a renewal
 )
 
@@ -93,7 +94,12 @@ func TestALateStatementDoesNotShortenWhatIsTrusted(t *testing.T) {
 	for name, late := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
 		"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
 			g := r.Grant(d, "k", short)
+			d.Detach(g)
 			return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+		},
+		"renewal, unread": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
+			g := r.Grant(d, "k", short)
+			return g, r.stuck(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"acquire, first of the name": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
 			pass = r.stuck(d, anInsert, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
@@ -193,7 +199,12 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 			},
 			"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
 				g := r.adoptable(d, long)
+				d.Detach(g)
 				return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+			},
+			"renewal, unread": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
+				g := r.adoptable(d, long)
+				return g, r.stuck(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 			},
 		} {
 			t.Run(name+", "+what, func(t *testing.T) {
@@ -383,19 +394,64 @@ func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
 	}
 }
 
-// TestALateRenewalBringsBackNoStamp: what was decided by that, before the lock changed, may come later still.
+// TestALateRenewalBringsBackNoStamp: what was decided by that, before the lock changed, may come later still. A renewal that names the
+// stamp finds nothing then.
 func TestALateRenewalBringsBackNoStamp(t *testing.T) {
+	for _, reads := range []bool{true, false} {
+		t.Run(fmt.Sprint("reads: ", reads), func(t *testing.T) {
+			each(t, servers, func(r *rig) {
+				d := r.driver()
+				g := r.Grant(d, "k", long)
+				text := aKnown
+				if reads {
+					d.Detach(g)
+					text = aRenewal
+				}
+				pass := r.stuck(d, text, true, func(ctx context.Context) { r.Must(d.Renew(ctx, []driver.Grant{g})[0].Err) })
+				before := r.stamp()
+				r.exec("UPDATE holdfast_lock SET stamp = 7")
+				pass()
+				if now := r.stamp(); now == before || (now == 7) == reads {
+					r.Errorf("the stamp is %d, and was %d before", now, before)
+				}
+				r.Must(d.Release(r.Within(), g, 0))
+				r.cleared()
+			})
+		})
+	}
+}
+
+// TestKnownStampsRenewByOneStatement, as long as nobody waits for one of the locks, and the release by one more finds the new stamps.
+func TestKnownStampsRenewByOneStatement(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		d := r.driver()
-		g := r.Grant(d, "k", long)
-		pass := r.stuck(d, aRenewal, true, func(ctx context.Context) { r.Must(d.Renew(ctx, []driver.Grant{g})[0].Err) })
-		before := r.stamp()
-		r.exec("UPDATE holdfast_lock SET stamp = 7")
-		pass()
-		if now := r.stamp(); now == before || now == 7 {
-			r.Errorf("the stamp is %d, and was %d before", now, before)
+		grants := []driver.Grant{r.Grant(d, "k", long), r.Grant(d, "other", long)}
+		sent := func(do func()) int {
+			before := r.Counts(d)["statement"]
+			do()
+			return r.Counts(d)["statement"] - before
 		}
-		r.Must(d.Release(r.Within(), g, 0))
+		renew := func(want ...int) {
+			for i, out := range d.Renew(r.Within(), grants) {
+				if r.Must(out.Err); out.Waiters != want[i] || !out.TrustedUntil.After(grants[i].TrustedUntil) {
+					r.Errorf("renewal %d: %+v, want %d waiters and more time", i, out, want[i])
+				}
+			}
+		}
+		for range 3 {
+			if n := sent(func() { renew(0, 0) }); n != 1 {
+				r.Errorf("a renewal took %d statements", n)
+			}
+		}
+		waiter := r.driver()
+		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
+		r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+		renew(1, 0)
+		if n := sent(func() { r.Must(d.Release(r.Within(), grants[1], 0)) }); n != 1 {
+			r.Errorf("a release took %d statements", n)
+		}
+		r.Must(d.Release(r.Within(), grants[0], 0))
+		r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
 		r.cleared()
 	})
 }

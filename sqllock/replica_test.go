@@ -85,6 +85,7 @@ func TestLaggingReplicaLosesNoLease(t *testing.T) {
 					row := strings.NewReplacer("$owner", "'"+g.Owner+"'", "$token", fmt.Sprint(g.Token), "$later", fmt.Sprint(time.Now().Add(long).UnixMicro())).Replace(c.row)
 					r.exec("INSERT INTO holdfast_replica (name, owner, token, expires, stamp, holder, since, places) VALUES ('k', " + row + ", 1, '{}', 1, 0)")
 				}
+				d.Detach(g) // so that the renewal reads the lock
 				out := d.Renew(r.Within(), []driver.Grant{g})[0]
 				switch {
 				case errors.Is(out.Err, driver.ErrLost) != c.lost, out.Err != nil && !c.lost:

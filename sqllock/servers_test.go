@@ -228,6 +228,9 @@ func TestAConnectionThatIsCutAtAnyStepCostsNoLock(t *testing.T) {
 				}
 				r.Must(holder.Release(r.Within(), held, 0))
 				g := <-got
+				if step == "look" {
+					d.Detach(g) // so that the renewal reads the lock
+				}
 				r.renew(d, g, long)
 				r.Must(d.Check(r.Within(), g))
 				r.Must(d.Release(r.Within(), g, 0))

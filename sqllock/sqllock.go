@@ -80,6 +80,8 @@
 //	                                 gives up, and a release after a statement without an answer. A first row is inserted once
 //	renew                            compares owner and time, and sets the later of two ends and a stamp that no row has had; a lock
 //	                                 that came back to its owner by a late ticket has another token
+//	renew, unread                    compares the stamp that the client knows and time, and sets the same. It finds nothing once anything
+//	                                 has happened to the lock, also if it is carried out twice
 //	acquire, inside                  as acquire, unread
 //	release, inside                  names owner and token, so that it frees this one grant. Its RELEASE_LOCK is that of its session
 //	queue                            a ticket has an end that was set when its client read the lock
@@ -366,10 +368,19 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 	var sent time.Time
 	found := make(map[string]standing, len(some))
 	var noRoom error // somebody has to make room: the holder hears of it now, and its client tries again while trust lasts
+	asked := false
 	err := direct.Insist(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(ttl, pace.Alone))
 		defer cancel()
-		kept, sent, err = d.renewSome(ctx, ttl, grants, some, found)
+		done := false
+		if !asked && d.dialect == MySQL { // the outcome of SQLite's one statement tells all
+			asked = true // without an answer, the stamps are not known any more
+			done, sent, err = d.renewUnchanged(ctx, ttl, grants, some, found)
+			kept = some
+		}
+		if err == nil && !done {
+			kept, sent, err = d.renewSome(ctx, ttl, grants, some, found)
+		}
 		if err == nil {
 			return nil
 		}
@@ -398,6 +409,33 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 			out[at] = driver.Renewal{TrustedUntil: until, Waiters: s.waiters}
 		}
 	}
+}
+
+// renewUnchanged renews some of the grants by one statement, and reports whether it has renewed all of them. It does so if this client
+// knows their stamps, and nobody waited for one of the locks when it saw that: a waiter that comes changes the stamp.
+func (d *Driver) renewUnchanged(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, found map[string]standing,
+) (done bool, sent time.Time, err error) {
+	by, args := 1+rand.Int64N(stampEnd), make([]any, 2, 2+2*len(some))
+	args[0], args[1] = by, direct.InMicros(ttl)
+	d.mu.Lock()
+	for _, at := range some {
+		g := grants[at]
+		own, known := d.grips[g.Owner]
+		if !known || !own.alone {
+			d.mu.Unlock()
+			return false, sent, nil
+		}
+		args = append(args, g.Key, own.stamp)
+		found[g.Key] = standing{owner: g.Owner, token: g.Token, stamp: renewedStamp(own.stamp, by), left: direct.InMicros(ttl)}
+	}
+	d.mu.Unlock()
+	change, sent := d.renewKnown(len(some)), time.Now()
+	err = d.runOn(ctx, d.renewDB, func(q querier) error {
+		n, err := exec(ctx, q, change, args...)
+		done = n == int64(len(some))
+		return err
+	})
+	return done, sent, err
 }
 
 // renewSome renews until one statement has found the locks of all that are not lost, and returns these and when it was sent. The end
