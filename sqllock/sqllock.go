@@ -185,6 +185,7 @@ type grip struct {
 	alone bool  // nobody waited then
 	doubt bool  // a statement that takes the lock for this owner may come late
 	ear   *ear  // which is inside; nil: none is
+	since time.Time
 }
 
 // maxPlaces bounds for how many keys a client remembers the number of places.
@@ -615,7 +616,7 @@ func (d *Driver) end(ctx context.Context, key string, next func(row) (row, bool)
 
 // noteGrip remembers what is known of the lock that a claim has got, and that its ear stays inside meanwhile.
 func (d *Driver) noteGrip(c *claim, g grip) {
-	g.doubt = c.doubt
+	g.doubt, g.since = c.doubt, time.Now()
 	if c.ear.inside() {
 		g.ear, c.ear = c.ear, nil
 	}
@@ -640,6 +641,26 @@ func (d *Driver) renewGrip(owner string, stamp int64, alone bool) {
 		}
 		d.grips[owner] = g
 	}
+}
+
+// reclaimEar has the longest holder inside a turnstile leave it, unless that is there only for a moment: a waiter needs its connection
+// more. Whoever is let in then polls until the lock is released, which costs little beside such a lease.
+func (d *Driver) reclaimEar() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	oldest := ""
+	for owner, own := range d.grips {
+		if own.ear != nil && (oldest == "" || own.since.Before(d.grips[oldest].since)) {
+			oldest = owner
+		}
+	}
+	own := d.grips[oldest]
+	if own.ear == nil || time.Since(own.since) < longInside {
+		return
+	}
+	d.calls.Go(own.ear.leave)
+	own.ear = nil
+	d.grips[oldest] = own
 }
 
 // Detach implements driver.Adopter. It does not block: what the owner has sent and had no answer to finds the stamp of its grant, and

@@ -34,6 +34,8 @@ const (
 	crowdedTime = time.Second
 	// shunTime is for how long a client does without a turnstile that has let nobody in while the lock was free.
 	shunTime = 10 * time.Second
+	// longInside is for how long a holder keeps its connection inside though a waiter of its client finds none.
+	longInside = 2 * time.Second
 )
 
 // turnstile is the queue before the locks of MySQL and MariaDB: GET_LOCK with a name made of that of the lock. A waiter blocks in it on
@@ -55,6 +57,8 @@ type turnstile struct {
 	off     error      // why waiters poll instead; nil: they need not
 	crowded map[string]time.Time
 	shunned map[string]time.Time
+
+	reclaimed time.Time // when an ear was looked for that a waiter needs more than its holder
 }
 
 // ear is a connection on which a waiter blocks in the turnstile of a lock, and then is inside.
@@ -123,11 +127,19 @@ func (t *turnstile) isCrowded(key string) bool {
 // enter returns an ear that waits to be let in for key; nil: there is none to be had, and the waiter polls.
 func (t *turnstile) enter(key string) *ear {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	if t.off != nil || t.ears == 0 || time.Now().Before(t.shunned[key]) {
+		reclaims := t.off == nil && t.ears == 0 && time.Since(t.reclaimed) > longInside/4
+		if reclaims {
+			t.reclaimed = time.Now()
+		}
+		t.mu.Unlock()
+		if reclaims {
+			t.d.reclaimEar()
+		}
 		return nil
 	}
 	t.ears--
+	t.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.d.calls.Work)
 	e := &ear{t: t, key: key, cancel: cancel, asked: make(chan struct{}), done: make(chan struct{})}
 	t.d.calls.Go(func() {

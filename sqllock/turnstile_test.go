@@ -32,10 +32,12 @@ func (r *rig) insideHolder() (*sqllock.Driver, driver.Grant) {
 }
 
 // session returns the connection that is inside the turnstile of "k"; 0: none is.
-func (r *rig) session(d *sqllock.Driver) int {
+func (r *rig) session(d *sqllock.Driver) int { r.Helper(); return r.sessionIn(d, "k") }
+
+func (r *rig) sessionIn(d *sqllock.Driver, key string) int {
 	r.Helper()
 	var id sql.NullInt64
-	r.Must(r.db.QueryRowContext(r.Context(), "SELECT IS_USED_LOCK(?)", d.UserLock("k")).Scan(&id))
+	r.Must(r.db.QueryRowContext(r.Context(), "SELECT IS_USED_LOCK(?)", d.UserLock(key)).Scan(&id))
 	return int(id.Int64)
 }
 
@@ -86,6 +88,26 @@ func TestReleaseLetsInNextWaiter(t *testing.T) {
 		}
 		r.cleared()
 		r.Eventually("nobody is inside", func() bool { return r.session(d) == 0 })
+	})
+}
+
+// TestLongHolderGivesUpItsConnection inside the turnstile, without a renewal, to a waiter of its client that has none.
+func TestLongHolderGivesUpItsConnection(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		r.wait = 1
+		d, g := r.insideHolder()
+		other := r.driver()
+		of := r.Grant(other, "j", long)
+		got := fixture.Later(func() driver.Grant { return r.Grant(d, "j", long) })
+		r.Eventually("the waiter is inside", func() bool { return r.sessionIn(d, "j") != 0 }) // as its holder is not
+		if id := r.session(d); id != 0 {
+			r.Errorf("connection %d is still inside", id)
+		}
+		r.Must(d.Check(r.Within(), g))
+		r.Must(other.Release(r.Within(), of, 0))
+		r.Must(d.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
+		r.Must(d.Release(r.Within(), g, 0))
+		r.cleared()
 	})
 }
 
