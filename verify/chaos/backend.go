@@ -43,7 +43,8 @@ var backends map[string]*backend
 func init() { // not an initialiser: their faults are looked up in it
 	backends = map[string]*backend{
 		"redis": redisBackend, "cluster": clusterBackend, "etcd": etcdBackend, "postgres": postgresBackend, "zookeeper": zookeeperBackend,
-		"sentinel": sentinelBackend, "sentinel-lax": laxBackend, "etcd-auth": etcdAuthBackend, "mariadb": mariadbBackend, "sqlite": sqliteBackend,
+		"sentinel": sentinelBackend, "sentinel-lax": laxBackend, "etcd-auth": etcdAuthBackend, "mariadb": mariadbBackend, "mysql": mysqlBackend,
+		"sqlite": sqliteBackend,
 	}
 	for _, b := range backends {
 		for _, name := range []string{"rolling-upgrade", "rolling-downgrade"} {

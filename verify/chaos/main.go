@@ -4,7 +4,7 @@
 // against what Holdfast promises.
 //
 //	go run ./chaos -minutes 3                    on Redis: the schedule of schedule.json, again and again
-//	go run ./chaos -backend etcd                 on etcd, by schedule-etcd.json; or on cluster, postgres or zookeeper
+//	go run ./chaos -backend etcd                 on etcd, by schedule-etcd.json; or on cluster, postgres, mariadb, mysql, sqlite or zookeeper
 //	go run ./chaos -backend etcd-auth            on etcd with logins that are good for three seconds
 //	go run ./chaos -backend sentinel             on a master that Sentinels replace; on sentinel-lax, without min-replicas-to-write
 //	go run ./chaos -only client-close,node-full  only the windows of these classes

@@ -3,17 +3,20 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
@@ -21,13 +24,32 @@ import (
 //go:embed schedule-mariadb.json
 var mariadbSchedule []byte
 
-// mariadbBackend has no peer: what people use there is GET_LOCK, which has no TTL.
-var mariadbBackend = &backend{
-	schedule: mariadbSchedule, classes: mariadbClasses, fewest: 1, site: func() site { return new(mariadbSite) }, lead: soon,
-	open: func(ctx context.Context, o *order) (driver.Driver, error) {
-		return mysql.Open(ctx, o.Nodes[0], &mysql.Options{NoCheck: true}) // faults may be under way
-	},
+// Neither has a peer: what people use there is GET_LOCK, which has no TTL.
+var (
+	mariadbBackend = backendOn(onMariaDB, mariadbSchedule)
+	mysqlBackend   = backendOn(onMySQL, bytes.Replace(mariadbSchedule, []byte(`"mariadb"`), []byte(`"mysql"`), 1))
+)
+
+func backendOn(p product, schedule []byte) *backend {
+	return &backend{
+		schedule: schedule, classes: maps.Clone(mariadbClasses), fewest: 1, site: func() site { return &mariadbSite{product: p} }, lead: soon,
+		open: func(ctx context.Context, o *order) (driver.Driver, error) {
+			return mysql.Open(ctx, o.Nodes[0], &mysql.Options{NoCheck: true}) // faults may be under way
+		},
+	}
 }
+
+// product is a server program, and how it is told what the faults want.
+type product struct {
+	start          func(ctx context.Context, settings ...string) (*mariaproc.Server, error)
+	rejectWrites   string // in sessions that begin
+	reloadIdentity string // reads its certificate again
+}
+
+var (
+	onMariaDB = product{mariaproc.Start, "SET GLOBAL tx_read_only = 1", "FLUSH SSL"}
+	onMySQL   = product{mariaproc.StartMySQL, "SET GLOBAL transaction_read_only = 1", "ALTER INSTANCE RELOAD TLS"}
+)
 
 func mariadbURL(addr string) string { return "mysql://root@" + addr + "/chaos" }
 
@@ -55,15 +77,15 @@ var mariadbClasses = map[string]class{
 	"mixed":             {from: fromEnd, extra: dead},
 }
 
-func (s *mariadbSite) start(ctx context.Context, _ *Schedule) (err error) {
+func (s *mariadbSite) start(ctx context.Context, schedule *Schedule) (err error) {
 	s.end = func() (errs error) {
+		if s.next != nil {
+			errs = (<-s.next).stop()
+		}
 		if s.inside != nil {
-			errs = s.inside.Close()
+			errs = errors.Join(errs, s.inside.Close())
 		}
-		if s.server != nil {
-			errs = errors.Join(errs, s.server.Stop())
-		}
-		return errors.Join(errs, os.RemoveAll(s.dir))
+		return errors.Join(errs, launched{server: s.server}.stop(), os.RemoveAll(s.dir))
 	}
 	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
 		return err
@@ -73,6 +95,9 @@ func (s *mariadbSite) start(ctx context.Context, _ *Schedule) (err error) {
 	}
 	if s.server, err = s.launch(ctx); err != nil {
 		return err
+	}
+	if schedule.has("switch") {
+		s.prepare()
 	}
 	if s.inside, err = faultproxy.NewOpaque(s.server.Socket()); err != nil {
 		return err

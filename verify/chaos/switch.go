@@ -166,6 +166,30 @@ func takeOver(ctx context.Context, primary, replica *pgproc.Server, rest func(ti
 	return errors.Join(err, ctx.Err())
 }
 
+// launched is a server that was started for a switch-over, or why it was not.
+type launched struct {
+	server *mariaproc.Server
+	err    error
+}
+
+func (l launched) stop() error {
+	if l.server == nil {
+		return l.err
+	}
+	return l.server.Stop()
+}
+
+// prepare starts the server that takes over next, for which MySQL takes longer than a fault lasts.
+func (s *mariadbSite) prepare() {
+	s.next = make(chan launched, 1)
+	go func(into chan<- launched) {
+		ctx, cancel := context.WithTimeout(context.Background(), switchTime)
+		defer cancel()
+		server, err := s.launch(ctx)
+		into <- launched{server, err}
+	}(s.next)
+}
+
 // change has a new server take over, which gets a copy of all tables.
 func (s *mariadbSite) change(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.members[victim]
@@ -173,32 +197,38 @@ func (s *mariadbSite) change(f Fault, victim int, rest func(time.Duration)) erro
 	defer v.life.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), switchTime)
 	defer cancel()
-	began := mono()
-	next, err := s.launch(ctx)
-	if err != nil {
-		return err
+	var next launched
+	select {
+	case next = <-s.next:
+		defer s.prepare()
+	case <-time.After(prepareTime):
+		return nil
 	}
-	if mono()-began > int64(prepareTime) {
-		return next.Stop()
+	if next.err != nil {
+		return next.err
 	}
 	begun := mono()
-	if err := copyTables(ctx, s.server.Socket(), next.Socket(), rest); err != nil {
-		return errors.Join(err, next.Stop())
+	err := s.reloadIdentity(ctx, next.server) // it may have begun with an older one
+	if err == nil {
+		err = s.copyTables(ctx, next.server.Socket(), rest)
+	}
+	if err != nil {
+		return errors.Join(err, next.stop())
 	}
 	for _, p := range append(v.proxies[:], s.inside) {
-		p.Redirect(next.Socket())
+		p.Redirect(next.server.Socket())
 	}
 	v.out(begun)
 	s.inside.Cut()
 	old := s.server
-	s.server, v.server = next, next
+	s.server, v.server = next.server, next.server
 	rest(time.Duration(f.For))
 	return old.Stop()
 }
 
-// copyTables has a server take no writes any more, and copies its tables to another one.
-func copyTables(ctx context.Context, from, to string, rest func(time.Duration)) error {
-	old, err := sql.Open("mysql", "root@unix("+from+")/chaos")
+// copyTables has the server take no writes any more, and copies its tables to another one.
+func (s *mariadbSite) copyTables(ctx context.Context, to string, rest func(time.Duration)) error {
+	old, err := sql.Open("mysql", "root@unix("+s.server.Socket()+")/chaos")
 	if err != nil {
 		return err
 	}
@@ -210,7 +240,7 @@ func copyTables(ctx context.Context, from, to string, rest func(time.Duration)) 
 	defer next.Close()
 	old.SetMaxOpenConns(1)
 	// Sessions keep the setting that they began with. So those end that began before; whoever connects again still comes here.
-	if _, err := old.ExecContext(ctx, "SET GLOBAL tx_read_only = 1"); err != nil {
+	if _, err := old.ExecContext(ctx, s.product.rejectWrites); err != nil {
 		return err
 	}
 	const others = "FROM information_schema.processlist WHERE command <> 'Daemon' AND id <> connection_id() AND id <= ?"
@@ -309,21 +339,25 @@ func (s *mariadbSite) rotate(f Fault, victim int, rest func(time.Duration)) erro
 	v := s.members[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
-	db, err := sql.Open("mysql", "root@unix("+s.server.Socket()+")/")
+	return rotation{nodes: s.members, change: func(int) error {
+		return errors.Join(s.certify(), s.reloadIdentity(context.Background(), s.server))
+	}, tell: func(int) error { return s.tell() }}.run(f, rest)
+}
+
+// reloadIdentity has a server read its certificate again.
+func (s *mariadbSite) reloadIdentity(ctx context.Context, server *mariaproc.Server) error {
+	db, err := sql.Open("mysql", "root@unix("+server.Socket()+")/")
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	return rotation{nodes: s.members, change: func(int) error {
-		err := s.certify()
-		_, err2 := db.ExecContext(context.Background(), "FLUSH SSL")
-		return errors.Join(err, err2)
-	}, tell: func(int) error { return s.tell() }}.run(f, rest)
+	_, err = db.ExecContext(ctx, s.product.reloadIdentity)
+	return err
 }
 
 // launch starts a server with an empty database.
 func (s *mariadbSite) launch(ctx context.Context) (*mariaproc.Server, error) {
-	server, err := mariaproc.Start(ctx, "--max-connections=400", "--innodb-flush-log-at-trx-commit=2", // what was committed outlasts a kill
+	server, err := s.product.start(ctx, "--max-connections=400", "--innodb-flush-log-at-trx-commit=2", // what was committed outlasts a kill
 		"--ssl-cert="+filepath.Join(s.dir, "tls.crt"), "--ssl-key="+filepath.Join(s.dir, "tls.key"))
 	if err != nil {
 		return nil, err
@@ -339,10 +373,12 @@ func (s *mariadbSite) launch(ctx context.Context) (*mariaproc.Server, error) {
 	return server, nil
 }
 
-// mariadbSite is one server.
+// mariadbSite is one server of MariaDB or MySQL.
 type mariadbSite struct {
 	ensemble
-	dir    string // of certificates; the server's user can read it
-	server *mariaproc.Server
-	inside *faultproxy.Proxy // to the server, for this program, on which nothing is ever wrong
+	product product
+	dir     string // of certificates; the server's user can read it
+	server  *mariaproc.Server
+	next    chan launched     // for a switch-over; nil: there is none
+	inside  *faultproxy.Proxy // to the server, for this program, on which nothing is ever wrong
 }
