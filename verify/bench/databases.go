@@ -16,6 +16,7 @@ import (
 	_ "github.com/go-sql-driver/mysql"
 	"golang.org/x/sys/unix"
 
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
@@ -92,10 +93,39 @@ func startMySQL(server func(context.Context, ...string) (*mariaproc.Server, erro
 	}
 }
 
+// startFarMySQL returns what starts such a server with a millisecond of network before it.
+func startFarMySQL(server func(context.Context, ...string) (*mariaproc.Server, error), settings ...string) func(context.Context) (*service, error) {
+	return func(ctx context.Context) (*service, error) {
+		var socket string
+		sv, err := startMySQL(func(ctx context.Context, settings ...string) (*mariaproc.Server, error) {
+			s, err := server(ctx, settings...)
+			if err == nil {
+				socket = s.Socket()
+			}
+			return s, err
+		}, settings...)(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p, err := faultproxy.NewOpaque(socket)
+		if err != nil {
+			return nil, errors.Join(err, sv.stop())
+		}
+		p.SetDelay(time.Millisecond)
+		stop := sv.stop
+		sv.addrs, sv.stop = []string{"mysql://root@" + p.Addr() + "/bench"}, func() error { return errors.Join(p.Close(), stop()) }
+		return sv, nil
+	}
+}
+
 // openMySQL opens a pool in which each worker may have a connection, and keeps it. A wait for GET_LOCK has one for itself.
 func openMySQL(url string, workers int) (*sql.DB, error) {
-	socket, _, _ := strings.Cut(strings.TrimPrefix(url, "mysql+unix://root@"), "?")
-	db, err := sql.Open("mysql", "root@unix("+socket+")/bench?interpolateParams=true")
+	at, _, _ := strings.Cut(strings.TrimPrefix(url, "mysql+unix://root@"), "?")
+	way := "unix(" + at + ")"
+	if address, far := strings.CutPrefix(url, "mysql://root@"); far {
+		way = "tcp(" + strings.TrimSuffix(address, "/bench") + ")"
+	}
+	db, err := sql.Open("mysql", "root@"+way+"/bench?interpolateParams=true")
 	if err == nil {
 		db.SetMaxIdleConns(workers)
 	}
@@ -221,35 +251,43 @@ func processorTime(pid int) time.Duration {
 	return sum
 }
 
-const (
-	crowdClients = 100
-	crowdCallers = 10 // of each
-)
+// crowd is callers that wait for one lock. Its fields are multiplied by the scale of a session.
+type crowd struct {
+	clients int
+	callers int // of each client
+}
 
-// databases compares the loads of backends, and then has a crowd wait for one lock.
+var crowds = []crowd{{100, 10}, {10, 100}}
+
+// databases compares the loads of backends, and then has crowds wait for one lock.
 func databases(ctx context.Context, s *session) error {
 	if err := s.compare(ctx, backendLoads); err != nil {
 		return err
 	}
-	clients, hold := max(int(crowdClients*s.scale), 1), 25*s.settings.time
-	cells := [][]string{{"service", "library", "requests/s", "server CPU %", "clients CPU %", "failed"}}
+	hold := 25 * s.settings.time
+	cells := [][]string{{"service", "library", "clients", "callers of each", "requests/s", "server CPU %", "clients CPU %", "failed"}}
 	err := s.eachService(ctx, func(sv *service) error {
 		for _, lib := range s.libraries(sv, load{shared: true}) {
-			fmt.Fprintf(s.progress, "a crowd on %s with %s …\n", sv.name, lib.name)
-			b, err := throng(ctx, lib, sv, clients, hold)
-			if err != nil {
-				return fmt.Errorf("%s: %w", lib.name, err)
+			for _, c := range crowds {
+				c.clients = max(int(float64(c.clients)*s.scale), 1)
+				fmt.Fprintf(s.progress, "a crowd of %d clients on %s with %s …\n", c.clients, sv.name, lib.name)
+				b, err := throng(ctx, lib, sv, c, hold)
+				if err != nil {
+					return fmt.Errorf("%s: %w", lib.name, err)
+				}
+				line := []string{
+					sv.name, lib.name, strconv.Itoa(c.clients), strconv.Itoa(c.callers), "", "",
+					digits(100 * b.own.Seconds() / hold.Seconds()), strconv.Itoa(b.failed),
+				}
+				if sv.spent != nil {
+					line[4], line[5] = digits(float64(b.requests)/hold.Seconds()), digits(100*b.cpu.Seconds()/hold.Seconds())
+				}
+				cells = append(cells, line)
 			}
-			line := []string{sv.name, lib.name, "", "", digits(100 * b.own.Seconds() / hold.Seconds()), strconv.Itoa(b.failed)}
-			if sv.spent != nil {
-				line[2], line[3] = digits(float64(b.requests)/hold.Seconds()), digits(100*b.cpu.Seconds()/hold.Seconds())
-			}
-			cells = append(cells, line)
 		}
 		return nil
 	})
-	fmt.Fprintf(s.out, "\n%d callers, %d of each client, who wait for one lock that is held for %v; percent of one processor:\n\n%s",
-		clients*crowdCallers, crowdCallers, hold, markdown(cells, 2))
+	fmt.Fprintf(s.out, "\nCallers who wait for one lock that is held for %v; percent of one processor:\n\n%s", hold, markdown(cells, 2))
 	return err
 }
 
@@ -260,28 +298,28 @@ type burden struct {
 	failed   int           // callers that did not wait until the end
 }
 
-// throng has callers of n clients wait for one lock that another one holds.
-func throng(ctx context.Context, lib library, sv *service, n int, hold time.Duration) (b burden, err error) {
+// throng has a crowd wait for one lock that another client holds.
+func throng(ctx context.Context, lib library, sv *service, c crowd, hold time.Duration) (b burden, err error) {
 	prefix, addrs, _, err := sv.prepare(noFault)
 	if err != nil {
 		return b, err
 	}
-	clients, err := openAll(ctx, team{lib, n + 1, crowdCallers}, addrs, prefix, 0)
+	clients, err := openAll(ctx, team{lib, c.clients + 1, c.callers}, addrs, prefix, 0)
 	defer closeAll(clients)
 	if err != nil {
 		return b, err
 	}
-	unlock, err := clients[n].lock(ctx, prefix)
+	unlock, err := clients[c.clients].lock(ctx, prefix)
 	if err != nil {
 		return b, err
 	}
 	waiting, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	var failed atomic.Int64
-	for _, c := range clients[:n] {
-		for range crowdCallers {
+	for _, waiter := range clients[:c.clients] {
+		for range c.callers {
 			all.Go(func() {
-				free, err := c.lock(waiting, prefix)
+				free, err := waiter.lock(waiting, prefix)
 				switch {
 				case err == nil:
 					free(ctx) // it came when all is over

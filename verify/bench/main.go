@@ -11,7 +11,7 @@
 //
 //	locks     libraries for Redis, on one server and on five
 //	backends  Holdfast on each service that it has a driver for, beside what programs use there
-//	databases the same on databases, and what a crowd costs the server that waits for one lock
+//	databases the same on databases, and what a crowd costs that waits for one lock; -services mariadb-far,mysql-far: 1 ms away, mysql-fsync: synced
 //	hooks     what hooks cost a client, on nodes in memory
 //	sharing   what Holdfast and another library leave to one another on one bare key; moving from one to the other
 //	capacity  what locks cost one node and one process, and how many sets of nodes a load needs
