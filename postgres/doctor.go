@@ -209,7 +209,7 @@ func (l *look) connections(ctx context.Context) error {
 		l.Add("connections", driver.VerdictWarning, fmt.Sprintf("%d of %d connections are in use: a renewal that gets none is late", used, most),
 			mendTooMany)
 	default:
-		l.OK("connections", "%d of %d", used, most)
+		l.OK("connections", "%d of %d; this client opens %d at most", used, most, l.d.maxConns())
 	}
 	return nil
 }
@@ -247,6 +247,18 @@ func (l *look) pooler(ctx context.Context) error {
 		l.OK("pooler", "one that passes notifications on; waiters block on no connections of their own, as it may give these to others")
 	}
 	return nil
+}
+
+// maxConns returns how many connections the driver opens at most: its pool, one for each waiter that blocks, the one that listens, and
+// the reserve.
+func (d *Driver) maxConns() int {
+	d.ears.mu.Lock()
+	defer d.ears.mu.Unlock()
+	n := int(d.pool.Config().MaxConns) + d.ears.max + 1
+	if !d.noListen {
+		n++
+	}
+	return n
 }
 
 // wayToWait returns how waiters hear of their turn on direct connections.

@@ -79,6 +79,16 @@ func (d *Driver) WaitConns() int {
 	return d.ears.open
 }
 
+// RenewalConns returns how many connections are open for renewals.
+func (d *Driver) RenewalConns() int {
+	d.reserve.turn <- struct{}{}
+	defer d.reserve.leave()
+	if d.reserve.conn == nil {
+		return 0
+	}
+	return 1
+}
+
 // GiveUpAsItComesThrough has a claim wait at the turnstile of key, calls open, which lets it through, and gives it up once its statement
 // was answered, and before it knows.
 func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {

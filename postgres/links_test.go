@@ -48,8 +48,7 @@ func (c *mortal) Write(b []byte) (int, error) {
 	}
 	switch {
 	case !c.dead.Load():
-	case b[0] == 'X': // the client closes it
-		c.Conn.Close()
+	case b[0] == 'X': // the client closes it, of which the server hears nothing either
 		return len(b), nil
 	default:
 		c.used.Store(true)
@@ -126,7 +125,7 @@ func (r *rig) through(n *network, size int32) *pgxpool.Pool {
 	return pool
 }
 
-// TestDeadPoolCostsOneAttempt: a lease has time for few. The driver itself asks now and then besides.
+// TestDeadPoolCostsOneAttempt: the driver itself asks now and then besides.
 func TestDeadPoolCostsOneAttempt(t *testing.T) {
 	r := start(t)
 	const size = 10
@@ -134,22 +133,81 @@ func TestDeadPoolCostsOneAttempt(t *testing.T) {
 	pool := r.through(n, size)
 	d, err := postgres.New(t.Context(), pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
 	fixture.Closed(r.Rig, d, err)
-	g := r.Grant(d, "k", long)
-	var idle []*pgxpool.Conn
-	for range size {
-		conn, err := pool.Acquire(t.Context())
-		r.Must(err)
-		idle = append(idle, conn)
-	}
-	for _, conn := range idle {
-		conn.Release()
-	}
+	r.fill(pool)()
 	n.kill()
-	if err := d.Renew(t.Context(), []driver.Grant{g})[0].Err; err != nil {
-		t.Errorf("Renew() = %v", err)
-	}
+	r.Grant(d, "k", 6*brief)
 	if wasted := n.wasted(); wasted > 3 {
 		t.Errorf("%d of %d dead connections were tried", wasted, size)
+	}
+}
+
+// fill takes all connections of a pool, as the program's own transactions do, and returns what gives them back.
+func (r *rig) fill(pool *pgxpool.Pool) (empty func()) {
+	r.Helper()
+	var taken []*pgxpool.Conn
+	for range pool.Config().MaxConns {
+		conn, err := pool.Acquire(r.Within())
+		r.Must(err)
+		taken = append(taken, conn)
+	}
+	return func() {
+		for _, conn := range taken {
+			conn.Release()
+		}
+	}
+}
+
+// TestRenewalNeedsNoConnectionOfPool: the program may have all of them in use, and a lease is renewed and asked for all the same.
+func TestRenewalNeedsNoConnectionOfPool(t *testing.T) {
+	r := start(t)
+	n := &network{}
+	pool := r.through(n, 2)
+	d, err := postgres.New(t.Context(), pool, &r.opts)
+	fixture.Closed(r.Rig, d, err)
+	g := r.Grant(d, "k", long)
+	empty := r.fill(pool)
+	defer empty()
+	g.TTL = 4 * brief // bounds the renewal, and only lengthens the lease
+	for range 2 {
+		if err := d.Renew(t.Context(), []driver.Grant{g})[0].Err; err != nil {
+			t.Errorf("Renew() = %v", err)
+		}
+		if err := d.Check(t.Context(), g); err != nil {
+			t.Errorf("Check() = %v", err)
+		}
+	}
+	gone := g
+	gone.Owner += "x"
+	if err := d.Renew(t.Context(), []driver.Grant{gone})[0].Err; !errors.Is(err, driver.ErrLost) {
+		t.Errorf("Renew() of a lost lease = %v", err)
+	}
+	if n := d.RenewalConns(); n != 1 {
+		t.Errorf("%d connections are open for renewals, want one for all", n)
+	}
+}
+
+// TestRenewalOutlivesDeadConnections: all are dead. Claims wait on those of the pool, and pgx keeps the place of each for 15 s more.
+func TestRenewalOutlivesDeadConnections(t *testing.T) {
+	r := start(t)
+	n := &network{}
+	pool := r.through(n, 3)
+	d, err := postgres.New(t.Context(), pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
+	fixture.Closed(r.Rig, d, err)
+	g := r.Grant(d, "k", long)
+	r.fill(pool)()
+	r.Must(d.Renew(t.Context(), []driver.Grant{g})[0].Err) // opens one beside the pool
+	n.kill()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel()
+	for i := range 4 {
+		all.Go(func() { d.Acquire(ctx, driver.Request{Key: fmt.Sprint("other", i), TTL: 8 * brief}) })
+	}
+	r.Eventually("claims wait on dead connections", func() bool { return n.wasted() >= 2 })
+	g.TTL = 8 * brief // bounds the renewal, and only lengthens the lease
+	if err := d.Renew(t.Context(), []driver.Grant{g})[0].Err; err != nil {
+		t.Errorf("Renew() = %v", err)
 	}
 }
 

@@ -153,7 +153,7 @@ func (d *Driver) lookForForced(names, owners []string) {
 // alertForced tells the client which of these locks were taken away by force, and why.
 func (d *Driver) alertForced(ctx context.Context, names, owners []string) error {
 	type taken struct{ Owner, Why string }
-	r, err := query(ctx, d, pgx.RowToStructByPos[taken], d.schema.forced, names, owners)
+	r, err := queryVital(ctx, d, 0, false, pgx.RowToStructByPos[taken], d.schema.forced, names, owners)
 	d.mu.Lock()
 	alert := d.alert
 	d.mu.Unlock()
@@ -194,7 +194,7 @@ func (in *inbox) wait(ctx context.Context, conn *pgx.Conn) (payload string, err 
 	return payload, nil
 }
 
-// dial opens a connection beside the pool, as the pool would. It calls notified with the payload of each notification.
+// dial opens a connection beside the pool, by the hooks of the pool for a new one. It calls notified with the payload of each notification.
 func (d *Driver) dial(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
@@ -205,7 +205,15 @@ func (d *Driver) dial(ctx context.Context, notified func(payload string)) (*pgx.
 		}
 	}
 	cfg.ConnConfig.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { notified(n.Payload) }
-	return pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	conn, err := pgx.ConnectConfig(ctx, cfg.ConnConfig)
+	if err != nil || cfg.AfterConnect == nil {
+		return conn, err
+	}
+	if err := cfg.AfterConnect(ctx, conn); err != nil {
+		conn.Close(ctx)
+		return nil, err
+	}
+	return conn, nil
 }
 
 // next waits for the next notification and returns its payload. It ends with alive.
@@ -290,6 +298,7 @@ func (d *Driver) heard(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, er
 func (d *Driver) watch() {
 	for direct.Sleep(d.calls.Alive, watchEvery) {
 		d.ears.trim(earRest)
+		d.reserve.trim()
 		d.forgetCrowds()
 		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 		r, err := query(ctx, d, pgx.RowTo[int], "SELECT 1") // the outcome is reported

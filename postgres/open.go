@@ -52,9 +52,10 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 // A program that uses database/sql opens the pool and has its *sql.DB over it, by OpenDBFromPool of pgx's package stdlib: both then
 // use the same connections. A *sql.DB that was opened in another way has no pool; give the locks one of their own.
 //
-// Renewals need a connection in time: a pool of which the caller may have all connections in
-// use loses leases. Where a statement has had no answer in time, and no other statement has had one meanwhile, the
-// driver has the pool replace its connections (pgxpool.Pool.Reset): no transaction of the caller ends by that.
+// The caller may have all connections of the pool in use: claims wait then, and renewals go over a connection that the driver opens beside
+// the pool, with the pool's BeforeConnect and AfterConnect, as it does for the connections on which it listens and waits. If a statement
+// of the pool got no answer in time, and no other statement got one meanwhile, the driver has the pool replace its connections
+// (pgxpool.Pool.Reset): no transaction of the caller ends by that.
 func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
@@ -117,6 +118,7 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 		}
 		return nil
 	}
+	cfg.BeforeClose = dropSoon
 	cfg.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} // pgx would keep them; the connection that listens is no part of the pool
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {

@@ -126,10 +126,11 @@ type Driver struct {
 	replaced atomic.Int64  // when all connections were replaced last
 	backend  atomic.Uint32 // the server's process for the connection of the pool that was used last, by the server's greeting; 0: none was
 
-	calls  *direct.Calls
-	states *direct.States // of one node
-	lane   *direct.Lane   // of what claims and releases send
-	ears   ears
+	calls   *direct.Calls
+	states  *direct.States // of one node
+	lane    *direct.Lane   // of what claims and releases send
+	ears    ears
+	reserve *reserve
 
 	mu      sync.Mutex                 // guards what follows
 	doubted map[string]bool            // owners of ours that hold a lock, of whom a statement had no answer
@@ -157,6 +158,7 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 		calls: direct.NewCalls(), states: direct.NewStates(node),
 		doubted: make(map[string]bool), held: make(map[string]string), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
 	}
+	d.reserve = newReserve()
 	d.passages, d.crowded = make(map[string]passage), make(map[string]time.Time)
 	if !opts.NoListen {
 		d.ears.max = max(cmp.Or(opts.MaxWaitConns, maxEars), 0)
@@ -177,6 +179,9 @@ func (d *Driver) Close() error {
 		return nil
 	}
 	d.closeEars()
+	d.reserve.turn <- struct{}{} // no call is under way
+	d.reserve.close()
+	d.reserve.leave()
 	if !d.ours {
 		return nil
 	}
@@ -225,10 +230,12 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	}
 	var r reply[renewed]
 	var full error // somebody has to make room: the holder hears of it now, and its client tries again while trust lasts
+	again := false
 	err := direct.Insist(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(shortest, pace.Alone))
 		defer cancel()
-		r, err = query(ctx, d, pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
+		r, err = queryVital(ctx, d, shortest, again, pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
+		again = true
 		if code(err) == noRoom {
 			full = err
 			return nil
@@ -394,11 +401,22 @@ func (d *Driver) Alert(fn func(owner, why string)) {
 
 // Check implements driver.Checker.
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
-	ok, err := one(ctx, d, pgx.RowTo[bool], d.schema.check, g.Key, g.Owner)
-	if err == nil && !ok {
-		err = driver.ErrLost
+	if err := d.calls.Enter(); err != nil {
+		return err
 	}
-	return err
+	defer d.calls.Leave()
+	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
+	defer cancel()
+	r, err := queryVital(ctx, d, g.TTL, false, pgx.RowTo[bool], d.schema.check, g.Key, g.Owner)
+	switch {
+	case err != nil:
+		return err
+	case len(r.rows) == 0:
+		return d.unavailable(errNoRow)
+	case !r.rows[0]:
+		return driver.ErrLost
+	}
+	return nil
 }
 
 // holder reads what a client has written of itself. What is no such text is nobody: it hides no other row.

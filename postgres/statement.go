@@ -60,12 +60,27 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 	if err != nil {
 		return r, d.diagnose(ctx, err, false)
 	}
-	defer conn.Release()
+	defer func() {
+		if conn.Conn().IsClosed() {
+			dropSoon(conn.Conn())
+		}
+		conn.Release()
+	}()
 	d.backend.Store(conn.Conn().PgConn().PID())
 	if err := d.check(ctx, conn.Conn()); err != nil {
 		return r, d.diagnose(ctx, err, false)
 	}
-	return send(ctx, d, conn.Conn(), scan, sql, args)
+	if r, failed = send(ctx, d, conn.Conn(), scan, sql, args); failed == nil {
+		d.answered.Store(time.Now().UnixNano())
+	}
+	return r, failed
+}
+
+// dropSoon bounds how long pgx waits, and a pool keeps the place of the connection, for the server to end a connection that was closed in
+// the middle of a statement. Pgx waits for 15 s, and a link that has died never ends.
+func dropSoon(conn *pgx.Conn) {
+	socket := conn.PgConn().Conn()
+	time.AfterFunc(pace.Overdue(), func() { socket.Close() })
 }
 
 // send runs a statement on conn.
@@ -78,7 +93,6 @@ func send[T any](ctx context.Context, d *Driver, conn *pgx.Conn, scan pgx.RowToF
 	}
 	var err error
 	if r.rows, err = collect(rows, scan, limit, func() { conn.Close(ctx) }); err == nil {
-		d.answered.Store(time.Now().UnixNano())
 		return r, nil
 	}
 	if code(err) == prepared {
@@ -141,9 +155,14 @@ func (d *Driver) mode() pgx.QueryExecMode {
 // connection breaks meanwhile, as one does that a restarted server has left in the pool, and
 // as often as the server asks for it: then another's statement was carried out.
 func query[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
+	return repeat(ctx, d, func(bool) (reply[T], *failure) { return once(ctx, d, scan, sql, args) })
+}
+
+// repeat is query with its own way to run the statement once, which is told whether a connection broke under it before.
+func repeat[T any](ctx context.Context, d *Driver, run func(broken bool) (reply[T], *failure)) (reply[T], error) {
 	doubt := false
 	for tries := 1; ; tries++ {
-		r, err := once(ctx, d, scan, sql, args)
+		r, err := run(doubt)
 		r.doubt = doubt
 		if err == nil {
 			d.report(nil)

@@ -1,0 +1,140 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
+
+// Times for which the reserve connection stays open while nothing needs it. After a renewal that is a TTL within these bounds.
+const (
+	minReserveRest = 10 * time.Second
+	maxReserveRest = time.Minute
+)
+
+// reserve is a connection beside the pool for renewals, and for the looks that decide whether a lease is lost. The pool may have none for
+// them: the program and claims may have all in use, or none leads anywhere any more. It is open while leases are renewed, as a server that
+// is full, or has a new password, opens no other.
+type reserve struct {
+	turn  chan struct{} // has room for one: the statement that uses conn
+	conn  *pgx.Conn     // guarded by turn; nil: none is open
+	until time.Time     // guarded by turn: conn stays open
+
+	mu  sync.Mutex         // guards cut
+	cut context.CancelFunc // ends the statement that has the turn
+}
+
+func newReserve() *reserve { return &reserve{turn: make(chan struct{}, 1), cut: func() {}} }
+
+// isBusy reports whether a statement would have to wait for its turn.
+func (r *reserve) isBusy() bool { return len(r.turn) > 0 }
+
+// enter waits for the turn. If it does not come in time, the statement that has it is cut: its connection leads nowhere, and
+// it may have more time than the caller.
+func (r *reserve) enter(ctx context.Context) error {
+	select {
+	case r.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.cut()
+	}
+	return ctx.Err()
+}
+
+// leave gives the turn to the next statement.
+func (r *reserve) leave() { <-r.turn }
+
+// cuttable returns a context that ends too when another statement needs the turn. The caller has it.
+func (r *reserve) cuttable(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cut := context.WithCancel(ctx)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cut = cut
+	return ctx, cut
+}
+
+// trim closes the connection if nothing has needed it for a while.
+func (r *reserve) trim() {
+	select {
+	case r.turn <- struct{}{}:
+	default:
+		return // it is in use
+	}
+	defer r.leave()
+	if time.Now().After(r.until) {
+		r.close()
+	}
+}
+
+// close closes the connection, if one is open. The caller has the turn.
+func (r *reserve) close() {
+	if r.conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
+		defer cancel()
+		r.conn.Close(ctx)
+		r.conn = nil
+	}
+}
+
+// onReserve runs a statement about a lease with this TTL on the reserve connection, and on one of the pool if that cannot be opened in half
+// of the time.
+func onReserve[T any](ctx context.Context, d *Driver, ttl time.Duration, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
+	if err := d.reserve.enter(ctx); err != nil {
+		return r, d.diagnose(ctx, err, false)
+	}
+	inTurn, cut := d.reserve.cuttable(ctx)
+	defer cut()
+	if err := d.openReserve(inTurn); err != nil {
+		d.reserve.leave()
+		return once(ctx, d, scan, sql, args)
+	}
+	defer d.reserve.leave()
+	r, failed = send(inTurn, d, d.reserve.conn, scan, sql, args)
+	if until := time.Now().Add(min(max(ttl, minReserveRest), maxReserveRest)); until.After(d.reserve.until) {
+		d.reserve.until = until
+	}
+	if d.reserve.conn.IsClosed() {
+		d.reserve.conn = nil
+	}
+	return r, failed
+}
+
+// openReserve opens the reserve connection unless it is open. The caller has the turn.
+func (d *Driver) openReserve(ctx context.Context) (err error) {
+	if d.reserve.conn != nil {
+		return nil
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		defer cancel()
+	}
+	d.reserve.conn, err = d.dial(ctx, func(string) {})
+	return err
+}
+
+// isPoolFull reports whether a statement would have to wait for a connection of the pool.
+func (d *Driver) isPoolFull() bool {
+	s := d.pool.Stat()
+	return s.IdleConns() == 0 && s.TotalConns() >= s.MaxConns()
+}
+
+// queryVital is query for what keeps a lease or decides that it is lost. It uses the reserve connection, and the pool only if many such
+// statements come at once; again reports that an attempt before got no answer.
+func queryVital[T any](ctx context.Context, d *Driver, ttl time.Duration, again bool, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
+	return repeat(ctx, d, func(broken bool) (reply[T], *failure) {
+		if !again && !broken && d.reserve.isBusy() && !d.isPoolFull() {
+			return once(ctx, d, scan, sql, args)
+		}
+		return onReserve(ctx, d, ttl, scan, sql, args)
+	})
+}
