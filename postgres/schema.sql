@@ -264,13 +264,14 @@ BEGIN
 	PERFORM pg_advisory_unlock(holdfast.turnstile(p_name));
 END $$;
 
--- Gives p_owner a place in the queue, or keeps its place. The caller has locked the row. For a new place the row changes even where
--- it is marked already: where the isolation is stricter than READ COMMITTED, a release whose snapshot is older does not see the
--- ticket, and is refused, and so repeated, only because the row is another.
+-- Gives p_owner a place in the queue, or keeps its place. The caller has locked the row. For a new place the row changes even if it is
+-- marked already, and so it does for a new channel: if the isolation is stricter than READ COMMITTED, a release whose snapshot is older
+-- does not see the ticket as it is, and is refused, and so repeated, only because the row is another.
 CREATE OR REPLACE FUNCTION holdfast.queue(p_name text, p_owner text, p_holder jsonb, p_channel text, p_grace bigint, p_expires timestamptz)
 RETURNS void LANGUAGE sql AS $$
 	UPDATE holdfast.lock SET queued = true WHERE name = p_name
-		AND (NOT queued OR NOT EXISTS (SELECT FROM holdfast.ticket WHERE name = p_name AND owner = p_owner));
+		AND (NOT queued OR NOT EXISTS (SELECT FROM holdfast.ticket WHERE name = p_name AND owner = p_owner
+			AND (channel IS NOT DISTINCT FROM p_channel OR current_setting('transaction_isolation') = 'read committed')));
 	DELETE FROM holdfast.ticket WHERE (name, owner) IN (
 		SELECT w.name, w.owner FROM holdfast.ticket w WHERE w.expires <= clock_timestamp() AND w.owner <> p_owner FOR UPDATE SKIP LOCKED);
 	INSERT INTO holdfast.ticket (name, owner, holder, channel, grace, expires)

@@ -131,3 +131,28 @@ func TestEndedTransactionLocksNothing(t *testing.T) {
 	}
 	r.Must(d.Release(r.Within(), g, 0))
 }
+
+// TestReleaseSeesNewChannelOfWaiter: a waiter leaves the turnstile and waits for a notification. A release whose snapshot is older is
+// refused, and so repeated: by what it sees, the lock would be left to the turnstile, and the waiter would notice that at its next poll.
+func TestReleaseSeesNewChannelOfWaiter(t *testing.T) {
+	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: true} {
+		t.Run(string(level), func(t *testing.T) {
+			r := start(t)
+			g := r.Grant(r.driver(), "k", long)
+			ask := func(channel string) {
+				asking := r.beginAt(level)
+				_, err := asking.Exec(t.Context(), r.in("SELECT holdfast.acquire('k', 'waiter', 5000000, '{}', true, $1, 1000000, 8000000)"), channel)
+				r.Must(err)
+				r.Must(asking.Commit(t.Context()))
+			}
+			ask("-CHANNEL")
+			tx := r.beginAt(level)
+			ask("CHANNEL")
+			_, err := tx.Exec(t.Context(), r.in("SELECT holdfast.release('k', $1, 0, false)"), g.Owner)
+			failed, _ := errors.AsType[*pgconn.PgError](err)
+			if conflict := failed != nil && failed.Code == "40001"; conflict != refused || err != nil && !conflict {
+				t.Errorf("the release = %v, want that it is refused: %v", err, refused)
+			}
+		})
+	}
+}
