@@ -365,6 +365,8 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, out []driver.Renewal) {
 	ctx, cancel := context.WithTimeout(ctx, ttl)
 	defer cancel()
+	end, _ := ctx.Deadline()
+	ctx = d.hurry(ctx, end)
 	var kept []int
 	var sent time.Time
 	found := make(map[string]standing, len(some))
@@ -559,6 +561,7 @@ func (d *Driver) insist(limit time.Duration, begun func(), fn func(context.Conte
 // free releases what g has. If nothing has happened to the lock since its owner got or renewed it, nobody waits, and it need not be
 // read.
 func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	ctx = d.hurry(ctx, time.Now().Add(g.TTL)) // when the lock lapses by itself
 	d.mu.Lock()
 	own, known := d.grips[g.Owner]
 	delete(d.grips, g.Owner)

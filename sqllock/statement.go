@@ -70,7 +70,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		again := kind == yields || kind == broken && tries < mostTries || kind == readOnly && tries == 1 && d.dialect != SQLite
 		pause := min(time.Duration(tries-1)*time.Millisecond, pace.ShortPause)
 		if kind == yields && d.dialect == SQLite {
-			pause = busyPause(time.Since(begun))
+			pause = busyPause(ctx, time.Since(begun))
 		}
 		if again && direct.Sleep(ctx, pause) {
 			continue
@@ -90,15 +90,34 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 // so long. A write takes well below a millisecond, and whoever has written often does so again at once: longer pauses, as those of
 // SQLite's busy_timeout, miss the gaps, and starve whoever wants to queue up. Behind a writer that is slow or stopped they grow, as
 // tries cost the processor that it needs.
-func busyPause(waited time.Duration) time.Duration {
+//
+// Where many processes write, the file goes to whoever tries first in a gap. Pauses that have grown lose each gap to newcomers, and so
+// what has to be through by some time (hurry) has shorter ones, with room for thousands of tries until then.
+func busyPause(ctx context.Context, waited time.Duration) time.Duration {
+	end, _ := ctx.Value(hurryKey{}).(time.Time)
+	if left := time.Until(end); left > 0 {
+		return min(waited/100, left/40000) + 30*time.Microsecond + rand.N(70*time.Microsecond)
+	}
 	return min(waited/100, 5*time.Millisecond) + 50*time.Microsecond + rand.N(200*time.Microsecond)
+}
+
+// hurryKey is the key, in the context of a statement, of the time by which it has to be through.
+type hurryKey struct{}
+
+// hurry returns a context for statements that come before those of newcomers on a busy file of SQLite, as a lease ends unless they are
+// through by end, or others wait for them.
+func (d *Driver) hurry(ctx context.Context, end time.Time) context.Context {
+	if d.dialect != SQLite {
+		return ctx
+	}
+	return context.WithValue(ctx, hurryKey{}, end)
 }
 
 // whenFree calls fn, and again while another writes to the file of SQLite, until ctx ends: for what no driver's statement does.
 func (d *Driver) whenFree(ctx context.Context, fn func() error) error {
 	for begun := time.Now(); ; {
 		err := fn()
-		if err == nil || d.dialect != SQLite || d.kind(err) != yields || !direct.Sleep(ctx, busyPause(time.Since(begun))) {
+		if err == nil || d.dialect != SQLite || d.kind(err) != yields || !direct.Sleep(ctx, busyPause(ctx, time.Since(begun))) {
 			return err
 		}
 	}

@@ -87,7 +87,14 @@ func (u *unit) step(fn func(querier) error) error {
 // tryTogether takes the lock of SQLite if it may: by one statement if it is free and nobody waits, or was handed to the claim. Else it
 // reads the lock, and takes it or queues up, in one transaction, so that no release comes between the look and the place in the queue.
 func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err error) {
-	if rung := c.rung.Swap(false); !c.adopts() && (!c.place || rung) { // others look first, as who writes keeps all from it
+	rung := c.rung.Swap(false)
+	switch {
+	case c.adopts():
+		ctx = c.d.hurry(ctx, c.begun.Add(c.from.TTL))
+	case rung: // what was handed over lapses
+		ctx = c.d.hurry(ctx, time.Now().Add(grace))
+	}
+	if !c.adopts() && (!c.place || rung) { // others look first, as who writes keeps all from it
 		if g, taken, err := c.takeFree(ctx); taken || err != nil {
 			return g, err
 		}
@@ -99,6 +106,9 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 		}
 		if look {
 			c.count = r.count
+		}
+		if r.owner == c.owner {
+			ctx = c.d.hurry(ctx, time.Now().Add(grace))
 		}
 		fresh := r.place != nil && r.lapse-r.now >= direct.InMicros(place/2)
 		if r.lives() && r.owner != c.owner && (fresh || c.req.NoWait) {

@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -483,4 +485,61 @@ func TestNewFileIsForItsUserAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRenewalComesThroughCrowdOfWriters has 40 other programs write all the time, as slowly as on a machine that is overloaded. Each of
+// them waits between its tries as a driver does that takes a lock.
+func TestRenewalComesThroughCrowdOfWriters(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "locks.db")
+	const writers, ttl = 40, 5 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		d, err := sqlite.OpenWith(t.Context(), "sqlite://"+path, newBells().open)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: ttl})
+		if err != nil {
+			t.Fatal(err)
+		}
+		db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		var crowd sync.WaitGroup
+		defer crowd.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		writes := 0 // by who has the file
+		for range writers {
+			crowd.Go(func() {
+				for begun := time.Now(); ctx.Err() == nil; {
+					tx, err := db.BeginTx(t.Context(), nil)
+					if err != nil {
+						time.Sleep(min(time.Since(begun)/100, 5*time.Millisecond) + 50*time.Microsecond + rand.N(200*time.Microsecond))
+						continue
+					}
+					writes++
+					time.Sleep(20 * time.Millisecond)
+					tx.Rollback()
+					time.Sleep(30 * time.Microsecond) // which a client needs between two writes
+					begun = time.Now()
+				}
+			})
+		}
+		for round := range 12 {
+			time.Sleep(ttl / 3)
+			before := writes
+			// A client leaves itself a quarter of what is left for another try.
+			within, done := context.WithTimeout(t.Context(), ttl*2/3*3/4)
+			err := d.Renew(within, []driver.Grant{g})[0].Err
+			done()
+			t.Logf("renewal %d came behind %d writes", round, writes-before)
+			if err != nil {
+				t.Fatalf("renewal %d: %v", round, err)
+			}
+		}
+	})
 }
