@@ -34,21 +34,34 @@ type openSet struct {
 
 // statFiles returns the files that path leads to now. What cannot be looked at is as good as replaced.
 func statFiles(path string) (found fileSet) {
-	path = followLink(path)
-	for i, end := range suffixes {
-		found[i], _ = os.Stat(path + end)
+	found[0], path = lookUp(path)
+	for i, end := range suffixes[1:] {
+		found[1+i], _ = os.Stat(path + end)
 	}
 	return found
 }
 
-// followLink returns the target of a link, beside which SQLite keeps the other two.
-func followLink(path string) string {
-	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSymlink != 0 {
-		if target, err := filepath.EvalSymlinks(path); err == nil {
-			return target
-		}
+// lookUp returns what path leads to, and its own path: the target of a link, beside which SQLite keeps the other two. No name is looked
+// up twice, as this stands before each statement.
+func lookUp(path string) (info os.FileInfo, target string) {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, path
 	}
-	return path
+	if info.Mode()&os.ModeSymlink == 0 {
+		return info, path
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil {
+		path = target
+	}
+	info, _ = os.Stat(path)
+	return info, path
+}
+
+// followLink returns the target of a link.
+func followLink(path string) string {
+	_, target := lookUp(path)
+	return target
 }
 
 // replaced returns the end of the name of a file that is not the one in s, and whether there is any. While a connection is open
