@@ -237,7 +237,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	}
 	d.states = direct.NewStates(d.node)
 	if dialect == SQLite {
-		d.prepared = &prepared{db: db, stmts: make(map[string]*sql.Stmt)}
+		d.prepared = newPrepared(db)
 	}
 	room, ears := d.manners.room, cmp.Or(opts.WaitConns, maxEars)
 	if most := db.Stats().MaxOpenConnections; most > 0 {
@@ -541,9 +541,25 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
+	if d.prepared != nil && d.prepared.room != nil && d.releaseHere(g, keep) {
+		return nil
+	}
 	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error {
 		return d.insist(max(g.TTL, keep), begun, func(ctx context.Context) error { return d.free(ctx, g, keep) })
 	})
+}
+
+// releaseHere releases in the goroutine of the caller, and reports whether the lock was released. On SQLite handing the release to
+// another goroutine costs more than the release itself. It waits for nothing but, for a moment, other writers; what takes longer is for
+// the background.
+func (d *Driver) releaseHere(g driver.Grant, keep time.Duration) (released bool) {
+	ran, err := d.lane.Try(func() error {
+		ctx, cancel := context.WithCancel(d.calls.Work) // no deadline: its end is no news of the file
+		defer cancel()
+		defer time.AfterFunc(pace.LastWords(), cancel).Stop()
+		return d.free(ctx, g, keep)
+	})
+	return ran && err == nil
 }
 
 // insist repeats fn, which frees a lock, each time in its turn, until it is confirmed or the lock has lapsed. It calls begun at

@@ -148,6 +148,11 @@ func discard(conn *sql.Conn) {
 // once calls fn with a connection of db. One that takes no writes does not go back to the pool.
 func (d *Driver) once(ctx context.Context, db *sql.DB, fn func(querier) error) (err error) {
 	if d.prepared != nil && d.checked.Load() {
+		leave, err := d.prepared.enter(ctx)
+		if err != nil {
+			return err
+		}
+		defer leave()
 		return fn(d.prepared)
 	}
 	conn, err := db.Conn(ctx)
@@ -195,9 +200,49 @@ func (d *Driver) beginTx(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 // the work. Elsewhere a pooler may stand before the server, which does not bear them.
 type prepared struct {
 	db *sql.DB
+	// room has a place for each connection of a pool that only the driver uses, and whose statements wait for nothing. Then contexts end
+	// the wait for a place, and need not watch each statement, which costs as much as the statement itself. nil: statements may wait.
+	room chan struct{}
 
 	mu    sync.Mutex // guards what follows
 	stmts map[string]*sql.Stmt
+}
+
+// instant is implemented by the sql driver of a pool that only a Driver of this package uses, and none of whose statements waits, not for
+// another writer either. Package sqlite has one.
+type instant interface{ Instant() }
+
+// newPrepared returns an empty shelf for the statements of a pool.
+func newPrepared(db *sql.DB) *prepared {
+	l := &prepared{db: db, stmts: make(map[string]*sql.Stmt)}
+	if _, ok := db.Driver().(instant); ok {
+		l.room = make(chan struct{}, max(db.Stats().MaxOpenConnections, 1))
+	}
+	return l
+}
+
+// enter waits until a connection is free, and returns what gives it back.
+func (l *prepared) enter(ctx context.Context) (leave func(), err error) {
+	if l.room == nil {
+		return func() {}, nil // the pool waits
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	select {
+	case l.room <- struct{}{}:
+		return func() { <-l.room }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// detach returns the context for one statement.
+func (l *prepared) detach(ctx context.Context) context.Context {
+	if l.room == nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
 }
 
 // shelf is how many statements are kept: those of renewals differ by how many locks they are for.
@@ -244,6 +289,7 @@ func (t preparedTx) of(ctx context.Context, text string) *sql.Stmt {
 
 // ExecContext implements querier.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	ctx = t.kept.detach(ctx)
 	if s := t.of(ctx, query); s != nil {
 		return s.ExecContext(ctx, args...)
 	}
@@ -252,6 +298,7 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 
 // QueryRowContext implements querier.
 func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	ctx = t.kept.detach(ctx)
 	if s := t.of(ctx, query); s != nil {
 		return s.QueryRowContext(ctx, args...)
 	}
@@ -260,6 +307,7 @@ func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...a
 
 // ExecContext implements querier.
 func (l *prepared) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	ctx = l.detach(ctx)
 	if s := l.of(ctx, query); s != nil {
 		return s.ExecContext(ctx, args...)
 	}
@@ -268,6 +316,7 @@ func (l *prepared) ExecContext(ctx context.Context, query string, args ...any) (
 
 // QueryContext implements querier.
 func (l *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	ctx = l.detach(ctx)
 	if s := l.of(ctx, query); s != nil {
 		return s.QueryContext(ctx, args...)
 	}
@@ -276,6 +325,7 @@ func (l *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 
 // QueryRowContext implements querier.
 func (l *prepared) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	ctx = l.detach(ctx)
 	if s := l.of(ctx, query); s != nil {
 		return s.QueryRowContext(ctx, args...)
 	}

@@ -66,7 +66,7 @@ func (d *Driver) beginUnit(ctx context.Context, q querier) (tx *sql.Tx, on queri
 		for _, s := range []*statement{&d.tables.read, &d.look, &d.put, &d.insert, &d.stir, &d.join, &d.stay, &d.leave} {
 			q.of(ctx, s.text)
 		}
-		tx, err = q.db.BeginTx(ctx, nil)
+		tx, err = q.db.BeginTx(q.detach(ctx), nil)
 		return tx, preparedTx{q, tx}, err
 	case *sql.Conn:
 		tx, err = q.BeginTx(ctx, nil)

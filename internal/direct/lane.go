@@ -49,7 +49,24 @@ func (l *Lane) Do(ctx context.Context, rank Rank, skip <-chan struct{}, fn func(
 	if err != nil {
 		return err
 	}
-	err = fn()
+	return l.run(turn, fn)
+}
+
+// Try runs fn, if there is room now and so nobody waits for a turn, and reports whether it has.
+func (l *Lane) Try(fn func() error) (ran bool, err error) {
+	l.mu.Lock()
+	if l.room == 0 {
+		l.mu.Unlock()
+		return false, nil
+	}
+	l.room--
+	l.mu.Unlock()
+	return true, l.run(true, fn)
+}
+
+// run runs fn, and then passes the turn on, if it has one.
+func (l *Lane) run(turn bool, fn func() error) error {
+	err := fn()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !errors.Is(err, driver.ErrUnavailable) {

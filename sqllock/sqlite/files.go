@@ -133,6 +133,15 @@ func (k keeper) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return &keptConn{fileConn: conn, path: k.path}, nil
 }
 
+// Driver implements sqldriver.Connector.
+func (k keeper) Driver() sqldriver.Driver { return instant{k.Connector.Driver()} }
+
+// instant tells package sqllock that no statement on these connections waits, as source sets no busy_timeout.
+type instant struct{ sqldriver.Driver }
+
+// Instant does nothing.
+func (instant) Instant() {}
+
 // fileConn has what the SQLite driver's connections can do.
 type fileConn interface {
 	sqldriver.Conn

@@ -19,7 +19,7 @@
 // Close removes the socket; that of a process that was killed is removed by others.
 //
 // A process that is stopped in the middle of a write, such as by SIGSTOP, holds up all others until it goes on or ends. A write takes
-// well below a millisecond.
+// well below a millisecond. No context ends a call that the disk holds up.
 package sqlite
 
 import (
