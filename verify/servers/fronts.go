@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
+	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/postgres"
@@ -177,32 +178,95 @@ backend_weight1 = 1
 	})
 }
 
-// startAlike starts a program with the arguments that args returns for its address.
-func startAlike(url string, args func(host, port string) []string) starter {
+// alike is a program that takes the place of a server.
+type alike struct {
+	url   string // of its locks, with %s for its address
+	ports int    // how many it needs besides the first
+
+	// args returns its arguments and files its files, both with {} for its folder.
+	args  func(host, port string) []string
+	files func(host string, ports []string) map[string]string
+}
+
+// startAlike starts the program at free ports.
+func startAlike(a alike) starter {
 	return func(ctx context.Context) (string, func() error, error) {
-		addrs, release, err := free(1)
+		addrs, release, err := free(1 + a.ports)
 		if err != nil {
 			return "", nil, err
 		}
 		host, port, _ := net.SplitHostPort(addrs[0])
-		_, stop, err := daemon(ctx, addrs[0], nil, args(host, port)...)
+		var files map[string]string
+		if a.files != nil {
+			var ports []string
+			for _, addr := range addrs {
+				_, port, _ := net.SplitHostPort(addr)
+				ports = append(ports, port)
+			}
+			files = a.files(host, ports)
+		}
+		_, stop, err := daemon(ctx, addrs[0], files, a.args(host, port)...)
 		if err != nil {
 			release()
 			return "", nil, err
 		}
-		url := fmt.Sprintf(url, addrs[0])
-		if strings.HasPrefix(url, "postgres:") {
-			if err := migrate(ctx, url); err != nil {
-				release()
-				return "", nil, errors.Join(err, stop())
-			}
-		}
-		return url, stops(func() error { release(); return nil }, stop), nil
+		return fmt.Sprintf(a.url, addrs[0]), stops(func() error { release(); return nil }, stop), nil
 	}
 }
 
-func pgliteArgs(host, port string) []string {
-	return []string{"--host=" + host, "--port=" + port, "--db=memory://", "--max-connections=20"}
+var (
+	pglite = alike{
+		url: "postgres://postgres@%s/postgres?sslmode=disable",
+		args: func(host, port string) []string {
+			return []string{"--host=" + host, "--port=" + port, "--db=memory://", "--max-connections=20"}
+		},
+	}
+	h2 = alike{
+		url: "postgres://sa@%s/locks?sslmode=disable",
+		args: func(_, port string) []string {
+			return []string{"-pg", "-pgPort", port, "-ifNotExists", "-baseDir", "{}"}
+		},
+	}
+	infinispan = alike{url: "redis://%s", args: func(host, port string) []string { return []string{host, port} }}
+	kine       = alike{
+		url: "etcd://%s/locks",
+		args: func(host, port string) []string {
+			return []string{"--listen-address=tcp://" + net.JoinHostPort(host, port), "--endpoint=sqlite://{}/db", "--metrics-bind-address=0"}
+		},
+	}
+	redka     = alike{url: "redis://%s", args: func(host, port string) []string { return []string{"-h", host, "-p", port} }}
+	miniredis = alike{url: "redis://%s", args: func(host, port string) []string { return []string{net.JoinHostPort(host, port)} }}
+	mysqlInGo = alike{url: "mysql://root@%s/app", args: miniredis.args}
+	olric     = alike{
+		url: "redis://%s", ports: 1,
+		args: func(string, string) []string { return []string{"-c", "{}/olric.yaml"} },
+		files: func(host string, ports []string) map[string]string {
+			return map[string]string{"olric.yaml": fmt.Sprintf("server:\n  bindAddr: %[1]s\n  bindPort: %[2]s\n  keepAlivePeriod: 300s\n  bootstrapTimeout: 5s\n"+
+				"  partitionCount: 7\n  replicaCount: 1\n  writeQuorum: 1\n  readQuorum: 1\n  memberCountQuorum: 1\n  routingTablePushInterval: 1m\n"+
+				"client:\n  dialTimeout: 5s\n  readTimeout: 3s\n  writeTimeout: 3s\n"+
+				"logging:\n  verbosity: 1\n  level: WARN\n  output: stderr\n"+
+				"memberlist:\n  environment: local\n  bindAddr: 127.0.0.2\n  bindPort: %[3]s\n  joinRetryInterval: 1ms\n  maxJoinAttempts: 1\n", host, ports[0], ports[1])}
+		},
+	}
+)
+
+// startGRPCProxy starts three members of etcd, and etcd's own proxy before them.
+func startGRPCProxy(ctx context.Context) (string, func() error, error) {
+	c, err := etcdproc.Start(ctx, 3)
+	if err != nil {
+		return "", nil, err
+	}
+	addrs, release, err := free(1)
+	if err != nil {
+		return "", nil, errors.Join(err, c.Stop())
+	}
+	_, stop, err := daemon(ctx, addrs[0], nil, "--", os.Getenv(etcdVariable), "grpc-proxy", "start", "--endpoints="+strings.Join(c.Addrs(), ","),
+		"--listen-addr="+addrs[0], "--advertise-client-url="+addrs[0], "--data-dir={}/data")
+	if err != nil {
+		release()
+		return "", nil, errors.Join(err, c.Stop())
+	}
+	return "etcd://" + addrs[0] + "/locks", stops(c.Stop, func() error { release(); return nil }, stop), nil
 }
 
 // fenceDatabase checks, past whatever stands before the database, that a fence refuses an older token, and that writers behind a

@@ -94,21 +94,25 @@ func (t tally) String() string {
 
 // strike runs the hammer: workers in processes of their own, one of which is killed every few seconds, count behind locks.
 func (r *row) strike(ctx context.Context, s settings, url string, res *result) {
-	if res.cells["locks"] != "yes" && res.cells["locks"] != "" {
-		return // nothing to hit
+	if res.rejected() {
+		return
 	}
-	t, kills, err := hammer(ctx, url, s.hammer)
+	t, kills, err := r.hammer(ctx, url, s.hammer)
+	done := fmt.Sprintf("%v, %d kills", s.hammer, kills)
+	if r.habit != nil {
+		done += fmt.Sprintf(", %d %s", r.habit.done.Load(), r.habit.name)
+	}
 	switch {
 	case err != nil:
 		res.fail("hammer", err)
 	case t.lost() != 0 || t.Disorder != 0 || t.Repeated != 0 || t.Acked == 0:
 		res.fail("hammer", errors.New(t.String()))
 	default:
-		res.cells["hammer"] = fmt.Sprintf("%v, %d kills: %v", s.hammer, kills, t)
+		res.cells["hammer"] = fmt.Sprintf("%s: %v", done, t)
 	}
 }
 
-func hammer(ctx context.Context, url string, length time.Duration) (t tally, kills int, err error) {
+func (r *row) hammer(ctx context.Context, url string, length time.Duration) (t tally, kills int, err error) {
 	dir, err := os.MkdirTemp("", "holdfast-hammer-")
 	if err != nil {
 		return t, 0, err
@@ -137,7 +141,17 @@ func hammer(ctx context.Context, url string, length time.Duration) (t tally, kil
 	})
 	ctx, cancel := context.WithTimeout(ctx, length)
 	defer cancel()
+	acted := make(chan error, 1)
+	go func() {
+		if r.habit == nil {
+			acted <- nil
+			return
+		}
+		acted <- r.habit.repeat(ctx, 2*killPause)
+	}()
 	kills, err = strikeWorkers(ctx, url, l.Addr().String())
+	cancel()
+	err = errors.Join(err, <-acted)
 	l.Close()
 	serving.Wait()
 	for _, c := range counters {

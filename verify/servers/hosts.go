@@ -54,18 +54,22 @@ type row struct {
 	start   func(context.Context) (url string, stop func() error, err error)
 	fence   func(context.Context) error // for a database, on the one that start has started last
 	suite   []string                    // arguments of go test
+	deaf    bool                        // no push reaches clients behind what stands before the server
 	scripts []string                    // the same
 	chaos   string                      // backend of verify/chaos
+	habit   *habit                      // repeated during the hammer; start prepares it
+	tables  bool                        // the look makes the tables: migrate may be what rejects the server
 	alike   bool                        // a server that only looks like the one whose protocol it speaks: it may fail
 }
 
 // need is a server that tools/servers fetches, and the variable that is to name its program.
 type need struct{ server, variable string }
 
-// matches reports whether the row's name has one of the texts; empty: it does.
+// matches reports whether the row's name has one of the texts, or is the text if that is the name of any row. Empty: it does.
 func (r *row) matches(texts string) bool {
-	for text := range strings.SplitSeq(texts, ",") {
-		if strings.Contains(r.name, text) {
+	for text := range strings.SplitSeq(texts, ";") {
+		whole := slices.ContainsFunc(rows, func(r *row) bool { return r.name == text })
+		if r.name == text || !whole && strings.Contains(r.name, text) {
 			return true
 		}
 	}
@@ -86,15 +90,18 @@ func redisRows() (all []*row) {
 			name: "valkey-9.1.2, cluster", needs: []need{{"valkey-9.1.2", redisVariable}}, start: startRedisCluster, chaos: "cluster",
 			suite: []string{"../redlock", "^TestConformanceOnACluster$|AtOnce"},
 		},
+		habitual("valkey-9.1.2, cluster, slots moved at once", need{"valkey-9.1.2", redisVariable}, "slots moved", movedSlots),
 		&row{
-			name: "redis-8.0.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startRedis, "5s"),
+			name: "redis-8.0.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startRedis, "5s"), suite: behindFront,
 			needs: []need{{"redis-8.0.6", redisVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
-		&row{name: "redis-8.0.6 with CONFIG renamed", start: startRenamed, needs: []need{{"redis-8.0.6", redisVariable}}},
+		&row{name: "redis-8.0.6 with CONFIG renamed", start: startRenamed, suite: behindFront, needs: []need{{"redis-8.0.6", redisVariable}}},
 		&row{
 			name: "redis-8.0.6 behind nutcracker-0.5.0", start: startNutcracker, alike: true,
 			needs: []need{{"redis-8.0.6", redisVariable}, {"nutcracker-0.5.0", frontVariable}},
 		},
+		imitation("miniredis-2.40.0", miniredis), imitation("redka-1.0.1", redka), imitation("olric-0.7.0", olric),
+		imitation("infinispan-15.0.13.Final", infinispan),
 	)
 	return all
 }
@@ -111,6 +118,10 @@ func consensusRows() (all []*row) {
 			name: "zookeeper-3.9.6", needs: []need{{"zookeeper-3.9.6", zookeeperVariable}}, start: startZooKeeper, chaos: "zookeeper",
 			suite: []string{"../zookeeper", "^TestConformanceOfServers$"}, scripts: []string{"../cmd/holdfast", "TestScripts/zookeeper$"},
 		},
+		&row{name: "etcd-3.7.3 behind its grpc-proxy", needs: []need{{"etcd-3.7.3", etcdVariable}}, start: startGRPCProxy, suite: behindFront},
+		imitation("kine-0.17.5", kine),
+		habitual("etcd-3.7.3, members replaced", need{"etcd-3.7.3", etcdVariable}, "members replaced", replacedMembers),
+		habitual("zookeeper-3.9.6, members taken out and in", need{"zookeeper-3.9.6", zookeeperVariable}, "members out and in", reconfigured),
 	)
 	return all
 }
@@ -122,7 +133,7 @@ func postgresRows() []*row {
 			suite: []string{"../postgres", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/postgres$"},
 		},
 		{
-			name: "postgres-18.6 behind pgbouncer-1.26.1, sessions", start: behindPooler("session"),
+			name: "postgres-18.6 behind pgbouncer-1.26.1, sessions", start: behindPooler("session"), suite: behindFront,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
@@ -131,15 +142,15 @@ func postgresRows() []*row {
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
-			name: "postgres-18.6 behind two pgbouncer-1.26.1, transactions", start: behindTwoPoolers,
+			name: "postgres-18.6 behind two pgbouncer-1.26.1, transactions", start: behindTwoPoolers, suite: behindFront, deaf: true,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
-			name: "postgres-18.6 and a replica behind pgpool-4.7.3", start: behindPgpool,
+			name: "postgres-18.6 and a replica behind pgpool-4.7.3", start: behindPgpool, suite: behindFront,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgpool-4.7.3", frontVariable}},
 		},
 		{
-			name: "postgres-18.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startPostgres, "5s"),
+			name: "postgres-18.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startPostgres, "5s"), suite: behindFront,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
 	}
@@ -152,7 +163,7 @@ func databaseRows() []*row {
 			suite: []string{"../sqllock", "^TestConformance$/^(?i:mysql)$"},
 		},
 		{
-			name: "mysql-9.7.4 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startMySQL, "5s"),
+			name: "mysql-9.7.4 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startMySQL, "5s"), suite: behindFront,
 			needs: []need{{"mysql-9.7.4", mysqlVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
 		{
@@ -161,16 +172,27 @@ func databaseRows() []*row {
 		},
 		{
 			name: "mariadb-11.8.9 with Aria for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
-			start: startEngine("Aria"),
+			start: startEngine("Aria"), suite: behindFront,
 		},
 		{
 			name: "mariadb-11.8.9 with MyISAM for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
-			start: startEngine("MyISAM"),
+			start: startEngine("MyISAM"), suite: behindFront,
 		},
-		{
-			name: "pglite-0.2.17", needs: []need{{"pglite-0.2.17", frontVariable}}, alike: true,
-			start: startAlike("postgres://postgres@%s/postgres?sslmode=disable", pgliteArgs),
-		},
+		imitation("pglite-0.2.17", pglite), imitation("h2-2.5.252", h2), imitation("go-mysql-server-0.20.0", mysqlInGo),
+	}
+}
+
+// habitual returns the row of a server to which something is done while the hammer strikes.
+func habitual(name string, server need, done string, start func(*habit) starter) *row {
+	h := &habit{name: done}
+	return &row{name: name, needs: []need{server}, start: start(h), habit: h}
+}
+
+// imitation returns the row of a server that takes the place of the one whose protocol it speaks.
+func imitation(name string, a alike) *row {
+	return &row{
+		name: name, needs: []need{{name, frontVariable}}, start: startAlike(a), alike: true,
+		tables: strings.HasPrefix(a.url, "postgres:") || strings.HasPrefix(a.url, "mysql:"),
 	}
 }
 
@@ -283,7 +305,7 @@ func open(ctx context.Context, h host, err error) (string, func() error, error) 
 
 // migrate has the command make the tables.
 func migrate(ctx context.Context, url string) error {
-	out, err := exec.CommandContext(ctx, command, "migrate", "--backend", url).CombinedOutput()
+	out, err := runCommand(ctx, "migrate", "--backend", url).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("migrate: %w: %s", err, out)
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -23,7 +22,15 @@ var short = &holdfast.AcquireOptions{TTL: 5 * time.Second}
 // look takes the steps that need a URL alone: whether a lock excludes, serves in order, wakes and gives rising tokens, and what the
 // command says of the server.
 func (r *row) look(ctx context.Context, url string, res *result) {
+	var made error
+	if r.tables {
+		made = migrate(ctx, url)
+	}
 	r.diagnose(ctx, url, res)
+	if made != nil {
+		res.fail("locks", made)
+		return
+	}
 	clients, err := openAll(ctx, url, 3)
 	if err != nil {
 		res.fail("locks", err)
@@ -144,6 +151,8 @@ func queueUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 
 // awaitWaiters blocks until the service has so many waiters, or for a second where it cannot tell.
 func awaitWaiters(ctx context.Context, c *holdfast.Client, key string, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, patience/2)
+	defer cancel()
 	for {
 		waiters, err := c.Queue(ctx, key, 10)
 		pause := 20 * time.Millisecond
@@ -157,7 +166,7 @@ func awaitWaiters(ctx context.Context, c *holdfast.Client, key string, n int) er
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiter %d did not queue up: %w", n, context.Cause(ctx))
+			return fmt.Errorf("none: waiter %d joins no queue", n)
 		case <-time.After(pause):
 		}
 		if err != nil {
@@ -203,7 +212,7 @@ func wake(ctx context.Context, clients []*holdfast.Client) (string, error) {
 func (r *row) diagnose(ctx context.Context, url string, res *result) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, command, "doctor", "-q", "--ignore", "durability,persistence,tls", "--backend", url).CombinedOutput()
+	out, err := runCommand(ctx, "doctor", "-q", "--ignore", "durability,persistence,tls", "--backend", url).CombinedOutput()
 	var said []string
 	for line := range strings.Lines(string(out)) {
 		if !strings.HasPrefix(line, "VERDICT") {

@@ -52,7 +52,7 @@ func main() {
 		exit(work(context.Background()))
 	}
 	var s settings
-	flag.StringVar(&s.only, "only", "", "run the rows alone whose name has one of these `texts`, separated by commas")
+	flag.StringVar(&s.only, "only", "", "run the rows alone whose name has one of these `texts`, or is one, separated by semicolons")
 	flag.StringVar(&s.steps, "steps", "look,suite,scripts,chaos,hammer", "`steps` to run")
 	flag.StringVar(&s.page, "md", "", "the `file` of the page, between whose marks the table goes; empty: print it")
 	flag.StringVar(&s.out, "out", "", "`folder` for the output of the steps; empty: a new temporary one")
@@ -196,6 +196,11 @@ func (r *result) adopt(line string) {
 	}
 }
 
+// rejected reports whether the look found no lock to work with, so that the steps behind it have nothing to try.
+func (r *result) rejected() bool {
+	return r.cells["locks"] != "yes" && r.cells["locks"] != ""
+}
+
 // fail notes what a step returned instead of success, in the server's and our own words.
 func (r *result) fail(column string, err error) {
 	r.bad = append(r.bad, column)
@@ -205,8 +210,8 @@ func (r *result) fail(column string, err error) {
 // shorten makes an error fit into a cell.
 func shorten(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
-	if runes := []rune(text); len(runes) > 240 {
-		text = string(runes[:240]) + "…"
+	if runes := []rune(text); len(runes) > 300 {
+		text = string(runes[:300]) + "…"
 	}
 	return text
 }
@@ -230,8 +235,8 @@ func (r *row) run(ctx context.Context, s settings, res *result) {
 	for step := range strings.SplitSeq(s.steps, ",") {
 		if take := map[string]func(){
 			"look":    func() { r.look(ctx, url, res) },
-			"suite":   func() { r.test(ctx, s, "suite", r.suite, res) },
-			"scripts": func() { r.test(ctx, s, "scripts", r.scripts, res) },
+			"suite":   func() { r.test(ctx, s, "suite", r.suite, url, res) },
+			"scripts": func() { r.walk(ctx, s, url, res) },
 			"chaos":   func() { r.disturb(ctx, s, res) },
 			"hammer":  func() { r.strike(ctx, s, url, res) },
 		}[step]; take != nil {

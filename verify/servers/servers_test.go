@@ -95,3 +95,17 @@ func TestEachRowCanBeFetched(t *testing.T) {
 		}
 	}
 }
+
+func TestWholeNameChoosesOneRow(t *testing.T) {
+	for only, want := range map[string]int{"": len(rows), "valkey-9.1.2": 1, "valkey-9.1.2, cluster": 1, "valkey-9.1.2;mysql-9.7.4": 2, "mysql-9.7": 2} {
+		n := 0
+		for _, r := range rows {
+			if r.matches(only) {
+				n++
+			}
+		}
+		if n != want {
+			t.Errorf("-only %q matches %d rows, want %d", only, n, want)
+		}
+	}
+}

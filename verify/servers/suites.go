@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -28,13 +29,32 @@ func build(ctx context.Context, dir string) error {
 	return nil
 }
 
+// runCommand runs the command without the variables of this program and of the rig, which it would complain about.
+func runCommand(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, command, args...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "HOLDFAST_") })
+	return cmd
+}
+
+// A test finds the URL of the row that runs in this variable, and whether no push reaches its clients in the other.
+const (
+	urlVariable  = "HOLDFAST_ROW_URL"
+	deafVariable = "HOLDFAST_ROW_DEAF"
+)
+
+// behindFront runs the suite at the URL of the row. The suites of the drivers start servers of their own.
+var behindFront = []string{"./servers", "^TestConformanceBehindFront$"}
+
 // test runs go test with the arguments: a package, and a pattern of tests.
-func (r *row) test(ctx context.Context, s settings, column string, args []string, res *result) {
+func (r *row) test(ctx context.Context, s settings, column string, args []string, url string, res *result) {
 	if len(args) == 0 {
 		return
 	}
 	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-timeout=30m", "-run", args[1], args[0])
-	cmd.Env = append(os.Environ(), "HOLDFAST_NIGHTLY=all")
+	cmd.Env = append(os.Environ(), "HOLDFAST_NIGHTLY=all", urlVariable+"="+url)
+	if r.deaf {
+		cmd.Env = append(cmd.Env, deafVariable+"=1")
+	}
 	out, err := cmd.CombinedOutput()
 	r.keep(s, column, out)
 	passed, failed := count(out, "PASS"), failures(out)

@@ -1,0 +1,120 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig"
+	"github.com/holdfast-go/holdfast/locktest"
+	"github.com/holdfast-go/holdfast/postgres"
+	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/sqllock/mysql"
+)
+
+// TestConformanceBehindFront runs the suite at the URL of a row, as the step suite does for what stands before a server.
+func TestConformanceBehindFront(t *testing.T) {
+	rig.Nightly(t, "servers")
+	url := os.Getenv(urlVariable)
+	if url == "" {
+		t.Skip("go run ./servers -steps suite gives it a server")
+	}
+	var spaces atomic.Int64
+	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
+		open, err := newSpace(t.Context(), url, fmt.Sprintf("t%d", spaces.Add(1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes, err := countNodes(t.Context(), open)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return locktest.Service{
+			Open:  func() (driver.Driver, error) { return open(t.Context()) },
+			Nodes: nodes,
+			Deaf:  os.Getenv(deafVariable) != "",
+		}
+	}})
+}
+
+// countNodes returns how many nodes Inspect lists.
+func countNodes(ctx context.Context, open opener) (int, error) {
+	d, err := open(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer d.Close()
+	inspector, ok := d.(driver.Inspector)
+	if !ok {
+		return 0, nil
+	}
+	status, err := inspector.Inspect(ctx, "k")
+	return len(status.Nodes), err
+}
+
+type opener = func(context.Context) (driver.Driver, error)
+
+// newSpace returns a function that opens drivers whose locks nobody else sees on the service of the URL.
+func newSpace(ctx context.Context, url, name string) (opener, error) {
+	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
+	case "postgres":
+		return newDatabase(ctx, url, name)
+	case "mysql", "mysql+unix":
+		mark := "?"
+		if strings.Contains(url, "?") {
+			mark = "&"
+		}
+		url += mark + "prefix=" + name + "_"
+		d, err := mysql.Open(ctx, url, &mysql.Options{NoCheck: true})
+		if err != nil {
+			return nil, err
+		}
+		defer d.Close()
+		return openAt(url), d.Migrate(ctx)
+	case "redis", "redis+cluster":
+		return func(ctx context.Context) (driver.Driver, error) {
+			d, err := redlock.Open(ctx, url, &redlock.Options{Prefix: name + ":"})
+			if err != nil {
+				return nil, err
+			}
+			return d, nil
+		}, nil
+	}
+	return openAt(url + name), nil // a path of etcd and ZooKeeper
+}
+
+func openAt(url string) opener {
+	return func(ctx context.Context) (driver.Driver, error) { return driver.Open(ctx, url, nil) }
+}
+
+// newDatabase makes a database with tables for locks, through what stands before the server.
+func newDatabase(ctx context.Context, url, name string) (opener, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // a pooler may know no prepared statement
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
+		return nil, err
+	}
+	url = strings.Replace(url, "/postgres?", "/"+name+"?", 1)
+	d, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return openAt(url), d.Migrate(ctx)
+}
