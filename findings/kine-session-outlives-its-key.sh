@@ -1,0 +1,86 @@
+#!/usr/bin/env bash
+# kine: a session of etcd's client opens without an error, and its key ends all the same.
+#
+# Versions: kine 0.17.5 over SQLite, etcd client 3.7.3.
+# Expected: etcd: NewSession keeps its lease alive until it is closed, and closes Done when it cannot; a key of the lease is there as long.
+#           Each lease has an id of its own.
+# Seen:     Grant gives the TTL for the id, so that two clients get the same lease; keep alive, revoke and time to live are not supported.
+#           NewSession returns a session and no error. The key that was put with its lease is created once, as a lock needs, and is gone
+#           after the TTL, while the session is not done. (concurrency.Mutex is an error there: kine does not know its transaction.)
+# Locks:    what creates a key once under the lease of a session, as a lock of one's own does, works on kine until one TTL has passed; then
+#           the next client has the lock too, and the first one's session tells it nothing.
+# Holdfast: Open rejects a service that names no cluster and no member, as kine, by its answer to Status.
+# Output:   kine-session-outlives-its-key: as stated: one lease for both sessions, first takes the key: true, second: false; the key is gone, the session lives, second takes the key: true
+. "$(dirname "$0")/lib.sh"
+fetch kine-0.17.5
+port=$(free_port)
+launch kine "$server" --listen-address="tcp://127.0.0.1:$port" --endpoint="sqlite://$dir/db" --metrics-bind-address=0
+seen=$(
+  ENDPOINT=127.0.0.1:$port run_go go.etcd.io/etcd/client/v3@v3.7.3 <<'END'
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+)
+
+const ttl = 5
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var sessions [2]*concurrency.Session
+	for i := range sessions {
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{os.Getenv("ENDPOINT")}, DialTimeout: 20 * time.Second, Logger: zap.NewNop()})
+		if err != nil {
+			log.Fatal(err)
+		}
+		if sessions[i], err = concurrency.NewSession(c, concurrency.WithTTL(ttl)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	first, second := sessions[0], sessions[1]
+	if first.Lease() == second.Lease() {
+		fmt.Print("one lease for both sessions")
+	} else {
+		fmt.Print("a lease each")
+	}
+	take := func(s *concurrency.Session) bool {
+		r, err := s.Client().Txn(ctx).If(clientv3.Compare(clientv3.ModRevision("/job"), "=", 0)).
+			Then(clientv3.OpPut("/job", "me", clientv3.WithLease(s.Lease()))).Else(clientv3.OpGet("/job")).Commit()
+		if err != nil {
+			log.Fatal(err)
+		}
+		return r.Succeeded
+	}
+	fmt.Printf(", first takes the key: %v, second: %v", take(first), take(second))
+	for range 100 {
+		time.Sleep(time.Second)
+		r, err := first.Client().Get(ctx, "/job")
+		if err != nil {
+			log.Fatal(err)
+		}
+		if r.Count > 0 {
+			continue
+		}
+		select {
+		case <-first.Done():
+			fmt.Print("; the key is gone, the session has ended")
+		default:
+			fmt.Print("; the key is gone, the session lives")
+		}
+		fmt.Printf(", second takes the key: %v\n", take(second))
+		return
+	}
+	fmt.Println("; the key stays")
+}
+END
+)
+verdict 'one lease for both sessions, first takes the key: true, second: false; the key is gone, the session lives, second takes the key: true' "$seen" "kine 0.17.5, etcd client 3.7.3"
