@@ -1,13 +1,14 @@
 package holdfast
 
 import (
-	"context"
+	"cmp"
 	"log/slog"
 	"reflect"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
 // Token is a fencing token: a number that grows with each holder of a key, so
@@ -30,26 +31,10 @@ type Limits = driver.Limits
 type Client struct {
 	drv    driver.Driver
 	limits driver.Limits
-	holder Holder
+	keeper *holder.Keeper
 	events eventQueue
 
-	alive context.Context // ends with Close
-	stop  context.CancelFunc
-	tasks sync.WaitGroup // the watchdog and what it started
-	nudge chan struct{}  // wakes the watchdog
-
-	mu         sync.Mutex // guards what follows, and every localLock, term and Lease
-	locks      map[string]*localLock
-	slotQueues map[slotQueueKey]*slotQueue
-	lastSlot   slotRef // the slot released last, which the next caller tries first; zero: none
-	terms      schedule
-	sleeps     time.Time     // the watchdog sleeps until then; zero: until nudged
-	looked     time.Time     // when the watchdog last looked at every lease
-	starved    time.Time     // when the watchdog last came too late; zero: never
-	ending     bool          // no new leases and waits
-	vacant     chan struct{} // closed once the client is ending and no lock is left in this process
-
-	closing bool
+	closing atomic.Bool
 	closed  chan struct{} // closed when Close is done
 }
 
@@ -88,38 +73,25 @@ func New(drv Driver, opts *Options) (*Client, error) {
 		opts = &Options{}
 	}
 	c := &Client{
-		drv: drv, limits: drv.Limits(), holder: opts.Holder,
+		drv: drv, limits: drv.Limits(), closed: make(chan struct{}),
 		events: eventQueue{hooks: opts.Hooks, logger: driver.LoggerOrDefault(opts.Logger), hurry: make(chan struct{})},
-		nudge:  make(chan struct{}, 1), locks: make(map[string]*localLock), slotQueues: make(map[slotQueueKey]*slotQueue),
-		vacant: make(chan struct{}), closed: make(chan struct{}),
-	}
-	if c.holder == (Holder{}) {
-		c.holder = thisProcess()
 	}
 	if !c.reserveDriver(drv) {
 		return nil, wrap("new", "", invalid("another client of this process uses the driver; share the client, or open a second driver for a second client"))
 	}
-	if c.holder.Note != "" {
+	if opts.Holder.Note != "" {
 		c.unreserveDriver()
 		drv.Close()
-		return nil, wrap("new", "", invalid("Holder.Note %q: give it for each lease, as AcquireOptions.Note", c.holder.Note))
+		return nil, wrap("new", "", invalid("Holder.Note %q: give it for each lease, as AcquireOptions.Note", opts.Holder.Note))
 	}
-	c.alive, c.stop = context.WithCancel(context.Background())
+	c.keeper = holder.New(drv, cmp.Or(opts.Holder, thisProcess()), &c.events)
 	if n, ok := drv.(driver.Notifier); ok {
 		n.Notify(c.nodeChanged)
 	}
 	if a, ok := drv.(driver.Alerter); ok {
-		a.Alert(c.noteAlert)
+		a.Alert(c.keeper.NoteAlert)
 	}
-	c.tasks.Go(c.watchLeases)
 	return c, nil
-}
-
-// holderWithNote returns the client as the holder of a lease with note.
-func (c *Client) holderWithNote(note string) Holder {
-	h := c.holder
-	h.Note = note
-	return h
 }
 
 // Nodes returns the present state of each node of the service, in the order of opening,
@@ -138,6 +110,6 @@ func (c *Client) nodeChanged(e NodeEvent) {
 	if e.State == driver.NodeUp {
 		level = slog.LevelInfo
 	}
-	c.events.log(level, "node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
-	c.events.node(e)
+	c.events.Log(level, "node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
+	call(&c.events, c.events.hooks.Node, e)
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
 // Errors of opening a driver and of acquiring. They are matched with errors.Is: what a method returns
@@ -40,15 +41,15 @@ var (
 	// for ErrLost first.
 	ErrLost = driver.ErrLost
 	// ErrExpired means that the deadline was reached, or Margin before it.
-	ErrExpired = errors.New("lease has expired")
+	ErrExpired = holder.ErrExpired
 	// ErrMaxHold means that the end of MaxHold was reached, or Margin before it.
-	ErrMaxHold = errors.New("lease has lasted for the longest time that was asked for")
+	ErrMaxHold = holder.ErrMaxHold
 	// ErrGone means that the service has given the lock to another client, was
 	// forced to release it, or has forgotten it.
-	ErrGone = errors.New("lease is gone from the service")
+	ErrGone = holder.ErrGone
 	// ErrDetached is the cause of the context of a lease after Detach. It does not
 	// match ErrLost.
-	ErrDetached = errors.New("lease was detached")
+	ErrDetached = holder.ErrDetached
 )
 
 // Errors of any phase.

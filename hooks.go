@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
 // Hooks are called when something happens to the client's leases. Each may be
@@ -46,14 +47,6 @@ type WaitingEvent struct {
 	Lock    string     // the key of the held lock, for Inspect: Key, or the key of a slot or a place
 	Held    *HeldError // who holds it
 }
-
-// values keeps a context's values and drops its cancellation and deadline. Unlike context.WithoutCancel it finds them
-// without an allocation; hooks that trace look some up many times for each event.
-type values struct{ context.Context }
-
-func (values) Deadline() (end time.Time, ok bool) { return end, false }
-func (values) Done() <-chan struct{}              { return nil }
-func (values) Err() error                         { return nil }
 
 // AcquiredEvent is the start of a lease.
 type AcquiredEvent struct {
@@ -168,7 +161,7 @@ type eventQueue struct {
 	logger *slog.Logger
 	hurry  chan struct{} // closed by drain: ends the pauses between polls
 
-	mu    sync.Mutex // guards what follows; locked after Client.mu
+	mu    sync.Mutex // guards what follows; locked after the mutex of the keeper
 	queue []queuedEvent
 	told  int           // of queue: events delivered so far
 	done  chan struct{} // closed when the queue is empty and the goroutine ends; nil: there is none
@@ -268,8 +261,8 @@ func (h *eventQueue) drain(ctx context.Context) {
 	}
 }
 
-// log puts a line into the log, with the time of now.
-func (h *eventQueue) log(level slog.Level, text string, args ...any) {
+// Log puts a line into the log, with the time of now.
+func (h *eventQueue) Log(level slog.Level, text string, args ...any) {
 	now := time.Now()
 	h.enqueue(func() { h.writeLog(now, level, text, args...) })
 }
@@ -299,18 +292,14 @@ func readable(args []any) (pairs []any) {
 	return pairs
 }
 
-func (h *eventQueue) atRisk(e AtRiskEvent) {
+// AtRisk implements holder.Events.
+func (h *eventQueue) AtRisk(e holder.AtRisk) {
 	if e.AtRisk {
-		h.log(slog.LevelWarn, "lease at risk: the loss of one more node ends it", "key", e.Key, "token", int64(e.Token))
+		h.Log(slog.LevelWarn, "lease at risk: the loss of one more node ends it", "key", e.Key, "token", e.Token)
 	} else {
-		h.log(slog.LevelInfo, "lease no longer at risk", "key", e.Key, "token", int64(e.Token))
+		h.Log(slog.LevelInfo, "lease no longer at risk", "key", e.Key, "token", e.Token)
 	}
-	call(h, h.hooks.AtRisk, e)
-}
-
-func (h *eventQueue) differs(e DiffersEvent) {
-	h.log(slog.LevelWarn, "callers of the key differ in its slots or readers", "key", e.Key, "gave", e.Gave, "others", e.Others, "holder", e.Holder.String())
-	call(h, h.hooks.Differs, e)
+	call(h, h.hooks.AtRisk, AtRiskEvent(e))
 }
 
 // call has hook called with e, if it is set.
@@ -320,10 +309,25 @@ func call[E any](h *eventQueue, hook func(E), e E) {
 	}
 }
 
-func (h *eventQueue) waiting(e WaitingEvent)   { call(h, h.hooks.Waiting, e) }
-func (h *eventQueue) acquired(e AcquiredEvent) { call(h, h.hooks.Acquired, e) }
-func (h *eventQueue) failed(e FailedEvent)     { call(h, h.hooks.Failed, e) }
-func (h *eventQueue) renewed(e RenewedEvent)   { call(h, h.hooks.Renewed, e) }
-func (h *eventQueue) lost(e LostEvent)         { call(h, h.hooks.Lost, e) }
-func (h *eventQueue) released(e ReleasedEvent) { call(h, h.hooks.Released, e) }
-func (h *eventQueue) node(e NodeEvent)         { call(h, h.hooks.Node, e) }
+// Waiting implements holder.Events.
+func (h *eventQueue) Waiting(e holder.Waiting) { call(h, h.hooks.Waiting, WaitingEvent(e)) }
+
+// Acquired implements holder.Events.
+func (h *eventQueue) Acquired(e holder.Acquired) { call(h, h.hooks.Acquired, AcquiredEvent(e)) }
+
+// Failed implements holder.Events.
+func (h *eventQueue) Failed(e holder.Failed) { call(h, h.hooks.Failed, FailedEvent(e)) }
+
+// Renewed implements holder.Events.
+func (h *eventQueue) Renewed(e holder.Renewed) { call(h, h.hooks.Renewed, RenewedEvent(e)) }
+
+// Lost implements holder.Events.
+func (h *eventQueue) Lost(e holder.Lost) { call(h, h.hooks.Lost, LostEvent(e)) }
+
+// Released implements holder.Events.
+func (h *eventQueue) Released(e holder.Released) { call(h, h.hooks.Released, ReleasedEvent(e)) }
+
+// Met implements holder.Events.
+func (h *eventQueue) Met(of holder.Kind, key string, held *HeldError) {
+	h.reportDiffering(of.(kind), key, held)
+}

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
 // The goroutine stays while there are events, and does not stay for ever.
@@ -56,37 +58,14 @@ func TestTheGoroutineOfTheHooksEndsWhenIdle(t *testing.T) {
 	})
 }
 
-// BenchmarkUnset is what the hooks add to a lock, and to a renewal of it, where none are set.
+// BenchmarkUnset measures the events of a lock, and of a renewal of it, if no hooks are set.
 func BenchmarkUnset(b *testing.B) {
 	h := &eventQueue{hurry: make(chan struct{})}
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
-		h.acquired(AcquiredEvent{Context: values{ctx}, Key: "order/1", Owner: "owner", Token: 1, Waited: time.Millisecond})
-		h.renewed(RenewedEvent{Key: "order/1", Owner: "owner", Token: 1, Left: time.Second})
-		h.released(ReleasedEvent{Context: ctx, Key: "order/1", Owner: "owner", Token: 1, Held: time.Millisecond})
-	}
-}
-
-// Not in parallel with others, whose allocations would count.
-func TestEventContextFindsValuesWithoutAllocation(t *testing.T) {
-	type key struct{}
-	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
-	cancel(context.DeadlineExceeded)
-	var c context.Context = values{ctx}
-	if c.Err() != nil || context.Cause(c) != nil || c.Done() != nil {
-		t.Errorf("it ends: %v, %v", c.Err(), context.Cause(c))
-	}
-	child, cancelChild := context.WithCancel(c)
-	defer cancelChild()
-	if child.Err() != nil {
-		t.Error("its child ends")
-	}
-	if n := testing.AllocsPerRun(100, func() {
-		if c.Value(key{}) != "value" {
-			t.Error("it has no value")
-		}
-	}); n > 0 {
-		t.Errorf("%v allocations for a value", n)
+		h.Acquired(holder.Acquired{Context: holder.Values{Context: ctx}, Key: "order/1", Owner: "owner", Token: 1, Waited: time.Millisecond})
+		h.Renewed(holder.Renewed{Key: "order/1", Owner: "owner", Token: 1, Left: time.Second})
+		h.Released(holder.Released{Context: ctx, Key: "order/1", Owner: "owner", Token: 1, Held: time.Millisecond})
 	}
 }

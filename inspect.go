@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
 // Status describes one lock.
@@ -135,30 +136,16 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why 
 	if !ok {
 		return unsupported("it cannot take a lock from its holder")
 	}
-	why = oneLine(why)
-	done, err := f.Force(ctx, key, int64(token), why)
+	why = holder.OneLine(why)
+	done, err := f.Force(ctx, key, token, why)
 	switch {
 	case err != nil && !errors.Is(err, ErrUnconfirmed):
 		return err
 	case !done:
 		return strangerError(token)
 	}
-	c.carryOut(c.endForced(key, int64(token), why))
+	c.keeper.EndForced(key, token, why)
 	return err
-}
-
-// endForced ends the lease on key if it is this client's and token belongs to it.
-func (c *Client) endForced(key string, token int64, why string) followUp {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.locks[key]
-	if s == nil || s.term == nil {
-		return followUp{}
-	}
-	if first := s.term.grant.Token; token < first || token >= first+int64(max(s.term.grant.Block, 1)) {
-		return followUp{}
-	}
-	return s.term.end(forcedError(why), time.Now())
 }
 
 // strangerError is a token that is not the present holder's.
@@ -172,10 +159,6 @@ func (strangerError) Is(target error) bool { return target == ErrLost }
 
 // addLocalWaiters adds the waiters of this process.
 func (c *Client) addLocalWaiters(st Status) Status {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if s := c.locks[st.Key]; s != nil {
-		st.Waiters += s.queue.Len()
-	}
+	st.Waiters += c.keeper.WaiterCount(st.Key)
 	return st
 }

@@ -3,7 +3,6 @@ package holdfast
 import (
 	"cmp"
 	"log/slog"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,18 +10,15 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
 const (
 	defaultTTL  = 10 * time.Second
-	minTTL      = 10 * time.Millisecond
 	maxTTL      = 365 * 24 * time.Hour // far from where sums of times overflow
-	minEvery    = 5 * time.Millisecond
-	maxKey      = 512 // bytes
-	maxNote     = 64  // bytes
-	maxSlotNote = 48  // so that there is room for which slot it is
+	maxKey      = 512                  // bytes
+	maxNote     = 64                   // bytes
+	maxSlotNote = 48                   // so that there is room for which slot it is
 )
 
 // Options configure a Client. The zero value works.
@@ -99,49 +95,21 @@ func thisProcess() Holder {
 	return Holder{Host: host, PID: os.Getpid(), Program: filepath.Base(os.Args[0])}
 }
 
-// kind distinguishes locks, semaphores and read and write locks. The zero value is a lock.
-type kind struct {
-	slots   int  // of a semaphore
-	readers int  // places of a read and write lock
-	shared  bool // as one of the readers
-}
-
-// places returns how many locks beside the key's own belong to the kind; 0: none.
-func (k kind) places() int { return max(k.slots, k.readers) }
-
-// zeroPlaces stands for 0 slots or readers, which a kind has for a plain lock.
-const zeroPlaces = math.MinInt
-
-// givenPlaces returns the number of slots or readers that the caller gave.
-func givenPlaces(n int) int {
-	if n == zeroPlaces {
-		return 0
-	}
-	return n
-}
-
-// check rejects a kind that cannot be.
-func (k kind) check() error {
-	switch {
-	case k.slots < 0 || k.slots > maxSlots:
-		return invalid("a semaphore of %d slots: give 1 to %d; for more holders at once use a rate limiter or a queue", givenPlaces(k.slots), maxSlots)
-	case k.readers != 0 && (k.readers < 2 || k.readers > maxSlots):
-		return invalid("a read and write lock of %d readers: give 2 to %d", givenPlaces(k.readers), maxSlots)
-	}
-	return nil
-}
-
-// options are the options of one call, with defaults, and the kind that it asks for.
-type options struct {
-	AcquireOptions
-	kind
+// kind is a way to use a key that has places: as a semaphore, as a reader, as a writer. nil: as a plain lock.
+type kind interface {
+	holder.Kind
+	// check rejects numbers of places that cannot be, and options that the kind cannot have.
+	check(o *AcquireOptions, limits Limits) error
+	// obtain gets a lease for a.
+	obtain(c *Client, a *holder.Call) (*holder.Hold, error)
+	// gave returns the number of places that the caller gave, such as "3 slots".
+	gave() string
 }
 
 // checkOptions fills in defaults and rejects what cannot work.
-func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (options, error) {
-	o := options{kind: k}
+func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (o AcquireOptions, err error) {
 	if opts != nil {
-		o.AcquireOptions = *opts
+		o = *opts
 	}
 	if o.TTL == 0 {
 		o.TTL = max(defaultTTL, c.limits.MinTTL)
@@ -165,72 +133,29 @@ func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (options
 		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
 	}
 	longest := maxNote
-	if n := o.places(); n > 0 {
-		key, longest = slotRef{semaphore: key, number: n - 1}.lockKey(), maxSlotNote
+	if k != nil {
+		if err := k.check(&o, c.limits); err != nil {
+			return o, err
+		}
+		key, longest = holder.Place{Of: key, Number: k.Places() - 1}.Key(), maxSlotNote
 	}
-	err := cmp.Or(
-		k.check(), o.checkReaders(c.limits.NoReaders), checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL),
-	)
-	if err != nil {
+	if err := cmp.Or(checkKey(key), checkNote(o.Note, longest), c.checkTTL(max(o.TTL, o.MinHold), o.TTL)); err != nil {
 		return o, err
 	}
-	return o, o.checkRenewal(o.TTL, c.limits)
+	call := o.forKeeper()
+	return o, call.CheckRenewal(o.TTL, c.limits)
 }
 
-// checkReaders rejects options that a read and write lock cannot have. refusal is the driver's reason to have no such
-// locks; "": it has them.
-func (o *options) checkReaders(refusal string) error {
-	switch {
-	case o.readers == 0:
-		return nil
-	case o.Adoptable:
-		return invalid("Adoptable: a reader or a writer has leases on several locks, and Adopt takes over one; leave it out")
-	case o.NoRenew && !o.shared:
-		return invalid("NoRenew for a writer: its first lease would end while readers are waited for; leave it out, and bound the lease by MaxHold")
-	case refusal != "":
-		return unsupported("a read and write lock: %s", refusal)
+// forKeeper returns the options that the keeper of the leases needs.
+func (o *AcquireOptions) forKeeper() holder.Options {
+	return holder.Options{
+		TTL: o.TTL, RenewEvery: o.RenewEvery, Margin: o.Margin, MaxHold: o.MaxHold, MinHold: o.MinHold,
+		NoRenew: o.NoRenew, Adoptable: o.Adoptable, MaxWaiters: o.MaxWaiters, Note: o.Note,
 	}
-	return nil
 }
-
-// checkRenewal rejects a Margin and a RenewEvery that leave no time to renew ttl.
-func (o *AcquireOptions) checkRenewal(ttl time.Duration, limits driver.Limits) error {
-	switch {
-	case o.Margin == 0 && o.RenewEvery == 0:
-		return nil
-	case o.RenewEvery > 0 && o.NoRenew:
-		return invalid("RenewEvery %v and NoRenew: give one of them", o.RenewEvery)
-	case o.RenewEvery > 0 && o.RenewEvery < minEvery:
-		return invalid("a renewal every %v is too often; give at least %v, or 0 for a third of the TTL", o.RenewEvery, minEvery)
-	case o.MaxHold > 0 && o.Margin >= o.MaxHold:
-		return invalid("Margin %v leaves nothing of MaxHold %v; lower Margin or raise MaxHold", o.Margin, o.MaxHold)
-	}
-	service := pace.Alone
-	if limits.Nodes > 0 {
-		service = pace.Voters
-	}
-	renewal := ttl/100 + 2*time.Millisecond + pace.RequestShare(ttl, service) // the drift of clocks, and the time to answer
-	every := o.renewEvery(ttl)
-	if most := ttl - renewal - every; o.Margin > most {
-		return invalid("a margin of %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise the TTL, or lower one of them",
-			o.Margin, every, ttl, renewal)
-	}
-	return nil
-}
-
-// renewEvery returns the interval of renewals of a lease of ttl.
-func (o *AcquireOptions) renewEvery(ttl time.Duration) time.Duration {
-	if o.RenewEvery > 0 {
-		return o.RenewEvery
-	}
-	return max(ttl-o.Margin, 0) / 3
-}
-
-// renewsSoon reports whether a lease may begin with a small part of its TTL.
-func (o *AcquireOptions) renewsSoon() bool { return !o.NoRenew && o.Margin == 0 }
 
 func (c *Client) checkTTL(most, least time.Duration) error {
-	switch floor := max(minTTL, c.limits.MinTTL); {
+	switch floor := max(holder.MinTTL, c.limits.MinTTL); {
 	case least < floor:
 		return invalid("TTL %v is too short; give at least %v", least, floor)
 	case most > maxTTL:

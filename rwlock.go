@@ -1,11 +1,14 @@
 package holdfast
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/holder"
 	"github.com/holdfast-go/holdfast/internal/obstacle"
 )
 
@@ -31,45 +34,37 @@ type RWLock struct {
 
 // RWLock returns the read and write lock of key with places for so many readers, from 2 to 64. It asks no server and
 // does not block; wrong arguments are ErrInvalid of the calls that follow.
-func (c *Client) RWLock(key string, readers int) *RWLock {
-	if readers == 0 {
-		readers = zeroPlaces
-	}
-	return &RWLock{c, key, readers}
-}
+func (c *Client) RWLock(key string, readers int) *RWLock { return &RWLock{c, key, readers} }
 
 // AcquireRead takes the key as one of its readers, as Client.Acquire takes a lock. opts may be nil.
 func (l *RWLock) AcquireRead(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return l.client.acquireKind(ctx, l.key, l.reader(), opts)
+	return l.client.acquire(ctx, l.key, readerKind(l.readers), opts, false)
 }
 
 // TryAcquireRead takes the key as one of its readers if that is possible now, as Client.TryAcquire takes a lock.
 func (l *RWLock) TryAcquireRead(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return l.client.tryAcquireKind(ctx, l.key, l.reader(), opts)
+	return l.client.acquire(ctx, l.key, readerKind(l.readers), opts, true)
 }
 
 // DoRead calls fn as one of the readers, as Client.Do does with a lock.
 func (l *RWLock) DoRead(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
-	return l.client.doKind(ctx, l.key, l.reader(), opts, fn)
+	return l.client.do(ctx, l.key, readerKind(l.readers), opts, fn)
 }
 
 // AcquireWrite takes the key as its writer, as Client.Acquire takes a lock. opts may be nil.
 func (l *RWLock) AcquireWrite(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return l.client.acquireKind(ctx, l.key, l.writer(), opts)
+	return l.client.acquire(ctx, l.key, writerKind(l.readers), opts, false)
 }
 
 // TryAcquireWrite takes the key as its writer if nobody has it, as Client.TryAcquire takes a lock.
 func (l *RWLock) TryAcquireWrite(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return l.client.tryAcquireKind(ctx, l.key, l.writer(), opts)
+	return l.client.acquire(ctx, l.key, writerKind(l.readers), opts, true)
 }
 
 // DoWrite calls fn as the writer, as Client.Do does with a lock.
 func (l *RWLock) DoWrite(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
-	return l.client.doKind(ctx, l.key, l.writer(), opts, fn)
+	return l.client.do(ctx, l.key, writerKind(l.readers), opts, fn)
 }
-
-func (l *RWLock) reader() kind { return kind{readers: l.readers, shared: true} }
-func (l *RWLock) writer() kind { return kind{readers: l.readers} }
 
 // A read and write lock is a gate, the lock on the key itself, and a place for each reader, the locks that a
 // semaphore of the key would have. Everyone passes the gate, in order of arrival:
@@ -93,104 +88,174 @@ func (l *RWLock) writer() kind { return kind{readers: l.readers} }
 // what comes late all the same. A gate that is lost midway admits nobody: its holder gives back what it has
 // and asks for the gate again.
 
-// errUpgrade rejects a call with the options wanted under a lease of its context with the options its.
-func errUpgrade(its, wanted *options) error {
+// readerKind and writerKind take a read and write lock with places for so many readers.
+type (
+	readerKind int
+	writerKind int
+)
+
+// Places implements holder.Kind.
+func (k readerKind) Places() int { return int(k) }
+
+// Places implements holder.Kind.
+func (k writerKind) Places() int { return int(k) }
+
+// NoteAt implements holder.Kind.
+func (k readerKind) NoteAt(_ int, note string) string {
+	return withNote(fmt.Sprintf(readerNote, k), note)
+}
+
+// NoteAt implements holder.Kind.
+func (k writerKind) NoteAt(_ int, note string) string {
+	return withNote(fmt.Sprintf(writerNote, k), note)
+}
+
+func (k readerKind) gave() string { return countText(int(k), "reader") }
+
+func (k writerKind) gave() string { return readerKind(k).gave() }
+
+func (k readerKind) check(o *AcquireOptions, limits Limits) error {
+	return cmp.Or(checkSide(int(k), o), checkReaders(limits))
+}
+
+func (k writerKind) check(o *AcquireOptions, limits Limits) error {
+	err := checkSide(int(k), o)
+	if err == nil && o.NoRenew {
+		err = invalid("NoRenew for a writer: its first lease would end while readers are waited for; leave it out, and bound the lease by MaxHold")
+	}
+	return cmp.Or(err, checkReaders(limits))
+}
+
+// checkSide rejects numbers of readers that cannot be, and options that neither readers nor writers can have.
+func checkSide(readers int, o *AcquireOptions) error {
 	switch {
-	case its.readers == 0 || wanted.readers == 0:
+	case readers < 2 || readers > maxSlots:
+		return invalid("a read and write lock of %d readers: give 2 to %d", readers, maxSlots)
+	case o.Adoptable:
+		return invalid("Adoptable: a reader or a writer has leases on several locks, and Adopt takes over one; leave it out")
+	}
+	return nil
+}
+
+// checkReaders rejects read and write locks if the driver cannot keep them.
+func checkReaders(limits Limits) error {
+	if limits.NoReaders != "" {
+		return unsupported("a read and write lock: %s", limits.NoReaders)
+	}
+	return nil
+}
+
+func (k readerKind) obtain(c *Client, a *holder.Call) (*holder.Hold, error) {
+	return c.obtainSide(a, k)
+}
+
+func (k writerKind) obtain(c *Client, a *holder.Call) (*holder.Hold, error) {
+	return c.obtainSide(a, k)
+}
+
+func isReader(k holder.Kind) bool { _, ok := k.(readerKind); return ok }
+
+// isSide reports whether k is a reader or a writer.
+func isSide(k holder.Kind) bool { _, ok := k.(writerKind); return ok || isReader(k) }
+
+// errUpgrade rejects a call for a key used as wanted under a lease of its context with the kind its.
+func errUpgrade(its, wanted holder.Kind) error {
+	switch {
+	case !isSide(its) || !isSide(wanted):
 		return invalid("the context comes from a lease on the key of another kind; take the key as a lock everywhere, or as a read and write lock")
-	case its.shared:
+	case isReader(its):
 		return invalid("the context comes from a reader's lease on the key, for which the writer would wait; release that first, or begin as a writer")
 	}
 	return invalid("the context comes from a writer's lease on the key, with which it may read as well; use that, or release it first")
 }
 
-// acquireSide makes a reader or a writer of a, which asks for a.key.
-func (a *attempt) acquireSide() (*Lease, error) {
-	for {
-		l, err := a.passGate()
-		if !errors.Is(err, errMidway) {
-			return l, err
-		}
-		a.admitted = true // a caller that has begun to wait stays
-	}
+// sideCall is the call of a reader or a writer.
+type sideCall struct {
+	*holder.Call
+	client *Client
+	kind   kind
 }
 
-// partFor returns an attempt at the lock on key, as a part of a. MinHold and MaxHold count for the whole, once it is held.
-func (a *attempt) partFor(wait context.Context, key string) *attempt {
-	p := *a
-	p.parent, p.isPart, p.silent = a, true, true
-	p.key, p.wait, p.opts.Note = key, wait, a.opts.noteFor(0)
-	p.opts.MaxHold, p.opts.MinHold = 0, 0
-	return &p
+// obtainSide makes a reader or a writer of a, which asks for a.Key.
+func (c *Client) obtainSide(a *holder.Call, k kind) (*holder.Hold, error) {
+	s := &sideCall{Call: a, client: c, kind: k}
+	for {
+		h, err := s.passGate()
+		if !errors.Is(err, errMidway) {
+			return h, err
+		}
+		a.Admitted = true // a caller that has begun to wait stays
+	}
 }
 
 // gateWait bounds how long a caller that does not wait for a holder waits for a reader that has the gate to come in.
 const gateWait = 250 * time.Millisecond
 
 // acquireGate takes the gate.
-func (a *attempt) acquireGate() (*Lease, error) {
-	g := a.partFor(a.wait, a.key)
-	if a.opts.shared {
-		g.opts.NoRenew, g.opts.Margin = false, 0
+func (s *sideCall) acquireGate() (*holder.Hold, error) {
+	g := s.Part(s.Wait, s.Key)
+	g.Note = s.kind.NoteAt(0, s.Note)
+	if isReader(s.kind) {
+		g.NoRenew, g.Margin = false, 0
 	}
-	gate, err := g.obtain()
-	if held, ok := errors.AsType[*HeldError](err); ok && a.noWait {
-		a.reportDiffering(held)
+	gate, err := g.Obtain()
+	if held, ok := errors.AsType[*HeldError](err); ok && s.NoWait {
+		s.client.events.reportDiffering(s.kind, s.Key, held)
 		if isReaderNote(held.Holder.Note) {
-			wait, cancel := context.WithTimeout(a.wait, gateWait)
+			wait, cancel := context.WithTimeout(s.Wait, gateWait)
 			defer cancel()
-			g.wait, g.noWait = wait, false
-			gate, err = g.obtain()
-			err = g.explainEnd(a.wait, err)
+			g.Wait, g.NoWait = wait, false
+			gate, err = g.Obtain()
+			err = s.client.explainEnd(s.Wait, g, err)
 		}
 	}
 	return gate, err
 }
 
-// passGate goes through the gate once. It returns errMidway where that, or a place, was lost meanwhile.
-func (a *attempt) passGate() (*Lease, error) {
-	gate, err := a.acquireGate()
+// passGate goes through the gate once. It returns errMidway if that, or a place, was lost meanwhile.
+func (s *sideCall) passGate() (*holder.Hold, error) {
+	gate, err := s.acquireGate()
 	if err != nil {
 		return nil, err
 	}
-	wait, cancel := context.WithCancelCause(a.wait)
+	wait, cancel := context.WithCancelCause(s.Wait)
 	defer cancel(nil)
-	defer context.AfterFunc(gate.ctx, func() { cancel(errMidway) })()
-	l, all := gate, []*Lease{gate}
-	if a.opts.shared {
-		l, err = a.acquirePlace(wait)
-		all = append(all, l)
+	defer context.AfterFunc(gate.Context(), func() { cancel(errMidway) })()
+	h, all := gate, []*holder.Hold{gate}
+	if isReader(s.kind) {
+		h, err = s.acquirePlace(wait)
+		all = append(all, h)
 	} else {
-		var places []*Lease
-		places, err = a.acquireAllPlaces(wait, cancel)
+		var places []*holder.Hold
+		places, err = s.acquireAllPlaces(wait, cancel)
 		all = append(all, places...)
 	}
-	if err == nil && a.admit(l, all) {
-		return l, nil
+	if err == nil && s.Admit(h, all) {
+		return h, nil
 	}
 	if err == nil || errors.Is(context.Cause(wait), errMidway) {
 		err = errMidway
 	}
-	a.client.releaseUnused(a.wait, all)
+	holder.ReleaseUnused(s.Wait, all)
 	return nil, err
 }
 
 // acquirePlace gets a place for a reader.
-func (a *attempt) acquirePlace(wait context.Context) (*Lease, error) {
-	p := a.partFor(wait, a.key)
-	p.opts.Note, p.admitted = a.opts.Note, true
-	return p.acquireSlot()
+func (s *sideCall) acquirePlace(wait context.Context) (*holder.Hold, error) {
+	p := s.Part(wait, s.Key)
+	p.Admitted = true
+	return s.client.obtainPlace(p, s.kind, "places for readers")
 }
 
 // acquireAllPlaces gets all places for a writer. It asks for all at once, and waits for all at once: no holder of a place
-// waits for another one. cancel ends wait, also where a place is lost. After an error some may be held.
-func (a *attempt) acquireAllPlaces(wait context.Context, cancel context.CancelCauseFunc) ([]*Lease, error) {
-	places, errs := make([]*Lease, a.opts.readers), make([]error, a.opts.readers)
-	var parts []*attempt
-	for slot := range places {
-		place := slotRef{semaphore: a.key, number: slot}
-		p := a.partFor(wait, place.lockKey())
-		p.slot, p.admitted = place, true
+// waits for another one. cancel ends wait, also when a place is lost. After an error some may be held.
+func (s *sideCall) acquireAllPlaces(wait context.Context, cancel context.CancelCauseFunc) ([]*holder.Hold, error) {
+	places, errs := make([]*holder.Hold, s.kind.Places()), make([]error, s.kind.Places())
+	var parts []*holder.Call
+	for number := range places {
+		place := holder.Place{Of: s.Key, Number: number}
+		p := s.Part(wait, place.Key())
+		p.Place, p.Note, p.Admitted = place, s.kind.NoteAt(number, s.Note), true
 		parts = append(parts, p)
 	}
 	var first error
@@ -199,11 +264,11 @@ func (a *attempt) acquireAllPlaces(wait context.Context, cancel context.CancelCa
 	unlink := make([]func() bool, len(places))
 	for i, p := range parts {
 		all.Go(func() {
-			if places[i], errs[i] = p.obtain(); errs[i] != nil {
+			if places[i], errs[i] = p.Obtain(); errs[i] != nil {
 				failed.Do(func() { first = errs[i]; cancel(nil) })
 				return
 			}
-			unlink[i] = context.AfterFunc(places[i].ctx, func() { cancel(errMidway) })
+			unlink[i] = context.AfterFunc(places[i].Context(), func() { cancel(errMidway) })
 		})
 	}
 	all.Wait()
@@ -215,44 +280,12 @@ func (a *attempt) acquireAllPlaces(wait context.Context, cancel context.CancelCa
 	if first == nil || obstacle.In(first) != nil {
 		return places, first
 	}
-	for _, err := range errs { // the end of the wait may have met one first that had no answer yet
+	for _, err := range errs { // the end of the wait may have met one first that had no answer
 		if last := obstacle.In(err); last != nil {
 			return places, obstacle.With(first, last)
 		}
 	}
 	return places, first
-}
-
-// admit makes l, on a place or the gate, the lease of a reader or writer that has got all, the gate first; or it returns
-// false where any of them is lost.
-func (a *attempt) admit(l *Lease, all []*Lease) bool {
-	c, gate := a.client, all[0]
-	c.mu.Lock()
-	for _, part := range all {
-		if part.checkLive() != nil {
-			c.mu.Unlock()
-			return false
-		}
-	}
-	now, t := time.Now(), l.term
-	h := &t.holder
-	h.isPart, h.since, h.countedFrom, h.token, l.token = false, now, now, gate.token, gate.token
-	h.opts.MaxHold, h.opts.MinHold = a.opts.MaxHold, a.opts.MinHold
-	var passed followUp
-	if l == gate {
-		l.places, h.places = all[1:], all[1:]
-		for _, place := range l.places {
-			place.term.holder.gate = t
-		}
-	} else {
-		passed = gate.endHold(now)
-	}
-	t.setTrust(t.keptUntil)
-	c.reschedule(t, t.renewAt(t.nextLook))
-	c.events.acquired(AcquiredEvent{Context: a.ctx, Key: a.key, Owner: l.owner, Token: l.token, Waited: now.Sub(a.since), Told: a.waitTold})
-	c.mu.Unlock()
-	c.carryOut(passed)
-	return true
 }
 
 // Downgrade makes a reader of a writer, and nobody else writes in between. It returns the reader's lease, which has one of the
@@ -263,38 +296,14 @@ func (a *attempt) admit(l *Lease, all []*Lease) bool {
 //
 // Errors: ErrLost where l has ended; ErrInvalid where it is no writer's, or another hold of it is nested. Then l stays as it is.
 func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
-	reader, ended, err := l.downgrade(time.Now())
-	if err != nil {
-		return nil, wrap("downgrade", l.Key(), err)
-	}
-	c := l.term.client
-	ctx, cancel := c.releaseContext(ctx, l.term)
-	defer cancel()
-	ended.sendEvents(c)
-	c.releaseOnService(ctx, ended) // one that is not freed lapses by itself
-	return reader, nil
-}
-
-// downgrade gives the reader its place, and takes all else from the writer, for the caller to release.
-func (l *Lease) downgrade(now time.Time) (reader *Lease, ended followUp, err error) {
-	c, t := l.term.client, l.term
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch err := l.checkLive(); {
-	case err != nil:
-		return nil, ended, err
-	case len(l.places) == 0:
-		return nil, ended, invalid("only a writer's lease becomes a reader's, and this is none")
-	case len(t.holder.holds) > 1:
-		return nil, ended, invalid("the lease is held %d times; release the nested holds first", len(t.holder.holds))
-	}
-	reader = l.places[0]
-	h := &reader.term.holder
-	h.isPart, h.gate, h.since, h.countedFrom, h.token, reader.token = false, nil, now, t.holder.countedFrom, t.holder.token, t.holder.token
-	h.opts.shared, h.opts.MaxHold = true, t.holder.opts.MaxHold
-	reader.term.setTrust(reader.term.keptUntil)
-	c.reschedule(reader.term, reader.term.renewAt(reader.term.nextLook))
-	l.places, t.holder.places = nil, t.holder.places[1:] // what is asked of l from now on is not about the reader
-	c.events.acquired(AcquiredEvent{Context: h.ctx, Key: t.givenKey(), Owner: reader.owner, Token: reader.token})
-	return reader, l.endHold(now), nil
+	h, err := l.hold.KeepPlace(ctx, func(places, holds int) (holder.Kind, error) {
+		switch {
+		case places == 0:
+			return nil, invalid("only a writer's lease becomes a reader's, and this is none")
+		case holds > 1:
+			return nil, invalid("the lease is held %d times; release the nested holds first", holds)
+		}
+		return readerKind(places), nil
+	})
+	return l.client.newLease(h, wrap("downgrade", l.Key(), err))
 }

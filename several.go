@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
 // Leases are leases on several keys that AcquireAll has taken together. Each is renewed,
@@ -83,21 +85,18 @@ func (a *Leases) Lease(key string) *Lease {
 // holds up no other. Otherwise it is as Release of a Lease. Its error joins the errors of
 // the leases that failed, each with its key.
 func (a *Leases) Release(ctx context.Context) (err error) {
-	var terms []*term
-	for _, l := range a.leases {
-		terms = append(terms, l.term)
-	}
-	ctx, cancel := a.leases[0].term.client.releaseContext(ctx, terms...)
+	holds := holdsOf(a.leases)
+	ctx, cancel := holder.ReleaseContext(ctx, holds...)
 	defer cancel()
 	for i, l := range a.leases {
 		a.unlink[i]()
-		if lost := l.lossCause(); lost != nil {
+		if lost := l.hold.Loss(); lost != nil {
 			a.cancel(a.withKey(l, lost))
 		}
 	}
 	a.cancel(nil)
 	errs := make([]error, len(a.leases))
-	forEach(a.leases, func(i int, l *Lease) { errs[i] = l.Release(ctx) })
+	holder.ForEach(holds, func(i int, _ *holder.Hold) { errs[i] = a.leases[i].Release(ctx) })
 	for _, failed := range errs {
 		switch {
 		case failed == nil:
@@ -115,18 +114,7 @@ func (a *Leases) withKey(l *Lease, cause error) error {
 	if len(a.leases) == 1 {
 		return cause
 	}
-	return l.withKey(cause)
-}
-
-// forEach calls fn for all leases that are there, at the same time, and waits.
-func forEach(leases []*Lease, fn func(i int, l *Lease)) {
-	var all sync.WaitGroup
-	for i, l := range leases {
-		if l != nil {
-			all.Go(func() { fn(i, l) })
-		}
-	}
-	all.Wait()
+	return l.hold.WithKey(cause)
 }
 
 // severalCall is one call of AcquireAll or TryAcquireAll. Each lock is safe by itself. Calls do not wait
@@ -137,20 +125,20 @@ type severalCall struct {
 	ctx    context.Context // the caller's
 	wait   context.Context // the same, bounded by Wait
 	given  *AcquireOptions // the caller's; nil: none
-	opts   options         // the same, with defaults
-	outer  *Lease          // the lease that ctx comes from, of any key; nil: none
+	opts   AcquireOptions  // the same, with defaults
+	outer  *holder.Hold    // the hold that ctx comes from, of any key; nil: none
 	noWait bool            // it does not wait for a lock that is held
 
-	nested []*Lease // further holds of leases that ctx comes from
-	keys   []string // the others
-	held   []*Lease // on the first of keys
+	nested []*holder.Hold // further holds of leases that ctx comes from
+	keys   []string       // the others
+	held   []*holder.Hold // on the first of keys
 }
 
 // errMidway ends a wait because the call has lost a lease that it had already.
 var errMidway = errors.New("a lease was lost while another was waited for")
 
 func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOptions, once bool) (*Leases, error) {
-	s := &severalCall{client: c, ctx: ctx, wait: ctx, given: opts, outer: leaseFromContext(ctx), noWait: once}
+	s := &severalCall{client: c, ctx: ctx, wait: ctx, given: opts, outer: holder.FromContext(ctx), noWait: once}
 	all, key, err := s.checkKeys(keys)
 	if err != nil {
 		return nil, wrap("acquire", key, err)
@@ -167,7 +155,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 				return leases, nil
 			}
 		}
-		s.releaseUnused(slices.Concat(s.nested, s.held))
+		holder.ReleaseUnused(s.wait, slices.Concat(s.nested, s.held))
 		if err != nil && !errors.Is(err, errMidway) {
 			return nil, wrap("acquire", key, err)
 		}
@@ -181,7 +169,7 @@ func (s *severalCall) checkKeys(keys []string) (all []string, key string, err er
 	}
 	all = slices.Compact(slices.Sorted(slices.Values(keys)))
 	for _, key := range all {
-		if s.opts, err = s.client.checkOptions(key, kind{}, s.given); err != nil {
+		if s.opts, err = s.client.checkOptions(key, nil, s.given); err != nil {
 			return nil, key, err
 		}
 	}
@@ -196,11 +184,11 @@ func (s *severalCall) checkKeys(keys []string) (all []string, key string, err er
 func (s *severalCall) takeAll(keys []string) (key string, err error) {
 	s.nested, s.keys, s.held = nil, nil, nil
 	for _, key := range keys {
-		switch l, err := s.client.nestedHold(s.ctx, s.attempt(key), s.given); {
+		switch h, err := s.client.nest(s.ctx, s.outer, key, nil, s.given); {
 		case err != nil:
 			return key, err
-		case l != nil:
-			s.nested = append(s.nested, l)
+		case h != nil:
+			s.nested = append(s.nested, h)
 		default:
 			s.keys = append(s.keys, key)
 		}
@@ -228,25 +216,17 @@ func (s *severalCall) checkOrder() (key string, err error) {
 	if len(s.keys) == 0 {
 		return "", nil
 	}
-	s.client.mu.Lock()
-	defer s.client.mu.Unlock()
-	for l := s.outer; l != nil; l = l.outer {
-		its := l.Key()
-		if l.term.client != s.client || s.keys[0] > its || l.checkLive() != nil {
-			continue
-		}
-		if l.joint || slices.ContainsFunc(s.nested, func(n *Lease) bool { return n.term == l.term }) {
-			return s.keys[0], invalid("the context comes from a lease on %q, which comes later in the order of keys; "+
-				"take all keys in one call, or use TryAcquireAll, which does not wait", its)
-		}
+	if later := s.client.keeper.LaterThan(s.keys[0], s.outer, s.nested); later != nil {
+		return s.keys[0], invalid("the context comes from a lease on %q, which comes later in the order of keys; "+
+			"take all keys in one call, or use TryAcquireAll, which does not wait", later.Key())
 	}
 	return "", nil
 }
 
-// attempt returns an attempt at key. MinHold and MaxHold count for all keys together, once they are held.
-func (s *severalCall) attempt(key string) *attempt {
-	a := &attempt{key: key, outer: s.outer, opts: s.opts, wait: s.wait}
-	a.opts.MinHold, a.opts.MaxHold = 0, 0
+// call returns a call for the lock on key. MinHold and MaxHold count for all keys together, once they are held.
+func (s *severalCall) call(wait context.Context, key string) *holder.Call {
+	a := &holder.Call{Options: s.opts.forKeeper(), Wait: wait, Outer: s.outer, Key: key}
+	a.MinHold, a.MaxHold = 0, 0
 	return a
 }
 
@@ -254,23 +234,23 @@ func (s *severalCall) attempt(key string) *attempt {
 // before the first that it does not get, which it returns.
 func (s *severalCall) tryAll() (key string, err error) {
 	began := time.Now()
-	leases, errs := make([]*Lease, len(s.keys)), make([]error, len(s.keys))
+	holds, errs := make([]*holder.Hold, len(s.keys)), make([]error, len(s.keys))
 	var all sync.WaitGroup
 	for i, key := range s.keys {
-		a := s.attempt(key)
-		a.noWait, a.silent = true, true
-		all.Go(func() { leases[i], errs[i] = s.client.runAttempt(s.ctx, a) })
+		a := s.call(s.wait, key)
+		a.NoWait, a.Silent = true, true
+		all.Go(func() { holds[i], errs[i] = s.client.run(s.ctx, a, nil) })
 	}
 	all.Wait()
 	first := slices.IndexFunc(errs, func(err error) bool { return err != nil })
 	if first < 0 {
-		s.held = leases
+		s.held = holds
 		return "", nil
 	}
-	s.held = leases[:first:first]
-	s.releaseUnused(leases[first:])
+	s.held = holds[:first:first]
+	holder.ReleaseUnused(s.wait, holds[first:])
 	if s.noWait {
-		s.client.events.failed(FailedEvent{Context: values{s.ctx}, Key: s.keys[first], Waited: time.Since(began), Err: errs[first]})
+		s.client.events.Failed(holder.Failed{Context: holder.Values{Context: s.ctx}, Key: s.keys[first], Waited: time.Since(began), Err: errs[first]})
 	}
 	return s.keys[first], errs[first]
 }
@@ -279,51 +259,42 @@ func (s *severalCall) tryAll() (key string, err error) {
 func (s *severalCall) acquireNext(key string) error {
 	wait, cancel := context.WithCancelCause(s.wait)
 	defer cancel(nil)
-	for _, l := range slices.Concat(s.nested, s.held) {
-		defer context.AfterFunc(l.ctx, func() { cancel(errMidway) })()
+	for _, h := range slices.Concat(s.nested, s.held) {
+		defer context.AfterFunc(h.Context(), func() { cancel(errMidway) })()
 	}
-	a := s.attempt(key)
-	a.wait = wait
-	l, err := s.client.runAttempt(s.ctx, a)
+	h, err := s.client.run(s.ctx, s.call(wait, key), nil)
 	switch {
 	case err == nil:
-		s.held = append(s.held, l)
+		s.held = append(s.held, h)
 	case errors.Is(context.Cause(wait), errMidway):
 		return errMidway
 	}
 	return err
 }
 
-// releaseUnused releases leases that the caller does not get, as Client.releaseUnused does.
-func (s *severalCall) releaseUnused(leases []*Lease) { s.client.releaseUnused(s.wait, leases) }
-
 // makeLeases joins all leases, or returns nil if one is lost.
 func (s *severalCall) makeLeases() *Leases {
-	all := &Leases{leases: slices.Concat(s.nested, s.held)}
-	slices.SortFunc(all.leases, func(a, b *Lease) int { return strings.Compare(a.Key(), b.Key()) })
-	c := s.client
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, l := range all.leases {
-		if l.checkLive() != nil {
-			return nil
-		}
+	holds := slices.Concat(s.nested, s.held)
+	slices.SortFunc(holds, func(a, b *holder.Hold) int { return strings.Compare(a.Key(), b.Key()) })
+	last := s.client.keeper.Together(s.outer, holds, s.held, s.opts.MaxHold, s.opts.MinHold)
+	if last == nil {
+		return nil
 	}
-	now := time.Now()
-	for _, l := range s.held {
-		t := l.term
-		t.holder.opts.MaxHold, t.holder.opts.MinHold, t.holder.countedFrom = s.opts.MaxHold, s.opts.MinHold, now
-		t.setTrust(t.keptUntil)
-		c.reschedule(t, t.renewAt(t.nextLook))
+	all := &Leases{}
+	all.ctx, all.cancel = context.WithCancelCause(last.NewContext(s.ctx))
+	for _, h := range holds {
+		all.leases = append(all.leases, &Lease{client: s.client, hold: h})
 	}
-	last := s.outer
 	for _, l := range all.leases {
-		l.outer, l.joint = last, true
-		last = l
-	}
-	all.ctx, all.cancel = context.WithCancelCause(context.WithValue(values{s.ctx}, leaseKey{}, last))
-	for _, l := range all.leases {
-		all.unlink = append(all.unlink, context.AfterFunc(l.ctx, func() { all.cancel(all.withKey(l, context.Cause(l.ctx))) }))
+		all.unlink = append(all.unlink, context.AfterFunc(l.Context(), func() { all.cancel(all.withKey(l, context.Cause(l.Context()))) }))
 	}
 	return all
+}
+
+// holdsOf returns the holds of leases.
+func holdsOf(leases []*Lease) (holds []*holder.Hold) {
+	for _, l := range leases {
+		holds = append(holds, l.hold)
+	}
+	return holds
 }

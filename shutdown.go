@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"sync"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
@@ -20,22 +18,12 @@ import (
 // meanwhile and released it; otherwise an error that matches ctx.Err(). It may
 // be called during Close, and again.
 func (c *Client) Shutdown(ctx context.Context) error {
-	c.mu.Lock()
-	c.stopAcquiring()
-	c.mu.Unlock()
+	c.keeper.StopAcquiring()
 	var err error
 	select {
-	case <-c.vacant:
+	case <-c.keeper.Vacant():
 	case <-ctx.Done():
-		c.mu.Lock()
-		held := 0
-		for _, t := range c.heldTerms() {
-			if !t.holder.isPart {
-				held++
-			}
-		}
-		c.mu.Unlock()
-		if held > 0 {
+		if held := c.keeper.HeldCount(); held > 0 {
 			err = fmt.Errorf("%w: locks still held, and released: %d", ctx.Err(), held)
 		}
 	}
@@ -53,81 +41,31 @@ func (c *Client) Shutdown(ctx context.Context) error {
 func (c *Client) Close() error { return wrap("close", "", c.close()) }
 
 func (c *Client) close() error {
-	c.mu.Lock()
-	if c.closing {
-		c.mu.Unlock()
-		<-c.closed
+	if !c.closing.CompareAndSwap(false, true) {
+		<-c.closed // no sync.Once: a bubble of package synctest sees no wait for its mutex
 		return nil
 	}
-	c.closing = true
-	c.stopAcquiring()
-	held := c.heldTerms()
-	c.mu.Unlock()
 	defer close(c.closed)
+	return c.closeAll()
+}
 
+// closeAll closes the client. It is called once.
+func (c *Client) closeAll() error {
+	c.keeper.StopAcquiring()
 	ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 	defer cancel()
-	c.releaseAll(ctx, held)
+	c.keeper.ReleaseAll(ctx)
 	select {
-	case <-c.vacant: // every caller has finished asking and releasing
+	case <-c.keeper.Vacant(): // every caller has finished asking and releasing
 	case <-ctx.Done():
 	}
-	c.stop()
+	c.keeper.Stop()
 	err := c.drv.Close()
 	c.unreserveDriver()
-	c.tasks.Wait()
-	<-c.vacant // soon: the driver has ended what was under way
+	c.keeper.Wait()
+	<-c.keeper.Vacant() // soon: the driver has ended what was under way
 	told, cancel := context.WithTimeout(context.Background(), pace.EventsTime())
 	defer cancel()
 	c.events.drain(told)
 	return err
-}
-
-// stopAcquiring rejects new leases, and ends all waits and inquiries. The caller holds mu.
-func (c *Client) stopAcquiring() {
-	if c.ending {
-		return
-	}
-	c.ending = true
-	for _, q := range c.slotQueues {
-		q.dismissWaiters(ErrClosed)
-	}
-	for _, s := range c.locks {
-		s.dismissWaiters()
-		if s.asking != nil && s.asking.cancel != nil {
-			s.asking.cancel(ErrClosed)
-		}
-	}
-	if len(c.locks) == 0 {
-		close(c.vacant)
-	}
-}
-
-// heldTerms returns the terms that the client holds. The caller holds mu.
-func (c *Client) heldTerms() []*term {
-	var held []*term
-	for _, s := range c.locks {
-		if s.term != nil {
-			held = append(held, s.term)
-		}
-	}
-	return held
-}
-
-// releaseAll ends and releases terms, some hundred at a time.
-func (c *Client) releaseAll(ctx context.Context, held []*term) {
-	var all sync.WaitGroup
-	gate := make(chan struct{}, 256)
-	for _, t := range held {
-		gate <- struct{}{}
-		all.Go(func() {
-			defer func() { <-gate }()
-			c.mu.Lock()
-			end := t.end(errReleasedByClose, time.Now())
-			c.mu.Unlock()
-			end.sendEvents(c)
-			c.releaseOnService(ctx, end)
-		})
-	}
-	all.Wait()
 }

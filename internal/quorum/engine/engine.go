@@ -5,7 +5,8 @@
 //
 // The way of an Acquire to a server, file by file:
 //
-//	acquire.go               Client.Acquire, obtain (its turn in this process), askService
+//	acquire.go               Client.Acquire
+//	internal/holder          call.go: Call.Obtain (its turn in this process), askService
 //	redlock/redlock.go       Driver.Acquire, the driver.Driver of the client
 //	calls.go                 Calls.Acquire, which names the holder in what comes back
 //	engine.go                Engine.Acquire makes a claim, which takes its turn (lane.go), and posts the event Start

@@ -1,23 +1,10 @@
-package holdfast
+package holder
 
 import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 )
-
-// apart moves the monotonic reading of t by d, as nothing but a suspend can. (In a
-// bubble of package synctest no time has one.)
-func apart(t time.Time, d time.Duration) time.Time {
-	type layout struct { // of time.Time
-		wall uint64
-		mono int64
-		loc  *time.Location
-	}
-	(*layout)(unsafe.Pointer(&t)).mono += int64(d)
-	return t
-}
 
 // The monotonic clock stands still while the machine sleeps, and the wall clock may
 // be set: the end of a lease has both readings, and the earlier counts.
@@ -28,17 +15,9 @@ func TestTrustEndsByTheWorseOfTwoClocks(t *testing.T) {
 		"by the wall clock":      apart(now.Add(time.Second), time.Hour),
 		"by the monotonic clock": apart(now.Add(time.Second+time.Hour), -time.Hour),
 	} {
-		if left := (&term{endsAt: trusted}).timeLeft(now); left != time.Second {
+		if left := (&term{endsAt: trusted}).timeLeftLocked(now); left != time.Second {
 			t.Errorf("a lease that ends in a second %s has %v left", name, left)
 		}
-	}
-}
-
-// A waiter may leave as its turn comes, or Close dismisses it: nobody is there then.
-func TestUnusedKeyHasNoObstacle(t *testing.T) {
-	t.Parallel()
-	if err := (&localLock{}).currentObstacle(); err != nil {
-		t.Errorf("obstacle = %v", err)
 	}
 }
 
@@ -49,8 +28,8 @@ func TestReasonOfAnotherClientIsOneLine(t *testing.T) {
 		"it hangs": "it hangs", "two\nlines": "two lines", "\x1b[2J": " [2J", "\u009b2J": " 2J", "\u202eleft": " left", "\u2028": " ",
 		"cut \xff": "cut ", strings.Repeat("x", maxReason-1) + "é": strings.Repeat("x", maxReason-1),
 	} {
-		if got := oneLine(text); got != want {
-			t.Errorf("oneLine(%q) = %q, want %q", text, got, want)
+		if got := OneLine(text); got != want {
+			t.Errorf("OneLine(%q) = %q, want %q", text, got, want)
 		}
 	}
 }

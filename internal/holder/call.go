@@ -1,0 +1,334 @@
+package holder
+
+import (
+	"cmp"
+	"container/list"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/obstacle"
+)
+
+// Call is one call for a lease, or one of several requests that serve such a call. Keeper.Run prepares it.
+type Call struct {
+	Options
+	Context context.Context // has the values of the caller's context and no end, for the lease; Run sets it
+	Wait    context.Context // ends the wait
+	Outer   *Hold           // the caller's context comes from it, of any key; nil: from none
+	Key     string
+	Kind    Kind  // how the key is used; nil: as a plain lock
+	Place   Place // the lock that is asked for, as a place of a key; zero: it is none
+	NoWait  bool  // fails if the lock is held
+	Silent  bool  // sends no Failed event
+
+	// Admitted reports that MaxWaiters allows the call to wait, now and later. Guarded by Keeper.mu while the call waits.
+	Admitted bool
+
+	keeper  *Keeper
+	parent  *Call       // the call that it serves, which gets the news of its wait; nil: itself
+	line    *line       // that it asks for; nil: it asks for itself
+	request requestSpec // of a line: the request for its first caller
+	since   time.Time
+	isPart  bool      // acquires a part of a lease, and sends no events
+	told    bool      // a Waiting event was sent, and no event of the end of the wait; guarded by Keeper.mu while the call waits
+	turn    chan turn // receives one turn while the call is in a queue
+}
+
+// Kind is one way to use a key that has places: as a semaphore, as a reader, as a writer. Kinds are compared with ==.
+type Kind interface {
+	// Places returns the number of locks that belong to the key, beside its own.
+	Places() int
+	// NoteAt returns the note of the lock on a place, with the caller's own note in it.
+	NoteAt(place int, note string) string
+}
+
+// Part returns a call for the lock on key as a part of a. MaxHold and MinHold count for the whole, once it is held.
+func (a *Call) Part(wait context.Context, key string) *Call {
+	p := *a
+	p.parent, p.isPart, p.Silent = a, true, true
+	p.Key, p.Wait = key, wait
+	p.MaxHold, p.MinHold = 0, 0
+	return &p
+}
+
+// Obtain gets the lock on a.Key, in this process and at the service.
+func (a *Call) Obtain() (*Hold, error) {
+	for {
+		if err := a.Wait.Err(); err != nil {
+			return nil, err
+		}
+		e, err := a.enter()
+		switch {
+		case err != nil:
+			return nil, err
+		case e.place != nil:
+			return a.awaitTurn(e)
+		case e.known == nil:
+			return a.askService(e.lock)
+		}
+		if err := a.awaitObstacle(e); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// entry is the position that a call has found at a lock.
+type entry struct {
+	lock     *lock
+	place    *list.Element // in its queue; nil: the call is not in it
+	obstacle error         // that the call has met; nil: it is unknown
+	known    <-chan struct{}
+	inquiry  *inquiry // of another caller, whose obstacle closes known; nil: this call is to ask the service
+}
+
+// enter finds the position of a at its lock: it asks the service, waits in the queue or, if it does not wait for a
+// holder, looks at what another caller's inquiry meets.
+func (a *Call) enter() (e entry, err error) {
+	k := a.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ending {
+		return e, driver.ErrClosed
+	}
+	s := k.lockForLocked(a.Key)
+	if !s.isTakenLocked() {
+		s.startInquiryLocked()
+		return entry{lock: s}, nil
+	}
+	last := s.currentObstacleLocked()
+	switch {
+	case a.NoWait && last != nil:
+		return e, last
+	case a.NoWait:
+		return entry{lock: s, inquiry: s.asking, known: s.asking.updatedLocked()}, nil
+	}
+	if err := a.checkMaxWaitersLocked(last, s.waiterCountLocked()); err != nil {
+		return e, err
+	}
+	e = entry{lock: s, place: s.joinLocked(a), obstacle: last}
+	if last != nil {
+		a.reportObstacleLocked(last)
+	}
+	return e, nil
+}
+
+// awaitObstacle waits for the next obstacle, or the end, of another caller's inquiry. It returns the obstacle; nil: there is none.
+func (a *Call) awaitObstacle(e entry) error {
+	select {
+	case <-e.known:
+	case <-a.Wait.Done():
+		return a.Wait.Err()
+	}
+	a.keeper.mu.Lock()
+	defer a.keeper.mu.Unlock()
+	return e.inquiry.obstacle
+}
+
+// awaitTurn waits behind the other waiters of this process.
+func (a *Call) awaitTurn(e entry) (*Hold, error) {
+	select {
+	case t := <-a.turn:
+		if t.hold != nil || t.err != nil {
+			return t.hold, t.err
+		}
+		h, err := a.askService(e.lock)
+		return h, obstacle.With(err, e.obstacle)
+	case <-a.Wait.Done():
+		return nil, a.leaveQueue(e)
+	}
+}
+
+// leaveQueue takes a call whose context ended out of the queue. A turn that came at
+// the same time is passed on: no waiter may wait for a free lock.
+func (a *Call) leaveQueue(e entry) error {
+	k, s := a.keeper, e.lock
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	last := cmp.Or(s.currentObstacleLocked(), e.obstacle)
+	select {
+	case t := <-a.turn:
+		switch {
+		case t.hold != nil:
+			k.returnHoldLocked(t.hold)
+		case t.err == nil:
+			k.askNextLocked(s)
+		}
+	default:
+		s.queue.Remove(e.place)
+		k.forgetIfIdleLocked(s)
+	}
+	return obstacle.With(a.Wait.Err(), last)
+}
+
+// returnHoldLocked releases a hold whose receiver has left; h may be nil.
+func (k *Keeper) returnHoldLocked(h *Hold) {
+	if h == nil {
+		return
+	}
+	h.term.user.MinHold = 0 // no holder ever had it
+	go h.Release(k.alive)   // reported to the events; at the worst it lapses by itself
+}
+
+// KeepFirst returns the first hold in all, and releases the others: their call has got one too many.
+func (k *Keeper) KeepFirst(all []*Hold) (first *Hold) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, h := range all {
+		if first == nil {
+			first = h
+		} else {
+			k.returnHoldLocked(h)
+		}
+	}
+	return first
+}
+
+// askService takes the lock from the service. The call has the inquiry of s.
+func (a *Call) askService(s *lock) (*Hold, error) {
+	k := a.keeper
+	asking, cancel := context.WithCancelCause(a.Wait)
+	defer cancel(nil)
+	q := s.asking // nobody else changes it
+	if err := a.beginAsking(s, cancel); err != nil {
+		return nil, err
+	}
+	grant, err := k.drv.Acquire(asking, driver.Request{
+		Key: s.key, TTL: a.TTL, NoWait: a.NoWait, Renews: a.RenewsSoon() && !k.isStarved(time.Now()), Adoptable: a.Adoptable,
+		Holder:   k.selfWithNote(a.Note),
+		Obstacle: func(err error) { a.noteObstacle(s, q, err) },
+	})
+	if err != nil {
+		return nil, k.failAsking(asking, s, err)
+	}
+	return a.startLease(s, grant, time.Now())
+}
+
+// beginAsking registers cancel for the inquiry of s, which a has: StopAcquiring calls it and waits for the end of the
+// inquiry, and so does a line when another caller becomes its first.
+func (a *Call) beginAsking(s *lock, cancel context.CancelCauseFunc) error {
+	k := a.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ending {
+		k.askNextLocked(s)
+		return driver.ErrClosed
+	}
+	if q := a.line; q != nil {
+		if !q.copyFirstOptionsLocked(a) {
+			k.askNextLocked(s)
+			return q.wait.Err()
+		}
+		place := &q.places[a.Place.Number]
+		place.request, place.cancel = a.request, cancel
+	}
+	s.asking.cancel = cancel
+	return nil
+}
+
+// noteObstacle stores the obstacle of q, the inquiry of a, and reports it to the callers that wait for it.
+func (a *Call) noteObstacle(s *lock, q *inquiry, obstacle error) {
+	a.keeper.mu.Lock()
+	defer a.keeper.mu.Unlock()
+	if s.asking != q { // it is over
+		return
+	}
+	held, _ := errors.AsType[*driver.HeldError](obstacle)
+	if held != nil {
+		if err := a.checkMaxWaitersLocked(held, held.Waiters); err != nil {
+			q.cancel(err)
+			return // the next call asks the service itself
+		}
+	}
+	q.publishLocked(obstacle)
+	a.reportObstacleLocked(obstacle)
+	s.reportLocked(obstacle)
+}
+
+// failAsking ends an inquiry of s that failed with err. It returns err with the last obstacle, or the cause for
+// which asking, the context of the inquiry, was cancelled.
+func (k *Keeper) failAsking(asking context.Context, s *lock, err error) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	q := s.asking
+	q.publishLocked(obstacle.In(err))
+	k.askNextLocked(s)
+	if cause := context.Cause(asking); errors.Is(cause, driver.ErrClosed) || errors.Is(cause, driver.ErrHeld) || errors.Is(cause, errOtherRequest) {
+		return cause
+	}
+	return obstacle.With(err, q.obstacle)
+}
+
+// startLease makes a lease of a grant, for the receiver of a, and ends the inquiry of s.
+func (a *Call) startLease(s *lock, grant driver.Grant, taken time.Time) (*Hold, error) {
+	h, err := a.giveGrant(s, grant, taken)
+	if err != nil {
+		h.Release(context.Background()) // a release that fails is an event
+		return nil, err
+	}
+	return h, nil
+}
+
+// giveGrant is startLease, but after an error it returns a hold for the caller to release.
+func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, error) {
+	k := a.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s.endInquiryLocked()
+	t := &term{keeper: k, lock: s, grant: grant, asked: a.TTL, taken: taken, renewedAt: taken, keptUntil: grant.TrustedUntil, index: unscheduled}
+	t.grantedFor = clock.Until(t.keptUntil, taken)
+	s.term = t
+	w := a.receiverLocked()
+	h := t.beginLocked(cmp.Or(w, a), taken)
+	if k.ending || w == nil {
+		t.user.MinHold = 0 // no holder ever gets it
+		if k.ending {
+			return h, driver.ErrClosed
+		}
+		return h, cmp.Or(a.Wait.Err(), errOtherRequest)
+	}
+	if !w.isPart {
+		k.events.Acquired(Acquired{Context: w.Context, Key: t.givenKeyLocked(), Owner: h.owner, Token: h.token, Waited: taken.Sub(w.since), Told: w.told})
+	}
+	if w != a {
+		w.told = false // its context may end before it sees the lease: then it fails, and gives that back
+		w.turn <- turn{hold: h}
+	}
+	return h, nil
+}
+
+// errElsewhere is the obstacle of an Adopt while another call of this client has no answer from the service.
+var errElsewhere error = &driver.UnavailableError{Err: errors.New("this client is asking for the lock at the same time")}
+
+// Adopt takes the lock over from grant, which another client holds.
+func (a *Call) Adopt(adopter driver.Adopter, grant driver.Grant) (*Hold, error) {
+	asking, cancel := context.WithCancelCause(a.Wait)
+	defer cancel(nil)
+	s, err := a.keeper.beginAdopting(a.Key, cancel)
+	if err != nil {
+		return nil, err
+	}
+	adopted, err := adopter.Adopt(asking, grant)
+	if err != nil {
+		return nil, a.keeper.failAsking(asking, s, err)
+	}
+	return a.startLease(s, adopted, a.since)
+}
+
+// beginAdopting starts the inquiry of key, unless another caller has it; cancel is registered as by beginAsking.
+func (k *Keeper) beginAdopting(key string, cancel context.CancelCauseFunc) (*lock, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ending {
+		return nil, driver.ErrClosed
+	}
+	s := k.lockForLocked(key)
+	if s.isTakenLocked() {
+		return nil, cmp.Or(s.currentObstacleLocked(), errElsewhere)
+	}
+	s.startInquiryLocked()
+	s.asking.cancel = cancel
+	return s, nil
+}

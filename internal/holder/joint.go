@@ -1,0 +1,122 @@
+package holder
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// A joint lease is one lease on several locks: on its lead, the lock of the key itself, and on places of the key. Its events are of the
+// lead alone. It ends as soon as one of its locks is lost, and the places are released with it.
+
+// Admit makes h the lease of a, which has got all of its parts: h is the first of them, and the others are its places; or h is another
+// part, and the first is released. The lease has the token of the first, and MaxHold and MinHold count from now. Admit returns
+// false, and changes nothing, if a part is lost.
+func (a *Call) Admit(h *Hold, parts []*Hold) bool {
+	passed, ok := a.admit(h, parts, time.Now())
+	a.keeper.carryOut(passed)
+	return ok
+}
+
+func (a *Call) admit(h *Hold, parts []*Hold, now time.Time) (passed followUp, ok bool) {
+	k, lead := a.keeper, parts[0]
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, part := range parts {
+		if part.checkLiveLocked() != nil {
+			return passed, false
+		}
+	}
+	t := h.term
+	t.user.isPart, t.user.since, t.user.token, h.token = false, now, lead.token, lead.token
+	if h == lead {
+		h.places, t.user.places = parts[1:], parts[1:]
+		for _, place := range h.places {
+			place.term.user.lead = t
+		}
+	} else {
+		passed = lead.endHoldLocked(now)
+	}
+	t.recountLocked(a.MaxHold, a.MinHold, now)
+	k.events.Acquired(Acquired{Context: a.Context, Key: a.Key, Owner: h.owner, Token: h.token, Waited: now.Sub(a.since), Told: a.told})
+	return passed, true
+}
+
+// KeepPlace ends the joint lease h and returns a lease on the first of its places, with its token. MaxHold counts from when h began.
+// choose gets the numbers of places and holds of h and returns the kind of the new lease; its error changes nothing. KeepPlace
+// blocks until the service has answered the release of all else, or ctx ends.
+func (h *Hold) KeepPlace(ctx context.Context, choose func(places, holds int) (Kind, error)) (*Hold, error) {
+	kept, ended, err := h.keepPlace(choose, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	k := h.term.keeper
+	ctx, cancel := k.releaseContext(ctx, h.term)
+	defer cancel()
+	ended.sendEvents(k)
+	k.releaseOnService(ctx, ended) // a lock that is not freed lapses by itself
+	return kept, nil
+}
+
+func (h *Hold) keepPlace(choose func(places, holds int) (Kind, error), now time.Time) (kept *Hold, ended followUp, err error) {
+	k, t := h.term.keeper, h.term
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := h.checkLiveLocked(); err != nil {
+		return nil, ended, err
+	}
+	kind, err := choose(len(h.places), len(t.user.holds))
+	if err != nil {
+		return nil, ended, err
+	}
+	kept = h.places[0]
+	u := &kept.term.user
+	u.isPart, u.lead, u.kind, u.since, u.token, kept.token = false, nil, kind, now, t.user.token, t.user.token
+	kept.term.recountLocked(t.user.MaxHold, u.MinHold, t.user.countedFrom)
+	h.places, t.user.places = nil, t.user.places[1:] // from now on h is about the other locks alone
+	k.events.Acquired(Acquired{Context: u.ctx, Key: t.givenKeyLocked(), Owner: kept.owner, Token: kept.token})
+	return kept, h.endHoldLocked(now), nil
+}
+
+// Together makes one chain of holds, in their order: outer is before the first, and each is before the next. MaxHold and MinHold of the
+// fresh ones count from now. It returns the last, or nil if one of them is lost.
+func (k *Keeper) Together(outer *Hold, holds, fresh []*Hold, maxHold, minHold time.Duration) *Hold {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, h := range holds {
+		if h.checkLiveLocked() != nil {
+			return nil
+		}
+	}
+	now := time.Now()
+	for _, h := range fresh {
+		h.term.recountLocked(maxHold, minHold, now)
+	}
+	last := outer
+	for _, h := range holds {
+		h.outer, h.together = last, true
+		last = h
+	}
+	return last
+}
+
+// NewContext returns a context with the values of ctx that comes from h and from each hold before it.
+func (h *Hold) NewContext(ctx context.Context) context.Context {
+	return context.WithValue(Values{ctx}, holdKey{}, h)
+}
+
+// LaterThan returns the innermost live hold that outer comes from and whose key is not before key, if another call may wait for
+// key while it has that: it was taken together with others, or is one of nested; nil: there is none.
+func (k *Keeper) LaterThan(key string, outer *Hold, nested []*Hold) *Hold {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for h := outer; h != nil; h = h.outer {
+		if h.term.keeper != k || key > h.Key() || h.checkLiveLocked() != nil {
+			continue
+		}
+		if h.together || slices.ContainsFunc(nested, func(n *Hold) bool { return n.term == h.term }) {
+			return h
+		}
+	}
+	return nil
+}

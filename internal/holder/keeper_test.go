@@ -1,0 +1,244 @@
+package holder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/memory"
+)
+
+// A waiter in line may leave in the moment in which the slot is granted to it: then the slot is given back. In real time, as
+// the test holds up the grant by a mutex.
+func TestSlotGrantedToALeaverIsReturned(t *testing.T) {
+	t.Parallel()
+	drv, events := memory.New(1), &recorder{}
+	k, peer := start(t, drv, events), start(t, drv.Peer(), &recorder{})
+	held := mustObtain(t, peer, "k#0")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	left := make(chan error)
+	go func() {
+		a := call(ctx, "k")
+		a.Kind, a.Silent = places(1), true
+		h, err := k.Run(ctx, a, func() (*Hold, error) { return a.AwaitPlace(nil, nil) })
+		if err == nil {
+			err = h.Release(context.Background())
+		}
+		left <- err
+	}()
+	until(t, k, func() bool {
+		return len(k.lines) == 1 && k.locks["k#0"] != nil && k.locks["k#0"].currentObstacleLocked() != nil
+	})
+	events.mu.Lock() // where the grant is told
+	if err := held.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 { // until it is granted; the grant may keep the mutex until it has told of it
+		if k.mu.TryLock() {
+			granted := len(k.lines) == 0
+			k.mu.Unlock()
+			if granted {
+				break
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	time.Sleep(10 * time.Millisecond) // the waiter has seen that by now, or else the test shows less
+	events.mu.Unlock()
+	if err := <-left; err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := obtain(ctx, peer, "k#0"); err != nil {
+		t.Errorf("the slot that nobody has: %v", err)
+	}
+}
+
+// Who gets a lease inside the process may end it before the one that had it has told of anything.
+func TestHandOverEventPrecedesTheNextEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := &recorder{}
+		k := start(t, memory.New(1), events)
+		first := mustObtain(t, k, "k")
+		go func() {
+			next, err := obtain(t.Context(), k, "k")
+			if err == nil {
+				err = next.Release(t.Context())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}()
+		synctest.Wait()
+		_, e, _ := first.end(time.Now())
+		time.Sleep(time.Second) // until the next has released
+		e.sendEvents(k)
+		if err := k.releaseOnService(t.Context(), e); err != nil {
+			t.Error(err)
+		}
+		end(k)
+		one, two := first.Token(), first.Token()+1
+		want := []string{fmt.Sprint("acquired ", one), "waiting k", fmt.Sprint("released ", one), fmt.Sprint("acquired ", two), fmt.Sprint("released ", two)}
+		if got := events.all(); !slices.Equal(got, want) {
+			t.Errorf("events %q, want %q", got, want)
+		}
+	})
+}
+
+// During a suspend the monotonic clock stands still, and with it the timer of the next
+// renewal. The watchdog finds the end by the wall clock within a second of waking. In real
+// time, as no time in a bubble of package synctest has two readings.
+func TestLeaseEndedDuringSuspendIsLost(t *testing.T) {
+	t.Parallel()
+	k := start(t, memory.New(1), &recorder{})
+	a := &Call{Options: Options{TTL: time.Minute, NoRenew: true}, Wait: t.Context(), Key: "k"}
+	h, err := k.Run(t.Context(), a, a.Obtain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, k, func() bool { return !k.watch.looked.IsZero() }) // the next full look is a second away
+	k.mu.Lock()
+	woke := time.Now().Add(-time.Second)
+	h.term.keptUntil, h.term.trusted, h.term.endsAt = woke, woke, apart(woke, time.Minute)
+	k.mu.Unlock()
+	select {
+	case <-h.Context().Done():
+		if cause := context.Cause(h.Context()); !errors.Is(cause, ErrExpired) {
+			t.Errorf("the lease ended with %v, want ErrExpired", cause)
+		}
+	case <-time.After(30 * time.Second): // half of the TTL
+		t.Error("30 s after the machine woke up the lease still stands")
+	}
+}
+
+// obtainJoint returns a lease on key and n places.
+func obtainJoint(ctx context.Context, k *Keeper, key string, n int, o Options) (*Hold, error) {
+	a := &Call{Options: o, Wait: ctx, Key: key, Kind: places(n)}
+	return k.Run(ctx, a, func() (*Hold, error) {
+		lead, err := a.Part(ctx, key).Obtain()
+		if err != nil {
+			return nil, err
+		}
+		parts := []*Hold{lead}
+		for number := range n {
+			place := Place{Of: key, Number: number}
+			p := a.Part(ctx, place.Key())
+			p.Place = place
+			h, err := p.Obtain()
+			if err != nil {
+				return nil, err
+			}
+			parts = append(parts, h)
+		}
+		if !a.Admit(lead, parts) {
+			return nil, errors.New("a part was lost")
+		}
+		return lead, nil
+	})
+}
+
+// The locks of a writer may reach their Margin together, and the watchdog find them in any order, as after a suspend. The one
+// that it finds first ends the lease, and no other takes from the work the time to stop.
+func TestWriterHasItsMarginForAllItsLocks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := memory.New(1)
+		k := start(t, drv, &recorder{})
+		var all []*Hold
+		for i := range 8 {
+			h, err := obtainJoint(t.Context(), k, fmt.Sprint(i), 4, Options{TTL: 10 * time.Second, Margin: 3 * time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, h)
+		}
+		time.Sleep(20 * time.Second)
+		drv.Node(0).Freeze()
+		defer drv.Node(0).Start()
+		time.Sleep(time.Until(all[0].Deadline().Add(-4 * time.Second)))
+		k.mu.Lock()
+		k.watch.looked = time.Time{}
+		k.mu.Unlock()
+		_, lost := k.collectDue(all[0].Deadline().Add(-time.Second))
+		k.carryOut(lost...)
+		for _, h := range all {
+			k.mu.Lock()
+			over := h.term.ended
+			k.mu.Unlock()
+			if cause := context.Cause(h.Context()); over || !errors.Is(cause, ErrExpired) {
+				t.Errorf("%q: the lock is let go: %v, and the context ended with %v; want that alone, 1 s before the deadline", h.Key(), over, cause)
+			}
+		}
+	})
+}
+
+// asking is a driver that keeps the last request for a lock.
+type asking struct {
+	*memory.Driver
+	last driver.Request
+}
+
+func (d *asking) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
+	d.last = req
+	return d.Driver.Acquire(ctx, req)
+}
+
+func TestStarvedClientAsksForAllOfTheTrust(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		drv := &asking{Driver: memory.New(1)}
+		k := start(t, drv, &recorder{})
+		mustObtain(t, k, "held") // the watchdog looks each second
+		renews := func() bool {
+			mustObtain(t, k, "k").Release(t.Context())
+			return drv.last.Renews
+		}
+		time.Sleep(5500 * time.Millisecond)
+		if !renews() {
+			t.Error("a watchdog in time asks for a confirmation")
+		}
+		k.mu.Lock()
+		late := k.watch.sleeps.Add(300 * time.Millisecond)
+		k.mu.Unlock()
+		k.collectDue(late)
+		if renews() {
+			t.Error("a watchdog that comes late asks for no confirmation")
+		}
+		time.Sleep(time.Minute)
+		if !renews() {
+			t.Error("a watchdog that is in time again still asks for a confirmation")
+		}
+	})
+}
+
+// Not in parallel with others, whose allocations would count.
+func TestEventContextFindsValuesWithoutAllocation(t *testing.T) {
+	type key struct{}
+	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))
+	cancel(context.DeadlineExceeded)
+	var c context.Context = Values{ctx}
+	if c.Err() != nil || context.Cause(c) != nil || c.Done() != nil {
+		t.Errorf("it ends: %v, %v", c.Err(), context.Cause(c))
+	}
+	child, cancelChild := context.WithCancel(c)
+	defer cancelChild()
+	if child.Err() != nil {
+		t.Error("its child ends")
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if c.Value(key{}) != "value" {
+			t.Error("it has no value")
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for a value", n)
+	}
+}

@@ -1,0 +1,104 @@
+package holder
+
+import (
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
+)
+
+// maxHandOverTime bounds how long a grant serves the waiters of this process
+// before the other clients get their turn.
+const maxHandOverTime = 100 * time.Millisecond
+
+// lock is one key in this process: its term, if it is held, and the calls that wait for it.
+type lock struct {
+	key  string
+	term *term // nil: not held
+	waitlist
+}
+
+func (s *lock) isTakenLocked() bool { return s.term != nil || s.asking != nil }
+
+// currentObstacleLocked returns what stands in the way of a call in this process; nil: there is nothing, or it is still unknown.
+func (s *lock) currentObstacleLocked() error {
+	switch {
+	case s.asking != nil:
+		return s.asking.obstacle
+	case s.term == nil:
+		return nil
+	}
+	return &driver.HeldError{
+		Owner: s.term.grant.Owner, Holder: s.term.keeper.selfWithNote(s.term.user.Note), Since: s.term.user.since,
+		Remaining: time.Until(s.term.trusted), Waiters: s.queue.Len(), Here: true,
+	}
+}
+
+// waiterCountLocked returns the known number of waiters for the lock.
+func (s *lock) waiterCountLocked() int {
+	n := s.queue.Len()
+	switch {
+	case s.term != nil:
+		n += s.term.waiters
+	case s.asking != nil:
+		if held, ok := errors.AsType[*driver.HeldError](s.asking.obstacle); ok { // and the call that asks waits too
+			n += 1 + held.Waiters
+		}
+	}
+	return n
+}
+
+// successorLocked returns the call that may have t next without asking the service, or nil. There
+// is none if the lock is lost or kept for MinHold, if another process may adopt it, or
+// if the call wants another TTL or note, or a lease that can be adopted. Other clients
+// get their turn when the grant's tokens or its share of time are used up. And trust must be
+// left: half of what was granted and, for a call that does not renew soon, half of what it
+// asked for.
+func (t *term) successorLocked(now time.Time) *Call {
+	next := t.lock.queue.Front()
+	if next == nil {
+		return nil
+	}
+	a, ttl, left := next.Value.(*Call), t.grant.TTL, clock.Until(t.keptUntil, now)
+	if a.line != nil && !a.line.copyFirstOptionsLocked(a) {
+		return nil
+	}
+	switch {
+	case t.stopping, t.keepAfterReleaseLocked(now) > 0, driver.IsAdoptable(t.grant.Owner):
+	case t.handOvers+1 >= t.grant.Block:
+	case now.Sub(t.taken) >= maxHandOverTime:
+	case a.TTL != t.asked:
+	case a.Note != t.user.Note, a.Adoptable:
+	case left <= t.grantedFor/2, !a.RenewsSoon() && left-a.Margin <= (ttl-a.Margin)/2:
+	default:
+		if a.line == nil { // the call of a line stays for its next caller
+			t.lock.queue.Remove(next)
+		}
+		return a.receiverLocked()
+	}
+	return nil
+}
+
+// handOverLocked ends t's present user and gives t to a.
+func (t *term) handOverLocked(a *Call, now time.Time) followUp {
+	e := t.endHoldsLocked(nil, now)
+	for _, h := range t.user.holds {
+		h.ended = true
+	}
+	e.others = append(e.others, t.leavePlacesLocked(now)...)
+	t.handOvers++
+	next := t.beginLocked(a, now)
+	if e.event.Key != "" {
+		t.keeper.events.Released(e.event) // now, as the next may end before the caller tells of e
+		e.event = Released{}
+	}
+	if !a.isPart {
+		t.keeper.events.Acquired(Acquired{
+			Context: a.Context, Key: t.givenKeyLocked(), Owner: next.owner, Token: next.token, Waited: now.Sub(a.since), Told: a.told, HandOver: true,
+		})
+		a.told = false // its context may end before it sees the lease: then it fails
+	}
+	a.turn <- turn{hold: next}
+	return e
+}

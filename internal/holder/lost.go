@@ -1,0 +1,272 @@
+package holder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
+
+// This file ends leases, and names why:
+//
+//	         what has happened                           who notices it                                error
+//	clock    nothing renewed it in time, or NoRenew      collectDue, renew.go; expireLocked here       ErrExpired
+//	MaxHold  its bound is reached                        collectDue, renew.go; expireLocked here       ErrMaxHold
+//	service  it says that another has the lock, or none  applyRenewalLocked, renew.go                  ErrGone
+//	force    ForceRelease of any client took it away     NoteAlert, verifyAlerts; applyRenewalLocked   ErrGone
+//	place    a writer has lost one of its places         endHoldsLocked here, which ends the lead      the place's
+//	Close    the client released it                      ReleaseAll, keeper.go                         ErrClosed
+//	Detach   it was left to another process              Detach, hold.go                               ErrDetached
+//	Release  its holder released it                      endHoldLocked, release.go                     no error
+//
+// An answer that does not come ends nothing: the lease stands until the clock ends it. It then matches the error of
+// its last renewal too. A call on a lease whose time is over does not wait for collectDue: see checkLiveLocked and Release.
+//
+// All above Release but Detach match ErrLost; so does what a lease answers that is used after Detach or
+// Release. For the first two, and for a writer that has lost a place, the contexts end Margin before the time is over. The lock
+// stays until then, unrenewed, unless the holder releases it.
+
+// Causes of the end of a lease.
+var (
+	ErrExpired  = errors.New("lease has expired")
+	ErrMaxHold  = errors.New("lease has lasted for the longest time that was asked for")
+	ErrGone     = errors.New("lease is gone from the service")
+	ErrDetached = errors.New("lease was detached")
+)
+
+// lossError is the reason of a loss. It matches ErrLost, kind, and whatever failed matches.
+type lossError struct {
+	kind   error
+	text   string
+	failed error // the last renewal; nil: it did not fail
+}
+
+func (e *lossError) Error() string {
+	text := driver.ErrLost.Error() + ": " + e.text
+	if e.failed != nil {
+		text += "; the last renewal failed: " + e.failed.Error()
+	}
+	return text
+}
+
+func (e *lossError) Is(target error) bool { return target == driver.ErrLost || target == e.kind }
+
+func (e *lossError) Unwrap() error { return e.failed }
+
+var (
+	errGone            error = &lossError{kind: ErrGone, text: "the service no longer has it (a force-release, a deleted entry, or lost data)"}
+	errReleasedByClose       = fmt.Errorf("%w: %w and has released it", driver.ErrLost, driver.ErrClosed)
+)
+
+// forcedError returns the loss of a lease that ForceRelease took away for the reason why.
+func forcedError(why string) error {
+	text := "it was taken away by force"
+	if why != "" {
+		text += ": " + why
+	}
+	return &lossError{kind: ErrGone, text: text}
+}
+
+// maxReason bounds the text of a ForceRelease, in bytes.
+const maxReason = 200
+
+// OneLine returns text from anybody as it can be part of a message.
+func OneLine(text string) string {
+	text = strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) { // also what changes the direction of writing
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// goneErrorLocked returns the cause of the end of t when the service reports that the lock is lost, with the reason in answer, if
+// there is one.
+func (t *term) goneErrorLocked(answer error) error {
+	if lost, ok := errors.AsType[*driver.LostError](answer); ok {
+		return &lossError{kind: ErrGone, text: lost.Why}
+	}
+	if t.alerts > 0 {
+		return forcedError(t.alertReason)
+	}
+	return errGone
+}
+
+// NoteAlert asks the service whether it still has the grant of owner. A message claims that somebody
+// took it away, for the reason why.
+func (k *Keeper) NoteAlert(owner, why string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range k.locks {
+		if t := s.term; t != nil && t.grant.Owner == owner && !k.ignoreAlert {
+			t.alertReason = OneLine(why)
+			t.alerts++
+			if !t.checking {
+				t.checking = true
+				k.tasks.Go(func() { k.verifyAlerts(t) })
+			}
+			return
+		}
+	}
+}
+
+// verifyAlerts ends t if the service does not have it any more. It asks again if an alert has
+// come meanwhile: each node sends one, and the first may come before the others have acted.
+func (k *Keeper) verifyAlerts(t *term) {
+	for {
+		k.mu.Lock()
+		alerts, grant := t.alerts, t.grant
+		k.mu.Unlock()
+		ctx, cancel := context.WithTimeout(k.alive, pace.CheckTime())
+		err := k.drv.(driver.Alerter).Check(ctx, grant)
+		cancel()
+		if end, done := t.endCheck(alerts, err); done {
+			k.carryOut(end)
+			return
+		}
+	}
+}
+
+// endCheck applies err, the answer to a check that has begun after so many alerts. It returns false if more have come since.
+func (t *term) endCheck(alerts int, err error) (end followUp, done bool) {
+	t.keeper.mu.Lock()
+	defer t.keeper.mu.Unlock()
+	switch {
+	case errors.Is(err, driver.ErrLost):
+		end = t.endLocked(t.goneErrorLocked(err), time.Now())
+	case t.alerts > alerts && !t.ended:
+		return end, false
+	case err == nil:
+		t.alerts = 0
+	}
+	t.checking = false
+	return end, true
+}
+
+// EndForced ends the lease on key if this keeper has it and token belongs to it: it was taken away for the reason why.
+func (k *Keeper) EndForced(key string, token int64, why string) {
+	k.carryOut(k.endForced(key, token, why))
+}
+
+func (k *Keeper) endForced(key string, token int64, why string) followUp {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.locks[key]
+	if s == nil || s.term == nil {
+		return followUp{}
+	}
+	if first := s.term.grant.Token; token < first || token >= first+int64(max(s.term.grant.Block, 1)) {
+		return followUp{}
+	}
+	return s.term.endLocked(forcedError(why), time.Now())
+}
+
+// expiryErrorLocked returns the reason why t ends by the clock.
+func (t *term) expiryErrorLocked() error {
+	o := &t.user.Options
+	kind, text := ErrExpired, "it was not renewed in time"
+	switch {
+	case t.trusted.Before(t.keptUntil):
+		kind, text = ErrMaxHold, fmt.Sprintf("its longest time, %v, is over", o.MaxHold)
+	case o.NoRenew:
+		text = "its TTL is over, and nothing has renewed it"
+	}
+	if o.Margin > 0 {
+		text += fmt.Sprintf(" (the holder stops %v before the end)", o.Margin)
+	}
+	e := &lossError{kind: kind, text: text}
+	switch expired := errors.Is(kind, ErrExpired); {
+	case expired && t.failed != nil:
+		e.failed = t.failed
+	case expired && !o.NoRenew:
+		e.text += "; no renewal failed, so an answer is late, this process was paused, or its clock was set forward"
+	}
+	return e
+}
+
+// expireLocked ends what the clock ends at now: the lease, and the lock unless there is a
+// Margin left for the work to stop in.
+func (t *term) expireLocked(now time.Time) followUp { return t.stopLocked(t.expiryErrorLocked(), now) }
+
+// stopLocked ends the lease for cause, and the lock unless there is a Margin left for the work to stop in.
+func (t *term) stopLocked(cause error, now time.Time) followUp {
+	if t.ended || t.stopping || t.user.Margin == 0 || clock.Until(t.trusted, now) <= 0 {
+		return t.endLocked(cause, now)
+	}
+	e := t.endHoldsLocked(cause, now)
+	e.holds = slices.Clone(e.holds) // their holder still releases them
+	t.stopping, t.endsAt = true, t.trusted
+	t.keeper.rescheduleLocked(t, t.endsAt)
+	return e
+}
+
+// endLocked takes t out of use. The caller releases it, or leaves it to another process. With cause nil its
+// holder has ended it.
+func (t *term) endLocked(cause error, now time.Time) followUp {
+	if t.ended {
+		return followUp{}
+	}
+	t.ended = true
+	e := t.endHoldsLocked(cause, now)
+	e.release = t
+	if cause == nil || errors.Is(cause, errReleasedByClose) {
+		e.keep = t.keepAfterReleaseLocked(now)
+	}
+	for _, h := range t.user.holds {
+		h.ended = true
+	}
+	e.others = append(e.others, t.leavePlacesLocked(now)...)
+	t.user.holds = nil
+	t.keeper.watch.due.removeLocked(t)
+	t.lock.term = nil
+	t.lock.startInquiryLocked() // until the release is answered: the next holder is unknown before
+	return e
+}
+
+// endHoldsLocked ends the holds of t's present user, unless its Margin has done so.
+func (t *term) endHoldsLocked(cause error, now time.Time) followUp {
+	if t.stopping {
+		return followUp{}
+	}
+	if errors.Is(cause, driver.ErrLost) {
+		for _, h := range t.user.holds {
+			h.loss = cause
+		}
+	}
+	e := followUp{holds: t.user.holds, cause: cause}
+	if !t.user.isPart {
+		e.event = Released{Context: t.user.ctx, Key: t.givenKeyLocked(), Owner: t.user.owner, Token: t.user.token, Held: now.Sub(t.user.since)}
+	}
+	if lead := t.user.lead; lead != nil && !lead.stopping && errors.Is(cause, driver.ErrLost) {
+		e.others = append(e.others, lead.stopLocked(t.user.holds[0].WithKey(cause), now))
+	}
+	return e
+}
+
+// leavePlacesLocked releases the places that end with the present user of t.
+func (t *term) leavePlacesLocked(now time.Time) (all []followUp) {
+	for _, place := range t.user.places {
+		if !place.ended && !place.term.ended {
+			all = append(all, place.endHoldLocked(now))
+		}
+	}
+	return all
+}
+
+// keepAfterReleaseLocked returns for how long the lock stays after a release at now, and no less than
+// the shortest TTL: a lock that ends before its answer comes looks like a loss.
+func (t *term) keepAfterReleaseLocked(now time.Time) time.Duration {
+	rest := t.user.countedFrom.Add(t.user.MinHold).Sub(now)
+	if rest <= 0 {
+		return 0
+	}
+	return max(rest, MinTTL, t.keeper.limits.MinTTL)
+}

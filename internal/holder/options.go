@@ -1,0 +1,68 @@
+package holder
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
+
+// MinTTL is the shortest TTL of a lease.
+const MinTTL = 10 * time.Millisecond
+
+// minEvery is the shortest interval of renewals.
+const minEvery = 5 * time.Millisecond
+
+// Options are the wishes of one call, with defaults: holdfast.AcquireOptions explains each.
+type Options struct {
+	TTL, RenewEvery, Margin time.Duration
+	MaxHold, MinHold        time.Duration
+	NoRenew, Adoptable      bool
+	MaxWaiters              int
+	Note                    string // of the lock, as the service shows it
+}
+
+// RenewsSoon reports whether a lease may begin with a small part of its TTL.
+func (o *Options) RenewsSoon() bool { return !o.NoRenew && o.Margin == 0 }
+
+// renewEvery returns the interval of renewals of a lease of ttl.
+func (o *Options) renewEvery(ttl time.Duration) time.Duration {
+	if o.RenewEvery > 0 {
+		return o.RenewEvery
+	}
+	return max(ttl-o.Margin, 0) / 3
+}
+
+// CheckRenewal rejects a Margin and a RenewEvery that leave no time to renew ttl.
+func (o *Options) CheckRenewal(ttl time.Duration, limits driver.Limits) error {
+	switch {
+	case o.Margin == 0 && o.RenewEvery == 0:
+		return nil
+	case o.RenewEvery > 0 && o.NoRenew:
+		return invalid("RenewEvery %v and NoRenew: give one of them", o.RenewEvery)
+	case o.RenewEvery > 0 && o.RenewEvery < minEvery:
+		return invalid("a renewal every %v is too often; give at least %v, or 0 for a third of the TTL", o.RenewEvery, minEvery)
+	case o.MaxHold > 0 && o.Margin >= o.MaxHold:
+		return invalid("Margin %v leaves nothing of MaxHold %v; lower Margin or raise MaxHold", o.Margin, o.MaxHold)
+	}
+	service := pace.Alone
+	if limits.Nodes > 0 {
+		service = pace.Voters
+	}
+	renewal := ttl/100 + 2*time.Millisecond + pace.RequestShare(ttl, service) // the drift of clocks, and the time to answer
+	every := o.renewEvery(ttl)
+	if room := ttl - renewal - every; o.Margin > room {
+		return invalid("a margin of %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise the TTL, or lower one of them",
+			o.Margin, every, ttl, renewal)
+	}
+	return nil
+}
+
+func unsupported(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", driver.ErrUnsupported, fmt.Sprintf(format, args...))
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", driver.ErrInvalid, fmt.Sprintf(format, args...))
+}

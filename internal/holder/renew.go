@@ -1,0 +1,311 @@
+package holder
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"errors"
+	"log/slog"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/clock"
+)
+
+// maxBatch bounds the renewals in one call.
+const maxBatch = 512
+
+// planRenewalLocked sets when the watchdog looks at t next: RenewEvery after it was last
+// granted or renewed, and at its end. A grant that came with little trust is renewed
+// soon, and so is one that perhaps a bare majority of the nodes has given, yet not at once:
+// many locks are held for less than that, and need no renewal.
+func (t *term) planRenewalLocked() {
+	every, room := t.user.renewEvery(t.grant.TTL), t.grantedFor-t.user.Margin
+	wait := min(every, room*3/4)
+	if bare := t.renewedAt.Equal(t.taken) && t.keeper.limits.Nodes > 2; bare || room < (t.grant.TTL-t.user.Margin)/2 {
+		wait = min(wait, room/32)
+	}
+	t.keeper.rescheduleLocked(t, t.renewAtLocked(t.renewedAt.Add(wait)))
+}
+
+// usableTrustLocked returns for how long t lasts without a renewal, at its best.
+func (t *term) usableTrustLocked() time.Duration {
+	return max(min(t.grant.TTL, t.grantedFor)-t.user.Margin, 0)
+}
+
+// earlyByLocked returns by how much t may be renewed before its time.
+func (t *term) earlyByLocked() time.Duration {
+	return min(t.usableTrustLocked(), 3*t.user.renewEvery(t.grant.TTL)) / 64
+}
+
+// renewAtLocked returns want, or the end of t if no renewal is due before that.
+func (t *term) renewAtLocked(want time.Time) time.Time {
+	if t.user.NoRenew || want.After(t.endsAt) {
+		return t.endsAt
+	}
+	return want
+}
+
+// watchLeases is the watchdog of all leases. It renews them in batches and ends leases
+// that could not be renewed in time. It never waits for the service.
+func (k *Keeper) watchLeases() {
+	timer := time.NewTimer(lookEvery)
+	defer timer.Stop()
+	idle := false
+	for {
+		due, lost := k.collectDue(time.Now())
+		k.carryOut(lost...)
+		for _, group := range due {
+			k.tasks.Go(func() { k.renewAll(group) })
+		}
+		var tick <-chan time.Time
+		wait, some := k.planSleep(idle)
+		if some || !idle {
+			timer.Reset(wait)
+			tick = timer.C
+		}
+		idle = !some
+		select {
+		case <-tick:
+		case <-k.watch.nudge:
+			idle = false
+		case <-k.alive.Done():
+			return
+		}
+	}
+}
+
+// renewalGroup is the key by which terms are renewed together: the trust that is left, and the trust at the
+// start, in powers of two.
+type renewalGroup struct{ left, span int }
+
+// collectDue takes the terms due for renewal from the schedule, and ends the terms whose time is over.
+// Renewals come up to a small part of their time early, so that many leases are
+// renewed together and the watchdog wakes seldom. They are grouped so that no
+// renewal waits for the answers of one with a longer TTL, and none is hurried
+// by one that is nearly over.
+func (k *Keeper) collectDue(now time.Time) (due map[renewalGroup][]*term, lost []followUp) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	due = make(map[renewalGroup][]*term)
+	if k.watch.beginLookLocked(now) {
+		var late []*term
+		for _, t := range k.watch.due { // a copy, as expire changes the schedule
+			if t.timeLeftLocked(now) <= 0 {
+				late = append(late, t)
+			}
+		}
+		for _, t := range late {
+			if t.timeLeftLocked(now) <= 0 { // the end of a writer's place has left the gate its Margin
+				lost = append(lost, t.expireLocked(now))
+			}
+		}
+	}
+	for len(k.watch.due) > 0 {
+		t := k.watch.due[0]
+		switch {
+		case t.nextLook.After(now.Add(t.earlyByLocked())):
+			return due, lost
+		case t.timeLeftLocked(now) <= 0:
+			lost = append(lost, t.expireLocked(now))
+			continue
+		case t.nextLook.Equal(t.endsAt):
+			return due, lost // the end is near, and there is nothing to do before it
+		}
+		if !t.renewing && t.renewAtLocked(now) != t.endsAt {
+			group := renewalGroup{bits.Len64(uint64(t.timeLeftLocked(now))), bits.Len64(uint64(t.usableTrustLocked()))}
+			due[group] = append(due[group], t)
+			t.renewing, t.dueAt = true, t.nextLook
+		}
+		t.nextLook = t.endsAt
+		heap.Fix(&k.watch.due, 0)
+	}
+	return due, lost
+}
+
+// planSleep sets the time until which the watchdog sleeps, as watchdog.planSleepLocked.
+func (k *Keeper) planSleep(idle bool) (wait time.Duration, some bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.watch.planSleepLocked(time.Now(), idle)
+}
+
+// isStarved reports whether this process got too little processor time a moment ago. Then a lease that begins with a
+// second of trust, as after a hand-over, may end before its first renewal is answered: the keeper asks the driver to
+// confirm it first, which takes a round trip and gives it all of its TTL.
+func (k *Keeper) isStarved(now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.watch.isStarvedLocked(now)
+}
+
+// rescheduleLocked lets the watchdog look at t at next, unless t has ended.
+func (k *Keeper) rescheduleLocked(t *term, next time.Time) {
+	if !t.ended {
+		k.watch.scheduleLocked(t, next)
+	}
+}
+
+// minTrustLocked returns the smallest trust left of due at now.
+func minTrustLocked(due []*term, now time.Time) time.Duration {
+	left := due[0].timeLeftLocked(now)
+	for _, t := range due[1:] {
+		left = min(left, t.timeLeftLocked(now))
+	}
+	return left
+}
+
+// renewAll renews terms with about as much trust left, batch after batch: ten
+// thousand at once would wait for one another until each has run out of time. A
+// batch without an answer delays the next, but only so long that all are under
+// way within a quarter of what is left.
+func (k *Keeper) renewAll(due []*term) {
+	k.mu.Lock()
+	left := minTrustLocked(due, time.Now())
+	k.mu.Unlock()
+	patience := left / 4 / time.Duration(1+len(due)/maxBatch)
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for b := range slices.Chunk(due, maxBatch) {
+		done := make(chan struct{})
+		k.tasks.Go(func() { defer close(done); k.renew(b) })
+		late.Reset(patience)
+		select {
+		case <-done:
+		case <-late.C:
+		}
+	}
+}
+
+// renew runs one batch of renewals, of terms that collectDue has marked.
+func (k *Keeper) renew(due []*term) {
+	grants := make([]driver.Grant, len(due))
+	k.mu.Lock()
+	start := time.Now()
+	left := minTrustLocked(due, start)
+	for i, t := range due {
+		grants[i] = t.grant
+	}
+	k.mu.Unlock()
+	// All get their outcome when the last has one: in time to try again.
+	ctx, cancel := context.WithTimeout(k.alive, left*3/4)
+	defer cancel()
+	out := k.drv.Renew(ctx, grants)
+	all, rounds := make([]followUp, len(out)), make([]round, len(out))
+	k.mu.Lock()
+	for i, r := range out {
+		all[i], rounds[i] = k.applyRenewalLocked(due[i], r, start)
+	}
+	k.reportRoundsLocked(rounds...)
+	k.mu.Unlock()
+	k.carryOut(all...)
+}
+
+// round is the outcome of one renewal, for the hooks and the log.
+type round struct {
+	lease *term   // the holder's: for a writer's place the gate; nil: no lease is concerned
+	event Renewed // without a key: none
+	quiet bool    // a failure is not for the log
+}
+
+// renewalRoundLocked returns the outcome r of a renewal of t. A writer is told that it was renewed when all of its locks were: by the
+// gate's rounds or, after a failure, by the last place to recover.
+func (t *term) renewalRoundLocked(r driver.Renewal, recovered bool) round {
+	lease := cmp.Or(t.user.lead, t)
+	if lease.user.isPart || lease.ended || lease.stopping {
+		return round{}
+	}
+	t.atRisk = r.AtRisk
+	fails := slices.ContainsFunc(lease.user.places, func(place *Hold) bool { return place.term.failed != nil })
+	if r.Err == nil && (fails || lease.failed != nil || lease != t && !recovered) {
+		return round{lease: lease}
+	}
+	err := r.Err
+	if err != nil && lease != t {
+		err = t.user.holds[0].WithKey(err)
+	}
+	return round{lease: lease, event: Renewed{Key: lease.givenKeyLocked(), Owner: lease.user.owner, Token: lease.user.token, Waiters: lease.waiters, Err: err}}
+}
+
+// reportRoundsLocked tells the hooks and the log of rounds that have ended together, once for each lease: a writer's has several, of
+// which one that failed counts. The caller holds mu, so that no event of a lease comes after its end.
+func (k *Keeper) reportRoundsLocked(all ...round) {
+	chosen := make(map[*term]int) // of writers
+	for i, r := range all {
+		if r.event.Key == "" || len(r.lease.user.places) == 0 {
+			continue
+		}
+		if j, ok := chosen[r.lease]; !ok || all[j].event.Err == nil && r.event.Err != nil {
+			chosen[r.lease] = i
+		}
+	}
+	for i, r := range all {
+		if r.lease == nil || r.lease.ended || r.lease.stopping {
+			continue
+		}
+		if j, several := chosen[r.lease]; r.event.Key != "" && (!several || i == j) {
+			e := r.event
+			e.Deadline = r.lease.deadlineLocked(r.lease.user.places)
+			if e.Err != nil && !r.quiet {
+				k.events.Log(slog.LevelWarn, "renewal failed; trying again", "key", r.lease.lock.key, "left", e.Left, "cause", e.Err)
+			}
+			k.events.Renewed(e)
+		}
+		k.reportRiskLocked(r.lease)
+	}
+}
+
+// reportRiskLocked tells the hooks where the redundancy of a lease has changed.
+func (k *Keeper) reportRiskLocked(t *term) {
+	risk := t.atRisk || slices.ContainsFunc(t.user.places, func(place *Hold) bool { return place.term.atRisk })
+	if risk != t.riskTold {
+		t.riskTold = risk
+		k.events.AtRisk(AtRisk{Key: t.givenKeyLocked(), Owner: t.user.owner, Token: t.user.token, AtRisk: risk})
+	}
+}
+
+// applyRenewalLocked applies the outcome of a renewal of t that was started at start. A term
+// that has ended meanwhile stays as it is: nothing is renewed after it was lost.
+func (k *Keeper) applyRenewalLocked(t *term, r driver.Renewal, start time.Time) (followUp, round) {
+	t.renewing = false
+	if t.idle != nil {
+		close(t.idle)
+		t.idle = nil
+	}
+	now := time.Now()
+	left, late := t.timeLeftLocked(now), time.Duration(0)
+	if !t.dueAt.IsZero() {
+		late, t.dueAt = max(clock.Elapsed(t.dueAt, now), 0), time.Time{}
+	}
+	failed := t.failed != nil
+	if r.Err != nil && !errors.Is(r.Err, driver.ErrLost) {
+		t.failed = r.Err
+	}
+	switch {
+	case t.ended, t.stopping:
+		return followUp{}, round{}
+	case left <= 0:
+		return t.expireLocked(now), round{}
+	case errors.Is(r.Err, driver.ErrLost):
+		return t.endLocked(t.goneErrorLocked(r.Err), now), round{}
+	case r.Err == nil:
+		t.failed, t.waiters = nil, r.Waiters
+		if !t.checking {
+			t.alerts = 0
+		}
+		t.extendTrustLocked(r.TrustedUntil, now)
+		t.renewedAt, t.grantedFor = start, clock.Until(t.keptUntil, start)
+		t.planRenewalLocked()
+	default:
+		if !r.TrustedUntil.IsZero() { // by answers that came late
+			t.extendTrustLocked(r.TrustedUntil, now)
+		}
+		pause := min(max(t.usableTrustLocked()/10, 10*time.Millisecond), time.Second)
+		k.rescheduleLocked(t, t.renewAtLocked(now.Add(pause)))
+	}
+	ended := t.renewalRoundLocked(r, failed)
+	ended.event.Left, ended.event.Late = left, late
+	return followUp{}, ended
+}

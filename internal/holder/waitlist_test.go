@@ -1,0 +1,76 @@
+package holder
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// A waiter may leave as its turn comes, or StopAcquiring dismisses it: nobody is there then.
+func TestUnusedKeyHasNoObstacle(t *testing.T) {
+	t.Parallel()
+	if err := (&lock{}).currentObstacleLocked(); err != nil {
+		t.Errorf("obstacle = %v", err)
+	}
+}
+
+// turnOf returns the turn that a call has got, if there is one.
+func turnOf(a *Call) (turn, bool) {
+	select {
+	case t := <-a.turn:
+		return t, true
+	default:
+		return turn{}, false
+	}
+}
+
+func TestWaitersAskInOrderOfArrival(t *testing.T) {
+	t.Parallel()
+	var w waitlist
+	w.startInquiryLocked()
+	w.asking.obstacle = driver.ErrUnavailable
+	first, second := &Call{}, &Call{}
+	w.joinLocked(first)
+	w.joinLocked(second)
+	w.passInquiryLocked()
+	if got, ok := turnOf(first); !ok || got.err != nil || got.hold != nil {
+		t.Errorf("the first waiter got %v, %v; want that it asks", got, ok)
+	}
+	if _, ok := turnOf(second); ok {
+		t.Error("two ask at once")
+	}
+	if !errors.Is(w.asking.obstacle, driver.ErrUnavailable) {
+		t.Errorf("the obstacle is %v; want the last one until there is a newer one", w.asking.obstacle)
+	}
+	w.passInquiryLocked()
+	if _, ok := turnOf(second); !ok {
+		t.Error("the second waiter does not ask")
+	}
+	if w.passInquiryLocked(); w.asking != nil {
+		t.Error("an inquiry without a call")
+	}
+}
+
+func TestWaiterBeyondItsBoundLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	k := &Keeper{events: &recorder{}}
+	var w waitlist
+	var all []*Call
+	for _, bound := range []int{2, 2, 0} { // one call asks, and one waits in another process
+		a := &Call{Options: Options{MaxWaiters: bound}, keeper: k}
+		w.joinLocked(a)
+		all = append(all, a)
+	}
+	w.reportLocked(&driver.HeldError{Waiters: 0})
+	if _, ok := turnOf(all[0]); ok {
+		t.Error("a waiter left that has one before it, and allows two")
+	}
+	if got, ok := turnOf(all[1]); !ok || !errors.Is(got.err, driver.ErrHeld) {
+		t.Errorf("a waiter that has two before it, and allows two, got %v, %v; want ErrHeld", got, ok)
+	}
+	w.reportLocked(&driver.HeldError{Waiters: 50}) // later ones end no wait
+	if n := w.queue.Len(); n != 2 {
+		t.Errorf("%d calls wait, want 2", n)
+	}
+}
