@@ -251,13 +251,13 @@ func processorTime(pid int) time.Duration {
 	return sum
 }
 
-// crowd is callers that wait for one lock. Its fields are multiplied by the scale of a session.
-type crowd struct {
+// throngSize is the size of a crowd that waits for one lock. Its fields are multiplied by the scale of a session.
+type throngSize struct {
 	clients int
 	callers int // of each client
 }
 
-var crowds = []crowd{{100, 10}, {10, 100}}
+var crowds = []throngSize{{100, 10}, {10, 100}}
 
 // databases compares the loads of backends, and then has crowds wait for one lock.
 func databases(ctx context.Context, s *session) error {
@@ -299,7 +299,7 @@ type burden struct {
 }
 
 // throng has a crowd wait for one lock that another client holds.
-func throng(ctx context.Context, lib library, sv *service, c crowd, hold time.Duration) (b burden, err error) {
+func throng(ctx context.Context, lib library, sv *service, c throngSize, hold time.Duration) (b burden, err error) {
 	prefix, addrs, _, err := sv.prepare(noFault)
 	if err != nil {
 		return b, err
