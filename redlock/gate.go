@@ -235,10 +235,13 @@ func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *repor
 	if known && run == rep.process {
 		return nil
 	}
-	second, cancel := context.WithTimeout(ctx, g.opts.Timeout/2)
+	second, answered, cancel := server.Patience(ctx, g.opts.Timeout/2)
 	defer cancel()
+	restart := l.Answered // nothing is asked over l meanwhile
 	var unfit error
 	n.net.Visit(second, rep.server, func(other *resp.Conn) (err error) {
+		other.Answered = func() { restart(); answered() }
+		other.Answered()
 		if _, err := n.place.Login(second, rep.server, other); err != nil {
 			return err
 		}
@@ -246,6 +249,7 @@ func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *repor
 		known, unfit = server.CheckSteps(l, other, g.opts.probeKeys(n.engine.Client()+n.place.Tag()))
 		return nil
 	})
+	restart()
 	if known && unfit == nil {
 		g.mu.Lock()
 		g.stepped[rep.server] = rep.process

@@ -53,6 +53,16 @@ func TestListYieldsLocksBeforeItHasReadAllKeys(t *testing.T) {
 	}
 }
 
+// TestProbesAreNotListed: for a moment a server has a key on which a client tries it.
+func TestProbesAreNotListed(t *testing.T) {
+	r := start(t, 1)
+	c := r.client()
+	r.do(0, "SET", "lock:~probe:"+"AAAAAAAAAAAAAAAAAAAAAAAAAA", "probe", "PX", "60000")
+	for st, err := range c.List(t.Context(), "") {
+		t.Errorf("List yields %q, %v", st.Key, err)
+	}
+}
+
 // TestLocksOfOtherLibrariesAreNamed by what they have written.
 func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 	r := start(t, 1)

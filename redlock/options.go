@@ -202,24 +202,27 @@ func (o *Options) keys(name string) engine.Lock { return o.format().Lock(o.Prefi
 // setKey names the marker of the set.
 func (o *Options) setKey() string { return o.format().SetKey(o.Prefix) }
 
-// probeKeys are those on which the rights are tried. With bare keys only the
-// operator knows for which keys there are rights; the probe then uses the pattern
+// probeName begins the names of the locks on which a client tries a server. Nobody holds them.
+const probeName = "~probe:"
+
+// probeKeys returns the keys on which permissions and scripts are tried. With bare keys only the
+// operator knows for which keys there are permissions; the probe then uses the pattern
 // of the companion keys.
 func (o *Options) probeKeys(client string) engine.Lock {
-	name := "~probe:" + client
+	name := probeName + client
 	if o.Prefix == "" {
 		name = wire.Companion + name
 	}
 	return o.keys(name)
 }
 
-// name is the lock that a key on a node stands for; ok is false if it stands for
-// none.
+// name returns the name of the lock that has a key; ok is false if it belongs to none, or to a probe.
 func (o *Options) name(key string) (name string, ok bool) {
 	if strings.HasPrefix(key, wire.Companion) {
 		return "", false
 	}
-	return strings.CutPrefix(key, o.Prefix)
+	name, ok = strings.CutPrefix(key, o.Prefix)
+	return name, ok && !strings.HasPrefix(name, probeName)
 }
 
 // Failover says where the master of a node is found, if another server may take its
