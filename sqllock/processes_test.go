@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -34,20 +35,30 @@ const (
 	rounds   = 4
 )
 
-var roles = map[string]func() int{"hold": hold, "count": count, "churn": churn, "try": try}
+var roles = map[string]func() int{"hold": hold, "count": count, "churn": churn, "try": try, "guard": guard, "read": readOnce, "reopen": reopen}
 
 // inRole runs with a client of the file.
 func inRole(do func(ctx context.Context, c *holdfast.Client) error) int {
+	return exitCode(withClient(do))
+}
+
+// withClient calls do with a client of the file.
+func withClient(do func(ctx context.Context, c *holdfast.Client) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	d, err := sqlite.Open(ctx, "sqlite://"+os.Getenv(fileVariable), nil)
-	if err == nil {
-		var c *holdfast.Client
-		if c, err = holdfast.New(d, nil); err == nil {
-			defer c.Close()
-			err = do(ctx, c)
-		}
+	if err != nil {
+		return err
 	}
+	c, err := holdfast.New(d, nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return do(ctx, c)
+}
+
+func exitCode(err error) int {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -119,9 +130,91 @@ func count() int {
 	})
 }
 
+// guard takes the lock again and again, and notes each time and who was inside already, until a file is removed. It ends well only by an
+// error that names the file.
+func guard() int {
+	return exitCode(named(withClient(func(ctx context.Context, c *holdfast.Client) error { return guarded(ctx, c, 1<<30) })))
+}
+
+// readOnce is guard in a process that reads the files by other means before, as a backup does.
+func readOnce() int {
+	return exitCode(named(withClient(func(ctx context.Context, c *holdfast.Client) error {
+		err := guarded(ctx, c, 20)
+		for _, end := range []string{"", "-wal", "-shm"} {
+			if _, readErr := os.ReadFile(os.Getenv(fileVariable) + end); readErr != nil && !os.IsNotExist(readErr) {
+				err = errors.Join(err, readErr)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		return guarded(ctx, c, 1<<30)
+	})))
+}
+
+// reopen is guard with a client for every few locks, which opens the files and closes them, until there is a file named stop.
+func reopen() int {
+	for {
+		if _, err := os.Stat(beside("stop")); err == nil {
+			return 0
+		}
+		if err := withClient(func(ctx context.Context, c *holdfast.Client) error { return guarded(ctx, c, 5) }); err != nil {
+			return exitCode(named(err))
+		}
+	}
+}
+
+// beside returns the path of a file beside that of the locks.
+func beside(name string) string { return filepath.Join(filepath.Dir(os.Getenv(fileVariable)), name) }
+
+// named notes that this process has got an error that names a file which was removed, or has lost what was in it, and returns all other
+// errors.
+func named(err error) error {
+	if err != nil && (strings.Contains(err.Error(), "removed or replaced") || strings.Contains(err.Error(), "malformed")) {
+		return add("named", strconv.Itoa(os.Getpid()))
+	}
+	return err
+}
+
+// guarded takes the lock n times. Inside it has a flock, by which it finds out whether somebody else is inside.
+func guarded(ctx context.Context, c *holdfast.Client, n int) error {
+	door, err := os.OpenFile(beside("door"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	defer door.Close()
+	slog.SetLogLoggerLevel(slog.LevelError) // the end of each of these processes is a warning
+	for range n {
+		err := c.Do(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL}, func(context.Context, *holdfast.Lease) error {
+			if syscall.Flock(int(door.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+				other, err := os.ReadFile(door.Name())
+				return errors.Join(err, add("overlaps", fmt.Sprintf("%s-%d", other, os.Getpid())))
+			}
+			defer syscall.Flock(int(door.Fd()), syscall.LOCK_UN)
+			_, err := door.WriteAt([]byte(fmt.Sprintf("%7d", os.Getpid())), 0)
+			time.Sleep(rand.N(2 * time.Millisecond))
+			return errors.Join(err, add("inside", strconv.Itoa(os.Getpid())))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds a word to a file beside that of the locks, whoever else does so.
+func add(name, word string) error {
+	f, err := os.OpenFile(beside(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(word + " ")
+	return errors.Join(err, f.Close())
+}
+
 // note reads a file beside that of the locks and writes it anew: with a word more, or with the next number.
 func note(name, word string) error {
-	name = filepath.Join(filepath.Dir(os.Getenv(fileVariable)), name)
+	name = beside(name)
 	text, err := os.ReadFile(name)
 	if err != nil && !os.IsNotExist(err) {
 		return err
@@ -289,10 +382,78 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 	r.cleared()
 }
 
+// TestRemovedFilesGiveNoSecondHolder has eight processes take a lock all the time. One of them reads the files by other means, and one
+// opens and closes them. Then -wal and -shm are removed, and eight new processes follow: two are inside at once only if one of them had
+// an error that names the file. With HOLDFAST_LONG this goes on for five minutes.
+func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
+	t.Parallel()
+	const grants = 200 // of each round
+	begun, long := time.Now(), os.Getenv("HOLDFAST_LONG") != ""
+	r := newRig(t, onSQLite)
+	r.db.Close() // it would keep a file that was removed
+	rounds, damaged := 0, 0
+	stop := filepath.Join(filepath.Dir(r.file), "stop")
+	for ; rounds < 2 || long && time.Since(begun) < 5*time.Minute; rounds++ {
+		before := len(r.noted("inside"))
+		var guards, reopens sync.WaitGroup
+		for i := range 8 {
+			role, group := "guard", &guards
+			switch i {
+			case 0:
+				role = "read"
+			case 1:
+				role, group = "reopen", &reopens
+			}
+			cmd, exited := r.process(role, i)
+			group.Go(func() {
+				<-exited
+				if !cmd.ProcessState.Success() {
+					t.Errorf("round %d: process %d (%s) ended without an error that names the file", rounds, cmd.Process.Pid, role)
+				}
+			})
+		}
+		r.Eventually("they take the lock", func() bool { return len(r.noted("inside")) >= before+grants })
+		r.Must(errors.Join(os.Remove(r.file+"-wal"), os.Remove(r.file+"-shm")))
+		guards.Wait()
+		r.Must(os.WriteFile(stop, nil, 0o600))
+		reopens.Wait()
+		r.Must(os.Remove(stop))
+		if t.Failed() {
+			break
+		}
+		if !r.sound() { // without its -wal a file may be of no use
+			damaged++
+			r.Must(errors.Join(os.Remove(r.file), os.RemoveAll(r.file+"-wal"), os.RemoveAll(r.file+"-shm")))
+		}
+	}
+	named := r.noted("named")
+	overlaps := r.noted("overlaps")
+	for _, pair := range overlaps {
+		a, b, _ := strings.Cut(strings.TrimSpace(pair), "-")
+		if !slices.Contains(named, a) && !slices.Contains(named, b) {
+			t.Errorf("%s were inside at once, and neither had an error", pair)
+		}
+	}
+	t.Logf("%d grants in %d rounds, %v: %d processes had an error that names a file, %d overlaps, the file was damaged %d times",
+		len(r.noted("inside")), rounds, time.Since(begun).Round(time.Second), len(named), len(overlaps), damaged)
+}
+
+// sound reports whether the file can be read.
+func (r *rig) sound() bool {
+	r.Helper()
+	db := r.connect("")
+	defer db.Close()
+	var verdict string
+	err := db.QueryRowContext(r.Within(), "PRAGMA integrity_check").Scan(&verdict)
+	return err == nil && verdict == "ok"
+}
+
 // noted are the words in a file beside that of the locks.
 func (r *rig) noted(name string) []string {
 	r.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(r.file), name))
-	r.Must(err)
+	if !os.IsNotExist(err) {
+		r.Must(err)
+	}
 	return strings.Fields(string(text))
 }
