@@ -1,0 +1,177 @@
+package sqlite_test
+
+import (
+	"crypto/rand"
+	"database/sql"
+	"fmt"
+	mathrand "math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/sqllock/sqlite"
+)
+
+// faultyBells are bells that lose messages, deliver them twice, or as late as two seconds.
+type faultyBells struct {
+	*bells
+
+	mu  sync.Mutex // guards what follows
+	rnd *mathrand.Rand
+}
+
+func (b *faultyBells) number(n int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.rnd.IntN(n)
+}
+
+func (b *faultyBells) open(file, id string, hear func(string)) (sqlite.Socket, error) {
+	return b.bells.open(file, id, func(message string) {
+		switch b.number(5) {
+		case 0:
+		case 1:
+			hear(message)
+			hear(message)
+		case 2:
+			time.AfterFunc(time.Duration(b.number(2000))*time.Millisecond, func() { hear(message) })
+		default:
+			hear(message)
+		}
+	})
+}
+
+// ringFalsely rings now and then for a waiter whose turn it may not be, until stop is closed.
+func (b *faultyBells) ringFalsely(t *testing.T, db *sql.DB, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Duration(b.number(20)) * time.Millisecond):
+		}
+		var owner string
+		err := db.QueryRowContext(t.Context(), "SELECT owner FROM holdfast_ticket ORDER BY random() LIMIT 1").Scan(&owner)
+		if err != nil {
+			continue // nobody waits, or another writes
+		}
+		client, _, _ := strings.Cut(owner, ".")
+		oneBell{b.bells, ""}.Ring(client, "turn "+owner)
+	}
+}
+
+// TestFaultyBellsKeepOrder has waiters behind one another, and a process that was stopped in its place among them: it has a ticket, and
+// takes what it is rung. A seed is a test of its own.
+func TestFaultyBellsKeepOrder(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "locks.db")
+			synctest.Test(t, func(t *testing.T) { keepOrder(t, path, seed) })
+		})
+	}
+}
+
+func keepOrder(t *testing.T, path string, seed uint64) {
+	const waiters, stopped = 8, 3
+	bells := &faultyBells{bells: newBells(), rnd: mathrand.New(mathrand.NewPCG(seed, 0))}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func() *sqlite.Driver {
+		d, err := sqlite.OpenWith(t.Context(), "sqlite://"+path, bells.open)
+		must(err)
+		return d
+	}
+	holder := open()
+	defer holder.Close()
+	g, err := holder.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Hour})
+	must(err)
+	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+	must(err)
+	defer db.Close()
+	var mu sync.Mutex // guards what follows
+	var order []int
+	tokens := []int64{g.Token}
+	var all sync.WaitGroup
+	for i := range waiters {
+		if i == stopped {
+			owner := rand.Text() + ".1"
+			_, err := bells.bells.open("", strings.TrimSuffix(owner, ".1"), func(string) {})
+			must(err)
+			until := time.Now().Add(time.Hour).UnixMicro()
+			_, err = db.ExecContext(t.Context(), "INSERT INTO holdfast_ticket SELECT 'k', ?, MAX(place) + 1, '{}', ? FROM holdfast_ticket", owner, until)
+			must(err)
+			_, err = db.ExecContext(t.Context(), "UPDATE holdfast_lock SET stamp = stamp + 1, places = places + 1")
+			must(err)
+		}
+		d := open()
+		defer d.Close()
+		all.Go(func() {
+			g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Hour})
+			if err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+				return
+			}
+			mu.Lock()
+			order, tokens = append(order, i), append(tokens, g.Token)
+			mu.Unlock()
+			time.Sleep(time.Duration(bells.number(40)) * time.Millisecond)
+			if err := d.Release(t.Context(), g, 0); err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+			}
+		})
+		time.Sleep(time.Second)
+	}
+	stop := make(chan struct{})
+	var falsely sync.WaitGroup
+	falsely.Go(func() { bells.ringFalsely(t, db, stop) })
+	time.Sleep(time.Second)
+	must(holder.Release(t.Context(), g, 0))
+	all.Wait()
+	close(stop)
+	falsely.Wait()
+	if !slices.IsSorted(order) || len(order) != waiters {
+		t.Errorf("served in the order %v, want that of arrival", order)
+	}
+	if !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != 1+waiters {
+		t.Errorf("the tokens %v do not rise", tokens)
+	}
+	if left, err := leftovers(t, db); err != nil || len(left) > 0 {
+		t.Errorf("left are %q, %v", left, err)
+	}
+}
+
+// TestForcedHolderHearsOverSocket: the holder of a driver without a client renews nothing, and hears by the socket alone.
+func TestForcedHolderHearsOverSocket(t *testing.T) {
+	t.Parallel()
+	url := "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
+	holder, other := open(t, url, nil), open(t, url, nil)
+	alerter, ok := any(holder).(driver.Alerter)
+	if !ok {
+		t.Skip("only Linux has what a bell needs")
+	}
+	heard := make(chan [2]string, 1)
+	alerter.Alert(func(owner, why string) { heard <- [2]string{owner, why} })
+	g := fixture.New(t).Grant(holder, "k", fixture.Long)
+	if forced, err := other.Force(within(t), "k", g.Token, "moved to another host"); err != nil || !forced {
+		t.Fatalf("Force() = %v, %v", forced, err)
+	}
+	select {
+	case got := <-heard:
+		if got != [2]string{g.Owner, "moved to another host"} {
+			t.Errorf("heard %q, want the owner and why", got)
+		}
+	case <-within(t).Done():
+		t.Error("the holder has not heard that its lock was taken away")
+	}
+}
