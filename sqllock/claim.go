@@ -469,6 +469,7 @@ func (d *Driver) change(ctx context.Context, key string, was row, is *row) (chan
 	if is.owner != was.first.owner {
 		return true, nil
 	}
+	d.notePassed(key)
 	if u := unitOf(ctx); u != nil {
 		u.handed = append(u.handed, is.owner)
 	} else {

@@ -176,6 +176,7 @@ type Driver struct {
 	waiting map[string]*claim // by owner: of those that wait, or ask for the first time
 	grips   map[string]grip   // by owner: of the locks that this client has
 	places  map[string]int64  // by key: how many places were given when nobody had one
+	passed  string            // the key of the lock that was handed to a waiter last: the next claim finds it taken
 	warmed  bool              // renewals have a connection, or had one
 }
 
@@ -199,6 +200,9 @@ func (d *Driver) notePlaces(key string, places int64, nobody bool) {
 		delete(d.places, key)
 		return
 	}
+	if d.passed == key {
+		d.passed = ""
+	}
 	if _, known := d.places[key]; !known && len(d.places) >= maxPlaces {
 		for other := range d.places { // any: it costs one statement to learn it again
 			delete(d.places, other)
@@ -206,6 +210,20 @@ func (d *Driver) notePlaces(key string, places int64, nobody bool) {
 		}
 	}
 	d.places[key] = places
+}
+
+// notePassed remembers that the lock was handed to a waiter.
+func (d *Driver) notePassed(key string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.passed = key
+}
+
+// wasPassed reports whether the lock was handed to a waiter, and was not seen without waiters since.
+func (d *Driver) wasPassed(key string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.passed == key
 }
 
 // knownPlaces returns how many places in the queue of a lock were given when nobody had one.

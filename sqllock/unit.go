@@ -84,8 +84,9 @@ func (u *unit) step(fn func(querier) error) error {
 	return err
 }
 
-// tryTogether takes the lock of SQLite if it may: by one statement if it is free and nobody waits, or was handed to the claim. Else it
-// reads the lock, and takes it or queues up, in one transaction, so that no release comes between the look and the place in the queue.
+// tryTogether takes the lock of SQLite if it may: by one statement if it is free and nobody waits, or was handed to the claim. Else, and
+// at once where the client has just handed it to a waiter, it reads the lock, and takes it or queues up, in one transaction, so that no
+// release comes between the look and the place in the queue.
 func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err error) {
 	rung := c.rung.Swap(false)
 	switch {
@@ -94,7 +95,7 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 	case rung: // what was handed over lapses
 		ctx = c.d.hurry(ctx, time.Now().Add(grace))
 	}
-	if !c.adopts() && (!c.place || rung) { // others look first, as who writes keeps all from it
+	if !c.adopts() && (!c.place && !(look && c.d.wasPassed(c.req.Key)) || rung) { // others look first, as who writes keeps all from it
 		if g, taken, err := c.takeFree(ctx); taken || err != nil {
 			return g, err
 		}
