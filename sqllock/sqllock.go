@@ -595,11 +595,13 @@ func (d *Driver) insist(limit time.Duration, begun func(), fn func(context.Conte
 // free releases what g has. If nothing has happened to the lock since its owner got or renewed it, nobody waits, and it need not be
 // read.
 func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	ctx = d.hurry(ctx, time.Now().Add(g.TTL)) // when the lock lapses by itself
 	d.mu.Lock()
 	own, known := d.grips[g.Owner]
 	delete(d.grips, g.Owner)
 	d.mu.Unlock()
+	if !own.alone { // others may wait for it
+		ctx = d.hurry(ctx, time.Now().Add(g.TTL)) // when the lock lapses by itself
+	}
 	late := 0
 	if own.doubt {
 		late = 1

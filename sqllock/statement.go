@@ -72,7 +72,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		if kind == yields && d.dialect == SQLite {
 			pause = busyPause(ctx, time.Since(begun))
 		}
-		if again && direct.Sleep(ctx, pause) {
+		if again && d.pause(ctx, pause) {
 			continue
 		}
 		if poolBusy {
@@ -113,11 +113,21 @@ func (d *Driver) hurry(ctx context.Context, end time.Time) context.Context {
 	return context.WithValue(ctx, hurryKey{}, end)
 }
 
+// pause waits, and returns false if ctx ends before. What is in a hurry naps: on Linux a timer of Go takes a whole millisecond in a process
+// that has nothing else to do.
+func (d *Driver) pause(ctx context.Context, limit time.Duration) bool {
+	if ctx.Value(hurryKey{}) == nil || d.prepared == nil || d.prepared.nap == nil || limit > time.Millisecond {
+		return direct.Sleep(ctx, limit)
+	}
+	d.prepared.nap(limit)
+	return ctx.Err() == nil
+}
+
 // whenFree calls fn, and again while another writes to the file of SQLite, until ctx ends: for what no driver's statement does.
 func (d *Driver) whenFree(ctx context.Context, fn func() error) error {
 	for begun := time.Now(); ; {
 		err := fn()
-		if err == nil || d.dialect != SQLite || d.kind(err) != yields || !direct.Sleep(ctx, busyPause(ctx, time.Since(begun))) {
+		if err == nil || d.dialect != SQLite || d.kind(err) != yields || !d.pause(ctx, busyPause(ctx, time.Since(begun))) {
 			return err
 		}
 	}
@@ -203,6 +213,7 @@ type prepared struct {
 	// room has a place for each connection of a pool that only the driver uses, and whose statements wait for nothing. Then contexts end
 	// the wait for a place, and need not watch each statement, which costs as much as the statement itself. nil: statements may wait.
 	room chan struct{}
+	nap  func(time.Duration) // blocks for less than a millisecond; nil: nothing does better than a timer
 
 	mu    sync.Mutex // guards what follows
 	stmts map[string]*sql.Stmt
@@ -210,13 +221,16 @@ type prepared struct {
 
 // instant is implemented by the sql driver of a pool that only a Driver of this package uses, and none of whose statements waits, not for
 // another writer either. Package sqlite has one.
-type instant interface{ Instant() }
+type instant interface {
+	// Nap blocks for less than a millisecond.
+	Nap(d time.Duration)
+}
 
 // newPrepared returns an empty shelf for the statements of a pool.
 func newPrepared(db *sql.DB) *prepared {
 	l := &prepared{db: db, stmts: make(map[string]*sql.Stmt)}
-	if _, ok := db.Driver().(instant); ok {
-		l.room = make(chan struct{}, max(db.Stats().MaxOpenConnections, 1))
+	if driver, ok := db.Driver().(instant); ok {
+		l.room, l.nap = make(chan struct{}, max(db.Stats().MaxOpenConnections, 1)), driver.Nap
 	}
 	return l
 }

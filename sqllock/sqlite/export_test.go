@@ -1,6 +1,9 @@
 package sqlite
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // Limit sets how many pages the file may have, on every connection of d.
 func Limit(d *Driver, pages string) error {
@@ -27,7 +30,7 @@ func Limit(d *Driver, pages string) error {
 // Socket is what a test has in the place of a bell's.
 type Socket = socket
 
-// OpenWith is Open with another way for processes to reach one another.
+// OpenWith does what Open does in a bubble, whose clock has to go on in pauses, with another way for processes to reach one another.
 func OpenWith(ctx context.Context, url string, hang func(file, id string, hear func(message string)) (Socket, error)) (*Driver, error) {
-	return open(ctx, url, nil, hang)
+	return open(ctx, url, nil, hang, time.Sleep)
 }

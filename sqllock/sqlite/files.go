@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"modernc.org/sqlite"
 
@@ -99,6 +100,7 @@ func errReplaced(name string) error {
 type keeper struct {
 	sqldriver.Connector
 	path string
+	nap  func(time.Duration)
 }
 
 // Connect implements sqldriver.Connector.
@@ -134,13 +136,16 @@ func (k keeper) Connect(ctx context.Context) (sqldriver.Conn, error) {
 }
 
 // Driver implements sqldriver.Connector.
-func (k keeper) Driver() sqldriver.Driver { return instant{k.Connector.Driver()} }
+func (k keeper) Driver() sqldriver.Driver { return instant{k.Connector.Driver(), k.nap} }
 
 // instant tells package sqllock that no statement on these connections waits, as source sets no busy_timeout.
-type instant struct{ sqldriver.Driver }
+type instant struct {
+	sqldriver.Driver
+	nap func(time.Duration)
+}
 
-// Instant does nothing.
-func (instant) Instant() {}
+// Nap blocks for less than a millisecond.
+func (i instant) Nap(d time.Duration) { i.nap(d) }
 
 // fileConn has what the SQLite driver's connections can do.
 type fileConn interface {

@@ -86,11 +86,11 @@ type Driver struct {
 // In the path, write % as %25, ? as %3F and a blank as %20. Errors: ErrInvalid for a URL that cannot be read; ErrConfig for a file that
 // cannot be used, such as in a folder that is not there or on a network file system; ErrAuth where this user may not write.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
-	return open(ctx, url, opts, openSocket)
+	return open(ctx, url, opts, openSocket, nap)
 }
 
-// open is Open, with what makes the socket of the driver's bell.
-func open(ctx context.Context, url string, opts *Options, hang opener) (*Driver, error) {
+// open does what Open does, with hang for the socket of the driver's bell, and nap for pauses.
+func open(ctx context.Context, url string, opts *Options, hang opener, nap func(time.Duration)) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
@@ -107,7 +107,7 @@ func open(ctx context.Context, url string, opts *Options, hang opener) (*Driver,
 	if !opts.ReadOnly && !opts.NoCheck {
 		create(path) // an error is found by SQLite, and told by it
 	}
-	if err := d.connect(full, opts.ReadOnly || opts.NoCheck); err != nil {
+	if err := d.connect(full, opts.ReadOnly || opts.NoCheck, nap); err != nil {
 		return nil, fmt.Errorf("sqlite: %w: %w", driver.ErrInvalid, err)
 	}
 	makes := !opts.ReadOnly && !opts.NoCheck
@@ -131,7 +131,7 @@ func open(ctx context.Context, url string, opts *Options, hang opener) (*Driver,
 
 // connect prepares the file, which is opened when it is used first. If it is not to be made, there is one in memory in its place while
 // it is missing.
-func (d *Driver) connect(full, leave bool) error {
+func (d *Driver) connect(full, leave bool, nap func(time.Duration)) error {
 	file, err := sqlite.NewConnector(source(d.path, full))
 	if err != nil {
 		return err
@@ -142,7 +142,7 @@ func (d *Driver) connect(full, leave bool) error {
 			return err
 		}
 	} else {
-		file = keeper{file, d.path}
+		file = keeper{file, d.path, nap}
 	}
 	d.db = sql.OpenDB(file)
 	d.db.SetMaxOpenConns(connections)
