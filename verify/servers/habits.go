@@ -14,6 +14,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
@@ -60,7 +61,7 @@ func replacedMembers(h *habit) starter {
 
 func replaceMember(ctx context.Context, c *etcdproc.Cluster, i int) error {
 	m := c.Members[i]
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{c.Members[(i+1)%3].Addr, c.Members[(i+2)%3].Addr}, DialTimeout: patience})
+	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{c.Members[(i+1)%3].Addr, c.Members[(i+2)%3].Addr}, DialTimeout: patience, Logger: zap.NewNop()})
 	if err != nil {
 		return err
 	}
@@ -73,14 +74,17 @@ func replaceMember(ctx context.Context, c *etcdproc.Cluster, i int) error {
 		if strings.Join(known.ClientURLs, "") != "http://"+m.Addr {
 			continue
 		}
-		if _, err := etcd.MemberRemove(ctx, known.ID); err != nil {
+		if err := persist(ctx, func() error { // the cluster refuses while the last one that came is not well known
+			_, err := etcd.MemberRemove(ctx, known.ID)
+			return err
+		}); err != nil {
 			return fmt.Errorf("remove: %w", err)
 		}
 		m.Kill()
 		if err := clearMember(m); err != nil {
 			return err
 		}
-		if err := persist(ctx, func() error { // a member that was added a moment ago may not be counted as well
+		if err := persist(ctx, func() error {
 			_, err := etcd.MemberAdd(ctx, known.PeerURLs)
 			return err
 		}); err != nil {
@@ -133,10 +137,11 @@ func reconfigured(h *habit) starter {
 
 func reconfigure(ctx context.Context, e *zkproc.Ensemble, i int) error {
 	ask := func(args ...string) (string, error) {
-		args = append([]string{"-Xmx64m", "org.apache.zookeeper.ZooKeeperMain", "-server", e.Members[(i+1)%3].Addr}, args...)
+		args = append([]string{"-Xmx64m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "org.apache.zookeeper.ZooKeeperMain", "-server", e.Members[(i+1)%3].Addr}, args...)
 		out, err := exec.CommandContext(ctx, os.Getenv(zookeeperVariable), args...).CombinedOutput()
 		if err != nil {
-			return "", fmt.Errorf("%w: %s", err, out)
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			return "", fmt.Errorf("%s: %w: %s", strings.Join(args[4:], " "), err, strings.Join(lines[max(0, len(lines)-3):], " "))
 		}
 		return string(out), nil
 	}
@@ -152,11 +157,15 @@ func reconfigure(ctx context.Context, e *zkproc.Ensemble, i int) error {
 	line, _, _ := strings.Cut(rest, "\n")
 	line, _, _ = strings.Cut(line, ";")
 	host, port, _ := net.SplitHostPort(e.Members[i].Addr)
-	if _, err := ask("reconfig", "-remove", id); err != nil {
-		return err
+	for _, change := range [][]string{{"-remove", id}, {"-add", "server." + id + "=" + line + ";" + host + ":" + port}} {
+		if err := persist(ctx, func() error { // a member that came a moment ago may lag
+			_, err := ask(append([]string{"reconfig"}, change...)...)
+			return err
+		}); err != nil {
+			return err
+		}
 	}
-	_, err = ask("reconfig", "-add", "server."+id+"="+line+";"+host+":"+port)
-	return err
+	return nil
 }
 
 // movedSlots starts a Redis Cluster. Its habit moves the slot of a lock to another master, as the server does by itself.
