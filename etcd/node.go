@@ -32,7 +32,7 @@ const (
 	probeEvery = 2 * time.Second
 )
 
-// errNoEtcd is the error of a service that answers as etcd does, but has no members.
+// errNoEtcd is the error of a service that answers as etcd does, but has no members (findings/kine-session-outlives-its-key.sh).
 var errNoEtcd = direct.Refusal{Err: errors.New("it answers as etcd does, but names no cluster and no member, as kine: such a service has no leases " +
 	"that locks could build on; use etcd itself, or a driver for the database behind that service")}
 

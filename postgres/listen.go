@@ -239,7 +239,7 @@ func (d *Driver) next(alive context.Context, conn *pgx.Conn, in *inbox) (string,
 
 // probe finds out whether notifications arrive at conn, which listens. It returns errPooled behind a pooler in
 // transaction mode, which accepts LISTEN and gives the connection that listens to the next client (findings/pgbouncer-listen-is-deaf.sh),
-// and errShared where a notification goes to any connection of the one session.
+// and errShared where a notification goes to any connection of the one session (findings/pglite-advisory-lock-for-each.sh).
 func (d *Driver) probe(ctx context.Context, conn *pgx.Conn, in *inbox) error {
 	there, shared, err := d.sessions(ctx, conn)
 	switch {

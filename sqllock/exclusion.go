@@ -32,7 +32,7 @@ func probeTime() time.Duration { return pace.Scale(2 * time.Second) }
 // probeWait bounds a statement that is expected to wait for another.
 func probeWait() time.Duration { return pace.Scale(500 * time.Millisecond) }
 
-// errNoExclusion is a database that is of no use for locks.
+// errNoExclusion is the error of a database that excludes nobody (findings/go-mysql-server-both-updates-match.sh).
 var errNoExclusion = errors.New("two transactions changed the same row at once, and the database has carried both out: it cannot keep locks; " +
 	"take a server of MySQL or MariaDB, with tables of InnoDB")
 
