@@ -61,7 +61,9 @@ func replacedMembers(h *habit) starter {
 
 func replaceMember(ctx context.Context, c *etcdproc.Cluster, i int) error {
 	m := c.Members[i]
-	etcd, err := clientv3.New(clientv3.Config{Endpoints: []string{c.Members[(i+1)%3].Addr, c.Members[(i+2)%3].Addr}, DialTimeout: patience, Logger: zap.NewNop()})
+	etcd, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{c.Members[(i+1)%3].Addr, c.Members[(i+2)%3].Addr}, DialTimeout: patience, Logger: zap.NewNop(),
+	})
 	if err != nil {
 		return err
 	}
@@ -137,7 +139,9 @@ func reconfigured(h *habit) starter {
 
 func reconfigure(ctx context.Context, e *zkproc.Ensemble, i int) error {
 	ask := func(args ...string) (string, error) {
-		args = append([]string{"-Xmx64m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "org.apache.zookeeper.ZooKeeperMain", "-server", e.Members[(i+1)%3].Addr}, args...)
+		args = append([]string{
+			"-Xmx64m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "org.apache.zookeeper.ZooKeeperMain", "-server", e.Members[(i+1)%3].Addr,
+		}, args...)
 		out, err := exec.CommandContext(ctx, os.Getenv(zookeeperVariable), args...).CombinedOutput()
 		if err != nil {
 			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
