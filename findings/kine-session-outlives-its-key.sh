@@ -53,21 +53,21 @@ func main() {
 		fmt.Print("a lease each")
 	}
 	take := func(s *concurrency.Session) bool {
-		r, err := s.Client().Txn(ctx).If(clientv3.Compare(clientv3.ModRevision("/job"), "=", 0)).
-			Then(clientv3.OpPut("/job", "me", clientv3.WithLease(s.Lease()))).Else(clientv3.OpGet("/job")).Commit()
-		if err != nil {
-			log.Fatal(err)
+		for ctx.Err() == nil {
+			r, err := s.Client().Txn(ctx).If(clientv3.Compare(clientv3.ModRevision("/job"), "=", 0)).
+				Then(clientv3.OpPut("/job", "me", clientv3.WithLease(s.Lease()))).Else(clientv3.OpGet("/job")).Commit()
+			if err == nil {
+				return r.Succeeded
+			}
+			time.Sleep(100 * time.Millisecond) // the database may be busy
 		}
-		return r.Succeeded
+		return false
 	}
 	fmt.Printf(", first takes the key: %v, second: %v", take(first), take(second))
 	for range 100 {
 		time.Sleep(time.Second)
 		r, err := first.Client().Get(ctx, "/job")
-		if err != nil {
-			log.Fatal(err)
-		}
-		if r.Count > 0 {
+		if err != nil || r.Count > 0 {
 			continue
 		}
 		select {
