@@ -20,14 +20,14 @@ type Keeper struct {
 	stop  context.CancelFunc
 	tasks sync.WaitGroup // the watchdog, what it started, and the calls
 
-	mu          sync.Mutex // guards what follows, and every lock, line, term and Hold
-	locks       map[string]*lock
-	lines       map[lineKey]*line
-	lastPlace   Place // released last, which the next caller tries first; zero: none
-	watch       watchdog
-	ending      bool          // no new leases and waits
-	vacant      chan struct{} // closed once the keeper is ending and no lock is left in this process
-	ignoreAlert bool          // all leases are about to be released
+	mu        sync.Mutex // guards what follows, and every lock, line, term and Hold
+	locks     map[string]*lock
+	lines     map[lineKey]*line
+	lastPlace Place // released last, which the next caller tries first; zero: none
+	watch     watchdog
+	ending    bool          // no new leases and waits
+	vacant    chan struct{} // closed once the keeper is ending and no lock is left in this process
+	closing   bool          // ReleaseAll has begun: alerts change nothing any more
 }
 
 // New returns a keeper over drv, which shows self as its holder, and starts its watchdog. Stop and Wait end it.
@@ -135,7 +135,7 @@ func (k *Keeper) heldTermsLocked() (held []*term) {
 // until the service has answered these releases, or ctx ends.
 func (k *Keeper) ReleaseAll(ctx context.Context) {
 	k.mu.Lock()
-	k.ignoreAlert = true
+	k.closing = true
 	held := k.heldTermsLocked()
 	k.mu.Unlock()
 	var all sync.WaitGroup
@@ -202,7 +202,7 @@ type Events interface {
 	AtRisk(AtRisk)
 	Lost(Lost)
 	Released(Released)
-	// Met reports the holder that stands in the way of a call for key, as a part of which the keeper has asked.
+	// Met reports who holds a part of key that a call wants, which uses the key as kind.
 	Met(kind Kind, key string, held *driver.HeldError)
 	Log(level slog.Level, text string, args ...any)
 }

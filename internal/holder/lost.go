@@ -106,7 +106,7 @@ func (k *Keeper) NoteAlert(owner, why string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, s := range k.locks {
-		if t := s.term; t != nil && t.grant.Owner == owner && !k.ignoreAlert {
+		if t := s.term; t != nil && t.grant.Owner == owner && !k.closing {
 			t.alertReason = OneLine(why)
 			t.alerts++
 			if !t.checking {
