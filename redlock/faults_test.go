@@ -387,6 +387,36 @@ func TestFullNodeTakesLostLockBackLater(t *testing.T) {
 	r.release(l)
 }
 
+func TestFullServerHandsOver(t *testing.T) {
+	r := start(t, 1)
+	c, other := r.client(), r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	ctx := r.within()
+	granted := make(chan *holdfast.Lease)
+	go func() {
+		defer close(granted)
+		next, err := other.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		granted <- next
+	}()
+	r.awaitWaiters(c, "k", 1)
+	r.fill(0)
+	if err := l.Release(r.Context()); err != nil {
+		t.Error(err)
+	}
+	if r.do(0, "EXISTS", "lock:k") == int64(0) {
+		t.Error("a full server has freed the lock, and handed it to nobody")
+	}
+	r.do(0, "CONFIG", "SET", "maxmemory", "0")
+	if next := <-granted; next != nil {
+		r.release(next)
+	}
+	r.cleared()
+}
+
 // Errors that only an operator can mend are told to those who wait.
 func TestAServersErrorEndsTheWait(t *testing.T) {
 	for _, c := range []struct {

@@ -16,6 +16,7 @@ func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
 		quorum.Block:        "a block of tokens",
 		int(quorum.Top(0)):  "the last of a block",
 		quorum.QueueKeep:    "how long a place is kept",
+		2*30000 + 1000:      "how long a new queue is kept",
 		100:                 "how many places one request looks at, or clears away",
 		99:                  "that less the first",
 		10:                  "how many of the last to ask it looks at",

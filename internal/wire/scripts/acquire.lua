@@ -5,10 +5,13 @@ if holder == owner and token and (not least or token >= tonumber(least)) then --
 end
 local size, now, gone = 0, 0, {}
 if holder ~= owner then
-  size = holder and stamp ~= '' and 1 or call('ZCARD', queue) -- 1: there will be a place, whoever has one now
-  if holder and size == 0 then
-    return { left, holder, 0 }
+  if holder and present == 1 then -- there is no queue, and so no note of the owner: its place is the only one
+    if stamp ~= '' then
+      stand(queue, owner, stamp, millis(), true)
+    end
+    return { left, holder, stamp ~= '' and 1 or 0 }
   end
+  size = holder and 1 or call('ZCARD', queue) -- 1: another waits, or there is a note
   now = millis()
   if size > 0 and taken(queue, owner, now) then -- the request is one of before that
     return { left, holder or '', waiting(queue, now) }

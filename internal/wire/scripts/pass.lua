@@ -6,6 +6,10 @@ local function pass(lock, fence, queue, from, handover, least, everywhere, now, 
   local base
   local head = handover ~= '0' and wake(queue, from, now, gone, function()
     base = block(fence, '', least)
+    if not base then -- as the server is full, maybe: it refuses no write after one that takes no room
+      redis.call('ZREM', queue, '')
+      base = block(fence, '', least)
+    end
     return base and everywhere and ' ' .. decimal(base) .. ' ' .. handover or ''
   end)
   if head and base then

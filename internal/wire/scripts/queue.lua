@@ -14,10 +14,14 @@ local function leave(gone, owner)
 end
 
 -- Gives owner a place, or lets its place stand for longer. Returns whether it is new: then places that have lapsed
--- are looked for, so that there are never many.
-local function stand(queue, owner, stamp, now)
+-- are looked for, so that there are never many. alone: the queue is new, too.
+local function stand(queue, owner, stamp, now, alone)
   local new = redis.call('ZADD', queue, stamp, owner, '-' .. decimal(now + 30000), '!' .. owner)
-  lasting(queue, 30000 + 1000)
+  if alone then
+    redis.call('PEXPIRE', queue, '61000')
+  else
+    lasting(queue, 30000 + 1000)
+  end
   return new > 0
 end
 

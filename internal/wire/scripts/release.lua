@@ -1,6 +1,8 @@
--- The command that makes room comes first: a server that is full refuses a script whose first write takes some, and no
--- later one. It changes nothing.
-call('ZREM', queue, '')
+-- A server that is full refuses a script whose first write takes room, and no later one. This write takes none, and
+-- changes nothing.
+if stamp ~= '' or minhold ~= '' then
+  call('ZREM', queue, '')
+end
 local holder, now, gone = mine and owner or holding(lock, value), millis(), {}
 mine = holder == owner
 if stamp == '' then

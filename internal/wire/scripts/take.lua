@@ -6,7 +6,8 @@ local owner, ttl, clock, stamp, least = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ''
 local call = redis.call
 -- The usual case stands before the functions that the others call: to make those takes
 -- Lua as long as a command. A free lock for which nobody waits becomes the owner's.
-if call('EXISTS', lock, queue) == 0 then
+local present = call('EXISTS', lock, queue)
+if present == 0 then
   local top = call('INCRBY', fence, '32')
   local first = top - 31
   if first > 1 and top < 9007199254740992 and not (least and first < tonumber(least)) then
