@@ -417,6 +417,44 @@ func TestFullServerHandsOver(t *testing.T) {
 	r.cleared()
 }
 
+// An adoption needs room for its token. It waits for that, and the lease stays with its owner.
+func TestAdoptionWaitsForRoom(t *testing.T) {
+	r := start(t, 1)
+	giver, c := r.client(), r.client()
+	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+	if err := l.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	before := r.do(0, "GET", "lock:k")
+	r.fill(0)
+	r.do(0, "CONFIG", "RESETSTAT")
+	ctx := r.within()
+	adopted := make(chan *holdfast.Lease)
+	go func() {
+		defer close(adopted)
+		m, err := c.Adopt(ctx, "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		adopted <- m
+	}()
+	r.eventually("an adoption was rejected", func() bool {
+		return strings.Contains(r.do(0, "INFO", "commandstats").(string), "cmdstat_evalsha")
+	})
+	if after := r.do(0, "GET", "lock:k"); after != before {
+		t.Errorf("the lock is %v, and was %v", after, before)
+	}
+	r.do(0, "CONFIG", "SET", "maxmemory", "0")
+	if m := <-adopted; m != nil {
+		if m.Token() <= l.Token() {
+			t.Errorf("token %d after %d", m.Token(), l.Token())
+		}
+		r.release(m)
+	}
+	r.cleared()
+}
+
 // Errors that only an operator can mend are told to those who wait.
 func TestAServersErrorEndsTheWait(t *testing.T) {
 	for _, c := range []struct {
