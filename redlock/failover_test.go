@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	gates "github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
@@ -368,8 +369,8 @@ func TestConformanceThroughSentinels(t *testing.T) {
 func TestClientsFollowTheMaster(t *testing.T) {
 	b := startBand(t, &redisproc.GroupOptions{Down: 2 * time.Second}) // each failover begins a quarantine: none may come that was not made
 	// A master that is well goes on beside its successor until the clients have left it, within five seconds. The quarantine
-	// has to be longer than that and a TTL.
-	const longest = brief + 6*time.Second
+	// has to be longer than that and a TTL, also on a busy machine.
+	longest := brief + pace.Scale(6*time.Second)
 	open := func() *holdfast.Client {
 		d, err := redlock.New(t.Context(), []redlock.Node{b.node()}, &redlock.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
 		if err != nil {
