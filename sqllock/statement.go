@@ -247,7 +247,7 @@ func (l *prepared) enter(ctx context.Context) (leave func(), err error) {
 	case l.room <- struct{}{}:
 		return func() { <-l.room }, nil
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, busy{fmt.Errorf("no answer in time, and all %d connections to the file are in use: %w", cap(l.room), ctx.Err())}
 	}
 }
 
