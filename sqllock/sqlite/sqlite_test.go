@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
@@ -542,4 +543,61 @@ func TestRenewalComesThroughCrowdOfWriters(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestReleaseGoesOnBehindAnotherWriter: the caller is told in time that it is not confirmed, sooner if its context has ended, and the lock
+// is free when the other program has written.
+func TestReleaseGoesOnBehindAnotherWriter(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ended bool
+		limit func() time.Duration
+	}{
+		"with time":     {false, pace.ReleaseTime},
+		"ended context": {true, pace.LastWords},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "locks.db")
+			synctest.Test(t, func(t *testing.T) {
+				must := func(err error) {
+					t.Helper()
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				bells := newBells()
+				d, err := sqlite.OpenWith(t.Context(), "sqlite://"+path, bells.open)
+				must(err)
+				defer d.Close()
+				other, err := sqlite.OpenWith(t.Context(), "sqlite://"+path, bells.open)
+				must(err)
+				defer other.Close()
+				g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Hour})
+				must(err)
+				db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
+				must(err)
+				defer db.Close()
+				tx, err := db.BeginTx(t.Context(), nil)
+				must(err)
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if c.ended {
+					cancel()
+				}
+				begun := time.Now()
+				if err := d.Release(ctx, g, 0); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, context.Canceled) != c.ended {
+					t.Errorf("Release() while another writes = %v, want that it is not confirmed", err)
+				}
+				if took := time.Since(begun); took > c.limit()+2*pace.LastWords() {
+					t.Errorf("Release() took %v", took)
+				}
+				must(tx.Rollback())
+				within, done := context.WithTimeout(t.Context(), time.Minute)
+				defer done()
+				_, err = other.Acquire(within, driver.Request{Key: "k", TTL: time.Hour})
+				must(err)
+			})
+		})
+	}
 }
