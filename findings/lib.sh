@@ -113,6 +113,18 @@ start_etcd() {
   etcd_version="etcd $(etcd --version | sed -n 's/^etcd Version: //p')"
 }
 
+# start_zookeeper serves as tools/servers fetches it: $zookeeper_port. Sessions may be as short as two seconds.
+start_zookeeper() {
+  fetch zookeeper-3.9.6
+  zookeeper_port=$(free_port)
+  mkdir "$dir/zookeeper"
+  printf '%s\n' tickTime=1000 "dataDir=$dir/zookeeper" clientPortAddress=127.0.0.1 "clientPort=$zookeeper_port" admin.enableServer=false \
+    4lw.commands.whitelist=ruok forceSync=no >"$dir/zoo.cfg"
+  launch zookeeper "$server" org.apache.zookeeper.server.ZooKeeperServerMain "$dir/zoo.cfg"
+  await bash -c "exec 3<>/dev/tcp/127.0.0.1/$zookeeper_port && printf ruok >&3 && grep -q imok <&3"
+  zookeeper_version='ZooKeeper 3.9.6'
+}
+
 # run_go MODULE@VERSION... builds the program on standard input in a module of its own, and runs it for at most two minutes.
 run_go() {
   mkdir "$dir/go"
@@ -134,6 +146,14 @@ run_python() {
   python3 -m venv "$dir/venv" >"$dir/venv.log" 2>&1
   "$dir/venv/bin/pip" install --quiet "$@" >"$dir/pip.log" 2>&1
   timeout 120 "$dir/venv/bin/python" "$dir/main.py" 2>"$dir/program.log"
+}
+
+# run_node PACKAGE@VERSION... installs packages in a folder of their own, and runs standard input for at most two minutes.
+run_node() {
+  mkdir "$dir/node"
+  cat >"$dir/node/main.cjs"
+  npm install --silent --no-audit --no-fund --ignore-scripts --prefix "$dir/node" "$@" >"$dir/npm.log" 2>&1
+  timeout 120 node "$dir/node/main.cjs" 2>"$dir/program.log"
 }
 
 # fetch NAME sets $server to the program of a server that tools/servers fetches at the version in its name.
