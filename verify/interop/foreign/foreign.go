@@ -33,13 +33,30 @@ var fetched = map[string]func() (string, error){
 	"python": sync.OnceValues(func() (string, error) { return fetch("python") }),
 	"node":   sync.OnceValues(func() (string, error) { return fetch("node") }),
 	"java":   sync.OnceValues(func() (string, error) { return fetch("java") }),
+
+	"kubernetes": sync.OnceValues(func() (string, error) { return fetch("kubernetes") }),
 }
 
-// Libraries is the folder of what tools/foreign fetches by a name.
-func Libraries(name string) (string, error) { return fetch(name) }
+// Libraries returns the folder of what tools/foreign fetches by a name. It blocks for up to fetchTimeout, or buildTimeout for
+// Kubernetes, whose 1,400 packages are compiled.
+func Libraries(name string) (string, error) {
+	if once := fetched[name]; once != nil {
+		return once()
+	}
+	return fetch(name)
+}
+
+const (
+	fetchTimeout = 3 * time.Minute
+	buildTimeout = 40 * time.Minute
+)
 
 func fetch(language string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	timeout := fetchTimeout
+	if language == "kubernetes" {
+		timeout = buildTimeout
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, filepath.Join(folder(), "..", "..", "tools", "foreign"), language)

@@ -1,0 +1,293 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"cirello.io/pglock"
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	pool "github.com/go-redsync/redsync/v4/redis"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	rueidispool "github.com/go-redsync/redsync/v4/redis/rueidis"
+	"github.com/go-zookeeper/zk"
+	_ "github.com/lib/pq"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidiscompat"
+	"github.com/redis/rueidis/rueidislock"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.uber.org/zap"
+
+	"github.com/holdfast-go/holdfast"
+	_ "github.com/holdfast-go/holdfast/etcd"
+	_ "github.com/holdfast-go/holdfast/postgres"
+	_ "github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/zookeeper"
+)
+
+// ttl is the lease time of every lock: short for the run, long beside a busy machine.
+const ttl = 6 * time.Second
+
+// hold is a lock that a library in Go has granted.
+type hold struct {
+	lost    <-chan struct{}                     // closed by the library when the lock is lost; nil: it gives no notice
+	check   func(context.Context) (bool, error) // asks the library whether the lock is still held
+	release func(context.Context) error
+}
+
+// take acquires the lock; without wait it asks once.
+type take func(ctx context.Context, wait bool) (*hold, error)
+
+// goLibraries opens one client of each library in Go for the server at addr and the lock on key.
+var goLibraries = map[string]func(ctx context.Context, addr, key string) (take, error){
+	"holdfast-redis": func(ctx context.Context, addr, key string) (take, error) {
+		return openHoldfast(ctx, "redis://"+addr, key)
+	},
+	"holdfast-etcd": func(ctx context.Context, addr, key string) (take, error) {
+		return openHoldfast(ctx, "etcd://"+addr, key)
+	},
+	"holdfast-zookeeper": func(ctx context.Context, addr, key string) (take, error) {
+		return openHoldfast(ctx, "zk://"+addr, key)
+	},
+	"holdfast-postgres": func(ctx context.Context, addr, key string) (take, error) {
+		url := "postgres://holdfast@" + addr + "/postgres?sslmode=disable"
+		if err := migrate(ctx, url); err != nil {
+			return nil, err
+		}
+		return openHoldfast(ctx, url, key)
+	},
+	"redsync-goredis": func(_ context.Context, addr, key string) (take, error) {
+		return openRedsync(goredis.NewPool(redis.NewClient(&redis.Options{Addr: addr})), key)
+	},
+	"redsync-rueidis": func(_ context.Context, addr, key string) (take, error) {
+		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
+		if err != nil {
+			return nil, err
+		}
+		return openRedsync(rueidispool.NewPool(rueidiscompat.NewAdapter(c)), key)
+	},
+	"redislock":        openRedislock,
+	"rueidislock":      openRueidislock,
+	"etcd-concurrency": openConcurrency,
+	"pglock":           openPglock,
+	"zk.Lock":          openZk,
+}
+
+func openHoldfast(ctx context.Context, url, key string) (take, error) {
+	c, err := holdfast.Open(ctx, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	opts := &holdfast.AcquireOptions{TTL: ttl}
+	return func(ctx context.Context, wait bool) (*hold, error) {
+		acquire := c.Acquire
+		if !wait {
+			acquire = c.TryAcquire
+		}
+		l, err := acquire(ctx, key, opts)
+		if err != nil {
+			return nil, err
+		}
+		check := func(context.Context) (bool, error) { return l.Context().Err() == nil, nil }
+		return &hold{l.Context().Done(), check, l.Release}, nil
+	}, nil
+}
+
+func openRedsync(p pool.Pool, key string) (take, error) {
+	all := redsync.New(p)
+	return func(ctx context.Context, wait bool) (*hold, error) {
+		m := all.NewMutex(key, redsync.WithExpiry(ttl))
+		lock := m.LockContext
+		if !wait {
+			lock = m.TryLockContext
+		}
+		if err := lock(ctx); err != nil {
+			return nil, err
+		}
+		check := func(context.Context) (bool, error) { return time.Now().Before(m.Until()), nil }
+		return &hold{nil, check, func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err }}, nil
+	}, nil
+}
+
+// openRedislock has waiters retry with the pause of redislock's example: 100 ms. Its default is no retry.
+func openRedislock(_ context.Context, addr, key string) (take, error) {
+	all := redislock.New(redis.NewClient(&redis.Options{Addr: addr}))
+	return func(ctx context.Context, wait bool) (*hold, error) {
+		opts := &redislock.Options{}
+		if wait {
+			opts.RetryStrategy = redislock.LinearBackoff(100 * time.Millisecond)
+		}
+		l, err := all.Obtain(ctx, key, ttl, opts)
+		if err != nil {
+			return nil, err
+		}
+		check := func(ctx context.Context) (bool, error) { left, err := l.TTL(ctx); return left > 0, err }
+		return &hold{nil, check, l.Release}, nil
+	}, nil
+}
+
+// openRueidislock has one key for a lock, as the documentation of rueidislock advises for a single server.
+func openRueidislock(_ context.Context, addr, key string) (take, error) {
+	all, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyValidity: ttl, KeyMajority: 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, wait bool) (*hold, error) {
+		lock := all.WithContext
+		if !wait {
+			lock = all.TryWithContext
+		}
+		parent, unlink := detach(ctx)
+		held, cancel, err := lock(parent, key)
+		if !unlink() && err == nil {
+			cancel()
+			err = ctx.Err()
+		}
+		if err != nil {
+			return nil, err
+		}
+		check := func(context.Context) (bool, error) { return held.Err() == nil, nil }
+		return &hold{held.Done(), check, func(context.Context) error { cancel(); return nil }}, nil
+	}, nil
+}
+
+// openConcurrency has a session for each lock, so that one lost lock takes no other with it.
+func openConcurrency(_ context.Context, addr, key string) (take, error) {
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{addr}, Logger: zap.NewNop()})
+	if err != nil {
+		return nil, err
+	}
+	session, err := concurrency.NewSession(c, concurrency.WithTTL(int(ttl/time.Second)))
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, wait bool) (*hold, error) {
+		select {
+		case <-session.Done():
+			if session, err = concurrency.NewSession(c, concurrency.WithTTL(int(ttl/time.Second))); err != nil {
+				return nil, err
+			}
+		default:
+		}
+		m := concurrency.NewMutex(session, key)
+		lock := m.Lock
+		if !wait {
+			lock = m.TryLock
+		}
+		if err := lock(ctx); err != nil {
+			return nil, err
+		}
+		done := session.Done()
+		check := func(context.Context) (bool, error) {
+			select {
+			case <-done:
+				return false, nil
+			default:
+				return true, nil
+			}
+		}
+		return &hold{done, check, m.Unlock}, nil
+	}, nil
+}
+
+// detach returns a context that ends with ctx until unlink is called. A lock whose context descends from that of the call would end
+// with the call otherwise. unlink reports false if ctx had ended.
+func detach(ctx context.Context) (parent context.Context, unlink func() bool) {
+	parent, end := context.WithCancel(context.WithoutCancel(ctx))
+	return parent, context.AfterFunc(ctx, end)
+}
+
+func openPglock(_ context.Context, addr, key string) (take, error) {
+	db, err := sql.Open("postgres", "postgres://holdfast@"+addr+"/postgres?sslmode=disable")
+	if err != nil {
+		return nil, err
+	}
+	all, err := pglock.New(db, pglock.WithLeaseDuration(ttl), pglock.WithHeartbeatFrequency(ttl/3))
+	if err != nil {
+		return nil, err
+	}
+	if err := all.TryCreateTable(); err != nil {
+		return nil, err
+	}
+	// Do gives the work a context that ends when a heartbeat fails.
+	return func(ctx context.Context, wait bool) (*hold, error) {
+		var opts []pglock.LockOption
+		if !wait {
+			opts = append(opts, pglock.FailIfLocked())
+		}
+		granted, failed, done := make(chan *hold, 1), make(chan error, 1), make(chan struct{})
+		parent, unlink := detach(ctx)
+		go func() {
+			failed <- all.Do(parent, key, func(work context.Context, l *pglock.Lock) error {
+				check := func(context.Context) (bool, error) { return !l.IsReleased(), nil }
+				granted <- &hold{work.Done(), check, func(context.Context) error { defer close(done); return l.Close() }}
+				<-done
+				return nil
+			}, opts...)
+		}()
+		select {
+		case h := <-granted:
+			unlink()
+			return h, nil
+		case err := <-failed:
+			return nil, err
+		}
+	}, nil
+}
+
+// openZk takes the end of the session for the notice: zk.Lock has none of its own.
+func openZk(ctx context.Context, addr, key string) (take, error) {
+	c, events, err := zk.Connect([]string{addr}, ttl, zk.WithLogInfo(false), zk.WithLogger(silent{}))
+	if err != nil {
+		return nil, err
+	}
+	connected, locks := make(chan struct{}, 100), make(chan chan struct{}, 100)
+	go func() {
+		for e := range events {
+			switch e.State {
+			case zk.StateHasSession:
+				connected <- struct{}{}
+			case zk.StateExpired:
+				for len(locks) > 0 {
+					close(<-locks)
+				}
+			}
+		}
+	}()
+	select {
+	case <-connected:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return func(ctx context.Context, wait bool) (*hold, error) {
+		l := zk.NewLock(c, "/"+key, zk.WorldACL(zk.PermAll))
+		if !wait { // zk.Lock only waits, without a limit
+			if nodes, _, err := c.Children("/" + key); err == nil && len(nodes) > 0 {
+				return nil, fmt.Errorf("%d nodes are there", len(nodes))
+			}
+		}
+		if err := l.Lock(); err != nil {
+			return nil, err
+		}
+		lost := make(chan struct{})
+		locks <- lost
+		check := func(context.Context) (bool, error) { return false, errNoCheck }
+		return &hold{lost, check, func(context.Context) error { return l.Unlock() }}, nil
+	}, nil
+}
+
+// errNoCheck is returned by the check of a library that has none.
+var errNoCheck = errors.New("there is no check")
+
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}

@@ -1,0 +1,317 @@
+//go:build linux
+
+// Peers has the lock of each library lost in the same ways, on real servers, and writes what the library does into the table of
+// docs/peers.md. Holdfast goes through the same.
+//
+//	go run ./peers -md ../docs/peers.md        every library: ten minutes
+//	go run ./peers -only redsync,Curator       print the rows whose name has one of these texts
+//	go run ./peers -scenes hang,stop           print these columns alone
+//
+// With -md, rows and columns that are not run keep what the page has of them.
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/postgres"
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
+)
+
+// serveVariable has this program serve the workers of a library: its name, the server, the key and the number of workers.
+const serveVariable = "HOLDFAST_PEERS_SERVE"
+
+// The table of the page stands between these lines.
+const begin, end = "<!-- begin: go run ./peers -md ../docs/peers.md -->\n", "<!-- end -->\n"
+
+// peer is a library, as users have it by its documentation.
+type peer struct {
+	name     string
+	language string
+	library  string // its name in the program
+	server   string
+	check    string // what "asked" calls
+}
+
+// url returns where a client of Holdfast finds the locks of the library, if it can.
+func (p *peer) url(addr string) string {
+	switch p.server {
+	case "redis":
+		if p.library == "redisson" {
+			return "redis://" + addr + "?format=redisson"
+		}
+		return "redis://" + addr + "?bare=true"
+	case "etcd":
+		return "etcd://" + addr
+	case "zookeeper":
+		return "zk://" + addr
+	default:
+		return "postgres://holdfast@" + addr + "/postgres?sslmode=disable"
+	}
+}
+
+// migrate creates the tables of Holdfast.
+func migrate(ctx context.Context, url string) error {
+	d, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Migrate(ctx)
+}
+
+var peers = []*peer{
+	{"Holdfast", "go", "holdfast-redis", "redis", "`lease.Context()`"},
+	{"redsync, go-redis", "go", "redsync-goredis", "redis", "`Until()`"},
+	{"redsync, rueidis", "go", "redsync-rueidis", "redis", "`Until()`"},
+	{"redislock", "go", "redislock", "redis", "`TTL`"},
+	{"rueidislock", "go", "rueidislock", "redis", "the context"},
+	{"redis-py", "python", "redis-py", "redis", "`owned()`"},
+	{"pottery", "python", "pottery", "redis", "`locked()`"},
+	{"node-redlock `acquire`", "node", "node-redlock", "redis", "`expiration`"},
+	{"node-redlock `using`", "node", "node-redlock-using", "redis", "the signal"},
+	{"@sesamecare-oss/redlock `using`", "node", "sesamecare-using", "redis", "the signal"},
+	{"redis-semaphore", "node", "redis-semaphore", "redis", "`isAcquired`"},
+	{"Redisson `RLock`", "java", "redisson", "redis", "`isHeldByCurrentThread()`"},
+	{"ShedLock, Redis", "java", "shedlock-redis", "redis", ""},
+	{"ShedLock, Redis, `safeUpdate(true)`", "java", "shedlock-redis-safe", "redis", ""},
+	{"Spring `RedisLockRegistry`", "java", "spring", "redis", ""},
+	{"Holdfast", "go", "holdfast-postgres", "postgres", "`lease.Context()`"},
+	{"pglock", "go", "pglock", "postgres", "`IsReleased()`"},
+	{"ShedLock, JDBC, one host", "java", "shedlock-jdbc", "postgres", ""},
+	{"ShedLock, JDBC, several hosts", "java", "shedlock-jdbc-hosts", "postgres", ""},
+	{"Holdfast", "go", "holdfast-etcd", "etcd", "`lease.Context()`"},
+	{"etcd `concurrency.Mutex`", "go", "etcd-concurrency", "etcd", "`Session.Done()`"},
+	{"client-go `leaderelection`", "kubernetes", "leaderelection", "kubernetes", "`IsLeader()`"},
+	{"Holdfast", "go", "holdfast-zookeeper", "zookeeper", "`lease.Context()`"},
+	{"go-zookeeper `zk.Lock`", "go", "zk.Lock", "zookeeper", ""},
+	{"kazoo", "python", "kazoo", "zookeeper", "`is_acquired`"},
+	{"Curator `InterProcessMutex`", "java", "curator", "zookeeper", "`isOwnedByCurrentThread()`"},
+}
+
+// modules are the modules of the libraries in Go.
+var modules = map[string]string{
+	"redsync-goredis": "github.com/go-redsync/redsync/v4", "redsync-rueidis": "github.com/go-redsync/redsync/v4",
+	"redislock": "github.com/bsm/redislock", "rueidislock": "github.com/redis/rueidis", "pglock": "cirello.io/pglock",
+	"etcd-concurrency": "go.etcd.io/etcd/client/v3", "zk.Lock": "github.com/go-zookeeper/zk",
+}
+
+// goVersion returns the version of a library in Go; of Holdfast, that of the working tree.
+func goVersion(library string) string {
+	if strings.HasPrefix(library, "holdfast-") {
+		return "this one"
+	}
+	info, _ := debug.ReadBuildInfo()
+	if info != nil {
+		for _, m := range info.Deps {
+			if m.Path == modules[library] {
+				return strings.TrimPrefix(m.Version, "v")
+			}
+		}
+	}
+	return "?"
+}
+
+// settings hold what the command line asks for.
+type settings struct {
+	only, scenes, page string
+	at                 int
+}
+
+func main() {
+	if words := strings.Fields(os.Getenv(serveVariable)); len(words) == 4 {
+		var n int
+		fmt.Sscan(words[3], &n)
+		exit(serve(words[0], words[1], words[2], n))
+	}
+	var s settings
+	flag.StringVar(&s.only, "only", "", "run the rows alone whose name or server has one of these `texts`, separated by commas")
+	flag.StringVar(&s.scenes, "scenes", "", "run these `scenes` alone: work, hang, stop, limit, empty, shared")
+	flag.StringVar(&s.page, "md", "", "the `file` of the page, between whose marks the table goes; empty: print it")
+	flag.IntVar(&s.at, "at-once", 4, "how many scenes run at a time")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	exit(report(ctx, &s))
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "peers:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// row collects the cells of a peer.
+type row struct {
+	*peer
+	mu              sync.Mutex // guards what follows
+	version, server string
+	cells           []string
+	failed          error
+}
+
+func report(ctx context.Context, s *settings) error {
+	chosen := slices.Clone(scenes)
+	if s.scenes != "" {
+		chosen = slices.DeleteFunc(chosen, func(c scene) bool { return !slices.Contains(strings.Split(s.scenes, ","), c.name) })
+	}
+	var rows []*row
+	for _, p := range peers {
+		if matches(p, s.only) {
+			rows = append(rows, &row{peer: p, version: "?", server: p.server, cells: make([]string, len(chosen))})
+		}
+	}
+	for _, r := range rows {
+		if r.language == "kubernetes" {
+			foreign.Libraries(r.language) // a row without them says so
+		}
+	}
+	var running sync.WaitGroup
+	slots := make(chan struct{}, max(1, s.at))
+	for _, r := range rows {
+		for i, c := range chosen {
+			slots <- struct{}{}
+			running.Go(func() {
+				defer func() { <-slots }()
+				r.play(ctx, i, c)
+			})
+		}
+	}
+	running.Wait()
+	var failed error
+	for _, r := range rows {
+		failed = errors.Join(failed, r.failed)
+	}
+	if s.page == "" {
+		fmt.Print(heading(chosen))
+		for _, r := range rows {
+			fmt.Print(r)
+		}
+		return failed
+	}
+	return errors.Join(failed, write(s.page, chosen, rows))
+}
+
+// matches reports whether the peer's name or server has one of the texts; empty: it does.
+func matches(p *peer, texts string) bool {
+	for text := range strings.SplitSeq(texts, ",") {
+		if strings.Contains(strings.ToLower(p.name+" "+p.server), strings.ToLower(text)) {
+			return true
+		}
+	}
+	return false
+}
+
+// play runs one scene of the row.
+func (r *row) play(ctx context.Context, column int, c scene) {
+	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
+	defer cancel()
+	since := time.Now()
+	cell, err := func() (string, error) {
+		s, err := openStage(ctx, r.peer)
+		if err != nil {
+			return "", err
+		}
+		r.mu.Lock()
+		r.version, r.server = s.holder.version, s.servers[0].version
+		r.mu.Unlock()
+		cell, err := c.run(ctx, s)
+		return cell, errors.Join(err, s.close())
+	}()
+	if errors.Is(err, foreign.ErrMissing) {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", r.name, err)
+		cell, err = "not run", nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		cell = "?"
+		r.failed = errors.Join(r.failed, fmt.Errorf("%s, %s: %w", r.name, c.title, err))
+	}
+	r.cells[column] = cell
+	fmt.Fprintf(os.Stderr, "%s (%s), %s: %s (%.0f s) %v\n", r.name, r.peer.server, c.name, cell, time.Since(since).Seconds(), err)
+}
+
+func heading(chosen []scene) string {
+	var b strings.Builder
+	b.WriteString("| library | version | server | \"asked\" |")
+	for _, c := range chosen {
+		b.WriteString(" " + c.title + " |")
+	}
+	b.WriteString("\n|" + strings.Repeat("---|", 4+len(chosen)) + "\n")
+	return b.String()
+}
+
+// String returns the line of the table.
+func (r *row) String() string {
+	return fmt.Sprintf("%s%s | %s | %s | %s |\n", r.prefix(), r.version, r.server, cmp.Or(r.check, "–"), strings.Join(r.cells, " | "))
+}
+
+// prefix begins the line of the row, and of no other with the same kind of server.
+func (r *row) prefix() string { return "| " + r.name + " | " }
+
+// write puts the rows between the marks of the page. Rows that were not run stay.
+func write(page string, chosen []scene, rows []*row) error {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	head, rest, ok1 := strings.Cut(string(text), begin)
+	old, tail, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		return fmt.Errorf("%s has no lines %q and %q", page, strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	var table bytes.Buffer
+	table.WriteString(heading(scenes))
+	for _, p := range peers {
+		line := ""
+		for was := range strings.Lines(old) {
+			if (&row{peer: p}).isLine(was) {
+				line = was
+			}
+		}
+		for _, r := range rows {
+			if r.peer == p && r.failed == nil {
+				line = r.over(line, chosen)
+			}
+		}
+		table.WriteString(line)
+	}
+	return os.WriteFile(page, []byte(head+begin+table.String()+end+tail), 0o644)
+}
+
+// over returns the line of the row, with the cells of an old line where the scene was not run.
+func (r *row) over(line string, chosen []scene) string {
+	old := strings.Split(strings.TrimSuffix(strings.TrimSpace(line), " |"), " | ")
+	whole := &row{peer: r.peer, version: r.version, server: r.server}
+	for i, c := range scenes {
+		cell := "?"
+		if j := slices.IndexFunc(chosen, func(c2 scene) bool { return c2.name == c.name }); j >= 0 {
+			cell = r.cells[j]
+		} else if 4+i < len(old) {
+			cell = old[4+i]
+		}
+		whole.cells = append(whole.cells, cell)
+	}
+	return whole.String()
+}
+
+// isLine reports whether the line of a table is that of the row.
+func (r *row) isLine(line string) bool {
+	cells := strings.Split(line, " | ")
+	return strings.HasPrefix(line, r.prefix()) && len(cells) > 2 && strings.HasPrefix(strings.ToLower(cells[2]), r.peer.server)
+}

@@ -1,0 +1,170 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/rig/child"
+	"github.com/holdfast-go/holdfast/verify/interop/foreign"
+)
+
+// scripts are the programs in other languages that speak the protocol of serve.
+var scripts = map[string]string{"python": "holder.py", "node": "holder.cjs", "java": "Holder"}
+
+// notice is a message of a library that nobody asked for.
+type notice struct {
+	text string
+	at   time.Time
+}
+
+// program is a process with some workers of one library, each with a client of its own.
+type program struct {
+	cmd     *exec.Cmd
+	exited  <-chan struct{}
+	in      io.WriteCloser
+	answers []chan string
+	notices []chan notice
+	version string
+}
+
+// launch starts the program of a peer, for a server at addr, and returns when its workers are connected.
+func launch(ctx context.Context, p *peer, addr, key string, workers int) (*program, error) {
+	cmd, err := command(ctx, p, addr, key, workers)
+	if err != nil {
+		return nil, err
+	}
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	var output strings.Builder
+	cmd.Stderr = &head{text: &output}
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	g := &program{cmd: cmd, in: in}
+	if g.exited, err = child.Start(cmd, syscall.SIGKILL); err != nil {
+		return nil, err
+	}
+	for range workers {
+		g.answers, g.notices = append(g.answers, make(chan string, 10)), append(g.notices, make(chan notice, 100))
+	}
+	ready := make(chan string, 1)
+	go g.read(out, ready)
+	select {
+	case line := <-ready:
+		var ok bool
+		if g.version, ok = strings.CutPrefix(line, "ready "); ok {
+			g.version = strings.TrimPrefix(g.version, "v")
+			return g, nil
+		}
+		g.stop()
+		return nil, fmt.Errorf("%s is not ready: %q; %s", p.library, line, output.String())
+	case <-ctx.Done():
+		g.stop()
+		return nil, fmt.Errorf("%s is not ready: %w; %s", p.library, ctx.Err(), output.String())
+	}
+}
+
+// command returns the command of a peer's program.
+func command(ctx context.Context, p *peer, addr, key string, workers int) (*exec.Cmd, error) {
+	n, seconds := strconv.Itoa(workers), strconv.Itoa(int(ttl/time.Second))
+	switch p.language {
+	case "go":
+		self, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		cmd := exec.CommandContext(ctx, self)
+		cmd.Env = append(os.Environ(), serveVariable+"="+strings.Join([]string{p.library, addr, key, n}, " "))
+		return cmd, nil
+	case "kubernetes":
+		dir, err := foreign.Libraries("kubernetes")
+		if err != nil {
+			return nil, err
+		}
+		_, port, _ := strings.Cut(addr, ":")
+		return exec.CommandContext(ctx, filepath.Join(dir, "elector"), port, key, seconds, n), nil
+	default:
+		_, port, _ := strings.Cut(addr, ":")
+		return foreign.Program(ctx, p.language, scripts[p.language], p.library, port, key, seconds, n)
+	}
+}
+
+// head keeps the beginning of the text that is written to it.
+type head struct{ text *strings.Builder }
+
+func (h *head) Write(b []byte) (int, error) {
+	if h.text.Len() < 4000 {
+		h.text.Write(b)
+	}
+	return len(b), nil
+}
+
+// read gives out the lines of the program until it ends.
+func (g *program) read(out io.Reader, ready chan<- string) {
+	lines := bufio.NewReader(out)
+	first, _ := lines.ReadString('\n')
+	ready <- strings.TrimSpace(first)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			for _, c := range g.answers {
+				close(c)
+			}
+			return
+		}
+		words := strings.SplitN(strings.TrimSpace(line), " ", 3)
+		i, err := strconv.Atoi(words[0])
+		if err != nil || len(words) < 3 || i >= len(g.answers) {
+			continue // a library that prints
+		}
+		if words[1] == "!" {
+			g.notices[i] <- notice{words[2], time.Now()}
+		} else {
+			g.answers[i] <- words[2]
+		}
+	}
+}
+
+// errNoAnswer is returned by do when the worker had not answered in time.
+var errNoAnswer = errors.New("no answer")
+
+// do has a worker do something, and returns its answer. A worker that has not answered in time is of no more use.
+func (g *program) do(ctx context.Context, limit time.Duration, worker int, verb string) (string, error) {
+	if _, err := fmt.Fprintf(g.in, "%d %s\n", worker, verb); err != nil {
+		return "", err
+	}
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
+	select {
+	case answer, ok := <-g.answers[worker]:
+		if !ok {
+			return "", errors.New("the program has ended")
+		}
+		return answer, nil
+	case <-timeout.C:
+		return "", errNoAnswer
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+func (g *program) pause() error  { return g.cmd.Process.Signal(syscall.SIGSTOP) }
+func (g *program) resume() error { return g.cmd.Process.Signal(syscall.SIGCONT) }
+
+// stop kills the program and waits until it is gone.
+func (g *program) stop() {
+	g.cmd.Process.Kill() // fails only for one that has ended
+	<-g.exited
+}

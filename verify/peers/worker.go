@@ -1,0 +1,154 @@
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// serve runs the workers of a library in Go until standard input ends. Its programs in other languages
+// (verify/interop: holder.py, holder.cjs, Holder.java) speak the same protocol, a line each way:
+//
+//	<- ready VERSION            all workers have a client each
+//	-> 0 lock 1000              worker 0 waits for the lock for at most 1000 ms, as far as its library can bound that
+//	<- 0 = held
+//	-> 1 try                    worker 1 asks once
+//	<- 1 = no: taken
+//	<- 0 ! lost                 the library has told worker 0, unasked, that its lock is lost
+//	-> 0 check                  worker 0 asks its library whether the lock is still held
+//	<- 0 = held
+//	-> 0 unlock
+//	<- 0 = ok
+func serve(library, addr, key string, n int) error {
+	open := goLibraries[library]
+	if open == nil {
+		return fmt.Errorf("unknown library %q", library)
+	}
+	out := &lines{}
+	var commands []chan []string
+	for i := range n {
+		t, err := open(context.Background(), addr, key)
+		if err != nil {
+			return err
+		}
+		c := make(chan []string)
+		commands = append(commands, c)
+		go obey(i, t, c, out)
+	}
+	out.print("ready", goVersion(library))
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		words := strings.Fields(in.Text())
+		i, err := strconv.Atoi(words[0])
+		if err != nil || i >= n {
+			return fmt.Errorf("bad command %q", in.Text())
+		}
+		commands[i] <- words[1:]
+	}
+	return in.Err()
+}
+
+// lines prints whole lines of several goroutines.
+type lines struct{ mu sync.Mutex }
+
+func (l *lines) print(words ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	io.WriteString(os.Stdout, strings.Join(words, " ")+"\n")
+}
+
+// obey runs the commands of one worker, one after the other.
+func obey(id int, t take, commands <-chan []string, out *lines) {
+	name := strconv.Itoa(id)
+	var h *hold
+	var released chan struct{}
+	for words := range commands {
+		var err error
+		answer := "ok"
+		switch words[0] {
+		case "lock", "try":
+			if h, err = bounded(t, words); err != nil {
+				answer = "no: " + errorText(err)
+				break
+			}
+			answer = "held"
+			if h.lost != nil {
+				released = make(chan struct{})
+				go tell(h.lost, released, func() { out.print(name, "!", "lost") })
+			}
+		case "check":
+			var held bool
+			held, err = h.check(context.Background())
+			switch {
+			case errors.Is(err, errNoCheck):
+				answer = "none"
+			case err != nil:
+				answer = "error: " + errorText(err)
+			case held:
+				answer = "held"
+			default:
+				answer = "lost"
+			}
+		case "unlock":
+			if h.lost != nil {
+				close(released) // the end that follows is no loss
+			}
+			if err = h.release(context.Background()); err != nil {
+				answer = "error: " + errorText(err)
+			}
+		}
+		out.print(name, "=", answer)
+	}
+}
+
+// tell calls notify when the lock is lost before it is released.
+func tell(lost <-chan struct{}, released <-chan struct{}, notify func()) {
+	select {
+	case <-released:
+	case <-lost:
+		select {
+		case <-released:
+		default:
+			notify()
+		}
+	}
+}
+
+// bounded takes the lock as the words of a command ask for, and ends the context of the call then.
+func bounded(t take, words []string) (*hold, error) {
+	limit := 30 * time.Second
+	if len(words) > 1 {
+		ms, err := strconv.Atoi(words[1])
+		if err != nil {
+			return nil, err
+		}
+		limit = time.Duration(ms) * time.Millisecond
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return t(ctx, words[0] == "lock")
+}
+
+// errorText returns the text of an error in one line, or the name of the error of Holdfast that callers compare it with.
+func errorText(err error) string {
+	for _, known := range []struct {
+		name string
+		err  error
+	}{{"ErrLost", holdfast.ErrLost}, {"ErrHeld", holdfast.ErrHeld}, {"ErrUnavailable", holdfast.ErrUnavailable}} {
+		if errors.Is(err, known.err) {
+			return known.name
+		}
+	}
+	return strings.Join(strings.Fields(err.Error()), " ")
+}
