@@ -39,7 +39,7 @@ func redsyncWorker(ctx context.Context, addrs []string, key string) (func() work
 	}, stop, nil
 }
 
-// redislock with the pause of its README: 100 ms.
+// redislockWorker has waiters retry with the pause of redislock's example: 100 ms. Its default is no retry.
 func redislockWorker(ctx context.Context, addrs []string, key string) (func() worker, func(), error) {
 	client := redis.NewClient(&redis.Options{Addr: addrs[0]})
 	all := redislock.New(client)

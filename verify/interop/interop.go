@@ -47,16 +47,16 @@ var Libraries = []Library{
 	{Name: "redsync", Nodes: 1, start: inProcess(redsyncWorker)},
 	{Name: "redsync", Nodes: 3, start: inProcess(redsyncWorker)},
 	{Name: "redislock", Nodes: 1, start: inProcess(redislockWorker)},
-	{Name: "redis-py", Version: "5.2.1", Nodes: 1, start: python("redis-py")},
-	{Name: "redis.asyncio", Version: "5.2.1", Nodes: 1, start: python("redis.asyncio")},
+	{Name: "redis-py", Version: "8.1.0", Nodes: 1, start: python("redis-py")},
+	{Name: "redis.asyncio", Version: "8.1.0", Nodes: 1, start: python("redis.asyncio")},
 	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 1, start: node("redlock")},
 	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 3, start: node("redlock")},
-	{Name: "redis-semaphore", Version: "5.6.2", Nodes: 1, Prefix: "mutex:", start: node("redis-semaphore")},
+	{Name: "redis-semaphore", Version: "5.8.0", Nodes: 1, Prefix: "mutex:", start: node("redis-semaphore")},
 	{Name: "Redisson RLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, JVM: true, start: java("redisson")},
 	{Name: "Redisson RFencedLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, JVM: true, start: java("redisson-fenced")},
 	{Name: "Redisson RFairLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, JVM: true, start: java("redisson-fair")},
-	{Name: "ShedLock", Version: "7.7.0", Nodes: 1, Prefix: "job-lock:default:", JVM: true, start: java("shedlock")},
-	{Name: "Spring RedisLockRegistry", Version: "7.0.0", Nodes: 1, Prefix: "registry:", JVM: true, start: java("spring")},
+	{Name: "ShedLock", Version: "7.10.1", Nodes: 1, Prefix: "job-lock:default:", JVM: true, start: java("shedlock")},
+	{Name: "Spring RedisLockRegistry", Version: "7.1.2", Nodes: 1, Prefix: "registry:", JVM: true, start: java("spring")},
 }
 
 // Share is what one side got.
