@@ -370,7 +370,7 @@ func TestClientsFollowTheMaster(t *testing.T) {
 	b := startBand(t, &redisproc.GroupOptions{Down: 2 * time.Second}) // each failover begins a quarantine: none may come that was not made
 	// A master that is well goes on beside its successor until the clients have left it, within five seconds. The quarantine
 	// has to be longer than that and a TTL, also on a busy machine.
-	longest := brief + pace.Scale(6*time.Second)
+	longest := brief + min(pace.Scale(6*time.Second), 20*time.Second)
 	open := func() *holdfast.Client {
 		d, err := redlock.New(t.Context(), []redlock.Node{b.node()}, &redlock.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
 		if err != nil {
@@ -444,6 +444,28 @@ func TestAMasterThatSentinelsNameNoMoreIsLeft(t *testing.T) {
 		defer r.release(l)
 		return r.do(1, "EXISTS", "lock:k") == int64(1)
 	})
+}
+
+// TestMasterReplacedDuringALoginIsLeft: the Sentinels name its successor before the slow login ends.
+func TestMasterReplacedDuringALoginIsLeft(t *testing.T) {
+	r := start(t, 2)
+	way := newRoute(t, r.servers[:1])
+	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second
+	old, next := way.nodes()[0].Addr, r.servers[1].Addr()
+	var asked atomic.Int32
+	sentinel := oracle(t, func() string {
+		if asked.Add(1) == 1 {
+			return names(old)
+		}
+		return names(next)
+	})
+	node := redlock.Node{Failover: &redlock.Failover{Sentinels: []string{sentinel}, Master: "m"}}
+	locks := r.clientOf(r.driver([]redlock.Node{node}, &redlock.Options{AllowDown: true, Timeout: busy}), nil)
+	l := r.acquire(locks, "k", nil)
+	defer r.release(l)
+	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
+		t.Error("the lock is on the master that was replaced")
+	}
 }
 
 // A master that is cut off from its replica stops granting and renewing before the replica

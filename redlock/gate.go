@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -88,6 +89,7 @@ func (r *report) warn(about string, err error) {
 func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	opening, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
+	located := time.Now()
 	addr, err := n.place.Locate(opening)
 	if err != nil {
 		return nil, report{}, err
@@ -102,6 +104,10 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	l.Answered = answered
 	rep, err := g.check(ctx, n, addr, l)
 	l.Answered = nil
+	// A master that stood still meanwhile may have a successor, whose quarantine may be over.
+	if err == nil && n.place.Replaced() && clock.Elapsed(located, time.Now()) > probeMost && n.place.Moved(ctx, addr) {
+		err = errMoved
+	}
 	if !unblock() && err == nil {
 		err = ctx.Err()
 	}
