@@ -116,8 +116,9 @@ BEGIN
 END $$;
 
 -- The first token of the grant after the one that has p_token. It follows the clock as well, so that a row that was lost, with a
--- replica that lagged or by a purge, begins above what went before.
-CREATE OR REPLACE FUNCTION holdfast.next(p_token bigint, p_at timestamptz) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+-- replica that lagged or by a purge, begins above what went before. An SQL function that is declared more constant than its body is
+-- parsed and planned at each call.
+CREATE OR REPLACE FUNCTION holdfast.next(p_token bigint, p_at timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
 	SELECT greatest(p_token + 32, (extract(epoch FROM p_at) * 1000000)::bigint)
 $$;
 
@@ -214,35 +215,31 @@ CREATE OR REPLACE FUNCTION holdfast.enter(
 	OUT o_blocked boolean, OUT o_token bigint, OUT o_owner text, OUT o_holder jsonb, OUT o_age bigint, OUT o_left bigint, OUT o_waiters bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
-	at    timestamptz;
-	again boolean := false;
-	free  boolean;
+	at   timestamptz;
+	free boolean;
 BEGIN
+	o_blocked := false;
 	IF NOT pg_try_advisory_lock(holdfast.turnstile(p_name)) THEN
 		BEGIN
 			PERFORM pg_advisory_lock(holdfast.turnstile(p_name));
 		EXCEPTION WHEN lock_not_available THEN
+			o_blocked := NULL;
 			RETURN;
 		END;
-		again := true;
+		o_blocked := true;
 	END IF;
-	o_blocked := again;
-	LOOP
+	-- The one before has left the turnstile in the statement that frees the row, before that is committed: this waits for the commit.
+	SELECT owner IS NULL AND NOT queued INTO free FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
+	IF NOT FOUND THEN -- the row was purged; the client asks for it to be made
+		o_waiters := 0;
+		RETURN;
+	END IF;
+	IF free THEN
 		at := clock_timestamp();
 		UPDATE holdfast.lock SET token = holdfast.next(token, at), since = at, owner = p_owner, holder = p_holder,
-			expires = at + p_ttl * interval '1 microsecond' WHERE name = p_name AND owner IS NULL AND NOT queued RETURNING token INTO o_token;
-		IF FOUND THEN
-			RETURN;
-		END IF;
-		-- The one before has left the turnstile in the statement that frees the row, before that is committed: this waits for the commit.
-		SELECT again AND owner IS NULL AND NOT queued INTO free FROM holdfast.lock WHERE name = p_name FOR NO KEY UPDATE;
-		IF NOT FOUND THEN -- the row was purged; the client asks for it to be made
-			o_waiters := 0;
-			RETURN;
-		END IF;
-		EXIT WHEN NOT free;
-		again := false;
-	END LOOP;
+			expires = at + p_ttl * interval '1 microsecond' WHERE name = p_name RETURNING token INTO o_token;
+		RETURN;
+	END IF;
 	SELECT a.o_token, a.o_owner, a.o_holder, a.o_age, a.o_left, a.o_waiters INTO o_token, o_owner, o_holder, o_age, o_left, o_waiters
 		FROM holdfast.acquire(p_name, p_owner, p_ttl, p_holder, true, '+', p_grace, p_place) a;
 END $$;

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -372,5 +373,23 @@ func TestHolderSinceFollowsTheAdoption(t *testing.T) {
 	held, ok := errors.AsType[*driver.HeldError](err)
 	if !ok || time.Since(held.Since) > 30*time.Minute { // clock: the hold was set back by an hour
 		t.Errorf("Acquire() = %v since %v, want it held since the adoption", err, held.Since)
+	}
+}
+
+// TestFunctionsOfHandOverAreInlined: the server parses and plans another SQL function at each call, which costs more than the hand-over.
+func TestFunctionsOfHandOverAreInlined(t *testing.T) {
+	r := start(t)
+	for name, call := range map[string]string{
+		"next":      "SELECT holdfast.next(token, since) FROM holdfast.lock",
+		"turnstile": "SELECT holdfast.turnstile(name) FROM holdfast.lock",
+		"first":     "SELECT holder FROM holdfast.first('k')",
+	} {
+		rows, err := r.pool.Query(t.Context(), r.in("EXPLAIN (VERBOSE) "+call))
+		r.Must(err)
+		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		r.Must(err)
+		if text := strings.Join(plan, "\n"); strings.Contains(text, name+"(") || strings.Contains(text, "Function Scan") {
+			t.Errorf("%s is called:\n%s", name, text)
+		}
 	}
 }
