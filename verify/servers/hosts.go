@@ -159,7 +159,7 @@ func postgresRows() []*row {
 func databaseRows() []*row {
 	return []*row{
 		{
-			name: "mysql-9.7.4", needs: []need{{"mysql-9.7.4", mysqlVariable}}, start: startMySQL, fence: fenceMySQL,
+			name: "mysql-9.7.4", needs: []need{{"mysql-9.7.4", mysqlVariable}}, start: startMySQL, fence: fenceMySQL, chaos: "mysql",
 			suite: []string{"../sqllock", "^TestConformance$/^(?i:mysql)$"},
 		},
 		{
