@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
+	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -119,5 +121,37 @@ func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
 		r.renew(d, g, long)
 		r.Must(d.Ping(r.Within()))
 		r.Must(d.Release(r.Within(), g, 0))
+	})
+}
+
+// absent is a server that cannot be reached.
+type absent struct{ dialed atomic.Int32 }
+
+func (a *absent) Driver() sqldriver.Driver { return nil }
+
+func (a *absent) Connect(context.Context) (sqldriver.Conn, error) {
+	a.dialed.Add(1)
+	return nil, errors.New("connection refused")
+}
+
+// TestBrokenClaimConnectionWarmsRenewals at once, and not at the next look at the node: a connection for renewals may have broken as well.
+func TestBrokenClaimConnectionWarmsRenewals(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		claims, renewals := new(absent), new(absent)
+		db, renewDB := sql.OpenDB(claims), sql.OpenDB(renewals)
+		defer db.Close()
+		defer renewDB.Close()
+		d, err := sqllock.New(t.Context(), db, sqllock.MySQL, &sqllock.Options{NoCheck: true, RenewDB: renewDB})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		begin := time.Now()
+		_, err = d.Acquire(t.Context(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		synctest.Wait()
+		if !errors.Is(err, driver.ErrUnavailable) || renewals.dialed.Load() == 0 || time.Since(begin) > time.Second {
+			t.Errorf("Acquire() = %v after %v, and renewals have dialed %d times", err, time.Since(begin), renewals.dialed.Load())
+		}
 	})
 }

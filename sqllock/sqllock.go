@@ -153,8 +153,9 @@ type Options struct {
 type Driver struct {
 	*tables
 	db       *sql.DB
-	renewDB  *sql.DB   // for renewals; db if they have no pool of their own
-	prepared *prepared // nil: statements are not kept
+	renewDB  *sql.DB     // for renewals; db if they have no pool of their own
+	warming  atomic.Bool // renewals are about to get a connection
+	prepared *prepared   // nil: statements are not kept
 	dialect  Dialect
 	node     string
 	owners   *direct.Owners
@@ -310,6 +311,19 @@ func (d *Driver) checkNode() {
 	if d.ping(ctx, d.renewDB) == nil {
 		d.states.Timed(0, time.Since(sent))
 	}
+}
+
+// warmRenewals opens a connection for renewals in the background, if they have a pool of their own and that has none, or one that has
+// broken. The caller is inside a call.
+func (d *Driver) warmRenewals() {
+	if d.renewDB == d.db || !d.warming.CompareAndSwap(false, true) {
+		return
+	}
+	d.calls.Go(func() {
+		d.checkNode()
+		direct.Sleep(d.calls.Alive, pace.LongPause) // not for each of many connections that break together
+		d.warming.Store(false)
+	})
 }
 
 // Limits implements driver.Driver.
@@ -662,9 +676,9 @@ func (d *Driver) noteGrip(c *claim, g grip) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.grips[c.owner] = g
-	if d.renewDB != d.db && !d.warmed {
+	if !d.warmed {
 		d.warmed = true
-		d.calls.Go(d.checkNode) // it opens a connection for renewals
+		d.warmRenewals()
 	}
 }
 

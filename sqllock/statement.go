@@ -60,6 +60,9 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		if stale && d.dialect != SQLite {
 			d.closeIdle(db)
 		}
+		if kind == broken && db == d.db && tries == 1 {
+			d.warmRenewals() // whose idle connection may have broken with this one
+		}
 		if kind == broken && tries == mostTries && db != d.db {
 			db, tries = d.db, 0
 			continue
