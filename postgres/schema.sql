@@ -39,10 +39,12 @@ ALTER TABLE holdfast.version REPLICA IDENTITY FULL; -- where all tables are publ
 DELETE FROM holdfast.version;
 INSERT INTO holdfast.version VALUES (4);
 
--- How many wait for a name.
-CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE sql STABLE AS $$
-	SELECT count(*) FROM holdfast.ticket WHERE name = p_name AND NOT gone AND expires > clock_timestamp()
-$$;
+-- Returns how many wait for a name. This function, bury and queue are in PL/pgSQL, which keeps its plans: an SQL function that the server
+-- cannot inline is parsed and planned at each call.
+CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+	RETURN (SELECT count(*) FROM holdfast.ticket WHERE name = p_name AND NOT gone AND expires > clock_timestamp());
+END $$;
 
 -- Returns the key of the advisory lock of a name, the turnstile. Waiters block in it for a moment, and come through in the order of
 -- their arrival. It is a hint: whoever has it may look at the row next, and the row alone decides. Two names with one key cost time.
@@ -69,11 +71,12 @@ END $$;
 
 -- Has p_owner never get the lock, nor a place. The caller has locked the row, and then has queued say that there is a ticket. What is
 -- kept is nobody's already.
-CREATE OR REPLACE FUNCTION holdfast.bury(p_name text, p_owner text) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION holdfast.bury(p_name text, p_owner text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
 	INSERT INTO holdfast.ticket (name, owner, expires, gone)
 		SELECT p_name, p_owner, clock_timestamp() + interval '10 minutes', true WHERE p_owner NOT LIKE '%!'
 		ON CONFLICT (name, owner) DO UPDATE SET gone = true, expires = excluded.expires;
-$$;
+END $$;
 
 -- Gives the lock to the first that waits, or to nobody. The caller has locked the row.
 CREATE OR REPLACE FUNCTION holdfast.pass(p_name text) RETURNS void LANGUAGE plpgsql AS $$
@@ -117,7 +120,7 @@ END $$;
 
 -- The first token of the grant after the one that has p_token. It follows the clock as well, so that a row that was lost, with a
 -- replica that lagged or by a purge, begins above what went before. An SQL function that is declared more constant than its body is
--- parsed and planned at each call.
+-- not inlined.
 CREATE OR REPLACE FUNCTION holdfast.next(p_token bigint, p_at timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
 	SELECT greatest(p_token + 32, (extract(epoch FROM p_at) * 1000000)::bigint)
 $$;
@@ -265,7 +268,8 @@ END $$;
 -- marked already, and so it does for a new channel: if the isolation is stricter than READ COMMITTED, a release whose snapshot is older
 -- does not see the ticket as it is, and is refused, and so repeated, only because the row is another.
 CREATE OR REPLACE FUNCTION holdfast.queue(p_name text, p_owner text, p_holder jsonb, p_channel text, p_grace bigint, p_expires timestamptz)
-RETURNS void LANGUAGE sql AS $$
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
 	UPDATE holdfast.lock SET queued = true WHERE name = p_name
 		AND (NOT queued OR NOT EXISTS (SELECT FROM holdfast.ticket WHERE name = p_name AND owner = p_owner
 			AND (channel IS NOT DISTINCT FROM p_channel OR current_setting('transaction_isolation') = 'read committed')));
@@ -274,7 +278,7 @@ RETURNS void LANGUAGE sql AS $$
 	INSERT INTO holdfast.ticket (name, owner, holder, channel, grace, expires)
 		VALUES (p_name, p_owner, p_holder, p_channel, p_grace, p_expires)
 		ON CONFLICT (name, owner) DO UPDATE SET channel = p_channel, grace = p_grace, expires = p_expires;
-$$;
+END $$;
 
 -- Takes the lock over from p_from. It may be repeated, and then does not shorten what p_owner has. NULL: p_from has it no more; 0: a
 -- transaction relies on its lease.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -376,14 +378,15 @@ func TestHolderSinceFollowsTheAdoption(t *testing.T) {
 	}
 }
 
-// TestFunctionsOfHandOverAreInlined: the server parses and plans another SQL function at each call, which costs more than the hand-over.
-func TestFunctionsOfHandOverAreInlined(t *testing.T) {
+// TestFunctionsInSQLAreInlined: the server parses and plans another one at each call, which costs more than a hand-over.
+func TestFunctionsInSQLAreInlined(t *testing.T) {
 	r := start(t)
-	for name, call := range map[string]string{
+	calls := map[string]string{
 		"next":      "SELECT holdfast.next(token, since) FROM holdfast.lock",
 		"turnstile": "SELECT holdfast.turnstile(name) FROM holdfast.lock",
 		"first":     "SELECT holder FROM holdfast.first('k')",
-	} {
+	}
+	for name, call := range calls {
 		rows, err := r.pool.Query(t.Context(), r.in("EXPLAIN (VERBOSE) "+call))
 		r.Must(err)
 		plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -391,5 +394,10 @@ func TestFunctionsOfHandOverAreInlined(t *testing.T) {
 		if text := strings.Join(plan, "\n"); strings.Contains(text, name+"(") || strings.Contains(text, "Function Scan") {
 			t.Errorf("%s is called:\n%s", name, text)
 		}
+	}
+	others := r.count(`SELECT count(*) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang JOIN pg_namespace n ON n.oid = p.pronamespace
+		WHERE n.nspname = $1 AND l.lanname = 'sql' AND p.proname <> ALL ($2)`, r.opts.Schema, slices.Collect(maps.Keys(calls)))
+	if others > 0 {
+		t.Errorf("%d other functions are in SQL; write them in PL/pgSQL, or show that they are inlined", others)
 	}
 }
