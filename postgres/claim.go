@@ -191,7 +191,7 @@ func (c *claim) take(ctx context.Context) (reply[answer], error) {
 	c.channel, c.tuned = c.d.hears()
 	at, lasts := c.channel, place
 	switch v := c.visit; {
-	case v == nil && !c.visited && !c.req.NoWait && c.d.ears.ready() && !c.d.isStalled(c.req.Key):
+	case v == nil && !c.visited && !c.req.NoWait && c.d.ears.ready():
 	case v == nil:
 		c.place = !c.req.NoWait
 	default:
@@ -297,9 +297,6 @@ func (c *claim) result(g driver.Grant, err error) (driver.Grant, error) {
 	}
 	d := c.d
 	if v := c.visit; v != nil {
-		if !v.over() {
-			d.noteStall(g.Key)
-		}
 		if ear, known := v.end(); !known {
 			d.doubts(g.Owner, true)
 		} else if ear != nil {

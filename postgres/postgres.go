@@ -144,7 +144,6 @@ type Driver struct {
 
 	passages map[string]passage   // by owner: the turnstiles that our holders have
 	crowded  map[string]time.Time // by name: when others were last seen at its turnstile
-	stalled  map[string]time.Time // by name: when the lock last passed on and the turnstile did not
 }
 
 func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
@@ -160,7 +159,7 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 		doubted: make(map[string]bool), held: make(map[string]string), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
 	}
 	d.reserve = newReserve()
-	d.passages, d.crowded, d.stalled = make(map[string]passage), make(map[string]time.Time), make(map[string]time.Time)
+	d.passages, d.crowded = make(map[string]passage), make(map[string]time.Time)
 	if !opts.NoListen {
 		d.ears.max = max(cmp.Or(opts.MaxWaitConns, maxEars), 0)
 	}

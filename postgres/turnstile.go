@@ -28,10 +28,6 @@ const (
 	// passTime is how long a holder keeps the turnstile, and so a connection. Who is next at the turnstile then waits for the row.
 	passTime = 200 * time.Millisecond
 
-	// stallTime bounds how long a client waits for a name without its turnstile, after the lock has passed on and the turnstile has not:
-	// the process that has it may be stopped, and each wait would cost the time until the next poll.
-	stallTime = 10 * time.Second
-
 	// maxEars is the default of Options.MaxWaitConns.
 	maxEars = 4
 	// earRest is how long a connection stays open for the next waiter.
@@ -235,11 +231,8 @@ func readEntered(row pgx.CollectableRow) (e entered, err error) {
 	return e, err
 }
 
-// startVisit sends c to the turnstile, and reports whether there is a connection for that, and the turnstile is of use.
+// startVisit sends c to the turnstile, and reports whether there is a connection for that.
 func (c *claim) startVisit() bool {
-	if c.d.isStalled(c.req.Key) {
-		return false
-	}
 	conn, ok := c.d.ears.take()
 	if !ok {
 		return false
@@ -329,28 +322,11 @@ func (d *Driver) isCrowded(name string) bool {
 	return ok && time.Since(at) < visitTime
 }
 
-// noteStall notes that the lock of the name has passed on while its turnstile has not.
-func (d *Driver) noteStall(name string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.stalled[name] = time.Now()
-	delete(d.crowded, name)
-}
-
-// isStalled reports whether the turnstile of the name stood still a moment ago.
-func (d *Driver) isStalled(name string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	at, ok := d.stalled[name]
-	return ok && time.Since(at) < stallTime
-}
-
-// forgetCrowds forgets the names whose turnstile has no crowd any more, and whose turnstile is to be tried again.
+// forgetCrowds forgets the names that have no crowd any more.
 func (d *Driver) forgetCrowds() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.DeleteFunc(d.crowded, func(_ string, at time.Time) bool { return time.Since(at) >= visitTime })
-	maps.DeleteFunc(d.stalled, func(_ string, at time.Time) bool { return time.Since(at) >= stallTime })
 }
 
 // end ends a wait at the turnstile. It returns the connection that has come through before, which the caller gives back, and whether the

@@ -88,23 +88,6 @@ func TestIdleSessionAtTurnstileHoldsNobodyUp(t *testing.T) {
 	r.cleared()
 }
 
-// TestStalledTurnstileIsSkipped: a stopped process may have it. Once a wait has got the lock by a poll, the next one does not block there.
-func TestStalledTurnstileIsSkipped(t *testing.T) {
-	r := start(t)
-	r.do(r.session(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
-	holder, waiter := r.driver(), r.driver()
-	r.Eventually("a wait does without the turnstile", func() bool { // the first of all may end before it has found out
-		g := r.Grant(holder, "k", long)
-		next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
-		r.Eventually("it has a ticket", func() bool { return r.waiters("k") == 1 })
-		blocks := r.count("SELECT count(*) FROM holdfast.ticket WHERE channel LIKE '-%'")
-		r.Must(holder.Release(r.Within(), g, 0))
-		r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, next), 0))
-		return blocks == 0
-	})
-	r.cleared()
-}
-
 // TestTurnstileWithoutTheRowIsNoLock: a session that comes through while the row is held is denied, and queues up.
 func TestTurnstileWithoutTheRowIsNoLock(t *testing.T) {
 	r := start(t)
