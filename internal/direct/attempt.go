@@ -69,9 +69,6 @@ func (a *Attempt) ask(caller context.Context) (g driver.Grant, err error) {
 		a.turn = false
 		return g, once()
 	}
-	if ran, err := a.Lane.Try(once); ran {
-		return g, err
-	}
 	waiting, cancel := context.WithCancel(caller)
 	defer cancel()
 	defer context.AfterFunc(a.Calls.Alive, cancel)()
