@@ -35,7 +35,9 @@ const (
 	rounds   = 4
 )
 
-var roles = map[string]func() int{"hold": hold, "count": count, "churn": churn, "try": try, "flock": countByFlock, "guard": guard, "read": readOnce, "reopen": reopen}
+var roles = map[string]func() int{
+	"hold": hold, "count": count, "churn": churn, "try": try, "flock": countByFlock, "guard": guard, "read": readOnce, "reopen": reopen,
+}
 
 // inRole runs with a client of the file.
 func inRole(do func(ctx context.Context, c *holdfast.Client) error) int {

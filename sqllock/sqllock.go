@@ -286,8 +286,8 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	})
 }
 
-// ping asks the database, over a connection of db, whether it is there, and has the tables. Whether their version is that of this package is asked once (begin):
-// a program that runs goes on while they are brought up to date.
+// ping asks the database, over a connection of db, whether it is there, and has the tables. Whether their version is
+// that of this package is asked once (begin): a program that runs goes on while they are brought up to date.
 func (d *Driver) ping(ctx context.Context, db *sql.DB) error {
 	return d.runOn(ctx, db, func(q querier) error {
 		var v *int

@@ -263,7 +263,8 @@ func (m *model) nextOrder(step int) {
 }
 
 func (m *model) scrollKey(k string) {
-	step := map[string]int{"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -m.pageLines(), "pgdown": m.pageLines(), "space": m.pageLines(), "home": -m.lines, "end": m.lines}[k]
+	page := m.pageLines()
+	step := map[string]int{"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -page, "pgdown": page, "space": page, "home": -m.lines, "end": m.lines}[k]
 	m.scroll = max(min(m.scroll+step, m.lines-m.pageLines()), 0)
 }
 
