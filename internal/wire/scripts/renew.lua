@@ -8,7 +8,7 @@ local holder = holding(lock)
 if holder == owner then
   prolong(lock, ttl)
 elseif not holder and token and not taken(queue, owner, millis()) then
-  redis.call('SET', lock, valued(owner, token), 'PX', ttl)
+  redis.call('SET', lock, valued(owner, tonumber(token)), 'PX', ttl)
 else
   return -1
 end
