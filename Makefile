@@ -33,7 +33,7 @@ EVERYTHING = $(PROJECT)/...
 NIGHTLY = verify/(bench|chaos|console|interop|examples/(goredis|gormdb|rueidis|sqlxdb))|tools/recipes
 PACKAGES = $$(go list $(EVERYTHING) | grep -vE '^$(PROJECT)/($(NIGHTLY))(/|$$)')
 # What takes longest begins first.
-SLOWEST = $(addprefix $(PROJECT)/,redlock sqllock cmd/holdfast etcd zookeeper postgres verify/sim verify/model)
+SLOWEST = $(addprefix $(PROJECT)/,redis sqllock cmd/holdfast etcd zookeeper postgres verify/sim verify/model)
 GOTESTSUM = go tool gotestsum --format pkgname --format-hide-empty-pkg --hide-summary=skipped --
 
 # Most tests wait, for servers and for TTLs. So twice as many packages run at once as there are processors.
@@ -41,10 +41,10 @@ ATONCE = -p=$$((2 * $$(getconf _NPROCESSORS_ONLN)))
 
 # Packages whose goroutines are ours, and the drivers, of which the race detector takes what needs no server and one suite on a real one.
 CORE = $(addprefix $(PROJECT)/,driver/... election fence internal/... locktest memory sharding)
-DRIVERS = $(addprefix $(PROJECT)/,redlock/... etcd zookeeper postgres sqllock/...)
+DRIVERS = $(addprefix $(PROJECT)/,redis/... etcd zookeeper postgres sqllock/...)
 
 # The drivers that have tests without a server.
-FAKED = $(addprefix $(PROJECT)/,redlock/... etcd zookeeper sqllock/sqlite)
+FAKED = $(addprefix $(PROJECT)/,redis/... etcd zookeeper sqllock/sqlite)
 
 # With fewer collections of garbage compiling and linking take less time.
 check: export GOGC = 400
@@ -70,7 +70,7 @@ servers: deps ## What talks to a server, against SERVERS (redis8 valkey8) instea
 
 server-%:
 	@program=$$(tools/servers $*) && export HOLDFAST_REDIS_SERVER=$$program && echo "against $*:" && \
-	go test -race -count=1 ./redlock ./fence/redisfence ./internal/rig/redisproc && \
+	go test -race -count=1 ./redis ./fence/redisfence ./internal/rig/redisproc && \
 	cd verify && go test -race -count=1 ./examples/... && SEQUENCES=1000 go test -count=1 ./differential && \
 	go run ./chaos -minutes 0.3 -only client-kill,net-lost-replies,node-commands,node-wipe-majority
 

@@ -20,7 +20,7 @@ type Token = int64
 // Holder describes the holder of a lock to people who look at it.
 type Holder = driver.Holder
 
-// Driver connects a client to one lock service: the packages redlock, postgres, etcd, zookeeper, memory and
+// Driver connects a client to one lock service: the packages redis, postgres, etcd, zookeeper, memory and
 // sharding open one. Package driver has the rules for authors of drivers.
 type Driver = driver.Driver
 
@@ -67,7 +67,7 @@ func (c *Client) unreserveDriver() {
 // it. opts may be nil. New does not block, unless it fails. Errors: ErrInvalid.
 func New(drv Driver, opts *Options) (*Client, error) {
 	if v := reflect.ValueOf(drv); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, wrap("new", "", invalid("no driver; open one with holdfast.Open, redlock.Open or memory.New, and look at the error first"))
+		return nil, wrap("new", "", invalid("no driver; open one with holdfast.Open, redis.Open or memory.New, and look at the error first"))
 	}
 	if opts == nil {
 		opts = &Options{}

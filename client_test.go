@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/memory"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 func TestOneHolderAtATime(t *testing.T) {
@@ -200,7 +200,7 @@ func TestBadArgumentsAreRefusedAndChangeNothing(t *testing.T) {
 			_, err := b.client.Acquire(t.Context(), key, opts)
 			wantErr(t, err, holdfast.ErrInvalid)
 		}
-		for _, none := range []driver.Driver{nil, (*memory.Driver)(nil), (*redlock.Driver)(nil)} {
+		for _, none := range []driver.Driver{nil, (*memory.Driver)(nil), (*redis.Driver)(nil)} {
 			_, err := holdfast.New(none, nil) // what is left of an Open whose error nobody looked at
 			wantErr(t, err, holdfast.ErrInvalid)
 		}

@@ -9,7 +9,7 @@
 //		"log"
 //
 //		"github.com/holdfast-go/holdfast"
-//		_ "github.com/holdfast-go/holdfast/redlock" // redis://, see Open for the other engines
+//		_ "github.com/holdfast-go/holdfast/redis" // redis://, see Open for the other engines
 //	)
 //
 //	func main() {

@@ -176,7 +176,7 @@ func TestEveryTestThatThePagesNameExists(t *testing.T) {
 
 func TestEveryFileThatThePagesNameExists(t *testing.T) {
 	t.Parallel()
-	name := regexp.MustCompile("`((?:[\\w*-]+/)*[\\w*-]+\\.(?:go|lua|md|c)|(?:internal|verify|cmd|docs|driver|fence|redlock|tools)/[\\w/*-]+)`")
+	name := regexp.MustCompile("`((?:[\\w*-]+/)*[\\w*-]+\\.(?:go|lua|md|c)|(?:internal|verify|cmd|docs|driver|fence|redis|tools)/[\\w/*-]+)`")
 	for page, text := range repository(t, ".md") {
 		for _, m := range name.FindAllStringSubmatch(text, -1) {
 			if !named(t, m[1]) {

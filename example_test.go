@@ -12,7 +12,7 @@ import (
 )
 
 func Example() {
-	client, err := holdfast.New(memory.New(5), nil) // or redlock.Open
+	client, err := holdfast.New(memory.New(5), nil) // or redis.Open
 	if err != nil {
 		panic(err)
 	}

@@ -10,7 +10,7 @@ import (
 // Open returns a client for the service that url names; opts may be nil. The program imports the package of
 // the engine, which registers the schemes of its URLs:
 //
-//	import _ "github.com/holdfast-go/holdfast/redlock"        // redis:// rediss:// redlock:// redis+sentinel:// redis+cluster:// unix://
+//	import _ "github.com/holdfast-go/holdfast/redis"        // redis:// rediss:// redlock:// redis+sentinel:// redis+cluster:// unix://
 //	import _ "github.com/holdfast-go/holdfast/etcd"           // etcd:// etcds://
 //	import _ "github.com/holdfast-go/holdfast/zookeeper"      // zk:// zks://
 //	import _ "github.com/holdfast-go/holdfast/postgres"       // postgres://

@@ -8,7 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/election"
-	_ "github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redis"
 )
 
 // The README shows the body of payInvoice, docs/from-redsync.md shows tryReport; TestGoInThePagesIsCompiled compares them.

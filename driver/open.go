@@ -38,7 +38,7 @@ var packages = []struct {
 	path    string
 	schemes []string
 }{
-	{"redlock", []string{"redis", "rediss", "valkey", "valkeys", "unix", "redlock"}},
+	{"redis", []string{"redis", "rediss", "valkey", "valkeys", "unix", "redlock"}},
 	{"sqllock/sqlite", []string{"sqlite"}},
 	{"postgres", []string{"postgres", "postgresql"}},
 	{"sqllock/mysql", []string{"mysql", "mariadb"}},
@@ -116,7 +116,7 @@ func opener(scheme string) (OpenFunc, error) {
 		}
 	}
 	if len(registry) == 0 {
-		return nil, fmt.Errorf("%w: no engine is imported; for Redis add import _ \"github.com/holdfast-go/holdfast/redlock\"", ErrInvalid)
+		return nil, fmt.Errorf("%w: no engine is imported; for Redis add import _ \"github.com/holdfast-go/holdfast/redis\"", ErrInvalid)
 	}
 	return nil, fmt.Errorf("%w: the URL does not begin with %s", ErrInvalid, usualSchemes())
 }

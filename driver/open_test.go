@@ -40,8 +40,8 @@ func TestOpenAsksTheEngineOfTheScheme(t *testing.T) {
 func TestOpenNamesTheMissingImport(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
-		"redis://:secret@host":           `import _ "github.com/holdfast-go/holdfast/redlock"`,
-		"rediss+cluster://:secret@host":  `import _ "github.com/holdfast-go/holdfast/redlock"`,
+		"redis://:secret@host":           `import _ "github.com/holdfast-go/holdfast/redis"`,
+		"rediss+cluster://:secret@host":  `import _ "github.com/holdfast-go/holdfast/redis"`,
 		"mariadb+unix://:secret@/socket": `import _ "github.com/holdfast-go/holdfast/sqllock/mysql"`,
 		"sqlite:/secret":                 `import _ "github.com/holdfast-go/holdfast/sqllock/sqlite"`,
 		"http://:secret@host":            "does not begin with fake://",

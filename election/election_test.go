@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/election"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/memory"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 // bench is nodes in memory, inside a bubble of virtual time.
@@ -300,7 +300,7 @@ func TestObserveSurvivesOutages(t *testing.T) {
 
 func TestObserveEndsWithItsClient(t *testing.T) {
 	t.Parallel()
-	drv, err := redlock.Open(t.Context(), "redis://"+redistest.Start(t, nil).Addr(), nil)
+	drv, err := redis.Open(t.Context(), "redis://"+redistest.Start(t, nil).Addr(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -599,7 +599,7 @@ func TestTermsRiseWithOneLeaderEachOnRedis(t *testing.T) {
 		T: t, until: 6 * time.Second, ttl: 400 * time.Millisecond,
 		think: func() time.Duration { return rand.N(30 * time.Millisecond) },
 		open: func() *holdfast.Client {
-			drv, err := redlock.Open(context.Background(), url, nil)
+			drv, err := redis.Open(context.Background(), url, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

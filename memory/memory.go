@@ -2,7 +2,7 @@
 // process, for tests and for simulations. It does not coordinate processes: its
 // locks are gone with the process, and no other process sees them.
 //
-// It speaks the same protocol as package redlock, over the Go twin of its
+// It speaks the same protocol as package redis, over the Go twin of its
 // scripts, and its nodes can be stopped, frozen, wiped, delayed, and given a
 // wrong clock. It starts no goroutine of its own, so it works under
 // testing/synctest.
@@ -24,7 +24,7 @@ import (
 const (
 	// sweepEvery is how many grants pass between two sweeps of what has expired.
 	sweepEvery = 1 << 14
-	// maxTTLOfOne and maxTTLOfMany are what package redlock allows by default: a program that
+	// maxTTLOfOne and maxTTLOfMany are what package redis allows by default: a program that
 	// works here works there.
 	maxTTLOfOne, maxTTLOfMany = 24 * time.Hour, time.Minute
 )
@@ -110,7 +110,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 func (d *Driver) Limits() driver.Limits {
 	l := driver.Limits{MinTTL: 10 * time.Millisecond, MaxTTL: maxTTLOfOne, Token: true, Order: true, MinHold: true, ChangeTTL: true, Nodes: len(d.cluster.nodes)}
 	if len(d.cluster.nodes) > 1 {
-		l.MaxTTL, l.Longer = maxTTLOfMany, fmt.Sprintf("as package redlock does over several nodes by default; one node, memory.New(1), takes up to %v", maxTTLOfOne)
+		l.MaxTTL, l.Longer = maxTTLOfMany, fmt.Sprintf("as package redis does over several nodes by default; one node, memory.New(1), takes up to %v", maxTTLOfOne)
 	}
 	return l
 }

@@ -205,7 +205,7 @@ func TestCallersHooksAreCalled(t *testing.T) {
 	prometheus.New(nil).Hooks().Released(holdfast.ReleasedEvent{Key: "a"}) // the caller has none
 }
 
-// quarantined is an error as of package redlock.
+// quarantined is an error as of package redis.
 type quarantined struct{}
 
 func (quarantined) Error() string             { return "quarantine" }

@@ -10,7 +10,7 @@ import (
 )
 
 func Example() {
-	// One redlock.Open for each set, in a program that has several.
+	// One redis.Open for each set, in a program that has several.
 	drv, err := sharding.New([]sharding.Set{
 		{Name: "eu-1", Driver: memory.New(3)},
 		{Name: "eu-2", Driver: memory.New(3)},

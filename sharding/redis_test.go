@@ -10,28 +10,28 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 	"github.com/holdfast-go/holdfast/locktest"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// redis is two sets of one server each.
-type redis struct {
-	nodes map[string]redlock.Node
+// redisSets has two sets of one server each.
+type redisSets struct {
+	nodes map[string]redis.Node
 }
 
-func startRedis(t *testing.T) *redis {
+func startRedis(t *testing.T) *redisSets {
 	t.Helper()
-	r := &redis{nodes: make(map[string]redlock.Node)}
+	r := &redisSets{nodes: make(map[string]redis.Node)}
 	for i, s := range redistest.StartN(t, 2) {
-		r.nodes[string(rune('a'+i))] = redlock.Node{Addr: s.Addr()}
+		r.nodes[string(rune('a'+i))] = redis.Node{Addr: s.Addr()}
 	}
 	return r
 }
 
-func (r *redis) open(prefix string, list ...sharding.Set) (*sharding.Driver, error) {
+func (r *redisSets) open(prefix string, list ...sharding.Set) (*sharding.Driver, error) {
 	var sets []sharding.Set
 	for _, s := range list {
-		d, err := redlock.New(context.Background(), []redlock.Node{r.nodes[s.Name]}, &redlock.Options{Prefix: prefix, Timeout: 5 * time.Second})
+		d, err := redis.New(context.Background(), []redis.Node{r.nodes[s.Name]}, &redis.Options{Prefix: prefix, Timeout: 5 * time.Second})
 		if err != nil {
 			for _, s := range sets {
 				s.Driver.Close()

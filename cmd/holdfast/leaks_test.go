@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 var otherKeys = flag.Int("keys", 250_000, "how many keys of others TestLeaksHoldsUpNobody looks through; the full count is 1000000")
@@ -84,7 +84,7 @@ func (b *bench) sweep(most int64) {
 	if code := j.code(); code != 1 {
 		b.t.Fatalf("exit code %d; it said:\n%s", code, j.log.String())
 	}
-	var found []redlock.Leak
+	var found []redis.Leak
 	if err := json.Unmarshal(j.out.Bytes(), &found); err != nil {
 		b.t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
@@ -18,7 +18,7 @@ func (b *bench) program(sets map[string]string) (*holdfast.Client, *sharding.Dri
 	b.t.Helper()
 	var all []sharding.Set
 	for name, addr := range sets {
-		d, err := redlock.New(b.t.Context(), []redlock.Node{{Addr: addr}}, &redlock.Options{Timeout: 5 * time.Second})
+		d, err := redis.New(b.t.Context(), []redis.Node{{Addr: addr}}, &redis.Options{Timeout: 5 * time.Second})
 		if err != nil {
 			b.t.Fatal(err)
 		}

@@ -101,7 +101,7 @@ func TestEveryCheckIsListed(t *testing.T) {
 		`map\[string\]error\{"([a-z-]+)"|\{"([a-z-]+)", [el]\.`)
 	seen := make(map[string]bool)
 	for _, folder := range []string{
-		"redlock", "redlock/internal/place", "etcd", "zookeeper", "postgres", "sqllock", "sqllock/sqlite", "sqllock/mysql", "sharding", "internal/exam",
+		"redis", "redis/internal/place", "etcd", "zookeeper", "postgres", "sqllock", "sqllock/sqlite", "sqllock/mysql", "sharding", "internal/exam",
 	} {
 		files, err := filepath.Glob("../../" + folder + "/*.go")
 		if err != nil || len(files) == 0 {

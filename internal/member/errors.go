@@ -30,7 +30,7 @@ func (e *QuarantineError) Quarantine() time.Duration { return e.Left }
 
 func (e *QuarantineError) Error() string {
 	return fmt.Sprintf("quarantine: votes in %v (it is new, or has lost its data and may have forgotten locks that still stand); "+
-		"wait, as holdfast run -w 2m and the clients of holdfast.Open do (redlock.Open: with AllowDown or ?down=allow), or, "+
+		"wait, as holdfast run -w 2m and the clients of holdfast.Open do (redis.Open: with AllowDown or ?down=allow), or, "+
 		"for a set that was never used, give ?quarantine=off at the end of the URL once",
 		max(e.Left.Round(time.Second), time.Second))
 }

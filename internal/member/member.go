@@ -1,10 +1,10 @@
 // Package member decides whether a node may vote, as one client sees it. It is pure: no I/O, no clock, no goroutine. The gate of
-// package redlock gives it what it observes of a node and carries out the verdict; the model checker (verify/model) does the same
+// package redis gives it what it observes of a node and carries out the verdict; the model checker (verify/model) does the same
 // in every order of faults.
 //
 // A node may be one server, the master that Sentinels name, the master among replicas, or a shard of a Redis Cluster. Here the last
-// three are one case, a node that fails over (Rules.FailsOver). Which server the node is now, package place of redlock finds out:
-// its master.go asks the Sentinels and the replicas, its shard.go a master of a Cluster who it is. The head of redlock/gate.go lists all that a vote needs.
+// three are one case, a node that fails over (Rules.FailsOver). Which server the node is now, package place of redis finds out:
+// its master.go asks the Sentinels and the replicas, its shard.go a master of a Cluster who it is. The head of redis/gate.go lists all that a vote needs.
 //
 // What it does not promise: it sees what a node shows. Data that are put back together with the marker of the present run pass, and so do
 // data that a durable node has lost all the same (docs/protocol.md, Who may vote).

@@ -37,7 +37,7 @@ func newServer(t *testing.T) *server {
 	return &server{T: t, run: "r1", clock: noon}
 }
 
-// newClient is a client with the rules r and the defaults of package redlock.
+// newClient is a client with the rules r and the defaults of package redis.
 func newClient(r Rules) *client {
 	if r.MaxTTL == 0 {
 		r.MaxTTL = time.Minute

@@ -97,7 +97,7 @@
 //     among the answers. A connection that breaks fails every request that
 //     was sent over it. A request may be executed long after that.
 //   - A node that lost its memory does not vote until every lease that it could
-//     have granted is over. Package redlock makes sure of that.
+//     have granted is over. Package redis makes sure of that.
 //   - Clocks run at the same rate, within Drift. The time of day matters only to a
 //     node whose counter of tokens is new or was lost: it starts at µs since 1970, which is
 //     above all that was granted before while clocks agree to a second and the locks that share
@@ -117,7 +117,7 @@
 //     renewal: it does not count. The client tries again while trust lasts, a tenth
 //     of the TTL, and a second at most, after the try that failed.
 //     give-back: the id is dead, and the claim goes on under a fresh one (trace C3).
-//     release: package redlock sends it again over the next connection. Where no quorum has
+//     release: package redis sends it again over the next connection. Where no quorum has
 //     confirmed, the caller hears ErrUnavailable, and the lock lapses at the latest. A caller that gives up has the
 //     release sent in any case (P10 in docs/protocol.md).
 //   - A node is slow or dead. The claim does not wait for it once the outcome is

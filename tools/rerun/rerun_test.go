@@ -115,7 +115,7 @@ func TestOneLineCountsTheTests(t *testing.T) {
 
 func TestFlagsStandBeforePackages(t *testing.T) {
 	t.Parallel()
-	if got := strings.Join(flags([]string{"-race", "-timeout=30m", "./redlock", "-x"}), " "); got != "-race -timeout=30m" {
+	if got := strings.Join(flags([]string{"-race", "-timeout=30m", "./redis", "-x"}), " "); got != "-race -timeout=30m" {
 		t.Errorf("flags are %q", got)
 	}
 }

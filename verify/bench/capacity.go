@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 const ttl = 10 * time.Second
@@ -68,8 +68,8 @@ func capacity(ctx context.Context, s *session) error {
 }
 
 // open opens a driver that is patient with a busy machine.
-func (y *yard) open(ctx context.Context) (*redlock.Driver, error) {
-	return openDriver(ctx, y.sv.addrs, redlock.Options{Timeout: 5 * time.Second})
+func (y *yard) open(ctx context.Context) (*redis.Driver, error) {
+	return openDriver(ctx, y.sv.addrs, redis.Options{Timeout: 5 * time.Second})
 }
 
 // isLate reports whether an answer came too late, as it may on a machine that does other things.

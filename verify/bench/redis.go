@@ -7,19 +7,19 @@ import (
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	redsyncredis "github.com/go-redsync/redsync/v4/redis"
-	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	redsyncgoredis "github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	redsyncrueidis "github.com/go-redsync/redsync/v4/redis/rueidis"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidiscompat"
 	"github.com/redis/rueidis/rueidislock"
 
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 // redisLibraries are the libraries for Redis in the order of the table.
 var redisLibraries = []library{
-	{name: holdfastName, open: openHoldfast(redlock.Options{}), direct: []string{"subscribe"}, patient: true},
+	{name: holdfastName, open: openHoldfast(redis.Options{}), direct: []string{"subscribe"}, patient: true},
 	// redsync as its README has it, but with tries enough to wait to the end: 50 to 250 ms between them, and its defaults
 	// otherwise.
 	{name: "redsync/goredis", open: openGoredis(false, toTheEnd), direct: setNX, patient: true},
@@ -39,19 +39,19 @@ var (
 )
 
 // openHoldfast opens Holdfast with nothing set but opts, and that new servers may vote at once.
-func openHoldfast(opts redlock.Options) func(context.Context, []string, int) (client, error) {
+func openHoldfast(opts redis.Options) func(context.Context, []string, int) (client, error) {
 	return func(ctx context.Context, addrs []string, _ int) (client, error) {
 		return overDriver(openDriver(ctx, addrs, opts))
 	}
 }
 
-func openDriver(ctx context.Context, addrs []string, opts redlock.Options) (*redlock.Driver, error) {
-	nodes := make([]redlock.Node, len(addrs))
+func openDriver(ctx context.Context, addrs []string, opts redis.Options) (*redis.Driver, error) {
+	nodes := make([]redis.Node, len(addrs))
 	for i, addr := range addrs {
 		nodes[i].Addr = addr
 	}
 	opts.NoQuarantine = true
-	return redlock.New(ctx, nodes, &opts)
+	return redis.New(ctx, nodes, &opts)
 }
 
 // redsync
@@ -91,19 +91,19 @@ func openGoredis(obey bool, options ...redsync.Option) func(context.Context, []s
 		var closers []func()
 		for _, addr := range addrs {
 			c := newGoredis(addr, workers, obey)
-			pools = append(pools, goredis.NewPool(c))
+			pools = append(pools, redsyncgoredis.NewPool(c))
 			closers = append(closers, func() { c.Close() })
 		}
 		return newRedsync(pools, closers, options), nil
 	}
 }
 
-func newGoredis(addr string, workers int, obey bool) *redis.Client {
-	o := &redis.Options{Addr: addr, ContextTimeoutEnabled: obey}
+func newGoredis(addr string, workers int, obey bool) *goredis.Client {
+	o := &goredis.Options{Addr: addr, ContextTimeoutEnabled: obey}
 	if workers > 16 {
 		o.PoolSize = workers
 	}
-	return redis.NewClient(o)
+	return goredis.NewClient(o)
 }
 
 func openRueidis(options ...redsync.Option) func(context.Context, []string, int) (client, error) {
@@ -126,7 +126,7 @@ func openRueidis(options ...redsync.Option) func(context.Context, []string, int)
 
 type redislockClient struct {
 	locks   *redislock.Client
-	redis   *redis.Client
+	redis   *goredis.Client
 	ttl     time.Duration
 	options *redislock.Options
 }

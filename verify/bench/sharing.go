@@ -9,16 +9,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
 // What workers take one bare key with, each library as its README has it.
 var (
-	bare     = library{name: holdfastName, open: openHoldfast(redlock.Options{BareKeys: true})}
-	likeJava = library{name: holdfastName, open: openHoldfast(redlock.Options{BareKeys: true, Format: redlock.FormatRedisson})}
+	bare     = library{name: holdfastName, open: openHoldfast(redis.Options{BareKeys: true})}
+	likeJava = library{name: holdfastName, open: openHoldfast(redis.Options{BareKeys: true, Format: redis.FormatRedisson})}
 
 	plainRedsync   = library{name: "redsync", open: openGoredis(false)}
 	plainRedislock = library{name: "redislock", open: openRedislock(8*time.Second, 100*time.Millisecond)}
@@ -96,7 +96,7 @@ func (s *session) compete(ctx context.Context, sv *service) error {
 }
 
 // setNXClient is a loop around SET NX, 20 to 80 ms between two tries.
-type setNXClient struct{ *redis.Client }
+type setNXClient struct{ *goredis.Client }
 
 func (c setNXClient) lock(ctx context.Context, name string) (func(context.Context) error, error) {
 	for {

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 // faultClasses are the windows of each engine's schedule that TestPromisesHoldUnderFaults goes through.
 // Those of crowds are left out: beside other packages it proves nothing that callers are served in time.
-// The failovers of a cluster take minutes and have a test in package redlock.
+// The failovers of a cluster take minutes and have a test in package redis.
 var faultClasses = map[string][]string{
 	"redis": {
 		"client-pause", "client-kill", "net-lost-replies", "net-split", "node-kill", "node-wipe-majority", "node-commands", "rolling-upgrade", "operator",

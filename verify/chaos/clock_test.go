@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/postgres"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 // clocked is real servers whose clocks a test sets.
@@ -37,7 +37,7 @@ func withClocks(t *testing.T, n int) *clocked {
 		t.Fatal(err)
 	}
 	c := &clocked{T: t}
-	var addrs []redlock.Node
+	var addrs []redis.Node
 	for i := range n {
 		node, err := startNode(t.Context(), filepath.Join(dir, fmt.Sprint(i)), shim, "everysec")
 		if err != nil {
@@ -45,9 +45,9 @@ func withClocks(t *testing.T, n int) *clocked {
 		}
 		t.Cleanup(func() { node.stop() })
 		c.nodes = append(c.nodes, node)
-		addrs = append(addrs, redlock.Node{Addr: node.redis.Addr()})
+		addrs = append(addrs, redis.Node{Addr: node.redis.Addr()})
 	}
-	driver, err := redlock.New(t.Context(), addrs, &redlock.Options{NoQuarantine: true})
+	driver, err := redis.New(t.Context(), addrs, &redis.Options{NoQuarantine: true})
 	if err != nil {
 		t.Fatal(err)
 	}

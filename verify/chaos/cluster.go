@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 //go:embed schedule-cluster.json
@@ -53,7 +53,7 @@ var clusterClasses = map[string]class{
 
 // openCluster opens the cluster as Holdfast's clients do. Their connections go through proxies.
 func openCluster(ctx context.Context, o *order) (driver.Driver, error) {
-	return redlock.Open(ctx, "redis+cluster://"+strings.Join(o.Nodes, ","), &redlock.Options{
+	return redis.Open(ctx, "redis+cluster://"+strings.Join(o.Nodes, ","), &redis.Options{
 		MaxTTL: time.Duration(o.Schedule.MaxTTL), Dial: o.dial, Credentials: o.credentials,
 	})
 }
@@ -88,7 +88,7 @@ func (s *clusterSite) start(ctx context.Context, schedule *Schedule) (err error)
 			}
 		}
 	}
-	s.direct, err = redlock.Open(ctx, "redis+cluster://"+strings.Join(seeds, ",")+"?maxttl="+time.Duration(schedule.MaxTTL).String(), nil)
+	s.direct, err = redis.Open(ctx, "redis+cluster://"+strings.Join(seeds, ",")+"?maxttl="+time.Duration(schedule.MaxTTL).String(), nil)
 	return err
 }
 

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 //go:embed schedule.json
@@ -80,11 +80,11 @@ var redisClasses = map[string]class{
 
 // openRedlock opens the nodes as Holdfast's clients do.
 func openRedlock(ctx context.Context, o *order) (driver.Driver, error) {
-	nodes := make([]redlock.Node, len(o.Nodes))
+	nodes := make([]redis.Node, len(o.Nodes))
 	for i, addr := range o.Nodes {
 		nodes[i].Addr = addr
 	}
-	return redlock.New(ctx, nodes, &redlock.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), Credentials: o.credentials})
+	return redis.New(ctx, nodes, &redis.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), Credentials: o.credentials})
 }
 
 // credentials reads the present password of a node.

@@ -14,13 +14,13 @@ import (
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
-	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
-	"github.com/redis/go-redis/v9"
+	redsyncgoredis "github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 //go:embed schedule-sentinel.json
@@ -61,16 +61,16 @@ func failovers(shared string) map[string]class {
 }
 
 func openSentinel(ctx context.Context, o *order) (driver.Driver, error) {
-	node := redlock.Node{Failover: &redlock.Failover{Sentinels: o.Nodes, Master: redisproc.GroupName}}
-	return redlock.New(ctx, []redlock.Node{node}, &redlock.Options{
+	node := redis.Node{Failover: &redis.Failover{Sentinels: o.Nodes, Master: redisproc.GroupName}}
+	return redis.New(ctx, []redis.Node{node}, &redis.Options{
 		MaxTTL: time.Duration(o.Schedule.MaxTTL), AllowDown: true, Dial: o.dial, Credentials: o.credentials,
 	})
 }
 
 func openSentinelRedsync(o *order, rec *recorder) (service, error) {
-	redis.SetLogger(mute{})
-	c := redis.NewFailoverClient(&redis.FailoverOptions{SentinelAddrs: o.Nodes, MasterName: redisproc.GroupName})
-	return &redsyncs{rs: redsync.New(goredis.NewPool(c)), clients: []*redis.Client{c}, ttl: time.Duration(o.Schedule.TTL), rec: rec}, nil
+	goredis.SetLogger(mute{})
+	c := goredis.NewFailoverClient(&goredis.FailoverOptions{SentinelAddrs: o.Nodes, MasterName: redisproc.GroupName})
+	return &redsyncs{rs: redsync.New(redsyncgoredis.NewPool(c)), clients: []*goredis.Client{c}, ttl: time.Duration(o.Schedule.TTL), rec: rec}, nil
 }
 
 // mute takes what go-redis says of each connection that it cannot make.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 // stage is three nodes, clients on them, and a console that shows them.
@@ -123,7 +123,7 @@ func (s *stage) close() {
 
 // client is one of a process that calls itself so.
 func (s *stage) client(ctx context.Context, h holdfast.Holder) (*holdfast.Client, error) {
-	drv, err := redlock.Open(ctx, s.backend(), nil)
+	drv, err := redis.Open(ctx, s.backend(), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/etcd"
 	"github.com/holdfast-go/holdfast/postgres"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
@@ -282,7 +282,7 @@ func open(ctx context.Context, url string) (driver.Driver, error) {
 	scheme, _, _ := strings.Cut(url, ":")
 	switch scheme {
 	case "redis":
-		return redlock.Open(ctx, url, &redlock.Options{NoCheck: true})
+		return redis.Open(ctx, url, &redis.Options{NoCheck: true})
 	case "postgres":
 		return postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
 	case "mysql":

@@ -28,7 +28,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 	"github.com/holdfast-go/holdfast/memory"
 	"github.com/holdfast-go/holdfast/postgres"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sharding"
 	"github.com/holdfast-go/holdfast/sqllock"
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
@@ -95,8 +95,8 @@ func opens[D holdfast.Driver, O any](open func(context.Context, string, *O) (D, 
 func engines(t *testing.T) []*engine {
 	all := []*engine{
 		{
-			name: "Redis, Valkey", construct: []any{redlock.Open, redlock.New}, example: "redis://user:password@host:6379/0",
-			open: opens(redlock.Open, nil), unchecked: opens(redlock.Open, &redlock.Options{NoCheck: true}), refused: redisRefuses,
+			name: "Redis, Valkey", construct: []any{redis.Open, redis.New}, example: "redis://user:password@host:6379/0",
+			open: opens(redis.Open, nil), unchecked: opens(redis.Open, &redis.Options{NoCheck: true}), refused: redisRefuses,
 		},
 		{
 			name: "PostgreSQL", construct: []any{postgres.Open, postgres.New}, example: "postgres://user:password@host:5432/database?sslmode=verify-full",

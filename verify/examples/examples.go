@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
 	"github.com/holdfast-go/holdfast/internal/rig/pgproc"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 // ACL is a user that the servers of the examples have.
@@ -23,7 +23,7 @@ var ACL = []string{"app on >s3cret ~* &* +@all"}
 // Admit lets the nodes at url vote at once, which otherwise are new.
 func Admit(t *testing.T, url string) {
 	t.Helper()
-	drv, err := redlock.Open(t.Context(), url, &redlock.Options{NoQuarantine: true, Timeout: 5 * time.Second})
+	drv, err := redis.Open(t.Context(), url, &redis.Options{NoQuarantine: true, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func Late(t *testing.T, locks *holdfast.Client, write func(*holdfast.Lease) erro
 // Client is another client of the locks at url, for the length of the test.
 func Client(t *testing.T, url string) *holdfast.Client {
 	t.Helper()
-	drv, err := redlock.Open(t.Context(), url, nil)
+	drv, err := redis.Open(t.Context(), url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
@@ -34,7 +34,7 @@ type Library struct {
 	// Prefix is what the library puts before the name. "": the name is the key.
 	Prefix string
 	// Format is that of the locks; bare keys where it is plain.
-	Format redlock.Format
+	Format redis.Format
 	JVM    bool // it runs in Java
 	start  starter
 }
@@ -52,9 +52,9 @@ var Libraries = []Library{
 	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 1, start: node("redlock")},
 	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 3, start: node("redlock")},
 	{Name: "redis-semaphore", Version: "5.8.0", Nodes: 1, Prefix: "mutex:", start: node("redis-semaphore")},
-	{Name: "Redisson RLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, JVM: true, start: java("redisson")},
-	{Name: "Redisson RFencedLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, JVM: true, start: java("redisson-fenced")},
-	{Name: "Redisson RFairLock", Version: redisson, Nodes: 1, Format: redlock.FormatRedisson, JVM: true, start: java("redisson-fair")},
+	{Name: "Redisson RLock", Version: redisson, Nodes: 1, Format: redis.FormatRedisson, JVM: true, start: java("redisson")},
+	{Name: "Redisson RFencedLock", Version: redisson, Nodes: 1, Format: redis.FormatRedisson, JVM: true, start: java("redisson-fenced")},
+	{Name: "Redisson RFairLock", Version: redisson, Nodes: 1, Format: redis.FormatRedisson, JVM: true, start: java("redisson-fair")},
 	{Name: "ShedLock", Version: "7.10.1", Nodes: 1, Prefix: "job-lock:default:", JVM: true, start: java("shedlock")},
 	{Name: "Spring RedisLockRegistry", Version: "7.1.2", Nodes: 1, Prefix: "registry:", JVM: true, start: java("spring")},
 }
@@ -89,7 +89,7 @@ func Run(ctx context.Context, l Library, addrs []string, count int) (Result, err
 		return Result{}, err
 	}
 	defer theirs.stop()
-	data := redis.NewClient(&redis.Options{Addr: addrs[0]})
+	data := goredis.NewClient(&goredis.Options{Addr: addrs[0]})
 	defer data.Close()
 	var result Result
 	working, done := context.WithCancel(ctx)
@@ -117,12 +117,12 @@ func Run(ctx context.Context, l Library, addrs []string, count int) (Result, err
 }
 
 // holdfasts works with clients of Holdfast until ctx ends.
-func holdfasts(ctx context.Context, addrs []string, l Library, name string, data *redis.Client, ready chan<- struct{}) (total Share, err error) {
-	var nodes []redlock.Node
+func holdfasts(ctx context.Context, addrs []string, l Library, name string, data *goredis.Client, ready chan<- struct{}) (total Share, err error) {
+	var nodes []redis.Node
 	for _, addr := range addrs {
-		nodes = append(nodes, redlock.Node{Addr: addr})
+		nodes = append(nodes, redis.Node{Addr: addr})
 	}
-	opts := &redlock.Options{BareKeys: true, Format: l.Format, NoQuarantine: true, Timeout: 10 * time.Second}
+	opts := &redis.Options{BareKeys: true, Format: l.Format, NoQuarantine: true, Timeout: 10 * time.Second}
 	var clients []*holdfast.Client
 	defer func() {
 		for _, c := range clients {
@@ -130,7 +130,7 @@ func holdfasts(ctx context.Context, addrs []string, l Library, name string, data
 		}
 	}()
 	for range Workers {
-		drv, err := redlock.New(ctx, nodes, opts)
+		drv, err := redis.New(ctx, nodes, opts)
 		if err != nil {
 			return total, err
 		}
@@ -160,7 +160,7 @@ func holdfasts(ctx context.Context, addrs []string, l Library, name string, data
 type worker func() (free func() error, err error)
 
 // work has Workers workers increment the counter while more says so.
-func work(open func() worker, data *redis.Client, more func(done int) bool) (total Share, err error) {
+func work(open func() worker, data *goredis.Client, more func(done int) bool) (total Share, err error) {
 	var mu sync.Mutex // guards total and err
 	var all sync.WaitGroup
 	for range Workers {
@@ -187,10 +187,10 @@ func work(open func() worker, data *redis.Client, more func(done int) bool) (tot
 	return total, err
 }
 
-func increment(data *redis.Client) error {
+func increment(data *goredis.Client) error {
 	ctx := context.Background()
 	n, err := data.Get(ctx, "counter").Int()
-	if err != nil && !errors.Is(err, redis.Nil) {
+	if err != nil && !errors.Is(err, goredis.Nil) {
 		return err
 	}
 	time.Sleep(time.Millisecond) // the gap that the lock is for
@@ -205,7 +205,7 @@ func inProcess(open func(ctx context.Context, addrs []string, key string) (next 
 			return nil, err
 		}
 		run := func() (Share, error) {
-			data := redis.NewClient(&redis.Options{Addr: addrs[0]})
+			data := goredis.NewClient(&goredis.Options{Addr: addrs[0]})
 			defer data.Close()
 			return work(workers, data, func(done int) bool { return done < count/Workers && ctx.Err() == nil })
 		}

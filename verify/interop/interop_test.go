@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
@@ -44,7 +44,7 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 			}
 			// Most others ask a few times a second while we take hundreds of turns. Redisson is woken.
 			least := 100
-			if l.Format == redlock.FormatRedisson {
+			if l.Format == redis.FormatRedisson {
 				least = 40
 			}
 			if all := r.Ours.Locks + r.Theirs.Locks; r.Ours.Locks*20 < all || r.Theirs.Locks*least < all {

@@ -22,13 +22,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 	"github.com/holdfast-go/holdfast/locktest"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
 // unordered is a driver that says what it can do on miniredis.
-type unordered struct{ *redlock.Driver }
+type unordered struct{ *redis.Driver }
 
 func (u unordered) Limits() driver.Limits {
 	limits := u.Driver.Limits()
@@ -49,7 +49,7 @@ func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
 			Nodes: 1,
 			Deaf:  true,
 			Open: func() (driver.Driver, error) {
-				d, err := redlock.New(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{Dial: dial(m)})
+				d, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{Dial: dial(m)})
 				return unordered{d}, err
 			},
 			Leftovers: func() (left []string, err error) {
@@ -106,7 +106,7 @@ func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
 		m, said := start(t), &log{}
 		var dialled atomic.Int32
 		var last atomic.Pointer[net.Conn]
-		opts := &redlock.Options{
+		opts := &redis.Options{
 			Logger: slog.New(slog.NewTextHandler(said, nil)),
 			Dial: func(context.Context, string, string) (net.Conn, error) {
 				conn, err := m.Dial()
@@ -115,7 +115,7 @@ func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
 				return conn, err
 			},
 		}
-		drv, err := redlock.New(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, opts)
+		drv, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,11 +141,11 @@ func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
 // Several that cannot tell one run from the next could forget a lock without a sign.
 func TestSeveralMiniredisAreNoSet(t *testing.T) {
 	t.Parallel()
-	var nodes []redlock.Node
+	var nodes []redis.Node
 	for range 3 {
-		nodes = append(nodes, redlock.Node{Addr: miniredis.RunT(t).Addr()})
+		nodes = append(nodes, redis.Node{Addr: miniredis.RunT(t).Addr()})
 	}
-	_, err := redlock.New(t.Context(), nodes, nil)
+	_, err := redis.New(t.Context(), nodes, nil)
 	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "run_id") || !strings.Contains(err.Error(), "use this server alone") {
 		t.Errorf("Open() = %v, want ErrConfig with run_id and the mend", err)
 	}
@@ -182,7 +182,7 @@ func TestFastForwardIsAJumpOfTheServersClock(t *testing.T) {
 
 func client(t *testing.T, m *miniredis.Miniredis) *holdfast.Client {
 	t.Helper()
-	drv, err := redlock.New(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{Dial: dial(m)})
+	drv, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{Dial: dial(m)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/memory"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 // report is a job of a program: one process at a time makes it.
@@ -28,7 +28,7 @@ func TestTheSecondReportWaitsForTheFirst(t *testing.T) {
 		defer server.Close()
 		server.ClockTTL(true) // keys expire as time goes on
 		open := func() *holdfast.Client {
-			drv, err := redlock.New(t.Context(), []redlock.Node{{Addr: "miniredis:6379"}}, &redlock.Options{
+			drv, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{
 				Dial: func(context.Context, string, string) (net.Conn, error) { return server.Dial() },
 			})
 			if err != nil {

@@ -228,7 +228,7 @@ func field(marker, name string) string {
 	return text
 }
 
-// look lets a client observe a node and decide, as the gate of redlock does.
+// look lets a client observe a node and decide, as the gate of package redis does.
 func (s *setup) look(w *world, c, n int) {
 	v := &w.members.clients[c][n]
 	marker := w.members.nodes[n].marker

@@ -13,11 +13,11 @@ import (
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	pool "github.com/go-redsync/redsync/v4/redis"
-	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	redsyncgoredis "github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	rueidispool "github.com/go-redsync/redsync/v4/redis/rueidis"
 	"github.com/go-zookeeper/zk"
 	_ "github.com/lib/pq"
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidiscompat"
 	"github.com/redis/rueidis/rueidislock"
@@ -28,7 +28,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	_ "github.com/holdfast-go/holdfast/etcd"
 	_ "github.com/holdfast-go/holdfast/postgres"
-	_ "github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redis"
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
 
@@ -64,7 +64,7 @@ var goLibraries = map[string]func(ctx context.Context, addr, key string) (take, 
 		return openHoldfast(ctx, url, key)
 	},
 	"redsync-goredis": func(_ context.Context, addr, key string) (take, error) {
-		return openRedsync(goredis.NewPool(redis.NewClient(&redis.Options{Addr: addr})), key)
+		return openRedsync(redsyncgoredis.NewPool(goredis.NewClient(&goredis.Options{Addr: addr})), key)
 	},
 	"redsync-rueidis": func(_ context.Context, addr, key string) (take, error) {
 		c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
@@ -118,7 +118,7 @@ func openRedsync(p pool.Pool, key string) (take, error) {
 
 // openRedislock has waiters retry with the pause of redislock's example: 100 ms. Its default is no retry.
 func openRedislock(_ context.Context, addr, key string) (take, error) {
-	all := redislock.New(redis.NewClient(&redis.Options{Addr: addr}))
+	all := redislock.New(goredis.NewClient(&goredis.Options{Addr: addr}))
 	return func(ctx context.Context, wait bool) (*hold, error) {
 		opts := &redislock.Options{}
 		if wait {

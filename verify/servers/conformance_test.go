@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/postgres"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
@@ -81,7 +81,7 @@ func newSpace(ctx context.Context, url, name string) (opener, error) {
 		return openAt(url), d.Migrate(ctx)
 	case "redis", "redis+cluster":
 		return func(ctx context.Context) (driver.Driver, error) {
-			d, err := redlock.Open(ctx, url, &redlock.Options{Prefix: name + ":"})
+			d, err := redis.Open(ctx, url, &redis.Options{Prefix: name + ":"})
 			if err != nil {
 				return nil, err
 			}

@@ -30,7 +30,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 	_ "github.com/holdfast-go/holdfast/postgres"
-	_ "github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redis"
 	_ "github.com/holdfast-go/holdfast/sqllock/mysql"
 	_ "github.com/holdfast-go/holdfast/zookeeper"
 )
@@ -82,13 +82,13 @@ func redisRows() (all []*row) {
 	for _, name := range []string{"valkey-9.1.2", "redis-8.0.6", "redict-7.3.6"} {
 		all = append(all, &row{
 			name: name, needs: []need{{name, redisVariable}}, start: startRedis, chaos: "redis",
-			suite: []string{"../redlock", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/(leases|queue|waiting|several|slots|looking)$"},
+			suite: []string{"../redis", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/(leases|queue|waiting|several|slots|looking)$"},
 		})
 	}
 	all = append(all,
 		&row{
 			name: "valkey-9.1.2, cluster", needs: []need{{"valkey-9.1.2", redisVariable}}, start: startRedisCluster, chaos: "cluster",
-			suite: []string{"../redlock", "^TestConformanceOnACluster$|AtOnce"},
+			suite: []string{"../redis", "^TestConformanceOnACluster$|AtOnce"},
 		},
 		habitual("valkey-9.1.2, cluster, slots moved at once", need{"valkey-9.1.2", redisVariable}, "slots moved", movedSlots),
 		&row{

@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/election"
 	_ "github.com/holdfast-go/holdfast/etcd"
 	_ "github.com/holdfast-go/holdfast/postgres"
-	_ "github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redis"
 	_ "github.com/holdfast-go/holdfast/sqllock/mysql"
 	_ "github.com/holdfast-go/holdfast/sqllock/sqlite"
 	_ "github.com/holdfast-go/holdfast/zookeeper"

@@ -1,21 +1,21 @@
 // Package engine gives the protocol core of package quorum what it lacks: time,
 // randomness, names for its ids, and a way to send its requests. It decides
 // nothing about votes, tokens, validity or the queue. Packages memory and
-// redlock are two kinds of nodes under one engine.
+// redis are two kinds of nodes under one engine.
 //
 // The way of an Acquire to a server, file by file:
 //
 //	acquire.go               Client.Acquire
 //	internal/holder          call.go: Call.Obtain (its turn in this process), askService
-//	redlock/redlock.go       Driver.Acquire, the driver.Driver of the client
+//	redis/redis.go       Driver.Acquire, the driver.Driver of the client
 //	calls.go                 Calls.Acquire, which names the holder in what comes back
 //	engine.go                Engine.Acquire makes a claim, which takes its turn (lane.go), and posts the event Start
 //	claim.go                 post calls step (Claim.Step, and request for each of its Asks), then Send of each node
-//	redlock/node.go          Send, send: over the present session, if the request is of use there
-//	redlock/cluster.go       or Send of a Cluster: to the shard of the name, by send of its node
-//	redlock/internal/link    write.go: Send, write, load, which has format encode the request
+//	redis/node.go          Send, send: over the present session, if the request is of use there
+//	redis/cluster.go       or Send of a Cluster: to the shard of the name, by send of its node
+//	redis/internal/link    write.go: Send, write, load, which has format encode the request
 //
-// The answer comes back by read.go of the link, Answer in redlock/session.go, Deliver in format, Request.Answer, and post again.
+// The answer comes back by read.go of the link, Answer in redis/session.go, Deliver in format, Request.Answer, and post again.
 //
 // Lock order: claim.mu before Engine.mu. Neither is held while a request is sent or
 // an outcome reported. Lane.mu is locked alone.

@@ -232,11 +232,11 @@ func TestAnImportAgainstThePictureIsFound(t *testing.T) {
 	}
 	for _, c := range []struct{ from, to, want string }{
 		{"driver", "", "no arrow leads from layer driver to layer client"},
-		{"", "redlock", "no arrow leads from layer client to layer drivers"},
+		{"", "redis", "no arrow leads from layer client to layer drivers"},
 		{"", "internal/rig/redisproc", "no arrow leads from layer client to layer rig"},
 		{"internal/quorum", "driver", "no arrow leads from layer quorum to layer driver"},
-		{"internal/quorum/engine", "redlock", "no arrow leads from layer engine to layer drivers"},
-		{"fence", "redlock", "no arrow leads from layer fence to layer drivers"},
+		{"internal/quorum/engine", "redis", "no arrow leads from layer engine to layer drivers"},
+		{"fence", "redis", "no arrow leads from layer fence to layer drivers"},
 		{"cmd/holdfast", "internal/rig/child", "no arrow leads from layer command to layer rig"},
 		{"memory", "verify/sim", "no arrow leads from layer drivers to layer tests"},
 		{"other", "", "belongs to no layer"},

@@ -30,7 +30,7 @@ import (
 const root = "../../.."
 
 // folders lists the folders with tests on real servers.
-var folders = []string{"redlock", "etcd", "zookeeper", "postgres", "sqllock", "sharding", "fence", "cmd/holdfast", "internal/rig/fixture"}
+var folders = []string{"redis", "etcd", "zookeeper", "postgres", "sqllock", "sharding", "fence", "cmd/holdfast", "internal/rig/fixture"}
 
 // shortest is the shortest TTL of a lease that a test relies on.
 const shortest = 5 * time.Second

@@ -10,19 +10,19 @@ import (
 	"context"
 	"errors"
 
-	"github.com/redis/go-redis/v9"
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/redisfence"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 // Locks returns a client of locks on the server of client. A client with a Dialer of its
 // own has Dial: o.Dialer here in place of TLS, and one with a CredentialsProviderContext
 // has a Credentials that calls it.
-func Locks(ctx context.Context, client *redis.Client) (*holdfast.Client, error) {
+func Locks(ctx context.Context, client *goredis.Client) (*holdfast.Client, error) {
 	o := client.Options()
-	drv, err := redlock.New(ctx, []redlock.Node{{Addr: o.Addr}}, &redlock.Options{
+	drv, err := redis.New(ctx, []redis.Node{{Addr: o.Addr}}, &redis.Options{
 		TLS: o.TLSConfig, Username: o.Username, Password: o.Password, DB: o.DB, ClientName: o.ClientName, Timeout: o.DialTimeout,
 	})
 	if err != nil {
@@ -32,10 +32,10 @@ func Locks(ctx context.Context, client *redis.Client) (*holdfast.Client, error) 
 }
 
 // FailoverLocks returns a client of locks on the master that Sentinels look after. It takes
-// what redis.NewFailoverClient took, as such a client does not show it.
-func FailoverLocks(ctx context.Context, o *redis.FailoverOptions) (*holdfast.Client, error) {
-	master := &redlock.Failover{Sentinels: o.SentinelAddrs, Master: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword}
-	drv, err := redlock.New(ctx, []redlock.Node{{Failover: master}}, &redlock.Options{
+// what goredis.NewFailoverClient took, as such a client does not show it.
+func FailoverLocks(ctx context.Context, o *goredis.FailoverOptions) (*holdfast.Client, error) {
+	master := &redis.Failover{Sentinels: o.SentinelAddrs, Master: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword}
+	drv, err := redis.New(ctx, []redis.Node{{Failover: master}}, &redis.Options{
 		TLS: o.TLSConfig, Username: o.Username, Password: o.Password, DB: o.DB, ClientName: o.ClientName, Timeout: o.DialTimeout,
 	})
 	if err != nil {
@@ -45,13 +45,13 @@ func FailoverLocks(ctx context.Context, o *redis.FailoverOptions) (*holdfast.Cli
 }
 
 // ClusterLocks returns a client of locks on the Redis Cluster of client.
-func ClusterLocks(ctx context.Context, client *redis.ClusterClient) (*holdfast.Client, error) {
+func ClusterLocks(ctx context.Context, client *goredis.ClusterClient) (*holdfast.Client, error) {
 	o := client.Options()
-	var some []redlock.Node // by which the others are found
+	var some []redis.Node // by which the others are found
 	for _, addr := range o.Addrs {
-		some = append(some, redlock.Node{Addr: addr})
+		some = append(some, redis.Node{Addr: addr})
 	}
-	drv, err := redlock.New(ctx, some, &redlock.Options{
+	drv, err := redis.New(ctx, some, &redis.Options{
 		Cluster: true, TLS: o.TLSConfig, Username: o.Username, Password: o.Password, ClientName: o.ClientName, Timeout: o.DialTimeout,
 	})
 	if err != nil {
@@ -61,11 +61,11 @@ func ClusterLocks(ctx context.Context, client *redis.ClusterClient) (*holdfast.C
 }
 
 // Store returns a storage that checks fencing tokens, on the data of client: a
-// *redis.Client, a *redis.ClusterClient or a *redis.Ring.
-func Store(client redis.Scripter) *redisfence.Store {
+// *goredis.Client, a *goredis.ClusterClient or a *goredis.Ring.
+func Store(client goredis.Scripter) *redisfence.Store {
 	return redisfence.New(func(ctx context.Context, script string, keys, args []string) (any, error) {
-		reply, err := redis.NewScript(script).Run(ctx, client, keys, args).Result()
-		if errors.Is(err, redis.Nil) {
+		reply, err := goredis.NewScript(script).Run(ctx, client, keys, args).Result()
+		if errors.Is(err, goredis.Nil) {
 			return nil, nil
 		}
 		return reply, err

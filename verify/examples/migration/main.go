@@ -17,7 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	_ "github.com/holdfast-go/holdfast/redlock" // redis:// and its kin
+	_ "github.com/holdfast-go/holdfast/redis" // redis:// and its kin
 )
 
 // steps are the schema. New ones go to the end. Each is executed in a transaction, so that it has been executed once or not at all.

@@ -17,7 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	_ "github.com/holdfast-go/holdfast/redlock" // redis:// and its kin
+	_ "github.com/holdfast-go/holdfast/redis" // redis:// and its kin
 )
 
 const day = 24 * time.Hour

@@ -12,7 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence/redisfence"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 // Locks returns a client of locks on the servers of a rueidis client: one server, the master
@@ -21,19 +21,19 @@ import (
 // of one, set Cluster. A client with a DialCtxFn of its own has a Dial that calls it here
 // in place of TLS, and one with an AuthCredentialsFn has a Credentials that does.
 func Locks(ctx context.Context, o rueidis.ClientOption) (*holdfast.Client, error) {
-	opts := &redlock.Options{
+	opts := &redis.Options{
 		TLS: o.TLSConfig, Username: o.Username, Password: o.Password, DB: o.SelectDB, ClientName: o.ClientName, Timeout: o.Dialer.Timeout,
 	}
-	var nodes []redlock.Node
+	var nodes []redis.Node
 	if s := o.Sentinel; s.MasterSet != "" {
-		nodes = []redlock.Node{{Failover: &redlock.Failover{Sentinels: o.InitAddress, Master: s.MasterSet, Username: s.Username, Password: s.Password}}}
+		nodes = []redis.Node{{Failover: &redis.Failover{Sentinels: o.InitAddress, Master: s.MasterSet, Username: s.Username, Password: s.Password}}}
 	} else {
 		opts.Cluster = len(o.InitAddress) > 1
 		for _, addr := range o.InitAddress {
-			nodes = append(nodes, redlock.Node{Addr: addr})
+			nodes = append(nodes, redis.Node{Addr: addr})
 		}
 	}
-	drv, err := redlock.New(ctx, nodes, opts)
+	drv, err := redis.New(ctx, nodes, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/fence"
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
-	_ "github.com/holdfast-go/holdfast/redlock" // redis:// and its kin
+	_ "github.com/holdfast-go/holdfast/redis" // redis:// and its kin
 )
 
 func main() {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	_ "github.com/holdfast-go/holdfast/redlock" // redis:// and its kin
+	_ "github.com/holdfast-go/holdfast/redis" // redis:// and its kin
 )
 
 func main() {

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/dsn"
 	"github.com/holdfast-go/holdfast/internal/pace"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
@@ -127,7 +127,7 @@ func (a *app) isRedis() bool {
 		return false
 	}
 	defer drv.Close()
-	_, redis := drv.(*redlock.Driver)
+	_, redis := drv.(*redis.Driver)
 	return redis
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/postgres"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 // leakFlags are the flags of leaks.
@@ -23,9 +23,9 @@ type leakFlags struct {
 	textfile string
 }
 
-// leak is a redlock.Leak and what was done about it.
+// leak is a redis.Leak and what was done about it.
 type leak struct {
-	redlock.Leak
+	redis.Leak
 	Deleted bool `json:"deleted,omitempty"`
 }
 
@@ -98,7 +98,7 @@ func (a *app) runLeaks(fl *leakFlags) error {
 }
 
 // openRedis opens the backend, which has to be Redis or Valkey.
-func (a *app) openRedis(ctx context.Context, opts *driver.OpenOptions) (*redlock.Driver, error) {
+func (a *app) openRedis(ctx context.Context, opts *driver.OpenOptions) (*redis.Driver, error) {
 	if err := a.loadBackend(); err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func (a *app) openRedis(ctx context.Context, opts *driver.OpenOptions) (*redlock
 	}
 	if drv, err := a.offlineDriver(); err == nil {
 		defer drv.Close()
-		if _, redis := drv.(*redlock.Driver); !redis {
+		if _, redis := drv.(*redis.Driver); !redis {
 			return nil, exitcode.Usagef("leaks is for Redis and Valkey; on %s locks and places in the queue lapse by themselves%s", a.backendScheme(), keptRows(drv))
 		}
 	}
@@ -115,7 +115,7 @@ func (a *app) openRedis(ctx context.Context, opts *driver.OpenOptions) (*redlock
 	if err != nil {
 		return nil, err
 	}
-	return drv.(*redlock.Driver), nil
+	return drv.(*redis.Driver), nil
 }
 
 // keptRows names what a database keeps of each name on purpose; "" for a service that keeps nothing.
@@ -131,7 +131,7 @@ func keptRows(drv driver.Driver) string {
 }
 
 // findLeaks collects the leaks, with a bar where somebody watches.
-func (a *app) findLeaks(ctx context.Context, drv *redlock.Driver) (leaks []leak, asked error) {
+func (a *app) findLeaks(ctx context.Context, drv *redis.Driver) (leaks []leak, asked error) {
 	progress, done := a.progressBar()
 	defer done()
 	for l, err := range drv.Leaks(ctx, progress) {
@@ -170,7 +170,7 @@ func (a *app) progressBar() (progress func(done, all int64), erase func()) {
 }
 
 // deleteLeaks deletes the leaks that can be deleted, after confirmation.
-func (a *app) deleteLeaks(ctx context.Context, drv *redlock.Driver, leaks []leak, yes bool) error {
+func (a *app) deleteLeaks(ctx context.Context, drv *redis.Driver, leaks []leak, yes bool) error {
 	fixable := 0
 	for _, l := range leaks {
 		if l.Fixable {

@@ -11,7 +11,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/etcd" // engines: each registers the schemes of its URLs
 	"github.com/holdfast-go/holdfast/internal/dsn"
 	_ "github.com/holdfast-go/holdfast/postgres"
-	_ "github.com/holdfast-go/holdfast/redlock"
+	_ "github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sharding"
 	_ "github.com/holdfast-go/holdfast/sqllock/mysql"
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"

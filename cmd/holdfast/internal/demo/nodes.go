@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 	"github.com/holdfast-go/holdfast/memory"
-	"github.com/holdfast-go/holdfast/redlock"
+	"github.com/holdfast-go/holdfast/redis"
 )
 
 const nodeCount = 5
@@ -63,13 +63,13 @@ type processes struct{ servers []*redisproc.Server }
 func (n *processes) String() string { return "five redis-server processes" }
 
 func (n *processes) Open(ctx context.Context) (driver.Driver, error) {
-	var nodes []redlock.Node
+	var nodes []redis.Node
 	for _, s := range n.servers {
-		nodes = append(nodes, redlock.Node{Addr: s.Addr()})
+		nodes = append(nodes, redis.Node{Addr: s.Addr()})
 	}
 	// No client has used these nodes before, so they cannot have forgotten
 	// anything.
-	return redlock.New(ctx, nodes, &redlock.Options{Timeout: 5 * time.Second, NoQuarantine: true, Logger: slog.New(slog.DiscardHandler)})
+	return redis.New(ctx, nodes, &redis.Options{Timeout: 5 * time.Second, NoQuarantine: true, Logger: slog.New(slog.DiscardHandler)})
 }
 
 func (n *processes) Stop(i int)                             { n.servers[i].Kill() }

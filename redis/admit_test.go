@@ -1,0 +1,530 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// brief is a MaxTTL with which a quarantine takes three seconds.
+const brief = time.Second
+
+func startAlways(t *testing.T, n int) *rig {
+	t.Helper()
+	t.Parallel()
+	r := &rig{T: t}
+	for range n {
+		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
+	}
+	return r
+}
+
+// voting opens a client of a set that has been used before.
+func (r *rig) voting(opts redis.Options) *redis.Driver {
+	r.Helper()
+	if opts.MaxTTL == 0 {
+		opts.MaxTTL = brief
+	}
+	opts.Timeout = busy
+	r.driver(r.nodes(), &opts).Close() // without quarantine: nobody has used it before
+	d, err := redis.New(r.Context(), r.nodes(), &opts)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return d
+}
+
+// quarantined waits until the driver says that the i-th node is in quarantine.
+func (r *rig) quarantined(d *redis.Driver, i int) {
+	r.Helper()
+	r.eventually("the node is in quarantine", func() bool {
+		st, err := d.Inspect(r.Context(), "k")
+		return err == nil && st.Nodes[i].Err != nil && strings.Contains(st.Nodes[i].Err.Error(), "quarantine")
+	})
+}
+
+// The configuration of a node that was replaced is that of one which keeps
+// everything. Its data are gone all the same.
+func TestADurableNodeThatWasReplacedSitsOutItsQuarantine(t *testing.T) {
+	r := startAlways(t, 3)
+	d := r.voting(redis.Options{MaxTTL: time.Minute})
+	r.clientOf(d, nil)
+	if err := r.servers[0].Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.quarantined(d, 0)
+	mentions(t, func() error {
+		_, err := redis.New(t.Context(), r.nodes()[:1], nil)
+		return err
+	}(), "n=3", "n=1") // it is of the set from the first sight on
+}
+
+// It has the marker of the node and is durable itself, and clients call it by the same address. What it has on disk is
+// what it heard of before its master went.
+func TestADurableReplicaAtTheAddressOfItsMasterSitsOutItsQuarantine(t *testing.T) {
+	r := startAlways(t, 3)
+	replica := redistest.Start(t, &redisproc.Options{AppendOnly: "always", Args: r.replicaOf(0)})
+	way := newRoute(t, r.servers)
+	opts := &redis.Options{MaxTTL: time.Minute, Timeout: busy}
+	r.driver(way.nodes(), opts).Close() // without quarantine
+	if marker := fmt.Sprint(r.do(0, "GET", "holdfast:set")); !strings.Contains(marker, "durable=") {
+		t.Fatalf("the marker of the master is %q", marker)
+	}
+	r.eventually("the replica has the marker", func() bool {
+		marker, err := replica.Do("GET", "holdfast:set")
+		return err == nil && strings.Contains(fmt.Sprint(marker), "durable=")
+	})
+	r.servers[0].Kill()
+	if _, err := replica.Do("REPLICAOF", "NO", "ONE"); err != nil {
+		t.Fatal(err)
+	}
+	way[0].Redirect(replica.Addr())
+	d, err := redis.New(t.Context(), way.nodes(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.clientOf(d, nil)
+	r.quarantined(d, 0)
+}
+
+// Most releases of Redis and Valkey leave out of what they read back what the default user may not write. The marker may be
+// there all the same: an append-only file that was rewritten begins with a copy of the data.
+func TestADurableNodeThatCannotReadBackItsFileSitsOutItsQuarantine(t *testing.T) {
+	t.Parallel()
+	r := &rig{T: t}
+	for range 3 {
+		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{
+			AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -@write", "locker on >" + secret + " ~* &* +@all"},
+		}))
+	}
+	d := r.voting(redis.Options{MaxTTL: time.Minute, Username: "locker", Password: secret})
+	c := r.clientOf(d, nil)
+	if marker := r.do(0, "GET", "holdfast:set").(string); strings.Contains(marker, "durable=") {
+		t.Errorf("it is believed to remember: %q", marker)
+	}
+	r.do(0, "BGREWRITEAOF")
+	r.eventually("the file is rewritten", func() bool {
+		info := r.do(0, "INFO", "persistence").(string)
+		return strings.Contains(info, "aof_rewrite_in_progress:0") && strings.Contains(info, "aof_rewrite_scheduled:0")
+	})
+	l := r.acquire(c, "k", nil)
+	r.servers[0].Kill()
+	if err := r.servers[0].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.quarantined(d, 0)
+	r.release(l)
+}
+
+// A node that boots with its clock behind seems old once it is set.
+func TestAServerWhoseClockIsSetSitsOutItsQuarantine(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	d := r.voting(redis.Options{MaxTTL: time.Minute})
+	r.clientOf(d, nil)
+	for i := range r.servers {
+		way[i].Rewrite(faultproxy.Command("INFO"), func(text string) string {
+			return strings.Replace(text, "uptime_in_seconds:", "uptime_in_seconds:99999", 1)
+		})
+		r.do(i, "FLUSHALL")
+	}
+	_, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
+	mentions(t, err, "quarantine", "votes in", "quarantine=off")
+}
+
+// What cannot be checked does not vote, and is checked as soon as it can be.
+func TestAFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
+	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "20mb"}})
+	r.fill(0)
+	_, err := r.open(r.nodes(), nil)
+	if !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("%v does not match ErrUnavailable", err)
+	}
+	mentions(t, err, "OOM", "holdfast:set")
+	r.do(0, "CONFIG", "SET", "maxmemory", "0")
+	c := r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	r.fill(0)
+	d := r.driver(r.nodes(), nil) // it was admitted: there is nothing to write
+	defer d.Close()
+	if err := l.Extend(t.Context(), long); err != nil {
+		t.Errorf("a full node does not renew: %v", err)
+	}
+	r.release(l)
+	r.cleared()
+}
+
+// fill fills the memory of a server until it takes no more.
+func (r *rig) fill(i int) {
+	r.Helper()
+	r.do(i, "CONFIG", "SET", "maxmemory", "1")
+	if _, err := r.servers[i].Do("SET", "x", "y"); err == nil {
+		r.Fatal("the server is not full")
+	}
+}
+
+// A command that only looks must not leave anything behind: not even what others
+// would have to agree with.
+func TestReadOnlyWritesNothing(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			for _, used := range []bool{false, true} {
+				var held *holdfast.Lease
+				if used {
+					held = r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long})
+					for i := range n { // two of three are enough for the lock
+						r.eventually("each node has the lock", func() bool { return r.do(i, "EXISTS", "lock:k") == int64(1) })
+					}
+				}
+				before := r.written()
+				d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busy})
+				if err != nil {
+					t.Fatal(err)
+				}
+				c := r.clientOf(d, nil)
+				st, err := c.Inspect(t.Context(), "k")
+				fresh := n > 1 && !used // and so in quarantine
+				if errors.Is(err, holdfast.ErrUnavailable) != fresh || err != nil && !fresh || st.Held != used {
+					t.Errorf("Inspect() = %+v, %v", st, err)
+				}
+				for _, err := range c.List(t.Context(), "") {
+					if err != nil && !fresh {
+						t.Error(err)
+					}
+				}
+				if _, err := c.TryAcquire(t.Context(), "other", nil); !errors.Is(err, holdfast.ErrInvalid) {
+					t.Errorf("TryAcquire() = %v, want driver.ErrInvalid", err)
+				}
+				if err := c.ForceRelease(t.Context(), "k", 1, ""); !errors.Is(err, holdfast.ErrInvalid) {
+					t.Errorf("ForceRelease() = %v, want driver.ErrInvalid", err)
+				}
+				if after := r.written(); after != before {
+					t.Errorf("written: %s, before: %s", after, before)
+				}
+				if used {
+					r.release(held)
+				}
+			}
+		})
+	}
+}
+
+// Nodes that have lost their data say that a lock is free which somebody still holds:
+// while no majority votes, who only looks must not believe them.
+func TestReadOnlyDoesNotBelieveNodesInQuarantine(t *testing.T) {
+	r := start(t, 3)
+	r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	for i := range 3 {
+		r.eventually("each node has the lock", func() bool { return r.do(i, "EXISTS", "lock:k") == int64(1) })
+	}
+	for wiped := range 4 {
+		if wiped > 0 {
+			r.do(wiped-1, "FLUSHALL")
+		}
+		before := r.written()
+		d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Timeout: busy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := r.clientOf(d, nil)
+		st, err := c.Inspect(t.Context(), "k")
+		if known := wiped < 2; st.Held != known || errors.Is(err, holdfast.ErrUnavailable) == known {
+			t.Errorf("%d nodes wiped: Inspect() = %+v, %v", wiped, st, err)
+		}
+		for i, n := range st.Nodes {
+			if quarantined := n.Err != nil && strings.Contains(n.Err.Error(), "in quarantine: does not vote yet"); quarantined != (i < wiped) {
+				t.Errorf("%d nodes wiped: node %d says %+v", wiped, i, n)
+			}
+		}
+		var last error
+		for _, err := range c.List(t.Context(), "") {
+			last = err
+		}
+		if errors.Is(last, holdfast.ErrUnavailable) != (wiped >= 2) {
+			t.Errorf("%d nodes wiped: List() ends with %v", wiped, last)
+		}
+		if after := r.written(); after != before {
+			t.Errorf("written: %s, before: %s", after, before)
+		}
+	}
+}
+
+// written is how often each command that writes was called, and the keys there are.
+func (r *rig) written() string {
+	r.Helper()
+	var all []string
+	for i := range r.servers {
+		all = append(all, fmt.Sprint(r.do(i, "DBSIZE")))
+		for line := range strings.Lines(fmt.Sprint(r.do(i, "INFO", "commandstats"))) {
+			name, rest, _ := strings.Cut(line, ":")
+			switch strings.TrimPrefix(name, "cmdstat_") {
+			case "set", "del", "incrby", "pexpire", "zadd", "zrem", "publish", "unlink":
+				count, _, _ := strings.Cut(rest, ",")
+				all = append(all, name+" "+count)
+			}
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
+	look := user("looker", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+script|load", "+evalsha", "+get", "+pttl", "+zcount", "+scan")
+	r := startWith(t, &redisproc.Options{ACL: []string{look, user("locker", rights...)}})
+	l := r.acquire(r.clientOf(r.driver(r.nodes(), &redis.Options{Username: "locker", Password: secret}), nil), "k", nil)
+	defer r.release(l)
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d, nil)
+	if st, err := c.Inspect(t.Context(), "k"); err != nil || !st.Held {
+		t.Errorf("Inspect() = %+v, %v", st, err)
+	}
+	for st, err := range c.List(t.Context(), "") {
+		if err != nil || st.Key != "k" {
+			t.Errorf("List has %+v, %v", st, err)
+		}
+	}
+	if denied := r.denials(); len(denied) != 0 {
+		t.Errorf("ACL LOG = %v, want nothing denied", denied)
+	}
+}
+
+// A client that knows one node of three, and looks at it, does not belong to their
+// set.
+func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
+	r := start(t, 3)
+	r.driver(r.nodes(), nil).Close()
+	_, err := redis.New(t.Context(), r.nodes()[:1], &redis.Options{ReadOnly: true, Timeout: busy})
+	if !errors.Is(err, driver.ErrConfig) {
+		t.Errorf("%v does not match driver.ErrConfig", err)
+	}
+	mentions(t, err, "n=3", "n=1")
+}
+
+// Two lock spaces on one server know nothing of one another.
+func TestEachPrefixHasASetOfItsOwn(t *testing.T) {
+	r := start(t, 3)
+	r.driver(r.nodes(), nil).Close()
+	r.driver(r.nodes()[:1], &redis.Options{Prefix: "jobs:"}).Close()
+	r.driver(r.nodes(), &redis.Options{Prefix: "other:", MaxTTL: time.Hour}).Close()
+	r.driver(r.nodes()[:1], &redis.Options{BareKeys: true}).Close()
+	for key, want := range map[string]string{
+		"holdfast:set": "n=3 v=3 maxttl=60000 run=", "holdfast:set:jobs:": "n=1", "holdfast:set:other:": "n=3 v=3 maxttl=3600000 run=", "holdfast:set:": "n=1",
+	} {
+		if got := fmt.Sprint(r.do(0, "GET", key)); !strings.HasPrefix(got, want) {
+			t.Errorf("%s is %q, want %q", key, got, want)
+		}
+	}
+}
+
+// A program that starts must not depend on what running ones survive.
+func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
+	for name, spoil := range map[string]func(r *rig){
+		"eviction":   func(r *rig) { r.do(2, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru") },
+		"password":   func(r *rig) { r.do(2, "CONFIG", "SET", "requirepass", secret) },
+		"other set":  func(r *rig) { r.do(2, "SET", "holdfast:set", "n=5 v=3 maxttl=60000") },
+		"quarantine": func(r *rig) { r.do(2, "DEL", "holdfast:set") },
+	} {
+		words := map[string]string{"eviction": "allkeys-lru", "password": "asks for a password", "other set": "n=5", "quarantine": "votes in"}
+		t.Run(name, func(t *testing.T) {
+			r := start(t, 3)
+			r.voting(redis.Options{MaxTTL: time.Minute}).Close()
+			spoil(r)
+			log := new(notes)
+			d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy, Logger: slog.New(log)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			events := make(chan driver.NodeEvent, 100)
+			c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
+			r.release(r.acquire(c, "k", nil))
+			addr := r.servers[2].Addr()
+			if !log.has(addr, words[name]) {
+				t.Errorf("the log has %q, want %q", log.lines(), words[name])
+			}
+			r.awaitCause(events, addr, words[name])
+		})
+	}
+}
+
+// A client that keeps quarantine=off lets in a node that was wiped, beside those that hold a lock there.
+func TestEachAdmissionWithoutAQuarantineIsLogged(t *testing.T) {
+	for name, begin := range map[string]func(t *testing.T) (r *rig, nodes []redis.Node){
+		"three nodes":            func(t *testing.T) (*rig, []redis.Node) { r := start(t, 3); return r, r.nodes() },
+		"a node that fails over": func(t *testing.T) (*rig, []redis.Node) { c := startCouple(t); return c.rig, c.nodes() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, nodes := begin(t)
+			log := new(notes)
+			opened := func() (warnings int) {
+				before := len(log.lines())
+				r.driver(nodes, &redis.Options{Logger: slog.New(log)}).Close()
+				for _, line := range log.lines()[before:] {
+					if strings.Contains(line, "quarantine=off") && strings.Contains(line, "two may hold one") {
+						warnings++
+					}
+				}
+				return warnings
+			}
+			if n := opened(); n != len(nodes) {
+				t.Errorf("a new set: %d warnings, want %d: %q", n, len(nodes), log.lines())
+			}
+			if n := opened(); n != 0 {
+				t.Errorf("a set that votes: %d warnings: %q", n, log.lines())
+			}
+			r.do(0, "FLUSHALL")
+			if n := opened(); n != 1 {
+				t.Errorf("one node was wiped: %d warnings: %q", n, log.lines())
+			}
+		})
+	}
+	t.Run("one server", func(t *testing.T) {
+		r, log := start(t, 1), new(notes)
+		r.driver(r.nodes(), &redis.Options{Logger: slog.New(log)}).Close()
+		if log.has("quarantine=off") {
+			t.Errorf("it has no quarantine: %q", log.lines())
+		}
+	})
+}
+
+// A master that had replicas says after a restart from a snapshot what a replica says that was promoted.
+func TestARestartFromASnapshotIsNotTakenForAPromotionAlone(t *testing.T) {
+	c := startCouple(t)
+	c.eventually("a snapshot", func() bool { // the one for the replica may be under way
+		_, err := c.servers[0].Do("SAVE")
+		return err == nil
+	})
+	c.servers[0].Kill()
+	c.servers[1].Kill()
+	if err := c.servers[0].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if reply := c.do(0, "INFO", "replication").(string); strings.Contains(reply, "master_replid2:0000") {
+		t.Skip("this release does not note it")
+	}
+	d := c.driver([]redis.Node{{Addr: c.servers[0].Addr()}}, nil)
+	defer d.Close()
+	mentions(t, d.Nodes()[0].Err, "was a replica before", "a restart has read back a snapshot")
+}
+
+// awaitCause waits for an event of a node that says why.
+func (r *rig) awaitCause(events <-chan driver.NodeEvent, node, word string) {
+	r.Helper()
+	var had []string
+	for timeout := time.After(patience()); ; {
+		select {
+		case e := <-events:
+			if e.Node == node && e.Err != nil && strings.Contains(e.Err.Error(), word) {
+				return
+			}
+			had = append(had, fmt.Sprint(e))
+		case <-timeout:
+			r.Fatalf("no event of %s that says %q, but %q", node, word, had)
+		}
+	}
+}
+
+// What keeps a node down is told when it changes, not only that it is down.
+func TestANewCauseIsANewEvent(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	r.voting(redis.Options{MaxTTL: time.Minute}).Close()
+	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := make(chan driver.NodeEvent, 100)
+	r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
+	addr := way[2].Addr()
+	r.do(2, "CONFIG", "SET", "requirepass", secret)
+	way[2].Cut()
+	r.awaitCause(events, addr, "access denied")
+	if err := r.servers[2].Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.awaitCause(events, addr, "votes in")
+}
+
+func TestADefectIsAnEvent(t *testing.T) {
+	r := start(t, 1)
+	replica := redistest.Start(t, &redisproc.Options{Args: r.replicaOf(0)})
+	r.eventually("a replica", func() bool { return strings.Contains(fmt.Sprint(r.do(0, "INFO", "replication")), "state=online") })
+	told := make(chan driver.NodeEvent, 100)
+	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}}
+	c := r.clientOf(r.driver(r.nodes(), nil), hooks)
+	r.awaitState(told, r.servers[0].Addr(), driver.NodeDegraded)
+	r.release(r.acquire(c, "k", nil))
+
+	if _, err := replica.Do("REPLICAOF", "NO", "ONE"); err != nil {
+		t.Fatal(err)
+	}
+	d := r.driver([]redis.Node{{Addr: replica.Addr()}}, nil)
+	r.clientOf(d, hooks)
+	r.awaitCause(told, replica.Addr(), "was a replica")
+}
+
+// A node that is full refuses all new locks, and its connection is well.
+func TestANodeThatIsFullIsAnEvent(t *testing.T) {
+	r := start(t, 3)
+	events := make(chan driver.NodeEvent, 1000)
+	full := r.servers[2].Addr()
+	c := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) {
+		if e.Node == full {
+			events <- e
+		}
+	}}})
+	for _, i := range []int{1, 2} {
+		r.fill(i)
+	}
+	asking, stop := context.WithCancel(t.Context())
+	asked := make(chan struct{})
+	go func() { // again and again: a node that was slow is not asked
+		defer close(asked)
+		for asking.Err() == nil {
+			if l, err := c.TryAcquire(asking, "k", nil); err == nil {
+				t.Errorf("two full nodes of three have granted %d", l.Token())
+			}
+		}
+	}()
+	r.awaitCause(events, full, "OOM")
+	stop()
+	<-asked
+	for _, i := range []int{1, 2} {
+		r.do(i, "CONFIG", "SET", "maxmemory", "0")
+	}
+	r.release(r.acquire(c, "k", nil))
+	r.awaitState(events, full, driver.NodeUp)
+}
+
+// Two addresses that swap their servers are no server twice.
+func TestAddressesMaySwapTheirServers(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	r.voting(redis.Options{MaxTTL: time.Minute}).Close()
+	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.clientOf(d, nil)
+	way[0].Redirect(r.servers[1].Addr())
+	way[1].Redirect(r.servers[0].Addr())
+	way[0].Cut()
+	way[1].Cut()
+	r.eventually("all vote again", func() bool {
+		st, err := d.Inspect(t.Context(), "k")
+		return err == nil && st.Nodes[0].Err == nil && st.Nodes[1].Err == nil
+	})
+}

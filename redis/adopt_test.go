@@ -1,0 +1,99 @@
+package redis_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// A server that comes back with older data has counters that go on below what it has promised since.
+func TestAnAdoptionOutlivesAServerThatComesBackMeanwhile(t *testing.T) {
+	r := start(t, 1)
+	restart := func() {
+		r.do(0, "SAVE")
+		r.servers[0].Kill()
+		if err := r.servers[0].Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	giver := r.client()
+	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+	if err := l.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	restart()
+	way := newRoute(t, r.servers)
+	c := r.clientOf(r.driver(way.nodes(), nil), nil)
+	held := way[0].HoldRequest(calls(wire.Adopt), 1)
+	adopted := make(chan *holdfast.Lease)
+	go func() {
+		defer close(adopted)
+		m, err := c.Adopt(r.within(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		adopted <- m
+	}()
+	<-held.Caught()
+	way.down(0, true)
+	restart()
+	way.down(0, false)
+	if m := <-adopted; m != nil {
+		if m.Token() <= l.Token() {
+			t.Errorf("token %d after %d", m.Token(), l.Token())
+		}
+		r.release(m)
+		r.cleared()
+	}
+}
+
+// Another node may have renewed the lease later than this one, so that its holder trusts it when this one has let it lapse. A
+// server alone needs no more than what it had.
+func TestNodesKnowOfATakingForLongerThanItsHolderMayTrustTheLease(t *testing.T) {
+	for n, least := range map[int]time.Duration{1: 0, 3: 2 * long} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			c := r.clientOf(r.driver(r.nodes(), &redis.Options{MaxTTL: long}), nil)
+			for what, take := range map[string]func(l *holdfast.Lease) error{
+				"force": func(l *holdfast.Lease) error { return c.ForceRelease(r.within(), l.Key(), l.Token(), "") },
+				"adopt": func(l *holdfast.Lease) error {
+					if err := l.Detach(); err != nil {
+						return err
+					}
+					m, err := c.Adopt(r.within(), l.Key(), l.Owner(), l.Token(), nil)
+					if err != nil {
+						return err
+					}
+					return m.Release(r.within())
+				},
+			} {
+				l := r.acquire(c, what, &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+				if err := take(l); err != nil {
+					t.Fatal(err)
+				}
+				for i := range n {
+					var score any
+					// a force is done when no q nodes are left, and the others may execute it later
+					r.eventually(fmt.Sprintf("a note of %s on node %d", what, i), func() bool {
+						score = r.do(i, "ZSCORE", wire.QueueKey("lock:"+what), "~"+l.Owner())
+						return score != nil
+					})
+					until, err := strconv.ParseFloat(fmt.Sprint(score), 64)
+					if err != nil {
+						t.Fatal(err)
+					}
+					had := time.Until(time.UnixMilli(int64(-until - 1e14)))
+					if had <= least || n == 1 && had > long {
+						t.Errorf("%s: node %d knows it for %v", what, i, had)
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,17 @@
+package redis
+
+import (
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/redis/internal/server"
+)
+
+// even is why a number of nodes costs more than it gives.
+func even(n int) error {
+	return server.Advise(fmt.Errorf("with %d nodes as with %d, locks survive the loss of %d", n, n-1, n-quorum.Majority(n)), "use an odd number")
+}
+
+func siblings(who string) string {
+	return who + " use this server too: their locks and the locks of this client do not exclude one another"
+}

@@ -1,0 +1,81 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// Close during Acquire and Release, which are under way or have been given up,
+// leaves no lock behind for its TTL. CLOSES is how often that is tried.
+func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
+	closes := 60
+	if n, err := strconv.Atoi(os.Getenv("CLOSES")); err == nil {
+		closes = n
+	}
+	for _, nodes := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", nodes), func(t *testing.T) {
+			r := start(t, nodes)
+			for range closes {
+				r.closeUnderLoad()
+			}
+			r.cleared()
+		})
+	}
+}
+
+// closeUnderLoad closes a client while four callers use it.
+func (r *rig) closeUnderLoad() {
+	r.Helper()
+	c := r.client()
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for {
+				ctx, cancel := context.WithTimeout(r.Context(), rand.N(4*time.Millisecond))
+				l, err := c.Acquire(ctx, fmt.Sprint("k", i%3), &holdfast.AcquireOptions{TTL: long})
+				if err == nil {
+					l.Release(ctx)
+				}
+				cancel()
+				if errors.Is(err, holdfast.ErrClosed) {
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(rand.N(10 * time.Millisecond)) // any moment will do
+	if err := c.Close(); err != nil {
+		r.Errorf("Close() = %v", err)
+	}
+	all.Wait()
+	r.cleared() // a server that is behind may still have releases before it
+}
+
+// A Dial of the user's need not look at its context, as that of a server in the test's own memory.
+func TestCloseMakesNoConnection(t *testing.T) {
+	r := start(t, 1)
+	var dialled atomic.Int32
+	d := r.driver(r.nodes(), &redis.Options{Dial: func(_ context.Context, network, addr string) (net.Conn, error) {
+		dialled.Add(1)
+		return net.Dial(network, addr)
+	}})
+	before := dialled.Load()
+	if err := d.Close(); err != nil {
+		t.Errorf("Close() = %v", err)
+	}
+	if n := dialled.Load() - before; n != 0 {
+		t.Errorf("%d connections were made", n)
+	}
+}

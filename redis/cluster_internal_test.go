@@ -1,0 +1,547 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/rig/socket"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis/internal/link"
+	"github.com/holdfast-go/holdfast/redis/internal/place"
+)
+
+// shards has fn use a driver on a cluster of two masters, a and b, of which a has all slots.
+func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fars []net.Conn
+		var links []*session
+		for _, addr := range []string{"a:6379", "b:6379"} {
+			n := newNode(&d.core, 0, Node{Addr: addr})
+			n.engine, n.opened = d.engine, make(chan struct{})
+			close(n.opened)
+			clusterOf(d).shards = append(clusterOf(d).shards, n)
+			near, far := net.Pipe()
+			l := joined(n, near, report{})
+			fars, links = append(fars, far), append(links, l)
+		}
+		for i := range clusterOf(d).slots {
+			clusterOf(d).slots[i].Store(clusterOf(d).shards[0])
+		}
+		now := time.Now()
+		clusterOf(d).looked.Store(&glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()})
+		fn(t, d, fars[0], fars[1])
+		d.engine.Close()
+		for i, l := range links {
+			l.HangUp(errHungUp)
+			fars[i].Close()
+			<-l.Gone()
+		}
+		d.stop()
+	})
+}
+
+// clusterOf is the cluster that d is on.
+func clusterOf(d *Driver) *cluster { return d.set.(*cluster) }
+
+// received yields the names of the scripts that come over a connection; of a commit also the last token.
+func received(far net.Conn) chan string {
+	names := make(chan string, 100)
+	go func() {
+		for r := resp.NewReader(far); ; {
+			args, _, err := r.ReadCommand()
+			if err != nil {
+				return
+			}
+			name := string(args[0])
+			if len(args) > 7 && string(args[1]) == wire.Commit.SHA {
+				name = "commit " + string(args[7])
+			}
+			for script, s := range map[string]*wire.Script{"acquire": wire.Acquire, "release": wire.Release} {
+				if len(args) > 1 && string(args[1]) == wire.Renew.SHA {
+					name = "renew of " + string(args[3])
+				}
+				if len(args) > 6 && string(args[1]) == s.SHA {
+					_, seq, _ := strings.Cut(string(args[6]), ".")
+					name = script + " " + seq
+					if script == "acquire" && len(args) > 10 {
+						name += " " + string(args[10]) // least
+					}
+				}
+			}
+			names <- name
+		}
+	}()
+	return names
+}
+
+// gathered is what has come by the time at which nothing moves.
+func gathered(names chan string) (all []string) {
+	synctest.Wait()
+	for len(names) > 0 {
+		all = append(all, <-names)
+	}
+	return all
+}
+
+// attempt asks for the lock k until the function that it returns is called.
+func attempt(t *testing.T, d *Driver) (giveUp func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+	}()
+	synctest.Wait()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func TestRequestsStayInOrderWhereTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	moved := fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k"))
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		attempt(t, d)() // acquire and release are on their way
+		first := gathered(atA)
+		if len(first) != 2 || !strings.HasPrefix(first[0], "acquire") || !strings.HasPrefix(first[1], "release") {
+			t.Fatalf("a was sent %q", first)
+		}
+		a.Write(moved)
+		synctest.Wait()
+		giveUp := attempt(t, d) // known to be b's, but a has not answered the release
+		if early := gathered(atB); len(early) > 0 {
+			t.Errorf("b was sent %q before a had answered all", early)
+		}
+		a.Write(moved)
+		second := gathered(atB)
+		want := []string{fmt.Sprint(first[0], " ", start()), first[1]} // tokens begin at the clock where a slot was found elsewhere
+		if len(second) != 3 || !slices.Equal(second[:2], want) || !strings.HasPrefix(second[2], "acquire") {
+			t.Errorf("b was sent %q, want %q and an acquire", second, want)
+		}
+		b.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n:1\r\n:1000\r\n"))
+		giveUp()
+	})
+}
+
+// A request that comes back after a later one was carried out must not follow it: an acquire
+// would outlive its release, and a give-back free a lock that was granted since.
+func TestARequestThatWasOvertakenIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		attempt(t, d)()
+		if first := gathered(atA); len(first) != 2 {
+			t.Fatalf("a was sent %q", first)
+		}
+		a.Write([]byte("-TRYAGAIN Multiple keys request during rehashing of slot\r\n:0\r\n"))
+		time.Sleep(5 * time.Second)
+		if late := append(gathered(atA), gathered(atB)...); len(late) > 0 {
+			t.Errorf("sent again: %q", late)
+		}
+	})
+}
+
+func TestAShardThatIsAskedIsToldSo(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		giveUp := attempt(t, d)
+		gathered(atA)
+		a.Write(fmt.Appendf(nil, "-ASK %d b:6379\r\n", wire.Slot("lock:k")))
+		if at := gathered(atB); len(at) != 2 || at[0] != "ASKING" || !strings.HasPrefix(at[1], "acquire") {
+			t.Errorf("b was sent %q", at)
+		}
+		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n"))
+		time.Sleep(tryAgainAfter)
+		if again := gathered(atA); len(again) != 1 {
+			t.Errorf("a was sent %q, want the acquire again", again)
+		}
+		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
+		giveUp()
+	})
+}
+
+// Of the requests that wait together, only those go to the slot's next shard whose keys are said to be there. It would
+// answer a renewal that it has no such lock, while the other shard has it still.
+func TestOnlyWhatIsAskedForGoesAhead(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		ask := fmt.Appendf(nil, "-ASK %d b:6379\r\n", wire.Slot("{k}"))
+		grants := make(chan driver.Grant, 1)
+		go func() {
+			g, err := d.engine.Acquire(t.Context(), driver.Request{Key: "{k}held", TTL: 10 * time.Second, NoWait: true})
+			if err != nil {
+				t.Error(err)
+			}
+			grants <- g
+		}()
+		gathered(atA)
+		a.Write([]byte(":4000000000000000\r\n"))
+		g := <-grants
+		if at := gathered(atA); len(at) != 1 || at[0] != "SUBSCRIBE" {
+			t.Fatalf("a was sent %q", at)
+		}
+		a.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
+		gathered(atB) // a subscription as well
+		b.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
+		var giveUp []func()
+		for _, name := range []string{"{k}x", "{k}y"} {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				d.engine.Acquire(ctx, driver.Request{Key: name, TTL: 10 * time.Second, NoWait: true})
+			}()
+			giveUp = append(giveUp, func() { cancel(); <-done })
+			synctest.Wait()
+		}
+		if first := gathered(atA); len(first) != 2 {
+			t.Fatalf("a was sent %q", first)
+		}
+		a.Write(ask)
+		synctest.Wait()
+		renewed := make(chan error, 1)
+		go func() { renewed <- d.engine.Renew(t.Context(), []driver.Grant{g})[0].Err }()
+		synctest.Wait()
+		a.Write(ask)
+		if at := gathered(atB); len(at) != 4 || at[0] != "ASKING" || at[2] != "ASKING" {
+			t.Errorf("b was sent %q, want the acquires alone", at)
+		}
+		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
+		time.Sleep(tryAgainAfter)
+		at := gathered(atA)
+		if !slices.Contains(at, "renew of lock:{k}held") {
+			t.Errorf("a was sent %q, want the renewal among them", at)
+		}
+		reply(a, at)
+		select {
+		case err := <-renewed:
+			if err != nil {
+				t.Errorf("the renewal: %v", err)
+			}
+		case <-time.After(time.Second):
+			t.Error("the renewal is not answered")
+		}
+		for _, end := range giveUp {
+			end()
+		}
+	})
+}
+
+// reply answers requests whose names were received: another has the lock, but for one that is renewed.
+func reply(far net.Conn, names []string) {
+	for _, name := range names {
+		if strings.HasPrefix(name, "acquire") {
+			far.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
+		} else {
+			far.Write([]byte(":0\r\n"))
+		}
+	}
+}
+
+// A request that may be carried out goes ahead, though another has to wait.
+func TestRequestThatIsAskedForWaitsForNoOther(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		var giveUp []func()
+		for _, name := range []string{"{k}x", "{k}y"} {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				d.engine.Acquire(ctx, driver.Request{Key: name, TTL: 10 * time.Second, NoWait: true})
+			}()
+			giveUp = append(giveUp, func() { cancel(); <-done })
+			synctest.Wait()
+		}
+		first := gathered(atA)
+		a.Write(fmt.Appendf(nil, "-TRYAGAIN later\r\n-ASK %d b:6379\r\n", wire.Slot("{k}")))
+		if at := gathered(atB); len(at) != 2 || at[1] != first[1] {
+			t.Errorf("b was sent %q, want ASKING and %q", at, first[1])
+		}
+		b.Write([]byte("+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
+		time.Sleep(tryAgainAfter)
+		at := gathered(atA)
+		if len(at) == 0 || at[0] != first[0] {
+			t.Errorf("a was sent %q, want %q again", at, first[0])
+		}
+		reply(a, at)
+		for _, end := range giveUp {
+			end()
+		}
+	})
+}
+
+// The map may be read from a node that has not heard of a move yet, so what a shard says counts for those who look, too.
+func TestALookFollowsItsSlot(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		seen := make(chan engine.View, 1)
+		go func() { seen <- clusterOf(d).views(t.Context(), []engine.Lock{d.opts.keys("k")})[0][0] }()
+		gathered(atA)
+		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
+		time.Sleep(tryAgainAfter)
+		if at := gathered(atB); len(at) != 1 {
+			t.Fatalf("b was sent %q, want the look; a %q", at, gathered(atA))
+		}
+		b.Write([]byte("*4\r\n$1\r\nx\r\n:5000\r\n$1\r\n7\r\n:0\r\n"))
+		if v := <-seen; v.Err != nil || v.Owner != "x" {
+			t.Errorf("the look has %+v", v)
+		}
+	})
+}
+
+// It may say of itself that it has all slots, long after another took its place.
+func TestTheMapOfANodeThatIsCutOffIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for state, believed := range map[string]bool{"cluster_state:ok": true, "cluster_state:fail": false} {
+		shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+			atA := received(a)
+			read := make(chan error, 1)
+			go func() {
+				_, err := clusterOf(d).mapOf(t.Context(), clusterOf(d).shards[0])
+				read <- err
+			}()
+			if at := gathered(atA); len(at) != len(mapCommands) {
+				t.Fatalf("a was sent %q", at)
+			}
+			a.Write([]byte("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$1\r\na\r\n:6379\r\n$2\r\nid\r\n")) // all slots are a's
+			a.Write(fmt.Appendf(nil, "$%d\r\n%s\r\n*2\r\n$10\r\n1767355200\r\n$1\r\n0\r\n", len(state), state))
+			if err := <-read; (err == nil) != believed {
+				t.Errorf("%s: %v", state, err)
+			}
+		})
+	}
+}
+
+// The lock would stand for its TTL on the shard that has its slot now.
+func TestAReleaseThatWasOwedToARetiredShardIsSentToItsSuccessor(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := received(a), received(b)
+		attempt(t, d)()
+		first := gathered(atA)
+		if len(first) != 2 {
+			t.Fatalf("a was sent %q", first)
+		}
+		a.Close()
+		synctest.Wait()
+		old, next := clusterOf(d).shards[0], clusterOf(d).shards[1]
+		old.stop = func() {}
+		now := time.Now()
+		clusterOf(d).apply(chart{
+			glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()},
+			spans:   []place.Span{{First: 0, Last: wire.Slots - 1, ID: "b", Addr: "b:6379"}},
+		})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			next.settle(next.link.Load())
+		}()
+		if at := gathered(atB); !slices.Contains(at, first[1]) {
+			t.Errorf("b was sent %q, want the %s", at, first[1])
+		}
+		<-done
+	})
+}
+
+// Nobody waits for its answer any more, but the lock stands until it is carried out.
+func TestAReleaseLooksForItsShardPastItsDeadline(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+		atA := received(a)
+		attempt(t, d)()
+		first := gathered(atA)
+		if len(first) != 2 {
+			t.Fatalf("a was sent %q", first)
+		}
+		time.Sleep(time.Second + 100*time.Millisecond) // the longest that a request may take is over
+		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n-TRYAGAIN later\r\n"))
+		time.Sleep(2 * tryAgainAfter)
+		if again := gathered(atA); !slices.Equal(again, first[1:]) {
+			t.Errorf("a was sent %q again, want the release", again)
+		}
+	})
+}
+
+// identified is a shard whose id was learned.
+type identified struct{ place.Place }
+
+func (identified) Shard() string { return "a" }
+
+// TestAShardIsAskedOnceASecondWhetherItIsTheMaster holds that a shard is asked neither less often, nor twice where a ping falls due.
+func TestAShardIsAskedOnceASecondWhetherItIsTheMaster(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+		n := clusterOf(d).shards[0]
+		n.place = identified{n.place}
+		var asked []string
+		go func() {
+			for in := resp.NewReader(a); ; {
+				args, _, err := in.ReadCommand()
+				if err != nil {
+					return
+				}
+				asked = append(asked, string(args[0]))
+			}
+		}()
+		for age := time.Second; age <= pingEvery; age += watchEvery {
+			n.tend(n.link.Load(), age)
+		}
+		synctest.Wait()
+		count := 0
+		for _, name := range asked {
+			if name == "INFO" {
+				count++
+			}
+		}
+		if want := int(pingEvery / time.Second); count != want {
+			t.Errorf("asked %d times in %v, want %d: %q", count, pingEvery, want, asked)
+		}
+	})
+}
+
+// TestARequestToAShardWaitsForNoOtherGoroutine holds that callers write to a shard themselves while little is under way, as to
+// one server: no other node is asked meanwhile.
+func TestARequestToAShardWaitsForNoOtherGoroutine(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		near, far := net.Pipe()
+		near = socket.New(near)
+		s := newSession(clusterOf(d).shards[0], resp.NewConn(near), report{}) // of which no goroutine writes
+		at := received(far)
+		lock := d.opts.keys("k")
+		const sent = 4 // more bytes than callers write themselves where each request goes to several nodes
+		for i := range sent {
+			s.Send(link.Entry{At: d.engine.Now(), Req: &engine.Request{
+				Ask: quorum.Ask{Kind: quorum.AskRenew, Owner: fmt.Sprint("owner", i), TTL: int64(time.Second)}, Lock: &lock, Deadline: d.engine.Now() + int64(time.Second),
+			}})
+		}
+		if got := gathered(at); len(got) != sent {
+			t.Errorf("%d of %d requests were written: %q", len(got), sent, got)
+		}
+		near.Close()
+		far.Close()
+	})
+}
+
+// What one shard's answer says may be passed on after that of another, which knew more: waiters would then poll for ever, without a
+// place in the queue.
+func TestTheLastThatIsSaidOfWakeUpsIsTrue(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var all news
+		var both atomic.Bool // shards are heard
+		var said []bool
+		slow := make(chan struct{})
+		var first sync.WaitGroup
+		first.Go(func() {
+			all.tell(both.Load, func(yes bool) {
+				if !yes {
+					<-slow
+				}
+				said = append(said, yes)
+			})
+		})
+		synctest.Wait()
+		both.Store(true)
+		all.tell(both.Load, func(yes bool) { said = append(said, yes) })
+		close(slow)
+		first.Wait()
+		if want := []bool{true, false, true}; !slices.Equal(said, want) {
+			t.Errorf("said %v, want %v", said, want)
+		}
+	})
+}
+
+// TestAShardThatHangsHoldsUpNoCrowdOfOthers: the claims to locks of each shard take their turn apart. So a crowd that waits
+// for one that does not answer costs those of another no time at all.
+func TestAShardThatHangsHoldsUpNoCrowdOfOthers(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		c := clusterOf(d)
+		var mine, others []string
+		for i := 0; len(mine) < 300 || len(others) < 300; i++ {
+			name := fmt.Sprint("crowd/", i)
+			if slot := wire.Slot(d.opts.keys(name).Key); slot%2 == 0 {
+				mine = append(mine, name)
+			} else {
+				c.slots[slot].Store(c.shards[1])
+				others = append(others, name)
+			}
+		}
+		go io.Copy(io.Discard, a)
+		go serve(b, func([]string) int64 { return 1 << 52 })
+		acquire := func(all *sync.WaitGroup, ctx context.Context, names []string) {
+			for _, name := range names {
+				all.Go(func() {
+					if g, err := d.engine.Acquire(ctx, driver.Request{Key: name, TTL: 10 * time.Second}); err == nil {
+						d.engine.Release(ctx, g, 0)
+					} else if ctx.Err() == nil {
+						t.Errorf("%s: %v", name, err)
+					}
+				})
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var blocked, free sync.WaitGroup
+		acquire(&blocked, ctx, mine)
+		synctest.Wait()
+		start := time.Now()
+		acquire(&free, t.Context(), others)
+		free.Wait()
+		if took := time.Since(start); took != 0 {
+			t.Errorf("locks of the shard that answers at once took %v", took)
+		}
+		cancel()
+		blocked.Wait()
+	})
+}
+
+// TestRedirectionsMakeNoEndlessShards holds that a server which sends each request to another place costs no more connections than
+// a cluster has masters, twice.
+func TestRedirectionsMakeNoEndlessShards(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := clusterOf(d)
+		n := newNode(&d.core, 0, Node{Addr: "a:6379"})
+		for i := range 3 * place.MaxShards {
+			c.moved(n, fmt.Sprintf("%d h:%d", i%wire.Slots, 1+i))
+		}
+		if got := len(c.members()); got != 2*place.MaxShards {
+			t.Errorf("%d shards", got)
+		}
+		d.stop()
+		d.work.Wait()
+	})
+}

@@ -1,0 +1,259 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis/internal/place"
+	"github.com/holdfast-go/holdfast/redis/internal/server"
+)
+
+const (
+	lookPause = 200 * time.Millisecond // from a doubt to the next look
+)
+
+// chart is a map.
+type chart struct {
+	glimpse
+	spans []place.Span
+}
+
+// follow keeps the map up to date.
+func (c *cluster) follow() {
+	tick := time.NewTicker(c.mapEvery())
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-c.doubt:
+			wait(c.d.ctx, lookPause) // the others hear of it
+		case <-c.d.ctx.Done():
+			return
+		}
+		c.look(c.d.ctx) // until one succeeds, what fails has the reasons
+	}
+}
+
+// look asks one node after the other for the map, until one has it.
+func (c *cluster) look(ctx context.Context) error {
+	m, err := c.read(ctx)
+	if err == nil {
+		c.apply(m)
+	}
+	return err
+}
+
+// read asks one node after the other who has which slots, each time another one first.
+func (c *cluster) read(ctx context.Context) (chart, error) {
+	candidates := c.members()
+	slices.SortStableFunc(candidates, func(a, b *node) int { // those that are connected come first
+		return strings.Compare(strconv.FormatBool(a.link.Load() == nil), strconv.FormatBool(b.link.Load() == nil))
+	})
+	up := 0
+	for _, n := range candidates {
+		if n.link.Load() != nil {
+			up++
+		}
+	}
+	if up > 0 {
+		c.mu.Lock()
+		c.turn++
+		by := c.turn % up
+		c.mu.Unlock()
+		candidates = slices.Concat(candidates[by:up], candidates[:by], candidates[up:])
+	}
+	for _, seed := range c.seeds {
+		if !slices.ContainsFunc(candidates, func(n *node) bool { return n.addr == seed.Addr }) {
+			candidates = append(candidates, newNode(c.d, 0, seed))
+		}
+	}
+	u := &driver.UnavailableError{Need: 1}
+	for _, n := range candidates {
+		var m chart
+		err := resp.Contain(func() (err error) {
+			m, err = c.mapOf(ctx, n)
+			return err
+		})
+		if err == nil {
+			return m, nil
+		}
+		if server.Lasting(err) && !c.d.admitted.Load() {
+			return m, fmt.Errorf("node %s: %w", n.addr, err)
+		}
+		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
+	}
+	if err := ctx.Err(); err != nil {
+		return chart{}, fmt.Errorf("%w: %w", err, u)
+	}
+	return chart{}, u
+}
+
+// mapCommands ask for the map. SLOTS is known to all versions.
+var mapCommands = [][]string{{"CLUSTER", "SLOTS"}, {"CLUSTER", "INFO"}, {"TIME"}}
+
+// mapOf asks n who has which slots.
+func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.d.opts.Timeout)
+	defer cancel()
+	var replies []any
+	sent := time.Now()
+	if n.link.Load() != nil {
+		replies, err = n.do(ctx, mapCommands...)
+	} else {
+		replies, err = n.inquire(ctx, mapCommands)
+	}
+	m.at = time.Now()
+	if err != nil {
+		return m, err
+	}
+	for _, r := range replies {
+		if err, ok := r.(error); ok {
+			return m, server.Mend(err, c.d.opts.TLS != nil)
+		}
+	}
+	state, _ := replies[1].(string)
+	node, err := server.TimeOf(replies[2])
+	if err != nil {
+		return m, err
+	}
+	m.glimpse = glimpsed(sent, m.at, node)
+	m.spans, err = place.ParseSlots(replies[0], n.addr)
+	switch {
+	case err != nil:
+		return m, err
+	case len(m.spans) == 0:
+		return m, server.Unfit("create it (redis-cli --cluster create)", "its cluster has no hash slots")
+	case !strings.Contains(state, "cluster_state:ok") && c.known():
+		return m, errors.New("the cluster is down, as far as it knows") // it may be cut off, and its map old
+	}
+	return m, nil
+}
+
+// known says whether there is a map.
+func (c *cluster) known() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.shards) > 0
+}
+
+// inquire sends commands over a connection of its own.
+func (n *node) inquire(ctx context.Context, cmds [][]string) (replies []any, err error) {
+	err = n.net.Visit(ctx, n.addr, func(l *resp.Conn) error {
+		if _, err := n.place.Login(ctx, n.addr, l); err != nil {
+			return err
+		}
+		values, err := l.Do(cmds...)
+		for _, v := range values {
+			replies = append(replies, v.Decode())
+		}
+		return err
+	})
+	return replies, err
+}
+
+// examined are the masters, for a doctor, and what is wrong with the cluster as a whole.
+func (c *cluster) examined(ctx context.Context) (masters []*node, e look) {
+	e = look{Notes: exam.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
+	m, err := c.read(ctx)
+	if err != nil {
+		e.failed("reach", err)
+		return nil, e
+	}
+	covered := 0
+	for _, s := range m.spans {
+		covered += s.Last - s.First + 1
+		if !slices.ContainsFunc(masters, func(n *node) bool { return n.addr == s.Addr }) {
+			n := newNode(c.d, 0, Node{Addr: s.Addr})
+			n.engine = c.d.engine
+			masters = append(masters, n)
+		}
+	}
+	if covered < wire.Slots {
+		e.bad("slots", driver.VerdictFault, server.Advise(fmt.Errorf("%d of %d hash slots have no master: the names in them cannot be locked",
+			wire.Slots-covered, wire.Slots), "redis-cli --cluster fix"))
+	} else {
+		e.OK("slots", "%d masters have all of them", len(masters))
+	}
+	return masters, e
+}
+
+// apply takes over a map.
+func (c *cluster) apply(m chart) {
+	came := c.outdated(m.at)
+	has := make(map[*node]bool)
+	var seen [wire.Slots]*node
+	for _, s := range m.spans {
+		n := c.shard(s.Addr)
+		if n == nil {
+			continue // what is there now goes first
+		}
+		has[n] = true
+		for i := s.First; i <= s.Last; i++ {
+			came = came || c.slots[i].Load() != n
+			seen[i] = n
+		}
+	}
+	if came {
+		c.arrived() // before the requests go there
+	}
+	c.looked.Store(&m.glimpse)
+	for i, n := range seen {
+		if c.slots[i].Load() != n {
+			c.slots[i].Store(n)
+		}
+	}
+	c.mu.Lock()
+	var gone []*node
+	c.shards = slices.DeleteFunc(c.shards, func(n *node) bool {
+		if !has[n] {
+			gone = append(gone, n)
+		}
+		return !has[n]
+	})
+	c.mu.Unlock()
+	for _, n := range gone {
+		c.retire(n)
+	}
+}
+
+// retire ends the connection to a node that has no slots any more, and leaves what is owed
+// to it to those that have them.
+func (c *cluster) retire(n *node) {
+	n.mu.Lock()
+	n.err = place.ErrNotMaster
+	due := n.owed
+	n.owed = make(map[string]owed)
+	n.mu.Unlock()
+	n.stop()
+	c.inherit(n, due)
+}
+
+// inherit gives releases that were owed to n to the shards that have their locks.
+func (c *cluster) inherit(n *node, due map[string]owed) {
+	parts := make(map[*node]map[string]owed)
+	for owner, o := range due {
+		to := c.keeper(&o.lock, n)
+		if parts[to] == nil {
+			parts[to] = make(map[string]owed)
+		}
+		parts[to][owner] = o
+	}
+	for to, part := range parts {
+		to.mu.Lock()
+		maps.Copy(to.owed, part)
+		to.mu.Unlock()
+	}
+}
+
+var _ engine.Node = (*cluster)(nil)

@@ -1,0 +1,389 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/locktest"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// clusterRig is a cluster and what a test does with it.
+type clusterRig struct {
+	rig
+	cluster *redisproc.Cluster
+}
+
+func startCluster(t *testing.T, opts *redisproc.ClusterOptions) *clusterRig {
+	t.Helper()
+	t.Parallel()
+	c := redistest.Cluster(t, opts)
+	return &clusterRig{rig{T: t, servers: c.Servers}, c}
+}
+
+// url names the cluster by its last server, which may be a replica.
+func (r *clusterRig) url(params string) string {
+	return "redis+cluster://" + r.servers[len(r.servers)-1].Addr() + "?timeout=5s" + params
+}
+
+func (r *clusterRig) openURL(params string) *redis.Driver {
+	r.Helper()
+	d, err := redis.Open(r.Context(), r.url(params), nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return d
+}
+
+func (r *clusterRig) client(params string) *holdfast.Client {
+	r.Helper()
+	return r.clientOf(r.openURL(params), nil)
+}
+
+// master returns the master that has the slot of a lock, and another one. It waits while a failover leaves the slot to nobody.
+func (r *clusterRig) master(name string) (master, other *redisproc.Server) {
+	r.Helper()
+	r.eventually("a master has the slot of "+name, func() bool {
+		master, other = r.findMaster(name)
+		return master != nil
+	})
+	return master, other
+}
+
+// findMaster is master for the present moment: nil, if no master says that it has the slot.
+func (r *clusterRig) findMaster(name string) (master, other *redisproc.Server) {
+	r.Helper()
+	for _, s := range r.cluster.Masters() {
+		slots, err := r.cluster.Slots(s)
+		if err != nil {
+			r.Fatal(err)
+		}
+		if slices.Contains(slots, wire.Slot("lock:"+name)) {
+			master = s
+		} else if len(slots) > 0 {
+			other = s
+		}
+	}
+	return master, other
+}
+
+// move moves the slot of a lock to another master.
+func (r *clusterRig) move(name string, pause func()) {
+	r.Helper()
+	from, to := r.master(name)
+	if err := r.cluster.Move(from, to, pause, wire.Slot("lock:"+name)); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func TestConformanceOnACluster(t *testing.T) {
+	r := startCluster(t, nil)
+	var tests atomic.Int32
+	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
+		f := newFleet(t, r.servers, fmt.Sprintf("test%d/", tests.Add(1)))
+		return locktest.Service{
+			Nodes: 1, Servers: len(r.servers), Open: f.openCluster,
+			Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },
+			Mend:        func(d driver.Driver) { f.route(d).blackhole(false) },
+			LoseReplies: f.loseReplies,
+			Delay:       f.delay,
+			StopNodes:   func(int) { f.stop(len(r.servers)) }, StartNodes: func() { f.stop(0) },
+			Leftovers: f.leftovers,
+		}
+	}})
+}
+
+// openCluster opens the cluster that the servers are. Each client reaches them by proxies
+// of its own.
+func (f *fleet) openCluster() (driver.Driver, error) {
+	way := newRoute(f.t, f.servers)
+	for i, p := range way {
+		p.CutAfter(func(args [][]byte) bool {
+			return scripts(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
+		}, 1<<20)
+	}
+	d, err := redis.New(f.t.Context(), []redis.Node{{Addr: f.servers[0].Addr()}}, &redis.Options{
+		Prefix: f.prefix, Cluster: true, Timeout: busy,
+		Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			i := slices.IndexFunc(f.servers, func(s *redisproc.Server) bool { return s.Addr() == addr })
+			return new(net.Dialer).DialContext(ctx, network, way[i].Addr())
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.routes[d] = way
+	for i := range f.down {
+		way.down(i, true)
+	}
+	return d, nil
+}
+
+func TestEveryNameHasItsCompanionsInItsSlot(t *testing.T) {
+	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
+	for _, params := range []string{"", "&bare=true"} {
+		c := r.client(params)
+		var leases []*holdfast.Lease
+		for _, name := range []string{"x", "{x}", ":{x}", "{{x}", "{x}}", "a{b}c", "{}", "}", "{", "a}b", "a}b{", "*", "ключ}"} {
+			l := r.acquire(c, name, nil)
+			if st, err := c.Inspect(t.Context(), name); err != nil || st.Token != l.Token() {
+				t.Errorf("%q: Inspect() = %+v, %v, want token %d", name, st, err, l.Token())
+			}
+			leases = append(leases, l)
+		}
+		listed := 0
+		for _, err := range c.List(t.Context(), "") {
+			if listed++; err != nil {
+				t.Error(err)
+			}
+		}
+		if listed != len(leases) {
+			t.Errorf("List has %d locks of %d", listed, len(leases))
+		}
+		r.release(leases...)
+	}
+}
+
+// The keys of a name are on two servers for a while, and no client may take it there.
+func TestASlotThatMovesKeepsItsLocks(t *testing.T) {
+	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
+	g := &guarded{t: t}
+	stop := g.clusterLoad(r, 4, "k", "")
+	held := r.acquire(r.client(""), "{k}held", nil) // no waiters: the queue is missing, and what is there moves on
+	for range 10 {
+		before := g.count.Load()
+		r.move("{k}held", func() { time.Sleep(5 * time.Millisecond) })
+		r.move("k", func() { time.Sleep(5 * time.Millisecond) })
+		r.eventually("the lock is granted again", func() bool { return g.count.Load() > before+10 })
+	}
+	stop()
+	if held.Context().Err() != nil {
+		t.Errorf("the lease that was held is over: %v", context.Cause(held.Context()))
+	}
+	r.release(held)
+}
+
+// The keys of a lock are on two servers for as long as an operator pleases. Its holder renews at each moment of that.
+func TestLeaseIsRenewedInEachPhaseOfASlotsMove(t *testing.T) {
+	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
+	c := r.client("")
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	for _, waits := range []bool{false, true} {
+		if waits {
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				if l, err := r.client("").Acquire(ctx, "k", nil); err == nil {
+					l.Release(context.WithoutCancel(ctx))
+				}
+			}()
+			defer func() { cancel(); <-done }()
+			r.awaitWaiters(c, "k", 1)
+		}
+		phases := 0
+		r.move("k", func() {
+			phases++
+			if err := l.Extend(r.within(), long); err != nil {
+				t.Errorf("a waiter: %v, phase %d: %v", waits, phases, err)
+			}
+		})
+		if want := map[bool]int{false: 3, true: 4}[waits]; phases < want {
+			t.Errorf("%d phases of the move were seen, want %d", phases, want)
+		}
+	}
+	r.release(l)
+}
+
+// Newer servers move a slot with all of its keys at once, and clients hear of it when all is over.
+func TestASlotThatMovesAtOnceKeepsItsLocks(t *testing.T) {
+	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
+	g := &guarded{t: t}
+	stop := g.clusterLoad(r, 4, "k", "")
+	defer stop()
+	held := r.acquire(r.client(""), "{k}held", nil)
+	for range 10 {
+		before := g.count.Load()
+		for _, name := range []string{"{k}held", "k"} {
+			from, to := r.master(name)
+			switch err := r.cluster.Migrate(t.Context(), from, to, wire.Slot("lock:"+name)); {
+			case errors.Is(err, errors.ErrUnsupported):
+				t.Skip("this server moves keys one by one: HOLDFAST_REDIS_SERVER names another one, Redis 8.4 or Valkey 9 and newer")
+			case err != nil:
+				t.Fatal(err)
+			}
+		}
+		r.eventually("the lock is granted again", func() bool { return g.count.Load() > before+10 })
+	}
+	stop()
+	if held.Context().Err() != nil {
+		t.Errorf("the lease that was held is over: %v", context.Cause(held.Context()))
+	}
+	r.release(held)
+}
+
+// clusterLoad is load on a cluster.
+func (g *guarded) clusterLoad(r *clusterRig, clients int, key, params string) (stop func()) {
+	all := make([]*holdfast.Client, clients)
+	for i := range all {
+		all[i] = r.client(params)
+	}
+	return g.loadBy(&r.rig, all, key, nil)
+}
+
+// A client that meets a slot elsewhere waits for it, at the one and at the other end.
+func TestAWaiterFollowsItsSlot(t *testing.T) {
+	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
+	c, other := r.client(""), r.client("")
+	l := r.acquire(c, "k", nil)
+	granted := make(chan error, 1)
+	go func() {
+		l, err := other.Acquire(r.within(), "k", nil)
+		if err == nil {
+			defer l.Release(context.Background())
+		}
+		granted <- err
+	}()
+	r.eventually("it waits", func() bool {
+		st, err := c.Inspect(t.Context(), "k")
+		return err == nil && st.Waiters == 1
+	})
+	r.move("k", nil)
+	if err := l.Check(t.Context()); err != nil {
+		t.Errorf("Check() = %v after the slot has moved", err)
+	}
+	r.release(l)
+	if err := <-granted; err != nil {
+		t.Errorf("the waiter: %v", err)
+	}
+}
+
+// A replica that has taken over may not know the newest locks. So it keeps those that it
+// has, and grants none until the others are over.
+func TestAShardThatFailedOverSitsOut(t *testing.T) {
+	r := startCluster(t, &redisproc.ClusterOptions{Masters: 3, Replicas: 3})
+	const params = "&maxttl=6s"
+	ttl := &holdfast.AcquireOptions{TTL: 6 * time.Second}
+	c, other := r.client(params), r.client(params)
+	held, last := r.acquire(c, "{k}", ttl), r.acquire(c, "{k}2", ttl)
+	r.release(last)
+	old, _ := r.master("{k}")
+	next := r.cluster.ReplicaOf(old)
+	begin := time.Now()
+	if _, err := next.Do("CLUSTER", "FAILOVER"); err != nil {
+		t.Fatal(err)
+	}
+	asked := time.Now()
+	r.eventually("the replica has taken over", func() bool {
+		m, _ := r.findMaster("{k}")
+		if m != next && time.Since(asked) > 6*time.Second { // Redis gives a failover up after 5 s, if its master was busy
+			asked = time.Now()
+			next.Do("CLUSTER", "FAILOVER")
+		}
+		return m == next
+	})
+	var quarantine interface{ Quarantine() time.Duration }
+	r.eventually("it sits out", func() bool {
+		_, err := other.TryAcquire(t.Context(), "{k}2", ttl)
+		t.Log(err)
+		return errors.As(err, &quarantine)
+	})
+	l, err := other.Acquire(r.within(), "{k}2", ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took < 8*time.Second {
+		t.Errorf("a lock was granted %v after the failover, before those of the old master are over", took)
+	}
+	if l.Token() <= last.Token() {
+		t.Errorf("token %d after %d", l.Token(), last.Token())
+	}
+	if held.Context().Err() != nil {
+		t.Errorf("a lease that the replica knew is over: %v", context.Cause(held.Context()))
+	}
+	r.release(l, held)
+}
+
+func TestOtherShardsGoOn(t *testing.T) {
+	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}}})
+	c := r.client("")
+	down, _ := r.master("k")
+	down.Kill()
+	name := ""
+	for i := 0; name == ""; i++ {
+		if m := fmt.Sprint("n", i); wire.Slot("lock:"+m)/8192 != wire.Slot("lock:k")/8192 {
+			name = m
+		}
+	}
+	r.release(r.acquire(c, name, nil))
+	_, err := c.TryAcquire(t.Context(), "k", nil)
+	if !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("TryAcquire() = %v on the shard that is down", err)
+	}
+	if err := down.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAWrongKindOfServerIsNamed(t *testing.T) {
+	r := startCluster(t, &redisproc.ClusterOptions{Masters: 1})
+	plain := redistest.Start(t, nil)
+	_, err := redis.Open(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout=5s", nil)
+	mentions(t, err, plain.Addr(), "no part of a Redis Cluster", "redis://")
+	if !errors.Is(err, driver.ErrConfig) {
+		t.Errorf("%v is no driver.ErrConfig", err)
+	}
+	_, err = redis.Open(t.Context(), "redis://"+r.servers[0].Addr()+"?timeout=5s", nil)
+	mentions(t, err, "part of a Redis Cluster", "redis+cluster://")
+	_, err = redis.Open(t.Context(), r.url("&db=1"), nil)
+	mentions(t, err, "database 0")
+	// One shard is enough, as managed services have it.
+	c := r.client("")
+	r.release(r.acquire(c, "k", nil))
+}
+
+// A cluster may not know by which address its clients reach it, and know itself by names.
+func TestAClusterBehindANameIsReached(t *testing.T) {
+	cert, err := redisproc.NewCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, args := range map[string][]string{
+		"unknown endpoint": {"--cluster-preferred-endpoint-type", "unknown-endpoint"},
+		"host names":       {"--cluster-preferred-endpoint-type", "hostname", "--cluster-announce-hostname", "localhost"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			r := startCluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{TLS: cert, Args: append(args, "--tls-cluster", "yes")}})
+			_, port, _ := strings.Cut(r.servers[0].Addr(), ":")
+			d, err := redis.Open(t.Context(), "rediss+cluster://localhost:"+port+"?timeout=5s&ca="+cert.Cert, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := r.clientOf(d, nil)
+			for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+				r.release(r.acquire(c, name, nil))
+			}
+			r.move("a", nil)
+			r.release(r.acquire(c, "a", nil))
+			for _, n := range d.Nodes() {
+				if !strings.HasPrefix(n.Node, "localhost:") {
+					t.Errorf("node %s is not reached by its name", n.Node)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,49 @@
+package redis
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/redis/internal/format"
+	"github.com/holdfast-go/holdfast/redis/internal/server"
+)
+
+// confirm waits until a replica has what the server of l had done for lock before, and returns nil at once for a node that does
+// not fail over. It asks over a connection of its own, because WAIT keeps all that comes after it on its connection waiting.
+// What it writes comes after what was done, and is what it waits for.
+func (n *node) confirm(ctx context.Context, l *session, lock engine.Lock) error {
+	if !n.place.Replaced() {
+		return nil
+	}
+	if l == nil || n.link.Load() != l {
+		return errMoved
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*pace.ConfirmTime())
+	defer cancel()
+	return n.net.Visit(ctx, l.server, func(conn *resp.Conn) error {
+		if _, err := n.place.Login(ctx, l.server, conn); err != nil {
+			return err
+		}
+		probe := n.d.opts.probeKeys(n.engine.Client() + n.place.Beside(lock.Key)).Key
+		values, err := server.Ask(conn,
+			[]string{"INFO"}, []string{"SET", probe, "", "PX", "1000"}, []string{"DEL", probe}, []string{"WAIT", "1", format.Millis(int64(pace.ConfirmTime()))})
+		if err != nil {
+			return err
+		}
+		info := server.ParseInfo(string(values[0].Text))
+		has, _ := values[3].Int()
+		switch {
+		case !member.SameRun(l.run, member.Run(info["run_id"], server.Promotion(info))):
+			return errMoved
+		case has > 0:
+			return nil
+		case info["connected_slaves"] != "0":
+			return fmt.Errorf("no replica has answered within %v", pace.ConfirmTime())
+		}
+		return n.place.NoReplica(conn)
+	})
+}

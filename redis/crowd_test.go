@@ -1,0 +1,198 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+const (
+	crowdSize = 2500
+	// crowdBytes is how many bytes of replies a slow way brings in a second: for some 750 locks,
+	// so that the crowd takes several times as long as a request may.
+	crowdBytes = 15_000
+	crowdPart  = 64
+)
+
+// slowConn is a connection whose replies come at crowdBytes a second, also where a busy machine
+// lets it sleep for too long.
+type slowConn struct {
+	net.Conn
+	free time.Time // when the way has brought what was read
+}
+
+func (c *slowConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b[:min(len(b), crowdPart)])
+	if idle := time.Now().Add(-100 * time.Millisecond); c.free.Before(idle) {
+		c.free = idle
+	}
+	c.free = c.free.Add(time.Duration(n) * time.Second / crowdBytes)
+	time.Sleep(time.Until(c.free))
+	return n, err
+}
+
+func slowly(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	return &slowConn{Conn: conn}, err
+}
+
+// storm has many callers of c ask at once, each of whom keeps what it gets until release is called.
+type storm struct {
+	wait    func()
+	release func()
+	failed  atomic.Int64
+}
+
+func (r *rig) storm(c *holdfast.Client, n int) *storm {
+	var asking, all sync.WaitGroup
+	asking.Add(n)
+	free := make(chan struct{})
+	out := &storm{wait: asking.Wait, release: func() { close(free); all.Wait() }}
+	for i := range n {
+		all.Go(func() {
+			l, err := c.Acquire(r.Context(), fmt.Sprint("crowd/", i), &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true})
+			asking.Done()
+			if err != nil {
+				if out.failed.Add(1) == 1 {
+					r.Errorf("a caller in the crowd: %v", err)
+				}
+				return
+			}
+			<-free
+			switch err := l.Release(r.Context()); {
+			case err == nil, errors.Is(err, holdfast.ErrLost), errors.Is(err, holdfast.ErrUnavailable): // cleared sees whether it was executed
+			case out.failed.Add(1) == 1:
+				r.Errorf("a release in the crowd: %v", err)
+			}
+		})
+	}
+	return out
+}
+
+// watch looks at the clock until steady is called, which says whether this process has had its
+// time meanwhile. In one that has not, answers come too late of nodes that are well.
+func (r *rig) watch() (steady func() bool) {
+	const most = 200 * time.Millisecond
+	var stood atomic.Int64
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for last := time.Now(); ; {
+			select {
+			case <-quit:
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+			now := time.Now()
+			stood.Store(max(stood.Load(), int64(now.Sub(last))))
+			last = now
+		}
+	}()
+	return func() bool {
+		close(quit)
+		<-done
+		if d := time.Duration(stood.Load()); d > most {
+			r.Logf("this process stood still for %v", d)
+			return false
+		}
+		return true
+	}
+}
+
+// scriptsRun is how many scripts the server has been asked for.
+func (r *rig) scriptsRun(i int) (n int) {
+	r.Helper()
+	for line := range strings.Lines(fmt.Sprint(r.do(i, "INFO", "commandstats"))) {
+		fmt.Sscanf(line, "cmdstat_evalsha:calls=%d,", &n)
+	}
+	return n
+}
+
+// TestACrowdGetsItsLocksFromASlowServer. Each takes one request, a lease of the same client is
+// renewed meanwhile, and no node is blamed, unless this process stood still.
+func TestACrowdGetsItsLocksFromASlowServer(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprint(n, " nodes"), func(t *testing.T) {
+			r := start(t, n)
+			var down atomic.Int64
+			c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: slowly}), &holdfast.Options{Hooks: holdfast.Hooks{
+				Node: func(e holdfast.NodeEvent) {
+					if e.State == driver.NodeDown {
+						down.Add(1)
+						t.Logf("%s is down: %v", e.Node, e.Err)
+					}
+				},
+			}})
+			held := r.acquire(c, "held", nil)
+			before := r.scriptsRun(0)
+			steady := r.watch()
+			crowd := r.storm(c, crowdSize)
+			crowd.wait()
+			judge := steady()
+			if err := context.Cause(held.Context()); judge && err != nil {
+				t.Errorf("the lease beside the crowd: %v", err)
+			}
+			if sent := r.scriptsRun(0) - before; judge && sent > crowdSize+crowdSize/10 {
+				t.Errorf("the crowd of %d cost a node %d requests", crowdSize, sent)
+			}
+			if judge && down.Load() > 0 {
+				t.Errorf("nodes were given up %d times", down.Load())
+			}
+			crowd.release()
+			if held.Context().Err() == nil {
+				r.release(held)
+			}
+			r.cleared()
+		})
+	}
+}
+
+func TestACrowdOutlivesItsServer(t *testing.T) {
+	r := start(t, 1)
+	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: slowly}), nil)
+	crowd := r.storm(c, crowdSize)
+	r.eventually("the first of them", func() bool { return r.scriptsRun(0) > 100 })
+	r.servers[0].Kill()
+	if err := r.servers[0].Restart(r.Context()); err != nil {
+		t.Fatal(err)
+	}
+	crowd.wait()
+	crowd.release()
+	r.cleared()
+}
+
+func TestCloseEndsACrowd(t *testing.T) {
+	r := start(t, 1)
+	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: slowly}), nil)
+	var all sync.WaitGroup
+	var got atomic.Int64
+	for i := range crowdSize {
+		all.Go(func() {
+			switch _, err := c.Acquire(r.Context(), fmt.Sprint("crowd/", i), &holdfast.AcquireOptions{TTL: time.Minute}); {
+			case err == nil:
+				got.Add(1)
+			case !errors.Is(err, holdfast.ErrClosed):
+				t.Errorf("Acquire: %v", err)
+			}
+		})
+	}
+	r.eventually("the first of them", func() bool { return r.scriptsRun(0) > 100 })
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	all.Wait()
+	if n := r.scriptsRun(0) - 2*int(got.Load()); n > crowdSize { // two for each that got its lock and had it released
+		t.Errorf("the server was asked for %d scripts for callers that got no lock", n)
+	}
+	r.cleared()
+}

@@ -1,0 +1,361 @@
+package redis_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// A damage is what another program has left in the keys of a lock, and what each verb answers.
+type damage struct {
+	name  string
+	cmds  func(key, fence, queue string) [][]string
+	owner string // as a listing shows it; "": the lock is free
+	token int64
+	leak  []string // what a look for leaks tells of it; nil: nothing
+	show  []string // what the node's error in a listing names, beside the owner
+	take  []string // what the error of an acquire names; nil: the lock is held, or can be had
+	names string   // the key that each error names: "fence" or "queue"
+}
+
+// holderID is an owner whose client is none of a test's.
+const holderID = "AAAAAAAAAAAAAAAAAAAAAAAAAA.zzz"
+
+func damages() []damage {
+	value := func(text string) func(key, fence, queue string) [][]string {
+		return func(key, _, _ string) [][]string { return [][]string{{"SET", key, text}} }
+	}
+	counter := func(text string) func(key, fence, queue string) [][]string {
+		return func(_, fence, _ string) [][]string { return [][]string{{"SET", fence, text}} }
+	}
+	const spoiled = "whose number is no token"
+	return []damage{
+		{name: "the largest token", cmds: value(holderID + " 9223372036854775807"), owner: holderID + " 9223372036854775807", leak: []string{spoiled}},
+		{name: "a token above 2^53", cmds: value(holderID + " 9007199254740993"), owner: holderID + " 9007199254740993", leak: []string{spoiled}},
+		{
+			name: "a token of 40 digits", cmds: value(holderID + " " + strings.Repeat("1", 40)), owner: holderID + " " + strings.Repeat("1", 40),
+			leak: []string{spoiled},
+		},
+		{name: "the token 0", cmds: value(holderID + " 0"), owner: holderID + " 0", leak: []string{spoiled}},
+		{name: "a negative token", cmds: value(holderID + " -5"), owner: holderID + " -5", leak: []string{spoiled}},
+		{name: "a text for a token", cmds: value(holderID + " x"), owner: holderID + " x", leak: []string{spoiled}},
+		{name: "no token", cmds: value(holderID), owner: holderID, leak: []string{"force-release"}},
+		{
+			name: "a number that is no time", owner: "AAAAAAAAAAAAAAAAAAAAAAAAAA.zzzzzzzzzzzz", token: 500,
+			cmds: value("AAAAAAAAAAAAAAAAAAAAAAAAAA.zzzzzzzzzzzz 500"), leak: []string{"force-release"},
+		},
+		{
+			name: "a TTL beyond all durations", owner: holderID, token: 500,
+			cmds: func(key, _, _ string) [][]string {
+				return [][]string{{"SET", key, holderID + " 500", "PX", "8000000000000000000"}}
+			},
+		},
+		{
+			name: "a queue that is a string", owner: holderID, token: 500, names: "queue", leak: []string{"force-release", "queue"},
+			cmds: func(key, _, queue string) [][]string {
+				return [][]string{{"SET", key, holderID + " 500"}, {"SET", queue, "x"}}
+			},
+			show: []string{"WRONGTYPE"}, take: []string{"WRONGTYPE"},
+		},
+		{
+			name: "a note without an end", owner: holderID, token: 500,
+			cmds: func(key, _, queue string) [][]string {
+				return [][]string{{"SET", key, holderID + " 500", "PX", "60000"}, {"ZADD", queue, "-inf", "~" + holderID}}
+			},
+		},
+		{
+			name: "places of other shapes", owner: holderID, token: 500,
+			cmds: func(key, _, queue string) [][]string {
+				return [][]string{
+					{"SET", key, holderID + " 500", "PX", "60000"},
+					{"ZADD", queue, "5", "~" + holderID, "6", "odd", "7", "", "-8", "!odd", "-3", "x", "inf", "y.1", "-inf", "!y.1"},
+				}
+			},
+		},
+		{name: "the largest counter", cmds: counter("9223372036854775800"), take: []string{"overflow", "DEL"}, names: "fence"},
+		{name: "a counter at its end", cmds: counter(strconv.Itoa(quorum.MaxToken - 30)), take: []string{"no tokens are left", "DEL"}, names: "fence"},
+		{name: "a counter above 2^53", cmds: counter("1152921504606846976"), take: []string{"no tokens are left", "DEL"}, names: "fence"},
+		{name: "a text for a counter", cmds: counter("abc"), take: []string{"not an integer", "DEL"}, names: "fence"},
+		{name: "a fraction for a counter", cmds: counter("1.5"), take: []string{"not an integer", "DEL"}, names: "fence"},
+		{name: "a counter below 1", cmds: counter("-100")},
+		{
+			name: "a counter that is a list", names: "fence", take: []string{"WRONGTYPE", "DEL"},
+			cmds: func(_, fence, _ string) [][]string { return [][]string{{"DEL", fence}, {"RPUSH", fence, "abc"}} },
+		},
+	}
+}
+
+// TestDamagedKeysAreNamedAndTakenAway tries every verb on every key of a lock that another program has spoiled.
+func TestDamagedKeysAreNamedAndTakenAway(t *testing.T) {
+	r := start(t, 1)
+	for i, c := range damages() {
+		d := r.driver(r.nodes(), nil)
+		lock := &damagedLock{r, c, d, "damaged-" + strconv.Itoa(i)}
+		lock.checkListings()
+		lock.checkLeaks()
+		lock.checkAcquire()
+		lock.checkForce()
+		lock.checkHolder()
+		d.Close()
+	}
+}
+
+// damagedLock is a lock with a damage, on the only server of a rig.
+type damagedLock struct {
+	*rig
+	damage
+	d   *redis.Driver
+	key string
+}
+
+func (l *damagedLock) keys() (key, fence, queue string) {
+	key = "lock:" + l.key
+	return key, wire.ServerFence(key), wire.QueueKey(key)
+}
+
+// plant spoils the keys, and no other keys are there.
+func (l *damagedLock) plant() {
+	l.Helper()
+	l.do(0, "FLUSHDB")
+	for _, cmd := range l.cmds(l.keys()) {
+		l.do(0, cmd...)
+	}
+}
+
+// check reports what err does not tell of words and of the key that is damaged.
+func (l *damagedLock) check(verb string, err error, words []string) {
+	l.Helper()
+	_, fence, queue := l.keys()
+	words = append([]string{map[string]string{"fence": fence, "queue": queue}[l.names]}, words...)
+	for _, word := range words {
+		if err == nil || !strings.Contains(err.Error(), word) {
+			l.Errorf("%s: %s = %v, want an error that mentions %q", l.damage.name, verb, err, words)
+			return
+		}
+	}
+}
+
+func (l *damagedLock) checkListings() {
+	l.Helper()
+	l.plant()
+	seen := driver.Status{}
+	if err := l.d.List(l.within(), "", func(st driver.Status) bool { seen = st; return true }); err != nil {
+		l.Errorf("%s: List = %v", l.damage.name, err)
+	}
+	st, err := l.d.Inspect(l.within(), l.key)
+	if err != nil || st.Owner != l.owner || st.Token != l.token || st.Remaining < -time.Second {
+		l.Errorf("%s: Inspect = %q, token %d, %v left, %v", l.damage.name, st.Owner, st.Token, st.Remaining, err)
+	}
+	if seen.Owner != l.owner {
+		l.Errorf("%s: List shows %q", l.damage.name, seen.Owner)
+	}
+	if _, err := json.Marshal(st.Since); err != nil {
+		l.Error(l.damage.name, err)
+	}
+	if l.show != nil {
+		l.check("Inspect", st.Nodes[0].Err, l.show)
+	} else if st.Nodes[0].Err != nil {
+		l.Errorf("%s: Inspect shows %v", l.damage.name, st.Nodes[0].Err)
+	}
+}
+
+func (l *damagedLock) checkLeaks() {
+	l.Helper()
+	l.plant()
+	var told strings.Builder
+	for leak, err := range l.d.Leaks(l.within(), nil) {
+		if err != nil {
+			l.Errorf("%s: Leaks = %v", l.damage.name, err)
+		}
+		told.WriteString(leak.Text)
+	}
+	if (told.String() != "") != (l.leak != nil) {
+		l.Errorf("%s: Leaks told %q", l.damage.name, told.String())
+	}
+	for _, word := range l.leak {
+		if !strings.Contains(told.String(), word) {
+			l.Errorf("%s: Leaks told %q, without %q", l.damage.name, told.String(), word)
+		}
+	}
+}
+
+func (l *damagedLock) checkAcquire() {
+	l.Helper()
+	l.plant()
+	g, err := l.d.Acquire(l.within(), driver.Request{Key: l.key, TTL: long, NoWait: true})
+	switch {
+	case l.take != nil:
+		l.check("Acquire", err, l.take)
+	case l.owner != "":
+		if !errors.Is(err, driver.ErrHeld) {
+			l.Errorf("%s: Acquire = %v, want held", l.damage.name, err)
+		}
+	case err != nil || g.Token <= 0 || g.Token > quorum.MaxToken:
+		l.Errorf("%s: Acquire = %d, %v", l.damage.name, g.Token, err)
+	}
+}
+
+func (l *damagedLock) checkForce() {
+	l.Helper()
+	l.plant()
+	key, _, _ := l.keys()
+	took, err := l.d.Force(l.within(), l.key, l.token, "it is damaged")
+	if took != (l.owner != "") || err != nil || l.do(0, "EXISTS", key) != int64(0) {
+		l.Errorf("%s: Force = %v, %v, and EXISTS %v", l.damage.name, took, err, l.do(0, "EXISTS", key))
+	}
+}
+
+// checkHolder spoils what stands beside the lock of a holder.
+func (l *damagedLock) checkHolder() {
+	l.Helper()
+	l.do(0, "FLUSHDB")
+	key, _, queue := l.keys()
+	g, err := l.d.Acquire(l.within(), driver.Request{Key: l.key, TTL: long})
+	if err != nil {
+		l.Fatal(l.damage.name, err)
+	}
+	for _, cmd := range l.cmds(l.keys()) {
+		if cmd[1] != key {
+			l.do(0, cmd...)
+		}
+	}
+	if renewal := l.d.Renew(l.within(), []driver.Grant{g})[0]; renewal.Err != nil {
+		l.Errorf("%s: Renew = %v", l.damage.name, renewal.Err)
+	}
+	ctx, cancel := context.WithCancel(l.within())
+	defer cancel()
+	if err := l.d.Release(ctx, g, 0); l.names == "queue" {
+		l.check("Release", err, []string{"WRONGTYPE"})
+		l.do(0, "DEL", queue)
+	} else if err != nil || l.do(0, "EXISTS", key) != int64(0) {
+		l.Errorf("%s: Release = %v, and EXISTS %v", l.damage.name, err, l.do(0, "EXISTS", key))
+	}
+}
+
+// TestCounterAtItsEndRepeatsNoToken: Lua rounds higher numbers, so that two grants would have the same one.
+func TestCounterAtItsEndRepeatsNoToken(t *testing.T) {
+	r := start(t, 1)
+	d := r.driver(r.nodes(), nil)
+	t.Cleanup(func() { d.Close() })
+	r.do(0, "SET", wire.ServerFence("lock:k"), strconv.Itoa(quorum.MaxToken-100))
+	last := int64(0)
+	for range 10 {
+		g, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		if err != nil {
+			mentions(t, err, wire.ServerFence("lock:k"), "DEL")
+			break
+		}
+		if g.Token < last+quorum.Block || quorum.Top(g.Token) > quorum.MaxToken {
+			t.Errorf("token %d after %d", g.Token, last)
+		}
+		last = g.Token
+		if err := d.Release(r.within(), g, 0); err != nil {
+			t.Error(err)
+		}
+	}
+	if last == 0 {
+		t.Error("no grant below the end")
+	}
+	r.do(0, "DEL", wire.ServerFence("lock:k"))
+	if _, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long}); err != nil { // the first answer may be of before the floor
+		t.Errorf("after DEL: %v", err)
+	}
+}
+
+// TestUnreadableKeyHidesNoOtherLeak: the rest is told, and then the key that was not read.
+func TestUnreadableKeyHidesNoOtherLeak(t *testing.T) {
+	r := start(t, 1)
+	r.plant()
+	r.do(0, "SET", "lock:secret", "value")
+	r.do(0, "ACL", "SETUSER", "looker", "on", "nopass", "~*", "&*", "+@all", "-get")
+	r.do(0, "ACL", "SETUSER", "looker", "resetkeys", "~lock:[a-r]*", "~lock:[t-z]*", "~holdfast:*", "+@all")
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: "x", Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	found := 0
+	var told error
+	for _, err := range d.Leaks(r.within(), nil) {
+		if told = err; err == nil {
+			found++
+		}
+	}
+	if found != len(planted) {
+		t.Errorf("%d leaks, want %d", found, len(planted))
+	}
+	mentions(t, told, "lock:secret")
+}
+
+// TestDamagedKeysOfRedissonAreTakenAway: there the counter belongs to the lock, and tells the token of its holder.
+func TestDamagedKeysOfRedissonAreTakenAway(t *testing.T) {
+	r := start(t, 1)
+	const owner = "0b7f6c52-9f0e-8a59-8e35-6f1f6a1c2d3e:42"
+	fence, queue := wire.RedissonFence("k"), wire.QueueKey("k")
+	d := r.driver(r.nodes(), likeRedisson)
+	t.Cleanup(func() { d.Close() })
+	for _, cmd := range [][]string{
+		{"SET", fence, "abc"},
+		{"SET", fence, "9223372036854775800"},
+		{"SET", fence, "1152921504606846976"},
+		{"SET", fence, "-5"},
+		{"SET", fence, "1.5"},
+		{"RPUSH", fence, "x"},
+		{"SET", queue, "x"},
+	} {
+		r.do(0, "FLUSHDB")
+		r.do(0, "HSET", "k", owner, "1")
+		r.do(0, cmd...)
+		if err := d.List(r.within(), "", func(st driver.Status) bool {
+			if st.Owner != owner || st.Token != 0 {
+				t.Errorf("%q: List shows %q with token %d", cmd, st.Owner, st.Token)
+			}
+			return true
+		}); err != nil {
+			t.Errorf("%q: List = %v", cmd, err)
+		}
+		if took, err := d.Force(r.within(), "k", 0, "it is damaged"); !took || err != nil || r.do(0, "EXISTS", "k") != int64(0) {
+			t.Errorf("%q: Force = %v, %v", cmd, took, err)
+		}
+		g, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		if key := cmd[1]; key == fence && cmd[2] != "-5" {
+			mentions(t, err, fence, "DEL")
+		} else if err != nil || g.Token <= 0 {
+			t.Errorf("%q: Acquire = %d, %v", cmd, g.Token, err)
+		}
+	}
+}
+
+func TestDamagedMarkerIsNamed(t *testing.T) {
+	r := start(t, 1)
+	r.driver(r.nodes(), nil).Close()
+	good, _ := r.do(0, "GET", wire.Set).(string)
+	marker, _, _ := strings.Cut(good, " floor=")
+	for _, cmds := range [][][]string{
+		{{"SET", wire.Set, marker + " floor=9223372036854775807"}},
+		{{"SET", wire.Set, marker + " floor=-5"}},
+		{{"DEL", wire.Set}, {"HSET", wire.Set, "a", "b"}},
+	} {
+		for _, cmd := range cmds {
+			r.do(0, cmd...)
+		}
+		d, err := r.open(r.nodes(), nil)
+		if err == nil {
+			d.Close()
+		}
+		if mentions(t, err, wire.Set+":", "DEL"); !errors.Is(err, driver.ErrConfig) {
+			t.Errorf("%v, want an ErrConfig", err)
+		}
+	}
+	r.do(0, "DEL", wire.Set)
+	r.driver(r.nodes(), nil).Close()
+}

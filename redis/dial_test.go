@@ -1,0 +1,217 @@
+package redis_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// sockets starts n servers that listen on unix sockets too, and returns the sockets by
+// names that no resolver knows.
+func sockets(t *testing.T, n int) (*rig, []redis.Node, map[string]string) {
+	t.Helper()
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "sockets") // the path of a socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r, paths := &rig{T: t}, make(map[string]string)
+	var nodes []redis.Node
+	for i := range n {
+		name, path := fmt.Sprintf("node-%d.invalid:1", i), filepath.Join(dir, fmt.Sprint(i))
+		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{Args: []string{"--unixsocket", path}}))
+		nodes, paths[name] = append(nodes, redis.Node{Addr: name}), path
+	}
+	return r, nodes, paths
+}
+
+func dialUnix(paths map[string]string) func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if network != "tcp" || paths[addr] == "" {
+			return nil, fmt.Errorf("asked for %s %s", network, addr)
+		}
+		return new(net.Dialer).DialContext(ctx, "unix", paths[addr])
+	}
+}
+
+func TestDialOpensEveryConnection(t *testing.T) {
+	r, nodes, paths := sockets(t, 3)
+	opts := &redis.Options{Dial: dialUnix(paths)}
+	first, second := r.clientOf(r.driver(nodes, opts), nil), r.clientOf(r.driver(nodes, opts), nil)
+	l, err := first.Acquire(t.Context(), "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	woken := make(chan *holdfast.Lease)
+	go func() {
+		l, err := second.Acquire(t.Context(), "k", nil)
+		if err != nil {
+			t.Error(err)
+		}
+		woken <- l
+	}()
+	r.release(l)
+	if l := <-woken; l != nil {
+		r.release(l)
+	}
+}
+
+// A machine that has no processor to spare gets each answer late.
+func TestTheTimeoutOfALoginRunsAnewFromEachAnswer(t *testing.T) {
+	r := start(t, 1)
+	way := newRoute(t, r.servers)
+	const limit = 2 * time.Second
+	way[0].SetDelay(3 * limit / 10) // there are more than four answers
+	r.clientOf(r.driver(way.nodes(), &redis.Options{Timeout: limit}), nil)
+	defer r.hang(0)()
+	_, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: limit})
+	mentions(t, err, "no answer to", "before the timeout")
+}
+
+// resets is a connection that its other end resets, as a proxy does, and as a server of TLS does that is spoken to without.
+type resets struct{ net.Conn }
+
+func (resets) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
+
+func TestTLSIsAdvisedAtTheFirstContactAlone(t *testing.T) {
+	r := start(t, 1)
+	var cut atomic.Bool
+	var conns connections
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := conns.dial(ctx, network, addr)
+		if err == nil && cut.Load() {
+			conn = resets{conn}
+		}
+		return conn, err
+	}
+	opts := &redis.Options{Dial: dial}
+	c := r.clientOf(r.driver(r.nodes(), opts), nil)
+	cut.Store(true)
+	conns.closeAll()
+	r.eventually("the reset is told", func() bool {
+		n := c.Nodes()[0]
+		return n.State == holdfast.NodeDown && errors.Is(n.Err, syscall.ECONNRESET)
+	})
+	if err := c.Nodes()[0].Err; strings.Contains(err.Error(), "TLS") {
+		t.Errorf("of a server that has answered without TLS it is said: %v", err)
+	}
+	r.refused(r.nodes(), opts, driver.ErrUnavailable, "if it speaks TLS on this port")
+}
+
+func TestADialThatFailsIsANodeThatCannotBeReached(t *testing.T) {
+	r, nodes, paths := sockets(t, 3)
+	boom := errors.New("the tunnel is down")
+	var mu sync.Mutex
+	down := map[string]bool{nodes[0].Addr: true}
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if down[addr] {
+			return nil, boom
+		}
+		return dialUnix(paths)(ctx, network, addr)
+	}
+	told := make(chan driver.NodeEvent, 100)
+	d := r.driver(nodes, &redis.Options{Dial: dial})
+	c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}})
+	if first := c.Nodes()[0]; first.State != holdfast.NodeDown || !errors.Is(first.Err, boom) {
+		t.Errorf("the node that cannot be dialled is %+v", first)
+	}
+	l, err := c.Acquire(t.Context(), "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.release(l)
+	mu.Lock()
+	clear(down)
+	mu.Unlock()
+	r.awaitState(told, nodes[0].Addr, driver.NodeUp)
+
+	for name, fails := range map[string]func(context.Context, string, string) (net.Conn, error){
+		boom.Error(): func(context.Context, string, string) (net.Conn, error) { return nil, boom },
+		"neither":    func(context.Context, string, string) (net.Conn, error) { return nil, nil },
+	} {
+		r.refused(nodes, &redis.Options{Dial: fails}, driver.ErrUnavailable, nodes[0].Addr, nodes[2].Addr, name)
+	}
+}
+
+// The path of a socket is an address like any other, with and without Dial.
+func TestAUnixSocketIsANode(t *testing.T) {
+	r, nodes, paths := sockets(t, 2)
+	socket, other := paths[nodes[0].Addr], paths[nodes[1].Addr]
+	dialled := make(chan string, 10)
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		dialled <- network + " " + addr
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+	at := []redis.Node{{Addr: socket}}
+	first, second := r.clientOf(r.driver(at, nil), nil), r.clientOf(r.driver(at, &redis.Options{Dial: dial}), nil)
+	if got, want := <-dialled, "unix "+socket; got != want {
+		t.Errorf("Dial was asked for %q, want %q", got, want)
+	}
+	l := r.acquire(first, "k", nil)
+	if _, err := second.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+		t.Errorf("TryAcquire of a lock that is held = %v", err)
+	}
+	r.release(l)
+
+	d, err := redis.Open(t.Context(), "unix://"+socket+"?timeout=5", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.release(r.acquire(r.clientOf(d, nil), "k", nil))
+
+	r.refused([]redis.Node{{Addr: other}, {Addr: r.servers[1].Addr()}}, nil, driver.ErrConfig, "same server", "once")
+	r.refused(at, &redis.Options{TLS: &tls.Config{}}, driver.ErrInvalid, socket, "give servername", "no TLS")
+	r.refused([]redis.Node{{Addr: socket + "x"}}, nil, driver.ErrUnavailable, socket+"x", "no such file")
+	r.refused([]redis.Node{{Addr: "/a\nb"}}, nil, driver.ErrInvalid, "node 1 of 1", "path of a socket")
+}
+
+func TestTheGateChecksWhatDialReturns(t *testing.T) {
+	r, nodes, paths := sockets(t, 2)
+	paths[nodes[1].Addr] = paths[nodes[0].Addr]
+	r.refused(nodes, &redis.Options{Dial: dialUnix(paths)}, driver.ErrConfig, "same server", "once")
+}
+
+func TestTLSGoesOverDial(t *testing.T) {
+	t.Parallel()
+	cert, err := redisproc.NewCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := cert.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := redistest.Start(t, &redisproc.Options{TLS: cert})
+	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, server.Addr())
+	}
+	for name, works := range map[string]bool{"localhost:1": true, "elsewhere.invalid:1": false} { // the certificate has localhost
+		opts := &redis.Options{Timeout: busy, Dial: dial, TLS: client}
+		d, err := redis.New(t.Context(), []redis.Node{{Addr: name}}, opts)
+		if (err == nil) != works {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			d.Close()
+		}
+	}
+}

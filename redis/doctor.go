@@ -1,0 +1,629 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis/internal/place"
+	"github.com/holdfast-go/holdfast/redis/internal/server"
+)
+
+const (
+	nameBytes   = 180                    // of a name that was used, as docs/operations.md reckons
+	slowCommand = 250 * time.Millisecond // one that kept all others waiting for so long that the node seemed to stand still: pace.Overdue
+	slowPeriod  = 24 * time.Hour         // for how long a slow command is news
+	clockRefuse = time.Minute            // by which clocks may differ where a counter starts; see docs/wire.md, Scripts
+)
+
+// rights are what a user of its own needs.
+const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
+	"+get +set +del +exists +incrby +pexpire +pttl +zadd +zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
+
+// Diagnose implements driver.Doctor. The checks are those of the gate, and some that are no
+// reason to refuse a node.
+func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
+	g := newGate(&d.opts, len(d.nodes))
+	nodes, set := d.set.examined(ctx)
+	exams := make([]look, len(nodes))
+	var all sync.WaitGroup
+	for i, n := range nodes {
+		exams[i] = look{Notes: exam.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, exam.TTL))))}
+		all.Go(func() { exams[i].run(ctx) })
+	}
+	all.Wait()
+	if d.opts.NoQuarantine && (len(nodes) == 0 || g.rules(nodes[0]).Guarded()) {
+		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off lets a node vote that has forgotten what it granted"),
+			"leave it out, once a set that is new has had its first lock"))
+	}
+	set.Files(d.opts.secrets...)
+	found := set.Found
+	for _, e := range exams {
+		found = append(found, e.Found...)
+	}
+	return found
+}
+
+// look is one at a node, by a doctor.
+type look struct {
+	exam.Notes
+	g     *gate
+	n     *node
+	limit time.Duration // for one request
+
+	server string // the address
+	l      *resp.Conn
+	hello  map[string]string
+	info   map[string]string
+}
+
+// run makes one check after the other, until one has no answer.
+func (e *look) run(ctx context.Context) {
+	dialling, cancel := context.WithTimeout(ctx, e.g.opts.Timeout)
+	var l *resp.Conn
+	var err error
+	if e.server, err = e.n.place.Locate(dialling); err == nil {
+		l, err = e.n.net.Connect(dialling, e.server)
+	}
+	cancel()
+	if err != nil {
+		e.failed("reach", err)
+		return
+	}
+	defer l.Close()
+	e.l = l
+	ctx, cancel = context.WithTimeout(ctx, pace.ExamNodeTime())
+	defer cancel()
+	for _, check := range []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"reach", e.login},
+		{"round-trip", e.pace},
+		{"info", e.ask},
+		{"clients", e.clients},
+		{"role", e.role},
+		{"failover", e.failover},
+		{"distinct", e.distinct},
+		{"version", e.version},
+		{"clock", e.clock},
+		{"eviction", e.eviction},
+		{"memory", e.memory},
+		{"persistence", e.persistence},
+		{"set", e.set},
+		{"rights", e.rights},
+		{"wake", e.wakes},
+		{"tls", e.secure},
+		{"slowlog", e.slow},
+	} {
+		if err := e.step(ctx, check.run); err != nil {
+			e.failed(check.name, err)
+			return
+		}
+	}
+}
+
+// step makes one check, in its time.
+func (e *look) step(ctx context.Context, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, pace.ExamStepTime())
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
+	err := resp.Contain(func() error { return check(ctx) })
+	if ctx.Err() != nil {
+		err = server.Late(ctx, err)
+	}
+	return err
+}
+
+// bad adds a fault, with what mends it.
+func (e *look) bad(check string, v driver.Verdict, err error) {
+	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
+	mend := ""
+	if a, ok := errors.AsType[*server.Advised](err); ok {
+		text, mend = strings.TrimSuffix(text, "; "+a.Mend), a.Mend
+	}
+	if server.LacksRight(text) {
+		mend = e.grant()
+	}
+	e.Add(check, v, text, mend)
+}
+
+// failed adds why a node cannot be used, or not be looked at any further.
+func (e *look) failed(check string, err error) {
+	if server.LacksRight(err.Error()) {
+		check = "rights"
+	}
+	e.bad(check, driver.VerdictFault, server.Mend(err, e.g.opts.TLS != nil))
+}
+
+// hidden notes a check that the server does not let this client make, and what that leaves open.
+func (e *look) hidden(check string, err error, right, open string) {
+	why := err.Error() + " (renamed, or hidden by the provider)"
+	if server.LacksRight(err.Error()) {
+		why = "needs the right " + right
+	}
+	e.Add(check, driver.VerdictSkipped, why+open, "")
+}
+
+// grant is the line that gives the user of this client all rights that it needs.
+func (e *look) grant() string {
+	user, _, err := e.n.net.Credentials(e.n.d.ctx, e.server)
+	if err != nil {
+		user = "USER"
+	}
+	keys := "~" + e.g.opts.Prefix + "*"
+	if e.g.opts.Prefix == "" {
+		keys = "~PATTERN-OF-THE-NAMES"
+	}
+	line := fmt.Sprintf("ACL SETUSER %s %s ~%s* &%s* %s", cmp.Or(user, "default"), keys, wire.Companion, wire.Wake, rights)
+	line += e.g.opts.format().Rights()
+	return line + e.n.place.Rights()
+}
+
+func (e *look) login(ctx context.Context) (err error) {
+	if e.hello, err = e.n.place.Login(ctx, e.server, e.l); err == nil && e.n.place.Replaced() {
+		e.OK("reach", "%s is the master, and answers", e.server)
+	} else if err == nil {
+		e.OK("reach", "answers")
+	}
+	return err
+}
+
+func (e *look) pace(context.Context) error {
+	return e.Pace(e.limit, func() error {
+		_, err := server.Ask(e.l, []string{"TIME"}) // PING is refused with writes
+		return err
+	})
+}
+
+func (e *look) ask(context.Context) error {
+	values, err := server.Ask(e.l, []string{"INFO"})
+	if err == nil {
+		e.info = server.ParseInfo(string(values[0].Text))
+	}
+	return err
+}
+
+// number is a field of INFO; 0 where it is missing.
+func (e *look) number(field string) int64 {
+	n, _ := strconv.ParseInt(e.info[field], 10, 64)
+	return n
+}
+
+// clients holds the connections against how many there may be: those of the cluster count too.
+func (e *look) clients(context.Context) error {
+	used, most := e.number("connected_clients")+e.number("cluster_connections"), e.number("maxclients")
+	switch {
+	case most == 0:
+		e.Add("clients", driver.VerdictSkipped, "INFO does not say how many there may be", "")
+	case used > most/10*9:
+		e.bad("clients", driver.VerdictWarning, server.Advise(fmt.Errorf("%d of %d connections are in use: one that comes after the last is refused", used, most),
+			"end those that nobody needs (CLIENT LIST), or raise maxclients"))
+	default:
+		e.OK("clients", "%d of %d", used, most)
+	}
+	return nil
+}
+
+func (e *look) role(context.Context) error {
+	defects, err := e.n.place.Role(e.hello, e.info)
+	if err != nil {
+		return err
+	}
+	for check, err := range defects {
+		e.bad(check, driver.VerdictWarning, err)
+	}
+	if e.info["min_slaves_good_slaves"] == "0" {
+		e.bad("replicas", driver.VerdictFault, server.Advise(errors.New("no replica keeps up with it, and so it takes no locks (NOREPLICAS)"), server.MendReplicas))
+	}
+	if e.n.place.Replaced() {
+		e.OK("role", "a master with %s replicas", e.info["connected_slaves"])
+	} else {
+		e.OK("role", "a master of its own")
+	}
+	return nil
+}
+
+func (e *look) distinct(context.Context) error {
+	run := e.info["run_id"]
+	if err := e.n.place.Identify(e.l); err != nil {
+		return err
+	}
+	if shard, ok := e.n.place.(*place.Shard); ok {
+		e.OK("slots", "%d of %d", shard.Slots(), wire.Slots)
+		return nil
+	}
+	if run == "" && !e.g.rules(e.n).Guarded() {
+		e.bad("run", driver.VerdictWarning, errHidden)
+	}
+	if err := e.g.arrive(e.n.addr, run); err != nil || !e.g.rules(e.n).Guarded() {
+		return err
+	}
+	if run == "" {
+		return errNoRun
+	}
+	e.OK("distinct", "listed once")
+	return nil
+}
+
+// errHidden is why the tokens of one server may fall.
+var errHidden = server.Advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
+	"if a proxy keeps the connection while the server behind it restarts with older data"), "give Redis or Valkey themselves, not a proxy")
+
+func (e *look) version(context.Context) error {
+	name, number := "Redis", e.info["redis_version"]
+	for fork, field := range map[string]string{"Valkey": "valkey_version", "Redict": "redict_version"} {
+		if own := e.info[field]; own != "" {
+			name, number = fork, own
+		}
+	}
+	if server.Old(number) {
+		return server.Unfit("give Redis 6 or newer, or Valkey", "it is %s %s", name, number)
+	}
+	if !server.Ordered(e.hello, e.info) {
+		name += " or what takes itself for it,"
+	}
+	e.OK("version", "%s %s", name, number)
+	return nil
+}
+
+func (e *look) clock(context.Context) error {
+	before := time.Now()
+	values, err := server.Ask(e.l, []string{"TIME"})
+	if err != nil {
+		return err
+	}
+	rtt := time.Since(before)
+	node, err := server.ParseTime(values[0])
+	if err != nil {
+		return err
+	}
+	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
+	switch err := server.Skew(node, before, rtt); {
+	case err == nil:
+		e.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
+	case off.Abs() > clockRefuse:
+		e.bad("clock", driver.VerdictFault, server.Advise(fmt.Errorf("its clock differs from this machine's by %v: it gives no lock on a name that is new to it",
+			off.Round(time.Second)), "find out which of the two is wrong, and set it"))
+	default:
+		e.bad("clock", driver.VerdictWarning, err)
+	}
+	return nil
+}
+
+func (e *look) eviction(context.Context) error {
+	if err := server.Evicts(e.info); err != nil {
+		v := driver.VerdictFault
+		if e.g.opts.AllowEviction {
+			v = driver.VerdictWarning
+		}
+		e.bad("eviction", v, err)
+	} else {
+		e.OK("eviction", "%s", cmp.Or(e.info["maxmemory_policy"], "none"))
+	}
+	if n := e.number("evicted_keys"); n > 0 {
+		e.bad("evicted", driver.VerdictWarning, server.Advise(fmt.Errorf("it has thrown away %d keys since its start: locks may be among them", n),
+			"set maxmemory-policy noeviction, give it memory, and then CONFIG RESETSTAT"))
+	} else {
+		e.OK("evicted", "no key since its start")
+	}
+	return nil
+}
+
+// memory holds what is left against what as many names as now would take.
+func (e *look) memory(context.Context) error {
+	used, most := e.number("used_memory"), e.number("maxmemory")
+	what := "maxmemory"
+	if most == 0 {
+		most, what = e.number("total_system_memory"), "the machine's memory"
+	}
+	if most == 0 {
+		e.Add("memory", driver.VerdictSkipped, "INFO does not say how much there is", "")
+		return nil
+	}
+	names := expiring(e.info["db"+strconv.Itoa(e.g.opts.DB)])
+	left := max(most-used, 0)
+	text := fmt.Sprintf("%s left of %s of %s, room for %d locks; %d keys with a TTL",
+		size(left), size(most), what, left/nameBytes, names)
+	switch mend := "raise maxmemory, or use fewer names (docs/operations.md, Memory)"; {
+	case left == 0:
+		e.bad("memory", driver.VerdictFault, server.Advise(errors.New("it is full and refuses new locks: "+text), mend))
+	case left < most/10 || left < names*nameBytes:
+		e.bad("memory", driver.VerdictWarning, server.Advise(errors.New(text), mend))
+	default:
+		e.OK("memory", "%s", text)
+	}
+	return nil
+}
+
+// expiring is how many keys with a TTL a line of INFO keyspace names.
+func expiring(text string) (n int64) {
+	_, text, _ = strings.Cut(text, "expires=")
+	text, _, _ = strings.Cut(text, ",")
+	n, _ = strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+func size(bytes int64) string {
+	switch {
+	case bytes < 1<<20:
+		return fmt.Sprintf("%d kB", bytes>>10)
+	case bytes < 10<<30:
+		return fmt.Sprintf("%d MB", bytes>>20)
+	}
+	return fmt.Sprintf("%d GB", bytes>>30)
+}
+
+// disk finds a server that could not save what it has. One that refuses writes for that refuses PING too.
+func (e *look) disk() error {
+	values, err := e.l.Do([]string{"PING"})
+	switch {
+	case err != nil:
+		return err
+	case values[0].IsError() && server.MisConf(string(values[0].Text)):
+		e.bad("disk", driver.VerdictFault, server.Advise(
+			errors.New("it could not save its data to disk, and takes no locks until it can (MISCONF)"), server.MendDisk))
+	case e.info["rdb_last_bgsave_status"] == "err" || e.info["aof_last_write_status"] == "err":
+		e.bad("disk", driver.VerdictWarning, server.Advise(errors.New("it could not save its data to disk last"), "look at its log and its disk"))
+	}
+	return nil
+}
+
+// persistence says what a restart does to the locks.
+func (e *look) persistence(context.Context) error {
+	if err := e.disk(); err != nil {
+		return err
+	}
+	rest := "a restart costs it a quarantine of " + member.Quarantine(e.g.opts.MaxTTL).String()
+	if e.n.place.Replaced() {
+		if !e.forgetful() {
+			e.OK("persistence", "%s, and a failover as well", rest)
+		}
+		return nil
+	}
+	forgets := "a crash or restart forgets who holds what, and a second holder may get in"
+	if e.g.n > 1 {
+		forgets = rest
+	}
+	kept, err := server.OnDisk(e.l)
+	if _, refused := errors.AsType[resp.Error](err); err != nil && !refused && !errors.Is(err, server.ErrHidden) {
+		return err
+	}
+	if e.info["aof_enabled"] == "0" {
+		err = nil // kept is known
+	}
+	switch {
+	case err != nil:
+		e.hidden("persistence", err, "+config|get", "; if it does not write to disk before it answers, "+forgets)
+	case kept:
+		e.OK("persistence", "it writes to disk before it answers, and votes at once after a restart with its data")
+	case e.g.n == 1:
+		e.bad("persistence", driver.VerdictWarning, server.Advise(
+			errors.New("locks work, but it answers before it writes to disk, like every Redis with default settings: "+forgets),
+			"set appendonly yes and appendfsync always, or use three nodes, or accept that and let the storage check tokens"))
+	default:
+		e.OK("persistence", "%s", rest)
+	}
+	if kept {
+		if err := e.replays(); err != nil {
+			return err
+		}
+	}
+	return e.remembered(kept || err != nil)
+}
+
+// forgetful finds a master of a cluster that may come back empty before a replica takes over:
+// nothing tells it from one that is new.
+func (e *look) forgetful() bool {
+	file := e.info["aof_enabled"]
+	switch {
+	case e.n.place.Shard() == "" || file == "1":
+		return false
+	case file == "":
+		e.Add("persistence", driver.VerdictSkipped, "INFO does not say whether it has an append-only file", "")
+	default:
+		e.bad("persistence", driver.VerdictWarning, server.Advise(errors.New("if it restarts before a replica takes over, it has forgotten who holds what, "+
+			"and a second holder may get in"), "set appendonly yes, or see to it that a master stays down until it is replaced"))
+	}
+	return true
+}
+
+// replays finds a server that will not read back what it has written.
+func (e *look) replays() error {
+	read, err := server.Replays(e.l, e.g.opts.probeKeys("doctor"))
+	_, refused := errors.AsType[resp.Error](err)
+	switch {
+	case refused:
+		e.hidden("replay", err, "+acl|dryrun", "; without ACL DRYRUN, of Redis 7, one of several nodes sits out a quarantine after a restart")
+	case err != nil:
+		return err
+	case read:
+		e.OK("replay", "the append-only file can be read back")
+	default:
+		e.bad("replay", driver.VerdictFault, server.Advise(errors.New("the default user has no right to what the append-only file has: "+
+			"at a restart the server leaves that out, and has forgotten locks"),
+			"ACL SETUSER default ~* &* +@all, and in the configuration; that user may be off"))
+	}
+	return nil
+}
+
+// remembered finds a node that would be believed after a restart, though it keeps its data
+// no more.
+func (e *look) remembered(kept bool) error {
+	values, err := server.Ask(e.l, []string{"GET", e.g.opts.setKey()})
+	if err != nil {
+		return err
+	}
+	text, _ := values[0].Decode().(string)
+	if strings.Contains(text, " durable=") && !kept {
+		e.bad("durable", driver.VerdictFault, server.Advise(errors.New("it was admitted as one that writes to disk before it answers, and does so no more: "+
+			"if that is set again before a restart, it is believed what it has forgotten"),
+			"set appendonly yes and appendfsync always, or DEL "+e.g.opts.setKey()+" on it and let it sit out its quarantine"))
+	}
+	return nil
+}
+
+// set says whether the node votes for clients of these options.
+func (e *look) set(context.Context) error {
+	o, err := e.g.observe(e.l, e.n, e.lives())
+	if err != nil {
+		return err
+	}
+	rules := e.g.rules(e.n)
+	rules.ReadOnly = false
+	v := e.g.judge(rules, o, func() bool { return e.g.durable(e.l) })
+	switch _, waits := errors.AsType[*member.QuarantineError](v.Err); {
+	case waits:
+		e.bad("quarantine", driver.VerdictWarning, v.Err)
+	case v.Err != nil:
+		e.bad("set", driver.VerdictFault, e.g.explain(v.Err))
+	case strings.Contains(v.Write, " seen="):
+		e.bad("quarantine", driver.VerdictWarning, server.Advise(errors.New("it is new, or has lost its data: it votes "+
+			member.Quarantine(e.g.opts.MaxTTL).String()+" after the first client that takes locks has seen it"),
+			"start such a client, or wait for it; for a set that nobody has used before, take one lock with quarantine=off"))
+	default:
+		e.OK("set", "votes")
+	}
+	return e.others()
+}
+
+// lives is the run of the server, as the marker has it.
+func (e *look) lives() string {
+	if e.n.place.Replaced() {
+		return member.Run(e.info["run_id"], server.Promotion(e.info))
+	}
+	return e.info["run_id"]
+}
+
+// others finds clients that lock the same names by other keys.
+func (e *look) others() error {
+	marker, who := e.g.opts.format().Sibling(e.g.opts.Prefix)
+	if marker == "" || e.n.place.Shard() != "" {
+		return nil
+	}
+	values, err := server.Ask(e.l, []string{"GET", marker})
+	if err != nil {
+		return err
+	}
+	if text, _ := values[0].Decode().(string); text != "" {
+		e.bad("siblings", driver.VerdictWarning, server.Advise(errors.New(siblings(who)),
+			"give all clients the same; if that is meant so, or over, DEL "+marker+" once none is left"))
+	}
+	return nil
+}
+
+// rights tries what the scripts need, and whether the server knows the commands.
+func (e *look) rights(ctx context.Context) error {
+	var rep report
+	err := e.g.tryRights(e.n, e.l, &rep.Wakes)
+	switch {
+	case ctx.Err() != nil:
+		return err
+	case err != nil && server.LacksRight(err.Error()):
+		e.failed("rights", err)
+	case err != nil:
+		e.failed("scripts", err)
+	default:
+		e.OK("rights", "all that locks need")
+		e.OK("scripts", "known and run")
+	}
+	return e.wakeable(ctx, rep)
+}
+
+// wakeable says whether waiters are woken.
+func (e *look) wakeable(ctx context.Context, rep report) error {
+	_, err := rep.Subscribe(e.l, e.hello, e.n.engine.Client())
+	switch why := cmp.Or(rep.Mute, rep.Deaf); {
+	case err != nil || ctx.Err() != nil:
+		return err
+	case why != nil:
+		e.bad("wake", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "docs/operations.md, Rights"))
+	default:
+		e.OK("wake", "waiters are woken")
+	}
+	return nil
+}
+
+// ownName mends a command that the server does not know by its name; where a right is missing, bad says how to give it.
+const ownName = "give a server that has it under its own name"
+
+// wakes finds listeners to a pattern where they cost something.
+func (e *look) wakes(context.Context) error {
+	values, err := e.l.Do([]string{"PUBSUB", "NUMSUB", wire.Wake + "~probe"})
+	switch patterns := e.number("pubsub_patterns"); {
+	case err != nil:
+		return err
+	case values[0].IsError() && patterns > 0:
+		e.bad("patterns", driver.VerdictWarning, server.Advise(fmt.Errorf("%d patterns are subscribed to, and PUBSUB NUMSUB is refused: "+
+			"each waiter that dies may cost the others a second: %w", patterns, values[0].Err()), ownName))
+	default:
+		e.OK("patterns", "%d", patterns)
+	}
+	return nil
+}
+
+// secure looks at how the password travels, and at the certificate.
+func (e *look) secure(ctx context.Context) error {
+	_, password, _ := e.n.net.Credentials(ctx, e.server)
+	e.Transport(e.l.Conn, password != "", e.g.opts.TLS)
+	return nil
+}
+
+// slow finds commands that have kept all others waiting for so long that the node seemed
+// to stand still. Their arguments may be secrets, and are not shown.
+func (e *look) slow(context.Context) error {
+	values, err := e.l.Do([]string{"SLOWLOG", "GET", "128"}, []string{"TIME"})
+	if err != nil {
+		return err
+	}
+	if values[0].IsError() {
+		e.hidden("slowlog", values[0].Err(), "+slowlog|get", "")
+		return nil
+	}
+	now, _ := server.ParseTime(values[1])
+	count, worst, name := 0, time.Duration(0), ""
+	list, _ := values[0].Decode().([]any)
+	for _, entry := range list {
+		at, took, command := slowEntry(entry)
+		if took < slowCommand || time.UnixMicro(now).Sub(time.Unix(at, 0)) > slowPeriod {
+			continue
+		}
+		if count++; took > worst {
+			worst, name = took, command
+		}
+	}
+	if count > 0 {
+		e.bad("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("commands of the last day that took longer than %v, and held up all locks meanwhile: %d; "+
+			"the worst is %s with %v", slowCommand, count, name, worst.Round(time.Millisecond)),
+			"look at SLOWLOG GET, keep such commands away, and then SLOWLOG RESET"))
+	} else {
+		e.OK("slowlog", "no command over %v in the last day", slowCommand)
+	}
+	return nil
+}
+
+// slowEntry reads [id, time, µs, [command, …], …].
+func slowEntry(v any) (at int64, took time.Duration, command string) {
+	entry, _ := v.([]any)
+	if len(entry) < 4 {
+		return 0, 0, ""
+	}
+	at, _ = entry[1].(int64)
+	micros, _ := entry[2].(int64)
+	if words, _ := entry[3].([]any); len(words) > 0 {
+		command, _ = words[0].(string)
+	}
+	return at, time.Duration(micros) * time.Microsecond, strings.ToUpper(command)
+}

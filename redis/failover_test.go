@@ -1,0 +1,647 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	gates "github.com/holdfast-go/holdfast/internal/rig"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/locktest"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// couple is a master and a replica, whose replication a test can hold up.
+type couple struct {
+	*rig
+	stream *faultproxy.Proxy
+}
+
+func startCouple(t *testing.T) *couple {
+	t.Helper()
+	c := &couple{rig: start(t, 2)}
+	var err error
+	if c.stream, err = faultproxy.NewOpaque(c.servers[0].Addr()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.stream.Close() })
+	c.follow(1, c.stream.Addr())
+	return c
+}
+
+// follow makes the i-th server a replica of what is at addr, and waits until it is in step.
+func (c *couple) follow(i int, addr string) {
+	c.Helper()
+	host, port, _ := net.SplitHostPort(addr)
+	c.do(i, "REPLICAOF", host, port)
+	c.eventually("the replica is in step", func() bool { return strings.Contains(c.do(i, "INFO", "replication").(string), "master_link_status:up") })
+}
+
+// holdUp keeps from the replica what the master does from now on.
+func (c *couple) holdUp() { c.stream.Blackhole(false, true) }
+
+// promote has the replica take over from a master that is gone.
+func (c *couple) promote() {
+	c.Helper()
+	c.servers[0].Kill()
+	c.do(1, "REPLICAOF", "NO", "ONE")
+}
+
+func (c *couple) nodes() []redis.Node {
+	f := new(redis.Failover)
+	for _, s := range c.servers {
+		f.Servers = append(f.Servers, s.Addr())
+	}
+	return []redis.Node{{Failover: f}}
+}
+
+// voting opens a client of servers that have been used before.
+func (c *couple) voting(maxTTL time.Duration) *redis.Driver {
+	c.Helper()
+	c.driver(c.nodes(), &redis.Options{MaxTTL: maxTTL}).Close()
+	return c.joins(maxTTL)
+}
+
+// joins opens one more client.
+func (c *couple) joins(maxTTL time.Duration) *redis.Driver {
+	c.Helper()
+	d, err := redis.New(c.Context(), c.nodes(), &redis.Options{MaxTTL: maxTTL, Timeout: busy, AllowDown: true})
+	if err != nil {
+		c.Fatal(err)
+	}
+	return d
+}
+
+// waits waits until the node is in quarantine, as the client d sees it.
+func (c *couple) waits(d *redis.Driver) {
+	c.Helper()
+	c.eventually("the node is in quarantine", func() bool {
+		e := d.Nodes()[0]
+		return e.State == driver.NodeDown && e.Err != nil && strings.Contains(e.Err.Error(), "quarantine")
+	})
+}
+
+// A replica may not know the newest counters of tokens. What it grants has higher ones all
+// the same, also where it hands a lock over.
+func TestTokensRiseThoughTheReplicaHadNotHeardOfThem(t *testing.T) {
+	c := startCouple(t)
+	locks := c.clientOf(c.voting(brief), nil)
+	c.release(c.acquire(locks, "k", nil)) // a counter that the replica knows
+	c.do(0, "WAIT", "1", "5000")
+	c.holdUp()
+	var last holdfast.Token
+	for range 3 {
+		l := c.acquire(locks, "k", nil)
+		last = l.Token()
+		c.release(l)
+	}
+	c.promote()
+	for range 3 {
+		l := c.acquire(locks, "k", nil)
+		if l.Token() <= last {
+			t.Errorf("token %d after %d", l.Token(), last)
+		}
+		last = l.Token()
+		c.release(l)
+	}
+}
+
+// The holder keeps what it has: nobody else can be granted it before the quarantine is over.
+func TestALeaseSurvivesAFailoverThoughTheReplicaDidNotKnowIt(t *testing.T) {
+	c := startCouple(t)
+	d := c.voting(long)
+	locks := c.clientOf(d, nil)
+	known := c.acquire(locks, "known", &holdfast.AcquireOptions{TTL: long})
+	c.do(0, "WAIT", "1", "5000")
+	c.holdUp()
+	unknown := c.acquire(locks, "unknown", &holdfast.AcquireOptions{TTL: long})
+	second := c.joins(long)
+	other := c.clientOf(second, nil)
+	c.promote()
+	c.waits(second)
+	for _, l := range []*holdfast.Lease{known, unknown} {
+		if err := c.insist(func() error { return l.Extend(c.within(), long) }); err != nil {
+			t.Errorf("%s: %v", l.Key(), err)
+		}
+		if left := c.do(1, "PTTL", "lock:"+l.Key()).(int64); left < (long / 2).Milliseconds() {
+			t.Errorf("%s stands for %d ms on the new master", l.Key(), left)
+		}
+	}
+	for _, name := range []string{"known", "unknown", "free"} {
+		if _, err := other.TryAcquire(t.Context(), name, nil); !errors.Is(err, holdfast.ErrUnavailable) {
+			t.Errorf("%s: %v, want ErrUnavailable", name, err)
+		} else {
+			mentions(t, err, "quarantine")
+		}
+	}
+	c.release(known, unknown)
+	if err := known.Context().Err(); err == nil {
+		t.Error("a released lease goes on")
+	}
+}
+
+// A release during the quarantine does not pass the lock on: the server may not know who
+// has had it since.
+func TestAReleaseInQuarantineGrantsNothing(t *testing.T) {
+	c := startCouple(t)
+	locks := c.clientOf(c.voting(long), nil)
+	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: long})
+	c.do(0, "WAIT", "1", "5000")
+	c.promote()
+	if err := c.insist(func() error { return l.Extend(c.within(), long) }); err != nil {
+		t.Fatal(err)
+	}
+	waiter := strings.Repeat("A", 26)
+	listener, err := net.Dial("tcp", c.servers[1].Addr()) // as over a connection from before
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	listener.Write(resp.AppendCommand(nil, "SUBSCRIBE", "holdfast:wake:"+waiter))
+	c.eventually("it listens", func() bool { return c.do(1, "PUBSUB", "NUMSUB", "holdfast:wake:"+waiter).([]any)[1] == int64(1) })
+	c.do(1, place("holdfast:queue:{lock:k}", waiter+".1", 1)...)
+	c.release(l)
+	if owner := c.do(1, "GET", "lock:k"); owner != nil {
+		t.Errorf("the lock is %v's", owner)
+	}
+}
+
+// A holder that is cut off while its lock is taken away goes on at a replica that takes over, unless that has heard of it.
+func TestAForceThatNoReplicaHasConfirmedSaysSo(t *testing.T) {
+	for name, heard := range map[string]bool{"a replica in step": true, "a replica that is cut off": false} {
+		t.Run(name, func(t *testing.T) {
+			c := startCouple(t)
+			operator := c.clientOf(c.voting(long), nil)
+			way := newRoute(t, c.servers)
+			d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: long, Timeout: busy, Dial: way.dial(c.servers)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := c.acquire(c.clientOf(d, nil), "k", &holdfast.AcquireOptions{TTL: long})
+			c.do(0, "WAIT", "1", "5000")
+			way[0].Blackhole(true, true)
+			way[0].Refuse(true)
+			if !heard {
+				c.holdUp()
+			}
+			err = c.insist(func() error { return operator.ForceRelease(t.Context(), "k", l.Token(), "it hangs") })
+			if heard && err != nil {
+				t.Errorf("ForceRelease() = %v", err)
+			}
+			if !heard {
+				mentions(t, err, "no replica has answered", "a failover now may bring the old holder back")
+				if !errors.Is(err, holdfast.ErrUnconfirmed) {
+					t.Errorf("%v does not match ErrUnconfirmed", err)
+				}
+			}
+			if owner := c.do(0, "GET", "lock:k"); owner != nil {
+				t.Errorf("the lock is still %v's", owner)
+			}
+			c.promote()
+			err = c.insist(func() error { return l.Extend(c.within(), long) })
+			if heard != errors.Is(err, holdfast.ErrLost) {
+				t.Errorf("at the new master the old holder's Extend() = %v", err)
+			}
+		})
+	}
+}
+
+// Nobody else is granted the lock before the holder's trust is over, whatever the new
+// master knows of it.
+func TestANewMasterGrantsNothingWhileAnOldLeaseMayBeTrusted(t *testing.T) {
+	c := startCouple(t)
+	d := c.voting(2 * brief)
+	defer d.Close()
+	waiter := c.clientOf(c.joins(2*brief), nil)
+	c.holdUp()
+	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * brief}) // short: nobody renews it, and the waiter gets it at its end
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.promote()
+	l := c.acquire(waiter, "k", nil)
+	if !time.Now().After(g.TrustedUntil) {
+		t.Error("two trust their lease")
+	}
+	if int64(l.Token()) <= g.Token {
+		t.Errorf("token %d after %d", l.Token(), g.Token)
+	}
+	c.release(l)
+}
+
+// Data that were another server's for a while may lack what was granted before, though
+// server and process are the same as ever.
+func TestAServerThatWasAReplicaForAWhileSitsOutItsQuarantine(t *testing.T) {
+	c := startCouple(t)
+	c.voting(long).Close() // a client that went along would note in the other's marker what it saw
+	c.do(1, "REPLICAOF", "NO", "ONE")
+	c.follow(0, c.servers[1].Addr())
+	c.do(0, "REPLICAOF", "NO", "ONE")
+	c.follow(1, c.servers[0].Addr())
+	d := c.joins(long)
+	c.clientOf(d, nil)
+	c.waits(d)
+}
+
+func TestTwoMastersWithoutSentinelsAreRefused(t *testing.T) {
+	c := startCouple(t)
+	c.do(1, "REPLICAOF", "NO", "ONE")
+	_, err := c.open(c.nodes(), nil)
+	if !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("%v does not match ErrUnavailable", err)
+	}
+	mentions(t, err, c.servers[0].Addr(), c.servers[1].Addr(), "are all masters", "REPLICAOF")
+}
+
+func TestAMasterThatGoesOnWithoutItsReplicasHasADefect(t *testing.T) {
+	c := startCouple(t)
+	d := c.voting(brief)
+	defer d.Close()
+	if e := d.Nodes()[0]; e.State != driver.NodeDegraded {
+		t.Errorf("%+v, want it degraded", e)
+	} else {
+		mentions(t, e.Err, "min-replicas-to-write is 0", "set min-replicas-to-write 1")
+	}
+	c.do(0, "CONFIG", "SET", "min-replicas-to-write", "1")
+	safe := c.joins(brief)
+	defer safe.Close()
+	if e := safe.Nodes()[0]; e.State != driver.NodeUp {
+		t.Errorf("%+v, want it up", e)
+	}
+}
+
+// A server forgets that it was promoted, some time after it has lost its last replica.
+func TestAServerThatForgetsItsPromotionKeepsItsVote(t *testing.T) {
+	c := startCouple(t)
+	c.promote()
+	c.driver(c.nodes(), &redis.Options{MaxTTL: long}).Close() // without quarantine
+	c.do(1, "CONFIG", "SET", "repl-backlog-ttl", "1")
+	c.eventually("it has forgotten its promotion", func() bool {
+		return strings.Contains(c.do(1, "INFO", "replication").(string), "master_replid2:0000000000")
+	})
+	d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: long, Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+}
+
+func TestANodeOfASetMayFailOver(t *testing.T) {
+	c := startCouple(t)
+	nodes := c.nodes()
+	for _, s := range redistest.StartN(t, 2) {
+		nodes = append(nodes, redis.Node{Addr: s.Addr()})
+	}
+	c.driver(nodes, &redis.Options{MaxTTL: 8 * brief}).Close() // without quarantine
+	d, err := redis.New(t.Context(), nodes, &redis.Options{MaxTTL: 8 * brief, Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	locks := c.clientOf(d, nil)
+	if marker := c.do(0, "GET", "holdfast:set").(string); !strings.HasPrefix(marker, "n=3 v=3 failover maxttl=8000 run=") {
+		t.Errorf("marker %q", marker)
+	}
+	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 8 * brief})
+	before := l.Token()
+	c.promote()
+	c.eventually("the node votes again", func() bool { e := d.Nodes()[0]; return e.State == driver.NodeDegraded })
+	if err := l.Context().Err(); err != nil {
+		t.Errorf("lost: %v", context.Cause(l.Context()))
+	}
+	c.release(l)
+	l = c.acquire(locks, "k", nil)
+	if l.Token() <= before {
+		t.Errorf("token %d after %d", l.Token(), before)
+	}
+	c.release(l)
+}
+
+// band is a group that Sentinels look after.
+type band struct {
+	*rig
+	group *redisproc.Group
+}
+
+func startBand(t *testing.T, opts *redisproc.GroupOptions) *band {
+	t.Helper()
+	t.Parallel()
+	g := redistest.StartGroup(t, opts)
+	return &band{rig: &rig{T: t, servers: g.Servers}, group: g}
+}
+
+func (b *band) node() redis.Node {
+	return redis.Node{Failover: &redis.Failover{Sentinels: b.group.Addrs(), Master: redisproc.GroupName}}
+}
+
+func TestConformanceThroughSentinels(t *testing.T) {
+	gates.Nightly(t, "sizes")
+	b := startBand(t, &redisproc.GroupOptions{Server: redisproc.Options{Args: []string{"--min-replicas-to-write", "1"}}})
+	var tests atomic.Int32
+	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
+		f := newFleet(t, b.group.Servers, fmt.Sprintf("test%d/", tests.Add(1)))
+		f.node = new(b.node())
+		return locktest.Service{
+			Nodes: 1, Open: f.open,
+			Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },
+			Mend:        func(d driver.Driver) { f.route(d).blackhole(false) },
+			LoseReplies: f.loseReplies,
+			Delay:       f.delay,
+			StopNodes:   func(k int) { f.stop(k * len(b.group.Servers)) }, StartNodes: func() { f.stop(0) },
+			Leftovers: f.leftovers,
+		}
+	}})
+}
+
+// Whatever way the master goes, a waiter is served by the next one, tokens rise, and no two
+// hold a lock at once.
+func TestClientsFollowTheMaster(t *testing.T) {
+	b := startBand(t, &redisproc.GroupOptions{Down: 2 * time.Second}) // each failover begins a quarantine: none may come that was not made
+	// A master that is well goes on beside its successor until the clients have left it, within five seconds. The quarantine
+	// has to be longer than that and a TTL, also on a busy machine.
+	longest := brief + min(pace.Scale(6*time.Second), 20*time.Second)
+	open := func() *holdfast.Client {
+		d, err := redis.New(t.Context(), []redis.Node{b.node()}, &redis.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b.clientOf(d, nil)
+	}
+	g := &guarded{t: t}
+	ctx, stop := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for range 4 {
+		c := open()
+		all.Go(func() {
+			for ctx.Err() == nil {
+				if l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief}); err == nil { // short: each way to leave waits for its end
+					g.hold(l, time.Millisecond)
+					l.Release(t.Context())
+				}
+			}
+		})
+	}
+	served := func() {
+		t.Helper()
+		before := g.count.Load()
+		b.eventually("somebody is served", func() bool { return g.count.Load() > before })
+	}
+	served()
+	for name, leave := range map[string]func(*redisproc.Server) (back func() error){
+		"switch": func(*redisproc.Server) func() error {
+			if err := b.group.Switch(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return func() error { return nil }
+		},
+		"kill": func(s *redisproc.Server) func() error {
+			s.Kill()
+			return func() error { return s.Restart(t.Context()) }
+		},
+		"stop": func(s *redisproc.Server) func() error {
+			if err := s.Pause(); err != nil {
+				t.Fatal(err)
+			}
+			return s.Resume
+		},
+	} {
+		old := b.group.Master()
+		back := leave(old)
+		b.eventually("another one takes over after: "+name, func() bool { now := b.group.Master(); return now != nil && now != old })
+		served()
+		if err := errors.Join(back(), b.group.Settled(t.Context(), 1)); err != nil {
+			t.Fatal(err)
+		}
+		served()
+	}
+	stop()
+	all.Wait()
+}
+
+// A master that is cut off does not know that another has taken its place. The Sentinels do.
+func TestAMasterThatSentinelsNameNoMoreIsLeft(t *testing.T) {
+	r := start(t, 2)
+	var now atomic.Pointer[string]
+	now.Store(new(names(r.servers[0].Addr())))
+	node := redis.Node{Failover: &redis.Failover{Sentinels: []string{oracle(t, func() string { return *now.Load() })}, Master: "m"}}
+	d := r.driver([]redis.Node{node}, nil)
+	locks := r.clientOf(d, nil)
+	r.release(r.acquire(locks, "k", nil))
+	now.Store(new(names(r.servers[1].Addr())))
+	r.eventually("the other server is used", func() bool {
+		l := r.acquire(locks, "k", nil)
+		defer r.release(l)
+		return r.do(1, "EXISTS", "lock:k") == int64(1)
+	})
+}
+
+// TestMasterReplacedDuringALoginIsLeft: the Sentinels name its successor before the slow login ends.
+func TestMasterReplacedDuringALoginIsLeft(t *testing.T) {
+	r := start(t, 2)
+	way := newRoute(t, r.servers[:1])
+	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second
+	old, next := way.nodes()[0].Addr, r.servers[1].Addr()
+	var asked atomic.Int32
+	sentinel := oracle(t, func() string {
+		if asked.Add(1) == 1 {
+			return names(old)
+		}
+		return names(next)
+	})
+	node := redis.Node{Failover: &redis.Failover{Sentinels: []string{sentinel}, Master: "m"}}
+	locks := r.clientOf(r.driver([]redis.Node{node}, &redis.Options{AllowDown: true, Timeout: busy}), nil)
+	l := r.acquire(locks, "k", nil)
+	defer r.release(l)
+	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
+		t.Error("the lock is on the master that was replaced")
+	}
+}
+
+// A master that is cut off from its replica stops granting and renewing before the replica
+// that took its place begins, also for clients that reach no other Sentinel than its own.
+func TestAMasterThatIsCutOffStopsBeforeAnotherBegins(t *testing.T) {
+	c := startCouple(t)
+	for i := range c.servers {
+		c.do(i, "CONFIG", "SET", "min-replicas-to-write", "1", "min-replicas-max-lag", "2")
+	}
+	c.eventually("the replica keeps up", func() bool {
+		return strings.Contains(c.do(0, "INFO", "replication").(string), "min_slaves_good_slaves:1")
+	})
+	side := func(i int) []redis.Node {
+		return []redis.Node{{Failover: &redis.Failover{Sentinels: []string{answers(t, names(c.servers[i].Addr()))}, Master: "m"}}}
+	}
+	const longest = 5 * brief // more than the TTL, by what the master needs to notice
+	locks := c.clientOf(c.driver(side(0), &redis.Options{MaxTTL: longest}), nil)
+	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief}) // short: the other side begins after its end
+	c.stream.Blackhole(true, true)
+	c.do(1, "REPLICAOF", "NO", "ONE")
+	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // for it has no replica of its own here
+	d, err := redis.New(t.Context(), side(1), &redis.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := c.acquire(c.clientOf(d, nil), "k", nil)
+	if old.Context().Err() == nil {
+		t.Error("two hold the lock")
+	}
+	if l.Token() <= old.Token() {
+		t.Errorf("token %d after %d", l.Token(), old.Token())
+	}
+	c.release(l)
+}
+
+// answers is a Sentinel that gives this reply.
+func answers(t *testing.T, reply string) string { return oracle(t, func() string { return reply }) }
+
+// oracle is a Sentinel that says what a test wants.
+func oracle(t *testing.T, reply func() string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	all.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer conn.Close()
+				for in := resp.NewReader(conn); ; {
+					if _, _, err := in.ReadCommand(); err != nil {
+						return
+					}
+					conn.Write([]byte(reply()))
+				}
+			})
+		}
+	})
+	return l.Addr().String()
+}
+
+// names is the answer of a Sentinel that names addr.
+func names(addr string) string {
+	host, port, _ := net.SplitHostPort(addr)
+	return string(resp.AppendCommand(nil, host, port))
+}
+
+func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
+	r := start(t, 2)
+	r.do(1, "REPLICAOF", "127.0.0.1", r.replicaOf(0)[2])
+	master, replica := r.servers[0].Addr(), r.servers[1].Addr()
+	unknown, secretive := "*-1\r\n", "-NOAUTH Authentication required.\r\n"
+	wrong := "-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+	gone := "127.0.0.1:1"
+	for name, c := range map[string]struct {
+		replies []string // of the Sentinels; "": it is down
+		user    redis.Failover
+		lasting error
+		words   []string
+	}{
+		"all down":                {replies: []string{"", "", ""}, words: []string{"no Sentinel names the master m", "refused"}},
+		"one knows":               {replies: []string{"", unknown, names(master)}},
+		"one is wrong":            {replies: []string{names(gone), names(master), names(master)}},
+		"all disagree":            {replies: []string{names(gone), names(replica), names(master)}, words: []string{"the Sentinels disagree", gone, replica, master}},
+		"one lies":                {replies: []string{names(replica)}, words: []string{replica, "it is a replica"}},
+		"two lie":                 {replies: []string{names(gone), names(replica)}, words: []string{"the Sentinels disagree", gone, replica}},
+		"nonsense":                {replies: []string{"+OK\r\n"}, words: []string{"unexpected reply"}},
+		"no address":              {replies: []string{"*2\r\n$1\r\n?\r\n$1\r\n0\r\n"}, words: []string{"names no address"}},
+		"none knows the name":     {replies: []string{unknown, unknown, ""}, lasting: driver.ErrConfig, words: []string{"knows no master m", "SENTINEL MASTERS"}},
+		"they ask for a password": {replies: []string{secretive}, lasting: driver.ErrAuth, words: []string{"sentinel_password"}},
+		"the password is wrong": {
+			replies: []string{wrong}, user: redis.Failover{Password: secret}, lasting: driver.ErrAuth, words: []string{"sentinel_password"},
+		},
+		"it is no Sentinel": {
+			replies: []string{"-ERR unknown command 'SENTINEL'\r\n"}, lasting: driver.ErrConfig,
+			words: []string{"no Sentinel", "26379"},
+		},
+		"it names another as itself":  {replies: []string{names("127.0.0.1:0")}, words: []string{"names no address"}},
+		"it closes without an answer": {replies: []string{"garbage\r\n"}, words: []string{"not RESP"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := c.user
+			f.Master = "m"
+			for i, reply := range c.replies {
+				if reply == "" {
+					f.Sentinels = append(f.Sentinels, fmt.Sprintf("127.0.0.1:%d", i+1))
+				} else {
+					f.Sentinels = append(f.Sentinels, answers(t, reply))
+				}
+			}
+			d, err := redis.New(t.Context(), []redis.Node{{Failover: &f}}, &redis.Options{NoQuarantine: true, Timeout: busy})
+			if len(c.words) == 0 {
+				if err != nil {
+					t.Fatal(err)
+				}
+				d.Close()
+				return
+			}
+			want := c.lasting
+			if want == nil {
+				want = driver.ErrUnavailable
+			}
+			if !errors.Is(err, want) {
+				t.Errorf("%v does not match %v", err, want)
+			}
+			mentions(t, err, c.words...)
+			if err != nil && strings.Contains(err.Error(), secret) {
+				t.Errorf("%v shows the password", err)
+			}
+		})
+	}
+}
+
+// Sentinels have a password of their own, and the servers another.
+func TestSentinelsAndServersHavePasswordsOfTheirOwn(t *testing.T) {
+	b := startBand(t, &redisproc.GroupOptions{
+		Sentinels: 1, Servers: 2, Server: redisproc.Options{Password: "servers-secret"}, Sentinel: redisproc.Options{Password: "sentinels-secret"},
+	})
+	open := func(server, sentinel string) error {
+		url := fmt.Sprintf("redis+sentinel://:%s@%s/%s/0?sentinel_password=%s&quarantine=off&timeout=5s",
+			server, b.group.Addrs()[0], redisproc.GroupName, sentinel)
+		d, err := redis.Open(t.Context(), url, nil)
+		if err == nil {
+			d.Close()
+		}
+		return err
+	}
+	if err := open("servers-secret", "sentinels-secret"); err != nil {
+		t.Error(err)
+	}
+	for _, pair := range [][2]string{{"wrong", "sentinels-secret"}, {"servers-secret", "wrong"}} {
+		if err := open(pair[0], pair[1]); !errors.Is(err, driver.ErrAuth) {
+			t.Errorf("%q: %v does not match driver.ErrAuth", pair, err)
+		}
+	}
+}
+
+func TestTLSIsForSentinelsAndServers(t *testing.T) {
+	cert, err := redisproc.NewCertificate(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	secure := redisproc.Options{TLS: cert}
+	b := startBand(t, &redisproc.GroupOptions{Sentinels: 1, Servers: 2, Server: secure, Sentinel: secure})
+	rest := fmt.Sprintf("+sentinel://%s/%s?quarantine=off&timeout=5s", b.group.Addrs()[0], redisproc.GroupName)
+	d, err := redis.Open(t.Context(), "rediss"+rest+"&ca="+cert.Cert, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	_, err = redis.Open(t.Context(), "redis"+rest, nil)
+	mentions(t, err, "no Sentinel names the master", "rediss://")
+}

@@ -1,0 +1,487 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// lossy is a client whose way to the servers loses replies, and another that sees
+// what comes of it.
+type lossy struct {
+	*rig
+	way       route
+	c, honest *holdfast.Client
+	prefix    string
+}
+
+// drops runs fn for each way of losing one reply of a script: on one node or on
+// all, by a connection that breaks or by one that hangs.
+func drops(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
+	t.Parallel()
+	servers := redistest.StartN(t, 3)
+	for _, n := range []int{1, 3} {
+		for _, all := range []bool{false, true} {
+			for _, hang := range []bool{false, true} {
+				if n == 1 && !all {
+					continue
+				}
+				name := fmt.Sprintf("nodes=%d,all=%v,hang=%v", n, all, hang)
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					x := &lossy{rig: &rig{T: t, servers: servers[:n]}, prefix: name + "/"}
+					opts := &redis.Options{Prefix: x.prefix, DB: n}
+					x.way = newRoute(t, x.servers)
+					x.c, x.honest = x.clientOf(x.driver(x.way.nodes(), opts), nil), x.clientOf(x.driver(x.nodes(), opts), nil)
+					hit := x.way[:1]
+					if all {
+						hit = x.way
+					}
+					for _, p := range hit {
+						if hang {
+							p.MuteAfter(calls(s), 1)
+						} else {
+							p.CutAfter(calls(s), 1)
+						}
+					}
+					fn(x, all)
+				})
+			}
+		}
+	}
+}
+
+// gone checks that the lock is free long before it could lapse: nothing was left
+// behind.
+func (x *lossy) gone() {
+	x.Helper()
+	x.eventually("the lock is free", func() bool {
+		l, err := x.honest.TryAcquire(x.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			return false
+		}
+		x.release(l)
+		return true
+	})
+}
+
+// holds checks that l is the only holder.
+func (x *lossy) holds(l *holdfast.Lease) {
+	x.Helper()
+	if other, err := x.honest.TryAcquire(x.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+		x.Errorf("while another holds it: %v, %v", other, err)
+	}
+	if st, err := x.honest.Inspect(x.Context(), "k"); err != nil || st.Owner != l.Owner() || st.Token != l.Token() {
+		x.Errorf("Inspect() = %+v, %v, want id %s, token %d", st, err, l.Owner(), l.Token())
+	}
+}
+
+func TestALostReplyToAcquire(t *testing.T) {
+	drops(t, wire.Acquire, func(x *lossy, all bool) {
+		l, err := x.c.TryAcquire(x.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		switch {
+		case err == nil && !all:
+			x.holds(l)
+			x.release(l)
+		case !all || !errors.Is(err, holdfast.ErrUnavailable):
+			x.Errorf("TryAcquire() = %v, %v", l, err)
+		}
+		x.gone()
+		x.eventually("the client works again", func() bool {
+			l, err := x.c.TryAcquire(x.Context(), "k", nil)
+			if err != nil {
+				return false
+			}
+			x.release(l)
+			return true
+		})
+	})
+}
+
+// The nodes' counters differ, so that a commit is needed.
+func TestALostReplyToCommit(t *testing.T) {
+	drops(t, wire.Commit, func(x *lossy, _ bool) {
+		for i, s := range x.servers {
+			set(x.T, s, len(x.servers), wire.ServerFence("lock:k"), fmt.Sprint(1<<51+1000*i))
+		}
+		l, err := x.c.TryAcquire(x.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		switch {
+		case err == nil:
+			x.holds(l)
+			x.release(l)
+		case !errors.Is(err, holdfast.ErrUnavailable):
+			x.Errorf("TryAcquire() = %v, %v", l, err)
+		}
+		x.gone()
+	})
+}
+
+func TestALostReplyToRenew(t *testing.T) {
+	drops(t, wire.Renew, func(x *lossy, all bool) {
+		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+		deadline := l.Deadline()
+		err := l.Extend(x.within(), long)
+		switch {
+		case !all && err != nil, all && !errors.Is(err, holdfast.ErrUnavailable):
+			x.Errorf("Extend() = %v", err)
+		case err != nil && l.Deadline().Before(deadline.Add(-long/40)): // the root's allowance for clocks is wider than the driver's
+			x.Error("a renewal that nobody confirmed shortened the lease")
+		}
+		x.holds(l)
+		x.eventually("a renewal", func() bool { return l.Extend(x.Context(), long) == nil })
+		if !l.Deadline().After(deadline) || l.Context().Err() != nil {
+			x.Errorf("the lease ends at %v, before %v", deadline, l.Deadline())
+		}
+		x.release(l)
+		x.gone()
+	})
+}
+
+func TestALostReplyToRelease(t *testing.T) {
+	drops(t, wire.Release, func(x *lossy, all bool) {
+		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long})
+		if err := l.Release(x.within()); !all && err != nil || all && !errors.Is(err, holdfast.ErrUnavailable) {
+			x.Errorf("Release() = %v", err)
+		}
+		x.gone()
+		if err := l.Release(x.within()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+			x.Errorf("second Release() = %v", err)
+		}
+	})
+}
+
+// set sets a key in a database.
+func set(t testing.TB, s *redisproc.Server, db int, key, value string) {
+	t.Helper()
+	script := "redis.call('SELECT', ARGV[1]); return redis.call('SET', KEYS[1], ARGV[2])"
+	if _, err := s.Do("EVAL", script, "1", key, fmt.Sprint(db), value); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A release that is overtaken by the end of its connection is sent once more.
+func TestAReleaseOutlivesItsConnection(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	c, honest := r.clientOf(r.driver(way.nodes(), nil), nil), r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	for _, p := range way {
+		p.Blackhole(true, true)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := l.Release(ctx); err == nil {
+		t.Error("a release that nobody got was confirmed")
+	}
+	for _, p := range way {
+		p.Cut()
+		p.Blackhole(false, false)
+	}
+	r.eventually("the lock is free", func() bool {
+		l, err := honest.TryAcquire(t.Context(), "k", nil)
+		if err != nil {
+			return false
+		}
+		r.release(l)
+		return true
+	})
+	r.cleared()
+}
+
+// Whatever the network does, there is one holder, tokens rise, and what is left
+// behind lapses by itself.
+func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
+	r := start(t, 3)
+	const clients, ttl = 4, 6 * time.Second
+	var ways []route
+	g := &guarded{t: t}
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range clients {
+		way := newRoute(t, r.servers)
+		ways = append(ways, way)
+		c := r.clientOf(r.driver(way.nodes(), nil), nil)
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), rand.N(20*time.Millisecond))
+				l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: ttl})
+				if err == nil {
+					g.hold(l, rand.N(2*time.Millisecond))
+					l.Release(ctx)
+				}
+				cancel()
+			}
+		})
+	}
+	for begun := time.Now(); time.Since(begun) < 3*time.Second || g.count.Load() == 0 && time.Since(begun) < patience(); {
+		p := ways[rand.N(clients)][rand.N(3)]
+		switch rand.N(4) {
+		case 0:
+			p.CutAfter(scripts, 1)
+		case 1:
+			p.SetDelay(rand.N(3 * time.Millisecond))
+		default:
+			p.Cut()
+		}
+		time.Sleep(rand.N(30 * time.Millisecond)) // between two faults some get through
+	}
+	close(stop)
+	all.Wait()
+	if g.count.Load() == 0 {
+		t.Error("nobody ever got the lock")
+	}
+	t.Logf("%d grants", g.count.Load())
+	var left []string
+	for end := time.Now().Add(patience()); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		var err error
+		if left, err = leftovers(r.servers, "lock:"); err == nil && len(left) == 0 {
+			return
+		}
+	}
+	for i := range r.servers {
+		t.Log(r.do(i, "ZRANGE", "holdfast:queue:{lock:k}", "0", "-1"), r.do(i, "PTTL", "holdfast:queue:{lock:k}"), r.do(i, "GET", "lock:k"))
+	}
+	t.Errorf("left behind: %q", left)
+}
+
+func TestScriptFlushUnderLoad(t *testing.T) {
+	r := start(t, 3)
+	g := &guarded{t: t}
+	stop := g.load(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
+	for range 60 {
+		r.do(rand.N(3), "SCRIPT", "FLUSH")
+		time.Sleep(rand.N(20 * time.Millisecond)) // grants go on between two flushes
+	}
+	before := g.count.Load()
+	for end := time.Now().Add(patience()); g.count.Load() < before+10 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond) // between two looks
+	}
+	stop()
+	if after := g.count.Load(); after < before+10 {
+		t.Errorf("%d grants after the last flush, %d in all", after-before, after)
+	}
+	r.cleared()
+}
+
+// To free a lock takes no room.
+func TestAFullServerFreesLocks(t *testing.T) {
+	r := start(t, 1)
+	c, other := r.client(), r.client()
+	for key, waits := range map[string]bool{"alone": false, "awaited": true} {
+		for what, free := range map[string]func(l *holdfast.Lease) error{
+			"release": func(l *holdfast.Lease) error { return l.Release(r.within()) },
+			"force":   func(l *holdfast.Lease) error { return other.ForceRelease(r.within(), l.Key(), l.Token(), "") },
+		} {
+			l := r.acquire(c, what+" "+key, &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			done := make(chan error, 1)
+			if waits {
+				ctx, cancel := context.WithCancel(r.Context())
+				defer cancel()
+				go func() {
+					next, err := other.Acquire(ctx, l.Key(), nil)
+					if err == nil {
+						err = next.Release(ctx)
+					}
+					done <- err
+				}()
+				r.awaitWaiters(c, l.Key(), 1)
+			}
+			r.do(0, "CONFIG", "SET", "maxmemory", "1")
+			if err := free(l); err != nil {
+				t.Errorf("%s of a lock that is %s, on a full server: %v", what, key, err)
+			}
+			r.do(0, "CONFIG", "SET", "maxmemory", "0")
+			if waits {
+				if err := <-done; err != nil {
+					t.Errorf("who waited: %v", err)
+				}
+			}
+		}
+	}
+	r.cleared()
+}
+
+// A renewal takes no room, with and without waiters.
+func TestFullServerStillRenewsLeases(t *testing.T) {
+	for key, opts := range map[string]*redis.Options{"lock:k": nil, "k": likeRedisson} {
+		t.Run(key, func(t *testing.T) {
+			r := start(t, 1)
+			c := r.clientOf(r.driver(r.nodes(), opts), nil)
+			l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			waiting, stop := context.WithCancel(t.Context())
+			var waiter sync.WaitGroup
+			defer waiter.Wait()
+			defer stop()
+			for _, waiters := range []int{0, 1} {
+				if waiters > 0 {
+					other := r.clientOf(r.driver(r.nodes(), opts), nil)
+					waiter.Go(func() {
+						if next, err := other.Acquire(waiting, "k", nil); err == nil {
+							next.Release(t.Context())
+						}
+					})
+					r.awaitWaiters(c, "k", 1)
+				}
+				r.fill(0)
+				before := time.Duration(waiters+1) * long
+				if err := r.insist(func() error { return l.Extend(r.Context(), before+long) }); err != nil {
+					t.Errorf("with %d waiters: %v", waiters, err)
+				}
+				if left := r.do(0, "PTTL", key).(int64); left <= before.Milliseconds() {
+					t.Errorf("with %d waiters: the lock has %d ms left, no more than before", waiters, left)
+				}
+				r.do(0, "CONFIG", "SET", "maxmemory", "0")
+			}
+			stop()
+			r.release(l)
+		})
+	}
+}
+
+// Until then the lease lives by the other nodes, which may be full as well.
+func TestFullNodeTakesLostLockBackLater(t *testing.T) {
+	r := start(t, 3)
+	c := r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	r.do(0, "DEL", "lock:k")
+	for i := range r.servers {
+		r.fill(i)
+	}
+	extend := func() error { return l.Extend(r.Context(), long) }
+	if err := r.insist(extend); err != nil {
+		t.Fatalf("three full nodes: %v", err)
+	}
+	r.eventually("the node is full", func() bool {
+		n := c.Nodes()[0]
+		return n.State == driver.NodeDegraded && strings.Contains(n.Err.Error(), "OOM")
+	})
+	if held := r.do(0, "EXISTS", "lock:k"); held != int64(0) {
+		t.Error("a full node has stored a lock")
+	}
+	for i := range r.servers {
+		r.do(i, "CONFIG", "SET", "maxmemory", "0")
+	}
+	r.eventually("the node has the lock again", func() bool {
+		if err := r.insist(extend); err != nil {
+			t.Fatalf("with room again: %v", err)
+		}
+		return r.do(0, "EXISTS", "lock:k") == int64(1)
+	})
+	r.release(l)
+}
+
+func TestFullServerHandsOver(t *testing.T) {
+	r := start(t, 1)
+	c, other := r.client(), r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	ctx := r.within()
+	granted := make(chan *holdfast.Lease)
+	go func() {
+		defer close(granted)
+		next, err := other.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		granted <- next
+	}()
+	r.awaitWaiters(c, "k", 1)
+	r.fill(0)
+	if err := l.Release(r.Context()); err != nil {
+		t.Error(err)
+	}
+	if r.do(0, "EXISTS", "lock:k") == int64(0) {
+		t.Error("a full server has freed the lock, and handed it to nobody")
+	}
+	r.do(0, "CONFIG", "SET", "maxmemory", "0")
+	if next := <-granted; next != nil {
+		r.release(next)
+	}
+	r.cleared()
+}
+
+// An adoption needs room for its token. It waits for that, and the lease stays with its owner.
+func TestAdoptionWaitsForRoom(t *testing.T) {
+	r := start(t, 1)
+	giver, c := r.client(), r.client()
+	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+	if err := l.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	before := r.do(0, "GET", "lock:k")
+	r.fill(0)
+	r.do(0, "CONFIG", "RESETSTAT")
+	ctx := r.within()
+	adopted := make(chan *holdfast.Lease)
+	go func() {
+		defer close(adopted)
+		m, err := c.Adopt(ctx, "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		adopted <- m
+	}()
+	r.eventually("an adoption was rejected", func() bool {
+		return strings.Contains(r.do(0, "INFO", "commandstats").(string), "cmdstat_evalsha")
+	})
+	if after := r.do(0, "GET", "lock:k"); after != before {
+		t.Errorf("the lock is %v, and was %v", after, before)
+	}
+	r.do(0, "CONFIG", "SET", "maxmemory", "0")
+	if m := <-adopted; m != nil {
+		if m.Token() <= l.Token() {
+			t.Errorf("token %d after %d", m.Token(), l.Token())
+		}
+		r.release(m)
+	}
+	r.cleared()
+}
+
+// Errors that only an operator can mend are told to those who wait.
+func TestAServersErrorEndsTheWait(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		spoil      func(r *rig)
+	}{
+		{"NOPERM", "command", func(r *rig) { r.do(0, "ACL", "SETUSER", "locker", "-pttl") }},
+		{"WRONGTYPE", "WRONGTYPE", func(r *rig) {
+			r.do(0, "DEL", "holdfast:queue:{lock:k}")
+			r.do(0, "LPUSH", "holdfast:queue:{lock:k}", "no queue")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, holder, waiter, _ := lockers(t, rights...)
+			r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			done := make(chan error)
+			go func() {
+				_, err := waiter.Acquire(r.within(), "k", nil)
+				done <- err
+			}()
+			r.awaitWaiters(holder, "k", 1)
+			c.spoil(r)
+			err := <-done
+			if !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("the wait ended with %v, want ErrUnavailable", err)
+			}
+			mentions(t, err, r.servers[0].Addr(), c.text)
+		})
+	}
+}

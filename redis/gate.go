@@ -1,0 +1,455 @@
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis/internal/format"
+	"github.com/holdfast-go/holdfast/redis/internal/server"
+)
+
+// A node votes while all of this holds:
+//
+//	it is the master of its place        Place.Login and Role, package place
+//	it evicts nothing                    fit, below, unless AllowEviction
+//	it is on the list once               arrive, below; a shard of a Cluster is known by its id
+//	it gives this client the rights      tryRights, below
+//	its scripts are one step             checkSteps, below, once for each run of a server
+//	it names its run                     package member; not one server alone
+//	its clock and this client's agree    member.Floor, where tokens begin at the clock: to a minute
+//	its clients agree on the set         package member
+//	its marker names its present run     package member
+//	its marker is the one that was read  each script compares it, member.lua; not on one server alone, nor in a Cluster
+
+// admitTries is how often the marker may change during one check.
+const admitTries = 8
+
+// gate looks at each new connection, and carries out what package member decides: whether the node may vote. While the
+// connection is open, the node has the gate recheck each second what a server says of itself, and each script compares
+// the marker of a set. docs/protocol.md, "When a server is looked at again", has what may change in between.
+type gate struct {
+	opts  *Options
+	n     int // number of nodes
+	start time.Time
+
+	mu      sync.Mutex              // guards what follows
+	present map[string]string       // by address: the run of the server that it is connected to
+	states  map[string]member.State // by address
+	stepped map[string]string       // by address: the run of the server whose scripts were found to be one step
+}
+
+func newGate(opts *Options, n int) *gate {
+	if opts.Cluster {
+		n = 1 // each shard votes alone
+	}
+	return &gate{
+		opts: opts, n: n, start: time.Now(),
+		present: make(map[string]string), states: make(map[string]member.State), stepped: make(map[string]string),
+	}
+}
+
+// report is what a check found, apart from reasons that keep the node from voting.
+type report struct {
+	server.Wakes                         // how waiters hear of a free lock
+	proof        format.Proof            // by which the node is known again
+	ordered      bool                    // wake-ups come in their place among the replies
+	server       string                  // the address that was dialled
+	hello        map[string]string       // what the server says of itself at the login
+	process      string                  // the run_id of the server
+	run          string                  // the same; of a node that fails over also names its last promotion
+	since        string                  // its last promotion, of a node that fails over
+	floor        int64                   // the least token that it may give
+	clock, read  int64                   // the server's clock, by which its tokens begin, at Engine.Now read; 0: they begin by the client's
+	stay         *member.QuarantineError // it votes not yet, but keeps what it still has
+	skipped      bool                    // this client let it vote without a quarantine
+	warns        map[string]error        // by what they are about
+	defects      map[string]error        // likewise, of those that may come and go under an open connection; never nil
+}
+
+func (r *report) warn(about string, err error) {
+	if r.warns == nil {
+		r.warns = make(map[string]error)
+	}
+	r.warns[about] = err
+}
+
+// dial opens a connection to a node and checks the node over it. The time runs anew from each answer: on a machine that has no
+// processor to spare every one of them comes late, and an attempt that gave up and began anew would never get to its end.
+func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
+	opening, cancel := context.WithTimeout(ctx, g.opts.Timeout)
+	defer cancel()
+	located := time.Now()
+	addr, err := n.place.Locate(opening)
+	if err != nil {
+		return nil, report{}, err
+	}
+	l, err := n.net.Connect(opening, addr)
+	if err != nil {
+		return nil, report{}, n.place.At(addr, n.mend(addr, err, g.opts.TLS != nil))
+	}
+	ctx, answered, cancel := server.Patience(ctx, g.opts.Timeout)
+	defer cancel()
+	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
+	l.Answered = answered
+	rep, err := g.check(ctx, n, addr, l)
+	l.Answered = nil
+	// A master that stood still meanwhile may have a successor, whose quarantine may be over.
+	if err == nil && n.place.Replaced() && clock.Elapsed(located, time.Now()) > probeMost && n.place.Moved(ctx, addr) {
+		err = errMoved
+	}
+	if !unblock() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		_, secure := l.Conn.(*tls.Conn) // Dial may have made it so
+		l.Close()
+		g.leave(n.addr)
+		if ctx.Err() != nil {
+			err = server.Late(ctx, err)
+		}
+		return nil, rep, n.place.At(addr, n.mend(addr, err, secure))
+	}
+	return l, rep, nil
+}
+
+// check looks whether the server at the other end may vote. A panic over one of its answers is an error of this connection.
+func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
+	err = resp.Contain(func() (err error) {
+		rep, err = g.examine(ctx, n, addr, l)
+		return err
+	})
+	return rep, err
+}
+
+func (g *gate) examine(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
+	rep.server = addr
+	says, err := g.meet(ctx, n, l, &rep)
+	if err != nil {
+		return rep, err
+	}
+	marker, err := g.admit(l, n, rep.run, &rep) // first: a client of a node in quarantine comes again each second
+	if g.opts.ReadOnly {
+		return rep, err
+	}
+	if stay, ok := errors.AsType[*member.QuarantineError](err); ok && g.n == 1 {
+		rep.stay, err = stay, nil
+	}
+	if err != nil && !server.LacksRight(err.Error()) {
+		return rep, err
+	}
+	if err := g.tryRights(n, l, &rep.Wakes); err != nil {
+		return rep, err // it names each right that is missing
+	}
+	if err != nil {
+		return rep, err
+	}
+	if err := g.checkSteps(ctx, n, l, &rep); err != nil {
+		return rep, err
+	}
+	if g.opts.format().OwnCounters() {
+		if rep.floor, err = member.Floor(marker, rep.run, says.clock, g.clock(n, says.clock, says.asked.UnixMicro())); err != nil {
+			return rep, g.explain(fmt.Errorf("%s: %w", g.markerKey(n), err))
+		}
+		if own := says.clock; own == g.clock(n, own, says.asked.UnixMicro()) {
+			rep.clock, rep.read = own, says.read
+		}
+	}
+	if g.rules(n).Guarded() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
+		rep.proof = format.Proof{Set: g.opts.setKey(), Marker: marker}
+	}
+	rep.ordered = server.Ordered(says.hello, says.info)
+	defect, err := rep.Subscribe(l, says.hello, n.engine.Client())
+	if defect != nil {
+		rep.warn("wake", defect)
+	}
+	return rep, err
+}
+
+// statement is what a server says of itself.
+type statement struct {
+	hello, info map[string]string
+	asked       time.Time // by this client's clock
+	clock       int64     // the server's then, in µs since 1970
+	read        int64     // Engine.Now when that was known
+}
+
+// meet logs in, and refuses a server that is not the node, or would lose locks. It notes which run of the server this is.
+func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s statement, err error) {
+	if s.hello, err = n.place.Login(ctx, rep.server, l); err != nil {
+		return s, err
+	}
+	s.asked = time.Now()
+	cmds := [][]string{{"INFO"}, {"TIME"}}
+	values, err := l.Do(cmds...)
+	if err != nil {
+		return s, err
+	}
+	rtt := time.Since(s.asked)
+	s.info = server.ParseInfo(string(values[0].Text))
+	if rep.defects, err = g.fit(n, s.hello, s.info); err != nil {
+		return s, err // it says more than the missing run_id would
+	}
+	if err := server.FirstError(cmds, values); err != nil {
+		return s, err
+	}
+	s.read = n.engine.Now()
+	if s.clock, err = server.ParseTime(values[1]); err != nil {
+		return s, err
+	}
+	if err := server.Skew(s.clock, s.asked, rtt); err != nil {
+		rep.warn("clock", err)
+	}
+	if err := n.place.Identify(l); err != nil {
+		return s, err
+	}
+	rep.process = strings.Clone(s.info["run_id"]) // which would keep all of INFO otherwise
+	rep.hello, rep.run = s.hello, rep.process
+	if n.place.Shard() == "" {
+		if err := g.arrive(n.addr, rep.run); err != nil {
+			return s, err
+		}
+	}
+	if n.place.Replaced() {
+		rep.since = server.Promotion(s.info)
+		rep.run = member.Run(rep.run, rep.since)
+	}
+	return s, nil
+}
+
+// tryRights loads the scripts and tries the rights they need.
+func (g *gate) tryRights(n *node, l *resp.Conn, w *server.Wakes) error {
+	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.place.Tag()), n.engine.Client())
+}
+
+// checkSteps finds out, once for each run of a server, whether its scripts are one step. That takes a second connection: if there
+// is none to be had, the next check of the server tries again.
+func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *report) error {
+	g.mu.Lock()
+	run, known := g.stepped[rep.server]
+	g.mu.Unlock()
+	if known && run == rep.process {
+		return nil
+	}
+	second, answered, cancel := server.Patience(ctx, g.opts.Timeout/2)
+	defer cancel()
+	restart := l.Answered // nothing is asked over l meanwhile
+	var unfit error
+	n.net.Visit(second, rep.server, func(other *resp.Conn) (err error) {
+		other.Answered = func() { restart(); answered() }
+		other.Answered()
+		if _, err := n.place.Login(second, rep.server, other); err != nil {
+			return err
+		}
+		unfit = errFault // if reading an answer panics, or l breaks, no later answer can be told from this one
+		known, unfit = server.CheckSteps(l, other, g.opts.probeKeys(n.engine.Client()+n.place.Tag()))
+		return nil
+	})
+	restart()
+	if known && unfit == nil {
+		g.mu.Lock()
+		g.stepped[rep.server] = rep.process
+		g.mu.Unlock()
+	}
+	return unfit
+}
+
+// fit refuses servers that would lose locks, and returns the defects of servers that may.
+func (g *gate) fit(n *node, hello, info map[string]string) (defects map[string]error, err error) {
+	if defects, err = n.place.Role(hello, info); err != nil {
+		return nil, err
+	}
+	defects = maps.Clone(defects)
+	if defects == nil {
+		defects = make(map[string]error)
+	}
+	if err := server.Evicts(info); err != nil {
+		if !g.opts.AllowEviction {
+			return nil, err
+		}
+		defects["eviction"] = err
+	}
+	return defects, nil
+}
+
+// recheck returns the defects of the server of s by a later answer to INFO, or why the node must not vote over s any longer. Both
+// are nil where the server says nothing, as one that is busy.
+func (g *gate) recheck(s *session, answer any) (defects map[string]error, err error) {
+	text, ok := answer.(string)
+	if !ok {
+		if err, refused := answer.(resp.Error); refused && server.LacksRight(string(err)) {
+			return nil, server.Mend(err, false)
+		}
+		return nil, nil
+	}
+	info := server.ParseInfo(text)
+	switch since := server.Promotion(info); {
+	case info["run_id"] != s.process:
+		return nil, errProcess
+	case s.n.place.Replaced() && since != "" && since != s.since:
+		return nil, errMoved
+	}
+	return g.fit(s.n, s.hello, info)
+}
+
+// errProcess ends a connection whose other end did not end with its server.
+var errProcess = errors.New("another process of the server answers over the same connection, as behind a proxy: it may have forgotten locks")
+
+// errNoRun is why a server cannot be one of several nodes.
+var errNoRun = server.Unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "%w", member.ErrNoRun)
+
+// arrive notes that addr is connected to a server, and refuses a second vote of it.
+func (g *gate) arrive(addr, run string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for other, r := range g.present {
+		if r == run && other != addr && run != "" {
+			return server.Unfit("list every server once", "it is the same server as %s, which would vote twice", other)
+		}
+	}
+	g.present[addr] = run
+	return nil
+}
+
+// leave notes that addr is connected no longer.
+func (g *gate) leave(addr string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.present, addr)
+}
+
+// rules are those by which this client decides about n.
+func (g *gate) rules(n *node) member.Rules {
+	return member.Rules{
+		Nodes: g.n, FailsOver: n.place.Replaced(), MaxTTL: g.opts.MaxTTL, DB: g.opts.DB,
+		NoQuarantine: g.opts.NoQuarantine, ReadOnly: g.opts.ReadOnly,
+	}
+}
+
+// markerKey names the marker of n.
+func (g *gate) markerKey(n *node) string { return n.place.MarkerKey(g.opts.format(), g.opts.Prefix) }
+
+// observe reads the marker of n and the clocks.
+func (g *gate) observe(l *resp.Conn, n *node, run string) (o member.Observation, err error) {
+	values, err := server.Ask(l, []string{"GET", g.markerKey(n)}, []string{"TIME"}) // in this order: the marker is no younger than the time
+	if refused, ok := errors.AsType[resp.Error](err); ok && format.Code([]byte(refused)) == "WRONGTYPE" {
+		return o, g.explain(fmt.Errorf("%s: %w", g.markerKey(n), member.ErrType))
+	}
+	if err != nil {
+		return o, err
+	}
+	o = member.Observation{Name: n.addr, Run: run, Shard: n.place.Shard(), Mono: time.Since(g.start), Client: time.Now().UnixMicro()}
+	o.Marker, _ = values[0].Decode().(string)
+	o.Node, err = server.ParseTime(values[1])
+	o.Client = g.clock(n, o.Node, o.Client)
+	return o, err
+}
+
+// clock returns the clock by which the tokens of n begin beside its own: the client's, which all nodes of a set have in common. For
+// one server that no other replaces it is the server's own, so that tokens rise also where the clocks of clients differ; if
+// these differ by a minute, one is wrong, and member finds that.
+func (g *gate) clock(n *node, own, client int64) int64 {
+	if g.rules(n).Guarded() || max(own-client, client-own) > quorum.ClockMost {
+		return client
+	}
+	return own
+}
+
+// judge decides about a node, notes what this client now knows of it, and asks whether the node is durable only where that counts.
+func (g *gate) judge(r member.Rules, o member.Observation, durable func() bool) member.Verdict {
+	decide := func() (v member.Verdict) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.states[o.Name], v = r.Decide(g.states[o.Name], o)
+		return v
+	}
+	v := decide()
+	if v.AskDurable {
+		o.Durable = member.Known(durable())
+		v = decide()
+	}
+	return v
+}
+
+// admit returns the marker of a server that may vote, or is in quarantine. One that was promoted has
+// data that another server wrote, and so is not durable.
+func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker string, err error) {
+	durable := sync.OnceValue(func() bool { return rep.defects["promoted"] == nil && g.durable(l) })
+	for range admitTries {
+		o, err := g.observe(l, n, run)
+		if err != nil {
+			return "", err
+		}
+		v := g.judge(g.rules(n), o, durable)
+		if v.Votes || v.Err != nil {
+			return o.Marker, g.explain(v.Err)
+		}
+		done, err := g.swap(l, n, o.Marker, v.Write)
+		if err != nil {
+			return "", err
+		}
+		rep.skipped = rep.skipped || done && v.Skips
+	}
+	return "", errMarker
+}
+
+// swap replaces the marker, if it is still old, and says whether it was.
+func (g *gate) swap(l *resp.Conn, n *node, old, next string) (done bool, err error) {
+	key := g.markerKey(n)
+	values, err := server.Ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, []string{"EVALSHA", wire.Admit.SHA, "1", key, old, next})
+	if err != nil {
+		return false, fmt.Errorf("its marker %s cannot be written: %w", key, err)
+	}
+	number, _ := values[1].Int()
+	return number == 1, nil
+}
+
+// durable says whether the server writes everything to disk before it answers, and reads it
+// back when it starts.
+func (g *gate) durable(l *resp.Conn) bool {
+	if kept, err := server.OnDisk(l); err != nil || !kept {
+		return false
+	}
+	read, err := server.Replays(l, g.opts.probeKeys("doctor"))
+	return read && err == nil
+}
+
+// explain adds to why a node does not vote what mends it.
+func (g *gate) explain(err error) error {
+	switch conflict, ok := errors.AsType[*member.ConflictError](err); {
+	case ok && conflict.Newer:
+		return server.Unfit("update this program (docs/operations.md, Versions)", "%w", err)
+	case ok && conflict.Version:
+		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/operations.md, Versions)", "%w", err)
+	case ok:
+		mend := fmt.Sprintf("give all clients the same nodes and maxttl, and Sentinels where failover is "+
+			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", g.opts.setKey())
+		return server.Unfit(mend, "%w", err)
+	case errors.Is(err, member.ErrFloor), errors.Is(err, member.ErrType):
+		return server.Unfit("DEL that key on this node, which is admitted again as if it were new", "%w", err)
+	case errors.Is(err, member.ErrClocks):
+		return errClocks
+	case errors.Is(err, member.ErrNoRun):
+		return errNoRun
+	}
+	return err
+}
+
+// errSkipped is in the log whenever a client skips a quarantine.
+var errSkipped = server.Advise(errors.New("quarantine=off has let it vote at once, though it may have forgotten locks that still stand: "+
+	"two may hold one, unless nobody has used it before"), "leave quarantine=off out once the set has had its first lock")
+
+// errClocks is why tokens cannot begin at the clock.
+var errClocks = server.Advise(member.ErrClocks, "synchronise both")
+
+var errMarker = errors.New("other clients keep changing its marker")

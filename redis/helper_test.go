@@ -1,0 +1,154 @@
+package redis_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// helperVariable makes the test binary wait for a lock instead of testing: its
+// value is the addresses of the nodes.
+const helperVariable = "HOLDFAST_TEST_WAITER"
+
+// helper is a process that waits for the lock "k", says what happens on its
+// standard output, and keeps what it gets until its standard input ends.
+func helper(nodes string) int {
+	var list []redis.Node
+	for addr := range strings.SplitSeq(nodes, ",") {
+		list = append(list, redis.Node{Addr: addr})
+	}
+	d, err := redis.New(context.Background(), list, &redis.Options{NoQuarantine: true, Timeout: busy})
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	c, err := holdfast.New(d, nil)
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	l, err := c.Acquire(context.Background(), "k", nil)
+	if err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	fmt.Println("held", l.Token())
+	bufio.NewReader(os.Stdin).ReadByte()
+	if err := l.Release(context.Background()); err != nil {
+		fmt.Println("error", err)
+		return 1
+	}
+	c.Close()
+	return 0
+}
+
+// waiter is a helper that runs.
+type waiter struct {
+	*exec.Cmd
+	said chan string
+	quit func()
+}
+
+func (r *rig) waiter() *waiter {
+	r.Helper()
+	var addrs []string
+	for _, s := range r.servers {
+		addrs = append(addrs, s.Addr())
+	}
+	w := &waiter{Cmd: exec.Command(os.Args[0]), said: make(chan string, 10)}
+	w.Env = append(os.Environ(), helperVariable+"="+strings.Join(addrs, ","))
+	w.Stderr = os.Stderr
+	in, err := w.StdinPipe()
+	if err != nil {
+		r.Fatal(err)
+	}
+	out, err := w.StdoutPipe()
+	if err != nil {
+		r.Fatal(err)
+	}
+	if err := w.Start(); err != nil {
+		r.Fatal(err)
+	}
+	w.quit = func() { in.Close() }
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			w.said <- lines.Text()
+		}
+	}()
+	r.Cleanup(func() {
+		w.Process.Kill()
+		<-done
+		w.Wait()
+	})
+	return w
+}
+
+// stop stops the process, and returns when it has stopped: the signal itself only
+// asks for that.
+func (w *waiter) stop() error {
+	if err := w.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	var status syscall.WaitStatus
+	for {
+		if _, err := syscall.Wait4(w.Process.Pid, &status, syscall.WUNTRACED, nil); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+func (w *waiter) awaitHeld(t testing.TB, r *rig) {
+	t.Helper()
+	select {
+	case line := <-w.said:
+		if !strings.HasPrefix(line, "held ") {
+			t.Errorf("the waiter said %q, want held", line)
+		}
+	case <-r.within().Done():
+		t.Error("the waiter never got the lock")
+	}
+}
+
+// connections dials, and keeps what it has dialled. Many goroutines may use it.
+type connections struct {
+	mu   sync.Mutex // guards list
+	list []net.Conn
+}
+
+func (c *connections) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+	if err == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.list = append(c.list, conn)
+	}
+	return conn, err
+}
+
+// count returns the number of connections so far, closed ones included.
+func (c *connections) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.list)
+}
+
+func (c *connections) closeAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.list {
+		conn.Close()
+	}
+}

@@ -1,0 +1,66 @@
+package redis
+
+import (
+	"sync"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+const (
+	holderMost = 1024
+	holderKeep = 30 * time.Second
+	missKeep   = time.Second // how long a client counts as one that nobody knows
+)
+
+// holderCache knows which process each client is, so that a TryAcquire of a held
+// lock costs no second request.
+type holderCache struct {
+	mu    sync.Mutex // guards what follows
+	mine  driver.Holder
+	known map[string]knownHolder
+}
+
+type knownHolder struct {
+	holder driver.Holder
+	until  time.Time
+}
+
+// introduce notes which process this client is, and says whether that is new.
+func (h *holderCache) introduce(me driver.Holder) (changed bool) {
+	me.Note = "" // it is one lease's, and stands in its owner id
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	changed = h.mine != me
+	h.mine = me
+	return changed
+}
+
+// me is the process that this client is.
+func (h *holderCache) me() driver.Holder {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mine
+}
+
+// find returns the process of another client, if it was looked up lately.
+func (h *holderCache) find(client string) (driver.Holder, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known, ok := h.known[client]
+	return known.holder, ok && time.Now().Before(known.until)
+}
+
+// keep notes the process of another client; the zero Holder: no node knows it.
+func (h *holderCache) keep(client string, found driver.Holder) {
+	keep := holderKeep
+	if found == (driver.Holder{}) {
+		keep = missKeep // a node that knows may only have been late
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known == nil || len(h.known) >= holderMost {
+		h.known = make(map[string]knownHolder)
+	}
+	h.known[client] = knownHolder{holder: found, until: time.Now().Add(keep)}
+}

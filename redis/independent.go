@@ -1,0 +1,126 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/redis/internal/link"
+	"github.com/holdfast-go/holdfast/redis/internal/server"
+)
+
+// independent are nodes that know nothing of one another.
+type independent struct{ d *core }
+
+func (i *independent) connect(ctx context.Context) error {
+	d := i.d
+	errs := make([]error, len(d.nodes))
+	var all sync.WaitGroup
+	for i, n := range d.nodes {
+		all.Go(func() { errs[i] = n.open(ctx) })
+	}
+	all.Wait()
+	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
+	var unfit unfitError
+	_, waits := errors.AsType[*member.QuarantineError](errs[0])
+	for i, err := range errs {
+		if err == nil {
+			continue
+		}
+		u.Nodes = append(u.Nodes, driver.NodeError{Node: d.nodes[i].addr, Err: err})
+		if server.Lasting(err) || !d.opts.AllowDown && errors.Is(err, server.ErrReplica) {
+			unfit = append(unfit, driver.NodeError{Node: d.nodes[i].addr, Err: err})
+		}
+	}
+	switch {
+	case len(d.nodes)-len(unfit) < u.Need:
+		return unfit
+	case d.opts.AllowDown, len(d.nodes)-len(u.Nodes) >= u.Need:
+		switch {
+		case len(u.Nodes) == 0:
+		case len(d.nodes) == 1 && !waits:
+			d.opts.Logger.Warn("the server is down", "cause", unfitError(u.Nodes))
+		case len(u.Nodes) == 1:
+			d.opts.Logger.Warn("a node does not vote", "cause", unfitError(u.Nodes))
+		default:
+			d.opts.Logger.Warn("some nodes do not vote", "cause", unfitError(u.Nodes))
+		}
+		return nil
+	case d.opts.ReadOnly && (len(u.Nodes) < len(d.nodes) || slices.ContainsFunc(errs, func(err error) bool { return errors.Is(err, member.ErrNoVote) })):
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", err, u)
+	}
+	return u
+}
+
+// unfitError is why nodes do not vote. It does not match driver.ErrUnavailable, so that nobody
+// waits for what no wait mends.
+type unfitError []driver.NodeError
+
+// Error names each node, and a cause that several have once.
+func (e unfitError) Error() string { return (&driver.UnavailableError{Nodes: e}).Error() }
+
+// Unwrap gives the causes.
+func (e unfitError) Unwrap() []error { return (&driver.UnavailableError{Nodes: e}).Unwrap() }
+
+func (i *independent) examined(context.Context) ([]*node, look) {
+	var e look
+	if n := len(i.d.nodes); n%2 == 0 {
+		e.bad("nodes", driver.VerdictWarning, even(n))
+	}
+	return i.d.nodes, e
+}
+
+func (i *independent) members() []*node                 { return i.d.nodes }
+func (i *independent) need(members int) int             { return quorum.Majority(members) }
+func (i *independent) voters(engine.Lock) []*node       { return i.d.nodes }
+func (i *independent) least(s *session) (int64, error)  { return s.floor, nil }
+func (i *independent) beside() bool                     { return true }
+func (i *independent) greeted(*session)                 {}
+func (i *independent) wakes(*node, string) bool         { return true }
+func (i *independent) over(link.Entry, *engine.Request) {}
+func (i *independent) blame(_ *node, err error) error   { return err }
+
+func (i *independent) redirected(*node, link.Entry, resp.Value) bool { return false }
+func (i *independent) keeper(_ *engine.Lock, n *node) *node          { return n }
+
+func (i *independent) views(ctx context.Context, locks []engine.Lock) [][]engine.View {
+	views := make([][]engine.View, len(locks))
+	for l := range views {
+		views[l] = slices.Repeat([]engine.View{{Err: errFault}}, len(i.d.nodes)) // until the node is read
+	}
+	each(ctx, i.d.nodes, func(ctx context.Context, n *node) {
+		for l, v := range n.views(ctx, locks) {
+			views[l][n.index] = v
+		}
+	})
+	return views
+}
+
+func (i *independent) spare(n *node) bool {
+	well := 0
+	for _, other := range i.d.nodes {
+		if other != n && other.link.Load() != nil && !other.stalled.Load() {
+			well++
+		}
+	}
+	return well >= quorum.Majority(len(i.d.nodes))
+}
+
+func (i *independent) heard(s *session, refused error) { s.n.engine.Hears(s.n.index, refused == nil) }
+func (i *independent) lost(n *node)                    { n.engine.Hears(n.index, false) }
+func (i *independent) inherit(n *node, due map[string]owed) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	maps.Copy(n.owed, due)
+}

@@ -1,0 +1,186 @@
+package place
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis/internal/format"
+	"github.com/holdfast-go/holdfast/redis/internal/server"
+)
+
+// The marker of a shard is in a hash slot that the shard has. So the scripts of locks
+// cannot compare it, and each client asks once a second whether the master is the one
+// that it was let in to (package redis, recheck). That is often enough: a replica that has taken over
+// grants nothing for MaxTTL + 2 s. And a slot that moves takes a marker with it, which
+// says nothing of the shard that gets the slot.
+
+// Shard is a master of a Redis Cluster, at its address. Another server that takes over is another Shard.
+type Shard struct {
+	Fixed
+	id    string // by which the cluster knows it
+	slots int    // how many hash slots it had when it was asked last
+	top   int    // the highest of them
+}
+
+// Login implements Place.
+func (p *Shard) Login(ctx context.Context, addr string, l *resp.Conn) (map[string]string, error) {
+	return p.login(ctx, addr, l, true)
+}
+
+// Role implements Place.
+func (p *Shard) Role(hello, info map[string]string) (map[string]error, error) {
+	defects, err := replaceable(true, hello, info)
+	if info["connected_slaves"] == "0" { // none can take over
+		defects = nil
+	}
+	return defects, err
+}
+
+// ErrNotMaster is why a server of a cluster is no node.
+var ErrNotMaster = errors.New("it is no master with hash slots, or no longer")
+
+// Identify implements Place: the server itself says by which id the cluster knows it, and which slots it has.
+func (p *Shard) Identify(l *resp.Conn) error {
+	values, err := server.Ask(l, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
+	if err != nil {
+		return err
+	}
+	spans, err := ParseSlots(values[1].Decode(), p.Addr)
+	if err != nil {
+		return err
+	}
+	p.id, p.slots, p.top = string(values[0].Text), 0, -1
+	for _, s := range spans {
+		if s.ID == p.id {
+			p.slots += s.Last - s.First + 1
+			p.top = max(p.top, s.Last) // tools that move slots begin with the lowest
+		}
+	}
+	if p.top < 0 {
+		return ErrNotMaster
+	}
+	return nil
+}
+
+// Replaced implements Place.
+func (p *Shard) Replaced() bool { return true }
+
+// MarkerKey implements Place.
+func (p *Shard) MarkerKey(_ *format.Format, prefix string) string {
+	return wire.ShardKey(prefix, p.top)
+}
+
+// Tag implements Place.
+func (p *Shard) Tag() string { return "{" + wire.SlotTag(p.top) + "}" }
+
+// Beside implements Place.
+func (p *Shard) Beside(key string) string { return "{" + wire.SlotTag(wire.Slot(key)) + "}" }
+
+// NoReplica implements Place. The cluster says whether it knows a replica of the shard.
+func (p *Shard) NoReplica(l *resp.Conn) error {
+	values, err := server.Ask(l, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
+	if err != nil {
+		return err
+	}
+	ranges, _ := values[1].Decode().([]any)
+	for _, r := range ranges {
+		servers, _ := r.([]any)
+		if len(servers) < 4 { // the first slot, the last, and the master
+			continue
+		}
+		if master, _ := servers[2].([]any); len(master) > 2 && master[2] == values[0].Decode() {
+			return errNoReplica
+		}
+	}
+	return nil
+}
+
+// Shard implements Place.
+func (p *Shard) Shard() string { return p.id }
+
+// Slots is how many hash slots the shard had when it was asked last.
+func (p *Shard) Slots() int { return p.slots }
+
+// Rights implements Place.
+func (p *Shard) Rights() string { return " +cluster|myid +cluster|slots +cluster|info +asking +wait" }
+
+// MaxShards is how many masters a client is connected to at most: as many as Redis advises for a cluster.
+const MaxShards = 1000
+
+// Span is a range of hash slots, and who has it.
+type Span struct {
+	First, Last int
+	ID, Addr    string // of the master
+}
+
+// ParseSlots reads the reply to CLUSTER SLOTS of the node with address from: for each range
+// the first and the last slot, the master, and its replicas.
+func ParseSlots(reply any, from string) (spans []Span, err error) {
+	ranges, ok := reply.([]any)
+	if !ok {
+		return nil, resp.Unexpected(resp.ErrShape)
+	}
+	left := wire.Slots // that no range has had
+	masters := make(map[string]bool)
+	for _, r := range ranges {
+		fields, _ := r.([]any)
+		if len(fields) < 3 {
+			return nil, resp.Unexpected(resp.ErrShape)
+		}
+		first, ok1 := fields[0].(int64)
+		last, ok2 := fields[1].(int64)
+		master, _ := fields[2].([]any)
+		if !ok1 || !ok2 || len(master) < 2 || first < 0 || last < first || last >= wire.Slots {
+			return nil, resp.Unexpected(resp.ErrShape)
+		}
+		host, _ := master[0].(string) // nil: the one that was dialled
+		port, _ := master[1].(int64)
+		if len(master) > 3 && host == "?" { // it has no name yet
+			host = ipOf(master[3])
+		}
+		id := ""
+		if len(master) > 2 {
+			id, _ = master[2].(string)
+		}
+		addr, ok := Join(host, strconv.FormatInt(port, 10), from)
+		if !ok {
+			return nil, resp.Unexpected(errors.New("it names no address"))
+		}
+		masters[addr] = true
+		if left -= int(last-first) + 1; left < 0 || len(masters) > MaxShards {
+			return nil, resp.Unexpected(fmt.Errorf("it names slots twice, or more than %d masters", MaxShards))
+		}
+		spans = append(spans, Span{int(first), int(last), id, addr})
+	}
+	return spans, nil
+}
+
+// ipOf finds the address among what CLUSTER SLOTS says of a node beside its name.
+func ipOf(v any) string {
+	list, _ := v.([]any)
+	for i := 0; i+1 < len(list); i += 2 {
+		if list[i] == "ip" {
+			ip, _ := list[i+1].(string)
+			return ip
+		}
+	}
+	return ""
+}
+
+// Join makes an address of what a node says of another; from is the address by which
+// the first is known, which stands where the other's is unknown. ok is false for what no server can have: it is not dialled,
+// and so not shown by the error of a look-up.
+func Join(host, port, from string) (addr string, ok bool) {
+	if host == "" || host == "?" {
+		host, _, _ = net.SplitHostPort(from)
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	return net.JoinHostPort(host, port), dsn.Dialable(host, port)
+}

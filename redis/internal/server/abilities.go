@@ -1,0 +1,229 @@
+package server
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis/internal/format"
+)
+
+// clockNoise is how far a node's clock may be from ours before it is reported.
+const clockNoise = time.Second
+
+// maxFields bounds the fields of INFO: servers have some 250, and one for each kind of error.
+const maxFields = 20_000
+
+// ParseInfo splits the reply to INFO into its fields.
+func ParseInfo(text string) map[string]string {
+	info := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if len(info) == maxFields {
+			break
+		}
+		if k, v, ok := strings.Cut(strings.TrimRight(line, "\r\n"), ":"); ok {
+			info[k] = v
+		}
+	}
+	return info
+}
+
+// ParseTime reads the reply to TIME, in µs since 1970.
+func ParseTime(v resp.Value) (int64, error) { return TimeOf(v.Decode()) }
+
+// TimeOf is ParseTime for a reply that was decoded.
+func TimeOf(reply any) (int64, error) {
+	list, _ := reply.([]any)
+	if len(list) != 2 {
+		return 0, resp.Unexpected(errors.New("not a time"))
+	}
+	sec, _ := list[0].(string)
+	micro, _ := list[1].(string)
+	s, err1 := strconv.ParseInt(sec, 10, 64)
+	us, err2 := strconv.ParseInt(micro, 10, 64)
+	if err := errors.Join(err1, err2); err != nil {
+		return 0, resp.Unexpected(err)
+	}
+	return s*1_000_000 + us, nil
+}
+
+// Skew is a clock that differs from ours.
+func Skew(node int64, before time.Time, rtt time.Duration) error {
+	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
+	if off.Abs() <= clockNoise+rtt {
+		return nil
+	}
+	return Advise(fmt.Errorf("its clock differs from this machine's by %v", off.Round(time.Millisecond)),
+		"synchronise both (fencing after a loss of data relies on clocks)")
+}
+
+// Wakes is how waiters hear of a lock that is free.
+type Wakes struct {
+	Mute error // the server cannot wake waiters
+	Deaf error // this client cannot subscribe; the first wait finds that out again
+}
+
+// Try loads the scripts and tries the rights they need, on the keys of a lock that nobody else has. It notes in w
+// where the server may not wake waiters.
+func (w *Wakes) Try(l *resp.Conn, f *format.Format, lock engine.Lock, client string) error {
+	values, err := Ask(l, append(slices.Clone(f.Loads()), []string{"EVALSHA", f.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + client})...)
+	if err != nil {
+		return err
+	}
+	refused, _ := values[len(values)-1].Decode().([]any)
+	for i, r := range refused {
+		text, _ := r.(string)
+		switch {
+		case text == "":
+		case i == 0:
+			w.Mute = errors.New(text)
+		default:
+			return errors.New(text)
+		}
+	}
+	return nil
+}
+
+// CheckSteps returns why a server is not fit whose scripts are not one step, or are undone by an error. known is false if the
+// server has not shown it, as one that is full. l has sent nothing that is not answered yet; other is another connection. The keys
+// are those of a lock that nobody else has.
+func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
+	batch := resp.AppendCommand(nil, "SCRIPT", "LOAD", wire.Step.Text)
+	if _, err := l.Write(resp.AppendCommand(batch, "EVALSHA", wire.Step.SHA, "2", lock.Key, lock.Queue)); err != nil {
+		return false, err
+	}
+	other.Do([]string{"SET", lock.Queue, "probe", "PX", "10000"}) // as the script is carried out
+	if _, err := l.ReadValue(); err != nil {
+		return false, err
+	}
+	v, err := l.ReadValue()
+	if err != nil {
+		return false, err
+	}
+	interleaved, failed := string(v.Text) == "INTERLEAVED", v.IsError() && strings.Contains(string(v.Text), "not an integer")
+	values, err := l.Do([]string{"GET", lock.Key}, []string{"DEL", lock.Key, lock.Queue})
+	switch {
+	case err != nil:
+		return false, err
+	case interleaved:
+		return true, Unfit("give Redis or Valkey; where a setting lets scripts run beside other commands, turn it off",
+			"its scripts are not one step: it carried out a command of another client in the middle of one, and so would give one lock to two")
+	case failed && values[0].Null:
+		return true, Unfit("give Redis or Valkey", "it has lost what a script wrote before an error")
+	}
+	return failed && string(values[0].Text) == "probe", nil
+}
+
+// Subscribe finds out whether a connection that is subscribed still carries
+// requests, and the confirmations in their place among the replies. Where it does
+// not, waiters poll, and defect says why. The channel is one on which nobody sends.
+func (w *Wakes) Subscribe(l *resp.Conn, hello map[string]string, client string) (defect, err error) {
+	if w.Mute != nil {
+		return nil, nil // without a right, which may be meant so: an event says it
+	}
+	mute := func(format string, args ...any) error {
+		w.Mute = fmt.Errorf(format, args...)
+		return Advise(fmt.Errorf("it cannot wake waiters, who poll: %w", w.Mute), "a Redis or Valkey without a proxy wakes them")
+	}
+	if p := hello["proto"]; p != "3" {
+		return mute("it speaks protocol %s, and without 3 a connection that is subscribed carries no requests", cmp.Or(p, "2 only")), nil
+	}
+	channel := wire.Wake + "~probe:" + client
+	values, err := l.Do([]string{"SUBSCRIBE", channel}, []string{"TIME"}, []string{"UNSUBSCRIBE", channel})
+	switch {
+	case err != nil:
+		return nil, err
+	case values[0].IsError():
+		w.Deaf = values[0].Err()
+	case values[1].IsError():
+		return mute("a connection that is subscribed carries no requests: %w", values[1].Err()), nil
+	case values[0].Kind != '>':
+		return mute("it does not confirm a subscription in its place among the replies"), nil
+	}
+	return nil, nil
+}
+
+// Ordered says whether a server is known to send messages in their place among the
+// replies. RESP3 does not promise that; Redis and Valkey do it, with one thread for all
+// commands. Others that call themselves so are told by their INFO.
+func Ordered(hello, info map[string]string) bool {
+	if !slices.Contains([]string{"redis", "valkey", "redict"}, hello["server"]) || info["gcc_version"] == "" {
+		return false
+	}
+	for _, other := range []string{"dragonfly_version", "mvcc_depth", "garnet_version", "kvrocks_version"} { // the second is KeyDB
+		if info[other] != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// Promotion names the last time that a server was promoted; "" if it never was, or so long
+// ago that it has forgotten it (repl-backlog-ttl, an hour as a rule).
+func Promotion(info map[string]string) string {
+	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
+		return strings.Clone(old) // which would keep all of INFO otherwise
+	}
+	return ""
+}
+
+// OnDisk says whether the server writes everything to disk before it answers. An error of type resp.Error, or ErrHidden, says
+// that it does not tell.
+func OnDisk(l *resp.Conn) (bool, error) {
+	values, err := Ask(l, []string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
+	if err != nil {
+		return false, err
+	}
+	file, sync := Setting(values[0]), Setting(values[1])
+	if file == "" || file == "yes" && sync == "" {
+		return false, ErrHidden
+	}
+	return file == "yes" && sync == "always", nil
+}
+
+// ErrHidden is why a setting of a server is not known: CONFIG GET returns nothing, as with some managed services.
+var ErrHidden = errors.New("CONFIG GET does not show it")
+
+// Replays says whether the server reads back what scripts have written: they are transactions
+// in its append-only file, and most releases of Redis and Valkey leave out those to which the
+// default user has no right (redis/redis#14541).
+func Replays(l *resp.Conn, lock engine.Lock) (bool, error) {
+	tries := [][]string{{"ACL", "DRYRUN", "default", "SET", lock.Key, ""}, {"ACL", "DRYRUN", "default", "ZADD", lock.Queue, "1", "x"}}
+	values, err := l.Do(append(tries, []string{"ACL", "WHOAMI"})...)
+	if err != nil {
+		return false, err
+	}
+	if string(values[2].Text) == "default" {
+		return true, nil // it is this client's user, which has the rights or is refused: see Wakes.Try
+	}
+	if err := FirstError(tries, values[:2]); err != nil {
+		return false, err
+	}
+	return string(values[0].Text) == "OK" && string(values[1].Text) == "OK", nil
+}
+
+// Setting is the value in a reply to CONFIG GET.
+func Setting(v resp.Value) string {
+	if list, _ := v.Decode().([]any); len(list) == 2 {
+		s, _ := list[1].(string)
+		return s
+	}
+	return ""
+}
+
+// Evicts refuses a server that may throw locks away.
+func Evicts(info map[string]string) error {
+	p := info["maxmemory_policy"]
+	if p == "" || p == "noeviction" {
+		return nil
+	}
+	return Unfit("set it to noeviction (CONFIG SET maxmemory-policy noeviction, and in redis.conf; with a managed service, in its settings), or "+
+		"accept that with eviction=allow", "maxmemory-policy is %s, which can evict locks", p)
+}

@@ -1,0 +1,190 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/redis/internal/format"
+)
+
+// Dialer opens connections to servers.
+type Dialer struct {
+	Dial       func(ctx context.Context, network, addr string) (net.Conn, error) // nil: the standard library's
+	TLS        *tls.Config                                                       // nil: none
+	Fresh      func(*tls.Config) (*tls.Config, error)                            // returns TLS for one connection; nil: as it is
+	ClientName string
+	DB         int
+}
+
+// keepAlive is for connections that carry nothing: a lost one shows by the pings.
+var keepAlive = net.Dialer{KeepAlive: time.Second}
+
+// Connect opens a connection, and does not log in. Errors are without what mends them.
+func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
+	open := keepAlive.DialContext
+	if d.Dial != nil {
+		open = d.Dial
+	}
+	network := "tcp"
+	if IsSocket(addr) {
+		network = "unix"
+	}
+	plain, err := open(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if plain == nil {
+		return nil, errors.New("Options.Dial returned neither a connection nor an error")
+	}
+	cfg := d.TLS
+	if cfg == nil {
+		return resp.NewConn(plain), nil
+	}
+	if d.Fresh != nil {
+		if cfg, err = d.Fresh(cfg); err != nil {
+			plain.Close()
+			return nil, err
+		}
+	}
+	if cfg.ServerName == "" {
+		cfg = cfg.Clone()
+		cfg.ServerName, _, _ = net.SplitHostPort(addr)
+	}
+	secure := tls.Client(plain, cfg)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		plain.Close()
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return resp.NewConn(secure), nil
+}
+
+// Visit opens a connection to addr, has fn use it until ctx ends, and closes it. Errors have what mends them.
+func (d *Dialer) Visit(ctx context.Context, addr string, fn func(l *resp.Conn) error) error {
+	l, err := d.Connect(ctx, addr)
+	if err == nil {
+		defer l.Close()
+		defer context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })()
+		err = resp.Contain(func() error { return fn(l) })
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return Late(ctx, err)
+	}
+	return Mend(err, d.TLS != nil)
+}
+
+// Ask sends the commands at once and returns their replies, of which none is an error.
+func Ask(l *resp.Conn, cmds ...[]string) ([]resp.Value, error) {
+	values, err := l.Do(cmds...)
+	if err != nil {
+		return nil, err
+	}
+	return values, FirstError(cmds, values)
+}
+
+// FirstError is the first error reply, with the command it answers.
+func FirstError(cmds [][]string, values []resp.Value) error {
+	for i, v := range values {
+		if v.IsError() {
+			return fmt.Errorf("%s: %w", cmds[i][0], v.Decode().(resp.Error))
+		}
+	}
+	return nil
+}
+
+// Login gives the credentials, and makes the settings that a connection needs only once. It returns what the server
+// says of itself, also with an error if it says that much.
+func (d *Dialer) Login(l *resp.Conn, user, pass string) (hello map[string]string, err error) {
+	cmds := Auth(user, pass)
+	greets := len(cmds)
+	cmds = append(cmds, []string{"HELLO", "3", "SETNAME", d.ClientName}) // 3: wake-ups come between replies
+	if d.DB != 0 {
+		cmds = append(cmds, []string{"SELECT", strconv.Itoa(d.DB)})
+	}
+	values, err := l.Do(cmds...)
+	if err != nil {
+		return nil, err
+	}
+	if v := values[greets]; v.IsError() && format.Code(v.Text) == "NOPROTO" { // it knows RESP2 alone, with which waiters poll
+		if _, err := l.Do([]string{"CLIENT", "SETNAME", d.ClientName}); err != nil {
+			return nil, err
+		}
+		values[greets] = resp.Value{}
+	}
+	if err = FirstError(cmds, values); err != nil && Unknown(string(values[greets].Text)) && (greets == 0 || !values[0].IsError()) {
+		err = ofHello(l, err)
+	}
+	return ParseMap(values[greets]), err
+}
+
+// ofHello says why a server does not know HELLO.
+func ofHello(l *resp.Conn, refused error) error {
+	values, err := l.Do([]string{"INFO", "server"})
+	if err != nil {
+		return err
+	}
+	switch version := ParseInfo(string(values[0].Text))["redis_version"]; {
+	case Old(version):
+		return Unfit("give Redis 6 or newer, or Valkey", "%w: it is Redis %s, which is older than Redis 6", refused, version)
+	case version == "":
+		return Unfit("give Redis 6 or newer, or Valkey, which has it under its own name",
+			"%w: it is older than Redis 6, or the command was renamed, or a proxy does not know it", refused)
+	}
+	return refused // Mend says what is wrong
+}
+
+// Old says whether a server of this version is too old for locks.
+func Old(version string) bool {
+	major, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(major)
+	return err == nil && n < 6
+}
+
+// Auth are the commands that give user and password, if there are any.
+func Auth(user, pass string) [][]string {
+	switch {
+	case user != "":
+		return [][]string{{"AUTH", user, pass}}
+	case pass != "":
+		return [][]string{{"AUTH", pass}}
+	}
+	return nil
+}
+
+// ParseMap reads a map, such as HELLO answers with.
+func ParseMap(v resp.Value) map[string]string {
+	fields := make(map[string]string)
+	for i := 0; i+1 < len(v.Elems); i += 2 {
+		fields[string(v.Elems[i].Text)] = string(v.Elems[i+1].Text)
+	}
+	return fields
+}
+
+// IsSocket says whether an address is the path of a unix socket.
+func IsSocket(addr string) bool {
+	return len(addr) > 1 && addr[0] == '/' && !strings.ContainsFunc(addr, unicode.IsControl)
+}
+
+// looked up: the error of a look-up would show them.
+func Dialable(host, port string) bool {
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return false
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return !strings.ContainsAny(host, "[]") // a zone may have them, an address in brackets may not
+	}
+	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
+	})
+}

@@ -1,0 +1,171 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// late is a client whose requests a test holds back: they reach the servers after their
+// connection has gone, and after what the client has sent since.
+type late struct {
+	*rig
+	way    route
+	client *holdfast.Client
+	giver  *holdfast.Client // its requests come in time
+	format *wire.Format
+}
+
+// lateOn runs test over one server, over three, and over one in the format of Redisson.
+func lateOn(t *testing.T, test func(l *late)) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		nodes  int
+		format *wire.Format
+		opts   *redis.Options
+	}{
+		"one": {1, wire.Plain, nil}, "three": {3, wire.Plain, nil}, "redisson": {1, wire.Redisson, likeRedisson},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, tt.nodes)
+			way := newRoute(t, r.servers)
+			test(&late{r, way, r.clientOf(r.driver(way.nodes(), tt.opts), nil), r.clientOf(r.driver(r.nodes(), tt.opts), nil), tt.format})
+		})
+	}
+}
+
+// hold runs call, whose first call of the script is held back on its way to every server. When all
+// are, their connections break. pass lets them through, and returns when they have been executed.
+func (l *late) hold(s *wire.Script, call func()) (pass func()) {
+	l.Helper()
+	var holds []*faultproxy.Hold
+	for _, p := range l.way {
+		holds = append(holds, p.HoldRequest(calls(s), 1))
+	}
+	go call()
+	for _, h := range holds {
+		<-h.Caught()
+	}
+	for _, p := range l.way {
+		p.Cut()
+	}
+	return func() {
+		l.Helper()
+		for i, h := range holds {
+			before := l.executed(i)
+			h.Release()
+			l.eventually("the late request has been executed", func() bool { return l.executed(i) > before })
+		}
+	}
+}
+
+// executed counts the calls of scripts that a server has carried out.
+func (l *late) executed(i int) (calls int) {
+	for line := range strings.Lines(fmt.Sprint(l.do(i, "INFO", "commandstats"))) {
+		if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:calls="); ok {
+			fmt.Sscanf(rest, "%d", &calls)
+		}
+	}
+	return calls
+}
+
+// stands wants a majority to keep the lock for as long as the lease is trusted, and releases it.
+func (l *late) stands(lease *holdfast.Lease) {
+	l.Helper()
+	key := "lock:k"
+	if l.format == wire.Redisson {
+		key = "k"
+	}
+	keep := 0
+	for i := range l.servers {
+		trusted := time.Until(lease.Deadline())
+		if ttl, _ := l.do(i, "PTTL", key).(int64); time.Duration(ttl)*time.Millisecond >= trusted {
+			keep++
+		}
+	}
+	if keep <= len(l.servers)/2 {
+		l.Errorf("%d of %d servers keep the lock for as long as its holder trusts it", keep, len(l.servers))
+	}
+	if err := lease.Context().Err(); err != nil {
+		l.Error(context.Cause(lease.Context()))
+	}
+	l.release(lease)
+	l.cleared()
+}
+
+// extend renews the lease over connections that work.
+func (l *late) extend(lease *holdfast.Lease, ttl time.Duration) {
+	l.Helper()
+	if err := l.insist(func() error { return lease.Extend(l.within(), ttl) }); err != nil {
+		l.Fatal(err)
+	}
+}
+
+func TestAFailedExtendThatComesLateShortensNothing(t *testing.T) {
+	lateOn(t, func(l *late) {
+		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+		failed := make(chan error, 1)
+		pass := l.hold(l.format.Renew, func() { failed <- lease.Extend(l.within(), 6*time.Second) })
+		if err := <-failed; !errors.Is(err, holdfast.ErrUnavailable) {
+			l.Fatalf("Extend() = %v, want ErrUnavailable", err)
+		}
+		l.extend(lease, long)
+		pass()
+		l.stands(lease)
+	})
+}
+
+func TestAStuckRenewalShortensNoLaterOne(t *testing.T) {
+	lateOn(t, func(l *late) {
+		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
+		pass := l.hold(l.format.Renew, func() { lease.Extend(l.within(), 8*time.Second) })
+		l.extend(lease, long)
+		pass()
+		l.stands(lease)
+	})
+}
+
+func TestALateAcquireShortensNothing(t *testing.T) {
+	lateOn(t, func(l *late) {
+		taken := make(chan *holdfast.Lease, 1)
+		pass := l.hold(l.format.Acquire, func() {
+			taken <- l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
+		})
+		lease := <-taken
+		l.extend(lease, long)
+		pass()
+		l.stands(lease)
+	})
+}
+
+func TestALateAdoptionShortensNothing(t *testing.T) {
+	lateOn(t, func(l *late) {
+		old := l.acquire(l.giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
+		if err := old.Detach(); err != nil {
+			l.Fatal(err)
+		}
+		taken := make(chan *holdfast.Lease, 1)
+		pass := l.hold(l.format.Adopt, func() {
+			lease, err := l.client.Adopt(l.within(), "k", old.Owner(), old.Token(), &holdfast.AcquireOptions{TTL: 6 * time.Second, NoRenew: true})
+			if err != nil {
+				l.Error(err)
+			}
+			taken <- lease
+		})
+		lease := <-taken
+		if lease == nil {
+			return
+		}
+		l.extend(lease, long)
+		pass()
+		l.stands(lease)
+	})
+}

@@ -1,0 +1,253 @@
+package redis_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/fixture"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// leaks are what d finds, by key.
+func (r *rig) leaks(d *redis.Driver) map[string]redis.Leak {
+	r.Helper()
+	all := make(map[string]redis.Leak)
+	for l, err := range d.Leaks(r.within(), nil) {
+		if err != nil {
+			r.Fatal(err)
+		}
+		all[l.Key] = l
+	}
+	return all
+}
+
+const (
+	dead = "AAAAAAAAAAAAAAAAAAAAAAAAAA.1" // a waiter whose client has died
+	ours = "BBBBBBBBBBBBBBBBBBBBBBBBBB.1" // the owner of a lock whose TTL was taken away
+)
+
+// plant puts leaks on the first server, and beside them what is none.
+func (r *rig) plant() {
+	r.Helper()
+	for _, cmd := range [][]string{
+		{"SET", "lock:theirs", "value"},
+		{"SET", "lock:empty", ""},
+		{"HSET", "lock:hash", "id:1", "1"},
+		{"SET", "lock:ours", ours},
+
+		{"SET", "data", "value"},
+		{"SET", "lock:lapses", "value", "PX", "600000"},
+		{"SET", wire.ServerFence("lock:ours"), "7"},
+		{"SET", "holdfast:client:" + dead[:26], "{}"},
+		{"ZADD", "holdfast:queue:{lock:old}", "1", dead},
+		{"HSET", "holdfast:guard:{job}", "token", "7", "owner", "a"}, // of a storage that checks tokens
+	} {
+		r.do(0, cmd...)
+	}
+}
+
+// planted says which leaks plant makes, and whether each can be deleted.
+var planted = map[string]bool{"lock:theirs": true, "lock:empty": true, "lock:hash": false, "lock:ours": false}
+
+// keys are all keys of the first server.
+func (r *rig) keys() []string {
+	r.Helper()
+	var keys []string
+	for _, key := range r.do(0, "KEYS", "*").([]any) {
+		keys = append(keys, key.(string))
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// TestLocksWithoutATTLAreReportedAndNothingElse among locks that are held, waited for and idle, and nothing is changed.
+func TestLocksWithoutATTLAreReportedAndNothingElse(t *testing.T) {
+	r := start(t, 1)
+	c, waiter := r.client(), r.client()
+	held := r.acquire(c, "held", &holdfast.AcquireOptions{TTL: long})
+	r.release(r.acquire(c, "idle", nil))
+	waits := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "held", nil) })
+	r.awaitWaiters(c, "held", 1)
+	d := r.driver(r.nodes(), &redis.Options{ReadOnly: true})
+	t.Cleanup(func() { d.Close() })
+	if found := r.leaks(d); len(found) > 0 {
+		t.Errorf("without a leak: %+v", found)
+	}
+	r.plant()
+	before := r.keys()
+	found := r.leaks(d)
+	for key, fixable := range planted {
+		if l := found[key]; l.Fixable != fixable || l.Text == "" || l.Node != r.servers[0].Addr() {
+			t.Errorf("%s: %+v, want fixable %v", key, l, fixable)
+		}
+	}
+	if len(found) != len(planted) || found["lock:theirs"].Owner != "value" || found["lock:ours"].Owner != ours {
+		t.Errorf("found %+v", found)
+	}
+	if _, err := d.DeleteLeak(t.Context(), found["lock:theirs"]); !errors.Is(err, driver.ErrInvalid) {
+		t.Errorf("DeleteLeak with ReadOnly = %v", err)
+	}
+	if now := r.keys(); !slices.Equal(now, before) {
+		t.Errorf("the keys are %q, and were %q", now, before)
+	}
+	r.release(held)
+	r.release(<-waits)
+}
+
+// TestDeleteLeakDeletesLocksOfOthersWithoutATTLAndNothingElse, also if they have become something else since the look.
+func TestDeleteLeakDeletesLocksOfOthersWithoutATTLAndNothingElse(t *testing.T) {
+	r := start(t, 1)
+	r.plant()
+	d := r.driver(r.nodes(), nil)
+	t.Cleanup(func() { d.Close() })
+	found := r.leaks(d)
+	before := r.keys()
+
+	// Meanwhile another holder took the first lock, and the second has got a TTL.
+	r.do(0, "SET", "lock:theirs", "another")
+	r.do(0, "PEXPIRE", "lock:empty", "40000")
+	for _, key := range []string{"lock:theirs", "lock:empty"} {
+		if deleted, err := d.DeleteLeak(t.Context(), found[key]); deleted || err != nil {
+			t.Errorf("DeleteLeak(%s) = %v, %v, though it is no leak any more", key, deleted, err)
+		}
+	}
+	if now := r.keys(); !slices.Equal(now, before) {
+		t.Errorf("the keys are %q, and were %q", now, before)
+	}
+	r.do(0, "SET", "lock:theirs", "value")
+	r.do(0, "PERSIST", "lock:empty")
+
+	for key, l := range found {
+		if deleted, err := d.DeleteLeak(t.Context(), l); deleted != l.Fixable || (err == nil) != l.Fixable {
+			t.Errorf("DeleteLeak(%s) = %v, %v, and it is fixable: %v", key, deleted, err, l.Fixable)
+		}
+	}
+	want := slices.DeleteFunc(before, func(key string) bool { return planted[key] })
+	if now := r.keys(); !slices.Equal(now, want) {
+		t.Errorf("the keys are %q, want %q", now, want)
+	}
+}
+
+// TestALockOfHoldfastWithoutATTLIsMendedByItsHolderOrByForce: the report says so.
+func TestALockOfHoldfastWithoutATTLIsMendedByItsHolderOrByForce(t *testing.T) {
+	r := start(t, 1)
+	c := r.client()
+	lease := r.acquire(c, "held", nil)
+	d := r.driver(r.nodes(), &redis.Options{ReadOnly: true})
+	t.Cleanup(func() { d.Close() })
+	r.do(0, "PERSIST", "lock:held")
+	if err := lease.Extend(t.Context(), long); err != nil {
+		t.Error(err)
+	}
+	if found := r.leaks(d); len(found) > 0 {
+		t.Errorf("after a renewal: %+v", found)
+	}
+	r.do(0, "PERSIST", "lock:held")
+	if err := c.ForceRelease(t.Context(), "held", lease.Token(), "its holder has died"); err != nil {
+		t.Error(err)
+	}
+	if found := r.leaks(d); len(found) > 0 {
+		t.Errorf("after ForceRelease: %+v", found)
+	}
+}
+
+// TestLeaksOfBareKeysAreThoseThatHoldfastWaitsFor: other keys are data.
+func TestLeaksOfBareKeysAreThoseThatHoldfastWaitsFor(t *testing.T) {
+	r := start(t, 1)
+	d := r.driver(r.nodes(), &redis.Options{BareKeys: true})
+	t.Cleanup(func() { d.Close() })
+	r.do(0, "SET", "data", "x")
+	r.do(0, "SET", "awaited", "x")
+	r.do(0, place("holdfast:queue:{awaited}", dead, 1)...)
+	if found := slices.Sorted(maps.Keys(r.leaks(d))); !slices.Equal(found, []string{"awaited"}) {
+		t.Errorf("found %q", found)
+	}
+}
+
+// TestLeaksNameTheNodesThatWereNotRead, after the leaks of the others.
+func TestLeaksNameTheNodesThatWereNotRead(t *testing.T) {
+	r := start(t, 3)
+	r.used(nil)
+	r.do(2, "SET", "lock:theirs", "value")
+	r.servers[0].Kill()
+	d, err := redis.Open(t.Context(), r.url(), &redis.Options{ReadOnly: true, Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	var told []string
+	for l, err := range d.Leaks(r.within(), nil) {
+		if down, ok := errors.AsType[*driver.UnavailableError](err); ok && len(down.Nodes) == 1 {
+			told = append(told, down.Nodes[0].Node)
+		} else if err != nil {
+			t.Error(err)
+		} else {
+			told = append(told, l.Key)
+		}
+	}
+	if fmt.Sprint(told) != fmt.Sprint([]string{"lock:theirs", r.servers[0].Addr()}) {
+		t.Errorf("told %q", told)
+	}
+}
+
+// TestLeaksOnAFullServerHoldUpNobody: no command of the look is for more than a few hundred
+// keys, and so keeps the server for long.
+func TestLeaksOnAFullServerHoldUpNobody(t *testing.T) {
+	r := start(t, 1)
+	r.crowd(50_000)
+	r.plant()
+	r.do(0, "CONFIG", "SET", "slowlog-max-len", "100000")
+	r.do(0, "CONFIG", "SET", "slowlog-log-slower-than", "0")
+	r.do(0, "SLOWLOG", "RESET")
+	d := r.driver(r.nodes(), &redis.Options{ReadOnly: true})
+	t.Cleanup(func() { d.Close() })
+	changes := r.field(0, "rdb_changes_since_last_save")
+	var looked, all int64
+	found := 0
+	for _, err := range d.Leaks(r.within(), func(l, a int64) {
+		if l < looked || l > a {
+			t.Errorf("%d of %d keys, after %d", l, a, looked)
+		}
+		looked, all = l, a
+	}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		found++
+	}
+	if found != len(planted) || all < 50_000 || looked == 0 {
+		t.Errorf("%d leaks, and %d of %d keys", found, looked, all)
+	}
+	if now := r.field(0, "rdb_changes_since_last_save"); now != changes {
+		t.Errorf("%s changes, and %s before", now, changes)
+	}
+	scans := 0
+	for _, entry := range r.do(0, "SLOWLOG", "GET", "-1").([]any) {
+		words := entry.([]any)[3].([]any)
+		switch name := words[0]; name {
+		case "SCAN":
+			if scans++; fmt.Sprint(words[4:]) != "[COUNT 250]" {
+				t.Errorf("%v", words)
+			}
+		case "KEYS", "SMEMBERS", "HGETALL", "SORT":
+			t.Errorf("%v", words)
+		}
+	}
+	if scans < 100 { // a table that grows is looked at in both of its sizes at once
+		t.Errorf("%d SCANs of 50,000 keys", scans)
+	}
+}
+
+// crowd makes n keys of other programs on the first server.
+func (r *rig) crowd(n int) {
+	r.Helper()
+	for ; n > 0; n -= 10_000 {
+		r.do(0, "EVAL", "for i = 1, 10000 do redis.call('SET', 'data:' .. ARGV[1] .. ':' .. i, i) end", "0", fmt.Sprint(n))
+	}
+}

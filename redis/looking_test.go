@@ -1,0 +1,311 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// looked is one lease on three servers, which keep it for 10, 20 and 30 s, and
+// another client that looks at it.
+func looked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
+	r := start(t, 3)
+	l := r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	c := r.client()
+	r.eventually("all nodes have granted", func() bool {
+		st, err := c.Inspect(t.Context(), "k")
+		return err == nil && st.Nodes[0].Owner == l.Owner() && st.Nodes[1].Owner == l.Owner() && st.Nodes[2].Owner == l.Owner()
+	})
+	for i, ttl := range []string{"10000", "20000", "30000"} {
+		r.do(i, "PEXPIRE", "lock:k", ttl)
+	}
+	return r, c, l
+}
+
+// kill ends servers and waits until c misses them.
+func (r *rig) kill(c *holdfast.Client, servers ...int) {
+	r.Helper()
+	for _, i := range servers {
+		r.servers[i].Kill()
+	}
+	r.eventually("they are missed", func() bool {
+		st, _ := c.Inspect(r.Context(), "k")
+		for _, i := range servers {
+			if st.Nodes[i].Err == nil {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func TestInspectTellsHowLongAQuorumKeepsTheLock(t *testing.T) {
+	r, c, l := looked(t)
+	left := func(most time.Duration) {
+		t.Helper()
+		st, err := c.Inspect(t.Context(), "k")
+		if err != nil || !st.Held || st.Owner != l.Owner() || st.Token != l.Token() || st.Remaining > most || st.Remaining <= most-10*time.Second {
+			t.Errorf("Inspect() = %+v, %v; want a little less than %v left", st, err, most)
+		}
+	}
+	left(20 * time.Second) // two nodes keep it for so long, and one does not
+	r.kill(c, 2)
+	left(10 * time.Second)
+	r.do(1, "DEL", "lock:k")
+	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Held {
+		t.Errorf("Inspect() = %+v, %v; want free, as one node of three has it", st, err)
+	}
+}
+
+func TestInspectWithoutAMajoritySaysWhatTheOthersKnow(t *testing.T) {
+	r, c, l := looked(t)
+	r.do(2, place("holdfast:queue:{lock:k}", "somebody", 1)...)
+	r.kill(c, 0, 1)
+	check := func(what string, st holdfast.Status) {
+		t.Helper()
+		if st.Held || st.Owner != "" || len(st.Nodes) != 3 {
+			t.Fatalf("%s: %+v, want nothing for certain", what, st)
+		}
+		n := st.Nodes[2]
+		if n.Err != nil || n.Owner != l.Owner() || n.Token != int64(l.Token()) || n.Remaining <= 10*time.Second || n.Waiters != 1 {
+			t.Errorf("%s: the node that is left says %+v", what, n)
+		}
+		for _, n := range st.Nodes[:2] {
+			if n.Err == nil || n.Owner != "" {
+				t.Errorf("%s: a node that was killed says %+v", what, n)
+			}
+		}
+	}
+	st, err := c.Inspect(t.Context(), "k")
+	if !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("Inspect() = %v, want ErrUnavailable", err)
+	}
+	mentions(t, err, "need 2 nodes", r.servers[0].Addr(), r.servers[1].Addr())
+	check("Inspect", st)
+	listed, last := 0, error(nil)
+	for st, err := range c.List(t.Context(), "") {
+		if last = err; err == nil {
+			listed++
+			check("List", st)
+		}
+	}
+	if listed != 1 || !errors.Is(last, holdfast.ErrUnavailable) {
+		t.Errorf("List yields %d locks and then %v, want one and ErrUnavailable", listed, last)
+	}
+}
+
+func TestForceReleaseCountsAtAMajority(t *testing.T) {
+	r, c, l := looked(t)
+	r.kill(c, 2)
+	if err := c.ForceRelease(t.Context(), "k", l.Token()+100, ""); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("ForceRelease of a token that nobody has = %v, want ErrLost", err)
+	}
+	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
+		t.Errorf("ForceRelease on two nodes of three = %v", err)
+	}
+	for i := range 2 {
+		if owner := r.do(i, "GET", "lock:k"); owner != nil {
+			t.Errorf("node %d still has %v", i, owner)
+		}
+	}
+	r.eventually("the old holder hears of it", func() bool {
+		err := l.Extend(t.Context(), long) // unavailable, where the first answer decides
+		if err == nil {
+			t.Fatal("the lease that was taken away was extended")
+		}
+		return errors.Is(err, holdfast.ErrLost)
+	})
+}
+
+// The last holder's commit did not reach one node. That one gave the next holder what the last one had elsewhere, and
+// has not heard of its commit either.
+func TestForceReleaseByTheLastHoldersTokenSparesTheNext(t *testing.T) {
+	r, c, l := looked(t)
+	r.do(1, "SET", "lock:k", fmt.Sprint(l.Owner(), " ", int64(l.Token())-32), "KEEPTTL")
+	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Token != l.Token() {
+		t.Errorf("Inspect() = token %d, %v; want %d", st.Token, err, l.Token())
+	}
+	if err := c.ForceRelease(t.Context(), "k", l.Token()-32, ""); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("ForceRelease of the last holder's token = %v, want ErrLost", err)
+	}
+	for i := range 3 {
+		if text, _ := r.do(i, "GET", "lock:k").(string); !strings.HasPrefix(text, l.Owner()) {
+			t.Errorf("node %d has %q, want the lock of %s", i, text, l.Owner())
+		}
+	}
+	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
+		t.Errorf("ForceRelease of its own = %v", err)
+	}
+	for i := range 3 {
+		if owner := r.do(i, "GET", "lock:k"); owner != nil {
+			t.Errorf("node %d still has %v", i, owner)
+		}
+	}
+}
+
+func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {
+	r, c, l := looked(t)
+	r.kill(c, 0, 1)
+	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("ForceRelease on one node of three = %v, want ErrUnavailable", err)
+	}
+	if owner, want := r.do(2, "GET", "lock:k"), fmt.Sprint(l.Owner(), " ", l.Token()); owner != want {
+		t.Errorf("the node that is left has %v, want %v", owner, want)
+	}
+}
+
+func TestTheHoldersNameReachesOtherClients(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			me := holdfast.Holder{Host: "elsewhere", PID: 4121, Program: "billing"}
+			events := make(chan holdfast.WaitingEvent, 1)
+			hooks := holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { events <- e }}
+			holder := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Holder: me})
+			other := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Hooks: hooks})
+			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+			if n > 1 {
+				r.servers[0].Kill() // the others know as well
+			}
+			_, err := other.TryAcquire(t.Context(), "k", nil)
+			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Holder != me || held.Owner != l.Owner() {
+				t.Errorf("TryAcquire() = %v, want held by %v", err, me)
+			}
+			mentions(t, err, me.String())
+			if st, err := other.Inspect(t.Context(), "k"); err != nil || st.Holder != me {
+				t.Errorf("Inspect() = %+v, %v, want holder %v", st, err, me)
+			}
+			for st, err := range other.List(t.Context(), "") {
+				if err != nil || st.Holder != me {
+					t.Errorf("List yields %+v, %v, want holder %v", st, err, me)
+				}
+			}
+			// A waiter gets the same answer, and so does a client that looked
+			// before there was a holder.
+			_, err = other.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 100 * time.Millisecond})
+			mentions(t, err, me.String())
+			if e := <-events; e.Held == nil || e.Held.Holder != me {
+				t.Errorf("waiting behind %+v, want %v", e.Held, me)
+			}
+		})
+	}
+}
+
+func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
+	r, c, l := looked(t)
+	r.kill(c, 0, 1)
+	if d, err := r.open(r.nodes(), nil); !errors.Is(err, holdfast.ErrUnavailable) {
+		if err == nil {
+			d.Close()
+		}
+		t.Errorf("Open with one node of three = %v, want ErrUnavailable", err)
+	}
+	looker := r.clientOf(r.driver(r.nodes(), &redis.Options{ReadOnly: true}), nil)
+	st, err := looker.Inspect(t.Context(), "k")
+	if !errors.Is(err, holdfast.ErrUnavailable) || st.Held || len(st.Nodes) != 3 || st.Nodes[2].Owner != l.Owner() {
+		t.Errorf("Inspect() = %+v, %v, want ErrUnavailable and what one node knows", st, err)
+	}
+	r.kill(c, 2)
+	if d, err := r.open(r.nodes(), &redis.Options{ReadOnly: true}); !errors.Is(err, holdfast.ErrUnavailable) {
+		if err == nil {
+			d.Close()
+		}
+		t.Errorf("Open with no node = %v, want ErrUnavailable", err)
+	}
+}
+
+// What no node has answered is not known, and asked again: a name that came too late
+// once must not be missing for as long as names are kept.
+func TestAHolderIsNamedAfterALookThatFailed(t *testing.T) {
+	r := start(t, 1)
+	way := newRoute(t, r.servers)
+	l := r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long})
+	other := r.clientOf(r.driver(way.nodes(), nil), nil)
+	cut := way[0].CutAfter(faultproxy.Command("GET"), 1)
+	r.eventually("a look at the holder fails", func() bool {
+		other.TryAcquire(t.Context(), "k", nil)
+		select {
+		case <-cut:
+			return true
+		default:
+			return false
+		}
+	})
+	r.eventually("the holder is named", func() bool {
+		_, err := other.TryAcquire(t.Context(), "k", nil)
+		held, ok := errors.AsType[*holdfast.HeldError](err)
+		return ok && held.Holder.PID == os.Getpid()
+	})
+	r.release(l)
+}
+
+// A note stands in the owner id, so that every node has it that has the lock.
+func TestOthersReadTheNoteOfALease(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			me := driver.Holder{Host: "web-3", Program: "billing", Note: "import, 50 %"}
+			a, b := r.driver(r.nodes(), nil), r.driver(r.nodes(), nil)
+			t.Cleanup(func() { a.Close(); b.Close() })
+			if _, err := a.Acquire(r.within(), driver.Request{Key: "k", TTL: long, Holder: me}); err != nil {
+				t.Fatal(err)
+			}
+			_, err := b.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+			if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Holder != me {
+				t.Errorf("Acquire() = %v, want held by %v", err, me)
+			}
+			for _, d := range []*redis.Driver{a, b} {
+				if st, err := d.Inspect(r.within(), "k"); err != nil || st.Holder != me {
+					t.Errorf("Inspect() = %+v, %v, want holder %v", st, err, me)
+				}
+			}
+		})
+	}
+}
+
+// TestQueueNamesWhoWaitsInOrder holds that the queue is shown as it is served, and by a
+// majority of the nodes or not at all.
+func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
+	r := start(t, 3)
+	held := r.acquire(r.client(), "k", nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	queue := func() []driver.Waiter {
+		waiters, err := r.client().Queue(t.Context(), "k", 2)
+		if err != nil {
+			t.Error(err)
+		}
+		return waiters
+	}
+	for i := range 3 {
+		c := r.client()
+		all.Go(func() { c.Acquire(ctx, "k", &holdfast.AcquireOptions{Note: fmt.Sprint("waiter ", i)}) })
+		r.eventually("it waits", func() bool {
+			st, err := r.client().Inspect(t.Context(), "k")
+			return err == nil && st.Waiters == i+1
+		})
+	}
+	r.servers[0].Kill()
+	got := queue()
+	if len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" || got[0].Holder.PID == 0 || got[0].Since.IsZero() {
+		t.Errorf("the queue is %+v", got)
+	}
+	looker := r.client()
+	r.servers[1].Kill()
+	if got, err := looker.Queue(t.Context(), "k", 2); !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("without a majority: %+v, %v", got, err)
+	}
+	cancel()
+	all.Wait()
+	held.Release(t.Context())
+}

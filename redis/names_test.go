@@ -1,0 +1,33 @@
+package redis
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// FuzzNames holds that a lock is listed by the name under which it was taken, with
+// any prefix, and that companions and probes are never taken for locks.
+func FuzzNames(f *testing.F) {
+	for _, name := range []string{"a", "{a}", ":{a}", "a{b}c", "lock:a", "holdfast:fence:7", "~probe:c", "*", "\x00", "é"} {
+		f.Add(name, "lock:")
+		f.Add(name, "{x}")
+	}
+	f.Fuzz(func(t *testing.T, name, prefix string) {
+		for _, o := range []*Options{{Prefix: prefix}, {BareKeys: true}} {
+			lock := o.keys(name)
+			if strings.HasPrefix(lock.Key, wire.Companion) {
+				continue // refused: such prefixes by Open, such names by the client
+			}
+			if got, ok := o.name(lock.Key); ok == strings.HasPrefix(name, probeName) || ok && got != name {
+				t.Errorf("prefix %q, bare %v: %q is listed as %q, %v", o.Prefix, o.BareKeys, name, got, ok)
+			}
+			for _, companion := range []string{lock.Fence, lock.Queue} {
+				if got, ok := o.name(companion); ok {
+					t.Errorf("%q is listed as the lock %q", companion, got)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,225 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// hurt opens two clients of five nodes, does something to one of the nodes in
+// the middle of a lease, and checks that nobody misses it.
+func (r *rig) hurt(hurt, mend func(s *redisproc.Server), states ...driver.NodeState) {
+	events := make(chan driver.NodeEvent, 100)
+	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}}
+	c, other := r.clientOf(r.driver(r.nodes(), nil), hooks), r.client()
+	l := r.acquire(c, "long", &holdfast.AcquireOptions{TTL: 6 * time.Second})
+	hurt(r.servers[1])
+	for range 20 {
+		r.release(r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long}))
+		r.release(r.acquire(other, "k", &holdfast.AcquireOptions{TTL: long}))
+	}
+	if _, err := other.TryAcquire(r.Context(), "long", nil); !errors.Is(err, holdfast.ErrHeld) {
+		r.Errorf("%v, want ErrHeld", err)
+	}
+	deadline := l.Deadline()
+	r.eventually("a renewal", func() bool { return l.Deadline().After(deadline) })
+	r.awaitState(events, r.servers[1].Addr(), states[0])
+	mend(r.servers[1])
+	for _, want := range states[1:] {
+		r.awaitState(events, r.servers[1].Addr(), want)
+	}
+	deadline = l.Deadline()
+	r.eventually("a renewal", func() bool { return l.Deadline().After(deadline) })
+	if err := l.Check(r.Context()); err != nil {
+		r.Errorf("Check() = %v", err)
+	}
+	r.release(l)
+	r.cleared()
+}
+
+func (r *rig) awaitState(events <-chan driver.NodeEvent, node string, want driver.NodeState) {
+	r.Helper()
+	for timeout := time.After(patience()); ; {
+		select {
+		case e := <-events:
+			if e.Node == node && e.State == want {
+				return
+			}
+		case <-timeout:
+			r.Fatalf("no event %q of %s", want, node)
+		}
+	}
+}
+
+func TestAKilledNodeIsNotMissed(t *testing.T) {
+	r := start(t, 5)
+	r.hurt(func(s *redisproc.Server) { s.Kill() }, func(s *redisproc.Server) {
+		if err := s.Restart(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}, driver.NodeDown, driver.NodeUp)
+}
+
+func TestAHungNodeIsNotMissed(t *testing.T) {
+	r := start(t, 5)
+	r.hurt(func(s *redisproc.Server) {
+		if err := s.Pause(); err != nil {
+			t.Error(err)
+		}
+	}, func(s *redisproc.Server) {
+		if err := s.Resume(); err != nil {
+			t.Error(err)
+		}
+	}, driver.NodeStalled, driver.NodeUp)
+}
+
+// The Redlock page, "Performance, crash recovery and fsync": a node that has
+// forgotten its locks stays out until they are over.
+func TestARestartedNodeSitsOutItsQuarantine(t *testing.T) {
+	r := start(t, 3)
+	opts := &redis.Options{MaxTTL: 2 * time.Second, Timeout: busy}
+	var d *redis.Driver
+	_, err := redis.New(t.Context(), r.nodes(), opts) // nobody can tell a first start from a restart
+	if !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("%v does not match ErrUnavailable", err)
+	}
+	mentions(t, err, r.servers[0].Addr(), "quarantine", "votes in", "quarantine=off")
+	r.eventually("the first quarantine is over", func() bool {
+		d, err = redis.New(t.Context(), r.nodes(), opts)
+		return err == nil
+	})
+	c := r.clientOf(d, nil)
+	r.release(r.acquire(c, "k", nil))
+
+	if err := r.servers[0].Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	restarted := time.Now()
+	r.eventually("the node says why it does not vote", func() bool {
+		st, err := c.Inspect(t.Context(), "k")
+		return err == nil && st.Nodes[0].Err != nil && strings.Contains(st.Nodes[0].Err.Error(), "votes in")
+	})
+	r.release(r.acquire(c, "k", nil)) // two of three
+	r.servers[1].Kill()
+	_, err = c.TryAcquire(t.Context(), "k", nil)
+	if !errors.Is(err, holdfast.ErrUnavailable) {
+		t.Errorf("one voter of three: %v, want ErrUnavailable", err)
+	}
+	mentions(t, err, r.servers[0].Addr(), "quarantine", r.servers[1].Addr(), "need 2 nodes")
+	r.eventually("it votes again", func() bool {
+		l, err := c.TryAcquire(t.Context(), "k", nil)
+		if err != nil {
+			return false
+		}
+		r.release(l)
+		return true
+	})
+	if out := time.Since(restarted); out < opts.MaxTTL {
+		t.Errorf("it voted %v after its restart, want %v at least", out, opts.MaxTTL)
+	}
+}
+
+// With every answer on disk before it is given, nothing is forgotten.
+func TestANodeThatSyncsAlwaysNeedsNoQuarantine(t *testing.T) {
+	t.Parallel()
+	r := &rig{T: t}
+	for range 3 {
+		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
+	}
+	r.driver(r.nodes(), nil).Close() // once without quarantine, as it is new
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d, nil)
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	for _, s := range r.servers {
+		s.Kill()
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.eventually("all vote again", func() bool { return l.Check(t.Context()) == nil })
+	r.release(l)
+}
+
+// A single Redis votes at once: in quarantine it would only be down for longer.
+func TestOneNodeAloneHasNoQuarantine(t *testing.T) {
+	r := start(t, 1)
+	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d, nil)
+	r.release(r.acquire(c, "k", nil))
+}
+
+func TestAllNodesStoppedTheLeaseEndsByItsDeadline(t *testing.T) {
+	r := start(t, 3)
+	c := r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})
+	first := l.Deadline()
+	r.eventually("a renewal", func() bool { return l.Deadline().After(first) })
+	for _, s := range r.servers {
+		if err := s.Pause(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-l.Context().Done():
+	case <-time.After(patience()):
+		t.Fatal("the lease does not end")
+	}
+	if early := time.Until(l.Deadline()); early > 0 {
+		t.Errorf("the context ended %v before the deadline", early)
+	}
+	for _, s := range r.servers {
+		if err := s.Resume(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.eventually("the service is back", func() bool {
+		l, err := c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err != nil {
+			return false
+		}
+		r.release(l)
+		return true
+	})
+	r.cleared()
+}
+
+// hung is a log that takes no line, until it is mended.
+type hung struct{ mended chan struct{} }
+
+func (h hung) Enabled(context.Context, slog.Level) bool  { return true }
+func (h hung) Handle(context.Context, slog.Record) error { <-h.mended; return nil }
+func (h hung) WithAttrs([]slog.Attr) slog.Handler        { return h }
+func (h hung) WithGroup(string) slog.Handler             { return h }
+
+// A node that has got a defect comes back also where the log cannot be told of it.
+func TestALoggerThatHangsHoldsUpNoNode(t *testing.T) {
+	r := start(t, 1)
+	log := hung{make(chan struct{})}
+	defer close(log.mended)
+	c := r.clientOf(r.driver(r.nodes(), &redis.Options{AllowEviction: true, Logger: slog.New(log)}), &holdfast.Options{Logger: slog.New(log)})
+	r.release(r.acquire(c, "k", nil))
+	r.do(0, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	r.do(0, "CLIENT", "KILL", "TYPE", "normal")
+	r.do(0, "CLIENT", "KILL", "TYPE", "pubsub")
+	time.Sleep(50 * time.Millisecond) // until the break has been noticed
+	l, err := c.Acquire(r.within(), "k", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.release(l)
+}

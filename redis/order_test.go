@@ -1,0 +1,163 @@
+package redis_test
+
+import (
+	"context"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// hang stops the i-th server until the function that it returns is called.
+func (r *rig) hang(i int) (resume func()) {
+	r.Helper()
+	if err := r.servers[i].Pause(); err != nil {
+		r.Fatal(err)
+	}
+	return func() {
+		r.Helper()
+		if err := r.servers[i].Resume(); err != nil {
+			r.Fatal(err)
+		}
+	}
+}
+
+// A batch has an acquire and, behind it, its release. The server knows only the
+// second of both scripts. Were the first alone sent again, it would be executed
+// behind its release and leave a lock that nobody holds.
+func TestAnUnknownScriptKeepsItsPlaceInTheOrder(t *testing.T) {
+	r := start(t, 1)
+	d := r.driver(r.nodes(), nil)
+	t.Cleanup(func() { d.Close() })
+	for i := range 5 { // a machine that is busy does not always make such a batch
+		request := driver.Request{Key: strconv.Itoa(i), TTL: long}
+		held, err := d.Acquire(r.within(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.do(0, "SCRIPT", "FLUSH")
+		r.do(0, "SCRIPT", "LOAD", wire.Release.Text)
+		resume := r.hang(0)
+		released := make(chan error, 1)
+		go func() { released <- d.Release(r.Context(), held, 0) }()
+		time.Sleep(10 * time.Millisecond) // the release is away, and what follows shares the next batch
+		ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
+		if _, err := d.Acquire(ctx, request); err == nil {
+			t.Error("a server that is stopped has granted a lock")
+		}
+		cancel()
+		resume()
+		if err := <-released; err != nil {
+			t.Errorf("Release() = %v", err)
+		}
+	}
+	r.cleared()
+}
+
+// What can do without a node that hangs is not queued for it, but a release can not.
+func TestAReleaseWaitsForANodeThatHangs(t *testing.T) {
+	r := start(t, 3)
+	c := r.client()
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	resume := r.hang(0)
+	if err := l.Extend(r.Context(), long); err != nil {
+		t.Errorf("Extend() without a minority = %v", err)
+	}
+	time.Sleep(400 * time.Millisecond) // by now the node counts as hung
+	r.release(l)
+	resume()
+	r.cleared()
+}
+
+// A wake-up that was sent while the connection was down is lost. The waiter asks when
+// it hears again, and not when its own timer, of a second, runs out.
+func TestANewSubscriptionAsksAtOnce(t *testing.T) {
+	r := start(t, 1)
+	way := newRoute(t, r.servers)
+	holder, waiter := r.client(), r.clientOf(r.driver(way.nodes(), nil), nil)
+	var asked atomic.Int32
+	way[0].CutAfter(func(args [][]byte) bool {
+		if calls(wire.Acquire)(args) {
+			asked.Add(1)
+		}
+		return false
+	}, 1)
+	best := time.Hour
+	for range 5 { // a busy machine may be slow to dial
+		l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+		granted := make(chan time.Time)
+		go func() {
+			next := r.acquire(waiter, "k", &holdfast.AcquireOptions{TTL: long})
+			granted <- time.Now()
+			r.release(next)
+			close(granted)
+		}()
+		r.awaitWaiters(holder, "k", 1)
+		before := asked.Load()
+		r.eventually("the waiter's timer has run out", func() bool { return asked.Load() > before })
+		time.Sleep(20 * time.Millisecond) // its answer is here, and it rests for another second
+		way[0].Cut()
+		r.release(l)
+		begin := time.Now()
+		best = min(best, (<-granted).Sub(begin))
+		<-granted
+	}
+	if best > 500*time.Millisecond {
+		t.Errorf("a waiter whose connection broke waited for at least %v", best)
+	}
+	r.cleared()
+}
+
+// A counter that somebody set is raised to the floor of the node's admission.
+func TestACounterThatWasSetByHandGivesNoLowToken(t *testing.T) {
+	r := start(t, 1)
+	c := r.client()
+	first := r.acquire(c, "k", nil)
+	r.release(first)
+	for _, counter := range []string{"-40", "-1", "7"} {
+		r.do(0, "SET", wire.ServerFence("lock:k"), counter)
+		l := r.acquire(c, "k", nil)
+		if l.Token() < first.Token()-holdfast.Token(time.Minute.Microseconds()) {
+			t.Errorf("counter %s: token %d, long before %d", counter, l.Token(), first.Token())
+		}
+		r.release(l)
+	}
+	r.cleared()
+}
+
+// Not parallel: descriptors belong to the process.
+func TestDescriptorsAreGivenBack(t *testing.T) {
+	r := &rig{T: t, servers: redistest.StartN(t, 3)}
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skipf("only Linux tells which descriptors are open: %v", err)
+		}
+		return len(entries)
+	}
+	round := func() {
+		c := r.client()
+		for i := range 5 {
+			r.release(r.acquire(c, strconv.Itoa(i), nil))
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	round()
+	before := count()
+	for range 20 {
+		round()
+	}
+	r.eventually("descriptors are given back", func() bool { return count() <= before })
+	if _, err := r.open(append(r.nodes(), r.nodes()[0]), nil); err == nil {
+		t.Fatal("a set with the same server twice was opened")
+	}
+	r.eventually("a refused set leaves nothing open", func() bool { return count() <= before })
+}

@@ -1,0 +1,107 @@
+package redis_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// TestServerThatChangesIsLeft holds that what the gate would refuse ends a connection within a second or
+// two, and that the error names it.
+func TestServerThatChangesIsLeft(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ info, says string }{
+		"evicts":          {"maxmemory_policy:volatile-ttl\r\n", "maxmemory-policy is volatile-ttl"},
+		"evicts all":      {"maxmemory_policy:allkeys-lru\r\n", "maxmemory-policy is allkeys-lru"},
+		"demoted":         {"role:slave\r\nmaster_host:other\r\nmaster_port:6379\r\n", "replica"},
+		"another process": {"run_id:other\r\n", "another process"},
+		"a Sentinel":      {"redis_mode:sentinel\r\n", "it is a Sentinel"},
+		"nothing":         {"used_memory:1\r\n", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &hostileServer{turn: 1 << 30}
+				d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: s.dial})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer d.Close()
+				time.Sleep(10 * time.Second)
+				if e := d.Nodes()[0]; e.State != driver.NodeUp {
+					t.Errorf("before the change the node is %v: %v", e.State, e.Err)
+				}
+				s.mu.Lock()
+				s.info = c.info
+				s.mu.Unlock()
+				var left []error
+				d.Notify(func(e driver.NodeEvent) { left = append(left, e.Err) })
+				time.Sleep(1300 * time.Millisecond)
+				synctest.Wait()
+				if (len(left) > 0) != (c.says != "") || len(left) > 0 && !strings.Contains(left[0].Error(), c.says) {
+					t.Errorf("the node was left by %v, want %q", left, c.says)
+				}
+			})
+		})
+	}
+}
+
+// TestDefectsFollowTheServer holds that what makes no node unfit is seen to come and go.
+func TestDefectsFollowTheServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &hostileServer{turn: 1 << 30}
+		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: s.dial, AllowEviction: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		for _, c := range []struct{ info, says string }{
+			{"connected_slaves:1\r\n", "1 connected replicas"},
+			{"", "<nil>"},
+			{"maxmemory_policy:volatile-ttl\r\n", "maxmemory-policy"},
+		} {
+			s.mu.Lock()
+			s.info = c.info
+			s.mu.Unlock()
+			time.Sleep(2 * time.Second)
+			if e := d.Nodes()[0]; !strings.Contains(errorText(e.Err), c.says) || (e.State == driver.NodeDegraded) != (c.info != "") {
+				t.Errorf("with %q the node is %v: %v", c.info, e.State, e.Err)
+			}
+		}
+	})
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return "<nil>"
+	}
+	return err.Error()
+}
+
+// TestEvictionThatBeginsLaterGrantsNothing holds it on a real server: a client that was connected before gets no lock while the
+// policy evicts, and a lease goes on if the policy is put right in time.
+func TestEvictionThatBeginsLaterGrantsNothing(t *testing.T) {
+	r := start(t, 1)
+	holder, other := r.client(), r.client()
+	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	r.do(0, "CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
+	var err error
+	r.eventually("no client gets a lock", func() bool {
+		var free *holdfast.Lease
+		if free, err = other.TryAcquire(t.Context(), "free", nil); err == nil {
+			r.release(free)
+		}
+		return err != nil && errors.Is(err, holdfast.ErrConfig)
+	})
+	mentions(t, err, "maxmemory-policy is volatile-ttl", "noeviction")
+	r.do(0, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	r.eventually("the lease is extended again", func() bool { return l.Extend(t.Context(), long) == nil })
+	r.release(l, r.acquire(other, "free", nil))
+}

@@ -1,0 +1,155 @@
+package redis_test
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// relay passes commands on to a server one by one, as proxies do that understand them,
+// and not as it is: what a test changes is done to each connection. It delivers no
+// messages to subscribers.
+type relay struct {
+	testing.TB
+	listener net.Listener
+	server   atomic.Pointer[string]
+	// answer may answer in the server's place; nil: does not. subscribed says that the
+	// connection is.
+	answer func(words []string, subscribed bool) []byte
+	// edit changes replies; nil: does not.
+	edit func(words []string, reply []byte) []byte
+}
+
+func newRelay(t testing.TB, server string) *relay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{TB: t, listener: l}
+	r.server.Store(&server)
+	t.Cleanup(func() { l.Close() })
+	return r
+}
+
+func (r *relay) start() *relay {
+	go func() {
+		for {
+			client, err := r.listener.Accept()
+			if err != nil {
+				return
+			}
+			go r.serve(client)
+		}
+	}()
+	return r
+}
+
+func (r *relay) node() redis.Node { return redis.Node{Addr: r.listener.Addr().String()} }
+
+// upstream is a connection of the relay to a server.
+type upstream struct {
+	net.Conn
+	in   *resp.Reader
+	addr string
+}
+
+func (r *relay) serve(client net.Conn) {
+	defer client.Close()
+	in := resp.NewReader(client)
+	var up *upstream
+	defer func() {
+		if up != nil {
+			up.Close()
+		}
+	}()
+	subscribed := false
+	for {
+		args, raw, err := in.ReadCommand()
+		if err != nil {
+			return
+		}
+		words := make([]string, len(args))
+		for i, a := range args {
+			words[i] = string(a)
+		}
+		words[0] = strings.ToUpper(words[0])
+		var reply []byte
+		if r.answer != nil {
+			reply = r.answer(words, subscribed)
+		}
+		if reply == nil {
+			if up, err = r.to(up); err != nil {
+				return
+			}
+			if reply, err = up.ask(words[0], raw); err != nil {
+				return
+			}
+			if r.edit != nil {
+				reply = r.edit(words, reply)
+			}
+		}
+		switch words[0] {
+		case "SUBSCRIBE":
+			subscribed = true
+		case "UNSUBSCRIBE":
+			subscribed = false
+		}
+		if _, err := client.Write(reply); err != nil {
+			return
+		}
+	}
+}
+
+// to is a connection to the server of now: it changes under the client's.
+func (r *relay) to(up *upstream) (*upstream, error) {
+	addr := *r.server.Load()
+	if up != nil && up.addr == addr {
+		return up, nil
+	}
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return up, err
+	}
+	next := &upstream{Conn: conn, in: resp.NewReader(conn), addr: addr}
+	if up == nil {
+		return next, nil
+	}
+	up.Close()
+	_, err = next.ask("HELLO", resp.AppendCommand(nil, "HELLO", "3"))
+	return next, err
+}
+
+// ask returns the reply to one command.
+func (u *upstream) ask(verb string, raw []byte) ([]byte, error) {
+	if _, err := u.Write(raw); err != nil {
+		return nil, err
+	}
+	for {
+		v, err := u.in.ReadValue()
+		if err != nil || v.Kind != '>' || strings.HasSuffix(verb, "SUBSCRIBE") {
+			return v.Raw, err
+		}
+	}
+}
+
+// inResp2 has the server of the relay speak RESP2.
+func inResp2(words []string, reply []byte) []byte {
+	if words[0] == "HELLO" {
+		return bytes.Replace(reply, []byte("$5\r\nproto\r\n:3"), []byte("$5\r\nproto\r\n:2"), 1)
+	}
+	return reply
+}
+
+// listensOnly is how some servers and proxies treat a connection that is subscribed.
+func listensOnly(words []string, subscribed bool) []byte {
+	if subscribed && !strings.HasSuffix(words[0], "SUBSCRIBE") && words[0] != "PING" {
+		return []byte("-ERR Can't execute '" + words[0] + "': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT are allowed in this context\r\n")
+	}
+	return nil
+}

@@ -1,0 +1,463 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/rig/tempo"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+const (
+	// busy bounds the check of a connection on a machine that does other things.
+	busy = 5 * time.Second
+	// long is a TTL that does not end within a test.
+	long = 40 * time.Second
+)
+
+// patience returns how long anything may take that is certain to come.
+func patience() time.Duration { return pace.Scale(20 * time.Second) }
+
+// TestMain lets more tests run at once than there are processors, as most of
+// them wait, and serves as the program of other processes (see helper).
+func TestMain(m *testing.M) {
+	if role := os.Getenv(helperVariable); role != "" {
+		tempo.Adopt()
+		os.Exit(helper(role))
+	}
+	flag.Parse()
+	flag.Set("test.parallel", "8")
+	os.Exit(leaktest.Run(m))
+}
+
+// rig is some servers and what a test does with them.
+type rig struct {
+	*testing.T
+	servers []*redisproc.Server
+}
+
+// start starts n servers for one parallel test.
+func start(t *testing.T, n int) *rig {
+	t.Helper()
+	t.Parallel()
+	return &rig{T: t, servers: redistest.StartN(t, n)}
+}
+
+func startWith(t *testing.T, opts *redisproc.Options) *rig {
+	t.Helper()
+	t.Parallel()
+	return &rig{T: t, servers: []*redisproc.Server{redistest.Start(t, opts)}}
+}
+
+// replicaOf are the arguments of a replica of the i-th server.
+func (r *rig) replicaOf(i int) []string {
+	host, port, _ := strings.Cut(r.servers[i].Addr(), ":")
+	return []string{"--replicaof", host, port}
+}
+
+// nodes are the servers themselves.
+func (r *rig) nodes() []redis.Node {
+	var nodes []redis.Node
+	for _, s := range r.servers {
+		nodes = append(nodes, redis.Node{Addr: s.Addr()})
+	}
+	return nodes
+}
+
+// open opens a driver over nodes; servers that have just been started may vote.
+func (r *rig) open(nodes []redis.Node, opts *redis.Options) (*redis.Driver, error) {
+	var o redis.Options
+	if opts != nil {
+		o = *opts
+	}
+	o.NoQuarantine = true
+	if o.Timeout == 0 {
+		o.Timeout = busy
+	}
+	return redis.New(r.Context(), nodes, &o)
+}
+
+func (r *rig) driver(nodes []redis.Node, opts *redis.Options) *redis.Driver {
+	r.Helper()
+	d, err := r.open(nodes, opts)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return d
+}
+
+// client is one more client of the servers.
+func (r *rig) client() *holdfast.Client {
+	r.Helper()
+	return r.clientOf(r.driver(r.nodes(), nil), nil)
+}
+
+func (r *rig) clientOf(d driver.Driver, opts *holdfast.Options) *holdfast.Client {
+	r.Helper()
+	c, err := holdfast.New(d, opts)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(func() { c.Close() })
+	return c
+}
+
+// within bounds what is certain to come.
+func (r *rig) within() context.Context {
+	ctx, cancel := context.WithTimeout(r.Context(), patience())
+	r.Cleanup(cancel)
+	return ctx
+}
+
+// acquire asks again when answers came too late, as they may on a busy machine.
+func (r *rig) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
+	r.Helper()
+	for end := time.Now().Add(patience()); ; {
+		l, err := c.Acquire(r.within(), key, opts)
+		if err == nil {
+			return l
+		}
+		if !errors.Is(err, holdfast.ErrUnavailable) || time.Now().After(end) {
+			r.Fatalf("Acquire(%q) = %v", key, err)
+		}
+	}
+}
+
+func (r *rig) release(leases ...*holdfast.Lease) {
+	r.Helper()
+	for _, l := range leases {
+		if err := l.Release(r.Context()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+			r.Fatalf("Release of %q = %v", l.Key(), err)
+		}
+	}
+}
+
+// insist repeats what failed because answers came too late, as they may on a busy
+// machine.
+func (r *rig) insist(fn func() error) error {
+	for end := time.Now().Add(patience()); ; {
+		if err := fn(); !errors.Is(err, holdfast.ErrUnavailable) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// changes is what events has told by now of a single node, which was up, except that
+// it stood still for a while, as it may seem to on a busy machine.
+func changes(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
+	state := driver.NodeUp
+	for len(events) > 0 {
+		if e := <-events; e.State != driver.NodeStalled && e.State != state {
+			state = e.State
+			told = append(told, e)
+		}
+	}
+	return told
+}
+
+// eventually waits until ok returns true.
+func (r *rig) eventually(what string, ok func() bool) {
+	r.Helper()
+	for end := time.Now().Add(patience()); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			r.Fatalf("not within %v: %s", patience(), what)
+		}
+	}
+}
+
+// do sends a command to the i-th server.
+func (r *rig) do(i int, args ...string) any {
+	r.Helper()
+	v, err := r.servers[i].Do(args...)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return v
+}
+
+// leftovers names the locks and queues on the servers whose lock keys begin with
+// prefix.
+func leftovers(servers []*redisproc.Server, prefix string) ([]string, error) {
+	var all []string
+	for _, s := range servers {
+		for _, pattern := range []string{prefix + "*", "holdfast:queue:*" + prefix + "*"} {
+			reply, err := s.Do("KEYS", pattern)
+			if err != nil {
+				return nil, err
+			}
+			list, _ := reply.([]any)
+			for _, key := range list {
+				name, _ := key.(string)
+				if strings.HasPrefix(name, wire.Queue) { // a note of a force or adoption stays
+					if places, err := s.Do("ZCOUNT", name, "(-1e14", "+inf"); err == nil && places == int64(0) {
+						continue
+					}
+				}
+				all = append(all, fmt.Sprintf("%v on %s", key, s.Addr()))
+			}
+		}
+	}
+	return all, nil
+}
+
+// cleared checks that no lock and no queue is left on any server, long before it
+// could lapse by itself.
+func (r *rig) cleared() {
+	r.Helper()
+	var left []string
+	for end := time.Now().Add(long / 4); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		var err error
+		if left, err = leftovers(r.servers, "lock:"); err != nil {
+			r.Fatal(err)
+		}
+		if len(left) == 0 {
+			return
+		}
+	}
+	r.Errorf("left behind: %q", left)
+}
+
+// mentions checks that err says everything that an operator needs.
+func mentions(t testing.TB, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("no error, want one that mentions %q", words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not mention %q", err, w)
+		}
+	}
+}
+
+// route is one client's way to the servers: a proxy before each.
+type route []*faultproxy.Proxy
+
+func newRoute(t testing.TB, servers []*redisproc.Server) route {
+	t.Helper()
+	var r route
+	for _, s := range servers {
+		p, err := faultproxy.New(s.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		r = append(r, p)
+	}
+	return r
+}
+
+func (r route) nodes() []redis.Node {
+	var nodes []redis.Node
+	for _, p := range r {
+		nodes = append(nodes, redis.Node{Addr: p.Addr()})
+	}
+	return nodes
+}
+
+// dial leads to the proxy before a server, and straight to all else.
+func (r route) dial(servers []*redisproc.Server) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if i := slices.IndexFunc(servers, func(s *redisproc.Server) bool { return s.Addr() == addr }); i >= 0 {
+			addr = r[i].Addr()
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}
+}
+
+func (r route) blackhole(yes bool) {
+	for _, p := range r {
+		p.Blackhole(yes, yes)
+	}
+}
+
+// down makes a node unreachable, as when its server was killed.
+func (r route) down(node int, yes bool) {
+	r[node].Refuse(yes)
+	if yes {
+		r[node].Cut()
+	}
+}
+
+// scripts matches every call of a script.
+var scripts = faultproxy.Command("EVALSHA")
+
+// calls matches every call of one script.
+func calls(s *wire.Script) faultproxy.Match { return faultproxy.Command("EVALSHA", s.SHA) }
+
+// fleet is a service for package locktest: every client has its own way to the
+// same servers.
+type fleet struct {
+	t       testing.TB
+	servers []*redisproc.Server
+	prefix  string
+	format  redis.Format
+	budget  []atomic.Int32 // replies still to be lost, by node
+	node    *redis.Node    // in place of the servers: it is one of them
+
+	mu     sync.Mutex // guards what follows
+	routes map[driver.Driver]route
+	down   int
+}
+
+func newFleet(t testing.TB, servers []*redisproc.Server, prefix string) *fleet {
+	return &fleet{
+		t: t, servers: servers, prefix: prefix,
+		budget: make([]atomic.Int32, len(servers)), routes: make(map[driver.Driver]route),
+	}
+}
+
+func (f *fleet) open() (driver.Driver, error) {
+	way := newRoute(f.t, f.servers)
+	for i, p := range way {
+		p.CutAfter(func(args [][]byte) bool {
+			return scripts(args) && f.budget[i].Load() > 0 && f.budget[i].Add(-1) >= 0
+		}, 1<<20)
+	}
+	nodes, opts := way.nodes(), &redis.Options{Prefix: f.prefix, Format: f.format, NoQuarantine: true, Timeout: busy}
+	if f.node != nil {
+		nodes, opts.Dial = []redis.Node{*f.node}, way.dial(f.servers)
+	}
+	d, err := redis.New(f.t.Context(), nodes, opts)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.routes[d] = way
+	for i := range f.down {
+		way.down(i, true)
+	}
+	return d, nil
+}
+
+func (f *fleet) route(d driver.Driver) route {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.routes[d]
+}
+
+func (f *fleet) loseReplies(k int) {
+	for i := range f.budget {
+		f.budget[i].Store(int32(k))
+	}
+}
+
+func (f *fleet) stop(k int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.down = k
+	for _, way := range f.routes {
+		for i := range way {
+			way.down(i, i < k)
+		}
+	}
+}
+
+func (f *fleet) delay(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, way := range f.routes {
+		for _, p := range way {
+			p.SetDelay(d)
+		}
+	}
+}
+
+func (f *fleet) leftovers() ([]string, error) { return leftovers(f.servers, f.prefix) }
+
+// guarded is what a lock protects: it notices two holders at once and tokens
+// that do not rise.
+type guarded struct {
+	t      testing.TB
+	inside atomic.Int32
+	last   atomic.Int64
+	count  atomic.Int64
+	lossy  bool // counters are lost: a request that is late brings an older clock, and only who asks after a grant gets a higher token
+}
+
+// hold is what a holder does while it has l.
+func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
+	if n := g.inside.Add(1); n != 1 {
+		g.t.Errorf("%d holders at once", n)
+	}
+	token := int64(l.Token())
+	switch last := g.last.Load(); {
+	case token > last:
+		g.last.Store(token)
+	case !g.lossy:
+		g.t.Errorf("token %d after %d", token, last)
+	}
+	g.count.Add(1)
+	time.Sleep(d) // or two holders would never meet
+	g.inside.Add(-1)
+}
+
+// load has clients take the lock in turn until stop is called.
+func (g *guarded) load(r *rig, clients int, key string, opts *holdfast.AcquireOptions) (stop func()) {
+	all := make([]*holdfast.Client, clients)
+	for i := range all {
+		all[i] = r.client()
+	}
+	return g.loadBy(r, all, key, opts)
+}
+
+func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *holdfast.AcquireOptions) (stop func()) {
+	ctx, cancel := context.WithCancel(r.Context())
+	var all sync.WaitGroup
+	for _, c := range clients {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				before := g.last.Load()
+				l, err := c.Acquire(ctx, key, opts)
+				if err != nil {
+					if ctx.Err() == nil && !errors.Is(err, holdfast.ErrUnavailable) {
+						r.Errorf("Acquire() = %v", err)
+					}
+					continue
+				}
+				if g.lossy {
+					before -= quorum.ClockTrust // a counter that is lost twice begins at the clock of a request that was on its way
+				}
+				if int64(l.Token()) <= before {
+					r.Errorf("token %d for who asked after %d was granted", l.Token(), before)
+				}
+				g.hold(l, rand.N(time.Millisecond))
+				if err := l.Release(r.Context()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+					r.Errorf("Release() = %v", err)
+				}
+			}
+		})
+	}
+	return func() {
+		cancel()
+		all.Wait()
+	}
+}
+
+// place is the command that gives an owner a place in a queue, which does not lapse.
+func place(queue, owner string, stamp int) []string {
+	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.LapseOf(owner)}
+}

@@ -1,0 +1,173 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// TestWaiterOutlastsTheGapOfARotation holds that a server which refuses the login of a client that it had let in before is waited
+// for, as its password, certificate or configuration may be about to be replaced. The error of a wait that ends meanwhile names the
+// refusal, and Open fails at once.
+func TestWaiterOutlastsTheGapOfARotation(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		command, refusal, info string
+		kind                   error
+	}{
+		"WRONGPASS": {command: "AUTH", refusal: "-WRONGPASS invalid username-password pair or user is disabled.\r\n", kind: driver.ErrAuth},
+		"NOAUTH":    {command: "HELLO", refusal: "-NOAUTH HELLO must be called with the client already authenticated\r\n", kind: driver.ErrAuth},
+		"NOPERM":    {command: "SCRIPT", refusal: "-NOPERM this user has no permissions to run the 'script|load' command\r\n", kind: driver.ErrAuth},
+		"eviction":  {info: "maxmemory_policy:allkeys-lru\r\n", kind: driver.ErrConfig},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := &hostileServer{turn: 1 << 30}
+				var gap, free atomic.Bool
+				h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": func(words []string) []byte {
+					switch {
+					case gap.Load() && words[0] == c.command:
+						return []byte(c.refusal)
+					case free.Load():
+						for i, w := range words {
+							words[i] = strings.ReplaceAll(w, "busy", "free")
+						}
+					}
+					return server.answer(words)
+				}}}
+				begin := func(yes bool) {
+					gap.Store(yes)
+					server.mu.Lock()
+					defer server.mu.Unlock()
+					if server.info = ""; yes {
+						server.info = "run_id:other\r\n" + c.info // its connections end
+					}
+				}
+				open := func() (*redis.Driver, error) {
+					return redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial, Password: "secret"})
+				}
+				d, err := open()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer d.Close()
+				type result struct {
+					took time.Duration
+					err  error
+				}
+				wait := func(most time.Duration) chan result {
+					ended := make(chan result, 1)
+					ctx, cancel := context.WithTimeout(t.Context(), most)
+					go func() {
+						defer cancel()
+						at := time.Now()
+						g, err := d.Acquire(ctx, driver.Request{Key: "busy", TTL: 10 * time.Second})
+						if err == nil {
+							d.Release(t.Context(), g, 0)
+						}
+						ended <- result{time.Since(at), err}
+					}()
+					return ended
+				}
+				short, patient := wait(15*time.Second), wait(5*time.Minute)
+				time.Sleep(5 * time.Second)
+				begin(true)
+				time.Sleep(3 * time.Second)
+				if _, err := d.Acquire(t.Context(), driver.Request{Key: "busy", TTL: 10 * time.Second, NoWait: true}); !errors.Is(err, c.kind) {
+					t.Errorf("a try in the gap: %v, want %v", err, c.kind)
+				}
+				if other, err := open(); !errors.Is(err, c.kind) {
+					t.Errorf("Open in the gap = %v, %v, want %v", other, err, c.kind)
+				}
+				if r := <-short; !errors.Is(r.err, context.DeadlineExceeded) || !errors.Is(r.err, c.kind) || r.took != 15*time.Second {
+					t.Errorf("the wait that ended in the gap took %v: %v", r.took, r.err)
+				}
+				begin(false)
+				free.Store(true)
+				if r := <-patient; r.err != nil {
+					t.Errorf("the wait that outlasts the gap took %v: %v", r.took, r.err)
+				}
+				if !slices.Contains(h.seen(), "server") {
+					t.Error("nobody has logged in")
+				}
+			})
+		})
+	}
+}
+
+// TestAWaitEndsWhereCredentialsAreRefused holds that nobody waits for a login that no server has ever taken.
+func TestAWaitEndsWhereCredentialsAreRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": nil}}
+		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial, Password: "secret", AllowDown: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		h.mu.Lock()
+		h.hosts["server"] = func([]string) []byte {
+			return []byte("-WRONGPASS invalid username-password pair or user is disabled.\r\n")
+		}
+		h.mu.Unlock()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second}); !errors.Is(err, driver.ErrAuth) || ctx.Err() != nil {
+			t.Errorf("the wait ended with %v, want driver.ErrAuth, and not for want of time", err)
+		}
+	})
+}
+
+// TestImitationsOfRedisAreNamed holds that the error names the command after which a server that only looks like Redis,
+// or a proxy, says nothing more.
+func TestImitationsOfRedisAreNamed(t *testing.T) {
+	t.Parallel()
+	usual := &hostileServer{turn: 1 << 30}
+	unless := func(command string, other []byte) func([]string) []byte {
+		return func(words []string) []byte {
+			if words[0] == command {
+				return other
+			}
+			return usual.answer(words)
+		}
+	}
+	for name, c := range map[string]struct {
+		answer func([]string) []byte
+		db     int
+		kind   error
+		words  []string
+	}{
+		"closes at HELLO":    {unless("HELLO", nil), 0, driver.ErrUnavailable, []string{"HELLO: EOF", "a proxy does that does not know HELLO"}},
+		"is silent at HELLO": {unless("HELLO", []byte{}), 0, driver.ErrUnavailable, []string{"no answer to HELLO before the timeout"}},
+		"other words": {
+			unless("EVALSHA", []byte("-Error command EVALSHA not supported\r\n")), 0, driver.ErrConfig, []string{"EVALSHA", "a proxy does not know it"},
+		},
+		"a cluster without db": {
+			unless("SELECT", []byte("-ERR SELECT is not allowed in cluster mode\r\n")), 3, driver.ErrConfig, []string{"database 0 alone", "cluster-databases"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": c.answer}}
+				d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial, DB: c.db})
+				if err == nil {
+					d.Close()
+				}
+				if !errors.Is(err, c.kind) {
+					t.Errorf("Open = %v, want %v", err, c.kind)
+				}
+				mentions(t, err, c.words...)
+			})
+		})
+	}
+}

@@ -1,0 +1,227 @@
+package redis_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// disguised has clients see other words in the replies to one command.
+func (r *rig) disguised(command string, words ...string) route {
+	r.Helper()
+	way := newRoute(r, r.servers)
+	for _, p := range way {
+		r.Cleanup(p.Rewrite(faultproxy.Command(command), strings.NewReplacer(words...).Replace))
+	}
+	return way
+}
+
+// Without the name of its run nobody notices that a server has been restarted.
+func TestAServerWithoutRunIDIsAloneOrNotAtAll(t *testing.T) {
+	r := start(t, 3)
+	way := r.disguised("INFO", "run_id:", "other_id:")
+	r.refused(way.nodes(), nil, driver.ErrConfig, way[0].Addr(), "run_id", "Redis or Valkey")
+	c := r.clientOf(r.driver(way.nodes()[:1], nil), nil)
+	r.release(r.acquire(c, "k", nil))
+}
+
+// Valkey 8 has other names for what Redis says of itself.
+func TestAClusterNodeIsKnownByEachOfItsNames(t *testing.T) {
+	r := start(t, 1)
+	for _, words := range [][]string{
+		{"redis_mode:standalone", "server_mode:cluster", "server_mode:standalone", "server_mode:cluster"},
+		{"redis_mode:standalone", "redis_mode:cluster", "server_mode:standalone", "redis_mode:cluster"},
+		{"cluster_enabled:0", "cluster_enabled:1"},
+	} {
+		way := r.disguised("INFO", words...)
+		r.refused(way.nodes(), nil, driver.ErrConfig, "Cluster", "independent")
+	}
+	other := newRelay(t, r.servers[0].Addr())
+	other.edit = func(words []string, reply []byte) []byte {
+		return bytes.Replace(reply, []byte("$10\r\nstandalone"), []byte("$7\r\ncluster"), 1)
+	}
+	r.refused([]redis.Node{other.start().node()}, nil, driver.ErrConfig, "Cluster", "independent")
+}
+
+func TestOpenRefusesASentinel(t *testing.T) {
+	r := startWith(t, &redisproc.Options{Args: []string{"--sentinel"}})
+	r.refusedBy(r.nodes(), nil, driver.ErrConfig, "Sentinel", "address of a Redis server")
+	r.refusedBy(r.nodes(), &redis.Options{DB: 1}, driver.ErrConfig, "Sentinel", "address of a Redis server")
+}
+
+// refusedBy is refused for servers that have no keys to look at.
+func (r *rig) refusedBy(nodes []redis.Node, opts *redis.Options, want error, words ...string) {
+	r.Helper()
+	_, err := r.open(nodes, opts)
+	if !errors.Is(err, want) {
+		r.Errorf("%v does not match %v", err, want)
+	}
+	mentions(r, err, words...)
+}
+
+func TestACommandThatWasRenamedIsNamed(t *testing.T) {
+	t.Parallel()
+	for command, words := range map[string][]string{
+		"INFO": {"INFO"}, "TIME": {"TIME"}, "EVALSHA": {"EVALSHA"}, "SCRIPT": {"SCRIPT"}, "INCRBY": {"INCRBY"}, "ZRANGEBYSCORE": {"ZRANGEBYSCORE"},
+	} {
+		t.Run(command, func(t *testing.T) {
+			r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", command, "HIDDEN"}})
+			r.refusedBy(r.nodes(), nil, driver.ErrConfig, append(words, "renamed", "under its own name")...)
+		})
+	}
+}
+
+// A proxy may know RESP2 alone. Then nobody is woken, and all is well otherwise.
+func TestAServerThatRefusesResp3Polls(t *testing.T) {
+	r := start(t, 1)
+	old := newRelay(t, r.servers[0].Addr())
+	old.answer = func(words []string, _ bool) []byte {
+		if words[0] == "HELLO" {
+			return []byte("-NOPROTO unsupported protocol version\r\n")
+		}
+		return nil
+	}
+	r.polls([]redis.Node{old.start().node()})
+}
+
+// Without PUBLISH nobody is woken, and all is well otherwise.
+func TestWithoutPublishANodePolls(t *testing.T) {
+	r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", "PUBLISH", "HIDDEN"}})
+	r.polls(r.nodes())
+}
+
+// A server or proxy on which a connection that is subscribed takes no commands, or
+// that speaks RESP2, must not break at the first wait.
+func TestAConnectionThatCannotBeSubscribedPolls(t *testing.T) {
+	r := start(t, 1)
+	narrow, old := newRelay(t, r.servers[0].Addr()), newRelay(t, r.servers[0].Addr())
+	narrow.answer = listensOnly
+	r.polls([]redis.Node{narrow.start().node()})
+	old.edit, old.answer = inResp2, listensOnly
+	r.polls([]redis.Node{old.start().node()})
+}
+
+// polls checks that locks work over the nodes, waits too, and that an event says
+// that waiters poll.
+func (r *rig) polls(nodes []redis.Node) {
+	r.Helper()
+	events := make(chan driver.NodeEvent, 100)
+	c := r.clientOf(r.driver(nodes, nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
+	r.awaitState(events, nodes[0].Addr, driver.NodePolling)
+	other := r.clientOf(r.driver(nodes, nil), nil)
+	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
+	next := make(chan error, 1)
+	go func() {
+		l, err := other.Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err == nil {
+			err = l.Release(context.Background())
+		}
+		next <- err
+	}()
+	time.Sleep(100 * time.Millisecond) // it waits by now, or else the test shows less
+	if err := l.Extend(r.Context(), long); err != nil {
+		r.Errorf("Extend() = %v", err)
+	}
+	r.release(l)
+	if err := <-next; err != nil {
+		r.Errorf("the waiter: %v", err)
+	}
+	r.cleared()
+}
+
+// Where messages may overtake replies, or replies messages, a wake-up is no grant.
+func TestAWakeUpGrantsOnlyWhereItKeepsItsPlace(t *testing.T) {
+	r := start(t, 1)
+	for _, c := range []struct {
+		words  []string
+		grants bool
+	}{
+		{words: []string{"arch_bits:", "arch_bits:"}, grants: true},
+		{words: []string{"redis_version:", "dragonfly_version:df-v1\r\nredis_version:"}},
+		{words: []string{"lru_clock:", "mvcc_depth:0\r\nlru_clock:"}},
+		{words: []string{"gcc_version:", "other:"}},
+	} {
+		way := r.disguised("INFO", c.words...)
+		var asked atomic.Int32
+		way[0].CutAfter(func(args [][]byte) bool { // it cuts nothing, and counts
+			if calls(wire.Acquire)(args) {
+				asked.Add(1)
+			}
+			return false
+		}, 1)
+		first, waiter := r.client(), r.clientOf(r.driver(way.nodes(), nil), nil)
+		granted := false
+		for i := 0; i < 3 || c.grants && !granted && i < 50; i++ { // what is woken late asks everywhere
+			key := fmt.Sprintf("k%q%d", c.words, i)
+			l := r.acquire(first, key, &holdfast.AcquireOptions{TTL: long})
+			next := make(chan *holdfast.Lease, 1)
+			go func() {
+				l, err := waiter.Acquire(r.within(), key, &holdfast.AcquireOptions{TTL: long})
+				if err != nil {
+					t.Error(err)
+				}
+				next <- l
+			}()
+			r.awaitWaiters(first, key, 1)
+			r.eventually("the waiter has its last answer", func() bool { return way[0].Stats().Replies == way[0].Stats().Requests })
+			before := asked.Load()
+			r.release(l)
+			if l := <-next; l != nil {
+				r.release(l)
+			}
+			granted = granted || asked.Load() == before
+		}
+		if granted != c.grants {
+			t.Errorf("%q: a wake-up grants: %v, want %v", c.words, granted, c.grants)
+		}
+	}
+}
+
+// How a right is refused inside of a script has changed from one server to the next.
+func TestAMissingRightIsNamedByNewerServersToo(t *testing.T) {
+	for _, name := range redistest.Newer {
+		t.Run(name, func(t *testing.T) {
+			program := redistest.Program(t, name)
+			var users []string
+			for i := range rights {
+				less := append(append([]string(nil), rights[:i]...), rights[i+1:]...)
+				users = append(users, user(fmt.Sprintf("user%d", i), less...))
+			}
+			r := startWith(t, &redisproc.Options{Program: program, ACL: append(users, user("all", rights...))})
+			r.release(r.acquire(r.clientOf(r.driver(r.nodes(), &redis.Options{Username: "all", Password: secret}), nil), "k", nil))
+			for i, right := range rights {
+				switch right {
+				case "+auth", "+hello", "+ping", "+client|setname", "+publish", "+pubsub|numsub", "+subscribe", "+unsubscribe":
+					continue
+				}
+				command, _, _ := strings.Cut(strings.TrimPrefix(right, "+"), "|")
+				r.refused(r.nodes(), &redis.Options{Username: fmt.Sprintf("user%d", i), Password: secret}, driver.ErrAuth,
+					"docs/operations.md", command)
+			}
+		})
+	}
+}
+
+// The rights of the documentation are enough for keys that are the names themselves.
+func TestBareKeysNeedNoRightsBeyondTheirOwn(t *testing.T) {
+	bare := strings.Replace(user("bare", rights...), "~lock:*", "~job:*", 1)
+	r := startWith(t, &redisproc.Options{ACL: []string{bare}})
+	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true, Username: "bare", Password: secret}), nil)
+	r.release(r.acquire(c, "job:1", nil))
+	if denied := r.denials(); len(denied) != 0 {
+		t.Errorf("ACL LOG = %v, want nothing denied", denied)
+	}
+}

@@ -1,0 +1,375 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/rig/socket"
+)
+
+// linked has fn use a driver with a session, at whose other end is far.
+func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *session, far net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, far := net.Pipe()
+		l := joined(d.nodes[0], near, report{})
+		fn(t, d, l, far)
+		l.HangUp(errHungUp)
+		far.Close()
+		<-l.Gone()
+	})
+}
+
+// joined gives n a session over c.
+func joined(n *node, c net.Conn, rep report) *session {
+	l := newSession(n, resp.NewConn(socket.New(c)), rep)
+	l.Start(func(fn func()) { go fn() })
+	n.raise(l)
+	return l
+}
+
+// try asks for a lock, and says how long that took.
+func try(ctx context.Context, d *Driver) (time.Duration, error) {
+	start := time.Now()
+	_, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+	return time.Since(start), err
+}
+
+// TestARefusalToStoreIsKnownInEveryForm holds that a node which cannot store a lock has
+// a defect, also where its server hides the error of a command in that of the script.
+func TestARefusalToStoreIsKnownInEveryForm(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"OOM command not allowed when used memory > 'maxmemory'.":                                                            true,
+		"MISCONF Redis is configured to save RDB snapshots":                                                                  true,
+		"ERR Error running script (call to f_1): @user_script:9: -OOM command not allowed when used memory > 'maxmemory'. ":  true,
+		"ERR Error running script (call to f_1): @user_script:9: -MISCONF Redis is configured to save RDB snapshots, but it": true,
+		"ERR unknown command 'OOM'": false,
+		"OOMPH":                     false,
+	} {
+		n := &node{}
+		n.note(quorum.AskAcquire, resp.Value{Kind: '-', Text: []byte(text)})
+		if got := n.ill.Load() != nil; got != want {
+			t.Errorf("%q is a defect: %v, want %v", text, got, want)
+		}
+	}
+}
+
+// A client that was stopped, or had no processor, for longer than a node may be silent has the answers of that time before it.
+func TestAClientThatWasStoppedReadsWhatWasAnswered(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+		const stopped = 10 * time.Second
+		go io.Copy(io.Discard, far)
+		d.nodes[0].ping(l)
+		running, ended := false, make(chan struct{})
+		go func() {
+			defer close(ended)
+			d.nodes[0].watch(l, func() {
+				if !running {
+					running = true
+					time.Sleep(stopped)
+				}
+			})
+		}()
+		time.Sleep(stopped + time.Millisecond) // it has looked at the link by now, and not read yet
+		far.Write([]byte("+PONG\r\n"))
+		time.Sleep(2 * watchEvery)
+		if l.Ended() {
+			t.Error("it hung up before it read the answer")
+		}
+		l.HangUp(errHungUp)
+		<-ended
+	})
+}
+
+func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+		go io.Copy(io.Discard, far) // and no answer
+		start := time.Now()
+		d.nodes[0].watch(l, func() {})
+		if took := time.Since(start); took > pingEvery+pace.Silence()+2*watchEvery {
+			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, pace.Silence())
+		}
+	})
+}
+
+// TestDeadLinkLeavesTimeToRenew: a link that swallows a renewal is given up while another link can still renew the lease.
+func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
+	t.Parallel()
+	const ttl = 2 * time.Second
+	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+		ctx, cancel := context.WithCancel(t.Context())
+		granted := make(chan driver.Grant, 1)
+		go func() {
+			g, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: ttl, NoWait: true})
+			if err != nil {
+				t.Error(err)
+			}
+			granted <- g
+		}()
+		if _, _, err := resp.NewReader(far).ReadCommand(); err != nil {
+			t.Fatal(err)
+		}
+		far.Write([]byte(":4000000000000000\r\n"))
+		g := <-granted
+		go io.Copy(io.Discard, far) // and no answer
+		var renewing sync.WaitGroup
+		renewing.Go(func() { d.engine.Renew(ctx, []driver.Grant{g}) })
+		start := time.Now()
+		d.nodes[0].watch(l, func() {})
+		if took := time.Since(start); took >= ttl/2 { // the renewal is sent when a third of the TTL is over
+			t.Errorf("the link was given up after %v, of a lease with a TTL of %v", took, ttl)
+		}
+		cancel()
+		renewing.Wait()
+	})
+}
+
+// TestNoTokenIsCommittedThatIsOlderThanTheConnection holds that a node accepts no token from before its floor rose. Any
+// other may have it since.
+func TestNoTokenIsCommittedThatIsOlderThanTheConnection(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "c:1"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := func(node int, floor int64) (l *session, commands chan string, far net.Conn) {
+			near, far := net.Pipe()
+			l, commands = joined(d.nodes[node], near, report{floor: floor}), make(chan string, 10)
+			go func() {
+				defer close(commands)
+				for in := resp.NewReader(far); ; {
+					args, _, err := in.ReadCommand()
+					if err != nil {
+						return
+					}
+					commands <- string(args[1])
+				}
+			}()
+			return l, commands, far
+		}
+		first, asked, far := open(0, 0)
+		var others []*session
+		var fars []net.Conn
+		for node := 1; node < 3; node++ {
+			l, _, far := open(node, 0)
+			others, fars = append(others, l), append(fars, far)
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := try(t.Context(), d)
+			done <- err
+		}()
+		<-asked
+		far.Write([]byte(":100\r\n"))
+		synctest.Wait()
+		first.HangUp(errHungUp)
+		<-first.Gone()
+		second, asked, _ := open(0, 5000)
+		for _, far := range fars {
+			far.Write([]byte(":132\r\n"))
+		}
+		if err := <-done; err != nil {
+			t.Errorf("the other two have granted: %v", err)
+		}
+		synctest.Wait()
+		for len(asked) > 0 {
+			if sha := <-asked; sha == d.opts.format().Commit.SHA {
+				t.Error("the token is committed")
+			}
+		}
+		for _, l := range append(others, second) {
+			l.HangUp(errHungUp)
+			<-l.Gone()
+		}
+	})
+}
+
+// serve answers each script over far by what answer says, and confirms what is subscribed to, until the connection ends.
+func serve(far net.Conn, answer func(args []string) int64) {
+	defer far.Close()
+	for in := resp.NewReader(far); ; {
+		command, _, err := in.ReadCommand()
+		if err != nil {
+			return
+		}
+		var args []string
+		for _, arg := range command {
+			args = append(args, string(arg))
+		}
+		if args[0] == "SUBSCRIBE" {
+			fmt.Fprintf(far, ">3\r\n$9\r\nsubscribe\r\n$%d\r\n%s\r\n:1\r\n", len(args[1]), args[1])
+		} else {
+			fmt.Fprintf(far, ":%d\r\n", answer(args))
+		}
+	}
+}
+
+// TestTheFloorIsSaidUntilTheCounterIsAboveIt holds that a request about a lock says the least token over each connection, until a
+// token has shown that the counter is above it; and again where one is below, as of a counter that was lost while the clock was
+// set back. No such token counts.
+func TestTheFloorIsSaidUntilTheCounterIsAboveIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tokens, asked := make(chan int64, 1), make(chan []string, 2)
+		connect := func() *session {
+			near, far := net.Pipe()
+			go serve(far, func(args []string) int64 {
+				answer := int64(1)
+				if args[1] == d.opts.format().Acquire.SHA {
+					answer = <-tokens
+				}
+				asked <- args[7:]
+				return answer
+			})
+			return joined(d.nodes[0], near, report{floor: 5000})
+		}
+		l := connect()
+		for i, step := range []struct {
+			key        string
+			token      int64
+			anew, said bool
+		}{
+			{key: "k", token: 5000, said: true},
+			{key: "k", token: 5032},
+			{key: "j", token: 5000, said: true}, // another counter
+			{key: "j", token: 4999},
+			{key: "j", token: 4999, said: true},
+			{key: "j", token: 5064, said: true},
+			{key: "j", token: 5096},
+			{key: "k", token: 5064},
+			{key: "k", token: 5096, anew: true, said: true},
+		} {
+			if step.anew {
+				l.HangUp(errHungUp)
+				<-l.Gone()
+				l = connect()
+			}
+			tokens <- step.token
+			g, err := d.engine.Acquire(t.Context(), driver.Request{Key: step.key, TTL: 10 * time.Second, NoWait: true})
+			if (err == nil) != (step.token >= 5000) || err != nil && !errors.Is(err, errLow) {
+				t.Errorf("%d: a token of %d: %v", i, step.token, err)
+			}
+			if got := slices.Contains(<-asked, "5000"); got != step.said {
+				t.Errorf("%d: the acquire says the floor: %v, want %v", i, got, step.said)
+			}
+			if err == nil {
+				if err := d.engine.Release(t.Context(), g, 0); err != nil {
+					t.Errorf("%d: its release: %v", i, err)
+				}
+			}
+			if got := slices.Contains(<-asked, "5000"); got != (step.token < 5000) {
+				t.Errorf("%d: the release says the floor: %v", i, got)
+			}
+		}
+		l.HangUp(errHungUp)
+		<-l.Gone()
+	})
+}
+
+// TestCredentialsAreAskedForOnlyByConnections holds that a connection that works asks for no user and password: each
+// question may be a token that somebody has to sign, and the goroutine that looks after the node waits for it.
+func TestCredentialsAreAskedForOnlyByConnections(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		d, err := prepare([]Node{{Addr: "far:6379"}}, &Options{Credentials: func(context.Context, string) (string, string, error) {
+			asked++
+			return "", "secret", nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		near, far := net.Pipe()
+		l := joined(d.nodes[0], near, report{})
+		go io.Copy(io.Discard, far)
+		d.bare.note("k")
+		d.nodes[0].tend(l, probeMost)
+		if asked > 0 {
+			t.Errorf("asked for credentials %d times", asked)
+		}
+		l.HangUp(errHungUp)
+		far.Close()
+		<-l.Gone()
+	})
+}
+
+// TestNodeInQuarantineIsNotListenedTo holds that a client subscribes to a node only once that votes: a release there would pass
+// the lock to a waiter that it wakes.
+func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		stay    *member.QuarantineError
+		listens bool
+	}{{stay: &member.QuarantineError{Left: time.Minute}}, {listens: true}} {
+		synctest.Test(t, func(t *testing.T) {
+			d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			near, far := net.Pipe()
+			listens := false
+			go func() {
+				for in := resp.NewReader(far); ; {
+					args, _, err := in.ReadCommand()
+					if err != nil {
+						return
+					}
+					listens = listens || string(args[0]) == "SUBSCRIBE"
+				}
+			}()
+			d.nodes[0].Subscribe() // before the connection, and after it
+			l := joined(d.nodes[0], near, report{stay: c.stay})
+			d.nodes[0].Subscribe()
+			synctest.Wait()
+			if listens != c.listens {
+				t.Errorf("with the quarantine %v it subscribes: %v", c.stay, listens)
+			}
+			l.HangUp(errHungUp)
+			far.Close()
+			<-l.Gone()
+		})
+	}
+}
+
+// TestPanicOverAListedAnswerEndsItsConnection holds that a fault in what reads answers for people ends the connection to that node,
+// not the program, and that nobody takes a node that was not read for one without the lock.
+func TestPanicOverAListedAnswerEndsItsConnection(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+		each(t.Context(), d.nodes, func(context.Context, *node) { panic("unforeseen") })
+		if !l.Ended() {
+			t.Error("the connection goes on")
+		}
+		far.Close()
+		<-l.Gone()
+		d.nodes[0].link.Store(nil)
+		if st, err := d.Inspect(t.Context(), "k"); err == nil {
+			t.Errorf("Inspect = %+v", st)
+		}
+	})
+}

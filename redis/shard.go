@@ -1,0 +1,111 @@
+package redis
+
+import (
+	"errors"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+)
+
+// A slot that leaves a shard takes its counters along, and not the floor in the shard's marker.
+// So where a client finds a slot at another shard than before, its tokens begin at its clock,
+// as they do where a slot may have left its shard and come back unseen: after half of the
+// time for which a shard whose data went back keeps its slots in quarantine. To a client that
+// starts, each slot has come. ASK says nothing new: the data are those of the shard that says
+// so, whose floor this client has.
+
+// lookMost is between two looks at the map of a cluster that is well.
+const lookMost = 5 * time.Second
+
+// glimpse is when a map was read.
+type glimpse struct {
+	at           time.Time
+	client, node int64 // the clocks of this machine then, and of the node that it came from, in µs since 1970
+}
+
+// glimpsed is a look that was asked for at sent and answered by at, of a node with the clock node.
+// That may have gone on until at: of the times that it may show then it is the one next to this
+// machine's. Otherwise an answer that came late would let tokens begin in the past.
+func glimpsed(sent, at time.Time, node int64) glimpse {
+	g := glimpse{at: at, client: at.UnixMicro(), node: node}
+	g.node += min(max(g.client-node, 0), clock.Elapsed(sent, at).Microseconds())
+	return g
+}
+
+// least is the first token that a shard may give now.
+func (c *cluster) least(*session) (int64, error) {
+	if c.came.Load() || c.outdated(time.Now()) {
+		if err := c.begin(); err != nil {
+			c.suspect()
+			return 0, err
+		}
+	}
+	return c.floor.Load(), nil
+}
+
+// arrived notes that a slot was found at another shard than before.
+func (c *cluster) arrived() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.came.Store(true)
+}
+
+// outdated says whether a slot may have left its shard and come back after the last look.
+func (c *cluster) outdated(now time.Time) bool {
+	last := c.looked.Load()
+	return last == nil || clock.Elapsed(last.at, now) > c.quarantine()/2
+}
+
+// quarantine is how long a shard that may have lost counters keeps its slots.
+func (c *cluster) quarantine() time.Duration { return member.Quarantine(c.d.opts.MaxTTL) }
+
+// mapEvery is the time between two looks at a cluster that is well. No map is outdated by the
+// next look, also where a node lets the client wait: or tokens would begin anew with each look.
+func (c *cluster) mapEvery() time.Duration { return min(lookMost, c.quarantine()/4) }
+
+// begin lets tokens begin at the clock. It goes by the client's and that of a node, as a new
+// counter does.
+func (c *cluster) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last, now := c.looked.Load(), time.Now()
+	if last == nil {
+		return errNoShard
+	}
+	passed := now.Sub(last.at).Microseconds()
+	next := &glimpse{at: now, client: now.UnixMicro(), node: last.node + passed}
+	if step := next.client - last.client - passed; max(step, -step) > quorum.ClockTrust {
+		return errStep
+	}
+	floor, ok := quorum.Seed(next.node, next.client)
+	if !ok {
+		return errClocks
+	}
+	c.learn(floor)
+	c.looked.Store(next)
+	c.came.Store(false)
+	return nil
+}
+
+// learn notes the floor of a shard.
+func (c *cluster) learn(floor int64) {
+	for {
+		old := c.floor.Load()
+		if floor <= old || c.floor.CompareAndSwap(old, floor) {
+			return
+		}
+	}
+}
+
+// suspect has the map looked at again.
+func (c *cluster) suspect() {
+	select {
+	case c.doubt <- struct{}{}:
+	default: // it is on its way
+	}
+}
+
+// errStep is why a clock is not believed until it was compared with a node's once more.
+var errStep = errors.New("this machine's clock was set, or it slept: it is compared with a node's first")

@@ -1,0 +1,224 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis/internal/format"
+	"github.com/holdfast-go/holdfast/redis/internal/place"
+)
+
+// seen has a client look at the map: a has all slots but the last, and a node's clock is ahead.
+func (c *cluster) seen(ahead time.Duration) { c.seenWith(wire.Slots-1, ahead) }
+
+// seenWith is seen where b has the slots from first on.
+func (c *cluster) seenWith(first int, ahead time.Duration) {
+	now := time.Now()
+	c.apply(chart{
+		glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.Add(ahead).UnixMicro()},
+		spans:   []place.Span{{First: 0, Last: first - 1, ID: "a", Addr: "a:6379"}, {First: first, Last: wire.Slots - 1, ID: "b", Addr: "b:6379"}},
+	})
+}
+
+// start is the first token of a counter that is new now.
+func start() int64 {
+	now := time.Now().UnixMicro()
+	floor, _ := quorum.Seed(now, now)
+	return floor
+}
+
+func wantLeast(t *testing.T, c *cluster, want int64) {
+	t.Helper()
+	if got, err := c.least(nil); got != want || err != nil {
+		t.Errorf("the least token is %d, %v, want %d", got, err, want)
+	}
+}
+
+// half of the quarantine, with the default MaxTTL
+var half = member.Quarantine(time.Minute) / 2
+
+func TestTokensBeginAtTheClockOnceWhereNoSlotMoves(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		clusterOf(d).seen(0)
+		first := start()
+		wantLeast(t, clusterOf(d), first)
+		for range 10 {
+			time.Sleep(half)
+			clusterOf(d).seen(0)
+			wantLeast(t, clusterOf(d), first)
+		}
+	})
+}
+
+// It may come from a shard that lost counters, and whose floor this client does not know.
+func TestTokensBeginAtTheClockWhereTheMapShowsASlotElsewhere(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		for _, first := range []int{9, 8, 9} {
+			time.Sleep(time.Second)
+			clusterOf(d).seenWith(first, 0)
+			wantLeast(t, clusterOf(d), start())
+		}
+	})
+}
+
+// A slot may have gone to another shard, which lost counters, and have come back meanwhile.
+func TestTokensBeginAtTheClockWhereTheMapIsOld(t *testing.T) {
+	t.Parallel()
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		clusterOf(d).seen(0)
+		wantLeast(t, clusterOf(d), start())
+		time.Sleep(half + time.Millisecond)
+		begun := start()
+		wantLeast(t, clusterOf(d), begun) // before the client looks again
+		time.Sleep(half)
+		wantLeast(t, clusterOf(d), begun) // once for as long as a map counts
+		time.Sleep(time.Millisecond)
+		begun = start()
+		wantLeast(t, clusterOf(d), begun)
+		time.Sleep(time.Second)
+		clusterOf(d).seen(0)
+		wantLeast(t, clusterOf(d), begun)
+		time.Sleep(half + time.Millisecond)
+		clusterOf(d).seen(0)
+		then := start()
+		time.Sleep(time.Millisecond)
+		wantLeast(t, clusterOf(d), then+1000) // no grant was asked for while the map was old
+	})
+}
+
+func TestTokensBeginAtTheClockOnlyWhereClocksAgreeToAMinute(t *testing.T) {
+	t.Parallel()
+	for ahead, want := range map[time.Duration]time.Duration{
+		0: 0, -time.Second: 0, 30 * time.Second: 30 * time.Second, -30 * time.Second: -30 * time.Second,
+	} {
+		shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+			clusterOf(d).seen(ahead)
+			wantLeast(t, clusterOf(d), start()+want.Microseconds())
+		})
+	}
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		clusterOf(d).seen(61 * time.Second)
+		if floor, err := clusterOf(d).least(nil); !errors.Is(err, errClocks) {
+			t.Errorf("the least token is %d, %v", floor, err)
+		}
+		clusterOf(d).seen(0)
+		wantLeast(t, clusterOf(d), start())
+	})
+	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		clusterOf(d).seen(0)
+		clusterOf(d).looked.Load().client -= time.Hour.Microseconds() // this machine's clock was set
+		if floor, err := clusterOf(d).least(nil); !errors.Is(err, errStep) {
+			t.Errorf("the least token is %d, %v", floor, err)
+		}
+	})
+}
+
+// What was granted where the slot was before may be unknown where it is now.
+func TestAGrantWhereASlotWasFoundBeginsAtTheClock(t *testing.T) {
+	t.Parallel()
+	for _, below := range []int64{1, 0} {
+		shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+			clusterOf(d).seen(0)
+			wantLeast(t, clusterOf(d), start())
+			time.Sleep(time.Second)
+			atA, atB := received(a), received(b)
+			got := make(chan driver.Grant, 1)
+			failed := make(chan error, 1)
+			go func() {
+				g, err := d.engine.Acquire(t.Context(), driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
+				got <- g
+				failed <- err
+			}()
+			gathered(atA)
+			a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
+			least := start()
+			if sent := gathered(atB); len(sent) != 1 || !strings.HasSuffix(sent[0], " "+format.Decimal(least)) {
+				t.Errorf("it asked by %q, want %d at least", sent, least)
+			}
+			b.Write(fmt.Appendf(nil, ":%d\r\n", least-below))
+			if below > 0 { // a server that does not go by what is asked
+				gathered(atB)
+				b.Write([]byte(":1\r\n")) // the release
+			}
+			g, err := <-got, <-failed
+			if below > 0 && !errors.Is(err, driver.ErrUnavailable) || below == 0 && (err != nil || g.Token != least) {
+				t.Errorf("granted %d below, it has token %d, want %d: %v", below, g.Token, least, err)
+			}
+		})
+	}
+}
+
+// What such a client was granted it could not use, and each time it asks it would keep the lock from all others for a TTL.
+func TestAClientThatMayUseNoTokenAsksForNoLock(t *testing.T) {
+	t.Parallel()
+	grant := driver.Grant{Key: "k", Owner: driver.Adoptable(quorum.Owner(quorum.NewClient(), 1, "")), TTL: 10 * time.Second, Token: 7}
+	for what, ask := range map[string]func(context.Context, *Driver) error{
+		"a lock": func(ctx context.Context, d *Driver) error {
+			_, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: grant.TTL})
+			return err
+		},
+		"another's lease": func(ctx context.Context, d *Driver) error {
+			_, err := d.engine.Adopt(ctx, grant)
+			return err
+		},
+	} {
+		shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+			clusterOf(d).seen(61 * time.Second)
+			atA := received(a)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if err := ask(ctx, d); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "differ by more than a minute") {
+				t.Errorf("%s: %v", what, err)
+			}
+			if sent := slices.DeleteFunc(gathered(atA), func(s string) bool { return s == "SUBSCRIBE" }); len(sent) > 0 {
+				t.Errorf("for %s it was sent %q", what, sent)
+			}
+		})
+	}
+}
+
+// The node's clock has gone on since it was read, for up to the time that the answer took.
+func TestALateAnswerDoesNotLetTokensBeginInThePast(t *testing.T) {
+	t.Parallel()
+	at := time.Now()
+	for _, c := range []struct{ took, ahead, want time.Duration }{
+		{0, 0, 0},
+		{4 * time.Second, -4 * time.Second, 0},
+		{4 * time.Second, -2 * time.Second, 0},
+		{4 * time.Second, -30 * time.Second, -26 * time.Second},
+		{4 * time.Second, 3 * time.Second, 3 * time.Second},
+	} {
+		g := glimpsed(at.Add(-c.took), at, at.Add(c.ahead).UnixMicro())
+		if got := time.Duration(g.node-g.client) * time.Microsecond; got != c.want {
+			t.Errorf("an answer that took %v, of a clock %v ahead by then, counts as one %v ahead, want %v", c.took, c.ahead, got, c.want)
+		}
+	}
+}
+
+// Or each look at the map would let tokens begin anew, and every grant would need a commit.
+func TestNoMapIsOutdatedByTheLookAfterTheNext(t *testing.T) {
+	t.Parallel()
+	for _, most := range []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 8 * time.Second, 10 * time.Second, time.Minute, time.Hour} {
+		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, MaxTTL: most})
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		clusterOf(d).looked.Store(&glimpse{at: now})
+		if clusterOf(d).outdated(now.Add(2 * clusterOf(d).mapEvery())) {
+			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, clusterOf(d).mapEvery())
+		}
+	}
+}

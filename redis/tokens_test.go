@@ -1,0 +1,173 @@
+package redis_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// Lua's numbers are doubles, and joining one to a string drops digits from 2^47 on.
+func TestLargeTokensKeepTheirDigits(t *testing.T) {
+	r := start(t, 3)
+	clients := []*holdfast.Client{r.client(), r.client()}
+	for _, preset := range []int64{1<<52 + 1, 1<<52 + 12345, 1<<53 - 999, 9007199254740001} {
+		for _, spread := range []int64{0, 7} { // 7: the nodes differ, so that a commit is needed
+			name := fmt.Sprintf("k%d/%d", preset, spread)
+			for i := range r.servers {
+				r.do(i, "SET", wire.ServerFence("lock:"+name), fmt.Sprint(preset+spread*int64(i)))
+			}
+			last := holdfast.Token(preset)
+			for i := range 3 {
+				var l *holdfast.Lease
+				attempts := holdfast.Token(0) // each takes a block
+				r.eventually("a lease", func() (ok bool) {
+					var err error
+					attempts++
+					l, err = clients[i%2].TryAcquire(t.Context(), name, &holdfast.AcquireOptions{TTL: long})
+					return err == nil
+				})
+				if least := last + 1; l.Token() < least || l.Token() >= least+attempts*(2*holdfast.Token(spread)+quorum.Block) {
+					t.Errorf("token %d after %d, which is not the next block, in %d attempts", l.Token(), last, attempts)
+				}
+				if err := r.insist(func() error { return l.Extend(t.Context(), long) }); err != nil {
+					t.Error(err)
+				}
+				if st, err := clients[(i+1)%2].Inspect(t.Context(), name); err != nil || st.Token != l.Token() {
+					t.Errorf("Inspect() = token %d, %v, want %d", st.Token, err, l.Token())
+				}
+				// A quorum promises up to the last digit what the lease has.
+				same := 0
+				for n := range r.servers {
+					if got := r.do(n, "GET", wire.ServerFence("lock:"+name)); got == fmt.Sprint(int64(l.Token())+quorum.Block-1) {
+						same++
+					}
+				}
+				if same < 2 {
+					t.Errorf("%d nodes have promised the end of the block of %d", same, l.Token())
+				}
+				last = l.Token()
+				r.release(l)
+			}
+		}
+	}
+	r.cleared()
+}
+
+// A counter that is gone starts at the clock, above what was promised before.
+func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
+			r := start(t, n)
+			g := &guarded{t: t, lossy: true}
+			stop := g.load(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
+			for i := range 100 {
+				name := wire.ServerFence("lock:k")
+				switch i % 4 {
+				case 0:
+					r.do(rand.N(n), "DEL", name)
+				case 1:
+					r.do(rand.N(n), "PEXPIRE", name, "1")
+				default: // everywhere
+					for node := range n {
+						r.do(node, "DEL", name)
+					}
+				}
+				time.Sleep(rand.N(10 * time.Millisecond)) // grants go on between two losses
+			}
+			stop()
+			t.Logf("%d grants", g.count.Load())
+			r.cleared()
+		})
+	}
+}
+
+// A server that comes back with an older snapshot has counters that go on below what it had
+// promised since. They live as long as the names are used.
+func TestTokensRiseOnAServerThatComesBackWithOlderData(t *testing.T) {
+	for _, n := range []int{1, 3, 0} {
+		name, hidden := fmt.Sprintf("nodes=%d", n), n == 0
+		if hidden {
+			name, n = "one node whose INFO has no run_id", 1
+		}
+		t.Run(name, func(t *testing.T) {
+			r := start(t, n)
+			nodes := r.nodes()
+			if hidden {
+				nodes = r.disguised("INFO", "run_id:", "other_id:").nodes()
+			}
+			c := r.clientOf(r.driver(nodes, nil), nil)
+			r.release(r.acquire(c, "k", nil))
+			for i := range n {
+				r.do(i, "SAVE")
+			}
+			last := r.acquire(c, "k", nil)
+			r.release(last)
+			for _, s := range r.servers {
+				s.Kill()
+			}
+			for _, s := range r.servers {
+				if err := s.Restart(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range 3 {
+				var l *holdfast.Lease
+				r.eventually("a lease", func() (ok bool) {
+					var err error
+					l, err = c.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: long})
+					return err == nil
+				})
+				if l.Token() < last.Token()+quorum.Block {
+					t.Errorf("grant %d after the restart has token %d, that of before %d", i, l.Token(), last.Token())
+				}
+				last = l
+				r.release(l)
+			}
+		})
+	}
+}
+
+// TestTokensOfOneServerBeginByItsOwnClock holds that clients whose clocks differ by less than a second let the tokens of a new
+// counter, and of a new run of the server, begin at the same time: the server's. A clock that is a minute from it is refused.
+func TestTokensOfOneServerBeginByItsOwnClock(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{0, 600 * time.Millisecond, -600 * time.Millisecond, 30 * time.Second, 2 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &hostileServer{turn: 1 << 30, ahead: ahead}
+			var clock int64
+			h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": func(words []string) []byte {
+				if words[0] == "EVALSHA" && words[1] == wire.Acquire.SHA {
+					clock, _ = strconv.ParseInt(words[8], 10, 64)
+				}
+				return s.answer(words)
+			}}}
+			d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial})
+			if ahead > time.Minute {
+				mentions(t, err, "differ by more than a minute")
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer d.Close()
+			if want := "floor=" + fmt.Sprint(time.Now().Add(ahead).UnixMicro()-31); !strings.HasSuffix(s.set, want) {
+				t.Errorf("%v ahead: the marker is %q, want %s", ahead, s.set, want)
+			}
+			time.Sleep(time.Hour)
+			d.Acquire(t.Context(), driver.Request{Key: "busy", TTL: 10 * time.Second, NoWait: true})
+			if want := time.Now().Add(ahead).UnixMicro(); clock != want {
+				t.Errorf("%v ahead: a counter begins at %d, want %d", ahead, clock, want)
+			}
+		})
+	}
+}

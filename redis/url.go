@@ -1,0 +1,334 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/dsn"
+)
+
+// Open opens the nodes that a URL names; opts may be nil, and the URL takes precedence over
+// it. Otherwise it does what New does.
+//
+//	redis://user:password@host:6379/0       one server; valkey:// means the same
+//	rediss://host:6380?ca=/etc/ca.pem       one server, over TLS; or valkeys://
+//	unix://user:password@/run/redis.sock    one server, by a unix socket
+//	redlock://u:p@h1:6379,h2:6379,h3:6379   several independent servers
+//	redis+cluster://u:p@h1:6379,h2          a Redis Cluster, found by some of its nodes; rediss+cluster:// over TLS
+//	redis+sentinel://u:p@s1:26379,s2/NAME/0 the master that Sentinels know as NAME; rediss+sentinel:// over TLS
+//	redis+replicas://u:p@h1:6379,h2/0       a master and its replicas, without Sentinels; or rediss+replicas://
+//
+// Several URLs with blanks between them make one set, to which each adds its nodes: so a node
+// may be a master that moves, and each may have a login of its own. The first has the
+// parameters for all. User and password stand in the first for all, or in each:
+//
+//	redis+sentinel://s1,s2,s3/one redis+sentinel://s4,s5,s6/two redis://h3
+//
+// Parameters: username and password (in place of those before the host), passwordfile
+// (a file with the password of all servers, read at each new connection), prefix, bare
+// (true), format (redisson), sentinel_username and sentinel_password (for the Sentinels, which do not get
+// those before the hosts), maxttl (60s, 24h for one server alone), quarantine (off), timeout (1s), db, tls
+// (true: for redlock), ca, cert, key (PEM files), servername (that the certificates of
+// all servers must show, instead of the host), name (shown by CLIENT LIST), eviction
+// (allow), down (allow). A number without a unit means seconds. Any other parameter is refused. In users and passwords,
+// write % as %25, a comma as %2C, @ as %40, / as %2F, ? as %3F and a blank as %20; a URL that
+// can be read in two ways is refused. A password in the URL never appears in an error.
+func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
+	nodes, o, err := parseURL(url, opts)
+	if err != nil {
+		return nil, fmt.Errorf("redis: %w", err)
+	}
+	return New(ctx, nodes, &o)
+}
+
+// What follows redis, rediss, valkey or valkeys in a scheme, for servers of which one takes
+// the place of another, and for a cluster.
+const (
+	sentinelSuffix = "+sentinel"
+	replicasSuffix = "+replicas"
+	clusterSuffix  = "+cluster"
+)
+
+// socketScheme is for servers of this machine.
+const socketScheme = "unix"
+
+// grammar is what the URLs of this package have.
+var grammar = dsn.Grammar{
+	Schemes: schemes(),
+	Usual:   []string{"redis", "rediss", socketScheme, "redlock", "redis" + clusterSuffix, "redis" + sentinelSuffix, "redis" + replicasSuffix},
+	Parameters: []string{
+		"prefix", "bare", "format", "maxttl", "timeout", "quarantine", "eviction", "down", "db", "name",
+		"username", "password", "passwordfile", "sentinel_username", "sentinel_password",
+	},
+	Instead: map[string]string{
+		"database": "write db", "client_name": "write name", "clientName": "write name", "dial_timeout": "write timeout",
+		"socket_connect_timeout": "write timeout", "ssl_ca_certs": "write ca", "ssl_certfile": "write cert", "ssl_keyfile": "write key",
+		"skip_verify": verified, "ssl_cert_reqs": verified, "ssl_check_hostname": verified,
+		"addr":        "write redlock://a:6379,b:6379,c:6379 for several independent servers, redis+cluster://a:6379,b:6379,c:6379 for those of a cluster",
+		"master_name": sentinels, "master_set": sentinels, "sentinelMasterId": sentinels,
+	},
+}
+
+const (
+	sentinels = "write redis+sentinel://user:password@s1:26379,s2:26379/NAME/0, with rediss for TLS, NAME being the name of the master"
+	verified  = "certificates are always checked: name the authority by ca, or what the certificate shows by servername (in Go, Options.TLS can do otherwise)"
+)
+
+func schemes() map[string]dsn.Scheme {
+	all := map[string]dsn.Scheme{
+		"redlock":    {Example: "redlock://h1:6379,h2:6379,h3:6379", Port: "6379"},
+		socketScheme: {Example: "unix:///run/redis.sock", Socket: true},
+	}
+	for name, secure := range map[string]bool{"redis": false, "rediss": true, "valkey": false, "valkeys": true} {
+		for kind, s := range map[string]dsn.Scheme{
+			"":             {Example: "://localhost:6379", Port: "6379", Several: "for several write redlock://, or one URL for each with blanks between them"},
+			sentinelSuffix: {Example: "://user:password@s1:26379,s2:26379/NAME/0", Port: "26379"},
+			replicasSuffix: {Example: "://user:password@h1:6379,h2:6379/0", Port: "6379"},
+			clusterSuffix:  {Example: "://user:password@h1:6379,h2:6379", Port: "6379"},
+		} {
+			s.Example, s.TLS = name+kind+s.Example, secure
+			all[name+kind] = s
+		}
+	}
+	return all
+}
+
+// parseURL reads one URL, or several with blanks between them, each of which adds its nodes to
+// the set. What opts has and no URL says stays.
+func parseURL(text string, opts *Options) (nodes []Node, o Options, err error) {
+	if opts != nil {
+		o = *opts
+	}
+	urls := strings.Fields(text)
+	if len(urls) == 0 {
+		urls = []string{""}
+	}
+	given, logins := o.TLS, make([]identity, len(urls))
+	for i, text := range urls {
+		u, some, err := o.read(text, &logins[i])
+		switch {
+		case err != nil:
+		case i == 0:
+			err = o.apply(u)
+		default:
+			err = o.admits(u, given)
+		}
+		if err == nil && o.Cluster && len(urls) > 1 {
+			err = invalid("a Redis Cluster is no node of a set; give its URL alone")
+		}
+		if err != nil && len(urls) > 1 {
+			err = fmt.Errorf("URL %d of %d of one set: %w", i+1, len(urls), err)
+		}
+		if err != nil {
+			return nil, o, err
+		}
+		for _, n := range some {
+			n.Username, n.Password = logins[i].user, logins[i].password
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes, o, o.identify(logins, nodes)
+}
+
+func invalid(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
+}
+
+// read reads the nodes that one URL names, and who logs in there. It leaves in Path what
+// is the number of the database.
+func (o *Options) read(text string, login *identity) (u *dsn.URL, nodes []Node, err error) {
+	if u, err = grammar.Parse(text); err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case strings.HasSuffix(u.Scheme, sentinelSuffix):
+		f := &Failover{Sentinels: u.Hosts, Username: u.Parameters["sentinel_username"], Password: u.Parameters["sentinel_password"]}
+		f.Master, u.Path, _ = strings.Cut(u.RawPath, "/")
+		f.Master, _ = url.PathUnescape(f.Master) // which the grammar has checked
+		nodes, err = []Node{{Failover: f}}, f.check()
+	case u.Parameters["sentinel_username"]+u.Parameters["sentinel_password"] != "":
+		err = invalid("the URL has a user or password for Sentinels, and names none; write redis+sentinel://")
+	case strings.HasSuffix(u.Scheme, replicasSuffix):
+		nodes = []Node{{Failover: &Failover{Servers: u.Hosts}}}
+	case u.Scheme == socketScheme:
+		nodes, u.Path = []Node{{Addr: u.Path}}, ""
+	default:
+		o.Cluster = o.Cluster || strings.HasSuffix(u.Scheme, clusterSuffix)
+		for _, addr := range u.Hosts {
+			nodes = append(nodes, Node{Addr: addr})
+		}
+	}
+	if err == nil {
+		err = login.read(u)
+	}
+	return u, nodes, err
+}
+
+// ofNode are the parameters that the nodes of one URL have for themselves.
+var ofNode = []string{"username", "password", "sentinel_username", "sentinel_password"}
+
+// admits refuses what would make the nodes of a further URL differ from those of the first.
+// given is the TLS of the caller's options.
+func (o *Options) admits(u *dsn.URL, given *tls.Config) error {
+	for name := range u.Parameters {
+		if !slices.Contains(ofNode, name) {
+			return invalid("parameter %s is for all nodes: give it in the first URL alone", name)
+		}
+	}
+	secure, err := u.TLS(given)
+	var own Options
+	switch {
+	case err != nil:
+		return err
+	case own.database(u.Path) != nil:
+		return errPath
+	case (secure == nil) != (o.TLS == nil):
+		return invalid("some URLs are with TLS and others without; begin all with rediss (rediss://, rediss+sentinel://, rediss+replicas://), or none")
+	case own.DB != o.DB && u.Scheme != socketScheme:
+		return invalid("it has database %d and the first URL %d; give all nodes the same", own.DB, o.DB)
+	}
+	return nil
+}
+
+// identity is who logs in at the nodes of one URL.
+type identity struct{ user, password, file string }
+
+func (id *identity) read(u *dsn.URL) error {
+	user, password, file := u.Parameters["username"], u.Parameters["password"], u.Parameters["passwordfile"]
+	switch {
+	case u.Password != "" && password != "", file != "" && u.Password+password != "":
+		return invalid("the URL has more than one password: before the host, as password or by passwordfile; leave one of them")
+	case u.Username != "" && user != "":
+		return invalid("the URL has a user before the host and another as username; leave out one of them")
+	}
+	*id = identity{cmp.Or(u.Username, user), cmp.Or(u.Password, password), file}
+	return nil
+}
+
+// identify settles who logs in: whoever the first URL names at all nodes, or whoever each URL
+// names at its own, or else whoever the options name.
+func (o *Options) identify(logins []identity, nodes []Node) error {
+	first, named := logins[0], 0
+	for _, id := range logins {
+		if id != (identity{}) {
+			named++
+		}
+	}
+	each := len(logins) > 1 && named == len(logins)
+	switch {
+	case named == 0:
+		return nil
+	case !each && (named > 1 || first == identity{}), each && first.file != "":
+		return invalid("some of the URLs have a user or password and others have not, or a passwordfile beside them; " +
+			"give them in the first URL, for all nodes, or in each, without passwordfile")
+	case each:
+		o.Username, o.Password, o.Credentials = "", "", nil
+		return nil
+	}
+	for i := range nodes {
+		nodes[i].Username, nodes[i].Password = "", ""
+	}
+	o.Username, o.Password, o.Credentials = first.user, first.password, nil
+	if first.file == "" {
+		return nil
+	}
+	// The file is read anew for each connection: what keeps secrets may have replaced it meanwhile.
+	o.Credentials = func(context.Context, string) (string, string, error) {
+		text, err := os.ReadFile(first.file)
+		return first.user, strings.TrimRight(string(text), "\r\n"), err
+	}
+	if _, err := os.Stat(first.file); err != nil {
+		return invalid("parameter passwordfile: %w", err)
+	}
+	return nil
+}
+
+var errPath = invalid("the path of the URL is no database number, as in redis://localhost:6379/0; in a user or password write / as %%2F")
+
+// apply takes from a URL what is for the whole set.
+func (o *Options) apply(u *dsn.URL) (err error) {
+	if o.database(u.Path) != nil {
+		return errPath
+	}
+	for name, v := range u.Parameters {
+		var err error
+		switch name {
+		case "prefix":
+			o.Prefix = v
+		case "bare":
+			o.BareKeys, err = strconv.ParseBool(v)
+		case "format":
+			o.Format = Format(v)
+		case "maxttl":
+			o.MaxTTL, err = duration(v)
+		case "timeout":
+			o.Timeout, err = duration(v)
+		case "quarantine":
+			o.NoQuarantine, err = oneOf(v, "off", "on")
+		case "down":
+			o.AllowDown, err = oneOf(v, "allow", "refuse")
+		case "eviction":
+			o.AllowEviction, err = oneOf(v, "allow", "refuse")
+		case "db":
+			if u.Path != "" {
+				return invalid("the URL names a database in its path and by db; leave out one of them")
+			}
+			err = o.database(v)
+		case "name":
+			o.ClientName = v
+		} // the other parameters are about TLS and the login
+		if err != nil {
+			return invalid("parameter %s: %w", name, err)
+		}
+	}
+	o.secrets = u.Secrets("key", "passwordfile")
+	if u.Parameters["ca"]+u.Parameters["cert"] != "" {
+		o.freshTLS = u.FreshTLS
+	}
+	o.TLS, err = u.TLS(o.TLS)
+	return err
+}
+
+// database takes the number of the database, unless that is empty.
+func (o *Options) database(number string) error {
+	if number == "" {
+		return nil
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil || n < 0 {
+		return errors.New("it is no database number")
+	}
+	o.DB = n
+	return nil
+}
+
+// duration reads what flags of the command take as well: Go's notation, or a number
+// of seconds.
+func duration(s string) (time.Duration, error) {
+	if seconds, err := strconv.ParseFloat(s, 64); err == nil && seconds >= 0 && seconds < 1e9 {
+		return time.Duration(seconds * float64(time.Second)), nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, fmt.Errorf("%q is no duration; write 90s, 1m30s, 250ms or a number of seconds", s)
+	}
+	return d, nil
+}
+
+// oneOf tells yes from no, and both from anything else.
+func oneOf(v, yes, no string) (bool, error) {
+	if v != yes && v != no {
+		return false, fmt.Errorf("%q is neither %s nor %s", v, yes, no)
+	}
+	return v == yes, nil
+}

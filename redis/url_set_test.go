@@ -1,0 +1,41 @@
+package redis_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// A node of a set fails over, and another is gone: the third and the one that took over are a majority.
+func TestASetByURLsGoesOnThroughAFailoverOfOneOfItsNodes(t *testing.T) {
+	c := startCouple(t)
+	plain := redistest.StartN(t, 2)
+	url := fmt.Sprintf("redis+replicas://%s,%s?maxttl=%v&timeout=5s redis://%s redis://%s",
+		c.servers[0].Addr(), c.servers[1].Addr(), brief, plain[0].Addr(), plain[1].Addr())
+	open := func(opts *redis.Options) *redis.Driver {
+		t.Helper()
+		d, err := redis.Open(t.Context(), url, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	open(&redis.Options{NoQuarantine: true}).Close()
+	d := open(nil)
+	locks := c.clientOf(d, nil)
+	if n := len(d.Nodes()); n != 3 {
+		t.Fatalf("%d nodes: %v", n, d.Nodes())
+	}
+	before := c.acquire(locks, "k", nil)
+	c.release(before)
+	c.promote()
+	c.waits(d)
+	plain[0].Kill()
+	after := c.acquire(locks, "k", nil) // once its quarantine is over
+	if after.Token() <= before.Token() {
+		t.Errorf("token %d after %d", after.Token(), before.Token())
+	}
+	c.release(after)
+}

@@ -1,0 +1,356 @@
+package redis_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
+)
+
+// fallback is how long a waiter that hears nothing rests at most: a second and an
+// eighth of jitter.
+const fallback = 1126 * time.Millisecond
+
+// handOversVariable sets how many hand-overs TestNoWakeUpIsLost makes on each
+// number of nodes. The full count is 10000.
+const handOversVariable = "HOLDFAST_TEST_HANDOVERS"
+
+func handOvers(t testing.TB) int {
+	n, err := strconv.Atoi(cmp.Or(os.Getenv(handOversVariable), "500"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A wake-up that is lost shows as a lock that is free, with waiters, until the
+// fallback timer of one of them is over.
+func TestNoWakeUpIsLost(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) { noWakeUpIsLost(start(t, n)) })
+	}
+}
+
+func noWakeUpIsLost(r *rig) {
+	const clients = 8
+	want := int64(handOvers(r))
+	g := &guarded{t: r}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	var ways []route
+	var all sync.WaitGroup
+	pace := r.pace()
+	var freed atomic.Int64 // when the last holder began to release
+	begin := time.Now()
+	var mu sync.Mutex
+	var idle []time.Duration
+	var refused atomic.Int32
+	for range clients {
+		way := newRoute(r, r.servers)
+		ways = append(ways, way)
+		c := r.clientOf(r.driver(way.nodes(), nil), nil)
+		all.Go(func() {
+			for ctx.Err() == nil && g.count.Load() < want {
+				l, err := c.Acquire(ctx, "k", nil)
+				if err != nil {
+					refused.Add(1)                   // its connection was cut when it asked for the first time
+					time.Sleep(5 * time.Millisecond) // as a caller would before it tries again
+					continue
+				}
+				if f := freed.Load(); f != 0 {
+					mu.Lock()
+					idle = append(idle, pace()-time.Duration(f))
+					mu.Unlock()
+				}
+				g.hold(l, 0)
+				freed.Store(int64(pace()))
+				if err := l.Release(ctx); err != nil && !errors.Is(err, holdfast.ErrUnavailable) && ctx.Err() == nil {
+					r.Errorf("Release() = %v", err)
+				}
+			}
+		})
+	}
+	cuts := r.cutSubscriptions(ways, &g.count, want)
+	all.Wait()
+	r.Logf("%d hand-overs in %v, %d cuts, %d times refused at first contact", g.count.Load(), time.Since(begin).Round(time.Millisecond), cuts, refused.Load())
+	slices.Sort(idle)
+	slow := len(idle)
+	for slow > 0 && idle[slow-1] > time.Second+100*time.Millisecond {
+		slow--
+	}
+	late := idle[slow:]
+	r.Logf("idle between holders: median %v, p99 %v, longest %v; %d over 1.1 s", idle[len(idle)/2], idle[len(idle)*99/100], idle[len(idle)-1], len(late))
+	// What is longer than a fallback means that nobody asked at all.
+	if longest := idle[len(idle)-1]; longest > time.Second+fallback+5*time.Second {
+		r.Errorf("the lock was idle for %v", longest)
+	}
+	// One that was handed to a client whose connection has just been cut has it when that client is back, after a second at most:
+	// it pauses so long after cuts as frequent as these. If nobody is woken, two or three of a hundred take longer.
+	if int64(len(late)) > want/100 {
+		r.Errorf("%d of %d hand-overs waited for the fallback timer, with %d cuts: %v", len(late), len(idle), cuts, late)
+	}
+	r.cleared()
+}
+
+// pace returns a clock that stands still while the machine or a server does: a
+// hand-over that takes long on a busy machine must not look like a wake-up that was
+// lost.
+func (r *rig) pace() (now func() time.Duration) {
+	const beat = 10 * time.Millisecond // how long it takes to sleep for a half of it, and to ask all servers
+	var mu sync.Mutex
+	var past time.Duration // beats until began
+	began := time.Now()
+	ctx, cancel := context.WithCancel(r.Context())
+	var all sync.WaitGroup
+	r.Cleanup(func() { cancel(); all.Wait() })
+	all.Go(func() {
+		for ctx.Err() == nil {
+			time.Sleep(beat / 2)
+			for _, s := range r.servers {
+				s.Do("PING") // the answer does not matter
+			}
+			mu.Lock()
+			end := time.Now()
+			past, began = past+min(end.Sub(began), beat), end
+			mu.Unlock()
+		}
+	})
+	return func() time.Duration {
+		mu.Lock()
+		defer mu.Unlock()
+		return past + min(time.Since(began), beat)
+	}
+}
+
+// cutSubscriptions breaks subscriptions at random, from the server and on the
+// way, once in about ten hand-overs, until there have been enough of those.
+func (r *rig) cutSubscriptions(ways []route, count *atomic.Int64, want int64) (cuts int) {
+	for ; count.Load() < want; cuts++ {
+		if n := rand.N(len(r.servers)); rand.N(2) == 0 {
+			r.do(n, "CLIENT", "KILL", "TYPE", "pubsub")
+		} else {
+			ways[rand.N(len(ways))][n].Cut()
+		}
+		next := count.Load() + 1 + rand.N[int64](20)
+		for end := time.Now().Add(200 * time.Millisecond); count.Load() < next && time.Now().Before(end); {
+			time.Sleep(time.Millisecond) // between two looks
+		}
+	}
+	return cuts
+}
+
+// Without the right to publish or to subscribe waiters poll. The client says so
+// once.
+func TestWithoutPubSubWaitersPoll(t *testing.T) {
+	for _, right := range []string{"+publish", "+subscribe"} {
+		t.Run(right, func(t *testing.T) {
+			less := slices.DeleteFunc(slices.Clone(rights), func(s string) bool { return s == right })
+			r, c, other, events := lockers(t, less...)
+			for range 4 {
+				l := r.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
+				time.AfterFunc(150*time.Millisecond, func() { l.Release(context.Background()) })
+				r.release(r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long}))
+			}
+			r.cleared()
+			told := changes(events)
+			if len(told) != 1 || told[0].State != driver.NodePolling || told[0].Err == nil {
+				t.Errorf("node events %+v, want one that says polling", told)
+			}
+		})
+	}
+}
+
+// A waiter that is handed the lock and does not answer costs the others the time
+// of the hand-over and their own timer, no more.
+func TestAStoppedWaiterInFront(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		before, after func(w *waiter) error
+	}{
+		{"killed", func(w *waiter) error { return w.Process.Kill() }, nil},
+		{"stopped", (*waiter).stop, nil},
+		{
+			"killed after it was handed the lock",
+			(*waiter).stop,
+			func(w *waiter) error { return w.Process.Kill() },
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := start(t, 3)
+			holder, second := r.client(), r.client()
+			l := r.acquire(holder, "k", nil)
+			w := r.waiter()
+			r.awaitWaiters(holder, "k", 1)
+			done := make(chan time.Time)
+			go func() {
+				l, err := second.Acquire(r.within(), "k", nil)
+				if err != nil {
+					t.Errorf("the second waiter: %v", err)
+				} else if err := l.Release(context.Background()); err != nil {
+					t.Error(err)
+				}
+				done <- time.Now()
+			}()
+			r.awaitWaiters(holder, "k", 2)
+			if err := c.before(w); err != nil {
+				t.Fatal(err)
+			}
+			r.release(l)
+			released := time.Now()
+			if c.after != nil {
+				if err := c.after(w); err != nil {
+					t.Fatal(err)
+				}
+			}
+			took := (<-done).Sub(released)
+			t.Logf("it cost %v", took)
+			// A lock that nobody answers for waits out the hand-over, and then somebody
+			// has to look. The rest is for a busy machine.
+			if most := time.Duration(quorum.HandOver(int64(10*time.Second))) + fallback + 5*time.Second; took > most {
+				t.Errorf("it cost %v, want %v at most", took, most)
+			}
+			if c.name != "stopped" {
+				return
+			}
+			// A waiter that answers late has lost its turn, not its wait.
+			if err := w.Process.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			w.awaitHeld(t, r)
+			if _, err := second.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+				t.Errorf("while another holds it: %v", err)
+			}
+			w.quit()
+			r.release(r.acquire(second, "k", nil))
+			r.cleared()
+		})
+	}
+}
+
+// waits starts a wait for "k" and returns what becomes of it.
+func (r *rig) waits(c *holdfast.Client) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		l, err := c.Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		if err == nil {
+			err = l.Release(context.Background())
+		}
+		done <- err
+	}()
+	return done
+}
+
+func TestAWaitSurvivesTheDeathOfANode(t *testing.T) {
+	r := start(t, 3)
+	holder, c := r.client(), r.client()
+	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	done := r.waits(c)
+	r.awaitWaiters(holder, "k", 1)
+	r.servers[0].Kill()
+	r.release(l)
+	if err := <-done; err != nil {
+		t.Errorf("with a dead node: %v", err)
+	}
+
+	if err := r.servers[0].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	l = r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	done = r.waits(c)
+	r.awaitWaiters(holder, "k", 1)
+	// It comes back empty. A second one might end the lease: the waiter may have
+	// taken the first, and given it back, before the holder came round.
+	if err := r.servers[0].Wipe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("a renewal", func() bool { return l.Extend(t.Context(), long) == nil })
+	r.release(l)
+	if err := <-done; err != nil {
+		t.Errorf("with a restarted node: %v", err)
+	}
+	r.cleared()
+}
+
+func TestAWaitSurvivesTheRestartOfASingleRedis(t *testing.T) {
+	r := startWith(t, &redisproc.Options{AppendOnly: "always"})
+	holder, c := r.client(), r.client()
+	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
+	done := r.waits(c)
+	r.awaitWaiters(holder, "k", 1)
+	r.servers[0].Kill()
+	time.Sleep(300 * time.Millisecond) // renewals and questions fail meanwhile
+	if err := r.servers[0].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("the lease stands", func() bool { return l.Check(t.Context()) == nil })
+	select {
+	case err := <-done:
+		t.Fatalf("the wait ended with %v while the lock is held", err)
+	default:
+	}
+	r.release(l)
+	if err := <-done; err != nil {
+		t.Errorf("the wait: %v", err)
+	}
+	r.cleared()
+}
+
+// A lock that lapsed, as after the death of its holder, goes to the first in line,
+// the client that asks first.
+func TestALockThatLapsedGoesToTheFirstInLine(t *testing.T) {
+	for _, nodes := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
+			r := start(t, nodes)
+			gone, newcomer := r.client(), r.client()
+			r.acquire(gone, "k", &holdfast.AcquireOptions{TTL: long})
+			order := make(chan int, 5)
+			var all sync.WaitGroup
+			for i := range cap(order) {
+				c := r.client()
+				all.Go(func() {
+					l, err := c.Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: long})
+					if err != nil {
+						t.Errorf("waiter %d: %v", i, err)
+						return
+					}
+					order <- i
+					if err := l.Release(context.Background()); err != nil {
+						t.Errorf("waiter %d: %v", i, err)
+					}
+				})
+				r.awaitWaiters(newcomer, "k", i+1)
+			}
+			for i := range nodes {
+				r.do(i, "DEL", "lock:k")
+			}
+			if l, err := newcomer.TryAcquire(t.Context(), "k", nil); err == nil {
+				if len(order) < cap(order) {
+					t.Error("a newcomer has the lock before those who wait")
+				}
+				r.release(l)
+			} else if !errors.Is(err, holdfast.ErrHeld) {
+				t.Error(err)
+			}
+			all.Wait()
+			for i := range cap(order) {
+				if got := <-order; got != i {
+					t.Errorf("place %d went to waiter %d", i, got)
+				}
+			}
+		})
+	}
+}

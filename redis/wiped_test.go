@@ -1,0 +1,152 @@
+package redis_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis"
+)
+
+// One lock that was on two nodes of three, one of which lost it over an open
+// connection, must not be had again from that one and the third.
+func TestDataWipedUnderAnOpenConnectionDoNotVote(t *testing.T) {
+	copied := func(r *rig) {
+		host, port, _ := strings.Cut(r.servers[2].Addr(), ":")
+		r.do(1, "REPLICAOF", host, port)
+		r.eventually("the data of the other node", func() bool {
+			info := fmt.Sprint(r.do(1, "INFO", "replication"))
+			return strings.Contains(info, "master_link_status:up")
+		})
+		r.do(1, "REPLICAOF", "NO", "ONE")
+	}
+	for name, wipe := range map[string]func(r *rig){
+		"FLUSHALL":                              func(r *rig) { r.do(1, "FLUSHALL") },
+		"FLUSHDB":                               func(r *rig) { r.do(1, "FLUSHDB", "ASYNC") },
+		"SWAPDB":                                func(r *rig) { r.do(1, "SWAPDB", "0", "1") },
+		"REPLICAOF":                             copied,
+		"REPLICAOF of servers that are durable": copied, // the marker comes along
+	} {
+		t.Run(name, func(t *testing.T) {
+			begin := start
+			if strings.Contains(name, "durable") {
+				begin = startAlways
+			}
+			r := begin(t, 3)
+			way := newRoute(t, r.servers)
+			r.voting(redis.Options{MaxTTL: time.Minute}).Close()
+			d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := r.clientOf(d, nil)
+			rival, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := r.clientOf(rival, nil)
+			way.down(2, true)
+			r.eventually("two nodes", func() bool {
+				st, err := d.Inspect(t.Context(), "k")
+				return err == nil && st.Nodes[2].Err != nil
+			})
+			l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+			wipe(r)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			for ctx.Err() == nil {
+				if got, err := other.TryAcquire(t.Context(), "k", nil); err == nil {
+					t.Fatalf("two holders, with tokens %d and %d", l.Token(), got.Token())
+				}
+			}
+			r.quarantined(rival, 1)
+			r.release(l)
+		})
+	}
+}
+
+// A proxy that understands commands may send those of one connection to another server.
+func TestAProxyThatSwitchesServersBringsNoOtherVote(t *testing.T) {
+	r := start(t, 4)
+	nodes := r.nodes()
+	for _, set := range [][]redis.Node{nodes[:3], {nodes[0], nodes[3], nodes[2]}} { // all vote, each in a set of three
+		opts := &redis.Options{Timeout: busy}
+		d, err := r.open(set, opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+	}
+	way := newRelay(t, r.servers[1].Addr()).start()
+	d, err := redis.New(t.Context(), []redis.Node{nodes[0], way.node(), nodes[2]}, &redis.Options{Timeout: busy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := r.clientOf(d, nil)
+	r.release(r.acquire(c, "k", nil))
+	other := r.servers[3].Addr()
+	way.server.Store(&other)
+	if err := r.servers[2].Pause(); err != nil {
+		t.Fatal(err)
+	}
+	defer r.servers[2].Resume()
+	if _, err := c.TryAcquire(t.Context(), "k", nil); err == nil {
+		t.Error("a server that was never looked at has voted")
+	} else {
+		mentions(t, err, "data were lost or replaced", way.node().Addr)
+	}
+	r.eventually("the gate has looked at the other server", func() bool {
+		l, err := c.TryAcquire(t.Context(), "k", nil)
+		if err != nil {
+			return false
+		}
+		r.release(l)
+		return true
+	})
+}
+
+// The quarantine is over, a client is about to write so, and the data are wiped.
+func TestDataWipedBetweenALookAndItsStepDoNotVote(t *testing.T) {
+	r := start(t, 3)
+	way := newRoute(t, r.servers)
+	opts := &redis.Options{MaxTTL: brief, Timeout: busy}
+	_, err := redis.New(t.Context(), r.nodes(), opts)
+	mentions(t, err, "quarantine")
+	var holds []*faultproxy.Hold
+	for _, p := range way {
+		holds = append(holds, p.HoldRequest(calls(wire.Admit), 1))
+	}
+	opened := make(chan error, 1)
+	r.eventually("a client is about to let the nodes vote", func() bool {
+		go func() {
+			d, err := redis.New(t.Context(), way.nodes(), opts)
+			if err == nil {
+				d.Close()
+			}
+			opened <- err
+		}()
+		select {
+		case <-holds[0].Caught():
+			return true
+		case <-opened: // still in quarantine
+			return false
+		}
+	})
+	for i := range r.servers {
+		r.do(i, "FLUSHALL")
+	}
+	for _, h := range holds {
+		h.Release()
+	}
+	mentions(t, <-opened, "quarantine", "votes in")
+	for i := range r.servers {
+		if marker := fmt.Sprint(r.do(i, "GET", wire.Set)); strings.Contains(marker, "run=") {
+			t.Errorf("the marker is %q", marker)
+		}
+	}
+}
