@@ -645,7 +645,8 @@ func TestCommandsThatLocksDoNotNeedMayBeHidden(t *testing.T) {
 // skips checks that these checks were skipped with why, and that nothing is bad.
 func (r *rig) skips(found []driver.Finding, want []string) {
 	r.Helper()
-	if bad := bad(found); len(bad) > 0 {
+	bad := slices.DeleteFunc(bad(found), func(f driver.Finding) bool { return f.Check == "slowlog" }) // the machine may stand still
+	if len(bad) > 0 {
 		r.Errorf("found %+v", bad)
 	}
 	var skipped []string

@@ -153,7 +153,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"redis": redis, "postgres": postgresCmd, "mariadb": mariadbCmd, "etcd": etcdCmd, "zk": zkCmd,
+			"redis": redisCommand, "postgres": postgresCmd, "mariadb": mariadbCmd, "etcd": etcdCmd, "zk": zkCmd,
 			"exits": exits, "await": await, "ended": ended, "send": send, "gone": goneCmd,
 		},
 		Condition: func(name string) (bool, error) {
@@ -236,7 +236,7 @@ type servers struct {
 	zk   *zkproc.Ensemble
 }
 
-func redis(ts *testscript.TestScript, neg bool, args []string) {
+func redisCommand(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value("servers").(*servers)
 	if len(args) == 0 || neg {
 		ts.Fatalf("usage: redis up|kill|pause|resume|empty|held|do")
@@ -302,6 +302,9 @@ func (s *servers) empty(ts *testscript.TestScript) {
 		}
 		for _, key := range keys.([]any) {
 			name := key.(string)
+			if strings.Contains(name, "~probe:") { // it lapses by itself: the command may end while it still tries a server
+				continue
+			}
 			queue := strings.HasPrefix(name, "holdfast:queue:")
 			if queue { // a note of a force or adoption stays for a while
 				places, err := server.Do("ZCOUNT", name, "(-1e14", "+inf")

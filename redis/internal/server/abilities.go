@@ -99,7 +99,7 @@ func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
 	if _, err := l.Write(resp.AppendCommand(batch, "EVALSHA", wire.Step.SHA, "2", lock.Key, lock.Queue)); err != nil {
 		return false, err
 	}
-	other.Do([]string{"SET", lock.Queue, "probe", "PX", "10000"}) // as the script is carried out
+	other.Do([]string{"SET", lock.Queue, "probe", "PX", "1000"}) // as the script is carried out
 	if _, err := l.ReadValue(); err != nil {
 		return false, err
 	}
