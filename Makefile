@@ -128,7 +128,7 @@ screenshots: deps ## The pictures of the console in docs/console, by a headless 
 mutants: deps ## Known bugs, one at a time, in a copy of the repository: each must fail its tests; MUTANTFLAGS="-only etcd,force -table FILE" (30 min)
 	@cd verify && HOLDFAST_LONG=1 go run ./mutants $(MUTANTFLAGS)
 
-chaos: deps ## MINUTES (4) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|sentinel|etcd|etcd-auth|postgres|zookeeper|mariadb|sqlite -elections N -schedule FILE -out FOLDER -seed N"
+chaos: deps ## MINUTES (4) of faults on real servers and processes; CHAOSFLAGS="-backend cluster|sentinel|etcd|etcd-auth|postgres|zookeeper|mariadb|mysql|sqlite -elections N -schedule FILE -out FOLDER -seed N"
 	@cd verify && go run ./chaos -minutes $(MINUTES) $(CHAOSFLAGS)
 
 soak: deps ## All engines at once for HOURS (2): what clients, servers and the command use must stay flat; SOAKFLAGS="-engines LIST -rate N -handovers N -out FOLDER"
