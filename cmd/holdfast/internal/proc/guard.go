@@ -116,9 +116,13 @@ func (g *guardLink) sendOrder(o order) error {
 	if err != nil {
 		return err
 	}
+	line = append(line, '\n')
 	var failed error
 	err = raw.Write(func(fd uintptr) (done bool) {
-		_, failed = unix.Write(int(fd), append(line, '\n')) // short enough to be written whole or not at all
+		var n int
+		if n, failed = unix.Write(int(fd), line); failed == nil && n < len(line) {
+			failed = fmt.Errorf("the guard takes %d of the %d bytes of an order: take fewer locks, or locks with shorter names", n, len(line))
+		}
 		return true
 	})
 	return errors.Join(err, failed)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -157,5 +158,24 @@ func TestAnOrderWaitsForNoGuard(t *testing.T) {
 	}
 	if !errors.Is(err, unix.EAGAIN) || told < 100 {
 		t.Errorf("order %d to a guard that reads none: %v, want EAGAIN after hundreds", told, err)
+	}
+}
+
+// TestOrderTooLongForGuardIsAnError: half an order would end the guard, which kills the command then.
+func TestOrderTooLongForGuardIsAnError(t *testing.T) {
+	t.Parallel()
+	in, orders, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	defer orders.Close()
+	g := &guardLink{orders: orders, answer: in}
+	lease, err := json.Marshal(strings.Repeat("x", 1<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.sendOrder(order{Group: 1, Lease: lease}); err == nil || !strings.Contains(err.Error(), "fewer locks") {
+		t.Errorf("an order of 1 MiB: %v, want an error", err)
 	}
 }
