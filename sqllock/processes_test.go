@@ -193,7 +193,7 @@ func guarded(ctx context.Context, c *holdfast.Client, n int) error {
 				return errors.Join(err, add("overlaps", fmt.Sprintf("%s-%d", other, os.Getpid())))
 			}
 			defer syscall.Flock(int(door.Fd()), syscall.LOCK_UN)
-			_, err := door.WriteAt([]byte(fmt.Sprintf("%7d", os.Getpid())), 0)
+			_, err := door.WriteAt(fmt.Appendf(nil, "%7d", os.Getpid()), 0)
 			time.Sleep(rand.N(2 * time.Millisecond))
 			return errors.Join(err, add("inside", strconv.Itoa(os.Getpid())))
 		})
