@@ -468,6 +468,38 @@ func TestMasterReplacedDuringALoginIsLeft(t *testing.T) {
 	}
 }
 
+// TestOneLateSentinelKeepsNoReplacedMaster: after a slow login the first Sentinel to answer stood still with the old master,
+// and names it still.
+func TestOneLateSentinelKeepsNoReplacedMaster(t *testing.T) {
+	r := start(t, 2)
+	way := newRoute(t, r.servers[:1])
+	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second
+	old, next := way.nodes()[0].Addr, r.servers[1].Addr()
+	var located atomic.Bool
+	var asked atomic.Int32 // since then
+	var sentinels []string
+	for range 3 {
+		sentinels = append(sentinels, oracle(t, func() string {
+			if !located.Load() || asked.Add(1) == 1 {
+				return names(old)
+			}
+			return names(next)
+		}))
+	}
+	opts := &redlock.Options{AllowDown: true, Timeout: busy, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if addr == old {
+			located.Store(true)
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}}
+	node := redlock.Node{Failover: &redlock.Failover{Sentinels: sentinels, Master: "m"}}
+	l := r.acquire(r.clientOf(r.driver([]redlock.Node{node}, opts), nil), "k", nil)
+	defer r.release(l)
+	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
+		t.Error("the lock is on the master that was replaced")
+	}
+}
+
 // A master that is cut off from its replica stops granting and renewing before the replica
 // that took its place begins, also for clients that reach no other Sentinel than its own.
 func TestAMasterThatIsCutOffStopsBeforeAnotherBegins(t *testing.T) {

@@ -104,9 +104,13 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	l.Answered = answered
 	rep, err := g.check(ctx, n, addr, l)
 	l.Answered = nil
-	// A master that stood still meanwhile may have a successor, whose quarantine may be over.
-	if err == nil && n.place.Replaced() && clock.Elapsed(located, time.Now()) > probeMost && n.place.Moved(ctx, addr) {
-		err = errMoved
+	// A master that stood still meanwhile may have a successor, whose quarantine may be over. One Sentinel alone may have
+	// stood still with it, and name it still.
+	if err == nil && n.place.Replaced() && clock.Elapsed(located, time.Now()) > probeMost {
+		var now string
+		if now, err = n.place.Locate(ctx); err == nil && now != addr {
+			err = errMoved
+		}
 	}
 	if !unblock() && err == nil {
 		err = ctx.Err()
