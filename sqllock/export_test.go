@@ -43,6 +43,13 @@ func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatem
 	return byStatement, byRow, err
 }
 
+// BusyPauses returns how long a statement that has waited so long pauses before its next try at a busy file: one that has to be through
+// by end, and one of a newcomer.
+func BusyPauses(waited time.Duration, end time.Time) (hurried, newcomer time.Duration) {
+	d := &Driver{dialect: SQLite}
+	return busyPause(d.hurry(context.Background(), end), waited), busyPause(context.Background(), waited)
+}
+
 // Decision is what somebody makes of a lock.
 type Decision struct {
 	Owner                    string

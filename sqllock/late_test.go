@@ -609,3 +609,16 @@ func TestOneStatementDecidesAsRowDoes(t *testing.T) {
 		t.Errorf("of %d cases the lock was taken in %d", cases, taken)
 	}
 }
+
+// TestHurriedStatementsPauseNoLongerThanNewcomers: whatever the TTL is, which bounds how long a renewal or a release may take.
+func TestHurriedStatementsPauseNoLongerThanNewcomers(t *testing.T) {
+	const jitter = 100 * time.Microsecond // of a hurried one, at most; a newcomer has 50 µs at least
+	for _, left := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
+		for waited := time.Millisecond; waited < time.Minute; waited *= 2 {
+			hurried, newcomer := sqllock.BusyPauses(waited, time.Now().Add(left))
+			if hurried > newcomer+jitter {
+				t.Errorf("after %v, with %v left, a hurried statement pauses for %v and a newcomer for %v", waited, left, hurried, newcomer)
+			}
+		}
+	}
+}

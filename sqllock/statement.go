@@ -99,7 +99,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 func busyPause(ctx context.Context, waited time.Duration) time.Duration {
 	end, _ := ctx.Value(hurryKey{}).(time.Time)
 	if left := time.Until(end); left > 0 {
-		return min(waited/100, left/40000) + 30*time.Microsecond + rand.N(70*time.Microsecond)
+		return min(waited/100, left/40000, 5*time.Millisecond) + 30*time.Microsecond + rand.N(70*time.Microsecond)
 	}
 	return min(waited/100, 5*time.Millisecond) + 50*time.Microsecond + rand.N(200*time.Microsecond)
 }
