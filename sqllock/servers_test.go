@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/internal/rig/mariaproc"
@@ -243,4 +244,35 @@ func TestAConnectionThatIsCutAtAnyStepCostsNoLock(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRenewalsWaitForNoRowOfOthers, such as that of a process that was stopped in a transaction: renewals by stamps, and by owners.
+func TestRenewalsWaitForNoRowOfOthers(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		d, other := r.driver(), r.driver()
+		var grants []driver.Grant
+		for i := range 5 {
+			g, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint("k", i), TTL: long, NoWait: true})
+			r.Must(err)
+			grants = append(grants, g)
+		}
+		_, err := other.Acquire(r.Within(), driver.Request{Key: "z", TTL: long, NoWait: true})
+		r.Must(err)
+		tx, err := r.db.BeginTx(r.Context(), nil)
+		r.Must(err)
+		defer tx.Rollback()
+		_, err = tx.ExecContext(r.Context(), r.in("UPDATE holdfast_lock SET places = places + 1 WHERE name = 'z'"))
+		r.Must(err)
+		for _, how := range []string{"by stamps", "by owners"} {
+			ctx, cancel := context.WithTimeout(r.Context(), pace.Scale(3*time.Second))
+			for i, renewal := range d.Renew(ctx, grants) {
+				if renewal.Err != nil {
+					r.Errorf("%s, %s: %v", how, grants[i].Key, renewal.Err)
+				}
+			}
+			cancel()
+			_, err = r.db.ExecContext(r.Context(), r.in("UPDATE holdfast_lock SET stamp = stamp + 1 WHERE name = 'k0'")) // as who queues up does
+			r.Must(err)
+		}
+	})
 }
