@@ -486,14 +486,14 @@ func TestOneLateSentinelKeepsNoReplacedMaster(t *testing.T) {
 			return names(next)
 		}))
 	}
-	opts := &redlock.Options{AllowDown: true, Timeout: busy, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+	opts := &redis.Options{AllowDown: true, Timeout: busy, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if addr == old {
 			located.Store(true)
 		}
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}}
-	node := redlock.Node{Failover: &redlock.Failover{Sentinels: sentinels, Master: "m"}}
-	l := r.acquire(r.clientOf(r.driver([]redlock.Node{node}, opts), nil), "k", nil)
+	node := redis.Node{Failover: &redis.Failover{Sentinels: sentinels, Master: "m"}}
+	l := r.acquire(r.clientOf(r.driver([]redis.Node{node}, opts), nil), "k", nil)
 	defer r.release(l)
 	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
 		t.Error("the lock is on the master that was replaced")
