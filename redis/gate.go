@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/internal/resp"
@@ -65,6 +64,7 @@ type report struct {
 	proof        format.Proof            // by which the node is known again
 	ordered      bool                    // wake-ups come in their place among the replies
 	server       string                  // the address that was dialled
+	located      int64                   // Engine.Now when its place was asked for that address
 	hello        map[string]string       // what the server says of itself at the login
 	process      string                  // the run_id of the server
 	run          string                  // the same; of a node that fails over also names its last promotion
@@ -89,7 +89,7 @@ func (r *report) warn(about string, err error) {
 func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	opening, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
-	located := time.Now()
+	located := n.engine.Now()
 	addr, err := n.place.Locate(opening)
 	if err != nil {
 		return nil, report{}, err
@@ -106,7 +106,8 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	l.Answered = nil
 	// A master that stood still meanwhile may have a successor, whose quarantine may be over. One Sentinel alone may have
 	// stood still with it, and name it still.
-	if err == nil && n.place.Replaced() && clock.Elapsed(located, time.Now()) > probeMost {
+	if err == nil && n.place.Replaced() && n.engine.Now()-located > int64(probeMost) {
+		located = n.engine.Now()
 		var now string
 		if now, err = n.place.Locate(ctx); err == nil && now != addr {
 			err = errMoved
@@ -124,6 +125,7 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 		}
 		return nil, rep, n.place.At(addr, n.mend(addr, err, secure))
 	}
+	rep.located = located
 	return l, rep, nil
 }
 

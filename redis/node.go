@@ -49,6 +49,7 @@ var (
 	errSilent  = errors.New("no answer for too long")
 	errServed  = errors.New("its quarantine is over")
 	errMoved   = errors.New("another server is the master now")
+	errSlept   = errors.New("this process stood still, and another server may be the master by now")
 	// errOlder is why a token is not committed that was chosen before the node came back, perhaps with older data: it may
 	// have been given to another since (trace C11).
 	errOlder = errors.New("it has come back since it granted the lock")
@@ -256,6 +257,11 @@ func (n *node) watch(l *session, report func()) {
 			l.HangUp(errServed)
 			continue
 		}
+		if l.hasSlept() {
+			l.HangUp(errSlept)
+			continue
+		}
+		l.awake.Store(n.engine.Now())
 		silent := l.Silent(n.engine.Now())
 		stalled := n.stalled.Swap(silent > int64(pace.Overdue()))
 		switch {

@@ -20,9 +20,10 @@ type session struct {
 	*link.Link
 	report
 	n     *node
-	votes int64       // with stay: Engine.Now from which the node votes
-	early bool        // it is subscribed before it carries requests
-	hears atomic.Bool // the subscription is confirmed
+	votes int64        // with stay: Engine.Now from which the node votes
+	early bool         // it is subscribed before it carries requests
+	hears atomic.Bool  // the subscription is confirmed
+	awake atomic.Int64 // Engine.Now when this client last looked after the connection
 
 	above [wire.Counters]atomic.Bool // counters of the server that are above the floor, as a token has shown: requests need not say it
 }
@@ -38,7 +39,14 @@ func newSession(n *node, c *resp.Conn, rep report) *session {
 	if s.stay != nil {
 		s.votes = n.engine.Now() + int64(s.stay.Left)
 	}
+	s.awake.Store(cmp.Or(rep.located, n.engine.Now()))
 	return s
+}
+
+// hasSlept reports whether this client stood still for so long that the server may have a successor by now, whose quarantine is
+// over: both may have stood still, on a machine that was suspended.
+func (s *session) hasSlept() bool {
+	return s.n.place.Replaced() && s.n.engine.Now()-s.awake.Load() > int64(pingEvery)
 }
 
 // Answer implements link.Sink. Where reading v panics, e fails like all that are under way: the link ends.
@@ -83,6 +91,9 @@ func (s *session) Spare() bool { return s.n.d.set.spare(s.n) }
 // vain is why r is not sent, though the node is there: its answer could not be used. A client that asked for a
 // lock nevertheless would be granted it, and with each try keep it from all others for another TTL.
 func (s *session) vain(r *engine.Request) (err error) {
+	if !r.Kind.Frees() && s.hasSlept() { // watch hangs up
+		return errSlept
+	}
 	least, err := s.least()
 	switch r.Kind {
 	case quorum.AskAcquire, quorum.AskAdopt:

@@ -16,8 +16,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/rig/socket"
+	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
 // linked has fn use a driver with a session, at whose other end is far.
@@ -94,6 +96,42 @@ func TestAClientThatWasStoppedReadsWhatWasAnswered(t *testing.T) {
 		time.Sleep(2 * watchEvery)
 		if l.Ended() {
 			t.Error("it hung up before it read the answer")
+		}
+		l.HangUp(errHungUp)
+		<-ended
+	})
+}
+
+// replaceable is a place whose server another may replace.
+type replaceable struct{ place.Place }
+
+func (replaceable) Replaced() bool { return true }
+
+// TestClientThatStoodStillLeavesItsMaster: a machine that is suspended stops both, and the master has a successor when it goes on.
+func TestClientThatStoodStillLeavesItsMaster(t *testing.T) {
+	t.Parallel()
+	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+		const stopped = pingEvery + time.Second
+		n := d.nodes[0]
+		n.place = replaceable{n.place}
+		go io.Copy(io.Discard, far)
+		running, ended := false, make(chan struct{})
+		go func() {
+			defer close(ended)
+			n.watch(l, func() {
+				if !running {
+					running = true
+					time.Sleep(stopped)
+				}
+			})
+		}()
+		time.Sleep(stopped - time.Millisecond)
+		if err := l.vain(&engine.Request{Ask: quorum.Ask{Kind: quorum.AskAcquire}}); !errors.Is(err, errSlept) {
+			t.Errorf("a request is sent to the old master: %v", err)
+		}
+		time.Sleep(2 * watchEvery)
+		if !l.Ended() {
+			t.Error("it stays with the old master")
 		}
 		l.HangUp(errHungUp)
 		<-ended
