@@ -40,7 +40,7 @@ const begin, end = "<!-- begin: go run ./peers -md ../docs/peers.md -->\n", "<!-
 type peer struct {
 	name     string
 	language string
-	library  string // its name in the program
+	lib      string // its name in the program
 	server   string
 	check    string // what "asked" calls
 }
@@ -49,7 +49,7 @@ type peer struct {
 func (p *peer) url(addr string) string {
 	switch p.server {
 	case "redis":
-		if p.library == "redisson" {
+		if p.lib == "redisson" {
 			return "redis://" + addr + "?format=redisson"
 		}
 		return "redis://" + addr + "?bare=true"

@@ -69,10 +69,10 @@ func launch(ctx context.Context, p *peer, addr, key string, workers int) (*progr
 			return g, nil
 		}
 		g.stop()
-		return nil, fmt.Errorf("%s is not ready: %q; %s", p.library, line, output.String())
+		return nil, fmt.Errorf("%s is not ready: %q; %s", p.lib, line, output.String())
 	case <-ctx.Done():
 		g.stop()
-		return nil, fmt.Errorf("%s is not ready: %w; %s", p.library, ctx.Err(), output.String())
+		return nil, fmt.Errorf("%s is not ready: %w; %s", p.lib, ctx.Err(), output.String())
 	}
 }
 
@@ -86,7 +86,7 @@ func command(ctx context.Context, p *peer, addr, key string, workers int) (*exec
 			return nil, err
 		}
 		cmd := exec.CommandContext(ctx, self)
-		cmd.Env = append(os.Environ(), serveVariable+"="+strings.Join([]string{p.library, addr, key, n}, " "))
+		cmd.Env = append(os.Environ(), serveVariable+"="+strings.Join([]string{p.lib, addr, key, n}, " "))
 		return cmd, nil
 	case "kubernetes":
 		dir, err := foreign.Libraries("kubernetes")
@@ -97,7 +97,7 @@ func command(ctx context.Context, p *peer, addr, key string, workers int) (*exec
 		return exec.CommandContext(ctx, filepath.Join(dir, "elector"), port, key, seconds, n), nil
 	default:
 		_, port, _ := strings.Cut(addr, ":")
-		return foreign.Program(ctx, p.language, scripts[p.language], p.library, port, key, seconds, n)
+		return foreign.Program(ctx, p.language, scripts[p.language], p.lib, port, key, seconds, n)
 	}
 }
 

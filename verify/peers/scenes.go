@@ -431,7 +431,7 @@ func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) 
 
 // share has Holdfast meet the lock of the library, and the library that of Holdfast.
 func share(ctx context.Context, s *stage) (string, error) {
-	if strings.HasPrefix(s.peer.library, "holdfast-") || s.kind == "kubernetes" { // Holdfast has no engine for that
+	if strings.HasPrefix(s.peer.lib, "holdfast-") || s.kind == "kubernetes" { // Holdfast has no engine for that
 		return "–", nil
 	}
 	if _, err := s.lock(ctx, s.holder, 0); err != nil {
@@ -504,7 +504,7 @@ func (s *stage) meetHoldfast(ctx context.Context, o *outcome, ours *holdfast.Cli
 	o.add("excluded both ways")
 	data := redis.NewClient(&redis.Options{Addr: s.service.others.Addr()})
 	defer data.Close()
-	if s.peer.library == "redisson" {
+	if s.peer.lib == "redisson" {
 		err = data.Set(ctx, name, "another", 0).Err()
 	} else {
 		err = data.HSet(ctx, name, "another", 1).Err()

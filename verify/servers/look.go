@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -208,6 +209,9 @@ func wake(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	return waits[len(waits)/2].Round(time.Millisecond).String(), nil
 }
 
+// temporary matches the address of a server in a temporary folder.
+var temporary = regexp.MustCompile(`/tmp/\S+`)
+
 // diagnose runs holdfast doctor and notes each line of it that is not ok. The servers of the rig sync nothing to disk.
 func (r *row) diagnose(ctx context.Context, url string, res *result) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -216,7 +220,7 @@ func (r *row) diagnose(ctx context.Context, url string, res *result) {
 	var said []string
 	for line := range strings.Lines(string(out)) {
 		if !strings.HasPrefix(line, "VERDICT") {
-			said = append(said, strings.Join(strings.Fields(line), " "))
+			said = append(said, strings.Join(strings.Fields(temporary.ReplaceAllString(line, "")), " "))
 		}
 	}
 	text := shorten(strings.Join(said, "; "))
