@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"cirello.io/pglock"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	_ "github.com/lib/pq" // the driver of pglock
 
@@ -259,8 +260,13 @@ func rowFenced(pool *pgxpool.Pool) *store {
 	}
 }
 
+// selectRow reads a value where it can be written: after a switch-over an old primary still answers, and whoever writes what it read
+// there takes back what others have written since.
 func selectRow(ctx context.Context, pool *pgxpool.Pool, key string) (v string, err error) {
-	err = pool.QueryRow(ctx, "SELECT coalesce((SELECT value FROM chaos WHERE name = $1), '')", key).Scan(&v)
+	err = pool.QueryRow(ctx, "SELECT value FROM chaos WHERE name = $1 FOR KEY SHARE", key).Scan(&v)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = nil
+	}
 	return v, err
 }
 
