@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -74,15 +75,24 @@ func TestDialOpensEveryConnection(t *testing.T) {
 }
 
 // A machine that has no processor to spare gets each answer late.
-func TestTheTimeoutOfALoginRunsAnewFromEachAnswer(t *testing.T) {
-	r := start(t, 1)
-	way := newRoute(t, r.servers)
-	const limit = 2 * time.Second
-	way[0].SetDelay(3 * limit / 10) // there are more than four answers
-	r.clientOf(r.driver(way.nodes(), &redis.Options{Timeout: limit}), nil)
-	defer r.hang(0)()
-	_, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: limit})
-	mentions(t, err, "no answer to", "before the timeout")
+func TestLoginTimeoutRunsFromEachAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 2 * time.Second
+		slow := &hostileServer{turn: 1 << 30, late: 3 * limit / 10} // there are more than four answers
+		node := []redis.Node{{Addr: "server:6379"}}
+		begun := time.Now()
+		d, err := redis.New(t.Context(), node, &redis.Options{Dial: slow.dial, Timeout: limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Close()
+		if took := time.Since(begun); took < limit {
+			t.Errorf("the login took %v, want more than the timeout of one answer", took)
+		}
+		mute := &hostileServer{turn: 1 << 30, mute: true}
+		_, err = redis.New(t.Context(), node, &redis.Options{Dial: mute.dial, Timeout: limit})
+		mentions(t, err, "no answer to", "before the timeout")
+	})
 }
 
 // resets is a connection that its other end resets, as a proxy does, and as a server of TLS does that is spoken to without.

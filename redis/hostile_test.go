@@ -33,6 +33,8 @@ type hostileServer struct {
 	info string // the end of INFO
 
 	ahead time.Duration // of the server's clock
+	late  time.Duration // each answer comes this much after its command
+	mute  bool          // no answer comes
 	step  []byte        // the answer to the script that tries whether scripts are one step; nil: none that says so
 
 	locked bool // a client got a lock
@@ -54,6 +56,9 @@ func (s *hostileServer) serve(far net.Conn) {
 		words := make([]string, len(args))
 		for i, a := range args {
 			words[i] = string(a)
+		}
+		if time.Sleep(s.late); s.mute {
+			continue
 		}
 		if _, err := far.Write(s.answer(words)); err != nil {
 			return
