@@ -28,7 +28,7 @@ import (
 
 const secret = "hunter2-s3cret"
 
-// rights are those that docs/operations.md names: no more are needed.
+// rights are the permissions of docs/operations.md. No more are needed.
 var rights = []string{
 	"+auth", "+hello", "+client|setname", "+ping", "+info", "+time",
 	"+script|load", "+evalsha",
@@ -166,7 +166,7 @@ func TestAUserWithTheMinimalRights(t *testing.T) {
 	}
 }
 
-// denials is what the ACL of the first server denied.
+// denials returns the commands that the ACL of the first server denied.
 func (r *rig) denials() []any {
 	list, _ := r.do(0, "ACL", "LOG").([]any)
 	return list

@@ -56,7 +56,7 @@ func (r *rig) quarantined(d *redis.Driver, i int) {
 
 // The configuration of a node that was replaced is that of one which keeps
 // everything. Its data are gone all the same.
-func TestADurableNodeThatWasReplacedSitsOutItsQuarantine(t *testing.T) {
+func TestReplacedDurableNodeSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	d := r.voting(redis.Options{MaxTTL: time.Minute})
 	r.clientOf(d, nil)
@@ -72,7 +72,7 @@ func TestADurableNodeThatWasReplacedSitsOutItsQuarantine(t *testing.T) {
 
 // It has the marker of the node and is durable itself, and clients call it by the same address. What it has on disk is
 // what it heard of before its master went.
-func TestADurableReplicaAtTheAddressOfItsMasterSitsOutItsQuarantine(t *testing.T) {
+func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	replica := redistest.Start(t, &redisproc.Options{AppendOnly: "always", Args: r.replicaOf(0)})
 	way := newRoute(t, r.servers)
@@ -100,7 +100,7 @@ func TestADurableReplicaAtTheAddressOfItsMasterSitsOutItsQuarantine(t *testing.T
 
 // Most releases of Redis and Valkey leave out of what they read back what the default user may not write. The marker may be
 // there all the same: an append-only file that was rewritten begins with a copy of the data.
-func TestADurableNodeThatCannotReadBackItsFileSitsOutItsQuarantine(t *testing.T) {
+func TestNodeThatCannotReplaySitsOutQuarantine(t *testing.T) {
 	t.Parallel()
 	r := &rig{T: t}
 	for range 3 {
@@ -128,7 +128,7 @@ func TestADurableNodeThatCannotReadBackItsFileSitsOutItsQuarantine(t *testing.T)
 }
 
 // A node that boots with its clock behind seems old once it is set.
-func TestAServerWhoseClockIsSetSitsOutItsQuarantine(t *testing.T) {
+func TestSetClockDoesNotShortenQuarantine(t *testing.T) {
 	r := start(t, 3)
 	way := newRoute(t, r.servers)
 	d := r.voting(redis.Options{MaxTTL: time.Minute})
@@ -144,7 +144,7 @@ func TestAServerWhoseClockIsSetSitsOutItsQuarantine(t *testing.T) {
 }
 
 // What cannot be checked does not vote, and is checked as soon as it can be.
-func TestAFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
+func TestFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "20mb"}})
 	r.fill(0)
 	_, err := r.open(r.nodes(), nil)
@@ -261,7 +261,7 @@ func TestReadOnlyDoesNotBelieveNodesInQuarantine(t *testing.T) {
 	}
 }
 
-// written is how often each command that writes was called, and the keys there are.
+// written returns the number of calls of each command that writes, and all keys.
 func (r *rig) written() string {
 	r.Helper()
 	var all []string
@@ -401,7 +401,7 @@ func TestEachAdmissionWithoutAQuarantineIsLogged(t *testing.T) {
 }
 
 // A master that had replicas says after a restart from a snapshot what a replica says that was promoted.
-func TestARestartFromASnapshotIsNotTakenForAPromotionAlone(t *testing.T) {
+func TestRestartFromSnapshotIsNoMerePromotion(t *testing.T) {
 	c := startCouple(t)
 	c.eventually("a snapshot", func() bool { // the one for the replica may be under way
 		_, err := c.servers[0].Do("SAVE")

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// even is why a number of nodes costs more than it gives.
+// even returns the warning about an even number of nodes: the last one adds no safety.
 func even(n int) error {
 	return server.Advise(fmt.Errorf("with %d nodes as with %d, locks survive the loss of %d", n, n-1, n-quorum.Majority(n)), "use an odd number")
 }

@@ -24,7 +24,7 @@ func (d *core) greet() {
 	}
 }
 
-// describe is the holder that owner stands for, with its note.
+// describe returns the holder that owner stands for, with its note.
 func (d *core) describe(ctx context.Context, owner string) driver.Holder {
 	client := quorum.ClientOf(owner)
 	if client == "" {
@@ -35,7 +35,7 @@ func (d *core) describe(ctx context.Context, owner string) driver.Holder {
 	return h
 }
 
-// holderOf is the process of a client, as far as the nodes know.
+// holderOf returns the process of a client, as far as the nodes know it.
 func (d *core) holderOf(ctx context.Context, client string) driver.Holder {
 	if client == d.engine.Client() {
 		return d.holder.me()
@@ -50,8 +50,8 @@ func (d *core) holderOf(ctx context.Context, client string) driver.Holder {
 	return found
 }
 
-// lookUp asks all nodes which process a client is, and takes the first answer that
-// says it. It says whether any node answered.
+// lookUp asks all nodes for the process of a client, and takes the first answer that has it. It reports whether any node
+// answered.
 func (d *core) lookUp(ctx context.Context, client string) (found driver.Holder, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, pace.AskHolderTime())
 	defer cancel()
@@ -78,7 +78,7 @@ func (d *core) lookUp(ctx context.Context, client string) (found driver.Holder, 
 	return found, answered
 }
 
-// evalsha is the call of a script on the keys of a lock.
+// evalsha returns the call of a script on the keys of a lock.
 func evalsha(s *wire.Script, lock engine.Lock, args ...string) []string {
 	return append([]string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}, args...)
 }
@@ -121,7 +121,7 @@ func each(ctx context.Context, nodes []*node, fn func(ctx context.Context, n *no
 	all.Wait()
 }
 
-// views asks every node what it knows of a lock.
+// views asks every node for the state of a lock.
 func (d *core) views(ctx context.Context, lock engine.Lock) []engine.View {
 	return d.set.views(ctx, []engine.Lock{lock})[0]
 }

@@ -5,12 +5,12 @@ import (
 	"sync/atomic"
 )
 
-// bareMost is of how many names the log has a warning.
+// bareMost bounds the names of which the log gets a warning.
 const bareMost = 1000
 
-// bareLooks finds programs that lock the same names by other keys: redsync and its kin take the bare name for their key, and do
-// not exclude a client with a prefix. Both have the lock then, as in the middle of a change from one to the other. Once a second
-// each node is asked at most whether the key of a name that was taken since is there.
+// bareLooks finds programs that lock the same names by other keys. Libraries such as redsync use the bare name as the key, and
+// do not exclude a client with a prefix: both hold the lock then, as in the middle of a change from one library to the other.
+// At most once a second each node is asked for the bare key of one name that was asked for since.
 type bareLooks struct {
 	name atomic.Pointer[string] // the first that was asked for since the last look; nil: none
 
@@ -26,7 +26,7 @@ func (b *bareLooks) note(name string) {
 	}
 }
 
-// first says whether the log has no warning of name yet.
+// first reports whether the log still lacks a warning of name, and counts it as logged.
 func (b *bareLooks) first(name string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -24,7 +24,7 @@ import (
 const (
 	tryAgainAfter = 10 * time.Millisecond // while the keys of a name are split over two shards
 	downAfter     = 50 * time.Millisecond // while the cluster serves nothing
-	turnsMost     = 5                     // how often a request is sent elsewhere without a pause
+	turnsMost     = 5                     // redirections of a request without a pause
 )
 
 var (
@@ -99,8 +99,8 @@ func (c *cluster) Send(r *engine.Request) {
 	c.hand(to, e)
 }
 
-// lane is where the claims to a lock take their turn: that of its shard, so that one that is
-// slow or silent keeps no lock of another waiting.
+// lane returns the lane of the shard that has the lock, in which claims take their turn. A shard that is slow or silent delays
+// no lock of another shard.
 func (c *cluster) lane(lock engine.Lock) *engine.Lane {
 	if n := c.slots[wire.Slot(lock.Key)].Load(); n != nil {
 		return &n.lane
@@ -217,7 +217,7 @@ func (c *cluster) drop(n *node, e link.Entry, err error) {
 	n.fail(e, engine.Failure{Err: err, Unsent: true})
 }
 
-// limit is until when e may look for its shard.
+// limit returns the time until which e may look for its shard.
 func limit(e *link.Entry) int64 {
 	if e.Frees() {
 		return e.Req.Deadline + int64(pace.FindShardTime())
@@ -321,7 +321,7 @@ func (c *cluster) shard(addr string) *node {
 	return n
 }
 
-// opening says whether the first connection to n is on its way.
+// opening reports whether the first attempt to connect to n goes on.
 func (n *node) opening() bool {
 	select {
 	case <-n.opened:
@@ -357,7 +357,7 @@ func (c *cluster) over(e link.Entry, done *engine.Request) {
 }
 
 // greeted subscribes before anything else, so that no wake-up of the shard is missed.
-func (c *cluster) greeted(s *session) {
+func (c *cluster) greeted(s *connection) {
 	c.learn(s.floor)
 	if s.n.listening.Load() {
 		s.early = true
@@ -375,13 +375,13 @@ func (c *cluster) Subscribe() {
 	}
 }
 
-func (c *cluster) heard(s *session, refused error) {
+func (c *cluster) heard(s *connection, refused error) {
 	s.hears.Store(refused == nil)
 	c.news.tell(c.hears, func(yes bool) { c.d.engine.Hears(0, yes) })
 }
 
-// hears says whether wake-ups come from all shards that are connected. One that is connected later
-// has the subscription before anything else.
+// hears reports whether wake-ups come from all connected shards. A shard that is connected later gets the subscription before
+// anything else.
 func (c *cluster) hears() bool {
 	for _, n := range c.members() {
 		l := n.link.Load()
@@ -398,11 +398,11 @@ func (c *cluster) hears() bool {
 	return true
 }
 
-// news is what several goroutines find out, each a part of it.
+// news orders reports of a state that several goroutines change.
 type news struct{ count atomic.Uint64 }
 
-// tell passes on what look finds, after a change that the caller has made. Another may have changed
-// something meanwhile, and have passed on more: then it looks again, so that what is said last is true.
+// tell reports the state that look finds, after a change by the caller. Another goroutine may have changed the state and
+// reported it meanwhile: then tell looks again, so that the last report is true.
 func (n *news) tell(look func() bool, say func(bool)) {
 	for at := n.count.Add(1); ; {
 		say(look())
@@ -414,9 +414,8 @@ func (n *news) tell(look func() bool, say func(bool)) {
 	}
 }
 
-// wakes says whether a message to owner that has come from n counts: a cluster passes it
-// on to all nodes, but only the shard that has the lock sends it in its place among the
-// answers.
+// wakes reports whether a wake-up of owner from n counts. A cluster passes it on to all nodes, but only the shard that has the
+// lock sends it in order with its answers.
 func (c *cluster) wakes(n *node, owner string) bool {
 	key := c.d.engine.KeyOf(owner)
 	if key == "" {
@@ -431,7 +430,7 @@ func (c *cluster) wakes(n *node, owner string) bool {
 	return rt.on == n
 }
 
-// keeper is the node that has a lock now; else n.
+// keeper returns the shard that has a lock now, or n if no shard has it.
 func (c *cluster) keeper(lock *engine.Lock, n *node) *node {
 	if to := c.slots[wire.Slot(lock.Key)].Load(); to != nil {
 		return to

@@ -60,7 +60,7 @@ func BenchmarkClusterBesidePlainNodes(b *testing.B) {
 	}
 }
 
-// rate is how many locks a second some workers take and free.
+// rate returns the number of locks that some workers take and free in a second.
 func rate(b *testing.B, workers int, on func(name string) *redis.Driver) float64 {
 	var count atomic.Int64
 	var all sync.WaitGroup

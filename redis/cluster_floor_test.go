@@ -16,7 +16,7 @@ import (
 
 // The counters that a replica lacks are lost where it takes over. The slot takes what is left of them to another shard, and
 // the shard whose marker has the floor goes as well.
-func TestTokensRiseWhereASlotLeavesAShardThatFailedOver(t *testing.T) {
+func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{
 		Masters: 3, Replicas: 1, Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}},
 	})

@@ -32,7 +32,7 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 			t.Fatal(err)
 		}
 		var fars []net.Conn
-		var links []*session
+		var links []*connection
 		for _, addr := range []string{"a:6379", "b:6379"} {
 			n := newNode(&d.core, 0, Node{Addr: addr})
 			n.engine, n.opened = d.engine, make(chan struct{})
@@ -92,7 +92,7 @@ func received(far net.Conn) chan string {
 	return names
 }
 
-// gathered is what has come by the time at which nothing moves.
+// gathered waits until nothing moves, and returns all that has come.
 func gathered(names chan string) (all []string) {
 	synctest.Wait()
 	for len(names) > 0 {
@@ -145,7 +145,7 @@ func TestRequestsStayInOrderWhereTheirSlotMoves(t *testing.T) {
 
 // A request that comes back after a later one was carried out must not follow it: an acquire
 // would outlive its release, and a give-back free a lock that was granted since.
-func TestARequestThatWasOvertakenIsNotSentAgain(t *testing.T) {
+func TestOvertakenRequestIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := received(a), received(b)
@@ -261,7 +261,7 @@ func reply(far net.Conn, names []string) {
 }
 
 // A request that may be carried out goes ahead, though another has to wait.
-func TestRequestThatIsAskedForWaitsForNoOther(t *testing.T) {
+func TestAskingRequestWaitsForNoOther(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := received(a), received(b)
@@ -315,7 +315,7 @@ func TestALookFollowsItsSlot(t *testing.T) {
 }
 
 // It may say of itself that it has all slots, long after another took its place.
-func TestTheMapOfANodeThatIsCutOffIsNotBelieved(t *testing.T) {
+func TestMapOfIsolatedNodeIsIgnored(t *testing.T) {
 	t.Parallel()
 	for state, believed := range map[string]bool{"cluster_state:ok": true, "cluster_state:fail": false} {
 		shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
@@ -338,7 +338,7 @@ func TestTheMapOfANodeThatIsCutOffIsNotBelieved(t *testing.T) {
 }
 
 // The lock would stand for its TTL on the shard that has its slot now.
-func TestAReleaseThatWasOwedToARetiredShardIsSentToItsSuccessor(t *testing.T) {
+func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := received(a), received(b)
@@ -369,7 +369,7 @@ func TestAReleaseThatWasOwedToARetiredShardIsSentToItsSuccessor(t *testing.T) {
 }
 
 // Nobody waits for its answer any more, but the lock stands until it is carried out.
-func TestAReleaseLooksForItsShardPastItsDeadline(t *testing.T) {
+func TestReleaseSeeksShardPastItsDeadline(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
 		atA := received(a)
@@ -392,8 +392,8 @@ type identified struct{ place.Place }
 
 func (identified) Shard() string { return "a" }
 
-// TestAShardIsAskedOnceASecondWhetherItIsTheMaster holds that a shard is asked neither less often, nor twice where a ping falls due.
-func TestAShardIsAskedOnceASecondWhetherItIsTheMaster(t *testing.T) {
+// TestShardIsAskedForItsRoleEachSecond holds that a shard is asked neither less often, nor twice where a ping falls due.
+func TestShardIsAskedForItsRoleEachSecond(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
 		n := clusterOf(d).shards[0]
@@ -424,14 +424,14 @@ func TestAShardIsAskedOnceASecondWhetherItIsTheMaster(t *testing.T) {
 	})
 }
 
-// TestARequestToAShardWaitsForNoOtherGoroutine holds that callers write to a shard themselves while little is under way, as to
+// TestRequestToShardWaitsForNoGoroutine holds that callers write to a shard themselves while little is under way, as to
 // one server: no other node is asked meanwhile.
-func TestARequestToAShardWaitsForNoOtherGoroutine(t *testing.T) {
+func TestRequestToShardWaitsForNoGoroutine(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		near, far := net.Pipe()
 		near = socket.New(near)
-		s := newSession(clusterOf(d).shards[0], resp.NewConn(near), report{}) // of which no goroutine writes
+		s := newConnection(clusterOf(d).shards[0], resp.NewConn(near), report{}) // of which no goroutine writes
 		at := received(far)
 		lock := d.opts.keys("k")
 		const sent = 4 // more bytes than callers write themselves where each request goes to several nodes
@@ -450,7 +450,7 @@ func TestARequestToAShardWaitsForNoOtherGoroutine(t *testing.T) {
 
 // What one shard's answer says may be passed on after that of another, which knew more: waiters would then poll for ever, without a
 // place in the queue.
-func TestTheLastThatIsSaidOfWakeUpsIsTrue(t *testing.T) {
+func TestLastReportOfWakeUpsIsTrue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var all news
@@ -477,9 +477,9 @@ func TestTheLastThatIsSaidOfWakeUpsIsTrue(t *testing.T) {
 	})
 }
 
-// TestAShardThatHangsHoldsUpNoCrowdOfOthers: the claims to locks of each shard take their turn apart. So a crowd that waits
+// TestHungShardDelaysNoOtherShard: the claims to locks of each shard take their turn apart. So a crowd that waits
 // for one that does not answer costs those of another no time at all.
-func TestAShardThatHangsHoldsUpNoCrowdOfOthers(t *testing.T) {
+func TestHungShardDelaysNoOtherShard(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		c := clusterOf(d)

@@ -94,7 +94,7 @@ func (r *clusterRig) atMaster(name string, args ...string) string {
 }
 
 // The rights that the doctor names are enough, also where a slot moves; and it names them.
-func TestAUserOfAClusterNeedsNoOtherRights(t *testing.T) {
+func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
 	const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha +get +set +del +exists +incrby +pexpire +pttl +zadd " +
 		"+zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe +cluster|myid +cluster|slots +cluster|info +asking"
 	const user = " on >secret resetkeys ~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all "

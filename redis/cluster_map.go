@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -140,7 +139,7 @@ func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
 	return m, nil
 }
 
-// known says whether there is a map.
+// known reports whether there is a map.
 func (c *cluster) known() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -232,27 +231,21 @@ func (c *cluster) apply(m chart) {
 func (c *cluster) retire(n *node) {
 	n.mu.Lock()
 	n.err = place.ErrNotMaster
-	due := n.owed
-	n.owed = make(map[string]owed)
 	n.mu.Unlock()
+	due := n.takeDebts()
 	n.stop()
 	c.inherit(n, due)
 }
 
-// inherit gives releases that were owed to n to the shards that have their locks.
-func (c *cluster) inherit(n *node, due map[string]owed) {
-	parts := make(map[*node]map[string]owed)
-	for owner, o := range due {
-		to := c.keeper(&o.lock, n)
-		if parts[to] == nil {
-			parts[to] = make(map[string]owed)
-		}
-		parts[to][owner] = o
+// inherit gives releases that n is owed to the shards that have their locks.
+func (c *cluster) inherit(n *node, debts []debt) {
+	parts := make(map[*node][]debt)
+	for _, d := range debts {
+		to := c.keeper(&d.Lock, n)
+		parts[to] = append(parts[to], d)
 	}
 	for to, part := range parts {
-		to.mu.Lock()
-		maps.Copy(to.owed, part)
-		to.mu.Unlock()
+		to.returnDebts(part)
 	}
 }
 

@@ -178,7 +178,7 @@ func TestASlotThatMovesKeepsItsLocks(t *testing.T) {
 }
 
 // The keys of a lock are on two servers for as long as an operator pleases. Its holder renews at each moment of that.
-func TestLeaseIsRenewedInEachPhaseOfASlotsMove(t *testing.T) {
+func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	c := r.client("")
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
@@ -210,7 +210,7 @@ func TestLeaseIsRenewedInEachPhaseOfASlotsMove(t *testing.T) {
 }
 
 // Newer servers move a slot with all of its keys at once, and clients hear of it when all is over.
-func TestASlotThatMovesAtOnceKeepsItsLocks(t *testing.T) {
+func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	g := &guarded{t: t}
 	stop := g.clusterLoad(r, 4, "k", "")

@@ -19,11 +19,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/rig/socket"
+	"github.com/holdfast-go/holdfast/internal/session"
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
 // linked has fn use a driver with a session, at whose other end is far.
-func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *session, far net.Conn)) {
+func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *connection, far net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
@@ -40,8 +41,8 @@ func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *session, far net.C
 }
 
 // joined gives n a session over c.
-func joined(n *node, c net.Conn, rep report) *session {
-	l := newSession(n, resp.NewConn(socket.New(c)), rep)
+func joined(n *node, c net.Conn, rep report) *connection {
+	l := newConnection(n, resp.NewConn(socket.New(c)), rep)
 	l.Start(func(fn func()) { go fn() })
 	n.raise(l)
 	return l
@@ -54,9 +55,9 @@ func try(ctx context.Context, d *Driver) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// TestARefusalToStoreIsKnownInEveryForm holds that a node which cannot store a lock has
+// TestRefusalToStoreIsFoundInEachForm holds that a node which cannot store a lock has
 // a defect, also where its server hides the error of a command in that of the script.
-func TestARefusalToStoreIsKnownInEveryForm(t *testing.T) {
+func TestRefusalToStoreIsFoundInEachForm(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
 		"OOM command not allowed when used memory > 'maxmemory'.":                                                            true,
@@ -75,9 +76,9 @@ func TestARefusalToStoreIsKnownInEveryForm(t *testing.T) {
 }
 
 // A client that was stopped, or had no processor, for longer than a node may be silent has the answers of that time before it.
-func TestAClientThatWasStoppedReadsWhatWasAnswered(t *testing.T) {
+func TestStoppedClientReadsAnswersBeforeItHangsUp(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		const stopped = 10 * time.Second
 		go io.Copy(io.Discard, far)
 		d.nodes[0].ping(l)
@@ -110,8 +111,8 @@ func (replaceable) Replaced() bool { return true }
 // TestClientThatStoodStillLeavesItsMaster: a machine that is suspended stops both, and the master has a successor when it goes on.
 func TestClientThatStoodStillLeavesItsMaster(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
-		const stopped = pingEvery + time.Second
+	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
+		const stopped = session.Standstill + time.Second
 		n := d.nodes[0]
 		n.place = replaceable{n.place}
 		go io.Copy(io.Discard, far)
@@ -126,7 +127,7 @@ func TestClientThatStoodStillLeavesItsMaster(t *testing.T) {
 			})
 		}()
 		time.Sleep(stopped - time.Millisecond)
-		if err := l.vain(&engine.Request{Ask: quorum.Ask{Kind: quorum.AskAcquire}}); !errors.Is(err, errSlept) {
+		if err := l.prepare(&engine.Request{Lock: new(engine.Lock), Ask: quorum.Ask{Kind: quorum.AskAcquire}}); !errors.Is(err, session.ErrSlept) {
 			t.Errorf("a request is sent to the old master: %v", err)
 		}
 		time.Sleep(2 * watchEvery)
@@ -138,9 +139,9 @@ func TestClientThatStoodStillLeavesItsMaster(t *testing.T) {
 	})
 }
 
-func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
+func TestIdleClientNoticesDeadPeer(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		go io.Copy(io.Discard, far) // and no answer
 		start := time.Now()
 		d.nodes[0].watch(l, func() {})
@@ -154,7 +155,7 @@ func TestAnIdleClientNoticesThatTheOtherEndIsGone(t *testing.T) {
 func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
-	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		ctx, cancel := context.WithCancel(t.Context())
 		granted := make(chan driver.Grant, 1)
 		go func() {
@@ -182,16 +183,16 @@ func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 	})
 }
 
-// TestNoTokenIsCommittedThatIsOlderThanTheConnection holds that a node accepts no token from before its floor rose. Any
+// TestTokenOlderThanConnectionIsNotCommitted holds that a node accepts no token from before its floor rose. Any
 // other may have it since.
-func TestNoTokenIsCommittedThatIsOlderThanTheConnection(t *testing.T) {
+func TestTokenOlderThanConnectionIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := prepare([]Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "c:1"}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		open := func(node int, floor int64) (l *session, commands chan string, far net.Conn) {
+		open := func(node int, floor int64) (l *connection, commands chan string, far net.Conn) {
 			near, far := net.Pipe()
 			l, commands = joined(d.nodes[node], near, report{floor: floor}), make(chan string, 10)
 			go func() {
@@ -207,7 +208,7 @@ func TestNoTokenIsCommittedThatIsOlderThanTheConnection(t *testing.T) {
 			return l, commands, far
 		}
 		first, asked, far := open(0, 0)
-		var others []*session
+		var others []*connection
 		var fars []net.Conn
 		for node := 1; node < 3; node++ {
 			l, _, far := open(node, 0)
@@ -263,10 +264,10 @@ func serve(far net.Conn, answer func(args []string) int64) {
 	}
 }
 
-// TestTheFloorIsSaidUntilTheCounterIsAboveIt holds that a request about a lock says the least token over each connection, until a
+// TestRequestsNameFloorUntilCounterIsAbove holds that a request about a lock says the least token over each connection, until a
 // token has shown that the counter is above it; and again where one is below, as of a counter that was lost while the clock was
 // set back. No such token counts.
-func TestTheFloorIsSaidUntilTheCounterIsAboveIt(t *testing.T) {
+func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
@@ -274,7 +275,7 @@ func TestTheFloorIsSaidUntilTheCounterIsAboveIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		tokens, asked := make(chan int64, 1), make(chan []string, 2)
-		connect := func() *session {
+		connect := func() *connection {
 			near, far := net.Pipe()
 			go serve(far, func(args []string) int64 {
 				answer := int64(1)
@@ -309,7 +310,7 @@ func TestTheFloorIsSaidUntilTheCounterIsAboveIt(t *testing.T) {
 			}
 			tokens <- step.token
 			g, err := d.engine.Acquire(t.Context(), driver.Request{Key: step.key, TTL: 10 * time.Second, NoWait: true})
-			if (err == nil) != (step.token >= 5000) || err != nil && !errors.Is(err, errLow) {
+			if (err == nil) != (step.token >= 5000) || err != nil && !errors.Is(err, session.ErrLow) {
 				t.Errorf("%d: a token of %d: %v", i, step.token, err)
 			}
 			if got := slices.Contains(<-asked, "5000"); got != step.said {
@@ -346,7 +347,7 @@ func TestCredentialsAreAskedForOnlyByConnections(t *testing.T) {
 		l := joined(d.nodes[0], near, report{})
 		go io.Copy(io.Discard, far)
 		d.bare.note("k")
-		d.nodes[0].tend(l, probeMost)
+		d.nodes[0].tend(l, lookEvery)
 		if asked > 0 {
 			t.Errorf("asked for credentials %d times", asked)
 		}
@@ -398,7 +399,7 @@ func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
 // not the program, and that nobody takes a node that was not read for one without the lock.
 func TestPanicOverAListedAnswerEndsItsConnection(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, d *Driver, l *session, far net.Conn) {
+	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		each(t.Context(), d.nodes, func(context.Context, *node) { panic("unforeseen") })
 		if !l.Ended() {
 			t.Error("the connection goes on")

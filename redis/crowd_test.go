@@ -18,7 +18,7 @@ import (
 
 const (
 	crowdSize = 2500
-	// crowdBytes is how many bytes of replies a slow way brings in a second: for some 750 locks,
+	// crowdBytes of replies come over a slow way in a second: for some 750 locks,
 	// so that the crowd takes several times as long as a request may.
 	crowdBytes = 15_000
 	crowdPart  = 64
@@ -109,7 +109,7 @@ func (r *rig) watch() (steady func() bool) {
 	}
 }
 
-// scriptsRun is how many scripts the server has been asked for.
+// scriptsRun returns the number of scripts that the server was asked for.
 func (r *rig) scriptsRun(i int) (n int) {
 	r.Helper()
 	for line := range strings.Lines(fmt.Sprint(r.do(i, "INFO", "commandstats"))) {
@@ -118,9 +118,9 @@ func (r *rig) scriptsRun(i int) (n int) {
 	return n
 }
 
-// TestACrowdGetsItsLocksFromASlowServer. Each takes one request, a lease of the same client is
+// TestSlowServerServesCrowd. Each takes one request, a lease of the same client is
 // renewed meanwhile, and no node is blamed, unless this process stood still.
-func TestACrowdGetsItsLocksFromASlowServer(t *testing.T) {
+func TestSlowServerServesCrowd(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n, " nodes"), func(t *testing.T) {
 			r := start(t, n)

@@ -75,7 +75,7 @@ func TestDialOpensEveryConnection(t *testing.T) {
 }
 
 // A machine that has no processor to spare gets each answer late.
-func TestLoginTimeoutRunsFromEachAnswer(t *testing.T) {
+func TestEachAnswerRestartsLoginTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 2 * time.Second
 		slow := &hostileServer{turn: 1 << 30, late: 3 * limit / 10} // there are more than four answers
@@ -125,7 +125,7 @@ func TestTLSIsAdvisedAtTheFirstContactAlone(t *testing.T) {
 	r.refused(r.nodes(), opts, driver.ErrUnavailable, "if it speaks TLS on this port")
 }
 
-func TestADialThatFailsIsANodeThatCannotBeReached(t *testing.T) {
+func TestFailedDialIsAnUnreachableNode(t *testing.T) {
 	r, nodes, paths := sockets(t, 3)
 	boom := errors.New("the tunnel is down")
 	var mu sync.Mutex

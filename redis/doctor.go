@@ -28,7 +28,7 @@ const (
 	clockRefuse = time.Minute            // by which clocks may differ where a counter starts; see docs/wire.md, Scripts
 )
 
-// rights are what a user of its own needs.
+// rights are the permissions that a user for locks needs.
 const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
 	"+get +set +del +exists +incrby +pexpire +pttl +zadd +zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
 
@@ -56,7 +56,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return found
 }
 
-// look is one at a node, by a doctor.
+// look is the examination of one node by a doctor.
 type look struct {
 	exam.Notes
 	g     *gate
@@ -127,7 +127,7 @@ func (e *look) step(ctx context.Context, check func(context.Context) error) erro
 	return err
 }
 
-// bad adds a fault, with what mends it.
+// bad adds a fault, with its remedy.
 func (e *look) bad(check string, v driver.Verdict, err error) {
 	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
 	mend := ""
@@ -140,7 +140,7 @@ func (e *look) bad(check string, v driver.Verdict, err error) {
 	e.Add(check, v, text, mend)
 }
 
-// failed adds why a node cannot be used, or not be looked at any further.
+// failed adds an error that ends the examination, or keeps the node from use.
 func (e *look) failed(check string, err error) {
 	if server.LacksRight(err.Error()) {
 		check = "rights"
@@ -148,7 +148,7 @@ func (e *look) failed(check string, err error) {
 	e.bad(check, driver.VerdictFault, server.Mend(err, e.g.opts.TLS != nil))
 }
 
-// hidden notes a check that the server does not let this client make, and what that leaves open.
+// hidden notes a check that the server does not permit, and the question that stays open.
 func (e *look) hidden(check string, err error, right, open string) {
 	why := err.Error() + " (renamed, or hidden by the provider)"
 	if server.LacksRight(err.Error()) {
@@ -157,7 +157,7 @@ func (e *look) hidden(check string, err error, right, open string) {
 	e.Add(check, driver.VerdictSkipped, why+open, "")
 }
 
-// grant is the line that gives the user of this client all rights that it needs.
+// grant returns the command that gives the user of this client all permissions that it needs.
 func (e *look) grant() string {
 	user, _, err := e.n.net.Credentials(e.n.d.ctx, e.server)
 	if err != nil {
@@ -196,13 +196,13 @@ func (e *look) ask(context.Context) error {
 	return err
 }
 
-// number is a field of INFO; 0 where it is missing.
+// number returns a field of INFO; 0 if it is missing.
 func (e *look) number(field string) int64 {
 	n, _ := strconv.ParseInt(e.info[field], 10, 64)
 	return n
 }
 
-// clients holds the connections against how many there may be: those of the cluster count too.
+// clients compares the number of connections with its limit. Connections within a cluster count too.
 func (e *look) clients(context.Context) error {
 	used, most := e.number("connected_clients")+e.number("cluster_connections"), e.number("maxclients")
 	switch {
@@ -258,7 +258,7 @@ func (e *look) distinct(context.Context) error {
 	return nil
 }
 
-// errHidden is why the tokens of one server may fall.
+// errHidden is the finding about a server without a run_id, whose tokens may fall.
 var errHidden = server.Advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
 	"if a proxy keeps the connection while the server behind it restarts with older data"), "give Redis or Valkey themselves, not a proxy")
 
@@ -322,7 +322,7 @@ func (e *look) eviction(context.Context) error {
 	return nil
 }
 
-// memory holds what is left against what as many names as now would take.
+// memory compares the free memory with the need of as many names as there are now.
 func (e *look) memory(context.Context) error {
 	used, most := e.number("used_memory"), e.number("maxmemory")
 	what := "maxmemory"
@@ -348,7 +348,7 @@ func (e *look) memory(context.Context) error {
 	return nil
 }
 
-// expiring is how many keys with a TTL a line of INFO keyspace names.
+// expiring returns the number of keys with a TTL in a line of INFO keyspace.
 func expiring(text string) (n int64) {
 	_, text, _ = strings.Cut(text, "expires=")
 	text, _, _ = strings.Cut(text, ",")
@@ -366,7 +366,7 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%d GB", bytes>>30)
 }
 
-// disk finds a server that could not save what it has. One that refuses writes for that refuses PING too.
+// disk finds a server that could not save its data. A server that rejects writes for that rejects PING too.
 func (e *look) disk() error {
 	values, err := e.l.Do([]string{"PING"})
 	switch {
@@ -381,7 +381,7 @@ func (e *look) disk() error {
 	return nil
 }
 
-// persistence says what a restart does to the locks.
+// persistence reports the effect of a restart on the locks.
 func (e *look) persistence(context.Context) error {
 	if err := e.disk(); err != nil {
 		return err
@@ -440,7 +440,7 @@ func (e *look) forgetful() bool {
 	return true
 }
 
-// replays finds a server that will not read back what it has written.
+// replays finds a server that will not read its own file.
 func (e *look) replays() error {
 	read, err := server.Replays(e.l, e.g.opts.probeKeys("doctor"))
 	_, refused := errors.AsType[resp.Error](err)
@@ -459,8 +459,7 @@ func (e *look) replays() error {
 	return nil
 }
 
-// remembered finds a node that would be believed after a restart, though it keeps its data
-// no more.
+// remembered finds a node that would vote at once after a restart, though it does not keep its data any more.
 func (e *look) remembered(kept bool) error {
 	values, err := server.Ask(e.l, []string{"GET", e.g.opts.setKey()})
 	if err != nil {
@@ -475,7 +474,7 @@ func (e *look) remembered(kept bool) error {
 	return nil
 }
 
-// set says whether the node votes for clients of these options.
+// set reports whether the node votes for clients with these options.
 func (e *look) set(context.Context) error {
 	o, err := e.g.observe(e.l, e.n, e.lives())
 	if err != nil {
@@ -499,7 +498,7 @@ func (e *look) set(context.Context) error {
 	return e.others()
 }
 
-// lives is the run of the server, as the marker has it.
+// lives returns the run of the server in the form of the marker.
 func (e *look) lives() string {
 	if e.n.place.Replaced() {
 		return member.Run(e.info["run_id"], server.Promotion(e.info))
@@ -524,7 +523,7 @@ func (e *look) others() error {
 	return nil
 }
 
-// rights tries what the scripts need, and whether the server knows the commands.
+// rights tries the permissions and commands that the scripts need.
 func (e *look) rights(ctx context.Context) error {
 	var rep report
 	err := e.g.tryRights(e.n, e.l, &rep.Wakes)
@@ -542,7 +541,7 @@ func (e *look) rights(ctx context.Context) error {
 	return e.wakeable(ctx, rep)
 }
 
-// wakeable says whether waiters are woken.
+// wakeable reports whether the server can wake waiters.
 func (e *look) wakeable(ctx context.Context, rep report) error {
 	_, err := rep.Subscribe(e.l, e.hello, e.n.engine.Client())
 	switch why := cmp.Or(rep.Mute, rep.Deaf); {
@@ -581,8 +580,8 @@ func (e *look) secure(ctx context.Context) error {
 	return nil
 }
 
-// slow finds commands that have kept all others waiting for so long that the node seemed
-// to stand still. Their arguments may be secrets, and are not shown.
+// slow finds commands that delayed all others for so long that the node seemed to stand still. Their arguments may be secrets,
+// and are not shown.
 func (e *look) slow(context.Context) error {
 	values, err := e.l.Do([]string{"SLOWLOG", "GET", "128"}, []string{"TIME"})
 	if err != nil {

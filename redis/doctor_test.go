@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// diagnosed is what a new driver finds.
+// diagnosed returns the findings of a new driver.
 func (r *rig) diagnosed(url string, opts *redis.Options) []driver.Finding {
 	r.Helper()
 	o := redis.Options{}
@@ -120,7 +120,7 @@ func TestASoundSetHasNoFindings(t *testing.T) {
 	}
 }
 
-// everything is what all servers hold, and how often that was changed.
+// everything returns the data of all servers, and the number of changes.
 func (r *rig) everything() string {
 	var all strings.Builder
 	for i := range r.servers {
@@ -432,7 +432,7 @@ func (r *rig) listen(i int) {
 }
 
 // A node without the rights that only looking takes is not ill for it.
-func TestADoctorIsContentWithTheRightsThatLocksNeed(t *testing.T) {
+func TestDoctorNeedsNoMorePermissionsThanLocks(t *testing.T) {
 	r := sound(t)
 	for i := range r.servers {
 		r.do(i, append([]string{"ACL", "SETUSER"}, strings.Fields(user("locker", rights...))...)...)
@@ -484,7 +484,7 @@ func file(t testing.TB, mode os.FileMode) string {
 	return name
 }
 
-func TestEachFaultOfOneServerIsFoundAndNothingElse(t *testing.T) {
+func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 	t.Parallel()
 	start := func(r *rig, opts *redisproc.Options) string {
 		opts.AppendOnly = "always"
@@ -610,7 +610,7 @@ func ending(t testing.TB) tls.Certificate {
 }
 
 // A managed service hides commands that locks do not need. That is no fault.
-func TestCommandsThatLocksDoNotNeedMayBeHidden(t *testing.T) {
+func TestUnneededCommandsMayBeHidden(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		command, answer string // as the server gives it
@@ -675,9 +675,9 @@ func TestADoctorShowsNoPassword(t *testing.T) {
 	}
 }
 
-// TestEachFaultBehindSentinelsIsFoundAndNothingElse plants one fault after the other, and takes it away again. What a row does in
+// TestDoctorFindsEachFaultBehindSentinels plants one fault after the other, and takes it away again. What a row does in
 // undo may take a while.
-func TestEachFaultBehindSentinelsIsFoundAndNothingElse(t *testing.T) {
+func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 	args := []string{"--min-replicas-to-write", "1", "--min-replicas-max-lag", "3"}
 	b := startBand(t, &redisproc.GroupOptions{Servers: 2, Sentinels: 3, Down: time.Minute, Server: redisproc.Options{Args: args}})
 	url := fmt.Sprintf("redis+sentinel://%s/%s", strings.Join(b.group.Addrs(), ","), redisproc.GroupName)
@@ -752,8 +752,8 @@ func TestEachFaultBehindSentinelsIsFoundAndNothingElse(t *testing.T) {
 	c.found(t, slices.DeleteFunc(b.diagnosed(url, nil), func(f driver.Finding) bool { return f.Check == "sentinels" }))
 }
 
-// TestEachFaultOfAClusterIsFoundAndNothingElse plants one fault after the other, and takes it away again.
-func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
+// TestDoctorFindsEachFaultOfCluster plants one fault after the other, and takes it away again.
+func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	args := []string{"--min-replicas-to-write", "1", "--min-replicas-max-lag", "3", "--cluster-require-full-coverage", "no"}
 	r := startCluster(t, &redisproc.ClusterOptions{
 		Masters: 3, Replicas: 3, Timeout: 15 * time.Second, Server: redisproc.Options{AppendOnly: "everysec", Args: args},
@@ -824,7 +824,7 @@ func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
 
 // The file has what scripts wrote to locks, by SET, and to queues, by ZADD. Without the right to either the server leaves out
 // the transaction as a whole.
-func TestAFileIsReadBackOnlyWithTheRightsToAllThatItHas(t *testing.T) {
+func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 	for _, right := range []string{"set", "zadd"} {
 		t.Run(right, func(t *testing.T) {
 			r := startWith(t, &redisproc.Options{
@@ -841,7 +841,7 @@ func TestAFileIsReadBackOnlyWithTheRightsToAllThatItHas(t *testing.T) {
 	}
 }
 
-func TestTheDoctorFindsAQuarantineThatIsOffWhereAServerFailsOver(t *testing.T) {
+func TestDoctorFindsQuarantineOffWithFailover(t *testing.T) {
 	c := startCouple(t)
 	url := fmt.Sprintf("redis+replicas://%s,%s/0?timeout=5s&quarantine=off", c.servers[0].Addr(), c.servers[1].Addr())
 	found, err := diagnose(t.Context(), url, 0, nil)
@@ -856,7 +856,7 @@ func TestTheDoctorFindsAQuarantineThatIsOffWhereAServerFailsOver(t *testing.T) {
 	t.Errorf("found %+v, want that quarantine=off is a fault", found)
 }
 
-// diagnose is what the doctor finds at a URL.
+// diagnose returns the findings of the doctor at a URL.
 func diagnose(ctx context.Context, url string, ttl time.Duration, opts *redis.Options) ([]driver.Finding, error) {
 	var o redis.Options
 	if opts != nil {

@@ -95,7 +95,7 @@ func (c *couple) waits(d *redis.Driver) {
 
 // A replica may not know the newest counters of tokens. What it grants has higher ones all
 // the same, also where it hands a lock over.
-func TestTokensRiseThoughTheReplicaHadNotHeardOfThem(t *testing.T) {
+func TestTokensRiseThoughReplicaLackedThem(t *testing.T) {
 	c := startCouple(t)
 	locks := c.clientOf(c.voting(brief), nil)
 	c.release(c.acquire(locks, "k", nil)) // a counter that the replica knows
@@ -119,7 +119,7 @@ func TestTokensRiseThoughTheReplicaHadNotHeardOfThem(t *testing.T) {
 }
 
 // The holder keeps what it has: nobody else can be granted it before the quarantine is over.
-func TestALeaseSurvivesAFailoverThoughTheReplicaDidNotKnowIt(t *testing.T) {
+func TestLeaseSurvivesFailoverThoughReplicaLackedIt(t *testing.T) {
 	c := startCouple(t)
 	d := c.voting(long)
 	locks := c.clientOf(d, nil)
@@ -179,7 +179,7 @@ func TestAReleaseInQuarantineGrantsNothing(t *testing.T) {
 }
 
 // A holder that is cut off while its lock is taken away goes on at a replica that takes over, unless that has heard of it.
-func TestAForceThatNoReplicaHasConfirmedSaysSo(t *testing.T) {
+func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 	for name, heard := range map[string]bool{"a replica in step": true, "a replica that is cut off": false} {
 		t.Run(name, func(t *testing.T) {
 			c := startCouple(t)
@@ -220,7 +220,7 @@ func TestAForceThatNoReplicaHasConfirmedSaysSo(t *testing.T) {
 
 // Nobody else is granted the lock before the holder's trust is over, whatever the new
 // master knows of it.
-func TestANewMasterGrantsNothingWhileAnOldLeaseMayBeTrusted(t *testing.T) {
+func TestNewMasterWaitsForOldLeases(t *testing.T) {
 	c := startCouple(t)
 	d := c.voting(2 * brief)
 	defer d.Close()
@@ -243,7 +243,7 @@ func TestANewMasterGrantsNothingWhileAnOldLeaseMayBeTrusted(t *testing.T) {
 
 // Data that were another server's for a while may lack what was granted before, though
 // server and process are the same as ever.
-func TestAServerThatWasAReplicaForAWhileSitsOutItsQuarantine(t *testing.T) {
+func TestFormerReplicaSitsOutQuarantine(t *testing.T) {
 	c := startCouple(t)
 	c.voting(long).Close() // a client that went along would note in the other's marker what it saw
 	c.do(1, "REPLICAOF", "NO", "ONE")
@@ -265,7 +265,7 @@ func TestTwoMastersWithoutSentinelsAreRefused(t *testing.T) {
 	mentions(t, err, c.servers[0].Addr(), c.servers[1].Addr(), "are all masters", "REPLICAOF")
 }
 
-func TestAMasterThatGoesOnWithoutItsReplicasHasADefect(t *testing.T) {
+func TestMasterWithoutItsReplicasHasDefect(t *testing.T) {
 	c := startCouple(t)
 	d := c.voting(brief)
 	defer d.Close()
@@ -283,7 +283,7 @@ func TestAMasterThatGoesOnWithoutItsReplicasHasADefect(t *testing.T) {
 }
 
 // A server forgets that it was promoted, some time after it has lost its last replica.
-func TestAServerThatForgetsItsPromotionKeepsItsVote(t *testing.T) {
+func TestServerThatForgetsPromotionKeepsVote(t *testing.T) {
 	c := startCouple(t)
 	c.promote()
 	c.driver(c.nodes(), &redis.Options{MaxTTL: long}).Close() // without quarantine
@@ -430,7 +430,7 @@ func TestClientsFollowTheMaster(t *testing.T) {
 }
 
 // A master that is cut off does not know that another has taken its place. The Sentinels do.
-func TestAMasterThatSentinelsNameNoMoreIsLeft(t *testing.T) {
+func TestMasterThatSentinelsDropIsLeft(t *testing.T) {
 	r := start(t, 2)
 	var now atomic.Pointer[string]
 	now.Store(new(names(r.servers[0].Addr())))
@@ -502,7 +502,7 @@ func TestOneLateSentinelKeepsNoReplacedMaster(t *testing.T) {
 
 // A master that is cut off from its replica stops granting and renewing before the replica
 // that took its place begins, also for clients that reach no other Sentinel than its own.
-func TestAMasterThatIsCutOffStopsBeforeAnotherBegins(t *testing.T) {
+func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	c := startCouple(t)
 	for i := range c.servers {
 		c.do(i, "CONFIG", "SET", "min-replicas-to-write", "1", "min-replicas-max-lag", "2")

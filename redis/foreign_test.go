@@ -136,7 +136,7 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 
 // Another library does not touch the counter, so that the token of the client
 // that held the lock before it still seems to fit.
-func TestForceReleaseWithAnOldTokenSparesAnotherLibrarysLock(t *testing.T) {
+func TestOldTokenSparesOtherLibrarysLock(t *testing.T) {
 	r := start(t, 3)
 	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true}), nil)
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
@@ -246,7 +246,7 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 	}
 }
 
-func TestWithoutTheRightToTypeAnotherTypeIsStillHeld(t *testing.T) {
+func TestOtherTypeIsHeldWithoutTypePermission(t *testing.T) {
 	r, c, _, _ := lockers(t, rights...)
 	r.do(0, "HSET", "lock:k", "5b1c:1", "1")
 	_, err := c.TryAcquire(t.Context(), "k", nil)
@@ -258,7 +258,7 @@ func TestWithoutTheRightToTypeAnotherTypeIsStillHeld(t *testing.T) {
 
 // A lease on whose key somebody puts something else is lost, and not merely
 // unconfirmed.
-func TestALeaseUnderAKeyOfAnotherTypeIsLost(t *testing.T) {
+func TestLeaseUnderKeyOfOtherTypeIsLost(t *testing.T) {
 	r := start(t, 1)
 	c := r.client()
 	l := r.acquire(c, "a", &holdfast.AcquireOptions{TTL: long})
@@ -303,7 +303,7 @@ func TestAnEmptyValueIsHeld(t *testing.T) {
 
 // A program that opens one kind of client after the other learns that they do
 // not exclude one another.
-func TestClientsWithAndWithoutBareKeysHearOfOneAnother(t *testing.T) {
+func TestBareAndPrefixedClientsWarnEachOther(t *testing.T) {
 	r := start(t, 1)
 	said := func(opts redis.Options) string {
 		t.Helper()
@@ -333,7 +333,7 @@ func TestClientsWithAndWithoutBareKeysHearOfOneAnother(t *testing.T) {
 // With bare keys the names themselves are keys, and still do not touch the
 // companions of one another.
 // In the middle of a change from redsync both have the lock, if the one has a prefix.
-func TestAKeyOfTheBareNameBesideALockIsInTheLog(t *testing.T) {
+func TestBareKeyBesideLockIsLogged(t *testing.T) {
 	r, log := start(t, 3), new(notes)
 	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Logger: slog.New(log)}), nil)
 	for i := range r.servers {
@@ -399,7 +399,7 @@ func TestOddBareKeys(t *testing.T) {
 }
 
 // Bare keys look like other data. What our clients wait for is a lock all the same.
-func TestListShowsAnotherLibrarysBareLockThatIsWaitedFor(t *testing.T) {
+func TestListShowsOtherLibrarysAwaitedLock(t *testing.T) {
 	r := start(t, 3)
 	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true}), nil)
 	r.foreign("theirs", "value")

@@ -2,13 +2,13 @@ package redis
 
 import "github.com/holdfast-go/holdfast/redis/internal/format"
 
-// Format is how locks are kept on a node.
+// Format selects the keys and scripts of the locks on a node.
 type Format string
 
 const (
-	// FormatPlain is Holdfast's own, and with BareKeys that of many other libraries.
+	// FormatPlain is the format of Holdfast. With BareKeys, many other libraries use the same.
 	FormatPlain Format = ""
-	// FormatRedisson is that of Redisson's RLock, RFencedLock and RFairLock: threads in
+	// FormatRedisson is the format of Redisson's RLock, RFencedLock and RFairLock: threads in
 	// Java and clients in this format exclude, wake and see one another, and their tokens
 	// are in one order. It is for one server. Prefix is then what Redisson's NameMapper
 	// puts before the names, by default nothing. A holder in Java may have the lock

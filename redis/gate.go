@@ -31,8 +31,10 @@ import (
 //	its marker names its present run     package member
 //	its marker is the one that was read  each script compares it, member.lua; not on one server alone, nor in a Cluster
 
-// admitTries is how often the marker may change during one check.
-const admitTries = 8
+const (
+	admitTries    = 8           // the marker may change so often during one check
+	staleLocation = time.Second // a check that took longer asks again for the master
+)
 
 // gate looks at each new connection, and carries out what package member decides: whether the node may vote. While the
 // connection is open, the node has the gate recheck each second what a server says of itself, and each script compares
@@ -58,9 +60,9 @@ func newGate(opts *Options, n int) *gate {
 	}
 }
 
-// report is what a check found, apart from reasons that keep the node from voting.
+// report has the findings of a check, except an error that keeps the node from voting.
 type report struct {
-	server.Wakes                         // how waiters hear of a free lock
+	server.Wakes                         // the way in which waiters are woken
 	proof        format.Proof            // by which the node is known again
 	ordered      bool                    // wake-ups come in their place among the replies
 	server       string                  // the address that was dialled
@@ -106,7 +108,7 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	l.Answered = nil
 	// A master that stood still meanwhile may have a successor, whose quarantine may be over. One Sentinel alone may have
 	// stood still with it, and name it still.
-	if err == nil && n.place.Replaced() && n.engine.Now()-located > int64(probeMost) {
+	if err == nil && n.place.Replaced() && n.engine.Now()-located > int64(staleLocation) {
 		located = n.engine.Now()
 		var now string
 		if now, err = n.place.Locate(ctx); err == nil && now != addr {
@@ -182,7 +184,7 @@ func (g *gate) examine(ctx context.Context, n *node, addr string, l *resp.Conn) 
 	return rep, err
 }
 
-// statement is what a server says of itself.
+// statement has the answers of a server about itself.
 type statement struct {
 	hello, info map[string]string
 	asked       time.Time // by this client's clock
@@ -190,7 +192,7 @@ type statement struct {
 	read        int64     // Engine.Now when that was known
 }
 
-// meet logs in, and refuses a server that is not the node, or would lose locks. It notes which run of the server this is.
+// meet logs in, and rejects a server that is not the node, or would lose locks. It notes the run of the server.
 func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s statement, err error) {
 	if s.hello, err = n.place.Login(ctx, rep.server, l); err != nil {
 		return s, err
@@ -204,7 +206,7 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 	rtt := time.Since(s.asked)
 	s.info = server.ParseInfo(string(values[0].Text))
 	if rep.defects, err = g.fit(n, s.hello, s.info); err != nil {
-		return s, err // it says more than the missing run_id would
+		return s, err // it is clearer than an error about the missing run_id
 	}
 	if err := server.FirstError(cmds, values); err != nil {
 		return s, err
@@ -233,13 +235,13 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 	return s, nil
 }
 
-// tryRights loads the scripts and tries the rights they need.
+// tryRights loads the scripts and tries the permissions that they need.
 func (g *gate) tryRights(n *node, l *resp.Conn, w *server.Wakes) error {
 	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.place.Tag()), n.engine.Client())
 }
 
-// checkSteps finds out, once for each run of a server, whether its scripts are one step. That takes a second connection: if there
-// is none to be had, the next check of the server tries again.
+// checkSteps finds out, once for each run of a server, whether a script is one step there. It needs a second connection: without
+// one, the next check of the server tries again.
 func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *report) error {
 	g.mu.Lock()
 	run, known := g.stepped[rep.server]
@@ -270,7 +272,7 @@ func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *repor
 	return unfit
 }
 
-// fit refuses servers that would lose locks, and returns the defects of servers that may.
+// fit rejects servers that would lose locks, and returns the defects of servers that may lose some.
 func (g *gate) fit(n *node, hello, info map[string]string) (defects map[string]error, err error) {
 	if defects, err = n.place.Role(hello, info); err != nil {
 		return nil, err
@@ -288,9 +290,9 @@ func (g *gate) fit(n *node, hello, info map[string]string) (defects map[string]e
 	return defects, nil
 }
 
-// recheck returns the defects of the server of s by a later answer to INFO, or why the node must not vote over s any longer. Both
-// are nil where the server says nothing, as one that is busy.
-func (g *gate) recheck(s *session, answer any) (defects map[string]error, err error) {
+// recheck returns the defects of the server of s by a later answer to INFO, or the error that ends its vote over s. Both are nil
+// if the answer has no information, as from a busy server.
+func (g *gate) recheck(s *connection, answer any) (defects map[string]error, err error) {
 	text, ok := answer.(string)
 	if !ok {
 		if err, refused := answer.(resp.Error); refused && server.LacksRight(string(err)) {
@@ -311,10 +313,10 @@ func (g *gate) recheck(s *session, answer any) (defects map[string]error, err er
 // errProcess ends a connection whose other end did not end with its server.
 var errProcess = errors.New("another process of the server answers over the same connection, as behind a proxy: it may have forgotten locks")
 
-// errNoRun is why a server cannot be one of several nodes.
+// errNoRun rejects a server without a run_id as one of several nodes.
 var errNoRun = server.Unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "%w", member.ErrNoRun)
 
-// arrive notes that addr is connected to a server, and refuses a second vote of it.
+// arrive notes that addr is connected to a server, and rejects a second vote of the same server.
 func (g *gate) arrive(addr, run string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -327,14 +329,14 @@ func (g *gate) arrive(addr, run string) error {
 	return nil
 }
 
-// leave notes that addr is connected no longer.
+// leave notes that addr is not connected any more.
 func (g *gate) leave(addr string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.present, addr)
 }
 
-// rules are those by which this client decides about n.
+// rules returns the rules by which this client decides about n.
 func (g *gate) rules(n *node) member.Rules {
 	return member.Rules{
 		Nodes: g.n, FailsOver: n.place.Replaced(), MaxTTL: g.opts.MaxTTL, DB: g.opts.DB,
@@ -371,7 +373,7 @@ func (g *gate) clock(n *node, own, client int64) int64 {
 	return own
 }
 
-// judge decides about a node, notes what this client now knows of it, and asks whether the node is durable only where that counts.
+// judge decides about a node, notes what this client has learned of it, and tests whether the node is durable only if that counts.
 func (g *gate) judge(r member.Rules, o member.Observation, durable func() bool) member.Verdict {
 	decide := func() (v member.Verdict) {
 		g.mu.Lock()
@@ -409,7 +411,7 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker str
 	return "", errMarker
 }
 
-// swap replaces the marker, if it is still old, and says whether it was.
+// swap replaces the marker if it is still old, and reports whether it did.
 func (g *gate) swap(l *resp.Conn, n *node, old, next string) (done bool, err error) {
 	key := g.markerKey(n)
 	values, err := server.Ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, []string{"EVALSHA", wire.Admit.SHA, "1", key, old, next})
@@ -420,8 +422,7 @@ func (g *gate) swap(l *resp.Conn, n *node, old, next string) (done bool, err err
 	return number == 1, nil
 }
 
-// durable says whether the server writes everything to disk before it answers, and reads it
-// back when it starts.
+// durable reports whether the server writes everything to disk before it answers, and reads it back when it starts.
 func (g *gate) durable(l *resp.Conn) bool {
 	if kept, err := server.OnDisk(l); err != nil || !kept {
 		return false
@@ -430,7 +431,7 @@ func (g *gate) durable(l *resp.Conn) bool {
 	return read && err == nil
 }
 
-// explain adds to why a node does not vote what mends it.
+// explain adds the remedy to the error that keeps a node from voting.
 func (g *gate) explain(err error) error {
 	switch conflict, ok := errors.AsType[*member.ConflictError](err); {
 	case ok && conflict.Newer:
@@ -455,7 +456,7 @@ func (g *gate) explain(err error) error {
 var errSkipped = server.Advise(errors.New("quarantine=off has let it vote at once, though it may have forgotten locks that still stand: "+
 	"two may hold one, unless nobody has used it before"), "leave quarantine=off out once the set has had its first lock")
 
-// errClocks is why tokens cannot begin at the clock.
+// errClocks rejects two clocks that disagree: tokens cannot begin there.
 var errClocks = server.Advise(member.ErrClocks, "synchronise both")
 
 var errMarker = errors.New("other clients keep changing its marker")

@@ -10,11 +10,10 @@ import (
 const (
 	holderMost = 1024
 	holderKeep = 30 * time.Second
-	missKeep   = time.Second // how long a client counts as one that nobody knows
+	missKeep   = time.Second // a client that no node knows is not looked up again for so long
 )
 
-// holderCache knows which process each client is, so that a TryAcquire of a held
-// lock costs no second request.
+// holderCache keeps the process of each client, so that a TryAcquire of a held lock costs no second request.
 type holderCache struct {
 	mu    sync.Mutex // guards what follows
 	mine  driver.Holder
@@ -26,7 +25,7 @@ type knownHolder struct {
 	until  time.Time
 }
 
-// introduce notes which process this client is, and says whether that is new.
+// introduce notes the process of this client, and reports whether it is new.
 func (h *holderCache) introduce(me driver.Holder) (changed bool) {
 	me.Note = "" // it is one lease's, and stands in its owner id
 	h.mu.Lock()
@@ -36,7 +35,7 @@ func (h *holderCache) introduce(me driver.Holder) (changed bool) {
 	return changed
 }
 
-// me is the process that this client is.
+// me returns the process of this client.
 func (h *holderCache) me() driver.Holder {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -63,8 +62,7 @@ func (i *independent) connect(ctx context.Context) error {
 	return u
 }
 
-// unfitError is why nodes do not vote. It does not match driver.ErrUnavailable, so that nobody
-// waits for what no wait mends.
+// unfitError has the errors that keep nodes from voting. It does not match driver.ErrUnavailable: waiting does not help.
 type unfitError []driver.NodeError
 
 // Error names each node, and a cause that several have once.
@@ -81,15 +79,15 @@ func (i *independent) examined(context.Context) ([]*node, look) {
 	return i.d.nodes, e
 }
 
-func (i *independent) members() []*node                 { return i.d.nodes }
-func (i *independent) need(members int) int             { return quorum.Majority(members) }
-func (i *independent) voters(engine.Lock) []*node       { return i.d.nodes }
-func (i *independent) least(s *session) (int64, error)  { return s.floor, nil }
-func (i *independent) beside() bool                     { return true }
-func (i *independent) greeted(*session)                 {}
-func (i *independent) wakes(*node, string) bool         { return true }
-func (i *independent) over(link.Entry, *engine.Request) {}
-func (i *independent) blame(_ *node, err error) error   { return err }
+func (i *independent) members() []*node                   { return i.d.nodes }
+func (i *independent) need(members int) int               { return quorum.Majority(members) }
+func (i *independent) voters(engine.Lock) []*node         { return i.d.nodes }
+func (i *independent) least(s *connection) (int64, error) { return s.floor, nil }
+func (i *independent) beside() bool                       { return true }
+func (i *independent) greeted(*connection)                {}
+func (i *independent) wakes(*node, string) bool           { return true }
+func (i *independent) over(link.Entry, *engine.Request)   {}
+func (i *independent) blame(_ *node, err error) error     { return err }
 
 func (i *independent) redirected(*node, link.Entry, resp.Value) bool { return false }
 func (i *independent) keeper(_ *engine.Lock, n *node) *node          { return n }
@@ -117,10 +115,8 @@ func (i *independent) spare(n *node) bool {
 	return well >= quorum.Majority(len(i.d.nodes))
 }
 
-func (i *independent) heard(s *session, refused error) { s.n.engine.Hears(s.n.index, refused == nil) }
-func (i *independent) lost(n *node)                    { n.engine.Hears(n.index, false) }
-func (i *independent) inherit(n *node, due map[string]owed) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	maps.Copy(n.owed, due)
+func (i *independent) heard(s *connection, refused error) {
+	s.n.engine.Hears(s.n.index, refused == nil)
 }
+func (i *independent) lost(n *node)                  { n.engine.Hears(n.index, false) }
+func (i *independent) inherit(n *node, debts []debt) { n.returnDebts(debts) }

@@ -40,7 +40,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	return st, err
 }
 
-// status makes one picture of a lock from what each node knows.
+// status combines the views of the nodes into the status of a lock.
 func (d *Driver) status(lock engine.Lock, views []engine.View) (driver.Status, error) {
 	st, err := d.engine.Status(lock.Name, views)
 	for i, n := range d.set.voters(lock) {
@@ -49,7 +49,7 @@ func (d *Driver) status(lock engine.Lock, views []engine.View) (driver.Status, e
 	return st, err
 }
 
-// holderOn is who has a lock, with what the nodes that name the holder say beyond its id.
+// holderOn returns the holder of a lock, with what its nodes know beyond its id.
 func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 	lock := d.opts.keys(st.Key)
 	fields := d.opts.format().Fields(lock.Key, st.Owner)
@@ -168,10 +168,10 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	return l.vague
 }
 
-// errStopped ends a look whose caller wants no more.
+// errStopped ends a listing whose caller wants no more.
 var errStopped = errors.New("stopped")
 
-// scanError is why the keys of a node cannot be read.
+// scanError is an error of a node whose keys cannot be read.
 type scanError struct{ error }
 
 func (e *scanError) Unwrap() error { return e.error }
@@ -212,7 +212,7 @@ func (l *listing) node(ctx context.Context, n *node) error {
 	return nil
 }
 
-// tell yields those of some locks that are held or waited for.
+// tell yields the locks that are held or waited for.
 func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 	all := make([]driver.Status, len(locks))
 	errs := make([]error, len(locks))
@@ -239,8 +239,7 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 	return nil
 }
 
-// scan is the part of a node's keys from cursor on, and where the next begins: "0" at
-// the end.
+// scan returns some keys of a node, from cursor on, and the next cursor: "0" at the end.
 func (n *node) scan(ctx context.Context, cursor, pattern string) (next string, keys []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
@@ -334,15 +333,11 @@ func (n *node) force(ctx context.Context, lock engine.Lock, owner, why string) (
 	if l == nil {
 		return nil, n.why()
 	}
-	ttl := int64(n.d.opts.MaxTTL)
-	handOver := quorum.HandOver(ttl)
-	if l.stay != nil {
-		handOver = 0
+	gate, ask := l.gate(nil), quorum.Ask{Kind: quorum.AskRelease, HandOver: quorum.HandOver(int64(n.d.opts.MaxTTL))}
+	if gate.Unknown != nil {
+		return nil, gate.Unknown
 	}
-	least, err := l.least()
-	if err != nil {
-		return nil, err
-	}
-	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, owner, format.Millis(handOver), format.Decimal(least),
+	gate.Prepare(&ask)
+	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, owner, format.Millis(ask.HandOver), format.Decimal(ask.Least),
 		format.Millis(int64(n.d.engine.Noted())), why))
 }

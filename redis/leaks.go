@@ -88,7 +88,7 @@ type sweep struct {
 	unread      []error       // of keys of the present node that could not be read
 }
 
-// size is how many keys a node has; 0 if it does not say.
+// size returns the number of keys of a node; 0 if the node does not tell it.
 func (n *node) size(ctx context.Context) int64 {
 	ctx, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
@@ -134,7 +134,7 @@ func (s *sweep) node(ctx context.Context, n *node) error {
 	return nil
 }
 
-// keys yields those of some keys that are leaks.
+// keys yields the leaks among some keys.
 func (s *sweep) keys(ctx context.Context, n *node, keys []string) error {
 	step, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()

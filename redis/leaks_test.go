@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// leaks are what d finds, by key.
+// leaks returns the leaks that d finds, by key.
 func (r *rig) leaks(d *redis.Driver) map[string]redis.Leak {
 	r.Helper()
 	all := make(map[string]redis.Leak)
@@ -52,7 +52,7 @@ func (r *rig) plant() {
 	}
 }
 
-// planted says which leaks plant makes, and whether each can be deleted.
+// planted has the leaks that plant makes, and for each whether it can be deleted.
 var planted = map[string]bool{"lock:theirs": true, "lock:empty": true, "lock:hash": false, "lock:ours": false}
 
 // keys are all keys of the first server.
@@ -100,8 +100,8 @@ func TestLocksWithoutATTLAreReportedAndNothingElse(t *testing.T) {
 	r.release(<-waits)
 }
 
-// TestDeleteLeakDeletesLocksOfOthersWithoutATTLAndNothingElse, also if they have become something else since the look.
-func TestDeleteLeakDeletesLocksOfOthersWithoutATTLAndNothingElse(t *testing.T) {
+// TestDeleteLeakDeletesOnlyForeignLocksWithoutTTL, also if they have become something else since the look.
+func TestDeleteLeakDeletesOnlyForeignLocksWithoutTTL(t *testing.T) {
 	r := start(t, 1)
 	r.plant()
 	d := r.driver(r.nodes(), nil)
@@ -134,8 +134,8 @@ func TestDeleteLeakDeletesLocksOfOthersWithoutATTLAndNothingElse(t *testing.T) {
 	}
 }
 
-// TestALockOfHoldfastWithoutATTLIsMendedByItsHolderOrByForce: the report says so.
-func TestALockOfHoldfastWithoutATTLIsMendedByItsHolderOrByForce(t *testing.T) {
+// TestOwnLockWithoutTTLIsRepaired: the report says so.
+func TestOwnLockWithoutTTLIsRepaired(t *testing.T) {
 	r := start(t, 1)
 	c := r.client()
 	lease := r.acquire(c, "held", nil)
@@ -157,8 +157,8 @@ func TestALockOfHoldfastWithoutATTLIsMendedByItsHolderOrByForce(t *testing.T) {
 	}
 }
 
-// TestLeaksOfBareKeysAreThoseThatHoldfastWaitsFor: other keys are data.
-func TestLeaksOfBareKeysAreThoseThatHoldfastWaitsFor(t *testing.T) {
+// TestBareLeaksAreAwaitedLocks: other keys are data.
+func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 	r := start(t, 1)
 	d := r.driver(r.nodes(), &redis.Options{BareKeys: true})
 	t.Cleanup(func() { d.Close() })

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// TestListYieldsLocksBeforeItHasReadAllKeys, and asks for many locks in one round trip.
-func TestListYieldsLocksBeforeItHasReadAllKeys(t *testing.T) {
+// TestListYieldsLocksBeforeScanEnds, and asks for many locks in one round trip.
+func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	r := start(t, 1)
 	const locks = 5000
 	r.do(0, "EVAL", `for i = 1, ARGV[1] do

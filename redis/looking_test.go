@@ -49,7 +49,7 @@ func (r *rig) kill(c *holdfast.Client, servers ...int) {
 	})
 }
 
-func TestInspectTellsHowLongAQuorumKeepsTheLock(t *testing.T) {
+func TestInspectReportsTimeOfQuorum(t *testing.T) {
 	r, c, l := looked(t)
 	left := func(most time.Duration) {
 		t.Helper()
@@ -67,7 +67,7 @@ func TestInspectTellsHowLongAQuorumKeepsTheLock(t *testing.T) {
 	}
 }
 
-func TestInspectWithoutAMajoritySaysWhatTheOthersKnow(t *testing.T) {
+func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
 	r, c, l := looked(t)
 	r.do(2, place("holdfast:queue:{lock:k}", "somebody", 1)...)
 	r.kill(c, 0, 1)
@@ -129,7 +129,7 @@ func TestForceReleaseCountsAtAMajority(t *testing.T) {
 
 // The last holder's commit did not reach one node. That one gave the next holder what the last one had elsewhere, and
 // has not heard of its commit either.
-func TestForceReleaseByTheLastHoldersTokenSparesTheNext(t *testing.T) {
+func TestLastHoldersTokenSparesNextHolder(t *testing.T) {
 	r, c, l := looked(t)
 	r.do(1, "SET", "lock:k", fmt.Sprint(l.Owner(), " ", int64(l.Token())-32), "KEEPTTL")
 	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Token != l.Token() {
@@ -226,7 +226,7 @@ func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
 
 // What no node has answered is not known, and asked again: a name that came too late
 // once must not be missing for as long as names are kept.
-func TestAHolderIsNamedAfterALookThatFailed(t *testing.T) {
+func TestHolderIsNamedAfterFailedLook(t *testing.T) {
 	r := start(t, 1)
 	way := newRoute(t, r.servers)
 	l := r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long})

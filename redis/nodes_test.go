@@ -163,7 +163,7 @@ func TestOneNodeAloneHasNoQuarantine(t *testing.T) {
 	r.release(r.acquire(c, "k", nil))
 }
 
-func TestAllNodesStoppedTheLeaseEndsByItsDeadline(t *testing.T) {
+func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
 	r := start(t, 3)
 	c := r.client()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})

@@ -257,7 +257,7 @@ func (n *notes) lines() []string {
 	return append([]string(nil), n.text...)
 }
 
-// has says whether one line has all words.
+// has reports whether one line has all words.
 func (n *notes) has(words ...string) bool {
 	for _, line := range n.lines() {
 		all := true

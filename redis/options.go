@@ -37,13 +37,13 @@ type Options struct {
 	// Prefix goes before each lock's name to make its key. Default "lock:"; with
 	// BareKeys there is none.
 	Prefix string
-	// Cluster says that the nodes are some of a Redis Cluster, by which the others are
-	// found. Each shard has one vote, for the names in its hash slots.
+	// Cluster is for nodes of a Redis Cluster. Some suffice: they name the others. Each shard
+	// has one vote, for the names in its hash slots.
 	Cluster bool
 	// BareKeys makes the name itself the key, as redsync, redislock, redis-py and
 	// node-redlock do: all of them then exclude one another.
 	BareKeys bool
-	// Format is how the locks are kept: FormatRedisson to share them with Redisson.
+	// Format selects the keys and scripts of the locks: FormatRedisson shares them with Redisson.
 	Format Format
 	// MaxTTL is the longest TTL that any client of these nodes may ask for. A node that
 	// may have forgotten locks, one of several or one that fails over, sits out that time,
@@ -98,7 +98,7 @@ type Options struct {
 	freshTLS func(*tls.Config) (*tls.Config, error) // reads again what TLS has of them; nil: it has nothing
 }
 
-// alone says that the nodes are one server, which no other replaces.
+// alone reports whether the nodes are one server that no other replaces.
 func alone(nodes []Node) bool { return len(nodes) == 1 && nodes[0].Failover == nil }
 
 func (o *Options) defaults(nodes []Node) error {
@@ -178,10 +178,10 @@ func (o *Options) limits() driver.Limits {
 	return l
 }
 
-// format is how locks are kept; defaults has refused what is none.
+// format returns the format of the locks; defaults has rejected unknown ones.
 func (o *Options) format() *format.Format { return formats[o.Format] }
 
-// formatFits refuses what a format is not for.
+// formatFits rejects a format that does not fit the nodes.
 func (o *Options) formatFits(nodes []Node) error {
 	f := formats[o.Format]
 	if f == nil {
@@ -225,8 +225,7 @@ func (o *Options) name(key string) (name string, ok bool) {
 	return name, ok && !strings.HasPrefix(name, probeName)
 }
 
-// Failover says where the master of a node is found, if another server may take its
-// place. Give either Sentinels and Master, or Servers.
+// Failover locates the master of a node whose place another server may take. Give either Sentinels and Master, or Servers.
 type Failover struct {
 	// Sentinels are the addresses, host:port, of Sentinels. They are asked at each new
 	// connection, and every few seconds, which server is the master.
@@ -265,10 +264,10 @@ func (f *Failover) check() error {
 	return nil
 }
 
-// nameOfMaster is what Sentinels take for a name.
+// nameOfMaster matches the names that Sentinels accept.
 var nameOfMaster = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
-// place is where the master is found.
+// place returns the place where the master is found.
 func (f *Failover) place(net *place.Net) *place.Master {
 	return &place.Master{
 		Fixed: place.Fixed{Net: net}, Sentinels: f.Sentinels, Watched: f.Master, Username: f.Username, Password: f.Password, Servers: f.Servers,

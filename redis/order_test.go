@@ -31,7 +31,7 @@ func (r *rig) hang(i int) (resume func()) {
 // A batch has an acquire and, behind it, its release. The server knows only the
 // second of both scripts. Were the first alone sent again, it would be executed
 // behind its release and leave a lock that nobody holds.
-func TestAnUnknownScriptKeepsItsPlaceInTheOrder(t *testing.T) {
+func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 	r := start(t, 1)
 	d := r.driver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
@@ -115,7 +115,7 @@ func TestANewSubscriptionAsksAtOnce(t *testing.T) {
 }
 
 // A counter that somebody set is raised to the floor of the node's admission.
-func TestACounterThatWasSetByHandGivesNoLowToken(t *testing.T) {
+func TestCounterSetByHandGivesNoLowToken(t *testing.T) {
 	r := start(t, 1)
 	c := r.client()
 	first := r.acquire(c, "k", nil)

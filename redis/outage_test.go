@@ -159,7 +159,7 @@ func TestAReplicaIsDialledAnew(t *testing.T) {
 
 // A server that cuts each connection as it is used is not asked for another at once:
 // each costs it a dozen commands.
-func TestAConnectionThatBreaksSoonIsNotMadeAnewAtOnce(t *testing.T) {
+func TestShortConnectionIsNotRedialedAtOnce(t *testing.T) {
 	r := start(t, 1)
 	holder := r.client()
 	l := r.acquire(holder, "k", nil)
@@ -189,7 +189,7 @@ func TestAConnectionThatBreaksSoonIsNotMadeAnewAtOnce(t *testing.T) {
 	r.release(l)
 }
 
-func TestOpenThatMayWaitDoesNotNeedTheNodes(t *testing.T) {
+func TestOpenAllowsDownNodes(t *testing.T) {
 	r := start(t, 3)
 	for _, s := range r.servers[:2] {
 		s.Kill()
@@ -214,7 +214,7 @@ func TestOpenThatMayWaitDoesNotNeedTheNodes(t *testing.T) {
 	}
 }
 
-func TestOpenThatMayWaitFailsWhereItIsRefused(t *testing.T) {
+func TestOpenWithAllowDownFailsWhenRejected(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Password: "secret"})
 	d, err := r.open([]redis.Node{{Addr: r.servers[0].Addr(), Password: "wrong"}}, &redis.Options{AllowDown: true})
 	if !errors.Is(err, driver.ErrAuth) {
@@ -224,7 +224,7 @@ func TestOpenThatMayWaitFailsWhereItIsRefused(t *testing.T) {
 
 // Somebody who looks at all channels is nobody who waits: a lock is not handed to a
 // waiter that died because it saw the message.
-func TestWhoLooksAtAllChannelsKeepsNoDeadWaiterAlive(t *testing.T) {
+func TestPatternSubscriberKeepsNoDeadWaiterAlive(t *testing.T) {
 	for name, less := range map[string][]string{
 		"PUBSUB": nil, "without the right to it": {"+pubsub|numsub"},
 	} {

@@ -21,9 +21,9 @@ var (
 	adoptions = flag.Int("adoptions", 40, "how many leases are adopted by two clients at once")
 )
 
-// TestALeaseOutlivesOutagesOfOneServerAfterTheOther has each of three servers away for longer than the TTL, one after the
+// TestLeaseOutlivesOutagesInTurn has each of three servers away for longer than the TTL, one after the
 // other, while a rival waits for the lock and takes what it finds free. Each time the holder has all of them again.
-func TestALeaseOutlivesOutagesOfOneServerAfterTheOther(t *testing.T) {
+func TestLeaseOutlivesOutagesInTurn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out half a minute of outages")
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // A node that does not answer keeps no goroutine of a look-up that another node has answered.
-func TestALookUpEndsWithEveryGoroutineOfIts(t *testing.T) {
+func TestLookUpLeavesNoGoroutine(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 2)
 	d, err := New(t.Context(), []Node{{Addr: servers[0].Addr()}, {Addr: servers[1].Addr()}}, &Options{NoQuarantine: true})
@@ -46,7 +46,7 @@ func TestALookUpEndsWithEveryGoroutineOfIts(t *testing.T) {
 	}
 }
 
-// labelled says whether a goroutine has a label of that value.
+// labelled reports whether a goroutine has a label of that value.
 func labelled(value string) bool {
 	var all bytes.Buffer
 	pprof.Lookup("goroutine").WriteTo(&all, 1)

@@ -98,7 +98,7 @@ func TestThreadsInJavaAndClientsExcludeOneAnother(t *testing.T) {
 	}
 }
 
-func TestALockThatAThreadHasTwiceIsFreeAfterTheSecondUnlock(t *testing.T) {
+func TestReentrantThreadFreesLockAtLastUnlock(t *testing.T) {
 	r := start(t, 1)
 	c := r.redisson()
 	javaThread.lock(r, "job")
@@ -201,7 +201,7 @@ func (r *rig) hear(pattern string) ear {
 	return e
 }
 
-// heard is what was published since it was called last: channel and message.
+// heard returns what was published since the last call: channel and message.
 func (e ear) heard(r *rig) (all []string) {
 	r.Helper()
 	r.do(0, "PUBLISH", "end", "")
@@ -288,7 +288,7 @@ func TestTokensAreInOneOrderWithFencedLocks(t *testing.T) {
 }
 
 // Redisson frees a lock by force without a trace, and a thread that takes no token may have had it since.
-func TestALockThatWasForcedInJavaIsLost(t *testing.T) {
+func TestLockForcedInJavaIsLost(t *testing.T) {
 	r := start(t, 1)
 	c := r.redisson()
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
@@ -331,7 +331,7 @@ func TestAnythingElseThanALockIsHeld(t *testing.T) {
 	r.release(l)
 }
 
-func TestListShowsLocksOfRedissonAndNoOtherHashes(t *testing.T) {
+func TestListShowsOnlyRedissonLocks(t *testing.T) {
 	r := start(t, 1)
 	c := r.redisson()
 	javaThread.lock(r, "theirs")

@@ -146,7 +146,7 @@ func inResp2(words []string, reply []byte) []byte {
 	return reply
 }
 
-// listensOnly is how some servers and proxies treat a connection that is subscribed.
+// listensOnly answers a command over a subscribed connection as some servers and proxies do.
 func listensOnly(words []string, subscribed bool) []byte {
 	if subscribed && !strings.HasSuffix(words[0], "SUBSCRIBE") && words[0] != "PING" {
 		return []byte("-ERR Can't execute '" + words[0] + "': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT are allowed in this context\r\n")

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// oddServer says what Redis says to all but the scripts, to which it says odd.
+// oddServer answers as Redis does, but answers each script with odd.
 type oddServer struct {
 	listener net.Listener
 	odd      atomic.Pointer[[]byte]
@@ -225,7 +225,7 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-func TestAServerThatIsTooOldIsNamedSo(t *testing.T) {
+func TestOldServerIsNamed(t *testing.T) {
 	t.Parallel()
 	server := startOddServer(t)
 	server.old.Store(true)

@@ -163,8 +163,8 @@ func (r *rig) insist(fn func() error) error {
 	}
 }
 
-// changes is what events has told by now of a single node, which was up, except that
-// it stood still for a while, as it may seem to on a busy machine.
+// changes returns the events so far of a single node that was up, without its standstills: on a busy machine
+// a node may seem to stand still.
 func changes(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
 	state := driver.NodeUp
 	for len(events) > 0 {
@@ -388,8 +388,7 @@ func (f *fleet) delay(d time.Duration) {
 
 func (f *fleet) leftovers() ([]string, error) { return leftovers(f.servers, f.prefix) }
 
-// guarded is what a lock protects: it notices two holders at once and tokens
-// that do not rise.
+// guarded is a resource under a lock. It notices two holders at once, and tokens that do not rise.
 type guarded struct {
 	t      testing.TB
 	inside atomic.Int32
@@ -398,7 +397,7 @@ type guarded struct {
 	lossy  bool // counters are lost: a request that is late brings an older clock, and only who asks after a grant gets a higher token
 }
 
-// hold is what a holder does while it has l.
+// hold uses the resource for d as the holder of l.
 func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
 	if n := g.inside.Add(1); n != 1 {
 		g.t.Errorf("%d holders at once", n)

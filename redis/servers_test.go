@@ -30,7 +30,7 @@ func (r *rig) disguised(command string, words ...string) route {
 }
 
 // Without the name of its run nobody notices that a server has been restarted.
-func TestAServerWithoutRunIDIsAloneOrNotAtAll(t *testing.T) {
+func TestServerWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	r := start(t, 3)
 	way := r.disguised("INFO", "run_id:", "other_id:")
 	r.refused(way.nodes(), nil, driver.ErrConfig, way[0].Addr(), "run_id", "Redis or Valkey")
@@ -39,7 +39,7 @@ func TestAServerWithoutRunIDIsAloneOrNotAtAll(t *testing.T) {
 }
 
 // Valkey 8 has other names for what Redis says of itself.
-func TestAClusterNodeIsKnownByEachOfItsNames(t *testing.T) {
+func TestClusterNodeIsKnownByEachName(t *testing.T) {
 	r := start(t, 1)
 	for _, words := range [][]string{
 		{"redis_mode:standalone", "server_mode:cluster", "server_mode:standalone", "server_mode:cluster"},
@@ -143,7 +143,7 @@ func (r *rig) polls(nodes []redis.Node) {
 }
 
 // Where messages may overtake replies, or replies messages, a wake-up is no grant.
-func TestAWakeUpGrantsOnlyWhereItKeepsItsPlace(t *testing.T) {
+func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 	r := start(t, 1)
 	for _, c := range []struct {
 		words  []string
@@ -191,7 +191,7 @@ func TestAWakeUpGrantsOnlyWhereItKeepsItsPlace(t *testing.T) {
 }
 
 // How a right is refused inside of a script has changed from one server to the next.
-func TestAMissingRightIsNamedByNewerServersToo(t *testing.T) {
+func TestNewerServersNameMissingPermission(t *testing.T) {
 	for _, name := range redistest.Newer {
 		t.Run(name, func(t *testing.T) {
 			program := redistest.Program(t, name)

@@ -16,26 +16,26 @@ import (
 // starts, each slot has come. ASK says nothing new: the data are those of the shard that says
 // so, whose floor this client has.
 
-// lookMost is between two looks at the map of a cluster that is well.
+// lookMost bounds the time between two looks at the map of a healthy cluster.
 const lookMost = 5 * time.Second
 
-// glimpse is when a map was read.
+// glimpse is the time at which a map was read.
 type glimpse struct {
 	at           time.Time
 	client, node int64 // the clocks of this machine then, and of the node that it came from, in µs since 1970
 }
 
-// glimpsed is a look that was asked for at sent and answered by at, of a node with the clock node.
-// That may have gone on until at: of the times that it may show then it is the one next to this
-// machine's. Otherwise an answer that came late would let tokens begin in the past.
+// glimpsed returns the time of a map that a node with the clock node was asked for at sent, and that came at at. The node's
+// clock may have gone on until then: of its possible times the one next to this machine's counts. Otherwise a late answer
+// would let tokens begin in the past.
 func glimpsed(sent, at time.Time, node int64) glimpse {
 	g := glimpse{at: at, client: at.UnixMicro(), node: node}
 	g.node += min(max(g.client-node, 0), clock.Elapsed(sent, at).Microseconds())
 	return g
 }
 
-// least is the first token that a shard may give now.
-func (c *cluster) least(*session) (int64, error) {
+// least returns the first token that a shard may give now.
+func (c *cluster) least(*connection) (int64, error) {
 	if c.came.Load() || c.outdated(time.Now()) {
 		if err := c.begin(); err != nil {
 			c.suspect()
@@ -52,21 +52,20 @@ func (c *cluster) arrived() {
 	c.came.Store(true)
 }
 
-// outdated says whether a slot may have left its shard and come back after the last look.
+// outdated reports whether a slot may have left its shard and come back after the last look.
 func (c *cluster) outdated(now time.Time) bool {
 	last := c.looked.Load()
 	return last == nil || clock.Elapsed(last.at, now) > c.quarantine()/2
 }
 
-// quarantine is how long a shard that may have lost counters keeps its slots.
+// quarantine returns the time for which a shard that may have lost counters keeps its slots.
 func (c *cluster) quarantine() time.Duration { return member.Quarantine(c.d.opts.MaxTTL) }
 
-// mapEvery is the time between two looks at a cluster that is well. No map is outdated by the
-// next look, also where a node lets the client wait: or tokens would begin anew with each look.
+// mapEvery returns the time between two looks at a healthy cluster. The map is never outdated at the next look, even if a node
+// delays its answer: otherwise tokens would begin at the clock again with each look.
 func (c *cluster) mapEvery() time.Duration { return min(lookMost, c.quarantine()/4) }
 
-// begin lets tokens begin at the clock. It goes by the client's and that of a node, as a new
-// counter does.
+// begin lets tokens begin at the clock, if the clocks of client and node agree, as for a new counter.
 func (c *cluster) begin() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,5 +106,5 @@ func (c *cluster) suspect() {
 	}
 }
 
-// errStep is why a clock is not believed until it was compared with a node's once more.
+// errStep rejects this machine's clock until it was compared with a node's once more.
 var errStep = errors.New("this machine's clock was set, or it slept: it is compared with a node's first")

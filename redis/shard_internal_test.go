@@ -47,7 +47,7 @@ func wantLeast(t *testing.T, c *cluster, want int64) {
 // half of the quarantine, with the default MaxTTL
 var half = member.Quarantine(time.Minute) / 2
 
-func TestTokensBeginAtTheClockOnceWhereNoSlotMoves(t *testing.T) {
+func TestTokensBeginAtClockOnceWithoutMoves(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
@@ -62,7 +62,7 @@ func TestTokensBeginAtTheClockOnceWhereNoSlotMoves(t *testing.T) {
 }
 
 // It may come from a shard that lost counters, and whose floor this client does not know.
-func TestTokensBeginAtTheClockWhereTheMapShowsASlotElsewhere(t *testing.T) {
+func TestTokensBeginAtClockAfterMove(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		for _, first := range []int{9, 8, 9} {
@@ -74,7 +74,7 @@ func TestTokensBeginAtTheClockWhereTheMapShowsASlotElsewhere(t *testing.T) {
 }
 
 // A slot may have gone to another shard, which lost counters, and have come back meanwhile.
-func TestTokensBeginAtTheClockWhereTheMapIsOld(t *testing.T) {
+func TestTokensBeginAtClockWithOldMap(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
@@ -98,7 +98,7 @@ func TestTokensBeginAtTheClockWhereTheMapIsOld(t *testing.T) {
 	})
 }
 
-func TestTokensBeginAtTheClockOnlyWhereClocksAgreeToAMinute(t *testing.T) {
+func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 	t.Parallel()
 	for ahead, want := range map[time.Duration]time.Duration{
 		0: 0, -time.Second: 0, 30 * time.Second: 30 * time.Second, -30 * time.Second: -30 * time.Second,
@@ -126,7 +126,7 @@ func TestTokensBeginAtTheClockOnlyWhereClocksAgreeToAMinute(t *testing.T) {
 }
 
 // What was granted where the slot was before may be unknown where it is now.
-func TestAGrantWhereASlotWasFoundBeginsAtTheClock(t *testing.T) {
+func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 	t.Parallel()
 	for _, below := range []int64{1, 0} {
 		shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -161,7 +161,7 @@ func TestAGrantWhereASlotWasFoundBeginsAtTheClock(t *testing.T) {
 }
 
 // What such a client was granted it could not use, and each time it asks it would keep the lock from all others for a TTL.
-func TestAClientThatMayUseNoTokenAsksForNoLock(t *testing.T) {
+func TestClientWithoutFloorAsksForNoLock(t *testing.T) {
 	t.Parallel()
 	grant := driver.Grant{Key: "k", Owner: driver.Adoptable(quorum.Owner(quorum.NewClient(), 1, "")), TTL: 10 * time.Second, Token: 7}
 	for what, ask := range map[string]func(context.Context, *Driver) error{
@@ -190,7 +190,7 @@ func TestAClientThatMayUseNoTokenAsksForNoLock(t *testing.T) {
 }
 
 // The node's clock has gone on since it was read, for up to the time that the answer took.
-func TestALateAnswerDoesNotLetTokensBeginInThePast(t *testing.T) {
+func TestLateAnswerDoesNotLowerTokens(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
 	for _, c := range []struct{ took, ahead, want time.Duration }{
@@ -208,7 +208,7 @@ func TestALateAnswerDoesNotLetTokensBeginInThePast(t *testing.T) {
 }
 
 // Or each look at the map would let tokens begin anew, and every grant would need a commit.
-func TestNoMapIsOutdatedByTheLookAfterTheNext(t *testing.T) {
+func TestMapStaysFreshUntilSecondLook(t *testing.T) {
 	t.Parallel()
 	for _, most := range []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 8 * time.Second, 10 * time.Second, time.Minute, time.Hour} {
 		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, MaxTTL: most})

@@ -64,7 +64,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 }
 
 // A counter that is gone starts at the clock, above what was promised before.
-func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
+func TestCounterLostUnderLoadLowersNoToken(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := start(t, n)
@@ -93,7 +93,7 @@ func TestACounterLostUnderLoadLetsNoTokenFall(t *testing.T) {
 
 // A server that comes back with an older snapshot has counters that go on below what it had
 // promised since. They live as long as the names are used.
-func TestTokensRiseOnAServerThatComesBackWithOlderData(t *testing.T) {
+func TestTokensRiseOnServerWithOlderData(t *testing.T) {
 	for _, n := range []int{1, 3, 0} {
 		name, hidden := fmt.Sprintf("nodes=%d", n), n == 0
 		if hidden {
@@ -137,9 +137,9 @@ func TestTokensRiseOnAServerThatComesBackWithOlderData(t *testing.T) {
 	}
 }
 
-// TestTokensOfOneServerBeginByItsOwnClock holds that clients whose clocks differ by less than a second let the tokens of a new
+// TestTokensOfOneServerBeginByItsClock holds that clients whose clocks differ by less than a second let the tokens of a new
 // counter, and of a new run of the server, begin at the same time: the server's. A clock that is a minute from it is refused.
-func TestTokensOfOneServerBeginByItsOwnClock(t *testing.T) {
+func TestTokensOfOneServerBeginByItsClock(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{0, 600 * time.Millisecond, -600 * time.Millisecond, 30 * time.Second, 2 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {

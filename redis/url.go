@@ -62,7 +62,7 @@ const (
 // socketScheme is for servers of this machine.
 const socketScheme = "unix"
 
-// grammar is what the URLs of this package have.
+// grammar has the schemes and parameters of the URLs of this package.
 var grammar = dsn.Grammar{
 	Schemes: schemes(),
 	Usual:   []string{"redis", "rediss", socketScheme, "redlock", "redis" + clusterSuffix, "redis" + sentinelSuffix, "redis" + replicasSuffix},
@@ -200,7 +200,7 @@ func (o *Options) admits(u *dsn.URL, given *tls.Config) error {
 	return nil
 }
 
-// identity is who logs in at the nodes of one URL.
+// identity has the user and the password for the nodes of one URL.
 type identity struct{ user, password, file string }
 
 func (id *identity) read(u *dsn.URL) error {

@@ -201,7 +201,7 @@ func TestURLThatAsksForTLSIsNeverPlain(t *testing.T) {
 	}
 }
 
-func TestParseURLKeepsTheOptionsItDoesNotName(t *testing.T) {
+func TestParseURLKeepsUnnamedOptions(t *testing.T) {
 	t.Parallel()
 	base := &Options{Prefix: "p:", MaxTTL: time.Hour, DB: 7, Username: "u", Password: "p"}
 	_, opts, err := parseURL("redis://h/1?maxttl=5s", base)
@@ -393,7 +393,7 @@ var (
 	_ driver.Notifier  = (*Driver)(nil)
 )
 
-// limits are those of the driver that a URL opens.
+// limits returns the limits of the driver that a URL opens.
 func limits(url string) (driver.Limits, error) {
 	d, err := Open(context.Background(), url, &Options{NoCheck: true})
 	if err != nil {
@@ -402,8 +402,8 @@ func limits(url string) (driver.Limits, error) {
 	return d.Limits(), d.Close()
 }
 
-// TestLimitsSayOfHowManyNodesALockIs: of a cluster the shard that has the name. A Margin has to leave time for its answer.
-func TestLimitsSayOfHowManyNodesALockIs(t *testing.T) {
+// TestLimitsCountNodesOfLock: of a cluster the shard that has the name. A Margin has to leave time for its answer.
+func TestLimitsCountNodesOfLock(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]int{"redis://a": 1, "redlock://a,b,c": 3, "redis+cluster://a,b": 1} {
 		if l, err := limits(url); err != nil || l.Nodes != want {

@@ -21,8 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// fallback is how long a waiter that hears nothing rests at most: a second and an
-// eighth of jitter.
+// fallback bounds the rest of a waiter that gets no wake-up: a second and an eighth of jitter.
 const fallback = 1126 * time.Millisecond
 
 // handOversVariable sets how many hand-overs TestNoWakeUpIsLost makes on each
@@ -285,7 +284,7 @@ func TestAWaitSurvivesTheDeathOfANode(t *testing.T) {
 	r.cleared()
 }
 
-func TestAWaitSurvivesTheRestartOfASingleRedis(t *testing.T) {
+func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	r := startWith(t, &redisproc.Options{AppendOnly: "always"})
 	holder, c := r.client(), r.client()
 	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
@@ -311,7 +310,7 @@ func TestAWaitSurvivesTheRestartOfASingleRedis(t *testing.T) {
 
 // A lock that lapsed, as after the death of its holder, goes to the first in line,
 // the client that asks first.
-func TestALockThatLapsedGoesToTheFirstInLine(t *testing.T) {
+func TestLapsedLockGoesToFirstInLine(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			r := start(t, nodes)

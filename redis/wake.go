@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/link"
 )
 
-// deafPause is between attempts to subscribe where the right to do so is missing.
+// deafPause is the time between attempts to subscribe without the permission to do so.
 const deafPause = time.Minute
 
 // Subscribe implements engine.Node: from now on the client's channel on the node
@@ -25,7 +25,7 @@ func (n *node) Subscribe() {
 
 // listen subscribes, unless the node cannot wake waiters, or does not vote yet: it would
 // pass over a place in its queue.
-func (n *node) listen(l *session) {
+func (n *node) listen(l *connection) {
 	if n.muted() != nil || l.stay != nil {
 		return
 	}
@@ -33,7 +33,7 @@ func (n *node) listen(l *session) {
 }
 
 // heard takes the answer to SUBSCRIBE, as it is read and so before any wake-up.
-func (n *node) heard(l *session, c *link.Call) {
+func (n *node) heard(l *connection, c *link.Call) {
 	if c.Err != nil {
 		return // the connection broke
 	}
@@ -43,7 +43,7 @@ func (n *node) heard(l *session, c *link.Call) {
 }
 
 // woken delivers a wake-up that came over l to its claim, and the news of a Force to the client.
-func (n *node) woken(push resp.Value, l *session) {
+func (n *node) woken(push resp.Value, l *connection) {
 	if n.d.channels.Freed(push, n.ask) || len(push.Elems) != 3 || string(push.Elems[0].Text) != "message" {
 		return
 	}
@@ -57,9 +57,9 @@ func (n *node) woken(push resp.Value, l *session) {
 		}
 		return
 	}
-	w := quorum.ParseWake(text)
-	if least, err := l.least(); err != nil || w.Base < least || !n.inOrder() {
-		w.Base, w.Left = 0, 0 // it may be older than the replies that we have had (trace C7), or of a shard that lost tokens: ask
+	w := l.gate(nil).Wake(quorum.ParseWake(text))
+	if !n.inOrder() {
+		w.Base, w.Left = 0, 0 // it may be older than the replies that came before it (trace C7): the waiter asks
 	}
 	n.engine.Wake(n.index, w)
 }
@@ -67,14 +67,14 @@ func (n *node) woken(push resp.Value, l *session) {
 // ask has the claim of owner ask again.
 func (n *node) ask(owner string) { n.engine.Wake(n.index, quorum.Wake{Owner: owner}) }
 
-// muted is why the node cannot wake waiters.
+// muted returns the reason for which the node cannot wake waiters; nil: it can.
 func (n *node) muted() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.mute
 }
 
-// deafen notes why this client cannot subscribe; nil: it can.
+// deafen notes the reason for which this client cannot subscribe; nil: it can.
 func (n *node) deafen(why error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

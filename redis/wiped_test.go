@@ -15,7 +15,7 @@ import (
 
 // One lock that was on two nodes of three, one of which lost it over an open
 // connection, must not be had again from that one and the third.
-func TestDataWipedUnderAnOpenConnectionDoNotVote(t *testing.T) {
+func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 	copied := func(r *rig) {
 		host, port, _ := strings.Cut(r.servers[2].Addr(), ":")
 		r.do(1, "REPLICAOF", host, port)
@@ -71,7 +71,7 @@ func TestDataWipedUnderAnOpenConnectionDoNotVote(t *testing.T) {
 }
 
 // A proxy that understands commands may send those of one connection to another server.
-func TestAProxyThatSwitchesServersBringsNoOtherVote(t *testing.T) {
+func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 	r := start(t, 4)
 	nodes := r.nodes()
 	for _, set := range [][]redis.Node{nodes[:3], {nodes[0], nodes[3], nodes[2]}} { // all vote, each in a set of three
@@ -111,7 +111,7 @@ func TestAProxyThatSwitchesServersBringsNoOtherVote(t *testing.T) {
 }
 
 // The quarantine is over, a client is about to write so, and the data are wiped.
-func TestDataWipedBetweenALookAndItsStepDoNotVote(t *testing.T) {
+func TestServerWipedBeforeItsStepDoesNotVote(t *testing.T) {
 	r := start(t, 3)
 	way := newRoute(t, r.servers)
 	opts := &redis.Options{MaxTTL: brief, Timeout: busy}

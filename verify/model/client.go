@@ -1,6 +1,9 @@
 package model
 
-import "github.com/holdfast-go/holdfast/internal/quorum"
+import (
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/session"
+)
 
 // cares says whether an answer still means something to the client: it would
 // be void for another id or epoch, and once the claim is over nothing counts.
@@ -25,14 +28,15 @@ func (s *setup) least(w *world, c, n int) int64 {
 }
 
 func (s *setup) hear(w *world, c, n int, a message) string {
-	if least := s.least(w, c, n); int64(a.token) < least {
-		switch quorum.Kind(a.kind) {
-		case quorum.Granted:
+	gate := session.Gate{Floor: s.least(w, c, n)}
+	switch quorum.Kind(a.kind) {
+	case quorum.Granted:
+		if gate.CheckGrant(int64(a.token)) != nil {
 			a = a.asFailed()
 			w.nodes[n].wires[c].low = true
-		case quorum.Woken:
-			a.token = 0
 		}
+	case quorum.Woken:
+		a.token = int32(gate.Wake(quorum.Wake{Base: int64(a.token)}).Base)
 	}
 	lasts := span(a.brief)
 	if a.of == wakeUp && s.spans {
@@ -59,16 +63,15 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	for ask := range a.Asks(was.ID, &next, e.At) {
 		m := message{kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, stage: w.stage}
 		m.marked, m.brief, m.anew, m.token = ask.Stamp != 0, ask.TTL == brief, ask.Anew, int32(ask.Token)
-		least := s.least(w, c, ask.Node)
-		if ask.Kind == quorum.AskCommit && int64(m.token) < least {
-			a := m.failed() // chosen before it rose
-			w.nodes[ask.Node].wires[c].failures.push(a)
+		nd, gate := &w.nodes[ask.Node], session.Gate{Floor: s.least(w, c, ask.Node)}
+		// A token of another lock may have shown that the counter is above the floor.
+		gate.Above = !s.slot && !nd.wires[c].low && nd.lock.Fence >= gate.Floor-1
+		if gate.Prepare(&ask) != nil {
+			nd.wires[c].failures.push(m.failed())
 			continue
 		}
-		if nd := &w.nodes[ask.Node]; s.slot || nd.wires[c].low || nd.lock.Fence < least-1 {
-			m.least = int32(least) // else a token of another lock may have shown that the counter is above it
-		}
-		w.nodes[ask.Node].wires[c].requests.push(m)
+		m.least = int32(ask.Least)
+		nd.wires[c].requests.push(m)
 	}
 	if next.Round == e.At && next.Phase == quorum.Held {
 		cl.round++ // what is sent from now on is sent later

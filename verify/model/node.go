@@ -1,6 +1,9 @@
 package model
 
-import "github.com/holdfast-go/holdfast/internal/quorum"
+import (
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/session"
+)
 
 // span is a TTL.
 func span(short bool) int64 {
@@ -60,7 +63,7 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew, Noted: quorum.Noted(ttl),
 	}
 	if nd.away != 0 || s.stays(w, c, n) {
-		ask.HandOver, ask.Anew = 0, true // it grants nothing yet, so that a lock that is free is still its holder's
+		session.Gate{Floor: ask.Least, Stays: true}.Prepare(&ask)
 	}
 	if r.marked {
 		ask.Stamp = w.place(s, c, n, ask.Owner)

@@ -34,7 +34,7 @@ func (w *world) newClient(workers int) *client {
 	}
 	for i := range c.links {
 		if l := c.links[i]; !l.up {
-			l.redial()
+			l.reconnect()
 		}
 	}
 	for range workers {
@@ -71,9 +71,7 @@ func clientOf(owner string) string {
 func (c *client) wake(node int, wake quorum.Wake, issued int64, step int) {
 	for _, cl := range c.claims {
 		if cl.owner == wake.Owner {
-			if wake.Base < c.links[node].floor() {
-				wake.Base = 0 // a client of before has freed the lock (trace C11)
-			}
+			wake = c.links[node].gate().Wake(wake) // a client of before may have freed the lock (trace C11)
 			if wake.Base != 0 {
 				cl.issued[node] = issued
 			}

@@ -8,12 +8,12 @@
 //
 //	go test ./sim -run TestSim -seed 4711 -v
 //
-// prints it. What the simulation adds to the core is what package engine and
-// package redis add to it: an id for each claim, alarms, connections that keep
-// the order of requests, the release that is sent again on the next connection,
-// the gate that does not let a node vote that has forgotten what it granted, and raises
-// its counter to the clock, and a holder that renews and stops when its trust is
-// over.
+// prints it. Package session decides what goes over a connection, when a client leaves
+// it and tries again, and which releases are sent again, as it does in package redis. What
+// the simulation adds is what package engine and package redis add: an id for each claim,
+// alarms, connections that keep the order of requests, a check that does not let a node vote
+// that has forgotten what it granted and raises its counter to the clock, and a holder that
+// renews and stops when its trust is over.
 //
 // # The network
 //

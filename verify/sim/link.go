@@ -1,15 +1,18 @@
 package sim
 
-import "github.com/holdfast-go/holdfast/internal/quorum"
+import (
+	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/session"
+)
 
 const (
-	stallAfter  = 250 * ms // then only releases are queued behind what is unanswered
-	redialLeast = 5 * ms
-	redialMost  = 200 * ms
+	lookEvery = 250 * ms // at a connection with unanswered requests
+	minRedial = 5 * ms
+	maxRedial = 200 * ms // shorter than that of a program: faults come fast here
 )
 
 // link is one client's way to one node. A broken one is dialled again; each
-// connection is a generation.
+// connection is a generation. Package session decides what goes over it, as it does in a program.
 type link struct {
 	w *world
 	c *client
@@ -25,9 +28,15 @@ type link struct {
 	cut      int64 // until then nothing passes
 	sent     int   // requests on this connection
 	above    bool  // an answer on it has shown that the node's counter is above the floor
+	began    int64 // when the connection was made
+	heard    int64 // when the node answered last
 	away     []*request
 	fate     map[int]fate // of broken connections
-	owed     []owed
+
+	watch  session.Watch
+	looks  int // the generation that is looked at; 0: none
+	redial session.Redial
+	ledger session.Ledger[*key]
 }
 
 // fate is what becomes of the requests on a connection that broke.
@@ -36,14 +45,11 @@ type fate struct {
 	most int   // the first so many of them
 }
 
-// owed is a release to be sent on the next connection.
-type owed struct {
-	r     *request
-	until int64
-}
-
 func (w *world) newLink(c *client, n *node) *link {
-	return &link{w: w, c: c, n: n, up: n.admit(c), boot: n.boot, fate: make(map[int]fate)}
+	return &link{
+		w: w, c: c, n: n, gen: 1, up: n.admit(c), boot: n.boot, fate: make(map[int]fate),
+		redial: session.Redial{Min: minRedial, Max: max(min(maxRedial, 8*w.pause), 1)},
+	}
 }
 
 // delay is how long a message takes.
@@ -65,18 +71,16 @@ func (l *link) send(r *request) {
 		l.owe(r)
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
-	case !r.Kind.Frees() && len(l.away) > 0 && l.w.now-l.away[0].began > stallAfter:
-		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
-		return
-	case r.Kind == quorum.AskCommit && r.Token < l.floor(): // it was chosen over an earlier connection (trace C11)
+	case session.Skips(r.Kind, l.silent(), func() bool { return l.spares(r) }), l.gate().Prepare(&r.Ask) != nil:
 		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
 		return
 	}
 	if r.claim != nil {
 		r.round = r.claim.rec.round
 	}
-	r.began, r.Clock, r.Noted, r.Least = l.w.now, l.c.wall(), quorum.Noted(l.w.maxTTL), l.said()
+	r.began, r.Clock, r.Noted = l.w.now, l.c.wall(), quorum.Noted(l.w.maxTTL)
 	l.away = append(l.away, r)
+	l.look()
 	l.sent++
 	gen, boot, index := l.gen, l.boot, l.sent
 	l.there = max(l.there, l.w.now+l.delay())
@@ -119,6 +123,7 @@ func (l *link) answer(r *request, rep reply) {
 			break
 		}
 	}
+	l.heard = l.w.now
 	l.finish(r, rep)
 }
 
@@ -129,7 +134,7 @@ func (l *link) finish(r *request, rep reply) {
 	r.done = true
 	e := r.Reply(rep.Reply).Event
 	if e.Kind == quorum.Granted {
-		if l.above = e.Token >= l.floor(); !l.above {
+		if l.above = l.gate().CheckGrant(e.Token) == nil; !l.above {
 			e = r.Reply(quorum.Reply{Event: quorum.Event{Kind: quorum.Failed}}).Event
 		}
 	}
@@ -139,35 +144,76 @@ func (l *link) finish(r *request, rep reply) {
 	r.claim.answer(e, r)
 }
 
-// floor is the first token that may be used at the node. It is the same for all that comes
-// over one connection.
-func (l *link) floor() int64 {
+// gate returns what the client knows of the connection. The floor is the same for all that comes over it.
+func (l *link) gate() session.Gate {
 	if l.w.cfg.Rules.NoFloor {
-		return 0
+		return session.Gate{}
 	}
-	return l.n.floor
+	return session.Gate{Floor: l.n.floor, Above: l.above}
 }
 
-// said is what a request says of the floor.
-func (l *link) said() int64 {
-	if l.above {
+// silent returns the time for which the node has answered nothing, though it was asked.
+func (l *link) silent() int64 {
+	if len(l.away) == 0 {
 		return 0
 	}
-	return l.floor()
+	return l.w.now - max(l.away[0].began, l.heard)
+}
+
+// spares reports whether the client is better served without an answer to r: it makes one attempt, or the other nodes suffice.
+func (l *link) spares(r *request) bool {
+	if st := &r.claim.st; st.Phase == quorum.Seeking && st.Stamp == 0 && !st.Adopts {
+		return true
+	}
+	well := 0
+	for _, other := range l.c.links {
+		if other != l && other.up && !other.watch.Stalled {
+			well++
+		}
+	}
+	return well >= quorum.Majority(len(l.c.links))
+}
+
+// look has the client look at the connection from time to time, while something is unanswered, and leave it if the node is silent.
+func (l *link) look() {
+	if l.looks == l.gen {
+		return
+	}
+	l.looks = l.gen
+	gen := l.gen
+	l.w.schedule(l.c, lookEvery, func() {
+		if gen != l.gen || !l.up {
+			return
+		}
+		sight := session.Sight{Now: l.w.now, Silent: l.silent()}
+		for _, r := range l.away {
+			if r.Kind == quorum.AskRenew && (sight.Renewal == 0 || r.TTL < sight.Renewal) {
+				sight.Renewal = r.TTL
+			}
+		}
+		if err := l.watch.Look(sight); err != nil {
+			l.w.log("%s leaves node %d: %v", l.c.name, l.n.i, err)
+			l.sever(true)
+			return
+		}
+		if l.looks = 0; len(l.away) > 0 {
+			l.look()
+		}
+	})
 }
 
 func (l *link) fail(r *request, unsent bool) {
 	l.finish(r, reply{Reply: quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: unsent}}})
 }
 
-// owe keeps a release for the next connection. One that fails again is dropped.
+// owe keeps a release for the next connection.
 func (l *link) owe(r *request) {
-	if r.claim == nil || !r.Kind.Frees() {
-		return
+	switch {
+	case r.debt != nil:
+		l.ledger.Return(*r.debt)
+	case r.Kind.Frees():
+		l.ledger.Owe(r.key, &r.Ask, l.c.clock())
 	}
-	again := *r
-	again.claim, again.Kind, again.Stamp = nil, quorum.AskRelease, 0
-	l.owed = append(l.owed, owed{r: &again, until: l.w.now + r.TTL})
 }
 
 // sever breaks the connection. Where the node lives, what was under way may still
@@ -177,6 +223,7 @@ func (l *link) sever(nodeLives bool) {
 		return
 	}
 	l.up, l.above = false, false
+	l.redial.Ended(l.w.now - l.began)
 	f := fate{at: l.w.now + l.w.upTo([]int64{3 * l.w.ttl, 20 * l.w.pause}[l.w.rng.IntN(2)])}
 	if nodeLives {
 		f.most = l.sent - l.w.rng.IntN(len(l.away)+1)
@@ -201,26 +248,23 @@ func (l *link) sever(nodeLives bool) {
 			}
 		})
 	}
-	l.redial()
+	l.reconnect()
 }
 
-// redial opens the next connection as soon as the gate lets it.
-func (l *link) redial() {
+// reconnect opens the next connection as soon as the gate lets it.
+func (l *link) reconnect() {
 	wait := max(l.n.votes-l.w.now, 0) // trying earlier would only take longer to simulate
-	l.w.schedule(l.c, wait+redialLeast+l.w.upTo(min(redialMost, 8*l.w.pause)), func() {
+	l.w.schedule(l.c, wait+l.redial.Next(l.w.rng.Uint32())+l.delay(), func() {
 		if l.w.now < l.cut || !l.n.admit(l.c) {
-			l.redial()
+			l.reconnect()
 			return
 		}
 		l.gen++
-		l.up, l.boot = true, l.n.boot
+		l.up, l.boot, l.began = true, l.n.boot, l.w.now
 		l.there, l.home, l.sent = 0, 0, 0
-		owed := l.owed
-		l.owed = nil
-		for _, o := range owed {
-			if l.w.now < o.until {
-				l.send(o.r)
-			}
+		l.watch = session.Watch{}
+		for _, d := range l.ledger.Take(l.c.clock()) {
+			l.send(&request{Ask: d.Ask, key: d.Lock, debt: &d})
 		}
 		l.w.log("%s reconnects to node %d", l.c.name, l.n.i)
 		if l.c.subscribed {

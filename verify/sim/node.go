@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/internal/quorum"
+	"github.com/holdfast-go/holdfast/internal/session"
 )
 
 // node is one server.
@@ -48,11 +49,12 @@ type request struct {
 	quorum.Ask
 
 	key   *key
-	claim *claim // nil: a release that was owed
-	began int64  // by the laboratory's clock
-	round int    // of renewals of the claim, when it was sent
-	step  int    // in which the node executed it last
-	done  bool   // answered or failed, at the client
+	claim *claim              // nil: a release that was owed
+	debt  *session.Debt[*key] // which; nil: none
+	began int64               // by the laboratory's clock
+	round int                 // of renewals of the claim, when it was sent
+	step  int                 // in which the node executed it last
+	done  bool                // answered or failed, at the client
 }
 
 // reply is what the node says, with when the lock was given to its owner.

@@ -157,8 +157,8 @@ func TestTheLastOfAGroupWritesIt(t *testing.T) {
 	})
 }
 
-// TestWhoReadsFromAPipeDoesNotWriteToIt: the other end may be writing the next answer, and then neither would read.
-func TestWhoReadsFromAPipeDoesNotWriteToIt(t *testing.T) {
+// TestPipeReaderDoesNotWrite: the other end may be writing the next answer, and then neither would read.
+func TestPipeReaderDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -190,8 +190,8 @@ func TestWhoReadsFromAPipeDoesNotWriteToIt(t *testing.T) {
 	})
 }
 
-// TestABatchOfLongNamesFitsIntoASocket, so that no caller waits for a node that does not read.
-func TestABatchOfLongNamesFitsIntoASocket(t *testing.T) {
+// TestBatchOfLongNamesFitsIntoSocket, so that no caller waits for a node that does not read.
+func TestBatchOfLongNamesFitsIntoSocket(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, _ net.Conn) {
 		n.l.mu.Lock()
@@ -235,7 +235,7 @@ func TestAReleaseIsNeverTooLate(t *testing.T) {
 	})
 }
 
-func TestTheEndOfAContextIsNoticedWhileReading(t *testing.T) {
+func TestContextEndsRead(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, far net.Conn) {
 		const limit = 3 * time.Millisecond
@@ -269,7 +269,7 @@ func TestANodeThatDoesNotReadBlocksNobody(t *testing.T) {
 
 // One node alone cannot be spared: who may wait is queued behind what it has not
 // answered, and who does not wait hears at once.
-func TestAHungNodeIsSkippedOnlyWhereItCanBeSpared(t *testing.T) {
+func TestHungNodeIsSkippedOnlyIfSpared(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, far net.Conn) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -301,7 +301,7 @@ func TestAHungNodeIsSkippedOnlyWhereItCanBeSpared(t *testing.T) {
 
 // A server that closes its way to us ends the link, also where TLS would let ours go on:
 // nothing that is sent would be answered.
-func TestAServerThatClosesItsSideEndsTheLink(t *testing.T) {
+func TestHalfClosedServerEndsLink(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(nil) // for its certificate
 	defer server.Close()
@@ -335,7 +335,7 @@ func TestAServerThatClosesItsSideEndsTheLink(t *testing.T) {
 	}
 }
 
-func TestAWriteThatWaitsForTheNodeHoldsUpNoAnswer(t *testing.T) {
+func TestBlockedWriteHoldsUpNoAnswer(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, far net.Conn) {
 		ping := [][]string{{"PING"}}
@@ -358,8 +358,8 @@ func TestAWriteThatWaitsForTheNodeHoldsUpNoAnswer(t *testing.T) {
 	})
 }
 
-// TestANodeThatWorksThroughItsRequestsIsNotSilent, however long the last of them takes.
-func TestANodeThatWorksThroughItsRequestsIsNotSilent(t *testing.T) {
+// TestBusyNodeIsNotSilent, however long the last of them takes.
+func TestBusyNodeIsNotSilent(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, far net.Conn) {
 		const requests, each = 30, 200 * time.Millisecond // together longer than pace.Silence

@@ -3,9 +3,9 @@ package link
 import (
 	"runtime"
 
-	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/session"
 )
 
 // Send queues e, and writes it if that cannot wait. It does not block.
@@ -17,7 +17,7 @@ func (l *Link) Send(e Entry) {
 		l.mu.Unlock()
 		l.sink.Fail(e, engine.Failure{Err: err, Unsent: true})
 		return
-	case e.Req != nil && !e.Frees() && l.silence(e.At) > int64(pace.Overdue()) && (e.Req.NoWait || l.sink.Spare()):
+	case e.Req != nil && session.Skips(e.Req.Kind, l.silence(e.At), func() bool { return e.Req.NoWait || l.sink.Spare() }):
 		l.mu.Unlock()
 		l.sink.Fail(e, engine.Failure{Err: ErrStalled, Unsent: true})
 		return

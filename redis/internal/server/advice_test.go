@@ -32,7 +32,7 @@ func TestAnAnswerThatIsLateIsSaidOnce(t *testing.T) {
 	}
 }
 
-func TestCommandThatIsNotKnownIsToldByEachServer(t *testing.T) {
+func TestEachServerReportsUnknownCommand(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
 		"ERR unknown command 'HELLO', with args beginning with: '3'":                     true,

@@ -1,0 +1,85 @@
+package redis
+
+import (
+	"context"
+	"slices"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/quorum/engine"
+	"github.com/holdfast-go/holdfast/internal/resp"
+	"github.com/holdfast-go/holdfast/internal/session"
+	"github.com/holdfast-go/holdfast/redis/internal/format"
+)
+
+// debtBatch bounds how many releases travel together.
+const debtBatch = 256
+
+// debt is a release that a node may not have executed.
+type debt = session.Debt[engine.Lock]
+
+// owe keeps a release for the next connection.
+func (n *node) owe(r *engine.Request) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ledger.Owe(*r.Lock, &r.Ask, n.engine.Now())
+}
+
+// expire drops the releases that are not needed any more.
+func (n *node) expire() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.ledger.Expire(n.engine.Now())
+}
+
+// takeDebts removes and returns the releases that the node is owed.
+func (n *node) takeDebts() []debt {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ledger.Take(n.engine.Now())
+}
+
+// returnDebts keeps releases again that got no answer.
+func (n *node) returnDebts(debts []debt) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, d := range debts {
+		n.ledger.Return(d)
+	}
+}
+
+// settle sends what is owed over l, and keeps what gets no answer: the ids are dead, so that a release may be sent as often as
+// needed.
+func (n *node) settle(l *connection) {
+	due := n.takeDebts()
+	ctx, cancel := context.WithTimeout(n.d.ctx, pace.AskTime())
+	defer cancel()
+	f := n.d.opts.format()
+	var left []debt
+	for len(due) > 0 {
+		chunk := due[:min(len(due), debtBatch)]
+		cmds := slices.Clone(f.Loads())
+		for _, d := range chunk {
+			ask := d.Ask
+			l.gate(nil).Prepare(&ask) // which keeps no release back
+			cmds = append(cmds, l.proof.Call(f.Release, d.Lock, format.ReleaseArgs(&ask)...))
+		}
+		replies, err := l.Do(ctx, cmds...)
+		if err != nil {
+			break
+		}
+		for i, d := range chunk {
+			if !isExecuted(replies[len(f.Loads())+i]) {
+				left = append(left, d)
+			}
+		}
+		due = due[len(chunk):]
+	}
+	n.d.set.inherit(n, append(left, due...))
+}
+
+// isExecuted reports whether a server has carried out a release that it answers so. It did not if it lacks the scripts or the
+// marker, or if the key is at another shard.
+func isExecuted(reply any) bool {
+	err, failed := reply.(resp.Error)
+	return !failed || !resp.Says(reply, "NOSCRIPT") && !resp.Says(reply, "UNADMITTED") && !isRedirection(err)
+}

@@ -1,0 +1,322 @@
+package redis
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/session"
+	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/redis/internal/format"
+	"github.com/holdfast-go/holdfast/redis/internal/link"
+	"github.com/holdfast-go/holdfast/redis/internal/server"
+)
+
+const (
+	minRedial  = 20 * time.Millisecond // the first pause between attempts to reach a node
+	maxRedial  = time.Second
+	watchEvery = 250 * time.Millisecond
+	pingEvery  = 5 * time.Second
+	// lookEvery is the time between two looks at what may change under an open connection. Changes that let a second holder
+	// in, such as an eviction policy, are noticed within it; INFO takes 13 µs of a server.
+	lookEvery  = time.Second
+	greetEvery = 2 * time.Minute
+	greetKeep  = 5 * time.Minute // nodes remember a client's process for so long
+)
+
+// open connects for the first time. Even if that fails, keep looks after the node
+// from then on.
+func (n *node) open(ctx context.Context) error {
+	l, err := n.dial(ctx)
+	n.warn()
+	n.d.work.Go(func() { n.keep(l) })
+	return err
+}
+
+// keep looks after the connection l and, when that ends, makes the next one, until the driver is closed. It alone
+// reports the node's states.
+func (n *node) keep(l *connection) {
+	told := n.event()
+	report := func() {
+		if e := n.event(); (e.State != told.State || cause(e.Err) != cause(told.Err)) && n.ctx.Err() == nil {
+			told = e
+			n.d.tell(e)
+		}
+	}
+	redial := session.Redial{Min: int64(minRedial), Max: int64(maxRedial)}
+	for n.ctx.Err() == nil {
+		if l != nil {
+			begin := time.Now()
+			n.watch(l, report)
+			report()
+			redial.Ended(int64(time.Since(begin)))
+		}
+		if wait(n.ctx, time.Duration(redial.Next(rand.Uint32()))); n.ctx.Err() != nil { // a Dial of the user's may not look at it
+			return
+		}
+		if l, _ = n.dial(n.ctx); l == nil {
+			report()
+			n.expire()
+		}
+		n.d.logs.Go(n.warn) // a Logger may block
+	}
+	if l != nil { // the connection came as the driver was closed
+		l.HangUp(errHungUp)
+	}
+}
+
+// dial makes a connection that the gate has checked, and lets the node vote over
+// it. With an error there is none, or one over which the node does not vote yet.
+func (n *node) dial(ctx context.Context) (*connection, error) {
+	line, rep, err := n.d.gate.dial(ctx, n)
+	if rep.skipped {
+		n.mu.Lock()
+		n.news = append(n.news, errSkipped)
+		n.mu.Unlock()
+	}
+	if err != nil {
+		n.mu.Lock()
+		n.err = err
+		n.mu.Unlock()
+		n.d.set.lost(n)
+		return nil, err
+	}
+	n.checked(rep)
+	l := newConnection(n, line, rep)
+	l.Start(n.d.work.Go)
+	n.settle(l)
+	n.greet(l)
+	n.raise(l)
+	if l.stay != nil {
+		return l, l.stay
+	}
+	return l, nil
+}
+
+// raise lets the node vote over l, unless l has broken already.
+func (n *node) raise(l *connection) {
+	n.d.set.greeted(l)
+	n.mu.Lock()
+	if !l.Ended() {
+		n.link.Store(l)
+		n.d.admitted.Store(true)
+		n.ill.Store(nil)
+		n.deaf = nil
+		n.trip.Store(0)
+		n.stalled.Store(false)
+		if l.stay != nil {
+			n.err = l.stay
+		}
+	}
+	n.mu.Unlock()
+	if n.listening.Load() {
+		n.listen(l)
+	}
+}
+
+// broken takes the vote away from the node: l has broken.
+func (n *node) broken(l *connection, err error) {
+	n.mu.Lock()
+	if n.link.CompareAndSwap(l, nil) {
+		n.err = err
+	}
+	n.mu.Unlock()
+	n.d.gate.leave(n.addr)
+	n.d.set.lost(n)
+}
+
+// watch looks at l from time to time, until it is gone: it leaves a node that does not answer, introduces this client to the
+// node again, and sends what is owed.
+func (n *node) watch(l *connection, report func()) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	w := session.Watch{Votes: l.votes, Replaced: n.place.Replaced(), Looked: l.looked.Load()}
+	for i := 1; ; i++ {
+		report()
+		select {
+		case <-tick.C:
+		case <-l.Gone():
+			return
+		case <-n.ctx.Done():
+			l.HangUp(errHungUp)
+			return
+		}
+		err := w.Look(l.see())
+		n.stalled.Store(w.Stalled)
+		l.looked.Store(w.Looked)
+		switch {
+		case err != nil:
+			l.HangUp(err)
+		case !w.Stalled:
+			n.tend(l, time.Duration(i)*watchEvery)
+		}
+	}
+}
+
+// tend does the regular work of a connection that answers, which is age old.
+func (n *node) tend(l *connection, age time.Duration) {
+	n.settle(l) // requests that came while the node was coming up, or was cut off again
+	if age%greetEvery == 0 {
+		n.greet(l)
+	}
+	if age%deafPause == 0 && n.event().State == driver.NodePolling {
+		n.listen(l) // the permission may have been given
+	}
+	if age%lookEvery == 0 {
+		n.d.channels.Leave(l.Link)
+		n.lookForBare(l)
+		n.lookAgain(l)
+	}
+	if age%pingEvery == 0 {
+		n.ping(l) // otherwise this client would not notice that the other end is gone
+	}
+	if n.place.Replaced() && age%pingEvery == 0 {
+		n.d.work.Go(func() { // a master that is cut off cannot know that another was promoted
+			if n.place.Moved(n.d.ctx, l.server) {
+				l.HangUp(errMoved)
+			}
+		})
+	}
+}
+
+// lookAgain has the gate check the server once more by what INFO reports, and hangs up if the server may not vote any more:
+// after a demotion, or with a policy that evicts locks. A client that writes nothing learns of it in no other way.
+func (n *node) lookAgain(l *connection) {
+	l.Call(link.NewCall([][]string{{"INFO"}}, func(c *link.Call) {
+		if c.Err != nil {
+			return
+		}
+		defects, err := n.d.gate.recheck(l, c.Replies[0])
+		if err != nil {
+			l.HangUp(err)
+			return
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if defects != nil && n.link.Load() == l {
+			l.defects = defects
+			n.blemish(l.report)
+			if len(n.news) > 0 {
+				n.d.logs.Go(n.warn) // a Logger may block
+			}
+		}
+	}))
+}
+
+// greet tells the node which process this client is.
+func (n *node) greet(l *connection) {
+	me := n.d.holder.me()
+	if me == (driver.Holder{}) {
+		return
+	}
+	if text, err := json.Marshal(me); err == nil {
+		l.Tell("SET", wire.Client+n.engine.Client(), string(text), "PX", format.Millis(int64(greetKeep)))
+	}
+}
+
+// lookForBare looks for a key that is a bare name.
+func (n *node) lookForBare(l *connection) {
+	d := n.d
+	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.beside() {
+		return // the name is the key; or it may be in another shard
+	}
+	// The server logs each command that a user has no permission for.
+	if d.opts.Credentials != nil {
+		return // it is asked at new connections alone
+	}
+	if user, _, _ := n.net.Credentials(n.ctx, l.server); user != "" {
+		return
+	}
+	taken := d.bare.name.Swap(nil)
+	if taken == nil {
+		return
+	}
+	name := *taken
+	l.Call(link.NewCall([][]string{{"PTTL", name}}, func(c *link.Call) {
+		if c.Err != nil {
+			return // nobody may be waiting for the Logger any more
+		}
+		if left, _ := c.Replies[0].(int64); left > 0 && d.bare.first(name) {
+			d.logs.Go(func() { // a Logger may block
+				d.opts.Logger.Warn(fmt.Sprintf("there is a key %q, which expires, beside %q: if another library locks that name by its bare key, "+
+					"it and this client do not exclude one another; give both the same key (bare=true)", name, d.opts.keys(name).Key), "node", n.addr)
+			})
+		}
+	}))
+}
+
+// ping sends a PING, which waits in line as every request does, and takes the time.
+func (n *node) ping(l *connection) {
+	sent := n.engine.Now()
+	l.Call(link.NewCall([][]string{{"PING"}}, func(c *link.Call) {
+		if took := max(n.engine.Now()-sent, 1); c.Err == nil {
+			last := cmp.Or(n.trip.Load(), took)
+			n.trip.Store(last + (took-last)/4)
+		}
+	}))
+}
+
+// mend returns err with the advice of server.Mend. A server at addr that has answered once speaks the protocol of this client:
+// it resets a later connection for another reason.
+func (n *node) mend(addr string, err error, secure bool) error {
+	n.mu.Lock()
+	known := n.server == addr
+	n.mu.Unlock()
+	if known && !secure && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)) {
+		return err
+	}
+	return server.Mend(err, secure)
+}
+
+// checked notes the results of the check of a new connection.
+func (n *node) checked(rep report) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mute, n.ordered = rep.Mute, rep.ordered
+	n.moved = n.server != "" && n.server != rep.server
+	n.server = rep.server
+	n.blemish(rep)
+}
+
+// blemish notes the defects of the node, and keeps new ones for the log. The caller holds mu.
+func (n *node) blemish(rep report) {
+	n.defect = nil
+	all := make(map[string]error)
+	maps.Copy(all, rep.warns)
+	maps.Copy(all, rep.defects)
+	for _, kind := range slices.Sorted(maps.Keys(all)) {
+		err := all[kind]
+		if n.defect == nil {
+			n.defect = err
+		} else {
+			n.defect = fmt.Errorf("%w; %w", n.defect, err)
+		}
+		if !n.warned[kind] {
+			n.warned[kind] = true
+			n.news = append(n.news, err)
+		}
+	}
+}
+
+// warn logs each defect once.
+func (n *node) warn() {
+	n.mu.Lock()
+	news, moved, server := n.news, n.moved, n.server
+	n.news, n.moved = nil, false
+	n.mu.Unlock()
+	if moved {
+		n.d.opts.Logger.Info("node has moved to another server", "node", n.addr, "server", server)
+	}
+	for _, err := range news {
+		n.d.opts.Logger.Warn("node has a defect", "node", n.addr, "defect", err.Error())
+	}
+}
