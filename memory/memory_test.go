@@ -214,7 +214,7 @@ func TestAllLocksOfANodeShareItsCounter(t *testing.T) {
 }
 
 // The nodes' counters go apart when locks of one are not of the others.
-func TestTokensOfANameRiseThoughOtherNamesAreGrantedInBetween(t *testing.T) {
+func TestTokensRiseAcrossSharedCounter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(3)

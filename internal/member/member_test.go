@@ -130,7 +130,7 @@ func (n *server) floor() int64 {
 	return floor
 }
 
-func TestANewNodeSitsOutItsQuarantineOnce(t *testing.T) {
+func TestNewNodeSitsOutQuarantineOnce(t *testing.T) {
 	n, c := newServer(t), newClient(three)
 	n.waits(c)
 	n.pass(out-time.Second, c)
@@ -176,7 +176,7 @@ func TestQuarantineOutlastsLongestLeaseByTwoSeconds(t *testing.T) {
 	}
 }
 
-func TestWhoForgotSitsOutItsQuarantine(t *testing.T) {
+func TestForgetfulNodeSitsOutQuarantine(t *testing.T) {
 	for name, forget := range map[string]func(*server){
 		"a restart":             func(n *server) { n.restart("r2", false) },
 		"an empty restart":      func(n *server) { n.restart("r2", true) },
@@ -207,7 +207,7 @@ func TestWhoForgotSitsOutItsQuarantine(t *testing.T) {
 
 // A client that does not look while the node is admitted and wiped again must not
 // take the time before for a quarantine.
-func TestAWatchEndsWithTheMarkerThatItWatched(t *testing.T) {
+func TestWatchRestartsWhenMarkerChanges(t *testing.T) {
 	n, early, c := newServer(t), newClient(three), newClient(three)
 	n.waits(early)
 	n.waits(c)
@@ -217,7 +217,7 @@ func TestAWatchEndsWithTheMarkerThatItWatched(t *testing.T) {
 	n.waits(early)
 }
 
-func TestANodesClockThatIsSetDoesNotEndItsQuarantine(t *testing.T) {
+func TestSettingNodeClockDoesNotEndQuarantine(t *testing.T) {
 	n, c := newServer(t), newClient(three)
 	n.clock = n.clock.Add(-time.Hour) // as after a boot
 	n.waits(c)
@@ -229,7 +229,7 @@ func TestANodesClockThatIsSetDoesNotEndItsQuarantine(t *testing.T) {
 	n.waits(newClient(three))
 }
 
-func TestOneClientsWrongClockDoesNotEndAQuarantine(t *testing.T) {
+func TestWrongClientClockDoesNotEndQuarantine(t *testing.T) {
 	n, behind, ahead := newServer(t), newClient(three), newClient(three)
 	behind.clock = behind.clock.Add(-time.Hour)
 	ahead.clock = ahead.clock.Add(time.Hour)
@@ -241,7 +241,7 @@ func TestOneClientsWrongClockDoesNotEndAQuarantine(t *testing.T) {
 	n.waits(further)
 }
 
-func TestAWrongClockWhenANodeIsFirstSeenDelaysAndNoMore(t *testing.T) {
+func TestWrongClockAtFirstSightOnlyDelays(t *testing.T) {
 	n, ahead, c := newServer(t), newClient(three), newClient(three)
 	ahead.clock = ahead.clock.Add(time.Hour)
 	n.waits(ahead)
@@ -254,7 +254,7 @@ func TestAWrongClockWhenANodeIsFirstSeenDelaysAndNoMore(t *testing.T) {
 
 // The node and a client on its machine boot with a clock that is behind. Both times at which the node was first seen are that clock's, and
 // both seem long ago once it is set.
-func TestClocksThatAreSetTogetherDoNotEndAQuarantine(t *testing.T) {
+func TestSettingBothClocksDoesNotEndQuarantine(t *testing.T) {
 	n, local, c := newServer(t), newClient(three), newClient(three)
 	n.clock, local.clock = n.clock.Add(-time.Hour), local.clock.Add(-time.Hour)
 	n.waits(local)
@@ -272,7 +272,7 @@ func TestClocksThatAreSetTogetherDoNotEndAQuarantine(t *testing.T) {
 
 // Programs that run for a second each, as of cron, let a node vote all the same. They have wall clocks alone, and one of two
 // periods may be a clock that was set.
-func TestClientsThatLiveForSecondsLetANodeVote(t *testing.T) {
+func TestShortLivedClientsCompleteQuarantine(t *testing.T) {
 	n := newServer(t)
 	brief := func() *client {
 		c := newClient(three)
@@ -287,7 +287,7 @@ func TestClientsThatLiveForSecondsLetANodeVote(t *testing.T) {
 }
 
 // A client that has seen the node all the time is not put off by those that come and go.
-func TestAPeriodByWallClocksPutsOffNoClientThatWatches(t *testing.T) {
+func TestWallClockPeriodDoesNotDelayWatcher(t *testing.T) {
 	n, c := newServer(t), newClient(three)
 	n.waits(newClient(three))
 	n.pass(out/2, c)
@@ -302,7 +302,7 @@ func TestAPeriodByWallClocksPutsOffNoClientThatWatches(t *testing.T) {
 	n.votes(c)
 }
 
-func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
+func TestDurableNodeVotesAtOnce(t *testing.T) {
 	admitted := func(t *testing.T, durable bool) (*server, *client) {
 		n, c := newServer(t), newClient(three)
 		n.durable = durable
@@ -368,7 +368,7 @@ func TestADurableNodeThatRemembersVotesAtOnce(t *testing.T) {
 }
 
 // Clients may know a node by several names: an address and a host name, or the address of a proxy.
-func TestAClientWithAnotherNameForADurableNodePutsOffNobody(t *testing.T) {
+func TestOtherNameOfDurableNodeDelaysNobody(t *testing.T) {
 	restarted := func(t *testing.T) (n *server, c, stranger *client) {
 		n, c, stranger = newServer(t), newClient(three), newClient(three)
 		stranger.name, n.durable = "proxy:1", true
@@ -416,13 +416,13 @@ func TestAClientWithAnotherNameForADurableNodePutsOffNobody(t *testing.T) {
 	})
 }
 
-func TestOneClientWithoutQuarantineLetsAllVote(t *testing.T) {
+func TestNoQuarantineAdmitsForAllClients(t *testing.T) {
 	n := newServer(t)
 	n.votes(newClient(Rules{Nodes: 3, NoQuarantine: true}))
 	n.votes(newClient(three))
 }
 
-func TestASetOpenedOtherwiseIsRefused(t *testing.T) {
+func TestDifferentRulesAreRejected(t *testing.T) {
 	t.Parallel()
 	for text, c := range map[string]*client{
 		"n=5 v=3 maxttl=60000 run=r1":      newClient(three),
@@ -452,7 +452,7 @@ func TestASetOpenedOtherwiseIsRefused(t *testing.T) {
 }
 
 // Version 1 takes each marker with " v=" in it for that of another version, and refuses it.
-func TestAnotherVersionIsCalledThat(t *testing.T) {
+func TestOtherVersionIsNamedInConflict(t *testing.T) {
 	t.Parallel()
 	for text, another := range map[string]bool{
 		"n=3 maxttl=60000 run=r1":                  true,
@@ -489,7 +489,7 @@ func TestAnotherVersionIsCalledThat(t *testing.T) {
 }
 
 // MaxTTL protects nothing where there is one node, and so need not agree.
-func TestOneNodeAloneRemembersNoMaxTTL(t *testing.T) {
+func TestSingleNodeMarkerHasNoMaxTTL(t *testing.T) {
 	n := newServer(t)
 	n.votes(newClient(alone))
 	n.votes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))
@@ -498,7 +498,7 @@ func TestOneNodeAloneRemembersNoMaxTTL(t *testing.T) {
 	}
 }
 
-func TestTheTokensOfOneNodeBeginAnewInEachRun(t *testing.T) {
+func TestSingleNodeRestartsTokensEachRun(t *testing.T) {
 	n, c := newServer(t), newClient(alone)
 	n.votes(c)
 	n.restart("r2", false)
@@ -530,7 +530,7 @@ func newMover(t *testing.T) (*server, *client) {
 	return n, c
 }
 
-func TestAServerThatTookOverSitsOutItsQuarantine(t *testing.T) {
+func TestPromotedServerSitsOutQuarantine(t *testing.T) {
 	for name, run := range map[string]string{
 		"another server":                      "r2/old",
 		"the same server, promoted again":     "r1/other",
@@ -551,13 +551,13 @@ func TestAServerThatTookOverSitsOutItsQuarantine(t *testing.T) {
 }
 
 // SWAPDB would bring the marker of another database, and so its locks.
-func TestANodeThatFailsOverHasOneDatabase(t *testing.T) {
+func TestFailoverNodeHasOneDatabase(t *testing.T) {
 	n, _ := newMover(t)
 	n.conflicts(newClient(Rules{Nodes: 1, FailsOver: true, DB: 1}), "")
 }
 
 // A server forgets its promotion when it has had no replica for an hour.
-func TestAServerThatForgetsItsPromotionGoesOnVoting(t *testing.T) {
+func TestForgottenPromotionDoesNotStopVoting(t *testing.T) {
 	n, c := newMover(t)
 	n.restart("r2/old", false)
 	n.waits(c)
@@ -568,7 +568,7 @@ func TestAServerThatForgetsItsPromotionGoesOnVoting(t *testing.T) {
 }
 
 // What was granted before may have had any token below the clock.
-func TestTheTokensOfANewMasterBeginAtTheClock(t *testing.T) {
+func TestNewMasterStartsTokensAtClock(t *testing.T) {
 	n, c := newMover(t)
 	first := n.floor()
 	if want := noon.Add(out).UnixMicro() - 31; first != want {
@@ -587,7 +587,7 @@ func TestTheTokensOfANewMasterBeginAtTheClock(t *testing.T) {
 	}
 }
 
-func TestTokensDoNotBeginWhereClocksDifferByAMinute(t *testing.T) {
+func TestTokensNeedClocksWithinMinute(t *testing.T) {
 	n, c := newMover(t)
 	n.restart("r2/old", false)
 	n.waits(c)
@@ -600,7 +600,7 @@ func TestTokensDoNotBeginWhereClocksDifferByAMinute(t *testing.T) {
 	n.votes(c)
 }
 
-func TestPlainClientsAndThoseThatFollowAFailoverRefuseEachOther(t *testing.T) {
+func TestPlainAndFailoverClientsConflict(t *testing.T) {
 	n, c := newMover(t)
 	plain := newClient(alone)
 	plain.clock = n.clock
@@ -611,7 +611,7 @@ func TestPlainClientsAndThoseThatFollowAFailoverRefuseEachOther(t *testing.T) {
 }
 
 // A restart of such a node would go unnoticed, and so would that of one server that another replaces.
-func TestANodeWhoseRunIsHiddenVotesOnlyAlone(t *testing.T) {
+func TestNodeWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	for _, r := range []Rules{three, moves, {Nodes: 3, ReadOnly: true}, {Nodes: 3, NoQuarantine: true}} {
 		n := &server{T: t, run: Run("", "promoted"), clock: noon}
 		if err := n.look(newClient(r)); !errors.Is(err, ErrNoRun) {
@@ -629,7 +629,7 @@ func TestANodeWhoseRunIsHiddenVotesOnlyAlone(t *testing.T) {
 	}
 }
 
-func TestAClientThatOnlyLooksBelievesAdmittedNodesAndWritesNothing(t *testing.T) {
+func TestReadOnlyClientWritesNothing(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
 		n     server
@@ -668,7 +668,7 @@ func TestAClientThatOnlyLooksBelievesAdmittedNodesAndWritesNothing(t *testing.T)
 }
 
 // Slots take a marker along that says nothing of the shard that gets them.
-func TestAShardThatWasNotPromotedVotesBesideAMarkerOfAnother(t *testing.T) {
+func TestUnpromotedShardIgnoresForeignMarker(t *testing.T) {
 	shard := func(t *testing.T) (*server, *client) {
 		n, c := newMover(t)
 		n.shard = "x"
@@ -707,7 +707,7 @@ func TestAShardThatWasNotPromotedVotesBesideAMarkerOfAnother(t *testing.T) {
 	})
 }
 
-func TestOnlyAClientWithoutQuarantineSkipsOne(t *testing.T) {
+func TestOnlyNoQuarantineSkipsQuarantine(t *testing.T) {
 	t.Parallel()
 	for name, of := range map[string]struct {
 		rules  Rules
@@ -730,7 +730,7 @@ func TestOnlyAClientWithoutQuarantineSkipsOne(t *testing.T) {
 }
 
 // It takes several commands to find out.
-func TestAClientAsksWhetherANodeIsDurableOnlyWhereThatCounts(t *testing.T) {
+func TestDurabilityIsAskedOnlyWhenNeeded(t *testing.T) {
 	t.Parallel()
 	for marker, want := range map[string]bool{
 		"":                            false,
@@ -749,7 +749,7 @@ func TestAClientAsksWhetherANodeIsDurableOnlyWhereThatCounts(t *testing.T) {
 }
 
 // The model checker keeps states of clients and goes on from each of them several times.
-func TestADecisionChangesNoStateThatItWasGiven(t *testing.T) {
+func TestDecideDoesNotMutateState(t *testing.T) {
 	t.Parallel()
 	c := newClient(three)
 	seen := func(s State, run string) State {
@@ -784,7 +784,7 @@ func FuzzMarker(f *testing.F) {
 	})
 }
 
-func TestQuarantineNamesTheWaysToWait(t *testing.T) {
+func TestQuarantineErrorNamesWaysToWait(t *testing.T) {
 	t.Parallel()
 	said := (&QuarantineError{Left: 62 * time.Second}).Error()
 	for _, way := range []string{"1m2s", "-w 2m", "holdfast.Open", "AllowDown", "?down=allow", "?quarantine=off"} {

@@ -10,7 +10,7 @@ func adopting(t *testing.T, n int) *play {
 	return p
 }
 
-func TestAnAdopterNeedsAQuorum(t *testing.T) {
+func TestAdopterNeedsQuorum(t *testing.T) {
 	t.Parallel()
 	p := adopting(t, 3)
 	p.granted(0, 100)
@@ -23,7 +23,7 @@ func TestAnAdopterNeedsAQuorum(t *testing.T) {
 }
 
 // Its request may have been executed: then only the node can say so.
-func TestAnAdopterAsksAgainWhereNoAnswerCame(t *testing.T) {
+func TestAdopterRetriesUnansweredNode(t *testing.T) {
 	t.Parallel()
 	p := adopting(t, 3)
 	p.granted(0, 100)
@@ -38,7 +38,7 @@ func TestAnAdopterAsksAgainWhereNoAnswerCame(t *testing.T) {
 	p.want("from the last send", p.c.Trusted() == p.now+lease-Drift(lease))
 }
 
-func TestAnAdopterIsRefusedOnceAQuorumCannotComeForDenials(t *testing.T) {
+func TestDenialsEndAdoption(t *testing.T) {
 	t.Parallel()
 	p := adopting(t, 3)
 	p.granted(0, 100)
@@ -53,7 +53,7 @@ func TestAnAdopterIsRefusedOnceAQuorumCannotComeForDenials(t *testing.T) {
 	p.want("what it has taken is released", p.did.Release == All(3) && p.c.Phase == Over)
 }
 
-func TestAnAdopterGivesUpWhereAskingAgainIsPointless(t *testing.T) {
+func TestFatalErrorsEndAdoption(t *testing.T) {
 	t.Parallel()
 	p := adopting(t, 3)
 	p.granted(0, 100)
@@ -63,7 +63,7 @@ func TestAnAdopterGivesUpWhereAskingAgainIsPointless(t *testing.T) {
 	p.want("what it has taken is released", p.did.Release == All(3))
 }
 
-func TestADetachedLockIsRenewedByItsIDAlone(t *testing.T) {
+func TestDetachedLockIsRenewedByID(t *testing.T) {
 	t.Parallel()
 	p := &play{t: t, now: second, c: Detached(3, lease)}
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -77,7 +77,7 @@ func TestADetachedLockIsRenewedByItsIDAlone(t *testing.T) {
 }
 
 // The commit may have been executed, and its answer lost: either is the same to the node.
-func TestAnAdopterWhoseCommitFailedAsksAgain(t *testing.T) {
+func TestAdopterRetriesFailedCommit(t *testing.T) {
 	t.Parallel()
 	for _, base := range []int64{100, 132} { // not executed, and executed
 		p := adopting(t, 3)
@@ -101,7 +101,7 @@ func TestAnAdopterWhoseCommitFailedAsksAgain(t *testing.T) {
 
 // The node that gave the lower token agrees to it no more, and the one that comes late has given a later one:
 // without it there is no quorum, however often they are asked.
-func TestAnAdopterTakesTheHigherBaseWhereNoQuorumHasItsToken(t *testing.T) {
+func TestAdopterRaisesTokenForQuorum(t *testing.T) {
 	t.Parallel()
 	p := adopting(t, 3)
 	p.granted(0, 100)
@@ -116,8 +116,8 @@ func TestAnAdopterTakesTheHigherBaseWhereNoQuorumHasItsToken(t *testing.T) {
 	p.want("relied on", p.c.Token == 164 && p.c.Kept == set(1, 2))
 }
 
-// A commit of the old token that is executed late is refused: see TestACommitBelowTheTokenOfTheLockIsRefused.
-func TestAnAdopterCountsNoAnswerAboutItsOldToken(t *testing.T) {
+// A commit of the old token that is executed late is refused: see TestCommitBelowLockTokenIsRefused.
+func TestAdopterIgnoresAnswersAboutOldToken(t *testing.T) {
 	t.Parallel()
 	p := adopting(t, 3)
 	p.granted(0, 100)
@@ -135,7 +135,7 @@ func TestAnAdopterCountsNoAnswerAboutItsOldToken(t *testing.T) {
 }
 
 // Only a claim that adopts has no other id to begin anew with.
-func TestAnAttemptChoosesItsTokenOnce(t *testing.T) {
+func TestClaimChoosesTokenOnce(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, 0)
 	p.granted(0, 100)

@@ -8,7 +8,7 @@ import (
 // full is what a Step may want at most.
 var full = Actions{Release: All(5), GiveBack: All(5), Acquire: All(5), Stamped: 0b10101, Commit: All(5), Renew: All(5), Anew: 0b01010}
 
-func TestRequestsLeaveInOneOrder(t *testing.T) {
+func TestRequestsHaveFixedOrder(t *testing.T) {
 	c := Claim{N: 5, ID: 8, TTL: lease, Stamp: 77, Token: 100}
 	c.Epoch[3] = 2
 	var kinds []AskKind
@@ -38,7 +38,7 @@ func TestRequestsLeaveInOneOrder(t *testing.T) {
 	}
 }
 
-func TestOnlyNodesThatAreHeardGetTheStamp(t *testing.T) {
+func TestOnlySubscribedNodesGetStamp(t *testing.T) {
 	c := Claim{N: 5, TTL: lease, Stamp: 77}
 	for ask := range full.Asks(0, &c, 0) {
 		if ask.Kind == AskAcquire && (ask.Stamp == 77) != full.Stamped.Has(ask.Node) {
@@ -58,7 +58,7 @@ func TestAsksAllocatesNothing(t *testing.T) {
 	}
 }
 
-func TestOnlyRenewalsOfNodesThatAreTakenBackAreAnew(t *testing.T) {
+func TestOnlyRegainedNodesRestoreLock(t *testing.T) {
 	c := Claim{N: 5, TTL: lease, Token: 100}
 	for ask := range full.Asks(0, &c, 0) {
 		if ask.Anew != (ask.Kind == AskRenew && full.Anew.Has(ask.Node)) {
@@ -68,7 +68,7 @@ func TestOnlyRenewalsOfNodesThatAreTakenBackAreAnew(t *testing.T) {
 }
 
 // Each request reaches its script with what it asks for.
-func TestANodeDoesWhatIsAsked(t *testing.T) {
+func TestLockAnswersEachRequest(t *testing.T) {
 	const now = noon
 	mine := Lock{Owner: "a", Token: base, Until: now/1000 + ttl, Fence: end}
 	free := Lock{Fence: end}
@@ -112,7 +112,7 @@ func TestANodeDoesWhatIsAsked(t *testing.T) {
 }
 
 // What is handed to nobody is free for everybody, also where somebody waits.
-func TestAReleaseThatHandsToNobodyFreesTheLock(t *testing.T) {
+func TestReleaseWithoutHandOverFreesLock(t *testing.T) {
 	const now = 1_000_000
 	l := Lock{Owner: "a", Token: 69, Until: now, Fence: 100, Queue: Queue("").With(Place{Owner: "b", Stamp: 1, Until: now})}
 	for _, handOver := range []int64{0, HandOver(lease)} {

@@ -232,7 +232,7 @@ func TestValidityIsTestedAfterTheLastReply(t *testing.T) {
 	p.wantOutcome(Won)
 }
 
-func TestTooLateAQuorumMakesAWaiterBeginAnew(t *testing.T) {
+func TestLateQuorumRestartsWaiter(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.granted(0, 100)
@@ -311,7 +311,7 @@ func TestSilenceUntilTheDeadlineIsUnavailable(t *testing.T) {
 
 // Nobody need have reached a quorum before: who may wait, waits. A refusal is waited
 // out as well, unless so many nodes refuse for good that no quorum is left.
-func TestAWaiterOutlastsWhatTimeMends(t *testing.T) {
+func TestWaiterOutlastsTemporaryFailures(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		rounds []string // by node: '-' denies, '!' fails, '#' refuses for good
@@ -353,7 +353,7 @@ func TestAWaiterOutlastsWhatTimeMends(t *testing.T) {
 
 // What stands in the way is told when a round has ended for want of answers, or for
 // those of others, and not while an answer is to come that tells which it is.
-func TestTheObstacleIsToldOnceItIsKnown(t *testing.T) {
+func TestObstacleIsReportedOnceKnown(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		answers string // of nodes 0, 1, …: '-' denies, '!' fails, '+' grants
@@ -388,7 +388,7 @@ func TestTheObstacleIsToldOnceItIsKnown(t *testing.T) {
 	}
 }
 
-func TestOldFailuresSayNothingOfTheNextRound(t *testing.T) {
+func TestFailuresDoNotCountInNextRound(t *testing.T) {
 	t.Parallel()
 	p := beginHearing(t, 3, stamp, 0)
 	p.failed(AskAcquire, 0, 1, 2)
@@ -413,7 +413,7 @@ func TestUnsentRequestsNeedNoRelease(t *testing.T) {
 	p.wantOutcome(Released) // with node 1, where there is nothing to free
 }
 
-func TestOneRequestOfManyUnsentStillNeedsARelease(t *testing.T) {
+func TestPartlyUnsentRequestsNeedRelease(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.denied(0, 1)
@@ -456,7 +456,7 @@ func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
 	}
 }
 
-func TestRenewalAfterTheEndOfTrustIsALoss(t *testing.T) {
+func TestRenewalAfterTrustEndsIsLoss(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.now = p.c.Trusted() - 1
@@ -468,7 +468,7 @@ func TestRenewalAfterTheEndOfTrustIsALoss(t *testing.T) {
 	p.want("released once everywhere", p.did.Release == All(3) && p.c.Phase == Over)
 }
 
-func TestAFailedRenewalLeavesTheOldTrust(t *testing.T) {
+func TestFailedRenewalKeepsOldTrust(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	trust := p.c.Trusted()
@@ -482,7 +482,7 @@ func TestAFailedRenewalLeavesTheOldTrust(t *testing.T) {
 	p.want("old trust", p.c.Trusted() == trust && p.c.Phase == Held)
 }
 
-func TestATickEndsARoundOfRenewals(t *testing.T) {
+func TestTickEndsRenewalRound(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -492,7 +492,7 @@ func TestATickEndsARoundOfRenewals(t *testing.T) {
 }
 
 // No request shortens what a node has promised, whenever the node executes it.
-func TestAShorterTTLDoesNotShortenTrust(t *testing.T) {
+func TestShorterTTLDoesNotShortenTrust(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	trust := p.c.Trusted()
@@ -506,7 +506,7 @@ func TestAShorterTTLDoesNotShortenTrust(t *testing.T) {
 	p.want("and then that of the shorter TTL", p.c.Trusted() == p.now+second-Drift(second))
 }
 
-func TestALateAnswerToALongerRenewalExtendsTrust(t *testing.T) {
+func TestLateAnswerExtendsTrust(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.now += lease / 2
@@ -521,7 +521,7 @@ func TestALateAnswerToALongerRenewalExtendsTrust(t *testing.T) {
 	p.want("by the time at which it was sent", p.c.Trusted() == old.Sent+lease-Drift(lease))
 }
 
-func TestAMajorityOfNotMineIsALoss(t *testing.T) {
+func TestMajorityOfNotMineIsLoss(t *testing.T) {
 	t.Parallel()
 	p := held(t, 5)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -532,7 +532,7 @@ func TestAMajorityOfNotMineIsALoss(t *testing.T) {
 	p.want("released once everywhere", p.did.Release == All(5) && p.c.Phase == Over)
 }
 
-func TestNotMineCountsForItsRoundOnly(t *testing.T) {
+func TestNotMineCountsOnlyInItsRound(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -546,7 +546,7 @@ func TestNotMineCountsForItsRoundOnly(t *testing.T) {
 	p.wantOutcome(Renewed)
 }
 
-func TestARenewalRegainsANodeThatForgot(t *testing.T) {
+func TestRenewalRegainsForgetfulNode(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, 0)
 	p.granted(0, 100)
@@ -557,7 +557,7 @@ func TestARenewalRegainsANodeThatForgot(t *testing.T) {
 	p.want("three nodes", p.c.Granted == All(3))
 }
 
-func TestAWakeUpForALiveLeaseRenewsThatNode(t *testing.T) {
+func TestWakeUpOfHeldLockRenewsNode(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.granted(0, 100)
@@ -595,7 +595,7 @@ func TestUnansweredReleaseIsReported(t *testing.T) {
 	p.wantOutcome(NotReleased)
 }
 
-func TestAClaimIsComparable(t *testing.T) {
+func TestClaimIsComparable(t *testing.T) {
 	t.Parallel()
 	seen := map[Claim]bool{}
 	p := begin(t, 3, stamp)

@@ -63,7 +63,7 @@ func FuzzNotes(f *testing.F) {
 }
 
 // A value that another library left in a lock is no id of ours.
-func TestOnlyIDsOfTheFormAreOurs(t *testing.T) {
+func TestOnlyOwnIDFormsAreParsed(t *testing.T) {
 	t.Parallel()
 	client := NewClient()
 	if ClientOf(client+".k3j") != client {

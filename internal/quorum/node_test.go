@@ -109,7 +109,7 @@ func TestNewCounterStartsAtTheClock(t *testing.T) {
 }
 
 // Trace C5: a counter that starts at a wrong time is above all that follow.
-func TestNoCounterStartsWhereClocksDifferByMoreThanAMinute(t *testing.T) {
+func TestNoCounterStartsOnClockSkew(t *testing.T) {
 	t.Parallel()
 	lost := taken(t)
 	lost.Token, lost.Fence = 0, 0
@@ -162,7 +162,7 @@ func TestTheCounterNeverExpires(t *testing.T) {
 }
 
 // All locks of a node share its counter: Fence is the node's, the rest each lock's own.
-func TestTokensOfANameRiseThoughOtherNamesAreGrantedInBetween(t *testing.T) {
+func TestTokensRiseAcrossSharedCounter(t *testing.T) {
 	t.Parallel()
 	names := []string{"x", "y", "z"}
 	locks, last, fence := make(map[string]Lock), int64(0), int64(0)
@@ -178,7 +178,7 @@ func TestTokensOfANameRiseThoughOtherNamesAreGrantedInBetween(t *testing.T) {
 	}
 }
 
-func TestNoGrantIsBelowTheLeastToken(t *testing.T) {
+func TestNoGrantIsBelowMinToken(t *testing.T) {
 	t.Parallel()
 	free := waited(t)
 	free.free()
@@ -233,7 +233,7 @@ func TestHandOverDoesNotStartALostCounter(t *testing.T) {
 
 // Wherever the node's clock goes after the counter has started, and however long nobody asks, a later
 // grant has the higher token.
-func TestNoClockThatJumpsLowersAToken(t *testing.T) {
+func TestClockJumpLowersNoToken(t *testing.T) {
 	t.Parallel()
 	const hour = 3600 * 1_000_000
 	errs := []int64{-hour, 0, hour}
@@ -265,7 +265,7 @@ func TestCommitNeedsTheOwner(t *testing.T) {
 	}
 }
 
-func TestACommitIsTheTokenOfTheLockAndRaisesTheCounter(t *testing.T) {
+func TestCommitSetsTokenAndRaisesCounter(t *testing.T) {
 	t.Parallel()
 	high := taken(t)
 	high.Fence = end + 100*Block // other locks of the node
@@ -286,7 +286,7 @@ func TestACommitIsTheTokenOfTheLockAndRaisesTheCounter(t *testing.T) {
 
 // Its own token there may be of a later grant, with others in between: the lock was lost, and an
 // acquire of the owner came twice.
-func TestACommitBelowTheTokenOfTheLockIsRefused(t *testing.T) {
+func TestCommitBelowLockTokenIsRefused(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
 	l.free() // the node forgets the lock
@@ -307,7 +307,7 @@ func TestACommitBelowTheTokenOfTheLockIsRefused(t *testing.T) {
 }
 
 // What the node granted before it lost the counter may be above any token.
-func TestNoCommitStartsACounter(t *testing.T) {
+func TestCommitStartsNoCounter(t *testing.T) {
 	t.Parallel()
 	l := taken(t)
 	l.Fence = 0
@@ -356,7 +356,7 @@ func TestRenewCases(t *testing.T) {
 }
 
 // What the node has promised the owner is not for a renewal to change.
-func TestARenewalLeavesTheTokenOfTheLock(t *testing.T) {
+func TestRenewalKeepsToken(t *testing.T) {
 	t.Parallel()
 	for _, token := range []int64{0, base - 1, base + 1000} {
 		for _, anew := range []bool{false, true} {
@@ -367,7 +367,7 @@ func TestARenewalLeavesTheTokenOfTheLock(t *testing.T) {
 	}
 }
 
-func TestAdoptComparesWhoseTheLockIs(t *testing.T) {
+func TestAdoptComparesOwner(t *testing.T) {
 	t.Parallel()
 	free := taken(t)
 	free.free()
@@ -437,7 +437,7 @@ func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
 }
 
 // Somebody gave it back who was the first in the queue, and nobody has asked since.
-func TestReleasePassesOnAFreeLock(t *testing.T) {
+func TestReleasePassesFreeLockOn(t *testing.T) {
 	t.Parallel()
 	free, _ := waited(t).Release(noon, "a", 0, 5, 1000, hears)
 	for name, tt := range map[string]struct {
@@ -455,7 +455,7 @@ func TestReleasePassesOnAFreeLock(t *testing.T) {
 	}
 }
 
-func TestReleaseSkipsWaitersThatDoNotHear(t *testing.T) {
+func TestReleaseSkipsDeafWaiters(t *testing.T) {
 	t.Parallel()
 	l, woken := waited(t).Release(noon, "a", 0, 0, 1000, func(o string) bool { return o == "c" })
 	if woken.Owner != "c" || l.Owner != "c" || l.Queue != "" {
@@ -488,7 +488,7 @@ func TestGiveBackPassesToAnEarlierWaiter(t *testing.T) {
 }
 
 // Trace C4: a node that is kept for its giver blocks everybody until it asks again.
-func TestGiveBackByTheHeadLeavesTheLockFree(t *testing.T) {
+func TestGiveBackByHeadFreesLock(t *testing.T) {
 	t.Parallel()
 	l, woken := waited(t).Release(noon, "a", 0, 5, 1000, hears)
 	if woken.Owner != "" || l.Owner != "" || !slices.Equal(owners(l.Queue), []string{"a", "b", "c"}) {
@@ -497,7 +497,7 @@ func TestGiveBackByTheHeadLeavesTheLockFree(t *testing.T) {
 }
 
 // Trace C6: a client that happens to ask while a lock is free does not go before the waiters.
-func TestAFreeLockGoesToTheFirstWaiter(t *testing.T) {
+func TestFreeLockGoesToFirstWaiter(t *testing.T) {
 	t.Parallel()
 	free, _ := waited(t).Release(noon, "a", 0, 5, 1000, hears)
 	lapsed := waited(t)
@@ -517,7 +517,7 @@ func TestAFreeLockGoesToTheFirstWaiter(t *testing.T) {
 	}
 }
 
-func TestTheFirstInLineTakesAFreeLockAndLeavesTheQueue(t *testing.T) {
+func TestFirstWaiterTakesFreeLock(t *testing.T) {
 	t.Parallel()
 	lapsed := waited(t)
 	lapsed.Until = noon/1000 - 1
@@ -686,7 +686,7 @@ func TestDeadPlacesKeepNobodyWaiting(t *testing.T) {
 }
 
 // Another node may have prolonged the lease since this one heard of it, and there its holder trusts it for longer.
-func TestATakingIsKnownForLongerThanTheLockWouldHaveStoodHere(t *testing.T) {
+func TestNoteOutlastsLocalLock(t *testing.T) {
 	t.Parallel()
 	const noted = 3 * ttl
 	forced, _, _ := taken(t).Force(noon, "a", 0, 1000, noted, hears)
@@ -705,7 +705,7 @@ func TestATakingIsKnownForLongerThanTheLockWouldHaveStoodHere(t *testing.T) {
 }
 
 // A node that fails over hands to nobody in its quarantine, and there each renewal sets a free lock again.
-func TestAForceInAQuarantineCannotBeUndone(t *testing.T) {
+func TestForceInQuarantineCannotBeUndone(t *testing.T) {
 	t.Parallel()
 	before := waited(t)
 	before.Queue = standing(before.Queue, "a")
@@ -754,7 +754,7 @@ func TestForceDoesNotHandTheLockBack(t *testing.T) {
 	}
 }
 
-func TestNoRequestOfTheOwnerShortensItsLock(t *testing.T) {
+func TestOwnerRequestsNeverShortenLock(t *testing.T) {
 	t.Parallel()
 	const brief = 1000
 	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: end}
@@ -769,7 +769,7 @@ func TestNoRequestOfTheOwnerShortensItsLock(t *testing.T) {
 	}
 }
 
-func TestALockThatIsKeptIsNobodys(t *testing.T) {
+func TestKeptLockHasNoOwner(t *testing.T) {
 	t.Parallel()
 	deaf := func(string) bool { return false }
 	l := Lock{Owner: "a", Until: noon/1000 + 5000, Token: base, Fence: end}.Keep(noon, "a", 3000)
@@ -793,9 +793,9 @@ func TestALockThatIsKeptIsNobodys(t *testing.T) {
 	}
 }
 
-// TestNoteLastsTwiceLongestLeaseAndTwoSeconds, as a node may have prolonged the lease just before it took the lock away, and the first
+// TestNoteLastsTwoLeasesAndTwoSeconds, as a node may have prolonged the lease just before it took the lock away, and the first
 // node of a quorum may take it away as much earlier than the last one.
-func TestNoteLastsTwiceLongestLeaseAndTwoSeconds(t *testing.T) {
+func TestNoteLastsTwoLeasesAndTwoSeconds(t *testing.T) {
 	for longest, want := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: 2020 * time.Millisecond,
 		time.Minute:           122 * time.Second,

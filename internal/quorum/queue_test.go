@@ -22,7 +22,7 @@ func entries(q Queue) []waiter {
 }
 
 // A sorted set of Redis orders by score and then by the members' bytes.
-func TestQueueOrdersLikeASortedSet(t *testing.T) {
+func TestQueueOrdersLikeSortedSet(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	owners := []string{"", "a", "a.1", "a.10", "a.2", "b", "\x00", "é", "Z"}

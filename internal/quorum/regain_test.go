@@ -10,7 +10,7 @@ func (p *play) kept(nodes ...int) {
 }
 
 // Until then another may have a quorum, and the node be one of it.
-func TestANodeIsTakenBackOnceAQuorumHasKeptTheLockInTheRound(t *testing.T) {
+func TestNodeIsRegainedOnlyAfterQuorumKept(t *testing.T) {
 	t.Parallel()
 	p := held(t, 5)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -29,7 +29,7 @@ func TestANodeIsTakenBackOnceAQuorumHasKeptTheLockInTheRound(t *testing.T) {
 	p.want("all is well", p.did.Renew == 0 && p.c.Kept == All(5))
 }
 
-func TestANodeThatAnswersAfterTheQuorumIsTakenBackAtOnce(t *testing.T) {
+func TestLateAnswerAfterQuorumRegainsNode(t *testing.T) {
 	t.Parallel()
 	p := held(t, 5)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -44,7 +44,7 @@ func TestANodeThatAnswersAfterTheQuorumIsTakenBackAtOnce(t *testing.T) {
 }
 
 // What was kept by a request of an earlier round may have been another's since.
-func TestWhatAnEarlierRoundHasKeptTakesNoNodeBack(t *testing.T) {
+func TestEarlierRoundRegainsNoNode(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -63,7 +63,7 @@ func TestWhatAnEarlierRoundHasKeptTakesNoNodeBack(t *testing.T) {
 }
 
 // There is no quorum besides: what the one node has forgotten, another may have had.
-func TestALockThatTheOnlyNodeHasForgottenIsLost(t *testing.T) {
+func TestLockForgottenByOnlyNodeIsLost(t *testing.T) {
 	t.Parallel()
 	p := held(t, 1)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -73,7 +73,7 @@ func TestALockThatTheOnlyNodeHasForgottenIsLost(t *testing.T) {
 }
 
 // A node that has kept the lock and is found without it in the same round is none of the quorum.
-func TestANodeThatForgotAfterItKeptDoesNotCount(t *testing.T) {
+func TestNodeThatForgetsInRoundDoesNotCount(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -84,7 +84,7 @@ func TestANodeThatForgotAfterItKeptDoesNotCount(t *testing.T) {
 	p.want("nothing but the release", p.did.Renew == 0)
 }
 
-func TestNothingIsTakenBackAfterTheEndOfTrust(t *testing.T) {
+func TestNothingIsRegainedAfterTrustEnds(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -96,7 +96,7 @@ func TestNothingIsTakenBackAfterTheEndOfTrust(t *testing.T) {
 	p.want("nothing but the release", p.did.Renew == 0 && p.did.Release == All(3))
 }
 
-func TestANodeThatIsTakenBackCountsFromWhenItWasAskedAnew(t *testing.T) {
+func TestRegainedNodeCountsFromLaterRequest(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.now += second
@@ -113,7 +113,7 @@ func TestANodeThatIsTakenBackCountsFromWhenItWasAskedAnew(t *testing.T) {
 }
 
 // A rival may have a partial grant there, which it is about to give back.
-func TestATakenNodeIsAskedAgainAFewTimes(t *testing.T) {
+func TestRegainIsTriedFewTimes(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	for range 2 {
@@ -135,7 +135,7 @@ func TestATakenNodeIsAskedAgainAFewTimes(t *testing.T) {
 }
 
 // The holder would go on, while its locks are released, until it renews.
-func TestALossIsToldToWhoRenewsAndNothingIsReleasedBefore(t *testing.T) {
+func TestLossIsReportedBeforeRelease(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -151,7 +151,7 @@ func TestALossIsToldToWhoRenewsAndNothingIsReleasedBefore(t *testing.T) {
 	p.want("it is released", p.did.Release == All(3))
 }
 
-func TestALeaseWithoutATokenTakesNoNodeBack(t *testing.T) {
+func TestLeaseWithoutTokenRegainsNoNode(t *testing.T) {
 	t.Parallel()
 	p := &play{t: t, now: second, c: Detached(3, lease)}
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -161,7 +161,7 @@ func TestALeaseWithoutATokenTakesNoNodeBack(t *testing.T) {
 	p.want("there is nothing to set it to", p.did.Renew == 0)
 }
 
-func TestALeaseIsAtRiskWhenARoundHasFoundAQuorumAndNoMore(t *testing.T) {
+func TestBareQuorumPutsLeaseAtRisk(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	round := func(kept ...int) bool {
@@ -188,7 +188,7 @@ func TestALeaseIsAtRiskWhenARoundHasFoundAQuorumAndNoMore(t *testing.T) {
 	}
 }
 
-func TestARoundThatIsNotOverSaysNothingOfTheRisk(t *testing.T) {
+func TestUnfinishedRoundDoesNotChangeRisk(t *testing.T) {
 	t.Parallel()
 	p := held(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
@@ -209,7 +209,7 @@ func TestARoundThatIsNotOverSaysNothingOfTheRisk(t *testing.T) {
 	p.want("three", !p.c.AtRisk)
 }
 
-func TestWithNothingToSpareNoLeaseIsAtRisk(t *testing.T) {
+func TestNoRiskWithoutSpareNodes(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= 2; n++ {
 		p := held(t, n)

@@ -21,7 +21,7 @@ func TestDriftIsAHundredthAndTwoMilliseconds(t *testing.T) {
 
 // The request that is out may have been answered with a denial before the lock was
 // handed over.
-func TestAWakeUpAsksItsNodeWhileARequestIsOut(t *testing.T) {
+func TestWakeUpAsksNodeDespitePendingRequest(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.denied(0, 1, 2)
@@ -32,7 +32,7 @@ func TestAWakeUpAsksItsNodeWhileARequestIsOut(t *testing.T) {
 }
 
 // Wake-ups that were sent while a connection was down are lost.
-func TestANewSubscriptionAsksWhatWasMissed(t *testing.T) {
+func TestNewSubscriptionAsksAgain(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 5, stamp)
 	p.denied(0, 1, 2, 3, 4)

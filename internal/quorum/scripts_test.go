@@ -10,7 +10,7 @@ import (
 )
 
 // A script cannot import a constant, so that each number of the protocol stands in it again.
-func TestTheScriptsHaveTheNumbersOfTheProtocol(t *testing.T) {
+func TestScriptsUseProtocolConstants(t *testing.T) {
 	t.Parallel()
 	known := map[int]string{
 		quorum.Block:        "a block of tokens",

@@ -2,7 +2,7 @@ package quorum
 
 import "testing"
 
-func TestACounterIsTheLastTokenOfItsBlock(t *testing.T) {
+func TestCounterIsLastTokenOfBlock(t *testing.T) {
 	t.Parallel()
 	const base = 1000
 	top := Top(base)

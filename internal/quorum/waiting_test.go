@@ -17,7 +17,7 @@ func gaveBack(t *testing.T) *play {
 
 // Many who wait behind one lock ask together no oftener than three hundred times a second, and each
 // asks within ten seconds, though its wake-up is lost.
-func TestACrowdAsksSeldomAndEachWithinTenSeconds(t *testing.T) {
+func TestCrowdAsksSeldomEachWithinTenSeconds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{101, 200, 1000, 2000, 100_000} {
 		var sum int64
@@ -40,7 +40,7 @@ func TestACrowdAsksSeldomAndEachWithinTenSeconds(t *testing.T) {
 	}
 }
 
-func TestAWaiterInACrowdRestsLonger(t *testing.T) {
+func TestCrowdedWaiterRestsLonger(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	for n := range 3 {
@@ -52,7 +52,7 @@ func TestAWaiterInACrowdRestsLonger(t *testing.T) {
 	p.want("the crowd has gone", p.c.Rest <= p.now+1200*ms)
 }
 
-func TestPartialGrantsGoBackAndThePlaceIsKept(t *testing.T) {
+func TestPartialGrantsGoBackKeepingPlace(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.want("asked with the stamp", p.did.Stamped == All(3))
@@ -62,7 +62,7 @@ func TestPartialGrantsGoBackAndThePlaceIsKept(t *testing.T) {
 	p.want("the place counts", p.c.Queued == All(3) && p.c.Rest > p.now)
 }
 
-func TestGrantsOfBeforeAGiveBackDoNotCount(t *testing.T) {
+func TestGrantsBeforeGiveBackDoNotCount(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.denied(0, 1, 2)
@@ -87,7 +87,7 @@ func TestGrantsOfBeforeAGiveBackDoNotCount(t *testing.T) {
 
 // Trace C3: the give-back may be executed at any time, and would free a lock
 // that the same id holds again.
-func TestUnansweredGiveBackEndsTheID(t *testing.T) {
+func TestUnansweredGiveBackEndsID(t *testing.T) {
 	t.Parallel()
 	p := gaveBack(t)
 	p.failed(AskGiveBack, 0)
@@ -109,7 +109,7 @@ func TestForcedIDIsGivenUpWhileSeeking(t *testing.T) {
 }
 
 // The failure of the old connection may be noticed after an answer over the new one.
-func TestGrantThatOvertakesAGiveBackEndsTheID(t *testing.T) {
+func TestGrantOvertakingGiveBackEndsID(t *testing.T) {
 	t.Parallel()
 	p := gaveBack(t)
 	p.step(Event{Kind: Woken, Node: 1})
@@ -118,7 +118,7 @@ func TestGrantThatOvertakesAGiveBackEndsTheID(t *testing.T) {
 	p.want("not counted", p.did.FreshID && p.did.Release == All(3) && p.c.Phase == Seeking)
 }
 
-func TestANodeThatOwesAGiveBackIsNoRedundancy(t *testing.T) {
+func TestNodeOwingGiveBackIsNoRedundancy(t *testing.T) {
 	t.Parallel()
 	p := gaveBack(t)
 	p.step(Event{Kind: Woken, Node: 1})
@@ -133,7 +133,7 @@ func TestANodeThatOwesAGiveBackIsNoRedundancy(t *testing.T) {
 	p.wantOutcome(Renewed)
 }
 
-func TestAWakeUpAsksEveryNode(t *testing.T) {
+func TestWakeUpAsksEveryNode(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.denied(0, 1, 2)
@@ -165,7 +165,7 @@ func (p *play) handed(node int, base int64) {
 	p.step(Event{Kind: Woken, Node: node, Token: base, TTL: second})
 }
 
-func TestAWakeUpWithATokenIsAGrant(t *testing.T) {
+func TestWakeUpWithTokenIsGrant(t *testing.T) {
 	t.Parallel()
 	p := queued(t, 3)
 	asked := p.now
@@ -203,7 +203,7 @@ func late(t *testing.T, n int) *play {
 }
 
 // A lease that ends before it can be renewed is none.
-func TestAHandOverWithLittleLeftIsConfirmedFirst(t *testing.T) {
+func TestShortHandOverIsConfirmedFirst(t *testing.T) {
 	t.Parallel()
 	p := late(t, 3)
 	p.granted(0, 100)
@@ -211,7 +211,7 @@ func TestAHandOverWithLittleLeftIsConfirmedFirst(t *testing.T) {
 	p.want("for the whole TTL", p.c.Trusted() == p.now+lease-Drift(lease))
 }
 
-func TestAHandOverThatIsNotConfirmedDoesNotCount(t *testing.T) {
+func TestUnconfirmedHandOverDoesNotCount(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]func(p *play){
 		"a failure": func(p *play) { p.failed(AskAcquire, 0) },
@@ -225,7 +225,7 @@ func TestAHandOverThatIsNotConfirmedDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestAHandOverThatComesToNothingLeavesTheTimer(t *testing.T) {
+func TestFailedHandOverKeepsTimer(t *testing.T) {
 	t.Parallel()
 	p := queued(t, 3)
 	timer := p.c.Rest
@@ -235,7 +235,7 @@ func TestAHandOverThatComesToNothingLeavesTheTimer(t *testing.T) {
 	p.want("given back", p.did.GiveBack == set(0) && p.c.Rest == timer)
 }
 
-func TestATimerThatFindsNothingToAskIsOver(t *testing.T) {
+func TestTimerWithNothingToAskStops(t *testing.T) {
 	t.Parallel()
 	p := late(t, 2)
 	p.c.Rest, p.c.Patience = p.now+1, 0
@@ -243,7 +243,7 @@ func TestATimerThatFindsNothingToAskIsOver(t *testing.T) {
 	p.want("all have granted", p.c.Granted == set(0, 1) && p.c.Rest == 0)
 }
 
-func TestALateHandOverOfALowerBaseIsCommitted(t *testing.T) {
+func TestLateHandOverOfLowerBaseIsCommitted(t *testing.T) {
 	t.Parallel()
 	p := queued(t, 3)
 	p.handed(0, 132)
@@ -253,7 +253,7 @@ func TestALateHandOverOfALowerBaseIsCommitted(t *testing.T) {
 	p.want("or its node would deny the token", p.did.Commit == set(2))
 }
 
-func TestANodeThatGrantsAnewHasToAgreeAnew(t *testing.T) {
+func TestRepeatedGrantNeedsNewCommit(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 5, stamp)
 	p.granted(0, 100)
@@ -265,7 +265,7 @@ func TestANodeThatGrantsAnewHasToAgreeAnew(t *testing.T) {
 	p.want("which node 2 no longer stands behind", p.c.Agreed == 0)
 }
 
-func TestAHandOverOfDifferentBasesIsCommitted(t *testing.T) {
+func TestHandOverOfDifferentBasesIsCommitted(t *testing.T) {
 	t.Parallel()
 	p := queued(t, 3)
 	p.handed(0, 100)
@@ -277,7 +277,7 @@ func TestAHandOverOfDifferentBasesIsCommitted(t *testing.T) {
 }
 
 // Its node may have lapsed, or given the lock back, by the time at which it is heard.
-func TestAHandOverIsAskedAfterWhereItMayBeOver(t *testing.T) {
+func TestDoubtfulHandOverIsVerified(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(p *play){
 		"the last answer is old":    func(p *play) { p.now += second/2 - Drift(second) + 1 },
@@ -307,7 +307,7 @@ func TestAHandOverIsAskedAfterWhereItMayBeOver(t *testing.T) {
 }
 
 // Where this claim left the lock to nobody, no release will wake it.
-func TestAHandOverAsksWhereTheLockWasGivenBack(t *testing.T) {
+func TestHandOverAsksNodesGivenBack(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 5, stamp)
 	p.c.Renews = true
@@ -320,7 +320,7 @@ func TestAHandOverAsksWhereTheLockWasGivenBack(t *testing.T) {
 	p.want("there, and where it has no place", p.did.Acquire == set(0, 4))
 }
 
-func TestAHandOverIsGivenAFewRoundTrips(t *testing.T) {
+func TestHandOverHasFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.now += 20 * ms
@@ -338,7 +338,7 @@ func TestAHandOverIsGivenAFewRoundTrips(t *testing.T) {
 }
 
 // Another waiter may hold the other half and wait for the same node.
-func TestPartialGrantsAreNotKeptForASilentNode(t *testing.T) {
+func TestSilentNodeEndsPartialGrants(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.now += 5 * ms
@@ -355,7 +355,7 @@ func TestPartialGrantsAreNotKeptForASilentNode(t *testing.T) {
 
 // Denials from before the wake-up once cut the time of the nodes that had yet to
 // answer it: on a busy machine they counted as silent, and the waiter withdrew.
-func TestAHandOverOutlastsSlowNodes(t *testing.T) {
+func TestHandOverOutlastsSlowNodes(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.now += 5 * ms
@@ -372,7 +372,7 @@ func TestAHandOverOutlastsSlowNodes(t *testing.T) {
 	p.wantOutcome(Won)
 }
 
-func TestAWaiterKnownToAMinorityWithdraws(t *testing.T) {
+func TestWaiterKnownToMinorityWithdraws(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.denied(0, 1, 2)
@@ -390,7 +390,7 @@ func TestAWaiterKnownToAMinorityWithdraws(t *testing.T) {
 }
 
 // A give-back would go out under the fresh id and queue that one, where only a minority knows it.
-func TestAWaiterThatWithdrawsGivesNothingBack(t *testing.T) {
+func TestWithdrawingWaiterSendsNoGiveBack(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.granted(0, 100)
@@ -398,7 +398,7 @@ func TestAWaiterThatWithdrawsGivesNothingBack(t *testing.T) {
 	p.want("withdraws", p.did.Release == All(3) && p.did.FreshID && !p.c.Queueing && p.did.GiveBack == 0)
 }
 
-func TestASilentQueueIsNoPlace(t *testing.T) {
+func TestSilentNodeKeepsNoPlace(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.denied(0, 1, 2)
@@ -409,7 +409,7 @@ func TestASilentQueueIsNoPlace(t *testing.T) {
 }
 
 // The node passes the lock on to a waiter that listens, or its message is lost: the claim would wait for it in vain.
-func TestAPlaceWhoseWakeUpIsNotHeardDoesNotCount(t *testing.T) {
+func TestUnheardPlaceDoesNotCount(t *testing.T) {
 	t.Parallel()
 	p := queued(t, 3)
 	p.step(Event{Kind: Audible, Nodes: set(0, 1)})
@@ -418,7 +418,7 @@ func TestAPlaceWhoseWakeUpIsNotHeardDoesNotCount(t *testing.T) {
 	p.want("the third node does not say it itself", p.did.Acquire == set(2))
 }
 
-func TestNobodyQueuesBeforeItHears(t *testing.T) {
+func TestQueueingNeedsSubscription(t *testing.T) {
 	t.Parallel()
 	p := beginHearing(t, 3, stamp, 0)
 	p.want("asks without a stamp", p.did.Stamped == 0)
@@ -434,7 +434,7 @@ func TestNobodyQueuesBeforeItHears(t *testing.T) {
 }
 
 // Nodes that come back are heard then, and asked before the timer runs out.
-func TestAnOutageAtTheStartEndsWithTheNews(t *testing.T) {
+func TestInitialOutageEndsWithSubscription(t *testing.T) {
 	t.Parallel()
 	p := beginHearing(t, 3, stamp, 0)
 	p.granted(0, 100) // which is no quorum
@@ -446,7 +446,7 @@ func TestAnOutageAtTheStartEndsWithTheNews(t *testing.T) {
 	p.want("asks", p.did.Acquire == All(3) && p.did.Stamped == set(1, 2))
 }
 
-func TestNewsOfHearingNothingNewKeepTheTimer(t *testing.T) {
+func TestUnchangedSubscriptionKeepsTimer(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.denied(0, 1, 2)
@@ -455,7 +455,7 @@ func TestNewsOfHearingNothingNewKeepTheTimer(t *testing.T) {
 	p.want("still rests", p.c.Rest == rest && p.c.Alarm() == rest)
 }
 
-func TestLostWakeUpsAreSurvivedByTheFallback(t *testing.T) {
+func TestFallbackSurvivesLostWakeUps(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.denied(0, 1, 2)
@@ -479,7 +479,7 @@ func TestFallbackFollowsTheShortestTimeLeft(t *testing.T) {
 
 // A holder that is no client of this protocol wakes nobody when it releases. Asking
 // as often as others do, a waiter has the chance that they have.
-func TestAWaiterAsksOftenBehindAStranger(t *testing.T) {
+func TestWaiterPollsForeignHolderOften(t *testing.T) {
 	t.Parallel()
 	for _, heard := range []Set{All(3), 0} { // queued, and polling
 		p := beginHearing(t, 3, stamp, heard)
@@ -532,7 +532,7 @@ func TestPollingDoublesUpToASecond(t *testing.T) {
 	}
 }
 
-func TestAPollerReleasesPartialGrantsForGood(t *testing.T) {
+func TestPollerReleasesPartialGrants(t *testing.T) {
 	t.Parallel()
 	p := beginHearing(t, 3, stamp, 0)
 	p.granted(0, 100)
@@ -540,7 +540,7 @@ func TestAPollerReleasesPartialGrantsForGood(t *testing.T) {
 	p.want("no place to keep", p.did.GiveBack == 0 && p.did.FreshID && p.did.Release == All(3))
 }
 
-func TestACommittedRoundThatFailsEndsTheID(t *testing.T) {
+func TestFailedCommitRoundEndsID(t *testing.T) {
 	t.Parallel()
 	p := begin(t, 3, stamp)
 	p.granted(0, 100)
@@ -562,7 +562,7 @@ func TestGivingUpReleasesEverywhere(t *testing.T) {
 	p.want("a late wake-up is answered with release", p.did.Release == set(2))
 }
 
-func TestAnswersToADeadIDAreVoid(t *testing.T) {
+func TestAnswersToDeadIDAreIgnored(t *testing.T) {
 	t.Parallel()
 	p := gaveBack(t)
 	old := Event{Kind: Granted, Node: 2, Sent: p.now, TTL: lease, Token: 132}
@@ -574,7 +574,7 @@ func TestAnswersToADeadIDAreVoid(t *testing.T) {
 
 // A request that an outage held up for long would otherwise have its claim keep partial grants for half a second each, for
 // as long as it waits.
-func TestARoundTripThatWasSlowOnceIsForgotten(t *testing.T) {
+func TestSlowRoundTripIsForgotten(t *testing.T) {
 	t.Parallel()
 	c := Claim{N: 3, TTL: lease}
 	answer := func(trip int64) { c.count(&Event{Kind: Denied, Sent: second, At: second + trip}) }

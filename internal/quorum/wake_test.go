@@ -28,7 +28,7 @@ func FuzzWakeUps(f *testing.F) {
 	})
 }
 
-func TestAWakeUpIsReadAsItIsWritten(t *testing.T) {
+func TestWakeUpIsParsedAsWritten(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Wake{
 		"c.1":                       {Owner: "c.1"},

@@ -3,7 +3,7 @@ package wire
 import "testing"
 
 // What CLUSTER KEYSLOT of a server says.
-func TestSlotsAreThoseOfTheServers(t *testing.T) {
+func TestSlotsMatchServers(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]int{"": 0, "123456789": 12739, "a": 15495, "{a}b": 15495, "b{a}c}": 15495, "a{}b": 13694, "lock:x}y": 9591} {
 		if got := Slot(key); got != want {
@@ -12,7 +12,7 @@ func TestSlotsAreThoseOfTheServers(t *testing.T) {
 	}
 }
 
-func TestTheMarkerOfAShardIsInItsSlot(t *testing.T) {
+func TestShardMarkerIsInItsSlot(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
 	for slot := range Slots {

@@ -31,7 +31,7 @@ func TestCompanionsShareTheSlotOfTheLock(t *testing.T) {
 }
 
 // All locks of a hash slot count their tokens together, and no others with them.
-func TestASlotHasOneCounter(t *testing.T) {
+func TestSlotHasOneCounter(t *testing.T) {
 	t.Parallel()
 	counters := make(map[string]int)
 	for i := range 3 * Slots {
@@ -81,7 +81,7 @@ func FuzzQueuesBelongToOneLock(f *testing.F) {
 
 // A Redis Cluster sends a script to the shard that has all of KEYS. So a script touches no other key. (Redisson's format is for
 // one server, where the names of Java's keys follow from that of the lock.)
-func TestScriptsTouchNoKeyBesideTheirKEYS(t *testing.T) {
+func TestScriptsTouchOnlyTheirKeys(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`(?m)^local lock, (?:fence, )?queue(?:, owner)? = (.*)$`)
 	called := regexp.MustCompile(`(?:\bcall|\bredis\.p?call|\btry)\('([A-Z]+)'((?:, [^,()]+(?:\([^()]*\))?)*)`)

@@ -199,7 +199,7 @@ func (w *world) admit() {
 	w.t.Logf("the marker is %q", w.set)
 }
 
-func TestScriptsDoWhatTheTwinDoes(t *testing.T) {
+func TestScriptsMatchTwin(t *testing.T) {
 	t.Parallel()
 	server := connect(t, "a", "b")
 	keys := KeysOf("lock:differential")

@@ -14,7 +14,7 @@ import (
 
 // A key lapses once the clock is past its time, not when it reaches it: the twin
 // counts so, and here the server's own expiry is watched, without any help.
-func TestKeysLapseWhenTheTwinSaysSo(t *testing.T) {
+func TestKeysExpireWithTwin(t *testing.T) {
 	t.Parallel()
 	server := connect(t)
 	keys := KeysOf("lock:expiry")
@@ -88,7 +88,7 @@ func do(t *testing.T, server *Server, cmds ...[]string) []any {
 // What the twin does not know: locks of other libraries without an end, and
 // servers that do not let their user publish.
 
-func TestForeignLockWithoutEndIsReportedAsSuch(t *testing.T) {
+func TestForeignLockWithoutTTLIsReported(t *testing.T) {
 	t.Parallel()
 	server := connect(t)
 	keys := KeysOf("lock:foreign")
@@ -102,7 +102,7 @@ func TestForeignLockWithoutEndIsReportedAsSuch(t *testing.T) {
 	}
 }
 
-func TestWithoutTheRightToPublishWaitersKeepTheirPlaces(t *testing.T) {
+func TestMissingPublishRightKeepsPlaces(t *testing.T) {
 	t.Parallel()
 	server := connect(t, "b")
 	keys := KeysOf("lock:mute")
@@ -123,7 +123,7 @@ func TestWithoutTheRightToPublishWaitersKeepTheirPlaces(t *testing.T) {
 }
 
 // A waiter whose client does not listen is passed over for the next one.
-func TestDeafWaitersArePassedOver(t *testing.T) {
+func TestDeafWaitersAreSkipped(t *testing.T) {
 	t.Parallel()
 	server := connect(t, "b")
 	keys := KeysOf("lock:deaf")

@@ -15,7 +15,7 @@ import (
 
 // With these scripts the twin is the same, but that a counter does not expire, and that a renewal takes no free lock, as
 // one without a token.
-func TestScriptsForRedissonDoWhatTheTwinDoes(t *testing.T) {
+func TestRedissonScriptsMatchTwin(t *testing.T) {
 	t.Parallel()
 	server, err := connectIn(t.Context(), redisson, redistest.Start(t, nil).Addr(), "a", "b")
 	if err != nil {

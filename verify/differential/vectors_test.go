@@ -34,7 +34,7 @@ var books = []book{
 	},
 }
 
-func TestVectorsAreWhatTheTwinDoes(t *testing.T) {
+func TestVectorsMatchTwin(t *testing.T) {
 	t.Parallel()
 	for _, b := range books {
 		got, err := os.ReadFile(b.file)
@@ -52,7 +52,7 @@ func TestVectorsAreWhatTheTwinDoes(t *testing.T) {
 }
 
 // It reads the file as an implementer would, and knows nothing of the twin.
-func TestVectorsAreWhatTheServerDoes(t *testing.T) {
+func TestVectorsMatchServer(t *testing.T) {
 	t.Parallel()
 	for _, b := range books {
 		b.check(t)

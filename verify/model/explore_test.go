@@ -34,7 +34,7 @@ func (stairs) encode(s *int, b []byte) []byte { return append(b, byte(*s)) }
 func (stairs) done(s *int) bool               { return *s == 7 }
 func (stairs) slow(m int) bool                { return m == 3 || m == -3 }
 
-func TestExploreFindsTheShortestWay(t *testing.T) {
+func TestExploreFindsShortestPath(t *testing.T) {
 	t.Parallel()
 	r := explore[int, int](stairs{forbidden: 7}, 100, false)
 	if want := []int{1, 1, 1, 3, 1}; r.broken != "forbidden" || !slices.Equal(r.trace, want) {
@@ -42,7 +42,7 @@ func TestExploreFindsTheShortestWay(t *testing.T) {
 	}
 }
 
-func TestExploreCountsWhatCannotFinish(t *testing.T) {
+func TestExploreCountsDeadEnds(t *testing.T) {
 	t.Parallel()
 	// 0 to 3 have to jump to 6; nothing leads to 5 or 9.
 	r := explore[int, int](stairs{forbidden: -1}, 100, true)

@@ -162,7 +162,7 @@ func (m *mutant) add(line string, number int, last byte) error {
 }
 
 // differential is what that word is short for.
-const differential = "SEQUENCES=4000 TestScriptsDoWhatTheTwinDoes -rapid.nofailfile -rapid.shrinktime=1s"
+const differential = "SEQUENCES=4000 TestScriptsMatchTwin -rapid.nofailfile -rapid.shrinktime=1s"
 
 var variable = regexp.MustCompile(`^[A-Z_]+=`)
 

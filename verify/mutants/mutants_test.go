@@ -146,7 +146,7 @@ two: more
 	if s.folder != "dir" || s.pattern() != `^TestC$/^sub_1$` || s.env[0] != "N=1" || s.flags[0] != "-flag=2" || m.fails[0].pattern() != "^TestA$|^TestB$" {
 		t.Errorf("%+v", m.fails)
 	}
-	if s := list[1].fails[0]; !slices.Equal(s.tests, []string{"TestScriptsDoWhatTheTwinDoes"}) {
+	if s := list[1].fails[0]; !slices.Equal(s.tests, []string{"TestScriptsMatchTwin"}) {
 		t.Errorf("%+v", s)
 	}
 }

@@ -67,7 +67,7 @@ func broken(r recorded, old, changed string) (recorded, int) {
 }
 
 // The check can fail: it takes the runs as they were, and refuses each that is changed by hand, in the step that is changed.
-func TestRunsOfTheCodeAreBehavioursOfTheSpecification(t *testing.T) {
+func TestCodeRunsMatchSpecification(t *testing.T) {
 	rig.Nightly(t, "spec")
 	t.Parallel()
 	runs := some(16, group{nodes: 3}, sim.Rules{})
@@ -107,7 +107,7 @@ func TestRunsOfTheCodeAreBehavioursOfTheSpecification(t *testing.T) {
 }
 
 // Without a rule of the protocol some run is refused, at a step where the rule matters: one that this text is in.
-func TestARunWithoutARuleIsRefused(t *testing.T) {
+func TestRunWithoutRuleIsRejected(t *testing.T) {
 	rig.Nightly(t, "spec")
 	t.Parallel()
 	type without struct {

@@ -15,7 +15,7 @@ import (
 
 const source = "../../docs/spec/"
 
-func TestEachRuleOfTheSpecificationIsSwitchedOffByARow(t *testing.T) {
+func TestEveryRuleHasRowWithoutIt(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{holdfast, readWrite} {
 		eachRuleIsSwitchedOff(t, name)
@@ -47,7 +47,7 @@ func eachRuleIsSwitchedOff(t *testing.T, name string) {
 	}
 }
 
-func TestEveryInvariantOfARowIsDefined(t *testing.T) {
+func TestRowInvariantsAreDefined(t *testing.T) {
 	t.Parallel()
 	for _, r := range rows() {
 		module, err := os.ReadFile(source + r.module + ".tla")
@@ -66,7 +66,7 @@ func TestEveryInvariantOfARowIsDefined(t *testing.T) {
 }
 
 // The page is written by go run ./spec -md.
-func TestThePageHasEveryRow(t *testing.T) {
+func TestPageHasEveryRow(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(source + "README.md")
 	if err != nil {
@@ -102,7 +102,7 @@ State 3: <Tick line 1>
 	stopped = "2,001 states generated, 1,000 distinct states found, 5 states left on queue.\n"
 )
 
-func TestOnlyWhatARowExpectsPasses(t *testing.T) {
+func TestOnlyExpectedResultPasses(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name, says, breaks string
@@ -129,7 +129,7 @@ func TestOnlyWhatARowExpectsPasses(t *testing.T) {
 	}
 }
 
-func TestEachInvariantThatHoldsIsBrokenByARow(t *testing.T) {
+func TestEveryInvariantIsBrokenByRow(t *testing.T) {
 	t.Parallel()
 	breaks := make(map[string]bool)
 	for _, r := range rows() {
@@ -144,7 +144,7 @@ func TestEachInvariantThatHoldsIsBrokenByARow(t *testing.T) {
 	}
 }
 
-func TestAnActionThatNoRowTakesIsNamed(t *testing.T) {
+func TestUnusedActionIsNamed(t *testing.T) {
 	t.Parallel()
 	const says = `
 <Begin line 281, col 1 to line 281, col 8 of module Holdfast>: 4:145
@@ -158,7 +158,7 @@ func TestAnActionThatNoRowTakesIsNamed(t *testing.T) {
 	}
 }
 
-func TestARowThatTLCDidNotFinishFailsTheRun(t *testing.T) {
+func TestUnfinishedRowFailsRun(t *testing.T) {
 	t.Parallel()
 	if err := judge([]row{{name: "row", breaks: "P3"}}, []result{{err: errors.New("killed"), broken: "P3"}}); err == nil {
 		t.Error("no error")
@@ -166,7 +166,7 @@ func TestARowThatTLCDidNotFinishFailsTheRun(t *testing.T) {
 }
 
 // Who stops a run, or has a row that came out wrong, finds the page as it was.
-func TestARunThatIsNotWholeLeavesThePage(t *testing.T) {
+func TestPartialRunKeepsPage(t *testing.T) {
 	t.Parallel()
 	checkerOf(t)
 	page := filepath.Join(t.TempDir(), "page.md")
@@ -181,8 +181,8 @@ func TestARunThatIsNotWholeLeavesThePage(t *testing.T) {
 	}
 }
 
-// TestATraceSaysWhatEachStepChanges has the forms of value that TLC prints.
-func TestATraceSaysWhatEachStepChanges(t *testing.T) {
+// TestTraceShowsChangesOfEachStep has the forms of value that TLC prints.
+func TestTraceShowsChangesOfEachStep(t *testing.T) {
 	t.Parallel()
 	const says = `Error: Invariant P3 is violated.
 Error: The behavior up to this point is:

@@ -127,7 +127,7 @@ func loseUnheard(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 
 // A renewal that has no outcome keeps every other lease of its batch from being
 // renewed.
-func TestRenewalOfALockThatWasLostUnheardIsLost(t *testing.T) {
+func TestRenewalReportsUnreportedLoss(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		g := loseUnheard(t, e, desks)
 		if err := within(t, renew(t, e, g)); !errors.Is(err, driver.ErrLost) {
@@ -136,7 +136,7 @@ func TestRenewalOfALockThatWasLostUnheardIsLost(t *testing.T) {
 	})
 }
 
-func TestReleaseOfALockThatWasLostUnheardIsDone(t *testing.T) {
+func TestReleaseOfUnreportedLossSucceeds(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		g := loseUnheard(t, e, desks)
 		if err := e.Release(t.Context(), g, 0); err != nil {
@@ -145,7 +145,7 @@ func TestReleaseOfALockThatWasLostUnheardIsDone(t *testing.T) {
 	})
 }
 
-func TestRenewalBesideAReleaseHasAnOutcome(t *testing.T) {
+func TestRenewalDuringReleaseEnds(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		g := take(t, e, desks)
 		released := make(chan error, 1)
@@ -166,7 +166,7 @@ func TestRenewalBesideAReleaseHasAnOutcome(t *testing.T) {
 // What a claim still has before it when its caller leaves may give it a new name.
 // A caller that gives up leaves nothing, and returns when the release is on its
 // way to every node, as Close may cut the connections next.
-func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
+func TestAbandonedClaimIsForgotten(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
@@ -201,7 +201,7 @@ func TestAClaimThatWasGivenUpIsForgotten(t *testing.T) {
 }
 
 // It was written before the claim took a fresh id, and read after that.
-func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
+func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		for i := range desks {
 			e.Hears(i, true)
@@ -248,7 +248,7 @@ func TestAWakeUpForAnIDThatIsGoneGrantsNothing(t *testing.T) {
 
 // The timer of a claim tells its round in the lane to end, while the lock may be held already
 // and be renewed for the first time.
-func TestTheTimerOfAClaimEndsNoRenewal(t *testing.T) {
+func TestClaimTimerEndsNoRenewal(t *testing.T) {
 	t.Parallel()
 	for name, grants := range map[string]int{"all have granted": 3, "a quorum has granted": 2} {
 		t.Run(name, func(t *testing.T) {
@@ -287,7 +287,7 @@ func TestTheTimerOfAClaimEndsNoRenewal(t *testing.T) {
 }
 
 // What was detached lapses by itself, and another client may adopt it meanwhile.
-func TestNothingIsRenewedOrTakenBackForADetachedLease(t *testing.T) {
+func TestDetachedLeaseIsNotRenewed(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		g := take(t, e, desks)
 		out := renew(t, e, g)

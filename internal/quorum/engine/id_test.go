@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-func TestAnOwnerIDIsNeverUsedTwice(t *testing.T) {
+func TestOwnerIDIsNeverReused(t *testing.T) {
 	t.Parallel()
 	e := &Engine{client: quorum.NewClient()}
 	seen := make(map[string]bool)

@@ -141,7 +141,7 @@ func empty(t *testing.T, e *Engine) {
 	}
 }
 
-func TestACrowdIsServedInItsOrderAndInTheTimeThatTheNodesNeed(t *testing.T) {
+func TestCrowdIsServedPromptlyInOrder(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestACrowdIsServedInItsOrderAndInTheTimeThatTheNodesNeed(t *testing.T) {
 	}
 }
 
-func TestANodeThatIsSilentHoldsUpNoCrowd(t *testing.T) {
+func TestSilentNodeDelaysNoCrowd(t *testing.T) {
 	counter(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		clerks[2].silent.Store(true)
 		begin := time.Now()
@@ -175,8 +175,8 @@ func TestANodeThatIsSilentHoldsUpNoCrowd(t *testing.T) {
 	})
 }
 
-// TestANodeThatFallsSilentHoldsUpACrowdUntilThatIsKnown, and no longer.
-func TestANodeThatFallsSilentHoldsUpACrowdUntilThatIsKnown(t *testing.T) {
+// TestNewlySilentNodeDelaysCrowdBriefly, and no longer.
+func TestNewlySilentNodeDelaysCrowdBriefly(t *testing.T) {
 	counter(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		begin := time.Now()
 		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
@@ -190,8 +190,8 @@ func TestANodeThatFallsSilentHoldsUpACrowdUntilThatIsKnown(t *testing.T) {
 	})
 }
 
-// TestASlowNodeDoesNotFallBehind so far that it is of no use when another one stops.
-func TestASlowNodeDoesNotFallBehind(t *testing.T) {
+// TestSlowNodeDoesNotFallBehind so far that it is of no use when another one stops.
+func TestSlowNodeDoesNotFallBehind(t *testing.T) {
 	counter(t, 3, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		clerks[2].each.Store(int64(2 * perRequest))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -214,7 +214,7 @@ func TestASlowNodeDoesNotFallBehind(t *testing.T) {
 	})
 }
 
-func TestACrowdOutlastsAnOutage(t *testing.T) {
+func TestCrowdOutlastsOutage(t *testing.T) {
 	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
 		time.Sleep(100 * perRequest)
@@ -227,7 +227,7 @@ func TestACrowdOutlastsAnOutage(t *testing.T) {
 	})
 }
 
-func TestACallerThatLeavesBeforeItsTurnCostsTheNodesNothing(t *testing.T) {
+func TestCancelBeforeTurnSendsNothing(t *testing.T) {
 	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var got, left atomic.Int64
@@ -258,8 +258,8 @@ func TestACallerThatLeavesBeforeItsTurnCostsTheNodesNothing(t *testing.T) {
 	})
 }
 
-// TestOneTryWaitsForItsTurnAndNoLonger: it hears why it has failed, and no node is blamed.
-func TestOneTryWaitsForItsTurnAndNoLonger(t *testing.T) {
+// TestSingleAttemptWaitsOnlyForTurn: it hears why it has failed, and no node is blamed.
+func TestSingleAttemptWaitsOnlyForTurn(t *testing.T) {
 	counter(t, 1, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
 		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
 		begin := time.Now()
@@ -278,8 +278,8 @@ func TestOneTryWaitsForItsTurnAndNoLonger(t *testing.T) {
 	})
 }
 
-// TestRenewalsAndReleasesDoNotWaitBehindACrowd: with a TTL of 1 s a renewal has 100 ms.
-func TestRenewalsAndReleasesDoNotWaitBehindACrowd(t *testing.T) {
+// TestRenewalsAndReleasesOvertakeCrowd: with a TTL of 1 s a renewal has 100 ms.
+func TestRenewalsAndReleasesOvertakeCrowd(t *testing.T) {
 	counter(t, 3, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
 		g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Second})
 		if err != nil {
@@ -303,7 +303,7 @@ func TestRenewalsAndReleasesDoNotWaitBehindACrowd(t *testing.T) {
 	})
 }
 
-func TestACrowdReleasesInTheTimeThatTheNodesNeed(t *testing.T) {
+func TestCrowdReleasesPromptly(t *testing.T) {
 	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		grants := make([]driver.Grant, crowdSize)
 		storm(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
@@ -324,8 +324,8 @@ func TestACrowdReleasesInTheTimeThatTheNodesNeed(t *testing.T) {
 	})
 }
 
-// TestAReleaseIsSentThoughItsCallerLeftBeforeItsTurn, and when the engine closes before it.
-func TestAReleaseIsSentThoughItsCallerLeftBeforeItsTurn(t *testing.T) {
+// TestCancelledReleaseIsStillSent, and when the engine closes before it.
+func TestCancelledReleaseIsStillSent(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprint("closes: ", closes), func(t *testing.T) {
 			counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
@@ -351,8 +351,8 @@ func TestAReleaseIsSentThoughItsCallerLeftBeforeItsTurn(t *testing.T) {
 	}
 }
 
-// TestAReleaseEndsThoughNoNodeAnswers, also if it waits for its turn.
-func TestAReleaseEndsThoughNoNodeAnswers(t *testing.T) {
+// TestReleaseEndsWithoutAnswers, also if it waits for its turn.
+func TestReleaseEndsWithoutAnswers(t *testing.T) {
 	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		const n = 500
 		grants := make([]driver.Grant, n)
@@ -376,8 +376,8 @@ func TestAReleaseEndsThoughNoNodeAnswers(t *testing.T) {
 	})
 }
 
-// TestClaimsThatRestLeaveRoomForOthers: they wait for a holder, and not for an answer.
-func TestClaimsThatRestLeaveRoomForOthers(t *testing.T) {
+// TestRestingClaimsLeaveRoom: they wait for a holder, and not for an answer.
+func TestRestingClaimsLeaveRoom(t *testing.T) {
 	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		const n = 4 * roomFirst
 		storm(t.Context(), e, n, time.Minute, granted(t))()
@@ -403,7 +403,7 @@ func TestClaimsThatRestLeaveRoomForOthers(t *testing.T) {
 	})
 }
 
-func TestCloseEndsACrowdAtOnce(t *testing.T) {
+func TestCloseEndsCrowdAtOnce(t *testing.T) {
 	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		wait := storm(t.Context(), e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
 			if err != nil && !errors.Is(err, driver.ErrClosed) {
@@ -424,8 +424,8 @@ func TestCloseEndsACrowdAtOnce(t *testing.T) {
 	})
 }
 
-// TestALaneLearnsHowLongTheWayIs, also where it becomes longer or shorter while it is in use.
-func TestALaneLearnsHowLongTheWayIs(t *testing.T) {
+// TestLaneLearnsRoundTrip, also where it becomes longer or shorter while it is in use.
+func TestLaneLearnsRoundTrip(t *testing.T) {
 	t.Parallel()
 	l := Lane{room: roomFirst, waiting: 1}
 	var now int64

@@ -49,7 +49,7 @@ func replies(t *testing.T, desks []*desk, kind quorum.AskKind, what string) {
 
 // Who has failed or has not answered in its time is named, and no healthy node that
 // had no time to answer.
-func TestUnavailableNamesThoseToBlameAndNoOthers(t *testing.T) {
+func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		answers string
@@ -120,7 +120,7 @@ func TestUnavailableNamesThoseToBlameAndNoOthers(t *testing.T) {
 
 // Each kind of obstacle is reported once, in order, and a caller that takes its
 // time to hear of it holds up nobody.
-func TestObstaclesAreToldAsTheyChange(t *testing.T) {
+func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		told := make(chan string)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -157,7 +157,7 @@ func TestObstaclesAreToldAsTheyChange(t *testing.T) {
 	})
 }
 
-func TestAnEndedWaitSaysWhatStoodInTheWayLast(t *testing.T) {
+func TestEndedWaitNamesLastObstacle(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		rounds []string

@@ -41,7 +41,7 @@ func rest(t *testing.T, e *Engine, desks []*desk, holder string) time.Duration {
 }
 
 // What another library frees wakes nobody.
-func TestAWaiterAsksOftenWhereOthersTakeTheLockToo(t *testing.T) {
+func TestWaiterPollsSharedLockOften(t *testing.T) {
 	const often, seldom = 105 * time.Millisecond, time.Second
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		if d := rest(t, e, desks, ours("a")); d < seldom {
@@ -79,7 +79,7 @@ func handsOver(t *testing.T, e *Engine, desks []*desk, held time.Duration) int64
 	return handOver
 }
 
-func TestASharedLockFallsFreeNowAndThen(t *testing.T) {
+func TestSharedLockIsFreeAtTimes(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		if handsOver(t, e, desks, time.Second) == 0 {
 			t.Error("a lock of our clients alone was handed to nobody")
@@ -116,7 +116,7 @@ func TestASharedLockFallsFreeNowAndThen(t *testing.T) {
 
 // A client that has left the lock to others does not take it back before they
 // could.
-func TestTheClientThatLeavesALockHoldsBack(t *testing.T) {
+func TestYieldingClientHoldsBack(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, desks []*desk) {
 		e.shared = new(chances)
 		asks := func(req driver.Request, most time.Duration) (after time.Duration) {
@@ -156,7 +156,7 @@ func TestTheClientThatLeavesALockHoldsBack(t *testing.T) {
 	})
 }
 
-func TestWhatIsKnownOfSharedLocksIsBounded(t *testing.T) {
+func TestSharedLockMemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(chances)
 		for i := range 10 * chancesKept {
@@ -170,7 +170,7 @@ func TestWhatIsKnownOfSharedLocksIsBounded(t *testing.T) {
 }
 
 // Many locks behind strangers are looked through seldom, not at each denial.
-func TestManySharedLocksAreNotLookedThroughAtEachDenial(t *testing.T) {
+func TestDenialDoesNotScanAllLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := new(chances)
 		for i := range 3 * chancesKept {

@@ -13,7 +13,7 @@ import (
 
 // A lock stands for as long as a quorum keeps it, also where the times that are
 // left lie farther apart than 32 bits can count.
-func TestTheTimeLeftIsThatOfTheLastNodeOfAQuorum(t *testing.T) {
+func TestStatusTimeLeftNeedsQuorum(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, _ []*desk) {
 		const never = time.Duration(-1)
 		for _, c := range []struct{ a, b, c, want time.Duration }{
@@ -51,7 +51,7 @@ func ours(name string) string {
 	return strings.ToUpper(name) + strings.Repeat("A", 26-len(name)) + ".1"
 }
 
-func TestALockIsHeldByWhomAQuorumNames(t *testing.T) {
+func TestStatusHolderNeedsQuorum(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, _ []*desk) {
 		a, b, down := grantOf(ours("a"), 100), grantOf(ours("b"), 200), View{Err: errDown}
 		for name, c := range map[string]struct {
@@ -75,7 +75,7 @@ func TestALockIsHeldByWhomAQuorumNames(t *testing.T) {
 	})
 }
 
-func TestStatusOfTooFewNodesSaysWhatEachKnows(t *testing.T) {
+func TestStatusWithoutQuorumKeepsNodeViews(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, _ []*desk) {
 		a := grantOf(ours("a"), 100)
 		a.Waiters = 3
@@ -98,7 +98,7 @@ func TestStatusOfTooFewNodesSaysWhatEachKnows(t *testing.T) {
 
 // The last holder's token is at q nodes, and raised their counters. A node that has heard neither of its commit nor
 // of the next holder's gives the next one the same again.
-func TestTheTokenOfAGrantIsNoEarlierOnes(t *testing.T) {
+func TestStatusTokenIsNoEarlierGrants(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, _ []*desk) {
 		owner, down := ours("a"), View{Err: errDown}
 		at := func(token int64) View { return grantOf(owner, token) }
@@ -140,7 +140,7 @@ func TestTheTokenOfAGrantIsNoEarlierOnes(t *testing.T) {
 }
 
 // Nobody hears that a token is a stranger's while a node that could tell better is silent.
-func TestATokenOfWhichTooFewNodesKnowIsNoStrangers(t *testing.T) {
+func TestBelongsNeedsEnoughNodes(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, _ []*desk) {
 		a, later, b, down := grantOf(ours("a"), 100), grantOf(ours("a"), 164), grantOf(ours("b"), 100), View{Err: errDown}
 		for name, c := range map[string]struct {
@@ -167,7 +167,7 @@ func TestATokenOfWhichTooFewNodesKnowIsNoStrangers(t *testing.T) {
 
 // Taking a lock away counts once its holder can no longer have a quorum, and is
 // refused only when so many nodes said no that it cannot come to that.
-func TestAForceCountsWhenTheHolderCanHaveNoQuorum(t *testing.T) {
+func TestForceCountsOnceHolderLacksQuorum(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, _ []*desk) {
 		for name, c := range map[string]struct {
 			done quorum.Set
@@ -194,7 +194,7 @@ func TestAForceCountsWhenTheHolderCanHaveNoQuorum(t *testing.T) {
 
 // A lease is lost only where so many nodes say so that the others are no quorum; nodes
 // that do not answer say nothing.
-func TestCheckTellsALossFromTooFewAnswers(t *testing.T) {
+func TestCheckTellsLossFromOutage(t *testing.T) {
 	office(t, func(t *testing.T, e *Engine, _ []*desk) { // 3 nodes
 		mine, free, down := grantOf(ours("a"), 100), View{}, View{Err: errDown}
 		others := grantOf(ours("b"), 200)

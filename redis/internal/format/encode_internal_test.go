@@ -13,7 +13,7 @@ import (
 
 // An argument that is missing means something: a renewal without a token sets no lock again, and
 // nothing has a least token that is not asked for one.
-func TestAScriptGetsTheArgumentsThatItNeeds(t *testing.T) {
+func TestEncoderSendsNeededArguments(t *testing.T) {
 	t.Parallel()
 	const ttl = int64(10 * time.Second)
 	lock := Plain.Lock("lock:", "k", false)

@@ -2,8 +2,8 @@ package format
 
 import "testing"
 
-// TestOnlyAHashIsAskedForItsFields holds that the key of a lock is not read as a hash because its value has that word.
-func TestOnlyAHashIsAskedForItsFields(t *testing.T) {
+// TestFieldsAreAskedOnlyOfHashes holds that the key of a lock is not read as a hash because its value has that word.
+func TestFieldsAreAskedOnlyOfHashes(t *testing.T) {
 	t.Parallel()
 	for owner, want := range map[string]bool{"(hash)": true, "hash": false, "(hash": false, "(list)": false, "(empty)": false, "": false} {
 		if got := Plain.Fields("lock:k", owner) != nil; got != want {

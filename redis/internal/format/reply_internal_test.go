@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-func TestOnlyWhatSomebodyMustMendIsFatal(t *testing.T) {
+func TestOnlyLastingErrorsAreFatal(t *testing.T) {
 	t.Parallel()
 	const hidden = "ERR Error running script (call to f_0): @user_script:2: @user_script: 2: -"
 	for text, want := range map[string]struct{ fatal, ends bool }{

@@ -110,7 +110,7 @@ func (n *node) try(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-func TestAnAnswerIsDeliveredAsItComes(t *testing.T) {
+func TestAnswersAreDeliveredAsTheyCome(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{0, time.Millisecond, 60 * time.Millisecond} {
 		linked(t, func(t *testing.T, n *node, far net.Conn) {
@@ -126,8 +126,8 @@ func TestAnAnswerIsDeliveredAsItComes(t *testing.T) {
 	}
 }
 
-// TestTheLastOfAGroupWritesIt, though much is under way and nobody else writes.
-func TestTheLastOfAGroupWritesIt(t *testing.T) {
+// TestLastOfGroupWritesIt, though much is under way and nobody else writes.
+func TestLastOfGroupWritesIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -190,8 +190,8 @@ func TestPipeReaderDoesNotWrite(t *testing.T) {
 	})
 }
 
-// TestBatchOfLongNamesFitsIntoSocket, so that no caller waits for a node that does not read.
-func TestBatchOfLongNamesFitsIntoSocket(t *testing.T) {
+// TestLongNamesFitIntoOneWrite, so that no caller waits for a node that does not read.
+func TestLongNamesFitIntoOneWrite(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, _ net.Conn) {
 		n.l.mu.Lock()
@@ -214,8 +214,8 @@ func TestBatchOfLongNamesFitsIntoSocket(t *testing.T) {
 	})
 }
 
-// TestAReleaseIsNeverTooLate: what else waited until its time was over is not written, as its caller has given up.
-func TestAReleaseIsNeverTooLate(t *testing.T) {
+// TestReleaseIsNeverTooLate: what else waited until its time was over is not written, as its caller has given up.
+func TestReleaseIsNeverTooLate(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, _ net.Conn) {
 		n.l.mu.Lock()
@@ -235,7 +235,7 @@ func TestAReleaseIsNeverTooLate(t *testing.T) {
 	})
 }
 
-func TestContextEndsRead(t *testing.T) {
+func TestContextEndIsNoticedWhileReading(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, far net.Conn) {
 		const limit = 3 * time.Millisecond
@@ -248,7 +248,7 @@ func TestContextEndsRead(t *testing.T) {
 	})
 }
 
-func TestANodeThatDoesNotReadBlocksNobody(t *testing.T) {
+func TestNodeThatDoesNotReadBlocksNobody(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, _ net.Conn) {
 		start := time.Now()
@@ -269,7 +269,7 @@ func TestANodeThatDoesNotReadBlocksNobody(t *testing.T) {
 
 // One node alone cannot be spared: who may wait is queued behind what it has not
 // answered, and who does not wait hears at once.
-func TestHungNodeIsSkippedOnlyIfSpared(t *testing.T) {
+func TestHungNodeIsSkippedOnlyWhenSpare(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, far net.Conn) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -301,7 +301,7 @@ func TestHungNodeIsSkippedOnlyIfSpared(t *testing.T) {
 
 // A server that closes its way to us ends the link, also where TLS would let ours go on:
 // nothing that is sent would be answered.
-func TestHalfClosedServerEndsLink(t *testing.T) {
+func TestServerClosingItsSideEndsLink(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(nil) // for its certificate
 	defer server.Close()
@@ -335,7 +335,7 @@ func TestHalfClosedServerEndsLink(t *testing.T) {
 	}
 }
 
-func TestBlockedWriteHoldsUpNoAnswer(t *testing.T) {
+func TestBlockedWriteDelaysNoAnswer(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, far net.Conn) {
 		ping := [][]string{{"PING"}}
@@ -429,7 +429,7 @@ func (n *node) held(t *testing.T) (leave context.CancelFunc, ended chan struct{}
 
 // An acquire waits for its turn as the connection breaks, and then its caller leaves. Written later than its
 // release, which goes out over the next connection, the acquire would leave a lock that nobody holds, for a TTL.
-func TestABreakLetsNoRequestOvertakeItsRelease(t *testing.T) {
+func TestBreakKeepsRequestBeforeRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
@@ -452,7 +452,7 @@ func TestABreakLetsNoRequestOvertakeItsRelease(t *testing.T) {
 
 // An acquire is to be sent again, as the server did not know its script; meanwhile
 // its caller leaves. Sent behind its release, it would leave a lock that nobody holds.
-func TestWhatIsSentAgainGoesBeforeItsRelease(t *testing.T) {
+func TestResentRequestGoesBeforeRelease(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, n *node, far net.Conn) {
 		leave, ended := n.held(t)
@@ -491,9 +491,9 @@ type panicky struct {
 func (p panicky) Push(resp.Value)  { panic("unforeseen") }
 func (p panicky) Broken(err error) { p.broke <- err }
 
-// TestPanicOverAMessageEndsItsLinkAlone holds that a fault in what handles a message ends the link, and that what was under way
+// TestPanicInHandlerEndsOnlyItsLink holds that a fault in what handles a message ends the link, and that what was under way
 // fails.
-func TestPanicOverAMessageEndsItsLinkAlone(t *testing.T) {
+func TestPanicInHandlerEndsOnlyItsLink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()

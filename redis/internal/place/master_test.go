@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// TestSentinelsThatAreCutShortAreLate holds that a client which is closed while Sentinels may still answer believes no minority.
-func TestSentinelsThatAreCutShortAreLate(t *testing.T) {
+// TestInterruptedSentinelsFormNoMinority holds that a client which is closed while Sentinels may still answer believes no minority.
+func TestInterruptedSentinelsFormNoMinority(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		dial := func(ctx context.Context, _, addr string) (net.Conn, error) {

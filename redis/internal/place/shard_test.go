@@ -8,9 +8,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// TestAddressesOfAClusterAreThoseOfServers holds that a name of a node in the map, or in a redirection, is dialled only if a server
+// TestClusterAddressesAreDialable holds that a name of a node in the map, or in a redirection, is dialled only if a server
 // can have it.
-func TestAddressesOfAClusterAreThoseOfServers(t *testing.T) {
+func TestClusterAddressesAreDialable(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{
 		"h1": "h1:7000", "10.0.0.1": "10.0.0.1:7000", "::1": "[::1]:7000", "[::1]": "[::1]:7000", "": "from:7000", "?": "from:7000",
@@ -37,9 +37,9 @@ func TestAddressesOfAClusterAreThoseOfServers(t *testing.T) {
 	}
 }
 
-// TestMapsThatNoClusterHasAreRefused holds that a map names each slot once, and no more masters than a cluster may have: or
+// TestImpossibleSlotMapsAreRejected holds that a map names each slot once, and no more masters than a cluster may have: or
 // reading it would take hours.
-func TestMapsThatNoClusterHasAreRefused(t *testing.T) {
+func TestImpossibleSlotMapsAreRejected(t *testing.T) {
 	t.Parallel()
 	ranges := func(n int, of func(i int) (first, last int64, port int64)) (all []any) {
 		for i := range n {

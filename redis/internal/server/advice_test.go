@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-func TestAnAnswerThatIsLateIsSaidOnce(t *testing.T) {
+func TestLateErrorNamesTimeoutOnce(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithDeadline(t.Context(), time.Unix(1, 0))
 	defer cancel()
@@ -32,7 +32,7 @@ func TestAnAnswerThatIsLateIsSaidOnce(t *testing.T) {
 	}
 }
 
-func TestEachServerReportsUnknownCommand(t *testing.T) {
+func TestUnknownCommandIsRecognized(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
 		"ERR unknown command 'HELLO', with args beginning with: '3'":                     true,
@@ -73,8 +73,8 @@ func TestForksOfRedisKeepMessagesInOrder(t *testing.T) {
 	}
 }
 
-// TestInfoOfAnyLengthTakesLittle holds that INFO makes no map of as many fields as a server likes.
-func TestInfoOfAnyLengthTakesLittle(t *testing.T) {
+// TestInfoSizeIsBounded holds that INFO makes no map of as many fields as a server likes.
+func TestInfoSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
 	text.WriteString("run_id:first\r\n")
