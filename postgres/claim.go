@@ -9,7 +9,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/block"
-	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
@@ -128,7 +127,7 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 			c.place = true
 			granted := min(c.req.TTL, entryTTL)
 			g, err := c.settle(ctx, v.answer, granted, nil)
-			if errors.Is(err, driver.ErrHeld) || err == nil && clock.Until(g.TrustedUntil, time.Now()) >= granted/2 {
+			if errors.Is(err, driver.ErrHeld) || err == nil && pace.Until(g.TrustedUntil, time.Now()) >= granted/2 {
 				return g, err
 			}
 			// The grant is too short for who does not renew it, or the statement was sent too long ago: it is confirmed by another.
@@ -161,7 +160,7 @@ func (c *claim) settle(ctx context.Context, r reply[answer], granted time.Durati
 	g := driver.Grant{
 		Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(r.sent, granted),
 	}
-	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
+	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}
 	c.d.doubts(c.owner, c.doubt)

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/member"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -30,7 +30,7 @@ type glimpse struct {
 // would let tokens begin in the past.
 func glimpsed(sent, at time.Time, node int64) glimpse {
 	g := glimpse{at: at, client: at.UnixMicro(), node: node}
-	g.node += min(max(g.client-node, 0), clock.Elapsed(sent, at).Microseconds())
+	g.node += min(max(g.client-node, 0), pace.Elapsed(sent, at).Microseconds())
 	return g
 }
 
@@ -55,7 +55,7 @@ func (c *cluster) arrived() {
 // outdated reports whether a slot may have left its shard and come back after the last look.
 func (c *cluster) outdated(now time.Time) bool {
 	last := c.looked.Load()
-	return last == nil || clock.Elapsed(last.at, now) > c.quarantine()/2
+	return last == nil || pace.Elapsed(last.at, now) > c.quarantine()/2
 }
 
 // quarantine returns the time for which a shard that may have lost counters keeps its slots.

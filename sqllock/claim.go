@@ -10,7 +10,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/block"
-	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/direct"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
@@ -314,7 +313,7 @@ func (c *claim) granted(ctx context.Context, r, own row, sent time.Time) (driver
 func (c *claim) grant(token int64, sent time.Time) (driver.Grant, error) {
 	ttl := c.req.TTL
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(sent, ttl)}
-	if left := clock.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
+	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}
 	return g, nil

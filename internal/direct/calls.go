@@ -14,11 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Trust returns the time until which a lease of a TTL requested at sent can be trusted. Clocks may
-// differ in rate by a hundredth.
-func Trust(sent time.Time, ttl time.Duration) time.Time {
-	return sent.Add(ttl - ttl/100 - 2*time.Millisecond)
-}
+// Trust returns the time until which a lease of a TTL requested at sent can be trusted.
+func Trust(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - pace.Drift(ttl)) }
 
 // Jitter returns about d, so that waiters do not come back together, and 0 for less than that.
 func Jitter(d time.Duration) time.Duration {

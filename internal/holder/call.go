@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/obstacle"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Call is one call for a lease, or one of several requests that serve such a call. Keeper.Run prepares it.
@@ -278,7 +278,7 @@ func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, e
 	defer k.mu.Unlock()
 	s.endInquiryLocked()
 	t := &term{keeper: k, lock: s, grant: grant, asked: a.TTL, taken: taken, renewedAt: taken, keptUntil: grant.TrustedUntil, index: unscheduled}
-	t.grantedFor = clock.Until(t.keptUntil, taken)
+	t.grantedFor = pace.Until(t.keptUntil, taken)
 	s.term = t
 	w := a.receiverLocked()
 	h := t.beginLocked(cmp.Or(w, a), taken)

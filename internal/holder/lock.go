@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // maxHandOverTime bounds how long a grant serves the waiters of this process
@@ -60,7 +60,7 @@ func (t *term) successorLocked(now time.Time) *Call {
 	if next == nil {
 		return nil
 	}
-	a, ttl, left := next.Value.(*Call), t.grant.TTL, clock.Until(t.keptUntil, now)
+	a, ttl, left := next.Value.(*Call), t.grant.TTL, pace.Until(t.keptUntil, now)
 	if a.line != nil && !a.line.copyFirstOptionsLocked(a) {
 		return nil
 	}

@@ -10,7 +10,6 @@ import (
 	"unicode"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/clock"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -198,7 +197,7 @@ func (t *term) expireLocked(now time.Time) followUp { return t.stopLocked(t.expi
 
 // stopLocked ends the lease for cause, and the lock unless there is a Margin left for the work to stop in.
 func (t *term) stopLocked(cause error, now time.Time) followUp {
-	if t.ended || t.stopping || t.user.Margin == 0 || clock.Until(t.trusted, now) <= 0 {
+	if t.ended || t.stopping || t.user.Margin == 0 || pace.Until(t.trusted, now) <= 0 {
 		return t.endLocked(cause, now)
 	}
 	e := t.endHoldsLocked(cause, now)

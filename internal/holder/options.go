@@ -50,7 +50,7 @@ func (o *Options) CheckRenewal(ttl time.Duration, limits driver.Limits) error {
 	if limits.Nodes > 0 {
 		service = pace.Voters
 	}
-	renewal := ttl/100 + 2*time.Millisecond + pace.RequestShare(ttl, service) // the drift of clocks, and the time to answer
+	renewal := pace.Drift(ttl) + pace.RequestShare(ttl, service) // the drift of clocks, and the time to answer
 	every := o.renewEvery(ttl)
 	if room := ttl - renewal - every; o.Margin > room {
 		return invalid("a margin of %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise the TTL, or lower one of them",

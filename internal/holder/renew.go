@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // maxBatch bounds the renewals in one call.
@@ -277,7 +277,7 @@ func (k *Keeper) applyRenewalLocked(t *term, r driver.Renewal, start time.Time) 
 	now := time.Now()
 	left, late := t.timeLeftLocked(now), time.Duration(0)
 	if !t.dueAt.IsZero() {
-		late, t.dueAt = max(clock.Elapsed(t.dueAt, now), 0), time.Time{}
+		late, t.dueAt = max(pace.Elapsed(t.dueAt, now), 0), time.Time{}
 	}
 	failed := t.failed != nil
 	if r.Err != nil && !errors.Is(r.Err, driver.ErrLost) {
@@ -296,7 +296,7 @@ func (k *Keeper) applyRenewalLocked(t *term, r driver.Renewal, start time.Time) 
 			t.alerts = 0
 		}
 		t.extendTrustLocked(r.TrustedUntil, now)
-		t.renewedAt, t.grantedFor = start, clock.Until(t.keptUntil, start)
+		t.renewedAt, t.grantedFor = start, pace.Until(t.keptUntil, start)
 		t.planRenewalLocked()
 	default:
 		if !r.TrustedUntil.IsZero() { // by answers that came late

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // term is one grant of the service, from its start until it is released or lost.
@@ -82,7 +82,7 @@ func (t *term) addHoldLocked(ctx context.Context, outer *Hold) *Hold {
 func (t *term) givenKeyLocked() string { return t.user.place.givenKey(t.lock.key) }
 
 // timeLeftLocked returns for how long the user of t may still work at now.
-func (t *term) timeLeftLocked(now time.Time) time.Duration { return clock.Until(t.endsAt, now) }
+func (t *term) timeLeftLocked(now time.Time) time.Duration { return pace.Until(t.endsAt, now) }
 
 // deadlineLocked returns until when t and places can be trusted unless renewals move that.
 func (t *term) deadlineLocked(places []*Hold) time.Time {
@@ -99,7 +99,7 @@ func (t *term) deadlineLocked(places []*Hold) time.Time {
 // than MaxHold.
 func (t *term) setTrustLocked(until time.Time) {
 	t.keptUntil, t.trusted = until, until
-	if longest := t.user.MaxHold; longest > 0 && clock.Until(t.user.countedFrom.Add(longest), until) < 0 {
+	if longest := t.user.MaxHold; longest > 0 && pace.Until(t.user.countedFrom.Add(longest), until) < 0 {
 		t.trusted = t.user.countedFrom.Add(longest)
 	}
 	t.endsAt = t.trusted.Add(-t.user.Margin)
@@ -108,7 +108,7 @@ func (t *term) setTrustLocked(until time.Time) {
 // extendTrustLocked trusts the service until then, unless it keeps t for longer already: no renewal
 // shortens that.
 func (t *term) extendTrustLocked(until, now time.Time) {
-	if clock.Until(until, now) > clock.Until(t.keptUntil, now) {
+	if pace.Until(until, now) > pace.Until(t.keptUntil, now) {
 		t.setTrustLocked(until)
 	}
 }

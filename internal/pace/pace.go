@@ -1,8 +1,8 @@
-// Package pace has the time-outs that promise nothing: how long to wait for an answer, a connection, a process. Each stands
-// here with its reason. What users can rely on (a TTL, a margin, the drift of clocks, a quarantine) stands where it is
-// promised, and so does how often something is looked at.
+// Package pace has clocks and time-outs: the time elapsed by the worse of two clocks, the drift of clocks, and the time-outs
+// that promise nothing to users, such as the wait for an answer, a connection, a process. Each has its reason beside it.
+// Promised times (a TTL, a margin, a quarantine) are where they are promised, and polling intervals beside their polls.
 //
-// These times fit a machine that is not overloaded. Where tests run on a slower one, their rig multiplies all of them by a
+// Time-outs fit a machine that is not overloaded. Where tests run on a slower one, their rig multiplies all of them by a
 // factor, and its own times with them. A program cannot: nothing outside of this repository can import this package, and
 // nothing in it but the rig calls SetFactor.
 package pace

@@ -36,9 +36,8 @@ const (
 	strangeMost  = 90 * ms // fallback adds some more
 )
 
-// Drift is what clocks may differ in rate and granularity over ttl: the share
-// the Redlock page asks for, and a constant for the expiry's own precision.
-func Drift(ttl int64) int64 { return ttl/100 + 2*ms }
+// Drift returns the drift of clocks over ttl, as pace.Drift does.
+func Drift(ttl int64) int64 { return int64(pace.Drift(time.Duration(ttl))) }
 
 // HandOver is how long a lock that was handed over stands before its new holder
 // renews or confirms it, by the TTL of the holder that released it.

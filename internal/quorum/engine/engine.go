@@ -33,7 +33,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -73,7 +73,7 @@ type Engine struct {
 	keys   func(string) Lock
 	client string
 	noted  time.Duration
-	clock  *clock.Clock
+	clock  *pace.Clock
 	shared *chances // nil: locks are taken by clients of this protocol alone
 	lane   func(Lock) *Lane
 	seq    atomic.Int64
@@ -98,7 +98,7 @@ func New(cfg Config) *Engine {
 		cfg.Keys = func(name string) Lock { return Lock{Name: name} }
 	}
 	e := &Engine{
-		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), noted: cfg.Noted, clock: clock.New(),
+		nodes: cfg.Nodes, keys: cfg.Keys, client: cmp.Or(cfg.Client, quorum.NewClient()), noted: cfg.Noted, clock: pace.NewClock(),
 		lane: cfg.Lane, claims: make(map[string]*claim), closing: make(chan struct{}),
 	}
 	if e.lane == nil {

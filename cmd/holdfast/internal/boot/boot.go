@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Instant is a point on the clock, in ns. All processes of a machine share it.
@@ -33,5 +33,5 @@ func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
 // The clock is read first, so that a pause in between makes the result too early.
 func At(deadline time.Time) Instant {
 	here, now := Now(), time.Now()
-	return here.Add(clock.Until(deadline, now))
+	return here.Add(pace.Until(deadline, now))
 }

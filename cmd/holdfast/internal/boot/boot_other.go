@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/clock"
+	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // Missing describes what the clock cannot do on this system.
@@ -17,7 +17,7 @@ var start = time.Now()
 // Now is the time: the monotonic clock, or the wall clock where that is ahead,
 // as after a sleep.
 func Now() Instant {
-	return Instant(start.UnixNano()).Add(clock.Elapsed(start, time.Now()))
+	return Instant(start.UnixNano()).Add(pace.Elapsed(start, time.Now()))
 }
 
 // Alarm sends on C at a set time.

@@ -118,7 +118,7 @@ func (p *Plan) fillTimes() (terms []string, sum time.Duration) {
 		{"one round trip", pace.RequestShare(p.TTL, p.Service)},
 		{"--kill-after", p.killAfter()},
 		{"--margin", p.Margin},
-		{"drift of clocks", p.drift()},
+		{"drift of clocks", pace.Drift(p.TTL)},
 	}
 	for _, part := range parts {
 		sum += part.d
@@ -141,9 +141,6 @@ func minTTL(given Plan) time.Duration {
 	}
 	return time.Duration(sort.Search(most, fits)) * 10 * time.Millisecond
 }
-
-// drift returns the bound of the nodes' clock drift over a TTL.
-func (p *Plan) drift() time.Duration { return p.TTL/100 + 2*time.Millisecond }
 
 // killAfter is the time that the command gets to end by itself.
 func (p *Plan) killAfter() time.Duration {

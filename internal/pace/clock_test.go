@@ -1,4 +1,4 @@
-package clock
+package pace
 
 import (
 	"sync"
@@ -11,10 +11,10 @@ const hour = int64(time.Hour)
 
 func TestTheClockAddsUpForwardSteps(t *testing.T) {
 	t.Parallel()
-	c := New()
+	c := NewClock()
 	for i, r := range []struct{ mono, lead, want int64 }{
 		{0, 0, 1},
-		{10, stepLeast, 11},           // noise
+		{10, minStep, 11},           // noise
 		{20, hour, 21 + hour},         // a suspend
 		{30, hour + 5, 31 + hour},     // noise
 		{40, -hour, 41 + hour},        // set back
@@ -36,7 +36,7 @@ func TestTheClockAddsUpForwardSteps(t *testing.T) {
 func TestASuspendIsHiddenFromNobody(t *testing.T) {
 	t.Parallel()
 	for range 30_000 {
-		c := New()
+		c := NewClock()
 		var all sync.WaitGroup
 		begin := make(chan struct{})
 		for range 4 {
@@ -98,7 +98,7 @@ func TestTheClockCountsByBothReadings(t *testing.T) {
 		"monotonic": apart(time.Now(), -time.Hour),                // an hour on one, the wall clock went back
 		"wall":      apart(time.Now().Add(-time.Hour), time.Hour), // an hour asleep
 	} {
-		c := New()
+		c := NewClock()
 		c.base = base
 		if got := c.Now(); got < hour || got > hour+int64(time.Minute) {
 			t.Errorf("an hour on the %s clock counts as %v", name, time.Duration(got))
