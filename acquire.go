@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/holder"
-	"github.com/holdfast-go/holdfast/internal/obstacle"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -156,10 +156,10 @@ func (c *Client) explainEnd(caller context.Context, a *holder.Call, err error) e
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
-	last := obstacle.In(err)
+	last := driverkit.ObstacleIn(err)
 	if end, ok := a.Wait.Deadline(); ok && last != nil && time.Since(end) >= pace.Standstill() {
 		last = &formerError{last, time.Since(end)}
-		err = obstacle.With(context.DeadlineExceeded, last)
+		err = driverkit.WithObstacle(context.DeadlineExceeded, last)
 	}
 	if caller.Err() == nil { // Wait is over, which is no fault of the caller's context
 		return cmp.Or(last, c.tooShort())

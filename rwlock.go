@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/holder"
-	"github.com/holdfast-go/holdfast/internal/obstacle"
 )
 
 // RWLock is a key that either several readers or one writer hold. It is safe for concurrent use, and holds no
@@ -277,12 +277,12 @@ func (s *sideCall) acquireAllPlaces(wait context.Context, cancel context.CancelC
 			unlink[i]()
 		}
 	}
-	if first == nil || obstacle.In(first) != nil {
+	if first == nil || driverkit.ObstacleIn(first) != nil {
 		return places, first
 	}
 	for _, err := range errs { // the end of the wait may have met one first that had no answer
-		if last := obstacle.In(err); last != nil {
-			return places, obstacle.With(first, last)
+		if last := driverkit.ObstacleIn(err); last != nil {
+			return places, driverkit.WithObstacle(first, last)
 		}
 	}
 	return places, first

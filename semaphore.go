@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/holder"
-	"github.com/holdfast-go/holdfast/internal/obstacle"
 )
 
 // Semaphore is a key that several hold at once. It is safe for concurrent use, and holds no resources: make one
@@ -105,7 +105,7 @@ func (c *Client) obtainPlace(a *holder.Call, k kind, word string) (*holder.Hold,
 	}
 	s := &placeSearch{client: c, call: a, kind: k, word: word, met: make([]error, k.Places())}
 	h, err := s.tryPlaces()
-	if h != nil || a.NoWait || obstacle.In(err) == nil || errors.Is(err, a.Wait.Err()) {
+	if h != nil || a.NoWait || driverkit.ObstacleIn(err) == nil || errors.Is(err, a.Wait.Err()) {
 		return h, err
 	}
 	return a.AwaitPlace(s.met, err)
@@ -133,8 +133,8 @@ func (s *placeSearch) tryPlaces() (h *holder.Hold, err error) {
 		if h, err = s.tryPlace(a.Wait, number); err == nil {
 			return h, nil
 		}
-		if s.met[number] = obstacle.In(err); s.met[number] == nil || a.Wait.Err() != nil {
-			return nil, obstacle.With(err, last)
+		if s.met[number] = driverkit.ObstacleIn(err); s.met[number] == nil || a.Wait.Err() != nil {
+			return nil, driverkit.WithObstacle(err, last)
 		}
 		last = s.met[number]
 		switch held, _ := errors.AsType[*HeldError](err); {
@@ -190,8 +190,8 @@ func (s *placeSearch) tryOthers(first, begin int, down error) (*holder.Hold, err
 		if err == nil {
 			continue
 		}
-		if s.met[number] = obstacle.In(err); s.met[number] == nil || s.call.Wait.Err() != nil {
-			return nil, obstacle.With(err, down)
+		if s.met[number] = driverkit.ObstacleIn(err); s.met[number] == nil || s.call.Wait.Err() != nil {
+			return nil, driverkit.WithObstacle(err, down)
 		}
 	}
 	return nil, s.noPlaceError(down)

@@ -10,8 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -25,7 +24,7 @@ type claim struct {
 	moves    int64 // as in id
 	token    int64
 	loose    bool // whether a request to create the key may still be carried out
-	wait     direct.Wait
+	wait     driverkit.Wait
 }
 
 func (c *claim) key() string { return c.d.folder(c.req.Key) + c.place }
@@ -37,7 +36,7 @@ func (c *claim) compete(ctx context.Context) error {
 
 // advance does what is to be done next, and returns nil when the claim has the lock. A lease that it has lapses.
 func (c *claim) advance(ctx context.Context) error {
-	return direct.TakeTurn(ctx, c.d.lane, c.req, c.lease.id != clientv3.NoLease, c.ask, c.await)
+	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.lease.id != clientv3.NoLease, c.ask, c.await)
 }
 
 // rivals are the claims ahead of a claim, as of a revision.
@@ -122,7 +121,7 @@ func (c *claim) queue(ctx context.Context) (*rivals, error) {
 	switch {
 	case errors.Is(err, driver.ErrLost): // the lease is over
 		c.reset()
-		return nil, direct.ErrAgain
+		return nil, driverkit.ErrAgain
 	case err != nil:
 		return nil, err
 	case resp.Succeeded:
@@ -135,19 +134,19 @@ func (c *claim) queue(ctx context.Context) (*rivals, error) {
 		case count == 2:
 			return &rivals{read(keys[1]), lineUp{read(keys[1]), count}, c.revision}, nil
 		}
-		return nil, direct.ErrAgain // to read the holder
+		return nil, driverkit.ErrAgain // to read the holder
 	}
 	c.revision = line(resp, 0).first.revision
 	switch {
 	case c.revision != 0:
-		return nil, direct.ErrAgain
+		return nil, driverkit.ErrAgain
 	case c.req.NoWait && line(resp, 1).keys > 0:
 		return nil, c.d.heldBy(ctx, line(resp, 1))
 	}
 	if err := c.d.rebase(ctx, c.req.TTL, resp.Responses[2].GetResponseRange().Kvs, resp.Header.Revision); err != nil {
 		return nil, err
 	}
-	return nil, direct.ErrAgain
+	return nil, driverkit.ErrAgain
 }
 
 // reset forgets a lease that is over, and the place in line with it. Nothing can be created under it.
@@ -170,7 +169,7 @@ func (c *claim) look(ctx context.Context) (*rivals, error) {
 	switch {
 	case own.lease != c.lease.id:
 		c.reset()
-		return nil, direct.ErrAgain
+		return nil, driverkit.ErrAgain
 	case before.key == "":
 		return nil, c.take(ctx, own)
 	}
@@ -196,8 +195,8 @@ func (c *claim) grant() driver.Grant {
 		c.d.loans.use(c.lease)
 	}
 	return driver.Grant{
-		Key: c.req.Key, Owner: id{c.place, c.lease.id, c.moves}.owner(c.req.Adoptable), Token: c.token, Block: block.Size,
-		TTL: c.lease.ttl, TrustedUntil: direct.Trust(c.lease.sent, c.lease.ttl),
+		Key: c.req.Key, Owner: id{c.place, c.lease.id, c.moves}.owner(c.req.Adoptable), Token: c.token, Block: driverkit.Block,
+		TTL: c.lease.ttl, TrustedUntil: driverkit.Trust(c.lease.sent, c.lease.ttl),
 	}
 }
 
@@ -208,14 +207,14 @@ func (c *claim) keep(ctx context.Context, before string) error {
 	err := c.d.call(ctx, pace.RequestTime(c.req.TTL, pace.Members), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{stands}, &r))
 	if errors.Is(err, driver.ErrLost) || err == nil && r.ttls[c.lease.id] <= 0 {
 		c.reset()
-		return direct.ErrAgain
+		return driverkit.ErrAgain
 	}
 	if err != nil {
 		return err
 	}
 	c.lease.sent = r.sent
 	if line(r.seen, 0).keys == 0 {
-		return direct.ErrAgain
+		return driverkit.ErrAgain
 	}
 	return nil
 }
@@ -235,7 +234,7 @@ func (c *claim) await(ctx context.Context, a *rivals) error {
 	held.Waiters = max(held.Waiters-1, 0) // but for the claim itself
 
 	c.d.calls.Go(func() { // which must not hold up the others
-		c.d.lane.Do(ctx, direct.Later, nil, func() error {
+		c.d.lane.Do(ctx, driverkit.Later, nil, func() error {
 			known, err := c.d.remaining(ctx, a.line.first.lease)
 			left <- known
 			return err
@@ -250,7 +249,7 @@ func (c *claim) await(ctx context.Context, a *rivals) error {
 		select {
 		case err := <-gone:
 			if err == nil || ctx.Err() != nil {
-				return direct.ErrAgain
+				return driverkit.ErrAgain
 			}
 			return c.d.states.Unavailable(nil, driver.NodeError{Node: n.name, Err: err})
 		case <-changed:
@@ -272,7 +271,7 @@ func (c *claim) await(ctx context.Context, a *rivals) error {
 			return ctx.Err()
 		}
 	}
-	return direct.ErrAgain
+	return driverkit.ErrAgain
 }
 
 // awaitDelete returns nil when key has been deleted, at revision or later. The servers look
@@ -303,13 +302,13 @@ func (n *node) awaitDelete(ctx context.Context, key string, revision int64) erro
 // unwatched is the error of a watch. One that is refused may have come with an old login: a read renews that, or tells what right
 // the user lacks, and then all is looked at anew.
 func (n *node) unwatched(ctx context.Context, key string, err error) error {
-	if err = explain(ctx, err); !direct.Lasts(err) {
+	if err = explain(ctx, err); !driverkit.Lasts(err) {
 		return err
 	}
 	err = n.try(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		return errorOf(c.Get(ctx, key, clientv3.WithCountOnly()))
 	})
-	direct.Sleep(ctx, pace.LongPause)
+	driverkit.Sleep(ctx, pace.LongPause)
 	return err
 }
 

@@ -15,7 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -30,14 +30,14 @@ const (
 // back: only that tells the servers' floor of TTLs.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
-		return exam.Closed(err)
+		return driverkit.ClosedFindings(err)
 	}
 	defer d.calls.Leave()
-	ttl = cmp.Or(ttl, exam.TTL)
+	ttl = cmp.Or(ttl, driverkit.ExamTTL)
 	members := make([]*member, len(d.nodes))
 	var all sync.WaitGroup
 	for _, n := range d.nodes {
-		members[n.place] = &member{Notes: exam.Notes{Node: n.name}, node: n}
+		members[n.place] = &member{Notes: driverkit.Notes{Node: n.name}, node: n}
 		all.Go(func() { members[n.place].examine(ctx, ttl) })
 	}
 	all.Wait()
@@ -51,7 +51,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // member is a look at one member.
 type member struct {
-	exam.Notes
+	driverkit.Notes
 	node   *node
 	status *pb.StatusResponse // nil: it has not answered
 }
@@ -154,8 +154,8 @@ func (m *member) transport(ctx context.Context) {
 }
 
 // examine looks at what is no single member's.
-func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Duration) exam.Notes {
-	var whole exam.Notes
+func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Duration) driverkit.Notes {
+	var whole driverkit.Notes
 	first := -1
 	for i, m := range members {
 		if m.status == nil {
@@ -204,7 +204,7 @@ func (d *Driver) rehearse(ctx context.Context, c *clientv3.Client) error {
 }
 
 // floor holds the TTL against the lease that the servers grant for it.
-func (d *Driver) floor(ctx context.Context, whole *exam.Notes, ttl time.Duration) {
+func (d *Driver) floor(ctx context.Context, whole *driverkit.Notes, ttl time.Duration) {
 	var granted loan
 	if err := d.call(ctx, pace.CallTime(), lending(ttl, &granted)); err != nil {
 		whole.Fault("floor", err)
@@ -219,7 +219,7 @@ func (d *Driver) floor(ctx context.Context, whole *exam.Notes, ttl time.Duration
 }
 
 // count finds members that are not named.
-func (d *Driver) count(ctx context.Context, whole *exam.Notes) {
+func (d *Driver) count(ctx context.Context, whole *driverkit.Notes) {
 	voters := 0
 	err := d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := pb.NewClusterClient(c.ActiveConnection()).MemberList(ctx, &pb.MemberListRequest{})

@@ -68,7 +68,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 const (
@@ -107,9 +107,9 @@ type Driver struct {
 	client string // the first part of every owner
 	seq    atomic.Int64
 
-	calls  *direct.Calls
-	states *direct.States
-	lane   *direct.Lane // of what claims begin and what frees locks
+	calls  *driverkit.Calls
+	states *driverkit.States
+	lane   *driverkit.Lane // of what claims begin and what frees locks
 	union  *union
 	loans  loans
 	base   base
@@ -122,11 +122,11 @@ type Driver struct {
 }
 
 func newDriver(members []string, opts *Options) (*Driver, error) {
-	if err := direct.CheckMembers(members, "cluster", opts.Username, opts.Password); err != nil {
+	if err := driverkit.CheckMembers(members, "cluster", opts.Username, opts.Password); err != nil {
 		return nil, err
 	}
-	d := &Driver{prefix: opts.Prefix, client: rand.Text(), calls: direct.NewCalls(), states: direct.NewStates(members...), secrets: opts.secrets}
-	d.lane = direct.NewLane(d.states, room)
+	d := &Driver{prefix: opts.Prefix, client: rand.Text(), calls: driverkit.NewCalls(), states: driverkit.NewStates(members...), secrets: opts.secrets}
+	d.lane = driverkit.NewLane(d.states, room)
 	d.union = &union{ids: make([]uint64, len(members))}
 	switch {
 	case d.prefix == "":
@@ -181,7 +181,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	c := &claim{d: d, req: req, wait: direct.Wait{Tell: req.Obstacle}}
+	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.Obstacle}}
 	if err := c.compete(ctx); err != nil {
 		c.giveUp()
 		return driver.Grant{}, err
@@ -219,7 +219,7 @@ func (d *Driver) renew(ctx context.Context, grants []driver.Grant, out []driver.
 		} else if l, ttl := line(r.seen, i), r.ttls[leases[i]]; l.first.owner != g.Owner || ttl <= 0 {
 			out[i].Err = driver.ErrLost
 		} else {
-			out[i] = driver.Renewal{TrustedUntil: direct.Trust(r.sent, min(ttl, g.TTL)), Waiters: l.waiters()}
+			out[i] = driver.Renewal{TrustedUntil: driverkit.Trust(r.sent, min(ttl, g.TTL)), Waiters: l.waiters()}
 		}
 	}
 }

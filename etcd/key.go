@@ -11,7 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // The keys of a lock are a folder, <prefix><name>,, with a key for each attempt that has
@@ -78,12 +78,12 @@ func (e entry) has(token int64) bool {
 	if e.value.Kept {
 		return token == 0
 	}
-	return e.key != "" && block.Has(e.token, token)
+	return e.key != "" && driverkit.InBlock(e.token, token)
 }
 
 // tokenOf is the first token of a grant.
 func tokenOf(base, revision, moves int64) int64 {
-	return base + (revision*adoptions+min(moves, adoptions-1))*block.Size
+	return base + (revision*adoptions+min(moves, adoptions-1))*driverkit.Block
 }
 
 func (i id) owner(adoptable bool) string {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -53,7 +53,7 @@ func (n *node) enter(ctx context.Context) (context.Context, *pass, error) {
 	select {
 	case <-p.done:
 	case <-ctx.Done():
-		return nil, nil, direct.Stall{Err: fmt.Errorf("login: %w", context.Cause(ctx))}
+		return nil, nil, driverkit.Stall{Err: fmt.Errorf("login: %w", context.Cause(ctx))}
 	}
 	if p.token != "" {
 		ctx = metadata.AppendToOutgoingContext(ctx, rpctypes.TokenFieldNameGRPC, p.token)
@@ -78,7 +78,7 @@ func (n *node) present() *pass {
 
 func (n *node) authenticate(p *pass) {
 	defer close(p.done)
-	ctx, cancel := direct.WithLimit(n.work, pace.LoginTime())
+	ctx, cancel := driverkit.WithLimit(n.work, pace.LoginTime())
 	defer cancel()
 	resp, err := n.client.Authenticate(ctx, n.username, n.password)
 	switch {

@@ -10,7 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -71,7 +71,7 @@ func (d *Driver) hear() {
 	d.calls.Go(func() {
 		for {
 			d.attend(alert)
-			if !direct.Sleep(d.calls.Alive, pace.LongPause) {
+			if !driverkit.Sleep(d.calls.Alive, pace.LongPause) {
 				return
 			}
 		}

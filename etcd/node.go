@@ -22,8 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -33,7 +32,7 @@ const (
 )
 
 // errNoEtcd is the error of a service that answers as etcd does, but has no members (findings/kine-session-outlives-its-key.sh).
-var errNoEtcd = direct.Refusal{Err: errors.New("it answers as etcd does, but names no cluster and no member, as kine: such a service has no leases " +
+var errNoEtcd = driverkit.Refusal{Err: errors.New("it answers as etcd does, but names no cluster and no member, as kine: such a service has no leases " +
 	"that locks could build on; use etcd itself, or a driver for the database behind that service")}
 
 // request asks one member for something. As its answer may be lost, it bears to be repeated.
@@ -166,14 +165,14 @@ type standstill struct{ error }
 // try runs fn against this member, for limit at most.
 func (n *node) try(ctx context.Context, limit time.Duration, fn request) error {
 	begin := time.Now()
-	ctx, cancel := direct.WithLimit(ctx, limit)
+	ctx, cancel := driverkit.WithLimit(ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(n.work, cancel)()
 	err := n.admitted(ctx, fn)
 	if took := time.Since(begin); stalled(err) && took > limit+limit/4 {
 		return standstill{fmt.Errorf("this process stood still for %v, and did not see whether the answer came in %v", (took - limit).Round(time.Millisecond), limit)}
 	}
-	if errors.Is(err, driver.ErrLost) || direct.Lasts(err) { // an error does not say from which cluster it comes
+	if errors.Is(err, driver.ErrLost) || driverkit.Lasts(err) { // an error does not say from which cluster it comes
 		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
 		if other := n.union.foreign(n.place); other != nil {
 			return other
@@ -209,7 +208,7 @@ func explain(ctx context.Context, err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
 		return driver.ErrLost
-	case errors.Is(err, errForeign), direct.Lasts(err):
+	case errors.Is(err, errForeign), driverkit.Lasts(err):
 		return err
 	}
 	code, text := status.Code(err), status.Convert(err).Message()
@@ -219,16 +218,16 @@ func explain(ctx context.Context, err error) error {
 	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok { // of little use to a reader
 		text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: "), "Error while dialing: ")
 	}
-	mend := dsn.Parameters.MendTLS(text)
+	mend := driverkit.URLNaming.MendTLS(text)
 	if mend != "" {
 		mend = "; " + mend
 	}
 	denied := func(mend string) error {
-		return direct.Refusal{Err: fmt.Errorf("%w: %s; %s", driver.ErrAuth, text, mend)}
+		return driverkit.Refusal{Err: fmt.Errorf("%w: %s; %s", driver.ErrAuth, text, mend)}
 	}
 	switch {
 	case ctx.Err() != nil:
-		return direct.Stall{Err: context.Cause(ctx)}
+		return driverkit.Stall{Err: context.Cause(ctx)}
 	case errors.Is(err, rpctypes.ErrAuthFailed):
 		return denied("correct user and password")
 	case errors.Is(err, rpctypes.ErrUserEmpty):
@@ -238,13 +237,13 @@ func explain(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrAuthOldRevision): // somebody changes users or roles right now
 		return errors.New(text)
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
-		return direct.Refusal{Err: errors.New(text)}
+		return driverkit.Refusal{Err: errors.New(text)}
 	case code == codes.DeadlineExceeded: // by the member's clock, a moment before ours
-		return direct.Stall{Err: errors.New("no answer in time")}
+		return driverkit.Stall{Err: errors.New("no answer in time")}
 	case strings.Contains(text, errSilent.Error()):
-		return direct.Stall{Err: errSilent}
+		return driverkit.Stall{Err: errSilent}
 	case gaveUp(text):
-		return direct.Stall{Err: fmt.Errorf("no answer in %v", pace.CallTime())}
+		return driverkit.Stall{Err: fmt.Errorf("no answer in %v", pace.CallTime())}
 	case mend == "" && strings.Contains(text, "server preface"):
 		mend = "; if the members speak TLS, write etcds://"
 	case mend == "" && strings.Contains(text, "handshake failed"):
@@ -261,7 +260,7 @@ func gaveUp(text string) bool {
 }
 
 // order returns the members in the order in which to watch over them. Clients begin with different members.
-func (d *Driver) order() []*node { return direct.Order(d.states, d.nodes, -1) }
+func (d *Driver) order() []*node { return driverkit.Order(d.states, d.nodes, -1) }
 
 // leaderFirst returns the members in the order in which to ask them. A follower passes writes and the renewals of leases on to
 // the leader, and asks the leader before it reads: that costs the cluster more work and the caller another way through the network.
@@ -273,7 +272,7 @@ func (d *Driver) leaderFirst() []*node {
 			leader, latest = n.place, n.leads.Load()
 		}
 	}
-	return direct.Order(d.states, d.nodes, leader)
+	return driverkit.Order(d.states, d.nodes, leader)
 }
 
 // call has the members try fn in turn until one has an answer, each for limit at most.
@@ -298,7 +297,7 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) erro
 			return err
 		}
 		failed.Nodes = append(failed.Nodes, driver.NodeError{Node: n.name, Err: err})
-		if direct.Lasts(err) {
+		if driverkit.Lasts(err) {
 			failed.Nodes = failed.Nodes[len(failed.Nodes)-1:]
 			break
 		}
@@ -336,7 +335,7 @@ func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
 		if a.err != nil {
 			failed.Nodes = append(failed.Nodes, driver.NodeError{Node: a.name, Err: a.err})
 		}
-		if direct.Lasts(a.err) {
+		if driverkit.Lasts(a.err) {
 			failed.Nodes = failed.Nodes[len(failed.Nodes)-1:]
 			break
 		}
@@ -346,7 +345,7 @@ func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
 
 // insist repeats a call for a lock with this TTL until it has an answer or ctx ends.
 func (d *Driver) insist(ctx context.Context, ttl time.Duration, fn request) error {
-	return direct.Insist(ctx, func() error { return d.call(ctx, pace.RequestTime(ttl, pace.Members), fn) })
+	return driverkit.Insist(ctx, func() error { return d.call(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
 // queued is insist for what waits for its turn, at each of which it calls begun.
@@ -364,7 +363,7 @@ func (d *Driver) watch(n *node) {
 			d.states.Timed(n.place, time.Since(begin))
 		}
 		d.report(n, err)
-		next := time.NewTimer(direct.Jitter(probeEvery))
+		next := time.NewTimer(driverkit.Jitter(probeEvery))
 		for due := false; !due; {
 			select {
 			case <-next.C:
@@ -406,7 +405,7 @@ func (n *node) suspect() {
 }
 
 func stalled(err error) bool {
-	_, ok := errors.AsType[direct.Stall](err)
+	_, ok := errors.AsType[driverkit.Stall](err)
 	return ok
 }
 
@@ -467,7 +466,7 @@ func renewing(leases []clientv3.LeaseID, gets []clientv3.Op, r *renewal) request
 			if r.seen, err = c.Txn(ctx).Then(gets...).Commit(); err != nil || r.seen.Header.RaftTerm == term {
 				return err
 			}
-			if !direct.Sleep(ctx, pace.ShortPause) {
+			if !driverkit.Sleep(ctx, pace.ShortPause) {
 				return ctx.Err()
 			}
 		}

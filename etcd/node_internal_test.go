@@ -9,7 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -54,7 +54,7 @@ func TestHangingMemberIsNotBlamedForTLS(t *testing.T) {
 				}
 				defer n.close()
 				err = n.try(t.Context(), 3*pace.CallTime(), n.probe)
-				if _, stalled := errors.AsType[direct.Stall](err); !stalled || err.Error() != "no answer in "+pace.CallTime().String() {
+				if _, stalled := errors.AsType[driverkit.Stall](err); !stalled || err.Error() != "no answer in "+pace.CallTime().String() {
 					t.Errorf("stalled %v: %v", stalled, err)
 				}
 			})

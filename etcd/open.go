@@ -12,13 +12,12 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
 // grammar describes the URLs of a cluster.
-var grammar = dsn.Grammar{Usual: []string{"etcd", "etcds"}, Schemes: map[string]dsn.Scheme{
+var grammar = driverkit.Grammar{Usual: []string{"etcd", "etcds"}, Schemes: map[string]driverkit.Scheme{
 	"etcd":  {Example: "etcd://host:2379,host:2379/prefix", Port: "2379"},
 	"etcds": {Example: "etcds://user:password@host:2379,host:2379/prefix", Port: "2379", TLS: true},
 }}
@@ -54,7 +53,7 @@ func New(ctx context.Context, members []string, opts *Options) (*Driver, error) 
 	if err == nil && opts.NoCheck {
 		return d, nil
 	}
-	return direct.Opened(ctx, "etcd", d, err, d.first)
+	return driverkit.Opened(ctx, "etcd", d, err, d.first)
 }
 
 // NewFromConfig returns a driver for the cluster of a client's configuration; opts may be nil, and what the configuration says goes
@@ -112,7 +111,7 @@ func (d *Driver) first(ctx context.Context) error {
 	}
 	all.Wait()
 	if d.union.isMixed() {
-		return direct.Refusal{Err: errors.New("the members that are named belong to different clusters, so that their locks would not exclude one another; " +
+		return driverkit.Refusal{Err: errors.New("the members that are named belong to different clusters, so that their locks would not exclude one another; " +
 			"name members of one cluster")}
 	}
 	_, err := d.look(ctx, "holdfast")

@@ -12,7 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/locktest"
 	"github.com/holdfast-go/holdfast/memory"
 )
@@ -198,7 +198,7 @@ func TestAllLocksOfANodeShareItsCounter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if i > 0 && l.Token() != last+block.Size {
+			if i > 0 && l.Token() != last+driverkit.Block {
 				t.Errorf("grant %d, of %s: token %d after %d, want a block more", i, key, l.Token(), last)
 			}
 			last = l.Token()

@@ -8,8 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -50,7 +49,7 @@ type claim struct {
 }
 
 func (d *Driver) claim(req driver.Request) *claim {
-	c := &claim{d: d, req: req, owner: d.owners.Next(req.Adoptable), holder: direct.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
+	c := &claim{d: d, req: req, owner: d.owners.Next(req.Adoptable), holder: driverkit.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -68,7 +67,7 @@ func (c *claim) leave() {
 
 // compete asks until the lock is granted or that is out of the question.
 func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
-	attempt := direct.Attempt{
+	attempt := driverkit.Attempt{
 		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.from != "", Turn: c.wake, Pause: c.pause,
 		Ask: func(ctx, caller context.Context) (driver.Grant, error) {
 			return c.try(context.WithValue(ctx, callerKey{}, caller))
@@ -158,7 +157,7 @@ func (c *claim) settle(ctx context.Context, r reply[answer], granted time.Durati
 	c.left = true
 	ttl := c.req.TTL
 	g := driver.Grant{
-		Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(r.sent, granted),
+		Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.Trust(r.sent, granted),
 	}
 	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
@@ -200,15 +199,15 @@ func (c *claim) take(ctx context.Context) (reply[answer], error) {
 			lasts = blockedPlace
 		}
 	}
-	return queryRow(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, direct.InMicros(c.req.TTL),
-		c.holder, c.place, at, direct.InMicros(grace), direct.InMicros(lasts))
+	return queryRow(ctx, c.d, readAnswer, c.d.schema.acquire, c.req.Key, c.owner, driverkit.InMicros(c.req.TTL),
+		c.holder, c.place, at, driverkit.InMicros(grace), driverkit.InMicros(lasts))
 }
 
 // adopt asks for the lock that another owner has.
 func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 	ttl := c.req.TTL
 	_, c.tuned = c.d.hears()
-	r, err := queryRow(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, direct.InMicros(ttl), c.holder)
+	r, err := queryRow(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, driverkit.InMicros(ttl), c.holder)
 	out := reply[answer]{sent: r.sent, doubt: r.doubt}
 	switch {
 	case err != nil:
@@ -229,8 +228,8 @@ func (a answer) gone() bool { return a.Token == nil && a.Waiters == nil }
 func (a answer) held(place bool) error {
 	held := &driver.HeldError{}
 	if a.Owner != nil {
-		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(direct.Micros(*a.Left), 0), int(*a.Waiters)
-		held.Since, held.Kept = time.Now().Add(-direct.Micros(*a.Age)), direct.IsKept(*a.Owner)
+		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(driverkit.Micros(*a.Left), 0), int(*a.Waiters)
+		held.Since, held.Kept = time.Now().Add(-driverkit.Micros(*a.Age)), driverkit.IsKept(*a.Owner)
 	}
 	if place {
 		held.Waiters = max(held.Waiters-1, 0)

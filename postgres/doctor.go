@@ -14,8 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -28,11 +27,11 @@ const (
 // Diagnose implements driver.Doctor.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
-		return exam.Closed(err)
+		return driverkit.ClosedFindings(err)
 	}
 	defer d.calls.Leave()
-	ttl = cmp.Or(ttl, exam.TTL)
-	l := &look{Notes: exam.Notes{Node: d.node}, d: d, ttl: ttl, limit: pace.RequestTime(ttl, pace.Alone)}
+	ttl = cmp.Or(ttl, driverkit.ExamTTL)
+	l := &look{Notes: driverkit.Notes{Node: d.node}, d: d, ttl: ttl, limit: pace.RequestTime(ttl, pace.Alone)}
 	l.Files(d.secrets...)
 	conn, err := d.dial(d.calls.Alive, l.in.add)
 	if err != nil {
@@ -52,7 +51,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // look is one at a database, by a doctor.
 type look struct {
-	exam.Notes
+	driverkit.Notes
 	d     *Driver
 	conn  *pgx.Conn
 	ttl   time.Duration // of leases
@@ -378,7 +377,7 @@ func (l *look) snapshots(ctx context.Context) error {
 		return nil
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = l.get(ctx, idleSQL, []any{direct.InMicros(l.ttl)}, &seconds, &name)
+		err = l.get(ctx, idleSQL, []any{driverkit.InMicros(l.ttl)}, &seconds, &name)
 	}
 	if errors.Is(err, pgx.ErrNoRows) || code(err) == noTable { // locks need none of these views
 		return nil

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/jackc/pgx/v5"
 )
@@ -16,7 +16,7 @@ import (
 // lock then.
 func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
 	a, err := one(ctx, d, readAnswer, d.schema.acquire, key, owner,
-		direct.InMicros(pace.RequestTime(0, pace.Alone)), "{}", true, nil, direct.InMicros(grace), direct.InMicros(place))
+		driverkit.InMicros(pace.RequestTime(0, pace.Alone)), "{}", true, nil, driverkit.InMicros(grace), driverkit.InMicros(place))
 	return a.Token != nil, err
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -58,7 +58,7 @@ func (d *Driver) listen() {
 	d.calls.Go(func() {
 		for {
 			err := d.attend()
-			if errors.Is(err, errPooled) || errors.Is(err, errShared) || !direct.Sleep(d.calls.Alive, time.Second) {
+			if errors.Is(err, errPooled) || errors.Is(err, errShared) || !driverkit.Sleep(d.calls.Alive, time.Second) {
 				return
 			}
 		}
@@ -143,7 +143,7 @@ func (d *Driver) lookForForced(names, owners []string) {
 	if len(names) == 0 {
 		return
 	}
-	direct.Insist(d.calls.Alive, func() error {
+	driverkit.Insist(d.calls.Alive, func() error {
 		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 		defer cancel()
 		return d.alertForced(ctx, names, owners)
@@ -296,7 +296,7 @@ func (d *Driver) heard(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, er
 
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
-	for direct.Sleep(d.calls.Alive, watchEvery) {
+	for driverkit.Sleep(d.calls.Alive, watchEvery) {
 		d.ears.trim(earRest)
 		d.reserve.trim()
 		d.forgetCrowds()

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -72,7 +72,7 @@ func (d *Driver) opened(ctx context.Context, opts *Options, err error) (*Driver,
 	if err == nil && opts.NoCheck {
 		return d, nil
 	}
-	return direct.Opened(ctx, "postgres", d, err, d.begin)
+	return driverkit.Opened(ctx, "postgres", d, err, d.begin)
 }
 
 // begin looks at the database for the first time.

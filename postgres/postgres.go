@@ -83,7 +83,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -118,17 +118,17 @@ type Driver struct {
 	noListen bool
 	node     string
 	schema   schema
-	owners   *direct.Owners // that of the client is the channel as well
-	checked  atomic.Bool    // the schema is of our version
-	straight atomic.Bool    // there is no pooler before the server, and statements can be prepared
+	owners   *driverkit.Owners // that of the client is the channel as well
+	checked  atomic.Bool       // the schema is of our version
+	straight atomic.Bool       // there is no pooler before the server, and statements can be prepared
 
 	answered atomic.Int64  // when the database answered a statement last, in ns since 1970
 	replaced atomic.Int64  // when all connections were replaced last
 	backend  atomic.Uint32 // the server's process for the connection of the pool that was used last, by the server's greeting; 0: none was
 
-	calls   *direct.Calls
-	states  *direct.States // of one node
-	lane    *direct.Lane   // of what claims and releases send
+	calls   *driverkit.Calls
+	states  *driverkit.States // of one node
+	lane    *driverkit.Lane   // of what claims and releases send
 	ears    ears
 	reserve *reserve
 
@@ -154,8 +154,8 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	cc := pool.Config().ConnConfig
 	node := net.JoinHostPort(cc.Host, strconv.Itoa(int(cc.Port)))
 	d := &Driver{
-		pool: pool, secrets: opts.secrets, schema: s, owners: direct.NewOwners(), noListen: opts.NoListen, listens: opts.NoListen, hangUp: func() {}, node: node,
-		calls: direct.NewCalls(), states: direct.NewStates(node),
+		pool: pool, secrets: opts.secrets, schema: s, owners: driverkit.NewOwners(), noListen: opts.NoListen, listens: opts.NoListen, hangUp: func() {}, node: node,
+		calls: driverkit.NewCalls(), states: driverkit.NewStates(node),
 		doubted: make(map[string]bool), held: make(map[string]string), waiting: make(map[string]chan<- struct{}), tuned: make(chan struct{}),
 	}
 	d.reserve = newReserve()
@@ -163,7 +163,7 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	if !opts.NoListen {
 		d.ears.max = max(cmp.Or(opts.MaxWaitConns, maxEars), 0)
 	}
-	d.lane = direct.NewLane(d.states, int(pool.Config().MaxConns)-1) // one is for renewals
+	d.lane = driverkit.NewLane(d.states, int(pool.Config().MaxConns)-1) // one is for renewals
 	d.calls.Go(d.watch)
 	return d, nil
 }
@@ -226,12 +226,12 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	defer cancel()
 	names, owners, ttls := make([]string, len(grants)), make([]string, len(grants)), make([]int64, len(grants))
 	for i, g := range grants {
-		names[i], owners[i], ttls[i] = g.Key, g.Owner, direct.InMicros(g.TTL)
+		names[i], owners[i], ttls[i] = g.Key, g.Owner, driverkit.InMicros(g.TTL)
 	}
 	var r reply[renewed]
 	var full error // somebody has to make room: the holder hears of it now, and its client tries again while trust lasts
 	again := false
-	err := direct.Insist(ctx, func() (err error) {
+	err := driverkit.Insist(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(shortest, pace.Alone))
 		defer cancel()
 		r, err = queryVital(ctx, d, shortest, again, pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
@@ -257,7 +257,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 			out[i].Err = driver.ErrLost
 			lostNames, lostOwners = append(lostNames, g.Key), append(lostOwners, g.Owner)
 		default:
-			out[i] = driver.Renewal{TrustedUntil: direct.Trust(r.sent, g.TTL), Waiters: n}
+			out[i] = driver.Renewal{TrustedUntil: driverkit.Trust(r.sent, g.TTL), Waiters: n}
 		}
 	}
 	if len(lostNames) > 0 { // before the client hears of the loss, as it asks nobody for the reason then
@@ -296,7 +296,7 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 	case keep == detached:
 		sql, args = d.schema.release, append(args, -1, bury)
 	case keep > 0 || bury:
-		sql, args = d.schema.release, append(args, direct.InMicros(keep), bury)
+		sql, args = d.schema.release, append(args, driverkit.InMicros(keep), bury)
 	}
 	_, err := query(ctx, d, pgx.RowTo[any], sql, args...)
 	if err == nil && bury {
@@ -444,9 +444,9 @@ type view struct {
 func (d *Driver) status(v view) driver.Status {
 	st := driver.Status{Key: v.Name, Waiters: v.Waiters}
 	if v.Owner != nil {
-		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, direct.Micros(v.Left)
+		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, driverkit.Micros(v.Left)
 		st.Since = time.UnixMicro(v.Since)
-		if st.Kept = direct.IsKept(st.Owner); st.Kept {
+		if st.Kept = driverkit.IsKept(st.Owner); st.Kept {
 			st.Token = 0
 		}
 	}

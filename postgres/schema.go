@@ -14,8 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // version is that of schema.sql.
@@ -116,7 +115,7 @@ func newSchema(name string) (schema, error) {
 
 // in puts the name of the schema, and the size of a block of tokens, into a text.
 func (s schema) in(text string) string {
-	text = strings.ReplaceAll(text, "{block}", strconv.Itoa(block.Size))
+	text = strings.ReplaceAll(text, "{block}", strconv.Itoa(driverkit.Block))
 	quoted := func(text string) string { return strings.ReplaceAll(text, "'", "''") }
 	pieces := strings.Split(text, "'holdfast.lock'")
 	for i := range pieces {
@@ -203,7 +202,7 @@ func (d *Driver) Migrate(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case code(err) == noRights:
-		err = direct.Refusal{Err: fmt.Errorf("%w: %w; take a user who owns the schema, or may create it in this database", driver.ErrAuth, err)}
+		err = driverkit.Refusal{Err: fmt.Errorf("%w: %w; take a user who owns the schema, or may create it in this database", driver.ErrAuth, err)}
 	default:
 		err = d.diagnose(ctx, err, false)
 	}

@@ -13,8 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -276,7 +275,7 @@ func code(err error) string {
 // diagnose says what err means and what mends it.
 func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	f := &failure{err: err, doubt: doubt}
-	lasts := func(format string, args ...any) { f.err = direct.Refusal{Err: fmt.Errorf(format, args...)} }
+	lasts := func(format string, args ...any) { f.err = driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
 	switch code(err) {
 	case wrongPassword, wrongUser:
 		lasts("%w: %w; correct user and password", driver.ErrAuth, err)
@@ -303,7 +302,7 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 		f.err = fmt.Errorf("%w; make room on the disk, as locks that are held lapse meanwhile", err)
 	default:
 		if errors.Is(err, errVersion) {
-			f.err = direct.Refusal{Err: err}
+			f.err = driverkit.Refusal{Err: err}
 		} else if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 			f.err = apart{err}
 			if mend := mendConnecting(err); mend != "" {
@@ -318,7 +317,7 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 }
 
 // ofTLS are the settings of libpq for TLS. The host is the name to which the server's certificate is held.
-var ofTLS = dsn.Naming{Authority: "sslrootcert", Pair: "sslcert and sslkey"}
+var ofTLS = driverkit.TLSNaming{Authority: "sslrootcert", Pair: "sslcert and sslkey"}
 
 // mendConnecting is what mends an error of connecting that time may mend too; empty: its text says enough.
 func mendConnecting(err error) string {

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -241,7 +241,7 @@ func (c *claim) startVisit() bool {
 	ctx, stop := context.WithTimeout(c.d.calls.Work, visitTime+pace.RequestTime(c.req.TTL, pace.Alone))
 	v.stop = stop
 	c.visit = v
-	args := []any{c.req.Key, c.owner, direct.InMicros(min(c.req.TTL, entryTTL)), c.holder, direct.InMicros(grace), direct.InMicros(place)}
+	args := []any{c.req.Key, c.owner, driverkit.InMicros(min(c.req.TTL, entryTTL)), c.holder, driverkit.InMicros(grace), driverkit.InMicros(place)}
 	c.d.calls.Go(func() {
 		defer stop()
 		v.run(ctx, c.d, conn, args)
@@ -413,7 +413,7 @@ func (d *Driver) freeThrough(ctx context.Context, conn *pgx.Conn, g driver.Grant
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 	defer cancel()
 	bury := d.isDoubted(g.Owner)
-	if _, err := send(ctx, d, conn, pgx.RowTo[any], d.schema.leave, []any{g.Key, g.Owner, direct.InMicros(keep), bury}); err != nil {
+	if _, err := send(ctx, d, conn, pgx.RowTo[any], d.schema.leave, []any{g.Key, g.Owner, driverkit.InMicros(keep), bury}); err != nil {
 		d.ears.discard(conn)
 		return false
 	}

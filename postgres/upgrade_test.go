@@ -13,7 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/postgres"
 )
@@ -122,7 +122,7 @@ func TestTheFileThatPeopleRunIsWhatMigrateRuns(t *testing.T) {
 	if text, err := postgres.Schema(nil); err != nil || strings.ReplaceAll(text, `"holdfast"`, "holdfast") != string(file) {
 		t.Errorf("schema.sql is not what Schema returns (%v)", err)
 	}
-	if want := fmt.Sprintf("p_token + %d,", block.Size); !strings.Contains(string(file), want) {
+	if want := fmt.Sprintf("p_token + %d,", driverkit.Block); !strings.Contains(string(file), want) {
 		t.Errorf("schema.sql lacks %q", want)
 	}
 }

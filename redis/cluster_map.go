@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -163,7 +163,7 @@ func (n *node) inquire(ctx context.Context, cmds [][]string) (replies []any, err
 
 // examined are the masters, for a doctor, and what is wrong with the cluster as a whole.
 func (c *cluster) examined(ctx context.Context) (masters []*node, e look) {
-	e = look{Notes: exam.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
+	e = look{Notes: driverkit.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
 	m, err := c.read(ctx)
 	if err != nil {
 		e.failed("reach", err)

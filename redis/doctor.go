@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
@@ -40,7 +40,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	exams := make([]look, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {
-		exams[i] = look{Notes: exam.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, exam.TTL))))}
+		exams[i] = look{Notes: driverkit.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.ExamTTL))))}
 		all.Go(func() { exams[i].run(ctx) })
 	}
 	all.Wait()
@@ -58,7 +58,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // look is the examination of one node by a doctor.
 type look struct {
-	exam.Notes
+	driverkit.Notes
 	g     *gate
 	n     *node
 	limit time.Duration // for one request

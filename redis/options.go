@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum/engine"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -155,7 +155,7 @@ func (o *Options) checkNode(n *Node, number string) error {
 	}
 	if !server.IsSocket(n.Addr) {
 		// A text that is no address is not shown: it may be a URL, with a password.
-		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !dsn.Dialable(cmp.Or(host, "localhost"), port) {
+		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !driverkit.Dialable(cmp.Or(host, "localhost"), port) {
 			return fmt.Errorf("%w: the address of node %s is not host:port, such as localhost:6379, nor the path of a socket; Open takes URLs",
 				driver.ErrInvalid, number)
 		}
@@ -255,7 +255,7 @@ func (f *Failover) check() error {
 	for i, addr := range addrs {
 		host, port, err := net.SplitHostPort(addr)
 		switch {
-		case err != nil || !dsn.Dialable(cmp.Or(host, "localhost"), port):
+		case err != nil || !driverkit.Dialable(cmp.Or(host, "localhost"), port):
 			return fmt.Errorf("%w: address %d of %d of the Sentinels or servers is not host:port, such as localhost:26379", driver.ErrInvalid, i+1, len(addrs))
 		case slices.Contains(addrs[:i], addr):
 			return fmt.Errorf("%w: %s is listed twice; list each once", driver.ErrInvalid, addr)

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // Open opens the nodes that a URL names; opts may be nil, and the URL takes precedence over
@@ -63,7 +63,7 @@ const (
 const socketScheme = "unix"
 
 // grammar has the schemes and parameters of the URLs of this package.
-var grammar = dsn.Grammar{
+var grammar = driverkit.Grammar{
 	Schemes: schemes(),
 	Usual:   []string{"redis", "rediss", socketScheme, "redlock", "redis" + clusterSuffix, "redis" + sentinelSuffix, "redis" + replicasSuffix},
 	Parameters: []string{
@@ -84,13 +84,13 @@ const (
 	verified  = "certificates are always checked: name the authority by ca, or what the certificate shows by servername (in Go, Options.TLS can do otherwise)"
 )
 
-func schemes() map[string]dsn.Scheme {
-	all := map[string]dsn.Scheme{
+func schemes() map[string]driverkit.Scheme {
+	all := map[string]driverkit.Scheme{
 		"redlock":    {Example: "redlock://h1:6379,h2:6379,h3:6379", Port: "6379"},
 		socketScheme: {Example: "unix:///run/redis.sock", Socket: true},
 	}
 	for name, secure := range map[string]bool{"redis": false, "rediss": true, "valkey": false, "valkeys": true} {
-		for kind, s := range map[string]dsn.Scheme{
+		for kind, s := range map[string]driverkit.Scheme{
 			"":             {Example: "://localhost:6379", Port: "6379", Several: "for several write redlock://, or one URL for each with blanks between them"},
 			sentinelSuffix: {Example: "://user:password@s1:26379,s2:26379/NAME/0", Port: "26379"},
 			replicasSuffix: {Example: "://user:password@h1:6379,h2:6379/0", Port: "6379"},
@@ -146,7 +146,7 @@ func invalid(format string, args ...any) error {
 
 // read reads the nodes that one URL names, and who logs in there. It leaves in Path what
 // is the number of the database.
-func (o *Options) read(text string, login *identity) (u *dsn.URL, nodes []Node, err error) {
+func (o *Options) read(text string, login *identity) (u *driverkit.URL, nodes []Node, err error) {
 	if u, err = grammar.Parse(text); err != nil {
 		return nil, nil, err
 	}
@@ -179,7 +179,7 @@ var ofNode = []string{"username", "password", "sentinel_username", "sentinel_pas
 
 // admits refuses what would make the nodes of a further URL differ from those of the first.
 // given is the TLS of the caller's options.
-func (o *Options) admits(u *dsn.URL, given *tls.Config) error {
+func (o *Options) admits(u *driverkit.URL, given *tls.Config) error {
 	for name := range u.Parameters {
 		if !slices.Contains(ofNode, name) {
 			return invalid("parameter %s is for all nodes: give it in the first URL alone", name)
@@ -203,7 +203,7 @@ func (o *Options) admits(u *dsn.URL, given *tls.Config) error {
 // identity has the user and the password for the nodes of one URL.
 type identity struct{ user, password, file string }
 
-func (id *identity) read(u *dsn.URL) error {
+func (id *identity) read(u *driverkit.URL) error {
 	user, password, file := u.Parameters["username"], u.Parameters["password"], u.Parameters["passwordfile"]
 	switch {
 	case u.Password != "" && password != "", file != "" && u.Password+password != "":
@@ -256,7 +256,7 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 var errPath = invalid("the path of the URL is no database number, as in redis://localhost:6379/0; in a user or password write / as %%2F")
 
 // apply takes from a URL what is for the whole set.
-func (o *Options) apply(u *dsn.URL) (err error) {
+func (o *Options) apply(u *driverkit.URL) (err error) {
 	if o.database(u.Path) != nil {
 		return errPath
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 func TestSeveralURLsAreASet(t *testing.T) {
@@ -70,7 +70,7 @@ func TestParametersThatAreNoPasswordsAreShown(t *testing.T) {
 	t.Parallel()
 	for _, name := range grammar.Parameters {
 		text := "redis://h?" + name + "=x"
-		if got := dsn.Mask(text); (got == text) == strings.HasSuffix(name, "password") {
+		if got := driverkit.Mask(text); (got == text) == strings.HasSuffix(name, "password") {
 			t.Errorf("%s is shown as %s", text, got)
 		}
 	}

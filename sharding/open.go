@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // Open opens what urls names: one service as driver.Open does, or several sets, each URL with the name of
@@ -18,7 +18,7 @@ import (
 // Of several sets, each may be down when they are opened: it takes its names with it, and no others.
 // Errors: those of driver.Open; ErrInvalid for a list that cannot be read.
 func Open(ctx context.Context, urls string, opts *driver.OpenOptions) (driver.Driver, error) {
-	all, err := dsn.Sets(urls)
+	all, err := driverkit.Sets(urls)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,7 @@ package sqllock
 import (
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/sqllock/internal/doorbell"
 )
 
@@ -54,7 +54,7 @@ func (d *Driver) rings() bool {
 
 // noteHandOver notes a ring that was lost, where a waiter confirms what was handed to it as it was read.
 func (d *Driver) noteHandOver(r row) {
-	if d.bell != nil && direct.Micros(r.now-r.since) > ringTime {
+	if d.bell != nil && driverkit.Micros(r.now-r.since) > ringTime {
 		now := time.Now()
 		d.ringLost.Store(&now)
 	}

@@ -9,8 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -43,7 +42,7 @@ type claim struct {
 }
 
 func (d *Driver) claim(req driver.Request) *claim {
-	c := &claim{d: d, req: req, begun: time.Now(), owner: d.owners.Next(req.Adoptable), holder: direct.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
+	c := &claim{d: d, req: req, begun: time.Now(), owner: d.owners.Next(req.Adoptable), holder: driverkit.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -65,12 +64,12 @@ func (c *claim) leave() {
 // compete asks until the lock is granted or that is out of the question.
 func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 	first, look := true, true // the first look counts the waiters
-	attempt := direct.Attempt{
+	attempt := driverkit.Attempt{
 		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.adopts(), Turn: c.wake, Pause: c.pause,
 		Ask: func(ctx, caller context.Context) (driver.Grant, error) {
 			if first && c.d.turnstile != nil && c.d.turnstile.isCrowded(c.req.Key) && c.enter(caller) {
 				first = false
-				return driver.Grant{}, direct.ErrAgain
+				return driver.Grant{}, driverkit.ErrAgain
 			}
 			counts := look
 			first, look = false, false
@@ -120,7 +119,7 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 			c.rename()
 		}
 		if r.isReserved() && !c.ear.inside() && c.enter(caller) {
-			return driver.Grant{}, direct.ErrAgain
+			return driver.Grant{}, driverkit.ErrAgain
 		}
 		want, err := c.want(r)
 		if err != nil {
@@ -139,7 +138,7 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 			return driver.Grant{}, err
 		case !changed: // another was faster
 			if tries > 0 {
-				direct.Sleep(ctx, rand.N(min(time.Duration(tries)*time.Millisecond, pace.ShortPause)))
+				driverkit.Sleep(ctx, rand.N(min(time.Duration(tries)*time.Millisecond, pace.ShortPause)))
 			}
 			continue
 		case want.owner == c.owner:
@@ -220,7 +219,7 @@ const minToken = 1e15
 // takeUnread takes the lock by one statement if it is free and nobody waits: a first row for a name that this client does not know,
 // and otherwise a change under the condition that no place in the queue was given since the client saw that nobody had one.
 func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err error) {
-	stamp, ttl := newStamp(), direct.InMicros(c.req.TTL)
+	stamp, ttl := newStamp(), driverkit.InMicros(c.req.TTL)
 	s, args := c.d.first, []any{c.req.Key, stamp, c.owner, c.holder, ttl}
 	places, known := c.d.knownPlaces(c.req.Key)
 	if known {
@@ -312,7 +311,7 @@ func (c *claim) granted(ctx context.Context, r, own row, sent time.Time) (driver
 // grant returns the grant with that token, which was asked for at sent, unless too little is left of it.
 func (c *claim) grant(token int64, sent time.Time) (driver.Grant, error) {
 	ttl := c.req.TTL
-	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: token, Block: block.Size, TTL: ttl, TrustedUntil: direct.Trust(sent, ttl)}
+	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.Trust(sent, ttl)}
 	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}
@@ -331,7 +330,7 @@ func (c *claim) deny(ctx, caller context.Context, r row) error {
 		return held // the ticket comes after the place in GET_LOCK, and so has the order of that
 	}
 	c.left, c.ahead = true, r.ahead()
-	until := r.now + direct.InMicros(place)
+	until := r.now + driverkit.InMicros(place)
 	switch {
 	case r.place == nil:
 		if r.dead {
@@ -351,7 +350,7 @@ func (c *claim) deny(ctx, caller context.Context, r row) error {
 			return err
 		}
 		c.place, c.ahead = true, int64(c.count)
-	case r.lapse-r.now < direct.InMicros(place/2):
+	case r.lapse-r.now < driverkit.InMicros(place/2):
 		if _, err := c.d.do(ctx, c.d.stay, c.req.Key, c.owner, until); err != nil {
 			return err
 		}
@@ -375,7 +374,7 @@ func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-c
 	if c.ear != nil && !c.heard {
 		again = c.ear.done
 	}
-	if errors.Is(obstacle, direct.ErrAgain) {
+	if errors.Is(obstacle, driverkit.ErrAgain) {
 		return ticketAfter - min(time.Since(c.begun), ticketAfter*4/5), again
 	}
 	limit = min(pace.ShortPause<<min(tries, 10), pace.LongPause)
@@ -420,7 +419,7 @@ func (d *Driver) giveUp(ctx context.Context, g driver.Grant) error {
 	if err == nil && !stirred { // a first row that is still to come would find none
 		r, err := d.read(ctx, g.Key, g.Owner, false)
 		if err == nil && !r.there {
-			free := row{now: r.now, stamp: newStamp(), token: r.now - block.Size, since: r.now, expires: r.now}
+			free := row{now: r.now, stamp: newStamp(), token: r.now - driverkit.Block, since: r.now, expires: r.now}
 			_, err = d.change(ctx, g.Key, row{}, &free)
 		}
 		if err != nil {

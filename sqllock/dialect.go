@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // Dialect is the SQL that a database speaks.
@@ -199,7 +199,7 @@ func (t *tables) in(text string) string {
 		schema, bare = "", t.prefix
 	}
 	pairs := []string{
-		"{block}", strconv.Itoa(block.Size), "{half}", strconv.FormatInt(stampEnd, 10), "holdfast_ticket_", bare + "ticket_", usual, t.prefix,
+		"{block}", strconv.Itoa(driverkit.Block), "{half}", strconv.FormatInt(stampEnd, 10), "holdfast_ticket_", bare + "ticket_", usual, t.prefix,
 		"{bare}", bare,
 	}
 	if schema != "" && t.name == "SQLite" {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -22,12 +22,12 @@ const (
 // Diagnose implements driver.Doctor. It looks over a connection of the pool that New was given.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
-		return exam.Closed(err)
+		return driverkit.ClosedFindings(err)
 	}
 	defer d.calls.Leave()
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamTime())
 	defer cancel()
-	l := &look{Notes: exam.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, exam.TTL), pace.Alone)}
+	l := &look{Notes: driverkit.Notes{Node: d.node}, d: d, limit: pace.RequestTime(cmp.Or(ttl, driverkit.ExamTTL), pace.Alone)}
 	var conn *sql.Conn
 	err := l.whenFree(ctx, func() (err error) {
 		conn, err = d.db.Conn(ctx)
@@ -77,7 +77,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // look is one at a database, by a doctor.
 type look struct {
-	exam.Notes
+	driverkit.Notes
 	d     *Driver
 	conn  *sql.Conn
 	limit time.Duration // for one attempt

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -46,7 +46,7 @@ func (d *Driver) checkExclusion(ctx context.Context, quick bool) error {
 		}
 	}
 	if kind, err := d.tryExclusion(ctx); err == nil && kind == noExclusion {
-		return direct.Refusal{Err: errNoExclusion}
+		return driverkit.Refusal{Err: errNoExclusion}
 	}
 	return nil
 }

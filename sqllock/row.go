@@ -6,8 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // row is a lock as a client has read it, with what the queue has for it. What it turns into is
@@ -78,12 +77,12 @@ func (r row) is(owner string) bool { return r.lives() && r.owner == owner }
 // isReserved reports whether the lock is free, and left to whoever is let in by the turnstile. One that is left for longer was freed before
 // the clock was set back.
 func (r row) isReserved() bool {
-	left := direct.Micros(r.expires - r.now)
+	left := driverkit.Micros(r.expires - r.now)
 	return r.there && r.owner == "" && left > 0 && left <= reserved && (r.first == nil || r.first.isQueued())
 }
 
 // isUnconfirmed reports whether the lock may have been handed to a waiter that has not confirmed it.
-func (r row) isUnconfirmed() bool { return r.lives() && r.expires-r.since <= direct.InMicros(grace) }
+func (r row) isUnconfirmed() bool { return r.lives() && r.expires-r.since <= driverkit.InMicros(grace) }
 
 // ends returns 1 if the change of r to is ends a lease, and else 0.
 func (r row) ends(is *row) int64 {
@@ -101,14 +100,14 @@ func (r row) turn(owner string) bool { return r.first == nil || r.first.owner ==
 
 // next is the first token of the grant after this one. It follows the clock as well, so that a row that was lost, with a replica
 // that lagged or by a purge, begins above what went before.
-func (r row) next() int64 { return max(r.token+block.Size, r.now) }
+func (r row) next() int64 { return max(r.token+driverkit.Block, r.now) }
 
 // grant gives the lock to owner for ttl. One to whom it was handed keeps the token.
 func (r row) grant(owner, holder string, ttl time.Duration) row {
 	if r.owner != owner {
 		r.token, r.since = r.next(), r.now
 	}
-	r.owner, r.holder, r.expires = owner, holder, r.now+direct.InMicros(ttl)
+	r.owner, r.holder, r.expires = owner, holder, r.now+driverkit.InMicros(ttl)
 	return r
 }
 
@@ -126,23 +125,23 @@ func (r row) end() row {
 	if r.first == nil || !r.first.isQueued() {
 		return r.pass()
 	}
-	r.owner, r.holder, r.expires = "", "", r.now+direct.InMicros(reserved)
+	r.owner, r.holder, r.expires = "", "", r.now+driverkit.InMicros(reserved)
 	return r
 }
 
 // keep has the lock stand for a time. It is nobody's: no owner has a name with a ! at its end, so nothing that its owner has sent
 // prolongs or continues it.
 func (r row) keep(d time.Duration) row {
-	r.owner, r.expires = direct.Kept(r.owner), r.now+direct.InMicros(d)
+	r.owner, r.expires = driverkit.Kept(r.owner), r.now+driverkit.InMicros(d)
 	return r
 }
 
 // has says whether token is one of its holder's. A lock that is kept has the token 0.
 func (r row) has(token int64) bool {
-	if direct.IsKept(r.owner) {
+	if driverkit.IsKept(r.owner) {
 		return token == 0
 	}
-	return block.Has(r.token, token)
+	return driverkit.InBlock(r.token, token)
 }
 
 // ahead is about how many wait before who reads.
@@ -156,9 +155,9 @@ func (r row) ahead() int64 {
 // held says who has the lock.
 func (r row) held() *driver.HeldError {
 	held := &driver.HeldError{
-		Owner: r.owner, Holder: person(r.holder), Remaining: max(direct.Micros(r.expires-r.now), 0), Waiters: r.count, Kept: direct.IsKept(r.owner),
+		Owner: r.owner, Holder: person(r.holder), Remaining: max(driverkit.Micros(r.expires-r.now), 0), Waiters: r.count, Kept: driverkit.IsKept(r.owner),
 	}
-	held.Since = time.Now().Add(-direct.Micros(r.now - r.since))
+	held.Since = time.Now().Add(-driverkit.Micros(r.now - r.since))
 	return held
 }
 
@@ -166,9 +165,9 @@ func (r row) held() *driver.HeldError {
 func (r row) status(key, node string) driver.Status {
 	st := driver.Status{Key: key, Waiters: r.count}
 	if r.lives() {
-		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, direct.Micros(r.expires-r.now), person(r.holder)
-		st.Since = time.Now().Add(-direct.Micros(r.now - r.since))
-		if st.Kept = direct.IsKept(r.owner); st.Kept {
+		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, driverkit.Micros(r.expires-r.now), person(r.holder)
+		st.Since = time.Now().Add(-driverkit.Micros(r.now - r.since))
+		if st.Kept = driverkit.IsKept(r.owner); st.Kept {
 			st.Token = 0
 		}
 	}

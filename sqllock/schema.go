@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // errVersion is tables that another version of this package has made.
@@ -49,7 +49,7 @@ func (d *Driver) Migrate(ctx context.Context) error {
 		return nil
 	case errors.Is(err, errNoExclusion):
 	case d.kind(err) == denied, d.kind(err) == foreign:
-		err = direct.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create tables there, or correct the name of the database", driver.ErrAuth, err)}
+		err = driverkit.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create tables there, or correct the name of the database", driver.ErrAuth, err)}
 	default:
 		err = d.diagnose(ctx, err)
 	}

@@ -118,7 +118,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -158,15 +158,15 @@ type Driver struct {
 	prepared *prepared   // nil: statements are not kept
 	dialect  Dialect
 	node     string
-	owners   *direct.Owners
+	owners   *driverkit.Owners
 	checked  atomic.Bool  // the tables are of our version
 	manual   atomic.Bool  // sessions do not commit by themselves
 	level    atomic.Int32 // sql.IsolationLevel of each statement; the default: that of the sessions, which almost all databases take
 
-	calls  *direct.Calls
-	states *direct.States // of one node
-	lane   *direct.Lane   // of what claims and releases send
-	bell   bell           // nil: waiters of other clients poll
+	calls  *driverkit.Calls
+	states *driverkit.States // of one node
+	lane   *driverkit.Lane   // of what claims and releases send
+	bell   bell              // nil: waiters of other clients poll
 
 	ringLost atomic.Pointer[time.Time] // when a ring did not come, last; nil: never
 
@@ -251,10 +251,10 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		return nil, fmt.Errorf("sqllock: %w", err)
 	}
 	d := &Driver{
-		tables: t, db: db, renewDB: cmp.Or(opts.RenewDB, db), dialect: dialect, node: cmp.Or(opts.Node, t.name), owners: direct.NewOwners(), calls: direct.NewCalls(),
+		tables: t, db: db, renewDB: cmp.Or(opts.RenewDB, db), dialect: dialect, node: cmp.Or(opts.Node, t.name), owners: driverkit.NewOwners(), calls: driverkit.NewCalls(),
 		waiting: make(map[string]*claim), grips: make(map[string]grip), places: make(map[string]int64),
 	}
-	d.states = direct.NewStates(d.node)
+	d.states = driverkit.NewStates(d.node)
 	if dialect == SQLite {
 		d.prepared = newPrepared(db)
 	}
@@ -269,12 +269,12 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	if dialect == MySQL && ears > 0 {
 		d.maxEars, d.turnstile = ears, newTurnstile(d, ears)
 	}
-	d.lane = direct.NewLane(d.states, room)
+	d.lane = driverkit.NewLane(d.states, room)
 	d.calls.Go(d.watch)
 	if opts.NoCheck {
 		return d, nil
 	}
-	return direct.Opened(ctx, "sqllock", d, nil, func(ctx context.Context) error {
+	return driverkit.Opened(ctx, "sqllock", d, nil, func(ctx context.Context) error {
 		err := d.ping(ctx, db)
 		if err != nil || dialect != MySQL { // whose protocol many servers speak
 			return err
@@ -297,7 +297,7 @@ func (d *Driver) ping(ctx context.Context, db *sql.DB) error {
 
 // watch asks the database now and then, so that its state is known while nobody calls.
 func (d *Driver) watch() {
-	for direct.Sleep(d.calls.Alive, watchEvery) {
+	for driverkit.Sleep(d.calls.Alive, watchEvery) {
 		d.checkNode()
 	}
 }
@@ -321,7 +321,7 @@ func (d *Driver) warmRenewals() {
 	}
 	d.calls.Go(func() {
 		d.checkNode()
-		direct.Sleep(d.calls.Alive, pace.LongPause) // not for each of many connections that break together
+		driverkit.Sleep(d.calls.Alive, pace.LongPause) // not for each of many connections that break together
 		d.warming.Store(false)
 	})
 }
@@ -404,7 +404,7 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 	found := make(map[string]standing, len(some))
 	var noRoom error // somebody has to make room: the holder hears of it now, and its client tries again while trust lasts
 	asked := false
-	err := direct.Insist(ctx, func() (err error) {
+	err := driverkit.Insist(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(ttl, pace.Alone))
 		defer cancel()
 		done := false
@@ -437,7 +437,7 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 			if s.is(g) {
 				d.renewGrip(g.Owner, s.stamp, s.waiters == 0)
 			}
-			until := direct.Trust(sent, ttl)
+			until := driverkit.Trust(sent, ttl)
 			if until.Before(g.TrustedUntil) { // the answer took longer than that to the grant: no renewal shortens
 				until = g.TrustedUntil
 			}
@@ -451,7 +451,7 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 func (d *Driver) renewUnchanged(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, found map[string]standing,
 ) (done bool, sent time.Time, err error) {
 	by, args := 1+rand.Int64N(stampEnd), make([]any, 2, 2+2*len(some))
-	args[0], args[1] = by, direct.InMicros(ttl)
+	args[0], args[1] = by, driverkit.InMicros(ttl)
 	d.mu.Lock()
 	for _, at := range some {
 		g := grants[at]
@@ -461,7 +461,7 @@ func (d *Driver) renewUnchanged(ctx context.Context, ttl time.Duration, grants [
 			return false, sent, nil
 		}
 		args = append(args, g.Key, own.stamp)
-		found[g.Key] = standing{owner: g.Owner, token: g.Token, stamp: renewedStamp(own.stamp, by), left: direct.InMicros(ttl)}
+		found[g.Key] = standing{owner: g.Owner, token: g.Token, stamp: renewedStamp(own.stamp, by), left: driverkit.InMicros(ttl)}
 	}
 	d.mu.Unlock()
 	change, sent := d.renewKnown(len(some)), time.Now()
@@ -481,7 +481,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 		for i, at := range rest {
 			names[i], owners[i] = grants[at].Key, grants[at].Owner
 		}
-		args := slices.Concat([]any{1 + rand.Int64N(stampEnd), direct.InMicros(ttl)}, names, owners)
+		args := slices.Concat([]any{1 + rand.Int64N(stampEnd), driverkit.InMicros(ttl)}, names, owners)
 		change, sent := d.renew(len(rest)), time.Now()
 		var renewed int64
 		err := d.runOn(ctx, d.renewDB, func(q querier) (err error) {

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -120,7 +120,7 @@ func (d *Driver) hurry(ctx context.Context, end time.Time) context.Context {
 // that has nothing else to do.
 func (d *Driver) pause(ctx context.Context, limit time.Duration) bool {
 	if ctx.Value(hurryKey{}) == nil || d.prepared == nil || d.prepared.nap == nil || limit > time.Millisecond {
-		return direct.Sleep(ctx, limit)
+		return driverkit.Sleep(ctx, limit)
 	}
 	d.prepared.nap(limit)
 	return ctx.Err() == nil
@@ -518,7 +518,7 @@ func (s speech) kind(err error) kind {
 
 // diagnose says what err means and what mends it.
 func (d *Driver) diagnose(ctx context.Context, err error) error {
-	lasts := func(format string, args ...any) error { return direct.Refusal{Err: fmt.Errorf(format, args...)} }
+	lasts := func(format string, args ...any) error { return driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
 	switch d.kind(err) {
 	case alien:
 		return lasts("%w: %w; correct user and password", driver.ErrAuth, err)
@@ -550,7 +550,7 @@ func (d *Driver) diagnose(ctx context.Context, err error) error {
 	}
 	switch {
 	case errors.Is(err, errVersion):
-		return direct.Refusal{Err: err}
+		return driverkit.Refusal{Err: err}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return fmt.Errorf("no answer in time: %w", err)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -173,10 +173,10 @@ func (e *ear) wait(ctx context.Context) (err error) {
 		case err != nil && late: // the link is dead
 			return err
 		case err != nil && e.t.d.kind(err) == yields: // a deadlock with other user locks of a session
-			direct.Sleep(ctx, pace.ShortPause)
+			driverkit.Sleep(ctx, pace.ShortPause)
 		case err != nil && e.t.d.kind(err) == cut:
 			e.rearmed.Store(true)
-			direct.Sleep(ctx, pace.ShortPause)
+			driverkit.Sleep(ctx, pace.ShortPause)
 		case err != nil && e.t.d.kind(err) != broken: // the server does not know it, or has forbidden it
 			e.t.turnOff(fmt.Errorf("GET_LOCK failed, so waiters poll: %w", err))
 			return err
@@ -269,7 +269,7 @@ func (e *ear) execInside(ctx context.Context, text string, args ...any) (found, 
 		if err == nil && found > 0 {
 			noted, err = res.LastInsertId()
 		}
-		if err != nil && e.t.d.kind(err) == yields && direct.Sleep(ctx, pace.ShortPause) {
+		if err != nil && e.t.d.kind(err) == yields && driverkit.Sleep(ctx, pace.ShortPause) {
 			continue
 		}
 		if err != nil {
@@ -282,13 +282,13 @@ func (e *ear) execInside(ctx context.Context, text string, args ...any) (found, 
 // take takes the lock for a claim that was let in, if it is free and no place was given since the claim knew how many were.
 func (e *ear) take(ctx context.Context, c *claim, stamp, places int64) (token int64, taken bool, err error) {
 	s := c.d.takeInside
-	found, token, err := e.execInside(ctx, s.text, s.with([]any{stamp, c.owner, c.holder, direct.InMicros(c.req.TTL), c.req.Key, places})...)
+	found, token, err := e.execInside(ctx, s.text, s.with([]any{stamp, c.owner, c.holder, driverkit.InMicros(c.req.TTL), c.req.Key, places})...)
 	return token, found > 0, err
 }
 
 // release frees the lock of g and lets in the next. It reports whether the ear is still inside, and the lock another's.
 func (e *ear) release(ctx context.Context, g driver.Grant, late int) (inside bool, err error) {
-	found, left, err := e.execInside(ctx, e.t.free, newStamp(), e.name, direct.InMicros(reserved), late, g.Key, g.Owner, g.Token)
+	found, left, err := e.execInside(ctx, e.t.free, newStamp(), e.name, driverkit.InMicros(reserved), late, g.Key, g.Owner, g.Token)
 	switch {
 	case err != nil:
 		return false, err

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // unit is a transaction of SQLite in which statements run that belong together. SQLite is in this process: so a transaction costs less
@@ -111,7 +111,7 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 		if r.owner == c.owner {
 			ctx = c.d.hurry(ctx, time.Now().Add(grace))
 		}
-		fresh := r.place != nil && r.lapse-r.now >= direct.InMicros(place/2)
+		fresh := r.place != nil && r.lapse-r.now >= driverkit.InMicros(place/2)
 		if r.lives() && r.owner != c.owner && (fresh || c.req.NoWait) {
 			c.ahead = r.ahead()
 			return driver.Grant{}, c.held(r)
@@ -135,7 +135,7 @@ func (c *claim) takeFree(ctx context.Context) (g driver.Grant, taken bool, err e
 		sent = time.Now()
 		r.now = sent.UnixMicro()
 		err := q.QueryRowContext(ctx, c.d.takeFree.text, c.d.takeFree.with([]any{
-			c.req.Key, own.stamp, r.now, c.owner, c.holder, r.now + direct.InMicros(c.req.TTL),
+			c.req.Key, own.stamp, r.now, c.owner, c.holder, r.now + driverkit.InMicros(c.req.TTL),
 		})...).Scan(&own.token, &queued, &others)
 		if taken = err == nil; errors.Is(err, sql.ErrNoRows) {
 			err = nil

@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 const (
@@ -43,7 +42,7 @@ type claim struct {
 	czxid int64  // of the node; 0: not known
 	cuts  int    // of the connection, after which it went on at once
 	turns int    // since it waited for a node
-	wait  direct.Wait
+	wait  driverkit.Wait
 }
 
 // compete goes on until the lock is granted or that is out of the question.
@@ -53,14 +52,14 @@ func (c *claim) compete(ctx context.Context) error {
 		switch {
 		case errors.Is(err, errOver):
 			c.reset()
-			err = direct.ErrAgain
+			err = driverkit.ErrAgain
 		case errors.Is(err, errCut) && c.cuts < maxCuts: // another member may be there
 			c.cuts++
-			err = direct.ErrAgain
+			err = driverkit.ErrAgain
 		case err == nil:
 			return nil
 		}
-		if !errors.Is(err, direct.ErrAgain) {
+		if !errors.Is(err, driverkit.ErrAgain) {
 			return c.d.final(err)
 		}
 		if c.turns++; c.turns > maxTurns {
@@ -89,7 +88,7 @@ func (c *claim) reset() {
 
 // advance does what is to be done next, and returns nil when the claim has the lock. Others wait behind a node that it has.
 func (c *claim) advance(ctx context.Context) error {
-	return direct.TakeTurn(ctx, c.d.lane, c.req, c.doubt || c.path != "", c.ask, c.await)
+	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.doubt || c.path != "", c.ask, c.await)
 }
 
 // watches has what a claim waits for while it is not first in line.
@@ -153,7 +152,7 @@ func (c *claim) queue(ctx context.Context) (*watches, error) {
 		c.doubt = false
 		switch {
 		case errors.Is(own.err, codeNoNode) && made: // somebody has deleted the folder
-			return nil, direct.ErrAgain
+			return nil, driverkit.ErrAgain
 		case errors.Is(own.err, codeNoNode):
 			if err := c.d.make(ctx, c.s, folder); err != nil {
 				return nil, err
@@ -176,7 +175,7 @@ func (c *claim) begin(ctx context.Context) error {
 	c.path, c.czxid = "", 0
 	r := remove(c.d.folder(c.req.Key))
 	if err := c.s.do(ctx, r); err != nil || r.err == nil {
-		return cmp.Or(err, direct.ErrAgain)
+		return cmp.Or(err, driverkit.ErrAgain)
 	}
 	return c.d.states.Unavailable(errSpent)
 }
@@ -241,7 +240,7 @@ func (c *claim) find(ctx context.Context) error {
 		c.s.stray(c.owner, folder)
 		c.owner = c.d.newOwner()
 	}
-	return direct.ErrAgain
+	return driverkit.ErrAgain
 }
 
 // look checks that the node still exists and reads the line. A session that is trusted for long enough
@@ -268,9 +267,9 @@ func (c *claim) look(ctx context.Context) (*watches, error) {
 		return nil, err
 	case !stands[0]:
 		c.reset()
-		return nil, direct.ErrAgain
+		return nil, driverkit.ErrAgain
 	case all.err != nil, own.err != nil:
-		return nil, direct.ErrAgain
+		return nil, driverkit.ErrAgain
 	}
 	own.reply.bytes()
 	c.czxid = own.reply.stat().czxid
@@ -293,7 +292,7 @@ func (c *claim) isFresh() bool { return time.Until(c.s.trusted()) > c.req.TTL*3/
 func (c *claim) place(ctx context.Context, l []entry) (*watches, error) {
 	switch i := of(c.owner, l); {
 	case i < 0: // somebody has deleted the node: the next look makes sure
-		return nil, direct.ErrAgain
+		return nil, driverkit.ErrAgain
 	case i == 0:
 		return nil, c.take(ctx)
 	case c.req.NoWait: // another one was faster
@@ -305,7 +304,7 @@ func (c *claim) place(ctx context.Context, l []entry) (*watches, error) {
 
 // take completes the claim as the holder. The session may be old by now.
 func (c *claim) take(ctx context.Context) error {
-	if c.czxid <= 0 || c.czxid > math.MaxInt64/block.Size { // of which there is no token
+	if c.czxid <= 0 || c.czxid > math.MaxInt64/driverkit.Block { // of which there is no token
 		return c.d.states.Unavailable(errSenseless)
 	}
 	if c.isFresh() {
@@ -317,7 +316,7 @@ func (c *claim) take(ctx context.Context) error {
 		return err
 	case !stands[0]:
 		c.reset()
-		return direct.ErrAgain
+		return driverkit.ErrAgain
 	case time.Now().After(c.s.trusted()):
 		return c.d.states.Unavailable(errors.New("the answer came too late"))
 	}
@@ -327,7 +326,7 @@ func (c *claim) take(ctx context.Context) error {
 // grant is the lock, which the claim has.
 func (c *claim) grant() driver.Grant {
 	g := driver.Grant{
-		Key: c.req.Key, Owner: c.owner, Token: tokenOf(c.czxid), Block: block.Size,
+		Key: c.req.Key, Owner: c.owner, Token: tokenOf(c.czxid), Block: driverkit.Block,
 		TTL: c.s.ttl, TrustedUntil: c.s.trusted(),
 	}
 	c.d.hold(g, c.s, c.path)
@@ -351,7 +350,7 @@ func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, erro
 		case r.err == nil:
 			continue
 		case errors.Is(r.err, codeNoNode): // the servers do not watch what is not there
-			err = cmp.Or(err, direct.ErrAgain)
+			err = cmp.Or(err, driverkit.ErrAgain)
 		default:
 			err = c.d.refused(r.err)
 		}
@@ -383,7 +382,7 @@ func (c *claim) await(ctx context.Context, w *watches) error {
 	case <-c.s.quit.Done():
 	case <-ctx.Done():
 	}
-	return direct.ErrAgain
+	return driverkit.ErrAgain
 }
 
 // heldBy returns the HeldError for the first entry of the line.
@@ -414,7 +413,7 @@ func (c *claim) abandon() {
 		ctx := c.d.calls.Work
 		for c.doubt {
 			err := c.d.lane.Insist(ctx, func() {}, func() error { return c.find(ctx) })
-			if !errors.Is(err, direct.ErrAgain) {
+			if !errors.Is(err, driverkit.ErrAgain) {
 				return // the session is over
 			}
 		}

@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -22,14 +21,14 @@ const calmTTL = 6 * time.Second
 // Diagnose implements driver.Doctor. It opens a session, and creates no node.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
-		return exam.Closed(err)
+		return driverkit.ClosedFindings(err)
 	}
 	defer d.calls.Leave()
-	ttl = cmp.Or(ttl, exam.TTL)
+	ttl = cmp.Or(ttl, driverkit.ExamTTL)
 	patients := make([]*patient, len(d.members))
 	var all sync.WaitGroup
 	for _, m := range d.members {
-		patients[m.place] = &patient{Notes: exam.Notes{Node: m.name}, member: m}
+		patients[m.place] = &patient{Notes: driverkit.Notes{Node: m.name}, member: m}
 		all.Go(func() { patients[m.place].examine(ctx, d, ttl) })
 	}
 	all.Wait()
@@ -43,7 +42,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 
 // patient is a look at one member.
 type patient struct {
-	exam.Notes
+	driverkit.Notes
 	member *member
 	health health
 }
@@ -61,7 +60,7 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		p.OK("reach", "answers")
 		p.Add("leader", driver.VerdictFault, err.Error(), "start the members that are down, or fix the network between them")
 		return
-	} else if stalled := new(direct.Stall); p.member.tls == nil && (errors.As(err, stalled) || errors.Is(err, errStranger)) {
+	} else if stalled := new(driverkit.Stall); p.member.tls == nil && (errors.As(err, stalled) || errors.Is(err, errStranger)) {
 		p.Add("reach", driver.VerdictFault, err.Error(), "start it, or correct its address, or fix the network to it, or write zks:// if it speaks TLS on this port")
 		return
 	} else if err != nil {
@@ -110,7 +109,7 @@ func (p *patient) version(text string) {
 }
 
 // examine looks at what is no single member's.
-func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Duration) (whole exam.Notes) {
+func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Duration) (whole driverkit.Notes) {
 	first, answers := "", false
 	for _, p := range patients {
 		answers = answers || p.health != health{}
@@ -123,7 +122,7 @@ func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Dura
 	if ttl < calmTTL {
 		whole.Add("ttl", driver.VerdictWarning, fmt.Sprintf("an election takes some seconds, and a TTL of %v may not outlast it", ttl), "take 6 s or more")
 	}
-	ctx, cancel := direct.WithLimit(ctx, pace.LookTime())
+	ctx, cancel := driverkit.WithLimit(ctx, pace.LookTime())
 	defer cancel()
 	s := d.session(ttl)
 	defer d.done(s)

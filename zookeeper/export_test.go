@@ -8,7 +8,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // Spent is the first number that nobody has a lock by.
@@ -24,7 +24,7 @@ func Over(opts Options, dial func(ctx context.Context, addr string) (net.Conn, e
 func (d *Driver) Most(n int) { d.most = n }
 
 // Room sets for how many claims and releases at once there is room, before the first.
-func (d *Driver) Room(n int) { d.lane = direct.NewLane(d.states, n) }
+func (d *Driver) Room(n int) { d.lane = driverkit.NewLane(d.states, n) }
 
 // ReadPacket returns the length of a packet that may have so many bytes.
 func ReadPacket(from io.Reader, room int) (int, error) {
@@ -51,7 +51,7 @@ func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	l, err := d.lookUp(ctx, key)
 	i := of(owner, l.entries)
 	if err != nil || i < 0 {
-		return errors.Join(err, direct.ErrAgain)
+		return errors.Join(err, driverkit.ErrAgain)
 	}
 	s := d.session(lookTTL)
 	defer d.done(s)

@@ -13,8 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -52,7 +51,7 @@ func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) er
 		return err
 	}
 	defer d.calls.Leave()
-	ctx, cancel := direct.WithLimit(ctx, pace.LookTime())
+	ctx, cancel := driverkit.WithLimit(ctx, pace.LookTime())
 	defer cancel()
 	for pause := time.Duration(0); ; pause = min(max(2*pause, pace.ShortPause), pace.LongPause) {
 		s := d.some()
@@ -62,7 +61,7 @@ func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) er
 		case err == nil:
 			return nil
 		case errors.Is(err, errOver), errors.Is(err, errCut): // the next one has another connection
-			if direct.Sleep(ctx, pause) {
+			if driverkit.Sleep(ctx, pause) {
 				continue
 			}
 			return fmt.Errorf("%w: %w", ctx.Err(), d.final(err))
@@ -114,7 +113,7 @@ func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) 
 			} else if there {
 				return nil
 			}
-			if !direct.Sleep(ctx, pause) {
+			if !driverkit.Sleep(ctx, pause) {
 				return d.unanswered(ctx)
 			}
 		}
@@ -181,7 +180,7 @@ type message struct {
 // Force implements driver.Forcer. No other node ever has the name of the one that is deleted.
 func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (done bool, err error) {
 	l, err := d.lookUp(ctx, key)
-	if err != nil || l.node == "" || !block.Has(l.token, token) {
+	if err != nil || l.node == "" || !driverkit.InBlock(l.token, token) {
 		return false, err
 	}
 	text, _ := json.Marshal(message{l.owner(), why}) // strings
@@ -247,7 +246,7 @@ func (d *Driver) heed(owner string) *request {
 		if !stands {
 			return
 		}
-		ctx, cancel := direct.WithLimit(d.calls.Alive, pace.LookTime())
+		ctx, cancel := driverkit.WithLimit(d.calls.Alive, pace.LookTime())
 		defer cancel()
 		if why, gone := h.fate(ctx, owner); gone {
 			alert(owner, why)
@@ -260,7 +259,7 @@ func (d *Driver) heed(owner string) *request {
 // one ends with the session that had the node.
 func (h *hold) fate(ctx context.Context, owner string) (why string, gone bool) {
 	var node, folder *request
-	err := direct.Insist(ctx, func() error {
+	err := driverkit.Insist(ctx, func() error {
 		node, folder = getData(h.path, false), getData(path.Dir(h.path), false)
 		return h.s.do(ctx, node, folder)
 	})

@@ -16,8 +16,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -33,7 +32,7 @@ type member struct {
 	tls      *tls.Config                                              // nil: none
 	renewTLS func(*tls.Config) (*tls.Config, error)                   // nil: it stays as it is
 	over     func(ctx context.Context, addr string) (net.Conn, error) // opens what TLS goes over
-	states   *direct.States
+	states   *driverkit.States
 	leads    atomic.Bool // when it was asked last
 }
 
@@ -102,7 +101,7 @@ var (
 func fairly[T any](ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
 	begun := time.Now()
 	value, err := fn()
-	if _, stalled := errors.AsType[direct.Stall](err); stalled && ctx.Err() == nil && stoodStill(begun.Add(limit), limit) {
+	if _, stalled := errors.AsType[driverkit.Stall](err); stalled && ctx.Err() == nil && stoodStill(begun.Add(limit), limit) {
 		return fn()
 	}
 	return value, err
@@ -117,7 +116,7 @@ func (m *member) probe(ctx context.Context, limit time.Duration) (health, error)
 }
 
 func (m *member) probeOnce(ctx context.Context, limit time.Duration) (health, error) {
-	ctx, cancel := direct.WithLimit(ctx, limit)
+	ctx, cancel := driverkit.WithLimit(ctx, limit)
 	defer cancel()
 	conn, err := m.dial(ctx)
 	if err != nil {
@@ -178,12 +177,12 @@ func explain(ctx context.Context, err error) error {
 		return nil
 	}
 	var timeout net.Error
-	mend := dsn.Parameters.MendTLS(err.Error())
+	mend := driverkit.URLNaming.MendTLS(err.Error())
 	switch {
 	case ctx.Err() != nil:
-		return direct.Stall{Err: context.Cause(ctx)}
+		return driverkit.Stall{Err: context.Cause(ctx)}
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return direct.Stall{Err: errors.New("no answer in time")}
+		return driverkit.Stall{Err: errors.New("no answer in time")}
 	case mend != "":
 		return fmt.Errorf("%w; %s", err, mend)
 	case errors.As(err, new(handshake)):
@@ -252,7 +251,7 @@ func (d *Driver) survey(ctx context.Context, limit time.Duration) {
 // up.
 func (d *Driver) order() []*member {
 	leader := slices.IndexFunc(d.members, func(m *member) bool { return m.leads.Load() })
-	return direct.Order(d.states, d.members, leader)
+	return driverkit.Order(d.states, d.members, leader)
 }
 
 // watch asks the members for their state until Close.
@@ -262,7 +261,7 @@ func (d *Driver) watch() {
 		d.mu.Lock()
 		d.split = err
 		d.mu.Unlock()
-		if !direct.Sleep(d.calls.Alive, probeEvery) {
+		if !driverkit.Sleep(d.calls.Alive, probeEvery) {
 			return
 		}
 	}
@@ -300,13 +299,13 @@ func (d *Driver) apart(ctx context.Context) error {
 			return nil
 		}
 	}
-	return direct.Refusal{Err: fmt.Errorf("%s and %s lead two ensembles, and the locks of one do not exclude those of the other; name the members of one ensemble",
+	return driverkit.Refusal{Err: fmt.Errorf("%s and %s lead two ensembles, and the locks of one do not exclude those of the other; name the members of one ensemble",
 		d.members[lead[0]].name, d.members[lead[1]].name)}
 }
 
 // commits returns nil if m has carried out a transaction.
 func (m *member) commits(ctx context.Context, d *Driver) error {
-	ctx, cancel := direct.WithLimit(ctx, pace.CallTime())
+	ctx, cancel := driverkit.WithLimit(ctx, pace.CallTime())
 	defer cancel()
 	s := &session{d: d, key: anyTTL, ttl: lookTTL, quit: ctx, password: make([]byte, 16)}
 	l, err := s.greet(m, pace.CallTime())

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // A lock is a folder <path>/lock:<name>, a container that the servers delete some time after its
@@ -41,7 +41,7 @@ func readValue(text []byte) (v value) {
 // tokenOf is the first token of a grant. Other services begin at the clock. An offset that is kept
 // beside the locks would bring these tokens there only if it was raised again and again, each time
 // with the transaction from which on it counts, as two clients must not add different ones.
-func tokenOf(czxid int64) int64 { return czxid * block.Size }
+func tokenOf(czxid int64) int64 { return czxid * driverkit.Block }
 
 // entry is a child of a lock's folder.
 type entry struct {

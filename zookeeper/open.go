@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/holdfast-go/holdfast/internal/direct"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // grammar describes the URLs of an ensemble.
-var grammar = dsn.Grammar{Usual: []string{"zk", "zks"}, Schemes: map[string]dsn.Scheme{
+var grammar = driverkit.Grammar{Usual: []string{"zk", "zks"}, Schemes: map[string]driverkit.Scheme{
 	"zk":  {Example: "zk://host:2181,host:2181/path", Port: "2181"},
 	"zks": {Example: "zks://user:password@host:2281,host:2281/path", Port: "2181", TLS: true},
 }}
@@ -46,7 +45,7 @@ func New(ctx context.Context, members []string, opts *Options) (*Driver, error) 
 	if err == nil && opts.NoCheck {
 		return d, nil
 	}
-	return direct.Opened(ctx, "zookeeper", d, err, func(ctx context.Context) error {
+	return driverkit.Opened(ctx, "zookeeper", d, err, func(ctx context.Context) error {
 		if err := d.apart(ctx); err != nil {
 			return err
 		}

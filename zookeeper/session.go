@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -111,13 +111,13 @@ func (s *session) run() {
 			}
 			s.change(func() { s.over, s.link = errOver, nil })
 			return
-		case errors.Is(err, errOver) || direct.Lasts(err):
+		case errors.Is(err, errOver) || driverkit.Lasts(err):
 			s.d.forget(s)
 			s.change(func() { s.over = err })
 			return
 		case err != nil:
 			s.change(func() { s.failed = err })
-			if !direct.Sleep(s.quit, pause) {
+			if !driverkit.Sleep(s.quit, pause) {
 				continue
 			}
 			pause = min(2*pause, pace.LongPause)
@@ -145,7 +145,7 @@ func (s *session) run() {
 			pause = pace.ShortPause
 			continue
 		}
-		direct.Sleep(s.quit, pause) // the member may cut the next one as well
+		driverkit.Sleep(s.quit, pause) // the member may cut the next one as well
 		pause = min(2*pause, pace.LongPause)
 	}
 }
@@ -154,7 +154,7 @@ func (s *session) run() {
 // session: that member is asked.
 func (s *session) cut(l *link, err error) {
 	l.member.leads.Store(false)
-	if _, stalled := errors.AsType[direct.Stall](err); stalled {
+	if _, stalled := errors.AsType[driverkit.Stall](err); stalled {
 		s.d.report(l.member, err)
 		return
 	}
@@ -175,7 +175,7 @@ func (s *session) connect() (*link, error) {
 			s.d.report(m, nil)
 			return l, err
 		}
-		if direct.Lasts(err) {
+		if driverkit.Lasts(err) {
 			failed.Nodes = []driver.NodeError{{Node: m.name, Err: err}}
 			break
 		}
@@ -187,7 +187,7 @@ func (s *session) connect() (*link, error) {
 
 // greet opens the session, or goes on with it, over a new connection to m.
 func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
-	ctx, cancel := direct.WithLimit(s.quit, limit)
+	ctx, cancel := driverkit.WithLimit(s.quit, limit)
 	defer cancel()
 	s.mu.Lock()
 	hello := greeting{s.lastSeen(), int32(s.ttl / time.Millisecond), s.id, s.password}
@@ -216,7 +216,7 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 			l.ask(goodbye())
 		}
 		conn.Close()
-		if errors.Is(err, errOver) || direct.Lasts(err) {
+		if errors.Is(err, errOver) || driverkit.Lasts(err) {
 			return nil, err
 		}
 		return nil, explain(ctx, err)
@@ -227,7 +227,7 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 	l.leads = h.leads()
 	if !stop() {
 		conn.Close()
-		return nil, direct.Stall{Err: context.Cause(ctx)}
+		return nil, driverkit.Stall{Err: context.Cause(ctx)}
 	}
 	return l, nil
 }
@@ -396,7 +396,7 @@ func (s *session) heard(l *link, f flight, zxid int64) {
 func (s *session) trusted() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return direct.Trust(s.base, s.ttl)
+	return driverkit.Trust(s.base, s.ttl)
 }
 
 // watch is a channel that is closed when path changes or the connection ends. The caller

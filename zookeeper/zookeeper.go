@@ -81,7 +81,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 const (
@@ -128,12 +128,12 @@ type Driver struct {
 	members []*member
 	client  string // the first part of every owner
 	seq     atomic.Int64
-	calls   *direct.Calls
-	states  *direct.States
-	lane    *direct.Lane   // of what claims ask for and what deletes their nodes
-	links   sync.WaitGroup // the sessions
-	most    int            // users of a session: mostUsers
-	secrets []string       // files
+	calls   *driverkit.Calls
+	states  *driverkit.States
+	lane    *driverkit.Lane // of what claims ask for and what deletes their nodes
+	links   sync.WaitGroup  // the sessions
+	most    int             // users of a session: mostUsers
+	secrets []string        // files
 
 	mu       sync.Mutex // guards what follows
 	sessions map[time.Duration][]*session
@@ -156,7 +156,7 @@ type hold struct {
 
 func newDriver(members []string, opts *Options) (*Driver, error) {
 	root := cmp.Or(opts.Path, "/holdfast")
-	err := cmp.Or(direct.CheckMembers(members, "ensemble", opts.Username, opts.Password), checkPath(root))
+	err := cmp.Or(driverkit.CheckMembers(members, "ensemble", opts.Username, opts.Password), checkPath(root))
 	if err == nil && strings.Contains(opts.Username, ":") {
 		err = fmt.Errorf("%w: the name of a user of ZooKeeper has no colon", driver.ErrInvalid)
 	}
@@ -165,10 +165,10 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	}
 	d := &Driver{
 		root: root, acl: everybody, client: rand.Text(), secrets: opts.secrets,
-		calls: direct.NewCalls(), states: direct.NewStates(members...),
+		calls: driverkit.NewCalls(), states: driverkit.NewStates(members...),
 		most: maxUsers, sessions: make(map[time.Duration][]*session), holds: make(map[string]*hold),
 	}
-	d.lane = direct.NewLane(d.states, room)
+	d.lane = driverkit.NewLane(d.states, room)
 	if opts.Username != "" {
 		d.auth, d.acl = opts.Username+":"+opts.Password, creator
 	}
@@ -282,7 +282,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, d.final(split)
 	}
 	req.TTL = (req.TTL + granularity - 1).Truncate(granularity)
-	c := &claim{d: d, req: req, wait: direct.Wait{Tell: req.Obstacle}}
+	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.Obstacle}}
 	if err := c.compete(ctx); err != nil {
 		c.abandon()
 		return driver.Grant{}, err
@@ -339,7 +339,7 @@ func (d *Driver) renew(ctx context.Context, s *session, some []int, grants []dri
 	}
 	var base time.Time
 	var stands []bool
-	err := direct.Insist(ctx, func() (err error) {
+	err := driverkit.Insist(ctx, func() (err error) {
 		for i := range folders {
 			folders[i] = exists(path.Dir(mine[i]))
 		}
@@ -366,7 +366,7 @@ func (d *Driver) renew(ctx context.Context, s *session, some []int, grants []dri
 		case !stands[i]:
 			out[n].Err = driver.ErrLost
 		default:
-			out[n].TrustedUntil = direct.Trust(base, s.ttl)
+			out[n].TrustedUntil = driverkit.Trust(base, s.ttl)
 			if folders[i].err == nil {
 				out[n].Waiters = max(int(folders[i].reply.stat().children)-1, 0)
 			}
@@ -465,15 +465,15 @@ func (d *Driver) refused(err error) error {
 	case errors.Is(err, codeExpired), errors.Is(err, codeMoved):
 		return d.states.Unavailable(err)
 	case errors.Is(err, codeNoAuth):
-		return direct.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all rights (cdrwa) to the path of the locks", driver.ErrAuth, err)}
+		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all rights (cdrwa) to the path of the locks", driver.ErrAuth, err)}
 	case errors.Is(err, codeAuthFailed), errors.Is(err, codeInvalidACL):
-		return direct.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers take the scheme digest", driver.ErrAuth, err)}
+		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers take the scheme digest", driver.ErrAuth, err)}
 	case errors.Is(err, codeUnimplemented):
-		return direct.Refusal{Err: fmt.Errorf("%w; ZooKeeper 3.5.3 or newer is needed", err)}
+		return driverkit.Refusal{Err: fmt.Errorf("%w; ZooKeeper 3.5.3 or newer is needed", err)}
 	case errors.Is(err, codeNoChildren):
-		return direct.Refusal{Err: fmt.Errorf("%w; take another path for the locks", err)}
+		return driverkit.Refusal{Err: fmt.Errorf("%w; take another path for the locks", err)}
 	case errors.Is(err, codeQuota):
-		return direct.Refusal{Err: fmt.Errorf("%w; raise it for the path of the locks", err)}
+		return driverkit.Refusal{Err: fmt.Errorf("%w; raise it for the path of the locks", err)}
 	}
 	if _, unknown := errors.AsType[code](err); unknown { // such as a request that has timed out within the ensemble
 		return d.states.Unavailable(err)

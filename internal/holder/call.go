@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/obstacle"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -135,7 +135,7 @@ func (a *Call) awaitTurn(e entry) (*Hold, error) {
 			return t.hold, t.err
 		}
 		h, err := a.askService(e.lock)
-		return h, obstacle.With(err, e.obstacle)
+		return h, driverkit.WithObstacle(err, e.obstacle)
 	case <-a.Wait.Done():
 		return nil, a.leaveQueue(e)
 	}
@@ -160,7 +160,7 @@ func (a *Call) leaveQueue(e entry) error {
 		s.queue.Remove(e.place)
 		k.forgetIfIdleLocked(s)
 	}
-	return obstacle.With(a.Wait.Err(), last)
+	return driverkit.WithObstacle(a.Wait.Err(), last)
 }
 
 // returnHoldLocked releases a hold whose receiver has left; h may be nil.
@@ -253,12 +253,12 @@ func (k *Keeper) failAsking(asking context.Context, s *lock, err error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	q := s.asking
-	q.publishLocked(obstacle.In(err))
+	q.publishLocked(driverkit.ObstacleIn(err))
 	k.askNextLocked(s)
 	if cause := context.Cause(asking); errors.Is(cause, driver.ErrClosed) || errors.Is(cause, driver.ErrHeld) || errors.Is(cause, errOtherRequest) {
 		return cause
 	}
-	return obstacle.With(err, q.obstacle)
+	return driverkit.WithObstacle(err, q.obstacle)
 }
 
 // startLease makes a lease of a grant, for the receiver of a, and ends the inquiry of s.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/obstacle"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // Place names one of the locks that belong to a key. The zero value names none.
@@ -157,7 +157,7 @@ func (a *Call) leaveLine(q *line, e entry) error {
 		q.queue.Remove(e.place)
 		q.updateLocked()
 	}
-	return obstacle.With(a.Wait.Err(), cmp.Or(q.last, e.obstacle))
+	return driverkit.WithObstacle(a.Wait.Err(), cmp.Or(q.last, e.obstacle))
 }
 
 // newLineLocked makes a line, with a call for each place. met and last are as for AwaitPlace. The caller adds a waiter, or calls
@@ -285,7 +285,7 @@ func (q *line) noteFailure(number int, err error) (pause bool) {
 	if q.wait.Err() != nil {
 		return false
 	}
-	down := obstacle.In(err)
+	down := driverkit.ObstacleIn(err)
 	if down == nil {
 		if a := q.popFirstLocked(); a != nil {
 			a.turn <- turn{err: err}

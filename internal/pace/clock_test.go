@@ -9,12 +9,12 @@ import (
 
 const hour = int64(time.Hour)
 
-func TestTheClockAddsUpForwardSteps(t *testing.T) {
+func TestClockAddsForwardSteps(t *testing.T) {
 	t.Parallel()
 	c := NewClock()
 	for i, r := range []struct{ mono, lead, want int64 }{
 		{0, 0, 1},
-		{10, minStep, 11},           // noise
+		{10, minStep, 11},             // noise
 		{20, hour, 21 + hour},         // a suspend
 		{30, hour + 5, 31 + hour},     // noise
 		{40, -hour, 41 + hour},        // set back
@@ -33,7 +33,7 @@ func TestTheClockAddsUpForwardSteps(t *testing.T) {
 
 // Each reading of the clocks after a suspend counts it, also while another one
 // is about to note it.
-func TestASuspendIsHiddenFromNobody(t *testing.T) {
+func TestEveryReadingSeesSuspend(t *testing.T) {
 	t.Parallel()
 	for range 30_000 {
 		c := NewClock()
@@ -70,7 +70,7 @@ func apart(t time.Time, d time.Duration) time.Time {
 	return t
 }
 
-func TestTimeIsMeasuredByTheWorseOfTwoClocks(t *testing.T) {
+func TestWorseOfTwoClocksMeasuresTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, at := range map[string]time.Time{

@@ -1,10 +1,6 @@
 package quorum
 
-import (
-	"slices"
-
-	"github.com/holdfast-go/holdfast/internal/block"
-)
+import "slices"
 
 // A fencing token is a number that goes with a grant. A later grant of the lock has higher
 // tokens, so that a storage can refuse a holder whose token is lower than one it has seen.
@@ -14,9 +10,9 @@ import (
 // base that a quorum shares, else the highest, and commits it to the nodes below it.
 // docs/protocol.md proves the order.
 
-// Block is how many fencing tokens one grant has. The node's counter is the last of them,
-// the highest token that it has promised.
-const Block = block.Size
+// Block is the number of fencing tokens of one grant. The node's counter is the last of them,
+// the highest token that the node has promised.
+const Block = 32
 
 // MaxToken is the highest token: above it the numbers of Lua lose digits, and two grants would have the same one. A value
 // of a lock with a higher number is no lock of this protocol.

@@ -13,9 +13,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
-	"github.com/holdfast-go/holdfast/internal/dsn"
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/sqllock"
 )
@@ -30,8 +28,8 @@ const (
 	lifetime = 3 * time.Minute
 )
 
-var grammar = dsn.Grammar{
-	Schemes: map[string]dsn.Scheme{
+var grammar = driverkit.Grammar{
+	Schemes: map[string]driverkit.Scheme{
 		"mysql":        {Example: "mysql://user:password@host:3306/database", Port: "3306", Several: "name the primary, or what stands before the servers"},
 		"mariadb":      {Example: "mariadb://user:password@host:3306/database", Port: "3306", Several: "name the primary, or what stands before the servers"},
 		"mysql+unix":   {Example: "mysql+unix://user@/run/mysqld/mysqld.sock?db=database", Socket: true},
@@ -108,7 +106,7 @@ func (e explained) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	conn, err := connect(ctx, e.Connector)
 	for _, way := range []error{mysql.ErrOldPassword, mysql.ErrCleartextPassword, mysql.ErrUnknownPlugin} {
 		if errors.Is(err, way) {
-			return nil, direct.Refusal{Err: fmt.Errorf("%w: the server wants this user to log in in a way that is not safe or not known here; "+
+			return nil, driverkit.Refusal{Err: fmt.Errorf("%w: the server wants this user to log in in a way that is not safe or not known here; "+
 				"have the user log in by caching_sha2_password, ed25519 or mysql_native_password", driver.ErrAuth)}
 		}
 	}
@@ -116,7 +114,7 @@ func (e explained) Connect(ctx context.Context) (sqldriver.Conn, error) {
 }
 
 // config is what a URL says.
-func config(url string) (*mysql.Config, *dsn.URL, error) {
+func config(url string) (*mysql.Config, *driverkit.URL, error) {
 	u, err := grammar.Parse(url)
 	if err != nil {
 		return nil, nil, err
@@ -155,7 +153,7 @@ func (d *Driver) Close() error {
 
 // Diagnose implements driver.Doctor.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
-	var notes exam.Notes
+	var notes driverkit.Notes
 	notes.Files(d.secrets...)
 	return append(d.Driver.Diagnose(ctx, ttl), notes.Found...)
 }

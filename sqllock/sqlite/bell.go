@@ -3,7 +3,7 @@ package sqlite
 import (
 	"strings"
 
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/sqllock/internal/doorbell"
 )
 
@@ -68,7 +68,7 @@ func (d *Driver) hear(message string, wake func(owner string)) {
 }
 
 // tellBell tells a doctor how waiters of the file learn of their turn.
-func tellBell(notes *exam.Notes, path string) {
+func tellBell(notes *driverkit.Notes, path string) {
 	if err := doorbell.Check(followLink(path)); err != nil {
 		notes.OK("wake", "waiters look every 5 to 50 ms, as there can be no socket beside the file: %v", err)
 		return

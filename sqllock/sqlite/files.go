@@ -12,7 +12,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // suffixes end the names of the files that keep the locks together: SQLite works with all three or with none.
@@ -92,7 +92,7 @@ func checkFiles(path string) error {
 }
 
 func errReplaced(name string) error {
-	return direct.Refusal{Err: fmt.Errorf("%w: %s was removed or replaced while this program had it open, and other programs may take the same "+
+	return driverkit.Refusal{Err: fmt.Errorf("%w: %s was removed or replaced while this program had it open, and other programs may take the same "+
 		"locks in another one; start this program again, and remove no file of locks", driver.ErrConfig, name)}
 }
 

@@ -43,8 +43,7 @@ import (
 	"modernc.org/sqlite"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/dsn"
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/sqllock"
 )
@@ -217,7 +216,7 @@ func parse(text string) (path string, full bool, err error) {
 	for name, all := range values {
 		if name != "synchronous" || len(all) > 1 || !slices.Contains([]string{"full", "normal"}, all[0]) {
 			near := ""
-			if dsn.Nearest(name, []string{"synchronous"}) == "" {
+			if driverkit.Nearest(name, []string{"synchronous"}) == "" {
 				near = fmt.Sprintf("parameter %q is not known; ", name)
 			}
 			return invalid("%sthere is synchronous=normal, which is the default, and synchronous=full", near)
@@ -294,7 +293,7 @@ func (d *Driver) Close() error {
 
 // Diagnose implements driver.Doctor. It makes no file.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
-	notes := exam.Notes{Node: d.path}
+	notes := driverkit.Notes{Node: d.path}
 	if err := fit(d.path); err != nil {
 		notes.Fault("reach", err)
 		return notes.Found
@@ -335,7 +334,7 @@ func create(path string) {
 }
 
 // rights tells who may take locks away, or hold all others up.
-func rights(notes *exam.Notes, path string) {
+func rights(notes *driverkit.Notes, path string) {
 	var all fs.FileMode
 	for _, info := range statFiles(path) {
 		if info != nil {
@@ -355,7 +354,7 @@ func rights(notes *exam.Notes, path string) {
 }
 
 // orphans names the processes that have files of these locks open which the path no longer leads to.
-func orphans(notes *exam.Notes) {
+func orphans(notes *driverkit.Notes) {
 	if all := orphaned(notes.Node); len(all) > 0 {
 		notes.Add("files", driver.VerdictFault, fmt.Sprintf("a file of these locks was removed or replaced while process %s had it open: "+
 			"it and the others do not see one another's locks", strings.Join(all, ", ")), "end it, start it again, and remove no file of locks")
@@ -363,7 +362,7 @@ func orphans(notes *exam.Notes) {
 }
 
 // room looks at the disk with the folder.
-func room(notes *exam.Notes, folder string) {
+func room(notes *driverkit.Notes, folder string) {
 	free, kind := disk(folder)
 	switch {
 	case kind != "":

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 	"github.com/holdfast-go/holdfast/verify/sim"
 )
@@ -360,7 +360,7 @@ func configuration(g group, runs []recorded, promised bool) []byte {
 		{"CutOff", "{}"},
 		{"TTLs", set(slices.Sorted(maps.Keys(ttls)))},
 		{"Drift", "0"},
-		{"Block", strconv.Itoa(block.Size)},
+		{"Block", strconv.Itoa(driverkit.Block)},
 		{"MaxToken", "2000000000"},
 		{"Does", `{"time", "renew", "again", "give back", "deaf", "force", "late", "spread"}`},
 		{"Forgets", "1000000"},

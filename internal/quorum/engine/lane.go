@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/obstacle"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
@@ -230,7 +230,7 @@ func (e *Engine) await(ctx context.Context, l *Lane, patience time.Duration) err
 	case <-ready:
 		return nil
 	case <-ctx.Done():
-		err = obstacle.With(ctx.Err(), e.crowded(l))
+		err = driverkit.WithObstacle(ctx.Err(), e.crowded(l))
 	case <-late:
 		err = e.crowded(l)
 	case <-e.closing:

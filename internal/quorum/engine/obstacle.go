@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/obstacle"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -47,13 +47,13 @@ func (c *claim) gaveUp(end error) error {
 	case c.state.Phase == quorum.Held:
 		return end
 	case errors.Is(c.last, driver.ErrHeld): // the driver adds the holder to it, and what was reported is another's
-		return obstacle.With(end, c.held())
+		return driverkit.WithObstacle(end, c.held())
 	case c.last != nil:
-		return obstacle.With(end, c.last)
+		return driverkit.WithObstacle(end, c.last)
 	}
 	c.blame(c.engine.clock.Now())
 	if u := c.unavailable(); len(c.engine.nodes)-len(u.Nodes) < u.Need {
-		return obstacle.With(end, u)
+		return driverkit.WithObstacle(end, u)
 	}
 	return end
 }
@@ -104,7 +104,7 @@ func (c *claim) noteObstacle(do quorum.Actions) {
 	case quorum.Unavailable:
 		c.last = c.unavailable()
 	}
-	if c.report == nil || !obstacle.Changes(before, c.last) {
+	if c.report == nil || !driverkit.ObstacleChanged(before, c.last) {
 		return
 	}
 	c.news = append(c.news, c.last)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/block"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
@@ -105,7 +105,7 @@ func (e *Engine) Belongs(st driver.Status, views []View, token int64) (bool, err
 		switch {
 		case v.Err != nil:
 			u.Nodes = append(u.Nodes, driver.NodeError{Node: e.nodes[i].Name(), Err: v.Err})
-		case Tokenless(v.Owner) || !block.Has(v.Token, token): // the counter under such a lock is that of an older grant
+		case Tokenless(v.Owner) || !driverkit.InBlock(v.Token, token): // the counter under such a lock is that of an older grant
 		case st.Held && v.Owner == st.Owner && v.Token >= st.Token:
 			return true, nil
 		default:

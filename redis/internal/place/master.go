@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
@@ -165,7 +165,7 @@ func (p *Master) Ask(ctx context.Context, sentinel string) (addr string, err err
 		}
 		host, _ := list[0].(string)
 		port, _ := list[1].(string)
-		if !dsn.Dialable(host, port) {
+		if !driverkit.Dialable(host, port) {
 			return resp.Unexpected(errors.New("it names no address"))
 		}
 		addr = net.JoinHostPort(host, port)

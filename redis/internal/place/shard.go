@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/redis/internal/format"
@@ -182,5 +182,5 @@ func Join(host, port, from string) (addr string, ok bool) {
 		host, _, _ = net.SplitHostPort(from)
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	return net.JoinHostPort(host, port), dsn.Dialable(host, port)
+	return net.JoinHostPort(host, port), driverkit.Dialable(host, port)
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
@@ -27,12 +27,12 @@ var ErrReplica = errors.New("it is a replica")
 func Mend(err error, secure bool) error {
 	text := err.Error()
 	reset := errors.Is(err, syscall.ECONNRESET)
-	certificate := dsn.Parameters.MendTLS(text)
+	certificate := driverkit.URLNaming.MendTLS(text)
 	switch {
 	case strings.Contains(text, "max number of clients"):
 		return Advise(err, "end connections that nobody needs (CLIENT LIST), or raise its maxclients")
 	case secure && certificate == "" && (reset || strings.HasPrefix(text, "TLS handshake: ") && errors.Is(err, io.EOF)):
-		return Advise(err, "it may want a client certificate; give one by "+dsn.Parameters.Pair+" (docs/operations.md); "+
+		return Advise(err, "it may want a client certificate; give one by "+driverkit.URLNaming.Pair+" (docs/operations.md); "+
 			"or raise its maxclients, if they are reached")
 	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
 		return Advise(err, "if it does not speak TLS on this port, use redis:// or its TLS port")

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/view"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sharding"
@@ -71,7 +71,7 @@ func (a *app) errNoBackend() error {
 }
 
 // backendScheme is the part of the URL that holds no secrets; of several, those parts.
-func (a *app) backendScheme() string { return strings.Join(dsn.Schemes(a.backend), ",") }
+func (a *app) backendScheme() string { return strings.Join(driverkit.Schemes(a.backend), ",") }
 
 // openForHolder opens the backend for a holder. One that is patient also waits for a backend that
 // is down, for it was told how long to wait.
@@ -242,7 +242,7 @@ func (a *app) busyError(client *holdfast.Client, err error) error {
 // namingBackend adds the backend to an error that blames no node of it, as of a wait that was over before an answer.
 func (a *app) namingBackend(err error) error {
 	if down, ok := errors.AsType[*holdfast.UnavailableError](err); ok && len(down.Nodes) == 0 {
-		return fmt.Errorf("%w; the backend is %s", err, dsn.Mask(a.backend))
+		return fmt.Errorf("%w; the backend is %s", err, driverkit.Mask(a.backend))
 	}
 	return err
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/lines"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // IO has the streams that a command reads and writes.
@@ -254,7 +254,7 @@ func useOwnWords(root *cobra.Command) {
 		if name, ok := strings.CutPrefix(err.Error(), "unknown flag: --"); ok {
 			var known []string
 			cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
-			if near := dsn.Nearest(name, known); near != "" {
+			if near := driverkit.Nearest(name, known); near != "" {
 				see = fmt.Sprintf("did you mean --%s? See %s --help", near, cmd.CommandPath())
 			}
 		}

@@ -12,8 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/dsn"
-	"github.com/holdfast-go/holdfast/internal/exam"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // doctorFlags are the flags of doctor.
@@ -80,13 +79,13 @@ func (a *app) runDoctor(fl *doctorFlags) error {
 // areChecks refuses the names of checks that there are not.
 func areChecks(names []string) error {
 	for _, name := range names {
-		if slices.Contains(exam.Checks, name) {
+		if slices.Contains(driverkit.Checks, name) {
 			continue
 		}
-		if near := dsn.Nearest(name, exam.Checks); near != "" {
+		if near := driverkit.Nearest(name, driverkit.Checks); near != "" {
 			return exitcode.Usagef("--ignore: there is no check %q; the nearest is %s", name, near)
 		}
-		return exitcode.Usagef("--ignore: there is no check %q; there are %s", name, strings.Join(exam.Checks, ", "))
+		return exitcode.Usagef("--ignore: there is no check %q; there are %s", name, strings.Join(driverkit.Checks, ", "))
 	}
 	return nil
 }
@@ -101,8 +100,8 @@ func (a *app) diagnose(ctx context.Context, ttl time.Duration) ([]holdfast.Findi
 		return nil, a.errNoBackend()
 	}
 	found, err := diagnoseBackend(ctx, a.backend, ttl)
-	if file != "" && dsn.Mask(a.backend) != a.backend {
-		var notes exam.Notes
+	if file != "" && driverkit.Mask(a.backend) != a.backend {
+		var notes driverkit.Notes
 		notes.Files(file)
 		found = append(found, notes.Found...)
 	}

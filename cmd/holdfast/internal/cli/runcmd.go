@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -250,7 +250,7 @@ func (a *app) newPlan(cmd *cobra.Command, fl *runFlags, args []string) (*run.Pla
 		return nil, err
 	}
 	p := &run.Plan{
-		Names: names, Path: path, Args: argv, Backend: a.backendScheme(), Secret: dsn.Mask(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
+		Names: names, Path: path, Args: argv, Backend: a.backendScheme(), Secret: driverkit.Mask(os.Getenv("HOLDFAST_BACKEND")) != os.Getenv("HOLDFAST_BACKEND"),
 		NoWait: noWait, Wait: time.Duration(fl.wait.duration), MaxWaiters: fl.maxWaiters, Slots: fl.slots, Readers: fl.readers, Shared: fl.shared,
 		Splay: time.Duration(fl.splay), Otherwise: fl.unavailable.value,
 		TTL: time.Duration(fl.ttl.duration), Renew: time.Duration(fl.renew.duration),

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/driver"
 	_ "github.com/holdfast-go/holdfast/etcd" // engines: each registers the schemes of its URLs
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	_ "github.com/holdfast-go/holdfast/postgres"
 	_ "github.com/holdfast-go/holdfast/redis"
 	"github.com/holdfast-go/holdfast/sharding"
@@ -31,7 +31,7 @@ func (a *app) hearsForce(key string) bool {
 		_, hears := drv.(driver.Alerter)
 		return hears
 	}
-	all, _ := dsn.Sets(a.backend) // read above without an error
+	all, _ := driverkit.Sets(a.backend) // read above without an error
 	for _, s := range all {
 		if s.Name == spread.Home(key) {
 			return (&app{backend: s.URLs}).hearsForce(key)
@@ -42,7 +42,7 @@ func (a *app) hearsForce(key string) bool {
 
 // soleBackend is the URL of a backend of one set.
 func (a *app) soleBackend(command string) (string, error) {
-	all, err := dsn.Sets(a.backend)
+	all, err := driverkit.Sets(a.backend)
 	if err == nil && all[0].Name != "" {
 		err = exitcode.Usagef("%s is for one set at a time; give the URL of each by --backend, without its name", command)
 	}
@@ -54,7 +54,7 @@ func (a *app) soleBackend(command string) (string, error) {
 
 // diagnoseBackend looks for what is wrong with a backend, also where it cannot be opened.
 func diagnoseBackend(ctx context.Context, backend string, ttl time.Duration) ([]driver.Finding, error) {
-	all, err := dsn.Sets(backend)
+	all, err := driverkit.Sets(backend)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/exitcode"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/run"
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 // systemConfig is the config file of all users.
@@ -135,7 +135,7 @@ func (a *app) warnOfVariables(root *cobra.Command) {
 			continue
 		}
 		mend := "see holdfast config --help"
-		if near := dsn.Nearest(name, known); near != "" {
+		if near := driverkit.Nearest(name, known); near != "" {
 			mend = "did you mean " + near + "?"
 		}
 		a.log.Warn(fmt.Sprintf("the variable %s sets nothing; %s", name, mend))
@@ -225,7 +225,7 @@ func (a *app) loadBackend() error {
 		}
 		a.backendFile = ""
 	}
-	if a.from["backend"] == "--backend" && dsn.HasPassword(a.backend) && !a.warned {
+	if a.from["backend"] == "--backend" && driverkit.HasPassword(a.backend) && !a.warned {
 		a.warned = true
 		a.log.Warn("ps shows the password in --backend to everybody; put the URL into a file and name that by --backend-file")
 	}
@@ -273,7 +273,7 @@ func (a *app) showConfig(cmd *cobra.Command) error {
 		if !hasFlag(cmd.Root(), f.Name) || f.Name == "output" {
 			return
 		}
-		s := setting{Flag: f.Name, Value: dsn.Mask(f.Value.String()), From: cmp.Or(a.from[f.Name], "default")}
+		s := setting{Flag: f.Name, Value: driverkit.Mask(f.Value.String()), From: cmp.Or(a.from[f.Name], "default")}
 		all = append(all, s)
 		if s.Value == "" {
 			_, derived, _ := strings.Cut(f.Usage, "(default: ") // such as ttl/3

@@ -1,4 +1,4 @@
-package direct
+package driverkit
 
 import (
 	"container/list"
@@ -11,10 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Lane is where requests of one client wait for their turn, first come first served. The service
-// gets as many at once as there is room for. So what a client wants at once waits in the client: it
-// has sent nothing yet, costs nothing where its caller leaves, and keeps no renewal waiting, which
-// takes no turn. A request is in the lane until it is answered, and no longer: not while it waits
+// Lane limits the requests of one client that are under way. The others wait in the client for their turn, first
+// come first served: they have sent nothing, cost nothing if their callers leave, and delay no renewal,
+// as renewals take no turn. A request leaves the lane when it is answered. It is not in the lane while it waits
 // for the holder of a lock.
 //
 // The engine of a quorum has a Lane of its own. They have in common that what frees a lock comes

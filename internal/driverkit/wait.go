@@ -1,11 +1,10 @@
-package direct
+package driverkit
 
 import (
 	"context"
 	"errors"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/obstacle"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -20,7 +19,7 @@ type Wait struct {
 
 // Note records the present obstacle. It tells the caller if it is of another kind than before.
 func (w *Wait) Note(err error) {
-	if w.Tell != nil && obstacle.Changes(w.Last, err) {
+	if w.Tell != nil && ObstacleChanged(w.Last, err) {
 		w.Tell(err)
 	}
 	w.Last = err
@@ -39,7 +38,7 @@ func (w *Wait) Over(ctx context.Context, c *Calls) error {
 	if c.Alive.Err() != nil {
 		return driver.ErrClosed
 	}
-	return obstacle.With(ctx.Err(), w.Last)
+	return WithObstacle(ctx.Err(), w.Last)
 }
 
 // Compete calls try until that returns nil, which is the lock, or a lasting error, or the wait

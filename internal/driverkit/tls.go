@@ -1,4 +1,4 @@
-package dsn
+package driverkit
 
 import (
 	"crypto/tls"
@@ -118,20 +118,20 @@ func (u *URL) Secrets(parameters ...string) (files []string) {
 	return files
 }
 
-// Naming has the names under which an engine takes what TLS needs.
-type Naming struct {
+// TLSNaming has the names by which an engine takes the settings of TLS.
+type TLSNaming struct {
 	Authority, Pair string
 	ServerName      string // empty: the host alone can be changed
 }
 
-// Parameters are the parameters of the URLs of this package, and the options of the drivers.
-var Parameters = Naming{
+// URLNaming has the parameters of the URLs of this package, and the options of the drivers.
+var URLNaming = TLSNaming{
 	Authority: "ca or Options.TLS", Pair: "cert and key, or Options.TLS", ServerName: "servername or Options.TLS",
 }
 
 // MendTLS returns the fix for an error of a TLS handshake, or an empty text if no certificate can fix
 // it. It goes by the words of crypto/tls, as some libraries keep nothing else of an error.
-func (n Naming) MendTLS(text string) string {
+func (n TLSNaming) MendTLS(text string) string {
 	has := func(words string) bool { return strings.Contains(text, words) }
 	expired := has("certificate has expired or is not yet valid")
 	switch {

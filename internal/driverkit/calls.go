@@ -1,6 +1,13 @@
-// Package direct has what the drivers of services that decide by themselves have in common:
-// how calls begin, end and wait, and the states of nodes.
-package direct
+// Package driverkit has the parts that drivers share.
+//
+//   - Calls begins and ends the calls of a driver, Wait and Attempt wait for a lock, and Lane limits the requests under way.
+//   - States has the states of nodes, Owners the names of owners, Block the tokens of a grant, Trust the end of trust.
+//   - Grammar reads URLs, Sets the sets of a backend, and Mask hides passwords.
+//   - Notes collects the findings of a doctor.
+//   - ObstacleIn and WithObstacle name the obstacle of a wait in its error.
+//
+// The drivers of nodes that vote use quorum/engine for calls and waits, and the rest from here.
+package driverkit
 
 import (
 	"context"

@@ -1,22 +1,19 @@
-package direct
+package driverkit
 
 import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/pace"
+	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// What the drivers have in common that keep locks in tables.
-
-// Linger is a context for one request, which ends with limit: one that is under way when ctx ends has a
-// moment to come to its end, as it would cost its connection otherwise.
+// Linger returns a context for one request, which ends with limit. A request that is under way when ctx ends has a
+// moment to finish, as it would cost its connection otherwise.
 func (c *Calls) Linger(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	lingering, cancel := context.WithTimeout(c.Work, limit)
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(pace.LastWords(), cancel) })
@@ -26,7 +23,7 @@ func (c *Calls) Linger(ctx context.Context, limit time.Duration) (context.Contex
 	}
 }
 
-// Owners makes names of owners that were never used.
+// Owners makes names of owners that nobody has used before.
 type Owners struct {
 	Client      string // the first part of each
 	first, last int64
@@ -38,9 +35,9 @@ func NewOwners() *Owners {
 	return &Owners{Client: rand.Text(), first: now, last: now}
 }
 
-// Next is a name.
+// Next returns a name.
 func (o *Owners) Next(adoptable bool) string {
-	owner := o.Client + "." + strconv.FormatInt(atomic.AddInt64(&o.last, 1), 36)
+	owner := quorum.Owner(o.Client, atomic.AddInt64(&o.last, 1), "")
 	if adoptable {
 		owner = driver.Adoptable(owner)
 	}
@@ -50,19 +47,16 @@ func (o *Owners) Next(adoptable bool) string {
 // Count returns the number of names made.
 func (o *Owners) Count() int64 { return atomic.LoadInt64(&o.last) - o.first }
 
-// kept ends the owner of a lock that was released and stays for its MinHold. It belongs to no grant.
-const kept = "!"
+// Kept returns the owner of a lock that owner has released and that stands for its MinHold. It belongs to no grant.
+func Kept(owner string) string { return quorum.KeptID(owner) }
 
-// Kept returns the owner of a lock that owner has released and that stays for its MinHold.
-func Kept(owner string) string { return owner + kept }
+// IsKept reports whether a lock with that owner was released and stands for its MinHold.
+func IsKept(owner string) bool { return quorum.IsKept(owner) }
 
-// IsKept reports whether a lock with that owner was released and stays for its MinHold.
-func IsKept(owner string) bool { return strings.HasSuffix(owner, kept) }
-
-// Micros is a duration that a database gives in µs, and InMicros one that it gets.
+// Micros converts a database's duration in µs.
 func Micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
-// InMicros is d in µs, rounded up.
+// InMicros returns d in µs, rounded up.
 func InMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) / time.Microsecond) }
 
 // AsJSON returns the description of a holder that others see.

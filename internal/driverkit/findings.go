@@ -1,6 +1,4 @@
-// Package exam is what the doctors of the drivers share: how they note what they find, and
-// the rules that are the same for every service.
-package exam
+package driverkit
 
 import (
 	"cmp"
@@ -18,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Checks are the names of all, of all services.
+// Checks lists the names of all checks of all services.
 var Checks = []string{
 	"alarm", "clients", "clock", "connections", "disk", "distinct", "durability", "durable", "evicted", "eviction", "failover", "files", "floor", "force",
 	"homes", "info", "isolation", "leader", "members", "memory", "min-replicas", "nodes", "patterns", "persistence", "pooler", "promoted", "quarantine",
@@ -26,53 +24,54 @@ var Checks = []string{
 	"slowlog", "tables", "tls", "ttl", "version", "wake",
 }
 
-// TTL is that of leases, where a doctor is told none.
-const TTL = 10 * time.Second
+// ExamTTL is the TTL of leases for a doctor that gets none.
+const ExamTTL = 10 * time.Second
 
-// Notes are what was found about one node, or about a service. They are not safe for
+// Notes collect the findings about one node, or about a service. They are not safe for
 // concurrent use.
 type Notes struct {
 	Node  string // empty: it is the service
 	Found []driver.Finding
 }
 
-// Add notes a finding. What is bad and comes without a mend gets that of its check, and otherwise what its text says at its end, behind a semicolon.
+// Add notes a finding. A bad finding without a fix gets the usual fix of its check, or else the end of its text behind the last
+// semicolon.
 func (n *Notes) Add(check string, v driver.Verdict, text, mend string) {
 	if v == driver.VerdictFault || v == driver.VerdictWarning {
-		if mend = cmp.Or(mend, usual[check]); mend == "" {
-			text, mend = split(text)
+		if mend = cmp.Or(mend, usualFixes[check]); mend == "" {
+			text, mend = splitFix(text)
 		}
 		mend = cmp.Or(mend, "look into the log of the server")
 	}
 	n.Found = append(n.Found, driver.Finding{Node: n.Node, Check: check, Verdict: v, Text: text, Mend: mend})
 }
 
-// usual is what mends most findings of a check.
-var usual = map[string]string{
+// usualFixes has the fix for most findings of a check.
+var usualFixes = map[string]string{
 	"reach":  "start it, or correct its address, or fix the network to it",
 	"quorum": "start those that are down, or fix the network to them",
 }
 
-// Closed is what a doctor finds whose driver has been closed.
-func Closed(err error) []driver.Finding {
+// ClosedFindings returns the findings of a doctor whose driver was closed.
+func ClosedFindings(err error) []driver.Finding {
 	return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error(), Mend: "diagnose before Close"}}
 }
 
-// Fault notes an error that says at its end, behind a semicolon, what mends it.
+// Fault notes an error that names its fix at its end, behind the last semicolon.
 func (n *Notes) Fault(check string, err error) {
-	text, mend := split(err.Error())
+	text, mend := splitFix(err.Error())
 	n.Add(check, driver.VerdictFault, text, mend)
 }
 
-// split parts what is wrong from what mends it.
-func split(text string) (what, mend string) {
+// splitFix separates a problem from its fix.
+func splitFix(text string) (what, mend string) {
 	if i := strings.LastIndex(text, "; "); i >= 0 {
 		return text[:i], text[i+2:]
 	}
 	return text, ""
 }
 
-// OK notes that all is well.
+// OK notes a check without a problem.
 func (n *Notes) OK(check, format string, args ...any) {
 	n.Add(check, driver.VerdictOK, fmt.Sprintf(format, args...), "")
 }
@@ -117,16 +116,16 @@ func roundTrip(limit time.Duration, ask func() error) (time.Duration, error) {
 	}
 }
 
-// soon is when a certificate that ends is told of: what renews certificates by itself does so earlier, unless they live
-// for days alone.
-const soon = 14 * 24 * time.Hour
+// renewalDue bounds the time left of a certificate that is reported. Programs that renew certificates do so earlier, unless
+// the certificates live for a few days only.
+const renewalDue = 14 * 24 * time.Hour
 
-// Transport looks at how what is sent travels, and until when the certificates of both ends are good. config is that of the
-// connection, if it has one.
+// Transport checks the encryption of a connection, and the end dates of the certificates of both ends. config is the TLS
+// configuration of the connection, or nil.
 func (n *Notes) Transport(conn net.Conn, password bool, config *tls.Config) {
 	secure, ok := conn.(*tls.Conn)
 	switch {
-	case !ok && password && public(conn.RemoteAddr()):
+	case !ok && password && isPublic(conn.RemoteAddr()):
 		n.Add("tls", driver.VerdictWarning, "the password crosses a public network as it is", "turn TLS on, by the URL or in the options")
 		return
 	case !ok:
@@ -137,9 +136,9 @@ func (n *Notes) Transport(conn net.Conn, password bool, config *tls.Config) {
 	if config != nil && config.Time != nil {
 		now = config.Time()
 	}
-	whose, cert := shown(secure.ConnectionState())
-	ending := n.ending(whose, cert, now)
-	if mine := presented(config); mine != nil && n.ending("the client certificate", mine, now) {
+	whose, cert := firstToEnd(secure.ConnectionState())
+	ending := n.warnIfEnding(whose, cert, now)
+	if mine := clientCertificate(config); mine != nil && n.warnIfEnding("the client certificate", mine, now) {
 		ending = true
 	}
 	if !ending {
@@ -147,26 +146,26 @@ func (n *Notes) Transport(conn net.Conn, password bool, config *tls.Config) {
 	}
 }
 
-// ending warns of a certificate that ends soon.
-func (n *Notes) ending(whose string, cert *x509.Certificate, now time.Time) bool {
+// warnIfEnding warns of a certificate that ends soon, and reports whether it does.
+func (n *Notes) warnIfEnding(whose string, cert *x509.Certificate, now time.Time) bool {
 	left := cert.NotAfter.Sub(now)
-	if left < soon {
+	if left < renewalDue {
 		n.Add("tls", driver.VerdictWarning, fmt.Sprintf("%s ends on %s, in %s: nobody can connect then", whose,
-			cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"), rough(left)), "renew it")
+			cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"), roughly(left)), "renew it")
 	}
-	return left < soon
+	return left < renewalDue
 }
 
-// rough is a time for people: in days, or in hours if there are few.
-func rough(d time.Duration) string {
+// roughly formats a time for people: in days, or in hours if there are few.
+func roughly(d time.Duration) string {
 	if d < 48*time.Hour {
 		return fmt.Sprintf("%.0f hours", d.Hours())
 	}
 	return fmt.Sprintf("%.0f days", d.Hours()/24)
 }
 
-// shown is the certificate of the other end, or that of its authority where it ends sooner.
-func shown(state tls.ConnectionState) (whose string, first *x509.Certificate) {
+// firstToEnd returns the certificate of the other end, or of its authority if that one ends sooner.
+func firstToEnd(state tls.ConnectionState) (whose string, first *x509.Certificate) {
 	for _, chain := range state.VerifiedChains {
 		least := slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
 		if first == nil || least.NotAfter.After(first.NotAfter) {
@@ -180,8 +179,8 @@ func shown(state tls.ConnectionState) (whose string, first *x509.Certificate) {
 	return "the certificate of its authority", first
 }
 
-// presented is the certificate of this client; nil: it has none that is known before it is asked.
-func presented(config *tls.Config) *x509.Certificate {
+// clientCertificate returns the certificate of this client; nil if the configuration has none before a server asks.
+func clientCertificate(config *tls.Config) *x509.Certificate {
 	if config == nil || len(config.Certificates) == 0 || len(config.Certificates[0].Certificate) == 0 {
 		return nil
 	}
@@ -192,14 +191,14 @@ func presented(config *tls.Config) *x509.Certificate {
 	return cert
 }
 
-// Files looks at the modes of files with passwords and keys, as ssh does. A system without modes has no finding.
+// Files checks the modes of files with passwords and keys, as ssh does. A system without modes has no finding.
 func (n *Notes) Files(names ...string) {
 	if runtime.GOOS == "windows" {
 		return
 	}
 	for _, name := range names {
 		switch info, err := os.Stat(name); {
-		case err != nil: // what uses it says why
+		case err != nil: // the user of the file reports why
 		case info.Mode().Perm()&0o006 != 0:
 			n.Add("files", driver.VerdictWarning, fmt.Sprintf("%s has a secret, and mode %04o, which is for every user of this machine", name, info.Mode().Perm()),
 				"chmod o= "+name+", and change the secret if others may have seen it")
@@ -209,8 +208,8 @@ func (n *Notes) Files(names ...string) {
 	}
 }
 
-// public says whether an address is neither of this machine nor of a private network.
-func public(addr net.Addr) bool {
+// isPublic reports whether an address is neither of this machine nor of a private network.
+func isPublic(addr net.Addr) bool {
 	at, err := netip.ParseAddrPort(addr.String())
 	ip := at.Addr().Unmap()
 	return err == nil && !ip.IsLoopback() && !ip.IsPrivate() && !ip.IsLinkLocalUnicast()

@@ -1,4 +1,4 @@
-package dsn_test
+package driverkit_test
 
 import (
 	"crypto"
@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
@@ -66,15 +66,15 @@ func TestEachErrorOfACertificateHasItsMend(t *testing.T) {
 				return config
 			}
 			text := shaken(t, config(c.server), config(c.client))
-			if mend := dsn.Parameters.MendTLS(text); !strings.Contains(mend, c.mend) || c.mend == "" && mend != "" {
+			if mend := driverkit.URLNaming.MendTLS(text); !strings.Contains(mend, c.mend) || c.mend == "" && mend != "" {
 				t.Errorf("%q is mended by %q, want %q", text, mend, c.mend)
 			}
 		})
 	}
 }
 
-// TestAnAuthorityThatHasEndedIsNotAskedFor: it is known, and giving it once more does not help.
-func TestAnAuthorityThatHasEndedIsNotAskedFor(t *testing.T) {
+// TestExpiredAuthorityIsNotAskedFor: the client has it, and the same authority again does not help.
+func TestExpiredAuthorityIsNotAskedFor(t *testing.T) {
 	t.Parallel()
 	leaf := func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid = false, false }
 	made := func(change func(*x509.Certificate)) tls.Certificate {
@@ -98,7 +98,7 @@ func TestAnAuthorityThatHasEndedIsNotAskedFor(t *testing.T) {
 	roots.AddCert(authority.Leaf)
 	signed := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: signer}
 	text := shaken(t, &tls.Config{Certificates: []tls.Certificate{signed}}, &tls.Config{RootCAs: roots, ServerName: "localhost"})
-	if mend := dsn.Parameters.MendTLS(text); !strings.Contains(mend, "or that of its authority") {
+	if mend := driverkit.URLNaming.MendTLS(text); !strings.Contains(mend, "or that of its authority") {
 		t.Errorf("%q is mended by %q", text, mend)
 	}
 }

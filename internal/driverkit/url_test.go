@@ -1,4 +1,4 @@
-package dsn
+package driverkit
 
 import (
 	"errors"
@@ -71,7 +71,7 @@ func TestEverythingIsReadOrRefused(t *testing.T) {
 	}
 }
 
-func TestABackendIsOneSetOrSeveralWithNames(t *testing.T) {
+func TestBackendIsOneSetOrNamedSets(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]Set{
 		"ab://h":                            {{URLs: "ab://h"}},
@@ -191,8 +191,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestAPasswordIsToldFromAParameterThatNobodyKnows, though Mask hides the value of either.
-func TestAPasswordIsToldFromAParameterThatNobodyKnows(t *testing.T) {
+// TestUnknownParameterIsNoPassword: Mask hides the values of both, but only a password is reported.
+func TestUnknownParameterIsNoPassword(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
 		"redis://h:6379?ttl=3": false, "redis://h:6379?ttl=3&prefix=a": false, "redis://user@h?pasword_=x": true, "redis://h": false,

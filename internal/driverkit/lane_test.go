@@ -1,4 +1,4 @@
-package direct_test
+package driverkit_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
@@ -17,28 +17,28 @@ import (
 var errSilent = &driver.UnavailableError{}
 
 // busy is a lane for one request, which is under way until free is called.
-func busy(states *direct.States) (l *direct.Lane, free func()) {
-	l = direct.NewLane(states, 1)
+func busy(states *driverkit.States) (l *driverkit.Lane, free func()) {
+	l = driverkit.NewLane(states, 1)
 	over := make(chan struct{})
-	go l.Do(context.Background(), direct.Later, nil, func() error { <-over; return nil })
+	go l.Do(context.Background(), driverkit.Later, nil, func() error { <-over; return nil })
 	synctest.Wait()
 	return l, func() { close(over); synctest.Wait() }
 }
 
-func TestALaneServesThemAsTheyCame(t *testing.T) {
+func TestLaneServesInOrderOfArrival(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(direct.NewStates("a"))
+		l, free := busy(driverkit.NewStates("a"))
 		var served []int
-		ask := func(i int, rank direct.Rank) {
+		ask := func(i int, rank driverkit.Rank) {
 			go l.Do(t.Context(), rank, nil, func() error { served = append(served, i); return nil })
 			synctest.Wait()
 		}
 		for i := range 3 {
-			ask(i, direct.Later)
+			ask(i, driverkit.Later)
 		}
 		for i := 10; i < 16; i++ {
-			ask(i, direct.Soon)
+			ask(i, driverkit.Soon)
 		}
 		free()
 		if want := []int{10, 11, 12, 0, 13, 14, 15, 1, 2}; !slices.Equal(served, want) {
@@ -47,16 +47,16 @@ func TestALaneServesThemAsTheyCame(t *testing.T) {
 	})
 }
 
-func TestWhoLeavesALaneKeepsNobodyWaiting(t *testing.T) {
+func TestLeaverOfLaneDelaysNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(direct.NewStates("a"))
+		l, free := busy(driverkit.NewStates("a"))
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan error, 1)
-		go func() { left <- l.Do(ctx, direct.Later, nil, func() error { t.Error("it has left"); return nil }) }()
+		go func() { left <- l.Do(ctx, driverkit.Later, nil, func() error { t.Error("it has left"); return nil }) }()
 		synctest.Wait()
 		served := false
-		go l.Do(t.Context(), direct.Later, nil, func() error { served = true; return nil })
+		go l.Do(t.Context(), driverkit.Later, nil, func() error { served = true; return nil })
 		synctest.Wait()
 		cancel()
 		err := <-left
@@ -70,17 +70,17 @@ func TestWhoLeavesALaneKeepsNobodyWaiting(t *testing.T) {
 	})
 }
 
-// TestWhoIsCalledTakesNoTurn, such as a waiter to which a lock was handed.
-func TestWhoIsCalledTakesNoTurn(t *testing.T) {
+// TestHandedLockTakesNoTurn, such as a waiter to which a lock was handed.
+func TestHandedLockTakesNoTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(direct.NewStates("a"))
+		l, free := busy(driverkit.NewStates("a"))
 		called, ran := make(chan struct{}, 1), make(chan struct{})
-		go l.Do(t.Context(), direct.Soon, called, func() error { close(ran); return nil })
+		go l.Do(t.Context(), driverkit.Soon, called, func() error { close(ran); return nil })
 		called <- struct{}{}
 		<-ran
 		held := true
-		go l.Do(t.Context(), direct.Later, nil, func() error { held = false; return nil })
+		go l.Do(t.Context(), driverkit.Later, nil, func() error { held = false; return nil })
 		synctest.Wait()
 		if !held {
 			t.Error("its end has given a turn away that it never had")
@@ -89,31 +89,31 @@ func TestWhoIsCalledTakesNoTurn(t *testing.T) {
 	})
 }
 
-func TestALaneBehindNodesThatAreDownNamesThem(t *testing.T) {
+func TestLaneNamesNodesThatAreDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		states := direct.NewStates("a", "b", "c")
+		states := driverkit.NewStates("a", "b", "c")
 		l, free := busy(states)
 		defer free()
 		states.Report(0, errors.New("refused"))
-		states.Report(2, direct.Stall{Err: errors.New("silent")})
+		states.Report(2, driverkit.Stall{Err: errors.New("silent")})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err := l.Do(ctx, direct.Later, nil, nil)
+		err := l.Do(ctx, driverkit.Later, nil, nil)
 		if down, ok := errors.AsType[*driver.UnavailableError](err); !ok || len(down.Nodes) != 2 {
 			t.Errorf("%v, want that two nodes are down", err)
 		}
 	})
 }
 
-// TestAReleaseWaitsForItsTurnWhileOthersAreAnswered, and no longer.
-func TestAReleaseWaitsForItsTurnWhileOthersAreAnswered(t *testing.T) {
+// TestReleaseAwaitsTurnWhileOthersAreAnswered, and no longer.
+func TestReleaseAwaitsTurnWhileOthersAreAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		states, calls := direct.NewStates("a"), direct.NewCalls()
-		l := direct.NewLane(states, 1)
+		states, calls := driverkit.NewStates("a"), driverkit.NewCalls()
+		l := driverkit.NewLane(states, 1)
 		answer := func(err error) {
-			l.Do(t.Context(), direct.Soon, nil, func() error { time.Sleep(time.Second); return err })
+			l.Do(t.Context(), driverkit.Soon, nil, func() error { time.Sleep(time.Second); return err })
 		}
 		release := func(requests int, last error) (took time.Duration, err error) {
 			for range requests {
@@ -122,7 +122,7 @@ func TestAReleaseWaitsForItsTurnWhileOthersAreAnswered(t *testing.T) {
 			}
 			begin := time.Now()
 			err = calls.Finish(t.Context(), states, l, func(begun func()) error {
-				return l.Do(t.Context(), direct.Soon, nil, func() error { begun(); return nil })
+				return l.Do(t.Context(), driverkit.Soon, nil, func() error { begun(); return nil })
 			})
 			return time.Since(begin), err
 		}
@@ -140,12 +140,12 @@ func TestAReleaseWaitsForItsTurnWhileOthersAreAnswered(t *testing.T) {
 func TestWaitForHolderTakesNoTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := direct.NewLane(direct.NewStates("a"), 1)
+		l := driverkit.NewLane(driverkit.NewStates("a"), 1)
 		free, served := make(chan struct{}), false
 		held := func(context.Context) (*int, error) { return new(int), nil }
-		go direct.TakeTurn(t.Context(), l, driver.Request{}, false, held, func(context.Context, *int) error { <-free; return direct.ErrAgain })
+		go driverkit.TakeTurn(t.Context(), l, driver.Request{}, false, held, func(context.Context, *int) error { <-free; return driverkit.ErrAgain })
 		synctest.Wait()
-		err := direct.TakeTurn(t.Context(), l, driver.Request{}, false, func(context.Context) (*int, error) { served = true; return nil, nil },
+		err := driverkit.TakeTurn(t.Context(), l, driver.Request{}, false, func(context.Context) (*int, error) { served = true; return nil, nil },
 			func(context.Context, *int) error { t.Error("a claim with nothing ahead waits"); return nil })
 		if err != nil || !served {
 			t.Errorf("TakeTurn() = %v, served: %v", err, served)
@@ -157,10 +157,10 @@ func TestWaitForHolderTakesNoTurn(t *testing.T) {
 func TestUrgentClaimComesBeforeOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(direct.NewStates("a"))
+		l, free := busy(driverkit.NewStates("a"))
 		var served []string
 		for _, name := range []string{"begins", "lapses"} {
-			go direct.TakeTurn(t.Context(), l, driver.Request{}, name == "lapses", func(context.Context) (*int, error) {
+			go driverkit.TakeTurn(t.Context(), l, driver.Request{}, name == "lapses", func(context.Context) (*int, error) {
 				served = append(served, name)
 				return nil, nil
 			}, nil)
@@ -177,10 +177,10 @@ func TestUrgentClaimComesBeforeOthers(t *testing.T) {
 func TestTryWaitsForTurnAsForAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(direct.NewStates("a"))
+		l, free := busy(driverkit.NewStates("a"))
 		defer free()
 		begin, ttl := time.Now(), 10*time.Second
-		err := direct.TakeTurn[int](t.Context(), l, driver.Request{TTL: ttl, NoWait: true}, false, nil, nil)
+		err := driverkit.TakeTurn[int](t.Context(), l, driver.Request{TTL: ttl, NoWait: true}, false, nil, nil)
 		if took := time.Since(begin); !errors.Is(err, driver.ErrUnavailable) || took != pace.RequestTime(ttl, pace.Members) {
 			t.Errorf("TakeTurn() = %v after %v, want that it waits for the time of a request", err, took)
 		}

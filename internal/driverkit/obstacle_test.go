@@ -1,4 +1,4 @@
-package obstacle_test
+package driverkit_test
 
 import (
 	"context"
@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/driver"
-	"github.com/holdfast-go/holdfast/internal/obstacle"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
 var (
@@ -15,7 +15,7 @@ var (
 	down = &driver.UnavailableError{Err: errors.New("silent")}
 )
 
-func TestAnEndedWaitNamesTheObstacleOnce(t *testing.T) {
+func TestEndedWaitNamesObstacleOnce(t *testing.T) {
 	t.Parallel()
 	named := fmt.Errorf("%w: %w", context.Canceled, down)
 	for _, c := range []struct {
@@ -28,46 +28,46 @@ func TestAnEndedWaitNamesTheObstacleOnce(t *testing.T) {
 		{named, held, "context canceled: silent"},
 		{driver.ErrClosed, held, "client is closed"},
 	} {
-		if got := obstacle.With(c.err, c.last); got.Error() != c.want || !errors.Is(got, c.err) {
+		if got := driverkit.WithObstacle(c.err, c.last); got.Error() != c.want || !errors.Is(got, c.err) {
 			t.Errorf("With(%v, %v) = %v, want %q", c.err, c.last, got, c.want)
 		}
 	}
-	if err := obstacle.With(nil, held); err != nil {
+	if err := driverkit.WithObstacle(nil, held); err != nil {
 		t.Errorf("With(nil, %v) = %v: the wait is not over", held, err)
 	}
 }
 
-// TestTheHolderIsNamedWhenTheErrorIsRead, as a driver may learn who that is later.
-func TestTheHolderIsNamedWhenTheErrorIsRead(t *testing.T) {
+// TestErrorNamesHolderWhenRead, as a driver may learn who that is later.
+func TestErrorNamesHolderWhenRead(t *testing.T) {
 	t.Parallel()
 	held := &driver.HeldError{Owner: "x"}
-	err := obstacle.With(context.Canceled, held)
+	err := driverkit.WithObstacle(context.Canceled, held)
 	held.Holder.Host = "web-3"
 	if want := "context canceled: held by web-3"; err.Error() != want {
 		t.Errorf("%q, want %q", err, want)
 	}
 }
 
-func TestAnObstacleOfTheSameKindIsNoNews(t *testing.T) {
+func TestSameKindOfObstacleIsNoChange(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		last, now error
 		want      bool
 	}{{nil, held, true}, {nil, down, true}, {held, held, false}, {down, down, false}, {held, down, true}, {down, held, true}} {
-		if got := obstacle.Changes(c.last, c.now); got != c.want {
+		if got := driverkit.ObstacleChanged(c.last, c.now); got != c.want {
 			t.Errorf("Changes(%v, %v) = %v", c.last, c.now, got)
 		}
 	}
 }
 
-func TestTheObstacleIsFoundInAnError(t *testing.T) {
+func TestObstacleIsFoundInError(t *testing.T) {
 	t.Parallel()
 	for _, want := range []error{held, down} {
-		if got := obstacle.In(fmt.Errorf("set a: %w", want)); !errors.Is(got, want) {
+		if got := driverkit.ObstacleIn(fmt.Errorf("set a: %w", want)); !errors.Is(got, want) {
 			t.Errorf("In() = %v, want %v", got, want)
 		}
 	}
-	if got := obstacle.In(driver.ErrLost); got != nil {
+	if got := driverkit.ObstacleIn(driver.ErrLost); got != nil {
 		t.Errorf("In(%v) = %v", driver.ErrLost, got)
 	}
 }

@@ -1,4 +1,4 @@
-package direct_test
+package driverkit_test
 
 import (
 	"errors"
@@ -6,21 +6,21 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/direct"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// TestServersThatAreUpAreAskedBeforeTheOthers, whichever server a client begins with.
-func TestServersThatAreUpAreAskedBeforeTheOthers(t *testing.T) {
+// TestServersThatAreUpAreAskedFirst, whichever server a client begins with.
+func TestServersThatAreUpAreAskedFirst(t *testing.T) {
 	t.Parallel()
 	names := []string{"a", "b", "c", "d"}
 	begun := make(map[string]bool)
 	for range 100 {
-		states := direct.NewStates(names...)
-		begun[direct.Order(states, names, -1)[0]] = true
+		states := driverkit.NewStates(names...)
+		begun[driverkit.Order(states, names, -1)[0]] = true
 		states.Report(0, errors.New("refused"))
-		states.Report(2, direct.Stall{Err: errors.New("silent")})
+		states.Report(2, driverkit.Stall{Err: errors.New("silent")})
 		for leader, want := range map[int][]string{-1: {"bdac", "bdca", "dbac", "dbca"}, 0: {"abdc", "adbc"}, 2: {"cbda", "cdba"}, 3: {"dbac", "dbca"}} {
-			if got := strings.Join(direct.Order(states, names, leader), ""); !slices.Contains(want, got) {
+			if got := strings.Join(driverkit.Order(states, names, leader), ""); !slices.Contains(want, got) {
 				t.Errorf("Order(%d) = %s, want one of %s", leader, got, want)
 			}
 		}

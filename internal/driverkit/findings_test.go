@@ -1,4 +1,4 @@
-package exam
+package driverkit
 
 import (
 	"maps"
@@ -15,8 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestARoundTripIsHeldAgainstTheTimeOfARequest.
-func TestARoundTripIsHeldAgainstTheTimeOfARequest(t *testing.T) {
+func TestRoundTripIsComparedWithRequestTime(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration]driver.Verdict{
 		10 * time.Millisecond: driver.VerdictOK, 300 * time.Millisecond: driver.VerdictWarning, time.Second: driver.VerdictFault,
@@ -60,15 +59,14 @@ func TestColdServerIsMeasuredAgain(t *testing.T) {
 	})
 }
 
-// TestAPasswordMustNotCrossAPublicNetworkInTheClear.
-// TestABadFindingHasOneMend holds that a text which says itself what mends it gets no other.
-func TestABadFindingHasOneMend(t *testing.T) {
+// TestBadFindingHasOneFix: a text that names its fix gets no other.
+func TestBadFindingHasOneFix(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ check, text, mend, wantText, wantMend string }{
 		{"quarantine", "votes in 1m2s; wait for that", "", "votes in 1m2s", "wait for that"},
 		{"quarantine", "votes in 1m2s", "", "votes in 1m2s", "look into the log of the server"},
 		{"quarantine", "a; b", "mend it", "a; b", "mend it"},
-		{"reach", "a; b", "", "a; b", usual["reach"]},
+		{"reach", "a; b", "", "a; b", usualFixes["reach"]},
 	} {
 		var n Notes
 		n.Add(row.check, driver.VerdictWarning, row.text, row.mend)
@@ -78,7 +76,7 @@ func TestABadFindingHasOneMend(t *testing.T) {
 	}
 }
 
-func TestAPasswordMustNotCrossAPublicNetworkInTheClear(t *testing.T) {
+func TestClearPasswordOnPublicNetworkIsWarned(t *testing.T) {
 	t.Parallel()
 	for addr, bad := range map[string]bool{
 		"203.0.113.7:6379": true, "[2001:db8::1]:6379": true, "10.1.2.3:6379": false, "127.0.0.1:6379": false, "[::1]:6379": false, "[fd00::1]:6379": false,
@@ -93,15 +91,15 @@ func TestAPasswordMustNotCrossAPublicNetworkInTheClear(t *testing.T) {
 	}
 }
 
-// TestEveryCheckIsListed: the command refuses to ignore others. A check is a text that is given to a method of a doctor, or
-// the key of a defect.
+// TestEveryCheckIsListed: the command rejects other names in its list of ignored checks. The name of a check is an
+// argument of a method of a doctor, or the key of a defect.
 func TestEveryCheckIsListed(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`\b(?:bad|OK|Add|Fault|failed|hidden)\("([a-z-]+)"|Check: +"([a-z-]+)"|defects\["([a-z-]+)"\]|` +
 		`map\[string\]error\{"([a-z-]+)"|\{"([a-z-]+)", [el]\.`)
 	seen := make(map[string]bool)
 	for _, folder := range []string{
-		"redis", "redis/internal/place", "etcd", "zookeeper", "postgres", "sqllock", "sqllock/sqlite", "sqllock/mysql", "sharding", "internal/exam",
+		"redis", "redis/internal/place", "etcd", "zookeeper", "postgres", "sqllock", "sqllock/sqlite", "sqllock/mysql", "sharding", "internal/driverkit",
 	} {
 		files, err := filepath.Glob("../../" + folder + "/*.go")
 		if err != nil || len(files) == 0 {

@@ -1,12 +1,4 @@
-// Package dsn reads what names a lock service. There is one grammar, for all engines and for the command:
-//
-//	backend = item, blanks or line ends, item, …
-//	item    = URL, or NAME=URL: the URLs with the same NAME are one set
-//	URL     = scheme://user:password@host:port,host:port/path?name=value&name=value
-//
-// Everything is read or refused. No error shows what may be a part of a password: where a
-// character was not escaped, one can stand in a host, in the path or in the name of a parameter.
-package dsn
+package driverkit
 
 import (
 	"fmt"
@@ -20,6 +12,15 @@ import (
 
 	"github.com/holdfast-go/holdfast/driver"
 )
+
+// There is one grammar of backends, for all engines and for the command:
+//
+//	backend = item, blanks or line ends, item, …
+//	item    = URL, or NAME=URL: the URLs with the same NAME are one set
+//	URL     = scheme://user:password@host:port,host:port/path?name=value&name=value
+//
+// A URL is read as a whole or rejected. No error shows a possible part of a password: with a
+// character that was not escaped, a part can end up in a host, in the path or in the name of a parameter.
 
 // Grammar describes the URLs of one engine.
 type Grammar struct {

@@ -1,4 +1,4 @@
-package dsn
+package driverkit
 
 import (
 	"regexp"
@@ -114,7 +114,7 @@ var harmless = regexp.MustCompile(`[?&][A-Za-z0-9_-]+=[^&@\s]*`)
 // parameters, in case one is a password whose name is misspelt.
 func HasPassword(text string) bool {
 	text = harmless.ReplaceAllStringFunc(text, func(parameter string) string {
-		if secretWord.MatchString(parameter) && !slices.Contains(shown, strings.ToLower(strings.Trim(strings.SplitN(parameter, "=", 2)[0], "?&"))) {
+		if secretWord.MatchString(parameter) && !slices.Contains(shownParameters, strings.ToLower(strings.Trim(strings.SplitN(parameter, "=", 2)[0], "?&"))) {
 			return parameter
 		}
 		return ""
@@ -166,10 +166,10 @@ func maskAssigned(text string) string {
 	})
 }
 
-// shown are the parameters whose values are no secrets: for Redis, etcd, ZooKeeper, MySQL and SQLite,
+// shownParameters lists the parameters whose values are no secrets: for Redis, etcd, ZooKeeper, MySQL and SQLite,
 // libpq and pgx, and settings of PostgreSQL that clients give. An unknown name may be a misspelt
 // password.
-var shown = strings.Fields(`
+var shownParameters = strings.Fields(`
 	prefix bare format maxttl timeout quarantine eviction down db name username passwordfile sentinel_username tls ca cert key servername synchronous
 	host hostaddr port user dbname passfile service servicefile sslmode sslcert sslkey sslrootcert sslcrl sslcrldir sslsni sslnegotiation sslcompression
 	ssl_min_protocol_version ssl_max_protocol_version channel_binding require_auth connect_timeout client_encoding options application_name
@@ -194,7 +194,7 @@ func maskParameters(text string) string {
 		}
 		name, value, ok := strings.Cut(piece[begin:], "=")
 		if ok {
-			after = !slices.Contains(shown, strings.ToLower(name))
+			after = !slices.Contains(shownParameters, strings.ToLower(name))
 		}
 		if after && (ok || i > 0) {
 			if !ok {

@@ -1,4 +1,4 @@
-package dsn_test
+package driverkit_test
 
 import (
 	"crypto/tls"
@@ -8,11 +8,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/internal/dsn"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-var secure = dsn.Grammar{Usual: []string{"rediss"}, Schemes: map[string]dsn.Scheme{"rediss": {Example: "rediss://host", Port: "6379", TLS: true}}}
+var secure = driverkit.Grammar{Usual: []string{"rediss"}, Schemes: map[string]driverkit.Scheme{"rediss": {Example: "rediss://host", Port: "6379", TLS: true}}}
 
 // files are a certificate with its key, which can be replaced.
 type files struct {
@@ -60,7 +60,7 @@ func (f *files) server() *tls.Config {
 	return config
 }
 
-func (f *files) open(parameters string) (*dsn.URL, *tls.Config) {
+func (f *files) open(parameters string) (*driverkit.URL, *tls.Config) {
 	f.t.Helper()
 	u, err := secure.Parse("rediss://host/?" + parameters)
 	if err != nil {
@@ -126,7 +126,7 @@ func TestBadFilesOfTheClientAreNamed(t *testing.T) {
 					t.Errorf("%s: %q does not name %s", what, text, word)
 				}
 			}
-			if mend := dsn.Parameters.MendTLS(text); !strings.Contains(mend, "into these files") {
+			if mend := driverkit.URLNaming.MendTLS(text); !strings.Contains(mend, "into these files") {
 				t.Errorf("%s: %q is mended by %q", what, text, mend)
 			}
 		}
@@ -182,7 +182,7 @@ func TestFreshAuthoritiesReplaceTheOld(t *testing.T) {
 		}
 		_, err = u.FreshTLS(config)
 		if err == nil || !strings.Contains(err.Error(), ca) || !strings.Contains(err.Error(), want) ||
-			!strings.Contains(dsn.Parameters.MendTLS(err.Error()), "into this file") {
+			!strings.Contains(driverkit.URLNaming.MendTLS(err.Error()), "into this file") {
 			t.Errorf("FreshTLS() = %v, want %s and the file", err, want)
 		}
 	}

@@ -1,0 +1,45 @@
+package driverkit
+
+import (
+	"context"
+	"errors"
+
+	"github.com/holdfast-go/holdfast/driver"
+)
+
+// The obstacle of a wait is another holder, or a service that does not answer. The error of a wait that has
+// ended names its last obstacle.
+
+// ObstacleIn returns the obstacle that err names, a *driver.HeldError or a *driver.UnavailableError; nil if err
+// names none.
+func ObstacleIn(err error) error {
+	if held, ok := errors.AsType[*driver.HeldError](err); ok {
+		return held
+	}
+	if down, ok := errors.AsType[*driver.UnavailableError](err); ok {
+		return down
+	}
+	return nil
+}
+
+// ObstacleChanged reports whether the obstacle now is of another kind than last. A nil last means that there was none.
+func ObstacleChanged(last, now error) bool {
+	return last == nil || errors.Is(last, driver.ErrHeld) != errors.Is(now, driver.ErrHeld)
+}
+
+// WithObstacle adds last, if it is not nil, to the bare error of a context that has ended. It returns any other err,
+// and an err that names an obstacle already, as it is.
+func WithObstacle(err, last error) error {
+	over := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if !over || last == nil || ObstacleIn(err) != nil {
+		return err
+	}
+	return &ended{err, last}
+}
+
+// ended has the end of a context and the last obstacle. Its text is made when it is read,
+// because drivers add the description of the holder later.
+type ended struct{ end, last error }
+
+func (e *ended) Error() string   { return e.end.Error() + ": " + e.last.Error() }
+func (e *ended) Unwrap() []error { return []error{e.end, e.last} }
