@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
@@ -39,7 +40,7 @@ type claim struct {
 	timer *time.Timer
 	alarm int64 // what timer is set to
 
-	turn   turn                    // in lane
+	turn   driverkit.Turn          // in lane
 	queued bool                    // it waits for its turn, or has not heard yet that it has come
 	places int                     // how many of those under way in lane are its: 1 in a round, and for a moment 2
 	sent   int64                   // when the last requests of that round were
@@ -358,9 +359,9 @@ func (c *claim) queue() {
 		return
 	}
 	c.queued = true
-	c.turn.kind, c.turn.begin = asks, func() { c.engine.spawn(c.ask) }
+	c.turn.Rank, c.turn.Begin = driverkit.Later, func() { c.engine.spawn(c.ask) }
 	c.mu.Unlock()
-	if c.lane.enter(&c.turn, c.engine.clock.Now()) {
+	if c.lane.Enter(&c.turn, c.engine.clock.Now()) {
 		c.ask()
 	}
 }

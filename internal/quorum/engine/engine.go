@@ -18,7 +18,7 @@
 // The answer comes back by read.go of the link, Answer in redis/connection.go, Deliver in format, Request.Answer, and post again.
 //
 // Lock order: claim.mu before Engine.mu. Neither is held while a request is sent or
-// an outcome reported. Lane.mu is locked alone.
+// an outcome reported. The mutex of a Lane is locked alone.
 package engine
 
 import (
@@ -231,7 +231,7 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, c.failure(o)
 	case <-ctx.Done():
 		err := c.gaveUp(ctx.Err())
-		lane.withdraw(&c.turn)
+		lane.Withdraw(&c.turn)
 		// The claim may have won meanwhile: releasing covers both.
 		c.depart(0, nil)
 		c.flush()

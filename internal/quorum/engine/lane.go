@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,209 +13,89 @@ import (
 )
 
 const (
-	roomFirst = 64 // rounds under way at first
-	roomLeast = 16
-	roomMost  = 1024
-	// queueMost is how long requests of this client shall keep one another waiting: half of the
+	roomFirst = driverkit.DefaultRoom // rounds under way at first
+	minRoom   = 16
+	maxRoom   = 1024
+	// maxQueueTime is how long requests of this client may delay one another: half of the
 	// shortest quorum.RequestTimeout, so that a renewal is in time behind all of them.
-	queueMost = int64(25 * time.Millisecond)
-	// variesMost is how much longer than usual the way may take besides, where it is as long as that
-	// itself: little beside what a request has, as a machine that was busy seems to be a long way off.
-	variesMost = int64(100 * time.Millisecond)
+	maxQueueTime = int64(25 * time.Millisecond)
+	// maxVariation bounds the time by which the way may take longer than usual, beside its own length: little beside the
+	// time of a request, as a busy machine looks like a long way.
+	maxVariation = int64(100 * time.Millisecond)
 )
 
-// Lane is where claims begin their rounds, first come first served. A round is what a claim asks
-// of the nodes until it has its outcome, or rests, and all nodes have answered that are not
-// silent. As many are under way as the nodes answer soon; the others have sent nothing yet. So
-// what a client wants of its nodes at once waits in the client, where it costs the nodes nothing,
-// and no request waits for its answer behind thousands of others, until that is of no use any
-// more. A claim that rests is in no lane.
+// Lane gives claims the turns to begin their rounds. A round is the requests of a claim to
+// the nodes until it has its outcome, or rests, and all nodes have answered that are not
+// silent. As many rounds are under way as the nodes answer soon; the others have sent nothing. So
+// no request waits for its answer behind thousands of others until it is of no use.
+// A claim that rests is in no lane.
 //
-// Those that release come before those that ask. Renewals, and what follows a wake-up, take no
-// turn at all: they have to be in time, and wait for their answers behind no more than what is
+// Releases come before acquires. Renewals, and the confirmation after a wake-up, take no
+// turn at all: they have to be in time, and wait for their answers only behind the rounds
 // under way.
 //
-// Package direct has a Lane as well, in which a goroutine waits for each request and the room is
-// fixed. Here the answers decide how much room there is, and a claim that has rested waits for its
-// turn without a goroutine. One type for both would be two mechanisms and a flag.
-//
-// The zero value is ready for use. Engine has one, unless Config.Lane says that nodes do not
-// answer all locks alike.
+// The zero value is ready for use. Engine has one, unless Config.Lane separates the locks of nodes that do not answer
+// all locks alike.
 type Lane struct {
-	mu      sync.Mutex // guards what follows; nothing is locked under it
-	room    int        // how many rounds may be under way; 0: roomFirst
-	out     int        // how many are
-	changed int64      // when room became less; what was sent before says nothing of it
-	way     int64      // how long answers take also where few rounds are under way
-	heard   int64      // when a round was answered last, or the others began to wait
-
-	queues  [2]queue // who waits, by turn.kind
-	waiting int      // how many
-
-	answered [quorum.MaxNodes]atomic.Int64 // when each node answered last; not guarded by mu
+	driverkit.Line
+	changed  int64                         // the time at which the room became less; answers to earlier requests do not count. fit alone uses it
+	way      int64                         // the time of an answer while few rounds are under way. fit alone uses it
+	answered [quorum.MaxNodes]atomic.Int64 // the time of the last answer of each node
 }
 
-// silent says whether the node has answered nothing lately. No round waits for it where the
-// others have decided. One that nothing was asked of seems silent until its next answer.
+// silent reports whether the node has not answered lately. No round waits for a silent node once the
+// others have decided. A node without a request seems silent until its next answer.
 func (l *Lane) silent(node int, now int64) bool {
 	last := l.answered[node].Load()
 	return last == 0 || now-last > int64(pace.Overdue())
 }
 
-// The kinds of turns, in the order of their queues.
-const (
-	releases = iota
-	asks
-)
-
-// turn is a place in a lane.
-type turn struct {
-	kind       int    // releases or asks
-	begin      func() // called once it is the turn's, without a mutex; does not block
-	next, prev *turn
-	queued     bool
-}
-
-// queue is a list of turns.
-type queue struct{ first, last *turn }
-
-func (q *queue) push(t *turn) {
-	t.prev, t.queued = q.last, true
-	if q.last == nil {
-		q.first = t
-	} else {
-		q.last.next = t
-	}
-	q.last = t
-}
-
-func (q *queue) remove(t *turn) {
-	if t.prev == nil {
-		q.first = t.next
-	} else {
-		t.prev.next = t.next
-	}
-	if t.next == nil {
-		q.last = t.prev
-	} else {
-		t.next.prev = t.prev
-	}
-	t.next, t.prev, t.queued = nil, nil, false
-}
-
 // exit is the end of a round.
 type exit struct {
 	at    int64 // now
-	took  int64 // from its last requests to its end; 0: that says nothing of the nodes
-	heard bool  // it was an answer that ended it
-}
-
-// pass says whether a round may begin at once.
-func (l *Lane) pass(kind int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.admit(kind)
-}
-
-// admit is pass for a caller that holds mu.
-func (l *Lane) admit(kind int) bool {
-	if l.room == 0 {
-		l.room = roomFirst
-	}
-	if l.out >= l.room || l.queues[releases].first != nil || kind == asks && l.queues[asks].first != nil {
-		return false
-	}
-	l.out++
-	return true
-}
-
-// enter says whether a round may begin at once. Otherwise t waits, and its begin is called.
-func (l *Lane) enter(t *turn, now int64) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.admit(t.kind) {
-		return true
-	}
-	if l.waiting == 0 {
-		l.heard = now
-	}
-	l.queues[t.kind].push(t)
-	l.waiting++
-	return false
-}
-
-// withdraw takes t out of those that wait, and says whether it was among them.
-func (l *Lane) withdraw(t *turn) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !t.queued {
-		return false
-	}
-	l.queues[t.kind].remove(t)
-	l.waiting--
-	return true
+	took  int64 // from its last requests to its end; 0 if that tells nothing about the nodes
+	heard bool  // an answer ended the round
 }
 
 // leave ends a round, and begins those that there is room for then.
 func (l *Lane) leave(e exit) {
-	l.mu.Lock()
-	l.fit(e)
-	l.out--
-	for l.out < l.room {
-		q := &l.queues[releases]
-		if q.first == nil {
-			q = &l.queues[asks]
-		}
-		t := q.first
-		if t == nil {
-			break
-		}
-		q.remove(t)
-		l.waiting--
-		l.out++
-		l.mu.Unlock()
-		t.begin()
-		l.mu.Lock()
-	}
-	l.mu.Unlock()
+	l.Leave(e.at, e.heard, func(load driverkit.Load) int { return l.fit(e, load) })
 }
 
-// fit makes room for one more where answers come soon and rounds wait, and for half of what is
-// under way where they take long. If they do so with the least room as well, it is not the
-// requests that keep one another waiting but the way, or a machine that is busy. The caller
-// holds mu.
-func (l *Lane) fit(e exit) {
-	if e.heard {
-		l.heard = e.at
-	}
+// fit returns the room after a round: one more if answers come soon and rounds wait, and half of the
+// rounds under way if answers take long. If they do so with the smallest room as well, it is not the
+// requests that delay one another but the way, or a machine that is busy. The mutex of Line is held.
+func (l *Lane) fit(e exit, load driverkit.Load) int {
 	if e.took == 0 || e.at-e.took < l.changed {
-		return
+		return load.Room
 	}
 	if l.way == 0 {
 		l.way = e.took
 	}
 	l.way -= max(l.way-e.took, 0) / 256
 	switch {
-	case e.took <= l.way+min(l.way, variesMost)+queueMost:
-		if l.waiting > 0 {
-			l.room = min(l.room+1, roomMost)
+	case e.took <= l.way+min(l.way, maxVariation)+maxQueueTime:
+		if load.Waiting > 0 {
+			return min(load.Room+1, maxRoom)
 		}
-	case l.room > roomLeast:
-		l.room, l.changed = max(min(l.room, l.out)/2, roomLeast), e.at
+	case load.Room > minRoom:
+		l.changed = e.at
+		return max(min(load.Room, load.Out)/2, minRoom)
 	case e.heard:
 		l.way += (e.took - l.way) / 8
 	}
+	return load.Room
 }
 
-// await blocks until a round may begin in l, which the caller then has to leave: for patience at
-// most, if that is not 0, until ctx ends, or Close.
+// await blocks until a round may begin in l, which the caller then has to leave, until ctx ends, or Close. It blocks for
+// patience at most, if that is not 0.
 func (e *Engine) await(ctx context.Context, l *Lane, patience time.Duration) error {
-	if l.pass(asks) {
+	if l.Pass(driverkit.Later) {
 		return nil
 	}
 	ready := make(chan struct{})
-	t := &turn{kind: asks, begin: func() { close(ready) }}
-	if l.enter(t, e.clock.Now()) {
+	t := &driverkit.Turn{Rank: driverkit.Later, Begin: func() { close(ready) }}
+	if l.Enter(t, e.clock.Now()) {
 		return nil
 	}
 	var late <-chan time.Time
@@ -236,27 +115,18 @@ func (e *Engine) await(ctx context.Context, l *Lane, patience time.Duration) err
 	case <-e.closing:
 		err = driver.ErrClosed
 	}
-	if !l.withdraw(t) { // its turn has come meanwhile
+	if !l.Withdraw(t) { // its turn has come meanwhile
 		l.leave(exit{})
 	}
 	return err
 }
 
-// silence is for how long no round has been answered while others wait.
-func (l *Lane) silence(now int64) int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return now - l.heard
-}
-
-// crowded says that others of this client are served first.
+// crowded returns the error of a claim behind others of its client.
 func (e *Engine) crowded(l *Lane) error {
-	l.mu.Lock()
-	waiting, out, silent := l.waiting, l.out, e.clock.Now()-l.heard
-	l.mu.Unlock()
-	err := fmt.Errorf("this client has %d requests waiting for their turn", max(waiting, 1))
-	if silent > int64(pace.Overdue()) {
-		err = fmt.Errorf("%w, and none of the %d that were sent has been answered for %v", err, out, time.Duration(silent).Round(time.Millisecond))
+	load := l.Load(e.clock.Now())
+	err := fmt.Errorf("this client has %d requests waiting for their turn", max(load.Waiting, 1))
+	if load.Silence > pace.Overdue() {
+		err = fmt.Errorf("%w, and none of the %d that were sent has been answered for %v", err, load.Out, load.Silence.Round(time.Millisecond))
 	}
 	return &driver.UnavailableError{Need: quorum.Majority(len(e.nodes)), Err: err}
 }
@@ -264,8 +134,8 @@ func (e *Engine) crowded(l *Lane) error {
 // awaitTurn blocks until begun is closed, as long as the nodes answer others meanwhile and ctx
 // has not ended.
 func (c *claim) awaitTurn(ctx context.Context, begun <-chan struct{}) error {
-	most := pace.TurnTime()
-	look := time.NewTicker(most)
+	limit := pace.TurnTime()
+	look := time.NewTicker(limit)
 	defer look.Stop()
 	for {
 		select {
@@ -274,15 +144,15 @@ func (c *claim) awaitTurn(ctx context.Context, begun <-chan struct{}) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-look.C:
-			if c.lane.silence(c.engine.clock.Now()) >= int64(most) {
+			if c.lane.Load(c.engine.clock.Now()).Silence >= limit {
 				return c.engine.crowded(c.lane)
 			}
 		}
 	}
 }
 
-// depart releases c in its turn, or at once where the engine closes, and lets the lock stand for
-// keep; told is called with the outcome. It returns nil if the turn has come, and otherwise a
+// depart releases c in its turn, or at once if the engine closes, and lets the lock stand for
+// keep. It calls told with the outcome. It returns nil if the turn has come, and otherwise a
 // channel that is closed then.
 func (c *claim) depart(keep time.Duration, told func(quorum.Outcome)) <-chan struct{} {
 	a := event(quorum.Event{Kind: quorum.Release, TTL: int64(keep)})
@@ -294,7 +164,7 @@ func (c *claim) depart(keep time.Duration, told func(quorum.Outcome)) <-chan str
 	case inside:
 		c.post(a)
 		return nil
-	case c.lane.pass(releases):
+	case c.lane.Pass(driverkit.Soon):
 		a.enters = true
 		c.post(a)
 		return nil
@@ -302,11 +172,11 @@ func (c *claim) depart(keep time.Duration, told func(quorum.Outcome)) <-chan str
 	return c.departLater(a)
 }
 
-// departLater is depart where others are before c.
+// departLater does the same for a claim behind others.
 func (c *claim) departLater(a answer) <-chan struct{} {
 	begun, ready := make(chan struct{}), make(chan struct{})
-	t := &turn{kind: releases, begin: func() { close(ready) }}
-	if c.lane.enter(t, c.engine.clock.Now()) {
+	t := &driverkit.Turn{Rank: driverkit.Soon, Begin: func() { close(ready) }}
+	if c.lane.Enter(t, c.engine.clock.Now()) {
 		close(ready)
 	}
 	waits := c.engine.spawn(func() {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
@@ -134,10 +135,8 @@ func prompt(t *testing.T, begin time.Time, n int) {
 func empty(t *testing.T, e *Engine) {
 	t.Helper()
 	l := e.lane(Lock{})
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.out != 0 || l.waiting != 0 {
-		t.Errorf("%d rounds are under way, and %d wait", l.out, l.waiting)
+	if load := l.Load(0); load.Out != 0 || load.Waiting != 0 {
+		t.Errorf("%d rounds are under way, and %d wait", load.Out, load.Waiting)
 	}
 }
 
@@ -427,18 +426,17 @@ func TestCloseEndsCrowdAtOnce(t *testing.T) {
 // TestLaneLearnsRoundTrip, also where it becomes longer or shorter while it is in use.
 func TestLaneLearnsRoundTrip(t *testing.T) {
 	t.Parallel()
-	l := Lane{room: roomFirst, waiting: 1}
-	var now int64
+	var l Lane
+	now, room := int64(0), roomFirst
 	for _, way := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond} {
 		for range 100 { // round trips
 			now += int64(way)
-			for range l.room {
-				l.out = l.room
-				l.fit(exit{at: now, took: int64(way), heard: true})
+			for range room {
+				room = l.fit(exit{at: now, took: int64(way), heard: true}, driverkit.Load{Room: room, Out: room, Waiting: 1})
 			}
 		}
-		if l.room != roomMost {
-			t.Errorf("there is room for %d where each answer takes %v", l.room, way)
+		if room != maxRoom {
+			t.Errorf("there is room for %d where each answer takes %v", room, way)
 		}
 	}
 }
