@@ -63,7 +63,7 @@ func (c *claim) ask(ctx context.Context) (*rivals, error) {
 // borrow gets a lease. A try that would need a new one looks first, so that one in vain changes nothing. A lease that comes
 // when its claim has gone is revoked.
 func (c *claim) borrow(ctx context.Context) error {
-	c.place, c.loose = c.d.newPlace(), false
+	c.place, c.loose = c.d.owners.Next(false), false
 	if c.req.Renews {
 		var ok bool
 		if c.lease, ok = c.d.loans.take(c.req.TTL); ok {
@@ -389,7 +389,7 @@ func (c *claim) adopt(ctx context.Context, g driver.Grant) error {
 			driver.ErrUnsupported, l.first.moves)
 	}
 	says := l.first.value
-	says.Adopter = c.d.newPlace()
+	says.Adopter = c.d.owners.Next(false)
 	now, err := c.d.change(ctx, g.TTL, l.first, clientv3.OpPut(l.first.key, says.text(), clientv3.WithIgnoreLease()))
 	switch {
 	case err != nil:

@@ -55,13 +55,11 @@ package etcd
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"fmt"
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -104,8 +102,7 @@ type Options struct {
 type Driver struct {
 	prefix string
 	nodes  []*node
-	client string // the first part of every owner
-	seq    atomic.Int64
+	owners *driverkit.Owners
 
 	calls  *driverkit.Calls
 	states *driverkit.States
@@ -125,7 +122,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	if err := driverkit.CheckMembers(members, "cluster", opts.Username, opts.Password); err != nil {
 		return nil, err
 	}
-	d := &Driver{prefix: opts.Prefix, client: rand.Text(), calls: driverkit.NewCalls(), states: driverkit.NewStates(members...), secrets: opts.secrets}
+	d := &Driver{prefix: opts.Prefix, owners: driverkit.NewOwners(), calls: driverkit.NewCalls(), states: driverkit.NewStates(members...), secrets: opts.secrets}
 	d.lane = driverkit.NewLane(d.states, room)
 	d.union = &union{ids: make([]uint64, len(members))}
 	switch {

@@ -132,9 +132,6 @@ func (d *Driver) nameOf(key string) (string, bool) {
 	return name, ok && err == nil && name != "" && !strings.Contains(text, "/")
 }
 
-// newPlace is a place that was never used.
-func (d *Driver) newPlace() string { return d.client + "." + strconv.FormatInt(d.seq.Add(1), 36) }
-
 // lineUp is the line of a lock: its holder, and the number of waiters.
 type lineUp struct {
 	first entry

@@ -87,7 +87,7 @@ func (d *Driver) attend(alert func(owner, why string)) {
 	if err != nil {
 		return
 	}
-	events := n.client.Watch(clientv3.WithRequireLeader(in), d.messages()+d.client+".", clientv3.WithPrefix(), clientv3.WithFilterDelete())
+	events := n.client.Watch(clientv3.WithRequireLeader(in), d.messages()+d.owners.Client+".", clientv3.WithPrefix(), clientv3.WithFilterDelete())
 	for up, changed := d.states.Up(n.place); up; {
 		select {
 		case resp, ok := <-events:

@@ -102,7 +102,7 @@ type watches struct {
 // an error nor anything to wait for.
 func (c *claim) ask(ctx context.Context) (*watches, error) {
 	if c.s == nil {
-		c.s, c.owner = c.d.session(c.req.TTL), c.d.newOwner()
+		c.s, c.owner = c.d.session(c.req.TTL), c.d.owners.Next(false)
 	}
 	switch {
 	case c.doubt:
@@ -238,7 +238,7 @@ func (c *claim) find(ctx context.Context) error {
 	c.doubt = false
 	if c.path == "" {
 		c.s.stray(c.owner, folder)
-		c.owner = c.d.newOwner()
+		c.owner = c.d.owners.Next(false)
 	}
 	return driverkit.ErrAgain
 }

@@ -96,6 +96,3 @@ func nameOf(part string) (string, bool) {
 	name, err := url.PathUnescape(escaped)
 	return name, ok && err == nil && name != ""
 }
-
-// newOwner is an owner that was never used.
-func (d *Driver) newOwner() string { return d.client + "." + strconv.FormatInt(d.seq.Add(1), 36) }

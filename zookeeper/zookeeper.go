@@ -68,7 +68,6 @@ package zookeeper
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -77,7 +76,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -126,8 +124,7 @@ type Driver struct {
 	auth    string
 	acl     acl
 	members []*member
-	client  string // the first part of every owner
-	seq     atomic.Int64
+	owners  *driverkit.Owners
 	calls   *driverkit.Calls
 	states  *driverkit.States
 	lane    *driverkit.Lane // of what claims ask for and what deletes their nodes
@@ -164,7 +161,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 		return nil, err
 	}
 	d := &Driver{
-		root: root, acl: everybody, client: rand.Text(), secrets: opts.secrets,
+		root: root, acl: everybody, owners: driverkit.NewOwners(), secrets: opts.secrets,
 		calls: driverkit.NewCalls(), states: driverkit.NewStates(members...),
 		most: maxUsers, sessions: make(map[time.Duration][]*session), holds: make(map[string]*hold),
 	}
