@@ -103,7 +103,7 @@ fuzz: deps ## Each fuzz target in turn, for FUZZTIME (10s)
 differential: deps ## SEQUENCES (100000) random sequences of the Redis scripts, each step compared with its twin in Go
 	@cd verify && SEQUENCES=$(SEQUENCES) go test -count=1 -timeout 2h ./differential
 
-bench: deps ## SCENARIO (locks, 20 min; or backends, databases, storm, capacity, sharing, hooks, kinds, all) beside other lock libraries; docs/bench.md has BENCHFLAGS
+bench: deps ## SCENARIO (locks, 20 min; or backends, databases, storm, kinds, capacity, all) beside other lock libraries; docs/bench.md has BENCHFLAGS
 	@cd verify && go run ./bench -scenarios "$(SCENARIO)" $(BENCHFLAGS)
 
 interop: deps ## Increment a counter beside lock libraries of Go, Python, Node and Java (5 min); writes docs/interop.md

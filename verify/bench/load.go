@@ -70,8 +70,6 @@ var backendLoads = []load{
 	{name: "hand-over-8", clients: 8, workers: 1, shared: true},
 }
 
-var hookLoads = []load{{name: "hooked", clients: 1, workers: 1, names: 64, split: 30}}
-
 func (l load) String() string { return l.name }
 
 // fails reports whether a node fails while the others go on.

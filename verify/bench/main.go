@@ -3,7 +3,7 @@
 //
 //	go run ./bench                              the scenario locks, in twenty minutes
 //	go run ./bench -scenarios relay,herd        two loads of it; -services, -peers, -reps and -time choose further
-//	go run ./bench -scenarios backends,hooks    other scenarios; all runs every one
+//	go run ./bench -scenarios backends,storm    other scenarios; all runs every one
 //	go run ./bench -old /path/to/checkout       also beside an older checkout of this repository
 //	go run ./bench -scenarios all -short        see that everything works; the figures mean nothing
 //
@@ -12,8 +12,6 @@
 //	locks     libraries for Redis, on one server and on five
 //	backends  Holdfast on each service that it has a driver for, beside what programs use there
 //	databases the same on databases, and what a crowd costs that waits for one lock; -services mariadb-far,mysql-far: 1 ms away, mysql-fsync: synced
-//	hooks     what hooks cost a client, on nodes in memory
-//	sharing   what Holdfast and another library leave to one another on one bare key; moving from one to the other
 //	capacity  what locks cost one node and one process, and how many sets of nodes a load needs
 //	storm     a crowd of callers that ask at once
 //	kinds     readers and writers of one name; semaphores
@@ -65,8 +63,6 @@ var scenarios = []scenario{
 		func(ctx context.Context, s *session) error { return s.compare(ctx, backendLoads) },
 	},
 	{"databases", nil, []string{"mariadb", "mariadb-fsync", "mysql", "postgres", "postgres-listeners", "sqlite"}, 400 * time.Millisecond, databases},
-	{"hooks", names(hookLoads), []string{"memory"}, 1500 * time.Millisecond, func(ctx context.Context, s *session) error { return s.compare(ctx, hookLoads) }},
-	{"sharing", append([]string{"compete"}, names(migrations)...), []string{"redis-1"}, 12 * time.Second, sharing},
 	{"capacity", nil, []string{"redis-1"}, 5 * time.Second, capacity},
 	{"storm", nil, []string{"redis-1", "redis-3"}, time.Minute, storms},
 	{"kinds", []string{"readers", "semaphores"}, []string{"redis-1", "redis-3"}, 3 * time.Second, kinds},
@@ -119,7 +115,7 @@ func parse(args []string, errs io.Writer) (s settings, err error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(errs)
 	f.StringVar(&chosen, "scenarios", "locks", "comma-separated; all, or of scenarios and their parts: "+strings.Join(all, " "))
-	f.StringVar(&services, "services", "", "comma-separated; default those of the scenario: redis-1 to redis-9 memory "+strings.Join(names(startable), " "))
+	f.StringVar(&services, "services", "", "comma-separated; default those of the scenario: redis-1 to redis-9 "+strings.Join(names(startable), " "))
 	f.StringVar(&peers, "peers", "", "libraries, comma-separated; default all that fit")
 	f.IntVar(&s.reps, "reps", 3, "repetitions, of which the median counts")
 	f.DurationVar(&s.time, "time", 0, "length of one run; default that of the scenario")

@@ -12,7 +12,7 @@ var measured = costs{
 	idle: 5e-6, lease: 350, connection: 38e3,
 }
 
-func TestAPlanHasNoMoreSetsThanItNeeds(t *testing.T) {
+func TestPlanHasFewestSets(t *testing.T) {
 	t.Parallel()
 	for _, l := range demands {
 		p := measured.planned(l)
@@ -26,7 +26,7 @@ func TestAPlanHasNoMoreSetsThanItNeeds(t *testing.T) {
 	}
 }
 
-func TestTooManyClientsAreSaidToBeTooMany(t *testing.T) {
+func TestTooManyClientsAreReported(t *testing.T) {
 	t.Parallel()
 	if p := measured.planned(demand{locks: 1, clients: 1e6}); p.sets != 0 || !strings.Contains(p.why, "connections") {
 		t.Errorf("a million clients: %d sets, %s", p.sets, p.why)

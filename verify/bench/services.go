@@ -106,7 +106,6 @@ var startable = []starter{
 	{"sqlite", startSQLite},
 	{"etcd", startEtcd},
 	{"zookeeper", startZooKeeper},
-	{"memory", startMemory},
 }
 
 // find returns what starts the service of a name, nil if there is none.
@@ -132,7 +131,7 @@ func find(name string) *starter {
 
 // libraryNames returns the names of all libraries.
 func libraryNames() (all []string) {
-	for _, list := range [][]library{redisLibraries, postgresLibraries, mysqlLibraries, sqliteLibraries, etcdLibraries, zooKeeperLibraries, hookLibraries} {
+	for _, list := range [][]library{redisLibraries, postgresLibraries, mysqlLibraries, sqliteLibraries, etcdLibraries, zooKeeperLibraries} {
 		for _, lib := range list {
 			all = append(all, lib.name)
 		}
