@@ -73,7 +73,7 @@ func (b *bench) ttl(want time.Duration) time.Duration {
 	return want
 }
 
-// rounded is what the driver grants where ttl is asked for.
+// rounded returns the TTL that the driver grants for ttl.
 func (b *bench) rounded(ttl time.Duration) time.Duration {
 	if g := b.limits.Granularity; g > 0 {
 		ttl = (ttl + g - 1) / g * g
@@ -302,7 +302,7 @@ func (b *bench) lost(l *holdfast.Lease) {
 	}
 }
 
-// rounds is how often to do what takes seconds.
+// rounds is the number of repetitions of a step that takes seconds.
 func (b *bench) rounds(virtual, actual int) int {
 	if b.virtual {
 		return virtual

@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Harness is how the suite gets at the driver under test.
+// Harness gives the suite access to the driver under test.
 type Harness struct {
 	// Start prepares a service for one test, and has t.Cleanup undo that. Tests
 	// run at the same time, so that no two may see each other's locks: each has
@@ -49,12 +49,12 @@ type Service struct {
 	// Open returns the driver of one more client. The suite closes it.
 	Open func() (driver.Driver, error)
 
-	// Nodes is how many nodes decide on a lock, which driver.Status and
+	// Nodes is the number of nodes that decide on a lock, which driver.Status and
 	// driver.UnavailableError then list. 0: the service has no nodes to be told apart, and
 	// k nodes mean the service.
 	Nodes int
 
-	// Servers is how many nodes driver.Notifier tells of, where each lock is kept by some of
+	// Servers is the number of nodes that driver.Notifier reports, if each lock is kept by some of
 	// them only. 0: Nodes.
 	Servers int
 
@@ -75,7 +75,7 @@ type Service struct {
 	StopNodes  func(k int)
 	StartNodes func()
 
-	// Deaf says that no alert reaches a client here, as behind a pooler of connections.
+	// Deaf means that no alert reaches a client here, as behind a pooler of connections.
 	Deaf bool
 
 	// Leftovers names every lock and every place in a queue that is still on any

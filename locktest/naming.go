@@ -11,7 +11,7 @@ var naming = []testCase{
 	{"BadNamesAreRefused", badNames},
 }
 
-// names are those that a service could take for something else, or for one
+// names lists keys that a service could take for something else, or for one
 // another.
 var names = []string{
 	"x", "{x}", "{{x}", "{x}}", "{{x}}", ":x", ":{x}", "{x}y", "y{x}", "a{b}c", "a{b}{c}", "{", "}", "{}", "{}x", "}{", "x{", "x}", ":", "::", "{:}",

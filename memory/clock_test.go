@@ -38,7 +38,7 @@ func (c clocked) jump(by time.Duration) {
 	c.root.Node(2).ShiftClock(by)
 }
 
-func TestAJumpOfAMajorityOfClocksLetsNoTokenFall(t *testing.T) {
+func TestJumpOfMajorityOfClocksLowersNoToken(t *testing.T) {
 	withClocks(t, func(c clocked) {
 		client, last := c.client(), holdfast.Token(0)
 		for i := range 20 {
@@ -59,7 +59,7 @@ func TestAJumpOfAMajorityOfClocksLetsNoTokenFall(t *testing.T) {
 	})
 }
 
-func TestARefusalSaysWhoseClockIsWrongAndByHowMuch(t *testing.T) {
+func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
 	withClocks(t, func(c clocked) {
 		c.jump(-time.Hour)
 		client := c.client()

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// sweepEvery is how many grants pass between two sweeps of what has expired.
+	// sweepEvery is the number of grants between two sweeps of expired locks.
 	sweepEvery = 1 << 14
 	// maxTTLOfOne and maxTTLOfMany are what package redis allows by default: a program that
 	// works here works there.
@@ -39,7 +39,7 @@ type Driver struct {
 	engine  *engine.Engine
 }
 
-// cluster is what all clients of the nodes share.
+// cluster has the state that all clients of the nodes share.
 type cluster struct {
 	nodes []*Node
 
@@ -282,7 +282,7 @@ func (c *cluster) holder(owner string) driver.Holder {
 	return h
 }
 
-// hears says whether a wake-up from node reaches the client of owner.
+// hears reports whether a wake-up from node reaches the client of owner.
 func (c *cluster) hears(node int, owner string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

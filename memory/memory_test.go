@@ -214,7 +214,7 @@ func TestAllLocksOfANodeShareItsCounter(t *testing.T) {
 }
 
 // The nodes' counters go apart when locks of one are not of the others.
-func TestTokensRiseAcrossSharedCounter(t *testing.T) {
+func TestTokensRiseBesideOtherNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(3)
@@ -246,7 +246,7 @@ func TestTokensRiseAcrossSharedCounter(t *testing.T) {
 }
 
 // Nothing else can have kept it: it is lost, and no renewal brings it back.
-func TestALeaseThatTheOnlyNodeForgotIsLost(t *testing.T) {
+func TestLeaseForgottenByOnlyNodeIsLost(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 3} {
 		synctest.Test(t, func(t *testing.T) {

@@ -194,7 +194,7 @@ func (n *Node) execute(w work) (then func()) {
 	}
 }
 
-// lock is what the node has of a lock, with the notes about the owners of a request. The caller holds mu.
+// lock returns the state of a lock on the node, with the notes about the owners of a request. The caller holds mu.
 func (n *Node) lock(name string, owners ...string) quorum.Lock {
 	l := n.locks[name]
 	l.Fence = n.fence
@@ -225,7 +225,7 @@ func (n *Node) keep(name string, l quorum.Lock) {
 	n.locks[name] = l
 }
 
-// notes are those about one lock. They are kept beside it, because there may be many and a request needs two.
+// notes has the notes about one lock. They are beside the lock, because there may be many and a request needs two.
 type notes struct {
 	until map[string]int64 // by the owner
 	order []string         // the owners as they came, and so, as a rule, as they are forgotten
@@ -254,7 +254,7 @@ func (n *Node) forget(name string) {
 	}
 }
 
-// look is what the node knows about a lock.
+// look returns the view of a lock on the node.
 func (n *Node) look(name string) engine.View {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -67,7 +67,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	return d.status(s, st), s.named(err)
 }
 
-// status is what s says as this driver gives it.
+// status returns the status of a set as this driver reports it.
 func (d *Driver) status(s *set, st driver.Status) driver.Status {
 	st.Nodes = slices.Clone(st.Nodes)
 	for n := range st.Nodes {
@@ -128,8 +128,8 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	return done, s.named(err)
 }
 
-// surveyMost is how many locks of each set Diagnose looks at.
-const surveyMost = 1000
+// maxSurvey bounds the number of locks of each set that Diagnose looks at.
+const maxSurvey = 1000
 
 // Diagnose implements driver.Doctor. Besides the checks of the sets that have some it looks at up to
 // 1000 locks of each set (check "homes"), for clients whose list of sets is another.
@@ -175,7 +175,7 @@ func (d *Driver) survey(ctx context.Context) driver.Finding {
 				astray = append(astray, fmt.Sprintf("%q in set %s", st.Key, s.Name))
 			}
 			seen++
-			return seen < surveyMost
+			return seen < maxSurvey
 		})
 		if err != nil {
 			return driver.Finding{Check: "homes", Verdict: driver.VerdictSkipped, Text: fmt.Sprintf("could not list locks: %v", s.named(err))}

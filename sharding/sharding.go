@@ -95,7 +95,7 @@ func spread(sets []Set, opts *Options) (*Driver, error) {
 	return d, nil
 }
 
-// open says whether the set has a driver.
+// open reports whether the set has a driver.
 func (s *Set) open() bool {
 	v := reflect.ValueOf(s.Driver)
 	return v.IsValid() && (v.Kind() != reflect.Pointer || !v.IsNil())
@@ -228,7 +228,7 @@ func together(n int, fn func(i int)) {
 	all.Wait()
 }
 
-// renewals is what one set renews.
+// renewals has the grants that one set renews.
 type renewals struct {
 	set    *set
 	grants []driver.Grant

@@ -183,7 +183,7 @@ func TestNamesAreSpreadEvenly(t *testing.T) {
 	}
 }
 
-func TestOnlyTheShareOfASetThatJoinsOrLeavesMoves(t *testing.T) {
+func TestSetThatJoinsOrLeavesMovesItsShare(t *testing.T) {
 	t.Parallel()
 	few, many := start(named("a", "b", "d")...).driver(t), start(named("a", "b", "c", "d")...).driver(t)
 	const names = 10_000
@@ -285,7 +285,7 @@ func nameIn(d *sharding.Driver, set string) string {
 }
 
 // A set that can do less takes nothing from the others.
-func TestWhatASetCannotDoIsUnsupportedForItsNames(t *testing.T) {
+func TestMissingAbilityOfSetIsUnsupported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := sharding.New([]sharding.Set{{Name: "more", Driver: memory.New(1)}, {Name: "less", Driver: template.New()}}, nil)
@@ -335,7 +335,7 @@ func (s *service) client(t *testing.T, sets ...string) (*holdfast.Client, *shard
 
 // The procedure of docs/operations.md, there and back: a lock that was left standing is waited for,
 // and each counter begins anew, as it may be older than that of a set from which a name comes.
-func TestAChangeOfTheListKeepsOneHolderAndTheOrderOfTokens(t *testing.T) {
+func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := start(named("a", "b", "c")...)
@@ -381,7 +381,7 @@ func TestAChangeOfTheListKeepsOneHolderAndTheOrderOfTokens(t *testing.T) {
 	})
 }
 
-func TestASetThatIsDownTakesItsNamesAlone(t *testing.T) {
+func TestSetThatIsDownTakesOnlyItsNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := start(named("a", "b", "c")...)
@@ -416,7 +416,7 @@ func TestASetThatIsDownTakesItsNamesAlone(t *testing.T) {
 	})
 }
 
-func TestLocksOfClientsWithAnotherListAreFoundAndNotListed(t *testing.T) {
+func TestLocksOfOtherListsAreFoundNotListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := start(named("a", "b", "c")...)
@@ -514,7 +514,7 @@ func TestLocksOfSeveralSetsAreTakenTogether(t *testing.T) {
 	})
 }
 
-// left is how many locks are held on a set.
+// left returns the number of locks that are held on a set.
 func (s *service) left(set string) (n int, err error) {
 	err = s.roots[set].List(context.Background(), "", func(driver.Status) bool { n++; return true })
 	return n, err

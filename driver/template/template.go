@@ -21,9 +21,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// lookLeast is how long a waiter sleeps at least before it looks again by itself. The
+// minPause is the shortest sleep of a waiter before it looks again by itself. The
 // first in line is woken, but over a network a wake-up can be lost.
-const lookLeast = 100 * time.Millisecond
+const minPause = 100 * time.Millisecond
 
 // Driver is one client's way to the service.
 type Driver struct {
@@ -49,7 +49,7 @@ func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{MinTTL: 10 * time.Millisecond, Token: true, Order: true, MinHold: true, ChangeTTL: true}
 }
 
-// trust is until when a lock can be trusted that was asked for at sent [Trust]. The
+// trust returns the end of trust in a lock that was requested at sent [Trust]. The
 // hundredth is for clocks that do not run equally fast, as those of two machines.
 func trust(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/100) }
 
@@ -83,7 +83,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		}
 		select {
 		case <-c.wake:
-		case <-time.After(max(held.Remaining, lookLeast)):
+		case <-time.After(max(held.Remaining, minPause)):
 		case <-ctx.Done():
 		case <-d.open.Done():
 		}

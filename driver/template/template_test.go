@@ -248,7 +248,7 @@ func TestTheErrorNamesWhatTheDriverLacks(t *testing.T) {
 	})
 }
 
-func TestTheDefaultTTLIsNoShorterThanTheFloor(t *testing.T) {
+func TestDefaultTTLRespectsMinTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := holdfast.New(slow{newPlain(t).driver()}, nil)
@@ -323,7 +323,7 @@ func (p passing) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return g, err
 }
 
-func TestAGrantWithoutTokensIsPassedOnWithoutThem(t *testing.T) {
+func TestGrantWithoutTokensPassesOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		passed := 0

@@ -18,15 +18,15 @@ import (
 // Other is the class of all keys beyond the most classes.
 const Other = "other"
 
-const classesMost = 1000
+const maxClasses = 1000
 
 // WaitBuckets are the upper bounds of a histogram of waits, in seconds.
 var WaitBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5}
 
-// HoldBuckets are those of the time for which locks are held.
+// HoldBuckets are the bounds for the time for which locks are held.
 var HoldBuckets = []float64{.001, .01, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600}
 
-// RenewalBuckets are those of the delay of renewals, and of the trust left at their end.
+// RenewalBuckets are the bounds for the delay of renewals, and for the trust left at their end.
 var RenewalBuckets = []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
 // States are all states of a node.
@@ -56,7 +56,7 @@ type Resource interface {
 	Renewed(late, left time.Duration, result string)
 }
 
-// Counts is how many there are of a class now.
+// Counts has the present numbers of a class.
 type Counts struct{ Waiters, Held, AtRisk int }
 
 // class is a class of keys.
@@ -97,7 +97,7 @@ func New(o Options) *Tracker {
 		o.Class = Class
 	}
 	if o.Classes <= 0 {
-		o.Classes = classesMost
+		o.Classes = maxClasses
 	}
 	return &Tracker{opts: o, classes: make(map[string]*class), leases: make(map[string]lease), nodes: make(map[string]Node)}
 }
@@ -109,7 +109,7 @@ func (t *Tracker) Watch(client *holdfast.Client) {
 	t.clients = append(t.clients, client)
 }
 
-// Node is what is known of a node.
+// Node is the last known state of a node.
 type Node struct {
 	State     string
 	RoundTrip time.Duration // 0: unknown

@@ -63,7 +63,7 @@ func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 	return values, nil
 }
 
-// UnansweredError is why a command has no reply: the connection ended first.
+// UnansweredError is the error of a command without a reply: the connection ended first.
 type UnansweredError struct {
 	Command string
 	Err     error

@@ -24,7 +24,7 @@ const (
 	chunk    = 64 << 10  // bytes asked for at once, so that a length alone reserves no memory
 
 	bufferSize = 16 << 10 // bytes read from the connection at once
-	reuseMost  = 64 << 10 // bytes of a value whose memory Next keeps for the next one
+	maxReuse   = 64 << 10 // bytes of a value whose memory Next keeps for the next one
 )
 
 // The memory that one value may take, with what decodes it. A server that sends more is none that a client can use; a string
@@ -92,7 +92,7 @@ func (v Value) Decode() any {
 // Err is an error reply without the ERR that says nothing.
 func (v Value) Err() Error { return Error(strings.TrimPrefix(string(v.Text), "ERR ")) }
 
-// Says says whether a reply that was decoded is an error of that code, such as NOSCRIPT.
+// Says reports whether a decoded reply is an error with that code, such as NOSCRIPT.
 func Says(reply any, code string) bool {
 	err, ok := reply.(error)
 	return ok && strings.HasPrefix(err.Error(), code)
@@ -160,7 +160,7 @@ func (r *Reader) ReadValue() (Value, error) {
 // Next is ReadValue for a caller that no longer needs the last value: the next one
 // reuses the memory of its Text and Raw.
 func (r *Reader) Next() (Value, error) {
-	if r.raw = r.raw[:0]; cap(r.raw) > reuseMost {
+	if r.raw = r.raw[:0]; cap(r.raw) > maxReuse {
 		r.raw = nil
 	}
 	return r.read()

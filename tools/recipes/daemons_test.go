@@ -190,9 +190,9 @@ func (m *machine) wants(text string, lines ...string) {
 	}
 }
 
-// TestSystemdWaitsForAServiceThatWaitsForItsLock holds a lock for far longer than TimeoutStartSec, and for longer than one
+// TestSystemdWaitsForServiceThatWaits holds a lock for far longer than TimeoutStartSec, and for longer than one
 // request for more time lasts.
-func TestSystemdWaitsForAServiceThatWaitsForItsLock(t *testing.T) {
+func TestSystemdWaitsForServiceThatWaits(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short waits for no lock")
 	}

@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// shells are those for which holdfast writes completions, and how their files are called.
+// shells lists the shells for which holdfast writes completions, with the names of their files.
 var shells = map[string]string{"bash": "holdfast.bash", "zsh": "_holdfast", "fish": "holdfast.fish", "powershell": "holdfast.ps1"}
 
 // tags leave out the pages on which gRPC would show its requests. With them come templates, and then the linker has to keep
 // every method: a fifth of the program.
 const tags = "grpcnotrace"
 
-// product is what users get on one system.
+// product has the files for the users of one system.
 type product struct {
 	*source
 	os, arch string
@@ -99,7 +99,7 @@ func (p *product) write(out, program string) error {
 	return errors.Join(err1, err2, p.deb(out), p.rpm(out))
 }
 
-// files are those of an archive, in its folder.
+// files returns the files of an archive, in its folder.
 func (p *product) files() []file {
 	program := file{"holdfast", 0o755, p.program}
 	if p.os == "windows" {
@@ -172,7 +172,7 @@ func (g *goCommand) manual(dir string) (pages []file, err error) {
 	return pages, err
 }
 
-// completions are what the command says for each shell. It is built for this machine, at program.
+// completions returns the completions for each shell, as the command at program, which is built for this machine, prints them.
 func (g *goCommand) completions(program string) (all []file, err error) {
 	if _, err := g.run(nil, "build", "-trimpath", "-buildvcs=false", "-o", program, "."); err != nil {
 		return nil, err

@@ -55,7 +55,7 @@ type checksum struct {
 	hash [sha256.Size]byte
 }
 
-// checksums are those of the files in dir, sorted by name.
+// checksums returns the checksums of the files in dir, sorted by name.
 func checksums(dir string) (sums []checksum, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {

@@ -39,7 +39,7 @@ func (m *unit) siblings() (paths []string) {
 // tag is the name by which git has a version of m.
 func (m *unit) tag(version string) string { return path.Join(m.dir, version) }
 
-// ours says whether the module at path is one of the project's.
+// ours reports whether the module at path belongs to the project.
 func ours(path string) bool { return path == project || strings.HasPrefix(path, project+"/") }
 
 // workspace reads go.work and the modules that it names, each after those that it requires.
@@ -93,7 +93,7 @@ func public(all []*unit) []*unit {
 	return slices.DeleteFunc(slices.Clone(all), (*unit).private)
 }
 
-// faults says what keeps users from installing a module, or developers from working on it before its siblings are published.
+// faults returns the reasons why users cannot install a module, or developers cannot work on it before its siblings are published.
 func faults(work *modfile.WorkFile, all []*unit) (found []string) {
 	versions := make(map[string]bool)
 	for _, m := range all {

@@ -44,7 +44,7 @@ func TestAModuleThatCannotBeInstalledIsFound(t *testing.T) {
 	}
 }
 
-func TestAModuleIsTaggedAfterThoseThatItRequires(t *testing.T) {
+func TestModuleIsTaggedAfterItsRequirements(t *testing.T) {
 	t.Parallel()
 	_, all, err := workspace(repository)
 	if err != nil {

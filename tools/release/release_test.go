@@ -217,7 +217,7 @@ func TestEveryModuleCanBeImportedFromAProxy(t *testing.T) {
 }
 
 // The go command reads the tags itself here, as it does behind a real proxy.
-func TestTheHashesInGoSumAreThoseOfTheTags(t *testing.T) {
+func TestGoSumHasHashesOfTags(t *testing.T) {
 	t.Parallel()
 	s, proxy := published(t)
 	_, env := stranger(t, s, proxy)

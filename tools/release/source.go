@@ -86,7 +86,7 @@ func (s *source) make(root string) error {
 	return err
 }
 
-// identity says who makes the commit, and when.
+// identity returns the author and the time of the commit.
 func identity(root, date string) (env []string) {
 	for _, key := range []string{"name", "email"} {
 		value, _ := git(root, nil, "config", "user."+key) // none: git says what is missing, or the environment has it

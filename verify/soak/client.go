@@ -36,7 +36,7 @@ const (
 	patience = 30 * time.Second // longer than any fault lasts
 )
 
-// order is what a client process is told.
+// order has the settings of a client process.
 type order struct {
 	Name  string        `json:"name"` // of the process; never used before
 	URL   string        `json:"url"`
@@ -46,7 +46,7 @@ type order struct {
 	Pause time.Duration `json:"pause"` // of each other worker between two turns, in the mean
 }
 
-// state is what a client process answers when it is asked.
+// state is the answer of a client process to its parent.
 type state struct {
 	Granted    int64  `json:"granted"`
 	HandedOver int64  `json:"handed_over"` // after a wait, by the service or inside the process

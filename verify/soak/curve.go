@@ -42,7 +42,7 @@ var figures = []figure{
 	{"console files", false, .25, 5},
 }
 
-// curve is what one figure was at some moments, in hours since the begin of the run.
+// curve has the values of one figure at some moments, in hours since the start of the run.
 type curve struct{ at, values []float64 }
 
 func (c *curve) add(at, value float64) {
@@ -73,7 +73,7 @@ func (c curve) pace() float64 {
 // warmUp is the share of a run after which caches and pools are full.
 const warmUp = .2
 
-// grows says whether the figure gains, at its pace after the warm-up, more than it may in the length of the run. The pace of the
+// grows reports whether the figure gains, at its pace after the warm-up, more than it may in the length of the run. The pace of the
 // last half has to show the same: what rises once and then stays is no leak.
 func (c curve) grows(f figure) bool {
 	if len(c.at) < 10 {

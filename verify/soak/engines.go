@@ -28,7 +28,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// engine is what a soak runs on. start blocks until its servers serve; after an error nothing is left behind.
+// engine is a kind of service under a soak. start blocks until its servers serve; after an error nothing is left behind.
 type engine struct {
 	name  string
 	start func(context.Context) (*service, error)

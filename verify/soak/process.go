@@ -121,7 +121,7 @@ func family(pid int) []int {
 	return all
 }
 
-// memory is what processes take, in bytes. What they share is divided among them.
+// memory returns the memory of processes, in bytes. Shared pages are divided among them.
 func memory(pids ...int) (sum float64) {
 	for _, pid := range pids {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
@@ -134,7 +134,7 @@ func memory(pids ...int) (sum float64) {
 	return sum
 }
 
-// descriptors is how many of them processes have open.
+// descriptors returns the number of open descriptors of processes.
 func descriptors(pids ...int) (sum float64) {
 	for _, pid := range pids {
 		files, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// settled is how long a run has to be for its curves to be judged: caches are full then, and each server has been restarted.
+// settled is the shortest run whose curves are judged: caches are full then, and each server has been restarted.
 const settled = 20 * time.Minute
 
-// standstill is how long nobody may be granted a lock.
+// standstill bounds the time without a grant.
 const standstill = 2 * time.Minute
 
 // Report is about all engines.
@@ -89,7 +89,7 @@ func (e *EngineReport) judge(curves bool) {
 	}
 }
 
-// curve is that of one figure. It has no points where the engine has no such figure.
+// curve returns the curve of one figure. It has no points if the engine has no such figure.
 func (e *EngineReport) curve(f figure) (c curve) {
 	for _, s := range e.Samples {
 		if v, ok := s.Figures[f.name]; ok {
@@ -99,7 +99,7 @@ func (e *EngineReport) curve(f figure) (c curve) {
 	return c
 }
 
-// Passed says whether all stayed flat and every promise was kept.
+// Passed reports whether all curves stayed flat and every promise was kept.
 func (r *Report) Passed() bool {
 	for _, e := range r.Engines {
 		if len(e.Grows) > 0 || len(e.Broken) > 0 {

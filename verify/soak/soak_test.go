@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(leaktest.Run(m))
 }
 
-func TestASoakWatchesEveryEngineThatItIsGiven(t *testing.T) {
+func TestSoakWatchesEveryGivenEngine(t *testing.T) {
 	rig.Nightly(t, "soak")
 	t.Parallel()
 	chosen, err := choose("redis,sqlite")
@@ -55,7 +55,7 @@ func TestASoakWatchesEveryEngineThatItIsGiven(t *testing.T) {
 	}
 }
 
-func TestAReportFailsByWhatGrowsOrIsBroken(t *testing.T) {
+func TestReportFailsByGrowthOrBrokenPromise(t *testing.T) {
 	t.Parallel()
 	judged := func(change func(n int, s *sample)) *EngineReport {
 		e := &EngineReport{Name: "x"}
@@ -86,7 +86,7 @@ func TestAReportFailsByWhatGrowsOrIsBroken(t *testing.T) {
 	}
 }
 
-func TestTwoHoldersAtOnceAreSeenByAnyProcess(t *testing.T) {
+func TestEveryProcessSeesTwoHolders(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir() + "/board"
 	one, err1 := openBoard(path)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// plan is what a run is told.
+// plan has the settings of a run.
 type plan struct {
 	length    time.Duration
 	engines   []engine
@@ -29,13 +29,13 @@ func (p *plan) step() time.Duration { return max(p.length/120, 2*time.Second) }
 // faultEvery is the samples between two faults. Every other fault kills a client.
 const faultEvery = 5
 
-// relay says how many names of the relay there are, and how often each is handed over, for so many hand-overs a second.
+// relay returns the number of names of the relay, and the time between two hand-overs of each, for so many hand-overs a second.
 func relay(rate float64) (names int, beat time.Duration) {
 	names = min(max(int(rate/5), 1), mostHot)
 	return names, time.Duration(float64(names) / rate * float64(time.Second))
 }
 
-// sample is what was seen at one moment.
+// sample has the figures of one moment.
 type sample struct {
 	Hours   float64            `json:"hours"`
 	Figures map[string]float64 `json:"figures"`

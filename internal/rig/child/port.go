@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Ports are what may be reserved, from the first of 10,000 on. All lie below those that outgoing connections use.
+// Ports may be reserved, from the first of 10,000 on. All lie below the ports of outgoing connections.
 type Ports int
 
 const (

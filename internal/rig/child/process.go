@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// endTime is how long End waits after each signal.
+	// endTime bounds the wait of End after each signal.
 	endTime = 10 * time.Second
-	// lastWords is how much of the log Unasked repeats, in bytes.
+	// lastWords is the size of the end of the log that Unasked repeats, in bytes.
 	lastWords = 2000
 )
 
-// Program says how a server is started, and when it is ready.
+// Program describes the start of a server, and its readiness.
 type Program struct {
 	Cmd    func() *exec.Cmd            // makes the command of each start
 	Ready  func(context.Context) error // returns nil once the server serves clients
@@ -107,7 +107,7 @@ func (p *Process) last() (*exec.Cmd, <-chan struct{}) {
 	return p.cmd, p.exited
 }
 
-// Began says whether the process was ever started.
+// Began reports whether the process was ever started.
 func (p *Process) Began() bool {
 	cmd, _ := p.last()
 	return cmd != nil
@@ -125,7 +125,7 @@ func (p *Process) Pid() int {
 	return cmd.Process.Pid
 }
 
-// Unasked is how the process has ended, and what it said last, each time that it did so by itself after it had been ready. Nil: it never has.
+// Unasked returns an error with each end of the process by itself after it had been ready, and with its last output. Nil: there was none.
 func (p *Process) Unasked() error {
 	p.look()
 	p.mu.Lock()
@@ -133,7 +133,7 @@ func (p *Process) Unasked() error {
 	return p.unasked
 }
 
-// serve says whether the process is to serve from now on.
+// serve sets whether the process must serve from now on.
 func (p *Process) serve(on bool) {
 	p.look()
 	p.mu.Lock()
@@ -159,7 +159,7 @@ func (p *Process) look() {
 	}
 }
 
-// Log is what the process has said since it was last started; empty if that cannot be read.
+// Log returns the output of the process since its last start; empty if that cannot be read.
 func (p *Process) Log() string {
 	text, _ := os.ReadFile(p.Output)
 	return string(text)

@@ -51,8 +51,8 @@ func TestAnEndThatNobodyAskedForIsTold(t *testing.T) {
 	}
 }
 
-// TestAProcessThatIsNeverReadyHasNotEndedByItself: who started it has an error.
-func TestAProcessThatIsNeverReadyHasNotEndedByItself(t *testing.T) {
+// TestProcessNeverReadyHasNotEndedByItself: who started it has an error.
+func TestProcessNeverReadyHasNotEndedByItself(t *testing.T) {
 	t.Parallel()
 	p := &child.Process{Program: child.Program{
 		Cmd:    func() *exec.Cmd { return exec.Command("sh", "-c", "echo no port; exit 3") },

@@ -133,7 +133,7 @@ func start(ctx context.Context, program string, n int, meshed bool, args []strin
 	return c, nil
 }
 
-// advertised is where the others reach a member. In a mesh that is no address of this machine, as Go uses no proxy for those.
+// advertised returns the address of a member for the others. In a mesh it is no address of this machine, as Go uses no proxy for those.
 func advertised(peer string, meshed bool) string {
 	if _, port, err := net.SplitHostPort(peer); err == nil && meshed {
 		return net.JoinHostPort("192.0.2.1", port)
@@ -141,7 +141,7 @@ func advertised(peer string, meshed bool) string {
 	return peer
 }
 
-// Serves says whether the member is in good health, which it is while it has a leader.
+// Serves reports whether the member is healthy, which it is while it has a leader.
 func (m *Member) Serves(ctx context.Context) bool { return m.ready(ctx) == nil }
 
 func (m *Member) ready(ctx context.Context) error {
@@ -179,7 +179,7 @@ func (c *Cluster) Leader(ctx context.Context) *Member {
 	return nil
 }
 
-// Addrs is where clients reach the members.
+// Addrs returns the addresses of the members for clients.
 func (c *Cluster) Addrs() (addrs []string) {
 	for _, m := range c.Members {
 		addrs = append(addrs, m.Addr)

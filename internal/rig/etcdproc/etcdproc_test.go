@@ -49,7 +49,7 @@ func TestAClusterOutlivesItsLeader(t *testing.T) {
 	}
 }
 
-func TestABadArgumentIsRefusedWithTheServersReason(t *testing.T) {
+func TestBadArgumentGivesServersReason(t *testing.T) {
 	t.Parallel()
 	c, err := etcdproc.Start(t.Context(), 1, "--no-such-flag")
 	if err == nil {

@@ -489,7 +489,7 @@ func TestServerMayComeAndGo(t *testing.T) {
 	c.wants("PONG")
 }
 
-func TestLossIsNotUsedUpByAConnectionThatEnds(t *testing.T) {
+func TestEndedConnectionUsesUpNoLoss(t *testing.T) {
 	t.Parallel()
 	server, proxy := start(t)
 	lost := proxy.CutAfter(faultproxy.Command("ECHO"), 1)

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/faultproxy"
 )
 
-func TestAMeshIsolatesOneServerFromTheOthersAndNoOthers(t *testing.T) {
+func TestMeshIsolatesOneServerOnly(t *testing.T) {
 	t.Parallel()
 	const servers = 3
 	heard := make([]chan bool, servers) // a request

@@ -88,7 +88,7 @@ func prepare(p *Proxy) *Proxy {
 	return p
 }
 
-// Addr is where clients connect.
+// Addr returns the address for clients.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // Close ends every connection, loses what is stopped in the proxy and waits until all its goroutines have ended.

@@ -33,7 +33,7 @@ type layer struct {
 	paths []string // of folders below the project; what is below these belongs to the layer too
 }
 
-// picture is what is drawn.
+// picture has the layers and arrows of the page.
 type picture struct {
 	layers  []layer // from the top
 	imports map[[2]string]bool

@@ -94,7 +94,7 @@ func descriptors() map[string]int {
 	return all
 }
 
-// opened is what is in after and not in before.
+// opened returns the entries of after that are not in before.
 func opened(before, after map[string]int) []string {
 	var left []string
 	for what, n := range after {

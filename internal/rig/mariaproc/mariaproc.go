@@ -122,7 +122,7 @@ func giveTo(name, dir string) error {
 	return errors.Join(err1, err2, os.Chown(dir, uid, gid))
 }
 
-// Socket is where the server listens. Anybody may connect as root.
+// Socket returns the path of the socket of the server. Anybody may connect as root.
 func (s *Server) Socket() string { return filepath.Join(s.dir, "socket") }
 
 // ready returns nil once the server greets.

@@ -189,7 +189,7 @@ func (s *Server) signal(first func() error, sig syscall.Signal) error {
 	return err
 }
 
-// unprivileged says as whom to run, and gives that user dir.
+// unprivileged returns the user for the server, and gives dir to that user.
 func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{}
 	if os.Getuid() != 0 {

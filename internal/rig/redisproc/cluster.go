@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// clusterSlots is how many hash slots a Redis Cluster has.
+// clusterSlots is the number of hash slots of a Redis Cluster.
 const clusterSlots = 16384
 
 // Cluster is a Redis Cluster. Its first servers began as the masters, with equal shares of
@@ -156,7 +156,7 @@ func (c *Cluster) Masters() (all []*Server) {
 	return all
 }
 
-// Slots are those that s has, by what it says itself.
+// Slots returns the slots of s by its own answer.
 func (c *Cluster) Slots(s *Server) (slots []int, err error) {
 	ports, err := c.owners(s)
 	for i, port := range ports {

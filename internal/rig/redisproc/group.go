@@ -28,7 +28,7 @@ type GroupOptions struct {
 	Servers, Sentinels int
 	// Down is down-after-milliseconds.
 	Down time.Duration
-	// Server is what the servers have in common, and Sentinel what the Sentinels have.
+	// Server has the common settings of the servers, and Sentinel those of the Sentinels.
 	Server, Sentinel Options
 }
 
@@ -94,7 +94,7 @@ func (g *Group) introduce(ctx context.Context, o GroupOptions) error {
 	return until(ctx, func() error { return g.watched(o.Servers-1, o.Sentinels-1) })
 }
 
-// linked says whether so many replicas are in step with the master.
+// linked reports whether so many replicas are in step with the master.
 func (g *Group) linked(replicas int) error {
 	info, err := g.Servers[0].Do("INFO", "replication")
 	if err != nil {
@@ -106,7 +106,7 @@ func (g *Group) linked(replicas int) error {
 	return nil
 }
 
-// watched says whether each Sentinel knows all the others.
+// watched reports whether each Sentinel knows all the others.
 func (g *Group) watched(replicas, others int) error {
 	for _, sentinel := range g.Sentinels {
 		reply, err := sentinel.Do("SENTINEL", "MASTER", GroupName)
@@ -123,7 +123,7 @@ func (g *Group) watched(replicas, others int) error {
 	return nil
 }
 
-// Addrs are those of the Sentinels.
+// Addrs returns the addresses of the Sentinels.
 func (g *Group) Addrs() (addrs []string) {
 	for _, s := range g.Sentinels {
 		addrs = append(addrs, s.Addr())

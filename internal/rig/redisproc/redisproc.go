@@ -49,7 +49,7 @@ type Options struct {
 	// the machine's redis-server.
 	Program string
 
-	// Dir is where the configuration, the log and the data go. It is created if needed and never removed.
+	// Dir is the folder for the configuration, the log and the data. It is created if needed and never removed.
 	// Empty: a new temporary folder, which Stop removes.
 	Dir string
 
@@ -246,7 +246,7 @@ func (s *Server) explain(err error) error {
 	return err
 }
 
-// Addr is where the server listens: 127.0.0.1 and its port. It stays the same for the life of the Server.
+// Addr returns the address of the server: 127.0.0.1 and its port. It stays the same for the life of the Server.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
 // Dir is the folder of the configuration, the log and, in "data", of the data.
@@ -289,7 +289,7 @@ func (s *Server) Wipe(ctx context.Context) error {
 	return s.Restart(ctx)
 }
 
-// programDirs are those of packages and of "make install", in addition to PATH (the
+// programDirs lists the folders of packages and of "make install", in addition to PATH (the
 // empty one), which does not always name them.
 var programDirs = []string{"", "/usr/bin", "/usr/local/bin", "/usr/sbin", "/opt/homebrew/bin"}
 

@@ -3,7 +3,7 @@ package socket
 
 import "net"
 
-// Room is how many bytes a socket takes before its other end reads.
+// Room returns the number of bytes that a socket takes before its other end reads.
 const Room = 4096
 
 // socket is a net.Pipe with room for what was written and not read yet.

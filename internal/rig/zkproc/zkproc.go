@@ -38,7 +38,7 @@ const (
 	programVariable = "HOLDFAST_ZOOKEEPER_SERVER"
 )
 
-// settings are those of all members. A tick is a quarter of the usual one, and the limits of
+// settings has the settings of all members. A tick is a quarter of the usual one, and the limits of
 // sessions are its floor and more than its ceiling.
 const settings = `tickTime=500
 initLimit=20
@@ -183,7 +183,7 @@ func (m *Member) command(java string, way []string) *exec.Cmd {
 	return cmd
 }
 
-// Serves says whether the member serves clients, which it does while it follows a leader or leads.
+// Serves reports whether the member serves clients, which it does while it follows a leader or leads.
 func (m *Member) Serves() bool { return m.mode() != "" }
 
 func (m *Member) ready(ctx context.Context) error {
@@ -209,7 +209,7 @@ func (m *Member) warm(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// mode is what the member is: leader, follower or standalone; empty: it does not serve.
+// mode returns the role of the member: leader, follower or standalone; empty if it does not serve.
 func (m *Member) mode() string {
 	_, mode, _ := strings.Cut(m.ask("srvr"), "\nMode: ")
 	mode, _, _ = strings.Cut(mode, "\n")
@@ -229,7 +229,7 @@ func (m *Member) ask(command string) string {
 	return string(text)
 }
 
-// Whole says whether there is a leader whom all others follow: then one of three may fail. A
+// Whole reports whether all other members follow a leader: then one of three may fail. A
 // leader counts those, too, that have yet to begin, and in which that may fail.
 func (e *Ensemble) Whole() bool {
 	leader := e.Leader()
@@ -249,7 +249,7 @@ func (e *Ensemble) Leader() *Member {
 	return nil
 }
 
-// Addrs is where clients reach the members.
+// Addrs returns the addresses of the members for clients.
 func (e *Ensemble) Addrs() (addrs []string) {
 	for _, m := range e.Members {
 		addrs = append(addrs, m.Addr)

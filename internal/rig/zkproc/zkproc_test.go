@@ -49,7 +49,7 @@ func TestAnEnsembleOutlivesItsLeader(t *testing.T) {
 	}
 }
 
-func TestABadSettingIsRefusedWithTheServersReason(t *testing.T) {
+func TestBadSettingGivesServersReason(t *testing.T) {
 	t.Parallel()
 	e, err := zkproc.Start(t.Context(), 1, "tickTime=never")
 	if err == nil {

@@ -43,7 +43,7 @@ func StartN(t testing.TB, n int) []*redisproc.Server {
 }
 
 // StartGroup starts a master, replicas and Sentinels for the length of the test. Nil
-// options are those of redisproc.StartGroup.
+// options has the options of redisproc.StartGroup.
 func StartGroup(t testing.TB, opts *redisproc.GroupOptions) *redisproc.Group {
 	t.Helper()
 	rig.NeedsServer(t)
