@@ -186,7 +186,7 @@ func TestEveryFileThatThePagesNameExists(t *testing.T) {
 	}
 }
 
-// named says whether a file or folder has this path, from the root or from any folder.
+// named reports whether a file or folder has this path, from the root or from any folder.
 func named(t *testing.T, path string) bool {
 	t.Helper()
 	found, err := filepath.Glob(path)

@@ -141,7 +141,7 @@ func ExampleClient_List() {
 }
 
 // A lock for code that wants two methods: what is lost meanwhile goes unnoticed,
-// which is why package holdfast has no such type.
+// so package holdfast has no such type.
 type mutex struct {
 	client *holdfast.Client
 	key    string

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// slow is how long the hooks of these tests take.
+// slow is the time that the hooks of these tests take.
 const slow = 5 * time.Second
 
 // slowHooks are hooks of which each takes long.
@@ -101,7 +101,7 @@ func TestSlowHookDelaysNoCall(t *testing.T) {
 	})
 }
 
-// record is what hooks and the log were told, in order.
+// record has the events that hooks and the log received, in order.
 type record struct {
 	mu   sync.Mutex
 	told []string

@@ -54,7 +54,7 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 	return l
 }
 
-// claim is what a test asks for on a key: a lock, a slot of a semaphore, or to be a reader or the writer. nil is a lock.
+// claim is a request of a test for a key: a lock, a slot of a semaphore, a reader's or a writer's place. nil is a lock.
 type claim struct {
 	holdfast.AcquireOptions
 	slots, readers int

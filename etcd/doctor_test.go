@@ -103,7 +103,7 @@ func TestASoundClusterHasNoFindings(t *testing.T) {
 	}
 }
 
-func TestEachFaultOfAClusterIsFoundAndNothingElse(t *testing.T) {
+func TestDoctorFindsEachFaultOfACluster(t *testing.T) {
 	t.Parallel()
 	faults := func(name string, members int, test func(r *rig)) {
 		t.Run(name, func(t *testing.T) { inBubbleOf(t, members, test) })

@@ -26,8 +26,8 @@ func TestAMajorityThatComesBackServesTheWaiters(t *testing.T) {
 	fixture.ComesBack(r.Rig, r.Client(r.straight()), r.Client(r.straight()), r.cluster.Members, func() { r.keys("k", 2) })
 }
 
-// TestAWaitDoesNotHangOnADeadWatch cuts off the member that watches for a waiter.
-func TestAWaitDoesNotHangOnADeadWatch(t *testing.T) {
+// TestDeadWatchDoesNotHangWait cuts off the member that watches for a waiter.
+func TestDeadWatchDoesNotHangWait(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiting := r.Client(r.straight()), r.driver()
 		l := r.Acquire(holder, "k", long)
@@ -96,9 +96,9 @@ func TestALostReplyCostsNoLock(t *testing.T) {
 	})
 }
 
-// TestARequestThatComesAfterItsSenderGaveUpTakesNothing stops the request that creates the
+// TestLateRequestTakesNothing stops the request that creates the
 // key on its way until its caller has gone and its lease is revoked.
-func TestARequestThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
+func TestLateRequestTakesNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, noWait := range []bool{true, false} {
 			d := r.driver()
@@ -123,8 +123,8 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	})
 }
 
-// TestAWaitIsToldOfBeforeItIsKnownHowLongTheHolderHas: AcquireAll waits for that word.
-func TestAWaitIsToldOfBeforeItIsKnownHowLongTheHolderHas(t *testing.T) {
+// TestWaitIsReportedBeforeHoldersTTLIsKnown: AcquireAll waits for the report.
+func TestWaitIsReportedBeforeHoldersTTLIsKnown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		g := r.Grant(r.driver(), "k", long)
 		waiting := r.driver()
@@ -198,9 +198,9 @@ func TestAKeyDeletedByHandIsALoss(t *testing.T) {
 	})
 }
 
-// TestAWaiterThatLosesItsKeyQueuesUpAgain: it gets no lock on the strength of a key that is
+// TestWaiterWithoutKeyQueuesAgain: it gets no lock by a key that is
 // gone.
-func TestAWaiterThatLosesItsKeyQueuesUpAgain(t *testing.T) {
+func TestWaiterWithoutKeyQueuesAgain(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiter := r.Client(r.straight()), r.Client(r.straight())
 		l := r.Acquire(holder, "k", long)
@@ -228,9 +228,9 @@ func TestAWaiterThatLosesItsKeyQueuesUpAgain(t *testing.T) {
 	})
 }
 
-// TestALeaseIsAdoptedAsOftenAsThereAreTokens: each adopter has a later token than the last,
+// TestTokensBoundAdoptions: each adopter has a later token than the last,
 // and an earlier one than the waiter.
-func TestALeaseIsAdoptedAsOftenAsThereAreTokens(t *testing.T) {
+func TestTokensBoundAdoptions(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d, other := r.straight(), r.straight()
 		g := r.adoptable(d)

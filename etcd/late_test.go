@@ -72,8 +72,8 @@ func TestALateAdoptionShortensNoTrust(t *testing.T) {
 	})
 }
 
-// TestALateRequestOfTheOldHolderDoesNothingToTheNext: the next holder has adopted the lock meanwhile.
-func TestALateRequestOfTheOldHolderDoesNothingToTheNext(t *testing.T) {
+// TestLateRequestLeavesNextHolderAlone: the next holder has adopted the lock meanwhile.
+func TestLateRequestLeavesNextHolderAlone(t *testing.T) {
 	t.Parallel()
 	for what, send := range map[string]func(ctx context.Context, d *etcd.Driver, g driver.Grant){
 		"release":              func(ctx context.Context, d *etcd.Driver, g driver.Grant) { d.Release(ctx, g, 0) },
@@ -97,8 +97,8 @@ func TestALateRequestOfTheOldHolderDoesNothingToTheNext(t *testing.T) {
 	}
 }
 
-// TestALateForceDoesNothingToTheNextLock that has the same lease of etcd.
-func TestALateForceDoesNothingToTheNextLock(t *testing.T) {
+// TestLateForceLeavesNextLockAlone: the next lock has the same lease of etcd.
+func TestLateForceLeavesNextLockAlone(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, other := r.straight(), r.driver()
 		g := r.adoptable(holder)
@@ -117,8 +117,8 @@ func TestALateForceDoesNothingToTheNextLock(t *testing.T) {
 	})
 }
 
-// TestALeaseThatMayStillGetAKeyIsNotUsedAgain: the request to create the first key is under way yet when the lock is released.
-func TestALeaseThatMayStillGetAKeyIsNotUsedAgain(t *testing.T) {
+// TestLeaseWithLateKeyIsNotReused: the request to create the first key is still under way when the lock is released.
+func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.driver()
 		r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
@@ -200,8 +200,8 @@ func TestALeaseThatEndedIsNotBuiltOn(t *testing.T) {
 	})
 }
 
-// TestAHolderThatDoesNotRenewHasItsTTL, but for the time that a request takes, also when it has waited for long.
-func TestAHolderThatDoesNotRenewHasItsTTL(t *testing.T) {
+// TestHolderWithoutRenewalKeepsItsTTL, less the time of one request, also after a long wait.
+func TestHolderWithoutRenewalKeepsItsTTL(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiter := r.straight(), r.straight()
 		g := r.Grant(holder, "k", long)

@@ -165,9 +165,9 @@ func TestALoginOutlivesItsMembers(t *testing.T) {
 	}
 }
 
-// TestALoginThatRanOutOnTheOtherMembersIsRenewed: members that a client does not use end its login
+// TestExpiredLoginIsRenewedOnAllMembers: members that a client does not use end its login
 // after a while.
-func TestALoginThatRanOutOnTheOtherMembersIsRenewed(t *testing.T) {
+func TestExpiredLoginIsRenewedOnAllMembers(t *testing.T) {
 	r := guarded(t, 3, "--auth-token-ttl=1")
 	d := r.driver()
 	c := r.Client(d)
@@ -208,8 +208,8 @@ func TestALoginWithoutAnAnswerIsNamed(t *testing.T) {
 	r.Must(d.Release(r.Within(), g, 0))
 }
 
-// TestAWatchIsMadeAnewWithANewLogin where the old one has run out when its connection is cut.
-func TestAWatchIsMadeAnewWithANewLogin(t *testing.T) {
+// TestNewLoginRestartsWatches: the old login has run out when its connection is cut.
+func TestNewLoginRestartsWatches(t *testing.T) {
 	r := guarded(t, 1, jwt(t, "4s"))
 	waiting := r.driver()
 	l := r.Acquire(r.Client(r.straight()), "k", 5*time.Second)

@@ -22,8 +22,8 @@ import (
 
 func plain(ctx context.Context, url string) (*etcd.Driver, error) { return etcd.Open(ctx, url, nil) }
 
-// TestABadURLSaysHowToMendIt, and shows no password.
-func TestABadURLSaysHowToMendIt(t *testing.T) {
+// TestBadURLErrorNamesTheFix also checks that no error shows a password.
+func TestBadURLErrorNamesTheFix(t *testing.T) {
 	t.Parallel()
 	fixture.BadURLs(t, plain, map[string]string{
 		"h1:2379":                              "etcd://host:2379",
@@ -77,8 +77,7 @@ func TestAConfigurationOfAClientNamesTheCluster(t *testing.T) {
 	r.Must(d.Release(r.Within(), g, 0))
 }
 
-// TestAConfigurationIsRefusedThatTheDriverCannotFollow.
-func TestAConfigurationIsRefusedThatTheDriverCannotFollow(t *testing.T) {
+func TestUnusableConfigurationIsRejected(t *testing.T) {
 	t.Parallel()
 	for want, config := range map[string]clientv3.Config{
 		"Token":             {Endpoints: []string{"h1:2379"}, Token: "t"},
@@ -214,8 +213,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestATTLUnderTheFloorOfTheServersSaysSo: they would grant a longer one.
-func TestATTLUnderTheFloorOfTheServersSaysSo(t *testing.T) {
+// TestTTLBelowServerMinimumIsNamed: the servers would grant a longer TTL.
+func TestTTLBelowServerMinimumIsNamed(t *testing.T) {
 	r := alone(t, 1, "--election-timeout=3000")
 	c := r.Client(r.straight())
 	_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second}) // short: it is refused

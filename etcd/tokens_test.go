@@ -68,8 +68,8 @@ func TestTokensRiseWhateverBecomesOfTheirBase(t *testing.T) {
 	})
 }
 
-// TestABaseThatIsBehindTheClockIsRaised by a client that begins, and by no other.
-func TestABaseThatIsBehindTheClockIsRaised(t *testing.T) {
+// TestTokenBaseBehindClockIsRaised: a client raises it when it begins, and only then.
+func TestTokenBaseBehindClockIsRaised(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		key := r.opts.Prefix + ",tokens"
 		r.Must(errorOf(r.direct.Put(r.Within(), key, "1000")))

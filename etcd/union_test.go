@@ -55,8 +55,8 @@ func TestHalfOfTheMembersIsNoCluster(t *testing.T) {
 	}
 }
 
-// TestAMemberThatIsReplacedByAnotherClustersIsNotAsked, and is named as what it is.
-func TestAMemberThatIsReplacedByAnotherClustersIsNotAsked(t *testing.T) {
+// TestMemberOfAnotherClusterIsNotAsked: the error names the other cluster.
+func TestMemberOfAnotherClusterIsNotAsked(t *testing.T) {
 	r := alone(t, 3)
 	d := r.straight()
 	c := r.Client(d)
@@ -96,8 +96,8 @@ func TestAMemberThatIsReplacedByAnotherClustersIsNotAsked(t *testing.T) {
 	r.Release(l)
 }
 
-// TestAClusterThatIsReplacedAsAWholeServesItsClients, as after a restore: what they held is lost, and they need no restart.
-func TestAClusterThatIsReplacedAsAWholeServesItsClients(t *testing.T) {
+// TestReplacedClusterServesItsClients, as after a restore: the clients lose their leases, and need no restart.
+func TestReplacedClusterServesItsClients(t *testing.T) {
 	r := alone(t, 1)
 	d := r.straight()
 	g := r.Grant(d, "k", long)

@@ -43,7 +43,7 @@ import (
 // token. The error is a *StaleError.
 var ErrStale = errors.New("stale fencing token")
 
-// StaleError says why a token was refused. It matches ErrStale.
+// StaleError is the error of a rejected token, with the reason. It matches ErrStale.
 type StaleError struct {
 	Key     string
 	Token   holdfast.Token // the one that was refused
@@ -80,7 +80,7 @@ type Guard struct {
 	keys map[string]*entry
 }
 
-// entry is what is known about one key.
+// entry has the highest token of one key.
 type entry struct {
 	users int // calls under way, which Forget must not cut off from one another
 
@@ -89,8 +89,7 @@ type entry struct {
 	owner   string
 }
 
-// Do runs write if token and owner, those of the lease under which it is made, are
-// not stale, and returns its error. It blocks while another write to the same key
+// Do runs write if token and owner of the lease are not stale, and returns its error. It blocks while another write to the same key
 // runs; other keys are not affected. The token is recorded before write runs and
 // stays recorded if write fails or panics: no earlier holder may write after that.
 //
@@ -115,7 +114,7 @@ func (g *Guard) Claim(key string, token holdfast.Token, owner string) error {
 	return g.Do(key, token, owner, func() error { return nil })
 }
 
-// Check says whether a token would be refused now, and records nothing. It saves
+// Check returns the error that Do would return for a token now, and records nothing. It saves
 // work that would fail. A write still needs Do, because a newer holder may come
 // between. A stale token is a *StaleError.
 func (g *Guard) Check(key string, token holdfast.Token, owner string) error {

@@ -160,8 +160,8 @@ func TestForgetSparesKeysInUse(t *testing.T) {
 	}
 }
 
-// TestTokensOfTwoServicesAreToldFromALateHolder: only where they are far apart, and with what mends it.
-func TestTokensOfTwoServicesAreToldFromALateHolder(t *testing.T) {
+// TestErrorDistinguishesServicesFromLateHolder: if two tokens are far apart, the error names the fix.
+func TestErrorDistinguishesServicesFromLateHolder(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		seen, token holdfast.Token

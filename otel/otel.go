@@ -10,8 +10,8 @@
 // one sampling decides for both. They are made when they have ended, from events: when hooks
 // fall behind, they are shifted by the delay.
 //
-// A holder that gives Note(ctx) as its AcquireOptions.Note names its trace to those that
-// wait: the caller's span gets a link to it when the wait begins.
+// A holder that gives Note(ctx) as its AcquireOptions.Note names its trace to the callers
+// that wait: a caller's span gets a link to it when the wait begins.
 //
 // The metrics are those of package prometheus, with points for underscores and without the
 // suffixes for units: distributed_lock.wait, with the attribute resource, the class of the key.
@@ -71,7 +71,7 @@ type Telemetry struct {
 	reader  metric.Registration
 
 	mu    sync.Mutex                   // guards roots
-	roots map[string]trace.SpanContext // of acquire, by owner: of those that are held, have no parent and are recorded
+	roots map[string]trace.SpanContext // of acquire, by owner, for leases that are held, have no parent and are recorded
 
 	wait, hold, lag, margin                       metric.Float64Histogram
 	failures, lost, renewed, unconfirmed, dropped metric.Int64Counter
@@ -233,7 +233,7 @@ func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
 	return with
 }
 
-// began keeps span for that of the hold, where it has no parent.
+// began keeps span as the parent of the hold's span, if it has no parent itself.
 func (t *Telemetry) began(e holdfast.AcquiredEvent, span trace.Span) {
 	if trace.SpanContextFromContext(e.Context).IsValid() {
 		return
@@ -274,7 +274,7 @@ func (t *Telemetry) span(ctx context.Context, name string, kind trace.SpanStartO
 	return span
 }
 
-// fail says why span has no success.
+// fail marks span as failed, with the reason.
 func fail(span trace.Span, reason string, err error) {
 	span.SetAttributes(semconv.ErrorTypeKey.String(reason))
 	span.SetStatus(codes.Error, err.Error())

@@ -167,7 +167,7 @@ func TestSpansSayHowLongAndHowItEnded(t *testing.T) {
 }
 
 // Where the caller has no trace, one sampling decides for the wait and the hold of a lock.
-func TestALockWithoutACallersTraceIsOneTrace(t *testing.T) {
+func TestLockWithoutParentIsOneTrace(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
 	tracing := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(0.5))))

@@ -148,7 +148,7 @@ func TestEveryEventIsMeasured(t *testing.T) {
 	})
 }
 
-func TestALockPerOrderMakesNoSeriesPerOrder(t *testing.T) {
+func TestSeriesDoNotGrowWithKeys(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]string{"numbers": "order/%d", "words": "%dorder", "names": "o:%[1]d/%[1]d"} {
 		m := prometheus.New(nil)

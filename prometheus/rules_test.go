@@ -61,7 +61,7 @@ func TestEachAlertPassesItsTest(t *testing.T) {
 	promtool(t, "test", "rules", ruleTests)
 }
 
-func TestEachAlertFiresAndIsSilentInATestAndHasAnEntry(t *testing.T) {
+func TestEachAlertIsTestedAndDocumented(t *testing.T) {
 	t.Parallel()
 	tests, page, text := read(t, ruleTests), read(t, runbook), read(t, rules)
 	for _, name := range alerts(t) {

@@ -76,7 +76,7 @@ func TestASoundEnsembleHasNoFindings(t *testing.T) {
 	}
 }
 
-func TestEachFaultOfAnEnsembleIsFoundAndNothingElse(t *testing.T) {
+func TestDoctorFindsEachFaultOfAnEnsemble(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, r *rig){
 		"nothing": func(t *testing.T, r *rig) {
 			if found := r.diagnosed(urlOf(r.addrs...), 0, r.opts); len(found) > 0 {

@@ -59,9 +59,9 @@ func TestAWaiterWhoseNodeIsDeletedQueuesAnew(t *testing.T) {
 	})
 }
 
-// TestASessionThatIsOverLosesItsLeasesAtOnce: the holder hears of it before its next renewal,
+// TestEndedSessionLosesItsLeasesAtOnce: the holder learns of it before its next renewal,
 // and one that waited in the same session queues anew.
-func TestASessionThatIsOverLosesItsLeasesAtOnce(t *testing.T) {
+func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.straight(), r.straight()
 		c := r.Client(d)
@@ -142,8 +142,8 @@ func TestFollowerThatLostLeaderKeepsNoLease(t *testing.T) {
 	})
 }
 
-// TestNobodyHasTheLockWhileItsOldHolderTrustsIt is the same on real servers, once.
-func TestNobodyHasTheLockWhileItsOldHolderTrustsIt(t *testing.T) {
+// TestLockIsNotGrantedWhileHolderTrustsIt checks this on real servers, once.
+func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 	r := alone(t, 3, "syncLimit=40")
 	leader := r.leader()
 	for _, leads := range []bool{true, false} {
@@ -201,9 +201,9 @@ func TestALostReplyCostsNoLock(t *testing.T) {
 	})
 }
 
-// TestARequestThatComesAfterItsSenderGaveUpTakesNothing stops the request that creates the
+// TestLateRequestTakesNothing stops the request that creates the
 // node on its way until the caller has gone, over a session that goes on.
-func TestARequestThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
+func TestLateRequestTakesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		looker := r.straight()
 		for _, noWait := range []bool{true, false} {
@@ -233,8 +233,8 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	})
 }
 
-// TestAWaiterOfLongRenewsBeforeItTakesTheLock, as its session may be over soon, or is.
-func TestAWaiterOfLongRenewsBeforeItTakesTheLock(t *testing.T) {
+// TestLongWaiterRenewsBeforeItsGrant, as its session may be over soon, or is.
+func TestLongWaiterRenewsBeforeItsGrant(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.straight(), r.driver()
 		g := r.Grant(d, "k", long)
@@ -303,9 +303,9 @@ func TestASessionHasRoomForSomeNodesOnly(t *testing.T) {
 	})
 }
 
-// TestNobodyHasALockByANumberThatComesAgain: the servers number the nodes of a folder with 31 bits, and give the last number to all who come
+// TestReusedNumberGrantsNothing: the servers number the nodes of a folder with 31 bits, and give the last number to all that come
 // behind it. Before that, the folder is made anew.
-func TestNobodyHasALockByANumberThatComesAgain(t *testing.T) {
+func TestReusedNumberGrantsNothing(t *testing.T) {
 	for name, begin := range map[string]int32{"before the last numbers": zookeeper.Spent - 2, "at the last number": math.MaxInt32} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, r *rig) {
@@ -461,9 +461,9 @@ func TestALeaseThatNobodyRenewsLapses(t *testing.T) {
 	})
 }
 
-// TestAWaitIsToldOfWhenTheFirstHasJustGone has the holder leave between two looks of a waiter: calls
+// TestWaitIsReportedAfterFirstHasGone has the holder leave between two looks of a waiter: calls
 // of its process that only try the lock wait for that obstacle.
-func TestAWaitIsToldOfWhenTheFirstHasJustGone(t *testing.T) {
+func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		d, last := r.driver(), r.driver()
 		first, look := r.Grant(d, "k", long), r.straight()
@@ -496,8 +496,8 @@ func TestAWaitIsToldOfWhenTheFirstHasJustGone(t *testing.T) {
 	})
 }
 
-// TestAWaitBehindWhatMayNotBeReadSaysSo: a client that logs in has nodes of its own, and one that does not can watch none of them.
-func TestAWaitBehindWhatMayNotBeReadSaysSo(t *testing.T) {
+// TestUnreadableNodeAheadIsNamed: a client that logs in has nodes of its own, and one that does not can watch none of them.
+func TestUnreadableNodeAheadIsNamed(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		d := r.straight()
 		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // the folder is everybody's

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// lookTTL is how long the session should last of a client that only looks. Another TTL
-	// will do, for which this session is that with anyTTL.
+	// lookTTL is the TTL of the session of a client that only looks. A session with another
+	// TTL serves as well: anyTTL asks for any.
 	lookTTL = 10 * time.Second
 	anyTTL  = time.Duration(0)
 	// pageSize is the number of locks that List requests at once.

@@ -23,8 +23,8 @@ func plain(ctx context.Context, url string) (*zookeeper.Driver, error) {
 	return zookeeper.Open(ctx, url, nil)
 }
 
-// TestABadURLSaysHowToMendIt, and shows no password.
-func TestABadURLSaysHowToMendIt(t *testing.T) {
+// TestBadURLErrorNamesTheFix also checks that no error shows a password.
+func TestBadURLErrorNamesTheFix(t *testing.T) {
 	t.Parallel()
 	fixture.BadURLs(t, plain, map[string]string{
 		"h1:2181":                           "zk://host:2181",
@@ -167,8 +167,8 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestATTLThatTheServersWouldChangeIsAnError: they shorten and lengthen sessions in silence.
-func TestATTLThatTheServersWouldChangeIsAnError(t *testing.T) {
+// TestTTLOutsideServerLimitsIsRejected: the servers shorten and lengthen sessions in silence.
+func TestTTLOutsideServerLimitsIsRejected(t *testing.T) {
 	r := alone(t, 1, "minSessionTimeout=5000", "maxSessionTimeout=9000")
 	c := r.Client(r.straight())
 	for ttl, want := range map[time.Duration]string{
@@ -234,8 +234,8 @@ func TestALeaderWithoutAMajorityIsNoEnsemble(t *testing.T) {
 	})
 }
 
-// TestAQuotaThatIsUsedUpRefusesNewLocks, and touches none that is held.
-func TestAQuotaThatIsUsedUpRefusesNewLocks(t *testing.T) {
+// TestFullQuotaRejectsNewLocks, and leaves held locks alone.
+func TestFullQuotaRejectsNewLocks(t *testing.T) {
 	r := alone(t, 1, "enforceQuota=true")
 	d := r.straight()
 	held := r.Grant(d, "held", long)

@@ -41,8 +41,8 @@ func TestAMemberThatOnlyReadsHasNoMajority(t *testing.T) {
 	}
 }
 
-// TestRequestsOfASessionHaveNumbersOfTheirOwn, over all of its connections: a member answers by them, also for a connection that has gone.
-func TestRequestsOfASessionHaveNumbersOfTheirOwn(t *testing.T) {
+// TestRequestNumbersAreUniqueInSession, over all of its connections: a member answers by them, also for a connection that has gone.
+func TestRequestNumbersAreUniqueInSession(t *testing.T) {
 	s := &session{}
 	s.xids.Store(math.MaxInt32 - 3)
 	seen := make(map[int32]bool)

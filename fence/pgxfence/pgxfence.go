@@ -1,5 +1,5 @@
 // Package pgxfence is package sqlfence for programs that use pgx: rows in a
-// PostgreSQL that refuses writers who have lost their lease. The check of the
+// PostgreSQL database that rejects writers who have lost their lease. The check of the
 // fencing token and the write are one transaction, or one statement.
 //
 // # What is not promised
@@ -11,10 +11,10 @@
 //
 // # The rule
 //
-// That of package fence: a token is refused when a higher one was seen for the
-// guard, or an equal one of another lease. Table, rule and statements are those of
-// package sqlfence, so that programs with either package share one table. The
-// documentation there says more.
+// As in package fence, a token is rejected when a higher token was seen for the
+// guard, or an equal token of another lease. Table and statements are the same as in
+// package sqlfence, so that programs with either package share one table. See there
+// for more.
 //
 // (M. Kleppmann, "How to do distributed locking", 2016.)
 package pgxfence
@@ -38,7 +38,7 @@ type Options struct {
 	Table string
 }
 
-// Querier is what a statement is run on: a pgx.Tx, *pgx.Conn or *pgxpool.Pool.
+// Querier runs a statement: a pgx.Tx, *pgx.Conn or *pgxpool.Pool.
 type Querier interface {
 	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, query string, args ...any) pgx.Row
@@ -79,8 +79,8 @@ func New(opts *Options) (*Fence, error) {
 	return &Fence{table}, nil
 }
 
-// Schema is the statement that makes the table unless it exists, for those who
-// keep their schema in files.
+// Schema returns the statement that makes the table unless it exists, for programs
+// that keep their schema in files.
 func (f *Fence) Schema() string { return f.table.Create }
 
 // Create makes the table unless it exists. Several programs may call it at once,
@@ -91,7 +91,7 @@ func (f *Fence) Create(ctx context.Context, q Querier) error {
 }
 
 // Do runs write in a transaction that begins with the claim of guard by token and
-// owner, those of the lease, and commits it. It blocks while another transaction
+// owner of the lease, and commits it. It blocks while another transaction
 // has claimed the same guard. A stale token is a *fence.StaleError, and write is
 // not called; after an error of write, or a panic, everything is rolled back, the
 // claim too. After any other error the transaction may have been committed, and

@@ -137,7 +137,7 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 
 // TestCheckAndWriteAreOneStep has many leases write at once, each what it has read
 // plus one. If a write could run apart from its check, or from its read, the sum
-// would not be that of the writes that were accepted.
+// would not equal the number of accepted writes.
 func TestCheckAndWriteAreOneStep(t *testing.T) {
 	pool, f := open(t)
 	if err := put(t, pool, f, "k", 1, "first", 0); err != nil {
@@ -337,8 +337,8 @@ func TestClaimAtAnOlderSnapshotIsRefused(t *testing.T) {
 	}
 }
 
-// TestClaimBehindTheEndOfATransactionIsRefused: what is written next would be in no transaction with it.
-func TestClaimBehindTheEndOfATransactionIsRefused(t *testing.T) {
+// TestClaimAfterTransactionEndIsRejected: the next write would not be in the claim's transaction.
+func TestClaimAfterTransactionEndIsRejected(t *testing.T) {
 	pool, f := open(t)
 	tx, err := pool.Begin(t.Context())
 	if err != nil {

@@ -83,8 +83,8 @@ func New(run func(ctx context.Context, script string, keys, args []string) (any,
 	return &Store{run}
 }
 
-// Set writes value to key if token and owner, those of the lease under which it is
-// written, are not stale for the guard called key. It blocks for one answer of the
+// Set writes value to key if token and owner of the lease are not stale for the guard
+// called key. It blocks for one answer of the
 // server. A stale token is a *fence.StaleError, and nothing is written; after any
 // other error the write may have happened, and may be repeated.
 func (s *Store) Set(ctx context.Context, key string, token holdfast.Token, owner, value string) error {
@@ -92,8 +92,8 @@ func (s *Store) Set(ctx context.Context, key string, token holdfast.Token, owner
 	return err
 }
 
-// Get claims the guard called key and reads key, in one step. An absent key is
-// found == false. Errors are those of Claim.
+// Get claims the guard called key and reads key, in one step. For an absent key,
+// found is false. It returns the same errors as Claim.
 func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, owner string) (value string, found bool, err error) {
 	reply, err := s.check(ctx, get, key, token, owner, []string{key})
 	value, found = reply.(string)
@@ -112,8 +112,8 @@ func (s *Store) Claim(ctx context.Context, guard string, token holdfast.Token, o
 // atomic step. The script finds keys and args in KEYS and ARGV. Eval returns what it
 // returns: nil, an int64, a string or an []any of these. In a Redis Cluster, keys must
 // share the hash slot of guard. A server keeps each script that it has run, so what
-// varies belongs into args. Errors are those of Set; an error of the script leaves the
-// token recorded.
+// varies belongs into args. Eval returns the same errors as Set; an error of the script
+// leaves the token recorded.
 func (s *Store) Eval(ctx context.Context, script, guard string, token holdfast.Token, owner string, keys []string, args ...string) (any, error) {
 	return s.check(ctx, guarded(script), guard, token, owner, keys, args...)
 }
@@ -169,7 +169,7 @@ func (s *Store) Forget(ctx context.Context, guard string) error {
 	return nil
 }
 
-// key is where the server keeps what is known of guard.
+// key returns the server's key for guard.
 func key(guard string) string { return prefix + wire.Tagged(guard) }
 
 func failure(guard string, err error) error {

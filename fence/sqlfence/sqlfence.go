@@ -63,7 +63,7 @@ type Options struct {
 	Table string
 }
 
-// Querier is what a statement is run on: a *sql.Tx, *sql.Conn or *sql.DB.
+// Querier runs a statement: a *sql.Tx, *sql.Conn or *sql.DB.
 type Querier interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
@@ -102,8 +102,8 @@ func New(dialect Dialect, opts *Options) (*Fence, error) {
 	return &Fence{table: table}, nil
 }
 
-// Schema is the statement that makes the table unless it exists, for those who
-// keep their schema in files.
+// Schema returns the statement that makes the table unless it exists, for programs
+// that keep their schema in files.
 func (f *Fence) Schema() string { return f.table.Create }
 
 // Create makes the table unless it exists. Several programs may call it at once;
@@ -115,7 +115,7 @@ func (f *Fence) Create(ctx context.Context, q Querier) error {
 }
 
 // Do runs write in a transaction that begins with the claim of guard by token and
-// owner, those of the lease, and commits it. It blocks while another transaction
+// owner of the lease, and commits it. It blocks while another transaction
 // has claimed the same guard. A stale token is a *fence.StaleError, and write is
 // not called; after an error of write, or a panic, everything is rolled back, the
 // claim too. After any other error the transaction may have been committed, and

@@ -24,7 +24,7 @@ const (
 	dashboard = "../dashboard.json"
 )
 
-// others is what redis_exporter would serve, and the node exporter of what the command writes; verify/dashboard has it serve that.
+// others has metrics of redis_exporter, and metrics of the command as the node exporter serves them; verify/dashboard serves them too.
 const others = `# TYPE redis_db_keys gauge
 redis_db_keys{db="db0"} 5
 # TYPE redis_db_keys_expiring gauge
@@ -146,7 +146,7 @@ func queries(t *testing.T) (all []string) {
 	return all
 }
 
-func TestEveryQueryOfTheDashboardHasAnAnswerOnAServerThatTheExampleFeeds(t *testing.T) {
+func TestEachDashboardQueryHasAnAnswer(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	reader, writer := io.Pipe()

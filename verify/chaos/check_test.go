@@ -212,7 +212,7 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 	}
 }
 
-func TestAWaitBehindHoldersIsNoneForAFreeLock(t *testing.T) {
+func TestWaitBehindHoldersIsNotWaitForFreeLock(t *testing.T) {
 	t.Parallel()
 	first, next := &attempt{asked: 0, got: 1, until: 99, left: 9, released: 9}, &attempt{asked: 2, got: 10, until: 99, left: 19, released: 19}
 	later := &attempt{asked: 2, got: 40, until: 99, left: 49, released: 49}
@@ -305,7 +305,7 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 }
 
 // The places of a read and write lock have names of their own, by which an operator takes them.
-func TestAReaderOrAWriterFromWhomAPlaceIsTakenIsNoHolder(t *testing.T) {
+func TestForcedReaderOrWriterIsNoHolder(t *testing.T) {
 	t.Parallel()
 	for first, second := range map[string]string{reader: writer, writer: reader} {
 		events := []event{
@@ -438,9 +438,9 @@ func TestInfoIsRewritten(t *testing.T) {
 	}
 }
 
-// TestABeliefIsTrustedAsLongAsItWasSeen: a lock without a deadline counts as trusted until its holder
+// TestTrustEndsWithLastObservation: a lock without a deadline counts as trusted until its holder
 // learns of the loss, and the lock of a killed process until somebody last looked.
-func TestABeliefIsTrustedAsLongAsItWasSeen(t *testing.T) {
+func TestTrustEndsWithLastObservation(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	rec := &recorder{dir: dir, client: "c", files: make(map[int]*os.File)}
@@ -483,8 +483,8 @@ func (l *lister) List(_ context.Context, _ string, yield func(driver.Status) boo
 	return nil
 }
 
-// TestALockThatGoesWhenItsServiceIsBackIsNoGhost: one that a second look still finds is.
-func TestALockThatGoesWhenItsServiceIsBackIsNoGhost(t *testing.T) {
+// TestLockFreedAfterOutageIsNoGhost: a lock that a second look still finds is a ghost.
+func TestLockFreedAfterOutageIsNoGhost(t *testing.T) {
 	t.Parallel()
 	for want, looks := range map[string][][]string{
 		"[]": {{"free"}}, "[b]": {{"a", "b"}, {"b", "free"}},
@@ -605,7 +605,7 @@ func TestFaultsStrikeAMajorityOfFewerNodesToo(t *testing.T) {
 	}
 }
 
-func TestNodesAreUnfitOnlyWhileAFaultMakesThemSo(t *testing.T) {
+func TestNodesAreUnfitOnlyDuringTheirFault(t *testing.T) {
 	t.Parallel()
 	j := &judge{schedule: &Schedule{TTL: Duration(time.Second)}}
 	client := happened{Do: "pause-client", Start: 1e9, End: 2e9}
@@ -618,8 +618,8 @@ func TestNodesAreUnfitOnlyWhileAFaultMakesThemSo(t *testing.T) {
 	}
 }
 
-// TestALeaseThatOutlastsAnElectionIsPromisedToLive, and one that is due for renewal with less left than that takes is not.
-func TestALeaseThatOutlastsAnElectionIsPromisedToLive(t *testing.T) {
+// TestLeaseLongerThanElectionMustSurvive; a lease whose renewal is due with less time left than an election takes may be lost.
+func TestLeaseLongerThanElectionMustSurvive(t *testing.T) {
 	t.Parallel()
 	elects, bears := class{extra: 3 * time.Second}, class{}
 	for ttl, short := range map[time.Duration]bool{3 * time.Second: true, 5 * time.Second: false} {

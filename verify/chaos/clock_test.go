@@ -146,9 +146,9 @@ func TestALeaseOutlivesAJumpOfAMinority(t *testing.T) {
 	}
 }
 
-// TestTheClockOfADatabaseEndsLeasesAndLetsNoTokenFall: set forward, it ends a lease that its holder trusts; set back, it keeps one that is
+// TestDatabaseClockEndsLeasesAndKeepsTokensRising: set forward, it ends a lease that its holder trusts; set back, it keeps one that is
 // over. Tokens rise all the same, and Fenced goes by the row.
-func TestTheClockOfADatabaseEndsLeasesAndLetsNoTokenFall(t *testing.T) {
+func TestDatabaseClockEndsLeasesAndKeepsTokensRising(t *testing.T) {
 	rig.Nightly(t, "clocks")
 	s := new(postgresSite)
 	t.Cleanup(func() { s.stop() })

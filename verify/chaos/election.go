@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/election"
 )
 
-// With -elections there are no windows of faults, but one election: some processes campaign, and the one that leads is killed, again and
-// again, and in between told to resign. Their history is that of a lock, and is judged as one; what an observer has seen stands in it too.
+// With -elections there are no windows of faults, but one election: some processes campaign, and the leader is killed, again and again,
+// and in between told to resign. Their history is judged as a lock's history; it also has the events that an observer has seen.
 
 // candidateRole belongs to a process that campaigns for as long as it lives.
 const candidateRole = "candidate"

@@ -14,8 +14,8 @@ import (
 )
 
 // In classes whose duty is passing, holders hand leases over to other processes, by way of the storage, and an operator takes locks
-// away from their holders. In those whose duty is handing there is no operator, and a process that comes to its end hands over what it
-// has: no lease is lost.
+// away from their holders. In classes whose duty is handing there is no operator, and a process hands over its
+// leases at its end: no lease is lost.
 
 // offer names a lease that another process may adopt.
 type offer struct {

@@ -148,7 +148,7 @@ func sit(t *testing.T, events []event, left time.Duration) (*Report, []Finding, 
 	return j.report, found, dir
 }
 
-func TestWhatPorcupineFindsIsAFindingWithAPicture(t *testing.T) {
+func TestPorcupineFindingHasPicture(t *testing.T) {
 	t.Parallel()
 	r, found, dir := sit(t, script("", "1 asked a; 2 got a 7; 3 asked b; 5 got b 8; 6 leaving a; 7 leaving b; 8 asked late; 9 got late 9"), time.Minute)
 	if len(found) != 1 || found[0].Promise != asLock {

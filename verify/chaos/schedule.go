@@ -86,7 +86,7 @@ type class struct {
 // majority answers: it has two thirds of the TTL left when a renewal falls due.
 func (c *class) tooShort(ttl int64) bool { return c.extra > 0 && ttl*2/3 < int64(c.extra) }
 
-// duty is what holders do with a lock beyond working under it.
+// duty is a task of holders beside the work under a lock.
 type duty int
 
 const (
@@ -207,9 +207,9 @@ func (s *Schedule) keep(classes []string) error {
 	return nil
 }
 
-// onNodes has the faults strike n nodes instead of those that the schedule was written for, 0: those. They strike a majority where they
-// did before. One after the other they come a TTL later, as fewer nodes are fewer than a majority already with the one that has
-// no locks yet. A window of which no fault is left goes.
+// onNodes has the faults strike n nodes instead of the number for which the schedule was written; 0 leaves that number. Faults that
+// struck a majority still do. Faults that come one after the other come a TTL later, because a node that has no locks yet may
+// leave fewer than a majority. A window without a fault is removed.
 func (s *Schedule) onNodes(n int) {
 	if n == 0 || n == s.Nodes {
 		return
@@ -262,9 +262,9 @@ type span struct {
 	start, end int64 // on the clock that mono reads
 }
 
-// after is the class of the last window of each run, which has no faults: those of the windows before are over, and everybody gets
-// through who asks until the service is up for a second. It ends with the last of them, so that a slow disk is no broken promise, and
-// when calmFor is over at the latest.
+// after is the class of the last window of each run, which has no faults: the faults of earlier windows are over, and every caller
+// that asks before the service has been up for a second gets through. The window ends when the last of these callers returns, so
+// that a slow disk breaks no promise, and at the latest when calmFor is over.
 const (
 	after   = "after"
 	calmFor = time.Minute

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// task is what some workers of each client do, turn by turn. Its histories are those of locks, and are judged as such: each slot of a
-// semaphore is a lock, and so is each of several names. The semaphore as a whole is a lock that several may hold at once, and so is a read and write lock, of
-// which a writer takes all.
+// task is a kind of work that some workers of each client do, turn by turn. Its histories are judged as histories of locks: each slot
+// of a semaphore is a lock, and so is each of several names. A whole semaphore is a lock with several holders at once, and so is a
+// read-write lock, of which a writer takes all places.
 type task interface {
 	// title names the task in the report, where it has a line; empty: the report's table is about it.
 	title() string
@@ -130,11 +130,11 @@ type manyLocks struct{}
 const (
 	manyWorkers = 16
 	manyNames   = 12
-	manyMost    = 5 // of which one call takes so many at most
+	maxMany     = 5 // of them in one call
 )
 
 func (manyLocks) title() string {
-	return fmt.Sprintf("AcquireAll of 1 to %d of %d names, %d callers", manyMost, manyNames, manyWorkers)
+	return fmt.Sprintf("AcquireAll of 1 to %d of %d names, %d callers", maxMany, manyNames, manyWorkers)
 }
 func (manyLocks) family() string       { return "ha" }
 func (manyLocks) pause() time.Duration { return 1200 * time.Millisecond }
@@ -145,7 +145,7 @@ func (manyLocks) turn(ctx context.Context, w *worker, s *span) {
 	opts := locks.options(want{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)
 	var keys, tries []string
-	for _, n := range rand.Perm(manyNames)[:1+rand.N(manyMost)] {
+	for _, n := range rand.Perm(manyNames)[:1+rand.N(maxMany)] {
 		keys, tries = append(keys, s.key("ha", n)), append(tries, fmt.Sprintf("%s:%d", call, len(tries)))
 	}
 	for i, key := range keys {

@@ -27,8 +27,8 @@ func semaphore(lines string) (events []event) {
 // three hold slots of their own.
 const three = "1 asked a/1; 1 asked b/1; 1 asked c/1; 1 asked d/1; 2 got a/1 0 7; 3 got b/1 1 4; 4 got c/1 2 4"
 
-// TestASemaphoreHasAHolderForEachSlotAndNoMore: the sweep and Porcupine agree on that, about the semaphore and about each slot.
-func TestASemaphoreHasAHolderForEachSlotAndNoMore(t *testing.T) {
+// TestSemaphoreHasOneHolderPerSlot: the sweep and Porcupine agree about the semaphore and about each slot.
+func TestSemaphoreHasOneHolderPerSlot(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name, lines string
@@ -64,9 +64,9 @@ func TestASemaphoreHasAHolderForEachSlotAndNoMore(t *testing.T) {
 	}
 }
 
-// TestAWriterIsAloneAndItsTokenIsInOrder: the sweep and Porcupine agree on that. Lines are "TIME KIND CLIENT SIDE [TOKEN]"; a
+// TestWriterIsAloneWithOrderedToken: the sweep and Porcupine agree. Lines are "TIME KIND CLIENT SIDE [TOKEN]"; a
 // lease of a reader is renewed under the key of its place.
-func TestAWriterIsAloneAndItsTokenIsInOrder(t *testing.T) {
+func TestWriterIsAloneWithOrderedToken(t *testing.T) {
 	t.Parallel()
 	const asks = "1 asked a/1 reader; 1 asked b/1 reader; 1 asked c/1 writer; 1 asked d/1 reader; 1 asked e/1 reader; 1 asked f/1 reader; "
 	for _, row := range []struct {
@@ -109,7 +109,7 @@ func TestAWriterIsAloneAndItsTokenIsInOrder(t *testing.T) {
 	}
 }
 
-func TestACallThatDoesNotEndInTimeIsFound(t *testing.T) {
+func TestOverdueCallIsFound(t *testing.T) {
 	t.Parallel()
 	paused := func(client string, _, _ int64) bool { return client == "paused" }
 	for _, row := range []struct {

@@ -166,8 +166,8 @@ func TestThePageShowsWhoHoldsAndWhoWaits(t *testing.T) {
 	v.shows(`#doc-rest summary`, "checks")
 }
 
-// TestTextOfStrangersIsNoPartOfThePage: other clients choose names, hosts and notes.
-func TestTextOfStrangersIsNoPartOfThePage(t *testing.T) {
+// TestForeignTextIsNotMarkup: other clients choose names, hosts and notes.
+func TestForeignTextIsNotMarkup(t *testing.T) {
 	v := open(t, 1)
 	const markup = `<img src=x onerror=alert(1)><script>alert(2)</script>&lt;"'`
 	v.must(v.hold(t.Context(), holdfast.Holder{Host: markup, Program: "\u202eprogram"}, "note "+markup, markup+"\u202e", "plain"))
@@ -239,8 +239,8 @@ const seen = `[...document.querySelectorAll("header *, main *, dialog[open] *")]
 		[...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
 }).length`
 
-// TestNothingIsLostOnANarrowPageOrAnEnlargedOne also has letters of twice the size, on a page that is as wide as before.
-func TestNothingIsLostOnANarrowPageOrAnEnlargedOne(t *testing.T) {
+// TestNarrowAndEnlargedPagesShowEverything also has letters of twice the size, on a page that is as wide as before.
+func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 	v := open(t, 3)
 	v.must(v.play(t.Context()))
 	v.servers[2].Kill() // so that there is an outage with its cause, and the doctor has findings
@@ -283,7 +283,7 @@ func TestNothingIsLostOnANarrowPageOrAnEnlargedOne(t *testing.T) {
 	}
 }
 
-// TestThePageStaysLiveWithTenThousandLocks logs what the page costs; its bounds are those of a machine that does much else.
+// TestThePageStaysLiveWithTenThousandLocks logs the cost of the page; its bounds hold on a busy machine.
 func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 	v := open(t, 1)
 	v.must(v.do0("EVAL", "for i = 0, 9999 do redis.call('SET', string.format('lock:n%05d', i), 'first', 'PX', 600000) end", "0"))
@@ -355,7 +355,7 @@ func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 	v.shows(`#d-facts`, "somebody")
 }
 
-// cost is what the page has taken up since it was opened: seconds, bytes and numbers, by name.
+// cost returns the resources that the page has used since it was opened: seconds, bytes and numbers, by name.
 func (v *visit) cost() map[string]float64 {
 	v.t.Helper()
 	_, err := chromedp.Call(v.tab, performance.Enable, performance.EnableParams{})

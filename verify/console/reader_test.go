@@ -240,8 +240,8 @@ func TestColourIsNotTheOnlySign(t *testing.T) {
 	}
 }
 
-// TestThePageKeepsWhatItKnowsThroughAnOutage has nodes, and then the console, die and come back while the page is open.
-func TestThePageKeepsWhatItKnowsThroughAnOutage(t *testing.T) {
+// TestPageKeepsItsDataThroughOutage has nodes, and then the console, die and come back while the page is open.
+func TestPageKeepsItsDataThroughOutage(t *testing.T) {
 	v := open(t, 3)
 	v.must(v.hold(t.Context(), holdfast.Holder{Host: "web-1", PID: 1}, "nightly", "job"))
 	v.look("lock=job")

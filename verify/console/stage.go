@@ -209,7 +209,7 @@ func newTab(ctx context.Context) (tab context.Context, cancel func(), err error)
 	return tab, func() { shut(); end() }, nil
 }
 
-// words is what a program says. It is safe for concurrent use.
+// words collects the output of a program. It is safe for concurrent use.
 type words struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer

@@ -35,7 +35,7 @@ func check(t *testing.T, libraries, text string) (complaints string) {
 	return string(out)
 }
 
-func TestTheDashboardIsOfTheTypesThatGrafanaHasForIt(t *testing.T) {
+func TestDashboardFitsGrafanasTypes(t *testing.T) {
 	rig.Nightly(t, "dashboard")
 	t.Parallel()
 	libraries, err := foreign.Libraries("grafana")

@@ -37,7 +37,7 @@ type site struct {
 	prometheus string // its address
 }
 
-// shorter is what the rules of a site have in place of a minute, so that a job need not run for as long.
+// shorter replaces a minute in the rules of a site, so that jobs of the test may be short.
 const shorter = 5 * time.Second
 
 func newSite(t *testing.T) *site {
@@ -164,7 +164,7 @@ func (s *site) fired() []string {
 	return s.ask(`count_over_time(ALERTS{alertstate="firing"}[1h])`, "alertname", "name", "outcome")
 }
 
-// faults are what goes wrong with a job, and the alerts that must say so.
+// faults are the faults of a job, each with the alerts that must fire.
 var faults = []struct {
 	alerts []string
 	plant  func(*site)
@@ -194,8 +194,8 @@ var faults = []struct {
 	}},
 }
 
-// TestEachAlertForJobsFiresOnItsFaultAlone runs jobs that succeed, and then plants each fault.
-func TestEachAlertForJobsFiresOnItsFaultAlone(t *testing.T) {
+// TestJobAlertFiresOnlyOnItsFault runs jobs that succeed, and then plants each fault.
+func TestJobAlertFiresOnlyOnItsFault(t *testing.T) {
 	rig.Nightly(t, "dashboard")
 	t.Parallel()
 	s := newSite(t)

@@ -253,7 +253,7 @@ func code(text string) string {
 	return "`" + text + "`"
 }
 
-// signature is what a constructor takes.
+// signature returns the parameters of a constructor.
 func signature(fn any) string {
 	if fn == nil {
 		return "–"
@@ -269,7 +269,7 @@ func signature(fn any) string {
 	return code("(" + strings.Join(in, ", ") + ")")
 }
 
-// outcome is what Open of one engine returns.
+// outcome describes the errors of one engine's Open.
 type outcome struct{ invalid, auth, config, down string }
 
 // outcomes opens what cannot be opened.
@@ -297,7 +297,7 @@ func outcomes(t *testing.T, all []*engine) map[*engine]*outcome {
 	return of
 }
 
-// database is what stands behind the host where a URL is nothing without it.
+// database is the path of an engine's URL, if the URL needs one.
 var database = map[string]string{"mysql": "/app"}
 
 // nobody is an address where nobody listens.
@@ -316,8 +316,8 @@ var roots = map[string]error{
 	"`ErrInvalid`": holdfast.ErrInvalid, "`ErrAuth`": holdfast.ErrAuth, "`ErrConfig`": holdfast.ErrConfig, "`ErrUnavailable`": holdfast.ErrUnavailable,
 }
 
-// outcome says which errors match what Open returns, the same for each URL. An error that is
-// ErrAuth or ErrConfig may be that of a node, in an ErrUnavailable.
+// outcome names the errors that the result of Open matches, the same for each URL. ErrAuth and
+// ErrConfig may come from a node, inside an ErrUnavailable.
 func (e *engine) outcome(t *testing.T, urls ...string) (text string) {
 	for i, url := range urls {
 		d, err := e.open(t.Context(), url)

@@ -32,8 +32,8 @@ func Admit(t *testing.T, url string) {
 	}
 }
 
-// Lock acquires and releases a lock by what an example returns, and wants the connection to server to be that of the
-// user, the database and the name of the program's client.
+// Lock returns a function that acquires and releases a lock with an example's client, and checks that its connection to server has
+// the user, the database and the name of the program's own client.
 func Lock(t *testing.T, server *redisproc.Server, db int) func(locks *holdfast.Client, err error) {
 	return func(locks *holdfast.Client, err error) {
 		t.Helper()

@@ -18,7 +18,7 @@ import (
 
 // A thread of Redisson has the lock twice, another one waits, and the command looks on and intervenes. The locks are
 // fenced ones: tokens rise across both.
-func TestTheCommandSeesForcesAndTakesLocksOfRedisson(t *testing.T) {
+func TestCommandHandlesRedissonLocks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short starts no Java")
 	}

@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// Workers is how many workers each side has.
+	// Workers is the number of workers of each side.
 	Workers  = 4
 	redisson = "4.7.0" // as verify/interop/java/pom.xml has it
-	// patience is how long a run may take, on a machine that does other things.
+	// patience bounds a run, on a machine that does other things.
 	patience = 3 * time.Minute
 )
 
@@ -31,9 +31,9 @@ type Library struct {
 	Version string // "": as go.mod has it
 	// Nodes is on how many servers the lock is.
 	Nodes int
-	// Prefix is what the library puts before the name. "": the name is the key.
+	// Prefix stands before the name in the library's keys. "": the name is the key.
 	Prefix string
-	// Format is that of the locks; bare keys where it is plain.
+	// Format is the format of the locks; bare keys if it is plain.
 	Format redis.Format
 	JVM    bool // it runs in Java
 	start  starter
@@ -59,7 +59,7 @@ var Libraries = []Library{
 	{Name: "Spring RedisLockRegistry", Version: "7.1.2", Nodes: 1, Prefix: "registry:", JVM: true, start: java("spring")},
 }
 
-// Share is what one side got.
+// Share is one side's result.
 type Share struct {
 	Locks   int
 	Longest time.Duration

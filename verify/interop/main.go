@@ -82,7 +82,7 @@ func once(ctx context.Context, l Library, count int) (Result, error) {
 	return Run(ctx, l, addrs, count)
 }
 
-// version is that of the module where the library is one.
+// version returns the version of the library's module, if it is a Go module.
 func (l Library) version() string {
 	modules := map[string]string{"redsync": "github.com/go-redsync/redsync/v4", "redislock": "github.com/bsm/redislock"}
 	info, _ := debug.ReadBuildInfo()

@@ -82,7 +82,7 @@ func dial(m *miniredis.Miniredis) func(context.Context, string, string) (net.Con
 	return func(context.Context, string, string) (net.Conn, error) { return m.Dial() }
 }
 
-// log is what a Logger was told.
+// log collects the output of a Logger.
 type log struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer
@@ -153,7 +153,7 @@ func TestSeveralMiniredisAreNoSet(t *testing.T) {
 
 // What FastForward does to a lock is what a jump of the server's clock does: the lock is gone, and at
 // the next renewal the lease is lost, whether another client was granted the lock or not.
-func TestFastForwardIsAJumpOfTheServersClock(t *testing.T) {
+func TestFastForwardMovesServerClock(t *testing.T) {
 	t.Parallel()
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprint("taken=", taken), func(t *testing.T) {

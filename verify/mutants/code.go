@@ -183,7 +183,7 @@ func (p *part) line(offset int) string {
 	return line[:min(len(line), 120)]
 }
 
-// place is where words stand in a part, and the identifiers that its holes stand for.
+// place is the position of the words in a part, and the identifiers that fill its holes.
 type place struct {
 	at    int
 	holes map[string]string

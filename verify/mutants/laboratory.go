@@ -32,7 +32,7 @@ type laboratory struct {
 	limits  map[string]time.Duration // of the suites, by together
 }
 
-// outcome is what became of one suite.
+// outcome is the result of one suite.
 type outcome struct {
 	killed bool
 	by     string // the first test that failed, or how else it ended
@@ -40,7 +40,7 @@ type outcome struct {
 	output string
 }
 
-// row is what became of one mutant.
+// row is the result of one mutant.
 type row struct {
 	mutant
 	outcomes []outcome // one for each suite
@@ -225,7 +225,7 @@ func tail(text string) string {
 	return strings.Join(all, "\n")
 }
 
-// result is what the output of go test -json tells.
+// result is read from the output of go test -json.
 type result struct {
 	passed  map[string]bool
 	failed  map[string]bool
@@ -260,7 +260,7 @@ func read(r io.Reader) result {
 	return s
 }
 
-// summary says how many were killed; survivors are an error.
+// summary returns the number of killed mutants as a sentence, and an error if some survived.
 func summary(rows []row, took time.Duration) (string, error) {
 	var alive []string
 	kills := 0
@@ -282,7 +282,7 @@ func summary(rows []row, took time.Duration) (string, error) {
 	return text, nil
 }
 
-// table is who killed whom, as Markdown.
+// table lists each mutant with the tests that killed it, as Markdown.
 func table(rows []row) []byte {
 	var b bytes.Buffer
 	b.WriteString("| bug | rules | what it breaks | killed by | s |\n|---|---|---|---|--:|\n")

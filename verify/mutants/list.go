@@ -161,7 +161,7 @@ func (m *mutant) add(line string, number int, last byte) error {
 	return nil
 }
 
-// differential is what that word is short for.
+// differential replaces that word in a list of tests.
 const differential = "SEQUENCES=4000 TestScriptsMatchTwin -rapid.nofailfile -rapid.shrinktime=1s"
 
 var variable = regexp.MustCompile(`^[A-Z_]+=`)

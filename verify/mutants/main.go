@@ -2,11 +2,11 @@
 // the tests that are there to catch them. A bug that no test notices is a hole in
 // the tests, and fails the run.
 //
-//	go run ./mutants                       all of them
-//	go run ./mutants -only commit,etcd     those whose name or list contains one of these
-//	go run ./mutants -list                 which there are
-//	go run ./mutants -check                whether each is found and compiles, and its tests exist
-//	go run ./mutants -table FILE           writes who killed whom, as Markdown
+//	go run ./mutants                       runs all bugs
+//	go run ./mutants -only commit,etcd     runs the bugs whose name or list contains one of these words
+//	go run ./mutants -list                 prints their names
+//	go run ./mutants -check                checks that each is found and compiles, and that its tests exist
+//	go run ./mutants -table FILE           writes each bug with the tests that killed it, as Markdown
 //
 // The bugs are in the text files of this folder; type mutant says how they are written. Each names the rule that it breaks
 // and the tests that are meant to notice. Each of these tests must fail: a bug that only an unlucky test elsewhere trips over
@@ -43,7 +43,7 @@ func main() {
 	}
 }
 
-// settings are what the command line says.
+// settings are the flags of the command line.
 type settings struct {
 	only    []string
 	list    bool
@@ -149,7 +149,8 @@ func repository(ctx context.Context) (string, error) {
 	return "", errors.New("not inside the workspace: no go.work is found")
 }
 
-// fits names all mutants that are not found in the code, and all tests that do not exist; if there are none, those that do not compile.
+// fits names all mutants that are not found in the code, and all tests that do not exist; if there are none, the mutants that do not
+// compile.
 func fits(ctx context.Context, source *code, mutants []mutant) error {
 	var errs []error
 	changed := make([]map[string]string, len(mutants))
@@ -170,7 +171,7 @@ func fits(ctx context.Context, source *code, mutants []mutant) error {
 	return compiles(ctx, source.root, mutants, changed)
 }
 
-// copyTree copies all files but those of version control.
+// copyTree copies all files except those of version control.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 
 var root = filepath.Join("..", "..")
 
-// mutants are those of the lists.
+// mutants returns the mutants of all lists.
 func mutants(t *testing.T) []mutant {
 	t.Helper()
 	list, err := all()
@@ -39,8 +39,8 @@ func TestAMutantThatDoesNotCompileIsNamed(t *testing.T) {
 	}
 }
 
-// Names of tests are looked up in the source; those of the model's rows are words in a table.
-func TestEveryRowOfTheModelThatAMutantBreaksIsThere(t *testing.T) {
+// Names of tests are looked up in the source; the names of the model's rows are words in a table.
+func TestModelRowsOfMutantsExist(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "verify", "model", "model_test.go"))
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// starter is how a row's server starts.
+// starter starts a row's server.
 type starter = func(context.Context) (url string, stop func() error, err error)
 
 // before starts the server, and then a front that front starts before it, at the address that it returns.

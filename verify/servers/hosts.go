@@ -196,7 +196,7 @@ func imitation(name string, a alike) *row {
 	}
 }
 
-// host is where clients reach a server, by a socket's path or host:port, and how that goes into a URL.
+// host is the address of a server, a socket's path or host:port, in the form that a URL takes.
 type host struct {
 	at   string
 	url  func(at string) string

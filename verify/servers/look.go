@@ -20,8 +20,8 @@ const patience = 30 * time.Second
 // short has a lease whose holder was killed end soon.
 var short = &holdfast.AcquireOptions{TTL: 5 * time.Second}
 
-// look takes the steps that need a URL alone: whether a lock excludes, serves in order, wakes and gives rising tokens, and what the
-// command says of the server.
+// look takes the steps that need only a URL: it checks that a lock excludes, serves in order, wakes and gives rising tokens, and
+// runs the doctor.
 func (r *row) look(ctx context.Context, url string, res *result) {
 	var made error
 	if r.tables {

@@ -66,7 +66,7 @@ func openMySQLOn(t *testing.T, start func() (*mariaproc.Server, error)) *databas
 	return newDatabase(t, connect(t, "mysql", mariaDSN(server, name)), sqlfence.MySQL, unnumbered)
 }
 
-// servers are what the tests share, and TestMain stops.
+// servers are shared by the tests, and stopped by TestMain.
 var servers struct {
 	mu   sync.Mutex // guards stop
 	stop []func() error

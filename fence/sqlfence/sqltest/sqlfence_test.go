@@ -358,7 +358,7 @@ func TestRepeatedClaimChangesRow(t *testing.T) {
 
 // TestCheckAndWriteAreOneStep has many leases write at once, each what it has read
 // plus one. If a write could run apart from its check, or from its read, the sum
-// would not be that of the writes that were accepted.
+// would not equal the number of accepted writes.
 func TestCheckAndWriteAreOneStep(t *testing.T) {
 	each(t, func(t *testing.T, db *database) {
 		db.exec(t, `INSERT INTO account (name, balance) VALUES ('k', 0)`)

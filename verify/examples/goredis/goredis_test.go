@@ -35,7 +35,7 @@ func TestLocksConnectAsTheClientDoes(t *testing.T) {
 	examples.Lock(t, server, 3)(Locks(t.Context(), client))
 }
 
-func TestLocksFindTheMasterAsTheFailoverClientDoes(t *testing.T) {
+func TestLocksFindFailoverClientsMaster(t *testing.T) {
 	t.Parallel()
 	group := redistest.StartGroup(t, &redisproc.GroupOptions{
 		Servers: 2, Sentinels: 1, Server: redisproc.Options{Password: "of-replicas", ACL: examples.ACL},

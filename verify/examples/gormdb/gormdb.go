@@ -55,7 +55,7 @@ func RowLock(ctx context.Context, tx *gorm.DB, table, column string, value any) 
 	return sqllock.RowLock(ctx, own, sqllock.MySQL, table, column, value)
 }
 
-// transaction is that of database/sql behind tx.
+// transaction returns the transaction of database/sql behind tx.
 func transaction(tx *gorm.DB) (*sql.Tx, error) {
 	switch pool := tx.Statement.ConnPool.(type) {
 	case *sql.Tx:

@@ -38,7 +38,7 @@ func TestOfInstancesThatStartAtOnceOneMigrates(t *testing.T) {
 	examples.Free(t, url, "shop/migration")
 }
 
-func TestAMigrationThatLosesTheLockLeavesNoHalfOfAStep(t *testing.T) {
+func TestLostLockLeavesNoHalfStep(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	_, db := examples.Database(t, `CREATE TABLE began (); CREATE TABLE half ()`)

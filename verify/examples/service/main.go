@@ -88,7 +88,7 @@ func run(ctx context.Context, listener net.Listener, backend, database, provider
 	return errors.Join(server.Shutdown(grace), locks.Shutdown(grace))
 }
 
-// ready says whether a load balancer should send requests.
+// ready reports whether a load balancer should send requests.
 func (s *service) ready(w http.ResponseWriter, _ *http.Request) {
 	nodes, silent := s.locks.Nodes(), 0
 	for _, node := range nodes {
@@ -152,7 +152,7 @@ func (s *service) order(ctx context.Context, id string) error {
 	return nil
 }
 
-// status is what a client is told. ErrLost comes first, because an error that matches it may match others too.
+// status returns the HTTP status for err. ErrLost comes first, because an error that matches it may match others too.
 func status(err error) int {
 	switch {
 	case errors.Is(err, holdfast.ErrLost), errors.Is(err, fence.ErrStale), errors.Is(err, holdfast.ErrClosed), errors.Is(err, holdfast.ErrUnavailable):

@@ -56,7 +56,7 @@ func schedule(ctx context.Context, lease *holdfast.Lease) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return nil // Do says why
+			return nil // Do returns the reason
 		}
 	}
 }

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// machine leads until its context ends, and counts those that lead.
+// machine leads until its context ends, and counts the leaders.
 type machine struct {
 	leading *atomic.Int32
 	began   chan *holdfast.Lease

@@ -63,7 +63,7 @@ func run(ctx context.Context, backend, inbox string, grace time.Duration, do wor
 	close(names)
 	rest, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	err = errors.Join(err, locks.Shutdown(rest)) // at the end of rest it ends the contexts of those who still work
+	err = errors.Join(err, locks.Shutdown(rest)) // at the end of rest it ends the contexts of the workers that still run
 	workers.Wait()
 	return err
 }

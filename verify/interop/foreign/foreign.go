@@ -19,16 +19,16 @@ import (
 	"time"
 )
 
-// ErrMissing says why a program cannot be run on this machine.
+// ErrMissing is returned when this machine lacks something that a program needs.
 var ErrMissing = errors.New("not on this machine")
 
-// folder is where the programs are.
+// folder returns the folder of the programs.
 func folder() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(file))
 }
 
-// fetched is where tools/foreign has put the libraries of a language, once per process.
+// fetched has tools/foreign fetch the libraries of a language, once per process, and returns their folder.
 var fetched = map[string]func() (string, error){
 	"python": sync.OnceValues(func() (string, error) { return fetch("python") }),
 	"node":   sync.OnceValues(func() (string, error) { return fetch("node") }),
@@ -132,7 +132,7 @@ func Start(ctx context.Context, language, library string, addrs []string, key st
 	return w, nil
 }
 
-// reads gives each line to who waits for it, and ends with the program.
+// reads passes each line on to the caller that waits for it, and returns when the program ends.
 func (w *Workers) reads(lines *bufio.Reader) {
 	defer close(w.done)
 	for {

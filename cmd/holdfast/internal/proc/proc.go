@@ -370,8 +370,8 @@ func (j *Job) release() {
 // Otherwise a command could fork, or read from the terminal, before.
 const Gate = "gate-of-run"
 
-// gateReady is what a gate writes when it has started. A gate that ends before it has failed. A gate
-// that ends after it, before it becomes the command, was killed: the command ended in that way.
+// gateReady is written by a gate when it has started. A gate that ends without it has failed. A gate that ends
+// after it, before it becomes the command, was killed: the command ended in that way.
 const gateReady = "+"
 
 // gate is the parent's side of that.

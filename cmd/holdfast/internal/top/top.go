@@ -292,14 +292,14 @@ func (m *model) typingKey(k tea.KeyPressMsg) tea.Cmd {
 	return nil
 }
 
-// typedMost bounds what is typed: a name of a lock is shorter.
-const typedMost = 1024
+// maxTyped bounds the typed text: the name of a lock is shorter.
+const maxTyped = 1024
 
 func (m *model) editText(change func(string) string) {
 	if m.mode != filtering && m.mode != reasoning && m.mode != naming {
 		return
 	}
-	if text := change(m.typed); len(text) <= typedMost {
+	if text := change(m.typed); len(text) <= maxTyped {
 		m.typed = strings.TrimRight(text, "\r\n")
 	}
 	if m.mode == filtering {

@@ -48,7 +48,7 @@ func checkContext(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// underLease says whether lit is a function as Do takes it, of a context and a lease.
+// underLease reports whether lit is a function as Do takes it, of a context and a lease.
 func underLease(info *types.Info, lit *ast.FuncLit) bool {
 	sig, ok := info.TypeOf(lit).(*types.Signature)
 	return ok && sig.Params().Len() == 2 && isNamed(sig.Params().At(0).Type(), "context", "Context") && isLease(sig.Params().At(1).Type())
@@ -72,7 +72,7 @@ func callers(info *types.Info, lit *ast.FuncLit, arg ast.Expr) string {
 	return ""
 }
 
-// comesFromAround says whether v is a variable of a function around lit.
+// comesFromAround reports whether v is a variable of a function around lit.
 func comesFromAround(v *types.Var, lit *ast.FuncLit) bool {
 	return !v.IsField() && v.Pkg() != nil && v.Parent() != v.Pkg().Scope() && !within(v.Pos(), lit)
 }
@@ -88,7 +88,7 @@ func setIn(info *types.Info, lit *ast.FuncLit, v *types.Var) (found bool) {
 // observers are packages whose functions take what they look for from a context, and do not end with it.
 var observers = []string{"log", "log/slog", "github.com/rs/zerolog", "go.opentelemetry.io/otel", "go.uber.org/zap", "github.com/sirupsen/logrus"}
 
-// obeys says whether a call may go on for as long as its context.
+// obeys reports whether a call may go on for as long as its context.
 func obeys(info *types.Info, call *ast.CallExpr) bool {
 	f := called(info, call)
 	path := pathOf(f)

@@ -55,7 +55,7 @@ type acquisition struct {
 	err   *types.Var // nil: the error is dropped
 }
 
-// acquisitions are those of a function itself, without the functions in it, whose lease is put into a variable or dropped.
+// acquisitions returns the acquisitions in body whose lease is put into a variable or dropped, without those in nested functions.
 func acquisitions(pass *analysis.Pass, body *ast.BlockStmt, acquires func(*analysis.Pass, *ast.CallExpr) bool) (all []*acquisition) {
 	ast.PreorderStack(body, nil, func(n ast.Node, stack []ast.Node) bool {
 		if _, ok := n.(*ast.FuncLit); ok {
@@ -88,13 +88,13 @@ func acquisitions(pass *analysis.Pass, body *ast.BlockStmt, acquires func(*analy
 	return all
 }
 
-// acquires says whether a call is one of a client that returns a lease.
+// acquires reports whether a call is to a client's method that returns a lease.
 func acquires(pass *analysis.Pass, call *ast.CallExpr) bool {
 	f := called(pass.TypesInfo, call)
 	return f != nil && returnsLease(f) && slices.Contains([]string{"Acquire", "TryAcquire", "Adopt", "AcquireAll", "TryAcquireAll"}, f.Name())
 }
 
-// acquiresOrGives says whether a call returns a lease that the caller has to release.
+// acquiresOrGives reports whether a call returns a lease that the caller must release.
 func acquiresOrGives(pass *analysis.Pass, call *ast.CallExpr) bool {
 	f := called(pass.TypesInfo, call)
 	return f != nil && (acquires(pass, call) || pass.ImportObjectFact(f.Origin(), new(gives))) && !endsByItself(pass.TypesInfo, call)
@@ -108,7 +108,7 @@ func returnsLease(f *types.Func) bool {
 	return isLease(results.At(0).Type()) || isLeases(results.At(0).Type())
 }
 
-// endsByItself says whether the options that stand in a call have NoRenew.
+// endsByItself reports whether the options in a call have NoRenew.
 func endsByItself(info *types.Info, call *ast.CallExpr) (found bool) {
 	for _, arg := range call.Args {
 		ast.Inspect(arg, func(n ast.Node) bool {
@@ -166,7 +166,7 @@ func givesLease(pass *analysis.Pass, body *ast.BlockStmt) (found bool) {
 	return found
 }
 
-// onlyReturned says whether a lease goes nowhere but to the caller.
+// onlyReturned reports whether a lease goes nowhere but to the caller.
 func onlyReturned(info *types.Info, body *ast.BlockStmt, v *types.Var) bool {
 	returned := make(map[ast.Node]bool)
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -213,7 +213,7 @@ func graphOf(graphs *ctrlflow.CFGs, node ast.Node) *cfg.CFG {
 	return graphs.FuncLit(node.(*ast.FuncLit))
 }
 
-// closes says whether the declaration that has call also closes or shuts down the client of it.
+// closes reports whether the declaration around call also closes or shuts down the client that is called.
 func closes(pass *analysis.Pass, call *ast.CallExpr) (found bool) {
 	method, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
 	if !ok {
@@ -234,7 +234,7 @@ func closes(pass *analysis.Pass, call *ast.CallExpr) (found bool) {
 	return found
 }
 
-// endedBefore says whether a function literal that stands before a ends its lease, such as that of a deferred call.
+// endedBefore reports whether a function literal before a ends its lease, such as the literal of a deferred call.
 func endedBefore(info *types.Info, body *ast.BlockStmt, a *acquisition) (found bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.FuncLit); ok && lit.Pos() < a.stmt.Pos() {
@@ -245,7 +245,7 @@ func endedBefore(info *types.Info, body *ast.BlockStmt, a *acquisition) (found b
 	return found
 }
 
-// ends says whether a lease is released or handed on in node.
+// ends reports whether a lease is released or handed on in node.
 func ends(info *types.Info, node ast.Node, v *types.Var) (found bool) {
 	uses(info, node, v, func(u use, _ ast.Node) bool {
 		found = u == ended || u == handed
@@ -254,7 +254,7 @@ func ends(info *types.Info, node ast.Node, v *types.Var) (found bool) {
 	return found
 }
 
-// testsIn is what each variable of type bool is computed from.
+// testsIn returns the expression from which each variable of type bool is computed.
 func testsIn(info *types.Info, body *ast.BlockStmt) map[*types.Var]ast.Expr {
 	tests := make(map[*types.Var]ast.Expr)
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -277,10 +277,10 @@ type walk struct {
 	seen  map[place]bool
 }
 
-// place is where a path has come to.
+// place is a point on a path, and the facts known there.
 type place struct {
 	block *cfg.Block
-	known bool // err is still that of the acquisition
+	known bool // err is still the result of the acquisition
 }
 
 // run returns the statement that loses the lease, or nil.
@@ -323,7 +323,8 @@ func (w *walk) follow(block *cfg.Block, nodes []ast.Node, known bool) ast.Node {
 	return nil
 }
 
-// veils says whether node decides by the error in a way that the walk does not follow: in a switch over it, or by another variable.
+// veils reports whether node decides by the error in a way that the walk does not follow: in a switch over the error, or by another
+// variable.
 func (w *walk) veils(node ast.Node) bool {
 	info := w.pass.TypesInfo
 	switch node := node.(type) {
@@ -346,7 +347,7 @@ func (w *walk) veils(node ast.Node) bool {
 	return false
 }
 
-// isTypeSwitch says whether expr is the x.(type) of one.
+// isTypeSwitch reports whether expr is the x.(type) of a type switch.
 func isTypeSwitch(expr ast.Expr) bool {
 	assert, ok := expr.(*ast.TypeAssertExpr)
 	return ok && assert.Type == nil
@@ -383,7 +384,7 @@ func assigns(info *types.Info, node ast.Node, v *types.Var) bool {
 	return false
 }
 
-// excludes says whether there is no lease where cond is true, or false. known says that err is that of the acquisition.
+// excludes reports whether there is no lease if cond has the value truth. known: err is the result of the acquisition.
 func (w *walk) excludes(cond ast.Expr, truth, known bool) bool {
 	switch cond := ast.Unparen(cond).(type) {
 	case *ast.UnaryExpr:
@@ -426,8 +427,8 @@ func (w *walk) excludesBoth(cond *ast.BinaryExpr, truth, known bool) bool {
 	return false
 }
 
-// asksForError says whether a call with the error of the acquisition, whose result is truth, means that there is an error. Of a
-// function that is not known, each result may mean it.
+// asksForError reports whether the result truth of a call with the acquisition's error means that there is an error. Each result of
+// an unknown function may mean it.
 func (w *walk) asksForError(call *ast.CallExpr, truth bool) bool {
 	for _, arg := range call.Args {
 		if variable(w.pass.TypesInfo, arg) == w.err {

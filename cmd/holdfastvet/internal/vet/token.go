@@ -77,7 +77,7 @@ func checkWrites(pass *analysis.Pass, body, from ast.Node, v *types.Var) {
 	})
 }
 
-// methods are those of a package that write, and those that are given SQL which may.
+// methods lists the methods of a package that write, and the methods that run the SQL they are given.
 type methods struct{ write, statement []string }
 
 var storages = map[string]methods{
@@ -94,7 +94,7 @@ var storages = map[string]methods{
 	}},
 }
 
-// writes says whether a call writes to a database.
+// writes reports whether a call writes to a database.
 func writes(info *types.Info, call *ast.CallExpr) bool {
 	f := called(info, call)
 	if f == nil || f.Signature().Recv() == nil {
@@ -111,7 +111,7 @@ func writes(info *types.Info, call *ast.CallExpr) bool {
 // changes matches SQL that changes rows.
 var changes = regexp.MustCompile(`(?is)^\s*(INSERT|UPDATE|DELETE|MERGE|REPLACE|TRUNCATE|WITH\b.*\b(INSERT\s+INTO|UPDATE|DELETE\s+FROM|MERGE\s+INTO))\b`)
 
-// changesRows says whether a call is given SQL that changes rows. What is not known before the program runs does not count.
+// changesRows reports whether a call is given SQL that changes rows. What is not known before the program runs does not count.
 func changesRows(info *types.Info, call *ast.CallExpr) bool {
 	for _, arg := range call.Args {
 		if value := info.Types[arg].Value; value != nil && value.Kind() == constant.String {

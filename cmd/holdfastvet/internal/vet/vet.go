@@ -25,19 +25,19 @@ const (
 	ignore  = "//holdfastvet:ignore"
 )
 
-// isNamed says whether t is the type of that name in the package at path.
+// isNamed reports whether t is the type of that name in the package at path.
 func isNamed(t types.Type, path, name string) bool {
 	named, ok := types.Unalias(t).(*types.Named)
 	return ok && named.Obj().Pkg() != nil && named.Obj().Pkg().Path() == path && named.Obj().Name() == name
 }
 
-// isLease says whether t is *holdfast.Lease.
+// isLease reports whether t is *holdfast.Lease.
 func isLease(t types.Type) bool {
 	p, ok := types.Unalias(t).(*types.Pointer)
 	return ok && isNamed(p.Elem(), project, "Lease")
 }
 
-// isLeases says whether t is *holdfast.Leases.
+// isLeases reports whether t is *holdfast.Leases.
 func isLeases(t types.Type) bool {
 	p, ok := types.Unalias(t).(*types.Pointer)
 	return ok && isNamed(p.Elem(), project, "Leases")
@@ -59,7 +59,7 @@ func isTest(pass *analysis.Pass, node ast.Node) bool {
 	return strings.HasSuffix(pass.Fset.Position(node.Pos()).Filename, "_test.go")
 }
 
-// helpsTests says whether the package itself imports package testing.
+// helpsTests reports whether the package itself imports package testing.
 func helpsTests(pass *analysis.Pass) bool {
 	return slices.ContainsFunc(pass.Files, func(file *ast.File) bool {
 		return !isTest(pass, file.Name) && slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool { return i.Path.Value == `"testing"` })
@@ -118,10 +118,10 @@ func variable(info *types.Info, expr ast.Expr) *types.Var {
 	return v
 }
 
-// within says whether pos is in node.
+// within reports whether pos is in node.
 func within(pos token.Pos, node ast.Node) bool { return node.Pos() <= pos && pos < node.End() }
 
-// use is how a lease is used in one place.
+// use is a kind of use of a lease.
 type use int
 
 const (
