@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig"
 	"github.com/holdfast-go/holdfast/locktest"
@@ -20,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// TestConformanceBehindFront runs the suite at the URL of a row, as the step suite does for what stands before a server.
-func TestConformanceBehindFront(t *testing.T) {
+// TestConformanceAtURL runs the suite at the URL of a row, as the step suite does.
+func TestConformanceAtURL(t *testing.T) {
 	rig.Nightly(t, "servers")
 	url := os.Getenv(urlVariable)
 	if url == "" {
@@ -65,8 +63,14 @@ type opener = func(context.Context) (driver.Driver, error)
 // newSpace returns a function that opens drivers whose locks nobody else sees on the service of the URL.
 func newSpace(ctx context.Context, url, name string) (opener, error) {
 	switch scheme, _, _ := strings.Cut(url, ":"); scheme {
-	case "postgres":
-		return newDatabase(ctx, url, name)
+	case "postgres": // of one database, for which a pooler keeps sessions
+		url += "&holdfast_schema=" + name
+		d, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
+		if err != nil {
+			return nil, err
+		}
+		defer d.Close()
+		return openAt(url), d.Migrate(ctx)
 	case "mysql", "mysql+unix":
 		mark := "?"
 		if strings.Contains(url, "?") {
@@ -93,28 +97,4 @@ func newSpace(ctx context.Context, url, name string) (opener, error) {
 
 func openAt(url string) opener {
 	return func(ctx context.Context) (driver.Driver, error) { return driver.Open(ctx, url, nil) }
-}
-
-// newDatabase makes a database with tables for locks, through what stands before the server.
-func newDatabase(ctx context.Context, url, name string) (opener, error) {
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	config.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol // a pooler may know no prepared statement
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, "CREATE DATABASE "+name); err != nil {
-		return nil, err
-	}
-	url = strings.Replace(url, "/postgres?", "/"+name+"?", 1)
-	d, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	return openAt(url), d.Migrate(ctx)
 }

@@ -101,7 +101,11 @@ func behindPooler(mode string) starter {
 }
 
 func pooler(ctx context.Context, s *pgproc.Server, mode string) (string, func() error, error) {
-	p, err := pgproc.StartPooler(ctx, s, mode, 20)
+	sessions := 20
+	if mode == "session" { // each connection of a client has one, as long as it is open
+		sessions = 200
+	}
+	p, err := pgproc.StartPooler(ctx, s, mode, sessions)
 	if err != nil {
 		return "", nil, err
 	}
@@ -156,7 +160,8 @@ pcp_socket_dir = '{}'
 pid_file_name = '{}/pid'
 work_dir = '{}'
 logdir = '{}'
-num_init_children = 40
+num_init_children = 200
+max_pool = 1
 load_balance_mode = on
 enable_pool_hba = off
 sr_check_user = 'holdfast'

@@ -53,14 +53,22 @@ type row struct {
 	needs   []need
 	start   func(context.Context) (url string, stop func() error, err error)
 	fence   func(context.Context) error // for a database, on the one that start has started last
-	suite   []string                    // arguments of go test
-	deaf    bool                        // no push reaches clients behind what stands before the server
-	scripts []string                    // the same
-	chaos   string                      // backend of verify/chaos
-	habit   *habit                      // repeated during the hammer; start prepares it
-	tables  bool                        // the look makes the tables: migrate may be what rejects the server
-	alike   bool                        // a server that only looks like the one whose protocol it speaks: it may fail
+	suite   tests
+	deaf    bool // no push reaches clients behind what stands before the server
+	scripts tests
+	chaos   string // backend of verify/chaos
+	habit   *habit // repeated during the hammer; start prepares it
+	tables  bool   // the look makes the tables: migrate may be what rejects the server
+	alike   bool   // a server that only looks like the one whose protocol it speaks: it may fail
 }
+
+// tests are those that match a pattern in some packages.
+type tests struct {
+	pattern  string
+	packages []string
+}
+
+func in(pattern string, packages ...string) tests { return tests{pattern, packages} }
 
 // need is a server that tools/servers fetches, and the variable that is to name its program.
 type need struct{ server, variable string }
@@ -82,20 +90,20 @@ func redisRows() (all []*row) {
 	for _, name := range []string{"valkey-9.1.2", "redis-8.0.6", "redict-7.3.6"} {
 		all = append(all, &row{
 			name: name, needs: []need{{name, redisVariable}}, start: startRedis, chaos: "redis",
-			suite: []string{"../redis", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/(leases|queue|waiting|several|slots|looking)$"},
+			suite: in("^TestConformance$", "../redis"), scripts: in("TestScripts/(leases|waiting|several|slots|readers|looking)$", "../cmd/holdfast"),
 		})
 	}
 	all = append(all,
 		&row{
 			name: "valkey-9.1.2, cluster", needs: []need{{"valkey-9.1.2", redisVariable}}, start: startRedisCluster, chaos: "cluster",
-			suite: []string{"../redis", "^TestConformanceOnACluster$|AtOnce"},
+			suite: in("^TestConformanceOnACluster$|AtOnce", "../redis"),
 		},
 		habitual("valkey-9.1.2, cluster, slots moved at once", need{"valkey-9.1.2", redisVariable}, "slots moved", movedSlots),
 		&row{
-			name: "redis-8.0.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startRedis, "5s"), suite: behindFront,
+			name: "redis-8.0.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startRedis, "5s"), suite: suiteAtURL,
 			needs: []need{{"redis-8.0.6", redisVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
-		&row{name: "redis-8.0.6 with CONFIG renamed", start: startRenamed, suite: behindFront, needs: []need{{"redis-8.0.6", redisVariable}}},
+		&row{name: "redis-8.0.6 with CONFIG renamed", start: startRenamed, suite: suiteAtURL, needs: []need{{"redis-8.0.6", redisVariable}}},
 		&row{
 			name: "redis-8.0.6 behind nutcracker-0.5.0", start: startNutcracker, alike: true,
 			needs: []need{{"redis-8.0.6", redisVariable}, {"nutcracker-0.5.0", frontVariable}},
@@ -110,15 +118,15 @@ func consensusRows() (all []*row) {
 	for _, name := range []string{"etcd-3.5.30", "etcd-3.6.16", "etcd-3.7.3"} {
 		all = append(all, &row{
 			name: name, needs: []need{{name, etcdVariable}}, start: startEtcd, chaos: "etcd",
-			suite: []string{"../etcd", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/etcd$"},
+			suite: in("^TestConformance(OfServers|AtURL)$", "../etcd", "./servers"), scripts: in("TestScripts/etcd$", "../cmd/holdfast"),
 		})
 	}
 	all = append(all,
 		&row{
 			name: "zookeeper-3.9.6", needs: []need{{"zookeeper-3.9.6", zookeeperVariable}}, start: startZooKeeper, chaos: "zookeeper",
-			suite: []string{"../zookeeper", "^TestConformanceOfServers$"}, scripts: []string{"../cmd/holdfast", "TestScripts/zookeeper$"},
+			suite: in("^TestConformance(OfServers|AtURL)$", "../zookeeper", "./servers"), scripts: in("TestScripts/zookeeper$", "../cmd/holdfast"),
 		},
-		&row{name: "etcd-3.7.3 behind its grpc-proxy", needs: []need{{"etcd-3.7.3", etcdVariable}}, start: startGRPCProxy, suite: behindFront},
+		&row{name: "etcd-3.7.3 behind its grpc-proxy", needs: []need{{"etcd-3.7.3", etcdVariable}}, start: startGRPCProxy, suite: suiteAtURL},
 		imitation("kine-0.17.5", kine),
 		habitual("etcd-3.7.3, members replaced", need{"etcd-3.7.3", etcdVariable}, "members replaced", replacedMembers),
 		habitual("zookeeper-3.9.6, members taken out and in", need{"zookeeper-3.9.6", zookeeperVariable}, "members out and in", reconfigured),
@@ -130,27 +138,27 @@ func postgresRows() []*row {
 	return []*row{
 		{
 			name: "postgres-18.6", needs: []need{{"postgres-18.6", postgresVariable}}, start: startPostgres, fence: fencePostgres, chaos: "postgres",
-			suite: []string{"../postgres", "^TestConformance$"}, scripts: []string{"../cmd/holdfast", "TestScripts/postgres$"},
+			suite: in("^TestConformance$", "../postgres"), scripts: in("TestScripts/postgres$", "../cmd/holdfast"),
 		},
 		{
-			name: "postgres-18.6 behind pgbouncer-1.26.1, sessions", start: behindPooler("session"), suite: behindFront,
+			name: "postgres-18.6 behind pgbouncer-1.26.1, sessions", start: behindPooler("session"), suite: suiteAtURL,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
 			name: "postgres-18.6 behind pgbouncer-1.26.1, transactions", start: behindPooler("transaction"),
-			suite: []string{"../postgres", "^TestConformanceBehindAPoolerInTransactionMode$"},
+			suite: in("^TestConformanceBehindAPoolerInTransactionMode$", "../postgres"),
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
-			name: "postgres-18.6 behind two pgbouncer-1.26.1, transactions", start: behindTwoPoolers, suite: behindFront, deaf: true,
+			name: "postgres-18.6 behind two pgbouncer-1.26.1, transactions", start: behindTwoPoolers, suite: suiteAtURL, deaf: true,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
-			name: "postgres-18.6 and a replica behind pgpool-4.7.3", start: behindPgpool, suite: behindFront,
+			name: "postgres-18.6 and a replica behind pgpool-4.7.3", start: behindPgpool, suite: suiteAtURL,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgpool-4.7.3", frontVariable}},
 		},
 		{
-			name: "postgres-18.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startPostgres, "5s"), suite: behindFront,
+			name: "postgres-18.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startPostgres, "5s"), suite: suiteAtURL,
 			needs: []need{{"postgres-18.6", postgresVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
 	}
@@ -160,23 +168,23 @@ func databaseRows() []*row {
 	return []*row{
 		{
 			name: "mysql-9.7.4", needs: []need{{"mysql-9.7.4", mysqlVariable}}, start: startMySQL, fence: fenceMySQL, chaos: "mysql",
-			suite: []string{"../sqllock", "^TestConformance$/^(?i:mysql)$"},
+			suite: in("^TestConformance$/^(?i:mysql)$", "../sqllock"),
 		},
 		{
-			name: "mysql-9.7.4 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startMySQL, "5s"), suite: behindFront,
+			name: "mysql-9.7.4 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startMySQL, "5s"), suite: suiteAtURL,
 			needs: []need{{"mysql-9.7.4", mysqlVariable}, {"haproxy-3.2.26", frontVariable}},
 		},
 		{
 			name: "mariadb-11.8.9", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, start: startMariaDB, fence: fenceMySQL, chaos: "mariadb",
-			suite: []string{"../sqllock", "^TestConformance$/^(?i:mariadb)$"}, scripts: []string{"../cmd/holdfast", "TestScripts/mysql$"},
+			suite: in("^TestConformance$/^(?i:mariadb)$", "../sqllock"), scripts: in("TestScripts/mysql$", "../cmd/holdfast"),
 		},
 		{
 			name: "mariadb-11.8.9 with Aria for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
-			start: startEngine("Aria"), suite: behindFront,
+			start: startEngine("Aria"), suite: suiteAtURL,
 		},
 		{
 			name: "mariadb-11.8.9 with MyISAM for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
-			start: startEngine("MyISAM"), suite: behindFront,
+			start: startEngine("MyISAM"), suite: suiteAtURL,
 		},
 		imitation("pglite-0.2.17", pglite), imitation("h2-2.5.252", h2), imitation("go-mysql-server-0.20.0", mysqlInGo),
 	}

@@ -3,8 +3,10 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -106,6 +108,55 @@ func TestWholeNameChoosesOneRow(t *testing.T) {
 		}
 		if n != want {
 			t.Errorf("-only %q matches %d rows, want %d", only, n, want)
+		}
+	}
+}
+
+// function matches a test with its body.
+var function = regexp.MustCompile(`(?ms)^func (Test\w+)\(t \*testing\.T\) \{\n(.*?)^\}`)
+
+// A bubble has a fake in the place of the server, whose row its result would fill.
+func TestSuitesRunOnServers(t *testing.T) {
+	for _, r := range rows {
+		pattern, _, _ := strings.Cut(r.suite.pattern, "/")
+		for _, folder := range r.suite.packages {
+			files, err := filepath.Glob(filepath.Join("..", folder, "*_test.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			matched := 0
+			for _, file := range files {
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range function.FindAllSubmatch(text, -1) {
+					if !regexp.MustCompile(pattern).Match(m[1]) {
+						continue
+					}
+					matched++
+					if bytes.Contains(m[2], []byte("Bubble: true")) {
+						t.Errorf("%s: %s of %s runs in a bubble", r.name, m[1], folder)
+					}
+				}
+			}
+			if matched == 0 {
+				t.Errorf("%s: no test of %s matches %s", r.name, folder, pattern)
+			}
+		}
+	}
+}
+
+func TestScriptsOfRowsExist(t *testing.T) {
+	for _, r := range rows {
+		_, names, _ := strings.Cut(r.scripts.pattern, "/")
+		for name := range strings.SplitSeq(strings.Trim(names, "()$"), "|") {
+			if name == "" {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join("..", r.scripts.packages[0], "testdata/script", name+".txtar")); err != nil {
+				t.Errorf("%s: %v", r.name, err)
+			}
 		}
 	}
 }

@@ -42,15 +42,16 @@ const (
 	deafVariable = "HOLDFAST_ROW_DEAF"
 )
 
-// behindFront runs the suite at the URL of the row. The suites of the drivers start servers of their own.
-var behindFront = []string{"./servers", "^TestConformanceBehindFront$"}
+// suiteAtURL runs the suite at the URL of the row. The suites of the drivers start servers of their own.
+var suiteAtURL = in("^TestConformanceAtURL$", "./servers")
 
-// test runs go test with the arguments: a package, and a pattern of tests.
-func (r *row) test(ctx context.Context, s settings, column string, args []string, url string, res *result) {
-	if len(args) == 0 {
+// test runs go test, and notes how many tests passed, or which failed.
+func (r *row) test(ctx context.Context, s settings, column string, which tests, url string, res *result) {
+	if len(which.packages) == 0 {
 		return
 	}
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-timeout=30m", "-run", args[1], args[0])
+	args := []string{"test", "-p=1", "-count=1", "-v", "-timeout=30m", "-run", which.pattern}
+	cmd := exec.CommandContext(ctx, "go", append(args, which.packages...)...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_NIGHTLY=all", urlVariable+"="+url)
 	if r.deaf {
 		cmd.Env = append(cmd.Env, deafVariable+"=1")

@@ -28,7 +28,7 @@ func (r *row) walk(ctx context.Context, s settings, url string, res *result) {
 		return
 	}
 	res.cells["scripts"] = "verbs"
-	if len(r.scripts) == 0 {
+	if len(r.scripts.packages) == 0 {
 		return
 	}
 	r.test(ctx, s, "scripts", r.scripts, "", res)
