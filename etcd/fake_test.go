@@ -370,6 +370,10 @@ func (m *fakeMember) ranged(r *pb.RangeRequest) (*pb.RangeResponse, error) {
 		return r.MinCreateRevision > 0 && kv.CreateRevision < r.MinCreateRevision || r.MaxCreateRevision > 0 && kv.CreateRevision > r.MaxCreateRevision ||
 			r.MinModRevision > 0 && kv.ModRevision < r.MinModRevision || r.MaxModRevision > 0 && kv.ModRevision > r.MaxModRevision
 	})
+	if selects := r.MinCreateRevision + r.MaxCreateRevision + r.MinModRevision + r.MaxModRevision; r.SortOrder == pb.RangeRequest_NONE && selects == 0 &&
+		r.Limit > 0 && int64(len(all)) > r.Limit+1 {
+		all = all[:r.Limit+1] // etcd reads no more of them, also where it sorts afterwards by another target
+	}
 	if r.SortOrder != pb.RangeRequest_NONE || r.SortTarget != pb.RangeRequest_KEY {
 		slices.SortStableFunc(all, func(a, b *mvccpb.KeyValue) int {
 			by := strings.Compare(string(a.Key), string(b.Key))

@@ -188,7 +188,7 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 					t.Errorf("%s: TryAcquire() = %v (%+v), want held with its time left", name, err, held)
 				}
 				mentions(t, err, said[name])
-				_, err = c.Acquire(t.Context(), name, &holdfast.AcquireOptions{Wait: 200 * time.Millisecond})
+				err = r.waitInVain(c, name)
 				if !errors.Is(err, holdfast.ErrHeld) || errors.Is(err, holdfast.ErrUnavailable) {
 					t.Errorf("%s: Acquire() = %v, want held", name, err)
 				}

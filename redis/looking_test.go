@@ -192,7 +192,7 @@ func TestTheHoldersNameReachesOtherClients(t *testing.T) {
 			}
 			// A waiter gets the same answer, and so does a client that looked
 			// before there was a holder.
-			_, err = other.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 100 * time.Millisecond})
+			err = r.waitInVain(other, "k")
 			mentions(t, err, me.String())
 			if e := <-events; e.Held == nil || e.Held.Holder != me {
 				t.Errorf("waiting behind %+v, want %v", e.Held, me)

@@ -141,6 +141,25 @@ func TestEndOfSessionBlamesNoMember(t *testing.T) {
 	}
 }
 
+// TestCutProbeBlamesNoMember, where the member answers the next one.
+func TestCutProbeBlamesNoMember(t *testing.T) {
+	bubble(t, func(t *testing.T, r *rig) {
+		d := r.driver()
+		blameless(t, d)
+		for _, m := range r.fake.members {
+			r.fake.set(func() { m.cuts = 1 })
+		}
+		time.Sleep(30 * time.Second) // longer than the interval of the probes
+		r.fake.set(func() {
+			for _, m := range r.fake.members {
+				if m.cuts != 0 {
+					t.Errorf("a member was asked by no probe")
+				}
+			}
+		})
+	})
+}
+
 func TestMemberThatDiesIsDownAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, r *rig) {
 		d := r.driver()

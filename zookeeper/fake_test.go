@@ -164,6 +164,7 @@ type server struct {
 	leads   bool
 	alone   bool   // standalone
 	words   string // its answer to srvr in place of the usual one
+	cuts    int    // so many times it ends the connection in place of an answer to srvr
 	version string
 	tls     *tls.Config
 	refuse  bool        // connections
@@ -358,8 +359,14 @@ func (f *fake) serve(c *conn) {
 	if string(word) == "srvr" {
 		f.mu.Lock()
 		text := f.words(c.s)
+		cut := c.s.cuts > 0
+		if cut {
+			c.s.cuts--
+		}
 		f.mu.Unlock()
-		io.WriteString(c, text)
+		if !cut {
+			io.WriteString(c, text)
+		}
 		return
 	}
 	if binary.BigEndian.Uint32(word) > maxPacket {

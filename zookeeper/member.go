@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -110,9 +111,16 @@ func fairly[T any](ctx context.Context, limit time.Duration, fn func() (T, error
 // stoodStill reports whether a wait that was to end by then is noticed to be over only much later.
 func stoodStill(end time.Time, limit time.Duration) bool { return time.Since(end) > limit/4 }
 
-// probe asks the member by the command srvr, which it takes without a session.
-func (m *member) probe(ctx context.Context, limit time.Duration) (health, error) {
-	return fairly(ctx, limit, func() (health, error) { return m.probeOnce(ctx, limit) })
+// probe asks the member by the command srvr, which it takes without a session. It asks again once if the connection is cut before an
+// answer: a member that serves others cuts connections too, and is not down for that.
+func (m *member) probe(ctx context.Context, limit time.Duration) (h health, err error) {
+	for range 2 {
+		h, err = fairly(ctx, limit, func() (health, error) { return m.probeOnce(ctx, limit) })
+		if !errors.Is(err, errStranger) && !errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+	}
+	return h, err
 }
 
 func (m *member) probeOnce(ctx context.Context, limit time.Duration) (health, error) {
