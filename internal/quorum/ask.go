@@ -27,7 +27,7 @@ func (k AskKind) Frees() bool { return k == AskRelease || k == AskGiveBack }
 func (k AskKind) Seeds() bool { return k == AskAcquire || k == AskAdopt }
 
 // Ask is one request to one node. Actions.Asks fills in what the claim knows. The
-// program that sends it adds the owner ids, the clock, the least token and how long a taking is noted.
+// program that sends it adds the clock, the least token and how long a taking is noted.
 type Ask struct {
 	Kind     AskKind
 	Epoch    uint8 // Claim.Epoch[Node]
@@ -48,14 +48,21 @@ type Ask struct {
 	Least int64  // acquire, adopt, release, give-back: the first token that may be granted; 0: any
 }
 
+// Owners are the owner ids of a claim.
+type Owners struct {
+	Before string // of its id before a Step
+	Now    string // of its id
+	From   string // of the lock that it adopts
+}
+
 // Asks yields the requests of a, in the one order in which they are sent. A release comes
 // first, under the id that it ends; a commit and a renewal come after the acquire of the same
 // Step. before is Claim.ID before that Step, c the claim after it, and at the time of its event.
-func (a *Actions) Asks(before uint32, c *Claim, at int64) iter.Seq[Ask] {
-	return func(yield func(Ask) bool) { a.asks(before, c, at, yield) }
+func (a *Actions) Asks(before uint32, c *Claim, at int64, owners Owners) iter.Seq[Ask] {
+	return func(yield func(Ask) bool) { a.asks(before, c, at, owners, yield) }
 }
 
-func (a *Actions) asks(before uint32, c *Claim, at int64, yield func(Ask) bool) {
+func (a *Actions) asks(before uint32, c *Claim, at int64, owners Owners, yield func(Ask) bool) {
 	acquire := AskAcquire
 	if c.Adopts {
 		acquire = AskAdopt
@@ -76,6 +83,10 @@ func (a *Actions) asks(before uint32, c *Claim, at int64, yield func(Ask) bool) 
 		for n := range group.to.Nodes {
 			ask := Ask{
 				Kind: group.kind, Epoch: c.Epoch[n], Node: n, ID: group.id, TTL: c.TTL, Stamp: group.stamp, Sent: at,
+				Owner: owners.Now, From: owners.From,
+			}
+			if group.id != c.ID {
+				ask.Owner = owners.Before
 			}
 			switch {
 			case ask.Kind.Frees():

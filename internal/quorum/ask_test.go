@@ -12,21 +12,22 @@ func TestRequestsHaveFixedOrder(t *testing.T) {
 	c := Claim{N: 5, ID: 8, TTL: lease, Stamp: 77, Token: 100}
 	c.Epoch[3] = 2
 	var kinds []AskKind
-	for ask := range full.Asks(7, &c, 42) {
+	for ask := range full.Asks(7, &c, 42, Owners{Before: "old", Now: "new", From: "other"}) {
 		if ask.Node != 3 {
 			continue
 		}
 		kinds = append(kinds, ask.Kind)
-		id, stamp, token := uint32(8), int64(0), int64(0)
+		id, owner, stamp, token := uint32(8), "new", int64(0), int64(0)
 		switch ask.Kind {
 		case AskRelease:
-			id = 7
+			id, owner = 7, "old"
 		case AskGiveBack:
 			stamp = 77
 		case AskCommit, AskRenew:
 			token = 100
 		}
-		if ask.ID != id || ask.Stamp != stamp || ask.Token != token || ask.Epoch != 2 || ask.TTL != lease || ask.Sent != 42 {
+		if ask.ID != id || ask.Stamp != stamp || ask.Token != token || ask.Epoch != 2 || ask.TTL != lease || ask.Sent != 42 ||
+			ask.Owner != owner || ask.From != "other" {
 			t.Errorf("%v: %+v", ask.Kind, ask)
 		}
 		if (ask.HandOver != 0) != ask.Kind.Frees() {
@@ -40,7 +41,7 @@ func TestRequestsHaveFixedOrder(t *testing.T) {
 
 func TestOnlySubscribedNodesGetStamp(t *testing.T) {
 	c := Claim{N: 5, TTL: lease, Stamp: 77}
-	for ask := range full.Asks(0, &c, 0) {
+	for ask := range full.Asks(0, &c, 0, Owners{}) {
 		if ask.Kind == AskAcquire && (ask.Stamp == 77) != full.Stamped.Has(ask.Node) {
 			t.Errorf("node %d is sent stamp %d", ask.Node, ask.Stamp)
 		}
@@ -50,7 +51,7 @@ func TestOnlySubscribedNodesGetStamp(t *testing.T) {
 func TestAsksAllocatesNothing(t *testing.T) {
 	c, n := Claim{N: 5, TTL: lease}, 0
 	if got := testing.AllocsPerRun(10, func() {
-		for range full.Asks(0, &c, 0) {
+		for range full.Asks(0, &c, 0, Owners{}) {
 			n++
 		}
 	}); got != 0 {
@@ -60,7 +61,7 @@ func TestAsksAllocatesNothing(t *testing.T) {
 
 func TestOnlyRegainedNodesRestoreLock(t *testing.T) {
 	c := Claim{N: 5, TTL: lease, Token: 100}
-	for ask := range full.Asks(0, &c, 0) {
+	for ask := range full.Asks(0, &c, 0, Owners{}) {
 		if ask.Anew != (ask.Kind == AskRenew && full.Anew.Has(ask.Node)) {
 			t.Errorf("%v of node %d: anew %v", ask.Kind, ask.Node, ask.Anew)
 		}

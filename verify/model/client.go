@@ -60,7 +60,7 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 	a := next.Step(e)
 	s.mutate(was, &next, &e, &a)
 	cl.claim = next
-	for ask := range a.Asks(was.ID, &next, e.At) {
+	for ask := range a.Asks(was.ID, &next, e.At, quorum.Owners{}) {
 		m := message{kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, stage: w.stage}
 		m.marked, m.brief, m.anew, m.token = ask.Stamp != 0, ask.TTL == brief, ask.Anew, int32(ask.Token)
 		nd, gate := &w.nodes[ask.Node], session.Gate{Floor: s.least(w, c, ask.Node)}

@@ -187,11 +187,7 @@ func (cl *claim) answer(e quorum.Event, r *request) {
 		w.log("%s goes on as %s", owner, cl.owner)
 	}
 	cl.stepped(&before, owner, fresh, &e, &do, r)
-	for ask := range do.Asks(before.ID, &cl.st, now) {
-		ask.From = cl.from
-		if ask.Owner = cl.owner; ask.ID != cl.st.ID {
-			ask.Owner = owner
-		}
+	for ask := range do.Asks(before.ID, &cl.st, now, quorum.Owners{Before: owner, Now: cl.owner, From: cl.from}) {
 		c.links[ask.Node].send(&request{Ask: ask, key: cl.key, claim: cl})
 	}
 	cl.setAlarm(now)

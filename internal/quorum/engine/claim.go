@@ -140,11 +140,11 @@ func (c *claim) step(a *answer) (overtaken, told func(quorum.Outcome), do quorum
 	if do.FreshID {
 		c.owner = c.engine.rename(c, owner)
 	}
-	for ask := range do.Asks(before, &c.state, now) {
+	for ask := range do.Asks(before, &c.state, now, quorum.Owners{Before: owner, Now: c.owner, From: c.from}) {
 		if ask.Kind.Seeds() { // one clock for all nodes: counters that are new start with one token, and the grant needs no second round
 			ask.Clock, ask.Noted = read.UnixMicro(), int64(c.engine.noted)
 		}
-		c.request(&ask, owner)
+		c.request(&ask)
 	}
 	c.round(a.Kind, &do, now)
 	c.setTimer(now)
@@ -207,8 +207,8 @@ func (c *claim) blame(now int64) {
 	}
 }
 
-// request puts ask into c.out. owner is the id before the step.
-func (c *claim) request(ask *quorum.Ask, owner string) {
+// request puts ask into c.out.
+func (c *claim) request(ask *quorum.Ask) {
 	switch ask.Kind {
 	case quorum.AskGiveBack, quorum.AskRenew: // the last tries before the end of a lease have no time to blame a node anew
 	default:
@@ -218,13 +218,9 @@ func (c *claim) request(ask *quorum.Ask, owner string) {
 	if trusted := c.state.Trusted(); ask.Kind == quorum.AskRenew && trusted > ask.Sent {
 		deadline = min(deadline, trusted) // nothing is renewed after it was lost
 	}
-	if ask.Owner = c.owner; ask.ID != c.state.ID {
-		ask.Owner = owner
-	}
 	if c.free && ask.Kind == quorum.AskRelease {
 		ask.HandOver = 0
 	}
-	ask.From = c.from
 	r, _ := c.engine.requests.Get().(*Request)
 	if r == nil {
 		r = new(Request)

@@ -11,8 +11,8 @@
 //	calls.go                 Calls.Acquire, which names the holder in what comes back
 //	engine.go                Engine.Acquire makes a claim, which takes its turn (lane.go), and posts the event Start
 //	claim.go                 post calls step (Claim.Step, and request for each of its Asks), then Send of each node
-//	redis/node.go          Send, send: over the present connection, if internal/session lets it pass
-//	redis/cluster.go       or Send of a Cluster: to the shard of the name, by send of its node
+//	redis/node.go          Send, sendEntry: over the present connection, if internal/session lets it pass
+//	redis/cluster.go       or Send of a Cluster: to the shard of the name, by sendEntry of its node
 //	redis/internal/link    write.go: Send, write, load, which has format encode the request
 //
 // The answer comes back by read.go of the link, Answer in redis/connection.go, Deliver in format, Request.Answer, and post again.
