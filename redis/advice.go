@@ -7,11 +7,11 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// even returns the warning about an even number of nodes: the last one adds no safety.
-func even(n int) error {
+// evenWarning returns the warning about an even number of nodes: the last one adds no safety.
+func evenWarning(n int) error {
 	return server.Advise(fmt.Errorf("with %d nodes as with %d, locks survive the loss of %d", n, n-1, n-quorum.Majority(n)), "use an odd number")
 }
 
-func siblings(who string) string {
+func siblingsWarning(who string) string {
 	return who + " use this server too: their locks and the locks of this client do not exclude one another"
 }

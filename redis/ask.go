@@ -15,17 +15,17 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/format"
 )
 
-// greet tells the nodes which process this client is.
-func (d *core) greet() {
+// introduceToAll tells the nodes which process this client is.
+func (d *core) introduceToAll() {
 	for _, n := range d.set.members() {
 		if l := n.link.Load(); l != nil {
-			n.greet(l)
+			n.introduceClient(l)
 		}
 	}
 }
 
-// describe returns the holder that owner stands for, with its note.
-func (d *core) describe(ctx context.Context, owner string) driver.Holder {
+// describeHolder returns the holder that owner stands for, with its note.
+func (d *core) describeHolder(ctx context.Context, owner string) driver.Holder {
 	client := quorum.ClientOf(owner)
 	if client == "" {
 		return format.Stranger(owner)
@@ -38,26 +38,26 @@ func (d *core) describe(ctx context.Context, owner string) driver.Holder {
 // holderOf returns the process of a client, as far as the nodes know it.
 func (d *core) holderOf(ctx context.Context, client string) driver.Holder {
 	if client == d.engine.Client() {
-		return d.holder.me()
+		return d.holder.self()
 	}
-	if known, ok := d.holder.find(client); ok {
+	if known, ok := d.holder.findClient(client); ok {
 		return known
 	}
-	found, answered := d.lookUp(ctx, client)
+	found, answered := d.lookUpClient(ctx, client)
 	if answered {
-		d.holder.keep(client, found)
+		d.holder.keepClient(client, found)
 	}
 	return found
 }
 
-// lookUp asks all nodes for the process of a client, and takes the first answer that has it. It reports whether any node
+// lookUpClient asks all nodes for the process of a client, and takes the first answer that has it. It reports whether any node
 // answered.
-func (d *core) lookUp(ctx context.Context, client string) (found driver.Holder, answered bool) {
+func (d *core) lookUpClient(ctx context.Context, client string) (found driver.Holder, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, pace.AskHolderTime())
 	defer cancel()
 	var mu sync.Mutex // guards the results
-	each(ctx, d.set.members(), func(ctx context.Context, n *node) {
-		replies, err := n.do(ctx, []string{"GET", wire.Client + client})
+	eachNode(ctx, d.set.members(), func(ctx context.Context, n *node) {
+		replies, err := n.runCommands(ctx, []string{"GET", wire.Client + client})
 		if err != nil {
 			return
 		}
@@ -78,16 +78,16 @@ func (d *core) lookUp(ctx context.Context, client string) (found driver.Holder, 
 	return found, answered
 }
 
-// evalsha returns the call of a script on the keys of a lock.
-func evalsha(s *wire.Script, lock engine.Lock, args ...string) []string {
+// evalshaCall returns the call of a script on the keys of a lock.
+func evalshaCall(s *wire.Script, lock engine.Lock, args ...string) []string {
 	return append([]string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}, args...)
 }
 
-// eval runs a script on one node, for people.
-func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
-	replies, err := n.do(ctx, cmd)
+// evalScript runs a script on one node, for people.
+func (n *node) evalScript(ctx context.Context, cmd []string) (any, error) {
+	replies, err := n.runCommands(ctx, cmd)
 	if err == nil && resp.Says(replies[0], "NOSCRIPT") {
-		replies, err = n.do(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmd)...)
+		replies, err = n.runCommands(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmd)...)
 	}
 	if err != nil {
 		return nil, err
@@ -99,8 +99,8 @@ func (n *node) eval(ctx context.Context, cmd []string) (any, error) {
 	return last, nil
 }
 
-// contain calls fn, which reads answers of n. A panic in it ends the connection to n, and not the program.
-func (n *node) contain(fn func()) {
+// containPanic calls fn, which reads answers of n. A panic in it ends the connection to n, and not the program.
+func (n *node) containPanic(fn func()) {
 	err := resp.Contain(func() error {
 		fn()
 		return nil
@@ -110,30 +110,30 @@ func (n *node) contain(fn func()) {
 	}
 }
 
-// each calls fn for some nodes at once and waits.
-func each(ctx context.Context, nodes []*node, fn func(ctx context.Context, n *node)) {
+// eachNode calls fn for some nodes at once and waits.
+func eachNode(ctx context.Context, nodes []*node, fn func(ctx context.Context, n *node)) {
 	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
 	var all sync.WaitGroup
 	for _, n := range nodes {
-		all.Go(func() { n.contain(func() { fn(ctx, n) }) })
+		all.Go(func() { n.containPanic(func() { fn(ctx, n) }) })
 	}
 	all.Wait()
 }
 
-// views asks every node for the state of a lock.
-func (d *core) views(ctx context.Context, lock engine.Lock) []engine.View {
-	return d.set.views(ctx, []engine.Lock{lock})[0]
+// askViews asks every node for the state of a lock.
+func (d *core) askViews(ctx context.Context, lock engine.Lock) []engine.View {
+	return d.set.askViews(ctx, []engine.Lock{lock})[0]
 }
 
-func (n *node) views(ctx context.Context, locks []engine.Lock) []engine.View {
+func (n *node) askViews(ctx context.Context, locks []engine.Lock) []engine.View {
 	cmds := make([][]string, len(locks))
 	for i, lock := range locks {
-		cmds[i] = evalsha(n.d.opts.format().Inspect, lock)
+		cmds[i] = evalshaCall(n.d.opts.format().Inspect, lock)
 	}
-	replies, err := n.do(ctx, cmds...)
+	replies, err := n.runCommands(ctx, cmds...)
 	if err == nil && slices.ContainsFunc(replies, func(r any) bool { return resp.Says(r, "NOSCRIPT") }) {
-		if replies, err = n.do(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmds...)...); err == nil {
+		if replies, err = n.runCommands(ctx, append(slices.Clone(n.d.opts.format().Loads()), cmds...)...); err == nil {
 			replies = replies[len(n.d.opts.format().Loads()):]
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// bareMost bounds the names of which the log gets a warning.
-const bareMost = 1000
+// maxBareNames bounds the names of which the log gets a warning.
+const maxBareNames = 1000
 
 // bareLooks finds programs that lock the same names by other keys. Libraries such as redsync use the bare name as the key, and
 // do not exclude a client with a prefix: both hold the lock then, as in the middle of a change from one library to the other.
@@ -18,19 +18,19 @@ type bareLooks struct {
 	told map[string]bool
 }
 
-// note keeps name for the next look.
-func (b *bareLooks) note(name string) {
+// noteName keeps name for the next look.
+func (b *bareLooks) noteName(name string) {
 	if b.name.Load() == nil {
 		taken := name // or each call would allocate
 		b.name.Store(&taken)
 	}
 }
 
-// first reports whether the log still lacks a warning of name, and counts it as logged.
-func (b *bareLooks) first(name string) bool {
+// isNew reports whether the log still lacks a warning of name, and counts it as logged.
+func (b *bareLooks) isNew(name string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.told[name] || len(b.told) == bareMost {
+	if b.told[name] || len(b.told) == maxBareNames {
 		return false
 	}
 	if b.told == nil {

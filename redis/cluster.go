@@ -24,7 +24,7 @@ import (
 const (
 	tryAgainAfter = 10 * time.Millisecond // while the keys of a name are split over two shards
 	downAfter     = 50 * time.Millisecond // while the cluster serves nothing
-	turnsMost     = 5                     // redirections of a request without a pause
+	maxTurns      = 5                     // redirections of a request without a pause
 )
 
 var (
@@ -96,34 +96,34 @@ func (c *cluster) Send(r *engine.Request) {
 	rt.out++
 	to := rt.on
 	rt.mu.Unlock()
-	c.hand(to, e)
+	c.sendTo(to, e)
 }
 
-// lane returns the lane of the shard that has the lock, in which claims take their turn. A shard that is slow or silent delays
+// laneOf returns the lane of the shard that has the lock, in which claims take their turn. A shard that is slow or silent delays
 // no lock of another shard.
-func (c *cluster) lane(lock engine.Lock) *engine.Lane {
+func (c *cluster) laneOf(lock engine.Lock) *engine.Lane {
 	if n := c.slots[wire.Slot(lock.Key)].Load(); n != nil {
 		return &n.lane
 	}
 	return &c.astray
 }
 
-// hand sends e to a shard.
-func (c *cluster) hand(to *node, e link.Entry) {
+// sendTo sends e to a shard.
+func (c *cluster) sendTo(to *node, e link.Entry) {
 	if to == nil {
 		if rt, ok := e.Route.(*route); ok {
-			c.carried(rt, nil)
+			c.noteCarried(rt, nil)
 		}
 		e.Req.Fail(engine.Failure{Err: errNoShard, Unsent: true})
 		return
 	}
-	to.send(e)
+	to.sendEntry(e)
 }
 
-// carried notes that a request of rt has its answer, or never will, and sends what has
+// noteCarried notes that a request of rt has its answer, or never will, and sends what has
 // waited for that. It takes those out of again that later ones of the same lock have
 // overtaken, where done is such a one.
-func (c *cluster) carried(rt *route, done *engine.Request) {
+func (c *cluster) noteCarried(rt *route, done *engine.Request) {
 	var late []link.Entry
 	rt.mu.Lock()
 	rt.out--
@@ -137,24 +137,24 @@ func (c *cluster) carried(rt *route, done *engine.Request) {
 		})
 	}
 	on := rt.on
-	c.flush(rt)
+	c.flushRoute(rt)
 	for _, e := range late {
 		e.Route = nil
-		on.fail(e, engine.Failure{Err: errOvertook, Unsent: true})
+		on.failEntry(e, engine.Failure{Err: errOvertook, Unsent: true})
 	}
 }
 
-// flush sends what waits, if nothing is under way. What the slot's shard has not carried out because its keys are, or would
+// flushRoute sends what waits, if nothing is under way. What the slot's shard has not carried out because its keys are, or would
 // be, at the next shard goes there, at once and alone: for all else the keys may still be where they were. The caller holds
-// rt.mu, which flush unlocks.
-func (c *cluster) flush(rt *route) {
+// rt.mu, which flushRoute unlocks.
+func (c *cluster) flushRoute(rt *route) {
 	if rt.out > 0 || rt.rests || len(rt.again)+len(rt.held) == 0 {
 		rt.mu.Unlock()
 		return
 	}
 	to := rt.asked
 	var waiting, left []link.Entry
-	if to != nil && to.opening() {
+	if to != nil && to.isOpening() {
 		to, rt.pause = nil, max(rt.pause, tryAgainAfter)
 	}
 	asks := to != nil
@@ -168,7 +168,7 @@ func (c *cluster) flush(rt *route) {
 		}
 	} else {
 		to = c.slots[rt.slot].Load()
-		if to != nil && to.opening() {
+		if to != nil && to.isOpening() {
 			rt.pause = max(rt.pause, tryAgainAfter)
 		}
 		if rt.pause > 0 {
@@ -176,7 +176,7 @@ func (c *cluster) flush(rt *route) {
 			time.AfterFunc(rt.pause, func() {
 				rt.mu.Lock()
 				rt.rests, rt.pause, rt.asked = false, 0, nil
-				c.flush(rt)
+				c.flushRoute(rt)
 			})
 			rt.mu.Unlock()
 			return
@@ -186,7 +186,7 @@ func (c *cluster) flush(rt *route) {
 	now := c.d.engine.Now()
 	var late, list []link.Entry
 	for _, e := range waiting {
-		if e.At, e.Asking = now, asks; now > limit(&e) {
+		if e.At, e.Asking = now, asks; now > seekDeadline(&e) {
 			late = append(late, e)
 		} else {
 			list = append(list, e)
@@ -196,38 +196,38 @@ func (c *cluster) flush(rt *route) {
 	rt.on, rt.out = to, len(list)
 	rt.mu.Unlock()
 	for _, e := range late {
-		c.drop(to, e, errMoving)
+		c.failUncarried(to, e, errMoving)
 	}
 	for _, e := range list {
-		c.hand(to, e)
+		c.sendTo(to, e)
 	}
 	if len(list) == 0 { // nobody's answer will send what is left
 		rt.mu.Lock()
-		c.flush(rt)
+		c.flushRoute(rt)
 	}
 }
 
-// drop fails a request that no shard has carried out. It is in no route any more.
-func (c *cluster) drop(n *node, e link.Entry, err error) {
+// failUncarried fails a request that no shard has carried out. It is in no route any more.
+func (c *cluster) failUncarried(n *node, e link.Entry, err error) {
 	e.Route = nil
 	if n == nil {
 		e.Req.Fail(engine.Failure{Err: err, Unsent: true})
 		return
 	}
-	n.fail(e, engine.Failure{Err: err, Unsent: true})
+	n.failEntry(e, engine.Failure{Err: err, Unsent: true})
 }
 
-// limit returns the time until which e may look for its shard.
-func limit(e *link.Entry) int64 {
+// seekDeadline returns the time until which e may look for its shard.
+func seekDeadline(e *link.Entry) int64 {
 	if e.Frees() {
 		return e.Req.Deadline + int64(pace.FindShardTime())
 	}
 	return e.Req.Deadline
 }
 
-// redirected takes the answer of n to e, if that says that n does not carry it out, and
+// takeRedirection takes the answer of n to e, if that says that n does not carry it out, and
 // sends e where it belongs.
-func (c *cluster) redirected(n *node, e link.Entry, v resp.Value) bool {
+func (c *cluster) takeRedirection(n *node, e link.Entry, v resp.Value) bool {
 	rt, ok := e.Route.(*route)
 	if !ok || !v.IsError() {
 		return false
@@ -238,23 +238,23 @@ func (c *cluster) redirected(n *node, e link.Entry, v resp.Value) bool {
 	var pause time.Duration
 	switch kind {
 	case "MOVED":
-		c.moved(n, rest)
+		c.followMoved(n, rest)
 	case "ASK":
-		_, to = c.place(n, rest)
+		_, to = c.parseRedirection(n, rest)
 	case "TRYAGAIN":
 		pause = tryAgainAfter
 	case "CLUSTERDOWN":
 		pause = downAfter
-		c.suspect()
+		c.requestLook()
 	default:
 		return false
 	}
-	if c.d.engine.Now() > limit(&e) {
-		c.carried(rt, nil)
-		c.drop(n, e, v.Err())
+	if c.d.engine.Now() > seekDeadline(&e) {
+		c.noteCarried(rt, nil)
+		c.failUncarried(n, e, v.Err())
 		return true
 	}
-	if e.Turns++; e.Turns > turnsMost {
+	if e.Turns++; e.Turns > maxTurns {
 		pause = max(pause, tryAgainAfter)
 	}
 	e.Asking = to != nil
@@ -265,23 +265,23 @@ func (c *cluster) redirected(n *node, e link.Entry, v resp.Value) bool {
 	if to != nil {
 		rt.asked = to
 	}
-	c.flush(rt)
+	c.flushRoute(rt)
 	return true
 }
 
-// moved takes the place of a slot from a MOVED of n.
-func (c *cluster) moved(n *node, rest string) {
-	if slot, to := c.place(n, rest); to != nil {
+// followMoved takes the place of a slot from a MOVED of n.
+func (c *cluster) followMoved(n *node, rest string) {
+	if slot, to := c.parseRedirection(n, rest); to != nil {
 		if c.slots[slot].Load() != to {
-			c.arrived() // before a request goes there
+			c.noteMovedSlot() // before a request goes there
 		}
 		c.slots[slot].Store(to)
-		c.suspect()
+		c.requestLook()
 	}
 }
 
-// place reads the "SLOT HOST:PORT" of a redirection of n. An empty host is n's own.
-func (c *cluster) place(n *node, text string) (slot int, to *node) {
+// parseRedirection reads the "SLOT HOST:PORT" of a redirection of n. An empty host is n's own.
+func (c *cluster) parseRedirection(n *node, text string) (slot int, to *node) {
 	number, addr, _ := strings.Cut(text, " ")
 	slot, err := strconv.Atoi(number)
 	colon := strings.LastIndex(addr, ":")
@@ -292,12 +292,12 @@ func (c *cluster) place(n *node, text string) (slot int, to *node) {
 	if !ok {
 		return 0, nil
 	}
-	return slot, c.shard(addr)
+	return slot, c.shardAt(addr)
 }
 
-// shard returns the node with that address, connected or on the way to it; nil where there are as many as there may be, as
+// shardAt returns the node with that address, connected or on the way to it; nil where there are as many as there may be, as
 // with a server that sends requests to ever other places.
-func (c *cluster) shard(addr string) *node {
+func (c *cluster) shardAt(addr string) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range c.shards {
@@ -314,15 +314,15 @@ func (c *cluster) shard(addr string) *node {
 	n.listening.Store(c.d.subscribed.Load())
 	c.shards = append(c.shards, n)
 	c.d.work.Go(func() {
-		n.open(n.ctx)
+		n.connectFirst(n.ctx)
 		close(n.opened)
-		c.d.tell(n.event())
+		c.d.notifyNode(n.currentEvent())
 	})
 	return n
 }
 
-// opening reports whether the first attempt to connect to n goes on.
-func (n *node) opening() bool {
+// isOpening reports whether the first attempt to connect to n goes on.
+func (n *node) isOpening() bool {
 	select {
 	case <-n.opened:
 		return false
@@ -337,35 +337,35 @@ func (c *cluster) members() []*node {
 	return slices.Clone(c.shards)
 }
 
-func (c *cluster) voters(lock engine.Lock) []*node {
+func (c *cluster) votersOf(lock engine.Lock) []*node {
 	if n := c.slots[wire.Slot(lock.Key)].Load(); n != nil {
 		return []*node{n}
 	}
 	return nil
 }
 
-func (c *cluster) need(members int) int { return members } // each has names that no other has
-func (c *cluster) spare(*node) bool     { return false }
-func (c *cluster) beside() bool         { return false } // it may be in another shard
+func (c *cluster) neededAnswers(members int) int { return members } // each has names that no other has
+func (c *cluster) canSpare(*node) bool           { return false }
+func (c *cluster) hasEveryName() bool            { return false } // it may be in another shard
 
-func (c *cluster) blame(n *node, err error) error { return fmt.Errorf("shard %s: %w", n.addr, err) }
+func (c *cluster) blameNode(n *node, err error) error { return fmt.Errorf("shard %s: %w", n.addr, err) }
 
-func (c *cluster) over(e link.Entry, done *engine.Request) {
+func (c *cluster) noteAnswered(e link.Entry, done *engine.Request) {
 	if rt, ok := e.Route.(*route); ok {
-		c.carried(rt, done)
+		c.noteCarried(rt, done)
 	}
 }
 
-// greeted subscribes before anything else, so that no wake-up of the shard is missed.
-func (c *cluster) greeted(s *connection) {
-	c.learn(s.floor)
+// prepareConnection subscribes before anything else, so that no wake-up of the shard is missed.
+func (c *cluster) prepareConnection(s *connection) {
+	c.raiseFloor(s.floor)
 	if s.n.listening.Load() {
 		s.early = true
-		s.n.listen(s)
+		s.n.subscribeOver(s)
 	}
 }
 
-func (c *cluster) lost(*node) { c.suspect() }
+func (c *cluster) noteLoss(*node) { c.requestLook() }
 
 // Subscribe implements engine.Node.
 func (c *cluster) Subscribe() {
@@ -375,14 +375,14 @@ func (c *cluster) Subscribe() {
 	}
 }
 
-func (c *cluster) heard(s *connection, refused error) {
+func (c *cluster) noteSubscription(s *connection, refused error) {
 	s.hears.Store(refused == nil)
-	c.news.tell(c.hears, func(yes bool) { c.d.engine.Hears(0, yes) })
+	c.news.publish(c.hearsAllShards, func(yes bool) { c.d.engine.Hears(0, yes) })
 }
 
-// hears reports whether wake-ups come from all connected shards. A shard that is connected later gets the subscription before
-// anything else.
-func (c *cluster) hears() bool {
+// hearsAllShards reports whether wake-ups come from all connected shards. A shard that is connected later gets the
+// subscription before anything else.
+func (c *cluster) hearsAllShards() bool {
 	for _, n := range c.members() {
 		l := n.link.Load()
 		if l == nil || l.hears.Load() {
@@ -401,9 +401,9 @@ func (c *cluster) hears() bool {
 // news orders reports of a state that several goroutines change.
 type news struct{ count atomic.Uint64 }
 
-// tell reports the state that look finds, after a change by the caller. Another goroutine may have changed the state and
+// publish reports the state that look finds, after a change by the caller. Another goroutine may have changed the state and
 // reported it meanwhile: then tell looks again, so that the last report is true.
-func (n *news) tell(look func() bool, say func(bool)) {
+func (n *news) publish(look func() bool, say func(bool)) {
 	for at := n.count.Add(1); ; {
 		say(look())
 		now := n.count.Load()
@@ -414,9 +414,9 @@ func (n *news) tell(look func() bool, say func(bool)) {
 	}
 }
 
-// wakes reports whether a wake-up of owner from n counts. A cluster passes it on to all nodes, but only the shard that has the
-// lock sends it in order with its answers.
-func (c *cluster) wakes(n *node, owner string) bool {
+// acceptsWakeUp reports whether a wake-up of owner from n counts. A cluster passes it on to all nodes, but only the shard
+// that has the lock sends it in order with its answers.
+func (c *cluster) acceptsWakeUp(n *node, owner string) bool {
 	key := c.d.engine.KeyOf(owner)
 	if key == "" {
 		return false
@@ -430,16 +430,16 @@ func (c *cluster) wakes(n *node, owner string) bool {
 	return rt.on == n
 }
 
-// keeper returns the shard that has a lock now, or n if no shard has it.
-func (c *cluster) keeper(lock *engine.Lock, n *node) *node {
+// nodeForRelease returns the shard that has a lock now, or n if no shard has it.
+func (c *cluster) nodeForRelease(lock *engine.Lock, n *node) *node {
 	if to := c.slots[wire.Slot(lock.Key)].Load(); to != nil {
 		return to
 	}
 	return n
 }
 
-// views asks the shards what they know of some locks.
-func (c *cluster) views(ctx context.Context, locks []engine.Lock) [][]engine.View {
+// askViews asks the shards what they know of some locks.
+func (c *cluster) askViews(ctx context.Context, locks []engine.Lock) [][]engine.View {
 	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
 	views := make([][]engine.View, len(locks))
@@ -448,17 +448,17 @@ func (c *cluster) views(ctx context.Context, locks []engine.Lock) [][]engine.Vie
 		left[i] = i
 	}
 	for {
-		c.ask(ctx, locks, left, views)
+		c.fillViews(ctx, locks, left, views)
 		left = slices.DeleteFunc(left, func(i int) bool { return !isRedirection(views[i][0].Err) })
 		if len(left) == 0 || ctx.Err() != nil {
 			return views
 		}
-		wait(ctx, tryAgainAfter)
+		pauseFor(ctx, tryAgainAfter)
 	}
 }
 
-// ask fills in the views of those locks whose numbers are in some.
-func (c *cluster) ask(ctx context.Context, locks []engine.Lock, some []int, views [][]engine.View) {
+// fillViews fills in the views of those locks whose numbers are in some.
+func (c *cluster) fillViews(ctx context.Context, locks []engine.Lock, some []int, views [][]engine.View) {
 	parts := make(map[*node][]int)
 	for _, i := range some {
 		n := c.slots[wire.Slot(locks[i].Key)].Load()
@@ -475,14 +475,14 @@ func (c *cluster) ask(ctx context.Context, locks []engine.Lock, some []int, view
 			if n == nil {
 				return
 			}
-			n.contain(func() {
-				for j, v := range n.views(ctx, asked) {
+			n.containPanic(func() {
+				for j, v := range n.askViews(ctx, asked) {
 					if isRedirection(v.Err) {
 						said, _ := errors.AsType[resp.Error](v.Err)
 						if kind, rest, _ := strings.Cut(string(said), " "); kind == "MOVED" {
-							c.moved(n, rest)
+							c.followMoved(n, rest)
 						}
-						c.suspect()
+						c.requestLook()
 					}
 					views[part[j]][0] = v
 				}
@@ -495,8 +495,8 @@ func (c *cluster) ask(ctx context.Context, locks []engine.Lock, some []int, view
 // connect opens the connections to all masters. It fails where none is fit, or one never
 // will be.
 func (c *cluster) connect(ctx context.Context) error {
-	err := c.look(ctx)
-	c.d.work.Go(c.follow)
+	err := c.updateMap(ctx)
+	c.d.work.Go(c.followMap)
 	if err != nil {
 		if c.d.opts.AllowDown && !server.Lasting(err) {
 			c.d.opts.Logger.Warn("the cluster cannot be reached", "cause", err)
@@ -515,7 +515,7 @@ func (c *cluster) connect(ctx context.Context) error {
 		if n.link.Load() != nil {
 			continue
 		}
-		err := n.why()
+		err := n.downCause()
 		u.Nodes = append(u.Nodes, driver.NodeError{Node: n.addr, Err: err})
 		if server.Lasting(err) {
 			unfit = fmt.Errorf("node %s: %w", n.addr, err)

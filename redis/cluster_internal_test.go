@@ -27,7 +27,7 @@ import (
 func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true})
+		d, err := prepareDriver([]Node{{Addr: "a:6379"}}, &Options{Cluster: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,7 +300,7 @@ func TestALookFollowsItsSlot(t *testing.T) {
 	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := received(a), received(b)
 		seen := make(chan engine.View, 1)
-		go func() { seen <- clusterOf(d).views(t.Context(), []engine.Lock{d.opts.keys("k")})[0][0] }()
+		go func() { seen <- clusterOf(d).askViews(t.Context(), []engine.Lock{d.opts.lockKeys("k")})[0][0] }()
 		gathered(atA)
 		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
 		time.Sleep(tryAgainAfter)
@@ -322,7 +322,7 @@ func TestMapOfIsolatedNodeIsIgnored(t *testing.T) {
 			atA := received(a)
 			read := make(chan error, 1)
 			go func() {
-				_, err := clusterOf(d).mapOf(t.Context(), clusterOf(d).shards[0])
+				_, err := clusterOf(d).askForMap(t.Context(), clusterOf(d).shards[0])
 				read <- err
 			}()
 			if at := gathered(atA); len(at) != len(mapCommands) {
@@ -352,14 +352,14 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 		old, next := clusterOf(d).shards[0], clusterOf(d).shards[1]
 		old.stop = func() {}
 		now := time.Now()
-		clusterOf(d).apply(chart{
+		clusterOf(d).applyMap(chart{
 			glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.UnixMicro()},
 			spans:   []place.Span{{First: 0, Last: wire.Slots - 1, ID: "b", Addr: "b:6379"}},
 		})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			next.settle(next.link.Load())
+			next.settleDebts(next.link.Load())
 		}()
 		if at := gathered(atB); !slices.Contains(at, first[1]) {
 			t.Errorf("b was sent %q, want the %s", at, first[1])
@@ -409,7 +409,7 @@ func TestShardIsAskedForItsRoleEachSecond(t *testing.T) {
 			}
 		}()
 		for age := time.Second; age <= pingEvery; age += watchEvery {
-			n.tend(n.link.Load(), age)
+			n.tendConnection(n.link.Load(), age)
 		}
 		synctest.Wait()
 		count := 0
@@ -433,7 +433,7 @@ func TestRequestToShardWaitsForNoGoroutine(t *testing.T) {
 		near = socket.New(near)
 		s := newConnection(clusterOf(d).shards[0], resp.NewConn(near), report{}) // of which no goroutine writes
 		at := received(far)
-		lock := d.opts.keys("k")
+		lock := d.opts.lockKeys("k")
 		const sent = 4 // more bytes than callers write themselves where each request goes to several nodes
 		for i := range sent {
 			s.Send(link.Entry{At: d.engine.Now(), Req: &engine.Request{
@@ -459,7 +459,7 @@ func TestLastReportOfWakeUpsIsTrue(t *testing.T) {
 		slow := make(chan struct{})
 		var first sync.WaitGroup
 		first.Go(func() {
-			all.tell(both.Load, func(yes bool) {
+			all.publish(both.Load, func(yes bool) {
 				if !yes {
 					<-slow
 				}
@@ -468,7 +468,7 @@ func TestLastReportOfWakeUpsIsTrue(t *testing.T) {
 		})
 		synctest.Wait()
 		both.Store(true)
-		all.tell(both.Load, func(yes bool) { said = append(said, yes) })
+		all.publish(both.Load, func(yes bool) { said = append(said, yes) })
 		close(slow)
 		first.Wait()
 		if want := []bool{true, false, true}; !slices.Equal(said, want) {
@@ -486,7 +486,7 @@ func TestHungShardDelaysNoOtherShard(t *testing.T) {
 		var mine, others []string
 		for i := 0; len(mine) < 300 || len(others) < 300; i++ {
 			name := fmt.Sprint("crowd/", i)
-			if slot := wire.Slot(d.opts.keys(name).Key); slot%2 == 0 {
+			if slot := wire.Slot(d.opts.lockKeys(name).Key); slot%2 == 0 {
 				mine = append(mine, name)
 			} else {
 				c.slots[slot].Store(c.shards[1])
@@ -526,7 +526,7 @@ func TestHungShardDelaysNoOtherShard(t *testing.T) {
 func TestRedirectionsMakeNoEndlessShards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		d, err := prepareDriver([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}})
@@ -536,7 +536,7 @@ func TestRedirectionsMakeNoEndlessShards(t *testing.T) {
 		c := clusterOf(d)
 		n := newNode(&d.core, 0, Node{Addr: "a:6379"})
 		for i := range 3 * place.MaxShards {
-			c.moved(n, fmt.Sprintf("%d h:%d", i%wire.Slots, 1+i))
+			c.followMoved(n, fmt.Sprintf("%d h:%d", i%wire.Slots, 1+i))
 		}
 		if got := len(c.members()); got != 2*place.MaxShards {
 			t.Errorf("%d shards", got)

@@ -28,33 +28,33 @@ type chart struct {
 	spans []place.Span
 }
 
-// follow keeps the map up to date.
-func (c *cluster) follow() {
-	tick := time.NewTicker(c.mapEvery())
+// followMap keeps the map up to date.
+func (c *cluster) followMap() {
+	tick := time.NewTicker(c.mapInterval())
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 		case <-c.doubt:
-			wait(c.d.ctx, lookPause) // the others hear of it
+			pauseFor(c.d.ctx, lookPause) // the others hear of it
 		case <-c.d.ctx.Done():
 			return
 		}
-		c.look(c.d.ctx) // until one succeeds, what fails has the reasons
+		c.updateMap(c.d.ctx) // until one succeeds, what fails has the reasons
 	}
 }
 
-// look asks one node after the other for the map, until one has it.
-func (c *cluster) look(ctx context.Context) error {
-	m, err := c.read(ctx)
+// updateMap asks one node after the other for the map, until one has it.
+func (c *cluster) updateMap(ctx context.Context) error {
+	m, err := c.readMap(ctx)
 	if err == nil {
-		c.apply(m)
+		c.applyMap(m)
 	}
 	return err
 }
 
-// read asks one node after the other who has which slots, each time another one first.
-func (c *cluster) read(ctx context.Context) (chart, error) {
+// readMap asks one node after the other who has which slots, each time another one first.
+func (c *cluster) readMap(ctx context.Context) (chart, error) {
 	candidates := c.members()
 	slices.SortStableFunc(candidates, func(a, b *node) int { // those that are connected come first
 		return strings.Compare(strconv.FormatBool(a.link.Load() == nil), strconv.FormatBool(b.link.Load() == nil))
@@ -81,7 +81,7 @@ func (c *cluster) read(ctx context.Context) (chart, error) {
 	for _, n := range candidates {
 		var m chart
 		err := resp.Contain(func() (err error) {
-			m, err = c.mapOf(ctx, n)
+			m, err = c.askForMap(ctx, n)
 			return err
 		})
 		if err == nil {
@@ -101,16 +101,16 @@ func (c *cluster) read(ctx context.Context) (chart, error) {
 // mapCommands ask for the map. SLOTS is known to all versions.
 var mapCommands = [][]string{{"CLUSTER", "SLOTS"}, {"CLUSTER", "INFO"}, {"TIME"}}
 
-// mapOf asks n who has which slots.
-func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
+// askForMap asks n who has which slots.
+func (c *cluster) askForMap(ctx context.Context, n *node) (m chart, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.d.opts.Timeout)
 	defer cancel()
 	var replies []any
 	sent := time.Now()
 	if n.link.Load() != nil {
-		replies, err = n.do(ctx, mapCommands...)
+		replies, err = n.runCommands(ctx, mapCommands...)
 	} else {
-		replies, err = n.inquire(ctx, mapCommands)
+		replies, err = n.askApart(ctx, mapCommands)
 	}
 	m.at = time.Now()
 	if err != nil {
@@ -126,28 +126,28 @@ func (c *cluster) mapOf(ctx context.Context, n *node) (m chart, err error) {
 	if err != nil {
 		return m, err
 	}
-	m.glimpse = glimpsed(sent, m.at, node)
+	m.glimpse = newGlimpse(sent, m.at, node)
 	m.spans, err = place.ParseSlots(replies[0], n.addr)
 	switch {
 	case err != nil:
 		return m, err
 	case len(m.spans) == 0:
 		return m, server.Unfit("create it (redis-cli --cluster create)", "its cluster has no hash slots")
-	case !strings.Contains(state, "cluster_state:ok") && c.known():
+	case !strings.Contains(state, "cluster_state:ok") && c.hasMap():
 		return m, errors.New("the cluster is down, as far as it knows") // it may be cut off, and its map old
 	}
 	return m, nil
 }
 
-// known reports whether there is a map.
-func (c *cluster) known() bool {
+// hasMap reports whether there is a map.
+func (c *cluster) hasMap() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.shards) > 0
 }
 
-// inquire sends commands over a connection of its own.
-func (n *node) inquire(ctx context.Context, cmds [][]string) (replies []any, err error) {
+// askApart sends commands over a connection of its own.
+func (n *node) askApart(ctx context.Context, cmds [][]string) (replies []any, err error) {
 	err = n.net.Visit(ctx, n.addr, func(l *resp.Conn) error {
 		if _, err := n.place.Login(ctx, n.addr, l); err != nil {
 			return err
@@ -161,12 +161,12 @@ func (n *node) inquire(ctx context.Context, cmds [][]string) (replies []any, err
 	return replies, err
 }
 
-// examined are the masters, for a doctor, and what is wrong with the cluster as a whole.
-func (c *cluster) examined(ctx context.Context) (masters []*node, e look) {
+// nodesToExamine are the masters, for a doctor, and what is wrong with the cluster as a whole.
+func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e look) {
 	e = look{Notes: driverkit.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
-	m, err := c.read(ctx)
+	m, err := c.readMap(ctx)
 	if err != nil {
-		e.failed("reach", err)
+		e.addFailure("reach", err)
 		return nil, e
 	}
 	covered := 0
@@ -179,7 +179,7 @@ func (c *cluster) examined(ctx context.Context) (masters []*node, e look) {
 		}
 	}
 	if covered < wire.Slots {
-		e.bad("slots", driver.VerdictFault, server.Advise(fmt.Errorf("%d of %d hash slots have no master: the names in them cannot be locked",
+		e.addFault("slots", driver.VerdictFault, server.Advise(fmt.Errorf("%d of %d hash slots have no master: the names in them cannot be locked",
 			wire.Slots-covered, wire.Slots), "redis-cli --cluster fix"))
 	} else {
 		e.OK("slots", "%d masters have all of them", len(masters))
@@ -187,13 +187,13 @@ func (c *cluster) examined(ctx context.Context) (masters []*node, e look) {
 	return masters, e
 }
 
-// apply takes over a map.
-func (c *cluster) apply(m chart) {
-	came := c.outdated(m.at)
+// applyMap takes over a map.
+func (c *cluster) applyMap(m chart) {
+	came := c.isOutdated(m.at)
 	has := make(map[*node]bool)
 	var seen [wire.Slots]*node
 	for _, s := range m.spans {
-		n := c.shard(s.Addr)
+		n := c.shardAt(s.Addr)
 		if n == nil {
 			continue // what is there now goes first
 		}
@@ -204,7 +204,7 @@ func (c *cluster) apply(m chart) {
 		}
 	}
 	if came {
-		c.arrived() // before the requests go there
+		c.noteMovedSlot() // before the requests go there
 	}
 	c.looked.Store(&m.glimpse)
 	for i, n := range seen {
@@ -222,26 +222,26 @@ func (c *cluster) apply(m chart) {
 	})
 	c.mu.Unlock()
 	for _, n := range gone {
-		c.retire(n)
+		c.retireShard(n)
 	}
 }
 
-// retire ends the connection to a node that has no slots any more, and leaves what is owed
+// retireShard ends the connection to a node that has no slots any more, and leaves what is owed
 // to it to those that have them.
-func (c *cluster) retire(n *node) {
+func (c *cluster) retireShard(n *node) {
 	n.mu.Lock()
 	n.err = place.ErrNotMaster
 	n.mu.Unlock()
 	due := n.takeDebts()
 	n.stop()
-	c.inherit(n, due)
+	c.inheritDebts(n, due)
 }
 
-// inherit gives releases that n is owed to the shards that have their locks.
-func (c *cluster) inherit(n *node, debts []debt) {
+// inheritDebts gives releases that n is owed to the shards that have their locks.
+func (c *cluster) inheritDebts(n *node, debts []debt) {
 	parts := make(map[*node][]debt)
 	for _, d := range debts {
-		to := c.keeper(&d.Lock, n)
+		to := c.nodeForRelease(&d.Lock, n)
 		parts[to] = append(parts[to], d)
 	}
 	for to, part := range parts {

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// confirm waits until a replica has all that the server of l did for lock, and returns nil at once for a node that does not fail
-// over. It uses a connection of its own, because WAIT delays all later commands of its connection. It writes a key after what was
-// done, and waits for a replica to have that key.
-func (n *node) confirm(ctx context.Context, l *connection, lock engine.Lock) error {
+// confirmOnReplica waits until a replica has all that the server of l did for lock, and returns nil at once for a node that
+// does not fail over. It uses a connection of its own, because WAIT delays all later commands of its connection. It writes a
+// key after what was done, and waits for a replica to have that key.
+func (n *node) confirmOnReplica(ctx context.Context, l *connection, lock engine.Lock) error {
 	if !n.place.Replaced() {
 		return nil
 	}

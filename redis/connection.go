@@ -44,8 +44,8 @@ func newConnection(n *node, c *resp.Conn, rep report) *connection {
 	return s
 }
 
-// see returns what the client sees of the connection now.
-func (s *connection) see() session.Sight {
+// takeSight returns what the client sees of the connection now.
+func (s *connection) takeSight() session.Sight {
 	now := s.n.engine.Now()
 	sight := session.Sight{Now: now, Silent: s.Silent(now)}
 	if sight.Silent > 0 {
@@ -64,62 +64,62 @@ func (s *connection) Answer(e link.Entry, v resp.Value) {
 	read := false
 	defer func() {
 		if !read {
-			n.fail(e, engine.Failure{Err: errFault})
+			n.failEntry(e, engine.Failure{Err: errFault})
 		}
 	}()
-	if n.d.set.redirected(n, e, v) {
+	if n.d.set.takeRedirection(n, e, v) {
 		read = true
 		return
 	}
 	if format.Ends(v) != nil { // the gate looks again before anything else counts
 		read = true
-		n.fail(e, engine.Failure{Err: v.Err()})
+		n.failEntry(e, engine.Failure{Err: v.Err()})
 		return
 	}
-	n.note(e.Req.Kind, v)
-	if c := n.d.channels; c != nil && n.muted() == nil { // else waiters poll
-		c.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.deafen, Wake: n.ask})
+	n.noteRefusal(e.Req.Kind, v)
+	if c := n.d.channels; c != nil && n.muteCause() == nil { // else waiters poll
+		c.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.setDeaf, Wake: n.askClaimAgain})
 	}
 	read = true
-	n.d.set.over(e, e.Req)
-	format.Deliver(e.Req, v, s.usable)
+	n.d.set.noteAnswered(e, e.Req)
+	format.Deliver(e.Req, v, s.checkToken)
 }
 
 // Fail implements link.Sink.
-func (s *connection) Fail(e link.Entry, f engine.Failure) { s.n.fail(e, f) }
+func (s *connection) Fail(e link.Entry, f engine.Failure) { s.n.failEntry(e, f) }
 
 // Push implements link.Sink.
-func (s *connection) Push(v resp.Value) { s.n.woken(v, s) }
+func (s *connection) Push(v resp.Value) { s.n.deliverPush(v, s) }
 
 // Broken implements link.Sink.
-func (s *connection) Broken(err error) { s.n.broken(s, err) }
+func (s *connection) Broken(err error) { s.n.takeVote(s, err) }
 
 // Spare implements link.Sink.
-func (s *connection) Spare() bool { return s.n.d.set.spare(s.n) }
+func (s *connection) Spare() bool { return s.n.d.set.canSpare(s.n) }
 
-// gate returns what the client knows of the connection before it sends a request about lock; nil: about any.
-func (s *connection) gate(lock *engine.Lock) session.Gate {
+// gateFor returns what the client knows of the connection before it sends a request about lock; nil: about any.
+func (s *connection) gateFor(lock *engine.Lock) session.Gate {
 	g := session.Gate{
 		Stays: s.stay != nil,
 		Slept: s.n.place.Replaced() && session.StoodStill(s.looked.Load(), s.n.engine.Now()),
 		Above: lock != nil && lock.Counter >= 0 && s.above[lock.Counter].Load(),
 	}
-	g.Floor, g.Unknown = s.n.d.set.least(s)
+	g.Floor, g.Unknown = s.n.d.set.leastToken(s)
 	return g
 }
 
-// prepare completes r for the connection, or returns why it is not sent.
-func (s *connection) prepare(r *engine.Request) error {
+// prepareRequest completes r for the connection, or returns why it is not sent.
+func (s *connection) prepareRequest(r *engine.Request) error {
 	if s.clock != 0 && r.Kind.Seeds() {
 		r.Clock = s.clock + (s.n.engine.Now()-s.read)/int64(time.Microsecond)
 	}
-	return s.gate(r.Lock).Prepare(&r.Ask)
+	return s.gateFor(r.Lock).Prepare(&r.Ask)
 }
 
-// usable returns why a token of lock that the node has given must not be used. In a cluster the floor rises, and each slot has a
-// counter of its own.
-func (s *connection) usable(lock *engine.Lock, token int64) error {
-	err := s.gate(lock).CheckGrant(token)
+// checkToken returns why a token of lock that the node has given must not be used. In a cluster the floor rises, and each
+// slot has a counter of its own.
+func (s *connection) checkToken(lock *engine.Lock, token int64) error {
+	err := s.gateFor(lock).CheckGrant(token)
 	if lock.Counter >= 0 && s.above[lock.Counter].Load() != (err == nil) {
 		s.above[lock.Counter].Store(err == nil)
 	}

@@ -27,7 +27,7 @@ import (
 func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *connection, far net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+		d, err := prepareDriver([]Node{{Addr: "far:6379"}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *connection, far ne
 func joined(n *node, c net.Conn, rep report) *connection {
 	l := newConnection(n, resp.NewConn(socket.New(c)), rep)
 	l.Start(func(fn func()) { go fn() })
-	n.raise(l)
+	n.giveVote(l)
 	return l
 }
 
@@ -68,7 +68,7 @@ func TestRefusalToStoreIsFoundInEachForm(t *testing.T) {
 		"OOMPH":                     false,
 	} {
 		n := &node{}
-		n.note(quorum.AskAcquire, resp.Value{Kind: '-', Text: []byte(text)})
+		n.noteRefusal(quorum.AskAcquire, resp.Value{Kind: '-', Text: []byte(text)})
 		if got := n.ill.Load() != nil; got != want {
 			t.Errorf("%q is a defect: %v, want %v", text, got, want)
 		}
@@ -81,11 +81,11 @@ func TestStoppedClientReadsAnswersBeforeItHangsUp(t *testing.T) {
 	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		const stopped = 10 * time.Second
 		go io.Copy(io.Discard, far)
-		d.nodes[0].ping(l)
+		d.nodes[0].measureTrip(l)
 		running, ended := false, make(chan struct{})
 		go func() {
 			defer close(ended)
-			d.nodes[0].watch(l, func() {
+			d.nodes[0].watchConnection(l, func() {
 				if !running {
 					running = true
 					time.Sleep(stopped)
@@ -119,7 +119,7 @@ func TestClientThatStoodStillLeavesItsMaster(t *testing.T) {
 		running, ended := false, make(chan struct{})
 		go func() {
 			defer close(ended)
-			n.watch(l, func() {
+			n.watchConnection(l, func() {
 				if !running {
 					running = true
 					time.Sleep(stopped)
@@ -127,7 +127,7 @@ func TestClientThatStoodStillLeavesItsMaster(t *testing.T) {
 			})
 		}()
 		time.Sleep(stopped - time.Millisecond)
-		if err := l.prepare(&engine.Request{Lock: new(engine.Lock), Ask: quorum.Ask{Kind: quorum.AskAcquire}}); !errors.Is(err, session.ErrSlept) {
+		if err := l.prepareRequest(&engine.Request{Lock: new(engine.Lock), Ask: quorum.Ask{Kind: quorum.AskAcquire}}); !errors.Is(err, session.ErrSlept) {
 			t.Errorf("a request is sent to the old master: %v", err)
 		}
 		time.Sleep(2 * watchEvery)
@@ -144,7 +144,7 @@ func TestIdleClientNoticesDeadPeer(t *testing.T) {
 	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		go io.Copy(io.Discard, far) // and no answer
 		start := time.Now()
-		d.nodes[0].watch(l, func() {})
+		d.nodes[0].watchConnection(l, func() {})
 		if took := time.Since(start); took > pingEvery+pace.Silence()+2*watchEvery {
 			t.Errorf("noticed after %v, want a ping each %v and %v for its answer", took, pingEvery, pace.Silence())
 		}
@@ -174,7 +174,7 @@ func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 		var renewing sync.WaitGroup
 		renewing.Go(func() { d.engine.Renew(ctx, []driver.Grant{g}) })
 		start := time.Now()
-		d.nodes[0].watch(l, func() {})
+		d.nodes[0].watchConnection(l, func() {})
 		if took := time.Since(start); took >= ttl/2 { // the renewal is sent when a third of the TTL is over
 			t.Errorf("the link was given up after %v, of a lease with a TTL of %v", took, ttl)
 		}
@@ -188,7 +188,7 @@ func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 func TestTokenOlderThanConnectionIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d, err := prepare([]Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "c:1"}}, nil)
+		d, err := prepareDriver([]Node{{Addr: "a:1"}, {Addr: "b:1"}, {Addr: "c:1"}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func serve(far net.Conn, answer func(args []string) int64) {
 func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+		d, err := prepareDriver([]Node{{Addr: "far:6379"}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,7 +336,7 @@ func TestCredentialsAreAskedForOnlyByConnections(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		d, err := prepare([]Node{{Addr: "far:6379"}}, &Options{Credentials: func(context.Context, string) (string, string, error) {
+		d, err := prepareDriver([]Node{{Addr: "far:6379"}}, &Options{Credentials: func(context.Context, string) (string, string, error) {
 			asked++
 			return "", "secret", nil
 		}})
@@ -346,8 +346,8 @@ func TestCredentialsAreAskedForOnlyByConnections(t *testing.T) {
 		near, far := net.Pipe()
 		l := joined(d.nodes[0], near, report{})
 		go io.Copy(io.Discard, far)
-		d.bare.note("k")
-		d.nodes[0].tend(l, lookEvery)
+		d.bare.noteName("k")
+		d.nodes[0].tendConnection(l, lookEvery)
 		if asked > 0 {
 			t.Errorf("asked for credentials %d times", asked)
 		}
@@ -366,7 +366,7 @@ func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
 		listens bool
 	}{{stay: &member.QuarantineError{Left: time.Minute}}, {listens: true}} {
 		synctest.Test(t, func(t *testing.T) {
-			d, err := prepare([]Node{{Addr: "far:6379"}}, nil)
+			d, err := prepareDriver([]Node{{Addr: "far:6379"}}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -400,7 +400,7 @@ func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
 func TestPanicOverAListedAnswerEndsItsConnection(t *testing.T) {
 	t.Parallel()
 	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
-		each(t.Context(), d.nodes, func(context.Context, *node) { panic("unforeseen") })
+		eachNode(t.Context(), d.nodes, func(context.Context, *node) { panic("unforeseen") })
 		if !l.Ended() {
 			t.Error("the connection goes on")
 		}

@@ -36,7 +36,7 @@ type core struct {
 	notify func(driver.NodeEvent)
 }
 
-func (d *core) tell(e driver.NodeEvent) {
+func (d *core) notifyNode(e driver.NodeEvent) {
 	d.mu.Lock()
 	fn := d.notify
 	d.mu.Unlock()
@@ -50,37 +50,39 @@ func (d *core) tell(e driver.NodeEvent) {
 type set interface {
 	// connect makes the first connections, and returns once it is known how many nodes vote.
 	connect(ctx context.Context) error
-	// members returns the servers that the driver is connected to, and need the number of answers that a listing of them needs.
+	// members returns the servers that the driver is connected to, and neededAnswers the number of answers that a listing of
+	// them needs.
 	members() []*node
-	need(members int) int
-	// voters returns the nodes that have a vote on a lock, each at its index.
-	voters(lock engine.Lock) []*node
-	// examined returns the nodes for a doctor, and the findings about the set as a whole.
-	examined(ctx context.Context) ([]*node, look)
-	// views asks the voters of each lock for its state.
-	views(ctx context.Context, locks []engine.Lock) [][]engine.View
-	// least returns the first token that a grant over s may have.
-	least(s *connection) (int64, error)
-	// spare reports whether the other nodes are a quorum without n.
-	spare(n *node) bool
-	// beside reports whether each node has the keys of all names.
-	beside() bool
+	neededAnswers(members int) int
+	// votersOf returns the nodes that have a vote on a lock, each at its index.
+	votersOf(lock engine.Lock) []*node
+	// nodesToExamine returns the nodes for a doctor, and the findings about the set as a whole.
+	nodesToExamine(ctx context.Context) ([]*node, look)
+	// askViews asks the voters of each lock for its state.
+	askViews(ctx context.Context, locks []engine.Lock) [][]engine.View
+	// leastToken returns the first token that a grant over s may have.
+	leastToken(s *connection) (int64, error)
+	// canSpare reports whether the other nodes are a quorum without n.
+	canSpare(n *node) bool
+	// hasEveryName reports whether each node has the keys of all names.
+	hasEveryName() bool
 
-	// A connection calls greeted before it carries requests, heard once it is subscribed to wake-ups or was refused that, and
-	// lost when it has ended or could not be made.
-	greeted(s *connection)
-	heard(s *connection, refused error)
-	lost(n *node)
-	// wakes reports whether a wake-up of owner from n counts.
-	wakes(n *node, owner string) bool
+	// A connection calls prepareConnection before it carries requests, noteSubscription once it is subscribed to wake-ups or was
+	// refused that, and noteLoss when it has ended or could not be made.
+	prepareConnection(s *connection)
+	noteSubscription(s *connection, refused error)
+	noteLoss(n *node)
+	// acceptsWakeUp reports whether a wake-up of owner from n counts.
+	acceptsWakeUp(n *node, owner string) bool
 
-	// redirected reports whether the answer v sends e to another node, and sends it there. over notes that e has another answer,
-	// or never gets one; done is its request, if n has carried it out.
-	redirected(n *node, e link.Entry, v resp.Value) bool
-	over(e link.Entry, done *engine.Request)
-	// blame adds to an error the name by which people know n.
-	blame(n *node, err error) error
-	// keeper returns the node that gets a release which n owes; inherit takes over those that n could not send.
-	keeper(lock *engine.Lock, n *node) *node
-	inherit(n *node, debts []debt)
+	// takeRedirection reports whether the answer v sends e to another node, and sends it there. noteAnswered notes that e has
+	// another answer, or never gets one; done is its request, if n has carried it out.
+	takeRedirection(n *node, e link.Entry, v resp.Value) bool
+	noteAnswered(e link.Entry, done *engine.Request)
+	// blameNode adds to an error the name by which people know n.
+	blameNode(n *node, err error) error
+	// nodeForRelease returns the node that gets a release which n owes; inheritDebts takes over those that n could
+	// not send.
+	nodeForRelease(lock *engine.Lock, n *node) *node
+	inheritDebts(n *node, debts []debt)
 }

@@ -36,16 +36,16 @@ const rights = "+auth +hello +client|setname +ping +info +time +script|load +eva
 // reason to refuse a node.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	g := newGate(&d.opts, len(d.nodes))
-	nodes, set := d.set.examined(ctx)
+	nodes, set := d.set.nodesToExamine(ctx)
 	exams := make([]look, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {
 		exams[i] = look{Notes: driverkit.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.ExamTTL))))}
-		all.Go(func() { exams[i].run(ctx) })
+		all.Go(func() { exams[i].runChecks(ctx) })
 	}
 	all.Wait()
-	if d.opts.NoQuarantine && (len(nodes) == 0 || g.rules(nodes[0]).Guarded()) {
-		set.bad("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off lets a node vote that has forgotten what it granted"),
+	if d.opts.NoQuarantine && (len(nodes) == 0 || g.rulesFor(nodes[0]).Guarded()) {
+		set.addFault("quarantine", driver.VerdictFault, server.Advise(errors.New("quarantine=off lets a node vote that has forgotten what it granted"),
 			"leave it out, once a set that is new has had its first lock"))
 	}
 	set.Files(d.opts.secrets...)
@@ -69,8 +69,8 @@ type look struct {
 	info   map[string]string
 }
 
-// run makes one check after the other, until one has no answer.
-func (e *look) run(ctx context.Context) {
+// runChecks makes one check after the other, until one has no answer.
+func (e *look) runChecks(ctx context.Context) {
 	dialling, cancel := context.WithTimeout(ctx, e.g.opts.Timeout)
 	var l *resp.Conn
 	var err error
@@ -79,7 +79,7 @@ func (e *look) run(ctx context.Context) {
 	}
 	cancel()
 	if err != nil {
-		e.failed("reach", err)
+		e.addFailure("reach", err)
 		return
 	}
 	defer l.Close()
@@ -90,33 +90,33 @@ func (e *look) run(ctx context.Context) {
 		name string
 		run  func(context.Context) error
 	}{
-		{"reach", e.login},
-		{"round-trip", e.pace},
-		{"info", e.ask},
-		{"clients", e.clients},
-		{"role", e.role},
-		{"failover", e.failover},
-		{"distinct", e.distinct},
-		{"version", e.version},
-		{"clock", e.clock},
-		{"eviction", e.eviction},
-		{"memory", e.memory},
-		{"persistence", e.persistence},
-		{"set", e.set},
-		{"rights", e.rights},
-		{"wake", e.wakes},
-		{"tls", e.secure},
-		{"slowlog", e.slow},
+		{"reach", e.checkLogin},
+		{"round-trip", e.checkPace},
+		{"info", e.readInfo},
+		{"clients", e.checkClients},
+		{"role", e.checkRole},
+		{"failover", e.checkFailover},
+		{"distinct", e.checkDistinct},
+		{"version", e.checkVersion},
+		{"clock", e.checkClock},
+		{"eviction", e.checkEviction},
+		{"memory", e.checkMemory},
+		{"persistence", e.checkPersistence},
+		{"set", e.checkSet},
+		{"rights", e.checkPermissions},
+		{"wake", e.checkWakeUps},
+		{"tls", e.checkTLS},
+		{"slowlog", e.checkSlowlog},
 	} {
-		if err := e.step(ctx, check.run); err != nil {
-			e.failed(check.name, err)
+		if err := e.runCheck(ctx, check.run); err != nil {
+			e.addFailure(check.name, err)
 			return
 		}
 	}
 }
 
-// step makes one check, in its time.
-func (e *look) step(ctx context.Context, check func(context.Context) error) error {
+// runCheck makes one check, in its time.
+func (e *look) runCheck(ctx context.Context, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamStepTime())
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
@@ -127,29 +127,29 @@ func (e *look) step(ctx context.Context, check func(context.Context) error) erro
 	return err
 }
 
-// bad adds a fault, with its remedy.
-func (e *look) bad(check string, v driver.Verdict, err error) {
+// addFault adds a fault, with its remedy.
+func (e *look) addFault(check string, v driver.Verdict, err error) {
 	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
 	mend := ""
 	if a, ok := errors.AsType[*server.Advised](err); ok {
 		text, mend = strings.TrimSuffix(text, "; "+a.Mend), a.Mend
 	}
 	if server.LacksRight(text) {
-		mend = e.grant()
+		mend = e.grantLine()
 	}
 	e.Add(check, v, text, mend)
 }
 
-// failed adds an error that ends the examination, or keeps the node from use.
-func (e *look) failed(check string, err error) {
+// addFailure adds an error that ends the examination, or keeps the node from use.
+func (e *look) addFailure(check string, err error) {
 	if server.LacksRight(err.Error()) {
 		check = "rights"
 	}
-	e.bad(check, driver.VerdictFault, server.Mend(err, e.g.opts.TLS != nil))
+	e.addFault(check, driver.VerdictFault, server.Mend(err, e.g.opts.TLS != nil))
 }
 
-// hidden notes a check that the server does not permit, and the question that stays open.
-func (e *look) hidden(check string, err error, right, open string) {
+// addHidden notes a check that the server does not permit, and the question that stays open.
+func (e *look) addHidden(check string, err error, right, open string) {
 	why := err.Error() + " (renamed, or hidden by the provider)"
 	if server.LacksRight(err.Error()) {
 		why = "needs the right " + right
@@ -157,8 +157,8 @@ func (e *look) hidden(check string, err error, right, open string) {
 	e.Add(check, driver.VerdictSkipped, why+open, "")
 }
 
-// grant returns the command that gives the user of this client all permissions that it needs.
-func (e *look) grant() string {
+// grantLine returns the command that gives the user of this client all permissions that it needs.
+func (e *look) grantLine() string {
 	user, _, err := e.n.net.Credentials(e.n.d.ctx, e.server)
 	if err != nil {
 		user = "USER"
@@ -172,7 +172,7 @@ func (e *look) grant() string {
 	return line + e.n.place.Rights()
 }
 
-func (e *look) login(ctx context.Context) (err error) {
+func (e *look) checkLogin(ctx context.Context) (err error) {
 	if e.hello, err = e.n.place.Login(ctx, e.server, e.l); err == nil && e.n.place.Replaced() {
 		e.OK("reach", "%s is the master, and answers", e.server)
 	} else if err == nil {
@@ -181,14 +181,14 @@ func (e *look) login(ctx context.Context) (err error) {
 	return err
 }
 
-func (e *look) pace(context.Context) error {
+func (e *look) checkPace(context.Context) error {
 	return e.Pace(e.limit, func() error {
 		_, err := server.Ask(e.l, []string{"TIME"}) // PING is refused with writes
 		return err
 	})
 }
 
-func (e *look) ask(context.Context) error {
+func (e *look) readInfo(context.Context) error {
 	values, err := server.Ask(e.l, []string{"INFO"})
 	if err == nil {
 		e.info = server.ParseInfo(string(values[0].Text))
@@ -196,20 +196,20 @@ func (e *look) ask(context.Context) error {
 	return err
 }
 
-// number returns a field of INFO; 0 if it is missing.
-func (e *look) number(field string) int64 {
+// infoNumber returns a field of INFO; 0 if it is missing.
+func (e *look) infoNumber(field string) int64 {
 	n, _ := strconv.ParseInt(e.info[field], 10, 64)
 	return n
 }
 
-// clients compares the number of connections with its limit. Connections within a cluster count too.
-func (e *look) clients(context.Context) error {
-	used, most := e.number("connected_clients")+e.number("cluster_connections"), e.number("maxclients")
+// checkClients compares the number of connections with its limit. Connections within a cluster count too.
+func (e *look) checkClients(context.Context) error {
+	used, most := e.infoNumber("connected_clients")+e.infoNumber("cluster_connections"), e.infoNumber("maxclients")
 	switch {
 	case most == 0:
 		e.Add("clients", driver.VerdictSkipped, "INFO does not say how many there may be", "")
 	case used > most/10*9:
-		e.bad("clients", driver.VerdictWarning, server.Advise(fmt.Errorf("%d of %d connections are in use: one that comes after the last is refused", used, most),
+		e.addFault("clients", driver.VerdictWarning, server.Advise(fmt.Errorf("%d of %d connections are in use: one that comes after the last is refused", used, most),
 			"end those that nobody needs (CLIENT LIST), or raise maxclients"))
 	default:
 		e.OK("clients", "%d of %d", used, most)
@@ -217,16 +217,16 @@ func (e *look) clients(context.Context) error {
 	return nil
 }
 
-func (e *look) role(context.Context) error {
+func (e *look) checkRole(context.Context) error {
 	defects, err := e.n.place.Role(e.hello, e.info)
 	if err != nil {
 		return err
 	}
 	for check, err := range defects {
-		e.bad(check, driver.VerdictWarning, err)
+		e.addFault(check, driver.VerdictWarning, err)
 	}
 	if e.info["min_slaves_good_slaves"] == "0" {
-		e.bad("replicas", driver.VerdictFault, server.Advise(errors.New("no replica keeps up with it, and so it takes no locks (NOREPLICAS)"), server.MendReplicas))
+		e.addFault("replicas", driver.VerdictFault, server.Advise(errors.New("no replica keeps up with it, and so it takes no locks (NOREPLICAS)"), server.MendReplicas))
 	}
 	if e.n.place.Replaced() {
 		e.OK("role", "a master with %s replicas", e.info["connected_slaves"])
@@ -236,7 +236,7 @@ func (e *look) role(context.Context) error {
 	return nil
 }
 
-func (e *look) distinct(context.Context) error {
+func (e *look) checkDistinct(context.Context) error {
 	run := e.info["run_id"]
 	if err := e.n.place.Identify(e.l); err != nil {
 		return err
@@ -245,10 +245,10 @@ func (e *look) distinct(context.Context) error {
 		e.OK("slots", "%d of %d", shard.Slots(), wire.Slots)
 		return nil
 	}
-	if run == "" && !e.g.rules(e.n).Guarded() {
-		e.bad("run", driver.VerdictWarning, errHidden)
+	if run == "" && !e.g.rulesFor(e.n).Guarded() {
+		e.addFault("run", driver.VerdictWarning, errHidden)
 	}
-	if err := e.g.arrive(e.n.addr, run); err != nil || !e.g.rules(e.n).Guarded() {
+	if err := e.g.noteArrival(e.n.addr, run); err != nil || !e.g.rulesFor(e.n).Guarded() {
 		return err
 	}
 	if run == "" {
@@ -262,7 +262,7 @@ func (e *look) distinct(context.Context) error {
 var errHidden = server.Advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
 	"if a proxy keeps the connection while the server behind it restarts with older data"), "give Redis or Valkey themselves, not a proxy")
 
-func (e *look) version(context.Context) error {
+func (e *look) checkVersion(context.Context) error {
 	name, number := "Redis", e.info["redis_version"]
 	for fork, field := range map[string]string{"Valkey": "valkey_version", "Redict": "redict_version"} {
 		if own := e.info[field]; own != "" {
@@ -279,7 +279,7 @@ func (e *look) version(context.Context) error {
 	return nil
 }
 
-func (e *look) clock(context.Context) error {
+func (e *look) checkClock(context.Context) error {
 	before := time.Now()
 	values, err := server.Ask(e.l, []string{"TIME"})
 	if err != nil {
@@ -295,26 +295,26 @@ func (e *look) clock(context.Context) error {
 	case err == nil:
 		e.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
 	case off.Abs() > clockRefuse:
-		e.bad("clock", driver.VerdictFault, server.Advise(fmt.Errorf("its clock differs from this machine's by %v: it gives no lock on a name that is new to it",
+		e.addFault("clock", driver.VerdictFault, server.Advise(fmt.Errorf("its clock differs from this machine's by %v: it gives no lock on a name that is new to it",
 			off.Round(time.Second)), "find out which of the two is wrong, and set it"))
 	default:
-		e.bad("clock", driver.VerdictWarning, err)
+		e.addFault("clock", driver.VerdictWarning, err)
 	}
 	return nil
 }
 
-func (e *look) eviction(context.Context) error {
+func (e *look) checkEviction(context.Context) error {
 	if err := server.Evicts(e.info); err != nil {
 		v := driver.VerdictFault
 		if e.g.opts.AllowEviction {
 			v = driver.VerdictWarning
 		}
-		e.bad("eviction", v, err)
+		e.addFault("eviction", v, err)
 	} else {
 		e.OK("eviction", "%s", cmp.Or(e.info["maxmemory_policy"], "none"))
 	}
-	if n := e.number("evicted_keys"); n > 0 {
-		e.bad("evicted", driver.VerdictWarning, server.Advise(fmt.Errorf("it has thrown away %d keys since its start: locks may be among them", n),
+	if n := e.infoNumber("evicted_keys"); n > 0 {
+		e.addFault("evicted", driver.VerdictWarning, server.Advise(fmt.Errorf("it has thrown away %d keys since its start: locks may be among them", n),
 			"set maxmemory-policy noeviction, give it memory, and then CONFIG RESETSTAT"))
 	} else {
 		e.OK("evicted", "no key since its start")
@@ -322,41 +322,41 @@ func (e *look) eviction(context.Context) error {
 	return nil
 }
 
-// memory compares the free memory with the need of as many names as there are now.
-func (e *look) memory(context.Context) error {
-	used, most := e.number("used_memory"), e.number("maxmemory")
+// checkMemory compares the free memory with the need of as many names as there are now.
+func (e *look) checkMemory(context.Context) error {
+	used, most := e.infoNumber("used_memory"), e.infoNumber("maxmemory")
 	what := "maxmemory"
 	if most == 0 {
-		most, what = e.number("total_system_memory"), "the machine's memory"
+		most, what = e.infoNumber("total_system_memory"), "the machine's memory"
 	}
 	if most == 0 {
 		e.Add("memory", driver.VerdictSkipped, "INFO does not say how much there is", "")
 		return nil
 	}
-	names := expiring(e.info["db"+strconv.Itoa(e.g.opts.DB)])
+	names := expiringKeys(e.info["db"+strconv.Itoa(e.g.opts.DB)])
 	left := max(most-used, 0)
 	text := fmt.Sprintf("%s left of %s of %s, room for %d locks; %d keys with a TTL",
-		size(left), size(most), what, left/nameBytes, names)
+		formatSize(left), formatSize(most), what, left/nameBytes, names)
 	switch mend := "raise maxmemory, or use fewer names (docs/operations.md, Memory)"; {
 	case left == 0:
-		e.bad("memory", driver.VerdictFault, server.Advise(errors.New("it is full and refuses new locks: "+text), mend))
+		e.addFault("memory", driver.VerdictFault, server.Advise(errors.New("it is full and refuses new locks: "+text), mend))
 	case left < most/10 || left < names*nameBytes:
-		e.bad("memory", driver.VerdictWarning, server.Advise(errors.New(text), mend))
+		e.addFault("memory", driver.VerdictWarning, server.Advise(errors.New(text), mend))
 	default:
 		e.OK("memory", "%s", text)
 	}
 	return nil
 }
 
-// expiring returns the number of keys with a TTL in a line of INFO keyspace.
-func expiring(text string) (n int64) {
+// expiringKeys returns the number of keys with a TTL in a line of INFO keyspace.
+func expiringKeys(text string) (n int64) {
 	_, text, _ = strings.Cut(text, "expires=")
 	text, _, _ = strings.Cut(text, ",")
 	n, _ = strconv.ParseInt(text, 10, 64)
 	return n
 }
 
-func size(bytes int64) string {
+func formatSize(bytes int64) string {
 	switch {
 	case bytes < 1<<20:
 		return fmt.Sprintf("%d kB", bytes>>10)
@@ -366,29 +366,29 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%d GB", bytes>>30)
 }
 
-// disk finds a server that could not save its data. A server that rejects writes for that rejects PING too.
-func (e *look) disk() error {
+// checkDisk finds a server that could not save its data. A server that rejects writes for that rejects PING too.
+func (e *look) checkDisk() error {
 	values, err := e.l.Do([]string{"PING"})
 	switch {
 	case err != nil:
 		return err
 	case values[0].IsError() && server.MisConf(string(values[0].Text)):
-		e.bad("disk", driver.VerdictFault, server.Advise(
+		e.addFault("disk", driver.VerdictFault, server.Advise(
 			errors.New("it could not save its data to disk, and takes no locks until it can (MISCONF)"), server.MendDisk))
 	case e.info["rdb_last_bgsave_status"] == "err" || e.info["aof_last_write_status"] == "err":
-		e.bad("disk", driver.VerdictWarning, server.Advise(errors.New("it could not save its data to disk last"), "look at its log and its disk"))
+		e.addFault("disk", driver.VerdictWarning, server.Advise(errors.New("it could not save its data to disk last"), "look at its log and its disk"))
 	}
 	return nil
 }
 
-// persistence reports the effect of a restart on the locks.
-func (e *look) persistence(context.Context) error {
-	if err := e.disk(); err != nil {
+// checkPersistence reports the effect of a restart on the locks.
+func (e *look) checkPersistence(context.Context) error {
+	if err := e.checkDisk(); err != nil {
 		return err
 	}
 	rest := "a restart costs it a quarantine of " + member.Quarantine(e.g.opts.MaxTTL).String()
 	if e.n.place.Replaced() {
-		if !e.forgetful() {
+		if !e.mayReturnEmpty() {
 			e.OK("persistence", "%s, and a failover as well", rest)
 		}
 		return nil
@@ -406,27 +406,27 @@ func (e *look) persistence(context.Context) error {
 	}
 	switch {
 	case err != nil:
-		e.hidden("persistence", err, "+config|get", "; if it does not write to disk before it answers, "+forgets)
+		e.addHidden("persistence", err, "+config|get", "; if it does not write to disk before it answers, "+forgets)
 	case kept:
 		e.OK("persistence", "it writes to disk before it answers, and votes at once after a restart with its data")
 	case e.g.n == 1:
-		e.bad("persistence", driver.VerdictWarning, server.Advise(
+		e.addFault("persistence", driver.VerdictWarning, server.Advise(
 			errors.New("locks work, but it answers before it writes to disk, like every Redis with default settings: "+forgets),
 			"set appendonly yes and appendfsync always, or use three nodes, or accept that and let the storage check tokens"))
 	default:
 		e.OK("persistence", "%s", rest)
 	}
 	if kept {
-		if err := e.replays(); err != nil {
+		if err := e.checkReplay(); err != nil {
 			return err
 		}
 	}
-	return e.remembered(kept || err != nil)
+	return e.checkRemembered(kept || err != nil)
 }
 
-// forgetful finds a master of a cluster that may come back empty before a replica takes over:
+// mayReturnEmpty finds a master of a cluster that may come back empty before a replica takes over:
 // nothing tells it from one that is new.
-func (e *look) forgetful() bool {
+func (e *look) mayReturnEmpty() bool {
 	file := e.info["aof_enabled"]
 	switch {
 	case e.n.place.Shard() == "" || file == "1":
@@ -434,80 +434,80 @@ func (e *look) forgetful() bool {
 	case file == "":
 		e.Add("persistence", driver.VerdictSkipped, "INFO does not say whether it has an append-only file", "")
 	default:
-		e.bad("persistence", driver.VerdictWarning, server.Advise(errors.New("if it restarts before a replica takes over, it has forgotten who holds what, "+
+		e.addFault("persistence", driver.VerdictWarning, server.Advise(errors.New("if it restarts before a replica takes over, it has forgotten who holds what, "+
 			"and a second holder may get in"), "set appendonly yes, or see to it that a master stays down until it is replaced"))
 	}
 	return true
 }
 
-// replays finds a server that will not read its own file.
-func (e *look) replays() error {
+// checkReplay finds a server that will not read its own file.
+func (e *look) checkReplay() error {
 	read, err := server.Replays(e.l, e.g.opts.probeKeys("doctor"))
 	_, refused := errors.AsType[resp.Error](err)
 	switch {
 	case refused:
-		e.hidden("replay", err, "+acl|dryrun", "; without ACL DRYRUN, of Redis 7, one of several nodes sits out a quarantine after a restart")
+		e.addHidden("replay", err, "+acl|dryrun", "; without ACL DRYRUN, of Redis 7, one of several nodes sits out a quarantine after a restart")
 	case err != nil:
 		return err
 	case read:
 		e.OK("replay", "the append-only file can be read back")
 	default:
-		e.bad("replay", driver.VerdictFault, server.Advise(errors.New("the default user has no right to what the append-only file has: "+
+		e.addFault("replay", driver.VerdictFault, server.Advise(errors.New("the default user has no right to what the append-only file has: "+
 			"at a restart the server leaves that out, and has forgotten locks"),
 			"ACL SETUSER default ~* &* +@all, and in the configuration; that user may be off"))
 	}
 	return nil
 }
 
-// remembered finds a node that would vote at once after a restart, though it does not keep its data any more.
-func (e *look) remembered(kept bool) error {
+// checkRemembered finds a node that would vote at once after a restart, though it does not keep its data any more.
+func (e *look) checkRemembered(kept bool) error {
 	values, err := server.Ask(e.l, []string{"GET", e.g.opts.setKey()})
 	if err != nil {
 		return err
 	}
 	text, _ := values[0].Decode().(string)
 	if strings.Contains(text, " durable=") && !kept {
-		e.bad("durable", driver.VerdictFault, server.Advise(errors.New("it was admitted as one that writes to disk before it answers, and does so no more: "+
+		e.addFault("durable", driver.VerdictFault, server.Advise(errors.New("it was admitted as one that writes to disk before it answers, and does so no more: "+
 			"if that is set again before a restart, it is believed what it has forgotten"),
 			"set appendonly yes and appendfsync always, or DEL "+e.g.opts.setKey()+" on it and let it sit out its quarantine"))
 	}
 	return nil
 }
 
-// set reports whether the node votes for clients with these options.
-func (e *look) set(context.Context) error {
-	o, err := e.g.observe(e.l, e.n, e.lives())
+// checkSet reports whether the node votes for clients with these options.
+func (e *look) checkSet(context.Context) error {
+	o, err := e.g.observeNode(e.l, e.n, e.markerRun())
 	if err != nil {
 		return err
 	}
-	rules := e.g.rules(e.n)
+	rules := e.g.rulesFor(e.n)
 	rules.ReadOnly = false
-	v := e.g.judge(rules, o, func() bool { return e.g.durable(e.l) })
+	v := e.g.judgeNode(rules, o, func() bool { return e.g.isDurable(e.l) })
 	switch _, waits := errors.AsType[*member.QuarantineError](v.Err); {
 	case waits:
-		e.bad("quarantine", driver.VerdictWarning, v.Err)
+		e.addFault("quarantine", driver.VerdictWarning, v.Err)
 	case v.Err != nil:
-		e.bad("set", driver.VerdictFault, e.g.explain(v.Err))
+		e.addFault("set", driver.VerdictFault, e.g.explainRefusal(v.Err))
 	case strings.Contains(v.Write, " seen="):
-		e.bad("quarantine", driver.VerdictWarning, server.Advise(errors.New("it is new, or has lost its data: it votes "+
+		e.addFault("quarantine", driver.VerdictWarning, server.Advise(errors.New("it is new, or has lost its data: it votes "+
 			member.Quarantine(e.g.opts.MaxTTL).String()+" after the first client that takes locks has seen it"),
 			"start such a client, or wait for it; for a set that nobody has used before, take one lock with quarantine=off"))
 	default:
 		e.OK("set", "votes")
 	}
-	return e.others()
+	return e.checkSiblings()
 }
 
-// lives returns the run of the server in the form of the marker.
-func (e *look) lives() string {
+// markerRun returns the run of the server in the form of the marker.
+func (e *look) markerRun() string {
 	if e.n.place.Replaced() {
 		return member.Run(e.info["run_id"], server.Promotion(e.info))
 	}
 	return e.info["run_id"]
 }
 
-// others finds clients that lock the same names by other keys.
-func (e *look) others() error {
+// checkSiblings finds clients that lock the same names by other keys.
+func (e *look) checkSiblings() error {
 	marker, who := e.g.opts.format().Sibling(e.g.opts.Prefix)
 	if marker == "" || e.n.place.Shard() != "" {
 		return nil
@@ -517,38 +517,38 @@ func (e *look) others() error {
 		return err
 	}
 	if text, _ := values[0].Decode().(string); text != "" {
-		e.bad("siblings", driver.VerdictWarning, server.Advise(errors.New(siblings(who)),
+		e.addFault("siblings", driver.VerdictWarning, server.Advise(errors.New(siblingsWarning(who)),
 			"give all clients the same; if that is meant so, or over, DEL "+marker+" once none is left"))
 	}
 	return nil
 }
 
-// rights tries the permissions and commands that the scripts need.
-func (e *look) rights(ctx context.Context) error {
+// checkPermissions tries the permissions and commands that the scripts need.
+func (e *look) checkPermissions(ctx context.Context) error {
 	var rep report
-	err := e.g.tryRights(e.n, e.l, &rep.Wakes)
+	err := e.g.tryPermissions(e.n, e.l, &rep.Wakes)
 	switch {
 	case ctx.Err() != nil:
 		return err
 	case err != nil && server.LacksRight(err.Error()):
-		e.failed("rights", err)
+		e.addFailure("rights", err)
 	case err != nil:
-		e.failed("scripts", err)
+		e.addFailure("scripts", err)
 	default:
 		e.OK("rights", "all that locks need")
 		e.OK("scripts", "known and run")
 	}
-	return e.wakeable(ctx, rep)
+	return e.checkWakeable(ctx, rep)
 }
 
-// wakeable reports whether the server can wake waiters.
-func (e *look) wakeable(ctx context.Context, rep report) error {
+// checkWakeable reports whether the server can wake waiters.
+func (e *look) checkWakeable(ctx context.Context, rep report) error {
 	_, err := rep.Subscribe(e.l, e.hello, e.n.engine.Client())
 	switch why := cmp.Or(rep.Mute, rep.Deaf); {
 	case err != nil || ctx.Err() != nil:
 		return err
 	case why != nil:
-		e.bad("wake", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "docs/operations.md, Rights"))
+		e.addFault("wake", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "docs/operations.md, Rights"))
 	default:
 		e.OK("wake", "waiters are woken")
 	}
@@ -558,14 +558,14 @@ func (e *look) wakeable(ctx context.Context, rep report) error {
 // ownName mends a command that the server does not know by its name; where a right is missing, bad says how to give it.
 const ownName = "give a server that has it under its own name"
 
-// wakes finds listeners to a pattern where they cost something.
-func (e *look) wakes(context.Context) error {
+// checkWakeUps finds listeners to a pattern where they cost something.
+func (e *look) checkWakeUps(context.Context) error {
 	values, err := e.l.Do([]string{"PUBSUB", "NUMSUB", wire.Wake + "~probe"})
-	switch patterns := e.number("pubsub_patterns"); {
+	switch patterns := e.infoNumber("pubsub_patterns"); {
 	case err != nil:
 		return err
 	case values[0].IsError() && patterns > 0:
-		e.bad("patterns", driver.VerdictWarning, server.Advise(fmt.Errorf("%d patterns are subscribed to, and PUBSUB NUMSUB is refused: "+
+		e.addFault("patterns", driver.VerdictWarning, server.Advise(fmt.Errorf("%d patterns are subscribed to, and PUBSUB NUMSUB is refused: "+
 			"each waiter that dies may cost the others a second: %w", patterns, values[0].Err()), ownName))
 	default:
 		e.OK("patterns", "%d", patterns)
@@ -573,29 +573,29 @@ func (e *look) wakes(context.Context) error {
 	return nil
 }
 
-// secure looks at how the password travels, and at the certificate.
-func (e *look) secure(ctx context.Context) error {
+// checkTLS looks at how the password travels, and at the certificate.
+func (e *look) checkTLS(ctx context.Context) error {
 	_, password, _ := e.n.net.Credentials(ctx, e.server)
 	e.Transport(e.l.Conn, password != "", e.g.opts.TLS)
 	return nil
 }
 
-// slow finds commands that delayed all others for so long that the node seemed to stand still. Their arguments may be secrets,
-// and are not shown.
-func (e *look) slow(context.Context) error {
+// checkSlowlog finds commands that delayed all others for so long that the node seemed to stand still. Their arguments may
+// be secrets, and are not shown.
+func (e *look) checkSlowlog(context.Context) error {
 	values, err := e.l.Do([]string{"SLOWLOG", "GET", "128"}, []string{"TIME"})
 	if err != nil {
 		return err
 	}
 	if values[0].IsError() {
-		e.hidden("slowlog", values[0].Err(), "+slowlog|get", "")
+		e.addHidden("slowlog", values[0].Err(), "+slowlog|get", "")
 		return nil
 	}
 	now, _ := server.ParseTime(values[1])
 	count, worst, name := 0, time.Duration(0), ""
 	list, _ := values[0].Decode().([]any)
 	for _, entry := range list {
-		at, took, command := slowEntry(entry)
+		at, took, command := parseSlowEntry(entry)
 		if took < slowCommand || time.UnixMicro(now).Sub(time.Unix(at, 0)) > slowPeriod {
 			continue
 		}
@@ -604,7 +604,7 @@ func (e *look) slow(context.Context) error {
 		}
 	}
 	if count > 0 {
-		e.bad("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("commands of the last day that took longer than %v, and held up all locks meanwhile: %d; "+
+		e.addFault("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("commands of the last day that took longer than %v, and held up all locks meanwhile: %d; "+
 			"the worst is %s with %v", slowCommand, count, name, worst.Round(time.Millisecond)),
 			"look at SLOWLOG GET, keep such commands away, and then SLOWLOG RESET"))
 	} else {
@@ -613,8 +613,8 @@ func (e *look) slow(context.Context) error {
 	return nil
 }
 
-// slowEntry reads [id, time, µs, [command, …], …].
-func slowEntry(v any) (at int64, took time.Duration, command string) {
+// parseSlowEntry reads [id, time, µs, [command, …], …].
+func parseSlowEntry(v any) (at int64, took time.Duration, command string) {
 	entry, _ := v.([]any)
 	if len(entry) < 4 {
 		return 0, 0, ""

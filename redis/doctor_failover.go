@@ -14,27 +14,27 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// failover looks at what makes a failover safe: who watches, and that a master that is cut
+// checkFailover looks at what makes a failover safe: who watches, and that a master that is cut
 // off stops before another takes its place.
-func (e *look) failover(ctx context.Context) error {
+func (e *look) checkFailover(ctx context.Context) error {
 	if !e.n.place.Replaced() {
 		return nil
 	}
 	switch {
 	case e.info["min_slaves_good_slaves"] == "0": // role has said so
 	case e.info["connected_slaves"] == "0":
-		e.bad("replicas", driver.VerdictWarning, server.Advise(errors.New("it has no replica: no server can take over"),
+		e.addFault("replicas", driver.VerdictWarning, server.Advise(errors.New("it has no replica: no server can take over"),
 			"start one (REPLICAOF, and in a cluster CLUSTER REPLICATE)"))
 	default:
 		e.OK("replicas", "%s", e.info["connected_slaves"])
 	}
-	down := e.sentinels(ctx)
+	down := e.checkSentinels(ctx)
 	values, err := e.l.Do([]string{"CONFIG", "GET", "min-replicas-max-lag"}, []string{"WAIT", "0", "0"})
 	if err != nil {
 		return err
 	}
 	if values[1].IsError() {
-		e.bad("force", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot be asked whether a replica knows of a lock that was taken away: "+
+		e.addFault("force", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot be asked whether a replica knows of a lock that was taken away: "+
 			"a failover may bring the old holder back: %w", values[1].Err()), ownName))
 	} else {
 		e.OK("force", "a replica can confirm that a lock was taken away")
@@ -47,9 +47,9 @@ func (e *look) failover(ctx context.Context) error {
 	switch stops := time.Duration(lag+1) * time.Second; {
 	case e.info["min_slaves_good_slaves"] == "": // role has said so
 	case err != nil:
-		e.hidden("isolation", unsaid, "+config|get", "")
+		e.addHidden("isolation", unsaid, "+config|get", "")
 	case down > 0 && stops > down:
-		e.bad("isolation", driver.VerdictWarning, server.Advise(fmt.Errorf("where it is cut off, it stops granting after %v, and is replaced after %v", stops, down),
+		e.addFault("isolation", driver.VerdictWarning, server.Advise(fmt.Errorf("where it is cut off, it stops granting after %v, and is replaced after %v", stops, down),
 			"set min-replicas-max-lag to a few seconds, and down-after-milliseconds of the Sentinels above that"))
 	default:
 		e.OK("isolation", "where it is cut off, it stops granting after %v", stops)
@@ -57,9 +57,9 @@ func (e *look) failover(ctx context.Context) error {
 	return nil
 }
 
-// sentinels asks each for the master, and says after how long one of them takes it for
+// checkSentinels asks each for the master, and says after how long one of them takes it for
 // down; 0: none says.
-func (e *look) sentinels(ctx context.Context) (down time.Duration) {
+func (e *look) checkSentinels(ctx context.Context) (down time.Duration) {
 	f, ok := e.n.place.(*place.Master)
 	if !ok || len(f.Sentinels) == 0 {
 		return 0
@@ -79,7 +79,7 @@ func (e *look) sentinels(ctx context.Context) (down time.Duration) {
 		}
 	}
 	if len(wrong) > 0 {
-		e.bad("sentinels", driver.VerdictWarning, server.Advise(errors.New(strings.Join(wrong, "; ")), "a failover needs more than half of the Sentinels"))
+		e.addFault("sentinels", driver.VerdictWarning, server.Advise(errors.New(strings.Join(wrong, "; ")), "a failover needs more than half of the Sentinels"))
 	} else {
 		e.OK("sentinels", "%d agree", len(f.Sentinels))
 	}

@@ -21,9 +21,9 @@ import (
 // A node votes while all of this holds:
 //
 //	it is the master of its place        Place.Login and Role, package place
-//	it evicts nothing                    fit, below, unless AllowEviction
-//	it is on the list once               arrive, below; a shard of a Cluster is known by its id
-//	it gives this client the rights      tryRights, below
+//	it evicts nothing                    checkFitness, below, unless AllowEviction
+//	it is on the list once               noteArrival, below; a shard of a Cluster is known by its id
+//	it permits all commands of locks     tryPermissions, below
 //	its scripts are one step             checkSteps, below, once for each run of a server
 //	it names its run                     package member; not one server alone
 //	its clock and this client's agree    member.Floor, where tokens begin at the clock: to a minute
@@ -37,7 +37,7 @@ const (
 )
 
 // gate looks at each new connection, and carries out what package member decides: whether the node may vote. While the
-// connection is open, the node has the gate recheck each second what a server says of itself, and each script compares
+// connection is open, the node asks the server about itself each second, for recheckServer, and each script compares
 // the marker of a set. docs/protocol.md, "When a server is looked at again", has what may change in between.
 type gate struct {
 	opts  *Options
@@ -79,16 +79,17 @@ type report struct {
 	defects      map[string]error        // likewise, of those that may come and go under an open connection; never nil
 }
 
-func (r *report) warn(about string, err error) {
+func (r *report) addWarning(about string, err error) {
 	if r.warns == nil {
 		r.warns = make(map[string]error)
 	}
 	r.warns[about] = err
 }
 
-// dial opens a connection to a node and checks the node over it. The time runs anew from each answer: on a machine that has no
-// processor to spare every one of them comes late, and an attempt that gave up and began anew would never get to its end.
-func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
+// dialNode opens a connection to a node and checks the node over it. The time runs anew from each answer: on a machine that
+// has no processor to spare every one of them comes late, and an attempt that gave up and began anew would never get to its
+// end.
+func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	opening, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
 	located := n.engine.Now()
@@ -98,13 +99,13 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	}
 	l, err := n.net.Connect(opening, addr)
 	if err != nil {
-		return nil, report{}, n.place.At(addr, n.mend(addr, err, g.opts.TLS != nil))
+		return nil, report{}, n.place.At(addr, n.adviseError(addr, err, g.opts.TLS != nil))
 	}
 	ctx, answered, cancel := server.Patience(ctx, g.opts.Timeout)
 	defer cancel()
 	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
 	l.Answered = answered
-	rep, err := g.check(ctx, n, addr, l)
+	rep, err := g.checkServer(ctx, n, addr, l)
 	l.Answered = nil
 	// A master that stood still meanwhile may have a successor, whose quarantine may be over. One Sentinel alone may have
 	// stood still with it, and name it still.
@@ -121,32 +122,32 @@ func (g *gate) dial(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	if err != nil {
 		_, secure := l.Conn.(*tls.Conn) // Dial may have made it so
 		l.Close()
-		g.leave(n.addr)
+		g.noteLeave(n.addr)
 		if ctx.Err() != nil {
 			err = server.Late(ctx, err)
 		}
-		return nil, rep, n.place.At(addr, n.mend(addr, err, secure))
+		return nil, rep, n.place.At(addr, n.adviseError(addr, err, secure))
 	}
 	rep.located = located
 	return l, rep, nil
 }
 
-// check looks whether the server at the other end may vote. A panic over one of its answers is an error of this connection.
-func (g *gate) check(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
+// checkServer looks whether the server at the other end may vote. A panic over one of its answers is an error of this connection.
+func (g *gate) checkServer(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
 	err = resp.Contain(func() (err error) {
-		rep, err = g.examine(ctx, n, addr, l)
+		rep, err = g.examineServer(ctx, n, addr, l)
 		return err
 	})
 	return rep, err
 }
 
-func (g *gate) examine(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
+func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
 	rep.server = addr
-	says, err := g.meet(ctx, n, l, &rep)
+	says, err := g.identifyServer(ctx, n, l, &rep)
 	if err != nil {
 		return rep, err
 	}
-	marker, err := g.admit(l, n, rep.run, &rep) // first: a client of a node in quarantine comes again each second
+	marker, err := g.admitNode(l, n, rep.run, &rep) // first: a client of a node in quarantine comes again each second
 	if g.opts.ReadOnly {
 		return rep, err
 	}
@@ -156,7 +157,7 @@ func (g *gate) examine(ctx context.Context, n *node, addr string, l *resp.Conn) 
 	if err != nil && !server.LacksRight(err.Error()) {
 		return rep, err
 	}
-	if err := g.tryRights(n, l, &rep.Wakes); err != nil {
+	if err := g.tryPermissions(n, l, &rep.Wakes); err != nil {
 		return rep, err // it names each right that is missing
 	}
 	if err != nil {
@@ -166,20 +167,20 @@ func (g *gate) examine(ctx context.Context, n *node, addr string, l *resp.Conn) 
 		return rep, err
 	}
 	if g.opts.format().OwnCounters() {
-		if rep.floor, err = member.Floor(marker, rep.run, says.clock, g.clock(n, says.clock, says.asked.UnixMicro())); err != nil {
-			return rep, g.explain(fmt.Errorf("%s: %w", g.markerKey(n), err))
+		if rep.floor, err = member.Floor(marker, rep.run, says.clock, g.seedClock(n, says.clock, says.asked.UnixMicro())); err != nil {
+			return rep, g.explainRefusal(fmt.Errorf("%s: %w", g.markerKey(n), err))
 		}
-		if own := says.clock; own == g.clock(n, own, says.asked.UnixMicro()) {
+		if own := says.clock; own == g.seedClock(n, own, says.asked.UnixMicro()) {
 			rep.clock, rep.read = own, says.read
 		}
 	}
-	if g.rules(n).Guarded() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
+	if g.rulesFor(n).Guarded() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
 		rep.proof = format.Proof{Set: g.opts.setKey(), Marker: marker}
 	}
 	rep.ordered = server.Ordered(says.hello, says.info)
 	defect, err := rep.Subscribe(l, says.hello, n.engine.Client())
 	if defect != nil {
-		rep.warn("wake", defect)
+		rep.addWarning("wake", defect)
 	}
 	return rep, err
 }
@@ -192,8 +193,8 @@ type statement struct {
 	read        int64     // Engine.Now when that was known
 }
 
-// meet logs in, and rejects a server that is not the node, or would lose locks. It notes the run of the server.
-func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s statement, err error) {
+// identifyServer logs in, and rejects a server that is not the node, or would lose locks. It notes the run of the server.
+func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *report) (s statement, err error) {
 	if s.hello, err = n.place.Login(ctx, rep.server, l); err != nil {
 		return s, err
 	}
@@ -205,7 +206,7 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 	}
 	rtt := time.Since(s.asked)
 	s.info = server.ParseInfo(string(values[0].Text))
-	if rep.defects, err = g.fit(n, s.hello, s.info); err != nil {
+	if rep.defects, err = g.checkFitness(n, s.hello, s.info); err != nil {
 		return s, err // it is clearer than an error about the missing run_id
 	}
 	if err := server.FirstError(cmds, values); err != nil {
@@ -216,7 +217,7 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 		return s, err
 	}
 	if err := server.Skew(s.clock, s.asked, rtt); err != nil {
-		rep.warn("clock", err)
+		rep.addWarning("clock", err)
 	}
 	if err := n.place.Identify(l); err != nil {
 		return s, err
@@ -224,7 +225,7 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 	rep.process = strings.Clone(s.info["run_id"]) // which would keep all of INFO otherwise
 	rep.hello, rep.run = s.hello, rep.process
 	if n.place.Shard() == "" {
-		if err := g.arrive(n.addr, rep.run); err != nil {
+		if err := g.noteArrival(n.addr, rep.run); err != nil {
 			return s, err
 		}
 	}
@@ -235,8 +236,8 @@ func (g *gate) meet(ctx context.Context, n *node, l *resp.Conn, rep *report) (s 
 	return s, nil
 }
 
-// tryRights loads the scripts and tries the permissions that they need.
-func (g *gate) tryRights(n *node, l *resp.Conn, w *server.Wakes) error {
+// tryPermissions loads the scripts and tries the permissions that they need.
+func (g *gate) tryPermissions(n *node, l *resp.Conn, w *server.Wakes) error {
 	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.place.Tag()), n.engine.Client())
 }
 
@@ -272,8 +273,8 @@ func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *repor
 	return unfit
 }
 
-// fit rejects servers that would lose locks, and returns the defects of servers that may lose some.
-func (g *gate) fit(n *node, hello, info map[string]string) (defects map[string]error, err error) {
+// checkFitness rejects servers that would lose locks, and returns the defects of servers that may lose some.
+func (g *gate) checkFitness(n *node, hello, info map[string]string) (defects map[string]error, err error) {
 	if defects, err = n.place.Role(hello, info); err != nil {
 		return nil, err
 	}
@@ -290,9 +291,9 @@ func (g *gate) fit(n *node, hello, info map[string]string) (defects map[string]e
 	return defects, nil
 }
 
-// recheck returns the defects of the server of s by a later answer to INFO, or the error that ends its vote over s. Both are nil
-// if the answer has no information, as from a busy server.
-func (g *gate) recheck(s *connection, answer any) (defects map[string]error, err error) {
+// recheckServer returns the defects of the server of s by a later answer to INFO, or the error that ends its vote over s.
+// Both are nil if the answer has no information, as from a busy server.
+func (g *gate) recheckServer(s *connection, answer any) (defects map[string]error, err error) {
 	text, ok := answer.(string)
 	if !ok {
 		if err, refused := answer.(resp.Error); refused && server.LacksRight(string(err)) {
@@ -307,7 +308,7 @@ func (g *gate) recheck(s *connection, answer any) (defects map[string]error, err
 	case s.n.place.Replaced() && since != "" && since != s.since:
 		return nil, errMoved
 	}
-	return g.fit(s.n, s.hello, info)
+	return g.checkFitness(s.n, s.hello, info)
 }
 
 // errProcess ends a connection whose other end did not end with its server.
@@ -316,8 +317,8 @@ var errProcess = errors.New("another process of the server answers over the same
 // errNoRun rejects a server without a run_id as one of several nodes.
 var errNoRun = server.Unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "%w", member.ErrNoRun)
 
-// arrive notes that addr is connected to a server, and rejects a second vote of the same server.
-func (g *gate) arrive(addr, run string) error {
+// noteArrival notes that addr is connected to a server, and rejects a second vote of the same server.
+func (g *gate) noteArrival(addr, run string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for other, r := range g.present {
@@ -329,15 +330,15 @@ func (g *gate) arrive(addr, run string) error {
 	return nil
 }
 
-// leave notes that addr is not connected any more.
-func (g *gate) leave(addr string) {
+// noteLeave notes that addr is not connected any more.
+func (g *gate) noteLeave(addr string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.present, addr)
 }
 
-// rules returns the rules by which this client decides about n.
-func (g *gate) rules(n *node) member.Rules {
+// rulesFor returns the rules by which this client decides about n.
+func (g *gate) rulesFor(n *node) member.Rules {
 	return member.Rules{
 		Nodes: g.n, FailsOver: n.place.Replaced(), MaxTTL: g.opts.MaxTTL, DB: g.opts.DB,
 		NoQuarantine: g.opts.NoQuarantine, ReadOnly: g.opts.ReadOnly,
@@ -347,11 +348,11 @@ func (g *gate) rules(n *node) member.Rules {
 // markerKey names the marker of n.
 func (g *gate) markerKey(n *node) string { return n.place.MarkerKey(g.opts.format(), g.opts.Prefix) }
 
-// observe reads the marker of n and the clocks.
-func (g *gate) observe(l *resp.Conn, n *node, run string) (o member.Observation, err error) {
+// observeNode reads the marker of n and the clocks.
+func (g *gate) observeNode(l *resp.Conn, n *node, run string) (o member.Observation, err error) {
 	values, err := server.Ask(l, []string{"GET", g.markerKey(n)}, []string{"TIME"}) // in this order: the marker is no younger than the time
 	if refused, ok := errors.AsType[resp.Error](err); ok && format.Code([]byte(refused)) == "WRONGTYPE" {
-		return o, g.explain(fmt.Errorf("%s: %w", g.markerKey(n), member.ErrType))
+		return o, g.explainRefusal(fmt.Errorf("%s: %w", g.markerKey(n), member.ErrType))
 	}
 	if err != nil {
 		return o, err
@@ -359,22 +360,23 @@ func (g *gate) observe(l *resp.Conn, n *node, run string) (o member.Observation,
 	o = member.Observation{Name: n.addr, Run: run, Shard: n.place.Shard(), Mono: time.Since(g.start), Client: time.Now().UnixMicro()}
 	o.Marker, _ = values[0].Decode().(string)
 	o.Node, err = server.ParseTime(values[1])
-	o.Client = g.clock(n, o.Node, o.Client)
+	o.Client = g.seedClock(n, o.Node, o.Client)
 	return o, err
 }
 
-// clock returns the clock by which the tokens of n begin beside its own: the client's, which all nodes of a set have in common. For
-// one server that no other replaces it is the server's own, so that tokens rise also where the clocks of clients differ; if
-// these differ by a minute, one is wrong, and member finds that.
-func (g *gate) clock(n *node, own, client int64) int64 {
-	if g.rules(n).Guarded() || max(own-client, client-own) > quorum.ClockMost {
+// seedClock returns the clock by which the tokens of n begin beside its own: the client's, which all nodes of a set have in
+// common. For one server that no other replaces it is the server's own, so that tokens rise also where the clocks of clients
+// differ; if these differ by a minute, one is wrong, and member finds that.
+func (g *gate) seedClock(n *node, own, client int64) int64 {
+	if g.rulesFor(n).Guarded() || max(own-client, client-own) > quorum.ClockMost {
 		return client
 	}
 	return own
 }
 
-// judge decides about a node, notes what this client has learned of it, and tests whether the node is durable only if that counts.
-func (g *gate) judge(r member.Rules, o member.Observation, durable func() bool) member.Verdict {
+// judgeNode decides about a node, notes what this client has learned of it, and tests whether the node is durable only if
+// that counts.
+func (g *gate) judgeNode(r member.Rules, o member.Observation, durable func() bool) member.Verdict {
 	decide := func() (v member.Verdict) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -389,20 +391,20 @@ func (g *gate) judge(r member.Rules, o member.Observation, durable func() bool) 
 	return v
 }
 
-// admit returns the marker of a server that may vote, or is in quarantine. One that was promoted has
+// admitNode returns the marker of a server that may vote, or is in quarantine. One that was promoted has
 // data that another server wrote, and so is not durable.
-func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker string, err error) {
-	durable := sync.OnceValue(func() bool { return rep.defects["promoted"] == nil && g.durable(l) })
+func (g *gate) admitNode(l *resp.Conn, n *node, run string, rep *report) (marker string, err error) {
+	durable := sync.OnceValue(func() bool { return rep.defects["promoted"] == nil && g.isDurable(l) })
 	for range admitTries {
-		o, err := g.observe(l, n, run)
+		o, err := g.observeNode(l, n, run)
 		if err != nil {
 			return "", err
 		}
-		v := g.judge(g.rules(n), o, durable)
+		v := g.judgeNode(g.rulesFor(n), o, durable)
 		if v.Votes || v.Err != nil {
-			return o.Marker, g.explain(v.Err)
+			return o.Marker, g.explainRefusal(v.Err)
 		}
-		done, err := g.swap(l, n, o.Marker, v.Write)
+		done, err := g.swapMarker(l, n, o.Marker, v.Write)
 		if err != nil {
 			return "", err
 		}
@@ -411,8 +413,8 @@ func (g *gate) admit(l *resp.Conn, n *node, run string, rep *report) (marker str
 	return "", errMarker
 }
 
-// swap replaces the marker if it is still old, and reports whether it did.
-func (g *gate) swap(l *resp.Conn, n *node, old, next string) (done bool, err error) {
+// swapMarker replaces the marker if it is still old, and reports whether it did.
+func (g *gate) swapMarker(l *resp.Conn, n *node, old, next string) (done bool, err error) {
 	key := g.markerKey(n)
 	values, err := server.Ask(l, []string{"SCRIPT", "LOAD", wire.Admit.Text}, []string{"EVALSHA", wire.Admit.SHA, "1", key, old, next})
 	if err != nil {
@@ -422,8 +424,8 @@ func (g *gate) swap(l *resp.Conn, n *node, old, next string) (done bool, err err
 	return number == 1, nil
 }
 
-// durable reports whether the server writes everything to disk before it answers, and reads it back when it starts.
-func (g *gate) durable(l *resp.Conn) bool {
+// isDurable reports whether the server writes everything to disk before it answers, and reads it back when it starts.
+func (g *gate) isDurable(l *resp.Conn) bool {
 	if kept, err := server.OnDisk(l); err != nil || !kept {
 		return false
 	}
@@ -431,8 +433,8 @@ func (g *gate) durable(l *resp.Conn) bool {
 	return read && err == nil
 }
 
-// explain adds the remedy to the error that keeps a node from voting.
-func (g *gate) explain(err error) error {
+// explainRefusal adds the remedy to the error that keeps a node from voting.
+func (g *gate) explainRefusal(err error) error {
 	switch conflict, ok := errors.AsType[*member.ConflictError](err); {
 	case ok && conflict.Newer:
 		return server.Unfit("update this program (docs/operations.md, Versions)", "%w", err)

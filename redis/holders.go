@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	holderMost = 1024
+	maxHolders = 1024
 	holderKeep = 30 * time.Second
 	missKeep   = time.Second // a client that no node knows is not looked up again for so long
 )
@@ -25,8 +25,8 @@ type knownHolder struct {
 	until  time.Time
 }
 
-// introduce notes the process of this client, and reports whether it is new.
-func (h *holderCache) introduce(me driver.Holder) (changed bool) {
+// setSelf notes the process of this client, and reports whether it is new.
+func (h *holderCache) setSelf(me driver.Holder) (changed bool) {
 	me.Note = "" // it is one lease's, and stands in its owner id
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -35,30 +35,30 @@ func (h *holderCache) introduce(me driver.Holder) (changed bool) {
 	return changed
 }
 
-// me returns the process of this client.
-func (h *holderCache) me() driver.Holder {
+// self returns the process of this client.
+func (h *holderCache) self() driver.Holder {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mine
 }
 
-// find returns the process of another client, if it was looked up lately.
-func (h *holderCache) find(client string) (driver.Holder, bool) {
+// findClient returns the process of another client, if it was looked up lately.
+func (h *holderCache) findClient(client string) (driver.Holder, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	known, ok := h.known[client]
 	return known.holder, ok && time.Now().Before(known.until)
 }
 
-// keep notes the process of another client; the zero Holder: no node knows it.
-func (h *holderCache) keep(client string, found driver.Holder) {
+// keepClient notes the process of another client; the zero Holder: no node knows it.
+func (h *holderCache) keepClient(client string, found driver.Holder) {
 	keep := holderKeep
 	if found == (driver.Holder{}) {
 		keep = missKeep // a node that knows may only have been late
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.known == nil || len(h.known) >= holderMost {
+	if h.known == nil || len(h.known) >= maxHolders {
 		h.known = make(map[string]knownHolder)
 	}
 	h.known[client] = knownHolder{holder: found, until: time.Now().Add(keep)}

@@ -24,7 +24,7 @@ func (i *independent) connect(ctx context.Context) error {
 	errs := make([]error, len(d.nodes))
 	var all sync.WaitGroup
 	for i, n := range d.nodes {
-		all.Go(func() { errs[i] = n.open(ctx) })
+		all.Go(func() { errs[i] = n.connectFirst(ctx) })
 	}
 	all.Wait()
 	u := &driver.UnavailableError{Need: quorum.Majority(len(d.nodes))}
@@ -71,41 +71,41 @@ func (e unfitError) Error() string { return (&driver.UnavailableError{Nodes: e})
 // Unwrap gives the causes.
 func (e unfitError) Unwrap() []error { return (&driver.UnavailableError{Nodes: e}).Unwrap() }
 
-func (i *independent) examined(context.Context) ([]*node, look) {
+func (i *independent) nodesToExamine(context.Context) ([]*node, look) {
 	var e look
 	if n := len(i.d.nodes); n%2 == 0 {
-		e.bad("nodes", driver.VerdictWarning, even(n))
+		e.addFault("nodes", driver.VerdictWarning, evenWarning(n))
 	}
 	return i.d.nodes, e
 }
 
-func (i *independent) members() []*node                   { return i.d.nodes }
-func (i *independent) need(members int) int               { return quorum.Majority(members) }
-func (i *independent) voters(engine.Lock) []*node         { return i.d.nodes }
-func (i *independent) least(s *connection) (int64, error) { return s.floor, nil }
-func (i *independent) beside() bool                       { return true }
-func (i *independent) greeted(*connection)                {}
-func (i *independent) wakes(*node, string) bool           { return true }
-func (i *independent) over(link.Entry, *engine.Request)   {}
-func (i *independent) blame(_ *node, err error) error     { return err }
+func (i *independent) members() []*node                         { return i.d.nodes }
+func (i *independent) neededAnswers(members int) int            { return quorum.Majority(members) }
+func (i *independent) votersOf(engine.Lock) []*node             { return i.d.nodes }
+func (i *independent) leastToken(s *connection) (int64, error)  { return s.floor, nil }
+func (i *independent) hasEveryName() bool                       { return true }
+func (i *independent) prepareConnection(*connection)            {}
+func (i *independent) acceptsWakeUp(*node, string) bool         { return true }
+func (i *independent) noteAnswered(link.Entry, *engine.Request) {}
+func (i *independent) blameNode(_ *node, err error) error       { return err }
 
-func (i *independent) redirected(*node, link.Entry, resp.Value) bool { return false }
-func (i *independent) keeper(_ *engine.Lock, n *node) *node          { return n }
+func (i *independent) takeRedirection(*node, link.Entry, resp.Value) bool { return false }
+func (i *independent) nodeForRelease(_ *engine.Lock, n *node) *node       { return n }
 
-func (i *independent) views(ctx context.Context, locks []engine.Lock) [][]engine.View {
+func (i *independent) askViews(ctx context.Context, locks []engine.Lock) [][]engine.View {
 	views := make([][]engine.View, len(locks))
 	for l := range views {
 		views[l] = slices.Repeat([]engine.View{{Err: errFault}}, len(i.d.nodes)) // until the node is read
 	}
-	each(ctx, i.d.nodes, func(ctx context.Context, n *node) {
-		for l, v := range n.views(ctx, locks) {
+	eachNode(ctx, i.d.nodes, func(ctx context.Context, n *node) {
+		for l, v := range n.askViews(ctx, locks) {
 			views[l][n.index] = v
 		}
 	})
 	return views
 }
 
-func (i *independent) spare(n *node) bool {
+func (i *independent) canSpare(n *node) bool {
 	well := 0
 	for _, other := range i.d.nodes {
 		if other != n && other.link.Load() != nil && !other.stalled.Load() {
@@ -115,8 +115,8 @@ func (i *independent) spare(n *node) bool {
 	return well >= quorum.Majority(len(i.d.nodes))
 }
 
-func (i *independent) heard(s *connection, refused error) {
+func (i *independent) noteSubscription(s *connection, refused error) {
 	s.n.engine.Hears(s.n.index, refused == nil)
 }
-func (i *independent) lost(n *node)                  { n.engine.Hears(n.index, false) }
-func (i *independent) inherit(n *node, debts []debt) { n.returnDebts(debts) }
+func (i *independent) noteLoss(n *node)                   { n.engine.Hears(n.index, false) }
+func (i *independent) inheritDebts(n *node, debts []debt) { n.returnDebts(debts) }

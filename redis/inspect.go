@@ -27,23 +27,23 @@ const (
 
 // Check implements driver.Checker.
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
-	return d.engine.Check(g, d.views(ctx, d.opts.keys(g.Key)))
+	return d.engine.Check(g, d.askViews(ctx, d.opts.lockKeys(g.Key)))
 }
 
 // Inspect implements driver.Inspector.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
-	lock := d.opts.keys(key)
-	st, err := d.status(lock, d.views(ctx, lock))
+	lock := d.opts.lockKeys(key)
+	st, err := d.makeStatus(lock, d.askViews(ctx, lock))
 	if err == nil && st.Owner != "" {
 		st.Holder = d.holderOn(ctx, st)
 	}
 	return st, err
 }
 
-// status combines the views of the nodes into the status of a lock.
-func (d *Driver) status(lock engine.Lock, views []engine.View) (driver.Status, error) {
+// makeStatus combines the views of the nodes into the status of a lock.
+func (d *Driver) makeStatus(lock engine.Lock, views []engine.View) (driver.Status, error) {
 	st, err := d.engine.Status(lock.Name, views)
-	for i, n := range d.set.voters(lock) {
+	for i, n := range d.set.votersOf(lock) {
 		st.Nodes[i].Node = n.addr
 	}
 	return st, err
@@ -51,19 +51,19 @@ func (d *Driver) status(lock engine.Lock, views []engine.View) (driver.Status, e
 
 // holderOn returns the holder of a lock, with what its nodes know beyond its id.
 func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
-	lock := d.opts.keys(st.Key)
+	lock := d.opts.lockKeys(st.Key)
 	fields := d.opts.format().Fields(lock.Key, st.Owner)
 	if fields == nil {
-		return d.describe(ctx, st.Owner)
+		return d.describeHolder(ctx, st.Owner)
 	}
 	i := slices.IndexFunc(st.Nodes, func(n driver.NodeView) bool { return n.Owner == st.Owner })
 	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
-	nodes := d.set.voters(lock)
+	nodes := d.set.votersOf(lock)
 	if i >= len(nodes) {
 		return format.Stranger(st.Owner)
 	}
-	replies, err := nodes[i].do(ctx, fields)
+	replies, err := nodes[i].runCommands(ctx, fields)
 	if err == nil {
 		if h, ok := format.Threads(replies[0]); ok {
 			return h
@@ -76,12 +76,12 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 // the others have missed a waiter. With ErrUnavailable it has what the nodes know that
 // have answered.
 func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
-	lock := d.opts.keys(key)
-	nodes := d.set.voters(lock)
+	lock := d.opts.lockKeys(key)
+	nodes := d.set.votersOf(lock)
 	lists, u := make([][]string, len(nodes)), &driver.UnavailableError{Need: quorum.Majority(len(nodes))}
 	errs := make([]error, len(nodes))
-	each(ctx, nodes, func(ctx context.Context, n *node) {
-		lists[n.index], errs[n.index] = n.waiting(ctx, lock, most)
+	eachNode(ctx, nodes, func(ctx context.Context, n *node) {
+		lists[n.index], errs[n.index] = n.readQueue(ctx, lock, most)
 	})
 	var longest []string
 	for i, n := range nodes {
@@ -96,7 +96,7 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 	var all sync.WaitGroup
 	for i, owner := range longest {
 		all.Go(func() {
-			waiters[i] = driver.Waiter{Owner: owner, Holder: d.describe(ctx, owner), Since: quorum.Since(owner)}
+			waiters[i] = driver.Waiter{Owner: owner, Holder: d.describeHolder(ctx, owner), Since: quorum.Since(owner)}
 		})
 	}
 	all.Wait()
@@ -106,9 +106,9 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 	return waiters, nil
 }
 
-// waiting returns the first ids in the queue of a lock whose places have not lapsed, from as many as are asked for.
-func (n *node) waiting(ctx context.Context, lock engine.Lock, most int) (owners []string, err error) {
-	reply, err := n.eval(ctx, []string{"ZRANGEBYSCORE", lock.Queue, "(0", "+inf", "LIMIT", "0", strconv.Itoa(most)})
+// readQueue returns the first ids in the queue of a lock whose places have not lapsed, from as many as are asked for.
+func (n *node) readQueue(ctx context.Context, lock engine.Lock, most int) (owners []string, err error) {
+	reply, err := n.evalScript(ctx, []string{"ZRANGEBYSCORE", lock.Queue, "(0", "+inf", "LIMIT", "0", strconv.Itoa(most)})
 	list, _ := reply.([]any)
 	if err != nil || len(list) == 0 {
 		return nil, err
@@ -119,7 +119,7 @@ func (n *node) waiting(ctx context.Context, lock engine.Lock, most int) (owners 
 		owners = append(owners, owner)
 		cmds = append(cmds, []string{"ZSCORE", lock.Queue, wire.LapseOf(owner)})
 	}
-	replies, err := n.do(ctx, cmds...)
+	replies, err := n.runCommands(ctx, cmds...)
 	if err != nil {
 		return nil, err
 	}
@@ -149,9 +149,9 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	l := &listing{d: d, prefix: prefix, yield: yield, seen: make(map[string]bool)}
 	reached := 0
 	nodes := d.set.members()
-	u := &driver.UnavailableError{Need: d.set.need(len(nodes))}
+	u := &driver.UnavailableError{Need: d.set.neededAnswers(len(nodes))}
 	for _, n := range nodes {
-		switch err := l.node(ctx, n); {
+		switch err := l.listNode(ctx, n); {
 		case errors.Is(err, errStopped):
 			return nil
 		case errors.As(err, new(*scanError)):
@@ -185,26 +185,26 @@ type listing struct {
 	vague  error // of the first lock on which too few nodes have answered
 }
 
-// node lists the locks that a node may know about. Bare keys stand among other data: those are
+// listNode lists the locks that a node may know about. Bare keys stand among other data: those are
 // told that have a client of ours, or are waited for by one.
-func (l *listing) node(ctx context.Context, n *node) error {
+func (l *listing) listNode(ctx context.Context, n *node) error {
 	o := &l.d.opts
 	pattern := format.Glob(o.Prefix+l.prefix) + "*"
 	for cursor := ""; cursor != "0"; {
-		next, keys, err := n.scan(ctx, cmp.Or(cursor, "0"), pattern)
+		next, keys, err := n.scanKeys(ctx, cmp.Or(cursor, "0"), pattern)
 		if err != nil {
 			return &scanError{err}
 		}
 		cursor = next
 		var locks []engine.Lock
 		for _, key := range keys {
-			if name, ok := o.name(key); ok && strings.HasPrefix(name, l.prefix) && !l.seen[name] {
+			if name, ok := o.nameOf(key); ok && strings.HasPrefix(name, l.prefix) && !l.seen[name] {
 				l.seen[name] = true
-				locks = append(locks, o.keys(name))
+				locks = append(locks, o.lockKeys(name))
 			}
 		}
 		for batch := range slices.Chunk(locks, listBatch) {
-			if err := l.tell(ctx, batch); err != nil {
+			if err := l.yieldHeld(ctx, batch); err != nil {
 				return err
 			}
 		}
@@ -212,13 +212,13 @@ func (l *listing) node(ctx context.Context, n *node) error {
 	return nil
 }
 
-// tell yields the locks that are held or waited for.
-func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
+// yieldHeld yields the locks that are held or waited for.
+func (l *listing) yieldHeld(ctx context.Context, locks []engine.Lock) error {
 	all := make([]driver.Status, len(locks))
 	errs := make([]error, len(locks))
 	var asking sync.WaitGroup
-	for i, views := range l.d.set.views(ctx, locks) {
-		all[i], errs[i] = l.d.status(locks[i], views)
+	for i, views := range l.d.set.askViews(ctx, locks) {
+		all[i], errs[i] = l.d.makeStatus(locks[i], views)
 		if errs[i] == nil && all[i].Owner != "" {
 			asking.Go(func() { all[i].Holder = l.d.holderOn(ctx, all[i]) })
 		}
@@ -239,11 +239,11 @@ func (l *listing) tell(ctx context.Context, locks []engine.Lock) error {
 	return nil
 }
 
-// scan returns some keys of a node, from cursor on, and the next cursor: "0" at the end.
-func (n *node) scan(ctx context.Context, cursor, pattern string) (next string, keys []string, err error) {
+// scanKeys returns some keys of a node, from cursor on, and the next cursor: "0" at the end.
+func (n *node) scanKeys(ctx context.Context, cursor, pattern string) (next string, keys []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
-	replies, err := n.do(ctx, n.d.opts.format().Scan(cursor, pattern, strconv.Itoa(scanCount)))
+	replies, err := n.runCommands(ctx, n.d.opts.format().Scan(cursor, pattern, strconv.Itoa(scanCount)))
 	if err != nil {
 		return "", nil, err
 	}
@@ -274,9 +274,9 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	if d.opts.ReadOnly {
 		return false, errReadOnly
 	}
-	lock := d.opts.keys(key)
-	views := d.views(ctx, lock)
-	st, err := d.status(lock, views)
+	lock := d.opts.lockKeys(key)
+	views := d.askViews(ctx, lock)
+	st, err := d.makeStatus(lock, views)
 	if err != nil {
 		return false, err
 	}
@@ -289,17 +289,17 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	var mu sync.Mutex // guards what follows
 	var done, lasting quorum.Set
 	var unsure []string
-	nodes := d.set.voters(lock)
+	nodes := d.set.votersOf(lock)
 	errs := make([]error, len(nodes))
-	each(ctx, nodes, func(asking context.Context, n *node) {
+	eachNode(ctx, nodes, func(asking context.Context, n *node) {
 		link := n.link.Load()
 		var reply any
 		var err error
 		switch {
 		case !engine.Tokenless(st.Owner):
-			reply, err = n.force(asking, lock, st.Owner, why)
+			reply, err = n.forceLock(asking, lock, st.Owner, why)
 		case views[n.index].Owner == st.Owner:
-			reply, err = n.eval(asking, evalsha(d.opts.format().Drop, lock, st.Owner))
+			reply, err = n.evalScript(asking, evalshaCall(d.opts.format().Drop, lock, st.Owner))
 		default:
 			return
 		}
@@ -310,7 +310,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		if reply != int64(1) {
 			return
 		}
-		err = n.confirm(ctx, link, lock)
+		err = n.confirmOnReplica(ctx, link, lock)
 		mu.Lock()
 		defer mu.Unlock()
 		done |= quorum.Only(n.index)
@@ -327,17 +327,17 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	return took, err
 }
 
-// force takes the lock away from owner, on one node.
-func (n *node) force(ctx context.Context, lock engine.Lock, owner, why string) (any, error) {
+// forceLock takes the lock away from owner, on one node.
+func (n *node) forceLock(ctx context.Context, lock engine.Lock, owner, why string) (any, error) {
 	l := n.link.Load()
 	if l == nil {
-		return nil, n.why()
+		return nil, n.downCause()
 	}
-	gate, ask := l.gate(nil), quorum.Ask{Kind: quorum.AskRelease, HandOver: quorum.HandOver(int64(n.d.opts.MaxTTL))}
+	gate, ask := l.gateFor(nil), quorum.Ask{Kind: quorum.AskRelease, HandOver: quorum.HandOver(int64(n.d.opts.MaxTTL))}
 	if gate.Unknown != nil {
 		return nil, gate.Unknown
 	}
 	gate.Prepare(&ask)
-	return n.eval(ctx, l.proof.Call(n.d.opts.format().Force, lock, owner, format.Millis(ask.HandOver), format.Decimal(ask.Least),
+	return n.evalScript(ctx, l.proof.Call(n.d.opts.format().Force, lock, owner, format.Millis(ask.HandOver), format.Decimal(ask.Least),
 		format.Millis(int64(n.d.engine.Noted())), why))
 }

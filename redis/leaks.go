@@ -57,13 +57,13 @@ func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) it
 		u := &driver.UnavailableError{Need: len(nodes)}
 		sizes := make([]int64, len(nodes))
 		for i, n := range nodes {
-			sizes[i] = n.size(ctx)
+			sizes[i] = n.countKeys(ctx)
 			s.all += sizes[i]
 		}
 		for i, n := range nodes {
 			before := s.looked
 			s.unread = nil
-			err := s.node(ctx, n)
+			err := s.sweepNode(ctx, n)
 			if errors.Is(err, errStopped) {
 				return
 			}
@@ -88,11 +88,11 @@ type sweep struct {
 	unread      []error       // of keys of the present node that could not be read
 }
 
-// size returns the number of keys of a node; 0 if the node does not tell it.
-func (n *node) size(ctx context.Context) int64 {
+// countKeys returns the number of keys of a node; 0 if the node does not tell it.
+func (n *node) countKeys(ctx context.Context) int64 {
 	ctx, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
-	replies, err := n.do(ctx, []string{"INFO", "keyspace"})
+	replies, err := n.runCommands(ctx, []string{"INFO", "keyspace"})
 	if err != nil {
 		return 0
 	}
@@ -103,15 +103,15 @@ func (n *node) size(ctx context.Context) int64 {
 	return keys
 }
 
-// node looks at one node.
-func (s *sweep) node(ctx context.Context, n *node) error {
+// sweepNode looks at one node.
+func (s *sweep) sweepNode(ctx context.Context, n *node) error {
 	bare := s.d.opts.BareKeys
 	pattern := format.Glob(s.d.opts.Prefix) + "*"
 	if bare {
 		pattern = wire.Queue + "*"
 	}
 	for cursor := ""; cursor != "0"; {
-		next, keys, err := n.scan(ctx, cmp.Or(cursor, "0"), pattern)
+		next, keys, err := n.scanKeys(ctx, cmp.Or(cursor, "0"), pattern)
 		if err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (s *sweep) node(ctx context.Context, n *node) error {
 			}
 		}
 		for batch := range slices.Chunk(keys, leakBatch) {
-			if err := s.keys(ctx, n, batch); err != nil {
+			if err := s.sweepKeys(ctx, n, batch); err != nil {
 				return err
 			}
 		}
@@ -134,31 +134,31 @@ func (s *sweep) node(ctx context.Context, n *node) error {
 	return nil
 }
 
-// keys yields the leaks among some keys.
-func (s *sweep) keys(ctx context.Context, n *node, keys []string) error {
+// sweepKeys yields the leaks among some keys.
+func (s *sweep) sweepKeys(ctx context.Context, n *node, keys []string) error {
 	step, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
 	cmds := make([][]string, len(keys))
 	for i, key := range keys {
 		cmds[i] = []string{"PTTL", key}
 	}
-	replies, err := n.do(step, cmds...)
+	replies, err := n.runCommands(step, cmds...)
 	if err != nil {
 		return err
 	}
 	for i, key := range keys {
 		if err, refused := replies[i].(resp.Error); refused {
-			if err := s.skip(key, err); err != nil {
+			if err := s.skipKey(key, err); err != nil {
 				return err
 			}
 		}
 		if replies[i] != int64(-1) {
 			continue
 		}
-		l, err := n.leak(ctx, key)
+		l, err := n.readLeak(ctx, key)
 		switch {
 		case err != nil:
-			if err := s.skip(key, err); err != nil {
+			if err := s.skipKey(key, err); err != nil {
 				return err
 			}
 			continue
@@ -173,9 +173,9 @@ func (s *sweep) keys(ctx context.Context, n *node, keys []string) error {
 	return nil
 }
 
-// skip notes that key could not be read, if the server said so: the others are looked at nevertheless. It returns err if the
+// skipKey notes that key could not be read, if the server said so: the others are looked at nevertheless. It returns err if the
 // look has to end.
-func (s *sweep) skip(key string, err error) error {
+func (s *sweep) skipKey(key string, err error) error {
 	if _, refused := errors.AsType[resp.Error](err); !refused || len(s.unread) == unreadMax {
 		return err
 	}
@@ -183,14 +183,14 @@ func (s *sweep) skip(key string, err error) error {
 	return nil
 }
 
-// leak describes the lock on key, which had no TTL. Text is empty if it is no leak.
-func (n *node) leak(ctx context.Context, key string) (l Leak, err error) {
+// readLeak describes the lock on key, which had no TTL. Text is empty if it is no leak.
+func (n *node) readLeak(ctx context.Context, key string) (l Leak, err error) {
 	o := &n.d.opts
-	name, ok := o.name(key)
+	name, ok := o.nameOf(key)
 	if !ok {
 		return Leak{}, nil
 	}
-	v := n.views(ctx, []engine.Lock{o.keys(name)})[0]
+	v := n.askViews(ctx, []engine.Lock{o.lockKeys(name)})[0]
 	if v.Err != nil || v.Owner == "" || v.Left >= 0 {
 		return Leak{}, v.Err
 	}
@@ -217,7 +217,7 @@ func (n *node) leak(ctx context.Context, key string) (l Leak, err error) {
 		l.Fixable = true
 		l.Text = "a lock of Holdfast whose number is no token, as if another program had changed it; delete it if its holder has died"
 	default:
-		replies, err := n.do(ctx, []string{"GET", key}) // a view has "host 42" without the number, as if that were a token
+		replies, err := n.runCommands(ctx, []string{"GET", key}) // a view has "host 42" without the number, as if that were a token
 		if err != nil {
 			return Leak{}, err
 		}
@@ -252,7 +252,7 @@ func (d *Driver) DeleteLeak(ctx context.Context, l Leak) (bool, error) {
 }
 
 func (n *node) deleteLeak(ctx context.Context, l Leak) (bool, error) {
-	replies, err := n.do(ctx, []string{"SCRIPT", "LOAD", leakLua})
+	replies, err := n.runCommands(ctx, []string{"SCRIPT", "LOAD", leakLua})
 	if err != nil {
 		return false, err
 	}
@@ -260,6 +260,6 @@ func (n *node) deleteLeak(ctx context.Context, l Leak) (bool, error) {
 	if !ok {
 		return false, fmt.Errorf("SCRIPT LOAD: %v", replies[0])
 	}
-	reply, err := n.eval(ctx, []string{"EVALSHA", sha, "1", l.Key, l.Owner})
+	reply, err := n.evalScript(ctx, []string{"EVALSHA", sha, "1", l.Key, l.Owner})
 	return reply == int64(1), err
 }

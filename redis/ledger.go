@@ -17,15 +17,15 @@ const debtBatch = 256
 // debt is a release that a node may not have executed.
 type debt = session.Debt[engine.Lock]
 
-// owe keeps a release for the next connection.
-func (n *node) owe(r *engine.Request) {
+// oweRelease keeps a release for the next connection.
+func (n *node) oweRelease(r *engine.Request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ledger.Owe(*r.Lock, &r.Ask, n.engine.Now())
 }
 
-// expire drops the releases that are not needed any more.
-func (n *node) expire() {
+// expireDebts drops the releases that are not needed any more.
+func (n *node) expireDebts() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.ledger.Expire(n.engine.Now())
@@ -47,9 +47,9 @@ func (n *node) returnDebts(debts []debt) {
 	}
 }
 
-// settle sends what is owed over l, and keeps what gets no answer: the ids are dead, so that a release may be sent as often as
-// needed.
-func (n *node) settle(l *connection) {
+// settleDebts sends what is owed over l, and keeps what gets no answer: the ids are dead, so that a release may be sent as
+// often as needed.
+func (n *node) settleDebts(l *connection) {
 	due := n.takeDebts()
 	ctx, cancel := context.WithTimeout(n.d.ctx, pace.AskTime())
 	defer cancel()
@@ -60,7 +60,7 @@ func (n *node) settle(l *connection) {
 		cmds := slices.Clone(f.Loads())
 		for _, d := range chunk {
 			ask := d.Ask
-			l.gate(nil).Prepare(&ask) // which keeps no release back
+			l.gateFor(nil).Prepare(&ask) // which keeps no release back
 			cmds = append(cmds, l.proof.Call(f.Release, d.Lock, format.ReleaseArgs(&ask)...))
 		}
 		replies, err := l.Do(ctx, cmds...)
@@ -74,7 +74,7 @@ func (n *node) settle(l *connection) {
 		}
 		due = due[len(chunk):]
 	}
-	n.d.set.inherit(n, append(left, due...))
+	n.d.set.inheritDebts(n, append(left, due...))
 }
 
 // isExecuted reports whether a server has carried out a release that it answers so. It did not if it lacks the scripts or the

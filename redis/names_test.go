@@ -16,15 +16,15 @@ func FuzzNames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name, prefix string) {
 		for _, o := range []*Options{{Prefix: prefix}, {BareKeys: true}} {
-			lock := o.keys(name)
+			lock := o.lockKeys(name)
 			if strings.HasPrefix(lock.Key, wire.Companion) {
 				continue // refused: such prefixes by Open, such names by the client
 			}
-			if got, ok := o.name(lock.Key); ok == strings.HasPrefix(name, probeName) || ok && got != name {
+			if got, ok := o.nameOf(lock.Key); ok == strings.HasPrefix(name, probeName) || ok && got != name {
 				t.Errorf("prefix %q, bare %v: %q is listed as %q, %v", o.Prefix, o.BareKeys, name, got, ok)
 			}
 			for _, companion := range []string{lock.Fence, lock.Queue} {
-				if got, ok := o.name(companion); ok {
+				if got, ok := o.nameOf(companion); ok {
 					t.Errorf("%q is listed as the lock %q", companion, got)
 				}
 			}

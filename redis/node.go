@@ -87,7 +87,7 @@ func newNode(d *core, index int, cfg Node) *node {
 	case o.Cluster:
 		n.place = &place.Shard{Fixed: fixed}
 	case cfg.Failover != nil:
-		n.place = cfg.Failover.place(n.net)
+		n.place = cfg.Failover.makePlace(n.net)
 	default:
 		n.place = &fixed
 	}
@@ -98,62 +98,62 @@ func newNode(d *core, index int, cfg Node) *node {
 func (n *node) Name() string { return n.addr }
 
 // Send implements engine.Node.
-func (n *node) Send(r *engine.Request) { n.send(link.Entry{Req: r, At: r.Sent}) }
+func (n *node) Send(r *engine.Request) { n.sendEntry(link.Entry{Req: r, At: r.Sent}) }
 
-// send sends e over the present connection, or fails it.
-func (n *node) send(e link.Entry) {
+// sendEntry sends e over the present connection, or fails it.
+func (n *node) sendEntry(e link.Entry) {
 	l := n.link.Load()
 	if l == nil {
-		err := n.why()
-		n.fail(e, engine.Failure{Err: err, Unsent: true, Fatal: server.Lasting(err) && !n.d.admitted.Load()})
+		err := n.downCause()
+		n.failEntry(e, engine.Failure{Err: err, Unsent: true, Fatal: server.Lasting(err) && !n.d.admitted.Load()})
 		return
 	}
-	switch err := l.prepare(e.Req); {
+	switch err := l.prepareRequest(e.Req); {
 	case err == nil:
 		l.Send(e)
 	case errors.Is(err, session.ErrStays):
-		n.fail(e, engine.Failure{Err: n.why(), Unsent: true}) // it names the time that is left
+		n.failEntry(e, engine.Failure{Err: n.downCause(), Unsent: true}) // it names the time that is left
 	default:
-		n.fail(e, engine.Failure{Err: err, Unsent: true})
+		n.failEntry(e, engine.Failure{Err: err, Unsent: true})
 	}
 }
 
-// fail answers a request that the node has not answered and never will.
-func (n *node) fail(e link.Entry, f engine.Failure) {
-	f.Err = n.d.set.blame(n, f.Err)
+// failEntry answers a request that the node has not answered and never will.
+func (n *node) failEntry(e link.Entry, f engine.Failure) {
+	f.Err = n.d.set.blameNode(n, f.Err)
 	if e.Call != nil {
 		e.Call.End(f.Err)
 		return
 	}
-	n.d.set.over(e, nil)
+	n.d.set.noteAnswered(e, nil)
 	if e.Frees() {
-		n.d.set.keeper(e.Req.Lock, n).owe(e.Req)
+		n.d.set.nodeForRelease(e.Req.Lock, n).oweRelease(e.Req)
 	}
 	f.Unsent = f.Unsent && !e.Repeated()
 	e.Req.Fail(f)
 }
 
-// do sends commands that are not about a lock, and returns the answers.
-func (n *node) do(ctx context.Context, cmds ...[]string) ([]any, error) {
+// runCommands sends commands that are not about a lock, and returns the answers.
+func (n *node) runCommands(ctx context.Context, cmds ...[]string) ([]any, error) {
 	l := n.link.Load()
 	switch {
 	case n.d.ctx.Err() != nil:
 		return nil, driver.ErrClosed
 	case l == nil || l.stay != nil:
-		return nil, n.why()
+		return nil, n.downCause()
 	}
 	return l.Do(ctx, cmds...)
 }
 
-// why returns the reason for which the node is down, or was last.
-func (n *node) why() error {
+// downCause returns the reason for which the node is down, or was last.
+func (n *node) downCause() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.err
 }
 
-// event returns the present state of the node.
-func (n *node) event() driver.NodeEvent {
+// currentEvent returns the present state of the node.
+func (n *node) currentEvent() driver.NodeEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e, ill, l := driver.NodeEvent{Node: n.addr, State: driver.NodeUp, RoundTrip: time.Duration(n.trip.Load())}, n.ill.Load(), n.link.Load()
@@ -172,9 +172,9 @@ func (n *node) event() driver.NodeEvent {
 	return e
 }
 
-// note notes whether an answer shows that the node stores nothing, for instance because its memory is full. The
+// noteRefusal notes whether an answer shows that the node stores nothing, for instance because its memory is full. The
 // defect stands until the node grants a lock again, or its connection ends.
-func (n *node) note(asked quorum.AskKind, v resp.Value) {
+func (n *node) noteRefusal(asked quorum.AskKind, v resp.Value) {
 	switch {
 	case v.IsError() && slices.Contains([]string{"OOM", "MISCONF", "NOREPLICAS"}, format.Code(v.Text)):
 		err := server.Mend(v.Err(), false)
@@ -184,9 +184,9 @@ func (n *node) note(asked quorum.AskKind, v resp.Value) {
 	}
 }
 
-// cause returns the text of err without the parts that change from one attempt to the
+// stableCause returns the text of err without the parts that change from one attempt to the
 // next: the port of a connection, and the time left of a quarantine.
-func cause(err error) string {
+func stableCause(err error) string {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Op + " " + op.Err.Error()
 	}
@@ -196,10 +196,10 @@ func cause(err error) string {
 	return fmt.Sprint(err)
 }
 
-// drain waits until what was sent is answered, for at most a second. It also waits
+// awaitAnswers waits until what was sent is answered, for at most a second. It also waits
 // for a node that seems silent, because on a busy machine every node does, and a
 // release that is not sent leaves its lock for a TTL.
-func (n *node) drain() {
+func (n *node) awaitAnswers() {
 	l := n.link.Load()
 	if l == nil {
 		return
@@ -209,8 +209,8 @@ func (n *node) drain() {
 	l.Do(ctx, []string{"PING"})
 }
 
-// wait blocks for d, or until ctx ends.
-func wait(ctx context.Context, d time.Duration) {
+// pauseFor blocks for d, or until ctx ends.
+func pauseFor(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

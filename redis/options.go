@@ -73,10 +73,10 @@ type Options struct {
 	// Timeout bounds dialling, and then the wait for each of the answers, a dozen or so, by which a new connection
 	// is checked. Default 1 s.
 	Timeout time.Duration
-	// Dial, if not nil, opens every connection, for instance through a tunnel or by a
-	// resolver of its own. network is "tcp", or "unix" for the path of a socket, and addr
-	// the node's Addr or, with a Failover, that of a Sentinel or server; TLS goes on top. It returns when ctx ends, and may be called by many goroutines. Its
-	// error counts as a node that cannot be reached, and the node is tried again.
+	// Dial, if not nil, opens every connection, for instance through a tunnel or by a resolver of its own. network is "tcp",
+	// or "unix" for the path of a socket, and addr the node's Addr or, with a Failover, that of a Sentinel or server; TLS
+	// goes on top. It returns when ctx ends, and may be called by many goroutines. Its error counts as a node that cannot be
+	// reached, and the node is tried again.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// TLS, if not nil, is used for every connection.
 	TLS *tls.Config
@@ -98,10 +98,10 @@ type Options struct {
 	freshTLS func(*tls.Config) (*tls.Config, error) // reads again what TLS has of them; nil: it has nothing
 }
 
-// alone reports whether the nodes are one server that no other replaces.
-func alone(nodes []Node) bool { return len(nodes) == 1 && nodes[0].Failover == nil }
+// isSingleServer reports whether the nodes are one server that no other replaces.
+func isSingleServer(nodes []Node) bool { return len(nodes) == 1 && nodes[0].Failover == nil }
 
-func (o *Options) defaults(nodes []Node) error {
+func (o *Options) setDefaults(nodes []Node) error {
 	if err := o.formatFits(nodes); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (o *Options) defaults(nodes []Node) error {
 	}
 	switch {
 	case o.MaxTTL != 0:
-	case alone(nodes) && !o.Cluster:
+	case isSingleServer(nodes) && !o.Cluster:
 		o.MaxTTL = 24 * time.Hour
 	default:
 		o.MaxTTL = time.Minute
@@ -144,13 +144,13 @@ func (o *Options) checkNode(n *Node, number string) error {
 			driver.ErrInvalid, number)
 	}
 	if f := n.Failover; f != nil {
-		if err := f.check(); err != nil {
+		if err := f.checkAddrs(); err != nil {
 			return err
 		}
 		if n.Addr != "" {
 			return fmt.Errorf("%w: node %s has Addr and Failover; give one of them", driver.ErrInvalid, number)
 		}
-		n.Addr = f.place(nil).Name()
+		n.Addr = f.makePlace(nil).Name()
 		return nil
 	}
 	if !server.IsSocket(n.Addr) {
@@ -187,7 +187,7 @@ func (o *Options) formatFits(nodes []Node) error {
 	if f == nil {
 		return fmt.Errorf("%w: format %q is not known; give redisson, or none for Holdfast's own", driver.ErrInvalid, o.Format)
 	}
-	if err := f.Fits(format.Set{Nodes: len(nodes), Cluster: o.Cluster, Replaced: !alone(nodes)}); err != nil {
+	if err := f.Fits(format.Set{Nodes: len(nodes), Cluster: o.Cluster, Replaced: !isSingleServer(nodes)}); err != nil {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	if f.DefaultPrefix() == "" {
@@ -196,8 +196,10 @@ func (o *Options) formatFits(nodes []Node) error {
 	return nil
 }
 
-// keys names the keys of a lock.
-func (o *Options) keys(name string) engine.Lock { return o.format().Lock(o.Prefix, name, o.Cluster) }
+// lockKeys names the keys of a lock.
+func (o *Options) lockKeys(name string) engine.Lock {
+	return o.format().Lock(o.Prefix, name, o.Cluster)
+}
 
 // setKey names the marker of the set.
 func (o *Options) setKey() string { return o.format().SetKey(o.Prefix) }
@@ -213,11 +215,11 @@ func (o *Options) probeKeys(client string) engine.Lock {
 	if o.Prefix == "" {
 		name = wire.Companion + name
 	}
-	return o.keys(name)
+	return o.lockKeys(name)
 }
 
-// name returns the name of the lock that has a key; ok is false if it belongs to none, or to a probe.
-func (o *Options) name(key string) (name string, ok bool) {
+// nameOf returns the name of the lock that has a key; ok is false if it belongs to none, or to a probe.
+func (o *Options) nameOf(key string) (name string, ok bool) {
 	if strings.HasPrefix(key, wire.Companion) {
 		return "", false
 	}
@@ -240,8 +242,8 @@ type Failover struct {
 	Servers []string
 }
 
-// check finds what is wrong with f, before anything is dialled.
-func (f *Failover) check() error {
+// checkAddrs finds what is wrong with f, before anything is dialled.
+func (f *Failover) checkAddrs() error {
 	addrs := slices.Concat(f.Sentinels, f.Servers)
 	switch {
 	case len(f.Sentinels) > 0 && len(f.Servers) > 0:
@@ -267,8 +269,8 @@ func (f *Failover) check() error {
 // nameOfMaster matches the names that Sentinels accept.
 var nameOfMaster = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
-// place returns the place where the master is found.
-func (f *Failover) place(net *place.Net) *place.Master {
+// makePlace returns the place where the master is found.
+func (f *Failover) makePlace(net *place.Net) *place.Master {
 	return &place.Master{
 		Fixed: place.Fixed{Net: net}, Sentinels: f.Sentinels, Watched: f.Master, Username: f.Username, Password: f.Password, Servers: f.Servers,
 	}

@@ -22,7 +22,7 @@ func FuzzOptions(f *testing.F) {
 		for addr := range strings.SplitSeq(addrs, ",") {
 			nodes = append(nodes, Node{Addr: addr})
 		}
-		d, err := prepare(nodes, &Options{
+		d, err := prepareDriver(nodes, &Options{
 			Prefix: prefix, MaxTTL: time.Duration(maxTTL), Timeout: time.Duration(timeout), DB: db, BareKeys: bare,
 		})
 		if err != nil {
@@ -36,7 +36,7 @@ func FuzzOptions(f *testing.F) {
 		if o.MaxTTL < 10*time.Millisecond || o.Timeout <= 0 || o.DB < 0 || len(d.nodes) != len(nodes) {
 			t.Errorf("taken: %+v, %d nodes", o, len(d.nodes))
 		}
-		if key := o.keys("k").Key; strings.HasPrefix(key, wire.Companion) {
+		if key := o.lockKeys("k").Key; strings.HasPrefix(key, wire.Companion) {
 			t.Errorf("prefix %q, bare %v: the key of a lock is %q", prefix, bare, key)
 		}
 	})

@@ -34,7 +34,7 @@ func TestLookUpLeavesNoGoroutine(t *testing.T) {
 	const label = "a look-up"
 	var who driver.Holder
 	pprof.Do(t.Context(), pprof.Labels("for", label), func(ctx context.Context) {
-		who, _ = d.lookUp(context.WithoutCancel(ctx), "someone")
+		who, _ = d.lookUpClient(context.WithoutCancel(ctx), "someone")
 	})
 	if who.Program != "p" {
 		t.Fatalf("lookUp() = %+v", who)

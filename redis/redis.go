@@ -48,7 +48,7 @@ type Driver struct {
 // ErrConfig, ErrAuth and ErrUnavailable of package holdfast, each of which names the node and
 // says what to change. With NoCheck it does not block, and there is only ErrInvalid.
 func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
-	d, err := prepare(nodes, opts)
+	d, err := prepareDriver(nodes, opts)
 	if err == nil && !d.opts.NoCheck {
 		if err = d.set.connect(ctx); err == nil {
 			d.warnOfSet(ctx)
@@ -66,7 +66,7 @@ func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 // on the same server that use other keys for the same names.
 func (d *Driver) warnOfSet(ctx context.Context) {
 	if n := len(d.nodes); n%2 == 0 && n > 0 {
-		d.opts.Logger.Warn(even(n).Error(), "nodes", n)
+		d.opts.Logger.Warn(evenWarning(n).Error(), "nodes", n)
 	}
 	level := slog.LevelInfo // it may be meant so
 	if d.opts.ReadOnly {
@@ -77,24 +77,24 @@ func (d *Driver) warnOfSet(ctx context.Context) {
 		if marker == "" {
 			return
 		}
-		replies, err := n.do(ctx, []string{"GET", marker})
+		replies, err := n.runCommands(ctx, []string{"GET", marker})
 		if err != nil {
 			continue
 		}
 		if text, _ := replies[0].(string); text != "" {
-			d.opts.Logger.Log(ctx, level, siblings(who), "node", n.addr, "marker", marker)
+			d.opts.Logger.Log(ctx, level, siblingsWarning(who), "node", n.addr, "marker", marker)
 		}
 		return
 	}
 }
 
-// prepare checks the arguments and makes a driver that is not connected.
-func prepare(nodes []Node, opts *Options) (*Driver, error) {
+// prepareDriver checks the arguments and makes a driver that is not connected.
+func prepareDriver(nodes []Node, opts *Options) (*Driver, error) {
 	d := &Driver{}
 	if opts != nil {
 		d.opts = *opts
 	}
-	if err := d.opts.defaults(nodes); err != nil {
+	if err := d.opts.setDefaults(nodes); err != nil {
 		return nil, err
 	}
 	d.opts.ReadOnly = d.opts.ReadOnly || d.opts.NoCheck
@@ -120,13 +120,13 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 		all[i] = n
 	}
 	d.set = &independent{&d.core}
-	cfg := engine.Config{Nodes: all, Keys: d.opts.keys, Shared: d.opts.BareKeys}
-	if d.opts.Cluster || !alone(nodes) {
+	cfg := engine.Config{Nodes: all, Keys: d.opts.lockKeys, Shared: d.opts.BareKeys}
+	if d.opts.Cluster || !isSingleServer(nodes) {
 		cfg.Noted = time.Duration(quorum.Noted(int64(d.opts.MaxTTL)))
 	}
 	if d.opts.Cluster {
 		c := &cluster{d: &d.core, seeds: slices.Clone(nodes), doubt: make(chan struct{}, 1)}
-		d.set, d.nodes, cfg.Nodes, cfg.Lane = c, nil, []engine.Node{c}, c.lane
+		d.set, d.nodes, cfg.Nodes, cfg.Lane = c, nil, []engine.Node{c}, c.laneOf
 	}
 	d.opts.format().Configure(&cfg)
 	d.channels = d.opts.format().Channels()
@@ -135,7 +135,7 @@ func prepare(nodes []Node, opts *Options) (*Driver, error) {
 	if d.opts.ReadOnly {
 		refusal = errReadOnly
 	}
-	d.calls = engine.NewCalls(d.engine, refusal, d.describe)
+	d.calls = engine.NewCalls(d.engine, refusal, d.describeHolder)
 	for _, n := range d.nodes {
 		n.engine = d.engine
 	}
@@ -160,7 +160,7 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 // Nodes implements driver.Notifier.
 func (d *Driver) Nodes() (all []driver.NodeEvent) {
 	for _, n := range d.set.members() {
-		all = append(all, n.event())
+		all = append(all, n.currentEvent())
 	}
 	return all
 }
@@ -174,13 +174,13 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	if d.opts.ReadOnly {
 		return driver.Grant{}, errReadOnly
 	}
-	if d.holder.introduce(req.Holder) {
-		d.greet()
+	if d.holder.setSelf(req.Holder) {
+		d.introduceToAll()
 	}
 	if !req.NoWait && d.channels != nil {
-		defer d.channels.Await(d.opts.keys(req.Key).Key)()
+		defer d.channels.Await(d.opts.lockKeys(req.Key).Key)()
 	}
-	d.bare.note(req.Key)
+	d.bare.noteName(req.Key)
 	return d.calls.Acquire(ctx, req)
 }
 
@@ -199,7 +199,7 @@ func (d *Driver) Close() error {
 		d.engine.Close()
 		var all sync.WaitGroup
 		for _, n := range d.set.members() {
-			all.Go(n.drain)
+			all.Go(n.awaitAnswers)
 		}
 		all.Wait()
 		d.stop()

@@ -16,8 +16,8 @@ import (
 // starts, each slot has come. ASK says nothing new: the data are those of the shard that says
 // so, whose floor this client has.
 
-// lookMost bounds the time between two looks at the map of a healthy cluster.
-const lookMost = 5 * time.Second
+// maxLookPause bounds the time between two looks at the map of a healthy cluster.
+const maxLookPause = 5 * time.Second
 
 // glimpse is the time at which a map was read.
 type glimpse struct {
@@ -25,48 +25,48 @@ type glimpse struct {
 	client, node int64 // the clocks of this machine then, and of the node that it came from, in µs since 1970
 }
 
-// glimpsed returns the time of a map that a node with the clock node was asked for at sent, and that came at at. The node's
+// newGlimpse returns the time of a map that a node with the clock node was asked for at sent, and that came at at. The node's
 // clock may have gone on until then: of its possible times the one next to this machine's counts. Otherwise a late answer
 // would let tokens begin in the past.
-func glimpsed(sent, at time.Time, node int64) glimpse {
+func newGlimpse(sent, at time.Time, node int64) glimpse {
 	g := glimpse{at: at, client: at.UnixMicro(), node: node}
 	g.node += min(max(g.client-node, 0), pace.Elapsed(sent, at).Microseconds())
 	return g
 }
 
-// least returns the first token that a shard may give now.
-func (c *cluster) least(*connection) (int64, error) {
-	if c.came.Load() || c.outdated(time.Now()) {
-		if err := c.begin(); err != nil {
-			c.suspect()
+// leastToken returns the first token that a shard may give now.
+func (c *cluster) leastToken(*connection) (int64, error) {
+	if c.came.Load() || c.isOutdated(time.Now()) {
+		if err := c.beginAtClock(); err != nil {
+			c.requestLook()
 			return 0, err
 		}
 	}
 	return c.floor.Load(), nil
 }
 
-// arrived notes that a slot was found at another shard than before.
-func (c *cluster) arrived() {
+// noteMovedSlot notes that a slot was found at another shard than before.
+func (c *cluster) noteMovedSlot() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.came.Store(true)
 }
 
-// outdated reports whether a slot may have left its shard and come back after the last look.
-func (c *cluster) outdated(now time.Time) bool {
+// isOutdated reports whether a slot may have left its shard and come back after the last look.
+func (c *cluster) isOutdated(now time.Time) bool {
 	last := c.looked.Load()
-	return last == nil || pace.Elapsed(last.at, now) > c.quarantine()/2
+	return last == nil || pace.Elapsed(last.at, now) > c.quarantineTime()/2
 }
 
-// quarantine returns the time for which a shard that may have lost counters keeps its slots.
-func (c *cluster) quarantine() time.Duration { return member.Quarantine(c.d.opts.MaxTTL) }
+// quarantineTime returns the time for which a shard that may have lost counters keeps its slots.
+func (c *cluster) quarantineTime() time.Duration { return member.Quarantine(c.d.opts.MaxTTL) }
 
-// mapEvery returns the time between two looks at a healthy cluster. The map is never outdated at the next look, even if a node
+// mapInterval returns the time between two looks at a healthy cluster. The map is never outdated at the next look, even if a node
 // delays its answer: otherwise tokens would begin at the clock again with each look.
-func (c *cluster) mapEvery() time.Duration { return min(lookMost, c.quarantine()/4) }
+func (c *cluster) mapInterval() time.Duration { return min(maxLookPause, c.quarantineTime()/4) }
 
-// begin lets tokens begin at the clock, if the clocks of client and node agree, as for a new counter.
-func (c *cluster) begin() error {
+// beginAtClock lets tokens begin at the clock, if the clocks of client and node agree, as for a new counter.
+func (c *cluster) beginAtClock() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	last, now := c.looked.Load(), time.Now()
@@ -82,14 +82,14 @@ func (c *cluster) begin() error {
 	if !ok {
 		return errClocks
 	}
-	c.learn(floor)
+	c.raiseFloor(floor)
 	c.looked.Store(next)
 	c.came.Store(false)
 	return nil
 }
 
-// learn notes the floor of a shard.
-func (c *cluster) learn(floor int64) {
+// raiseFloor notes the floor of a shard.
+func (c *cluster) raiseFloor(floor int64) {
 	for {
 		old := c.floor.Load()
 		if floor <= old || c.floor.CompareAndSwap(old, floor) {
@@ -98,8 +98,8 @@ func (c *cluster) learn(floor int64) {
 	}
 }
 
-// suspect has the map looked at again.
-func (c *cluster) suspect() {
+// requestLook has the map looked at again.
+func (c *cluster) requestLook() {
 	select {
 	case c.doubt <- struct{}{}:
 	default: // it is on its way

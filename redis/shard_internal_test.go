@@ -24,7 +24,7 @@ func (c *cluster) seen(ahead time.Duration) { c.seenWith(wire.Slots-1, ahead) }
 // seenWith is seen where b has the slots from first on.
 func (c *cluster) seenWith(first int, ahead time.Duration) {
 	now := time.Now()
-	c.apply(chart{
+	c.applyMap(chart{
 		glimpse: glimpse{at: now, client: now.UnixMicro(), node: now.Add(ahead).UnixMicro()},
 		spans:   []place.Span{{First: 0, Last: first - 1, ID: "a", Addr: "a:6379"}, {First: first, Last: wire.Slots - 1, ID: "b", Addr: "b:6379"}},
 	})
@@ -37,9 +37,9 @@ func start() int64 {
 	return floor
 }
 
-func wantLeast(t *testing.T, c *cluster, want int64) {
+func wantFloor(t *testing.T, c *cluster, want int64) {
 	t.Helper()
-	if got, err := c.least(nil); got != want || err != nil {
+	if got, err := c.leastToken(nil); got != want || err != nil {
 		t.Errorf("the least token is %d, %v, want %d", got, err, want)
 	}
 }
@@ -52,11 +52,11 @@ func TestTokensBeginAtClockOnceWithoutMoves(t *testing.T) {
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
 		first := start()
-		wantLeast(t, clusterOf(d), first)
+		wantFloor(t, clusterOf(d), first)
 		for range 10 {
 			time.Sleep(half)
 			clusterOf(d).seen(0)
-			wantLeast(t, clusterOf(d), first)
+			wantFloor(t, clusterOf(d), first)
 		}
 	})
 }
@@ -68,7 +68,7 @@ func TestTokensBeginAtClockAfterMove(t *testing.T) {
 		for _, first := range []int{9, 8, 9} {
 			time.Sleep(time.Second)
 			clusterOf(d).seenWith(first, 0)
-			wantLeast(t, clusterOf(d), start())
+			wantFloor(t, clusterOf(d), start())
 		}
 	})
 }
@@ -78,23 +78,23 @@ func TestTokensBeginAtClockWithOldMap(t *testing.T) {
 	t.Parallel()
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
-		wantLeast(t, clusterOf(d), start())
+		wantFloor(t, clusterOf(d), start())
 		time.Sleep(half + time.Millisecond)
 		begun := start()
-		wantLeast(t, clusterOf(d), begun) // before the client looks again
+		wantFloor(t, clusterOf(d), begun) // before the client looks again
 		time.Sleep(half)
-		wantLeast(t, clusterOf(d), begun) // once for as long as a map counts
+		wantFloor(t, clusterOf(d), begun) // once for as long as a map counts
 		time.Sleep(time.Millisecond)
 		begun = start()
-		wantLeast(t, clusterOf(d), begun)
+		wantFloor(t, clusterOf(d), begun)
 		time.Sleep(time.Second)
 		clusterOf(d).seen(0)
-		wantLeast(t, clusterOf(d), begun)
+		wantFloor(t, clusterOf(d), begun)
 		time.Sleep(half + time.Millisecond)
 		clusterOf(d).seen(0)
 		then := start()
 		time.Sleep(time.Millisecond)
-		wantLeast(t, clusterOf(d), then+1000) // no grant was asked for while the map was old
+		wantFloor(t, clusterOf(d), then+1000) // no grant was asked for while the map was old
 	})
 }
 
@@ -105,21 +105,21 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 	} {
 		shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 			clusterOf(d).seen(ahead)
-			wantLeast(t, clusterOf(d), start()+want.Microseconds())
+			wantFloor(t, clusterOf(d), start()+want.Microseconds())
 		})
 	}
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(61 * time.Second)
-		if floor, err := clusterOf(d).least(nil); !errors.Is(err, errClocks) {
+		if floor, err := clusterOf(d).leastToken(nil); !errors.Is(err, errClocks) {
 			t.Errorf("the least token is %d, %v", floor, err)
 		}
 		clusterOf(d).seen(0)
-		wantLeast(t, clusterOf(d), start())
+		wantFloor(t, clusterOf(d), start())
 	})
 	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
 		clusterOf(d).looked.Load().client -= time.Hour.Microseconds() // this machine's clock was set
-		if floor, err := clusterOf(d).least(nil); !errors.Is(err, errStep) {
+		if floor, err := clusterOf(d).leastToken(nil); !errors.Is(err, errStep) {
 			t.Errorf("the least token is %d, %v", floor, err)
 		}
 	})
@@ -131,7 +131,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 	for _, below := range []int64{1, 0} {
 		shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 			clusterOf(d).seen(0)
-			wantLeast(t, clusterOf(d), start())
+			wantFloor(t, clusterOf(d), start())
 			time.Sleep(time.Second)
 			atA, atB := received(a), received(b)
 			got := make(chan driver.Grant, 1)
@@ -200,7 +200,7 @@ func TestLateAnswerDoesNotLowerTokens(t *testing.T) {
 		{4 * time.Second, -30 * time.Second, -26 * time.Second},
 		{4 * time.Second, 3 * time.Second, 3 * time.Second},
 	} {
-		g := glimpsed(at.Add(-c.took), at, at.Add(c.ahead).UnixMicro())
+		g := newGlimpse(at.Add(-c.took), at, at.Add(c.ahead).UnixMicro())
 		if got := time.Duration(g.node-g.client) * time.Microsecond; got != c.want {
 			t.Errorf("an answer that took %v, of a clock %v ahead by then, counts as one %v ahead, want %v", c.took, c.ahead, got, c.want)
 		}
@@ -211,14 +211,14 @@ func TestLateAnswerDoesNotLowerTokens(t *testing.T) {
 func TestMapStaysFreshUntilSecondLook(t *testing.T) {
 	t.Parallel()
 	for _, most := range []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 8 * time.Second, 10 * time.Second, time.Minute, time.Hour} {
-		d, err := prepare([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, MaxTTL: most})
+		d, err := prepareDriver([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, MaxTTL: most})
 		if err != nil {
 			t.Fatal(err)
 		}
 		now := time.Now()
 		clusterOf(d).looked.Store(&glimpse{at: now})
-		if clusterOf(d).outdated(now.Add(2 * clusterOf(d).mapEvery())) {
-			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, clusterOf(d).mapEvery())
+		if clusterOf(d).isOutdated(now.Add(2 * clusterOf(d).mapInterval())) {
+			t.Errorf("with MaxTTL %v it is, as the client looks every %v", most, clusterOf(d).mapInterval())
 		}
 	}
 }

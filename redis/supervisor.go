@@ -33,51 +33,51 @@ const (
 	greetKeep  = 5 * time.Minute // nodes remember a client's process for so long
 )
 
-// open connects for the first time. Even if that fails, keep looks after the node
+// connectFirst connects for the first time. Even if that fails, supervise looks after the node
 // from then on.
-func (n *node) open(ctx context.Context) error {
-	l, err := n.dial(ctx)
-	n.warn()
-	n.d.work.Go(func() { n.keep(l) })
+func (n *node) connectFirst(ctx context.Context) error {
+	l, err := n.dialChecked(ctx)
+	n.logDefects()
+	n.d.work.Go(func() { n.supervise(l) })
 	return err
 }
 
-// keep looks after the connection l and, when that ends, makes the next one, until the driver is closed. It alone
+// supervise looks after the connection l and, when that ends, makes the next one, until the driver is closed. It alone
 // reports the node's states.
-func (n *node) keep(l *connection) {
-	told := n.event()
+func (n *node) supervise(l *connection) {
+	told := n.currentEvent()
 	report := func() {
-		if e := n.event(); (e.State != told.State || cause(e.Err) != cause(told.Err)) && n.ctx.Err() == nil {
+		if e := n.currentEvent(); (e.State != told.State || stableCause(e.Err) != stableCause(told.Err)) && n.ctx.Err() == nil {
 			told = e
-			n.d.tell(e)
+			n.d.notifyNode(e)
 		}
 	}
 	redial := session.Redial{Min: int64(minRedial), Max: int64(maxRedial)}
 	for n.ctx.Err() == nil {
 		if l != nil {
 			begin := time.Now()
-			n.watch(l, report)
+			n.watchConnection(l, report)
 			report()
 			redial.Ended(int64(time.Since(begin)))
 		}
-		if wait(n.ctx, time.Duration(redial.Next(rand.Uint32()))); n.ctx.Err() != nil { // a Dial of the user's may not look at it
+		if pauseFor(n.ctx, time.Duration(redial.Next(rand.Uint32()))); n.ctx.Err() != nil { // a Dial of the user's may not look at it
 			return
 		}
-		if l, _ = n.dial(n.ctx); l == nil {
+		if l, _ = n.dialChecked(n.ctx); l == nil {
 			report()
-			n.expire()
+			n.expireDebts()
 		}
-		n.d.logs.Go(n.warn) // a Logger may block
+		n.d.logs.Go(n.logDefects) // a Logger may block
 	}
 	if l != nil { // the connection came as the driver was closed
 		l.HangUp(errHungUp)
 	}
 }
 
-// dial makes a connection that the gate has checked, and lets the node vote over
+// dialChecked makes a connection that the gate has checked, and lets the node vote over
 // it. With an error there is none, or one over which the node does not vote yet.
-func (n *node) dial(ctx context.Context) (*connection, error) {
-	line, rep, err := n.d.gate.dial(ctx, n)
+func (n *node) dialChecked(ctx context.Context) (*connection, error) {
+	line, rep, err := n.d.gate.dialNode(ctx, n)
 	if rep.skipped {
 		n.mu.Lock()
 		n.news = append(n.news, errSkipped)
@@ -87,24 +87,24 @@ func (n *node) dial(ctx context.Context) (*connection, error) {
 		n.mu.Lock()
 		n.err = err
 		n.mu.Unlock()
-		n.d.set.lost(n)
+		n.d.set.noteLoss(n)
 		return nil, err
 	}
-	n.checked(rep)
+	n.noteReport(rep)
 	l := newConnection(n, line, rep)
 	l.Start(n.d.work.Go)
-	n.settle(l)
-	n.greet(l)
-	n.raise(l)
+	n.settleDebts(l)
+	n.introduceClient(l)
+	n.giveVote(l)
 	if l.stay != nil {
 		return l, l.stay
 	}
 	return l, nil
 }
 
-// raise lets the node vote over l, unless l has broken already.
-func (n *node) raise(l *connection) {
-	n.d.set.greeted(l)
+// giveVote lets the node vote over l, unless l has broken already.
+func (n *node) giveVote(l *connection) {
+	n.d.set.prepareConnection(l)
 	n.mu.Lock()
 	if !l.Ended() {
 		n.link.Store(l)
@@ -119,24 +119,24 @@ func (n *node) raise(l *connection) {
 	}
 	n.mu.Unlock()
 	if n.listening.Load() {
-		n.listen(l)
+		n.subscribeOver(l)
 	}
 }
 
-// broken takes the vote away from the node: l has broken.
-func (n *node) broken(l *connection, err error) {
+// takeVote takes the vote away from the node: l has broken.
+func (n *node) takeVote(l *connection, err error) {
 	n.mu.Lock()
 	if n.link.CompareAndSwap(l, nil) {
 		n.err = err
 	}
 	n.mu.Unlock()
-	n.d.gate.leave(n.addr)
-	n.d.set.lost(n)
+	n.d.gate.noteLeave(n.addr)
+	n.d.set.noteLoss(n)
 }
 
-// watch looks at l from time to time, until it is gone: it leaves a node that does not answer, introduces this client to the
-// node again, and sends what is owed.
-func (n *node) watch(l *connection, report func()) {
+// watchConnection looks at l from time to time, until it is gone: it leaves a node that does not answer, introduces this
+// client to the node again, and sends what is owed.
+func (n *node) watchConnection(l *connection, report func()) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	w := session.Watch{Votes: l.votes, Replaced: n.place.Replaced(), Looked: l.looked.Load()}
@@ -150,34 +150,34 @@ func (n *node) watch(l *connection, report func()) {
 			l.HangUp(errHungUp)
 			return
 		}
-		err := w.Look(l.see())
+		err := w.Look(l.takeSight())
 		n.stalled.Store(w.Stalled)
 		l.looked.Store(w.Looked)
 		switch {
 		case err != nil:
 			l.HangUp(err)
 		case !w.Stalled:
-			n.tend(l, time.Duration(i)*watchEvery)
+			n.tendConnection(l, time.Duration(i)*watchEvery)
 		}
 	}
 }
 
-// tend does the regular work of a connection that answers, which is age old.
-func (n *node) tend(l *connection, age time.Duration) {
-	n.settle(l) // requests that came while the node was coming up, or was cut off again
+// tendConnection does the regular work of a connection that answers, which is age old.
+func (n *node) tendConnection(l *connection, age time.Duration) {
+	n.settleDebts(l) // requests that came while the node was coming up, or was cut off again
 	if age%greetEvery == 0 {
-		n.greet(l)
+		n.introduceClient(l)
 	}
-	if age%deafPause == 0 && n.event().State == driver.NodePolling {
-		n.listen(l) // the permission may have been given
+	if age%deafPause == 0 && n.currentEvent().State == driver.NodePolling {
+		n.subscribeOver(l) // the permission may have been given
 	}
 	if age%lookEvery == 0 {
 		n.d.channels.Leave(l.Link)
-		n.lookForBare(l)
-		n.lookAgain(l)
+		n.lookForBareKey(l)
+		n.recheckConnection(l)
 	}
 	if age%pingEvery == 0 {
-		n.ping(l) // otherwise this client would not notice that the other end is gone
+		n.measureTrip(l) // otherwise this client would not notice that the other end is gone
 	}
 	if n.place.Replaced() && age%pingEvery == 0 {
 		n.d.work.Go(func() { // a master that is cut off cannot know that another was promoted
@@ -188,14 +188,14 @@ func (n *node) tend(l *connection, age time.Duration) {
 	}
 }
 
-// lookAgain has the gate check the server once more by what INFO reports, and hangs up if the server may not vote any more:
-// after a demotion, or with a policy that evicts locks. A client that writes nothing learns of it in no other way.
-func (n *node) lookAgain(l *connection) {
+// recheckConnection has the gate check the server once more by what INFO reports, and hangs up if the server may not vote
+// any more: after a demotion, or with a policy that evicts locks. A client that writes nothing learns of it in no other way.
+func (n *node) recheckConnection(l *connection) {
 	l.Call(link.NewCall([][]string{{"INFO"}}, func(c *link.Call) {
 		if c.Err != nil {
 			return
 		}
-		defects, err := n.d.gate.recheck(l, c.Replies[0])
+		defects, err := n.d.gate.recheckServer(l, c.Replies[0])
 		if err != nil {
 			l.HangUp(err)
 			return
@@ -204,17 +204,17 @@ func (n *node) lookAgain(l *connection) {
 		defer n.mu.Unlock()
 		if defects != nil && n.link.Load() == l {
 			l.defects = defects
-			n.blemish(l.report)
+			n.noteDefectsLocked(l.report)
 			if len(n.news) > 0 {
-				n.d.logs.Go(n.warn) // a Logger may block
+				n.d.logs.Go(n.logDefects) // a Logger may block
 			}
 		}
 	}))
 }
 
-// greet tells the node which process this client is.
-func (n *node) greet(l *connection) {
-	me := n.d.holder.me()
+// introduceClient tells the node which process this client is.
+func (n *node) introduceClient(l *connection) {
+	me := n.d.holder.self()
 	if me == (driver.Holder{}) {
 		return
 	}
@@ -223,10 +223,10 @@ func (n *node) greet(l *connection) {
 	}
 }
 
-// lookForBare looks for a key that is a bare name.
-func (n *node) lookForBare(l *connection) {
+// lookForBareKey looks for a key that is a bare name.
+func (n *node) lookForBareKey(l *connection) {
 	d := n.d
-	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.beside() {
+	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.hasEveryName() {
 		return // the name is the key; or it may be in another shard
 	}
 	// The server logs each command that a user has no permission for.
@@ -245,17 +245,17 @@ func (n *node) lookForBare(l *connection) {
 		if c.Err != nil {
 			return // nobody may be waiting for the Logger any more
 		}
-		if left, _ := c.Replies[0].(int64); left > 0 && d.bare.first(name) {
+		if left, _ := c.Replies[0].(int64); left > 0 && d.bare.isNew(name) {
 			d.logs.Go(func() { // a Logger may block
 				d.opts.Logger.Warn(fmt.Sprintf("there is a key %q, which expires, beside %q: if another library locks that name by its bare key, "+
-					"it and this client do not exclude one another; give both the same key (bare=true)", name, d.opts.keys(name).Key), "node", n.addr)
+					"it and this client do not exclude one another; give both the same key (bare=true)", name, d.opts.lockKeys(name).Key), "node", n.addr)
 			})
 		}
 	}))
 }
 
-// ping sends a PING, which waits in line as every request does, and takes the time.
-func (n *node) ping(l *connection) {
+// measureTrip sends a PING, which waits in line as every request does, and takes the time.
+func (n *node) measureTrip(l *connection) {
 	sent := n.engine.Now()
 	l.Call(link.NewCall([][]string{{"PING"}}, func(c *link.Call) {
 		if took := max(n.engine.Now()-sent, 1); c.Err == nil {
@@ -265,9 +265,9 @@ func (n *node) ping(l *connection) {
 	}))
 }
 
-// mend returns err with the advice of server.Mend. A server at addr that has answered once speaks the protocol of this client:
-// it resets a later connection for another reason.
-func (n *node) mend(addr string, err error, secure bool) error {
+// adviseError returns err with the advice of server.Mend. A server at addr that has answered once speaks the protocol of
+// this client: it resets a later connection for another reason.
+func (n *node) adviseError(addr string, err error, secure bool) error {
 	n.mu.Lock()
 	known := n.server == addr
 	n.mu.Unlock()
@@ -277,18 +277,18 @@ func (n *node) mend(addr string, err error, secure bool) error {
 	return server.Mend(err, secure)
 }
 
-// checked notes the results of the check of a new connection.
-func (n *node) checked(rep report) {
+// noteReport notes the results of the check of a new connection.
+func (n *node) noteReport(rep report) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mute, n.ordered = rep.Mute, rep.ordered
 	n.moved = n.server != "" && n.server != rep.server
 	n.server = rep.server
-	n.blemish(rep)
+	n.noteDefectsLocked(rep)
 }
 
-// blemish notes the defects of the node, and keeps new ones for the log. The caller holds mu.
-func (n *node) blemish(rep report) {
+// noteDefectsLocked notes the defects of the node, and keeps new ones for the log. The caller holds mu.
+func (n *node) noteDefectsLocked(rep report) {
 	n.defect = nil
 	all := make(map[string]error)
 	maps.Copy(all, rep.warns)
@@ -307,8 +307,8 @@ func (n *node) blemish(rep report) {
 	}
 }
 
-// warn logs each defect once.
-func (n *node) warn() {
+// logDefects logs each defect once.
+func (n *node) logDefects() {
 	n.mu.Lock()
 	news, moved, server := n.news, n.moved, n.server
 	n.news, n.moved = nil, false

@@ -155,7 +155,7 @@ func (o *Options) read(text string, login *identity) (u *driverkit.URL, nodes []
 		f := &Failover{Sentinels: u.Hosts, Username: u.Parameters["sentinel_username"], Password: u.Parameters["sentinel_password"]}
 		f.Master, u.Path, _ = strings.Cut(u.RawPath, "/")
 		f.Master, _ = url.PathUnescape(f.Master) // which the grammar has checked
-		nodes, err = []Node{{Failover: f}}, f.check()
+		nodes, err = []Node{{Failover: f}}, f.checkAddrs()
 	case u.Parameters["sentinel_username"]+u.Parameters["sentinel_password"] != "":
 		err = invalid("the URL has a user or password for Sentinels, and names none; write redis+sentinel://")
 	case strings.HasSuffix(u.Scheme, replicasSuffix):

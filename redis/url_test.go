@@ -378,7 +378,7 @@ func FuzzParseInfo(f *testing.F) {
 				t.Errorf("field %q", k)
 			}
 		}
-		newGate(&Options{}, 3).fit(newNode(&core{}, 0, Node{}), nil, info)
+		newGate(&Options{}, 3).checkFitness(newNode(&core{}, 0, Node{}), nil, info)
 	})
 }
 

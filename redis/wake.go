@@ -19,36 +19,36 @@ const deafPause = time.Minute
 func (n *node) Subscribe() {
 	n.listening.Store(true)
 	if l := n.link.Load(); l != nil {
-		n.listen(l)
+		n.subscribeOver(l)
 	}
 }
 
-// listen subscribes, unless the node cannot wake waiters, or does not vote yet: it would
+// subscribeOver subscribes, unless the node cannot wake waiters, or does not vote yet: it would
 // pass over a place in its queue.
-func (n *node) listen(l *connection) {
-	if n.muted() != nil || l.stay != nil {
+func (n *node) subscribeOver(l *connection) {
+	if n.muteCause() != nil || l.stay != nil {
 		return
 	}
-	l.Call(link.NewCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}}, func(c *link.Call) { n.heard(l, c) }))
+	l.Call(link.NewCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}}, func(c *link.Call) { n.confirmSubscription(l, c) }))
 }
 
-// heard takes the answer to SUBSCRIBE, as it is read and so before any wake-up.
-func (n *node) heard(l *connection, c *link.Call) {
+// confirmSubscription takes the answer to SUBSCRIBE, as it is read and so before any wake-up.
+func (n *node) confirmSubscription(l *connection, c *link.Call) {
 	if c.Err != nil {
 		return // the connection broke
 	}
 	refused, _ := c.Replies[0].(error)
-	n.deafen(refused)
-	n.d.set.heard(l, refused)
+	n.setDeaf(refused)
+	n.d.set.noteSubscription(l, refused)
 }
 
-// woken delivers a wake-up that came over l to its claim, and the news of a Force to the client.
-func (n *node) woken(push resp.Value, l *connection) {
-	if n.d.channels.Freed(push, n.ask) || len(push.Elems) != 3 || string(push.Elems[0].Text) != "message" {
+// deliverPush delivers a wake-up that came over l to its claim, and the news of a Force to the client.
+func (n *node) deliverPush(push resp.Value, l *connection) {
+	if n.d.channels.Freed(push, n.askClaimAgain) || len(push.Elems) != 3 || string(push.Elems[0].Text) != "message" {
 		return
 	}
 	text := string(push.Elems[2].Text)
-	if !n.d.set.wakes(n, quorum.ParseWake(text).Owner) {
+	if !n.d.set.acceptsWakeUp(n, quorum.ParseWake(text).Owner) {
 		return
 	}
 	if owner, why, ok := quorum.ParseForced(text); ok {
@@ -57,31 +57,31 @@ func (n *node) woken(push resp.Value, l *connection) {
 		}
 		return
 	}
-	w := l.gate(nil).Wake(quorum.ParseWake(text))
-	if !n.inOrder() {
+	w := l.gateFor(nil).Wake(quorum.ParseWake(text))
+	if !n.isOrdered() {
 		w.Base, w.Left = 0, 0 // it may be older than the replies that came before it (trace C7): the waiter asks
 	}
 	n.engine.Wake(n.index, w)
 }
 
-// ask has the claim of owner ask again.
-func (n *node) ask(owner string) { n.engine.Wake(n.index, quorum.Wake{Owner: owner}) }
+// askClaimAgain has the claim of owner ask again.
+func (n *node) askClaimAgain(owner string) { n.engine.Wake(n.index, quorum.Wake{Owner: owner}) }
 
-// muted returns the reason for which the node cannot wake waiters; nil: it can.
-func (n *node) muted() error {
+// muteCause returns the reason for which the node cannot wake waiters; nil: it can.
+func (n *node) muteCause() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.mute
 }
 
-// deafen notes the reason for which this client cannot subscribe; nil: it can.
-func (n *node) deafen(why error) {
+// setDeaf notes the reason for which this client cannot subscribe; nil: it can.
+func (n *node) setDeaf(why error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.deaf = why
 }
 
-func (n *node) inOrder() bool {
+func (n *node) isOrdered() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.ordered
