@@ -238,7 +238,7 @@ func TestPasswords(t *testing.T) {
 		c := r.clientOf(r.driver(r.nodes(), &opts), nil)
 		r.release(r.acquire(c, "k", nil))
 	}
-	// A node's own password goes before that of the options.
+	// A node's own password goes before the password of the options.
 	node := redis.Node{Addr: addr, Password: secret}
 	c := r.clientOf(r.driver([]redis.Node{node}, &redis.Options{Password: "wrong"}), nil)
 	r.release(r.acquire(c, "k", nil))
@@ -408,7 +408,7 @@ func TestTLS(t *testing.T) {
 	mentions(t, err, lax.Addr(), "expired", "renew its certificate")
 }
 
-// The counter that a new connection finds is that of many locks: to try the rights on it changes nothing.
+// Many locks share the counter that a new connection finds: trying the permissions on it changes nothing.
 func TestALookAtTheRightsLeavesTheCounters(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {

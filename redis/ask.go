@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/format"
 )
 
-// introduceToAll tells the nodes which process this client is.
+// introduceToAll tells the nodes the process of this client.
 func (d *core) introduceToAll() {
 	for _, n := range d.set.members() {
 		if l := n.link.Load(); l != nil {

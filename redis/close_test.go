@@ -63,7 +63,7 @@ func (r *rig) closeUnderLoad() {
 	r.cleared() // a server that is behind may still have releases before it
 }
 
-// A Dial of the user's need not look at its context, as that of a server in the test's own memory.
+// A Dial of the user's need not look at its context, such as the Dial of a server in the test's own memory.
 func TestCloseMakesNoConnection(t *testing.T) {
 	r := start(t, 1)
 	var dialled atomic.Int32

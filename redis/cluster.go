@@ -33,41 +33,39 @@ var (
 	errOvertook = errors.New("sent to another shard after a later request was carried out")
 )
 
-// cluster is a Redis Cluster. To the engine it is one engine.Node, which sends each request to
-// the shard that has the hash slot of the lock. A shard is a node of its own: the
-// connection to a master. Names are independent of one another, so that the protocol
-// sees one server that answers some names and not others.
+// cluster is a Redis Cluster. To the engine it is one engine.Node, which sends each request to the shard that has the hash slot
+// of the lock. A shard is a node of its own: the connection to a master. Names are independent of one another, so the protocol
+// sees one server that answers for some names and not for others.
 type cluster struct {
 	d     *core
 	seeds []Node
 	doubt chan struct{} // the map may be out of date
 
-	slots  [wire.Slots]atomic.Pointer[node]  // who has the slot; nil: nobody
+	slots  [wire.Slots]atomic.Pointer[node]  // the shard of each slot; nil: none
 	routes [wire.Slots]atomic.Pointer[route] // made when first needed
 
-	astray engine.Lane // of locks whose hash slot nobody has
+	astray engine.Lane // of locks whose hash slot no shard has
 	news   news        // of shards whose wake-ups are heard
 
 	floor  atomic.Int64            // the first token that a shard may give
-	looked atomic.Pointer[glimpse] // the last look at the map, or when tokens began after it; nil: there was none
+	looked atomic.Pointer[glimpse] // the last look at the map, or the later time at which tokens began; nil: there was none
 	came   atomic.Bool             // a slot was found at another shard after floor was raised
 
 	mu     sync.Mutex // guards what follows
 	shards []*node    // masters with slots
-	turn   int        // whom to ask next for the map
+	turn   int        // the shard to ask next for the map
 }
 
-// route is the way of the requests of one hash slot. They keep their order also where the
-// slot moves: those that a shard did not carry out wait until it has answered all that
-// were sent to it, and then go to the next shard, with those that have come meanwhile.
+// route orders the requests of one hash slot, also while the slot moves: a request that a shard did not carry out waits until
+// the shard has answered all that it was sent, and then goes to the next shard, ahead of requests that came meanwhile.
 type route struct {
 	slot int
 
 	mu    sync.Mutex    // guards what follows
-	on    *node         // where the last requests went
-	out   int           // how many of them are not answered
-	again []link.Entry  // those that went to the wrong shard, in order
-	held  []link.Entry  // those that came after these
+	on    *node         // the shard that got the last requests
+	out   int           // the number of requests there without an answer
+	again []link.Entry  // requests that went to the wrong shard, in order
+	held  []link.Entry  // later requests
 	asked *node         // the shard that is asked for them while the slot moves; nil: the slot's
 	pause time.Duration // before they are sent
 	rests bool          // the pause has begun
@@ -120,9 +118,8 @@ func (c *cluster) sendTo(to *node, e link.Entry) {
 	to.sendEntry(e)
 }
 
-// noteCarried notes that a request of rt has its answer, or never will, and sends what has
-// waited for that. It takes those out of again that later ones of the same lock have
-// overtaken, where done is such a one.
+// noteCarried notes that a request of rt has its answer, or never gets one, and sends the requests that waited for it. If
+// done overtook earlier requests of the same lock, these fail.
 func (c *cluster) noteCarried(rt *route, done *engine.Request) {
 	var late []link.Entry
 	rt.mu.Lock()
@@ -225,8 +222,7 @@ func seekDeadline(e *link.Entry) int64 {
 	return e.Req.Deadline
 }
 
-// takeRedirection takes the answer of n to e, if that says that n does not carry it out, and
-// sends e where it belongs.
+// takeRedirection reports whether the answer v of n sends e to another shard, and sends it there.
 func (c *cluster) takeRedirection(n *node, e link.Entry, v resp.Value) bool {
 	rt, ok := e.Route.(*route)
 	if !ok || !v.IsError() {
@@ -295,8 +291,8 @@ func (c *cluster) parseRedirection(n *node, text string) (slot int, to *node) {
 	return slot, c.shardAt(addr)
 }
 
-// shardAt returns the node with that address, connected or on the way to it; nil where there are as many as there may be, as
-// with a server that sends requests to ever other places.
+// shardAt returns the node with that address, and connects to a new one. It returns nil if there are too many, as with a server
+// that redirects requests to ever more addresses.
 func (c *cluster) shardAt(addr string) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,7 +301,7 @@ func (c *cluster) shardAt(addr string) *node {
 			return n
 		}
 	}
-	if len(c.shards) >= 2*place.MaxShards { // those of the map, and of the map before
+	if len(c.shards) >= 2*place.MaxShards { // the shards of this map, and of the map before
 		return nil
 	}
 	n := newNode(c.d, 0, Node{Addr: addr})
@@ -344,7 +340,7 @@ func (c *cluster) votersOf(lock engine.Lock) []*node {
 	return nil
 }
 
-func (c *cluster) neededAnswers(members int) int { return members } // each has names that no other has
+func (c *cluster) neededAnswers(members int) int { return members } // each shard has names of its own
 func (c *cluster) canSpare(*node) bool           { return false }
 func (c *cluster) hasEveryName() bool            { return false } // it may be in another shard
 
@@ -402,7 +398,7 @@ func (c *cluster) hearsAllShards() bool {
 type news struct{ count atomic.Uint64 }
 
 // publish reports the state that look finds, after a change by the caller. Another goroutine may have changed the state and
-// reported it meanwhile: then tell looks again, so that the last report is true.
+// reported it meanwhile: then publish looks again, so that the last report is true.
 func (n *news) publish(look func() bool, say func(bool)) {
 	for at := n.count.Add(1); ; {
 		say(look())
@@ -438,7 +434,7 @@ func (c *cluster) nodeForRelease(lock *engine.Lock, n *node) *node {
 	return n
 }
 
-// askViews asks the shards what they know of some locks.
+// askViews asks the shards for the state of some locks.
 func (c *cluster) askViews(ctx context.Context, locks []engine.Lock) [][]engine.View {
 	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
@@ -492,8 +488,7 @@ func (c *cluster) fillViews(ctx context.Context, locks []engine.Lock, some []int
 	all.Wait()
 }
 
-// connect opens the connections to all masters. It fails where none is fit, or one never
-// will be.
+// connect opens the connections to all masters. It fails if none votes, or if one never will.
 func (c *cluster) connect(ctx context.Context) error {
 	err := c.updateMap(ctx)
 	c.d.work.Go(c.followMap)

@@ -22,7 +22,7 @@ const (
 	lookPause = 200 * time.Millisecond // from a doubt to the next look
 )
 
-// chart is a map.
+// chart is a map of the cluster: the shard of each slot, and the time at which it was read.
 type chart struct {
 	glimpse
 	spans []place.Span
@@ -40,7 +40,7 @@ func (c *cluster) followMap() {
 		case <-c.d.ctx.Done():
 			return
 		}
-		c.updateMap(c.d.ctx) // until one succeeds, what fails has the reasons
+		c.updateMap(c.d.ctx) // requests that fail until then name the reason
 	}
 }
 
@@ -53,10 +53,10 @@ func (c *cluster) updateMap(ctx context.Context) error {
 	return err
 }
 
-// readMap asks one node after the other who has which slots, each time another one first.
+// readMap asks one node after the other for the map, and begins each time with another node.
 func (c *cluster) readMap(ctx context.Context) (chart, error) {
 	candidates := c.members()
-	slices.SortStableFunc(candidates, func(a, b *node) int { // those that are connected come first
+	slices.SortStableFunc(candidates, func(a, b *node) int { // connected nodes come first
 		return strings.Compare(strconv.FormatBool(a.link.Load() == nil), strconv.FormatBool(b.link.Load() == nil))
 	})
 	up := 0
@@ -98,10 +98,10 @@ func (c *cluster) readMap(ctx context.Context) (chart, error) {
 	return chart{}, u
 }
 
-// mapCommands ask for the map. SLOTS is known to all versions.
+// mapCommands ask for the map. All versions know CLUSTER SLOTS.
 var mapCommands = [][]string{{"CLUSTER", "SLOTS"}, {"CLUSTER", "INFO"}, {"TIME"}}
 
-// askForMap asks n who has which slots.
+// askForMap asks n for the map.
 func (c *cluster) askForMap(ctx context.Context, n *node) (m chart, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.d.opts.Timeout)
 	defer cancel()
@@ -161,7 +161,7 @@ func (n *node) askApart(ctx context.Context, cmds [][]string) (replies []any, er
 	return replies, err
 }
 
-// nodesToExamine are the masters, for a doctor, and what is wrong with the cluster as a whole.
+// nodesToExamine returns the masters, for a doctor, and the findings about the cluster as a whole.
 func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e look) {
 	e = look{Notes: driverkit.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
 	m, err := c.readMap(ctx)
@@ -226,8 +226,7 @@ func (c *cluster) applyMap(m chart) {
 	}
 }
 
-// retireShard ends the connection to a node that has no slots any more, and leaves what is owed
-// to it to those that have them.
+// retireShard ends the connection to a node that has no slots any more. The new shards of its slots inherit what it was owed.
 func (c *cluster) retireShard(n *node) {
 	n.mu.Lock()
 	n.err = place.ErrNotMaster

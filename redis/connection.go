@@ -44,7 +44,7 @@ func newConnection(n *node, c *resp.Conn, rep report) *connection {
 	return s
 }
 
-// takeSight returns what the client sees of the connection now.
+// takeSight looks at the connection for Watch.
 func (s *connection) takeSight() session.Sight {
 	now := s.n.engine.Now()
 	sight := session.Sight{Now: now, Silent: s.Silent(now)}
@@ -58,7 +58,7 @@ func (s *connection) takeSight() session.Sight {
 	return sight
 }
 
-// Answer implements link.Sink. Where reading v panics, e fails like all that are under way: the link ends.
+// Answer implements link.Sink. If reading v panics, e fails, and so do all requests under way: the link ends.
 func (s *connection) Answer(e link.Entry, v resp.Value) {
 	n := s.n
 	read := false
@@ -97,7 +97,7 @@ func (s *connection) Broken(err error) { s.n.takeVote(s, err) }
 // Spare implements link.Sink.
 func (s *connection) Spare() bool { return s.n.d.set.canSpare(s.n) }
 
-// gateFor returns what the client knows of the connection before it sends a request about lock; nil: about any.
+// gateFor returns the knowledge of the client for a request about lock over the connection; nil: about any lock.
 func (s *connection) gateFor(lock *engine.Lock) session.Gate {
 	g := session.Gate{
 		Stays: s.stay != nil,
@@ -108,7 +108,7 @@ func (s *connection) gateFor(lock *engine.Lock) session.Gate {
 	return g
 }
 
-// prepareRequest completes r for the connection, or returns why it is not sent.
+// prepareRequest completes r for the connection, or returns the reason not to send it.
 func (s *connection) prepareRequest(r *engine.Request) error {
 	if s.clock != 0 && r.Kind.Seeds() {
 		r.Clock = s.clock + (s.n.engine.Now()-s.read)/int64(time.Microsecond)
@@ -116,8 +116,8 @@ func (s *connection) prepareRequest(r *engine.Request) error {
 	return s.gateFor(r.Lock).Prepare(&r.Ask)
 }
 
-// checkToken returns why a token of lock that the node has given must not be used. In a cluster the floor rises, and each
-// slot has a counter of its own.
+// checkToken returns the reason not to use a token of lock that the node has given; nil: it counts. In a cluster the floor rises,
+// and each slot has a counter of its own.
 func (s *connection) checkToken(lock *engine.Lock, token int64) error {
 	err := s.gateFor(lock).CheckGrant(token)
 	if lock.Counter >= 0 && s.above[lock.Counter].Load() != (err == nil) {

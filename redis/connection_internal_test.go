@@ -55,8 +55,8 @@ func try(ctx context.Context, d *Driver) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// TestRefusalToStoreIsFoundInEachForm holds that a node which cannot store a lock has
-// a defect, also where its server hides the error of a command in that of the script.
+// TestRefusalToStoreIsFoundInEachForm holds that a node which cannot store a lock has a defect, even if its server hides the error
+// of a command in the error of the script.
 func TestRefusalToStoreIsFoundInEachForm(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/link"
 )
 
-// core has the parts of a driver, which share it.
+// core has the state that the parts of a driver share.
 type core struct {
 	opts     Options
 	engine   *engine.Engine
@@ -29,7 +29,7 @@ type core struct {
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	work sync.WaitGroup // every goroutine of the driver that calls no code of the user
-	logs sync.WaitGroup // those that call the Logger
+	logs sync.WaitGroup // goroutines that call the Logger
 
 	alert  atomic.Pointer[func(owner, why string)] // nil: none was given
 	mu     sync.Mutex                              // guards notify

@@ -46,7 +46,7 @@ func slowly(ctx context.Context, network, addr string) (net.Conn, error) {
 	return &slowConn{Conn: conn}, err
 }
 
-// storm has many callers of c ask at once, each of whom keeps what it gets until release is called.
+// storm has many callers of c ask at once. Each keeps its lock until release is called.
 type storm struct {
 	wait    func()
 	release func()

@@ -32,8 +32,7 @@ const (
 const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
 	"+get +set +del +exists +incrby +pexpire +pttl +zadd +zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
 
-// Diagnose implements driver.Doctor. The checks are those of the gate, and some that are no
-// reason to refuse a node.
+// Diagnose implements driver.Doctor. It makes the checks of the gate, and some that do not keep a node from voting.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	g := newGate(&d.opts, len(d.nodes))
 	nodes, set := d.set.nodesToExamine(ctx)

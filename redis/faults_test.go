@@ -455,7 +455,7 @@ func TestAdoptionWaitsForRoom(t *testing.T) {
 	r.cleared()
 }
 
-// Errors that only an operator can mend are told to those who wait.
+// Waiters get errors that only an operator can repair.
 func TestAServersErrorEndsTheWait(t *testing.T) {
 	for _, c := range []struct {
 		name, text string

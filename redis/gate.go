@@ -76,7 +76,7 @@ type report struct {
 	stay         *member.QuarantineError // it votes not yet, but keeps what it still has
 	skipped      bool                    // this client let it vote without a quarantine
 	warns        map[string]error        // by what they are about
-	defects      map[string]error        // likewise, of those that may come and go under an open connection; never nil
+	defects      map[string]error        // likewise, but these may come and go under an open connection; never nil
 }
 
 func (r *report) addWarning(about string, err error) {
@@ -86,9 +86,8 @@ func (r *report) addWarning(about string, err error) {
 	r.warns[about] = err
 }
 
-// dialNode opens a connection to a node and checks the node over it. The time runs anew from each answer: on a machine that
-// has no processor to spare every one of them comes late, and an attempt that gave up and began anew would never get to its
-// end.
+// dialNode opens a connection to a node and checks the node over it. Each answer restarts the timeout: on an overloaded machine
+// all answers come late, and an attempt that gave up each time would never end.
 func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	opening, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
@@ -132,7 +131,7 @@ func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error
 	return l, rep, nil
 }
 
-// checkServer looks whether the server at the other end may vote. A panic over one of its answers is an error of this connection.
+// checkServer finds out whether the server at the other end may vote. A panic over one of its answers is an error of this connection.
 func (g *gate) checkServer(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
 	err = resp.Contain(func() (err error) {
 		rep, err = g.examineServer(ctx, n, addr, l)
@@ -158,7 +157,7 @@ func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.
 		return rep, err
 	}
 	if err := g.tryPermissions(n, l, &rep.Wakes); err != nil {
-		return rep, err // it names each right that is missing
+		return rep, err // it names each missing permission
 	}
 	if err != nil {
 		return rep, err
@@ -364,9 +363,9 @@ func (g *gate) observeNode(l *resp.Conn, n *node, run string) (o member.Observat
 	return o, err
 }
 
-// seedClock returns the clock by which the tokens of n begin beside its own: the client's, which all nodes of a set have in
-// common. For one server that no other replaces it is the server's own, so that tokens rise also where the clocks of clients
-// differ; if these differ by a minute, one is wrong, and member finds that.
+// seedClock returns the second clock, beside the node's, by which tokens begin: the client's, which all nodes of a set have in
+// common. For one server that no other replaces it is the server's own, so that tokens rise even if the clocks of clients differ.
+// If these differ by a minute, one clock is wrong, and package member finds that.
 func (g *gate) seedClock(n *node, own, client int64) int64 {
 	if g.rulesFor(n).Guarded() || max(own-client, client-own) > quorum.ClockMost {
 		return client
@@ -391,8 +390,8 @@ func (g *gate) judgeNode(r member.Rules, o member.Observation, durable func() bo
 	return v
 }
 
-// admitNode returns the marker of a server that may vote, or is in quarantine. One that was promoted has
-// data that another server wrote, and so is not durable.
+// admitNode returns the marker of a server that may vote, or is in quarantine. A promoted server has the data of another server,
+// and so is not durable.
 func (g *gate) admitNode(l *resp.Conn, n *node, run string, rep *report) (marker string, err error) {
 	durable := sync.OnceValue(func() bool { return rep.defects["promoted"] == nil && g.isDurable(l) })
 	for range admitTries {
@@ -454,7 +453,7 @@ func (g *gate) explainRefusal(err error) error {
 	return err
 }
 
-// errSkipped is in the log whenever a client skips a quarantine.
+// errSkipped is logged whenever a client skips a quarantine.
 var errSkipped = server.Advise(errors.New("quarantine=off has let it vote at once, though it may have forgotten locks that still stand: "+
 	"two may hold one, unless nobody has used it before"), "leave quarantine=off out once the set has had its first lock")
 

@@ -72,9 +72,8 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 	return format.Stranger(st.Owner)
 }
 
-// Queue implements driver.Queuer. The order is that of the node whose queue is longest:
-// the others have missed a waiter. With ErrUnavailable it has what the nodes know that
-// have answered.
+// Queue implements driver.Queuer. It takes the order of the node with the longest queue: the other nodes have missed a waiter.
+// With ErrUnavailable it returns the waiters of the nodes that have answered.
 func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
 	lock := d.opts.lockKeys(key)
 	nodes := d.set.votersOf(lock)
@@ -185,8 +184,8 @@ type listing struct {
 	vague  error // of the first lock on which too few nodes have answered
 }
 
-// listNode lists the locks that a node may know about. Bare keys stand among other data: those are
-// told that have a client of ours, or are waited for by one.
+// listNode lists the locks that a node may know. Bare keys are mixed with other data: listNode lists those with an owner or a
+// waiter of Holdfast.
 func (l *listing) listNode(ctx context.Context, n *node) error {
 	o := &l.d.opts
 	pattern := format.Glob(o.Prefix+l.prefix) + "*"

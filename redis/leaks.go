@@ -44,7 +44,7 @@ return redis.call('DEL', KEYS[1])`
 // died is skipped. Of bare keys, which look like other data, it yields those that a client of
 // Holdfast waits for.
 //
-// It reads the key space of each node in small steps (SCAN, so it needs the right +scan),
+// It reads the key space of each node in small steps (SCAN, so it needs the permission +scan),
 // changes nothing, and takes long on a server that is full of other data. progress, if not
 // nil, is called after each step with about how many keys were looked at, and how many there
 // are. The nodes that cannot be read come last, in an error that matches

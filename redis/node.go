@@ -61,8 +61,8 @@ type node struct {
 	ordered bool       // its wake-ups come in their place among the replies
 	warned  map[string]bool
 	news    []error // defects that are not in the log yet
-	server  string  // the address of the server that it is, or was last
-	moved   bool    // which is not in the log yet
+	server  string  // the address of its present or last server
+	moved   bool    // a change of server is not in the log yet
 	ledger  session.Ledger[engine.Lock]
 }
 
@@ -118,7 +118,7 @@ func (n *node) sendEntry(e link.Entry) {
 	}
 }
 
-// failEntry answers a request that the node has not answered and never will.
+// failEntry fails an entry that the node has not answered and never will.
 func (n *node) failEntry(e link.Entry, f engine.Failure) {
 	f.Err = n.d.set.blameNode(n, f.Err)
 	if e.Call != nil {
@@ -196,9 +196,8 @@ func stableCause(err error) string {
 	return fmt.Sprint(err)
 }
 
-// awaitAnswers waits until what was sent is answered, for at most a second. It also waits
-// for a node that seems silent, because on a busy machine every node does, and a
-// release that is not sent leaves its lock for a TTL.
+// awaitAnswers waits for the answers to all that was sent, for at most a second. It also waits for a node that seems silent,
+// because every node does on a busy machine, and a release that is not sent leaves its lock for a TTL.
 func (n *node) awaitAnswers() {
 	l := n.link.Load()
 	if l == nil {

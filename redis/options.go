@@ -27,8 +27,7 @@ type Node struct {
 	Addr string // host:port, or the path of a unix socket, which begins with /
 	// Username and Password take precedence over those in Options.
 	Username, Password string
-	// Failover, if not nil, says in place of Addr where the server is found that is the
-	// master now.
+	// Failover, if not nil, locates the present master in place of Addr.
 	Failover *Failover
 }
 
@@ -55,7 +54,7 @@ type Options struct {
 	// alone is never quarantined.
 	NoQuarantine bool
 	// ReadOnly is for looking at locks: Open writes nothing on the nodes, needs
-	// fewer rights, and succeeds with one node that answers. A node in quarantine
+	// fewer permissions, and succeeds with one node that answers. A node in quarantine
 	// may have forgotten locks, and counts as one that does not answer. Taking,
 	// renewing, releasing or forcing a lock is driver.ErrInvalid.
 	ReadOnly bool
@@ -74,9 +73,9 @@ type Options struct {
 	// is checked. Default 1 s.
 	Timeout time.Duration
 	// Dial, if not nil, opens every connection, for instance through a tunnel or by a resolver of its own. network is "tcp",
-	// or "unix" for the path of a socket, and addr the node's Addr or, with a Failover, that of a Sentinel or server; TLS
-	// goes on top. It returns when ctx ends, and may be called by many goroutines. Its error counts as a node that cannot be
-	// reached, and the node is tried again.
+	// or "unix" for the path of a socket. addr is the node's Addr or, with a Failover, the address of a Sentinel or server.
+	// TLS goes on top. It returns when ctx ends, and may be called by many goroutines. Its error counts as a node that cannot
+	// be reached, and the node is tried again.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// TLS, if not nil, is used for every connection.
 	TLS *tls.Config
@@ -178,7 +177,7 @@ func (o *Options) limits() driver.Limits {
 	return l
 }
 
-// format returns the format of the locks; defaults has rejected unknown ones.
+// format returns the format of the locks; setDefaults has rejected unknown ones.
 func (o *Options) format() *format.Format { return formats[o.Format] }
 
 // formatFits rejects a format that does not fit the nodes.
@@ -191,7 +190,7 @@ func (o *Options) formatFits(nodes []Node) error {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	if f.DefaultPrefix() == "" {
-		o.BareKeys = o.BareKeys && o.Prefix != "" // no prefix already means bare keys; with a prefix defaults refuses both
+		o.BareKeys = o.BareKeys && o.Prefix != "" // no prefix already means bare keys; with a prefix setDefaults rejects both
 	}
 	return nil
 }

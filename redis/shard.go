@@ -9,12 +9,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// A slot that leaves a shard takes its counters along, and not the floor in the shard's marker.
-// So where a client finds a slot at another shard than before, its tokens begin at its clock,
-// as they do where a slot may have left its shard and come back unseen: after half of the
-// time for which a shard whose data went back keeps its slots in quarantine. To a client that
-// starts, each slot has come. ASK says nothing new: the data are those of the shard that says
-// so, whose floor this client has.
+// A slot that leaves a shard takes its counters along, and leaves the floor in the shard's marker behind. So if a client finds a
+// slot at another shard than before, its tokens begin at its clock. They also do if a slot may have left its shard and come back
+// unseen: after half of the quarantine of a shard whose data went back. A client that starts has seen no slot before. A
+// redirection by ASK changes nothing: the data come from the shard that redirects, whose floor this client has.
 
 // maxLookPause bounds the time between two looks at the map of a healthy cluster.
 const maxLookPause = 5 * time.Second
@@ -88,7 +86,7 @@ func (c *cluster) beginAtClock() error {
 	return nil
 }
 
-// raiseFloor notes the floor of a shard.
+// raiseFloor raises the floor of the client to the floor of a shard.
 func (c *cluster) raiseFloor(floor int64) {
 	for {
 		old := c.floor.Load()
@@ -98,7 +96,7 @@ func (c *cluster) raiseFloor(floor int64) {
 	}
 }
 
-// requestLook has the map looked at again.
+// requestLook asks followMap for another look at the map.
 func (c *cluster) requestLook() {
 	select {
 	case c.doubt <- struct{}{}:

@@ -74,8 +74,8 @@ func (n *node) supervise(l *connection) {
 	}
 }
 
-// dialChecked makes a connection that the gate has checked, and lets the node vote over
-// it. With an error there is none, or one over which the node does not vote yet.
+// dialChecked makes a connection that the gate has checked, and lets the node vote over it. With an error there is no
+// connection, or one over which the node does not vote yet.
 func (n *node) dialChecked(ctx context.Context) (*connection, error) {
 	line, rep, err := n.d.gate.dialNode(ctx, n)
 	if rep.skipped {
@@ -212,7 +212,7 @@ func (n *node) recheckConnection(l *connection) {
 	}))
 }
 
-// introduceClient tells the node which process this client is.
+// introduceClient tells the node the process of this client.
 func (n *node) introduceClient(l *connection) {
 	me := n.d.holder.self()
 	if me == (driver.Holder{}) {
@@ -254,7 +254,7 @@ func (n *node) lookForBareKey(l *connection) {
 	}))
 }
 
-// measureTrip sends a PING, which waits in line as every request does, and takes the time.
+// measureTrip measures the round trip by a PING, which waits in line as every request does.
 func (n *node) measureTrip(l *connection) {
 	sent := n.engine.Now()
 	l.Call(link.NewCall([][]string{{"PING"}}, func(c *link.Call) {

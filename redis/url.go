@@ -40,9 +40,9 @@ import (
 // those before the hosts), maxttl (60s, 24h for one server alone), quarantine (off), timeout (1s), db, tls
 // (true: for redlock), ca, cert, key (PEM files), servername (that the certificates of
 // all servers must show, instead of the host), name (shown by CLIENT LIST), eviction
-// (allow), down (allow). A number without a unit means seconds. Any other parameter is refused. In users and passwords,
+// (allow), down (allow). A number without a unit means seconds. Any other parameter is rejected. In users and passwords,
 // write % as %25, a comma as %2C, @ as %40, / as %2F, ? as %3F and a blank as %20; a URL that
-// can be read in two ways is refused. A password in the URL never appears in an error.
+// can be read in two ways is rejected. A password in the URL never appears in an error.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	nodes, o, err := parseURL(url, opts)
 	if err != nil {
@@ -177,7 +177,7 @@ func (o *Options) read(text string, login *identity) (u *driverkit.URL, nodes []
 // ofNode are the parameters that the nodes of one URL have for themselves.
 var ofNode = []string{"username", "password", "sentinel_username", "sentinel_password"}
 
-// admits refuses what would make the nodes of a further URL differ from those of the first.
+// admits rejects what would make the nodes of a further URL differ from the nodes of the first.
 // given is the TLS of the caller's options.
 func (o *Options) admits(u *driverkit.URL, given *tls.Config) error {
 	for name := range u.Parameters {

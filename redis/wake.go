@@ -12,10 +12,9 @@ import (
 // deafPause is the time between attempts to subscribe without the permission to do so.
 const deafPause = time.Minute
 
-// Subscribe implements engine.Node: from now on the client's channel on the node
-// is listened to, over the connection that also carries the requests, so that a
-// break affects both. Between a break and the next confirmation messages are
-// lost; the engine asks the node again after each confirmation.
+// Subscribe implements engine.Node. It subscribes to the client's channel on the node over the connection that also carries the
+// requests, so that a break affects both. Messages between a break and the next confirmation are lost; the engine asks the node
+// again after each confirmation.
 func (n *node) Subscribe() {
 	n.listening.Store(true)
 	if l := n.link.Load(); l != nil {
@@ -23,8 +22,8 @@ func (n *node) Subscribe() {
 	}
 }
 
-// subscribeOver subscribes, unless the node cannot wake waiters, or does not vote yet: it would
-// pass over a place in its queue.
+// subscribeOver subscribes over l, unless the node cannot wake waiters, or does not vote yet: a release there would pass the lock
+// to this client.
 func (n *node) subscribeOver(l *connection) {
 	if n.muteCause() != nil || l.stay != nil {
 		return
@@ -32,7 +31,7 @@ func (n *node) subscribeOver(l *connection) {
 	l.Call(link.NewCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}}, func(c *link.Call) { n.confirmSubscription(l, c) }))
 }
 
-// confirmSubscription takes the answer to SUBSCRIBE, as it is read and so before any wake-up.
+// confirmSubscription takes the answer to SUBSCRIBE as it is read, and so before any wake-up.
 func (n *node) confirmSubscription(l *connection, c *link.Call) {
 	if c.Err != nil {
 		return // the connection broke

@@ -70,7 +70,7 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 	}
 }
 
-// A proxy that understands commands may send those of one connection to another server.
+// A proxy that understands commands may send the commands of one connection to another server.
 func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 	r := start(t, 4)
 	nodes := r.nodes()
