@@ -5,15 +5,15 @@ if holder == owner and token and (not least or token >= tonumber(least)) then --
 end
 local size, now, gone = 0, 0, {}
 if holder ~= owner then
-  if holder and present == 1 then -- there is no queue, and so no note of the owner: its place is the only one
+  if holder and present == 1 then -- the queue is new, so there is no note of the owner, and its place is the only one
     if stamp ~= '' then
       stand(queue, owner, stamp, millis(), true)
     end
     return { left, holder, stamp ~= '' and 1 or 0 }
   end
-  size = holder and 1 or call('ZCARD', queue) -- 1: another waits, or there is a note
+  size = holder and 1 or call('ZCARD', queue) -- 1: another owner waits, or there is a note
   now = millis()
-  if size > 0 and taken(queue, owner, now) then -- the request is one of before that
+  if size > 0 and taken(queue, owner, now) then -- the request was sent before that
     return { left, holder or '', waiting(queue, now) }
   end
   if holder then

@@ -1,6 +1,5 @@
 -- KEYS set; ARGV old new
--- Writes what the node shall remember of its admission, if it still remembers old. 1: done.
--- 0: it remembers something else.
+-- Replaces the marker of the node's admission, if it is still old. 1: done. 0: the marker is another one.
 if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then
   return 0
 end

@@ -1,6 +1,6 @@
--- Promises the next 32 tokens, least at least, and returns the first of them. Otherwise returns nothing and an error reply:
--- the counter is new and must not start, is damaged, or has no tokens left of which Lua knows each digit. A counter
--- below 1 is as good as none. Locks share the counter, and it never expires. Numbers are never joined with .., which
+-- Promises the next 32 tokens, none below least, and returns the first of them. Otherwise returns nothing and an error
+-- reply: the counter is new and must not start, is damaged, or has no tokens left that Lua can represent. A counter
+-- below 1 counts as missing. Locks share the counter, and it never expires. Numbers are never joined with .., which
 -- loses digits.
 local function block(fence, clock, least)
   local top = redis.pcall('INCRBY', fence, '32')

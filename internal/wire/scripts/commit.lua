@@ -1,6 +1,6 @@
 -- KEYS lock fence queue set; ARGV owner token marker
--- 1: token is the first of the owner's tokens here. 0: the lock is not the owner's, or the node
--- has given it later ones, or has lost its counter.
+-- 1: token is the first of the owner's tokens here. 0: the owner does not have the lock, or has later tokens from this
+-- node, or the counter is lost.
 local holder, given = holding(KEYS[1])
 local token, top = tonumber(ARGV[2]), tonumber(redis.call('GET', KEYS[2]) or 0) or 0
 if holder ~= ARGV[1] or (given or 0) > token or top <= 0 then

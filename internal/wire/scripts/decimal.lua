@@ -1,5 +1,5 @@
--- Returns the text of n, a whole number from 0 on. Two integers are written in half the time that %.0f takes, or
--- %.17g, which is how a command gets a number: that is as long as many commands take.
+-- Returns the text of n, a whole number from 0 on. Two integers take half the time of %.0f, or of %.17g, which formats
+-- the numbers in the arguments of commands: many commands take no longer than that.
 local function decimal(n)
   local low = n % 10000000
   if n == low then

@@ -1,12 +1,12 @@
 -- KEYS lock fence queue set; ARGV owner handover least noted why marker
--- Takes the lock from owner, who may still be queued, and must not be the next. Its client is told, and why.
--- 1: done. 0: the lock is not owner's.
+-- Takes the lock from owner, whose place in the queue goes too: it must not be the next. Notifies its client of the
+-- reason why. 1: done. 0: owner does not have the lock.
 local lock, fence, queue, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 if holding(lock) ~= owner then
   return 0
 end
--- The command that makes room comes first: a server that is full refuses a script whose
--- first write takes some, and no later one. It changes nothing. A key that is no queue goes: nobody can wait there.
+-- The first write changes nothing and needs no memory: a server with full memory rejects a script whose first write
+-- needs some, and accepts later writes. A key that is no queue is deleted: nobody can wait there.
 local room = redis.pcall('ZREM', queue, '')
 if type(room) == 'table' then
   if not string.find(room.err, 'WRONGTYPE') then

@@ -2,7 +2,7 @@ local base, refused = block(fence, clock, least)
 if not base then
   return refused
 end
-if holder then -- the owner, by a shard that lost its later token
+if holder then -- the owner, on a shard that lost its later token
   call('SET', lock, valued(owner, base), 'KEEPTTL')
   prolong(lock, ttl)
   return base
@@ -12,7 +12,7 @@ local count = waiting(queue, now)
 if new then
   clear(queue, count, now, gone)
 end
--- It lapsed, or was given back: the first in the queue has it.
+-- The lock has lapsed, or was given back: the first in the queue gets it.
 holder = wake(queue, owner, now, gone, function() return '' end)
 if not holder then
   call('SET', lock, valued(owner, base), 'PX', ttl)

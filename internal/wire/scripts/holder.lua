@@ -1,6 +1,6 @@
--- Returns the holder of the lock, and the first of its tokens; false: nobody. What is no lock of ours still has
--- a name, and no token: a key of another type '(hash)', '(list)' …, an empty value '(empty)', and as a whole a value
--- whose number is no token, from 1 to 2^53 - 1. The value may be known already.
+-- Returns the holder of the lock, and the first of its tokens; false: the lock is free. A key that is no lock of this
+-- protocol has a name for its holder, and no token: '(hash)', '(list)' … for another type, '(empty)' for an empty value,
+-- and the whole value if its number is no token, from 1 to 2^53 - 1. The value may be known already.
 local function holding(lock, value)
   if value == nil then
     value = redis.pcall('GET', lock)
@@ -9,7 +9,7 @@ local function holding(lock, value)
     if not string.find(value.err, 'WRONGTYPE') then
       return redis.call('GET', lock) -- stops the script
     end
-    return '(' .. (redis.pcall('TYPE', lock).ok or 'other') .. ')' -- nobody needs the right to TYPE
+    return '(' .. (redis.pcall('TYPE', lock).ok or 'other') .. ')' -- the right to TYPE is optional
   end
   if not value then
     return false

@@ -1,6 +1,6 @@
 -- KEYS lock fence queue
--- {holder, time left, the first of its tokens, waiters}; changes nothing. In the place of the waiters stands the error of
--- a queue that cannot be read: the lock is somebody's all the same.
+-- {holder, time left, the first of its tokens, waiters}; changes nothing. If the queue cannot be read, its error takes
+-- the place of the waiters: the lock may be held all the same.
 local lock, queue = KEYS[1], KEYS[3]
 local holder, token = holding(lock)
 return {

@@ -1,5 +1,6 @@
--- Notes that the lock was taken from owner, for ms or as long as the owner had it, and not beyond the year 5138. At another
--- node the owner may have had it for longer, and trust it still. Notes that do not count any more go, some at a time.
+-- Notes that the lock was taken from owner, for ms or for the rest of the owner's lease here, and not beyond the year
+-- 5138. On another node the owner may have the lock for longer, and still trust it. Lapsed notes are removed, some at a
+-- time.
 local function note(lock, queue, owner, ms, now, gone)
   local last = now + math.max(redis.call('PTTL', lock), tonumber(ms), 1)
   local score = redis.call('ZSCORE', queue, '~' .. owner)

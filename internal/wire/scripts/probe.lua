@@ -1,5 +1,5 @@
--- Tries every right that the other scripts need, by commands that find nothing to change. The
--- counter may be that of all locks: it gets what changes nothing wherever it stands.
+-- Tries every right that the other scripts need, by commands that find nothing to change. All locks may share the
+-- counter: it gets a command that never changes it.
 return tried({
   { 'SET', lock, 'probe', 'XX' }, { 'GET', lock }, { 'EXISTS', lock, queue }, { 'PTTL', lock }, { 'PEXPIRE', lock, 1000 }, { 'DEL', lock },
   { 'INCRBY', fence, 'none' }, { 'SET', fence, 1, 'NX', 'XX' }, { 'GET', fence },

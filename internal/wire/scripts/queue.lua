@@ -1,20 +1,19 @@
--- In a hash slot that is on the move no script may touch a key that is missing: what goes out of the queue goes
--- in one command, the last one.
+-- While a hash slot moves, no script may touch a missing key: all members leave the queue in one command, the last one.
 
--- Lets the queue stand for ms at least, longer than all that is in it.
+-- Keeps the queue for at least ms, longer than all its members.
 local function lasting(queue, ms)
   if redis.call('PTTL', queue) < ms then
     redis.call('PEXPIRE', queue, ms + 30000)
   end
 end
 
--- Notes in gone that the place of owner is to go.
+-- Notes in gone that the place of owner is to be removed.
 local function leave(gone, owner)
   gone[#gone + 1], gone[#gone + 2], gone[owner] = owner, '!' .. owner, true
 end
 
--- Gives owner a place, or lets its place stand for longer. Returns whether it is new: then places that have lapsed
--- are looked for, so that there are never many. alone: the queue is new, too.
+-- Gives owner a place, or extends its life. Returns whether the place is new: then lapsed places are looked for, so that
+-- there are never many. alone: the queue is new, too.
 local function stand(queue, owner, stamp, now, alone)
   local new = redis.call('ZADD', queue, stamp, owner, '-' .. decimal(now + 30000), '!' .. owner)
   if alone then
@@ -25,7 +24,7 @@ local function stand(queue, owner, stamp, now, alone)
   return new > 0
 end
 
--- Notes in gone the places that have lapsed, where the queue has more than count places.
+-- Notes in gone the lapsed places, if the queue has more than count places.
 local function clear(queue, count, now, gone)
   if redis.call('ZCARD', queue) > 2 * count then
     for _, mark in ipairs(redis.call('ZRANGEBYSCORE', queue, '(-' .. decimal(now), '(0', 'LIMIT', '0', '100')) do
@@ -34,7 +33,7 @@ local function clear(queue, count, now, gone)
   end
 end
 
--- Takes out of the queue what is in gone.
+-- Removes the members in gone from the queue.
 local function remove(queue, gone)
   if #gone > 0 then
     redis.call('ZREM', queue, unpack(gone))

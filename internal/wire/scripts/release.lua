@@ -1,5 +1,5 @@
--- A server that is full refuses a script whose first write takes room, and no later one. This write takes none, and
--- changes nothing.
+-- A server with full memory rejects a script whose first write needs some, and accepts later writes. This first write
+-- needs none, and changes nothing.
 if stamp ~= '' or minhold ~= '' then
   call('ZREM', queue, '')
 end

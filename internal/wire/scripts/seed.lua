@@ -1,6 +1,6 @@
--- The top of the first block of a new counter (µs): the client's clock, or the node's
--- where they differ by more than a second. Where they differ by more than a minute the
--- counter does not start: that it is new may be the work of a clock that jumped (trace C5).
+-- Returns the last token of the first block of a new counter (µs): the client's clock, or the node's if they differ by
+-- more than a second. If they differ by more than a minute the counter does not start: a clock that jumped may have
+-- made it new (trace C5).
 local function seed(clock)
   local t = redis.call('TIME')
   local now, start = t[1] * 1000000 + t[2], tonumber(clock) or 0

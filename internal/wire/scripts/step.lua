@@ -1,6 +1,6 @@
 -- KEYS lock queue, of a lock that nobody has
--- Waits a moment for the command of another connection that sets queue, and then fails over a key that it has written.
--- 'INTERLEAVED': the command was carried out in the middle of the script. Otherwise the error, and lock has what was written.
+-- Waits a moment for a command of another connection that sets queue, and then fails on a key that it has written.
+-- 'INTERLEAVED': that command was executed in the middle of the script. Otherwise the error, and lock has the written value.
 local lock, queue = KEYS[1], KEYS[2]
 redis.call('DEL', lock, queue)
 for _ = 1, 1000 do

@@ -4,8 +4,8 @@
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, clock, stamp, least = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or '', ARGV[5]
 local call = redis.call
--- The usual case stands before the functions that the others call: to make those takes
--- Lua as long as a command. A free lock for which nobody waits becomes the owner's.
+-- The usual case comes before the functions for the others: Lua takes as long to create those as for a command. The
+-- owner gets a free lock that nobody waits for.
 local present = call('EXISTS', lock, queue)
 if present == 0 then
   local top = call('INCRBY', fence, '32')
@@ -17,5 +17,5 @@ if present == 0 then
     call('SET', lock, text, 'PX', ttl)
     return first
   end
-  call('INCRBY', fence, '-32') -- the counter is new, too low, damaged or at its end: block knows what to do
+  call('INCRBY', fence, '-32') -- the counter is new, too low, damaged or at its end: block handles it
 end

@@ -1,6 +1,5 @@
--- KEYS lock fence queue, of which lock and queue are not there; ARGV channel
--- Tries rights. {refusals…}, the first of them '' or the refusal of PUBLISH on the channel,
--- without which waiters poll.
+-- KEYS lock fence queue, of which lock and queue do not exist; ARGV channel
+-- Tries rights. {errors…}, the first of them '' or the error of PUBLISH on the channel, without which waiters poll.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local refused = { '' }
 local function try(...)
@@ -9,7 +8,7 @@ local function try(...)
   if not err then
     return
   end
-  -- how servers before 7.2, of 7.2, and later ones refuse; and a command that was renamed
+  -- the errors of servers before 7.2, of 7.2, and later; and of a renamed command
   for _, text in ipairs({ 'The user executing the script', 'NOPERM', 'ACL failure', 'nknown' }) do
     if string.find(err, text) then
       return err

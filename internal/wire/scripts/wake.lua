@@ -1,13 +1,13 @@
--- Whether anybody listens to the channel itself: PUBLISH counts patterns that match it
--- as well, such as a console's. Without the right to ask, its count has to do.
+-- Reports whether a client listens to the channel itself: PUBLISH also counts matching patterns, such as a console's.
+-- Without the right to ask, that count has to do.
 local function listened(channel)
   local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
   return reply.err ~= nil or reply[2] > 0
 end
 
--- Wakes the first in the queue whose client hears, and returns its id; nothing where nobody does, or from is
--- the first. Places before it go. news makes what follows the id in the message. It looks at the first hundred, and
--- then at the ten that asked last: where so many are dead, those are not.
+-- Wakes the first waiter in the queue whose client listens, and returns its id; nothing if no client does, or from comes
+-- first. Places before it are removed. news returns the text after the id in the message. Tries the first hundred places,
+-- and then the ten that asked last: if the hundred are dead, those live.
 local function wake(queue, from, now, gone, news)
   local part, text = 1, nil
   local ids = redis.call('ZRANGEBYSCORE', queue, '(0', '+inf', 'LIMIT', '0', '1')

@@ -1,6 +1,6 @@
 -- KEYS lock fence queue; ARGV owner ttl clock [stamp]
--- Granted: the first of the owner's 32 tokens. Held: {time left, holder, waiters, 1 where
--- threads wait by RFairLock}. CLOCK: nothing has changed.
+-- Granted: the first of the owner's 32 tokens. Held: {time left, holder, waiters, 1 if threads wait by RFairLock}.
+-- CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, ttl, clock, stamp = ARGV[1], ARGV[2], ARGV[3], ARGV[4] or ''
 local holder = holding(lock)
@@ -22,7 +22,7 @@ local count = waiting(queue, now)
 if new then
   clear(queue, count, now, gone)
 end
-if not holder then -- it lapsed, or was freed: the first in the queue has it
+if not holder then -- the lock has lapsed, or was freed: the first in the queue gets it
   holder = wake(queue, owner, now, gone, function() return '' end)
   give(lock, holder or owner, holder and math.min(ttl, 1000) or ttl)
   if not holder then

@@ -1,7 +1,6 @@
 -- KEYS lock fence queue; ARGV from owner ttl clock noted
--- Hands the lock of from on to owner, who knows it. Granted: the first of the owner's 32
--- tokens. Otherwise, if nobody has the lock as well: {time left, holder, waiters}.
--- CLOCK: nothing has changed.
+-- Passes the lock of from to owner. Granted: the first of the owner's 32 tokens. Otherwise, also if the lock is
+-- free: {time left, holder, waiters}. CLOCK: nothing has changed.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local from, owner, ttl, clock = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local holder = holding(lock)

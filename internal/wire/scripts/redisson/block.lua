@@ -1,6 +1,6 @@
--- Promises the next 32 tokens, by the counter of RFencedLock, and returns the last of them. Otherwise returns nothing and
--- an error reply: the counter is new and must not start, is damaged, or has no tokens left of which Lua knows each
--- digit. It never expires: Java would begin at 1 again. Numbers are never joined with .., which loses digits.
+-- Promises the next 32 tokens, with the counter of RFencedLock, and returns the last of them. Otherwise returns nothing and
+-- an error reply: the counter is new and must not start, is damaged, or has no tokens left that Lua can
+-- represent. It never expires: Java would begin at 1 again. Numbers are never joined with .., which loses digits.
 local function block(fence, clock)
   local top = redis.pcall('INCRBY', fence, '32')
   if type(top) == 'table' then

@@ -1,6 +1,6 @@
 -- KEYS lock fence queue; ARGV owner token
--- 1: token is the first of the owner's tokens here. 0: the lock is not the owner's,
--- or more has been promised.
+-- 1: token is the first of the owner's tokens here. 0: the owner does not have the lock, or later tokens have been
+-- promised.
 if holding(KEYS[1]) ~= ARGV[1] then
   return 0
 end

@@ -1,11 +1,11 @@
 -- KEYS lock fence queue; ARGV owner handover least noted why
--- Takes the lock from owner, who may still be queued, and must not be the next. Its client is told, and why.
--- 1: done. 0: the lock is not owner's.
+-- Takes the lock from owner, whose place in the queue goes too: it must not be the next. Notifies its client of the
+-- reason why. 1: done. 0: owner does not have the lock.
 local lock, fence, queue, owner = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
 if holding(lock) ~= owner then
   return 0
 end
-local room = redis.pcall('ZREM', queue, '') -- first, and to no effect: see force.lua of the other format
+local room = redis.pcall('ZREM', queue, '') -- a first write without effect: see force.lua of the other format
 if type(room) == 'table' then
   if not string.find(room.err, 'WRONGTYPE') then
     return room

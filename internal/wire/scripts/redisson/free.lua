@@ -1,4 +1,4 @@
--- The first who waits by RFairLock. Each waiter there has a deadline, and is out of the queue after it.
+-- Returns the first waiter of RFairLock. Each of them has a deadline, and leaves the queue after it.
 local function fair(lock)
   local list, deadlines = named('redisson_lock_queue', lock), named('redisson_lock_timeout', lock)
   local head = redis.call('LINDEX', list, 0)
@@ -15,8 +15,8 @@ local function fair(lock)
   return head
 end
 
--- Frees the lock, and wakes who waits for it as Redisson does: one thread of each of its clients,
--- and the first of RFairLock, which has a channel of its own. Our waiters listen to the first of these, too.
+-- Frees the lock, and wakes waiters as Redisson does: one thread of each of its clients, and the first of RFairLock,
+-- which has a channel of its own. Waiters of Holdfast listen to the first channel, too.
 local function free(lock)
   redis.call('DEL', lock)
   local channel, head = named('redisson_lock__channel', lock), fair(lock)

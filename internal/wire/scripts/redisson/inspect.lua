@@ -1,6 +1,6 @@
 -- KEYS lock fence queue
--- {holder, time left, the first of the tokens promised last, waiters}; changes nothing. A counter that is damaged tells of no
--- token. In the place of the waiters stands the error of a queue that cannot be read.
+-- {holder, time left, the first of the tokens promised last, waiters}; changes nothing. A damaged counter gives no token.
+-- If the queue cannot be read, its error takes the place of the waiters.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local holder, text = holding(lock), redis.pcall('GET', fence)
 local top = type(text) == 'string' and tonumber(text) or 0

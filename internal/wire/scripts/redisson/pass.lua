@@ -1,4 +1,4 @@
--- Hands the lock over, or frees it: always where handover is 0.
+-- Hands the lock over, or frees it, which it always does if handover is 0.
 local function pass(lock, fence, queue, from, handover, everywhere, now, gone)
   local top
   local head = handover ~= '0' and wake(queue, from, now, gone, function()

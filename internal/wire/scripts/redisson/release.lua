@@ -1,10 +1,10 @@
 -- KEYS lock fence queue; ARGV owner [none [stamp [handover [minhold]]]]
--- Withdraws the owner from the queue or, with a stamp, keeps its place there; then
--- passes on the lock if it is the owner's or, without a stamp, nobody's. With a minhold other than '' the
--- owner's lock stands for so long, and is nobody's.
+-- Withdraws the owner from the queue or, with a stamp, keeps its place there; then passes the lock on if the owner has it
+-- or, without a stamp, if it is free. With a minhold other than '' the owner's lock stays taken for that time, without an
+-- owner.
 local lock, fence, queue = KEYS[1], KEYS[2], KEYS[3]
 local owner, stamp, minhold = ARGV[1], ARGV[3] or '', ARGV[5] or ''
-redis.call('ZREM', queue, '') -- first, and to no effect: see release.lua
+redis.call('ZREM', queue, '') -- a first write without effect: see release.lua
 local holder, now, gone = holding(lock), millis(), {}
 local mine = holder == owner
 if stamp == '' then
