@@ -95,7 +95,7 @@ func TestClearPasswordOnPublicNetworkIsWarned(t *testing.T) {
 // argument of a method of a doctor, or the key of a defect.
 func TestEveryCheckIsListed(t *testing.T) {
 	t.Parallel()
-	named := regexp.MustCompile(`\b(?:bad|OK|Add|Fault|failed|hidden)\("([a-z-]+)"|Check: +"([a-z-]+)"|defects\["([a-z-]+)"\]|` +
+	named := regexp.MustCompile(`\b(?:bad|OK|Add|Fault|failed|hidden|add[A-Z][a-z]+)\("([a-z-]+)"|Check: +"([a-z-]+)"|defects\["([a-z-]+)"\]|` +
 		`map\[string\]error\{"([a-z-]+)"|\{"([a-z-]+)", [el]\.`)
 	seen := make(map[string]bool)
 	for _, folder := range []string{
