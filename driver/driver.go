@@ -1,99 +1,99 @@
-// Package driver is the seam between the holdfast client and the service that
+// Package driver is the contract between the holdfast client and the service that
 // keeps the locks. It is for authors of drivers; programs that take locks use
 // package holdfast. The interface may grow, so a driver lives in this
 // repository or follows its releases. Package driver/template is a whole driver, as a
 // model.
 //
-// The client decides when a lease is renewed, when it is lost and who is next
+// The client decides when a lease is renewed, when it is lost and which caller is next
 // inside the process. A driver decides only which process holds a key, and
 // until when that answer can be trusted.
 //
 // # Rules
 //
-// Each rule has a name, by which other packages refer to it, and in brackets the cases of
-// package locktest that hold every driver to it.
+// Other packages refer to each rule by its name. The cases of package locktest in
+// brackets check the rule on every driver.
 //
 // Waiting and cancelling:
 //
-//   - Wait. Acquire waits while another owner has the lock and while the service does not
-//     answer, also if it does not answer from the start. Only a grant, the end of ctx,
-//     Close, and a refusal that time does not mend, such as a wrong password, end the wait.
+//   - Wait. Acquire waits while another owner has the lock, and while the service does not
+//     answer, also if it does not answer from the start. The wait ends with a grant, the end of
+//     ctx, Close, or a rejection that time does not change, such as a wrong password.
 //     (AcquireWaitsForTheRelease, AWaitGoesOnWhenTheHolderDies, AWaitSurvivesAnOutage,
 //     AWaitMayBeginInAnOutage)
 //   - NoWait. With Request.NoWait, Acquire makes one attempt. It returns a *HeldError if the
-//     service has said that another owner has the lock or comes first, and an
-//     *UnavailableError if the service has said nothing. It never takes one for the other.
+//     service answered that another owner has the lock or comes first, and an
+//     *UnavailableError if the service did not answer. It never confuses the two.
 //     (TryOnAHeldKeyNamesTheHolder, OneTryWinsOrNone, WithoutAMajorityTheNodesAreNamed)
-//   - End. If ctx ends a wait, the error matches ctx.Err() and what stood in the way last,
+//   - End. If ctx ends a wait, the error matches ctx.Err() and the last obstacle of the wait,
 //     if that is known. If ctx has ended before, Acquire takes nothing.
 //     (CancelledWaitSaysBoth, AnEndedContextTakesNothing, TheObstacleIsToldWhenItChanges)
 //   - Nothing stays. When Acquire returns an error, it leaves no lock and no place in a
-//     queue: none at all while the service answers, and otherwise none that outlives
-//     Request.TTL. It gives back what was granted at the last moment. As ctx may have ended,
-//     the driver sends this with a context and a time limit of its own.
+//     queue: none at all if the service answers, and otherwise none that outlives
+//     Request.TTL. It releases a lock that was granted at the last moment. As ctx may have ended,
+//     the driver sends these requests with a context and a time limit of its own.
 //     (CancelAtAnyPointLeavesNothing, LostRepliesLeaveNoLock, LostRepliesToATryLeaveNoLock)
-//   - Obstacle. Acquire calls Request.Obstacle when its wait begins, and when what stands in
-//     the way is of the other kind than at the last call: a *HeldError or an
-//     *UnavailableError. It waits for no holder for longer than half a second before: calls of
-//     its process that do not wait return when they hear of one. HeldError.Waiters does not
-//     count the caller.
+//   - Obstacle. Acquire calls Request.Obstacle when its wait begins, and when the obstacle
+//     changes its kind: a *HeldError or an *UnavailableError. The first call comes half a second
+//     after the wait for a holder has begun, at the latest: it lets calls of the same process
+//     that do not wait return. HeldError.Waiters does not count the caller.
 //     (TheObstacleIsToldWhenItChanges, WaitBeginsIsTold, MaxWaitersCountsTheOthers)
 //   - Order. With Limits.Order, waiters get the lock in the order in which they came. A
-//     waiter that leaves holds up nobody. (WaitersAreServedInOrder,
+//     waiter that leaves delays nobody. (WaitersAreServedInOrder,
 //     ALeaverDoesNotStopTheOthers)
 //
 // Grants:
 //
 //   - One holder. No two grants of a key are trusted at the same time.
 //     (OneHolderAtATime, OneHolderAmongClientsAndGoroutines, KeysDoNotTouchOneAnother)
-//   - Owner. Grant.Owner names one grant. No other grant ever has it, of whatever process.
+//   - Owner. Grant.Owner names one grant. No other grant of any process ever has the same owner.
 //     (TokensRiseAcrossClients, ReleaseByAStrangerChangesNothing)
 //   - Tokens. With Limits.Token, the token of a grant is above 0, and no less than Token +
-//     Block of every earlier grant of the key, however that ended. Without, it is 0.
+//     Block of every earlier grant of the key, however that grant ended. Without, it is 0.
 //     (TokensRiseAcrossClients, BlocksOfTokensAreApart, ForceReleaseEndsTheOldLease)
 //   - TTL. The client asks for TTLs from Limits.MinTTL to Limits.MaxTTL. The driver rounds
 //     them up to a multiple of Limits.Granularity, never down, and Grant.TTL has the result.
 //     (LimitsAreKept, TTLsAreRoundedUp)
-//   - Trust. TrustedUntil counts from before the request was sent, never from its answer,
-//     and ends before the service may give the lock to another owner, by as much as the
-//     clocks of client and service may drift apart. (TrustCountsFromBeforeTheRequest,
+//   - Trust. TrustedUntil counts from before the request was sent, never from its answer.
+//     It ends before the service may give the lock to another owner, earlier by the drift
+//     of the clocks of client and service. (TrustCountsFromBeforeTheRequest,
 //     NoRenewEndsAfterTheTTL, CutOffALeaseEndsByItsDeadline)
 //
 // Keeping and losing:
 //
 //   - Renew. Renew returns one Renewal for each grant, in order. Grant.TTL is the TTL to
 //     renew it for; the client changes it only with Limits.ChangeTTL. Renew never shortens
-//     what the grant has: a request may be carried out late, after its sender has gone and
-//     after a later one, and nothing that it does then may end what is trusted.
+//     the trust of a grant: the service may execute a request late, after its sender has gone and
+//     after a later request, and that must not end the trust.
 //     (ManyGrantsAreRenewedInOneCall, TheWatchdogKeepsALease, ExtendLonger, ExtendNeverShortens)
-//   - Loss. ErrLost means that the service has said that the owner does not have the lock.
-//     Every other error, such as an answer that did not come, leaves the old trust standing.
+//   - Loss. ErrLost means that the service answered that the owner does not have the lock.
+//     Every other error, such as a missing answer, leaves the old trust valid.
 //     (ARenewalWithoutAnAnswerLosesNothing, LostRepliesToRenewalsLoseNothing,
 //     AShortCutIsSurvived)
-//   - Release. The driver sends a release whatever becomes of ctx. A release may be
+//   - Release. The driver sends a release even if ctx has ended. A release may be
 //     repeated, and never touches the lock of another owner. It may come while a renewal of
-//     the grant is under way, which then does not bring the lock back.
+//     the grant is under way, and that renewal then does not set the lock again.
 //     (AReleaseIsSentWithAnEndedContext, AReleaseDuringARenewalFreesTheLock,
 //     ReleaseIsIdempotent, ReleaseByAStrangerChangesNothing, CutOffAReleaseIsNotConfirmed)
-//   - Prompt. Release returns within about two seconds where the service does not answer, even if
-//     ctx does not end. If ctx ends or has ended, it awaits the answer for another tenth of a second:
-//     only what is not confirmed by then is an error. What it has sent by then may still be carried
-//     out. Behind a crowd of its own client it may wait for longer, while the service answers that.
+//   - Prompt. Release returns within about two seconds if the service does not answer, even if
+//     ctx does not end. If ctx ends or has ended, Release waits for the answer for another tenth of a
+//     second, and returns an error if there is none by then. The service may still execute
+//     the requests that were sent. Behind many requests of its own client a release may wait longer,
+//     while the service answers those.
 //     (AReleaseEndsByItself, AReleaseIsSentWithAnEndedContext)
-//   - Keep. A release with keep above 0 leaves the lock standing for that time, rounded up
-//     like a TTL, and then it lapses. It is nobody's meanwhile: Status.Kept is set, it has no
-//     token, and no renewal, adoption or Force of its last holder changes it; Force with token 0
+//   - Keep. A release with keep above 0 leaves the lock in place for that time, rounded up
+//     like a TTL, and then the lock lapses. Meanwhile it belongs to nobody: Status.Kept is set, it has
+//     no token, and no renewal, adoption or Force of its last holder changes it; Force with token 0
 //     ends it. The client asks for it only with Limits.MinHold, and sends nothing more for the
 //     grant. (MinHoldOutlastsTheRelease, AKeptLockIsNobodys)
-//   - Close. Close ends every Acquire with ErrClosed and returns when what was begun before,
-//     such as a release, has been sent and no goroutine of the driver is left. It releases
+//   - Close. Close ends every Acquire with ErrClosed. It returns when the requests of earlier
+//     calls, such as a release, have been sent and no goroutine of the driver is left. It releases
 //     no lock: the client does that first. A second Close returns nil.
 //     (CloseEndsTheWaitsOfTheDriver, AClosedDriverSaysSo, CloseUnderLoadLeavesNothing)
 //
 // Abilities:
 //
-//   - Declared. What Limits does not declare, and what the driver has no interface for, the
-//     client refuses with ErrUnsupported and does not ask for. (WhatIsNotDeclaredIsRefused)
+//   - Declared. The client rejects with ErrUnsupported each ability that Limits does not declare
+//     or the driver has no interface for, and does not ask the driver. (WhatIsNotDeclaredIsRefused)
 //   - Look. Check, Inspect, Queue, List and Diagnose change nothing, on the service or in the
 //     driver. (CheckAsksTheService, InspectShowsTheHolder, InspectOfAFreeKey,
 //     ListShowsWhatIsHeld, QueueShowsWhoWaitsInOrder)
@@ -101,34 +101,34 @@
 //     other. The first waiter gets it next, and the old holder cannot renew it.
 //     (ForceReleaseComparesTheToken, ForceReleaseEndsTheOldLease,
 //     ForceReleaseServesTheNextWaiter)
-//   - Alert. A driver that hears of a Force tells so, with what the caller of Force said. An
-//     alert is a hint: the client asks Check, which decides. Without it the next renewal
-//     finds out. (AForcedHolderHearsWhy)
-//   - Adopt. A grant has one life. One client adopts it at most, and what is over, released
-//     or another owner's is never taken anew in its name. That holds while Keep lets the lock
-//     stand, too. Only a grant that was asked for with Request.Adoptable is adopted: it serves
+//   - Alert. A driver that receives a message about a Force notifies the client, with the reason
+//     that was given to Force. An alert is a hint: the client calls Check, which decides. Without an
+//     alert the next renewal finds out. (AForcedHolderHearsWhy)
+//   - Adopt. A grant has one life. At most one client adopts it, and a grant that is over, released
+//     or replaced by another owner's is never taken again in its name. That holds while Keep leaves the
+//     lock in place, too. Only a grant that was asked for with Request.Adoptable is adopted: it serves
 //     one holder, so that nobody else in the process relies on it. (AdoptContinuesAGrant,
 //     OneGrantIsAdoptedOnce, OnlyAnAdoptableGrantIsAdopted,
 //     AnAdoptableGrantServesOneHolder, AdoptOfAPassedGrantIsLost, AdoptOfAReleasedGrantIsLost,
 //     ADetachedGrantThatIsOverStaysOver, ADetachedGrantIsRenewedAndReleased,
 //     DetachLeavesTheLockUntilItsDeadline)
-//   - Nodes. Nodes lists each node with its present state and how long it takes to answer.
+//   - Nodes. Nodes lists each node with its present state and its round-trip time.
 //     (NodesTellTheirState, NodesTellTheirRoundTrip)
 //
 // # Optional interfaces
 //
-// A driver that is made of others may have one that some of these lack. Its methods then return
-// ErrUnsupported for their locks, as Acquire does with Request.Adoptable.
+// A driver that is made of others may have an interface that some of these lack. Its methods then
+// return ErrUnsupported for their locks, as Acquire does with Request.Adoptable.
 //
-//	Checker    asks whether a grant still stands      Lease.Check
+//	Checker    asks whether a grant is still valid    Lease.Check
 //	Inspector  names the holder of a lock             Client.Inspect
 //	Lister     lists locks                            Client.List
 //	Queuer     lists the waiters for a lock           Client.Queue
 //	Forcer     takes a lock away from its holder      Client.ForceRelease
-//	Alerter    tells the holder of that at once       the cause of Lease.Context
+//	Alerter    notifies that holder at once           the cause of Lease.Context
 //	Adopter    continues a grant of another process   Client.Adopt, Lease.Detach
 //	Notifier   reports the state of nodes             Client.Nodes, Hooks.Node
-//	Doctor     looks for what should be mended        Client.Diagnose
+//	Doctor     finds faults for an operator to fix    Client.Diagnose
 package driver
 
 import (
@@ -145,11 +145,11 @@ import (
 // use. A driver returns plain errors: the client wraps them once.
 type Driver interface {
 	// Acquire takes the lock on req.Key. It blocks until the lock is granted, the service
-	// refuses for good, ctx ends, or Close (Wait); with req.NoWait it makes one attempt
+	// rejects the request for good, ctx ends, or Close (Wait); with req.NoWait it makes one attempt
 	// (NoWait). After an error nothing stays (Nothing stays).
 	//
 	// Errors: *HeldError, with NoWait only; *UnavailableError; ErrClosed; or ctx.Err(),
-	// together with the *HeldError or *UnavailableError that stood in the way last, if
+	// together with the last *HeldError or *UnavailableError of the wait, if
 	// there is one (End).
 	Acquire(ctx context.Context, req Request) (Grant, error)
 
@@ -159,12 +159,12 @@ type Driver interface {
 	// time.
 	Renew(ctx context.Context, grants []Grant) []Renewal
 
-	// Release frees the lock for the next holder, or with keep above 0 leaves it standing
+	// Release frees the lock for the next holder, or with keep above 0 leaves it in place
 	// for that time (Release, Keep). It blocks until the service has answered, or has
 	// been silent for two seconds (Prompt); the end of ctx shortens that wait and nothing else.
 	//
-	// Errors: none where the lock was released, or had passed on; *UnavailableError or
-	// ctx.Err() where that is not known. The lock then lapses by itself.
+	// Errors: none if the lock was released, or had passed on; *UnavailableError or
+	// ctx.Err() if that is not known. The lock then lapses by itself.
 	Release(ctx context.Context, grant Grant, keep time.Duration) error
 
 	// Limits returns the abilities of the driver, which never change.
@@ -174,18 +174,18 @@ type Driver interface {
 	Close() error
 }
 
-// Inspector is a Driver that can say who holds a lock.
+// Inspector is a Driver that can name the holder of a lock.
 type Inspector interface {
-	// Inspect reports what the service knows about key, without changing it. With
-	// ErrUnavailable the Status has what the nodes know that have answered.
+	// Inspect returns the service's view of key, without changing it. With
+	// ErrUnavailable the Status has the views of the nodes that have answered.
 	Inspect(ctx context.Context, key string) (Status, error)
 }
 
 // Lister is a Driver that can list locks.
 type Lister interface {
 	// List calls yield for each key that is held or waited for and begins with
-	// prefix, in no order, until yield returns false. Where too few nodes answer it
-	// may yield what the others know, Held false, and returns ErrUnavailable then.
+	// prefix, in no order, until yield returns false. If too few nodes answer it
+	// may yield the locks of the others, with Held false, and then returns ErrUnavailable.
 	List(ctx context.Context, prefix string, yield func(Status) bool) error
 }
 
@@ -207,19 +207,19 @@ type Waiter struct {
 // Forcer is a Driver that can take a lock away from its holder.
 type Forcer interface {
 	// Force frees key if token belongs to its present holder, and reports
-	// whether it did. Token 0 stands for a holder without a token, one that
-	// uses another library. The holder is told why, a line of text, if it listens.
-	// With true and ErrUnconfirmed it has freed the key, on a service that may forget it.
+	// whether it did. Token 0 stands for a holder without a token, a user of
+	// another library. The holder receives why, a line of text, if it listens.
+	// With true and ErrUnconfirmed it has freed the key, on a service that may forget that.
 	Force(ctx context.Context, key string, token int64, why string) (bool, error)
 }
 
-// Alerter is a Driver that hears at once when a lock of its client is taken away by Force,
-// of whatever client (Alert).
+// Alerter is a Driver that is notified at once when a Force by any client takes a lock of its client
+// away (Alert).
 type Alerter interface {
 	Checker
-	// Alert names the one function to call then, from any goroutine, with the owner of the
-	// grant and what was given to Force. The text comes from another process and may be
-	// anything. The client calls Alert before the first Acquire, and fn returns quickly.
+	// Alert sets the one function to call then, from any goroutine, with the owner of the
+	// grant and the reason that was given to Force. The text comes from another process: do not trust
+	// it. The client calls Alert before the first Acquire, and fn returns quickly.
 	Alert(fn func(owner, why string))
 }
 
@@ -230,7 +230,7 @@ type Alerter interface {
 // has detached it, by its Key, Owner and TTL. Renew then never takes a free
 // lock, on no node: once the owner has lost it, the grant stays lost.
 type Adopter interface {
-	// Detach forgets grant without a release: the lock stands until its TTL is
+	// Detach forgets grant without a release: the lock stays until its TTL is
 	// over, so that another client can adopt it.
 	Detach(grant Grant)
 	// Adopt takes the lock over from grant, of which Key, Owner and TTL must be
@@ -238,34 +238,34 @@ type Adopter interface {
 	// adopt one grant, one succeeds. It blocks until it has the lock, until it
 	// knows that the lock is free or another's (ErrLost), or until ctx or TTL
 	// is over (ErrUnavailable). In the last case it releases the lock on the
-	// nodes where it has taken it; on the others the lock stands until its TTL
+	// nodes where it has taken it; on the others the lock stays until its TTL
 	// is over.
 	Adopt(ctx context.Context, grant Grant) (Grant, error)
 }
 
-// Checker is a Driver that can ask the service whether a grant still stands.
+// Checker is a Driver that can ask the service whether a grant is still valid.
 type Checker interface {
-	// Check returns nil where the service has just confirmed that the grant's owner has
-	// the lock, ErrLost where it has just said otherwise, and an *UnavailableError
-	// where it does not know. It changes nothing, on the service or in the driver.
+	// Check returns nil if the service has just confirmed that the grant's owner has
+	// the lock, ErrLost if it has just denied that, and an *UnavailableError
+	// if it does not know. Check changes nothing, on the service or in the driver.
 	Check(ctx context.Context, grant Grant) error
 }
 
 // Notifier is a Driver that reports the state of its nodes.
 type Notifier interface {
-	// Nodes is the present state of each node, in the order of opening. It sends no
+	// Nodes returns the present state of each node, in the order of opening. It sends no
 	// request.
 	Nodes() []NodeEvent
-	// Notify names the one function to call at each change, from any goroutine.
+	// Notify sets the one function to call at each change, from any goroutine.
 	// The client calls it before the first Acquire, and fn returns quickly.
 	Notify(fn func(NodeEvent))
 }
 
-// Doctor is a Driver that looks for what an operator should fix.
+// Doctor is a Driver that finds faults for an operator to fix.
 type Doctor interface {
 	// Diagnose looks at the service and at each of its nodes, over connections of its own,
 	// in whatever state the driver is, and returns the result of each check, node by node.
-	// ttl is the TTL of the leases; 0 stands for 10 s. Diagnose changes nothing on the service,
+	// ttl is the TTL of the leases; 0 means 10 s. Diagnose changes nothing on the service,
 	// and blocks for some seconds at most, or until ctx ends: a check without an answer by then
 	// is a fault of its node.
 	Diagnose(ctx context.Context, ttl time.Duration) []Finding
@@ -277,7 +277,7 @@ type Finding struct {
 	Check   string  `json:"check"`          // the name of the check, one word that never changes
 	Verdict Verdict `json:"verdict"`
 	Text    string  `json:"text"`           // the result and its meaning
-	Mend    string  `json:"mend,omitempty"` // what to do about it
+	Mend    string  `json:"mend,omitempty"` // the fix
 }
 
 // Bad reports whether an operator should do something.
@@ -289,9 +289,9 @@ type Verdict string
 // The verdicts of a check.
 const (
 	VerdictOK      Verdict = "ok"
-	VerdictSkipped Verdict = "skipped" // could not be checked, for want of a permission that locks do not need
+	VerdictSkipped Verdict = "skipped" // not checked: a permission is missing that locks do not need
 	VerdictWarning Verdict = "warning" // locks work now
-	VerdictFault   Verdict = "fault"   // locks do not work there, or can be given to two
+	VerdictFault   Verdict = "fault"   // locks do not work there, or can have two holders
 )
 
 // Request asks for a lock.
@@ -301,30 +301,30 @@ type Request struct {
 	NoWait bool
 	// Renews means that the client renews the grant, and soon if it is trusted for less
 	// than half of TTL: then the driver may return a grant with less trust, such as
-	// one that the last holder has handed over and the service has not confirmed yet.
+	// a grant that the last holder has handed over and the service has still to confirm.
 	Renews bool
-	// Adoptable asks for a grant that another process may adopt. Its owner id is made by the
-	// function of that name, and so it is for what Adopter.Adopt returns. A driver that is no
-	// Adopter is not asked for it.
+	// Adoptable asks for a grant that another process may adopt. The function of that name makes
+	// its owner id, and that of the grant which Adopter.Adopt returns. The client sets it only for an
+	// Adopter.
 	Adoptable bool
 	Holder    Holder
 	// Obstacle, if set, is called with the obstacle of a wait (Obstacle). Calls
-	// come one after the other, perhaps a little later than the change, and the last one
+	// come one after the other, perhaps a little later than the change, and the last call
 	// perhaps after Acquire has returned. The driver holds no mutex meanwhile. The
 	// function returns quickly.
 	Obstacle func(error)
 }
 
-// Holder describes the holder of a lock, or a waiter, to people who look at it.
+// Holder describes the holder of a lock, or a waiter, for people.
 type Holder struct {
 	Host    string `json:"host,omitempty"`    // name of the machine
 	PID     int    `json:"pid,omitempty"`     // process id on that machine
-	Program string `json:"program,omitempty"` // what it runs
+	Program string `json:"program,omitempty"` // name of the program
 	// Note describes this one lease.
 	Note string `json:"note,omitempty"`
 }
 
-// String gives the holder in a form fit for a message: `web-3 pid 4121 (billing)`, or
+// String returns the holder in the form of messages: `web-3 pid 4121 (billing)`, or
 // `web-3 pid 4121 (billing), "nightly import"` with a note.
 func (h Holder) String() string {
 	var b strings.Builder
@@ -377,16 +377,15 @@ type Grant struct {
 
 // Renewal is the outcome of renewing one grant.
 type Renewal struct {
-	// TrustedUntil is the end of trust after this; with an error, zero where
-	// the old one stands.
+	// TrustedUntil is the new end of trust; with an error, zero if
+	// the old end still holds.
 	TrustedUntil time.Time
 	Waiters      int // the known number of other waiters
 	// AtRisk reports that the last round left a bare quorum: losing one more node ends the
-	// lease. It is always
-	// false for a lease that can never spare a node.
+	// lease. It is always false for a lease that can never spare a node.
 	AtRisk bool
-	// Err is nil when the grant was renewed, ErrLost when the service has said
-	// that the lock passed on, and anything else when the outcome is unknown.
+	// Err is nil if the grant was renewed, ErrLost if the service answered
+	// that the lock passed on, and any other error if the outcome is unknown.
 	Err error
 }
 
@@ -394,7 +393,7 @@ type Renewal struct {
 type Limits struct {
 	MinTTL time.Duration // the smallest TTL it can honour; above 0
 	MaxTTL time.Duration // the largest; 0 means no bound
-	// Longer tells in words for an error how to get a longer MaxTTL, and at what price. Empty:
+	// Longer is a text for an error: how to get a longer MaxTTL, and its price. Empty:
 	// there is no way.
 	Longer string
 	// Granularity is the unit to which TTLs are rounded up. 0: they are not rounded.
@@ -406,7 +405,7 @@ type Limits struct {
 	// Nodes is the number of voters, a majority of which has to have a lock; 0: the service answers as one. Above 2 the
 	// first renewal follows soon after the grant, as it may put the lock on nodes that have not granted it.
 	Nodes int
-	// NoReaders is the reason, in words for an error, why a name cannot be a read and write lock: another
+	// NoReaders is a text for an error: the reason why a name cannot be a read-write lock, as another
 	// library has a lock of its own under these names. Empty: it can.
 	NoReaders string
 }
@@ -415,7 +414,7 @@ type Limits struct {
 type Status struct {
 	Key       string
 	Held      bool // the service, or a quorum of its nodes, names one holder
-	Kept      bool // the holder has released the lock, which stands for its MinHold until Remaining is over
+	Kept      bool // the holder has released the lock, which stays for its MinHold until Remaining is over
 	Owner     string
 	Holder    Holder
 	Since     time.Time     // when the holder asked for it, by its own clock; zero if unknown
@@ -439,10 +438,10 @@ type NodeView struct {
 type NodeEvent struct {
 	Node  string
 	State NodeState
-	Err   error // why, unless it is up
+	Err   error // the reason, unless it is up
 	// RoundTrip is the time that the node takes to answer, smoothed over the last few samples
 	// of its connection. The driver takes them every few seconds, apart from the
-	// requests for locks. 0: it is down, or was not measured yet.
+	// requests for locks. 0: the node is down, or still without a sample.
 	RoundTrip time.Duration
 }
 
@@ -463,8 +462,8 @@ const (
 var (
 	ErrHeld        = errors.New("lock is held")
 	ErrUnavailable = errors.New("lock service is unavailable")
-	ErrAuth        = errors.New("access denied")             // wrong credentials, or a right is missing; it may be within an UnavailableError
-	ErrConfig      = errors.New("node is not fit for locks") // somebody has to change the service, or what names it; likewise
+	ErrAuth        = errors.New("access denied")             // wrong credentials, or a permission is missing; it may be within an UnavailableError
+	ErrConfig      = errors.New("node is not fit for locks") // somebody has to change the service, or its address; likewise
 	ErrLost        = errors.New("lease is lost")
 	ErrClosed      = errors.New("client is closed")
 	ErrInvalid     = errors.New("invalid argument")
@@ -472,11 +471,11 @@ var (
 	ErrUnconfirmed = errors.New("the lock was taken away, but no replica has confirmed it: a failover now may bring the old holder back")
 )
 
-// LostError is ErrLost where the service knows why, and no ForceRelease was the reason. It
+// LostError is ErrLost with a reason that the service knows, other than a ForceRelease. It
 // matches ErrLost.
 type LostError struct{ Why string }
 
-// Error has the reason.
+// Error returns the text of ErrLost and the reason.
 func (e *LostError) Error() string { return ErrLost.Error() + ": " + e.Why }
 
 // Is matches ErrLost.
@@ -488,12 +487,12 @@ type HeldError struct {
 	Holder    Holder
 	Since     time.Time     // when the holder asked for the lock, by its own clock; zero if unknown
 	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
-	Kept      bool          // the holder has released the lock, which stands for its MinHold
+	Kept      bool          // the holder has released the lock, which stays for its MinHold
 	Waiters   int           // the known number of waiters, without the receiver of the error
 	Here      bool          // by the same client; only the client sets it
 }
 
-// Error names the holder.
+// Error returns a text that names the holder.
 func (e *HeldError) Error() string {
 	who := quoteOwner(e.Owner)
 	if e.Holder != (Holder{}) {
@@ -532,8 +531,8 @@ type NodeError struct {
 	Err  error
 }
 
-// Error names each node that failed, with its cause. Nodes that have the same cause
-// are named together, and so are nodes in quarantine, with the time that the last of them needs.
+// Error returns a text with each node that failed and its cause. It names nodes with the same cause
+// together, and so nodes in quarantine, with the longest time left among them.
 func (e *UnavailableError) Error() string {
 	switch {
 	case len(e.Nodes) == 0 && e.Err != nil:
@@ -570,7 +569,7 @@ func (e *UnavailableError) Error() string {
 	return strings.TrimSuffix(fmt.Sprintf("need %d nodes: %s", e.Need, text), ": ")
 }
 
-// quarantined is for how long yet a node does not vote whose failure is err; 0: that is not why.
+// quarantined returns the time left in quarantine of a node that failed with err; 0 if err has another cause.
 func quarantined(err error) time.Duration {
 	if q, ok := errors.AsType[interface {
 		error
@@ -581,7 +580,7 @@ func quarantined(err error) time.Duration {
 	return 0
 }
 
-// longest is the text of the node that is in quarantine for the longest time.
+// longest returns the text of the node with the longest time left in quarantine.
 func (e *UnavailableError) longest() (text string) {
 	var left time.Duration
 	for _, n := range e.Nodes {
@@ -595,7 +594,7 @@ func (e *UnavailableError) longest() (text string) {
 // Is matches ErrUnavailable.
 func (e *UnavailableError) Is(target error) bool { return target == ErrUnavailable }
 
-// Unwrap gives the causes.
+// Unwrap returns the causes.
 func (e *UnavailableError) Unwrap() []error {
 	errs := make([]error, len(e.Nodes), len(e.Nodes)+1)
 	for i, n := range e.Nodes {

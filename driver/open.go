@@ -79,7 +79,7 @@ func Open(ctx context.Context, url string, opts *OpenOptions) (Driver, error) {
 	return d, nil
 }
 
-// schemeOf returns what stands before the first colon; "" if nothing that could be a scheme does.
+// schemeOf returns the text before the first colon; "" if that cannot be a scheme.
 func schemeOf(url string) string {
 	scheme, _, ok := strings.Cut(strings.TrimSpace(url), ":")
 	if !ok || strings.ContainsFunc(scheme, func(r rune) bool {
@@ -91,7 +91,7 @@ func schemeOf(url string) string {
 }
 
 // opener returns the function that is registered for scheme. A scheme that is nearly right goes to the
-// engine that it resembles, whose error says what to write.
+// engine that it resembles, whose error tells what to write.
 func opener(scheme string) (OpenFunc, error) {
 	registryMu.RLock()
 	defer registryMu.RUnlock()

@@ -43,7 +43,7 @@ type Driver struct {
 type cluster struct {
 	nodes []*Node
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	clients map[string]*client
 	grants  int
 }
@@ -228,7 +228,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 	return d.engine.Forced(done, errs)
 }
 
-// alert tells the client of owner that node has taken a lock from it.
+// alert notifies the client of owner that node has taken its lock away.
 func (c *cluster) alert(node int, owner, why string) {
 	c.mu.Lock()
 	var alert func(owner, why string)
@@ -241,7 +241,7 @@ func (c *cluster) alert(node int, owner, why string) {
 	}
 }
 
-// enter notes who a client is, and now and then forgets what has expired.
+// enter notes the description of a client, and now and then forgets expired entries.
 func (c *cluster) enter(id string, h driver.Holder) {
 	c.mu.Lock()
 	h.Note = "" // it is one lease's
@@ -256,7 +256,7 @@ func (c *cluster) enter(id string, h driver.Holder) {
 	}
 }
 
-// tell brings an event to every client.
+// tell delivers an event to every client.
 func (c *cluster) tell(e driver.NodeEvent) {
 	c.mu.Lock()
 	var all []func(driver.NodeEvent)

@@ -21,7 +21,7 @@ type Node struct {
 	cluster *cluster
 	name    string
 
-	mu       sync.Mutex             // guards what follows
+	mu       sync.Mutex             // guards the fields below
 	locks    map[string]quorum.Lock // without their Fence and Notes
 	notes    map[string]*notes      // of the locks that were forced or adopted
 	fence    int64                  // of all of them
@@ -49,7 +49,7 @@ type work struct {
 }
 
 // Stop makes the node refuse every request at once, like a server that was
-// killed; what it knew stays, as with a server that keeps its data on disk.
+// killed. Its locks stay, as on a server that keeps its data on disk.
 func (n *Node) Stop() { n.set(stopped) }
 
 // Freeze makes the node take requests and answer none, like a server that got
@@ -144,7 +144,7 @@ func (n *Node) accept(w work) {
 	n.drain()
 }
 
-// drain executes what is due, in order, in one goroutine at a time.
+// drain executes the requests that are due, in order, in one goroutine at a time.
 func (n *Node) drain() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -172,7 +172,7 @@ func (n *Node) drain() {
 	}
 }
 
-// execute applies a request to the lock and returns what sends the reply and the wake-up.
+// execute applies a request to the lock and returns a function that sends the reply and the wake-up.
 // The caller holds mu.
 func (n *Node) execute(w work) (then func()) {
 	c, i := w.in.driver.cluster, w.in.index
@@ -270,7 +270,7 @@ func (n *Node) look(name string) engine.View {
 	return v
 }
 
-// force takes a lock away from owner. It says whether it did, and whom that woke.
+// force takes a lock away from owner. It reports whether it did, and returns the waiter that this woke.
 func (n *Node) force(name, owner string, noted time.Duration, hears func(owner string) bool) (ok bool, woken string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -282,7 +282,7 @@ func (n *Node) force(name, owner string, noted time.Duration, hears func(owner s
 	return ok, w.Owner, nil
 }
 
-// drop frees a lock that was released and stands for its MinHold, if it is still that of st.
+// drop frees a lock that was released and stays for its MinHold, if it is still the lock of st.
 func (n *Node) drop(name string, st driver.Status) (done bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

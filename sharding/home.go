@@ -43,5 +43,5 @@ func (d *Driver) home(key string) (best *set) {
 	return best
 }
 
-// Home names the set where key lives.
+// Home returns the name of the set that keeps key.
 func (d *Driver) Home(key string) string { return d.home(key).Name }

@@ -157,7 +157,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return slices.Concat(found...)
 }
 
-// survey looks where locks are that are held.
+// survey finds the sets of locks that are held.
 func (d *Driver) survey(ctx context.Context) driver.Finding {
 	var astray []string
 	for i := range d.sets {

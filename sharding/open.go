@@ -16,7 +16,7 @@ import (
 //	a=redis://h1:6379 b=redis://h2:6379 b=redis://h3:6379 b=redis://h4:6379
 //
 // Of several sets, each may be down when they are opened: it takes its names with it, and no others.
-// Errors: those of driver.Open; ErrInvalid for a list that cannot be read.
+// Errors: the errors of driver.Open; ErrInvalid for a list that cannot be read.
 func Open(ctx context.Context, urls string, opts *driver.OpenOptions) (driver.Driver, error) {
 	all, err := driverkit.Sets(urls)
 	if err != nil {

@@ -37,7 +37,7 @@ type Set struct {
 
 // Options are settings of New. A nil *Options is valid.
 type Options struct {
-	// MaxTTL lowers Limits.MaxTTL: a lock that nobody renews or releases stands for so long
+	// MaxTTL lowers Limits.MaxTTL: a lock that nobody renews or releases stays for so long
 	// at most, and so long a change of the list has to wait. Default: the least of the sets.
 	MaxTTL time.Duration
 }
@@ -55,7 +55,7 @@ type set struct {
 	seed uint64
 }
 
-// New returns a driver over sets, which it closes with itself, and at once where it fails. opts may
+// New returns a driver over sets, which it closes with itself, and at once if it fails. opts may
 // be nil. It does not block. Errors: ErrInvalid.
 func New(sets []Set, opts *Options) (*Driver, error) {
 	if opts == nil {
@@ -118,7 +118,7 @@ func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: sharding: "+format, append([]any{driver.ErrInvalid}, args...)...)
 }
 
-// limit computes what all sets can do. most is Options.MaxTTL.
+// limit computes the limits that all sets have in common. most is Options.MaxTTL.
 func (d *Driver) limit(most time.Duration) error {
 	l := driver.Limits{MaxTTL: most, Longer: "raise the longest TTL with which the sets are opened", Token: true, Order: true, MinHold: true, ChangeTTL: true}
 	for _, s := range d.sets {
@@ -161,7 +161,7 @@ func common(a, b time.Duration) time.Duration {
 	return a / x * b
 }
 
-// Limits implements driver.Driver: what all sets can do.
+// Limits implements driver.Driver: it returns the limits that all sets have in common.
 func (d *Driver) Limits() driver.Limits { return d.limits }
 
 // rounded is ttl as every set grants it.

@@ -2,7 +2,7 @@
 // drivers, and the proof that the interface of package driver is enough. Programs use
 // package memory, whose nodes can fail.
 //
-// The type service stands for the lock service: where this driver calls its methods at and
+// The type service takes the place of the lock service: where this driver calls its methods at and
 // of, a real one sends a request. Words in brackets name the rules of package driver.
 package template
 
@@ -44,7 +44,7 @@ func (d *Driver) Peer() *Driver {
 	return p
 }
 
-// Limits implements driver.Driver: it declares what the methods below keep, and no more.
+// Limits implements driver.Driver: it declares the abilities that the methods below have, and no more.
 func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{MinTTL: 10 * time.Millisecond, Token: true, Order: true, MinHold: true, ChangeTTL: true}
 }
@@ -63,7 +63,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	defer d.service.at(req.Key, func(l *lock) { l.leave(c) }) // however the wait ends [Nothing stays]
 	var held *driver.HeldError
 	for {
-		switch { // with what stood in the way, if that is known [End]
+		switch { // with the last obstacle, if that is known [End]
 		case d.open.Err() != nil:
 			return driver.Grant{}, driver.ErrClosed
 		case ctx.Err() != nil && held != nil:
@@ -79,7 +79,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		case req.NoWait:
 			return driver.Grant{}, held // one attempt [NoWait]
 		case first && req.Obstacle != nil:
-			req.Obstacle(held) // once, as nothing else can stand in the way here [Obstacle]
+			req.Obstacle(held) // once, as there is no other obstacle here [Obstacle]
 		}
 		select {
 		case <-c.wake:
@@ -90,8 +90,8 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	}
 }
 
-// Renew implements driver.Driver. ErrLost is what the service has said; that it did not
-// answer would be another error, with which the old trust stands [Loss].
+// Renew implements driver.Driver. ErrLost is an answer of the service. A missing answer
+// would be another error, with which the old trust stays valid [Loss].
 func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewal {
 	out := make([]driver.Renewal, len(grants))
 	for i, g := range grants {
@@ -115,7 +115,7 @@ func (d *Driver) Release(_ context.Context, g driver.Grant, keep time.Duration) 
 			l.has = nil
 		}
 	})
-	return nil // also where it has passed on, or was released before
+	return nil // also if the lock has passed on, or was released before
 }
 
 // Close implements driver.Driver. The service lives on for other clients.
@@ -171,7 +171,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64, _ string) (do
 
 // service keeps the locks.
 type service struct {
-	mu    sync.Mutex       // guards what follows
+	mu    sync.Mutex       // guards the fields below
 	locks map[string]*lock // held or waited for
 	last  int64            // the last token; one counter for all keys never begins again [Tokens]
 }
@@ -180,8 +180,8 @@ type lock struct {
 	service *service
 	has     *claim    // nil: nobody
 	until   time.Time // has loses it then
-	kept    bool      // has has released it, and it stands until then
-	queue   []*claim  // those who wait, the first in line first
+	kept    bool      // has has released it, and it stays until then
+	queue   []*claim  // the waiters, the first in line first
 }
 
 // claim is one Acquire that waits for a lock, or has it.

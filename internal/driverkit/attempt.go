@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Attempt is one Acquire, or one Adopt, of a driver that keeps locks in tables: it asks the database, in its turn, and pauses until it
-// is worth asking again.
+// Attempt is one Acquire, or one Adopt, of a driver that keeps locks in tables. It asks the database, in its turn, and pauses until
+// another question makes sense.
 type Attempt struct {
 	Calls   *Calls
 	Lane    *Lane
@@ -19,22 +19,22 @@ type Attempt struct {
 	Last    error // the obstacle until the database has answered; nil: unknown
 
 	// Ask sends the question. Its context outlasts the caller's by a moment, so that a statement under
-	// way comes to its end; caller ends with the call. It returns ErrAgain if it does not know the
-	// obstacle yet.
+	// way can finish; caller ends with the call. Ask returns ErrAgain if it has not found the obstacle.
 	Ask func(ctx, caller context.Context) (driver.Grant, error)
 	// Queued reports whether the attempt has a place in the queue, so that others may wait for its question.
 	Queued func() bool
-	// Pause returns for how long to wait at most after obstacle, and a channel that is readable when it is worth asking sooner; nil:
-	// none is. Tries counts the questions before.
+	// Pause returns the longest pause after obstacle, and a channel that is readable when the attempt should ask sooner, or nil.
+	// Tries counts the questions before.
 	Pause func(obstacle error, tries int) (limit time.Duration, again <-chan struct{})
-	// Turn is readable when the lock was handed to this attempt, which confirms that at once, past everything else that its client asks.
+	// Turn is readable when the lock was handed to this attempt. The attempt then confirms that at once, before all other questions of
+	// its client.
 	Turn <-chan struct{}
 
-	turn bool // Turn was read, and nobody has asked since
+	turn bool // Turn was read, and no question was sent since
 }
 
-// Run asks until the lock is granted, a lasting error says that it never will be, or the caller, the driver or a request that does not
-// wait ends that.
+// Run asks until the lock is granted, a lasting error rules that out, the caller leaves, or the driver is closed. A request that does
+// not wait asks once.
 func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 	wait := Wait{Tell: a.Request.Obstacle, Last: a.Last}
 	for tries := 0; ; tries++ {
@@ -43,20 +43,20 @@ func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 		}
 		g, err := a.ask(ctx)
 		wait.Leave(err)
-		if over := wait.Over(ctx, a.Calls); over != nil { // a grant that came too late is given back
+		if over := wait.Over(ctx, a.Calls); over != nil { // the driver releases a grant that came too late
 			return driver.Grant{}, over
 		}
 		if err == nil || a.Request.NoWait || Lasts(err) || errors.Is(err, driver.ErrLost) {
 			return g, err
 		}
-		if !errors.Is(err, ErrAgain) { // then it is not known yet what stands in the way
+		if !errors.Is(err, ErrAgain) { // else the obstacle is unknown
 			wait.Note(err)
 		}
 		a.pause(ctx, err, tries)
 	}
 }
 
-// ask asks in its turn, or at once if it is to confirm a lock that was handed to it.
+// ask asks in its turn, or at once to confirm a lock that was handed to the attempt.
 func (a *Attempt) ask(caller context.Context) (g driver.Grant, err error) {
 	limit := pace.RequestTime(a.Request.TTL, pace.Alone)
 	once := func() (err error) {
@@ -85,7 +85,7 @@ func (a *Attempt) ask(caller context.Context) (g driver.Grant, err error) {
 	return g, err
 }
 
-// pause waits until it is worth asking again.
+// pause waits until the next question.
 func (a *Attempt) pause(ctx context.Context, obstacle error, tries int) {
 	limit, again := a.Pause(obstacle, tries)
 	timer := time.NewTimer(Jitter(limit))

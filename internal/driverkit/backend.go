@@ -72,10 +72,10 @@ func Schemes(backend string) (all []string) {
 	return slices.Compact(all)
 }
 
-// hidden stands for what is not shown.
+// hidden replaces secrets.
 const hidden = "***"
 
-// Mask is text, which may be a backend, without what is a password, or may be a part of one.
+// Mask returns text, which may be a backend, without each part that is a password or may belong to one.
 func Mask(text string) string {
 	if !strings.Contains(text, "://") {
 		return maskWords(text)
@@ -95,7 +95,7 @@ func Mask(text string) string {
 		}
 		item, at := rest[:end], strings.LastIndex(rest, "@")
 		if scheme, _, ok := strings.Cut(item, "://"); !strings.Contains(item, "@") && at >= 0 && (ok || strings.Contains(item, ":")) {
-			if ok { // what looks like the next URL may be a part of a password
+			if ok { // the next URL may be a part of a password
 				b.WriteString(scheme + "://")
 			}
 			b.WriteString(hidden + "@" + maskParameters(rest[at+1:]))
@@ -107,7 +107,7 @@ func Mask(text string) string {
 	return b.String()
 }
 
-// harmless is a parameter, which is none of a password unless its name says so.
+// harmless matches a parameter. It is no password unless its name suggests one.
 var harmless = regexp.MustCompile(`[?&][A-Za-z0-9_-]+=[^&@\s]*`)
 
 // HasPassword reports whether text may have a password. Mask also hides the values of unknown
@@ -134,7 +134,7 @@ func maskItem(item string) string {
 	}
 	user, _, secret := strings.Cut(rest[:max(at, 0)], ":")
 	switch {
-	case at > end, strings.ContainsAny(rest[:max(at, 0)], ",@"): // nobody can tell where the password ends
+	case at > end, strings.ContainsAny(rest[:max(at, 0)], ",@"): // the end of the password is ambiguous
 		rest = hidden + rest[at:]
 	case secret:
 		rest = user + ":" + hidden + rest[at:]
@@ -145,7 +145,7 @@ func maskItem(item string) string {
 // secretWord matches the assignment of a password, in the syntax of libpq and of a shell.
 var secretWord = regexp.MustCompile(`(?i)([a-z0-9_-]*(?:pas|pw|secret|token|auth)[a-z0-9_-]*\s*=\s*)('(?:\\.|[^'])*'?|"[^"]*"?|\S+)`)
 
-// maskWords hides passwords in what is no URL: what stands before an @, and what is assigned.
+// maskWords hides passwords in text without a URL: the text before an @, and assigned values.
 func maskWords(text string) string {
 	if at := strings.LastIndex(text, "@"); at >= 0 {
 		if colon := strings.Index(text[:at], ":"); colon >= 0 {
@@ -183,7 +183,7 @@ var shownParameters = strings.Fields(`
 // maskParameters hides the values of parameters that are, or may be, passwords.
 func maskParameters(text string) string {
 	var b strings.Builder
-	after := false // a password: what follows an & may be a part of it
+	after := false // after a password, of which the text behind an & may be a part
 	for i, piece := range strings.SplitAfter(text, "&") {
 		begin := 0
 		if i == 0 {

@@ -42,7 +42,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// WithLimit is context.WithTimeout with a cause that people understand.
+// WithLimit returns context.WithTimeout with a cause that people understand.
 func WithLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit.Round(time.Millisecond)))
 }
@@ -57,16 +57,16 @@ func Insist(ctx context.Context, fn func() error) error {
 	}
 }
 
-// Calls are the calls of a driver, and what they have left in the background.
+// Calls has the calls of a driver, and their work in the background.
 type Calls struct {
 	Alive context.Context // ends when Close begins
 	Work  context.Context // of requests; ends when Close has waited for them
 	end   context.CancelFunc
 	stop  context.CancelFunc
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	closed bool
-	tasks  sync.WaitGroup // nothing is added after closed, but by what it waits for
+	tasks  sync.WaitGroup // once closed is set, only its own tasks add more
 }
 
 // NewCalls returns the calls of a new driver.
@@ -95,8 +95,8 @@ func (c *Calls) Leave() { c.tasks.Done() }
 // makes the driver.
 func (c *Calls) Go(fn func()) { c.tasks.Go(fn) }
 
-// Finish runs fn, which frees a lock, to its end, and returns its error. fn calls begun when it is
-// its turn in l; without l it has begun. Finish returns before, with what is not known, a moment
+// Finish runs fn, which frees a lock, to its end, and returns its error. fn calls begun when its
+// turn in l has come; without l it has begun. Finish returns earlier, with an error about the missing answer, a moment
 // after ctx has ended, and if the service is silent for too long (driver: Prompt). The caller is
 // inside a call.
 func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun func()) error) error {
@@ -135,8 +135,8 @@ func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun fu
 	}
 }
 
-// Close ends Alive, waits for all calls and what they have left, and ends Work, at the latest
-// after two seconds. It returns false, and does nothing, if it was called before.
+// Close ends Alive, waits for all calls and their work in the background, and ends Work, at the latest
+// after two seconds. A second Close returns false and does nothing.
 func (c *Calls) Close() bool {
 	c.mu.Lock()
 	again := c.closed

@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Refusal is an error that time does not mend. It matches driver.ErrAuth or driver.ErrConfig.
+// Refusal is an error that time does not fix. It matches driver.ErrAuth or driver.ErrConfig.
 type Refusal struct{ Err error }
 
 func (r Refusal) Error() string { return r.Err.Error() }
 func (r Refusal) Unwrap() error { return r.Err }
 
-// Is matches driver.ErrConfig where user and rights are not to blame.
+// Is matches driver.ErrConfig unless the user or a permission is to blame.
 func (r Refusal) Is(target error) bool {
 	return target == driver.ErrConfig && !errors.Is(r.Err, driver.ErrAuth)
 }
@@ -61,7 +61,7 @@ func CheckMembers(members []string, service, username, password string) error {
 type States struct {
 	start int // the node to ask first, so that not all clients ask the same one
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	nodes   []node
 	changed chan struct{} // closed when a state changes
 	notify  func(driver.NodeEvent)
@@ -69,7 +69,7 @@ type States struct {
 
 type node struct {
 	driver.NodeEvent
-	trip time.Duration // smoothed; 0: not measured yet
+	trip time.Duration // smoothed; 0: without a sample
 	best driver.NodeState
 	why  error // of best
 }
@@ -105,7 +105,7 @@ func (s *States) Limit(i int, best driver.NodeState, why error) {
 	s.Report(i, nil)
 }
 
-// Report notes the error of a request to the i-th node, nil for an answer, and tells of the
+// Report notes the error of a request to the i-th node, nil for an answer, and notifies the client of the
 // node's state if it is new.
 func (s *States) Report(i int, err error) {
 	s.mu.Lock()
@@ -158,16 +158,16 @@ func Order[N any](s *States, nodes []N, leader int) []N {
 	return append(up, down...)
 }
 
-// Unavailable is the error of a call that a majority of the nodes had to answer, with those
-// that are to blame, or err where none is.
+// Unavailable returns the error of a call that a majority of the nodes had to answer, with the nodes
+// that are to blame, or err if none is.
 func (s *States) Unavailable(err error, blame ...driver.NodeError) *driver.UnavailableError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &driver.UnavailableError{Need: len(s.nodes)/2 + 1, Nodes: blame, Err: err}
 }
 
-// down is the error of a call that had to wait while a majority of the nodes does not answer; nil:
-// it does.
+// down returns the error of a call that had to wait while no majority of the nodes answers; nil if a majority
+// does.
 func (s *States) down() error {
 	var blame []driver.NodeError
 	for _, n := range s.Nodes() {
@@ -181,7 +181,7 @@ func (s *States) down() error {
 	return nil
 }
 
-// Nodes is for driver.Notifier.
+// Nodes implements driver.Notifier.
 func (s *States) Nodes() []driver.NodeEvent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,7 +192,7 @@ func (s *States) Nodes() []driver.NodeEvent {
 	return events
 }
 
-// Notify is for driver.Notifier.
+// Notify implements driver.Notifier.
 func (s *States) Notify(fn func(driver.NodeEvent)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

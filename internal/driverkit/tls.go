@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// TLS returns how to speak TLS to the hosts: as given, with what the URL says; nil: not at all. The parameters ca, cert and
-// key name files in the form PEM: the authorities to trust in place of the system's, and what the client shows. servername is
-// what the hosts' certificates have to show in place of the host.
+// TLS returns the TLS configuration for the hosts: the given one, changed by the parameters of the URL; nil means no TLS. The
+// parameters ca, cert and key name files in the form PEM: the authorities to trust in place of the system's, and the certificate and
+// key of the client. servername is the name that the hosts' certificates must have in place of the host.
 //
 // Certificates are replaced while clients live. So each handshake reads cert and key. For ca, whoever makes a connection
 // calls FreshTLS before: crypto/tls does not ask for authorities, and a check of our own in VerifyConnection cannot stand in
@@ -50,7 +50,7 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 		config.GetClientCertificate = func(wanted *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			pair, err := readPair(cert, key)
 			if err == nil && wanted.SupportsCertificate(pair) != nil {
-				return &tls.Certificate{}, nil // as crypto/tls does: the server says what it thinks of that
+				return &tls.Certificate{}, nil // as crypto/tls does: the server answers with its error
 			}
 			return pair, err
 		}
@@ -62,7 +62,7 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 	return config, nil
 }
 
-// FreshTLS returns config, which comes from TLS, with what the files of ca, cert and key have now.
+// FreshTLS returns config, which comes from TLS, with the present content of the files of ca, cert and key.
 func (u *URL) FreshTLS(config *tls.Config) (*tls.Config, error) {
 	ca, cert, key := u.Parameters["ca"], u.Parameters["cert"], u.Parameters["key"]
 	if config == nil || ca+cert == "" {
@@ -108,7 +108,7 @@ func readPair(cert, key string) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// Secrets are the files of these parameters that the URL names.
+// Secrets returns the files of these parameters that the URL names.
 func (u *URL) Secrets(parameters ...string) (files []string) {
 	for _, name := range parameters {
 		if file := u.Parameters[name]; file != "" {

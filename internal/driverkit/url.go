@@ -27,7 +27,7 @@ type Grammar struct {
 	Schemes    map[string]Scheme
 	Usual      []string          // the schemes that errors name; the first has the example
 	Parameters []string          // besides the parameters of TLS
-	Instead    map[string]string // parameters of other clients, and what to write here
+	Instead    map[string]string // parameters of other clients, and their replacements here
 }
 
 // Scheme describes the URLs with one word before the ://.
@@ -35,8 +35,8 @@ type Scheme struct {
 	Example string // a URL that can be read
 	Port    string // where a host has none
 	TLS     bool
-	Socket  bool   // the path of a unix socket stands in place of hosts
-	Several string // there is one host; this says what to write for several
+	Socket  bool   // the path of a unix socket takes the place of hosts
+	Several string // the scheme takes one host; advice for several hosts
 }
 
 // URL has the parts of one URL.
@@ -88,7 +88,7 @@ func (g Grammar) noScheme(scheme string, ok bool) error {
 	return invalid("the URL does not begin with %s://; an example: %s", strings.Join(g.Usual, "://, "), g.Schemes[example].Example)
 }
 
-// read reads what stands before the ?.
+// read reads the text before the ?.
 func (u *URL) read(rest string, form Scheme) (err error) {
 	if strings.ContainsFunc(rest, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
 		return invalid("the URL has a blank or a control character; write a blank as %%20, and all hosts of the service in one URL, as in %s", form.Example)
@@ -171,7 +171,7 @@ func Dialable(host, port string) bool {
 	})
 }
 
-// parameters reads what stands behind the ?.
+// parameters reads the text behind the ?.
 func (g Grammar) parameters(u *URL, query string) error {
 	if query == "" {
 		return nil

@@ -14,10 +14,10 @@ var ErrAgain = errors.New("the line has changed")
 // Wait holds the obstacle of one Acquire.
 type Wait struct {
 	Tell func(error) // Request.Obstacle
-	Last error       // what stood in the way last
+	Last error       // the last obstacle
 }
 
-// Note records the present obstacle. It tells the caller if it is of another kind than before.
+// Note records the present obstacle. It notifies the caller if the kind of obstacle has changed.
 func (w *Wait) Note(err error) {
 	if w.Tell != nil && ObstacleChanged(w.Last, err) {
 		w.Tell(err)
@@ -25,15 +25,15 @@ func (w *Wait) Note(err error) {
 	w.Last = err
 }
 
-// Leave notes err where it is of a Lane in which the wait has ended, and nothing else stood in the
-// way before.
+// Leave notes err if it comes from a Lane in which the wait has ended, and there was no other obstacle
+// before.
 func (w *Wait) Leave(err error) {
 	if _, crowd := errors.AsType[crowd](err); crowd && w.Last == nil {
 		w.Last = err
 	}
 }
 
-// Over returns the reason why the wait is over, with its last obstacle; nil: it is not.
+// Over returns the reason for the end of the wait, with its last obstacle; nil while the wait goes on.
 func (w *Wait) Over(ctx context.Context, c *Calls) error {
 	if c.Alive.Err() != nil {
 		return driver.ErrClosed
@@ -41,8 +41,8 @@ func (w *Wait) Over(ctx context.Context, c *Calls) error {
 	return WithObstacle(ctx.Err(), w.Last)
 }
 
-// Compete calls try until that returns nil, which is the lock, or a lasting error, or the wait
-// is over. It does so at once after ErrAgain, and otherwise after a pause; once says that the
+// Compete calls try until it returns nil, for a lock, or a lasting error, or the wait
+// is over. It tries again at once after ErrAgain, and otherwise after a pause. With once the
 // caller does not wait.
 func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(caller)
@@ -70,9 +70,9 @@ func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(con
 	}
 }
 
-// TakeTurn asks for what a claim of req lacks, in its turn in l, and waits then for the end of what ask has found ahead of the
-// claim, if anything: that wait takes no turn. It returns nil when nothing is ahead. A claim on which others wait, or which
-// lapses, is urgent. One that does not wait for a holder waits for its turn no longer than for an answer.
+// TakeTurn calls ask for a claim of req, in its turn in l. If ask finds something ahead of the claim, TakeTurn then waits for the
+// end of that, without a turn. It returns nil when nothing is ahead. A claim on which others wait, or which lapses, is urgent. A
+// request with NoWait waits for its turn no longer than for an answer.
 func TakeTurn[T any](ctx context.Context, l *Lane, req driver.Request, urgent bool,
 	ask func(context.Context) (ahead *T, err error), await func(context.Context, *T) error,
 ) error {

@@ -52,13 +52,13 @@ func AskTime() time.Duration { return Scale(time.Second) }
 // FindShardTime returns how long after its deadline a release goes on looking for its shard.
 func FindShardTime() time.Duration { return Scale(time.Second) }
 
-// AskHolderTime returns how long a node may take to tell who has a lock. Without an answer the error has no name.
+// AskHolderTime returns how long a node may take to name the holder of a lock. Without an answer the error has no name.
 func AskHolderTime() time.Duration { return Scale(200 * time.Millisecond) }
 
 // ScanTime returns how long a busy Redis may take for one step through its keys.
 func ScanTime() time.Duration { return Scale(5 * time.Second) }
 
-// ConfirmTime returns how long a replica may take to acknowledge what its master wrote.
+// ConfirmTime bounds the wait for a replica to acknowledge the writes of its master.
 func ConfirmTime() time.Duration { return Scale(time.Second) }
 
 // LookTime returns how long a look at ZooKeeper may take where the caller sets no bound.
@@ -73,7 +73,7 @@ func NotifyTime() time.Duration { return Scale(2 * time.Second) }
 // Times after which a service or a process counts as silent, and not as slow.
 
 // Overdue returns for how long a node may answer nothing before errors name it, and before requests that can do without it
-// no longer wait for it. It is long beside any way through a network, and short beside what a request has.
+// no longer wait for it. It is long beside any way through a network, and short beside the time of a request.
 func Overdue() time.Duration { return Scale(250 * time.Millisecond) }
 
 // Silence returns for how long a node may answer nothing, though it was asked, before its connection is closed.

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// factor returns by what to multiply each time-out; nil: by nothing.
+// factor returns the factor of each time-out; nil: 1.
 var factor atomic.Pointer[func() float64]
 
-// SetFactor multiplies all time-outs from now on by what f returns, which is 1 at least. Only internal/rig/tempo calls it.
+// SetFactor multiplies all time-outs from now on by the result of f, which is at least 1. Only internal/rig/tempo calls it.
 func SetFactor(f func() float64) { factor.Store(&f) }
 
-// Factor returns by what time-outs are multiplied: 1 in each program of a user.
+// Factor returns the factor of time-outs: 1 in each program of a user.
 func Factor() float64 {
 	if f := factor.Load(); f != nil {
 		return max((*f)(), 1)

@@ -2,7 +2,7 @@ package pace
 
 import "time"
 
-// Service tells how a service answers a request about a lock, on which depends how long a client waits for that.
+// Service is a kind of service, by its way to answer a request about a lock. The time for an answer depends on it.
 type Service int
 
 // The kinds of services.
@@ -21,7 +21,7 @@ const (
 
 // shares has a row for each Service: the share of the TTL for one request, the shortest and the longest time.
 // Members and databases write to a disk before they answer, hence their shortest time. From some TTL on, more time is of no
-// use: what did not answer by then has lost the request.
+// use: a server without an answer by then has lost the request.
 var shares = [...]struct {
 	share       time.Duration
 	least, most time.Duration
@@ -31,8 +31,8 @@ var shares = [...]struct {
 	Alone:   {4, 300 * time.Millisecond, 3 * time.Second},
 }
 
-// RequestShare returns the part of a TTL that one request to s may take. It is what a plan of a lease has to leave free for a
-// renewal, and does not depend on the factor.
+// RequestShare returns the part of a TTL that one request to s may take. A plan of a lease leaves this time free for a
+// renewal. It does not depend on the factor.
 func RequestShare(ttl time.Duration, s Service) time.Duration {
 	row := shares[s]
 	return min(max(ttl/row.share, row.least), row.most)

@@ -7,12 +7,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	_ "github.com/go-sql-driver/mysql" // the driver
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver
@@ -228,19 +226,16 @@ func startZookeeper(ctx context.Context) (*service, error) {
 			}
 			return pids
 		},
-		look: func(ctx context.Context, figures map[string]float64) error {
+		look: func(_ context.Context, figures map[string]float64) error {
 			leader := e.Leader()
 			if leader == nil {
 				return errors.New("the ensemble has no leader")
 			}
-			text, err := fourLetters(ctx, leader.Addr, "mntr")
-			addFields(figures, text, "\t", map[string]string{"zk_znode_count": "znodes", "zk_global_sessions": "sessions"})
+			addFields(figures, leader.Ask("mntr"), "\t", map[string]string{"zk_znode_count": "znodes", "zk_global_sessions": "sessions"})
 			for _, m := range e.Members {
-				if text, err := fourLetters(ctx, m.Addr, "mntr"); err == nil {
-					addFields(figures, text, "\t", map[string]string{"zk_num_alive_connections": "connections"})
-				}
+				addFields(figures, m.Ask("mntr"), "\t", map[string]string{"zk_num_alive_connections": "connections"})
 			}
-			return err
+			return nil
 		},
 		fault: func(ctx context.Context, n int) error {
 			m := e.Members[n%len(e.Members)]
@@ -249,28 +244,6 @@ func startZookeeper(ctx context.Context) (*service, error) {
 		},
 		stop: e.Stop,
 	}, nil
-}
-
-// fourLetters asks a member of ZooKeeper for a report on itself.
-func fourLetters(ctx context.Context, addr, word string) (string, error) {
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(5 * time.Second))
-	if _, err := conn.Write([]byte(word)); err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	buffer := make([]byte, 4096)
-	for {
-		n, err := conn.Read(buffer)
-		b.Write(buffer[:n])
-		if err != nil { // it closes the connection at the end
-			return b.String(), nil
-		}
-	}
 }
 
 func startPostgres(ctx context.Context) (*service, error) {

@@ -211,13 +211,13 @@ func (m *Member) warm(ctx context.Context) error {
 
 // mode returns the role of the member: leader, follower or standalone; empty if it does not serve.
 func (m *Member) mode() string {
-	_, mode, _ := strings.Cut(m.ask("srvr"), "\nMode: ")
+	_, mode, _ := strings.Cut(m.Ask("srvr"), "\nMode: ")
 	mode, _, _ = strings.Cut(mode, "\n")
 	return mode
 }
 
-// ask sends one of the commands of four letters; empty: there was no answer.
-func (m *Member) ask(command string) string {
+// Ask sends one of the commands of four letters, and returns the answer; empty if there was none.
+func (m *Member) Ask(command string) string {
 	conn, err := net.DialTimeout("tcp", m.Addr, pace.Scale(probeTime))
 	if err != nil {
 		return ""
@@ -233,7 +233,7 @@ func (m *Member) ask(command string) string {
 // leader counts those, too, that have yet to begin, and in which that may fail.
 func (e *Ensemble) Whole() bool {
 	leader := e.Leader()
-	if leader == nil || len(e.Members) > 1 && !strings.Contains(leader.ask("mntr"), fmt.Sprintf("zk_synced_followers\t%d\n", len(e.Members)-1)) {
+	if leader == nil || len(e.Members) > 1 && !strings.Contains(leader.Ask("mntr"), fmt.Sprintf("zk_synced_followers\t%d\n", len(e.Members)-1)) {
 		return false
 	}
 	return !slices.ContainsFunc(e.Members, func(m *Member) bool { return !m.Serves() })
