@@ -20,12 +20,12 @@ import (
 func (b *bench) typed(text string, env ...string) *job {
 	b.t.Helper()
 	for _, name := range []string{"report.sh", "deploy.sh", "scheduler.sh"} {
-		path := filepath.Join(b.dir, name)
-		if err := os.WriteFile(path, []byte("#!/bin/sh\necho $0 ran >>ran\n"), 0o700); err != nil {
-			b.t.Fatal(err)
+		text := "#!/bin/sh\necho $0 ran >>ran\n"
+		if name == "scheduler.sh" {
+			text += "exec sleep 60\n"
 		}
+		writeProgram(b.t, filepath.Join(b.dir, name), []byte(text))
 	}
-	b.write("scheduler.sh", "#!/bin/sh\necho $0 ran >>ran\nexec sleep 60\n")
 	b.write("holdfast.conf", "ttl = 20s\n")
 	j := b.command(b.t.Context())
 	j.Path, j.Args = "/bin/sh", []string{"sh", "-c", text}

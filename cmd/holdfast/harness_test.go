@@ -122,6 +122,17 @@ func (b *bench) write(name, text string) {
 	}
 }
 
+// writeProgram writes a file that is executed. A process that is forked meanwhile would inherit the open file, which nobody can execute
+// then (ETXTBSY).
+func writeProgram(t *testing.T, path string, text []byte) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func readFile(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	return string(text), err

@@ -26,12 +26,10 @@ func TestSudoInsideAScriptIsReportedEarly(t *testing.T) {
 	sudo, own := filepath.Join(b.dir, "sudo"), filepath.Join(b.dir, "holdfast")
 	for from, to := range map[string]string{setpriv: sudo, b.path: own} {
 		text, err := os.ReadFile(from)
-		if err == nil {
-			err = os.WriteFile(to, text, 0o755)
-		}
 		if err != nil {
 			t.Fatal(err)
 		}
+		writeProgram(t, to, text)
 	}
 	if err := os.Chmod(sudo, 0o755|os.ModeSetuid); err != nil {
 		t.Fatal(err)
