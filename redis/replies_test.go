@@ -24,6 +24,7 @@ type oddServer struct {
 	odd      atomic.Pointer[[]byte]
 	set      atomic.Pointer[string] // what the key of the set holds
 	old      atomic.Bool            // it is of the time before HELLO
+	alike    atomic.Bool            // it calls itself part of a cluster, and has no scripts
 }
 
 func startOddServer(t testing.TB) *oddServer {
@@ -73,12 +74,15 @@ func (s *oddServer) reply(words []string) []byte {
 		if s.old.Load() {
 			return []byte("-ERR unknown command `HELLO`, with args beginning with: `3`, \r\n")
 		}
+		if s.alike.Load() {
+			return []byte("%3\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n+mode\r\n+cluster\r\n")
+		}
 		return []byte("%2\r\n+server\r\n+redis\r\n+proto\r\n:3\r\n")
 	case "INFO":
 		if s.old.Load() {
 			return bulk("redis_version:5.0.14\r\n")
 		}
-		return bulk("redis_version:7.0.0\r\nrole:master\r\nrun_id:odd\r\nuptime_in_seconds:100000\r\n")
+		return bulk("redis_version:7.0.0\r\nrole:master\r\nrun_id:odd\r\nuptime_in_seconds:100000\r\ncluster_enabled:0\r\n")
 	case "TIME":
 		now := time.Now().UnixMicro()
 		return resp.AppendCommand(nil, strconv.FormatInt(now/1e6, 10), strconv.FormatInt(now%1e6, 10))
@@ -88,6 +92,9 @@ func (s *oddServer) reply(words []string) []byte {
 		}
 		return []byte("$-1\r\n")
 	case "SCRIPT":
+		if s.alike.Load() {
+			return []byte("-ERR unknown command\r\n")
+		}
 		return bulk("loaded")
 	case "SUBSCRIBE":
 		return append([]byte(">3\r\n$9\r\nsubscribe\r\n"), append(bulk(words[1]), ":1\r\n"...)...)
@@ -231,6 +238,17 @@ func TestOldServerIsNamed(t *testing.T) {
 	server.old.Store(true)
 	d, err := redis.New(t.Context(), []redis.Node{{Addr: server.listener.Addr().String()}}, nil)
 	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "older than Redis 6") {
+		t.Errorf("Open = %v, %v", d, err)
+	}
+}
+
+// Infinispan's HELLO says mode cluster, and its INFO cluster_enabled:0.
+func TestServerWithoutScriptsIsNoCluster(t *testing.T) {
+	t.Parallel()
+	server := startOddServer(t)
+	server.alike.Store(true)
+	d, err := redis.New(t.Context(), []redis.Node{{Addr: server.listener.Addr().String()}}, nil)
+	if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "it only speaks the protocol of Redis, and has no scripts") {
 		t.Errorf("Open = %v, %v", d, err)
 	}
 }

@@ -62,12 +62,34 @@ func (n *Net) login(ctx context.Context, addr string, l *resp.Conn, cluster bool
 		return nil, fmt.Errorf("credentials: %w", err) // their source may be down for a while
 	}
 	hello, err = n.Dialer.Login(l, user, pass)
+	if hello["mode"] == "cluster" && !cluster {
+		denies, err := deniesCluster(l)
+		if err != nil {
+			return nil, err
+		}
+		if denies {
+			delete(hello, "mode")
+		}
+	}
 	if hello != nil {
 		if err := strange(cluster, hello["mode"], "", nil); err != nil {
 			return nil, err // it says more than the missing fields would
 		}
 	}
 	return hello, err
+}
+
+// deniesCluster reports whether a server whose HELLO names a cluster has none by its INFO, as one that only speaks the protocol of
+// Redis. It refuses one without scripts, which a user would otherwise try as part of a cluster.
+func deniesCluster(l *resp.Conn) (bool, error) {
+	values, err := l.Do([]string{"INFO", "cluster"}, []string{"SCRIPT", "EXISTS", "none"})
+	if err != nil || server.ParseInfo(string(values[0].Text))["cluster_enabled"] != "0" {
+		return false, err
+	}
+	if said := values[1]; said.IsError() && server.Unknown(string(said.Text)) {
+		return false, server.Unfit("give Redis 6 or newer, or Valkey, itself", "it only speaks the protocol of Redis, and has no scripts: SCRIPT: %s", said.Text)
+	}
+	return true, nil
 }
 
 // errDemoted is why a server is not the node, though it may have been.
