@@ -83,6 +83,25 @@ func TestEndlessAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
+// An error whose code has no class of PostgreSQL's comes from another database.
+func TestForeignErrorNamesOtherServer(t *testing.T) {
+	t.Parallel()
+	refused := message('E', []byte("SERROR\x00C90022\x00MFunction \"pg_advisory_xact_lock\" not found\x00\x00")...)
+	url := impostor(t, func(conn net.Conn) {
+		conn.Write(append(refused, message('Z', 'I')...))
+		conn.Read(make([]byte, 4096)) // until the client has read it
+	})
+	d, err := postgres.Open(t.Context(), url, &postgres.Options{NoCheck: true, NoListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	const want = "not a server that only speaks its protocol"
+	if err := d.Migrate(t.Context()); !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), want) {
+		t.Errorf("Migrate() = %v, want ErrConfig with %q", err, want)
+	}
+}
+
 // TestAnswerWithoutRowIsAnError, and does not end the program: a server that only speaks the protocol may give one.
 func TestAnswerWithoutRowIsAnError(t *testing.T) {
 	t.Parallel()

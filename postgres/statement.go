@@ -265,6 +265,9 @@ const (
 	prepared         = "42P05" // by another connection with the same session
 )
 
+// lacking is the text about a server that does not know what every PostgreSQL knows.
+const lacking = "the server lacks what locks need: %w; use PostgreSQL 11 or newer, and not a server that only speaks its protocol"
+
 func code(err error) string {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return said.Code
@@ -288,7 +291,7 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 		lasts("%w; create it, or name another", err)
 	case noTable, noFunction:
 		if !strings.Contains(err.Error(), d.schema.raw+".") { // it is none of ours
-			lasts("the server lacks what locks need: %w; use PostgreSQL 11 or newer, and not a server that only speaks its protocol", err)
+			lasts(lacking, err)
 			break
 		}
 		fallthrough
@@ -301,7 +304,9 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	case noRoom:
 		f.err = fmt.Errorf("%w; make room on the disk, as locks that are held lapse meanwhile", err)
 	default:
-		if errors.Is(err, errVersion) {
+		if strings.HasPrefix(code(err), "9") { // PostgreSQL has no such class: H2 counts its errors so
+			lasts(lacking, err)
+		} else if errors.Is(err, errVersion) {
 			f.err = driverkit.Refusal{Err: err}
 		} else if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 			f.err = apart{err}
