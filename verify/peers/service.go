@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -91,7 +92,7 @@ func startServer(ctx context.Context, kind string) (s *server, err error) {
 
 // startKubernetes starts an API server that serves Leases, over an etcd of its own.
 func startKubernetes(ctx context.Context) (*server, error) {
-	dir, err := foreign.Libraries("kubernetes")
+	programs, err := foreign.Libraries("kubernetes")
 	if err != nil {
 		return nil, err
 	}
@@ -106,21 +107,26 @@ func startKubernetes(ctx context.Context) (*server, error) {
 	addr := listener.Addr().String()
 	listener.Close()
 	_, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command(filepath.Join(dir, "apiserver"), etcd.addr, port)
+	dir, err := os.MkdirTemp("", "holdfast-peers-") // it has no time to remove its files
+	if err != nil {
+		return nil, errors.Join(err, etcd.stop())
+	}
+	cmd := exec.Command(filepath.Join(programs, "apiserver"), etcd.addr, port)
+	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
 	var log strings.Builder
 	cmd.Stderr = &head{text: &log}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return nil, errors.Join(err, etcd.stop())
+		return nil, errors.Join(err, os.RemoveAll(dir), etcd.stop())
 	}
 	exited, err := child.Start(cmd, syscall.SIGKILL)
 	if err != nil {
-		return nil, errors.Join(err, etcd.stop())
+		return nil, errors.Join(err, os.RemoveAll(dir), etcd.stop())
 	}
 	s := &server{addr: addr, version: "Kubernetes Leases over " + etcd.version, stop: func() error {
 		cmd.Process.Kill() // fails only if it has ended
 		<-exited
-		return etcd.stop()
+		return errors.Join(os.RemoveAll(dir), etcd.stop())
 	}}
 	ready := make(chan string, 1)
 	go func() {
