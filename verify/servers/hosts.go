@@ -62,7 +62,7 @@ type row struct {
 	alike   bool   // a server that only looks like the one whose protocol it speaks: it may fail
 }
 
-// tests are those that match a pattern in some packages.
+// tests selects the tests of some packages by a pattern.
 type tests struct {
 	pattern  string
 	packages []string
