@@ -140,6 +140,37 @@ run_go() {
   timeout 120 "$dir/program" 2>"$dir/program.log"
 }
 
+# build_go NAME PACKAGE@VERSION builds a module's main package as the program $dir/NAME.
+build_go() {
+  mkdir "$dir/go-$1"
+  (
+    cd "$dir/go-$1"
+    export GOWORK=off GOFLAGS='-modcacherw -mod=mod'
+    go mod init finding
+    go get "$2"
+    go build -o "../$1" "${2%@*}"
+  ) >"$dir/build.log" 2>&1
+}
+
+# run_java GROUP:ARTIFACT:VERSION... compiles the class Main on standard input with these and all they need, and runs it for at most two
+# minutes. It needs mvn and javac.
+run_java() {
+  local artifact group name version
+  mkdir "$dir/java"
+  cat >"$dir/java/Main.java"
+  {
+    echo '<project><modelVersion>4.0.0</modelVersion><groupId>finding</groupId><artifactId>finding</artifactId><version>1</version><dependencies>'
+    for artifact; do
+      IFS=: read -r group name version <<<"$artifact"
+      echo "<dependency><groupId>$group</groupId><artifactId>$name</artifactId><version>$version</version></dependency>"
+    done
+    echo '</dependencies></project>'
+  } >"$dir/java/pom.xml"
+  mvn -q -B -f "$dir/java/pom.xml" dependency:copy-dependencies "-DoutputDirectory=$dir/java/jars" >"$dir/mvn.log" 2>&1
+  javac -nowarn -proc:none -cp "$dir/java/jars/*" -d "$dir/java" "$dir/java/Main.java" >"$dir/javac.log" 2>&1
+  timeout 120 java -Xmx256m -XX:TieredStopAtLevel=1 -cp "$dir/java/jars/*:$dir/java" Main 2>"$dir/program.log"
+}
+
 # run_python PACKAGE==VERSION... installs packages in an environment of its own, and runs standard input for at most two minutes.
 run_python() {
   cat >"$dir/main.py"

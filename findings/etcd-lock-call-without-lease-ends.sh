@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# etcd: a lock taken by the server's own call, without a lease, is another's a minute later.
+#
+# Versions: etcd 3.4.
+# Expected: the call v3lock Lock takes a lease, whose end frees the lock, and waits without one as well. A lock that was given no lease
+#           has none that could end: it is held until Unlock.
+# Seen:     the server makes a lease of 60 s, does not name it, and does not renew it. A second caller waits, and gets the lock when
+#           that lease ends, while the first has not unlocked and has had no error. Unlock of the first answers as of a lock held.
+# Locks:    clients of languages without a session of their own call this service, and their locks last a minute.
+# Holdfast: makes, names and renews its own lease, and is told by its clock when that ends.
+# Output:   etcd-lock-call-without-lease-ends: as stated: first has it, second waits; second has it while first did not unlock; unlock of the first: HTTP 200
+. "$(dirname "$0")/lib.sh"
+start_etcd
+call() { curl -sS --max-time 240 -X POST "http://127.0.0.1:$etcd_port/v3/lock/$1" -d "$2" "${@:3}"; }
+key() { sed -n 's/.*"key":"\([^"]*\)".*/\1/p' "$1"; }
+call lock '{"name":"am9i"}' >"$dir/first" # "job", as JSON has bytes
+[ -n "$(key "$dir/first")" ] && seen="first has it"
+call lock '{"name":"am9i"}' >"$dir/second" &
+second=$!
+pids+=("$second")
+sleep 5
+[ -s "$dir/second" ] || seen+=", second waits"
+wait "$second"
+[ -n "$(key "$dir/second")" ] && seen+="; second has it while first did not unlock"
+seen+="; unlock of the first: HTTP $(call unlock "{\"key\":\"$(key "$dir/first")\"}" -o "$dir/unlock" -w '%{http_code}')"
+verdict 'first has it, second waits; second has it while first did not unlock; unlock of the first: HTTP 200' "$seen" "$etcd_version"
