@@ -170,7 +170,7 @@ func (c *Client) explainEnd(caller context.Context, a *holder.Call, err error) e
 // tooShort returns the error for a Wait that was over before any answer. It names the nodes that were asked: the Wait is too
 // short, or they are slow.
 func (c *Client) tooShort() error {
-	text := "the wait was over before an answer"
+	text := "the wait ended before an answer came"
 	var names []string
 	for _, n := range c.Nodes() {
 		names = append(names, n.Node)
@@ -189,7 +189,7 @@ type formerError struct {
 }
 
 func (e *formerError) Error() string {
-	before := "there was no answer of the service"
+	before := "the service did not answer"
 	if errors.Is(e.obstacle, ErrHeld) {
 		before = "the lock was " + e.obstacle.Error()
 	}

@@ -67,7 +67,7 @@ func (c *Client) unreserveDriver() {
 // it. opts may be nil. New does not block, unless it fails. Errors: ErrInvalid.
 func New(drv Driver, opts *Options) (*Client, error) {
 	if v := reflect.ValueOf(drv); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, wrap("new", "", invalid("no driver; open one with holdfast.Open, redis.Open or memory.New, and look at the error first"))
+		return nil, wrap("new", "", invalid("no driver; open one with holdfast.Open, redis.Open or memory.New, and check its error"))
 	}
 	if opts == nil {
 		opts = &Options{}

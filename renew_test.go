@@ -142,8 +142,8 @@ func endsAfter(t *testing.T, l *holdfast.Lease, held time.Duration) {
 	}
 	cause := context.Cause(l.Context())
 	wantErr(t, cause, holdfast.ErrLost)
-	if !strings.Contains(cause.Error(), "its longest time") {
-		t.Errorf("cause %v does not name the longest time", cause)
+	if !strings.Contains(cause.Error(), "its MaxHold") {
+		t.Errorf("cause %v does not name MaxHold", cause)
 	}
 }
 

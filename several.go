@@ -165,7 +165,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 // checkKeys returns keys in their order, each once, or what is wrong with which of them.
 func (s *severalCall) checkKeys(keys []string) (all []string, key string, err error) {
 	if len(keys) == 0 {
-		return nil, "", invalid("there are no keys; give one at least")
+		return nil, "", invalid("no keys; give at least one")
 	}
 	all = slices.Compact(slices.Sorted(slices.Values(keys)))
 	for _, key := range all {

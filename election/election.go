@@ -85,7 +85,7 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 	case len(value) > MaxValue:
 		return nil, fmt.Errorf("%w: election: the value has %d bytes; give at most %d", holdfast.ErrInvalid, len(value), MaxValue)
 	case strings.TrimSpace(value) != value:
-		return nil, fmt.Errorf("%w: election: the value %q has blanks at an end", holdfast.ErrInvalid, value)
+		return nil, fmt.Errorf("%w: election: the value %q begins or ends with a blank; trim it", holdfast.ErrInvalid, value)
 	case o.Note != "" || o.Reentrant || o.NoRenew || o.Adoptable:
 		return nil, fmt.Errorf("%w: election: Note, Reentrant, NoRenew and Adoptable are not for a campaign; give a value in place of the Note", holdfast.ErrInvalid)
 	}

@@ -385,7 +385,7 @@ func (c *claim) adopt(ctx context.Context, g driver.Grant) error {
 	case !l.first.value.Adoptable:
 		return fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
 	case l.first.moves >= adoptions-1:
-		return fmt.Errorf("%w: this lease was adopted %d times, and etcd has no later token for it; release it and take the lock anew",
+		return fmt.Errorf("%w: this lease was adopted %d times, and etcd has no later token for it; release it and acquire the lock again",
 			driver.ErrUnsupported, l.first.moves)
 	}
 	says := l.first.value

@@ -115,7 +115,7 @@ func (m *member) part() {
 		m.Add("leader", driver.VerdictFault, "it knows of no leader: too few members reach each other",
 			"start the members that are down, or fix the network between them")
 	case s.IsLearner:
-		m.Add("leader", driver.VerdictFault, "it is a learner, which answers no request for locks", "promote it, or do not name it")
+		m.Add("leader", driver.VerdictFault, "it is a learner, which answers no request for locks", "promote it, or leave it out of the endpoints")
 	case s.RaftIndex > s.RaftAppliedIndex+farBehind:
 		m.Add("leader", driver.VerdictWarning, fmt.Sprintf("it is %d entries behind", s.RaftIndex-s.RaftAppliedIndex), "look at its disk and processor")
 	default:

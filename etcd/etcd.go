@@ -129,7 +129,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	case d.prefix == "":
 		d.prefix = "holdfast/"
 	case strings.Contains(d.prefix, mark):
-		return nil, fmt.Errorf("%w: the prefix %q has a comma, which marks the end of a name", driver.ErrInvalid, d.prefix)
+		return nil, fmt.Errorf("%w: the prefix %q has a comma, which ends a name; leave it out", driver.ErrInvalid, d.prefix)
 	case !strings.HasSuffix(d.prefix, "/"):
 		d.prefix += "/"
 	}

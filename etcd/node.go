@@ -197,7 +197,7 @@ func (n *node) admitted(ctx context.Context, fn request) error {
 		}
 		n.forget(p)
 		if again { // time may mend it
-			return fmt.Errorf("login: the member does not accept its own: %w", err)
+			return fmt.Errorf("login: the member rejects the token that it has just issued: %w", err)
 		}
 	}
 }
@@ -233,7 +233,7 @@ func explain(ctx context.Context, err error) error {
 	case errors.Is(err, rpctypes.ErrUserEmpty):
 		return denied("give user and password")
 	case code == codes.PermissionDenied:
-		return denied("grant a role of the user to read and write what begins with the prefix")
+		return denied("grant a role of the user permission to read and write keys with the prefix")
 	case errors.Is(err, rpctypes.ErrAuthOldRevision): // somebody changes users or roles right now
 		return errors.New(text)
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:

@@ -96,7 +96,7 @@ func parseConfig(config clientv3.Config, opts *Options) (members []string, o Opt
 	}
 	switch {
 	case secure < len(members) && (secure > 0 || o.TLS != nil):
-		return nil, o, fmt.Errorf("%w: some endpoints are http://, and TLS or https:// says that the members speak TLS; write https:// for all", driver.ErrInvalid)
+		return nil, o, fmt.Errorf("%w: some endpoints are http://, although TLS is set or others are https://; write https:// for all", driver.ErrInvalid)
 	case secure > 0 && o.TLS == nil:
 		o.TLS = &tls.Config{}
 	}

@@ -383,9 +383,9 @@ func (l *look) snapshots(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		what := "a session of the program %q has been idle in a transaction for %d s: what it has locked passes on to nobody, also a lock on which it relies " +
+		what := "a session of the program %q has been idle in a transaction for %v: what it has locked passes on to nobody, also a lock on which it relies " +
 			"(Fenced), and old versions of rows cannot go"
-		l.Add("tables", driver.VerdictWarning, fmt.Sprintf(what, name, seconds), "end the transaction, and bound such ones by "+bound)
+		l.Add("tables", driver.VerdictWarning, fmt.Sprintf(what, name, time.Duration(seconds)*time.Second), "end the transaction, and bound such ones by "+bound)
 	}
 	return err
 }

@@ -15,15 +15,15 @@
 //	distributed_lock_failures_total{resource,reason}    canceled, closed, held, lost, timeout, unavailable, other
 //	distributed_lock_lost_total{resource,reason}        expired, gone, max_hold, other
 //	distributed_lock_renewals_total{resource,result}    rounds of renewal; ok or failed
-//	distributed_lock_renewal_lag_seconds{resource}      from when a round was due to its end
-//	distributed_lock_renewal_margin_seconds{resource}   what was left of the trust at the end of a round
+//	distributed_lock_renewal_lag_seconds{resource}      time from when a round was due until it ended
+//	distributed_lock_renewal_margin_seconds{resource}   trust left at the end of a round
 //	distributed_lock_release_unconfirmed_total{resource} releases that the service did not confirm
 //	distributed_lock_waiters{resource}                  callers that wait for a holder
 //	distributed_lock_held{resource}                     leases that are held
-//	distributed_lock_at_risk{resource}                  those of them that can spare no further node
+//	distributed_lock_at_risk{resource}                  leases that cannot spare another node
 //	distributed_lock_node_state{node,state}             1 for the present state of a node, 0 for the others
 //	distributed_lock_node_round_trip_seconds{node}      how long a node takes to answer, smoothed over some seconds
-//	distributed_lock_events_dropped_total               events that the client dropped, as hooks or Logger were too slow
+//	distributed_lock_events_dropped_total               events that the client dropped because hooks or the Logger were too slow
 //
 // After events were dropped, waiters and held begin anew and are too low until the leases
 // have been renewed and the waits have ended.
@@ -63,9 +63,9 @@ type Metrics struct {
 
 var (
 	resource  = []string{"resource"}
-	waiters   = prometheus.NewDesc("distributed_lock_waiters", "Callers that wait for a lock that is held.", resource, nil)
+	waiters   = prometheus.NewDesc("distributed_lock_waiters", "Callers that wait for a held lock.", resource, nil)
 	held      = prometheus.NewDesc("distributed_lock_held", "Leases that are held.", resource, nil)
-	atRisk    = prometheus.NewDesc("distributed_lock_at_risk", "Leases that can spare no further node.", resource, nil)
+	atRisk    = prometheus.NewDesc("distributed_lock_at_risk", "Leases that cannot spare another node.", resource, nil)
 	nodeState = prometheus.NewDesc("distributed_lock_node_state", "1 for the present state of a node, 0 for the others.", []string{"node", "state"}, nil)
 	roundTrip = prometheus.NewDesc("distributed_lock_node_round_trip_seconds", "How long a node takes to answer, smoothed.", []string{"node"}, nil)
 )
@@ -78,15 +78,15 @@ func New(opts *Options) *Metrics {
 	m := &Metrics{
 		wait: histogram("wait_seconds", "How long calls of Acquire took.", observe.WaitBuckets, "outcome"),
 		hold: histogram("hold_seconds", "How long leases lasted.", observe.HoldBuckets),
-		lag:  histogram("renewal_lag_seconds", "From when a round of renewal was due to its end.", observe.RenewalBuckets),
-		margin: histogram("renewal_margin_seconds", "What was left of the trust in a lease at the end of a round of renewal.",
+		lag:  histogram("renewal_lag_seconds", "Time from when a round of renewal was due until it ended.", observe.RenewalBuckets),
+		margin: histogram("renewal_margin_seconds", "Trust that a lease had left at the end of a round of renewal.",
 			observe.RenewalBuckets),
 		failures:    counter("failures_total", "Calls of Acquire that returned no lease.", "reason"),
 		lost:        counter("lost_total", "Leases that ended before they were released.", "reason"),
 		renewed:     counter("renewals_total", "Rounds of renewal.", "result"),
 		unconfirmed: counter("release_unconfirmed_total", "Releases that the service did not confirm."),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: prefix + "events_dropped_total", Help: "Events that the client dropped, as hooks or Logger were too slow.",
+			Name: prefix + "events_dropped_total", Help: "Events that the client dropped because hooks or the Logger were too slow.",
 		}),
 	}
 	m.tracker = observe.New(observe.Options{

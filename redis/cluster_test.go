@@ -343,7 +343,7 @@ func TestAWrongKindOfServerIsNamed(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 1})
 	plain := redistest.Start(t, nil)
 	_, err := redis.Open(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout=5s", nil)
-	mentions(t, err, plain.Addr(), "no part of a Redis Cluster", "redis://")
+	mentions(t, err, plain.Addr(), "not part of a Redis Cluster", "redis://")
 	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v is no driver.ErrConfig", err)
 	}

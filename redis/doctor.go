@@ -336,7 +336,7 @@ func (e *look) checkMemory(context.Context) error {
 	left := max(most-used, 0)
 	text := fmt.Sprintf("%s left of %s of %s, room for %d locks; %d keys with a TTL",
 		formatSize(left), formatSize(most), what, left/nameBytes, names)
-	switch mend := "raise maxmemory, or use fewer names (docs/operations.md, Memory)"; {
+	switch mend := "raise maxmemory, or use fewer names: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#memory"; {
 	case left == 0:
 		e.addFault("memory", driver.VerdictFault, server.Advise(errors.New("it is full and refuses new locks: "+text), mend))
 	case left < most/10 || left < names*nameBytes:
@@ -547,7 +547,7 @@ func (e *look) checkWakeable(ctx context.Context, rep report) error {
 	case err != nil || ctx.Err() != nil:
 		return err
 	case why != nil:
-		e.addFault("wake", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "docs/operations.md, Rights"))
+		e.bad("wake", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "grant the permissions in https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#rights"))
 	default:
 		e.OK("wake", "waiters are woken")
 	}

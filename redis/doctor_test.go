@@ -724,7 +724,7 @@ func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 			strings.TrimSuffix(url, redisproc.GroupName) + "other", none, none,
 		},
 		{
-			row{"servers in place of Sentinels", nil, "reach", driver.VerdictFault, []string{"it is no Sentinel", "port 26379"}},
+			row{"servers in place of Sentinels", nil, "reach", driver.VerdictFault, []string{"it is not a Sentinel", "port 26379"}},
 			"redis+sentinel://" + b.servers[0].Addr() + "/" + redisproc.GroupName, none, none,
 		},
 		{
@@ -802,7 +802,7 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 			"redis://" + one.Addr(), none, none,
 		},
 		{
-			row{"a server that is in no cluster", nil, "reach", driver.VerdictFault, []string{"no part of a Redis Cluster", "as redis://"}},
+			row{"a server that is in no cluster", nil, "reach", driver.VerdictFault, []string{"not part of a Redis Cluster", "as redis://"}},
 			"redis+cluster://" + redistest.Start(t, nil).Addr(), none, none,
 		},
 		{

@@ -51,7 +51,7 @@ func TestURLsOfNodesThatFailOver(t *testing.T) {
 		"redis+sentinel:///m":                        {mend: "host 1 of 1 is missing"},
 		"redis+sentinel://s1,/m":                     {mend: "host 2 of 2 is missing"},
 		"redis+sentinel://u:p@s1,v:q@s2/m":           {mend: "once, before the first host"},
-		"redis+sentinel://s1/m/x":                    {mend: "no database number"},
+		"redis+sentinel://s1/m/x":                    {mend: "not a database number"},
 		"redis+sentinel://s1/%zz":                    {mend: "write % as %25"},
 		"redis+sentinel+replicas://s1/m":             {mend: "does not begin with"},
 		"redis+replicas+sentinel://s1/m":             {mend: "does not begin with"},

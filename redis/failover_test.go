@@ -597,7 +597,7 @@ func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
 		"the password is wrong": {
 			replies: []string{wrong}, user: redis.Failover{Password: secret}, lasting: driver.ErrAuth, words: []string{"sentinel_password"},
 		},
-		"it is no Sentinel": {
+		"it is not a Sentinel": {
 			replies: []string{"-ERR unknown command 'SENTINEL'\r\n"}, lasting: driver.ErrConfig,
 			words: []string{"no Sentinel", "26379"},
 		},

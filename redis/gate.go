@@ -436,9 +436,9 @@ func (g *gate) isDurable(l *resp.Conn) bool {
 func (g *gate) explainRefusal(err error) error {
 	switch conflict, ok := errors.AsType[*member.ConflictError](err); {
 	case ok && conflict.Newer:
-		return server.Unfit("update this program (docs/operations.md, Versions)", "%w", err)
+		return server.Unfit("update this program: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#versions", "%w", err)
 	case ok && conflict.Version:
-		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node (docs/operations.md, Versions)", "%w", err)
+		return server.Unfit("once no client of that version is left, DEL "+g.opts.setKey()+" on every node: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#versions", "%w", err)
 	case ok:
 		mend := fmt.Sprintf("give all clients the same nodes and maxttl, and Sentinels where failover is "+
 			"(if the set was changed on purpose: DEL %s on every node once no old client is left)", g.opts.setKey())

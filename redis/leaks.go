@@ -240,7 +240,7 @@ func (d *Driver) DeleteLeak(ctx context.Context, l Leak) (bool, error) {
 	case d.opts.ReadOnly:
 		return false, errReadOnly
 	case i < 0 || !l.Fixable:
-		return false, fmt.Errorf("%w: %s on %s is no leak that can be deleted", driver.ErrInvalid, l.Key, l.Node)
+		return false, fmt.Errorf("%w: %s on %s is not a leak that can be deleted", driver.ErrInvalid, l.Key, l.Node)
 	}
 	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()

@@ -124,7 +124,7 @@ func parseURL(text string, opts *Options) (nodes []Node, o Options, err error) {
 			err = o.admits(u, given)
 		}
 		if err == nil && o.Cluster && len(urls) > 1 {
-			err = invalid("a Redis Cluster is no node of a set; give its URL alone")
+			err = invalid("a Redis Cluster cannot be a node of a set; give its URL alone")
 		}
 		if err != nil && len(urls) > 1 {
 			err = fmt.Errorf("URL %d of %d of one set: %w", i+1, len(urls), err)
@@ -253,7 +253,7 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 	return nil
 }
 
-var errPath = invalid("the path of the URL is no database number, as in redis://localhost:6379/0; in a user or password write / as %%2F")
+var errPath = invalid("the path of the URL is not a database number, as in redis://localhost:6379/0; in a user or password write / as %%2F")
 
 // apply takes from a URL what is for the whole set.
 func (o *Options) apply(u *driverkit.URL) (err error) {
@@ -306,7 +306,7 @@ func (o *Options) database(number string) error {
 	}
 	n, err := strconv.Atoi(number)
 	if err != nil || n < 0 {
-		return errors.New("it is no database number")
+		return errors.New("it is not a database number")
 	}
 	o.DB = n
 	return nil
@@ -320,7 +320,7 @@ func duration(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no duration; write 90s, 1m30s, 250ms or a number of seconds", s)
+		return 0, fmt.Errorf("%q is not a duration; write 90s, 1m30s, 250ms or a number of seconds", s)
 	}
 	return d, nil
 }

@@ -74,7 +74,7 @@ func New(sets []Set, opts *Options) (*Driver, error) {
 
 func spread(sets []Set, opts *Options) (*Driver, error) {
 	if len(sets) == 0 {
-		return nil, invalid("no sets: give one at least")
+		return nil, invalid("no sets; give at least one")
 	}
 	d := &Driver{}
 	for _, s := range sets {
@@ -103,7 +103,7 @@ func (s *Set) open() bool {
 
 func (s *Set) check() error {
 	if !s.open() {
-		return invalid("set %q has no driver; open one, and look at the error first", s.Name)
+		return invalid("set %q has no driver; open one, and check its error", s.Name)
 	}
 	ok := func(r rune) bool {
 		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.", r)
@@ -208,7 +208,7 @@ func (s *set) named(err error) error {
 func has[T any](s *set) (T, error) {
 	t, ok := s.Driver.(T)
 	if !ok {
-		return t, fmt.Errorf("%w: that of set %s is no %v", driver.ErrUnsupported, s.Name, reflect.TypeFor[T]())
+		return t, fmt.Errorf("%w: the driver of set %s is no %v", driver.ErrUnsupported, s.Name, reflect.TypeFor[T]())
 	}
 	return t, nil
 }

@@ -158,7 +158,7 @@ func (l *look) role(ctx context.Context) error {
 	case err != nil:
 		return err
 	case reads:
-		l.Add("role", driver.VerdictFault, "it takes no writes: it is a replica, or a setting says so", "name the primary, or set read_only or the like off")
+		l.Add("role", driver.VerdictFault, "it takes no writes: it is a replica, or a setting forbids them", "name the primary, or set read_only or the like off")
 	case !commits:
 		l.OK("role", "takes writes; autocommit is off, which costs two more statements for each")
 	default:

@@ -509,7 +509,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 			return rest, sent, nil
 		case len(rest) == before:
 			// It was decided elsewhere that one of them has lapsed, and what was decided may come late.
-			return nil, sent, d.unavailable(errors.New("a lock had lapsed and stands again: the clock was set back, or a read was answered by a replica"))
+			return nil, sent, d.unavailable(errors.New("a lock had lapsed and is held again: the clock was set back, or a read was answered by a replica"))
 		}
 	}
 }

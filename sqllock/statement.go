@@ -540,7 +540,7 @@ func (d *Driver) diagnose(ctx context.Context, err error) error {
 	case full:
 		return fmt.Errorf("%w; make room on the disk, as locks that are held lapse meanwhile", err)
 	case worn:
-		return fmt.Errorf("%w; the disk is full or fails: make room on it or mend it, as locks that are held lapse meanwhile", err)
+		return fmt.Errorf("%w; the disk is full or fails: make room on it or replace it, because held locks lapse meanwhile", err)
 	case crowded:
 		return fmt.Errorf("%w; raise max_connections, or bound the pools of the programs", err)
 	case unopened:

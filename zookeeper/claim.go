@@ -23,13 +23,13 @@ const (
 
 var (
 	// errRestless stands in the way of a claim that has looked too often.
-	errRestless = errors.New("its line is another one at each look")
+	errRestless = errors.New("its queue changes at each read")
 	// errSenseless reports an answer that no server gives.
-	errSenseless = errors.New("an answer makes no sense")
+	errSenseless = errors.New("a server's answer contradicts the request")
 )
 
 // errSpent stands in the way of a claim until the folder of its lock is empty.
-var errSpent = errors.New("the numbers of this lock are used up; they begin anew when nobody has it or waits for it")
+var errSpent = errors.New("the sequence numbers of this lock are used up; they start again once nobody holds it or waits for it")
 
 // claim is one attempt at a lock.
 type claim struct {

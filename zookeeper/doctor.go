@@ -73,7 +73,7 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		return
 	}
 	if p.health.mode == "" {
-		p.Add("leader", driver.VerdictWarning, "it may not say who leads, so that each renewal of a lease costs a connection", "add srvr to 4lw.commands.whitelist")
+		p.Add("leader", driver.VerdictWarning, "it does not report the leader, so each renewal of a lease costs a connection", "add srvr to 4lw.commands.whitelist")
 	} else {
 		p.OK("leader", "it is %s", p.health.mode)
 		p.version(p.health.version)

@@ -104,7 +104,7 @@ func TestDoctorFindsEachFaultOfAnEnsemble(t *testing.T) {
 			for _, m := range r.fake.members {
 				m.noAuth = true
 			}
-			r.only(r.diagnosed("zk://me:"+fixture.Escaped+"@"+strings.Join(r.addrs, ","), 0, r.opts), "quorum", driver.VerdictFault, "refuse the user", "scheme digest")
+			r.only(r.diagnosed("zk://me:"+fixture.Escaped+"@"+strings.Join(r.addrs, ","), 0, r.opts), "quorum", driver.VerdictFault, "reject the user", "scheme digest")
 		},
 		"the port of another program": func(_ *testing.T, r *rig) {
 			r.fake.members[0].talk = func(w *wire) {
@@ -129,7 +129,7 @@ func TestDoctorFindsEachFaultOfAnEnsemble(t *testing.T) {
 		},
 		"a server that may not answer": func(_ *testing.T, r *rig) {
 			r.fake.members[1].words = "srvr is not executed because it is not in the whitelist.\n"
-			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "leader", driver.VerdictWarning, "may not say who leads", "whitelist")
+			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "leader", driver.VerdictWarning, "does not report the leader", "whitelist")
 		},
 		"members that are down": func(t *testing.T, r *rig) {
 			r.fake.members[0].refuse = true

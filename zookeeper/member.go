@@ -94,7 +94,7 @@ func (h health) leads() bool { return h.mode == "leader" || h.mode == "standalon
 
 var (
 	errNoQuorum = errors.New("it does not serve clients, as it belongs to no majority")
-	errSilent   = errors.New("the command srvr, which says who leads, is not allowed; add srvr to 4lw.commands.whitelist")
+	errSilent   = errors.New("the command srvr, which reports the leader, is not allowed; add srvr to 4lw.commands.whitelist")
 )
 
 // fairly calls fn, which the limit ends. It calls fn once more if that came back so long after the limit that this process must have
@@ -142,7 +142,7 @@ func (m *member) probeOnce(ctx context.Context, limit time.Duration) (health, er
 }
 
 // errStranger is the error of a server that ends a connection without an answer.
-var errStranger = errors.New("this is no ZooKeeper server, or one that expects TLS")
+var errStranger = errors.New("this is not a ZooKeeper server, or one that expects TLS")
 
 // readHealth takes a connection that is cut after the answer for a good one.
 func readHealth(text string, cut error) (h health, err error) {

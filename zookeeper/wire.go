@@ -69,12 +69,12 @@ const (
 var codeTexts = map[code]string{
 	codeUnimplemented: "these servers do not know this request",
 	codeNoNode:        "there is no such node",
-	codeNoAuth:        "no right to this node",
+	codeNoAuth:        "no permission for this node",
 	codeNoChildren:    "the parent is an ephemeral node, which has no children",
 	codeNodeExists:    "the node exists",
 	codeExpired:       "the session is over",
-	codeInvalidACL:    "the servers refuse these rights for a node",
-	codeAuthFailed:    "the servers refuse the user",
+	codeInvalidACL:    "the servers reject these permissions for a node",
+	codeAuthFailed:    "the servers reject the user",
 	codeMoved:         "the session has moved to another member",
 	codeQuota:         "the quota is used up",
 }
@@ -181,7 +181,7 @@ func readPacket(from io.Reader, room func() int) ([]byte, error) {
 	}
 	n := int64(binary.BigEndian.Uint32(head[:]))
 	if room := room(); n > int64(room) {
-		return nil, fmt.Errorf("an answer of %d bytes, of %d at most: this is no ZooKeeper server, or one that speaks TLS", n, room)
+		return nil, fmt.Errorf("an answer of %d bytes, of %d at most: this is not a ZooKeeper server, or one that speaks TLS", n, room)
 	}
 	var packet []byte
 	for done := 0; done < int(n); {

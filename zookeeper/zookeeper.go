@@ -155,7 +155,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	root := cmp.Or(opts.Path, "/holdfast")
 	err := cmp.Or(driverkit.CheckMembers(members, "ensemble", opts.Username, opts.Password), checkPath(root))
 	if err == nil && strings.Contains(opts.Username, ":") {
-		err = fmt.Errorf("%w: the name of a user of ZooKeeper has no colon", driver.ErrInvalid)
+		err = fmt.Errorf("%w: a user name of ZooKeeper may not have a colon; choose another user", driver.ErrInvalid)
 	}
 	if err != nil {
 		return nil, err
@@ -462,9 +462,9 @@ func (d *Driver) refused(err error) error {
 	case errors.Is(err, codeExpired), errors.Is(err, codeMoved):
 		return d.states.Unavailable(err)
 	case errors.Is(err, codeNoAuth):
-		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all rights (cdrwa) to the path of the locks", driver.ErrAuth, err)}
+		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all permissions (cdrwa) on the path of the locks", driver.ErrAuth, err)}
 	case errors.Is(err, codeAuthFailed), errors.Is(err, codeInvalidACL):
-		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers take the scheme digest", driver.ErrAuth, err)}
+		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers accept the scheme digest", driver.ErrAuth, err)}
 	case errors.Is(err, codeUnimplemented):
 		return driverkit.Refusal{Err: fmt.Errorf("%w; ZooKeeper 3.5.3 or newer is needed", err)}
 	case errors.Is(err, codeNoChildren):
@@ -484,13 +484,13 @@ func checkPath(at string) error {
 		return r < ' ' || r >= 0x7f && r <= 0x9f || r == 0xfffd || r >= 0xd800 && r <= 0xf8ff
 	}
 	if !strings.HasPrefix(at, "/") || path.Clean(at) != at || at == "/" || strings.ContainsFunc(at, odd) {
-		return fmt.Errorf("%w: %q is no path for locks; write one like /holdfast, without an empty part, dots or control characters", driver.ErrInvalid, at)
+		return fmt.Errorf("%w: %q is not a path for locks; write one like /holdfast, without an empty part, dots or control characters", driver.ErrInvalid, at)
 	}
 	if at == "/zookeeper" || strings.HasPrefix(at, "/zookeeper/") {
-		return fmt.Errorf("%w: %q is no path for locks, as /zookeeper is the servers' own; write one like /holdfast", driver.ErrInvalid, at)
+		return fmt.Errorf("%w: %q is not a path for locks, as /zookeeper is the servers' own; write one like /holdfast", driver.ErrInvalid, at)
 	}
 	if strings.Contains(at, "/"+mark) {
-		return fmt.Errorf("%w: %q is no path for locks, as nodes whose name begins with %q are locks; write one like /holdfast", driver.ErrInvalid, at, mark)
+		return fmt.Errorf("%w: %q is not a path for locks, as nodes whose name begins with %q are locks; write one like /holdfast", driver.ErrInvalid, at, mark)
 	}
 	return nil
 }

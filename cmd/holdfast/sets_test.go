@@ -115,7 +115,7 @@ func TestBackendsThatAreNoSetsAreRefused(t *testing.T) {
 		{"a=zk://u:hunter2@h a=zk://i", "all hosts of the service in one URL", "ls"},
 		{"a=redis://" + one + "?nonsense=1 b=redis://" + one, "set a: ", "ls"},
 		{"redis://" + one + "?maxtll=9s", "the nearest that is known is maxttl", "ls"},
-		{one, "the backend is no URL; write what it is before the host", "ls"},
+		{one, "the backend is not a URL; write what it is before the host", "ls"},
 		{"a=redis://" + one + " b=redis://" + one, "one set at a time", "leaks"},
 		{"a=postgres://h/d b=postgres://i/d", "one set at a time", "migrate"},
 	} {

@@ -28,8 +28,8 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 			return nil, invalid("parameter tls: %q is neither true nor false", wish)
 		}
 		if !on && (wanted || given != nil) {
-			return nil, invalid("the parameter tls says that the connection is not encrypted, but the scheme, ca, cert, key, servername " +
-				"or Options.TLS say that it is; leave out one of them")
+			return nil, invalid("the parameter tls turns encryption off, but the scheme, ca, cert, key, servername " +
+				"or Options.TLS turns it on; leave out one of them")
 		}
 		wanted = on
 	}

@@ -91,7 +91,7 @@ func TestBackendIsOneSetOrNamedSets(t *testing.T) {
 		"ab://h a=ab://i":        "some URLs of the backend have a name",
 		"a=ab://h ab://i":        "some URLs of the backend have a name",
 		"=ab://h":                "some URLs of the backend have a name",
-		"host=h password=h1dden": "part 1 of 2 of the backend is no URL",
+		"host=h password=h1dden": "part 1 of 2 of the backend is not a URL",
 	} {
 		if got, err := Sets(text); !errors.Is(err, driver.ErrInvalid) || !strings.Contains(err.Error(), mend) || strings.Contains(err.Error(), "h1dden") {
 			t.Errorf("%q: %+v, %v, want ErrInvalid with %q", text, got, err, mend)

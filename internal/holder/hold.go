@@ -162,7 +162,7 @@ func (h *Hold) checkOne(ctx context.Context) error {
 	}
 	checker, ok := k.drv.(driver.Checker)
 	if !ok {
-		return unsupported("it cannot ask its service whether a lease still stands")
+		return unsupported("it cannot ask its service whether a lease is still held")
 	}
 	if err := checker.Check(ctx, grant); err != nil {
 		return err

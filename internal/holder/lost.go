@@ -35,7 +35,7 @@ import (
 // Causes of the end of a lease.
 var (
 	ErrExpired  = errors.New("lease has expired")
-	ErrMaxHold  = errors.New("lease has lasted for the longest time that was asked for")
+	ErrMaxHold  = errors.New("lease has lasted for its MaxHold")
 	ErrGone     = errors.New("lease is gone from the service")
 	ErrDetached = errors.New("lease was detached")
 )
@@ -174,7 +174,7 @@ func (t *term) expiryErrorLocked() error {
 	kind, text := ErrExpired, "it was not renewed in time"
 	switch {
 	case t.trusted.Before(t.keptUntil):
-		kind, text = ErrMaxHold, fmt.Sprintf("its longest time, %v, is over", o.MaxHold)
+		kind, text = ErrMaxHold, fmt.Sprintf("its MaxHold, %v, is over", o.MaxHold)
 	case o.NoRenew:
 		text = "its TTL is over, and nothing has renewed it"
 	}

@@ -17,9 +17,9 @@ var (
 	// ErrFloor is returned for a marker that another program has changed.
 	ErrFloor = errors.New("its marker was changed by another program: its floor= is no token")
 	// ErrType is returned for a node on which something else stands in the place of the marker.
-	ErrType = errors.New("its marker was changed by another program: the key is no string")
+	ErrType = errors.New("its marker was changed by another program: the key is not a string")
 	// ErrNoVote is why a client that only looks ignores a node that is not admitted: the node may have forgotten the lock.
-	ErrNoVote = errors.New("in quarantine: does not vote yet; holdfast doctor says for how long")
+	ErrNoVote = errors.New("in quarantine: does not vote yet; holdfast doctor shows for how long")
 )
 
 // QuarantineError says why a node that may have forgotten locks does not vote yet.

@@ -30,8 +30,8 @@ const (
 
 var grammar = driverkit.Grammar{
 	Schemes: map[string]driverkit.Scheme{
-		"mysql":        {Example: "mysql://user:password@host:3306/database", Port: "3306", Several: "name the primary, or what stands before the servers"},
-		"mariadb":      {Example: "mariadb://user:password@host:3306/database", Port: "3306", Several: "name the primary, or what stands before the servers"},
+		"mysql":        {Example: "mysql://user:password@host:3306/database", Port: "3306", Several: "name the primary, or the proxy before the servers"},
+		"mariadb":      {Example: "mariadb://user:password@host:3306/database", Port: "3306", Several: "name the primary, or the proxy before the servers"},
 		"mysql+unix":   {Example: "mysql+unix://user@/run/mysqld/mysqld.sock?db=database", Socket: true},
 		"mariadb+unix": {Example: "mariadb+unix://user@/run/mysqld/mysqld.sock?db=database", Socket: true},
 	},

@@ -251,11 +251,11 @@ func fit(path string) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w; let this user look into the folder", driver.ErrAuth, err)
 	case !info.IsDir():
-		return config("%s is no folder; name a file in one", folder)
+		return config("%s is not a folder; name a file in one", folder)
 	}
 	switch info, err := os.Stat(path); {
 	case err == nil && !info.Mode().IsRegular():
-		return config("%s is no plain file; name another", path)
+		return config("%s is not a plain file; name another", path)
 	case err != nil && !os.IsNotExist(err):
 		return fmt.Errorf("%w: %w; let this user look at the file", driver.ErrAuth, err)
 	}

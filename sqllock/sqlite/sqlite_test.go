@@ -102,8 +102,8 @@ func TestAFileThatCannotBeUsedIsNamedWithItsMend(t *testing.T) {
 	}
 	for path, want := range map[string]string{
 		dir + "/none/locks.db": "mkdir -p " + dir + "/none",
-		garbage + "/locks.db":  "no folder",
-		dir:                    "no plain file",
+		garbage + "/locks.db":  "not a folder",
+		dir:                    "not a plain file",
 		garbage:                "name another file",
 	} {
 		_, err := sqlite.Open(within(t), "sqlite://"+path, nil)

@@ -212,7 +212,7 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 	}
 }
 
-func TestWaitBehindHoldersIsNotWaitForFreeLock(t *testing.T) {
+func TestFreeLockHasNoWaitBehindHolders(t *testing.T) {
 	t.Parallel()
 	first, next := &attempt{asked: 0, got: 1, until: 99, left: 9, released: 9}, &attempt{asked: 2, got: 10, until: 99, left: 19, released: 19}
 	later := &attempt{asked: 2, got: 40, until: 99, left: 49, released: 49}

@@ -423,11 +423,11 @@ func (c *claim) adoption(o quorum.Outcome) error {
 	case o == quorum.Busy && c.holder == "":
 		return fmt.Errorf("%w: nobody has the lock", driver.ErrLost)
 	case o == quorum.Busy && quorum.IsKept(c.holder):
-		return fmt.Errorf("%w: its holder has released it, and the lock stands for its MinHold", driver.ErrLost)
+		return fmt.Errorf("%w: its holder has released it, and the lock is kept for its MinHold", driver.ErrLost)
 	case o == quorum.Busy:
 		return fmt.Errorf("%w: the lock is another's", driver.ErrLost)
 	}
-	return fmt.Errorf("what was adopted is released, the rest stands until its TTL is over: %w", c.lack())
+	return fmt.Errorf("the nodes that adopted it have released it, the others keep it until its TTL is over: %w", c.lack())
 }
 
 // Detach forgets a grant without a release; see driver.Adopter.

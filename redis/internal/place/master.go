@@ -186,7 +186,7 @@ func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string, read f
 		case err == nil:
 			return read(values[len(cmds)-1])
 		case strings.Contains(err.Error(), "unknown command"):
-			return server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is no Sentinel")
+			return server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is not a Sentinel")
 		default:
 			if err = server.Mend(err, p.TLS != nil); errors.Is(err, driver.ErrAuth) {
 				err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password")

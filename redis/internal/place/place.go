@@ -104,7 +104,7 @@ func strange(shard bool, mode, role string, info map[string]string) error {
 		return server.Unfit("begin the URL with redis+cluster:// (rediss+cluster:// for TLS), or give independent servers",
 			"it is part of a Redis Cluster")
 	case shard && !cluster && mode != "":
-		return server.Unfit("give its address as redis:// (rediss:// for TLS)", "it is no part of a Redis Cluster")
+		return server.Unfit("give its address as redis:// (rediss:// for TLS)", "it is not part of a Redis Cluster")
 	case mode == "sentinel":
 		return server.Unfit("give the address of a Redis server, or redis+sentinel://host:26379/NAME with the name of the master that it watches", "it is a Sentinel")
 	case role == "replica" || role == "slave":
@@ -140,7 +140,8 @@ func replaceable(shard bool, hello, info map[string]string) (defects map[string]
 // errIsolable is a defect of a master that goes on without its replicas: INFO does not
 // count those that keep up.
 var errIsolable = server.Advise(errors.New("min-replicas-to-write is 0: where it is cut off, it goes on granting locks beside the server that replaces it"),
-	"set min-replicas-to-write 1 and min-replicas-max-lag 3 on each server (docs/your-redis.md)")
+	"set min-replicas-to-write 1 and min-replicas-max-lag 3 on each server: "+
+		"https://github.com/holdfast-go/holdfast/blob/main/docs/your-redis.md#sentinel-and-other-failovers")
 
 // Fixed is one server that no other replaces.
 type Fixed struct {

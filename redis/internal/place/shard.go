@@ -44,7 +44,7 @@ func (p *Shard) Role(hello, info map[string]string) (map[string]error, error) {
 }
 
 // ErrNotMaster is why a server of a cluster is no node.
-var ErrNotMaster = errors.New("it is no master with hash slots, or no longer")
+var ErrNotMaster = errors.New("it is not a master with hash slots, or no longer")
 
 // Identify implements Place: the server itself says by which id the cluster knows it, and which slots it has.
 func (p *Shard) Identify(l *resp.Conn) error {

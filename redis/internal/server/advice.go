@@ -32,8 +32,8 @@ func Mend(err error, secure bool) error {
 	case strings.Contains(text, "max number of clients"):
 		return Advise(err, "end connections that nobody needs (CLIENT LIST), or raise its maxclients")
 	case secure && certificate == "" && (reset || strings.HasPrefix(text, "TLS handshake: ") && errors.Is(err, io.EOF)):
-		return Advise(err, "it may want a client certificate; give one by "+driverkit.URLNaming.Pair+" (docs/operations.md); "+
-			"or raise its maxclients, if they are reached")
+		return Advise(err, "it may want a client certificate; give one by "+driverkit.URLNaming.Pair+"; "+
+			"or raise its maxclients, if they are reached: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#tls")
 	case secure && strings.Contains(text, "TLS handshake") && errors.Is(err, context.DeadlineExceeded):
 		return Advise(err, "if it does not speak TLS on this port, use redis:// or its TLS port")
 	case strings.HasPrefix(text, "HELLO: ") && errors.Is(err, io.EOF):
@@ -52,7 +52,7 @@ func Mend(err error, secure bool) error {
 	case Unknown(text):
 		return Unfit("give a server that has it under its own name", "%w: the command was renamed, or a proxy does not know it, and locks need it", err)
 	case LacksRight(text):
-		return Advise(AuthError(err), "grant the rights in docs/operations.md")
+		return Advise(AuthError(err), "grant the permissions in https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#rights")
 	case strings.Contains(text, "DB index is out of range"):
 		return Unfit("choose another DB", "%w", err)
 	case strings.Contains(text, "SELECT is not allowed in cluster mode"):

@@ -40,7 +40,7 @@ type Bell struct {
 // must not block. Close ends that.
 func Open(file, id string, hear func(message string)) (*Bell, error) {
 	if !validID(id) {
-		return nil, fmt.Errorf("%q is no id of a bell", id)
+		return nil, fmt.Errorf("%q is not the id of a bell", id)
 	}
 	info, err := os.Stat(file)
 	if err != nil {
@@ -169,7 +169,7 @@ func (f found) address() syscall.Sockaddr {
 	return &syscall.SockaddrUnix{Name: "/proc/self/fd/" + strconv.Itoa(int(f))}
 }
 
-var errForeign = errors.New("it is no socket of this file's users")
+var errForeign = errors.New("it is not a socket of this file's users")
 
 // find returns the socket with that name, if it is one of those who may write to the file.
 func (b *Bell) find(name string) (found, error) {

@@ -261,7 +261,7 @@ func (e *busyError) Unwrap() error { return e.err }
 func heldBy(name string, held *holdfast.HeldError) string {
 	var b strings.Builder
 	if held.Kept {
-		return fmt.Sprintf("%q was released by %v, and stands for another %s as it asked (--hold-at-least)", name, held.Holder, view.Short(held.Remaining))
+		return fmt.Sprintf("%q was released by %v, and is kept for another %s as it asked (--hold-at-least)", name, held.Holder, view.Short(held.Remaining))
 	}
 	fmt.Fprintf(&b, "%q is %v", name, held)
 	if !held.Since.IsZero() {

@@ -2,6 +2,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -166,29 +167,39 @@ For every new one, put that line into ~/.bashrc, ~/.zshrc (after compinit) or
 const usageEnd = `
 Every flag can be set by a variable as well, --kill-after by HOLDFAST_KILL_AFTER,
 and in a config file: see holdfast config --help.
-Durations are written as 90s, 1m30s or 250ms; a number alone means seconds.
-"holdfast help exit-codes" says what exit codes mean.
-The pages below docs/ are at https://github.com/holdfast-go/holdfast.
+Write durations as 90s, 1m30s or 250ms; a number alone means seconds.
+"holdfast help exit-codes" explains the exit codes.
+All pages: https://github.com/holdfast-go/holdfast/blob/main/docs/README.md
 `
 
-// usageOf is the help of one command below its text. It fits a screen, so it ends with what is looked
-// for most.
+// usageOf returns the help of one command below its text. It fits a screen, so it ends with the examples,
+// which most readers look for.
 func usageOf(cmd *cobra.Command) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Usage: %s\n", cmd.UseLine())
 	if cmd.HasAvailableLocalFlags() {
 		b.WriteString("\n" + cmd.LocalFlags().FlagUsagesWrapped(80))
 	}
-	b.WriteString("\nBesides: -b URL, -q, -v and what else holdfast --help has for each command.\n")
-	b.WriteString("A variable such as HOLDFAST_KILL_AFTER, or a config file, sets a flag as well.\n" +
-		"See holdfast help exit-codes for what exit codes mean.\n")
+	b.WriteString("\nBesides: -b URL, -q, -v, and the other flags of holdfast --help. A variable such\n" +
+		"as HOLDFAST_KILL_AFTER or a config file sets each. See holdfast help exit-codes.\n" +
+		page(cmp.Or(pages[cmd.Name()], "run.md")) + "\n")
 	if cmd.HasExample() {
 		fmt.Fprintf(&b, "\nExamples:\n%s\n", cmd.Example)
 	}
 	return b.String()
 }
 
-// Command is the root of the commands, for the manual that is made from them.
+// pages names the page of each command that docs/run.md does not describe.
+var pages = map[string]string{
+	"console": "console.md", "top": "console.md", "doctor": "operations.md", "leaks": "operations.md", "migrate": "postgres.md",
+}
+
+// page returns the URL of a page below docs/.
+func page(name string) string {
+	return "https://github.com/holdfast-go/holdfast/blob/main/docs/" + name
+}
+
+// Command returns the root of the commands, also for the manual that is made from them.
 func Command() *cobra.Command { return new(app).rootCommand() }
 
 func (a *app) rootCommand() *cobra.Command {

@@ -97,7 +97,7 @@ func TestWrongValuesAreToldPlainly(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{
 		"--quiet=maybe": `--quiet="maybe": give true or false; see holdfast run --help`, "--status-fd=x": `--status-fd="x": give a whole number`,
-		"--ttl=soon": `--ttl="soon": "soon" is no duration`, "--scope=x": "unknown flag: --scope",
+		"--ttl=soon": `--ttl="soon": "soon" is not a duration`, "--scope=x": "unknown flag: --scope",
 	} {
 		if code, _, log := call("run", flag, "job", "--", "true"); code != exitcode.Usage || !strings.Contains(log, want) || strings.Contains(log, "strconv") {
 			t.Errorf("%s: exit code %d, %q", flag, code, log)
@@ -181,6 +181,28 @@ func TestHelpFitsAScreen(t *testing.T) {
 			t.Errorf("%s: the help does not end with two examples:\n%s", cmd.Name(), out)
 		}
 	}
+}
+
+func TestHelpLinksToAnExistingPage(t *testing.T) {
+	t.Parallel()
+	for _, args := range append([][]string{nil}, commandNames()...) {
+		_, out, _ := call(append(args, "--help")...)
+		_, path, ok := strings.Cut(out, "https://github.com/holdfast-go/holdfast/blob/main/")
+		path, _, _ = strings.Cut(path, "\n")
+		if _, err := os.Stat("../../../../" + path); !ok || err != nil {
+			t.Errorf("the help of %v links to %q: %v", args, path, err)
+		}
+	}
+}
+
+// commandNames returns the name of each command that has a help of its own.
+func commandNames() (all [][]string) {
+	for _, cmd := range Command().Commands() {
+		if cmd.Runnable() && !cmd.HasAvailableSubCommands() && cmd.Name() != "help" {
+			all = append(all, []string{cmd.Name()})
+		}
+	}
+	return all
 }
 
 func TestErrorsAreOneLine(t *testing.T) {

@@ -21,15 +21,15 @@ import (
 const electHelp = `Elect keeps one instance of a command running over all machines that call it
 with the same NAME. Each call waits for the lock, runs the command, and waits
 again: when the command has ended, its machine has died or its lease was lost,
-the next one in the queue starts it. holdfast show NAME says who leads, what it
-proclaims (--note), and its term, which the command has in HOLDFAST_LOCK_TOKEN.
+the next one in the queue starts it. holdfast show NAME prints the leader, its
+note (--note), and its term, which the command has in HOLDFAST_LOCK_TOKEN.
 
 A command that ends within ten seconds is started again after a pause that
 grows from one second to one minute; meanwhile another machine may have it.
 TERM and INT end the command, and then elect with 0. QUIT and HUP are for a
-command that runs: where elect stands by, QUIT ends it with 131, and HUP does
-nothing. What no attempt mends ends elect at once: wrong usage or credentials,
-a missing program.
+command that runs: while elect stands by, QUIT ends it with 131, and HUP does
+nothing. An error that a new attempt cannot fix ends elect at once: wrong usage
+or credentials, a missing program.
 `
 
 const (

@@ -37,7 +37,7 @@ func (d *duration) Set(s string) error {
 	}
 	switch {
 	case err != nil:
-		return fmt.Errorf("%q is no duration; write 90s, 1m30s, 250ms or a number of seconds", s)
+		return fmt.Errorf("%q is not a duration; write 90s, 1m30s, 250ms or a number of seconds", s)
 	case v < 0:
 		return fmt.Errorf("%q is negative", s)
 	}
@@ -65,7 +65,7 @@ func (d *span) Set(s string) error {
 		return err
 	}
 	if d.duration == 0 {
-		return fmt.Errorf("%q is no time at all; give more", s)
+		return fmt.Errorf("%q is zero; give a time above 0", s)
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ type code exitcode.Code
 func (c *code) Set(s string) error {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 || n > 255 {
-		return fmt.Errorf("%q is no exit code; give a number from 0 to 255", s)
+		return fmt.Errorf("%q is not an exit code; give a number from 0 to 255", s)
 	}
 	*c = code(n)
 	return nil

@@ -30,10 +30,10 @@ func (a *app) forceCommand() *cobra.Command {
 		Short: "Take a lock away from the holder that has a given token",
 		Long: `Force-release shows the holder, asks for the name of the lock, and takes it
 away if --token is still the holder's. It never takes it from a later holder.
-The holder hears at once by whom and why, if it can be reached, and otherwise
-at its next renewal, as on SQLite, MySQL and MariaDB always; until then it may
-go on. The command prints a record as JSON. A warning in it says that no
-replica has confirmed: a failover may bring the holder back.
+The holder is notified at once, with the reason, if it can be reached, and
+otherwise learns it at its next renewal, as on SQLite, MySQL and MariaDB always;
+until then it may go on. The command prints a record as JSON. If no replica has
+confirmed, the record has a warning: a failover may bring the holder back.
 `,
 		Example: `  holdfast force-release nightly-report --token 8841 --reason "hangs" --yes
   holdfast force-release backup --token 0 --reason "need not be kept" --yes`,
@@ -68,11 +68,11 @@ func (a *app) forceRelease(ctx context.Context, client *holdfast.Client, name st
 	case !st.Held:
 		return exitcode.With(exitcode.No, fmt.Errorf("nobody holds %q", name))
 	case st.Kept && fl.token == 0 && !given:
-		return exitcode.Usagef("%q was released by %v, and stands for another %s as it asked (--hold-at-least); to end that, give --token 0",
+		return exitcode.Usagef("%q was released by %v, and is kept for another %s as it asked (--hold-at-least); to end that, give --token 0",
 			name, view.Holder(st), view.Short(st.Remaining))
 	case st.Kept && fl.token != 0:
 		return exitcode.With(exitcode.No, fmt.Errorf(
-			"token %d has no holder any more: %q was released by %v, and stands for another %s as it asked; --token 0 ends that",
+			"token %d has no holder any more: %q was released by %v, and is kept for another %s as it asked; --token 0 ends that",
 			fl.token, name, view.Holder(st), view.Short(st.Remaining)))
 	case !given && fl.token == 0:
 		return exitcode.Usagef("%q is held by %v; to take it away, give --token %d", name, view.Holder(st), st.Token)

@@ -36,7 +36,7 @@ func (a *app) leaksCommand() *cobra.Command {
 		Short: "Find locks without a TTL on Redis or Valkey, which stay if their holders have died",
 		Long: `Leaks prints the locks that have no TTL, which other libraries have made as a
 rule. It reads the keys of each node in small steps, which takes a while where
-there are millions, and needs the right +scan. With --fix, once that is
+there are millions, and needs the permission +scan. With --fix, once that is
 confirmed, it deletes those of other libraries: each only if it still has the
 same value and no TTL. It exits with 1 if there are leaks that were not
 deleted.
@@ -118,16 +118,16 @@ func (a *app) openRedis(ctx context.Context, opts *driver.OpenOptions) (*redis.D
 	return drv.(*redis.Driver), nil
 }
 
-// keptRows names what a database keeps of each name on purpose; "" for a service that keeps nothing.
+// keptRows explains the row that a database keeps for each name; "" for a service that keeps none.
 func keptRows(drv driver.Driver) string {
 	if _, tables := drv.(migrator); !tables {
 		return ""
 	}
-	page := "docs/sql.md"
+	name := "sql.md"
 	if _, ok := drv.(*postgres.Driver); ok {
-		page = "docs/postgres.md"
+		name = "postgres.md"
 	}
-	return ", and each name keeps a row, which has its token. How to purge them: " + page
+	return ", and each name keeps a row, which has its token. How to purge them: " + page(name)
 }
 
 // findLeaks collects the leaks, with a bar where somebody watches.

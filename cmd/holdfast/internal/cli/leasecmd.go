@@ -145,8 +145,8 @@ for --ttl. No process renews it until holdfast renew does: prefer run.
 	f.SortFlags = false
 	f.BoolVarP(&noWait, "no-wait", "n", false, "give up at once if the lock is held")
 	f.VarP(&wait, "wait", "w", waitHelp)
-	f.Var(&ttl, "ttl", "how long the lock stands")
-	f.StringVar(&note, "note", "", "`text` for those who find it held")
+	f.Var(&ttl, "ttl", "how long the lock is kept")
+	f.StringVar(&note, "note", "", "`text` for callers who find it held")
 	f.StringVar(&file, "file", "", "`file` for renew, release and check")
 	a.outputFlag(cmd)
 	return cmd
@@ -258,9 +258,9 @@ func (a *app) renewCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "renew [flags] [NAME]",
 		Short: "Renew a lease that acquire took",
-		Long: `Renew lets the lock stand for --ttl from now on, if the lease still has it, or
-for the TTL in --file where --ttl is not given. It never takes a free lock: a
-lease that is gone stays gone.
+		Long: `Renew keeps the lock for --ttl from now on, if the lease still has it, or for
+the TTL in --file if --ttl is not given. It never takes a free lock: a lease
+that is gone stays gone.
 `,
 		Example: `  holdfast renew --file deploy.lease
   holdfast renew --file deploy.lease --ttl 55s`,
@@ -270,7 +270,7 @@ lease that is gone stays gone.
 		},
 	}
 	fl.addFlags(cmd)
-	cmd.Flags().Var(&fl.ttl, "ttl", "how long the lock stands from now on")
+	cmd.Flags().Var(&fl.ttl, "ttl", "how long the lock is kept from now on")
 	a.outputFlag(cmd)
 	return cmd
 }

@@ -24,10 +24,10 @@ import (
 )
 
 const runHelp = `Run waits for the locks NAME (if Redis is down: only with -w), runs the command,
-and stops it if a lock is lost. HOLDFAST_LOCK_TOKEN has the token (docs/run.md).
+and stops it if a lock is lost. HOLDFAST_LOCK_TOKEN has the fencing token.
 `
 
-// waitHelp is of --wait, which run and acquire have.
+// waitHelp describes --wait of run and acquire.
 const waitHelp = "give up after this time (default: no limit)"
 
 // runFlags are the flags of run as they were given.
@@ -102,7 +102,7 @@ func (fl *runFlags) addFlags(cmd *cobra.Command) {
 func (fl *runFlags) defineCommand(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.SortFlags = false
-	note := "`text` for those who find it held"
+	note := "`text` for callers who find it held"
 	if !fl.job {
 		note = "`text` that the leader proclaims"
 	}

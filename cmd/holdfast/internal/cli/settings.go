@@ -75,7 +75,7 @@ func readConfig(path string, known func(string) bool) (source, error) {
 		case bad != nil:
 			return nil, exitcode.Usagef("%s:%d: %s: %w", path, number, name, bad)
 		case lines[name].number > 0 && name != "backend":
-			return nil, exitcode.Usagef("%s:%d: %s stands in line %d already", path, number, name, lines[name].number)
+			return nil, exitcode.Usagef("%s:%d: %s is set in line %d already", path, number, name, lines[name].number)
 		case lines[name].number > 0:
 			at, value = lines[name].number, lines[name].value+" "+value
 		}
@@ -100,7 +100,7 @@ func configValue(text string) (string, error) {
 	case !ended:
 		return "", errors.New("the value begins with a quote and does not end with one; put the same quote behind it, or leave both out")
 	case rest != "" && rest[0] != '#':
-		return "", errors.New("more than a comment stands behind the closing quote; put the whole value between quotes, of the other kind where it has such")
+		return "", errors.New("only a comment may follow the closing quote; put the whole value between quotes, of the other kind if it has such")
 	}
 	return value, nil
 }

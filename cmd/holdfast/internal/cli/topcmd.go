@@ -54,7 +54,7 @@ JSON at the end. It works without colours too (NO_COLOR).
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.Var(&fl.every, "every", "how often the screen is drawn anew")
+	f.Var(&fl.every, "every", "how often the screen is drawn again")
 	f.Var(&fl.sort, "sort", "the order of the locks at the start")
 	return cmd
 }

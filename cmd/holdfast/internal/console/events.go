@@ -39,7 +39,7 @@ func wishOf(r *http.Request) (wish, error) {
 	if text := q.Get("page"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
-			return w, fmt.Errorf("%q is no page", text)
+			return w, fmt.Errorf("%q is not a page", text)
 		}
 		w.page = n
 	}

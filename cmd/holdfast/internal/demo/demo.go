@@ -203,7 +203,7 @@ func (s *stage) pauseHolder(ctx context.Context) error {
 		s.say("the ledger takes it: that is the accident which tokens are for")
 		return nil
 	}
-	s.say("the ledger refuses her: %v", s.stale)
+	s.say("the ledger rejects her: %v", s.stale)
 	return nil
 }
 
@@ -219,7 +219,7 @@ func (s *stage) sum() error {
 	s.print("  %d entries in the ledger: %d lost, %d doubled, %d with a token lower than the one before\n", a.entries, a.lost, a.doubled, a.unordered)
 	s.print("  attempts that failed and were made again: %d\n", s.failed.Load())
 	refused := errors.Is(s.stale, fence.ErrStale)
-	s.print("  stale writes refused: %d of 1\n", map[bool]int{true: 1}[refused])
+	s.print("  stale writes rejected: %d of 1\n", map[bool]int{true: 1}[refused])
 	if worst > 0 || !refused || a.entries == 0 {
 		s.print("  verdict: BROKEN\n")
 		return ErrBroken

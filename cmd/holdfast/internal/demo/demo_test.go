@@ -19,7 +19,7 @@ func TestDemoLosesNothing(t *testing.T) {
 		if err := errors.Join(Run(t.Context(), nodes, &out), nodes.Close()); err != nil {
 			t.Fatalf("%v\n%s", err, out.String())
 		}
-		for _, part := range []string{"nodes 2 and 4 are stopped", "the ledger refuses her", "0 lost, 0 doubled", "stale writes refused: 1 of 1"} {
+		for _, part := range []string{"nodes 2 and 4 are stopped", "the ledger rejects her", "0 lost, 0 doubled", "stale writes rejected: 1 of 1"} {
 			if !strings.Contains(out.String(), part) {
 				t.Errorf("the account does not say %q:\n%s", part, out.String())
 			}

@@ -49,7 +49,7 @@ var Table = []Row{
 	{text(Bug), "a fault in holdfast itself or of the system it runs on"},
 	{text(Output), "the output could not be written"},
 	{text(Busy), "another process holds the lock, or the wait is over (--conflict-exit-code)"},
-	{text(Auth), "wrong credentials, or a right is missing"},
+	{text(Auth), "wrong credentials, or a permission is missing"},
 	{text(Lost), "the lease was lost; run: and the command was stopped (--lost-exit-code)"},
 	{text(Timeout), "run: the command was stopped after --max-runtime"},
 	{text(NotExecutable), "run: the command cannot be executed"},

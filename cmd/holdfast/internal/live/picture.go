@@ -207,7 +207,7 @@ func RoundTrip(e holdfast.NodeEvent) string {
 	case e.RoundTrip < 10*time.Millisecond:
 		return fmt.Sprintf("%.1f ms", float64(e.RoundTrip)/float64(time.Millisecond))
 	}
-	return fmt.Sprintf("%d ms", e.RoundTrip.Milliseconds())
+	return fmt.Sprintf("%.0f ms", e.RoundTrip.Truncate(time.Millisecond).Seconds()*1000)
 }
 
 // Sort is an order of locks.

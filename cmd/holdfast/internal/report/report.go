@@ -114,7 +114,7 @@ func (p *Place) checkReplaceable() error {
 	case info.Mode()&fs.ModeSymlink != 0:
 		return fmt.Errorf("%s is a link; name the file that it leads to", p.path)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s is no file that can be replaced", p.path)
+		return fmt.Errorf("%s is not a file that can be replaced", p.path)
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func openStream(path string) (*os.File, error) {
 	switch {
 	case err != nil:
 	case info.Mode()&(fs.ModeNamedPipe|fs.ModeCharDevice) == 0:
-		err = fmt.Errorf("%s is no FIFO and no device any more", path) // it was when File looked
+		err = fmt.Errorf("%s is no longer a FIFO or a device", path) // it was when File looked
 	default:
 		err = checkOwner(path, info)
 	}
@@ -50,7 +50,7 @@ func checkOwner(path string, info fs.FileInfo) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s is no file and belongs to another user (uid %d); name a file, or a FIFO of your own", path, st.Uid)
+	return fmt.Errorf("%s is not a file and belongs to another user (uid %d); name a file, or a FIFO of your own", path, st.Uid)
 }
 
 // openMount opens a regular file that is a mount for overwriting it.
@@ -61,7 +61,7 @@ func openMount(path string) (*os.File, error) {
 	}
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		f.Close()
-		return nil, errors.Join(err, fmt.Errorf("%s is no regular file", path))
+		return nil, errors.Join(err, fmt.Errorf("%s is not a regular file", path))
 	}
 	return f, nil
 }

@@ -43,7 +43,7 @@ func (s *session) stopForLoss() {
 	policy := s.plan.OnLost
 	switch {
 	case policy.Warn:
-		s.log.Error("the lease is lost, and the command goes on, as --on-lost=warn says: " + cause.Error())
+		s.log.Error("the lease is lost, and the command goes on, because of --on-lost=warn: " + cause.Error())
 	case s.why != "": // it is being stopped already; lastMoment bounds that
 		s.why, s.cause = Lost, cause
 	default:

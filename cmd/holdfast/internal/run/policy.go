@@ -71,7 +71,7 @@ func signalByName(name string) (syscall.Signal, error) {
 		known = append(known, strings.TrimPrefix(n, "SIG"))
 	}
 	slices.Sort(known)
-	return 0, fmt.Errorf("%q is no signal; known are the numbers and %s", name, strings.Join(known, " "))
+	return 0, fmt.Errorf("%q is not a signal; known are the numbers and %s", name, strings.Join(known, " "))
 }
 
 func signalName(s syscall.Signal) string {

@@ -51,7 +51,7 @@ func (r *Runner) Run(p *Plan) Result {
 	case err == nil:
 		res = s.run()
 	case errors.Is(err, holdfast.ErrUnavailable) && p.Otherwise == "run" && !isInterrupted(err):
-		r.Log.Error("running without the lock, as --if-unavailable=run says: " + err.Error()) // also with -q: nothing protects the command
+		r.Log.Error("running without the lock, because of --if-unavailable=run: " + err.Error()) // also with -q: nothing protects the command
 		res = s.run()
 		if res.Status.Outcome == Ran {
 			res.Status.Outcome, res.Status.Error = RanUnlocked, err.Error()

@@ -305,7 +305,7 @@ func (m *model) questionLines() []string {
 	r := &live.Row{Status: m.target, Seen: m.picture.Taken}
 	lines = append(lines, holderLines(m.picture, r)...)
 	lines = append(lines, fieldLine("waiting", strconv.Itoa(m.target.Waiters)), "",
-		"The holder hears at once by whom and why, if it can be reached, and otherwise",
+		"The holder is notified at once, with the reason, if it can be reached, and else",
 		"at its next renewal. Until then it may go on: stop it first where you can.", "")
 	if m.mode == reasoning {
 		return append(lines, "Why is it taken away? This goes into the record, and to the holder.", "> "+view.Printable(m.typed)+"█")

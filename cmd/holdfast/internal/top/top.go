@@ -26,7 +26,7 @@ type Options struct {
 	// Force takes a lock away from the holder that st shows. The view has asked for the
 	// reason and for the name of the lock by then.
 	Force func(ctx context.Context, st holdfast.Status, reason string) (force.Record, error)
-	Every time.Duration // how often the screen is drawn anew; 1 s
+	Every time.Duration // how often the screen is drawn again; 1 s
 	Sort  live.Sort
 	Plain bool // no colours
 }

@@ -19,7 +19,7 @@ var Release = &analysis.Analyzer{
 	Name: "leaserelease",
 	Doc: `report a lease that is not released on some path
 
-The lock of such a lease stands until its client is closed, as the watchdog renews it, and others wait for it. A lease counts as
+The lock of such a lease is held until its client is closed, because the watchdog renews it, and others wait for it. A lease counts as
 released where it is released or detached, returned, stored, or given to another function. A lease with NoRenew ends by itself,
 and one whose client is closed in the same function ends with that.`,
 	Requires:  []*analysis.Analyzer{inspect.Analyzer, ctrlflow.Analyzer},
