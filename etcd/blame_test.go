@@ -18,18 +18,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// blames fails the test when a member is blamed.
-func (r *rig) blames(d driver.Driver) {
+// checkNoBlame fails the test when a member is blamed.
+func (r *rig) checkNoBlame(d driver.Driver) {
 	d.(driver.Notifier).Notify(func(e driver.NodeEvent) { r.Errorf("%s is %s: %v", e.Node, e.State, e.Err) })
 }
 
 // TestCallersThatLeaveBlameNobody, whatever they have asked for when they leave.
 func TestCallersThatLeaveBlameNobody(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		d := r.driver()
+		d := r.newDriver()
 		r.Must(d.Release(r.Within(), r.Grant(d, "free", long), 0))
-		r.blames(d)
-		holder := r.straight()
+		r.checkNoBlame(d)
+		holder := r.newDirectDriver()
 		r.Grant(holder, "held", long)
 		for _, kind := range []string{"", "Range", "Txn", "LeaseGrant", "LeaseTimeToLive", "Watch", "LeaseKeepAlive"} {
 			r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = kind, kind != "" })
@@ -49,16 +49,16 @@ func TestCallersThatLeaveBlameNobody(t *testing.T) {
 			r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
 			time.Sleep(5 * time.Second) // for what goes on in the background
 		}
-		r.blames(d)
+		r.checkNoBlame(d)
 	})
 }
 
 // TestStandstillsOfTheClientBlameNobody: the limit of a request is over for long when the client looks again.
 func TestStandstillsOfTheClientBlameNobody(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		d := r.straight()
+		d := r.newDirectDriver()
 		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
-		r.blames(d)
+		r.checkNoBlame(d)
 		err := d.Call(r.Within(), time.Second, func(ctx context.Context) error {
 			<-ctx.Done()
 			time.Sleep(2 * time.Second)
@@ -73,7 +73,7 @@ func TestStandstillsOfTheClientBlameNobody(t *testing.T) {
 // TestMembersWithoutAnswersAreStalled, in time.
 func TestMembersWithoutAnswersAreStalled(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		d := r.straight()
+		d := r.newDirectDriver()
 		stalled := make(map[string]bool)
 		d.Notify(func(e driver.NodeEvent) {
 			if e.State == driver.NodeStalled {
@@ -103,7 +103,7 @@ func TestServicesThatOnlyAnswerLikeEtcdAreRefused(t *testing.T) {
 	}
 	t.Run("no cluster and no member", func(t *testing.T) {
 		inBubbleOf(t, 1, func(r *rig) {
-			r.fake.members[0].set(func(m *fakeMember) {
+			r.fake.members[0].update(func(m *fakeMember) {
 				m.twist = func(method string, reply proto.Message) {
 					if s, ok := reply.(*pb.StatusResponse); ok {
 						s.Header, s.Leader = &pb.ResponseHeader{}, 0
@@ -112,25 +112,25 @@ func TestServicesThatOnlyAnswerLikeEtcdAreRefused(t *testing.T) {
 					}
 				}
 			})
-			_, err := r.dial(r.addrs(), &etcd.Options{})
+			_, err := r.openDriver(r.addrs(), &etcd.Options{})
 			refused(r, "New()", err)
-			_, err = r.straight().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			_, err = r.newDirectDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 			refused(r, "Acquire()", err)
-			r.only(r.diagnosed(r.addrs(), 0), "reach", driver.VerdictFault, "as kine", "use etcd itself")
+			r.wantOnly(r.findingsAt(r.addrs(), 0), "reach", driver.VerdictFault, "as kine", "use etcd itself")
 		})
 	})
 	t.Run("leases without names", func(t *testing.T) {
 		inBubbleOf(t, 1, func(r *rig) {
-			r.fake.members[0].set(func(m *fakeMember) {
+			r.fake.members[0].update(func(m *fakeMember) {
 				m.twist = func(method string, reply proto.Message) {
 					if l, ok := reply.(*pb.LeaseGrantResponse); ok {
 						l.ID = l.TTL
 					}
 				}
 			})
-			_, err := r.straight().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
+			_, err := r.newDirectDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 			refused(r, "Acquire()", err)
-			r.only(r.diagnosed(r.addrs(), 0), "floor", driver.VerdictFault, "as kine", "use etcd itself")
+			r.wantOnly(r.findingsAt(r.addrs(), 0), "floor", driver.VerdictFault, "as kine", "use etcd itself")
 		})
 	})
 }
@@ -138,8 +138,8 @@ func TestServicesThatOnlyAnswerLikeEtcdAreRefused(t *testing.T) {
 // TestLimitsThatTheMemberNoticesFirstAreStalls: it learns of them with the request, and its clock may be a moment ahead.
 func TestLimitsThatTheMemberNoticesFirstAreStalls(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
-		d := r.straight()
-		r.fake.members[0].set(func(m *fakeMember) {
+		d := r.newDirectDriver()
+		r.fake.members[0].update(func(m *fakeMember) {
 			m.fail = func(string) error { return status.FromContextError(context.DeadlineExceeded).Err() }
 		})
 		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})

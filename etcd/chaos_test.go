@@ -25,14 +25,14 @@ type span struct {
 // them, while clients take turns. No two trust a lease at the same time, and tokens rise
 // from holder to holder.
 func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
-	r := alone(t, 3)
+	r := startAlone(t, 3)
 	ctx, cancel := context.WithTimeout(t.Context(), *chaosTime)
 	defer cancel()
 	var mu sync.Mutex
 	var spans []span
 	var all sync.WaitGroup
 	for range 4 {
-		c := r.Client(r.driver())
+		c := r.Client(r.newDriver())
 		all.Go(func() {
 			for ctx.Err() == nil {
 				l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second}) // short: leases are to end while members fail, and holders know
@@ -58,7 +58,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 			}
 		})
 	}
-	all.Go(func() { r.havoc(ctx) })
+	all.Go(func() { r.failMembers(ctx) })
 	all.Wait()
 	for _, m := range r.cluster.Members {
 		m.Resume()
@@ -81,7 +81,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 	ctx, cancel = context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	opts := &holdfast.AcquireOptions{TTL: 3 * time.Second} // short: leases are to end while members fail, and holders know
-	last, err := r.Client(r.driver()).Acquire(ctx, "k", opts)
+	last, err := r.Client(r.newDriver()).Acquire(ctx, "k", opts)
 	if err != nil {
 		t.Fatalf("once the members are back: %v", err)
 	}
@@ -92,8 +92,8 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 	}
 }
 
-// havoc has one member after the other fail until ctx ends.
-func (r *rig) havoc(ctx context.Context) {
+// failMembers has one member after the other fail until ctx ends.
+func (r *rig) failMembers(ctx context.Context) {
 	pause := func(d time.Duration) {
 		select {
 		case <-ctx.Done():

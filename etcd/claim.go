@@ -27,16 +27,16 @@ type claim struct {
 	wait     driverkit.Wait
 }
 
-func (c *claim) key() string { return c.d.folder(c.req.Key) + c.place }
+func (c *claim) key() string { return c.d.folderOf(c.req.Key) + c.place }
 
-// compete goes on until the lock is granted or that is out of the question.
-func (c *claim) compete(ctx context.Context) error {
-	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, c.advance)
+// acquireLock goes on until the lock is granted or that is out of the question.
+func (c *claim) acquireLock(ctx context.Context) error {
+	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, c.tryStep)
 }
 
-// advance does what is to be done next, and returns nil when the claim has the lock. A lease that it has lapses.
-func (c *claim) advance(ctx context.Context) error {
-	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.lease.id != clientv3.NoLease, c.ask, c.await)
+// tryStep does what is to be done next, and returns nil when the claim has the lock. A lease that it has lapses.
+func (c *claim) tryStep(ctx context.Context) error {
+	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.lease.id != clientv3.NoLease, c.requestMissing, c.awaitTurn)
 }
 
 // rivals are the claims ahead of a claim, as of a revision.
@@ -46,23 +46,23 @@ type rivals struct {
 	revision int64
 }
 
-// ask gets what the claim lacks: a lease, a key, the lock. It has the lock if there is neither an
+// requestMissing gets what the claim lacks: a lease, a key, the lock. It has the lock if there is neither an
 // error nor anybody ahead.
-func (c *claim) ask(ctx context.Context) (*rivals, error) {
+func (c *claim) requestMissing(ctx context.Context) (*rivals, error) {
 	if c.lease.id == clientv3.NoLease {
-		if err := c.borrow(ctx); err != nil {
+		if err := c.borrowLease(ctx); err != nil {
 			return nil, err
 		}
 	}
 	if c.revision == 0 {
-		return c.queue(ctx)
+		return c.createKey(ctx)
 	}
-	return c.look(ctx)
+	return c.readRivals(ctx)
 }
 
-// borrow gets a lease. A try that would need a new one looks first, so that one in vain changes nothing. A lease that comes
+// borrowLease gets a lease. A try that would need a new one looks first, so that one in vain changes nothing. A lease that comes
 // when its claim has gone is revoked.
-func (c *claim) borrow(ctx context.Context) error {
+func (c *claim) borrowLease(ctx context.Context) error {
 	c.place, c.loose = c.d.owners.Next(false), false
 	if c.req.Renews {
 		var ok bool
@@ -71,7 +71,7 @@ func (c *claim) borrow(ctx context.Context) error {
 		}
 	}
 	if c.req.NoWait {
-		if l, err := c.d.look(ctx, c.req.Key); err != nil {
+		if l, err := c.d.readLine(ctx, c.req.Key); err != nil {
 			return err
 		} else if l.first.key != "" {
 			return c.d.heldBy(ctx, l)
@@ -80,14 +80,14 @@ func (c *claim) borrow(ctx context.Context) error {
 	var lease loan
 	lent := make(chan error, 1)
 	c.d.calls.Go(func() {
-		lent <- c.d.call(c.d.calls.Work, pace.RequestTime(c.req.TTL, pace.Members), lending(c.req.TTL, &lease))
+		lent <- c.d.callAny(c.d.calls.Work, pace.RequestTime(c.req.TTL, pace.Members), grantRequest(c.req.TTL, &lease))
 	})
 	select {
 	case err := <-lent:
 		c.lease = lease
 		return errors.Join(err, lease.tooLong(c.req.TTL))
 	case <-ctx.Done():
-		c.d.calls.Go(func() { <-lent; c.d.abandon(lease) })
+		c.d.calls.Go(func() { <-lent; c.d.abandonLease(lease) })
 		return ctx.Err()
 	}
 }
@@ -95,14 +95,14 @@ func (c *claim) borrow(ctx context.Context) error {
 // giveUp ends a claim that has failed. A lease that has no key and gets none is spare.
 func (c *claim) giveUp() {
 	if c.revision != 0 || c.loose || !c.d.loans.save(c.lease) {
-		c.d.abandon(c.lease)
+		c.d.abandonLease(c.lease)
 	}
 }
 
-// queue creates the key; for a try, only if no other key exists. For a key that already exists the
+// createKey creates the key; for a try, only if no other key exists. For a key that already exists the
 // answer was lost. The last key before a key that was just created is the one to wait for.
-func (c *claim) queue(ctx context.Context) (*rivals, error) {
-	folder := c.d.folder(c.req.Key)
+func (c *claim) createKey(ctx context.Context) (*rivals, error) {
+	folder := c.d.folderOf(c.req.Key)
 	base, known := c.d.base.known(c.d.baseKey())
 	none := clientv3.Compare(clientv3.CreateRevision(c.key()), "=", 0)
 	if c.req.NoWait {
@@ -113,72 +113,72 @@ func (c *claim) queue(ctx context.Context) (*rivals, error) {
 	own, first, tokens := clientv3.OpGet(c.key()), c.d.getFirst(c.req.Key), clientv3.OpGet(c.d.baseKey())
 	last := clientv3.OpGet(folder, clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortDescend), clientv3.WithLimit(2))
 	var resp *clientv3.TxnResponse
-	err := c.d.call(ctx, pace.RequestTime(c.req.TTL, pace.Members), func(ctx context.Context, cl *clientv3.Client) (err error) {
+	err := c.d.callAny(ctx, pace.RequestTime(c.req.TTL, pace.Members), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).If(none, known).Then(put, last).Else(own, first, tokens).Commit()
 		c.loose = c.loose || err != nil
 		return err
 	})
 	switch {
 	case errors.Is(err, driver.ErrLost): // the lease is over
-		c.reset()
+		c.forgetLease()
 		return nil, driverkit.ErrAgain
 	case err != nil:
 		return nil, err
 	case resp.Succeeded:
 		c.revision = resp.Header.Revision
-		keys, count := resp.Responses[1].GetResponseRange().Kvs, line(resp, 1).keys
+		keys, count := resp.Responses[1].GetResponseRange().Kvs, lineFrom(resp, 1).keys
 		switch {
 		case len(keys) != min(count, 2):
 		case count == 1:
-			return nil, c.take(ctx, read(keys[0]))
+			return nil, c.completeGrant(ctx, readEntry(keys[0]))
 		case count == 2:
-			return &rivals{read(keys[1]), lineUp{read(keys[1]), count}, c.revision}, nil
+			return &rivals{readEntry(keys[1]), lineUp{readEntry(keys[1]), count}, c.revision}, nil
 		}
 		return nil, driverkit.ErrAgain // to read the holder
 	}
-	c.revision = line(resp, 0).first.revision
+	c.revision = lineFrom(resp, 0).first.revision
 	switch {
 	case c.revision != 0:
 		return nil, driverkit.ErrAgain
-	case c.req.NoWait && line(resp, 1).keys > 0:
-		return nil, c.d.heldBy(ctx, line(resp, 1))
+	case c.req.NoWait && lineFrom(resp, 1).keys > 0:
+		return nil, c.d.heldBy(ctx, lineFrom(resp, 1))
 	}
-	if err := c.d.rebase(ctx, c.req.TTL, resp.Responses[2].GetResponseRange().Kvs, resp.Header.Revision); err != nil {
+	if err := c.d.updateBase(ctx, c.req.TTL, resp.Responses[2].GetResponseRange().Kvs, resp.Header.Revision); err != nil {
 		return nil, err
 	}
 	return nil, driverkit.ErrAgain
 }
 
-// reset forgets a lease that is over, and the place in line with it. Nothing can be created under it.
-func (c *claim) reset() { c.lease, c.revision = loan{}, 0 }
+// forgetLease forgets a lease that is over, and the place in line with it. Nothing can be created under it.
+func (c *claim) forgetLease() { c.lease, c.revision = loan{}, 0 }
 
-// look reads the keys ahead of the claim.
-func (c *claim) look(ctx context.Context) (*rivals, error) {
+// readRivals reads the keys ahead of the claim.
+func (c *claim) readRivals(ctx context.Context) (*rivals, error) {
 	var resp *clientv3.TxnResponse
-	err := c.d.call(ctx, pace.RequestTime(c.req.TTL, pace.Members), func(ctx context.Context, cl *clientv3.Client) (err error) {
+	err := c.d.callAny(ctx, pace.RequestTime(c.req.TTL, pace.Members), func(ctx context.Context, cl *clientv3.Client) (err error) {
 		resp, err = cl.Txn(ctx).Then(
 			clientv3.OpGet(c.key()),
-			clientv3.OpGet(c.d.folder(c.req.Key), append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(c.revision-1))...),
+			clientv3.OpGet(c.d.folderOf(c.req.Key), append(clientv3.WithLastCreate(), clientv3.WithMaxCreateRev(c.revision-1))...),
 			c.d.getFirst(c.req.Key)).Commit()
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	own, before := line(resp, 0).first, line(resp, 1).first
+	own, before := lineFrom(resp, 0).first, lineFrom(resp, 1).first
 	switch {
 	case own.lease != c.lease.id:
-		c.reset()
+		c.forgetLease()
 		return nil, driverkit.ErrAgain
 	case before.key == "":
-		return nil, c.take(ctx, own)
+		return nil, c.completeGrant(ctx, own)
 	}
-	return &rivals{before, line(resp, 2), resp.Header.Revision}, nil
+	return &rivals{before, lineFrom(resp, 2), resp.Header.Revision}, nil
 }
 
-// take completes the claim as the holder. The lease may be old by now: a holder that renews it gets no
+// completeGrant completes the claim as the holder. The lease may be old by now: a holder that renews it gets no
 // less than half of the TTL, and a holder that does not gets the TTL less the bound of one request.
-func (c *claim) take(ctx context.Context, own entry) error {
+func (c *claim) completeGrant(ctx context.Context, own entry) error {
 	c.token = own.token
 	age := c.lease.ttl / 2
 	if !c.req.Renews {
@@ -187,12 +187,12 @@ func (c *claim) take(ctx context.Context, own entry) error {
 	if time.Since(c.lease.sent) < age {
 		return nil
 	}
-	return c.keep(ctx, c.key())
+	return c.renewLease(ctx, c.key())
 }
 
-func (c *claim) grant() driver.Grant {
+func (c *claim) newGrant() driver.Grant {
 	if !c.loose {
-		c.d.loans.use(c.lease)
+		c.d.loans.markUsed(c.lease)
 	}
 	return driver.Grant{
 		Key: c.req.Key, Owner: id{c.place, c.lease.id, c.moves}.owner(c.req.Adoptable), Token: c.token, Block: driverkit.Block,
@@ -200,42 +200,42 @@ func (c *claim) grant() driver.Grant {
 	}
 }
 
-// keep renews the lease, and has all looked at anew where the key before is gone.
-func (c *claim) keep(ctx context.Context, before string) error {
+// renewLease renews the lease, and has all looked at anew where the key before is gone.
+func (c *claim) renewLease(ctx context.Context, before string) error {
 	var r renewal
 	stands := clientv3.OpGet(before, clientv3.WithCountOnly())
-	err := c.d.call(ctx, pace.RequestTime(c.req.TTL, pace.Members), renewing([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{stands}, &r))
+	err := c.d.callAny(ctx, pace.RequestTime(c.req.TTL, pace.Members), renewRequest([]clientv3.LeaseID{c.lease.id}, []clientv3.Op{stands}, &r))
 	if errors.Is(err, driver.ErrLost) || err == nil && r.ttls[c.lease.id] <= 0 {
-		c.reset()
+		c.forgetLease()
 		return driverkit.ErrAgain
 	}
 	if err != nil {
 		return err
 	}
 	c.lease.sent = r.sent
-	if line(r.seen, 0).keys == 0 {
+	if lineFrom(r.seen, 0).keys == 0 {
 		return driverkit.ErrAgain
 	}
 	return nil
 }
 
-// await returns when the key before the claim's or its own is deleted, when the member that
+// awaitTurn returns when the key before the claim's or its own is deleted, when the member that
 // watches them fails, and when it cannot renew the lease.
-func (c *claim) await(ctx context.Context, a *rivals) error {
+func (c *claim) awaitTurn(ctx context.Context, a *rivals) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	n := c.d.order()[0]
+	n := c.d.nodeOrder()[0]
 	up, changed := c.d.states.Up(n.place)
 	gone := make(chan error, 2)
 	for _, key := range []string{a.before.key, c.key()} {
 		c.d.calls.Go(func() { gone <- n.awaitDelete(ctx, key, a.revision+1) })
 	}
-	held, left := a.line.held(), make(chan time.Duration, 1)
+	held, left := a.line.heldError(), make(chan time.Duration, 1)
 	held.Waiters = max(held.Waiters-1, 0) // but for the claim itself
 
 	c.d.calls.Go(func() { // which must not hold up the others
 		c.d.lane.Do(ctx, driverkit.Later, nil, func() error {
-			known, err := c.d.remaining(ctx, a.line.first.lease)
+			known, err := c.d.leaseRemaining(ctx, a.line.first.lease)
 			left <- known
 			return err
 		})
@@ -255,7 +255,7 @@ func (c *claim) await(ctx context.Context, a *rivals) error {
 		case <-changed:
 			up, changed = c.d.states.Up(n.place)
 		case <-due.C: // a cluster that was restored may be before the revision from which the watch goes on
-			if err := c.keep(ctx, a.before.key); err != nil {
+			if err := c.renewLease(ctx, a.before.key); err != nil {
 				return err
 			}
 			due.Reset(c.lease.ttl / 3)
@@ -277,7 +277,7 @@ func (c *claim) await(ctx context.Context, a *rivals) error {
 // awaitDelete returns nil when key has been deleted, at revision or later. The servers look
 // only ten times a second for what happened before a watch was there, so it asks for that.
 func (n *node) awaitDelete(ctx context.Context, key string, revision int64) error {
-	in, _, err := n.enter(ctx)
+	in, _, err := n.withLogin(ctx)
 	if err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func (n *node) awaitDelete(ctx context.Context, key string, revision int64) erro
 		case errors.Is(err, rpctypes.ErrCompacted): // what happened before the connection was made anew is not known
 			return nil
 		case err != nil:
-			return n.unwatched(ctx, key, err)
+			return n.watchError(ctx, key, err)
 		case len(resp.Events) > 0:
 			return nil
 		case resp.Created && resp.Header.Revision >= revision:
@@ -296,16 +296,16 @@ func (n *node) awaitDelete(ctx context.Context, key string, revision int64) erro
 			}
 		}
 	}
-	return explain(ctx, errors.New("the watch has ended"))
+	return explainError(ctx, errors.New("the watch has ended"))
 }
 
-// unwatched is the error of a watch. One that is refused may have come with an old login: a read renews that, or tells what right
+// watchError returns the error of a watch. A rejected watch may have come with an old login: a read renews that, or tells what right
 // the user lacks, and then all is looked at anew.
-func (n *node) unwatched(ctx context.Context, key string, err error) error {
-	if err = explain(ctx, err); !driverkit.Lasts(err) {
+func (n *node) watchError(ctx context.Context, key string, err error) error {
+	if err = explainError(ctx, err); !driverkit.Lasts(err) {
 		return err
 	}
-	err = n.try(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
+	err = n.tryRequest(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		return errorOf(c.Get(ctx, key, clientv3.WithCountOnly()))
 	})
 	driverkit.Sleep(ctx, pace.LongPause)
@@ -316,22 +316,22 @@ func errorOf[T any](_ T, err error) error { return err }
 
 // heldBy returns the HeldError with the holder and the time left.
 func (d *Driver) heldBy(ctx context.Context, l lineUp) error {
-	held := l.held()
-	held.Remaining, _ = d.remaining(ctx, l.first.lease)
+	held := l.heldError()
+	held.Remaining, _ = d.leaseRemaining(ctx, l.first.lease)
 	return held
 }
 
-func (l lineUp) held() *driver.HeldError {
-	return &driver.HeldError{Owner: l.first.owner, Holder: l.first.value.Holder, Since: l.first.value.Since, Kept: l.first.value.Kept, Waiters: l.waiters()}
+func (l lineUp) heldError() *driver.HeldError {
+	return &driver.HeldError{Owner: l.first.owner, Holder: l.first.value.Holder, Since: l.first.value.Since, Kept: l.first.value.Kept, Waiters: l.waiterCount()}
 }
 
-// look reads the line of a lock.
-func (d *Driver) look(ctx context.Context, name string) (l lineUp, err error) {
-	err = d.call(ctx, pace.CallTime(), d.looking(name, &l))
+// readLine reads the line of a lock.
+func (d *Driver) readLine(ctx context.Context, name string) (l lineUp, err error) {
+	err = d.callAny(ctx, pace.CallTime(), d.lineRequest(name, &l))
 	return l, err
 }
 
-func (d *Driver) looking(name string, l *lineUp) request {
+func (d *Driver) lineRequest(name string, l *lineUp) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Do(ctx, d.getFirst(name))
 		if err == nil {
@@ -341,14 +341,14 @@ func (d *Driver) looking(name string, l *lineUp) request {
 	}
 }
 
-// lending gets a lease. One whose answer was lost has no key, and lapses.
-func lending(ttl time.Duration, l *loan) request {
+// grantRequest gets a lease. One whose answer was lost has no key, and lapses.
+func grantRequest(ttl time.Duration, l *loan) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		sent := time.Now()
-		resp, err := c.Grant(ctx, seconds(ttl))
+		resp, err := c.Grant(ctx, wholeSeconds(ttl))
 		switch {
 		case err != nil:
-		case int64(resp.ID) == seconds(ttl): // the same for all: kine gives back the TTL
+		case int64(resp.ID) == wholeSeconds(ttl): // the same for all: kine gives back the TTL
 			return errNoEtcd
 		case resp.ID == clientv3.NoLease, resp.TTL <= 0:
 			return errors.New("the member has granted a lease without an id or a time")
@@ -359,24 +359,24 @@ func lending(ttl time.Duration, l *loan) request {
 	}
 }
 
-// seconds is a TTL as the servers count it.
-func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
+// wholeSeconds returns a TTL as the servers count it.
+func wholeSeconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
 
 // tooLong returns an error if the servers granted a longer lease than was asked for, which a long election timeout makes them do
 // (findings/etcd-lease-is-longer-than-asked.sh): the lock of a holder that died would stand for so long.
 func (l loan) tooLong(asked time.Duration) error {
-	if l.ttl <= time.Duration(seconds(asked))*time.Second {
+	if l.ttl <= time.Duration(wholeSeconds(asked))*time.Second {
 		return nil
 	}
 	return fmt.Errorf("%w: these servers grant no TTL under %v, and %v was asked for; take a longer TTL, or give the servers a shorter --election-timeout",
 		driver.ErrInvalid, l.ttl, asked)
 }
 
-// adopt takes over the key of g, if that has the lock. Once first in line, a key stays so. The lease stays as well: so it does
+// adoptKey takes over the key of g, if that has the lock. Once first in line, a key stays so. The lease stays as well: so it does
 // not matter how late the change is carried out, as it ends nothing sooner than the last renewal has promised.
-func (c *claim) adopt(ctx context.Context, g driver.Grant) error {
+func (c *claim) adoptKey(ctx context.Context, g driver.Grant) error {
 	var l lineUp
-	err := c.d.insist(ctx, g.TTL, c.d.looking(g.Key, &l))
+	err := c.d.callUntilAnswer(ctx, g.TTL, c.d.lineRequest(g.Key, &l))
 	switch {
 	case err != nil:
 		return err
@@ -390,7 +390,7 @@ func (c *claim) adopt(ctx context.Context, g driver.Grant) error {
 	}
 	says := l.first.value
 	says.Adopter = c.d.owners.Next(false)
-	now, err := c.d.change(ctx, g.TTL, l.first, clientv3.OpPut(l.first.key, says.text(), clientv3.WithIgnoreLease()))
+	now, err := c.d.changeKey(ctx, g.TTL, l.first, clientv3.OpPut(l.first.key, says.text(), clientv3.WithIgnoreLease()))
 	switch {
 	case err != nil:
 		return err
@@ -399,38 +399,38 @@ func (c *claim) adopt(ctx context.Context, g driver.Grant) error {
 	}
 	c.place, c.lease, c.moves, c.token, c.revision = now.place, loan{id: now.lease, ttl: g.TTL}, now.moves, now.token, now.revision
 	var r renewal
-	err = c.d.insist(ctx, g.TTL, renewing([]clientv3.LeaseID{now.lease}, []clientv3.Op{clientv3.OpGet(now.key)}, &r))
+	err = c.d.callUntilAnswer(ctx, g.TTL, renewRequest([]clientv3.LeaseID{now.lease}, []clientv3.Op{clientv3.OpGet(now.key)}, &r))
 	switch {
 	case err != nil:
 		return err
-	case r.ttls[now.lease] <= 0 || line(r.seen, 0).first.owner != now.owner:
+	case r.ttls[now.lease] <= 0 || lineFrom(r.seen, 0).first.owner != now.owner:
 		return driver.ErrLost
 	}
 	c.lease.ttl, c.lease.sent = r.ttls[now.lease], r.sent
 	return nil
 }
 
-// change does something to a key if that is as it was, and returns the key as it is then.
-func (d *Driver) change(ctx context.Context, ttl time.Duration, was entry, do clientv3.Op) (now entry, err error) {
-	err = d.insist(ctx, ttl, func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := c.Txn(ctx).If(was.stands(was.key[:len(was.key)-len(was.place)])).
+// changeKey does something to a key if that is as it was, and returns the key as it is then.
+func (d *Driver) changeKey(ctx context.Context, ttl time.Duration, was entry, do clientv3.Op) (now entry, err error) {
+	err = d.callUntilAnswer(ctx, ttl, func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Txn(ctx).If(was.compareUnchanged(was.key[:len(was.key)-len(was.place)])).
 			Then(do, clientv3.OpGet(was.key)).Else(clientv3.OpGet(was.key), clientv3.OpGet(was.key)).Commit()
 		if err == nil {
-			now = line(resp, 1).first
+			now = lineFrom(resp, 1).first
 		}
 		return err
 	})
 	return now, err
 }
 
-// revoke ends a lease, and deletes the key under it.
-func (d *Driver) revoke(l loan) error {
+// revokeLease ends a lease, and deletes the key under it.
+func (d *Driver) revokeLease(l loan) error {
 	if l.id == clientv3.NoLease {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(l.ttl, minTTL))
 	defer cancel()
-	err := d.queued(ctx, l.ttl, func() {}, func(ctx context.Context, c *clientv3.Client) error {
+	err := d.callInTurn(ctx, l.ttl, func() {}, func(ctx context.Context, c *clientv3.Client) error {
 		_, err := c.Revoke(ctx, l.id)
 		return err
 	})
@@ -440,9 +440,9 @@ func (d *Driver) revoke(l loan) error {
 	return err
 }
 
-// abandon revokes a lease in the background; what it cannot revoke lapses.
-func (d *Driver) abandon(l loan) {
+// abandonLease revokes a lease in the background; what it cannot revoke lapses.
+func (d *Driver) abandonLease(l loan) {
 	if l.id != clientv3.NoLease {
-		d.calls.Go(func() { d.revoke(l) })
+		d.calls.Go(func() { d.revokeLease(l) })
 	}
 }

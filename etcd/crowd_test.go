@@ -16,19 +16,19 @@ var waiters = flag.Int("waiters", 64, "how many wait in TestManyWaitersOutliveTh
 
 func TestACrowdOfOneClientIsServed(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		fixture.Crowd(r.Rig, r.driver(), 1000)
+		fixture.Crowd(r.Rig, r.newDriver(), 1000)
 	})
 }
 
 // TestManyWaitersOutliveTheLeader, each of them once, in the order in which they came.
 func TestManyWaitersOutliveTheLeader(t *testing.T) {
-	r := alone(t, 3)
+	r := startAlone(t, 3)
 	const clients = 4
 	drivers := make([]*etcd.Driver, clients)
 	for i := range drivers {
-		drivers[i] = r.straight()
+		drivers[i] = r.newDirectDriver()
 	}
-	holder := r.straight()
+	holder := r.newDirectDriver()
 	g := r.Grant(holder, "k", long)
 	ctx, cancel := context.WithTimeout(r.Context(), 6*fixture.Patience())
 	defer cancel()
@@ -37,7 +37,7 @@ func TestManyWaitersOutliveTheLeader(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range turns {
 		if i%clients == 0 {
-			r.keys("k", 1+i)
+			r.awaitKeys("k", 1+i)
 		}
 		all.Go(func() {
 			d := drivers[i%clients]
@@ -54,7 +54,7 @@ func TestManyWaitersOutliveTheLeader(t *testing.T) {
 			d.Release(ctx, g, 0)
 		})
 	}
-	r.keys("k", 1+len(turns))
+	r.awaitKeys("k", 1+len(turns))
 	r.leader().Kill()
 	holder.Release(ctx, g, 0) // which no leader may confirm in time; the driver goes on with it
 	all.Wait()
@@ -63,5 +63,5 @@ func TestManyWaitersOutliveTheLeader(t *testing.T) {
 			t.Errorf("waiter %d had turn %d", i, turn)
 		}
 	}
-	r.keys("k", 0)
+	r.awaitKeys("k", 0)
 }

@@ -42,7 +42,7 @@ func newSide(c *clientv3.Client) *side {
 
 // TestTheFakeAnswersAsEtcdDoes to random steps, so that what passes on the fake passes on etcd. It prints its first seed.
 func TestTheFakeAnswersAsEtcdDoes(t *testing.T) {
-	r := alone(t, 1)
+	r := startAlone(t, 1)
 	invented := newFakeRig(t, 1)
 	first := *seed
 	if first == 0 {
@@ -65,19 +65,19 @@ func TestTheFakeAnswersAsEtcdDoes(t *testing.T) {
 			what := s.step()
 			var answers [2]string
 			for j, b := range both {
-				answers[j] = b.do(t.Context(), what)
+				answers[j] = b.sendRequest(t.Context(), what)
 			}
 			if steps++; answers[0] != answers[1] {
-				t.Fatalf("-seed=%d: the answers to\n%s are\n%s\nfrom etcd, and\n%s\nfrom the fake", s.seed, text(what), answers[0], answers[1])
+				t.Fatalf("-seed=%d: the answers to\n%s are\n%s\nfrom etcd, and\n%s\nfrom the fake", s.seed, marshalText(what), answers[0], answers[1])
 			}
 		}
 		var seen [2]string
 		w := s.watching()
 		for j, b := range both {
-			seen[j] = b.see(t.Context(), w)
+			seen[j] = b.observeWatch(t.Context(), w)
 		}
 		if seen[0] != seen[1] {
-			t.Fatalf("-seed=%d: the watch\n%s\nsees\n%s\nin etcd, and\n%s\nin the fake", s.seed, text(w), seen[0], seen[1])
+			t.Fatalf("-seed=%d: the watch\n%s\nsees\n%s\nin etcd, and\n%s\nin the fake", s.seed, marshalText(w), seen[0], seen[1])
 		}
 	}
 	t.Logf("%d sequences of %d steps in all", *sequences, steps)
@@ -226,10 +226,10 @@ func (s *script) watching() *pb.WatchCreateRequest {
 	return w
 }
 
-func text(m proto.Message) string { return prototext.MarshalOptions{Multiline: true}.Format(m) }
+func marshalText(m proto.Message) string { return prototext.MarshalOptions{Multiline: true}.Format(m) }
 
-// place translates the revisions in a request to the revisions of this side.
-func (b *side) place(m proto.Message) proto.Message {
+// translateRevisions translates the revisions in a request to the revisions of this side.
+func (b *side) translateRevisions(m proto.Message) proto.Message {
 	m = proto.Clone(m)
 	move := func(revs ...*int64) {
 		for _, rev := range revs {
@@ -266,11 +266,11 @@ func (b *side) place(m proto.Message) proto.Message {
 	return m
 }
 
-// do sends a request, and returns the answer as if the sequence had begun at revision 0.
-func (b *side) do(ctx context.Context, what proto.Message) string {
+// sendRequest sends a request, and returns the answer as if the sequence had begun at revision 0.
+func (b *side) sendRequest(ctx context.Context, what proto.Message) string {
 	var answer proto.Message
 	var err error
-	switch r := b.place(what).(type) {
+	switch r := b.translateRevisions(what).(type) {
 	case *pb.PutRequest:
 		answer, err = b.kv.Put(ctx, r)
 	case *pb.RangeRequest:
@@ -293,8 +293,8 @@ func (b *side) do(ctx context.Context, what proto.Message) string {
 	if err != nil {
 		return status.Convert(err).Code().String() + ": " + status.Convert(err).Message()
 	}
-	b.count(answer)
-	return text(answer)
+	b.subtractBase(answer)
+	return marshalText(answer)
 }
 
 func (b *side) renew(ctx context.Context, r *pb.LeaseKeepAliveRequest) (*pb.LeaseKeepAliveResponse, error) {
@@ -310,8 +310,8 @@ func (b *side) renew(ctx context.Context, r *pb.LeaseKeepAliveRequest) (*pb.Leas
 	return s.Recv()
 }
 
-// count takes the beginning off the revisions in an answer, and leaves out what differs between any two clusters.
-func (b *side) count(answer proto.Message) {
+// subtractBase takes the beginning off the revisions in an answer, and leaves out what differs between any two clusters.
+func (b *side) subtractBase(answer proto.Message) {
 	header := func(h *pb.ResponseHeader) {
 		if h != nil {
 			h.ClusterId, h.MemberId, h.RaftTerm = 0, 0, 0
@@ -348,8 +348,8 @@ func (b *side) keys(kvs ...*mvccpb.KeyValue) {
 	}
 }
 
-// see returns what a watch sees up to a last change, which it makes, or how it ends.
-func (b *side) see(ctx context.Context, w *pb.WatchCreateRequest) string {
+// observeWatch returns what a watch sees up to a last change, which it makes, or how it ends.
+func (b *side) observeWatch(ctx context.Context, w *pb.WatchCreateRequest) string {
 	ctx, cancel := context.WithTimeout(ctx, fixture.Patience())
 	defer cancel()
 	last := append(bytes.Clone(w.Key), "last"...)
@@ -361,7 +361,7 @@ func (b *side) see(ctx context.Context, w *pb.WatchCreateRequest) string {
 	}
 	w = proto.Clone(w).(*pb.WatchCreateRequest)
 	w.StartRevision = min(w.StartRevision, put.Header.Revision-b.base)
-	if err := s.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: b.place(w).(*pb.WatchCreateRequest)}}); err != nil {
+	if err := s.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: b.translateRevisions(w).(*pb.WatchCreateRequest)}}); err != nil {
 		return err.Error()
 	}
 	var seen strings.Builder
@@ -377,7 +377,7 @@ func (b *side) see(ctx context.Context, w *pb.WatchCreateRequest) string {
 		for _, e := range resp.Events {
 			done = done || bytes.Equal(e.Kv.Key, last)
 			b.keys(e.Kv)
-			seen.WriteString(text(e) + "\n")
+			seen.WriteString(marshalText(e) + "\n")
 		}
 		if done {
 			return seen.String()

@@ -41,7 +41,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		all.Go(func() { members[n.place].examine(ctx, ttl) })
 	}
 	all.Wait()
-	whole := d.examine(ctx, members, ttl)
+	whole := d.examineCluster(ctx, members, ttl)
 	whole.Files(d.secrets...)
 	for _, m := range members {
 		whole.Found = append(whole.Found, m.Found...)
@@ -59,7 +59,7 @@ type member struct {
 // examine asks a member what it says of itself.
 func (m *member) examine(ctx context.Context, ttl time.Duration) {
 	ask := func() error {
-		return m.node.try(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) (err error) {
+		return m.node.tryRequest(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) (err error) {
 			m.status, err = pb.NewMaintenanceClient(c.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
 			return err
 		})
@@ -80,14 +80,14 @@ func (m *member) examine(ctx context.Context, ttl time.Duration) {
 		m.Fault("reach", err)
 		return
 	}
-	m.version(m.status.Version)
-	m.part()
-	m.space()
-	m.transport(ctx)
+	m.checkVersion(m.status.Version)
+	m.checkRole()
+	m.checkSpace()
+	m.checkTransport(ctx)
 }
 
-// version knows the faults of old servers from which the driver cannot protect itself.
-func (m *member) version(text string) {
+// checkVersion knows the faults of old servers from which the driver cannot protect itself.
+func (m *member) checkVersion(text string) {
 	parts := strings.SplitN(text, ".", 3)
 	major, _ := strconv.Atoi(parts[0])
 	minor, patch := 0, 0
@@ -107,8 +107,8 @@ func (m *member) version(text string) {
 	}
 }
 
-// part checks whether the member takes part in decisions.
-func (m *member) part() {
+// checkRole checks whether the member takes part in decisions.
+func (m *member) checkRole() {
 	s := m.status
 	switch {
 	case s.Leader == 0:
@@ -123,11 +123,11 @@ func (m *member) part() {
 	}
 }
 
-// space checks whether there is room for more keys.
-func (m *member) space() {
+// checkSpace checks whether there is room for more keys.
+func (m *member) checkSpace() {
 	s := m.status
 	switch {
-	case m.alarmed():
+	case m.hasAlarm():
 		m.Add("alarm", driver.VerdictFault, "it has an alarm: "+strings.Join(s.Errors, ", "),
 			"for NOSPACE: etcdctl compact, defrag, and then alarm disarm; for CORRUPT: replace the member")
 	case s.DbSizeQuota > 0 && s.DbSize > s.DbSizeQuota/10*9:
@@ -138,10 +138,10 @@ func (m *member) space() {
 	}
 }
 
-func (m *member) alarmed() bool { return m.status != nil && len(m.status.Errors) > 0 }
+func (m *member) hasAlarm() bool { return m.status != nil && len(m.status.Errors) > 0 }
 
-// transport looks at a connection of its own.
-func (m *member) transport(ctx context.Context) {
+// checkTransport looks at a connection of its own.
+func (m *member) checkTransport(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pace.CallTime())
 	defer cancel()
 	conn, config, err := m.node.connect(ctx)
@@ -153,8 +153,8 @@ func (m *member) transport(ctx context.Context) {
 	m.Transport(conn, m.node.password != "", config)
 }
 
-// examine looks at what is no single member's.
-func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Duration) driverkit.Notes {
+// examineCluster looks at what is no single member's.
+func (d *Driver) examineCluster(ctx context.Context, members []*member, ttl time.Duration) driverkit.Notes {
 	var whole driverkit.Notes
 	first := -1
 	for i, m := range members {
@@ -175,7 +175,7 @@ func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Durati
 	if first < 0 {
 		return whole
 	}
-	if err := d.call(ctx, pace.CallTime(), d.rehearse); errors.Is(err, errForeign) {
+	if err := d.callAny(ctx, pace.CallTime(), d.rehearseWrites); errors.Is(err, errForeign) {
 		return whole // it is said already
 	} else if errors.Is(err, driver.ErrAuth) {
 		whole.Fault("rights", err)
@@ -183,18 +183,18 @@ func (d *Driver) examine(ctx context.Context, members []*member, ttl time.Durati
 		whole.Fault("quorum", err)
 	} else {
 		whole.OK("rights", "to read and write below %q", d.prefix)
-		d.count(ctx, &whole)
-		if !slices.ContainsFunc(members, (*member).alarmed) { // they grant nothing then
-			d.floor(ctx, &whole, ttl)
+		d.countMembers(ctx, &whole)
+		if !slices.ContainsFunc(members, (*member).hasAlarm) { // they grant nothing then
+			d.checkMinTTL(ctx, &whole, ttl)
 		}
 	}
 	return whole
 }
 
-// rehearse asks for what locks need, under a condition that does not hold: nothing is
+// rehearseWrites asks for what locks need, under a condition that does not hold: nothing is
 // written, and the rights are looked at all the same.
-func (d *Driver) rehearse(ctx context.Context, c *clientv3.Client) error {
-	key := d.folder("holdfast") + "~probe"
+func (d *Driver) rehearseWrites(ctx context.Context, c *clientv3.Client) error {
+	key := d.folderOf("holdfast") + "~probe"
 	resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.Version(key), "<", 0)).
 		Then(clientv3.OpDelete(key)).Else(clientv3.OpGet(key)).Commit() // a put is refused where there is no space
 	if err == nil && resp.Succeeded {
@@ -203,14 +203,14 @@ func (d *Driver) rehearse(ctx context.Context, c *clientv3.Client) error {
 	return err
 }
 
-// floor holds the TTL against the lease that the servers grant for it.
-func (d *Driver) floor(ctx context.Context, whole *driverkit.Notes, ttl time.Duration) {
+// checkMinTTL holds the TTL against the lease that the servers grant for it.
+func (d *Driver) checkMinTTL(ctx context.Context, whole *driverkit.Notes, ttl time.Duration) {
 	var granted loan
-	if err := d.call(ctx, pace.CallTime(), lending(ttl, &granted)); err != nil {
+	if err := d.callAny(ctx, pace.CallTime(), grantRequest(ttl, &granted)); err != nil {
 		whole.Fault("floor", err)
 		return
 	}
-	defer d.revoke(granted)
+	defer d.revokeLease(granted)
 	if err := granted.tooLong(ttl); err != nil {
 		whole.Fault("floor", err)
 		return
@@ -218,10 +218,10 @@ func (d *Driver) floor(ctx context.Context, whole *driverkit.Notes, ttl time.Dur
 	whole.OK("floor", "leases of %v are granted", granted.ttl)
 }
 
-// count finds members that are not named.
-func (d *Driver) count(ctx context.Context, whole *driverkit.Notes) {
+// countMembers finds members that are not named.
+func (d *Driver) countMembers(ctx context.Context, whole *driverkit.Notes) {
 	voters := 0
-	err := d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
+	err := d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := pb.NewClusterClient(c.ActiveConnection()).MemberList(ctx, &pb.MemberListRequest{})
 		voters = 0
 		if err == nil {

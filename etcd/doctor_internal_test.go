@@ -14,7 +14,7 @@ func TestADoctorKnowsWhichServersAreTooOld(t *testing.T) {
 		"3.5.12": driver.VerdictWarning, "3.5.13": driver.VerdictOK, "3.5.13-rc.1": driver.VerdictOK, "3.6.0": driver.VerdictOK, "4.0.0": driver.VerdictOK,
 	} {
 		var m member
-		if m.version(version); len(m.Found) != 1 || m.Found[0].Verdict != want {
+		if m.checkVersion(version); len(m.Found) != 1 || m.Found[0].Verdict != want {
 			t.Errorf("%s: %+v, want %s", version, m.Found, want)
 		}
 	}

@@ -22,25 +22,25 @@ import (
 
 var _ driver.Doctor = (*etcd.Driver)(nil)
 
-// diagnosed returns what is bad with the members at these addresses.
-func (r *rig) diagnosed(addrs []string, ttl time.Duration) []driver.Finding {
+// findingsAt returns what is bad with the members at these addresses.
+func (r *rig) findingsAt(addrs []string, ttl time.Duration) []driver.Finding {
 	r.Helper()
-	d, err := r.dial(addrs, unchecked(r.opts))
+	d, err := r.openDriver(addrs, withoutCheck(r.opts))
 	r.Must(err)
 	defer d.Close()
-	return r.bad(d.Diagnose(r.Within(), ttl))
+	return r.badFindings(d.Diagnose(r.Within(), ttl))
 }
 
 // diagnosedAt returns what is bad with the cluster that a URL names.
 func (r *rig) diagnosedAt(url string, ttl time.Duration, opts *etcd.Options) []driver.Finding {
 	r.Helper()
-	found, err := diagnose(r.Within(), url, ttl, opts)
+	found, err := runDoctor(r.Within(), url, ttl, opts)
 	r.Must(err)
-	return r.bad(found)
+	return r.badFindings(found)
 }
 
-// bad returns the bad findings, without the version, which depends on the etcd of this machine.
-func (r *rig) bad(found []driver.Finding) (bad []driver.Finding) {
+// badFindings returns the bad findings, without the version, which depends on the etcd of this machine.
+func (r *rig) badFindings(found []driver.Finding) (bad []driver.Finding) {
 	r.Helper()
 	for _, f := range found {
 		if f.Bad() && f.Check != "version" {
@@ -58,8 +58,8 @@ func (r *rig) bad(found []driver.Finding) (bad []driver.Finding) {
 
 func urlOf(addrs ...string) string { return "etcd://" + strings.Join(addrs, ",") + "/locks" }
 
-// only checks that one thing was found.
-func (r *rig) only(found []driver.Finding, check string, v driver.Verdict, words ...string) {
+// wantOnly checks that one thing was found.
+func (r *rig) wantOnly(found []driver.Finding, check string, v driver.Verdict, words ...string) {
 	r.Helper()
 	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
 		r.Errorf("found %+v, want one %s of %s", found, v, check)
@@ -73,13 +73,13 @@ func (r *rig) only(found []driver.Finding, check string, v driver.Verdict, words
 }
 
 func TestASoundClusterHasNoFindings(t *testing.T) {
-	r := alone(t, 3)
+	r := startAlone(t, 3)
 	before, err := r.direct.Get(r.Within(), "\x00", clientv3.WithFromKey())
 	r.Must(err)
 	if found := r.diagnosedAt(urlOf(r.cluster.Addrs()...), 0, nil); len(found) > 0 {
 		t.Errorf("found %+v", found)
 	}
-	found, err := r.Client(r.straight()).Diagnose(r.Within(), 0)
+	found, err := r.Client(r.newDirectDriver()).Diagnose(r.Within(), 0)
 	checks := make(map[string]int)
 	for _, f := range found {
 		checks[f.Check]++
@@ -109,39 +109,39 @@ func TestDoctorFindsEachFaultOfACluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) { inBubbleOf(t, members, test) })
 	}
 	faults("nothing", 3, func(r *rig) {
-		if found := r.diagnosed(r.addrs(), 0); len(found) > 0 {
+		if found := r.findingsAt(r.addrs(), 0); len(found) > 0 {
 			r.Errorf("found %+v", found)
 		}
 	})
 	faults("a member that is not named, and TTLs under an election", 3, func(r *rig) {
-		r.only(r.diagnosed(r.addrs()[:2], 0), "members", driver.VerdictWarning, "3 members, and 2 are named")
-		r.only(r.diagnosed(r.addrs(), 2*time.Second), "ttl", driver.VerdictWarning, "election", "5 s or more")
+		r.wantOnly(r.findingsAt(r.addrs()[:2], 0), "members", driver.VerdictWarning, "3 members, and 2 are named")
+		r.wantOnly(r.findingsAt(r.addrs(), 2*time.Second), "ttl", driver.VerdictWarning, "election", "5 s or more")
 	})
 	faults("a member that hangs", 3, func(r *rig) {
-		l := r.proxy(r.addrs()[2])
+		l := r.proxyTo(r.addrs()[2])
 		l.Set(func() { l.Hole = true })
-		r.only(r.diagnosed([]string{r.addrs()[0], r.addrs()[1], l.Addr}, 0), "reach", driver.VerdictFault, "no answer in")
+		r.wantOnly(r.findingsAt([]string{r.addrs()[0], r.addrs()[1], l.Addr}, 0), "reach", driver.VerdictFault, "no answer in")
 	})
 	faults("a member of another cluster", 2, func(r *rig) {
-		r.fake.members[1].set(func(m *fakeMember) {
+		r.fake.members[1].update(func(m *fakeMember) {
 			m.twist = func(_ string, reply proto.Message) {
 				if h, ok := reply.(interface{ GetHeader() *pb.ResponseHeader }); ok && h.GetHeader() != nil {
 					h.GetHeader().ClusterId = 8
 				}
 			}
 		})
-		r.only(r.diagnosed(r.addrs(), 0), "distinct", driver.VerdictFault, "another cluster than", "one cluster")
+		r.wantOnly(r.findingsAt(r.addrs(), 0), "distinct", driver.VerdictFault, "another cluster than", "one cluster")
 	})
 	faults("a floor of TTLs above that of the locks", 1, func(r *rig) {
 		r.fake.floor = 30
-		r.only(r.diagnosed(r.addrs(), 10*time.Second), "floor", driver.VerdictFault, "no TTL under 30s", "longer TTL", "election-timeout")
-		if found := r.diagnosed(r.addrs(), 30*time.Second); len(found) > 0 {
+		r.wantOnly(r.findingsAt(r.addrs(), 10*time.Second), "floor", driver.VerdictFault, "no TTL under 30s", "longer TTL", "election-timeout")
+		if found := r.findingsAt(r.addrs(), 30*time.Second); len(found) > 0 {
 			r.Errorf("found %+v", found)
 		}
 	})
 	faults("an alarm", 1, func(r *rig) {
-		r.fake.members[0].set(func(m *fakeMember) { m.alarm = []string{"memberID:1 alarm:NOSPACE "} })
-		r.only(r.diagnosed(r.addrs(), 0), "alarm", driver.VerdictFault, "NOSPACE", "alarm disarm")
+		r.fake.members[0].update(func(m *fakeMember) { m.alarm = []string{"memberID:1 alarm:NOSPACE "} })
+		r.wantOnly(r.findingsAt(r.addrs(), 0), "alarm", driver.VerdictFault, "NOSPACE", "alarm disarm")
 	})
 	for what, c := range map[string]struct {
 		status  func(*pb.StatusResponse)
@@ -158,12 +158,12 @@ func TestDoctorFindsEachFaultOfACluster(t *testing.T) {
 		},
 	} {
 		faults(what, 1, func(r *rig) {
-			r.fake.members[0].set(func(m *fakeMember) { m.status = c.status })
-			r.only(r.diagnosed(r.addrs(), 0), c.check, c.verdict, c.words...)
+			r.fake.members[0].update(func(m *fakeMember) { m.status = c.status })
+			r.wantOnly(r.findingsAt(r.addrs(), 0), c.check, c.verdict, c.words...)
 		})
 	}
 	faults("a role that only reads", 1, func(r *rig) {
-		r.fake.members[0].set(func(m *fakeMember) {
+		r.fake.members[0].update(func(m *fakeMember) {
 			m.fail = func(method string) error {
 				if method == "Txn" {
 					return rpctypes.ErrGRPCPermissionDenied
@@ -171,14 +171,14 @@ func TestDoctorFindsEachFaultOfACluster(t *testing.T) {
 				return nil
 			}
 		})
-		r.only(r.diagnosed(r.addrs(), 0), "rights", driver.VerdictFault, "permission denied", "read and write")
+		r.wantOnly(r.findingsAt(r.addrs(), 0), "rights", driver.VerdictFault, "permission denied", "read and write")
 	})
 	t.Run("a member that is down", func(t *testing.T) {
-		r := alone(t, 3)
+		r := startAlone(t, 3)
 		addrs := r.cluster.Addrs()
 		r.cluster.Members[0].Kill()
 		r.Eventually("there is a leader", func() bool { return r.cluster.Leader(r.Within()) != nil })
-		r.only(r.diagnosedAt(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused", "start it")
+		r.wantOnly(r.diagnosedAt(urlOf(addrs...), 0, nil), "reach", driver.VerdictFault, "refused", "start it")
 		r.cluster.Members[1].Kill()
 		r.Eventually("the last one notices", func() bool {
 			checks := make(map[string]bool)
@@ -189,7 +189,7 @@ func TestDoctorFindsEachFaultOfACluster(t *testing.T) {
 		})
 	})
 	t.Run("rights and passwords of a real cluster", func(t *testing.T) {
-		r := alone(t, 1)
+		r := startAlone(t, 1)
 		end := clientv3.GetPrefixRangeEnd("locks/")
 		for _, do := range []func() error{
 			func() error { return errorOf(r.direct.UserAdd(t.Context(), "root", "root")) },
@@ -205,9 +205,9 @@ func TestDoctorFindsEachFaultOfACluster(t *testing.T) {
 			r.Must(do())
 		}
 		url := "etcd://me:pass%3Aw%40rd%2F%231@" + r.cluster.Addrs()[0] + "/locks"
-		r.only(r.diagnosedAt(url, 0, nil), "rights", driver.VerdictFault, "access denied", "read and write")
+		r.wantOnly(r.diagnosedAt(url, 0, nil), "rights", driver.VerdictFault, "access denied", "read and write")
 		url = "etcd://me:wrong@" + r.cluster.Addrs()[0] + "/locks"
-		r.only(r.diagnosedAt(url, 0, nil), "reach", driver.VerdictFault, "access denied", "correct user and password")
+		r.wantOnly(r.diagnosedAt(url, 0, nil), "reach", driver.VerdictFault, "access denied", "correct user and password")
 	})
 	t.Run("certificates and keys", func(t *testing.T) {
 		cert, err := redisproc.NewCertificate(t.TempDir())
@@ -232,20 +232,20 @@ func TestDoctorFindsEachFaultOfACluster(t *testing.T) {
 		in := func(days time.Duration) func(c *tls.Config) {
 			return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // it is good for 90
 		}
-		r.only(with(in(87)), "tls", driver.VerdictWarning, "certificate ends on ", "in 3 days", "renew it")
-		r.only(with(in(91)), "reach", driver.VerdictFault, "expired", "renew its certificate")
-		r.only(with(func(c *tls.Config) { c.ServerName = "etcd.example" }), "reach", driver.VerdictFault,
+		r.wantOnly(with(in(87)), "tls", driver.VerdictWarning, "certificate ends on ", "in 3 days", "renew it")
+		r.wantOnly(with(in(91)), "reach", driver.VerdictFault, "expired", "renew its certificate")
+		r.wantOnly(with(func(c *tls.Config) { c.ServerName = "etcd.example" }), "reach", driver.VerdictFault,
 			"etcd.example", "use a name of its certificate", "servername")
-		r.only(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), "reach", driver.VerdictFault, "unknown authority", "give the CA")
-		r.only(r.diagnosedAt(url, 0, nil), "reach", driver.VerdictFault, "write etcds://")
+		r.wantOnly(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), "reach", driver.VerdictFault, "unknown authority", "give the CA")
+		r.wantOnly(r.diagnosedAt(url, 0, nil), "reach", driver.VerdictFault, "write etcds://")
 		r.Must(os.Chmod(cert.Key, 0o644))
 		safe := "etcds" + strings.TrimPrefix(url, "etcd") + "?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key
-		r.only(r.diagnosedAt(safe, 0, nil), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
+		r.wantOnly(r.diagnosedAt(safe, 0, nil), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 	})
 }
 
-// diagnose returns the doctor's findings for a URL.
-func diagnose(ctx context.Context, url string, ttl time.Duration, opts *etcd.Options) ([]driver.Finding, error) {
+// runDoctor returns the doctor's findings for a URL.
+func runDoctor(ctx context.Context, url string, ttl time.Duration, opts *etcd.Options) ([]driver.Finding, error) {
 	var o etcd.Options
 	if opts != nil {
 		o = *opts

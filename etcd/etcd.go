@@ -134,7 +134,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 		d.prefix += "/"
 	}
 	for i, name := range members {
-		n, err := newNode(d.calls.Work, i, name, d.folder("holdfast"), opts, d.union)
+		n, err := newNode(d.calls.Work, i, name, d.folderOf("holdfast"), opts, d.union)
 		if err != nil {
 			d.Close()
 			return nil, fmt.Errorf("%w: %s: %w", driver.ErrInvalid, name, err)
@@ -142,7 +142,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 		d.nodes = append(d.nodes, n)
 	}
 	for _, n := range d.nodes {
-		d.calls.Go(func() { d.watch(n) })
+		d.calls.Go(func() { d.watchMember(n) })
 	}
 	return d, nil
 }
@@ -156,7 +156,7 @@ func (d *Driver) Limits() driver.Limits {
 func (d *Driver) Close() error {
 	if err := d.calls.Enter(); err == nil {
 		for _, l := range d.loans.drain() {
-			d.abandon(l)
+			d.abandonLease(l)
 		}
 		d.calls.Leave()
 	}
@@ -179,12 +179,12 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.Obstacle}}
-	if err := c.compete(ctx); err != nil {
+	if err := c.acquireLock(ctx); err != nil {
 		c.giveUp()
 		return driver.Grant{}, err
 	}
-	d.hear()
-	return c.grant(), nil
+	d.startAlerts()
+	return c.newGrant(), nil
 }
 
 // Renew implements driver.Driver. It tries again until ctx ends.
@@ -193,30 +193,30 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	var all sync.WaitGroup
 	for i := 0; i < len(grants); i += batch {
 		end := min(i+batch, len(grants))
-		all.Go(func() { d.renew(ctx, grants[i:end], out[i:end]) })
+		all.Go(func() { d.renewGrants(ctx, grants[i:end], out[i:end]) })
 	}
 	all.Wait()
 	return out
 }
 
-func (d *Driver) renew(ctx context.Context, grants []driver.Grant, out []driver.Renewal) {
+func (d *Driver) renewGrants(ctx context.Context, grants []driver.Grant, out []driver.Renewal) {
 	leases, gets, shortest := make([]clientv3.LeaseID, len(grants)), make([]clientv3.Op, len(grants)), grants[0].TTL
 	for i, g := range grants {
-		leases[i] = parse(g.Owner).lease
+		leases[i] = parseOwner(g.Owner).lease
 		gets[i] = d.getFirst(g.Key)
 		shortest = min(shortest, g.TTL)
 	}
 	ctx, cancel := context.WithTimeout(ctx, shortest)
 	defer cancel()
 	var r renewal
-	err := d.insist(ctx, shortest, renewing(leases, gets, &r))
+	err := d.callUntilAnswer(ctx, shortest, renewRequest(leases, gets, &r))
 	for i, g := range grants {
 		if err != nil {
 			out[i].Err = err
-		} else if l, ttl := line(r.seen, i), r.ttls[leases[i]]; l.first.owner != g.Owner || ttl <= 0 {
+		} else if l, ttl := lineFrom(r.seen, i), r.ttls[leases[i]]; l.first.owner != g.Owner || ttl <= 0 {
 			out[i].Err = driver.ErrLost
 		} else {
-			out[i] = driver.Renewal{TrustedUntil: driverkit.Trust(r.sent, min(ttl, g.TTL)), Waiters: l.waiters()}
+			out[i] = driver.Renewal{TrustedUntil: driverkit.Trust(r.sent, min(ttl, g.TTL)), Waiters: l.waiterCount()}
 		}
 	}
 }
@@ -228,28 +228,28 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
-	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.free(g, keep, begun) })
+	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.freeLock(g, keep, begun) })
 }
 
-// free deletes the key of g, if that is still its own, and has the lease used again or revoked. To keep the lock, it leaves
+// freeLock deletes the key of g, if that is still its own, and has the lease used again or revoked. To keep the lock, it leaves
 // the key, under another lease, which nobody renews.
 //
 // It does not just revoke the lease: one that was adopted has another holder, and a spare one another lock.
-func (d *Driver) free(g driver.Grant, keep time.Duration, begun func()) error {
-	was := parse(g.Owner)
+func (d *Driver) freeLock(g driver.Grant, keep time.Duration, begun func()) error {
+	was := parseOwner(g.Owner)
 	ctx, cancel := context.WithTimeout(d.calls.Work, g.TTL)
 	defer cancel()
-	key, done := d.folder(g.Key)+was.place, false
+	key, done := d.folderOf(g.Key)+was.place, false
 	var do request
 	switch {
 	case keep > 0:
-		kept, err := d.keep(ctx, g, keep, begun)
+		kept, err := d.keepLock(ctx, g, keep, begun)
 		if err != nil || kept.KeyBytes() == nil {
 			return err
 		}
-		do = changing(d.folder(g.Key), was, kept, &done)
+		do = changeRequest(d.folderOf(g.Key), was, kept, &done)
 	case driver.IsAdoptable(g.Owner):
-		do = changing(d.folder(g.Key), was, clientv3.OpDelete(key), &done)
+		do = changeRequest(d.folderOf(g.Key), was, clientv3.OpDelete(key), &done)
 	default: // only its holder changes the key: so each member is spared the transaction that would compare that
 		do = func(ctx context.Context, c *clientv3.Client) error {
 			resp, err := c.Delete(ctx, key)
@@ -257,22 +257,22 @@ func (d *Driver) free(g driver.Grant, keep time.Duration, begun func()) error {
 			return err
 		}
 	}
-	err := d.queued(ctx, g.TTL, begun, do)
-	if done && !d.loans.back(was.lease) {
-		d.abandon(loan{id: was.lease, ttl: g.TTL})
+	err := d.callInTurn(ctx, g.TTL, begun, do)
+	if done && !d.loans.giveBack(was.lease) {
+		d.abandonLease(loan{id: was.lease, ttl: g.TTL})
 	}
 	return err
 }
 
-// keep returns what leaves the key of g under a lease of this TTL, nothing if the key is no longer its own. After an error it
+// keepLock returns what leaves the key of g under a lease of this TTL, nothing if the key is no longer its own. After an error it
 // revokes nothing: the lock may stand under either lease.
-func (d *Driver) keep(ctx context.Context, g driver.Grant, ttl time.Duration, begun func()) (put clientv3.Op, err error) {
+func (d *Driver) keepLock(ctx context.Context, g driver.Grant, ttl time.Duration, begun func()) (put clientv3.Op, err error) {
 	var l lineUp
 	var last loan
-	if err := d.queued(ctx, g.TTL, begun, d.looking(g.Key, &l)); err != nil || l.first.owner != g.Owner {
+	if err := d.callInTurn(ctx, g.TTL, begun, d.lineRequest(g.Key, &l)); err != nil || l.first.owner != g.Owner {
 		return put, err
 	}
-	if err := d.queued(ctx, g.TTL, begun, lending(max(ttl, minTTL), &last)); err != nil {
+	if err := d.callInTurn(ctx, g.TTL, begun, grantRequest(max(ttl, minTTL), &last)); err != nil {
 		return put, err
 	}
 	says := l.first.value
@@ -280,17 +280,17 @@ func (d *Driver) keep(ctx context.Context, g driver.Grant, ttl time.Duration, be
 	return clientv3.OpPut(l.first.key, says.text(), clientv3.WithLease(last.id)), nil
 }
 
-// changing does something to a key of a folder if nobody has changed it since, and notes whether it has.
-func changing(folder string, was id, do clientv3.Op, done *bool) request {
+// changeRequest does something to a key of a folder if nobody has changed it since, and notes whether it has.
+func changeRequest(folder string, was id, do clientv3.Op, done *bool) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := c.Txn(ctx).If(was.stands(folder)).Then(do).Commit()
+		resp, err := c.Txn(ctx).If(was.compareUnchanged(folder)).Then(do).Commit()
 		*done = err == nil && resp.Succeeded
 		return err
 	}
 }
 
 // Detach implements driver.Adopter: the lease may get another holder, and so never another lock.
-func (d *Driver) Detach(g driver.Grant) { d.loans.forget(parse(g.Owner).lease) }
+func (d *Driver) Detach(g driver.Grant) { d.loans.forget(parseOwner(g.Owner).lease) }
 
 // Adopt implements driver.Adopter.
 func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
@@ -302,15 +302,15 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	defer cancel()
 	defer context.AfterFunc(d.calls.Alive, cancel)()
 	c := &claim{d: d, req: driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true}, loose: true}
-	if err := c.adopt(ctx, g); err != nil {
+	if err := c.adoptKey(ctx, g); err != nil {
 		if c.revision != 0 { // it has the lock
-			d.calls.Go(func() { d.free(c.grant(), 0, func() {}) })
+			d.calls.Go(func() { d.freeLock(c.newGrant(), 0, func() {}) })
 		}
 		if d.calls.Alive.Err() != nil {
 			err = driver.ErrClosed
 		}
 		return driver.Grant{}, err
 	}
-	d.hear()
-	return c.grant(), nil
+	d.startAlerts()
+	return c.newGrant(), nil
 }

@@ -39,17 +39,17 @@ func TestConformanceOfServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return newRig(t, c).service() }})
+	locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return newRig(t, c).lockService() }})
 }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newFakeRig(t, 3).service() }})
+	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newFakeRig(t, 3).lockService() }})
 }
 
 func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		looker := r.Client(r.straight())
+		looker := r.Client(r.newDirectDriver())
 		if got, err := looker.Queue(r.Within(), "k", 2); err != nil || len(got) != 0 {
 			r.Errorf("the queue of a free lock is %+v, %v", got, err)
 		}
@@ -57,9 +57,9 @@ func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
 		ctx, cancel := context.WithCancel(r.Context())
 		var all sync.WaitGroup
 		for i := range 3 {
-			c := r.Client(r.straight())
+			c := r.Client(r.newDirectDriver())
 			all.Go(func() { c.Acquire(ctx, "k", &holdfast.AcquireOptions{Note: fmt.Sprint("waiter ", i)}) })
-			r.keys("k", i+2)
+			r.awaitKeys("k", i+2)
 		}
 		got, err := looker.Queue(r.Within(), "k", 2)
 		if err != nil || len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" ||
@@ -75,7 +75,7 @@ func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
 // TestListReadsManyPages: more keys than one answer has.
 func TestListReadsManyPages(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		d := r.straight()
+		d := r.newDirectDriver()
 		const locks = 1100
 		names := make(chan int, locks)
 		for i := range locks {

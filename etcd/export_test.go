@@ -17,5 +17,5 @@ func NewDialled(ctx context.Context, members []string, opts *Options, dial func(
 
 // Call has the members try fn in turn.
 func (d *Driver) Call(ctx context.Context, limit time.Duration, fn func(context.Context) error) error {
-	return d.call(ctx, limit, func(ctx context.Context, _ *clientv3.Client) error { return fn(ctx) })
+	return d.callAny(ctx, limit, func(ctx context.Context, _ *clientv3.Client) error { return fn(ctx) })
 }

@@ -50,8 +50,8 @@ func (n *network) listen() (string, *bufconn.Listener) {
 	return addr, l
 }
 
-// reach makes a connection that does not die: of the test's own client, and behind a link.
-func (n *network) reach(ctx context.Context, addr string) (net.Conn, error) {
+// dialStable makes a connection that does not die: of the test's own client, and behind a link.
+func (n *network) dialStable(ctx context.Context, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[addr]
 	n.mu.Unlock()
@@ -63,7 +63,7 @@ func (n *network) reach(ctx context.Context, addr string) (net.Conn, error) {
 
 // dial makes a connection of a driver.
 func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
-	conn, err := n.reach(ctx, addr)
+	conn, err := n.dialStable(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -74,22 +74,22 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return w, nil
 }
 
-// set has garble change what connections of drivers read that are made from now on.
-func (n *network) set(garble func(b []byte) error) {
+// setGarble has garble change what connections of drivers read that are made from now on.
+func (n *network) setGarble(garble func(b []byte) error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.garble = garble
 }
 
-// count returns how many connections drivers have made.
-func (n *network) count() int {
+// connectionCount returns how many connections drivers have made.
+func (n *network) connectionCount() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.wires)
 }
 
-// kill has all connections of drivers that exist pass nothing more. New ones pass.
-func (n *network) kill() {
+// killConnections has all connections of drivers that exist pass nothing more. New ones pass.
+func (n *network) killConnections() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, w := range n.wires {
@@ -206,8 +206,8 @@ func (f *fake) addrs() (all []string) {
 	return all
 }
 
-// set changes what a member says.
-func (m *fakeMember) set(change func(m *fakeMember)) {
+// update changes what a member says.
+func (m *fakeMember) update(change func(m *fakeMember)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	change(m)
@@ -216,7 +216,7 @@ func (m *fakeMember) set(change func(m *fakeMember)) {
 func (m *fakeMember) serve(n *network) {
 	var listener *bufconn.Listener
 	m.addr, listener = n.listen()
-	s := grpc.NewServer(grpc.UnaryInterceptor(m.unary), grpc.StreamInterceptor(m.stream), grpc.WaitForHandlers(true))
+	s := grpc.NewServer(grpc.UnaryInterceptor(m.serveUnary), grpc.StreamInterceptor(m.serveStream), grpc.WaitForHandlers(true))
 	pb.RegisterKVServer(s, m)
 	pb.RegisterLeaseServer(s, m)
 	pb.RegisterWatchServer(s, m)
@@ -231,20 +231,20 @@ func (m *fakeMember) serve(n *network) {
 	})
 }
 
-func (m *fakeMember) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-	m.count()
+func (m *fakeMember) serveUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+	m.countRequest()
 	method := path.Base(info.FullMethod)
-	if err := m.refusal(method); err != nil {
+	if err := m.refusalOf(method); err != nil {
 		return nil, err
 	}
 	reply, err := next(ctx, req)
 	if err == nil {
-		m.change(method, reply)
+		m.changeReply(method, reply)
 	}
 	return reply, err
 }
 
-func (m *fakeMember) refusal(method string) error {
+func (m *fakeMember) refusalOf(method string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fail == nil {
@@ -253,7 +253,7 @@ func (m *fakeMember) refusal(method string) error {
 	return m.fail(method)
 }
 
-func (m *fakeMember) change(method string, reply any) {
+func (m *fakeMember) changeReply(method string, reply any) {
 	m.mu.Lock()
 	twist := m.twist
 	m.mu.Unlock()
@@ -262,9 +262,9 @@ func (m *fakeMember) change(method string, reply any) {
 	}
 }
 
-func (m *fakeMember) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+func (m *fakeMember) serveStream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
 	method := path.Base(info.FullMethod)
-	if err := m.refusal(method); err != nil {
+	if err := m.refusalOf(method); err != nil {
 		return err
 	}
 	return next(srv, &fakeStream{s, m, method})
@@ -278,12 +278,12 @@ type fakeStream struct {
 
 func (s *fakeStream) RecvMsg(v any) error {
 	err := s.ServerStream.RecvMsg(v)
-	s.m.count()
+	s.m.countRequest()
 	return err
 }
 
 func (s *fakeStream) SendMsg(v any) error {
-	s.m.change(s.method, v)
+	s.m.changeReply(s.method, v)
 	s.m.mu.Lock()
 	again := s.m.again
 	s.m.mu.Unlock()
@@ -293,8 +293,8 @@ func (s *fakeStream) SendMsg(v any) error {
 	return s.ServerStream.SendMsg(v)
 }
 
-// count fails the test when too many requests come at one moment, and lets time go on.
-func (f *fake) count() {
+// countRequest fails the test when too many requests come at one moment, and lets time go on.
+func (f *fake) countRequest() {
 	f.mu.Lock()
 	now := time.Now()
 	if !now.Equal(f.moment) {
@@ -313,7 +313,7 @@ func (m *fakeMember) header() *pb.ResponseHeader {
 	return &pb.ResponseHeader{ClusterId: m.id, MemberId: m.number, Revision: m.rev, RaftTerm: m.term}
 }
 
-func within(key string, from, end []byte) bool {
+func inRange(key string, from, end []byte) bool {
 	switch {
 	case len(end) == 0:
 		return key == string(from)
@@ -323,8 +323,8 @@ func within(key string, from, end []byte) bool {
 	return key >= string(from) && key < string(end)
 }
 
-// at returns the keys as they were at a revision; 0: as they are, with what a transaction has changed so far.
-func (f *fake) at(rev int64) map[string]*mvccpb.KeyValue {
+// keysAt returns the keys as they were at a revision; 0: as they are, with what a transaction has changed so far.
+func (f *fake) keysAt(rev int64) map[string]*mvccpb.KeyValue {
 	if rev == 0 {
 		return f.kvs
 	}
@@ -342,9 +342,9 @@ func (f *fake) at(rev int64) map[string]*mvccpb.KeyValue {
 	return kvs
 }
 
-func find(kvs map[string]*mvccpb.KeyValue, from, end []byte) (all []*mvccpb.KeyValue) {
+func findKeys(kvs map[string]*mvccpb.KeyValue, from, end []byte) (all []*mvccpb.KeyValue) {
 	for k, kv := range kvs {
-		if within(k, from, end) {
+		if inRange(k, from, end) {
 			all = append(all, kv)
 		}
 	}
@@ -352,7 +352,7 @@ func find(kvs map[string]*mvccpb.KeyValue, from, end []byte) (all []*mvccpb.KeyV
 	return all
 }
 
-func (m *fakeMember) ranged(r *pb.RangeRequest) (*pb.RangeResponse, error) {
+func (m *fakeMember) rangeKeys(r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	switch {
 	case len(r.Key) == 0:
 		return nil, rpctypes.ErrGRPCEmptyKey
@@ -361,7 +361,7 @@ func (m *fakeMember) ranged(r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	case r.Revision > 0 && r.Revision < m.compacted:
 		return nil, rpctypes.ErrGRPCCompacted
 	}
-	all := find(m.at(r.Revision), r.Key, r.RangeEnd)
+	all := findKeys(m.keysAt(r.Revision), r.Key, r.RangeEnd)
 	resp := &pb.RangeResponse{Header: m.header(), Count: int64(len(all))}
 	if r.CountOnly {
 		return resp, nil
@@ -411,7 +411,7 @@ type changes struct {
 	events []*mvccpb.Event
 }
 
-func (f *fake) begin() *changes { return &changes{f: f, rev: f.rev + 1} }
+func (f *fake) beginChanges() *changes { return &changes{f: f, rev: f.rev + 1} }
 
 func (c *changes) commit() {
 	if len(c.events) == 0 {
@@ -436,8 +436,8 @@ func wellFormed(r *pb.PutRequest) error {
 	return nil
 }
 
-// puttable returns why a key cannot be put, before anything is changed.
-func (f *fake) puttable(r *pb.PutRequest) error {
+// checkPut returns why a key cannot be put, before anything is changed.
+func (f *fake) checkPut(r *pb.PutRequest) error {
 	if err := wellFormed(r); err != nil {
 		return err
 	}
@@ -469,7 +469,7 @@ func (c *changes) put(r *pb.PutRequest) {
 }
 
 func (c *changes) delete(from, end []byte) (deleted int64) {
-	for _, kv := range find(c.f.kvs, from, end) {
+	for _, kv := range findKeys(c.f.kvs, from, end) {
 		delete(c.f.kvs, string(kv.Key))
 		c.events = append(c.events, &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: kv.Key, ModRevision: c.rev}})
 		deleted++
@@ -480,16 +480,16 @@ func (c *changes) delete(from, end []byte) (deleted int64) {
 func (m *fakeMember) Range(_ context.Context, r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.ranged(r)
+	return m.rangeKeys(r)
 }
 
 func (m *fakeMember) Put(_ context.Context, r *pb.PutRequest) (*pb.PutResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := m.puttable(r); err != nil {
+	if err := m.checkPut(r); err != nil {
 		return nil, err
 	}
-	c := m.begin()
+	c := m.beginChanges()
 	c.put(r)
 	c.commit()
 	return &pb.PutResponse{Header: m.header()}, nil
@@ -501,7 +501,7 @@ func (m *fakeMember) DeleteRange(_ context.Context, r *pb.DeleteRangeRequest) (*
 	if len(r.Key) == 0 {
 		return nil, rpctypes.ErrGRPCEmptyKey
 	}
-	c := m.begin()
+	c := m.beginChanges()
 	deleted := c.delete(r.Key, r.RangeEnd)
 	c.commit()
 	return &pb.DeleteRangeResponse{Header: m.header(), Deleted: deleted}, nil
@@ -520,8 +520,8 @@ func (m *fakeMember) Compact(_ context.Context, r *pb.CompactionRequest) (*pb.Co
 	return &pb.CompactionResponse{Header: m.header()}, nil
 }
 
-func (f *fake) holds(c *pb.Compare) bool {
-	all := find(f.kvs, c.Key, c.RangeEnd)
+func (f *fake) evaluate(c *pb.Compare) bool {
+	all := findKeys(f.kvs, c.Key, c.RangeEnd)
 	if len(all) == 0 {
 		if c.Target == pb.Compare_VALUE {
 			return false
@@ -550,8 +550,8 @@ func (f *fake) holds(c *pb.Compare) bool {
 	return true
 }
 
-// twice reports whether a branch of a transaction changes a key twice, which etcd refuses but for two deletions.
-func twice(ops []*pb.RequestOp) bool {
+// changesTwice reports whether a branch of a transaction changes a key twice, which etcd refuses but for two deletions.
+func changesTwice(ops []*pb.RequestOp) bool {
 	for i, op := range ops {
 		p := op.GetRequestPut()
 		if p == nil {
@@ -561,7 +561,7 @@ func twice(ops []*pb.RequestOp) bool {
 			if o := other.GetRequestPut(); o != nil && i != j && string(o.Key) == string(p.Key) {
 				return true
 			}
-			if d := other.GetRequestDeleteRange(); d != nil && within(string(p.Key), d.Key, d.RangeEnd) {
+			if d := other.GetRequestDeleteRange(); d != nil && inRange(string(p.Key), d.Key, d.RangeEnd) {
 				return true
 			}
 		}
@@ -582,12 +582,12 @@ func (m *fakeMember) Txn(_ context.Context, r *pb.TxnRequest) (*pb.TxnResponse, 
 			}
 		}
 	}
-	if twice(r.Success) || twice(r.Failure) {
+	if changesTwice(r.Success) || changesTwice(r.Failure) {
 		return nil, rpctypes.ErrGRPCDuplicateKey
 	}
 	resp := &pb.TxnResponse{Succeeded: true}
 	for _, c := range r.Compare {
-		resp.Succeeded = resp.Succeeded && m.holds(c)
+		resp.Succeeded = resp.Succeeded && m.evaluate(c)
 	}
 	ops := r.Success
 	if !resp.Succeeded {
@@ -595,24 +595,24 @@ func (m *fakeMember) Txn(_ context.Context, r *pb.TxnRequest) (*pb.TxnResponse, 
 	}
 	for _, op := range ops { // as the server does, before anything is changed
 		if p := op.GetRequestPut(); p != nil {
-			if err := m.puttable(p); err != nil {
+			if err := m.checkPut(p); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, op := range ops {
 		if g := op.GetRequestRange(); g != nil {
-			if _, err := m.ranged(g); err != nil {
+			if _, err := m.rangeKeys(g); err != nil {
 				return nil, err
 			}
 		}
 	}
-	c := m.begin()
+	c := m.beginChanges()
 	for _, op := range ops {
 		out := &pb.ResponseOp{}
 		switch {
 		case op.GetRequestRange() != nil:
-			got, err := m.ranged(op.GetRequestRange())
+			got, err := m.rangeKeys(op.GetRequestRange())
 			if err != nil {
 				return nil, err
 			}
@@ -649,24 +649,24 @@ func (m *fakeMember) LeaseGrant(_ context.Context, r *pb.LeaseGrantRequest) (*pb
 	}
 	ttl := time.Duration(min(l.ttl, math.MaxInt64/int64(time.Second))) * time.Second
 	l.end = time.Now().Add(ttl)
-	l.timer = time.AfterFunc(ttl, func() { m.lapse(l) })
+	l.timer = time.AfterFunc(ttl, func() { m.lapseLease(l) })
 	m.leases[l.id] = l
 	return &pb.LeaseGrantResponse{Header: m.header(), ID: l.id, TTL: l.ttl}, nil
 }
 
-func (f *fake) lapse(l *fakeLease) {
+func (f *fake) lapseLease(l *fakeLease) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.leases[l.id] == l && !time.Now().Before(l.end) {
-		f.revoke(l)
+		f.revokeLease(l)
 	}
 }
 
-func (f *fake) revoke(l *fakeLease) {
+func (f *fake) revokeLease(l *fakeLease) {
 	l.timer.Stop()
 	delete(f.leases, l.id)
-	c := f.begin()
-	for _, kv := range find(f.kvs, []byte{0}, []byte{0}) {
+	c := f.beginChanges()
+	for _, kv := range findKeys(f.kvs, []byte{0}, []byte{0}) {
 		if kv.Lease == l.id {
 			c.delete(kv.Key, nil)
 		}
@@ -681,11 +681,11 @@ func (m *fakeMember) LeaseRevoke(_ context.Context, r *pb.LeaseRevokeRequest) (*
 	if l == nil {
 		return nil, rpctypes.ErrGRPCLeaseNotFound
 	}
-	m.revoke(l)
+	m.revokeLease(l)
 	return &pb.LeaseRevokeResponse{Header: m.header()}, nil
 }
 
-func (m *fakeMember) renew(id int64) *pb.LeaseKeepAliveResponse {
+func (m *fakeMember) renewLease(id int64) *pb.LeaseKeepAliveResponse {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	resp := &pb.LeaseKeepAliveResponse{Header: m.header(), ID: id}
@@ -706,7 +706,7 @@ func (m *fakeMember) LeaseKeepAlive(s pb.Lease_LeaseKeepAliveServer) error {
 		if err != nil {
 			return err
 		}
-		if err := s.Send(m.renew(r.ID)); err != nil {
+		if err := s.Send(m.renewLease(r.ID)); err != nil {
 			return err
 		}
 	}
@@ -797,7 +797,7 @@ func (m *fakeMember) Watch(s pb.Watch_WatchServer) error {
 				send(&pb.WatchResponse{Header: h, WatchId: id, CompactRevision: compacted, Canceled: true})
 				continue
 			}
-			all.Go(func() { m.watch(in, send, create, id, from) })
+			all.Go(func() { m.watchKeys(in, send, create, id, from) })
 		}
 		if c := r.GetCancelRequest(); c != nil && watches[c.WatchId] != nil {
 			watches[c.WatchId]()
@@ -809,13 +809,13 @@ func (m *fakeMember) Watch(s pb.Watch_WatchServer) error {
 	}
 }
 
-func (m *fakeMember) watch(ctx context.Context, send func(*pb.WatchResponse) error, r *pb.WatchCreateRequest, id, from int64) {
+func (m *fakeMember) watchKeys(ctx context.Context, send func(*pb.WatchResponse) error, r *pb.WatchCreateRequest, id, from int64) {
 	for {
 		m.mu.Lock()
 		var events []*mvccpb.Event
 		first, _ := slices.BinarySearchFunc(m.history, from, func(e *mvccpb.Event, rev int64) int { return cmp.Compare(e.Kv.ModRevision, rev) })
 		for _, e := range m.history[first:] {
-			if !within(string(e.Kv.Key), r.Key, r.RangeEnd) ||
+			if !inRange(string(e.Kv.Key), r.Key, r.RangeEnd) ||
 				e.Type == mvccpb.Event_PUT && slices.Contains(r.Filters, pb.WatchCreateRequest_NOPUT) ||
 				e.Type == mvccpb.Event_DELETE && slices.Contains(r.Filters, pb.WatchCreateRequest_NODELETE) {
 				continue

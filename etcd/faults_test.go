@@ -16,20 +16,20 @@ import (
 
 // TestALeaseOutlivesAMember, the one that leads too.
 func TestALeaseOutlivesAMember(t *testing.T) {
-	r := alone(t, 3)
-	fixture.Outlives(r.Rig, r.Client(r.straight()), r.cluster.Members, r.leader, func() {}, 5*time.Second, 10*time.Second)
+	r := startAlone(t, 3)
+	fixture.Outlives(r.Rig, r.Client(r.newDirectDriver()), r.cluster.Members, r.leader, func() {}, 5*time.Second, 10*time.Second)
 }
 
 // TestAMajorityThatComesBackServesTheWaiters and nobody before.
 func TestAMajorityThatComesBackServesTheWaiters(t *testing.T) {
-	r := alone(t, 3)
-	fixture.ComesBack(r.Rig, r.Client(r.straight()), r.Client(r.straight()), r.cluster.Members, func() { r.keys("k", 2) })
+	r := startAlone(t, 3)
+	fixture.ComesBack(r.Rig, r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver()), r.cluster.Members, func() { r.awaitKeys("k", 2) })
 }
 
 // TestDeadWatchDoesNotHangWait cuts off the member that watches for a waiter.
 func TestDeadWatchDoesNotHangWait(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		holder, waiting := r.Client(r.straight()), r.driver()
+		holder, waiting := r.Client(r.newDirectDriver()), r.newDriver()
 		l := r.Acquire(holder, "k", long)
 		waiter := r.Client(waiting)
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
@@ -52,7 +52,7 @@ func TestDeadWatchDoesNotHangWait(t *testing.T) {
 // TestAWaitGoesOnAfterACompaction, which takes away what a watch would have to begin with once its connection was cut.
 func TestAWaitGoesOnAfterACompaction(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
-		holder, waiting := r.Client(r.straight()), r.driver()
+		holder, waiting := r.Client(r.newDirectDriver()), r.newDriver()
 		l := r.Acquire(holder, "k", long)
 		next := make(chan *holdfast.Lease, 1)
 		waiter := r.Client(waiting)
@@ -92,7 +92,7 @@ func TestAWaitGoesOnAfterACompaction(t *testing.T) {
 // TestALostReplyCostsNoLock of whatever request.
 func TestALostReplyCostsNoLock(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		fixture.LosesReplies(r.Rig, r.driver(), func() { r.keys("k", 0) }, "LeaseGrant", "Txn", "DeleteRange", "Range", "LeaseKeepAlive", "LeaseRevoke")
+		fixture.LosesReplies(r.Rig, r.newDriver(), func() { r.awaitKeys("k", 0) }, "LeaseGrant", "Txn", "DeleteRange", "Range", "LeaseKeepAlive", "LeaseRevoke")
 	})
 }
 
@@ -101,12 +101,12 @@ func TestALostReplyCostsNoLock(t *testing.T) {
 func TestLateRequestTakesNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, noWait := range []bool{true, false} {
-			d := r.driver()
+			d := r.newDriver()
 			caught := fixture.Cancels(r.Rig, d, "Txn", noWait)
 			r.Must(d.Close()) // which waits for the revocation
 			r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
 			<-caught.Late
-			if left, err := r.leftovers(); err != nil || len(left) > 0 {
+			if left, err := r.leftoverKeys(); err != nil || len(left) > 0 {
 				r.Errorf("NoWait %v: the late request has left %q, %v", noWait, left, err)
 			}
 		}
@@ -116,18 +116,18 @@ func TestLateRequestTakesNothing(t *testing.T) {
 // TestAWaiterAsksForNothing: it costs the renewals of its lease.
 func TestAWaiterAsksForNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		waiting := r.driver()
+		waiting := r.newDriver()
 		watches := func() bool { n := r.Counts(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 }
 		// With its first lease a client begins to watch for what Force tells it.
-		fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"Txn", "Watch"}, "DeleteRange", "Status")
+		fixture.AsksNothing(r.Rig, r.newDriver(), waiting, watches, []string{"Txn", "Watch"}, "DeleteRange", "Status")
 	})
 }
 
 // TestWaitIsReportedBeforeHoldersTTLIsKnown: AcquireAll waits for the report.
 func TestWaitIsReportedBeforeHoldersTTLIsKnown(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		g := r.Grant(r.driver(), "k", long)
-		waiting := r.driver()
+		g := r.Grant(r.newDriver(), "k", long)
+		waiting := r.newDriver()
 		r.On(waiting, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "LeaseTimeToLive", true })
 		ctx, leave := context.WithCancel(r.Within())
 		defer leave()
@@ -154,7 +154,7 @@ func TestWaitIsReportedBeforeHoldersTTLIsKnown(t *testing.T) {
 // of them. They are sent again, and trust counts from then.
 func TestARenewalByADeposedLeaderIsNone(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		d := r.driver()
+		d := r.newDriver()
 		sent := func() int { return r.Counts(d)["LeaseKeepAlive"] }
 		depose := func(n int) { r.On(d, func(_ int, p *fixture.Link) { p.Forge = n }) }
 		g := r.Grant(d, "k", long)
@@ -165,7 +165,7 @@ func TestARenewalByADeposedLeaderIsNone(t *testing.T) {
 		}
 		r.Must(d.Release(r.Within(), g, 0))
 
-		holder := r.straight()
+		holder := r.newDirectDriver()
 		g = r.Grant(holder, "k", long)
 		before := sent()
 		depose(1)
@@ -186,7 +186,7 @@ func TestARenewalByADeposedLeaderIsNone(t *testing.T) {
 // TestAKeyDeletedByHandIsALoss: the lease of etcd goes on, but the lock is another's.
 func TestAKeyDeletedByHandIsALoss(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		d := r.straight()
+		d := r.newDirectDriver()
 		g := r.Grant(d, "k", long)
 		if _, err := r.direct.Delete(r.Context(), r.opts.Prefix, clientv3.WithPrefix()); err != nil {
 			r.Fatal(err)
@@ -202,12 +202,12 @@ func TestAKeyDeletedByHandIsALoss(t *testing.T) {
 // gone.
 func TestWaiterWithoutKeyQueuesAgain(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		holder, waiter := r.Client(r.straight()), r.Client(r.straight())
+		holder, waiter := r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver())
 		l := r.Acquire(holder, "k", long)
 		line := r.opts.Prefix + "k," // beside which there may be a base of the tokens
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 		for _, revoke := range []bool{false, true} {
-			r.keys("k", 2)
+			r.awaitKeys("k", 2)
 			resp, err := r.direct.Get(r.Context(), line, clientv3.WithLastCreate()...)
 			r.Must(err)
 			kv := resp.Kvs[0]
@@ -224,7 +224,7 @@ func TestWaiterWithoutKeyQueuesAgain(t *testing.T) {
 		}
 		r.Release(l)
 		r.Release(<-next)
-		r.Eventually("nothing is left", func() bool { left, err := r.leftovers(); return err == nil && len(left) == 0 })
+		r.Eventually("nothing is left", func() bool { left, err := r.leftoverKeys(); return err == nil && len(left) == 0 })
 	})
 }
 
@@ -232,11 +232,11 @@ func TestWaiterWithoutKeyQueuesAgain(t *testing.T) {
 // and an earlier one than the waiter.
 func TestTokensBoundAdoptions(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		d, other := r.straight(), r.straight()
-		g := r.adoptable(d)
-		waiter := r.Client(r.straight())
+		d, other := r.newDirectDriver(), r.newDirectDriver()
+		g := r.acquireAdoptable(d)
+		waiter := r.Client(r.newDirectDriver())
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-		r.keys("k", 2)
+		r.awaitKeys("k", 2)
 		for range 31 {
 			adopted, err := other.Adopt(r.Within(), g)
 			r.Must(err)
@@ -262,7 +262,7 @@ func TestRequestsAvoidMemberThatIsDown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for place := range 3 {
 			for range 5 {
-				d := r.driver()
+				d := r.newDriver()
 				r.On(d, func(i int, l *fixture.Link) { l.Hole = i == place })
 				r.Eventually("the member counts as down", func() bool { return d.(driver.Notifier).Nodes()[place].State != driver.NodeUp })
 				silent := r.Links(d)[place]
@@ -281,10 +281,10 @@ func TestRequestsAvoidMemberThatIsDown(t *testing.T) {
 func TestRequestsGoToTheLeader(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for range 5 {
-			d := r.driver()
+			d := r.newDriver()
 			for leader := range 3 {
 				for _, m := range r.fake.members {
-					m.set(func(m *fakeMember) { m.status = func(s *pb.StatusResponse) { s.Leader = uint64(leader + 1) } })
+					m.update(func(m *fakeMember) { m.status = func(s *pb.StatusResponse) { s.Leader = uint64(leader + 1) } })
 				}
 				time.Sleep(5 * time.Second) // in which each member is asked for its state
 				asked := func(place int) (n int) {

@@ -36,8 +36,8 @@ func (s *spoiler) IntN(n int) int {
 	return s.draw(n)
 }
 
-// garble changes a byte of what comes over a connection, or ends it.
-func (s *spoiler) garble(b []byte) error {
+// garbleBytes changes a byte of what comes over a connection, or ends it.
+func (s *spoiler) garbleBytes(b []byte) error {
 	switch s.IntN(4 * s.odds) {
 	case 0:
 		if len(b) > 0 {
@@ -53,28 +53,28 @@ func (s *spoiler) garble(b []byte) error {
 	return nil
 }
 
-// spoil changes a message, and all below it.
-func (s *spoiler) spoil(m protoreflect.Message) {
+// spoilMessage changes a message, and all below it.
+func (s *spoiler) spoilMessage(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		f := fields.Get(i)
 		if s.IntN(s.odds) == 0 {
-			s.set(m, f)
+			s.setField(m, f)
 			continue
 		}
 		switch {
 		case f.IsList() && f.Message() != nil:
 			for j := range m.Get(f).List().Len() {
-				s.spoil(m.Get(f).List().Get(j).Message())
+				s.spoilMessage(m.Get(f).List().Get(j).Message())
 			}
 		case !f.IsList() && f.Message() != nil && m.Has(f):
-			s.spoil(m.Get(f).Message())
+			s.spoilMessage(m.Get(f).Message())
 		}
 	}
 }
 
-// set gives a field an odd value, or none.
-func (s *spoiler) set(m protoreflect.Message, f protoreflect.FieldDescriptor) {
+// setField gives a field an odd value, or none.
+func (s *spoiler) setField(m protoreflect.Message, f protoreflect.FieldDescriptor) {
 	odd := []int64{-1, 0, 1, 2, math.MaxInt64, math.MinInt64, math.MaxInt64/int64(time.Second) + 1}
 	n := odd[s.IntN(len(odd))]
 	switch kind := f.Kind(); {
@@ -112,7 +112,7 @@ func TestNoAnswerEndsTheProgram(t *testing.T) {
 	}
 	for i := range seeds {
 		synctest.Test(t, func(t *testing.T) {
-			if withstand(t, rand.New(rand.NewPCG(first+uint64(i), 0)).IntN); t.Failed() {
+			if callEverything(t, rand.New(rand.NewPCG(first+uint64(i), 0)).IntN); t.Failed() {
 				t.Logf("-seed=%d", first+uint64(i))
 			}
 		})
@@ -129,7 +129,7 @@ func FuzzServer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) {
 		script = script[:min(len(script), 1024)] // a longer one takes seconds, which the fuzzer takes for a hang on a busy machine
 		synctest.Test(t, func(t *testing.T) {
-			withstand(t, func(n int) int {
+			callEverything(t, func(n int) int {
 				if len(script) == 0 {
 					return n - 1
 				}
@@ -141,23 +141,23 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// withstand has a driver call all that it can beside a member that draw spoils.
-func withstand(t *testing.T, draw func(n int) int) {
+// callEverything has a driver call all that it can beside a member that draw spoils.
+func callEverything(t *testing.T, draw func(n int) int) {
 	r := newFakeRig(t, 1)
 	s := &spoiler{draw: draw}
 	s.odds = 2 + s.IntN(40)
-	sound := r.straight()
+	sound := r.newDirectDriver()
 	g, err := sound.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, Adoptable: true, Renews: true})
 	r.Must(err)
-	r.net.set(s.garble)
-	d := r.straight()
+	r.net.setGarble(s.garbleBytes)
+	d := r.newDirectDriver()
 	spoil := func(on bool) {
-		r.fake.members[0].set(func(m *fakeMember) {
+		r.fake.members[0].update(func(m *fakeMember) {
 			m.twist, m.again = nil, nil
 			if on {
 				m.twist = func(_ string, reply proto.Message) {
 					time.Sleep(time.Millisecond) // so that a loop ends with its context
-					s.spoil(reply.ProtoReflect())
+					s.spoilMessage(reply.ProtoReflect())
 					if w, ok := reply.(*pb.WatchResponse); ok && w.Created {
 						w.Canceled = false // which leaves goroutines of etcd's package behind (node.close)
 					}
@@ -207,7 +207,7 @@ func withstand(t *testing.T, draw func(n int) int) {
 	}
 	all.Wait()
 	r.Must(d.Close())
-	r.net.set(nil)
+	r.net.setGarble(nil)
 	spoil(false)
 	r.Must(sound.Close())
 }
@@ -225,7 +225,7 @@ func TestOddWatchesCostAWaiterOnlyTime(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubbleOf(t, 1, func(r *rig) {
-				r.fake.members[0].set(func(m *fakeMember) {
+				r.fake.members[0].update(func(m *fakeMember) {
 					m.twist = func(_ string, reply proto.Message) {
 						if w, ok := reply.(*pb.WatchResponse); ok {
 							odd.twist(w)
@@ -234,10 +234,10 @@ func TestOddWatchesCostAWaiterOnlyTime(t *testing.T) {
 					sent := 0
 					m.again = func() bool { sent++; return odd.again && sent%4 != 0 }
 				})
-				l := r.Acquire(r.Client(r.straight()), "k", long)
-				waiter := r.Client(r.straight())
+				l := r.Acquire(r.Client(r.newDirectDriver()), "k", long)
+				waiter := r.Client(r.newDirectDriver())
 				next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-				r.keys("k", 2)
+				r.awaitKeys("k", 2)
 				r.Release(l)
 				r.Release(<-next)
 			})

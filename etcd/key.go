@@ -62,7 +62,7 @@ type entry struct {
 	value    value
 }
 
-func read(kv *mvccpb.KeyValue) entry {
+func readEntry(kv *mvccpb.KeyValue) entry {
 	e := entry{key: string(kv.Key), revision: kv.CreateRevision}
 	e.id = id{e.key[strings.LastIndex(e.key, mark)+1:], clientv3.LeaseID(kv.Lease), kv.Version - 1}
 	json.Unmarshal(kv.Value, &e.value) // the key of another program names no holder
@@ -73,8 +73,8 @@ func read(kv *mvccpb.KeyValue) entry {
 	return e
 }
 
-// has reports whether the token belongs to the grant of the key.
-func (e entry) has(token int64) bool {
+// hasToken reports whether the token belongs to the grant of the key.
+func (e entry) hasToken(token int64) bool {
 	if e.value.Kept {
 		return token == 0
 	}
@@ -94,8 +94,8 @@ func (i id) owner(adoptable bool) string {
 	return owner
 }
 
-// parse is the reverse of id.owner. An owner of another form has the lease 0, which none is.
-func parse(owner string) (i id) {
+// parseOwner reverses id.owner. An owner of another form gets the lease 0, which no lease has.
+func parseOwner(owner string) (i id) {
 	if driver.IsAdoptable(owner) {
 		owner = strings.TrimSuffix(owner, driver.Adoptable(""))
 	}
@@ -111,19 +111,19 @@ func parse(owner string) (i id) {
 	return id{parts[0] + "." + parts[1], clientv3.LeaseID(lease), moves}
 }
 
-// stands compares that nobody has changed the key since, nor deleted it. A place is never used for another key.
-func (i id) stands(folder string) clientv3.Cmp {
+// compareUnchanged compares that nobody has changed the key since, nor deleted it. A place is never used for another key.
+func (i id) compareUnchanged(folder string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.Version(folder+i.place), "=", i.moves+1)
 }
 
-// escape leaves no slash and no mark in a name, and works byte by byte, so that it keeps prefixes.
-func escape(name string) string { return url.PathEscape(name) }
+// escapeName leaves no slash and no mark in a name, and works byte by byte, so that it keeps prefixes.
+func escapeName(name string) string { return url.PathEscape(name) }
 
-// messages begins the names of the keys by which Force tells a holder, of which the owner
+// messagePrefix begins the names of the keys by which Force tells a holder, of which the owner
 // follows. No name of a lock is empty.
-func (d *Driver) messages() string { return d.prefix + mark }
+func (d *Driver) messagePrefix() string { return d.prefix + mark }
 
-func (d *Driver) folder(name string) string { return d.prefix + escape(name) + mark }
+func (d *Driver) folderOf(name string) string { return d.prefix + escapeName(name) + mark }
 
 // nameOf is the name of the lock that key is for.
 func (d *Driver) nameOf(key string) (string, bool) {
@@ -138,7 +138,7 @@ type lineUp struct {
 	keys  int
 }
 
-func (l lineUp) waiters() int { return max(l.keys-1, 0) }
+func (l lineUp) waiterCount() int { return max(l.keys-1, 0) }
 
 func (l *lineUp) add(e entry) {
 	if l.keys++; l.first.key == "" || e.revision < l.first.revision {
@@ -148,18 +148,18 @@ func (l *lineUp) add(e entry) {
 
 // getFirst reads the line-up of a lock.
 func (d *Driver) getFirst(name string) clientv3.Op {
-	return clientv3.OpGet(d.folder(name), clientv3.WithFirstCreate()...)
+	return clientv3.OpGet(d.folderOf(name), clientv3.WithFirstCreate()...)
 }
 
 func lineOf(resp *clientv3.GetResponse) lineUp {
 	l := lineUp{keys: int(resp.Count)}
 	if len(resp.Kvs) > 0 {
-		l.first = read(resp.Kvs[0])
+		l.first = readEntry(resp.Kvs[0])
 	}
 	return l
 }
 
-// line is the line-up that the i-th operation of a transaction has read.
-func line(resp *clientv3.TxnResponse, i int) lineUp {
+// lineFrom returns the line-up that the i-th operation of a transaction has read.
+func lineFrom(resp *clientv3.TxnResponse, i int) lineUp {
 	return lineOf((*clientv3.GetResponse)(resp.Responses[i].GetResponseRange()))
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// adoptable is a lock on "k" that another client may adopt.
-func (r *rig) adoptable(d driver.Driver) driver.Grant {
+// acquireAdoptable acquires a lock on "k" that another client may adopt.
+func (r *rig) acquireAdoptable(d driver.Driver) driver.Grant {
 	r.Helper()
 	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 10 * time.Second, Renews: true, Adoptable: true})
 	r.Must(err)
@@ -25,8 +25,8 @@ func (r *rig) adoptable(d driver.Driver) driver.Grant {
 // leaseOf is the lease of etcd that is in an owner.
 func leaseOf(g driver.Grant) string { return strings.Split(g.Owner, ".")[2] }
 
-// late has d send a request, and cuts d off for good once the transaction of it is on its way. It returns what lets that pass.
-func (r *rig) late(d driver.Driver, send func(ctx context.Context)) (pass func()) {
+// sendLate has d send a request, and cuts d off for good once the transaction of it is on its way. It returns what lets that pass.
+func (r *rig) sendLate(d driver.Driver, send func(ctx context.Context)) (pass func()) {
 	r.Helper()
 	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
 	ctx, cancel := context.WithCancel(r.Context())
@@ -43,10 +43,10 @@ func (r *rig) late(d driver.Driver, send func(ctx context.Context)) (pass func()
 	}
 }
 
-// trusted checks that the lock stands for as long as g is trusted.
-func (r *rig) trusted(what string, key string, g driver.Grant) {
+// checkTrusted checks that the lock stands for as long as g is trusted.
+func (r *rig) checkTrusted(what string, key string, g driver.Grant) {
 	r.Helper()
-	st, err := r.straight().Inspect(r.Within(), key)
+	st, err := r.newDirectDriver().Inspect(r.Within(), key)
 	r.Must(err)
 	if left := time.Until(g.TrustedUntil); !st.Held || st.Remaining < left-time.Second { // which are whole seconds
 		r.Errorf("%s: %+v, and a holder trusts it for another %v", what, st, left)
@@ -56,9 +56,9 @@ func (r *rig) trusted(what string, key string, g driver.Grant) {
 // TestALateAdoptionShortensNoTrust: it comes when its sender has gone, and its holder has renewed the lease since.
 func TestALateAdoptionShortensNoTrust(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		holder, adopter := r.straight(), r.driver()
-		g := r.adoptable(holder)
-		pass := r.late(adopter, func(ctx context.Context) {
+		holder, adopter := r.newDirectDriver(), r.newDriver()
+		g := r.acquireAdoptable(holder)
+		pass := r.sendLate(adopter, func(ctx context.Context) {
 			if _, err := adopter.(*etcd.Driver).Adopt(ctx, g); err == nil {
 				r.Error("adopted")
 			}
@@ -68,7 +68,7 @@ func TestALateAdoptionShortensNoTrust(t *testing.T) {
 		r.Must(renewed.Err)
 		g.TrustedUntil = renewed.TrustedUntil
 		pass()
-		r.trusted("a late adoption", "k", g)
+		r.checkTrusted("a late adoption", "k", g)
 	})
 }
 
@@ -83,14 +83,14 @@ func TestLateRequestLeavesNextHolderAlone(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
-				old, next := r.driver(), r.straight()
-				g := r.adoptable(old)
-				pass := r.late(old, func(ctx context.Context) { send(ctx, old.(*etcd.Driver), g) })
+				old, next := r.newDriver(), r.newDirectDriver()
+				g := r.acquireAdoptable(old)
+				pass := r.sendLate(old, func(ctx context.Context) { send(ctx, old.(*etcd.Driver), g) })
 				mine, err := next.Adopt(r.Within(), g)
 				r.Must(err)
 				pass()
 				r.Must(next.Check(r.Within(), mine))
-				r.trusted("a late "+what, "k", mine)
+				r.checkTrusted("a late "+what, "k", mine)
 				r.Must(next.Release(r.Within(), mine, 0))
 			})
 		})
@@ -100,17 +100,17 @@ func TestLateRequestLeavesNextHolderAlone(t *testing.T) {
 // TestLateForceLeavesNextLockAlone: the next lock has the same lease of etcd.
 func TestLateForceLeavesNextLockAlone(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		holder, other := r.straight(), r.driver()
-		g := r.adoptable(holder)
-		pass := r.late(other, func(ctx context.Context) { other.(*etcd.Driver).Force(ctx, "k", g.Token, "") })
+		holder, other := r.newDirectDriver(), r.newDriver()
+		g := r.acquireAdoptable(holder)
+		pass := r.sendLate(other, func(ctx context.Context) { other.(*etcd.Driver).Force(ctx, "k", g.Token, "") })
 		r.Must(holder.Release(r.Within(), g, 0))
-		next := r.adoptable(holder)
+		next := r.acquireAdoptable(holder)
 		if leaseOf(next) != leaseOf(g) {
 			r.Error("the next lock has another lease: this test shows nothing")
 		}
 		pass()
 		r.Must(holder.Check(r.Within(), next))
-		r.trusted("a late force", "k", next)
+		r.checkTrusted("a late force", "k", next)
 		r.Must(holder.Release(r.Within(), g, 0)) // as does a release that is repeated
 		r.Must(holder.Check(r.Within(), next))
 		r.Must(holder.Release(r.Within(), next, 0))
@@ -120,7 +120,7 @@ func TestLateForceLeavesNextLockAlone(t *testing.T) {
 // TestLeaseWithLateKeyIsNotReused: the request to create the first key is still under way when the lock is released.
 func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		d := r.driver()
+		d := r.newDriver()
 		r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
 		granted := fixture.Later(func() driver.Grant { return r.Grant(d, "k", 10*time.Second) })
 		caught := r.Caught(d)
@@ -138,7 +138,7 @@ func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 		}
 		r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
 		<-caught.Late
-		r.keys("k", 0)
+		r.awaitKeys("k", 0)
 		r.Must(d.Release(r.Within(), next, 0))
 	})
 }
@@ -146,7 +146,7 @@ func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 // TestALeaseServesOneLockAfterTheOther, and never two, nor one whose holder does not renew it; the rest is given back by Close.
 func TestALeaseServesOneLockAfterTheOther(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
-		d := r.straight()
+		d := r.newDirectDriver()
 		take := func(key string, renews bool) driver.Grant {
 			g, err := d.Acquire(r.Within(), driver.Request{Key: key, TTL: 30 * time.Second, Renews: renews})
 			r.Must(err)
@@ -187,15 +187,15 @@ func TestALeaseServesOneLockAfterTheOther(t *testing.T) {
 // TestALeaseThatEndedIsNotBuiltOn: the next lock gets another one.
 func TestALeaseThatEndedIsNotBuiltOn(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
-		d := r.straight()
-		r.Must(d.Release(r.Within(), r.adoptable(d), 0))
+		d := r.newDirectDriver()
+		r.Must(d.Release(r.Within(), r.acquireAdoptable(d), 0))
 		leases, err := r.direct.Leases(r.Within())
 		r.Must(err)
 		for _, l := range leases.Leases {
 			r.Must(errorOf(r.direct.Revoke(r.Within(), clientv3.LeaseID(l.ID))))
 		}
-		g := r.adoptable(d)
-		r.trusted("a lock after that", "k", g)
+		g := r.acquireAdoptable(d)
+		r.checkTrusted("a lock after that", "k", g)
 		r.Must(d.Release(r.Within(), g, 0))
 	})
 }
@@ -203,10 +203,10 @@ func TestALeaseThatEndedIsNotBuiltOn(t *testing.T) {
 // TestHolderWithoutRenewalKeepsItsTTL, less the time of one request, also after a long wait.
 func TestHolderWithoutRenewalKeepsItsTTL(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		holder, waiter := r.straight(), r.straight()
+		holder, waiter := r.newDirectDriver(), r.newDirectDriver()
 		g := r.Grant(holder, "k", long)
 		next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", 6*time.Second) })
-		r.keys("k", 2)
+		r.awaitKeys("k", 2)
 		time.Sleep(1500 * time.Millisecond) // less than the third after which the waiter renews its lease
 		asked := time.Now()
 		r.Must(holder.Release(r.Within(), g, 0))

@@ -16,7 +16,7 @@ import (
 // TestDeadLinksAreReplaced runs with one member and with three: all connections stop passing bytes without an end, as when a
 // firewall forgets them, and new ones pass. Nothing less than a new connection renews the lease.
 func TestDeadLinksAreReplaced(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	for _, members := range []int{1, 3} {
 		var ways []*faultproxy.Proxy
 		var addrs []string
@@ -26,7 +26,7 @@ func TestDeadLinksAreReplaced(t *testing.T) {
 			t.Cleanup(func() { way.Close() })
 			ways, addrs = append(ways, way), append(addrs, way.Addr())
 		}
-		d, err := etcd.New(r.Context(), addrs, unchecked(r.opts))
+		d, err := etcd.New(r.Context(), addrs, withoutCheck(r.opts))
 		d = fixture.Closed(r.Rig, d, err)
 		g := r.Grant(d, "k", long)
 		for _, way := range ways {
@@ -45,13 +45,13 @@ func TestDeadLinksCostNoLease(t *testing.T) {
 	for _, members := range []int{1, 3} {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {
 			inBubbleOf(t, members, func(r *rig) {
-				holder, waiter := r.Client(r.straight()), r.Client(r.straight())
+				holder, waiter := r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver())
 				for after := time.Duration(0); after < 2*time.Second; after += 100 * time.Millisecond {
 					l := r.Acquire(holder, "k", 5*time.Second)
 					next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 5*time.Second) })
-					r.keys("k", 2)
+					r.awaitKeys("k", 2)
 					time.Sleep(after)
-					r.net.kill()
+					r.net.killConnections()
 					r.Renewed(l, 3)
 					if err := context.Cause(l.Context()); err != nil {
 						r.Errorf("%v after the grant: the lease ended: %v", after, err)
@@ -67,11 +67,11 @@ func TestDeadLinksCostNoLease(t *testing.T) {
 // TestSlowLoginsKeepTheirLink: the member is asked for its state beside the login, and answers that.
 func TestSlowLoginsKeepTheirLink(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
-		r.fake.members[0].set(func(m *fakeMember) { m.login = 4 * time.Second })
+		r.fake.members[0].update(func(m *fakeMember) { m.login = 4 * time.Second })
 		r.opts.Username, r.opts.Password = "me", fixture.Secret
-		d := r.straight()
+		d := r.newDirectDriver()
 		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
-		if n := r.net.count(); n != 1 {
+		if n := r.net.connectionCount(); n != 1 {
 			r.Errorf("%d connections, want one", n)
 		}
 	})

@@ -37,7 +37,7 @@ func (l *loans) take(ttl time.Duration) (loan, bool) {
 	defer l.mu.Unlock()
 	l.spare = slices.DeleteFunc(l.spare, func(s loan) bool { return !s.isFresh() }) // these lapse
 	for i, s := range l.spare {
-		if s.ttl == time.Duration(seconds(ttl))*time.Second {
+		if s.ttl == time.Duration(wholeSeconds(ttl))*time.Second {
 			l.spare = slices.Delete(l.spare, i, i+1)
 			return s, true
 		}
@@ -45,8 +45,8 @@ func (l *loans) take(ttl time.Duration) (loan, bool) {
 	return loan{}, false
 }
 
-// use notes that the lease has a key that can be deleted for certain.
-func (l *loans) use(s loan) {
+// markUsed notes that the lease has a key that can be deleted for certain.
+func (l *loans) markUsed(s loan) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.used) >= l.full {
@@ -70,8 +70,8 @@ func (l *loans) forget(id clientv3.LeaseID) {
 	delete(l.used, id)
 }
 
-// back returns a lease whose key was deleted, and says whether it is spare now.
-func (l *loans) back(id clientv3.LeaseID) bool {
+// giveBack returns a lease whose key was deleted, and says whether it is spare now.
+func (l *loans) giveBack(id clientv3.LeaseID) bool {
 	l.mu.Lock()
 	s, ok := l.used[id]
 	delete(l.used, id)

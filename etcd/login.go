@@ -41,12 +41,12 @@ func isStale(err error) bool {
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)
 }
 
-// enter returns ctx with what requests need, and the login that it stands for; nil: there is no user to log in.
-func (n *node) enter(ctx context.Context) (context.Context, *pass, error) {
+// withLogin returns ctx with what requests need, and the login that it stands for; nil: there is no user to log in.
+func (n *node) withLogin(ctx context.Context) (context.Context, *pass, error) {
 	if n.username == "" {
 		return ctx, nil, nil
 	}
-	p := n.present()
+	p := n.currentLogin()
 	if p == nil {
 		return nil, nil, driver.ErrClosed
 	}
@@ -61,8 +61,8 @@ func (n *node) enter(ctx context.Context) (context.Context, *pass, error) {
 	return ctx, p, p.err
 }
 
-// present is the last login, or one that begins now; nil after close.
-func (n *node) present() *pass {
+// currentLogin returns the last login, or one that begins now; nil after close.
+func (n *node) currentLogin() *pass {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -85,7 +85,7 @@ func (n *node) authenticate(p *pass) {
 	case err == nil:
 		p.token = resp.Token
 	case !errors.Is(err, rpctypes.ErrAuthNotEnabled):
-		p.err = fmt.Errorf("login: %w", explain(ctx, err))
+		p.err = fmt.Errorf("login: %w", explainError(ctx, err))
 		n.forget(p)
 	}
 }

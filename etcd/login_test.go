@@ -21,10 +21,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// guarded is a rig with a cluster that wants a login, as which its drivers log in.
-func guarded(t *testing.T, members int, args ...string) *rig {
+// startWithLogin starts a rig with a cluster that requires a login, which its drivers use.
+func startWithLogin(t *testing.T, members int, args ...string) *rig {
 	t.Helper()
-	r := alone(t, members, append(args, "--bcrypt-cost=4")...)
+	r := startAlone(t, members, append(args, "--bcrypt-cost=4")...)
 	for _, do := range []func() error{
 		func() error { return errorOf(r.direct.UserAdd(t.Context(), "root", "root")) },
 		func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "root", "root")) },
@@ -43,8 +43,8 @@ func guarded(t *testing.T, members int, args ...string) *rig {
 	return r
 }
 
-// jwt is an argument of etcd: logins are tokens that end after ttl, however often they are used.
-func jwt(t *testing.T, ttl string) string {
+// jwtArgument returns an argument of etcd: logins are tokens that end after ttl, however often they are used.
+func jwtArgument(t *testing.T, ttl string) string {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -68,8 +68,8 @@ func jwt(t *testing.T, ttl string) string {
 	return arg.String()
 }
 
-// root does something to users and roles.
-func (r *rig) root(do func(c *clientv3.Client) error) {
+// asRoot does something to users and roles.
+func (r *rig) asRoot(do func(c *clientv3.Client) error) {
 	r.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "root", Password: "root", DialTimeout: fixture.Patience()})
 	r.Must(err)
@@ -79,10 +79,10 @@ func (r *rig) root(do func(c *clientv3.Client) error) {
 
 // TestALoginThatExpiredIsRenewedOnce for each member, and no lease is lost over it.
 func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
-	r := guarded(t, 3, jwt(t, "4s"))
-	d := r.driver()
+	r := startWithLogin(t, 3, jwtArgument(t, "4s"))
+	d := r.newDriver()
 	began := time.Now()
-	holder, waiter := r.Client(d), r.Client(r.straight())
+	holder, waiter := r.Client(d), r.Client(r.newDirectDriver())
 	l := r.Acquire(holder, "k", 12*time.Second)
 	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 12*time.Second) })
 	var busy sync.WaitGroup
@@ -119,10 +119,10 @@ func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
 
 // TestALoginIsRenewedWhenRolesChange: tokens of the kind JWT are refused then.
 func TestALoginIsRenewedWhenRolesChange(t *testing.T) {
-	r := guarded(t, 1, jwt(t, "1h"))
-	d := r.driver()
+	r := startWithLogin(t, 1, jwtArgument(t, "1h"))
+	d := r.newDriver()
 	g := r.Grant(d, "k", long)
-	r.root(func(c *clientv3.Client) error { return errorOf(c.UserRevokeRole(t.Context(), "me", "locker")) })
+	r.asRoot(func(c *clientv3.Client) error { return errorOf(c.UserRevokeRole(t.Context(), "me", "locker")) })
 	_, err := d.Acquire(r.Within(), driver.Request{Key: "other", TTL: long, NoWait: true})
 	if err == nil || !strings.Contains(err.Error(), "grant a role") {
 		t.Errorf("without its role: Acquire() = %v", err)
@@ -130,19 +130,19 @@ func TestALoginIsRenewedWhenRolesChange(t *testing.T) {
 	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; err == nil || !strings.Contains(err.Error(), "grant a role") {
 		t.Errorf("without its role: Renew() = %v", err)
 	}
-	r.root(func(c *clientv3.Client) error { return errorOf(c.UserGrantRole(t.Context(), "me", "locker")) })
+	r.asRoot(func(c *clientv3.Client) error { return errorOf(c.UserGrantRole(t.Context(), "me", "locker")) })
 	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 	r.Must(d.Release(r.Within(), g, 0))
 }
 
 // TestALoginOutlivesItsMembers: they are restarted one by one, and each forgets its logins.
 func TestALoginOutlivesItsMembers(t *testing.T) {
-	r := guarded(t, 3)
+	r := startWithLogin(t, 3)
 	const clients = 10
 	var leases []*holdfast.Lease
 	var drivers []driver.Driver
 	for i := range clients {
-		drivers = append(drivers, r.driver())
+		drivers = append(drivers, r.newDriver())
 		leases = append(leases, r.Acquire(r.Client(drivers[i]), string(rune('a'+i)), 12*time.Second))
 	}
 	for _, m := range r.cluster.Members {
@@ -168,8 +168,8 @@ func TestALoginOutlivesItsMembers(t *testing.T) {
 // TestExpiredLoginIsRenewedOnAllMembers: members that a client does not use end its login
 // after a while.
 func TestExpiredLoginIsRenewedOnAllMembers(t *testing.T) {
-	r := guarded(t, 3, "--auth-token-ttl=1")
-	d := r.driver()
+	r := startWithLogin(t, 3, "--auth-token-ttl=1")
+	d := r.newDriver()
 	c := r.Client(d)
 	l := r.Acquire(c, "k", 10*time.Second)
 	for _, m := range r.cluster.Members {
@@ -187,11 +187,11 @@ func TestExpiredLoginIsRenewedOnAllMembers(t *testing.T) {
 
 // TestALoginWithoutAnAnswerIsNamed in the error, and goes on when its caller has given up.
 func TestALoginWithoutAnAnswerIsNamed(t *testing.T) {
-	r := guarded(t, 1)
-	d := r.driver()
+	r := startWithLogin(t, 1)
+	d := r.newDriver()
 	r.Grant(d, "k", long)
 	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Authenticate", true })
-	r.root(func(c *clientv3.Client) error {
+	r.asRoot(func(c *clientv3.Client) error {
 		return errorOf(c.UserChangePassword(t.Context(), "me", fixture.Secret))
 	}) // ends all logins
 	var err error
@@ -210,9 +210,9 @@ func TestALoginWithoutAnAnswerIsNamed(t *testing.T) {
 
 // TestNewLoginRestartsWatches: the old login has run out when its connection is cut.
 func TestNewLoginRestartsWatches(t *testing.T) {
-	r := guarded(t, 1, jwt(t, "4s"))
-	waiting := r.driver()
-	l := r.Acquire(r.Client(r.straight()), "k", 5*time.Second)
+	r := startWithLogin(t, 1, jwtArgument(t, "4s"))
+	waiting := r.newDriver()
+	l := r.Acquire(r.Client(r.newDirectDriver()), "k", 5*time.Second)
 	waiter := r.Client(waiting)
 	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 30*time.Second) })
 	r.Eventually("the waiter watches", func() bool { return r.Counts(waiting)["Watch"] > 0 })
@@ -229,9 +229,9 @@ func TestNewLoginRestartsWatches(t *testing.T) {
 
 // TestALoginIsNeededOnceUsersAreAsked for one: a cluster may begin to ask for it while clients have leases.
 func TestALoginIsNeededOnceUsersAreAsked(t *testing.T) {
-	r := guarded(t, 1)
-	r.root(func(c *clientv3.Client) error { return errorOf(c.AuthDisable(t.Context())) })
-	d, err := etcd.New(r.Context(), r.cluster.Addrs(), unchecked(r.opts))
+	r := startWithLogin(t, 1)
+	r.asRoot(func(c *clientv3.Client) error { return errorOf(c.AuthDisable(t.Context())) })
+	d, err := etcd.New(r.Context(), r.cluster.Addrs(), withoutCheck(r.opts))
 	r.Must(err)
 	defer d.Close()
 	g := r.Grant(d, "k", long)

@@ -19,7 +19,7 @@ const pageSize = 1000
 
 // Check implements driver.Checker.
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
-	l, err := d.look(ctx, g.Key)
+	l, err := d.readLine(ctx, g.Key)
 	if err == nil && l.first.owner != g.Owner {
 		err = driver.ErrLost
 	}
@@ -32,19 +32,19 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		return false, err
 	}
 	defer d.calls.Leave()
-	l, err := d.look(ctx, key)
-	if err != nil || !l.first.has(token) {
+	l, err := d.readLine(ctx, key)
+	if err != nil || !l.first.hasToken(token) {
 		return false, err
 	}
 	var message loan // of the key that tells the holder
-	if err := d.call(ctx, pace.CallTime(), lending(minTTL, &message)); err != nil {
+	if err := d.callAny(ctx, pace.CallTime(), grantRequest(minTTL, &message)); err != nil {
 		return false, err
 	}
-	defer d.abandon(message) // who watches it hears of it all the same
-	unknown := false         // whether a try before may have done it
-	err = d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := c.Txn(ctx).If(l.first.stands(d.folder(key))).
-			Then(clientv3.OpDelete(l.first.key), clientv3.OpPut(d.messages()+l.first.owner, why, clientv3.WithLease(message.id))).Commit()
+	defer d.abandonLease(message) // who watches it hears of it all the same
+	unknown := false              // whether a try before may have done it
+	err = d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Txn(ctx).If(l.first.compareUnchanged(d.folderOf(key))).
+			Then(clientv3.OpDelete(l.first.key), clientv3.OpPut(d.messagePrefix()+l.first.owner, why, clientv3.WithLease(message.id))).Commit()
 		done = err == nil && (resp.Succeeded || unknown)
 		unknown = unknown || err != nil && !isStale(err)
 		return err
@@ -59,8 +59,8 @@ func (d *Driver) Alert(fn func(owner, why string)) {
 	d.alert = fn
 }
 
-// hear begins, once, to watch for what Force tells this client. The caller is inside a call.
-func (d *Driver) hear() {
+// startAlerts begins, once, to watch for what Force tells this client. The caller is inside a call.
+func (d *Driver) startAlerts() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.hears || d.alert == nil {
@@ -70,7 +70,7 @@ func (d *Driver) hear() {
 	alert := d.alert
 	d.calls.Go(func() {
 		for {
-			d.attend(alert)
+			d.watchAlerts(alert)
 			if !driverkit.Sleep(d.calls.Alive, pace.LongPause) {
 				return
 			}
@@ -78,16 +78,16 @@ func (d *Driver) hear() {
 	})
 }
 
-// attend watches while the member that it asks is up. What is sent between two watches is lost.
-func (d *Driver) attend(alert func(owner, why string)) {
+// watchAlerts watches while the member that it asks is up. What is sent between two watches is lost.
+func (d *Driver) watchAlerts(alert func(owner, why string)) {
 	ctx, cancel := context.WithCancel(d.calls.Alive)
 	defer cancel()
-	n := d.order()[0]
-	in, _, err := n.enter(ctx)
+	n := d.nodeOrder()[0]
+	in, _, err := n.withLogin(ctx)
 	if err != nil {
 		return
 	}
-	events := n.client.Watch(clientv3.WithRequireLeader(in), d.messages()+d.owners.Client+".", clientv3.WithPrefix(), clientv3.WithFilterDelete())
+	events := n.client.Watch(clientv3.WithRequireLeader(in), d.messagePrefix()+d.owners.Client+".", clientv3.WithPrefix(), clientv3.WithFilterDelete())
 	for up, changed := d.states.Up(n.place); up; {
 		select {
 		case resp, ok := <-events:
@@ -95,7 +95,7 @@ func (d *Driver) attend(alert func(owner, why string)) {
 				return
 			}
 			for _, e := range resp.Events {
-				alert(strings.TrimPrefix(string(e.Kv.Key), d.messages()), string(e.Kv.Value))
+				alert(strings.TrimPrefix(string(e.Kv.Key), d.messagePrefix()), string(e.Kv.Value))
 			}
 		case <-changed:
 			up, changed = d.states.Up(n.place)
@@ -107,19 +107,19 @@ func (d *Driver) attend(alert func(owner, why string)) {
 
 // Inspect implements driver.Inspector. Status.Nodes has what each member knows by itself.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
-	l, err := d.look(ctx, key)
-	st := d.status(ctx, key, l)
+	l, err := d.readLine(ctx, key)
+	st := d.lockStatus(ctx, key, l)
 	st.Nodes = make([]driver.NodeView, len(d.nodes))
 	var all sync.WaitGroup
 	for _, n := range d.nodes {
 		all.Go(func() {
 			view := &st.Nodes[n.place]
 			view.Node = n.name
-			view.Err = n.try(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
-				resp, err := c.Get(ctx, d.folder(key), append(clientv3.WithFirstCreate(), clientv3.WithSerializable())...)
+			view.Err = n.tryRequest(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
+				resp, err := c.Get(ctx, d.folderOf(key), append(clientv3.WithFirstCreate(), clientv3.WithSerializable())...)
 				if err == nil {
 					l := lineOf(resp)
-					view.Owner, view.Token, view.Waiters = l.first.owner, l.first.token, l.waiters()
+					view.Owner, view.Token, view.Waiters = l.first.owner, l.first.token, l.waiterCount()
 				}
 				return err
 			})
@@ -134,14 +134,14 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 
 // Queue implements driver.Queuer.
 func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
-	err = d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
-		resp, err := c.Get(ctx, d.folder(key), clientv3.WithPrefix(), clientv3.WithLimit(int64(most)+1),
+	err = d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
+		resp, err := c.Get(ctx, d.folderOf(key), clientv3.WithPrefix(), clientv3.WithLimit(int64(most)+1),
 			clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend))
 		if err != nil {
 			return err
 		}
 		for _, kv := range resp.Kvs[min(1, len(resp.Kvs)):] { // the first has the lock
-			e := read(kv)
+			e := readEntry(kv)
 			waiters = append(waiters, driver.Waiter{Owner: e.owner, Holder: e.value.Holder, Since: e.value.Since})
 		}
 		return nil
@@ -152,7 +152,7 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []dri
 // List implements driver.Lister.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	locks := make(map[string]*lineUp)
-	err := d.keys(ctx, d.prefix+escape(prefix), func(e entry) {
+	err := d.eachKey(ctx, d.prefix+escapeName(prefix), func(e entry) {
 		name, ok := d.nameOf(e.key)
 		if !ok {
 			return // the key of another program
@@ -166,30 +166,30 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 		return err
 	}
 	for name, l := range locks {
-		if !yield(d.status(ctx, name, *l)) {
+		if !yield(d.lockStatus(ctx, name, *l)) {
 			break
 		}
 	}
 	return nil
 }
 
-// keys calls found for each key that begins with prefix, as all were at one revision.
-func (d *Driver) keys(ctx context.Context, prefix string, found func(entry)) error {
+// eachKey calls found for each key that begins with prefix, as all were at one revision.
+func (d *Driver) eachKey(ctx context.Context, prefix string, found func(entry)) error {
 	from, end, revision := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
 	for {
 		var page *clientv3.GetResponse
-		err := d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) (err error) {
+		err := d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) (err error) {
 			page, err = c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithRev(revision), clientv3.WithLimit(pageSize))
 			return err
 		})
 		if err != nil {
 			return err
 		}
-		if unlike(page.Kvs, from) {
+		if hasForeignKey(page.Kvs, from) {
 			return &driver.UnavailableError{Err: errors.New("the answer is not in the form of etcd's: a page has keys of the one before")}
 		}
 		for _, kv := range page.Kvs {
-			found(read(kv))
+			found(readEntry(kv))
 		}
 		if !page.More {
 			return nil
@@ -198,24 +198,24 @@ func (d *Driver) keys(ctx context.Context, prefix string, found func(entry)) err
 	}
 }
 
-// status describes the lock.
-func (d *Driver) status(ctx context.Context, key string, l lineUp) driver.Status {
-	st := driver.Status{Key: key, Waiters: l.waiters()}
+// lockStatus describes the lock.
+func (d *Driver) lockStatus(ctx context.Context, key string, l lineUp) driver.Status {
+	st := driver.Status{Key: key, Waiters: l.waiterCount()}
 	if l.first.key != "" {
 		st.Held, st.Kept, st.Owner, st.Token = true, l.first.value.Kept, l.first.owner, l.first.token
 		st.Holder, st.Since = l.first.value.Holder, l.first.value.Since
-		st.Remaining, _ = d.remaining(ctx, l.first.lease)
+		st.Remaining, _ = d.leaseRemaining(ctx, l.first.lease)
 	}
 	return st
 }
 
-// remaining returns the time until a lease ends unless it is renewed; 0 if it is unknown.
-func (d *Driver) remaining(ctx context.Context, lease clientv3.LeaseID) (time.Duration, error) {
+// leaseRemaining returns the time until a lease ends unless it is renewed; 0 if it is unknown.
+func (d *Driver) leaseRemaining(ctx context.Context, lease clientv3.LeaseID) (time.Duration, error) {
 	if lease == clientv3.NoLease {
 		return -1, nil // another program has put the key there
 	}
 	var left time.Duration
-	err := d.call(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
+	err := d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.TimeToLive(ctx, lease)
 		if err == nil {
 			left = inSeconds(max(resp.TTL, 0))

@@ -70,7 +70,7 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 			Backoff:           backoff.Config{BaseDelay: pace.ShortPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: pace.LongPause},
 			MinConnectTimeout: pace.CallTime(),
 		}),
-		grpc.WithChainUnaryInterceptor(n.unary), grpc.WithStreamInterceptor(stream), grpc.WithTransportCredentials(n.link),
+		grpc.WithChainUnaryInterceptor(n.interceptUnary), grpc.WithStreamInterceptor(interceptStream), grpc.WithTransportCredentials(n.link),
 	}
 	if n.dial = opts.dial; n.dial != nil {
 		options = append(options, grpc.WithContextDialer(n.dial))
@@ -115,7 +115,9 @@ func (n *node) connect(ctx context.Context) (net.Conn, *tls.Config, error) {
 // it. Both look at the form of an answer, and unary from which cluster it comes. stream stands in for the package's own,
 // which cannot be told not to wait.
 
-func (n *node) unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+func (n *node) interceptUnary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	err := next(ctx, method, req, reply, conn, append(opts, grpc.WaitForReady(false))...)
 	answer, ok := reply.(interface{ GetHeader() *pb.ResponseHeader })
 	if err == nil {
@@ -124,14 +126,14 @@ func (n *node) unary(ctx context.Context, method string, req, reply any, conn *g
 	if err != nil || !ok {
 		return err
 	}
-	n.union.note(n.place, answer.GetHeader().GetClusterId())
+	n.union.noteMember(n.place, answer.GetHeader().GetClusterId())
 	if _, status := reply.(*pb.StatusResponse); status {
 		return nil // which also a doctor wants to see
 	}
-	return n.union.foreign(n.place)
+	return n.union.foreignError(n.place)
 }
 
-func stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
+func interceptStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	s, err := next(ctx, desc, conn, method, append(opts, grpc.WaitForReady(false))...)
 	if err != nil {
@@ -162,29 +164,29 @@ func (n *node) close() {
 // the answer may be there, and the member is not to blame.
 type standstill struct{ error }
 
-// try runs fn against this member, for limit at most.
-func (n *node) try(ctx context.Context, limit time.Duration, fn request) error {
+// tryRequest runs fn against this member, for limit at most.
+func (n *node) tryRequest(ctx context.Context, limit time.Duration, fn request) error {
 	begin := time.Now()
 	ctx, cancel := driverkit.WithLimit(ctx, limit)
 	defer cancel()
 	defer context.AfterFunc(n.work, cancel)()
-	err := n.admitted(ctx, fn)
-	if took := time.Since(begin); stalled(err) && took > limit+limit/4 {
+	err := n.runWithLogin(ctx, fn)
+	if took := time.Since(begin); isStallError(err) && took > limit+limit/4 {
 		return standstill{fmt.Errorf("this process stood still for %v, and did not see whether the answer came in %v", (took - limit).Round(time.Millisecond), limit)}
 	}
 	if errors.Is(err, driver.ErrLost) || driverkit.Lasts(err) { // an error does not say from which cluster it comes
 		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
-		if other := n.union.foreign(n.place); other != nil {
+		if other := n.union.foreignError(n.place); other != nil {
 			return other
 		}
 	}
 	return err
 }
 
-// admitted runs fn with a login. One that the member does not accept any more is replaced.
-func (n *node) admitted(ctx context.Context, fn request) error {
+// runWithLogin runs fn with a login. One that the member does not accept any more is replaced.
+func (n *node) runWithLogin(ctx context.Context, fn request) error {
 	for again := false; ; again = true {
-		in, p, err := n.enter(ctx)
+		in, p, err := n.withLogin(ctx)
 		if err != nil {
 			return err
 		}
@@ -193,7 +195,7 @@ func (n *node) admitted(ctx context.Context, fn request) error {
 		case err == nil || errors.Is(err, driver.ErrLost):
 			return err
 		case p == nil || !isStale(err):
-			return explain(ctx, err)
+			return explainError(ctx, err)
 		}
 		n.forget(p)
 		if again { // time may mend it
@@ -202,8 +204,8 @@ func (n *node) admitted(ctx context.Context, fn request) error {
 	}
 }
 
-// explain gives an error of a member in words of use to its reader.
-func explain(ctx context.Context, err error) error {
+// explainError gives an error of a member in words of use to its reader.
+func explainError(ctx context.Context, err error) error {
 	err = rpctypes.Error(err)
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
@@ -259,8 +261,8 @@ func gaveUp(text string) bool {
 		strings.Contains(text, "handshake failed") && strings.Contains(text, context.DeadlineExceeded.Error())
 }
 
-// order returns the members in the order in which to watch over them. Clients begin with different members.
-func (d *Driver) order() []*node { return driverkit.Order(d.states, d.nodes, -1) }
+// nodeOrder returns the members in the order in which to watch over them. Clients begin with different members.
+func (d *Driver) nodeOrder() []*node { return driverkit.Order(d.states, d.nodes, -1) }
 
 // leaderFirst returns the members in the order in which to ask them. A follower passes writes and the renewals of leases on to
 // the leader, and asks the leader before it reads: that costs the cluster more work and the caller another way through the network.
@@ -275,22 +277,22 @@ func (d *Driver) leaderFirst() []*node {
 	return driverkit.Order(d.states, d.nodes, leader)
 }
 
-// call has the members try fn in turn until one has an answer, each for limit at most.
-func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) error {
+// callAny has the members try fn in turn until one has an answer, each for limit at most.
+func (d *Driver) callAny(ctx context.Context, limit time.Duration, fn request) error {
 	if d.calls.Work.Err() != nil {
 		return driver.ErrClosed
 	}
-	if err := d.meet(ctx, limit); err != nil {
+	if err := d.surveyMembers(ctx, limit); err != nil {
 		return err
 	}
 	failed := d.states.Unavailable(nil)
 	for _, n := range d.leaderFirst() {
-		err := n.try(ctx, limit, fn)
+		err := n.tryRequest(ctx, limit, fn)
 		if ctx.Err() != nil && err != nil {
 			return fmt.Errorf("%w: %w", ctx.Err(), failed)
 		}
-		d.report(n, err)
-		if stalled(err) {
+		d.reportAnswer(n, err)
+		if isStallError(err) {
 			n.suspect()
 		}
 		if err == nil || errors.Is(err, driver.ErrLost) {
@@ -305,8 +307,8 @@ func (d *Driver) call(ctx context.Context, limit time.Duration, fn request) erro
 	return failed
 }
 
-// meet asks all members for their state, for limit at most, until most are known to be of one cluster.
-func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
+// surveyMembers asks all members for their state, for limit at most, until most are known to be of one cluster.
+func (d *Driver) surveyMembers(ctx context.Context, limit time.Duration) error {
 	if d.union.isKnown() {
 		return nil
 	}
@@ -320,7 +322,7 @@ func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
 	}
 	answers := make(chan answer, len(d.nodes))
 	for _, n := range d.nodes {
-		all.Go(func() { answers <- answer{n, n.try(inner, limit, n.probe)} })
+		all.Go(func() { answers <- answer{n, n.tryRequest(inner, limit, n.probe)} })
 	}
 	failed := d.states.Unavailable(nil)
 	for range d.nodes {
@@ -331,7 +333,7 @@ func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("%w: %w", ctx.Err(), failed)
 		}
-		d.report(a.node, a.err)
+		d.reportAnswer(a.node, a.err)
 		if a.err != nil {
 			failed.Nodes = append(failed.Nodes, driver.NodeError{Node: a.name, Err: a.err})
 		}
@@ -343,26 +345,26 @@ func (d *Driver) meet(ctx context.Context, limit time.Duration) error {
 	return failed
 }
 
-// insist repeats a call for a lock with this TTL until it has an answer or ctx ends.
-func (d *Driver) insist(ctx context.Context, ttl time.Duration, fn request) error {
-	return driverkit.Insist(ctx, func() error { return d.call(ctx, pace.RequestTime(ttl, pace.Members), fn) })
+// callUntilAnswer repeats a call for a lock with this TTL until it has an answer or ctx ends.
+func (d *Driver) callUntilAnswer(ctx context.Context, ttl time.Duration, fn request) error {
+	return driverkit.Insist(ctx, func() error { return d.callAny(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
-// queued is insist for what waits for its turn, at each of which it calls begun.
-func (d *Driver) queued(ctx context.Context, ttl time.Duration, begun func(), fn request) error {
-	return d.lane.Insist(ctx, begun, func() error { return d.call(ctx, pace.RequestTime(ttl, pace.Members), fn) })
+// callInTurn repeats fn as callUntilAnswer does, waits for a turn before each try, and then calls begun.
+func (d *Driver) callInTurn(ctx context.Context, ttl time.Duration, begun func(), fn request) error {
+	return d.lane.Insist(ctx, begun, func() error { return d.callAny(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
-// watch asks a member for its state until Close. In between it tests the connection when a request had no answer. That a
+// watchMember asks a member for its state until Close. In between it tests the connection when a request had no answer. That a
 // member answers then is no news of its state: it may have no disk to write to.
-func (d *Driver) watch(n *node) {
+func (d *Driver) watchMember(n *node) {
 	for {
 		begin := time.Now()
 		err := n.ping(d.calls.Alive)
 		if err == nil {
 			d.states.Timed(n.place, time.Since(begin))
 		}
-		d.report(n, err)
+		d.reportAnswer(n, err)
 		next := time.NewTimer(driverkit.Jitter(probeEvery))
 		for due := false; !due; {
 			select {
@@ -383,8 +385,8 @@ func (d *Driver) watch(n *node) {
 // count: the state is asked for once more then, without one.
 func (n *node) ping(ctx context.Context) error {
 	drop := n.link.dropSilent()
-	err := n.try(ctx, pace.CallTime()/2, n.probe)
-	if !stalled(err) || ctx.Err() != nil {
+	err := n.tryRequest(ctx, pace.CallTime()/2, n.probe)
+	if !isStallError(err) || ctx.Err() != nil {
 		return err
 	}
 	if n.loggingIn() {
@@ -396,7 +398,7 @@ func (n *node) ping(ctx context.Context) error {
 	return err
 }
 
-// suspect has watch test the connection soon.
+// suspect has watchMember test the connection soon.
 func (n *node) suspect() {
 	select {
 	case n.doubt <- struct{}{}:
@@ -404,7 +406,7 @@ func (n *node) suspect() {
 	}
 }
 
-func stalled(err error) bool {
+func isStallError(err error) bool {
 	_, ok := errors.AsType[driverkit.Stall](err)
 	return ok
 }
@@ -423,8 +425,8 @@ func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 		return err
 	case resp.GetHeader().GetClusterId() == 0 && resp.GetHeader().GetMemberId() == 0:
 		return errNoEtcd
-	case n.union.foreign(n.place) != nil:
-		return n.union.foreign(n.place)
+	case n.union.foreignError(n.place) != nil:
+		return n.union.foreignError(n.place)
 	case resp.Leader == 0:
 		return rpctypes.ErrNoLeader
 	case n.username == "":
@@ -437,8 +439,8 @@ func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 	return err
 }
 
-// report notes what a member has answered. That this process stood still is no news of the member.
-func (d *Driver) report(n *node, err error) {
+// reportAnswer notes what a member has answered. That this process stood still is no news of the member.
+func (d *Driver) reportAnswer(n *node, err error) {
 	_, blind := errors.AsType[standstill](err)
 	if d.calls.Alive.Err() == nil && !blind {
 		d.states.Report(n.place, err)
@@ -452,9 +454,9 @@ type renewal struct {
 	seen *clientv3.TxnResponse              // what was read afterwards
 }
 
-// renewing renews leases and reads something. It does so again if the leader has changed meanwhile: the old one may have
+// renewRequest renews leases and reads something. It does so again if the leader has changed meanwhile: the old one may have
 // confirmed the renewals though it no longer led. What is read is always of the present leader's term.
-func renewing(leases []clientv3.LeaseID, gets []clientv3.Op, r *renewal) request {
+func renewRequest(leases []clientv3.LeaseID, gets []clientv3.Op, r *renewal) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		for {
 			r.sent = time.Now()

@@ -53,7 +53,7 @@ func TestHangingMemberIsNotBlamedForTLS(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer n.close()
-				err = n.try(t.Context(), 3*pace.CallTime(), n.probe)
+				err = n.tryRequest(t.Context(), 3*pace.CallTime(), n.probe)
 				if _, stalled := errors.AsType[driverkit.Stall](err); !stalled || err.Error() != "no answer in "+pace.CallTime().String() {
 					t.Errorf("stalled %v: %v", stalled, err)
 				}

@@ -53,7 +53,7 @@ func New(ctx context.Context, members []string, opts *Options) (*Driver, error) 
 	if err == nil && opts.NoCheck {
 		return d, nil
 	}
-	return driverkit.Opened(ctx, "etcd", d, err, d.first)
+	return driverkit.Opened(ctx, "etcd", d, err, d.checkCluster)
 }
 
 // NewFromConfig returns a driver for the cluster of a client's configuration; opts may be nil, and what the configuration says goes
@@ -103,18 +103,18 @@ func parseConfig(config clientv3.Config, opts *Options) (members []string, o Opt
 	return members, o, nil
 }
 
-// first looks at the cluster for the first time.
-func (d *Driver) first(ctx context.Context) error {
+// checkCluster looks at the cluster for the first time.
+func (d *Driver) checkCluster(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, n := range d.nodes {
-		all.Go(func() { n.try(ctx, pace.CallTime()/2, n.probe) })
+		all.Go(func() { n.tryRequest(ctx, pace.CallTime()/2, n.probe) })
 	}
 	all.Wait()
 	if d.union.isMixed() {
 		return driverkit.Refusal{Err: errors.New("the members that are named belong to different clusters, so that their locks would not exclude one another; " +
 			"name members of one cluster")}
 	}
-	_, err := d.look(ctx, "holdfast")
+	_, err := d.readLine(ctx, "holdfast")
 	return err
 }
 

@@ -20,12 +20,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-func plain(ctx context.Context, url string) (*etcd.Driver, error) { return etcd.Open(ctx, url, nil) }
+func openPlain(ctx context.Context, url string) (*etcd.Driver, error) {
+	return etcd.Open(ctx, url, nil)
+}
 
 // TestBadURLErrorNamesTheFix also checks that no error shows a password.
 func TestBadURLErrorNamesTheFix(t *testing.T) {
 	t.Parallel()
-	fixture.BadURLs(t, plain, map[string]string{
+	fixture.BadURLs(t, openPlain, map[string]string{
 		"h1:2379":                              "etcd://host:2379",
 		"http://h1:2379":                       "etcd://host:2379",
 		"etcd://":                              "host 1 of 1 is missing",
@@ -50,7 +52,7 @@ func TestBadURLErrorNamesTheFix(t *testing.T) {
 // TestAURLNamesMembersAndPrefix: what is taken by a URL is held for one that says the same
 // in other words, and the keys are where the URL says.
 func TestAURLNamesMembersAndPrefix(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	url := "etcd://" + strings.Join(r.cluster.Addrs(), ",")
 	for path, prefix := range map[string]string{"/a/" + t.Name(): "a/" + t.Name() + "/", "//b/" + t.Name() + "/": "/b/" + t.Name() + "/", "": "holdfast/"} {
 		d, err := etcd.Open(r.Within(), url+path, nil)
@@ -67,13 +69,13 @@ func TestAURLNamesMembersAndPrefix(t *testing.T) {
 
 // TestAConfigurationOfAClientNamesTheCluster, with endpoints of each form.
 func TestAConfigurationOfAClientNamesTheCluster(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	config := clientv3.Config{Endpoints: r.cluster.Addrs()}
 	config.Endpoints[0] = "http://" + config.Endpoints[0]
 	d, err := etcd.NewFromConfig(r.Within(), config, &r.opts)
 	fixture.Closed(r.Rig, d, err)
 	g := r.Grant(d, "k", long)
-	r.keys("k", 1)
+	r.awaitKeys("k", 1)
 	r.Must(d.Release(r.Within(), g, 0))
 }
 
@@ -104,7 +106,7 @@ func TestAClusterThatIsDownIsNoMistake(t *testing.T) {
 
 // TestAUserNeedsTheRightPasswordAndRole runs against a cluster with authentication.
 func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
-	r := alone(t, 1)
+	r := startAlone(t, 1)
 	for _, do := range []func() error{
 		func() error { return errorOf(r.direct.UserAdd(t.Context(), "root", "root")) },
 		func() error { return errorOf(r.direct.UserGrantRole(t.Context(), "root", "root")) },
@@ -159,8 +161,8 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 
 // TestPlainMembersAreNotSpokenToOverTLS, and what the network says comes without words that say nothing.
 func TestPlainMembersAreNotSpokenToOverTLS(t *testing.T) {
-	r := start(t)
-	fixture.MendsTLS(r.Rig, plain, map[string]string{"etcds://" + r.cluster.Addrs()[0]: "write etcd://"})
+	r := startRig(t)
+	fixture.MendsTLS(r.Rig, openPlain, map[string]string{"etcds://" + r.cluster.Addrs()[0]: "write etcd://"})
 	d, err := etcd.Open(r.Within(), "etcd://127.0.0.1:1", nil)
 	r.Must(err)
 	defer d.Close()
@@ -182,7 +184,7 @@ func TestTLS(t *testing.T) {
 	}
 	r := aloneWith(t, config, 1, "--cert-file="+cert.Cert, "--key-file="+cert.Key, "--trusted-ca-file="+cert.Cert, "--client-cert-auth")
 	addr := r.cluster.Addrs()[0]
-	fixture.MendsTLS(r.Rig, plain, map[string]string{
+	fixture.MendsTLS(r.Rig, openPlain, map[string]string{
 		"etcd://" + addr:                        "write etcds://",
 		"etcds://" + addr:                       "by ca",
 		"etcds://" + addr + "/?ca=" + cert.Cert: "by cert and key",
@@ -215,8 +217,8 @@ func TestTLS(t *testing.T) {
 
 // TestTTLBelowServerMinimumIsNamed: the servers would grant a longer TTL.
 func TestTTLBelowServerMinimumIsNamed(t *testing.T) {
-	r := alone(t, 1, "--election-timeout=3000")
-	c := r.Client(r.straight())
+	r := startAlone(t, 1, "--election-timeout=3000")
+	c := r.Client(r.newDirectDriver())
 	_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second}) // short: it is refused
 	if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "no TTL under 5s") {
 		t.Errorf("Acquire() = %v, want ErrInvalid and the floor", err)

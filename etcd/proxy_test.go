@@ -44,7 +44,7 @@ func (raw) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-func (r *rig) proxy(member string) *fixture.Link {
+func (r *rig) proxyTo(member string) *fixture.Link {
 	r.Helper()
 	p := &proxy{Link: fixture.NewLink()}
 	options := []grpc.DialOption{
@@ -54,7 +54,7 @@ func (r *rig) proxy(member string) *fixture.Link {
 	var err error
 	if r.net != nil {
 		p.Addr, l = r.net.listen()
-		options = append(options, grpc.WithContextDialer(r.net.reach))
+		options = append(options, grpc.WithContextDialer(r.net.dialStable))
 	} else {
 		l, err = net.Listen("tcp", "127.0.0.1:0")
 		r.Must(err)
@@ -62,7 +62,7 @@ func (r *rig) proxy(member string) *fixture.Link {
 	}
 	p.member, err = grpc.NewClient("passthrough:///"+member, options...)
 	r.Must(err)
-	server := grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.pass(s) }))
+	server := grpc.NewServer(grpc.ForceServerCodec(raw{}), grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error { return p.forward(s) }))
 	var running sync.WaitGroup
 	running.Go(func() { server.Serve(l) })
 	r.Cleanup(func() {
@@ -74,7 +74,7 @@ func (r *rig) proxy(member string) *fixture.Link {
 	return p.Link
 }
 
-func (p *proxy) pass(s grpc.ServerStream) error {
+func (p *proxy) forward(s grpc.ServerStream) error {
 	full, _ := grpc.MethodFromServerStream(s)
 	c := &call{method: full[strings.LastIndexByte(full, '/')+1:]}
 	c.ctx, c.Cut = context.WithCancel(s.Context())
@@ -94,8 +94,8 @@ func (p *proxy) pass(s grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	go p.requests(c, s, up)
-	err = p.replies(c, s, up)
+	go p.forwardRequests(c, s, up)
+	err = p.forwardReplies(c, s, up)
 	if c.stopped {
 		p.NoteLate()
 	}
@@ -110,7 +110,7 @@ func (p *proxy) pass(s grpc.ServerStream) error {
 	return err
 }
 
-func (p *proxy) requests(c *call, s grpc.ServerStream, up grpc.ClientStream) {
+func (p *proxy) forwardRequests(c *call, s grpc.ServerStream, up grpc.ClientStream) {
 	for {
 		var msg []byte
 		if err := s.RecvMsg(&msg); err != nil {
@@ -122,7 +122,7 @@ func (p *proxy) requests(c *call, s grpc.ServerStream, up grpc.ClientStream) {
 		if c.stopped {
 			p.Wait(&c.Flow)
 		}
-		if !p.open(c) || up.SendMsg(&msg) != nil {
+		if !p.waitUntilOpen(c) || up.SendMsg(&msg) != nil {
 			return
 		}
 		if c.stopped {
@@ -132,17 +132,17 @@ func (p *proxy) requests(c *call, s grpc.ServerStream, up grpc.ClientStream) {
 	}
 }
 
-func (p *proxy) replies(c *call, s grpc.ServerStream, up grpc.ClientStream) error {
+func (p *proxy) forwardReplies(c *call, s grpc.ServerStream, up grpc.ClientStream) error {
 	for {
 		var msg []byte
 		if err := up.RecvMsg(&msg); err != nil {
-			p.open(c)
+			p.waitUntilOpen(c)
 			if errors.Is(err, io.EOF) {
 				return nil
 			}
 			return err
 		}
-		if c.lost || !p.open(c) {
+		if c.lost || !p.waitUntilOpen(c) {
 			return nil
 		}
 		var resp pb.LeaseKeepAliveResponse
@@ -156,8 +156,8 @@ func (p *proxy) replies(c *call, s grpc.ServerStream, up grpc.ClientStream) erro
 	}
 }
 
-// open waits while the link is a hole, and returns false when the call has ended.
-func (p *proxy) open(c *call) bool {
+// waitUntilOpen waits while the link is a hole, and returns false when the call has ended.
+func (p *proxy) waitUntilOpen(c *call) bool {
 	p.Open(func() bool { return c.ctx.Err() == nil })
 	return c.stopped || c.ctx.Err() == nil
 }

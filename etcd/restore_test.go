@@ -18,14 +18,14 @@ import (
 // TestAWaiterOutlastsTheRestoreOfASnapshot: the cluster that it goes on with knows its key, and is at a revision before the one that
 // it watches from. Of what happens there up to that revision no watch tells.
 func TestAWaiterOutlastsTheRestoreOfASnapshot(t *testing.T) {
-	r := alone(t, 1)
+	r := startAlone(t, 1)
 	was := r.cluster.Members[0]
 	way, err := faultproxy.NewOpaque(was.Addr)
 	r.Must(err)
 	t.Cleanup(func() { way.Close() })
 	client := func() (driver.Driver, *holdfast.Client) {
-		l := r.proxy(way.Addr())
-		d, err := etcd.New(r.Context(), []string{l.Addr}, unchecked(r.opts))
+		l := r.proxyTo(way.Addr())
+		d, err := etcd.New(r.Context(), []string{l.Addr}, withoutCheck(r.opts))
 		fixture.Closed(r.Rig, d, err)
 		r.Route(d, l)
 		return d, r.Client(d)

@@ -60,8 +60,8 @@ type rig struct {
 	direct  *clientv3.Client
 }
 
-// start makes a rig for one parallel test.
-func start(t *testing.T) *rig {
+// startRig makes a rig for one parallel test.
+func startRig(t *testing.T) *rig {
 	t.Helper()
 	gates.NeedsServer(t)
 	t.Parallel()
@@ -88,12 +88,12 @@ func newFakeRig(t testing.TB, members int) *rig {
 	t.Helper()
 	n := newNetwork()
 	r := &rig{Rig: fixture.New(t), fake: newFake(t, n, members), net: n, opts: etcd.Options{Prefix: "test/"}}
-	r.connect(clientv3.Config{DialOptions: []grpc.DialOption{grpc.WithContextDialer(n.reach)}})
+	r.connectClient(clientv3.Config{DialOptions: []grpc.DialOption{grpc.WithContextDialer(n.dialStable)}})
 	return r
 }
 
-// connect makes the client of the test's own.
-func (r *rig) connect(config clientv3.Config) {
+// connectClient makes the client of the test's own.
+func (r *rig) connectClient(config clientv3.Config) {
 	r.Helper()
 	config.Endpoints, config.Logger = r.addrs(), zap.NewNop()
 	var err error
@@ -109,8 +109,8 @@ func (r *rig) addrs() []string {
 	return r.cluster.Addrs()
 }
 
-// alone makes a rig with a cluster of its own, which the test may break.
-func alone(t *testing.T, members int, args ...string) *rig {
+// startAlone makes a rig with a cluster of its own, which the test may break.
+func startAlone(t *testing.T, members int, args ...string) *rig {
 	t.Helper()
 	return aloneWith(t, nil, members, args...)
 }
@@ -128,27 +128,27 @@ func newRig(t testing.TB, c *etcdproc.Cluster) *rig { t.Helper(); return newRigW
 func newRigWith(t testing.TB, c *etcdproc.Cluster, config *tls.Config) *rig {
 	t.Helper()
 	r := &rig{Rig: fixture.New(t), cluster: c, opts: etcd.Options{Prefix: fmt.Sprintf("test/%d/", prefixes.Add(1))}}
-	r.connect(clientv3.Config{TLS: config})
+	r.connectClient(clientv3.Config{TLS: config})
 	return r
 }
 
-// dial returns the driver of one more client of the members at these addresses. opts may be nil.
-func (r *rig) dial(addrs []string, opts *etcd.Options) (*etcd.Driver, error) {
+// openDriver returns the driver of one more client of the members at these addresses. opts may be nil.
+func (r *rig) openDriver(addrs []string, opts *etcd.Options) (*etcd.Driver, error) {
 	if r.net == nil {
 		return etcd.New(r.Context(), addrs, opts)
 	}
 	return etcd.NewDialled(r.Context(), addrs, opts, r.net.dial)
 }
 
-// open returns the driver of one more client, behind links of its own.
-func (r *rig) open() (driver.Driver, error) {
+// openLinked returns the driver of one more client, behind links of its own.
+func (r *rig) openLinked() (driver.Driver, error) {
 	var links []*fixture.Link
 	var addrs []string
 	for _, m := range r.addrs() {
-		l := r.proxy(m)
+		l := r.proxyTo(m)
 		links, addrs = append(links, l), append(addrs, l.Addr)
 	}
-	d, err := r.dial(addrs, unchecked(r.opts))
+	d, err := r.openDriver(addrs, withoutCheck(r.opts))
 	if err != nil {
 		return nil, err
 	}
@@ -156,22 +156,22 @@ func (r *rig) open() (driver.Driver, error) {
 	return d, nil
 }
 
-// driver is one that is closed with the test.
-func (r *rig) driver() driver.Driver {
+// newDriver returns a driver that is closed with the test.
+func (r *rig) newDriver() driver.Driver {
 	r.Helper()
-	d, err := r.open()
+	d, err := r.openLinked()
 	return fixture.Closed(r.Rig, d, err)
 }
 
-// straight is a driver without links.
-func (r *rig) straight() *etcd.Driver {
+// newDirectDriver returns a driver without links.
+func (r *rig) newDirectDriver() *etcd.Driver {
 	r.Helper()
-	d, err := r.dial(r.addrs(), unchecked(r.opts))
+	d, err := r.openDriver(r.addrs(), withoutCheck(r.opts))
 	return fixture.Closed(r.Rig, d, err)
 }
 
-// leftovers returns all keys except the base of tokens.
-func (r *rig) leftovers() (left []string, err error) {
+// leftoverKeys returns all keys except the base of tokens.
+func (r *rig) leftoverKeys() (left []string, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience())
 	defer cancel()
 	resp, err := r.direct.Get(ctx, r.opts.Prefix, clientv3.WithPrefix())
@@ -186,18 +186,18 @@ func (r *rig) leftovers() (left []string, err error) {
 	return left, nil
 }
 
-// service is r for the conformance suite.
-func (r *rig) service() locktest.Service {
-	s := r.Service(len(r.addrs()), r.open, r.leftovers)
+// lockService returns r as a service for the conformance suite.
+func (r *rig) lockService() locktest.Service {
+	s := r.Service(len(r.addrs()), r.openLinked, r.leftoverKeys)
 	s.Delay = nil // replies are calls, which do not wait for one another
 	return s
 }
 
-// keys awaits that the lock has so many keys.
-func (r *rig) keys(name string, n int) {
+// awaitKeys awaits that the lock has so many keys.
+func (r *rig) awaitKeys(name string, n int) {
 	r.Helper()
 	r.Eventually(fmt.Sprintf("%d keys of %s", n, name), func() bool {
-		left, err := r.leftovers()
+		left, err := r.leftoverKeys()
 		count := 0
 		for _, key := range left {
 			if strings.HasPrefix(key, r.opts.Prefix+name+",") {
@@ -214,8 +214,8 @@ func (r *rig) leader() (m *etcdproc.Member) {
 	return m
 }
 
-// unchecked are opts for a driver that was not asked whether it works.
-func unchecked(opts etcd.Options) *etcd.Options {
+// withoutCheck returns opts for a driver that is not checked.
+func withoutCheck(opts etcd.Options) *etcd.Options {
 	opts.NoCheck = true
 	return &opts
 }

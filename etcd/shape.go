@@ -110,8 +110,8 @@ func inSeconds(n int64) time.Duration {
 	return time.Duration(min(max(n, -1), longest)) * time.Second
 }
 
-// unlike reports a key that is none of those a page was asked for.
-func unlike(kvs []*mvccpb.KeyValue, from string) bool {
+// hasForeignKey reports a key that is none of those a page was asked for.
+func hasForeignKey(kvs []*mvccpb.KeyValue, from string) bool {
 	for _, kv := range kvs {
 		if string(kv.Key) < from {
 			return true

@@ -41,9 +41,9 @@ func (b *base) known(key string) (int64, clientv3.Cmp) {
 	return b.value, clientv3.Compare(clientv3.ModRevision(key), "=", b.revision)
 }
 
-// read notes what the key says at a revision of the cluster, and returns what to write there, if anything, where that was
+// readKey notes what the key says at a revision of the cluster, and returns what to write there, if anything, where that was
 // written last at revision before.
-func (b *base) read(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (raised, before int64, raise bool) {
+func (b *base) readKey(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (raised, before int64, raise bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.revision = 0
@@ -63,26 +63,26 @@ func (b *base) read(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (rais
 	return max(b.value, clock+ahead.Microseconds()), before, true
 }
 
-// note notes what this client has written.
-func (b *base) note(value, revision int64) {
+// noteWritten notes what this client has written.
+func (b *base) noteWritten(value, revision int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.begun, b.value, b.revision = true, value, revision
 }
 
-func (d *Driver) baseKey() string { return d.messages() + "tokens" }
+func (d *Driver) baseKey() string { return d.messagePrefix() + "tokens" }
 
-// rebase reads the base of tokens that another client has written since, or writes one.
-func (d *Driver) rebase(ctx context.Context, ttl time.Duration, kvs []*mvccpb.KeyValue, revision int64) error {
-	value, before, raise := d.base.read(kvs, revision, time.Now())
+// updateBase reads the base of tokens that another client has written since, or writes one.
+func (d *Driver) updateBase(ctx context.Context, ttl time.Duration, kvs []*mvccpb.KeyValue, revision int64) error {
+	value, before, raise := d.base.readKey(kvs, revision, time.Now())
 	if !raise {
 		return nil
 	}
-	return d.call(ctx, pace.RequestTime(ttl, pace.Members), func(ctx context.Context, c *clientv3.Client) error {
+	return d.callAny(ctx, pace.RequestTime(ttl, pace.Members), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(d.baseKey()), "=", before)).
 			Then(clientv3.OpPut(d.baseKey(), strconv.FormatInt(value, 10))).Commit()
 		if err == nil && resp.Succeeded {
-			d.base.note(value, resp.Header.Revision)
+			d.base.noteWritten(value, resp.Header.Revision)
 		}
 		return err
 	})

@@ -15,12 +15,12 @@ import (
 func TestTokensBeginAtTheTime(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		before := time.Now().UnixMicro()
-		d := r.straight()
+		d := r.newDirectDriver()
 		g := r.Grant(d, "k", long)
 		if g.Token < before || g.Token > before+time.Minute.Microseconds() {
 			r.Errorf("token %d at %d", g.Token, before)
 		}
-		other := r.straight()
+		other := r.newDirectDriver()
 		if st, err := other.Inspect(r.Within(), "k"); err != nil || st.Token != g.Token {
 			r.Errorf("Inspect() = %+v, %v, want token %d", st, err, g.Token)
 		}
@@ -39,7 +39,7 @@ func TestTokensBeginAtTheTime(t *testing.T) {
 func TestTokensRiseWhateverBecomesOfTheirBase(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		key := r.opts.Prefix + ",tokens"
-		drivers := []driver.Driver{r.straight(), r.straight()}
+		drivers := []driver.Driver{r.newDirectDriver(), r.newDirectDriver()}
 		last := int64(0)
 		next := func(what string) {
 			for i, d := range drivers {
@@ -57,7 +57,7 @@ func TestTokensRiseWhateverBecomesOfTheirBase(t *testing.T) {
 		if last < time.Now().Add(30*time.Minute).UnixMicro() {
 			r.Errorf("token %d is not above the base", last)
 		}
-		drivers = append(drivers, r.straight())
+		drivers = append(drivers, r.newDirectDriver())
 		next("for a client that begins")
 		r.Must(errorOf(r.direct.Put(r.Within(), key, "0")))
 		next("after somebody has set it back")
@@ -74,7 +74,7 @@ func TestTokenBaseBehindClockIsRaised(t *testing.T) {
 		key := r.opts.Prefix + ",tokens"
 		r.Must(errorOf(r.direct.Put(r.Within(), key, "1000")))
 		now := time.Now().UnixMicro()
-		d := r.straight()
+		d := r.newDirectDriver()
 		g := r.Grant(d, "k", long)
 		if g.Token < now {
 			r.Errorf("token %d at %d", g.Token, now)
@@ -82,7 +82,7 @@ func TestTokenBaseBehindClockIsRaised(t *testing.T) {
 		r.Must(d.Release(r.Within(), g, 0))
 		resp, err := r.direct.Get(r.Within(), key)
 		r.Must(err)
-		d = r.straight()
+		d = r.newDirectDriver()
 		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 		again, err := r.direct.Get(r.Within(), key)
 		r.Must(err)

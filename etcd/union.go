@@ -18,8 +18,8 @@ type union struct {
 	ids []uint64   // as each member has said last; 0: it has said nothing yet
 }
 
-// note notes which cluster a member belongs to; 0: its answer does not say.
-func (u *union) note(place int, id uint64) {
+// noteMember notes which cluster a member belongs to; 0: its answer does not say.
+func (u *union) noteMember(place int, id uint64) {
 	if id != 0 {
 		u.mu.Lock()
 		u.ids[place] = id
@@ -27,11 +27,11 @@ func (u *union) note(place int, id uint64) {
 	}
 }
 
-// foreign is an error if the member is of another cluster than most, or no cluster has most of them.
-func (u *union) foreign(place int) error {
+// foreignError returns an error if the member is of another cluster than most, or no cluster has most of them.
+func (u *union) foreignError(place int) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if id := u.ids[place]; id == 0 || u.most(id) || !u.decided() && u.count(0) > 0 {
+	if id := u.ids[place]; id == 0 || u.isMajority(id) || !u.isDecided() && u.count(0) > 0 {
 		return nil
 	}
 	return errForeign
@@ -41,14 +41,14 @@ func (u *union) foreign(place int) error {
 func (u *union) isKnown() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.decided()
+	return u.isDecided()
 }
 
-func (u *union) decided() bool {
-	return slices.ContainsFunc(u.ids, func(id uint64) bool { return id != 0 && u.most(id) })
+func (u *union) isDecided() bool {
+	return slices.ContainsFunc(u.ids, func(id uint64) bool { return id != 0 && u.isMajority(id) })
 }
 
-func (u *union) most(id uint64) bool { return u.count(id) > len(u.ids)/2 }
+func (u *union) isMajority(id uint64) bool { return u.count(id) > len(u.ids)/2 }
 
 func (u *union) count(id uint64) (n int) {
 	for _, other := range u.ids {

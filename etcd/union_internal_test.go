@@ -24,7 +24,7 @@ func TestAMemberOfAnotherClusterLosesNoLease(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.close()
-	err = n.try(t.Context(), 3*pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error { return errorOf(c.Revoke(ctx, 1)) })
+	err = n.tryRequest(t.Context(), 3*pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error { return errorOf(c.Revoke(ctx, 1)) })
 	if !errors.Is(err, errForeign) {
 		t.Errorf("Revoke() = %v, want that the member is of another cluster", err)
 	}

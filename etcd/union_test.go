@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// foreign is a cluster of one member, of which nobody here has heard.
-func (r *rig) foreign(args ...string) *rig {
+// startForeign starts a cluster of one member that nobody here knows.
+func (r *rig) startForeign(args ...string) *rig {
 	r.Helper()
 	c, err := etcdproc.Start(r.Within(), 1, args...)
 	return newRig(r.TB, fixture.Stopped(r.TB, c, err))
@@ -24,8 +24,8 @@ func (r *rig) foreign(args ...string) *rig {
 
 // TestTwoClustersUnderOneNameAreRefused, by Open at once and otherwise by each request: else each could grant the same lock.
 func TestTwoClustersUnderOneNameAreRefused(t *testing.T) {
-	r := alone(t, 1)
-	other := r.foreign()
+	r := startAlone(t, 1)
+	other := r.startForeign()
 	addrs := []string{r.cluster.Addrs()[0], other.cluster.Addrs()[0]}
 	d, err := etcd.Open(r.Within(), "etcd://"+strings.Join(addrs, ","), nil)
 	if err == nil {
@@ -34,7 +34,7 @@ func TestTwoClustersUnderOneNameAreRefused(t *testing.T) {
 	} else if !strings.Contains(err.Error(), "different clusters") {
 		t.Errorf("Open() = %v", err)
 	}
-	d, err = etcd.New(r.Context(), addrs, unchecked(etcd.Options{}))
+	d, err = etcd.New(r.Context(), addrs, withoutCheck(etcd.Options{}))
 	d = fixture.Closed(r.Rig, d, err)
 	for range 10 {
 		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrUnavailable) ||
@@ -46,8 +46,8 @@ func TestTwoClustersUnderOneNameAreRefused(t *testing.T) {
 
 // TestHalfOfTheMembersIsNoCluster: the others may be of another one, which a second client reaches.
 func TestHalfOfTheMembersIsNoCluster(t *testing.T) {
-	r := alone(t, 1)
-	d, err := etcd.New(r.Context(), []string{r.cluster.Addrs()[0], "127.0.0.1:1"}, unchecked(etcd.Options{}))
+	r := startAlone(t, 1)
+	d, err := etcd.New(r.Context(), []string{r.cluster.Addrs()[0], "127.0.0.1:1"}, withoutCheck(etcd.Options{}))
 	d = fixture.Closed(r.Rig, d, err)
 	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
 	if want := "need 2 nodes: node 127.0.0.1:1: dial tcp 127.0.0.1:1: connect: connection refused"; err == nil || err.Error() != want {
@@ -57,13 +57,13 @@ func TestHalfOfTheMembersIsNoCluster(t *testing.T) {
 
 // TestMemberOfAnotherClusterIsNotAsked: the error names the other cluster.
 func TestMemberOfAnotherClusterIsNotAsked(t *testing.T) {
-	r := alone(t, 3)
-	d := r.straight()
+	r := startAlone(t, 3)
+	d := r.newDirectDriver()
 	c := r.Client(d)
 	l := r.Acquire(c, "k", 10*time.Second)
 	old := r.cluster.Members[0]
 	old.Kill()
-	other := r.foreign("--listen-client-urls=http://"+old.Addr, "--advertise-client-urls=http://"+old.Addr)
+	other := r.startForeign("--listen-client-urls=http://"+old.Addr, "--advertise-client-urls=http://"+old.Addr)
 	at := func(d *etcd.Driver) driver.NodeEvent {
 		for _, n := range d.Nodes() {
 			if n.Node == old.Addr {
@@ -72,7 +72,7 @@ func TestMemberOfAnotherClusterIsNotAsked(t *testing.T) {
 		}
 		return driver.NodeEvent{}
 	}
-	clients := []*etcd.Driver{d, r.straight(), r.straight(), r.straight()}
+	clients := []*etcd.Driver{d, r.newDirectDriver(), r.newDirectDriver(), r.newDirectDriver()}
 	for _, d := range clients {
 		for range 5 {
 			g := r.Grant(d, "other", long)
@@ -98,12 +98,12 @@ func TestMemberOfAnotherClusterIsNotAsked(t *testing.T) {
 
 // TestReplacedClusterServesItsClients, as after a restore: the clients lose their leases, and need no restart.
 func TestReplacedClusterServesItsClients(t *testing.T) {
-	r := alone(t, 1)
-	d := r.straight()
+	r := startAlone(t, 1)
+	d := r.newDirectDriver()
 	g := r.Grant(d, "k", long)
 	old := r.cluster.Members[0]
 	old.Kill()
-	r.foreign("--listen-client-urls=http://"+old.Addr, "--advertise-client-urls=http://"+old.Addr)
+	r.startForeign("--listen-client-urls=http://"+old.Addr, "--advertise-client-urls=http://"+old.Addr)
 	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew() = %v, want ErrLost", err)
 	}
@@ -117,11 +117,11 @@ func TestReplacedClusterServesItsClients(t *testing.T) {
 // TestPrefixesWithinOneAnotherAreApart: the keys of the inner one are no locks of the outer one, whatever their names.
 func TestPrefixesWithinOneAnotherAreApart(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		outer := r.straight()
+		outer := r.newDirectDriver()
 		prefix := r.opts.Prefix
 		for _, inner := range []string{"team/", "team", "team//", "/"} {
 			r.opts.Prefix = prefix + inner
-			d := r.straight()
+			d := r.newDirectDriver()
 			for _, name := range []string{"x", "team", "team/x", "/"} {
 				g := r.Grant(d, name, long)
 				var taken []driver.Grant
@@ -153,7 +153,7 @@ func TestPrefixesWithinOneAnotherAreApart(t *testing.T) {
 			}
 		}
 		r.opts.Prefix = "a,b/"
-		if _, err := r.dial(r.addrs(), unchecked(r.opts)); !errors.Is(err, holdfast.ErrInvalid) {
+		if _, err := r.openDriver(r.addrs(), withoutCheck(r.opts)); !errors.Is(err, holdfast.ErrInvalid) {
 			r.Errorf("New() with a comma in the prefix: %v", err)
 		}
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// blameless fails the test when d takes a member for anything but up.
-func blameless(t *testing.T, d driver.Driver) {
+// checkNoBlame fails the test when d takes a member for anything but up.
+func checkNoBlame(t *testing.T, d driver.Driver) {
 	t.Helper()
 	d.(driver.Notifier).Notify(func(e driver.NodeEvent) {
 		if e.State != driver.NodeUp {
@@ -70,10 +70,10 @@ func TestLeavingCallerBlamesNoMember(t *testing.T) {
 	for name, call := range calls {
 		for how, end := range ends {
 			t.Run(name+" "+how, func(t *testing.T) {
-				bubble(t, func(t *testing.T, r *rig) {
-					d := r.driver()
+				runInBubble(t, func(t *testing.T, r *rig) {
+					d := r.newDriver()
 					g := r.Grant(d, "k", long)
-					blameless(t, d)
+					checkNoBlame(t, d)
 					r.On(d, func(_ int, l *fixture.Link) { l.Slow = 400 * time.Millisecond })
 					ctx, cancel := end(r.Context())
 					defer cancel()
@@ -97,13 +97,13 @@ func TestLeavingCallerBlamesNoMember(t *testing.T) {
 // TestProcessThatStoodStillBlamesNoMember has the client read nothing for ten seconds, during requests, pings and probes alike. What the
 // members have answered meanwhile counts.
 func TestProcessThatStoodStillBlamesNoMember(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		g := r.Grant(d, "k", long)
-		blameless(t, d)
+		checkNoBlame(t, d)
 		for range 20 {
 			time.Sleep(4300 * time.Millisecond)
-			r.fake.set(func() { r.fake.still = time.Now().Add(10 * time.Second) })
+			r.fake.update(func() { r.fake.still = time.Now().Add(10 * time.Second) })
 			if n := d.Renew(r.Within(), []driver.Grant{g})[0]; n.Err != nil {
 				t.Fatal(n.Err)
 			}
@@ -121,16 +121,16 @@ func TestEndOfSessionBlamesNoMember(t *testing.T) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			for _, s := range f.sessions {
-				f.end(s)
+				f.endSession(s)
 			}
 		},
-		"connection": (*fake).cut,
+		"connection": (*fake).cutConnections,
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *rig) {
-				d := r.driver()
+			runInBubble(t, func(t *testing.T, r *rig) {
+				d := r.newDriver()
 				g := r.Grant(d, "k", long)
-				blameless(t, d)
+				checkNoBlame(t, d)
 				strike(r.fake)
 				time.Sleep(time.Second)
 				if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; (name == "session") != errors.Is(err, driver.ErrLost) {
@@ -143,14 +143,14 @@ func TestEndOfSessionBlamesNoMember(t *testing.T) {
 
 // TestCutProbeBlamesNoMember, where the member answers the next one.
 func TestCutProbeBlamesNoMember(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
-		blameless(t, d)
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
+		checkNoBlame(t, d)
 		for _, m := range r.fake.members {
-			r.fake.set(func() { m.cuts = 1 })
+			r.fake.update(func() { m.cuts = 1 })
 		}
 		time.Sleep(30 * time.Second) // longer than the interval of the probes
-		r.fake.set(func() {
+		r.fake.update(func() {
 			for _, m := range r.fake.members {
 				if m.cuts != 0 {
 					t.Errorf("a member was asked by no probe")
@@ -161,15 +161,15 @@ func TestCutProbeBlamesNoMember(t *testing.T) {
 }
 
 func TestMemberThatDiesIsDownAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		r.Grant(d, "k", long)
 		down := make(chan string, 10)
 		d.(driver.Notifier).Notify(func(e driver.NodeEvent) { down <- e.Node + " " + string(e.State) })
 		time.Sleep(time.Second) // the look at all members is over
 		begun := time.Now()
-		r.fake.set(func() { r.fake.members[2].refuse = true })
-		r.fake.cut()
+		r.fake.update(func() { r.fake.members[2].refuse = true })
+		r.fake.cutConnections()
 		if got := <-down; got != "z3:2181 down" || time.Since(begun) > time.Second {
 			t.Errorf("after %v: %s", time.Since(begun), got)
 		}

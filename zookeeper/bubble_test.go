@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// bubble runs a parallel test over a fake ensemble of three members, in virtual time.
-func bubble(t *testing.T, run func(t *testing.T, r *rig)) {
+// runInBubble runs a parallel test over a fake ensemble of three members, in virtual time.
+func runInBubble(t *testing.T, run func(t *testing.T, r *rig)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { run(t, newFakeRig(t, newFake(t, 3))) })
@@ -27,8 +27,8 @@ func newFakeRig(t testing.TB, f *fake) *rig {
 	}
 }
 
-// members returns a link to each member of a fake.
-func (r *rig) members() (links []*fixture.Link) {
+// memberLinks returns a link to each member of a fake.
+func (r *rig) memberLinks() (links []*fixture.Link) {
 	for _, addr := range r.addrs {
 		l := fixture.NewLink()
 		l.Addr = addr
@@ -37,8 +37,8 @@ func (r *rig) members() (links []*fixture.Link) {
 	return links
 }
 
-// through returns a way to dial the members of a fake through links, one for each.
-func (r *rig) through(links []*fixture.Link, speak func() fixture.Protocol) func(ctx context.Context, addr string) (net.Conn, error) {
+// dialThrough returns a way to dial the members of a fake through links, one for each.
+func (r *rig) dialThrough(links []*fixture.Link, speak func() fixture.Protocol) func(ctx context.Context, addr string) (net.Conn, error) {
 	var carried sync.WaitGroup
 	r.Cleanup(func() {
 		for _, l := range links {
@@ -52,7 +52,7 @@ func (r *rig) through(links []*fixture.Link, speak func() fixture.Protocol) func
 				continue
 			}
 			near, far := newWires()
-			near.pause = r.fake.pause
+			near.pause = r.fake.pauseClient
 			carried.Go(func() {
 				l.Carry(far, func() (net.Conn, error) { return r.fake.dial(context.Background(), addr) }, speak())
 			})
@@ -66,7 +66,7 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	for _, members := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d members", members), func(t *testing.T) {
-			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newFakeRig(t, newFake(t, members)).service() }})
+			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newFakeRig(t, newFake(t, members)).lockService() }})
 		})
 	}
 }

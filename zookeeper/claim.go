@@ -45,13 +45,13 @@ type claim struct {
 	wait  driverkit.Wait
 }
 
-// compete goes on until the lock is granted or that is out of the question.
-func (c *claim) compete(ctx context.Context) error {
+// acquireLock goes on until the lock is granted or that is out of the question.
+func (c *claim) acquireLock(ctx context.Context) error {
 	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, func(ctx context.Context) error {
-		err := c.advance(ctx)
+		err := c.tryStep(ctx)
 		switch {
 		case errors.Is(err, errOver):
-			c.reset()
+			c.forgetSession()
 			err = driverkit.ErrAgain
 		case errors.Is(err, errCut) && c.cuts < maxCuts: // another member may be there
 			c.cuts++
@@ -60,7 +60,7 @@ func (c *claim) compete(ctx context.Context) error {
 			return nil
 		}
 		if !errors.Is(err, driverkit.ErrAgain) {
-			return c.d.final(err)
+			return c.d.callerError(err)
 		}
 		if c.turns++; c.turns > maxTurns {
 			return c.d.states.Unavailable(errRestless)
@@ -69,8 +69,8 @@ func (c *claim) compete(ctx context.Context) error {
 	})
 }
 
-// final is an error as the caller gets it. What the servers refuse is no fault of a member.
-func (d *Driver) final(err error) error {
+// callerError returns an error in the form for the caller. What the servers refuse is no fault of a member.
+func (d *Driver) callerError(err error) error {
 	switch {
 	case errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrUnavailable), errors.Is(err, driver.ErrInvalid), errors.Is(err, driver.ErrLost):
 		return err
@@ -78,17 +78,17 @@ func (d *Driver) final(err error) error {
 	return &driver.UnavailableError{Err: err}
 }
 
-// reset forgets a session that is over, and the place in line with it.
-func (c *claim) reset() {
+// forgetSession forgets a session that is over, and the place in line with it.
+func (c *claim) forgetSession() {
 	if c.s != nil {
-		c.d.done(c.s)
+		c.d.releaseSession(c.s)
 	}
 	c.s, c.doubt, c.path, c.czxid = nil, false, "", 0
 }
 
-// advance does what is to be done next, and returns nil when the claim has the lock. Others wait behind a node that it has.
-func (c *claim) advance(ctx context.Context) error {
-	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.doubt || c.path != "", c.ask, c.await)
+// tryStep does what is to be done next, and returns nil when the claim has the lock. Others wait behind a node that it has.
+func (c *claim) tryStep(ctx context.Context) error {
+	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.doubt || c.path != "", c.requestMissing, c.awaitTurn)
 }
 
 // watches has what a claim waits for while it is not first in line.
@@ -98,35 +98,35 @@ type watches struct {
 	held *driver.HeldError // the holder
 }
 
-// ask gets what the claim lacks: a session, a node, the lock. It has the lock if there is neither
+// requestMissing gets what the claim lacks: a session, a node, the lock. It has the lock if there is neither
 // an error nor anything to wait for.
-func (c *claim) ask(ctx context.Context) (*watches, error) {
+func (c *claim) requestMissing(ctx context.Context) (*watches, error) {
 	if c.s == nil {
-		c.s, c.owner = c.d.session(c.req.TTL), c.d.owners.Next(false)
+		c.s, c.owner = c.d.sessionFor(c.req.TTL), c.d.owners.Next(false)
 	}
 	switch {
 	case c.doubt:
-		return nil, c.find(ctx)
+		return nil, c.findNode(ctx)
 	case c.path == "":
-		return c.queue(ctx)
+		return c.createNode(ctx)
 	}
 	if e, _ := readEntry(path.Base(c.path)); isSpent(e.seq) {
-		return nil, c.begin(ctx)
+		return nil, c.restartNumbers(ctx)
 	}
-	return c.look(ctx)
+	return c.readLine(ctx)
 }
 
-// queue creates the claim's node and reads the line in the same transaction. A try reads first, so
+// createNode creates the claim's node and reads the line in the same transaction. A try reads first, so
 // that a try in vain changes nothing.
-func (c *claim) queue(ctx context.Context) (*watches, error) {
-	folder := c.d.folder(c.req.Key)
+func (c *claim) createNode(ctx context.Context) (*watches, error) {
+	folder := c.d.folderOf(c.req.Key)
 	if c.req.NoWait {
 		r := getChildren(folder)
-		if err := c.s.do(ctx, r); err != nil {
+		if err := c.s.sendAll(ctx, r); err != nil {
 			return nil, err
 		}
 		if r.err == nil {
-			l, err := r.line()
+			l, err := r.lineEntries()
 			switch {
 			case err != nil:
 				return nil, c.d.states.Unavailable(errSenseless)
@@ -136,10 +136,10 @@ func (c *claim) queue(ctx context.Context) (*watches, error) {
 		}
 	}
 	for made := false; ; made = true {
-		own := create(folder+"/"+c.owner+"-", value{c.req.Holder, time.Now(), c.req.TTL}.text(), c.d.acl)
+		own := createRequest(folder+"/"+c.owner+"-", value{c.req.Holder, time.Now(), c.req.TTL}.text(), c.d.acl)
 		others := getChildren(folder)
 		c.doubt = true
-		if err := c.s.do(ctx, own, others); err != nil {
+		if err := c.s.sendAll(ctx, own, others); err != nil {
 			return nil, err
 		}
 		if own.err == nil {
@@ -154,34 +154,34 @@ func (c *claim) queue(ctx context.Context) (*watches, error) {
 		case errors.Is(own.err, codeNoNode) && made: // somebody has deleted the folder
 			return nil, driverkit.ErrAgain
 		case errors.Is(own.err, codeNoNode):
-			if err := c.d.make(ctx, c.s, folder); err != nil {
+			if err := c.d.makeFolder(ctx, c.s, folder); err != nil {
 				return nil, err
 			}
 			continue
 		case own.err != nil || others.err != nil:
-			return nil, c.d.refused(cmp.Or(own.err, others.err))
+			return nil, c.d.refusedError(cmp.Or(own.err, others.err))
 		}
-		l, err := others.line()
-		return c.placed(ctx, l, err)
+		l, err := others.lineEntries()
+		return c.placeIfRead(ctx, l, err)
 	}
 }
 
-// begin has the servers count from 0 again. They do for a new folder, and delete the old one when
+// restartNumbers has the servers count from 0 again. They do for a new folder, and delete the old one when
 // all who have or want the lock by its numbers are through. Until then the claim stands aside.
-func (c *claim) begin(ctx context.Context) error {
-	if err := c.s.remove(ctx, c.path); err != nil {
+func (c *claim) restartNumbers(ctx context.Context) error {
+	if err := c.s.removeOnce(ctx, c.path); err != nil {
 		return err
 	}
 	c.path, c.czxid = "", 0
-	r := remove(c.d.folder(c.req.Key))
-	if err := c.s.do(ctx, r); err != nil || r.err == nil {
+	r := removeRequest(c.d.folderOf(c.req.Key))
+	if err := c.s.sendAll(ctx, r); err != nil || r.err == nil {
 		return cmp.Or(err, driverkit.ErrAgain)
 	}
 	return c.d.states.Unavailable(errSpent)
 }
 
-// make creates the folder of a lock, and what is above it.
-func (d *Driver) make(ctx context.Context, s *session, folder string) error {
+// makeFolder creates the folder of a lock, and what is above it.
+func (d *Driver) makeFolder(ctx context.Context, s *session, folder string) error {
 	var all []*request
 	for i := range folder {
 		if i > 0 && folder[i] == '/' {
@@ -189,41 +189,41 @@ func (d *Driver) make(ctx context.Context, s *session, folder string) error {
 			if i >= len(d.root) {
 				acl = d.acl
 			}
-			all = append(all, persistent(folder[:i], acl))
+			all = append(all, persistentRequest(folder[:i], acl))
 		}
 	}
-	last := container(folder, d.acl)
-	if err := s.do(ctx, last); err != nil {
+	last := containerRequest(folder, d.acl)
+	if err := s.sendAll(ctx, last); err != nil {
 		return err
 	}
 	if errors.Is(last.err, codeNoNode) {
-		last = container(folder, d.acl)
-		if err := s.do(ctx, append(all, last)...); err != nil {
+		last = containerRequest(folder, d.acl)
+		if err := s.sendAll(ctx, append(all, last)...); err != nil {
 			return err
 		}
 	}
 	for _, r := range append(all, last) {
 		if r.err != nil && !errors.Is(r.err, codeNodeExists) && !errors.Is(last.err, codeNodeExists) && last.err != nil {
-			return d.refused(r.err)
+			return d.refusedError(r.err)
 		}
 	}
 	return nil
 }
 
-// find looks for a node whose creation had no answer. A member that has just taken over the
+// findNode looks for a node whose creation had no answer. A member that has just taken over the
 // session may know less than the one before, unless it asks the one that leads. Where there is none,
 // the claim goes on under another owner: if that creation is carried out after all, nobody has the node.
-func (c *claim) find(ctx context.Context) error {
-	folder := c.d.folder(c.req.Key)
+func (c *claim) findNode(ctx context.Context) error {
+	folder := c.d.folderOf(c.req.Key)
 	all := getChildren(folder)
-	if err := c.s.do(ctx, syncWith(folder), all); err != nil {
+	if err := c.s.sendAll(ctx, syncWith(folder), all); err != nil {
 		return err
 	}
 	switch {
 	case all.err == nil:
 	case errors.Is(all.err, codeNoNode):
 	default:
-		return c.d.refused(all.err)
+		return c.d.refusedError(all.err)
 	}
 	if all.err == nil {
 		for name := range all.reply.names() {
@@ -237,111 +237,111 @@ func (c *claim) find(ctx context.Context) error {
 	}
 	c.doubt = false
 	if c.path == "" {
-		c.s.stray(c.owner, folder)
+		c.s.noteStray(c.owner, folder)
 		c.owner = c.d.owners.Next(false)
 	}
 	return driverkit.ErrAgain
 }
 
-// look checks that the node still exists and reads the line. A session that is trusted for long enough
+// readLine checks that the node still exists and reads the line. A session that is trusted for long enough
 // keeps the node, and a claim that is first stays first: then one read is enough.
-func (c *claim) look(ctx context.Context) (*watches, error) {
-	folder := c.d.folder(c.req.Key)
+func (c *claim) readLine(ctx context.Context) (*watches, error) {
+	folder := c.d.folderOf(c.req.Key)
 	all := getChildren(folder)
 	if c.czxid != 0 && c.isFresh() {
-		if err := c.s.do(ctx, all); err != nil {
+		if err := c.s.sendAll(ctx, all); err != nil {
 			return nil, err
 		}
 		if all.err == nil {
-			l, err := all.line()
-			if err != nil || of(c.owner, l) >= 0 {
-				return c.placed(ctx, l, err)
+			l, err := all.lineEntries()
+			if err != nil || placeOf(c.owner, l) >= 0 {
+				return c.placeIfRead(ctx, l, err)
 			}
 		}
 		all = getChildren(folder) // somebody has deleted the node, or the folder as well
 	}
 	own := getData(c.path, false)
-	_, stands, err := c.s.confirm(ctx, []string{c.path}, all, own)
+	_, stands, err := c.s.confirmNodes(ctx, []string{c.path}, all, own)
 	switch {
 	case err != nil:
 		return nil, err
 	case !stands[0]:
-		c.reset()
+		c.forgetSession()
 		return nil, driverkit.ErrAgain
 	case all.err != nil, own.err != nil:
 		return nil, driverkit.ErrAgain
 	}
 	own.reply.bytes()
 	c.czxid = own.reply.stat().czxid
-	l, err := all.line()
-	return c.placed(ctx, l, cmp.Or(err, own.reply.err))
+	l, err := all.lineEntries()
+	return c.placeIfRead(ctx, l, cmp.Or(err, own.reply.err))
 }
 
-// placed is place where the line could be read.
-func (c *claim) placed(ctx context.Context, l []entry, err error) (*watches, error) {
+// placeIfRead returns err, or what takePlace returns if the line could be read.
+func (c *claim) placeIfRead(ctx context.Context, l []entry, err error) (*watches, error) {
 	if err != nil {
 		return nil, c.d.states.Unavailable(errSenseless)
 	}
-	return c.place(ctx, l)
+	return c.takePlace(ctx, l)
 }
 
 // isFresh reports whether the session is trusted for most of its TTL.
-func (c *claim) isFresh() bool { return time.Until(c.s.trusted()) > c.req.TTL*3/4 }
+func (c *claim) isFresh() bool { return time.Until(c.s.trustedUntil()) > c.req.TTL*3/4 }
 
-// place takes the lock if the claim is the first in line, and watches the node before it otherwise.
-func (c *claim) place(ctx context.Context, l []entry) (*watches, error) {
-	switch i := of(c.owner, l); {
+// takePlace takes the lock if the claim is the first in line, and watches the node before it otherwise.
+func (c *claim) takePlace(ctx context.Context, l []entry) (*watches, error) {
+	switch i := placeOf(c.owner, l); {
 	case i < 0: // somebody has deleted the node: the next look makes sure
 		return nil, driverkit.ErrAgain
 	case i == 0:
-		return nil, c.take(ctx)
+		return nil, c.completeGrant(ctx)
 	case c.req.NoWait: // another one was faster
 		return nil, c.heldBy(ctx, l)
 	default:
-		return c.watch(ctx, l, i)
+		return c.watchLine(ctx, l, i)
 	}
 }
 
-// take completes the claim as the holder. The session may be old by now.
-func (c *claim) take(ctx context.Context) error {
+// completeGrant completes the claim as the holder. The session may be old by now.
+func (c *claim) completeGrant(ctx context.Context) error {
 	if c.czxid <= 0 || c.czxid > math.MaxInt64/driverkit.Block { // of which there is no token
 		return c.d.states.Unavailable(errSenseless)
 	}
 	if c.isFresh() {
 		return nil
 	}
-	_, stands, err := c.s.confirm(ctx, []string{c.path})
+	_, stands, err := c.s.confirmNodes(ctx, []string{c.path})
 	switch {
 	case err != nil:
 		return err
 	case !stands[0]:
-		c.reset()
+		c.forgetSession()
 		return driverkit.ErrAgain
-	case time.Now().After(c.s.trusted()):
+	case time.Now().After(c.s.trustedUntil()):
 		return c.d.states.Unavailable(errors.New("the answer came too late"))
 	}
 	return nil
 }
 
-// grant is the lock, which the claim has.
-func (c *claim) grant() driver.Grant {
+// newGrant returns the lock that the claim has.
+func (c *claim) newGrant() driver.Grant {
 	g := driver.Grant{
 		Key: c.req.Key, Owner: c.owner, Token: tokenOf(c.czxid), Block: driverkit.Block,
-		TTL: c.s.ttl, TrustedUntil: c.s.trusted(),
+		TTL: c.s.ttl, TrustedUntil: c.s.trustedUntil(),
 	}
-	c.d.hold(g, c.s, c.path)
+	c.d.addHold(g, c.s, c.path)
 	return g
 }
 
-// watch sets watches on the node before the claim's and on its own, and reads the holder. If the
+// watchLine sets watches on the node before the claim's and on its own, and reads the holder. If the
 // holder has just gone, the next in line is the holder: a waiter is told an obstacle in any case
 // (driver: Obstacle).
-func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, error) {
-	folder := c.d.folder(c.req.Key)
+func (c *claim) watchLine(ctx context.Context, l []entry, place int) (*watches, error) {
+	folder := c.d.folderOf(c.req.Key)
 	before := folder + "/" + l[place-1].name
-	gone, own := c.s.watch(before), c.s.watch(c.path)
+	gone, own := c.s.watchPath(before), c.s.watchPath(c.path)
 	watched, self, first := getData(before, true), getData(c.path, true), getData(folder+"/"+l[0].name, false)
-	err := c.s.do(ctx, watched, self, first)
+	err := c.s.sendAll(ctx, watched, self, first)
 	if err != nil {
 		return nil, err
 	}
@@ -352,9 +352,9 @@ func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, erro
 		case errors.Is(r.err, codeNoNode): // the servers do not watch what is not there
 			err = cmp.Or(err, driverkit.ErrAgain)
 		default:
-			err = c.d.refused(r.err)
+			err = c.d.refusedError(r.err)
 		}
-		c.s.fire(path)
+		c.s.fireWatches(path)
 	}
 	if err != nil {
 		return nil, err
@@ -371,9 +371,9 @@ func (c *claim) watch(ctx context.Context, l []entry, place int) (*watches, erro
 	return &watches{gone, own, held}, nil
 }
 
-// await returns when one of the nodes is deleted, and when the connection ends, with which the
+// awaitTurn returns when one of the nodes is deleted, and when the connection ends, with which the
 // watches are gone.
-func (c *claim) await(ctx context.Context, w *watches) error {
+func (c *claim) awaitTurn(ctx context.Context, w *watches) error {
 	c.turns = 0
 	c.wait.Note(w.held)
 	select {
@@ -391,8 +391,8 @@ func (c *claim) heldBy(ctx context.Context, l []entry) error {
 	if c.path != "" {
 		held.Waiters-- // the claim itself
 	}
-	r := getData(c.d.folder(c.req.Key)+"/"+l[0].name, false)
-	if err := c.s.do(ctx, r); err != nil {
+	r := getData(c.d.folderOf(c.req.Key)+"/"+l[0].name, false)
+	if err := c.s.sendAll(ctx, r); err != nil {
 		return err
 	}
 	if r.err == nil {
@@ -409,38 +409,38 @@ func (c *claim) abandon() {
 		return
 	}
 	c.d.calls.Go(func() {
-		defer c.d.done(c.s)
+		defer c.d.releaseSession(c.s)
 		ctx := c.d.calls.Work
 		for c.doubt {
-			err := c.d.lane.Insist(ctx, func() {}, func() error { return c.find(ctx) })
+			err := c.d.lane.Insist(ctx, func() {}, func() error { return c.findNode(ctx) })
 			if !errors.Is(err, driverkit.ErrAgain) {
 				return // the session is over
 			}
 		}
 		if c.path != "" {
-			c.s.delete(ctx, c.path, func() {})
+			c.s.deleteNode(ctx, c.path, func() {})
 		}
 	})
 }
 
-// delete deletes a node, and returns nil when it is gone. It waits for its turn, and calls begun
+// deleteNode deletes a node, and returns nil when it is gone. It waits for its turn, and calls begun
 // then.
-func (s *session) delete(ctx context.Context, path string, begun func()) error {
-	err := s.d.lane.Insist(ctx, begun, func() error { return s.remove(ctx, path) })
+func (s *session) deleteNode(ctx context.Context, path string, begun func()) error {
+	err := s.d.lane.Insist(ctx, begun, func() error { return s.removeOnce(ctx, path) })
 	if errors.Is(err, errOver) {
 		return nil
 	}
 	return err
 }
 
-// remove asks once that a node be deleted, and returns nil when it is gone.
-func (s *session) remove(ctx context.Context, path string) error {
-	r := remove(path)
-	if err := s.do(ctx, r); err != nil {
+// removeOnce asks once that a node be deleted, and returns nil when it is gone.
+func (s *session) removeOnce(ctx context.Context, path string) error {
+	r := removeRequest(path)
+	if err := s.sendAll(ctx, r); err != nil {
 		return err
 	}
 	if errors.Is(r.err, codeNoNode) {
 		return nil
 	}
-	return s.d.refused(r.err)
+	return s.d.refusedError(r.err)
 }

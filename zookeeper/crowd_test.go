@@ -15,8 +15,8 @@ import (
 
 // TestACrowdOfOneClientIsServed by members that answer 500 times a second over each connection.
 func TestACrowdOfOneClientIsServed(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 2 * time.Millisecond })
 		fixture.Crowd(r.Rig, d, 400)
 	})
@@ -25,8 +25,8 @@ func TestACrowdOfOneClientIsServed(t *testing.T) {
 // TestASlowMemberIsNotBlamed for answers that come one after the other, the last of them long after
 // it was asked for.
 func TestASlowMemberIsNotBlamed(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 50 * time.Millisecond })
 		d.(driver.Notifier).Notify(func(e driver.NodeEvent) {
 			if e.State != driver.NodeUp {
@@ -46,8 +46,8 @@ func TestASlowMemberIsNotBlamed(t *testing.T) {
 }
 
 func TestWhoLeavesBeforeItsTurnHasSentNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		d.(*zookeeper.Driver).Room(1)
 		r.Release(r.Acquire(r.Client(d), "k", long)) // then it is there to create a node in
 		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 500 * time.Millisecond })

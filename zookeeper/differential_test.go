@@ -174,8 +174,8 @@ type step struct {
 	do   func(s *side) string
 }
 
-// steps draws the steps of one seed, all below a folder of its own.
-func steps(seed uint64, root string) []step {
+// drawSteps draws the steps of one seed, all below a folder of its own.
+func drawSteps(seed uint64, root string) []step {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	pick := func(all ...string) string { return all[rnd.IntN(len(all))] }
 	path := func() string {
@@ -306,8 +306,8 @@ func steps(seed uint64, root string) []step {
 	return all
 }
 
-// begin opens the sessions of a seed.
-func begin(dial func() (net.Conn, error)) (*side, error) {
+// beginSide opens the sessions of a seed.
+func beginSide(dial func() (net.Conn, error)) (*side, error) {
 	s := &side{dial: dial, sessions: make(map[int64]int)}
 	for i := range s.clients {
 		s.clients[i] = &speaker{side: s}
@@ -337,7 +337,7 @@ func (s *side) end() {
 // TestFakeAnswersAsServersDo has the fake and a server carry out the same random steps, and compares all that their clients receive: answers,
 // versions, numbers of transactions, events and ends of connections.
 func TestFakeAnswersAsServersDo(t *testing.T) {
-	r := alone(t, 1)
+	r := startAlone(t, 1)
 	f := newFake(t, 1)
 	real := func() (net.Conn, error) { return net.Dial("tcp", r.addrs[0]) }
 	imitated := func() (net.Conn, error) { return f.dial(context.Background(), f.members[0].addr) }
@@ -349,11 +349,11 @@ func TestFakeAnswersAsServersDo(t *testing.T) {
 	end := time.Now().Add(reapEvery - 15*time.Second)
 	compared := 0
 	for seed := first; compared < n && time.Now().Before(end) && !t.Failed(); seed++ {
-		a, err := begin(real)
+		a, err := beginSide(real)
 		r.Must(err)
-		b, err := begin(imitated)
+		b, err := beginSide(imitated)
 		r.Must(err)
-		for i, st := range steps(seed, fmt.Sprintf("/d%d", seed)) {
+		for i, st := range drawSteps(seed, fmt.Sprintf("/d%d", seed)) {
 			want, got := st.do(a), st.do(b)
 			for j := range a.clients {
 				want += " | " + a.clients[j].ask(opPing, &jot{})
@@ -373,7 +373,7 @@ func TestFakeAnswersAsServersDo(t *testing.T) {
 
 // TestFakeMovesSessionsAsServersDo has a session go from member to member, beside its old connections.
 func TestFakeMovesSessionsAsServersDo(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	f := newFake(t, 3)
 	root := r.opts.Path[strings.LastIndexByte(r.opts.Path, '/'):]
 	play := func(dial func(member int) (net.Conn, error)) (seen []string) {

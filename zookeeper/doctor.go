@@ -32,7 +32,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		all.Go(func() { patients[m.place].examine(ctx, d, ttl) })
 	}
 	all.Wait()
-	whole := d.examine(ctx, patients, ttl)
+	whole := d.examineEnsemble(ctx, patients, ttl)
 	whole.Files(d.secrets...)
 	for _, p := range patients {
 		whole.Found = append(whole.Found, p.Found...)
@@ -76,26 +76,26 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 		p.Add("leader", driver.VerdictWarning, "it does not report the leader, so each renewal of a lease costs a connection", "add srvr to 4lw.commands.whitelist")
 	} else {
 		p.OK("leader", "it is %s", p.health.mode)
-		p.version(p.health.version)
+		p.checkVersion(p.health.version)
 	}
 	conn, err := p.member.dial(ctx)
 	if err != nil {
-		p.Fault("tls", explain(ctx, err))
+		p.Fault("tls", explainError(ctx, err))
 		return
 	}
 	defer conn.Close()
 	config := p.member.tls
 	if config != nil {
-		if config, err = p.member.config(); err != nil {
-			p.Fault("tls", explain(ctx, err))
+		if config, err = p.member.tlsConfig(); err != nil {
+			p.Fault("tls", explainError(ctx, err))
 			return
 		}
 	}
 	p.Transport(conn, d.auth != "", config)
 }
 
-// version knows what the driver needs.
-func (p *patient) version(text string) {
+// checkVersion knows what the driver needs.
+func (p *patient) checkVersion(text string) {
 	number, _, _ := strings.Cut(text, "-")
 	parts := append(strings.Split(number, "."), "0", "0", "0")
 	major, _ := strconv.Atoi(parts[0])
@@ -108,8 +108,8 @@ func (p *patient) version(text string) {
 	p.OK("version", "ZooKeeper %s", number)
 }
 
-// examine looks at what is no single member's.
-func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Duration) (whole driverkit.Notes) {
+// examineEnsemble looks at what is no single member's.
+func (d *Driver) examineEnsemble(ctx context.Context, patients []*patient, ttl time.Duration) (whole driverkit.Notes) {
 	first, answers := "", false
 	for _, p := range patients {
 		answers = answers || p.health != health{}
@@ -124,9 +124,9 @@ func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Dura
 	}
 	ctx, cancel := driverkit.WithLimit(ctx, pace.LookTime())
 	defer cancel()
-	s := d.session(ttl)
-	defer d.done(s)
-	_, err := s.ready(ctx)
+	s := d.sessionFor(ttl)
+	defer d.releaseSession(s)
+	_, err := s.awaitLink(ctx)
 	switch {
 	case errors.Is(err, driver.ErrInvalid):
 		whole.Fault("sessions", err)
@@ -138,7 +138,7 @@ func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Dura
 		return whole
 	}
 	whole.OK("sessions", "of %v are granted", ttl)
-	if err := d.rehearse(ctx, s); err != nil {
+	if err := d.rehearseWrites(ctx, s); err != nil {
 		whole.Fault("rights", err)
 	} else {
 		whole.OK("rights", "to create nodes below %s", d.root)
@@ -146,16 +146,16 @@ func (d *Driver) examine(ctx context.Context, patients []*patient, ttl time.Dura
 	return whole
 }
 
-// rehearse asks for a node and for something impossible in one transaction, so that nothing
+// rehearseWrites asks for a node and for something impossible in one transaction, so that nothing
 // is created, and the rights are looked at all the same.
-func (d *Driver) rehearse(ctx context.Context, s *session) error {
+func (d *Driver) rehearseWrites(ctx context.Context, s *session) error {
 	for at := d.root; ; at = at[:strings.LastIndexByte(at, '/')] {
-		r := attempt(at+"/holdfast~probe", d.acl)
-		if err := s.do(ctx, r); err != nil {
+		r := attemptRequest(at+"/holdfast~probe", d.acl)
+		if err := s.sendAll(ctx, r); err != nil {
 			return err
 		}
 		if r.err != nil {
-			return d.refused(r.err)
+			return d.refusedError(r.err)
 		}
 		outcomes, err := r.outcomes(2)
 		switch {
@@ -166,6 +166,6 @@ func (d *Driver) rehearse(ctx context.Context, s *session) error {
 		case outcomes[1] == codeNoNode:
 			return nil
 		}
-		return d.refused(outcomes[0])
+		return d.refusedError(outcomes[0])
 	}
 }

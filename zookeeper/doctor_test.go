@@ -19,10 +19,10 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// diagnosed returns the bad findings.
-func (r *rig) diagnosed(url string, ttl time.Duration, opts zookeeper.Options) (bad []driver.Finding) {
+// findingsAt returns the bad findings.
+func (r *rig) findingsAt(url string, ttl time.Duration, opts zookeeper.Options) (bad []driver.Finding) {
 	r.Helper()
-	d, err := zookeeper.Open(r.Within(), url, unchecked(opts))
+	d, err := zookeeper.Open(r.Within(), url, withoutCheck(opts))
 	r.Must(err)
 	defer d.Close()
 	for _, f := range d.Diagnose(r.Within(), ttl) {
@@ -39,8 +39,8 @@ func (r *rig) diagnosed(url string, ttl time.Duration, opts zookeeper.Options) (
 	return bad
 }
 
-// only checks that one thing was found.
-func (r *rig) only(found []driver.Finding, check string, v driver.Verdict, words ...string) {
+// wantOnly checks that one thing was found.
+func (r *rig) wantOnly(found []driver.Finding, check string, v driver.Verdict, words ...string) {
 	r.Helper()
 	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
 		r.Errorf("found %+v, want one %s of %s", found, v, check)
@@ -56,14 +56,14 @@ func (r *rig) only(found []driver.Finding, check string, v driver.Verdict, words
 func urlOf(addrs ...string) string { return "zk://" + strings.Join(addrs, ",") + "/locks" }
 
 func TestASoundEnsembleHasNoFindings(t *testing.T) {
-	r := start(t)
-	for _, f := range r.diagnosed(urlOf(r.ensemble.Addrs()...), 0, zookeeper.Options{}) {
+	r := startRig(t)
+	for _, f := range r.findingsAt(urlOf(r.ensemble.Addrs()...), 0, zookeeper.Options{}) {
 		if f.Check != "round-trip" { // which tells of this machine
 			t.Errorf("found %+v", f)
 		}
 	}
 	checks := make(map[string]int)
-	for _, f := range r.straight().Diagnose(r.Within(), 0) {
+	for _, f := range r.newDirectDriver().Diagnose(r.Within(), 0) {
 		checks[f.Check]++
 	}
 	for check, want := range map[string]int{"reach": 3, "round-trip": 3, "leader": 3, "version": 3, "tls": 3, "sessions": 1, "rights": 1} {
@@ -71,7 +71,7 @@ func TestASoundEnsembleHasNoFindings(t *testing.T) {
 			t.Errorf("%d findings of %s, want %d", checks[check], check, want)
 		}
 	}
-	if left, err := r.leftovers(); err != nil || len(left) > 0 {
+	if left, err := r.leftoverNodes(); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %q, %v", left, err)
 	}
 }
@@ -79,14 +79,14 @@ func TestASoundEnsembleHasNoFindings(t *testing.T) {
 func TestDoctorFindsEachFaultOfAnEnsemble(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, r *rig){
 		"nothing": func(t *testing.T, r *rig) {
-			if found := r.diagnosed(urlOf(r.addrs...), 0, r.opts); len(found) > 0 {
+			if found := r.findingsAt(urlOf(r.addrs...), 0, r.opts); len(found) > 0 {
 				t.Errorf("found %+v", found)
 			}
 		},
 		"times that the servers do not grant": func(_ *testing.T, r *rig) {
 			url := urlOf(r.addrs...)
-			r.only(r.diagnosed(url, 3*time.Second, r.opts), "ttl", driver.VerdictWarning, "election", "6 s or more")
-			r.only(r.diagnosed(url, 2*time.Minute, r.opts), "sessions", driver.VerdictFault, "no TTL over 1m0s", "shorter TTL", "maxSessionTimeout")
+			r.wantOnly(r.findingsAt(url, 3*time.Second, r.opts), "ttl", driver.VerdictWarning, "election", "6 s or more")
+			r.wantOnly(r.findingsAt(url, 2*time.Minute, r.opts), "sessions", driver.VerdictFault, "no TTL over 1m0s", "shorter TTL", "maxSessionTimeout")
 		},
 		"nodes of another user": func(t *testing.T, r *rig) {
 			at := "zk://me:" + fixture.Escaped + "@" + strings.Join(r.addrs, ",") + r.opts.Path
@@ -94,17 +94,18 @@ func TestDoctorFindsEachFaultOfAnEnsemble(t *testing.T) {
 			r.Must(err)
 			defer d.Close()
 			r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
-			if found := r.diagnosed(at, 0, r.opts); len(found) > 0 {
+			if found := r.findingsAt(at, 0, r.opts); len(found) > 0 {
 				t.Errorf("found %+v", found)
 			}
 			other := strings.Replace(at, "me:"+fixture.Escaped, "you:other", 1)
-			r.only(r.diagnosed(other, 0, r.opts), "rights", driver.VerdictFault, "access denied", "correct user and password")
+			r.wantOnly(r.findingsAt(other, 0, r.opts), "rights", driver.VerdictFault, "access denied", "correct user and password")
 		},
 		"a login that is refused": func(_ *testing.T, r *rig) {
 			for _, m := range r.fake.members {
 				m.noAuth = true
 			}
-			r.only(r.diagnosed("zk://me:"+fixture.Escaped+"@"+strings.Join(r.addrs, ","), 0, r.opts), "quorum", driver.VerdictFault, "reject the user", "scheme digest")
+			r.wantOnly(r.findingsAt("zk://me:"+fixture.Escaped+"@"+strings.Join(r.addrs, ","), 0, r.opts), "quorum", driver.VerdictFault,
+				"reject the user", "scheme digest")
 		},
 		"the port of another program": func(_ *testing.T, r *rig) {
 			r.fake.members[0].talk = func(w *wire) {
@@ -113,30 +114,30 @@ func TestDoctorFindsEachFaultOfAnEnsemble(t *testing.T) {
 				io.WriteString(w, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n400 Bad Request")
 				w.Close()
 			}
-			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "correct its address", "write zks://")
+			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "correct its address", "write zks://")
 		},
 		"a server that is silent": func(_ *testing.T, r *rig) {
 			r.fake.members[0].talk = func(w *wire) { io.Copy(io.Discard, w) }
-			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "no answer in 2s", "write zks://")
+			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "no answer in 2s", "write zks://")
 		},
 		"a server of another ensemble": func(_ *testing.T, r *rig) {
-			r.beside(newFake(r, 1))
-			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "distinct", driver.VerdictFault, "leads another ensemble", "members of one ensemble")
+			r.addEnsemble(newFake(r, 1))
+			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "distinct", driver.VerdictFault, "leads another ensemble", "members of one ensemble")
 		},
 		"a server that is too old": func(_ *testing.T, r *rig) {
 			r.fake.members[1].version = "3.5.2-1"
-			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "version", driver.VerdictFault, "3.5.2", "3.5.3 or newer")
+			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "version", driver.VerdictFault, "3.5.2", "3.5.3 or newer")
 		},
 		"a server that may not answer": func(_ *testing.T, r *rig) {
 			r.fake.members[1].words = "srvr is not executed because it is not in the whitelist.\n"
-			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "leader", driver.VerdictWarning, "does not report the leader", "whitelist")
+			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "leader", driver.VerdictWarning, "does not report the leader", "whitelist")
 		},
 		"members that are down": func(t *testing.T, r *rig) {
 			r.fake.members[0].refuse = true
-			r.only(r.diagnosed(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "refused", "start it")
+			r.wantOnly(r.findingsAt(urlOf(r.addrs...), 0, r.opts), "reach", driver.VerdictFault, "refused", "start it")
 			r.fake.members[1].refuse, r.fake.members[2].words = true, "This ZooKeeper instance is not currently serving requests\n"
 			var checks []string
-			for _, f := range r.diagnosed(urlOf(r.addrs...), 0, r.opts) {
+			for _, f := range r.findingsAt(urlOf(r.addrs...), 0, r.opts) {
 				checks = append(checks, f.Check)
 			}
 			if slices.Sort(checks); !slices.Equal(checks, []string{"leader", "reach", "reach"}) {
@@ -144,12 +145,12 @@ func TestDoctorFindsEachFaultOfAnEnsemble(t *testing.T) {
 			}
 		},
 	} {
-		t.Run(name, func(t *testing.T) { bubble(t, run) })
+		t.Run(name, func(t *testing.T) { runInBubble(t, run) })
 	}
 }
 
-// beside adds the members of another ensemble to the members of r.
-func (r *rig) beside(other *fake) {
+// addEnsemble adds the members of another ensemble to the members of r.
+func (r *rig) addEnsemble(other *fake) {
 	for i, m := range other.members {
 		m.addr = fmt.Sprintf("y%d:2181", i+1)
 	}
@@ -163,13 +164,13 @@ func (r *rig) beside(other *fake) {
 }
 
 func TestFaultsOfCertificatesAreFound(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		cert, config := r.secure(t.TempDir(), 90*24*time.Hour)
+	runInBubble(t, func(t *testing.T, r *rig) {
+		cert, config := r.useTLS(t.TempDir(), 90*24*time.Hour)
 		with := func(change func(*tls.Config)) []driver.Finding {
 			opts := r.opts
 			opts.TLS = config.Clone()
 			change(opts.TLS)
-			return r.diagnosed(urlOf(r.addrs...), 0, opts)
+			return r.findingsAt(urlOf(r.addrs...), 0, opts)
 		}
 		in := func(days time.Duration) func(c *tls.Config) {
 			return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // it is good for 90
@@ -177,7 +178,7 @@ func TestFaultsOfCertificatesAreFound(t *testing.T) {
 		each := func(found []driver.Finding, n int, check string, v driver.Verdict, words ...string) {
 			t.Helper()
 			for _, f := range found {
-				r.only([]driver.Finding{f}, check, v, words...)
+				r.wantOnly([]driver.Finding{f}, check, v, words...)
 			}
 			if len(found) != n {
 				t.Errorf("found %+v, want %d", found, n)
@@ -189,19 +190,19 @@ func TestFaultsOfCertificatesAreFound(t *testing.T) {
 		each(with(func(c *tls.Config) { c.ServerName = "zk.example" }), 3, "reach", driver.VerdictFault, "zk.example", "use a name of its certificate", "servername")
 		each(with(func(c *tls.Config) { c.RootCAs = x509.NewCertPool() }), 3, "reach", driver.VerdictFault, "unknown authority", "give the CA")
 		each(with(func(c *tls.Config) { c.Certificates = nil }), 3, "reach", driver.VerdictFault, "cert and key")
-		each(r.diagnosed(urlOf(r.addrs...), 0, r.opts), 3, "reach", driver.VerdictFault, "write zks://")
+		each(r.findingsAt(urlOf(r.addrs...), 0, r.opts), 3, "reach", driver.VerdictFault, "write zks://")
 		r.Must(os.Chmod(cert.Key, 0o644))
 		url := "zks" + strings.TrimPrefix(urlOf(r.addrs...), "zk") + "?ca=" + cert.Cert + "&cert=" + cert.Cert + "&key=" + cert.Key
-		each(r.diagnosed(url, 0, r.opts), 1, "files", driver.VerdictWarning, cert.Key, "chmod o= ")
+		each(r.findingsAt(url, 0, r.opts), 1, "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 		for _, m := range r.fake.members {
 			m.tls = nil
 		}
-		each(r.diagnosed(url, 0, r.opts)[1:], 3, "reach", driver.VerdictFault, "write zk://") // after the finding about the file
+		each(r.findingsAt(url, 0, r.opts)[1:], 3, "reach", driver.VerdictFault, "write zk://") // after the finding about the file
 	})
 }
 
-// secure has the members of a fake speak TLS, with a certificate that is good for so long, is in files of dir, and is the client's too.
-func (r *rig) secure(dir string, good time.Duration) (*redisproc.Certificate, *tls.Config) {
+// useTLS has the members of a fake speak TLS, with a certificate that is good for so long, is in files of dir, and is the client's too.
+func (r *rig) useTLS(dir string, good time.Duration) (*redisproc.Certificate, *tls.Config) {
 	r.Helper()
 	cert, err := redisproc.NewCertificateLike(dir, func(c *x509.Certificate) {
 		c.DNSNames, c.NotAfter = nil, time.Now().Add(good)
@@ -213,7 +214,7 @@ func (r *rig) secure(dir string, good time.Duration) (*redisproc.Certificate, *t
 	r.Must(err)
 	client, err := cert.Client()
 	r.Must(err)
-	r.fake.set(func() {
+	r.fake.update(func() {
 		for _, m := range r.fake.members {
 			m.tls = &tls.Config{Certificates: client.Certificates, ClientCAs: client.RootCAs, ClientAuth: tls.RequireAndVerifyClientCert}
 		}

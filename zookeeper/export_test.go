@@ -34,36 +34,36 @@ func ReadPacket(from io.Reader, room int) (int, error) {
 
 // Put creates a node with a value, and what is above it.
 func (d *Driver) Put(ctx context.Context, at, value string) error {
-	s := d.session(lookTTL)
-	defer d.done(s)
+	s := d.sessionFor(lookTTL)
+	defer d.releaseSession(s)
 	var all []*request
 	for i := range at {
 		if i > 0 && at[i] == '/' {
-			all = append(all, persistent(at[:i], everybody))
+			all = append(all, persistentRequest(at[:i], everybody))
 		}
 	}
-	last := &request{op: opPersistent, write: creation(at, value, everybody, 0)}
-	return errors.Join(s.do(ctx, append(all, last)...), last.err)
+	last := &request{op: opPersistent, write: creationBody(at, value, everybody, 0)}
+	return errors.Join(s.sendAll(ctx, append(all, last)...), last.err)
 }
 
 // Delete deletes the node of an owner, as people do by hand.
 func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	l, err := d.lookUp(ctx, key)
-	i := of(owner, l.entries)
+	i := placeOf(owner, l.entries)
 	if err != nil || i < 0 {
 		return errors.Join(err, driverkit.ErrAgain)
 	}
-	s := d.session(lookTTL)
-	defer d.done(s)
-	return s.remove(ctx, d.folder(key)+"/"+l.entries[i].name)
+	s := d.sessionFor(lookTTL)
+	defer d.releaseSession(s)
+	return s.removeOnce(ctx, d.folderOf(key)+"/"+l.entries[i].name)
 }
 
 // Expire has the servers end the session for locks with this TTL, as they do when they have
 // not heard of it for too long.
 func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
-	s := d.session(ttl)
-	defer d.done(s)
-	l, err := s.ready(ctx)
+	s := d.sessionFor(ttl)
+	defer d.releaseSession(s)
+	l, err := s.awaitLink(ctx)
 	if err != nil {
 		return err
 	}
@@ -90,13 +90,13 @@ func (m *member) bid(ctx context.Context, s *session, hello greeting) (over bool
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(time.Second))
 	l := &link{s: s, member: m, conn: conn, in: bufio.NewReader(conn)}
-	reply, err := l.exchange(hello.packet())
+	reply, err := l.exchangePacket(hello.packet())
 	if err != nil {
 		return false, nil
 	}
-	g, err := welcome(reply)
+	g, err := readWelcome(reply)
 	if err == nil && g.id != 0 {
-		l.ask(goodbye())
+		l.askOnce(goodbyeRequest())
 		return false, nil
 	}
 	return true, err

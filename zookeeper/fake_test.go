@@ -213,14 +213,14 @@ func (f *fake) stop() {
 	for c := range f.conns {
 		c.far.lost.Store(false)
 		c.Close()
-		c.far.in.change(func() { c.far.in.closed = true })
+		c.far.in.update(func() { c.far.in.closed = true })
 	}
 	f.mu.Unlock()
 	f.running.Wait()
 }
 
-// set changes something about the ensemble.
-func (f *fake) set(change func()) {
+// update changes something about the ensemble.
+func (f *fake) update(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
@@ -234,7 +234,7 @@ func (f *fake) thaw() {
 	f.frozen = false
 	for _, s := range slices.Collect(maps.Values(f.sessions)) {
 		if !time.Now().Before(s.expires) {
-			f.end(s)
+			f.endSession(s)
 		}
 	}
 	f.thawed.Broadcast()
@@ -247,8 +247,8 @@ func (f *fake) addrs() (all []string) {
 	return all
 }
 
-// cut ends all connections.
-func (f *fake) cut() {
+// cutConnections ends all connections.
+func (f *fake) cutConnections() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for c := range f.conns {
@@ -256,8 +256,8 @@ func (f *fake) cut() {
 	}
 }
 
-// requests returns how many requests there were, with connections.
-func (f *fake) requests() int {
+// requestCount returns how many requests there were, with connections.
+func (f *fake) requestCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.asked
@@ -279,8 +279,8 @@ func (f *fake) restore() {
 	}
 }
 
-// swallow has all connections of now carry nothing any more, and tell nobody.
-func (f *fake) swallow() {
+// swallowTraffic has all connections of now carry nothing any more, and tell nobody.
+func (f *fake) swallowTraffic() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for c := range f.conns {
@@ -295,14 +295,14 @@ func (f *fake) dial(ctx context.Context, addr string) (net.Conn, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.step()
+	f.countRequest()
 	i := slices.IndexFunc(f.members, func(s *server) bool { return s.addr == addr })
 	if i < 0 || f.ended || f.members[i].refuse {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	}
 	s := f.members[i]
 	near, far := newWires()
-	near.pause = f.pause
+	near.pause = f.pauseClient
 	if s.talk != nil {
 		talk := s.talk
 		f.running.Go(func() { talk(far) })
@@ -314,26 +314,26 @@ func (f *fake) dial(ctx context.Context, addr string) (net.Conn, error) {
 	}
 	f.conns[c] = true
 	f.running.Go(func() {
-		f.serve(c)
+		f.serveConn(c)
 		c.Close()
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.unwatch(c)
+		f.forgetWatches(c)
 		delete(f.conns, c)
 	})
 	return near, nil
 }
 
-// pause keeps a client from reading while it stands still.
-func (f *fake) pause() {
+// pauseClient keeps a client from reading while it stands still.
+func (f *fake) pauseClient() {
 	f.mu.Lock()
 	left := time.Until(f.still)
 	f.mu.Unlock()
 	time.Sleep(left)
 }
 
-// step counts a request. The caller has the mutex.
-func (f *fake) step() {
+// countRequest counts a request. The caller has the mutex.
+func (f *fake) countRequest() {
 	if now := time.Now(); !now.Equal(f.now) {
 		f.now, f.steps = now, 0
 	}
@@ -350,15 +350,15 @@ func (f *fake) step() {
 	}
 }
 
-// serve answers one connection until it ends.
-func (f *fake) serve(c *conn) {
+// serveConn answers one connection until it ends.
+func (f *fake) serveConn(c *conn) {
 	word := make([]byte, 4)
 	if _, err := io.ReadFull(c, word); err != nil {
 		return
 	}
 	if string(word) == "srvr" {
 		f.mu.Lock()
-		text := f.words(c.s)
+		text := f.srvrAnswer(c.s)
 		cut := c.s.cuts > 0
 		if cut {
 			c.s.cuts--
@@ -373,7 +373,7 @@ func (f *fake) serve(c *conn) {
 		return
 	}
 	hello, err := packet(c, word)
-	if err != nil || !f.greet(c, hello[4:]) {
+	if err != nil || !f.greetClient(c, hello[4:]) {
 		return
 	}
 	for {
@@ -381,16 +381,16 @@ func (f *fake) serve(c *conn) {
 			return
 		}
 		p, err := packet(c, slices.Clone(word))
-		if err != nil || !f.answer(c, p[4:]) {
+		if err != nil || !f.answerRequest(c, p[4:]) {
 			return
 		}
 	}
 }
 
-// words is the answer to srvr.
-func (f *fake) words(s *server) string {
-	f.await(func() bool { return !f.frozen || !s.leads })
-	f.step()
+// srvrAnswer returns the answer to srvr.
+func (f *fake) srvrAnswer(s *server) string {
+	f.awaitState(func() bool { return !f.frozen || !s.leads })
+	f.countRequest()
 	mode := "follower"
 	switch {
 	case s.words != "":
@@ -403,33 +403,33 @@ func (f *fake) words(s *server) string {
 	return fmt.Sprintf("Zookeeper version: %s, built on 2022\nZxid: %#x\nMode: %s\nNode count: %d\n", s.version, f.zxid, mode, len(f.nodes))
 }
 
-// await blocks until ready returns true. The caller has the mutex.
-func (f *fake) await(ready func() bool) {
+// awaitState blocks until ready returns true. The caller has the mutex.
+func (f *fake) awaitState(ready func() bool) {
 	for !ready() && !f.ended {
 		f.thawed.Wait()
 	}
 }
 
-// reached waits until the leader hears of what the member is asked.
-func (f *fake) reached(s *server) { f.await(func() bool { return !f.frozen && !s.parted }) }
+// awaitLeader waits until the leader hears of what the member is asked.
+func (f *fake) awaitLeader(s *server) { f.awaitState(func() bool { return !f.frozen && !s.parted }) }
 
-// greet opens a session or goes on with one, and reports whether the connection stands.
-func (f *fake) greet(c *conn, hello []byte) bool {
+// greetClient opens a session or goes on with one, and reports whether the connection stands.
+func (f *fake) greetClient(c *conn, hello []byte) bool {
 	r := scan{hello}
 	r.int32()
 	seen, asked := r.int64(), time.Duration(r.int32())*time.Millisecond
 	id, password := r.int64(), r.text()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.step()
-	f.reached(c.s)
+	f.countRequest()
+	f.awaitLeader(c.s)
 	if f.ended || seen > f.zxid || c.s.words != "" && !strings.Contains(c.s.words, "whitelist") {
 		return false
 	}
 	granted := min(max(asked, f.min), f.max)
 	s := f.sessions[id]
 	if s != nil && s.conn != nil && s.conn.s == c.s { // whatever the password
-		f.unwatch(s.conn)
+		f.forgetWatches(s.conn)
 		s.conn.Close()
 	}
 	switch {
@@ -437,55 +437,55 @@ func (f *fake) greet(c *conn, hello []byte) bool {
 		f.zxid++
 		f.ids++
 		s = &fakeSession{id: f.ids, password: fmt.Sprintf("%016x", f.ids), timeout: granted}
-		s.timer = time.AfterFunc(time.Hour, func() { f.expire(s) })
+		s.timer = time.AfterFunc(time.Hour, func() { f.expireSession(s) })
 		f.sessions[s.id] = s
 	case s == nil || s.password != password:
 		c.Write((&jot{}).int32(0).int32(0).int64(0).text(string(make([]byte, 16))).bool(false).packet())
 		return false
 	}
 	s.conn, c.session, s.timeout = c, s, granted
-	f.touch(s)
+	f.touchSession(s)
 	c.Write((&jot{}).int32(0).int32(int32(granted / time.Millisecond)).int64(s.id).text(s.password).bool(false).packet())
 	return true
 }
 
-// touch has the session last for its timeout from now on.
-func (f *fake) touch(s *fakeSession) {
+// touchSession has the session last for its timeout from now on.
+func (f *fake) touchSession(s *fakeSession) {
 	s.expires = time.Now().Add(s.timeout).Truncate(tick).Add(tick)
 	s.timer.Reset(time.Until(s.expires))
 }
 
-// expire ends a session of which nothing was heard.
-func (f *fake) expire(s *fakeSession) {
+// expireSession ends a session of which nothing was heard.
+func (f *fake) expireSession(s *fakeSession) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.frozen && !f.ended && f.sessions[s.id] == s && !time.Now().Before(s.expires) {
-		f.end(s)
+		f.endSession(s)
 	}
 }
 
-// end deletes a session and its nodes. The caller has the mutex.
-func (f *fake) end(s *fakeSession) {
+// endSession deletes a session and its nodes. The caller has the mutex.
+func (f *fake) endSession(s *fakeSession) {
 	s.timer.Stop()
 	delete(f.sessions, s.id)
 	f.zxid++
 	var ch change
 	for path, n := range f.nodes {
 		if n.owner == s.id {
-			f.remove(path, &ch)
+			f.removeNode(path, &ch)
 		}
 	}
 	ch.commit()
 	for c := range f.conns {
 		if c.session == s {
-			f.unwatch(c)
+			f.forgetWatches(c)
 			c.Close()
 		}
 	}
 }
 
-// unwatch forgets what a connection watches.
-func (f *fake) unwatch(c *conn) {
+// forgetWatches forgets what a connection watches.
+func (f *fake) forgetWatches(c *conn) {
 	for path := range c.paths {
 		if n := f.nodes[path]; n != nil {
 			delete(n.watchers, c)
@@ -494,8 +494,8 @@ func (f *fake) unwatch(c *conn) {
 	clear(c.paths)
 }
 
-// fire sends an event to the connections that watch a node.
-func (f *fake) fire(n *znode, path string, event int32) {
+// fireEvent sends an event to the connections that watch a node.
+func (f *fake) fireEvent(n *znode, path string, event int32) {
 	for c := range n.watchers {
 		delete(c.paths, path)
 		c.Write((&jot{}).int32(-1).int64(-1).int32(0).int32(event).int32(3).text(path).packet())
@@ -523,9 +523,9 @@ func (ch *change) rollback() {
 	}
 }
 
-// remove deletes a node at the present zxid.
-func (f *fake) remove(path string, ch *change) {
-	above, name := split(path)
+// removeNode deletes a node at the present zxid.
+func (f *fake) removeNode(path string, ch *change) {
+	above, name := splitPath(path)
 	n, parent := f.nodes[path], f.nodes[above]
 	was := parent.pzxid
 	delete(f.nodes, path)
@@ -536,19 +536,19 @@ func (f *fake) remove(path string, ch *change) {
 		parent.children[name], parent.pzxid = true, was
 	})
 	ch.effects = append(ch.effects, func() {
-		f.fire(n, path, 2)
+		f.fireEvent(n, path, 2)
 		if parent.owner != ownerContainer || len(parent.children) > 0 {
 			return
 		}
 		f.reaps = append(f.reaps, above)
 		if f.reaper == nil {
-			f.reaper = time.AfterFunc(reapEvery, f.reap)
+			f.reaper = time.AfterFunc(reapEvery, f.reapContainers)
 		}
 	})
 }
 
-// reap deletes the containers that are still empty.
-func (f *fake) reap() {
+// reapContainers deletes the containers that are still empty.
+func (f *fake) reapContainers() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reaper = nil
@@ -556,29 +556,29 @@ func (f *fake) reap() {
 		if n := f.nodes[path]; n != nil && len(n.children) == 0 {
 			f.zxid++
 			var ch change
-			f.remove(path, &ch)
+			f.removeNode(path, &ch)
 			ch.commit()
 		}
 	}
 	f.reaps = nil
 }
 
-func split(path string) (above, name string) {
+func splitPath(path string) (above, name string) {
 	i := strings.LastIndexByte(path, '/')
 	return cmp.Or(path[:i], "/"), path[i+1:]
 }
 
-// answer carries out one request, and reports whether the connection stands.
-func (f *fake) answer(c *conn, p []byte) bool {
+// answerRequest carries out one request, and reports whether the connection stands.
+func (f *fake) answerRequest(c *conn, p []byte) bool {
 	r := scan{p}
 	xid, op := r.int32(), r.int32()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.step()
-	f.await(func() bool { return !f.frozen || !c.s.leads })
+	f.countRequest()
+	f.awaitState(func() bool { return !f.frozen || !c.s.leads })
 	write := op != opExists && op != opGetData && op != opGetChildren && op != opPing && op != opAuth
 	if write {
-		f.reached(c.s)
+		f.awaitLeader(c.s)
 	}
 	if f.ended || !f.conns[c] {
 		return false
@@ -587,7 +587,7 @@ func (f *fake) answer(c *conn, p []byte) bool {
 	held := c.s.holds == op
 	if held {
 		f.held++
-		f.await(func() bool { return c.s.holds == 0 })
+		f.awaitState(func() bool { return c.s.holds == 0 })
 	}
 	if held && f.sessions[s.id] == s && s.conn.s == c.s { // also from a connection that was closed meanwhile
 		f.conns[c] = true
@@ -602,15 +602,15 @@ func (f *fake) answer(c *conn, p []byte) bool {
 		return false
 	}
 	if c.s.leads {
-		f.touch(s)
+		f.touchSession(s)
 	} else {
 		f.running.Go(func() { // with the next ping of the member to the one that leads
 			time.Sleep(tick / 2)
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.reached(c.s)
+			f.awaitLeader(c.s)
 			if f.sessions[s.id] == s && !f.ended {
-				f.touch(s)
+				f.touchSession(s)
 			}
 		})
 	}
@@ -631,19 +631,19 @@ func (f *fake) answer(c *conn, p []byte) bool {
 	case opSync:
 		out.text(r.text())
 	case opExists, opGetData, opGetChildren:
-		code = f.read(c, op, r.text(), r.bool(), out)
+		code = f.answerRead(c, op, r.text(), r.bool(), out)
 	case opClose:
 		c.session = nil // the connection ends behind the answer, and not with the session
-		f.end(s)
+		f.endSession(s)
 		c.Write((&jot{}).int32(xid).int64(f.zxid).int32(0).packet())
 		return false
 	case opMulti:
 		f.zxid++
-		f.multi(c, &r, out)
+		f.applyTransaction(c, &r, out)
 	default:
 		f.zxid++
 		var ch change
-		if code = f.do(c, readOrder(op, &r), out, &ch); code == 0 {
+		if code = f.applyChange(c, readOrder(op, &r), out, &ch); code == 0 {
 			ch.commit()
 		}
 	}
@@ -662,13 +662,13 @@ func (f *fake) answer(c *conn, p []byte) bool {
 	return true
 }
 
-// read answers what changes nothing.
-func (f *fake) read(c *conn, op int32, path string, watch bool, out *jot) int32 {
+// answerRead answers what changes nothing.
+func (f *fake) answerRead(c *conn, op int32, path string, watch bool, out *jot) int32 {
 	n := f.nodes[path]
 	switch {
 	case n == nil:
 		return errNoNode
-	case op != opExists && !c.may(n, permRead):
+	case op != opExists && !c.isAllowed(n, permRead):
 		return errNoAuth
 	}
 	if watch && op != opGetData {
@@ -690,8 +690,8 @@ func (f *fake) read(c *conn, op int32, path string, watch bool, out *jot) int32 
 	return 0
 }
 
-// may reports whether the connection has a permission for a node.
-func (c *conn) may(n *znode, perm int32) bool {
+// isAllowed reports whether the connection has a permission for a node.
+func (c *conn) isAllowed(n *znode, perm int32) bool {
 	return slices.ContainsFunc(n.acl, func(a identity) bool {
 		return a.perms&perm != 0 && (a.scheme == "world" || slices.Contains(c.auth, identity{0, a.scheme, a.id}))
 	})
@@ -722,38 +722,38 @@ func readOrder(op int32, r *scan) order {
 	return o
 }
 
-// do carries out one change at the present zxid.
-func (f *fake) do(c *conn, o order, out *jot, ch *change) int32 {
+// applyChange carries out one change at the present zxid.
+func (f *fake) applyChange(c *conn, o order, out *jot, ch *change) int32 {
 	switch o.op {
 	case opCreate, opCreate2, opContainer:
-		return f.create(c, o, out, ch)
+		return f.createNode(c, o, out, ch)
 	case opDelete:
-		return f.delete(c, o, ch)
+		return f.deleteNode(c, o, ch)
 	case opSetData:
 		n := f.nodes[o.path]
-		if code := c.check(n, permWrite, o.version); code != 0 {
+		if code := c.checkNode(n, permWrite, o.version); code != 0 {
 			return code
 		}
 		was := *n
 		ch.undo = append(ch.undo, func() { n.data, n.version, n.mzxid, n.mtime = was.data, was.version, was.mzxid, was.mtime })
-		ch.effects = append(ch.effects, func() { f.fire(n, o.path, 3) })
+		ch.effects = append(ch.effects, func() { f.fireEvent(n, o.path, 3) })
 		n.data, n.mzxid, n.mtime = o.data, f.zxid, time.Now().UnixMilli()
 		n.version++
 		n.stat(out)
 		return 0
 	case opCheck:
-		return c.check(f.nodes[o.path], permRead, o.version)
+		return c.checkNode(f.nodes[o.path], permRead, o.version)
 	}
 	f.t.Errorf("the fake does not know request %d", o.op)
 	return -6
 }
 
-// check returns the error of a request for a node of this version.
-func (c *conn) check(n *znode, perm, version int32) int32 {
+// checkNode returns the error of a request for a node of this version.
+func (c *conn) checkNode(n *znode, perm, version int32) int32 {
 	switch {
 	case n == nil:
 		return errNoNode
-	case !c.may(n, perm):
+	case !c.isAllowed(n, perm):
 		return errNoAuth
 	case version >= 0 && version != n.version:
 		return errBadVersion
@@ -761,17 +761,17 @@ func (c *conn) check(n *znode, perm, version int32) int32 {
 	return 0
 }
 
-func (f *fake) create(c *conn, o order, out *jot, ch *change) int32 {
-	acl := c.fix(o.acl)
+func (f *fake) createNode(c *conn, o order, out *jot, ch *change) int32 {
+	acl := c.fixACL(o.acl)
 	if acl == nil {
 		return errInvalidACL
 	}
-	above, name := split(o.path)
+	above, name := splitPath(o.path)
 	parent := f.nodes[above]
 	switch {
 	case parent == nil:
 		return errNoNode
-	case !c.may(parent, permCreate):
+	case !c.isAllowed(parent, permCreate):
 		return errNoAuth
 	}
 	path := o.path
@@ -814,8 +814,8 @@ func (f *fake) create(c *conn, o order, out *jot, ch *change) int32 {
 	return 0
 }
 
-// fix has the creator's identities in place of the scheme auth; nil: the list is none.
-func (c *conn) fix(acl []identity) (fixed []identity) {
+// fixACL has the creator's identities in place of the scheme auth; nil: the list is none.
+func (c *conn) fixACL(acl []identity) (fixed []identity) {
 	for _, a := range acl {
 		switch {
 		case a.scheme == "world":
@@ -831,9 +831,9 @@ func (c *conn) fix(acl []identity) (fixed []identity) {
 	return fixed
 }
 
-func (f *fake) delete(c *conn, o order, ch *change) int32 {
-	above, _ := split(o.path)
-	if code := c.check(f.nodes[above], permDelete, -1); code != 0 {
+func (f *fake) deleteNode(c *conn, o order, ch *change) int32 {
+	above, _ := splitPath(o.path)
+	if code := c.checkNode(f.nodes[above], permDelete, -1); code != 0 {
 		return code
 	}
 	n := f.nodes[o.path]
@@ -845,12 +845,12 @@ func (f *fake) delete(c *conn, o order, ch *change) int32 {
 	case len(n.children) > 0:
 		return errNotEmpty
 	}
-	f.remove(o.path, ch)
+	f.removeNode(o.path, ch)
 	return 0
 }
 
-// multi carries out all parts of a transaction or none.
-func (f *fake) multi(c *conn, r *scan, out *jot) {
+// applyTransaction carries out all parts of a transaction or none.
+func (f *fake) applyTransaction(c *conn, r *scan, out *jot) {
 	var ch change
 	var parts []order
 	var answers []jot
@@ -867,7 +867,7 @@ func (f *fake) multi(c *conn, r *scan, out *jot) {
 		}
 		o, answer := readOrder(op, r), jot{}
 		if failed < 0 {
-			if why = f.do(c, o, &answer, &ch); why != 0 {
+			if why = f.applyChange(c, o, &answer, &ch); why != 0 {
 				failed = len(parts)
 			}
 		}

@@ -23,28 +23,28 @@ import (
 
 // TestALeaseOutlivesAMember, the one that leads too.
 func TestALeaseOutlivesAMember(t *testing.T) {
-	r := alone(t, 3)
+	r := startAlone(t, 3)
 	whole := func() { r.Eventually("all members follow", r.ensemble.Whole) }
-	fixture.Outlives(r.Rig, r.Client(r.straight()), r.ensemble.Members, r.leader, whole, 8*time.Second, 15*time.Second)
+	fixture.Outlives(r.Rig, r.Client(r.newDirectDriver()), r.ensemble.Members, r.leader, whole, 8*time.Second, 15*time.Second)
 }
 
 // TestAMajorityThatComesBackServesTheWaiters and nobody before.
 func TestAMajorityThatComesBackServesTheWaiters(t *testing.T) {
-	r := alone(t, 3)
-	d := r.straight()
-	fixture.ComesBack(r.Rig, r.Client(d), r.Client(r.straight()), r.ensemble.Members, func() { r.nodes(d, "k", 2) })
+	r := startAlone(t, 3)
+	d := r.newDirectDriver()
+	fixture.ComesBack(r.Rig, r.Client(d), r.Client(r.newDirectDriver()), r.ensemble.Members, func() { r.awaitNodes(d, "k", 2) })
 }
 
 // TestAWaiterWhoseNodeIsDeletedQueuesAnew: it watches its own node too, and never takes the
 // lock for one that is gone.
 func TestAWaiterWhoseNodeIsDeletedQueuesAnew(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d, waiting := r.straight(), r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d, waiting := r.newDirectDriver(), r.newDriver()
 		g := r.Grant(d, "k", long)
 		next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", long) })
-		first := r.waiter(d, "k")
+		first := r.awaitWaiter(d, "k")
 		r.Must(d.Delete(r.Within(), "k", first))
-		r.Eventually("it queues anew", func() bool { return r.waiter(d, "k") != first })
+		r.Eventually("it queues anew", func() bool { return r.awaitWaiter(d, "k") != first })
 		r.Must(d.Release(r.Within(), g, 0))
 		n := <-next
 		if n.Owner == first {
@@ -62,13 +62,13 @@ func TestAWaiterWhoseNodeIsDeletedQueuesAnew(t *testing.T) {
 // TestEndedSessionLosesItsLeasesAtOnce: the holder learns of it before its next renewal,
 // and one that waited in the same session queues anew.
 func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d, looker := r.straight(), r.straight()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d, looker := r.newDirectDriver(), r.newDirectDriver()
 		c := r.Client(d)
 		mine, theirs := r.Acquire(c, "mine", long), r.Grant(looker, "theirs", long)
 		r.Must(mine.Extend(r.Within(), long)) // from now on the driver heeds the node
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "theirs", long) })
-		first := r.waiter(looker, "theirs")
+		first := r.awaitWaiter(looker, "theirs")
 		r.Must(d.Expire(r.Within(), long))
 		<-mine.Context().Done()
 		if err := context.Cause(mine.Context()); !errors.Is(err, holdfast.ErrLost) || !errors.Is(err, holdfast.ErrGone) {
@@ -76,7 +76,7 @@ func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
 		} else if !strings.Contains(err.Error(), "session") || strings.Contains(err.Error(), "ForceRelease") {
 			t.Errorf("the lease ended with %q, which does not say that its session is over", err)
 		}
-		r.Eventually("the waiter queues anew", func() bool { return r.waiter(looker, "theirs") != first })
+		r.Eventually("the waiter queues anew", func() bool { return r.awaitWaiter(looker, "theirs") != first })
 		r.Must(looker.Release(r.Within(), theirs, 0))
 		again := r.Acquire(c, "mine", long)
 		if again.Token() <= mine.Token() {
@@ -91,12 +91,12 @@ func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
 func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 	for name, leads := range map[string]bool{"by the leader": true, "by others": false} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *rig) {
-				d := r.driver()
+			runInBubble(t, func(t *testing.T, r *rig) {
+				d := r.newDriver()
 				if !leads {
 					r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.fake.members[i].leads })
 				}
-				holder, waiter := r.Client(d), r.Client(r.straight())
+				holder, waiter := r.Client(d), r.Client(r.newDirectDriver())
 				for round := range 40 {
 					l := r.Acquire(holder, "k", 3*time.Second)
 					first := l.Deadline()
@@ -107,7 +107,7 @@ func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 					}
 					granted := fixture.Later(func() next { n := r.Acquire(waiter, "k", long); return next{n, time.Now()} })
 					time.Sleep(time.Duration(round) * 25 * time.Millisecond)
-					r.fake.set(func() { r.fake.frozen = true })
+					r.fake.update(func() { r.fake.frozen = true })
 					time.Sleep(4 * time.Second)
 					r.fake.thaw()
 					<-l.Context().Done()
@@ -127,13 +127,13 @@ func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 
 // TestFollowerThatLostLeaderKeepsNoLease: it goes on answering pings and reads while the leader ends the session.
 func TestFollowerThatLostLeaderKeepsNoLease(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		r.On(d, func(i int, p *fixture.Link) { p.Refuse = i > 0 })
 		l := r.Acquire(r.Client(d), "k", 6*time.Second)
-		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(r.Client(r.straight()), "k", long) })
+		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(r.Client(r.newDirectDriver()), "k", long) })
 		time.Sleep(10 * time.Second)
-		r.fake.set(func() { r.fake.members[0].parted = true })
+		r.fake.update(func() { r.fake.members[0].parted = true })
 		n := <-next
 		if l.Context().Err() == nil || l.Deadline().After(time.Now()) {
 			t.Errorf("the old holder trusts its lease for %v", time.Until(l.Deadline()))
@@ -144,10 +144,10 @@ func TestFollowerThatLostLeaderKeepsNoLease(t *testing.T) {
 
 // TestLockIsNotGrantedWhileHolderTrustsIt checks this on real servers, once.
 func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
-	r := alone(t, 3, "syncLimit=40")
+	r := startAlone(t, 3, "syncLimit=40")
 	leader := r.leader()
 	for _, leads := range []bool{true, false} {
-		d := r.driver()
+		d := r.newDriver()
 		if !leads {
 			r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.ensemble.Members[i] == leader })
 		}
@@ -157,7 +157,7 @@ func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 			*holdfast.Lease
 			at time.Time
 		}
-		waiter := r.Client(r.straight())
+		waiter := r.Client(r.newDirectDriver())
 		granted := fixture.Later(func() next { n := r.Acquire(waiter, "k", long); return next{n, time.Now()} })
 		r.Must(leader.Pause())
 		time.Sleep(4 * time.Second) // longer than the session
@@ -177,10 +177,10 @@ func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 
 // TestALeaseIsKeptThroughMembersThatFollow: the client cannot reach the leader.
 func TestALeaseIsKeptThroughMembersThatFollow(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.fake.members[i].leads })
-		holder, waiter := r.Client(d), r.Client(r.straight())
+		holder, waiter := r.Client(d), r.Client(r.newDirectDriver())
 		l := r.Acquire(holder, "k", 6*time.Second)
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 		for range 4 {
@@ -195,19 +195,19 @@ func TestALeaseIsKeptThroughMembersThatFollow(t *testing.T) {
 
 // TestALostReplyCostsNoLock of whatever request.
 func TestALostReplyCostsNoLock(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d, looker := r.driver(), r.straight()
-		fixture.LosesReplies(r.Rig, d, func() { r.nodes(looker, "k", 0) }, "create", "children", "sync", "multi", "delete")
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d, looker := r.newDriver(), r.newDirectDriver()
+		fixture.LosesReplies(r.Rig, d, func() { r.awaitNodes(looker, "k", 0) }, "create", "children", "sync", "multi", "delete")
 	})
 }
 
 // TestLateRequestTakesNothing stops the request that creates the
 // node on its way until the caller has gone, over a session that goes on.
 func TestLateRequestTakesNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		looker := r.straight()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		looker := r.newDirectDriver()
 		for _, noWait := range []bool{true, false} {
-			d := r.driver()
+			d := r.newDriver()
 			r.Grant(d, fmt.Sprint("other", noWait), long) // which keeps the session
 			caught := fixture.Cancels(r.Rig, d, "create", noWait)
 			looked := r.Counts(d)["sync"]
@@ -226,20 +226,20 @@ func TestLateRequestTakesNothing(t *testing.T) {
 
 // TestAWaiterAsksForNothing: it costs pings.
 func TestAWaiterAsksForNothing(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		waiting := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		waiting := r.newDriver()
 		watches := func() bool { return r.Counts(waiting)["read"] >= 3 }
-		fixture.AsksNothing(r.Rig, r.driver(), waiting, watches, []string{"children"}, "delete", "ping", "srvr")
+		fixture.AsksNothing(r.Rig, r.newDriver(), waiting, watches, []string{"children"}, "delete", "ping", "srvr")
 	})
 }
 
 // TestLongWaiterRenewsBeforeItsGrant, as its session may be over soon, or is.
 func TestLongWaiterRenewsBeforeItsGrant(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d, waiting := r.straight(), r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d, waiting := r.newDirectDriver(), r.newDriver()
 		g := r.Grant(d, "k", long)
 		next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", 5*time.Second) })
-		r.nodes(d, "k", 2)
+		r.awaitNodes(d, "k", 2)
 		time.Sleep(2 * time.Second) // more than a quarter
 		before := r.Counts(waiting)["multi"]
 		r.Must(d.Release(r.Within(), g, 0))
@@ -253,8 +253,8 @@ func TestLongWaiterRenewsBeforeItsGrant(t *testing.T) {
 
 // TestLeasesWithOneTTLShareAConnection, as servers allow few of one machine.
 func TestLeasesWithOneTTLShareAConnection(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		for i := range 20 {
 			r.Grant(d, fmt.Sprint("k", i), long)
 		}
@@ -268,8 +268,8 @@ func TestLeasesWithOneTTLShareAConnection(t *testing.T) {
 // TestASessionHasRoomForSomeNodesOnly: the servers do not survive the end of one with too many.
 // What a session has no room for is in another, which is renewed, released and closed like the first.
 func TestASessionHasRoomForSomeNodesOnly(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d, looker := r.driver().(*zookeeper.Driver), r.straight()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d, looker := r.newDriver().(*zookeeper.Driver), r.newDirectDriver()
 		d.Most(4)
 		var held []driver.Grant
 		for i := range 10 {
@@ -308,11 +308,11 @@ func TestASessionHasRoomForSomeNodesOnly(t *testing.T) {
 func TestReusedNumberGrantsNothing(t *testing.T) {
 	for name, begin := range map[string]int32{"before the last numbers": zookeeper.Spent - 2, "at the last number": math.MaxInt32} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *rig) {
-				d := r.straight()
+			runInBubble(t, func(t *testing.T, r *rig) {
+				d := r.newDirectDriver()
 				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
-				r.fake.set(func() { r.fake.nodes[r.opts.Path+"/lock:k"].creates = begin })
-				r.spent(5)
+				r.fake.update(func() { r.fake.nodes[r.opts.Path+"/lock:k"].creates = begin })
+				r.passSpentLock(5)
 			})
 		})
 	}
@@ -320,22 +320,22 @@ func TestReusedNumberGrantsNothing(t *testing.T) {
 
 // TestServersGiveTheLastNumberAgain is that on a real server.
 func TestServersGiveTheLastNumberAgain(t *testing.T) {
-	r := alone(t, 1)
-	d := r.straight()
+	r := startAlone(t, 1)
+	d := r.newDirectDriver()
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 	m := r.ensemble.Members[0]
 	m.Kill()
 	r.Must(m.Restart(r.Context())) // which takes a snapshot
 	m.Kill()
-	count(r.Rig, m.Data(), r.opts.Path+"/lock:k", math.MaxInt32)
+	setChildCount(r.Rig, m.Data(), r.opts.Path+"/lock:k", math.MaxInt32)
 	r.Must(m.Restart(r.Context()))
-	r.spent(3)
+	r.passSpentLock(3)
 }
 
-// spent passes the lock k, whose numbers are used up, from holder to holder.
-func (r *rig) spent(waiters int) {
+// passSpentLock passes the lock k, whose numbers are used up, from holder to holder.
+func (r *rig) passSpentLock(waiters int) {
 	r.Helper()
-	d := r.driver().(*zookeeper.Driver)
+	d := r.newDriver().(*zookeeper.Driver)
 	last := r.Grant(d, "k", long)
 	r.On(d, func(_ int, l *fixture.Link) { l.Lose, l.Only = 1, "create" })
 	type result struct {
@@ -368,12 +368,12 @@ func (r *rig) spent(waiters int) {
 		last = next.Grant
 	}
 	r.Must(d.Release(r.Within(), last, 0))
-	r.nodes(d, "k", 0)
+	r.awaitNodes(d, "k", 0)
 }
 
-// count changes, in the newest snapshot of a server that stands still, how often the children of
+// setChildCount changes, in the newest snapshot of a server that stands still, how often the children of
 // a node have changed, from which the servers number them.
-func count(r *fixture.Rig, data, node string, n int32) {
+func setChildCount(r *fixture.Rig, data, node string, n int32) {
 	r.Helper()
 	all, err := filepath.Glob(filepath.Join(data, "snapshot.*"))
 	r.Must(err)
@@ -398,8 +398,8 @@ func count(r *fixture.Rig, data, node string, n int32) {
 
 // TestForceComparesTheTransaction that created the node: the next holder is not hit.
 func TestForceComparesTheTransaction(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.straight()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDirectDriver()
 		old := r.Grant(d, "k", long)
 		r.Must(d.Release(r.Within(), old, 0))
 		g := r.Grant(d, "k", long)
@@ -419,8 +419,8 @@ func TestForceComparesTheTransaction(t *testing.T) {
 
 // TestALeaverLeavesNoNode, in a session that goes on.
 func TestALeaverLeavesNoNode(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d, waiting := r.straight(), r.straight()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d, waiting := r.newDirectDriver(), r.newDirectDriver()
 		g := r.Grant(d, "k", long)
 		r.Grant(waiting, "other", long) // which keeps the session
 		ctx, cancel := context.WithCancel(t.Context())
@@ -429,24 +429,24 @@ func TestALeaverLeavesNoNode(t *testing.T) {
 			_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long})
 			left <- err
 		}()
-		r.nodes(d, "k", 2)
+		r.awaitNodes(d, "k", 2)
 		cancel()
 		if err := <-left; !errors.Is(err, context.Canceled) { // the wait may not know the holder yet
 			t.Errorf("Acquire() = %v, want the end of the wait", err)
 		}
-		r.nodes(d, "k", 1)
+		r.awaitNodes(d, "k", 1)
 		r.Must(d.Release(r.Within(), g, 0))
-		r.nodes(d, "k", 0)
+		r.awaitNodes(d, "k", 0)
 	})
 }
 
 // TestALeaseThatNobodyRenewsLapses while its session goes on for another.
 func TestALeaseThatNobodyRenewsLapses(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.straight()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDirectDriver()
 		const ttl = 6 * time.Second
 		renewed, forgotten := r.Acquire(r.Client(d), "renewed", ttl), r.Grant(d, "k", ttl)
-		next := r.Grant(r.straight(), "k", long)
+		next := r.Grant(r.newDirectDriver(), "k", long)
 		if now := time.Now(); now.Before(forgotten.TrustedUntil) {
 			t.Errorf("granted %v before the trust ended", forgotten.TrustedUntil.Sub(now))
 		}
@@ -464,9 +464,9 @@ func TestALeaseThatNobodyRenewsLapses(t *testing.T) {
 // TestWaitIsReportedAfterFirstHasGone has the holder leave between two looks of a waiter: calls
 // of its process that only try the lock wait for that obstacle.
 func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d, last := r.driver(), r.driver()
-		first, look := r.Grant(d, "k", long), r.straight()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d, last := r.newDriver(), r.newDriver()
+		first, look := r.Grant(d, "k", long), r.newDirectDriver()
 		ctx, cancel := context.WithCancel(r.Context())
 		var all sync.WaitGroup
 		defer all.Wait()
@@ -476,7 +476,7 @@ func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
 			_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 			second <- err
 		}()
-		r.waiter(look, "k")
+		r.awaitWaiter(look, "k")
 		r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "read", true })
 		told := make(chan bool, 10)
 		all.Go(func() {
@@ -498,11 +498,11 @@ func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
 
 // TestUnreadableNodeAheadIsNamed: a client that logs in has nodes of its own, and one that does not can watch none of them.
 func TestUnreadableNodeAheadIsNamed(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.straight()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDirectDriver()
 		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // the folder is everybody's
 		r.opts.Username, r.opts.Password = "u", "p"
-		r.Grant(r.straight(), "k", long)
+		r.Grant(r.newDirectDriver(), "k", long)
 		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); !errors.Is(err, driver.ErrAuth) {
 			t.Errorf("Acquire() = %v, want ErrAuth", err)
 		}

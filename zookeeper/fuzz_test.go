@@ -22,8 +22,8 @@ type spoiler struct {
 	script *[]byte
 }
 
-// draw returns the next byte of the script; 0, which spoils nothing, behind its end.
-func (s *spoiler) draw() (b byte) {
+// nextByte returns the next byte of the script; 0, which spoils nothing, behind its end.
+func (s *spoiler) nextByte() (b byte) {
 	if len(*s.script) > 0 {
 		b, *s.script = (*s.script)[0], (*s.script)[1:]
 	}
@@ -35,13 +35,13 @@ var odd = []uint32{0, 1, 0xffffffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0x00100
 
 func (s *spoiler) Reply(r io.Reader) (p fixture.Packet, err error) {
 	if p, err = s.jute.Reply(r); err == nil {
-		p.Bytes = s.spoil(p.Bytes)
+		p.Bytes = s.spoilPacket(p.Bytes)
 	}
 	return p, err
 }
 
-// spoil changes a packet of a server.
-func (s *spoiler) spoil(p []byte) []byte {
+// spoilPacket changes a packet of a server.
+func (s *spoiler) spoilPacket(p []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sized := func(p []byte) []byte {
@@ -51,42 +51,42 @@ func (s *spoiler) spoil(p []byte) []byte {
 	if len(p) < 8 {
 		return p
 	}
-	switch s.draw() % 16 {
+	switch s.nextByte() % 16 {
 	case 1: // a number of another place
-		i := 4 + int(s.draw())%(len(p)-4)
-		n := odd[int(s.draw())%len(odd)]
+		i := 4 + int(s.nextByte())%(len(p)-4)
+		n := odd[int(s.nextByte())%len(odd)]
 		for len(p) < i+4 {
 			p = append(p, 0)
 		}
 		binary.BigEndian.PutUint32(p[i:], n)
 		return sized(p)
 	case 2: // cut short
-		return sized(p[:4+int(s.draw())%(len(p)-4)])
+		return sized(p[:4+int(s.nextByte())%(len(p)-4)])
 	case 3: // another length
-		binary.BigEndian.PutUint32(p, odd[int(s.draw())%len(odd)])
+		binary.BigEndian.PutUint32(p, odd[int(s.nextByte())%len(odd)])
 		return p
 	case 4: // twice
 		return append(p, p...)
 	case 5: // an event before it
-		event := (&jot{}).int32(-1).int64(-1).int32(0).int32(int32(s.draw()) - 2).int32(3).text("/test").packet()
+		event := (&jot{}).int32(-1).int64(-1).int32(0).int32(int32(s.nextByte()) - 2).int32(3).text("/test").packet()
 		return append(event, p...)
 	case 6: // a pong before it
-		return append((&jot{}).int32(-2).int64(int64(s.draw())<<56).int32(0).packet(), p...)
+		return append((&jot{}).int32(-2).int64(int64(s.nextByte())<<56).int32(0).packet(), p...)
 	case 7: // nothing
 		return nil
 	case 8: // bytes of the script in place of it
-		n := min(int(s.draw()), len(*s.script))
+		n := min(int(s.nextByte()), len(*s.script))
 		q := append(make([]byte, 4), (*s.script)[:n]...)
 		*s.script = (*s.script)[n:]
 		return sized(q)
 	case 9: // these without a length of their own
-		n := min(int(s.draw()), len(*s.script))
+		n := min(int(s.nextByte()), len(*s.script))
 		q := (*s.script)[:n]
 		*s.script = (*s.script)[n:]
 		return q
 	case 10: // one bit
-		i := 4 + int(s.draw())%(len(p)-4)
-		p[i] ^= 1 << (s.draw() % 8)
+		i := 4 + int(s.nextByte())%(len(p)-4)
+		p[i] ^= 1 << (s.nextByte() % 8)
 		return p
 	}
 	return p
@@ -100,22 +100,22 @@ func FuzzServer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
 		script = script[:min(len(script), 256)] // a longer one takes seconds, which the fuzzer takes for a hang on a busy machine
-		synctest.Test(t, func(t *testing.T) { spoilt(t, script) })
+		synctest.Test(t, func(t *testing.T) { callSpoilt(t, script) })
 	})
 }
 
-// spoilt has a client call everything beside servers that are spoiled by a script. It returns how many requests there were.
-func spoilt(t *testing.T, script []byte) int {
+// callSpoilt has a client call everything beside servers that are spoiled by a script. It returns how many requests there were.
+func callSpoilt(t *testing.T, script []byte) int {
 	r := newFakeRig(t, newFake(t, 3))
-	holder := r.straight()
+	holder := r.newDirectDriver()
 	g := r.Grant(holder, "k", long)
 	waiting := fixture.Later(func() error {
-		_, err := r.straight().Acquire(r.Context(), driver.Request{Key: "k", TTL: long})
+		_, err := r.newDirectDriver().Acquire(r.Context(), driver.Request{Key: "k", TTL: long})
 		return err
 	})
 	var mu sync.Mutex
-	links := r.members()
-	opts := zookeeper.Over(r.opts, r.through(links, func() fixture.Protocol { return &spoiler{mu: &mu, script: &script} }))
+	links := r.memberLinks()
+	opts := zookeeper.Over(r.opts, r.dialThrough(links, func() fixture.Protocol { return &spoiler{mu: &mu, script: &script} }))
 	call := func(name string, limit time.Duration, do func(ctx context.Context) error) {
 		ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
 		defer cancel()
@@ -163,7 +163,7 @@ func spoilt(t *testing.T, script []byte) int {
 	call("close", 3*time.Second, func(context.Context) error { return d.Close() })
 	r.Must(holder.Release(r.Within(), g, 0))
 	r.Must(<-waiting)
-	return r.fake.requests()
+	return r.fake.requestCount()
 }
 
 // hasKind reports whether callers can tell what to do about an error.

@@ -65,11 +65,11 @@ func TestMemberThatMakesNoSenseIsAskedSeldom(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *rig) {
-				holder := r.straight()
+			runInBubble(t, func(t *testing.T, r *rig) {
+				holder := r.newDirectDriver()
 				g := r.Grant(holder, "k", long)
-				d := r.straight()
-				r.fake.set(func() { r.fake.lie = lie })
+				d := r.newDirectDriver()
+				r.fake.update(func() { r.fake.lie = lie })
 				for call, do := range map[string]func(ctx context.Context) error{
 					"acquire": func(ctx context.Context) error {
 						_, err := d.Acquire(ctx, driver.Request{Key: "free", TTL: long})
@@ -91,20 +91,20 @@ func TestMemberThatMakesNoSenseIsAskedSeldom(t *testing.T) {
 					},
 				} {
 					ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
-					begun, before := time.Now(), r.fake.requests()
+					begun, before := time.Now(), r.fake.requestCount()
 					err := do(ctx)
 					cancel()
 					if took := time.Since(begun); took > 10500*time.Millisecond {
 						t.Errorf("%s returned after %v", call, took)
 					}
-					if n := r.fake.requests() - before; n > 1000 {
+					if n := r.fake.requestCount() - before; n > 1000 {
 						t.Errorf("%s: %d requests, and %v", call, n, err)
 					}
 					if err != nil && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrHeld) && !errors.Is(err, driver.ErrLost) {
 						t.Errorf("%s: %v has no kind", call, err)
 					}
 				}
-				r.fake.set(func() { r.fake.lie = nil })
+				r.fake.update(func() { r.fake.lie = nil })
 			})
 		})
 	}

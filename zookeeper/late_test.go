@@ -18,9 +18,9 @@ type late struct {
 	there *fixture.Link
 }
 
-// stop stops the next request of a kind that do has d send, and drops its connection. d goes on
+// stopRequest stops the next request of a kind that do has d send, and drops its connection. d goes on
 // over the same member, or over others only until the request passes. What do begins may go on.
-func (r *rig) stop(d driver.Driver, kind string, elsewhere bool, do func()) late {
+func (r *rig) stopRequest(d driver.Driver, kind string, elsewhere bool, do func()) late {
 	r.Helper()
 	r.On(d, func(_ int, link *fixture.Link) { link.Stop, link.Halted = kind, true })
 	do()
@@ -41,12 +41,14 @@ func (r *rig) stop(d driver.Driver, kind string, elsewhere bool, do func()) late
 	return l
 }
 
-// mend lets d come back after it was cut off.
-func (r *rig) mend(d driver.Driver) { r.On(d, func(_ int, link *fixture.Link) { link.Refuse = false }) }
+// reconnect lets d come back after it was cut off.
+func (r *rig) reconnect(d driver.Driver) {
+	r.On(d, func(_ int, link *fixture.Link) { link.Refuse = false })
+}
 
-// passes lets the request pass, and returns when the server has answered it, or has closed its
+// letPass lets the request pass, and returns when the server has answered it, or has closed its
 // connection.
-func (l late) passes() {
+func (l late) letPass() {
 	l.Helper()
 	l.On(l.d, func(_ int, link *fixture.Link) { link.Hole, link.Halted = false, false })
 	select {
@@ -56,8 +58,8 @@ func (l late) passes() {
 	}
 }
 
-// waits begins to take a lock, and says what came of it.
-func (r *rig) waits(ctx context.Context, d driver.Driver, ttl time.Duration) (begin func(), got func() (driver.Grant, error)) {
+// startWait begins to take a lock, and says what came of it.
+func (r *rig) startWait(ctx context.Context, d driver.Driver, ttl time.Duration) (begin func(), got func() (driver.Grant, error)) {
 	var g driver.Grant
 	var err error
 	done := make(chan struct{})
@@ -70,14 +72,14 @@ func (r *rig) waits(ctx context.Context, d driver.Driver, ttl time.Duration) (be
 	return begin, func() (driver.Grant, error) { <-done; return g, err }
 }
 
-// greeting is the case of a greeting that passes late, while the lock is held. What the driver then sends first, a renewal or
+// greetingCase returns the case of a greeting that passes late, while the lock is held. What the driver then sends first, a renewal or
 // the release, finds that the session has moved.
-func greeting(renew bool) func(r *rig, d driver.Driver, stop func(kind string, do func()) late) (newest int64) {
+func greetingCase(renew bool) func(r *rig, d driver.Driver, stop func(kind string, do func()) late) (newest int64) {
 	return func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
 		g := r.Grant(d, "k", long)
-		l := stop("greeting", func() { r.On(d, func(_ int, link *fixture.Link) { link.Refuse = true }); r.mend(d) })
+		l := stop("greeting", func() { r.On(d, func(_ int, link *fixture.Link) { link.Refuse = true }); r.reconnect(d) })
 		r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
-		l.passes()
+		l.letPass()
 		if renew {
 			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 		}
@@ -93,42 +95,42 @@ func TestALateRequestChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(r *rig, d driver.Driver, stop func(kind string, do func()) late) (newest int64){
 		"creation, and the lock is held": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
-			begin, got := r.waits(r.Within(), d, long)
+			begin, got := r.startWait(r.Within(), d, long)
 			l := stop("create", begin)
 			g, err := got()
 			r.Must(err)
-			l.passes()
+			l.letPass()
 			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 			r.Must(d.Release(r.Within(), g, 0))
 			return g.Token
 		},
 		"creation, and the lock was released": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
-			begin, got := r.waits(r.Within(), d, long)
+			begin, got := r.startWait(r.Within(), d, long)
 			l := stop("create", begin)
 			g, err := got()
 			r.Must(err)
 			r.Must(d.Release(r.Within(), g, 0))
-			l.passes()
+			l.letPass()
 			return g.Token
 		},
 		"creation, and the caller has left": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
 			ctx, cancel := context.WithCancel(r.Within())
-			begin, got := r.waits(ctx, d, long)
+			begin, got := r.startWait(ctx, d, long)
 			l := stop("create", begin)
 			cancel()
 			if _, err := got(); err != nil && !errors.Is(err, context.Canceled) {
 				r.Errorf("Acquire() = %v", err)
 			}
-			l.passes()
+			l.letPass()
 			return 0
 		},
 		"creation, and the session is over": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
-			begin, got := r.waits(r.Within(), d, long)
+			begin, got := r.startWait(r.Within(), d, long)
 			l := stop("create", begin)
 			g, err := got()
 			r.Must(err)
 			r.Must(d.(*zookeeper.Driver).Expire(r.Within(), long))
-			l.passes()
+			l.letPass()
 			if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 				r.Errorf("Renew() = %v, want ErrLost", err)
 			}
@@ -139,7 +141,7 @@ func TestALateRequestChangesNothing(t *testing.T) {
 			renewed := make(chan driver.Renewal, 1)
 			l := stop("multi", func() { go func() { renewed <- d.Renew(r.Within(), []driver.Grant{g})[0] }() })
 			r.Must((<-renewed).Err)
-			l.passes()
+			l.letPass()
 			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 			r.Must(d.Release(r.Within(), g, 0))
 			return g.Token
@@ -150,36 +152,36 @@ func TestALateRequestChangesNothing(t *testing.T) {
 			if err := d.Release(r.Within(), g, 0); err != nil && !errors.Is(err, driver.ErrUnavailable) {
 				r.Errorf("Release() = %v", err)
 			}
-			l.passes()
+			l.letPass()
 			return g.Token
 		},
 		"release, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
 			g := r.Grant(d, "k", long)
 			l := stop("delete", func() { go d.Release(r.Within(), g, 0) })
 			next := r.Grant(d, "k", long)
-			l.passes()
+			l.letPass()
 			r.Must(d.Renew(r.Within(), []driver.Grant{next})[0].Err)
 			r.Must(d.Release(r.Within(), next, 0))
 			return next.Token
 		},
 		"force, and the next has the lock": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
-			holder := r.straight()
+			holder := r.newDirectDriver()
 			g := r.Grant(holder, "k", long)
 			l := stop("multi", func() { go d.(driver.Forcer).Force(r.Within(), "k", g.Token, "for a test") })
 			next := r.Grant(holder, "k", long)
-			l.passes()
+			l.letPass()
 			r.Must(holder.Renew(r.Within(), []driver.Grant{next})[0].Err)
 			r.Must(holder.Release(r.Within(), next, 0))
 			return next.Token
 		},
-		"greeting, and then a renewal": greeting(true),
-		"greeting, and then a release": greeting(false),
+		"greeting, and then a renewal": greetingCase(true),
+		"greeting, and then a release": greetingCase(false),
 		"greeting of a new session": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
-			begin, got := r.waits(r.Within(), d, long-time.Second)
+			begin, got := r.startWait(r.Within(), d, long-time.Second)
 			l := stop("greeting", begin)
 			g, err := got()
 			r.Must(err)
-			l.passes()
+			l.letPass()
 			r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 			r.Must(d.Release(r.Within(), g, 0))
 			return g.Token
@@ -187,10 +189,10 @@ func TestALateRequestChangesNothing(t *testing.T) {
 	} {
 		for where, elsewhere := range map[string]bool{"the same member": false, "others": true} {
 			t.Run(name+", over "+where, func(t *testing.T) {
-				bubble(t, func(t *testing.T, r *rig) {
-					d, looker := r.driver(), r.straight()
+				runInBubble(t, func(t *testing.T, r *rig) {
+					d, looker := r.newDriver(), r.newDirectDriver()
 					other := r.Grant(d, "other", long) // which keeps the session
-					newest := run(r, d, func(kind string, do func()) late { return r.stop(d, kind, elsewhere, do) })
+					newest := run(r, d, func(kind string, do func()) late { return r.stopRequest(d, kind, elsewhere, do) })
 					// As a client would soon: it finds out where the session is, or that it is over.
 					if err := d.Renew(r.Within(), []driver.Grant{other})[0].Err; err != nil && !errors.Is(err, driver.ErrLost) {
 						r.Errorf("Renew() = %v", err)
@@ -200,7 +202,7 @@ func TestALateRequestChangesNothing(t *testing.T) {
 						t.Errorf("token %d after %d", next.Token, newest)
 					}
 					r.Must(looker.Release(r.Within(), next, 0))
-					r.nodes(looker, "k", 0)
+					r.awaitNodes(looker, "k", 0)
 				})
 			})
 		}
@@ -212,12 +214,12 @@ func TestALateRequestChangesNothing(t *testing.T) {
 func TestCreationBehindTheLookIsDeleted(t *testing.T) {
 	for name, leaves := range map[string]bool{"the lock is taken": false, "the caller has left": true} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *rig) {
-				d, looker := r.straight(), r.straight()
+			runInBubble(t, func(t *testing.T, r *rig) {
+				d, looker := r.newDirectDriver(), r.newDirectDriver()
 				r.Grant(d, "other", long)
 				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // the folder is there
 				all := func(op int32) {
-					r.fake.set(func() {
+					r.fake.update(func() {
 						for _, m := range r.fake.members {
 							m.holds = op
 						}
@@ -226,13 +228,13 @@ func TestCreationBehindTheLookIsDeleted(t *testing.T) {
 				all(opCreate2)
 				ctx, cancel := context.WithCancel(r.Within())
 				defer cancel()
-				begin, got := r.waits(ctx, d, long)
+				begin, got := r.startWait(ctx, d, long)
 				begin()
 				r.Eventually("a creation is held", func() bool { r.fake.mu.Lock(); defer r.fake.mu.Unlock(); return r.fake.held == 1 })
 				if leaves {
 					cancel()
 				}
-				r.fake.cut()
+				r.fake.cutConnections()
 				time.Sleep(time.Second) // the driver has looked over its next connection
 				all(0)
 				g, err := got()
@@ -243,7 +245,7 @@ func TestCreationBehindTheLookIsDeleted(t *testing.T) {
 					r.Must(d.Release(r.Within(), g, 0))
 				}
 				r.Must(looker.Release(r.Within(), r.Grant(looker, "k", long), 0))
-				r.nodes(looker, "k", 0)
+				r.awaitNodes(looker, "k", 0)
 				if r.fake.nodes[r.opts.Path+"/lock:k"].creates < 3 {
 					t.Error("the late creation was not carried out")
 				}

@@ -55,16 +55,16 @@ type flight struct {
 	sent  time.Time
 }
 
-// exchange sends one packet and reads one, before run.
-func (l *link) exchange(p []byte) ([]byte, error) {
+// exchangePacket sends one packet and reads one, before readLoop.
+func (l *link) exchangePacket(p []byte) ([]byte, error) {
 	if _, err := l.conn.Write(p); err != nil {
 		return nil, err
 	}
 	return readPacket(l.in, func() int { return maxWelcome })
 }
 
-// room returns how many bytes the next packet may have.
-func (l *link) room() int {
+// packetRoom returns how many bytes the next packet may have.
+func (l *link) packetRoom() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.pending) == 0 {
@@ -73,15 +73,15 @@ func (l *link) room() int {
 	return l.pending[0].batch.room
 }
 
-// ask sends one request and reads its answer, before run.
-func (l *link) ask(r *request) ([]byte, error) {
-	p, _ := l.form(r)
-	return l.exchange(p)
+// askOnce sends one request and reads its answer, before readLoop.
+func (l *link) askOnce(r *request) ([]byte, error) {
+	p, _ := l.formPacket(r)
+	return l.exchangePacket(p)
 }
 
 // login authenticates the client.
 func (l *link) login(auth string) error {
-	reply, err := l.exchange(packet(func(w *writer) {
+	reply, err := l.exchangePacket(packet(func(w *writer) {
 		w.int32(xidAuth)
 		w.int32(opAuth)
 		w.int32(0)
@@ -94,13 +94,13 @@ func (l *link) login(auth string) error {
 	r := reader{b: reply}
 	r.take(4 + 8)
 	if c := code(r.int32()); c != 0 {
-		return l.s.d.refused(c)
+		return l.s.d.refusedError(c)
 	}
 	return r.err
 }
 
-// send puts requests on their way.
-func (l *link) send(all []*request) *batch {
+// sendRequests puts requests on their way.
+func (l *link) sendRequests(all []*request) *batch {
 	b := &batch{left: len(all), room: maxAnswers, done: make(chan struct{})}
 	if slices.ContainsFunc(all, func(r *request) bool { return r.listing }) {
 		b.room = maxListing
@@ -108,23 +108,23 @@ func (l *link) send(all []*request) *batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.dead != nil {
-		b.err = l.cut(l.dead)
+		b.err = l.cutError(l.dead)
 		close(b.done)
 		return b
 	}
 	now := time.Now()
 	for _, r := range all {
-		p, xid := l.form(r)
+		p, xid := l.formPacket(r)
 		l.out = append(l.out, p...)
 		l.pending = append(l.pending, flight{r, b, xid, now})
 	}
-	l.stir()
+	l.wakeWriter()
 	return b
 }
 
-// form gives the request the next number of the session. A member that carries out a late request of a connection before
+// formPacket gives the request the next number of the session. A member that carries out a late request of a connection before
 // answers the one of this connection that has the same number and the same session, if there is one.
-func (l *link) form(r *request) (p []byte, xid int32) {
+func (l *link) formPacket(r *request) (p []byte, xid int32) {
 	xid = int32(l.s.xids.Add(1) & math.MaxInt32)
 	return packet(func(w *writer) {
 		w.int32(xid)
@@ -133,18 +133,18 @@ func (l *link) form(r *request) (p []byte, xid int32) {
 	}), xid
 }
 
-// stir has the writer look. The caller has the mutex.
-func (l *link) stir() {
+// wakeWriter has the writer look. The caller has the mutex.
+func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
 	default:
 	}
-	l.due()
+	l.setDue()
 }
 
-// due sets by when the member has to answer. It answers one request after the other, so that each answer gives it the time
+// setDue sets by when the member has to answer. It answers one request after the other, so that each answer gives it the time
 // for the next. The caller has the mutex.
-func (l *link) due() {
+func (l *link) setDue() {
 	oldest := l.pinged
 	if len(l.pending) > 0 && (oldest.IsZero() || l.pending[0].sent.Before(oldest)) {
 		oldest = l.pending[0].sent
@@ -164,38 +164,38 @@ func (l *link) due() {
 func (l *link) Read(p []byte) (n int, err error) {
 	for {
 		n, err = l.conn.Read(p)
-		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() || !l.excuse() {
+		if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() || !l.excuseDelay() {
 			return n, err
 		}
 	}
 }
 
-// excuse gives the member its time again if this process has stood still.
-func (l *link) excuse() bool {
+// excuseDelay gives the member its time again if this process has stood still.
+func (l *link) excuseDelay() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.until.IsZero() || !stoodStill(l.until, l.limit) {
 		return false
 	}
 	l.heard = time.Now()
-	l.due()
+	l.setDue()
 	return true
 }
 
-// run reads answers and events until the connection ends, and returns why.
-func (l *link) run() error {
+// readLoop reads answers and events until the connection ends, and returns why.
+func (l *link) readLoop() error {
 	stop, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
-	writing.Go(func() { l.write(stop) })
+	writing.Go(func() { l.writeLoop(stop) })
 	defer writing.Wait()
 	defer cancel()
 	for {
-		p, err := readPacket(l.in, l.room)
+		p, err := readPacket(l.in, l.packetRoom)
 		if err == nil {
-			err = l.receive(p)
+			err = l.receivePacket(p)
 		}
 		if err != nil {
-			l.end(explain(context.Background(), err))
+			l.end(explainError(context.Background(), err))
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			return l.dead
@@ -203,9 +203,9 @@ func (l *link) run() error {
 	}
 }
 
-// write writes what is to be sent. Six times in a TTL it pings, has the session look for nodes that are
+// writeLoop writes what is to be sent. Six times in a TTL it pings, has the session look for nodes that are
 // nobody's, and ends it where no lock needs it.
-func (l *link) write(stop context.Context) {
+func (l *link) writeLoop(stop context.Context) {
 	ping := packet(func(w *writer) {
 		w.int32(xidPing)
 		w.int32(opPing)
@@ -220,23 +220,23 @@ func (l *link) write(stop context.Context) {
 		if len(out) > 0 {
 			l.conn.SetWriteDeadline(time.Now().Add(l.limit))
 			if _, err := l.conn.Write(out); err != nil {
-				l.end(explain(context.Background(), err))
+				l.end(explainError(context.Background(), err))
 				return
 			}
 		}
 		select {
 		case <-l.wake:
 		case <-tick.C:
-			if l.s.d.retire(l.s) {
+			if l.s.d.retireSession(l.s) {
 				continue
 			}
-			l.s.sweep()
+			l.s.sweepStrays()
 			l.mu.Lock()
 			if l.pinged.IsZero() {
 				l.pinged = time.Now()
 			}
 			l.out = append(l.out, ping...)
-			l.due()
+			l.setDue()
 			l.mu.Unlock()
 		case <-stop.Done():
 			return
@@ -244,8 +244,8 @@ func (l *link) write(stop context.Context) {
 	}
 }
 
-// receive takes one packet of the member.
-func (l *link) receive(p []byte) error {
+// receivePacket takes one packet of the member.
+func (l *link) receivePacket(p []byte) error {
 	r := reader{b: p}
 	xid, zxid, c := r.int32(), r.int64(), code(r.int32())
 	if r.err != nil {
@@ -254,14 +254,14 @@ func (l *link) receive(p []byte) error {
 	switch xid {
 	case xidWatch:
 		r.take(4 + 4)
-		l.s.fire(r.text())
+		l.s.fireWatches(r.text())
 		return r.err
 	case xidPing:
-		l.s.alive()
+		l.s.noteAlive()
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.pinged = time.Time{}
-		l.due()
+		l.setDue()
 		return nil
 	}
 	l.mu.Lock()
@@ -273,13 +273,13 @@ func (l *link) receive(p []byte) error {
 	l.pending = l.pending[1:]
 	f.batch.room -= len(p)
 	l.heard = time.Now()
-	l.due()
+	l.setDue()
 	l.mu.Unlock()
 	if c != 0 {
 		f.err = c
 	}
 	f.reply = r
-	l.s.heard(l, f, zxid)
+	l.s.noteAnswer(l, f, zxid)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if f.batch.left--; f.batch.left == 0 {
@@ -291,8 +291,8 @@ func (l *link) receive(p []byte) error {
 	return nil
 }
 
-// stands is false when the connection has ended, also before the session knows.
-func (l *link) stands() bool {
+// isAlive returns false once the connection has ended, also before the session knows.
+func (l *link) isAlive() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.dead == nil
@@ -308,20 +308,20 @@ func (l *link) end(why error) {
 	l.conn.Close()
 }
 
-// drop fails the pending requests.
-func (l *link) drop() {
+// failPending fails the pending requests.
+func (l *link) failPending() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, f := range l.pending {
 		if f.batch.err == nil {
-			f.batch.err = l.cut(l.dead)
+			f.batch.err = l.cutError(l.dead)
 			close(f.batch.done)
 		}
 	}
 	l.pending = nil
 }
 
-// cut is the error of a request without an answer.
-func (l *link) cut(why error) error {
+// cutError returns the error of a request without an answer.
+func (l *link) cutError(why error) error {
 	return l.s.d.states.Unavailable(nil, driver.NodeError{Node: l.member.name, Err: fmt.Errorf("%w: %w", errCut, why)})
 }

@@ -42,11 +42,11 @@ func (l lineUp) owner() string {
 	return l.entries[0].owner
 }
 
-func (l lineUp) waiters() int { return max(len(l.entries)-1, 0) }
+func (l lineUp) waiterCount() int { return max(len(l.entries)-1, 0) }
 
-// with calls fn with a session that is open already, or with one that is for looks, until fn
+// withSession calls fn with a session that is open already, or with one that is for looks, until fn
 // reaches a member, or all have failed.
-func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) error) error {
+func (d *Driver) withSession(ctx context.Context, fn func(context.Context, *session) error) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
 	}
@@ -54,9 +54,9 @@ func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) er
 	ctx, cancel := driverkit.WithLimit(ctx, pace.LookTime())
 	defer cancel()
 	for pause := time.Duration(0); ; pause = min(max(2*pause, pace.ShortPause), pace.LongPause) {
-		s := d.some()
+		s := d.anySession()
 		err := fn(ctx, s)
-		d.done(s)
+		d.releaseSession(s)
 		switch {
 		case err == nil:
 			return nil
@@ -64,29 +64,29 @@ func (d *Driver) with(ctx context.Context, fn func(context.Context, *session) er
 			if driverkit.Sleep(ctx, pause) {
 				continue
 			}
-			return fmt.Errorf("%w: %w", ctx.Err(), d.final(err))
+			return fmt.Errorf("%w: %w", ctx.Err(), d.callerError(err))
 		case ctx.Err() != nil:
 			return err
 		}
-		return d.final(err)
+		return d.callerError(err)
 	}
 }
 
-// some is any session that is open.
-func (d *Driver) some() *session {
+// anySession returns any session that is open.
+func (d *Driver) anySession() *session {
 	d.mu.Lock()
 	ttl := anyTTL
 	for t, some := range d.sessions {
-		if slices.ContainsFunc(some, (*session).connected) {
+		if slices.ContainsFunc(some, (*session).isConnected) {
 			ttl = t
 			break
 		}
 	}
 	d.mu.Unlock()
-	return d.session(ttl)
+	return d.sessionFor(ttl)
 }
 
-func (s *session) connected() bool {
+func (s *session) isConnected() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.link != nil
@@ -94,27 +94,27 @@ func (s *session) connected() bool {
 
 // lookUp reads the line of a lock, as it was not before this call.
 func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) {
-	err = d.with(ctx, func(ctx context.Context, s *session) error {
-		folder := d.folder(name)
+	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
+		folder := d.folderOf(name)
 		for pause := time.Duration(0); ; pause = min(max(2*pause, pace.ShortPause), pace.LongPause) {
 			all := getChildren(folder)
-			if err := s.do(ctx, syncWith(d.root), all); err != nil {
+			if err := s.sendAll(ctx, syncWith(d.root), all); err != nil {
 				return err
 			}
 			if l, err = d.lineUp(folder, all); err != nil || l.node == "" {
 				return err
 			}
 			first := getData(l.node, false)
-			if err := s.do(ctx, first); err != nil {
+			if err := s.sendAll(ctx, first); err != nil {
 				return err
 			}
-			if there, err := l.read(first); err != nil {
-				return d.refused(err)
+			if there, err := l.addFirst(first); err != nil {
+				return d.refusedError(err)
 			} else if there {
 				return nil
 			}
 			if !driverkit.Sleep(ctx, pause) {
-				return d.unanswered(ctx)
+				return d.unansweredError(ctx)
 			}
 		}
 	})
@@ -127,9 +127,9 @@ func (d *Driver) lineUp(folder string, all *request) (l lineUp, err error) {
 	case errors.Is(all.err, codeNoNode):
 		return l, nil
 	case all.err != nil:
-		return l, d.refused(all.err)
+		return l, d.refusedError(all.err)
 	}
-	if l.entries, err = all.line(); err != nil {
+	if l.entries, err = all.lineEntries(); err != nil {
 		return l, d.states.Unavailable(errSenseless)
 	}
 	l.pzxid = all.reply.stat().pzxid
@@ -139,8 +139,8 @@ func (d *Driver) lineUp(folder string, all *request) (l lineUp, err error) {
 	return l, nil
 }
 
-// read adds what the first node says; false: it has gone.
-func (l *lineUp) read(first *request) (bool, error) {
+// addFirst adds what the first node says; false: it has gone.
+func (l *lineUp) addFirst(first *request) (bool, error) {
 	switch {
 	case errors.Is(first.err, codeNoNode):
 		return false, nil
@@ -156,16 +156,16 @@ func (l *lineUp) read(first *request) (bool, error) {
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	l, err := d.lookUp(ctx, g.Key)
 	if err == nil && l.owner() != g.Owner {
-		err = d.loss(g.Owner)
+		err = d.lossReason(g.Owner)
 	}
 	return err
 }
 
-// loss returns the reason why an owner does not have its lock, as far as the driver knows.
-func (d *Driver) loss(owner string) error {
+// lossReason returns the reason why an owner does not have its lock, as far as the driver knows.
+func (d *Driver) lossReason(owner string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if h := d.holds[owner]; h != nil && h.s.ended() {
+	if h := d.holds[owner]; h != nil && h.s.isOver() {
 		return errEnded
 	}
 	return driver.ErrLost
@@ -185,14 +185,14 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	}
 	text, _ := json.Marshal(message{l.owner(), why}) // strings
 	tries := 0
-	err = d.with(ctx, func(ctx context.Context, s *session) error {
+	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
 		tries++
-		r := force(l.node, d.folder(key), string(text))
-		if err := s.do(ctx, r); err != nil {
+		r := forceRequest(l.node, d.folderOf(key), string(text))
+		if err := s.sendAll(ctx, r); err != nil {
 			return err
 		}
 		if r.err != nil {
-			return d.refused(r.err)
+			return d.refusedError(r.err)
 		}
 		outcomes, err := r.outcomes(2)
 		switch {
@@ -204,7 +204,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		}
 		done = outcomes[0] == 0 && outcomes[1] == 0
 		if c := cmp.Or(outcomes...); c != 0 {
-			return d.refused(c)
+			return d.refusedError(c)
 		}
 		return nil
 	})
@@ -219,9 +219,9 @@ func (d *Driver) Alert(fn func(owner, why string)) {
 	d.alert = fn
 }
 
-// heed has the servers say when the node of a hold is deleted, and tells the client then. It
+// watchHold has the servers say when the node of a hold is deleted, and tells the client then. It
 // returns the request for that, or nil where they will do so already.
-func (d *Driver) heed(owner string) *request {
+func (d *Driver) watchHold(owner string) *request {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := d.holds[owner]
@@ -229,7 +229,7 @@ func (d *Driver) heed(owner string) *request {
 		return nil
 	}
 	h.heeded = true
-	gone, alert := h.s.watch(h.path), d.alert
+	gone, alert := h.s.watchPath(h.path), d.alert
 	go func() {
 		defer d.calls.Leave()
 		select {
@@ -261,7 +261,7 @@ func (h *hold) fate(ctx context.Context, owner string) (why string, gone bool) {
 	var node, folder *request
 	err := driverkit.Insist(ctx, func() error {
 		node, folder = getData(h.path, false), getData(path.Dir(h.path), false)
-		return h.s.do(ctx, node, folder)
+		return h.s.sendAll(ctx, node, folder)
 	})
 	switch {
 	case errors.Is(err, errOver):
@@ -285,7 +285,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	var all sync.WaitGroup
 	for _, m := range d.members {
 		all.Go(func() {
-			h, failed := d.ask(ctx, m, pace.CallTime())
+			h, failed := d.askMember(ctx, m, pace.CallTime())
 			view := &st.Nodes[m.place]
 			*view = driver.NodeView{Node: m.name, Owner: st.Owner, Token: st.Token, Remaining: st.Remaining, Waiters: st.Waiters}
 			switch {
@@ -301,7 +301,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	}
 	all.Wait()
 	if err == nil && ctx.Err() != nil {
-		err = d.unanswered(ctx)
+		err = d.unansweredError(ctx)
 	}
 	return st, err
 }
@@ -309,7 +309,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 // status describes the lock. The servers do not tell the time that a session has left: its TTL at
 // most.
 func (l lineUp) status(key string) driver.Status {
-	st := driver.Status{Key: key, Waiters: l.waiters()}
+	st := driver.Status{Key: key, Waiters: l.waiterCount()}
 	if l.node != "" {
 		st.Held, st.Owner, st.Token = true, l.owner(), l.token
 		st.Holder, st.Since, st.Remaining = l.first.Holder, l.first.Since, l.first.TTL
@@ -320,17 +320,17 @@ func (l lineUp) status(key string) driver.Status {
 // Queue implements driver.Queuer.
 func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
 	l, err := d.lookUp(ctx, key)
-	if err != nil || l.waiters() == 0 {
+	if err != nil || l.waiterCount() == 0 {
 		return nil, err
 	}
-	err = d.with(ctx, func(ctx context.Context, s *session) error {
+	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
 		waiters = nil
 		var all []*request
 		queue := l.entries[1:min(len(l.entries), most+1)]
 		for _, e := range queue {
-			all = append(all, getData(d.folder(key)+"/"+e.name, false))
+			all = append(all, getData(d.folderOf(key)+"/"+e.name, false))
 		}
-		if err := s.do(ctx, all...); err != nil {
+		if err := s.sendAll(ctx, all...); err != nil {
 			return err
 		}
 		for i, r := range all {
@@ -348,13 +348,13 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []dri
 // List implements driver.Lister.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	var names []string
-	err := d.with(ctx, func(ctx context.Context, s *session) error {
-		all := list(d.root)
-		if err := s.do(ctx, syncWith(d.root), all); err != nil {
+	err := d.withSession(ctx, func(ctx context.Context, s *session) error {
+		all := listRequest(d.root)
+		if err := s.sendAll(ctx, syncWith(d.root), all); err != nil {
 			return err
 		}
 		if all.err != nil && !errors.Is(all.err, codeNoNode) {
-			return d.refused(all.err)
+			return d.refusedError(all.err)
 		}
 		if all.err == nil {
 			names = slices.Collect(all.reply.names())
@@ -372,7 +372,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 		return !ok || !strings.HasPrefix(name, prefix)
 	})
 	for page := range slices.Chunk(names, pageSize) {
-		found, err := d.page(ctx, page)
+		found, err := d.statusPage(ctx, page)
 		if err != nil {
 			return err
 		}
@@ -385,15 +385,15 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	return nil
 }
 
-// page returns the statuses of the locks in parts that are held.
-func (d *Driver) page(ctx context.Context, parts []string) (found []driver.Status, err error) {
-	err = d.with(ctx, func(ctx context.Context, s *session) error {
+// statusPage returns the statuses of the locks in parts that are held.
+func (d *Driver) statusPage(ctx context.Context, parts []string) (found []driver.Status, err error) {
+	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
 		found = nil
 		var folders, firsts []*request
 		for _, part := range parts {
-			folders = append(folders, list(d.root+"/"+part))
+			folders = append(folders, listRequest(d.root+"/"+part))
 		}
-		if err := s.do(ctx, folders...); err != nil {
+		if err := s.sendAll(ctx, folders...); err != nil {
 			return err
 		}
 		lines := make([]lineUp, len(parts))
@@ -408,11 +408,11 @@ func (d *Driver) page(ctx context.Context, parts []string) (found []driver.Statu
 				held, firsts = append(held, i), append(firsts, getData(l.node, false))
 			}
 		}
-		if err := s.do(ctx, firsts...); err != nil {
+		if err := s.sendAll(ctx, firsts...); err != nil {
 			return err
 		}
 		for n, i := range held {
-			if there, err := lines[i].read(firsts[n]); err == nil && there {
+			if there, err := lines[i].addFirst(firsts[n]); err == nil && there {
 				name, _ := nameOf(parts[i])
 				found = append(found, lines[i].status(name))
 			}

@@ -43,8 +43,8 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// config returns how to speak TLS over the next connection to a member that does.
-func (m *member) config() (config *tls.Config, err error) {
+// tlsConfig returns how to speak TLS over the next connection to a member that does.
+func (m *member) tlsConfig() (config *tls.Config, err error) {
 	config = m.tls.Clone()
 	if m.renewTLS != nil {
 		if config, err = m.renewTLS(config); err != nil {
@@ -62,7 +62,7 @@ func (m *member) dial(ctx context.Context) (net.Conn, error) {
 	if m.tls == nil {
 		return m.over(ctx, m.name)
 	}
-	config, err := m.config()
+	config, err := m.tlsConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -97,9 +97,9 @@ var (
 	errSilent   = errors.New("the command srvr, which reports the leader, is not allowed; add srvr to 4lw.commands.whitelist")
 )
 
-// fairly calls fn, which the limit ends. It calls fn once more if that came back so long after the limit that this process must have
+// runFairly calls fn, which the limit ends. It calls fn once more if that came back so long after the limit that this process must have
 // stood still: the silence tells nothing of the member then, whose answer may have been there all the time.
-func fairly[T any](ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
+func runFairly[T any](ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
 	begun := time.Now()
 	value, err := fn()
 	if _, stalled := errors.AsType[driverkit.Stall](err); stalled && ctx.Err() == nil && stoodStill(begun.Add(limit), limit) {
@@ -115,7 +115,7 @@ func stoodStill(end time.Time, limit time.Duration) bool { return time.Since(end
 // answer: a member that serves others cuts connections too, and is not down for that.
 func (m *member) probe(ctx context.Context, limit time.Duration) (h health, err error) {
 	for range 2 {
-		h, err = fairly(ctx, limit, func() (health, error) { return m.probeOnce(ctx, limit) })
+		h, err = runFairly(ctx, limit, func() (health, error) { return m.probeOnce(ctx, limit) })
 		if !errors.Is(err, errStranger) && !errors.Is(err, syscall.ECONNRESET) {
 			break
 		}
@@ -128,7 +128,7 @@ func (m *member) probeOnce(ctx context.Context, limit time.Duration) (health, er
 	defer cancel()
 	conn, err := m.dial(ctx)
 	if err != nil {
-		return health{}, explain(ctx, err)
+		return health{}, explainError(ctx, err)
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
@@ -138,7 +138,7 @@ func (m *member) probeOnce(ctx context.Context, limit time.Duration) (health, er
 	if len(text) > 0 {
 		m.states.Timed(m.place, time.Since(sent))
 	}
-	return readHealth(string(text), explain(ctx, err))
+	return readHealth(string(text), explainError(ctx, err))
 }
 
 // errStranger is the error of a server that ends a connection without an answer.
@@ -179,8 +179,8 @@ type handshake struct{ error }
 
 func (h handshake) Unwrap() error { return h.error }
 
-// explain gives an error of a connection in words of use to its reader.
-func explain(ctx context.Context, err error) error {
+// explainError gives an error of a connection in words of use to its reader.
+func explainError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -201,26 +201,26 @@ func explain(ctx context.Context, err error) error {
 	return err
 }
 
-// report notes what a member has answered.
-func (d *Driver) report(m *member, err error) {
+// reportAnswer notes what a member has answered.
+func (d *Driver) reportAnswer(m *member, err error) {
 	if d.calls.Alive.Err() == nil {
 		d.states.Report(m.place, err)
 	}
 }
 
-// ask probes a member and notes its answer. An end of ctx is the caller's, and no news of the member.
-func (d *Driver) ask(ctx context.Context, m *member, limit time.Duration) (health, error) {
+// askMember probes a member and notes its answer. An end of ctx is the caller's, and no news of the member.
+func (d *Driver) askMember(ctx context.Context, m *member, limit time.Duration) (health, error) {
 	h, err := m.probe(ctx, limit)
 	if err != nil && ctx.Err() != nil {
 		return h, err
 	}
 	m.leads.Store(h.leads())
-	d.report(m, err)
+	d.reportAnswer(m, err)
 	return h, err
 }
 
-// down is the members that are not up, with what is wrong.
-func (d *Driver) down() (all []driver.NodeError) {
+// downMembers returns the members that are not up, with what is wrong.
+func (d *Driver) downMembers() (all []driver.NodeError) {
 	for _, e := range d.states.Nodes() {
 		if e.Err != nil {
 			all = append(all, driver.NodeError{Node: e.Node, Err: e.Err})
@@ -229,8 +229,8 @@ func (d *Driver) down() (all []driver.NodeError) {
 	return all
 }
 
-// survey asks all members who leads. It returns as soon as one says that it does.
-func (d *Driver) survey(ctx context.Context, limit time.Duration) {
+// surveyMembers asks all members who leads. It returns as soon as one says that it does.
+func (d *Driver) surveyMembers(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -255,17 +255,17 @@ func (d *Driver) survey(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// order returns the members in the order in which to try them: the leader, then the members that are
+// memberOrder returns the members in the order in which to try them: the leader, then the members that are
 // up.
-func (d *Driver) order() []*member {
+func (d *Driver) memberOrder() []*member {
 	leader := slices.IndexFunc(d.members, func(m *member) bool { return m.leads.Load() })
 	return driverkit.Order(d.states, d.members, leader)
 }
 
-// watch asks the members for their state until Close.
-func (d *Driver) watch() {
+// watchMembers asks the members for their state until Close.
+func (d *Driver) watchMembers() {
 	for {
-		err := d.apart(d.calls.Alive)
+		err := d.checkOneEnsemble(d.calls.Alive)
 		d.mu.Lock()
 		d.split = err
 		d.mu.Unlock()
@@ -275,18 +275,18 @@ func (d *Driver) watch() {
 	}
 }
 
-// apart asks all members for their state, and returns an error if two of them serve ensembles of
+// checkOneEnsemble asks all members for their state, and returns an error if two of them serve ensembles of
 // their own. Locks of the one and of the other do not exclude one another.
 //
 // Two members may lead for a while where one was deposed and has not noticed. That one has no
 // majority for what it is asked after the other leads, and the other has the later epoch. So there
 // are two ensembles if the member with the earlier epoch carries out a transaction, and both lead
 // in their epochs before and after it.
-func (d *Driver) apart(ctx context.Context) error {
+func (d *Driver) checkOneEnsemble(ctx context.Context) error {
 	all := make([]health, len(d.members))
 	var wait sync.WaitGroup
 	for i, m := range d.members {
-		wait.Go(func() { all[i], _ = d.ask(ctx, m, pace.CallTime()) })
+		wait.Go(func() { all[i], _ = d.askMember(ctx, m, pace.CallTime()) })
 	}
 	wait.Wait()
 	var lead []int // indices of members
@@ -299,7 +299,7 @@ func (d *Driver) apart(ctx context.Context) error {
 		return nil
 	}
 	slices.SortFunc(lead, func(i, j int) int { return cmp.Compare(all[i].epoch(), all[j].epoch()) })
-	if d.members[lead[0]].commits(ctx, d) != nil {
+	if d.members[lead[0]].checkCommit(ctx, d) != nil {
 		return nil
 	}
 	for _, i := range lead[:2] {
@@ -307,23 +307,23 @@ func (d *Driver) apart(ctx context.Context) error {
 			return nil
 		}
 	}
-	return driverkit.Refusal{Err: fmt.Errorf("%s and %s lead two ensembles, and the locks of one do not exclude those of the other; name the members of one ensemble",
+	return driverkit.Refusal{Err: fmt.Errorf("%s and %s lead two ensembles, whose locks do not exclude one another; name the members of one ensemble",
 		d.members[lead[0]].name, d.members[lead[1]].name)}
 }
 
-// commits returns nil if m has carried out a transaction.
-func (m *member) commits(ctx context.Context, d *Driver) error {
+// checkCommit returns nil if m has carried out a transaction.
+func (m *member) checkCommit(ctx context.Context, d *Driver) error {
 	ctx, cancel := driverkit.WithLimit(ctx, pace.CallTime())
 	defer cancel()
 	s := &session{d: d, key: anyTTL, ttl: lookTTL, quit: ctx, password: make([]byte, 16)}
-	l, err := s.greet(m, pace.CallTime())
+	l, err := s.greetMember(m, pace.CallTime())
 	if err != nil {
 		return err
 	}
 	defer l.conn.Close()
 	defer context.AfterFunc(ctx, func() { l.conn.Close() })()
-	if _, err = l.ask(confirm([]string{"/"})); err == nil {
-		l.ask(goodbye())
+	if _, err = l.askOnce(confirmRequest([]string{"/"})); err == nil {
+		l.askOnce(goodbyeRequest())
 	}
 	return err
 }

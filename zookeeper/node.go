@@ -68,8 +68,8 @@ const spent = 1<<31 - 1<<24
 // isSpent reports whether the numbers of a folder are used up, going by one of its nodes.
 func isSpent(seq int32) bool { return seq >= spent || seq < 0 }
 
-// line returns the children of a folder in the order in which they have the lock.
-func (r *request) line() (l []entry, err error) {
+// lineEntries returns the children of a folder in the order in which they have the lock.
+func (r *request) lineEntries() (l []entry, err error) {
 	if n := r.reply.count(4 + digits); n > 0 {
 		l = make([]entry, 0, n)
 	}
@@ -82,13 +82,13 @@ func (r *request) line() (l []entry, err error) {
 	return l, r.reply.err
 }
 
-// of is the place of an owner in line; -1: it is not there.
-func of(owner string, l []entry) int {
+// placeOf returns the place of an owner in line; -1: it is not there.
+func placeOf(owner string, l []entry) int {
 	return slices.IndexFunc(l, func(e entry) bool { return e.owner == owner })
 }
 
-// folder returns the path of the folder with the attempts at a lock.
-func (d *Driver) folder(name string) string { return d.root + "/" + mark + url.PathEscape(name) }
+// folderOf returns the path of the folder with the attempts at a lock.
+func (d *Driver) folderOf(name string) string { return d.root + "/" + mark + url.PathEscape(name) }
 
 // nameOf is the name of the lock that a child of the root is for, if it is for one.
 func nameOf(part string) (string, bool) {

@@ -46,7 +46,7 @@ func New(ctx context.Context, members []string, opts *Options) (*Driver, error) 
 		return d, nil
 	}
 	return driverkit.Opened(ctx, "zookeeper", d, err, func(ctx context.Context) error {
-		if err := d.apart(ctx); err != nil {
+		if err := d.checkOneEnsemble(ctx); err != nil {
 			return err
 		}
 		_, err := d.lookUp(ctx, "holdfast")

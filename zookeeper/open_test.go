@@ -19,14 +19,14 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-func plain(ctx context.Context, url string) (*zookeeper.Driver, error) {
+func openPlain(ctx context.Context, url string) (*zookeeper.Driver, error) {
 	return zookeeper.Open(ctx, url, nil)
 }
 
 // TestBadURLErrorNamesTheFix also checks that no error shows a password.
 func TestBadURLErrorNamesTheFix(t *testing.T) {
 	t.Parallel()
-	fixture.BadURLs(t, plain, map[string]string{
+	fixture.BadURLs(t, openPlain, map[string]string{
 		"h1:2181":                           "zk://host:2181",
 		"http://h1:2181":                    "zk://host:2181",
 		"zk://":                             "host 1 of 1 is missing",
@@ -58,14 +58,14 @@ func TestBadURLErrorNamesTheFix(t *testing.T) {
 // TestAURLNamesMembersAndPath: what is taken by a URL is held for a driver of that path, and
 // for no other.
 func TestAURLNamesMembersAndPath(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	runInBubble(t, func(t *testing.T, r *rig) {
 		url := "zk://" + strings.Join(r.addrs, ",")
 		for path, node := range map[string]string{"/a/b/c": "/a/b/c", "/d/": "/d", "": "/holdfast", "/": "/holdfast"} {
 			d, err := zookeeper.Open(r.Within(), url+path, zookeeper.Over(zookeeper.Options{}, r.fake.dial))
 			r.Must(err)
 			g := r.Grant(d, t.Name(), long)
 			for other, held := range map[string]bool{node: true, "/a": false} {
-				looker, err := r.at(other)
+				looker, err := r.openAt(other)
 				r.Must(err)
 				if st, err := looker.Inspect(r.Within(), t.Name()); err != nil || st.Held != held {
 					t.Errorf("%q: below %s held is %v, %v", path, other, st.Held, err)
@@ -87,7 +87,7 @@ func TestAnEnsembleThatIsDownIsNoMistake(t *testing.T) {
 
 // TestNodesAreForTheirUserAlone: another user, or one with a wrong password, is told so.
 func TestNodesAreForTheirUserAlone(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	open := func(login string) (*zookeeper.Driver, error) {
 		return zookeeper.Open(r.Within(), "zk://"+login+strings.Join(r.ensemble.Addrs(), ",")+r.opts.Path, nil)
 	}
@@ -115,8 +115,8 @@ func TestNodesAreForTheirUserAlone(t *testing.T) {
 	r.Release(<-next)
 }
 
-// store is a file with the key and the certificate, for a server.
-func store(t *testing.T, cert *redisproc.Certificate) string {
+// writeKeyStore returns a file with the key and the certificate, for a server.
+func writeKeyStore(t *testing.T, cert *redisproc.Certificate) string {
 	var both []byte
 	for _, name := range []string{cert.Key, cert.Cert} {
 		text, err := os.ReadFile(name)
@@ -142,9 +142,9 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := alone(t, 1, "secureClientPort", "ssl.keyStore.location="+store(t, cert), "ssl.trustStore.location="+cert.Cert, "ssl.trustStore.type=PEM")
+	r := startAlone(t, 1, "secureClientPort", "ssl.keyStore.location="+writeKeyStore(t, cert), "ssl.trustStore.location="+cert.Cert, "ssl.trustStore.type=PEM")
 	m := r.ensemble.Members[0]
-	fixture.MendsTLS(r.Rig, plain, map[string]string{
+	fixture.MendsTLS(r.Rig, openPlain, map[string]string{
 		"zk://" + m.Safe:                        "TLS",
 		"zks://" + m.Addr:                       "write zk://",
 		"zks://" + m.Safe:                       "by ca",
@@ -169,8 +169,8 @@ func TestTLS(t *testing.T) {
 
 // TestTTLOutsideServerLimitsIsRejected: the servers shorten and lengthen sessions in silence.
 func TestTTLOutsideServerLimitsIsRejected(t *testing.T) {
-	r := alone(t, 1, "minSessionTimeout=5000", "maxSessionTimeout=9000")
-	c := r.Client(r.straight())
+	r := startAlone(t, 1, "minSessionTimeout=5000", "maxSessionTimeout=9000")
+	c := r.Client(r.newDirectDriver())
 	for ttl, want := range map[time.Duration]string{
 		2 * time.Second:         "no TTL under 5s, and 2s was asked for; take a longer TTL, or give the servers a shorter minSessionTimeout",
 		10 * time.Second:        "no TTL over 9s, and 10s was asked for; take a shorter TTL, or give the servers a longer maxSessionTimeout",
@@ -191,8 +191,8 @@ func TestTTLOutsideServerLimitsIsRejected(t *testing.T) {
 
 // TestASessionThatWasRefusedIsClosed: it would stay with the servers for as long as they granted.
 func TestASessionThatWasRefusedIsClosed(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		for n := range 3 {
 			_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 2 * time.Minute})
 			if !errors.Is(err, driver.ErrInvalid) {
@@ -207,8 +207,8 @@ func TestASessionThatWasRefusedIsClosed(t *testing.T) {
 
 // TestMembersOfTwoEnsemblesAreRefused: the locks of one ensemble do not exclude holders in the other.
 func TestMembersOfTwoEnsemblesAreRefused(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		r.beside(newFake(t, 1))
+	runInBubble(t, func(t *testing.T, r *rig) {
+		r.addEnsemble(newFake(t, 1))
 		d, err := zookeeper.New(r.Within(), r.addrs, &r.opts)
 		if err == nil {
 			d.Close()
@@ -216,7 +216,7 @@ func TestMembersOfTwoEnsemblesAreRefused(t *testing.T) {
 		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "lead two ensembles") {
 			t.Errorf("New() = %v", err)
 		}
-		d = r.straight()
+		d = r.newDirectDriver()
 		synctest.Wait() // it has looked at all members
 		if g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); err == nil || !strings.Contains(err.Error(), "lead two ensembles") {
 			t.Errorf("Acquire() = %+v, %v", g, err)
@@ -226,7 +226,7 @@ func TestMembersOfTwoEnsemblesAreRefused(t *testing.T) {
 
 // TestALeaderWithoutAMajorityIsNoEnsemble of its own: one that was deposed reports that it leads until it notices.
 func TestALeaderWithoutAMajorityIsNoEnsemble(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	runInBubble(t, func(t *testing.T, r *rig) {
 		r.fake.members[0].words = "Zookeeper version: 3.8.0\nZxid: 0x5\nMode: leader\n"
 		d, err := zookeeper.New(t.Context(), r.addrs, &r.opts)
 		d = fixture.Closed(r.Rig, d, err)
@@ -236,8 +236,8 @@ func TestALeaderWithoutAMajorityIsNoEnsemble(t *testing.T) {
 
 // TestFullQuotaRejectsNewLocks, and leaves held locks alone.
 func TestFullQuotaRejectsNewLocks(t *testing.T) {
-	r := alone(t, 1, "enforceQuota=true")
-	d := r.straight()
+	r := startAlone(t, 1, "enforceQuota=true")
+	d := r.newDirectDriver()
 	held := r.Grant(d, "held", long)
 	quota := "/zookeeper/quota" + r.opts.Path
 	r.Must(d.Put(r.Within(), quota+"/zookeeper_limits", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=5"))
@@ -257,9 +257,9 @@ func TestFullQuotaRejectsNewLocks(t *testing.T) {
 // TestPathsWithinOneAnotherShareNoLock: the locks below a path are not attempts at the lock that
 // an outer path has of its name, neither while they are held nor afterwards.
 func TestPathsWithinOneAnotherShareNoLock(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	runInBubble(t, func(t *testing.T, r *rig) {
 		within := func(more string) *zookeeper.Driver {
-			d, err := r.at(r.opts.Path + more)
+			d, err := r.openAt(r.opts.Path + more)
 			return fixture.Closed(r.Rig, d, err)
 		}
 		outer, inner := within(""), within("/team")

@@ -14,8 +14,8 @@ import (
 func TestDeadLinkCostsNoLease(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 40 * time.Second} {
 		t.Run(fmt.Sprint(ttl), func(t *testing.T) {
-			bubble(t, func(t *testing.T, r *rig) {
-				holder, waiter := r.Client(r.straight()), r.Client(r.straight())
+			runInBubble(t, func(t *testing.T, r *rig) {
+				holder, waiter := r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver())
 				for phase := range time.Duration(20) {
 					l := r.Acquire(holder, "k", ttl)
 					next := fixture.Later(func() error {
@@ -26,7 +26,7 @@ func TestDeadLinkCostsNoLease(t *testing.T) {
 						return err
 					})
 					time.Sleep(ttl + ttl*phase/20)
-					r.fake.swallow()
+					r.fake.swallowTraffic()
 					died := time.Now()
 					r.Renewed(l, 1)
 					if left := time.Until(died.Add(ttl)); left < ttl/10 {
@@ -43,12 +43,12 @@ func TestDeadLinkCostsNoLease(t *testing.T) {
 
 // TestDeadLinkHoldsUpNoCaller for longer than two requests may take: one to each session that has a connection.
 func TestDeadLinkHoldsUpNoCaller(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.straight()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDirectDriver()
 		r.Acquire(r.Client(d), "k", long)
 		for range 10 {
 			time.Sleep(4700 * time.Millisecond)
-			r.fake.swallow()
+			r.fake.swallowTraffic()
 			begun := time.Now()
 			st, err := d.Inspect(r.Within(), "k")
 			if took := time.Since(begun); err != nil || !st.Held || took > 4*time.Second {
@@ -60,10 +60,10 @@ func TestDeadLinkHoldsUpNoCaller(t *testing.T) {
 
 // TestRestoredEnsembleServesOldClients: its members refuse a client that has seen more than they know.
 func TestRestoredEnsembleServesOldClients(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	runInBubble(t, func(t *testing.T, r *rig) {
 		const ttl = 10 * time.Second
-		l := r.Acquire(r.Client(r.straight()), "k", ttl)
-		waiter := r.Client(r.straight())
+		l := r.Acquire(r.Client(r.newDirectDriver()), "k", ttl)
+		waiter := r.Client(r.newDirectDriver())
 		next := fixture.Later(func() error {
 			l, err := waiter.Acquire(r.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
 			if err == nil {

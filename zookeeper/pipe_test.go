@@ -34,8 +34,8 @@ func newWires() (a, b *wire) {
 	return &wire{in: one, out: two, lost: lost}, &wire{in: two, out: one, lost: lost}
 }
 
-// change sets something about the box and wakes its reader.
-func (b *inbox) change(set func()) {
+// update sets something about the box and wakes its reader.
+func (b *inbox) update(set func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	set()
@@ -95,7 +95,7 @@ func (w *wire) Write(p []byte) (n int, err error) {
 	case w.lost.Load():
 		return len(p), nil
 	}
-	w.out.change(func() {
+	w.out.update(func() {
 		if w.out.closed || w.out.ended != nil {
 			err = syscall.EPIPE
 			return
@@ -108,11 +108,11 @@ func (w *wire) Write(p []byte) (n int, err error) {
 
 // Close ends the connection. The other end may still read what was written.
 func (w *wire) Close() error {
-	w.in.change(func() { w.in.closed = true })
+	w.in.update(func() { w.in.closed = true })
 	if w.lost.Load() {
 		return nil
 	}
-	w.out.change(func() {
+	w.out.update(func() {
 		if w.out.ended == nil {
 			w.out.ended = io.EOF
 		}
@@ -121,7 +121,7 @@ func (w *wire) Close() error {
 }
 
 func (w *wire) SetReadDeadline(t time.Time) error {
-	w.in.change(func() { w.in.until = t })
+	w.in.update(func() { w.in.until = t })
 	return nil
 }
 

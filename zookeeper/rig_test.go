@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// shared makes a rig with the servers of all tests.
-func shared(t testing.TB) *rig {
+// sharedRig makes a rig with the servers of all tests.
+func sharedRig(t testing.TB) *rig {
 	t.Helper()
 	gates.NeedsServer(t)
 	started.Store(true)
@@ -63,15 +63,15 @@ type rig struct {
 	fake     *fake // nil: members that are real
 }
 
-// start makes a rig for one parallel test.
-func start(t *testing.T) *rig {
+// startRig makes a rig for one parallel test.
+func startRig(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
-	return shared(t)
+	return sharedRig(t)
 }
 
-// alone makes a rig with an ensemble of its own, which the test may break.
-func alone(t *testing.T, members int, more ...string) *rig {
+// startAlone makes a rig with an ensemble of its own, which the test may break.
+func startAlone(t *testing.T, members int, more ...string) *rig {
 	t.Helper()
 	gates.NeedsServer(t)
 	t.Parallel()
@@ -84,13 +84,13 @@ func newRig(t testing.TB, e *zkproc.Ensemble) *rig {
 	return &rig{Rig: fixture.New(t), ensemble: e, opts: zookeeper.Options{Path: fmt.Sprint("/test/", paths.Add(1))}, addrs: e.Addrs()}
 }
 
-// open returns the driver of one more client, behind links of its own.
-func (r *rig) open() (driver.Driver, error) {
+// openLinked returns the driver of one more client, behind links of its own.
+func (r *rig) openLinked() (driver.Driver, error) {
 	var links []*fixture.Link
-	addrs, opts := r.addrs, unchecked(r.opts)
+	addrs, opts := r.addrs, withoutCheck(r.opts)
 	if r.fake != nil {
-		links = r.members()
-		opts = zookeeper.Over(*opts, r.through(links, func() fixture.Protocol { return &jute{} }))
+		links = r.memberLinks()
+		opts = zookeeper.Over(*opts, r.dialThrough(links, func() fixture.Protocol { return &jute{} }))
 	} else {
 		addrs = nil
 		for _, addr := range r.addrs {
@@ -106,30 +106,30 @@ func (r *rig) open() (driver.Driver, error) {
 	return d, nil
 }
 
-// driver is one that is closed with the test.
-func (r *rig) driver() driver.Driver {
+// newDriver returns a driver that is closed with the test.
+func (r *rig) newDriver() driver.Driver {
 	r.Helper()
-	d, err := r.open()
+	d, err := r.openLinked()
 	return fixture.Closed(r.Rig, d, err)
 }
 
-// straight is a driver without links.
-func (r *rig) straight() *zookeeper.Driver {
+// newDirectDriver returns a driver without links.
+func (r *rig) newDirectDriver() *zookeeper.Driver {
 	r.Helper()
-	d, err := zookeeper.New(r.Context(), r.addrs, unchecked(r.opts))
+	d, err := zookeeper.New(r.Context(), r.addrs, withoutCheck(r.opts))
 	return fixture.Closed(r.Rig, d, err)
 }
 
-// at opens a driver without links for another path.
-func (r *rig) at(path string) (*zookeeper.Driver, error) {
+// openAt opens a driver without links for another path.
+func (r *rig) openAt(path string) (*zookeeper.Driver, error) {
 	opts := r.opts
 	opts.Path = path
-	return zookeeper.New(r.Context(), r.addrs, unchecked(opts))
+	return zookeeper.New(r.Context(), r.addrs, withoutCheck(opts))
 }
 
-// leftovers are the nodes of all attempts.
-func (r *rig) leftovers() (left []string, err error) {
-	d, err := zookeeper.New(r.Context(), r.addrs, unchecked(r.opts))
+// leftoverNodes returns the nodes of all attempts.
+func (r *rig) leftoverNodes() (left []string, err error) {
+	d, err := zookeeper.New(r.Context(), r.addrs, withoutCheck(r.opts))
 	if err != nil {
 		return nil, err
 	}
@@ -143,13 +143,13 @@ func (r *rig) leftovers() (left []string, err error) {
 	return left, err
 }
 
-// service is r for the conformance suite.
-func (r *rig) service() locktest.Service {
-	return r.Service(len(r.addrs), r.open, r.leftovers)
+// lockService returns r as a service for the conformance suite.
+func (r *rig) lockService() locktest.Service {
+	return r.Service(len(r.addrs), r.openLinked, r.leftoverNodes)
 }
 
-// nodes awaits that so many have the lock or wait for it.
-func (r *rig) nodes(d *zookeeper.Driver, name string, n int) {
+// awaitNodes awaits that so many have the lock or wait for it.
+func (r *rig) awaitNodes(d *zookeeper.Driver, name string, n int) {
 	r.Helper()
 	r.Eventually(fmt.Sprintf("%d nodes of %s", n, name), func() bool {
 		st, err := d.Inspect(r.Context(), name)
@@ -161,8 +161,8 @@ func (r *rig) nodes(d *zookeeper.Driver, name string, n int) {
 	})
 }
 
-// waiter waits until somebody waits for the lock, and returns the first waiter.
-func (r *rig) waiter(d *zookeeper.Driver, name string) (owner string) {
+// awaitWaiter waits until somebody waits for the lock, and returns the first waiter.
+func (r *rig) awaitWaiter(d *zookeeper.Driver, name string) (owner string) {
 	r.Helper()
 	r.Eventually("somebody waits for "+name, func() bool {
 		all, err := d.Queue(r.Context(), name, 1)
@@ -180,8 +180,8 @@ func (r *rig) leader() (m *zkproc.Member) {
 	return m
 }
 
-// unchecked are opts for a driver that was not asked whether it works.
-func unchecked(opts zookeeper.Options) *zookeeper.Options {
+// withoutCheck returns opts for a driver that is not checked.
+func withoutCheck(opts zookeeper.Options) *zookeeper.Options {
 	opts.NoCheck = true
 	return &opts
 }

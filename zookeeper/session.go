@@ -79,19 +79,19 @@ func (d *Driver) newSession(key time.Duration) *session {
 	}
 	s := &session{d: d, key: key, ttl: ttl, password: make([]byte, 16), changed: make(chan struct{}), watches: make(map[string]chan struct{}), idle: time.Now()}
 	s.quit, s.end = context.WithCancel(context.Background())
-	d.links.Go(s.run)
+	d.links.Go(s.connectLoop)
 	return s
 }
 
-// ended reports whether the session is over.
-func (s *session) ended() bool {
+// isOver reports whether the session is over.
+func (s *session) isOver() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over != nil
 }
 
-// change sets something in s and wakes its waiters.
-func (s *session) change(set func()) {
+// update sets something in s and wakes its waiters.
+func (s *session) update(set func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	set()
@@ -99,8 +99,8 @@ func (s *session) change(set func()) {
 	s.changed = make(chan struct{})
 }
 
-// run keeps the session connected until it is over.
-func (s *session) run() {
+// connectLoop keeps the session connected until it is over.
+func (s *session) connectLoop() {
 	defer s.end()
 	for pause := pace.ShortPause; ; {
 		l, err := s.connect()
@@ -109,38 +109,38 @@ func (s *session) run() {
 			if l != nil {
 				l.conn.Close()
 			}
-			s.change(func() { s.over, s.link = errOver, nil })
+			s.update(func() { s.over, s.link = errOver, nil })
 			return
 		case errors.Is(err, errOver) || driverkit.Lasts(err):
-			s.d.forget(s)
-			s.change(func() { s.over = err })
+			s.d.forgetSession(s)
+			s.update(func() { s.over = err })
 			return
 		case err != nil:
-			s.change(func() { s.failed = err })
+			s.update(func() { s.failed = err })
 			if !driverkit.Sleep(s.quit, pause) {
 				continue
 			}
 			pause = min(2*pause, pace.LongPause)
 			continue
 		}
-		s.change(func() { s.link, s.failed = l, nil })
+		s.update(func() { s.link, s.failed = l, nil })
 		if s.quit.Err() != nil {
 			l.end(errOver) // close may not have seen it
 		}
-		s.sweep()
-		err = l.run()
-		s.change(func() {
+		s.sweepStrays()
+		err = l.readLoop()
+		s.update(func() {
 			s.link = nil
 			for path, c := range s.watches {
 				close(c)
 				delete(s.watches, path)
 			}
 		})
-		l.drop()
+		l.failPending()
 		if errors.Is(err, errMove) || s.quit.Err() != nil {
 			continue
 		}
-		s.cut(l, err)
+		s.noteCut(l, err)
 		if time.Since(l.opened) > pace.LongPause {
 			pause = pace.ShortPause
 			continue
@@ -150,43 +150,43 @@ func (s *session) run() {
 	}
 }
 
-// cut notes that a connection ended. Silence is news of the member. A member that cuts the connection may be well, and have ended the
+// noteCut notes that a connection ended. Silence is news of the member. A member that cuts the connection may be well, and have ended the
 // session: that member is asked.
-func (s *session) cut(l *link, err error) {
+func (s *session) noteCut(l *link, err error) {
 	l.member.leads.Store(false)
 	if _, stalled := errors.AsType[driverkit.Stall](err); stalled {
-		s.d.report(l.member, err)
+		s.d.reportAnswer(l.member, err)
 		return
 	}
-	s.d.links.Go(func() { s.d.ask(s.quit, l.member, l.limit) })
+	s.d.links.Go(func() { s.d.askMember(s.quit, l.member, l.limit) })
 }
 
 // connect tries the members in turn.
 func (s *session) connect() (*link, error) {
 	limit := pace.RequestTime(s.ttl, pace.Members)
-	s.d.survey(s.quit, limit)
+	s.d.surveyMembers(s.quit, limit)
 	failed := s.d.states.Unavailable(nil)
-	for _, m := range s.d.order() {
-		l, err := fairly(s.quit, limit, func() (*link, error) { return s.greet(m, limit) })
+	for _, m := range s.d.memberOrder() {
+		l, err := runFairly(s.quit, limit, func() (*link, error) { return s.greetMember(m, limit) })
 		if s.quit.Err() != nil {
 			return l, s.quit.Err()
 		}
 		if err == nil || errors.Is(err, errOver) {
-			s.d.report(m, nil)
+			s.d.reportAnswer(m, nil)
 			return l, err
 		}
 		if driverkit.Lasts(err) {
 			failed.Nodes = []driver.NodeError{{Node: m.name, Err: err}}
 			break
 		}
-		s.d.report(m, err)
+		s.d.reportAnswer(m, err)
 		failed.Nodes = append(failed.Nodes, driver.NodeError{Node: m.name, Err: err})
 	}
 	return nil, failed
 }
 
-// greet opens the session, or goes on with it, over a new connection to m.
-func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
+// greetMember opens the session, or goes on with it, over a new connection to m.
+func (s *session) greetMember(m *member, limit time.Duration) (_ *link, err error) {
 	ctx, cancel := driverkit.WithLimit(s.quit, limit)
 	defer cancel()
 	s.mu.Lock()
@@ -194,18 +194,18 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 	s.mu.Unlock()
 	conn, err := m.dial(ctx)
 	if err != nil {
-		return nil, explain(ctx, err)
+		return nil, explainError(ctx, err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	l := &link{s: s, member: m, conn: conn, wake: make(chan struct{}, 1), limit: limit}
 	l.in = bufio.NewReader(l)
 	l.opened = time.Now()
-	reply, err := l.exchange(hello.packet())
+	reply, err := l.exchangePacket(hello.packet())
 	if err == nil {
 		var g greeting
-		if g, err = welcome(reply); err == nil {
-			err = s.enter(g, hello.timeout)
+		if g, err = readWelcome(reply); err == nil {
+			err = s.noteGrant(g, hello.timeout)
 		}
 	}
 	if err == nil && s.d.auth != "" {
@@ -213,17 +213,17 @@ func (s *session) greet(m *member, limit time.Duration) (_ *link, err error) {
 	}
 	if err != nil {
 		if errors.Is(err, driver.ErrInvalid) { // the session is not what it should be: end it
-			l.ask(goodbye())
+			l.askOnce(goodbyeRequest())
 		}
 		conn.Close()
 		if errors.Is(err, errOver) || driverkit.Lasts(err) {
 			return nil, err
 		}
-		return nil, explain(ctx, err)
+		return nil, explainError(ctx, err)
 	}
 	// A member that changes its part closes all connections, so that this one leads for as
 	// long as the connection stands.
-	h, _ := s.d.ask(ctx, m, limit)
+	h, _ := s.d.askMember(ctx, m, limit)
 	l.leads = h.leads()
 	if !stop() {
 		conn.Close()
@@ -242,8 +242,8 @@ func (s *session) lastSeen() int64 {
 	return s.zxid
 }
 
-// enter notes what the servers have granted.
-func (s *session) enter(g greeting, asked int32) error {
+// noteGrant notes what the servers have granted.
+func (s *session) noteGrant(g greeting, asked int32) error {
 	granted := time.Duration(g.timeout) * time.Millisecond
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -267,8 +267,8 @@ func (s *session) enter(g greeting, asked int32) error {
 	return nil
 }
 
-// ready returns the connection. It waits until there is one, or all members have failed.
-func (s *session) ready(ctx context.Context) (*link, error) {
+// awaitLink returns the connection. It waits until there is one, or all members have failed.
+func (s *session) awaitLink(ctx context.Context) (*link, error) {
 	for {
 		s.mu.Lock()
 		l, failed, over, changed := s.link, s.failed, s.over, s.changed
@@ -276,7 +276,7 @@ func (s *session) ready(ctx context.Context) (*link, error) {
 		switch {
 		case over != nil:
 			return nil, over
-		case l != nil && l.stands():
+		case l != nil && l.isAlive():
 			return l, nil
 		case l == nil && failed != nil:
 			return nil, failed
@@ -284,34 +284,34 @@ func (s *session) ready(ctx context.Context) (*link, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, s.d.unanswered(ctx)
+			return nil, s.d.unansweredError(ctx)
 		}
 	}
 }
 
-// unanswered returns the error of a call whose context has ended before the answer. Its caller may
+// unansweredError returns the error of a call whose context has ended before the answer. Its caller may
 // have left early, so the error names only members known to be down.
-func (d *Driver) unanswered(ctx context.Context) error {
-	return fmt.Errorf("%w: %w", ctx.Err(), d.states.Unavailable(errors.New("no answer yet"), d.down()...))
+func (d *Driver) unansweredError(ctx context.Context) error {
+	return fmt.Errorf("%w: %w", ctx.Err(), d.states.Unavailable(errors.New("no answer yet"), d.downMembers()...))
 }
 
-// do sends requests together, and returns when all have an answer, which may be an error of
+// sendAll sends requests together, and returns when all have an answer, which may be an error of
 // its own. Its error says that some have none, and may be carried out or not.
-func (s *session) do(ctx context.Context, all ...*request) error {
-	l, err := s.ready(ctx)
+func (s *session) sendAll(ctx context.Context, all ...*request) error {
+	l, err := s.awaitLink(ctx)
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	b := l.send(all)
+	b := l.sendRequests(all)
 	select {
 	case <-b.done:
 		return b.err
 	case <-ctx.Done():
-		return s.d.unanswered(ctx)
+		return s.d.unansweredError(ctx)
 	}
 }
 
-// confirm makes sure that the nodes stand, and that the session does for another TTL from
+// confirmNodes makes sure that the nodes stand, and that the session does for another TTL from
 // the returned time. Those that are gone are false. It sends other requests together with its
 // own.
 //
@@ -320,7 +320,7 @@ func (s *session) do(ctx context.Context, all ...*request) error {
 // a client comes with a session. So where the connection is not to the member that leads, a
 // new one is opened, which the servers count from. And only what a majority has logged proves
 // that the one that leads still did.
-func (s *session) confirm(ctx context.Context, paths []string, beside ...*request) (base time.Time, stands []bool, err error) {
+func (s *session) confirmNodes(ctx context.Context, paths []string, beside ...*request) (base time.Time, stands []bool, err error) {
 	stands = slices.Repeat([]bool{true}, len(paths))
 	for again := true; again; {
 		var asked []int // indices of paths
@@ -330,15 +330,15 @@ func (s *session) confirm(ctx context.Context, paths []string, beside ...*reques
 				asked, names = append(asked, i), append(names, path)
 			}
 		}
-		if err := s.refresh(ctx); err != nil || len(asked) == 0 {
+		if err := s.refreshLink(ctx); err != nil || len(asked) == 0 {
 			return base, stands, err
 		}
-		r := confirm(names)
-		if err := s.do(ctx, append([]*request{r}, beside...)...); err != nil {
+		r := confirmRequest(names)
+		if err := s.sendAll(ctx, append([]*request{r}, beside...)...); err != nil {
 			return base, nil, err
 		}
 		if r.err != nil {
-			return base, nil, s.d.refused(r.err)
+			return base, nil, s.d.refusedError(r.err)
 		}
 		outcomes, err := r.outcomes(len(asked))
 		if err != nil {
@@ -356,31 +356,31 @@ func (s *session) confirm(ctx context.Context, paths []string, beside ...*reques
 	return s.base, stands, nil
 }
 
-// refresh opens a new connection where the present one is old and not to the member that
+// refreshLink opens a new connection where the present one is old and not to the member that
 // leads.
-func (s *session) refresh(ctx context.Context) error {
-	l, err := s.ready(ctx)
+func (s *session) refreshLink(ctx context.Context) error {
+	l, err := s.awaitLink(ctx)
 	if err != nil || l.leads || time.Since(l.opened) < s.ttl/agePart {
 		return err
 	}
 	l.end(errMove)
-	_, err = s.ready(ctx)
+	_, err = s.awaitLink(ctx)
 	return err
 }
 
-// alive notes that a member has answered a ping.
-func (s *session) alive() {
+// noteAlive notes that a member has answered a ping.
+func (s *session) noteAlive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answered = time.Now()
 }
 
-// heard notes what an answer proves.
-func (s *session) heard(l *link, f flight, zxid int64) {
+// noteAnswer notes what an answer proves.
+func (s *session) noteAnswer(l *link, f flight, zxid int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.zxid, s.answered = max(s.zxid, zxid), time.Now()
-	if f.err != nil || !f.changes() {
+	if f.err != nil || !f.isTransaction() {
 		return
 	}
 	since := f.sent
@@ -392,16 +392,16 @@ func (s *session) heard(l *link, f flight, zxid int64) {
 	}
 }
 
-// trusted returns the time until which the session certainly exists.
-func (s *session) trusted() time.Time {
+// trustedUntil returns the time until which the session certainly exists.
+func (s *session) trustedUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return driverkit.Trust(s.base, s.ttl)
 }
 
-// watch is a channel that is closed when path changes or the connection ends. The caller
+// watchPath returns a channel that is closed when path changes or the connection ends. The caller
 // then sends the request that has the servers watch.
-func (s *session) watch(path string) <-chan struct{} {
+func (s *session) watchPath(path string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.watches[path]
@@ -412,8 +412,8 @@ func (s *session) watch(path string) <-chan struct{} {
 	return c
 }
 
-// fire notifies the watchers of path.
-func (s *session) fire(path string) {
+// fireWatches notifies the watchers of path.
+func (s *session) fireWatches(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c := s.watches[path]; c != nil {
@@ -428,8 +428,8 @@ type stray struct {
 	since  time.Time
 }
 
-// stray notes that a node of owner, if there ever is one in folder, is nobody's.
-func (s *session) stray(owner, folder string) {
+// noteStray notes that a node of owner, if there ever is one in folder, is nobody's.
+func (s *session) noteStray(owner, folder string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.strays == nil {
@@ -438,11 +438,11 @@ func (s *session) stray(owner, folder string) {
 	s.strays[owner] = stray{folder, time.Now()}
 }
 
-// sweep deletes, in the background, the nodes that are nobody's. It is called at each new connection, and six times in a TTL. When the
+// sweepStrays deletes, in the background, the nodes that are nobody's. It is called at each new connection, and six times in a TTL. When the
 // session comes back to a member that it has left, that member may carry out what it has read from the connection before, and on a busy
 // machine do so after the new one was looked over. After a late greeting the next change that the session asks for, a renewal for
 // instance, is refused, and brings a new connection.
-func (s *session) sweep() {
+func (s *session) sweepStrays() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.strays, func(_ string, n stray) bool { return time.Since(n.since) > strayTime })
@@ -453,15 +453,15 @@ func (s *session) sweep() {
 	strays := maps.Clone(s.strays)
 	go func() {
 		defer s.d.calls.Leave()
-		s.clear(strays)
+		s.clearStrays(strays)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.sweeping = false
 	}()
 }
 
-// clear deletes the nodes of strays that are there.
-func (s *session) clear(strays map[string]stray) {
+// clearStrays deletes the nodes of strays that are there.
+func (s *session) clearStrays(strays map[string]stray) {
 	ctx := s.d.calls.Work
 	folders := make(map[string]*request)
 	all := []*request{syncWith(s.d.root)}
@@ -471,7 +471,7 @@ func (s *session) clear(strays map[string]stray) {
 			all = append(all, folders[n.folder])
 		}
 	}
-	if s.do(ctx, all...) != nil {
+	if s.sendAll(ctx, all...) != nil {
 		return // the next sweep looks again
 	}
 	for folder, r := range folders {
@@ -480,7 +480,7 @@ func (s *session) clear(strays map[string]stray) {
 		}
 		for name := range r.reply.names() {
 			if e, ok := readEntry(name); ok && strays[e.owner].folder == folder {
-				s.delete(ctx, folder+"/"+name, func() {})
+				s.deleteNode(ctx, folder+"/"+name, func() {})
 			}
 		}
 	}
@@ -497,7 +497,7 @@ func (s *session) close(keep bool) {
 		return
 	}
 	if !keep {
-		b := l.send([]*request{goodbye()})
+		b := l.sendRequests([]*request{goodbyeRequest()})
 		select {
 		case <-b.done:
 		case <-time.After(l.limit):

@@ -19,13 +19,13 @@ func TestOnlyTheLeaderProlongsASession(t *testing.T) {
 		r     *request
 		want  time.Time
 	}{
-		{true, confirm(nil), sent},
-		{false, confirm(nil), opened},
+		{true, confirmRequest(nil), sent},
+		{false, confirmRequest(nil), opened},
 		{true, getChildren("/"), time.Time{}},
 		{true, &request{op: opMulti, err: codeNoNode}, time.Time{}},
 	} {
 		s := &session{}
-		s.heard(&link{leads: c.leads, opened: opened}, flight{request: c.r, sent: sent}, 1)
+		s.noteAnswer(&link{leads: c.leads, opened: opened}, flight{request: c.r, sent: sent}, 1)
 		if !s.base.Equal(c.want) {
 			t.Errorf("leads %v, request %d, %v: the TTL counts from %v, want %v", c.leads, c.r.op, c.r.err, s.base, c.want)
 		}
@@ -49,7 +49,7 @@ func TestRequestNumbersAreUniqueInSession(t *testing.T) {
 	for range 3 {
 		l := &link{s: s}
 		for range 3 {
-			_, xid := l.form(goodbye())
+			_, xid := l.formPacket(goodbyeRequest())
 			if seen[xid] || xid < 0 {
 				t.Errorf("the number %d after %v", xid, seen)
 			}
@@ -64,7 +64,7 @@ func TestASessionOfNoTimeIsRefused(t *testing.T) {
 	for _, granted := range []int32{0, -1} {
 		for _, key := range []time.Duration{anyTTL, 10 * time.Second} {
 			s := &session{key: key}
-			if err := s.enter(greeting{id: 1, timeout: granted}, 10_000); err == nil || s.id != 0 || s.ttl != 0 {
+			if err := s.noteGrant(greeting{id: 1, timeout: granted}, 10_000); err == nil || s.id != 0 || s.ttl != 0 {
 				t.Errorf("granted %d ms: %v, and the session has a TTL of %v", granted, err, s.ttl)
 			}
 		}

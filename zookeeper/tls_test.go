@@ -15,26 +15,26 @@ import (
 // TestReplacedCertificatesAreUsed by the next connection: the connections that the driver was opened
 // with end, and a lease goes on.
 func TestReplacedCertificatesAreUsed(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	runInBubble(t, func(t *testing.T, r *rig) {
 		dir := t.TempDir()
-		cert, _ := r.secure(dir, 10*time.Minute)
+		cert, _ := r.useTLS(dir, 10*time.Minute)
 		url := fmt.Sprintf("zks://%s%s?ca=%s&cert=%s&key=%s", strings.Join(r.addrs, ","), r.opts.Path, cert.Cert, cert.Cert, cert.Key)
 		d, err := zookeeper.Open(r.Within(), url, &r.opts)
 		d = fixture.Closed(r.Rig, d, err)
 		l := r.Acquire(r.Client(d), "k", long)
 		for range 3 {
 			time.Sleep(8 * time.Minute) // of the ten that each is good for
-			r.secure(dir, 10*time.Minute)
-			r.fake.cut()
+			r.useTLS(dir, 10*time.Minute)
+			r.fake.cutConnections()
 			r.Renewed(l, 2)
 			r.Must(context.Cause(l.Context()))
 		}
 		r.Must(os.WriteFile(cert.Key, []byte("none"), 0o600))
-		r.fake.cut()
+		r.fake.cutConnections()
 		if _, err := d.Inspect(r.Within(), "k"); err == nil || !strings.Contains(err.Error(), cert.Key) {
 			t.Errorf("Inspect() = %v, want the file that has no key", err)
 		}
-		r.secure(dir, 10*time.Minute)
+		r.useTLS(dir, 10*time.Minute)
 		r.Renewed(l, 1)
 		r.Must(context.Cause(l.Context()))
 	})

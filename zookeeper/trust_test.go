@@ -9,12 +9,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// outlived fails the test if the next holder came while the old one still trusted its lock.
-func (r *rig) outlived(trusted time.Time, old driver.Grant) {
+// checkNotOutlived fails the test if the next holder came while the old one still trusted its lock.
+func (r *rig) checkNotOutlived(trusted time.Time, old driver.Grant) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), 3*long)
 	defer cancel()
-	d := r.straight()
+	d := r.newDirectDriver()
 	next, err := d.Acquire(ctx, driver.Request{Key: old.Key, TTL: long})
 	r.Must(err)
 	if early := time.Until(trusted); early > 0 {
@@ -28,9 +28,9 @@ func (r *rig) outlived(trusted time.Time, old driver.Grant) {
 
 // TestSlowAnswersShortenTrust: a TTL counts from before the request was sent, and servers end a session less than a tick late.
 func TestSlowAnswersShortenTrust(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
+	runInBubble(t, func(t *testing.T, r *rig) {
 		for phase := range 20 {
-			d := r.driver()
+			d := r.newDriver()
 			r.On(d, func(_ int, l *fixture.Link) { l.Slow = 900 * time.Millisecond })
 			const ttl = 15 * time.Second
 			g := r.Grant(d, "k", ttl)
@@ -42,7 +42,7 @@ func TestSlowAnswersShortenTrust(t *testing.T) {
 				trusted = n.TrustedUntil
 			}
 			r.On(d, func(_ int, l *fixture.Link) { l.Hole = true })
-			r.outlived(trusted, g)
+			r.checkNotOutlived(trusted, g)
 			r.On(d, func(_ int, l *fixture.Link) { l.Hole = false })
 			r.Must(d.Close())
 			time.Sleep(2 * long)
@@ -53,30 +53,30 @@ func TestSlowAnswersShortenTrust(t *testing.T) {
 // TestFollowersAnswerProvesNoTrust: the member that leads hears of a client of another member with that member's pings alone, and when the
 // client comes with its session. So a renewal over a connection of some age counts from the beginning of that connection.
 func TestFollowersAnswerProvesNoTrust(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		r.On(d, func(i int, l *fixture.Link) { l.Refuse = i > 0 })
 		g := r.Grant(d, "k", 40*time.Second)
 		time.Sleep(4800 * time.Millisecond) // less than the age at which a renewal opens a connection anew
 		n := d.Renew(r.Within(), []driver.Grant{g})[0]
 		r.Must(n.Err)
-		r.fake.set(func() { r.fake.members[0].parted = true })
-		r.outlived(n.TrustedUntil, g)
+		r.fake.update(func() { r.fake.members[0].parted = true })
+		r.checkNotOutlived(n.TrustedUntil, g)
 	})
 }
 
 // TestHandoverWakesNextWaiterOnly, however many wait behind it.
 func TestHandoverWakesNextWaiterOnly(t *testing.T) {
-	bubble(t, func(t *testing.T, r *rig) {
-		d := r.driver()
+	runInBubble(t, func(t *testing.T, r *rig) {
+		d := r.newDriver()
 		g := r.Grant(d, "k", long)
 		var waiting []driver.Driver
 		var granted []<-chan driver.Grant
 		for i := range 5 {
-			w := r.driver()
+			w := r.newDriver()
 			waiting = append(waiting, w)
 			granted = append(granted, fixture.Later(func() driver.Grant { return r.Grant(w, "k", long) }))
-			r.nodes(r.straight(), "k", i+2)
+			r.awaitNodes(r.newDirectDriver(), "k", i+2)
 		}
 		time.Sleep(time.Second)
 		for i := range waiting {

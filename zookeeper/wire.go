@@ -222,8 +222,8 @@ func (g greeting) packet() []byte {
 	})
 }
 
-// welcome is the answer to a greeting. One without an id says that the session is over.
-func welcome(b []byte) (greeting, error) {
+// readWelcome reads the answer to a greeting. An answer without an id says that the session is over.
+func readWelcome(b []byte) (greeting, error) {
 	r := reader{b: b}
 	r.int32()
 	g := greeting{timeout: r.int32(), id: r.int64()}
@@ -246,8 +246,8 @@ func getChildren(path string) *request {
 	return &request{op: opGetChildren, write: pathAnd(path, false)}
 }
 
-// list is getChildren for many locks at once.
-func list(path string) *request {
+// listRequest is getChildren for many locks at once.
+func listRequest(path string) *request {
 	r := getChildren(path)
 	r.listing = true
 	return r
@@ -257,7 +257,7 @@ func getData(path string, watch bool) *request {
 	return &request{op: opGetData, write: pathAnd(path, watch)}
 }
 
-func exists(path string) *request { return &request{op: opExists, write: pathAnd(path, false)} }
+func existsRequest(path string) *request { return &request{op: opExists, write: pathAnd(path, false)} }
 
 func pathAnd(path string, watch bool) func(*writer) {
 	return func(w *writer) {
@@ -270,18 +270,18 @@ func syncWith(path string) *request {
 	return &request{op: opSync, write: func(w *writer) { w.text(path) }}
 }
 
-func remove(path string) *request {
+func removeRequest(path string) *request {
 	return &request{op: opDelete, write: func(w *writer) {
 		w.text(path)
 		w.int32(-1) // of any version
 	}}
 }
 
-// goodbye ends the session, and deletes its nodes.
-func goodbye() *request { return &request{op: opClose, write: func(*writer) {}} }
+// goodbyeRequest ends the session, and deletes its nodes.
+func goodbyeRequest() *request { return &request{op: opClose, write: func(*writer) {}} }
 
-// force deletes a node and leaves a message in its folder.
-func force(node, folder, message string) *request {
+// forceRequest deletes a node and leaves a message in its folder.
+func forceRequest(node, folder, message string) *request {
 	return &request{op: opMulti, write: func(w *writer) {
 		w.int32(opDelete)
 		w.bool(false)
@@ -300,18 +300,18 @@ func force(node, folder, message string) *request {
 	}}
 }
 
-// create is for the nodes of attempts, container for the parents of these, persistent for
+// createRequest returns for the nodes of attempts, container for the parents of these, persistent for
 // what is above.
-func create(path, value string, acl acl) *request {
-	return &request{op: opCreate, write: creation(path, value, acl, flagEphemeralSequential)}
+func createRequest(path, value string, acl acl) *request {
+	return &request{op: opCreate, write: creationBody(path, value, acl, flagEphemeralSequential)}
 }
 
-func container(path string, acl acl) *request {
-	return &request{op: opContainer, write: creation(path, "", acl, flagContainer)}
+func containerRequest(path string, acl acl) *request {
+	return &request{op: opContainer, write: creationBody(path, "", acl, flagContainer)}
 }
 
-func persistent(path string, acl acl) *request {
-	return &request{op: opPersistent, write: creation(path, "", acl, 0)}
+func persistentRequest(path string, acl acl) *request {
+	return &request{op: opPersistent, write: creationBody(path, "", acl, 0)}
 }
 
 // acl grants all permissions for a node to one identity.
@@ -322,7 +322,7 @@ var (
 	creator   = acl{"auth", ""}
 )
 
-func creation(path, value string, acl acl, flags int32) func(*writer) {
+func creationBody(path, value string, acl acl, flags int32) func(*writer) {
 	return func(w *writer) {
 		w.text(path)
 		w.text(value)
@@ -334,8 +334,8 @@ func creation(path, value string, acl acl, flags int32) func(*writer) {
 	}
 }
 
-// confirm is a transaction that changes nothing and succeeds if all of the nodes stand.
-func confirm(paths []string) *request {
+// confirmRequest returns a transaction that changes nothing and succeeds if all of the nodes stand.
+func confirmRequest(paths []string) *request {
 	return &request{op: opMulti, write: func(w *writer) {
 		for _, path := range paths {
 			w.int32(opCheck)
@@ -350,13 +350,13 @@ func confirm(paths []string) *request {
 	}}
 }
 
-// attempt is a transaction that creates a node and fails.
-func attempt(path string, acl acl) *request {
+// attemptRequest returns a transaction that creates a node and fails.
+func attemptRequest(path string, acl acl) *request {
 	return &request{op: opMulti, write: func(w *writer) {
 		w.int32(opPersistent)
 		w.bool(false)
 		w.int32(-1)
-		creation(path, "", acl, 0)(w)
+		creationBody(path, "", acl, 0)(w)
 		w.int32(opCheck)
 		w.bool(false)
 		w.int32(-1)
@@ -393,7 +393,7 @@ func (r *request) outcomes(n int) ([]code, error) {
 	return all, r.reply.err
 }
 
-// changes reports whether the request is a transaction, which a majority of the members logs.
-func (r *request) changes() bool {
+// isTransaction reports whether the request is a transaction, which a majority of the members logs.
+func (r *request) isTransaction() bool {
 	return r.op == opCreate || r.op == opDelete || r.op == opMulti || r.op == opContainer || r.op == opPersistent
 }

@@ -176,7 +176,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	for i, name := range members {
 		d.members = append(d.members, &member{name: name, place: i, tls: opts.TLS, renewTLS: opts.renewTLS, over: over, states: d.states})
 	}
-	d.calls.Go(d.watch)
+	d.calls.Go(d.watchMembers)
 	return d, nil
 }
 
@@ -206,9 +206,9 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// session returns a session for locks with this TTL that has room. The caller gives it back by
+// sessionFor returns a session for locks with this TTL that has room. The caller gives it back by
 // done.
-func (d *Driver) session(ttl time.Duration) *session {
+func (d *Driver) sessionFor(ttl time.Duration) *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	some := d.sessions[ttl]
@@ -222,23 +222,23 @@ func (d *Driver) session(ttl time.Duration) *session {
 	return s
 }
 
-func (d *Driver) done(s *session) {
+func (d *Driver) releaseSession(s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.users--
 	s.idle = time.Now()
 }
 
-// forget removes a session that is over.
-func (d *Driver) forget(s *session) {
+// forgetSession removes a session that is over.
+func (d *Driver) forgetSession(s *session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.drop(s)
+	d.dropSession(s)
 }
 
-// drop removes a session from the sessions for new users; false: it was not among them. The caller has
+// dropSession removes a session from the sessions for new users; false: it was not among them. The caller has
 // the mutex.
-func (d *Driver) drop(s *session) bool {
+func (d *Driver) dropSession(s *session) bool {
 	some := d.sessions[s.key]
 	i := slices.Index(some, s)
 	switch {
@@ -252,11 +252,11 @@ func (d *Driver) drop(s *session) bool {
 	return true
 }
 
-// retire ends a session that no lock has needed for a while, and says whether it does.
-func (d *Driver) retire(s *session) bool {
+// retireSession ends a session that no lock has needed for a while, and says whether it does.
+func (d *Driver) retireSession(s *session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s.users > 0 || time.Since(s.idle) < idleTime || !d.drop(s) {
+	if s.users > 0 || time.Since(s.idle) < idleTime || !d.dropSession(s) {
 		return false
 	}
 	d.links.Go(func() { s.close(false) })
@@ -276,15 +276,15 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	split := d.split
 	d.mu.Unlock()
 	if split != nil {
-		return driver.Grant{}, d.final(split)
+		return driver.Grant{}, d.callerError(split)
 	}
 	req.TTL = (req.TTL + granularity - 1).Truncate(granularity)
 	c := &claim{d: d, req: req, wait: driverkit.Wait{Tell: req.Obstacle}}
-	if err := c.compete(ctx); err != nil {
+	if err := c.acquireLock(ctx); err != nil {
 		c.abandon()
 		return driver.Grant{}, err
 	}
-	return c.grant(), nil
+	return c.newGrant(), nil
 }
 
 // Renew implements driver.Driver. It tries again until ctx ends.
@@ -312,22 +312,22 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	var all sync.WaitGroup
 	for s, mine := range together {
 		for some := range slices.Chunk(mine, batchSize) {
-			all.Go(func() { d.renew(ctx, s, some, grants, paths, out) })
+			all.Go(func() { d.renewGrants(ctx, s, some, grants, paths, out) })
 		}
 	}
 	all.Wait()
 	for i, g := range grants {
-		if out[i].Err == nil && !d.extend(g.Owner, out[i].TrustedUntil) {
+		if out[i].Err == nil && !d.extendHold(g.Owner, out[i].TrustedUntil) {
 			out[i] = driver.Renewal{Err: driver.ErrLost}
 		} else if errors.Is(out[i].Err, driver.ErrLost) {
-			d.let(g.Owner)
+			d.forgetHold(g.Owner)
 		}
 	}
 	return out
 }
 
-// renew renews some grants of one session.
-func (d *Driver) renew(ctx context.Context, s *session, some []int, grants []driver.Grant, paths []string, out []driver.Renewal) {
+// renewGrants renews some grants of one session.
+func (d *Driver) renewGrants(ctx context.Context, s *session, some []int, grants []driver.Grant, paths []string, out []driver.Renewal) {
 	ctx, cancel := context.WithTimeout(ctx, s.ttl)
 	defer cancel()
 	mine, folders := make([]string, len(some)), make([]*request, len(some))
@@ -338,17 +338,17 @@ func (d *Driver) renew(ctx context.Context, s *session, some []int, grants []dri
 	var stands []bool
 	err := driverkit.Insist(ctx, func() (err error) {
 		for i := range folders {
-			folders[i] = exists(path.Dir(mine[i]))
+			folders[i] = existsRequest(path.Dir(mine[i]))
 		}
 		beside, heeds := slices.Clone(folders), []string{}
 		for i, n := range some {
-			if r := d.heed(grants[n].Owner); r != nil {
+			if r := d.watchHold(grants[n].Owner); r != nil {
 				beside, heeds = append(beside, r), append(heeds, mine[i])
 			}
 		}
-		if base, stands, err = s.confirm(ctx, mine, beside...); err != nil {
+		if base, stands, err = s.confirmNodes(ctx, mine, beside...); err != nil {
 			for _, path := range heeds { // the servers may not watch
-				s.fire(path)
+				s.fireWatches(path)
 			}
 		}
 		return err
@@ -388,25 +388,25 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return nil // it was released before
 	}
 	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error {
-		err := h.s.delete(d.calls.Work, h.path, begun)
+		err := h.s.deleteNode(d.calls.Work, h.path, begun)
 		if err == nil {
-			d.let(g.Owner)
+			d.forgetHold(g.Owner)
 		}
 		return err
 	})
 }
 
-// hold notes that g has a lock, until it is let go.
-func (d *Driver) hold(g driver.Grant, s *session, path string) {
+// addHold notes that g has a lock, until it is let go.
+func (d *Driver) addHold(g driver.Grant, s *session, path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := &hold{s: s, path: path, until: g.TrustedUntil, over: make(chan struct{})}
-	h.lapse = time.AfterFunc(time.Until(h.until), func() { d.lapse(g.Owner) })
+	h.lapse = time.AfterFunc(time.Until(h.until), func() { d.lapseHold(g.Owner) })
 	d.holds[g.Owner] = h
 }
 
-// extend notes until when a hold is trusted now; false: it is over.
-func (d *Driver) extend(owner string, until time.Time) bool {
+// extendHold notes until when a hold is trusted now; false: it is over.
+func (d *Driver) extendHold(owner string, until time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	h := d.holds[owner]
@@ -418,8 +418,8 @@ func (d *Driver) extend(owner string, until time.Time) bool {
 	return true
 }
 
-// lapse deletes the node of a hold that nobody has renewed.
-func (d *Driver) lapse(owner string) {
+// lapseHold deletes the node of a hold that nobody has renewed.
+func (d *Driver) lapseHold(owner string) {
 	d.mu.Lock()
 	h := d.holds[owner]
 	over := h != nil && !time.Now().Before(h.until)
@@ -432,12 +432,12 @@ func (d *Driver) lapse(owner string) {
 		return
 	}
 	defer d.calls.Leave()
-	defer d.done(h.s)
-	h.s.delete(d.calls.Work, h.path, func() {})
+	defer d.releaseSession(h.s)
+	h.s.deleteNode(d.calls.Work, h.path, func() {})
 }
 
-// let forgets a hold.
-func (d *Driver) let(owner string) {
+// forgetHold forgets a hold.
+func (d *Driver) forgetHold(owner string) {
 	d.mu.Lock()
 	h := d.holds[owner]
 	delete(d.holds, owner)
@@ -445,7 +445,7 @@ func (d *Driver) let(owner string) {
 	if h != nil {
 		h.lapse.Stop()
 		close(h.over)
-		d.done(h.s)
+		d.releaseSession(h.s)
 	}
 }
 
@@ -455,14 +455,15 @@ func (d *Driver) Nodes() []driver.NodeEvent { return d.states.Nodes() }
 // Notify implements driver.Notifier.
 func (d *Driver) Notify(fn func(driver.NodeEvent)) { d.states.Notify(fn) }
 
-// refused returns the error for a request that the servers reject, with its fix. The next connection
+// refusedError returns the error for a request that the servers reject, with its fix. The next connection
 // shows whether the session is over.
-func (d *Driver) refused(err error) error {
+func (d *Driver) refusedError(err error) error {
 	switch {
 	case errors.Is(err, codeExpired), errors.Is(err, codeMoved):
 		return d.states.Unavailable(err)
 	case errors.Is(err, codeNoAuth):
-		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all permissions (cdrwa) on the path of the locks", driver.ErrAuth, err)}
+		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, or give the user all permissions (cdrwa) on the path of the locks",
+			driver.ErrAuth, err)}
 	case errors.Is(err, codeAuthFailed), errors.Is(err, codeInvalidACL):
 		return driverkit.Refusal{Err: fmt.Errorf("%w: %w; correct user and password, and let the servers accept the scheme digest", driver.ErrAuth, err)}
 	case errors.Is(err, codeUnimplemented):

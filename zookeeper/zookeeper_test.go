@@ -29,12 +29,12 @@ var statements = []string{
 
 func TestConformanceOfServers(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return shared(t).service() }})
+	locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return sharedRig(t).lockService() }})
 }
 
 func TestConformanceOfOneServer(t *testing.T) {
-	r := alone(t, 1)
+	r := startAlone(t, 1)
 	t.Run("standalone", func(t *testing.T) {
-		locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return newRig(t, r.ensemble).service() }})
+		locktest.Run(t, locktest.Harness{Cases: statements, Start: func(t testing.TB) locktest.Service { return newRig(t, r.ensemble).lockService() }})
 	})
 }
