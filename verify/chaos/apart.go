@@ -40,8 +40,8 @@ type aparts struct {
 	client *holdfast.Client // of window; nil: none yet
 }
 
-// at returns the client of a window, and closes the client of the window before.
-func (a *aparts) at(ctx context.Context, h *holdfasts, s *span) (*holdfast.Client, error) {
+// clientFor returns the client of a window, and closes the client of the window before.
+func (a *aparts) clientFor(ctx context.Context, h *holdfasts, s *span) (*holdfast.Client, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.client != nil && a.window == s.index {
@@ -55,7 +55,7 @@ func (a *aparts) at(ctx context.Context, h *holdfasts, s *span) (*holdfast.Clien
 		return nil, err
 	}
 	a.window = s.index
-	a.client, err = h.with(drv, holdfast.Holder{Program: sideName(a.side)})
+	a.client, err = h.openAs(drv, holdfast.Holder{Program: sideName(a.side)})
 	return a.client, err
 }
 
@@ -72,23 +72,23 @@ func sideName(side int) string { return "side" + strconv.Itoa(side) }
 // lockApart takes the lock of that name, and now and then first looks at what there is.
 func (h *holdfasts) lockApart(ctx context.Context, s *span, n int, as want) (held, error) {
 	side := h.apart.side
-	client, err := h.apart.at(ctx, h, s)
+	client, err := h.apart.clientFor(ctx, h, s)
 	if err != nil {
 		return held{}, err
 	}
 	key, name := apartKey(s, h.order.Schedule.Keys, side, n), nestedNames[side][n]
 	if rand.N(4) == 0 {
-		h.look(ctx, client, key, name)
+		h.lookAt(ctx, client, key, name)
 	}
-	lease, err := client.Acquire(ctx, name, h.options(as))
+	lease, err := client.Acquire(ctx, name, h.requestOptions(as))
 	if err != nil {
 		return held{}, err
 	}
-	return h.held(lease, key), nil
+	return h.newHeld(lease, key), nil
 }
 
-// look records locks and holders of the other side.
-func (h *holdfasts) look(ctx context.Context, client *holdfast.Client, key, name string) {
+// lookAt records locks and holders of the other side.
+func (h *holdfasts) lookAt(ctx context.Context, client *holdfast.Client, key, name string) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	stranger := func(what string, st holdfast.Status) {
@@ -114,7 +114,7 @@ func standingApart(ctx context.Context, open func(prefix string) (driver.Driver,
 		if err != nil {
 			return nil, err
 		}
-		found, err := standing(ctx, d, "", ttl)
+		found, err := standingLocks(ctx, d, "", ttl)
 		d.Close()
 		if err != nil {
 			return nil, err

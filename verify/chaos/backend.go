@@ -71,12 +71,12 @@ type site interface {
 	leader(ctx context.Context) int
 	// actions are the faults that only servers of this kind have.
 	actions() map[string]action
-	// equip tells the client with that number how to reach the servers.
-	equip(o *order, client int)
-	// values is the database of the servers, in which locks guard values; empty: they have none.
-	values() string
-	// ghosts lists the locks of a window that still stand.
-	ghosts(ctx context.Context, s *span, ttl time.Duration) ([]string, error)
+	// equipClient tells the client with that number how to reach the servers.
+	equipClient(o *order, client int)
+	// valuesDSN is the database of the servers, in which locks guard values; empty: they have none.
+	valuesDSN() string
+	// findGhosts lists the locks of a window that still stand.
+	findGhosts(ctx context.Context, s *span, ttl time.Duration) ([]string, error)
 }
 
 // server is a process that keeps locks.
@@ -104,11 +104,11 @@ type node struct {
 	outs []interval // in which no server took writes in its place, because one took over from another
 }
 
-// out notes that no server took writes from then until now.
-func (n *node) out(since int64) {
+// noteOutage notes that no server took writes from then until now.
+func (n *node) noteOutage(since int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.outs = append(n.outs, interval{start: since, end: mono()})
+	n.outs = append(n.outs, interval{start: since, end: monotonicNow()})
 }
 
 // wasOut reports whether no server took writes just before t, or so shortly before that a renewal had no time left.
@@ -118,8 +118,8 @@ func (n *node) wasOut(t int64, ttl time.Duration) bool {
 	return slices.ContainsFunc(n.outs, func(i interval) bool { return i.start < t && t < i.end+int64(ttl/3) })
 }
 
-// detour has a client reach the node, which it knows by addr, through a proxy.
-func (n *node) detour(o *order, addr string, client int) {
+// addDetour has a client reach the node, which it knows by addr, through a proxy.
+func (n *node) addDetour(o *order, addr string, client int) {
 	if o.Detours == nil {
 		o.Detours = map[string]string{}
 	}
@@ -131,8 +131,8 @@ func (o *order) dial(ctx context.Context, network, addr string) (net.Conn, error
 	return new(net.Dialer).DialContext(ctx, network, cmp.Or(o.Detours[addr], addr))
 }
 
-// unasked returns the exits of the node's servers that no fault has caused.
-func (n *node) unasked() (errs error) {
+// unexpectedExits returns the exits of the node's servers that no fault has caused.
+func (n *node) unexpectedExits() (errs error) {
 	for _, s := range []server{n.server, n.pooler} {
 		if s != nil {
 			errs = errors.Join(errs, s.Unasked())
@@ -159,8 +159,8 @@ type ensemble struct {
 	end     func() error // of the members
 }
 
-// join adds a member.
-func (e *ensemble) join(m server, addr string) (err error) {
+// addMember adds a member.
+func (e *ensemble) addMember(m server, addr string) (err error) {
 	n := &node{server: m}
 	e.members = append(e.members, n)
 	for i := range n.proxies {
@@ -199,16 +199,16 @@ func (e *ensemble) actions() map[string]action {
 	return map[string]action{"isolate": isolate(true, true), "deafen": isolate(true, false), "silence": isolate(false, true)}
 }
 
-func (e *ensemble) equip(o *order, client int) {
+func (e *ensemble) equipClient(o *order, client int) {
 	for _, n := range e.members {
 		o.Nodes = append(o.Nodes, n.proxies[client%sides].Addr())
 	}
 }
 
-func (e *ensemble) values() string { return "" }
+func (e *ensemble) valuesDSN() string { return "" }
 
-func (e *ensemble) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standing(ctx, e.direct, span.prefix(), ttl)
+func (e *ensemble) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return standingLocks(ctx, e.direct, span.prefix(), ttl)
 }
 
 // clock is a file that says how far the wall clock of a server is ahead; see shim/clock.c. Empty: it cannot be set.
@@ -225,9 +225,9 @@ func (c clock) shift(by time.Duration) error {
 	return errors.Join(err, f.Close())
 }
 
-// standing lists the locks with that prefix that stand for a TTL more after a driver has seen them: the service may just have come back, and
+// standingLocks lists the locks with that prefix that stand for a TTL more after a driver has seen them: the service may just have come back, and
 // their holders then release them.
-func standing(ctx context.Context, d driver.Driver, prefix string, ttl time.Duration) (held []string, err error) {
+func standingLocks(ctx context.Context, d driver.Driver, prefix string, ttl time.Duration) (held []string, err error) {
 	look := func() error {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -239,17 +239,17 @@ func standing(ctx context.Context, d driver.Driver, prefix string, ttl time.Dura
 			return true
 		})
 	}
-	if err := persist(ctx, look); err != nil || len(held) == 0 {
+	if err := retryUntilDone(ctx, look); err != nil || len(held) == 0 {
 		return nil, err
 	}
 	sleep(ctx, ttl+grace)
-	return held, persist(ctx, look)
+	return held, retryUntilDone(ctx, look)
 }
 
-// persist calls ask until it succeeds, for ten seconds at most: the next window may have its faults.
-func persist(ctx context.Context, ask func() error) error {
-	for end := mono() + int64(10*time.Second); ; sleep(ctx, 100*time.Millisecond) {
-		if err := ask(); err == nil || mono() > end || ctx.Err() != nil {
+// retryUntilDone calls ask until it succeeds, for ten seconds at most: the next window may have its faults.
+func retryUntilDone(ctx context.Context, ask func() error) error {
+	for end := monotonicNow() + int64(10*time.Second); ; sleep(ctx, 100*time.Millisecond) {
+		if err := ask(); err == nil || monotonicNow() > end || ctx.Err() != nil {
 			return err
 		}
 	}

@@ -61,7 +61,7 @@ func runFaults(t *testing.T, backend string, classes []string) *Report {
 	t.Helper()
 	s, err := loadSchedule(backend, "")
 	if err == nil {
-		err = s.keep(classes)
+		err = s.keepClasses(classes)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func runFaults(t *testing.T, backend string, classes []string) *Report {
 	for _, w := range s.Windows {
 		length += time.Duration(w.Length)
 	}
-	r, err := run(t.Context(), settings{backend: backend, only: classes, length: length, out: t.ArtifactDir()}, t.Output())
+	r, err := runSchedule(t.Context(), settings{backend: backend, only: classes, length: length, out: t.ArtifactDir()}, t.Output())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,16 +44,16 @@ type taking struct {
 	stale       string   // the owner of a lease that was released, and by whose token an operator takes the lock; empty: it is another's
 }
 
-// from reports whether the lock was taken from a. A claim that did not know of its grant yet asks on,
+// isFrom reports whether the lock was taken from a. A claim that did not know of its grant yet asks on,
 // and is granted the lock again by the same id: with another block of tokens, and never renewed.
-func (t *taking) from(a *attempt) bool {
-	return a.grant() == t.grant && (t.token == 0 || a.token < t.token+quorum.Block)
+func (t *taking) isFrom(a *attempt) bool {
+	return a.grantName() == t.grant && (t.token == 0 || a.token < t.token+quorum.Block)
 }
 
-// trusted is the interval in which the holder relied on the lease: after it was
+// trustedInterval returns the interval in which the holder relied on the lease: after it was
 // granted, up to its release, its loss or its deadline. A holder from whom the lock is taken
 // cannot know of that before it renews.
-func (a *attempt) trusted() interval {
+func (a *attempt) trustedInterval() interval {
 	end := a.until
 	for _, t := range []int64{a.left, a.lost, a.closed, a.taken} {
 		if t != 0 {
@@ -63,8 +63,8 @@ func (a *attempt) trusted() interval {
 	return interval{a.got, end, a}
 }
 
-// grant names the grant of the nodes that the attempt was served by.
-func (a *attempt) grant() string {
+// grantName names the grant of the nodes that the attempt was served by.
+func (a *attempt) grantName() string {
 	return cmp.Or(grantOf(a.id), a.try)
 }
 
@@ -78,12 +78,12 @@ func grantOf(owner string) string {
 // does for no lease that has ended.
 func (a *attempt) isSound() bool { return a.left != 0 && (a.left <= a.until || a.released != 0) }
 
-// worked is the interval in which the holder worked, trusted or not.
-func (a *attempt) worked() interval {
+// workedInterval returns the interval in which the holder worked, trusted or not.
+func (a *attempt) workedInterval() interval {
 	if a.left != 0 {
 		return interval{a.got, a.left, a}
 	}
-	return a.trusted()
+	return a.trustedInterval()
 }
 
 type interval struct {
@@ -126,8 +126,8 @@ type stop struct {
 	start, end int64
 }
 
-// runs is since when the client of a runs at t: 0 if it was never stopped, and t if it still is.
-func (l *lockHistory) runs(a *attempt, t int64) (since int64) {
+// runningSince returns the time since which the client of a runs at t: 0 if it was never stopped, and t if it still is.
+func (l *lockHistory) runningSince(a *attempt, t int64) (since int64) {
 	for _, s := range l.stops {
 		if strings.HasPrefix(a.client, s.client+".") && s.start < t {
 			since = max(since, min(s.end, t))
@@ -144,8 +144,8 @@ type sorting struct {
 	closings      map[string][]int64      // by client
 }
 
-// histories sorts events by lock.
-func histories(events []event) map[string]*lockHistory {
+// sortByLock sorts events by lock.
+func sortByLock(events []event) map[string]*lockHistory {
 	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.T, b.T) })
 	s := sorting{
 		locks: make(map[string]*lockHistory), tries: make(map[string]*attempt), ids: make(map[string]*attempt),
@@ -196,11 +196,11 @@ func (s *sorting) add(e *event) {
 	}
 	switch e.Kind {
 	case asked:
-		s.begin(l, e)
+		s.noteAttempt(l, e)
 	case got:
-		s.grant(l, e)
+		s.noteGrant(l, e)
 	case reading, seen, barred, writing, acked, refused, unknown:
-		s.access(l, e)
+		s.noteAccess(l, e)
 	case forcing:
 		l.takings[e.Try] = &taking{grant: grantOf(e.ID), token: e.Token, begun: e.T, stale: e.From}
 	case forced:
@@ -208,12 +208,12 @@ func (s *sorting) add(e *event) {
 			l.takings[e.Try].done = e.T
 		}
 	default:
-		s.follow(e)
+		s.noteFate(e)
 	}
 }
 
-// begin notes an attempt.
-func (s *sorting) begin(l *lockHistory, e *event) {
+// noteAttempt notes an attempt.
+func (s *sorting) noteAttempt(l *lockHistory, e *event) {
 	a := &attempt{try: e.Try, client: e.Client, key: e.Key, asked: e.T, from: e.From, ttl: e.TTL, least: e.Least, wait: e.Wait, alone: e.Side == writer}
 	l.most, l.sides = max(l.most, e.Slots), l.sides || e.Side != ""
 	s.tries[e.Try] = a
@@ -223,8 +223,8 @@ func (s *sorting) begin(l *lockHistory, e *event) {
 	l.attempts = append(l.attempts, a)
 }
 
-// grant notes that an attempt was granted the lock, or the slot of which l is the history.
-func (s *sorting) grant(l *lockHistory, e *event) {
+// noteGrant notes that an attempt was granted the lock, or the slot of which l is the history.
+func (s *sorting) noteGrant(l *lockHistory, e *event) {
 	a := s.tries[e.Try]
 	a.got, a.token, a.id, a.first = e.T, e.Token, e.ID, e.Until
 	a.until = max(a.until, e.Until)
@@ -234,18 +234,18 @@ func (s *sorting) grant(l *lockHistory, e *event) {
 	if t := l.takings[e.Try]; t != nil {
 		t.done = e.T
 	}
-	s.ids[lease(e)] = a
+	s.ids[leaseName(e)] = a
 }
 
-// lease names the lease that e is about. That of a reader has the key of a place.
-func lease(e *event) string {
+// leaseName names the lease that e is about. That of a reader has the key of a place.
+func leaseName(e *event) string {
 	name, _, _ := strings.Cut(e.Key, "#")
 	return name + " " + e.ID
 }
 
-// follow notes what has become of an attempt, or of its lease.
-func (s *sorting) follow(e *event) {
-	a, owner := s.tries[e.Try], s.ids[lease(e)]
+// noteFate notes what has become of an attempt, or of its lease.
+func (s *sorting) noteFate(e *event) {
+	a, owner := s.tries[e.Try], s.ids[leaseName(e)]
 	switch e.Kind {
 	case failed:
 		a.gaveUp, a.why = e.T, e.Err
@@ -266,8 +266,8 @@ func (s *sorting) follow(e *event) {
 	}
 }
 
-// access notes a request to a storage, or the answer to one.
-func (s *sorting) access(l *lockHistory, e *event) {
+// noteAccess notes a request to a storage, or the answer to one.
+func (s *sorting) noteAccess(l *lockHistory, e *event) {
 	name := e.Store + " " + e.Op
 	switch e.Kind {
 	case reading:
@@ -302,9 +302,9 @@ func (l *lockHistory) lineUp() {
 	}
 }
 
-// overdue finds calls that lasted longer than their wait, and some more, and calls that have not
+// findOverdueCalls finds calls that lasted longer than their wait, and some more, and calls that have not
 // ended. It leaves out calls for which excused reports a fault between two times.
-func (l *lockHistory) overdue(more int64, excused func(client string, from, to int64) bool) (out []finding) {
+func (l *lockHistory) findOverdueCalls(more int64, excused func(client string, from, to int64) bool) (out []finding) {
 	for _, a := range l.attempts {
 		switch end := cmp.Or(a.got, a.gaveUp); {
 		case a.wait == 0 || end != 0 && end <= a.asked+a.wait+more || excused(a.client, a.asked, cmp.Or(end, math.MaxInt64)):
@@ -318,8 +318,8 @@ func (l *lockHistory) overdue(more int64, excused func(client string, from, to i
 	return out
 }
 
-// unserved finds calls that were to wait, and did so in vain.
-func (l *lockHistory) unserved() (out []finding) {
+// findUnservedCalls finds calls that were to wait, and did so in vain.
+func (l *lockHistory) findUnservedCalls() (out []finding) {
 	for _, a := range l.attempts {
 		if a.wait != 0 && a.gaveUp != 0 {
 			out = append(out, finding{l.key, fmt.Sprintf("%s, which asked at %d, after %.3f s: %s", a.try, a.asked, float64(a.gaveUp-a.asked)/1e9, a.why)})
@@ -338,7 +338,7 @@ func (l *lockHistory) takeAway() {
 	}
 	for _, t := range l.takings {
 		for _, a := range l.attempts {
-			if !t.from(a) && (!a.alone || t.begun < a.got || a.until < t.begun) {
+			if !t.isFrom(a) && (!a.alone || t.begun < a.got || a.until < t.begun) {
 				continue
 			}
 			if earlier(&a.taken, t.begun); t.by == nil {
@@ -348,9 +348,9 @@ func (l *lockHistory) takeAway() {
 	}
 }
 
-// revivals finds leases that were released, and adopted after that.
-func (l *lockHistory) revivals() (out []finding) {
-	for _, by := range l.granted() {
+// findRevivals finds leases that were released, and adopted after that.
+func (l *lockHistory) findRevivals() (out []finding) {
+	for _, by := range l.grantedAttempts() {
 		for _, a := range l.attempts {
 			if by.from != "" && a.id == by.from && a.released != 0 && a.released < by.asked {
 				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was released at %d, and adopted by %s (token %d) at %d",
@@ -361,10 +361,10 @@ func (l *lockHistory) revivals() (out []finding) {
 	return out
 }
 
-// robberies finds locks that were taken away by the token of a lease that had been released.
-func (l *lockHistory) robberies() (out []finding) {
+// findRobberies finds locks that were taken away by the token of a lease that had been released.
+func (l *lockHistory) findRobberies() (out []finding) {
 	for _, try := range slices.Sorted(maps.Keys(l.takings)) {
-		for _, a := range l.granted() {
+		for _, a := range l.grantedAttempts() {
 			if t := l.takings[try]; t.stale != "" && a.id == t.stale && a.released != 0 && t.done != 0 {
 				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was released at %d, and its token took the lock from another at %d",
 					a.try, a.token, a.released, t.done)})
@@ -374,12 +374,12 @@ func (l *lockHistory) robberies() (out []finding) {
 	return out
 }
 
-// returns finds leases that were renewed after they had been taken away.
-func (l *lockHistory) returns() (out []finding) {
+// findReturns finds leases that were renewed after they had been taken away.
+func (l *lockHistory) findReturns() (out []finding) {
 	for _, try := range slices.Sorted(maps.Keys(l.takings)) {
 		t := l.takings[try]
-		for _, a := range l.granted() {
-			if t.done != 0 && t.from(a) && a.until > t.done+a.ttl {
+		for _, a := range l.grantedAttempts() {
+			if t.done != 0 && t.isFrom(a) && a.until > t.done+a.ttl {
 				out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) was taken away by %s at %d, and trusted until %d, more than its TTL of %.3f s after that",
 					a.try, a.token, try, t.done, a.until, float64(a.ttl)/1e9)})
 			}
@@ -390,7 +390,7 @@ func (l *lockHistory) returns() (out []finding) {
 
 // cutShort finds locks that were not kept for as long as their holders had asked for, though nobody took them away from these.
 func (l *lockHistory) cutShort() (out []finding) {
-	granted := l.granted()
+	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	for _, a := range granted {
 		if a.least == 0 || a.released == 0 || a.lost != 0 || a.forced != 0 || (a.taken != 0 && a.taken < a.released) {
@@ -408,7 +408,7 @@ func (l *lockHistory) cutShort() (out []finding) {
 	return out
 }
 
-func (l *lockHistory) granted() []*attempt {
+func (l *lockHistory) grantedAttempts() []*attempt {
 	return slices.DeleteFunc(slices.Clone(l.attempts), func(a *attempt) bool { return a.got == 0 })
 }
 
@@ -418,9 +418,9 @@ type finding struct {
 	What string `json:"what"`
 }
 
-// losses finds leases that were lost, though their client was not closed. Those that are excused are counted only.
-func (l *lockHistory) losses(excused func(a *attempt) bool) (out []finding, others int) {
-	for _, a := range l.granted() {
+// findLosses finds leases that were lost, though their client was not closed. Those that are excused are counted only.
+func (l *lockHistory) findLosses(excused func(a *attempt) bool) (out []finding, others int) {
+	for _, a := range l.grantedAttempts() {
 		if a.lost != 0 && (a.left == 0 || a.lost < a.left) && (a.closed == 0 || a.lost < a.closed) {
 			if excused(a) {
 				others++
@@ -432,9 +432,9 @@ func (l *lockHistory) losses(excused func(a *attempt) bool) (out []finding, othe
 	return out, others
 }
 
-// within finds grants between two times.
-func (l *lockHistory) within(from, to int64) (out []finding) {
-	for _, a := range l.granted() {
+// grantsWithin finds grants between two times.
+func (l *lockHistory) grantsWithin(from, to int64) (out []finding) {
+	for _, a := range l.grantedAttempts() {
 		if from < a.got && a.got < to {
 			out = append(out, finding{l.key, fmt.Sprintf("%s (token %d) at %d, between %d and %d", a.try, a.token, a.got, from, to)})
 		}
@@ -442,8 +442,8 @@ func (l *lockHistory) within(from, to int64) (out []finding) {
 	return out
 }
 
-// left finds crowds of which some were not served, and crowds that never reported.
-func left(events []event, crowds []happened) (out []finding) {
+// findUnservedCrowds finds crowds of which some were not served, and crowds that never reported.
+func findUnservedCrowds(events []event, crowds []happened) (out []finding) {
 	answers := make(map[string]int) // by client
 	for _, e := range events {
 		if e.Kind != crowded {
@@ -463,8 +463,8 @@ func left(events []event, crowds []happened) (out []finding) {
 	return out
 }
 
-// suspicions finds nodes that a client with a crowd took to be ill, though nothing ails them but its crowd.
-func suspicions(events []event, crowds []happened) (out []finding) {
+// findWrongBlame finds nodes that a client with a crowd took to be ill, though nothing ails them but its crowd.
+func findWrongBlame(events []event, crowds []happened) (out []finding) {
 	for _, e := range events {
 		client, _, _ := strings.Cut(e.Client, ".")
 		came := func(h happened) bool { return h.Victim == client && h.Start < e.T }
@@ -475,8 +475,8 @@ func suspicions(events []event, crowds []happened) (out []finding) {
 	return out
 }
 
-// strangers finds what clients saw of the locks of others.
-func strangers(events []event) (out []finding) {
+// findForeignLocks finds what clients saw of the locks of others.
+func findForeignLocks(events []event) (out []finding) {
 	for _, e := range events {
 		if e.Kind == strange {
 			out = append(out, finding{e.Key, e.Client + ": " + e.Err})
@@ -485,8 +485,8 @@ func strangers(events []event) (out []finding) {
 	return out
 }
 
-// rebuffs finds callers that were turned away before their time was over.
-func (l *lockHistory) rebuffs(end int64, excused func(client string, from, to int64) bool) (out []finding) {
+// findRebuffs finds callers that were turned away before their time was over.
+func (l *lockHistory) findRebuffs(end int64, excused func(client string, from, to int64) bool) (out []finding) {
 	for _, a := range l.attempts {
 		waited := a.wait != 0 && a.gaveUp >= a.asked+a.wait
 		if a.got == 0 && a.gaveUp != 0 && a.gaveUp < end && a.closed == 0 && a.from == "" && !waited && !excused(a.client, a.asked, a.gaveUp) {
@@ -496,10 +496,10 @@ func (l *lockHistory) rebuffs(end int64, excused func(client string, from, to in
 	return out
 }
 
-// duplicates finds tokens that two grants have in common.
-func (l *lockHistory) duplicates() (out []finding) {
+// findDuplicateTokens finds tokens that two grants have in common.
+func (l *lockHistory) findDuplicateTokens() (out []finding) {
 	seen := make(map[int64]*attempt)
-	for _, a := range l.granted() {
+	for _, a := range l.grantedAttempts() {
 		if a.token == 0 {
 			continue
 		}
@@ -511,18 +511,18 @@ func (l *lockHistory) duplicates() (out []finding) {
 	return out
 }
 
-// disorder finds grants with a smaller token than one that was granted before they
+// findDisorder finds grants with a smaller token than one that was granted before they
 // were asked for. That is what the protocol promises without a clock. What is handed
 // over inside a process is part of the grant that it comes from, as the nodes see it.
-func (l *lockHistory) disorder() (out []finding) {
-	granted, begun := l.granted(), l.begun()
-	slices.SortStableFunc(granted, func(a, b *attempt) int { return cmp.Compare(begun[a.grant()], begun[b.grant()]) })
+func (l *lockHistory) findDisorder() (out []finding) {
+	granted, begun := l.grantedAttempts(), l.grantsBegun()
+	slices.SortStableFunc(granted, func(a, b *attempt) int { return cmp.Compare(begun[a.grantName()], begun[b.grantName()]) })
 	byGot := slices.Clone(granted)
 	slices.SortFunc(byGot, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	var highest *attempt
 	next := 0
 	for _, a := range granted {
-		for ; next < len(byGot) && byGot[next].got < begun[a.grant()]; next++ {
+		for ; next < len(byGot) && byGot[next].got < begun[a.grantName()]; next++ {
 			if highest == nil || byGot[next].token > highest.token {
 				highest = byGot[next]
 			}
@@ -535,22 +535,22 @@ func (l *lockHistory) disorder() (out []finding) {
 	return out
 }
 
-// begun returns when each grant was first requested.
-func (l *lockHistory) begun() map[string]int64 {
+// grantsBegun returns when each grant was first requested.
+func (l *lockHistory) grantsBegun() map[string]int64 {
 	begun := make(map[string]int64)
-	for _, a := range l.granted() {
+	for _, a := range l.grantedAttempts() {
 		since := cmp.Or(a.lined, a.asked)
-		if at, ok := begun[a.grant()]; !ok || since < at {
-			begun[a.grant()] = since
+		if at, ok := begun[a.grantName()]; !ok || since < at {
+			begun[a.grantName()] = since
 		}
 	}
 	return begun
 }
 
-// inversions counts holders whose token is smaller than an earlier holder's. Holders that asked at the
+// countInversions counts holders whose token is smaller than an earlier holder's. Holders that asked at the
 // same time have no promised order.
-func (l *lockHistory) inversions() (n int) {
-	granted := l.granted()
+func (l *lockHistory) countInversions() (n int) {
+	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	highest := int64(math.MinInt64)
 	for _, a := range granted {
@@ -562,11 +562,11 @@ func (l *lockHistory) inversions() (n int) {
 	return n
 }
 
-// sweep goes through the intervals in the order of their beginnings, each with the intervals under way
+// visitIntervals goes through the intervals in the order of their beginnings, each with the intervals under way
 // at that time.
-func (l *lockHistory) sweep(of func(*attempt) interval, visit func(on []interval, i interval)) {
+func (l *lockHistory) visitIntervals(of func(*attempt) interval, visit func(on []interval, i interval)) {
 	var all, on []interval
-	for _, a := range l.granted() {
+	for _, a := range l.grantedAttempts() {
 		if i := of(a); i.end > i.start {
 			all = append(all, i)
 		}
@@ -579,20 +579,20 @@ func (l *lockHistory) sweep(of func(*attempt) interval, visit func(on []interval
 	}
 }
 
-// share returns the number of simultaneous holders that a counts for: all for a writer.
-func (l *lockHistory) share(a *attempt) int {
+// holderCount returns the number of simultaneous holders that a counts for: all for a writer.
+func (l *lockHistory) holderCount(a *attempt) int {
 	if a.alone {
 		return l.most
 	}
 	return 1
 }
 
-// overlaps finds intervals that begin while as many others go on as may at once.
-func (l *lockHistory) overlaps(of func(*attempt) interval) (out []finding) {
-	l.sweep(of, func(on []interval, i interval) {
-		holders := l.share(i.of)
+// findOverlaps finds intervals that begin while as many others go on as may at once.
+func (l *lockHistory) findOverlaps(of func(*attempt) interval) (out []finding) {
+	l.visitIntervals(of, func(on []interval, i interval) {
+		holders := l.holderCount(i.of)
 		for _, o := range on {
-			holders += l.share(o.of)
+			holders += l.holderCount(o.of)
 		}
 		if holders <= l.most {
 			return
@@ -605,9 +605,9 @@ func (l *lockHistory) overlaps(of func(*attempt) interval) (out []finding) {
 	return out
 }
 
-// crest returns the highest number of holders that trusted the lock at once.
-func (l *lockHistory) crest() (most int) {
-	l.sweep((*attempt).trusted, func(on []interval, _ interval) { most = max(most, len(on)+1) })
+// maxHolders returns the highest number of holders that trusted the lock at once.
+func (l *lockHistory) maxHolders() (most int) {
+	l.visitIntervals((*attempt).trustedInterval, func(on []interval, _ interval) { most = max(most, len(on)+1) })
 	return most
 }
 
@@ -639,8 +639,8 @@ func (l *lockHistory) lostUpdates(store, final string) (out []finding) {
 	return out
 }
 
-// count returns the number of reads or writes with that result.
-func count(all []*access, result kind) (n int) {
+// countResults returns the number of reads or writes with that result.
+func countResults(all []*access, result kind) (n int) {
 	for _, a := range all {
 		if a.result == result {
 			n++
@@ -653,12 +653,12 @@ func count(all []*access, result kind) (n int) {
 // on, and from the request of a client that was not stopped; ok is false if no client was granted the
 // lock any more.
 func (l *lockHistory) nextGrant(t int64) (free int64, ok bool) {
-	granted := l.granted()
+	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	for _, a := range granted {
 		switch {
 		case a.got >= t:
-			return a.got - max(t, l.wanted(a.got)), true
+			return a.got - max(t, l.wantedSince(a.got)), true
 		case a.left > t && a.isSound():
 			t = a.left
 		}
@@ -675,41 +675,41 @@ func (l *lockHistory) longestFree() (longest int64) {
 	for _, a := range attempts {
 		switch {
 		case a.got != 0:
-			longest = max(longest, a.got-max(free, l.wanted(a.got)))
-			free = max(free, a.trusted().end)
+			longest = max(longest, a.got-max(free, l.wantedSince(a.got)))
+			free = max(free, a.trustedInterval().end)
 		case a.gaveUp != 0:
-			longest = max(longest, a.gaveUp-max(free, a.asked, l.runs(a, a.gaveUp)))
+			longest = max(longest, a.gaveUp-max(free, a.asked, l.runningSince(a, a.gaveUp)))
 		}
 	}
 	return longest
 }
 
-// wanted is since when somebody who runs had been asking for the lock at t.
-func (l *lockHistory) wanted(t int64) int64 {
+// wantedSince returns the time since which a running client has been asking for the lock at t.
+func (l *lockHistory) wantedSince(t int64) int64 {
 	since := t
 	for _, a := range l.attempts {
 		if (a.got == 0 || a.got >= t) && (a.gaveUp == 0 || a.gaveUp >= t) {
-			since = min(since, max(a.asked, l.runs(a, t)))
+			since = min(since, max(a.asked, l.runningSince(a, t)))
 		}
 	}
 	return since
 }
 
-// waited reports whether somebody waited in vain for longer than bound after t, without a break, while
+// waitedInVain reports whether somebody waited in vain for longer than bound after t, without a break, while
 // nobody had the lock.
-func (l *lockHistory) waited(t, bound int64) bool {
-	granted := l.granted()
+func (l *lockHistory) waitedInVain(t, bound int64) bool {
+	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	return slices.ContainsFunc(l.attempts, func(a *attempt) bool {
 		if a.got != 0 {
 			return false
 		}
-		free := max(a.asked, t, l.runs(a, a.gaveUp)) // since when nobody has it
+		free := max(a.asked, t, l.runningSince(a, a.gaveUp)) // since when nobody has it
 		for _, g := range granted {
 			if g.got >= a.gaveUp || g.got-free > bound {
 				break
 			}
-			free = max(free, g.trusted().end)
+			free = max(free, g.trustedInterval().end)
 			if g.isSound() {
 				free = max(free, g.left)
 			}

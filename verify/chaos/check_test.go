@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// history builds a lockHistory by hand.
-func history(attempts ...*attempt) *lockHistory {
+// buildHistory builds a lockHistory by hand.
+func buildHistory(attempts ...*attempt) *lockHistory {
 	for i, a := range attempts {
 		a.try = "t" + strconv.Itoa(i)
 	}
@@ -28,14 +28,14 @@ func history(attempts ...*attempt) *lockHistory {
 
 func TestCheckersFindWhatIsPlanted(t *testing.T) {
 	t.Parallel()
-	trusted := func(l *lockHistory) []finding { return l.overlaps((*attempt).trusted) }
-	worked := func(l *lockHistory) []finding { return l.overlaps((*attempt).worked) }
+	trusted := func(l *lockHistory) []finding { return l.findOverlaps((*attempt).trustedInterval) }
+	worked := func(l *lockHistory) []finding { return l.findOverlaps((*attempt).workedInterval) }
 	nobody := func(string, int64, int64) bool { return false }
 	var still standstill
-	still.note(120, 121, 2)
-	still.note(105, 108, 2)
+	still.noteGap(120, 121, 2)
+	still.noteGap(105, 108, 2)
 	losses := func(l *lockHistory) []finding {
-		found, _ := l.losses(func(a *attempt) bool { return still.within(a.lost-5, a.lost) })
+		found, _ := l.findLosses(func(a *attempt) bool { return still.fallsWithin(a.lost-5, a.lost) })
 		return found
 	}
 	for _, row := range []struct {
@@ -44,53 +44,53 @@ func TestCheckersFindWhatIsPlanted(t *testing.T) {
 		want  int
 		lock  *lockHistory
 	}{
-		{"two grants with one token", (*lockHistory).duplicates, 1, history(
+		{"two grants with one token", (*lockHistory).findDuplicateTokens, 1, buildHistory(
 			&attempt{asked: 1, got: 2, token: 5}, &attempt{asked: 3, got: 4, token: 5})},
-		{"no token is not a duplicate", (*lockHistory).duplicates, 0, history(
+		{"no token is not a duplicate", (*lockHistory).findDuplicateTokens, 0, buildHistory(
 			&attempt{asked: 1, got: 2}, &attempt{asked: 3, got: 4})},
-		{"a grant that was never made has no token", (*lockHistory).duplicates, 0, history(
+		{"a grant that was never made has no token", (*lockHistory).findDuplicateTokens, 0, buildHistory(
 			&attempt{asked: 1, token: 5}, &attempt{asked: 3, got: 4, token: 5})},
-		{"smaller token, asked for after the grant", (*lockHistory).disorder, 1, history(
+		{"smaller token, asked for after the grant", (*lockHistory).findDisorder, 1, buildHistory(
 			&attempt{asked: 1, got: 2, token: 5}, &attempt{asked: 3, got: 4, token: 4})},
-		{"smaller token, asked for before the grant", (*lockHistory).disorder, 0, history(
+		{"smaller token, asked for before the grant", (*lockHistory).findDisorder, 0, buildHistory(
 			&attempt{asked: 1, got: 3, token: 5}, &attempt{asked: 2, got: 4, token: 4})},
-		{"the grant before the last has the higher token", (*lockHistory).disorder, 1, history(
+		{"the grant before the last has the higher token", (*lockHistory).findDisorder, 1, buildHistory(
 			&attempt{asked: 1, got: 2, token: 9}, &attempt{asked: 1, got: 5, token: 4}, &attempt{asked: 6, got: 7, token: 5})},
-		{"handed over inside a process, after another was granted by mistake", (*lockHistory).disorder, 0, history(
+		{"handed over inside a process, after another was granted by mistake", (*lockHistory).findDisorder, 0, buildHistory(
 			&attempt{asked: 1, got: 2, token: 4, id: "a.1"}, &attempt{asked: 1, got: 3, token: 9, id: "b.1"}, &attempt{asked: 4, got: 5, token: 5, id: "a.1+1"})},
-		{"… and handed over of a later grant", (*lockHistory).disorder, 1, history(
+		{"… and handed over of a later grant", (*lockHistory).findDisorder, 1, buildHistory(
 			&attempt{asked: 1, got: 2, token: 4, id: "a.1"}, &attempt{asked: 1, got: 3, token: 9, id: "b.1"}, &attempt{asked: 4, got: 5, token: 5, id: "a.2+1"})},
-		{"the second trusts before the first is through", trusted, 1, history(
+		{"the second trusts before the first is through", trusted, 1, buildHistory(
 			&attempt{got: 1, until: 10, left: 5}, &attempt{got: 4, until: 14})},
-		{"the first is through", trusted, 0, history(
+		{"the first is through", trusted, 0, buildHistory(
 			&attempt{got: 1, until: 10, left: 4}, &attempt{got: 4, until: 14})},
-		{"the first no longer trusts, but works", trusted, 0, history(
+		{"the first no longer trusts, but works", trusted, 0, buildHistory(
 			&attempt{got: 1, until: 3, left: 9}, &attempt{got: 4, until: 14, left: 6})},
-		{"the first no longer trusts, but works: the control", worked, 1, history(
+		{"the first no longer trusts, but works: the control", worked, 1, buildHistory(
 			&attempt{got: 1, until: 3, left: 9}, &attempt{got: 4, until: 14, left: 6})},
-		{"the first was told that it lost its lease", trusted, 0, history(
+		{"the first was told that it lost its lease", trusted, 0, buildHistory(
 			&attempt{got: 1, until: 10, lost: 3, left: 9}, &attempt{got: 4, until: 14})},
-		{"the first was told so too late", trusted, 1, history(
+		{"the first was told so too late", trusted, 1, buildHistory(
 			&attempt{got: 1, until: 10, lost: 5, left: 9}, &attempt{got: 4, until: 14})},
-		{"the first one's client was closed", trusted, 0, history(
+		{"the first one's client was closed", trusted, 0, buildHistory(
 			&attempt{got: 1, until: 10, closed: 3, left: 9}, &attempt{got: 4, until: 14})},
-		{"a lease is lost", losses, 1, history(
+		{"a lease is lost", losses, 1, buildHistory(
 			&attempt{got: 1, until: 10, lost: 3, left: 9}, &attempt{got: 4, until: 14})},
-		{"a lease ends by its release, or as its client is closed", losses, 0, history(
+		{"a lease ends by its release, or as its client is closed", losses, 0, buildHistory(
 			&attempt{got: 1, until: 10, lost: 9, left: 9}, &attempt{got: 11, until: 14, lost: 13, closed: 12})},
-		{"a lease is lost as the machine stands still", losses, 0, history(
+		{"a lease is lost as the machine stands still", losses, 0, buildHistory(
 			&attempt{got: 101, until: 110, lost: 109})},
-		{"a lease is lost long after that, and after a moment", losses, 1, history(
+		{"a lease is lost long after that, and after a moment", losses, 1, buildHistory(
 			&attempt{got: 121, until: 130, lost: 129})},
 		{"turned away while its client was ended, and from a lease that it was to adopt", func(l *lockHistory) []finding {
-			return l.rebuffs(9, func(client string, from, to int64) bool { return client == "a.1" && from == 1 && to == 5 })
-		}, 1, history(
+			return l.findRebuffs(9, func(client string, from, to int64) bool { return client == "a.1" && from == 1 && to == 5 })
+		}, 1, buildHistory(
 			&attempt{client: "a.1", asked: 1, gaveUp: 5}, &attempt{client: "b.1", asked: 1, gaveUp: 5, from: "x"}, &attempt{client: "b.1", asked: 2, gaveUp: 6})},
-		{"turned away, and when the time was over", func(l *lockHistory) []finding { return l.rebuffs(9, nobody) }, 1, history(
+		{"turned away, and when the time was over", func(l *lockHistory) []finding { return l.findRebuffs(9, nobody) }, 1, buildHistory(
 			&attempt{asked: 1, gaveUp: 2}, &attempt{asked: 1, gaveUp: 9}, &attempt{asked: 1, gaveUp: 2, closed: 2}, &attempt{asked: 1, got: 2})},
-		{"a grant by nodes that are unfit", func(l *lockHistory) []finding { return l.within(5, 9) }, 1, history(
+		{"a grant by nodes that are unfit", func(l *lockHistory) []finding { return l.grantsWithin(5, 9) }, 1, buildHistory(
 			&attempt{got: 1, until: 10, left: 4}, &attempt{got: 6, until: 10, left: 7}, &attempt{got: 10, until: 14})},
-		{"a long one reaches over a short one", trusted, 2, history(
+		{"a long one reaches over a short one", trusted, 2, buildHistory(
 			&attempt{got: 1, until: 20}, &attempt{got: 4, until: 5}, &attempt{got: 10, until: 12})},
 	} {
 		if got := row.check(row.lock); len(got) != row.want {
@@ -117,7 +117,7 @@ func TestLostUpdatesAreFound(t *testing.T) {
 		{"refused, and stands", "b", 1, []*access{{op: "b", result: refused}}},
 		{"never written", "x", 1, []*access{{op: "a", result: acked}}},
 	} {
-		l := history()
+		l := buildHistory()
 		l.writes[byRedis] = row.writes
 		if got := l.lostUpdates(byRedis, row.final); len(got) != row.want {
 			t.Errorf("%s: found %v, want %d", row.name, got, row.want)
@@ -150,8 +150,8 @@ func TestEventsBecomeIntervals(t *testing.T) {
 		{"until its release", []event{{T: 4, Kind: leaving, Key: "k", Try: "a"}}, 4},
 		{"until its deadline, though it went on", []event{{T: 20, Kind: leaving, Key: "k", Try: "a"}}, 10},
 	} {
-		l := histories(append(append([]event{}, base...), row.more...))["k"]
-		if got := l.attempts[0].trusted(); got.start != 2 || got.end != row.end {
+		l := sortByLock(append(append([]event{}, base...), row.more...))["k"]
+		if got := l.attempts[0].trustedInterval(); got.start != 2 || got.end != row.end {
 			t.Errorf("%s: %d to %d, want 2 to %d", row.name, got.start, got.end, row.end)
 		}
 	}
@@ -168,26 +168,26 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 		lock *lockHistory
 		free int64
 	}{
-		{"the holder was well", history(well, next()), 15},
-		{"its renewals are not recorded, but it was", history(&attempt{asked: 1, got: 2, until: 4, left: 10, released: 11}, next()), 15},
-		{"the holder was stopped", history(stopped, next()), 20},
-		{"the holder was killed", history(killed, next()), 20},
+		{"the holder was well", buildHistory(well, next()), 15},
+		{"its renewals are not recorded, but it was", buildHistory(&attempt{asked: 1, got: 2, until: 4, left: 10, released: 11}, next()), 15},
+		{"the holder was stopped", buildHistory(stopped, next()), 20},
+		{"the holder was killed", buildHistory(killed, next()), 20},
 	} {
 		if free, ok := row.lock.nextGrant(5); free != row.free || !ok {
 			t.Errorf("%s: %d, %v, want %d", row.name, free, ok, row.free)
 		}
 	}
 	late := &attempt{asked: 22, got: 25}
-	if free, ok := history(well, late).nextGrant(5); free != 3 || !ok {
+	if free, ok := buildHistory(well, late).nextGrant(5); free != 3 || !ok {
 		t.Errorf("nobody asked for a while: %d, %v, want 3", free, ok)
 	}
-	if free, ok := history(well, &attempt{asked: 12, gaveUp: 21}, &attempt{asked: 14, gaveUp: 30}, late).nextGrant(5); free != 11 || !ok {
+	if free, ok := buildHistory(well, &attempt{asked: 12, gaveUp: 21}, &attempt{asked: 14, gaveUp: 30}, late).nextGrant(5); free != 11 || !ok {
 		t.Errorf("another had asked before and still did: %d, %v, want 11", free, ok)
 	}
-	if free, ok := history(killed).nextGrant(5); ok {
+	if free, ok := buildHistory(killed).nextGrant(5); ok {
 		t.Errorf("nobody came: %d", free)
 	}
-	asleep := history(well, &attempt{client: "c.1", asked: 3, got: 25})
+	asleep := buildHistory(well, &attempt{client: "c.1", asked: 3, got: 25})
 	for end, want := range map[int64]int64{8: 15, 22: 3, 30: 0} { // the lock was released at 10
 		asleep.stops = []stop{{"c", 4, end}}
 		if free, ok := asleep.nextGrant(5); free != want || !ok {
@@ -201,12 +201,12 @@ func TestRecoveryCountsFromWhenTheLockWasFree(t *testing.T) {
 	}
 	renewed := &attempt{asked: 1, got: 2, until: 4, left: 20, released: 21}
 	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
-		if got := history(renewed, &attempt{asked: 3, gaveUp: gaveUp}).waited(5, 10); got != want {
+		if got := buildHistory(renewed, &attempt{asked: 3, gaveUp: gaveUp}).waitedInVain(5, 10); got != want {
 			t.Errorf("gave up at %d, the lock having been released at 20: waited %v", gaveUp, got)
 		}
 	}
 	for gaveUp, want := range map[int64]bool{29: false, 31: true} {
-		if got := history(killed, &attempt{asked: 3, gaveUp: gaveUp}).waited(5, 10); got != want {
+		if got := buildHistory(killed, &attempt{asked: 3, gaveUp: gaveUp}).waitedInVain(5, 10); got != want {
 			t.Errorf("gave up at %d, the lease having ended at 20: waited %v", gaveUp, got)
 		}
 	}
@@ -217,12 +217,12 @@ func TestFreeLockHasNoWaitBehindHolders(t *testing.T) {
 	first, next := &attempt{asked: 0, got: 1, until: 99, left: 9, released: 9}, &attempt{asked: 2, got: 10, until: 99, left: 19, released: 19}
 	later := &attempt{asked: 2, got: 40, until: 99, left: 49, released: 49}
 	for bound, want := range map[int64]bool{4: true, 5: false} {
-		if got := history(first, next, &attempt{asked: 3, gaveUp: 24}).waited(0, bound); got != want {
+		if got := buildHistory(first, next, &attempt{asked: 3, gaveUp: 24}).waitedInVain(0, bound); got != want {
 			t.Errorf("waited from 3 to 24, of which the lock was free for 5 together, bound %d: %v", bound, got)
 		}
 	}
 	for bound, want := range map[int64]bool{20: true, 21: false} {
-		if got := history(first, next, later, &attempt{asked: 3, gaveUp: 50}).waited(0, bound); got != want {
+		if got := buildHistory(first, next, later, &attempt{asked: 3, gaveUp: 50}).waitedInVain(0, bound); got != want {
 			t.Errorf("the lock was free for 21 in between, bound %d: %v", bound, got)
 		}
 	}
@@ -233,11 +233,11 @@ func TestWhatIsSeenOfAnotherPrefixIsFound(t *testing.T) {
 	events := []event{
 		{T: 1, Kind: asked, Key: "k", Try: "a"}, {T: 2, Kind: strange, Key: "k", Err: "List shows another"}, {T: 3, Kind: failed, Key: "k", Try: "a"},
 	}
-	if got := strangers(events); len(got) != 1 {
+	if got := findForeignLocks(events); len(got) != 1 {
 		t.Errorf("found %v, want 1", got)
 	}
 	for bound, want := range map[int64]bool{1: true, 2: false} {
-		if got := histories(events)["k"].waited(0, bound); got != want {
+		if got := sortByLock(events)["k"].waitedInVain(0, bound); got != want {
 			t.Errorf("waited for 2, bound %d: %v", bound, got)
 		}
 	}
@@ -265,28 +265,28 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 		{T: 23, Kind: got, Key: "k", Try: "e", ID: "w", Token: 7 + quorum.Block, Until: 31},
 	}
 	renewal := func(until int64) []event { return []event{{T: 7, Kind: renewed, Key: "k", ID: "x", Until: until}} }
-	trusted := func(l *lockHistory) []finding { return l.overlaps((*attempt).trusted) }
+	trusted := func(l *lockHistory) []finding { return l.findOverlaps((*attempt).trustedInterval) }
 	for _, row := range []struct {
 		name  string
 		check func(*lockHistory) []finding
 		want  int
 		more  [][]event
 	}{
-		{"adopted after its release", (*lockHistory).revivals, 1, [][]event{{release}, adopt}},
-		{"adopted, and not released", (*lockHistory).revivals, 0, [][]event{adopt}},
-		{"adopted, the release having failed", (*lockHistory).revivals, 0, [][]event{{{T: 4, Kind: released, Key: "k", Try: "a", Err: "?"}}, adopt}},
-		{"renewed after it was adopted", (*lockHistory).returns, 1, [][]event{adopt, renewal(17)}},
-		{"renewed before it was adopted", (*lockHistory).returns, 0, [][]event{adopt, renewal(16)}},
-		{"renewed after it was forced", (*lockHistory).returns, 1, [][]event{force("", ""), renewal(16)}},
-		{"renewed after force failed", (*lockHistory).returns, 0, [][]event{force("", "?"), renewal(16)}},
-		{"granted anew after it was forced", (*lockHistory).returns, 0, [][]event{late}},
+		{"adopted after its release", (*lockHistory).findRevivals, 1, [][]event{{release}, adopt}},
+		{"adopted, and not released", (*lockHistory).findRevivals, 0, [][]event{adopt}},
+		{"adopted, the release having failed", (*lockHistory).findRevivals, 0, [][]event{{{T: 4, Kind: released, Key: "k", Try: "a", Err: "?"}}, adopt}},
+		{"renewed after it was adopted", (*lockHistory).findReturns, 1, [][]event{adopt, renewal(17)}},
+		{"renewed before it was adopted", (*lockHistory).findReturns, 0, [][]event{adopt, renewal(16)}},
+		{"renewed after it was forced", (*lockHistory).findReturns, 1, [][]event{force("", ""), renewal(16)}},
+		{"renewed after force failed", (*lockHistory).findReturns, 0, [][]event{force("", "?"), renewal(16)}},
+		{"granted anew after it was forced", (*lockHistory).findReturns, 0, [][]event{late}},
 		{"granted anew after it was forced, and trusted beside another", trusted, 1, [][]event{late, {
 			{T: 22, Kind: asked, Key: "k", Try: "c"}, {T: 24, Kind: got, Key: "k", Try: "c", ID: "z", Token: 90, Until: 34},
 		}}},
 		{"trusted after it was forced", trusted, 0, [][]event{force("", ""), next}},
 		{"trusted after it was released by force, by two others", trusted, 1, [][]event{force("", ""), next, adopt}},
-		{"forced by the token of a released lease", (*lockHistory).robberies, 1, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "")}},
-		{"not forced by it", (*lockHistory).robberies, 0, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "?")}},
+		{"forced by the token of a released lease", (*lockHistory).findRobberies, 1, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "")}},
+		{"not forced by it", (*lockHistory).findRobberies, 0, [][]event{{{T: 2, Kind: released, Key: "k", Try: "a"}}, force("x", "?")}},
 		{"kept too briefly", (*lockHistory).cutShort, 1, [][]event{{release}, next}},
 		{"kept too briefly, as it was forced", (*lockHistory).cutShort, 0, [][]event{{release}, next, force("", "")}},
 		{"kept too briefly, as it was adopted", (*lockHistory).cutShort, 0, [][]event{adopt, next, {{T: 8, Kind: released, Key: "k", Try: "a"}}}},
@@ -298,7 +298,7 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 		for _, more := range row.more {
 			events = append(events, more...)
 		}
-		if got := row.check(histories(events)["k"]); len(got) != row.want {
+		if got := row.check(sortByLock(events)["k"]); len(got) != row.want {
 			t.Errorf("%s: found %v, want %d", row.name, got, row.want)
 		}
 	}
@@ -314,7 +314,9 @@ func TestForcedReaderOrWriterIsNoHolder(t *testing.T) {
 			{T: 1, Kind: asked, Key: "hr0", Try: "b", TTL: 10, Slots: 4, Side: second},
 			{T: 6, Kind: got, Key: "hr0", Try: "b", ID: "y", Token: 8, Until: 16},
 		}
-		trusted := func(events []event) int { return len(histories(events)["hr0"].overlaps((*attempt).trusted)) }
+		trusted := func(events []event) int {
+			return len(sortByLock(events)["hr0"].findOverlaps((*attempt).trustedInterval))
+		}
 		if n := trusted(slices.Clone(events)); n != 1 {
 			t.Errorf("%s, then %s: %d overlaps, want 1", first, second, n)
 		}
@@ -346,10 +348,10 @@ func TestACrowdThatIsNotServedIsFound(t *testing.T) {
 			{T: 4, Kind: blamed, Client: "c.0"}, {T: 6, Kind: blamed, Client: "d.0"}, {T: 9, Kind: crowded, Client: "c.0"},
 		}, 0, 0},
 	} {
-		if got := left(row.events, came); len(got) != row.left {
+		if got := findUnservedCrowds(row.events, came); len(got) != row.left {
 			t.Errorf("%s: left %v, want %d", row.name, got, row.left)
 		}
-		if got := suspicions(row.events, came); len(got) != row.odds {
+		if got := findWrongBlame(row.events, came); len(got) != row.odds {
 			t.Errorf("%s: suspicions %v, want %d", row.name, got, row.odds)
 		}
 	}
@@ -361,7 +363,7 @@ func TestScheduleIsSound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spans := s.plan(100, 1)
+	spans := s.planSpans(100, 1)
 	if got := spanAt(spans, 99); got != nil {
 		t.Errorf("before the start: %v", got)
 	}
@@ -379,7 +381,7 @@ func TestScheduleIsSound(t *testing.T) {
 			t.Errorf("key of window %d says %d", i, n)
 		}
 	}
-	if got := fmt.Sprint(s.nodes(durable), s.nodes(volatile), s.nodes("")); got != "[0 1 2] [3 4] [0 1 2 3 4]" {
+	if got := fmt.Sprint(s.nodesOfKind(durable), s.nodesOfKind(volatile), s.nodesOfKind("")); got != "[0 1 2] [3 4] [0 1 2 3 4]" {
 		t.Errorf("durable, volatile and all nodes: %s", got)
 	}
 }
@@ -410,13 +412,13 @@ func TestClassesCanBeChosen(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !s.has("pause-client") || s.has("nothing") {
+	if !s.hasFault("pause-client") || s.hasFault("nothing") {
 		t.Error("the schedule does not know its faults")
 	}
-	if err := s.keep([]string{"node-full", "calm"}); err != nil || len(s.Windows) != 2 || s.has("pause-client") {
+	if err := s.keepClasses([]string{"node-full", "calm"}); err != nil || len(s.Windows) != 2 || s.hasFault("pause-client") {
 		t.Errorf("%v, left %+v", err, s.Windows)
 	}
-	if err := s.keep([]string{"node-wipe"}); err == nil {
+	if err := s.keepClasses([]string{"node-wipe"}); err == nil {
 		t.Error("a class without windows is taken")
 	}
 }
@@ -446,25 +448,25 @@ func TestTrustEndsWithLastObservation(t *testing.T) {
 	rec := &recorder{dir: dir, client: "c", files: make(map[int]*os.File)}
 	looks := make(chan bool)
 	rec.record(event{Kind: asked, Key: "w0/r0", Try: "a"})
-	h := believe(rec, "w0/r0", func() bool { return <-looks }, func(context.Context) error { return nil })
+	h := newBelief(rec, "w0/r0", func() bool { return <-looks }, func(context.Context) error { return nil })
 	rec.record(event{Kind: got, Key: "w0/r0", Try: "a", ID: h.id, Until: h.until})
 	trusted := func() *attempt {
 		events, err := readHistory(dir, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return histories(events)["w0/r0"].attempts[0]
+		return sortByLock(events)["w0/r0"].attempts[0]
 	}
 	looks <- true
 	looks <- true // the first one is recorded
 	one := trusted()
-	if one.until <= h.until || one.until > mono() || one.lost != 0 {
+	if one.until <= h.until || one.until > monotonicNow() || one.lost != 0 {
 		t.Errorf("trusted until %d and lost at %d, want some time after %d", one.until, one.lost, h.until)
 	}
 	looks <- false
 	h.release(t.Context()) // which waits
 	two := trusted()
-	if two.until < one.until || two.lost < two.until || two.trusted().end != two.until {
+	if two.until < one.until || two.lost < two.until || two.trustedInterval().end != two.until {
 		t.Errorf("trusted until %d and lost at %d, want both after %d", two.until, two.lost, one.until)
 	}
 }
@@ -489,7 +491,7 @@ func TestLockFreedAfterOutageIsNoGhost(t *testing.T) {
 	for want, looks := range map[string][][]string{
 		"[]": {{"free"}}, "[b]": {{"a", "b"}, {"b", "free"}},
 	} {
-		got, err := standing(t.Context(), &lister{looks: looks}, "", -grace)
+		got, err := standingLocks(t.Context(), &lister{looks: looks}, "", -grace)
 		if err != nil || fmt.Sprint(got) != want {
 			t.Errorf("found %v, %v, want %s", got, err, want)
 		}
@@ -506,10 +508,10 @@ func TestAnOldEtcdThatIsStoppedPromisesLess(t *testing.T) {
 	stopped, killed := []happened{{Do: "kill-node"}, {Do: "pause-node"}}, []happened{{Do: "kill-node"}}
 	for version, less := range map[string]bool{"3.4.23": true, "3.4.31": false, "3.5.12": true, "3.5.13": false, "3.6.0": false, "4.0.1": false} {
 		j := &judge{site: &etcdSite{version: version}, schedule: s}
-		if cl := j.class("leader-pause", stopped); (cl.shared != "") != less || cl.lives == less {
+		if cl := j.classFor("leader-pause", stopped); (cl.shared != "") != less || cl.lives == less {
 			t.Errorf("etcd %s: %+v", version, cl)
 		}
-		if cl := j.class("leader-pause", killed); cl.shared != "" || !cl.lives {
+		if cl := j.classFor("leader-pause", killed); cl.shared != "" || !cl.lives {
 			t.Errorf("etcd %s, of which nothing was stopped: %+v", version, cl)
 		}
 	}
@@ -609,11 +611,11 @@ func TestNodesAreUnfitOnlyDuringTheirFault(t *testing.T) {
 	t.Parallel()
 	j := &judge{schedule: &Schedule{TTL: Duration(time.Second)}}
 	client := happened{Do: "pause-client", Start: 1e9, End: 2e9}
-	if from, to := j.unfit([]happened{client}); from < to {
+	if from, to := j.unfitInterval([]happened{client}); from < to {
 		t.Errorf("without a fault of a node: from %d to %d", from, to)
 	}
 	nodes := []happened{client, {Do: "hide-run-id", Start: 3e9, End: 9e9}, {Do: "hide-run-id", Start: 4e9, End: 8e9}}
-	if from, to := j.unfit(nodes); from != 5.5e9 || to != 8e9 {
+	if from, to := j.unfitInterval(nodes); from != 5.5e9 || to != 8e9 {
 		t.Errorf("from %d to %d", from, to)
 	}
 }
@@ -637,7 +639,7 @@ func TestLeaseLongerThanElectionMustSurvive(t *testing.T) {
 func TestForceOfAPlaceEndsItsReadersTrust(t *testing.T) {
 	t.Parallel()
 	const name, place = "w0/hr0", "w0/hr0#2"
-	locks := histories([]event{
+	locks := sortByLock([]event{
 		{T: 1, Kind: asked, Client: "a.0", Key: name, Try: "a", Slots: 4, Side: reader},
 		{T: 2, Kind: got, Client: "a.0", Key: name, Try: "a", ID: "reader", Token: 9000, Until: 100},
 		{T: 3, Kind: asked, Client: "b.0", Key: name, Try: "b", Slots: 4, Side: writer},
@@ -645,7 +647,7 @@ func TestForceOfAPlaceEndsItsReadersTrust(t *testing.T) {
 		{T: 6, Kind: forced, Client: "operator.0", Key: place, Try: "force", ID: "reader", Token: 7},
 		{T: 7, Kind: got, Client: "b.0", Key: name, Try: "b", ID: "writer", Token: 9100, Until: 100},
 	})
-	if found := locks[name].overlaps((*attempt).trusted); len(found) > 0 {
+	if found := locks[name].findOverlaps((*attempt).trustedInterval); len(found) > 0 {
 		t.Errorf("the reader is said to trust its lease: %v", found)
 	}
 }
@@ -657,13 +659,13 @@ func TestLongestTimeWithoutALock(t *testing.T) {
 		want int64
 		lock *lockHistory
 	}{
-		{"from the end of trust to the next grant", 5, history(
+		{"from the end of trust to the next grant", 5, buildHistory(
 			&attempt{asked: 1, got: 2, until: 10}, &attempt{asked: 3, got: 15, until: 20})},
-		{"from when somebody asks", 2, history(
+		{"from when somebody asks", 2, buildHistory(
 			&attempt{asked: 1, got: 2, until: 10}, &attempt{asked: 13, got: 15, until: 20})},
-		{"until the last gives up", 7, history(
+		{"until the last gives up", 7, buildHistory(
 			&attempt{asked: 1, got: 2, until: 10, left: 8}, &attempt{asked: 3, gaveUp: 15})},
-		{"not while somebody trusts it", 1, history(
+		{"not while somebody trusts it", 1, buildHistory(
 			&attempt{asked: 1, got: 2, until: 10}, &attempt{asked: 3, gaveUp: 9})},
 	} {
 		if got := row.lock.longestFree(); got != row.want {

@@ -48,7 +48,7 @@ const (
 )
 
 // roles are the tasks that a process may have all the time.
-var roles = map[string]func(*holdfasts, context.Context){operatorRole: (*holdfasts).operate, candidateRole: (*holdfasts).campaign}
+var roles = map[string]func(*holdfasts, context.Context){operatorRole: (*holdfasts).runOperator, candidateRole: (*holdfasts).leadRepeatedly}
 
 // worker is one goroutine that takes locks and works under them.
 type worker struct {
@@ -81,8 +81,8 @@ type held struct {
 
 // service gives a client its locks.
 type service interface {
-	lock(ctx context.Context, key string, as want) (held, error)
-	obey(ctx context.Context, order string) error
+	takeLock(ctx context.Context, key string, as want) (held, error)
+	obeyOrder(ctx context.Context, order string) error
 	close()
 }
 
@@ -102,7 +102,7 @@ func beClient(text string) error {
 		}
 	}()
 	rec := &recorder{dir: o.History, client: o.Name, files: make(map[int]*os.File)}
-	spans := o.Schedule.plan(o.Start, time.Duration(o.Length))
+	spans := o.Schedule.planSpans(o.Start, time.Duration(o.Length))
 	locks, err := o.open(ctx, rec, spans)
 	if ctx.Err() != nil { // it was told to end before it began
 		return nil
@@ -136,7 +136,7 @@ func beClient(text string) error {
 	for {
 		select {
 		case order := <-orders:
-			if err := locks.obey(ctx, order); err != nil && ctx.Err() == nil { // else it was told to end, and does so when its jobs are done
+			if err := locks.obeyOrder(ctx, order); err != nil && ctx.Err() == nil { // else it was told to end, and does so when its jobs are done
 				return err
 			}
 		case <-over:
@@ -154,7 +154,7 @@ func (o *order) open(ctx context.Context, rec *recorder, spans []span) (service,
 
 func (w *worker) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		now := mono()
+		now := monotonicNow()
 		s := spanAt(w.spans, now)
 		switch {
 		case s == nil && now > w.Start:
@@ -167,7 +167,7 @@ func (w *worker) run(ctx context.Context) {
 			}
 			sleep(ctx, time.Duration(s.end-now))
 		default:
-			w.task.turn(ctx, w, s)
+			w.task.takeTurn(ctx, w, s)
 			sleep(ctx, rand.N(w.task.pause()))
 		}
 	}
@@ -187,7 +187,7 @@ type job struct {
 	duty  duty
 }
 
-func (w *worker) job(s *span) job {
+func (w *worker) jobFor(s *span) job {
 	j := job{ops: 1, think: 4 * time.Millisecond, as: want{ttl: time.Duration(w.Schedule.TTL)}}
 	j.n = w.Schedule.Long + rand.N(w.Schedule.Keys-w.Schedule.Long)
 	if w.long { // longer than a TTL at times: it needs renewals
@@ -201,7 +201,7 @@ func (w *worker) job(s *span) job {
 	locks := w.locks.(*holdfasts)
 	switch j.duty = w.Schedule.backend().classes[s.Class].duty; j.duty {
 	case stretching:
-		j.as.ttl, j.think, j.hold = pick(locks.ttls()), 100*time.Millisecond, rand.N(2500*time.Millisecond)
+		j.as.ttl, j.think, j.hold = pickRandom(locks.allowedTTLs()), 100*time.Millisecond, rand.N(2500*time.Millisecond)
 	case apart:
 		j.key = apartKey(s, w.Schedule.Keys, locks.apart.side, j.n)
 	case handing:
@@ -215,10 +215,10 @@ func (w *worker) job(s *span) job {
 	return j
 }
 
-func pick[T any](from []T) T { return from[rand.N(len(from))] }
+func pickRandom[T any](from []T) T { return from[rand.N(len(from))] }
 
-// try names the next attempt of the process.
-func (w *worker) try() string { return w.Name + "/" + strconv.FormatInt(w.tries.Add(1), 10) }
+// nextTry names the next attempt of the process.
+func (w *worker) nextTry() string { return w.Name + "/" + strconv.FormatInt(w.tries.Add(1), 10) }
 
 // oneLock takes a lock, works under it without a look at whether the worker still has it,
 // as a careless holder does, and gives it back. It is the only task that other recipes have.
@@ -229,22 +229,22 @@ func (oneLock) workers(o *order) int { return o.Schedule.Workers }
 func (oneLock) pause() time.Duration { return 20 * time.Millisecond }
 func (oneLock) title() string        { return "" } // the table is about it
 
-func (oneLock) turn(ctx context.Context, w *worker, s *span) {
-	j, try := w.job(s), w.try()
+func (oneLock) takeTurn(ctx context.Context, w *worker, s *span) {
+	j, try := w.jobFor(s), w.nextTry()
 	e := event{Kind: asked, Key: j.key, Try: try, TTL: int64(j.as.ttl), Least: int64(j.as.least)}
-	ask := func(ctx context.Context) (held, error) { return w.locks.lock(ctx, j.key, j.as) }
+	ask := func(ctx context.Context) (held, error) { return w.locks.takeLock(ctx, j.key, j.as) }
 	if j.duty == apart {
 		ask = func(ctx context.Context) (held, error) { return w.locks.(*holdfasts).lockApart(ctx, s, j.n, j.as) }
 	}
-	if j.duty.hands() {
-		if o := w.take(ctx, s); o != nil {
+	if j.duty.handsOver() {
+		if o := w.takeOffer(ctx, s); o != nil {
 			j.key, j.n, j.as.least = o.Key, o.N, 0
 			e.Key, e.From, e.Least = o.Key, o.Owner, 0
-			ask = func(ctx context.Context) (held, error) { return w.locks.(*holdfasts).adopt(ctx, o, j.as) }
+			ask = func(ctx context.Context) (held, error) { return w.locks.(*holdfasts).adoptOffer(ctx, o, j.as) }
 		}
 	}
-	patience := time.Duration(s.end - mono())
-	if j.duty.hands() { // there may be an offer meanwhile
+	patience := time.Duration(s.end - monotonicNow())
+	if j.duty.handsOver() { // there may be an offer meanwhile
 		patience = min(patience, rand.N(time.Second))
 	}
 	if j.duty == handing { // and nothing else ends the call
@@ -260,24 +260,24 @@ func (oneLock) turn(ctx context.Context, w *worker, s *span) {
 		return
 	}
 	w.rec.record(event{Kind: got, Key: j.key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
-	end := mono() + int64(j.hold)
-	for op := 1; (op <= j.ops || mono() < end) && mono() < s.end && (j.duty != handing || ctx.Err() == nil); op++ {
-		w.work(ctx, j.key, j.n, try, op, h, rand.N(j.think))
+	end := monotonicNow() + int64(j.hold)
+	for op := 1; (op <= j.ops || monotonicNow() < end) && monotonicNow() < s.end && (j.duty != handing || ctx.Err() == nil); op++ {
+		w.readAndWrite(ctx, j.key, j.n, try, op, h, rand.N(j.think))
 		if j.duty == stretching && rand.N(6) == 0 { // seldom, as each call mends what an old one that comes late has done
-			w.locks.(*holdfasts).stretch(ctx, h, j.as.ttl)
+			w.locks.(*holdfasts).changeTTL(ctx, h, j.as.ttl)
 		}
 	}
-	w.part(ctx, s, j, try, h)
+	w.endHold(ctx, s, j, try, h)
 }
 
-// work reads, thinks and writes: in every storage at once, so that they can be
+// readAndWrite reads, thinks and writes: in every storage at once, so that they can be
 // compared.
-func (w *worker) work(ctx context.Context, key string, n int, try string, op int, h held, think time.Duration) {
+func (w *worker) readAndWrite(ctx context.Context, key string, n int, try string, op int, h held, think time.Duration) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTime)
 	defer cancel()
 	var read []event
 	stores := make(map[string]*store)
-	for _, st := range w.stores.of(n, h.token != 0) {
+	for _, st := range w.stores.storesOf(n, h.token != 0) {
 		e := event{Kind: reading, Key: key, Try: try, Store: st.name, Op: try + "." + strconv.Itoa(op)}
 		w.rec.record(e)
 		prev, err := st.get(ctx, key, h)
@@ -317,7 +317,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-func text(err error) string {
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}

@@ -58,8 +58,8 @@ func withClocks(t *testing.T, n int) *clocked {
 	return c
 }
 
-// jump sets the clocks of so many nodes.
-func (c *clocked) jump(nodes int, by time.Duration) {
+// jumpClocks sets the clocks of so many nodes.
+func (c *clocked) jumpClocks(nodes int, by time.Duration) {
 	c.Helper()
 	for _, n := range c.nodes[:nodes] {
 		if err := n.clock.shift(by); err != nil {
@@ -68,8 +68,8 @@ func (c *clocked) jump(nodes int, by time.Duration) {
 	}
 }
 
-// try takes a lock and releases it.
-func (c *clocked) try(key string) (holdfast.Token, error) {
+// tryLock takes a lock and releases it.
+func (c *clocked) tryLock(key string) (holdfast.Token, error) {
 	lease, err := c.client.TryAcquire(c.Context(), key, nil)
 	if err != nil {
 		return 0, err
@@ -84,9 +84,9 @@ func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
 			for by, words := range map[time.Duration]string{
 				time.Hour: "3600 s ahead of the client's", -time.Hour: "3600 s behind the client's",
 			} {
-				c.jump(most, by)
+				c.jumpClocks(most, by)
 				key := by.String()
-				_, err := c.try(key)
+				_, err := c.tryLock(key)
 				if !errors.Is(err, holdfast.ErrUnavailable) {
 					t.Fatalf("%v: %v, want ErrUnavailable", by, err)
 				}
@@ -103,12 +103,12 @@ func TestServersWithAWrongClockStartNoCounter(t *testing.T) {
 						t.Errorf("%q does not mention %q", err, want)
 					}
 				}
-				c.jump(most, 0)
+				c.jumpClocks(most, 0)
 			}
 			var last holdfast.Token
 			for i, by := range []time.Duration{5 * time.Second, time.Hour, -time.Hour, 0} { // seconds are borne, and a counter that is there asks for no clock
-				c.jump(most, by)
-				token, err := c.try("k")
+				c.jumpClocks(most, by)
+				token, err := c.tryLock("k")
 				if err != nil || token <= last {
 					t.Errorf("jump %d, to %v: token %d after %d, %v", i, by, token, last, err)
 				}
@@ -127,11 +127,11 @@ func TestALeaseOutlivesAJumpOfAMinority(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.jump(jumped, time.Hour)
+			c.jumpClocks(jumped, time.Hour)
 			if err := lease.Extend(t.Context(), ttl); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
 				t.Errorf("a renewal while %d of 3 clocks have jumped: %v", jumped, err)
 			}
-			c.jump(jumped, 0)
+			c.jumpClocks(jumped, 0)
 			time.Sleep(ttl) // without renewals it would be over
 			if err := lease.Check(t.Context()); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
 				t.Errorf("where %d of 3 clocks have jumped: %v", jumped, err)
@@ -139,7 +139,7 @@ func TestALeaseOutlivesAJumpOfAMinority(t *testing.T) {
 			if err := lease.Release(t.Context()); errors.Is(err, holdfast.ErrLost) != (jumped > 1) {
 				t.Error(err)
 			}
-			if next, err := c.try("k"); err != nil || next <= lease.Token() {
+			if next, err := c.tryLock("k"); err != nil || next <= lease.Token() {
 				t.Errorf("token %d after %d, %v", next, lease.Token(), err)
 			}
 		})

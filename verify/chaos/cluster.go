@@ -24,7 +24,7 @@ import (
 var clusterSchedule []byte
 
 var clusterBackend = &backend{
-	schedule: clusterSchedule, classes: clusterClasses, fewest: 6, site: func() site { return new(clusterSite) }, lead: soon,
+	schedule: clusterSchedule, classes: clusterClasses, fewest: 6, site: func() site { return new(clusterSite) }, lead: shortLead,
 	open: openCluster,
 }
 
@@ -54,7 +54,7 @@ var clusterClasses = map[string]class{
 // openCluster opens the cluster as Holdfast's clients do. Their connections go through proxies.
 func openCluster(ctx context.Context, o *order) (driver.Driver, error) {
 	return redis.Open(ctx, "redis+cluster://"+strings.Join(o.Nodes, ","), &redis.Options{
-		MaxTTL: time.Duration(o.Schedule.MaxTTL), Dial: o.dial, Credentials: o.credentials,
+		MaxTTL: time.Duration(o.Schedule.MaxTTL), Dial: o.dial, Credentials: o.readCredentials,
 	})
 }
 
@@ -113,25 +113,25 @@ func (s *clusterSite) leader(context.Context) int {
 	if len(masters) == 0 {
 		return -1
 	}
-	return slices.Index(s.cluster.Servers, masters[int(mono()/int64(time.Millisecond))%len(masters)])
+	return slices.Index(s.cluster.Servers, masters[int(monotonicNow()/int64(time.Millisecond))%len(masters)])
 }
 
-func (s *clusterSite) equip(o *order, client int) {
+func (s *clusterSite) equipClient(o *order, client int) {
 	o.Passwords = []string{s.secret}
 	for i, n := range s.servers {
 		o.Nodes = append(o.Nodes, s.cluster.Servers[i].Addr())
-		n.detour(o, s.cluster.Servers[i].Addr(), client)
+		n.addDetour(o, s.cluster.Servers[i].Addr(), client)
 	}
 }
 
-func (s *clusterSite) values() string { return "" }
+func (s *clusterSite) valuesDSN() string { return "" }
 
-func (s *clusterSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standing(ctx, s.direct, span.prefix(), ttl)
+func (s *clusterSite) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return standingLocks(ctx, s.direct, span.prefix(), ttl)
 }
 
 func (s *clusterSite) actions() map[string]action {
-	return map[string]action{"reshard": s.reshard, "failover": s.failover, "fall-behind": s.fallBehind, "rotate": s.rotate}
+	return map[string]action{"reshard": s.moveSlots, "failover": s.promoteReplica, "fall-behind": s.fallBehind, "rotate": s.rotate}
 }
 
 // rotate changes the password on all servers, of which the clients learn By later.
@@ -139,9 +139,9 @@ func (s *clusterSite) rotate(f Fault, _ int, rest func(time.Duration)) error {
 	return rotatePassword(f, s.cluster.Servers, s.servers, s.secret, rest)
 }
 
-// reshard moves every slot in which the victim has keys to another master, one after the other, until the time is over: then
+// moveSlots moves every slot in which the victim has keys to another master, one after the other, until the time is over: then
 // back, and so on. Between the keys of a slot it waits for By.
-func (s *clusterSite) reshard(f Fault, victim int, rest func(time.Duration)) error {
+func (s *clusterSite) moveSlots(f Fault, victim int, rest func(time.Duration)) error {
 	from := s.cluster.Servers[victim]
 	masters := s.cluster.Masters()
 	to := masters[0]
@@ -149,7 +149,7 @@ func (s *clusterSite) reshard(f Fault, victim int, rest func(time.Duration)) err
 		to = masters[1]
 	}
 	for end := time.Now().Add(time.Duration(f.For)); time.Now().Before(end); from, to = to, from {
-		slots, err := s.used(from)
+		slots, err := s.usedSlots(from)
 		if err != nil {
 			return err
 		}
@@ -166,8 +166,8 @@ func (s *clusterSite) reshard(f Fault, victim int, rest func(time.Duration)) err
 	return nil
 }
 
-// used are the slots of a master in which it has locks. A counter stays in a slot when its locks have gone.
-func (s *clusterSite) used(master *redisproc.Server) ([]int, error) {
+// usedSlots returns the slots of a master in which it has locks. A counter stays in a slot when its locks have gone.
+func (s *clusterSite) usedSlots(master *redisproc.Server) ([]int, error) {
 	slots, err := s.cluster.Slots(master)
 	if err != nil {
 		return nil, err
@@ -197,8 +197,8 @@ func (s *clusterSite) fallBehind(f Fault, victim int, rest func(time.Duration)) 
 	return fallBehind(f, s.servers, victim, []*redisproc.Server{replica}, rest)
 }
 
-// failover has the replica of a master take over, as an operator does before an upgrade.
-func (s *clusterSite) failover(_ Fault, victim int, rest func(time.Duration)) error {
+// promoteReplica has the replica of a master take over, as an operator does before an upgrade.
+func (s *clusterSite) promoteReplica(_ Fault, victim int, rest func(time.Duration)) error {
 	master := s.cluster.Servers[victim]
 	for range 50 {
 		if replica := s.cluster.ReplicaOf(master); replica != nil {

@@ -62,7 +62,7 @@ func stoppedHolder(t *testing.T, fenced bool) (l *lockHistory, final string) {
 		time.Sleep(3 * time.Second)
 		increment(root.Peer(), "next", func() { time.Sleep(time.Millisecond) })
 	})
-	return histories(events)[key], final
+	return sortByLock(events)[key], final
 }
 
 // TestUnfencedStorageLosesUpdates is the control: the judge finds the update that a late holder
@@ -84,13 +84,13 @@ func TestUnfencedStorageLosesUpdates(t *testing.T) {
 				if lost := l.lostUpdates(byNobody, final); len(lost) != row.lost {
 					t.Errorf("lost updates: %v, want %d", lost, row.lost)
 				}
-				if n := count(l.writes[byNobody], refused); n != row.refused {
+				if n := countResults(l.writes[byNobody], refused); n != row.refused {
 					t.Errorf("%d writes were rejected, want %d", n, row.refused)
 				}
-				if n := len(l.overlaps((*attempt).worked)); n != 1 {
+				if n := len(l.findOverlaps((*attempt).workedInterval)); n != 1 {
 					t.Errorf("%d pairs of holders worked at once, want 1", n)
 				}
-				if overlaps := l.overlaps((*attempt).trusted); len(overlaps) > 0 {
+				if overlaps := l.findOverlaps((*attempt).trustedInterval); len(overlaps) > 0 {
 					t.Errorf("two holders trusted the lock at once: %v", overlaps)
 				}
 			})

@@ -38,8 +38,8 @@ const (
 	succession  = "another leads when a leader is gone"
 )
 
-// campaign leads time and again, until it is told to resign.
-func (h *holdfasts) campaign(ctx context.Context) {
+// leadRepeatedly leads time and again, until it is told to resign.
+func (h *holdfasts) leadRepeatedly(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		try := fmt.Sprintf("%s/%d", h.order.Name, n)
 		opts := &holdfast.AcquireOptions{TTL: time.Duration(h.order.Schedule.TTL)}
@@ -50,7 +50,7 @@ func (h *holdfasts) campaign(ctx context.Context) {
 			sleep(ctx, 10*time.Millisecond)
 			continue
 		}
-		l := h.held(term.Lease(), electorate)
+		l := h.newHeld(term.Lease(), electorate)
 		h.rec.record(event{Kind: got, Key: electorate, Try: try, Token: int64(term.Term()), ID: l.id, Until: l.until})
 		select {
 		case <-h.resign:
@@ -58,14 +58,14 @@ func (h *holdfasts) campaign(ctx context.Context) {
 		}
 		h.rec.record(event{Kind: leaving, Key: electorate, Try: try})
 		err = term.Resign(context.WithoutCancel(ctx))
-		h.rec.record(event{Kind: released, Key: electorate, Try: try, Err: text(err)})
+		h.rec.record(event{Kind: released, Key: electorate, Try: try, Err: errorText(err)})
 	}
 }
 
-// observe records what an observer sees until ctx ends.
-func observe(ctx context.Context, client *holdfast.Client, rec *recorder) {
+// recordLeaders records what an observer sees until ctx ends.
+func recordLeaders(ctx context.Context, client *holdfast.Client, rec *recorder) {
 	for leader, err := range election.Observe(ctx, client, electorate) {
-		rec.record(event{Kind: observed, Key: electorate, Token: int64(leader.Term), ID: leader.Value, Err: text(err)})
+		rec.record(event{Kind: observed, Key: electorate, Token: int64(leader.Term), ID: leader.Value, Err: errorText(err)})
 	}
 }
 
@@ -81,7 +81,7 @@ type ElectionReport struct {
 	Findings  []Finding `json:"findings"`
 }
 
-func fine(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
+func roundFine(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
 // Text is the report for people.
 func (r *ElectionReport) Text() string {
@@ -94,13 +94,13 @@ func (r *ElectionReport) Text() string {
 	}
 	fmt.Fprintf(&b, "Elections on %s: %d terms, of which an observer has seen %d.\n", r.Backend, r.Terms, r.Observed)
 	fmt.Fprintf(&b, "After a kill, %d times, the next leader began within p50 %v, at most %v; %d were later than TTL + 1 s and what the service takes, %v.\n",
-		len(r.Killed), round(quantile(r.Killed, .5)), round(quantile(r.Killed, 1)), late, time.Duration(r.Bound))
+		len(r.Killed), roundMilli(quantile(r.Killed, .5)), roundMilli(quantile(r.Killed, 1)), late, time.Duration(r.Bound))
 	fmt.Fprintf(&b, "After a resignation, %d times, within p50 %v, at most %v; a round trip takes %v.\n", len(r.Resigned),
-		fine(quantile(r.Resigned, .5)), fine(quantile(r.Resigned, 1)), fine(time.Duration(r.RoundTrip)))
+		roundFine(quantile(r.Resigned, .5)), roundFine(quantile(r.Resigned, 1)), roundFine(time.Duration(r.RoundTrip)))
 	if len(r.Findings) == 0 {
 		b.WriteString("No promise was broken.\n")
 	}
-	list(&b, "broken promises", r.Findings)
+	listFindings(&b, "broken promises", r.Findings)
 	return b.String()
 }
 
@@ -115,15 +115,15 @@ type vote struct {
 	report   *ElectionReport
 }
 
-// elect kills and deposes so many leaders each, and reports.
-func elect(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport, err error) {
-	schedule, dir, program, err := set.begin()
+// runElection kills and deposes so many leaders each, and reports.
+func runElection(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport, err error) {
+	schedule, dir, program, err := set.prepareRun()
 	if err != nil {
 		return nil, err
 	}
 	schedule.Clients, schedule.Peers, schedule.Narrow = candidates, 0, 0
 	back := schedule.backend()
-	place, err := set.site(schedule)
+	place, err := set.siteFor(schedule)
 	if err != nil {
 		return nil, err
 	}
@@ -131,27 +131,27 @@ func elect(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport
 	if err := place.start(ctx, schedule); err != nil {
 		return nil, err
 	}
-	campaigns, watcher := voters(schedule, place, dir)
+	campaigns, watcher := voterOrders(schedule, place, dir)
 	rec := &recorder{dir: dir, client: watcher.Name, files: make(map[int]*os.File)}
 	own, err := openHoldfast(ctx, watcher, rec, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer own.close()
-	crew, err := launch(program, set.older, campaigns, logs)
+	crew, err := launchFleet(program, set.older, campaigns, logs)
 	if err != nil {
 		return nil, err
 	}
-	defer crew.scuttle()
+	defer crew.killAll()
 	var watching sync.WaitGroup
 	watch, rest := context.WithCancel(ctx)
 	defer watching.Wait()
 	defer rest()
-	watching.Go(func() { observe(watch, own.current.Load(), rec) })
+	watching.Go(func() { recordLeaders(watch, own.current.Load(), rec) })
 
 	bound := time.Duration(schedule.TTL) + time.Second + back.classes["client-kill"].extra
 	v := &vote{schedule: schedule, fleet: crew, dir: dir, report: &ElectionReport{Backend: set.backend, Bound: int64(bound), Findings: []Finding{}}}
-	if err := v.depose(ctx, set.elections, back.lead(schedule)); err != nil {
+	if err := v.deposeLeaders(ctx, set.elections, back.lead(schedule)); err != nil {
 		return nil, err
 	}
 	if v.report.RoundTrip, err = roundTrip(ctx, own.current.Load()); err != nil {
@@ -159,45 +159,45 @@ func elect(ctx context.Context, set settings, logs io.Writer) (_ *ElectionReport
 	}
 	rest()
 	watching.Wait()
-	crew.scuttle()
+	crew.killAll()
 	events, err := readHistory(dir, 0)
 	if err != nil {
 		return nil, err
 	}
-	v.report.judge(events)
+	v.report.judgeHistory(events)
 	return v.report, nil
 }
 
-// voters are the orders of the candidates and of the observer.
-func voters(s *Schedule, place site, histories string) (campaigns []order, watcher *order) {
+// voterOrders returns the orders of the candidates and of the observer.
+func voterOrders(s *Schedule, place site, histories string) (campaigns []order, watcher *order) {
 	all := make([]order, candidates+1)
 	for i := range all {
 		all[i] = order{Number: i, Name: fmt.Sprintf("candidate%d", i), Role: candidateRole, History: histories, Schedule: *s}
-		place.equip(&all[i], i)
+		place.equipClient(&all[i], i)
 	}
 	watcher = &all[candidates]
 	watcher.Name = "observer"
 	return all[:candidates], watcher
 }
 
-// depose kills leaders, and has others resign, in turns.
-func (v *vote) depose(ctx context.Context, times int, lead time.Duration) error {
+// deposeLeaders kills leaders, and has others resign, in turns.
+func (v *vote) deposeLeaders(ctx context.Context, times int, lead time.Duration) error {
 	r := v.report
-	last, err := v.next(ctx, 0, lead)
+	last, err := v.nextLeader(ctx, 0, lead)
 	for n := 0; last != nil && err == nil && n < 2*times; n++ {
 		sleep(ctx, rand.N(time.Duration(v.schedule.TTL)/2)) // it may have renewed its lease, or not
 		leader := slices.IndexFunc(v.fleet.orders, func(o order) bool { return strings.HasPrefix(last.client, o.Name+".") })
-		ship, from, took := v.fleet.ships[leader], mono(), &r.Killed
+		ship, from, took := v.fleet.ships[leader], monotonicNow(), &r.Killed
 		if n%2 == 0 {
 			ship.kill()
 		} else {
 			took = &r.Resigned
-			err = ship.tell(resign)
+			err = ship.sendOrder(resign)
 		}
-		next, failed := v.next(ctx, from, 0)
+		next, failed := v.nextLeader(ctx, from, 0)
 		err = errors.Join(err, failed)
 		if next != nil {
-			*took = append(*took, next.got-v.since(from, last.try))
+			*took = append(*took, next.got-v.endedSince(from, last.try))
 			slices.Sort(*took)
 		}
 		if n%2 == 0 {
@@ -208,16 +208,16 @@ func (v *vote) depose(ctx context.Context, times int, lead time.Duration) error 
 	return errors.Join(err, ctx.Err())
 }
 
-// next waits for a leader that has begun after a time, and returns nil where none does.
-func (v *vote) next(ctx context.Context, after int64, lead time.Duration) (*attempt, error) {
+// nextLeader waits for a leader that has begun after a time, and returns nil where none does.
+func (v *vote) nextLeader(ctx context.Context, after int64, lead time.Duration) (*attempt, error) {
 	patience := lead + time.Duration(v.report.Bound) + 10*time.Second
-	for end := mono() + int64(patience); mono() < end && ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
+	for end := monotonicNow() + int64(patience); monotonicNow() < end && ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
 		events, err := readHistory(v.dir, 0)
 		if err != nil {
 			return nil, err
 		}
-		if l := histories(events)[electorate]; l != nil {
-			for _, a := range l.granted() {
+		if l := sortByLock(events)[electorate]; l != nil {
+			for _, a := range l.grantedAttempts() {
 				if a.got > after && a.left == 0 && a.lost == 0 {
 					return a, nil
 				}
@@ -228,8 +228,8 @@ func (v *vote) next(ctx context.Context, after int64, lead time.Duration) (*atte
 	return nil, nil
 }
 
-// since returns when the leader called Resign, or from, if it was killed.
-func (v *vote) since(from int64, try string) int64 {
+// endedSince returns when the leader called Resign, or from, if it was killed.
+func (v *vote) endedSince(from int64, try string) int64 {
 	events, err := readHistory(v.dir, 0)
 	if err != nil {
 		return from
@@ -246,21 +246,21 @@ func (r *ElectionReport) add(promise, key, what string) {
 	r.Findings = append(r.Findings, Finding{"election", promise, finding{key, what}})
 }
 
-// judge holds the history of an election against what is promised.
-func (r *ElectionReport) judge(events []event) {
-	l := histories(events)[electorate]
+// judgeHistory holds the history of an election against what is promised.
+func (r *ElectionReport) judgeHistory(events []event) {
+	l := sortByLock(events)[electorate]
 	if l == nil {
 		return
 	}
 	for promise, found := range map[string][]finding{
-		uniqueTokens: l.duplicates(), termsRise: l.falls(), exclusion: l.overlaps((*attempt).trusted),
-		neverBack: setbacks(events), seenAreReal: l.phantoms(events),
+		uniqueTokens: l.findDuplicateTokens(), termsRise: l.findFallenTerms(), exclusion: l.findOverlaps((*attempt).trustedInterval),
+		neverBack: findSetbacks(events), seenAreReal: l.findPhantomTerms(events),
 	} {
 		for _, f := range found {
 			r.Findings = append(r.Findings, Finding{"election", promise, f})
 		}
 	}
-	r.Terms = len(l.granted())
+	r.Terms = len(l.grantedAttempts())
 	seen := make(map[int64]bool)
 	for _, e := range events {
 		if e.Kind == observed && e.Token != 0 {
@@ -270,9 +270,9 @@ func (r *ElectionReport) judge(events []event) {
 	r.Observed = len(seen)
 }
 
-// falls finds leaders whose term is not above all earlier terms.
-func (l *lockHistory) falls() (out []finding) {
-	granted := l.granted()
+// findFallenTerms finds leaders whose term is not above all earlier terms.
+func (l *lockHistory) findFallenTerms() (out []finding) {
+	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return int(a.got - b.got) })
 	var highest *attempt
 	for _, a := range granted {
@@ -285,8 +285,8 @@ func (l *lockHistory) falls() (out []finding) {
 	return out
 }
 
-// setbacks finds terms that an observer has seen go back, and where it says so itself.
-func setbacks(events []event) (out []finding) {
+// findSetbacks finds terms that an observer has seen go back, and where it says so itself.
+func findSetbacks(events []event) (out []finding) {
 	var highest int64
 	for _, e := range events {
 		if e.Kind != observed {
@@ -300,11 +300,11 @@ func setbacks(events []event) (out []finding) {
 	return out
 }
 
-// phantoms finds terms that an observer has attributed to another leader than the one that began them.
+// findPhantomTerms finds terms that an observer has attributed to another leader than the one that began them.
 // A term that nobody began belongs to a leader that was killed before it could record it.
-func (l *lockHistory) phantoms(events []event) (out []finding) {
+func (l *lockHistory) findPhantomTerms(events []event) (out []finding) {
 	leaders := make(map[int64][]string)
-	for _, a := range l.granted() {
+	for _, a := range l.grantedAttempts() {
 		leaders[a.token] = append(leaders[a.token], a.client)
 	}
 	for _, e := range events {
@@ -319,11 +319,11 @@ func (l *lockHistory) phantoms(events []event) (out []finding) {
 func roundTrip(ctx context.Context, client *holdfast.Client) (int64, error) {
 	var took []int64
 	for range 51 {
-		start := mono()
+		start := monotonicNow()
 		if _, err := client.Inspect(ctx, electorate); err != nil {
 			return 0, err
 		}
-		took = append(took, mono()-start)
+		took = append(took, monotonicNow()-start)
 	}
 	slices.Sort(took)
 	return int64(quantile(took, .5)), nil

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig"
 )
 
-// ballot makes events of "TIME KIND CLIENT [TERM]" of an election, with semicolons between them: one attempt of each client.
-func ballot(lines string) (events []event) {
+// electionEvents makes events of "TIME KIND CLIENT [TERM]" of an election, with semicolons between them: one attempt of each client.
+func electionEvents(lines string) (events []event) {
 	for line := range strings.SplitSeq(lines, ";") {
 		e, what := event{Key: electorate, Until: 1000}, ""
 		fmt.Sscan(line, &e.T, &what, &e.Client, &e.Token)
@@ -40,7 +40,7 @@ func TestAnElectionThatBreaksAPromiseIsFound(t *testing.T) {
 		{two + "8 got c 11; 9 observed b 11", []string{seenAreReal}},
 	} {
 		r := new(ElectionReport)
-		r.judge(ballot(row.lines))
+		r.judgeHistory(electionEvents(row.lines))
 		var got []string
 		for _, f := range r.Findings {
 			got = append(got, f.Promise)
@@ -54,7 +54,10 @@ func TestAnElectionThatBreaksAPromiseIsFound(t *testing.T) {
 		}
 	}
 	r := new(ElectionReport)
-	r.judge([]event{{T: 1, Kind: asked, Key: electorate, Try: "a"}, {T: 2, Kind: observed, Key: electorate, Err: election.ErrWentBack.Error() + ": from 9 to 7"}})
+	r.judgeHistory([]event{
+		{T: 1, Kind: asked, Key: electorate, Try: "a"},
+		{T: 2, Kind: observed, Key: electorate, Err: election.ErrWentBack.Error() + ": from 9 to 7"},
+	})
 	if len(r.Findings) != 1 || r.Findings[0].Promise != neverBack {
 		t.Errorf("an observer says that the term went back: %v", r.Findings)
 	}
@@ -72,7 +75,7 @@ func TestLeadersFollowOneAnother(t *testing.T) {
 	for _, backend := range []string{"redis", "etcd", "postgres", "zookeeper", "mariadb", "sqlite", "cluster", "sentinel"} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			r, err := elect(t.Context(), settings{backend: backend, elections: times, out: t.ArtifactDir()}, t.Output())
+			r, err := runElection(t.Context(), settings{backend: backend, elections: times, out: t.ArtifactDir()}, t.Output())
 			if err != nil {
 				t.Fatal(err)
 			}

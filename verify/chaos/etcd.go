@@ -29,7 +29,7 @@ import (
 var etcdSchedule []byte
 
 var etcdBackend = &backend{
-	schedule: etcdSchedule, classes: etcdClasses, fewest: 3, synced: true, site: func() site { return new(etcdSite) }, lead: soon,
+	schedule: etcdSchedule, classes: etcdClasses, fewest: 3, synced: true, site: func() site { return new(etcdSite) }, lead: shortLead,
 	open: openEtcd, apart: openEtcdBelow, peer: "concurrency.Mutex", openPeer: openMutex,
 }
 
@@ -39,7 +39,7 @@ var etcdAuthSchedule []byte
 // etcdAuthBackend is a cluster that asks for a login, which is good for a few seconds.
 var etcdAuthBackend = &backend{
 	schedule: etcdAuthSchedule, classes: etcdAuthClasses, fewest: 3, synced: true,
-	site: func() site { return &etcdSite{logins: true} }, lead: soon, open: openEtcd, // without a peer: clientv3 by itself does not outlive its login
+	site: func() site { return &etcdSite{logins: true} }, lead: shortLead, open: openEtcd, // without a peer: clientv3 by itself does not outlive its login
 }
 
 func openEtcd(_ context.Context, o *order) (driver.Driver, error) {
@@ -60,8 +60,8 @@ func (o *order) etcdOptions() *etcd.Options {
 // leader's term.
 const preVote = "--pre-vote"
 
-// soon is lead where servers grant locks as soon as they are up.
-func soon(*Schedule) time.Duration { return 2 * time.Second }
+// shortLead returns the lead of servers that grant locks as soon as they are up.
+func shortLead(*Schedule) time.Duration { return 2 * time.Second }
 
 // newLeader is the time beyond a TTL that a lock may last when the cluster elects a leader. With
 // etcd's --election-timeout of 1 s, a member campaigns 1 to 2 s after its last message from the
@@ -155,7 +155,7 @@ func (s *etcdSite) askVersion(ctx context.Context) error {
 func (s *etcdSite) start(ctx context.Context, schedule *Schedule) (err error) {
 	args := []string{preVote}
 	if s.logins {
-		if args, err = s.sign(args); err != nil {
+		if args, err = s.signLogins(args); err != nil {
 			return err
 		}
 	}
@@ -164,7 +164,7 @@ func (s *etcdSite) start(ctx context.Context, schedule *Schedule) (err error) {
 	}
 	s.mesh, s.end = s.cluster.Mesh, s.cluster.Stop
 	for _, m := range s.cluster.Members {
-		err = errors.Join(err, s.join(m, m.Addr))
+		err = errors.Join(err, s.addMember(m, m.Addr))
 	}
 	if err == nil {
 		err = s.askVersion(ctx)
@@ -187,8 +187,8 @@ const (
 	etcdPassword = "secret"
 )
 
-// sign has the members sign logins that end soon, each of which the others know.
-func (s *etcdSite) sign(args []string) (_ []string, err error) {
+// signLogins has the members sign logins that end soon, each of which the others know.
+func (s *etcdSite) signLogins(args []string) (_ []string, err error) {
 	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
 		return nil, err
 	}
@@ -227,15 +227,15 @@ func (s *etcdSite) askForLogins(ctx context.Context) error {
 	return errors.Join(err, err2)
 }
 
-func (s *etcdSite) equip(o *order, client int) {
-	s.ensemble.equip(o, client)
+func (s *etcdSite) equipClient(o *order, client int) {
+	s.ensemble.equipClient(o, client)
 	if s.logins {
 		o.User, o.Password = etcdUser, etcdPassword
 	}
 }
 
-// ghosts asks as a client that has just logged in.
-func (s *etcdSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+// findGhosts asks as a client that has just logged in.
+func (s *etcdSite) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
 	o := order{Nodes: s.cluster.Addrs()}
 	if s.logins {
 		o.User, o.Password = etcdUser, etcdPassword
@@ -245,7 +245,7 @@ func (s *etcdSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([
 		return nil, err
 	}
 	defer direct.Close()
-	found, err := standing(ctx, direct, span.prefix(), ttl)
+	found, err := standingLocks(ctx, direct, span.prefix(), ttl)
 	if err != nil || etcdClasses[span.Class].duty != apart {
 		return found, err
 	}
@@ -255,12 +255,12 @@ func (s *etcdSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([
 
 func (s *etcdSite) actions() map[string]action {
 	all := s.ensemble.actions()
-	all["compact"], all["switch"] = s.compact, s.change
+	all["compact"], all["switch"] = s.compactRevisions, s.moveLeader
 	return all
 }
 
-// change has the leader, which is well, hand the lead to the next member.
-func (s *etcdSite) change(_ Fault, victim int, _ func(time.Duration)) error {
+// moveLeader has the leader, which is well, hand the lead to the next member.
+func (s *etcdSite) moveLeader(_ Fault, victim int, _ func(time.Duration)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	members := s.cluster.Members
@@ -290,17 +290,17 @@ func memberID(ctx context.Context, addr string) (uint64, error) {
 	return st.Header.MemberId, nil
 }
 
-// compact has the cluster forget all revisions but the last, again and again.
-func (s *etcdSite) compact(f Fault, victim int, rest func(time.Duration)) error {
-	for end := mono() + int64(f.For); mono() < end; rest(time.Duration(f.By)) {
+// compactRevisions has the cluster forget all revisions but the last, again and again.
+func (s *etcdSite) compactRevisions(f Fault, victim int, rest func(time.Duration)) error {
+	for end := monotonicNow() + int64(f.For); monotonicNow() < end; rest(time.Duration(f.By)) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		forget(ctx, s.cluster.Members[victim].Addr, s.logins) // what fails is for the next time
+		compactMember(ctx, s.cluster.Members[victim].Addr, s.logins) // what fails is for the next time
 		cancel()
 	}
 	return nil
 }
 
-func forget(ctx context.Context, member string, login bool) error {
+func compactMember(ctx context.Context, member string, login bool) error {
 	cfg := clientv3.Config{Context: ctx, Endpoints: []string{member}, Logger: zap.NewNop()}
 	if login {
 		cfg.Username, cfg.Password = etcdRoot, etcdPassword
@@ -334,7 +334,7 @@ func openMutex(o *order, rec *recorder) (service, error) {
 	return mutexes{c, time.Duration(o.Schedule.TTL), rec}, err
 }
 
-func (m mutexes) lock(ctx context.Context, key string, _ want) (held, error) {
+func (m mutexes) takeLock(ctx context.Context, key string, _ want) (held, error) {
 	alive, end := context.WithCancel(m.Ctx()) // of the session, which goes on beyond ctx
 	giveUp := context.AfterFunc(ctx, end)
 	s, err := concurrency.NewSession(m.Client, concurrency.WithTTL(int(m.ttl/time.Second)), concurrency.WithContext(alive))
@@ -355,7 +355,7 @@ func (m mutexes) lock(ctx context.Context, key string, _ want) (held, error) {
 			return true
 		}
 	}
-	return believe(m.rec, key, holds, func(ctx context.Context) error {
+	return newBelief(m.rec, key, holds, func(ctx context.Context) error {
 		defer end()
 		ctx, cancel := context.WithTimeout(ctx, m.ttl)
 		defer cancel()
@@ -363,6 +363,6 @@ func (m mutexes) lock(ctx context.Context, key string, _ want) (held, error) {
 	}), nil
 }
 
-func (mutexes) obey(_ context.Context, order string) error { return noOrder(order) }
+func (mutexes) obeyOrder(_ context.Context, order string) error { return noOrder(order) }
 
 func (m mutexes) close() { m.Client.Close() }

@@ -19,12 +19,12 @@ import (
 
 func (s *redisSite) actions() map[string]action {
 	return map[string]action{
-		"wipe-node": s.wipeNode, "restore-node": s.restoreNode, "flushall": s.ask("FLUSHALL"), "replicaof": s.replicate,
-		"boot-behind": s.bootBehind, "fill": s.fill, "kill-connections": s.killConnections, "script-flush": s.ask("SCRIPT", "FLUSH"),
-		"client-pause": s.clientPause, "debug-sleep": s.debugSleep, "psubscribe": s.psubscribe,
+		"wipe-node": s.wipeNode, "restore-node": s.restoreNode, "flushall": s.commandAction("FLUSHALL"), "replicaof": s.replicateFromOther,
+		"boot-behind": s.bootBehind, "fill": s.fillMemory, "kill-connections": s.killConnections, "script-flush": s.commandAction("SCRIPT", "FLUSH"),
+		"client-pause": s.clientPause, "debug-sleep": s.debugSleep, "psubscribe": s.subscribeToAll,
 		"rotate-password": s.rotate, "rotate": s.rotateGap, "switch-server": s.switchServer,
 		"hide-run-id": s.hideRunID, "look-like-cluster": s.rewriteInfo(asCluster), "other-names": s.rewriteInfo(asValkey),
-		"lose-replies": s.lose((*faultproxy.Proxy).CutAfter), "mute": s.lose((*faultproxy.Proxy).MuteAfter),
+		"lose-replies": s.loseReplies((*faultproxy.Proxy).CutAfter), "mute": s.loseReplies((*faultproxy.Proxy).MuteAfter),
 	}
 }
 
@@ -36,13 +36,13 @@ func (s *redisSite) bootBehind(f Fault, victim int, rest func(time.Duration)) er
 	defer v.life.Unlock()
 	v.redis.Kill()
 	err := v.clock.shift(-time.Hour)
-	err = errors.Join(err, restart(v.redis.Wipe))
+	err = errors.Join(err, restartServer(v.redis.Wipe))
 	rest(time.Duration(f.For))
 	return errors.Join(err, v.clock.shift(0))
 }
 
-// fill has foreign keys use up a node's memory.
-func (s *redisSite) fill(f Fault, victim int, rest func(time.Duration)) error {
+// fillMemory has foreign keys use up a node's memory.
+func (s *redisSite) fillMemory(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
@@ -77,7 +77,7 @@ func (s *redisSite) fill(f Fault, victim int, rest func(time.Duration)) error {
 	return errors.Join(err, err2, err3)
 }
 
-// killConnections is an operator who ends all clients, subscribed ones among them.
+// killConnections ends the connections of all clients, subscribed ones among them.
 func (s *redisSite) killConnections(_ Fault, victim int, _ func(time.Duration)) error {
 	v := s.servers[victim]
 	return errors.Join(v.command("CLIENT", "KILL", "TYPE", "normal"), v.command("CLIENT", "KILL", "TYPE", "pubsub"))
@@ -94,8 +94,8 @@ func (s *redisSite) debugSleep(f Fault, victim int, _ func(time.Duration)) error
 	return s.servers[victim].command("DEBUG", "SLEEP", fmt.Sprint(time.Duration(f.For).Seconds()))
 }
 
-// psubscribe is somebody who listens to everything.
-func (s *redisSite) psubscribe(f Fault, victim int, rest func(time.Duration)) error {
+// subscribeToAll listens to everything.
+func (s *redisSite) subscribeToAll(f Fault, victim int, rest func(time.Duration)) error {
 	conn, err := net.Dial("tcp", s.servers[victim].redis.Addr())
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (s *redisSite) hideRunID(f Fault, victim int, rest func(time.Duration)) err
 		v := s.servers[victim]
 		v.life.Lock()
 		defer v.life.Unlock()
-		if err := restart(v.redis.Wipe); err != nil {
+		if err := restartServer(v.redis.Wipe); err != nil {
 			return // the promises are held against the node as it is
 		}
 		rest(d)
@@ -188,7 +188,7 @@ func (s *redisSite) wipeNode(f Fault, victim int, rest func(time.Duration)) erro
 	defer v.life.Unlock()
 	v.redis.Kill()
 	rest(time.Duration(f.For))
-	return restart(v.redis.Wipe)
+	return restartServer(v.redis.Wipe)
 }
 
 // restoreNode brings a node back with what it had on disk a second before.
@@ -201,15 +201,15 @@ func (s *redisSite) restoreNode(f Fault, victim int, rest func(time.Duration)) e
 	}
 	rest(time.Second)
 	v.redis.Kill()
-	if err := v.restore(); err != nil {
+	if err := v.restoreCopy(); err != nil {
 		return err
 	}
 	rest(time.Duration(f.For))
-	return restart(v.redis.Restart)
+	return restartServer(v.redis.Restart)
 }
 
-// ask sends a node a command.
-func (s *redisSite) ask(args ...string) action {
+// commandAction sends a node a command.
+func (s *redisSite) commandAction(args ...string) action {
 	return func(_ Fault, victim int, _ func(time.Duration)) error {
 		return s.servers[victim].command(args...)
 	}
@@ -223,8 +223,8 @@ func (n *redisNode) command(args ...string) error {
 	return err
 }
 
-// replicate makes a node throw away its data for another's, and then makes it a master again.
-func (s *redisSite) replicate(f Fault, victim int, rest func(time.Duration)) error {
+// replicateFromOther makes a node throw away its data for another's, and then makes it a master again.
+func (s *redisSite) replicateFromOther(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.servers[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
@@ -239,12 +239,12 @@ func (s *redisSite) replicate(f Fault, victim int, rest func(time.Duration)) err
 	return errors.Join(err, err2)
 }
 
-// lose has the replies to scripts lost after they were executed.
-func (s *redisSite) lose(how func(*faultproxy.Proxy, faultproxy.Match, int) <-chan struct{}) action {
+// loseReplies has the replies to scripts lost after they were executed.
+func (s *redisSite) loseReplies(how func(*faultproxy.Proxy, faultproxy.Match, int) <-chan struct{}) action {
 	return func(f Fault, victim int, rest func(time.Duration)) error {
 		script := faultproxy.Command("EVALSHA")
 		var muted []*faultproxy.Proxy
-		for _, p := range s.servers[victim].on(f) {
+		for _, p := range s.servers[victim].proxiesFor(f) {
 			how(p, func(args [][]byte) bool { return script(args) && rand.N(4) == 0 }, f.Count)
 			muted = append(muted, p)
 		}

@@ -49,7 +49,7 @@ func (b build) other() build { return 1 - b }
 type ship struct {
 	life   sync.Mutex // held by the fault that stops or kills it
 	cmd    *exec.Cmd
-	stdin  io.WriteCloser // for orders, see client.obey
+	stdin  io.WriteCloser // for orders, see holdfasts.obeyOrder
 	exited <-chan struct{}
 	build  build
 	again  int // how often it was started before
@@ -58,12 +58,12 @@ type ship struct {
 	were []build    // the builds of its processes, by their numbers
 }
 
-func launch(program, olderOne string, orders []order, logs io.Writer) (*fleet, error) {
+func launchFleet(program, olderOne string, orders []order, logs io.Writer) (*fleet, error) {
 	f := &fleet{builds: [2]string{program, cmp.Or(olderOne, program)}, orders: orders, logs: logs}
 	for i := range orders {
 		f.ships = append(f.ships, &ship{})
 		if err := f.start(i, build(i%2)); err != nil {
-			f.scuttle()
+			f.killAll()
 			return nil, err
 		}
 	}
@@ -134,8 +134,8 @@ func (f *fleet) olderIn(text string) (clients []string) {
 func (s *ship) pause() error  { return s.cmd.Process.Signal(syscall.SIGSTOP) }
 func (s *ship) resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }
 
-// tell sends the process an order. It blocks while the process is stopped and does not read.
-func (s *ship) tell(order string) error {
+// sendOrder sends the process an order. It blocks while the process is stopped and does not read.
+func (s *ship) sendOrder(order string) error {
 	_, err := io.WriteString(s.stdin, order+"\n")
 	return err
 }
@@ -178,12 +178,12 @@ func (f *fleet) await(ctx context.Context, patience time.Duration) error {
 			errs = errors.Join(errs, fmt.Errorf("client %d: %v", i, s.cmd.ProcessState))
 		}
 	}
-	f.scuttle()
+	f.killAll()
 	return errs
 }
 
-// scuttle ends all processes.
-func (f *fleet) scuttle() {
+// killAll ends all processes.
+func (f *fleet) killAll() {
 	for _, s := range f.ships {
 		if s.cmd != nil {
 			s.kill()

@@ -24,7 +24,7 @@ func TestEachProcessIsOfOneBuild(t *testing.T) {
 		t.Errorf("%q are of the older build, want holdfast1.0", clients)
 	}
 	m := new(Mix)
-	m.count(history(
+	m.count(buildHistory(
 		&attempt{client: "holdfast10.0", got: 7},
 		&attempt{client: "holdfast1.0", got: 3},
 		&attempt{client: "holdfast1.0", got: 4},

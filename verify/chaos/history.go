@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mono reads the host's CLOCK_MONOTONIC, in ns: all processes of a host share it.
-func mono() int64 {
+// monotonicNow reads the host's CLOCK_MONOTONIC, in ns: all processes of a host share it.
+func monotonicNow() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
 		panic(err) // cannot fail on Linux
@@ -25,10 +25,10 @@ func mono() int64 {
 	return t.Nano()
 }
 
-// until is a time of this process on the host's clock. A pause between the two
+// monotonicOf returns a time of this process on the host's clock. A pause between the two
 // readings makes it early, never late.
-func until(t time.Time) int64 {
-	now := mono()
+func monotonicOf(t time.Time) int64 {
+	now := monotonicNow()
 	return now + int64(time.Until(t))
 }
 
@@ -97,7 +97,7 @@ type recorder struct {
 func (r *recorder) record(e event) {
 	e.Client = r.client
 	if e.T == 0 {
-		e.T = mono()
+		e.T = monotonicNow()
 	}
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -174,12 +174,12 @@ func appendFile(all []event, name string) ([]event, error) {
 }
 
 // dropHistory removes what was recorded of a window.
-func dropHistory(dir string, window int) error { return remove(historyFile(dir, window, "*")) }
+func dropHistory(dir string, window int) error { return removeFiles(historyFile(dir, window, "*")) }
 
 // dropHistories removes what an earlier run has left, which is not the history of this one.
-func dropHistories(dir string) error { return remove(filepath.Join(dir, "w*.jsonl")) }
+func dropHistories(dir string) error { return removeFiles(filepath.Join(dir, "w*.jsonl")) }
 
-func remove(pattern string) error {
+func removeFiles(pattern string) error {
 	files, err := filepath.Glob(pattern)
 	for _, name := range files {
 		err = errors.Join(err, os.Remove(name))

@@ -54,55 +54,55 @@ func (h *holdfasts) open(ctx context.Context) (*holdfast.Client, error) {
 		sleep(ctx, 100*time.Millisecond)
 	}
 	h.opened.Do(func() { h.limits, h.adopts = drv.Limits(), canAdopt(drv) })
-	return h.with(drv, holdfast.Holder{})
+	return h.openAs(drv, holdfast.Holder{})
 }
 
-// with opens a client that names itself as holder; the zero value: as it is by default.
-func (h *holdfasts) with(drv driver.Driver, holder holdfast.Holder) (*holdfast.Client, error) {
+// openAs opens a client that names itself as holder; the zero value: as it is by default.
+func (h *holdfasts) openAs(drv driver.Driver, holder holdfast.Holder) (*holdfast.Client, error) {
 	return holdfast.New(drv, &holdfast.Options{Holder: holder, Logger: slog.New(slog.DiscardHandler), Hooks: holdfast.Hooks{
 		Renewed: func(e holdfast.RenewedEvent) {
 			if l, ok := h.leases.Load(e.Owner); ok {
-				h.note(l.(held), e.Err)
+				h.recordTrust(l.(held), e.Err)
 			}
-			h.dawdle()
+			h.delayHook()
 		},
-		Acquired: func(holdfast.AcquiredEvent) { h.dawdle() },
-		Lost:     func(holdfast.LostEvent) { h.dawdle() },
-		Released: func(holdfast.ReleasedEvent) { h.dawdle() },
+		Acquired: func(holdfast.AcquiredEvent) { h.delayHook() },
+		Lost:     func(holdfast.LostEvent) { h.delayHook() },
+		Released: func(holdfast.ReleasedEvent) { h.delayHook() },
 		Node: func(e holdfast.NodeEvent) {
-			if s := spanAt(h.spans, mono()); s != nil && (e.State == holdfast.NodeDown || e.State == holdfast.NodeStalled) {
+			if s := spanAt(h.spans, monotonicNow()); s != nil && (e.State == holdfast.NodeDown || e.State == holdfast.NodeStalled) {
 				h.rec.record(event{Kind: blamed, Key: s.key("h", 0), Err: fmt.Sprintf("%s is %s: %v", e.Node, e.State, e.Err)})
 			}
 		},
 	}})
 }
 
-func (h *holdfasts) dawdle() { time.Sleep(time.Duration(h.slow.Load())) }
+func (h *holdfasts) delayHook() { time.Sleep(time.Duration(h.slow.Load())) }
 
-// note records until when a lease is trusted: as it is now, for a hook may come late, and a renewal that failed may have left less.
-func (h *holdfasts) note(l held, err error) {
+// recordTrust records until when a lease is trusted: as it is now, for a hook may come late, and a renewal that failed may have left less.
+func (h *holdfasts) recordTrust(l held, err error) {
 	h.noting.Lock() // or an older deadline might be recorded after a newer one
 	defer h.noting.Unlock()
-	h.rec.record(event{Kind: renewed, Key: l.key, ID: l.id, Until: until(l.lease.Deadline()), Err: text(err)})
+	h.rec.record(event{Kind: renewed, Key: l.key, ID: l.id, Until: monotonicOf(l.lease.Deadline()), Err: errorText(err)})
 }
 
-func (h *holdfasts) lock(ctx context.Context, key string, as want) (held, error) {
-	lease, err := h.current.Load().Acquire(ctx, key, h.options(as))
+func (h *holdfasts) takeLock(ctx context.Context, key string, as want) (held, error) {
+	lease, err := h.current.Load().Acquire(ctx, key, h.requestOptions(as))
 	if err != nil {
 		return held{}, err
 	}
-	return h.held(lease, key), nil
+	return h.newHeld(lease, key), nil
 }
 
-// options returns the options for a request.
-func (h *holdfasts) options(as want) *holdfast.AcquireOptions {
+// requestOptions returns the options for a request.
+func (h *holdfasts) requestOptions(as want) *holdfast.AcquireOptions {
 	return &holdfast.AcquireOptions{TTL: as.ttl, MinHold: as.least, Adoptable: as.adoptable}
 }
 
-// held is a lease as a worker sees it; key is how the history knows the lock.
-func (h *holdfasts) held(lease *holdfast.Lease, key string) held {
+// newHeld returns a lease as a worker sees it; key names the lock in the history.
+func (h *holdfasts) newHeld(lease *holdfast.Lease, key string) held {
 	l := held{
-		key: key, token: lease.Token(), id: lease.Owner(), until: until(lease.Deadline()), lease: lease, release: lease.Release,
+		key: key, token: lease.Token(), id: lease.Owner(), until: monotonicOf(lease.Deadline()), lease: lease, release: lease.Release,
 	}
 	h.leases.Store(l.id, l)
 	trust := lease.Context()
@@ -115,8 +115,8 @@ func (h *holdfasts) held(lease *holdfast.Lease, key string) held {
 	return l
 }
 
-// ttls returns the TTLs that a lease may have.
-func (h *holdfasts) ttls() []time.Duration {
+// allowedTTLs returns the TTLs that a lease may have.
+func (h *holdfasts) allowedTTLs() []time.Duration {
 	ttl := time.Duration(h.order.Schedule.TTL)
 	if h.limits.ChangeTTL {
 		return []time.Duration{ttl / 5, ttl, time.Duration(h.order.Schedule.MaxTTL)}
@@ -124,14 +124,14 @@ func (h *holdfasts) ttls() []time.Duration {
 	return []time.Duration{max(ttl/2, h.limits.MinTTL).Round(max(h.limits.Granularity, time.Millisecond)), ttl}
 }
 
-// stretch gives a lease that was asked for with ttl another one where it may, and now and then does not wait for the answer.
-func (h *holdfasts) stretch(ctx context.Context, l held, ttl time.Duration) {
+// changeTTL gives a lease that was asked for with ttl another one where it may, and now and then does not wait for the answer.
+func (h *holdfasts) changeTTL(ctx context.Context, l held, ttl time.Duration) {
 	if h.limits.ChangeTTL {
-		ttl = pick(h.ttls())
+		ttl = pickRandom(h.allowedTTLs())
 	}
-	ctx, cancel := context.WithTimeout(ctx, pick([]time.Duration{5 * time.Millisecond, 100 * time.Millisecond, time.Second}))
+	ctx, cancel := context.WithTimeout(ctx, pickRandom([]time.Duration{5 * time.Millisecond, 100 * time.Millisecond, time.Second}))
 	defer cancel()
-	h.note(l, l.lease.Extend(ctx, ttl))
+	h.recordTrust(l, l.lease.Extend(ctx, ttl))
 }
 
 // The orders that a process takes.
@@ -141,7 +141,7 @@ const (
 	crowd     = "crowd " // and how many callers come at once
 )
 
-func (h *holdfasts) obey(ctx context.Context, order string) error {
+func (h *holdfasts) obeyOrder(ctx context.Context, order string) error {
 	if by, ok := strings.CutPrefix(order, slowHooks); ok {
 		d, err := time.ParseDuration(by)
 		h.slow.Store(int64(d))
@@ -149,8 +149,8 @@ func (h *holdfasts) obey(ctx context.Context, order string) error {
 	}
 	if callers, ok := strings.CutPrefix(order, crowd); ok {
 		n, err := strconv.Atoi(callers)
-		if s := spanAt(h.spans, mono()); s != nil {
-			go h.crowd(ctx, s, n)
+		if s := spanAt(h.spans, monotonicNow()); s != nil {
+			go h.runCrowd(ctx, s, n)
 		}
 		return err
 	}
@@ -166,21 +166,21 @@ func (h *holdfasts) obey(ctx context.Context, order string) error {
 		return err
 	}
 	old := h.current.Swap(next) // before the event: a worker that asks after it uses the next client
-	if s := spanAt(h.spans, mono()); s != nil {
+	if s := spanAt(h.spans, monotonicNow()); s != nil {
 		h.rec.record(event{Kind: closing, Key: s.key("h", 0)})
 	}
 	return old.Close()
 }
 
-// crowd has so many callers ask at once, each for another lock and until the window ends.
-func (h *holdfasts) crowd(ctx context.Context, s *span, callers int) {
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.end-int64(tail)-mono()))
+// runCrowd has so many callers ask at once, each for another lock and until the window ends.
+func (h *holdfasts) runCrowd(ctx context.Context, s *span, callers int) {
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.end-int64(tail)-monotonicNow()))
 	defer cancel()
 	client, errs := h.current.Load(), make(chan error, callers)
 	var freed atomic.Int64
 	for i := range callers {
 		go func() {
-			l, err := client.Acquire(ctx, s.key("c", i), h.options(want{ttl: time.Duration(h.order.Schedule.TTL)}))
+			l, err := client.Acquire(ctx, s.key("c", i), h.requestOptions(want{ttl: time.Duration(h.order.Schedule.TTL)}))
 			if err == nil && l.Release(ctx) == nil {
 				freed.Add(1)
 			}

@@ -59,22 +59,22 @@ type verdict struct {
 	slow   []Finding // locks that were not free again within their bound: the report has them apart
 }
 
-// window judges one window, whose history is dropped unless it shows a violation.
-func (j *judge) window(ctx context.Context, s *span) error {
+// judgeWindow judges one window, whose history is dropped unless it shows a violation.
+func (j *judge) judgeWindow(ctx context.Context, s *span) error {
 	events, err := readHistory(j.dir, s.index)
 	if err != nil {
 		return err
 	}
-	faults := j.nemesis.of(s.index)
-	v := &verdict{judge: j, span: s, rules: j.class(s.Class, faults), faults: faults, events: events, locks: histories(events)}
-	v.count()
+	faults := j.nemesis.faultsOf(s.index)
+	v := &verdict{judge: j, span: s, rules: j.classFor(s.Class, faults), faults: faults, events: events, locks: sortByLock(events)}
+	v.countWindow()
 	for _, l := range v.locks {
 		l.stops = stopsOf(faults)
-		if err := v.lock(ctx, l); err != nil {
+		if err := v.judgeLock(ctx, l); err != nil {
 			return err
 		}
 	}
-	if err := v.whole(ctx); err != nil {
+	if err := v.judgeWhole(ctx); err != nil {
 		return err
 	}
 	if j.report.Mix != nil {
@@ -100,8 +100,8 @@ func (v *verdict) add(promise string, list []finding) {
 	}
 }
 
-// count adds the window and its faults to the sums of its class, which begin with the first one.
-func (v *verdict) count() {
+// countWindow adds the window and its faults to the sums of its class, which begin with the first one.
+func (v *verdict) countWindow() {
 	c := v.report.Classes[v.span.Class]
 	if c == nil {
 		c = &ClassReport{
@@ -121,67 +121,67 @@ func (v *verdict) count() {
 	v.sums = c
 }
 
-// lock judges a lock. That of another recipe is counted only.
-func (v *verdict) lock(ctx context.Context, l *lockHistory) error {
+// judgeLock judges a lock. That of another recipe is counted only.
+func (v *verdict) judgeLock(ctx context.Context, l *lockHistory) error {
 	sums, peer := &v.sums.Holdfast, strings.Contains(l.key, "/r")
 	if peer {
 		sums = &v.sums.Peer
 	}
-	overlaps, task := l.overlaps((*attempt).trusted), v.report.task(l.key)
-	if err := v.tally(ctx, l, len(overlaps), task, sums); err != nil || peer {
+	overlaps, task := l.findOverlaps((*attempt).trustedInterval), v.report.taskFor(l.key)
+	if err := v.addToSums(ctx, l, len(overlaps), task, sums); err != nil || peer {
 		return err
 	}
 	if v.rules.shared == "" {
 		v.add(exclusion, overlaps)
 	}
-	v.calls(l)
+	v.judgeCalls(l)
 	if l.most > 1 && !l.sides { // its slots have the rest
 		return nil
 	}
 	if v.report.Mix != nil {
 		v.report.Mix.count(l, v.nemesis.fleet.buildOf)
 	}
-	v.tokens(l, task)
-	v.leases(l, task)
-	return v.fenced(ctx, l)
+	v.judgeTokens(l, task)
+	v.judgeLeases(l, task)
+	return v.judgeFenced(ctx, l)
 }
 
-// tally adds what happened to a lock to the sums, and to its task if that is not nil, which then has the calls.
-func (v *verdict) tally(ctx context.Context, l *lockHistory, overlaps int, task *TaskReport, sums *Tally) error {
+// addToSums adds what happened to a lock to the sums, and to its task if that is not nil, which then has the calls.
+func (v *verdict) addToSums(ctx context.Context, l *lockHistory, overlaps int, task *TaskReport, sums *Tally) error {
 	lost, err := v.lostUpdates(ctx, l, byNobody)
 	if err != nil {
 		return err
 	}
-	t := Tally{Overlaps: overlaps, Worked: len(l.overlaps((*attempt).worked)), Acked: count(l.writes[byNobody], acked), LostUpdates: len(lost)}
+	t := Tally{Overlaps: overlaps, Worked: len(l.findOverlaps((*attempt).workedInterval)), Acked: countResults(l.writes[byNobody], acked), LostUpdates: len(lost)}
 	if task != nil {
 		task.count(l)
 		task.Overlaps += overlaps
 	} else {
-		t.Granted = len(l.granted())
+		t.Granted = len(l.grantedAttempts())
 		t.Failed = len(l.attempts) - t.Granted
 	}
 	sums.add(t)
 	return nil
 }
 
-// calls judges how the calls for a lock have ended.
-func (v *verdict) calls(l *lockHistory) {
-	near := slices.Concat(v.faults, v.nemesis.of(v.span.index+1)) // in which a client may die before it says how its last calls ended
-	v.add(inTime, l.overdue(int64(v.schedule.TTL)+int64(time.Second), v.befallen(near)))
-	if v.span.Class == after && !v.still.within(v.span.start, v.span.end) {
-		v.add(getsThrough, l.unserved())
+// judgeCalls judges how the calls for a lock have ended.
+func (v *verdict) judgeCalls(l *lockHistory) {
+	near := slices.Concat(v.faults, v.nemesis.faultsOf(v.span.index+1)) // in which a client may die before it says how its last calls ended
+	v.add(inTime, l.findOverdueCalls(int64(v.schedule.TTL)+int64(time.Second), v.faultExcuse(near)))
+	if v.span.Class == after && !v.still.fallsWithin(v.span.start, v.span.end) {
+		v.add(getsThrough, l.findUnservedCalls())
 	}
 	if v.rules.patient {
-		v.add(turnsNone, l.rebuffs(v.span.end-int64(tail), v.befallen(v.faults)))
+		v.add(turnsNone, l.findRebuffs(v.span.end-int64(tail), v.faultExcuse(v.faults)))
 	}
 }
 
-// tokens judges the tokens of a lock. task is nil where the table has what is counted.
-func (v *verdict) tokens(l *lockHistory, task *TaskReport) {
-	duplicates, disorder := l.duplicates(), l.disorder()
+// judgeTokens judges the tokens of a lock. task is nil where the table has what is counted.
+func (v *verdict) judgeTokens(l *lockHistory, task *TaskReport) {
+	duplicates, disorder := l.findDuplicateTokens(), l.findDisorder()
 	v.sums.Duplicates += len(duplicates)
 	v.sums.Disorder += len(disorder)
-	v.sums.Inversions += l.inversions()
+	v.sums.Inversions += l.countInversions()
 	if task != nil {
 		task.Duplicates += len(duplicates)
 		task.Disorder += len(disorder)
@@ -190,19 +190,19 @@ func (v *verdict) tokens(l *lockHistory, task *TaskReport) {
 	v.add(tokenOrder, disorder)
 }
 
-// leases judges how the leases of a lock began and ended. task is nil where the table has what is counted.
-func (v *verdict) leases(l *lockHistory, task *TaskReport) {
-	v.add(staysDead, l.revivals())
-	v.add(spares, l.robberies())
-	v.add(staysTaken, l.returns())
+// judgeLeases judges how the leases of a lock began and ended. task is nil where the table has what is counted.
+func (v *verdict) judgeLeases(l *lockHistory, task *TaskReport) {
+	v.add(staysDead, l.findRevivals())
+	v.add(spares, l.findRobberies())
+	v.add(staysTaken, l.findReturns())
 	v.add(kept, l.cutShort())
-	if bound := v.sums.Bound; v.rules.duty == apart && l.waited(v.span.start, bound) {
+	if bound := v.sums.Bound; v.rules.duty == apart && l.waitedInVain(v.span.start, bound) {
 		v.add(keptApart, []finding{{l.key, fmt.Sprintf("nobody of this prefix had it, and somebody waited for more than %v", time.Duration(bound))}})
 	}
-	lapsed, excused := l.losses(func(a *attempt) bool {
+	lapsed, excused := l.findLosses(func(a *attempt) bool {
 		ttl := time.Duration(v.schedule.TTL)
 		switched := func(n *node) bool { return n.wasOut(a.lost, ttl) }
-		return v.rules.tooShort(a.ttl) || v.still.within(a.lost-int64(ttl), a.lost) || slices.ContainsFunc(v.site.nodes(), switched)
+		return v.rules.tooShort(a.ttl) || v.still.fallsWithin(a.lost-int64(ttl), a.lost) || slices.ContainsFunc(v.site.nodes(), switched)
 	})
 	v.sums.Lost += len(lapsed) + excused
 	if task != nil {
@@ -213,40 +213,40 @@ func (v *verdict) leases(l *lockHistory, task *TaskReport) {
 		v.report.Excused += excused
 	}
 	if v.rules.unfit {
-		from, to := v.unfit(v.faults)
-		v.add(unfitMute, l.within(from, to))
+		from, to := v.unfitInterval(v.faults)
+		v.add(unfitMute, l.grantsWithin(from, to))
 	}
 }
 
-// fenced judges the storages that check the tokens of a lock.
-func (v *verdict) fenced(ctx context.Context, l *lockHistory) error {
+// judgeFenced judges the storages that check the tokens of a lock.
+func (v *verdict) judgeFenced(ctx context.Context, l *lockHistory) error {
 	for _, name := range fencedStores {
 		lost, err := v.lostUpdates(ctx, l, name)
 		if err != nil {
 			return err
 		}
 		v.sums.LostUpdates[name] += len(lost)
-		v.sums.Written[name] += count(l.writes[name], acked)
-		v.sums.Refused[name] += count(l.writes[name], refused) + count(l.reads[name], barred)
+		v.sums.Written[name] += countResults(l.writes[name], acked)
+		v.sums.Refused[name] += countResults(l.writes[name], refused) + countResults(l.reads[name], barred)
 		v.add(fencedWrites, lost)
 	}
 	return nil
 }
 
-// whole judges what no single lock shows, after all of them were judged.
-func (v *verdict) whole(ctx context.Context) error {
-	v.add(keptApart, strangers(v.events))
-	broken, err := v.linear(v.span, v.rules.shared == "", time.Now().Add(patience), v.events, v.locks, v.faults)
+// judgeWhole judges what no single lock shows, after all of them were judged.
+func (v *verdict) judgeWhole(ctx context.Context) error {
+	v.add(keptApart, findForeignLocks(v.events))
+	broken, err := v.judgeLinear(v.span, v.rules.shared == "", time.Now().Add(patience), v.events, v.locks, v.faults)
 	if err != nil {
 		return err
 	}
 	v.found = append(v.found, broken...)
 	crowds := slices.DeleteFunc(slices.Clone(v.faults), func(h happened) bool { return h.Do != "crowd" })
-	if !v.still.within(v.span.start, v.span.end) { // else it was not the client that had no time for its crowd
-		v.add(allServed, left(v.events, crowds))
-		v.add(noBlame, suspicions(v.events, crowds))
+	if !v.still.fallsWithin(v.span.start, v.span.end) { // else it was not the client that had no time for its crowd
+		v.add(allServed, findUnservedCrowds(v.events, crowds))
+		v.add(noBlame, findWrongBlame(v.events, crowds))
 	}
-	ghosts, err := v.ghosts(ctx, v.span)
+	ghosts, err := v.findGhosts(ctx, v.span)
 	if err != nil {
 		return err
 	}
@@ -257,7 +257,7 @@ func (v *verdict) whole(ctx context.Context) error {
 			v.sums.Free = max(v.sums.Free, l.longestFree())
 		}
 	}
-	times, slow := v.recoveries(v.span, v.rules, v.locks, v.faults, v.sums.Bound)
+	times, slow := v.recoveryTimes(v.span, v.rules, v.locks, v.faults, v.sums.Bound)
 	v.sums.Recovery = append(v.sums.Recovery, times...)
 	slices.Sort(v.sums.Recovery)
 	for _, f := range slow {
@@ -266,9 +266,9 @@ func (v *verdict) whole(ctx context.Context) error {
 	return nil
 }
 
-// class returns the promises that hold in a class, less the promises that the running servers cannot
+// classFor returns the promises that hold in a class, less the promises that the running servers cannot
 // keep after one was stopped.
-func (j *judge) class(name string, faults []happened) class {
+func (j *judge) classFor(name string, faults []happened) class {
 	cl := j.schedule.backend().classes[name]
 	site, ok := j.site.(interface{ whenStopped() (shared string) })
 	stopped := func(h happened) bool { return h.Do == "pause-node" }
@@ -280,9 +280,9 @@ func (j *judge) class(name string, faults []happened) class {
 	return cl
 }
 
-// unfit is the time in which too few nodes may vote: when all faults have begun and what was held before has lapsed, until
+// unfitInterval returns the time in which too few nodes may vote: when all faults have begun and what was held before has lapsed, until
 // the first of them is over. There is none where no fault of a node came about.
-func (j *judge) unfit(faults []happened) (from, to int64) {
+func (j *judge) unfitInterval(faults []happened) (from, to int64) {
 	to = math.MaxInt64
 	for _, f := range faults {
 		if f.Do != "pause-client" {
@@ -295,13 +295,13 @@ func (j *judge) unfit(faults []happened) (from, to int64) {
 	return from + int64(j.schedule.TTL) + int64(500*time.Millisecond), to
 }
 
-// befallen reports whether a client had a fault of its own between two times, or the machine stood
+// faultExcuse reports whether a client had a fault of its own between two times, or the machine stood
 // still.
-func (j *judge) befallen(faults []happened) func(client string, from, to int64) bool {
+func (j *judge) faultExcuse(faults []happened) func(client string, from, to int64) bool {
 	return func(client string, from, to int64) bool {
 		name, _, _ := strings.Cut(client, ".")
 		struck := func(h happened) bool { return h.Victim == name && h.Start < to && h.End > from }
-		return slices.ContainsFunc(faults, struck) || j.still.within(from, to)
+		return slices.ContainsFunc(faults, struck) || j.still.fallsWithin(from, to)
 	}
 }
 
@@ -320,8 +320,8 @@ func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) (
 		return nil, nil
 	}
 	var final string
-	err := persist(ctx, func() (err error) {
-		final, err = j.stores.final(ctx, store, l.key)
+	err := retryUntilDone(ctx, func() (err error) {
+		final, err = j.stores.finalValue(ctx, store, l.key)
 		return err
 	})
 	if err != nil {
@@ -331,18 +331,18 @@ func (j *judge) lostUpdates(ctx context.Context, l *lockHistory, store string) (
 	return l.lostUpdates(store, final), nil
 }
 
-// ghosts looks for locks of a window that is over for longer than a TTL.
-func (j *judge) ghosts(ctx context.Context, s *span) (out []finding, _ error) {
-	found, err := j.site.ghosts(ctx, s, time.Duration(j.schedule.TTL))
+// findGhosts looks for locks of a window that is over for longer than a TTL.
+func (j *judge) findGhosts(ctx context.Context, s *span) (out []finding, _ error) {
+	found, err := j.site.findGhosts(ctx, s, time.Duration(j.schedule.TTL))
 	for _, g := range found {
 		out = append(out, finding{s.key("h", 0), g})
 	}
 	return out, err
 }
 
-// recoveries are the times from each fault to the next grant of each lock. Those
+// recoveryTimes returns the times from each fault to the next grant of each lock. Those
 // that the window is too short to tell of are left out.
-func (j *judge) recoveries(s *span, cl class, locks map[string]*lockHistory, faults []happened, bound int64) (times []int64, slow []finding) {
+func (j *judge) recoveryTimes(s *span, cl class, locks map[string]*lockHistory, faults []happened, bound int64) (times []int64, slow []finding) {
 	for _, f := range faults {
 		from := f.Start
 		switch cl.from {
@@ -362,7 +362,7 @@ func (j *judge) recoveries(s *span, cl class, locks map[string]*lockHistory, fau
 				if free > bound {
 					slow = append(slow, finding{l.key, fmt.Sprintf("%v after %s on %s", time.Duration(free), f.Do, f.Victim)})
 				}
-			case l.waited(from, bound):
+			case l.waitedInVain(from, bound):
 				slow = append(slow, finding{l.key, fmt.Sprintf("not within %v after %s on %s", time.Duration(bound), f.Do, f.Victim)})
 			}
 		}

@@ -65,7 +65,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	exit(runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 func exit(err error) {
@@ -93,7 +93,7 @@ type settings struct {
 	tables    string // file with the servers' first tables; empty: this build's
 }
 
-func command(ctx context.Context, args []string, out, errs io.Writer) error {
+func runCommand(ctx context.Context, args []string, out, errs io.Writer) error {
 	var s settings
 	var minutes float64
 	var only string
@@ -121,9 +121,9 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	}
 	var err error
 	if s.elections > 0 {
-		r, err = elect(ctx, s, errs)
+		r, err = runElection(ctx, s, errs)
 	} else {
-		r, err = run(ctx, s, errs)
+		r, err = runSchedule(ctx, s, errs)
 	}
 	if err != nil {
 		return err
@@ -135,9 +135,9 @@ func command(ctx context.Context, args []string, out, errs io.Writer) error {
 	return nil
 }
 
-// run carries out a schedule and reports.
-func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err error) {
-	schedule, histories, program, err := set.begin()
+// runSchedule carries out a schedule and reports.
+func runSchedule(ctx context.Context, set settings, logs io.Writer) (_ *Report, err error) {
+	schedule, histories, program, err := set.prepareRun()
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 		set.seed = rand.Uint64()
 	}
 	back, guarded := schedule.backend(), new(storages)
-	place, err := set.site(schedule)
+	place, err := set.siteFor(schedule)
 	if err != nil {
 		return nil, err
 	}
@@ -153,20 +153,20 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 	if err := errors.Join(place.start(ctx, schedule), guarded.start(ctx)); err != nil {
 		return nil, err
 	}
-	where := stores{Redis: guarded.redis.Addr(), SQL: guarded.sql.DSN(), Row: place.values()}
+	where := stores{Redis: guarded.redis.Addr(), SQL: guarded.sql.DSN(), Row: place.valuesDSN()}
 	stores, err := where.open(true)
 	if err != nil {
 		return nil, err
 	}
 	defer stores.close()
 
-	start := mono() + int64(back.lead(schedule))
-	spans := schedule.plan(start, set.length)
-	crew, err := launch(program, set.older, orders(schedule, place, where, histories, start, set.length), logs)
+	start := monotonicNow() + int64(back.lead(schedule))
+	spans := schedule.planSpans(start, set.length)
+	crew, err := launchFleet(program, set.older, clientOrders(schedule, place, where, histories, start, set.length), logs)
 	if err != nil {
 		return nil, err
 	}
-	defer crew.scuttle()
+	defer crew.killAll()
 
 	r := newReport(set.seed, schedule)
 	if crew.isMixed() {
@@ -179,30 +179,30 @@ func run(ctx context.Context, set settings, logs io.Writer) (_ *Report, err erro
 		site: place, stores: stores, nemesis: nem, schedule: schedule, still: still, dir: histories, keep: set.keep, report: r,
 		timeline: &timeline{start: start, keys: schedule.Keys},
 	}
-	if err := j.windows(ctx, spans); err != nil {
+	if err := j.runWindows(ctx, spans); err != nil {
 		return nil, err
 	}
-	return r, j.save(set.out, logs)
+	return r, j.saveReport(set.out, logs)
 }
 
-// begin reads the schedule, makes the folders, and finds the program that clients run.
-func (s *settings) begin() (schedule *Schedule, histories, program string, err error) {
+// prepareRun reads the schedule, makes the folders, and finds the program that clients run.
+func (s *settings) prepareRun() (schedule *Schedule, histories, program string, err error) {
 	if schedule, err = loadSchedule(s.backend, s.schedule); err != nil {
 		return nil, "", "", err
 	}
 	schedule.onNodes(s.nodes)
-	if err := errors.Join(schedule.keep(s.only), schedule.check()); err != nil {
+	if err := errors.Join(schedule.keepClasses(s.only), schedule.check()); err != nil {
 		return nil, "", "", err
 	}
-	if histories, err = s.folders(); err != nil {
+	if histories, err = s.makeFolders(); err != nil {
 		return nil, "", "", err
 	}
 	program, err = os.Executable()
 	return schedule, histories, program, err
 }
 
-// site returns the site on which the schedule's servers run.
-func (s *settings) site(schedule *Schedule) (site, error) {
+// siteFor returns the site on which the schedule's servers run.
+func (s *settings) siteFor(schedule *Schedule) (site, error) {
 	place := schedule.backend().site()
 	if s.tables == "" {
 		return place, nil
@@ -215,8 +215,8 @@ func (s *settings) site(schedule *Schedule) (site, error) {
 	return p, nil
 }
 
-// folders makes the folder for the report, a temporary one where none is named, and an empty one for histories in it.
-func (s *settings) folders() (histories string, err error) {
+// makeFolders makes the folder for the report, a temporary one where none is named, and an empty one for histories in it.
+func (s *settings) makeFolders() (histories string, err error) {
 	if s.out == "" {
 		if s.out, err = os.MkdirTemp("", "holdfast-chaos-report-"); err != nil {
 			return "", err
@@ -229,50 +229,50 @@ func (s *settings) folders() (histories string, err error) {
 	return histories, errors.Join(os.MkdirAll(histories, 0o700), dropHistories(histories))
 }
 
-// windows has the faults of all windows happen, and judges each window soon after its end. It blocks until the last is judged, the
+// runWindows has the faults of all windows happen, and judges each window soon after its end. It blocks until the last is judged, the
 // clients are through and the report has what troubled the run, or until ctx ends.
-func (j *judge) windows(ctx context.Context, spans []span) error {
+func (j *judge) runWindows(ctx context.Context, spans []span) error {
 	watched, rest := context.WithCancel(ctx)
 	defer rest()
 	go j.still.watch(watched)
 	var faults sync.WaitGroup
 	faults.Go(func() {
 		for i := range spans {
-			j.nemesis.run(ctx, &spans[i])
+			j.nemesis.strikeWindow(ctx, &spans[i])
 		}
 	})
 	quiet := int64(j.schedule.TTL) + int64(grace)
 	for i := range spans {
 		if s := &spans[i]; s.Class == after {
 			faults.Wait()
-			j.trouble(j.nemesis.fleet.await(ctx, time.Duration(s.end+quiet-mono())))
-			s.end = min(s.end, mono())
+			j.noteTrouble(j.nemesis.fleet.await(ctx, time.Duration(s.end+quiet-monotonicNow())))
+			s.end = min(s.end, monotonicNow())
 		}
-		sleep(ctx, time.Duration(spans[i].end+quiet-mono()))
+		sleep(ctx, time.Duration(spans[i].end+quiet-monotonicNow()))
 		if ctx.Err() != nil {
 			break
 		}
-		if err := j.window(ctx, &spans[i]); err != nil {
-			j.trouble(fmt.Errorf("window %d: %w", i, err))
+		if err := j.judgeWindow(ctx, &spans[i]); err != nil {
+			j.noteTrouble(fmt.Errorf("window %d: %w", i, err))
 		}
 	}
 	faults.Wait()
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	stills, longest, err := j.still.sum()
+	stills, longest, err := j.still.summarize()
 	j.report.Stills, j.report.Longest = stills, Duration(longest)
-	j.trouble(err)
+	j.noteTrouble(err)
 	j.report.Seconds = time.Duration(spans[len(spans)-1].end - spans[0].start).Seconds()
 	for _, n := range j.site.nodes() {
-		j.trouble(n.unasked())
+		j.noteTrouble(n.unexpectedExits())
 	}
-	j.trouble(j.nemesis.errs...)
+	j.noteTrouble(j.nemesis.errs...)
 	return nil
 }
 
-// trouble notes what has troubled the run itself.
-func (j *judge) trouble(errs ...error) {
+// noteTrouble notes what has troubled the run itself.
+func (j *judge) noteTrouble(errs ...error) {
 	for _, err := range errs {
 		if err != nil {
 			j.report.Troubles = append(j.report.Troubles, err.Error())
@@ -283,8 +283,8 @@ func (j *judge) trouble(errs ...error) {
 // grace is the time after a window, beyond the TTL, by which all that belongs to it is over.
 const grace = 1500 * time.Millisecond
 
-// orders are for Holdfast's clients first, then for the other recipe's, then for the operator.
-func orders(s *Schedule, place site, guarded stores, histories string, start int64, length time.Duration) []order {
+// clientOrders returns the orders of Holdfast's clients, then of the other recipe's, then of the operator.
+func clientOrders(s *Schedule, place site, guarded stores, histories string, start int64, length time.Duration) []order {
 	var out []order
 	for i := range s.Clients + s.Peers {
 		o := order{
@@ -294,19 +294,19 @@ func orders(s *Schedule, place site, guarded stores, histories string, start int
 		if o.Peer {
 			o.Name = fmt.Sprintf("%s%d", s.backend().peer, i-s.Clients)
 		}
-		place.equip(&o, i)
+		place.equipClient(&o, i)
 		out = append(out, o)
 	}
-	if s.wants(passing) {
+	if s.hasDuty(passing) {
 		o := order{Name: operatorRole, Role: operatorRole, Stores: guarded, History: histories, Start: start, Length: Duration(length), Schedule: *s}
-		place.equip(&o, 0)
+		place.equipClient(&o, 0)
 		out = append(out, o)
 	}
 	return out
 }
 
-// save writes the report, and says where it is.
-func (j *judge) save(dir string, logs io.Writer) error {
+// saveReport writes the report, and says where it is.
+func (j *judge) saveReport(dir string, logs io.Writer) error {
 	data, err := json.MarshalIndent(j.report, "", " ")
 	if err != nil {
 		return err

@@ -46,36 +46,36 @@ type action func(f Fault, victim int, rest func(time.Duration)) error
 // actions returns the actions by name: for clients and servers of every kind, and the site's own.
 func (n *nemesis) actions() map[string]action {
 	all := map[string]action{
-		"pause-client": n.pauseClient, "kill-client": n.killClient, "throttle-client": n.throttle,
-		"upgrade-client": n.replace(newer), "downgrade-client": n.replace(older),
-		"reopen-client": n.reopen, "slow-hooks": n.slowHooks, "crowd": n.crowd,
-		"pause-node": n.pauseNode, "kill-node": n.killNode, "clock": n.jump, "strobe": n.strobe,
-		"delay": n.delay, "cut": n.cut, "late": n.late, "forget": n.forget,
-		"drop-up": n.blackhole(true, false), "drop-down": n.blackhole(false, true), "split": n.blackhole(true, true),
+		"pause-client": n.pauseClient, "kill-client": n.killClient, "throttle-client": n.throttleClient,
+		"upgrade-client": n.replaceBuild(newer), "downgrade-client": n.replaceBuild(older),
+		"reopen-client": n.closeClient, "slow-hooks": n.slowHooks, "crowd": n.sendCrowd,
+		"pause-node": n.pauseNode, "kill-node": n.killNode, "clock": n.jumpClock, "strobe": n.strobeClock,
+		"delay": n.delayTraffic, "cut": n.cutTraffic, "late": n.deliverLate, "forget": n.forgetConnections,
+		"drop-up": n.dropTraffic(true, false), "drop-down": n.dropTraffic(false, true), "split": n.dropTraffic(true, true),
 	}
 	maps.Copy(all, n.site.actions())
 	return all
 }
 
-// run lets the faults of a window happen. It blocks until all are over.
-func (n *nemesis) run(ctx context.Context, s *span) {
+// strikeWindow lets the faults of a window happen. It blocks until all are over.
+func (n *nemesis) strikeWindow(ctx context.Context, s *span) {
 	var all sync.WaitGroup
 	taken := map[int]bool{} // clients already killed or paused in this window
 	for _, f := range s.Faults {
-		for i, victim := range n.victims(f, taken) {
+		for i, victim := range n.pickVictims(f, taken) {
 			f := f
 			f.At += Duration(i) * f.Each
-			all.Go(func() { n.fault(ctx, s, f, victim) })
+			all.Go(func() { n.runFault(ctx, s, f, victim) })
 		}
 	}
 	all.Wait()
 }
 
-// victims returns numbers of clients, beyond Holdfast's own for peers, or of nodes. A fault that
+// pickVictims returns numbers of clients, beyond Holdfast's own for peers, or of nodes. A fault that
 // strikes clients strikes one peer as well, unless it is an order.
-func (n *nemesis) victims(f Fault, taken map[int]bool) []int {
+func (n *nemesis) pickVictims(f Fault, taken map[int]bool) []int {
 	if f.Clients == 0 {
-		of := n.schedule.nodes(f.Of)
+		of := n.schedule.nodesOfKind(f.Of)
 		n.rand.Shuffle(len(of), func(i, j int) { of[i], of[j] = of[j], of[i] })
 		return of[:f.Nodes]
 	}
@@ -100,8 +100,8 @@ func (f Fault) isOrder() bool {
 	return slices.Contains([]string{"reopen-client", "slow-hooks", "crowd", "upgrade-client", "downgrade-client"}, f.Do)
 }
 
-func (n *nemesis) fault(ctx context.Context, s *span, f Fault, victim int) {
-	sleep(ctx, time.Duration(s.start+int64(f.At)-mono()))
+func (n *nemesis) runFault(ctx context.Context, s *span, f Fault, victim int) {
+	sleep(ctx, time.Duration(s.start+int64(f.At)-monotonicNow()))
 	if ctx.Err() != nil {
 		return
 	}
@@ -114,9 +114,9 @@ func (n *nemesis) fault(ctx context.Context, s *span, f Fault, victim int) {
 	if f.Clients > 0 {
 		h.Victim = n.fleet.orders[victim].Name
 	}
-	h.Start = mono()
+	h.Start = monotonicNow()
 	err := n.actions()[f.Do](f, victim, func(d time.Duration) { sleep(ctx, d) })
-	h.End = mono()
+	h.End = monotonicNow()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.done = append(n.done, h)
@@ -125,8 +125,8 @@ func (n *nemesis) fault(ctx context.Context, s *span, f Fault, victim int) {
 	}
 }
 
-// of returns the faults of a window.
-func (n *nemesis) of(window int) []happened {
+// faultsOf returns the faults of a window.
+func (n *nemesis) faultsOf(window int) []happened {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	var out []happened
@@ -158,8 +158,8 @@ func (n *nemesis) killClient(f Fault, victim int, rest func(time.Duration)) erro
 	return n.fleet.start(victim, s.build.other())
 }
 
-// replace ends a client in good order, unless it is of that build already, and starts one that is.
-func (n *nemesis) replace(by build) action {
+// replaceBuild ends a client in good order, unless it is of that build already, and starts one that is.
+func (n *nemesis) replaceBuild(by build) action {
 	return func(_ Fault, victim int, _ func(time.Duration)) error {
 		s := n.fleet.ships[victim]
 		s.life.Lock()
@@ -175,12 +175,12 @@ func (n *nemesis) replace(by build) action {
 // their time.
 const leaveWithin = 30 * time.Second
 
-// reopen has a client closed in the middle of its work.
-func (n *nemesis) reopen(_ Fault, victim int, _ func(time.Duration)) error {
+// closeClient has a client closed in the middle of its work.
+func (n *nemesis) closeClient(_ Fault, victim int, _ func(time.Duration)) error {
 	s := n.fleet.ships[victim]
 	s.life.Lock()
 	defer s.life.Unlock()
-	return s.tell(reopen)
+	return s.sendOrder(reopen)
 }
 
 // slowHooks has each hook of a client take long.
@@ -188,26 +188,26 @@ func (n *nemesis) slowHooks(f Fault, victim int, rest func(time.Duration)) error
 	s := n.fleet.ships[victim]
 	s.life.Lock()
 	defer s.life.Unlock()
-	err := s.tell(slowHooks + time.Duration(f.By).String())
+	err := s.sendOrder(slowHooks + time.Duration(f.By).String())
 	rest(time.Duration(f.For))
-	return errors.Join(err, s.tell(slowHooks+"0"))
+	return errors.Join(err, s.sendOrder(slowHooks+"0"))
 }
 
-// crowd has thousands of callers come to a client at once, each for a lock that nobody has.
-func (n *nemesis) crowd(f Fault, victim int, _ func(time.Duration)) error {
+// sendCrowd has thousands of callers come to a client at once, each for a lock that nobody has.
+func (n *nemesis) sendCrowd(f Fault, victim int, _ func(time.Duration)) error {
 	s := n.fleet.ships[victim]
 	s.life.Lock()
 	defer s.life.Unlock()
-	return s.tell(crowd + strconv.Itoa(f.Count*runtime.NumCPU()))
+	return s.sendOrder(crowd + strconv.Itoa(f.Count*runtime.NumCPU()))
 }
 
-// throttle gives a client a fifth of a processor, as a quota does: 20 ms in each 100.
-func (n *nemesis) throttle(f Fault, victim int, rest func(time.Duration)) error {
+// throttleClient gives a client a fifth of a processor, as a quota does: 20 ms in each 100.
+func (n *nemesis) throttleClient(f Fault, victim int, rest func(time.Duration)) error {
 	s := n.fleet.ships[victim]
 	s.life.Lock()
 	defer s.life.Unlock()
 	var errs error
-	for end := mono() + int64(f.For); mono() < end; {
+	for end := monotonicNow() + int64(f.For); monotonicNow() < end; {
 		errs = errors.Join(errs, s.pause())
 		rest(80 * time.Millisecond)
 		errs = errors.Join(errs, s.resume())
@@ -227,9 +227,9 @@ func (n *nemesis) pauseNode(f Fault, victim int, rest func(time.Duration)) error
 	return v.server.Resume()
 }
 
-// restart bounds the start of a server; it has no other context, as the servers
+// restartServer bounds the start of a server; it has no other context, as the servers
 // outlive a run that is broken off.
-func restart(do func(context.Context) error) error {
+func restartServer(do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	return do(ctx)
@@ -241,20 +241,20 @@ func (n *nemesis) killNode(f Fault, victim int, rest func(time.Duration)) error 
 	defer v.life.Unlock()
 	v.server.Kill()
 	rest(time.Duration(f.For))
-	return restart(v.server.Restart)
+	return restartServer(v.server.Restart)
 }
 
-func (n *nemesis) jump(f Fault, victim int, rest func(time.Duration)) error {
+func (n *nemesis) jumpClock(f Fault, victim int, rest func(time.Duration)) error {
 	v := n.site.nodes()[victim]
 	err := v.clock.shift(time.Duration(f.By))
 	rest(time.Duration(f.For))
 	return errors.Join(err, v.clock.shift(0))
 }
 
-// strobe sets a clock to and fro.
-func (n *nemesis) strobe(f Fault, victim int, rest func(time.Duration)) error {
+// strobeClock sets a clock to and fro.
+func (n *nemesis) strobeClock(f Fault, victim int, rest func(time.Duration)) error {
 	v, err := n.site.nodes()[victim], error(nil)
-	for end := mono() + int64(f.For); mono() < end && err == nil; {
+	for end := monotonicNow() + int64(f.For); monotonicNow() < end && err == nil; {
 		err = v.clock.shift(time.Duration(f.By))
 		rest(5 * time.Millisecond)
 		err = errors.Join(err, v.clock.shift(0))
@@ -263,16 +263,16 @@ func (n *nemesis) strobe(f Fault, victim int, rest func(time.Duration)) error {
 	return errors.Join(err, v.clock.shift(0))
 }
 
-// on are the proxies of a node that a network fault is for.
-func (n *node) on(f Fault) []*faultproxy.Proxy {
+// proxiesFor returns the proxies of a node that a network fault is for.
+func (n *node) proxiesFor(f Fault) []*faultproxy.Proxy {
 	if f.Side > 0 {
 		return n.proxies[f.Side-1 : f.Side]
 	}
 	return n.proxies[:]
 }
 
-func (n *nemesis) delay(f Fault, victim int, rest func(time.Duration)) error {
-	for _, p := range n.site.nodes()[victim].on(f) {
+func (n *nemesis) delayTraffic(f Fault, victim int, rest func(time.Duration)) error {
+	for _, p := range n.site.nodes()[victim].proxiesFor(f) {
 		p.SetDelay(time.Duration(f.By))
 		defer p.SetDelay(0)
 	}
@@ -280,36 +280,36 @@ func (n *nemesis) delay(f Fault, victim int, rest func(time.Duration)) error {
 	return nil
 }
 
-func (n *nemesis) cut(f Fault, victim int, _ func(time.Duration)) error {
-	for _, p := range n.site.nodes()[victim].on(f) {
+func (n *nemesis) cutTraffic(f Fault, victim int, _ func(time.Duration)) error {
+	for _, p := range n.site.nodes()[victim].proxiesFor(f) {
 		p.Cut()
 	}
 	return nil
 }
 
-// late has what clients send within By held back, ends their connections, and delivers it when they have long gone on over others.
-func (n *nemesis) late(f Fault, victim int, rest func(time.Duration)) error {
-	for _, p := range n.site.nodes()[victim].on(f) {
+// deliverLate has what clients send within By held back, ends their connections, and delivers it when they have long gone on over others.
+func (n *nemesis) deliverLate(f Fault, victim int, rest func(time.Duration)) error {
+	for _, p := range n.site.nodes()[victim].proxiesFor(f) {
 		defer p.Strand()()
 	}
 	rest(time.Duration(f.By))
-	err := n.cut(f, victim, nil)
+	err := n.cutTraffic(f, victim, nil)
 	rest(time.Duration(f.For - f.By))
 	return err
 }
 
-// forget has the connections that exist carry nothing more while the fault lasts, though they stay open.
-func (n *nemesis) forget(f Fault, victim int, rest func(time.Duration)) error {
-	for _, p := range n.site.nodes()[victim].on(f) {
+// forgetConnections has the connections that exist carry nothing more while the fault lasts, though they stay open.
+func (n *nemesis) forgetConnections(f Fault, victim int, rest func(time.Duration)) error {
+	for _, p := range n.site.nodes()[victim].proxiesFor(f) {
 		defer p.Forget()()
 	}
 	rest(time.Duration(f.For))
 	return nil
 }
 
-func (n *nemesis) blackhole(up, down bool) action {
+func (n *nemesis) dropTraffic(up, down bool) action {
 	return func(f Fault, victim int, rest func(time.Duration)) error {
-		for _, p := range n.site.nodes()[victim].on(f) {
+		for _, p := range n.site.nodes()[victim].proxiesFor(f) {
 			p.Blackhole(up, down)
 			defer p.Blackhole(false, false) // what was stopped is delivered, late
 		}

@@ -26,47 +26,47 @@ type offer struct {
 	Token holdfast.Token `json:"token"`
 }
 
-func offers(s *span) string { return fmt.Sprintf("offers:%d", s.index) }
+func offersKey(s *span) string { return fmt.Sprintf("offers:%d", s.index) }
 
-// give has so many processes adopt a lease.
-func (w *worker) give(ctx context.Context, s *span, o offer, times int) {
+// makeOffer has so many processes adopt a lease.
+func (w *worker) makeOffer(ctx context.Context, s *span, o offer, times int) {
 	text, err := json.Marshal(o)
 	if err != nil {
 		panic(err) // it has no field that cannot be marshalled
 	}
 	ctx = context.WithoutCancel(ctx) // the process may be at its end
 	for range times {
-		w.stores.redis.Do(ctx, w.stores.redis.B().Lpush().Key(offers(s)).Element(string(text)).Build())
+		w.stores.redis.Do(ctx, w.stores.redis.B().Lpush().Key(offersKey(s)).Element(string(text)).Build())
 	}
 }
 
-// take returns the oldest offer, unless it is of this process, or nil.
-func (w *worker) take(ctx context.Context, s *span) *offer {
-	text, err := w.stores.redis.Do(ctx, w.stores.redis.B().Rpop().Key(offers(s)).Build()).AsBytes()
+// takeOffer returns the oldest offer, unless it is of this process, or nil.
+func (w *worker) takeOffer(ctx context.Context, s *span) *offer {
+	text, err := w.stores.redis.Do(ctx, w.stores.redis.B().Rpop().Key(offersKey(s)).Build()).AsBytes()
 	o := new(offer)
 	if err != nil || json.Unmarshal(text, o) != nil {
 		return nil
 	}
 	if o.By == w.Name {
-		w.give(ctx, s, *o, 1)
+		w.makeOffer(ctx, s, *o, 1)
 		return nil
 	}
 	return o
 }
 
-// part ends a holder's time with a lock: it releases it, or hands it over. Some offer what they have released, which nobody may
+// endHold ends a holder's time with a lock: it releases it, or hands it over. Some offer what they have released, which nobody may
 // adopt, or go on with what they have offered, or take away what is no longer theirs.
-func (w *worker) part(ctx context.Context, s *span, j job, try string, h held) {
+func (w *worker) endHold(ctx context.Context, s *span, j job, try string, h held) {
 	o := offer{Key: j.key, N: j.n, By: w.Name, Token: h.token, Owner: h.id}
 	leave := func() { w.rec.record(event{Kind: leaving, Key: j.key, Try: try}) }
 	release := func() {
 		err := h.release(context.WithoutCancel(ctx))
-		w.rec.record(event{Kind: released, Key: j.key, Try: try, Err: text(err)})
+		w.rec.record(event{Kind: released, Key: j.key, Try: try, Err: errorText(err)})
 	}
 	locks, _ := w.locks.(*holdfasts)
 	fate := rand.N(10)
 	switch {
-	case !j.duty.hands(), fate <= 5 && !locks.adopts, fate == 5 && j.as.least > 0:
+	case !j.duty.handsOver(), fate <= 5 && !locks.adopts, fate == 5 && j.as.least > 0:
 		fate = 9
 	case j.duty == handing && ctx.Err() != nil && locks.adopts:
 		fate = 0
@@ -77,34 +77,34 @@ func (w *worker) part(ctx context.Context, s *span, j job, try string, h held) {
 	case 0, 1, 2:
 		leave()
 		if err := h.lease.Detach(); err == nil {
-			w.give(ctx, s, o, 1+rand.N(2))
+			w.makeOffer(ctx, s, o, 1+rand.N(2))
 		}
 	case 3:
 		leave()
 		release()
-		w.give(ctx, s, o, 1)
+		w.makeOffer(ctx, s, o, 1)
 	case 4:
-		w.give(ctx, s, o, 1)
+		w.makeOffer(ctx, s, o, 1)
 		sleep(ctx, rand.N(300*time.Millisecond))
 		leave()
 		release()
 	case 5:
 		leave()
 		release()
-		locks.force(ctx, try+"/again", event{Key: j.key, ID: h.id, From: h.id, Token: int64(h.token)})
+		locks.forceLock(ctx, try+"/again", event{Key: j.key, ID: h.id, From: h.id, Token: int64(h.token)})
 	default:
 		leave()
 		release()
 	}
 }
 
-// adopt takes over the lease of an offer.
-func (h *holdfasts) adopt(ctx context.Context, o *offer, as want) (held, error) {
-	lease, err := h.current.Load().Adopt(ctx, o.Key, o.Owner, o.Token, h.options(as))
+// adoptOffer takes over the lease of an offer.
+func (h *holdfasts) adoptOffer(ctx context.Context, o *offer, as want) (held, error) {
+	lease, err := h.current.Load().Adopt(ctx, o.Key, o.Owner, o.Token, h.requestOptions(as))
 	if err != nil {
 		return held{}, err
 	}
-	return h.held(lease, o.Key), nil
+	return h.newHeld(lease, o.Key), nil
 }
 
 // canAdopt reports whether leases can go from process to process.
@@ -119,21 +119,21 @@ const operatorRole = "operator"
 // each is the mean time between two forced releases.
 const each = 250 * time.Millisecond
 
-// operate takes locks away from their holders in each window whose duty is passing.
-func (h *holdfasts) operate(ctx context.Context) {
+// runOperator takes locks away from their holders in each window whose duty is passing.
+func (h *holdfasts) runOperator(ctx context.Context) {
 	for i := range h.spans {
 		s := &h.spans[i]
 		if h.order.Schedule.backend().classes[s.Class].duty != passing {
 			continue
 		}
-		for sleep(ctx, time.Duration(s.start-mono())); ctx.Err() == nil && mono() < s.end-int64(tail); sleep(ctx, each/2+rand.N(each)) {
-			h.seize(ctx, s)
+		for sleep(ctx, time.Duration(s.start-monotonicNow())); ctx.Err() == nil && monotonicNow() < s.end-int64(tail); sleep(ctx, each/2+rand.N(each)) {
+			h.seizeLock(ctx, s)
 		}
 	}
 }
 
-// seize takes a lock of the window away from its holder.
-func (h *holdfasts) seize(ctx context.Context, s *span) {
+// seizeLock takes a lock of the window away from its holder.
+func (h *holdfasts) seizeLock(ctx context.Context, s *span) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	var held []holdfast.Status
@@ -143,16 +143,16 @@ func (h *holdfasts) seize(ctx context.Context, s *span) {
 		}
 	}
 	if len(held) > 0 {
-		st := pick(held)
-		h.force(ctx, fmt.Sprintf("%s/%d", h.order.Name, mono()), event{Key: st.Key, ID: st.Owner, Token: int64(st.Token)})
+		st := pickRandom(held)
+		h.forceLock(ctx, fmt.Sprintf("%s/%d", h.order.Name, monotonicNow()), event{Key: st.Key, ID: st.Owner, Token: int64(st.Token)})
 	}
 }
 
-// force takes the lock away that the event is about.
-func (h *holdfasts) force(ctx context.Context, try string, e event) {
+// forceLock takes the lock away that the event is about.
+func (h *holdfasts) forceLock(ctx context.Context, try string, e event) {
 	e.Kind, e.Try = forcing, try
 	h.rec.record(e)
 	err := h.current.Load().ForceRelease(ctx, e.Key, holdfast.Token(e.Token), "an operator wants it")
-	e.Kind, e.Err = forced, text(err)
+	e.Kind, e.Err = forced, errorText(err)
 	h.rec.record(e)
 }

@@ -35,8 +35,8 @@ func openRedsync(o *order, rec *recorder) (service, error) {
 	return r, nil
 }
 
-// lock tries often enough to wait to the end of the window, and extends a lock every third of its time, as Holdfast does.
-func (r *redsyncs) lock(ctx context.Context, key string, _ want) (held, error) {
+// takeLock tries often enough to wait to the end of the window, and extends a lock every third of its time, as Holdfast does.
+func (r *redsyncs) takeLock(ctx context.Context, key string, _ want) (held, error) {
 	m := r.rs.NewMutex(key, redsync.WithExpiry(r.ttl), redsync.WithTries(1<<30))
 	if err := m.LockContext(ctx); err != nil {
 		return held{}, err
@@ -44,9 +44,9 @@ func (r *redsyncs) lock(ctx context.Context, key string, _ want) (held, error) {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		extend(m, key, r.ttl, r.rec, stop)
+		extendMutex(m, key, r.ttl, r.rec, stop)
 	}()
-	return held{id: m.Value(), until: until(m.Until()), release: func(ctx context.Context) error {
+	return held{id: m.Value(), until: monotonicOf(m.Until()), release: func(ctx context.Context) error {
 		close(stop)
 		<-ended
 		_, err := m.UnlockContext(ctx)
@@ -54,7 +54,7 @@ func (r *redsyncs) lock(ctx context.Context, key string, _ want) (held, error) {
 	}}, nil
 }
 
-func (*redsyncs) obey(_ context.Context, order string) error { return noOrder(order) }
+func (*redsyncs) obeyOrder(_ context.Context, order string) error { return noOrder(order) }
 
 func (r *redsyncs) close() {
 	for _, c := range r.clients {
@@ -62,7 +62,7 @@ func (r *redsyncs) close() {
 	}
 }
 
-func extend(m *redsync.Mutex, key string, ttl time.Duration, rec *recorder, stop <-chan struct{}) {
+func extendMutex(m *redsync.Mutex, key string, ttl time.Duration, rec *recorder, stop <-chan struct{}) {
 	tick := time.NewTicker(ttl / 3)
 	defer tick.Stop()
 	for {
@@ -74,7 +74,7 @@ func extend(m *redsync.Mutex, key string, ttl time.Duration, rec *recorder, stop
 		if ok, err := m.Extend(); !ok || err != nil {
 			continue
 		}
-		rec.record(event{Kind: renewed, Key: key, ID: m.Value(), Until: until(m.Until())})
+		rec.record(event{Kind: renewed, Key: key, ID: m.Value(), Until: monotonicOf(m.Until())})
 	}
 }
 
@@ -83,15 +83,15 @@ func noOrder(order string) error { return fmt.Errorf("there is no order %q for a
 // beat is the interval in which a holder's belief in its lock is checked.
 const beat = 50 * time.Millisecond
 
-// believe makes a held of a lock without a deadline, whose holder believes in it for as long as holds returns true.
-func believe(rec *recorder, key string, holds func() bool, release func(context.Context) error) held {
+// newBelief makes a held of a lock without a deadline, whose holder believes in it for as long as holds returns true.
+func newBelief(rec *recorder, key string, holds func() bool, release func(context.Context) error) held {
 	id, stop, ended := crand.Text(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		tick := time.NewTicker(beat)
 		defer tick.Stop()
 		for holds() {
-			rec.record(event{Kind: renewed, Key: key, ID: id, Until: mono()})
+			rec.record(event{Kind: renewed, Key: key, ID: id, Until: monotonicNow()})
 			select {
 			case <-stop:
 				return
@@ -100,7 +100,7 @@ func believe(rec *recorder, key string, holds func() bool, release func(context.
 		}
 		rec.record(event{Kind: lost, Key: key, ID: id})
 	}()
-	return held{id: id, until: mono(), release: func(ctx context.Context) error {
+	return held{id: id, until: monotonicNow(), release: func(ctx context.Context) error {
 		close(stop)
 		<-ended
 		return release(ctx)

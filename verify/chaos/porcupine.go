@@ -53,7 +53,7 @@ var tokenModel = porcupine.Model{
 		c := in.(call)
 		return state == c.below && c.token > c.below, c.token
 	},
-	DescribeOperation: describe,
+	DescribeOperation: describeOperation,
 }
 
 // lockModel is a lock that so many holders have at a time: one, or as many as a semaphore has slots, or readers; a writer counts for all
@@ -69,7 +69,7 @@ func lockModel(most int) porcupine.Model {
 			}
 			return holders >= in.(call).share, holders - in.(call).share
 		},
-		DescribeOperation: describe,
+		DescribeOperation: describeOperation,
 	}
 }
 
@@ -103,10 +103,10 @@ var registerModel = porcupine.Model{
 		}
 		return true, s
 	},
-	DescribeOperation: describe,
+	DescribeOperation: describeOperation,
 }
 
-func describe(in, out any) string {
+func describeOperation(in, out any) string {
 	c, answer := in.(call), out.(kind)
 	text := c.what
 	if c.token != 0 {
@@ -124,45 +124,45 @@ func describe(in, out any) string {
 // never is the time of an answer that did not come.
 const never = math.MaxInt64
 
-func operation(c call, called int64, answer kind, answered int64) porcupine.Operation {
+func newOperation(c call, called int64, answer kind, answered int64) porcupine.Operation {
 	if answered < called {
 		answered = never
 	}
 	return porcupine.Operation{Input: c, Call: called, Output: answer, Return: answered, Metadata: c.by.try}
 }
 
-// grants are the calls that were granted a token. A hand-over inside a process is part of the grant that it comes from (disorder).
+// grantOperations returns the calls that were granted a token. A hand-over inside a process is part of the grant that it comes from (findDisorder).
 // An acquire that has no answer says nothing of tokens.
-func (l *lockHistory) grants() (out []porcupine.Operation) {
-	granted := slices.DeleteFunc(l.granted(), func(a *attempt) bool { return a.token == 0 })
+func (l *lockHistory) grantOperations() (out []porcupine.Operation) {
+	granted := slices.DeleteFunc(l.grantedAttempts(), func(a *attempt) bool { return a.token == 0 })
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.token, b.token) })
-	begun, below := l.begun(), int64(0)
+	begun, below := l.grantsBegun(), int64(0)
 	for i, a := range granted {
 		if i > 0 && granted[i-1].token < a.token {
 			below = granted[i-1].token
 		}
-		out = append(out, operation(call{what: "acquire", by: a, token: a.token, below: below}, begun[a.grant()], got, a.got))
+		out = append(out, newOperation(call{what: "acquire", by: a, token: a.token, below: below}, begun[a.grantName()], got, a.got))
 	}
 	return out
 }
 
-// holdings are the calls that were granted, and the ends of trust in what they were granted.
-func (l *lockHistory) holdings() (out []porcupine.Operation) {
-	for _, a := range l.granted() {
-		if i := a.trusted(); i.end > i.start {
+// holdingOperations returns the calls that were granted, and the ends of trust in what they were granted.
+func (l *lockHistory) holdingOperations() (out []porcupine.Operation) {
+	for _, a := range l.grantedAttempts() {
+		if i := a.trustedInterval(); i.end > i.start {
 			answer := released
 			if a.released < i.end {
 				answer = unknown
 			}
-			out = append(out, operation(call{what: "acquire", by: a, share: l.share(a)}, a.asked, got, a.got),
-				operation(call{what: "release", by: a, share: l.share(a)}, i.end, answer, a.released))
+			out = append(out, newOperation(call{what: "acquire", by: a, share: l.holderCount(a)}, a.asked, got, a.got),
+				newOperation(call{what: "release", by: a, share: l.holderCount(a)}, i.end, answer, a.released))
 		}
 	}
 	return out
 }
 
-// accesses are the reads and writes of a storage, and a read at the end.
-func (l *lockHistory) accesses(store string) (out []porcupine.Operation) {
+// accessOperations returns the reads and writes of a storage, and a read at the end.
+func (l *lockHistory) accessOperations(store string) (out []porcupine.Operation) {
 	token := func(a *access) int64 {
 		if store == byRedis || store == bySQL {
 			return a.by.token
@@ -184,7 +184,7 @@ func (l *lockHistory) accesses(store string) (out []porcupine.Operation) {
 		if answer == unknown {
 			a.answered = 0
 		}
-		out = append(out, operation(c, a.called, answer, a.answered))
+		out = append(out, newOperation(c, a.called, answer, a.answered))
 	}
 	last := int64(0)
 	for _, r := range l.reads[store] {
@@ -195,7 +195,7 @@ func (l *lockHistory) accesses(store string) (out []porcupine.Operation) {
 			}
 		}
 		if store == bySQL && r.result == barred { // the claim may have been recorded, and a higher one before it was looked at
-			out = append(out, operation(call{what: claims, by: r.by, token: token(r)}, r.called, unknown, r.answered))
+			out = append(out, newOperation(call{what: claims, by: r.by, token: token(r)}, r.called, unknown, r.answered))
 		}
 	}
 	for _, w := range l.writes[store] {
@@ -203,7 +203,7 @@ func (l *lockHistory) accesses(store string) (out []porcupine.Operation) {
 		add(call{what: "write", by: w.by, token: token(w), value: w.op, prev: w.prev}, w)
 	}
 	if final, ok := l.finals[store]; ok {
-		out = append(out, operation(call{what: looks, by: &attempt{try: "the end"}, value: final}, last+1, seen, last+1))
+		out = append(out, newOperation(call{what: looks, by: &attempt{try: "the end"}, value: final}, last+1, seen, last+1))
 	}
 	return out
 }
@@ -216,19 +216,19 @@ type trial struct {
 	of      func(*lockHistory) []porcupine.Operation
 }
 
-// trials returns the trials of a lock with so many holders at once. Its registers are separate, since
+// lockTrials returns the trials of a lock with so many holders at once. Its registers are separate, since
 // the one without a fence is the control. A semaphore has neither tokens nor registers, but each of
 // its slots has.
-func (l *lockHistory) trials(exclusive bool) (all []trial) {
+func (l *lockHistory) lockTrials(exclusive bool) (all []trial) {
 	if exclusive {
-		all = append(all, trial{asLock, "", lockModel(l.most), (*lockHistory).holdings})
+		all = append(all, trial{asLock, "", lockModel(l.most), (*lockHistory).holdingOperations})
 	}
 	if l.most > 1 && !l.sides {
 		return all
 	}
-	all = append(all, trial{asTokens, "", tokenModel, (*lockHistory).grants})
+	all = append(all, trial{asTokens, "", tokenModel, (*lockHistory).grantOperations})
 	for _, store := range append(slices.Clone(fencedStores), byNobody) {
-		all = append(all, trial{asRegister, store, registerModel, func(l *lockHistory) []porcupine.Operation { return l.accesses(store) }})
+		all = append(all, trial{asRegister, store, registerModel, func(l *lockHistory) []porcupine.Operation { return l.accessOperations(store) }})
 	}
 	return all
 }
@@ -244,13 +244,13 @@ type Judged struct {
 // patience is the time for all histories of a window. One takes milliseconds.
 const patience = 20 * time.Second
 
-// linear has Porcupine judge the locks of a window until the deadline. It returns the broken promises, and draws the first of each kind.
-func (j *judge) linear(
+// judgeLinear has Porcupine judge the locks of a window until the deadline. It returns the broken promises, and draws the first of each kind.
+func (j *judge) judgeLinear(
 	s *span, exclusive bool, deadline time.Time, events []event, locks map[string]*lockHistory, faults []happened,
 ) (found []Finding, errs error) {
 	for _, key := range slices.Sorted(maps.Keys(locks)) {
 		l, peer := locks[key], strings.Contains(key, "/r")
-		for _, t := range l.trials(exclusive) {
+		for _, t := range l.lockTrials(exclusive) {
 			ops := t.of(l)
 			if len(ops) == 0 {
 				continue
@@ -262,7 +262,7 @@ func (j *judge) linear(
 			case t.store == byNobody:
 				who = "control"
 			}
-			sum := j.report.judged(who)
+			sum := j.report.judgedFor(who)
 			sum.Histories++
 			if t.promise != asLock || peer || l.most > 1 {
 				sum.Operations += len(ops)
@@ -274,10 +274,10 @@ func (j *judge) linear(
 				sum.Unknown++
 			case porcupine.Illegal:
 				sum.Illegal++
-				name := t.picture(who)
+				name := t.pictureFile(who)
 				if !slices.Contains(j.report.Pictures, name) {
 					j.report.Pictures = append(j.report.Pictures, name)
-					if err := t.draw(filepath.Join(filepath.Dir(j.dir), name), l, events, faults); err != nil {
+					if err := t.drawPicture(filepath.Join(filepath.Dir(j.dir), name), l, events, faults); err != nil {
 						errs = fmt.Errorf("%s: %w", name, err)
 					}
 				}
@@ -290,18 +290,18 @@ func (j *judge) linear(
 	return found, errs
 }
 
-// picture is the file for the first violation of that kind.
-func (t trial) picture(who string) string {
+// pictureFile returns the file for the first violation of that kind.
+func (t trial) pictureFile(who string) string {
 	what := map[string]string{asTokens: "tokens", asLock: "lock", asRegister: "register"}[t.promise]
 	return "porcupine-" + strings.ToLower(who) + "-" + what + ".html"
 }
 
-// draw writes a picture of the shortest beginning of the history of a lock that the model does not allow.
-func (t trial) draw(path string, l *lockHistory, events []event, faults []happened) error {
+// drawPicture writes a picture of the shortest beginning of the history of a lock that the model does not allow.
+func (t trial) drawPicture(path string, l *lockHistory, events []event, faults []happened) error {
 	whole := func(key string) string { key, _, _ = strings.Cut(key, "#"); return key } // a slot is asked for by the name of its semaphore
 	mine := slices.DeleteFunc(slices.Clone(events), func(e event) bool { return whole(e.Key) != whole(l.key) && e.Kind != closing })
 	begin := func(n int) []porcupine.Operation {
-		if part := histories(mine[:n])[l.key]; part != nil {
+		if part := sortByLock(mine[:n])[l.key]; part != nil {
 			return t.of(part)
 		}
 		return nil
@@ -313,7 +313,7 @@ func (t trial) draw(path string, l *lockHistory, events []event, faults []happen
 	if n == len(mine) { // it is the value at the end
 		ops = t.of(l)
 	}
-	place(ops)
+	placeInRows(ops)
 	_, info := porcupine.CheckOperationsVerbose(t.model, ops, patience)
 	var notes []porcupine.Annotation
 	for _, f := range faults {
@@ -323,8 +323,8 @@ func (t trial) draw(path string, l *lockHistory, events []event, faults []happen
 	return porcupine.VisualizePath(t.model, info, path)
 }
 
-// place gives each operation a row of the picture in which nothing else is under way.
-func place(ops []porcupine.Operation) {
+// placeInRows gives each operation a row of the picture in which nothing else is under way.
+func placeInRows(ops []porcupine.Operation) {
 	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	var free []int64 // by row: since when
 	for i := range ops {
@@ -336,8 +336,8 @@ func place(ops []porcupine.Operation) {
 	}
 }
 
-// judged is the sum for Holdfast, for the control, or for the other recipe.
-func (r *Report) judged(who string) *Judged {
+// judgedFor returns the sum for Holdfast, for the control, or for the other recipe.
+func (r *Report) judgedFor(who string) *Judged {
 	if r.Porcupine[who] == nil {
 		r.Porcupine[who] = new(Judged)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// script makes events of "TIME KIND TRY [TOKEN [DEADLINE]]" or, for a storage, "TIME KIND TRY NUMBER [VALUE]", with semicolons between them.
-func script(store, lines string) (events []event) {
+// scriptEvents makes events of "TIME KIND TRY [TOKEN [DEADLINE]]" or, for a storage, "TIME KIND TRY NUMBER [VALUE]", with semicolons between them.
+func scriptEvents(store, lines string) (events []event) {
 	for line := range strings.SplitSeq(lines, ";") {
 		e := event{Key: "w0/h0", Client: "c.0"}
 		var what, value, prev string
@@ -108,9 +108,9 @@ func TestPorcupineRefusesWhatAModelForbids(t *testing.T) {
 		},
 		{"barred with nobody else there", asRegister, bySQL, false, holders + "; 5 reading a 1; 6 barred a 1"},
 	} {
-		i := slices.IndexFunc(newHistory("").trials(true), func(t trial) bool { return t.promise == row.promise && t.store == row.store })
-		judge := newHistory("").trials(true)[i]
-		ops := judge.of(histories(script(row.store, row.lines))["w0/h0"])
+		i := slices.IndexFunc(newHistory("").lockTrials(true), func(t trial) bool { return t.promise == row.promise && t.store == row.store })
+		judge := newHistory("").lockTrials(true)[i]
+		ops := judge.of(sortByLock(scriptEvents(row.store, row.lines))["w0/h0"])
 		if len(ops) == 0 {
 			t.Errorf("%s: no operations", row.name)
 		}
@@ -127,21 +127,21 @@ func TestTheValueAtTheEndIsJudged(t *testing.T) {
 		"acked": {"a.1": true, "": false}, "unknown": {"a.1": true, "": true, "x": false}, "refused": {"a.1": false, "": true},
 	} {
 		for final, want := range values {
-			l := histories(script(byRow, begun+"; 7 writing a 1; 8 "+answer+" a 1"))["w0/h0"]
+			l := sortByLock(scriptEvents(byRow, begun+"; 7 writing a 1; 8 "+answer+" a 1"))["w0/h0"]
 			l.finals[byRow] = final
-			if got := porcupine.CheckOperations(registerModel, l.accesses(byRow)); got != want {
+			if got := porcupine.CheckOperations(registerModel, l.accessOperations(byRow)); got != want {
 				t.Errorf("%s, and at the end %q: legal: %v, want %v", answer, final, got, want)
 			}
 		}
 	}
 }
 
-// sit has Porcupine judge a window of one lock, and returns the report and its folder.
-func sit(t *testing.T, events []event, left time.Duration) (*Report, []Finding, string) {
+// judgeEvents has Porcupine judge a window of one lock, and returns the report and its folder.
+func judgeEvents(t *testing.T, events []event, left time.Duration) (*Report, []Finding, string) {
 	dir := t.TempDir()
 	j := &judge{dir: filepath.Join(dir, "history"), report: &Report{Peer: "other", Porcupine: map[string]*Judged{}}}
 	s := &span{Window: Window{Class: "calm"}}
-	found, err := j.linear(s, true, time.Now().Add(left), events, histories(events), []happened{{Do: "pause-client", Victim: "c", Start: 3, End: 9}})
+	found, err := j.judgeLinear(s, true, time.Now().Add(left), events, sortByLock(events), []happened{{Do: "pause-client", Victim: "c", Start: 3, End: 9}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,11 +150,12 @@ func sit(t *testing.T, events []event, left time.Duration) (*Report, []Finding, 
 
 func TestPorcupineFindingHasPicture(t *testing.T) {
 	t.Parallel()
-	r, found, dir := sit(t, script("", "1 asked a; 2 got a 7; 3 asked b; 5 got b 8; 6 leaving a; 7 leaving b; 8 asked late; 9 got late 9"), time.Minute)
+	events := scriptEvents("", "1 asked a; 2 got a 7; 3 asked b; 5 got b 8; 6 leaving a; 7 leaving b; 8 asked late; 9 got late 9")
+	r, found, dir := judgeEvents(t, events, time.Minute)
 	if len(found) != 1 || found[0].Promise != asLock {
 		t.Errorf("found %v, want one of %q", found, asLock)
 	}
-	if got := r.judged("holdfast").String(); got != "6 operations in 2 histories, 1 illegal" {
+	if got := r.judgedFor("holdfast").String(); got != "6 operations in 2 histories, 1 illegal" {
 		t.Errorf("report says %q", got)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "porcupine-holdfast-lock.html"))
@@ -171,16 +172,16 @@ func TestPorcupineFindingHasPicture(t *testing.T) {
 // TestTheControlAndOthersBreakNoPromise: what they do is counted, and drawn.
 func TestTheControlAndOthersBreakNoPromise(t *testing.T) {
 	t.Parallel()
-	events := script(byNobody, fork)
-	r, found, _ := sit(t, events, time.Minute)
-	if len(found) > 0 || r.judged("control").Illegal != 1 || r.judged("holdfast").Illegal != 0 || len(r.Pictures) != 1 {
-		t.Errorf("found %v, control %v, Holdfast %v, pictures %v", found, r.judged("control"), r.judged("holdfast"), r.Pictures)
+	events := scriptEvents(byNobody, fork)
+	r, found, _ := judgeEvents(t, events, time.Minute)
+	if len(found) > 0 || r.judgedFor("control").Illegal != 1 || r.judgedFor("holdfast").Illegal != 0 || len(r.Pictures) != 1 {
+		t.Errorf("found %v, control %v, Holdfast %v, pictures %v", found, r.judgedFor("control"), r.judgedFor("holdfast"), r.Pictures)
 	}
 	for i := range events {
 		events[i].Key, events[i].Until, events[i].Token = "w0/r0", 1000, 0
 	}
-	r, found, _ = sit(t, events, time.Minute)
-	if len(found) > 0 || r.judged("other").Illegal != 2 || len(r.Porcupine) != 1 || len(r.Pictures) != 2 {
+	r, found, _ = judgeEvents(t, events, time.Minute)
+	if len(found) > 0 || r.judgedFor("other").Illegal != 2 || len(r.Porcupine) != 1 || len(r.Pictures) != 2 {
 		t.Errorf("found %v, report %v, pictures %v", found, r.Porcupine, r.Pictures)
 	}
 }
@@ -193,12 +194,12 @@ func TestWhatIsNotDecidedInTimeIsUnknown(t *testing.T) {
 	for i := range 40 {
 		fmt.Fprintf(&lines, "; 1 asked c%d; 4 got c%d %d 0; 9 reading c%d 1", i, i, 100+i, i)
 	}
-	events := script(byRedis, lines.String()+"; 20 reading c39 2; 21 seen c39 2 x.1")
-	r, found, _ := sit(t, events, 0)
-	if got := r.judged("holdfast"); got.Unknown == 0 || got.Illegal != 0 || len(found) > 0 {
+	events := scriptEvents(byRedis, lines.String()+"; 20 reading c39 2; 21 seen c39 2 x.1")
+	r, found, _ := judgeEvents(t, events, 0)
+	if got := r.judgedFor("holdfast"); got.Unknown == 0 || got.Illegal != 0 || len(found) > 0 {
 		t.Errorf("%v, found %v, want some unknown", got, found)
 	}
-	if got := r.judged("holdfast").String(); strings.Contains(got, "ok") || !strings.Contains(got, "unknown") {
+	if got := r.judgedFor("holdfast").String(); strings.Contains(got, "ok") || !strings.Contains(got, "unknown") {
 		t.Errorf("report says %q", got)
 	}
 }

@@ -30,7 +30,7 @@ import (
 var postgresSchedule []byte
 
 var postgresBackend = &backend{
-	schedule: postgresSchedule, classes: postgresClasses, fewest: 1, site: func() site { return new(postgresSite) }, lead: soon,
+	schedule: postgresSchedule, classes: postgresClasses, fewest: 1, site: func() site { return new(postgresSite) }, lead: shortLead,
 	open: func(ctx context.Context, o *order) (driver.Driver, error) { return postgres.Open(ctx, o.Nodes[0], nil) },
 	peer: "pglock", openPeer: openPglock,
 }
@@ -110,11 +110,11 @@ func (s *postgresSite) start(ctx context.Context, _ *Schedule) (err error) {
 	if err := s.wantPasswords(ctx); err != nil {
 		return err
 	}
-	s.direct, err = postgres.Open(ctx, s.values(), &postgres.Options{NoCheck: true}) // its tables come now, or in the class migration
+	s.direct, err = postgres.Open(ctx, s.valuesDSN(), &postgres.Options{NoCheck: true}) // its tables come now, or in the class migration
 	if err != nil {
 		return err
 	}
-	return s.prepare(ctx)
+	return s.makeTables(ctx)
 }
 
 // socketOf returns the socket's folder in a server's DSN.
@@ -123,8 +123,8 @@ func socketOf(dsn string) string {
 	return filepath.Join(dir, ".s.PGSQL.5432")
 }
 
-// prepare makes the tables of Holdfast, of pglock, and of the values that the locks guard.
-func (s *postgresSite) prepare(ctx context.Context) error {
+// makeTables makes the tables of Holdfast, of pglock, and of the values that the locks guard.
+func (s *postgresSite) makeTables(ctx context.Context) error {
 	db, err := sql.Open("postgres", s.server.DSN())
 	if err != nil {
 		return err
@@ -173,12 +173,12 @@ func (s *postgresSite) nodes() []*node { return s.only }
 func (s *postgresSite) leader(context.Context) int { return 0 }
 
 func (s *postgresSite) actions() map[string]action {
-	return map[string]action{"kill-pooler": s.killPooler, "migrate": s.migrate, "rotate": s.rotate, "switch": s.change}
+	return map[string]action{"kill-pooler": s.killPooler, "migrate": s.migrateTables, "rotate": s.rotate, "switch": s.promoteReplica}
 }
 
-// migrate has Count programs at once bring the tables up to date. Tables that are so already pass for older ones, so that all is made
+// migrateTables has Count programs at once bring the tables up to date. Tables that are so already pass for older ones, so that all is made
 // again; a client that begins just then waits until it is.
-func (s *postgresSite) migrate(f Fault, _ int, _ func(time.Duration)) error {
+func (s *postgresSite) migrateTables(f Fault, _ int, _ func(time.Duration)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	db, err := sql.Open("postgres", s.server.DSN())
@@ -204,32 +204,32 @@ func (s *postgresSite) killPooler(f Fault, _ int, rest func(time.Duration)) erro
 	defer s.life.Unlock()
 	s.pooler.Kill()
 	rest(time.Duration(f.For))
-	return restart(s.pooler.Restart)
+	return restartServer(s.pooler.Restart)
 }
 
-// equip has pglock go past the pooler, which its prepared statements do not bear.
-func (s *postgresSite) equip(o *order, client int) {
+// equipClient has pglock go past the pooler, which its prepared statements do not bear.
+func (s *postgresSite) equipClient(o *order, client int) {
 	side := client % sides
 	if o.Peer {
 		side = 0
 	}
-	dsn := through(s.only[0].proxies[side], "holdfast")
+	dsn := proxyDSN(s.only[0].proxies[side], "holdfast")
 	o.Nodes, o.Stores.Row = []string{dsn}, dsn
 	if side == 0 && !o.Peer {
-		o.Nodes = []string{through(s.only[0].proxies[side], user) + " passfile=" + s.passfile()}
+		o.Nodes = []string{proxyDSN(s.only[0].proxies[side], user) + " passfile=" + s.passfile()}
 	}
 }
 
-// through is the DSN of the database behind a proxy.
-func through(p *faultproxy.Proxy, user string) string {
+// proxyDSN returns the DSN of the database behind a proxy.
+func proxyDSN(p *faultproxy.Proxy, user string) string {
 	host, port, _ := net.SplitHostPort(p.Addr())
 	return fmt.Sprintf("host=%s port=%s user=%s dbname=postgres sslmode=disable", host, port, user)
 }
 
-func (s *postgresSite) values() string { return through(s.inside, "holdfast") }
+func (s *postgresSite) valuesDSN() string { return proxyDSN(s.inside, "holdfast") }
 
-func (s *postgresSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	return standing(ctx, s.direct, span.prefix(), ttl)
+func (s *postgresSite) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	return standingLocks(ctx, s.direct, span.prefix(), ttl)
 }
 
 // rowFenced is values beside the locks. The write looks at the row of the lock, and so covers what its holder has read before.
@@ -287,19 +287,19 @@ func openPglock(o *order, rec *recorder) (service, error) {
 	return pglocks{db, locks, rec}, err
 }
 
-func (p pglocks) lock(ctx context.Context, key string, _ want) (held, error) {
+func (p pglocks) takeLock(ctx context.Context, key string, _ want) (held, error) {
 	beating := pglock.WithCustomHeartbeatContext(context.WithoutCancel(ctx)) // or the renewals would end with the wait
 	l, err := p.locks.AcquireContext(ctx, key, beating)
 	if err != nil {
 		return held{}, err
 	}
-	return believe(p.rec, key, func() bool { return !l.IsReleased() }, func(ctx context.Context) error {
+	return newBelief(p.rec, key, func() bool { return !l.IsReleased() }, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, storeTime)
 		defer cancel()
 		return p.locks.ReleaseContext(ctx, l)
 	}), nil
 }
 
-func (pglocks) obey(_ context.Context, order string) error { return noOrder(order) }
+func (pglocks) obeyOrder(_ context.Context, order string) error { return noOrder(order) }
 
 func (p pglocks) close() { p.db.Close() }

@@ -84,11 +84,11 @@ func openRedlock(ctx context.Context, o *order) (driver.Driver, error) {
 	for i, addr := range o.Nodes {
 		nodes[i].Addr = addr
 	}
-	return redis.New(ctx, nodes, &redis.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), Credentials: o.credentials})
+	return redis.New(ctx, nodes, &redis.Options{MaxTTL: time.Duration(o.Schedule.MaxTTL), Credentials: o.readCredentials})
 }
 
-// credentials reads the present password of a node.
-func (o *order) credentials(_ context.Context, addr string) (name, password string, err error) {
+// readCredentials reads the present password of a node.
+func (o *order) readCredentials(_ context.Context, addr string) (name, password string, err error) {
 	file, ok := o.passwordOf(addr)
 	if !ok {
 		return "", "", fmt.Errorf("no password for %s", addr)
@@ -136,8 +136,8 @@ func (n *redisNode) keepCopy() error {
 	return errors.Join(os.RemoveAll(n.oldDir()), os.CopyFS(n.oldDir(), os.DirFS(n.dataDir())))
 }
 
-// restore puts the copy back. The server is down.
-func (n *redisNode) restore() error {
+// restoreCopy puts the copy back. The server is down.
+func (n *redisNode) restoreCopy() error {
 	return errors.Join(os.RemoveAll(n.dataDir()), os.CopyFS(n.dataDir(), os.DirFS(n.oldDir())))
 }
 
@@ -231,7 +231,7 @@ func fallBehind(f Fault, nodes []*node, victim int, replicas []*redisproc.Server
 		errs = errors.Join(errs, r.Resume())
 	}
 	rest(time.Duration(f.For - f.By))
-	return errors.Join(errs, err, restart(v.server.Restart))
+	return errors.Join(errs, err, restartServer(v.server.Restart))
 }
 
 // redisSite is redis-servers that know nothing of one another.
@@ -258,7 +258,7 @@ func (s *redisSite) start(ctx context.Context, schedule *Schedule) (err error) {
 		}
 		starting.Go(func() {
 			s.servers[i], errs[i] = startNode(ctx, filepath.Join(s.dir, fmt.Sprintf("node%d", i)), shim, policy)
-			if errs[i] == nil && schedule.has("switch-server") {
+			if errs[i] == nil && schedule.hasFault("switch-server") {
 				s.servers[i].spare, errs[i] = redisproc.Start(ctx, &redisproc.Options{ACL: locker})
 			}
 		})
@@ -276,14 +276,14 @@ func (s *redisSite) nodes() (out []*node) {
 
 func (s *redisSite) leader(context.Context) int { return -1 }
 
-func (s *redisSite) equip(o *order, client int) {
+func (s *redisSite) equipClient(o *order, client int) {
 	for _, n := range s.servers {
 		o.Nodes = append(o.Nodes, n.proxies[client%sides].Addr())
 		o.Passwords = append(o.Passwords, n.secret)
 	}
 }
 
-func (s *redisSite) values() string { return "" }
+func (s *redisSite) valuesDSN() string { return "" }
 
 func (s *redisSite) stop() error {
 	var errs error
@@ -293,15 +293,15 @@ func (s *redisSite) stop() error {
 	return errors.Join(errs, os.RemoveAll(s.dir))
 }
 
-// ghosts leaves out nodes that do not answer, and looks again at what it finds when a hand-over is over: a node with an old copy
+// findGhosts leaves out nodes that do not answer, and looks again at what it finds when a hand-over is over: a node with an old copy
 // of its files has old places in its queues too, and a release that reaches it after its quarantine hands the lock to one.
-func (s *redisSite) ghosts(ctx context.Context, span *span, _ time.Duration) (found []string, _ error) {
+func (s *redisSite) findGhosts(ctx context.Context, span *span, _ time.Duration) (found []string, _ error) {
 	for i, n := range s.servers {
-		before := n.locks("lock:" + span.prefix())
+		before := n.lockOwners("lock:" + span.prefix())
 		if len(before) > 0 {
 			sleep(ctx, time.Duration(quorum.HandOverMost))
 		}
-		for key, owner := range n.locks("lock:" + span.prefix()) {
+		for key, owner := range n.lockOwners("lock:" + span.prefix()) {
 			if owner == before[key] {
 				found = append(found, fmt.Sprintf("%s on node %d: %s", strings.TrimPrefix(key, "lock:"), i, owner))
 			}
@@ -310,8 +310,8 @@ func (s *redisSite) ghosts(ctx context.Context, span *span, _ time.Duration) (fo
 	return found, nil
 }
 
-// locks are the owners of the node's locks by their keys, which begin with prefix; none where it does not answer.
-func (n *redisNode) locks(prefix string) map[string]string {
+// lockOwners returns the owners of the node's locks by their keys, which begin with prefix; none where it does not answer.
+func (n *redisNode) lockOwners(prefix string) map[string]string {
 	keys, err := n.lockKeys(prefix)
 	if err != nil {
 		return nil

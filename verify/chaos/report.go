@@ -89,8 +89,8 @@ func (t *Tally) add(u Tally) {
 	t.LostUpdates += u.LostUpdates
 }
 
-// total is the sum over all classes.
-func (r *Report) total() *ClassReport {
+// totalClass returns the sum over all classes.
+func (r *Report) totalClass() *ClassReport {
 	sum := &ClassReport{LostUpdates: map[string]int{}, Written: map[string]int{}, Refused: map[string]int{}}
 	for _, c := range r.Classes {
 		sum.Windows += c.Windows
@@ -123,7 +123,7 @@ type Mix struct {
 
 // count adds the history of a lock.
 func (m *Mix) count(l *lockHistory, buildOf func(client string) build) {
-	granted := l.granted()
+	granted := l.grantedAttempts()
 	slices.SortFunc(granted, func(a, b *attempt) int { return cmp.Compare(a.got, b.got) })
 	for i, a := range granted {
 		by := buildOf(a.client)
@@ -156,12 +156,12 @@ func (r *Report) Passed() bool {
 }
 
 // recovered reports whether the 99th percentile of recovery is within its bound.
-func (r *Report) recovered() bool { return len(r.Slow)*100 <= len(r.total().Recovery) }
+func (r *Report) recovered() bool { return len(r.Slow)*100 <= len(r.totalClass().Recovery) }
 
 // Text is the report for people.
 func (r *Report) Text() string {
 	var b strings.Builder
-	t := r.total()
+	t := r.totalClass()
 	fmt.Fprintf(&b, "%.0f s, seed %d: %d acquisitions by Holdfast on %s, %d by %s, %d faults in %d windows\n\n",
 		r.Seconds, r.Seed, t.Holdfast.Granted, r.Schedule.Backend, t.Peer.Granted, r.Peer, t.Faults, t.Windows)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -169,9 +169,11 @@ func (r *Report) Text() string {
 		"recovery p50\tp99\tmax\tbound\twithout a lock\tcontrol: lost\t"+r.Peer+": locks\toverlap\tlost\t")
 	line := func(name string, c *ClassReport) {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t\n",
-			name, c.Faults, c.Holdfast.Granted, note(c.Lost, c.Mortal), c.Duplicates, c.Disorder, c.LostUpdates[byRedis], c.LostUpdates[bySQL], c.LostUpdates[byRow],
-			note(c.Holdfast.Overlaps, c.Shared), c.Ghosts,
-			round(quantile(c.Recovery, .5)), round(quantile(c.Recovery, .99)), round(quantile(c.Recovery, 1)), bound(c), round(time.Duration(c.Free)),
+			name, c.Faults, c.Holdfast.Granted, bracketed(c.Lost, c.Mortal), c.Duplicates, c.Disorder,
+			c.LostUpdates[byRedis], c.LostUpdates[bySQL], c.LostUpdates[byRow],
+			bracketed(c.Holdfast.Overlaps, c.Shared), c.Ghosts,
+			roundMilli(quantile(c.Recovery, .5)), roundMilli(quantile(c.Recovery, .99)), roundMilli(quantile(c.Recovery, 1)),
+			boundText(c), roundMilli(time.Duration(c.Free)),
 			c.Holdfast.LostUpdates, c.Peer.Granted, c.Peer.Overlaps, c.Peer.LostUpdates)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Classes)) {
@@ -197,7 +199,7 @@ func (r *Report) Text() string {
 		t.Holdfast.LostUpdates, t.Holdfast.Acked, t.Holdfast.Worked)
 	fmt.Fprintf(&b, "%s (no fence): %d of %d updates lost, %d pairs of holders that both trusted the lock.\n",
 		r.Peer, t.Peer.LostUpdates, t.Peer.Acked, t.Peer.Overlaps)
-	fmt.Fprintf(&b, "The machine, or a disk that servers wait for, stood still %d times, for up to %v; ", r.Stills, round(time.Duration(r.Longest)))
+	fmt.Fprintf(&b, "The machine, or a disk that servers wait for, stood still %d times, for up to %v; ", r.Stills, roundMilli(time.Duration(r.Longest)))
 	fmt.Fprintf(&b, "%d leases that were lost then, while no server took writes, or too short for an election, broke no promise.\n", r.Excused)
 	for _, title := range slices.Sorted(maps.Keys(r.Tasks)) {
 		fmt.Fprintf(&b, "%s: %v.\n", title, r.Tasks[title])
@@ -215,26 +217,26 @@ func (r *Report) Text() string {
 	return b.String()
 }
 
-// note puts a figure in brackets that is no violation.
-func note(n int, whyNot string) string {
+// bracketed puts a figure in brackets that is no violation.
+func bracketed(n int, whyNot string) string {
 	if whyNot != "" {
 		return fmt.Sprintf("(%d)", n)
 	}
 	return fmt.Sprint(n)
 }
 
-// bound returns the bound of recovery; the sum over all classes has none.
-func bound(c *ClassReport) string {
+// boundText returns the bound of recovery; the sum over all classes has none.
+func boundText(c *ClassReport) string {
 	if c.Bound == 0 {
 		return "-"
 	}
 	return time.Duration(c.Bound).String()
 }
 
-func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+func roundMilli(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 
 func (r *Report) verdict(b *strings.Builder) {
-	if r.total().Holdfast.LostUpdates == 0 {
+	if r.totalClass().Holdfast.LostUpdates == 0 {
 		b.WriteString("\nThe storage without a fence lost no update: no holder was stopped between its read and its write.\n")
 	}
 	for _, t := range r.Troubles {
@@ -243,16 +245,16 @@ func (r *Report) verdict(b *strings.Builder) {
 	if !r.recovered() {
 		b.WriteString("\nRecovery is slow: its 99th percentile is beyond the bound.\n")
 	}
-	list(b, "slow recoveries", r.Slow)
+	listFindings(b, "slow recoveries", r.Slow)
 	if len(r.Findings) == 0 {
 		b.WriteString("\nNo promise of safety was broken.\n")
 	}
-	list(b, "broken promises", r.Findings)
+	listFindings(b, "broken promises", r.Findings)
 }
 
 const mostListed = 40
 
-func list(b *strings.Builder, what string, all []Finding) {
+func listFindings(b *strings.Builder, what string, all []Finding) {
 	if len(all) == 0 {
 		return
 	}

@@ -97,8 +97,8 @@ const (
 	handing         // they hand leases over to other processes, above all when their own ends
 )
 
-// hands reports whether leases go from process to process.
-func (d duty) hands() bool { return d == passing || d == handing }
+// handsOver reports whether leases go from process to process.
+func (d duty) handsOver() bool { return d == passing || d == handing }
 
 type reference int
 
@@ -166,7 +166,7 @@ func (s *Schedule) check() error {
 				return fmt.Errorf("schedule: window %d: of %q is none of %s, %s and %s", i, f.Of, durable, volatile, leader)
 			case f.Of == leader && f.Nodes != 1:
 				return fmt.Errorf("schedule: window %d: %s wants %d leaders, and there is one", i, f.Do, f.Nodes)
-			case f.Nodes > len(s.nodes(f.Of)):
+			case f.Nodes > len(s.nodesOfKind(f.Of)):
 				return fmt.Errorf("schedule: window %d: %s wants %d nodes that are %s", i, f.Do, f.Nodes, f.Of)
 			case f.At+f.For+f.Each*Duration(max(f.Nodes, f.Clients, 1)-1) >= w.Length:
 				return fmt.Errorf("schedule: window %d: %s ends after it", i, f.Do)
@@ -183,8 +183,8 @@ const (
 	leader   = "leader" // when the fault begins
 )
 
-// nodes are the numbers of the nodes of that kind: the first ones are durable.
-func (s *Schedule) nodes(of string) (out []int) {
+// nodesOfKind returns the numbers of the nodes of that kind: the first ones are durable.
+func (s *Schedule) nodesOfKind(of string) (out []int) {
 	for i := range s.Nodes {
 		if of == "" || of == leader || (of == durable) == (i < s.Durable) {
 			out = append(out, i)
@@ -193,8 +193,8 @@ func (s *Schedule) nodes(of string) (out []int) {
 	return out
 }
 
-// keep leaves only the windows of these classes.
-func (s *Schedule) keep(classes []string) error {
+// keepClasses leaves only the windows of these classes.
+func (s *Schedule) keepClasses(classes []string) error {
 	if len(classes) == 0 {
 		return nil
 	}
@@ -243,15 +243,15 @@ func (s *Schedule) onNodes(n int) {
 	s.Nodes, s.Durable = n, min(s.Durable, n/2+1)
 }
 
-// has reports whether the schedule has a fault of that name.
-func (s *Schedule) has(do string) bool {
+// hasFault reports whether the schedule has a fault of that name.
+func (s *Schedule) hasFault(do string) bool {
 	return slices.ContainsFunc(s.Windows, func(w Window) bool {
 		return slices.ContainsFunc(w.Faults, func(f Fault) bool { return f.Do == do })
 	})
 }
 
-// wants reports whether a class of the schedule has this duty.
-func (s *Schedule) wants(d duty) bool {
+// hasDuty reports whether a class of the schedule has this duty.
+func (s *Schedule) hasDuty(d duty) bool {
 	return slices.ContainsFunc(s.Windows, func(w Window) bool { return s.backend().classes[w.Class].duty == d })
 }
 
@@ -270,8 +270,8 @@ const (
 	calmFor = time.Minute
 )
 
-// plan lines windows up from start on until length is filled, and one without faults after these.
-func (s *Schedule) plan(start int64, length time.Duration) []span {
+// planSpans lines windows up from start on until length is filled, and one without faults after these.
+func (s *Schedule) planSpans(start int64, length time.Duration) []span {
 	var out []span
 	at := start
 	for at < start+int64(length) {

@@ -33,18 +33,18 @@ const takeover = 15 * time.Second
 
 // sentinelBackend is a master, two replicas and three Sentinels. A master that has lost its replicas refuses to write.
 var sentinelBackend = &backend{
-	schedule: sentinelSchedule, classes: failovers(""), fewest: 2, site: func() site { return &sentinelSite{least: "1"} },
+	schedule: sentinelSchedule, classes: failoverClasses(""), fewest: 2, site: func() site { return &sentinelSite{least: "1"} },
 	lead: redisBackend.lead, open: openSentinel, peer: "redsync", openPeer: openSentinelRedsync,
 }
 
 // laxBackend is the same with masters that go on.
 var laxBackend = &backend{
 	schedule: bytes.Replace(sentinelSchedule, []byte(`"sentinel"`), []byte(`"sentinel-lax"`), 1),
-	classes:  failovers("a master that was replaced goes on"), fewest: 2, site: func() site { return &sentinelSite{least: "0"} },
+	classes:  failoverClasses("a master that was replaced goes on"), fewest: 2, site: func() site { return &sentinelSite{least: "0"} },
 	lead: redisBackend.lead, open: openSentinel, peer: "redsync", openPeer: openSentinelRedsync,
 }
 
-func failovers(shared string) map[string]class {
+func failoverClasses(shared string) map[string]class {
 	return map[string]class{
 		after:           {shared: shared},
 		"client-pause":  {shared: shared, extra: stoppedAhead * time.Second}, // on a busy machine Sentinels replace a master at any time
@@ -63,7 +63,7 @@ func failovers(shared string) map[string]class {
 func openSentinel(ctx context.Context, o *order) (driver.Driver, error) {
 	node := redis.Node{Failover: &redis.Failover{Sentinels: o.Nodes, Master: redisproc.GroupName}}
 	return redis.New(ctx, []redis.Node{node}, &redis.Options{
-		MaxTTL: time.Duration(o.Schedule.MaxTTL), AllowDown: true, Dial: o.dial, Credentials: o.credentials,
+		MaxTTL: time.Duration(o.Schedule.MaxTTL), AllowDown: true, Dial: o.dial, Credentials: o.readCredentials,
 	})
 }
 
@@ -125,7 +125,7 @@ func (s *sentinelSite) leader(context.Context) int {
 }
 
 func (s *sentinelSite) actions() map[string]action {
-	return map[string]action{"switch": s.change, "fall-behind": s.fallBehind, "rotate": s.rotate}
+	return map[string]action{"switch": s.promoteReplica, "fall-behind": s.fallBehind, "rotate": s.rotate}
 }
 
 // rotate changes the password on all servers, of which the clients learn By later.
@@ -138,23 +138,23 @@ func (s *sentinelSite) fallBehind(f Fault, victim int, rest func(time.Duration))
 	return fallBehind(f, s.all, victim, s.group.Servers, rest)
 }
 
-// change has a replica take over from a master that is well.
-func (s *sentinelSite) change(Fault, int, func(time.Duration)) error {
+// promoteReplica has a replica take over from a master that is well.
+func (s *sentinelSite) promoteReplica(Fault, int, func(time.Duration)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	return s.group.Switch(ctx)
 }
 
-func (s *sentinelSite) equip(o *order, client int) {
+func (s *sentinelSite) equipClient(o *order, client int) {
 	o.Nodes, o.Passwords = s.group.Addrs(), []string{s.secret}
 	for i, n := range s.all {
-		n.detour(o, s.group.Servers[i].Addr(), client)
+		n.addDetour(o, s.group.Servers[i].Addr(), client)
 	}
 }
 
-func (s *sentinelSite) values() string { return "" }
+func (s *sentinelSite) valuesDSN() string { return "" }
 
-func (s *sentinelSite) ghosts(_ context.Context, span *span, _ time.Duration) (found []string, _ error) {
+func (s *sentinelSite) findGhosts(_ context.Context, span *span, _ time.Duration) (found []string, _ error) {
 	master := s.group.Master()
 	if master == nil {
 		return nil, errors.New("no master")

@@ -32,7 +32,7 @@ var (
 
 func backendOn(p product, schedule []byte) *backend {
 	return &backend{
-		schedule: schedule, classes: maps.Clone(mariadbClasses), fewest: 1, site: func() site { return &mariadbSite{product: p} }, lead: soon,
+		schedule: schedule, classes: maps.Clone(mariadbClasses), fewest: 1, site: func() site { return &mariadbSite{product: p} }, lead: shortLead,
 		open: func(ctx context.Context, o *order) (driver.Driver, error) {
 			return mysql.Open(ctx, o.Nodes[0], &mysql.Options{NoCheck: true}) // faults may be under way
 		},
@@ -90,19 +90,19 @@ func (s *mariadbSite) start(ctx context.Context, schedule *Schedule) (err error)
 	if s.dir, err = os.MkdirTemp("", "holdfast-chaos-"); err != nil {
 		return err
 	}
-	if err := errors.Join(os.Chmod(s.dir, 0o755), s.certify(), s.tell()); err != nil {
+	if err := errors.Join(os.Chmod(s.dir, 0o755), s.makeCertificate(), s.trustCertificate()); err != nil {
 		return err
 	}
-	if s.server, err = s.launch(ctx); err != nil {
+	if s.server, err = s.launchServer(ctx); err != nil {
 		return err
 	}
-	if schedule.has("switch") {
-		s.prepare()
+	if schedule.hasFault("switch") {
+		s.prepareSuccessor()
 	}
 	if s.inside, err = faultproxy.NewOpaque(s.server.Socket()); err != nil {
 		return err
 	}
-	if err := s.join(s.server, s.server.Socket()); err != nil {
+	if err := s.addMember(s.server, s.server.Socket()); err != nil {
 		return err
 	}
 	d, err := mysql.Open(ctx, mariadbURL(s.inside.Addr()), &mysql.Options{NoCheck: true})
@@ -113,14 +113,14 @@ func (s *mariadbSite) start(ctx context.Context, schedule *Schedule) (err error)
 	return d.Migrate(ctx)
 }
 
-func (s *mariadbSite) equip(o *order, client int) {
+func (s *mariadbSite) equipClient(o *order, client int) {
 	o.Nodes = []string{mariadbURL(s.members[0].proxies[client%sides].Addr()) + "?ca=" + s.authorities()}
 }
 
 func (s *mariadbSite) leader(context.Context) int { return 0 }
 
 func (s *mariadbSite) actions() map[string]action {
-	return map[string]action{"rotate": s.rotate, "switch": s.change}
+	return map[string]action{"rotate": s.rotate, "switch": s.switchToCopy}
 }
 
 //go:embed schedule-sqlite.json
@@ -128,7 +128,7 @@ var sqliteSchedule []byte
 
 // sqliteBackend is a file. It has no peer: flock has no TTL.
 var sqliteBackend = &backend{
-	schedule: sqliteSchedule, classes: sqliteClasses, fewest: 1, site: func() site { return new(sqliteSite) }, lead: soon,
+	schedule: sqliteSchedule, classes: sqliteClasses, fewest: 1, site: func() site { return new(sqliteSite) }, lead: shortLead,
 	open: func(ctx context.Context, o *order) (driver.Driver, error) { return sqlite.Open(ctx, o.Nodes[0], nil) },
 }
 
@@ -172,12 +172,12 @@ func (s *sqliteSite) start(ctx context.Context, _ *Schedule) (err error) {
 
 func (s *sqliteSite) leader(context.Context) int { return 0 }
 
-func (s *sqliteSite) equip(o *order, _ int) { o.Nodes = []string{s.url()} }
+func (s *sqliteSite) equipClient(o *order, _ int) { o.Nodes = []string{s.url()} }
 
-func (s *sqliteSite) actions() map[string]action { return map[string]action{"hog-file": s.hog} }
+func (s *sqliteSite) actions() map[string]action { return map[string]action{"hog-file": s.writeToFile} }
 
-// hog has another program write to the file for as long as the fault lasts.
-func (s *sqliteSite) hog(f Fault, _ int, rest func(time.Duration)) error {
+// writeToFile has another program write to the file for as long as the fault lasts.
+func (s *sqliteSite) writeToFile(f Fault, _ int, rest func(time.Duration)) error {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(s.dir, "locks.db")+"?_txlock=immediate&_pragma=busy_timeout(5000)")
 	if err != nil {
 		return err

@@ -33,10 +33,10 @@ func (s *standstill) watch(ctx context.Context) {
 	if s.disk {
 		go s.watchDisk(ctx)
 	}
-	for before := mono(); ctx.Err() == nil; {
+	for before := monotonicNow(); ctx.Err() == nil; {
 		sleep(ctx, glance)
-		now := mono()
-		s.note(before, now, s.least)
+		now := monotonicNow()
+		s.noteGap(before, now, s.least)
 		before = now
 	}
 }
@@ -48,19 +48,19 @@ func (s *standstill) watchDisk(ctx context.Context) {
 		err = os.Remove(f.Name())
 	}
 	for ; err == nil && ctx.Err() == nil; sleep(ctx, glance) {
-		before := mono()
+		before := monotonicNow()
 		if _, err = f.WriteAt([]byte{0}, 0); err == nil {
 			err = f.Sync()
 		}
-		s.note(before, mono(), slowDisk)
+		s.noteGap(before, monotonicNow(), slowDisk)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.err = err
 }
 
-// note takes the time between two looks, unless it is shorter than least.
-func (s *standstill) note(before, now int64, least time.Duration) {
+// noteGap takes the time between two looks, unless it is shorter than least.
+func (s *standstill) noteGap(before, now int64, least time.Duration) {
 	if now-before < int64(least) {
 		return
 	}
@@ -69,15 +69,15 @@ func (s *standstill) note(before, now int64, least time.Duration) {
 	s.times = append(s.times, interval{start: before, end: now})
 }
 
-// within reports whether a standstill falls between two times.
-func (s *standstill) within(from, to int64) bool {
+// fallsWithin reports whether a standstill falls between two times.
+func (s *standstill) fallsWithin(from, to int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.times, func(i interval) bool { return i.start < to && from < i.end })
 }
 
-// sum returns the number of standstills and the longest, or why not all are known.
-func (s *standstill) sum() (n int, longest time.Duration, _ error) {
+// summarize returns the number of standstills and the longest, or why not all are known.
+func (s *standstill) summarize() (n int, longest time.Duration, _ error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, i := range s.times {

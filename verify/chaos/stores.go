@@ -86,7 +86,7 @@ func (s stores) open(fenced bool) (*openStores, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &openStores{redis: client, nobody: unfenced(client), fenced: redisFenced(client)}
+	out := &openStores{redis: client, nobody: newUnfenced(client), fenced: redisFenced(client)}
 	if fenced {
 		if out.db, err = sql.Open("pgx", s.SQL); err != nil {
 			return nil, err
@@ -121,8 +121,8 @@ func (s *openStores) close() {
 	}
 }
 
-// of returns the stores of the n-th key of a window.
-func (s *openStores) of(n int, fenced bool) []*store {
+// storesOf returns the stores of the n-th key of a window.
+func (s *openStores) storesOf(n int, fenced bool) []*store {
 	if !fenced {
 		return []*store{s.nobody}
 	}
@@ -143,7 +143,7 @@ func isStale(err error) bool {
 // valueKey returns a key apart from the lock's key, and from the other storage's.
 func valueKey(name, key string) string { return name + ":" + key }
 
-func unfenced(client rueidis.Client) *store {
+func newUnfenced(client rueidis.Client) *store {
 	return &store{
 		name: byNobody,
 		get: func(ctx context.Context, key string, _ held) (string, error) {
@@ -229,8 +229,8 @@ func prepareSQL(ctx context.Context, dsn string) error {
 	return err
 }
 
-// final is the last value of a key in a storage, read past its fence.
-func (s *openStores) final(ctx context.Context, name, key string) (string, error) {
+// finalValue reads the last value of a key in a storage, read past its fence.
+func (s *openStores) finalValue(ctx context.Context, name, key string) (string, error) {
 	switch name {
 	case bySQL:
 		return selectValue(ctx, s.db, key)

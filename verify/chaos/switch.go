@@ -31,7 +31,7 @@ const (
 // passfile has the password of user, for clients that do not go through the pooler.
 func (s *postgresSite) passfile() string { return filepath.Join(s.dir, "passfile") }
 
-func (s *postgresSite) tell(password string) error {
+func (s *postgresSite) writePassfile(password string) error {
 	return replaceFile(s.passfile(), "*:*:*:"+user+":"+password+"\n")
 }
 
@@ -55,7 +55,7 @@ func (s *postgresSite) wantPasswords(ctx context.Context) error {
 			_, err = db.ExecContext(ctx, text)
 		}
 	}
-	return errors.Join(err, s.tell(firstPassword))
+	return errors.Join(err, s.writePassfile(firstPassword))
 }
 
 // rotate changes the password, of which the clients learn By later.
@@ -71,11 +71,11 @@ func (s *postgresSite) rotate(f Fault, victim int, rest func(time.Duration)) err
 	return rotation{nodes: s.only, change: func(turn int) error {
 		_, err := db.ExecContext(context.Background(), "ALTER ROLE "+user+" PASSWORD '"+passwords[turn]+"'")
 		return err
-	}, tell: func(turn int) error { return s.tell(passwords[turn]) }}.run(f, rest)
+	}, tell: func(turn int) error { return s.writePassfile(passwords[turn]) }}.run(f, rest)
 }
 
-// change has a replica take over.
-func (s *postgresSite) change(f Fault, victim int, rest func(time.Duration)) error {
+// promoteReplica has a replica take over.
+func (s *postgresSite) promoteReplica(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.only[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
@@ -83,25 +83,25 @@ func (s *postgresSite) change(f Fault, victim int, rest func(time.Duration)) err
 	defer s.life.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), switchTime)
 	defer cancel()
-	began := mono()
+	began := monotonicNow()
 	replica, err := s.server.StartReplica(ctx)
 	if err != nil {
 		return err
 	}
 	pooler, err := pgproc.StartPooler(ctx, replica, "transaction", 40)
-	if err != nil || mono()-began > int64(prepareTime) {
+	if err != nil || monotonicNow()-began > int64(prepareTime) {
 		if err == nil {
 			err = pooler.Stop()
 		}
 		return errors.Join(err, replica.Stop())
 	}
-	begun := mono()
+	begun := monotonicNow()
 	if err := takeOver(ctx, s.server, replica, rest); err != nil {
 		return errors.Join(err, pooler.Stop(), replica.Stop())
 	}
 	v.proxies[0].Redirect(socketOf(replica.DSN()))
 	v.proxies[1].Redirect(socketOf(pooler.DSN()))
-	v.out(begun)
+	v.noteOutage(begun)
 	s.inside.Redirect(socketOf(replica.DSN()))
 	s.inside.Cut()
 	old, oldPooler := s.server, s.pooler
@@ -179,19 +179,19 @@ func (l launched) stop() error {
 	return l.server.Stop()
 }
 
-// prepare starts the server that takes over next, for which MySQL takes longer than a fault lasts.
-func (s *mariadbSite) prepare() {
+// prepareSuccessor starts the server that takes over next, for which MySQL takes longer than a fault lasts.
+func (s *mariadbSite) prepareSuccessor() {
 	s.next = make(chan launched, 1)
 	go func(into chan<- launched) {
 		ctx, cancel := context.WithTimeout(context.Background(), switchTime)
 		defer cancel()
-		server, err := s.launch(ctx)
+		server, err := s.launchServer(ctx)
 		into <- launched{server, err}
 	}(s.next)
 }
 
-// change has a new server take over, which gets a copy of all tables.
-func (s *mariadbSite) change(f Fault, victim int, rest func(time.Duration)) error {
+// switchToCopy has a new server take over, which gets a copy of all tables.
+func (s *mariadbSite) switchToCopy(f Fault, victim int, rest func(time.Duration)) error {
 	v := s.members[victim]
 	v.life.Lock()
 	defer v.life.Unlock()
@@ -200,14 +200,14 @@ func (s *mariadbSite) change(f Fault, victim int, rest func(time.Duration)) erro
 	var next launched
 	select {
 	case next = <-s.next:
-		defer s.prepare()
+		defer s.prepareSuccessor()
 	case <-time.After(prepareTime):
 		return nil
 	}
 	if next.err != nil {
 		return next.err
 	}
-	begun := mono()
+	begun := monotonicNow()
 	err := s.reloadIdentity(ctx, next.server) // it may have begun with an older one
 	if err == nil {
 		err = s.copyTables(ctx, next.server.Socket(), rest)
@@ -218,7 +218,7 @@ func (s *mariadbSite) change(f Fault, victim int, rest func(time.Duration)) erro
 	for _, p := range append(v.proxies[:], s.inside) {
 		p.Redirect(next.server.Socket())
 	}
-	v.out(begun)
+	v.noteOutage(begun)
 	s.inside.Cut()
 	old := s.server
 	s.server, v.server = next.server, next.server
@@ -249,7 +249,7 @@ func (s *mariadbSite) copyTables(ctx context.Context, to string, rest func(time.
 		return err
 	}
 	for left := 1; left > 0 && ctx.Err() == nil; rest(10 * time.Millisecond) {
-		ids, err := column(ctx, old, "SELECT id "+others, last)
+		ids, err := readColumn(ctx, old, "SELECT id "+others, last)
 		if err != nil {
 			return err
 		}
@@ -258,14 +258,14 @@ func (s *mariadbSite) copyTables(ctx context.Context, to string, rest func(time.
 			old.ExecContext(ctx, "KILL "+id) // it may have ended meanwhile
 		}
 	}
-	tables, err := column(ctx, old, "SHOW TABLES")
+	tables, err := readColumn(ctx, old, "SHOW TABLES")
 	for _, table := range tables {
 		err = errors.Join(err, copyTable(ctx, old, next, table))
 	}
 	return errors.Join(err, ctx.Err())
 }
 
-func column(ctx context.Context, db *sql.DB, query string, args ...any) (out []string, err error) {
+func readColumn(ctx context.Context, db *sql.DB, query string, args ...any) (out []string, err error) {
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
@@ -319,14 +319,14 @@ func copyTable(ctx context.Context, from, to *sql.DB, table string) error {
 	return errors.Join(rows.Err(), tx.Commit())
 }
 
-// certify makes a new certificate for the servers, which they take once they are told to.
-func (s *mariadbSite) certify() error {
+// makeCertificate makes a new certificate for the servers, which they take once they are told to.
+func (s *mariadbSite) makeCertificate() error {
 	_, err := redisproc.NewCertificate(s.dir)
 	return errors.Join(err, os.Chmod(filepath.Join(s.dir, "tls.crt"), 0o644), os.Chmod(filepath.Join(s.dir, "tls.key"), 0o644))
 }
 
-// tell has the clients trust the certificate.
-func (s *mariadbSite) tell() error {
+// trustCertificate has the clients trust the certificate.
+func (s *mariadbSite) trustCertificate() error {
 	text, err := os.ReadFile(filepath.Join(s.dir, "tls.crt"))
 	return errors.Join(err, replaceFile(s.authorities(), string(text)))
 }
@@ -340,8 +340,8 @@ func (s *mariadbSite) rotate(f Fault, victim int, rest func(time.Duration)) erro
 	v.life.Lock()
 	defer v.life.Unlock()
 	return rotation{nodes: s.members, change: func(int) error {
-		return errors.Join(s.certify(), s.reloadIdentity(context.Background(), s.server))
-	}, tell: func(int) error { return s.tell() }}.run(f, rest)
+		return errors.Join(s.makeCertificate(), s.reloadIdentity(context.Background(), s.server))
+	}, tell: func(int) error { return s.trustCertificate() }}.run(f, rest)
 }
 
 // reloadIdentity has a server read its certificate again.
@@ -355,8 +355,8 @@ func (s *mariadbSite) reloadIdentity(ctx context.Context, server *mariaproc.Serv
 	return err
 }
 
-// launch starts a server with an empty database.
-func (s *mariadbSite) launch(ctx context.Context) (*mariaproc.Server, error) {
+// launchServer starts a server with an empty database.
+func (s *mariadbSite) launchServer(ctx context.Context) (*mariaproc.Server, error) {
 	server, err := s.product.start(ctx, "--max-connections=400", "--innodb-flush-log-at-trx-commit=2", // what was committed outlasts a kill
 		"--ssl-cert="+filepath.Join(s.dir, "tls.crt"), "--ssl-key="+filepath.Join(s.dir, "tls.key"))
 	if err != nil {

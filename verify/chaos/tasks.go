@@ -23,8 +23,8 @@ type task interface {
 	workers(*order) int
 	// pause returns the longest rest of a worker between two turns.
 	pause() time.Duration
-	// turn takes what the task is about, keeps it for a while and gives it back.
-	turn(context.Context, *worker, *span)
+	// takeTurn takes what the task is about, keeps it for a while and gives it back.
+	takeTurn(context.Context, *worker, *span)
 }
 
 // tasks are all that clients do.
@@ -42,8 +42,8 @@ func taskOf(key string) task {
 	return nil
 }
 
-// among is the share of this client of so many workers.
-func (o *order) among(workers int) int {
+// shareOf returns the share of this client of so many workers.
+func (o *order) shareOf(workers int) int {
 	if o.Peer {
 		return 0
 	}
@@ -54,32 +54,32 @@ func (o *order) among(workers int) int {
 	return n
 }
 
-// spell returns the time for which a task keeps its lock: seldom longer than a TTL, so that it needs
+// holdTime returns the time for which a task keeps its lock: seldom longer than a TTL, so that it needs
 // renewals.
-func (w *worker) spell(s *span, usual time.Duration) time.Duration {
+func (w *worker) holdTime(s *span, usual time.Duration) time.Duration {
 	d := rand.N(usual)
 	if s.Class != after && rand.IntN(30) == 0 { // there all others have to get through meanwhile
 		d = time.Duration(w.Schedule.TTL) + rand.N(500*time.Millisecond)
 	}
-	return min(d, time.Duration(s.end-mono()))
+	return min(d, time.Duration(s.end-monotonicNow()))
 }
 
 // patienceIn bounds the wait of a call: to the end of the window at most.
 func patienceIn(s *span) time.Duration {
 	if s.Class == after {
-		return time.Duration(s.end - mono())
+		return time.Duration(s.end - monotonicNow())
 	}
-	return min(500*time.Millisecond+rand.N(3*time.Second), time.Duration(s.end-mono()))
+	return min(500*time.Millisecond+rand.N(3*time.Second), time.Duration(s.end-monotonicNow()))
 }
 
-// leave gives back what a worker has, under these keys and attempts.
-func (w *worker) leave(ctx context.Context, keys, tries []string, release func(context.Context) error) {
+// giveBack gives back what a worker has, under these keys and attempts.
+func (w *worker) giveBack(ctx context.Context, keys, tries []string, release func(context.Context) error) {
 	for i, key := range keys {
 		w.rec.record(event{Kind: leaving, Key: key, Try: tries[i]})
 	}
 	err := release(context.WithoutCancel(ctx))
 	for i, key := range keys {
-		w.rec.record(event{Kind: released, Key: key, Try: tries[i], Err: text(err)})
+		w.rec.record(event{Kind: released, Key: key, Try: tries[i], Err: errorText(err)})
 	}
 }
 
@@ -108,9 +108,9 @@ func (anySlot) workers(o *order) int {
 // slotKey returns the name of a slot in the history, and on the service.
 func slotKey(key string, slot int) string { return key + "#" + strconv.Itoa(slot) }
 
-func (anySlot) turn(ctx context.Context, w *worker, s *span) {
-	locks, key, try := w.locks.(*holdfasts), s.key("hs", 0), w.try()
-	opts := locks.options(want{ttl: time.Duration(w.Schedule.TTL)})
+func (anySlot) takeTurn(ctx context.Context, w *worker, s *span) {
+	locks, key, try := w.locks.(*holdfasts), s.key("hs", 0), w.nextTry()
+	opts := locks.requestOptions(want{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)
 	w.rec.record(event{Kind: asked, Key: key, Try: try, TTL: int64(opts.TTL), Slots: slots, Wait: int64(opts.Wait)})
 	lease, err := locks.current.Load().Semaphore(key, slots).Acquire(ctx, opts)
@@ -118,10 +118,10 @@ func (anySlot) turn(ctx context.Context, w *worker, s *span) {
 		w.rec.record(event{Kind: failed, Key: key, Try: try, Err: err.Error()})
 		return
 	}
-	h := locks.held(lease, slotKey(key, lease.Slot()))
+	h := locks.newHeld(lease, slotKey(key, lease.Slot()))
 	w.rec.record(event{Kind: got, Key: h.key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
-	w.work(ctx, h.key, 1, try, 1, h, w.spell(s, 100*time.Millisecond))
-	w.leave(ctx, []string{h.key}, []string{try}, h.release)
+	w.readAndWrite(ctx, h.key, 1, try, 1, h, w.holdTime(s, 100*time.Millisecond))
+	w.giveBack(ctx, []string{h.key}, []string{try}, h.release)
 }
 
 // manyLocks has sixteen workers, each of which takes some of twelve locks in one call.
@@ -138,11 +138,11 @@ func (manyLocks) title() string {
 }
 func (manyLocks) family() string       { return "ha" }
 func (manyLocks) pause() time.Duration { return 1200 * time.Millisecond }
-func (manyLocks) workers(o *order) int { return o.among(manyWorkers) }
+func (manyLocks) workers(o *order) int { return o.shareOf(manyWorkers) }
 
-func (manyLocks) turn(ctx context.Context, w *worker, s *span) {
-	locks, call := w.locks.(*holdfasts), w.try()
-	opts := locks.options(want{ttl: time.Duration(w.Schedule.TTL)})
+func (manyLocks) takeTurn(ctx context.Context, w *worker, s *span) {
+	locks, call := w.locks.(*holdfasts), w.nextTry()
+	opts := locks.requestOptions(want{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)
 	var keys, tries []string
 	for _, n := range rand.Perm(manyNames)[:1+rand.N(maxMany)] {
@@ -157,14 +157,14 @@ func (manyLocks) turn(ctx context.Context, w *worker, s *span) {
 			w.rec.record(event{Kind: failed, Key: key, Try: tries[i], Err: err.Error()})
 			continue
 		}
-		h := locks.held(leases.Lease(key), key)
+		h := locks.newHeld(leases.Lease(key), key)
 		w.rec.record(event{Kind: got, Key: key, Try: tries[i], Token: int64(h.token), ID: h.id, Until: h.until})
 	}
 	if err != nil {
 		return
 	}
-	sleep(ctx, w.spell(s, 50*time.Millisecond))
-	w.leave(ctx, keys, tries, leases.Release)
+	sleep(ctx, w.holdTime(s, 50*time.Millisecond))
+	w.giveBack(ctx, keys, tries, leases.Release)
 }
 
 // bothSides is twelve workers who read or, one time in four, write what a read and write lock guards.
@@ -182,11 +182,11 @@ func (bothSides) title() string {
 }
 func (bothSides) family() string       { return "hr" }
 func (bothSides) pause() time.Duration { return 500 * time.Millisecond }
-func (bothSides) workers(o *order) int { return o.among(sideWorkers) }
+func (bothSides) workers(o *order) int { return o.shareOf(sideWorkers) }
 
-func (bothSides) turn(ctx context.Context, w *worker, s *span) {
-	locks, key, try := w.locks.(*holdfasts), s.key("hr", 0), w.try()
-	opts := locks.options(want{ttl: time.Duration(w.Schedule.TTL)})
+func (bothSides) takeTurn(ctx context.Context, w *worker, s *span) {
+	locks, key, try := w.locks.(*holdfasts), s.key("hr", 0), w.nextTry()
+	opts := locks.requestOptions(want{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)
 	lock, reads := locks.current.Load().RWLock(key, sideReaders), rand.IntN(4) > 0
 	side, acquire := writer, lock.AcquireWrite
@@ -199,14 +199,14 @@ func (bothSides) turn(ctx context.Context, w *worker, s *span) {
 		w.rec.record(event{Kind: failed, Key: key, Try: try, Err: err.Error()})
 		return
 	}
-	h := locks.held(lease, key)
+	h := locks.newHeld(lease, key)
 	w.rec.record(event{Kind: got, Key: key, Try: try, Token: int64(h.token), ID: h.id, Until: h.until})
-	if spell := w.spell(s, 100*time.Millisecond); reads {
+	if spell := w.holdTime(s, 100*time.Millisecond); reads {
 		sleep(ctx, spell)
 	} else {
-		w.work(ctx, key, 1, try, 1, h, spell)
+		w.readAndWrite(ctx, key, 1, try, 1, h, spell)
 	}
-	w.leave(ctx, []string{key}, []string{try}, h.release)
+	w.giveBack(ctx, []string{key}, []string{try}, h.release)
 }
 
 // isFurther reports whether an attempt belongs to a call for several locks that is counted with its
@@ -245,17 +245,17 @@ func (t *TaskReport) count(l *lockHistory) {
 		}
 		t.Longest = max(t.Longest, max(a.got, a.gaveUp)-a.asked)
 	}
-	t.Most = max(t.Most, l.crest())
+	t.Most = max(t.Most, l.maxHolders())
 }
 
 func (t *TaskReport) String() string {
 	return fmt.Sprintf("%d calls, %d granted %d locks, the longest took %v; at most %d held one of them at once; "+
 		"%d overlaps where none is promised, %d duplicate tokens, %d out of order, %d leases lost",
-		t.Calls, t.Granted, t.Leases, round(time.Duration(t.Longest)), t.Most, t.Overlaps, t.Duplicates, t.Disorder, t.Lost)
+		t.Calls, t.Granted, t.Leases, roundMilli(time.Duration(t.Longest)), t.Most, t.Overlaps, t.Duplicates, t.Disorder, t.Lost)
 }
 
-// task returns the counts for the task of a lock; nil: the table has them.
-func (r *Report) task(key string) *TaskReport {
+// taskFor returns the counts for the task of a lock; nil: the table has them.
+func (r *Report) taskFor(key string) *TaskReport {
 	t := taskOf(key)
 	if t == nil || t.title() == "" {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// semaphore makes events of "TIME KIND CLIENT [SLOT TOKEN]" about a semaphore of three slots, with semicolons between them.
-func semaphore(lines string) (events []event) {
+// semaphoreEvents makes events of "TIME KIND CLIENT [SLOT TOKEN]" about a semaphore of three slots, with semicolons between them.
+func semaphoreEvents(lines string) (events []event) {
 	for line := range strings.SplitSeq(lines, ";") {
 		e, what, slot := event{Key: "w0/hs0", Slots: slots, Until: 1000}, "", 0
 		fmt.Sscan(line, &e.T, &what, &e.Try, &slot, &e.Token)
@@ -45,20 +45,20 @@ func TestSemaphoreHasOneHolderPerSlot(t *testing.T) {
 		{"… by a line that was there before", "1 asked b/0; 1 asked a/1; 2 got a/1 0 7; 3 leaving a/1 0; 4 asked b/1; 5 got b/1 0 6", 0, 0, 0},
 		{"… and had ended", "1 asked b/0; 1 failed b/0; 1 asked a/1; 2 got a/1 0 7; 3 leaving a/1 0; 4 asked b/1; 5 got b/1 0 6", 0, 0, 1},
 	} {
-		locks := histories(semaphore(row.lines))
+		locks := sortByLock(semaphoreEvents(row.lines))
 		whole, slot := locks["w0/hs0"], locks[slotKey("w0/hs0", 0)]
 		if whole.most != slots || slot.most != 1 {
 			t.Fatalf("%s: %d hold the semaphore, %d a slot", row.name, whole.most, slot.most)
 		}
 		for l, want := range map[*lockHistory]int{whole: row.whole, slot: row.slot} {
-			if got := l.overlaps((*attempt).trusted); len(got) != want {
+			if got := l.findOverlaps((*attempt).trustedInterval); len(got) != want {
 				t.Errorf("%s: %s: overlaps %v, want %d", row.name, l.key, got, want)
 			}
-			if got := porcupine.CheckOperations(lockModel(l.most), l.holdings()); got != (want == 0) {
+			if got := porcupine.CheckOperations(lockModel(l.most), l.holdingOperations()); got != (want == 0) {
 				t.Errorf("%s: %s: legal: %v, want %v", row.name, l.key, got, want == 0)
 			}
 		}
-		if got := append(slot.duplicates(), slot.disorder()...); min(len(got), 1) != row.tokens {
+		if got := append(slot.findDuplicateTokens(), slot.findDisorder()...); min(len(got), 1) != row.tokens {
 			t.Errorf("%s: tokens: %v, want some: %d", row.name, got, row.tokens)
 		}
 	}
@@ -93,14 +93,14 @@ func TestWriterIsAloneWithOrderedToken(t *testing.T) {
 			}
 			events = append(events, e)
 		}
-		l := histories(events)["w0/hr0"]
-		if got := l.overlaps((*attempt).trusted); len(got) != row.overlaps {
+		l := sortByLock(events)["w0/hr0"]
+		if got := l.findOverlaps((*attempt).trustedInterval); len(got) != row.overlaps {
 			t.Errorf("%s: overlaps %v, want %d", row.name, got, row.overlaps)
 		}
-		if got := append(l.duplicates(), l.disorder()...); min(len(got), 1) != row.tokens {
+		if got := append(l.findDuplicateTokens(), l.findDisorder()...); min(len(got), 1) != row.tokens {
 			t.Errorf("%s: tokens: %v, want some: %d", row.name, got, row.tokens)
 		}
-		for _, trial := range l.trials(true) {
+		for _, trial := range l.lockTrials(true) {
 			want := trial.promise == asLock && row.overlaps == 0 || trial.promise == asTokens && row.tokens == 0 || trial.promise == asRegister
 			if got := porcupine.CheckOperations(trial.model, trial.of(l)); got != want {
 				t.Errorf("%s: %s: legal: %v, want %v", row.name, trial.promise, got, want)
@@ -125,11 +125,11 @@ func TestOverdueCallIsFound(t *testing.T) {
 		{"… in a process that is stopped", 0, 0, attempt{client: "paused", asked: 20, wait: 30}},
 		{"it waits for its window", 0, 0, attempt{asked: 20}},
 	} {
-		l := history(&row.a)
-		if got := l.overdue(10, paused); len(got) != row.overdue {
+		l := buildHistory(&row.a)
+		if got := l.findOverdueCalls(10, paused); len(got) != row.overdue {
 			t.Errorf("%s: overdue: %v, want %d", row.name, got, row.overdue)
 		}
-		if got := l.unserved(); len(got) != row.unserved {
+		if got := l.findUnservedCalls(); len(got) != row.unserved {
 			t.Errorf("%s: unserved: %v, want %d", row.name, got, row.unserved)
 		}
 	}
@@ -164,7 +164,7 @@ func TestEachTaskHasItsWorkers(t *testing.T) {
 func TestACallForSeveralLocksCountsOnce(t *testing.T) {
 	t.Parallel()
 	var r TaskReport
-	for _, l := range histories(append(semaphore(three), []event{
+	for _, l := range sortByLock(append(semaphoreEvents(three), []event{
 		{T: 1, Kind: asked, Key: "w0/ha1", Try: "a/2:0"},
 		{T: 1, Kind: asked, Key: "w0/ha2", Try: "a/2:1"},
 		{T: 9, Kind: got, Key: "w0/ha1", Try: "a/2:0", ID: "x", Until: 10},

@@ -41,7 +41,7 @@ func (t *timeline) add(s *span, locks map[string]*lockHistory, faults []happened
 	slices.SortFunc(faults, func(a, b happened) int { return cmp.Compare(a.Start, b.Start) })
 	for i, f := range faults {
 		fmt.Fprintf(&b, `<rect class="f" x="%.1f" y="0" width="%.1f" height="%d"/><text x="%.1f" y="%d">%s %s</text>`+"\n",
-			x(f.Start), max(x(f.End)-x(f.Start), 1), rows*rowHeight, x(f.Start)+2, (i+1)*rowHeight-3, escape(f.Do), escape(f.Victim))
+			x(f.Start), max(x(f.End)-x(f.Start), 1), rows*rowHeight, x(f.Start)+2, (i+1)*rowHeight-3, escapeText(f.Do), escapeText(f.Victim))
 	}
 	bad := make(map[string]bool)
 	for _, f := range found {
@@ -59,13 +59,13 @@ func (t *timeline) add(s *span, locks map[string]*lockHistory, faults []happened
 		if l == nil {
 			continue
 		}
-		for _, a := range l.granted() {
-			i, w := a.trusted(), a.worked()
+		for _, a := range l.grantedAttempts() {
+			i, w := a.trustedInterval(), a.workedInterval()
 			if w.end > i.end { // at work without trust
 				fmt.Fprintf(&b, `<rect class="u" x="%.2f" y="%d" width="%.2f" height="2"/>`, x(i.end), y+rowHeight-4, x(w.end)-x(i.end))
 			}
 			fmt.Fprintf(&b, `<rect x="%.2f" y="%d" width="%.2f" height="9" fill="%s"><title>%s token %d</title></rect>`+"\n",
-				x(i.start), y+2, max(x(i.end)-x(i.start), .3), colour(a.client), escape(a.try), a.token)
+				x(i.start), y+2, max(x(i.end)-x(i.start), .3), colourOf(a.client), escapeText(a.try), a.token)
 		}
 	}
 	t.drawn = append(t.drawn, drawing{s, b.String(), rows * rowHeight})
@@ -78,7 +78,7 @@ func (t *timeline) SVG() string {
 	y, width := 20, 0.0
 	for _, d := range t.drawn {
 		fmt.Fprintf(&b, `<g transform="translate(70 %d)"><text class="h" x="0" y="-3">window %d, %s, from %.1f s</text>`+"\n%s</g>\n",
-			y, d.span.index, escape(d.span.Class), float64(d.span.start-t.start)/1e9, d.text)
+			y, d.span.index, escapeText(d.span.Class), float64(d.span.start-t.start)/1e9, d.text)
 		y += d.height + windowGap
 		width = max(width, float64(d.span.end-d.span.start)/1e9*pixelsPerSecond)
 	}
@@ -89,14 +89,14 @@ func (t *timeline) SVG() string {
 `, width+160, y, b.String())
 }
 
-func escape(s string) string {
+func escapeText(s string) string {
 	var b strings.Builder
 	xml.EscapeText(&b, []byte(s)) // a strings.Builder does not fail
 	return b.String()
 }
 
-// colour is one for each client: neighbours in number are far apart in hue.
-func colour(client string) string {
+// colourOf returns a colour for each client: neighbours in number are far apart in hue.
+func colourOf(client string) string {
 	number, again := 0, 0
 	fmt.Sscanf(client, "holdfast%d.%d", &number, &again) // a name of another kind is drawn like the first
 	return fmt.Sprintf("hsl(%d 60%% %d%%)", number*137%360, 40+again%3*10)

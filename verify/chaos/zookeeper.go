@@ -20,7 +20,7 @@ import (
 var zookeeperSchedule []byte
 
 var zookeeperBackend = &backend{
-	schedule: zookeeperSchedule, classes: zookeeperClasses, fewest: 3, site: func() site { return new(zookeeperSite) }, lead: soon,
+	schedule: zookeeperSchedule, classes: zookeeperClasses, fewest: 3, site: func() site { return new(zookeeperSite) }, lead: shortLead,
 	open:  func(_ context.Context, o *order) (driver.Driver, error) { return openZookeeperBelow(o, "holdfast") },
 	apart: openZookeeperBelow, peer: "zk.Lock", openPeer: openZkLock,
 }
@@ -74,7 +74,7 @@ func (s *zookeeperSite) start(ctx context.Context, schedule *Schedule) (err erro
 	}
 	s.mesh, s.end = s.servers.Mesh, s.servers.Stop
 	for _, m := range s.servers.Members {
-		err = errors.Join(err, s.join(m, m.Addr))
+		err = errors.Join(err, s.addMember(m, m.Addr))
 	}
 	if err == nil {
 		s.direct, err = zookeeper.New(ctx, s.servers.Addrs(), &zookeeper.Options{NoCheck: true})
@@ -86,8 +86,8 @@ func (s *zookeeperSite) leader(context.Context) int {
 	return slices.Index(s.servers.Members, s.servers.Leader())
 }
 
-func (s *zookeeperSite) ghosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
-	found, err := s.ensemble.ghosts(ctx, span, ttl)
+func (s *zookeeperSite) findGhosts(ctx context.Context, span *span, ttl time.Duration) ([]string, error) {
+	found, err := s.ensemble.findGhosts(ctx, span, ttl)
 	if err != nil || zookeeperClasses[span.Class].duty != apart {
 		return found, err
 	}
@@ -112,8 +112,8 @@ func openZkLock(o *order, rec *recorder) (service, error) {
 	return zkLocks{conn, rec}, err
 }
 
-// lock leaves a wait that ctx ends to itself, as zk.Lock cannot be told to give up; its lock is freed when it comes.
-func (z zkLocks) lock(ctx context.Context, key string, _ want) (held, error) {
+// takeLock leaves a wait that ctx ends to itself, as zk.Lock cannot be told to give up; its lock is freed when it comes.
+func (z zkLocks) takeLock(ctx context.Context, key string, _ want) (held, error) {
 	l := zk.NewLock(z.Conn, "/stock/"+key, zk.WorldACL(zk.PermAll))
 	locked := make(chan error, 1)
 	go func() { locked <- l.Lock() }()
@@ -131,9 +131,9 @@ func (z zkLocks) lock(ctx context.Context, key string, _ want) (held, error) {
 		return held{}, ctx.Err()
 	}
 	session := z.SessionID()
-	return believe(z.rec, key, func() bool { return z.SessionID() == session }, func(context.Context) error { return l.Unlock() }), nil
+	return newBelief(z.rec, key, func() bool { return z.SessionID() == session }, func(context.Context) error { return l.Unlock() }), nil
 }
 
-func (zkLocks) obey(_ context.Context, order string) error { return noOrder(order) }
+func (zkLocks) obeyOrder(_ context.Context, order string) error { return noOrder(order) }
 
 func (z zkLocks) close() { z.Conn.Close() }
