@@ -55,7 +55,7 @@ func TestAQueueThatIsFullTakesNoMore(t *testing.T) {
 		}
 		more := b.line(t.Context(), 4, b.peer())
 		last := b.line(t.Context(), 0, b.peer(), holder)
-		pass(time.Minute) // who waits stays, whoever comes behind
+		pass(time.Minute) // waiters keep their places, whoever comes behind them
 		b.wantCrowd(holder, 6, 6)
 		b.release(l)
 		pass(time.Second)

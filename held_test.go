@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// TestHeldCountsTheOthersWhoWait holds that who waits is not among the others it is
-// told of, whether it stands in the queue already or not.
+// TestHeldCountsTheOthersWhoWait checks that a waiter does not count itself, whether it
+// is in the queue already or not.
 func TestHeldCountsTheOthersWhoWait(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		holder := b.acquire(b.client, "k", nil)

@@ -160,8 +160,7 @@ func TestMaxHoldBoundsExtendedAndUnrenewedLeases(t *testing.T) {
 	})
 }
 
-// Each holder of a grant has a MaxHold of its own, and none is cut short by
-// that of the one before.
+// Each holder of a grant has a MaxHold of its own: the MaxHold of the previous holder cuts none short.
 func TestMaxHoldEndsWithItsHolder(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxHold: 50 * time.Millisecond})
@@ -432,7 +431,7 @@ func TestLossOmitsAnOlderFailedRenewal(t *testing.T) {
 	})
 }
 
-// overlaps is a driver whose renewals take a second. It counts those of one grant that are under way at once.
+// overlaps is a driver whose renewals take a second. It counts the simultaneous renewals of one grant.
 type overlaps struct {
 	*memory.Driver
 	mu       sync.Mutex

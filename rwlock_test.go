@@ -22,7 +22,7 @@ import (
 func reading(n int) *claim { return &claim{readers: n, shared: true} }
 func writing(n int) *claim { return &claim{readers: n} }
 
-// house checks who is inside together, and their tokens.
+// house checks which holders are inside together, and their tokens.
 type house struct {
 	t                     *testing.T
 	mu                    sync.Mutex
@@ -360,7 +360,7 @@ func TestWriterWithoutItsGateFreesThePlaces(t *testing.T) {
 	})
 }
 
-// A reader whose gate is taken away while it waits for a place stands behind those that had the gate meanwhile.
+// A reader whose gate is taken away while it waits for a place queues behind the callers that had the gate meanwhile.
 func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		other := b.peer()

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// semaphore counts who is inside at once, and which slots they have.
+// semaphore counts the simultaneous holders, and notes their slots.
 type semaphore struct {
 	mu     sync.Mutex
 	inside map[int]bool
@@ -129,7 +129,7 @@ func TestWaitersForASlotAreServedInOrder(t *testing.T) {
 					b.release(held...)
 					all.Wait()
 					for at, i := range order {
-						// those that get a slot at the same moment say so in any order
+						// callers that get a slot at the same moment report it in any order
 						if i <= at-slots || i >= at+slots {
 							t.Errorf("the %dth that came was the %dth that got a slot: %v", i, at, order)
 						}

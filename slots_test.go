@@ -267,7 +267,7 @@ func TestSlotsThatComeTogetherKeepTheOrder(t *testing.T) {
 		}
 		together.Wait()
 		all.Wait()
-		for at, i := range order { // those that get a slot at the same moment say so in any order
+		for at, i := range order { // callers that get a slot at the same moment report it in any order
 			if i <= at-slots || i >= at+slots {
 				t.Errorf("the order is %v", order)
 				break

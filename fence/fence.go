@@ -1,5 +1,5 @@
-// Package fence is the storage side of fencing tokens. It refuses the write of a
-// holder who has lost the lease, even if the holder does not know that.
+// Package fence is the storage side of fencing tokens. It rejects the write of a
+// holder that has lost its lease, even if the holder does not know it.
 //
 // # What is not promised
 //

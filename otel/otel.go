@@ -13,8 +13,8 @@
 // A holder that gives Note(ctx) as its AcquireOptions.Note names its trace to the callers
 // that wait: a caller's span gets a link to it when the wait begins.
 //
-// The metrics are those of package prometheus, with points for underscores and without the
-// suffixes for units: distributed_lock.wait, with the attribute resource, the class of the key.
+// The metrics are the same as in package prometheus, with points for underscores and without
+// the suffixes for units: distributed_lock.wait, with the attribute resource, the class of the key.
 // otel/example is a whole program.
 package otel
 

@@ -171,7 +171,7 @@ func fits(ctx context.Context, source *code, mutants []mutant) error {
 	return compiles(ctx, source.root, mutants, changed)
 }
 
-// copyTree copies all files except those of version control.
+// copyTree copies all files except the folder of version control.
 func copyTree(from, to string) error {
 	return filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
 		if err != nil {

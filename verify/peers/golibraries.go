@@ -199,8 +199,8 @@ func openConcurrency(_ context.Context, addr, key string) (take, error) {
 	}, nil
 }
 
-// detach returns a context that ends with ctx until unlink is called. A lock whose context descends from that of the call would end
-// with the call otherwise. unlink reports false if ctx had ended.
+// detach returns a context that ends with ctx until unlink is called. Otherwise a lock whose context descends from the context of
+// a call would end with the call. unlink reports false if ctx had ended.
 func detach(ctx context.Context) (parent context.Context, unlink func() bool) {
 	parent, end := context.WithCancel(context.WithoutCancel(ctx))
 	return parent, context.AfterFunc(ctx, end)

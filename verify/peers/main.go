@@ -108,7 +108,7 @@ var modules = map[string]string{
 	"etcd-concurrency": "go.etcd.io/etcd/client/v3", "zk.Lock": "github.com/go-zookeeper/zk",
 }
 
-// goVersion returns the version of a library in Go; of Holdfast, that of the working tree.
+// goVersion returns the version of a library in Go; for Holdfast, the version of the working tree.
 func goVersion(library string) string {
 	if strings.HasPrefix(library, "holdfast-") {
 		return "this one"
@@ -310,7 +310,7 @@ func (r *row) over(line string, chosen []scene) string {
 	return whole.String()
 }
 
-// isLine reports whether the line of a table is that of the row.
+// isLine reports whether the line of a table belongs to the row.
 func (r *row) isLine(line string) bool {
 	cells := strings.Split(line, " | ")
 	return strings.HasPrefix(line, r.prefix()) && len(cells) > 2 && strings.HasPrefix(strings.ToLower(cells[2]), r.peer.server)

@@ -429,7 +429,7 @@ func (s *stage) lockUnanswered(ctx context.Context, o *outcome) (string, error) 
 	return o.String(), nil
 }
 
-// share has Holdfast meet the lock of the library, and the library that of Holdfast.
+// share has Holdfast meet the lock of the library, and the library meet Holdfast's lock.
 func share(ctx context.Context, s *stage) (string, error) {
 	if strings.HasPrefix(s.peer.lib, "holdfast-") || s.kind == "kubernetes" { // Holdfast has no engine for that
 		return "–", nil

@@ -91,8 +91,8 @@ func TestEveryFlagHasAVariable(t *testing.T) {
 	})
 }
 
-// TestWrongValuesAreToldPlainly checks that a wrong value is rejected in words about the flag, without
-// those of the parsing library.
+// TestWrongValuesAreToldPlainly checks that the error of a wrong value is about the flag, without
+// words of the parsing library.
 func TestWrongValuesAreToldPlainly(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{

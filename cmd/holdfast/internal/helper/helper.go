@@ -1,6 +1,6 @@
 // Package helper is this program as gate and as guard of a run. It takes over before the
-// packages are initialised that neither needs, most of all those of the client of etcd: that
-// takes three times as long as a helper otherwise needs to start, and a run starts two.
+// packages are initialised that neither needs, above all the packages of etcd's client: their
+// initialisation takes three times as long as a helper otherwise needs to start, and a run starts two.
 //
 // Go initialises packages in the order of their paths, as far as their imports allow (The Go
 // Programming Language Specification, Program initialization). So this one comes before

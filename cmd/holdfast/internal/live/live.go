@@ -1,5 +1,5 @@
-// Package live keeps a picture of the locks of a backend for those who look at it: top and
-// the console. It only reads.
+// Package live keeps a picture of the locks of a backend for its viewers, top and the console.
+// It only reads.
 //
 // Two loops ask the backend. One reads all locks, at a bounded rate, and then rests at least
 // as long as that took. The other asks once a second for the few locks that somebody looks
@@ -7,8 +7,8 @@
 //
 // Both rest while nobody has asked for a Picture for some time.
 //
-// A look shows what is, not what was between two looks: the hand-overs that a Picture counts
-// are those that were seen, so there were at least as many.
+// A look does not show what happened between two looks: a Picture counts the hand-overs that
+// were seen, and there may have been more.
 package live
 
 import (

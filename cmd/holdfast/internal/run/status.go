@@ -62,7 +62,7 @@ func NewLeases(held Held) (l Leases) {
 	return l
 }
 
-// Status describes the end of a run. An exit status can be that of holdfast or of the command; Status
+// Status describes the end of a run. An exit status can come from holdfast or from the command; Status
 // tells them apart.
 type Status struct {
 	Outcome     Outcome       `json:"outcome"`
