@@ -25,7 +25,7 @@ import (
 // ErrUnavailable: if the process was paused past the end of the wait, the error has no
 // *HeldError or *UnavailableError. After an error nothing stays behind.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
-	return c.acquire(ctx, key, nil, opts, false)
+	return c.acquireKind(ctx, key, nil, opts, false)
 }
 
 // TryAcquire makes one attempt: it is Acquire without the wait. When this client
@@ -33,7 +33,7 @@ func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) 
 // asks for the key, TryAcquire waits for the first answer to that caller and
 // returns its obstacle.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
-	return c.acquire(ctx, key, nil, opts, true)
+	return c.acquireKind(ctx, key, nil, opts, true)
 }
 
 // Do acquires key, calls fn and releases, also when fn panics. fn's context ends
@@ -47,15 +47,15 @@ func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOption
 // that error also matches what the last renewal failed with. A release that fails is
 // reported to Hooks and does not change the error: the lock lapses by itself.
 func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
-	return c.do(ctx, key, nil, opts, fn)
+	return c.doKind(ctx, key, nil, opts, fn)
 }
 
-// do is Do for a key that is used as k.
-func (c *Client) do(ctx context.Context, key string, k kind, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
+// doKind does what Do does, for a key that is used as k.
+func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
 	if fn == nil {
 		panic("holdfast: Do: fn is nil; give the function to call under the lock")
 	}
-	lease, err := c.acquire(ctx, key, k, opts, false)
+	lease, err := c.acquireKind(ctx, key, k, opts, false)
 	if err != nil {
 		return err
 	}
@@ -81,8 +81,8 @@ func (c *Client) do(ctx context.Context, key string, k kind, opts *AcquireOption
 	return fn(fctx, lease)
 }
 
-// acquire is Acquire or, with once, TryAcquire for a key that is used as k.
-func (c *Client) acquire(ctx context.Context, key string, k kind, opts *AcquireOptions, once bool) (*Lease, error) {
+// acquireKind does what Acquire or, with once, TryAcquire does, for a key that is used as k.
+func (c *Client) acquireKind(ctx context.Context, key string, k kind, opts *AcquireOptions, once bool) (*Lease, error) {
 	h, err := c.acquireHold(ctx, key, k, opts, once)
 	return c.newLease(h, wrap("acquire", key, err))
 }
@@ -93,7 +93,7 @@ func (c *Client) acquireHold(ctx context.Context, key string, k kind, opts *Acqu
 		return nil, err
 	}
 	outer := holder.FromContext(ctx)
-	if h, err := c.nest(ctx, outer, key, k, opts); h != nil || err != nil {
+	if h, err := c.nestHold(ctx, outer, key, k, opts); h != nil || err != nil {
 		return h, err
 	}
 	a := &holder.Call{Options: o.forKeeper(), Wait: ctx, Outer: outer, Key: key, Kind: k, NoWait: once}
@@ -102,12 +102,12 @@ func (c *Client) acquireHold(ctx context.Context, key string, k kind, opts *Acqu
 		a.Wait, cancel = context.WithTimeout(ctx, o.Wait)
 		defer cancel()
 	}
-	return c.run(ctx, a, k)
+	return c.obtainHold(ctx, a, k)
 }
 
-// nest returns another hold of the live lease on key, used as k, that outer comes from, an error if
+// nestHold returns another hold of the live lease on key, used as k, that outer comes from, an error if
 // the options do not allow that, or neither if there is no such lease. opts may be nil.
-func (c *Client) nest(ctx context.Context, outer *holder.Hold, key string, k kind, opts *AcquireOptions) (*holder.Hold, error) {
+func (c *Client) nestHold(ctx context.Context, outer *holder.Hold, key string, k kind, opts *AcquireOptions) (*holder.Hold, error) {
 	if outer == nil {
 		return nil, nil
 	}
@@ -120,15 +120,15 @@ func (c *Client) nest(ctx context.Context, outer *holder.Hold, key string, k kin
 			return false, nil
 		case !wanted.Reentrant:
 			return false, ErrNested
-		case its != holder.Kind(k) || !wanted.agrees(o, k, place.Number):
+		case its != holder.Kind(k) || !wanted.agreesWith(o, k, place.Number):
 			return false, invalid("a nested hold shares its lease: leave out TTL, NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give those of the lease")
 		}
 		return true, nil
 	})
 }
 
-// agrees reports whether a lease with the options of outer, on a key used as k and its place, does what o asks for.
-func (o *AcquireOptions) agrees(outer *holder.Options, k kind, place int) bool {
+// agreesWith reports whether a lease with the options of outer, on a key used as k and its place, does what o asks for.
+func (o *AcquireOptions) agreesWith(outer *holder.Options, k kind, place int) bool {
 	note := o.Note
 	if note != "" && k != nil {
 		note = k.NoteAt(place, note)
@@ -138,8 +138,8 @@ func (o *AcquireOptions) agrees(outer *holder.Options, k kind, place int) bool {
 		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery) && (note == "" || note == outer.Note)
 }
 
-// run gets a lease for a, for a caller with ctx that uses the key as k.
-func (c *Client) run(ctx context.Context, a *holder.Call, k kind) (*holder.Hold, error) {
+// obtainHold gets a lease for a, for a caller with ctx that uses the key as k.
+func (c *Client) obtainHold(ctx context.Context, a *holder.Call, k kind) (*holder.Hold, error) {
 	return c.keeper.Run(ctx, a, func() (h *holder.Hold, err error) {
 		if k == nil {
 			h, err = a.Obtain()

@@ -22,8 +22,8 @@ func (l *Lease) Detach() (err error) {
 	return l.hold.Detach(a)
 }
 
-// adopts reports whether another process can continue the driver's grants.
-func (c *Client) adopts() bool {
+// canAdopt reports whether another process can continue the driver's grants.
+func (c *Client) canAdopt() bool {
 	_, ok := c.drv.(driver.Adopter)
 	return ok
 }

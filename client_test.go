@@ -298,7 +298,7 @@ func TestADriverServesOneClient(t *testing.T) {
 
 func TestDoWithoutAFunctionPanicsAndSaysSo(t *testing.T) {
 	t.Parallel()
-	c, err := holdfast.New(memory1(), nil)
+	c, err := holdfast.New(oneNode(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -135,7 +135,7 @@ func TestEventsHaveTheValuesOfTheirAcquire(t *testing.T) {
 		b.release(first)
 		want := func(trace string, events ...string) {
 			t.Helper()
-			told()
+			awaitHooks()
 			for _, event := range events {
 				if traces[event] != trace {
 					t.Errorf("%s has trace %v, want %v", event, traces[event], trace)

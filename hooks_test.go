@@ -156,7 +156,7 @@ func TestDroppedEventsAreCountedAndSaid(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		hung = make(chan struct{})
-		c, err := holdfast.New(memory1(), opts)
+		c, err := holdfast.New(oneNode(), opts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -283,7 +283,7 @@ func TestLogIsReadableInJSON(t *testing.T) {
 		time.Sleep(741*time.Millisecond + 40929)
 		b.force(b.peer(), "k")
 		time.Sleep(10 * time.Second)
-		told()
+		awaitHooks()
 		for _, want := range []string{`"held":"741ms"`, `"state":"up"}`, `"cause":"`} {
 			if !strings.Contains(said.String(), want) {
 				t.Errorf("no line has %s: %s", want, said.String())

@@ -128,7 +128,7 @@ func TestLocalHandOverUsesTokensOfItsBlock(t *testing.T) {
 		synctest.Wait()
 		b.release(l)
 		wg.Wait()
-		told()
+		awaitHooks()
 		if local.Load() != 96 || fromNodes.Load() != 4 {
 			t.Errorf("%d hand-overs and %d grants for 100 leases, want 96 and 4: 32 tokens each", local.Load(), fromNodes.Load())
 		}
@@ -263,7 +263,7 @@ func TestHandedOverLeaseIsHandedOn(t *testing.T) {
 		synctest.Wait()
 		b.release(l)
 		wg.Wait()
-		told()
+		awaitHooks()
 		if local.Load() != 9 {
 			t.Errorf("%d hand-overs inside the process, want 9", local.Load())
 		}

@@ -179,7 +179,7 @@ func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
 			synctest.Wait()
 			b.release(first)
 			l := <-next
-			told()
+			awaitHooks()
 			if g.local.Load() != 1 {
 				t.Errorf("%d hand-overs, want one", g.local.Load())
 			}

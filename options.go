@@ -127,7 +127,7 @@ func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (o Acqui
 		return o, invalid("MaxHold %v is shorter than MinHold %v: the lock would not be kept for MinHold; raise MaxHold, or lower MinHold", o.MaxHold, o.MinHold)
 	case o.MinHold > 0 && !c.limits.MinHold:
 		return o, unsupported("a shortest hold: it cannot keep a lock after its release; sleep before the release instead")
-	case o.Adoptable && !c.adopts():
+	case o.Adoptable && !c.canAdopt():
 		return o, errOneProcess
 	case o.Fenced && !c.limits.Token:
 		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")

@@ -207,7 +207,7 @@ func TestWriterHearsOfPlacesThatAreNotRenewed(t *testing.T) {
 		}
 		look := func(d time.Duration) []holdfast.RenewedEvent {
 			time.Sleep(d)
-			told()
+			awaitHooks()
 			got := rounds
 			rounds = nil
 			return got
@@ -261,7 +261,7 @@ func TestNextHolderLearnsOfLeaseAtRisk(t *testing.T) {
 		b.release(first)
 		second := <-next
 		time.Sleep(60 * time.Millisecond)
-		told()
+		awaitHooks()
 		if !strings.HasPrefix(second.Owner(), first.Owner()+"+") || !risky[first.Owner()] || !risky[second.Owner()] {
 			t.Errorf("%s passed on to %s; at risk are %v", first.Owner(), second.Owner(), risky)
 		}

@@ -130,7 +130,7 @@ func TestReleaseOutlivesItsContext(t *testing.T) {
 						b.release(l)
 					}
 				}
-				told()
+				awaitHooks()
 				if said.Len() > 0 {
 					t.Errorf("said %s", said.String())
 				}

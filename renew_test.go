@@ -369,7 +369,7 @@ func TestExpiredLeaseNamesTheFailedRenewal(t *testing.T) {
 					pass(2100 * time.Millisecond)
 				}
 				<-l.Context().Done()
-				told()
+				awaitHooks()
 				lost, _ := reason.Load().(error)
 				for _, err := range []error{context.Cause(l.Context()), lost, l.Release(t.Context())} {
 					wantErr(t, err, holdfast.ErrLost, holdfast.ErrExpired, denied)

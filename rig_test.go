@@ -160,11 +160,11 @@ func wantErr(t *testing.T, err error, want ...error) {
 // pass lets virtual time pass: it is for bubbles, where nobody really sleeps.
 func pass(d time.Duration) { time.Sleep(d) }
 
-// memory1 is one node outside of any bubble.
-func memory1() *memory.Driver { return memory.New(1) }
+// oneNode is one node outside of any bubble.
+func oneNode() *memory.Driver { return memory.New(1) }
 
-// told waits until hooks have been called for what has happened.
-func told() {
+// awaitHooks waits until hooks have been called for what has happened.
+func awaitHooks() {
 	pass(2 * time.Millisecond)
 	synctest.Wait()
 }

@@ -48,7 +48,7 @@ func TestPassedOnLeaseKeepsItsRenewalTime(t *testing.T) {
 			b.release(l)
 			l = <-next
 		}
-		told()
+		awaitHooks()
 		if n := renewed.Load(); n != 1 {
 			t.Errorf("renewed %d times in the first tenth of its TTL, want once", n)
 		}

@@ -38,32 +38,32 @@ func (c *Client) RWLock(key string, readers int) *RWLock { return &RWLock{c, key
 
 // AcquireRead takes the key as one of its readers, as Client.Acquire takes a lock. opts may be nil.
 func (l *RWLock) AcquireRead(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return l.client.acquire(ctx, l.key, readerKind(l.readers), opts, false)
+	return l.client.acquireKind(ctx, l.key, readerKind(l.readers), opts, false)
 }
 
 // TryAcquireRead takes the key as one of its readers if that is possible now, as Client.TryAcquire takes a lock.
 func (l *RWLock) TryAcquireRead(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return l.client.acquire(ctx, l.key, readerKind(l.readers), opts, true)
+	return l.client.acquireKind(ctx, l.key, readerKind(l.readers), opts, true)
 }
 
 // DoRead calls fn as one of the readers, as Client.Do does with a lock.
 func (l *RWLock) DoRead(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
-	return l.client.do(ctx, l.key, readerKind(l.readers), opts, fn)
+	return l.client.doKind(ctx, l.key, readerKind(l.readers), opts, fn)
 }
 
 // AcquireWrite takes the key as its writer, as Client.Acquire takes a lock. opts may be nil.
 func (l *RWLock) AcquireWrite(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return l.client.acquire(ctx, l.key, writerKind(l.readers), opts, false)
+	return l.client.acquireKind(ctx, l.key, writerKind(l.readers), opts, false)
 }
 
 // TryAcquireWrite takes the key as its writer if nobody has it, as Client.TryAcquire takes a lock.
 func (l *RWLock) TryAcquireWrite(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return l.client.acquire(ctx, l.key, writerKind(l.readers), opts, true)
+	return l.client.acquireKind(ctx, l.key, writerKind(l.readers), opts, true)
 }
 
 // DoWrite calls fn as the writer, as Client.Do does with a lock.
 func (l *RWLock) DoWrite(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
-	return l.client.do(ctx, l.key, writerKind(l.readers), opts, fn)
+	return l.client.doKind(ctx, l.key, writerKind(l.readers), opts, fn)
 }
 
 // A read and write lock is a gate, the lock on the key itself, and a place for each reader, the locks that a

@@ -685,7 +685,7 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 				other := b.peer()
 				want := func(events ...string) {
 					t.Helper()
-					told()
+					awaitHooks()
 					mu.Lock()
 					defer mu.Unlock()
 					if !slices.Equal(said, events) {
@@ -724,7 +724,7 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 				pass(time.Second) // the last of them releases the gate in the background
 				_, err = acquire(t.Context(), b.client, "k", &claim{readers: 8, shared: opts.shared, AcquireOptions: holdfast.AcquireOptions{Wait: time.Second}})
 				wantErr(t, err, holdfast.ErrHeld)
-				told()
+				awaitHooks()
 				want("waiting k", "failed k")
 				b.release(places...)
 			})

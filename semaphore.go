@@ -36,17 +36,17 @@ func (c *Client) Semaphore(key string, slots int) *Semaphore {
 
 // Acquire takes a slot, as Client.Acquire takes a lock. opts may be nil; its Note has 48 bytes at most.
 func (s *Semaphore) Acquire(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return s.client.acquire(ctx, s.key, s.slots, opts, false)
+	return s.client.acquireKind(ctx, s.key, s.slots, opts, false)
 }
 
 // TryAcquire takes a slot if one is free, as Client.TryAcquire takes a lock.
 func (s *Semaphore) TryAcquire(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
-	return s.client.acquire(ctx, s.key, s.slots, opts, true)
+	return s.client.acquireKind(ctx, s.key, s.slots, opts, true)
 }
 
 // Do takes a slot, calls fn and releases, as Client.Do does with a lock.
 func (s *Semaphore) Do(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
-	return s.client.do(ctx, s.key, s.slots, opts, fn)
+	return s.client.doKind(ctx, s.key, s.slots, opts, fn)
 }
 
 // maxSlots bounds a semaphore, as each waiting process has a place in the queue of each slot.

@@ -500,7 +500,7 @@ func TestWaitForASlotNamesAHeldOne(t *testing.T) {
 			all.Go(func() { b.release(b.take(b.client, "k", &claim{slots: 2})) })
 			time.Sleep(time.Second)
 		}
-		told()
+		awaitHooks()
 		for _, e := range waits {
 			st, err := b.client.Inspect(t.Context(), e.Lock)
 			if err != nil || e.Key != "k" || st.Owner != e.Held.Owner {

@@ -184,7 +184,7 @@ func (s *severalCall) checkKeys(keys []string) (all []string, key string, err er
 func (s *severalCall) takeAll(keys []string) (key string, err error) {
 	s.nested, s.keys, s.held = nil, nil, nil
 	for _, key := range keys {
-		switch h, err := s.client.nest(s.ctx, s.outer, key, nil, s.given); {
+		switch h, err := s.client.nestHold(s.ctx, s.outer, key, nil, s.given); {
 		case err != nil:
 			return key, err
 		case h != nil:
@@ -239,7 +239,7 @@ func (s *severalCall) tryAll() (key string, err error) {
 	for i, key := range s.keys {
 		a := s.call(s.wait, key)
 		a.NoWait, a.Silent = true, true
-		all.Go(func() { holds[i], errs[i] = s.client.run(s.ctx, a, nil) })
+		all.Go(func() { holds[i], errs[i] = s.client.obtainHold(s.ctx, a, nil) })
 	}
 	all.Wait()
 	first := slices.IndexFunc(errs, func(err error) bool { return err != nil })
@@ -262,7 +262,7 @@ func (s *severalCall) acquireNext(key string) error {
 	for _, h := range slices.Concat(s.nested, s.held) {
 		defer context.AfterFunc(h.Context(), func() { cancel(errMidway) })()
 	}
-	h, err := s.client.run(s.ctx, s.call(wait, key), nil)
+	h, err := s.client.obtainHold(s.ctx, s.call(wait, key), nil)
 	switch {
 	case err == nil:
 		s.held = append(s.held, h)

@@ -224,7 +224,7 @@ func TestLeaseLostMidwayIsTakenAgain(t *testing.T) {
 		if err := errors.Join(all.Release(t.Context())); err != nil {
 			t.Error(err)
 		}
-		told()
+		awaitHooks()
 		if !slices.Equal(failed, []string{"z"}) {
 			t.Errorf("FailedEvents of %q, want one of the wait that ended", failed)
 		}
