@@ -547,7 +547,7 @@ func (e *look) checkWakeable(ctx context.Context, rep report) error {
 	case err != nil || ctx.Err() != nil:
 		return err
 	case why != nil:
-		e.bad("wake", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "grant the permissions in https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#rights"))
+		e.addFault("wake", driver.VerdictWarning, server.Advise(fmt.Errorf("it cannot wake waiters, who poll: %w", why), "grant the permissions in https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#rights"))
 	default:
 		e.OK("wake", "waiters are woken")
 	}

@@ -225,7 +225,7 @@ func TestTheErrorNamesWhatTheDriverLacks(t *testing.T) {
 			t.Fatal(err)
 		}
 		refused["change the TTL"] = l.Extend(t.Context(), 5*time.Second)
-		refused["still stands"] = l.Check(t.Context())
+		refused["still held"] = l.Check(t.Context())
 		refused["another process"] = l.Detach()
 		_, refused["who holds"] = c.Inspect(t.Context(), "k")
 		refused["from its holder"] = c.ForceRelease(t.Context(), "k", 1, "")

@@ -354,8 +354,8 @@ func TestCheckSeesEachRule(t *testing.T) {
 		"no answer in %v":                     0,
 		"see docs/operations.md":              1,
 		"see " + pages + "docs/operations.md": 0,
-		"see " + pages + "docs/nowhere.md":    2,
-		"see " + pages + "docs/operations.md#there-is-no-such-section-in-there": 2,
+		"see " + pages + "docs/" + "nowhere.md":    2,
+		"see " + pages + "docs/" + "operations.md#there-is-no-such-section-in-there": 2,
 	} {
 		if broken := check(message{"p.go", "errors.New", text}); len(broken) != want {
 			t.Errorf("%q breaks %q; want %d rules", text, broken, want)
