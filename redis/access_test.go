@@ -37,15 +37,15 @@ var rights = []string{
 	"+publish", "+pubsub|numsub", "+subscribe", "+unsubscribe",
 }
 
-func user(name string, commands ...string) string {
+func aclUser(name string, commands ...string) string {
 	return fmt.Sprintf("%s on >%s resetkeys ~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all %s", name, secret, strings.Join(commands, " "))
 }
 
-// lockers starts a server with one user, who may do what commands says, and two
+// startLockers starts a server with one user, who may do what commands says, and two
 // clients that go by it. The first tells of its nodes on events.
-func lockers(t *testing.T, commands ...string) (r *rig, c, other *holdfast.Client, events <-chan driver.NodeEvent) {
+func startLockers(t *testing.T, commands ...string) (r *rig, c, other *holdfast.Client, events <-chan driver.NodeEvent) {
 	t.Helper()
-	r = startWith(t, &redisproc.Options{ACL: []string{user("locker", commands...)}})
+	r = startWith(t, &redisproc.Options{ACL: []string{aclUser("locker", commands...)}})
 	opts := &redis.Options{Username: "locker", Password: secret}
 	told := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}}
@@ -87,7 +87,7 @@ func TestTenantsOfTheSecurityPageAreApart(t *testing.T) {
 	r.awaitWaiters(billing, "k", 1)
 	r.release(l)
 	r.release(<-waits)
-	if denied := r.denials(); len(denied) != 0 {
+	if denied := r.deniedCommands(); len(denied) != 0 {
 		t.Errorf("ACL LOG = %v, want nothing denied", denied)
 	}
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", r.servers[0].Addr())
@@ -125,19 +125,19 @@ func TestTenantsOfTheSecurityPageAreApart(t *testing.T) {
 }
 
 func TestAUserWithTheMinimalRights(t *testing.T) {
-	r, c, other, events := lockers(t, rights...)
+	r, c, other, events := startLockers(t, rights...)
 	for range 3 {
 		l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 		next := make(chan error)
 		go func() {
-			l, err := other.Acquire(r.within(), "k", nil)
+			l, err := other.Acquire(r.contextInTime(), "k", nil)
 			if err == nil {
 				err = l.Release(context.Background())
 			}
 			next <- err
 		}()
 		r.awaitWaiters(c, "k", 1)
-		if err := r.insist(func() error { return l.Extend(t.Context(), long) }); err != nil {
+		if err := r.retryUntil(func() error { return l.Extend(t.Context(), long) }); err != nil {
 			t.Error(err)
 		}
 		r.release(l)
@@ -150,24 +150,24 @@ func TestAUserWithTheMinimalRights(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	r.cleared()
-	if denied := r.denials(); len(denied) != 0 {
+	r.checkCleared()
+	if denied := r.deniedCommands(); len(denied) != 0 {
 		t.Errorf("ACL LOG = %v, want nothing denied", denied)
 	}
-	if told := changes(events); len(told) > 0 {
+	if told := takeChanges(events); len(told) > 0 {
 		t.Errorf("node events %+v", told)
 	}
 	// To list locks takes one right more.
 	for _, err := range c.List(t.Context(), "") {
-		mentions(t, err, "NOPERM", "grant it +scan")
+		checkMentions(t, err, "NOPERM", "grant it +scan")
 		if !errors.Is(err, driver.ErrAuth) {
 			t.Errorf("%v does not match driver.ErrAuth", err)
 		}
 	}
 }
 
-// denials returns the commands that the ACL of the first server denied.
-func (r *rig) denials() []any {
+// deniedCommands returns the commands that the ACL of the first server denied.
+func (r *rig) deniedCommands() []any {
 	list, _ := r.do(0, "ACL", "LOG").([]any)
 	return list
 }
@@ -195,10 +195,10 @@ func TestAMissingRightIsNamedAtOpen(t *testing.T) {
 	var users []string
 	for i := range rights {
 		less := append(append([]string(nil), rights[:i]...), rights[i+1:]...)
-		users = append(users, user(fmt.Sprintf("user%d", i), less...))
+		users = append(users, aclUser(fmt.Sprintf("user%d", i), less...))
 	}
-	users = append(users, strings.Replace(user("nofence", rights...), "~holdfast:*", "~holdfast:set ~holdfast:queue:* ~holdfast:client:*", 1))
-	users = append(users, strings.Replace(user("nolock", rights...), "~lock:*", "", 1))
+	users = append(users, strings.Replace(aclUser("nofence", rights...), "~holdfast:*", "~holdfast:set ~holdfast:queue:* ~holdfast:client:*", 1))
+	users = append(users, strings.Replace(aclUser("nolock", rights...), "~lock:*", "", 1))
 	r := startWith(t, &redisproc.Options{ACL: users})
 	addr := r.servers[0].Addr()
 	for i, right := range rights {
@@ -218,22 +218,22 @@ func TestAMissingRightIsNamedAtOpen(t *testing.T) {
 		if !errors.Is(err, driver.ErrAuth) {
 			t.Errorf("without %s: %v does not match driver.ErrAuth", right, err)
 		}
-		mentions(t, err, addr, "docs/operations.md")
+		checkMentions(t, err, addr, "docs/operations.md")
 		if !strings.Contains(strings.ToLower(err.Error()), command) {
 			t.Errorf("without %s: %v does not name it", right, err)
 		}
 	}
 	for _, name := range []string{"nofence", "nolock"} {
-		r.refused(r.nodes(), &redis.Options{Username: name, Password: secret}, driver.ErrAuth, addr, "key", "docs/operations.md")
+		r.checkRejected(r.nodes(), &redis.Options{Username: name, Password: secret}, driver.ErrAuth, addr, "key", "docs/operations.md")
 	}
 }
 
 func TestPasswords(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Password: secret})
 	addr := r.servers[0].Addr()
-	r.refused(r.nodes(), nil, driver.ErrAuth, addr, "asks for a password", "give user and password")
-	r.refused(r.nodes(), &redis.Options{Password: "wrong-" + secret}, driver.ErrAuth, addr, "correct user and password")
-	r.refused(r.nodes(), &redis.Options{Username: "nobody", Password: secret}, driver.ErrAuth, addr, "correct user and password")
+	r.checkRejected(r.nodes(), nil, driver.ErrAuth, addr, "asks for a password", "give user and password")
+	r.checkRejected(r.nodes(), &redis.Options{Password: "wrong-" + secret}, driver.ErrAuth, addr, "correct user and password")
+	r.checkRejected(r.nodes(), &redis.Options{Username: "nobody", Password: secret}, driver.ErrAuth, addr, "correct user and password")
 	for _, opts := range []redis.Options{{Password: secret}, {Username: "default", Password: secret}} {
 		c := r.clientOf(r.driver(r.nodes(), &opts), nil)
 		r.release(r.acquire(c, "k", nil))
@@ -248,7 +248,7 @@ func TestPasswords(t *testing.T) {
 	if err == nil {
 		d.Close()
 	} else {
-		mentions(t, err, open.Addr(), "correct user and password")
+		checkMentions(t, err, open.Addr(), "correct user and password")
 	}
 }
 
@@ -288,7 +288,7 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 // TestPasswordFileIsReadAtEachConnection holds that a password may be replaced in its
 // file, and that it is never one of two.
 func TestPasswordFileIsReadAtEachConnection(t *testing.T) {
-	r := startWith(t, &redisproc.Options{ACL: []string{user("app", rights...)}})
+	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("app", rights...)}})
 	file := filepath.Join(t.TempDir(), "password")
 	write := func(text string) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -316,7 +316,7 @@ func TestPasswordFileIsReadAtEachConnection(t *testing.T) {
 }
 
 func TestCredentialsAreAskedForAtEachConnection(t *testing.T) {
-	r := startWith(t, &redisproc.Options{ACL: []string{user("old", rights...), user("new", rights...)}})
+	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("old", rights...), aclUser("new", rights...)}})
 	var name atomic.Value
 	name.Store("old")
 	var asked atomic.Int32
@@ -341,7 +341,7 @@ func TestCredentialsAreAskedForAtEachConnection(t *testing.T) {
 	r.release(l)
 
 	boom := errors.New("vault is sealed") // until somebody opens it, and so no refusal for good
-	r.refused(r.nodes(), &redis.Options{Credentials: func(context.Context, string) (string, string, error) { return "", "", boom }},
+	r.checkRejected(r.nodes(), &redis.Options{Credentials: func(context.Context, string) (string, string, error) { return "", "", boom }},
 		driver.ErrUnavailable, r.servers[0].Addr(), "credentials", boom.Error())
 }
 
@@ -400,12 +400,12 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s opened", url)
 			continue
 		}
-		mentions(t, err, words...)
+		checkMentions(t, err, words...)
 	}
 	late := both.Clone()
 	late.Time = func() time.Time { return time.Now().Add(100 * 24 * time.Hour) } // of 90
 	_, err = redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busy, TLS: late})
-	mentions(t, err, lax.Addr(), "expired", "renew its certificate")
+	checkMentions(t, err, lax.Addr(), "expired", "renew its certificate")
 }
 
 // Many locks share the counter that a new connection finds: trying the permissions on it changes nothing.
@@ -436,8 +436,8 @@ func TestALookAtTheRightsLeavesTheCounters(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreReadAtEachConnection holds that the files of ca, cert and key may be replaced while a client lives, also some
-// time after the server has its own: then it waits for them.
+// TestCertificatesAreReadAtEachConnection holds that the files of ca, cert and key may be replaced while a client lives,
+// also some time after the server has its own: then it waits for them.
 func TestCertificatesAreReadAtEachConnection(t *testing.T) {
 	t.Parallel()
 	old, err := redisproc.NewCertificate(t.TempDir())
@@ -478,7 +478,7 @@ func TestCertificatesAreReadAtEachConnection(t *testing.T) {
 		select {
 		case e := <-events:
 			refused = e.State == driver.NodeDown && strings.Contains(fmt.Sprint(e.Err), "TLS handshake")
-		case <-r.within().Done():
+		case <-r.contextInTime().Done():
 			t.Fatal("the new certificate of the server is not noticed")
 		}
 	}

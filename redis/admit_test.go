@@ -30,8 +30,8 @@ func startAlways(t *testing.T, n int) *rig {
 	return r
 }
 
-// voting opens a client of a set that has been used before.
-func (r *rig) voting(opts redis.Options) *redis.Driver {
+// openVoting opens a client of a set that has been used before.
+func (r *rig) openVoting(opts redis.Options) *redis.Driver {
 	r.Helper()
 	if opts.MaxTTL == 0 {
 		opts.MaxTTL = brief
@@ -45,8 +45,8 @@ func (r *rig) voting(opts redis.Options) *redis.Driver {
 	return d
 }
 
-// quarantined waits until the driver says that the i-th node is in quarantine.
-func (r *rig) quarantined(d *redis.Driver, i int) {
+// checkQuarantined waits until the driver says that the i-th node is in quarantine.
+func (r *rig) checkQuarantined(d *redis.Driver, i int) {
 	r.Helper()
 	r.eventually("the node is in quarantine", func() bool {
 		st, err := d.Inspect(r.Context(), "k")
@@ -58,13 +58,13 @@ func (r *rig) quarantined(d *redis.Driver, i int) {
 // everything. Its data are gone all the same.
 func TestReplacedDurableNodeSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
-	d := r.voting(redis.Options{MaxTTL: time.Minute})
+	d := r.openVoting(redis.Options{MaxTTL: time.Minute})
 	r.clientOf(d, nil)
 	if err := r.servers[0].Wipe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.quarantined(d, 0)
-	mentions(t, func() error {
+	r.checkQuarantined(d, 0)
+	checkMentions(t, func() error {
 		_, err := redis.New(t.Context(), r.nodes()[:1], nil)
 		return err
 	}(), "n=3", "n=1") // it is of the set from the first sight on
@@ -95,7 +95,7 @@ func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.clientOf(d, nil)
-	r.quarantined(d, 0)
+	r.checkQuarantined(d, 0)
 }
 
 // Most releases of Redis and Valkey leave out of what they read back what the default user may not write. The marker may be
@@ -108,7 +108,7 @@ func TestNodeThatCannotReplaySitsOutQuarantine(t *testing.T) {
 			AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -@write", "locker on >" + secret + " ~* &* +@all"},
 		}))
 	}
-	d := r.voting(redis.Options{MaxTTL: time.Minute, Username: "locker", Password: secret})
+	d := r.openVoting(redis.Options{MaxTTL: time.Minute, Username: "locker", Password: secret})
 	c := r.clientOf(d, nil)
 	if marker := r.do(0, "GET", "holdfast:set").(string); strings.Contains(marker, "durable=") {
 		t.Errorf("it is believed to remember: %q", marker)
@@ -123,7 +123,7 @@ func TestNodeThatCannotReplaySitsOutQuarantine(t *testing.T) {
 	if err := r.servers[0].Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	r.quarantined(d, 0)
+	r.checkQuarantined(d, 0)
 	r.release(l)
 }
 
@@ -131,7 +131,7 @@ func TestNodeThatCannotReplaySitsOutQuarantine(t *testing.T) {
 func TestSetClockDoesNotShortenQuarantine(t *testing.T) {
 	r := start(t, 3)
 	way := newRoute(t, r.servers)
-	d := r.voting(redis.Options{MaxTTL: time.Minute})
+	d := r.openVoting(redis.Options{MaxTTL: time.Minute})
 	r.clientOf(d, nil)
 	for i := range r.servers {
 		way[i].Rewrite(faultproxy.Command("INFO"), func(text string) string {
@@ -140,33 +140,33 @@ func TestSetClockDoesNotShortenQuarantine(t *testing.T) {
 		r.do(i, "FLUSHALL")
 	}
 	_, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
-	mentions(t, err, "quarantine", "votes in", "quarantine=off")
+	checkMentions(t, err, "quarantine", "votes in", "quarantine=off")
 }
 
 // What cannot be checked does not vote, and is checked as soon as it can be.
 func TestFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "20mb"}})
-	r.fill(0)
+	r.fillMemory(0)
 	_, err := r.open(r.nodes(), nil)
 	if !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("%v does not match ErrUnavailable", err)
 	}
-	mentions(t, err, "OOM", "holdfast:set")
+	checkMentions(t, err, "OOM", "holdfast:set")
 	r.do(0, "CONFIG", "SET", "maxmemory", "0")
 	c := r.client()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
-	r.fill(0)
+	r.fillMemory(0)
 	d := r.driver(r.nodes(), nil) // it was admitted: there is nothing to write
 	defer d.Close()
 	if err := l.Extend(t.Context(), long); err != nil {
 		t.Errorf("a full node does not renew: %v", err)
 	}
 	r.release(l)
-	r.cleared()
+	r.checkCleared()
 }
 
-// fill fills the memory of a server until it takes no more.
-func (r *rig) fill(i int) {
+// fillMemory fills the memory of a server until it takes no more.
+func (r *rig) fillMemory(i int) {
 	r.Helper()
 	r.do(i, "CONFIG", "SET", "maxmemory", "1")
 	if _, err := r.servers[i].Do("SET", "x", "y"); err == nil {
@@ -188,7 +188,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 						r.eventually("each node has the lock", func() bool { return r.do(i, "EXISTS", "lock:k") == int64(1) })
 					}
 				}
-				before := r.written()
+				before := r.writeCounts()
 				d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, MaxTTL: time.Hour, Timeout: busy})
 				if err != nil {
 					t.Fatal(err)
@@ -210,7 +210,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 				if err := c.ForceRelease(t.Context(), "k", 1, ""); !errors.Is(err, holdfast.ErrInvalid) {
 					t.Errorf("ForceRelease() = %v, want driver.ErrInvalid", err)
 				}
-				if after := r.written(); after != before {
+				if after := r.writeCounts(); after != before {
 					t.Errorf("written: %s, before: %s", after, before)
 				}
 				if used {
@@ -233,7 +233,7 @@ func TestReadOnlyDoesNotBelieveNodesInQuarantine(t *testing.T) {
 		if wiped > 0 {
 			r.do(wiped-1, "FLUSHALL")
 		}
-		before := r.written()
+		before := r.writeCounts()
 		d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Timeout: busy})
 		if err != nil {
 			t.Fatal(err)
@@ -255,14 +255,14 @@ func TestReadOnlyDoesNotBelieveNodesInQuarantine(t *testing.T) {
 		if errors.Is(last, holdfast.ErrUnavailable) != (wiped >= 2) {
 			t.Errorf("%d nodes wiped: List() ends with %v", wiped, last)
 		}
-		if after := r.written(); after != before {
+		if after := r.writeCounts(); after != before {
 			t.Errorf("written: %s, before: %s", after, before)
 		}
 	}
 }
 
-// written returns the number of calls of each command that writes, and all keys.
-func (r *rig) written() string {
+// writeCounts returns the number of calls of each command that writes, and all keys.
+func (r *rig) writeCounts() string {
 	r.Helper()
 	var all []string
 	for i := range r.servers {
@@ -280,8 +280,8 @@ func (r *rig) written() string {
 }
 
 func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
-	look := user("looker", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+script|load", "+evalsha", "+get", "+pttl", "+zcount", "+scan")
-	r := startWith(t, &redisproc.Options{ACL: []string{look, user("locker", rights...)}})
+	look := aclUser("looker", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+script|load", "+evalsha", "+get", "+pttl", "+zcount", "+scan")
+	r := startWith(t, &redisproc.Options{ACL: []string{look, aclUser("locker", rights...)}})
 	l := r.acquire(r.clientOf(r.driver(r.nodes(), &redis.Options{Username: "locker", Password: secret}), nil), "k", nil)
 	defer r.release(l)
 	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busy})
@@ -297,7 +297,7 @@ func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
 			t.Errorf("List has %+v, %v", st, err)
 		}
 	}
-	if denied := r.denials(); len(denied) != 0 {
+	if denied := r.deniedCommands(); len(denied) != 0 {
 		t.Errorf("ACL LOG = %v, want nothing denied", denied)
 	}
 }
@@ -311,7 +311,7 @@ func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
 	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v does not match driver.ErrConfig", err)
 	}
-	mentions(t, err, "n=3", "n=1")
+	checkMentions(t, err, "n=3", "n=1")
 }
 
 // Two lock spaces on one server know nothing of one another.
@@ -341,7 +341,7 @@ func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
 		words := map[string]string{"eviction": "allkeys-lru", "password": "asks for a password", "other set": "n=5", "quarantine": "votes in"}
 		t.Run(name, func(t *testing.T) {
 			r := start(t, 3)
-			r.voting(redis.Options{MaxTTL: time.Minute}).Close()
+			r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 			spoil(r)
 			log := new(notes)
 			d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy, Logger: slog.New(log)})
@@ -417,7 +417,7 @@ func TestRestartFromSnapshotIsNoMerePromotion(t *testing.T) {
 	}
 	d := c.driver([]redis.Node{{Addr: c.servers[0].Addr()}}, nil)
 	defer d.Close()
-	mentions(t, d.Nodes()[0].Err, "was a replica before", "a restart has read back a snapshot")
+	checkMentions(t, d.Nodes()[0].Err, "was a replica before", "a restart has read back a snapshot")
 }
 
 // awaitCause waits for an event of a node that says why.
@@ -441,7 +441,7 @@ func (r *rig) awaitCause(events <-chan driver.NodeEvent, node, word string) {
 func TestANewCauseIsANewEvent(t *testing.T) {
 	r := start(t, 3)
 	way := newRoute(t, r.servers)
-	r.voting(redis.Options{MaxTTL: time.Minute}).Close()
+	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
@@ -487,7 +487,7 @@ func TestANodeThatIsFullIsAnEvent(t *testing.T) {
 		}
 	}}})
 	for _, i := range []int{1, 2} {
-		r.fill(i)
+		r.fillMemory(i)
 	}
 	asking, stop := context.WithCancel(t.Context())
 	asked := make(chan struct{})
@@ -513,7 +513,7 @@ func TestANodeThatIsFullIsAnEvent(t *testing.T) {
 func TestAddressesMaySwapTheirServers(t *testing.T) {
 	r := start(t, 3)
 	way := newRoute(t, r.servers)
-	r.voting(redis.Options{MaxTTL: time.Minute}).Close()
+	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)

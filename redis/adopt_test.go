@@ -29,11 +29,11 @@ func TestAdoptionOutlivesServerThatComesBack(t *testing.T) {
 	restart()
 	way := newRoute(t, r.servers)
 	c := r.clientOf(r.driver(way.nodes(), nil), nil)
-	held := way[0].HoldRequest(calls(wire.Adopt), 1)
+	held := way[0].HoldRequest(callsOf(wire.Adopt), 1)
 	adopted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(adopted)
-		m, err := c.Adopt(r.within(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long})
+		m, err := c.Adopt(r.contextInTime(), "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long})
 		if err != nil {
 			t.Error(err)
 			return
@@ -49,7 +49,7 @@ func TestAdoptionOutlivesServerThatComesBack(t *testing.T) {
 			t.Errorf("token %d after %d", m.Token(), l.Token())
 		}
 		r.release(m)
-		r.cleared()
+		r.checkCleared()
 	}
 }
 
@@ -61,16 +61,16 @@ func TestTakingIsNotedLongerThanLeaseIsTrusted(t *testing.T) {
 			r := start(t, n)
 			c := r.clientOf(r.driver(r.nodes(), &redis.Options{MaxTTL: long}), nil)
 			for what, take := range map[string]func(l *holdfast.Lease) error{
-				"force": func(l *holdfast.Lease) error { return c.ForceRelease(r.within(), l.Key(), l.Token(), "") },
+				"force": func(l *holdfast.Lease) error { return c.ForceRelease(r.contextInTime(), l.Key(), l.Token(), "") },
 				"adopt": func(l *holdfast.Lease) error {
 					if err := l.Detach(); err != nil {
 						return err
 					}
-					m, err := c.Adopt(r.within(), l.Key(), l.Owner(), l.Token(), nil)
+					m, err := c.Adopt(r.contextInTime(), l.Key(), l.Owner(), l.Token(), nil)
 					if err != nil {
 						return err
 					}
-					return m.Release(r.within())
+					return m.Release(r.contextInTime())
 				},
 			} {
 				l := r.acquire(c, what, &holdfast.AcquireOptions{TTL: long, Adoptable: true})

@@ -30,7 +30,7 @@ func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
 			for range closes {
 				r.closeUnderLoad()
 			}
-			r.cleared()
+			r.checkCleared()
 		})
 	}
 }
@@ -60,7 +60,7 @@ func (r *rig) closeUnderLoad() {
 		r.Errorf("Close() = %v", err)
 	}
 	all.Wait()
-	r.cleared() // a server that is behind may still have releases before it
+	r.checkCleared() // a server that is behind may still have releases before it
 }
 
 // A Dial of the user's need not look at its context, such as the Dial of a server in the test's own memory.

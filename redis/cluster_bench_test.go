@@ -42,7 +42,7 @@ func BenchmarkClusterBesidePlainNodes(b *testing.B) {
 			for b.Loop() {
 				var round [2]float64
 				for _, i := range []int{0, 1} {
-					round[i] = rate(b, workers, func(name string) *redis.Driver {
+					round[i] = lockRate(b, workers, func(name string) *redis.Driver {
 						if i == 0 {
 							return on
 						}
@@ -60,8 +60,8 @@ func BenchmarkClusterBesidePlainNodes(b *testing.B) {
 	}
 }
 
-// rate returns the number of locks that some workers take and free in a second.
-func rate(b *testing.B, workers int, on func(name string) *redis.Driver) float64 {
+// lockRate returns the number of locks that some workers take and free in a second.
+func lockRate(b *testing.B, workers int, on func(name string) *redis.Driver) float64 {
 	var count atomic.Int64
 	var all sync.WaitGroup
 	end := time.Now().Add(time.Second)

@@ -23,8 +23,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// shards has fn use a driver on a cluster of two masters, a and b, of which a has all slots.
-func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
+// withShards has fn use a driver on a cluster of two masters, a and b, of which a has all slots.
+func withShards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := prepareDriver([]Node{{Addr: "a:6379"}}, &Options{Cluster: true})
@@ -39,7 +39,7 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 			close(n.opened)
 			clusterOf(d).shards = append(clusterOf(d).shards, n)
 			near, far := net.Pipe()
-			l := joined(n, near, report{})
+			l := joinNode(n, near, report{})
 			fars, links = append(fars, far), append(links, l)
 		}
 		for i := range clusterOf(d).slots {
@@ -61,8 +61,8 @@ func shards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 // clusterOf is the cluster that d is on.
 func clusterOf(d *Driver) *cluster { return d.set.(*cluster) }
 
-// received yields the names of the scripts that come over a connection; of a commit also the last token.
-func received(far net.Conn) chan string {
+// readNames yields the names of the scripts that come over a connection; of a commit also the last token.
+func readNames(far net.Conn) chan string {
 	names := make(chan string, 100)
 	go func() {
 		for r := resp.NewReader(far); ; {
@@ -92,8 +92,8 @@ func received(far net.Conn) chan string {
 	return names
 }
 
-// gathered waits until nothing moves, and returns all that has come.
-func gathered(names chan string) (all []string) {
+// takeNames waits until nothing moves, and returns all that has come.
+func takeNames(names chan string) (all []string) {
 	synctest.Wait()
 	for len(names) > 0 {
 		all = append(all, <-names)
@@ -101,8 +101,8 @@ func gathered(names chan string) (all []string) {
 	return all
 }
 
-// attempt asks for the lock k until the function that it returns is called.
-func attempt(t *testing.T, d *Driver) (giveUp func()) {
+// startAttempt asks for the lock k until the function that it returns is called.
+func startAttempt(t *testing.T, d *Driver) (giveUp func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -119,21 +119,21 @@ func attempt(t *testing.T, d *Driver) (giveUp func()) {
 func TestRequestsStayInOrderWhereTheirSlotMoves(t *testing.T) {
 	t.Parallel()
 	moved := fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k"))
-	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := received(a), received(b)
-		attempt(t, d)() // acquire and release are on their way
-		first := gathered(atA)
+	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := readNames(a), readNames(b)
+		startAttempt(t, d)() // acquire and release are on their way
+		first := takeNames(atA)
 		if len(first) != 2 || !strings.HasPrefix(first[0], "acquire") || !strings.HasPrefix(first[1], "release") {
 			t.Fatalf("a was sent %q", first)
 		}
 		a.Write(moved)
 		synctest.Wait()
-		giveUp := attempt(t, d) // known to be b's, but a has not answered the release
-		if early := gathered(atB); len(early) > 0 {
+		giveUp := startAttempt(t, d) // known to be b's, but a has not answered the release
+		if early := takeNames(atB); len(early) > 0 {
 			t.Errorf("b was sent %q before a had answered all", early)
 		}
 		a.Write(moved)
-		second := gathered(atB)
+		second := takeNames(atB)
 		want := []string{fmt.Sprint(first[0], " ", start()), first[1]} // tokens begin at the clock where a slot was found elsewhere
 		if len(second) != 3 || !slices.Equal(second[:2], want) || !strings.HasPrefix(second[2], "acquire") {
 			t.Errorf("b was sent %q, want %q and an acquire", second, want)
@@ -147,15 +147,15 @@ func TestRequestsStayInOrderWhereTheirSlotMoves(t *testing.T) {
 // would outlive its release, and a give-back free a lock that was granted since.
 func TestOvertakenRequestIsNotSentAgain(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := received(a), received(b)
-		attempt(t, d)()
-		if first := gathered(atA); len(first) != 2 {
+	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := readNames(a), readNames(b)
+		startAttempt(t, d)()
+		if first := takeNames(atA); len(first) != 2 {
 			t.Fatalf("a was sent %q", first)
 		}
 		a.Write([]byte("-TRYAGAIN Multiple keys request during rehashing of slot\r\n:0\r\n"))
 		time.Sleep(5 * time.Second)
-		if late := append(gathered(atA), gathered(atB)...); len(late) > 0 {
+		if late := append(takeNames(atA), takeNames(atB)...); len(late) > 0 {
 			t.Errorf("sent again: %q", late)
 		}
 	})
@@ -163,17 +163,17 @@ func TestOvertakenRequestIsNotSentAgain(t *testing.T) {
 
 func TestAShardThatIsAskedIsToldSo(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := received(a), received(b)
-		giveUp := attempt(t, d)
-		gathered(atA)
+	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := readNames(a), readNames(b)
+		giveUp := startAttempt(t, d)
+		takeNames(atA)
 		a.Write(fmt.Appendf(nil, "-ASK %d b:6379\r\n", wire.Slot("lock:k")))
-		if at := gathered(atB); len(at) != 2 || at[0] != "ASKING" || !strings.HasPrefix(at[1], "acquire") {
+		if at := takeNames(atB); len(at) != 2 || at[0] != "ASKING" || !strings.HasPrefix(at[1], "acquire") {
 			t.Errorf("b was sent %q", at)
 		}
 		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n"))
 		time.Sleep(tryAgainAfter)
-		if again := gathered(atA); len(again) != 1 {
+		if again := takeNames(atA); len(again) != 1 {
 			t.Errorf("a was sent %q, want the acquire again", again)
 		}
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
@@ -185,8 +185,8 @@ func TestAShardThatIsAskedIsToldSo(t *testing.T) {
 // answer a renewal that it has no such lock, while the other shard has it still.
 func TestOnlyWhatIsAskedForGoesAhead(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := received(a), received(b)
+	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := readNames(a), readNames(b)
 		ask := fmt.Appendf(nil, "-ASK %d b:6379\r\n", wire.Slot("{k}"))
 		grants := make(chan driver.Grant, 1)
 		go func() {
@@ -196,14 +196,14 @@ func TestOnlyWhatIsAskedForGoesAhead(t *testing.T) {
 			}
 			grants <- g
 		}()
-		gathered(atA)
+		takeNames(atA)
 		a.Write([]byte(":4000000000000000\r\n"))
 		g := <-grants
-		if at := gathered(atA); len(at) != 1 || at[0] != "SUBSCRIBE" {
+		if at := takeNames(atA); len(at) != 1 || at[0] != "SUBSCRIBE" {
 			t.Fatalf("a was sent %q", at)
 		}
 		a.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
-		gathered(atB) // a subscription as well
+		takeNames(atB) // a subscription as well
 		b.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
 		var giveUp []func()
 		for _, name := range []string{"{k}x", "{k}y"} {
@@ -216,7 +216,7 @@ func TestOnlyWhatIsAskedForGoesAhead(t *testing.T) {
 			giveUp = append(giveUp, func() { cancel(); <-done })
 			synctest.Wait()
 		}
-		if first := gathered(atA); len(first) != 2 {
+		if first := takeNames(atA); len(first) != 2 {
 			t.Fatalf("a was sent %q", first)
 		}
 		a.Write(ask)
@@ -225,16 +225,16 @@ func TestOnlyWhatIsAskedForGoesAhead(t *testing.T) {
 		go func() { renewed <- d.engine.Renew(t.Context(), []driver.Grant{g})[0].Err }()
 		synctest.Wait()
 		a.Write(ask)
-		if at := gathered(atB); len(at) != 4 || at[0] != "ASKING" || at[2] != "ASKING" {
+		if at := takeNames(atB); len(at) != 4 || at[0] != "ASKING" || at[2] != "ASKING" {
 			t.Errorf("b was sent %q, want the acquires alone", at)
 		}
 		b.Write([]byte("+OK\r\n-TRYAGAIN later\r\n+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
 		time.Sleep(tryAgainAfter)
-		at := gathered(atA)
+		at := takeNames(atA)
 		if !slices.Contains(at, "renew of lock:{k}held") {
 			t.Errorf("a was sent %q, want the renewal among them", at)
 		}
-		reply(a, at)
+		replyTo(a, at)
 		select {
 		case err := <-renewed:
 			if err != nil {
@@ -249,8 +249,8 @@ func TestOnlyWhatIsAskedForGoesAhead(t *testing.T) {
 	})
 }
 
-// reply answers requests whose names were received: another has the lock, but for one that is renewed.
-func reply(far net.Conn, names []string) {
+// replyTo answers requests whose names were received: another has the lock, but for one that is renewed.
+func replyTo(far net.Conn, names []string) {
 	for _, name := range names {
 		if strings.HasPrefix(name, "acquire") {
 			far.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
@@ -263,8 +263,8 @@ func reply(far net.Conn, names []string) {
 // A request that may be carried out goes ahead, though another has to wait.
 func TestAskingRequestWaitsForNoOther(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := received(a), received(b)
+	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := readNames(a), readNames(b)
 		var giveUp []func()
 		for _, name := range []string{"{k}x", "{k}y"} {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -276,18 +276,18 @@ func TestAskingRequestWaitsForNoOther(t *testing.T) {
 			giveUp = append(giveUp, func() { cancel(); <-done })
 			synctest.Wait()
 		}
-		first := gathered(atA)
+		first := takeNames(atA)
 		a.Write(fmt.Appendf(nil, "-TRYAGAIN later\r\n-ASK %d b:6379\r\n", wire.Slot("{k}")))
-		if at := gathered(atB); len(at) != 2 || at[1] != first[1] {
+		if at := takeNames(atB); len(at) != 2 || at[1] != first[1] {
 			t.Errorf("b was sent %q, want ASKING and %q", at, first[1])
 		}
 		b.Write([]byte("+OK\r\n*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n"))
 		time.Sleep(tryAgainAfter)
-		at := gathered(atA)
+		at := takeNames(atA)
 		if len(at) == 0 || at[0] != first[0] {
 			t.Errorf("a was sent %q, want %q again", at, first[0])
 		}
-		reply(a, at)
+		replyTo(a, at)
 		for _, end := range giveUp {
 			end()
 		}
@@ -297,15 +297,15 @@ func TestAskingRequestWaitsForNoOther(t *testing.T) {
 // The map may be read from a node that has not heard of a move yet, so what a shard says counts for those who look, too.
 func TestALookFollowsItsSlot(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := received(a), received(b)
+	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := readNames(a), readNames(b)
 		seen := make(chan engine.View, 1)
 		go func() { seen <- clusterOf(d).askViews(t.Context(), []engine.Lock{d.opts.lockKeys("k")})[0][0] }()
-		gathered(atA)
+		takeNames(atA)
 		a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
 		time.Sleep(tryAgainAfter)
-		if at := gathered(atB); len(at) != 1 {
-			t.Fatalf("b was sent %q, want the look; a %q", at, gathered(atA))
+		if at := takeNames(atB); len(at) != 1 {
+			t.Fatalf("b was sent %q, want the look; a %q", at, takeNames(atA))
 		}
 		b.Write([]byte("*4\r\n$1\r\nx\r\n:5000\r\n$1\r\n7\r\n:0\r\n"))
 		if v := <-seen; v.Err != nil || v.Owner != "x" {
@@ -318,14 +318,14 @@ func TestALookFollowsItsSlot(t *testing.T) {
 func TestMapOfIsolatedNodeIsIgnored(t *testing.T) {
 	t.Parallel()
 	for state, believed := range map[string]bool{"cluster_state:ok": true, "cluster_state:fail": false} {
-		shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
-			atA := received(a)
+		withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+			atA := readNames(a)
 			read := make(chan error, 1)
 			go func() {
 				_, err := clusterOf(d).askForMap(t.Context(), clusterOf(d).shards[0])
 				read <- err
 			}()
-			if at := gathered(atA); len(at) != len(mapCommands) {
+			if at := takeNames(atA); len(at) != len(mapCommands) {
 				t.Fatalf("a was sent %q", at)
 			}
 			a.Write([]byte("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$1\r\na\r\n:6379\r\n$2\r\nid\r\n")) // all slots are a's
@@ -340,10 +340,10 @@ func TestMapOfIsolatedNodeIsIgnored(t *testing.T) {
 // The lock would stand for its TTL on the shard that has its slot now.
 func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
-		atA, atB := received(a), received(b)
-		attempt(t, d)()
-		first := gathered(atA)
+	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		atA, atB := readNames(a), readNames(b)
+		startAttempt(t, d)()
+		first := takeNames(atA)
 		if len(first) != 2 {
 			t.Fatalf("a was sent %q", first)
 		}
@@ -361,7 +361,7 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 			defer close(done)
 			next.settleDebts(next.link.Load())
 		}()
-		if at := gathered(atB); !slices.Contains(at, first[1]) {
+		if at := takeNames(atB); !slices.Contains(at, first[1]) {
 			t.Errorf("b was sent %q, want the %s", at, first[1])
 		}
 		<-done
@@ -371,17 +371,17 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 // Nobody waits for its answer any more, but the lock stands until it is carried out.
 func TestReleaseSeeksShardPastItsDeadline(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
-		atA := received(a)
-		attempt(t, d)()
-		first := gathered(atA)
+	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+		atA := readNames(a)
+		startAttempt(t, d)()
+		first := takeNames(atA)
 		if len(first) != 2 {
 			t.Fatalf("a was sent %q", first)
 		}
 		time.Sleep(time.Second + 100*time.Millisecond) // the longest that a request may take is over
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n-TRYAGAIN later\r\n"))
 		time.Sleep(2 * tryAgainAfter)
-		if again := gathered(atA); !slices.Equal(again, first[1:]) {
+		if again := takeNames(atA); !slices.Equal(again, first[1:]) {
 			t.Errorf("a was sent %q again, want the release", again)
 		}
 	})
@@ -395,7 +395,7 @@ func (identified) Shard() string { return "a" }
 // TestShardIsAskedForItsRoleEachSecond holds that a shard is asked neither less often, nor twice where a ping falls due.
 func TestShardIsAskedForItsRoleEachSecond(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
 		n := clusterOf(d).shards[0]
 		n.place = identified{n.place}
 		var asked []string
@@ -428,11 +428,11 @@ func TestShardIsAskedForItsRoleEachSecond(t *testing.T) {
 // one server: no other node is asked meanwhile.
 func TestRequestToShardWaitsForNoGoroutine(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		near, far := net.Pipe()
 		near = socket.New(near)
 		s := newConnection(clusterOf(d).shards[0], resp.NewConn(near), report{}) // of which no goroutine writes
-		at := received(far)
+		at := readNames(far)
 		lock := d.opts.lockKeys("k")
 		const sent = 4 // more bytes than callers write themselves where each request goes to several nodes
 		for i := range sent {
@@ -440,7 +440,7 @@ func TestRequestToShardWaitsForNoGoroutine(t *testing.T) {
 				Ask: quorum.Ask{Kind: quorum.AskRenew, Owner: fmt.Sprint("owner", i), TTL: int64(time.Second)}, Lock: &lock, Deadline: d.engine.Now() + int64(time.Second),
 			}})
 		}
-		if got := gathered(at); len(got) != sent {
+		if got := takeNames(at); len(got) != sent {
 			t.Errorf("%d of %d requests were written: %q", len(got), sent, got)
 		}
 		near.Close()
@@ -448,8 +448,8 @@ func TestRequestToShardWaitsForNoGoroutine(t *testing.T) {
 	})
 }
 
-// What one shard's answer says may be passed on after that of another, which knew more: waiters would then poll for ever, without a
-// place in the queue.
+// What one shard's answer says may be passed on after that of another, which knew more: waiters would then poll for ever,
+// without a place in the queue.
 func TestLastReportOfWakeUpsIsTrue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -481,7 +481,7 @@ func TestLastReportOfWakeUpsIsTrue(t *testing.T) {
 // for one that does not answer costs those of another no time at all.
 func TestHungShardDelaysNoOtherShard(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		c := clusterOf(d)
 		var mine, others []string
 		for i := 0; len(mine) < 300 || len(others) < 300; i++ {
@@ -494,7 +494,7 @@ func TestHungShardDelaysNoOtherShard(t *testing.T) {
 			}
 		}
 		go io.Copy(io.Discard, a)
-		go serve(b, func([]string) int64 { return 1 << 52 })
+		go serveScripts(b, func([]string) int64 { return 1 << 52 })
 		acquire := func(all *sync.WaitGroup, ctx context.Context, names []string) {
 			for _, name := range names {
 				all.Go(func() {
@@ -521,8 +521,8 @@ func TestHungShardDelaysNoOtherShard(t *testing.T) {
 	})
 }
 
-// TestRedirectionsMakeNoEndlessShards holds that a server which sends each request to another place costs no more connections than
-// a cluster has masters, twice.
+// TestRedirectionsMakeNoEndlessShards holds that a server which sends each request to another place costs no more
+// connections than a cluster has masters, twice.
 func TestRedirectionsMakeNoEndlessShards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

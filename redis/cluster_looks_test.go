@@ -46,10 +46,10 @@ func TestOperatorsSeeTheWholeCluster(t *testing.T) {
 	}
 	select {
 	case <-leases[0].Context().Done():
-	case <-r.within().Done():
+	case <-r.contextInTime().Done():
 		t.Error("the holder did not hear of it")
 	}
-	mentions(t, context.Cause(leases[0].Context()), "maintenance")
+	checkMentions(t, context.Cause(leases[0].Context()), "maintenance")
 	stray := r.atMaster("stray", "SET", "lock:stray", "x")
 	var leaks []string
 	for leak, err := range d.Leaks(t.Context(), nil) {
@@ -111,7 +111,7 @@ func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
 	c := r.clientOf(d, nil)
 	l := r.acquire(c, "k", nil)
 	r.move("k", nil)
-	if err := r.insist(func() error { return l.Extend(t.Context(), long) }); err != nil {
+	if err := r.retryUntil(func() error { return l.Extend(t.Context(), long) }); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
 	r.release(l)

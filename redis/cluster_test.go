@@ -100,7 +100,7 @@ func TestConformanceOnACluster(t *testing.T) {
 			LoseReplies: f.loseReplies,
 			Delay:       f.delay,
 			StopNodes:   func(int) { f.stop(len(r.servers)) }, StartNodes: func() { f.stop(0) },
-			Leftovers: f.leftovers,
+			Leftovers: f.findLeftovers,
 		}
 	}})
 }
@@ -198,7 +198,7 @@ func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 		phases := 0
 		r.move("k", func() {
 			phases++
-			if err := l.Extend(r.within(), long); err != nil {
+			if err := l.Extend(r.contextInTime(), long); err != nil {
 				t.Errorf("a waiter: %v, phase %d: %v", waits, phases, err)
 			}
 		})
@@ -252,7 +252,7 @@ func TestAWaiterFollowsItsSlot(t *testing.T) {
 	l := r.acquire(c, "k", nil)
 	granted := make(chan error, 1)
 	go func() {
-		l, err := other.Acquire(r.within(), "k", nil)
+		l, err := other.Acquire(r.contextInTime(), "k", nil)
 		if err == nil {
 			defer l.Release(context.Background())
 		}
@@ -302,7 +302,7 @@ func TestAShardThatFailedOverSitsOut(t *testing.T) {
 		t.Log(err)
 		return errors.As(err, &quarantine)
 	})
-	l, err := other.Acquire(r.within(), "{k}2", ttl)
+	l, err := other.Acquire(r.contextInTime(), "{k}2", ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -343,14 +343,14 @@ func TestAWrongKindOfServerIsNamed(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 1})
 	plain := redistest.Start(t, nil)
 	_, err := redis.Open(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout=5s", nil)
-	mentions(t, err, plain.Addr(), "not part of a Redis Cluster", "redis://")
+	checkMentions(t, err, plain.Addr(), "not part of a Redis Cluster", "redis://")
 	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v is no driver.ErrConfig", err)
 	}
 	_, err = redis.Open(t.Context(), "redis://"+r.servers[0].Addr()+"?timeout=5s", nil)
-	mentions(t, err, "part of a Redis Cluster", "redis+cluster://")
+	checkMentions(t, err, "part of a Redis Cluster", "redis+cluster://")
 	_, err = redis.Open(t.Context(), r.url("&db=1"), nil)
-	mentions(t, err, "database 0")
+	checkMentions(t, err, "database 0")
 	// One shard is enough, as managed services have it.
 	c := r.client("")
 	r.release(r.acquire(c, "k", nil))

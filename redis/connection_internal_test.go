@@ -23,8 +23,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// linked has fn use a driver with a session, at whose other end is far.
-func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *connection, far net.Conn)) {
+// withLink has fn use a driver with a session, at whose other end is far.
+func withLink(t *testing.T, fn func(t *testing.T, d *Driver, l *connection, far net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := prepareDriver([]Node{{Addr: "far:6379"}}, nil)
@@ -32,7 +32,7 @@ func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *connection, far ne
 			t.Fatal(err)
 		}
 		near, far := net.Pipe()
-		l := joined(d.nodes[0], near, report{})
+		l := joinNode(d.nodes[0], near, report{})
 		fn(t, d, l, far)
 		l.HangUp(errHungUp)
 		far.Close()
@@ -40,23 +40,23 @@ func linked(t *testing.T, fn func(t *testing.T, d *Driver, l *connection, far ne
 	})
 }
 
-// joined gives n a session over c.
-func joined(n *node, c net.Conn, rep report) *connection {
+// joinNode gives n a session over c.
+func joinNode(n *node, c net.Conn, rep report) *connection {
 	l := newConnection(n, resp.NewConn(socket.New(c)), rep)
 	l.Start(func(fn func()) { go fn() })
 	n.giveVote(l)
 	return l
 }
 
-// try asks for a lock, and says how long that took.
-func try(ctx context.Context, d *Driver) (time.Duration, error) {
+// tryAcquire asks for a lock, and says how long that took.
+func tryAcquire(ctx context.Context, d *Driver) (time.Duration, error) {
 	start := time.Now()
 	_, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
 	return time.Since(start), err
 }
 
-// TestRefusalToStoreIsFoundInEachForm holds that a node which cannot store a lock has a defect, even if its server hides the error
-// of a command in the error of the script.
+// TestRefusalToStoreIsFoundInEachForm holds that a node which cannot store a lock has a defect, even if its server hides the
+// error of a command in the error of the script.
 func TestRefusalToStoreIsFoundInEachForm(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
@@ -78,7 +78,7 @@ func TestRefusalToStoreIsFoundInEachForm(t *testing.T) {
 // A client that was stopped, or had no processor, for longer than a node may be silent has the answers of that time before it.
 func TestStoppedClientReadsAnswersBeforeItHangsUp(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
+	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		const stopped = 10 * time.Second
 		go io.Copy(io.Discard, far)
 		d.nodes[0].measureTrip(l)
@@ -108,10 +108,11 @@ type replaceable struct{ place.Place }
 
 func (replaceable) Replaced() bool { return true }
 
-// TestClientThatStoodStillLeavesItsMaster: a machine that is suspended stops both, and the master has a successor when it goes on.
+// TestClientThatStoodStillLeavesItsMaster: a machine that is suspended stops both, and the master has a successor when it
+// goes on.
 func TestClientThatStoodStillLeavesItsMaster(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
+	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		const stopped = session.Standstill + time.Second
 		n := d.nodes[0]
 		n.place = replaceable{n.place}
@@ -141,7 +142,7 @@ func TestClientThatStoodStillLeavesItsMaster(t *testing.T) {
 
 func TestIdleClientNoticesDeadPeer(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
+	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		go io.Copy(io.Discard, far) // and no answer
 		start := time.Now()
 		d.nodes[0].watchConnection(l, func() {})
@@ -155,7 +156,7 @@ func TestIdleClientNoticesDeadPeer(t *testing.T) {
 func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
-	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
+	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		ctx, cancel := context.WithCancel(t.Context())
 		granted := make(chan driver.Grant, 1)
 		go func() {
@@ -194,7 +195,7 @@ func TestTokenOlderThanConnectionIsNotCommitted(t *testing.T) {
 		}
 		open := func(node int, floor int64) (l *connection, commands chan string, far net.Conn) {
 			near, far := net.Pipe()
-			l, commands = joined(d.nodes[node], near, report{floor: floor}), make(chan string, 10)
+			l, commands = joinNode(d.nodes[node], near, report{floor: floor}), make(chan string, 10)
 			go func() {
 				defer close(commands)
 				for in := resp.NewReader(far); ; {
@@ -216,7 +217,7 @@ func TestTokenOlderThanConnectionIsNotCommitted(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() {
-			_, err := try(t.Context(), d)
+			_, err := tryAcquire(t.Context(), d)
 			done <- err
 		}()
 		<-asked
@@ -244,8 +245,8 @@ func TestTokenOlderThanConnectionIsNotCommitted(t *testing.T) {
 	})
 }
 
-// serve answers each script over far by what answer says, and confirms what is subscribed to, until the connection ends.
-func serve(far net.Conn, answer func(args []string) int64) {
+// serveScripts answers each script over far by what answer says, and confirms what is subscribed to, until the connection ends.
+func serveScripts(far net.Conn, answer func(args []string) int64) {
 	defer far.Close()
 	for in := resp.NewReader(far); ; {
 		command, _, err := in.ReadCommand()
@@ -277,7 +278,7 @@ func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 		tokens, asked := make(chan int64, 1), make(chan []string, 2)
 		connect := func() *connection {
 			near, far := net.Pipe()
-			go serve(far, func(args []string) int64 {
+			go serveScripts(far, func(args []string) int64 {
 				answer := int64(1)
 				if args[1] == d.opts.format().Acquire.SHA {
 					answer = <-tokens
@@ -285,7 +286,7 @@ func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 				asked <- args[7:]
 				return answer
 			})
-			return joined(d.nodes[0], near, report{floor: 5000})
+			return joinNode(d.nodes[0], near, report{floor: 5000})
 		}
 		l := connect()
 		for i, step := range []struct {
@@ -344,7 +345,7 @@ func TestCredentialsAreAskedForOnlyByConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		near, far := net.Pipe()
-		l := joined(d.nodes[0], near, report{})
+		l := joinNode(d.nodes[0], near, report{})
 		go io.Copy(io.Discard, far)
 		d.bare.noteName("k")
 		d.nodes[0].tendConnection(l, lookEvery)
@@ -382,7 +383,7 @@ func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
 				}
 			}()
 			d.nodes[0].Subscribe() // before the connection, and after it
-			l := joined(d.nodes[0], near, report{stay: c.stay})
+			l := joinNode(d.nodes[0], near, report{stay: c.stay})
 			d.nodes[0].Subscribe()
 			synctest.Wait()
 			if listens != c.listens {
@@ -395,11 +396,11 @@ func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
 	}
 }
 
-// TestPanicOverAListedAnswerEndsItsConnection holds that a fault in what reads answers for people ends the connection to that node,
-// not the program, and that nobody takes a node that was not read for one without the lock.
+// TestPanicOverAListedAnswerEndsItsConnection holds that a fault in what reads answers for people ends the connection to
+// that node, not the program, and that nobody takes a node that was not read for one without the lock.
 func TestPanicOverAListedAnswerEndsItsConnection(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
+	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		eachNode(t.Context(), d.nodes, func(context.Context, *node) { panic("unforeseen") })
 		if !l.Ended() {
 			t.Error("the connection goes on")

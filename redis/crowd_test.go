@@ -41,7 +41,7 @@ func (c *slowConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func slowly(ctx context.Context, network, addr string) (net.Conn, error) {
+func dialSlowly(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 	return &slowConn{Conn: conn}, err
 }
@@ -53,7 +53,7 @@ type storm struct {
 	failed  atomic.Int64
 }
 
-func (r *rig) storm(c *holdfast.Client, n int) *storm {
+func (r *rig) startStorm(c *holdfast.Client, n int) *storm {
 	var asking, all sync.WaitGroup
 	asking.Add(n)
 	free := make(chan struct{})
@@ -79,9 +79,9 @@ func (r *rig) storm(c *holdfast.Client, n int) *storm {
 	return out
 }
 
-// watch looks at the clock until steady is called, which says whether this process has had its
+// watchEvents looks at the clock until steady is called, which says whether this process has had its
 // time meanwhile. In one that has not, answers come too late of nodes that are well.
-func (r *rig) watch() (steady func() bool) {
+func (r *rig) watchEvents() (steady func() bool) {
 	const most = 200 * time.Millisecond
 	var stood atomic.Int64
 	quit, done := make(chan struct{}), make(chan struct{})
@@ -125,7 +125,7 @@ func TestSlowServerServesCrowd(t *testing.T) {
 		t.Run(fmt.Sprint(n, " nodes"), func(t *testing.T) {
 			r := start(t, n)
 			var down atomic.Int64
-			c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: slowly}), &holdfast.Options{Hooks: holdfast.Hooks{
+			c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: dialSlowly}), &holdfast.Options{Hooks: holdfast.Hooks{
 				Node: func(e holdfast.NodeEvent) {
 					if e.State == driver.NodeDown {
 						down.Add(1)
@@ -135,8 +135,8 @@ func TestSlowServerServesCrowd(t *testing.T) {
 			}})
 			held := r.acquire(c, "held", nil)
 			before := r.scriptsRun(0)
-			steady := r.watch()
-			crowd := r.storm(c, crowdSize)
+			steady := r.watchEvents()
+			crowd := r.startStorm(c, crowdSize)
 			crowd.wait()
 			judge := steady()
 			if err := context.Cause(held.Context()); judge && err != nil {
@@ -152,15 +152,15 @@ func TestSlowServerServesCrowd(t *testing.T) {
 			if held.Context().Err() == nil {
 				r.release(held)
 			}
-			r.cleared()
+			r.checkCleared()
 		})
 	}
 }
 
 func TestACrowdOutlivesItsServer(t *testing.T) {
 	r := start(t, 1)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: slowly}), nil)
-	crowd := r.storm(c, crowdSize)
+	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
+	crowd := r.startStorm(c, crowdSize)
 	r.eventually("the first of them", func() bool { return r.scriptsRun(0) > 100 })
 	r.servers[0].Kill()
 	if err := r.servers[0].Restart(r.Context()); err != nil {
@@ -168,12 +168,12 @@ func TestACrowdOutlivesItsServer(t *testing.T) {
 	}
 	crowd.wait()
 	crowd.release()
-	r.cleared()
+	r.checkCleared()
 }
 
 func TestCloseEndsACrowd(t *testing.T) {
 	r := start(t, 1)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: slowly}), nil)
+	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
 	var all sync.WaitGroup
 	var got atomic.Int64
 	for i := range crowdSize {
@@ -194,5 +194,5 @@ func TestCloseEndsACrowd(t *testing.T) {
 	if n := r.scriptsRun(0) - 2*int(got.Load()); n > crowdSize { // two for each that got its lock and had it released
 		t.Errorf("the server was asked for %d scripts for callers that got no lock", n)
 	}
-	r.cleared()
+	r.checkCleared()
 }

@@ -30,7 +30,7 @@ type damage struct {
 // holderID is an owner whose client is none of a test's.
 const holderID = "AAAAAAAAAAAAAAAAAAAAAAAAAA.zzz"
 
-func damages() []damage {
+func allDamages() []damage {
 	value := func(text string) func(key, fence, queue string) [][]string {
 		return func(key, _, _ string) [][]string { return [][]string{{"SET", key, text}} }
 	}
@@ -97,7 +97,7 @@ func damages() []damage {
 // TestDamagedKeysAreNamedAndTakenAway tries every verb on every key of a lock that another program has spoiled.
 func TestDamagedKeysAreNamedAndTakenAway(t *testing.T) {
 	r := start(t, 1)
-	for i, c := range damages() {
+	for i, c := range allDamages() {
 		d := r.driver(r.nodes(), nil)
 		lock := &damagedLock{r, c, d, "damaged-" + strconv.Itoa(i)}
 		lock.checkListings()
@@ -122,8 +122,8 @@ func (l *damagedLock) keys() (key, fence, queue string) {
 	return key, wire.ServerFence(key), wire.QueueKey(key)
 }
 
-// plant spoils the keys, and no other keys are there.
-func (l *damagedLock) plant() {
+// plantKeys spoils the keys, and no other keys are there.
+func (l *damagedLock) plantKeys() {
 	l.Helper()
 	l.do(0, "FLUSHDB")
 	for _, cmd := range l.cmds(l.keys()) {
@@ -131,8 +131,8 @@ func (l *damagedLock) plant() {
 	}
 }
 
-// check reports what err does not tell of words and of the key that is damaged.
-func (l *damagedLock) check(verb string, err error, words []string) {
+// checkError reports what err does not tell of words and of the key that is damaged.
+func (l *damagedLock) checkError(verb string, err error, words []string) {
 	l.Helper()
 	_, fence, queue := l.keys()
 	words = append([]string{map[string]string{"fence": fence, "queue": queue}[l.names]}, words...)
@@ -146,12 +146,12 @@ func (l *damagedLock) check(verb string, err error, words []string) {
 
 func (l *damagedLock) checkListings() {
 	l.Helper()
-	l.plant()
+	l.plantKeys()
 	seen := driver.Status{}
-	if err := l.d.List(l.within(), "", func(st driver.Status) bool { seen = st; return true }); err != nil {
+	if err := l.d.List(l.contextInTime(), "", func(st driver.Status) bool { seen = st; return true }); err != nil {
 		l.Errorf("%s: List = %v", l.damage.name, err)
 	}
-	st, err := l.d.Inspect(l.within(), l.key)
+	st, err := l.d.Inspect(l.contextInTime(), l.key)
 	if err != nil || st.Owner != l.owner || st.Token != l.token || st.Remaining < -time.Second {
 		l.Errorf("%s: Inspect = %q, token %d, %v left, %v", l.damage.name, st.Owner, st.Token, st.Remaining, err)
 	}
@@ -162,7 +162,7 @@ func (l *damagedLock) checkListings() {
 		l.Error(l.damage.name, err)
 	}
 	if l.show != nil {
-		l.check("Inspect", st.Nodes[0].Err, l.show)
+		l.checkError("Inspect", st.Nodes[0].Err, l.show)
 	} else if st.Nodes[0].Err != nil {
 		l.Errorf("%s: Inspect shows %v", l.damage.name, st.Nodes[0].Err)
 	}
@@ -170,9 +170,9 @@ func (l *damagedLock) checkListings() {
 
 func (l *damagedLock) checkLeaks() {
 	l.Helper()
-	l.plant()
+	l.plantKeys()
 	var told strings.Builder
-	for leak, err := range l.d.Leaks(l.within(), nil) {
+	for leak, err := range l.d.Leaks(l.contextInTime(), nil) {
 		if err != nil {
 			l.Errorf("%s: Leaks = %v", l.damage.name, err)
 		}
@@ -190,11 +190,11 @@ func (l *damagedLock) checkLeaks() {
 
 func (l *damagedLock) checkAcquire() {
 	l.Helper()
-	l.plant()
-	g, err := l.d.Acquire(l.within(), driver.Request{Key: l.key, TTL: long, NoWait: true})
+	l.plantKeys()
+	g, err := l.d.Acquire(l.contextInTime(), driver.Request{Key: l.key, TTL: long, NoWait: true})
 	switch {
 	case l.take != nil:
-		l.check("Acquire", err, l.take)
+		l.checkError("Acquire", err, l.take)
 	case l.owner != "":
 		if !errors.Is(err, driver.ErrHeld) {
 			l.Errorf("%s: Acquire = %v, want held", l.damage.name, err)
@@ -206,9 +206,9 @@ func (l *damagedLock) checkAcquire() {
 
 func (l *damagedLock) checkForce() {
 	l.Helper()
-	l.plant()
+	l.plantKeys()
 	key, _, _ := l.keys()
-	took, err := l.d.Force(l.within(), l.key, l.token, "it is damaged")
+	took, err := l.d.Force(l.contextInTime(), l.key, l.token, "it is damaged")
 	if took != (l.owner != "") || err != nil || l.do(0, "EXISTS", key) != int64(0) {
 		l.Errorf("%s: Force = %v, %v, and EXISTS %v", l.damage.name, took, err, l.do(0, "EXISTS", key))
 	}
@@ -219,7 +219,7 @@ func (l *damagedLock) checkHolder() {
 	l.Helper()
 	l.do(0, "FLUSHDB")
 	key, _, queue := l.keys()
-	g, err := l.d.Acquire(l.within(), driver.Request{Key: l.key, TTL: long})
+	g, err := l.d.Acquire(l.contextInTime(), driver.Request{Key: l.key, TTL: long})
 	if err != nil {
 		l.Fatal(l.damage.name, err)
 	}
@@ -228,13 +228,13 @@ func (l *damagedLock) checkHolder() {
 			l.do(0, cmd...)
 		}
 	}
-	if renewal := l.d.Renew(l.within(), []driver.Grant{g})[0]; renewal.Err != nil {
+	if renewal := l.d.Renew(l.contextInTime(), []driver.Grant{g})[0]; renewal.Err != nil {
 		l.Errorf("%s: Renew = %v", l.damage.name, renewal.Err)
 	}
-	ctx, cancel := context.WithCancel(l.within())
+	ctx, cancel := context.WithCancel(l.contextInTime())
 	defer cancel()
 	if err := l.d.Release(ctx, g, 0); l.names == "queue" {
-		l.check("Release", err, []string{"WRONGTYPE"})
+		l.checkError("Release", err, []string{"WRONGTYPE"})
 		l.do(0, "DEL", queue)
 	} else if err != nil || l.do(0, "EXISTS", key) != int64(0) {
 		l.Errorf("%s: Release = %v, and EXISTS %v", l.damage.name, err, l.do(0, "EXISTS", key))
@@ -249,16 +249,16 @@ func TestCounterAtItsEndRepeatsNoToken(t *testing.T) {
 	r.do(0, "SET", wire.ServerFence("lock:k"), strconv.Itoa(quorum.MaxToken-100))
 	last := int64(0)
 	for range 10 {
-		g, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		g, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true})
 		if err != nil {
-			mentions(t, err, wire.ServerFence("lock:k"), "DEL")
+			checkMentions(t, err, wire.ServerFence("lock:k"), "DEL")
 			break
 		}
 		if g.Token < last+quorum.Block || quorum.Top(g.Token) > quorum.MaxToken {
 			t.Errorf("token %d after %d", g.Token, last)
 		}
 		last = g.Token
-		if err := d.Release(r.within(), g, 0); err != nil {
+		if err := d.Release(r.contextInTime(), g, 0); err != nil {
 			t.Error(err)
 		}
 	}
@@ -266,7 +266,7 @@ func TestCounterAtItsEndRepeatsNoToken(t *testing.T) {
 		t.Error("no grant below the end")
 	}
 	r.do(0, "DEL", wire.ServerFence("lock:k"))
-	if _, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long}); err != nil { // the first answer may be of before the floor
+	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long}); err != nil { // the first answer may be of before the floor
 		t.Errorf("after DEL: %v", err)
 	}
 }
@@ -274,7 +274,7 @@ func TestCounterAtItsEndRepeatsNoToken(t *testing.T) {
 // TestUnreadableKeyHidesNoOtherLeak: the rest is told, and then the key that was not read.
 func TestUnreadableKeyHidesNoOtherLeak(t *testing.T) {
 	r := start(t, 1)
-	r.plant()
+	r.plantLeaks()
 	r.do(0, "SET", "lock:secret", "value")
 	r.do(0, "ACL", "SETUSER", "looker", "on", "nopass", "~*", "&*", "+@all", "-get")
 	r.do(0, "ACL", "SETUSER", "looker", "resetkeys", "~lock:[a-r]*", "~lock:[t-z]*", "~holdfast:*", "+@all")
@@ -285,7 +285,7 @@ func TestUnreadableKeyHidesNoOtherLeak(t *testing.T) {
 	t.Cleanup(func() { d.Close() })
 	found := 0
 	var told error
-	for _, err := range d.Leaks(r.within(), nil) {
+	for _, err := range d.Leaks(r.contextInTime(), nil) {
 		if told = err; err == nil {
 			found++
 		}
@@ -293,7 +293,7 @@ func TestUnreadableKeyHidesNoOtherLeak(t *testing.T) {
 	if found != len(planted) {
 		t.Errorf("%d leaks, want %d", found, len(planted))
 	}
-	mentions(t, told, "lock:secret")
+	checkMentions(t, told, "lock:secret")
 }
 
 // TestDamagedKeysOfRedissonAreTakenAway: there the counter belongs to the lock, and tells the token of its holder.
@@ -315,7 +315,7 @@ func TestDamagedKeysOfRedissonAreTakenAway(t *testing.T) {
 		r.do(0, "FLUSHDB")
 		r.do(0, "HSET", "k", owner, "1")
 		r.do(0, cmd...)
-		if err := d.List(r.within(), "", func(st driver.Status) bool {
+		if err := d.List(r.contextInTime(), "", func(st driver.Status) bool {
 			if st.Owner != owner || st.Token != 0 {
 				t.Errorf("%q: List shows %q with token %d", cmd, st.Owner, st.Token)
 			}
@@ -323,12 +323,12 @@ func TestDamagedKeysOfRedissonAreTakenAway(t *testing.T) {
 		}); err != nil {
 			t.Errorf("%q: List = %v", cmd, err)
 		}
-		if took, err := d.Force(r.within(), "k", 0, "it is damaged"); !took || err != nil || r.do(0, "EXISTS", "k") != int64(0) {
+		if took, err := d.Force(r.contextInTime(), "k", 0, "it is damaged"); !took || err != nil || r.do(0, "EXISTS", "k") != int64(0) {
 			t.Errorf("%q: Force = %v, %v", cmd, took, err)
 		}
-		g, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		g, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true})
 		if key := cmd[1]; key == fence && cmd[2] != "-5" {
-			mentions(t, err, fence, "DEL")
+			checkMentions(t, err, fence, "DEL")
 		} else if err != nil || g.Token <= 0 {
 			t.Errorf("%q: Acquire = %d, %v", cmd, g.Token, err)
 		}
@@ -352,7 +352,7 @@ func TestDamagedMarkerIsNamed(t *testing.T) {
 		if err == nil {
 			d.Close()
 		}
-		if mentions(t, err, wire.Set+":", "DEL"); !errors.Is(err, driver.ErrConfig) {
+		if checkMentions(t, err, wire.Set+":", "DEL"); !errors.Is(err, driver.ErrConfig) {
 			t.Errorf("%v, want an ErrConfig", err)
 		}
 	}

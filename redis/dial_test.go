@@ -23,9 +23,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// sockets starts n servers that listen on unix sockets too, and returns the sockets by
+// startSockets starts n servers that listen on unix sockets too, and returns the sockets by
 // names that no resolver knows.
-func sockets(t *testing.T, n int) (*rig, []redis.Node, map[string]string) {
+func startSockets(t *testing.T, n int) (*rig, []redis.Node, map[string]string) {
 	t.Helper()
 	t.Parallel()
 	dir, err := os.MkdirTemp("", "sockets") // the path of a socket is short
@@ -53,7 +53,7 @@ func dialUnix(paths map[string]string) func(context.Context, string, string) (ne
 }
 
 func TestDialOpensEveryConnection(t *testing.T) {
-	r, nodes, paths := sockets(t, 3)
+	r, nodes, paths := startSockets(t, 3)
 	opts := &redis.Options{Dial: dialUnix(paths)}
 	first, second := r.clientOf(r.driver(nodes, opts), nil), r.clientOf(r.driver(nodes, opts), nil)
 	l, err := first.Acquire(t.Context(), "k", nil)
@@ -91,7 +91,7 @@ func TestEachAnswerRestartsLoginTimeout(t *testing.T) {
 		}
 		mute := &hostileServer{turn: 1 << 30, mute: true}
 		_, err = redis.New(t.Context(), node, &redis.Options{Dial: mute.dial, Timeout: limit})
-		mentions(t, err, "no answer to", "before the timeout")
+		checkMentions(t, err, "no answer to", "before the timeout")
 	})
 }
 
@@ -122,11 +122,11 @@ func TestTLSIsAdvisedAtTheFirstContactAlone(t *testing.T) {
 	if err := c.Nodes()[0].Err; strings.Contains(err.Error(), "TLS") {
 		t.Errorf("of a server that has answered without TLS it is said: %v", err)
 	}
-	r.refused(r.nodes(), opts, driver.ErrUnavailable, "if it speaks TLS on this port")
+	r.checkRejected(r.nodes(), opts, driver.ErrUnavailable, "if it speaks TLS on this port")
 }
 
 func TestFailedDialIsAnUnreachableNode(t *testing.T) {
-	r, nodes, paths := sockets(t, 3)
+	r, nodes, paths := startSockets(t, 3)
 	boom := errors.New("the tunnel is down")
 	var mu sync.Mutex
 	down := map[string]bool{nodes[0].Addr: true}
@@ -158,13 +158,13 @@ func TestFailedDialIsAnUnreachableNode(t *testing.T) {
 		boom.Error(): func(context.Context, string, string) (net.Conn, error) { return nil, boom },
 		"neither":    func(context.Context, string, string) (net.Conn, error) { return nil, nil },
 	} {
-		r.refused(nodes, &redis.Options{Dial: fails}, driver.ErrUnavailable, nodes[0].Addr, nodes[2].Addr, name)
+		r.checkRejected(nodes, &redis.Options{Dial: fails}, driver.ErrUnavailable, nodes[0].Addr, nodes[2].Addr, name)
 	}
 }
 
 // The path of a socket is an address like any other, with and without Dial.
 func TestAUnixSocketIsANode(t *testing.T) {
-	r, nodes, paths := sockets(t, 2)
+	r, nodes, paths := startSockets(t, 2)
 	socket, other := paths[nodes[0].Addr], paths[nodes[1].Addr]
 	dialled := make(chan string, 10)
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -188,16 +188,16 @@ func TestAUnixSocketIsANode(t *testing.T) {
 	}
 	r.release(r.acquire(r.clientOf(d, nil), "k", nil))
 
-	r.refused([]redis.Node{{Addr: other}, {Addr: r.servers[1].Addr()}}, nil, driver.ErrConfig, "same server", "once")
-	r.refused(at, &redis.Options{TLS: &tls.Config{}}, driver.ErrInvalid, socket, "give servername", "no TLS")
-	r.refused([]redis.Node{{Addr: socket + "x"}}, nil, driver.ErrUnavailable, socket+"x", "no such file")
-	r.refused([]redis.Node{{Addr: "/a\nb"}}, nil, driver.ErrInvalid, "node 1 of 1", "path of a socket")
+	r.checkRejected([]redis.Node{{Addr: other}, {Addr: r.servers[1].Addr()}}, nil, driver.ErrConfig, "same server", "once")
+	r.checkRejected(at, &redis.Options{TLS: &tls.Config{}}, driver.ErrInvalid, socket, "give servername", "no TLS")
+	r.checkRejected([]redis.Node{{Addr: socket + "x"}}, nil, driver.ErrUnavailable, socket+"x", "no such file")
+	r.checkRejected([]redis.Node{{Addr: "/a\nb"}}, nil, driver.ErrInvalid, "node 1 of 1", "path of a socket")
 }
 
 func TestTheGateChecksWhatDialReturns(t *testing.T) {
-	r, nodes, paths := sockets(t, 2)
+	r, nodes, paths := startSockets(t, 2)
 	paths[nodes[1].Addr] = paths[nodes[0].Addr]
-	r.refused(nodes, &redis.Options{Dial: dialUnix(paths)}, driver.ErrConfig, "same server", "once")
+	r.checkRejected(nodes, &redis.Options{Dial: dialUnix(paths)}, driver.ErrConfig, "same server", "once")
 }
 
 func TestTLSGoesOverDial(t *testing.T) {

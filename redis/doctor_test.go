@@ -25,8 +25,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// diagnosed returns the findings of a new driver.
-func (r *rig) diagnosed(url string, opts *redis.Options) []driver.Finding {
+// diagnoseNew returns the findings of a new driver.
+func (r *rig) diagnoseNew(url string, opts *redis.Options) []driver.Finding {
 	r.Helper()
 	o := redis.Options{}
 	if opts != nil {
@@ -56,8 +56,8 @@ func (r *rig) url() string {
 	return urlOf(addrs...)
 }
 
-// bad are the findings with which an operator should do something.
-func bad(found []driver.Finding) (all []driver.Finding) {
+// badFindings are the findings with which an operator should do something.
+func badFindings(found []driver.Finding) (all []driver.Finding) {
 	for _, f := range found {
 		if f.Bad() {
 			all = append(all, f)
@@ -66,8 +66,8 @@ func bad(found []driver.Finding) (all []driver.Finding) {
 	return all
 }
 
-// used has a first client admit the nodes, as in a set that is in use.
-func (r *rig) used(opts *redis.Options) {
+// useNames has a first client admit the nodes, as in a set that is in use.
+func (r *rig) useNames(opts *redis.Options) {
 	r.Helper()
 	c := r.clientOf(r.driver(r.nodes(), opts), nil)
 	r.release(r.acquire(c, "k", nil))
@@ -82,18 +82,18 @@ func (r *rig) used(opts *redis.Options) {
 	c.Close()
 }
 
-// sound starts three servers that are as they should be, and in use.
-func sound(t *testing.T) *rig {
+// startSound starts three servers that are as they should be, and in use.
+func startSound(t *testing.T) *rig {
 	r := start(t, 3)
-	r.used(nil)
+	r.useNames(nil)
 	return r
 }
 
 func TestASoundSetHasNoFindings(t *testing.T) {
-	r := sound(t)
-	before := r.everything()
-	found := r.diagnosed(r.url(), nil)
-	if bad := bad(found); len(bad) > 0 {
+	r := startSound(t)
+	before := r.allData()
+	found := r.diagnoseNew(r.url(), nil)
+	if bad := badFindings(found); len(bad) > 0 {
 		t.Errorf("found %+v", bad)
 	}
 	checks := make(map[string]int)
@@ -111,7 +111,7 @@ func TestASoundSetHasNoFindings(t *testing.T) {
 			t.Errorf("%d findings of check %s, want one for each node", checks[check], check)
 		}
 	}
-	if after := r.everything(); after != before {
+	if after := r.allData(); after != before {
 		t.Errorf("the nodes had %q, and now %q", before, after)
 	}
 	c := r.client()
@@ -120,8 +120,8 @@ func TestASoundSetHasNoFindings(t *testing.T) {
 	}
 }
 
-// everything returns the data of all servers, and the number of changes.
-func (r *rig) everything() string {
+// allData returns the data of all servers, and the number of changes.
+func (r *rig) allData() string {
 	var all strings.Builder
 	for i := range r.servers {
 		keys, _ := r.do(i, "KEYS", "*").([]any)
@@ -146,10 +146,10 @@ type row struct {
 	words   []string // of text and mend
 }
 
-// found checks that the fault of c was found, and nothing else.
-func (c row) found(t *testing.T, found []driver.Finding) {
+// checkFindings checks that the fault of c was found, and nothing else.
+func (c row) checkFindings(t *testing.T, found []driver.Finding) {
 	t.Helper()
-	found = slices.DeleteFunc(bad(found), func(f driver.Finding) bool { // any command is slow while the machine stands still
+	found = slices.DeleteFunc(badFindings(found), func(f driver.Finding) bool { // any command is slow while the machine stands still
 		return f.Check == "slowlog" && c.check != "slowlog"
 	})
 	if len(found) != 1 || found[0].Check != c.check || found[0].Verdict != c.verdict {
@@ -202,21 +202,21 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), way[0].Addr()), nil
 		}, "distinct", driver.VerdictFault, []string{"the same server as", "once"}},
 		{"a server that is too old", func(r *rig) (string, *redis.Options) {
-			way := (&rig{T: r.T, servers: r.servers[2:]}).disguised("INFO", "redis_version:", "redis_version:5.0.14\r\nother:", "valkey_version:", "another:")
+			way := (&rig{T: r.T, servers: r.servers[2:]}).disguiseServer("INFO", "redis_version:", "redis_version:5.0.14\r\nother:", "valkey_version:", "another:")
 			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), way[0].Addr()), nil
 		}, "version", driver.VerdictFault, []string{"Redis 5.0.14", "Redis 6 or newer"}},
 		{"a clock that is ahead", func(r *rig) (string, *redis.Options) {
-			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), r.ahead(2, 7*time.Second)), nil
+			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), r.clockAhead(2, 7*time.Second)), nil
 		}, "clock", driver.VerdictWarning, []string{"differs from this machine's by", "synchronise both"}},
 		{"a clock that is wrong", func(r *rig) (string, *redis.Options) {
-			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), r.ahead(2, time.Hour)), nil
+			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), r.clockAhead(2, time.Hour)), nil
 		}, "clock", driver.VerdictFault, []string{"no lock on a name that is new", "set it"}},
 		{"eviction", func(r *rig) (string, *redis.Options) {
 			r.do(2, "CONFIG", "SET", "maxmemory-policy", "volatile-lru")
 			return r.url(), nil
 		}, "eviction", driver.VerdictFault, []string{"volatile-lru", "CONFIG SET maxmemory-policy noeviction"}},
 		{"keys that were thrown away", func(r *rig) (string, *redis.Options) {
-			r.evict(2)
+			r.letEvict(2)
 			return r.url(), nil
 		}, "evicted", driver.VerdictWarning, []string{"thrown away", "CONFIG RESETSTAT"}},
 		{"memory that is nearly full", func(r *rig) (string, *redis.Options) {
@@ -228,16 +228,16 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			return r.url(), nil
 		}, "disk", driver.VerdictFault, []string{"takes no locks", "MISCONF", "its disk", "BGSAVE"}},
 		{"a disk that was full", func(r *rig) (string, *redis.Options) {
-			way := (&rig{T: r.T, servers: r.servers[2:]}).disguised("INFO", "rdb_last_bgsave_status:ok", "rdb_last_bgsave_status:err")
+			way := (&rig{T: r.T, servers: r.servers[2:]}).disguiseServer("INFO", "rdb_last_bgsave_status:ok", "rdb_last_bgsave_status:err")
 			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), way[0].Addr()), nil
 		}, "disk", driver.VerdictWarning, []string{"could not save", "its disk"}},
 		{"connections that are nearly used up", func(r *rig) (string, *redis.Options) {
-			r.connected(2, 18)
+			r.connectMore(2, 18)
 			r.do(2, "CONFIG", "SET", "maxclients", "20")
 			return r.url(), nil
 		}, "clients", driver.VerdictWarning, []string{"19 of 20 connections", "maxclients"}},
 		{"connections that are used up", func(r *rig) (string, *redis.Options) {
-			r.connected(2, 18)
+			r.connectMore(2, 18)
 			r.do(2, "CONFIG", "SET", "maxclients", "18")
 			return r.url(), nil
 		}, "reach", driver.VerdictFault, []string{"max number of clients reached", "raise its maxclients"}},
@@ -249,18 +249,18 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			for i := range r.servers {
 				r.do(i, "CONFIG", "SET", "requirepass", secret)
 			}
-			return r.url() + "?passwordfile=" + file(r, 0o644), nil
+			return r.url() + "?passwordfile=" + secretFile(r, 0o644), nil
 		}, "files", driver.VerdictWarning, []string{"mode 0644", "chmod o= "}},
 		{"a node that is durable no more", func(r *rig) (string, *redis.Options) {
 			durable := redistest.Start(r, &redisproc.Options{AppendOnly: "always"})
 			r.servers[2] = durable
-			r.used(nil)
+			r.useNames(nil)
 			r.do(2, "CONFIG", "SET", "appendfsync", "everysec")
 			return r.url(), nil
 		}, "durable", driver.VerdictFault, []string{"does so no more", "DEL holdfast:set"}},
 		{"a node that cannot read back what it has written", func(r *rig) (string, *redis.Options) {
 			r.servers[2] = redistest.Start(r, &redisproc.Options{AppendOnly: "always"})
-			r.used(nil)
+			r.useNames(nil)
 			for i := range 3 {
 				r.do(i, "ACL", "SETUSER", "ops", "on", ">"+secret, "~*", "&*", "+@all")
 			}
@@ -293,22 +293,22 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 			return r.url(), nil
 		}, "quarantine", driver.VerdictWarning, []string{"votes in"}},
 		{"a right that is missing", func(r *rig) (string, *redis.Options) {
-			return r.restricted(without("+zcard")...)
+			return r.restrictUser(permissionsWithout("+zcard")...)
 		}, "rights", driver.VerdictFault, []string{"zcard", "ACL SETUSER locker ~lock:* ~holdfast:* &holdfast:wake:* " + strings.Join(rights, " ")}},
 		{"a command that was renamed", func(r *rig) (string, *redis.Options) {
 			other := redistest.Start(r, &redisproc.Options{Args: []string{"--rename-command", "ZRANGEBYSCORE", "HIDDEN"}})
-			marker := strings.Replace(r.do(2, "GET", "holdfast:set").(string), r.run(r.servers[2]), r.run(other), 1)
+			marker := strings.Replace(r.do(2, "GET", "holdfast:set").(string), r.runOf(r.servers[2]), r.runOf(other), 1)
 			if _, err := other.Do("SET", "holdfast:set", marker); err != nil {
 				r.Fatal(err)
 			}
 			return urlOf(r.servers[0].Addr(), r.servers[1].Addr(), other.Addr()), nil
 		}, "scripts", driver.VerdictFault, []string{"ZRANGEBYSCORE", "renamed", "its own name"}},
 		{"a channel that is refused", func(r *rig) (string, *redis.Options) {
-			return r.restricted(without("+publish")...)
+			return r.restrictUser(permissionsWithout("+publish")...)
 		}, "wake", driver.VerdictWarning, []string{"who poll", "ACL SETUSER locker", "+publish"}},
 		{"a listener to all channels", func(r *rig) (string, *redis.Options) {
-			r.listen(2)
-			return r.restricted(without("+pubsub|numsub")...)
+			r.addListener(2)
+			return r.restrictUser(permissionsWithout("+pubsub|numsub")...)
 		}, "patterns", driver.VerdictWarning, []string{"1 patterns", "+pubsub|numsub"}},
 		{"a slow command", func(r *rig) (string, *redis.Options) {
 			r.do(2, "CONFIG", "SET", "slowlog-log-slower-than", "260000")
@@ -334,15 +334,15 @@ func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
 		}, "quarantine", driver.VerdictFault, []string{"forgotten", "leave it out"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := sound(t)
+			r := startSound(t)
 			url, opts := c.plant(r)
-			c.found(t, r.diagnosed(url, opts))
+			c.checkFindings(t, r.diagnoseNew(url, opts))
 		})
 	}
 }
 
-// without are the documented rights but one.
-func without(right string) (less []string) {
+// permissionsWithout are the documented rights but one.
+func permissionsWithout(right string) (less []string) {
 	for _, other := range rights {
 		if other != right {
 			less = append(less, other)
@@ -351,20 +351,20 @@ func without(right string) (less []string) {
 	return less
 }
 
-// restricted has the third node know a user with these rights, and the others all.
-func (r *rig) restricted(commands ...string) (string, *redis.Options) {
+// restrictUser has the third node know a user with these rights, and the others all.
+func (r *rig) restrictUser(commands ...string) (string, *redis.Options) {
 	for i := range r.servers {
-		line := user("locker", rights...)
+		line := aclUser("locker", rights...)
 		if i == 2 {
-			line = user("locker", commands...)
+			line = aclUser("locker", commands...)
 		}
 		r.do(i, append([]string{"ACL", "SETUSER"}, strings.Fields(line)...)...)
 	}
 	return r.url(), &redis.Options{Username: "locker", Password: secret}
 }
 
-// ahead is a way to a server on which its clock is ahead.
-func (r *rig) ahead(i int, by time.Duration) string {
+// clockAhead is a way to a server on which its clock is ahead.
+func (r *rig) clockAhead(i int, by time.Duration) string {
 	way := newRelay(r, r.servers[i].Addr())
 	way.edit = func(words []string, reply []byte) []byte {
 		lines := strings.Split(string(reply), "\r\n")
@@ -381,21 +381,21 @@ func (r *rig) ahead(i int, by time.Duration) string {
 	return way.start().node().Addr
 }
 
-func (r *rig) field(i int, name string) string {
+func (r *rig) infoField(i int, name string) string {
 	_, text, _ := strings.Cut(r.do(i, "INFO").(string), "\n"+name+":")
 	text, _, _ = strings.Cut(text, "\r")
 	return text
 }
 
 func (r *rig) usedMemory(i int) int64 {
-	n, err := strconv.ParseInt(r.field(i, "used_memory"), 10, 64)
+	n, err := strconv.ParseInt(r.infoField(i, "used_memory"), 10, 64)
 	if err != nil {
 		r.Fatal(err)
 	}
 	return n
 }
 
-func (r *rig) run(s *redisproc.Server) string {
+func (r *rig) runOf(s *redisproc.Server) string {
 	reply, err := s.Do("INFO", "server")
 	if err != nil {
 		r.Fatal(err)
@@ -405,8 +405,8 @@ func (r *rig) run(s *redisproc.Server) string {
 	return text
 }
 
-// evict has a server throw away keys, and then be as it was.
-func (r *rig) evict(i int) {
+// letEvict has a server throw away keys, and then be as it was.
+func (r *rig) letEvict(i int) {
 	r.do(i, "CONFIG", "SET", "maxmemory-policy", "volatile-lru")
 	for n := range 20 {
 		r.do(i, "SET", "filler"+strconv.Itoa(n), strings.Repeat("x", 100_000), "PX", "600000")
@@ -415,13 +415,13 @@ func (r *rig) evict(i int) {
 	r.do(i, "SET", "one more", "x")
 	r.do(i, "CONFIG", "SET", "maxmemory", "0")
 	r.do(i, "CONFIG", "SET", "maxmemory-policy", "noeviction")
-	if r.field(i, "evicted_keys") == "0" {
+	if r.infoField(i, "evicted_keys") == "0" {
 		r.Fatal("nothing was evicted")
 	}
 }
 
-// listen has somebody listen to all channels of a server.
-func (r *rig) listen(i int) {
+// addListener has somebody listen to all channels of a server.
+func (r *rig) addListener(i int) {
 	conn, err := net.Dial("tcp", r.servers[i].Addr())
 	if err != nil {
 		r.Fatal(err)
@@ -433,12 +433,12 @@ func (r *rig) listen(i int) {
 
 // A node without the rights that only looking takes is not ill for it.
 func TestDoctorNeedsNoMorePermissionsThanLocks(t *testing.T) {
-	r := sound(t)
+	r := startSound(t)
 	for i := range r.servers {
-		r.do(i, append([]string{"ACL", "SETUSER"}, strings.Fields(user("locker", rights...))...)...)
+		r.do(i, append([]string{"ACL", "SETUSER"}, strings.Fields(aclUser("locker", rights...))...)...)
 	}
-	found := r.diagnosed(r.url(), &redis.Options{Username: "locker", Password: secret})
-	if bad := bad(found); len(bad) > 0 {
+	found := r.diagnoseNew(r.url(), &redis.Options{Username: "locker", Password: secret})
+	if bad := badFindings(found); len(bad) > 0 {
 		t.Errorf("found %+v", bad)
 	}
 	skipped := make(map[string]bool)
@@ -460,11 +460,11 @@ func (r *rig) fillDisk(i int) {
 	r.do(i, "CONFIG", "SET", "save", "3600 1")
 	r.Cleanup(func() { r.do(i, "CONFIG", "SET", "save", "") }) // or the server would not end
 	r.do(i, "BGSAVE")
-	r.eventually("it has failed", func() bool { return r.field(i, "rdb_last_bgsave_status") == "err" })
+	r.eventually("it has failed", func() bool { return r.infoField(i, "rdb_last_bgsave_status") == "err" })
 }
 
-// connected opens n connections to a server.
-func (r *rig) connected(i, n int) {
+// connectMore opens n connections to a server.
+func (r *rig) connectMore(i, n int) {
 	for range n {
 		conn, err := net.Dial("tcp", r.servers[i].Addr())
 		if err != nil {
@@ -472,11 +472,11 @@ func (r *rig) connected(i, n int) {
 		}
 		r.Cleanup(func() { conn.Close() })
 	}
-	r.eventually("they are there", func() bool { return r.field(i, "connected_clients") == strconv.Itoa(n+1) }) // and the one that asks
+	r.eventually("they are there", func() bool { return r.infoField(i, "connected_clients") == strconv.Itoa(n+1) }) // and the one that asks
 }
 
-// file is one with the password, of this mode.
-func file(t testing.TB, mode os.FileMode) string {
+// secretFile is one with the password, of this mode.
+func secretFile(t testing.TB, mode os.FileMode) string {
 	name := filepath.Join(t.TempDir(), "password")
 	if err := errors.Join(os.WriteFile(name, []byte(secret), 0o600), os.Chmod(name, mode)); err != nil {
 		t.Fatal(err)
@@ -512,14 +512,14 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 		{"a server that is as it should be", func(r *rig) (string, *redis.Options) { return plain(r), nil }, "", "", nil},
 		{"one over TLS", func(r *rig) (string, *redis.Options) { return secure(r, true, in(70)) }, "", "", nil},
 		{"files that are not for all", func(r *rig) (string, *redis.Options) {
-			return "redis://" + start(r, &redisproc.Options{Password: secret}) + "?passwordfile=" + file(r, 0o640), nil
+			return "redis://" + start(r, &redisproc.Options{Password: secret}) + "?passwordfile=" + secretFile(r, 0o640), nil
 		}, "", "", nil},
 		{"a server as it is installed", func(r *rig) (string, *redis.Options) {
 			return "redis://" + redistest.Start(r, &redisproc.Options{Args: []string{"--save", "3600 1"}}).Addr(), nil
 		}, "persistence", driver.VerdictWarning, []string{"locks work", "default settings", "forgets who holds what", "a second holder", "appendfsync always"}},
 		{"a server whose restarts nobody notices", func(r *rig) (string, *redis.Options) {
 			plain(r)
-			return urlOf(r.disguised("INFO", "run_id:", "other_id:")[0].Addr()), nil
+			return urlOf(r.disguiseServer("INFO", "run_id:", "other_id:")[0].Addr()), nil
 		}, "run", driver.VerdictWarning, []string{"no run_id", "tokens", "not a proxy"}},
 		{"another password", func(r *rig) (string, *redis.Options) {
 			return "redis://:other@" + start(r, &redisproc.Options{Password: secret}), nil
@@ -529,13 +529,13 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 		}, "reach", driver.VerdictFault, []string{"out of range", "choose another DB"}},
 		{"connections that are used up, and a password", func(r *rig) (string, *redis.Options) {
 			addr := start(r, &redisproc.Options{Password: secret})
-			r.connected(0, 10)
+			r.connectMore(0, 10)
 			r.do(0, "CONFIG", "SET", "maxclients", "10")
 			return "redis://:" + secret + "@" + addr, nil
 		}, "reach", driver.VerdictFault, []string{"max number of clients reached", "raise its maxclients"}},
 		{"connections that are used up, over TLS", func(r *rig) (string, *redis.Options) {
 			url, opts := secure(r, false, in(0))
-			r.connected(0, 10)
+			r.connectMore(0, 10)
 			r.do(0, "CONFIG", "SET", "maxclients", "10")
 			return url, opts
 		}, "reach", driver.VerdictFault, []string{"client certificate", "maxclients"}},
@@ -546,7 +546,7 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 			return secure(r, false, func(c *tls.Config) { in(87)(c); c.Certificates = nil })
 		}, "tls", driver.VerdictWarning, []string{"its certificate ends on ", "in 3 days", "renew it"}},
 		{"a client certificate that ends soon", func(r *rig) (string, *redis.Options) {
-			return secure(r, false, func(c *tls.Config) { c.Certificates[0] = ending(r) })
+			return secure(r, false, func(c *tls.Config) { c.Certificates[0] = endingCertificate(r) })
 		}, "tls", driver.VerdictWarning, []string{"the client certificate ends on ", "in 40 hours", "renew it"}},
 		{"a certificate for another name", func(r *rig) (string, *redis.Options) {
 			return secure(r, true, func(c *tls.Config) { c.ServerName = "db.example" })
@@ -584,20 +584,20 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 			t.Parallel()
 			r := &rig{T: t}
 			url, opts := c.plant(r)
-			found := r.diagnosed(url, opts)
+			found := r.diagnoseNew(url, opts)
 			if c.check == "" {
-				if bad := bad(found); len(bad) > 0 {
+				if bad := badFindings(found); len(bad) > 0 {
 					t.Errorf("found %+v", bad)
 				}
 				return
 			}
-			c.found(t, found)
+			c.checkFindings(t, found)
 		})
 	}
 }
 
-// ending is a certificate that ends soon.
-func ending(t testing.TB) tls.Certificate {
+// endingCertificate is a certificate that ends soon.
+func endingCertificate(t testing.TB) tls.Certificate {
 	cert, err := redisproc.NewCertificateLike(t.TempDir(), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(40*time.Hour + time.Minute) })
 	if err != nil {
 		t.Fatal(err)
@@ -634,18 +634,18 @@ func TestUnneededCommandsMayBeHidden(t *testing.T) {
 				}
 				return way.start().node().Addr
 			}
-			r := sound(t)
+			r := startSound(t)
 			one := &rig{T: t, servers: []*redisproc.Server{redistest.Start(t, &redisproc.Options{AppendOnly: "always"})}}
-			r.skips(r.diagnosed(urlOf(hide(r), r.servers[1].Addr(), r.servers[2].Addr()), nil), c.skipped)
-			one.skips(one.diagnosed(urlOf(hide(one)), nil), c.alone)
+			r.checkSkips(r.diagnoseNew(urlOf(hide(r), r.servers[1].Addr(), r.servers[2].Addr()), nil), c.skipped)
+			one.checkSkips(one.diagnoseNew(urlOf(hide(one)), nil), c.alone)
 		})
 	}
 }
 
-// skips checks that these checks were skipped with why, and that nothing is bad.
-func (r *rig) skips(found []driver.Finding, want []string) {
+// checkSkips checks that these checks were skipped with why, and that nothing is bad.
+func (r *rig) checkSkips(found []driver.Finding, want []string) {
 	r.Helper()
-	bad := slices.DeleteFunc(bad(found), func(f driver.Finding) bool { return f.Check == "slowlog" }) // the machine may stand still
+	bad := slices.DeleteFunc(badFindings(found), func(f driver.Finding) bool { return f.Check == "slowlog" }) // the machine may stand still
 	if len(bad) > 0 {
 		r.Errorf("found %+v", bad)
 	}
@@ -668,7 +668,7 @@ var _ driver.Doctor = (*redis.Driver)(nil)
 // No secret of the URL is in what a doctor says.
 func TestADoctorShowsNoPassword(t *testing.T) {
 	r := start(t, 1)
-	for _, f := range r.diagnosed("redis://locker:"+secret+"@"+r.servers[0].Addr(), nil) {
+	for _, f := range r.diagnoseNew("redis://locker:"+secret+"@"+r.servers[0].Addr(), nil) {
 		if strings.Contains(fmt.Sprint(f), secret) {
 			t.Errorf("%+v", f)
 		}
@@ -691,7 +691,7 @@ func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 		}
 	}
 	after := func(down string) { all("SENTINEL", "SET", redisproc.GroupName, "down-after-milliseconds", down) }
-	b.eventually("all is well", func() bool { return len(bad(b.diagnosed(url, nil))) == 0 })
+	b.eventually("all is well", func() bool { return len(badFindings(b.diagnoseNew(url, nil))) == 0 })
 	none := func() {}
 	for _, c := range []struct {
 		row
@@ -742,14 +742,14 @@ func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 		},
 	} {
 		c.fault()
-		c.found(t, b.diagnosed(cmp.Or(c.url, url), nil))
+		c.checkFindings(t, b.diagnoseNew(cmp.Or(c.url, url), nil))
 		c.end()
 	}
 	b.group.Sentinels[1].Kill()
 	b.servers[1].Kill()
 	c := row{"a master without replicas", nil, "replicas", driver.VerdictFault, []string{"takes no locks (NOREPLICAS)", "start its replicas"}}
-	b.eventually("the master notices", func() bool { return b.field(0, "min_slaves_good_slaves") == "0" })
-	c.found(t, slices.DeleteFunc(b.diagnosed(url, nil), func(f driver.Finding) bool { return f.Check == "sentinels" }))
+	b.eventually("the master notices", func() bool { return b.infoField(0, "min_slaves_good_slaves") == "0" })
+	c.checkFindings(t, slices.DeleteFunc(b.diagnoseNew(url, nil), func(f driver.Finding) bool { return f.Check == "sentinels" }))
 }
 
 // TestDoctorFindsEachFaultOfCluster plants one fault after the other, and takes it away again.
@@ -762,13 +762,13 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	i := slices.Index(r.servers, one)
 	url := "redis+cluster://" + r.servers[len(r.servers)-1].Addr()
 	// The quarantine of a new cluster is a minute long: it was sat out.
-	found := func(url string) []driver.Finding { return r.diagnosed(url, &redis.Options{MaxTTL: time.Second}) }
+	found := func(url string) []driver.Finding { return r.diagnoseNew(url, &redis.Options{MaxTTL: time.Second}) }
 	c, err := redis.Open(t.Context(), url+"?quarantine=off", &redis.Options{MaxTTL: time.Second, Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
-	r.eventually("all is well", func() bool { return len(bad(found(url))) == 0 })
+	r.eventually("all is well", func() bool { return len(badFindings(found(url))) == 0 })
 	set := func(args ...string) { r.do(i, append([]string{"CONFIG", "SET"}, args...)...) }
 	none := func() {}
 	for _, c := range []struct {
@@ -816,8 +816,8 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 		},
 	} {
 		c.fault()
-		r.eventually(c.name+" is found", func() bool { return len(bad(found(cmp.Or(c.url, url)))) > 0 })
-		c.found(t, found(cmp.Or(c.url, url)))
+		r.eventually(c.name+" is found", func() bool { return len(badFindings(found(cmp.Or(c.url, url)))) > 0 })
+		c.checkFindings(t, found(cmp.Or(c.url, url)))
 		c.end()
 	}
 }

@@ -76,7 +76,7 @@ func TestURLsOfNodesThatFailOver(t *testing.T) {
 		t.Errorf("rediss+sentinel: %v, %v", opts.TLS, err)
 	}
 	for url, want := range map[string]time.Duration{"redis+sentinel://s/m": time.Minute, "redis+replicas://a": time.Minute, "redis://a": 24 * time.Hour} {
-		if l, err := limits(url); err != nil || l.MaxTTL != want {
+		if l, err := limitsOf(url); err != nil || l.MaxTTL != want {
 			t.Errorf("%s: MaxTTL %v, %v, want %v", url, l.MaxTTL, err, want)
 		}
 	}

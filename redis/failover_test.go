@@ -67,15 +67,15 @@ func (c *couple) nodes() []redis.Node {
 	return []redis.Node{{Failover: f}}
 }
 
-// voting opens a client of servers that have been used before.
-func (c *couple) voting(maxTTL time.Duration) *redis.Driver {
+// openVoting opens a client of servers that have been used before.
+func (c *couple) openVoting(maxTTL time.Duration) *redis.Driver {
 	c.Helper()
 	c.driver(c.nodes(), &redis.Options{MaxTTL: maxTTL}).Close()
-	return c.joins(maxTTL)
+	return c.openAfterQuarantine(maxTTL)
 }
 
-// joins opens one more client.
-func (c *couple) joins(maxTTL time.Duration) *redis.Driver {
+// openAfterQuarantine opens one more client.
+func (c *couple) openAfterQuarantine(maxTTL time.Duration) *redis.Driver {
 	c.Helper()
 	d, err := redis.New(c.Context(), c.nodes(), &redis.Options{MaxTTL: maxTTL, Timeout: busy, AllowDown: true})
 	if err != nil {
@@ -84,8 +84,8 @@ func (c *couple) joins(maxTTL time.Duration) *redis.Driver {
 	return d
 }
 
-// waits waits until the node is in quarantine, as the client d sees it.
-func (c *couple) waits(d *redis.Driver) {
+// checkWaits waits until the node is in quarantine, as the client d sees it.
+func (c *couple) checkWaits(d *redis.Driver) {
 	c.Helper()
 	c.eventually("the node is in quarantine", func() bool {
 		e := d.Nodes()[0]
@@ -97,7 +97,7 @@ func (c *couple) waits(d *redis.Driver) {
 // the same, also where it hands a lock over.
 func TestTokensRiseThoughReplicaLackedThem(t *testing.T) {
 	c := startCouple(t)
-	locks := c.clientOf(c.voting(brief), nil)
+	locks := c.clientOf(c.openVoting(brief), nil)
 	c.release(c.acquire(locks, "k", nil)) // a counter that the replica knows
 	c.do(0, "WAIT", "1", "5000")
 	c.holdUp()
@@ -121,18 +121,18 @@ func TestTokensRiseThoughReplicaLackedThem(t *testing.T) {
 // The holder keeps what it has: nobody else can be granted it before the quarantine is over.
 func TestLeaseSurvivesFailoverThoughReplicaLackedIt(t *testing.T) {
 	c := startCouple(t)
-	d := c.voting(long)
+	d := c.openVoting(long)
 	locks := c.clientOf(d, nil)
 	known := c.acquire(locks, "known", &holdfast.AcquireOptions{TTL: long})
 	c.do(0, "WAIT", "1", "5000")
 	c.holdUp()
 	unknown := c.acquire(locks, "unknown", &holdfast.AcquireOptions{TTL: long})
-	second := c.joins(long)
+	second := c.openAfterQuarantine(long)
 	other := c.clientOf(second, nil)
 	c.promote()
-	c.waits(second)
+	c.checkWaits(second)
 	for _, l := range []*holdfast.Lease{known, unknown} {
-		if err := c.insist(func() error { return l.Extend(c.within(), long) }); err != nil {
+		if err := c.retryUntil(func() error { return l.Extend(c.contextInTime(), long) }); err != nil {
 			t.Errorf("%s: %v", l.Key(), err)
 		}
 		if left := c.do(1, "PTTL", "lock:"+l.Key()).(int64); left < (long / 2).Milliseconds() {
@@ -143,7 +143,7 @@ func TestLeaseSurvivesFailoverThoughReplicaLackedIt(t *testing.T) {
 		if _, err := other.TryAcquire(t.Context(), name, nil); !errors.Is(err, holdfast.ErrUnavailable) {
 			t.Errorf("%s: %v, want ErrUnavailable", name, err)
 		} else {
-			mentions(t, err, "quarantine")
+			checkMentions(t, err, "quarantine")
 		}
 	}
 	c.release(known, unknown)
@@ -156,11 +156,11 @@ func TestLeaseSurvivesFailoverThoughReplicaLackedIt(t *testing.T) {
 // has had it since.
 func TestAReleaseInQuarantineGrantsNothing(t *testing.T) {
 	c := startCouple(t)
-	locks := c.clientOf(c.voting(long), nil)
+	locks := c.clientOf(c.openVoting(long), nil)
 	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: long})
 	c.do(0, "WAIT", "1", "5000")
 	c.promote()
-	if err := c.insist(func() error { return l.Extend(c.within(), long) }); err != nil {
+	if err := c.retryUntil(func() error { return l.Extend(c.contextInTime(), long) }); err != nil {
 		t.Fatal(err)
 	}
 	waiter := strings.Repeat("A", 26)
@@ -183,7 +183,7 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 	for name, heard := range map[string]bool{"a replica in step": true, "a replica that is cut off": false} {
 		t.Run(name, func(t *testing.T) {
 			c := startCouple(t)
-			operator := c.clientOf(c.voting(long), nil)
+			operator := c.clientOf(c.openVoting(long), nil)
 			way := newRoute(t, c.servers)
 			d, err := redis.New(t.Context(), c.nodes(), &redis.Options{MaxTTL: long, Timeout: busy, Dial: way.dial(c.servers)})
 			if err != nil {
@@ -196,12 +196,12 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 			if !heard {
 				c.holdUp()
 			}
-			err = c.insist(func() error { return operator.ForceRelease(t.Context(), "k", l.Token(), "it hangs") })
+			err = c.retryUntil(func() error { return operator.ForceRelease(t.Context(), "k", l.Token(), "it hangs") })
 			if heard && err != nil {
 				t.Errorf("ForceRelease() = %v", err)
 			}
 			if !heard {
-				mentions(t, err, "no replica has answered", "a failover now may bring the old holder back")
+				checkMentions(t, err, "no replica has answered", "a failover now may bring the old holder back")
 				if !errors.Is(err, holdfast.ErrUnconfirmed) {
 					t.Errorf("%v does not match ErrUnconfirmed", err)
 				}
@@ -210,7 +210,7 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 				t.Errorf("the lock is still %v's", owner)
 			}
 			c.promote()
-			err = c.insist(func() error { return l.Extend(c.within(), long) })
+			err = c.retryUntil(func() error { return l.Extend(c.contextInTime(), long) })
 			if heard != errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("at the new master the old holder's Extend() = %v", err)
 			}
@@ -222,9 +222,9 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 // master knows of it.
 func TestNewMasterWaitsForOldLeases(t *testing.T) {
 	c := startCouple(t)
-	d := c.voting(2 * brief)
+	d := c.openVoting(2 * brief)
 	defer d.Close()
-	waiter := c.clientOf(c.joins(2*brief), nil)
+	waiter := c.clientOf(c.openAfterQuarantine(2*brief), nil)
 	c.holdUp()
 	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * brief}) // short: nobody renews it, and the waiter gets it at its end
 	if err != nil {
@@ -245,14 +245,14 @@ func TestNewMasterWaitsForOldLeases(t *testing.T) {
 // server and process are the same as ever.
 func TestFormerReplicaSitsOutQuarantine(t *testing.T) {
 	c := startCouple(t)
-	c.voting(long).Close() // a client that went along would note in the other's marker what it saw
+	c.openVoting(long).Close() // a client that went along would note in the other's marker what it saw
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	c.follow(0, c.servers[1].Addr())
 	c.do(0, "REPLICAOF", "NO", "ONE")
 	c.follow(1, c.servers[0].Addr())
-	d := c.joins(long)
+	d := c.openAfterQuarantine(long)
 	c.clientOf(d, nil)
-	c.waits(d)
+	c.checkWaits(d)
 }
 
 func TestTwoMastersWithoutSentinelsAreRefused(t *testing.T) {
@@ -262,20 +262,20 @@ func TestTwoMastersWithoutSentinelsAreRefused(t *testing.T) {
 	if !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("%v does not match ErrUnavailable", err)
 	}
-	mentions(t, err, c.servers[0].Addr(), c.servers[1].Addr(), "are all masters", "REPLICAOF")
+	checkMentions(t, err, c.servers[0].Addr(), c.servers[1].Addr(), "are all masters", "REPLICAOF")
 }
 
 func TestMasterWithoutItsReplicasHasDefect(t *testing.T) {
 	c := startCouple(t)
-	d := c.voting(brief)
+	d := c.openVoting(brief)
 	defer d.Close()
 	if e := d.Nodes()[0]; e.State != driver.NodeDegraded {
 		t.Errorf("%+v, want it degraded", e)
 	} else {
-		mentions(t, e.Err, "min-replicas-to-write is 0", "set min-replicas-to-write 1")
+		checkMentions(t, e.Err, "min-replicas-to-write is 0", "set min-replicas-to-write 1")
 	}
 	c.do(0, "CONFIG", "SET", "min-replicas-to-write", "1")
-	safe := c.joins(brief)
+	safe := c.openAfterQuarantine(brief)
 	defer safe.Close()
 	if e := safe.Nodes()[0]; e.State != driver.NodeUp {
 		t.Errorf("%+v, want it up", e)
@@ -359,7 +359,7 @@ func TestConformanceThroughSentinels(t *testing.T) {
 			LoseReplies: f.loseReplies,
 			Delay:       f.delay,
 			StopNodes:   func(k int) { f.stop(k * len(b.group.Servers)) }, StartNodes: func() { f.stop(0) },
-			Leftovers: f.leftovers,
+			Leftovers: f.findLeftovers,
 		}
 	}})
 }
@@ -433,12 +433,12 @@ func TestClientsFollowTheMaster(t *testing.T) {
 func TestMasterThatSentinelsDropIsLeft(t *testing.T) {
 	r := start(t, 2)
 	var now atomic.Pointer[string]
-	now.Store(new(names(r.servers[0].Addr())))
-	node := redis.Node{Failover: &redis.Failover{Sentinels: []string{oracle(t, func() string { return *now.Load() })}, Master: "m"}}
+	now.Store(new(masterReply(r.servers[0].Addr())))
+	node := redis.Node{Failover: &redis.Failover{Sentinels: []string{startSentinel(t, func() string { return *now.Load() })}, Master: "m"}}
 	d := r.driver([]redis.Node{node}, nil)
 	locks := r.clientOf(d, nil)
 	r.release(r.acquire(locks, "k", nil))
-	now.Store(new(names(r.servers[1].Addr())))
+	now.Store(new(masterReply(r.servers[1].Addr())))
 	r.eventually("the other server is used", func() bool {
 		l := r.acquire(locks, "k", nil)
 		defer r.release(l)
@@ -453,11 +453,11 @@ func TestMasterReplacedDuringALoginIsLeft(t *testing.T) {
 	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second
 	old, next := way.nodes()[0].Addr, r.servers[1].Addr()
 	var asked atomic.Int32
-	sentinel := oracle(t, func() string {
+	sentinel := startSentinel(t, func() string {
 		if asked.Add(1) == 1 {
-			return names(old)
+			return masterReply(old)
 		}
-		return names(next)
+		return masterReply(next)
 	})
 	node := redis.Node{Failover: &redis.Failover{Sentinels: []string{sentinel}, Master: "m"}}
 	locks := r.clientOf(r.driver([]redis.Node{node}, &redis.Options{AllowDown: true, Timeout: busy}), nil)
@@ -479,11 +479,11 @@ func TestOneLateSentinelKeepsNoReplacedMaster(t *testing.T) {
 	var asked atomic.Int32 // since then
 	var sentinels []string
 	for range 3 {
-		sentinels = append(sentinels, oracle(t, func() string {
+		sentinels = append(sentinels, startSentinel(t, func() string {
 			if !located.Load() || asked.Add(1) == 1 {
-				return names(old)
+				return masterReply(old)
 			}
-			return names(next)
+			return masterReply(next)
 		}))
 	}
 	opts := &redis.Options{AllowDown: true, Timeout: busy, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -511,7 +511,7 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 		return strings.Contains(c.do(0, "INFO", "replication").(string), "min_slaves_good_slaves:1")
 	})
 	side := func(i int) []redis.Node {
-		return []redis.Node{{Failover: &redis.Failover{Sentinels: []string{answers(t, names(c.servers[i].Addr()))}, Master: "m"}}}
+		return []redis.Node{{Failover: &redis.Failover{Sentinels: []string{sentinelAnswering(t, masterReply(c.servers[i].Addr()))}, Master: "m"}}}
 	}
 	const longest = 5 * brief // more than the TTL, by what the master needs to notice
 	locks := c.clientOf(c.driver(side(0), &redis.Options{MaxTTL: longest}), nil)
@@ -533,11 +533,13 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	c.release(l)
 }
 
-// answers is a Sentinel that gives this reply.
-func answers(t *testing.T, reply string) string { return oracle(t, func() string { return reply }) }
+// sentinelAnswering is a Sentinel that gives this reply.
+func sentinelAnswering(t *testing.T, reply string) string {
+	return startSentinel(t, func() string { return reply })
+}
 
-// oracle is a Sentinel that says what a test wants.
-func oracle(t *testing.T, reply func() string) string {
+// startSentinel is a Sentinel that says what a test wants.
+func startSentinel(t *testing.T, reply func() string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -565,8 +567,8 @@ func oracle(t *testing.T, reply func() string) string {
 	return l.Addr().String()
 }
 
-// names is the answer of a Sentinel that names addr.
-func names(addr string) string {
+// masterReply is the answer of a Sentinel that names addr.
+func masterReply(addr string) string {
 	host, port, _ := net.SplitHostPort(addr)
 	return string(resp.AppendCommand(nil, host, port))
 }
@@ -585,11 +587,11 @@ func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
 		words   []string
 	}{
 		"all down":                {replies: []string{"", "", ""}, words: []string{"no Sentinel names the master m", "refused"}},
-		"one knows":               {replies: []string{"", unknown, names(master)}},
-		"one is wrong":            {replies: []string{names(gone), names(master), names(master)}},
-		"all disagree":            {replies: []string{names(gone), names(replica), names(master)}, words: []string{"the Sentinels disagree", gone, replica, master}},
-		"one lies":                {replies: []string{names(replica)}, words: []string{replica, "it is a replica"}},
-		"two lie":                 {replies: []string{names(gone), names(replica)}, words: []string{"the Sentinels disagree", gone, replica}},
+		"one knows":               {replies: []string{"", unknown, masterReply(master)}},
+		"one is wrong":            {replies: []string{masterReply(gone), masterReply(master), masterReply(master)}},
+		"all disagree":            {replies: []string{masterReply(gone), masterReply(replica), masterReply(master)}, words: []string{"the Sentinels disagree", gone, replica, master}},
+		"one lies":                {replies: []string{masterReply(replica)}, words: []string{replica, "it is a replica"}},
+		"two lie":                 {replies: []string{masterReply(gone), masterReply(replica)}, words: []string{"the Sentinels disagree", gone, replica}},
 		"nonsense":                {replies: []string{"+OK\r\n"}, words: []string{"unexpected reply"}},
 		"no address":              {replies: []string{"*2\r\n$1\r\n?\r\n$1\r\n0\r\n"}, words: []string{"names no address"}},
 		"none knows the name":     {replies: []string{unknown, unknown, ""}, lasting: driver.ErrConfig, words: []string{"knows no master m", "SENTINEL MASTERS"}},
@@ -601,7 +603,7 @@ func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
 			replies: []string{"-ERR unknown command 'SENTINEL'\r\n"}, lasting: driver.ErrConfig,
 			words: []string{"no Sentinel", "26379"},
 		},
-		"it names another as itself":  {replies: []string{names("127.0.0.1:0")}, words: []string{"names no address"}},
+		"it names another as itself":  {replies: []string{masterReply("127.0.0.1:0")}, words: []string{"names no address"}},
 		"it closes without an answer": {replies: []string{"garbage\r\n"}, words: []string{"not RESP"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -611,7 +613,7 @@ func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
 				if reply == "" {
 					f.Sentinels = append(f.Sentinels, fmt.Sprintf("127.0.0.1:%d", i+1))
 				} else {
-					f.Sentinels = append(f.Sentinels, answers(t, reply))
+					f.Sentinels = append(f.Sentinels, sentinelAnswering(t, reply))
 				}
 			}
 			d, err := redis.New(t.Context(), []redis.Node{{Failover: &f}}, &redis.Options{NoQuarantine: true, Timeout: busy})
@@ -629,7 +631,7 @@ func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
 			if !errors.Is(err, want) {
 				t.Errorf("%v does not match %v", err, want)
 			}
-			mentions(t, err, c.words...)
+			checkMentions(t, err, c.words...)
 			if err != nil && strings.Contains(err.Error(), secret) {
 				t.Errorf("%v shows the password", err)
 			}
@@ -675,5 +677,5 @@ func TestTLSIsForSentinelsAndServers(t *testing.T) {
 	}
 	d.Close()
 	_, err = redis.Open(t.Context(), "redis"+rest, nil)
-	mentions(t, err, "no Sentinel names the master", "rediss://")
+	checkMentions(t, err, "no Sentinel names the master", "rediss://")
 }

@@ -27,9 +27,9 @@ type lossy struct {
 	prefix    string
 }
 
-// drops runs fn for each way of losing one reply of a script: on one node or on
+// dropAnswers runs fn for each way of losing one reply of a script: on one node or on
 // all, by a connection that breaks or by one that hangs.
-func drops(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
+func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
 	for _, n := range []int{1, 3} {
@@ -51,9 +51,9 @@ func drops(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
 					}
 					for _, p := range hit {
 						if hang {
-							p.MuteAfter(calls(s), 1)
+							p.MuteAfter(callsOf(s), 1)
 						} else {
-							p.CutAfter(calls(s), 1)
+							p.CutAfter(callsOf(s), 1)
 						}
 					}
 					fn(x, all)
@@ -63,9 +63,9 @@ func drops(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
 	}
 }
 
-// gone checks that the lock is free long before it could lapse: nothing was left
+// checkGone checks that the lock is free long before it could lapse: nothing was left
 // behind.
-func (x *lossy) gone() {
+func (x *lossy) checkGone() {
 	x.Helper()
 	x.eventually("the lock is free", func() bool {
 		l, err := x.honest.TryAcquire(x.Context(), "k", &holdfast.AcquireOptions{TTL: long})
@@ -77,8 +77,8 @@ func (x *lossy) gone() {
 	})
 }
 
-// holds checks that l is the only holder.
-func (x *lossy) holds(l *holdfast.Lease) {
+// checkHolds checks that l is the only holder.
+func (x *lossy) checkHolds(l *holdfast.Lease) {
 	x.Helper()
 	if other, err := x.honest.TryAcquire(x.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		x.Errorf("while another holds it: %v, %v", other, err)
@@ -89,16 +89,16 @@ func (x *lossy) holds(l *holdfast.Lease) {
 }
 
 func TestALostReplyToAcquire(t *testing.T) {
-	drops(t, wire.Acquire, func(x *lossy, all bool) {
-		l, err := x.c.TryAcquire(x.within(), "k", &holdfast.AcquireOptions{TTL: long})
+	dropAnswers(t, wire.Acquire, func(x *lossy, all bool) {
+		l, err := x.c.TryAcquire(x.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
 		switch {
 		case err == nil && !all:
-			x.holds(l)
+			x.checkHolds(l)
 			x.release(l)
 		case !all || !errors.Is(err, holdfast.ErrUnavailable):
 			x.Errorf("TryAcquire() = %v, %v", l, err)
 		}
-		x.gone()
+		x.checkGone()
 		x.eventually("the client works again", func() bool {
 			l, err := x.c.TryAcquire(x.Context(), "k", nil)
 			if err != nil {
@@ -112,58 +112,58 @@ func TestALostReplyToAcquire(t *testing.T) {
 
 // The nodes' counters differ, so that a commit is needed.
 func TestALostReplyToCommit(t *testing.T) {
-	drops(t, wire.Commit, func(x *lossy, _ bool) {
+	dropAnswers(t, wire.Commit, func(x *lossy, _ bool) {
 		for i, s := range x.servers {
-			set(x.T, s, len(x.servers), wire.ServerFence("lock:k"), fmt.Sprint(1<<51+1000*i))
+			setKey(x.T, s, len(x.servers), wire.ServerFence("lock:k"), fmt.Sprint(1<<51+1000*i))
 		}
-		l, err := x.c.TryAcquire(x.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		l, err := x.c.TryAcquire(x.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
 		switch {
 		case err == nil:
-			x.holds(l)
+			x.checkHolds(l)
 			x.release(l)
 		case !errors.Is(err, holdfast.ErrUnavailable):
 			x.Errorf("TryAcquire() = %v, %v", l, err)
 		}
-		x.gone()
+		x.checkGone()
 	})
 }
 
 func TestALostReplyToRenew(t *testing.T) {
-	drops(t, wire.Renew, func(x *lossy, all bool) {
+	dropAnswers(t, wire.Renew, func(x *lossy, all bool) {
 		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 		deadline := l.Deadline()
-		err := l.Extend(x.within(), long)
+		err := l.Extend(x.contextInTime(), long)
 		switch {
 		case !all && err != nil, all && !errors.Is(err, holdfast.ErrUnavailable):
 			x.Errorf("Extend() = %v", err)
 		case err != nil && l.Deadline().Before(deadline.Add(-long/40)): // the root's allowance for clocks is wider than the driver's
 			x.Error("a renewal that nobody confirmed shortened the lease")
 		}
-		x.holds(l)
+		x.checkHolds(l)
 		x.eventually("a renewal", func() bool { return l.Extend(x.Context(), long) == nil })
 		if !l.Deadline().After(deadline) || l.Context().Err() != nil {
 			x.Errorf("the lease ends at %v, before %v", deadline, l.Deadline())
 		}
 		x.release(l)
-		x.gone()
+		x.checkGone()
 	})
 }
 
 func TestALostReplyToRelease(t *testing.T) {
-	drops(t, wire.Release, func(x *lossy, all bool) {
+	dropAnswers(t, wire.Release, func(x *lossy, all bool) {
 		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long})
-		if err := l.Release(x.within()); !all && err != nil || all && !errors.Is(err, holdfast.ErrUnavailable) {
+		if err := l.Release(x.contextInTime()); !all && err != nil || all && !errors.Is(err, holdfast.ErrUnavailable) {
 			x.Errorf("Release() = %v", err)
 		}
-		x.gone()
-		if err := l.Release(x.within()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
+		x.checkGone()
+		if err := l.Release(x.contextInTime()); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
 			x.Errorf("second Release() = %v", err)
 		}
 	})
 }
 
-// set sets a key in a database.
-func set(t testing.TB, s *redisproc.Server, db int, key, value string) {
+// setKey sets a key in a database.
+func setKey(t testing.TB, s *redisproc.Server, db int, key, value string) {
 	t.Helper()
 	script := "redis.call('SELECT', ARGV[1]); return redis.call('SET', KEYS[1], ARGV[2])"
 	if _, err := s.Do("EVAL", script, "1", key, fmt.Sprint(db), value); err != nil {
@@ -197,7 +197,7 @@ func TestAReleaseOutlivesItsConnection(t *testing.T) {
 		r.release(l)
 		return true
 	})
-	r.cleared()
+	r.checkCleared()
 }
 
 // Whatever the network does, there is one holder, tokens rise, and what is left
@@ -251,7 +251,7 @@ func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
 	var left []string
 	for end := time.Now().Add(patience()); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		var err error
-		if left, err = leftovers(r.servers, "lock:"); err == nil && len(left) == 0 {
+		if left, err = findLeftovers(r.servers, "lock:"); err == nil && len(left) == 0 {
 			return
 		}
 	}
@@ -277,7 +277,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 	if after := g.count.Load(); after < before+10 {
 		t.Errorf("%d grants after the last flush, %d in all", after-before, after)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // To free a lock takes no room.
@@ -286,8 +286,8 @@ func TestAFullServerFreesLocks(t *testing.T) {
 	c, other := r.client(), r.client()
 	for key, waits := range map[string]bool{"alone": false, "awaited": true} {
 		for what, free := range map[string]func(l *holdfast.Lease) error{
-			"release": func(l *holdfast.Lease) error { return l.Release(r.within()) },
-			"force":   func(l *holdfast.Lease) error { return other.ForceRelease(r.within(), l.Key(), l.Token(), "") },
+			"release": func(l *holdfast.Lease) error { return l.Release(r.contextInTime()) },
+			"force":   func(l *holdfast.Lease) error { return other.ForceRelease(r.contextInTime(), l.Key(), l.Token(), "") },
 		} {
 			l := r.acquire(c, what+" "+key, &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 			done := make(chan error, 1)
@@ -315,7 +315,7 @@ func TestAFullServerFreesLocks(t *testing.T) {
 			}
 		}
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // A renewal takes no room, with and without waiters.
@@ -339,9 +339,9 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 					})
 					r.awaitWaiters(c, "k", 1)
 				}
-				r.fill(0)
+				r.fillMemory(0)
 				before := time.Duration(waiters+1) * long
-				if err := r.insist(func() error { return l.Extend(r.Context(), before+long) }); err != nil {
+				if err := r.retryUntil(func() error { return l.Extend(r.Context(), before+long) }); err != nil {
 					t.Errorf("with %d waiters: %v", waiters, err)
 				}
 				if left := r.do(0, "PTTL", key).(int64); left <= before.Milliseconds() {
@@ -362,10 +362,10 @@ func TestFullNodeTakesLostLockBackLater(t *testing.T) {
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 	r.do(0, "DEL", "lock:k")
 	for i := range r.servers {
-		r.fill(i)
+		r.fillMemory(i)
 	}
 	extend := func() error { return l.Extend(r.Context(), long) }
-	if err := r.insist(extend); err != nil {
+	if err := r.retryUntil(extend); err != nil {
 		t.Fatalf("three full nodes: %v", err)
 	}
 	r.eventually("the node is full", func() bool {
@@ -379,7 +379,7 @@ func TestFullNodeTakesLostLockBackLater(t *testing.T) {
 		r.do(i, "CONFIG", "SET", "maxmemory", "0")
 	}
 	r.eventually("the node has the lock again", func() bool {
-		if err := r.insist(extend); err != nil {
+		if err := r.retryUntil(extend); err != nil {
 			t.Fatalf("with room again: %v", err)
 		}
 		return r.do(0, "EXISTS", "lock:k") == int64(1)
@@ -391,7 +391,7 @@ func TestFullServerHandsOver(t *testing.T) {
 	r := start(t, 1)
 	c, other := r.client(), r.client()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
-	ctx := r.within()
+	ctx := r.contextInTime()
 	granted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(granted)
@@ -403,7 +403,7 @@ func TestFullServerHandsOver(t *testing.T) {
 		granted <- next
 	}()
 	r.awaitWaiters(c, "k", 1)
-	r.fill(0)
+	r.fillMemory(0)
 	if err := l.Release(r.Context()); err != nil {
 		t.Error(err)
 	}
@@ -414,7 +414,7 @@ func TestFullServerHandsOver(t *testing.T) {
 	if next := <-granted; next != nil {
 		r.release(next)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // An adoption needs room for its token. It waits for that, and the lease stays with its owner.
@@ -426,9 +426,9 @@ func TestAdoptionWaitsForRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := r.do(0, "GET", "lock:k")
-	r.fill(0)
+	r.fillMemory(0)
 	r.do(0, "CONFIG", "RESETSTAT")
-	ctx := r.within()
+	ctx := r.contextInTime()
 	adopted := make(chan *holdfast.Lease)
 	go func() {
 		defer close(adopted)
@@ -452,7 +452,7 @@ func TestAdoptionWaitsForRoom(t *testing.T) {
 		}
 		r.release(m)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // Waiters get errors that only an operator can repair.
@@ -468,11 +468,11 @@ func TestAServersErrorEndsTheWait(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r, holder, waiter, _ := lockers(t, rights...)
+			r, holder, waiter, _ := startLockers(t, rights...)
 			r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 			done := make(chan error)
 			go func() {
-				_, err := waiter.Acquire(r.within(), "k", nil)
+				_, err := waiter.Acquire(r.contextInTime(), "k", nil)
 				done <- err
 			}()
 			r.awaitWaiters(holder, "k", 1)
@@ -481,7 +481,7 @@ func TestAServersErrorEndsTheWait(t *testing.T) {
 			if !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("the wait ended with %v, want ErrUnavailable", err)
 			}
-			mentions(t, err, r.servers[0].Addr(), c.text)
+			checkMentions(t, err, r.servers[0].Addr(), c.text)
 		})
 	}
 }

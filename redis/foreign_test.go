@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// foreign takes a lock as redsync, redislock and redis-py do.
-func (r *rig) foreign(key, value string) bool {
+// lockForeign takes a lock as redsync, redislock and redis-py do.
+func (r *rig) lockForeign(key, value string) bool {
 	r.Helper()
 	taken := 0
 	for i := range r.servers {
@@ -28,16 +28,16 @@ func (r *rig) foreign(key, value string) bool {
 	return taken > len(r.servers)/2
 }
 
-// vacant waits until the release of key has reached every server: a quorum of them is
+// checkVacant waits until the release of key has reached every server: a quorum of them is
 // enough for it.
-func (r *rig) vacant(key string) {
+func (r *rig) checkVacant(key string) {
 	r.Helper()
 	for i := range r.servers {
 		r.eventually("every node is free", func() bool { return r.do(i, "EXISTS", key) == int64(0) })
 	}
 }
 
-func (r *rig) drop(key string) {
+func (r *rig) deleteKey(key string) {
 	r.Helper()
 	for i := range r.servers {
 		r.do(i, "DEL", key)
@@ -51,13 +51,13 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			bare := &redis.Options{BareKeys: true}
 			c := r.clientOf(r.driver(r.nodes(), bare), nil)
 			l := r.acquire(c, "job:1", &holdfast.AcquireOptions{TTL: long})
-			if r.foreign("job:1", "theirs") {
+			if r.lockForeign("job:1", "theirs") {
 				t.Error("another library took a lock that is held")
 			}
 			r.release(l)
-			r.drop("job:1") // what they got of a minority
+			r.deleteKey("job:1") // what they got of a minority
 
-			if !r.foreign("job:1", "theirs") {
+			if !r.lockForeign("job:1", "theirs") {
 				t.Fatal("another library could not take a free lock")
 			}
 
@@ -66,7 +66,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			if !ok || held.Owner != "theirs" {
 				t.Errorf("%v, want held by theirs", err)
 			}
-			mentions(t, err, `"theirs"`)
+			checkMentions(t, err, `"theirs"`)
 			st, err := c.Inspect(t.Context(), "job:1")
 			if err != nil || !st.Held || st.Owner != "theirs" || !st.Since.IsZero() {
 				t.Errorf("Inspect() = %+v, %v", st, err)
@@ -74,14 +74,14 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			// Its release wakes nobody, and is noticed all the same.
 			next := make(chan error)
 			go func() {
-				l, err := c.Acquire(r.within(), "job:1", &holdfast.AcquireOptions{TTL: long})
+				l, err := c.Acquire(r.contextInTime(), "job:1", &holdfast.AcquireOptions{TTL: long})
 				if err == nil {
 					err = l.Release(context.Background())
 				}
 				next <- err
 			}()
 			r.awaitWaiters(c, "job:1", 1)
-			r.drop("job:1")
+			r.deleteKey("job:1")
 			if err := <-next; err != nil {
 				t.Errorf("the wait behind another library: %v", err)
 			}
@@ -102,7 +102,7 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 	forced := func(want error) {
 		t.Helper()
 		late := false // then a second attempt may find that the first has done it
-		err := r.insist(func() error {
+		err := r.retryUntil(func() error {
 			err := c.ForceRelease(t.Context(), "job", 0, "")
 			late = late || errors.Is(err, holdfast.ErrUnavailable)
 			return err
@@ -114,12 +114,12 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 	forced(holdfast.ErrLost) // nobody has it
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	forced(holdfast.ErrLost) // one of ours has a token
-	if err := r.insist(func() error { return l.Check(t.Context()) }); err != nil {
+	if err := r.retryUntil(func() error { return l.Check(t.Context()) }); err != nil {
 		t.Error(err)
 	}
 	r.release(l)
-	r.vacant("job")
-	r.foreign("job", "theirs")
+	r.checkVacant("job")
+	r.lockForeign("job", "theirs")
 	r.do(2, "SET", "job", "newer") // a newer value on one node is not theirs
 	forced(nil)
 	if v := r.do(2, "GET", "job"); v != "newer" {
@@ -130,7 +130,7 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 			t.Errorf("%v is left on node %d", v, i)
 		}
 	}
-	r.drop("job")
+	r.deleteKey("job")
 	r.release(r.acquire(c, "job", nil))
 }
 
@@ -141,8 +141,8 @@ func TestOldTokenSparesOtherLibrarysLock(t *testing.T) {
 	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true}), nil)
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	r.release(l)
-	r.vacant("job")
-	r.foreign("job", "theirs")
+	r.checkVacant("job")
+	r.lockForeign("job", "theirs")
 	if st, err := c.Inspect(t.Context(), "job"); err != nil || st.Token != 0 {
 		t.Errorf("Inspect() = token %d, %v, want none", st.Token, err)
 	}
@@ -156,8 +156,8 @@ func TestOldTokenSparesOtherLibrarysLock(t *testing.T) {
 	}
 }
 
-// everywhere does a command on all servers.
-func (r *rig) everywhere(args ...string) {
+// doEverywhere does a command on all servers.
+func (r *rig) doEverywhere(args ...string) {
 	r.Helper()
 	for i := range r.servers {
 		r.do(i, args...)
@@ -180,14 +180,14 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 			}
 			said := map[string]string{"hash": "a hash (Redisson?)", "list": "type list", "zset": "type zset"}
 			for name, cmd := range put {
-				r.everywhere(cmd...)
-				r.everywhere("PEXPIRE", "lock:"+name, "40000")
+				r.doEverywhere(cmd...)
+				r.doEverywhere("PEXPIRE", "lock:"+name, "40000")
 				_, err := c.TryAcquire(t.Context(), name, nil)
 				held, ok := errors.AsType[*holdfast.HeldError](err)
 				if !ok || errors.Is(err, holdfast.ErrUnavailable) || held.Remaining <= 0 || held.Remaining > long {
 					t.Errorf("%s: TryAcquire() = %v (%+v), want held with its time left", name, err, held)
 				}
-				mentions(t, err, said[name])
+				checkMentions(t, err, said[name])
 				err = r.waitInVain(c, name)
 				if !errors.Is(err, holdfast.ErrHeld) || errors.Is(err, holdfast.ErrUnavailable) {
 					t.Errorf("%s: Acquire() = %v, want held", name, err)
@@ -231,14 +231,14 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 			r.release(l)
 			next := make(chan error, 1)
 			go func() {
-				l, err := c.Acquire(r.within(), "hash", nil)
+				l, err := c.Acquire(r.contextInTime(), "hash", nil)
 				if err == nil {
 					err = l.Release(context.Background())
 				}
 				next <- err
 			}()
 			r.awaitWaiters(c, "hash", 1)
-			r.everywhere("DEL", "lock:hash")
+			r.doEverywhere("DEL", "lock:hash")
 			if err := <-next; err != nil {
 				t.Errorf("the wait behind it: %v", err)
 			}
@@ -247,13 +247,13 @@ func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 }
 
 func TestOtherTypeIsHeldWithoutTypePermission(t *testing.T) {
-	r, c, _, _ := lockers(t, rights...)
+	r, c, _, _ := startLockers(t, rights...)
 	r.do(0, "HSET", "lock:k", "5b1c:1", "1")
 	_, err := c.TryAcquire(t.Context(), "k", nil)
 	if !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() = %v, want held", err)
 	}
-	mentions(t, err, "a key of another type")
+	checkMentions(t, err, "a key of another type")
 }
 
 // A lease on whose key somebody puts something else is lost, and not merely
@@ -262,8 +262,8 @@ func TestLeaseUnderKeyOfOtherTypeIsLost(t *testing.T) {
 	r := start(t, 1)
 	c := r.client()
 	l := r.acquire(c, "a", &holdfast.AcquireOptions{TTL: long})
-	r.everywhere("DEL", "lock:a")
-	r.everywhere("HSET", "lock:a", "5b1c:1", "1")
+	r.doEverywhere("DEL", "lock:a")
+	r.doEverywhere("HSET", "lock:a", "5b1c:1", "1")
 	if err := l.Extend(t.Context(), long); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Extend() = %v, want lost", err)
 	}
@@ -280,7 +280,7 @@ func TestAnEmptyValueIsHeld(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() = %v, want held", err)
 	}
-	mentions(t, err, "an empty value")
+	checkMentions(t, err, "an empty value")
 	st, err := c.Inspect(t.Context(), "a")
 	if err != nil || !st.Held || st.Remaining <= 0 || st.Holder.String() != "an empty value" {
 		t.Errorf("Inspect() = %+v, %v, want held", st, err)
@@ -402,8 +402,8 @@ func TestOddBareKeys(t *testing.T) {
 func TestListShowsOtherLibrarysAwaitedLock(t *testing.T) {
 	r := start(t, 3)
 	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true}), nil)
-	r.foreign("theirs", "value")
-	r.foreign("data", "value")
+	r.lockForeign("theirs", "value")
+	r.lockForeign("data", "value")
 	held := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: long})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

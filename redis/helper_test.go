@@ -21,9 +21,9 @@ import (
 // value is the addresses of the nodes.
 const helperVariable = "HOLDFAST_TEST_WAITER"
 
-// helper is a process that waits for the lock "k", says what happens on its
+// runHelper is a process that waits for the lock "k", says what happens on its
 // standard output, and keeps what it gets until its standard input ends.
-func helper(nodes string) int {
+func runHelper(nodes string) int {
 	var list []redis.Node
 	for addr := range strings.SplitSeq(nodes, ",") {
 		list = append(list, redis.Node{Addr: addr})
@@ -60,7 +60,7 @@ type waiter struct {
 	quit func()
 }
 
-func (r *rig) waiter() *waiter {
+func (r *rig) startWaiter() *waiter {
 	r.Helper()
 	var addrs []string
 	for _, s := range r.servers {
@@ -117,7 +117,7 @@ func (w *waiter) awaitHeld(t testing.TB, r *rig) {
 		if !strings.HasPrefix(line, "held ") {
 			t.Errorf("the waiter said %q, want held", line)
 		}
-	case <-r.within().Done():
+	case <-r.contextInTime().Done():
 		t.Error("the waiter never got the lock")
 	}
 }

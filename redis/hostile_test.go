@@ -69,7 +69,7 @@ func (s *hostileServer) serve(far net.Conn) {
 func (s *hostileServer) answer(words []string) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answer := s.usual(words)
+	answer := s.usualAnswer(words)
 	if s.turn--; s.turn >= 0 || s.sent {
 		return answer
 	}
@@ -80,8 +80,8 @@ func (s *hostileServer) answer(words []string) []byte {
 	return append(slices.Clone(s.bytes), answer...)
 }
 
-// usual is the answer of a server that is well.
-func (s *hostileServer) usual(words []string) []byte {
+// usualAnswer is the answer of a server that is well.
+func (s *hostileServer) usualAnswer(words []string) []byte {
 	bulk := func(text string) []byte { return fmt.Appendf(nil, "$%d\r\n%s\r\n", len(text), text) }
 	switch strings.ToUpper(words[0]) {
 	case "HELLO":
@@ -176,8 +176,8 @@ var hostileKinds = []struct {
 	},
 }
 
-// meet goes through the public API with a server that sends raw, and fails if a call hangs.
-func (s *hostileServer) meet(t *testing.T, kind int) {
+// meetClient goes through the public API with a server that sends raw, and fails if a call hangs.
+func (s *hostileServer) meetClient(t *testing.T, kind int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -257,7 +257,7 @@ func TestNoBytesInAnyTurnEndTheProgram(t *testing.T) {
 func meetHostile(t *testing.T, stride int) {
 	for kind := range hostileKinds {
 		well := &hostileServer{cluster: hostileKinds[kind].cluster, turn: 1 << 30}
-		if well.meet(t, kind); !well.locked {
+		if well.meetClient(t, kind); !well.locked {
 			t.Fatalf("kind %d: no lock from a server that is well", kind)
 		}
 		turns := 1<<30 - well.turn
@@ -265,7 +265,7 @@ func meetHostile(t *testing.T, stride int) {
 			for _, instead := range []bool{false, true} {
 				for turn := i % stride; turn < turns; turn += stride {
 					s := &hostileServer{cluster: hostileKinds[kind].cluster, bytes: []byte(raw), instead: instead, turn: turn}
-					if s.meet(t, kind); t.Failed() {
+					if s.meetClient(t, kind); t.Failed() {
 						t.Fatalf("kind %d, %q in turn %d, in place of an answer: %v", kind, raw, turn, instead)
 					}
 				}
@@ -282,6 +282,6 @@ func FuzzHostileServer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, kind, turn byte, instead bool, raw []byte) {
 		k := int(kind) % len(hostileKinds)
 		s := &hostileServer{cluster: hostileKinds[k].cluster, bytes: raw, instead: instead, turn: int(turn)}
-		s.meet(t, k)
+		s.meetClient(t, k)
 	})
 }

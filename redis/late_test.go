@@ -42,13 +42,13 @@ func lateOn(t *testing.T, test func(l *late)) {
 	}
 }
 
-// hold runs call, whose first call of the script is held back on its way to every server. When all
+// holdScript runs call, whose first call of the script is held back on its way to every server. When all
 // are, their connections break. pass lets them through, and returns when they have been executed.
-func (l *late) hold(s *wire.Script, call func()) (pass func()) {
+func (l *late) holdScript(s *wire.Script, call func()) (pass func()) {
 	l.Helper()
 	var holds []*faultproxy.Hold
 	for _, p := range l.way {
-		holds = append(holds, p.HoldRequest(calls(s), 1))
+		holds = append(holds, p.HoldRequest(callsOf(s), 1))
 	}
 	go call()
 	for _, h := range holds {
@@ -60,15 +60,15 @@ func (l *late) hold(s *wire.Script, call func()) (pass func()) {
 	return func() {
 		l.Helper()
 		for i, h := range holds {
-			before := l.executed(i)
+			before := l.executedCalls(i)
 			h.Release()
-			l.eventually("the late request has been executed", func() bool { return l.executed(i) > before })
+			l.eventually("the late request has been executed", func() bool { return l.executedCalls(i) > before })
 		}
 	}
 }
 
-// executed counts the calls of scripts that a server has carried out.
-func (l *late) executed(i int) (calls int) {
+// executedCalls counts the calls of scripts that a server has carried out.
+func (l *late) executedCalls(i int) (calls int) {
 	for line := range strings.Lines(fmt.Sprint(l.do(i, "INFO", "commandstats"))) {
 		if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:calls="); ok {
 			fmt.Sscanf(rest, "%d", &calls)
@@ -77,8 +77,8 @@ func (l *late) executed(i int) (calls int) {
 	return calls
 }
 
-// stands wants a majority to keep the lock for as long as the lease is trusted, and releases it.
-func (l *late) stands(lease *holdfast.Lease) {
+// checkStands wants a majority to keep the lock for as long as the lease is trusted, and releases it.
+func (l *late) checkStands(lease *holdfast.Lease) {
 	l.Helper()
 	key := "lock:k"
 	if l.format == wire.Redisson {
@@ -98,13 +98,13 @@ func (l *late) stands(lease *holdfast.Lease) {
 		l.Error(context.Cause(lease.Context()))
 	}
 	l.release(lease)
-	l.cleared()
+	l.checkCleared()
 }
 
-// extend renews the lease over connections that work.
-func (l *late) extend(lease *holdfast.Lease, ttl time.Duration) {
+// extendLease renews the lease over connections that work.
+func (l *late) extendLease(lease *holdfast.Lease, ttl time.Duration) {
 	l.Helper()
-	if err := l.insist(func() error { return lease.Extend(l.within(), ttl) }); err != nil {
+	if err := l.retryUntil(func() error { return lease.Extend(l.contextInTime(), ttl) }); err != nil {
 		l.Fatal(err)
 	}
 }
@@ -113,36 +113,36 @@ func TestAFailedExtendThatComesLateShortensNothing(t *testing.T) {
 	lateOn(t, func(l *late) {
 		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 		failed := make(chan error, 1)
-		pass := l.hold(l.format.Renew, func() { failed <- lease.Extend(l.within(), 6*time.Second) })
+		pass := l.holdScript(l.format.Renew, func() { failed <- lease.Extend(l.contextInTime(), 6*time.Second) })
 		if err := <-failed; !errors.Is(err, holdfast.ErrUnavailable) {
 			l.Fatalf("Extend() = %v, want ErrUnavailable", err)
 		}
-		l.extend(lease, long)
+		l.extendLease(lease, long)
 		pass()
-		l.stands(lease)
+		l.checkStands(lease)
 	})
 }
 
 func TestAStuckRenewalShortensNoLaterOne(t *testing.T) {
 	lateOn(t, func(l *late) {
 		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
-		pass := l.hold(l.format.Renew, func() { lease.Extend(l.within(), 8*time.Second) })
-		l.extend(lease, long)
+		pass := l.holdScript(l.format.Renew, func() { lease.Extend(l.contextInTime(), 8*time.Second) })
+		l.extendLease(lease, long)
 		pass()
-		l.stands(lease)
+		l.checkStands(lease)
 	})
 }
 
 func TestALateAcquireShortensNothing(t *testing.T) {
 	lateOn(t, func(l *late) {
 		taken := make(chan *holdfast.Lease, 1)
-		pass := l.hold(l.format.Acquire, func() {
+		pass := l.holdScript(l.format.Acquire, func() {
 			taken <- l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
 		})
 		lease := <-taken
-		l.extend(lease, long)
+		l.extendLease(lease, long)
 		pass()
-		l.stands(lease)
+		l.checkStands(lease)
 	})
 }
 
@@ -153,8 +153,8 @@ func TestALateAdoptionShortensNothing(t *testing.T) {
 			l.Fatal(err)
 		}
 		taken := make(chan *holdfast.Lease, 1)
-		pass := l.hold(l.format.Adopt, func() {
-			lease, err := l.client.Adopt(l.within(), "k", old.Owner(), old.Token(), &holdfast.AcquireOptions{TTL: 6 * time.Second, NoRenew: true})
+		pass := l.holdScript(l.format.Adopt, func() {
+			lease, err := l.client.Adopt(l.contextInTime(), "k", old.Owner(), old.Token(), &holdfast.AcquireOptions{TTL: 6 * time.Second, NoRenew: true})
 			if err != nil {
 				l.Error(err)
 			}
@@ -164,8 +164,8 @@ func TestALateAdoptionShortensNothing(t *testing.T) {
 		if lease == nil {
 			return
 		}
-		l.extend(lease, long)
+		l.extendLease(lease, long)
 		pass()
-		l.stands(lease)
+		l.checkStands(lease)
 	})
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// leaks returns the leaks that d finds, by key.
-func (r *rig) leaks(d *redis.Driver) map[string]redis.Leak {
+// leaksOf returns the leaks that d finds, by key.
+func (r *rig) leaksOf(d *redis.Driver) map[string]redis.Leak {
 	r.Helper()
 	all := make(map[string]redis.Leak)
-	for l, err := range d.Leaks(r.within(), nil) {
+	for l, err := range d.Leaks(r.contextInTime(), nil) {
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -32,8 +32,8 @@ const (
 	ours = "BBBBBBBBBBBBBBBBBBBBBBBBBB.1" // the owner of a lock whose TTL was taken away
 )
 
-// plant puts leaks on the first server, and beside them what is none.
-func (r *rig) plant() {
+// plantLeaks puts leaks on the first server, and beside them what is none.
+func (r *rig) plantLeaks() {
 	r.Helper()
 	for _, cmd := range [][]string{
 		{"SET", "lock:theirs", "value"},
@@ -76,12 +76,12 @@ func TestLocksWithoutATTLAreReportedAndNothingElse(t *testing.T) {
 	r.awaitWaiters(c, "held", 1)
 	d := r.driver(r.nodes(), &redis.Options{ReadOnly: true})
 	t.Cleanup(func() { d.Close() })
-	if found := r.leaks(d); len(found) > 0 {
+	if found := r.leaksOf(d); len(found) > 0 {
 		t.Errorf("without a leak: %+v", found)
 	}
-	r.plant()
+	r.plantLeaks()
 	before := r.keys()
-	found := r.leaks(d)
+	found := r.leaksOf(d)
 	for key, fixable := range planted {
 		if l := found[key]; l.Fixable != fixable || l.Text == "" || l.Node != r.servers[0].Addr() {
 			t.Errorf("%s: %+v, want fixable %v", key, l, fixable)
@@ -103,10 +103,10 @@ func TestLocksWithoutATTLAreReportedAndNothingElse(t *testing.T) {
 // TestDeleteLeakDeletesOnlyForeignLocksWithoutTTL, also if they have become something else since the look.
 func TestDeleteLeakDeletesOnlyForeignLocksWithoutTTL(t *testing.T) {
 	r := start(t, 1)
-	r.plant()
+	r.plantLeaks()
 	d := r.driver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
-	found := r.leaks(d)
+	found := r.leaksOf(d)
 	before := r.keys()
 
 	// Meanwhile another holder took the first lock, and the second has got a TTL.
@@ -145,14 +145,14 @@ func TestOwnLockWithoutTTLIsRepaired(t *testing.T) {
 	if err := lease.Extend(t.Context(), long); err != nil {
 		t.Error(err)
 	}
-	if found := r.leaks(d); len(found) > 0 {
+	if found := r.leaksOf(d); len(found) > 0 {
 		t.Errorf("after a renewal: %+v", found)
 	}
 	r.do(0, "PERSIST", "lock:held")
 	if err := c.ForceRelease(t.Context(), "held", lease.Token(), "its holder has died"); err != nil {
 		t.Error(err)
 	}
-	if found := r.leaks(d); len(found) > 0 {
+	if found := r.leaksOf(d); len(found) > 0 {
 		t.Errorf("after ForceRelease: %+v", found)
 	}
 }
@@ -165,7 +165,7 @@ func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 	r.do(0, "SET", "data", "x")
 	r.do(0, "SET", "awaited", "x")
 	r.do(0, place("holdfast:queue:{awaited}", dead, 1)...)
-	if found := slices.Sorted(maps.Keys(r.leaks(d))); !slices.Equal(found, []string{"awaited"}) {
+	if found := slices.Sorted(maps.Keys(r.leaksOf(d))); !slices.Equal(found, []string{"awaited"}) {
 		t.Errorf("found %q", found)
 	}
 }
@@ -173,7 +173,7 @@ func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 // TestLeaksNameTheNodesThatWereNotRead, after the leaks of the others.
 func TestLeaksNameTheNodesThatWereNotRead(t *testing.T) {
 	r := start(t, 3)
-	r.used(nil)
+	r.useNames(nil)
 	r.do(2, "SET", "lock:theirs", "value")
 	r.servers[0].Kill()
 	d, err := redis.Open(t.Context(), r.url(), &redis.Options{ReadOnly: true, Timeout: busy})
@@ -182,7 +182,7 @@ func TestLeaksNameTheNodesThatWereNotRead(t *testing.T) {
 	}
 	t.Cleanup(func() { d.Close() })
 	var told []string
-	for l, err := range d.Leaks(r.within(), nil) {
+	for l, err := range d.Leaks(r.contextInTime(), nil) {
 		if down, ok := errors.AsType[*driver.UnavailableError](err); ok && len(down.Nodes) == 1 {
 			told = append(told, down.Nodes[0].Node)
 		} else if err != nil {
@@ -200,17 +200,17 @@ func TestLeaksNameTheNodesThatWereNotRead(t *testing.T) {
 // keys, and so keeps the server for long.
 func TestLeaksOnAFullServerHoldUpNobody(t *testing.T) {
 	r := start(t, 1)
-	r.crowd(50_000)
-	r.plant()
+	r.addCrowd(50_000)
+	r.plantLeaks()
 	r.do(0, "CONFIG", "SET", "slowlog-max-len", "100000")
 	r.do(0, "CONFIG", "SET", "slowlog-log-slower-than", "0")
 	r.do(0, "SLOWLOG", "RESET")
 	d := r.driver(r.nodes(), &redis.Options{ReadOnly: true})
 	t.Cleanup(func() { d.Close() })
-	changes := r.field(0, "rdb_changes_since_last_save")
+	changes := r.infoField(0, "rdb_changes_since_last_save")
 	var looked, all int64
 	found := 0
-	for _, err := range d.Leaks(r.within(), func(l, a int64) {
+	for _, err := range d.Leaks(r.contextInTime(), func(l, a int64) {
 		if l < looked || l > a {
 			t.Errorf("%d of %d keys, after %d", l, a, looked)
 		}
@@ -224,7 +224,7 @@ func TestLeaksOnAFullServerHoldUpNobody(t *testing.T) {
 	if found != len(planted) || all < 50_000 || looked == 0 {
 		t.Errorf("%d leaks, and %d of %d keys", found, looked, all)
 	}
-	if now := r.field(0, "rdb_changes_since_last_save"); now != changes {
+	if now := r.infoField(0, "rdb_changes_since_last_save"); now != changes {
 		t.Errorf("%s changes, and %s before", now, changes)
 	}
 	scans := 0
@@ -244,8 +244,8 @@ func TestLeaksOnAFullServerHoldUpNobody(t *testing.T) {
 	}
 }
 
-// crowd makes n keys of other programs on the first server.
-func (r *rig) crowd(n int) {
+// addCrowd makes n keys of other programs on the first server.
+func (r *rig) addCrowd(n int) {
 	r.Helper()
 	for ; n > 0; n -= 10_000 {
 		r.do(0, "EVAL", "for i = 1, 10000 do redis.call('SET', 'data:' .. ARGV[1] .. ':' .. i, i) end", "0", fmt.Sprint(n))

@@ -26,7 +26,7 @@ func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	r.eventually("a list for which the node has answered each time", func() bool {
 		before := way[0].Stats().Requests
 		names = nil
-		err := d.List(r.within(), "", func(st driver.Status) bool {
+		err := d.List(r.contextInTime(), "", func(st driver.Status) bool {
 			if names = append(names, st.Key); len(names) == 1 {
 				if asked := way[0].Stats().Requests - before; asked > 500 {
 					t.Errorf("%d requests before the first lock", asked)
@@ -48,7 +48,7 @@ func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	}
 	r.do(0, "SCRIPT", "FLUSH")
 	n := 0
-	if err := d.List(r.within(), "", func(driver.Status) bool { n++; return n < 7 }); err != nil || n != 7 {
+	if err := d.List(r.contextInTime(), "", func(driver.Status) bool { n++; return n < 7 }); err != nil || n != 7 {
 		t.Errorf("after SCRIPT FLUSH: %d locks, %v, want 7", n, err)
 	}
 }
@@ -96,7 +96,7 @@ func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 
 // TestTheQueueIsShownWithoutAMajority, as far as the nodes know that are left.
 func TestTheQueueIsShownWithoutAMajority(t *testing.T) {
-	r, c, _ := looked(t)
+	r, c, _ := startLooked(t)
 	r.do(2, place("holdfast:queue:{lock:k}", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1", 1)...)
 	r.do(2, place("holdfast:queue:{lock:k}", "BBBBBBBBBBBBBBBBBBBBBBBBBB.1", 2)...)
 	r.kill(c, 0, 1)
@@ -115,15 +115,15 @@ func TestHugeValueHarmsNoOtherLock(t *testing.T) {
 	c := r.clientOf(d, nil)
 	d.Notify(func(e driver.NodeEvent) { events <- e })
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
-	_, err := c.TryAcquire(r.within(), "huge", nil)
-	mentions(t, err, "TOOLONG")
-	if _, err := c.Inspect(r.within(), "huge"); err == nil {
+	_, err := c.TryAcquire(r.contextInTime(), "huge", nil)
+	checkMentions(t, err, "TOOLONG")
+	if _, err := c.Inspect(r.contextInTime(), "huge"); err == nil {
 		t.Error("Inspect of the huge value has no error")
 	}
-	if err := l.Extend(r.within(), long); err != nil {
+	if err := l.Extend(r.contextInTime(), long); err != nil {
 		t.Errorf("the other lease: %v", err)
 	}
-	if told := changes(events); len(told) > 0 {
+	if told := takeChanges(events); len(told) > 0 {
 		t.Errorf("the node is %+v", told)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// looked is one lease on three servers, which keep it for 10, 20 and 30 s, and
+// startLooked is one lease on three servers, which keep it for 10, 20 and 30 s, and
 // another client that looks at it.
-func looked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
+func startLooked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
 	r := start(t, 3)
 	l := r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 	c := r.client()
@@ -50,7 +50,7 @@ func (r *rig) kill(c *holdfast.Client, servers ...int) {
 }
 
 func TestInspectReportsTimeOfQuorum(t *testing.T) {
-	r, c, l := looked(t)
+	r, c, l := startLooked(t)
 	left := func(most time.Duration) {
 		t.Helper()
 		st, err := c.Inspect(t.Context(), "k")
@@ -68,7 +68,7 @@ func TestInspectReportsTimeOfQuorum(t *testing.T) {
 }
 
 func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
-	r, c, l := looked(t)
+	r, c, l := startLooked(t)
 	r.do(2, place("holdfast:queue:{lock:k}", "somebody", 1)...)
 	r.kill(c, 0, 1)
 	check := func(what string, st holdfast.Status) {
@@ -90,7 +90,7 @@ func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("Inspect() = %v, want ErrUnavailable", err)
 	}
-	mentions(t, err, "need 2 nodes", r.servers[0].Addr(), r.servers[1].Addr())
+	checkMentions(t, err, "need 2 nodes", r.servers[0].Addr(), r.servers[1].Addr())
 	check("Inspect", st)
 	listed, last := 0, error(nil)
 	for st, err := range c.List(t.Context(), "") {
@@ -105,7 +105,7 @@ func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
 }
 
 func TestForceReleaseCountsAtAMajority(t *testing.T) {
-	r, c, l := looked(t)
+	r, c, l := startLooked(t)
 	r.kill(c, 2)
 	if err := c.ForceRelease(t.Context(), "k", l.Token()+100, ""); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("ForceRelease of a token that nobody has = %v, want ErrLost", err)
@@ -130,7 +130,7 @@ func TestForceReleaseCountsAtAMajority(t *testing.T) {
 // The last holder's commit did not reach one node. That one gave the next holder what the last one had elsewhere, and
 // has not heard of its commit either.
 func TestLastHoldersTokenSparesNextHolder(t *testing.T) {
-	r, c, l := looked(t)
+	r, c, l := startLooked(t)
 	r.do(1, "SET", "lock:k", fmt.Sprint(l.Owner(), " ", int64(l.Token())-32), "KEEPTTL")
 	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Token != l.Token() {
 		t.Errorf("Inspect() = token %d, %v; want %d", st.Token, err, l.Token())
@@ -154,7 +154,7 @@ func TestLastHoldersTokenSparesNextHolder(t *testing.T) {
 }
 
 func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {
-	r, c, l := looked(t)
+	r, c, l := startLooked(t)
 	r.kill(c, 0, 1)
 	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("ForceRelease on one node of three = %v, want ErrUnavailable", err)
@@ -181,7 +181,7 @@ func TestTheHoldersNameReachesOtherClients(t *testing.T) {
 			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Holder != me || held.Owner != l.Owner() {
 				t.Errorf("TryAcquire() = %v, want held by %v", err, me)
 			}
-			mentions(t, err, me.String())
+			checkMentions(t, err, me.String())
 			if st, err := other.Inspect(t.Context(), "k"); err != nil || st.Holder != me {
 				t.Errorf("Inspect() = %+v, %v, want holder %v", st, err, me)
 			}
@@ -193,7 +193,7 @@ func TestTheHoldersNameReachesOtherClients(t *testing.T) {
 			// A waiter gets the same answer, and so does a client that looked
 			// before there was a holder.
 			err = r.waitInVain(other, "k")
-			mentions(t, err, me.String())
+			checkMentions(t, err, me.String())
 			if e := <-events; e.Held == nil || e.Held.Holder != me {
 				t.Errorf("waiting behind %+v, want %v", e.Held, me)
 			}
@@ -202,7 +202,7 @@ func TestTheHoldersNameReachesOtherClients(t *testing.T) {
 }
 
 func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
-	r, c, l := looked(t)
+	r, c, l := startLooked(t)
 	r.kill(c, 0, 1)
 	if d, err := r.open(r.nodes(), nil); !errors.Is(err, holdfast.ErrUnavailable) {
 		if err == nil {
@@ -257,15 +257,15 @@ func TestOthersReadTheNoteOfALease(t *testing.T) {
 			me := driver.Holder{Host: "web-3", Program: "billing", Note: "import, 50 %"}
 			a, b := r.driver(r.nodes(), nil), r.driver(r.nodes(), nil)
 			t.Cleanup(func() { a.Close(); b.Close() })
-			if _, err := a.Acquire(r.within(), driver.Request{Key: "k", TTL: long, Holder: me}); err != nil {
+			if _, err := a.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, Holder: me}); err != nil {
 				t.Fatal(err)
 			}
-			_, err := b.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+			_, err := b.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true})
 			if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Holder != me {
 				t.Errorf("Acquire() = %v, want held by %v", err, me)
 			}
 			for _, d := range []*redis.Driver{a, b} {
-				if st, err := d.Inspect(r.within(), "k"); err != nil || st.Holder != me {
+				if st, err := d.Inspect(r.contextInTime(), "k"); err != nil || st.Holder != me {
 					t.Errorf("Inspect() = %+v, %v, want holder %v", st, err, me)
 				}
 			}

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// hurt opens two clients of five nodes, does something to one of the nodes in
+// hurtNode opens two clients of five nodes, does something to one of the nodes in
 // the middle of a lease, and checks that nobody misses it.
-func (r *rig) hurt(hurt, mend func(s *redisproc.Server), states ...driver.NodeState) {
+func (r *rig) hurtNode(hurt, mend func(s *redisproc.Server), states ...driver.NodeState) {
 	events := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}}
 	c, other := r.clientOf(r.driver(r.nodes(), nil), hooks), r.client()
@@ -43,7 +43,7 @@ func (r *rig) hurt(hurt, mend func(s *redisproc.Server), states ...driver.NodeSt
 		r.Errorf("Check() = %v", err)
 	}
 	r.release(l)
-	r.cleared()
+	r.checkCleared()
 }
 
 func (r *rig) awaitState(events <-chan driver.NodeEvent, node string, want driver.NodeState) {
@@ -62,7 +62,7 @@ func (r *rig) awaitState(events <-chan driver.NodeEvent, node string, want drive
 
 func TestAKilledNodeIsNotMissed(t *testing.T) {
 	r := start(t, 5)
-	r.hurt(func(s *redisproc.Server) { s.Kill() }, func(s *redisproc.Server) {
+	r.hurtNode(func(s *redisproc.Server) { s.Kill() }, func(s *redisproc.Server) {
 		if err := s.Restart(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -71,7 +71,7 @@ func TestAKilledNodeIsNotMissed(t *testing.T) {
 
 func TestAHungNodeIsNotMissed(t *testing.T) {
 	r := start(t, 5)
-	r.hurt(func(s *redisproc.Server) {
+	r.hurtNode(func(s *redisproc.Server) {
 		if err := s.Pause(); err != nil {
 			t.Error(err)
 		}
@@ -92,7 +92,7 @@ func TestARestartedNodeSitsOutItsQuarantine(t *testing.T) {
 	if !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("%v does not match ErrUnavailable", err)
 	}
-	mentions(t, err, r.servers[0].Addr(), "quarantine", "votes in", "quarantine=off")
+	checkMentions(t, err, r.servers[0].Addr(), "quarantine", "votes in", "quarantine=off")
 	r.eventually("the first quarantine is over", func() bool {
 		d, err = redis.New(t.Context(), r.nodes(), opts)
 		return err == nil
@@ -114,7 +114,7 @@ func TestARestartedNodeSitsOutItsQuarantine(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("one voter of three: %v, want ErrUnavailable", err)
 	}
-	mentions(t, err, r.servers[0].Addr(), "quarantine", r.servers[1].Addr(), "need 2 nodes")
+	checkMentions(t, err, r.servers[0].Addr(), "quarantine", r.servers[1].Addr(), "need 2 nodes")
 	r.eventually("it votes again", func() bool {
 		l, err := c.TryAcquire(t.Context(), "k", nil)
 		if err != nil {
@@ -195,7 +195,7 @@ func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
 		r.release(l)
 		return true
 	})
-	r.cleared()
+	r.checkCleared()
 }
 
 // hung is a log that takes no line, until it is mended.
@@ -217,7 +217,7 @@ func TestALoggerThatHangsHoldsUpNoNode(t *testing.T) {
 	r.do(0, "CLIENT", "KILL", "TYPE", "normal")
 	r.do(0, "CLIENT", "KILL", "TYPE", "pubsub")
 	time.Sleep(50 * time.Millisecond) // until the break has been noticed
-	l, err := c.Acquire(r.within(), "k", nil)
+	l, err := c.Acquire(r.contextInTime(), "k", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

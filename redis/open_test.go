@@ -19,9 +19,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// refused checks that Open fails as want, names the node and the mend, and leaves
+// checkRejected checks that Open fails as want, names the node and the mend, and leaves
 // no lock behind.
-func (r *rig) refused(nodes []redis.Node, opts *redis.Options, want error, words ...string) {
+func (r *rig) checkRejected(nodes []redis.Node, opts *redis.Options, want error, words ...string) {
 	r.Helper()
 	d, err := r.open(nodes, opts)
 	if err == nil {
@@ -32,8 +32,8 @@ func (r *rig) refused(nodes []redis.Node, opts *redis.Options, want error, words
 	if !errors.Is(err, want) {
 		r.Errorf("%v does not match %v", err, want)
 	}
-	mentions(r, err, words...)
-	r.cleared()
+	checkMentions(r, err, words...)
+	r.checkCleared()
 }
 
 func TestOpenRefusesBadArguments(t *testing.T) {
@@ -60,7 +60,7 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 		{nodes: []redis.Node{{Addr: "a:1"}}, opts: redis.Options{DB: -1}, words: []string{"db -1"}},
 		{nodes: []redis.Node{{Addr: "a:1"}}, opts: redis.Options{Timeout: -1}, words: []string{"timeout -1"}},
 	} {
-		r.refused(c.nodes, &c.opts, driver.ErrInvalid, c.words...)
+		r.checkRejected(c.nodes, &c.opts, driver.ErrInvalid, c.words...)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestOpenRefusesOneServerUnderTwoNames(t *testing.T) {
 	addr := r.servers[0].Addr()
 	_, port, _ := net.SplitHostPort(addr)
 	for range 10 { // both are dialled at once, and either may be first
-		r.refused([]redis.Node{{Addr: addr}, {Addr: "localhost:" + port}}, nil, driver.ErrConfig,
+		r.checkRejected([]redis.Node{{Addr: addr}, {Addr: "localhost:" + port}}, nil, driver.ErrConfig,
 			"same server", addr, "localhost:"+port, "once")
 		r.do(0, "FLUSHALL")
 	}
@@ -78,17 +78,17 @@ func TestOpenRefusesOneServerUnderTwoNames(t *testing.T) {
 func TestOpenRefusesAReplica(t *testing.T) {
 	r := start(t, 1)
 	replica := redistest.Start(t, &redisproc.Options{Args: r.replicaOf(0)})
-	r.refused([]redis.Node{{Addr: replica.Addr()}}, nil, driver.ErrConfig, replica.Addr(), "replica of "+r.servers[0].Addr(), "master")
+	r.checkRejected([]redis.Node{{Addr: replica.Addr()}}, nil, driver.ErrConfig, replica.Addr(), "replica of "+r.servers[0].Addr(), "master")
 }
 
 func TestOpenRefusesAClusterNode(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--cluster-enabled", "yes"}})
-	r.refused(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "Cluster", "independent")
+	r.checkRejected(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "Cluster", "independent")
 }
 
 func TestOpenRefusesAServerThatEvicts(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}})
-	r.refused(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow")
+	r.checkRejected(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow")
 
 	log := new(notes)
 	d := r.driver(r.nodes(), &redis.Options{AllowEviction: true, Logger: slog.New(log)})
@@ -103,8 +103,8 @@ func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
 	d := r.driver(r.nodes(), nil)
 	defer d.Close()
 	addr := r.servers[0].Addr()
-	r.refused(r.nodes()[:1], nil, driver.ErrConfig, addr, "n=3", "n=1", "DEL holdfast:set")
-	r.refused(r.nodes(), &redis.Options{MaxTTL: 30 * time.Second}, driver.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes and maxttl",
+	r.checkRejected(r.nodes()[:1], nil, driver.ErrConfig, addr, "n=3", "n=1", "DEL holdfast:set")
+	r.checkRejected(r.nodes(), &redis.Options{MaxTTL: 30 * time.Second}, driver.ErrConfig, "maxttl=60000", "maxttl=30000", "same nodes and maxttl",
 		fmt.Sprintf("nodes %s, %s, %s: ", addr, r.servers[1].Addr(), r.servers[2].Addr()))
 }
 
@@ -121,16 +121,16 @@ func TestOpenRefusesASetOfAnotherVersion(t *testing.T) {
 		t.Run(agreement, func(t *testing.T) {
 			r := start(t, row.n)
 			for i := range row.n {
-				r.do(i, "SET", "holdfast:set", agreement+" run="+r.field(i, "run_id"))
+				r.do(i, "SET", "holdfast:set", agreement+" run="+r.infoField(i, "run_id"))
 			}
-			r.refused(r.nodes(), nil, driver.ErrConfig, "another version of Holdfast", strconv.Quote(agreement), " v=3", row.mend)
+			r.checkRejected(r.nodes(), nil, driver.ErrConfig, "another version of Holdfast", strconv.Quote(agreement), " v=3", row.mend)
 		})
 	}
 }
 
 func TestOpenRefusesADatabaseThatIsNot(t *testing.T) {
 	r := start(t, 1)
-	r.refused(r.nodes(), &redis.Options{DB: 99}, driver.ErrConfig, r.servers[0].Addr(), "DB index", "choose another DB")
+	r.checkRejected(r.nodes(), &redis.Options{DB: 99}, driver.ErrConfig, r.servers[0].Addr(), "DB index", "choose another DB")
 }
 
 func TestOpenNamesEveryNodeThatIsDown(t *testing.T) {
@@ -144,7 +144,7 @@ func TestOpenNamesEveryNodeThatIsDown(t *testing.T) {
 	if !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("%v does not match ErrUnavailable", err)
 	}
-	mentions(t, err, "need 2 nodes", nodes[0].Addr, nodes[1].Addr, "connection refused")
+	checkMentions(t, err, "need 2 nodes", nodes[0].Addr, nodes[1].Addr, "connection refused")
 }
 
 // A server that accepts and never answers does not keep Open for ever.
@@ -157,7 +157,7 @@ func TestOpenIsBounded(t *testing.T) {
 	defer mute.Close()
 	r := &rig{T: t}
 	nodes := []redis.Node{{Addr: mute.Addr().String()}}
-	r.refused(nodes, &redis.Options{Timeout: 200 * time.Millisecond}, driver.ErrUnavailable, mute.Addr().String(), "timeout")
+	r.checkRejected(nodes, &redis.Options{Timeout: 200 * time.Millisecond}, driver.ErrUnavailable, mute.Addr().String(), "timeout")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = redis.New(ctx, nodes, &redis.Options{Timeout: 200 * time.Millisecond})
@@ -184,7 +184,7 @@ func TestOpenRefusesWhatIsNotRedis(t *testing.T) {
 		}
 	}()
 	r := &rig{T: t}
-	r.refused([]redis.Node{{Addr: web.Addr().String()}}, nil, driver.ErrUnavailable, web.Addr().String())
+	r.checkRejected([]redis.Node{{Addr: web.Addr().String()}}, nil, driver.ErrUnavailable, web.Addr().String())
 }
 
 func TestTTLOverMaxTTLIsRefused(t *testing.T) {
@@ -194,13 +194,13 @@ func TestTTLOverMaxTTLIsRefused(t *testing.T) {
 	if !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("%v does not match driver.ErrInvalid", err)
 	}
-	mentions(t, err, "21s", "20s", "maxttl")
+	checkMentions(t, err, "21s", "20s", "maxttl")
 	l := r.acquire(c, "k", nil)
 	if err := l.Extend(t.Context(), 21*time.Second); !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("Extend: %v does not match driver.ErrInvalid", err)
 	}
 	r.release(l)
-	r.cleared()
+	r.checkCleared()
 }
 
 func TestAnEvenNumberOfNodesIsWarnedOf(t *testing.T) {

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// hang stops the i-th server until the function that it returns is called.
-func (r *rig) hang(i int) (resume func()) {
+// hangServer stops the i-th server until the function that it returns is called.
+func (r *rig) hangServer(i int) (resume func()) {
 	r.Helper()
 	if err := r.servers[i].Pause(); err != nil {
 		r.Fatal(err)
@@ -37,13 +37,13 @@ func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 	t.Cleanup(func() { d.Close() })
 	for i := range 5 { // a machine that is busy does not always make such a batch
 		request := driver.Request{Key: strconv.Itoa(i), TTL: long}
-		held, err := d.Acquire(r.within(), request)
+		held, err := d.Acquire(r.contextInTime(), request)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.do(0, "SCRIPT", "FLUSH")
 		r.do(0, "SCRIPT", "LOAD", wire.Release.Text)
-		resume := r.hang(0)
+		resume := r.hangServer(0)
 		released := make(chan error, 1)
 		go func() { released <- d.Release(r.Context(), held, 0) }()
 		time.Sleep(10 * time.Millisecond) // the release is away, and what follows shares the next batch
@@ -57,7 +57,7 @@ func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 			t.Errorf("Release() = %v", err)
 		}
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // What can do without a node that hangs is not queued for it, but a release can not.
@@ -65,14 +65,14 @@ func TestAReleaseWaitsForANodeThatHangs(t *testing.T) {
 	r := start(t, 3)
 	c := r.client()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
-	resume := r.hang(0)
+	resume := r.hangServer(0)
 	if err := l.Extend(r.Context(), long); err != nil {
 		t.Errorf("Extend() without a minority = %v", err)
 	}
 	time.Sleep(400 * time.Millisecond) // by now the node counts as hung
 	r.release(l)
 	resume()
-	r.cleared()
+	r.checkCleared()
 }
 
 // A wake-up that was sent while the connection was down is lost. The waiter asks when
@@ -83,7 +83,7 @@ func TestANewSubscriptionAsksAtOnce(t *testing.T) {
 	holder, waiter := r.client(), r.clientOf(r.driver(way.nodes(), nil), nil)
 	var asked atomic.Int32
 	way[0].CutAfter(func(args [][]byte) bool {
-		if calls(wire.Acquire)(args) {
+		if callsOf(wire.Acquire)(args) {
 			asked.Add(1)
 		}
 		return false
@@ -111,7 +111,7 @@ func TestANewSubscriptionAsksAtOnce(t *testing.T) {
 	if best > 500*time.Millisecond {
 		t.Errorf("a waiter whose connection broke waited for at least %v", best)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // A counter that somebody set is raised to the floor of the node's admission.
@@ -128,7 +128,7 @@ func TestCounterSetByHandGivesNoLowToken(t *testing.T) {
 		}
 		r.release(l)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // Not parallel: descriptors belong to the process.

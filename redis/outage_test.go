@@ -17,11 +17,11 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// seeks begins to wait for "k" at the driver, and returns what stands in the way, as
+// startSeeking begins to wait for "k" at the driver, and returns what stands in the way, as
 // it changes, and how the wait ends.
-func (r *rig) seeks(d *redis.Driver) (obstacles chan error, ended chan error) {
+func (r *rig) startSeeking(d *redis.Driver) (obstacles chan error, ended chan error) {
 	obstacles, ended = make(chan error, 100), make(chan error, 1)
-	ctx := r.within()
+	ctx := r.contextInTime()
 	go func() {
 		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { obstacles <- err }})
 		if err == nil {
@@ -79,10 +79,10 @@ func TestAWaitOutlastsWhatPassesByItself(t *testing.T) {
 			t.Cleanup(func() { d.Close() })
 			row.begin(r)
 			r.eventually("who does not wait is told", func() bool {
-				_, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+				_, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true})
 				return errors.Is(err, holdfast.ErrUnavailable) && strings.Contains(err.Error(), row.says)
 			})
-			obstacles, ended := r.seeks(d)
+			obstacles, ended := r.startSeeking(d)
 			select {
 			case err := <-obstacles:
 				if !errors.Is(err, holdfast.ErrUnavailable) {
@@ -107,7 +107,7 @@ func TestWaitSeesARefusalOfCredentials(t *testing.T) {
 	r.do(0, "ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
 	d := r.driver([]redis.Node{{Addr: r.servers[0].Addr(), Username: "app", Password: "old"}}, nil)
 	t.Cleanup(func() { d.Close() })
-	obstacles, ended := r.seeks(d)
+	obstacles, ended := r.startSeeking(d)
 	if err := <-obstacles; !errors.Is(err, holdfast.ErrHeld) {
 		t.Fatalf("in the way: %v", err)
 	}
@@ -139,7 +139,7 @@ func TestAReplicaIsDialledAnew(t *testing.T) {
 	r.release(r.acquire(c, "k", nil))
 	host, port, _ := strings.Cut(r.servers[1].Addr(), ":")
 	r.do(0, "REPLICAOF", host, port)
-	_, ended := r.seeks(d)
+	_, ended := r.startSeeking(d)
 	for timeout := time.After(patience()); ; {
 		var e driver.NodeEvent
 		select {
@@ -169,7 +169,7 @@ func TestShortConnectionIsNotRedialedAtOnce(t *testing.T) {
 	cut := way[0].CutAfter(func(args [][]byte) bool {
 		return bytes.EqualFold(args[0], []byte("SUBSCRIBE")) && !bytes.Contains(args[1], []byte("~probe"))
 	}, 1000)
-	_, ended := r.seeks(d)
+	_, ended := r.startSeeking(d)
 	var first time.Time
 	const cuts = 7
 	for i := range cuts {
@@ -199,10 +199,10 @@ func TestOpenAllowsDownNodes(t *testing.T) {
 	}
 	d := r.driver(r.nodes(), &redis.Options{AllowDown: true})
 	t.Cleanup(func() { d.Close() })
-	if _, err := d.Acquire(r.within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, holdfast.ErrUnavailable) {
+	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("a try = %v, want ErrUnavailable", err)
 	}
-	obstacles, ended := r.seeks(d)
+	obstacles, ended := r.startSeeking(d)
 	if err := <-obstacles; !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("in the way: %v", err)
 	}
@@ -229,7 +229,7 @@ func TestPatternSubscriberKeepsNoDeadWaiterAlive(t *testing.T) {
 		"PUBSUB": nil, "without the right to it": {"+pubsub|numsub"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, holder, waiter, _ := lockers(t, slices.DeleteFunc(slices.Clone(rights), func(s string) bool { return slices.Contains(less, s) })...)
+			r, holder, waiter, _ := startLockers(t, slices.DeleteFunc(slices.Clone(rights), func(s string) bool { return slices.Contains(less, s) })...)
 			conn, err := net.Dial("tcp", r.servers[0].Addr())
 			if err != nil {
 				t.Fatal(err)

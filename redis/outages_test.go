@@ -92,7 +92,7 @@ func TestLeaseOutlivesOutagesInTurn(t *testing.T) {
 					}
 					r.release(m)
 				}
-				r.cleared()
+				r.checkCleared()
 			})
 		}
 	}
@@ -117,7 +117,7 @@ func TestOfTwoAdoptersOneHasTheLease(t *testing.T) {
 		}
 		for _, way := range routes {
 			for range rand.N(3) {
-				way[rand.N(len(way))].CutAfter(calls([]*wire.Script{wire.Adopt, wire.Adopt, wire.Commit}[rand.N(3)]), 1)
+				way[rand.N(len(way))].CutAfter(callsOf([]*wire.Script{wire.Adopt, wire.Adopt, wire.Commit}[rand.N(3)]), 1)
 			}
 		}
 		won := make([]*holdfast.Lease, len(adopters))
@@ -160,7 +160,7 @@ func TestOfTwoAdoptersOneHasTheLease(t *testing.T) {
 	if adopted == 0 {
 		t.Error("no lease was adopted")
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // standsNoLongerThan checks that every lock on key lapses by itself, and when.

@@ -39,15 +39,15 @@ func TestLookUpLeavesNoGoroutine(t *testing.T) {
 	if who.Program != "p" {
 		t.Fatalf("lookUp() = %+v", who)
 	}
-	for labelled(label) { // the last may be on its way out
+	for hasLabel(label) { // the last may be on its way out
 		if silent.Ended() {
 			t.Fatal("a goroutine has waited until the silent connection was given up")
 		}
 	}
 }
 
-// labelled reports whether a goroutine has a label of that value.
-func labelled(value string) bool {
+// hasLabel reports whether a goroutine has a label of that value.
+func hasLabel(value string) bool {
 	var all bytes.Buffer
 	pprof.Lookup("goroutine").WriteTo(&all, 1)
 	return bytes.Contains(all.Bytes(), []byte(value))

@@ -46,8 +46,8 @@ func reportTimes(b *testing.B, what string, times []time.Duration) {
 	b.ReportMetric(float64(times[len(times)-1].Microseconds()), "µs-longest-"+what)
 }
 
-// BenchmarkDeadPlaces takes and frees a lock with so many lapsed places in its queue, and sends PINGs meanwhile. It reports the time
-// of a grant, of a PING, and of a script by the server's own clock.
+// BenchmarkDeadPlaces takes and frees a lock with so many lapsed places in its queue, and sends PINGs meanwhile. It reports
+// the time of a grant, of a PING, and of a script by the server's own clock.
 func BenchmarkDeadPlaces(b *testing.B) {
 	for _, dead := range []int{0, 100_000} {
 		b.Run(strconv.Itoa(dead), func(b *testing.B) {
@@ -114,8 +114,8 @@ func BenchmarkDeadPlaces(b *testing.B) {
 	}
 }
 
-// BenchmarkAdoptions adopts one lease again and again: each leaves a note. It reports the time of an adoption, and what the server
-// keeps in the end, for the first thousand and for those after 20,000.
+// BenchmarkAdoptions adopts one lease again and again: each leaves a note. It reports the time of an adoption, and what the
+// server keeps in the end, for the first thousand and for those after 20,000.
 func BenchmarkAdoptions(b *testing.B) {
 	for b.Loop() {
 		d, s := openBench(b)

@@ -100,7 +100,7 @@ func TestEvictionThatBeginsLaterGrantsNothing(t *testing.T) {
 		}
 		return err != nil && errors.Is(err, holdfast.ErrConfig)
 	})
-	mentions(t, err, "maxmemory-policy is volatile-ttl", "noeviction")
+	checkMentions(t, err, "maxmemory-policy is volatile-ttl", "noeviction")
 	r.do(0, "CONFIG", "SET", "maxmemory-policy", "noeviction")
 	r.eventually("the lease is extended again", func() bool { return l.Extend(t.Context(), long) == nil })
 	r.release(l, r.acquire(other, "free", nil))

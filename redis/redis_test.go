@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 					LoseReplies: f.loseReplies,
 					Delay:       f.delay,
 					StopNodes:   f.stop, StartNodes: func() { f.stop(0) },
-					Leftovers: f.leftovers,
+					Leftovers: f.findLeftovers,
 				}
 			}})
 		})

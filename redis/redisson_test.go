@@ -64,7 +64,7 @@ func (j thread) unlock(r *rig, key string) int64 {
 
 var likeRedisson = &redis.Options{Format: redis.FormatRedisson}
 
-func (r *rig) redisson() *holdfast.Client {
+func (r *rig) redissonClient() *holdfast.Client {
 	r.Helper()
 	return r.clientOf(r.driver(r.nodes(), likeRedisson), nil)
 }
@@ -75,7 +75,7 @@ func (r *rig) heldBy(c *holdfast.Client, key string, words ...string) {
 	if !errors.Is(err, holdfast.ErrHeld) || errors.Is(err, holdfast.ErrUnavailable) {
 		r.Errorf("TryAcquire(%q) = %v, want held", key, err)
 	}
-	mentions(r, err, words...)
+	checkMentions(r, err, words...)
 }
 
 // waitInVain returns how a wait for a lock that stays held ends. A wait that was over before any answer is repeated, longer.
@@ -91,7 +91,7 @@ func (r *rig) waitInVain(c *holdfast.Client, key string) (err error) {
 
 func TestThreadsInJavaAndClientsExcludeOneAnother(t *testing.T) {
 	r := start(t, 1)
-	c := r.redisson()
+	c := r.redissonClient()
 	for _, key := range []string{"job", "a{b}c", "{job}"} {
 		l := r.acquire(c, key, &holdfast.AcquireOptions{TTL: long, Note: "nightly import"})
 		if left := javaThread.lock(r, key); left <= 0 || left > long.Milliseconds() {
@@ -111,7 +111,7 @@ func TestThreadsInJavaAndClientsExcludeOneAnother(t *testing.T) {
 
 func TestReentrantThreadFreesLockAtLastUnlock(t *testing.T) {
 	r := start(t, 1)
-	c := r.redisson()
+	c := r.redissonClient()
 	javaThread.lock(r, "job")
 	javaThread.lock(r, "job")
 	st, err := c.Inspect(t.Context(), "job")
@@ -129,7 +129,7 @@ func TestReentrantThreadFreesLockAtLastUnlock(t *testing.T) {
 // A Java program has an RReadWriteLock of such a name, which knows nothing of a gate and places.
 func TestReadersAreRefusedUnderNamesOfRedisson(t *testing.T) {
 	r := start(t, 1)
-	_, err := r.redisson().RWLock("job", 2).AcquireRead(t.Context(), nil)
+	_, err := r.redissonClient().RWLock("job", 2).AcquireRead(t.Context(), nil)
 	if !errors.Is(err, holdfast.ErrUnsupported) || !strings.Contains(err.Error(), "RReadWriteLock") {
 		t.Errorf("Acquire() = %v", err)
 	}
@@ -144,7 +144,7 @@ func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	t.Cleanup(func() { p.Close() })
 	var asked atomic.Int32
 	p.CutAfter(func(args [][]byte) bool {
-		if calls(wire.Redisson.Acquire)(args) {
+		if callsOf(wire.Redisson.Acquire)(args) {
 			asked.Add(1)
 		}
 		return false
@@ -162,7 +162,7 @@ func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	r.eventually("the waiter listens", func() bool { return listeners() == 1 && asked.Load() > 1 })
 	hears := func() {
 		t.Helper()
-		ctx := r.within()
+		ctx := r.contextInTime()
 		for range 8 {
 			for before := asked.Load(); asked.Load() == before; time.Sleep(time.Millisecond) {
 				r.do(0, "PUBLISH", channel, "0")
@@ -175,7 +175,7 @@ func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	hears()
 	p.Cut()
 	hears() // over the next connection
-	ctx := r.within()
+	ctx := r.contextInTime()
 	// A thread that waits by RFairLock is told by a channel of its own. The waiter hears that, too.
 	r.do(0, "RPUSH", "redisson_lock_queue:{job}", string(javaOther))
 	r.do(0, "PUBLISH", channel, "0")
@@ -195,7 +195,7 @@ func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
 // ear hears the messages of a channel, as a waiter in Java does.
 type ear struct{ *resp.Conn }
 
-func (r *rig) hear(pattern string) ear {
+func (r *rig) subscribeTo(pattern string) ear {
 	r.Helper()
 	conn, err := net.Dial("tcp", r.servers[0].Addr())
 	if err != nil {
@@ -212,8 +212,8 @@ func (r *rig) hear(pattern string) ear {
 	return e
 }
 
-// heard returns what was published since the last call: channel and message.
-func (e ear) heard(r *rig) (all []string) {
+// takeMessages returns what was published since the last call: channel and message.
+func (e ear) takeMessages(r *rig) (all []string) {
 	r.Helper()
 	r.do(0, "PUBLISH", "end", "")
 	for {
@@ -231,15 +231,15 @@ func (e ear) heard(r *rig) (all []string) {
 
 func TestAFreedLockWakesWhoWaitsInJava(t *testing.T) {
 	r := start(t, 1)
-	c, other := r.redisson(), r.redisson()
-	e := r.hear("redisson_lock__channel:*")
+	c, other := r.redissonClient(), r.redissonClient()
+	e := r.subscribeTo("redisson_lock__channel:*")
 	said := func(what string, want ...string) {
 		t.Helper()
-		if got := e.heard(r); !slices.Equal(got, want) {
+		if got := e.takeMessages(r); !slices.Equal(got, want) {
 			t.Errorf("%s: messages %q, want %q", what, got, want)
 		}
 	}
-	e.heard(r) // what the check of the connections has published
+	e.takeMessages(r) // what the check of the connections has published
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	said("a lock that is taken")
 	r.release(l)
@@ -270,7 +270,7 @@ func TestAFreedLockWakesWhoWaitsInJava(t *testing.T) {
 
 func TestTokensAreInOneOrderWithFencedLocks(t *testing.T) {
 	r := start(t, 1)
-	c := r.redisson()
+	c := r.redissonClient()
 	const counter = "redisson_lock_token:{job}"
 	r.do(0, "SET", counter, "57") // a fenced lock in Java began
 	for range 3 {
@@ -301,7 +301,7 @@ func TestTokensAreInOneOrderWithFencedLocks(t *testing.T) {
 // Redisson frees a lock by force without a trace, and a thread that takes no token may have had it since.
 func TestLockForcedInJavaIsLost(t *testing.T) {
 	r := start(t, 1)
-	c := r.redisson()
+	c := r.redissonClient()
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	r.do(0, "DEL", "job")
 	javaThread.lock(r, "job")
@@ -316,7 +316,7 @@ func TestLockForcedInJavaIsLost(t *testing.T) {
 
 func TestAnythingElseThanALockIsHeld(t *testing.T) {
 	r := start(t, 1)
-	c := r.redisson()
+	c := r.redissonClient()
 	for key, cmd := range map[string][]string{
 		"string": {"SET", "string", "value"}, "list": {"RPUSH", "list", "x"},
 		"hash of data": {"HSET", "hash of data", "name", "x"}, "read-write": {"HSET", "read-write", "mode", "read", string(javaThread), "1"},
@@ -344,7 +344,7 @@ func TestAnythingElseThanALockIsHeld(t *testing.T) {
 
 func TestListShowsOnlyRedissonLocks(t *testing.T) {
 	r := start(t, 1)
-	c := r.redisson()
+	c := r.redissonClient()
 	javaThread.lock(r, "theirs")
 	r.do(0, "HSET", "data", "name", "x")
 	r.do(0, "HSET", "more data", "a", "x", "b", "y")
@@ -362,7 +362,7 @@ func TestListShowsOnlyRedissonLocks(t *testing.T) {
 	d := r.driver(r.nodes(), likeRedisson)
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "PERSIST", "theirs")
-	if found := r.leaks(d); len(found) != 1 || found["theirs"].Owner != string(javaThread) || found["theirs"].Fixable {
+	if found := r.leaksOf(d); len(found) != 1 || found["theirs"].Owner != string(javaThread) || found["theirs"].Fixable {
 		t.Errorf("leaks are %+v, want the lock without a TTL", found)
 	}
 	r.release(l)
@@ -381,7 +381,7 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 		if !errors.Is(err, driver.ErrInvalid) {
 			t.Errorf("%s: %v, want driver.ErrInvalid", url, err)
 		}
-		mentions(t, err, words...)
+		checkMentions(t, err, words...)
 	}
 	for _, url := range []string{"redis://a?format=redisson", "redis://a?format=redisson&bare=true", "redis://a?format=redisson&prefix=app:"} {
 		d, err := redis.Open(t.Context(), url, &redis.Options{NoCheck: true})

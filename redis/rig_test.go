@@ -44,7 +44,7 @@ func patience() time.Duration { return pace.Scale(20 * time.Second) }
 func TestMain(m *testing.M) {
 	if role := os.Getenv(helperVariable); role != "" {
 		tempo.Adopt()
-		os.Exit(helper(role))
+		os.Exit(runHelper(role))
 	}
 	flag.Parse()
 	flag.Set("test.parallel", "8")
@@ -123,8 +123,8 @@ func (r *rig) clientOf(d driver.Driver, opts *holdfast.Options) *holdfast.Client
 	return c
 }
 
-// within bounds what is certain to come.
-func (r *rig) within() context.Context {
+// contextInTime returns a context that bounds the wait for a certain event.
+func (r *rig) contextInTime() context.Context {
 	ctx, cancel := context.WithTimeout(r.Context(), patience())
 	r.Cleanup(cancel)
 	return ctx
@@ -134,7 +134,7 @@ func (r *rig) within() context.Context {
 func (r *rig) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	r.Helper()
 	for end := time.Now().Add(patience()); ; {
-		l, err := c.Acquire(r.within(), key, opts)
+		l, err := c.Acquire(r.contextInTime(), key, opts)
 		if err == nil {
 			return l
 		}
@@ -153,9 +153,9 @@ func (r *rig) release(leases ...*holdfast.Lease) {
 	}
 }
 
-// insist repeats what failed because answers came too late, as they may on a busy
+// retryUntil repeats what failed because answers came too late, as they may on a busy
 // machine.
-func (r *rig) insist(fn func() error) error {
+func (r *rig) retryUntil(fn func() error) error {
 	for end := time.Now().Add(patience()); ; {
 		if err := fn(); !errors.Is(err, holdfast.ErrUnavailable) || time.Now().After(end) {
 			return err
@@ -163,9 +163,9 @@ func (r *rig) insist(fn func() error) error {
 	}
 }
 
-// changes returns the events so far of a single node that was up, without its standstills: on a busy machine
+// takeChanges returns the events so far of a single node that was up, without its standstills: on a busy machine
 // a node may seem to stand still.
-func changes(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
+func takeChanges(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
 	state := driver.NodeUp
 	for len(events) > 0 {
 		if e := <-events; e.State != driver.NodeStalled && e.State != state {
@@ -196,9 +196,9 @@ func (r *rig) do(i int, args ...string) any {
 	return v
 }
 
-// leftovers names the locks and queues on the servers whose lock keys begin with
+// findLeftovers names the locks and queues on the servers whose lock keys begin with
 // prefix.
-func leftovers(servers []*redisproc.Server, prefix string) ([]string, error) {
+func findLeftovers(servers []*redisproc.Server, prefix string) ([]string, error) {
 	var all []string
 	for _, s := range servers {
 		for _, pattern := range []string{prefix + "*", "holdfast:queue:*" + prefix + "*"} {
@@ -221,14 +221,14 @@ func leftovers(servers []*redisproc.Server, prefix string) ([]string, error) {
 	return all, nil
 }
 
-// cleared checks that no lock and no queue is left on any server, long before it
+// checkCleared checks that no lock and no queue is left on any server, long before it
 // could lapse by itself.
-func (r *rig) cleared() {
+func (r *rig) checkCleared() {
 	r.Helper()
 	var left []string
 	for end := time.Now().Add(long / 4); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		var err error
-		if left, err = leftovers(r.servers, "lock:"); err != nil {
+		if left, err = findLeftovers(r.servers, "lock:"); err != nil {
 			r.Fatal(err)
 		}
 		if len(left) == 0 {
@@ -238,8 +238,8 @@ func (r *rig) cleared() {
 	r.Errorf("left behind: %q", left)
 }
 
-// mentions checks that err says everything that an operator needs.
-func mentions(t testing.TB, err error, words ...string) {
+// checkMentions checks that err says everything that an operator needs.
+func checkMentions(t testing.TB, err error, words ...string) {
 	t.Helper()
 	if err == nil {
 		t.Errorf("no error, want one that mentions %q", words)
@@ -304,8 +304,8 @@ func (r route) down(node int, yes bool) {
 // scripts matches every call of a script.
 var scripts = faultproxy.Command("EVALSHA")
 
-// calls matches every call of one script.
-func calls(s *wire.Script) faultproxy.Match { return faultproxy.Command("EVALSHA", s.SHA) }
+// callsOf matches every call of one script.
+func callsOf(s *wire.Script) faultproxy.Match { return faultproxy.Command("EVALSHA", s.SHA) }
 
 // fleet is a service for package locktest: every client has its own way to the
 // same servers.
@@ -386,7 +386,7 @@ func (f *fleet) delay(d time.Duration) {
 	}
 }
 
-func (f *fleet) leftovers() ([]string, error) { return leftovers(f.servers, f.prefix) }
+func (f *fleet) findLeftovers() ([]string, error) { return findLeftovers(f.servers, f.prefix) }
 
 // guarded is a resource under a lock. It notices two holders at once, and tokens that do not rise.
 type guarded struct {

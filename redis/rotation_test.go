@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// TestWaiterOutlastsTheGapOfARotation holds that a server which refuses the login of a client that it had let in before is waited
-// for, as its password, certificate or configuration may be about to be replaced. The error of a wait that ends meanwhile names the
-// refusal, and Open fails at once.
+// TestWaiterOutlastsTheGapOfARotation holds that a server which refuses the login of a client that it had let in before is
+// waited for, as its password, certificate or configuration may be about to be replaced. The error of a wait that ends
+// meanwhile names the refusal, and Open fails at once.
 func TestWaiterOutlastsTheGapOfARotation(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -96,7 +96,7 @@ func TestWaiterOutlastsTheGapOfARotation(t *testing.T) {
 				if r := <-patient; r.err != nil {
 					t.Errorf("the wait that outlasts the gap took %v: %v", r.took, r.err)
 				}
-				if !slices.Contains(h.seen(), "server") {
+				if !slices.Contains(h.seenAddresses(), "server") {
 					t.Error("nobody has logged in")
 				}
 			})
@@ -166,7 +166,7 @@ func TestImitationsOfRedisAreNamed(t *testing.T) {
 				if !errors.Is(err, c.kind) {
 					t.Errorf("Open = %v, want %v", err, c.kind)
 				}
-				mentions(t, err, c.words...)
+				checkMentions(t, err, c.words...)
 			})
 		})
 	}

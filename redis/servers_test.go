@@ -19,8 +19,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// disguised has clients see other words in the replies to one command.
-func (r *rig) disguised(command string, words ...string) route {
+// disguiseServer has clients see other words in the replies to one command.
+func (r *rig) disguiseServer(command string, words ...string) route {
 	r.Helper()
 	way := newRoute(r, r.servers)
 	for _, p := range way {
@@ -32,8 +32,8 @@ func (r *rig) disguised(command string, words ...string) route {
 // Without the name of its run nobody notices that a server has been restarted.
 func TestServerWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	r := start(t, 3)
-	way := r.disguised("INFO", "run_id:", "other_id:")
-	r.refused(way.nodes(), nil, driver.ErrConfig, way[0].Addr(), "run_id", "Redis or Valkey")
+	way := r.disguiseServer("INFO", "run_id:", "other_id:")
+	r.checkRejected(way.nodes(), nil, driver.ErrConfig, way[0].Addr(), "run_id", "Redis or Valkey")
 	c := r.clientOf(r.driver(way.nodes()[:1], nil), nil)
 	r.release(r.acquire(c, "k", nil))
 }
@@ -46,14 +46,14 @@ func TestClusterNodeIsKnownByEachName(t *testing.T) {
 		{"redis_mode:standalone", "redis_mode:cluster", "server_mode:standalone", "redis_mode:cluster"},
 		{"cluster_enabled:0", "cluster_enabled:1"},
 	} {
-		way := r.disguised("INFO", words...)
-		r.refused(way.nodes(), nil, driver.ErrConfig, "Cluster", "independent")
+		way := r.disguiseServer("INFO", words...)
+		r.checkRejected(way.nodes(), nil, driver.ErrConfig, "Cluster", "independent")
 	}
 	other := newRelay(t, r.servers[0].Addr())
 	other.edit = func(words []string, reply []byte) []byte {
 		return bytes.Replace(reply, []byte("$10\r\nstandalone"), []byte("$7\r\ncluster"), 1)
 	}
-	r.refused([]redis.Node{other.start().node()}, nil, driver.ErrConfig, "Cluster", "independent")
+	r.checkRejected([]redis.Node{other.start().node()}, nil, driver.ErrConfig, "Cluster", "independent")
 }
 
 func TestOpenRefusesASentinel(t *testing.T) {
@@ -69,7 +69,7 @@ func (r *rig) refusedBy(nodes []redis.Node, opts *redis.Options, want error, wor
 	if !errors.Is(err, want) {
 		r.Errorf("%v does not match %v", err, want)
 	}
-	mentions(r, err, words...)
+	checkMentions(r, err, words...)
 }
 
 func TestACommandThatWasRenamedIsNamed(t *testing.T) {
@@ -94,13 +94,13 @@ func TestAServerThatRefusesResp3Polls(t *testing.T) {
 		}
 		return nil
 	}
-	r.polls([]redis.Node{old.start().node()})
+	r.checkPolls([]redis.Node{old.start().node()})
 }
 
 // Without PUBLISH nobody is woken, and all is well otherwise.
 func TestWithoutPublishANodePolls(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", "PUBLISH", "HIDDEN"}})
-	r.polls(r.nodes())
+	r.checkPolls(r.nodes())
 }
 
 // A server or proxy on which a connection that is subscribed takes no commands, or
@@ -109,14 +109,14 @@ func TestAConnectionThatCannotBeSubscribedPolls(t *testing.T) {
 	r := start(t, 1)
 	narrow, old := newRelay(t, r.servers[0].Addr()), newRelay(t, r.servers[0].Addr())
 	narrow.answer = listensOnly
-	r.polls([]redis.Node{narrow.start().node()})
+	r.checkPolls([]redis.Node{narrow.start().node()})
 	old.edit, old.answer = inResp2, listensOnly
-	r.polls([]redis.Node{old.start().node()})
+	r.checkPolls([]redis.Node{old.start().node()})
 }
 
-// polls checks that locks work over the nodes, waits too, and that an event says
+// checkPolls checks that locks work over the nodes, waits too, and that an event says
 // that waiters poll.
-func (r *rig) polls(nodes []redis.Node) {
+func (r *rig) checkPolls(nodes []redis.Node) {
 	r.Helper()
 	events := make(chan driver.NodeEvent, 100)
 	c := r.clientOf(r.driver(nodes, nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
@@ -125,7 +125,7 @@ func (r *rig) polls(nodes []redis.Node) {
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 	next := make(chan error, 1)
 	go func() {
-		l, err := other.Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		l, err := other.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
 		if err == nil {
 			err = l.Release(context.Background())
 		}
@@ -139,7 +139,7 @@ func (r *rig) polls(nodes []redis.Node) {
 	if err := <-next; err != nil {
 		r.Errorf("the waiter: %v", err)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // Where messages may overtake replies, or replies messages, a wake-up is no grant.
@@ -154,10 +154,10 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 		{words: []string{"lru_clock:", "mvcc_depth:0\r\nlru_clock:"}},
 		{words: []string{"gcc_version:", "other:"}},
 	} {
-		way := r.disguised("INFO", c.words...)
+		way := r.disguiseServer("INFO", c.words...)
 		var asked atomic.Int32
 		way[0].CutAfter(func(args [][]byte) bool { // it cuts nothing, and counts
-			if calls(wire.Acquire)(args) {
+			if callsOf(wire.Acquire)(args) {
 				asked.Add(1)
 			}
 			return false
@@ -169,7 +169,7 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 			l := r.acquire(first, key, &holdfast.AcquireOptions{TTL: long})
 			next := make(chan *holdfast.Lease, 1)
 			go func() {
-				l, err := waiter.Acquire(r.within(), key, &holdfast.AcquireOptions{TTL: long})
+				l, err := waiter.Acquire(r.contextInTime(), key, &holdfast.AcquireOptions{TTL: long})
 				if err != nil {
 					t.Error(err)
 				}
@@ -198,9 +198,9 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 			var users []string
 			for i := range rights {
 				less := append(append([]string(nil), rights[:i]...), rights[i+1:]...)
-				users = append(users, user(fmt.Sprintf("user%d", i), less...))
+				users = append(users, aclUser(fmt.Sprintf("user%d", i), less...))
 			}
-			r := startWith(t, &redisproc.Options{Program: program, ACL: append(users, user("all", rights...))})
+			r := startWith(t, &redisproc.Options{Program: program, ACL: append(users, aclUser("all", rights...))})
 			r.release(r.acquire(r.clientOf(r.driver(r.nodes(), &redis.Options{Username: "all", Password: secret}), nil), "k", nil))
 			for i, right := range rights {
 				switch right {
@@ -208,7 +208,7 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 					continue
 				}
 				command, _, _ := strings.Cut(strings.TrimPrefix(right, "+"), "|")
-				r.refused(r.nodes(), &redis.Options{Username: fmt.Sprintf("user%d", i), Password: secret}, driver.ErrAuth,
+				r.checkRejected(r.nodes(), &redis.Options{Username: fmt.Sprintf("user%d", i), Password: secret}, driver.ErrAuth,
 					"docs/operations.md", command)
 			}
 		})
@@ -217,11 +217,11 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 
 // The rights of the documentation are enough for keys that are the names themselves.
 func TestBareKeysNeedNoRightsBeyondTheirOwn(t *testing.T) {
-	bare := strings.Replace(user("bare", rights...), "~lock:*", "~job:*", 1)
+	bare := strings.Replace(aclUser("bare", rights...), "~lock:*", "~job:*", 1)
 	r := startWith(t, &redisproc.Options{ACL: []string{bare}})
 	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true, Username: "bare", Password: secret}), nil)
 	r.release(r.acquire(c, "job:1", nil))
-	if denied := r.denials(); len(denied) != 0 {
+	if denied := r.deniedCommands(); len(denied) != 0 {
 		t.Errorf("ACL LOG = %v, want nothing denied", denied)
 	}
 }

@@ -49,7 +49,7 @@ var half = member.Quarantine(time.Minute) / 2
 
 func TestTokensBeginAtClockOnceWithoutMoves(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
 		first := start()
 		wantFloor(t, clusterOf(d), first)
@@ -64,7 +64,7 @@ func TestTokensBeginAtClockOnceWithoutMoves(t *testing.T) {
 // It may come from a shard that lost counters, and whose floor this client does not know.
 func TestTokensBeginAtClockAfterMove(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		for _, first := range []int{9, 8, 9} {
 			time.Sleep(time.Second)
 			clusterOf(d).seenWith(first, 0)
@@ -76,7 +76,7 @@ func TestTokensBeginAtClockAfterMove(t *testing.T) {
 // A slot may have gone to another shard, which lost counters, and have come back meanwhile.
 func TestTokensBeginAtClockWithOldMap(t *testing.T) {
 	t.Parallel()
-	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
 		wantFloor(t, clusterOf(d), start())
 		time.Sleep(half + time.Millisecond)
@@ -103,12 +103,12 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 	for ahead, want := range map[time.Duration]time.Duration{
 		0: 0, -time.Second: 0, 30 * time.Second: 30 * time.Second, -30 * time.Second: -30 * time.Second,
 	} {
-		shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+		withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 			clusterOf(d).seen(ahead)
 			wantFloor(t, clusterOf(d), start()+want.Microseconds())
 		})
 	}
-	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(61 * time.Second)
 		if floor, err := clusterOf(d).leastToken(nil); !errors.Is(err, errClocks) {
 			t.Errorf("the least token is %d, %v", floor, err)
@@ -116,7 +116,7 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 		clusterOf(d).seen(0)
 		wantFloor(t, clusterOf(d), start())
 	})
-	shards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
+	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
 		clusterOf(d).looked.Load().client -= time.Hour.Microseconds() // this machine's clock was set
 		if floor, err := clusterOf(d).leastToken(nil); !errors.Is(err, errStep) {
@@ -129,11 +129,11 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 	t.Parallel()
 	for _, below := range []int64{1, 0} {
-		shards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
+		withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 			clusterOf(d).seen(0)
 			wantFloor(t, clusterOf(d), start())
 			time.Sleep(time.Second)
-			atA, atB := received(a), received(b)
+			atA, atB := readNames(a), readNames(b)
 			got := make(chan driver.Grant, 1)
 			failed := make(chan error, 1)
 			go func() {
@@ -141,15 +141,15 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 				got <- g
 				failed <- err
 			}()
-			gathered(atA)
+			takeNames(atA)
 			a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
 			least := start()
-			if sent := gathered(atB); len(sent) != 1 || !strings.HasSuffix(sent[0], " "+format.Decimal(least)) {
+			if sent := takeNames(atB); len(sent) != 1 || !strings.HasSuffix(sent[0], " "+format.Decimal(least)) {
 				t.Errorf("it asked by %q, want %d at least", sent, least)
 			}
 			b.Write(fmt.Appendf(nil, ":%d\r\n", least-below))
 			if below > 0 { // a server that does not go by what is asked
-				gathered(atB)
+				takeNames(atB)
 				b.Write([]byte(":1\r\n")) // the release
 			}
 			g, err := <-got, <-failed
@@ -174,15 +174,15 @@ func TestClientWithoutFloorAsksForNoLock(t *testing.T) {
 			return err
 		},
 	} {
-		shards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
+		withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
 			clusterOf(d).seen(61 * time.Second)
-			atA := received(a)
+			atA := readNames(a)
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // nothing looks after the connections here
 			defer cancel()
 			if err := ask(ctx, d); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "differ by more than a minute") {
 				t.Errorf("%s: %v", what, err)
 			}
-			if sent := slices.DeleteFunc(gathered(atA), func(s string) bool { return s == "SUBSCRIBE" }); len(sent) > 0 {
+			if sent := slices.DeleteFunc(takeNames(atA), func(s string) bool { return s == "SUBSCRIBE" }); len(sent) > 0 {
 				t.Errorf("for %s it was sent %q", what, sent)
 			}
 		})

@@ -21,7 +21,7 @@ func TestServerThatInterleavesScriptsIsRejected(t *testing.T) {
 		if err == nil {
 			d.Close()
 		}
-		if mentions(t, err, words...); !errors.Is(err, driver.ErrConfig) {
+		if checkMentions(t, err, words...); !errors.Is(err, driver.ErrConfig) {
 			t.Errorf("%v, want an ErrConfig", err)
 		}
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// neighbourhood is a network of servers, by host. One without an answer closes the connection. Each notes whether somebody has logged in.
+// neighbourhood is a network of servers, by host. One without an answer closes the connection. Each notes whether somebody
+// has logged in.
 type neighbourhood struct {
 	mu     sync.Mutex                             // guards what follows
 	hosts  map[string]func(words []string) []byte // nil: it is late; missing: it refuses
@@ -59,8 +60,8 @@ func (h *neighbourhood) dial(ctx context.Context, _, addr string) (net.Conn, err
 	return near, nil
 }
 
-// seen returns the hosts that somebody has logged in to, in order.
-func (h *neighbourhood) seen() []string {
+// seenAddresses returns the hosts that somebody has logged in to, in order.
+func (h *neighbourhood) seenAddresses() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.logins)
@@ -108,7 +109,7 @@ func TestMinorityOfSentinelsGetsNoPassword(t *testing.T) {
 			if err == nil {
 				d.Close()
 			}
-			if seen := h.seen(); slices.Contains(seen, evil) || slices.Contains(seen, good) != c.opens {
+			if seen := h.seenAddresses(); slices.Contains(seen, evil) || slices.Contains(seen, good) != c.opens {
 				t.Errorf("%v: logins at %v", c.sentinels, seen)
 			}
 		})
@@ -136,7 +137,7 @@ func TestMinorityLeadsBackToKnownServer(t *testing.T) {
 		server.info = "run_id:other\r\n" // its connection ends
 		server.mu.Unlock()
 		time.Sleep(5 * time.Second)
-		if seen := h.seen(); len(seen) < 2 {
+		if seen := h.seenAddresses(); len(seen) < 2 {
 			t.Errorf("logins at %v, want a second one", seen)
 		}
 	})

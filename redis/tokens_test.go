@@ -39,7 +39,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 				if least := last + 1; l.Token() < least || l.Token() >= least+attempts*(2*holdfast.Token(spread)+quorum.Block) {
 					t.Errorf("token %d after %d, which is not the next block, in %d attempts", l.Token(), last, attempts)
 				}
-				if err := r.insist(func() error { return l.Extend(t.Context(), long) }); err != nil {
+				if err := r.retryUntil(func() error { return l.Extend(t.Context(), long) }); err != nil {
 					t.Error(err)
 				}
 				if st, err := clients[(i+1)%2].Inspect(t.Context(), name); err != nil || st.Token != l.Token() {
@@ -60,7 +60,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 			}
 		}
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // A counter that is gone starts at the clock, above what was promised before.
@@ -86,7 +86,7 @@ func TestCounterLostUnderLoadLowersNoToken(t *testing.T) {
 			}
 			stop()
 			t.Logf("%d grants", g.count.Load())
-			r.cleared()
+			r.checkCleared()
 		})
 	}
 }
@@ -103,7 +103,7 @@ func TestTokensRiseOnServerWithOlderData(t *testing.T) {
 			r := start(t, n)
 			nodes := r.nodes()
 			if hidden {
-				nodes = r.disguised("INFO", "run_id:", "other_id:").nodes()
+				nodes = r.disguiseServer("INFO", "run_id:", "other_id:").nodes()
 			}
 			c := r.clientOf(r.driver(nodes, nil), nil)
 			r.release(r.acquire(c, "k", nil))
@@ -153,7 +153,7 @@ func TestTokensOfOneServerBeginByItsClock(t *testing.T) {
 			}}}
 			d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: h.dial})
 			if ahead > time.Minute {
-				mentions(t, err, "differ by more than a minute")
+				checkMentions(t, err, "differ by more than a minute")
 				return
 			}
 			if err != nil {

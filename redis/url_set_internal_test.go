@@ -59,7 +59,7 @@ func TestSeveralURLsAreASet(t *testing.T) {
 	if _, opts, err := parseURL("redis://h redis://i", &Options{Username: "u", Password: "p"}); err != nil || opts.Username != "u" || opts.Password != "p" {
 		t.Errorf("the login of the caller is gone: %+v, %v", opts, err)
 	}
-	if l, err := limits("redis://a redis://b redis://c"); err != nil || l.MaxTTL != time.Minute {
+	if l, err := limitsOf("redis://a redis://b redis://c"); err != nil || l.MaxTTL != time.Minute {
 		t.Errorf("MaxTTL %v, %v, want that of a set", l.MaxTTL, err)
 	}
 }

@@ -31,7 +31,7 @@ func TestURLSetSurvivesFailoverOfOneNode(t *testing.T) {
 	before := c.acquire(locks, "k", nil)
 	c.release(before)
 	c.promote()
-	c.waits(d)
+	c.checkWaits(d)
 	plain[0].Kill()
 	after := c.acquire(locks, "k", nil) // once its quarantine is over
 	if after.Token() <= before.Token() {

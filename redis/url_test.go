@@ -393,8 +393,8 @@ var (
 	_ driver.Notifier  = (*Driver)(nil)
 )
 
-// limits returns the limits of the driver that a URL opens.
-func limits(url string) (driver.Limits, error) {
+// limitsOf returns the limits of the driver that a URL opens.
+func limitsOf(url string) (driver.Limits, error) {
 	d, err := Open(context.Background(), url, &Options{NoCheck: true})
 	if err != nil {
 		return driver.Limits{}, err
@@ -406,7 +406,7 @@ func limits(url string) (driver.Limits, error) {
 func TestLimitsCountNodesOfLock(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]int{"redis://a": 1, "redlock://a,b,c": 3, "redis+cluster://a,b": 1} {
-		if l, err := limits(url); err != nil || l.Nodes != want {
+		if l, err := limitsOf(url); err != nil || l.Nodes != want {
 			t.Errorf("%s: %d nodes, %v; want %d", url, l.Nodes, err, want)
 		}
 	}
@@ -419,11 +419,11 @@ func TestOnlyOneNodeKeepsLocksForHours(t *testing.T) {
 		"redis://a": 24 * time.Hour, "redis://a?maxttl=1h": time.Hour, "redlock://a": 24 * time.Hour,
 		"redlock://a,b,c": time.Minute, "redlock://a,b,c?maxttl=2h": 2 * time.Hour,
 	} {
-		if l, err := limits(url); err != nil || l.MaxTTL != want {
+		if l, err := limitsOf(url); err != nil || l.MaxTTL != want {
 			t.Errorf("%s: MaxTTL %v, %v; want %v", url, l.MaxTTL, err, want)
 		}
 	}
-	if _, err := limits("redis://a?maxttl=1ms"); !errors.Is(err, driver.ErrInvalid) {
+	if _, err := limitsOf("redis://a?maxttl=1ms"); !errors.Is(err, driver.ErrInvalid) {
 		t.Errorf("a URL that is refused has limits: %v", err)
 	}
 }

@@ -52,7 +52,7 @@ func noWakeUpIsLost(r *rig) {
 	defer cancel()
 	var ways []route
 	var all sync.WaitGroup
-	pace := r.pace()
+	pace := r.watchPace()
 	var freed atomic.Int64 // when the last holder began to release
 	begin := time.Now()
 	var mu sync.Mutex
@@ -102,13 +102,13 @@ func noWakeUpIsLost(r *rig) {
 	if int64(len(late)) > want/100 {
 		r.Errorf("%d of %d hand-overs waited for the fallback timer, with %d cuts: %v", len(late), len(idle), cuts, late)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
-// pace returns a clock that stands still while the machine or a server does: a
+// watchPace returns a clock that stands still while the machine or a server does: a
 // hand-over that takes long on a busy machine must not look like a wake-up that was
 // lost.
-func (r *rig) pace() (now func() time.Duration) {
+func (r *rig) watchPace() (now func() time.Duration) {
 	const beat = 10 * time.Millisecond // how long it takes to sleep for a half of it, and to ask all servers
 	var mu sync.Mutex
 	var past time.Duration // beats until began
@@ -158,14 +158,14 @@ func TestWithoutPubSubWaitersPoll(t *testing.T) {
 	for _, right := range []string{"+publish", "+subscribe"} {
 		t.Run(right, func(t *testing.T) {
 			less := slices.DeleteFunc(slices.Clone(rights), func(s string) bool { return s == right })
-			r, c, other, events := lockers(t, less...)
+			r, c, other, events := startLockers(t, less...)
 			for range 4 {
 				l := r.acquire(other, "k", &holdfast.AcquireOptions{TTL: long})
 				time.AfterFunc(150*time.Millisecond, func() { l.Release(context.Background()) })
 				r.release(r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long}))
 			}
-			r.cleared()
-			told := changes(events)
+			r.checkCleared()
+			told := takeChanges(events)
 			if len(told) != 1 || told[0].State != driver.NodePolling || told[0].Err == nil {
 				t.Errorf("node events %+v, want one that says polling", told)
 			}
@@ -192,11 +192,11 @@ func TestAStoppedWaiterInFront(t *testing.T) {
 			r := start(t, 3)
 			holder, second := r.client(), r.client()
 			l := r.acquire(holder, "k", nil)
-			w := r.waiter()
+			w := r.startWaiter()
 			r.awaitWaiters(holder, "k", 1)
 			done := make(chan time.Time)
 			go func() {
-				l, err := second.Acquire(r.within(), "k", nil)
+				l, err := second.Acquire(r.contextInTime(), "k", nil)
 				if err != nil {
 					t.Errorf("the second waiter: %v", err)
 				} else if err := l.Release(context.Background()); err != nil {
@@ -235,16 +235,16 @@ func TestAStoppedWaiterInFront(t *testing.T) {
 			}
 			w.quit()
 			r.release(r.acquire(second, "k", nil))
-			r.cleared()
+			r.checkCleared()
 		})
 	}
 }
 
-// waits starts a wait for "k" and returns what becomes of it.
-func (r *rig) waits(c *holdfast.Client) <-chan error {
+// startWaiting starts a wait for "k" and returns what becomes of it.
+func (r *rig) startWaiting(c *holdfast.Client) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		l, err := c.Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: long})
+		l, err := c.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
 		if err == nil {
 			err = l.Release(context.Background())
 		}
@@ -257,7 +257,7 @@ func TestAWaitSurvivesTheDeathOfANode(t *testing.T) {
 	r := start(t, 3)
 	holder, c := r.client(), r.client()
 	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
-	done := r.waits(c)
+	done := r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
 	r.servers[0].Kill()
 	r.release(l)
@@ -269,7 +269,7 @@ func TestAWaitSurvivesTheDeathOfANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	l = r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
-	done = r.waits(c)
+	done = r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
 	// It comes back empty. A second one might end the lease: the waiter may have
 	// taken the first, and given it back, before the holder came round.
@@ -281,14 +281,14 @@ func TestAWaitSurvivesTheDeathOfANode(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("with a restarted node: %v", err)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	r := startWith(t, &redisproc.Options{AppendOnly: "always"})
 	holder, c := r.client(), r.client()
 	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
-	done := r.waits(c)
+	done := r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
 	r.servers[0].Kill()
 	time.Sleep(300 * time.Millisecond) // renewals and questions fail meanwhile
@@ -305,7 +305,7 @@ func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("the wait: %v", err)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // A lock that lapsed, as after the death of its holder, goes to the first in line,
@@ -321,7 +321,7 @@ func TestLapsedLockGoesToFirstInLine(t *testing.T) {
 			for i := range cap(order) {
 				c := r.client()
 				all.Go(func() {
-					l, err := c.Acquire(r.within(), "k", &holdfast.AcquireOptions{TTL: long})
+					l, err := c.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
 					if err != nil {
 						t.Errorf("waiter %d: %v", i, err)
 						return

@@ -39,7 +39,7 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 			}
 			r := begin(t, 3)
 			way := newRoute(t, r.servers)
-			r.voting(redis.Options{MaxTTL: time.Minute}).Close()
+			r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 			d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
 			if err != nil {
 				t.Fatal(err)
@@ -64,7 +64,7 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 					t.Fatalf("two holders, with tokens %d and %d", l.Token(), got.Token())
 				}
 			}
-			r.quarantined(rival, 1)
+			r.checkQuarantined(rival, 1)
 			r.release(l)
 		})
 	}
@@ -98,7 +98,7 @@ func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 	if _, err := c.TryAcquire(t.Context(), "k", nil); err == nil {
 		t.Error("a server that was never looked at has voted")
 	} else {
-		mentions(t, err, "data were lost or replaced", way.node().Addr)
+		checkMentions(t, err, "data were lost or replaced", way.node().Addr)
 	}
 	r.eventually("the gate has looked at the other server", func() bool {
 		l, err := c.TryAcquire(t.Context(), "k", nil)
@@ -116,10 +116,10 @@ func TestServerWipedBeforeItsStepDoesNotVote(t *testing.T) {
 	way := newRoute(t, r.servers)
 	opts := &redis.Options{MaxTTL: brief, Timeout: busy}
 	_, err := redis.New(t.Context(), r.nodes(), opts)
-	mentions(t, err, "quarantine")
+	checkMentions(t, err, "quarantine")
 	var holds []*faultproxy.Hold
 	for _, p := range way {
-		holds = append(holds, p.HoldRequest(calls(wire.Admit), 1))
+		holds = append(holds, p.HoldRequest(callsOf(wire.Admit), 1))
 	}
 	opened := make(chan error, 1)
 	r.eventually("a client is about to let the nodes vote", func() bool {
@@ -143,7 +143,7 @@ func TestServerWipedBeforeItsStepDoesNotVote(t *testing.T) {
 	for _, h := range holds {
 		h.Release()
 	}
-	mentions(t, <-opened, "quarantine", "votes in")
+	checkMentions(t, <-opened, "quarantine", "votes in")
 	for i := range r.servers {
 		if marker := fmt.Sprint(r.do(i, "GET", wire.Set)); strings.Contains(marker, "run=") {
 			t.Errorf("the marker is %q", marker)
