@@ -202,7 +202,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 	if err != nil {
 		return false, err
 	}
-	if its, err := d.engine.Belongs(st, views, token); !its {
+	if its, err := d.engine.TokenBelongs(st, views, token); !its {
 		return false, err
 	}
 	var done quorum.Set
@@ -225,7 +225,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 			d.cluster.wake(i, quorum.Wake{Owner: woken}) // not in its place among the node's answers
 		}
 	}
-	return d.engine.Forced(done, errs)
+	return d.engine.ForceResult(done, errs)
 }
 
 // alert notifies the client of owner that node has taken its lock away.
@@ -313,5 +313,5 @@ func (in *inlet) Subscribe() {
 	c.mu.Lock()
 	c.clients[in.driver.engine.Client()].hears |= quorum.Only(in.index)
 	c.mu.Unlock()
-	in.driver.engine.Hears(in.index, true)
+	in.driver.engine.SetSubscribed(in.index, true)
 }

@@ -277,7 +277,7 @@ func (n *Node) force(name, owner string, noted time.Duration, hears func(owner s
 	if n.state != running {
 		return false, "", errStopped
 	}
-	l, ok, w := n.lock(name, owner).Force(n.now(), owner, 0, quorum.Millis(quorum.HandOverMost), quorum.Millis(int64(noted)), hears)
+	l, ok, w := n.lock(name, owner).Force(n.now(), owner, 0, quorum.Millis(quorum.MaxHandOver), quorum.Millis(int64(noted)), hears)
 	n.keep(name, l)
 	return ok, w.Owner, nil
 }

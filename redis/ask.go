@@ -28,7 +28,7 @@ func (d *core) introduceToAll() {
 func (d *core) describeHolder(ctx context.Context, owner string) driver.Holder {
 	client := quorum.ClientOf(owner)
 	if client == "" {
-		return format.Stranger(owner)
+		return format.DescribeForeign(owner)
 	}
 	h := d.holderOf(ctx, client)
 	h.Note = quorum.NoteOf(owner)

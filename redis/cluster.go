@@ -373,7 +373,7 @@ func (c *cluster) Subscribe() {
 
 func (c *cluster) noteSubscription(s *connection, refused error) {
 	s.hears.Store(refused == nil)
-	c.news.publish(c.hearsAllShards, func(yes bool) { c.d.engine.Hears(0, yes) })
+	c.news.publish(c.hearsAllShards, func(yes bool) { c.d.engine.SetSubscribed(0, yes) })
 }
 
 // hearsAllShards reports whether wake-ups come from all connected shards. A shard that is connected later gets the

@@ -118,7 +118,7 @@ func (c *cluster) askForMap(ctx context.Context, n *node) (m chart, err error) {
 	}
 	for _, r := range replies {
 		if err, ok := r.(error); ok {
-			return m, server.Mend(err, c.d.opts.TLS != nil)
+			return m, server.AddAdvice(err, c.d.opts.TLS != nil)
 		}
 	}
 	state, _ := replies[1].(string)

@@ -35,7 +35,7 @@ func newConnection(n *node, c *resp.Conn, rep report) *connection {
 	f := n.d.opts.format()
 	s.Link = link.New(link.Config{
 		Conn: c, Now: n.engine.Now, Sole: len(n.d.nodes) == 1, Shared: len(n.d.nodes) > 1,
-		Encode: f.Encoder(rep.proof).Encode, Loads: f.Loads, Ends: format.Ends,
+		Encode: f.Encoder(rep.proof).Encode, Loads: f.Loads, SessionError: format.SessionError,
 	}, s)
 	if s.stay != nil {
 		s.votes = n.engine.Now() + int64(s.stay.Left)
@@ -47,9 +47,9 @@ func newConnection(n *node, c *resp.Conn, rep report) *connection {
 // takeSight looks at the connection for Watch.
 func (s *connection) takeSight() session.Sight {
 	now := s.n.engine.Now()
-	sight := session.Sight{Now: now, Silent: s.Silent(now)}
+	sight := session.Sight{Now: now, Silent: s.SilentFor(now)}
 	if sight.Silent > 0 {
-		s.EachUnderWay(func(r *engine.Request) {
+		s.EachPending(func(r *engine.Request) {
 			if r.Kind == quorum.AskRenew && (sight.Renewal == 0 || r.TTL < sight.Renewal) {
 				sight.Renewal = r.TTL
 			}
@@ -71,14 +71,14 @@ func (s *connection) Answer(e link.Entry, v resp.Value) {
 		read = true
 		return
 	}
-	if format.Ends(v) != nil { // the gate looks again before anything else counts
+	if format.SessionError(v) != nil { // the gate looks again before anything else counts
 		read = true
 		n.failEntry(e, engine.Failure{Err: v.Err()})
 		return
 	}
 	n.noteRefusal(e.Req.Kind, v)
 	if c := n.d.channels; c != nil && n.muteCause() == nil { // else waiters poll
-		c.Denied(e.Req, v, format.Ears{Link: s.Link, Refused: n.setDeaf, Wake: n.askClaimAgain})
+		c.NoteDenial(e.Req, v, format.Subscriber{Link: s.Link, Refused: n.setDeaf, Wake: n.askClaimAgain})
 	}
 	read = true
 	n.d.set.noteAnswered(e, e.Req)
@@ -94,8 +94,8 @@ func (s *connection) Push(v resp.Value) { s.n.deliverPush(v, s) }
 // Broken implements link.Sink.
 func (s *connection) Broken(err error) { s.n.takeVote(s, err) }
 
-// Spare implements link.Sink.
-func (s *connection) Spare() bool { return s.n.d.set.canSpare(s.n) }
+// CanBeSpared implements link.Sink.
+func (s *connection) CanBeSpared() bool { return s.n.d.set.canSpare(s.n) }
 
 // gateFor returns the knowledge of the client for a request about lock over the connection; nil: about any lock.
 func (s *connection) gateFor(lock *engine.Lock) session.Gate {
@@ -110,7 +110,7 @@ func (s *connection) gateFor(lock *engine.Lock) session.Gate {
 
 // prepareRequest completes r for the connection, or returns the reason not to send it.
 func (s *connection) prepareRequest(r *engine.Request) error {
-	if s.clock != 0 && r.Kind.Seeds() {
+	if s.clock != 0 && r.Kind.MayStartCounter() {
 		r.Clock = s.clock + (s.n.engine.Now()-s.read)/int64(time.Microsecond)
 	}
 	return s.gateFor(r.Lock).Prepare(&r.Ask)

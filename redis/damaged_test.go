@@ -254,7 +254,7 @@ func TestCounterAtItsEndRepeatsNoToken(t *testing.T) {
 			checkMentions(t, err, wire.ServerFence("lock:k"), "DEL")
 			break
 		}
-		if g.Token < last+quorum.Block || quorum.Top(g.Token) > quorum.MaxToken {
+		if g.Token < last+quorum.Block || quorum.LastOfBlock(g.Token) > quorum.MaxToken {
 			t.Errorf("token %d after %d", g.Token, last)
 		}
 		last = g.Token

@@ -121,7 +121,7 @@ func (e *look) runCheck(ctx context.Context, check func(context.Context) error) 
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
 	err := resp.Contain(func() error { return check(ctx) })
 	if ctx.Err() != nil {
-		err = server.Late(ctx, err)
+		err = server.LateError(ctx, err)
 	}
 	return err
 }
@@ -131,7 +131,7 @@ func (e *look) addFault(check string, v driver.Verdict, err error) {
 	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
 	mend := ""
 	if a, ok := errors.AsType[*server.Advised](err); ok {
-		text, mend = strings.TrimSuffix(text, "; "+a.Mend), a.Mend
+		text, mend = strings.TrimSuffix(text, "; "+a.Fix), a.Fix
 	}
 	if server.LacksRight(text) {
 		mend = e.grantLine()
@@ -144,7 +144,7 @@ func (e *look) addFailure(check string, err error) {
 	if server.LacksRight(err.Error()) {
 		check = "rights"
 	}
-	e.addFault(check, driver.VerdictFault, server.Mend(err, e.g.opts.TLS != nil))
+	e.addFault(check, driver.VerdictFault, server.AddAdvice(err, e.g.opts.TLS != nil))
 }
 
 // addHidden notes a check that the server does not permit, and the question that stays open.
@@ -225,7 +225,7 @@ func (e *look) checkRole(context.Context) error {
 		e.addFault(check, driver.VerdictWarning, err)
 	}
 	if e.info["min_slaves_good_slaves"] == "0" {
-		e.addFault("replicas", driver.VerdictFault, server.Advise(errors.New("no replica keeps up with it, and so it takes no locks (NOREPLICAS)"), server.MendReplicas))
+		e.addFault("replicas", driver.VerdictFault, server.Advise(errors.New("no replica keeps up with it, and so it takes no locks (NOREPLICAS)"), server.FixReplicas))
 	}
 	if e.n.place.Replaced() {
 		e.OK("role", "a master with %s replicas", e.info["connected_slaves"])
@@ -268,10 +268,10 @@ func (e *look) checkVersion(context.Context) error {
 			name, number = fork, own
 		}
 	}
-	if server.Old(number) {
+	if server.IsTooOld(number) {
 		return server.Unfit("give Redis 6 or newer, or Valkey", "it is %s %s", name, number)
 	}
-	if !server.Ordered(e.hello, e.info) {
+	if !server.KeepsMessageOrder(e.hello, e.info) {
 		name += " or what takes itself for it,"
 	}
 	e.OK("version", "%s %s", name, number)
@@ -290,7 +290,7 @@ func (e *look) checkClock(context.Context) error {
 		return err
 	}
 	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
-	switch err := server.Skew(node, before, rtt); {
+	switch err := server.ClockSkew(node, before, rtt); {
 	case err == nil:
 		e.OK("clock", "%v from this machine's", off.Round(time.Millisecond))
 	case off.Abs() > clockRefuse:
@@ -303,7 +303,7 @@ func (e *look) checkClock(context.Context) error {
 }
 
 func (e *look) checkEviction(context.Context) error {
-	if err := server.Evicts(e.info); err != nil {
+	if err := server.CheckEviction(e.info); err != nil {
 		v := driver.VerdictFault
 		if e.g.opts.AllowEviction {
 			v = driver.VerdictWarning
@@ -373,7 +373,7 @@ func (e *look) checkDisk() error {
 		return err
 	case values[0].IsError() && server.MisConf(string(values[0].Text)):
 		e.addFault("disk", driver.VerdictFault, server.Advise(
-			errors.New("it could not save its data to disk, and takes no locks until it can (MISCONF)"), server.MendDisk))
+			errors.New("it could not save its data to disk, and takes no locks until it can (MISCONF)"), server.FixDisk))
 	case e.info["rdb_last_bgsave_status"] == "err" || e.info["aof_last_write_status"] == "err":
 		e.addFault("disk", driver.VerdictWarning, server.Advise(errors.New("it could not save its data to disk last"), "look at its log and its disk"))
 	}
@@ -396,7 +396,7 @@ func (e *look) checkPersistence(context.Context) error {
 	if e.g.n > 1 {
 		forgets = rest
 	}
-	kept, err := server.OnDisk(e.l)
+	kept, err := server.SyncsToDisk(e.l)
 	if _, refused := errors.AsType[resp.Error](err); err != nil && !refused && !errors.Is(err, server.ErrHidden) {
 		return err
 	}
@@ -441,7 +441,7 @@ func (e *look) mayReturnEmpty() bool {
 
 // checkReplay finds a server that will not read its own file.
 func (e *look) checkReplay() error {
-	read, err := server.Replays(e.l, e.g.opts.probeKeys("doctor"))
+	read, err := server.ReplaysScripts(e.l, e.g.opts.probeKeys("doctor"))
 	_, refused := errors.AsType[resp.Error](err)
 	switch {
 	case refused:

@@ -100,7 +100,7 @@ func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error
 	if err != nil {
 		return nil, report{}, n.place.At(addr, n.adviseError(addr, err, g.opts.TLS != nil))
 	}
-	ctx, answered, cancel := server.Patience(ctx, g.opts.Timeout)
+	ctx, answered, cancel := server.WithPatience(ctx, g.opts.Timeout)
 	defer cancel()
 	unblock := context.AfterFunc(ctx, func() { l.SetDeadline(time.Unix(1, 0)) })
 	l.Answered = answered
@@ -123,7 +123,7 @@ func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error
 		l.Close()
 		g.noteLeave(n.addr)
 		if ctx.Err() != nil {
-			err = server.Late(ctx, err)
+			err = server.LateError(ctx, err)
 		}
 		return nil, rep, n.place.At(addr, n.adviseError(addr, err, secure))
 	}
@@ -176,7 +176,7 @@ func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.
 	if g.rulesFor(n).Guarded() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
 		rep.proof = format.Proof{Set: g.opts.setKey(), Marker: marker}
 	}
-	rep.ordered = server.Ordered(says.hello, says.info)
+	rep.ordered = server.KeepsMessageOrder(says.hello, says.info)
 	defect, err := rep.Subscribe(l, says.hello, n.engine.Client())
 	if defect != nil {
 		rep.addWarning("wake", defect)
@@ -215,7 +215,7 @@ func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *r
 	if s.clock, err = server.ParseTime(values[1]); err != nil {
 		return s, err
 	}
-	if err := server.Skew(s.clock, s.asked, rtt); err != nil {
+	if err := server.ClockSkew(s.clock, s.asked, rtt); err != nil {
 		rep.addWarning("clock", err)
 	}
 	if err := n.place.Identify(l); err != nil {
@@ -249,7 +249,7 @@ func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *repor
 	if known && run == rep.process {
 		return nil
 	}
-	second, answered, cancel := server.Patience(ctx, g.opts.Timeout/2)
+	second, answered, cancel := server.WithPatience(ctx, g.opts.Timeout/2)
 	defer cancel()
 	restart := l.Answered // nothing is asked over l meanwhile
 	var unfit error
@@ -281,7 +281,7 @@ func (g *gate) checkFitness(n *node, hello, info map[string]string) (defects map
 	if defects == nil {
 		defects = make(map[string]error)
 	}
-	if err := server.Evicts(info); err != nil {
+	if err := server.CheckEviction(info); err != nil {
 		if !g.opts.AllowEviction {
 			return nil, err
 		}
@@ -296,7 +296,7 @@ func (g *gate) recheckServer(s *connection, answer any) (defects map[string]erro
 	text, ok := answer.(string)
 	if !ok {
 		if err, refused := answer.(resp.Error); refused && server.LacksRight(string(err)) {
-			return nil, server.Mend(err, false)
+			return nil, server.AddAdvice(err, false)
 		}
 		return nil, nil
 	}
@@ -367,7 +367,7 @@ func (g *gate) observeNode(l *resp.Conn, n *node, run string) (o member.Observat
 // common. For one server that no other replaces it is the server's own, so that tokens rise even if the clocks of clients differ.
 // If these differ by a minute, one clock is wrong, and package member finds that.
 func (g *gate) seedClock(n *node, own, client int64) int64 {
-	if g.rulesFor(n).Guarded() || max(own-client, client-own) > quorum.ClockMost {
+	if g.rulesFor(n).Guarded() || max(own-client, client-own) > quorum.MaxClockSkew {
 		return client
 	}
 	return own
@@ -384,7 +384,7 @@ func (g *gate) judgeNode(r member.Rules, o member.Observation, durable func() bo
 	}
 	v := decide()
 	if v.AskDurable {
-		o.Durable = member.Known(durable())
+		o.Durable = member.AnswerOf(durable())
 		v = decide()
 	}
 	return v
@@ -407,7 +407,7 @@ func (g *gate) admitNode(l *resp.Conn, n *node, run string, rep *report) (marker
 		if err != nil {
 			return "", err
 		}
-		rep.skipped = rep.skipped || done && v.Skips
+		rep.skipped = rep.skipped || done && v.SkipsQuarantine
 	}
 	return "", errMarker
 }
@@ -425,10 +425,10 @@ func (g *gate) swapMarker(l *resp.Conn, n *node, old, next string) (done bool, e
 
 // isDurable reports whether the server writes everything to disk before it answers, and reads it back when it starts.
 func (g *gate) isDurable(l *resp.Conn) bool {
-	if kept, err := server.OnDisk(l); err != nil || !kept {
+	if kept, err := server.SyncsToDisk(l); err != nil || !kept {
 		return false
 	}
-	read, err := server.Replays(l, g.opts.probeKeys("doctor"))
+	read, err := server.ReplaysScripts(l, g.opts.probeKeys("doctor"))
 	return read && err == nil
 }
 

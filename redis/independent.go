@@ -116,7 +116,7 @@ func (i *independent) canSpare(n *node) bool {
 }
 
 func (i *independent) noteSubscription(s *connection, refused error) {
-	s.n.engine.Hears(s.n.index, refused == nil)
+	s.n.engine.SetSubscribed(s.n.index, refused == nil)
 }
-func (i *independent) noteLoss(n *node)                   { n.engine.Hears(n.index, false) }
+func (i *independent) noteLoss(n *node)                   { n.engine.SetSubscribed(n.index, false) }
 func (i *independent) inheritDebts(n *node, debts []debt) { n.returnDebts(debts) }

@@ -61,7 +61,7 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 	defer cancel()
 	nodes := d.set.votersOf(lock)
 	if i >= len(nodes) {
-		return format.Stranger(st.Owner)
+		return format.DescribeForeign(st.Owner)
 	}
 	replies, err := nodes[i].runCommands(ctx, fields)
 	if err == nil {
@@ -69,7 +69,7 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 			return h
 		}
 	}
-	return format.Stranger(st.Owner)
+	return format.DescribeForeign(st.Owner)
 }
 
 // Queue implements driver.Queuer. It takes the order of the node with the longest queue: the other nodes have missed a waiter.
@@ -116,7 +116,7 @@ func (n *node) readQueue(ctx context.Context, lock engine.Lock, most int) (owner
 	for _, entry := range list {
 		owner, _ := entry.(string)
 		owners = append(owners, owner)
-		cmds = append(cmds, []string{"ZSCORE", lock.Queue, wire.LapseOf(owner)})
+		cmds = append(cmds, []string{"ZSCORE", lock.Queue, wire.LapseMember(owner)})
 	}
 	replies, err := n.runCommands(ctx, cmds...)
 	if err != nil {
@@ -282,7 +282,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	if kind, other := format.OtherType(st.Owner); other && token == 0 {
 		return false, fmt.Errorf("%w: the lock is a key of type %s, which has no token: remove it with the program that made it", driver.ErrInvalid, kind)
 	}
-	if its, err := d.engine.Belongs(st, views, token); !its {
+	if its, err := d.engine.TokenBelongs(st, views, token); !its {
 		return false, err
 	}
 	var mu sync.Mutex // guards what follows
@@ -319,8 +319,8 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 			unsure = append(unsure, n.addr+": "+err.Error())
 		}
 	})
-	took, err := d.engine.Forced(done, errs)
-	if lasts, _ := d.engine.Forced(lasting, errs); took && !lasts {
+	took, err := d.engine.ForceResult(done, errs)
+	if lasts, _ := d.engine.ForceResult(lasting, errs); took && !lasts {
 		return true, fmt.Errorf("%w (%s)", driver.ErrUnconfirmed, strings.Join(unsure, "; "))
 	}
 	return took, err

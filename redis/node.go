@@ -177,7 +177,7 @@ func (n *node) currentEvent() driver.NodeEvent {
 func (n *node) noteRefusal(asked quorum.AskKind, v resp.Value) {
 	switch {
 	case v.IsError() && slices.Contains([]string{"OOM", "MISCONF", "NOREPLICAS"}, format.Code(v.Text)):
-		err := server.Mend(v.Err(), false)
+		err := server.AddAdvice(v.Err(), false)
 		n.ill.Store(&err)
 	case asked == quorum.AskAcquire && v.Kind == ':' && n.ill.Load() != nil:
 		n.ill.Store(nil)

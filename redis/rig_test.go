@@ -438,7 +438,7 @@ func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *h
 					continue
 				}
 				if g.lossy {
-					before -= quorum.ClockTrust // a counter that is lost twice begins at the clock of a request that was on its way
+					before -= quorum.TrustedClockSkew // a counter that is lost twice begins at the clock of a request that was on its way
 				}
 				if int64(l.Token()) <= before {
 					r.Errorf("token %d for who asked after %d was granted", l.Token(), before)
@@ -458,5 +458,5 @@ func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *h
 
 // place is the command that gives an owner a place in a queue, which does not lapse.
 func place(queue, owner string, stamp int) []string {
-	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.LapseOf(owner)}
+	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.LapseMember(owner)}
 }

@@ -73,7 +73,7 @@ func (c *cluster) beginAtClock() error {
 	}
 	passed := now.Sub(last.at).Microseconds()
 	next := &glimpse{at: now, client: now.UnixMicro(), node: last.node + passed}
-	if step := next.client - last.client - passed; max(step, -step) > quorum.ClockTrust {
+	if step := next.client - last.client - passed; max(step, -step) > quorum.TrustedClockSkew {
 		return errStep
 	}
 	floor, ok := quorum.Seed(next.node, next.client)

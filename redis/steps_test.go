@@ -13,7 +13,7 @@ import (
 func TestServerThatInterleavesScriptsIsRejected(t *testing.T) {
 	t.Parallel()
 	for answer, words := range map[string][]string{
-		"$11\r\nINTERLEAVED\r\n":                           {"not one step", "two", "give Redis or Valkey"},
+		"$11\r\nINTERLEAVED\r\n":                           {"not atomic", "two clients", "give Redis or Valkey"},
 		"-ERR value is not an integer or out of range\r\n": {"lost what a script wrote", "give Redis or Valkey"}, // and GET finds nothing
 	} {
 		fake := &hostileServer{step: []byte(answer), turn: 1 << 20}

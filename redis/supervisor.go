@@ -172,7 +172,7 @@ func (n *node) tendConnection(l *connection, age time.Duration) {
 		n.subscribeOver(l) // the permission may have been given
 	}
 	if age%lookEvery == 0 {
-		n.d.channels.Leave(l.Link)
+		n.d.channels.Unsubscribe(l.Link)
 		n.lookForBareKey(l)
 		n.recheckConnection(l)
 	}
@@ -219,7 +219,7 @@ func (n *node) introduceClient(l *connection) {
 		return
 	}
 	if text, err := json.Marshal(me); err == nil {
-		l.Tell("SET", wire.Client+n.engine.Client(), string(text), "PX", format.Millis(int64(greetKeep)))
+		l.SendCommand("SET", wire.Client+n.engine.Client(), string(text), "PX", format.Millis(int64(greetKeep)))
 	}
 }
 
@@ -265,7 +265,7 @@ func (n *node) measureTrip(l *connection) {
 	}))
 }
 
-// adviseError returns err with the advice of server.Mend. A server at addr that has answered once speaks the protocol of
+// adviseError returns err with the advice of server.AddAdvice. A server at addr that has answered once speaks the protocol of
 // this client: it resets a later connection for another reason.
 func (n *node) adviseError(addr string, err error, secure bool) error {
 	n.mu.Lock()
@@ -274,7 +274,7 @@ func (n *node) adviseError(addr string, err error, secure bool) error {
 	if known && !secure && (errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)) {
 		return err
 	}
-	return server.Mend(err, secure)
+	return server.AddAdvice(err, secure)
 }
 
 // noteReport notes the results of the check of a new connection.

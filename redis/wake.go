@@ -43,7 +43,7 @@ func (n *node) confirmSubscription(l *connection, c *link.Call) {
 
 // deliverPush delivers a wake-up that came over l to its claim, and the news of a Force to the client.
 func (n *node) deliverPush(push resp.Value, l *connection) {
-	if n.d.channels.Freed(push, n.askClaimAgain) || len(push.Elems) != 3 || string(push.Elems[0].Text) != "message" {
+	if n.d.channels.HandlePush(push, n.askClaimAgain) || len(push.Elems) != 3 || string(push.Elems[0].Text) != "message" {
 		return
 	}
 	text := string(push.Elems[2].Text)

@@ -142,7 +142,7 @@ func runsFinishInOrder(t *testing.T, nodes int) {
 		if !slices.Contains(waiting, run) {
 			t.Fatalf("run %d had the lock twice; order:\n%s", run, b.file("order"))
 		}
-		if first := waiting[0]; run != first && at-before < quorum.HandOverMost {
+		if first := waiting[0]; run != first && at-before < quorum.MaxHandOver {
 			t.Fatalf("run %d was passed over by run %d, %v after the one before; order:\n%s\nit said:\n%s",
 				first, run, time.Duration(at-before), b.file("order"), runs[first].log.String())
 		}

@@ -54,9 +54,9 @@ CONSTANTS
 
 VARIABLES
   node,          \* for each node: the lock, its queue, the counter F, from whom the lock was taken, the quarantine
-  att,           \* for each id: what its client knows
+  att,           \* for each id: the knowledge of its client
   sent,          \* the requests
-  taken,         \* the ids whose lease somebody wants to force or adopt: P3 says nothing of these
+  taken,         \* the ids whose lease somebody wants to force or adopt: P3 excepts these
   disk,          \* a storage that checks tokens: the highest that it has seen, and who has written
   broken,        \* promises about the order of steps that some step has broken
   may            \* how often each fault may still happen
@@ -70,8 +70,8 @@ Nobody   == [i \in Ids |-> 0]
 Lone     == Cardinality(Nodes) = 1
 Q        == IF Rule("majority") THEN Cardinality(Nodes) \div 2 + 1 ELSE Cardinality(Nodes) \div 2
 TTL      == Max(TTLs)
-R        == TTL                                  \* the time that a hand-over stands: min(TTL, 1 s)
-Note     == TTL                                  \* how long a node knows from whom a lock was taken
+R        == TTL                                  \* the time that a handed-over lock lasts: min(TTL, 1 s)
+Note     == TTL                                  \* how long a node keeps a note of the owner from whom a lock was taken
 Free     == "free"                               \* the owner of a free lock
 Stamp    == CHOOSE s \in [Ids -> 1..Cardinality(Ids)] : \A i, j \in Ids : s[i] = s[j] => i = j
 First(S) == CHOOSE i \in S : \A j \in S : Stamp[i] <= Stamp[j]
@@ -116,14 +116,14 @@ Init ==
   /\ may = [forget |-> Forgets, lock |-> LosesLock, counter |-> LosesCounter, other |-> Others]
 
 -----------------------------------------------------------------------------
-(* What a node does. Each request makes of the state s of a node another, in one step. Waiters in the set deaf do not listen. *)
+(* The actions of a node. Each request changes the state s of a node in one step. Waiters in the set deaf do not listen. *)
 
 (* The condition "counters": a counter starts at the clock, which is above every token that was given. *)
 Highest == Max(UNION {{node[n].F, node[n].tok, node[n].floor} : n \in Nodes}
              \cup UNION {{att[i].T} \cup {att[i].base[n] : n \in Nodes} : i \in Ids})
 Clock == Highest
 
-(* The first token of the next block. Clients say the floor as "least" with each request that may give a block. *)
+(* The first token of the next block. Clients send the floor as "least" with each request that may give a block. *)
 NewBase(s) ==
   LET next == IF s.F > 0 THEN s.F + 1
               ELSE IF ~Rule("clock") \/ (s.floor > 0 /\ "slow" \in Does) THEN 1
@@ -135,15 +135,15 @@ Prolong(s, ttl) == [s EXCEPT !.left = IF Rule("never shortens") THEN Max({@, ttl
 Freed(s)        == [s EXCEPT !.owner = Free, !.tok = 0, !.left = 0]
 Queues(s, i)    == i \in Waiters                 \* i asks with a stamp
 
-(* What was taken from i is not given to it again, also where a request of i's comes late, and it gets no place in the queue. *)
+(* A lock that was taken from i is not given to i again, even by a late request of i, and i gets no place in the queue. *)
 Barred(s, i)    == Noted(s, i) /\ Rule("what was taken is not granted again")
 Queued(s, i)    == IF Queues(s, i) /\ ~Barred(s, i) THEN [s EXCEPT !.queue = @ \cup {i}] ELSE s
 
-(* It notes from whom the lock is taken, for as long as any node may let the lease stand that it has just renewed. *)
+(* The node notes the old owner, for as long as any node may keep a lease that it has just renewed. *)
 TakenFrom(s, i) == [s EXCEPT !.queue = @ \ {i}, !.just = @ \cup {i},
                              !.noted[i] = Max({@, IF Rule("a note outlasts the lease") THEN Note ELSE s.left})]
 
-(* The lock passes on to the first who listens. Who does not is dropped. Only a client's clock may start a counter (C1), and a
+(* The lock passes on to the first waiter that listens. Those before it are dropped. Only a client's clock may start a counter (C1), and a
    node in its quarantine grants nothing. *)
 Pass(s, giver, deaf) ==
   LET line == s.queue \ deaf
@@ -154,7 +154,7 @@ Pass(s, giver, deaf) ==
     [] s.F = 0 /\ Rule("clock")                        -> Freed([t EXCEPT !.queue = @ \ {next}])
     [] OTHER                                           -> Give(t, next, R)
 
-(* A free lock goes to the asker only if no other is the first in line (C6). *)
+(* A free lock goes to the asker only if no other waiter is first in line (C6). *)
 Acquire(s, i, deaf) ==
   CASE s.owner = i /\ s.tok >= s.floor                           -> Prolong(s, TTL)
     [] s.owner = i                                               -> Give(s, i, Max({s.left, TTL}))
@@ -217,7 +217,7 @@ Executed(s, m, deaf) ==
     [] m.kind = "force"     -> Force(s, m.arg, deaf)
 
 -----------------------------------------------------------------------------
-(* What a client makes of an answer, or of a wake-up. *)
+(* How a client handles an answer, or a wake-up. *)
 
 (* An answer that may be about the time before a give-back is void (C3). *)
 Counts(a, n) == n \notin a.owed \/ ~Rule("no grant before a give-back is answered")
@@ -228,7 +228,7 @@ Grant(a, n, tok, trust) == [a EXCEPT !.base[n] = tok, !.until[n] = Max({@, trust
 (* One of several nodes sets a free lock again once q have kept it; one that is alone does so in its quarantine. *)
 MaySetAgain(i) == Lone \/ Cardinality(att[i].ans) >= Q \/ ~Rule("q nodes kept it first")
 
-(* Node n was in the state s, and is in the state t after i's request m. *)
+(* Node n was in the state s, and is in the state t after the request m of i. *)
 Answer(a, i, n, m, s, t) ==
   CASE m.kind \in {"acquire", "adopt"} /\ Asking(i) /\ Counts(a, n) ->
          LET b == [a EXCEPT !.ans = @ \cup {n}] IN
@@ -242,7 +242,7 @@ Answer(a, i, n, m, s, t) ==
     [] m.kind = "give back" -> [a EXCEPT !.owed = @ \ {n}, !.ans = @ \cup {n}]
     [] OTHER -> a
 
-(* A wake-up counts from when the last request was sent that the node has answered (6). *)
+(* A wake-up counts from the send time of the last request that the node has answered (6). *)
 Woken(a, n, tok) == IF n \in a.ans /\ Counts(a, n) THEN Grant(a, n, tok, Trust(R, a.age)) ELSE a
 
 (* History: whether the lease has been taken, now that node n is in the state t. *)
@@ -257,7 +257,7 @@ MayExecute(n, m) ==
   /\ m.kind = "give back" => m.arg = n
   /\ m.kind \in {"acquire", "adopt"} => Asking(m.id) \/ "late" \in Does
 
-(* What is left of the requests once m is executed. *)
+(* The requests that remain once m is executed. *)
 Left(m) == IF m.kind = "give back" THEN sent \ {m} ELSE sent
 
 (* Node n executes a request. Its answer, and the wake-up of the one that it has handed the lock to, are heard or lost. *)
@@ -297,7 +297,7 @@ LateWakeUp == \E m \in Sent("wake") :
   /\ UNCHANGED <<node, sent, taken, disk, broken, may>>
 
 -----------------------------------------------------------------------------
-(* What a client does by itself. *)
+(* The actions of a client. *)
 
 Request(kind, i, arg) == [kind |-> kind, id |-> i, arg |-> arg]
 Send(m)               == sent' = sent \cup {m}
@@ -389,7 +389,7 @@ TakeAway(i) ==
   /\ Send(Request("force", Free, i))
   /\ UNCHANGED <<node, att, disk, broken, may>>
 
-(* Who has had the lease writes, also long after that: the condition "stop" does not hold. The storage checks the token. *)
+(* A client that has had the lease writes, even long after that: the condition "stop" does not hold. The storage checks the token. *)
 Write(i) ==
   /\ "write" \in Does /\ Committed(i)
   /\ att[i].T >= disk.top \/ ~Rule("storage checks")
@@ -400,7 +400,7 @@ Write(i) ==
 -----------------------------------------------------------------------------
 (* Time and faults. *)
 
-(* What is left of i's trust after d ticks. A client whose trust is over lets go by itself (11). An age that leaves no trust grows no more. *)
+(* The trust of i after d ticks. A client whose trust is over lets go by itself (11). An age that leaves no trust grows no more. *)
 Aged(i, a, d) ==
   LET b == [a EXCEPT !.until = [n \in Nodes |-> Less(@[n], d)],
                      !.age   = IF (Asking(i) \/ a.ttl > 0) /\ @ < TTL /\ Trust(TTL, @) > 0 THEN @ + d ELSE @] IN
@@ -477,7 +477,7 @@ TypeOK ==
 (* Tokens are unique: no two grants have a token in common. *)
 P1 == \A i, j \in Ids : i # j /\ Committed(i) /\ Committed(j) => att[i].T >= att[j].T + Block \/ att[j].T >= att[i].T + Block
 
-(* Tokens rise: who asks after another was granted the lock gets a higher token. *)
+(* Tokens rise: an attempt that asks after another was granted the lock gets a higher token. *)
 P2 == \A j \in Ids : Committed(j) => \A i \in att[j].before : att[j].T > att[i].T
 
 (* One holder at a time. A lease that somebody forces or adopts is excepted until its holder learns of it. *)
@@ -489,26 +489,26 @@ P3strict == \A i, j \in Ids : Holds(i) /\ Holds(j) => i = j
 (* No lost update: the storage takes no write from a holder whose successor has written. *)
 P4 == "P4" \notin broken
 
-(* Order of arrival: nobody wins before one who had its place on a majority when it began, and has it still. *)
+(* Order of arrival: no attempt wins before one that had its place on a majority when it began, and still has it. *)
 P6 == "P6" \notin broken
 
 (* The holder learns of a loss: it trusts the lease only while it counts on q nodes. *)
 P9 == \A i \in Ids : Holds(i) => Cardinality({n \in Nodes : att[i].until[n] > 0}) >= Q
 
-(* No request that comes late or twice costs a lock: what a holder counts on, the node keeps, or it sits out its quarantine. *)
+(* No late or repeated request costs a lock: a node keeps each lock that its holder counts on, or sits out its quarantine. *)
 P10 == \A i \in Ids \ taken : Holds(i) => \A n \in Nodes : att[i].until[n] > 0 => node[n].owner = i \/ node[n].sits > 0
 
-(* What was taken by force or adoption is not renewed: no round that began after q nodes had executed that finds q to keep the lock. *)
+(* A lease that was forced or adopted is not renewed: no round that began after q nodes had executed that finds q nodes that keep the lock. *)
 Taken == \A i \in Ids : Holds(i) /\ Cardinality(att[i].ans) >= Q => ~att[i].gone
 
-(* A lease is adopted by one. *)
+(* A lease is adopted at most once. *)
 Once == \A i, j \in Adopters : Committed(i) /\ Committed(j) /\ att[i].from = att[j].from => i = j
 
 (* No lease is renewed by a round that began after another grant was committed. *)
 Ends == \A i \in Ids : Holds(i) /\ Cardinality(att[i].ans) >= Q => att[i].later = {}
 
 -----------------------------------------------------------------------------
-(* For TLC: what is the same but for its name. *)
+(* For TLC: values that differ only in their names. *)
 Symmetry == Permutations(Nodes)
 Alike    == Permutations(Nodes) \cup Permutations(Ids)
 =============================================================================

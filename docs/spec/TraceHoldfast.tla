@@ -66,7 +66,7 @@ Says(s, t, m) ==
     [] m.kind = "anew"                 -> IF Keeps(s, m.id) \/ SetsAgain(s, m.id) THEN "kept" ELSE "not mine"
     [] OTHER                           -> "freed"
 
-(* A hand-over that finds nobody who listens raises the counter for nothing: to the specification another lock was granted. *)
+(* A hand-over to nobody raises the counter all the same: for the specification another lock was granted. *)
 Wasted(s, t) == t.owner = Free /\ s.F > 0 /\ s.queue \cap E.deaf # {} /\ E.F = NewBase(t) + Block - 1
 
 Executes ==
@@ -90,11 +90,11 @@ Executes ==
   /\ UNCHANGED <<disk, broken, may>>
 
 -----------------------------------------------------------------------------
-(* A client hears of it. *)
+(* A client receives the answer. *)
 
 Closes == open' = [x \in DOMAIN open \ {E.of} |-> open[x]] /\ UNCHANGED top
 
-(* It trusts the lease for no longer than the specification's client. *)
+(* The client trusts the lease for no longer than the specification's client. *)
 Trusts == E.trust > 0 => att'[E.id].pc = "holds" /\ Cardinality({n \in Nodes : att'[E.id].until[n] >= E.trust}) >= Q
 
 (* A node that has granted the lock after others made the lease counts too. Holdfast leaves that out. *)
@@ -112,7 +112,7 @@ Hears ==
   /\ Trusts /\ Closes
   /\ UNCHANGED <<node, sent, taken, disk, broken, may>>
 
-(* A wake-up that the code takes for a grant is one. *)
+(* The code takes a wake-up for a grant only if it is one. *)
 Wakes ==
   LET a == att[E.id] IN
   /\ E.of \in DOMAIN open /\ open[E.of].t.owner = E.id /\ open[E.of].m.kind \in {"release", "force"}
@@ -156,6 +156,6 @@ TraceNext ==
 
 TraceSpec == TraceInit /\ [][TraceNext]_all
 
-(* The promises hold in the runs as well, where the faults of the run leave them. *)
+(* The promises hold in the runs as well, as far as the faults of the run allow. *)
 Promised == Runs[run].sound => P1 /\ P2 /\ P3 /\ P9 /\ P10
 =============================================================================

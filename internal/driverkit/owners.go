@@ -37,7 +37,7 @@ func NewOwners() *Owners {
 
 // Next returns a name.
 func (o *Owners) Next(adoptable bool) string {
-	owner := quorum.Owner(o.Client, atomic.AddInt64(&o.last, 1), "")
+	owner := quorum.NewOwner(o.Client, atomic.AddInt64(&o.last, 1), "")
 	if adoptable {
 		owner = driver.Adoptable(owner)
 	}

@@ -9,20 +9,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// marker is what a node remembers of its admission, apart from what its clients
-// agree on.
+// marker is the part of a node's marker about its admission, without the part on which its clients agree.
 type marker struct {
-	run string // of the server, in which the node was admitted last; "": in none
-	// durable is set if the node wrote to disk before it answered in that run, and can
-	// read that back. It is the name that the client has for the node: replication and
-	// copied files bring a marker to other nodes, where the name does not fit.
+	run string // run of the server in which the node was last admitted; "": none
+	// durable is set if the node wrote to disk before it answered in that run, and can read
+	// that back. It is the client's name of the node: replication and copied files bring a
+	// marker to other nodes, whose names differ.
 	durable string
-	shard   string // of a cluster: the id of the node that was admitted or seen; slots that move bring markers of others
-	floor   int64  // the first token that it may give
+	shard   string // of a cluster: id of the node that was admitted or seen; moving slots bring markers of other shards
+	floor   int64  // first token that the node may give
 
-	seen   string // a later run, in which it was first seen, but not admitted yet
-	first  clocks // when that was
-	second clocks // when a quarantine was over since, by these clocks
+	seen   string     // a later run, in which the node was first seen, but is not admitted yet
+	first  wallClocks // time of that first sight
+	second wallClocks // start of the second period, after a quarantine by these clocks
 }
 
 func (m marker) String() (text string) {
@@ -47,9 +46,9 @@ func (m marker) String() (text string) {
 	return text
 }
 
-// parse reads what String has written. ok is false for a text of another
-// database, or of another version of the protocol.
-func parse(text string) (m marker, ok bool) {
+// parseMarker reads a text of String. ok is false for a text of another database, or of another version of
+// the protocol.
+func parseMarker(text string) (m marker, ok bool) {
 	for field := range strings.FieldsSeq(text) {
 		name, value, _ := strings.Cut(field, "=")
 		number, _ := strconv.ParseInt(value, 10, 64)
@@ -79,16 +78,17 @@ func parse(text string) (m marker, ok bool) {
 	return m, true
 }
 
-// label is a name as a marker has it, without spaces.
-func label(name string) string { return url.PathEscape(name) }
+// escapeName returns the form of a name in a marker, without spaces.
+func escapeName(name string) string { return url.PathEscape(name) }
 
-// Floor is the first token that a server may give over a connection, by its marker; 0: any. A server that names no run may have been
-// restarted before any connection, and may have come back with older counters: its tokens begin at the clock each time.
+// Floor returns the first token that a server may give over a connection, by its marker; 0: any. A server
+// that names no run may have been restarted before any connection, and may have come back with older
+// counters: its tokens start at the clock each time.
 func Floor(marker, run string, node, client int64) (int64, error) {
 	_, text, _ := strings.Cut(marker, " floor=")
 	text, _, _ = strings.Cut(text, " ")
 	floor, _ := strconv.ParseInt(text, 10, 64)
-	if floor < 0 || floor > quorum.Base(quorum.MaxToken) {
+	if floor < 0 || floor > quorum.FirstOfBlock(quorum.MaxToken) {
 		return 0, ErrFloor
 	}
 	if run != "" {

@@ -18,14 +18,14 @@ type server struct {
 	run     string
 	shard   string
 	durable bool
-	clock   time.Time // the node's
+	clock   time.Time // of the node
 }
 
 // client is one client, with clocks of its own.
 type client struct {
 	Rules
 	state State
-	name  string // by which it knows the node; "": as most do
+	name  string // its name of the node; "": the usual one
 	clock time.Time
 	mono  time.Duration
 }
@@ -37,7 +37,7 @@ func newServer(t *testing.T) *server {
 	return &server{T: t, run: "r1", clock: noon}
 }
 
-// newClient is a client with the rules r and the defaults of package redis.
+// newClient returns a client with the rules r and the defaults of package redis.
 func newClient(r Rules) *client {
 	if r.MaxTTL == 0 {
 		r.MaxTTL = time.Minute
@@ -50,10 +50,10 @@ var (
 	alone = Rules{Nodes: 1}
 )
 
-var out = Quarantine(time.Minute) // with the default MaxTTL
+var quarantine = Quarantine(time.Minute) // with the default MaxTTL
 
-// pass lets time pass for everybody.
-func (n *server) pass(d time.Duration, clients ...*client) {
+// advance lets time pass for the node and the clients.
+func (n *server) advance(d time.Duration, clients ...*client) {
 	n.clock = n.clock.Add(d)
 	for _, c := range clients {
 		c.clock, c.mono = c.clock.Add(d), c.mono+d
@@ -67,7 +67,7 @@ func (n *server) restart(run string, wiped bool) {
 	}
 }
 
-// observe is what the client observes now.
+// observe returns the client's present observation.
 func (n *server) observe(c *client) Observation {
 	return Observation{
 		Marker: n.marker, Name: cmp.Or(c.name, "a:1"), Run: n.run, Shard: n.shard,
@@ -75,13 +75,13 @@ func (n *server) observe(c *client) Observation {
 	}
 }
 
-// look lets a client observe and decide until it writes nothing more, as the gate does.
-func (n *server) look(c *client) error {
+// observeAndDecide lets a client observe and decide until it writes nothing more, as the gate does.
+func (n *server) observeAndDecide(c *client) error {
 	for range 8 {
 		o := n.observe(c)
 		var v Verdict
 		if c.state, v = c.Decide(c.state, o); v.AskDurable {
-			o.Durable = Known(n.durable)
+			o.Durable = AnswerOf(n.durable)
 			c.state, v = c.Decide(c.state, o)
 		}
 		if v.Votes || v.Err != nil {
@@ -92,37 +92,37 @@ func (n *server) look(c *client) error {
 	return errors.New("it goes on writing")
 }
 
-// base is the first token that a new counter would give now.
-func (n *server) base() string {
+// newBase returns the first token that a new counter would give now.
+func (n *server) newBase() string {
 	base, _ := quorum.Seed(n.clock.UnixMicro(), n.clock.UnixMicro())
 	return strconv.FormatInt(base, 10)
 }
 
-func (n *server) votes(c *client) {
+func (n *server) checkVotes(c *client) {
 	n.Helper()
-	if err := n.look(c); err != nil {
+	if err := n.observeAndDecide(c); err != nil {
 		n.Errorf("with %q it does not vote: %v", n.marker, err)
 	}
 }
 
-func (n *server) waits(c *client) {
+func (n *server) checkWaits(c *client) {
 	n.Helper()
-	err := n.look(c)
+	err := n.observeAndDecide(c)
 	if _, ok := errors.AsType[*QuarantineError](err); !ok {
 		n.Errorf("with %q: %v, want a quarantine", n.marker, err)
 	}
 }
 
-// conflicts wants the node refused, as one of another set.
-func (n *server) conflicts(c *client, mention string) {
+// checkConflict fails the test unless the client rejects the node as one of another set.
+func (n *server) checkConflict(c *client, mention string) {
 	n.Helper()
-	err := n.look(c)
+	err := n.observeAndDecide(c)
 	if _, ok := errors.AsType[*ConflictError](err); !ok || !strings.Contains(err.Error(), mention) {
 		n.Errorf("with %q: %v, want a conflict with %s", n.marker, err, mention)
 	}
 }
 
-func (n *server) floor() int64 {
+func (n *server) markerFloor() int64 {
 	floor, err := Floor(n.marker, n.run, 0, 0)
 	if err != nil {
 		n.Error(err)
@@ -132,29 +132,29 @@ func (n *server) floor() int64 {
 
 func TestNewNodeSitsOutQuarantineOnce(t *testing.T) {
 	n, c := newServer(t), newClient(three)
-	n.waits(c)
-	n.pass(out-time.Second, c)
-	n.waits(c)
-	n.pass(time.Second, c)
-	n.votes(c)
-	if want := "n=3 v=3 maxttl=60000 run=r1 floor=" + n.base(); n.marker != want {
+	n.checkWaits(c)
+	n.advance(quarantine-time.Second, c)
+	n.checkWaits(c)
+	n.advance(time.Second, c)
+	n.checkVotes(c)
+	if want := "n=3 v=3 maxttl=60000 run=r1 floor=" + n.newBase(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
-	n.votes(newClient(three)) // one client's wait is enough for all
+	n.checkVotes(newClient(three)) // one client's wait is enough for all
 }
 
-// TestQuarantineOutlastsLongestLeaseByTwoSeconds for one client that looks on, and twice for clients that live for seconds.
+// One client that watches needs one such period; clients that live for seconds need two.
 func TestQuarantineOutlastsLongestLeaseByTwoSeconds(t *testing.T) {
 	const tick = time.Millisecond
 	for _, longest := range []time.Duration{10 * time.Millisecond, time.Minute, 24 * time.Hour} {
 		rules := Rules{Nodes: 3, MaxTTL: longest}
 		t.Run("one client, "+longest.String(), func(t *testing.T) {
 			n, c := newServer(t), newClient(rules)
-			n.waits(c)
-			n.pass(longest+2*time.Second-tick, c)
-			n.waits(c)
-			n.pass(tick, c)
-			n.votes(c)
+			n.checkWaits(c)
+			n.advance(longest+2*time.Second-tick, c)
+			n.checkWaits(c)
+			n.advance(tick, c)
+			n.checkVotes(c)
 		})
 		t.Run("one client after the other, "+longest.String(), func(t *testing.T) {
 			n := newServer(t)
@@ -163,15 +163,15 @@ func TestQuarantineOutlastsLongestLeaseByTwoSeconds(t *testing.T) {
 				c.clock = n.clock
 				return c
 			}
-			n.waits(next())
-			n.pass(longest + 2*time.Second - tick)
-			n.waits(next())
-			n.pass(tick)
-			n.waits(next())
-			n.pass(longest + 2*time.Second - tick)
-			n.waits(next())
-			n.pass(tick)
-			n.votes(next())
+			n.checkWaits(next())
+			n.advance(longest + 2*time.Second - tick)
+			n.checkWaits(next())
+			n.advance(tick)
+			n.checkWaits(next())
+			n.advance(longest + 2*time.Second - tick)
+			n.checkWaits(next())
+			n.advance(tick)
+			n.checkVotes(next())
 		})
 	}
 }
@@ -190,88 +190,88 @@ func TestForgetfulNodeSitsOutQuarantine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, c := newServer(t), newClient(three)
-			n.waits(c)
-			n.pass(out, c)
-			n.votes(c)
-			n.pass(time.Hour, c)
+			n.checkWaits(c)
+			n.advance(quarantine, c)
+			n.checkVotes(c)
+			n.advance(time.Hour, c)
 			forget(n)
-			n.waits(c)
-			n.pass(out-time.Second, c)
-			n.waits(c)
-			n.waits(newClient(three))
-			n.pass(time.Second, c)
-			n.votes(c)
+			n.checkWaits(c)
+			n.advance(quarantine-time.Second, c)
+			n.checkWaits(c)
+			n.checkWaits(newClient(three))
+			n.advance(time.Second, c)
+			n.checkVotes(c)
 		})
 	}
 }
 
-// A client that does not look while the node is admitted and wiped again must not
-// take the time before for a quarantine.
+// A client that misses an admission and the next wipe must not count the time before as a
+// quarantine.
 func TestWatchRestartsWhenMarkerChanges(t *testing.T) {
 	n, early, c := newServer(t), newClient(three), newClient(three)
-	n.waits(early)
-	n.waits(c)
-	n.pass(out, early, c)
-	n.votes(c)
+	n.checkWaits(early)
+	n.checkWaits(c)
+	n.advance(quarantine, early, c)
+	n.checkVotes(c)
 	n.marker = ""
-	n.waits(early)
+	n.checkWaits(early)
 }
 
 func TestSettingNodeClockDoesNotEndQuarantine(t *testing.T) {
 	n, c := newServer(t), newClient(three)
 	n.clock = n.clock.Add(-time.Hour) // as after a boot
-	n.waits(c)
+	n.checkWaits(c)
 	n.clock = n.clock.Add(time.Hour)
-	n.pass(out-time.Second, c)
-	n.waits(c)
-	n.waits(newClient(three))
+	n.advance(quarantine-time.Second, c)
+	n.checkWaits(c)
+	n.checkWaits(newClient(three))
 	n.clock = n.clock.Add(time.Hour) // once more
-	n.waits(newClient(three))
+	n.checkWaits(newClient(three))
 }
 
 func TestWrongClientClockDoesNotEndQuarantine(t *testing.T) {
 	n, behind, ahead := newServer(t), newClient(three), newClient(three)
 	behind.clock = behind.clock.Add(-time.Hour)
 	ahead.clock = ahead.clock.Add(time.Hour)
-	n.waits(behind)
-	n.pass(out-time.Second, behind, ahead)
-	n.waits(ahead)
+	n.checkWaits(behind)
+	n.advance(quarantine-time.Second, behind, ahead)
+	n.checkWaits(ahead)
 	further := newClient(three)
 	further.clock = ahead.clock.Add(time.Hour)
-	n.waits(further)
+	n.checkWaits(further)
 }
 
 func TestWrongClockAtFirstSightOnlyDelays(t *testing.T) {
 	n, ahead, c := newServer(t), newClient(three), newClient(three)
 	ahead.clock = ahead.clock.Add(time.Hour)
-	n.waits(ahead)
-	n.waits(c)
-	n.pass(out-time.Second, c)
-	n.waits(c)
-	n.pass(time.Second, c)
-	n.votes(c) // by its own monotonic clock
+	n.checkWaits(ahead)
+	n.checkWaits(c)
+	n.advance(quarantine-time.Second, c)
+	n.checkWaits(c)
+	n.advance(time.Second, c)
+	n.checkVotes(c) // by its own monotonic clock
 }
 
-// The node and a client on its machine boot with a clock that is behind. Both times at which the node was first seen are that clock's, and
+// The node and a client on its machine boot with a clock that is behind. Both times of the first sight come from that clock, and
 // both seem long ago once it is set.
 func TestSettingBothClocksDoesNotEndQuarantine(t *testing.T) {
 	n, local, c := newServer(t), newClient(three), newClient(three)
 	n.clock, local.clock = n.clock.Add(-time.Hour), local.clock.Add(-time.Hour)
-	n.waits(local)
+	n.checkWaits(local)
 	n.clock, local.clock = n.clock.Add(time.Hour), local.clock.Add(time.Hour)
-	n.pass(time.Second, local, c)
-	n.waits(c)
-	n.waits(local)
-	n.pass(out-2*time.Second, local, c)
-	n.waits(c)
-	n.waits(local)
-	n.waits(newClient(three))
-	n.pass(time.Second, local, c)
-	n.votes(local) // by its own monotonic clock
+	n.advance(time.Second, local, c)
+	n.checkWaits(c)
+	n.checkWaits(local)
+	n.advance(quarantine-2*time.Second, local, c)
+	n.checkWaits(c)
+	n.checkWaits(local)
+	n.checkWaits(newClient(three))
+	n.advance(time.Second, local, c)
+	n.checkVotes(local) // by its own monotonic clock
 }
 
-// Programs that run for a second each, as of cron, let a node vote all the same. They have wall clocks alone, and one of two
-// periods may be a clock that was set.
+// Even programs that run for a second each, as from cron, complete a quarantine. They have only wall clocks, and setting
+// a clock may fake one of the two periods.
 func TestShortLivedClientsCompleteQuarantine(t *testing.T) {
 	n := newServer(t)
 	brief := func() *client {
@@ -280,43 +280,43 @@ func TestShortLivedClientsCompleteQuarantine(t *testing.T) {
 		return c
 	}
 	for range 6 {
-		n.waits(brief())
-		n.pass(out/3 + time.Second)
+		n.checkWaits(brief())
+		n.advance(quarantine/3 + time.Second)
 	}
-	n.votes(brief())
+	n.checkVotes(brief())
 }
 
-// A client that has seen the node all the time is not put off by those that come and go.
+// Clients that come and go do not delay a client that has watched the node all the time.
 func TestWallClockPeriodDoesNotDelayWatcher(t *testing.T) {
 	n, c := newServer(t), newClient(three)
-	n.waits(newClient(three))
-	n.pass(out/2, c)
-	n.waits(c)
-	n.pass(out/2, c)
+	n.checkWaits(newClient(three))
+	n.advance(quarantine/2, c)
+	n.checkWaits(c)
+	n.advance(quarantine/2, c)
 	brief := newClient(three)
 	brief.clock = n.clock
-	n.waits(brief) // the first period is over
-	n.pass(out/2-time.Second, c)
-	n.waits(c)
-	n.pass(time.Second, c)
-	n.votes(c)
+	n.checkWaits(brief) // the first period is over
+	n.advance(quarantine/2-time.Second, c)
+	n.checkWaits(c)
+	n.advance(time.Second, c)
+	n.checkVotes(c)
 }
 
 func TestDurableNodeVotesAtOnce(t *testing.T) {
 	admitted := func(t *testing.T, durable bool) (*server, *client) {
 		n, c := newServer(t), newClient(three)
 		n.durable = durable
-		n.waits(c)
-		n.pass(out, c)
-		n.votes(c)
+		n.checkWaits(c)
+		n.advance(quarantine, c)
+		n.checkVotes(c)
 		return n, c
 	}
 	t.Run("it was and is durable", func(t *testing.T) {
 		n, c := admitted(t, true)
-		floor := n.base() // which stands: it has forgotten nothing since
+		floor := n.newBase() // it stays: the node has forgotten nothing since
 		n.restart("r2", false)
-		n.pass(time.Second, c)
-		n.votes(c)
+		n.advance(time.Second, c)
+		n.checkVotes(c)
 		if want := "n=3 v=3 maxttl=60000 run=r2 durable=a:1 floor=" + floor; n.marker != want {
 			t.Errorf("the marker is %q, want %q", n.marker, want)
 		}
@@ -325,45 +325,45 @@ func TestDurableNodeVotesAtOnce(t *testing.T) {
 		n, c := admitted(t, true)
 		n.durable = false
 		n.restart("r2", false)
-		n.waits(c)
+		n.checkWaits(c)
 	})
 	t.Run("it was not", func(t *testing.T) {
 		n, c := admitted(t, false)
 		n.durable = true
 		n.restart("r2", false)
-		n.waits(c)
+		n.checkWaits(c)
 	})
 	t.Run("its data is of before the last run", func(t *testing.T) {
 		n, c := admitted(t, true)
 		backup := n.marker
 		n.restart("r2", false)
-		n.votes(c)
+		n.checkVotes(c)
 		n.marker = backup
 		n.restart("r3", false)
-		n.waits(c)
+		n.checkWaits(c)
 	})
 	t.Run("its data is of before, and this client has seen it admitted in this run", func(t *testing.T) {
 		n, c := admitted(t, true)
 		n.restart("r2", false)
 		n.marker = "n=3 v=3 maxttl=60000 run=r2 durable=a:1"
-		n.votes(c)
+		n.checkVotes(c)
 		n.marker = "n=3 v=3 maxttl=60000 run=r0 durable=a:1"
-		n.waits(c)
+		n.checkWaits(c)
 	})
 	t.Run("its data is another node's", func(t *testing.T) {
 		n, c := admitted(t, true)
 		n.marker = strings.Replace(n.marker, "a:1", "b:1", 1)
 		n.restart("r2", false)
-		n.waits(c)
-		n.waits(newClient(three))
+		n.checkWaits(c)
+		n.checkWaits(newClient(three))
 	})
 	t.Run("it was in quarantine", func(t *testing.T) {
 		n, c := newServer(t), newClient(three)
 		n.durable = true
-		n.waits(c)
+		n.checkWaits(c)
 		n.restart("r2", false)
-		n.pass(out, c)
-		n.waits(c)
+		n.advance(quarantine, c)
+		n.checkWaits(c)
 	})
 }
 
@@ -372,54 +372,54 @@ func TestOtherNameOfDurableNodeDelaysNobody(t *testing.T) {
 	restarted := func(t *testing.T) (n *server, c, stranger *client) {
 		n, c, stranger = newServer(t), newClient(three), newClient(three)
 		stranger.name, n.durable = "proxy:1", true
-		n.waits(c)
-		n.pass(out, c, stranger)
-		n.votes(c)
+		n.checkWaits(c)
+		n.advance(quarantine, c, stranger)
+		n.checkVotes(c)
 		n.restart("r2", false)
-		n.waits(stranger)
+		n.checkWaits(stranger)
 		return n, c, stranger
 	}
 	t.Run("a client that knows its name lets it vote", func(t *testing.T) {
 		n, c, stranger := restarted(t)
-		n.waits(stranger) // and again
-		n.votes(c)
-		n.votes(stranger)
+		n.checkWaits(stranger) // and again
+		n.checkVotes(c)
+		n.checkVotes(stranger)
 	})
 	t.Run("after another restart, too", func(t *testing.T) {
 		n, c, stranger := restarted(t)
 		n.restart("r3", false)
-		n.waits(stranger)
-		n.votes(c)
+		n.checkWaits(stranger)
+		n.checkVotes(c)
 	})
 	t.Run("nobody else comes", func(t *testing.T) {
 		n, _, stranger := restarted(t)
-		n.pass(out-time.Second, stranger)
-		n.waits(stranger)
-		n.pass(time.Second, stranger)
-		n.votes(stranger)
+		n.advance(quarantine-time.Second, stranger)
+		n.checkWaits(stranger)
+		n.advance(time.Second, stranger)
+		n.checkVotes(stranger)
 	})
 	t.Run("but its data are old", func(t *testing.T) {
 		n, c, stranger := restarted(t)
 		old := n.marker
-		n.votes(c)
+		n.checkVotes(c)
 		n.marker, n.run = old, "r3"
-		n.waits(stranger)
-		n.waits(c) // which has seen it admitted later
-		n.waits(newClient(three))
+		n.checkWaits(stranger)
+		n.checkWaits(c) // this client has seen the node admitted later
+		n.checkWaits(newClient(three))
 	})
 	t.Run("but it is not durable now", func(t *testing.T) {
 		n, c, stranger := restarted(t)
 		n.durable = false
-		n.waits(stranger)
+		n.checkWaits(stranger)
 		n.durable = true
-		n.waits(c)
+		n.checkWaits(c)
 	})
 }
 
 func TestNoQuarantineAdmitsForAllClients(t *testing.T) {
 	n := newServer(t)
-	n.votes(newClient(Rules{Nodes: 3, NoQuarantine: true}))
-	n.votes(newClient(three))
+	n.checkVotes(newClient(Rules{Nodes: 3, NoQuarantine: true}))
+	n.checkVotes(newClient(three))
 }
 
 func TestDifferentRulesAreRejected(t *testing.T) {
@@ -444,14 +444,14 @@ func TestDifferentRulesAreRejected(t *testing.T) {
 		"rubbish":                           newClient(three),
 	} {
 		n := &server{T: t, run: "r1", clock: noon, marker: text}
-		err := n.look(c)
+		err := n.observeAndDecide(c)
 		if _, conflict := errors.AsType[*ConflictError](err); !conflict || n.marker != text {
 			t.Errorf("%q, with n=%d: %v, and then %q", text, c.Nodes, err, n.marker)
 		}
 	}
 }
 
-// Version 1 takes each marker with " v=" in it for that of another version, and refuses it.
+// Version 1 takes each marker with " v=" in it for a marker of another version, and rejects it.
 func TestOtherVersionIsNamedInConflict(t *testing.T) {
 	t.Parallel()
 	for text, another := range map[string]bool{
@@ -471,7 +471,7 @@ func TestOtherVersionIsNamedInConflict(t *testing.T) {
 				continue // it ignores MaxTTL
 			}
 			n := &server{T: t, run: "r1", clock: noon, marker: text}
-			err := n.look(newClient(Rules{Nodes: 3, ReadOnly: readOnly, DB: 4}))
+			err := n.observeAndDecide(newClient(Rules{Nodes: 3, ReadOnly: readOnly, DB: 4}))
 			if c, ok := errors.AsType[*ConflictError](err); readOnly && !another && strings.HasPrefix(text, "n=3") {
 				continue
 			} else if !ok || c.Version != another || strings.Contains(err.Error(), "another version") != another || c.Newer != strings.Contains(text, "v=30") {
@@ -482,38 +482,38 @@ func TestOtherVersionIsNamedInConflict(t *testing.T) {
 	n := &server{T: t, run: "r1", clock: noon}
 	for _, r := range []Rules{three, alone, moves} {
 		n.marker = ""
-		if _ = n.look(newClient(r)); !strings.Contains(n.marker, " v=") {
+		if _ = n.observeAndDecide(newClient(r)); !strings.Contains(n.marker, " v=") {
 			t.Errorf("%q is a marker of version 1", n.marker)
 		}
 	}
 }
 
-// MaxTTL protects nothing where there is one node, and so need not agree.
+// MaxTTL protects nothing on a single node, and so may differ.
 func TestSingleNodeMarkerHasNoMaxTTL(t *testing.T) {
 	n := newServer(t)
-	n.votes(newClient(alone))
-	n.votes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))
-	if want := "n=1 v=3 run=r1 floor=" + n.base(); n.marker != want {
+	n.checkVotes(newClient(alone))
+	n.checkVotes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))
+	if want := "n=1 v=3 run=r1 floor=" + n.newBase(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 }
 
 func TestSingleNodeRestartsTokensEachRun(t *testing.T) {
 	n, c := newServer(t), newClient(alone)
-	n.votes(c)
+	n.checkVotes(c)
 	n.restart("r2", false)
-	n.pass(time.Second, c)
-	n.votes(c)
-	if want := "n=1 v=3 run=r2 floor=" + n.base(); n.marker != want {
+	n.advance(time.Second, c)
+	n.checkVotes(c)
+	if want := "n=1 v=3 run=r2 floor=" + n.newBase(); n.marker != want {
 		t.Errorf("the marker is %q, want %q", n.marker, want)
 	}
 	n.run = "" // behind a proxy
 	marker := n.marker
-	if n.votes(c); n.marker != marker {
+	if n.checkVotes(c); n.marker != marker {
 		t.Errorf("a client that sees no run has made %q of %q", n.marker, marker)
 	}
 	n.marker = ""
-	if n.votes(c); n.marker != "n=1 v=3" {
+	if n.checkVotes(c); n.marker != "n=1 v=3" {
 		t.Errorf("without a run the marker is %q", n.marker)
 	}
 }
@@ -523,10 +523,10 @@ var moves = Rules{Nodes: 1, FailsOver: true}
 
 func newMover(t *testing.T) (*server, *client) {
 	n, c := newServer(t), newClient(moves)
-	n.durable = true // what it wrote itself is not what another server granted
-	n.waits(c)
-	n.pass(out, c)
-	n.votes(c)
+	n.durable = true // its own disk lacks the grants of another server
+	n.checkWaits(c)
+	n.advance(quarantine, c)
+	n.checkVotes(c)
 	return n, c
 }
 
@@ -539,13 +539,13 @@ func TestPromotedServerSitsOutQuarantine(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, c := newMover(t)
-			n.pass(time.Hour, c)
+			n.advance(time.Hour, c)
 			n.restart(run, false)
-			n.waits(c)
-			n.pass(out-time.Second, c)
-			n.waits(c)
-			n.pass(time.Second, c)
-			n.votes(c)
+			n.checkWaits(c)
+			n.advance(quarantine-time.Second, c)
+			n.checkWaits(c)
+			n.advance(time.Second, c)
+			n.checkVotes(c)
 		})
 	}
 }
@@ -553,36 +553,36 @@ func TestPromotedServerSitsOutQuarantine(t *testing.T) {
 // SWAPDB would bring the marker of another database, and so its locks.
 func TestFailoverNodeHasOneDatabase(t *testing.T) {
 	n, _ := newMover(t)
-	n.conflicts(newClient(Rules{Nodes: 1, FailsOver: true, DB: 1}), "")
+	n.checkConflict(newClient(Rules{Nodes: 1, FailsOver: true, DB: 1}), "")
 }
 
 // A server forgets its promotion when it has had no replica for an hour.
 func TestForgottenPromotionDoesNotStopVoting(t *testing.T) {
 	n, c := newMover(t)
 	n.restart("r2/old", false)
-	n.waits(c)
-	n.pass(out, c)
-	n.votes(c)
+	n.checkWaits(c)
+	n.advance(quarantine, c)
+	n.checkVotes(c)
 	n.restart("r2", false)
-	n.votes(c)
+	n.checkVotes(c)
 }
 
-// What was granted before may have had any token below the clock.
+// Earlier grants may have had any token below the clock.
 func TestNewMasterStartsTokensAtClock(t *testing.T) {
 	n, c := newMover(t)
-	first := n.floor()
-	if want := noon.Add(out).UnixMicro() - 31; first != want {
+	first := n.markerFloor()
+	if want := noon.Add(quarantine).UnixMicro() - 31; first != want {
 		t.Errorf("%q: the floor is %d, want %d", n.marker, first, want)
 	}
-	n.pass(time.Hour, c)
+	n.advance(time.Hour, c)
 	n.restart("r2/old", false)
-	n.waits(c)
-	if floor := n.floor(); floor != 0 {
+	n.checkWaits(c)
+	if floor := n.markerFloor(); floor != 0 {
 		t.Errorf("%q: it has the floor of another run", n.marker)
 	}
-	n.pass(out, c)
-	n.votes(c)
-	if floor := n.floor(); floor != first+(time.Hour+out).Microseconds() {
+	n.advance(quarantine, c)
+	n.checkVotes(c)
+	if floor := n.markerFloor(); floor != first+(time.Hour+quarantine).Microseconds() {
 		t.Errorf("%q: the floor is %d", n.marker, floor)
 	}
 }
@@ -590,38 +590,38 @@ func TestNewMasterStartsTokensAtClock(t *testing.T) {
 func TestTokensNeedClocksWithinMinute(t *testing.T) {
 	n, c := newMover(t)
 	n.restart("r2/old", false)
-	n.waits(c)
-	n.pass(2*out, c)
+	n.checkWaits(c)
+	n.advance(2*quarantine, c)
 	n.clock = n.clock.Add(61 * time.Second)
-	if err := n.look(c); !errors.Is(err, ErrClocks) {
+	if err := n.observeAndDecide(c); !errors.Is(err, ErrClocks) {
 		t.Errorf("with %q: %v", n.marker, err)
 	}
 	n.clock = n.clock.Add(-5 * time.Second)
-	n.votes(c)
+	n.checkVotes(c)
 }
 
 func TestPlainAndFailoverClientsConflict(t *testing.T) {
 	n, c := newMover(t)
 	plain := newClient(alone)
 	plain.clock = n.clock
-	n.conflicts(plain, `"n=1 v=3 failover maxttl=60000"`)
+	n.checkConflict(plain, `"n=1 v=3 failover maxttl=60000"`)
 	n.marker = "n=1 v=3"
-	n.votes(plain)
-	n.conflicts(c, `opened with "n=1 v=3"`)
+	n.checkVotes(plain)
+	n.checkConflict(c, `opened with "n=1 v=3"`)
 }
 
-// A restart of such a node would go unnoticed, and so would that of one server that another replaces.
+// A restart of such a node would go unnoticed, and of a server that another replaces as well.
 func TestNodeWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	for _, r := range []Rules{three, moves, {Nodes: 3, ReadOnly: true}, {Nodes: 3, NoQuarantine: true}} {
 		n := &server{T: t, run: Run("", "promoted"), clock: noon}
-		if err := n.look(newClient(r)); !errors.Is(err, ErrNoRun) {
+		if err := n.observeAndDecide(newClient(r)); !errors.Is(err, ErrNoRun) {
 			t.Errorf("%+v: %v, want ErrNoRun", r, err)
 		}
 	}
 	n := &server{T: t, clock: noon}
-	n.votes(newClient(alone))
+	n.checkVotes(newClient(alone))
 	floor, err := Floor(n.marker, n.run, noon.UnixMicro(), noon.UnixMicro())
-	if want := n.base(); err != nil || strconv.FormatInt(floor, 10) != want {
+	if want := n.newBase(); err != nil || strconv.FormatInt(floor, 10) != want {
 		t.Errorf("its tokens begin at %d, %v, want %s", floor, err, want)
 	}
 	if _, err := Floor(n.marker, n.run, noon.UnixMicro(), noon.Add(61*time.Second).UnixMicro()); !errors.Is(err, ErrClocks) {
@@ -655,9 +655,9 @@ func TestReadOnlyClientWritesNothing(t *testing.T) {
 		n.T, n.run, n.clock = t, "r1", noon
 		c := newClient(of.rules)
 		c.ReadOnly = true
-		err := n.look(c)
+		err := n.observeAndDecide(c)
 		if _, conflict := errors.AsType[*ConflictError](of.want); conflict {
-			n.conflicts(c, "")
+			n.checkConflict(c, "")
 		} else if !errors.Is(err, of.want) {
 			t.Errorf("%s: %v, want %v", name, err, of.want)
 		}
@@ -667,43 +667,43 @@ func TestReadOnlyClientWritesNothing(t *testing.T) {
 	}
 }
 
-// Slots take a marker along that says nothing of the shard that gets them.
+// Moving slots take a marker along that tells nothing about the shard that gets them.
 func TestUnpromotedShardIgnoresForeignMarker(t *testing.T) {
 	shard := func(t *testing.T) (*server, *client) {
 		n, c := newMover(t)
 		n.shard = "x"
 		n.marker = ""
-		n.votes(c)
+		n.checkVotes(c)
 		return n, c
 	}
 	t.Run("its marker is gone", func(t *testing.T) {
 		n, c := shard(t)
 		n.marker, c.state = "", State{}
-		n.votes(c)
+		n.checkVotes(c)
 	})
 	t.Run("its marker is another's", func(t *testing.T) {
 		n, c := shard(t)
 		n.marker = "n=1 v=3 failover maxttl=60000 run=r9 shard=y"
 		c.state = State{}
-		n.votes(c)
+		n.checkVotes(c)
 	})
 	t.Run("its own marker is of another run", func(t *testing.T) {
 		n, c := shard(t)
 		n.restart("r2", false)
-		n.waits(c)
+		n.checkWaits(c)
 	})
 	t.Run("a replica has taken over", func(t *testing.T) {
 		n, c := shard(t)
 		n.marker = ""
 		n.restart("r2/old", false)
-		n.waits(c)
-		n.waits(newClient(moves))
-		n.pass(out, c)
-		n.votes(c)
+		n.checkWaits(c)
+		n.checkWaits(newClient(moves))
+		n.advance(quarantine, c)
+		n.checkVotes(c)
 		n.marker = ""
-		n.votes(c) // which has let it vote since
+		n.checkVotes(c) // this client has let the node vote since
 		n.marker = ""
-		n.waits(newClient(moves))
+		n.checkWaits(newClient(moves))
 	})
 }
 
@@ -723,13 +723,13 @@ func TestOnlyNoQuarantineSkipsQuarantine(t *testing.T) {
 		n, c := &server{T: t, run: "r1", marker: of.marker, clock: noon}, newClient(of.rules)
 		o := n.observe(c)
 		o.Durable = Yes
-		if _, v := c.Decide(State{}, o); v.Skips != of.want || v.Write == "" {
+		if _, v := c.Decide(State{}, o); v.SkipsQuarantine != of.want || v.Write == "" {
 			t.Errorf("%s: %+v, want Skips %v", name, v, of.want)
 		}
 	}
 }
 
-// It takes several commands to find out.
+// The answer takes several commands.
 func TestDurabilityIsAskedOnlyWhenNeeded(t *testing.T) {
 	t.Parallel()
 	for marker, want := range map[string]bool{
@@ -773,9 +773,9 @@ func FuzzMarker(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		c := newClient(three)
 		_, v := c.Decide(State{}, Observation{
-			Marker: c.agreement() + text, Name: "a:1", Run: "r1", Durable: Yes, Client: 1, Node: 1,
+			Marker: c.markerPrefix() + text, Name: "a:1", Run: "r1", Durable: Yes, Client: 1, Node: 1,
 		})
-		if m, _ := parse(text); v.Votes && m.run != "r1" {
+		if m, _ := parseMarker(text); v.Votes && m.run != "r1" {
 			t.Errorf("%q lets it vote", text)
 		}
 		if strings.Contains(v.Write, "run=r1") && !strings.Contains(text, "run=r1") && !strings.Contains(text, "durable=a:1") {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// full is what a Step may want at most.
-var full = Actions{Release: All(5), GiveBack: All(5), Acquire: All(5), Stamped: 0b10101, Commit: All(5), Renew: All(5), Anew: 0b01010}
+// full holds the most requests that a Step may want.
+var full = Actions{Release: All(5), GiveBack: All(5), Acquire: All(5), Stamped: 0b10101, Commit: All(5), Renew: All(5), Restore: 0b01010}
 
 func TestRequestsHaveFixedOrder(t *testing.T) {
 	c := Claim{N: 5, ID: 8, TTL: lease, Stamp: 77, Token: 100}
@@ -62,13 +62,13 @@ func TestAsksAllocatesNothing(t *testing.T) {
 func TestOnlyRegainedNodesRestoreLock(t *testing.T) {
 	c := Claim{N: 5, TTL: lease, Token: 100}
 	for ask := range full.Asks(0, &c, 0, Owners{}) {
-		if ask.Anew != (ask.Kind == AskRenew && full.Anew.Has(ask.Node)) {
-			t.Errorf("%v of node %d: anew %v", ask.Kind, ask.Node, ask.Anew)
+		if ask.Restore != (ask.Kind == AskRenew && full.Restore.Has(ask.Node)) {
+			t.Errorf("%v of node %d: anew %v", ask.Kind, ask.Node, ask.Restore)
 		}
 	}
 }
 
-// Each request reaches its script with what it asks for.
+// Each request reaches its script with its arguments.
 func TestLockAnswersEachRequest(t *testing.T) {
 	const now = noon
 	mine := Lock{Owner: "a", Token: base, Until: now/1000 + ttl, Fence: end}
@@ -85,34 +85,34 @@ func TestLockAnswersEachRequest(t *testing.T) {
 			free,
 			Ask{Kind: AskAcquire, Least: end + 100, Clock: now},
 			Granted,
-			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Fence: Top(end + 100)},
+			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Fence: LastOfBlock(end + 100)},
 		},
 		"adopt": {
 			Lock{Owner: "z", Token: base, Until: mine.Until, Fence: end},
 			Ask{Kind: AskAdopt, From: "z", Least: end + 100, Clock: now},
 			Granted,
-			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Notes: Notes{}.With("z", mine.Until), Fence: Top(end + 100)},
+			Lock{Owner: "a", Token: end + 100, Until: now/1000 + 2*ttl, Notes: Notes{}.With("z", mine.Until), Fence: LastOfBlock(end + 100)},
 		},
 		"commit": {
 			mine,
 			Ask{Kind: AskCommit, Token: end + 100},
 			Accepted,
-			Lock{Owner: "a", Token: end + 100, Until: mine.Until, Fence: Top(end + 100)},
+			Lock{Owner: "a", Token: end + 100, Until: mine.Until, Fence: LastOfBlock(end + 100)},
 		},
 		"renew":             {mine, Ask{Kind: AskRenew, Token: base}, Kept, long},
 		"renew, free":       {free, Ask{Kind: AskRenew, Token: base}, NotMine, free},
-		"renew, free, anew": {free, Ask{Kind: AskRenew, Token: base, Anew: true}, Kept, long},
+		"renew, free, anew": {free, Ask{Kind: AskRenew, Token: base, Restore: true}, Kept, long},
 		"release":           {mine, Ask{Kind: AskRelease}, Freed, free},
 		"release, MinHold":  {mine, Ask{Kind: AskRelease, MinHold: lease}, Freed, Lock{Owner: KeptID("a"), Until: now/1000 + lease/ms, Fence: end}},
 	} {
 		row.ask.Owner, row.ask.TTL = "a", 2*ttl*ms
-		if l, r, _ := row.lock.Answer(now, &row.ask, deaf); r.Kind != row.kind || l != row.want {
+		if l, r, _ := row.lock.Answer(now, &row.ask, newDeafLock); r.Kind != row.kind || l != row.want {
 			t.Errorf("%s: %+v, left %+v, want %+v", name, r, l, row.want)
 		}
 	}
 }
 
-// What is handed to nobody is free for everybody, also where somebody waits.
+// A lock that is handed to nobody is free for everybody, even if somebody waits.
 func TestReleaseWithoutHandOverFreesLock(t *testing.T) {
 	const now = 1_000_000
 	l := Lock{Owner: "a", Token: 69, Until: now, Fence: 100, Queue: Queue("").With(Place{Owner: "b", Stamp: 1, Until: now})}

@@ -1,180 +1,176 @@
 package quorum
 
-// Phase is where a Claim stands.
+// Phase is the state of a Claim.
 type Phase uint8
 
 // The phases of a Claim.
 const (
 	Seeking Phase = iota // asks, rests between rounds, commits
-	Held                 // a quorum granted; renews
+	Held                 // a quorum has granted the lock; renews
 	Over                 // released, lost or given up: the id is never used again
 )
 
-// Kind is what happened.
+// Kind is the type of an Event.
 type Kind uint8
 
-// The events of a Claim. Those with a node are answers, or stand for one.
+// The events of a Claim. Events with a node are answers, or take the place of one.
 const (
-	Start    Kind = iota // ask for the lock; the first event
-	Granted              // acquire: the lock is this id's; Token is the base
-	Denied               // acquire: another holds the lock; Left until it lapses
-	Accepted             // commit: the token stands
-	Refused              // commit: it does not
-	Kept                 // renew: the lock is this id's, still or again
-	NotMine              // renew: it is another's, or nobody's
-	Freed                // release, give-back: done
-	Failed               // no answer to the request Of, or an error
-	Woken                // the node handed the lock to the id that the claim has now
-	Tick                 // the time of Claim.Alarm has come, or a round's time is over
-	Audible              // the nodes whose wake-ups reach this client are now Nodes
-	Renew                // start a round of renewals with TTL
-	Release              // give up what is held or sought
+	Start              Kind = iota // ask for the lock; the first event
+	Granted                        // acquire: this id has the lock; Token is the node's first token
+	Denied                         // acquire: another id has the lock, for Left
+	Accepted                       // commit: the lock has the token
+	Refused                        // commit: the lock keeps another token or owner
+	Kept                           // renew: this id has the lock, still or again
+	NotMine                        // renew: another id has the lock, or none
+	Freed                          // release, give-back: done
+	Failed                         // no answer to the request Of, or an error
+	Woken                          // the node has handed the lock to the present id of the claim
+	Tick                           // the time of Claim.Alarm has come, or a round has run out of time
+	SubscriptionChange             // Nodes are the nodes whose wake-ups reach this client from now on
+	Renew                          // start a round of renewals with TTL
+	Release                        // give up the lock, or the attempt
 )
 
-// Event is one thing that happened to a Claim.
+// Event is an input of a Claim.
 type Event struct {
 	Kind  Kind
-	Of    AskKind // answers: what was asked
+	Of    AskKind // answers: the kind of the request
 	Node  int
 	ID    uint32 // answers: Claim.ID when the request was sent
 	Epoch uint8  // answers: Claim.Epoch[Node] when the request was sent
-	At    int64  // now
-	Sent  int64  // answers: when the request was handed on for sending
-	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new one; Woken: of the hand-over; Release: Ask.MinHold
-	Token int64  // Granted, Woken: the first token that the node gave; Woken: 0, if it is not told
-	Left  int64  // Denied: until the lock lapses; negative: never
-	Nodes Set    // Start, Audible
+	At    int64  // the present time
+	Sent  int64  // answers: when the request was handed over for sending
+	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new TTL; Woken: of the hand-over; Release: Ask.MinHold
+	Token int64  // Granted, Woken: the first token that the node gave; Woken: 0 if the message has none
+	Left  int64  // Denied: time until the lock lapses; negative: it never lapses
+	Nodes Set    // Start, SubscriptionChange
 	Rand  uint32 // for jitter
-	// Waiters says of Denied and Kept how many ids wait, the client's own among them.
+	// Waiters is the number of waiting ids with Denied and Kept, the client's own included.
 	Waiters int
-	// Queued says of Denied that the node keeps a place for this id.
+	// Queued reports with Denied that this id has a place in the node's queue.
 	Queued bool
-	// Strange says of Denied that the lock is shared with others, who know neither queue
-	// nor wake-ups: its next release may wake nobody.
-	Strange bool
-	// Unsent says of Failed that the node cannot have seen the request.
+	// Foreign reports with Denied that other programs take this lock too, without queue and
+	// wake-ups: its next release may wake nobody.
+	Foreign bool
+	// Unsent reports with Failed that the node cannot have seen the request.
 	Unsent bool
-	// Fatal says of Failed that asking again is pointless: the server answered
-	// with an error that an operator must mend.
+	// Fatal reports with Failed that asking again is pointless: an operator has to fix the
+	// cause of the server's error.
 	Fatal bool
 }
 
-// Outcome is what a Step decided for the caller.
+// Outcome is the result of a Step for the caller.
 type Outcome uint8
 
 // The outcomes.
 const (
 	None        Outcome = iota
-	Won                 // the lock is held, with Claim.Token, until Claim.Trusted
-	Busy                // a quorum answered, and another holds the lock
+	Won                 // the lock is held, with Claim.Token, until Claim.TrustedUntil
+	Busy                // a quorum answered, and another client holds the lock
 	Unavailable         // too few nodes answered
-	Renewed             // a quorum kept the lock: see Claim.Trusted
-	NotRenewed          // this round found no quorum; the old trust stands
-	Lost                // the nodes have said that the lock cannot be kept
+	Renewed             // a quorum kept the lock: see Claim.TrustedUntil
+	NotRenewed          // this round found no quorum; the earlier trust still counts
+	Lost                // the lease cannot be kept
 	Released            // a quorum has freed the lock
 	NotReleased         // too few nodes answered the release
 )
 
-// Actions is what a Step wants done, in the order of its fields.
+// Actions lists the requests and other effects of a Step, in the order of its fields.
 type Actions struct {
-	Release  Set  // for good, under the id so far
+	Release  Set  // for good, under the id before the Step
 	FreshID  bool // take a new id: Claim.ID has changed
 	GiveBack Set  // release, but keep the place in the queue
 	Acquire  Set
-	Stamped  Set // those of Acquire that shall queue the id
+	Stamped  Set // the nodes of Acquire that shall queue the id
 	Commit   Set // with Claim.Token
 	Renew    Set
-	Anew     Set // those of Renew that set the lock again if it is free there
-	// Subscribe asks for wake-ups from the nodes; Audible tells when they can
-	// be heard.
+	Restore  Set // the nodes of Renew that set the lock again if it is free there
+	// Subscribe asks for the nodes' wake-ups. A SubscriptionChange follows when they arrive.
 	Subscribe bool
 	Outcome   Outcome
-	// Obstacle is why a round has got no lock, Busy or Unavailable, where the claim
-	// asks again.
+	// Obstacle is the failure of a round, Busy or Unavailable, after which the claim asks again.
 	Obstacle Outcome
 }
 
-// Claim is one client's claim to one lock, from the first request to the
-// release. Its zero value with N, TTL and, for a claim that waits, Stamp set is
-// ready for Start. It is a plain value: copying it copies the claim.
+// Claim is one client's claim to one lock, from the first request to the release. A zero Claim with N, TTL
+// and, for a claim that waits, Stamp is ready for Start. It is a plain value: copying it copies the claim.
 type Claim struct {
-	N      int8  // number of nodes
-	Phase  Phase // where it stands
+	N      int8 // number of nodes
+	Phase  Phase
 	ID     uint32
 	TTL    int64
 	Stamp  int64 // place in the queue, the same on every node; 0: does not wait
-	Adopts bool  // asks for the lock that another id has, which is not going to answer for it
-	Renews bool  // the holder soon renews what is trusted for less than half of TTL
-	Token  int64 // chosen once a quorum has granted (elect), final when a quorum has it (decide: Won); 0 before
+	Adopts bool  // takes over the lock of another id, which will not answer for it any more
+	Renews bool  // the holder soon renews a lease with less than half of TTL left
+	Token  int64 // chosen once a quorum has granted (chooseToken), final once a quorum has it (decideOutcome: Won); 0 before
 
-	Granted Set   // the lock there is this id's
-	Owed    Set   // a give-back is unanswered: what the node grants may be freed by it
-	Trip    int64 // longest round trip seen lately
+	Granted   Set   // nodes on which this id has the lock
+	Owed      Set   // nodes that have not answered a give-back, which may free anything that they grant
+	RoundTrip int64 // longest recent round trip
 
-	// Sends counts per node the requests of this id that may have been
-	// executed: a node with none needs no release.
+	// Sends counts per node the requests of this id that may have been executed. A node
+	// without any needs no release.
 	Sends [MaxNodes]uint8
-	// Epoch counts per node the give-backs: an answer from before one is void.
-	Epoch [MaxNodes]uint8
-	Base  [MaxNodes]int64 // the first token that the node gave, where granted
-	Until [MaxNodes]int64 // the node keeps the lock at least until then, where granted
-	AskBy [MaxNodes]int64 // then the request to the node counts as failed, where one is out
-	// Answered is when the last request of this id was sent that the node has answered.
+	// Epoch counts the give-backs per node. An answer to a request of an earlier epoch is void.
+	Epoch    [MaxNodes]uint8
+	Base     [MaxNodes]int64 // per granted node, the first token that it gave
+	Until    [MaxNodes]int64 // per granted node, the time until which it certainly keeps the lock
+	AnswerBy [MaxNodes]int64 // per node with an open request, the time at which the request counts as failed
+	// Answered is the send time of the last request of this id that the node has answered.
 	Answered [MaxNodes]int64
 
 	Seek
 	Hold
 	End
 
-	Unreported bool // held, over: the outcome of the round has not been reported
+	Unreported bool // held, over: the outcome of the present round is still to be reported
 }
 
-// Seek is what a claim knows while it seeks.
+// Seek is the state of a claim while it seeks the lock.
 type Seek struct {
-	Asked   Set // an acquire is unanswered
-	Agreed  Set // the token stands there
-	Pending Set // a commit is unanswered
-	Denied  Set // the lock there is another's
-	Failed  Set // no answer
-	Fatal   Set // an answer that will not change
-	Queued  Set // the id has a place in the queue there
-	Back    Set // given back and not asked since: the lock there may be nobody's
-	Handed  Set // granted by a wake-up alone
-	Heard   Set // nodes whose wake-ups reach this client
+	Asked      Set // nodes with an unanswered acquire
+	Agreed     Set // nodes on which the lock has the token
+	Pending    Set // nodes with an unanswered commit
+	Denied     Set // nodes on which another id has the lock
+	Failed     Set // nodes without an answer
+	Fatal      Set // nodes with an error that lasts
+	Queued     Set // nodes on which the id has a place in the queue
+	GivenBack  Set // nodes that got a give-back and have not been asked since: the lock may be free there
+	HandedOver Set // nodes whose grant is known from a wake-up alone
+	Subscribed Set // nodes whose wake-ups reach this client
 
-	Queueing bool  // asks with the stamp
-	Polls    uint8 // rests without a place in the queue so far
+	Queueing bool  // acquires carry the stamp
+	Polls    uint8 // number of rests without a place in the queue
 
-	Crowd    int   // most waiters that a denial reported
-	Left     int64 // shortest time to expiry that a denial reported; 0: none did
-	Patience int64 // then an incomplete hand-over is given back; 0: none is under way
-	Rest     int64 // then every node is asked again; 0: not resting
+	MaxWaiters int   // highest number of waiters in a denial
+	MinLeft    int64 // shortest time to expiry in a denial; 0: none yet
+	GiveBackAt int64 // time at which an incomplete hand-over is given back; 0: none is under way
+	RestUntil  int64 // time at which all nodes are asked again; 0: not resting
 }
 
-// Hold is what a claim knows while the lock is held.
+// Hold is the state of a claim while it holds the lock.
 type Hold struct {
-	Renewing Set // a renewal of this round is unanswered
-	Kept     Set // has kept the lock in this round
-	Away     Set // has not, as the lock there is not this id's
+	Renewing Set // nodes with an unanswered renewal of this round
+	Kept     Set // nodes that have kept the lock in this round
+	Missing  Set // nodes that have answered in this round that this id does not have the lock
 
-	AtRisk bool  // the last round that was finished has found a quorum and no more
-	Again  uint8 // how often nodes that are not this id's were asked again since Renew
+	AtRisk  bool  // the last finished round found a quorum and no node more
+	Regains uint8 // how often Missing nodes have been asked again since Renew
 
-	Trust int64 // a quorum keeps the lock until then; 0: none has yet
-	Round int64 // when this round of renewals began
+	TrustUntil int64 // a quorum keeps the lock until then; 0: none yet
+	RoundStart int64 // start of this round of renewals
 }
 
-// End is what a claim knows that is over.
+// End is the state of a claim that is over.
 type End struct {
-	Releasing Set // a release is unanswered
-	Released  Set // has released the lock, or never had a request
+	Releasing Set // nodes with an unanswered release
+	Released  Set // nodes that have released the lock, or never had a request
 
 	MinHold int64 // Ask.MinHold of the release
 }
 
-// Detached is a claim to a lock that another client has left standing: it has only the
-// id. It can be renewed while a quorum has it, and released; where a node has lost it,
-// it stays lost.
+// Detached returns a claim to a lock that another client has detached: it has only the id. It can be renewed
+// while a quorum has the lock, and released. A node that has lost the lock does not get it back.
 func Detached(n int, ttl int64) Claim {
 	c := Claim{N: int8(n), TTL: ttl, Phase: Held}
 	for i := range n {
@@ -183,66 +179,65 @@ func Detached(n int, ttl int64) Claim {
 	return c
 }
 
-// Step applies e to c, and to nothing else: the same claim and event always
-// give the same result.
+// Step applies e to c and to nothing else: the same claim and event always give the same result.
 func (c *Claim) Step(e Event) (a Actions) {
-	if e.Kind.answer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]) {
-		return a // released or given back after the request: what it says is void
+	if e.Kind.isAnswer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]) {
+		return a // a release or give-back followed the request, and made its answer void
 	}
-	c.count(&e)
+	c.countAnswer(&e)
 	switch c.Phase {
 	case Seeking:
-		c.seek(&e, &a)
+		c.stepSeeking(&e, &a)
 	case Held:
-		c.hold(&e, &a)
+		c.stepHeld(&e, &a)
 	case Over:
-		c.end(&e, &a)
+		c.stepOver(&e, &a)
 	}
 	if c.Phase != Seeking {
-		c.Patience, c.Rest = 0, 0
+		c.GiveBackAt, c.RestUntil = 0, 0
 	}
 	return a
 }
 
-// Alarm is when the claim wants a Tick; 0 for never.
+// Alarm returns the time at which the claim wants a Tick; 0 for never.
 func (c *Claim) Alarm() int64 {
-	alarm := soonest(c.Patience, c.Rest)
+	alarm := earlier(c.GiveBackAt, c.RestUntil)
 	for n := range c.Unanswered().Nodes {
-		alarm = soonest(alarm, c.AskBy[n])
+		alarm = earlier(alarm, c.AnswerBy[n])
 	}
 	return alarm
 }
 
-// soonest is the earlier of two times, of which 0 is never.
-func soonest(a, b int64) int64 {
+// earlier returns the earlier of two times, of which 0 means never.
+func earlier(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
 	}
 	return a
 }
 
-// Trusted is until when a held lock can be relied on: a quorum of nodes keeps
-// it at least so long.
-func (c *Claim) Trusted() int64 { return c.Trust }
+// TrustedUntil returns the time until which the holder may rely on the lock: a quorum of nodes keeps it for
+// at least so long.
+func (c *Claim) TrustedUntil() int64 { return c.TrustUntil }
 
-// Quorum is how many nodes decide.
+// Quorum returns the number of nodes that decide.
 func (c *Claim) Quorum() int { return Majority(int(c.N)) }
 
-func (k Kind) answer() bool { return Granted <= k && k <= Failed }
+func (k Kind) isAnswer() bool { return Granted <= k && k <= Failed }
 
-func (c *Claim) all() Set { return All(int(c.N)) }
+func (c *Claim) allNodes() Set { return All(int(c.N)) }
 
-// possible says whether a quorum can still come from s.
-func (c *Claim) possible(s Set) bool { return s.Len() >= c.Quorum() }
+// canBeQuorum reports whether the nodes in s suffice for a quorum.
+func (c *Claim) canBeQuorum(s Set) bool { return s.Len() >= c.Quorum() }
 
-// promised notes until when the node of an answer keeps the lock at least: for the TTL from when
-// it was asked, and not from its answer, which may be slow.
-func (c *Claim) promised(e *Event) {
+// notePromise notes until when the node of an answer certainly keeps the lock: for the TTL from the time of
+// sending, and not of the answer, which may be slow.
+func (c *Claim) notePromise(e *Event) {
 	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
 }
 
-// keptUntil is until when a quorum of the nodes in s keeps the lock: the quorum-th
-// latest of their times.
+// keptUntil returns the time until which a quorum of the nodes in s keeps the lock: the quorum-th latest of
+// their times.
 func (c *Claim) keptUntil(s Set) int64 {
 	var best [MaxNodes + 1]int64 // descending
 	for n := range s.Nodes {
@@ -256,10 +251,10 @@ func (c *Claim) keptUntil(s Set) int64 {
 	return best[c.Quorum()-1]
 }
 
-// touched is the nodes that may have executed a request of this id.
-func (c *Claim) touched() Set {
+// touchedNodes returns the nodes that may have executed a request of this id.
+func (c *Claim) touchedNodes() Set {
 	var s Set
-	for n := range c.all().Nodes {
+	for n := range c.allNodes().Nodes {
 		if c.Sends[n] > 0 {
 			s |= Only(n)
 		}
@@ -269,12 +264,12 @@ func (c *Claim) touched() Set {
 
 const sendsKnown = 255 // the node has certainly seen the id
 
-// count keeps Sends and Trip up with the answers.
-func (c *Claim) count(e *Event) {
+// countAnswer updates Sends, RoundTrip and Answered from an answer.
+func (c *Claim) countAnswer(e *Event) {
 	switch {
 	case e.Kind == Woken:
 		c.Sends[e.Node] = sendsKnown
-	case !e.Kind.answer():
+	case !e.Kind.isAnswer():
 	case e.Kind == Failed && e.Unsent:
 		if s := &c.Sends[e.Node]; *s > 0 && *s < sendsKnown {
 			*s--
@@ -282,14 +277,14 @@ func (c *Claim) count(e *Event) {
 	case e.Kind == Failed:
 	default:
 		c.Sends[e.Node] = sendsKnown
-		// One that is slow for once, as in an outage, is soon forgotten.
-		c.Trip = max(min(e.At-e.Sent, RequestTimeout(c.TTL)), c.Trip-c.Trip/8)
+		// A single slow round trip, as in an outage, is soon forgotten.
+		c.RoundTrip = max(min(e.At-e.Sent, RequestTimeout(c.TTL)), c.RoundTrip-c.RoundTrip/8)
 		c.Answered[e.Node] = max(c.Answered[e.Node], e.Sent)
 	}
 }
 
-// send counts requests to the nodes in s that can leave something behind.
-func (c *Claim) send(s Set) {
+// countSends counts a request to each node in s that may leave a lock or a place behind.
+func (c *Claim) countSends(s Set) {
 	for n := range s.Nodes {
 		if c.Sends[n] < sendsKnown {
 			c.Sends[n]++
@@ -297,37 +292,37 @@ func (c *Claim) send(s Set) {
 	}
 }
 
-// expect sets the deadline of requests to the nodes in s that leave at at.
-func (c *Claim) expect(s Set, at int64) {
+// setDeadlines sets the deadline of requests sent to the nodes in s at the time at.
+func (c *Claim) setDeadlines(s Set, at int64) {
 	for n := range s.Nodes {
-		c.AskBy[n] = at + RequestTimeout(c.TTL)
+		c.AnswerBy[n] = at + RequestTimeout(c.TTL)
 	}
 }
 
-// Unanswered is the nodes that still owe an answer: to an acquire or a commit, in the
-// phases that follow to a renewal or a release.
+// Unanswered returns the nodes that still owe an answer: to an acquire or a commit, and later to a renewal or
+// a release.
 func (c *Claim) Unanswered() Set {
 	return c.Asked | c.Pending | c.Renewing | c.Releasing
 }
 
-// overdue is the nodes whose request has run out of time.
-func (c *Claim) overdue(at int64) Set {
+// overdueNodes returns the nodes whose request has run out of time.
+func (c *Claim) overdueNodes(at int64) Set {
 	var s Set
 	for n := range c.Unanswered().Nodes {
-		if at >= c.AskBy[n] {
+		if at >= c.AnswerBy[n] {
 			s |= Only(n)
 		}
 	}
 	return s
 }
 
-// drop forgets what the nodes in s granted.
-func (c *Claim) drop(s Set) {
+// dropGrants forgets the grants of the nodes in s.
+func (c *Claim) dropGrants(s Set) {
 	c.Granted &^= s
 	c.Agreed &^= s
 	c.Kept &^= s
 	c.Pending &^= s
-	c.Handed &^= s
+	c.HandedOver &^= s
 	for n := range s.Nodes {
 		c.Until[n] = 0
 	}

@@ -11,12 +11,12 @@ const (
 	stamp  = int64(42)
 )
 
-// play brings events to one claim and remembers when each node was last asked.
-type play struct {
+// claimTest passes events to one claim and remembers when each node was last asked.
+type claimTest struct {
 	t     *testing.T
 	c     Claim
 	now   int64
-	did   Actions // by the last event
+	last  Actions // on the last event
 	asked [MaxNodes]struct {
 		at, ttl int64
 		id      uint32
@@ -24,52 +24,52 @@ type play struct {
 	}
 }
 
-// begin starts a claim over n nodes; it waits if place is not 0, and hears all nodes.
-func begin(t *testing.T, n int, place int64) *play {
+// startClaim starts a claim over n nodes; it waits if place is not 0, and hears all nodes.
+func startClaim(t *testing.T, n int, place int64) *claimTest {
 	t.Helper()
-	return beginHearing(t, n, place, All(n))
+	return startSubscribed(t, n, place, All(n))
 }
 
-func beginHearing(t *testing.T, n int, place int64, heard Set) *play {
+func startSubscribed(t *testing.T, n int, place int64, heard Set) *claimTest {
 	t.Helper()
-	p := &play{t: t, now: second, c: Claim{N: int8(n), TTL: lease, Stamp: place}}
+	p := &claimTest{t: t, now: second, c: Claim{N: int8(n), TTL: lease, Stamp: place}}
 	p.step(Event{Kind: Start, Nodes: heard})
-	p.want("start", p.did.Acquire == All(n))
+	p.check("start", p.last.Acquire == All(n))
 	return p
 }
 
-// held is a claim over n nodes that won with token 100 at once.
-func held(t *testing.T, n int) *play {
+// heldClaim returns a claim over n nodes that won with token 100 at once.
+func heldClaim(t *testing.T, n int) *claimTest {
 	t.Helper()
-	p := begin(t, n, 0)
+	p := startClaim(t, n, 0)
 	for node := range n {
-		p.granted(node, 100)
+		p.grant(node, 100)
 	}
-	p.want("held", p.c.Phase == Held && p.c.Token == 100)
+	p.check("held", p.c.Phase == Held && p.c.Token == 100)
 	return p
 }
 
-func (p *play) step(e Event) {
+func (p *claimTest) step(e Event) {
 	p.t.Helper()
 	e.At = p.now
-	p.did = p.c.Step(e)
-	for n := range (p.did.Acquire | p.did.Renew).Nodes {
+	p.last = p.c.Step(e)
+	for n := range (p.last.Acquire | p.last.Renew).Nodes {
 		a := &p.asked[n]
 		a.at, a.ttl, a.id, a.epoch = p.now, p.c.TTL, p.c.ID, p.c.Epoch[n]
 	}
 	if alarm := p.c.Alarm(); e.Kind == Tick && alarm != 0 && alarm <= p.now {
 		p.t.Fatalf("wants a tick for ever: %+v", p.c)
 	}
-	if p.did.FreshID && p.did.GiveBack|p.did.Commit != 0 {
-		p.t.Fatalf("gives back on %b and commits on %b under the fresh id", p.did.GiveBack, p.did.Commit)
+	if p.last.FreshID && p.last.GiveBack|p.last.Commit != 0 {
+		p.t.Fatalf("gives back on %b and commits on %b under the fresh id", p.last.GiveBack, p.last.Commit)
 	}
-	if w := p.did.Acquire & p.did.GiveBack; w != 0 {
+	if w := p.last.Acquire & p.last.GiveBack; w != 0 {
 		p.t.Fatalf("asks and gives back at once on %b", w)
 	}
 }
 
-// answer completes an answer to what node was asked last.
-func (p *play) answer(e Event) {
+// answer completes and delivers an answer to the last request to node.
+func (p *claimTest) answer(e Event) {
 	p.t.Helper()
 	a := p.asked[e.Node]
 	e.Sent, e.TTL, e.ID, e.Epoch = a.at, a.ttl, a.id, a.epoch
@@ -79,33 +79,33 @@ func (p *play) answer(e Event) {
 	p.step(e)
 }
 
-func (p *play) granted(node int, base int64) {
+func (p *claimTest) grant(node int, base int64) {
 	p.t.Helper()
 	p.answer(Event{Kind: Granted, Node: node, Token: base})
 }
 
-func (p *play) denied(nodes ...int) {
+func (p *claimTest) deny(nodes ...int) {
 	p.t.Helper()
 	for _, n := range nodes {
-		p.answer(Event{Kind: Denied, Node: n, Left: lease, Queued: p.c.Queueing && p.c.Heard.Has(n)})
+		p.answer(Event{Kind: Denied, Node: n, Left: lease, Queued: p.c.Queueing && p.c.Subscribed.Has(n)})
 	}
 }
 
-func (p *play) failed(of AskKind, nodes ...int) {
+func (p *claimTest) fail(of AskKind, nodes ...int) {
 	p.t.Helper()
 	for _, n := range nodes {
 		p.answer(Event{Kind: Failed, Of: of, Node: n})
 	}
 }
 
-func (p *play) say(kind Kind, nodes ...int) {
+func (p *claimTest) answerAll(kind Kind, nodes ...int) {
 	p.t.Helper()
 	for _, n := range nodes {
 		p.answer(Event{Kind: kind, Node: n})
 	}
 }
 
-func (p *play) tick() {
+func (p *claimTest) tick() {
 	p.t.Helper()
 	if p.now = p.c.Alarm(); p.now == 0 {
 		p.t.Fatal("the claim waits for nothing")
@@ -113,21 +113,21 @@ func (p *play) tick() {
 	p.step(Event{Kind: Tick})
 }
 
-func (p *play) want(what string, ok bool) {
+func (p *claimTest) check(what string, ok bool) {
 	p.t.Helper()
 	if !ok {
-		p.t.Fatalf("%s: did %+v\nclaim %+v", what, p.did, p.c)
+		p.t.Fatalf("%s: did %+v\nclaim %+v", what, p.last, p.c)
 	}
 }
 
-func (p *play) wantOutcome(o Outcome) {
+func (p *claimTest) checkOutcome(o Outcome) {
 	p.t.Helper()
-	if p.did.Outcome != o {
-		p.t.Fatalf("outcome %d, want %d: did %+v\nclaim %+v", p.did.Outcome, o, p.did, p.c)
+	if p.last.Outcome != o {
+		p.t.Fatalf("outcome %d, want %d: did %+v\nclaim %+v", p.last.Outcome, o, p.last, p.c)
 	}
 }
 
-func set(nodes ...int) Set {
+func nodeSet(nodes ...int) Set {
 	var s Set
 	for _, n := range nodes {
 		s |= Only(n)
@@ -140,118 +140,118 @@ func set(nodes ...int) Set {
 func TestSharedBaseCommitsInOneRound(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= MaxNodes; n++ {
-		p := begin(t, n, 0)
+		p := startClaim(t, n, 0)
 		for i := range Majority(n) {
-			p.wantOutcome(None)
-			p.granted(i, 100)
+			p.checkOutcome(None)
+			p.grant(i, 100)
 		}
-		p.wantOutcome(Won)
-		p.want("no second round", p.c.Token == 100 && p.did.Commit == 0)
+		p.checkOutcome(Won)
+		p.check("no second round", p.c.Token == 100 && p.last.Commit == 0)
 	}
 }
 
 func TestDifferentBasesCommitTheHighest(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 5, 0)
-	p.granted(0, 100)
-	p.granted(1, 132)
-	p.want("no quorum yet", p.c.Token == 0)
-	p.granted(2, 100)
-	p.wantOutcome(None)
-	p.want("commit where the base is lower", p.c.Token == 132 && p.did.Commit == set(0, 2))
-	p.say(Accepted, 0)
-	p.wantOutcome(None)
-	p.say(Accepted, 2)
-	p.wantOutcome(Won)
+	p := startClaim(t, 5, 0)
+	p.grant(0, 100)
+	p.grant(1, 132)
+	p.check("no quorum yet", p.c.Token == 0)
+	p.grant(2, 100)
+	p.checkOutcome(None)
+	p.check("commit where the base is lower", p.c.Token == 132 && p.last.Commit == nodeSet(0, 2))
+	p.answerAll(Accepted, 0)
+	p.checkOutcome(None)
+	p.answerAll(Accepted, 2)
+	p.checkOutcome(Won)
 }
 
 func TestTokenIsFixedOnceAQuorumGranted(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 5, 0)
-	p.granted(0, 100)
-	p.granted(1, 132)
-	p.granted(2, 100)
-	p.granted(3, 164)
-	p.want("a higher base does not count", p.c.Token == 132 && p.did.Commit == 0 && !p.c.Agreed.Has(3))
-	p.granted(4, 101)
-	p.want("a lower one is committed too", p.did.Commit == set(4))
-	p.say(Accepted, 4)
-	p.say(Accepted, 2)
-	p.wantOutcome(Won)
+	p := startClaim(t, 5, 0)
+	p.grant(0, 100)
+	p.grant(1, 132)
+	p.grant(2, 100)
+	p.grant(3, 164)
+	p.check("a higher base does not count", p.c.Token == 132 && p.last.Commit == 0 && !p.c.Agreed.Has(3))
+	p.grant(4, 101)
+	p.check("a lower one is committed too", p.last.Commit == nodeSet(4))
+	p.answerAll(Accepted, 4)
+	p.answerAll(Accepted, 2)
+	p.checkOutcome(Won)
 }
 
 func TestRefusedCommitDoesNotCount(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, 0)
-	p.granted(0, 100)
-	p.granted(1, 132)
-	p.denied(2)
-	p.wantOutcome(None)
-	p.say(Refused, 0)
-	p.wantOutcome(Busy)
-	p.want("everything is released", p.did.Release == All(3))
+	p := startClaim(t, 3, 0)
+	p.grant(0, 100)
+	p.grant(1, 132)
+	p.deny(2)
+	p.checkOutcome(None)
+	p.answerAll(Refused, 0)
+	p.checkOutcome(Busy)
+	p.check("everything is released", p.last.Release == All(3))
 }
 
-// The lock lapses on a node a TTL after the request reached it, and that was
-// not before it was sent.
+// The lock lapses on a node a TTL after the request reached it, which was not before
+// the request was sent.
 func TestValidityCountsFromTheQuorumthLatestSend(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.denied(0, 1, 2)
+	p := startClaim(t, 3, stamp)
+	p.deny(0, 1, 2)
 	first := p.now
 	p.step(Event{Kind: Woken, Node: 0})
 	p.now += 3 * ms
-	p.granted(0, 100)
+	p.grant(0, 100)
 	p.now += 2 * ms
 	late := p.now
 	p.step(Event{Kind: Woken, Node: 1})
-	p.granted(1, 100)
-	p.wantOutcome(Won)
-	if got, want := p.c.Trusted(), first+lease-Drift(lease); got != want {
+	p.grant(1, 100)
+	p.checkOutcome(Won)
+	if got, want := p.c.TrustedUntil(), first+lease-Drift(lease); got != want {
 		t.Fatalf("trusted until %d, want %d", got, want)
 	}
 	p.step(Event{Kind: Granted, Node: 2, Sent: late, TTL: lease, Token: 100})
-	if got, want := p.c.Trusted(), late+lease-Drift(lease); got != want {
+	if got, want := p.c.TrustedUntil(), late+lease-Drift(lease); got != want {
 		t.Fatalf("with a late grant trusted until %d, want %d", got, want)
 	}
 }
 
 func TestValidityIsTestedAfterTheLastReply(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, 0)
-	p.granted(0, 100)
+	p := startClaim(t, 3, 0)
+	p.grant(0, 100)
 	p.now += lease - Drift(lease)
-	p.granted(1, 100)
-	p.wantOutcome(Unavailable)
-	p.want("everything is released", p.c.Phase == Over && p.did.Release == All(3))
+	p.grant(1, 100)
+	p.checkOutcome(Unavailable)
+	p.check("everything is released", p.c.Phase == Over && p.last.Release == All(3))
 
-	p = begin(t, 3, 0)
-	p.granted(0, 100)
+	p = startClaim(t, 3, 0)
+	p.grant(0, 100)
 	p.now += lease - Drift(lease) - 1
-	p.granted(1, 100)
-	p.wantOutcome(Won)
+	p.grant(1, 100)
+	p.checkOutcome(Won)
 }
 
 func TestLateQuorumRestartsWaiter(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.granted(0, 100)
+	p := startClaim(t, 3, stamp)
+	p.grant(0, 100)
 	p.now += lease
-	p.granted(1, 100)
-	p.wantOutcome(None)
-	p.want("under a fresh id", p.did.FreshID && p.did.Release == All(3) && p.c.Stamp == stamp && p.c.Rest > p.now)
+	p.grant(1, 100)
+	p.checkOutcome(None)
+	p.check("under a fresh id", p.last.FreshID && p.last.Release == All(3) && p.c.Stamp == stamp && p.c.RestUntil > p.now)
 }
 
 func TestLateGrantsAreKeptAsRedundancy(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, 0)
-	p.granted(0, 100)
-	p.granted(1, 100)
-	p.wantOutcome(Won)
-	p.granted(2, 68)
-	p.want("brought to the token", p.c.Granted == All(3) && p.did.Commit == set(2) && p.did.Release == 0)
-	p.say(Accepted, 2)
-	p.wantOutcome(None)
+	p := startClaim(t, 3, 0)
+	p.grant(0, 100)
+	p.grant(1, 100)
+	p.checkOutcome(Won)
+	p.grant(2, 68)
+	p.check("brought to the token", p.c.Granted == All(3) && p.last.Commit == nodeSet(2) && p.last.Release == 0)
+	p.answerAll(Accepted, 2)
+	p.checkOutcome(None)
 }
 
 // Busy and Unavailable
@@ -273,23 +273,23 @@ func TestBusyNeedsAQuorumOfAnswers(t *testing.T) {
 		"two down, nothing else":    {failed: []int{0, 1}, want: Unavailable},
 		"one denied, one down, ...": {denied: []int{0}, failed: []int{1}, want: None},
 	} {
-		p := begin(t, 3, 0)
+		p := startClaim(t, 3, 0)
 		got := None
 		note := func() {
-			if p.did.Outcome != None && got == None {
-				got = p.did.Outcome
+			if p.last.Outcome != None && got == None {
+				got = p.last.Outcome
 			}
 		}
 		for _, n := range tt.failed {
-			p.failed(AskAcquire, n)
+			p.fail(AskAcquire, n)
 			note()
 		}
 		for _, n := range tt.granted {
-			p.granted(n, 100)
+			p.grant(n, 100)
 			note()
 		}
 		for _, n := range tt.denied {
-			p.denied(n)
+			p.deny(n)
 			note()
 		}
 		if got != tt.want {
@@ -300,21 +300,21 @@ func TestBusyNeedsAQuorumOfAnswers(t *testing.T) {
 
 func TestSilenceUntilTheDeadlineIsUnavailable(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, 0)
-	p.denied(0)
+	p := startClaim(t, 3, 0)
+	p.deny(0)
 	p.tick()
-	p.wantOutcome(Unavailable)
+	p.checkOutcome(Unavailable)
 	if got := p.now - second; got != RequestTimeout(lease) {
 		t.Errorf("gave up after %v", time.Duration(got))
 	}
 }
 
-// Nobody need have reached a quorum before: who may wait, waits. A refusal is waited
-// out as well, unless so many nodes refuse for good that no quorum is left.
+// A claim that may wait does so even before it has reached any quorum. It outwaits
+// errors as well, unless errors that last leave no quorum.
 func TestWaiterOutlastsTemporaryFailures(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		rounds []string // by node: '-' denies, '!' fails, '#' refuses for good
+		rounds []string // by node: '-' denies, '!' fails, '#' fails for good
 		want   Outcome
 	}{
 		"an outage":                          {[]string{"---", "!!!"}, None},
@@ -326,10 +326,10 @@ func TestWaiterOutlastsTemporaryFailures(t *testing.T) {
 		"refusals one after the other":       {[]string{"#--", "##-"}, Unavailable},
 		"refusals by those that would do it": {[]string{"---", "##!"}, Unavailable},
 	} {
-		p := begin(t, 3, stamp)
+		p := startClaim(t, 3, stamp)
 		for i, round := range row.rounds {
 			if i > 0 {
-				p.wantOutcome(None)
+				p.checkOutcome(None)
 				p.tick()
 			}
 			for n, what := range round {
@@ -342,7 +342,7 @@ func TestWaiterOutlastsTemporaryFailures(t *testing.T) {
 				}
 			}
 		}
-		if got := p.did.Outcome; got != row.want {
+		if got := p.last.Outcome; got != row.want {
 			t.Errorf("%s: outcome %d, want %d", name, got, row.want)
 		}
 		if row.want == None && (p.c.Phase != Seeking || p.c.Alarm() == 0) {
@@ -351,8 +351,8 @@ func TestWaiterOutlastsTemporaryFailures(t *testing.T) {
 	}
 }
 
-// What stands in the way is told when a round has ended for want of answers, or for
-// those of others, and not while an answer is to come that tells which it is.
+// The obstacle is reported when a round has ended without enough answers, or with denials, and not while an open
+// answer may still decide between the two.
 func TestObstacleIsReportedOnceKnown(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -367,19 +367,19 @@ func TestObstacleIsReportedOnceKnown(t *testing.T) {
 		"one denied behind two failures": {"!!-", Unavailable},
 		"no answer":                      {"!!", Unavailable},
 	} {
-		p := begin(t, 3, stamp)
+		p := startClaim(t, 3, stamp)
 		var last Outcome
 		for n, what := range row.answers {
 			switch what {
 			case '-':
-				p.denied(n)
+				p.deny(n)
 			case '+':
-				p.granted(n, 100)
+				p.grant(n, 100)
 			default:
-				p.failed(AskAcquire, n)
+				p.fail(AskAcquire, n)
 			}
-			if p.did.Obstacle != None {
-				last = p.did.Obstacle
+			if p.last.Obstacle != None {
+				last = p.last.Obstacle
 			}
 		}
 		if last != row.want {
@@ -390,125 +390,125 @@ func TestObstacleIsReportedOnceKnown(t *testing.T) {
 
 func TestFailuresDoNotCountInNextRound(t *testing.T) {
 	t.Parallel()
-	p := beginHearing(t, 3, stamp, 0)
-	p.failed(AskAcquire, 0, 1, 2)
-	p.want("an outage", p.did.Obstacle == Unavailable)
+	p := startSubscribed(t, 3, stamp, 0)
+	p.fail(AskAcquire, 0, 1, 2)
+	p.check("an outage", p.last.Obstacle == Unavailable)
 	p.tick()
-	p.denied(0)
-	p.failed(AskAcquire, 1)
-	p.want("it is not known yet", p.did.Obstacle == None)
-	p.denied(2)
-	p.want("it is held", p.did.Obstacle == Busy)
+	p.deny(0)
+	p.fail(AskAcquire, 1)
+	p.check("it is not known yet", p.last.Obstacle == None)
+	p.deny(2)
+	p.check("it is held", p.last.Obstacle == Busy)
 }
 
 func TestUnsentRequestsNeedNoRelease(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, 0)
-	p.granted(0, 100)
+	p := startClaim(t, 3, 0)
+	p.grant(0, 100)
 	p.answer(Event{Kind: Failed, Of: AskAcquire, Node: 1, Unsent: true})
-	p.failed(AskAcquire, 2)
-	p.wantOutcome(Unavailable)
-	p.want("node 1 cannot know the id", p.did.Release == set(0, 2))
-	p.say(Freed, 0)
-	p.wantOutcome(Released) // with node 1, where there is nothing to free
+	p.fail(AskAcquire, 2)
+	p.checkOutcome(Unavailable)
+	p.check("node 1 cannot know the id", p.last.Release == nodeSet(0, 2))
+	p.answerAll(Freed, 0)
+	p.checkOutcome(Released) // with node 1, which has nothing to free
 }
 
 func TestPartlyUnsentRequestsNeedRelease(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.denied(0, 1)
+	p := startClaim(t, 3, stamp)
+	p.deny(0, 1)
 	p.tick() // node 2 was silent, and is asked again
-	p.want("asked again", p.did.Acquire == All(3))
+	p.check("asked again", p.last.Acquire == All(3))
 	p.answer(Event{Kind: Failed, Of: AskAcquire, Node: 2, Unsent: true})
 	p.step(Event{Kind: Release})
-	p.want("the first request may have been executed", p.did.Release == All(3))
+	p.check("the first request may have been executed", p.last.Release == All(3))
 }
 
 // Keeping the lock
 
 func TestRenewalNeedsAQuorum(t *testing.T) {
 	t.Parallel()
-	p := held(t, 5)
+	p := heldClaim(t, 5)
 	p.now += lease / 3
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.want("all are asked", p.did.Renew == All(5))
-	p.say(Kept, 0, 1)
-	p.wantOutcome(None)
-	p.say(Kept, 2)
-	p.wantOutcome(Renewed)
-	if want := second + lease/3 + lease - Drift(lease); p.c.Trusted() != want {
-		t.Errorf("trusted until %d, want %d", p.c.Trusted(), want)
+	p.check("all are asked", p.last.Renew == All(5))
+	p.answerAll(Kept, 0, 1)
+	p.checkOutcome(None)
+	p.answerAll(Kept, 2)
+	p.checkOutcome(Renewed)
+	if want := second + lease/3 + lease - Drift(lease); p.c.TrustedUntil() != want {
+		t.Errorf("trusted until %d, want %d", p.c.TrustedUntil(), want)
 	}
-	p.say(Kept, 3)
-	p.wantOutcome(None)
+	p.answerAll(Kept, 3)
+	p.checkOutcome(None)
 }
 
 func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
 	sent := p.now
 	p.now += lease / 2
-	p.say(Kept, 0, 1)
-	p.wantOutcome(Renewed)
-	if want := sent + lease - Drift(lease); p.c.Trusted() != want {
-		t.Errorf("trusted until %d, want %d: it counts from the send", p.c.Trusted(), want)
+	p.answerAll(Kept, 0, 1)
+	p.checkOutcome(Renewed)
+	if want := sent + lease - Drift(lease); p.c.TrustedUntil() != want {
+		t.Errorf("trusted until %d, want %d: it counts from the send", p.c.TrustedUntil(), want)
 	}
 }
 
 func TestRenewalAfterTrustEndsIsLoss(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
-	p.now = p.c.Trusted() - 1
+	p := heldClaim(t, 3)
+	p.now = p.c.TrustedUntil() - 1
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(Kept, 0)
+	p.answerAll(Kept, 0)
 	p.now++
-	p.say(Kept, 1)
-	p.wantOutcome(Lost)
-	p.want("released once everywhere", p.did.Release == All(3) && p.c.Phase == Over)
+	p.answerAll(Kept, 1)
+	p.checkOutcome(Lost)
+	p.check("released once everywhere", p.last.Release == All(3) && p.c.Phase == Over)
 }
 
 func TestFailedRenewalKeepsOldTrust(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
-	trust := p.c.Trusted()
+	p := heldClaim(t, 3)
+	trust := p.c.TrustedUntil()
 	p.now += lease / 3
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(Kept, 0)
-	p.failed(AskRenew, 1)
-	p.wantOutcome(None)
-	p.failed(AskRenew, 2)
-	p.wantOutcome(NotRenewed)
-	p.want("old trust", p.c.Trusted() == trust && p.c.Phase == Held)
+	p.answerAll(Kept, 0)
+	p.fail(AskRenew, 1)
+	p.checkOutcome(None)
+	p.fail(AskRenew, 2)
+	p.checkOutcome(NotRenewed)
+	p.check("old trust", p.c.TrustedUntil() == trust && p.c.Phase == Held)
 }
 
 func TestTickEndsRenewalRound(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(Kept, 0)
+	p.answerAll(Kept, 0)
 	p.step(Event{Kind: Tick})
-	p.wantOutcome(NotRenewed)
+	p.checkOutcome(NotRenewed)
 }
 
-// No request shortens what a node has promised, whenever the node executes it.
+// No request shortens a node's promise, whenever the node executes it.
 func TestShorterTTLDoesNotShortenTrust(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
-	trust := p.c.Trusted()
+	p := heldClaim(t, 3)
+	trust := p.c.TrustedUntil()
 	p.step(Event{Kind: Renew, TTL: second})
-	p.say(Kept, 0, 1)
-	p.wantOutcome(Renewed)
-	p.want("the old trust", p.c.Trusted() == trust)
+	p.answerAll(Kept, 0, 1)
+	p.checkOutcome(Renewed)
+	p.check("the old trust", p.c.TrustedUntil() == trust)
 	p.now = trust - 100*ms
 	p.step(Event{Kind: Renew, TTL: second})
-	p.say(Kept, 0, 1)
-	p.want("and then that of the shorter TTL", p.c.Trusted() == p.now+second-Drift(second))
+	p.answerAll(Kept, 0, 1)
+	p.check("and then that of the shorter TTL", p.c.TrustedUntil() == p.now+second-Drift(second))
 }
 
 func TestLateAnswerExtendsTrust(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.now += lease / 2
 	p.step(Event{Kind: Renew, TTL: lease})
 	old := Event{Kind: Kept, Sent: p.now, TTL: lease}
@@ -518,90 +518,90 @@ func TestLateAnswerExtendsTrust(t *testing.T) {
 		old.Node = n
 		p.step(old)
 	}
-	p.want("by the time at which it was sent", p.c.Trusted() == old.Sent+lease-Drift(lease))
+	p.check("by the time at which it was sent", p.c.TrustedUntil() == old.Sent+lease-Drift(lease))
 }
 
 func TestMajorityOfNotMineIsLoss(t *testing.T) {
 	t.Parallel()
-	p := held(t, 5)
+	p := heldClaim(t, 5)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 0, 1)
-	p.wantOutcome(None)
-	p.say(NotMine, 2)
-	p.wantOutcome(Lost)
-	p.want("released once everywhere", p.did.Release == All(5) && p.c.Phase == Over)
+	p.answerAll(NotMine, 0, 1)
+	p.checkOutcome(None)
+	p.answerAll(NotMine, 2)
+	p.checkOutcome(Lost)
+	p.check("released once everywhere", p.last.Release == All(5) && p.c.Phase == Over)
 }
 
 func TestNotMineCountsOnlyInItsRound(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 0)
-	p.say(Kept, 1, 2)
-	p.wantOutcome(Renewed)
+	p.answerAll(NotMine, 0)
+	p.answerAll(Kept, 1, 2)
+	p.checkOutcome(Renewed)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 1)
-	p.wantOutcome(None)
-	p.say(Kept, 0, 2)
-	p.wantOutcome(Renewed)
+	p.answerAll(NotMine, 1)
+	p.checkOutcome(None)
+	p.answerAll(Kept, 0, 2)
+	p.checkOutcome(Renewed)
 }
 
 func TestRenewalRegainsForgetfulNode(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, 0)
-	p.granted(0, 100)
-	p.granted(1, 100)
-	p.failed(AskAcquire, 2)
+	p := startClaim(t, 3, 0)
+	p.grant(0, 100)
+	p.grant(1, 100)
+	p.fail(AskAcquire, 2)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(Kept, 0, 1, 2)
-	p.want("three nodes", p.c.Granted == All(3))
+	p.answerAll(Kept, 0, 1, 2)
+	p.check("three nodes", p.c.Granted == All(3))
 }
 
 func TestWakeUpOfHeldLockRenewsNode(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.granted(0, 100)
-	p.granted(1, 100)
-	p.wantOutcome(Won)
+	p := startClaim(t, 3, stamp)
+	p.grant(0, 100)
+	p.grant(1, 100)
+	p.checkOutcome(Won)
 	p.step(Event{Kind: Woken, Node: 2})
-	p.want("renewed there", p.did.Renew == set(2) && p.did.Acquire == 0)
-	p.say(Kept, 2)
-	p.want("redundancy", p.c.Granted == All(3) && p.did.Outcome == None)
+	p.check("renewed there", p.last.Renew == nodeSet(2) && p.last.Acquire == 0)
+	p.answerAll(Kept, 2)
+	p.check("redundancy", p.c.Granted == All(3) && p.last.Outcome == None)
 }
 
 // Giving it up
 
 func TestReleaseIsDoneWhenAQuorumAnswered(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Release})
-	p.want("all nodes", p.did.Release == All(3))
-	p.say(Freed, 0)
-	p.wantOutcome(None)
-	p.say(Freed, 2)
-	p.wantOutcome(Released)
-	p.say(Freed, 1)
-	p.wantOutcome(None)
+	p.check("all nodes", p.last.Release == All(3))
+	p.answerAll(Freed, 0)
+	p.checkOutcome(None)
+	p.answerAll(Freed, 2)
+	p.checkOutcome(Released)
+	p.answerAll(Freed, 1)
+	p.checkOutcome(None)
 }
 
 func TestUnansweredReleaseIsReported(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Release})
-	p.say(Freed, 0)
+	p.answerAll(Freed, 0)
 	p.step(Event{Kind: Tick})
-	p.wantOutcome(None) // an early tick means nothing
+	p.checkOutcome(None) // an early tick means nothing
 	p.tick()
-	p.wantOutcome(NotReleased)
+	p.checkOutcome(NotReleased)
 }
 
 func TestClaimIsComparable(t *testing.T) {
 	t.Parallel()
 	seen := map[Claim]bool{}
-	p := begin(t, 3, stamp)
+	p := startClaim(t, 3, stamp)
 	seen[p.c] = true
 	before := p.c
-	p.denied(0)
+	p.deny(0)
 	if p.c == before || !seen[before] || seen[p.c] {
 		t.Fatal("a copy of a claim changed with it")
 	}

@@ -1,20 +1,20 @@
-// Package quorum is the lock protocol: who holds a lock on N independent nodes,
-// with which fencing token, and until when that can be relied on.
+// Package quorum implements the lock protocol. It decides which client holds a lock on N
+// independent nodes, with which fencing token, and how long the client may rely on that.
 //
 // # What is not promised
 //
 // Mutual exclusion is not unconditional. Two clients can hold one lock at the
-// same time if a node's clock jumps by more than [Drift], if nodes forget what
-// they granted and vote at once all the same, or if a holder goes on after its
-// trust has ended. No lock service can stop a process that was paused and still
-// sends its last write when it wakes up.
+// same time if a node's clock jumps by more than [Drift], if nodes forget their
+// grants and vote at once all the same, or if a holder goes on after its trust has
+// ended. No lock service can stop a process that was paused and still sends its
+// last write when it wakes up.
 //
-// Tokens protect even then: a storage that refuses a token lower than one it
-// has seen refuses every stale writer. Tokens order grants that followed one
-// another. They do not order grants that overlapped in time, one of them made
-// in error. docs/protocol.md has the table of promises. Order between waiters
-// is first come, first served as far as their clocks agree and they answer when
-// it is their turn; it is no guarantee.
+// Tokens protect even then: a storage that rejects any token lower than one it has
+// seen rejects every stale writer. Tokens order grants that followed one another.
+// They do not order grants that overlapped in time, one of them made in error.
+// docs/protocol.md has the table of promises. Waiters are served first come, first
+// served as far as their clocks agree and they answer when it is their turn; that
+// order is no guarantee.
 //
 // # Two state machines
 //
@@ -24,34 +24,34 @@
 //     these in the order in which they are sent.
 //   - [Lock] is the lock on one node, the twin of the Lua scripts in
 //     internal/wire/scripts. Each of its methods is one script; [Lock.Answer]
-//     carries out a request by the one that it needs.
+//     executes a request by the method for its kind.
 //
 // Neither does I/O, reads a clock, draws random numbers or starts a goroutine;
 // both are plain values that can be compared and copied. So the model checker
-// in verify/model can drive this very code through every order of messages, and
+// in verify/model can drive this code through every order of messages, and
 // package engine, which carries out the actions, need not know the protocol.
 // The protocol in full, with the reasons, is in docs/protocol.md.
 //
 // # Who decides what
 //
 // A node decides, alone and atomically,
-//   - who has the lock there, and for how long
-//   - which tokens go with it: [Block] of them for each grant, never fewer
-//   - who waits there, and who of them is next
+//   - which owner has the lock there, and for how long
+//   - the tokens of each grant: always [Block] of them
+//   - which owners wait there, and their order
 //
 // The client decides
-//   - whether a quorum, more than half of the nodes, is its own
-//   - which of the nodes' tokens stands
-//   - until when it trusts the answer
+//   - whether it has a quorum, more than half of the nodes
+//   - which of the nodes' tokens counts
+//   - until when it trusts the answers
 //
 // Local time only ever shortens trust:
 //
-//	trust = the q-th latest of the times at which the requests to the nodes
-//	        relied on were sent + TTL - Drift(TTL)
+//	trust = the q-th latest send time of the requests to the counted nodes
+//	        + TTL - Drift(TTL)
 //
-// Trust counts from the send, so that a slow answer cannot stretch it. The claim
-// compares it with the clock once more after the last answer that was needed. Trust
-// ends without any answer.
+// Trust counts from the time of sending, so that a slow answer cannot stretch it. The
+// claim compares it with the clock once more after the last answer that it needed.
+// Trust ends by itself, without any answer.
 //
 // # States of a claim
 //
@@ -85,108 +85,107 @@
 //	│ has released everywhere; the id is never used again          │
 //	└──────────────────────────────────────────────────────────────┘
 //
-// A claim that does not wait goes to Over where the picture says resting. A claim
-// that waits may have no place in the queue, because its client gets no wake-ups or
-// because only a minority of the nodes knows it. Such a claim polls: it rests for a
-// time that doubles, and asks without queueing.
+// A claim that does not wait goes to Over in place of resting. A claim that waits may
+// have no place in the queue, because its client gets no wake-ups or because only a
+// minority of the nodes knows it. Such a claim polls: it rests for a time that
+// doubles, and asks without queueing.
 //
 // # What is assumed
 //
 //   - Requests of one id to one node travel over one connection, in order, and
-//     are answered in order; a wake-up that tells of a token comes in its place
-//     among the answers. A connection that breaks fails every request that
-//     was sent over it. A request may be executed long after that.
+//     are answered in order; a wake-up with a token arrives in its place among the
+//     answers. A broken connection fails every request that was sent over it. The
+//     node may still execute such a request long after that.
 //   - A node that lost its memory does not vote until every lease that it could
 //     have granted is over. Package redis makes sure of that.
 //   - Clocks run at the same rate, within Drift. The time of day matters only to a
-//     node whose counter of tokens is new or was lost: it starts at µs since 1970, which is
-//     above all that was granted before while clocks agree to a second and the locks that share
-//     the counter are granted fewer than 31,250 times a second on average. Where the clocks of a client and a node
-//     are a minute apart, no counter starts.
+//     node whose counter of tokens is new or was lost: the counter starts at µs since 1970,
+//     which is above all earlier tokens while clocks agree to a second and the locks that share
+//     the counter are granted fewer than 31,250 times a second on average. No counter starts
+//     if the clocks of the client and the node are a minute apart.
 //
 // # What happens when something fails
 //
 //   - A reply is lost. The client may repeat every request but a give-back: the node
 //     knows the id. By request:
 //     acquire: the node counts as silent. A claim that waits asks again, and the node
-//     grants the same tokens with a fresh TTL. One that does not wait releases everywhere
-//     if no quorum is left.
+//     grants the same tokens with a fresh TTL. A claim that does not wait releases
+//     everywhere if it can have no quorum any more.
 //     commit: it does not count. A claim that waits and then has no quorum goes on under a
-//     fresh id; one that adopts keeps its id, asks again, and may choose its token anew
+//     fresh id; a claim that adopts keeps its id, asks again, and may choose another token
 //     (trace C12).
 //     renewal: it does not count. The client tries again while trust lasts, a tenth
-//     of the TTL, and a second at most, after the try that failed.
+//     of the TTL, and a second at most, after the failed try.
 //     give-back: the id is dead, and the claim goes on under a fresh one (trace C3).
-//     release: package redis sends it again over the next connection. Where no quorum has
-//     confirmed, the caller hears ErrUnavailable, and the lock lapses at the latest. A caller that gives up has the
-//     release sent in any case (P10 in docs/protocol.md).
+//     release: package redis sends it again over the next connection. If no quorum has
+//     confirmed it, the caller gets ErrUnavailable, and the lock lapses at the latest. The
+//     release of a caller that gives up is sent in any case (P10 in docs/protocol.md).
 //   - A node is slow or dead. The claim does not wait for it once the outcome is
-//     certain, and keeps partial grants for its sake no longer than a few round
+//     certain, and keeps partial grants because of it no longer than a few round
 //     trips.
 //   - The client dies. Its locks lapse after a TTL at most. Nodes skip its place
-//     in the queue, because it does not listen for its wake-up any more, and drop it
-//     once it has not asked for QueueKeep.
+//     in the queue, because it does not listen for its wake-up any more, and drop the
+//     place once it has not asked for QueueKeep.
 //   - A wake-up is lost. Waiters ask again on their own after a second, or as
-//     soon as the lock they wait for can lapse; where more than a hundred wait,
-//     each within ten seconds, and one of them soon.
-//   - A node has its queue back from an old copy. Each place in it whose waiter has
+//     soon as the lock they wait for can lapse; if more than a hundred wait, each
+//     asks within ten seconds, and one of them soon.
+//   - A node gets its queue back from an old copy. Each place in it whose waiter has
 //     left since, and whose client still lives, costs the node one hand-over.
 //   - A node forgets one lock. Once a quorum has kept the lock, the holder asks that node
-//     again, and it sets the lock again if it is free there. On one server such a lock is
-//     lost. A denial does not touch the counter, so that a client that fails does not
-//     disturb the holder.
-//   - A renewal fails. The old trust stands until its end. A renewal that succeeds
+//     again, and the node sets the lock again if it is free there. On a single server such
+//     a lock is lost. A denial does not touch the counter, so that a client that fails does
+//     not disturb the holder.
+//   - A renewal fails. The earlier trust counts until its end. A renewal that succeeds
 //     after that does not revive the lease: it is lost.
 //   - The lease is lost. The claim releases it once everywhere, because a late
 //     renewal may have set it again.
 //
 // # Rules that look odd, and the traces behind them
 //
-// Each is a row of the model that fails without it.
+// For each rule a row of the model fails without it.
 //
-//   - C1. A hand-over starts no counter, as no client's clock is at hand: where it is lost,
-//     the lock becomes free. One that counted from nothing gave token 1.
-//   - C3. An id whose give-back stays unanswered is dead. A node may still execute
-//     the give-back, and would free a lock that the same id has taken again. For
-//     the same reason an answer that overtakes that of a give-back does not count:
-//     it came over another connection.
-//   - C4. A give-back by the first in the queue leaves the lock free, and a
-//     wake-up from one node asks all of them. Kept for its giver the node would
-//     block everybody, and a waiter that was handed a quorum whose messages did
-//     not all arrive would not notice.
-//   - C5. A counter does not start where the client's clock and the node's differ by
-//     more than a minute: one that starts in another hour is above all that follow it.
-//   - C6. A free lock that clients wait for goes to the first in line, even if
-//     another client asks first. A lock that lapsed or was given back is free
-//     without a hand-over; it used to go to the waiter whose timer ran out first.
-//   - C7. A wake-up grants only in its place among the node's answers. One that
-//     overtakes or is overtaken may tell of a lock that was given back since.
+//   - C1. A hand-over starts no counter, because no client's clock is at hand: if the
+//     counter is lost, the lock becomes free. A counter from nothing gave token 1.
+//   - C3. An id with an unanswered give-back is dead. A node may still execute the
+//     give-back, and would free a lock that the same id has taken again. For the same
+//     reason an answer that overtakes the answer to a give-back does not count: it came
+//     over another connection.
+//   - C4. A give-back by the first in the queue leaves the lock free, and after a wake-up
+//     from one node the claim asks all of them. A node that kept the lock for the first
+//     in its queue would block everybody, and a waiter that was handed a quorum would not
+//     notice if some of the messages were lost.
+//   - C5. A counter does not start if the client's clock and the node's differ by more
+//     than a minute: a start in a wrong hour would be above all later ones.
+//   - C6. A free lock with waiters goes to the first in the queue, even if another client
+//     asks first. A lock that lapsed or was given back is free without a hand-over; it
+//     used to go to the waiter whose timer ran out first.
+//   - C7. A wake-up grants only in its place among the node's answers. Out of order, it
+//     may be about a lock that was given back since.
 //   - C8. A node that does not have the lock sets it again only after a quorum has kept it
-//     in the same round. Otherwise the lease would go on where another was committed with a
-//     node that forgot.
+//     in the same round. Otherwise the lease would go on after another lease was committed
+//     with the help of a node that forgot.
 //   - C9. Adoption compares the owner of the lock, and takes no free lock.
 //     Otherwise two clients would have one lease, at the same time or one after
 //     the other.
 //   - C11. A node that may have gone back to older data has a floor, to which the first
-//     requests raise the counter: its lower tokens may have been given out. No lower one
-//     counts, or is committed, over a connection that has that floor. (C13 is the same for
+//     requests raise the counter: its lower tokens may have been given out. No lower token
+//     counts, or is committed, over a connection with that floor. (C13 is the same for
 //     slots of a cluster: docs/protocol.md.)
-//   - C12. An adopter whose token no quorum can share any more takes the highest base for
-//     its token, once it has a quorum of grants. Answers to its earlier requests are void, as
-//     they may be about the old token. Any other claim goes on under a fresh
-//     id; to that of an adopter no node would give the lock.
+//   - C12. An adopter whose token no quorum can share any more chooses the highest base,
+//     once it has a quorum of grants. Answers to its earlier requests are void, because
+//     they may be about the old token. Any other claim goes on under a fresh id; an
+//     adopter's fresh id would get the lock from no node.
 //   - C14. No request of an owner shortens its lock. A node may execute a request after a
-//     later one, over a connection that has gone; the lock would end while its holder
+//     later one, over a connection that is gone; the lock would end while its holder
 //     trusts it.
-//   - C15. An id from which the lock was taken gets it no more. A request that was sent
-//     before and comes late would bring the lock back to a holder that still renews it.
+//   - C15. An id from which the lock was taken never gets it again. A late request, sent
+//     before, would bring the lock back to a holder that still renews it.
 //   - C16. Each request with a stamp gives the id its place again: the node may have
-//     dropped it.
-//   - Commit is refused unless the id has the lock, and there no higher token than the
-//     one committed. Either alone lets two grants have one token.
-//   - Waiters are ordered by a stamp of their own, the same on every node. In order
-//     of arrival each node has another head, and none gets a quorum.
-//   - A waiter holds nothing while it waits. A client that fewer than a quorum
-//     know does not wait at all: its entries would be heads of queues that never
-//     come.
+//     dropped the place.
+//   - Commit is refused unless the id has the lock there, with no higher token than the
+//     committed one. Either condition alone lets two grants have one token.
+//   - Waiters are ordered by their own stamp, the same on every node. In order of arrival
+//     each node could have another head, and no waiter would get a quorum.
+//   - A waiter holds nothing while it waits. A client known to fewer than a quorum does
+//     not wait at all: it would be the head of queues that never serve it.
 package quorum

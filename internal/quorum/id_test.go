@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// FuzzOwnerIDs holds that what stands in a lock is read as an id of ours only where
-// it is one, and without a panic.
+// FuzzOwnerIDs checks that the value of a lock is read as an owner id only if it is
+// one, and without a panic.
 func FuzzOwnerIDs(f *testing.F) {
 	client := NewClient()
 	for _, uuid := range []string{NewUUID(), "8743c9c0-0795-4907-87fd-6c719a6b4586"} {
-		f.Add(Owner(uuid, 1, ""))
-		f.Add(Owner(uuid, 1, "nightly import"))
+		f.Add(NewOwner(uuid, 1, ""))
+		f.Add(NewOwner(uuid, 1, "nightly import"))
 		f.Add(uuid + ":1:write")
 	}
 	for _, owner := range []string{
-		Owner(client, 1, ""), Owner(client, 1, "nightly import"), client + ".1~", client + ".1~%", client + ".1~%zz", "", ".", "a.", ".1", "a.1", "a.b.1",
+		NewOwner(client, 1, ""), NewOwner(client, 1, "nightly import"), client + ".1~", client + ".1~%", client + ".1~%zz", "", ".", "a.", ".1", "a.1", "a.b.1",
 		"a.-1", client + ".+1", client + ".zzzzzzzzzzzz", client + ".zzzzzzzzzzzzzz", "Zm9yZWlnbg==", client + ".1+3", "a. 1", "db7.example.4711",
 	} {
 		f.Add(owner)
@@ -39,8 +39,8 @@ func FuzzOwnerIDs(f *testing.F) {
 	})
 }
 
-// FuzzNotes holds that a note is read as it was given, and that an id with a note has
-// nothing that would end it in a message, a list or a lease's owner.
+// FuzzNotes checks that a note is read as it was given, and that an id with a note has
+// no character that would end it in a message, a list or a lease's owner.
 func FuzzNotes(f *testing.F) {
 	for _, note := range []string{"", "nightly import", "50 % + more", "~", "a.b~c", "Grüße, Müller", "\x00\n"} {
 		f.Add(note)
@@ -48,7 +48,7 @@ func FuzzNotes(f *testing.F) {
 	clients := []string{NewClient(), NewUUID()}
 	f.Fuzz(func(t *testing.T, note string) {
 		for _, client := range clients {
-			owner := Owner(client, 1234, note)
+			owner := NewOwner(client, 1234, note)
 			if got := NoteOf(owner); got != note {
 				t.Errorf("%q carries note %q, want %q", owner, got, note)
 			}
@@ -62,7 +62,7 @@ func FuzzNotes(f *testing.F) {
 	})
 }
 
-// A value that another library left in a lock is no id of ours.
+// The value of another library's lock is no owner id.
 func TestOnlyOwnIDFormsAreParsed(t *testing.T) {
 	t.Parallel()
 	client := NewClient()

@@ -7,25 +7,24 @@ import (
 	"strings"
 )
 
-// Lock is one lock on one node: the Go twin of the Lua scripts in
-// internal/wire/scripts. Each exported method that changes the lock does what one script does (Release and Keep
-// are both release.lua), as a pure function of the lock, the node's
-// clock now (µs since 1970) and its arguments; TTLs and hand-overs are in
-// milliseconds. The zero value is a lock that was never taken, on a node that has
-// granted none. Times of expiry are kept in milliseconds, and something expires once the
-// clock is past them, as in Redis 7; a newer server may drop it a millisecond sooner.
+// Lock is one lock on one node: the Go twin of the Lua scripts in internal/wire/scripts. Each exported method
+// that changes the lock does the work of one script (Release and Keep are both release.lua), as a pure
+// function of the lock, the node's clock now (µs since 1970) and its arguments; TTLs and hand-overs are in
+// milliseconds. The zero value is a lock that was never taken, on a node that has granted none. Times of
+// expiry are kept in milliseconds, and something expires once the clock is past them, as in Redis 7; a newer
+// server may drop it a millisecond sooner.
 type Lock struct {
 	Owner string // "" while free
-	Token int64  // the first of the owner's tokens: what this node gave it, or a commit; 0: nobody's
+	Token int64  // first token of the owner: given by this node, or committed; 0: none
 	Until int64
 	Queue Queue
-	Notes Notes // the owners from whom Force or Adopt took the lock: no request brings it back to them
-	// Fence is the highest token that the node has promised, for whichever of the locks that
-	// share it. It never expires. 0: the node has promised none.
+	Notes Notes // the owners from whom Force or Adopt took the lock: no request of theirs gets it back
+	// Fence is the highest token that the node has promised for any of the locks that share
+	// this counter. It never expires. 0: the node has promised none.
 	Fence int64
 }
 
-// At is the lock as it is at now, without what has expired by then.
+// At returns the lock at the time now, without the parts that have expired by then.
 func (l Lock) At(now int64) Lock {
 	now /= 1000
 	if now > l.Until {
@@ -35,12 +34,12 @@ func (l Lock) At(now int64) Lock {
 	return l
 }
 
-// ClockError says why a node did not start a counter of tokens.
+// ClockError is returned by a node that did not start a counter of tokens because clocks differ.
 type ClockError struct {
-	Ahead int64 // how far the node's clock is ahead of the client's, in µs
+	Ahead int64 // lead of the node's clock over the client's, in µs
 }
 
-// Error is what the scripts say.
+// Error returns the text of the error that the scripts return.
 func (e ClockError) Error() string {
 	ahead, side := e.Ahead, "ahead of"
 	if ahead <= 0 {
@@ -53,9 +52,9 @@ func (e ClockError) Error() string {
 // ErrTokensEnd is returned by a node whose counter has no tokens left: see MaxToken.
 var ErrTokensEnd = errors.New("COUNTER no tokens are left")
 
-// block promises the next tokens, and least at least. With an error nothing has changed: the counter is new and must not
-// start, or has no tokens left.
-func (l *Lock) block(now, clock, least int64) (base int64, err error) {
+// nextTokenBlock promises the next tokens, none below least. After an error nothing has changed: the counter
+// is new and must not start, or has no tokens left.
+func (l *Lock) nextTokenBlock(now, clock, least int64) (base int64, err error) {
 	base = l.Fence + 1
 	if l.Fence <= 0 {
 		var ok bool
@@ -65,10 +64,10 @@ func (l *Lock) block(now, clock, least int64) (base int64, err error) {
 		}
 	}
 	base = max(base, least)
-	if base > Base(MaxToken) {
+	if base > FirstOfBlock(MaxToken) {
 		return 0, ErrTokensEnd
 	}
-	l.Fence = Top(base)
+	l.Fence = LastOfBlock(base)
 	return base, nil
 }
 
@@ -76,30 +75,29 @@ func (l *Lock) take(owner string, token, now, ttl int64) {
 	l.Owner, l.Token, l.Until = owner, token, now/1000+ttl
 }
 
-// prolong lets the lock stand for ttl from now on, or longer: it never shortens what the lock has.
-// A request may be executed long after a later one of the same owner, over a connection that has
-// gone, and must not end what was promised since (trace C14).
+// prolong keeps the lock for ttl from now on, or longer: it never shortens a lock. A connection that is gone
+// may still execute a request long after a later one of the same owner, and must not end what was promised
+// since (trace C14).
 func (l *Lock) prolong(now, ttl int64) { l.Until = max(l.Until, now/1000+ttl) }
 
 func (l *Lock) free() { l.Owner, l.Token, l.Until = "", 0, 0 }
 
-// queue gives owner a place, or lets the place that it has stand for longer. An id from which the
-// lock was taken gets none: the lock would be handed to it.
-func (l *Lock) queue(owner string, now, stamp int64) {
-	if !l.taken(owner) {
+// queueOwner gives owner a place, or extends the life of its place. An id from which the lock was taken gets
+// no place: the lock would be handed to it.
+func (l *Lock) queueOwner(owner string, now, stamp int64) {
+	if !l.wasTaken(owner) {
 		l.Queue = l.Queue.With(Place{Owner: owner, Stamp: stamp, Until: now/1000 + QueueKeep})
 	}
 }
 
-// Wake is a wake-up. Where the holder releases on every node, the waiter needs no more than
-// that; otherwise it asks.
+// Wake is a wake-up. If the holder releases on every node, the waiter needs nothing else; otherwise it asks.
 type Wake struct {
-	Owner string // its id; "": nobody was woken
-	Base  int64  // the first token of its block; 0: not told
-	Left  int64  // ms until the lock lapses; 0: not told
+	Owner string // id of the waiter; "": nobody was woken
+	Base  int64  // first token of its block; 0: not in the message
+	Left  int64  // ms until the lock lapses; 0: not in the message
 }
 
-// String is the message of w.
+// String returns the message for the waiter.
 func (w Wake) String() string {
 	if w.Base == 0 {
 		return w.Owner
@@ -107,159 +105,157 @@ func (w Wake) String() string {
 	return fmt.Sprintf("%s %d %d", w.Owner, w.Base, w.Left)
 }
 
-// ParseWake reads what String has written. What it cannot read tells of no token, and neither does what no script tells: a
-// token that is none, or a hand-over that is too long. Whoever may publish can send a message in the name of a node, and its
-// receiver must not rely on it for longer than on a true one.
+// ParseWake reads a message of String. A message that it cannot read has no token, nor has one that no script
+// sends: with a number that is no token, or a hand-over that is too long. Whoever may publish can send a
+// message in the name of a node, and its receiver must not rely on it for longer than on a real one.
 func ParseWake(text string) Wake {
 	owner, rest, _ := strings.Cut(text, " ")
 	base, left, _ := strings.Cut(rest, " ")
 	w := Wake{Owner: owner}
 	b, err1 := strconv.ParseInt(base, 10, 64)
 	l, err2 := strconv.ParseInt(left, 10, 32)
-	if err1 == nil && err2 == nil && b > 0 && b <= Base(MaxToken) && l > 0 && l <= HandOverMost/ms {
+	if err1 == nil && err2 == nil && b > 0 && b <= FirstOfBlock(MaxToken) && l > 0 && l <= MaxHandOver/ms {
 		w.Base, w.Left = b, l
 	}
 	return w
 }
 
-// forced is what the message to a holder has behind its id.
-const forced = " forced "
+// forcedMark follows the id in the message to a forced holder.
+const forcedMark = " forced "
 
-// Forced is the message to the client of owner, whose lock Force took; why is the reason.
-func Forced(owner, why string) string { return owner + forced + why }
+// Forced returns the message to the client of owner, whose lock Force took; why is the reason.
+func Forced(owner, why string) string { return owner + forcedMark + why }
 
-// ParseForced reads what Forced has written; ok is false for anything else.
-func ParseForced(text string) (owner, why string, ok bool) { return strings.Cut(text, forced) }
+// ParseForced reads a message of Forced; ok is false for any other text.
+func ParseForced(text string) (owner, why string, ok bool) { return strings.Cut(text, forcedMark) }
 
-// Acquire takes the lock for owner, or, with a stamp other than 0, queues it. A
-// free lock that is waited for goes to the first waiter that hears its wake-up.
-// clock is the client's wall clock in µs, least the first token that the client may use.
-// Asking again is harmless. A free lock that was handed to a waiter is denied, and the
-// wake-up is that waiter's. An id from which the lock was taken gets it no more: such a request was
-// sent before, and its client may go by a lease that is over.
+// Acquire takes the lock for owner, or, with a stamp other than 0, queues it. A free lock with waiters goes
+// to the first waiter that hears its wake-up. clock is the client's wall clock in µs, least the first token
+// that the client may use. Asking again is harmless. If a free lock was handed to a waiter, the caller is
+// denied, and the wake-up is for that waiter. An id from which the lock was taken never gets it again: such a
+// request was sent before, and its client may rely on a lease that is over.
 func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, hears func(owner string) bool) (Lock, Reply, Wake) {
 	l = l.At(now)
-	if l.Owner != owner && l.taken(owner) {
-		return l, l.deniedAt(now), Wake{}
+	if l.Owner != owner && l.wasTaken(owner) {
+		return l, l.deniedReplyAt(now), Wake{}
 	}
 	switch l.Owner {
 	case "":
-		base, err := l.block(now, clock, least)
+		base, err := l.nextTokenBlock(now, clock, least)
 		if err != nil {
-			return l, failed(err), Wake{}
+			return l, failedReply(err), Wake{}
 		}
 		if stamp != 0 && l.Queue != "" {
-			l.queue(owner, now, stamp)
+			l.queueOwner(owner, now, stamp)
 		}
-		if woken := l.wake(owner, hears); woken != "" {
+		if woken := l.wakeWaiter(owner, hears); woken != "" {
 			left := HandOver(ttl*ms) / ms
 			l.take(woken, base, now, left)
-			return l, l.denied(left), Wake{Owner: woken}
+			return l, l.deniedReply(left), Wake{Owner: woken}
 		}
 		l.take(owner, base, now, ttl)
 		l.Queue = l.Queue.Without(owner)
-		return l, l.granted(), Wake{}
+		return l, l.grantedReply(), Wake{}
 	case owner:
-		l, reply := l.again(now, ttl, clock, least)
+		l, reply := l.grantAgain(now, ttl, clock, least)
 		return l, reply, Wake{}
 	}
 	if stamp != 0 {
-		l.queue(owner, now, stamp)
+		l.queueOwner(owner, now, stamp)
 	}
-	return l, l.deniedAt(now), Wake{}
+	return l, l.deniedReplyAt(now), Wake{}
 }
 
-// again grants the owner what it has, by the token that it was given. If there is none, or it is below
-// least, the node has gone back to older data since, and the owner gets tokens of now.
-func (l Lock) again(now, ttl, clock, least int64) (Lock, Reply) {
+// grantAgain grants the owner the lock that it has, with the same token. If there is no token, or it is below
+// least, the node has gone back to older data since, and the owner gets new tokens.
+func (l Lock) grantAgain(now, ttl, clock, least int64) (Lock, Reply) {
 	if l.Token < max(least, 1) {
-		base, err := l.block(now, clock, least)
+		base, err := l.nextTokenBlock(now, clock, least)
 		if err != nil {
-			return l, failed(err)
+			return l, failedReply(err)
 		}
 		l.Token = base
 	}
 	l.prolong(now, ttl)
-	return l, l.granted()
+	return l, l.grantedReply()
 }
 
-// Adopt hands the lock of from on to owner, with a block of its own, and knows for noted ms at least from whom it was
-// taken. Asking again is harmless; anybody else's lock, and a free one, is denied. Force takes a lock from its owner as
-// well, but compares the token, has no owner of its own to give it to, and goes by no client's clock.
+// Adopt passes the lock from its owner from to owner, with a new block of tokens, and keeps a note about from
+// for at least noted ms. Asking again is harmless; a lock of any other owner, and a free lock, is denied.
+// Force takes a lock from its owner as well, but compares the token, gives the lock to no owner of its own,
+// and uses no client's clock.
 func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least, noted int64) (Lock, Reply) {
 	switch l = l.At(now); {
-	case l.Owner == "", l.taken(owner):
-		return l, l.deniedAt(now)
+	case l.Owner == "", l.wasTaken(owner):
+		return l, l.deniedReplyAt(now)
 	case l.Owner == owner:
-		l, r := l.again(now, ttl, clock, least)
+		l, r := l.grantAgain(now, ttl, clock, least)
 		if r.Kind == Granted {
-			l.note(from, now, noted)
+			l.noteTaken(from, now, noted)
 			l.Queue = l.Queue.Without(from)
 		}
 		return l, r
 	case l.Owner != from:
-		return l, l.deniedAt(now)
+		return l, l.deniedReplyAt(now)
 	}
-	base, err := l.block(now, clock, least)
+	base, err := l.nextTokenBlock(now, clock, least)
 	if err != nil {
-		return l, failed(err)
+		return l, failedReply(err)
 	}
-	l.note(from, now, noted)
+	l.noteTaken(from, now, noted)
 	l.take(owner, base, now, ttl)
 	l.Queue = l.Queue.Without(from)
-	return l, l.granted()
+	return l, l.grantedReply()
 }
 
-// Commit fixes token for owner. Each condition is needed: the owner's, that no other grant
-// has come between; that of its token here, that the node has not granted it the lock anew
-// since, with others in between; and a counter, which must not begin at a token.
+// Commit fixes token for owner. All conditions are needed: the owner, because another grant may have come
+// between; no higher token in the lock, because the node may have granted the owner the lock again since,
+// with other grants in between; and the counter, because it must not start from a token.
 func (l Lock) Commit(now int64, owner string, token int64) (Lock, Reply) {
 	l = l.At(now)
 	if l.Owner != owner || l.Token > token || l.Fence <= 0 {
-		return l, reply(Refused)
+		return l, replyOf(Refused)
 	}
-	l.Token, l.Fence = token, max(l.Fence, Top(token))
-	return l, reply(Accepted)
+	l.Token, l.Fence = token, max(l.Fence, LastOfBlock(token))
+	return l, replyOf(Accepted)
 }
 
-// Renew prolongs the lock, and never shortens it. One that is free is not the owner's, unless anew
-// says that the owner has it all the same: then it is set again, with its token. One that was taken by
-// Force or Adopt is not set again. It is not the owner's here while that is known, so that nothing but
-// the lock has to be looked at where it is not free.
-func (l Lock) Renew(now int64, owner string, ttl, token int64, anew bool) (Lock, Reply) {
+// Renew prolongs the lock, and never shortens it. A free lock does not belong to the owner, unless restore is
+// set because the owner still has a quorum: then the lock is set again, with its token. A lock that Force or
+// Adopt took from the owner is not set again. While the note about that exists, the lock cannot be the
+// owner's here, so that a lock that is not free needs no look at the notes.
+func (l Lock) Renew(now int64, owner string, ttl, token int64, restore bool) (Lock, Reply) {
 	l = l.At(now)
 	switch {
 	case l.Owner == owner:
 		l.prolong(now, ttl)
-	case l.Owner == "" && anew && !l.taken(owner):
+	case l.Owner == "" && restore && !l.wasTaken(owner):
 		l.take(owner, token, now, ttl)
 	default:
-		return l, reply(NotMine)
+		return l, replyOf(NotMine)
 	}
-	return l, l.kept()
+	return l, l.keptReply()
 }
 
-// Release withdraws owner from the queue, or, with a stamp, keeps or gives it
-// its place. If owner holds the lock, it passes to the first waiter that hears
-// its wake-up, for the time handOver, and Release returns what that is told;
-// else it is free. It is free also where the counter is lost, for no client's clock
-// is at hand: the waiter that was woken takes it by its own clock. Without a stamp, a lock
-// that nobody holds passes on as well.
+// Release withdraws owner from the queue, or, with a stamp, keeps or gives it its place. A lock of owner
+// passes to the first waiter that hears its wake-up, for the time handOver, and Release returns that wake-up;
+// without such a waiter the lock is free. It is free also when the counter is lost, because no client's clock
+// is at hand: the woken waiter takes it by its own clock. Without a stamp, a free lock passes on as well.
 func (l Lock) Release(now int64, owner string, least, stamp, handOver int64, hears func(owner string) bool) (Lock, Wake) {
 	l = l.At(now)
 	if stamp != 0 {
-		l.queue(owner, now, stamp)
+		l.queueOwner(owner, now, stamp)
 	} else {
 		l.Queue = l.Queue.Without(owner)
 	}
 	if l.Owner != owner && (l.Owner != "" || stamp != 0) {
 		return l, Wake{}
 	}
-	return l.pass(now, owner, least, handOver, stamp == 0, hears)
+	return l.handOverOrFree(now, owner, least, handOver, stamp == 0, hears)
 }
 
-// Keep releases the lock for owner and lets it stand for minHold: it is nobody's then, and no
-// request about the owner changes it any more. A lock that is not the owner's stays as it is.
+// Keep releases the lock for owner and keeps it taken for minHold: it has no owner then, and no request of
+// owner changes it any more. A lock of another owner stays as it is.
 func (l Lock) Keep(now int64, owner string, minHold int64) Lock {
 	l = l.At(now)
 	l.Queue = l.Queue.Without(owner)
@@ -269,18 +265,18 @@ func (l Lock) Keep(now int64, owner string, minHold int64) Lock {
 	return l
 }
 
-// first is the first in the queue, or "" where from is it, or nobody waits.
-func (l *Lock) first(from string) string {
+// firstWaiter returns the first id in the queue, or "" if that is from, or nobody waits.
+func (l *Lock) firstWaiter(from string) string {
 	if head, _ := l.Queue.Head(); head != from {
 		return head
 	}
 	return ""
 }
 
-// wake takes the first waiter that hears its wake-up out of the queue, and those before it. It
-// returns "" where from is the first of all, or nobody hears.
-func (l *Lock) wake(from string, hears func(owner string) bool) string {
-	for owner := range l.Queue.line {
+// wakeWaiter takes the first waiter that hears its wake-up out of the queue, and those before it. It returns
+// "" if from comes before any such waiter, or nobody hears.
+func (l *Lock) wakeWaiter(from string, hears func(owner string) bool) string {
+	for owner := range l.Queue.candidates {
 		if owner == from {
 			return ""
 		}
@@ -292,17 +288,17 @@ func (l *Lock) wake(from string, hears func(owner string) bool) string {
 	return ""
 }
 
-// pass hands the lock over, or frees it. Where the first in the queue is from itself the lock
-// is free: kept for it, the node would block all others until it asks again (trace C4).
-// everywhere says that from releases on all nodes. With a handOver of 0 the lock is free, also
-// where others wait.
-func (l Lock) pass(now int64, from string, least, handOver int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
-	if handOver == 0 || l.first(from) == "" {
+// handOverOrFree hands the lock over to the first waiter, or frees it. If from is the first in the queue the
+// lock becomes free: kept for from, the node would block all others until from asks again (trace C4).
+// everywhere means that from releases on all nodes. With a handOver of 0 the lock becomes free even if others
+// wait.
+func (l Lock) handOverOrFree(now int64, from string, least, handOver int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
+	if handOver == 0 || l.firstWaiter(from) == "" {
 		l.free()
 		return l, Wake{}
 	}
-	base, err := l.block(now, noClock, least)
-	w := Wake{Owner: l.wake(from, hears)}
+	base, err := l.nextTokenBlock(now, noClock, least)
+	w := Wake{Owner: l.wakeWaiter(from, hears)}
 	if w.Owner == "" || err != nil {
 		l.free()
 		return l, w
@@ -314,30 +310,30 @@ func (l Lock) pass(now int64, from string, least, handOver int64, everywhere boo
 	return l, w
 }
 
-// noteEnd bounds the time of a note, in ms since 1970. A lock may have been given any TTL by another program.
-const noteEnd = 100_000_000_000_000
+// maxNoteEnd bounds the end of a note, in ms since 1970. Another program may have given a lock any TTL.
+const maxNoteEnd = 100_000_000_000_000
 
-// note keeps in mind that the lock was taken from owner, for noted ms or as long as the owner has it here. At another
-// node it may have it for longer, and trust it still.
-func (l *Lock) note(owner string, now, noted int64) {
-	l.Notes = l.Notes.With(owner, min(max(l.Until, now/1000+noted, now/1000+1), noteEnd))
+// noteTaken keeps a note that the lock was taken from owner, for noted ms or for the time left of the lock
+// here, whichever is longer. On another node the owner may have the lock for longer, and still trust it.
+func (l *Lock) noteTaken(owner string, now, noted int64) {
+	l.Notes = l.Notes.With(owner, min(max(l.Until, now/1000+noted, now/1000+1), maxNoteEnd))
 }
 
-// taken reports whether the lock was taken from owner by Force or Adopt.
-func (l *Lock) taken(owner string) bool {
+// wasTaken reports whether the lock was taken from owner by Force or Adopt.
+func (l *Lock) wasTaken(owner string) bool {
 	_, ok := l.Notes.Until(owner)
 	return ok
 }
 
-// Force takes the lock away from owner, and knows that for noted ms at least. A lock that was released, and stands for its
-// MinHold, is not its owner's any more.
+// Force takes the lock away from owner, and keeps a note about that for at least noted ms. A released lock
+// that stays taken for its MinHold does not belong to its owner any more.
 func (l Lock) Force(now int64, owner string, least, handOver, noted int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
 	if l.Owner == "" || l.Owner != owner {
 		return l, false, Wake{}
 	}
 	l.Queue = l.Queue.Without(owner)
-	l.note(owner, now, noted)
-	l, woken := l.pass(now, owner, least, handOver, true, hears)
+	l.noteTaken(owner, now, noted)
+	l, woken := l.handOverOrFree(now, owner, least, handOver, true, hears)
 	return l, true, woken
 }

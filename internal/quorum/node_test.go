@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A clock in µs, and times in ms, that the tests of the scripts start from.
+// The initial clock in µs, and times in ms, of the tests.
 const (
 	noon = int64(1_800_000_000_000_000)
 	ttl  = int64(10_000)
@@ -15,28 +15,28 @@ const (
 	base = end - Block + 1
 )
 
-func deaf(string) bool  { return false }
-func hears(string) bool { return true }
+func newDeafLock(string) bool { return false }
+func hears(string) bool       { return true }
 
-// taken is a lock that a took at noon, on a node without a past.
-func taken(t *testing.T) Lock {
+// takenFrom returns a lock that a took at noon, on a new node.
+func takenFrom(t *testing.T) Lock {
 	t.Helper()
-	l, r, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, deaf)
+	l, r, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, newDeafLock)
 	if want := (Reply{Event: Event{Kind: Granted, Token: base}}); r != want {
 		t.Fatalf("first acquire: %+v, want %+v", r, want)
 	}
 	return l
 }
 
-// waited is taken, with b and c queued in this order.
-func waited(t *testing.T) Lock {
+// queuedBehind returns the lock of a, with b and c queued in this order.
+func queuedBehind(t *testing.T) Lock {
 	t.Helper()
-	l, _, _ := taken(t).Acquire(noon, "c", ttl, noon, 0, 7, deaf)
-	l, _, _ = l.Acquire(noon, "b", ttl, noon, 0, 6, deaf)
+	l, _, _ := takenFrom(t).Acquire(noon, "c", ttl, noon, 0, 7, newDeafLock)
+	l, _, _ = l.Acquire(noon, "b", ttl, noon, 0, 6, newDeafLock)
 	return l
 }
 
-func owners(q Queue) []string {
+func queueOwners(q Queue) []string {
 	var all []string
 	for p := range q.Places {
 		all = append(all, p.Owner)
@@ -44,8 +44,8 @@ func owners(q Queue) []string {
 	return all
 }
 
-// standing is q with places for some owners, the first of them with the stamp 1.
-func standing(q Queue, owners ...string) Queue {
+// timeLeft returns q with places for some owners, the first of them with the stamp 1.
+func timeLeft(q Queue, owners ...string) Queue {
 	for i, owner := range owners {
 		q = q.With(Place{Owner: owner, Stamp: int64(i + 1), Until: noon/1000 + QueueKeep})
 	}
@@ -54,8 +54,8 @@ func standing(q Queue, owners ...string) Queue {
 
 func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
 	t.Parallel()
-	first := taken(t)
-	again, r, _ := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, 0, deaf)
+	first := takenFrom(t)
+	again, r, _ := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, 0, newDeafLock)
 	if r.Kind != Granted || r.Token != base {
 		t.Fatalf("second acquire: %+v", r)
 	}
@@ -67,14 +67,14 @@ func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
 
 func TestDenialDoesNotTouchTheCounter(t *testing.T) {
 	t.Parallel()
-	l, r, _ := taken(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, 0, deaf)
+	l, r, _ := takenFrom(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, 0, newDeafLock)
 	if want := (Reply{Event: Event{Kind: Denied, Left: 5000 * ms}, Holder: "a"}); r != want {
 		t.Fatalf("denial: %+v, want %+v", r, want)
 	}
-	if l != taken(t) {
+	if l != takenFrom(t) {
 		t.Fatalf("denial without a stamp left %+v", l)
 	}
-	l, r, _ = l.Acquire(noon, "b", ttl, noon, 0, 5, deaf)
+	l, r, _ = l.Acquire(noon, "b", ttl, noon, 0, 5, newDeafLock)
 	if r.Kind == Granted || r.Waiters != 1 || l.Fence != end || l.Queue.Len() != 1 {
 		t.Fatalf("denial with a stamp: %+v, %+v", r, l)
 	}
@@ -82,11 +82,11 @@ func TestDenialDoesNotTouchTheCounter(t *testing.T) {
 
 func TestExpiredLockIsFree(t *testing.T) {
 	t.Parallel()
-	l := taken(t)
-	if _, r, _ := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, 0, deaf); r.Kind == Granted {
+	l := takenFrom(t)
+	if _, r, _ := l.Acquire(noon+ttl*1000, "b", ttl, noon, 0, 0, newDeafLock); r.Kind == Granted {
 		t.Fatal("granted in the last millisecond of another's lock")
 	}
-	_, r, _ := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, 0, deaf)
+	_, r, _ := l.Acquire(noon+(ttl+1)*1000, "b", ttl, noon, 0, 0, newDeafLock)
 	if r.Kind != Granted || r.Token != base+Block {
 		t.Fatalf("after expiry: %+v, want base %d", r, base+Block)
 	}
@@ -102,33 +102,33 @@ func TestNewCounterStartsAtTheClock(t *testing.T) {
 		{noon + 60_000_000, noon},
 		{noon - 60_000_000, noon},
 	} {
-		if _, r, _ := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, 0, deaf); r.Kind != Granted || r.Token != tt.want-Block+1 {
+		if _, r, _ := (Lock{}).Acquire(noon, "a", ttl, tt.clock, 0, 0, newDeafLock); r.Kind != Granted || r.Token != tt.want-Block+1 {
 			t.Errorf("clock at %+d µs: base %d, want %d", tt.clock-noon, r.Token, tt.want-Block+1)
 		}
 	}
 }
 
-// Trace C5: a counter that starts at a wrong time is above all that follow.
+// Trace C5: a counter that starts at a wrong time is above all later starts.
 func TestNoCounterStartsOnClockSkew(t *testing.T) {
 	t.Parallel()
-	lost := taken(t)
+	lost := takenFrom(t)
 	lost.Token, lost.Fence = 0, 0
-	idle := waited(t)
+	idle := queuedBehind(t)
 	idle.free()
 	idle.Fence = 0
 	for _, clock := range []int64{noon + 60_000_001, noon - 60_000_001, noon - 3600*1_000_000, 0} {
 		for name, before := range map[string]Lock{"never used": {}, "waited for": idle, "held by the same, without a token": lost} {
-			if l, r, _ := before.Acquire(noon, "a", ttl, clock, 0, 5, deaf); r.Kind != Failed || l != before {
+			if l, r, _ := before.Acquire(noon, "a", ttl, clock, 0, 5, newDeafLock); r.Kind != Failed || l != before {
 				t.Errorf("acquire, clock at %+d µs, %s: %+v, left %+v", clock-noon, name, r, l)
 			}
 		}
-		// Where there is a counter, the clock is of no interest, nor where the lock has its token.
-		counted, r, _ := taken(t).Acquire(noon+(ttl+1)*1000, "b", ttl, clock, 0, 0, deaf)
+		// The clock does not matter if the counter exists, or the lock has its token.
+		counted, r, _ := takenFrom(t).Acquire(noon+(ttl+1)*1000, "b", ttl, clock, 0, 0, newDeafLock)
 		if r.Kind != Granted || r.Token != end+1 {
 			t.Errorf("a counter that is there, clock at %+d µs: %+v", clock-noon, r)
 		}
 		counted.Fence = 0
-		if l, r, _ := counted.Acquire(noon, "b", ttl, clock, 0, 0, deaf); r.Kind != Granted || r.Token != end+1 || l.Fence != 0 {
+		if l, r, _ := counted.Acquire(noon, "b", ttl, clock, 0, 0, newDeafLock); r.Kind != Granted || r.Token != end+1 || l.Fence != 0 {
 			t.Errorf("a token that is there, clock at %+d µs: %+v, counter %d", clock-noon, r, l.Fence)
 		}
 	}
@@ -150,18 +150,18 @@ func TestClockErrorSaysByHowMuch(t *testing.T) {
 func TestTheCounterNeverExpires(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * 3600 * 1_000_000
-	l := waited(t).At(noon + year)
+	l := queuedBehind(t).At(noon + year)
 	if l != (Lock{Fence: end}) {
 		t.Fatalf("left %+v, want the counter alone", l)
 	}
 	for _, clock := range []int64{noon + year, noon, 0} {
-		if _, r, _ := l.Acquire(noon+year, "b", ttl, clock, 0, 0, deaf); r.Kind != Granted || r.Token != end+1 {
+		if _, r, _ := l.Acquire(noon+year, "b", ttl, clock, 0, 0, newDeafLock); r.Kind != Granted || r.Token != end+1 {
 			t.Errorf("a year later, clock at %+d µs: %+v, want token %d", clock-noon, r, end+1)
 		}
 	}
 }
 
-// All locks of a node share its counter: Fence is the node's, the rest each lock's own.
+// All locks of a node share its counter: only Fence is common to them.
 func TestTokensRiseAcrossSharedCounter(t *testing.T) {
 	t.Parallel()
 	names := []string{"x", "y", "z"}
@@ -170,8 +170,8 @@ func TestTokensRiseAcrossSharedCounter(t *testing.T) {
 		name, now := names[i*i%3], noon+int64(i)*(ttl+1)*1000
 		l := locks[name]
 		l.Fence = fence
-		l, r, _ := l.Acquire(now, "a", ttl, now, 0, 0, deaf)
-		if r.Kind != Granted || i > 0 && r.Token != last+Block || l.Fence != Top(r.Token) {
+		l, r, _ := l.Acquire(now, "a", ttl, now, 0, 0, newDeafLock)
+		if r.Kind != Granted || i > 0 && r.Token != last+Block || l.Fence != LastOfBlock(r.Token) {
 			t.Fatalf("grant %d, of %s: %+v after %d, counter %d", i, name, r, last, l.Fence)
 		}
 		last, fence, locks[name] = r.Token, l.Fence, l
@@ -180,7 +180,7 @@ func TestTokensRiseAcrossSharedCounter(t *testing.T) {
 
 func TestNoGrantIsBelowMinToken(t *testing.T) {
 	t.Parallel()
-	free := waited(t)
+	free := queuedBehind(t)
 	free.free()
 	for name, tt := range map[string]struct {
 		lock  Lock
@@ -190,12 +190,12 @@ func TestNoGrantIsBelowMinToken(t *testing.T) {
 		"above the counter":             {free, end + 1000, end + 1000},
 		"below it":                      {free, base, end + 1},
 		"a counter that is new":         {Lock{}, noon + 1000, noon + 1000},
-		"the owner's, above its token":  {taken(t), end + 1000, end + 1000},
-		"the owner's, in the block":     {taken(t), base + 1, end + 1},
-		"the owner's, as high as least": {taken(t), base, base},
+		"the owner's, above its token":  {takenFrom(t), end + 1000, end + 1000},
+		"the owner's, in the block":     {takenFrom(t), base + 1, end + 1},
+		"the owner's, as high as least": {takenFrom(t), base, base},
 	} {
-		l, r, _ := tt.lock.Acquire(noon, "a", ttl, noon, tt.least, 0, deaf)
-		if r.Kind != Granted || r.Token != tt.token || l.Token != tt.token || l.Fence != Top(tt.token) {
+		l, r, _ := tt.lock.Acquire(noon, "a", ttl, noon, tt.least, 0, newDeafLock)
+		if r.Kind != Granted || r.Token != tt.token || l.Token != tt.token || l.Fence != LastOfBlock(tt.token) {
 			t.Errorf("acquire, %s: %+v, left %+v, want token %d", name, r, l, tt.token)
 		}
 		if tt.lock.Owner == "" {
@@ -205,34 +205,34 @@ func TestNoGrantIsBelowMinToken(t *testing.T) {
 			t.Errorf("adopt, %s: %+v, left %+v, want token %d", name, r, l, tt.token)
 		}
 	}
-	if l, r := taken(t).Adopt(noon, "a", "b", ttl, noon, end+1000, 0); r.Token != end+1000 || l.Fence != Top(end+1000) {
+	if l, r := takenFrom(t).Adopt(noon, "a", "b", ttl, noon, end+1000, 0); r.Token != end+1000 || l.Fence != LastOfBlock(end+1000) {
 		t.Errorf("adopt from another: %+v, left %+v", r, l)
 	}
-	if l, w := waited(t).Release(noon, "a", end+1000, 0, 1000, hears); w.Base != end+1000 || l.Token != end+1000 {
+	if l, w := queuedBehind(t).Release(noon, "a", end+1000, 0, 1000, hears); w.Base != end+1000 || l.Token != end+1000 {
 		t.Errorf("release: woken %+v, left %+v", w, l)
 	}
-	if l, _, w := waited(t).Force(noon, "a", end+1000, 1000, 0, hears); w.Base != end+1000 || l.Token != end+1000 {
+	if l, _, w := queuedBehind(t).Force(noon, "a", end+1000, 1000, 0, hears); w.Base != end+1000 || l.Token != end+1000 {
 		t.Errorf("force: woken %+v, left %+v", w, l)
 	}
 }
 
-// A hand-over knows no client's clock. Who was woken takes the lock by its own.
+// A hand-over has no client's clock. The woken waiter takes the lock by its own.
 func TestHandOverDoesNotStartALostCounter(t *testing.T) {
 	t.Parallel()
-	l := waited(t)
+	l := queuedBehind(t)
 	l.Fence = 0
 	l, woken := l.Release(noon+1, "a", 0, 0, 1000, hears)
-	if woken != (Wake{Owner: "b"}) || l.Owner != "" || l.Fence != 0 || !slices.Equal(owners(l.Queue), []string{"c"}) {
+	if woken != (Wake{Owner: "b"}) || l.Owner != "" || l.Fence != 0 || !slices.Equal(queueOwners(l.Queue), []string{"c"}) {
 		t.Fatalf("woken %q, left %+v", woken.Owner, l)
 	}
-	l, r, _ := l.Acquire(noon+2, "b", ttl, noon+2, 0, 6, deaf)
-	if r.Kind != Granted || r.Token != noon+2-Block+1 || !slices.Equal(owners(l.Queue), []string{"c"}) {
+	l, r, _ := l.Acquire(noon+2, "b", ttl, noon+2, 0, 6, newDeafLock)
+	if r.Kind != Granted || r.Token != noon+2-Block+1 || !slices.Equal(queueOwners(l.Queue), []string{"c"}) {
 		t.Fatalf("then: %+v, left %+v", r, l)
 	}
 }
 
-// Wherever the node's clock goes after the counter has started, and however long nobody asks, a later
-// grant has the higher token.
+// A later grant has the higher token, wherever the node's clock goes after the start of the counter, and however long
+// nobody asks.
 func TestClockJumpLowersNoToken(t *testing.T) {
 	t.Parallel()
 	const hour = 3600 * 1_000_000
@@ -240,11 +240,11 @@ func TestClockJumpLowersNoToken(t *testing.T) {
 	for _, renewed := range errs {
 		for _, asked := range errs {
 			for _, idle := range []int64{0, 100, 24 * 3600} {
-				l, a, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, deaf)
+				l, a, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, newDeafLock)
 				l, _ = l.Renew(noon+renewed, "a", ttl, a.Token, false)
-				l, _ = l.Release(noon+renewed, "a", 0, 0, 1000, deaf)
+				l, _ = l.Release(noon+renewed, "a", 0, 0, 1000, newDeafLock)
 				later := noon + idle*1_000_000
-				if _, b, _ := l.Acquire(later+asked, "b", ttl, later, 0, 0, deaf); b.Token != a.Token+Block {
+				if _, b, _ := l.Acquire(later+asked, "b", ttl, later, 0, 0, newDeafLock); b.Token != a.Token+Block {
 					t.Fatalf("clock %+d h, %d s later %+d h: base %d after %d", renewed/hour, idle, asked/hour, b.Token, a.Token)
 				}
 			}
@@ -254,65 +254,65 @@ func TestClockJumpLowersNoToken(t *testing.T) {
 
 func TestCommitNeedsTheOwner(t *testing.T) {
 	t.Parallel()
-	l := taken(t)
+	l := takenFrom(t)
 	for _, owner := range []string{"b", ""} {
-		if got, r := l.Commit(noon, owner, base+1000); r != reply(Refused) || got != l {
+		if got, r := l.Commit(noon, owner, base+1000); r != replyOf(Refused) || got != l {
 			t.Errorf("commit by %q: %+v", owner, r)
 		}
 	}
-	if _, r := l.Commit(noon+(ttl+1)*1000, "a", base+1000); r != reply(Refused) {
+	if _, r := l.Commit(noon+(ttl+1)*1000, "a", base+1000); r != replyOf(Refused) {
 		t.Error("commit after expiry was accepted")
 	}
 }
 
 func TestCommitSetsTokenAndRaisesCounter(t *testing.T) {
 	t.Parallel()
-	high := taken(t)
+	high := takenFrom(t)
 	high.Fence = end + 100*Block // other locks of the node
-	for _, before := range []Lock{taken(t), high} {
+	for _, before := range []Lock{takenFrom(t), high} {
 		for _, token := range []int64{base, base + 1, base + 1000, end + 200*Block} {
 			l, r := before.Commit(noon, "a", token)
 			want := before
-			want.Token, want.Fence = token, max(before.Fence, Top(token))
-			if r != reply(Accepted) || l != want {
+			want.Token, want.Fence = token, max(before.Fence, LastOfBlock(token))
+			if r != replyOf(Accepted) || l != want {
 				t.Errorf("commit of %+d, counter %+d: %+v, left %+v", token-base, before.Fence-end, r, l)
 			}
-			if _, r, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, deaf); r.Token != token {
+			if _, r, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, newDeafLock); r.Token != token {
 				t.Errorf("after a commit of %+d the owner is told %+d", token-base, r.Token-base)
 			}
 		}
 	}
 }
 
-// Its own token there may be of a later grant, with others in between: the lock was lost, and an
-// acquire of the owner came twice.
+// The owner's token on the node may be of a later grant, with other grants in between: the lock was lost, and an
+// acquire of the owner was executed twice.
 func TestCommitBelowLockTokenIsRefused(t *testing.T) {
 	t.Parallel()
-	l := taken(t)
+	l := takenFrom(t)
 	l.free() // the node forgets the lock
-	_, other, _ := l.Acquire(noon, "b", ttl, noon, 0, 0, deaf)
-	l.Fence = Top(other.Token) // …and b's as well
-	l, again, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, deaf)
+	_, other, _ := l.Acquire(noon, "b", ttl, noon, 0, 0, newDeafLock)
+	l.Fence = LastOfBlock(other.Token) // …and the lock of b as well
+	l, again, _ := l.Acquire(noon, "a", ttl, noon, 0, 0, newDeafLock)
 	if other.Token != end+1 || again.Token != end+1+Block {
 		t.Fatalf("granted %d, then %d", other.Token, again.Token)
 	}
 	for _, token := range []int64{base, end, end + 1, again.Token - 1} {
-		if got, r := l.Commit(noon, "a", token); r != reply(Refused) || got != l {
+		if got, r := l.Commit(noon, "a", token); r != replyOf(Refused) || got != l {
 			t.Errorf("commit of %+d: %+v, left %+v", token-again.Token, r, got)
 		}
 	}
-	if _, r := l.Commit(noon, "a", again.Token); r != reply(Accepted) {
+	if _, r := l.Commit(noon, "a", again.Token); r != replyOf(Accepted) {
 		t.Errorf("commit of its token: %+v", r)
 	}
 }
 
-// What the node granted before it lost the counter may be above any token.
+// The node may have granted higher tokens before it lost the counter.
 func TestCommitStartsNoCounter(t *testing.T) {
 	t.Parallel()
-	l := taken(t)
+	l := takenFrom(t)
 	l.Fence = 0
 	for _, token := range []int64{base, end, noon + 1000} {
-		if got, r := l.Commit(noon, "a", token); r != reply(Refused) || got != l {
+		if got, r := l.Commit(noon, "a", token); r != replyOf(Refused) || got != l {
 			t.Errorf("commit of %+d: %+v, left %+v", token-base, r, got)
 		}
 	}
@@ -321,23 +321,23 @@ func TestCommitStartsNoCounter(t *testing.T) {
 func TestRenewCases(t *testing.T) {
 	t.Parallel()
 	later := noon + 3_000_000
-	free := taken(t)
+	free := takenFrom(t)
 	free.free()
 	newer := free
 	newer.Fence = end + Block
 	lost := free
 	lost.Fence = 0
-	kept := taken(t).Keep(noon, "a", ttl)
+	kept := takenFrom(t).Keep(noon, "a", ttl)
 	for name, tt := range map[string]struct {
 		lock  Lock
 		owner string
 		anew  bool
 		ok    bool
 	}{
-		"mine":                       {taken(t), "a", false, true},
-		"mine, anew":                 {taken(t), "a", true, true},
-		"another's":                  {taken(t), "b", false, false},
-		"another's, anew":            {taken(t), "b", true, false},
+		"mine":                       {takenFrom(t), "a", false, true},
+		"mine, anew":                 {takenFrom(t), "a", true, true},
+		"another's":                  {takenFrom(t), "b", false, false},
+		"another's, anew":            {takenFrom(t), "b", true, false},
 		"free":                       {free, "a", false, false},
 		"free, anew":                 {free, "a", true, true},
 		"free, others since, anew":   {newer, "a", true, true},
@@ -349,18 +349,18 @@ func TestRenewCases(t *testing.T) {
 		if tt.ok {
 			want.Owner, want.Token, want.Until, kind = "a", base, later/1000+ttl, Kept
 		}
-		if got, r := tt.lock.Renew(later, tt.owner, ttl, base, tt.anew); r != reply(kind) || got != want {
+		if got, r := tt.lock.Renew(later, tt.owner, ttl, base, tt.anew); r != replyOf(kind) || got != want {
 			t.Errorf("%s: %+v, left %+v, want %+v", name, r, got, want)
 		}
 	}
 }
 
-// What the node has promised the owner is not for a renewal to change.
+// A renewal does not change the token that the node has promised.
 func TestRenewalKeepsToken(t *testing.T) {
 	t.Parallel()
 	for _, token := range []int64{0, base - 1, base + 1000} {
 		for _, anew := range []bool{false, true} {
-			if l, r := taken(t).Renew(noon, "a", ttl, token, anew); r.Kind != Kept || l != taken(t) {
+			if l, r := takenFrom(t).Renew(noon, "a", ttl, token, anew); r.Kind != Kept || l != takenFrom(t) {
 				t.Errorf("token %+d, anew %v: %+v, left %+v", token-base, anew, r, l)
 			}
 		}
@@ -369,11 +369,11 @@ func TestRenewalKeepsToken(t *testing.T) {
 
 func TestAdoptComparesOwner(t *testing.T) {
 	t.Parallel()
-	free := taken(t)
+	free := takenFrom(t)
 	free.free()
-	lost := taken(t)
+	lost := takenFrom(t)
 	lost.Fence = 0
-	mine := taken(t)
+	mine := takenFrom(t)
 	mine.Owner = "new"
 	bare := mine
 	bare.Token = 0
@@ -384,10 +384,10 @@ func TestAdoptComparesOwner(t *testing.T) {
 		base int64 // 0: denied
 		top  int64
 	}{
-		"that one's":             {taken(t), "a", end + 1, end + Block},
+		"that one's":             {takenFrom(t), "a", end + 1, end + Block},
 		"asked again":            {mine, "a", base, end},
 		"again, without a token": {bare, "a", end + 1, end + Block},
-		"another's":              {taken(t), "b", 0, end},
+		"another's":              {takenFrom(t), "b", 0, end},
 		"nobody's":               {free, "a", 0, end},
 		"nobody's, of no name":   {free, "", 0, end},
 		"the counter is lost":    {lost, "a", later - Block + 1, later},
@@ -407,39 +407,39 @@ func TestAdoptComparesOwner(t *testing.T) {
 	if got, r := lost.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0, 0); r.Kind != Failed || got != lost.At(noon) {
 		t.Errorf("clocks differ: %+v, left %+v", r, got)
 	}
-	bare.Fence, bare.Queue = 0, standing(bare.Queue, "a")
+	bare.Fence, bare.Queue = 0, timeLeft(bare.Queue, "a")
 	if got, r := bare.Adopt(noon, "a", "new", ttl, noon+3600*1_000_000, 0, 0); r.Kind != Failed || got != bare.At(noon) {
 		t.Errorf("asked again, clocks differ: %+v, left %+v", r, got)
 	}
-	waits := taken(t)
-	waits.Queue = standing(waits.Queue, "a", "b")
-	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon, 0, 0); !slices.Equal(owners(got.Queue), []string{"b"}) {
-		t.Errorf("waiting: %v", owners(got.Queue))
+	waits := takenFrom(t)
+	waits.Queue = timeLeft(waits.Queue, "a", "b")
+	if got, _ := waits.Adopt(noon, "a", "new", ttl, noon, 0, 0); !slices.Equal(queueOwners(got.Queue), []string{"b"}) {
+		t.Errorf("waiting: %v", queueOwners(got.Queue))
 	}
 }
 
 func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "a", 0, 0, 1000, hears)
+	l, woken := queuedBehind(t).Release(noon, "a", 0, 0, 1000, hears)
 	if want := (Wake{Owner: "b", Base: end + 1, Left: 1000}); woken != want || l.Owner != "b" || l.Until != noon/1000+1000 {
 		t.Fatalf("woken %v, want %v; owner %q until %d", woken, want, l.Owner, l.Until)
 	}
 	if l.Fence != end+Block {
 		t.Errorf("counter %d, want a block more than %d", l.Fence, end)
 	}
-	if got := owners(l.Queue); !slices.Equal(got, []string{"c"}) {
+	if got := queueOwners(l.Queue); !slices.Equal(got, []string{"c"}) {
 		t.Errorf("still waiting: %v", got)
 	}
-	l, r, _ := l.Acquire(noon, "b", ttl, noon, 0, 6, deaf)
+	l, r, _ := l.Acquire(noon, "b", ttl, noon, 0, 6, newDeafLock)
 	if r.Kind != Granted || r.Token != end+1 || l.Until != noon/1000+ttl {
 		t.Errorf("confirmation: %+v, until %d", r, l.Until)
 	}
 }
 
-// Somebody gave it back who was the first in the queue, and nobody has asked since.
+// The first in the queue gave the lock back, and nobody has asked since.
 func TestReleasePassesFreeLockOn(t *testing.T) {
 	t.Parallel()
-	free, _ := waited(t).Release(noon, "a", 0, 5, 1000, hears)
+	free, _ := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
 	for name, tt := range map[string]struct {
 		owner string
 		stamp int64
@@ -457,11 +457,11 @@ func TestReleasePassesFreeLockOn(t *testing.T) {
 
 func TestReleaseSkipsDeafWaiters(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "a", 0, 0, 1000, func(o string) bool { return o == "c" })
+	l, woken := queuedBehind(t).Release(noon, "a", 0, 0, 1000, func(o string) bool { return o == "c" })
 	if woken.Owner != "c" || l.Owner != "c" || l.Queue != "" {
-		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, owners(l.Queue))
+		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, queueOwners(l.Queue))
 	}
-	l, woken = waited(t).Release(noon, "a", 0, 0, 1000, deaf)
+	l, woken = queuedBehind(t).Release(noon, "a", 0, 0, 1000, newDeafLock)
 	if woken != (Wake{}) || l.Owner != "" || l.Queue != "" || l.Fence != end+Block {
 		t.Fatalf("nobody hears: woken %q, left %+v", woken.Owner, l)
 	}
@@ -469,11 +469,11 @@ func TestReleaseSkipsDeafWaiters(t *testing.T) {
 
 func TestReleaseByAnotherOnlyWithdraws(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "b", 0, 0, 1000, hears)
-	if woken.Owner != "" || l.Owner != "a" || !slices.Equal(owners(l.Queue), []string{"c"}) {
-		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, owners(l.Queue))
+	l, woken := queuedBehind(t).Release(noon, "b", 0, 0, 1000, hears)
+	if woken.Owner != "" || l.Owner != "a" || !slices.Equal(queueOwners(l.Queue), []string{"c"}) {
+		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, queueOwners(l.Queue))
 	}
-	before := waited(t)
+	before := queuedBehind(t)
 	if got, _ := before.Release(noon, "x", 0, 0, 1000, hears); got != before {
 		t.Fatal("a stranger's release changed the lock")
 	}
@@ -481,34 +481,34 @@ func TestReleaseByAnotherOnlyWithdraws(t *testing.T) {
 
 func TestGiveBackPassesToAnEarlierWaiter(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "a", 0, 9, 1000, hears)
-	if woken.Owner != "b" || !slices.Equal(owners(l.Queue), []string{"c", "a"}) {
-		t.Fatalf("woken %q, queue %v", woken.Owner, owners(l.Queue))
+	l, woken := queuedBehind(t).Release(noon, "a", 0, 9, 1000, hears)
+	if woken.Owner != "b" || !slices.Equal(queueOwners(l.Queue), []string{"c", "a"}) {
+		t.Fatalf("woken %q, queue %v", woken.Owner, queueOwners(l.Queue))
 	}
 }
 
-// Trace C4: a node that is kept for its giver blocks everybody until it asks again.
+// Trace C4: kept for the first in the queue, the node would block everybody until that one asks again.
 func TestGiveBackByHeadFreesLock(t *testing.T) {
 	t.Parallel()
-	l, woken := waited(t).Release(noon, "a", 0, 5, 1000, hears)
-	if woken.Owner != "" || l.Owner != "" || !slices.Equal(owners(l.Queue), []string{"a", "b", "c"}) {
-		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, owners(l.Queue))
+	l, woken := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
+	if woken.Owner != "" || l.Owner != "" || !slices.Equal(queueOwners(l.Queue), []string{"a", "b", "c"}) {
+		t.Fatalf("woken %q, owner %q, queue %v", woken.Owner, l.Owner, queueOwners(l.Queue))
 	}
 }
 
-// Trace C6: a client that happens to ask while a lock is free does not go before the waiters.
+// Trace C6: a client that asks while a lock happens to be free does not overtake the waiters.
 func TestFreeLockGoesToFirstWaiter(t *testing.T) {
 	t.Parallel()
-	free, _ := waited(t).Release(noon, "a", 0, 5, 1000, hears)
-	lapsed := waited(t)
+	free, _ := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
+	lapsed := queuedBehind(t)
 	lapsed.Until = noon/1000 - 1
 	for _, place := range []int64{0, 6, 8} {
 		l, r, _ := free.Acquire(noon, "b", ttl, noon, 0, min(place, 6), hears)
 		if want := (Reply{Event: Event{Kind: Denied, Left: 1000 * ms, Waiters: 2}, Holder: "a"}); r != want {
 			t.Errorf("b with stamp %d on a lock that was given back: %+v, want %+v", place, r, want)
 		}
-		if l.Owner != "a" || l.Fence != end+Block || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
-			t.Errorf("left %+v, waiting %v", l, owners(l.Queue))
+		if l.Owner != "a" || l.Fence != end+Block || !slices.Equal(queueOwners(l.Queue), []string{"b", "c"}) {
+			t.Errorf("left %+v, waiting %v", l, queueOwners(l.Queue))
 		}
 		l, r, woken := lapsed.Acquire(noon, "d", 300, noon, 0, place, hears)
 		if woken.Owner != "b" || l.Owner != "b" || l.Until != noon/1000+300 {
@@ -519,7 +519,7 @@ func TestFreeLockGoesToFirstWaiter(t *testing.T) {
 
 func TestFirstWaiterTakesFreeLock(t *testing.T) {
 	t.Parallel()
-	lapsed := waited(t)
+	lapsed := queuedBehind(t)
 	lapsed.Until = noon/1000 - 1
 	for name, tt := range map[string]struct {
 		owner string
@@ -529,28 +529,28 @@ func TestFirstWaiterTakesFreeLock(t *testing.T) {
 	}{
 		"the first of the queue":                 {"b", 6, hears, []string{"c"}},
 		"one that came before it":                {"d", 5, hears, []string{"b", "c"}},
-		"anybody, where no other waiter listens": {"d", 8, deaf, nil},
-		"without a place":                        {"d", 0, deaf, nil},
+		"anybody, where no other waiter listens": {"d", 8, newDeafLock, nil},
+		"without a place":                        {"d", 0, newDeafLock, nil},
 	} {
 		l, r, _ := lapsed.Acquire(noon, tt.owner, ttl, noon, 0, tt.place, tt.hears)
-		if r.Kind != Granted || r.Token != end+1 || l.Owner != tt.owner || l.Until != noon/1000+ttl || !slices.Equal(owners(l.Queue), tt.left) {
-			t.Errorf("%s: %+v, left %+v, waiting %v", name, r, l, owners(l.Queue))
+		if r.Kind != Granted || r.Token != end+1 || l.Owner != tt.owner || l.Until != noon/1000+ttl || !slices.Equal(queueOwners(l.Queue), tt.left) {
+			t.Errorf("%s: %+v, left %+v, waiting %v", name, r, l, queueOwners(l.Queue))
 		}
 	}
 }
 
 func TestQueueIsForgottenWhenNobodyAsks(t *testing.T) {
 	t.Parallel()
-	l := waited(t).At(noon + (QueueKeep+1)*1000)
+	l := queuedBehind(t).At(noon + (QueueKeep+1)*1000)
 	if l.Queue != "" {
-		t.Fatalf("still waiting: %v", owners(l.Queue))
+		t.Fatalf("still waiting: %v", queueOwners(l.Queue))
 	}
 }
 
 func TestForceComparesTheOwner(t *testing.T) {
 	t.Parallel()
 	for owner, want := range map[string]bool{"a": true, "b": false, "": false} {
-		before := waited(t)
+		before := queuedBehind(t)
 		l, forced, woken := before.Force(noon, owner, 0, 1000, 0, hears)
 		switch {
 		case forced != want:
@@ -561,7 +561,7 @@ func TestForceComparesTheOwner(t *testing.T) {
 			t.Errorf("force of %q: woken %q, counter %+d", owner, woken.Owner, l.Fence-end)
 		}
 	}
-	free := waited(t).At(noon + (ttl+1)*1000)
+	free := queuedBehind(t).At(noon + (ttl+1)*1000)
 	if l, forced, _ := free.Force(noon+(ttl+1)*1000, "", 0, 1000, 0, hears); forced || l != free {
 		t.Errorf("force of nobody: %v, left %+v", forced, l)
 	}
@@ -570,7 +570,7 @@ func TestForceComparesTheOwner(t *testing.T) {
 func TestForcedHolderCannotRenew(t *testing.T) {
 	t.Parallel()
 	for _, handOver := range []int64{1000, 0} {
-		for name, before := range map[string]Lock{"nobody waits": taken(t), "others wait": waited(t)} {
+		for name, before := range map[string]Lock{"nobody waits": takenFrom(t), "others wait": queuedBehind(t)} {
 			l, _, _ := before.Force(noon, "a", 0, handOver, 0, hears)
 			if got, r := l.Renew(noon, "a", ttl, base, false); r.Kind != NotMine || got != l {
 				t.Errorf("%s, handed over for %d: %+v", name, handOver, r)
@@ -579,7 +579,7 @@ func TestForcedHolderCannotRenew(t *testing.T) {
 	}
 }
 
-// Its holder may trust the lease still, and requests of its that were sent before may be executed late.
+// The holder may still trust the lease, and its earlier requests may be executed late.
 func TestLateRequestsDoNotReviveTakenLease(t *testing.T) {
 	t.Parallel()
 	for name, take := range map[string]func(l Lock) Lock{
@@ -593,7 +593,7 @@ func TestLateRequestsDoNotReviveTakenLease(t *testing.T) {
 			return l
 		},
 	} {
-		l := take(taken(t))
+		l := take(takenFrom(t))
 		if got, r := l.Renew(noon, "a", ttl, base, true); r.Kind != NotMine || got != l {
 			t.Errorf("%s: a renewal that sets a free lock: %+v, left %+v", name, r, got)
 		}
@@ -616,10 +616,10 @@ func TestLateRequestsDoNotReviveTakenLease(t *testing.T) {
 	}
 }
 
-// Each note has a time of its own: a chain of adoptions leaves no more than the latest of them.
+// Each note has a time of its own: a chain of adoptions leaves only the latest notes.
 func TestNotesLapseOneByOne(t *testing.T) {
 	t.Parallel()
-	l, now := taken(t), noon
+	l, now := takenFrom(t), noon
 	names := []string{"a"}
 	for i := range 1000 {
 		next := strings.Repeat("n", i+1)
@@ -639,60 +639,60 @@ func TestNotesLapseOneByOne(t *testing.T) {
 	}
 }
 
-// A place lapses by itself, whoever else asks.
+// A place lapses by itself, even while other waiters ask.
 func TestPlaceOfDeadWaiterLapses(t *testing.T) {
 	t.Parallel()
-	l := waited(t) // b and c wait
+	l := queuedBehind(t) // b and c wait
 	at := noon
 	for range 10 { // b asks again, and c does not
 		at += QueueKeep * 1000 / 2
 		var r Reply
 		l.Until = at/1000 + ttl
-		if l, r, _ = l.Acquire(at, "b", ttl, at, 0, 6, deaf); r.Kind != Denied {
+		if l, r, _ = l.Acquire(at, "b", ttl, at, 0, 6, newDeafLock); r.Kind != Denied {
 			t.Fatalf("%+v", r)
 		}
 	}
-	if got := owners(l.Queue); !slices.Equal(got, []string{"b"}) {
+	if got := queueOwners(l.Queue); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("%q wait", got)
 	}
-	if _, r, _ := l.Acquire(at, "z", ttl, at, 0, 0, deaf); r.Waiters != 1 {
+	if _, r, _ := l.Acquire(at, "z", ttl, at, 0, 0, newDeafLock); r.Waiters != 1 {
 		t.Errorf("%d are said to wait", r.Waiters)
 	}
 }
 
-// One request looks at so many places and no more, and the lock still goes to a waiter that lives.
+// One request tries a bounded number of places, and the lock still goes to a living waiter.
 func TestDeadPlacesKeepNobodyWaiting(t *testing.T) {
 	t.Parallel()
-	l := taken(t)
-	for i := range 10 * lineMax {
+	l := takenFrom(t)
+	for i := range 10 * maxCandidates {
 		l.Queue = l.Queue.With(Place{Owner: strings.Repeat("d", i+1), Stamp: 1, Until: noon/1000 + QueueKeep - 1000})
 	}
-	l, _, _ = l.Acquire(noon, "y", ttl, noon, 0, 2, deaf)
-	l, _, _ = l.Acquire(noon, "z", ttl, noon, 0, 2, deaf)
+	l, _, _ = l.Acquire(noon, "y", ttl, noon, 0, 2, newDeafLock)
+	l, _, _ = l.Acquire(noon, "z", ttl, noon, 0, 2, newDeafLock)
 	asked := 0
 	live := func(owner string) bool { asked++; return owner == "y" || owner == "z" }
 	released, w := l.Release(noon, "a", 0, 0, 1000, live)
-	if w.Owner != "y" || released.Owner != "y" || asked > lineMax+recentMax {
+	if w.Owner != "y" || released.Owner != "y" || asked > maxCandidates+maxRecent {
 		t.Errorf("handed to %q, after %d were tried", w.Owner, asked)
 	}
-	if got := released.Queue.Len(); got != 9*lineMax+1 {
+	if got := released.Queue.Len(); got != 9*maxCandidates+1 {
 		t.Errorf("%d places are left", got)
 	}
 	l.free()
 	asked = 0
-	if got, r, _ := l.Acquire(noon, "z", ttl, noon, 0, 2, deaf); r.Kind != Granted || got.Owner != "z" {
+	if got, r, _ := l.Acquire(noon, "z", ttl, noon, 0, 2, newDeafLock); r.Kind != Granted || got.Owner != "z" {
 		t.Errorf("z asks while nobody else lives: %+v", r)
 	}
 }
 
-// Another node may have prolonged the lease since this one heard of it, and there its holder trusts it for longer.
+// Another node may have prolonged the lease since this one did, and its holder trusts it for that long.
 func TestNoteOutlastsLocalLock(t *testing.T) {
 	t.Parallel()
 	const noted = 3 * ttl
-	forced, _, _ := taken(t).Force(noon, "a", 0, 1000, noted, hears)
-	adopted, _ := taken(t).Adopt(noon, "a", "n", ttl, noon, 0, noted)
+	forced, _, _ := takenFrom(t).Force(noon, "a", 0, 1000, noted, hears)
+	adopted, _ := takenFrom(t).Adopt(noon, "a", "n", ttl, noon, 0, noted)
 	adopted = adopted.Keep(noon, "n", 0)
-	again, _ := taken(t).Adopt(noon, "a", "n", 1, noon, 0, 0)
+	again, _ := takenFrom(t).Adopt(noon, "a", "n", 1, noon, 0, 0)
 	again, _ = again.Adopt(noon, "a", "n", 1, noon, 0, noted)
 	for name, l := range map[string]Lock{"force": forced, "adopt": adopted, "adopt, asked again": again} {
 		if _, r := l.Renew(noon+noted*1000, "a", ttl, base, true); r.Kind != NotMine {
@@ -704,13 +704,13 @@ func TestNoteOutlastsLocalLock(t *testing.T) {
 	}
 }
 
-// A node that fails over hands to nobody in its quarantine, and there each renewal sets a free lock again.
+// In its quarantine a node that fails over hands to nobody, and each renewal sets a free lock again.
 func TestForceInQuarantineCannotBeUndone(t *testing.T) {
 	t.Parallel()
-	before := waited(t)
-	before.Queue = standing(before.Queue, "a")
+	before := queuedBehind(t)
+	before.Queue = timeLeft(before.Queue, "a")
 	l, forced, woken := before.Force(noon, "a", 0, 0, 0, hears)
-	if !forced || woken != (Wake{}) || l.Owner == "a" || l.Token != 0 || l.Fence != end || !slices.Equal(owners(l.Queue), []string{"b", "c"}) {
+	if !forced || woken != (Wake{}) || l.Owner == "a" || l.Token != 0 || l.Fence != end || !slices.Equal(queueOwners(l.Queue), []string{"b", "c"}) {
 		t.Fatalf("forced %v, woken %v, left %+v", forced, woken, l)
 	}
 	for _, now := range []int64{noon, noon + ttl*1000} {
@@ -731,11 +731,11 @@ func TestForceInQuarantineCannotBeUndone(t *testing.T) {
 	}
 }
 
-// The counter is of all locks, and may be lost.
+// All locks share the counter, which may be lost.
 func TestForceGoesByTheLockAlone(t *testing.T) {
 	t.Parallel()
 	for _, fence := range []int64{0, end, end + 5*Block} {
-		l := taken(t)
+		l := takenFrom(t)
 		l.Fence = fence
 		got, forced, _ := l.Force(noon, "a", 0, 1000, 0, hears)
 		if !forced || got.Owner != "" || got.Fence != fence {
@@ -744,11 +744,11 @@ func TestForceGoesByTheLockAlone(t *testing.T) {
 	}
 }
 
-// A renewal can set a lock whose owner still waits in the queue there.
+// A renewal can set a lock whose owner is still in the queue on that node.
 func TestForceDoesNotHandTheLockBack(t *testing.T) {
 	t.Parallel()
-	l := taken(t)
-	l.Queue = standing(l.Queue, "a", "b")
+	l := takenFrom(t)
+	l.Queue = timeLeft(l.Queue, "a", "b")
 	if _, _, woken := l.Force(noon, "a", 0, 1000, 0, hears); woken.Owner != "b" {
 		t.Fatalf("handed to %q", woken.Owner)
 	}
@@ -793,8 +793,8 @@ func TestKeptLockHasNoOwner(t *testing.T) {
 	}
 }
 
-// TestNoteLastsTwoLeasesAndTwoSeconds, as a node may have prolonged the lease just before it took the lock away, and the first
-// node of a quorum may take it away as much earlier than the last one.
+// A node may have prolonged the lease just before it took the lock away, and the first node of a quorum may take it away
+// as much earlier than the last one.
 func TestNoteLastsTwoLeasesAndTwoSeconds(t *testing.T) {
 	for longest, want := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: 2020 * time.Millisecond,

@@ -8,25 +8,26 @@ import (
 
 // Place is the place of a waiter in the queue of one lock on one node.
 type Place struct {
-	Owner string // the id that waits
-	Stamp int64  // when its client began to ask, by the client's clock, µs since 1970
+	Owner string // id of the waiter
+	Stamp int64  // when the client began to ask, by its clock, µs since 1970
 	Until int64  // when the place lapses unless the client asks again, by the node's clock, ms since 1970
 }
 
-// Queue holds the places of one lock on one node, first come first: by stamp, and places of one
-// stamp by the bytes of their ids, as a Redis sorted set orders them. The first whose client
-// listens gets the lock when it is released (Lock.Release and pass in node.go) or when another
-// asks for it while it is free (Lock.Acquire).
+// Queue holds the places of one lock on one node, first come first: by stamp, and equal stamps by the bytes
+// of their ids, as a Redis sorted set orders them. The first waiter whose client listens gets the lock when
+// it is released (Lock.Release and handOverOrFree in node.go) or when another client asks for a free lock
+// (Lock.Acquire).
 //
-// A Queue is an immutable value packed into a string, so that the state it is part of can
-// be compared and copied; the zero value is empty.
+// A Queue is an immutable value packed into a string, so that the state around it can be compared and copied;
+// the zero value is empty.
 type Queue string
 
-// placeHead is the length of a packed place without its id: 8 bytes of stamp, 8 of until, 2 of the id's length.
+// placeHead is the length of a packed place without its id: 8 bytes of stamp, 8 of until, 2 of the id's
+// length.
 const placeHead = 18
 
-// first splits q into its first place and the rest. q is not empty.
-func (q Queue) first() (p Place, rest Queue) {
+// splitFirst splits q into its first place and the rest. q is not empty.
+func (q Queue) splitFirst() (p Place, rest Queue) {
 	head := []byte(q[:placeHead])
 	end := placeHead + int(binary.BigEndian.Uint16(head[16:]))
 	p.Stamp = int64(binary.BigEndian.Uint64(head))
@@ -59,7 +60,7 @@ func (q Queue) Head() (owner string, ok bool) {
 	if q == "" {
 		return "", false
 	}
-	p, _ := q.first()
+	p, _ := q.splitFirst()
 	return p.Owner, true
 }
 
@@ -67,17 +68,17 @@ func (q Queue) Head() (owner string, ok bool) {
 func (q Queue) Places(yield func(p Place) bool) {
 	for q != "" {
 		var p Place
-		if p, q = q.first(); !yield(p) {
+		if p, q = q.splitFirst(); !yield(p) {
 			return
 		}
 	}
 }
 
-// With returns q with p, in the place of the one that its owner may have.
+// With returns q with p, which replaces an earlier place of its owner.
 func (q Queue) With(p Place) Queue {
 	q = q.Without(p.Owner)
 	for left := q; left != ""; {
-		old, rest := left.first()
+		old, rest := left.splitFirst()
 		if cmp.Or(cmp.Compare(old.Stamp, p.Stamp), cmp.Compare(old.Owner, p.Owner)) > 0 {
 			return q[:len(q)-len(left)].append(p) + left
 		}
@@ -89,7 +90,7 @@ func (q Queue) With(p Place) Queue {
 // Without returns q without owner.
 func (q Queue) Without(owner string) Queue {
 	for left := q; left != ""; {
-		p, rest := left.first()
+		p, rest := left.splitFirst()
 		if p.Owner == owner {
 			return q[:len(q)-len(left)] + rest
 		}
@@ -118,38 +119,38 @@ func (q Queue) at(now int64) Queue {
 	return kept
 }
 
-// line yields the ids that may be handed the lock: the first of all, as many as one request looks
-// at, and then the ids whose clients asked last. A waiter asks again and again, so where so many of
-// the first are dead the last to ask are not.
-func (q Queue) line(yield func(owner string) bool) {
+// candidates yields the ids that may be handed the lock: first the head of the queue, as far as one request
+// looks, and then the ids whose clients asked last. A living waiter asks again and again, so if the whole
+// head is dead, the last to ask are alive.
+func (q Queue) candidates(yield func(owner string) bool) {
 	n := 0
 	for p := range q.Places {
-		if n++; n > lineMax {
+		if n++; n > maxCandidates {
 			break
 		}
 		if !yield(p.Owner) {
 			return
 		}
 	}
-	if n < lineMax {
+	if n < maxCandidates {
 		return
 	}
 	all := slices.Collect(q.Places)
 	slices.SortFunc(all, func(a, b Place) int {
 		return cmp.Or(cmp.Compare(b.Until, a.Until), cmp.Compare(a.Owner, b.Owner))
 	})
-	for _, p := range all[:min(recentMax, len(all))] {
+	for _, p := range all[:min(maxRecent, len(all))] {
 		if !yield(p.Owner) {
 			return
 		}
 	}
 }
 
-// Notes are the owners from whom Force or Adopt took one lock on one node, each with the time in ms
-// until which the node knows it. Like a Queue they are an immutable value, in the order of the owners.
+// Notes lists the owners from whom Force or Adopt took one lock on one node, each with the time in ms at
+// which the note lapses. Like a Queue it is an immutable value, in the order of the owners.
 type Notes struct{ q Queue }
 
-// With returns n with a note about owner that lasts until then, or longer if it did.
+// With returns n with a note about owner that lasts until then, or longer if an earlier note does.
 func (n Notes) With(owner string, until int64) Notes {
 	if known, ok := n.Until(owner); ok {
 		until = max(until, known)
@@ -157,7 +158,7 @@ func (n Notes) With(owner string, until int64) Notes {
 	return Notes{n.q.With(Place{Owner: owner, Until: until})}
 }
 
-// Until returns until when n knows that the lock was taken from owner; ok is false if it does not.
+// Until returns when the note about owner lapses; ok is false if there is none.
 func (n Notes) Until(owner string) (until int64, ok bool) {
 	for p := range n.q.Places {
 		if p.Owner == owner {

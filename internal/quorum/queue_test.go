@@ -13,7 +13,7 @@ type waiter struct {
 	owner string
 }
 
-func entries(q Queue) []waiter {
+func queueEntries(q Queue) []waiter {
 	var all []waiter
 	for p := range q.Places {
 		all = append(all, waiter{p.Stamp, p.Owner})
@@ -48,7 +48,7 @@ func TestQueueOrdersLikeSortedSet(t *testing.T) {
 				return cmp.Or(cmp.Compare(a.stamp, b.stamp), cmp.Compare(a.owner, b.owner))
 			})
 		}
-		if got := entries(q); !slices.Equal(got, want) || q.Len() != len(want) {
+		if got := queueEntries(q); !slices.Equal(got, want) || q.Len() != len(want) {
 			t.Fatalf("queue is %v, want %v", got, want)
 		}
 	}
@@ -62,7 +62,7 @@ func TestQueueOfEqualWaitersIsEqual(t *testing.T) {
 		b = b.With(Place{Owner: fmt.Sprint(19 - i), Stamp: int64((19 - i) % 5)})
 	}
 	if a != b {
-		t.Fatalf("order of arrival shows: %v and %v", entries(a), entries(b))
+		t.Fatalf("order of arrival shows: %v and %v", queueEntries(a), queueEntries(b))
 	}
 }
 

@@ -2,172 +2,172 @@ package quorum
 
 import "testing"
 
-// kept has the nodes keep the lock, a moment after they were asked.
-func (p *play) kept(nodes ...int) {
+// keep makes the nodes keep the lock, a moment after they were asked.
+func (p *claimTest) keep(nodes ...int) {
 	p.t.Helper()
 	p.now += ms
-	p.say(Kept, nodes...)
+	p.answerAll(Kept, nodes...)
 }
 
-// Until then another may have a quorum, and the node be one of it.
+// Until then another client may have a quorum that includes the node.
 func TestNodeIsRegainedOnlyAfterQuorumKept(t *testing.T) {
 	t.Parallel()
-	p := held(t, 5)
+	p := heldClaim(t, 5)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.want("nobody sets a free lock again", p.did.Renew == All(5) && p.did.Anew == 0)
-	p.say(NotMine, 4)
-	p.want("none has kept it", p.did.Renew == 0)
-	p.kept(0)
-	p.kept(1)
-	p.want("two of five", p.did.Renew == 0)
-	p.kept(2)
-	p.wantOutcome(Renewed)
-	p.want("the other is asked anew", p.did.Renew == set(4) && p.did.Anew == set(4))
-	p.kept(4)
-	p.want("it is ours again", p.c.Granted == All(5) && p.did.Renew == 0)
-	p.kept(3)
-	p.want("all is well", p.did.Renew == 0 && p.c.Kept == All(5))
+	p.check("nobody sets a free lock again", p.last.Renew == All(5) && p.last.Restore == 0)
+	p.answerAll(NotMine, 4)
+	p.check("none has kept it", p.last.Renew == 0)
+	p.keep(0)
+	p.keep(1)
+	p.check("two of five", p.last.Renew == 0)
+	p.keep(2)
+	p.checkOutcome(Renewed)
+	p.check("the other is asked anew", p.last.Renew == nodeSet(4) && p.last.Restore == nodeSet(4))
+	p.keep(4)
+	p.check("it is ours again", p.c.Granted == All(5) && p.last.Renew == 0)
+	p.keep(3)
+	p.check("all is well", p.last.Renew == 0 && p.c.Kept == All(5))
 }
 
 func TestLateAnswerAfterQuorumRegainsNode(t *testing.T) {
 	t.Parallel()
-	p := held(t, 5)
+	p := heldClaim(t, 5)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.kept(0, 1, 2)
-	p.want("no need", p.did.Renew == 0)
-	p.say(NotMine, 3)
-	p.want("the first", p.did.Renew == set(3) && p.did.Anew == set(3))
-	p.say(NotMine, 4)
-	p.want("the second", p.did.Renew == set(4) && p.did.Anew == set(4))
-	p.kept(3, 4)
-	p.want("all have it", p.c.Granted == All(5))
+	p.keep(0, 1, 2)
+	p.check("no need", p.last.Renew == 0)
+	p.answerAll(NotMine, 3)
+	p.check("the first", p.last.Renew == nodeSet(3) && p.last.Restore == nodeSet(3))
+	p.answerAll(NotMine, 4)
+	p.check("the second", p.last.Renew == nodeSet(4) && p.last.Restore == nodeSet(4))
+	p.keep(3, 4)
+	p.check("all have it", p.c.Granted == All(5))
 }
 
-// What was kept by a request of an earlier round may have been another's since.
+// Another client may have had the lock since the earlier round.
 func TestEarlierRoundRegainsNoNode(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
 	before := p.now
 	p.now += ms
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 2)
+	p.answerAll(NotMine, 2)
 	for n := range 2 {
 		p.step(Event{Kind: Kept, Node: n, Sent: before, TTL: lease, ID: p.c.ID})
 	}
-	p.want("those are of the round before", p.did.Renew == 0 && p.c.Kept == 0)
-	p.kept(0)
-	p.want("one", p.did.Renew == 0)
-	p.kept(1)
-	p.want("a quorum", p.did.Anew == set(2))
+	p.check("those are of the round before", p.last.Renew == 0 && p.c.Kept == 0)
+	p.keep(0)
+	p.check("one", p.last.Renew == 0)
+	p.keep(1)
+	p.check("a quorum", p.last.Restore == nodeSet(2))
 }
 
-// There is no quorum besides: what the one node has forgotten, another may have had.
+// There is no other quorum: another client may have had the forgotten lock.
 func TestLockForgottenByOnlyNodeIsLost(t *testing.T) {
 	t.Parallel()
-	p := held(t, 1)
+	p := heldClaim(t, 1)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 0)
-	p.wantOutcome(Lost)
-	p.want("nothing but the release", p.did.Renew == 0 && p.did.Release == All(1))
+	p.answerAll(NotMine, 0)
+	p.checkOutcome(Lost)
+	p.check("nothing but the release", p.last.Renew == 0 && p.last.Release == All(1))
 }
 
-// A node that has kept the lock and is found without it in the same round is none of the quorum.
+// A node that keeps the lock and then loses it in the same round does not count for the quorum.
 func TestNodeThatForgetsInRoundDoesNotCount(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.kept(0)
-	p.say(NotMine, 0)
-	p.say(NotMine, 1)
-	p.wantOutcome(Lost)
-	p.want("nothing but the release", p.did.Renew == 0)
+	p.keep(0)
+	p.answerAll(NotMine, 0)
+	p.answerAll(NotMine, 1)
+	p.checkOutcome(Lost)
+	p.check("nothing but the release", p.last.Renew == 0)
 }
 
 func TestNothingIsRegainedAfterTrustEnds(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 2)
-	p.say(Kept, 0)
-	p.now = p.c.Trusted()
-	p.say(Kept, 1)
-	p.wantOutcome(Lost)
-	p.want("nothing but the release", p.did.Renew == 0 && p.did.Release == All(3))
+	p.answerAll(NotMine, 2)
+	p.answerAll(Kept, 0)
+	p.now = p.c.TrustedUntil()
+	p.answerAll(Kept, 1)
+	p.checkOutcome(Lost)
+	p.check("nothing but the release", p.last.Renew == 0 && p.last.Release == All(3))
 }
 
 func TestRegainedNodeCountsFromLaterRequest(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.now += second
 	p.step(Event{Kind: Renew, TTL: lease})
 	p.now += second
-	p.say(NotMine, 2)
-	p.kept(0, 1)
-	p.want("asks anew", p.did.Anew == set(2))
-	trust, sent := p.c.Trusted(), p.now
+	p.answerAll(NotMine, 2)
+	p.keep(0, 1)
+	p.check("asks anew", p.last.Restore == nodeSet(2))
+	trust, sent := p.c.TrustedUntil(), p.now
 	p.now += second
-	p.say(Kept, 2)
-	p.want("until", p.c.Until[2] == sent+lease-Drift(lease))
-	p.want("trust is that of the other two", p.c.Trusted() == trust)
+	p.answerAll(Kept, 2)
+	p.check("until", p.c.Until[2] == sent+lease-Drift(lease))
+	p.check("trust is that of the other two", p.c.TrustedUntil() == trust)
 }
 
 // A rival may have a partial grant there, which it is about to give back.
 func TestRegainIsTriedFewTimes(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	for range 2 {
 		p.step(Event{Kind: Renew, TTL: lease})
-		p.say(NotMine, 2)
-		p.want("not before a quorum has kept the lock", p.did.Renew == 0)
-		p.say(Kept, 0, 1)
-		for range againMost {
-			p.want("asked again", p.did.Renew == set(2) && p.did.Anew == set(2))
-			p.say(NotMine, 2)
+		p.answerAll(NotMine, 2)
+		p.check("not before a quorum has kept the lock", p.last.Renew == 0)
+		p.answerAll(Kept, 0, 1)
+		for range maxRegains {
+			p.check("asked again", p.last.Renew == nodeSet(2) && p.last.Restore == nodeSet(2))
+			p.answerAll(NotMine, 2)
 		}
-		p.want("not for ever", p.did.Renew == 0)
+		p.check("not for ever", p.last.Renew == 0)
 	}
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 2)
-	p.kept(0, 1)
-	p.kept(2)
-	p.want("given back", p.c.Granted == All(3) && p.did.Renew == 0)
+	p.answerAll(NotMine, 2)
+	p.keep(0, 1)
+	p.keep(2)
+	p.check("given back", p.c.Granted == All(3) && p.last.Renew == 0)
 }
 
-// The holder would go on, while its locks are released, until it renews.
+// Otherwise the holder would go on until its next renewal, while its locks are released.
 func TestLossIsReportedBeforeRelease(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 2)
-	p.kept(0, 1)
-	p.wantOutcome(Renewed)
-	p.want("the other is asked, which nobody awaits", p.did.Renew == set(2))
-	p.say(NotMine, 1, 2)
-	p.want("nobody is told, and nothing is done", p.did.Outcome == None && p.did.Release == 0 && p.c.Phase == Held)
+	p.answerAll(NotMine, 2)
+	p.keep(0, 1)
+	p.checkOutcome(Renewed)
+	p.check("the other is asked, which nobody awaits", p.last.Renew == nodeSet(2))
+	p.answerAll(NotMine, 1, 2)
+	p.check("nobody is told, and nothing is done", p.last.Outcome == None && p.last.Release == 0 && p.c.Phase == Held)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 1, 2)
-	p.wantOutcome(Lost)
-	p.want("it is released", p.did.Release == All(3))
+	p.answerAll(NotMine, 1, 2)
+	p.checkOutcome(Lost)
+	p.check("it is released", p.last.Release == All(3))
 }
 
 func TestLeaseWithoutTokenRegainsNoNode(t *testing.T) {
 	t.Parallel()
-	p := &play{t: t, now: second, c: Detached(3, lease)}
+	p := &claimTest{t: t, now: second, c: Detached(3, lease)}
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(NotMine, 2)
-	p.say(Kept, 0, 1)
-	p.wantOutcome(Renewed)
-	p.want("there is nothing to set it to", p.did.Renew == 0)
+	p.answerAll(NotMine, 2)
+	p.answerAll(Kept, 0, 1)
+	p.checkOutcome(Renewed)
+	p.check("there is nothing to set it to", p.last.Renew == 0)
 }
 
 func TestBareQuorumPutsLeaseAtRisk(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	round := func(kept ...int) bool {
 		p.t.Helper()
 		p.step(Event{Kind: Renew, TTL: lease})
-		p.say(Kept, kept...)
+		p.answerAll(Kept, kept...)
 		p.now += second
 		return p.c.AtRisk
 	}
@@ -190,34 +190,34 @@ func TestBareQuorumPutsLeaseAtRisk(t *testing.T) {
 
 func TestUnfinishedRoundDoesNotChangeRisk(t *testing.T) {
 	t.Parallel()
-	p := held(t, 3)
+	p := heldClaim(t, 3)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(Kept, 0, 1)
+	p.answerAll(Kept, 0, 1)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.want("the third may still answer", !p.c.AtRisk)
-	p.say(Kept, 0, 1)
-	p.failed(AskRenew, 2)
+	p.check("the third may still answer", !p.c.AtRisk)
+	p.answerAll(Kept, 0, 1)
+	p.fail(AskRenew, 2)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.want("it has failed", p.c.AtRisk)
-	p.say(NotMine, 2)
-	p.kept(0, 1)
-	p.want("asks anew", p.did.Anew == set(2))
+	p.check("it has failed", p.c.AtRisk)
+	p.answerAll(NotMine, 2)
+	p.keep(0, 1)
+	p.check("asks anew", p.last.Restore == nodeSet(2))
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.say(Kept, 0, 1, 2)
-	p.want("that is under way", p.c.AtRisk)
+	p.answerAll(Kept, 0, 1, 2)
+	p.check("that is under way", p.c.AtRisk)
 	p.step(Event{Kind: Renew, TTL: lease})
-	p.want("three", !p.c.AtRisk)
+	p.check("three", !p.c.AtRisk)
 }
 
 func TestNoRiskWithoutSpareNodes(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= 2; n++ {
-		p := held(t, n)
+		p := heldClaim(t, n)
 		for range 3 {
 			p.step(Event{Kind: Renew, TTL: lease})
-			p.say(Kept, []int{0, 1}[:n]...)
+			p.answerAll(Kept, []int{0, 1}[:n]...)
 			p.now += second
 		}
-		p.want("as good as it gets", !p.c.AtRisk)
+		p.check("as good as it gets", !p.c.AtRisk)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The figures are those of the Redlock page; other tests only take them as given.
+// The figures come from the Redlock page; other tests take them as given.
 func TestDriftIsAHundredthAndTwoMilliseconds(t *testing.T) {
 	t.Parallel()
 	for ttl, want := range map[time.Duration]time.Duration{
@@ -19,40 +19,39 @@ func TestDriftIsAHundredthAndTwoMilliseconds(t *testing.T) {
 	}
 }
 
-// The request that is out may have been answered with a denial before the lock was
-// handed over.
+// The node may have denied the open request before it handed the lock over.
 func TestWakeUpAsksNodeDespitePendingRequest(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, stamp)
-	p.denied(0, 1, 2)
+	p := startClaim(t, 3, stamp)
+	p.deny(0, 1, 2)
 	p.tick()
-	p.want("asks everybody", p.c.Asked == All(3))
+	p.check("asks everybody", p.c.Asked == All(3))
 	p.step(Event{Kind: Woken, Node: 1})
-	p.want("asks the node that woke it again", p.did.Acquire == set(1))
+	p.check("asks the node that woke it again", p.last.Acquire == nodeSet(1))
 }
 
-// Wake-ups that were sent while a connection was down are lost.
+// Wake-ups sent while a connection is down are lost.
 func TestNewSubscriptionAsksAgain(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 5, stamp)
-	p.denied(0, 1, 2, 3, 4)
-	p.step(Event{Kind: Audible, Nodes: All(5) &^ set(3)})
-	p.want("nothing to ask while deaf", p.did.Acquire == 0)
-	p.step(Event{Kind: Audible, Nodes: All(5)})
-	p.want("asks the node, and takes its place there again", p.did.Acquire == set(3) && p.did.Stamped == set(3))
+	p := startClaim(t, 5, stamp)
+	p.deny(0, 1, 2, 3, 4)
+	p.step(Event{Kind: SubscriptionChange, Nodes: All(5) &^ nodeSet(3)})
+	p.check("nothing to ask while deaf", p.last.Acquire == 0)
+	p.step(Event{Kind: SubscriptionChange, Nodes: All(5)})
+	p.check("asks the node, and takes its place there again", p.last.Acquire == nodeSet(3) && p.last.Stamped == nodeSet(3))
 }
 
-// A commit that is sent late has its own time, not what is left of the round's.
+// A late commit has its own deadline, not the rest of the round's.
 func TestEachRequestHasItsOwnDeadline(t *testing.T) {
 	t.Parallel()
-	p := begin(t, 3, 0)
+	p := startClaim(t, 3, 0)
 	begun := p.now
-	p.granted(0, 100)
+	p.grant(0, 100)
 	p.now += RequestTimeout(lease) / 2
-	p.granted(1, 132)
-	p.want("commits the higher base", p.did.Commit == set(0))
+	p.grant(1, 132)
+	p.check("commits the higher base", p.last.Commit == nodeSet(0))
 	p.tick()
-	p.want("node 2 is late, the commit is not", p.now == begun+RequestTimeout(lease) && !p.c.Asked.Has(2) && p.c.Pending == set(0))
-	p.say(Accepted, 0)
-	p.wantOutcome(Won)
+	p.check("node 2 is late, the commit is not", p.now == begun+RequestTimeout(lease) && !p.c.Asked.Has(2) && p.c.Pending == nodeSet(0))
+	p.answerAll(Accepted, 0)
+	p.checkOutcome(Won)
 }

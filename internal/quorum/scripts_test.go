@@ -9,24 +9,24 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A script cannot import a constant, so that each number of the protocol stands in it again.
+// A script cannot import a constant, so each number of the protocol is repeated in the scripts.
 func TestScriptsUseProtocolConstants(t *testing.T) {
 	t.Parallel()
 	known := map[int]string{
-		quorum.Block:        "a block of tokens",
-		int(quorum.Top(0)):  "the last of a block",
-		quorum.QueueKeep:    "how long a place is kept",
-		2*30000 + 1000:      "how long a new queue is kept",
-		100:                 "how many places one request looks at, or clears away",
-		99:                  "that less the first",
-		10:                  "how many of the last to ask it looks at",
-		quorum.MaxToken + 1: "the first number that is no token",
-		quorum.ClockTrust:   "how far a clock may be off to be believed",
-		quorum.ClockMost:    "how far a clock may be off at all",
-		15:                  "where a UUID has its version",
-		36:                  "the length of a UUID, in front of Redisson's threads",
-		1000:                "µs in a ms, and the longest hand-over in ms",
-		1e7:                 "where a token is cut in two, which are written faster",
+		quorum.Block:               "a block of tokens",
+		int(quorum.LastOfBlock(0)): "the last of a block",
+		quorum.QueueKeep:           "how long a place is kept",
+		2*30000 + 1000:             "how long a new queue is kept",
+		100:                        "how many places one request looks at, or clears away",
+		99:                         "that less the first",
+		10:                         "how many of the last to ask it looks at",
+		quorum.MaxToken + 1:        "the first number that is no token",
+		quorum.TrustedClockSkew:    "how far a clock may be off to be believed",
+		quorum.MaxClockSkew:        "how far a clock may be off at all",
+		15:                         "where a UUID has its version",
+		36:                         "the length of a UUID, in front of Redisson's threads",
+		1000:                       "µs in a ms, and the longest hand-over in ms",
+		1e7:                        "where a token is cut in two, which are written faster",
 	}
 	found := make(map[int]bool)
 	for _, s := range append(wire.Plain.Scripts(), wire.Redisson.Scripts()...) {

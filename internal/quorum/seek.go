@@ -1,192 +1,192 @@
 package quorum
 
-// seek is the phase in which the lock is asked for.
-func (c *Claim) seek(e *Event, a *Actions) {
+// stepSeeking applies an event in the phase Seeking.
+func (c *Claim) stepSeeking(e *Event, a *Actions) {
 	n := Only(e.Node)
 	switch e.Kind {
 	case Start:
-		c.Heard = e.Nodes
-		c.Queueing = c.Stamp != 0 && c.possible(c.Heard)
-		c.ask(c.all(), e.At, a)
+		c.Subscribed = e.Nodes
+		c.Queueing = c.Stamp != 0 && c.canBeQuorum(c.Subscribed)
+		c.askNodes(c.allNodes(), e.At, a)
 		return
-	case Audible:
-		c.listen(e, a)
+	case SubscriptionChange:
+		c.updateSubscribed(e, a)
 		return
 	case Woken:
-		c.wake(e, n, a)
+		c.takeWakeUp(e, n, a)
 		return
 	case Release:
-		c.over(e.At, a)
+		c.endClaim(e.At, a)
 		return
 	case Granted, Denied:
 		if c.Owed&n != 0 {
-			// It overtook the answer to the give-back, so that went over another
+			// The answer overtook that to the give-back, which so went over another
 			// connection and may still be executed (trace C3).
-			c.renounce(a)
-			c.ask(c.all(), e.At, a)
+			c.renewID(a)
+			c.askNodes(c.allNodes(), e.At, a)
 			return
 		}
-		if e.Kind == Denied && e.Left == leftOfFree*ms && !c.Adopts {
-			// The lock was forced from this id before its client knew that it had it.
-			c.renounce(a)
-			c.ask(c.all(), e.At, a)
+		if e.Kind == Denied && e.Left == leftWhenFree*ms && !c.Adopts {
+			// The lock was forced from this id before its client learned of the grant.
+			c.renewID(a)
+			c.askNodes(c.allNodes(), e.At, a)
 			return
 		}
 		c.Asked &^= n
 		c.Failed &^= n
 		c.Fatal &^= n
-		c.vote(e, n, a)
+		c.countVote(e, n, a)
 	case Accepted:
 		c.Pending &^= n
 		c.Agreed |= n & c.Granted
 	case Refused:
 		c.Pending &^= n
-		c.drop(n)
+		c.dropGrants(n)
 		c.Denied |= n
 	case Freed:
 		c.Owed &^= n
 	case Failed:
 		if e.Of == AskGiveBack {
-			// It may still be executed, and would then free a lock that this id
-			// holds again: the id is dead (trace C3).
-			c.renounce(a)
-			c.ask(c.all(), e.At, a)
+			// The give-back may still be executed, and would then free a lock that this
+			// id holds again: the id is dead (trace C3).
+			c.renewID(a)
+			c.askNodes(c.allNodes(), e.At, a)
 			return
 		}
-		c.fail(e, n)
+		c.countFailure(e, n)
 	case Tick:
-		if c.tick(e, a) {
+		if c.handleTick(e, a) {
 			return
 		}
 	}
-	c.decide(e, a)
+	c.decideOutcome(e, a)
 }
 
-// ask sends an acquire to the nodes in s. Where one is out already it keeps its
-// deadline: the new one is answered after it.
-func (c *Claim) ask(s Set, at int64, a *Actions) {
+// askNodes sends an acquire to the nodes in s. A node with an open request keeps its deadline: it answers the
+// new request after the open one.
+func (c *Claim) askNodes(s Set, at int64, a *Actions) {
 	if s == 0 {
 		return
 	}
 	a.Acquire |= s
 	if c.Queueing {
-		a.Stamped |= s & c.Heard
+		a.Stamped |= s & c.Subscribed
 	}
-	c.expect(s&^c.Asked, at)
+	c.setDeadlines(s&^c.Asked, at)
 	c.Asked |= s
-	c.Back &^= s
+	c.GivenBack &^= s
 	c.Denied &^= s // the denials of an earlier round do not count in this one
 	c.Failed &^= s
-	c.send(s)
-	c.Rest = 0
-	if s == c.all() {
-		c.Left, c.Crowd = 0, 0
+	c.countSends(s)
+	c.RestUntil = 0
+	if s == c.allNodes() {
+		c.MinLeft, c.MaxWaiters = 0, 0
 	}
 }
 
-// listen notes which wake-ups can be heard, and takes a place in the queue
-// where that has become possible.
-func (c *Claim) listen(e *Event, a *Actions) {
-	fresh := e.Nodes &^ c.Heard
-	c.Heard = e.Nodes
-	c.Queued &= c.Heard // a place whose wake-up is not heard is skipped
+// updateSubscribed notes the nodes whose wake-ups arrive, and takes a place in the queue once that has become
+// possible.
+func (c *Claim) updateSubscribed(e *Event, a *Actions) {
+	fresh := e.Nodes &^ c.Subscribed
+	c.Subscribed = e.Nodes
+	c.Queued &= c.Subscribed // nodes skip a place whose client does not listen
 	switch {
 	case c.Queueing:
-		c.ask(fresh&^c.Granted, e.At, a)
-	case c.Stamp != 0 && c.Rest != 0 && c.possible(c.Heard):
+		c.askNodes(fresh&^c.Granted, e.At, a)
+	case c.Stamp != 0 && c.RestUntil != 0 && c.canBeQuorum(c.Subscribed):
 		c.Queueing = true
-		c.ask(c.all(), e.At, a)
+		c.askNodes(c.allNodes(), e.At, a)
 	}
 }
 
-// wake starts or feeds a hand-over. Every node is asked, for others may have become
-// free without a message to this client (trace C4). Not so where the node names the
-// token: then somebody releases everywhere, as a rule, and a node where this id is
-// queued behind another's lock says so itself. The timer still runs.
-func (c *Claim) wake(e *Event, n Set, a *Actions) {
+// takeWakeUp starts or continues a hand-over. All nodes are asked, because others may have become free
+// without a message to this client (trace C4). If the message names a token, the nodes that queue this id are
+// skipped: as a rule the holder releases everywhere, and they send wake-ups of their own. The timer still
+// runs.
+func (c *Claim) takeWakeUp(e *Event, n Set, a *Actions) {
 	if c.Stamp == 0 || c.Granted&n != 0 {
 		return
 	}
-	if c.Patience == 0 {
-		c.Patience = e.At + c.trips()
+	if c.GiveBackAt == 0 {
+		c.GiveBackAt = e.At + c.partialWait()
 	}
-	others := c.all() &^ (c.Granted | c.Asked | n)
+	others := c.allNodes() &^ (c.Granted | c.Asked | n)
 	if e.Token != 0 {
-		others &^= c.Queued &^ c.Back
-		c.Denied = 0 // what an earlier round heard says nothing of this one
+		others &^= c.Queued &^ c.GivenBack
+		c.Denied = 0 // denials of an earlier round do not count in this one
 	}
-	if !c.grants(e, n) {
-		c.ask(n|others, e.At, a)
+	if !c.wakeUpGrants(e, n) {
+		c.askNodes(n|others, e.At, a)
 		return
 	}
-	c.vote(e, n, a)
-	if c.decide(e, a); c.Phase == Seeking && !a.FreshID {
-		c.ask(others, e.At, a)
+	c.countVote(e, n, a)
+	if c.decideOutcome(e, a); c.Phase == Seeking && !a.FreshID {
+		c.askNodes(others, e.At, a)
 	}
 }
 
-// grants says whether a wake-up is as good as an answer that grants the lock, and
-// until when. The node sent it after the last answer that has arrived, and so handed
-// the lock over after it was sent what it answered there: in order, or a hand-over
-// from before a give-back would count (trace C7). Enough must be left for the first
-// renewal, also where round trips are slow or this process gets little time.
-func (c *Claim) grants(e *Event, n Set) bool {
+// wakeUpGrants reports whether a wake-up is as good as an answer that grants the lock, and sets e.Sent, from
+// which the node's promise counts. The node sent the wake-up after the last answer that has arrived, and so
+// handed the lock over after the request of that answer was sent: in order, or a hand-over from before a
+// give-back would count (trace C7). Enough time must be left for the first renewal, even with slow round
+// trips and a busy machine.
+func (c *Claim) wakeUpGrants(e *Event, n Set) bool {
 	e.Sent = c.Answered[e.Node]
 	left := e.Sent + e.TTL - Drift(e.TTL) - e.At
-	return c.Renews && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= max(e.TTL/2, 8*c.Trip)
+	return c.Renews && e.Token != 0 && e.Sent != 0 && c.Owed&n == 0 && left >= max(e.TTL/2, 8*c.RoundTrip)
 }
 
-// trips is how long partial grants wait for the rest: a few round trips.
-func (c *Claim) trips() int64 {
-	return min(max(4*c.Trip, patientLeast), HandOver(c.TTL)/2)
+// partialWait returns how long partial grants wait for the other nodes: a few round trips.
+func (c *Claim) partialWait() int64 {
+	return min(max(4*c.RoundTrip, minPartialWait), HandOver(c.TTL)/2)
 }
 
-// vote counts an answer to acquire.
-func (c *Claim) vote(e *Event, n Set, a *Actions) {
+// countVote counts an answer to an acquire.
+func (c *Claim) countVote(e *Event, n Set, a *Actions) {
 	if e.Kind == Denied {
-		c.drop(n)
+		c.dropGrants(n)
 		c.Denied |= n
 		c.Queued &^= n
 		if e.Queued {
-			c.Queued |= n & c.Heard
+			c.Queued |= n & c.Subscribed
 		}
 		c.noteLeft(e)
-		c.Crowd = max(c.Crowd, e.Waiters)
+		c.MaxWaiters = max(c.MaxWaiters, e.Waiters)
 		return
 	}
 	c.Denied &^= n
 	c.Queued &^= n
 	if c.Base[e.Node] != e.Token {
-		c.drop(n) // the node forgot the lock meanwhile and granted it anew
+		c.dropGrants(n) // the node has forgotten the lock meanwhile and granted it again
 	}
 	c.Granted |= n
-	c.Handed &^= n
+	c.HandedOver &^= n
 	if e.Kind == Woken {
-		c.Handed |= n
+		c.HandedOver |= n
 	}
 	c.Base[e.Node] = e.Token
-	c.promised(e)
+	c.notePromise(e)
 	if c.Token != 0 {
-		c.agree(e.Node, e.At, a)
+		c.alignToken(e.Node, e.At, a)
 	}
 }
 
-// noteLeft notes how soon a denial's lock lapses, or is worth another try.
+// noteLeft notes how soon the lock of a denial lapses, or is worth another try.
 func (c *Claim) noteLeft(e *Event) {
 	left := e.Left
 	if left < 0 {
-		left = fallbackMost
+		left = maxQueuedRest
 	}
-	if e.Strange {
-		left = min(left, strangeLeast+int64(e.Rand)%(strangeMost-strangeLeast))
+	if e.Foreign {
+		left = min(left, minForeignRest+int64(e.Rand)%(maxForeignRest-minForeignRest))
 	}
-	if left = max(left, ms); c.Left == 0 || left < c.Left {
-		c.Left = left
+	if left = max(left, ms); c.MinLeft == 0 || left < c.MinLeft {
+		c.MinLeft = left
 	}
 }
 
-// agree brings a granted node to the fixed token, where it can be.
-func (c *Claim) agree(node int, at int64, a *Actions) {
+// alignToken brings the lock on a granted node to the chosen token, if possible.
+func (c *Claim) alignToken(node int, at int64, a *Actions) {
 	n := Only(node)
 	switch {
 	case c.Agreed&n != 0:
@@ -195,138 +195,136 @@ func (c *Claim) agree(node int, at int64, a *Actions) {
 	case c.Base[node] < c.Token:
 		a.Commit |= n
 		c.Pending |= n
-		c.expect(n, at)
+		c.setDeadlines(n, at)
 	}
 }
 
-// fail counts a request without an answer.
-func (c *Claim) fail(e *Event, n Set) {
+// countFailure counts a request without an answer.
+func (c *Claim) countFailure(e *Event, n Set) {
 	switch {
-	case e.Of == AskCommit, c.Handed&n != 0:
-		c.drop(n)
+	case e.Of == AskCommit, c.HandedOver&n != 0:
+		c.dropGrants(n)
 	case c.Granted&n != 0:
-		c.Asked &^= n // an earlier request was answered; this one was spare
+		c.Asked &^= n // an earlier request was answered, which suffices
 		return
 	}
 	c.Asked &^= n
-	c.silence(n)
+	c.markFailed(n)
 	c.Fatal &^= n
 	if e.Fatal {
 		c.Fatal |= n
 	}
 }
 
-// silence counts the nodes in s as failed. Whether they keep a place in the
-// queue is no longer known.
-func (c *Claim) silence(s Set) {
+// markFailed counts the nodes in s as failed. They may have lost the id's place in the queue.
+func (c *Claim) markFailed(s Set) {
 	c.Failed |= s
 	c.Denied &^= s
 	c.Queued &^= s
 }
 
-// tick does what has become due, and says whether that settles the event.
-func (c *Claim) tick(e *Event, a *Actions) bool {
-	if s := c.overdue(e.At); s != 0 {
-		c.drop(s & (c.Pending | c.Handed))
+// handleTick does the work that has become due, and reports whether that settles the event.
+func (c *Claim) handleTick(e *Event, a *Actions) bool {
+	if s := c.overdueNodes(e.At); s != 0 {
+		c.dropGrants(s & (c.Pending | c.HandedOver))
 		c.Asked &^= s
-		c.silence(s &^ c.Granted)
+		c.markFailed(s &^ c.Granted)
 	}
-	if c.Rest != 0 && e.At >= c.Rest {
-		c.Rest = 0
-		c.ask(c.missing(), e.At, a)
+	if c.RestUntil != 0 && e.At >= c.RestUntil {
+		c.RestUntil = 0
+		c.askNodes(c.nodesToAsk(), e.At, a)
 		return true
 	}
-	if c.Patience != 0 && e.At >= c.Patience {
-		c.Patience = 0
-		c.rest(e, a)
+	if c.GiveBackAt != 0 && e.At >= c.GiveBackAt {
+		c.GiveBackAt = 0
+		c.endRound(e, a)
 		return true
 	}
 	return false
 }
 
-// missing is the nodes that are asked when the claim has rested. One that adopts keeps
-// alive what it has, and knows that a denial stands: nobody gives the lock back to the id
+// nodesToAsk returns the nodes that are asked after a rest. A claim that adopts also asks the nodes that
+// granted, to keep their locks alive, and skips the nodes that denied: nobody gives the lock back to the id
 // that had it.
-func (c *Claim) missing() Set {
+func (c *Claim) nodesToAsk() Set {
 	if c.Adopts {
-		return c.all() &^ c.Denied
+		return c.allNodes() &^ c.Denied
 	}
-	return c.all() &^ c.Granted
+	return c.allNodes() &^ c.Granted
 }
 
-// decide looks whether the votes make a quorum, or can no longer make one.
-func (c *Claim) decide(e *Event, a *Actions) {
-	if c.Token == 0 || c.outgrown() {
-		c.elect(e.At, a)
+// decideOutcome ends the round if the votes make a quorum, or can no longer make one.
+func (c *Claim) decideOutcome(e *Event, a *Actions) {
+	if c.Token == 0 || c.needsLaterToken() {
+		c.chooseToken(e.At, a)
 	}
-	if c.Token != 0 && c.possible(c.Agreed) {
+	if c.Token != 0 && c.canBeQuorum(c.Agreed) {
 		trust := c.keptUntil(c.Agreed)
-		if told := c.Handed & c.Agreed; told != 0 && trust-e.At < HandOver(c.TTL)/4 {
-			c.ask(told&^c.Asked, e.At, a) // too little is left to renew in
+		if unconfirmed := c.HandedOver & c.Agreed; unconfirmed != 0 && trust-e.At < HandOver(c.TTL)/4 {
+			c.askNodes(unconfirmed&^c.Asked, e.At, a) // too little time is left for the renewal
 			return
 		}
 		if trust > e.At {
-			c.Phase, c.Hold, c.Seek = Held, Hold{Kept: c.Agreed, Trust: trust}, Seek{}
+			c.Phase, c.Hold, c.Seek = Held, Hold{Kept: c.Agreed, TrustUntil: trust}, Seek{}
 			a.Outcome = Won
 			return
 		}
-		c.expire(e, a)
+		c.dropLateQuorum(e, a)
 		return
 	}
 	open := c.Asked | c.Granted
 	if c.Token != 0 {
 		open = c.Asked | c.Agreed | c.Pending
 	}
-	if c.possible(open) {
-		c.hurry(e.At)
+	if c.canBeQuorum(open) {
+		c.shortenDeadlines(e.At)
 		return
 	}
 	if c.Stamp != 0 {
-		c.rest(e, a)
+		c.endRound(e, a)
 		return
 	}
-	if c.Adopts && c.possible(c.all()&^(c.Denied|c.Fatal)) {
-		if c.Rest == 0 { // what has not answered may have done it: only that node can say
-			a.Obstacle, c.Rest = Unavailable, e.At+c.poll(e.Rand)
+	if c.Adopts && c.canBeQuorum(c.allNodes()&^(c.Denied|c.Fatal)) {
+		if c.RestUntil == 0 { // a silent node may have executed the request: it has to be asked again
+			a.Obstacle, c.RestUntil = Unavailable, e.At+c.pollRest(e.Rand)
 		}
 		return
 	}
-	if a.Outcome = c.verdict(); a.Outcome != None {
-		c.over(e.At, a)
+	if a.Outcome = c.failedOutcome(); a.Outcome != None {
+		c.endClaim(e.At, a)
 	}
 }
 
-// verdict is why the nodes' answers make no lock: Busy, Unavailable, or None while
-// one that is still to come tells these apart.
-func (c *Claim) verdict() Outcome {
-	answered := c.Granted | c.Denied | c.Back
+// failedOutcome returns why the answers make no lock, Busy or Unavailable, or None while an open answer may
+// still decide between the two.
+func (c *Claim) failedOutcome() Outcome {
+	answered := c.Granted | c.Denied | c.GivenBack
 	switch {
-	case c.Adopts && !c.possible(c.all()&^c.Denied), !c.Adopts && c.Denied != 0 && c.possible(answered):
+	case c.Adopts && !c.canBeQuorum(c.allNodes()&^c.Denied), !c.Adopts && c.Denied != 0 && c.canBeQuorum(answered):
 		return Busy
-	case c.Asked != 0 && c.possible(c.all()&^c.Failed), answered|c.Failed == 0:
+	case c.Asked != 0 && c.canBeQuorum(c.allNodes()&^c.Failed), answered|c.Failed == 0:
 		return None
 	}
 	return Unavailable
 }
 
-// hurry sees to it that a waiter's partial grants are not kept from others for
-// the sake of a node that is slow or dead: once a quorum has answered, the rest
-// has a few round trips.
-func (c *Claim) hurry(at int64) {
-	if c.Stamp == 0 || c.Granted == 0 || c.Denied == 0 || !c.possible(c.Granted|c.Denied) {
+// shortenDeadlines bounds how long a slow or dead node makes a waiter keep partial grants from others: once a
+// quorum has answered, the other nodes have a few round trips.
+func (c *Claim) shortenDeadlines(at int64) {
+	if c.Stamp == 0 || c.Granted == 0 || c.Denied == 0 || !c.canBeQuorum(c.Granted|c.Denied) {
 		return
 	}
-	by := at + c.trips()
+	by := at + c.partialWait()
 	for n := range c.Asked.Nodes {
-		c.AskBy[n] = min(c.AskBy[n], by)
+		c.AnswerBy[n] = min(c.AnswerBy[n], by)
 	}
 }
 
-// elect chooses the token: the base that a quorum shares, or, as soon as a
-// quorum has granted, the highest one. It is final when decide sets the outcome Won: by then a quorum
-// has the lock with this token. Until then rest and expire drop it together with the id, and a claim that
-// adopts may choose a later one (outgrown).
-func (c *Claim) elect(at int64, a *Actions) {
+// chooseToken chooses the token: the base that a quorum shares, or, as soon as a quorum has granted, the
+// highest base. The token is final when decideOutcome sets the outcome Won: by then a quorum has the lock
+// with this token. Until then endRound and dropLateQuorum drop it together with the id, and a claim that
+// adopts may choose a later token (needsLaterToken).
+func (c *Claim) chooseToken(at int64, a *Actions) {
 	var top int64
 	for n := range c.Granted.Nodes {
 		base, same := c.Base[n], 0
@@ -341,76 +339,76 @@ func (c *Claim) elect(at int64, a *Actions) {
 		}
 		top = max(top, base)
 	}
-	if !c.possible(c.Granted) {
+	if !c.canBeQuorum(c.Granted) {
 		return
 	}
-	if c.Token != 0 { // what a node answers to an earlier request may be about the old one (trace C12)
+	if c.Token != 0 { // the answer to an earlier request may be about the old token (trace C12)
 		c.Asked, c.Agreed, c.Pending = 0, 0, 0
-		for n := range c.all().Nodes {
+		for n := range c.allNodes().Nodes {
 			c.Epoch[n]++
 		}
 	}
 	c.Token = top
 	for n := range c.Granted.Nodes {
-		c.agree(n, at, a)
+		c.alignToken(n, at, a)
 	}
 }
 
-// outgrown says that a quorum has granted but can no longer share the token, because a node that
-// granted after it was chosen has given a later one. A claim that adopts then takes the highest base
-// for its token: it cannot begin anew under a fresh id, to which no node would give the lock (trace C12).
-func (c *Claim) outgrown() bool {
-	return c.Adopts && c.possible(c.Granted) && !c.possible(c.Asked|c.Agreed|c.Pending)
+// needsLaterToken reports that a quorum has granted but can no longer share the token, because a node that
+// granted after the choice has given a later one. A claim that adopts then chooses the highest base: it
+// cannot start over under a fresh id, to which no node would give the lock (trace C12).
+func (c *Claim) needsLaterToken() bool {
+	return c.Adopts && c.canBeQuorum(c.Granted) && !c.canBeQuorum(c.Asked|c.Agreed|c.Pending)
 }
 
-// expire handles a quorum that came too late to be of use.
-func (c *Claim) expire(e *Event, a *Actions) {
+// dropLateQuorum handles a quorum that came too late to be of use.
+func (c *Claim) dropLateQuorum(e *Event, a *Actions) {
 	if c.Stamp == 0 {
 		a.Outcome = Unavailable
-		c.over(e.At, a)
+		c.endClaim(e.At, a)
 		return
 	}
 	a.Obstacle = Unavailable
-	c.renounce(a)
-	c.Rest = e.At + c.poll(e.Rand)
+	c.renewID(a)
+	c.RestUntil = e.At + c.pollRest(e.Rand)
 }
 
-// rest ends a round without a quorum: partial grants go back, and the claim
-// waits for a wake-up, for nodes that come back, or for its own timer.
-func (c *Claim) rest(e *Event, a *Actions) {
-	if c.Patience != 0 {
+// endRound ends a round without a quorum: partial grants go back, and the claim waits for a wake-up, for
+// nodes that come back, or for its own timer.
+func (c *Claim) endRound(e *Event, a *Actions) {
+	if c.GiveBackAt != 0 {
 		return // a hand-over is under way: its other nodes follow
 	}
-	a.Obstacle = c.verdict()
-	answered := c.possible(c.Granted | c.Denied)
-	if !c.possible(c.all() &^ c.Fatal) {
+	a.Obstacle = c.failedOutcome()
+	answered := c.canBeQuorum(c.Granted | c.Denied)
+	if !c.canBeQuorum(c.allNodes() &^ c.Fatal) {
 		a.Outcome = Unavailable
-		c.over(e.At, a)
+		c.endClaim(e.At, a)
 		return
 	}
-	a.Subscribe = !c.Queueing // also in an outage: so that the wake-ups of nodes that come back arrive, and these are asked at once
+	a.Subscribe = !c.Queueing // even in an outage: a node whose wake-ups arrive again is asked at once
 	if c.Token != 0 || !c.Queueing && c.Granted != 0 {
-		c.renounce(a) // an id that committed, or has no place to keep, ends here
-		c.Rest = e.At + c.poll(e.Rand)
+		c.renewID(a) // an id that committed, or has no place to keep, ends here
+		c.RestUntil = e.At + c.pollRest(e.Rand)
 		return
 	}
 	c.giveBack(a)
 	switch {
-	case c.Queueing && !c.possible(c.Queued|c.Asked):
-		// Known to a minority it could block the others' heads for ever.
-		c.renounce(a)
+	case c.Queueing && !c.canBeQuorum(c.Queued|c.Asked):
+		// A waiter known to a minority could block the heads of their queues for ever.
+		c.renewID(a)
 		c.Queueing = false
-		c.Rest = e.At + c.poll(e.Rand)
+		c.RestUntil = e.At + c.pollRest(e.Rand)
 	case c.Queueing:
-		if c.Rest == 0 {
-			c.Rest = e.At + c.fallback(e.Rand)
+		if c.RestUntil == 0 {
+			c.RestUntil = e.At + c.queuedRest(e.Rand)
 		}
-	case answered && c.possible(c.Heard):
+	case answered && c.canBeQuorum(c.Subscribed):
 		c.Queueing = true
-		c.ask(c.all(), e.At, a)
+		c.askNodes(c.allNodes(), e.At, a)
 	default:
-		if c.Rest == 0 {
-			c.Rest = e.At + c.poll(e.Rand)
+		if c.RestUntil == 0 {
+			c.RestUntil = e.At + c.pollRest(e.Rand)
 		}
 	}
 }
@@ -421,50 +419,50 @@ func (c *Claim) giveBack(a *Actions) {
 	for n := range back.Nodes {
 		c.Epoch[n]++
 	}
-	c.drop(back)
+	c.dropGrants(back)
 	c.Asked &^= back
 	c.Owed |= back
-	c.Back |= back
-	c.Queued |= back & c.Heard
+	c.GivenBack |= back
+	c.Queued |= back & c.Subscribed
 	a.GiveBack |= back
 }
 
-// renounce ends the id everywhere; the claim goes on under a fresh one, at the
-// same place in the queue. What else this step would have sent under the id is void:
-// it would go out under the fresh one, and a give-back would queue that one.
-func (c *Claim) renounce(a *Actions) {
-	a.Release |= c.touched()
+// renewID ends the id everywhere; the claim goes on under a fresh id, at the same place in the queue. Other
+// requests of this step are dropped: they would be sent under the fresh id, and a give-back would queue that
+// id.
+func (c *Claim) renewID(a *Actions) {
+	a.Release |= c.touchedNodes()
 	a.GiveBack, a.Commit = 0, 0
 	a.FreshID = true
 	*c = Claim{
-		N: c.N, ID: c.ID + 1, TTL: c.TTL, Stamp: c.Stamp, Renews: c.Renews, Trip: c.Trip,
-		Seek: Seek{Fatal: c.Fatal, Heard: c.Heard, Queueing: c.Queueing, Polls: c.Polls},
+		N: c.N, ID: c.ID + 1, TTL: c.TTL, Stamp: c.Stamp, Renews: c.Renews, RoundTrip: c.RoundTrip,
+		Seek: Seek{Fatal: c.Fatal, Subscribed: c.Subscribed, Queueing: c.Queueing, Polls: c.Polls},
 	}
 }
 
-// fallback is how long a queued waiter rests when no wake-up comes. A crowd asks together
-// about as often as a hundred do.
-func (c *Claim) fallback(rand uint32) int64 {
-	d := fallbackMost
-	if c.Left != 0 {
-		d = min(c.Left, fallbackMost)
+// queuedRest returns how long a queued waiter rests when no wake-up comes. A larger crowd asks together about
+// as often as a hundred waiters do.
+func (c *Claim) queuedRest(rand uint32) int64 {
+	d := maxQueuedRest
+	if c.MinLeft != 0 {
+		d = min(c.MinLeft, maxQueuedRest)
 	}
-	if c.Crowd > crowd { // at any time, one of them soon asks and finds a lock that has lapsed
-		d = min(int64(c.Crowd)*fallbackMost/crowd, crowdMost)
+	if c.MaxWaiters > crowd { // at any time, one of the waiters soon asks and finds a lock that has lapsed
+		d = min(int64(c.MaxWaiters)*maxQueuedRest/crowd, maxCrowdRest)
 		return d/2 + int64(rand)%(d/2)
 	}
 	return d + int64(rand)%(d/8+ms)
 }
 
-// poll is how long a waiter without a place in the queue rests: 20 ms doubling
-// to 1 s, with full jitter, and no longer than the lock of a denial stands.
-func (c *Claim) poll(rand uint32) int64 {
-	d := min(pollLeast<<c.Polls, pollMost)
-	if d < pollMost {
+// pollRest returns how long a waiter without a place in the queue rests: 20 ms doubling to 1 s, with full
+// jitter, and no longer than the lock of a denial lasts.
+func (c *Claim) pollRest(rand uint32) int64 {
+	d := min(minPollRest<<c.Polls, maxPollRest)
+	if d < maxPollRest {
 		c.Polls++
 	}
-	if c.Left != 0 {
-		d = min(d, max(c.Left, pollLeast))
+	if c.MinLeft != 0 {
+		d = min(d, max(c.MinLeft, minPollRest))
 	}
 	return ms + int64(rand)%d
 }

@@ -2,22 +2,22 @@ package quorum
 
 import "math/bits"
 
-// MaxNodes is how many nodes one lock can have.
+// MaxNodes is the largest number of nodes of a set.
 const MaxNodes = 9
 
 // Set is a set of nodes, by their index.
 type Set uint16
 
-// All is the set of the first n nodes.
+// All returns the set of the first n nodes.
 func All(n int) Set { return 1<<n - 1 }
 
-// Only is the set of one node.
+// Only returns the set of one node.
 func Only(node int) Set { return 1 << node }
 
-// Has says whether node is in s.
+// Has reports whether node is in s.
 func (s Set) Has(node int) bool { return s&Only(node) != 0 }
 
-// Len is the number of nodes in s.
+// Len returns the number of nodes in s.
 func (s Set) Len() int { return bits.OnesCount16(uint16(s)) }
 
 // Nodes calls yield for each node in s, in order; it serves range.
@@ -29,5 +29,5 @@ func (s Set) Nodes(yield func(int) bool) {
 	}
 }
 
-// Majority is how many of n nodes decide.
+// Majority returns the number of nodes that decide, of n.
 func Majority(n int) int { return n/2 + 1 }

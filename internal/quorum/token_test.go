@@ -5,8 +5,8 @@ import "testing"
 func TestCounterIsLastTokenOfBlock(t *testing.T) {
 	t.Parallel()
 	const base = 1000
-	top := Top(base)
-	if Base(top) != base || top-base+1 != Block {
-		t.Errorf("the block from %d ends at %d, which begins at %d", base, top, Base(top))
+	top := LastOfBlock(base)
+	if FirstOfBlock(top) != base || top-base+1 != Block {
+		t.Errorf("the block from %d ends at %d, which begins at %d", base, top, FirstOfBlock(top))
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzWakeUps holds that a token is read from a wake-up where it stands as a node
-// writes it, and nowhere else.
+// FuzzWakeUps checks that a token is read from a wake-up only in the form that a node
+// writes.
 func FuzzWakeUps(f *testing.F) {
 	for _, text := range []string{
 		"", "c.1", "c.1 1032 1000", "c.1 1032", "c.1 1032 1000 7", "c.1  1032", "c.1 0 1000", "c.1 1032 0",

@@ -34,7 +34,7 @@ func (g Gate) Prepare(ask *quorum.Ask) error {
 	case g.Stays && ask.Kind.Frees():
 		ask.HandOver = 0 // a hand-over is a grant
 	case g.Stays && ask.Kind == quorum.AskRenew:
-		ask.Anew = ask.Anew || ask.Token != 0 // nothing was granted since, so a lock that is free is still its holder's
+		ask.Restore = ask.Restore || ask.Token != 0 // nothing was granted since, so a lock that is free is still its holder's
 	case g.Stays:
 		return ErrStays
 	}

@@ -53,7 +53,7 @@ func TestRequestsKeepTheFloor(t *testing.T) {
 			gate: session.Gate{Stays: true}, ask: quorum.Ask{Kind: quorum.AskGiveBack, HandOver: 7}, want: quorum.Ask{Kind: quorum.AskGiveBack},
 		},
 		"but keeps a lease": {
-			gate: session.Gate{Stays: true}, ask: quorum.Ask{Kind: quorum.AskRenew, Token: 3}, want: quorum.Ask{Kind: quorum.AskRenew, Token: 3, Anew: true},
+			gate: session.Gate{Stays: true}, ask: quorum.Ask{Kind: quorum.AskRenew, Token: 3}, want: quorum.Ask{Kind: quorum.AskRenew, Token: 3, Restore: true},
 		},
 		"and sets none again whose token it is not told": {
 			gate: session.Gate{Stays: true}, ask: quorum.Ask{Kind: quorum.AskRenew}, want: quorum.Ask{Kind: quorum.AskRenew},

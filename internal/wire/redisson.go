@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// Names that Redisson gives to what goes with a lock, whose name follows.
+// Redisson's prefixes of the names of keys and channels beside a lock, whose name follows.
 const (
 	redissonToken    = "redisson_lock_token"    // the counter of RFencedLock
 	RedissonChannels = "redisson_lock__channel" // of releases
 )
 
-// RedissonFence is the key of the counter that Redisson's fenced locks have for the lock on key.
+// RedissonFence returns the key of the counter that Redisson's fenced locks keep for the lock on key.
 func RedissonFence(key string) string { return redissonName(redissonToken, key) }
 
-// RedissonChannel is where Redisson publishes that the lock on key is free. To a thread that waits by
-// RFairLock it publishes on this, a colon, and the owner id of the thread.
+// RedissonChannel returns the channel on which Redisson publishes that the lock on key is free. For a thread
+// that waits by RFairLock the channel is this, a colon, and the owner id of the thread.
 func RedissonChannel(key string) string { return redissonName(RedissonChannels, key) }
 
 func redissonName(what, key string) string {
@@ -56,13 +56,13 @@ var (
 
 // Redisson is the format of Redisson's RLock, on one node.
 var Redisson = &Format{
-	Acquire: script(decimalLua, redissonNames, seedLua, redissonBlock, countLua, queueLua, wakeLua, prolongLua, redissonAcquire),
-	Adopt:   script(decimalLua, redissonNames, seedLua, redissonBlock, countLua, prolongLua, redissonAdopt),
-	Commit:  script(redissonNames, redissonCommit),
-	Renew:   script(decimalLua, redissonNames, countLua, prolongLua, redissonRenew),
-	Release: script(decimalLua, redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonRelease),
-	Force:   script(decimalLua, redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonForce),
-	Drop:    script(redissonNames, redissonFree, redissonDrop),
-	Inspect: script(decimalLua, redissonNames, countLua, redissonInspect),
-	Probe:   script(redissonNames, tryLua, redissonProbe),
+	Acquire: newScript(decimalLua, redissonNames, seedLua, redissonBlock, countLua, queueLua, wakeLua, prolongLua, redissonAcquire),
+	Adopt:   newScript(decimalLua, redissonNames, seedLua, redissonBlock, countLua, prolongLua, redissonAdopt),
+	Commit:  newScript(redissonNames, redissonCommit),
+	Renew:   newScript(decimalLua, redissonNames, countLua, prolongLua, redissonRenew),
+	Release: newScript(decimalLua, redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonRelease),
+	Force:   newScript(decimalLua, redissonNames, redissonFree, seedLua, redissonBlock, countLua, queueLua, wakeLua, redissonPass, redissonForce),
+	Drop:    newScript(redissonNames, redissonFree, redissonDrop),
+	Inspect: newScript(decimalLua, redissonNames, countLua, redissonInspect),
+	Probe:   newScript(redissonNames, tryLua, redissonProbe),
 }

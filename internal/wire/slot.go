@@ -6,21 +6,21 @@ import (
 	"sync"
 )
 
-// Slots is how many hash slots a Redis Cluster has.
+// Slots is the number of hash slots of a Redis Cluster.
 const Slots = 16384
 
-// Slot is the hash slot of key in a Redis Cluster: CRC-16 (XMODEM) of its hash tag or, where it
-// has none, of the whole key.
+// Slot returns the hash slot of key in a Redis Cluster: CRC-16 (XMODEM) of its hash tag or, without a tag, of
+// the whole key.
 func Slot(key string) int {
 	if hasTag(key) {
 		_, rest, _ := strings.Cut(key, "{")
 		key, _, _ = strings.Cut(rest, "}")
 	}
-	return int(crc(key) % Slots)
+	return int(crc16(key) % Slots)
 }
 
-// crc is the CRC-16 (XMODEM) of text.
-func crc(text string) (sum uint16) {
+// crc16 returns the CRC-16 (XMODEM) of text.
+func crc16(text string) (sum uint16) {
 	for i := range len(text) {
 		sum = sum<<8 ^ crcTable[byte(sum>>8)^text[i]]
 	}
@@ -41,8 +41,8 @@ var crcTable = func() (t [256]uint16) {
 	return t
 }()
 
-// SlotTag is the smallest number whose decimal text is in a hash slot. Between braces it puts a
-// key there.
+// SlotTag returns the smallest number whose decimal text is in a hash slot. Between braces it puts a key
+// there.
 func SlotTag(slot int) string { return slotTags()[slot] }
 
 var slotTags = sync.OnceValue(func() *[Slots]string {
@@ -57,7 +57,7 @@ var slotTags = sync.OnceValue(func() *[Slots]string {
 	return all
 })
 
-// ShardKey is SetKey for a shard of a Redis Cluster, whose marker is in a hash slot that it has.
+// ShardKey is SetKey for a shard of a Redis Cluster, whose marker is in one of its hash slots.
 func ShardKey(lockPrefix string, slot int) string {
 	return Set + "{" + SlotTag(slot) + "}" + strings.TrimPrefix(SetKey(lockPrefix), Set)
 }

@@ -2,7 +2,7 @@ package wire
 
 import "testing"
 
-// What CLUSTER KEYSLOT of a server says.
+// The slots come from CLUSTER KEYSLOT of a server.
 func TestSlotsMatchServers(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]int{"": 0, "123456789": 12739, "a": 15495, "{a}b": 15495, "b{a}c}": 15495, "a{}b": 13694, "lock:x}y": 9591} {

@@ -1,7 +1,6 @@
-// Package wire is what clients have to agree on who share locks on one Redis:
-// the names of the keys and channels, and the text of the scripts. It has no
-// I/O. What each script takes and answers, for implementers in any language, is
-// in docs/wire.md.
+// Package wire defines the common ground of all clients that share locks on one Redis: the names of the keys
+// and channels, and the text of the scripts. It has no I/O. The arguments and replies of each script, for
+// implementers in any language, are in docs/wire.md.
 package wire
 
 import (
@@ -15,50 +14,51 @@ import (
 
 // Names on a node that are not locks.
 const (
-	Companion = "holdfast:"           // what all of them begin with
-	Set       = Companion + "set"     // the marker of a lock space: see SetKey
+	Companion = "holdfast:"           // prefix of all of them
+	Set       = Companion + "set"     // marker of a lock space: see SetKey
 	Wake      = Companion + "wake:"   // channel of a client, whose name follows
-	Client    = Companion + "client:" // who a client is, whose name follows
-	Fence     = Companion + "fence:"  // a counter of tokens: see ServerFence and SlotFence
+	Client    = Companion + "client:" // description of a client, whose name follows
+	Fence     = Companion + "fence:"  // counter of tokens: see ServerFence and SlotFence
 	Queue     = Companion + "queue:"  // waiters of a lock, whose tagged key follows
 )
 
-// Empty is how the scripts name the holder of a lock whose value is the empty text. A
-// key of another type than text they name by that, as in "(hash)".
+// Empty is the scripts' name for the holder of a lock with an empty value. A key of another type than string
+// has the name of its type, as in "(hash)".
 const Empty = "(empty)"
 
-// prefix is that of locks where no other is chosen.
-const prefix = "lock:"
+// defaultPrefix is the prefix of locks if no other is chosen.
+const defaultPrefix = "lock:"
 
-// SetKey names the marker of the locks whose keys begin with lockPrefix: on what
-// their clients agree, and in which run of the server they admitted it. Lock spaces
-// with different prefixes on one server know nothing of one another.
+// SetKey returns the key of the marker for the locks whose keys begin with lockPrefix: on what their clients
+// agree, and in which run of the server they admitted it. Lock spaces with different prefixes on one server
+// know nothing of one another.
 func SetKey(lockPrefix string) string {
-	if lockPrefix == prefix {
+	if lockPrefix == defaultPrefix {
 		return Set
 	}
 	return Set + ":" + lockPrefix
 }
 
-// QueueKey names the queue of the lock on key, so that both share a hash slot, and no two
-// locks share a queue.
+// QueueKey returns the key of the queue of the lock on key. Both share a hash slot, and no two locks share a
+// queue.
 func QueueKey(key string) string {
-	before, after := tags(key)
+	before, after := tagAround(key)
 	return Queue + before + key + after
 }
 
-// LapseOf names the member of a queue whose score is when the place of owner lapses: that in ms since 1970, negative.
-func LapseOf(owner string) string { return "!" + owner }
+// LapseMember returns the member of a queue whose score is when the place of owner lapses, in ms since 1970,
+// negative.
+func LapseMember(owner string) string { return "!" + owner }
 
-// Counters is how many counters of tokens a server has that is not part of a cluster. One would do for the tokens'
-// order; but clients that take different locks at once reach the nodes of a set in different orders, and where these
-// locks share a counter, they then get different tokens there and must commit in a second round.
+// Counters is the number of counters of tokens on a server outside a cluster. One would do for the tokens'
+// order; but clients that take different locks at once reach the nodes of a set in different orders, and if
+// these locks share a counter, they then get different tokens there and must commit in a second round.
 const Counters = 256
 
-// ServerCounter is which of a server's counters the lock on key has, from 0 on.
-func ServerCounter(key string) int { return int(crc(key)) % Counters }
+// ServerCounter returns the index of the server's counter for the lock on key, from 0 on.
+func ServerCounter(key string) int { return int(crc16(key)) % Counters }
 
-// ServerFence names the counter of the lock on key.
+// ServerFence returns the key of the counter of the lock on key.
 func ServerFence(key string) string { return serverFences[ServerCounter(key)] }
 
 var serverFences = func() (all [Counters]string) {
@@ -68,29 +68,30 @@ var serverFences = func() (all [Counters]string) {
 	return all
 }()
 
-// SlotFence names the counter of the lock on key in a cluster, which is that of its hash slot.
+// SlotFence returns the key of the counter of the lock on key in a cluster: the counter of its hash slot.
 func SlotFence(key string) string { return Fence + "{" + SlotTag(Slot(key)) + "}" }
 
-// Tagged puts what goes with key into its hash slot, where it follows a prefix without braces, and no two keys share one.
+// Tagged returns key in a form that, after a prefix without braces, is in the hash slot of key. No two keys
+// have the same form.
 func Tagged(key string) string {
-	before, after := tags(key)
+	before, after := tagAround(key)
 	return before + key + after
 }
 
-// tags are what stands before and after key in Tagged.
-func tags(key string) (before, after string) {
+// tagAround returns the texts before and after key in Tagged.
+func tagAround(key string) (before, after string) {
 	switch {
 	case !hasTag(key) && strings.Contains(key, "}"): // which would end a tag too early
 		return "{" + SlotTag(Slot(key)) + "}", ""
 	case !hasTag(key):
 		return "{", "}"
 	case key[0] == '{' || key[0] == ':':
-		return ":", "" // the companions of "{x}" are not those of "x"
+		return ":", "" // or "{x}" and "x" would share companions
 	}
 	return "", ""
 }
 
-// LockOf is the key of the lock that a queue belongs to.
+// LockOf returns the key of the lock that a queue belongs to.
 func LockOf(queue string) string {
 	tagged := strings.TrimPrefix(queue, Queue)
 	if key, ok := strings.CutPrefix(tagged, ":"); ok {
@@ -103,20 +104,20 @@ func LockOf(queue string) string {
 	return tagged
 }
 
-// hasTag says whether Redis hashes only a part of key, between braces.
+// hasTag reports whether Redis hashes only a part of key, between braces.
 func hasTag(key string) bool {
 	_, rest, found := strings.Cut(key, "{")
 	return found && strings.Index(rest, "}") > 0
 }
 
-// Script is one Lua script. Scripts are plain, without a shebang line, which
-// would have the server refuse even a release when its memory is full.
+// Script is one Lua script. Scripts are plain, without a shebang line, with which the server would reject
+// even a release when its memory is full.
 type Script struct {
 	Text string
-	SHA  string // by which EVALSHA calls it
+	SHA  string // name for EVALSHA
 }
 
-func script(parts ...string) *Script {
+func newScript(parts ...string) *Script {
 	text := strings.Join(parts, "\n")
 	sum := sha1.Sum([]byte(text))
 	return &Script{Text: text, SHA: hex.EncodeToString(sum[:])}
@@ -179,24 +180,25 @@ var (
 	stepLua string
 )
 
-// The scripts. Keys and arguments stand in the first line of each, after the comparison of the marker.
+// The scripts. The first line of each, after the comparison of the marker, names its keys and arguments.
 var (
-	// What answers most calls stands before the functions that the others need: to make those takes Lua as long as a command.
-	Acquire = script(memberLua, takeLua, decimalLua, holderLua, prolongLua, countLua, takenLua, queueLua, acquireLua,
+	// The code for most calls comes before the functions that the other calls need: Lua takes as long to create those as for
+	// a command.
+	Acquire = newScript(memberLua, takeLua, decimalLua, holderLua, prolongLua, countLua, takenLua, queueLua, acquireLua,
 		seedLua, blockLua, wakeLua, handLua)
-	Adopt   = script(memberLua, decimalLua, holderLua, countLua, takenLua, queueLua, noteLua, seedLua, blockLua, prolongLua, adoptLua)
-	Commit  = script(memberLua, decimalLua, holderLua, commitLua)
-	Renew   = script(memberLua, decimalLua, holderLua, countLua, takenLua, prolongLua, renewLua)
-	Release = script(memberLua, freeLua, decimalLua, holderLua, seedLua, blockLua, countLua, takenLua, queueLua, wakeLua, passLua, releaseLua)
-	Force   = script(memberLua, decimalLua, holderLua, countLua, queueLua, noteLua, seedLua, blockLua, wakeLua, passLua, forceLua)
-	Drop    = script(decimalLua, holderLua, dropLua)
-	Inspect = script(decimalLua, holderLua, countLua, inspectLua)
-	Probe   = script(tryLua, probeLua)
-	Admit   = script(admitLua)
-	Step    = script(stepLua)
+	Adopt   = newScript(memberLua, decimalLua, holderLua, countLua, takenLua, queueLua, noteLua, seedLua, blockLua, prolongLua, adoptLua)
+	Commit  = newScript(memberLua, decimalLua, holderLua, commitLua)
+	Renew   = newScript(memberLua, decimalLua, holderLua, countLua, takenLua, prolongLua, renewLua)
+	Release = newScript(memberLua, freeLua, decimalLua, holderLua, seedLua, blockLua, countLua, takenLua, queueLua, wakeLua, passLua, releaseLua)
+	Force   = newScript(memberLua, decimalLua, holderLua, countLua, queueLua, noteLua, seedLua, blockLua, wakeLua, passLua, forceLua)
+	Drop    = newScript(decimalLua, holderLua, dropLua)
+	Inspect = newScript(decimalLua, holderLua, countLua, inspectLua)
+	Probe   = newScript(tryLua, probeLua)
+	Admit   = newScript(admitLua)
+	Step    = newScript(stepLua)
 )
 
-// Format is how locks are kept on a node: scripts that take the same arguments and answer the same.
+// Format is one way to keep locks on a node: scripts that take the same arguments and give the same replies.
 type Format struct {
 	Acquire, Adopt, Commit, Renew, Release, Force, Drop, Inspect, Probe *Script
 }
@@ -207,7 +209,7 @@ var Plain = &Format{
 	Inspect: Inspect, Probe: Probe,
 }
 
-// Scripts is what every checked connection has loaded.
+// Scripts returns the scripts that every checked connection has loaded.
 func (f *Format) Scripts() []*Script {
 	return []*Script{f.Acquire, f.Adopt, f.Commit, f.Renew, f.Release, f.Force, f.Drop, f.Inspect, f.Probe, Admit}
 }

@@ -30,7 +30,7 @@ func TestCompanionsShareTheSlotOfTheLock(t *testing.T) {
 	}
 }
 
-// All locks of a hash slot count their tokens together, and no others with them.
+// The locks of a hash slot share one counter, and no other lock has it.
 func TestSlotHasOneCounter(t *testing.T) {
 	t.Parallel()
 	counters := make(map[string]int)
@@ -55,7 +55,7 @@ func TestSlotHasOneCounter(t *testing.T) {
 	}
 }
 
-// A queue is of one lock, and in its slot; so is a counter, and it is of no one lock.
+// A queue belongs to one lock, and is in its slot. A counter is in the slot too.
 func FuzzQueuesBelongToOneLock(f *testing.F) {
 	for _, key := range []string{"", "a", "{a}", ":{a}", "{", "}", "{}", "a{b}c", "{{a}}", ":"} {
 		f.Add(key)
@@ -79,8 +79,8 @@ func FuzzQueuesBelongToOneLock(f *testing.F) {
 	})
 }
 
-// A Redis Cluster sends a script to the shard that has all of KEYS. So a script touches no other key. (Redisson's format is for
-// one server, where the names of Java's keys follow from that of the lock.)
+// A Redis Cluster executes a script on the shard that has all of KEYS. So a script touches no other key. (Redisson's format is for
+// one server, where the names of Java's keys follow from the lock's name.)
 func TestScriptsTouchOnlyTheirKeys(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`(?m)^local lock, (?:fence, )?queue(?:, owner)? = (.*)$`)

@@ -299,7 +299,7 @@ func (s *redisSite) findGhosts(ctx context.Context, span *span, _ time.Duration)
 	for i, n := range s.servers {
 		before := n.lockOwners("lock:" + span.prefix())
 		if len(before) > 0 {
-			sleep(ctx, time.Duration(quorum.HandOverMost))
+			sleep(ctx, time.Duration(quorum.MaxHandOver))
 		}
 		for key, owner := range n.lockOwners("lock:" + span.prefix()) {
 			if owner == before[key] {

@@ -69,7 +69,7 @@ type world struct {
 	wakes  [][2]string // expected
 }
 
-func (w *world) do(cmds ...[]string) []any {
+func (w *world) runCommands(cmds ...[]string) []any {
 	replies, err := w.server.Do(cmds...)
 	if err != nil {
 		w.t.Fatal(err)
@@ -77,7 +77,7 @@ func (w *world) do(cmds ...[]string) []any {
 	return replies
 }
 
-func (w *world) look() {
+func (w *world) readState() {
 	l, err := w.server.State(w.keys)
 	if err != nil {
 		w.t.Fatal(err)
@@ -85,8 +85,8 @@ func (w *world) look() {
 	w.state = l
 }
 
-// call draws a call and compares what it does.
-func (w *world) call() {
+// runCall draws a call and compares its outcome.
+func (w *world) runCall() {
 	c := Call{
 		Script: rapid.SampledFrom([]string{
 			"acquire", "acquire", "acquire", "adopt", "commit", "renew", "renew", "release", "release", "force", "inspect",
@@ -118,8 +118,8 @@ func (w *world) call() {
 		}
 	case "commit", "renew":
 		c.Token = w.state.Fence + rapid.SampledFrom(offsets).Draw(w.t, "token from the counter")
-		c.Token = min(max(c.Token, 1), quorum.Base(quorum.MaxToken))
-		c.Anew = c.Script == "renew" && rapid.Bool().Draw(w.t, "anew")
+		c.Token = min(max(c.Token, 1), quorum.FirstOfBlock(quorum.MaxToken))
+		c.Restore = c.Script == "renew" && rapid.Bool().Draw(w.t, "anew")
 	}
 	if c.Script == "adopt" || c.Script == "force" {
 		c.Noted = rapid.SampledFrom([]int64{0, 1, 20, 60_000}).Draw(w.t, "noted for")
@@ -135,20 +135,20 @@ func (w *world) call() {
 		w.t.Fatal(err)
 	}
 	w.t.Logf("%+v: %v\n\tfrom %s\n\tto   %s", c, o.Reply, Show(before, o.Before), Show(o.After, o.Before))
-	told, difference := Compare(c, before, o, hears)
+	messages, difference := Compare(c, before, o, hears)
 	if difference != "" {
 		w.t.Fatalf("%s differs: %s", c.Script, difference)
 	}
-	for _, message := range told {
-		w.wakes = append(w.wakes, [2]string{wire.Wake + clientOf(message), message})
+	for _, message := range messages {
+		w.wakes = append(w.wakes, [2]string{wire.Wake + ownerClient(message), message})
 	}
 	w.state = o.After
 }
 
-func clientOf(owner string) string { return owner[:1] }
+func ownerClient(owner string) string { return owner[:1] }
 
-// pass lets time pass: what expires does so sooner.
-func (w *world) pass() {
+// passTime lets time pass, by making keys expire sooner.
+func (w *world) passTime() {
 	const shiftLua = `
 		for _, key in ipairs(KEYS) do
 		  local at = redis.call('PEXPIRETIME', key)
@@ -159,71 +159,71 @@ func (w *world) pass() {
 		  if string.find(member, '^[!~]') then redis.call('ZINCRBY', KEYS[3], ARGV[1], member) end
 		end`
 	d := rapid.SampledFrom(passes).Draw(w.t, "ms pass")
-	w.do([]string{"EVAL", shiftLua, "3", w.keys.Lock, w.keys.Fence, w.keys.Queue, strconv.FormatInt(d, 10)})
-	w.look()
+	w.runCommands([]string{"EVAL", shiftLua, "3", w.keys.Lock, w.keys.Fence, w.keys.Queue, strconv.FormatInt(d, 10)})
+	w.readState()
 	w.t.Logf("%d ms pass", d)
 }
 
-// lose drops keys early.
-func (w *world) lose() {
+// dropKeys drops keys early.
+func (w *world) dropKeys() {
 	key := rapid.SampledFrom([]string{w.keys.Lock, w.keys.Fence, w.keys.Queue}).Draw(w.t, "dropped")
-	w.do([]string{"DEL", key})
-	w.look()
+	w.runCommands([]string{"DEL", key})
+	w.readState()
 	w.t.Logf("%s is gone", key)
 }
 
-// count sets the counter.
-func (w *world) count() {
+// setCounter sets the counter.
+func (w *world) setCounter() {
 	n := rapid.SampledFrom(slices.Concat(counts, oddCounts)).Draw(w.t, "counter")
-	w.do([]string{"SET", w.keys.Fence, strconv.FormatInt(n, 10)})
-	w.look()
+	w.runCommands([]string{"SET", w.keys.Fence, strconv.FormatInt(n, 10)})
+	w.readState()
 	w.t.Logf("the counter is %d", n)
 }
 
-// intrude has somebody take the lock who uses another library.
-func (w *world) intrude() {
+// lockByOther makes another library take the lock.
+func (w *world) lockByOther() {
 	value := rapid.SampledFrom(foreign).Draw(w.t, "value")
-	w.do(Put(w.keys, value, 8000))
-	w.look()
+	w.runCommands(Put(w.keys, value, 8000))
+	w.readState()
 	w.t.Logf("%q tries for the lock", value)
 }
 
-// admit changes what the node remembers of its admission.
-func (w *world) admit() {
+// setMarker changes the marker of the node.
+func (w *world) setMarker() {
 	w.set = rapid.SampledFrom(markers).Draw(w.t, "the node's marker")
 	if w.set == "" {
-		w.do([]string{"DEL", wire.Set})
+		w.runCommands([]string{"DEL", wire.Set})
 	} else {
-		w.do([]string{"SET", wire.Set, w.set})
+		w.runCommands([]string{"SET", wire.Set, w.set})
 	}
 	w.t.Logf("the marker is %q", w.set)
 }
 
 func TestScriptsMatchTwin(t *testing.T) {
 	t.Parallel()
-	server := connect(t, "a", "b")
+	server := connectServer(t, "a", "b")
 	keys := KeysOf("lock:differential")
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{t: rt, server: server, keys: keys}
-		w.do([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
-		w.admit()
-		if _, err := server.Wakes(); err != nil { // of a sequence that failed
+		w.runCommands([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+		w.setMarker()
+		if _, err := server.Wakes(); err != nil { // drops the wake-ups of a failed sequence
 			rt.Fatal(err)
 		}
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			switch rapid.IntRange(0, 19).Draw(rt, "step") {
 			case 0, 1:
-				w.pass()
+				w.passTime()
 			case 2:
-				w.lose()
+				w.dropKeys()
 			case 3:
-				w.count()
+				w.setCounter()
 			case 4:
-				w.intrude()
+				w.lockByOther()
 			case 5:
-				w.admit()
+				w.setMarker()
 			default:
-				w.call()
+				w.runCall()
 			}
 		}
 		got, err := server.Wakes()
@@ -236,7 +236,7 @@ func TestScriptsMatchTwin(t *testing.T) {
 	})
 }
 
-func connect(t *testing.T, listening ...string) *Server {
+func connectServer(t *testing.T, listening ...string) *Server {
 	t.Helper()
 	server, err := Connect(t.Context(), redistest.Start(t, nil).Addr(), listening...)
 	if err != nil {

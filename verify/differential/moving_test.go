@@ -13,36 +13,36 @@ import (
 )
 
 // While a hash slot moves to another shard, a script may touch no key that is not on the shard, nor one that it has just removed.
-// It does all that it does elsewhere, or nothing.
+// It has its whole effect, or none.
 func TestScriptInMovingSlotDoesAllOrNothing(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, &redisproc.ClusterOptions{Masters: 2})
 	const lock = "lock:vector"
 	keys := Keys{Lock: lock, Fence: wire.SlotFence(lock), Queue: wire.QueueKey(lock)}
 	slot := strconv.Itoa(wire.Slot(lock))
-	from, target := owner(t, cluster, wire.Slot(lock))
+	from, target := slotOwner(t, cluster, wire.Slot(lock))
 	done := make(map[string]int)
 	for _, ex := range examples() {
 		if ex.call.Marker != "" {
 			continue // no script has a marker in a cluster
 		}
-		c := ex.make().read(t)
+		c := ex.makeCase().fromJSON(t)
 		t.Run(c.Name, func(t *testing.T) {
-			server, err := connectIn(t.Context(), plain, from, c.Listening...)
+			server, err := connectFormat(t.Context(), plain, from, c.Listening...)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer server.Close()
-			now, names := c.put(t, server, keys), []string{keys.Lock, keys.Fence, keys.Queue}
-			if c.Script == "renew" && len(c.Args) == 2 { // it tells nothing of the waiters then
+			now, names := c.putState(t, server, keys), []string{keys.Lock, keys.Fence, keys.Queue}
+			if c.Script == "renew" && len(c.Args) == 2 { // without the queue it does not count the waiters
 				names = names[:1]
 				if n, _ := c.Reply.(float64); n > 0 {
 					c.Reply = float64(0)
 				}
 			}
-			do(t, server, []string{"CLUSTER", "SETSLOT", slot, "MIGRATING", target})
-			reply := c.run(t, server, &now, ScriptText{Text: scripts[c.Script].Text}, names)
-			do(t, server, []string{"CLUSTER", "SETSLOT", slot, "STABLE"})
+			runCommands(t, server, []string{"CLUSTER", "SETSLOT", slot, "MIGRATING", target})
+			reply := c.runScript(t, server, &now, ScriptText{Text: scripts[c.Script].Text}, names)
+			runCommands(t, server, []string{"CLUSTER", "SETSLOT", slot, "STABLE"})
 			if err, ok := reply.(resp.Error); ok && (strings.HasPrefix(string(err), "TRYAGAIN") || strings.HasPrefix(string(err), "ASK")) {
 				word, _, _ := strings.Cut(string(err), " ")
 				c.Then, c.Wakes, c.Reply = c.Given, nil, map[string]any{"error": word}
@@ -50,7 +50,7 @@ func TestScriptInMovingSlotDoesAllOrNothing(t *testing.T) {
 			} else {
 				done[c.Script]++
 			}
-			c.judge(t, server, keys, now, reply)
+			c.checkOutcome(t, server, keys, now, reply)
 		})
 	}
 	for _, script := range []string{"acquire", "adopt", "renew", "release", "force", "inspect", "turned away"} {
@@ -61,8 +61,8 @@ func TestScriptInMovingSlotDoesAllOrNothing(t *testing.T) {
 	t.Log(done)
 }
 
-// read returns c as a reader of the file has it.
-func (c Case) read(t *testing.T) (out Case) {
+// fromJSON returns c as a reader of the file gets it.
+func (c Case) fromJSON(t *testing.T) (out Case) {
 	t.Helper()
 	text, err := json.Marshal(c)
 	if err == nil {
@@ -74,8 +74,8 @@ func (c Case) read(t *testing.T) (out Case) {
 	return out
 }
 
-// owner returns the address of the master that has a slot, and the id of the other one.
-func owner(t *testing.T, cluster *redisproc.Cluster, slot int) (addr, other string) {
+// slotOwner returns the address of the master that has a slot, and the id of the other one.
+func slotOwner(t *testing.T, cluster *redisproc.Cluster, slot int) (addr, other string) {
 	t.Helper()
 	for _, s := range cluster.Masters() {
 		slots, err := cluster.Slots(s)

@@ -1,13 +1,11 @@
 // Package differential runs the Lua scripts on a real server and their Go twin,
-// quorum.Lock, side by side, and compares what they answer and what they leave
-// behind.
+// quorum.Lock, side by side, and compares their replies and the data that they leave.
 //
-// A step is compared from the state in which the server really is, so that
-// nothing adds up: what the server holds is read, the script is run, the twin is
-// given the same state and arguments, and both results must be equal. The server's
-// clock cannot be stopped; it is read before and after each step, and the twin is
-// run for each moment between the two that makes a difference. So times are exact
-// to the length of a step, and everything else is exact.
+// Each step starts from the real state of the server, so that differences do not add
+// up: the state is read, the script is run, the twin gets the same state and arguments,
+// and both results must be equal. The server's clock cannot be stopped; it is read before
+// and after each step, and the twin is run for each moment between the two that makes a
+// difference. So times are exact to the length of a step, and everything else is exact.
 package differential
 
 import (
@@ -25,9 +23,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A Call is one script with what it is given. TTL and MinHold are in milliseconds; Clock, Stamp, Token, Least and Anew
-// are what the protocol calls them. Marker is with what the client was
-// admitted, "" where it does not matter, and Set what the node has as its marker.
+// A Call is one script with its arguments. TTL and MinHold are in milliseconds; Clock, Stamp, Token, Least
+// and Restore have their meanings in the protocol. Marker is the marker with which the client was admitted,
+// "" if it does not matter, and Set the node's marker.
 type Call struct {
 	Script  string
 	Owner   string
@@ -37,26 +35,26 @@ type Call struct {
 	Stamp   int64
 	Token   int64
 	Least   int64
-	Anew    bool
+	Restore bool
 	MinHold int64 // release: 0 for none
-	Noted   int64 // adopt, force: for how many ms the node knows from whom it took the lock, or longer
+	Noted   int64 // adopt, force: the shortest time, in ms, for which the node keeps its note
 	Marker  string
 	Set     string
-	Short   bool // leaves out the arguments at the end that have their defaults
+	Short   bool // leaves out arguments at the end that have their defaults
 
-	java bool // in the format of Redisson, which sets no lock again, and so notes none that was forced
+	java bool // in the format of Redisson, which sets no lock again, and so keeps no notes
 }
 
-// member says whether the script compares the marker of the set.
-func (c Call) member() bool { return c.Script != "inspect" }
+// checksMarker reports whether the script compares the marker of the set.
+func (c Call) checksMarker() bool { return c.Script != "inspect" }
 
-// stranger says whether the node is not the one that was admitted.
-func (c Call) stranger() bool { return c.member() && c.Marker != "" && c.Marker != c.Set }
+// isRejected reports whether the node is not the admitted one.
+func (c Call) isRejected() bool { return c.checksMarker() && c.Marker != "" && c.Marker != c.Set }
 
-// Keys are the keys of one lock.
+// Keys holds the keys of one lock.
 type Keys struct{ Lock, Fence, Queue string }
 
-// KeysOf are the keys of the lock on key.
+// KeysOf returns the keys of the lock on key.
 func KeysOf(key string) Keys {
 	return Keys{Lock: key, Fence: wire.ServerFence(key), Queue: wire.QueueKey(key)}
 }
@@ -66,27 +64,27 @@ var scripts = map[string]*wire.Script{
 	"force": wire.Force, "inspect": wire.Inspect,
 }
 
-// Arguments are what the script is called with, after its keys and before the marker.
+// Arguments returns the arguments of the script, after its keys and before the marker.
 func (c Call) Arguments() []string {
-	args, may := c.all(), defaults[c.Script]
+	args, may := c.allArguments(), defaults[c.Script]
 	for n := len(args); c.Short && len(may) > 0 && n > 0 && args[n-1] == may[len(may)-1]; n-- {
 		args, may = args[:n-1], may[:len(may)-1]
 	}
 	return args
 }
 
-// call is Arguments with the marker.
-func (c Call) call() []string {
-	if c.Marker == "" || !c.member() {
+// argumentsWithMarker returns Arguments with the marker.
+func (c Call) argumentsWithMarker() []string {
+	if c.Marker == "" || !c.checksMarker() {
 		return c.Arguments()
 	}
 	return append(c.Arguments(), c.Marker)
 }
 
-// defaults are the arguments that may be left out at the end.
+// defaults are the values of optional arguments at the end.
 var defaults = map[string][]string{"acquire": {"", "0"}, "adopt": {"0"}, "release": {"0", "", "1000", ""}}
 
-func (c Call) all() []string {
+func (c Call) allArguments() []string {
 	num := func(n int64) string { return strconv.FormatInt(n, 10) }
 	some := func(n int64) string {
 		if n == 0 {
@@ -103,7 +101,7 @@ func (c Call) all() []string {
 	case "commit":
 		return []string{c.Owner, num(c.Token)}
 	case "renew":
-		if !c.Anew {
+		if !c.Restore {
 			return []string{c.Owner, num(c.TTL)}
 		}
 		return []string{c.Owner, num(c.TTL), num(c.Token)}
@@ -115,8 +113,8 @@ func (c Call) all() []string {
 	return nil
 }
 
-// keys are the keys that the script is called with.
-func (c Call) keys(k Keys) []string {
+// scriptKeys returns the keys of the script.
+func (c Call) scriptKeys(k Keys) []string {
 	keys := []string{k.Lock, k.Fence, k.Queue}
 	if c.Marker != "" {
 		keys = append(keys, wire.Set)
@@ -129,34 +127,34 @@ var kinds = map[string]quorum.AskKind{
 	"release": quorum.AskRelease,
 }
 
-// ask is the request that c is.
-func (c Call) ask() quorum.Ask {
+// request returns c as a request to the twin.
+func (c Call) request() quorum.Ask {
 	ttl := c.TTL * int64(time.Millisecond)
 	return quorum.Ask{
 		Kind: kinds[c.Script], Owner: c.Owner, From: c.From, TTL: ttl, HandOver: quorum.HandOver(ttl),
-		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token, Least: c.Least, Anew: c.Anew, MinHold: c.MinHold * int64(time.Millisecond),
+		Clock: c.Clock, Stamp: c.Stamp, Token: c.Token, Least: c.Least, Restore: c.Restore, MinHold: c.MinHold * int64(time.Millisecond),
 		Noted: c.Noted * int64(time.Millisecond),
 	}
 }
 
-// Twin carries c out on l, at now. The reply has the shape of the server's; told are the messages
-// that the script sends to clients that listen.
-func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, told []string) {
-	one, ask := map[bool]int64{true: 1}, c.ask()
+// Twin executes c on l, at now. The reply has the shape of the server's; messages are those that the script
+// sends to clients that listen.
+func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, messages []string) {
+	one, ask := map[bool]int64{true: 1}, c.request()
 	l = l.At(now)
 	switch {
-	case c.stranger():
+	case c.isRejected():
 		return l, unadmitted, nil
 	case c.Script == "force":
 		after, ok, woken := l.Force(now, c.Owner, c.Least, quorum.HandOver(ask.TTL)/int64(time.Millisecond), c.Noted, hears)
 		if c.java {
 			after.Notes = quorum.Notes{}
 		}
-		told = wake(woken)
+		messages = wakeMessages(woken)
 		if ok && hears(l.Owner) {
-			told = append(told, quorum.Forced(l.Owner, why))
+			messages = append(messages, quorum.Forced(l.Owner, why))
 		}
-		return after, one[ok], told
+		return after, one[ok], messages
 	case c.Script == "inspect":
 		left := int64(-2)
 		if l.Owner != "" {
@@ -169,24 +167,24 @@ func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quo
 		after.Notes = quorum.Notes{}
 	}
 	if r.Kind == quorum.Freed {
-		return after, one[l.Owner == c.Owner], wake(woken)
+		return after, one[l.Owner == c.Owner], wakeMessages(woken)
 	}
-	return after, served(r), wake(woken)
+	return after, replyOf(r), wakeMessages(woken)
 }
 
-// why is what every force tells the holder.
+// why is the reason in every force.
 const why = "root@web-3: it hangs"
 
-// wake is the message of w, if there is one.
-func wake(w quorum.Wake) []string {
+// wakeMessages returns the message of w, if there is one.
+func wakeMessages(w quorum.Wake) []string {
 	if w.Owner == "" {
 		return nil
 	}
 	return []string{w.String()}
 }
 
-// served is r as a server says it.
-func served(r quorum.Reply) any {
+// replyOf returns r in the form of a server's reply.
+func replyOf(r quorum.Reply) any {
 	switch r.Kind {
 	case quorum.Granted:
 		return r.Token
@@ -204,7 +202,7 @@ func served(r quorum.Reply) any {
 	return resp.Error(r.Err.Error())
 }
 
-// unadmitted is the error reply of a node that is not the one that was admitted.
+// unadmitted is the error reply of a node that is not the admitted one.
 const unadmitted = resp.Error("UNADMITTED its data were lost or replaced since it was let vote")
 
 // Server is a connection to a real server, and one that listens for wake-ups.
@@ -214,31 +212,30 @@ type Server struct {
 	dialect    dialect
 }
 
-// dialect is how a format keeps on a node what the twin knows.
+// dialect describes a format: how the twin's state is stored on a node.
 type dialect struct {
-	scripts map[string]*wire.Script
-	state   string              // stateLua of it
-	says    func(string) string // what the twin calls so
-	means   func(string) string // and back
-	counts  bool                // the counter, which is the lock's, tells the token of its holder; else the lock's value does
+	scripts        map[string]*wire.Script
+	state          string              // Lua script that reads the state
+	toServer       func(string) string // translates the twin's names
+	fromServer     func(string) string // translates back
+	tokenInCounter bool                // the counter belongs to one lock and holds the token of its holder; otherwise the value does
 
-	put func(k Keys, owner string) []string // the command that makes a free lock owner's
+	put func(k Keys, owner string) []string // command that gives a free lock to owner
 }
 
-func same(text string) string { return text }
+func identity(text string) string { return text }
 
 var plain = dialect{
-	scripts: scripts, state: stateLua, says: same, means: same,
+	scripts: scripts, state: stateLua, toServer: identity, fromServer: identity,
 	put: func(k Keys, owner string) []string { return Put(k, owner, 8000) },
 }
 
-// Connect opens both connections. Only the clients named in listening hear their
-// wake-ups.
+// Connect opens both connections. Only the clients in listening hear their wake-ups.
 func Connect(ctx context.Context, addr string, listening ...string) (*Server, error) {
-	return connectIn(ctx, plain, addr, listening...)
+	return connectFormat(ctx, plain, addr, listening...)
 }
 
-func connectIn(ctx context.Context, d dialect, addr string, listening ...string) (*Server, error) {
+func connectFormat(ctx context.Context, d dialect, addr string, listening ...string) (*Server, error) {
 	s := &Server{wakeMarker: wire.Wake + "~end", dialect: d}
 	for _, c := range []**resp.Conn{&s.conn, &s.ear} {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -249,9 +246,9 @@ func connectIn(ctx context.Context, d dialect, addr string, listening ...string)
 	}
 	channels := []string{s.wakeMarker}
 	for _, client := range listening {
-		channels = append(channels, wire.Wake+d.says(client))
+		channels = append(channels, wire.Wake+d.toServer(client))
 	}
-	if err := s.listen(channels...); err != nil {
+	if err := s.subscribe(channels...); err != nil {
 		return nil, err
 	}
 	for _, script := range d.scripts {
@@ -262,8 +259,8 @@ func connectIn(ctx context.Context, d dialect, addr string, listening ...string)
 	return s, nil
 }
 
-// listen has Wakes return the messages of more channels.
-func (s *Server) listen(channels ...string) error {
+// subscribe makes Wakes return the messages of more channels.
+func (s *Server) subscribe(channels ...string) error {
 	if len(channels) == 0 {
 		return nil
 	}
@@ -278,11 +275,10 @@ func (s *Server) listen(channels ...string) error {
 	return nil
 }
 
-// Close hangs up.
+// Close closes both connections.
 func (s *Server) Close() error { return errors.Join(s.conn.Close(), s.ear.Close()) }
 
-// Do sends commands in one batch and returns their replies, error replies among
-// them.
+// Do sends commands in one batch and returns their replies, including error replies.
 func (s *Server) Do(cmds ...[]string) ([]any, error) {
 	values, err := s.conn.Do(cmds...)
 	if err != nil {
@@ -295,8 +291,7 @@ func (s *Server) Do(cmds ...[]string) ([]any, error) {
 	return replies, nil
 }
 
-// Wakes returns the wake-ups that have been sent since it was last called, each
-// as the channel and the message.
+// Wakes returns the wake-ups sent since its last call, each as channel and message.
 func (s *Server) Wakes() ([][2]string, error) {
 	if _, err := s.Do([]string{"PUBLISH", s.wakeMarker, ""}); err != nil {
 		return nil, err
@@ -315,11 +310,11 @@ func (s *Server) Wakes() ([][2]string, error) {
 		if channel == s.wakeMarker {
 			return wakes, nil
 		}
-		wakes = append(wakes, [2]string{s.dialect.means(channel), s.dialect.means(text)})
+		wakes = append(wakes, [2]string{s.dialect.fromServer(channel), s.dialect.fromServer(text)})
 	}
 }
 
-// stateLua reads what a node knows about a lock, with absolute times.
+// stateLua reads the state of a lock on a node, with absolute times.
 const stateLua = `
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then
@@ -337,8 +332,7 @@ func (s *Server) stateCommand(k Keys) []string {
 	return []string{"EVAL", s.dialect.state, "3", k.Lock, k.Fence, k.Queue}
 }
 
-// Put is the command that makes the lock what the scripts call owner, unless it is
-// held.
+// Put returns the command that gives the lock to owner, in the scripts' words, unless it is held.
 func Put(k Keys, owner string, px int64) []string {
 	ttl := strconv.FormatInt(px, 10)
 	switch owner {
@@ -357,7 +351,7 @@ func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 	if !ok || len(list) != 6 {
 		return l, fmt.Errorf("state: %v", reply)
 	}
-	l.Owner, l.Until = s.dialect.means(list[0].(string)), max(list[1].(int64), 0) // -1, -2: no time
+	l.Owner, l.Until = s.dialect.fromServer(list[0].(string)), max(list[1].(int64), 0) // -1, -2: no time
 	if l.Fence, err = strconv.ParseInt(list[2].(string), 10, 64); err != nil {
 		return l, err
 	}
@@ -365,12 +359,12 @@ func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 		return l, errors.New("the counter expires")
 	}
 	switch owner, token, _ := strings.Cut(l.Owner, " "); {
-	case !s.dialect.counts:
+	case !s.dialect.tokenInCounter:
 		if n, err := strconv.ParseInt(token, 10, 64); err == nil && n > 0 && n <= quorum.MaxToken {
 			l.Owner, l.Token = owner, n
 		}
 	case strings.Contains(l.Owner, ".") && !quorum.IsKept(l.Owner):
-		l.Token = max(quorum.Base(l.Fence), 0)
+		l.Token = max(quorum.FirstOfBlock(l.Fence), 0)
 	}
 	var last int64
 	l.Queue, l.Notes, last, err = s.parseQueue(list[4].([]any))
@@ -380,10 +374,11 @@ func (s *Server) parseState(reply any) (l quorum.Lock, err error) {
 	return l, err
 }
 
-// noted is what the time of a note is added to, for its score.
+// noted is the offset of a note's time in its score.
 const noted = 100_000_000_000_000
 
-// parseQueue reads the members of a queue with their scores: the places, the notes, and when the last of both lapses.
+// parseQueue reads the members of a queue with their scores: the places, the notes, and when the last of them
+// lapses.
 func (s *Server) parseQueue(list []any) (q quorum.Queue, notes quorum.Notes, last int64, err error) {
 	stamps, lapses := make(map[string]int64), make(map[string]int64)
 	for pair := range slices.Chunk(list, 2) {
@@ -391,7 +386,7 @@ func (s *Server) parseQueue(list []any) (q quorum.Queue, notes quorum.Notes, las
 		if err != nil {
 			return "", notes, 0, err
 		}
-		member := s.dialect.means(pair[0].(string))
+		member := s.dialect.fromServer(pair[0].(string))
 		if owner, ok := strings.CutPrefix(member, "!"); ok {
 			lapses[owner] = int64(-score)
 			last = max(last, int64(-score))
@@ -411,8 +406,8 @@ func (s *Server) parseQueue(list []any) (q quorum.Queue, notes quorum.Notes, las
 	return q, notes, last, nil
 }
 
-// micros reads a reply to TIME.
-func micros(reply any) int64 {
+// parseTime reads a reply to TIME.
+func parseTime(reply any) int64 {
 	list, _ := reply.([]any)
 	if len(list) != 2 {
 		return 0
@@ -425,19 +420,19 @@ func micros(reply any) int64 {
 	return s*1_000_000 + us
 }
 
-// Outcome is what a step did on the server.
+// Outcome is the result of a step on the server.
 type Outcome struct {
 	Reply         any
 	After         quorum.Lock
 	Before, Until int64 // the server's clock before and after, in µs
 }
 
-// Run carries c out on the server.
+// Run executes c on the server.
 func (s *Server) Run(c Call, k Keys) (Outcome, error) {
-	keys := c.keys(k)
+	keys := c.scriptKeys(k)
 	call := append([]string{"EVALSHA", s.dialect.scripts[c.Script].SHA, strconv.Itoa(len(keys))}, keys...)
-	for _, arg := range c.call() {
-		call = append(call, s.dialect.says(arg))
+	for _, arg := range c.argumentsWithMarker() {
+		call = append(call, s.dialect.toServer(arg))
 	}
 	replies, err := s.Do([]string{"TIME"}, call, s.stateCommand(k), []string{"TIME"})
 	if err != nil {
@@ -448,21 +443,21 @@ func (s *Server) Run(c Call, k Keys) (Outcome, error) {
 	}
 	if list, ok := replies[1].([]any); ok {
 		if c.Script == "acquire" {
-			list = list[:3] // what a format says beyond that is not the twin's
+			list = list[:3] // the twin lacks the further values of a format
 		}
 		for i, v := range list {
 			if text, ok := v.(string); ok {
-				list[i] = s.dialect.means(text)
+				list[i] = s.dialect.fromServer(text)
 			}
 		}
 		replies[1] = list
 	}
-	o := Outcome{Reply: replies[1], Before: micros(replies[0]), Until: micros(replies[3])}
+	o := Outcome{Reply: replies[1], Before: parseTime(replies[0]), Until: parseTime(replies[3])}
 	o.After, err = s.parseState(replies[2])
 	return o, err
 }
 
-// State reads what the server holds.
+// State reads the state of the lock on the server.
 func (s *Server) State(k Keys) (quorum.Lock, error) {
 	replies, err := s.Do(s.stateCommand(k))
 	if err != nil {
@@ -471,16 +466,16 @@ func (s *Server) State(k Keys) (quorum.Lock, error) {
 	return s.parseState(replies[0])
 }
 
-// Compare says how o differs from what the twin makes of before, or "" where a
-// moment within the step explains it. It returns the messages of the twin.
-func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (told []string, difference string) {
+// Compare returns how o differs from the twin's outcome from before, or "" if a moment within the step
+// explains it. It also returns the messages of the twin.
+func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (messages []string, difference string) {
 	var tried []string
-	for _, now := range moments(o) {
-		for _, before := range lapsing(before, now) {
-			l, reply, told := c.Twin(before, now, hears)
-			diff := differ(l, reply, now, o)
+	for _, now := range momentsOf(o) {
+		for _, before := range expiryVariants(before, now) {
+			l, reply, messages := c.Twin(before, now, hears)
+			diff := differences(l, reply, now, o)
 			if diff == "" {
-				return told, ""
+				return messages, ""
 			}
 			tried = append(tried, diff)
 		}
@@ -488,9 +483,9 @@ func Compare(c Call, before quorum.Lock, o Outcome, hears func(string) bool) (to
 	return nil, strings.Join(slices.Compact(tried), "\n")
 }
 
-// moments are the times within a step at which the twin may do different things:
-// its ends and the first of each millisecond.
-func moments(o Outcome) []int64 {
+// momentsOf returns the times within a step at which the twin may act differently: its ends and the first of
+// each millisecond.
+func momentsOf(o Outcome) []int64 {
 	at := []int64{o.Before, o.Until}
 	for ms := o.Before/1000 + 1; ms <= o.Until/1000; ms++ {
 		at = append(at, ms*1000)
@@ -498,10 +493,10 @@ func moments(o Outcome) []int64 {
 	return at
 }
 
-// lapsing is what the server may have of l at now. A key that somebody asks for is gone once the
-// clock is past its time; newer servers, which look for such keys themselves, may drop it in the
-// millisecond before.
-func lapsing(l quorum.Lock, now int64) []quorum.Lock {
+// expiryVariants returns the states of l that the server may have at now. A key that somebody asks for is
+// gone once the clock is past its time; newer servers, which look for such keys themselves, may drop it in
+// the millisecond before.
+func expiryVariants(l quorum.Lock, now int64) []quorum.Lock {
 	all := []quorum.Lock{l}
 	if l.Until == now/1000 {
 		l.Until--
@@ -510,17 +505,17 @@ func lapsing(l quorum.Lock, now int64) []quorum.Lock {
 	return all
 }
 
-// differ compares what the twin did at now with what the server did within the
-// step. A script may read the clock several times, for each key that it sets and for
-// a counter that is new: then times need only be of the step.
-func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
+// differences compares the twin's outcome at now with the server's within the step. A script may read the
+// clock several times, for each key that it sets and for a new counter: then times need only lie within the
+// step.
+func differences(l quorum.Lock, reply any, now int64, o Outcome) string {
 	slack := o.Until/1000 - o.Before/1000
 	end := o.Until / 1000
 	var diffs []string
 	note := func(what string, twin, server any) {
 		diffs = append(diffs, fmt.Sprintf("%s: twin %v, server %v", what, twin, server))
 	}
-	// What lapsed between the script and the look at what it left is no difference.
+	// A key that lapsed between the script and the reading of the state is no difference.
 	gone := func(until int64, isGone bool) bool { return isGone && until <= end }
 	when := func(what string, twin, server int64) {
 		if abs(twin-server) > slack {
@@ -535,7 +530,7 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 		if l.Owner != a.Owner {
 			note("owner", l.Owner, a.Owner)
 		}
-		if l.Token != a.Token && !seeded(quorum.Top(l.Token), quorum.Top(a.Token)) {
+		if l.Token != a.Token && !seeded(quorum.LastOfBlock(l.Token), quorum.LastOfBlock(a.Token)) {
 			note("token", l.Token, a.Token)
 		}
 		when("lock expires", l.Until, a.Until)
@@ -543,10 +538,10 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 	if l.Fence != a.Fence && !seeded(l.Fence, a.Fence) {
 		note("counter", l.Fence, a.Fence)
 	}
-	// What has lapsed by the end of the step may be there still, or not.
+	// Entries that lapse by the end of the step may still be there, or not.
 	l, a = l.At(end*1000), a.At(end*1000)
-	if !sameLine(l.Queue, a.Queue, slack) {
-		note("queue", show(l.Queue, end), show(a.Queue, end))
+	if !sameQueue(l.Queue, a.Queue, slack) {
+		note("queue", showQueue(l.Queue, end), showQueue(a.Queue, end))
 	}
 	for owner, until := range l.Notes.Owners {
 		if at, ok := a.Notes.Until(owner); !ok || abs(at-until) > slack {
@@ -566,7 +561,7 @@ func differ(l quorum.Lock, reply any, now int64, o Outcome) string {
 	return strings.Join(diffs, "; ")
 }
 
-// sameReply compares replies, of which the time left in a list may differ by slack.
+// sameReply compares replies; the time left in a list may differ by slack.
 func sameReply(twin, server any, slack int64) bool {
 	a, ok1 := twin.([]any)
 	b, ok2 := server.([]any)
@@ -582,15 +577,15 @@ func sameReply(twin, server any, slack int64) bool {
 
 func abs(n int64) int64 { return max(n, -n) }
 
-// sameLine reports whether two queues are the same, but for the times at which places lapse, which may differ by slack.
-func sameLine(a, b quorum.Queue, slack int64) bool {
+// sameQueue reports whether two queues are the same; the times at which places lapse may differ by slack.
+func sameQueue(a, b quorum.Queue, slack int64) bool {
 	return slices.EqualFunc(slices.Collect(a.Places), slices.Collect(b.Places), func(a, b quorum.Place) bool {
 		return a.Owner == b.Owner && a.Stamp == b.Stamp && abs(a.Until-b.Until) <= slack
 	})
 }
 
-// show prints a queue, with times relative to now, in ms.
-func show(q quorum.Queue, now int64) string {
+// showQueue prints a queue, with times relative to now, in ms.
+func showQueue(q quorum.Queue, now int64) string {
 	var b strings.Builder
 	for p := range q.Places {
 		fmt.Fprintf(&b, "[%s %d %+d]", p.Owner, p.Stamp, p.Until-now)
@@ -605,5 +600,5 @@ func Show(l quorum.Lock, now int64) string {
 		fmt.Fprintf(&notes, "[%s %+d]", owner, until-now/1000)
 	}
 	return fmt.Sprintf("owner %q with token %d %+d, counter %d, queue %s, taken from %s",
-		l.Owner, l.Token, l.Until-now/1000, l.Fence, show(l.Queue, now/1000), &notes)
+		l.Owner, l.Token, l.Until-now/1000, l.Fence, showQueue(l.Queue, now/1000), &notes)
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A key lapses once the clock is past its time, not when it reaches it: the twin
-// counts so, and here the server's own expiry is watched, without any help.
+// A key lapses once the clock is past its time, not when the clock reaches it. That is
+// the twin's rule, and this test watches the server's own expiry.
 func TestKeysExpireWithTwin(t *testing.T) {
 	t.Parallel()
-	server := connect(t)
+	server := connectServer(t)
 	keys := KeysOf("lock:expiry")
 	atTheLast := 0
 	for range 20 {
@@ -27,13 +27,13 @@ func TestKeysExpireWithTwin(t *testing.T) {
 	}
 }
 
-// watchLapse asks for everything while key lapses. It returns how often key was
-// there in its last millisecond.
+// watchLapse reads the state while key lapses. It returns how often key was there in
+// its last millisecond.
 func watchLapse(t *testing.T, server *Server, keys Keys, key string) (atTheLast int) {
 	t.Helper()
-	now := fresh(t, server, keys)
+	now := putQueuedLock(t, server, keys)
 	when := now/1000 + 4
-	do(t, server, []string{"PEXPIREAT", key, strconv.FormatInt(when, 10)})
+	runCommands(t, server, []string{"PEXPIREAT", key, strconv.FormatInt(when, 10)})
 	before, err := server.State(keys)
 	if err != nil {
 		t.Fatal(err)
@@ -58,11 +58,11 @@ func watchLapse(t *testing.T, server *Server, keys Keys, key string) (atTheLast 
 	return atTheLast
 }
 
-// fresh leaves a lock that a.1 holds and b.1 waits for, and returns the server's
+// putQueuedLock puts a lock that a.1 holds and b.1 waits for, and returns the server's
 // clock.
-func fresh(t *testing.T, server *Server, keys Keys) (now int64) {
+func putQueuedLock(t *testing.T, server *Server, keys Keys) (now int64) {
 	t.Helper()
-	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+	runCommands(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue})
 	for _, c := range []Call{
 		{Script: "acquire", Owner: "a.1", TTL: 10_000, Clock: time.Now().UnixMicro()},
 		{Script: "acquire", Owner: "b.1", TTL: 10_000, Stamp: 7},
@@ -76,7 +76,7 @@ func fresh(t *testing.T, server *Server, keys Keys) (now int64) {
 	return now
 }
 
-func do(t *testing.T, server *Server, cmds ...[]string) []any {
+func runCommands(t *testing.T, server *Server, cmds ...[]string) []any {
 	t.Helper()
 	replies, err := server.Do(cmds...)
 	if err != nil {
@@ -85,14 +85,14 @@ func do(t *testing.T, server *Server, cmds ...[]string) []any {
 	return replies
 }
 
-// What the twin does not know: locks of other libraries without an end, and
-// servers that do not let their user publish.
+// Cases that the twin lacks: locks of other libraries without expiry, and servers that
+// do not let their user publish.
 
 func TestForeignLockWithoutTTLIsReported(t *testing.T) {
 	t.Parallel()
-	server := connect(t)
+	server := connectServer(t)
 	keys := KeysOf("lock:foreign")
-	do(t, server, []string{"SET", keys.Lock, "theirs"})
+	runCommands(t, server, []string{"SET", keys.Lock, "theirs"})
 	o, err := server.Run(Call{Script: "acquire", Owner: "a.1", TTL: 1000, Stamp: 7}, keys)
 	if err != nil {
 		t.Fatal(err)
@@ -104,15 +104,15 @@ func TestForeignLockWithoutTTLIsReported(t *testing.T) {
 
 func TestMissingPublishRightKeepsPlaces(t *testing.T) {
 	t.Parallel()
-	server := connect(t, "b")
+	server := connectServer(t, "b")
 	keys := KeysOf("lock:mute")
-	fresh(t, server, keys)
-	do(t, server, []string{"ACL", "SETUSER", "default", "-publish"})
+	putQueuedLock(t, server, keys)
+	runCommands(t, server, []string{"ACL", "SETUSER", "default", "-publish"})
 	o, err := server.Run(Call{Script: "release", Owner: "a.1", TTL: 10_000}, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	do(t, server, []string{"ACL", "SETUSER", "default", "+publish"})
+	runCommands(t, server, []string{"ACL", "SETUSER", "default", "+publish"})
 	wakes, err := server.Wakes()
 	if err != nil {
 		t.Fatal(err)
@@ -122,12 +122,12 @@ func TestMissingPublishRightKeepsPlaces(t *testing.T) {
 	}
 }
 
-// A waiter whose client does not listen is passed over for the next one.
+// A waiter whose client does not listen is skipped.
 func TestDeafWaitersAreSkipped(t *testing.T) {
 	t.Parallel()
-	server := connect(t, "b")
+	server := connectServer(t, "b")
 	keys := KeysOf("lock:deaf")
-	fresh(t, server, keys)
+	putQueuedLock(t, server, keys)
 	if _, err := server.Run(Call{Script: "acquire", Owner: "c.1", TTL: 1000, Stamp: 1}, keys); err != nil {
 		t.Fatal(err)
 	}
@@ -139,21 +139,21 @@ func TestDeafWaitersAreSkipped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := quorum.Wake{Owner: "b.1", Base: quorum.Base(o.After.Fence), Left: 1000}
-	if want := [][2]string{{"holdfast:wake:b", told.String()}}; o.After.Owner != "b.1" || o.After.Queue != "" || !slices.Equal(wakes, want) {
+	message := quorum.Wake{Owner: "b.1", Base: quorum.FirstOfBlock(o.After.Fence), Left: 1000}
+	if want := [][2]string{{"holdfast:wake:b", message.String()}}; o.After.Owner != "b.1" || o.After.Queue != "" || !slices.Equal(wakes, want) {
 		t.Fatalf("wake-ups %v, left %s", wakes, Show(o.After, o.Until))
 	}
 }
 
-// However many of those who wait have died, one script looks at a hundred of them, and the lock still goes to one that lives.
+// However many waiters have died, one script looks at a hundred of them, and the lock still goes to a living one.
 func TestDeadPlacesKeepNobodyWaiting(t *testing.T) {
 	t.Parallel()
-	server := connect(t, "z")
+	server := connectServer(t, "z")
 	keys := KeysOf("lock:dead")
 	const dead = 100_000
 	for name, until := range map[string]int64{"alive until lately": 9_000_000_000_000, "lapsed": 1_000_000_000_000} {
 		t.Run(name, func(t *testing.T) {
-			do(t, server, []string{"FLUSHALL"})
+			runCommands(t, server, []string{"FLUSHALL"})
 			if _, err := server.Run(Call{Script: "acquire", Owner: "a.1", TTL: 60_000, Clock: time.Now().UnixMicro()}, keys); err != nil {
 				t.Fatal(err)
 			}
@@ -163,24 +163,24 @@ func TestDeadPlacesKeepNobodyWaiting(t *testing.T) {
 					owner := fmt.Sprintf("d.%d", first+i)
 					add = append(add, fmt.Sprint(1+first+i), owner, fmt.Sprint(-until), "!"+owner)
 				}
-				do(t, server, add)
+				runCommands(t, server, add)
 			}
 			args := func(list ...string) []string { return append([]string{"EVALSHA"}, list...) }
 			begun := time.Now()
-			got := do(t, server, args(wire.Acquire.SHA, "3", keys.Lock, keys.Fence, keys.Queue, "z.1", "10000", "0", "1000000"))[0]
+			got := runCommands(t, server, args(wire.Acquire.SHA, "3", keys.Lock, keys.Fence, keys.Queue, "z.1", "10000", "0", "1000000"))[0]
 			asked := time.Since(begun)
 			left, _ := got.([]any)
 			if want := map[string]int64{"lapsed": 1, "alive until lately": dead + 1}[name]; len(left) != 3 || left[2] != want {
 				t.Errorf("the answer is %v, want %d who wait", got, want)
 			}
-			do(t, server, []string{"ZADD", keys.Queue, "-9000000000001", "!z.1"}) // it was the last to ask
+			runCommands(t, server, []string{"ZADD", keys.Queue, "-9000000000001", "!z.1"}) // z.1 was the last to ask
 			begun = time.Now()
-			do(t, server, args(wire.Release.SHA, "3", keys.Lock, keys.Fence, keys.Queue, "a.1"))
+			runCommands(t, server, args(wire.Release.SHA, "3", keys.Lock, keys.Fence, keys.Queue, "a.1"))
 			t.Logf("a request to wait took %v, a release %v", asked, time.Since(begun))
-			if owner := fmt.Sprint(do(t, server, []string{"GET", keys.Lock})[0]); !strings.HasPrefix(owner, "z.1 ") {
+			if owner := fmt.Sprint(runCommands(t, server, []string{"GET", keys.Lock})[0]); !strings.HasPrefix(owner, "z.1 ") {
 				t.Errorf("the lock is %q's", owner)
 			}
-			if n := do(t, server, []string{"ZCARD", keys.Queue})[0]; n.(int64) < 2*(dead-300) {
+			if n := runCommands(t, server, []string{"ZCARD", keys.Queue})[0]; n.(int64) < 2*(dead-300) {
 				t.Errorf("%d members are left: one script has looked at too many", n)
 			}
 		})

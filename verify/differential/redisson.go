@@ -29,36 +29,36 @@ return {
   redis.call('GET', KEYS[2]) or '0', redis.call('PTTL', KEYS[2]),
   redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), redis.call('PEXPIRETIME', KEYS[3]),
 }`,
-	says: func(text string) string {
+	toServer: func(text string) string {
 		client, rest, id := strings.Cut(text, ".")
 		switch {
 		case len(client) != 1 || client < "a" || client > "f":
 			return text
 		case id:
-			return uuid(client) + ":" + rest
+			return clientUUID(client) + ":" + rest
 		}
-		return uuid(client)
+		return clientUUID(client)
 	},
-	means: func(text string) string {
+	fromServer: func(text string) string {
 		for _, client := range []string{"a", "b", "c", "d", "e"} {
-			text = strings.ReplaceAll(text, uuid(client)+":", client+".")
-			text = strings.ReplaceAll(text, uuid(client), client)
+			text = strings.ReplaceAll(text, clientUUID(client)+":", client+".")
+			text = strings.ReplaceAll(text, clientUUID(client), client)
 		}
 		return text
 	},
-	counts: true,
+	tokenInCounter: true,
 }
 
-func uuid(client string) string {
+func clientUUID(client string) string {
 	of := func(n int) string { return strings.Repeat(client, n) }
 	return of(8) + "-" + of(4) + "-8" + of(3) + "-8" + of(3) + "-" + of(12)
 }
 
-// redissonChannel is where the cases say that the lock is free.
+// redissonChannel is the channel on which the cases announce that the lock is free.
 var redissonChannel = wire.RedissonChannel("vector")
 
-// RedissonVectors makes testdata/vectors-redisson.json: of the examples of the plain format those that are about one node
-// and what both have.
+// RedissonVectors makes testdata/vectors-redisson.json from the examples of the plain format that need only
+// one node and features of both formats.
 func RedissonVectors() Vectors {
 	v := Vectors{Wire: 3, Scripts: map[string]ScriptText{"drop": {SHA1: wire.Redisson.Drop.SHA, Text: wire.Redisson.Drop.Text}}}
 	for name, s := range redisson.scripts {
@@ -73,31 +73,31 @@ func RedissonVectors() Vectors {
 		case redisson.scripts[ex.call.Script] == nil, ex.call.Marker != "":
 		case strings.Contains(ex.name, "long"), strings.Contains(ex.name, "another library"), strings.Contains(ex.name, "empty value"),
 			strings.Contains(ex.name, "whose number"):
-		case ex.call.Script == "renew" && free && ex.call.Anew, ex.call.Least != 0, ex.call.Script == "force" && ex.call.TTL == 0, ex.given.Notes != nil:
+		case ex.call.Script == "renew" && free && ex.call.Restore, ex.call.Least != 0, ex.call.Script == "force" && ex.call.TTL == 0, ex.given.Notes != nil:
 		case ex.given.Lock != nil && (ex.given.Lock.Value == "a.1" || ex.given.Fence == nil || ex.given.Fence.Value == "5000"): // its counter is the lock's
 		default:
-			v.Cases = append(v.Cases, ex.redisson())
+			v.Cases = append(v.Cases, ex.redissonCase())
 		}
 	}
 	return v
 }
 
-// redisson is the case that ex is in the format of Redisson.
-func (ex example) redisson() Case {
-	freed := ex.make()
+// redissonCase returns ex as a case in the format of Redisson.
+func (ex example) redissonCase() Case {
+	freed := ex.makeCase()
 	c := freed
-	c.Given, c.Then = c.Given.redisson(), c.Then.redisson()
+	c.Given, c.Then = c.Given.toRedisson(), c.Then.toRedisson()
 	c.Listening, c.Args = slices.Clone(c.Listening), slices.Clone(c.Args)
 	for i, client := range c.Listening {
-		c.Listening[i] = redisson.says(client)
+		c.Listening[i] = redisson.toServer(client)
 	}
 	for i, arg := range c.Args {
-		c.Args[i] = redisson.says(arg)
+		c.Args[i] = redisson.toServer(arg)
 	}
 	if list, ok := c.Reply.([]any); ok {
 		for i, v := range list {
 			if text, ok := v.(string); ok {
-				list[i] = redisson.says(text)
+				list[i] = redisson.toServer(text)
 			}
 		}
 		if c.Script == "acquire" {
@@ -106,27 +106,27 @@ func (ex example) redisson() Case {
 	}
 	c.Wakes = nil
 	for _, w := range freed.Wakes {
-		if ex.frees(freed) && strings.Contains(w.Message, " forced ") {
+		if ex.freesLock(freed) && strings.Contains(w.Message, " forced ") {
 			c.Wakes = append(c.Wakes, Wake{Channel: redissonChannel, Message: "0"})
 		}
 		client, _, _ := strings.Cut(w.Message, ".")
-		c.Wakes = append(c.Wakes, Wake{Channel: wire.Wake + redisson.says(client), Message: redisson.says(w.Message)})
+		c.Wakes = append(c.Wakes, Wake{Channel: wire.Wake + redisson.toServer(client), Message: redisson.toServer(w.Message)})
 	}
-	if ex.frees(freed) && !strings.Contains(last(c.Wakes).Message, " forced ") {
+	if ex.freesLock(freed) && !strings.Contains(lastWake(c.Wakes).Message, " forced ") {
 		c.Wakes = append(c.Wakes, Wake{Channel: redissonChannel, Message: "0"})
 	}
 	return c
 }
 
-func last(wakes []Wake) (w Wake) {
+func lastWake(wakes []Wake) (w Wake) {
 	if len(wakes) > 0 {
 		w = wakes[len(wakes)-1]
 	}
 	return w
 }
 
-// frees says whether the script frees the lock, or finds that it may.
-func (ex example) frees(c Case) bool {
+// freesLock reports whether the script frees the lock, or finds that it may.
+func (ex example) freesLock(c Case) bool {
 	switch before := ex.given.Lock; ex.call.Script {
 	case "release":
 		return c.Then.Lock == nil && (before != nil || ex.call.Stamp == 0)
@@ -136,24 +136,24 @@ func (ex example) frees(c Case) bool {
 	return false
 }
 
-// redisson is s with the ids of Redisson, and a counter that never expires.
-func (s State) redisson() State {
+// toRedisson returns s with the ids of Redisson, and a counter that never expires.
+func (s State) toRedisson() State {
 	if s.Lock != nil {
-		owner, _, _ := strings.Cut(s.Lock.Value, " ") // the counter tells its token
-		s.Lock = &Key{Value: redisson.says(owner), PX: s.Lock.PX}
+		owner, _, _ := strings.Cut(s.Lock.Value, " ") // the counter holds its token
+		s.Lock = &Key{Value: redisson.toServer(owner), PX: s.Lock.PX}
 	}
 	s.Notes = nil
 	s.Queue = slices.Clone(s.Queue)
 	for i := range s.Queue {
-		s.Queue[i].Owner = redisson.says(s.Queue[i].Owner)
+		s.Queue[i].Owner = redisson.toServer(s.Queue[i].Owner)
 	}
 	return s
 }
 
-// asWritten is the format of Redisson, to which nothing has to be translated.
-var asWritten = dialect{scripts: redisson.scripts, state: redisson.state, says: same, means: same, counts: true, put: putThread}
+// asWritten is the format of Redisson without a translation of names.
+var asWritten = dialect{scripts: redisson.scripts, state: redisson.state, toServer: identity, fromServer: identity, tokenInCounter: true, put: putThread}
 
-// putThread is the command that gives a free lock to a thread, or makes it no lock.
+// putThread returns the command that gives a free lock to a thread, or makes it no lock.
 func putThread(k Keys, owner string) []string {
 	if owner == "(hash)" {
 		owner = "name"

@@ -13,11 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// With these scripts the twin is the same, but that a counter does not expire, and that a renewal takes no free lock, as
-// one without a token.
+// The twin is the same for these scripts, but a renewal takes no free lock, like one without a token.
 func TestRedissonScriptsMatchTwin(t *testing.T) {
 	t.Parallel()
-	server, err := connectIn(t.Context(), redisson, redistest.Start(t, nil).Addr(), "a", "b")
+	server, err := connectFormat(t.Context(), redisson, redistest.Start(t, nil).Addr(), "a", "b")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,22 +25,22 @@ func TestRedissonScriptsMatchTwin(t *testing.T) {
 	keys := Keys{Lock: "differential", Fence: wire.RedissonFence("differential"), Queue: queue}
 	rapid.Check(t, func(rt *rapid.T) {
 		w := &world{t: rt, server: server, keys: keys}
-		w.do([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
-		if _, err := server.Wakes(); err != nil { // of a sequence that failed
+		w.runCommands([]string{"DEL", keys.Lock, keys.Fence, keys.Queue})
+		if _, err := server.Wakes(); err != nil { // drops the wake-ups of a failed sequence
 			rt.Fatal(err)
 		}
 		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			switch rapid.IntRange(0, 19).Draw(rt, "step") {
 			case 0, 1:
-				w.pass()
+				w.passTime()
 			case 2:
-				w.lose()
+				w.dropKeys()
 			case 3:
 				n := rapid.SampledFrom(counts).Draw(rt, "counter")
-				w.do([]string{"SET", keys.Fence, strconv.FormatInt(n, 10)})
-				w.look()
+				w.runCommands([]string{"SET", keys.Fence, strconv.FormatInt(n, 10)})
+				w.readState()
 			case 4:
-				w.thread()
+				w.lockByThread()
 			default:
 				w.callRedisson()
 			}
@@ -56,24 +55,24 @@ func TestRedissonScriptsMatchTwin(t *testing.T) {
 	})
 }
 
-// thread has a thread in Java, or something that is no lock, take the place of a free lock.
-func (w *world) thread() {
+// lockByThread puts a thread in Java, or a key that is no lock, in place of a free lock.
+func (w *world) lockByThread() {
 	if w.state.Owner != "" {
 		return
 	}
 	take := rapid.SampledFrom([][]string{
-		{"HINCRBY", w.keys.Lock, redisson.says("e.1"), "1"},
+		{"HINCRBY", w.keys.Lock, redisson.toServer("e.1"), "1"},
 		{"HSET", w.keys.Lock, "name", "x"},
-		{"HSET", w.keys.Lock, "mode", "read", redisson.says("e.1"), "1"},
+		{"HSET", w.keys.Lock, "mode", "read", redisson.toServer("e.1"), "1"},
 		{"SET", w.keys.Lock, "value"},
 		{"RPUSH", w.keys.Lock, "x"},
 	}).Draw(w.t, "in the lock's place")
-	w.do(take, []string{"PEXPIRE", w.keys.Lock, "8000"})
-	w.look()
+	w.runCommands(take, []string{"PEXPIRE", w.keys.Lock, "8000"})
+	w.readState()
 	w.t.Logf("%q", take)
 }
 
-// callRedisson draws a call, and compares what it does.
+// callRedisson draws a call, and compares its outcome.
 func (w *world) callRedisson() {
 	ids := []string{"a.1", "a.2", "b.1", "b.2", "c.1", "d.1"}
 	owner := func(what string) string {
@@ -117,12 +116,12 @@ func (w *world) callRedisson() {
 		w.t.Fatal(err)
 	}
 	w.t.Logf("%+v: %v\n\tfrom %s\n\tto   %s", c, o.Reply, Show(before, o.Before), Show(o.After, o.Before))
-	told, difference := Compare(c, before, o, hears)
+	messages, difference := Compare(c, before, o, hears)
 	if difference != "" {
 		w.t.Fatalf("%s differs: %s", c.Script, difference)
 	}
-	for _, message := range told {
-		w.wakes = append(w.wakes, [2]string{wire.Wake + clientOf(message), message})
+	for _, message := range messages {
+		w.wakes = append(w.wakes, [2]string{wire.Wake + ownerClient(message), message})
 	}
 	w.state = o.After
 }

@@ -16,8 +16,8 @@ import (
 
 //go:generate go run ./vectors testdata
 
-// Vectors is what testdata/vectors.json holds: examples by which an implementation in
-// another language can be checked. Their format is told in docs/wire.md.
+// Vectors is the content of testdata/vectors.json: examples that check an implementation in another language.
+// docs/wire.md describes their format.
 type Vectors struct {
 	Wire    int                   `json:"wire"`
 	Scripts map[string]ScriptText `json:"scripts"`
@@ -31,7 +31,7 @@ type ScriptText struct {
 	Text string `json:"text"`
 }
 
-// Names are the keys of one lock.
+// Names holds the keys of one lock.
 type Names struct {
 	Lock  string `json:"lock"`
 	Fence string `json:"fence"`
@@ -51,7 +51,7 @@ type Case struct {
 	Wakes     []Wake   `json:"wakes,omitempty"`
 }
 
-// State is what a node holds of a lock. Key is absent where its pointer is nil.
+// State is the state of a lock on a node. A key does not exist if its pointer is nil.
 type State struct {
 	Set   string   `json:"set,omitempty"` // the node's marker
 	Lock  *Key     `json:"lock,omitempty"`
@@ -73,7 +73,7 @@ type Waiter struct {
 	PX    int64  `json:"px"`
 }
 
-// Note is an owner from whom the lock was taken, and the ms for which the node still knows it.
+// Note is an owner from whom the lock was taken, and the ms until the note lapses.
 type Note struct {
 	Owner string `json:"owner"`
 	PX    int64  `json:"px"`
@@ -85,12 +85,11 @@ type Wake struct {
 	Message string `json:"message"`
 }
 
-// The clocks by which the cases are made: any will do, as long as the client's
-// and the node's can be told apart.
+// The clocks of the cases: any values will do, as long as the client's and the node's differ.
 const (
 	clientClock = int64(2_000_000_000_000_000)
 	nodeClock   = clientClock + 250_000
-	clockSpan   = int64(100_000_000_000) // what is closer to a clock is told relative to it
+	clockSpan   = int64(100_000_000_000) // numbers closer to a clock are written relative to it
 )
 
 // example is a case to be made.
@@ -111,13 +110,13 @@ func (c Call) stamp(s int64) Call       { c.Stamp = s; return c }
 func (c Call) token(t int64) Call       { c.Token = t; return c }
 func (c Call) short() Call              { c.Short = true; return c }
 func (c Call) least(t int64) Call       { c.Least = t; return c }
-func (c Call) anew() Call               { c.Anew = true; return c }
+func (c Call) restoring() Call          { c.Restore = true; return c }
 func (c Call) noted(ms int64) Call      { c.Noted = ms; return c }
 func (c Call) minHold(ms int64) Call    { c.MinHold = ms; return c }
 func (c Call) admitted(m string) Call   { c.Marker = m; return c }
 func (c Call) clock(ahead int64) Call   { c.Clock = clientClock + ahead; return c }
 
-// examples are the cases of testdata/vectors.json.
+// examples returns the cases of testdata/vectors.json.
 func examples() []example {
 	const second, hour = 1_000_000, 3600_000_000
 	renew := func(owner string) Call { return script("renew", owner) }
@@ -202,17 +201,17 @@ func examples() []example {
 
 		{"renew: kept, and so many wait", contended, nil, renew("a.1")},
 		{"renew: never shortens what the lock has", heldByA, nil, renew("a.1").ttl(1000)},
-		{"renew: a lock that its owner has released for its MinHold", keptForA, nil, renew("a.1").token(1000).anew()},
-		{"renew: another's lock", passedOn, nil, renew("a.1").token(1000).anew()},
-		{"renew: a key of another type is another's lock", State{Lock: held("(hash)", 5000), Fence: idle.Fence}, nil, renew("a.1").token(1000).anew()},
+		{"renew: a lock that its owner has released for its MinHold", keptForA, nil, renew("a.1").token(1000).restoring()},
+		{"renew: another's lock", passedOn, nil, renew("a.1").token(1000).restoring()},
+		{"renew: a key of another type is another's lock", State{Lock: held("(hash)", 5000), Fence: idle.Fence}, nil, renew("a.1").token(1000).restoring()},
 		{"renew: a free lock stays free", idle, nil, renew("a.1")},
-		{"renew: … and is set again if the owner has it all the same", idle, nil, renew("a.1").token(1064).anew()},
-		{"renew: … even if others wait for it", waitedFor, hear, renew("a.1").token(1064).anew()},
+		{"renew: … and is set again if the owner has it all the same", idle, nil, renew("a.1").token(1064).restoring()},
+		{"renew: … even if others wait for it", waitedFor, hear, renew("a.1").token(1064).restoring()},
 		{
 			"renew: … but not for an owner from whom it was taken",
 			State{Fence: idle.Fence, Notes: []Note{since("a.1", 4000), since("b.1", 4000)}},
 			nil,
-			renew("a.1").token(1064).anew(),
+			renew("a.1").token(1064).restoring(),
 		},
 
 		{"release: nobody waits", heldByA, hear, script("release", "a.1")},
@@ -271,7 +270,7 @@ func examples() []example {
 			nil,
 			script("commit", "a.1").token(1064).admitted(marker),
 		},
-		{"renew: a node that has forgotten everything", State{}, nil, renew("a.1").token(1000).anew().admitted(marker)},
+		{"renew: a node that has forgotten everything", State{}, nil, renew("a.1").token(1000).restoring().admitted(marker)},
 		{
 			"release: a node whose data are another's",
 			State{Set: other, Lock: contended.Lock, Fence: idle.Fence, Queue: contended.Queue},
@@ -307,37 +306,37 @@ func MakeVectors() Vectors {
 		v.Names = append(v.Names, Names(k))
 	}
 	for _, ex := range examples() {
-		v.Cases = append(v.Cases, ex.make())
+		v.Cases = append(v.Cases, ex.makeCase())
 	}
 	return v
 }
 
 // make runs an example on the twin.
-func (ex example) make() Case {
+func (ex example) makeCase() Case {
 	hears := func(owner string) bool {
 		client, _, _ := strings.Cut(owner, ".")
 		return slices.Contains(ex.listening, client)
 	}
 	ex.call.Set = ex.given.Set
-	after, reply, told := ex.call.Twin(ex.given.lock(), nodeClock, hears)
+	after, reply, messages := ex.call.Twin(ex.given.twinLock(), nodeClock, hears)
 	after = after.At(nodeClock)
 	c := Case{
 		Name: ex.name, Given: ex.given, Listening: ex.listening, Script: ex.call.Script,
-		Args: []string{}, Marker: ex.call.Marker, Reply: symbol(reply), Then: stateOf(after),
+		Args: []string{}, Marker: ex.call.Marker, Reply: symbolize(reply), Then: stateOf(after),
 	}
 	c.Then.Set = ex.given.Set
 	for _, arg := range ex.call.Arguments() {
 		c.Args = append(c.Args, symbolText(arg))
 	}
-	for _, message := range told {
+	for _, message := range messages {
 		client, _, _ := strings.Cut(message, ".")
 		c.Wakes = append(c.Wakes, Wake{Channel: wire.Wake + client, Message: message})
 	}
 	return c
 }
 
-// lock is s as the twin has it, at nodeClock.
-func (s State) lock() (l quorum.Lock) {
+// twinLock returns s as the twin's lock, at nodeClock.
+func (s State) twinLock() (l quorum.Lock) {
 	now := nodeClock / 1000
 	if s.Lock != nil {
 		l.Owner, l.Until = s.Lock.Value, now+s.Lock.PX
@@ -379,8 +378,8 @@ func stateOf(l quorum.Lock) (s State) {
 	return s
 }
 
-// symbol writes numbers that come from a clock relative to it.
-func symbol(reply any) any {
+// symbolize writes numbers that come from a clock relative to it.
+func symbolize(reply any) any {
 	switch r := reply.(type) {
 	case int64:
 		if text := symbolText(strconv.FormatInt(r, 10)); strings.HasPrefix(text, "no") {
@@ -394,7 +393,7 @@ func symbol(reply any) any {
 	case []any:
 		out := make([]any, len(r))
 		for i, v := range r {
-			out[i] = symbol(v)
+			out[i] = symbolize(v)
 		}
 		return out
 	}
@@ -420,7 +419,7 @@ func symbolText(text string) string {
 	return text
 }
 
-// Encode writes v as testdata/vectors.json has it: one line for each case's parts.
+// Encode returns the text of testdata/vectors.json: one line for each case's parts.
 func (v Vectors) Encode() ([]byte, error) {
 	var b bytes.Buffer
 	line := func(indent, name string, value any, end string) error {
@@ -441,29 +440,29 @@ func (v Vectors) Encode() ([]byte, error) {
 	err := line("  ", "wire", v.Wire, ",")
 	b.WriteString("  \"scripts\": {\n")
 	for i, name := range slices.Sorted(maps.Keys(v.Scripts)) {
-		err = first(err, line("    ", name, v.Scripts[name], comma(i == len(v.Scripts)-1)))
+		err = firstError(err, line("    ", name, v.Scripts[name], comma(i == len(v.Scripts)-1)))
 	}
 	b.WriteString("  },\n  \"names\": [\n")
 	for i, n := range v.Names {
-		err = first(err, line("    ", "", n, comma(i == len(v.Names)-1)))
+		err = firstError(err, line("    ", "", n, comma(i == len(v.Names)-1)))
 	}
 	b.WriteString("  ],\n  \"cases\": [\n")
 	for i, c := range v.Cases {
 		b.WriteString("    {\n")
-		err = first(err, line("      ", "name", c.Name, ","))
-		err = first(err, line("      ", "given", c.Given, ","))
+		err = firstError(err, line("      ", "name", c.Name, ","))
+		err = firstError(err, line("      ", "given", c.Given, ","))
 		if c.Listening != nil {
-			err = first(err, line("      ", "listening", c.Listening, ","))
+			err = firstError(err, line("      ", "listening", c.Listening, ","))
 		}
-		err = first(err, line("      ", "script", c.Script, ","))
-		err = first(err, line("      ", "args", c.Args, ","))
+		err = firstError(err, line("      ", "script", c.Script, ","))
+		err = firstError(err, line("      ", "args", c.Args, ","))
 		if c.Marker != "" {
-			err = first(err, line("      ", "marker", c.Marker, ","))
+			err = firstError(err, line("      ", "marker", c.Marker, ","))
 		}
-		err = first(err, line("      ", "reply", c.Reply, ","))
-		err = first(err, line("      ", "then", c.Then, comma(c.Wakes == nil)))
+		err = firstError(err, line("      ", "reply", c.Reply, ","))
+		err = firstError(err, line("      ", "then", c.Then, comma(c.Wakes == nil)))
 		if c.Wakes != nil {
-			err = first(err, line("      ", "wakes", c.Wakes, ""))
+			err = firstError(err, line("      ", "wakes", c.Wakes, ""))
 		}
 		b.WriteString("    }" + comma(i == len(v.Cases)-1) + "\n")
 	}
@@ -471,7 +470,7 @@ func (v Vectors) Encode() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-func first(a, b error) error {
+func firstError(a, b error) error {
 	if a != nil {
 		return a
 	}

@@ -16,13 +16,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// book is a file of vectors, and the format that it is of.
+// book is a file of vectors, and its format.
 type book struct {
 	file    string
 	make    func() Vectors
 	dialect dialect
 	keys    Keys
-	ears    []string // channels beside those of the clients
+	ears    []string // channels beside the clients' own
 }
 
 var books = []book{
@@ -51,15 +51,15 @@ func TestVectorsMatchTwin(t *testing.T) {
 	}
 }
 
-// It reads the file as an implementer would, and knows nothing of the twin.
+// The test reads the file as an implementer would, without the twin.
 func TestVectorsMatchServer(t *testing.T) {
 	t.Parallel()
 	for _, b := range books {
-		b.check(t)
+		b.checkAll(t)
 	}
 }
 
-func (b book) check(t *testing.T) {
+func (b book) checkAll(t *testing.T) {
 	t.Helper()
 	text, err := os.ReadFile(b.file)
 	if err != nil {
@@ -72,106 +72,106 @@ func (b book) check(t *testing.T) {
 	addr := redistest.Start(t, nil).Addr()
 	for _, c := range v.Cases {
 		t.Run(c.Name, func(t *testing.T) {
-			server, err := connectIn(t.Context(), b.dialect, addr, c.Listening...)
+			server, err := connectFormat(t.Context(), b.dialect, addr, c.Listening...)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer server.Close()
-			if err := server.listen(b.ears...); err != nil {
+			if err := server.subscribe(b.ears...); err != nil {
 				t.Fatal(err)
 			}
-			c.check(t, server, b.keys, v.Scripts[c.Script])
+			c.checkCase(t, server, b.keys, v.Scripts[c.Script])
 		})
 	}
 }
 
-// clocks gives "now" and "node" a meaning: the node's clock is known by its
-// reading before and after.
+// clocks gives "now" and "node" their values: the node's clock is known from readings
+// before and after the script.
 type clocks struct{ now, before, after int64 }
 
-// matches says whether a number on the server is what text stands for.
+// matches reports whether text stands for a number on the server.
 func (c clocks) matches(text string, server int64) bool {
 	if rest, ok := strings.CutPrefix(text, "node"); ok {
-		at := server - offset(rest)
+		at := server - parseOffset(rest)
 		return c.before <= at && at <= c.after
 	}
-	return c.number(text) == strconv.FormatInt(server, 10)
+	return c.resolve(text) == strconv.FormatInt(server, 10)
 }
 
-// number writes out what text stands for, unless it stands for itself.
-func (c clocks) number(text string) string {
+// resolve returns the number for a symbolic text, and other texts unchanged.
+func (c clocks) resolve(text string) string {
 	if rest, ok := strings.CutPrefix(text, "now"); ok {
-		return strconv.FormatInt(c.now+offset(rest), 10)
+		return strconv.FormatInt(c.now+parseOffset(rest), 10)
 	}
 	return text
 }
 
-func offset(text string) int64 {
+func parseOffset(text string) int64 {
 	n, _ := strconv.ParseInt(text, 10, 64) // "" is 0
 	return n
 }
 
-func (c Case) check(t *testing.T, server *Server, keys Keys, script ScriptText) {
-	now := c.put(t, server, keys)
+func (c Case) checkCase(t *testing.T, server *Server, keys Keys, script ScriptText) {
+	now := c.putState(t, server, keys)
 	names := []string{keys.Lock, keys.Fence, keys.Queue}
 	if c.Marker != "" {
 		names, c.Args = append(names, wire.Set), append(c.Args, c.Marker)
 	}
-	c.judge(t, server, keys, now, c.run(t, server, &now, script, names))
+	c.checkOutcome(t, server, keys, now, c.runScript(t, server, &now, script, names))
 }
 
-// put puts what is given in place.
-func (c Case) put(t *testing.T, server *Server, keys Keys) clocks {
+// putState writes the given state to the server.
+func (c Case) putState(t *testing.T, server *Server, keys Keys) clocks {
 	now := clocks{now: time.Now().UnixMicro()}
-	do(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue}, []string{"DEL", wire.Set})
+	runCommands(t, server, []string{"DEL", keys.Lock, keys.Fence, keys.Queue}, []string{"DEL", wire.Set})
 	if c.Given.Set != "" {
-		do(t, server, []string{"SET", wire.Set, c.Given.Set})
+		runCommands(t, server, []string{"SET", wire.Set, c.Given.Set})
 	}
 	if l := c.Given.Lock; l != nil {
-		do(t, server, server.dialect.put(keys, l.Value), []string{"PEXPIRE", keys.Lock, fmt.Sprint(l.PX)})
+		runCommands(t, server, server.dialect.put(keys, l.Value), []string{"PEXPIRE", keys.Lock, fmt.Sprint(l.PX)})
 	}
 	if f := c.Given.Fence; f != nil {
-		do(t, server, []string{"SET", keys.Fence, now.number(f.Value)})
+		runCommands(t, server, []string{"SET", keys.Fence, now.resolve(f.Value)})
 	}
-	at := micros(do(t, server, []string{"TIME"})[0]) / 1000
+	at := parseTime(runCommands(t, server, []string{"TIME"})[0]) / 1000
 	for _, w := range c.Given.Queue {
-		do(t, server, []string{"ZADD", keys.Queue, fmt.Sprint(w.Stamp), w.Owner, fmt.Sprint(-at - w.PX), "!" + w.Owner})
+		runCommands(t, server, []string{"ZADD", keys.Queue, fmt.Sprint(w.Stamp), w.Owner, fmt.Sprint(-at - w.PX), "!" + w.Owner})
 	}
 	for _, n := range c.Given.Notes {
-		do(t, server, []string{"ZADD", keys.Queue, fmt.Sprint(-noted - at - n.PX), "~" + n.Owner})
+		runCommands(t, server, []string{"ZADD", keys.Queue, fmt.Sprint(-noted - at - n.PX), "~" + n.Owner})
 	}
-	do(t, server, []string{"PEXPIRE", keys.Queue, "1000000"})
+	runCommands(t, server, []string{"PEXPIRE", keys.Queue, "1000000"})
 	return now
 }
 
-// run calls the script, between two looks at the node's clock.
-func (c Case) run(t *testing.T, server *Server, now *clocks, script ScriptText, names []string) (reply any) {
+// runScript calls the script, between two readings of the node's clock.
+func (c Case) runScript(t *testing.T, server *Server, now *clocks, script ScriptText, names []string) (reply any) {
 	call := append([]string{"EVAL", script.Text, strconv.Itoa(len(names))}, names...)
 	for _, arg := range c.Args {
-		call = append(call, now.number(arg))
+		call = append(call, now.resolve(arg))
 	}
-	replies := do(t, server, []string{"TIME"}, call, []string{"TIME"})
-	now.before, now.after = micros(replies[0]), micros(replies[2])
+	replies := runCommands(t, server, []string{"TIME"}, call, []string{"TIME"})
+	now.before, now.after = parseTime(replies[0]), parseTime(replies[2])
 	return replies[1]
 }
 
-// judge compares the reply, and what is left.
-func (c Case) judge(t *testing.T, server *Server, keys Keys, now clocks, reply any) {
+// checkOutcome compares the reply, and the state afterwards.
+func (c Case) checkOutcome(t *testing.T, server *Server, keys Keys, now clocks, reply any) {
 	slack := time.Now().UnixMilli() - now.now/1000 + 1
-	if !now.same(c.Reply, reply, slack) {
+	if !now.sameReply(c.Reply, reply, slack) {
 		t.Errorf("reply %v, want %v", reply, c.Reply)
 	}
-	if got, _ := do(t, server, []string{"GET", wire.Set})[0].(string); got != c.Then.Set {
+	if got, _ := runCommands(t, server, []string{"GET", wire.Set})[0].(string); got != c.Then.Set {
 		t.Errorf("the marker is %q, want %q", got, c.Then.Set)
 	}
 	after, err := server.State(keys)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := c.Then.at(now, after).At(now.after)
+	want := c.Then.withClocks(now, after).At(now.after)
 	after = after.At(now.after)
-	if after.Owner != want.Owner || !server.dialect.counts && after.Token != want.Token || after.Fence != want.Fence ||
-		abs(after.Until-want.Until) > slack || !sameLine(after.Queue, want.Queue, slack) || !sameNotes(after.Notes, want.Notes, slack) {
+	if after.Owner != want.Owner || !server.dialect.tokenInCounter && after.Token != want.Token || after.Fence != want.Fence ||
+		abs(after.Until-want.Until) > slack || !sameQueue(after.Queue, want.Queue, slack) || !sameNotes(after.Notes, want.Notes, slack) {
 		t.Errorf("left %s, want %s", Show(after, now.after), Show(want, now.after))
 	}
 	wakes, err := server.Wakes()
@@ -183,17 +183,17 @@ func (c Case) judge(t *testing.T, server *Server, keys Keys, now clocks, reply a
 	}
 }
 
-// same compares replies; times left, the large numbers in lists, may be slack ms shorter.
-func (c clocks) same(want, got any, slack int64) bool {
+// sameReply compares replies; times left, the large numbers in lists, may be slack ms shorter.
+func (c clocks) sameReply(want, got any, slack int64) bool {
 	switch w := want.(type) {
 	case []any:
 		list, ok := got.([]any)
 		return ok && slices.EqualFunc(w, list, func(x, y any) bool {
 			left, ok1 := x.(float64)
 			n, ok2 := y.(int64)
-			return c.same(x, y, slack) || ok1 && ok2 && left > 100 && n < int64(left) && int64(left)-n <= slack
+			return c.sameReply(x, y, slack) || ok1 && ok2 && left > 100 && n < int64(left) && int64(left)-n <= slack
 		})
-	case float64: // as JSON has it
+	case float64: // a number in JSON
 		n, ok := got.(int64)
 		return ok && n == int64(w)
 	case map[string]any:
@@ -208,9 +208,9 @@ func (c clocks) same(want, got any, slack int64) bool {
 	return false
 }
 
-// at is s with absolute times. A counter that the node's clock started may be as
-// it is found.
-func (s State) at(c clocks, found quorum.Lock) (l quorum.Lock) {
+// withClocks returns s with absolute times. A counter that the node's clock started may have
+// any value.
+func (s State) withClocks(c clocks, found quorum.Lock) (l quorum.Lock) {
 	if s.Fence != nil && c.matches(s.Fence.Value, found.Fence) {
 		s.Fence = counter(found.Fence)
 	}
@@ -219,7 +219,7 @@ func (s State) at(c clocks, found quorum.Lock) (l quorum.Lock) {
 			s.Lock = held(fmt.Sprintf("%s %d", owner, found.Token), s.Lock.PX)
 		}
 	}
-	l = s.lock()
+	l = s.twinLock()
 	shift := c.before/1000 - nodeClock/1000
 	if l.Until != 0 {
 		l.Until += shift

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// tidy brings what does not matter to one form, so that the states are few.
-func (s *setup) tidy(w *world) {
+// normalize brings irrelevant differences between worlds to one form, so that the states are few.
+func (s *setup) normalize(w *world) {
 	for c := range s.clients {
 		cl := &w.clients[c]
 		if cl.life == ended || cl.life == crashed {
@@ -16,16 +16,16 @@ func (s *setup) tidy(w *world) {
 			cl.before, cl.renews, cl.round, cl.rests, cl.since = 0, 0, 0, 0, 0
 		}
 		for n := range s.nodes {
-			s.tidyWire(w, c, n)
+			s.normalizeWire(w, c, n)
 		}
-		s.tidyClaim(&cl.claim, w)
-		if cl.round > 0 && !s.busy(w, c) { // no answer is of an older round
-			cl.round, cl.claim.Round = 1, now
+		s.normalizeClaim(&cl.claim, w)
+		if cl.round > 0 && !s.isBusy(w, c) { // no answer of an older round is under way
+			cl.round, cl.claim.RoundStart = 1, now
 		}
-		s.tidyIDs(w, c)
+		s.normalizeIDs(w, c)
 	}
 	if w.members != nil {
-		s.tidyMembers(w)
+		s.normalizeMembers(w)
 	}
 	for n := range s.nodes {
 		nd := &w.nodes[n]
@@ -43,7 +43,7 @@ func (s *setup) tidy(w *world) {
 		l := &nd.lock
 		for _, l := range []*quorum.Lock{l, &nd.saved} {
 			switch {
-			case s.timed():
+			case s.hasTime():
 				if s.nodeTime(w, n)/1000 > l.Until {
 					l.Owner, l.Token, l.Until = "", 0, 0
 				}
@@ -52,22 +52,21 @@ func (s *setup) tidy(w *world) {
 			}
 			settleTimes(l)
 		}
-		if s.mutant.byArrival { // what counts is the order
+		if s.mutant.byArrival { // only the order counts
 			stamp := int64(0)
 			changePlaces(l, func(p *quorum.Place) { stamp++; p.Stamp = stamp })
 		}
 	}
 }
 
-// tidyWire drops the answers that no longer matter, and counts epochs from the
-// oldest in use.
-func (s *setup) tidyWire(w *world, c, n int) {
+// normalizeWire drops the answers that no longer count, and counts epochs from the oldest in use.
+func (s *setup) normalizeWire(w *world, c, n int) {
 	nd := &w.nodes[n]
 	wire := &nd.wires[c]
 	cl := &w.clients[c]
 	for _, l := range [...]*line{&wire.answers, &wire.failures} {
 		for i := int(l.n) - 1; i >= 0; i-- {
-			if !s.cares(w, c, n, l.m[i]) {
+			if !s.stillCounts(w, c, n, l.m[i]) {
 				l.pop(i)
 			}
 		}
@@ -101,45 +100,45 @@ func (s *setup) tidyWire(w *world, c, n int) {
 	}
 }
 
-func (s *setup) tidyClaim(c *quorum.Claim, w *world) {
+func (s *setup) normalizeClaim(c *quorum.Claim, w *world) {
 	for n := range s.nodes {
 		set := quorum.Only(n)
 		switch {
-		case c.Granted&set == 0, s.timed() && c.Until[n] <= s.at(w.stage, 0):
+		case c.Granted&set == 0, s.hasTime() && c.Until[n] <= s.timeAt(w.stage, 0):
 			c.Until[n] = 0
-		case !s.timed():
+		case !s.hasTime():
 			c.Until[n] = far
 		}
 		if c.Granted&set == 0 || c.Phase != quorum.Seeking {
 			c.Base[n] = 0
 		}
-		if c.AskBy[n] = 0; c.Unanswered()&set != 0 {
-			c.AskBy[n] = soon
+		if c.AnswerBy[n] = 0; c.Unanswered()&set != 0 {
+			c.AnswerBy[n] = soon
 		}
 		if c.Sends[n] > 0 {
 			c.Sends[n] = 255
 		}
 	}
 	if c.Queueing {
-		c.Denied, c.Failed = 0, 0 // only how long to wait depends on them
+		c.Denied, c.Failed = 0, 0 // only the length of a rest depends on them
 	}
 	if c.Phase == quorum.Held && !c.Unreported {
 		c.Renewing = 0 // only the outcome depends on it
 	}
-	c.Left, c.Crowd, c.Trip, c.Polls, c.AtRisk = 0, 0, 0, 0, false
-	if c.Trust != 0 && !s.timed() {
-		c.Trust = far
+	c.MinLeft, c.MaxWaiters, c.RoundTrip, c.Polls, c.AtRisk = 0, 0, 0, 0, false
+	if c.TrustUntil != 0 && !s.hasTime() {
+		c.TrustUntil = far
 	}
-	if c.Patience != 0 {
-		c.Patience = soon
+	if c.GiveBackAt != 0 {
+		c.GiveBackAt = soon
 	}
-	if c.Rest != 0 {
-		c.Rest = soon
+	if c.RestUntil != 0 {
+		c.RestUntil = soon
 	}
 }
 
-// tidyIDs names a client's ids that are still in use 0, 1, … in their order.
-func (s *setup) tidyIDs(w *world, c int) {
+// normalizeIDs renames the ids of a client that are still in use to 0, 1, … in their order.
+func (s *setup) normalizeIDs(w *world, c int) {
 	cl := &w.clients[c]
 	if cl.claim.ID == 0 {
 		return
@@ -148,7 +147,7 @@ func (s *setup) tidyIDs(w *world, c int) {
 	if cl.life == running {
 		used |= 1 << cl.claim.ID
 	}
-	s.eachID(w, c, func(id uint8) uint8 { used |= 1 << id; return id })
+	s.replaceIDs(w, c, func(id uint8) uint8 { used |= 1 << id; return id })
 	var name [maxIDs]uint8
 	fresh, same := uint8(0), true
 	for id := range uint8(maxIDs) {
@@ -161,14 +160,14 @@ func (s *setup) tidyIDs(w *world, c int) {
 	if same {
 		return
 	}
-	s.eachID(w, c, func(id uint8) uint8 { return name[id] })
+	s.replaceIDs(w, c, func(id uint8) uint8 { return name[id] })
 	if cl.life == running {
 		cl.claim.ID = uint32(name[cl.claim.ID])
 	}
 }
 
-// eachID replaces each mention of an id of c.
-func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
+// replaceIDs replaces each mention of an id of c.
+func (s *setup) replaceIDs(w *world, c int, to func(uint8) uint8) {
 	for n := range s.nodes {
 		nd := &w.nodes[n]
 		wire := &nd.wires[c]
@@ -190,18 +189,18 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 		wire.woken = woken
 		for _, l := range []*quorum.Lock{&nd.lock, &nd.saved} {
 			if l.Owner != "" {
-				if o, id := split(l.Owner); o == c {
+				if o, id := splitOwner(l.Owner); o == c {
 					l.Owner = owners[c][to(id)]
 				}
 			}
 			changePlaces(l, func(p *quorum.Place) {
-				if o, id := split(p.Owner); o == c {
+				if o, id := splitOwner(p.Owner); o == c {
 					p.Owner = owners[c][to(id)]
 				}
 			})
 			var notes quorum.Notes
 			for owner, until := range l.Notes.Owners {
-				if o, id := split(owner); o == c {
+				if o, id := splitOwner(owner); o == c {
 					owner = owners[c][to(id)]
 				}
 				notes = notes.With(owner, until)
@@ -211,7 +210,7 @@ func (s *setup) eachID(w *world, c int, to func(uint8) uint8) {
 	}
 }
 
-// settleTimes lets places and notes stand: a place lapses by a move, and a note not at all.
+// settleTimes gives places and notes no end: a place lapses by a move, and a note never.
 func settleTimes(l *quorum.Lock) {
 	changePlaces(l, func(p *quorum.Place) { p.Until = far })
 	var notes quorum.Notes
@@ -231,9 +230,9 @@ func changePlaces(l *quorum.Lock, change func(p *quorum.Place)) {
 	l.Queue = queue
 }
 
-// encode writes what a world is. Nodes that differ only in their number are
-// the same: their parts are sorted.
-func (s *setup) encode(w *world, b []byte) []byte {
+// encodeWorld appends the bytes that identify a world. Nodes that differ only in their number are the same:
+// their parts are sorted.
+func (s *setup) encodeWorld(w *world, b []byte) []byte {
 	f := &w.left
 	b = append(b, f.lock, f.fence, f.wipe, f.flush, f.crash, f.broken, f.cut, f.wake, f.repeat, f.place, f.jump, f.others, f.outage, f.over, f.older, f.stage)
 	b = append(b, f.again, f.files, f.copied, f.restored, f.nodeClock, f.localClock, f.bothClocks)
@@ -241,19 +240,19 @@ func (s *setup) encode(w *world, b []byte) []byte {
 	for c := range s.clients {
 		cl := &w.clients[c]
 		b = append(b, byte(cl.life), cl.before, cl.renews, cl.round, cl.rests)
-		b = append32(b, cl.token)
+		b = appendInt32(b, cl.token)
 		if cl.life != running {
 			continue
 		}
 		k := &cl.claim
-		b = append(b, byte(k.Phase), byte(k.ID), k.Again,
-			flags(k.Queueing, k.Unreported, k.Patience != 0, k.Rest != 0, k.Trust != 0, k.Round != 0))
-		b = append32(b, int32(k.Token))
-		if s.timed() {
-			b = append32(append(b, flags(k.TTL == brief)), int32(k.Trust/coarse))
+		b = append(b, byte(k.Phase), byte(k.ID), k.Regains,
+			packFlags(k.Queueing, k.Unreported, k.GiveBackAt != 0, k.RestUntil != 0, k.TrustUntil != 0, k.RoundStart != 0))
+		b = appendInt32(b, int32(k.Token))
+		if s.hasTime() {
+			b = appendInt32(append(b, packFlags(k.TTL == brief)), int32(k.TrustUntil/coarse))
 		}
 		if s.slot {
-			b = append32(b, int32(cl.since))
+			b = appendInt32(b, int32(cl.since))
 		}
 	}
 	var parts [maxNodes][]byte
@@ -272,10 +271,10 @@ func (s *setup) encode(w *world, b []byte) []byte {
 func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	nd := &w.nodes[n]
 	b = append(b, nd.lock.Owner...)
-	b = append(b, '/', nd.away, flags(nd.ahead))
-	b = append32(append32(b, int32(nd.lock.Fence)), int32(nd.lock.Token))
-	if s.timed() {
-		b = append32(b, int32(nd.lock.Until))
+	b = append(b, '/', nd.away, packFlags(nd.ahead))
+	b = appendInt32(appendInt32(b, int32(nd.lock.Fence)), int32(nd.lock.Token))
+	if s.hasTime() {
+		b = appendInt32(b, int32(nd.lock.Until))
 	}
 	for p := range nd.lock.Queue.Places {
 		b = append(append(b, p.Owner...), byte(p.Stamp))
@@ -286,7 +285,7 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 	if s.faults.over+s.faults.older+s.faults.restored > 0 {
 		o := &nd.saved
 		b = append(append(b, '/'), o.Owner...)
-		b = append32(append32(append32(b, int32(o.Fence)), int32(o.Token)), int32(nd.floor))
+		b = appendInt32(appendInt32(appendInt32(b, int32(o.Fence)), int32(o.Token)), int32(nd.floor))
 		for p := range o.Queue.Places {
 			b = append(append(b, p.Owner...), byte(p.Stamp))
 		}
@@ -304,16 +303,16 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 		if cl.life == running {
 			k, set := &cl.claim, quorum.Only(n)
 			b = append(b,
-				flags((k.Asked|k.Renewing)&set != 0, k.Granted&set != 0, k.Owed&set != 0, (k.Agreed|k.Kept)&set != 0, k.Pending&set != 0, (k.Denied|k.Away)&set != 0),
-				flags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.Back&set != 0, k.Heard&set != 0, k.Sends[n] != 0, k.Answered[n] != 0),
+				packFlags((k.Asked|k.Renewing)&set != 0, k.Granted&set != 0, k.Owed&set != 0, (k.Agreed|k.Kept)&set != 0, k.Pending&set != 0, (k.Denied|k.Missing)&set != 0),
+				packFlags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.GivenBack&set != 0, k.Subscribed&set != 0, k.Sends[n] != 0, k.Answered[n] != 0),
 				k.Epoch[n])
-			b = append32(b, int32(k.Base[n]))
-			if s.timed() {
-				b = append32(b, int32(k.Until[n]/coarse))
+			b = appendInt32(b, int32(k.Base[n]))
+			if s.hasTime() {
+				b = appendInt32(b, int32(k.Until[n]/coarse))
 			}
 		}
 		wire := &nd.wires[c]
-		b = append(b, wire.woken, flags(wire.cut, wire.low))
+		b = append(b, wire.woken, packFlags(wire.cut, wire.low))
 		b = encodeLine(&wire.requests, b)
 		b = encodeLine(&wire.answers, b)
 		at := len(b)
@@ -325,20 +324,20 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 
 const messageLen = 15
 
-// coarse leaves of a time, in ns, what tells one stage and TTL from another.
+// coarse is the unit, in ns, in which encoded times still tell stages and TTLs apart.
 const coarse = 100_000_000
 
 func encodeLine(l *line, b []byte) []byte {
 	b = append(b, l.n)
 	for _, m := range l.all() {
-		b = append(b, m.kind, m.of, m.id, m.epoch, m.round, m.stage, flags(m.marked, m.brief, m.anew))
-		b = append32(b, m.token)
-		b = append32(b, m.least)
+		b = append(b, m.kind, m.of, m.id, m.epoch, m.round, m.stage, packFlags(m.marked, m.brief, m.restore))
+		b = appendInt32(b, m.token)
+		b = appendInt32(b, m.least)
 	}
 	return b
 }
 
-// sortMessages sorts encoded messages, for which order means nothing.
+// sortMessages sorts encoded messages whose order means nothing.
 func sortMessages(b []byte) {
 	for i := messageLen; i < len(b); i += messageLen {
 		for j := i; j > 0 && bytes.Compare(b[j-messageLen:j], b[j:j+messageLen]) > 0; j -= messageLen {
@@ -350,11 +349,11 @@ func sortMessages(b []byte) {
 	}
 }
 
-func append32(b []byte, v int32) []byte {
+func appendInt32(b []byte, v int32) []byte {
 	return append(b, byte(v), byte(v>>8), byte(v>>16), byte(v>>24))
 }
 
-func flags(set ...bool) byte {
+func packFlags(set ...bool) byte {
 	var f byte
 	for i, on := range set {
 		if on {

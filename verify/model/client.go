@@ -5,76 +5,76 @@ import (
 	"github.com/holdfast-go/holdfast/internal/session"
 )
 
-// cares says whether an answer still means something to the client: it would
-// be void for another id or epoch, and once the claim is over nothing counts.
-func (s *setup) cares(w *world, c, n int, a message) bool {
+// stillCounts reports whether an answer still counts for the client: an answer for another id or epoch is
+// void, and once the claim is over none counts.
+func (s *setup) stillCounts(w *world, c, n int, a message) bool {
 	cl := &w.clients[c]
 	return cl.life == running && cl.claim.ID == uint32(a.id) && (a.of == wakeUp || cl.claim.Epoch[n] == a.epoch)
 }
 
-// least is the first token that a client may use at a node, as it knows.
-func (s *setup) least(w *world, c, n int) int64 {
+// leastToken returns the first token that a client may use at a node, by its own knowledge.
+func (s *setup) leastToken(w *world, c, n int) int64 {
 	switch {
 	case s.mutant.lowTokens, s.frozen:
 		return 0
 	case w.members != nil:
 		return w.members.clients[c][n].floor
 	case s.slot && w.clients[c].since != 0:
-		return quorum.Base(w.clients[c].since)
-	case s.slot: // it went with the server
+		return quorum.FirstOfBlock(w.clients[c].since)
+	case s.slot: // the floor went with the server
 		return 0
 	}
-	return w.nodes[n].floor // no answer is of before it rose: the connection broke then
+	return w.nodes[n].floor // every answer is from after it rose: the connection broke then
 }
 
-func (s *setup) hear(w *world, c, n int, a message) string {
-	gate := session.Gate{Floor: s.least(w, c, n)}
+func (s *setup) deliverAnswer(w *world, c, n int, a message) string {
+	gate := session.Gate{Floor: s.leastToken(w, c, n)}
 	switch quorum.Kind(a.kind) {
 	case quorum.Granted:
 		if gate.CheckGrant(int64(a.token)) != nil {
-			a = a.asFailed()
+			a = a.asFailure()
 			w.nodes[n].wires[c].low = true
 		}
 	case quorum.Woken:
 		a.token = int32(gate.Wake(quorum.Wake{Base: int64(a.token)}).Base)
 	}
-	lasts := span(a.brief)
+	lasts := ttlOf(a.brief)
 	if a.of == wakeUp && s.spans {
 		lasts = quorum.HandOver(ttl)
 	}
-	return s.event(w, c, quorum.Event{
+	return s.stepClient(w, c, quorum.Event{
 		Kind: quorum.Kind(a.kind), Of: quorum.AskKind(a.of), Node: n, ID: uint32(a.id), Epoch: a.epoch,
-		Sent: s.at(a.stage, a.round), TTL: lasts, Token: int64(a.token), Left: ttl, Queued: a.marked,
+		Sent: s.timeAt(a.stage, a.round), TTL: lasts, Token: int64(a.token), Left: ttl, Queued: a.marked,
 	})
 }
 
-// event brings an event to a client and carries out what it wants done.
-func (s *setup) event(w *world, c int, e quorum.Event) string {
+// stepClient passes an event to a client and sends the requests that follow.
+func (s *setup) stepClient(w *world, c int, e quorum.Event) string {
 	cl := &w.clients[c]
-	e.At = s.at(w.stage, cl.round)
+	e.At = s.timeAt(w.stage, cl.round)
 	if s.mutant.keepID && e.Kind == quorum.Failed && e.Of == quorum.AskGiveBack {
 		e.Kind = quorum.Freed
 	}
 	was := cl.claim
 	next := was
 	a := next.Step(e)
-	s.mutate(was, &next, &e, &a)
+	s.mutateClient(was, &next, &e, &a)
 	cl.claim = next
 	for ask := range a.Asks(was.ID, &next, e.At, quorum.Owners{}) {
 		m := message{kind: uint8(ask.Kind), id: uint8(ask.ID), epoch: ask.Epoch, round: cl.round, stage: w.stage}
-		m.marked, m.brief, m.anew, m.token = ask.Stamp != 0, ask.TTL == brief, ask.Anew, int32(ask.Token)
-		nd, gate := &w.nodes[ask.Node], session.Gate{Floor: s.least(w, c, ask.Node)}
+		m.marked, m.brief, m.restore, m.token = ask.Stamp != 0, ask.TTL == brief, ask.Restore, int32(ask.Token)
+		nd, gate := &w.nodes[ask.Node], session.Gate{Floor: s.leastToken(w, c, ask.Node)}
 		// A token of another lock may have shown that the counter is above the floor.
 		gate.Above = !s.slot && !nd.wires[c].low && nd.lock.Fence >= gate.Floor-1
 		if gate.Prepare(&ask) != nil {
-			nd.wires[c].failures.push(m.failed())
+			nd.wires[c].failures.push(m.failedAnswer())
 			continue
 		}
 		m.least = int32(ask.Least)
 		nd.wires[c].requests.push(m)
 	}
-	if next.Round == e.At && next.Phase == quorum.Held {
-		cl.round++ // what is sent from now on is sent later
+	if next.RoundStart == e.At && next.Phase == quorum.Held {
+		cl.round++ // requests from now on are sent later
 	}
 	if e.Kind == quorum.Renew && s.after {
 		cl.before = 0
@@ -101,21 +101,21 @@ func (s *setup) event(w *world, c int, e quorum.Event) string {
 		cl.life = ended
 	}
 	if a.Outcome == quorum.Won {
-		return s.won(w, c)
+		return s.checkWin(w, c)
 	}
 	return ""
 }
 
-// heard is the nodes whose wake-ups reach a client.
-func (s *setup) heard(c int) quorum.Set {
+// subscribedNodes returns the nodes whose wake-ups reach a client.
+func (s *setup) subscribedNodes(c int) quorum.Set {
 	if s.deaf&(1<<c) != 0 {
 		return 0
 	}
 	return quorum.All(s.nodes)
 }
 
-// mutate switches rules of the client off.
-func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a *quorum.Actions) {
+// mutateClient switches rules of the client off.
+func (s *setup) mutateClient(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a *quorum.Actions) {
 	if s.mutant.keepPartial && a.GiveBack != 0 {
 		for n := range a.GiveBack.Nodes {
 			next.Epoch[n]--
@@ -140,43 +140,43 @@ func (s *setup) mutate(was quorum.Claim, next *quorum.Claim, e *quorum.Event, a 
 		for n := range s.nodes {
 			next.Until[n] = min(next.Until[n], until)
 		}
-		next.Trust = min(next.Trust, until)
+		next.TrustUntil = min(next.TrustUntil, until)
 	}
 	switch {
 	case s.mutant.regainNever:
-		a.Renew &^= a.Anew
+		a.Renew &^= a.Restore
 	case s.mutant.anewAtOnce:
-		a.Anew = a.Renew
+		a.Restore = a.Renew
 	}
 	if s.mutant.ignoreOwed {
 		next.Owed = 0
 	}
 	if s.mutant.stay && a.FreshID && !next.Queueing {
 		*next = was
-		next.Asked, next.Rest, next.Patience = 0, soon, 0
+		next.Asked, next.RestUntil, next.GiveBackAt = 0, soon, 0
 		*a = quorum.Actions{}
 	}
 }
 
-// trusts says whether a client relies on its lease.
-func (s *setup) trusts(w *world, c int) bool {
+// trustsLease reports whether a client relies on its lease.
+func (s *setup) trustsLease(w *world, c int) bool {
 	cl := &w.clients[c]
-	return cl.life == running && cl.claim.Phase == quorum.Held && (!s.timed() || cl.claim.Trust > s.at(w.stage, cl.round))
+	return cl.life == running && cl.claim.Phase == quorum.Held && (!s.hasTime() || cl.claim.TrustUntil > s.timeAt(w.stage, cl.round))
 }
 
-// overlap says whether two clients rely on their leases.
-func (s *setup) overlap(w *world) bool {
+// hasOverlap reports whether two clients rely on their leases.
+func (s *setup) hasOverlap(w *world) bool {
 	holders := 0
 	for c := range s.clients {
-		if s.trusts(w, c) {
+		if s.trustsLease(w, c) {
 			holders++
 		}
 	}
 	return holders > 1
 }
 
-// won looks whether a client may hold the lock.
-func (s *setup) won(w *world, c int) string {
+// checkWin returns the promise that breaks when a client wins the lock, or "".
+func (s *setup) checkWin(w *world, c int) string {
 	cl := &w.clients[c]
 	cl.token = int32(cl.claim.Token)
 	for o := range s.clients {
@@ -184,7 +184,7 @@ func (s *setup) won(w *world, c int) string {
 		if o == c {
 			continue
 		}
-		if s.alone && s.trusts(w, o) {
+		if s.alone && s.trustsLease(w, o) {
 			return "two hold the lock"
 		}
 		if s.adopts&(1<<c) != 0 && s.adopts&(1<<o) != 0 && other.token != 0 {

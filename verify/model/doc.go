@@ -1,17 +1,17 @@
 // Package model explores every order of messages, losses and deaths that a small
-// world of the lock protocol can see, and looks whether a promise breaks.
+// world of the lock protocol can see, and checks that no promise breaks.
 //
 // The world consists of the code itself: the clients are [quorum.Step], the nodes
-// are the methods of [quorum.Lock], the twin of the Lua scripts. In rows about who may
-// vote a client asks [member.Rules.Decide] before it sends to a node. Around them there
-// are only lines of messages. A move delivers one message, lets one timer run out
-// or makes one fault happen. Explore visits breadth first every world that moves
-// can lead to, so that what breaks is shown by a shortest trace.
+// are the methods of [quorum.Lock], the twin of the Lua scripts. In rows about admission
+// a client asks [member.Rules.Decide] before it sends to a node. Around them there
+// are only queues of messages. A move delivers one message, lets one timer run out
+// or makes one fault happen. Explore visits every reachable world breadth first, so
+// that a shortest trace shows each violation.
 //
 //	go test -v ./verify/model -run TestModel
 //
-// prints a table of the rows and a trace for each row that must break: those
-// have a rule of the protocol switched off, in the model and not in the code.
+// prints a table of the rows and a trace for each row that must break: such a row
+// has a rule of the protocol switched off, in the model and not in the code.
 //
 // What is left out, and why that is sound or what it costs:
 //
@@ -25,13 +25,13 @@
 //   - The clock of nodes that lost a counter is ahead of all counters: that is
 //     the documented assumption of a lost counter. A clock that jumps is right or
 //     far ahead; with the jump everything on its node expires.
-//   - Where a row says that clients reach only two of the nodes, that is what
-//     keeps it small enough to be explored as a whole. Two quorums of three nodes
+//   - In some rows clients reach only two of the nodes, which keeps the row small
+//     enough to be explored as a whole. Two quorums of three nodes
 //     that meet in one node are the hard case.
 //   - In rows about waiting the counters stand still, as no rule of the queue
-//     reads them. What is granted of other locks, which share the counter, is in the rows
-//     that say so: there a fault raises it.
-//   - Nodes that differ in their number only are the same, ids and epochs are named
-//     anew when old ones are no longer mentioned, and states are told apart by 128
-//     bits of hash.
+//     reads them. Grants of other locks, which share the counter, are in some rows, in
+//     which a fault raises the counter.
+//   - Nodes that differ only in their number count as the same, ids and epochs are
+//     renamed when old ones are no longer mentioned, and 128 bits of hash identify a
+//     state.
 package model

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// key stands for a state. Two states that differ share one with a probability
-// that can be neglected: 128 bits, a few million states.
+// key identifies a state. The probability that two different states share a key can be
+// neglected: 128 bits, a few million states.
 type key [2]uint64
 
 var seeds = [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}
@@ -15,30 +15,30 @@ func keyOf(b []byte) key {
 	return key{maphash.Bytes(seeds[0], b), maphash.Bytes(seeds[1], b)}
 }
 
-// system is what explore explores: states S, joined by moves M.
+// system is a graph to explore: states S, joined by moves M.
 type system[S, M any] interface {
-	initial() S
-	// moves appends to buf every move that is possible in s.
-	moves(s *S, buf []M) []M
-	// apply makes a move. broken names the property that the move breaks, if any.
-	apply(s *S, m M) (next S, broken string)
-	// encode appends to buf the bytes that make s the state it is. States that
-	// differ only in the names of things may have the same bytes.
-	encode(s *S, buf []byte) []byte
-	// done says that nobody wants anything any more.
-	done(s *S) bool
-	// slow says that m is a timer running out, and no message.
-	slow(m M) bool
+	initialWorld() S
+	// appendMoves appends to buf every move that is possible in s.
+	appendMoves(s *S, buf []M) []M
+	// applyMove makes a move. broken names the property that the move breaks, if any.
+	applyMove(s *S, m M) (next S, broken string)
+	// encodeWorld appends to buf the bytes that identify s. States that differ only in the
+	// names of things may have the same bytes.
+	encodeWorld(s *S, buf []byte) []byte
+	// isDone reports whether nobody wants anything any more.
+	isDone(s *S) bool
+	// isSlow reports whether m is a timer running out, and no message.
+	isSlow(m M) bool
 }
 
-// result is what explore found.
+// result is the result of explore.
 type result[M any] struct {
 	states, edges int
 	whole         bool // every reachable state was seen
 	broken        string
-	trace         []M // the shortest way to the broken property, or to where nobody can finish
-	stuck         int // states from which nobody reaches a state that is done
-	timers        int // from the worst state so many timers have to run out before all are done
+	trace         []M // shortest way to the broken property, or to a state from which nobody can finish
+	stuck         int // number of states from which nobody reaches a state that is done
+	timers        int // number of timers that have to run out, from the worst state, before all are done
 }
 
 // edge joins two states by their numbers.
@@ -47,68 +47,67 @@ type edge struct {
 	slow     bool
 }
 
-// exploration is what explore has seen so far. A state is known by its number, in the order in which states were found.
+// exploration is the progress of explore. A state is known by its number, in the order of discovery.
 type exploration[S, M any] struct {
 	sys     system[S, M]
 	live    bool // edges and done are kept
 	seen    map[key]int32
-	parents []int32 // by state: the one from which it was found
-	by      []M     // by state: the move from there
+	parents []int32 // by state: the state from which it was found
+	by      []M     // by state: the move that led to it
 	done    []bool  // by state
 	edges   []edge
-	made    int // moves
+	made    int // number of moves
 
-	level   []*S    // the states at hand, all at the same distance from the first
-	numbers []int32 // theirs
+	level   []*S    // states of one distance from the first
+	numbers []int32 // of level
 
-	spare []*S // states that were explored, to be used again
-	moves []M  // of one state, likewise
+	spare []*S // explored states, to be used again
+	moves []M  // of one state, to be used again
 	buf   []byte
 }
 
-// explore visits every state that can be reached, nearest first, and stops at
-// the first broken property or after limit states. With live it also computes
-// backwards from where each state can get to.
+// explore visits every reachable state, nearest first, and stops at the first broken property or after limit
+// states. With live it also computes backwards which end each state can reach.
 func explore[S, M any](sys system[S, M], limit int, live bool) (r result[M]) {
 	x := &exploration[S, M]{sys: sys, live: live, seen: make(map[key]int32)}
-	first := sys.initial()
+	first := sys.initialWorld()
 	var none M
-	x.visit(&first, 0, none)
+	x.visitState(&first, 0, none)
 	x.level, x.numbers = append(x.level, &first), append(x.numbers, 0)
 	for len(x.level) > 0 && r.broken == "" && len(x.parents) <= limit {
-		r.broken, r.trace = x.deeper()
+		r.broken, r.trace = x.exploreLevel()
 	}
 	r.states, r.edges = len(x.parents), x.made
 	r.whole = r.broken == "" && len(x.parents) <= limit
 	if live && r.whole {
 		var n int32
-		r.timers, r.stuck, n = finish(x.edges, x.done)
-		r.trace = x.way(n)
+		r.timers, r.stuck, n = countTimers(x.edges, x.done)
+		r.trace = x.pathTo(n)
 	}
 	return r
 }
 
-// deeper makes every move from the states at hand. The states that it finds are at hand then, unless a move breaks a property:
-// trace is the way to that.
-func (x *exploration[S, M]) deeper() (broken string, trace []M) {
+// exploreLevel makes every move from the states in level, and puts the states that it finds there, unless a
+// move breaks a property: trace is the way to that.
+func (x *exploration[S, M]) exploreLevel() (broken string, trace []M) {
 	var next []*S
 	var numbers []int32
-	s := x.space()
+	s := x.spareState()
 	for i, from := range x.level {
-		x.moves = x.sys.moves(from, x.moves[:0])
+		x.moves = x.sys.appendMoves(from, x.moves[:0])
 		for _, m := range x.moves {
-			*s, broken = x.sys.apply(from, m)
+			*s, broken = x.sys.applyMove(from, m)
 			x.made++
 			if broken != "" {
-				return broken, append(x.way(x.numbers[i]), m)
+				return broken, append(x.pathTo(x.numbers[i]), m)
 			}
-			n, fresh := x.visit(s, x.numbers[i], m)
+			n, fresh := x.visitState(s, x.numbers[i], m)
 			if x.live {
-				x.edges = append(x.edges, edge{x.numbers[i], n, x.sys.slow(m)})
+				x.edges = append(x.edges, edge{x.numbers[i], n, x.sys.isSlow(m)})
 			}
 			if fresh {
 				next, numbers = append(next, s), append(numbers, n)
-				s = x.space()
+				s = x.spareState()
 			}
 		}
 		x.spare = append(x.spare, from)
@@ -118,9 +117,9 @@ func (x *exploration[S, M]) deeper() (broken string, trace []M) {
 	return "", nil
 }
 
-// visit returns the number of a state, and whether it was found just now, by m from parent.
-func (x *exploration[S, M]) visit(s *S, parent int32, m M) (n int32, fresh bool) {
-	x.buf = x.sys.encode(s, x.buf[:0])
+// visitState returns the number of a state, and whether it was found just now, by m from parent.
+func (x *exploration[S, M]) visitState(s *S, parent int32, m M) (n int32, fresh bool) {
+	x.buf = x.sys.encodeWorld(s, x.buf[:0])
 	k := keyOf(x.buf)
 	if n, ok := x.seen[k]; ok {
 		return n, false
@@ -129,21 +128,21 @@ func (x *exploration[S, M]) visit(s *S, parent int32, m M) (n int32, fresh bool)
 	x.seen[k] = n
 	x.parents, x.by = append(x.parents, parent), append(x.by, m)
 	if x.live {
-		x.done = append(x.done, x.sys.done(s))
+		x.done = append(x.done, x.sys.isDone(s))
 	}
 	return n, true
 }
 
-// way returns the moves from the first state to n.
-func (x *exploration[S, M]) way(n int32) (trace []M) {
+// pathTo returns the moves from the first state to n.
+func (x *exploration[S, M]) pathTo(n int32) (trace []M) {
 	for ; n > 0; n = x.parents[n] {
 		trace = append([]M{x.by[n]}, trace...)
 	}
 	return trace
 }
 
-// space returns room for a state.
-func (x *exploration[S, M]) space() *S {
+// spareState returns memory for a state.
+func (x *exploration[S, M]) spareState() *S {
 	last := len(x.spare) - 1
 	if last < 0 {
 		return new(S)
@@ -153,11 +152,10 @@ func (x *exploration[S, M]) space() *S {
 	return s
 }
 
-// finish computes, backwards from the states that are done, how many timers have
-// to run out at least on the way from each state to one of them. It returns the
-// largest such number, from how many states there is no way, and the nearest of
-// these or else of the worst.
-func finish(edges []edge, done []bool) (worst, stuck int, example int32) {
+// countTimers computes, backwards from the states that are done, how many timers have to run out at least on
+// the way from each state to one of them. It returns the largest such number, the number of states without a
+// way, and the nearest of these or else the worst state.
+func countTimers(edges []edge, done []bool) (worst, stuck int, example int32) {
 	start := make([]int32, len(done)+1) // of the edges into each state
 	for _, e := range edges {
 		start[e.to+1]++

@@ -5,13 +5,13 @@ import (
 	"testing"
 )
 
-// stairs is a number that a step takes up or down and a jump, which is slow,
-// over a gap. From above 7 there is no way back.
+// stairs is a number: a step moves it up or down, and a jump, which is slow, over a
+// gap. From above 7 there is no way back.
 type stairs struct{ forbidden int }
 
-func (stairs) initial() int { return 0 }
+func (stairs) initialWorld() int { return 0 }
 
-func (stairs) moves(s *int, out []int) []int {
+func (stairs) appendMoves(s *int, out []int) []int {
 	switch {
 	case *s == 3:
 		return append(out, -1, 3)
@@ -23,16 +23,16 @@ func (stairs) moves(s *int, out []int) []int {
 	return out
 }
 
-func (x stairs) apply(s *int, m int) (int, string) {
+func (x stairs) applyMove(s *int, m int) (int, string) {
 	if *s+m == x.forbidden {
 		return *s + m, "forbidden"
 	}
 	return *s + m, ""
 }
 
-func (stairs) encode(s *int, b []byte) []byte { return append(b, byte(*s)) }
-func (stairs) done(s *int) bool               { return *s == 7 }
-func (stairs) slow(m int) bool                { return m == 3 || m == -3 }
+func (stairs) encodeWorld(s *int, b []byte) []byte { return append(b, byte(*s)) }
+func (stairs) isDone(s *int) bool                  { return *s == 7 }
+func (stairs) isSlow(m int) bool                   { return m == 3 || m == -3 }
 
 func TestExploreFindsShortestPath(t *testing.T) {
 	t.Parallel()
@@ -55,11 +55,11 @@ func TestFinishFollowsTheFewestTimers(t *testing.T) {
 	t.Parallel()
 	// 0 -slow-> 1 -slow-> 3, 0 -> 2 -slow-> 3, 1 -> 4, and 4 leads nowhere.
 	edges := []edge{{0, 1, true}, {1, 3, true}, {0, 2, false}, {2, 3, true}, {1, 4, false}}
-	_, stuck, example := finish(edges, []bool{3: true, 4: false})
+	_, stuck, example := countTimers(edges, []bool{3: true, 4: false})
 	if stuck != 1 || example != 4 {
 		t.Errorf("%d stuck, for example %d", stuck, example)
 	}
-	worst, stuck, _ := finish(edges[:4], []bool{3: true})
+	worst, stuck, _ := countTimers(edges[:4], []bool{3: true})
 	if worst != 1 || stuck != 0 {
 		t.Errorf("worst %d, %d stuck", worst, stuck)
 	}

@@ -12,53 +12,54 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// period is a quarantine, and so long is a stage of time where nodes are admitted. A lease is over by then.
+// period is the length of a quarantine, and of a stage of time if nodes are admitted. A lease is over by
+// then.
 var period = int64(member.Quarantine(time.Duration(ttl)))
 
 const clockSet = int64(30_000_000) // µs by which a clock is set: more than two such periods, less than a minute
 
-// admits is who may vote in a world, and which of it is hit.
+// admits describes who may vote in a world, and which parts of it faults hit.
 type admits struct {
 	rules   member.Rules
-	others  *member.Rules // of client 1, if it has others
+	others  *member.Rules // rules of client 1, if it has its own
 	fresh   uint8         // nodes that no client has seen yet, by bit
 	durable uint8         // nodes that write to disk before they answer, by bit
 	brief   uint8         // clients that live for a second and come again, by bit: they remember nothing
 	hits    uint8         // nodes that faults hit, by bit
 	hidden  bool          // nodes do not name their run
-	seen    bool          // nodes go back only to data of an earlier run, once all clients have seen them vote in that and in the present one
-	shows   bool          // what is looked for is that a node votes
-	anyTime bool          // clocks of nodes are set while they keep locks, too
+	seen    bool          // nodes go back only to data of an earlier run, once all clients have seen them vote in that run and the present one
+	shows   bool          // the row looks for a node that votes
+	anyTime bool          // clocks of nodes are also set while they keep locks
 	half    bool          // a stage is half of a quarantine
 }
 
-// members is what nodes and clients remember of their admission.
+// members is the memory of nodes and clients about their admission.
 type members struct {
 	nodes   [maxNodes]memory
 	clients [maxClients][maxNodes]view
-	clocks  [maxClients]int64 // by how much a client's wall clock is ahead, µs
+	clocks  [maxClients]int64 // lead of a client's wall clock, µs
 }
 
-// memory is a node's.
+// memory is the memory of a node.
 type memory struct {
 	marker, saved string
-	run           uint8 // counts the runs of the server, or of both that take turns
-	server        uint8 // of a node that fails over: which of two
+	run           uint8 // number of the run of the server, or of both that take turns
+	server        uint8 // of a node that fails over: one of two
 	promotions    uint8
-	ahead         int64 // by how much its clock is ahead, µs
+	ahead         int64 // lead of its clock, µs
 }
 
-// view is what a client has of a node.
+// view is a client's view of a node.
 type view struct {
 	state      member.State
 	open       bool   // it may send requests
-	stay       bool   // … of those alone that keep what it has
-	proof      string // the marker that goes with each
+	stay       bool   // … but only requests that keep its locks
+	proof      string // marker that goes with each request
 	floor      int64
-	seen, next string // it is about to write next in place of seen
+	seen, next string // the client is about to write next in place of seen
 }
 
-func (s *setup) timed() bool { return s.spans || s.admits != nil && s.alone }
+func (s *setup) hasTime() bool { return s.spans || s.admits != nil && s.alone }
 
 func (s *setup) stageTime() int64 {
 	switch {
@@ -70,7 +71,7 @@ func (s *setup) stageTime() int64 {
 	return period
 }
 
-// nodeTime is a node's clock, µs.
+// nodeTime returns a node's clock, µs.
 func (s *setup) nodeTime(w *world, n int) int64 {
 	if w.members == nil {
 		return w.clock
@@ -78,49 +79,49 @@ func (s *setup) nodeTime(w *world, n int) int64 {
 	return w.clock + w.members.nodes[n].ahead
 }
 
-// hit says whether faults hit a node.
-func (s *setup) hit(n int) bool { return s.admits == nil || s.admits.hits&(1<<n) != 0 }
+// isHit reports whether faults hit a node.
+func (s *setup) isHit(n int) bool { return s.admits == nil || s.admits.hits&(1<<n) != 0 }
 
-// blank says that a node has nothing to lose.
-func (s *setup) blank(w *world, n int) bool {
-	return !s.hit(n) || w.nodes[n].lock == (quorum.Lock{}) && (w.members == nil || w.members.nodes[n].marker == "")
+// isEmpty reports whether a node has nothing to lose.
+func (s *setup) isEmpty(w *world, n int) bool {
+	return !s.isHit(n) || w.nodes[n].lock == (quorum.Lock{}) && (w.members == nil || w.members.nodes[n].marker == "")
 }
 
-func (s *setup) unsaved(w *world, n int) bool {
-	return s.hit(n) && (w.nodes[n].saved != w.nodes[n].lock || w.members != nil && w.members.nodes[n].saved != w.members.nodes[n].marker)
+func (s *setup) hasUnsaved(w *world, n int) bool {
+	return s.isHit(n) && (w.nodes[n].saved != w.nodes[n].lock || w.members != nil && w.members.nodes[n].saved != w.members.nodes[n].marker)
 }
 
-func (s *setup) save(w *world, n int) {
+func (s *setup) saveNode(w *world, n int) {
 	w.nodes[n].saved = w.nodes[n].lock
 	if w.members != nil {
 		w.members.nodes[n].saved = w.members.nodes[n].marker
 	}
 }
 
-// mark replaces the marker of a node.
-func (s *setup) mark(w *world, n int, marker string) {
+// setMarker replaces the marker of a node.
+func (s *setup) setMarker(w *world, n int, marker string) {
 	if w.members != nil {
 		w.members.nodes[n].marker = marker
 	}
 }
 
-// closeAll begins another run of a node: all connections to it have ended.
-func (s *setup) closeAll(w *world, n int) {
+// beginRun begins another run of a node: all connections to it have ended.
+func (s *setup) beginRun(w *world, n int) {
 	if w.members == nil {
 		return
 	}
 	w.members.nodes[n].run++
-	s.disconnect(w, n)
+	s.disconnectAll(w, n)
 }
 
-func (s *setup) disconnect(w *world, n int) {
+func (s *setup) disconnectAll(w *world, n int) {
 	for c := range s.clients {
 		w.members.clients[c][n] = view{state: w.members.clients[c][n].state}
 	}
 }
 
-// promote lets the other server of a node that fails over take its place, with what was saved.
-func (s *setup) promote(w *world, n int) {
+// promoteServer lets the other server of a node that fails over take its place, with the saved data.
+func (s *setup) promoteServer(w *world, n int) {
 	if w.members == nil {
 		return
 	}
@@ -128,10 +129,10 @@ func (s *setup) promote(w *world, n int) {
 	m.marker = m.saved
 	m.server = 1 - m.server
 	m.promotions++
-	s.disconnect(w, n)
+	s.disconnectAll(w, n)
 }
 
-// runOf is how a node names its run.
+// runOf returns the name of a node's run.
 func (s *setup) runOf(w *world, n int) string {
 	m := &w.members.nodes[n]
 	switch {
@@ -159,15 +160,16 @@ var runs = func() (names [maxNodes][8]string) {
 
 var nodeNames = [maxNodes]string{"n1", "n2", "n3"}
 
-func (s *setup) rules(c int) member.Rules {
+func (s *setup) rulesOf(c int) member.Rules {
 	if c == 1 && s.admits.others != nil {
 		return *s.admits.others
 	}
 	return s.admits.rules
 }
 
-// firstMembers is a world in which the nodes that are not fresh are admitted, and all clients but B are connected.
-func (s *setup) firstMembers(w *world) *members {
+// initialMembers returns a world in which the nodes that are not fresh are admitted, and all clients but B
+// are connected.
+func (s *setup) initialMembers(w *world) *members {
 	w.members = new(members)
 	for n := range s.nodes {
 		if s.admits.fresh&(1<<n) != 0 {
@@ -175,35 +177,35 @@ func (s *setup) firstMembers(w *world) *members {
 		}
 		r, m := s.admits.rules, &w.members.nodes[n]
 		r.NoQuarantine = true
-		o := s.observe(w, 0, n)
+		o := s.observeNode(w, 0, n)
 		o.Durable = s.isDurable(n)
 		_, v := r.Decide(member.State{}, o)
 		m.marker = v.Write
 		for c := range s.clients {
 			if c != 1 && !w.nodes[n].wires[c].cut {
-				s.look(w, c, n)
+				s.lookAtNode(w, c, n)
 			}
 		}
-		s.save(w, n)
+		s.saveNode(w, n)
 	}
 	return w.members
 }
 
 func (s *setup) isDurable(n int) member.Answer {
-	return member.Known(s.admits.durable&(1<<n) != 0 || s.mutant.durable)
+	return member.AnswerOf(s.admits.durable&(1<<n) != 0 || s.mutant.durable)
 }
 
-// observe is what a client observes of a node now.
-func (s *setup) observe(w *world, c, n int) member.Observation {
+// observeNode returns a client's present observation of a node.
+func (s *setup) observeNode(w *world, c, n int) member.Observation {
 	o := member.Observation{
 		Marker: w.members.nodes[n].marker, Name: nodeNames[n], Run: s.runOf(w, n),
 		Mono: time.Duration(w.clock) * time.Microsecond, Client: w.clock + w.members.clocks[c], Node: s.nodeTime(w, n),
 	}
 	m := &s.mutant
-	if run := field(o.Marker, "run"); m.anyRun && run != "" {
+	if run := markerField(o.Marker, "run"); m.anyRun && run != "" {
 		o.Run = run
 	}
-	if name := field(o.Marker, "durable"); m.anyName && name != "" {
+	if name := markerField(o.Marker, "durable"); m.anyName && name != "" {
 		o.Name = name
 	}
 	if m.wallClock {
@@ -215,31 +217,31 @@ func (s *setup) observe(w *world, c, n int) member.Observation {
 	if m.ownClock {
 		o.Node = o.Client
 	}
-	if m.onePeriod && field(o.Marker, "seen") != "" && field(o.Marker, "client2") == "" {
-		o.Marker += " client2=" + field(o.Marker, "client") + " node2=" + field(o.Marker, "node")
+	if m.onePeriod && markerField(o.Marker, "seen") != "" && markerField(o.Marker, "client2") == "" {
+		o.Marker += " client2=" + markerField(o.Marker, "client") + " node2=" + markerField(o.Marker, "node")
 	}
 	return o
 }
 
-// field is what a marker says of name.
-func field(marker, name string) string {
+// markerField returns the value of name in a marker.
+func markerField(marker, name string) string {
 	_, text, _ := strings.Cut(marker, " "+name+"=")
 	text, _, _ = strings.Cut(text, " ")
 	return text
 }
 
-// look lets a client observe a node and decide, as the gate of package redis does.
-func (s *setup) look(w *world, c, n int) {
+// lookAtNode lets a client observe a node and decide, as the gate of package redis does.
+func (s *setup) lookAtNode(w *world, c, n int) {
 	v := &w.members.clients[c][n]
 	marker := w.members.nodes[n].marker
 	if s.admits.brief&(1<<c) != 0 {
 		v.state = member.State{}
 	}
-	was, o := v.state, s.observe(w, c, n)
-	verdict := s.decide(v, o, c, n)
+	was, o := v.state, s.observeNode(w, c, n)
+	verdict := s.decideVote(v, o, c, n)
 	if conflict, ok := errors.AsType[*member.ConflictError](verdict.Err); ok && s.mutant.anySet {
 		o.Marker = conflict.Ours + strings.TrimPrefix(o.Marker, conflict.Theirs)
-		verdict = s.decide(v, o, c, n)
+		verdict = s.decideVote(v, o, c, n)
 	}
 	if s.mutant.oldWatch && was.Waiting != "" && v.state.Waiting != "" {
 		v.state.Since = was.Since
@@ -257,9 +259,9 @@ func (s *setup) look(w *world, c, n int) {
 	}
 }
 
-// decide decides, and answers whether the node is durable where that counts.
-func (s *setup) decide(v *view, o member.Observation, c, n int) (verdict member.Verdict) {
-	r, admitted := s.rules(c), v.state.Admitted
+// decideVote decides about a node, and answers whether it is durable if the verdict asks.
+func (s *setup) decideVote(v *view, o member.Observation, c, n int) (verdict member.Verdict) {
+	r, admitted := s.rulesOf(c), v.state.Admitted
 	if s.mutant.forgets {
 		v.state.Admitted = nil
 		defer func() { v.state.Admitted = slices.Concat(admitted, v.state.Admitted) }()
@@ -271,17 +273,17 @@ func (s *setup) decide(v *view, o member.Observation, c, n int) (verdict member.
 	return verdict
 }
 
-// open says whether a client may send requests to a node.
-func (s *setup) open(w *world, c, n int) bool {
+// isOpen reports whether a client may send requests to a node.
+func (s *setup) isOpen(w *world, c, n int) bool {
 	return w.members == nil || w.members.clients[c][n].open
 }
 
-// stays says whether a client may only keep what it has on a node.
-func (s *setup) stays(w *world, c, n int) bool {
+// onlyKeeps reports whether a client may only keep its locks on a node.
+func (s *setup) onlyKeeps(w *world, c, n int) bool {
 	return w.members != nil && w.members.clients[c][n].stay
 }
 
-// mayBegin says whether a client has a quorum of nodes to ask.
+// mayBegin reports whether a client has a quorum of nodes to ask.
 func (s *setup) mayBegin(w *world, c int) bool {
 	if w.members == nil {
 		return true
@@ -295,19 +297,19 @@ func (s *setup) mayBegin(w *world, c int) bool {
 	return open >= quorum.Majority(int(w.clients[c].claim.N))
 }
 
-// proven says whether the marker of a node is the one that goes with a request.
-func (s *setup) proven(w *world, n int, proof string) bool {
+// markerMatches reports whether the marker of a node is the one that goes with a request.
+func (s *setup) markerMatches(w *world, n int, proof string) bool {
 	return w.members == nil || s.mutant.noProof || !s.admits.rules.Guarded() || w.members.nodes[n].marker == proof
 }
 
-// admitted says whether a node executes a request of a client's. Otherwise the client hangs up.
-func (s *setup) admitted(w *world, c, n int, kind quorum.AskKind) bool {
+// admitsRequest reports whether a node executes a client's request. Otherwise the client hangs up.
+func (s *setup) admitsRequest(w *world, c, n int, kind quorum.AskKind) bool {
 	switch {
 	case w.members == nil:
 		return true
-	case s.stays(w, c, n) && kind != quorum.AskRenew && !kind.Frees():
+	case s.onlyKeeps(w, c, n) && kind != quorum.AskRenew && !kind.Frees():
 		return false
-	case s.proven(w, n, w.members.clients[c][n].proof):
+	case s.markerMatches(w, n, w.members.clients[c][n].proof):
 		return true
 	}
 	wire := &w.nodes[n].wires[c]
@@ -317,8 +319,8 @@ func (s *setup) admitted(w *world, c, n int, kind quorum.AskKind) bool {
 			if l == &wire.requests {
 				m.of = m.kind
 			}
-			if m.kind = m.of; m.of != wakeUp && s.cares(w, c, n, m.failed()) {
-				wire.failures.push(m.failed())
+			if m.kind = m.of; m.of != wakeUp && s.stillCounts(w, c, n, m.failedAnswer()) {
+				wire.failures.push(m.failedAnswer())
 			}
 		}
 	}
@@ -326,7 +328,7 @@ func (s *setup) admitted(w *world, c, n int, kind quorum.AskKind) bool {
 	return false
 }
 
-// memberMoves are the moves of clients that look at nodes, and the faults that only these notice.
+// memberMoves adds the moves of clients that look at nodes, and the faults that concern admission alone.
 func (s *setup) memberMoves(w *world, add func(k kind, client, node, index int)) {
 	for c := range s.clients {
 		for n := range s.nodes {
@@ -344,14 +346,14 @@ func (s *setup) memberMoves(w *world, add func(k kind, client, node, index int))
 		add(localClock, 1, 0, 0)
 	}
 	for n := range s.nodes {
-		if !s.hit(n) {
+		if !s.isHit(n) {
 			continue
 		}
 		if w.left.again > 0 {
 			add(again, 0, n, 0)
 		}
 		for from := range s.nodes {
-			if from == n || from > 0 && from-1 != n { // one is enough
+			if from == n || from > 0 && from-1 != n { // one source is enough
 				continue
 			}
 			if w.left.files > 0 {
@@ -361,7 +363,7 @@ func (s *setup) memberMoves(w *world, add func(k kind, client, node, index int))
 				add(copied, 0, n, from)
 			}
 		}
-		if w.left.restored > 0 && s.unsaved(w, n) {
+		if w.left.restored > 0 && s.hasUnsaved(w, n) {
 			add(restored, 0, n, 0)
 		}
 		if s.admits.anyTime || w.nodes[n].lock.Owner == "" {
@@ -375,12 +377,12 @@ func (s *setup) memberMoves(w *world, add func(k kind, client, node, index int))
 	}
 }
 
-// goesBack says whether a node may go back to older data.
-func (s *setup) goesBack(w *world, n int) bool {
-	if !s.hit(n) || s.admits == nil || !s.admits.seen {
-		return s.hit(n)
+// mayRewind reports whether a node may go back to older data.
+func (s *setup) mayRewind(w *world, n int) bool {
+	if !s.isHit(n) || s.admits == nil || !s.admits.seen {
+		return s.isHit(n)
 	}
-	saved := field(w.members.nodes[n].saved, "run")
+	saved := markerField(w.members.nodes[n].saved, "run")
 	for c := range s.clients {
 		seen := w.members.clients[c][n].state.Admitted
 		if w.clients[c].life <= running && !(slices.Contains(seen, saved) && slices.Contains(seen, s.runOf(w, n))) {
@@ -395,9 +397,9 @@ func (s *setup) applyMember(w *world, m move) (broken string) {
 	nd := &w.members.nodes[n]
 	switch m.kind {
 	case look:
-		s.look(w, c, n)
+		s.lookAtNode(w, c, n)
 		if v := w.members.clients[c][n]; s.admits.shows && nd.run > 0 && v.open {
-			broken = itVotes
+			broken = nodeVotes
 		}
 	case swap:
 		v := &w.members.clients[c][n]
@@ -407,10 +409,10 @@ func (s *setup) applyMember(w *world, m move) (broken string) {
 		v.seen, v.next = "", ""
 	case again:
 		w.left.again--
-		s.restart(w, n, w.nodes[n].lock)
+		s.restartNode(w, n, w.nodes[n].lock)
 	case files:
 		w.left.files--
-		s.restart(w, n, w.nodes[m.index].lock)
+		s.restartNode(w, n, w.nodes[m.index].lock)
 		nd.marker = w.members.nodes[m.index].marker
 	case copied:
 		w.left.copied--
@@ -432,11 +434,12 @@ func (s *setup) applyMember(w *world, m move) (broken string) {
 	return broken
 }
 
-// itVotes is what some rows look for, so that those beside them do not hold because no node ever votes.
-const itVotes = "the node votes again"
+// nodeVotes is the result that some rows look for: it shows that the rows beside them do not hold because no
+// node ever votes.
+const nodeVotes = "the node votes again"
 
-// tidyMembers brings what does not matter to one form.
-func (s *setup) tidyMembers(w *world) {
+// normalizeMembers brings irrelevant differences to one form.
+func (s *setup) normalizeMembers(w *world) {
 	for c := range s.clients {
 		if w.clients[c].life > running {
 			w.members.clients[c] = [maxNodes]view{}
@@ -452,7 +455,7 @@ func (s *setup) tidyMembers(w *world) {
 	}
 }
 
-// encodeMember writes what a node and the clients have of its admission.
+// encodeMember encodes the memory of a node and the clients about its admission.
 func (s *setup) encodeMember(w *world, n int, b []byte) []byte {
 	text := func(t string) { b = append(append(b, t...), '|') }
 	m := &w.members.nodes[n]
@@ -462,12 +465,12 @@ func (s *setup) encodeMember(w *world, n int, b []byte) []byte {
 	text(w.nodes[n].proof)
 	for c := range s.clients {
 		v := &w.members.clients[c][n]
-		b = append(b, flags(v.open, v.stay), byte(w.members.clocks[c]/clockSet))
+		b = append(b, packFlags(v.open, v.stay), byte(w.members.clocks[c]/clockSet))
 		text(v.proof)
 		text(v.seen)
 		text(v.next)
 		text(v.state.Waiting)
-		b = append32(append32(b, int32(v.state.Since/time.Millisecond)), int32(v.floor))
+		b = appendInt32(appendInt32(b, int32(v.state.Since/time.Millisecond)), int32(v.floor))
 		for _, run := range v.state.Admitted {
 			text(run)
 		}
@@ -476,15 +479,15 @@ func (s *setup) encodeMember(w *world, n int, b []byte) []byte {
 	return b
 }
 
-// memberLine tells a move of these.
+// memberLine describes a move of memberMoves.
 func (s *setup) memberLine(w *world, m move) string {
-	who, node := name(m.client), fmt.Sprint("node ", m.node+1)
+	who, node := clientName(m.client), fmt.Sprint("node ", m.node+1)
 	v := &w.members.clients[m.client][m.node]
 	switch m.kind {
 	case look:
 		next := *w
 		next.members = new(*w.members)
-		s.look(&next, int(m.client), int(m.node))
+		s.lookAtNode(&next, int(m.client), int(m.node))
 		now := &next.members.clients[m.client][m.node]
 		switch {
 		case now.stay:
@@ -492,7 +495,7 @@ func (s *setup) memberLine(w *world, m move) string {
 		case now.open:
 			return fmt.Sprintf("%s looks at %s: it votes", who, node)
 		case now.next != "":
-			return fmt.Sprintf("%s looks at %s, and is about to write%s", who, node, short(now.next))
+			return fmt.Sprintf("%s looks at %s, and is about to write%s", who, node, shortMarker(now.next))
 		}
 		return fmt.Sprintf("%s looks at %s: it does not vote", who, node)
 	case swap:
@@ -520,5 +523,5 @@ func (s *setup) memberLine(w *world, m move) string {
 
 var beforeRun = regexp.MustCompile(`^.*?( run=| seen=)`)
 
-// short is a marker without what all clients agree on.
-func short(marker string) string { return beforeRun.ReplaceAllString(marker, "$1") }
+// shortMarker returns a marker without the part on which all clients agree.
+func shortMarker(marker string) string { return beforeRun.ReplaceAllString(marker, "$1") }

@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/member"
 )
 
-// memberRows are of nodes that may have forgotten what they granted. A reaches nodes 1 and 2 and has the lock there, B is new and
-// reaches 2 and 3. Node 2 is hit. A stage of time is a quarantine.
+// memberRows returns the rows of nodes that may have forgotten their grants. A reaches nodes 1 and 2 and has the lock there, B is
+// new and reaches 2 and 3. Faults hit node 2. A stage of time is a quarantine.
 func memberRows() []row {
 	three := member.Rules{Nodes: 3, MaxTTL: time.Duration(ttl)}
 	of := func(change func(*setup)) setup {
@@ -68,7 +68,7 @@ func memberRows() []row {
 	unnamed := but(server, func(s *setup) { s.admits.hidden = true })
 	return []row{
 		{name: "a node restarts without its data", world: wiped, large: true},
-		{name: "- it votes when its quarantine is over", world: but(wiped, func(s *setup) { s.admits.shows = true }), want: itVotes},
+		{name: "- it votes when its quarantine is over", world: but(wiped, func(s *setup) { s.admits.shows = true }), want: nodeVotes},
 		{name: "- it votes before (quarantine=off)", world: but(wiped, func(s *setup) { s.admits.rules.NoQuarantine = true }), want: both, large: true},
 		{name: "a node restarts with a snapshot and its marker", world: snapshot, large: true},
 		{name: "- whatever run the marker names", world: without(snapshot, mutant{anyRun: true}), want: both},
@@ -78,7 +78,7 @@ func memberRows() []row {
 			world: but(snapshot, func(s *setup) { s.faults.older, s.faults.restored = 0, 1 }),
 		},
 		{name: "a durable node restarts with its data", world: durable, large: true},
-		{name: "- it votes at once", world: but(durable, func(s *setup) { s.admits.shows, s.faults.stage = true, 0 }), want: itVotes},
+		{name: "- it votes at once", world: but(durable, func(s *setup) { s.admits.shows, s.faults.stage = true, 0 }), want: nodeVotes},
 		{name: "a durable node restarts with a copy that all saw replaced", world: replaced},
 		{name: "- and clients do not remember its runs", world: without(replaced, mutant{forgets: true}), want: both},
 		{name: "- not promised: some have not seen it replaced", world: but(replaced, func(s *setup) { s.admits.seen = false }), want: both},
@@ -109,7 +109,7 @@ func memberRows() []row {
 		},
 		{name: "… and clients live for a second", world: brief, large: true},
 		{name: "- one period is enough for them", world: without(brief, mutant{onePeriod: true}), want: both, large: true},
-		{name: "- they let it vote", world: but(brief, func(s *setup) { s.admits.shows, s.faults.bothClocks = true, 0 }), want: itVotes},
+		{name: "- they let it vote", world: but(brief, func(s *setup) { s.admits.shows, s.faults.bothClocks = true, 0 }), want: nodeVotes},
 		{name: "a client has another MaxTTL", world: otherSet},
 		{name: "- it need not agree", world: without(otherSet, mutant{anySet: true}), want: both},
 		{name: "nodes of three hide their run", world: hidden},

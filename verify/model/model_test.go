@@ -11,20 +11,20 @@ import (
 // enough is more states than any row has: a row that reaches it is unfinished.
 const enough = 3_000_000
 
-// row is a world that is explored as a whole. Without a mutant nothing may
-// break; with one, want names what must.
+// row is a world that is explored as a whole. Without a mutant no property may break;
+// with one, want names the property that must.
 type row struct {
 	name  string
 	world setup
 	want  string // the property that breaks; "" for none
-	// live asks whether all clients can finish from wherever they are, and
-	// timers how many timers have to run out on the way at most.
+	// live checks that all clients can finish from every state, and timers bounds the
+	// number of timers that have to run out on the way.
 	live   bool
 	timers int
 	large  bool // only make model runs it: it has over 100,000 states, or 20,000 where nodes are admitted
 }
 
-// What breaks in rows about waiting.
+// The properties that break in rows about waiting.
 const (
 	stuckForEver = "somebody can never finish"
 	tooSlow      = "more timers must run out than allowed"
@@ -37,35 +37,35 @@ const (
 	third              // node 3
 )
 
-// A counter at first; counters that differ by a block.
+// Initial counters, which differ by a block.
 const (
 	level = startClock + 31
 	above = level + 32
 )
 
-func with(s setup, change func(*setup)) setup {
+func changed(s setup, change func(*setup)) setup {
 	change(&s)
 	return s
 }
 
-func rows() []row {
+func modelRows() []row {
 	// Attempts that do not wait; tokens and exclusion.
 	one := setup{nodes: 1, clients: 3, alone: true, orders: true}
 	two := setup{nodes: 3, clients: 2, alone: true, orders: true}
 	pairs := setup{nodes: 3, clients: 3, alone: true, orders: true, cut: [3]uint8{first, second, third}}
-	loss := with(two, func(s *setup) { s.alone, s.skew, s.faults.lock = false, 5, 1 })
+	loss := changed(two, func(s *setup) { s.alone, s.skew, s.faults.lock = false, 5, 1 })
 	twice := setup{
 		nodes: 3, clients: 2, orders: true, cut: [3]uint8{third, second}, fences: []int64{level, above, above},
 		faults: faults{lock: 1, repeat: 1},
 	}
 	// A node that fails over.
 	fails := setup{nodes: 1, clients: 3, renews: 1, alone: true, orders: true, gate: true, faults: faults{over: 2}}
-	failsWaiting := with(fails, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel = 2, 0b11, 1, true })
-	// A server that comes back with older data. Of three nodes the one is it that both clients reach.
+	failsWaiting := changed(fails, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel = 2, 0b11, 1, true })
+	// A server that comes back with older data. Of three nodes it is the one that both clients reach.
 	older := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{older: 2}}
-	olderWaiting := with(older, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel, s.faults.older = 2, 0b11, 1, true, 1 })
-	moves := with(older, func(s *setup) { s.slot = true })
-	movesWaiting := with(olderWaiting, func(s *setup) { s.slot = true })
+	olderWaiting := changed(older, func(s *setup) { s.clients, s.waiting, s.rests, s.cancel, s.faults.older = 2, 0b11, 1, true, 1 })
+	moves := changed(older, func(s *setup) { s.slot = true })
+	movesWaiting := changed(olderWaiting, func(s *setup) { s.slot = true })
 	olderOfThree := setup{
 		nodes: 3, clients: 2, alone: true, orders: true, gate: true, cut: [3]uint8{third, second}, fences: []int64{level, above, above}, faults: faults{older: 1},
 	}
@@ -78,8 +78,8 @@ func rows() []row {
 	paused := setup{nodes: 1, clients: 3, renews: 1, orders: true, faults: faults{fence: 1, lock: 1}}
 	jumps := setup{nodes: 1, clients: 2, renews: 1, orders: true, faults: faults{jump: 4, fence: 2}}
 	jumpTwo := setup{nodes: 3, clients: 2, orders: true, cut: [3]uint8{third, third}, faults: faults{jump: 4}}
-	others := with(two, func(s *setup) { s.faults.others = 2 })
-	othersTwice := with(twice, func(s *setup) { s.faults.others = 1 })
+	others := changed(two, func(s *setup) { s.faults.others = 2 })
+	othersTwice := changed(twice, func(s *setup) { s.faults.others = 1 })
 	// A holds nodes 1 and 2. C, which cannot reach 2, was granted 3 and denied 1:
 	// a give-back is on its way to 3. B, who is before C, cannot reach 1.
 	back := setup{
@@ -90,26 +90,26 @@ func rows() []row {
 		},
 	}
 
-	// Waiters. Their counters stand still: the queue asks for nothing of them.
+	// Waiters. Their counters stand still: the queue does not need them.
 	even := []int64{level, level, level}
 	waiters := setup{nodes: 3, clients: 2, waiting: 0b11, rests: 255, calm: true, alone: true, frozen: true, fences: even}
-	uneven := with(waiters, func(s *setup) { s.fences = []int64{level, level, above} })
-	down := with(waiters, func(s *setup) { s.cut = [3]uint8{third, third, third} })
-	hasty := with(down, func(s *setup) { s.hasty = true })
-	behind := with(down, func(s *setup) { s.clients, s.holds, s.waiting = 3, 2, 0b110 })
+	uneven := changed(waiters, func(s *setup) { s.fences = []int64{level, level, above} })
+	down := changed(waiters, func(s *setup) { s.cut = [3]uint8{third, third, third} })
+	hasty := changed(down, func(s *setup) { s.hasty = true })
+	behind := changed(down, func(s *setup) { s.clients, s.holds, s.waiting = 3, 2, 0b110 })
 	// B is queued on every node before C begins, and A may die.
-	inLine := with(waiters, func(s *setup) {
+	inLine := changed(waiters, func(s *setup) {
 		s.clients, s.holds, s.waiting, s.fair, s.faults.crash = 3, 2, 0b110, true, 1
 		s.cut = [3]uint8{third, third, third}
 		s.prelude = []move{
 			{begin, 1, 0, 0}, {execute, 1, 0, 0}, {answer, 1, 0, 0}, {execute, 1, 1, 0}, {answer, 1, 1, 0},
 		}
 	})
-	three := with(down, func(s *setup) { s.clients, s.waiting = 3, 0b111 })
-	dies := with(waiters, func(s *setup) { s.faults.crash = 1 })
-	lost := with(down, func(s *setup) { s.faults.wake = 2 })
-	lapses := with(down, func(s *setup) { s.faults.place = 2 })
-	breaks := with(behind, func(s *setup) { s.clients, s.waiting, s.fragile, s.faults.broken = 2, 0b10, 0b10, 1 })
+	three := changed(down, func(s *setup) { s.clients, s.waiting = 3, 0b111 })
+	dies := changed(waiters, func(s *setup) { s.faults.crash = 1 })
+	lost := changed(down, func(s *setup) { s.faults.wake = 2 })
+	lapses := changed(down, func(s *setup) { s.faults.place = 2 })
+	breaks := changed(behind, func(s *setup) { s.clients, s.waiting, s.fragile, s.faults.broken = 2, 0b10, 0b10, 1 })
 	// A held nodes 1 and 2, and has released them. C, which cannot reach 3, was queued
 	// on both and handed both; it has been granted 1, for which it asked by itself, and
 	// been denied 2. The wake-ups are still on their way. B, which is before it, cannot
@@ -134,7 +134,7 @@ func rows() []row {
 		},
 	}
 	// A holds all nodes. B waits on all of them and can no longer reach two.
-	minority := with(waiters, func(s *setup) {
+	minority := changed(waiters, func(s *setup) {
 		s.clients, s.holds, s.waiting, s.faults.cut = 3, 3, 0b110, 2
 		s.prelude = []move{
 			{begin, 1, 0, 0},
@@ -148,17 +148,17 @@ func rows() []row {
 			{cutOff, 1, 2, 0},
 		}
 	})
-	// A holds all nodes. B waits, and takes what it finds free.
+	// A holds all nodes. B waits, and takes any free lock.
 	outages := setup{
 		nodes: 3, clients: 2, waiting: 0b10, rests: 2, calm: true, alone: true, orders: true, holds: 3, renews: 255, keeps: true,
 		fences: even, faults: faults{outage: 2},
 	}
-	// A holds nodes 1 and 2, and somebody has had 3 since. B cannot reach 1.
+	// A holds nodes 1 and 2, and another client has had 3 since. B cannot reach 1.
 	superseded := setup{
 		nodes: 3, clients: 2, calm: true, orders: true, after: true, holds: 2, renews: 1, cut: [3]uint8{0, first},
 		fences: []int64{level, level, above + 32}, faults: faults{lock: 1},
 	}
-	reclaims := with(superseded, func(s *setup) { // a quorum has kept it already
+	reclaims := changed(superseded, func(s *setup) { // a quorum has kept it already
 		s.renews = 2
 		s.prelude = []move{
 			{renew, 0, 0, 0},
@@ -181,7 +181,7 @@ func rows() []row {
 		nodes: 1, clients: 2, adopts: 0b10, keeps: true, rests: 1, calm: true, orders: true, after: true, renews: 2, fences: even,
 		faults: faults{repeat: 1},
 	}
-	takenOfThree := with(taken, func(s *setup) { s.nodes, s.renews, s.cut, s.faults.repeat = 3, 1, [3]uint8{third, third}, 2 })
+	takenOfThree := changed(taken, func(s *setup) { s.nodes, s.renews, s.cut, s.faults.repeat = 3, 1, [3]uint8{third, third}, 2 })
 	// B adopts it from one server that comes back with older data, and C wants the lock.
 	adoptsOlder := setup{
 		nodes: 1, clients: 3, adopts: 0b010, rests: 255, calm: true, orders: true, holds: 1, fences: []int64{level}, faults: faults{older: 2},
@@ -197,8 +197,8 @@ func rows() []row {
 		nodes: 3, clients: 2, holds: 2, renews: 2, calm: true, alone: true, spans: true, fragile: 0b01, cut: [3]uint8{third, third}, fences: even,
 		faults: faults{broken: 2, stage: 1},
 	}
-	lateAcquire := with(lates, func(s *setup) { s.waiting, s.deaf, s.rests, s.starts, s.renews = 0b01, 0b01, 1, true, 1 })
-	lateAdopt := with(lates, func(s *setup) {
+	lateAcquire := changed(lates, func(s *setup) { s.waiting, s.deaf, s.rests, s.starts, s.renews = 0b01, 0b01, 1, true, 1 })
+	lateAdopt := changed(lates, func(s *setup) {
 		s.clients, s.holds, s.adopts, s.rests, s.starts, s.renews, s.fragile, s.fences = 3, 1, 0b010, 2, true, 1, 0b010, []int64{level}
 	})
 	without := func(s setup, m mutant) setup {
@@ -217,18 +217,18 @@ func rows() []row {
 	return []row{
 		{name: "1 node, 3 attempts", world: one},
 		{name: "3 nodes, 2 attempts", world: two},
-		{name: "3 nodes, 2 attempts, clocks differ", world: with(two, func(s *setup) { s.skew = 5 })},
+		{name: "3 nodes, 2 attempts, clocks differ", world: changed(two, func(s *setup) { s.skew = 5 })},
 		{name: "3 nodes, 3 attempts, each pair meets in one node", world: pairs, large: true},
-		{name: "a client dies", world: with(two, func(s *setup) { s.faults.crash = 1 }), large: true},
+		{name: "a client dies", world: changed(two, func(s *setup) { s.faults.crash = 1 }), large: true},
 		{name: "a node forgets the lock: tokens", world: loss, large: true},
 		{name: "a node forgets the lock, an acquire comes twice: tokens", world: twice, large: true},
 		{name: "- commit without the owner", world: without(twice, mutant{commitByAnyone: true}), want: same},
 		{name: "- commit of a token below that of the node's grant", world: without(twice, mutant{commitAnyToken: true}), want: same},
 		{name: "other locks are granted: tokens", world: others, large: true},
 		{name: "other locks are granted, a node forgets the lock, an acquire comes twice: tokens", world: othersTwice, large: true},
-		{name: "a node forgets everything: tokens", world: with(two, func(s *setup) { s.alone, s.cut, s.faults.wipe = false, [3]uint8{third, second}, 1 })},
+		{name: "a node forgets everything: tokens", world: changed(two, func(s *setup) { s.alone, s.cut, s.faults.wipe = false, [3]uint8{third, second}, 1 })},
 		{name: "a replica that lags takes over, holders renew in its quarantine", world: fails, large: true},
-		{name: "- no quarantine", world: with(fails, func(s *setup) { s.gate = false }), want: both},
+		{name: "- no quarantine", world: changed(fails, func(s *setup) { s.gate = false }), want: both},
 		{name: "- C11: tokens go on where the replica was", world: without(fails, mutant{lowTokens: true}), want: same},
 		{name: "a replica that lags takes over, and clients wait", world: failsWaiting, large: true},
 		{name: "a server comes back with older data: tokens", world: older, large: true},
@@ -251,8 +251,8 @@ func rows() []row {
 		{name: "- C3: a grant that overtakes the failure counts", world: without(back, mutant{ignoreOwed: true}), want: both, large: true},
 
 		{name: "2 waiters", world: waiters, live: true},
-		{name: "2 waiters, wake-ups come apart", world: with(waiters, func(s *setup) { s.apart = true }), live: true},
-		{name: "2 waiters that may give up", world: with(waiters, func(s *setup) { s.cancel = true }), large: true},
+		{name: "2 waiters, wake-ups come apart", world: changed(waiters, func(s *setup) { s.apart = true }), live: true},
+		{name: "2 waiters that may give up", world: changed(waiters, func(s *setup) { s.cancel = true }), large: true},
 		{name: "2 waiters, two rounds to commit", world: uneven, live: true, large: true},
 		{name: "2 waiters, a node is down", world: hasty, live: true},
 		{name: "a holder and 2 waiters, a node is down", world: behind, live: true},
@@ -304,7 +304,7 @@ func rows() []row {
 
 // TestModel explores every row. Run it with -v for the table and the traces.
 func TestModel(t *testing.T) {
-	rows := append(rows(), memberRows()...)
+	rows := append(modelRows(), memberRows()...)
 	lines := make([]string, len(rows))
 	t.Cleanup(func() {
 		t.Logf("\n%-58s %9s %9s %7s  %s\n%s", "row", "states", "steps", "time", "result", strings.Join(lines, ""))
@@ -317,7 +317,7 @@ func TestModel(t *testing.T) {
 			t.Parallel()
 			start := time.Now()
 			got := explore[world, move](&r.world, enough, r.live)
-			broken := r.judge(got)
+			broken := r.checkResult(got)
 			took := time.Since(start).Round(10 * time.Millisecond)
 			says := "holds"
 			switch {
@@ -331,14 +331,14 @@ func TestModel(t *testing.T) {
 				t.Errorf("got %q, want %q", broken, r.want)
 			}
 			if broken != "" {
-				t.Logf("%s\n%s", broken, r.world.tell(got.trace))
+				t.Logf("%s\n%s", broken, r.world.writeTrace(got.trace))
 			}
 		})
 	}
 }
 
-// judge names what broke.
-func (r *row) judge(got result[move]) string {
+// checkResult returns the property that broke.
+func (r *row) checkResult(got result[move]) string {
 	switch {
 	case got.broken != "":
 		return got.broken

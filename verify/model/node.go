@@ -5,40 +5,40 @@ import (
 	"github.com/holdfast-go/holdfast/internal/session"
 )
 
-// span is a TTL.
-func span(short bool) int64 {
+// ttlOf returns the long or the short TTL.
+func ttlOf(short bool) int64 {
 	if short {
 		return brief
 	}
 	return ttl
 }
 
-// answered is an answer of that kind to the request r.
-func (r message) answered(kind uint8) message {
+// answerOf returns an answer of that kind to the request r.
+func (r message) answerOf(kind uint8) message {
 	return message{kind: kind, of: r.kind, id: r.id, epoch: r.epoch, round: r.round, stage: r.stage, brief: r.brief}
 }
 
-// failed is that r gets no answer.
-func (r message) failed() message { return r.answered(uint8(quorum.Failed)) }
+// failedAnswer returns the event that r gets no answer.
+func (r message) failedAnswer() message { return r.answerOf(uint8(quorum.Failed)) }
 
-// asFailed is the answer a as none.
-func (r message) asFailed() message {
+// asFailure returns the event that the answer r is lost.
+func (r message) asFailure() message {
 	r.kind, r.marked, r.token = uint8(quorum.Failed), false, 0
 	return r
 }
 
-// fail answers at once what is asked where nothing gets through.
-func (s *setup) fail(w *world) {
+// failUnreachable answers at once the requests to unreachable nodes.
+func (s *setup) failUnreachable(w *world) {
 	for again := true; again; {
 		again = false
 		for c := range s.clients {
 			for n := range s.nodes {
 				wire := &w.nodes[n].wires[c]
-				for (wire.cut || !s.open(w, c, n)) && wire.requests.n > 0 {
+				for (wire.cut || !s.isOpen(w, c, n)) && wire.requests.n > 0 {
 					r := wire.requests.pop(0)
-					a := r.failed()
-					if s.cares(w, c, n, a) {
-						s.hear(w, c, n, a)
+					a := r.failedAnswer()
+					if s.stillCounts(w, c, n, a) {
+						s.deliverAnswer(w, c, n, a)
 						again = true
 					}
 				}
@@ -47,8 +47,8 @@ func (s *setup) fail(w *world) {
 	}
 }
 
-// serve lets a node execute a request, and is its answer.
-func (s *setup) serve(w *world, c, n int, r message) message {
+// serveRequest lets a node execute a request, and returns its answer.
+func (s *setup) serveRequest(w *world, c, n int, r message) message {
 	nd := &w.nodes[n]
 	clock := w.clock
 	switch {
@@ -58,27 +58,27 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 		clock = s.nodeTime(w, n)
 	}
 	ask := quorum.Ask{
-		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: span(r.brief), HandOver: quorum.HandOver(ttl),
-		Token: int64(r.token), Anew: r.anew, Least: int64(r.least),
+		Kind: quorum.AskKind(r.kind), Epoch: r.epoch, Node: n, ID: uint32(r.id), TTL: ttlOf(r.brief), HandOver: quorum.HandOver(ttl),
+		Token: int64(r.token), Restore: r.restore, Least: int64(r.least),
 		Owner: owners[c][r.id], From: owners[0][0], Clock: w.clock + int64(c)*s.skew, Noted: quorum.Noted(ttl),
 	}
-	if nd.away != 0 || s.stays(w, c, n) {
+	if nd.away != 0 || s.onlyKeeps(w, c, n) {
 		session.Gate{Floor: ask.Least, Stays: true}.Prepare(&ask)
 	}
 	if r.marked {
-		ask.Stamp = w.place(s, c, n, ask.Owner)
+		ask.Stamp = w.stampOf(s, c, n, ask.Owner)
 	}
 	if s.mutant.seedAnyTime {
 		ask.Clock = clock
 	}
 	hears := func(owner string) bool {
-		c, _ := split(owner)
+		c, _ := splitOwner(owner)
 		return w.clients[c].life != crashed
 	}
 	before := nd.lock
-	l, reply, woken := s.bend(before, &ask).Answer(clock, &ask, hears)
-	s.mend(clock, w.clients[c].claim.Queued.Has(n), before, &l, &ask, &reply, &woken)
-	a := r.answered(uint8(reply.Kind))
+	l, reply, woken := s.mutateBefore(before, &ask).Answer(clock, &ask, hears)
+	s.mutateAfter(clock, w.clients[c].claim.Queued.Has(n), before, &l, &ask, &reply, &woken)
+	a := r.answerOf(uint8(reply.Kind))
 	a.marked, a.token = reply.Queued, int32(reply.Token)
 	if nd.frozen != 0 {
 		if l.Fence = nd.frozen; l.Owner != "" {
@@ -90,14 +90,13 @@ func (s *setup) serve(w *world, c, n int, r message) message {
 	}
 	nd.lock = l
 	if woken.Owner != "" {
-		s.wake(w, n, woken)
+		s.sendWakeUp(w, n, woken)
 	}
 	return a
 }
 
-// bend is the lock as a request finds it without one of the node's rules. It may change the
-// request, too.
-func (s *setup) bend(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
+// mutateBefore changes the lock, and perhaps the request, so that the node acts without one of its rules.
+func (s *setup) mutateBefore(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	m := &s.mutant
 	switch {
 	case m.barge && ask.Kind == quorum.AskAcquire:
@@ -114,9 +113,9 @@ func (s *setup) bend(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	return l
 }
 
-// mend makes of what the bent lock came to what the node without the rule has come to.
-// waits says that the client believes that it has a place there.
-func (s *setup) mend(now int64, waits bool, before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
+// mutateAfter turns the outcome on the changed lock into the outcome of a node without the rule. waits
+// reports whether the client believes that it has a place there.
+func (s *setup) mutateAfter(now int64, waits bool, before quorum.Lock, l *quorum.Lock, ask *quorum.Ask, reply *quorum.Reply, woken *quorum.Wake) {
 	m := &s.mutant
 	if m.shortens && before.Owner == ask.Owner && l.Owner == ask.Owner && ask.Kind != quorum.AskCommit {
 		l.Until = now/1000 + quorum.Millis(ask.TTL)
@@ -142,18 +141,18 @@ func (s *setup) mend(now int64, waits bool, before quorum.Lock, l *quorum.Lock, 
 		if head, _ := l.Queue.Head(); m.keepForGiver && before.Owner == ask.Owner && head == ask.Owner && woken.Owner == "" {
 			l.Owner, l.Until, l.Queue, woken.Owner = ask.Owner, far, l.Queue.Without(ask.Owner), ask.Owner
 			l.Token = l.Fence + 1
-			l.Fence = quorum.Top(l.Token)
+			l.Fence = quorum.LastOfBlock(l.Token)
 		}
 		if m.handOverUnseeded && before.Fence == 0 && woken.Owner != "" {
-			l.Owner, l.Token, l.Until, l.Fence, woken.Base = woken.Owner, 1, far, quorum.Top(1), 1
+			l.Owner, l.Token, l.Until, l.Fence, woken.Base = woken.Owner, 1, far, quorum.LastOfBlock(1), 1
 		}
 	}
 }
 
-// wake sends a wake-up on its way.
-func (s *setup) wake(w *world, n int, woken quorum.Wake) {
+// sendWakeUp sends a wake-up on its way.
+func (s *setup) sendWakeUp(w *world, n int, woken quorum.Wake) {
 	nd := &w.nodes[n]
-	to, id := split(woken.Owner)
+	to, id := splitOwner(woken.Owner)
 	switch {
 	case s.apart:
 		nd.wires[to].woken |= 1 << id
@@ -165,11 +164,11 @@ func (s *setup) wake(w *world, n int, woken quorum.Wake) {
 	if nd.frozen != 0 && m.token != 0 {
 		m.token = int32(nd.frozen)
 	}
-	s.reply(w, to, n, m)
+	s.sendAnswer(w, to, n, m)
 }
 
-// place is the stamp that a waiter's id has on a node.
-func (w *world) place(s *setup, c, n int, owner string) int64 {
+// stampOf returns the stamp of a waiter's id on a node.
+func (w *world) stampOf(s *setup, c, n int, owner string) int64 {
 	if !s.mutant.byArrival {
 		return w.clients[c].claim.Stamp
 	}
@@ -182,22 +181,22 @@ func (w *world) place(s *setup, c, n int, owner string) int64 {
 	return last + 1
 }
 
-// reply sends an answer, unless nobody would care.
-func (s *setup) reply(w *world, c, n int, a message) {
-	if s.cares(w, c, n, a) {
+// sendAnswer sends an answer, unless it does not count any more.
+func (s *setup) sendAnswer(w *world, c, n int, a message) {
+	if s.stillCounts(w, c, n, a) {
 		w.nodes[n].wires[c].answers.push(a)
 	}
 }
 
-// restart lets a node start anew, with no more than lock.
-func (s *setup) restart(w *world, n int, lock quorum.Lock) {
+// restartNode restarts a node with only this lock.
+func (s *setup) restartNode(w *world, n int, lock quorum.Lock) {
 	nd := &w.nodes[n]
 	nd.lock = lock
 	nd.ghosts = line{}
 	w.clock += clockStep
-	s.closeAll(w, n)
+	s.beginRun(w, n)
 	for c := range s.clients {
-		s.sever(w, c, n, int(nd.wires[c].requests.n))
+		s.breakConnection(w, c, n, int(nd.wires[c].requests.n))
 		nd.ghosts = line{}
 		if s.gate && w.clients[c].life == running {
 			nd.away |= 1 << c
@@ -205,26 +204,26 @@ func (s *setup) restart(w *world, n int, lock quorum.Lock) {
 	}
 }
 
-// rewind lets a node start anew with older data.
-func (s *setup) rewind(w *world, n int) {
-	s.restart(w, n, w.nodes[n].saved)
-	w.nodes[n].floor = quorum.Base(w.clock)
+// rewindNode restarts a node with older data.
+func (s *setup) rewindNode(w *world, n int) {
+	s.restartNode(w, n, w.nodes[n].saved)
+	w.nodes[n].floor = quorum.FirstOfBlock(w.clock)
 	if w.members != nil {
-		s.mark(w, n, w.members.nodes[n].saved)
+		s.setMarker(w, n, w.members.nodes[n].saved)
 	}
 }
 
-// takeOver lets another server take the place of a node, with what it had received. With the
-// gate it only keeps what it has, until all that the other may have granted is over or has
-// been renewed on it.
-func (s *setup) takeOver(w *world, n int) {
+// promoteReplica lets another server take the place of a node, with the data that it had received. With the
+// gate it only keeps its locks, until all that the other server may have granted is over or has been renewed
+// on it.
+func (s *setup) promoteReplica(w *world, n int) {
 	nd := &w.nodes[n]
 	nd.lock = nd.saved
 	w.clock += clockStep
-	s.promote(w, n)
-	nd.floor = quorum.Base(w.clock)
+	s.promoteServer(w, n)
+	nd.floor = quorum.FirstOfBlock(w.clock)
 	for c := range s.clients {
-		s.sever(w, c, n, int(nd.wires[c].requests.n))
+		s.breakConnection(w, c, n, int(nd.wires[c].requests.n))
 		nd.ghosts = line{} // the other server executes them, to no effect here
 		if s.gate && w.clients[c].claim.Phase == quorum.Held {
 			nd.away |= 1 << c
@@ -232,17 +231,17 @@ func (s *setup) takeOver(w *world, n int) {
 	}
 }
 
-// flush lets a node forget all it knew over open connections.
-func (s *setup) flush(w *world, n int) {
+// flushNode lets a node forget everything, over open connections.
+func (s *setup) flushNode(w *world, n int) {
 	nd := &w.nodes[n]
 	nd.lock = quorum.Lock{}
 	w.clock += clockStep
-	s.mark(w, n, "")
+	s.setMarker(w, n, "")
 }
 
-// sever breaks a connection. The first sent requests had left and may still be
-// executed, in order; the others go over the next connection.
-func (s *setup) sever(w *world, c, n, sent int) {
+// breakConnection breaks a connection. The first sent requests had left and may still be executed, in order;
+// the others go over the next connection.
+func (s *setup) breakConnection(w *world, c, n, sent int) {
 	nd := &w.nodes[n]
 	wire := &nd.wires[c]
 	wire.low = false
@@ -251,8 +250,8 @@ func (s *setup) sever(w *world, c, n, sent int) {
 	}
 	fail := func(of uint8, m message) {
 		m.kind = of
-		a := m.failed()
-		if s.cares(w, c, n, a) {
+		a := m.failedAnswer()
+		if s.stillCounts(w, c, n, a) {
 			wire.failures.push(a)
 		}
 	}

@@ -7,39 +7,39 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// tell writes a trace for people, a line for each move.
-func (s *setup) tell(trace []move) string {
+// writeTrace returns a trace for people, with a line for each move.
+func (s *setup) writeTrace(trace []move) string {
 	var b strings.Builder
-	w := s.initial()
+	w := s.initialWorld()
 	for i, m := range trace {
-		next, broken := s.apply(&w, m)
-		fmt.Fprintf(&b, "%3d  %s\n", i+1, s.line(&w, m))
+		next, broken := s.applyMove(&w, m)
+		fmt.Fprintf(&b, "%3d  %s\n", i+1, s.describeMove(&w, m))
 		if broken != "" {
-			fmt.Fprintf(&b, "     %s: %s\n", broken, s.tokens(&next))
+			fmt.Fprintf(&b, "     %s: %s\n", broken, s.describeTokens(&next))
 		}
 		w = next
 	}
-	b.WriteString(s.picture(&w))
+	b.WriteString(s.describeNodes(&w))
 	return b.String()
 }
 
-func name(c uint8) string { return string(rune('A' + c)) }
+func clientName(c uint8) string { return string(rune('A' + c)) }
 
 var answerNames = map[quorum.Kind]string{
 	quorum.Granted: "granted", quorum.Denied: "denied", quorum.Accepted: "accepted", quorum.Refused: "refused",
 	quorum.Kept: "kept", quorum.NotMine: "not mine", quorum.Freed: "freed", quorum.Failed: "failed",
 }
 
-func (s *setup) line(w *world, m move) string {
-	who, node := name(m.client), fmt.Sprint("node ", m.node+1)
+func (s *setup) describeMove(w *world, m move) string {
+	who, node := clientName(m.client), fmt.Sprint("node ", m.node+1)
 	wire := &w.nodes[m.node].wires[m.client]
 	switch m.kind {
 	case begin:
 		return who + " asks for the lock"
 	case execute, ghost:
-		return s.execution(w, m)
+		return s.describeExecution(w, m)
 	case answer:
-		return hearing(wire.answers.m[0], who, node)
+		return describeAnswer(wire.answers.m[0], who, node)
 	case failure:
 		return fmt.Sprintf("%s notices that %s at %s failed", who, quorum.AskKind(wire.failures.m[m.index].of), node)
 	case wake:
@@ -98,14 +98,14 @@ func (s *setup) line(w *world, m move) string {
 	return s.memberLine(w, m)
 }
 
-// execution tells what a node makes of a request.
-func (s *setup) execution(w *world, m move) string {
+// describeExecution describes how a node executes a request.
+func (s *setup) describeExecution(w *world, m move) string {
 	r, late := w.nodes[m.node].wires[m.client].requests.m[0], ""
 	if m.kind == ghost {
 		r, late = w.nodes[m.node].ghosts.m[0], ", which comes late"
 	}
 	next := *w
-	a := s.serve(&next, int(m.client), int(m.node), r)
+	a := s.serveRequest(&next, int(m.client), int(m.node), r)
 	says := answerNames[quorum.Kind(a.kind)]
 	if quorum.Kind(a.kind) == quorum.Granted || quorum.Kind(a.kind) == quorum.NotMine && a.token != 0 {
 		says += fmt.Sprint(" ", a.token)
@@ -114,15 +114,15 @@ func (s *setup) execution(w *world, m move) string {
 	if r.token != 0 {
 		what += fmt.Sprint(" ", r.token)
 	}
-	line := fmt.Sprintf("node %d executes %s of %s%d%s: %s", m.node+1, what, name(m.client), r.id, late, says)
+	line := fmt.Sprintf("node %d executes %s of %s%d%s: %s", m.node+1, what, clientName(m.client), r.id, late, says)
 	if o := next.nodes[m.node].lock.Owner; o != w.nodes[m.node].lock.Owner && o != "" && quorum.Kind(a.kind) == quorum.Freed {
 		line += ", handed to " + strings.ToUpper(o)
 	}
 	return line
 }
 
-// hearing tells which answer a client hears from a node.
-func hearing(a message, who, node string) string {
+// describeAnswer describes the answer that a client hears from a node.
+func describeAnswer(a message, who, node string) string {
 	switch {
 	case a.of == wakeUp && a.token != 0:
 		return fmt.Sprintf("%s is woken by %s and has the lock there with %d", who, node, a.token)
@@ -132,17 +132,17 @@ func hearing(a message, who, node string) string {
 	return fmt.Sprintf("%s hears from %s: %s %s", who, node, quorum.AskKind(a.of), answerNames[quorum.Kind(a.kind)])
 }
 
-func (s *setup) tokens(w *world) string {
+func (s *setup) describeTokens(w *world) string {
 	var parts []string
 	for c := range s.clients {
 		if t := w.clients[c].token; t != 0 {
-			parts = append(parts, fmt.Sprintf("%s committed %d", name(uint8(c)), t))
+			parts = append(parts, fmt.Sprintf("%s committed %d", clientName(uint8(c)), t))
 		}
 	}
 	return strings.Join(parts, ", ")
 }
 
-func (s *setup) picture(w *world) string {
+func (s *setup) describeNodes(w *world) string {
 	var b strings.Builder
 	for n := range s.nodes {
 		l := w.nodes[n].lock
@@ -151,7 +151,7 @@ func (s *setup) picture(w *world) string {
 			fmt.Fprint(&b, " ", strings.ToUpper(p.Owner))
 		}
 		if w.members != nil {
-			fmt.Fprintf(&b, ", marker%s", short(w.members.nodes[n].marker))
+			fmt.Fprintf(&b, ", marker%s", shortMarker(w.members.nodes[n].marker))
 		}
 		b.WriteString("\n")
 	}

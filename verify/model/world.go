@@ -7,21 +7,20 @@ const (
 	maxClients = 3
 	maxIDs     = 6 // of one client, at the same time in use
 
-	now  = int64(1)       // the time of every event: what runs out does so by a move
-	soon = int64(1) << 40 // when a timer that runs would run out
+	now  = int64(1)       // time of every event: timers run out by moves
+	soon = int64(1) << 40 // when a running timer would run out
 	far  = int64(1) << 50 // when a lock would lapse
 	ttl  = int64(10_000_000_000)
 
-	brief     = int64(1_000_000_000) // the other TTL, where there are two
-	stageTime = int64(2_000_000_000) // that passes at once, where there are: more than brief, and twice that is less than ttl
+	brief     = int64(1_000_000_000) // the short TTL, if there are two
+	stageTime = int64(2_000_000_000) // a stage of time, if there are two TTLs: more than brief, and twice as long is less than ttl
 
 	startClock = int64(100_000_000) // more than a minute from no clock at all
 	clockStep  = int64(1) << 20     // the clock runs ahead of all counters
 	clockJump  = int64(1) << 27     // µs; more than a minute
 )
 
-// owners are the ids that clients go by: a letter for the client, a digit for
-// the id.
+// owners are the ids of the clients: a letter for the client, a digit for the id.
 var owners = func() (o [maxClients][maxIDs]string) {
 	for c := range o {
 		for id := range o[c] {
@@ -31,27 +30,27 @@ var owners = func() (o [maxClients][maxIDs]string) {
 	return o
 }()
 
-func split(owner string) (client int, id uint8) { return int(owner[0] - 'a'), owner[1] - '0' }
+func splitOwner(owner string) (client int, id uint8) { return int(owner[0] - 'a'), owner[1] - '0' }
 
 // message is a request on its way to a node, or an answer on its way back.
 type message struct {
-	kind   uint8 // quorum.AskKind or quorum.Kind
-	of     uint8 // answers: the request, or wakeUp
-	id     uint8
-	epoch  uint8
-	round  uint8 // the client's, when the request was sent
-	stage  uint8 // how much time had passed when the request was sent
-	marked bool  // acquire: with the stamp; denied: queued
-	brief  bool  // the TTL of the request
-	anew   bool  // renew: a free lock is set again
-	token  int32
-	least  int32 // requests: the first token that the client may use
+	kind    uint8 // quorum.AskKind or quorum.Kind
+	of      uint8 // answers: the request, or wakeUp
+	id      uint8
+	epoch   uint8
+	round   uint8 // the client's round when the request was sent
+	stage   uint8 // how much time had passed when the request was sent
+	marked  bool  // acquire: with the stamp; denied: queued
+	brief   bool  // the TTL of the request
+	restore bool  // renew: a free lock is set again
+	token   int32
+	least   int32 // requests: first token that the client may use
 }
 
-// wakeUp is what a wake-up among the answers answers.
+// wakeUp is the value of message.of for a wake-up, which answers no request.
 const wakeUp = 255
 
-// line is a first-in-first-out line of messages, as a connection carries them.
+// line is a first-in-first-out queue of messages, as a connection carries them.
 type line struct {
 	n uint8
 	m [7]message
@@ -72,27 +71,27 @@ func (l *line) pop(i int) message {
 
 func (l *line) all() []message { return l.m[:l.n] }
 
-// wire is what travels between one client and one node.
+// wire holds the messages between one client and one node.
 type wire struct {
 	requests, answers line
-	failures          line  // of a broken connection: they are noticed in any order
+	failures          line  // of a broken connection: noticed in any order
 	woken             uint8 // wake-ups under way apart from the answers, by id
 	cut               bool  // nothing gets through any more
-	low               bool  // the client has been granted a token on it that it could not use
+	low               bool  // a token that the client could not use was granted on it
 }
 
 type node struct {
 	lock   quorum.Lock
 	wires  [maxClients]wire
-	ghosts line   // sent over a connection that has broken since
-	ghost  uint8  // whose they are
-	proof  string // the marker that goes with them
-	away   uint8  // clients whose end the node waits for before it votes
+	ghosts line   // requests sent over a connection that has broken since
+	ghost  uint8  // their client
+	proof  string // their marker
+	away   uint8  // clients whose leases have to end before the node votes
 	ahead  bool   // its clock is wrong
 	frozen int64  // the counter stays here; 0: it counts
 
-	saved quorum.Lock // what its replica has, or its disk
-	floor int64       // the first token that may be used since it went back to that
+	saved quorum.Lock // data of its replica, or on its disk
+	floor int64       // first token that may be used since the node went back to the saved data
 }
 
 type life uint8
@@ -112,7 +111,7 @@ type client struct {
 	renews uint8 // left
 	round  uint8 // of renewals
 	rests  uint8 // left
-	since  int64 // where setup.slot says so: the clock when the node was found where it is
+	since  int64 // with setup.slot: the clock when the client found the slot on its present server
 }
 
 // world is the state of everything.
@@ -120,15 +119,17 @@ type world struct {
 	nodes   [maxNodes]node
 	clients [maxClients]client
 	clock   int64
-	stage   uint8 // how much time has passed, where there are two TTLs
+	stage   uint8 // number of stages that have passed, if there are two TTLs
 	left    faults
 	members *members // nil: all nodes vote
 }
 
-// at is the time by the clocks of the clients, in ns.
-func (s *setup) at(stage, round uint8) int64 { return now + int64(stage)*s.stageTime() + int64(round) }
+// timeAt returns the time by the clocks of the clients, in ns.
+func (s *setup) timeAt(stage, round uint8) int64 {
+	return now + int64(stage)*s.stageTime() + int64(round)
+}
 
-// faults is how often each fault may still happen.
+// faults holds how often each fault may still happen.
 type faults struct {
 	lock   uint8 // a node forgets a lock
 	fence  uint8 // a node forgets a counter
@@ -142,7 +143,7 @@ type faults struct {
 	place  uint8 // a place in a queue lapses although its client waits
 	jump   uint8 // the clock of a node jumps far ahead, or back
 	others uint8 // another lock of a node is granted
-	outage uint8 // a node forgets a lock while its holder has all nodes, and knows so
+	outage uint8 // a node forgets a lock while its holder has all nodes, and knows that
 	over   uint8 // a replica takes over from a node
 	older  uint8 // a node is restarted with older data
 	stage  uint8 // a stage of time passes
@@ -154,38 +155,38 @@ type faults struct {
 	restored   uint8 // … or its own, as they were saved
 	nodeClock  uint8 // a node's clock is set ahead
 	localClock uint8 // a client's is
-	bothClocks uint8 // a node's and that of client 1, which are one
+	bothClocks uint8 // the clock that a node and client 1 share
 }
 
-// setup is a world to begin with, and how it behaves.
+// setup describes a world at the start, and its behaviour.
 type setup struct {
 	nodes   int
 	clients int
 	waiting uint8             // clients that wait, by bit
 	fences  []int64           // counters of the nodes at first
-	frozen  bool              // counters do not count: queue rows, which ask for nothing of them
-	skew    int64             // how far apart the clients' clocks are, µs
+	frozen  bool              // counters do not count: queue rows, which need no tokens
+	skew    int64             // difference between the clients' clocks, µs
 	renews  uint8             // how often each client renews; 255: no bound, one round after the other
 	keeps   bool              // client 0 never releases, and all is done when it has every node
-	adopts  uint8             // clients that adopt the lease of client 0, which has detached it, by bit
+	adopts  uint8             // clients that adopt the detached lease of client 0, by bit
 	deaf    uint8             // clients that hear no wake-ups, by bit
 	rests   uint8             // how often each waiter's fallback timer runs out; 255: no bound
 	cancel  bool              // clients may give up
-	calm    bool              // timers run out only when nothing of the client's is on its way
-	apart   bool              // wake-ups come over connections of their own, and so in any order
+	calm    bool              // timers run out only when no message of the client is under way
+	apart   bool              // wake-ups use connections of their own, and so arrive in any order
 	cut     [maxClients]uint8 // nodes that a client cannot reach, by bit
-	holds   int               // on how many nodes client 0, which does not wait, holds the lock at first
+	holds   int               // number of nodes on which client 0, which does not wait, holds the lock at first
 	fragile uint8             // clients whose connections may break, by bit; 0: all
 	alone   bool              // two holders at the same time break the promise
 	orders  bool              // tokens are checked
 	fair    bool              // waiters are served in the order of their stamps
 	after   bool              // no lease is renewed by a round that began after another grant was committed
-	gate    bool              // a node that went back to older data does not vote until what it granted is over
-	spans   bool              // renewals ask for one of two TTLs, and a lock lapses in its time
+	gate    bool              // a node that went back to older data does not vote until its earlier grants are over
+	spans   bool              // renewals ask for one of two TTLs, and locks lapse with time
 	starts  bool              // with spans: clients ask for the lock with the brief TTL
-	slot    bool              // the node is a hash slot: clients find it elsewhere, and go by their own clocks
+	slot    bool              // the node is a hash slot: clients find it elsewhere, and use their own clocks
 	faults  faults
-	hasty   bool    // patience and deadlines count as slow too, not only what lasts a second
+	hasty   bool    // patience and deadlines count as slow too, not only timers of a second
 	admits  *admits // nodes vote once they are admitted; nil: always
 	prelude []move  // made before everything else
 	mutant  mutant
@@ -202,21 +203,21 @@ type mutant struct {
 	keepForGiver     bool // C4: a give-back by the head keeps the node for it
 	askOne           bool // C4: a wake-up asks the node it came from
 	keepPartial      bool // partial grants are not given back
-	stay             bool // who is known to a minority does not withdraw
+	stay             bool // a client known to a minority does not withdraw
 	byArrival        bool // each node orders waiters as they come
 	barge            bool // C6: a free lock goes to any client that asks
-	anyOrder         bool // C7: wake-ups grant that come apart from the answers
+	anyOrder         bool // C7: wake-ups grant even if they arrive apart from the answers
 	lowTokens        bool // C11: a node that went back to older data gives tokens that it may have given since
-	lateLow          bool // C13: a client that starts goes by the floors that it hears of
+	lateLow          bool // C13: a client that starts knows only the floors from its answers
 	foundLow         bool // C13: … and a client that finds its slot elsewhere
 	regainNever      bool // C8: a node that does not have the lock stays lost
 	anewAtOnce       bool // C8: … sets it again before a quorum has kept the lock in the round
-	adoptAny         bool // C9: the lock is adopted whosever it is
-	adoptFree        bool // C9: … and also where nobody has it
+	adoptAny         bool // C9: the lock of any owner is adopted
+	adoptFree        bool // C9: … and a free lock too
 	regrants         bool // C15: a late request gets the lock that was taken from its owner
-	staysOut         bool // C16: a place that has lapsed is not given again to who asks
+	staysOut         bool // C16: a lapsed place is not given again to a client that asks
 	shortens         bool // C14: an owner's request shortens what another has promised
-	follows          bool // C14: … and the client relies on the shortest that it asked for
+	follows          bool // C14: … and the client relies on the shortest TTL that it asked for
 
 	// Of the rules by which nodes are admitted:
 	anyRun        bool // the run that the marker names counts as the present one
@@ -226,7 +227,7 @@ type mutant struct {
 	forgets       bool // the client does not know in which runs it saw the node admitted
 	oldWatch      bool // the client goes on counting where the marker has changed
 	wallClock     bool // the client counts by its wall clock
-	nodesClock    bool // the client goes by the node's wall clock alone
+	nodesClock    bool // the client uses the node's wall clock alone
 	ownClock      bool // … or by its own
 	onePeriod     bool // one period by wall clocks is enough
 	blindly       bool // the marker is written without a comparison
@@ -236,7 +237,7 @@ type mutant struct {
 	staysAndVotes bool // the only node grants in its quarantine
 }
 
-// move is one thing that can happen.
+// move is one step of the world.
 type move struct {
 	kind   kind
 	client uint8
@@ -248,7 +249,7 @@ type kind uint8
 
 const (
 	begin      kind = iota // a client asks for the lock
-	execute                // a node executes the first request of a client's
+	execute                // a node executes the first request of a client
 	ghost                  // a node executes a request of a broken connection
 	answer                 // a client gets the first answer of a node
 	failure                // a client notices that a request failed
@@ -259,7 +260,7 @@ const (
 	renew                  // a holder renews
 	release                // a holder releases, or a client gives up
 	crash                  // a client dies
-	lapse                  // a lock lapses that nobody relies on
+	lapse                  // a lock without a holder lapses
 	loseLock               // a node forgets a lock
 	loseFence              // a node forgets a counter
 	wipe                   // a node forgets everything, and its connections break
@@ -273,21 +274,21 @@ const (
 	outage                 // a node forgets a lock
 	other                  // another lock of a node is granted
 	pass                   // a stage of time passes
-	save                   // a node's replica, or its disk, has all that the node has
+	save                   // all data of a node are copied to its replica, or its disk
 	takeOver               // the replica takes the node's place
 	rewind                 // a node goes on from its disk
 	look                   // a client observes a node and decides about it
 	swap                   // a node replaces its marker
 	again                  // a node is restarted with its data
-	files                  // … or with those of node index
+	files                  // … or with the data of node index
 	copied                 // a node gets the data of node index
 	restored               // … or its own, as they were saved
 	nodeClock              // a node's clock is set ahead
 	localClock             // a client's is
-	bothClocks             // a node's and that of client 1, which are one
+	bothClocks             // the clock that a node and client 1 share
 )
 
-func (s *setup) initial() world {
+func (s *setup) initialWorld() world {
 	w := world{clock: startClock, left: s.faults}
 	for n := range s.nodes {
 		node := &w.nodes[n]
@@ -313,18 +314,18 @@ func (s *setup) initial() world {
 		}
 	}
 	if s.admits != nil {
-		w.members = s.firstMembers(&w)
+		w.members = s.initialMembers(&w)
 	}
 	if s.holds > 0 {
-		w, _ = s.apply(&w, move{kind: begin})
+		w, _ = s.applyMove(&w, move{kind: begin})
 		for n := range s.nodes {
 			wire := &w.nodes[n].wires[0]
 			if n >= s.holds {
 				wire.requests = line{} // was lost
 				continue
 			}
-			w, _ = s.apply(&w, move{kind: execute, node: uint8(n)})
-			w, _ = s.apply(&w, move{kind: answer, node: uint8(n)})
+			w, _ = s.applyMove(&w, move{kind: execute, node: uint8(n)})
+			w, _ = s.applyMove(&w, move{kind: answer, node: uint8(n)})
 		}
 		w.clients[0].claim.Granted &= quorum.All(s.holds)
 	}
@@ -333,17 +334,17 @@ func (s *setup) initial() world {
 			w.clients[c].claim.Adopts = s.adopts&(1<<c) != 0
 		}
 		if !s.keeps {
-			w.clients[0].life = crashed // to the nodes it is the same
-			s.tidy(&w)
+			w.clients[0].life = crashed // for the nodes it makes no difference
+			s.normalize(&w)
 		}
 	}
 	for _, m := range s.prelude {
-		w, _ = s.apply(&w, m)
+		w, _ = s.applyMove(&w, m)
 	}
 	return w
 }
 
-func (s *setup) slow(m move) bool {
+func (s *setup) isSlow(m move) bool {
 	switch m.kind {
 	case rest, lapse:
 		return true
@@ -353,14 +354,14 @@ func (s *setup) slow(m move) bool {
 	return false
 }
 
-func (s *setup) done(w *world) bool {
+func (s *setup) isDone(w *world) bool {
 	if s.keeps {
-		return s.has(w, 0, s.nodes)
+		return s.holdsLock(w, 0, s.nodes)
 	}
 	for c := range s.clients {
 		switch cl := &w.clients[c]; {
 		case cl.life == crashed || cl.life == ended:
-		case s.severed(w, c):
+		case s.isCutOff(w, c):
 		default:
 			return false
 		}
@@ -368,8 +369,8 @@ func (s *setup) done(w *world) bool {
 	return true
 }
 
-// has says whether a client holds the lock, and on so many nodes at least.
-func (s *setup) has(w *world, c, nodes int) bool {
+// holdsLock reports whether a client holds the lock, and on at least so many nodes.
+func (s *setup) holdsLock(w *world, c, nodes int) bool {
 	cl := &w.clients[c]
 	if cl.life != running || cl.claim.Phase != quorum.Held {
 		return false
@@ -382,8 +383,8 @@ func (s *setup) has(w *world, c, nodes int) bool {
 	return nodes <= 0
 }
 
-// severed says that a client can reach no quorum: nobody can help it.
-func (s *setup) severed(w *world, c int) bool {
+// isCutOff reports whether a client can reach no quorum: nobody can help it.
+func (s *setup) isCutOff(w *world, c int) bool {
 	reach := 0
 	for n := range s.nodes {
 		if !w.nodes[n].wires[c].cut {
@@ -393,7 +394,7 @@ func (s *setup) severed(w *world, c int) bool {
 	return reach < quorum.Majority(s.nodes)
 }
 
-func (s *setup) moves(w *world, out []move) []move {
+func (s *setup) appendMoves(w *world, out []move) []move {
 	add := func(k kind, client, node, index int) {
 		out = append(out, move{k, uint8(client), uint8(node), uint8(index)})
 	}
@@ -415,7 +416,7 @@ func (s *setup) moves(w *world, out []move) []move {
 	return out
 }
 
-// clientMoves adds what a client can do by itself.
+// clientMoves adds the moves of a client itself.
 func (s *setup) clientMoves(w *world, c int, add func(k kind, client, node, index int)) {
 	cl := &w.clients[c]
 	if cl.life == idle && s.mayBegin(w, c) {
@@ -429,7 +430,7 @@ func (s *setup) clientMoves(w *world, c int, add func(k kind, client, node, inde
 		if c != 0 || !s.keeps {
 			add(release, c, 0, 0)
 		}
-		if cl.renews > 0 && (cl.renews < 255 || !s.busy(w, c)) {
+		if cl.renews > 0 && (cl.renews < 255 || !s.isBusy(w, c)) {
 			add(renew, c, 0, 0)
 			if s.spans {
 				add(renew, c, 0, 1)
@@ -441,7 +442,7 @@ func (s *setup) clientMoves(w *world, c int, add func(k kind, client, node, inde
 	if w.left.crash > 0 {
 		add(crash, c, 0, 0)
 	}
-	if s.calm && s.busy(w, c) {
+	if s.calm && s.isBusy(w, c) {
 		return
 	}
 	for n := range cl.claim.Unanswered().Nodes {
@@ -449,15 +450,15 @@ func (s *setup) clientMoves(w *world, c int, add func(k kind, client, node, inde
 			add(silence, c, n, 0)
 		}
 	}
-	if cl.claim.Patience != 0 {
+	if cl.claim.GiveBackAt != 0 {
 		add(patience, c, 0, 0)
 	}
-	if cl.claim.Rest != 0 && cl.rests > 0 {
+	if cl.claim.RestUntil != 0 && cl.rests > 0 {
 		add(rest, c, 0, 0)
 	}
 }
 
-// wireMoves adds what can become of the messages between a client and a node.
+// wireMoves adds the moves of messages between a client and a node.
 func (s *setup) wireMoves(w *world, c, n int, add func(k kind, client, node, index int)) {
 	wire := &w.nodes[n].wires[c]
 	if wire.requests.n > 0 {
@@ -504,39 +505,39 @@ func (s *setup) wireMoves(w *world, c, n int, add func(k kind, client, node, ind
 	}
 }
 
-// nodeMoves adds what can become of a node and of what it keeps.
+// nodeMoves adds the moves of a node and its data.
 func (s *setup) nodeMoves(w *world, n int, add func(k kind, client, node, index int)) {
 	node := &w.nodes[n]
 	if node.ghosts.n > 0 {
 		add(ghost, int(node.ghost), n, 0)
 	}
 	if node.lock.Owner != "" {
-		if s.dead(w, n) {
+		if s.isAbandoned(w, n) {
 			add(lapse, 0, n, 0)
 		}
 		if w.left.lock > 0 {
 			add(loseLock, 0, n, 0)
 		}
-		if w.left.outage > 0 && s.has(w, 0, s.nodes) && w.clients[0].claim.Granted == quorum.All(s.nodes) {
+		if w.left.outage > 0 && s.holdsLock(w, 0, s.nodes) && w.clients[0].claim.Granted == quorum.All(s.nodes) {
 			add(outage, 0, n, 0)
 		}
 	}
 	if w.left.fence > 0 && node.lock.Fence != 0 {
 		add(loseFence, 0, n, 0)
 	}
-	if w.left.wipe > 0 && !s.blank(w, n) {
+	if w.left.wipe > 0 && !s.isEmpty(w, n) {
 		add(wipe, 0, n, 0)
 	}
-	if w.left.flush > 0 && !s.blank(w, n) {
+	if w.left.flush > 0 && !s.isEmpty(w, n) {
 		add(flush, 0, n, 0)
 	}
-	if w.left.over+w.left.older+w.left.restored > 0 && s.unsaved(w, n) {
+	if w.left.over+w.left.older+w.left.restored > 0 && s.hasUnsaved(w, n) {
 		add(save, 0, n, 0)
 	}
-	if w.left.over > 0 && s.hit(n) {
+	if w.left.over > 0 && s.isHit(n) {
 		add(takeOver, 0, n, 0)
 	}
-	if w.left.older > 0 && s.goesBack(w, n) {
+	if w.left.older > 0 && s.mayRewind(w, n) {
 		add(rewind, 0, n, 0)
 	}
 	if w.left.jump > 0 {
@@ -547,8 +548,8 @@ func (s *setup) nodeMoves(w *world, n int, add func(k kind, client, node, index 
 	}
 }
 
-// busy says that something of a client's is on its way.
-func (s *setup) busy(w *world, c int) bool {
+// isBusy reports whether a message of a client is under way.
+func (s *setup) isBusy(w *world, c int) bool {
 	for n := range s.nodes {
 		wire := &w.nodes[n].wires[c]
 		if wire.requests.n+wire.answers.n+wire.failures.n > 0 || wire.woken != 0 {
@@ -558,11 +559,11 @@ func (s *setup) busy(w *world, c int) bool {
 	return false
 }
 
-// dead says that nobody relies on the lock of a node: it lapses some time, if
-// timers are slow, after all that its owner has sent has arrived.
-func (s *setup) dead(w *world, n int) bool {
+// isAbandoned reports whether nobody relies on the lock of a node: it lapses some time, if timers are slow,
+// after all messages of its owner have arrived.
+func (s *setup) isAbandoned(w *world, n int) bool {
 	nd := &w.nodes[n]
-	c, id := split(nd.lock.Owner)
+	c, id := splitOwner(nd.lock.Owner)
 	cl := &w.clients[c]
 	if s.calm && nd.wires[c].requests.n > 0 {
 		return false
@@ -570,46 +571,46 @@ func (s *setup) dead(w *world, n int) bool {
 	return cl.life != running || uint32(id) != cl.claim.ID || nd.wires[c].cut
 }
 
-func (s *setup) apply(from *world, m move) (world, string) {
+func (s *setup) applyMove(from *world, m move) (world, string) {
 	w := *from
 	if w.members != nil {
 		w.members = new(*w.members)
 	}
 	broken := s.applyClient(&w, m)
-	s.fail(&w)
-	s.tidy(&w)
-	if s.timed() && broken == "" && s.overlap(&w) {
+	s.failUnreachable(&w)
+	s.normalize(&w)
+	if s.hasTime() && broken == "" && s.hasOverlap(&w) {
 		broken = "two hold the lock"
 	}
 	return w, broken
 }
 
-// applyClient makes a move that is a client's own, or has applyWire make another.
+// applyClient makes a client's own move, or has applyWire make another.
 func (s *setup) applyClient(w *world, m move) (broken string) {
 	c := int(m.client)
 	cl := &w.clients[c]
 	switch m.kind {
 	case begin:
-		return s.begin(w, c)
+		return s.beginClient(w, c)
 	case silence:
-		cl.claim.AskBy[m.node] = now
-		return s.event(w, c, quorum.Event{Kind: quorum.Tick})
+		cl.claim.AnswerBy[m.node] = now
+		return s.stepClient(w, c, quorum.Event{Kind: quorum.Tick})
 	case patience:
-		cl.claim.Patience = now
-		return s.event(w, c, quorum.Event{Kind: quorum.Tick})
+		cl.claim.GiveBackAt = now
+		return s.stepClient(w, c, quorum.Event{Kind: quorum.Tick})
 	case rest:
 		if cl.rests != 255 {
 			cl.rests--
 		}
-		cl.claim.Rest = now
-		return s.event(w, c, quorum.Event{Kind: quorum.Tick})
+		cl.claim.RestUntil = now
+		return s.stepClient(w, c, quorum.Event{Kind: quorum.Tick})
 	case renew:
 		if cl.renews < 255 {
 			cl.renews--
 		}
-		return s.event(w, c, quorum.Event{Kind: quorum.Renew, TTL: span(m.index == 1)})
+		return s.stepClient(w, c, quorum.Event{Kind: quorum.Renew, TTL: ttlOf(m.index == 1)})
 	case release:
-		return s.event(w, c, quorum.Event{Kind: quorum.Release})
+		return s.stepClient(w, c, quorum.Event{Kind: quorum.Release})
 	case crash:
 		w.left.crash--
 		cl.life = crashed
@@ -618,7 +619,7 @@ func (s *setup) applyClient(w *world, m move) (broken string) {
 	return s.applyWire(w, m)
 }
 
-func (s *setup) begin(w *world, c int) (broken string) {
+func (s *setup) beginClient(w *world, c int) (broken string) {
 	cl := &w.clients[c]
 	cl.life = running
 	if s.slot && !s.mutant.lateLow {
@@ -629,25 +630,25 @@ func (s *setup) begin(w *world, c int) (broken string) {
 			cl.before |= 1 << o
 		}
 	}
-	return s.event(w, c, quorum.Event{Kind: quorum.Start, Nodes: s.heard(c)})
+	return s.stepClient(w, c, quorum.Event{Kind: quorum.Start, Nodes: s.subscribedNodes(c)})
 }
 
-// applyWire makes a move of what is between a client and a node, or has applyNode make another.
+// applyWire makes a move between a client and a node, or has applyNode make another.
 func (s *setup) applyWire(w *world, m move) (broken string) {
 	c, n := int(m.client), int(m.node)
 	nd := &w.nodes[n]
 	wire := &nd.wires[c]
 	switch m.kind {
 	case execute:
-		s.execute(w, c, n)
+		s.executeRequest(w, c, n)
 	case answer:
-		return s.hear(w, c, n, wire.answers.pop(0))
+		return s.deliverAnswer(w, c, n, wire.answers.pop(0))
 	case failure:
-		return s.hear(w, c, n, wire.failures.pop(int(m.index)))
+		return s.deliverAnswer(w, c, n, wire.failures.pop(int(m.index)))
 	case wake:
 		wire.woken &^= 1 << m.index
 		if cl := &w.clients[c]; cl.life == running && cl.claim.ID == uint32(m.index) {
-			return s.hear(w, c, n, message{kind: uint8(quorum.Woken), of: wakeUp, id: m.index, token: int32(nd.frozen)})
+			return s.deliverAnswer(w, c, n, message{kind: uint8(quorum.Woken), of: wakeUp, id: m.index, token: int32(nd.frozen)})
 		}
 	case loseWake:
 		w.left.wake--
@@ -658,7 +659,7 @@ func (s *setup) applyWire(w *world, m move) (broken string) {
 		}
 	case sever:
 		w.left.broken--
-		s.sever(w, c, n, int(m.index))
+		s.breakConnection(w, c, n, int(m.index))
 	case repeat:
 		w.left.repeat--
 		nd.ghosts.push(wire.requests.m[0])
@@ -675,19 +676,19 @@ func (s *setup) applyWire(w *world, m move) (broken string) {
 	return ""
 }
 
-// execute has a node answer the first request of a client.
-func (s *setup) execute(w *world, c, n int) {
+// executeRequest has a node answer the first request of a client.
+func (s *setup) executeRequest(w *world, c, n int) {
 	nd := &w.nodes[n]
 	r := nd.wires[c].requests.pop(0)
 	kind := quorum.AskKind(r.kind)
-	answer := r.failed()
-	if s.admitted(w, c, n, kind) && (nd.away == 0 || s.faults.over != 0 && (kind == quorum.AskRenew || kind.Frees())) {
-		answer = s.serve(w, c, n, r)
+	answer := r.failedAnswer()
+	if s.admitsRequest(w, c, n, kind) && (nd.away == 0 || s.faults.over != 0 && (kind == quorum.AskRenew || kind.Frees())) {
+		answer = s.serveRequest(w, c, n, r)
 	}
-	s.reply(w, c, n, answer)
+	s.sendAnswer(w, c, n, answer)
 }
 
-// cutOff lets nothing more through. A wake-up under way would come when its lock has lapsed.
+// cutOff lets nothing more through. A wake-up under way would arrive after its lock has lapsed.
 func (v *wire) cutOff() {
 	v.cut = true
 	for i := int(v.answers.n) - 1; i >= 0; i-- {
@@ -697,14 +698,14 @@ func (v *wire) cutOff() {
 	}
 }
 
-// applyNode makes a move that befalls a node or lets time pass, or has applyMember make another.
+// applyNode makes a move of a node or lets time pass, or has applyMember make another.
 func (s *setup) applyNode(w *world, m move) (broken string) {
 	c, n := int(m.client), int(m.node)
 	nd := &w.nodes[n]
 	switch m.kind {
 	case ghost:
-		if r := nd.ghosts.pop(0); nd.away == 0 && s.proven(w, n, nd.proof) {
-			s.serve(w, c, n, r) // nobody hears the answer
+		if r := nd.ghosts.pop(0); nd.away == 0 && s.markerMatches(w, n, nd.proof) {
+			s.serveRequest(w, c, n, r) // the answer is lost
 		}
 	case lapse:
 		nd.dropLock()
@@ -720,19 +721,19 @@ func (s *setup) applyNode(w *world, m move) (broken string) {
 		w.clock += clockStep
 	case wipe:
 		w.left.wipe--
-		s.restart(w, n, quorum.Lock{})
-		s.mark(w, n, "")
+		s.restartNode(w, n, quorum.Lock{})
+		s.setMarker(w, n, "")
 	case flush:
 		w.left.flush--
-		s.flush(w, n)
+		s.flushNode(w, n)
 	case save:
-		s.save(w, n)
+		s.saveNode(w, n)
 	case takeOver:
 		w.left.over--
-		s.takeOver(w, n)
+		s.promoteReplica(w, n)
 	case rewind:
 		w.left.older--
-		s.rewind(w, n)
+		s.rewindNode(w, n)
 	case jump:
 		w.left.jump--
 		if nd.ahead = !nd.ahead; nd.ahead {
@@ -752,5 +753,5 @@ func (s *setup) applyNode(w *world, m move) (broken string) {
 	return ""
 }
 
-// dropLock has the node keep all but the owner.
+// dropLock makes the node forget the owner, and nothing else.
 func (nd *node) dropLock() { nd.lock.Owner, nd.lock.Token, nd.lock.Until = "", 0, 0 }

@@ -93,7 +93,7 @@ func (w *world) checkLooks(k *key) {
 			if len(all) < quorum.Majority(len(asked)) {
 				continue
 			}
-			certain, earlier := quorum.Certain(all, len(asked)), k.grants
+			certain, earlier := quorum.CertainToken(all, len(asked)), k.grants
 			if i := slices.IndexFunc(k.grants, func(g *grant) bool { return g.owner == owner }); i >= 0 {
 				earlier = k.grants[:i]
 			}

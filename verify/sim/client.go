@@ -94,7 +94,7 @@ func (c *client) hear(node int, yes bool) {
 		return
 	}
 	for _, cl := range append([]*claim(nil), c.claims...) {
-		cl.post(quorum.Event{Kind: quorum.Audible})
+		cl.post(quorum.Event{Kind: quorum.SubscriptionChange})
 	}
 }
 
@@ -158,7 +158,7 @@ func (cl *claim) answer(e quorum.Event, r *request) {
 	w, c := cl.c.w, cl.c
 	now := c.clock()
 	e.At, e.Rand = now, w.rng.Uint32()
-	if e.Kind == quorum.Start || e.Kind == quorum.Audible {
+	if e.Kind == quorum.Start || e.Kind == quorum.SubscriptionChange {
 		e.Nodes = c.heard
 	}
 	if w.cfg.Rules.TrustFromReply && e.Kind == quorum.Granted {
@@ -173,7 +173,7 @@ func (cl *claim) answer(e quorum.Event, r *request) {
 	before, owner, st := cl.st, cl.owner, cl.st
 	do := st.Step(e)
 	if w.cfg.Rules.NeverAnew {
-		do.Renew &^= do.Anew
+		do.Renew &^= do.Restore
 	}
 	cl.st = st
 	fresh := do.FreshID

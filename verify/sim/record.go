@@ -140,7 +140,7 @@ func (cl *claim) stepped(before *quorum.Claim, owner string, fresh bool, e *quor
 	add := func(s Step) {
 		s.Owner = owner
 		if held {
-			s.Trust = max(cl.c.laboratory(st.Trusted())-w.now, 0)
+			s.Trust = max(cl.c.laboratory(st.TrustedUntil())-w.now, 0)
 		}
 		rec.add(w, s)
 	}
@@ -180,7 +180,7 @@ func (cl *claim) does(e *quorum.Event, do *quorum.Actions, same, held bool, add 
 		cl.rec.chosen = st.Token
 		add(Step{Kind: Spreads, Token: st.Token})
 	}
-	if e.Kind == quorum.Renew && do.Renew != 0 || do.Renew&^do.Anew != 0 && !cl.rec.renews {
+	if e.Kind == quorum.Renew && do.Renew != 0 || do.Renew&^do.Restore != 0 && !cl.rec.renews {
 		if e.Kind == quorum.Renew {
 			cl.rec.round++
 		}
@@ -190,7 +190,7 @@ func (cl *claim) does(e *quorum.Event, do *quorum.Actions, same, held bool, add 
 	if do.Outcome == quorum.Renewed {
 		add(Step{Kind: Renewed})
 	}
-	if do.Anew != 0 {
+	if do.Restore != 0 {
 		add(Step{Kind: SetsAgain})
 	}
 	for n := range do.GiveBack.Nodes {

@@ -120,7 +120,7 @@ func (wk *worker) passOn() {
 
 // trusts says whether the lock can still be relied on, as the holder sees it.
 func (wk *worker) trusts() bool {
-	over := wk.c.clock() >= wk.claim.st.Trusted() && !wk.c.w.cfg.Rules.TrustForever
+	over := wk.c.clock() >= wk.claim.st.TrustedUntil() && !wk.c.w.cfg.Rules.TrustForever
 	return wk.grant != nil && wk.claim.st.Phase == quorum.Held && !over
 }
 
@@ -129,7 +129,7 @@ func (wk *worker) leave() {
 	if wk.grant != nil {
 		wk.grant.until = wk.c.w.now
 		if !wk.c.w.cfg.Rules.TrustForever {
-			wk.grant.until = min(wk.grant.until, wk.c.laboratory(wk.claim.st.Trusted()))
+			wk.grant.until = min(wk.grant.until, wk.c.laboratory(wk.claim.st.TrustedUntil()))
 		}
 		wk.grant = nil
 	}
@@ -186,11 +186,11 @@ func (wk *worker) watch() {
 		case !wk.trusts():
 			wk.lose()
 		default:
-			wk.c.after(max(cl.st.Trusted()-wk.c.clock(), ms), expire)
+			wk.c.after(max(cl.st.TrustedUntil()-wk.c.clock(), ms), expire)
 		}
 	}
 	first := own / 3
-	if given := cl.st.Trusted() - wk.c.clock(); given < own/2 || len(w.nodes) > 2 {
+	if given := cl.st.TrustedUntil() - wk.c.clock(); given < own/2 || len(w.nodes) > 2 {
 		first = given / 32
 	}
 	wk.c.after(first, renew)

@@ -26,28 +26,29 @@ import (
 const (
 	traceHoldfast = "TraceHoldfast"
 	attempts      = 6 // ids of a run that acquire; it is followed until one more begins
-	adopters      = 2 // ids of a run that adopt, likewise
+	adopters      = 2 // ids of a run that adopt; it is followed until one more begins
 )
 
-// ticks are those of the specification, a millisecond each, of a time for which a lock stands. The slowest client and the
-// fastest node of the simulation are off by a 201st, so a client trusts a lease of ttl for ttl*0.99495 - 2.01 ms at most,
-// and a node keeps it for ttl*0.99505 at least. This is between the two, and Drift is none.
-func ticks(ttl int64) int64 { return ttl*995/1000/ms - 1 }
+// ticksOf returns the ticks of the specification, a millisecond each, for which a lock of that TTL lasts. The
+// slowest client and the fastest node of the simulation are off by a 201st, so a client trusts a lease of ttl
+// for at most ttl*0.99495 - 2.01 ms, and a node keeps it for at least ttl*0.99505. The result is between the
+// two, and Drift is none.
+func ticksOf(ttl int64) int64 { return ttl*995/1000/ms - 1 }
 
 const ms = int64(time.Millisecond)
 
 // recorded is a run in the words of the specification.
 type recorded struct {
 	seed  uint64
-	place int // among those that TLC takes, for a test
+	place int // index among the runs that TLC takes, for a test
 	class sim.Class
 	set   group
 	ttl   int64   // ns
-	ttls  []int64 // that renewals ask for, in ticks
+	ttls  []int64 // of renewals, in ticks
 	steps []string
 }
 
-// group are the runs that TLC reads with one configuration.
+// group is a group of runs that TLC reads with one configuration.
 type group struct {
 	nodes  int
 	adopts bool
@@ -63,36 +64,36 @@ func (g group) String() string {
 	return fmt.Sprintf("%d nodes", g.nodes)
 }
 
-// translate writes down what the record has.
+// translate translates the record of a run.
 func translate(seed uint64, class sim.Class, r *sim.Record) recorded {
 	t := translation{record: r, ids: make(map[string]int), at: make(map[int]int)}
-	t.steps = t.followed()
-	t.number()
+	t.steps = t.followedSteps()
+	t.numberOwners()
 	for i, s := range t.steps {
 		if d := s.At/ms - t.now; d > 0 {
-			t.write("time", field{"d", d})
+			t.writeStep("time", field{"d", d})
 			t.now += d
 		}
 		t.at[i] = len(t.out) + 1
-		t.step(s)
+		t.translateStep(s)
 	}
-	t.hear()
-	return recorded{seed: seed, class: class, ttl: r.TTL, ttls: slices.Sorted(maps.Keys(t.ttls())), steps: t.out}
+	t.markHeard()
+	return recorded{seed: seed, class: class, ttl: r.TTL, ttls: slices.Sorted(maps.Keys(t.renewalTTLs())), steps: t.out}
 }
 
 // translation is the work on one record.
 type translation struct {
 	record *sim.Record
-	steps  []sim.Step     // that are followed
+	steps  []sim.Step     // steps to be followed
 	ids    map[string]int // of owners
-	at     map[int]int    // the place of each step in out
-	least  int64          // what tokens are counted from
+	at     map[int]int    // index of each step in out
+	least  int64          // token from which others are counted
 	now    int64          // ticks
 	out    []string
 }
 
-// followed are the steps until more ids begin than are followed.
-func (t *translation) followed() []sim.Step {
+// followedSteps returns the steps until more ids begin than are followed.
+func (t *translation) followedSteps() []sim.Step {
 	left := map[bool]int{false: attempts, true: adopters}
 	for i, s := range t.record.Steps {
 		if s.Kind == sim.Begins {
@@ -104,8 +105,9 @@ func (t *translation) followed() []sim.Step {
 	return t.record.Steps
 }
 
-// number gives each owner an id: in the order of the stamps, and those who adopt behind them. Tokens are counted from the first floor.
-func (t *translation) number() {
+// numberOwners gives each owner an id: in the order of the stamps, and adopters last. Tokens are counted from
+// the first floor.
+func (t *translation) numberOwners() {
 	var begun []sim.Step
 	for _, s := range t.steps {
 		if s.Kind == sim.Begins {
@@ -128,24 +130,24 @@ func (t *translation) number() {
 	}
 }
 
-// ttls are those that a renewal asks for.
-func (t *translation) ttls() map[int64]bool {
-	found := map[int64]bool{ticks(t.record.TTL): true}
+// renewalTTLs returns the TTLs of renewals.
+func (t *translation) renewalTTLs() map[int64]bool {
+	found := map[int64]bool{ticksOf(t.record.TTL): true}
 	for _, s := range t.steps {
 		if s.Kind == sim.Renews {
-			found[ticks(s.TTL)] = true
+			found[ticksOf(s.TTL)] = true
 		}
 	}
 	return found
 }
 
-// field is one of a record. Its value is a number, or a text as TLA+ has it.
+// field is a field of a record. Its value is a number, or a text as TLA+ has it.
 type field struct {
 	name  string
 	value any
 }
 
-func (t *translation) write(kind string, fields ...field) {
+func (t *translation) writeStep(kind string, fields ...field) {
 	var text strings.Builder
 	fmt.Fprintf(&text, "[kind |-> %q", kind)
 	for _, f := range fields {
@@ -155,17 +157,17 @@ func (t *translation) write(kind string, fields ...field) {
 	t.out = append(t.out, text.String())
 }
 
-func (t *translation) id(owner string) field { return field{"id", t.ids[owner]} }
+func (t *translation) idField(owner string) field { return field{"id", t.ids[owner]} }
 
-func (t *translation) token(token int64) int64 {
+func (t *translation) relativeToken(token int64) int64 {
 	if token == 0 {
 		return 0
 	}
 	return token - t.least
 }
 
-// set is a set of owners.
-func (t *translation) set(owners []string) string {
+// ownerSet returns a set of owners.
+func (t *translation) ownerSet(owners []string) string {
 	var ids []string
 	for _, owner := range owners {
 		ids = append(ids, strconv.Itoa(t.ids[owner]))
@@ -173,21 +175,21 @@ func (t *translation) set(owners []string) string {
 	return "{" + strings.Join(ids, ", ") + "}"
 }
 
-// trust is the time that the client goes on trusting the lease.
-func (t *translation) trust(s sim.Step) field {
+// trustField returns how long the client still trusts the lease.
+func (t *translation) trustField(s sim.Step) field {
 	if s.Trust == 0 {
 		return field{"trust", 0}
 	}
 	return field{"trust", (s.At+s.Trust)/ms - s.At/ms}
 }
 
-// node is what happens at a node, whose number the specification counts from 1.
-func node(s sim.Step) field { return field{"n", s.Node + 1} }
+// nodeField returns the node, which the specification counts from 1.
+func nodeField(s sim.Step) field { return field{"n", s.Node + 1} }
 
-func upper(b bool) string { return strings.ToUpper(strconv.FormatBool(b)) }
+func tlaBool(b bool) string { return strings.ToUpper(strconv.FormatBool(b)) }
 
-func (t *translation) step(s sim.Step) {
-	id, token := t.id(s.Owner), field{"T", t.token(s.Token)}
+func (t *translation) translateStep(s sim.Step) {
+	id, token := t.idField(s.Owner), field{"T", t.relativeToken(s.Token)}
 	age := field{"age", s.At/ms - s.Sent/ms}
 	switch s.Kind {
 	case sim.Begins:
@@ -195,50 +197,50 @@ func (t *translation) step(s sim.Step) {
 		if s.From != "" {
 			from = t.ids[s.From]
 		}
-		t.write("begins", id, field{"from", from})
+		t.writeStep("begins", id, field{"from", from})
 	case sim.Executes:
-		t.executes(s, asked(&s.Ask), said[s.Says], t.token(s.Ask.Token))
+		t.writeExecution(s, requestName(&s.Ask), answerNames[s.Says], t.relativeToken(s.Ask.Token))
 	case sim.Forces:
-		t.executes(s, "force", "freed", 0)
+		t.writeExecution(s, "force", "freed", 0)
 	case sim.Hears:
-		t.write("hears", id, node(s), field{"of", t.at[s.Of]}, age, field{"current", upper(s.Current)}, t.trust(s))
+		t.writeStep("hears", id, nodeField(s), field{"of", t.at[s.Of]}, age, field{"current", tlaBool(s.Current)}, t.trustField(s))
 	case sim.Wakes:
-		t.write("wakes", id, node(s), field{"of", t.at[s.Of]}, age, field{"lasts", ticks(t.record.Steps[s.Of].Lasts)})
+		t.writeStep("wakes", id, nodeField(s), field{"of", t.at[s.Of]}, age, field{"lasts", ticksOf(t.record.Steps[s.Of].Lasts)})
 	case sim.Chooses:
-		t.write("chooses", id, token)
+		t.writeStep("chooses", id, token)
 	case sim.Wins:
-		t.write("wins", id, token, t.trust(s))
+		t.writeStep("wins", id, token, t.trustField(s))
 	case sim.Spreads:
-		t.write("spreads", id, token)
+		t.writeStep("spreads", id, token)
 	case sim.Renews:
-		t.write("renews", id, field{"ttl", ticks(s.TTL)})
+		t.writeStep("renews", id, field{"ttl", ticksOf(s.TTL)})
 	case sim.SetsAgain:
-		t.write("sets again", id)
+		t.writeStep("sets again", id)
 	case sim.Renewed:
-		t.write("renewed", id, t.trust(s))
+		t.writeStep("renewed", id, t.trustField(s))
 	case sim.Uses:
-		t.write("uses", id)
+		t.writeStep("uses", id)
 	case sim.GivesBack:
-		t.write("gives back", id, node(s))
+		t.writeStep("gives back", id, nodeField(s))
 	case sim.Ends:
-		t.write("ends", id)
+		t.writeStep("ends", id)
 	case sim.Lapses:
-		t.write("lapses", node(s))
+		t.writeStep("lapses", nodeField(s))
 	case sim.Unnotes:
-		t.write("unnotes", node(s), id)
+		t.writeStep("unnotes", nodeField(s), id)
 	case sim.Vacates:
-		t.write("vacates", node(s), id)
+		t.writeStep("vacates", nodeField(s), id)
 	case sim.Forgets:
-		t.write("forgets", node(s), field{"F", t.token(s.Lock.Fence)})
+		t.writeStep("forgets", nodeField(s), field{"F", t.relativeToken(s.Lock.Fence)})
 	case sim.Admits:
-		t.write("admits", node(s), field{"floor", t.token(s.Floor)})
+		t.writeStep("admits", nodeField(s), field{"floor", t.relativeToken(s.Floor)})
 	case sim.Loses:
-		t.write("loses", node(s))
+		t.writeStep("loses", nodeField(s))
 	}
 }
 
-// executes writes what a node does with a request.
-func (t *translation) executes(s sim.Step, ask, says string, token int64) {
+// writeExecution writes how a node executes a request.
+func (t *translation) writeExecution(s sim.Step, ask, says string, token int64) {
 	owner := "0"
 	if s.Lock.Owner != "" {
 		owner = strconv.Itoa(t.ids[s.Lock.Owner])
@@ -247,16 +249,16 @@ func (t *translation) executes(s sim.Step, ask, says string, token int64) {
 	for p := range s.Lock.Queue.Places {
 		queue = append(queue, p.Owner)
 	}
-	t.write("executes", node(s), field{"ask", strconv.Quote(ask)}, t.id(s.Owner), field{"T", token}, field{"ttl", ticks(s.Ask.TTL)},
-		field{"stamped", upper(s.Ask.Stamp != 0)}, field{"deaf", t.set(s.Deaf)}, field{"lasts", ticks(s.Lasts)}, field{"says", strconv.Quote(says)},
-		field{"owner", owner}, field{"tok", t.token(s.Lock.Token)}, field{"F", t.token(s.Lock.Fence)}, field{"queue", t.set(queue)},
+	t.writeStep("executes", nodeField(s), field{"ask", strconv.Quote(ask)}, t.idField(s.Owner), field{"T", token}, field{"ttl", ticksOf(s.Ask.TTL)},
+		field{"stamped", tlaBool(s.Ask.Stamp != 0)}, field{"deaf", t.ownerSet(s.Deaf)}, field{"lasts", ticksOf(s.Lasts)}, field{"says", strconv.Quote(says)},
+		field{"owner", owner}, field{"tok", t.relativeToken(s.Lock.Token)}, field{"F", t.relativeToken(s.Lock.Fence)}, field{"queue", t.ownerSet(queue)},
 		field{"keeps", (s.At+s.Keeps)/ms - s.At/ms}, field{"heard", "FALSE"})
 }
 
-// asked is the request in the words of the specification.
-func asked(ask *quorum.Ask) string {
+// requestName returns the request in the words of the specification.
+func requestName(ask *quorum.Ask) string {
 	switch {
-	case ask.Anew:
+	case ask.Restore:
 		return "anew"
 	case ask.Kind == quorum.AskGiveBack:
 		return "give back"
@@ -264,13 +266,13 @@ func asked(ask *quorum.Ask) string {
 	return ask.Kind.String()
 }
 
-var said = map[quorum.Kind]string{
+var answerNames = map[quorum.Kind]string{
 	quorum.Granted: "granted", quorum.Denied: "denied", quorum.Accepted: "accepted", quorum.Refused: "refused", quorum.Kept: "kept",
 	quorum.NotMine: "not mine", quorum.Freed: "freed", quorum.Failed: "failed",
 }
 
-// hear marks the steps whose answer or wake-up is heard later.
-func (t *translation) hear() {
+// markHeard marks the steps whose answer or wake-up is heard later.
+func (t *translation) markHeard() {
 	for _, s := range t.steps {
 		if s.Kind == sim.Hears || s.Kind == sim.Wakes {
 			at := t.at[s.Of] - 1
@@ -279,9 +281,9 @@ func (t *translation) hear() {
 	}
 }
 
-// traced are the classes of faults that the specification has. The simulation also sets clocks, and brings nodes back with older
-// data and an older queue: these it has not.
-func traced() []sim.Class {
+// tracedClasses returns the classes of faults that the specification has. The simulation also sets clocks,
+// and brings nodes back with older data and an older queue, which the specification lacks.
+func tracedClasses() []sim.Class {
 	network := []sim.Fault{sim.Break, sim.Break, sim.Slow, sim.Cut, sim.Twice}
 	clients := []sim.Fault{sim.Sleep, sim.Sleep, sim.Die}
 	return []sim.Class{
@@ -296,13 +298,13 @@ func traced() []sim.Class {
 	}
 }
 
-// record is the run of a seed.
-func record(seed uint64, rules sim.Rules) recorded {
-	classes := traced()
+// recordRun returns the run of a seed.
+func recordRun(seed uint64, rules sim.Rules) recorded {
+	classes := tracedClasses()
 	class := classes[seed%uint64(len(classes))]
 	turn := seed / uint64(len(classes))
 	g := group{nodes: 3, adopts: turn%5 == 4}
-	if turn%5 == 3 && !class.Has(sim.Wipe) { // one server that forgets is not in the specification, but for one that fails over
+	if turn%5 == 3 && !class.Has(sim.Wipe) { // the specification has a single server that forgets only as one that fails over
 		g.nodes = 1
 	}
 	var r sim.Record
@@ -312,23 +314,23 @@ func record(seed uint64, rules sim.Rules) recorded {
 	return out
 }
 
-// module is what TLC reads of the runs.
-func module(runs []recorded) []byte {
+// recordedModule returns the module with the runs, for TLC.
+func recordedModule(runs []recorded) []byte {
 	var text bytes.Buffer
 	text.WriteString("---- MODULE Recorded ----\nEXTENDS Integers\n")
 	var names []string
 	for i, r := range runs {
 		name := fmt.Sprint("Run", i+1)
 		names = append(names, name)
-		fmt.Fprintf(&text, "%s == [ttl |-> %d, note |-> %d, sound |-> %s, steps |-> <<\n%s\n>>]\n", name, ticks(r.ttl),
-			ticks(quorum.Noted(r.ttl)), upper(!r.class.Has(sim.Forget)), strings.Join(r.steps, ",\n"))
+		fmt.Fprintf(&text, "%s == [ttl |-> %d, note |-> %d, sound |-> %s, steps |-> <<\n%s\n>>]\n", name, ticksOf(r.ttl),
+			ticksOf(quorum.Noted(r.ttl)), tlaBool(!r.class.Has(sim.Forget)), strings.Join(r.steps, ",\n"))
 	}
 	fmt.Fprintf(&text, "Runs == <<%s>>\n====\n", strings.Join(names, ", "))
 	return text.Bytes()
 }
 
-// configuration is that of TLC for these runs.
-func configuration(g group, runs []recorded, promised bool) []byte {
+// tlcConfig returns TLC's configuration for these runs.
+func tlcConfig(g group, runs []recorded, promised bool) []byte {
 	ttls := make(map[int64]bool)
 	for _, r := range runs {
 		for _, ttl := range r.ttls {
@@ -377,26 +379,27 @@ func configuration(g group, runs []recorded, promised bool) []byte {
 	return text.Bytes()
 }
 
-// refusal is a run that is no behaviour of the specification.
-type refusal struct {
+// rejectedRun is a run that is no behaviour of the specification.
+type rejectedRun struct {
 	run  recorded
-	step int // the first that TLC could not take
+	step int // the first step that TLC could not take
 }
 
-func (r refusal) String() string {
+func (r rejectedRun) String() string {
 	return fmt.Sprintf("seed %d (%s, %d nodes): step %d of %d: %s", r.run.seed, r.run.class.Name, r.run.set.nodes, r.step, len(r.run.steps), r.run.steps[r.step-1])
 }
 
-// follow has TLC follow the runs of the seeds, and says how many steps it took. A run that it refuses is an error.
-func (s settings) follow(ctx context.Context, checker, folder string, out io.Writer) error {
+// followRuns has TLC follow the runs of the seeds, and prints how many steps it took. A rejected run is an
+// error.
+func (s settings) followRuns(ctx context.Context, checker, folder string, out io.Writer) error {
 	groups := make(map[group][]recorded)
 	for seed := range s.runs {
-		r := record(seed+1, sim.Rules{})
+		r := recordRun(seed+1, sim.Rules{})
 		groups[r.set] = append(groups[r.set], r)
 	}
 	var wrong []error
 	for g, runs := range groups {
-		refused, took, err := s.take(ctx, checker, filepath.Join(folder, g.String()), runs, true)
+		refused, took, err := s.checkRuns(ctx, checker, filepath.Join(folder, g.String()), runs, true)
 		if err != nil {
 			return fmt.Errorf("%v: %w", g, err)
 		}
@@ -412,13 +415,13 @@ func (s settings) follow(ctx context.Context, checker, folder string, out io.Wri
 	return errors.Join(wrong...)
 }
 
-// take has TLC take the runs, which are of one group, and returns those that it refuses. Where they are those of the code as it is,
-// the promises must hold in each state.
-func (s settings) take(ctx context.Context, checker, folder string, runs []recorded, promised bool) ([]refusal, time.Duration, error) {
+// checkRuns has TLC take the runs, which are of one group, and returns the rejected ones. With promised, for
+// runs of the code as it is, the promises must hold in each state.
+func (s settings) checkRuns(ctx context.Context, checker, folder string, runs []recorded, promised bool) ([]rejectedRun, time.Duration, error) {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, 0, err
 	}
-	files := map[string][]byte{"Recorded.tla": module(runs), "row.cfg": configuration(runs[0].set, runs, promised)}
+	files := map[string][]byte{"Recorded.tla": recordedModule(runs), "row.cfg": tlcConfig(runs[0].set, runs, promised)}
 	for _, name := range []string{holdfast + ".tla", traceHoldfast + ".tla"} {
 		text, err := os.ReadFile(filepath.Join(s.source, name))
 		if err != nil {
@@ -431,38 +434,38 @@ func (s settings) take(ctx context.Context, checker, folder string, runs []recor
 			return nil, 0, err
 		}
 	}
-	if err := s.check(ctx, checker, folder, row{module: traceHoldfast, long: len(runs) > 50}); err != nil {
+	if err := s.runTLC(ctx, checker, folder, row{module: traceHoldfast, long: len(runs) > 50}); err != nil {
 		return nil, 0, err
 	}
-	text, err := os.ReadFile(report(folder))
+	text, err := os.ReadFile(reportPath(folder))
 	if err != nil {
 		return nil, 0, err
 	}
-	switch got := read(string(text)); {
+	switch got := parseReport(string(text)); {
 	case got.err != nil:
-		return nil, 0, fmt.Errorf("%w:\n%s", got.err, tail(text))
+		return nil, 0, fmt.Errorf("%w:\n%s", got.err, lastLines(text))
 	case got.broken != "":
 		return nil, 0, fmt.Errorf("%s breaks in a run:\n%s", got.broken, strings.Join(got.trace, "\n"))
 	default:
-		return refusals(runs, text), got.took, nil
+		return rejectedRuns(runs, text), got.took, nil
 	}
 }
 
-// progress is a line that TLC prints for each step of a run that it takes.
+// progress matches the line that TLC prints for each step of a run that it takes.
 var progress = regexp.MustCompile(`(?m)^<<(\d+), (\d+)>>$`)
 
-// refusals are the runs of which TLC has not taken every step.
-func refusals(runs []recorded, text []byte) []refusal {
+// rejectedRuns returns the runs of which TLC has not taken every step.
+func rejectedRuns(runs []recorded, text []byte) []rejectedRun {
 	taken := make([]int, len(runs))
 	for _, m := range progress.FindAllSubmatch(text, -1) {
 		run, _ := strconv.Atoi(string(m[1]))
 		step, _ := strconv.Atoi(string(m[2]))
 		taken[run-1] = max(taken[run-1], step)
 	}
-	var refused []refusal
+	var refused []rejectedRun
 	for i, r := range runs {
 		if taken[i] < len(r.steps) {
-			refused = append(refused, refusal{r, taken[i] + 1})
+			refused = append(refused, rejectedRun{r, taken[i] + 1})
 		}
 	}
 	return refused

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/verify/sim"
 )
 
-// checkerOf is the path of TLC. Where java or mvn is missing the test skips, but not where all servers are required.
+// checkerOf returns the path of TLC. Without java or mvn the test is skipped, unless all servers are required.
 func checkerOf(t *testing.T) string {
 	t.Helper()
-	checker, err := tlc()
+	checker, err := findTLC()
 	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {
 		t.Skip(err)
 	}
@@ -25,10 +25,10 @@ func checkerOf(t *testing.T) string {
 	return checker
 }
 
-// take is settings.take for a test.
-func take(t *testing.T, runs []recorded, promised bool) []refusal {
+// takeRuns runs settings.checkRuns for a test.
+func takeRuns(t *testing.T, runs []recorded, promised bool) []rejectedRun {
 	t.Helper()
-	refused, took, err := settings{source: source}.take(t.Context(), checkerOf(t), t.TempDir(), runs, promised)
+	refused, took, err := settings{source: source}.checkRuns(t.Context(), checkerOf(t), t.TempDir(), runs, promised)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,43 +36,43 @@ func take(t *testing.T, runs []recorded, promised bool) []refusal {
 	return refused
 }
 
-// some are runs of the first seeds that are of a group.
-func some(n int, g group, rules sim.Rules) []recorded {
+// firstRuns returns the runs of a group with the lowest seeds.
+func firstRuns(n int, g group, rules sim.Rules) []recorded {
 	var runs []recorded
 	for seed := uint64(1); len(runs) < n; seed++ {
-		if r := record(seed, rules); r.set == g {
+		if r := recordRun(seed, rules); r.set == g {
 			runs = append(runs, r)
 		}
 	}
 	return runs
 }
 
-// differing are runs of a group in which it makes a difference that rules are off.
-func differing(n int, g group, off sim.Rules, from uint64) []recorded {
+// runsThatDiffer returns runs of a group that the missing rules change.
+func runsThatDiffer(n int, g group, off sim.Rules, from uint64) []recorded {
 	var runs []recorded
 	for seed := from; len(runs) < n && seed < from+100; seed++ {
-		if r := record(seed, off); r.set == g && !slices.Equal(r.steps, record(seed, sim.Rules{}).steps) {
+		if r := recordRun(seed, off); r.set == g && !slices.Equal(r.steps, recordRun(seed, sim.Rules{}).steps) {
 			runs = append(runs, r)
 		}
 	}
 	return runs
 }
 
-// broken is the run with one text in place of another in the first step that has it, and the number of that step.
-func broken(r recorded, old, changed string) (recorded, int) {
+// breakRun returns the run with one text replaced in the first step that has it, and the number of that step.
+func breakRun(r recorded, old, changed string) (recorded, int) {
 	i := slices.IndexFunc(r.steps, func(step string) bool { return strings.Contains(step, old) })
 	r.steps = slices.Clone(r.steps)
 	r.steps[i] = strings.Replace(r.steps[i], old, changed, 1)
 	return r, i + 1
 }
 
-// The check can fail: it takes the runs as they were, and refuses each that is changed by hand, in the step that is changed.
+// The check can fail: it accepts the runs as they were, and rejects each run that is changed by hand, in the changed step.
 func TestCodeRunsMatchSpecification(t *testing.T) {
 	rig.Nightly(t, "spec")
 	t.Parallel()
-	runs := some(16, group{nodes: 3}, sim.Rules{})
+	runs := firstRuns(16, group{nodes: 3}, sim.Rules{})
 	whole := len(runs)
-	want := make(map[int]int) // the step at which a run is refused
+	want := make(map[int]int) // by run, the step at which it is rejected
 	for _, change := range [][2]string{
 		{`says |-> "granted"`, `says |-> "denied"`},
 		{`says |-> "kept"`, `says |-> "not mine"`},
@@ -84,14 +84,14 @@ func TestCodeRunsMatchSpecification(t *testing.T) {
 		if i < 0 {
 			t.Fatalf("no run has %q", change[0])
 		}
-		changed, step := broken(runs[i], change[0], change[1])
+		changed, step := breakRun(runs[i], change[0], change[1])
 		want[len(runs)] = step
 		runs = append(runs, changed)
 	}
 	for i := range runs {
 		runs[i].place = i
 	}
-	for _, r := range take(t, runs, true) {
+	for _, r := range takeRuns(t, runs, true) {
 		i := r.run.place
 		switch step, changed := want[i]; {
 		case !changed:
@@ -106,7 +106,7 @@ func TestCodeRunsMatchSpecification(t *testing.T) {
 	}
 }
 
-// Without a rule of the protocol some run is refused, at a step where the rule matters: one that this text is in.
+// Without a rule of the protocol some run is rejected, at a step to which the rule applies: one with this text.
 func TestRunWithoutRuleIsRejected(t *testing.T) {
 	rig.Nightly(t, "spec")
 	t.Parallel()
@@ -129,12 +129,12 @@ func TestRunWithoutRuleIsRejected(t *testing.T) {
 	var runs []recorded
 	var of []string
 	for name, off := range rules {
-		for _, r := range differing(3, group{nodes: 3}, off.rules, off.from) {
+		for _, r := range runsThatDiffer(3, group{nodes: 3}, off.rules, off.from) {
 			r.place = len(runs)
 			runs, of = append(runs, r), append(of, name)
 		}
 	}
-	for _, r := range take(t, runs, false) {
+	for _, r := range takeRuns(t, runs, false) {
 		name := of[r.run.place]
 		t.Logf("%s: %v", name, r)
 		if strings.Contains(r.run.steps[r.step-1], rules[name].step) {

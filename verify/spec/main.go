@@ -1,10 +1,10 @@
 // Spec has TLC check the specification in docs/spec, which is the protocol written once more, in TLA+.
 //
 //	go run ./spec                           every configuration
-//	go run ./spec -short                    those that take seconds
-//	go run ./spec -only adopt               those whose name matches this
-//	go run ./spec -out FOLDER               keeps what TLC reads and says: configurations and traces
-//	go run ./spec -out FOLDER -again        prints the tables of what is kept there, and runs only rows that are not
+//	go run ./spec -short                    only rows that take seconds
+//	go run ./spec -only adopt               only rows whose name matches this
+//	go run ./spec -out FOLDER               keeps TLC's input and output: configurations and traces
+//	go run ./spec -out FOLDER -again        prints the tables from results kept there, and runs only the other rows
 //	go run ./spec -traces -only 'shortens'  prints the shortest trace to each violation as well, a line for a step
 //	go run ./spec -coverage                 also checks that each action of the specification is taken
 //	go run ./spec -md ../docs/spec/README.md   writes the tables into the page
@@ -12,7 +12,7 @@
 //
 // The configurations are the rows in rows.go. A row with all rules must be explored to its end without an error. A row with a
 // rule switched off must violate the promise that the rule is for. Each action of the specification must be taken in one of the
-// rows with all rules, which -coverage checks. Anything else fails the run.
+// rows with all rules, which -coverage checks. Any other result fails the run.
 //
 // TLC is the model checker of TLA+. It runs on Java and is fetched by tools/foreign.
 package main
@@ -50,21 +50,21 @@ func main() {
 	}
 }
 
-// settings are what the command line says.
+// settings are the choices of the command line.
 type settings struct {
 	short    bool
 	only     *regexp.Regexp
 	source   string // folder of the modules
 	out      string // folder of configurations and traces; empty: not kept
-	again    bool   // what is in out already is not run again
+	again    bool   // results in out are not computed again
 	traces   bool
 	coverage bool
 	page     string // path of the page with the tables; empty: they are printed
 	atOnce   int
-	runs     uint64 // not 0: seeds of the simulation whose runs are followed, and no row is explored
+	runs     uint64 // not 0: TLC follows the simulation's runs of so many seeds, and checks no row
 }
 
-func parse(args []string, errs io.Writer) (settings, error) {
+func parseFlags(args []string, errs io.Writer) (settings, error) {
 	var s settings
 	f := flag.NewFlagSet("spec", flag.ContinueOnError)
 	f.SetOutput(errs)
@@ -92,15 +92,15 @@ func parse(args []string, errs io.Writer) (settings, error) {
 }
 
 func run(ctx context.Context, args []string, out, errs io.Writer) error {
-	s, err := parse(args, errs)
+	s, err := parseFlags(args, errs)
 	if err != nil {
 		return err
 	}
-	chosen := slices.DeleteFunc(rows(), func(r row) bool { return s.short && r.long || !s.only.MatchString(r.name) })
+	chosen := slices.DeleteFunc(specRows(), func(r row) bool { return s.short && r.long || !s.only.MatchString(r.name) })
 	if len(chosen) == 0 {
 		return fmt.Errorf("no row is named like %q", s.only)
 	}
-	checker, err := tlc()
+	checker, err := findTLC()
 	if err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		defer os.RemoveAll(folder)
 	}
 	if s.runs > 0 {
-		return s.follow(ctx, checker, folder, out)
+		return s.followRuns(ctx, checker, folder, out)
 	}
 	results := make([]result, len(chosen))
 	var running sync.WaitGroup
@@ -121,26 +121,26 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		free <- struct{}{}
 		running.Go(func() {
 			defer func() { <-free }()
-			results[i] = explore(ctx, checker, s, filepath.Join(folder, r.folder()), r)
-			fmt.Fprintf(errs, "%-70s %8s  %s\n", r.name, results[i].took.Round(100*time.Millisecond), results[i].says())
+			results[i] = checkRow(ctx, checker, s, filepath.Join(folder, r.folder()), r)
+			fmt.Fprintf(errs, "%-70s %8s  %s\n", r.name, results[i].took.Round(100*time.Millisecond), results[i].summary())
 		})
 	}
 	running.Wait()
-	err = judge(chosen, results)
+	err = checkResults(chosen, results)
 	if s.page == "" || err == nil { // a page keeps its tables until a whole run has better ones
-		err = errors.Join(err, publish(s.page, tables(chosen, results), out))
+		err = errors.Join(err, writePage(s.page, renderTables(chosen, results), out))
 	}
 	if s.traces {
-		fmt.Fprint(out, traces(chosen, results))
+		fmt.Fprint(out, renderTraces(chosen, results))
 	}
-	if never := idle(results); err == nil && s.only.String() == "" && s.coverage && len(never) > 0 {
+	if never := unusedActions(results); err == nil && s.only.String() == "" && s.coverage && len(never) > 0 {
 		err = fmt.Errorf("no row with all rules takes the actions %s", strings.Join(never, ", "))
 	}
 	return err
 }
 
-// idle are the actions that none of the rows has taken.
-func idle(results []result) []string {
+// unusedActions returns the actions that none of the rows has taken.
+func unusedActions(results []result) []string {
 	taken := make(map[string]bool)
 	for _, got := range results {
 		for action, here := range got.actions {
@@ -152,22 +152,22 @@ func idle(results []result) []string {
 	return slices.Sorted(maps.Keys(taken))
 }
 
-// judge names the rows that did not come out as they must.
-func judge(chosen []row, results []result) error {
+// checkResults returns an error for the rows with an unexpected result.
+func checkResults(chosen []row, results []result) error {
 	var wrong []error
 	for i, r := range chosen {
 		switch got := results[i]; {
 		case got.err != nil:
 			wrong = append(wrong, fmt.Errorf("%s: %w", r.name, got.err))
 		case got.broken != r.breaks:
-			wrong = append(wrong, fmt.Errorf("%s: %s, but expected: %s", r.name, got.says(), result{broken: r.breaks}.says()))
+			wrong = append(wrong, fmt.Errorf("%s: %s, but expected: %s", r.name, got.summary(), result{broken: r.breaks}.summary()))
 		}
 	}
 	return errors.Join(wrong...)
 }
 
-// tlc is the path of the jar that has TLC.
-func tlc() (string, error) {
+// findTLC returns the path of the jar with TLC.
+func findTLC() (string, error) {
 	if _, err := exec.LookPath("java"); err != nil {
 		return "", fmt.Errorf("%w: java, on which TLC runs. On Debian it is in default-jre-headless, and make deps installs it", foreign.ErrMissing)
 	}
@@ -182,15 +182,15 @@ func tlc() (string, error) {
 	return jars[0], nil
 }
 
-// explore has TLC check one row, in a folder of its own.
-func explore(ctx context.Context, checker string, s settings, folder string, r row) result {
+// checkRow has TLC check one row, in a folder of its own.
+func checkRow(ctx context.Context, checker string, s settings, folder string, r row) result {
 	module, err := os.ReadFile(filepath.Join(s.source, r.module+".tla"))
 	if err != nil {
 		return result{err: err}
 	}
-	if s.again && same(filepath.Join(folder, r.module+".tla"), module) && same(filepath.Join(folder, "row.cfg"), []byte(r.config())) {
-		if text, err := os.ReadFile(report(folder)); err == nil && read(string(text)).err == nil {
-			return read(string(text))
+	if s.again && hasText(filepath.Join(folder, r.module+".tla"), module) && hasText(filepath.Join(folder, "row.cfg"), []byte(r.config())) {
+		if text, err := os.ReadFile(reportPath(folder)); err == nil && parseReport(string(text)).err == nil {
+			return parseReport(string(text))
 		}
 	}
 	err = errors.Join(
@@ -201,36 +201,36 @@ func explore(ctx context.Context, checker string, s settings, folder string, r r
 	if err != nil {
 		return result{err: err}
 	}
-	if err := s.check(ctx, checker, folder, r); err != nil {
+	if err := s.runTLC(ctx, checker, folder, r); err != nil {
 		return result{err: err}
 	}
-	text, err := os.ReadFile(report(folder))
+	text, err := os.ReadFile(reportPath(folder))
 	if err != nil {
 		return result{err: err}
 	}
-	got := read(string(text))
+	got := parseReport(string(text))
 	if got.err != nil {
-		got.err = fmt.Errorf("%w:\n%s", got.err, tail(text))
+		got.err = fmt.Errorf("%w:\n%s", got.err, lastLines(text))
 	}
 	return got
 }
 
-// report is the path of what TLC has said of the row of that folder.
-func report(folder string) string { return filepath.Join(folder, "tlc.txt") }
+// reportPath returns the path of TLC's output for the row of that folder.
+func reportPath(folder string) string { return filepath.Join(folder, "tlc.txt") }
 
-// same says whether the file has that text.
-func same(path string, text []byte) bool {
+// hasText reports whether the file has that text.
+func hasText(path string, text []byte) bool {
 	old, err := os.ReadFile(path)
 	return err == nil && bytes.Equal(old, text)
 }
 
-// check runs TLC. What it says goes into the report as it says it, for people who wait, and then the time it took.
-func (s settings) check(ctx context.Context, checker, folder string, r row) error {
+// runTLC runs TLC. The report gets its output as it comes, for people who wait, and then the time it took.
+func (s settings) runTLC(ctx context.Context, checker, folder string, r row) error {
 	effort := "-XX:TieredStopAtLevel=1" // a row of seconds would spend them in Java's second compiler
 	if r.long {
 		effort = "-XX:TieredStopAtLevel=4"
 	}
-	said, err := os.Create(report(folder))
+	said, err := os.Create(reportPath(folder))
 	if err != nil {
 		return err
 	}
@@ -255,8 +255,8 @@ func (s settings) check(ctx context.Context, checker, folder string, r row) erro
 	return errors.Join(err, said.Close())
 }
 
-// tail is the last lines of what TLC has said.
-func tail(text []byte) []byte {
+// lastLines returns the last lines of TLC's output.
+func lastLines(text []byte) []byte {
 	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
 	return bytes.Join(lines[max(0, len(lines)-20):], []byte("\n"))
 }

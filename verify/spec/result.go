@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// result is what TLC has found in a row.
+// result is TLC's result for a row.
 type result struct {
 	states   string // visited, with repetitions
 	distinct string
 	depth    int    // of the whole exploration, or steps to the violation
 	broken   string // the invariant that is violated
 	trace    []string
-	actions  map[string]bool // those of the module, and whether a step of the row takes them; empty where it violates
-	took     time.Duration   // of one processor
+	actions  map[string]bool // actions of the module, and whether a step of the row takes them; empty after a violation
+	took     time.Duration   // time of one processor
 	err      error           // TLC did not finish
 }
 
@@ -33,14 +33,14 @@ var (
 	finished = "Model checking completed. No error has been found."
 )
 
-// withoutItsRule is the action that happens only where its rule is switched off.
+// withoutItsRule is the action that happens only if its rule is switched off.
 const withoutItsRule = "Holdfast.LateWakeUp"
 
-// tookMark stands before the time in the report of a row.
+// tookMark precedes the time in the report of a row.
 const tookMark = "processor time: "
 
-// read understands what TLC says, and the time behind that.
-func read(text string) result {
+// parseReport reads TLC's output, and the time behind it.
+func parseReport(text string) result {
 	var r result
 	all := counts.FindAllStringSubmatch(text, -1)
 	if len(all) == 0 {
@@ -52,7 +52,7 @@ func read(text string) result {
 		r.took, r.err = time.ParseDuration(m[1])
 	}
 	if m := violated.FindStringSubmatch(text); m != nil {
-		r.broken, r.trace = m[1], trace(text)
+		r.broken, r.trace = m[1], parseTrace(text)
 		r.depth = len(r.trace)
 		return r
 	}
@@ -69,8 +69,8 @@ func read(text string) result {
 	return r
 }
 
-// says is the result in a few words.
-func (r result) says() string {
+// summary returns the result in a few words.
+func (r result) summary() string {
 	switch {
 	case r.err != nil:
 		return "not finished"
@@ -80,38 +80,39 @@ func (r result) says() string {
 	return "holds"
 }
 
-// tables are those of the page: what holds, then what breaks.
-func tables(chosen []row, results []result) string {
+// renderTables returns the tables of the page: first the rows that hold, then the rows that break.
+func renderTables(chosen []row, results []result) string {
 	var sound, broken strings.Builder
 	for i, r := range chosen {
 		got := results[i]
 		seconds := fmt.Sprintf("%.0f s", got.took.Seconds())
 		switch {
 		case got.err != nil && r.breaks == "":
-			fmt.Fprintf(&sound, "| %s | %s | – | – | – | – | %s |\n", r.name, r.holds, got.says())
+			fmt.Fprintf(&sound, "| %s | %s | – | – | – | – | %s |\n", r.name, r.holds, got.summary())
 		case got.err != nil:
-			fmt.Fprintf(&broken, "| %s | %s | – | – | – | %s |\n", r.name, r.breaks, got.says())
+			fmt.Fprintf(&broken, "| %s | %s | – | – | – | %s |\n", r.name, r.breaks, got.summary())
 		case r.breaks == "":
-			fmt.Fprintf(&sound, "| %s | %s | %s | %s | %d | %s | %s |\n", r.name, r.holds, got.states, got.distinct, got.depth, seconds, got.says())
+			fmt.Fprintf(&sound, "| %s | %s | %s | %s | %d | %s | %s |\n", r.name, r.holds, got.states, got.distinct, got.depth, seconds, got.summary())
 		default:
-			fmt.Fprintf(&broken, "| %s | %s | %s | %d | %s | %s |\n", r.name, r.breaks, got.distinct, got.depth, seconds, got.says())
+			fmt.Fprintf(&broken, "| %s | %s | %s | %d | %s | %s |\n", r.name, r.breaks, got.distinct, got.depth, seconds, got.summary())
 		}
 	}
-	return heading(&sound, "| configuration | promises | states | distinct | depth | time | result |\n|---|---|---:|---:|---:|---:|---|\n") +
-		heading(&broken, "| configuration | promise | distinct states | steps | time | result |\n|---|---|---:|---:|---:|---|\n")
+	return renderTable(&sound, "| configuration | promises | states | distinct | depth | time | result |\n|---|---|---:|---:|---:|---:|---|\n") +
+		renderTable(&broken, "| configuration | promise | distinct states | steps | time | result |\n|---|---|---:|---:|---:|---|\n")
 }
 
-// heading is a table, unless it has no lines.
-func heading(lines *strings.Builder, head string) string {
+// renderTable returns a table, or "" if it has no lines.
+func renderTable(lines *strings.Builder, head string) string {
 	if lines.Len() == 0 {
 		return ""
 	}
 	return head + lines.String() + "\n"
 }
 
-// traces are the shortest ones to the violations. A line is a step: an action of the specification, and what it has changed, of
-// nodes n1 to n3, of attempts a to c, of the requests that were sent, and of the rest.
-func traces(chosen []row, results []result) string {
+// renderTraces returns the shortest traces to the violations. A line is a step: an action of the
+// specification and its changes, of nodes n1 to n3, of attempts a to c, of the sent requests, and of the
+// rest.
+func renderTraces(chosen []row, results []result) string {
 	var page strings.Builder
 	for i, r := range chosen {
 		if r.breaks == "" || results[i].err != nil {
@@ -125,11 +126,11 @@ func traces(chosen []row, results []result) string {
 	return page.String()
 }
 
-// The tables stand between these lines of the page.
+// The tables are between these lines of the page.
 const begin, end = "<!-- begin: go run ./spec -md ../docs/spec/README.md -->\n", "<!-- end -->\n"
 
-// publish prints the tables, or writes them into the page.
-func publish(page, text string, out io.Writer) error {
+// writePage prints the tables, or writes them into the page.
+func writePage(page, text string, out io.Writer) error {
 	if page == "" {
 		_, err := io.WriteString(out, text)
 		return err

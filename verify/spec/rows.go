@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// row is one configuration of a module, and what TLC must find in it.
+// row is one configuration of a module, with its expected result.
 type row struct {
 	name   string
 	module string    // without its ending
@@ -18,22 +18,22 @@ type row struct {
 	long   bool      // left out by -short
 }
 
-// constants are those of a module, each as a configuration of TLC writes it.
+// constants are the constants of a module, in the notation of TLC's configuration.
 type constants map[string]string
 
-// and is c with some constants changed.
-func (c constants) and(changed constants) constants {
+// with returns c with some constants changed.
+func (c constants) with(changed constants) constants {
 	c = maps.Clone(c)
 	maps.Copy(c, changed)
 	return c
 }
 
-// folder is the name of the row's folder.
+// folder returns the name of the row's folder.
 func (r row) folder() string {
 	return strings.Trim(regexp.MustCompile(`[^a-z0-9]+`).ReplaceAllString(strings.ToLower(r.name), "-"), "-")
 }
 
-// config is what TLC reads.
+// config returns TLC's configuration for the row.
 func (r row) config() string {
 	var text strings.Builder
 	text.WriteString("SPECIFICATION Spec\nCHECK_DEADLOCK FALSE\nCONSTANTS\n")
@@ -65,8 +65,8 @@ const (
 	trio      = "{a, b, c}"
 )
 
-// does is what happens in a row beside acquire and release.
-func does(what ...string) constants {
+// doing adds events to a row, beside acquire and release.
+func doing(what ...string) constants {
 	var quoted []string
 	for _, w := range what {
 		quoted = append(quoted, fmt.Sprintf("%q", w))
@@ -74,73 +74,73 @@ func does(what ...string) constants {
 	return constants{"Does": "{" + strings.Join(quoted, ", ") + "}"}
 }
 
-// off is a row in which one rule is switched off, in a world that is as small as it may be.
-func off(rule string, r row, breaks string, change constants) row {
+// without returns a row with one rule switched off, in a world as small as possible.
+func without(rule string, r row, breaks string, change constants) row {
 	r.name, r.holds, r.breaks, r.long = "without: "+rule, "", breaks, false
-	r.set = r.set.and(change).and(constants{"Off": fmt.Sprintf("{%q}", rule)})
+	r.set = r.set.with(change).with(constants{"Off": fmt.Sprintf("{%q}", rule)})
 	return r
 }
 
-// slow is the row as one that takes more than some seconds.
-func (r row) slow() row {
+// asSlow returns the row as one that takes more than some seconds.
+func (r row) asSlow() row {
 	r.long = true
 	return r
 }
 
-// in is a second row in which the same rule is switched off, in another world.
-func (r row) in(world string) row {
+// inWorld returns a second row without the same rule, in another world.
+func (r row) inWorld(world string) row {
 	r.name += ", " + world
 	return r
 }
 
-func rows() []row {
+func specRows() []row {
 	base := constants{
 		"Nodes": three, "Ids": two, "Waiters": "{}", "Adopters": "{}", "CutOff": "{}", "TTLs": "{3}", "Drift": "1", "Block": "1", "MaxToken": "3",
 		"Does": "{}", "Forgets": "0", "LosesLock": "0", "LosesCounter": "0", "Others": "0", "Off": "{}",
 	}
 	sound := func(name, holds string, change constants) row {
-		return row{name: name, module: holdfast, set: base.and(change), holds: holds}
+		return row{name: name, module: holdfast, set: base.with(change), holds: holds}
 	}
 	all := "P1 P2 P3 P9 P10"
-	single := sound("1 node, 3 attempts that renew", all, does("time", "late", "renew").and(constants{"Nodes": one, "Ids": trio, "MaxToken": "4"}))
-	again := sound("1 node, 3 attempts that ask again and renew", all, single.set.and(does("time", "late", "again", "renew")))
+	single := sound("1 node, 3 attempts that renew", all, doing("time", "late", "renew").with(constants{"Nodes": one, "Ids": trio, "MaxToken": "4"}))
+	again := sound("1 node, 3 attempts that ask again and renew", all, single.set.with(doing("time", "late", "again", "renew")))
 	// Two quorums of three nodes that meet in one node are the hard case: where time passes, each client reaches two of them.
 	meet := constants{"CutOff": two, "TTLs": "{2}"}
-	tick := meet.and(constants{"TTLs": "{1}", "Drift": "0"})
-	attempts := sound("3 nodes, 2 attempts that meet in one", all, does("time").and(tick))
-	plain := sound("3 nodes, 2 attempts", all, does("late"))
+	tick := meet.with(constants{"TTLs": "{1}", "Drift": "0"})
+	attempts := sound("3 nodes, 2 attempts that meet in one", all, doing("time").with(tick))
+	plain := sound("3 nodes, 2 attempts", all, doing("late"))
 	crowd := sound("3 nodes, 3 attempts", "P1 P2 P3", constants{"Ids": trio})
-	forgets := sound("3 nodes, 2 attempts that meet in one, a node forgets everything", all, meet.and(constants{"Forgets": "1"}))
+	forgets := sound("3 nodes, 2 attempts that meet in one, a node forgets everything", all, meet.with(constants{"Forgets": "1"}))
 	tokens := sound("3 nodes, 2 attempts, a node forgets the lock and votes: tokens", "P1 P2", constants{"LosesLock": "1", "Others": "1", "MaxToken": "4"})
 	counters := sound("3 nodes, 2 attempts, a counter is lost: tokens", "P1 P2", constants{"LosesCounter": "1"})
 	others := sound("3 nodes, 2 attempts, other locks are granted", "P1 P2 P3", constants{"Others": "1"})
-	spreads := sound("3 nodes, 2 attempts, a holder commits at nodes that grant late", "P1 P2 P3", others.set.and(does("late", "spread")))
-	writes := sound("3 nodes, 2 attempts that write at any time, a node forgets the lock and votes", "P1 P2 P4", does("write").and(constants{"LosesLock": "1"}))
+	spreads := sound("3 nodes, 2 attempts, a holder commits at nodes that grant late", "P1 P2 P3", others.set.with(doing("late", "spread")))
+	writes := sound("3 nodes, 2 attempts that write at any time, a node forgets the lock and votes", "P1 P2 P4", doing("write").with(constants{"LosesLock": "1"}))
 	waiters := sound("1 node, 2 waiters and one that does not wait", all, constants{
 		"Nodes": one, "Ids": trio, "Waiters": "{b, c}", "Does": `{"deaf", "give back"}`, "MaxToken": "4",
 	})
-	waiting := sound("3 nodes, 2 waiters that meet in one: order of arrival", all+" P6", does("give back").and(meet).and(constants{"Waiters": two}))
+	waiting := sound("3 nodes, 2 waiters that meet in one: order of arrival", all+" P6", doing("give back").with(meet).with(constants{"Waiters": two}))
 	adopts := sound("3 nodes, a lease is adopted by one of two", "P1 P2 P3 Once", constants{"Ids": trio, "Adopters": "{b, c}", "MaxToken": "4"})
-	adopted := sound("3 nodes, a lease is adopted, and its holder renews", "P1 P2 P10 Taken", does("late", "renew").and(constants{
+	adopted := sound("3 nodes, a lease is adopted, and its holder renews", "P1 P2 P10 Taken", doing("late", "renew").with(constants{
 		"Adopters": "{b}", "MaxToken": "4",
 	}))
 	forces := sound("1 node, 3 attempts, an operator forces leases", "P1 P2 P3", constants{
 		"Nodes": one, "Ids": trio, "Does": `{"late", "force"}`, "MaxToken": "4",
 	})
 	const renewedAndForced, itsPromises = "3 nodes, a lease that is renewed and forced", "P9 P10 Taken"
-	forced := sound(renewedAndForced, itsPromises, does("time", "renew", "force").and(constants{"Ids": "{a}"}))
-	forcedLate := sound(renewedAndForced+", late requests", itsPromises, does("late", "renew", "force").and(constants{"Ids": "{a}"}))
+	forced := sound(renewedAndForced, itsPromises, doing("time", "renew", "force").with(constants{"Ids": "{a}"}))
+	forcedLate := sound(renewedAndForced+", late requests", itsPromises, doing("late", "renew", "force").with(constants{"Ids": "{a}"}))
 	forcedLong := sound(renewedAndForced+", late requests, time passes", itsPromises,
-		forced.set.and(does("time", "late", "renew", "force")).and(constants{"TTLs": "{2}", "Drift": "0"}))
+		forced.set.with(doing("time", "late", "renew", "force")).with(constants{"TTLs": "{2}", "Drift": "0"}))
 	twoTTLs := sound("1 node, 2 attempts with two TTLs", all, constants{"Nodes": one, "TTLs": "{2, 4}", "Does": `{"time", "late", "again", "renew"}`})
-	superseded := sound("3 nodes, 2 attempts, a node forgets the lock: the lease ends", "Ends", does("renew").and(constants{"LosesLock": "1"}))
-	failover := sound("1 node that fails over, 2 attempts that renew", all+" Ends", does("time", "renew", "slow").and(constants{
+	superseded := sound("3 nodes, 2 attempts, a node forgets the lock: the lease ends", "Ends", doing("renew").with(constants{"LosesLock": "1"}))
+	failover := sound("1 node that fails over, 2 attempts that renew", all+" Ends", doing("time", "renew", "slow").with(constants{
 		"Nodes": one, "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
 	}))
-	failoverForce := sound("1 node that fails over, a lease is forced and another adopted", "P1 P2 P10 Taken", does("time", "renew", "force").and(constants{
+	failoverForce := sound("1 node that fails over, a lease is forced and another adopted", "P1 P2 P10 Taken", doing("time", "renew", "force").with(constants{
 		"Nodes": one, "Adopters": "{b}", "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
 	}))
-	failoverWait := sound("1 node that fails over, an attempt and a waiter", all, does("time", "renew").and(constants{
+	failoverWait := sound("1 node that fails over, an attempt and a waiter", all, doing("time", "renew").with(constants{
 		"Nodes": one, "Waiters": "{b}", "TTLs": "{2}", "Forgets": "1", "MaxToken": "4",
 	}))
 
@@ -149,73 +149,73 @@ func rows() []row {
 		set: constants{"Readers": "{a, b}", "Writers": "{w}", "Places": "{p, q}", "MaxToken": "4", "Forces": "0", "Off": "{}"},
 	}
 	gateOf2 := gate
-	gateOf2.name, gateOf2.set = "a reader and 2 writers", gate.set.and(constants{"Readers": "{a}", "Writers": "{v, w}"})
+	gateOf2.name, gateOf2.set = "a reader and 2 writers", gate.set.with(constants{"Readers": "{a}", "Writers": "{v, w}"})
 	gateForced := gate
 	gateForced.name, gateForced.holds = "2 readers and a writer, an operator forces the gate: exclusion", "Exclusion"
-	gateForced.set = gate.set.and(constants{"Forces": "1"})
+	gateForced.set = gate.set.with(constants{"Forces": "1"})
 
 	published := constants{"Nodes": three, "Clients": two, "TTL": "3", "Drift": "1", "Pauses": "FALSE", "Restarts": "0", "DelayedRestart": "FALSE"}
 	redlocks := func(name string, change constants, holds, breaks string) row {
-		return row{name: name, module: redlock, set: published.and(change), holds: holds, breaks: breaks}
+		return row{name: name, module: redlock, set: published.with(change), holds: holds, breaks: breaks}
 	}
 	return []row{
-		again.slow(), attempts.slow(), plain, crowd.slow(), forgets, tokens.slow(), counters, others, spreads, writes, waiters, waiting.slow(),
-		adopts, adopted.slow(), forces, forced, forcedLate, forcedLong,
+		again.asSlow(), attempts.asSlow(), plain, crowd.asSlow(), forgets, tokens.asSlow(), counters, others, spreads, writes, waiters, waiting.asSlow(),
+		adopts, adopted.asSlow(), forces, forced, forcedLate, forcedLong,
 		twoTTLs, superseded, failover, failoverForce, failoverWait,
 		gate, gateOf2, gateForced,
 
-		off("majority", attempts, "P3", does()),
-		off("drift", single, "P3", nil),
-		off("from sending", single, "P3", nil),
-		off("deadline", single, "P3", nil),
-		off("deadline", single, "P9", nil).in("P9"),
-		off("release compares the owner", single, "P3", does()),
-		off("quarantine", forgets, "P3", tick),
-		off("quarantine", failover, "P3", nil).in("1 node that fails over"),
-		off("quarantine grants nothing", failoverWait, "P1", nil),
-		off("never shortens", twoTTLs, "P3", nil),
-		off("never shortens", twoTTLs, "P10", nil).in("P10"),
-		off("commit", others, "P1", nil),
-		off("commit compares the owner", tokens, "P1", does("late")).slow(),
-		off("commit compares the token", tokens, "P1", does("late")).slow(),
-		off("clock", counters, "P1", nil),
-		off("clock", counters, "P2", nil).in("P2"),
-		off("admission sets a floor", failover, "P1", nil),
-		off("least", failover, "P1", nil),
-		off("storage checks", attempts, "P4", does("time", "write")),
-		off("q nodes kept it first", superseded, "Ends", nil),
-		off("no grant before a give-back is answered", waiters, "P3", does("give back")),
-		off("wake-ups in their place", waiters, "P3", does("give back")),
-		off("first in line", waiting, "P6", nil),
-		off("adopt compares the owner", adopts, "P3", nil),
-		off("adopt takes no free lock", adopts, "Once", nil),
-		off("force compares the owner", forces, "P3", does("force")),
-		off("what was taken is not granted again", forcedLate, "Taken", nil).in("force"),
-		off("what was taken is not granted again", adopted, "Taken", nil).in("adoption"),
-		off("a note outlasts the lease", forcedLong, "Taken", nil),
-		off("what was taken is not set again", failoverForce, "Taken", constants{"Adopters": "{}"}).in("force"),
-		off("what was taken is not set again", failoverForce, "Taken", does("time", "renew")).in("adoption"),
+		without("majority", attempts, "P3", doing()),
+		without("drift", single, "P3", nil),
+		without("from sending", single, "P3", nil),
+		without("deadline", single, "P3", nil),
+		without("deadline", single, "P9", nil).inWorld("P9"),
+		without("release compares the owner", single, "P3", doing()),
+		without("quarantine", forgets, "P3", tick),
+		without("quarantine", failover, "P3", nil).inWorld("1 node that fails over"),
+		without("quarantine grants nothing", failoverWait, "P1", nil),
+		without("never shortens", twoTTLs, "P3", nil),
+		without("never shortens", twoTTLs, "P10", nil).inWorld("P10"),
+		without("commit", others, "P1", nil),
+		without("commit compares the owner", tokens, "P1", doing("late")).asSlow(),
+		without("commit compares the token", tokens, "P1", doing("late")).asSlow(),
+		without("clock", counters, "P1", nil),
+		without("clock", counters, "P2", nil).inWorld("P2"),
+		without("admission sets a floor", failover, "P1", nil),
+		without("least", failover, "P1", nil),
+		without("storage checks", attempts, "P4", doing("time", "write")),
+		without("q nodes kept it first", superseded, "Ends", nil),
+		without("no grant before a give-back is answered", waiters, "P3", doing("give back")),
+		without("wake-ups in their place", waiters, "P3", doing("give back")),
+		without("first in line", waiting, "P6", nil),
+		without("adopt compares the owner", adopts, "P3", nil),
+		without("adopt takes no free lock", adopts, "Once", nil),
+		without("force compares the owner", forces, "P3", doing("force")),
+		without("what was taken is not granted again", forcedLate, "Taken", nil).inWorld("force"),
+		without("what was taken is not granted again", adopted, "Taken", nil).inWorld("adoption"),
+		without("a note outlasts the lease", forcedLong, "Taken", nil),
+		without("what was taken is not set again", failoverForce, "Taken", constants{"Adopters": "{}"}).inWorld("force"),
+		without("what was taken is not set again", failoverForce, "Taken", doing("time", "renew")).inWorld("adoption"),
 
 		{
 			name: "known: two trust a lease that is adopted while its holder goes on", module: holdfast, breaks: "P3strict",
-			set: base.and(constants{"Adopters": "{b}"}),
+			set: base.with(constants{"Adopters": "{b}"}),
 		},
 		{
 			name: "known: a lease is forced, and another server takes over that has not heard of it", module: holdfast, breaks: "Taken",
-			set: failoverForce.set.and(does("time", "renew", "force", "stale")).and(constants{"Adopters": "{}"}),
+			set: failoverForce.set.with(doing("time", "renew", "force", "stale")).with(constants{"Adopters": "{}"}),
 		},
 		{
 			name: "known: a node drops the lock before its time, and votes", module: holdfast, breaks: "P3",
-			set: base.and(constants{"LosesLock": "1"}),
+			set: base.with(constants{"LosesLock": "1"}),
 		},
 
-		off("the gate is looked at after the place", gate, "Order", nil),
-		off("the gate is kept until the place is granted", gate, "Order", nil),
-		off("a writer takes the gate", gate, "Order", nil),
-		off("a writer takes the gate", gateOf2, "NoCircle", nil).in("2 writers"),
-		off("a writer has all places", gate, "Exclusion", nil),
-		off("a writer keeps the places", gateForced, "Exclusion", nil),
-		off("a writer that reads on keeps a place", gateOf2, "Exclusion", nil),
+		without("the gate is looked at after the place", gate, "Order", nil),
+		without("the gate is kept until the place is granted", gate, "Order", nil),
+		without("a writer takes the gate", gate, "Order", nil),
+		without("a writer takes the gate", gateOf2, "NoCircle", nil).inWorld("2 writers"),
+		without("a writer has all places", gate, "Exclusion", nil),
+		without("a writer keeps the places", gateForced, "Exclusion", nil),
+		without("a writer that reads on keeps a place", gateOf2, "Exclusion", nil),
 		{
 			name: "known: an operator forces the gate, and its holder has not heard of it", module: readWrite, breaks: "Order",
 			set: gateForced.set,

@@ -28,7 +28,7 @@ func eachRuleIsSwitchedOff(t *testing.T, name string) {
 		t.Fatal(err)
 	}
 	off := make(map[string]bool)
-	for _, r := range rows() {
+	for _, r := range specRows() {
 		if r.module == name && r.set["Off"] != "{}" {
 			off[strings.Trim(r.set["Off"], `{"}`)] = true
 		}
@@ -49,7 +49,7 @@ func eachRuleIsSwitchedOff(t *testing.T, name string) {
 
 func TestRowInvariantsAreDefined(t *testing.T) {
 	t.Parallel()
-	for _, r := range rows() {
+	for _, r := range specRows() {
 		module, err := os.ReadFile(source + r.module + ".tla")
 		if err != nil {
 			t.Fatal(err)
@@ -65,21 +65,21 @@ func TestRowInvariantsAreDefined(t *testing.T) {
 	}
 }
 
-// The page is written by go run ./spec -md.
+// go run ./spec -md writes the page.
 func TestPageHasEveryRow(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(source + "README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range rows() {
+	for _, r := range specRows() {
 		if !strings.Contains(string(page), "\n| "+r.name+" | ") {
 			t.Errorf("the page has no row %q", r.name)
 		}
 	}
 }
 
-// What TLC 2.18 says, shortened.
+// Output of TLC 2.18, shortened.
 const (
 	explored = `Model checking completed. No error has been found.
   Estimates of the probability that TLC did not check all reachable states
@@ -118,7 +118,7 @@ func TestOnlyExpectedResultPasses(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			err := judge([]row{{name: "row", breaks: tt.breaks}}, []result{read(tt.says)})
+			err := checkResults([]row{{name: "row", breaks: tt.breaks}}, []result{parseReport(tt.says)})
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)
@@ -132,10 +132,10 @@ func TestOnlyExpectedResultPasses(t *testing.T) {
 func TestEveryInvariantIsBrokenByRow(t *testing.T) {
 	t.Parallel()
 	breaks := make(map[string]bool)
-	for _, r := range rows() {
+	for _, r := range specRows() {
 		breaks[r.breaks] = true
 	}
-	for _, r := range rows() {
+	for _, r := range specRows() {
 		for name := range strings.FieldsSeq(r.holds) {
 			if !breaks[name] {
 				t.Errorf("%s: no row breaks %s, so it may be true of anything", r.name, name)
@@ -152,20 +152,20 @@ func TestUnusedActionIsNamed(t *testing.T) {
 <Win line 310, col 1 to line 310, col 6 of module Holdfast (311 22 320 47)>: 0:%s
 <LateWakeUp line 269, col 1 to line 269, col 10 of module Holdfast>: 0:0
 `
-	first, second := read(explored+fmt.Sprintf(says, "0")), read(explored+fmt.Sprintf(says, "7"))
-	if got, want := idle([]result{first, second}), []string{"Holdfast.Tick"}; !slices.Equal(got, want) {
+	first, second := parseReport(explored+fmt.Sprintf(says, "0")), parseReport(explored+fmt.Sprintf(says, "7"))
+	if got, want := unusedActions([]result{first, second}), []string{"Holdfast.Tick"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func TestUnfinishedRowFailsRun(t *testing.T) {
 	t.Parallel()
-	if err := judge([]row{{name: "row", breaks: "P3"}}, []result{{err: errors.New("killed"), broken: "P3"}}); err == nil {
+	if err := checkResults([]row{{name: "row", breaks: "P3"}}, []result{{err: errors.New("killed"), broken: "P3"}}); err == nil {
 		t.Error("no error")
 	}
 }
 
-// Who stops a run, or has a row that came out wrong, finds the page as it was.
+// A stopped run, or a row with a wrong result, leaves the page as it was.
 func TestPartialRunKeepsPage(t *testing.T) {
 	t.Parallel()
 	checkerOf(t)
@@ -181,7 +181,7 @@ func TestPartialRunKeepsPage(t *testing.T) {
 	}
 }
 
-// TestTraceShowsChangesOfEachStep has the forms of value that TLC prints.
+// The trace has all forms of values that TLC prints.
 func TestTraceShowsChangesOfEachStep(t *testing.T) {
 	t.Parallel()
 	const says = `Error: Invariant P3 is violated.
@@ -215,7 +215,7 @@ State 3: <Tick line 1, col 2 to line 3, col 4 of module Holdfast>
 		`Execute: n1: F 2, owner a, queue {b, c}; sent: <<"set", c>>, acquire a 0`,
 		`Tick: pc: a asks; sent: no acquire a 0`,
 	}
-	if got := trace(says); !slices.Equal(got, want) {
+	if got := parseTrace(says); !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }

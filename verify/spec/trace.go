@@ -16,8 +16,8 @@ var (
 // hidden are fields that no step reads: they are there for the promises.
 var hidden = []string{"before", "ahead", "later"}
 
-// trace has a line for each step of the trace in what TLC says: the action, and what it changed.
-func trace(text string) []string {
+// parseTrace returns a line for each step of the trace in TLC's output: the action, and its changes.
+func parseTrace(text string) []string {
 	var lines []string
 	now := make(map[string]string)
 	for i, m := range states.FindAllStringSubmatch(text, -1) {
@@ -31,18 +31,19 @@ func trace(text string) []string {
 			name := m[2][v[2]:v[3]]
 			maps.DeleteFunc(next, func(path, _ string) bool { return strings.HasPrefix(path, name+".") })
 			p := parser{rest: m[2][v[1]:end]}
-			p.value(name, next)
+			p.readValue(name, next)
 		}
 		if i > 0 {
-			lines = append(lines, fmt.Sprintf("%s: %s", m[1], changes(now, next)))
+			lines = append(lines, fmt.Sprintf("%s: %s", m[1], describeChanges(now, next)))
 		}
 		now = next
 	}
 	return lines
 }
 
-// changes says how the state after differs from before. Each path is a variable, what it has an entry for, and a field.
-func changes(before, after map[string]string) string {
+// describeChanges describes the differences between two states. Each path is a variable, the key of an entry,
+// and a field.
+func describeChanges(before, after map[string]string) string {
 	groups := make(map[string][]string)
 	for path, was := range before {
 		name, _, _ := strings.Cut(path, ".")
@@ -74,48 +75,48 @@ func changes(before, after map[string]string) string {
 // parser reads a value as TLC prints it.
 type parser struct{ rest string }
 
-// value puts what the value has at each path into the map. An element of a set is a path with an empty text.
-func (p *parser) value(path string, into map[string]string) {
-	p.space()
+// readValue stores the value at each path in the map. An element of a set is a path with an empty text.
+func (p *parser) readValue(path string, into map[string]string) {
+	p.skipSpace()
 	switch {
 	case p.skip("<<"):
-		into[path] = "<<" + p.until(">>") + ">>"
+		into[path] = "<<" + p.readUntil(">>") + ">>"
 	case p.skip("{"):
 		if depth := strings.Count(path, "."); depth > 0 {
-			into[path] = "{" + p.until("}") + "}"
+			into[path] = "{" + p.readUntil("}") + "}"
 			return
 		}
 		for !p.skip("}") {
 			element := make(map[string]string)
 			order := p.rest
-			p.value("", element)
-			into[path+"."+inOrder(order[:len(order)-len(p.rest)], element)] = ""
+			p.readValue("", element)
+			into[path+"."+printedOrder(order[:len(order)-len(p.rest)], element)] = ""
 			p.skip(",")
-			p.space()
+			p.skipSpace()
 		}
 	case p.skip("["):
 		for !p.skip("]") {
-			name := p.word()
+			name := p.readWord()
 			p.skip("|->")
-			p.value(path+"."+name, into)
+			p.readValue(path+"."+name, into)
 			p.skip(",")
-			p.space()
+			p.skipSpace()
 		}
 	case p.skip("("):
 		for !p.skip(")") {
-			key := p.word()
+			key := p.readWord()
 			p.skip(":>")
-			p.value(path+"."+key, into)
+			p.readValue(path+"."+key, into)
 			p.skip("@@")
-			p.space()
+			p.skipSpace()
 		}
 	default:
-		into[path] = strings.Trim(p.word(), `"`)
+		into[path] = strings.Trim(p.readWord(), `"`)
 	}
 }
 
-// inOrder has the values of an element of a set in the order in which they are printed.
-func inOrder(printed string, element map[string]string) string {
+// printedOrder returns the values of an element of a set in the order in which they are printed.
+func printedOrder(printed string, element map[string]string) string {
 	if text, plain := element[""]; plain {
 		return text
 	}
@@ -129,26 +130,26 @@ func inOrder(printed string, element map[string]string) string {
 	return strings.Join(words, " ")
 }
 
-func (p *parser) space() { p.rest = strings.TrimLeft(p.rest, " \n\t") }
+func (p *parser) skipSpace() { p.rest = strings.TrimLeft(p.rest, " \n\t") }
 
-// skip goes past the text, if it is next.
+// skip skips the text, if it is next.
 func (p *parser) skip(text string) bool {
-	p.space()
+	p.skipSpace()
 	rest, found := strings.CutPrefix(p.rest, text)
 	p.rest = rest
 	return found
 }
 
-// until is all up to the text, and goes past that. What lies between has no such bracket itself.
-func (p *parser) until(text string) string {
+// readUntil returns the input up to the text, and skips that. The input between has no such bracket itself.
+func (p *parser) readUntil(text string) string {
 	before, after, _ := strings.Cut(p.rest, text)
 	p.rest = after
 	return strings.Join(strings.Fields(before), " ")
 }
 
-// word is a name, a number or a string.
-func (p *parser) word() string {
-	p.space()
+// readWord reads a name, a number or a string.
+func (p *parser) readWord() string {
+	p.skipSpace()
 	end := 1
 	if strings.HasPrefix(p.rest, `"`) {
 		end = strings.Index(p.rest[1:], `"`) + 2

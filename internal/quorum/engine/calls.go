@@ -9,16 +9,16 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Calls are the calls of a driver that are the same over every kind of nodes. A driver embeds
-// them, and not the engine, which can do more than its users are to see.
+// Calls implements the driver calls that are the same for all kinds of nodes. A driver embeds Calls rather
+// than the engine, which has methods that are not for the driver's users.
 type Calls struct {
 	engine   *Engine
 	refusal  error
 	describe func(ctx context.Context, owner string) driver.Holder
 }
 
-// NewCalls returns the calls of a driver over e. Those that change a lock return refusal, if it is
-// not nil, and change nothing. describe says who an owner is, and may ask the nodes.
+// NewCalls returns the calls of a driver over e. If refusal is not nil, the calls that change a lock return
+// it and change nothing. describe returns the holder behind an owner id, and may ask the nodes.
 func NewCalls(e *Engine, refusal error, describe func(ctx context.Context, owner string) driver.Holder) Calls {
 	return Calls{e, refusal, describe}
 }
@@ -39,7 +39,7 @@ func (c *Calls) Acquire(ctx context.Context, req driver.Request) (driver.Grant, 
 	return g, err
 }
 
-// introduce adds to a HeldError who the holder is. ctx may have ended.
+// introduce describes the holder in a HeldError. ctx may have ended.
 func (c *Calls) introduce(ctx context.Context, err error) {
 	if held, ok := errors.AsType[*driver.HeldError](err); ok {
 		held.Holder = c.describe(context.WithoutCancel(ctx), held.Owner)

@@ -1,19 +1,18 @@
-// Package engine gives the protocol core of package quorum what it lacks: time,
-// randomness, names for its ids, and a way to send its requests. It decides
-// nothing about votes, tokens, validity or the queue. Packages memory and
-// redis are two kinds of nodes under one engine.
+// Package engine adds time, randomness, owner ids and transport to the protocol core of
+// package quorum. It decides nothing about votes, tokens, validity or the queue. Packages
+// memory and redis are two kinds of nodes under one engine.
 //
-// The way of an Acquire to a server, file by file:
+// The path of an Acquire to a server, file by file:
 //
 //	acquire.go               Client.Acquire
 //	internal/holder          call.go: Call.Obtain (its turn in this process), askService
-//	redis/redis.go       Driver.Acquire, the driver.Driver of the client
-//	calls.go                 Calls.Acquire, which names the holder in what comes back
+//	redis/redis.go           Driver.Acquire, the driver.Driver of the client
+//	calls.go                 Calls.Acquire, which describes the holder in the error
 //	engine.go                Engine.Acquire makes a claim, which takes its turn (lane.go), and posts the event Start
-//	claim.go                 post calls step (Claim.Step, and request for each of its Asks), then Send of each node
-//	redis/node.go          Send, sendEntry: over the present connection, if internal/session lets it pass
-//	redis/cluster.go       or Send of a Cluster: to the shard of the name, by sendEntry of its node
-//	redis/internal/link    write.go: Send, write, load, which has format encode the request
+//	claim.go                 post calls step (Claim.Step, and addRequest for each of its Asks), then Send of each node
+//	redis/node.go            Send, sendEntry: over the present connection, if internal/session lets it pass
+//	redis/cluster.go         or Send of a Cluster: to the shard of the name, by sendEntry of its node
+//	redis/internal/link      write.go: Send, writeBatch, loadBatch, which has format encode the request
 //
 // The answer comes back by read.go of the link, Answer in redis/connection.go, Deliver in format, Request.Answer, and post again.
 //
@@ -39,13 +38,13 @@ import (
 
 // Node carries requests to one node.
 type Node interface {
-	// Name is how errors and events call the node.
+	// Name returns the name of the node in errors and events.
 	Name() string
 	// Send hands r on and returns at once. The node answers r exactly once,
 	// from any goroutine. Requests of one lock are executed in the order sent.
 	Send(r *Request)
-	// Subscribe lets wake-ups reach Engine.Wake, at once or later, and calls
-	// Engine.Hears whenever they begin or cease to. It does not block and is
+	// Subscribe makes the node pass wake-ups to Engine.Wake, at once or later, and call
+	// Engine.SetSubscribed whenever wake-ups begin or cease to arrive. It does not block and is
 	// called once.
 	Subscribe()
 }
@@ -53,15 +52,15 @@ type Node interface {
 // Config configures an Engine.
 type Config struct {
 	Nodes []Node // 1 to quorum.MaxNodes
-	// Keys names a lock's keys on the nodes; nil where names are not needed.
+	// Keys returns the keys of a lock on the nodes; nil: the nodes need only its name.
 	Keys func(name string) Lock
-	// Shared says that others take these locks who know neither queue nor wake-ups.
+	// Shared means that other programs take these locks too, without queue and wake-ups.
 	Shared bool
-	// Lane is where the claims to a lock take their turn; nil: in one for all locks. It is for
-	// nodes that do not answer all locks alike.
+	// Lane returns the lane of a lock; nil: one lane for all locks. It is for nodes that do not
+	// answer all locks alike.
 	Lane func(Lock) *Lane
-	// Noted is how long nodes know at least from whom a lock was taken by force or adoption: see quorum.Noted. 0: for as
-	// long as the owner had it, which suffices for a node that is the only one.
+	// Noted is the time for which nodes keep at least a note about the owner of a forced or adopted lock: see quorum.Noted. 0: as
+	// long as the owner had the lock, which suffices for a node that is the only one.
 	Noted time.Duration
 	// Client is the first part of every owner id. Default quorum.NewClient().
 	Client string
@@ -74,16 +73,16 @@ type Engine struct {
 	client string
 	noted  time.Duration
 	clock  *pace.Clock
-	shared *chances // nil: locks are taken by clients of this protocol alone
+	yields *yieldTable // nil: only clients of this protocol take the locks
 	lane   func(Lock) *Lane
 	seq    atomic.Int64
 
-	requests sync.Pool // of *Request
+	requestPool sync.Pool // of *Request
 
-	heard      atomic.Uint32 // quorum.Set of the nodes whose wake-ups reach us
-	subscribed atomic.Bool
+	subscribed       atomic.Uint32 // quorum.Set of the nodes whose wake-ups arrive
+	askedToSubscribe atomic.Bool
 
-	mu     sync.Mutex        // guards what follows
+	mu     sync.Mutex        // guards the fields below
 	claims map[string]*claim // by owner id
 	closed bool
 
@@ -106,21 +105,21 @@ func New(cfg Config) *Engine {
 		e.lane = func(Lock) *Lane { return all }
 	}
 	if cfg.Shared {
-		e.shared = new(chances)
+		e.yields = new(yieldTable)
 	}
 	return e
 }
 
-// Client is the first part of every owner id of this engine.
+// Client returns the first part of every owner id of this engine.
 func (e *Engine) Client() string { return e.client }
 
-// Noted is that of the Config.
+// Noted returns Config.Noted.
 func (e *Engine) Noted() time.Duration { return e.noted }
 
-// Now is the engine's time, in the unit of Request.Deadline.
+// Now returns the engine's time, in the unit of Request.Deadline.
 func (e *Engine) Now() int64 { return e.clock.Now() }
 
-// nextOwner makes an owner id for c that was never used.
+// nextOwner returns a new owner id for c.
 func (e *Engine) nextOwner(c *claim, now time.Time) string {
 	for {
 		last := e.seq.Load()
@@ -128,7 +127,7 @@ func (e *Engine) nextOwner(c *claim, now time.Time) string {
 		if !e.seq.CompareAndSwap(last, next) {
 			continue
 		}
-		owner := quorum.Owner(e.client, next, c.note)
+		owner := quorum.NewOwner(e.client, next, c.note)
 		if c.adoptable {
 			owner = driver.Adoptable(owner)
 		}
@@ -146,8 +145,8 @@ func (e *Engine) newClaim(lock Lock, lane *Lane, ttl time.Duration) *claim {
 	return c
 }
 
-// add registers c under owner, so that wake-ups and later calls find it.
-func (e *Engine) add(owner string, c *claim) error {
+// register adds c under owner, so that wake-ups and later calls find it.
+func (e *Engine) register(owner string, c *claim) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -158,30 +157,29 @@ func (e *Engine) add(owner string, c *claim) error {
 	return nil
 }
 
-// rename registers c under a fresh id instead of owner, unless c is forgotten.
-// The caller holds c.mu.
-func (e *Engine) rename(c *claim, owner string) string {
+// renameClaim registers c under a fresh id instead of owner, unless c is forgotten. The caller holds c.mu.
+func (e *Engine) renameClaim(c *claim, owner string) string {
 	fresh := e.nextOwner(c, time.Now())
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.claims, owner)
-	if !e.closed && !c.gone {
+	if !e.closed && !c.forgotten {
 		e.claims[fresh] = c
 	}
 	return fresh
 }
 
-func (e *Engine) find(owner string) *claim {
+func (e *Engine) findClaim(owner string) *claim {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.claims[owner]
 }
 
-// remove forgets c, whatever id it goes by now.
-func (e *Engine) remove(c *claim) {
+// forget removes c, under its present id.
+func (e *Engine) forget(c *claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.gone = true // an event in its inbox may still rename it
+	c.forgotten = true // or an event in its inbox could still register it again
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.claims[c.owner] == c {
@@ -191,77 +189,77 @@ func (e *Engine) remove(c *claim) {
 
 // Acquire takes the lock; see driver.Driver.
 func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	if e.shared != nil && !req.NoWait {
-		e.shared.await(ctx, req.Key)
+	if e.yields != nil && !req.NoWait {
+		e.yields.awaitYield(ctx, req.Key)
 	}
 	if err := ctx.Err(); err != nil {
 		return driver.Grant{}, err
 	}
-	came, lock, patience := time.Now(), e.keys(req.Key), time.Duration(0)
+	arrived, lock, patience := time.Now(), e.keys(req.Key), time.Duration(0)
 	if req.NoWait {
 		patience = time.Duration(quorum.RequestTimeout(int64(req.TTL)))
 	}
 	lane := e.lane(lock)
-	if err := e.await(ctx, lane, patience); err != nil {
+	if err := e.enterLane(ctx, lane, patience); err != nil {
 		return driver.Grant{}, err
 	}
 	c := e.newClaim(lock, lane, req.TTL)
-	c.note, c.adoptable, c.places = req.Holder.Note, req.Adoptable, 1
+	c.note, c.adoptable, c.rounds = req.Holder.Note, req.Adoptable, 1
 	if !req.NoWait {
-		c.state.Stamp, c.state.Renews, c.report = came.UnixMicro(), req.Renews, req.Obstacle
+		c.state.Stamp, c.state.Renews, c.onObstacle = arrived.UnixMicro(), req.Renews, req.Obstacle
 	}
-	if err := e.add(e.nextOwner(c, time.Now()), c); err != nil {
-		lane.leave(exit{})
+	if err := e.register(e.nextOwner(c, time.Now()), c); err != nil {
+		lane.endRound(exit{})
 		return driver.Grant{}, err
 	}
-	if c.report != nil {
+	if c.onObstacle != nil {
 		defer c.endReports()
 	}
 	done := make(chan quorum.Outcome, 1)
-	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- o })
+	c.postCall(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- o })
 	select {
 	case o := <-done:
 		if o == quorum.Won {
-			if grant, ok := c.grant(); ok {
+			if grant, ok := c.currentGrant(); ok {
 				return grant, nil
 			}
-			o = quorum.Lost // it was over before its outcome was read
+			o = quorum.Lost // the lease was over before this goroutine ran
 		}
-		e.remove(c)
-		return driver.Grant{}, c.failure(o)
+		e.forget(c)
+		return driver.Grant{}, c.acquireError(o)
 	case <-ctx.Done():
-		err := c.gaveUp(ctx.Err())
+		err := c.cancelError(ctx.Err())
 		lane.Withdraw(&c.turn)
 		// The claim may have won meanwhile: releasing covers both.
-		c.depart(0, nil)
+		c.releaseInTurn(0, nil)
 		c.flush()
-		e.remove(c)
+		e.forget(c)
 		return driver.Grant{}, err
 	}
 }
 
-// grant describes a held lock; ok is false when it is no longer held.
-func (c *claim) grant() (g driver.Grant, ok bool) {
+// currentGrant returns the grant of a held lock; ok is false when the lock is no longer held.
+func (c *claim) currentGrant() (g driver.Grant, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return driver.Grant{
 		Key: c.lock.Name, Owner: c.owner, Token: c.state.Token, Block: quorum.Block,
-		TTL: time.Duration(c.state.TTL), TrustedUntil: c.trusted(),
+		TTL: time.Duration(c.state.TTL), TrustedUntil: c.trustedUntil(),
 	}, c.state.Phase == quorum.Held
 }
 
-// trusted is the end of trust with both clock readings, for others to compare
-// with theirs. The caller holds mu.
-func (c *claim) trusted() time.Time {
+// trustedUntil returns the end of trust as a time with both clock readings, for callers to compare with
+// theirs. The caller holds mu.
+func (c *claim) trustedUntil() time.Time {
 	now := time.Now()
-	return now.Add(time.Duration(c.state.Trusted() - c.engine.clock.Of(now)))
+	return now.Add(time.Duration(c.state.TrustedUntil() - c.engine.clock.Of(now)))
 }
 
 // batch collects the outcomes of renewals that travel together.
 type batch struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	out  []driver.Renewal
-	left int
+	left int // outcomes to come
 	done chan struct{}
 }
 
@@ -290,7 +288,7 @@ func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		}
 		claims[i] = c
 		patience = max(patience, quorum.RequestTimeout(int64(g.TTL)))
-		c.begin(quorum.Event{Kind: quorum.Renew, TTL: int64(g.TTL)}, func(o quorum.Outcome) { b.set(i, c.renewal(o)) })
+		c.postCall(quorum.Event{Kind: quorum.Renew, TTL: int64(g.TTL)}, func(o quorum.Outcome) { b.set(i, c.renewalResult(o)) })
 	}
 	late := time.NewTimer(time.Duration(patience))
 	defer late.Stop()
@@ -302,27 +300,27 @@ func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	}
 	for _, c := range claims {
 		if c != nil {
-			c.post(event(quorum.Event{Kind: quorum.Tick}))
+			c.post(eventAnswer(quorum.Event{Kind: quorum.Tick}))
 		}
 	}
-	<-b.done // each claim has reported its outcome at the latest now
+	<-b.done // the Tick makes each claim report its outcome
 	return b.out
 }
 
-func (c *claim) renewal(o quorum.Outcome) driver.Renewal {
+func (c *claim) renewalResult(o quorum.Outcome) driver.Renewal {
 	switch o {
 	case quorum.Renewed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return driver.Renewal{TrustedUntil: c.trusted(), Waiters: c.waiters, AtRisk: c.state.AtRisk}
+		return driver.Renewal{TrustedUntil: c.trustedUntil(), Waiters: c.waiters, AtRisk: c.state.AtRisk}
 	case quorum.NotRenewed:
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return driver.Renewal{TrustedUntil: c.trusted(), AtRisk: c.state.AtRisk, Err: c.lack()}
+		return driver.Renewal{TrustedUntil: c.trustedUntil(), AtRisk: c.state.AtRisk, Err: c.unavailability()}
 	case quorum.None:
 		return driver.Renewal{Err: errOvertaken}
 	default:
-		c.engine.remove(c)
+		c.engine.forget(c)
 		return driver.Renewal{Err: driver.ErrLost}
 	}
 }
@@ -333,42 +331,42 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	if c == nil {
 		return nil
 	}
-	if e.shared != nil && keep == 0 {
-		c.leave()
+	if e.yields != nil && keep == 0 {
+		c.yieldToOthers()
 	}
 	done := make(chan quorum.Outcome, 1)
-	defer e.remove(c)
-	if begun := c.depart(keep, func(o quorum.Outcome) { done <- o }); begun != nil {
+	defer e.forget(c)
+	if begun := c.releaseInTurn(keep, func(o quorum.Outcome) { done <- o }); begun != nil {
 		if err := c.awaitTurn(ctx, begun); err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 	select {
 	case o := <-done:
-		return c.release(o)
+		return c.releaseError(o)
 	case <-ctx.Done():
 	}
 	c.flush()
-	late := time.NewTimer(moment)
+	late := time.NewTimer(releaseGrace)
 	defer late.Stop()
 	select {
 	case o := <-done:
-		return c.release(o)
+		return c.releaseError(o)
 	case <-late.C:
 		return ctx.Err()
 	}
 }
 
-// moment is how long a release awaits its answer after the end of its context (driver: Prompt).
-const moment = 100 * time.Millisecond
+// releaseGrace bounds the wait of a release for its answer after the end of its context (driver: Prompt).
+const releaseGrace = 100 * time.Millisecond
 
-func (c *claim) release(o quorum.Outcome) error {
+func (c *claim) releaseError(o quorum.Outcome) error {
 	if o == quorum.Released {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lack()
+	return c.unavailability()
 }
 
 // Adopt continues a grant of another client; see driver.Adopter.
@@ -377,70 +375,70 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	switch {
-	case quorum.ClientOf(g.Owner) == "": // it is another library's, or no owner id
+	case quorum.ClientOf(g.Owner) == "": // the lock of another library, or no owner id
 		return driver.Grant{}, driver.ErrLost
-	case e.find(g.Owner) != nil:
+	case e.findClaim(g.Owner) != nil:
 		return driver.Grant{}, errors.New("this client holds that lease itself; detach it first")
 	}
 	lock := e.keys(g.Key)
 	c := e.newClaim(lock, e.lane(lock), g.TTL)
 	c.state.Adopts, c.from, c.note, c.adoptable = true, g.Owner, quorum.NoteOf(g.Owner), true
-	if err := e.add(e.nextOwner(c, time.Now()), c); err != nil {
+	if err := e.register(e.nextOwner(c, time.Now()), c); err != nil {
 		return driver.Grant{}, err
 	}
 	done := make(chan quorum.Outcome, 1)
-	c.begin(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- o })
-	late := time.NewTimer(g.TTL) // the first nodes that were handed over may have lost it by then
+	c.postCall(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- o })
+	late := time.NewTimer(g.TTL) // by then the first nodes that adopted may have lost the lock
 	defer late.Stop()
 	var err error
 	select {
 	case o := <-done:
 		if o == quorum.Won {
-			if grant, ok := c.grant(); ok {
+			if grant, ok := c.currentGrant(); ok {
 				return grant, nil
 			}
-			o = quorum.Lost // it was over before anybody looked
+			o = quorum.Lost // the lease was over before this goroutine ran
 		}
-		err = c.adoption(o)
+		err = c.adoptionError(o)
 	case <-late.C:
-		err = c.adoption(quorum.Lost)
+		err = c.adoptionError(quorum.Lost)
 	case <-ctx.Done():
-		err = fmt.Errorf("%w: %w", ctx.Err(), c.adoption(quorum.Lost))
+		err = fmt.Errorf("%w: %w", ctx.Err(), c.adoptionError(quorum.Lost))
 	}
-	// It may be over, and it may have won meanwhile: releasing covers both.
-	c.begin(quorum.Event{Kind: quorum.Release}, nil)
-	e.remove(c)
+	// The claim may be over, and may have won meanwhile: releasing covers both.
+	c.postCall(quorum.Event{Kind: quorum.Release}, nil)
+	e.forget(c)
 	return driver.Grant{}, err
 }
 
-// adoption is the error for a claim that adopts and ended with o.
-func (c *claim) adoption(o quorum.Outcome) error {
+// adoptionError returns the error for a claim that adopts and ended with o.
+func (c *claim) adoptionError(o quorum.Outcome) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case o == quorum.None: // only Close overtakes it
+	case o == quorum.None: // only Close ends it without an outcome
 		return driver.ErrClosed
 	case o == quorum.Busy && c.holder == "":
 		return fmt.Errorf("%w: nobody has the lock", driver.ErrLost)
 	case o == quorum.Busy && quorum.IsKept(c.holder):
-		return fmt.Errorf("%w: its holder has released it, and the lock is kept for its MinHold", driver.ErrLost)
+		return fmt.Errorf("%w: its holder has released it, and the lock stays taken for its MinHold", driver.ErrLost)
 	case o == quorum.Busy:
-		return fmt.Errorf("%w: the lock is another's", driver.ErrLost)
+		return fmt.Errorf("%w: another client has the lock", driver.ErrLost)
 	}
-	return fmt.Errorf("the nodes that adopted it have released it, the others keep it until its TTL is over: %w", c.lack())
+	return fmt.Errorf("too few nodes adopted the lease; they release it, and the other nodes keep it until its TTL ends: %w", c.unavailability())
 }
 
 // Detach forgets a grant without a release; see driver.Adopter.
 func (e *Engine) Detach(g driver.Grant) {
-	if c := e.find(g.Owner); c != nil {
-		e.remove(c)
+	if c := e.findClaim(g.Owner); c != nil {
+		e.forget(c)
 	}
 }
 
-// claimOf finds the claim that has g, or makes one for a grant that another client has
-// detached; nil where it is over.
+// claimOf returns the claim that has g, or makes one for a grant that another client has detached. It returns
+// nil if the claim is over.
 func (e *Engine) claimOf(g driver.Grant) *claim {
-	if c := e.find(g.Owner); c != nil {
+	if c := e.findClaim(g.Owner); c != nil {
 		return c
 	}
 	if client := quorum.ClientOf(g.Owner); client == "" || client == e.client {
@@ -452,30 +450,28 @@ func (e *Engine) claimOf(g driver.Grant) *claim {
 	return c
 }
 
-// Wake brings the claim with the id w.Owner the news that node has handed it
-// the lock. A wake-up for an id that is gone needs no answer: its release is on
-// the way. It comes in its place among the answers of the node, or without a
-// token.
+// Wake notifies the claim with the id w.Owner that node has handed it the lock. A wake-up for an id that is gone
+// needs no answer: the release of that id is under way. A wake-up with a token comes in its place among the
+// answers of the node.
 func (e *Engine) Wake(node int, w quorum.Wake) {
-	if c := e.find(w.Owner); c != nil {
-		a := event(quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, TTL: w.Left * int64(time.Millisecond)})
+	if c := e.findClaim(w.Owner); c != nil {
+		a := eventAnswer(quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, TTL: w.Left * int64(time.Millisecond)})
 		a.woken = w.Owner
 		c.post(a)
 	}
 }
 
-// KeyOf is the key of the lock that owner has or wants; "" where owner is none of this
-// engine's.
+// KeyOf returns the key of the lock that owner has or wants, or "" if owner is no claim of this engine.
 func (e *Engine) KeyOf(owner string) string {
-	if c := e.find(owner); c != nil {
+	if c := e.findClaim(owner); c != nil {
 		return c.lock.Key
 	}
 	return ""
 }
 
-// subscribe asks every node, once, for its wake-ups.
-func (e *Engine) subscribe() {
-	if e.subscribed.Load() || e.subscribed.Swap(true) {
+// subscribeOnce asks every node, once, for its wake-ups.
+func (e *Engine) subscribeOnce() {
+	if e.askedToSubscribe.Load() || e.askedToSubscribe.Swap(true) {
 		return
 	}
 	for _, n := range e.nodes {
@@ -483,32 +479,32 @@ func (e *Engine) subscribe() {
 	}
 }
 
-// Hears says whether node's wake-ups reach this client.
-func (e *Engine) Hears(node int, yes bool) {
+// SetSubscribed sets whether the wake-ups of node reach this client.
+func (e *Engine) SetSubscribed(node int, yes bool) {
 	n := uint32(quorum.Only(node))
-	if yes == (e.heard.Load()&n != 0) {
+	if yes == (e.subscribed.Load()&n != 0) {
 		return
 	}
 	if yes {
-		e.heard.Or(n)
+		e.subscribed.Or(n)
 	} else {
-		e.heard.And(^n)
+		e.subscribed.And(^n)
 	}
 	// A claim that is not in the map yet reads the new set when it starts.
-	for _, c := range e.all() {
-		c.hears(yes)
+	for _, c := range e.allClaims() {
+		c.updateSubscribed(yes)
 	}
 }
 
-func (e *Engine) all() []*claim {
+func (e *Engine) allClaims() []*claim {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Collect(maps.Values(e.claims))
 }
 
-// Close ends all waits with ErrClosed, and returns when no Request.Obstacle is
-// under way. The releases of those who waited, and of all that was given up before,
-// have been handed to the nodes by then, which send them.
+// Close ends all waits with ErrClosed, and returns when no call of Request.Obstacle is under way. By then the
+// releases of the waiting claims, and of all claims given up before, have been handed to the nodes, which
+// send them.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	if !e.closed {
@@ -516,7 +512,7 @@ func (e *Engine) Close() {
 		close(e.closing)
 	}
 	e.mu.Unlock()
-	for _, c := range e.all() {
+	for _, c := range e.allClaims() {
 		c.abandon()
 	}
 	e.spawned.Wait()
@@ -528,7 +524,7 @@ func (c *claim) abandon() {
 	seeking := c.state.Phase == quorum.Seeking
 	c.mu.Unlock()
 	if seeking {
-		c.begin(quorum.Event{Kind: quorum.Release}, nil)
+		c.postCall(quorum.Event{Kind: quorum.Release}, nil)
 		c.flush()
 	}
 }

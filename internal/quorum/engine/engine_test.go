@@ -12,11 +12,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// desk is a node whose requests lie there until the test answers them.
+// desk is a node whose requests wait until the test answers them.
 type desk struct {
 	name string
 	in   chan *Request
-	door chan struct{} // Send does not come back while it is empty
+	door chan struct{} // Send blocks while it is empty
 }
 
 func (d *desk) Name() string { return d.name }
@@ -28,7 +28,7 @@ func (d *desk) Send(r *Request) {
 	d.door <- struct{}{}
 }
 
-// next is the node's next request, which must be of that kind.
+// next returns the node's next request, which must be of that kind.
 func (d *desk) next(t *testing.T, kind quorum.AskKind) *Request {
 	t.Helper()
 	r := <-d.in
@@ -38,8 +38,8 @@ func (d *desk) next(t *testing.T, kind quorum.AskKind) *Request {
 	return r
 }
 
-// ask is the node's next acquire; whatever frees the lock is answered.
-func (d *desk) ask(t *testing.T) *Request {
+// nextAcquire returns the node's next acquire; it answers requests that free the lock.
+func (d *desk) nextAcquire(t *testing.T) *Request {
 	t.Helper()
 	for r := range d.in {
 		switch r.Kind {
@@ -54,8 +54,8 @@ func (d *desk) ask(t *testing.T) *Request {
 	return nil
 }
 
-// office runs fn with an engine over three desks, in virtual time.
-func office(t *testing.T, fn func(t *testing.T, e *Engine, desks []*desk)) {
+// runWithDesks runs fn with an engine over three desks, in virtual time.
+func runWithDesks(t *testing.T, fn func(t *testing.T, e *Engine, desks []*desk)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -70,8 +70,8 @@ func office(t *testing.T, fn func(t *testing.T, e *Engine, desks []*desk)) {
 	})
 }
 
-// take acquires k from all three nodes.
-func take(t *testing.T, e *Engine, desks []*desk) driver.Grant {
+// acquireAll acquires k from all three nodes.
+func acquireAll(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 	t.Helper()
 	go func() {
 		for _, d := range desks {
@@ -86,35 +86,35 @@ func take(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 	return g
 }
 
-// renew starts a renewal and gives its outcome.
-func renew(t *testing.T, e *Engine, g driver.Grant) <-chan error {
+// startRenewal starts a renewal and returns the channel of its outcome.
+func startRenewal(t *testing.T, e *Engine, g driver.Grant) <-chan error {
 	out := make(chan error, 1)
 	go func() { out <- e.Renew(t.Context(), []driver.Grant{g})[0].Err }()
 	synctest.Wait()
 	return out
 }
 
-// within is what comes out of c in good time.
-func within(t *testing.T, c <-chan error) error {
+// receiveSoon returns the next value from c, and fails the test if none comes in good time.
+func receiveSoon(t *testing.T, c <-chan error) error {
 	t.Helper()
 	select {
 	case err := <-c:
 		return err
 	case <-time.After(time.Minute):
-		panic("no answer within a minute") // the bubble would wait for what hangs
+		panic("no answer within a minute") // otherwise the bubble would wait for the hanging goroutine
 	}
 }
 
 // loseUnheard takes k and loses it while nobody waits for an outcome.
 func loseUnheard(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 	t.Helper()
-	g := take(t, e, desks)
-	out := renew(t, e, g)
+	g := acquireAll(t, e, desks)
+	out := startRenewal(t, e, g)
 	var late []*Request
 	for _, d := range desks {
 		late = append(late, d.next(t, quorum.AskRenew))
 	}
-	if err := within(t, out); !errors.Is(err, driver.ErrUnavailable) {
+	if err := receiveSoon(t, out); !errors.Is(err, driver.ErrUnavailable) {
 		t.Fatalf("Renew without answers = %v, want ErrUnavailable", err)
 	}
 	time.Sleep(10 * time.Second)
@@ -125,19 +125,19 @@ func loseUnheard(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 	return g
 }
 
-// A renewal that has no outcome keeps every other lease of its batch from being
-// renewed.
+// A renewal without an outcome would block the renewal of every other lease of its
+// batch.
 func TestRenewalReportsUnreportedLoss(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		g := loseUnheard(t, e, desks)
-		if err := within(t, renew(t, e, g)); !errors.Is(err, driver.ErrLost) {
+		if err := receiveSoon(t, startRenewal(t, e, g)); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Renew = %v, want ErrLost", err)
 		}
 	})
 }
 
 func TestReleaseOfUnreportedLossSucceeds(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		g := loseUnheard(t, e, desks)
 		if err := e.Release(t.Context(), g, 0); err != nil {
 			t.Errorf("Release = %v", err)
@@ -146,28 +146,28 @@ func TestReleaseOfUnreportedLossSucceeds(t *testing.T) {
 }
 
 func TestRenewalDuringReleaseEnds(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
-		g := take(t, e, desks)
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+		g := acquireAll(t, e, desks)
 		released := make(chan error, 1)
 		go func() { released <- e.Release(t.Context(), g, 0) }()
 		synctest.Wait()
-		if err := within(t, renew(t, e, g)); !errors.Is(err, driver.ErrLost) {
+		if err := receiveSoon(t, startRenewal(t, e, g)); !errors.Is(err, driver.ErrLost) {
 			t.Errorf("Renew = %v, want ErrLost", err)
 		}
 		for _, d := range desks {
 			d.next(t, quorum.AskRelease).Freed()
 		}
-		if err := within(t, released); err != nil {
+		if err := receiveSoon(t, released); err != nil {
 			t.Errorf("Release = %v", err)
 		}
 	})
 }
 
-// What a claim still has before it when its caller leaves may give it a new name.
-// A caller that gives up leaves nothing, and returns when the release is on its
-// way to every node, as Close may cut the connections next.
+// Events that are open when the caller leaves may rename the claim. A caller that
+// gives up leaves nothing behind, and returns when the release is on its way to every
+// node, because Close may cut the connections next.
 func TestAbandonedClaimIsForgotten(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {
@@ -191,20 +191,20 @@ func TestAbandonedClaimIsForgotten(t *testing.T) {
 			t.Error("Acquire returned before its release was handed to the nodes")
 		}
 		desks[2].door <- struct{}{}
-		if err := within(t, ended); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
+		if err := receiveSoon(t, ended); !errors.Is(err, context.Canceled) || !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("Acquire = %v, want both that it was cancelled and held", err)
 		}
-		if n := len(e.all()); n != 0 {
+		if n := len(e.allClaims()); n != 0 {
 			t.Errorf("%d claims are left", n)
 		}
 	})
 }
 
-// It was written before the claim took a fresh id, and read after that.
+// The wake-up was written before the claim took a fresh id, and read after that.
 func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		for i := range desks {
-			e.Hears(i, true)
+			e.SetSubscribed(i, true)
 		}
 		won := make(chan driver.Grant, 1)
 		go func() {
@@ -225,8 +225,8 @@ func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 			return owner
 		}
 		old := deny()
-		c := e.find(old)
-		c.post(event(quorum.Event{Kind: quorum.Failed, Of: quorum.AskGiveBack})) // ends the id
+		c := e.findClaim(old)
+		c.post(eventAnswer(quorum.Event{Kind: quorum.Failed, Of: quorum.AskGiveBack})) // ends the id
 		for _, d := range desks {
 			d.next(t, quorum.AskRelease)
 		}
@@ -246,13 +246,13 @@ func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 	})
 }
 
-// The timer of a claim tells its round in the lane to end, while the lock may be held already
-// and be renewed for the first time.
+// The timer of a claim ends its round in the lane, while the lock may already be held
+// and renewed for the first time.
 func TestClaimTimerEndsNoRenewal(t *testing.T) {
 	t.Parallel()
 	for name, grants := range map[string]int{"all have granted": 3, "a quorum has granted": 2} {
 		t.Run(name, func(t *testing.T) {
-			office(t, func(t *testing.T, e *Engine, desks []*desk) {
+			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 				begun := time.Now()
 				won := make(chan driver.Grant, 1)
 				go func() {
@@ -270,14 +270,14 @@ func TestClaimTimerEndsNoRenewal(t *testing.T) {
 				g := <-won
 				for _, rings := range []int64{int64(pace.Overdue()), quorum.RequestTimeout(int64(g.TTL))} {
 					time.Sleep(time.Until(begun.Add(time.Duration(rings) - time.Millisecond)))
-					out := renew(t, e, g)
+					out := startRenewal(t, e, g)
 					time.Sleep(2 * time.Millisecond)
 					for i, d := range desks {
 						if r := d.next(t, quorum.AskRenew); i < 2 {
 							r.Kept(0)
 						}
 					}
-					if err := within(t, out); err != nil {
+					if err := receiveSoon(t, out); err != nil {
 						t.Errorf("Renew = %v, %v after the claim began", err, time.Duration(rings))
 					}
 				}
@@ -286,20 +286,20 @@ func TestClaimTimerEndsNoRenewal(t *testing.T) {
 	}
 }
 
-// What was detached lapses by itself, and another client may adopt it meanwhile.
+// A detached lease lapses by itself, and another client may adopt it meanwhile.
 func TestDetachedLeaseIsNotRenewed(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
-		g := take(t, e, desks)
-		out := renew(t, e, g)
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+		g := acquireAll(t, e, desks)
+		out := startRenewal(t, e, g)
 		desks[2].next(t, quorum.AskRenew).NotMine()
 		desks[0].next(t, quorum.AskRenew).Kept(0)
 		desks[1].next(t, quorum.AskRenew).Kept(0)
-		if err := within(t, out); err != nil {
+		if err := receiveSoon(t, out); err != nil {
 			t.Fatal(err)
 		}
 		anew := desks[2].next(t, quorum.AskRenew)
-		if !anew.Anew || anew.Token != g.Token {
-			t.Errorf("it is taken back anew %v, with token %d of %d", anew.Anew, anew.Token, g.Token)
+		if !anew.Restore || anew.Token != g.Token {
+			t.Errorf("it is taken back anew %v, with token %d of %d", anew.Restore, anew.Token, g.Token)
 		}
 		e.Detach(g)
 		anew.NotMine()

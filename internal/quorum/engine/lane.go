@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	roomFirst = driverkit.DefaultRoom // rounds under way at first
-	minRoom   = 16
-	maxRoom   = 1024
-	// maxQueueTime is how long requests of this client may delay one another: half of the
+	initialRounds = driverkit.DefaultRoom // rounds under way at first
+	minRounds     = 16
+	maxRounds     = 1024
+	// maxQueueDelay is the time by which requests of this client may delay one another: half of the
 	// shortest quorum.RequestTimeout, so that a renewal is in time behind all of them.
-	maxQueueTime = int64(25 * time.Millisecond)
-	// maxVariation bounds the time by which the way may take longer than usual, beside its own length: little beside the
+	maxQueueDelay = int64(25 * time.Millisecond)
+	// maxJitter bounds the time by which the way may take longer than usual, beside its own length: little beside the
 	// time of a request, as a busy machine looks like a long way.
-	maxVariation = int64(100 * time.Millisecond)
+	maxJitter = int64(100 * time.Millisecond)
 )
 
 // Lane gives claims the turns to begin their rounds. A round is the requests of a claim to
@@ -38,58 +38,58 @@ const (
 // all locks alike.
 type Lane struct {
 	driverkit.Line
-	changed  int64                         // the time at which the room became less; answers to earlier requests do not count. fit alone uses it
-	way      int64                         // the time of an answer while few rounds are under way. fit alone uses it
-	answered [quorum.MaxNodes]atomic.Int64 // the time of the last answer of each node
+	shrunkAt    int64                         // the time at which the room became less; answers to earlier requests do not count. adjustLimit alone uses it
+	baseLatency int64                         // the time of an answer while few rounds are under way. adjustLimit alone uses it
+	nodeAnswers [quorum.MaxNodes]atomic.Int64 // the time of the last answer of each node
 }
 
-// silent reports whether the node has not answered lately. No round waits for a silent node once the
+// isSilent reports whether the node has not answered lately. No round waits for a silent node once the
 // others have decided. A node without a request seems silent until its next answer.
-func (l *Lane) silent(node int, now int64) bool {
-	last := l.answered[node].Load()
+func (l *Lane) isSilent(node int, now int64) bool {
+	last := l.nodeAnswers[node].Load()
 	return last == 0 || now-last > int64(pace.Overdue())
 }
 
 // exit is the end of a round.
 type exit struct {
-	at    int64 // now
-	took  int64 // from its last requests to its end; 0 if that tells nothing about the nodes
-	heard bool  // an answer ended the round
+	at       int64 // now
+	duration int64 // from its last requests to its end; 0 if that tells nothing about the nodes
+	answered bool  // an answer ended the round
 }
 
-// leave ends a round, and begins those that there is room for then.
-func (l *Lane) leave(e exit) {
-	l.Leave(e.at, e.heard, func(load driverkit.Load) int { return l.fit(e, load) })
+// endRound ends a round, and begins those that there is room for then.
+func (l *Lane) endRound(e exit) {
+	l.Leave(e.at, e.answered, func(load driverkit.Load) int { return l.adjustLimit(e, load) })
 }
 
-// fit returns the room after a round: one more if answers come soon and rounds wait, and half of the
+// adjustLimit returns the room after a round: one more if answers come soon and rounds wait, and half of the
 // rounds under way if answers take long. If they do so with the smallest room as well, it is not the
 // requests that delay one another but the way, or a machine that is busy. The mutex of Line is held.
-func (l *Lane) fit(e exit, load driverkit.Load) int {
-	if e.took == 0 || e.at-e.took < l.changed {
+func (l *Lane) adjustLimit(e exit, load driverkit.Load) int {
+	if e.duration == 0 || e.at-e.duration < l.shrunkAt {
 		return load.Room
 	}
-	if l.way == 0 {
-		l.way = e.took
+	if l.baseLatency == 0 {
+		l.baseLatency = e.duration
 	}
-	l.way -= max(l.way-e.took, 0) / 256
+	l.baseLatency -= max(l.baseLatency-e.duration, 0) / 256
 	switch {
-	case e.took <= l.way+min(l.way, maxVariation)+maxQueueTime:
+	case e.duration <= l.baseLatency+min(l.baseLatency, maxJitter)+maxQueueDelay:
 		if load.Waiting > 0 {
-			return min(load.Room+1, maxRoom)
+			return min(load.Room+1, maxRounds)
 		}
-	case load.Room > minRoom:
-		l.changed = e.at
-		return max(min(load.Room, load.Out)/2, minRoom)
-	case e.heard:
-		l.way += (e.took - l.way) / 8
+	case load.Room > minRounds:
+		l.shrunkAt = e.at
+		return max(min(load.Room, load.Out)/2, minRounds)
+	case e.answered:
+		l.baseLatency += (e.duration - l.baseLatency) / 8
 	}
 	return load.Room
 }
 
-// await blocks until a round may begin in l, which the caller then has to leave, until ctx ends, or Close. It blocks for
+// enterLane blocks until a round may begin in l, which the caller then has to leave, until ctx ends, or Close. It blocks for
 // patience at most, if that is not 0.
-func (e *Engine) await(ctx context.Context, l *Lane, patience time.Duration) error {
+func (e *Engine) enterLane(ctx context.Context, l *Lane, patience time.Duration) error {
 	if l.Pass(driverkit.Later) {
 		return nil
 	}
@@ -109,20 +109,20 @@ func (e *Engine) await(ctx context.Context, l *Lane, patience time.Duration) err
 	case <-ready:
 		return nil
 	case <-ctx.Done():
-		err = driverkit.WithObstacle(ctx.Err(), e.crowded(l))
+		err = driverkit.WithObstacle(ctx.Err(), e.crowdedError(l))
 	case <-late:
-		err = e.crowded(l)
+		err = e.crowdedError(l)
 	case <-e.closing:
 		err = driver.ErrClosed
 	}
 	if !l.Withdraw(t) { // its turn has come meanwhile
-		l.leave(exit{})
+		l.endRound(exit{})
 	}
 	return err
 }
 
-// crowded returns the error of a claim behind others of its client.
-func (e *Engine) crowded(l *Lane) error {
+// crowdedError returns the error of a claim behind others of its client.
+func (e *Engine) crowdedError(l *Lane) error {
 	load := l.Load(e.clock.Now())
 	err := fmt.Errorf("this client has %d requests waiting for their turn", max(load.Waiting, 1))
 	if load.Silence > pace.Overdue() {
@@ -145,35 +145,35 @@ func (c *claim) awaitTurn(ctx context.Context, begun <-chan struct{}) error {
 			return ctx.Err()
 		case <-look.C:
 			if c.lane.Load(c.engine.clock.Now()).Silence >= limit {
-				return c.engine.crowded(c.lane)
+				return c.engine.crowdedError(c.lane)
 			}
 		}
 	}
 }
 
-// depart releases c in its turn, or at once if the engine closes, and lets the lock stand for
-// keep. It calls told with the outcome. It returns nil if the turn has come, and otherwise a
+// releaseInTurn releases c in its turn, or at once if the engine closes, and keeps the lock taken for
+// keep. It calls onOutcome with the outcome. It returns nil if the turn has come, and otherwise a
 // channel that is closed then.
-func (c *claim) depart(keep time.Duration, told func(quorum.Outcome)) <-chan struct{} {
-	a := event(quorum.Event{Kind: quorum.Release, TTL: int64(keep)})
-	a.begins, a.told = true, told
+func (c *claim) releaseInTurn(keep time.Duration, onOutcome func(quorum.Outcome)) <-chan struct{} {
+	a := eventAnswer(quorum.Event{Kind: quorum.Release, TTL: int64(keep)})
+	a.fromCaller, a.onOutcome = true, onOutcome
 	c.mu.Lock()
-	inside := c.places > 0
+	inside := c.rounds > 0
 	c.mu.Unlock()
 	switch {
 	case inside:
 		c.post(a)
 		return nil
 	case c.lane.Pass(driverkit.Soon):
-		a.enters = true
+		a.entersLane = true
 		c.post(a)
 		return nil
 	}
-	return c.departLater(a)
+	return c.queueRelease(a)
 }
 
-// departLater does the same for a claim behind others.
-func (c *claim) departLater(a answer) <-chan struct{} {
+// queueRelease is releaseInTurn for a claim behind others.
+func (c *claim) queueRelease(a answer) <-chan struct{} {
 	begun, ready := make(chan struct{}), make(chan struct{})
 	t := &driverkit.Turn{Rank: driverkit.Soon, Begin: func() { close(ready) }}
 	if c.lane.Enter(t, c.engine.clock.Now()) {
@@ -183,7 +183,7 @@ func (c *claim) departLater(a answer) <-chan struct{} {
 		defer close(begun)
 		select {
 		case <-ready:
-			a.enters = true
+			a.entersLane = true
 		case <-c.engine.closing:
 		}
 		c.post(a)

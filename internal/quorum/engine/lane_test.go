@@ -18,16 +18,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// clerk is a node that serves one request after the other, each in the same time.
+// clerk is a node that serves one request after the other, in the same time each.
 type clerk struct {
-	name   string
-	each   atomic.Int64 // how long it takes
-	most   int          // requests that have waited at once
-	in     chan *Request
-	served [quorum.AskAdopt + 1]atomic.Int64 // by kind
-	order  []string                          // the owners and keys of acquires
-	silent atomic.Bool                       // no request is answered
-	down   atomic.Bool                       // no request gets there
+	name       string
+	each       atomic.Int64 // how long it takes
+	maxWaiting int          // requests that have waited at once
+	in         chan *Request
+	served     [quorum.AskAdopt + 1]atomic.Int64 // by kind
+	order      []string                          // the owners and keys of acquires
+	silent     atomic.Bool                       // no request is answered
+	down       atomic.Bool                       // no request gets there
 }
 
 func (k *clerk) Name() string { return k.name }
@@ -44,12 +44,12 @@ func (k *clerk) Send(r *Request) {
 }
 
 // work serves until the test is over.
-func (k *clerk) work(ctx context.Context) {
+func (k *clerk) serveRequests(ctx context.Context) {
 	locks := make(map[string]quorum.Lock)
 	for {
 		select {
 		case r := <-k.in:
-			k.most = max(k.most, len(k.in)+1)
+			k.maxWaiting = max(k.maxWaiting, len(k.in)+1)
 			time.Sleep(time.Duration(k.each.Load()))
 			k.served[r.Kind].Add(1)
 			if r.Kind == quorum.AskAcquire {
@@ -64,8 +64,8 @@ func (k *clerk) work(ctx context.Context) {
 	}
 }
 
-// counter runs fn with an engine over n clerks who serve a request in each, in virtual time.
-func counter(t *testing.T, n int, each time.Duration, fn func(t *testing.T, e *Engine, clerks []*clerk)) {
+// runWithClerks runs fn with an engine over n clerks, which need the time each for a request, in virtual time.
+func runWithClerks(t *testing.T, n int, each time.Duration, fn func(t *testing.T, e *Engine, clerks []*clerk)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,7 @@ func counter(t *testing.T, n int, each time.Duration, fn func(t *testing.T, e *E
 		ctx, cancel := context.WithCancel(t.Context())
 		var working sync.WaitGroup
 		for _, k := range clerks {
-			working.Go(func() { k.work(ctx) })
+			working.Go(func() { k.serveRequests(ctx) })
 		}
 		fn(t, New(Config{Nodes: nodes}), clerks)
 		cancel()
@@ -87,16 +87,16 @@ func counter(t *testing.T, n int, each time.Duration, fn func(t *testing.T, e *E
 	})
 }
 
-func (k *clerk) sum() (n int64) {
+func (k *clerk) total() (n int64) {
 	for i := range k.served {
 		n += k.served[i].Load()
 	}
 	return n
 }
 
-// storm has n callers ask at once for names of their own, each of which then calls done in its
-// goroutine with what it got.
-func storm(ctx context.Context, e *Engine, n int, ttl time.Duration, done func(i int, g driver.Grant, err error)) (wait func()) {
+// acquireMany starts n callers that ask at once for names of their own. Each calls done in its
+// goroutine with its result.
+func acquireMany(ctx context.Context, e *Engine, n int, ttl time.Duration, done func(i int, g driver.Grant, err error)) (wait func()) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
@@ -108,8 +108,8 @@ func storm(ctx context.Context, e *Engine, n int, ttl time.Duration, done func(i
 	return all.Wait
 }
 
-// granted fails the test where a caller got no lock.
-func granted(t *testing.T) func(int, driver.Grant, error) {
+// checkGranted fails the test if a caller got no lock.
+func checkGranted(t *testing.T) func(int, driver.Grant, error) {
 	return func(i int, _ driver.Grant, err error) {
 		if err != nil {
 			t.Errorf("caller %d: %v", i, err)
@@ -123,16 +123,16 @@ const (
 	crowdSize  = 1500 // seven times what a node serves in quorum.RequestTimeout
 )
 
-// prompt fails the test where it took longer since begin than a node needs for n requests.
-func prompt(t *testing.T, begin time.Time, n int) {
+// checkPrompt fails the test if more time has passed since begin than a node needs for n requests.
+func checkPrompt(t *testing.T, begin time.Time, n int) {
 	t.Helper()
 	if took, least := time.Since(begin), time.Duration(n)*perRequest; took > least+least/10 {
 		t.Errorf("it took %v, want %v and at most a tenth more", took, least)
 	}
 }
 
-// empty checks that no round is under way.
-func empty(t *testing.T, e *Engine) {
+// checkIdle checks that no round is under way.
+func checkIdle(t *testing.T, e *Engine) {
 	t.Helper()
 	l := e.lane(Lock{})
 	if load := l.Load(0); load.Out != 0 || load.Waiting != 0 {
@@ -144,14 +144,14 @@ func TestCrowdIsServedPromptlyInOrder(t *testing.T) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprint(nodes, " nodes"), func(t *testing.T) {
-			counter(t, nodes, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+			runWithClerks(t, nodes, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 				begin := time.Now()
-				storm(t.Context(), e, crowdSize, crowdTTL, granted(t))()
-				prompt(t, begin, crowdSize)
+				acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))()
+				checkPrompt(t, begin, crowdSize)
 				time.Sleep(time.Second) // a third node may be behind
 				synctest.Wait()
 				for _, k := range clerks {
-					if n := k.sum(); n != crowdSize {
+					if n := k.total(); n != crowdSize {
 						t.Errorf("%s served %d requests for %d locks", k.name, n, crowdSize)
 					}
 					for i, name := range k.order {
@@ -166,71 +166,71 @@ func TestCrowdIsServedPromptlyInOrder(t *testing.T) {
 }
 
 func TestSilentNodeDelaysNoCrowd(t *testing.T) {
-	counter(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithClerks(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		clerks[2].silent.Store(true)
 		begin := time.Now()
-		storm(t.Context(), e, crowdSize, crowdTTL, granted(t))()
-		prompt(t, begin, crowdSize)
+		acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))()
+		checkPrompt(t, begin, crowdSize)
 	})
 }
 
-// TestNewlySilentNodeDelaysCrowdBriefly, and no longer.
+// A node that stops answering delays the crowd until it counts as silent.
 func TestNewlySilentNodeDelaysCrowdBriefly(t *testing.T) {
-	counter(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithClerks(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		begin := time.Now()
-		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
+		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		time.Sleep(300 * perRequest)
 		clerks[2].silent.Store(true)
 		wait()
-		prompt(t, begin, crowdSize+int(int64(pace.Overdue())/int64(perRequest)))
+		checkPrompt(t, begin, crowdSize+int(int64(pace.Overdue())/int64(perRequest)))
 		time.Sleep(time.Second)
 		synctest.Wait()
-		empty(t, e)
+		checkIdle(t, e)
 	})
 }
 
-// TestSlowNodeDoesNotFallBehind so far that it is of no use when another one stops.
+// A slow node must stay useful for when another one stops.
 func TestSlowNodeDoesNotFallBehind(t *testing.T) {
-	counter(t, 3, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithClerks(t, 3, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		clerks[2].each.Store(int64(2 * perRequest))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		wait := storm(ctx, e, crowdSize, crowdTTL, granted(t))
+		wait := acquireMany(ctx, e, crowdSize, crowdTTL, checkGranted(t))
 		time.Sleep(crowdSize / 2 * perRequest)
 		clerks[0].silent.Store(true)
 		wait()
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for _, k := range clerks[1:] {
-			if n := k.sum(); n != crowdSize {
+			if n := k.total(); n != crowdSize {
 				t.Errorf("%s served %d requests for %d locks", k.name, n, crowdSize)
 			}
-			if k.most > 2*roomFirst {
-				t.Errorf("%d requests waited at %s", k.most, k.name)
+			if k.maxWaiting > 2*initialRounds {
+				t.Errorf("%d requests waited at %s", k.maxWaiting, k.name)
 			}
 		}
-		empty(t, e)
+		checkIdle(t, e)
 	})
 }
 
 func TestCrowdOutlastsOutage(t *testing.T) {
-	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
-		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
+	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		time.Sleep(100 * perRequest)
 		clerks[0].down.Store(true)
 		time.Sleep(2 * time.Second)
 		clerks[0].down.Store(false)
 		begin := time.Now()
 		wait()
-		prompt(t, begin, crowdSize)
+		checkPrompt(t, begin, crowdSize)
 	})
 }
 
 func TestCancelBeforeTurnSendsNothing(t *testing.T) {
-	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var got, left atomic.Int64
-		wait := storm(ctx, e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
+		wait := acquireMany(ctx, e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
 			if err == nil {
 				got.Add(1)
 				return
@@ -253,14 +253,14 @@ func TestCancelBeforeTurnSendsNothing(t *testing.T) {
 		if asked+left.Load() != crowdSize || asked != got.Load()+freed {
 			t.Errorf("%d callers had a lock, %d left before their turn; the node served %d acquires and %d releases", got.Load(), left.Load(), asked, freed)
 		}
-		empty(t, e)
+		checkIdle(t, e)
 	})
 }
 
-// TestSingleAttemptWaitsOnlyForTurn: it hears why it has failed, and no node is blamed.
+// The error names the reason, and blames no node.
 func TestSingleAttemptWaitsOnlyForTurn(t *testing.T) {
-	counter(t, 1, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
-		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
+	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
+		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		begin := time.Now()
 		_, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: crowdTTL, NoWait: true})
 		if took := time.Since(begin); took != time.Duration(quorum.RequestTimeout(int64(crowdTTL))) {
@@ -277,14 +277,14 @@ func TestSingleAttemptWaitsOnlyForTurn(t *testing.T) {
 	})
 }
 
-// TestRenewalsAndReleasesOvertakeCrowd: with a TTL of 1 s a renewal has 100 ms.
+// With a TTL of 1 s a renewal has 100 ms.
 func TestRenewalsAndReleasesOvertakeCrowd(t *testing.T) {
-	counter(t, 3, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
+	runWithClerks(t, 3, perRequest, func(t *testing.T, e *Engine, _ []*clerk) {
 		g, err := e.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Second})
 		if err != nil {
 			t.Fatal(err)
 		}
-		wait := storm(t.Context(), e, crowdSize, crowdTTL, granted(t))
+		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		for range 2 { // half of the crowd waits then
 			time.Sleep(time.Second / 3)
 			if r := e.Renew(t.Context(), []driver.Grant{g})[0]; r.Err != nil {
@@ -303,9 +303,9 @@ func TestRenewalsAndReleasesOvertakeCrowd(t *testing.T) {
 }
 
 func TestCrowdReleasesPromptly(t *testing.T) {
-	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		grants := make([]driver.Grant, crowdSize)
-		storm(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
+		acquireMany(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
 		begin := time.Now()
 		var all sync.WaitGroup
 		for _, g := range grants {
@@ -316,20 +316,20 @@ func TestCrowdReleasesPromptly(t *testing.T) {
 			})
 		}
 		all.Wait()
-		prompt(t, begin, crowdSize)
+		checkPrompt(t, begin, crowdSize)
 		if n := clerks[0].served[quorum.AskRelease].Load(); n != crowdSize {
 			t.Errorf("the node served %d releases", n)
 		}
 	})
 }
 
-// TestCancelledReleaseIsStillSent, and when the engine closes before it.
+// The release is also sent when the engine closes before it.
 func TestCancelledReleaseIsStillSent(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprint("closes: ", closes), func(t *testing.T) {
-			counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+			runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 				grants := make([]driver.Grant, crowdSize)
-				storm(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
+				acquireMany(t.Context(), e, crowdSize, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
 				ctx, cancel := context.WithCancel(t.Context())
 				var all sync.WaitGroup
 				for _, g := range grants {
@@ -350,12 +350,12 @@ func TestCancelledReleaseIsStillSent(t *testing.T) {
 	}
 }
 
-// TestReleaseEndsWithoutAnswers, also if it waits for its turn.
+// A release also ends if it waits for its turn.
 func TestReleaseEndsWithoutAnswers(t *testing.T) {
-	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		const n = 500
 		grants := make([]driver.Grant, n)
-		storm(t.Context(), e, n, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
+		acquireMany(t.Context(), e, n, time.Minute, func(i int, g driver.Grant, _ error) { grants[i] = g })()
 		clerks[0].silent.Store(true)
 		begin := time.Now()
 		var all sync.WaitGroup
@@ -375,14 +375,14 @@ func TestReleaseEndsWithoutAnswers(t *testing.T) {
 	})
 }
 
-// TestRestingClaimsLeaveRoom: they wait for a holder, and not for an answer.
+// Resting claims wait for a holder, and not for an answer.
 func TestRestingClaimsLeaveRoom(t *testing.T) {
-	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
-		const n = 4 * roomFirst
-		storm(t.Context(), e, n, time.Minute, granted(t))()
+	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		const n = 4 * initialRounds
+		acquireMany(t.Context(), e, n, time.Minute, checkGranted(t))()
 		other := New(Config{Nodes: []Node{clerks[0]}})
 		ctx, cancel := context.WithCancel(t.Context())
-		wait := storm(ctx, other, n, crowdTTL, func(_ int, _ driver.Grant, err error) {
+		wait := acquireMany(ctx, other, n, crowdTTL, func(_ int, _ driver.Grant, err error) {
 			if !errors.Is(err, driver.ErrHeld) {
 				t.Errorf("a caller that waited for a holder got %v", err)
 			}
@@ -398,13 +398,13 @@ func TestRestingClaimsLeaveRoom(t *testing.T) {
 		cancel()
 		wait()
 		time.Sleep(2 * time.Second)
-		empty(t, other)
+		checkIdle(t, other)
 	})
 }
 
 func TestCloseEndsCrowdAtOnce(t *testing.T) {
-	counter(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
-		wait := storm(t.Context(), e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
+	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
+		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, func(_ int, _ driver.Grant, err error) {
 			if err != nil && !errors.Is(err, driver.ErrClosed) {
 				t.Errorf("Acquire: %v", err)
 			}
@@ -417,26 +417,26 @@ func TestCloseEndsCrowdAtOnce(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 		time.Sleep(time.Second)
-		if n := clerks[0].served[quorum.AskAcquire].Load(); n > 100+2*roomFirst {
+		if n := clerks[0].served[quorum.AskAcquire].Load(); n > 100+2*initialRounds {
 			t.Errorf("the node served %d acquires", n)
 		}
 	})
 }
 
-// TestLaneLearnsRoundTrip, also where it becomes longer or shorter while it is in use.
+// The round trip may become longer or shorter while the lane is in use.
 func TestLaneLearnsRoundTrip(t *testing.T) {
 	t.Parallel()
 	var l Lane
-	now, room := int64(0), roomFirst
+	now, limit := int64(0), initialRounds
 	for _, way := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond} {
 		for range 100 { // round trips
 			now += int64(way)
-			for range room {
-				room = l.fit(exit{at: now, took: int64(way), heard: true}, driverkit.Load{Room: room, Out: room, Waiting: 1})
+			for range limit {
+				limit = l.adjustLimit(exit{at: now, duration: int64(way), answered: true}, driverkit.Load{Room: limit, Out: limit, Waiting: 1})
 			}
 		}
-		if room != maxRoom {
-			t.Errorf("there is room for %d where each answer takes %v", room, way)
+		if limit != maxRounds {
+			t.Errorf("there is room for %d where each answer takes %v", limit, way)
 		}
 	}
 }

@@ -11,63 +11,62 @@ import (
 )
 
 var (
-	errNoAnswer  = errors.New("no answer in time")
-	errTooLate   = errors.New("the answers came too late to be of use")
-	errOvertaken = errors.New("overtaken by a later request for the same lease")
+	errNoAnswer    = errors.New("no answer in time")
+	errLateAnswers = errors.New("the answers came too late to be of use")
+	errOvertaken   = errors.New("overtaken by a later request for the same lease")
 )
 
-// failure is the error for a claim that ended with o.
-func (c *claim) failure(o quorum.Outcome) error {
+// acquireError returns the error for a claim that ended with o.
+func (c *claim) acquireError(o quorum.Outcome) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch o {
 	case quorum.None: // only Close overtakes a claim that seeks
 		return driver.ErrClosed
 	case quorum.Busy:
-		return c.held()
+		return c.heldError()
 	}
-	return c.lack()
+	return c.unavailability()
 }
 
-// lack returns why there were too few answers, or have been until now. The caller holds mu.
-func (c *claim) lack() error {
-	if errors.Is(c.last, driver.ErrUnavailable) {
-		return c.last
+// unavailability returns why too few answers have come. The caller holds mu.
+func (c *claim) unavailability() error {
+	if errors.Is(c.lastObstacle, driver.ErrUnavailable) {
+		return c.lastObstacle
 	}
-	c.blame(c.engine.clock.Now())
-	return c.unavailable()
+	c.blameSilentNodes(c.engine.clock.Now())
+	return c.unavailableError()
 }
 
-// gaveUp is the error for a claim that its caller gives up, with its obstacle if one
-// is known.
-func (c *claim) gaveUp(end error) error {
+// cancelError returns the error for a claim that its caller gives up, with its obstacle if one is known.
+func (c *claim) cancelError(end error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.state.Phase == quorum.Held:
 		return end
-	case errors.Is(c.last, driver.ErrHeld): // the driver adds the holder to it, and what was reported is another's
-		return driverkit.WithObstacle(end, c.held())
-	case c.last != nil:
-		return driverkit.WithObstacle(end, c.last)
+	case errors.Is(c.lastObstacle, driver.ErrHeld): // a new error: the driver adds the holder to it, and the caller has the reported one
+		return driverkit.WithObstacle(end, c.heldError())
+	case c.lastObstacle != nil:
+		return driverkit.WithObstacle(end, c.lastObstacle)
 	}
-	c.blame(c.engine.clock.Now())
-	if u := c.unavailable(); len(c.engine.nodes)-len(u.Nodes) < u.Need {
+	c.blameSilentNodes(c.engine.clock.Now())
+	if u := c.unavailableError(); len(c.engine.nodes)-len(u.Nodes) < u.Need {
 		return driverkit.WithObstacle(end, u)
 	}
 	return end
 }
 
-// held is what the last denial said. The caller holds mu.
-func (c *claim) held() *driver.HeldError {
+// heldError returns the content of the last denial. The caller holds mu.
+func (c *claim) heldError() *driver.HeldError {
 	return &driver.HeldError{
 		Owner: c.holder, Since: quorum.Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters, Kept: quorum.IsKept(c.holder),
 	}
 }
 
-// unavailable names the nodes that failed or are int64(pace.Overdue()), also those whose failure
-// the claim has not learned yet. The caller holds mu.
-func (c *claim) unavailable() *driver.UnavailableError {
+// unavailableError names the nodes that failed or are overdue, including failures that wait in the inbox. The
+// caller holds mu.
+func (c *claim) unavailableError() *driver.UnavailableError {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(c.engine.nodes))}
 	errs := slices.Clone(c.errs)
 	for _, a := range c.inbox[c.read:] {
@@ -81,60 +80,60 @@ func (c *claim) unavailable() *driver.UnavailableError {
 		}
 	}
 	if len(u.Nodes) == 0 {
-		u.Err = errTooLate
+		u.Err = errLateAnswers
 	}
 	return u
 }
 
-// noteObstacle notes why a step had no success. It reports the obstacle of a round if
-// its kind is another than before. The caller holds mu.
+// noteObstacle notes why a step had no success. It reports the obstacle of a round if it differs in kind from
+// the one before. The caller holds mu.
 func (c *claim) noteObstacle(do quorum.Actions) {
-	before := c.last
+	before := c.lastObstacle
 	switch do.Outcome {
 	case quorum.Won, quorum.Renewed:
-		c.last = nil
+		c.lastObstacle = nil
 	case quorum.Unavailable, quorum.NotRenewed, quorum.NotReleased:
-		c.last = c.unavailable()
+		c.lastObstacle = c.unavailableError()
 	}
 	switch do.Obstacle {
 	case quorum.None:
 		return
 	case quorum.Busy:
-		c.last = c.held()
+		c.lastObstacle = c.heldError()
 	case quorum.Unavailable:
-		c.last = c.unavailable()
+		c.lastObstacle = c.unavailableError()
 	}
-	if c.report == nil || !driverkit.ObstacleChanged(before, c.last) {
+	if c.onObstacle == nil || !driverkit.ObstacleChanged(before, c.lastObstacle) {
 		return
 	}
-	c.news = append(c.news, c.last)
-	if !c.reports {
-		c.reports = c.engine.spawn(c.sendReports)
+	c.unreported = append(c.unreported, c.lastObstacle)
+	if !c.reporting {
+		c.reporting = c.engine.spawn(c.sendReports)
 	}
 }
 
-// sendReports calls report with the obstacle that there is.
+// sendReports calls onObstacle with each unreported obstacle.
 func (c *claim) sendReports() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.news) > 0 {
-		next, report := c.news[0], c.report
-		c.news = c.news[1:]
+	for len(c.unreported) > 0 {
+		next, report := c.unreported[0], c.onObstacle
+		c.unreported = c.unreported[1:]
 		c.mu.Unlock()
 		report(next)
 		c.mu.Lock()
 	}
-	c.reports = false
+	c.reporting = false
 }
 
-// endReports says that no caller waits any more.
+// endReports drops unreported obstacles, because no caller waits any more.
 func (c *claim) endReports() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.report, c.news = nil, nil
+	c.onObstacle, c.unreported = nil, nil
 }
 
-// spawn runs fn, for which Close waits, unless that has begun.
+// spawn runs fn on a goroutine that Close waits for. It does nothing and returns false once Close has begun.
 func (e *Engine) spawn(fn func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

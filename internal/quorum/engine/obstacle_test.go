@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// blamed is the nodes that err names, with the cause of each, or "" if it names none.
-func blamed(err error) string {
+// blamedNodes returns the nodes that err names, with the cause of each, or "" if it names none.
+func blamedNodes(err error) string {
 	u, ok := errors.AsType[*driver.UnavailableError](err)
 	if !ok {
 		return ""
@@ -25,9 +25,9 @@ func blamed(err error) string {
 	return strings.Join(names, ", ")
 }
 
-// replies has each node answer its next request: "+" grants,
-// keeps or frees, "-" denies, "!" fails, "#" refuses for good, " " is silence.
-func replies(t *testing.T, desks []*desk, kind quorum.AskKind, what string) {
+// answerAll makes each node answer its next request: "+" grants, keeps or frees,
+// "-" denies, "!" fails, "#" fails for good, " " is silence.
+func answerAll(t *testing.T, desks []*desk, kind quorum.AskKind, what string) {
 	t.Helper()
 	for i, d := range desks {
 		switch r := d.next(t, kind); {
@@ -47,14 +47,14 @@ func replies(t *testing.T, desks []*desk, kind quorum.AskKind, what string) {
 	}
 }
 
-// Who has failed or has not answered in its time is named, and no healthy node that
-// had no time to answer.
+// The error names nodes that failed or did not answer in time, and no healthy node
+// that had no time to answer.
 func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		answers string
 		wait    bool
-		leave   time.Duration // after which the caller leaves; 0: it stays
+		leave   time.Duration // time after which the caller leaves; 0: it stays
 		want    string
 	}{
 		"two fail":                              {"+!!", false, 0, "b: down, c: down"},
@@ -68,16 +68,16 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 		"the caller leaves an outage":           {"+!!", true, time.Millisecond, "b: down, c: down"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			office(t, func(t *testing.T, e *Engine, desks []*desk) {
+			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 				ctx := t.Context()
 				if row.leave != 0 {
 					var cancel context.CancelFunc
 					ctx, cancel = context.WithTimeout(ctx, row.leave)
 					defer cancel()
 				}
-				go replies(t, desks, quorum.AskAcquire, row.answers)
+				go answerAll(t, desks, quorum.AskAcquire, row.answers)
 				_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: !row.wait})
-				if got := blamed(err); got != row.want || errors.Is(err, driver.ErrUnavailable) != (row.want != "") {
+				if got := blamedNodes(err); got != row.want || errors.Is(err, driver.ErrUnavailable) != (row.want != "") {
 					t.Errorf("error = %v, blames %q, want %q", err, got, row.want)
 				}
 				if row.leave != 0 && !errors.Is(err, context.DeadlineExceeded) {
@@ -91,10 +91,10 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 		"!! ": "a: down, b: down",
 	} {
 		t.Run("renewal "+answers, func(t *testing.T) {
-			office(t, func(t *testing.T, e *Engine, desks []*desk) {
-				out := renew(t, e, take(t, e, desks))
-				replies(t, desks, quorum.AskRenew, answers)
-				if err := within(t, out); blamed(err) != want {
+			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+				out := startRenewal(t, e, acquireAll(t, e, desks))
+				answerAll(t, desks, quorum.AskRenew, answers)
+				if err := receiveSoon(t, out); blamedNodes(err) != want {
 					t.Errorf("error = %v, want %q", err, want)
 				}
 			})
@@ -105,12 +105,12 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 		"+  ": "b: no answer in time, c: no answer in time",
 	} {
 		t.Run("release "+answers, func(t *testing.T) {
-			office(t, func(t *testing.T, e *Engine, desks []*desk) {
-				g := take(t, e, desks)
+			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+				g := acquireAll(t, e, desks)
 				out := make(chan error, 1)
 				go func() { out <- e.Release(t.Context(), g, 0) }()
-				replies(t, desks, quorum.AskRelease, answers)
-				if err := within(t, out); blamed(err) != want {
+				answerAll(t, desks, quorum.AskRelease, answers)
+				if err := receiveSoon(t, out); blamedNodes(err) != want {
 					t.Errorf("error = %v, want %q", err, want)
 				}
 			})
@@ -118,22 +118,21 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 	}
 }
 
-// Each kind of obstacle is reported once, in order, and a caller that takes its
-// time to hear of it holds up nobody.
+// Each kind of obstacle is reported once, in order, and a slow callback delays nobody.
 func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
-		told := make(chan string)
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+		reported := make(chan string)
 		ctx, cancel := context.WithCancel(t.Context())
 		out := make(chan error, 1)
 		go func() {
 			_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, Obstacle: func(err error) {
-				told <- err.Error() // which nobody reads before the end
+				reported <- err.Error() // nobody reads it before the end
 			}})
 			out <- err
 		}()
 		for _, answers := range []string{"---", "-+-", "!!!", "!!-", "---"} {
 			for i, d := range desks {
-				r := d.ask(t)
+				r := d.nextAcquire(t)
 				switch answers[i] {
 				case '-':
 					r.Denied(int64(time.Minute), "x", 0)
@@ -146,12 +145,12 @@ func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
 		}
 		synctest.Wait()
 		for _, want := range []string{`held by "x"`, "need 2 nodes: nodes a, b: down", `held by "x"`} {
-			if got := <-told; got != want {
-				t.Errorf("told of %q, want %q", got, want)
+			if got := <-reported; got != want {
+				t.Errorf("reported %q, want %q", got, want)
 			}
 		}
 		cancel()
-		if err := within(t, out); !errors.Is(err, driver.ErrHeld) || !errors.Is(err, context.Canceled) {
+		if err := receiveSoon(t, out); !errors.Is(err, driver.ErrHeld) || !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire = %v, want what stood in the way last, and that it was cancelled", err)
 		}
 	})
@@ -169,7 +168,7 @@ func TestEndedWaitNamesLastObstacle(t *testing.T) {
 		"an outage, otherwise": {[]string{"!!-", "!-!"}, driver.ErrUnavailable, "context canceled: need 2 nodes: nodes a, c: down"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			office(t, func(t *testing.T, e *Engine, desks []*desk) {
+			runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 				ctx, cancel := context.WithCancel(t.Context())
 				out := make(chan error, 1)
 				go func() {
@@ -178,7 +177,7 @@ func TestEndedWaitNamesLastObstacle(t *testing.T) {
 				}()
 				for _, answers := range row.rounds {
 					for i, d := range desks {
-						if r := d.ask(t); answers[i] == '-' {
+						if r := d.nextAcquire(t); answers[i] == '-' {
 							r.Denied(int64(time.Minute), "x", 0)
 						} else {
 							r.Fail(Failure{Err: errDown, Unsent: true})
@@ -187,7 +186,7 @@ func TestEndedWaitNamesLastObstacle(t *testing.T) {
 				}
 				synctest.Wait()
 				cancel()
-				if err := within(t, out); err.Error() != row.want || !errors.Is(err, row.is) {
+				if err := receiveSoon(t, out); err.Error() != row.want || !errors.Is(err, row.is) {
 					t.Errorf("Acquire = %v, want %q", err, row.want)
 				}
 			})

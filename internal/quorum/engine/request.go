@@ -2,14 +2,14 @@ package engine
 
 import "github.com/holdfast-go/holdfast/internal/quorum"
 
-// Request is one request to one node. The node calls exactly one of the answers, once,
-// and does not touch the request afterwards.
+// Request is one request to one node. The node calls exactly one of the answer methods, once, and does not
+// touch the request afterwards.
 type Request struct {
 	quorum.Ask
 
 	Lock     *Lock
-	Deadline int64 // Engine.Now after which it is pointless to send it
-	NoWait   bool  // its caller does not wait: a node that hangs is no use, even if no other can replace it
+	Deadline int64 // time, as in Engine.Now, after which sending is pointless
+	NoWait   bool  // the caller does not wait: a node that hangs is skipped, even if no other can replace it
 
 	claim *claim
 }
@@ -17,8 +17,8 @@ type Request struct {
 // Lock names one lock for the nodes.
 type Lock struct {
 	Name              string
-	Key, Fence, Queue string // as Config.Keys gave them
-	Counter           int    // which of the counters that a node has for all locks Fence is; -1: none of them
+	Key, Fence, Queue string // from Config.Keys
+	Counter           int    // index of Fence among the node's shared counters; -1: not shared by all locks
 	Moves             bool   // the keys may move to another server, one by one
 }
 
@@ -26,20 +26,20 @@ type Lock struct {
 type answer struct {
 	quorum.Reply
 
-	woken string // Woken: the owner id that was
+	woken string // Woken: the owner id in the message
 
-	answers bool // it is the answer to a request
-	enters  bool // the claim's turn in its lane has come
-	rings   bool // the claim's timer has
-	begins  bool // told is to hear the next outcome
-	told    func(quorum.Outcome)
-	sent    chan struct{} // not an event: closed when those before have been carried out
+	isAnswer   bool // the answer to a request
+	entersLane bool // the turn of the claim in its lane has come
+	fromTimer  bool // the timer of the claim has fired
+	fromCaller bool // onOutcome gets the next outcome
+	onOutcome  func(quorum.Outcome)
+	flushed    chan struct{} // not an event: closed when all events before it have been carried out
 }
 
-// event is e for a claim.
-func event(e quorum.Event) answer { return answer{Reply: quorum.Reply{Event: e}} }
+// eventAnswer returns e as an answer.
+func eventAnswer(e quorum.Event) answer { return answer{Reply: quorum.Reply{Event: e}} }
 
-// Granted answers acquire and adopt: the lock is the owner's, and base its first token.
+// Granted answers acquire and adopt: the owner has the lock, and base is its first token.
 func (r *Request) Granted(base int64) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Granted, Token: base}})
 }
@@ -59,12 +59,12 @@ func (r *Request) Committed(ok bool) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: kind}})
 }
 
-// Kept answers renew: the lock stands.
+// Kept answers renew: the owner still has the lock.
 func (r *Request) Kept(waiters int) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Kept, Waiters: waiters}})
 }
 
-// NotMine answers renew: another owner has the lock, or nobody.
+// NotMine answers renew: another owner has the lock, or none.
 func (r *Request) NotMine() { r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.NotMine}}) }
 
 // Freed answers release and give-back.
@@ -75,26 +75,26 @@ func (r *Request) Fail(f Failure) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: f.Unsent, Fatal: f.Fatal}, Err: f.Err})
 }
 
-// Failure says how a request failed.
+// Failure is the reason why a request has no answer.
 type Failure struct {
 	Err error
 	// Unsent: the node cannot have seen it.
 	Unsent bool
-	// Fatal: the server refused it, and will until an operator changes something.
+	// Fatal: the server rejects it until an operator changes something.
 	Fatal bool
 }
 
 // Answer answers r.
 func (r *Request) Answer(reply quorum.Reply) {
 	c := r.claim
-	a := answer{Reply: r.Reply(reply), answers: true}
+	a := answer{Reply: r.Reply(reply), isAnswer: true}
 	if a.Kind == quorum.Denied {
-		a.Strange = c.engine.shared != nil || quorum.ClientOf(a.Holder) == ""
+		a.Foreign = c.engine.yields != nil || quorum.ClientOf(a.Holder) == ""
 		if a.Queued {
 			a.Waiters = max(a.Waiters-1, 0)
 		}
 	}
 	*r = Request{}
-	c.engine.requests.Put(r)
+	c.engine.requestPool.Put(r)
 	c.post(a)
 }

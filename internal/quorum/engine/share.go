@@ -8,77 +8,76 @@ import (
 	"time"
 )
 
-// Other libraries find a shared lock only while it is free, and among our own
-// clients it passes from one to the next without ever being free. So now and then a
-// release hands it to no client, and the client that sent it holds back for a
-// moment. Waiting clients of ours soon ask by themselves, as they do behind any
-// holder of such a lock, and in their order.
+// Other libraries can take a shared lock only while it is free, and among clients of
+// Holdfast it passes from one to the next without ever being free. So now and then a
+// release hands it to no client, and the releasing client holds back for a moment. Waiting
+// clients of Holdfast soon ask by themselves, as they do behind any holder of such a lock,
+// and in their order.
 //
 // The longer a grant was held, the likelier its release frees the lock: the chance
 // depends on the time of use, so that the clients need not know of one another. A
-// client that has lately met another library on the lock frees it more often. To
-// the protocol all that is a release while no waiter listens.
+// client that has lately met another library on the lock frees it more often. For the
+// protocol all this is a release while no waiter listens.
 const (
-	chanceSeldom = 200 * time.Millisecond // of use
-	chanceOften  = 20 * time.Millisecond  // where others have been met
-	chanceLeast  = 20 * time.Millisecond  // how long its client holds back
-	chanceMost   = 60 * time.Millisecond
-	metKept      = 10 * time.Second
-	chancesKept  = 1024
+	yieldEvery          = 200 * time.Millisecond // of use
+	yieldEveryContended = 20 * time.Millisecond  // of use, if another library was met
+	minHoldBack         = 20 * time.Millisecond  // pause of this client after it has yielded
+	maxHoldBack         = 60 * time.Millisecond
+	foreignMemory       = 10 * time.Second // how long a meeting with another library counts
+	minSweep            = 1024             // number of locks from which old entries are removed
 )
 
-// chances is what this client leaves to others.
-type chances struct {
-	mu    sync.Mutex        // guards what follows; claim.mu may be held, nothing is locked under it
-	locks map[string]chance // by name
-	sweep int               // with so many locks, those that are over are removed
+// yieldTable notes for each shared lock when this client yields it to other programs.
+type yieldTable struct {
+	mu    sync.Mutex            // guards the fields below; claim.mu may be held, nothing is locked under it
+	locks map[string]yieldState // by name
+	sweep int                   // number of locks at which entries that are over are removed
 }
 
-type chance struct {
-	until time.Time // the client holds back
-	met   time.Time // another than a client of this protocol held the lock
+type yieldState struct {
+	until      time.Time // the client holds back until then
+	metForeign time.Time // when another library last held the lock
 }
 
-// change changes what is known of a lock.
-func (s *chances) change(name string, fn func(*chance)) {
+// update changes the state of a lock.
+func (s *yieldTable) update(name string, fn func(*yieldState)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.locks) >= max(s.sweep, chancesKept) {
+	if len(s.locks) >= max(s.sweep, minSweep) {
 		now := time.Now()
-		maps.DeleteFunc(s.locks, func(_ string, c chance) bool { return now.After(c.until) && now.Sub(c.met) > metKept })
-		s.sweep = 2 * len(s.locks) // otherwise each change would look through all of them, where none is over
+		maps.DeleteFunc(s.locks, func(_ string, c yieldState) bool { return now.After(c.until) && now.Sub(c.metForeign) > foreignMemory })
+		s.sweep = 2 * len(s.locks) // doubled: if none is over, later changes need not look through all of them again
 	}
 	if s.locks == nil {
-		s.locks = make(map[string]chance)
+		s.locks = make(map[string]yieldState)
 	}
 	c := s.locks[name]
 	fn(&c)
 	s.locks[name] = c
 }
 
-// meet notes that another library holds the lock.
-func (s *chances) meet(name string) {
-	s.change(name, func(c *chance) { c.met = time.Now() })
+// noteForeignHolder notes that another library holds the lock.
+func (s *yieldTable) noteForeignHolder(name string) {
+	s.update(name, func(c *yieldState) { c.metForeign = time.Now() })
 }
 
-// leave says whether the release of a grant that was held for so long gives others a
-// chance, and begins it.
-func (s *chances) leave(name string, held time.Duration) (leaves bool) {
-	s.change(name, func(c *chance) {
-		now, every := time.Now(), chanceSeldom
-		if now.Sub(c.met) < metKept {
-			every = chanceOften
+// yieldSometimes reports whether the release of a grant that was held for so long gives other programs a
+// chance, and starts the pause of this client.
+func (s *yieldTable) yieldSometimes(name string, held time.Duration) (leaves bool) {
+	s.update(name, func(c *yieldState) {
+		now, every := time.Now(), yieldEvery
+		if now.Sub(c.metForeign) < foreignMemory {
+			every = yieldEveryContended
 		}
 		if leaves = rand.N(every) < held; leaves {
-			c.until = now.Add(chanceLeast + rand.N(chanceMost-chanceLeast))
+			c.until = now.Add(minHoldBack + rand.N(maxHoldBack-minHoldBack))
 		}
 	})
 	return leaves
 }
 
-// await blocks while others have their chance. Of a wait that is to end soon it takes no
-// more than half.
-func (s *chances) await(ctx context.Context, name string) {
+// awaitYield blocks while this client holds back. It takes at most half of a wait that is to end soon.
+func (s *yieldTable) awaitYield(ctx context.Context, name string) {
 	s.mu.Lock()
 	left := time.Until(s.locks[name].until)
 	s.mu.Unlock()

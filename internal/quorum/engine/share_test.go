@@ -11,12 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// rest is how long a waiter rests that hears its wake-ups and was told that holder
-// has the lock, for long.
-func rest(t *testing.T, e *Engine, desks []*desk, holder string) time.Duration {
+// restTime returns how long a waiter rests that hears its wake-ups and was denied a lock that holder has for long.
+func restTime(t *testing.T, e *Engine, desks []*desk, holder string) time.Duration {
 	t.Helper()
 	for n := range desks {
-		e.Hears(n, true)
+		e.SetSubscribed(n, true)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -40,30 +39,30 @@ func rest(t *testing.T, e *Engine, desks []*desk, holder string) time.Duration {
 	return took
 }
 
-// What another library frees wakes nobody.
+// A release by another library wakes nobody.
 func TestWaiterPollsSharedLockOften(t *testing.T) {
 	const often, seldom = 105 * time.Millisecond, time.Second
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
-		if d := rest(t, e, desks, ours("a")); d < seldom {
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+		if d := restTime(t, e, desks, ownerID("a")); d < seldom {
 			t.Errorf("behind a client of this protocol it rests %v", d)
 		}
 		for _, holder := range []string{"theirs", "(hash)", ""} {
-			if d := rest(t, e, desks, holder); d < 20*time.Millisecond || d > often {
+			if d := restTime(t, e, desks, holder); d < 20*time.Millisecond || d > often {
 				t.Errorf("behind %q it rests %v", holder, d)
 			}
 		}
-		e.shared = new(chances)
-		if d := rest(t, e, desks, ours("a")); d < 20*time.Millisecond || d > often {
+		e.yields = new(yieldTable)
+		if d := restTime(t, e, desks, ownerID("a")); d < 20*time.Millisecond || d > often {
 			t.Errorf("on a lock that is shared it rests %v", d)
 		}
 	})
 }
 
-// handsOver takes a lock, keeps it for so long and releases it. It returns for how many
-// ns the next is to have it; 0: there is none.
+// handsOver takes a lock, keeps it for so long and releases it. It returns how long, in
+// ns, the next waiter gets the lock; 0: no waiter gets it.
 func handsOver(t *testing.T, e *Engine, desks []*desk, held time.Duration) int64 {
 	t.Helper()
-	g := take(t, e, desks)
+	g := acquireAll(t, e, desks)
 	time.Sleep(held)
 	out := make(chan error, 1)
 	go func() { out <- e.Release(t.Context(), g, 0) }()
@@ -73,55 +72,55 @@ func handsOver(t *testing.T, e *Engine, desks []*desk, held time.Duration) int64
 		handOver = r.HandOver
 		r.Freed()
 	}
-	if err := within(t, out); err != nil {
+	if err := receiveSoon(t, out); err != nil {
 		t.Fatal(err)
 	}
 	return handOver
 }
 
 func TestSharedLockIsFreeAtTimes(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		if handsOver(t, e, desks, time.Second) == 0 {
 			t.Error("a lock of our clients alone was handed to nobody")
 		}
-		e.shared = new(chances)
+		e.yields = new(yieldTable)
 		if handsOver(t, e, desks, 0) == 0 {
 			t.Error("a lock that was not used at all was handed to nobody")
 		}
-		if handsOver(t, e, desks, chanceSeldom) != 0 {
-			t.Errorf("a lock that was used for %v was handed on", chanceSeldom)
+		if handsOver(t, e, desks, yieldEvery) != 0 {
+			t.Errorf("a lock that was used for %v was handed on", yieldEvery)
 		}
 		const tries = 100
 		free := func() (n int) {
 			for range tries {
-				if handsOver(t, e, desks, chanceOften) == 0 {
+				if handsOver(t, e, desks, yieldEveryContended) == 0 {
 					n++
 				}
 			}
 			return n
 		}
 		if n := free(); n == 0 || n > tries/2 {
-			t.Errorf("%d of %d times a lock that was used for %v was handed to nobody", n, tries, chanceOften)
+			t.Errorf("%d of %d times a lock that was used for %v was handed to nobody", n, tries, yieldEveryContended)
 		}
-		rest(t, e, desks, "theirs")
+		restTime(t, e, desks, "theirs")
 		if n := free(); n != tries {
 			t.Errorf("having met another library, %d of %d times", n, tries)
 		}
-		time.Sleep(metKept)
+		time.Sleep(foreignMemory)
 		if n := free(); n > tries/2 {
 			t.Errorf("long after it has met another library, %d of %d times", n, tries)
 		}
 	})
 }
 
-// A client that has left the lock to others does not take it back before they
+// A client that has yielded the lock does not take it back before other programs
 // could.
 func TestYieldingClientHoldsBack(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, desks []*desk) {
-		e.shared = new(chances)
+	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
+		e.yields = new(yieldTable)
 		asks := func(req driver.Request, most time.Duration) (after time.Duration) {
 			t.Helper()
-			if handsOver(t, e, desks, chanceSeldom) != 0 {
+			if handsOver(t, e, desks, yieldEvery) != 0 {
 				t.Fatal("it was handed on")
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), most)
@@ -141,8 +140,8 @@ func TestYieldingClientHoldsBack(t *testing.T) {
 			<-ended
 			return after
 		}
-		if d := asks(driver.Request{Key: "k"}, time.Hour); d < chanceLeast || d > chanceMost {
-			t.Errorf("it asked again after %v, want %v to %v", d, chanceLeast, chanceMost)
+		if d := asks(driver.Request{Key: "k"}, time.Hour); d < minHoldBack || d > maxHoldBack {
+			t.Errorf("it asked again after %v, want %v to %v", d, minHoldBack, maxHoldBack)
 		}
 		if d := asks(driver.Request{Key: "k", NoWait: true}, time.Hour); d != 0 {
 			t.Errorf("who does not wait asked after %v", d)
@@ -158,23 +157,23 @@ func TestYieldingClientHoldsBack(t *testing.T) {
 
 func TestSharedLockMemoryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := new(chances)
-		for i := range 10 * chancesKept {
-			s.meet(strconv.Itoa(i))
-			time.Sleep(2 * metKept / chancesKept)
+		s := new(yieldTable)
+		for i := range 10 * minSweep {
+			s.noteForeignHolder(strconv.Itoa(i))
+			time.Sleep(2 * foreignMemory / minSweep)
 		}
-		if n := len(s.locks); n > chancesKept+1 {
+		if n := len(s.locks); n > minSweep+1 {
 			t.Errorf("%d locks are known", n)
 		}
 	})
 }
 
-// Many locks behind strangers are looked through seldom, not at each denial.
+// The table of locks with foreign holders is swept seldom, not at each denial.
 func TestDenialDoesNotScanAllLocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := new(chances)
-		for i := range 3 * chancesKept {
-			s.meet(strconv.Itoa(i))
+		s := new(yieldTable)
+		for i := range 3 * minSweep {
+			s.noteForeignHolder(strconv.Itoa(i))
 		}
 		if s.sweep <= len(s.locks) {
 			t.Errorf("with %d locks, they are looked through from %d on", len(s.locks), s.sweep)

@@ -11,18 +11,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// View is what one node knows about a lock.
+// View is the state of a lock on one node.
 type View struct {
 	Owner   string
 	Left    time.Duration // negative: never lapses
-	Token   int64         // the first of the owner's tokens; 0: none
+	Token   int64         // the owner's first token; 0: none
 	Waiters int
-	Err     error // why the node has not told
-	Defect  error // what is wrong with the keys beside the lock, although the rest is known
+	Err     error // the reason why the node gave no answer
+	Defect  error // fault of the keys beside the lock, although the rest is known
 }
 
-// Status makes one picture of a lock from what each node knows. The holder is the
-// owner that a quorum names.
+// Status combines the views of all nodes into one status of a lock. Its holder is the owner that a quorum
+// names.
 func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 	st := driver.Status{Key: key}
 	votes := make(map[string][]time.Duration)
@@ -48,18 +48,17 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 		if len(left) < u.Need {
 			continue
 		}
-		slices.SortFunc(left, func(a, b time.Duration) int { return cmp.Compare(uint64(b), uint64(a)) }) // what never lapses, negative, comes first
+		slices.SortFunc(left, func(a, b time.Duration) int { return cmp.Compare(uint64(b), uint64(a)) }) // negative, which never lapses, comes first
 		st.Held, st.Owner, st.Since, st.Remaining, st.Kept = true, owner, quorum.Since(owner), left[u.Need-1], quorum.IsKept(owner)
 	}
 	if st.Held {
-		st.Token = e.token(views, st.Owner)
+		st.Token = e.holderToken(views, st.Owner)
 	}
 	return st, nil
 }
 
-// Check says what the views of a lock mean for g: nil where a quorum names its owner,
-// ErrLost where so many nodes say otherwise that no quorum can, and else an
-// UnavailableError.
+// Check returns whether the views of a lock confirm g: nil if a quorum names its owner, ErrLost if so many
+// nodes deny it that no quorum can, and otherwise an UnavailableError.
 func (e *Engine) Check(g driver.Grant, views []View) error {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
 	against := 0
@@ -80,22 +79,23 @@ func (e *Engine) Check(g driver.Grant, views []View) error {
 	return u
 }
 
-// token is the first token of owner's grant.
-func (e *Engine) token(views []View, owner string) int64 {
+// holderToken returns the first token of the grant of owner.
+func (e *Engine) holderToken(views []View, owner string) int64 {
 	var firsts []int64
 	for _, v := range views {
 		if v.Owner == owner && v.Err == nil {
 			firsts = append(firsts, v.Token)
 		}
 	}
-	return quorum.Certain(firsts, len(e.nodes))
+	return quorum.CertainToken(firsts, len(e.nodes))
 }
 
-// Belongs says whether token belongs to the grant of the holder in st, which was made of views: whether it is of the block
-// of st.Token, or of a later one that some node gave this holder after the commit. Token 0 belongs to a lock without one: of
-// another library, released and standing for its MinHold, or whose token was lost. It
-// returns an UnavailableError where a node's block has the token, but too few nodes answer to tell whose that is.
-func (e *Engine) Belongs(st driver.Status, views []View, token int64) (bool, error) {
+// TokenBelongs reports whether token belongs to the grant of the holder in st, which was made from views: to
+// the block of st.Token, or to a later block that some node gave this holder after the commit. Token 0
+// belongs to a lock without a token: of another library, released and kept for its MinHold, or with a lost
+// token. It returns an UnavailableError if a node's block has the token, but too few nodes answer to name the
+// holder of that block.
+func (e *Engine) TokenBelongs(st driver.Status, views []View, token int64) (bool, error) {
 	if token == 0 {
 		return st.Held && (st.Token == 0 || Tokenless(st.Owner)), nil
 	}
@@ -105,7 +105,7 @@ func (e *Engine) Belongs(st driver.Status, views []View, token int64) (bool, err
 		switch {
 		case v.Err != nil:
 			u.Nodes = append(u.Nodes, driver.NodeError{Node: e.nodes[i].Name(), Err: v.Err})
-		case Tokenless(v.Owner) || !driverkit.InBlock(v.Token, token): // the counter under such a lock is that of an older grant
+		case Tokenless(v.Owner) || !driverkit.InBlock(v.Token, token): // the counter under such a lock belongs to an older grant
 		case st.Held && v.Owner == st.Owner && v.Token >= st.Token:
 			return true, nil
 		default:
@@ -118,10 +118,9 @@ func (e *Engine) Belongs(st driver.Status, views []View, token int64) (bool, err
 	return false, nil
 }
 
-// Forced is the outcome of taking a lock away on every node: done are the nodes
-// that did, errs the errors of the others. It counts when the old holder can no
-// longer have a quorum.
-func (e *Engine) Forced(done quorum.Set, errs []error) (bool, error) {
+// ForceResult returns the result of taking a lock away on every node: done are the nodes that did, errs the
+// errors of the others. The force counts once the old holder can no longer have a quorum.
+func (e *Engine) ForceResult(done quorum.Set, errs []error) (bool, error) {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
 	for i, err := range errs {
 		if err != nil {
@@ -138,6 +137,6 @@ func (e *Engine) Forced(done quorum.Set, errs []error) (bool, error) {
 	return false, nil
 }
 
-// Tokenless says whether a lock with that owner has no token: it is another library's, or was
-// released and stands for its MinHold.
+// Tokenless reports whether a lock with that owner has no token: it belongs to another library, or was
+// released and stays taken for its MinHold.
 func Tokenless(owner string) bool { return quorum.ClientOf(owner) == "" || quorum.IsKept(owner) }

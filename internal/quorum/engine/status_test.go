@@ -11,10 +11,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// A lock stands for as long as a quorum keeps it, also where the times that are
-// left lie farther apart than 32 bits can count.
+// A lock lasts for as long as a quorum keeps it, even if the times left differ by more
+// than 32 bits can count.
 func TestStatusTimeLeftNeedsQuorum(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, _ []*desk) {
+	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
 		const never = time.Duration(-1)
 		for _, c := range []struct{ a, b, c, want time.Duration }{
 			{time.Second, 4 * time.Second, 10 * time.Second, 4 * time.Second},
@@ -41,19 +41,19 @@ func TestStatusTimeLeftNeedsQuorum(t *testing.T) {
 
 var errDown = errors.New("down")
 
-// grantOf is what a node knows of a grant that began at token.
+// grantOf returns a node's view of a grant that began at token.
 func grantOf(owner string, token int64) View {
 	return View{Owner: owner, Left: time.Second, Token: token}
 }
 
-// ours is an owner id of this format.
-func ours(name string) string {
+// ownerID returns an owner id of this format.
+func ownerID(name string) string {
 	return strings.ToUpper(name) + strings.Repeat("A", 26-len(name)) + ".1"
 }
 
 func TestStatusHolderNeedsQuorum(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, _ []*desk) {
-		a, b, down := grantOf(ours("a"), 100), grantOf(ours("b"), 200), View{Err: errDown}
+	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+		a, b, down := grantOf(ownerID("a"), 100), grantOf(ownerID("b"), 200), View{Err: errDown}
 		for name, c := range map[string]struct {
 			views []View
 			owner string
@@ -63,7 +63,7 @@ func TestStatusHolderNeedsQuorum(t *testing.T) {
 			"a majority, beside a free node":        {[]View{a, {}, a}, a.Owner},
 			"a majority, beside a silent node":      {[]View{a, a, down}, a.Owner},
 			"one of two that answered":              {[]View{a, {}, down}, ""},
-			"each node another":                     {[]View{a, b, grantOf(ours("c"), 300)}, ""},
+			"each node another":                     {[]View{a, b, grantOf(ownerID("c"), 300)}, ""},
 			"one node of three":                     {[]View{{}, {}, a}, ""},
 			"two that differ beside a silent third": {[]View{a, b, down}, ""},
 		} {
@@ -76,8 +76,8 @@ func TestStatusHolderNeedsQuorum(t *testing.T) {
 }
 
 func TestStatusWithoutQuorumKeepsNodeViews(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, _ []*desk) {
-		a := grantOf(ours("a"), 100)
+	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+		a := grantOf(ownerID("a"), 100)
 		a.Waiters = 3
 		st, err := e.Status("k", []View{{Err: errDown}, a, {Err: errDown}})
 		u, ok := errors.AsType[*driver.UnavailableError](err)
@@ -96,27 +96,27 @@ func TestStatusWithoutQuorumKeepsNodeViews(t *testing.T) {
 	})
 }
 
-// The last holder's token is at q nodes, and raised their counters. A node that has heard neither of its commit nor
-// of the next holder's gives the next one the same again.
+// The earlier holder's token is at q nodes, and raised their counters. A node that missed both its commit and the
+// next holder's gives the next holder the same token again.
 func TestStatusTokenIsNoEarlierGrants(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, _ []*desk) {
-		owner, down := ours("a"), View{Err: errDown}
+	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+		owner, down := ownerID("a"), View{Err: errDown}
 		at := func(token int64) View { return grantOf(owner, token) }
 		for name, c := range map[string]struct {
 			views []View
 			want  int64   // the token of the grant
-			all   []int64 // every token by which it is known
+			all   []int64 // every token that belongs to the grant
 		}{
 			"all the same":                           {[]View{at(100), at(100), at(100)}, 100, []int64{100, 131}},
 			"one has given a later one":              {[]View{at(100), at(164), at(100)}, 100, []int64{100, 131, 164, 195}},
 			"one has not heard of the commit":        {[]View{at(132), at(100), at(132)}, 132, []int64{132, 163}},
 			"of two the higher":                      {[]View{at(164), at(100), down}, 164, []int64{164, 195}},
-			"another's does not count":               {[]View{at(100), at(132), grantOf(ours("b"), 164)}, 132, []int64{132, 163}},
+			"another's does not count":               {[]View{at(100), at(132), grantOf(ownerID("b"), 164)}, 132, []int64{132, 163}},
 			"another library's lock has none":        {[]View{{Owner: "theirs"}, {Owner: "theirs"}, {Owner: "theirs"}}, 0, nil},
 			"a silent node's does not count at all":  {[]View{at(164), at(164), {Owner: owner, Token: 100, Err: errDown}}, 164, []int64{164, 195}},
 			"the counter under another's lock":       {[]View{{Owner: "theirs", Token: 100}, {Owner: "theirs", Token: 100}, {}}, 100, nil},
 			"one that was released for its MinHold":  {[]View{grantOf(owner+"!", 100), grantOf(owner+"!", 100), {}}, 100, nil},
-			"nobody's, as each node names another":   {[]View{grantOf(ours("b"), 100), at(100), {}}, 0, nil},
+			"nobody's, as each node names another":   {[]View{grantOf(ownerID("b"), 100), at(100), {}}, 0, nil},
 			"… also where one has no lock":           {[]View{at(100), at(100), {}}, 100, []int64{100, 131}},
 			"… and where one that has it is not up":  {[]View{at(100), down, at(100)}, 100, []int64{100, 131}},
 			"… and where one that lacks it, is not":  {[]View{at(100), at(132), down}, 132, []int64{132, 163}},
@@ -126,11 +126,11 @@ func TestStatusTokenIsNoEarlierGrants(t *testing.T) {
 			if err != nil || st.Token != c.want {
 				t.Errorf("%s: token %d, %v; want %d", name, st.Token, err, c.want)
 			}
-			if its, err := e.Belongs(st, c.views, 0); err != nil || its != (st.Held && c.all == nil) {
+			if its, err := e.TokenBelongs(st, c.views, 0); err != nil || its != (st.Held && c.all == nil) {
 				t.Errorf("%s: it has no token: %v, %v", name, its, err)
 			}
 			for _, token := range []int64{99, 100, 131, 132, 163, 164, 195, 196} {
-				its, err := e.Belongs(st, c.views, token)
+				its, err := e.TokenBelongs(st, c.views, token)
 				if its != slices.Contains(c.all, token) || its && err != nil {
 					t.Errorf("%s: token %d belongs to it: %v, %v", name, token, its, err)
 				}
@@ -139,10 +139,10 @@ func TestStatusTokenIsNoEarlierGrants(t *testing.T) {
 	})
 }
 
-// Nobody hears that a token is a stranger's while a node that could tell better is silent.
+// A token is not called foreign while a silent node may know its grant.
 func TestBelongsNeedsEnoughNodes(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, _ []*desk) {
-		a, later, b, down := grantOf(ours("a"), 100), grantOf(ours("a"), 164), grantOf(ours("b"), 100), View{Err: errDown}
+	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
+		a, later, b, down := grantOf(ownerID("a"), 100), grantOf(ownerID("a"), 164), grantOf(ownerID("b"), 100), View{Err: errDown}
 		for name, c := range map[string]struct {
 			views []View
 			token int64
@@ -158,17 +158,17 @@ func TestBelongsNeedsEnoughNodes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if its, err := e.Belongs(st, c.views, c.token); its || !errors.Is(err, c.want) {
+			if its, err := e.TokenBelongs(st, c.views, c.token); its || !errors.Is(err, c.want) {
 				t.Errorf("%s: %v, %v; want %v", name, its, err, c.want)
 			}
 		}
 	})
 }
 
-// Taking a lock away counts once its holder can no longer have a quorum, and is
-// refused only when so many nodes said no that it cannot come to that.
+// A force counts once the holder can no longer have a quorum, and fails only when so
+// many nodes have denied it that this cannot happen any more.
 func TestForceCountsOnceHolderLacksQuorum(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, _ []*desk) {
+	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
 		for name, c := range map[string]struct {
 			done quorum.Set
 			errs []error
@@ -184,7 +184,7 @@ func TestForceCountsOnceHolderLacksQuorum(t *testing.T) {
 			"none, and one that is down":      {errs: []error{nil, errDown, nil}},
 			"nowhere":                         {errs: []error{nil, nil, nil}},
 		} {
-			ok, err := e.Forced(c.done, c.errs)
+			ok, err := e.ForceResult(c.done, c.errs)
 			if ok != c.ok || !errors.Is(err, c.err) {
 				t.Errorf("%s: Forced() = %v, %v; want %v, %v", name, ok, err, c.ok, c.err)
 			}
@@ -192,12 +192,12 @@ func TestForceCountsOnceHolderLacksQuorum(t *testing.T) {
 	})
 }
 
-// A lease is lost only where so many nodes say so that the others are no quorum; nodes
-// that do not answer say nothing.
+// A lease is lost only if so many nodes deny it that the others are no quorum; silent
+// nodes do not count.
 func TestCheckTellsLossFromOutage(t *testing.T) {
-	office(t, func(t *testing.T, e *Engine, _ []*desk) { // 3 nodes
-		mine, free, down := grantOf(ours("a"), 100), View{}, View{Err: errDown}
-		others := grantOf(ours("b"), 200)
+	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) { // 3 nodes
+		mine, free, down := grantOf(ownerID("a"), 100), View{}, View{Err: errDown}
+		others := grantOf(ownerID("b"), 200)
 		for name, c := range map[string]struct {
 			views []View
 			want  error

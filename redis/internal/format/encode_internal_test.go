@@ -11,16 +11,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// An argument that is missing means something: a renewal without a token sets no lock again, and
-// nothing has a least token that is not asked for one.
+// A missing argument has a meaning: a renewal without a token sets no lock again, and only requests
+// with a least token send one.
 func TestEncoderSendsNeededArguments(t *testing.T) {
 	t.Parallel()
 	const ttl = int64(10 * time.Second)
 	lock := Plain.Lock("lock:", "k", false)
 	handOver := quorum.HandOver(ttl)
 	adopts := quorum.Ask{Kind: quorum.AskAdopt, Clock: 5, From: "f", Noted: int64(6 * time.Second)}
-	adoptsLeast := adopts
-	adoptsLeast.Least = 9
+	adoptsAbove := adopts
+	adoptsAbove.Least = 9
 	for name, row := range map[string]struct {
 		ask    quorum.Ask
 		script *wire.Script
@@ -30,10 +30,10 @@ func TestEncoderSendsNeededArguments(t *testing.T) {
 		"acquire, queues":       {quorum.Ask{Kind: quorum.AskAcquire, Clock: 5, Stamp: 7}, wire.Acquire, []string{"o", "10000", "5", "7"}},
 		"acquire, least":        {quorum.Ask{Kind: quorum.AskAcquire, Clock: 5, Least: 9}, wire.Acquire, []string{"o", "10000", "5", "", "9"}},
 		"adopt":                 {adopts, wire.Adopt, []string{"f", "o", "10000", "5", "6000"}},
-		"adopt, least":          {adoptsLeast, wire.Adopt, []string{"f", "o", "10000", "5", "6000", "9"}},
+		"adopt, least":          {adoptsAbove, wire.Adopt, []string{"f", "o", "10000", "5", "6000", "9"}},
 		"commit":                {quorum.Ask{Kind: quorum.AskCommit, Token: 33}, wire.Commit, []string{"o", "33"}},
 		"renew":                 {quorum.Ask{Kind: quorum.AskRenew, Token: 33}, wire.Renew, []string{"o", "10000"}},
-		"renew, anew":           {quorum.Ask{Kind: quorum.AskRenew, Token: 33, Anew: true}, wire.Renew, []string{"o", "10000", "33"}},
+		"renew, anew":           {quorum.Ask{Kind: quorum.AskRenew, Token: 33, Restore: true}, wire.Renew, []string{"o", "10000", "33"}},
 		"release":               {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver}, wire.Release, []string{"o"}},
 		"release, to nobody":    {quorum.Ask{Kind: quorum.AskRelease}, wire.Release, []string{"o", "", "", "0"}},
 		"release, MinHold":      {quorum.Ask{Kind: quorum.AskRelease, HandOver: handOver, MinHold: ttl}, wire.Release, []string{"o", "", "", "1000", "10000"}},
@@ -52,7 +52,7 @@ func TestEncoderSendsNeededArguments(t *testing.T) {
 	}
 }
 
-// A lease outlives the time in which the keys of its hash slot are on two shards: its renewal asks for one of them.
+// A lease survives while the keys of its hash slot are on two shards: its renewal needs only one of the keys.
 func TestRenewalInClusterNamesLockAlone(t *testing.T) {
 	t.Parallel()
 	lock := Plain.Lock("lock:", "k", true)
@@ -61,14 +61,14 @@ func TestRenewalInClusterNamesLockAlone(t *testing.T) {
 	if want := resp.AppendCommand(nil, "EVALSHA", wire.Renew.SHA, "1", "lock:k", "o", "10000"); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
-	ask.Anew = true // from whom the lock was taken stands in another key
+	ask.Restore = true // the notes are in another key
 	got = Plain.Encoder(Proof{}).Encode(nil, &engine.Request{Ask: ask, Lock: &lock})
 	if want := resp.AppendCommand(nil, Proof{}.Call(wire.Renew, lock, "o", "10000", "33")...); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-// Locks of a server share its 256 counters of tokens, those of a cluster the one of their slot; Redisson has a counter for each.
+// Locks of a server share its 256 counters of tokens, locks of a cluster the one of their slot; Redisson has a counter for each lock.
 func TestLocksShareTheCountersOfTheirNode(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a", "b", "{x}y"} {

@@ -1,5 +1,6 @@
-// Package format is how locks are kept on a node: the keys, the calls of the scripts and what they answer. Holdfast's own is
-// Plain; by Redisson's, locks are shared with programs in Java. Nobody else asks which of the two it is.
+// Package format defines how locks are kept on a node: the keys, the calls of the scripts and their replies.
+// Plain is Holdfast's own format; locks in Redisson's format are shared with programs in Java. No other
+// package distinguishes the two.
 package format
 
 import (
@@ -15,30 +16,30 @@ type Format struct {
 	*wire.Format
 	loads [][]string
 	heads *heads
-	java  bool // Redisson's
+	java  bool // Redisson
 }
 
 // The formats.
 var (
-	Plain    = formatOf(wire.Plain, false)
-	Redisson = formatOf(wire.Redisson, true)
+	Plain    = newFormat(wire.Plain, false)
+	Redisson = newFormat(wire.Redisson, true)
 )
 
-func formatOf(f *wire.Format, java bool) *Format {
+func newFormat(f *wire.Format, java bool) *Format {
 	var loads [][]string
 	for _, s := range f.Scripts() {
 		loads = append(loads, []string{"SCRIPT", "LOAD", s.Text})
 	}
-	return &Format{Format: f, loads: loads, heads: headsOf(f), java: java}
+	return &Format{Format: f, loads: loads, heads: newHeads(f), java: java}
 }
 
-// Loads are the commands that make a server know the scripts, after SCRIPT FLUSH.
+// Loads returns the commands that load the scripts again after SCRIPT FLUSH.
 func (f *Format) Loads() [][]string { return f.loads }
 
-// Encoder writes requests to a node that is known by p.
+// Encoder returns an encoder of requests to a node with the proof p.
 func (f *Format) Encoder(p Proof) *Encoder { return &Encoder{Proof: p, heads: f.heads} }
 
-// Lock names the keys of a lock: in a cluster all are in one hash slot.
+// Lock returns the keys of a lock: in a cluster all are in one hash slot.
 func (f *Format) Lock(prefix, name string, cluster bool) engine.Lock {
 	key := prefix + name
 	l := engine.Lock{Name: name, Key: key, Queue: wire.QueueKey(key), Counter: -1, Moves: cluster}
@@ -53,7 +54,7 @@ func (f *Format) Lock(prefix, name string, cluster bool) engine.Lock {
 	return l
 }
 
-// SetKey names the marker of the locks with a prefix.
+// SetKey returns the key of the marker for the locks with a prefix.
 func (f *Format) SetKey(prefix string) string {
 	if f.java {
 		prefix = "redisson:" + prefix
@@ -61,8 +62,8 @@ func (f *Format) SetKey(prefix string) string {
 	return wire.SetKey(prefix)
 }
 
-// Sibling names the marker of clients that a user may take for clients of this set,
-// and says which they are; "" where there are none.
+// Sibling returns the marker of clients that a user may mistake for clients of this set, and their
+// description; "" if there are none.
 func (f *Format) Sibling(prefix string) (marker, who string) {
 	switch {
 	case f.java:
@@ -75,45 +76,46 @@ func (f *Format) Sibling(prefix string) (marker, who string) {
 	return "", ""
 }
 
-// BareBeside says whether other libraries may lock a name of that prefix by its bare key.
+// BareBeside reports whether other libraries may lock a name of that prefix by its bare key.
 func (f *Format) BareBeside(prefix string) bool { return prefix != "" && !f.java }
 
-// OwnCounters says whether nobody but Holdfast's clients counts tokens, which then begin where the clients say.
+// OwnCounters reports whether only Holdfast's clients count tokens, which then start where the clients
+// choose.
 func (f *Format) OwnCounters() bool { return !f.java }
 
-// Configure adds to the configuration of an engine what the format asks for.
+// Configure adds the format's settings to the configuration of an engine.
 func (f *Format) Configure(cfg *engine.Config) {
 	if f.java {
 		cfg.Shared, cfg.Client = true, quorum.NewUUID()
 	}
 }
 
-// Set is what a format has to fit.
+// Set describes the set that a format has to fit.
 type Set struct {
 	Nodes    int
 	Cluster  bool
 	Replaced bool // another server may take the place of a node
 }
 
-// Fits returns why the format is not for a set; nil where it is.
+// Fits returns why the format does not fit a set; nil if it does.
 func (f *Format) Fits(s Set) error {
 	switch {
 	case !f.java:
 		return nil
 	case s.Nodes > 1:
-		return fmt.Errorf("format redisson is for one server, and these are %d, of which Redisson would lock on one alone; "+
+		return fmt.Errorf("format redisson is for one server, but %d are given, and Redisson would lock on only one of them; "+
 			"give the server that the programs in Java use", s.Nodes)
 	case s.Cluster:
-		return fmt.Errorf("format redisson is for one server, not for a Redis Cluster, where a replica takes over and a thread in Java " +
-			"takes a lock at once that it forgot; give the address of one server")
+		return fmt.Errorf("format redisson is for one server, not for a Redis Cluster: after a failover a thread in Java can at once take " +
+			"a lock that the replica has forgotten; give the address of one server")
 	case s.Replaced:
-		return fmt.Errorf("format redisson is for one server that no other replaces: a thread in Java takes a lock at once that the new server forgot; " +
+		return fmt.Errorf("format redisson is for one server that no other replaces: after a failover a thread in Java can at once take a lock that the new server has forgotten; " +
 			"give the address of the server")
 	}
 	return nil
 }
 
-// DefaultPrefix goes before the names where none is chosen.
+// DefaultPrefix returns the prefix of names if none is chosen.
 func (f *Format) DefaultPrefix() string {
 	if f.java {
 		return ""
@@ -121,13 +123,13 @@ func (f *Format) DefaultPrefix() string {
 	return "lock:"
 }
 
-// rights are what a user needs for locks of Redisson besides.
-const rights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +type +lindex +lpop +zscore"
+// extraRights are the further rights that a user needs for locks of Redisson.
+const extraRights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +type +lindex +lpop +zscore"
 
-// Rights are what a user needs for the format besides the rights for all; "" where there are none.
+// Rights returns the rights that a user needs for the format beside the rights for all formats; "" if none.
 func (f *Format) Rights() string {
 	if f.java {
-		return " " + rights
+		return " " + extraRights
 	}
 	return ""
 }

@@ -12,21 +12,22 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// OtherType is the type of the key if owner stands for one that is no string.
+// OtherType returns the type of a key that is no string, from the name that the scripts give to its owner.
 func OtherType(owner string) (kind string, ok bool) {
 	kind, open := strings.CutPrefix(owner, "(")
 	kind, closed := strings.CutSuffix(kind, ")")
 	return kind, open && closed && kind != "empty"
 }
 
-// Damaged reports whether owner is the value of a lock of ours that another program has changed: its number is no token.
+// Damaged reports whether owner is the value of a lock of Holdfast that another program has changed: its
+// number is no token.
 func Damaged(owner string) bool {
 	id, _, more := strings.Cut(owner, " ")
 	return more && quorum.ClientOf(id) != ""
 }
 
-// Stranger is what is known of an owner that is no client of this format.
-func Stranger(owner string) driver.Holder {
+// DescribeForeign describes an owner that is no client of this format.
+func DescribeForeign(owner string) driver.Holder {
 	kind, other := OtherType(owner)
 	switch {
 	case kind == "hash" && other:
@@ -40,21 +41,21 @@ func Stranger(owner string) driver.Holder {
 	case Damaged(owner):
 		return driver.Holder{Program: "a damaged lock of Holdfast, whose number is no token"}
 	}
-	if t := thread(owner); t != "" {
+	if t := describeThread(owner); t != "" {
 		return driver.Holder{Program: "Redisson, " + t}
 	}
-	for _, k := range kin() {
+	for _, k := range otherLibraries() {
 		if m := k.shape.FindStringSubmatch(owner); m != nil {
 			return driver.Holder{Host: strings.Join(m[1:], ""), Program: "another library (" + k.name + "?)"}
 		}
 	}
-	return driver.Holder{} // the value says everything
+	return driver.Holder{} // the value alone is all that is known
 }
 
-// kin are other libraries, by the values that they give their locks. What is in brackets
-// names a machine. Most programs never need them.
-var kin = sync.OnceValue(func() []relative {
-	return []relative{
+// otherLibraries lists other libraries by the values of their locks. The group in brackets names a machine.
+// Most programs never need the list.
+var otherLibraries = sync.OnceValue(func() []library {
+	return []library{
 		{"redsync", regexp.MustCompile(`^[0-9A-Za-z+/]{22}==$`)}, // 16 bytes in base 64
 		{"redislock", regexp.MustCompile(`^[0-9A-Za-z_-]{22}$`)}, // the same for URLs
 		{"redis-py or node-redlock", regexp.MustCompile(`^[0-9a-f]{32}$`)},
@@ -63,31 +64,31 @@ var kin = sync.OnceValue(func() []relative {
 	}
 })
 
-// relative is another library.
-type relative struct {
+// library is another library.
+type library struct {
 	name  string
 	shape *regexp.Regexp
 }
 
-// threadsMost is how many threads of a lock of Redisson are asked for.
-const threadsMost = "20"
+// maxThreads bounds the threads of a lock of Redisson that are listed.
+const maxThreads = "20"
 
-// Fields is the command that lists who has the lock on key, where owner does not say all of that; nil where it does.
+// Fields returns the command that lists the holders of the lock on key, or nil if owner names them already.
 func (f *Format) Fields(key, owner string) []string {
 	kind, other := OtherType(owner)
 	if !(other && kind == "hash") && !(f.java && quorum.ClientOf(owner) == "") {
 		return nil
 	}
-	return []string{"HSCAN", key, "0", "COUNT", threadsMost}
+	return []string{"HSCAN", key, "0", "COUNT", maxThreads}
 }
 
-// OtherData says whether the key of a lock with that owner is no lock in this format, but other data.
+// OtherData reports whether the key of a lock with that owner holds other data, and no lock in this format.
 func (f *Format) OtherData(owner string) bool {
 	_, other := OtherType(owner)
 	return f.java && other
 }
 
-// Scan is the command that lists the keys after cursor that fit a pattern of keys.
+// Scan returns the command that lists the keys after cursor that match a pattern.
 func (f *Format) Scan(cursor, pattern, count string) []string {
 	cmd := []string{"SCAN", cursor, "MATCH", pattern, "COUNT", count}
 	if f.java && !strings.HasPrefix(pattern, wire.Companion) {
@@ -96,8 +97,8 @@ func (f *Format) Scan(cursor, pattern, count string) []string {
 	return cmd
 }
 
-// thread describes who holds a lock of Redisson as CLIENT:THREAD; "" for any other owner.
-func thread(owner string) string {
+// describeThread describes the holder of a lock of Redisson as CLIENT:THREAD; "" for any other owner.
+func describeThread(owner string) string {
 	client, number, ok := strings.Cut(owner, ":")
 	if !ok || len(client) != 36 || strings.Trim(client, "0123456789abcdef-") != "" {
 		return ""
@@ -105,8 +106,8 @@ func thread(owner string) string {
 	return fmt.Sprintf("thread %s of client %s", number, client)
 }
 
-// Threads reads the fields of a hash as HSCAN lists them: for each thread that has the
-// lock CLIENT:THREAD, and how often it has taken it; and for read-write locks, mode.
+// Threads reads the fields of a hash as HSCAN lists them: CLIENT:THREAD for each thread that has the lock,
+// with how often it has taken it; and mode for read-write locks.
 func Threads(reply any) (driver.Holder, bool) {
 	both, _ := reply.([]any)
 	if len(both) != 2 {
@@ -117,7 +118,7 @@ func Threads(reply any) (driver.Holder, bool) {
 	for i := 0; i+1 < len(fields); i += 2 {
 		field, _ := fields[i].(string)
 		count, _ := fields[i+1].(string)
-		if t := thread(field); t != "" {
+		if t := describeThread(field); t != "" {
 			threads = append(threads, fmt.Sprintf("%s, %s times", t, count))
 		}
 	}

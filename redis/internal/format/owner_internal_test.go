@@ -2,7 +2,7 @@ package format
 
 import "testing"
 
-// TestFieldsAreAskedOnlyOfHashes holds that the key of a lock is not read as a hash because its value has that word.
+// The key of a lock must not be read as a hash because its value has that word.
 func TestFieldsAreAskedOnlyOfHashes(t *testing.T) {
 	t.Parallel()
 	for owner, want := range map[string]bool{"(hash)": true, "hash": false, "(hash": false, "(list)": false, "(empty)": false, "": false} {

@@ -11,34 +11,34 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/link"
 )
 
-// Channels are those on which a node says that a lock of Redisson is free, as far
-// as this client waits for such locks. Each is subscribed to when the node has denied the
-// lock, and left some time after the last caller. Of another format there are none.
+// Channels subscribes to the channels on which a node announces that a lock of Redisson is free, for the
+// locks that this client waits for. It subscribes to each when the node has denied the lock, and unsubscribes
+// some time after the last caller. Other formats have none.
 type Channels struct {
-	mu    sync.Mutex          // guards what follows; no request is sent under it, but handed to the goroutine that writes
-	named map[string]*channel // by what Redisson calls them
+	mu    sync.Mutex              // guards the fields below; requests are only handed to the writing goroutine under it
+	named map[string]*waitChannel // by Redisson's names
 }
 
-// Channels are those of a client's locks.
+// Channels returns the channels of a client's locks.
 func (f *Format) Channels() *Channels {
 	if !f.java {
 		return nil
 	}
-	return &Channels{named: make(map[string]*channel)}
+	return &Channels{named: make(map[string]*waitChannel)}
 }
 
-// Ears are how a node hears of what is subscribed to.
-type Ears struct {
+// Subscriber is the connection to a node, with callbacks.
+type Subscriber struct {
 	Link    *link.Link
-	Refused func(error)        // the right to subscribe is missing
-	Wake    func(owner string) // who asks again
+	Refused func(error)        // called if the right to subscribe is missing
+	Wake    func(owner string) // called with the owner id that shall ask again
 }
 
-type channel struct {
-	callers int             // that wait for the lock
+type waitChannel struct {
+	callers int             // number of callers that wait for the lock
 	owners  map[string]bool // their ids that were denied since the last message
-	link    *link.Link      // over which it was subscribed to; nil: not yet
-	fair    bool            // also to the channels of those who wait by RFairLock
+	link    *link.Link      // connection of the subscription; nil: none yet
+	fair    bool            // also subscribed to the channels for waiters of RFairLock
 }
 
 // Await keeps the channel of the lock on key for a caller that waits, until done is called.
@@ -51,7 +51,7 @@ func (s *Channels) Await(key string) (done func()) {
 	defer s.mu.Unlock()
 	c := s.named[name]
 	if c == nil {
-		c = &channel{owners: make(map[string]bool)}
+		c = &waitChannel{owners: make(map[string]bool)}
 		s.named[name] = c
 	}
 	c.callers++
@@ -64,9 +64,9 @@ func (s *Channels) Await(key string) (done func()) {
 	}
 }
 
-// take returns the ids that wait for a message on channel, and forgets them: who is denied
-// again comes again.
-func (s *Channels) take(name string) []string {
+// takeOwners removes and returns the ids that wait for a message on channel. An id that is denied again is
+// added again.
+func (s *Channels) takeOwners(name string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for end := len(name); end >= 0; end = strings.LastIndexByte(name[:end], ':') { // RFairLock: a colon and a thread follow
@@ -82,9 +82,9 @@ func (s *Channels) take(name string) []string {
 	return nil
 }
 
-// Denied sees to it that r hears when a thread in Java frees the lock that v denies it. What clients of this
-// format free, and do not hand over, is for Java: they ask later.
-func (s *Channels) Denied(r *engine.Request, v resp.Value, ears Ears) {
+// NoteDenial arranges that r hears when a thread in Java frees the lock that v denies. A lock that clients of
+// this format free without a hand-over is for Java: they ask later.
+func (s *Channels) NoteDenial(r *engine.Request, v resp.Value, sub Subscriber) {
 	if s == nil || r.Kind != quorum.AskAcquire || r.Stamp == 0 || len(v.Elems) != 4 {
 		return
 	}
@@ -94,61 +94,62 @@ func (s *Channels) Denied(r *engine.Request, v resp.Value, ears Ears) {
 	defer s.mu.Unlock()
 	c := s.named[name]
 	if c == nil || c.callers == 0 {
-		return // its caller has gone
+		return // the caller has left
 	}
 	if quorum.ClientOf(string(v.Elems[1].Text)) == "" {
 		c.owners[r.Owner] = true
 	} else {
 		delete(c.owners, r.Owner)
 	}
-	if c.link != ears.Link {
-		c.link, c.fair = ears.Link, false
-		s.listen("SUBSCRIBE", name, name, ears)
+	if c.link != sub.Link {
+		c.link, c.fair = sub.Link, false
+		s.subscribe("SUBSCRIBE", name, name, sub)
 	}
 	if fair == 1 && !c.fair {
 		c.fair = true
-		s.listen("PSUBSCRIBE", Glob(name)+":*", name, ears) // refused to users who may not listen to all channels: they poll
+		s.subscribe("PSUBSCRIBE", Glob(name)+":*", name, sub) // users without the right to all channels poll
 	}
 }
 
-// listen subscribes to a channel of name. Once that is so, it asks again for the locks: they
-// may have become free before.
-func (s *Channels) listen(cmd, channel, name string, ears Ears) {
-	ears.Link.Call(link.NewCall([][]string{{cmd, channel}}, func(c *link.Call) {
+// subscribe subscribes to a channel of name. Then it wakes the waiting ids: their locks may have become free
+// before.
+func (s *Channels) subscribe(cmd, channel, name string, sub Subscriber) {
+	sub.Link.Call(link.NewCall([][]string{{cmd, channel}}, func(c *link.Call) {
 		if c.Err != nil {
-			return // the connection broke, and Denied may be calling
+			return // the connection broke, and NoteDenial may hold mu
 		}
 		if err, refused := c.Replies[0].(error); refused && cmd == "SUBSCRIBE" {
-			ears.Refused(err)
+			sub.Refused(err)
 		}
-		s.wake(name, ears.Wake)
+		s.wakeOwners(name, sub.Wake)
 	}))
 }
 
-// Freed has those ask who wait for a message on the channel of push, and says whether it is such a message.
-func (s *Channels) Freed(push resp.Value, wake func(owner string)) bool {
+// HandlePush wakes the ids that wait for a message on the channel of push, and reports whether push is such a
+// message.
+func (s *Channels) HandlePush(push resp.Value, wake func(owner string)) bool {
 	if s == nil || len(push.Elems) == 0 {
 		return false
 	}
 	switch kind := string(push.Elems[0].Text); {
 	case kind == "pmessage" && len(push.Elems) == 4:
-		s.wake(string(push.Elems[2].Text), wake)
+		s.wakeOwners(string(push.Elems[2].Text), wake)
 	case kind == "message" && len(push.Elems) == 3 && strings.HasPrefix(string(push.Elems[1].Text), wire.RedissonChannels):
-		s.wake(string(push.Elems[1].Text), wake)
+		s.wakeOwners(string(push.Elems[1].Text), wake)
 	default:
 		return false
 	}
 	return true
 }
 
-func (s *Channels) wake(channel string, wake func(owner string)) {
-	for _, owner := range s.take(channel) {
+func (s *Channels) wakeOwners(channel string, wake func(owner string)) {
+	for _, owner := range s.takeOwners(channel) {
 		wake(owner)
 	}
 }
 
-// Leave ends the subscriptions over l for which no caller waits.
-func (s *Channels) Leave(l *link.Link) {
+// Unsubscribe ends the subscriptions over l without a waiting caller.
+func (s *Channels) Unsubscribe(l *link.Link) {
 	if s == nil {
 		return
 	}
@@ -160,16 +161,16 @@ func (s *Channels) Leave(l *link.Link) {
 		}
 		delete(s.named, name)
 		if c.link != l {
-			continue // that of a connection that is gone
+			continue // its connection is gone
 		}
-		l.Tell("UNSUBSCRIBE", name)
+		l.SendCommand("UNSUBSCRIBE", name)
 		if c.fair {
-			l.Tell("PUNSUBSCRIBE", Glob(name)+":*")
+			l.SendCommand("PUNSUBSCRIBE", Glob(name)+":*")
 		}
 	}
 }
 
-// Glob quotes the characters that Redis would take for a pattern.
+// Glob escapes the characters that Redis would take for a pattern.
 func Glob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }

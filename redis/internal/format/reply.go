@@ -14,24 +14,24 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// Deliver answers r with what the server said. usable is why a token that it has given must not be used.
+// Deliver answers r with the server's reply v. usable returns why a token of that reply must not be used.
 func Deliver(r *engine.Request, v resp.Value, usable func(lock *engine.Lock, token int64) error) {
 	if v.IsError() {
-		r.Fail(engine.Failure{Err: damaged(r.Lock, v.Err()), Fatal: fatal(Code(v.Text))})
+		r.Fail(engine.Failure{Err: explainDamage(r.Lock, v.Err()), Fatal: isLasting(Code(v.Text))})
 		return
 	}
 	number, isNumber := v.Int()
 	asks := r.Kind == quorum.AskAcquire || r.Kind == quorum.AskAdopt
 	switch {
 	case asks && !isNumber:
-		denied(r, v)
+		deliverDenial(r, v)
 	case !isNumber:
 		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrNumber)})
 	case asks:
 		if err := usable(r.Lock, number); err != nil {
 			r.Fail(engine.Failure{Err: err})
 		} else if number <= 0 || number > quorum.MaxToken {
-			r.Fail(engine.Failure{Err: damaged(r.Lock, errNoToken), Fatal: true})
+			r.Fail(engine.Failure{Err: explainDamage(r.Lock, errNoToken), Fatal: true})
 		} else {
 			r.Granted(number)
 		}
@@ -46,8 +46,8 @@ func Deliver(r *engine.Request, v resp.Value, usable func(lock *engine.Lock, tok
 	}
 }
 
-// denied reads {time left, holder, waiters}, and what a format may say beyond that.
-func denied(r *engine.Request, v resp.Value) {
+// deliverDenial reads {time left, holder, waiters}; a format may add more.
+func deliverDenial(r *engine.Request, v resp.Value) {
 	if len(v.Elems) < 3 {
 		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrShape)})
 		return
@@ -63,32 +63,34 @@ func denied(r *engine.Request, v resp.Value) {
 		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrShape)})
 		return
 	}
-	r.Denied(int64(duration(left)), string(holder.Text), int(waiters))
+	r.Denied(int64(millisDuration(left)), string(holder.Text), int(waiters))
 }
 
-// duration returns ms milliseconds, or the longest duration if these are more: another program may give a key any TTL.
-func duration(ms int64) time.Duration {
+// millisDuration returns ms milliseconds, at most the longest duration: another program may give a key any
+// TTL.
+func millisDuration(ms int64) time.Duration {
 	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 }
 
-// errNoToken is the cause where a script has answered with a number that is no token.
+// errNoToken is the cause when a script replies with a number that is no token.
 var errNoToken = resp.Error("COUNTER its number is no token")
 
-// damaged names the key that is not as the scripts leave it, and how to repair it, if err of a script is about that.
-func damaged(lock *engine.Lock, err error) error {
+// explainDamage adds the name of a damaged key, and how to repair it, to an error of a script about such a
+// key.
+func explainDamage(lock *engine.Lock, err error) error {
 	text := err.Error()
 	switch {
 	case Code([]byte(text)) == "WRONGTYPE":
-		return fmt.Errorf("%w; %s has to be a string, and %s a sorted set: DEL the one that TYPE shows to be another", err, lock.Fence, lock.Queue)
+		return fmt.Errorf("%w; %s has to be a string, and %s a sorted set: check both with TYPE, and DEL the one of another type", err, lock.Fence, lock.Queue)
 	case Code([]byte(text)) == "COUNTER", strings.Contains(text, "not an integer"), strings.Contains(text, "would overflow"):
-		return fmt.Errorf("%w; another program has changed the counter of tokens %s: DEL it, upon which tokens begin at the clock; "+
+		return fmt.Errorf("%w; another program has changed the counter of tokens %s: DEL it, and tokens start at the clock again; "+
 			"a storage that has seen a higher token has to forget it", err, lock.Fence)
 	}
 	return err
 }
 
-// Code is the first word of an error reply, by which servers say what kind it is. A
-// script of Redis 6 hides that of a command within its own.
+// Code returns the first word of an error reply, by which servers name its kind. Redis 6 wraps an error of a
+// command in a script in an error of its own.
 func Code(text []byte) string {
 	word, rest, _ := strings.Cut(string(text), " ")
 	if word == "ERR" && strings.HasPrefix(rest, "Error running script") {
@@ -99,38 +101,36 @@ func Code(text []byte) string {
 	return word
 }
 
-// fatal says whether a server that refuses with code will do so until an operator
-// changes rights, credentials, a key of another type where the queue or the counter
-// should be, a counter that is at its end, or a command or script that it should know. The other codes pass: the
-// server loads its data, is busy, lacks replicas or memory for the time being,
-// cannot save, or is a replica now.
-func fatal(code string) bool {
+// isLasting reports whether a server repeats an error with this code until an operator changes rights,
+// credentials, a key of another type in place of the queue or the counter, a counter at its end, or a missing
+// command or script. Errors with other codes pass: the server loads its data, is busy, lacks replicas or
+// memory for a while, cannot save, or is a replica now.
+func isLasting(code string) bool {
 	return slices.Contains([]string{"ERR", "NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "WRONGTYPE", "COUNTER"}, code)
 }
 
-// errForgot is why a connection ends over which a script has found another marker than that of the admission.
-var errForgot = errors.New("its data were lost or replaced while it was connected")
+// errLostData ends a connection over which a script has found another marker than at the admission.
+var errLostData = errors.New("its data were lost or replaced while it was connected")
 
-// Ends is why the checks at the start of a connection hold no more, if v says
-// so: the server is a replica now, or no longer in the run in which it was
-// admitted.
-func Ends(v resp.Value) error {
+// SessionError returns why the checks at the start of a connection do not hold any more, if v shows that: the
+// server is a replica now, or no longer in the run in which it was admitted.
+func SessionError(v resp.Value) error {
 	if !v.IsError() {
 		return nil
 	}
 	switch Code(v.Text) {
 	case "UNADMITTED":
-		return errForgot
+		return errLostData
 	case "READONLY", "MASTERDOWN":
 		return v.Err()
 	}
 	return nil
 }
 
-// View reads what the script Inspect answers about a lock.
+// View reads the reply of the script Inspect.
 func View(lock *engine.Lock, reply any) engine.View {
 	if err, ok := reply.(error); ok {
-		return engine.View{Err: damaged(lock, err)}
+		return engine.View{Err: explainDamage(lock, err)}
 	}
 	list, _ := reply.([]any)
 	if len(list) != 4 {
@@ -145,15 +145,15 @@ func View(lock *engine.Lock, reply any) engine.View {
 	if !ok1 || !ok2 || !ok3 || !ok4 && !bad || err != nil {
 		return engine.View{Err: resp.Unexpected(resp.ErrShape)}
 	}
-	if left == -2 { // there is no such key; -1 is one without an end
+	if left == -2 { // no such key; -1 is a key without an end
 		left = 0
 	}
 	if engine.Tokenless(owner) {
 		token = 0
 	}
-	v := engine.View{Owner: owner, Left: duration(left), Token: token, Waiters: int(waiters)}
+	v := engine.View{Owner: owner, Left: millisDuration(left), Token: token, Waiters: int(waiters)}
 	if bad {
-		v.Defect = damaged(lock, defect)
+		v.Defect = explainDamage(lock, defect)
 	}
 	return v
 }

@@ -1,5 +1,6 @@
-// Package link carries requests to a server of Redis and its answers back, in order, over one connection.
-// It knows bytes and requests, and tells a Sink what comes: neither what a node is nor who votes.
+// Package link carries requests to a server of Redis and its answers back, in order, over one connection. It
+// knows bytes and requests, but neither kinds of nodes nor voters: it passes everything that arrives to a
+// Sink.
 package link
 
 import (
@@ -15,128 +16,130 @@ import (
 )
 
 const (
-	// directMost is how many bytes, about four requests, may be under way for the
-	// caller of another request to write it itself.
-	directMost = 1200
-	// sharedMost is the same, about one request, where each goes to several nodes: the client has
-	// enough to do meanwhile, and requests that travel together cost each node less.
-	sharedMost = 300
-	// groupMost is how many requests to a single node wait at most until one of their callers
-	// writes them, unless groupRoom bytes are under way: the node works on them while the
-	// client puts the next together. Where there are several nodes, the client has enough to
-	// do with the others, and larger batches are cheaper. A batch ends at groupRoom, too:
-	// Linux takes twice as much and more before the other end has taken anything.
-	groupMost = 12
-	groupRoom = 16 << 10
-	// batchMost is how many requests travel in one write: few enough that the node
-	// has something to do while the next are put together.
-	batchMost = 32
-	// loadMost is how often a request is sent again after SCRIPT FLUSH. A release
-	// that is dropped leaves its lock for a TTL.
-	loadMost = 10
+	// maxDirectBytes is the number of bytes, about four requests, up to which the caller of
+	// another request writes it itself.
+	maxDirectBytes = 1200
+	// maxSharedBytes is the same limit, about one request, when each request goes to several
+	// nodes: the client has enough to do meanwhile, and requests that travel together cost each
+	// node less.
+	maxSharedBytes = 300
+	// maxGroup bounds the requests to a single node that wait until one of their callers writes
+	// them, unless maxBatchBytes are under way: the node works on them while the client puts the
+	// next together. With several nodes, the client has enough to do with the others, and larger
+	// batches are cheaper. A batch ends at maxBatchBytes, too: Linux takes twice as much and more
+	// before the other end has taken anything.
+	maxGroup      = 12
+	maxBatchBytes = 16 << 10
+	// maxBatch bounds the requests in one write: the node has something to do while the next
+	// are put together.
+	maxBatch = 32
+	// maxLoads bounds how often a request is sent again after SCRIPT FLUSH. A dropped release
+	// leaves its lock for a TTL.
+	maxLoads = 10
 )
 
 var (
-	// ErrStalled is why a request was not sent: the node does not answer those before it.
+	// ErrStalled is returned for a request that was not sent because the node does not answer
+	// earlier ones.
 	ErrStalled = errors.New("skipped: it does not answer")
-	// errBroke is why a request was not sent: the connection ended first.
-	errBroke = errors.New("the connection broke before it was sent")
+	// errUnsent is returned for a request that was not sent before the connection ended.
+	errUnsent = errors.New("the connection broke before it was sent")
 )
 
-// Sink hears what comes over a link. Answer, Push and Broken are called by the goroutine that reads, which holds no lock: one that
-// blocks keeps all answers waiting. Fail and Spare are called by those who send as well, Spare while the link is locked.
+// Sink receives the events of a link. The goroutine that reads calls Answer, Push and Broken, and holds no
+// lock: a call that blocks keeps all answers waiting. Senders call Fail and CanBeSpared as well, CanBeSpared
+// while the link is locked.
 type Sink interface {
 	// Answer takes the answer to a request. v is valid until Answer returns.
 	Answer(e Entry, v resp.Value)
-	// Fail takes a request that the link has not had an answer to, and never will.
+	// Fail takes a request that never gets an answer.
 	Fail(e Entry, f engine.Failure)
 	// Push takes a message that is no answer. v is valid until Push returns.
 	Push(v resp.Value)
-	// Broken hears that nothing is sent any more, before what is left fails.
+	// Broken reports that nothing is sent any more, before the remaining requests fail.
 	Broken(err error)
-	// Spare says whether the other nodes are a quorum without this one, so that it is skipped while it does not answer.
-	Spare() bool
+	// CanBeSpared reports whether the other nodes are a quorum without this one, which is then skipped while it does not
+	// answer.
+	CanBeSpared() bool
 }
 
-// Config is what a link is made of.
+// Config configures a Link.
 type Config struct {
 	Conn *resp.Conn
 	Now  func() int64 // the engine's clock
 	Sole bool         // the set has no other node
-	// Shared says that each request goes to other nodes, too. In a Redis Cluster it goes to one shard.
+	// Shared means that each request goes to other nodes, too. In a Redis Cluster it goes to one shard.
 	Shared bool
 	// Encode appends the command of a request to dst.
 	Encode func(dst []byte, r *engine.Request) []byte
-	// Loads are the commands that make the server know the scripts again, after SCRIPT FLUSH.
+	// Loads returns the commands that load the scripts again after SCRIPT FLUSH.
 	Loads func() [][]string
-	// Ends returns why no request may follow one that was answered so; nil for most answers.
-	Ends func(v resp.Value) error
+	// SessionError returns why no request may follow one with this answer; nil for most answers.
+	SessionError func(v resp.Value) error
 }
 
-// Link is one checked connection to a node. Requests go out in the order in which
-// they were sent and are answered in that order. Where few are under way, or many wait for a
-// single node, the goroutine that sends one writes. Otherwise the requests that come while a
-// write is under way travel together in the next. The goroutine that reads
-// answers delivers them.
+// Link is one checked connection to a node. Requests go out in the order of sending and are answered in that
+// order. While few are under way, or many wait for a single node, the sending goroutine writes. Otherwise the
+// requests that come during a write travel together in the next. The reading goroutine delivers the answers.
 type Link struct {
-	cfg    Config
-	sink   Sink
-	direct int           // bytes that may be under way for a caller to write its request itself
-	pipe   bool          // a write waits for the other end to read: the goroutine that reads would wait for itself
-	wake   chan struct{} // for writes
-	gone   chan struct{} // closed once everything has been answered or failed
+	cfg       Config
+	sink      Sink
+	maxDirect int           // bytes that may be under way for a caller to write its request itself
+	pipe      bool          // a write blocks until the other end reads: the reading goroutine would wait for itself
+	wake      chan struct{} // starts a write
+	gone      chan struct{} // closed once all requests have been answered or failed
 
-	mu      sync.Mutex // guards what follows; not held while writing
-	err     error      // why nothing is sent any more
-	writing bool
-	held    bool    // nothing is written before what is under way is answered
-	queue   []Entry // not written yet
-	flight  fifo    // written, not answered
-	again   []Entry // to be sent again once the server knows the scripts
-	heard   int64   // when the node answered last
+	mu         sync.Mutex // guards what follows; not held while writing
+	err        error      // reason why nothing is sent any more
+	writing    bool
+	paused     bool    // nothing is written until the requests under way are answered
+	queue      []Entry // not written yet
+	pending    fifo    // written, not answered
+	resend     []Entry // sent again once the server knows the scripts
+	lastAnswer int64   // when the node last answered
 
-	out []byte // of the goroutine that writes
+	out []byte // buffer of the writing goroutine
 }
 
-// Entry is something sent: a request, or else a call.
+// Entry is a queued or sent request or call.
 type Entry struct {
 	Req  *engine.Request
 	Call *Call
-	At   int64 // when it was sent
-	// Asking has ASKING go before it, which is answered first: the slot of its key moves to this server. Once that is
-	// answered it is false.
+	At   int64 // time of sending
+	// Asking sends ASKING first, because the slot of the key moves to this server. It is false once ASKING is answered.
 	Asking bool
-	// Route and Turns are the Sink's own: in which order it came there, and how often it was sent elsewhere.
+	// Route and Turns belong to the Sink: the order of arrival there, and how often it was sent elsewhere.
 	Route any
 	Turns int
 
 	size  int // bytes
-	loads int // how often it was sent before, to a server without the scripts
+	loads int // how often it was sent before to a server without the scripts
 }
 
-// Frees says whether e may free a lock, for which it is never too late.
+// Frees reports whether e may free a lock. Such an entry is sent however late it is.
 func (e *Entry) Frees() bool { return e.Req != nil && e.Req.Kind.Frees() }
 
-// Repeated says whether e was sent before, to a server that did not know its script.
+// Repeated reports whether e was sent before, to a server that did not know its script.
 func (e *Entry) Repeated() bool { return e.loads > 0 }
 
-// subscribes says whether a push of that kind is the answer to e.
-func (e *Entry) subscribes(kind string) bool {
+// confirmedBy reports whether a push of that kind is the answer to e.
+func (e *Entry) confirmedBy(kind string) bool {
 	return e.Call != nil && strings.EqualFold(e.Call.cmds[0][0], kind)
 }
 
-// Call is commands other than those of locks.
+// Call is a list of commands that are not lock requests.
 type Call struct {
-	Replies []any // errors of the server are among them
-	Err     error // why there are no replies
+	Replies []any // including errors of the server
+	Err     error // reason why there are no replies
 
 	cmds [][]string
-	room int           // for the replies that are still to come
+	room int           // memory for the replies that are still to come
 	done chan struct{} // closed when there are replies or err
-	then func()        // called before, if not nil
+	then func()        // called before that, if not nil
 }
 
-// NewCall is a call of commands. then, if not nil, is called by the goroutine that reads answers, once there are Replies or Err.
+// NewCall returns a call of commands. The reading goroutine calls then, if not nil, once there are Replies or
+// Err.
 func NewCall(cmds [][]string, then func(*Call)) *Call {
 	c := &Call{cmds: cmds, room: resp.RoomFor(cmds), done: make(chan struct{})}
 	if then != nil {
@@ -175,36 +178,35 @@ func (f *fifo) pop() (e Entry) {
 	f.size -= e.size
 	if f.head++; f.head == len(f.list) {
 		f.list, f.head = f.list[:0], 0
-	} else if f.head >= 8*batchMost {
+	} else if f.head >= 8*maxBatch {
 		f.list, f.head = slices.Delete(f.list, 0, f.head), 0
 	}
 	return e
 }
 
-// New takes over a connection that was checked. Nothing is sent before Start.
+// New returns a link over a checked connection. Nothing is sent before Start.
 func New(cfg Config, sink Sink) *Link {
-	l := &Link{cfg: cfg, sink: sink, direct: directMost, wake: make(chan struct{}, 1), gone: make(chan struct{})}
-	cfg.Conn.Room = l.room
+	l := &Link{cfg: cfg, sink: sink, maxDirect: maxDirectBytes, wake: make(chan struct{}, 1), gone: make(chan struct{})}
+	cfg.Conn.Room = l.replyRoom
 	if at := cfg.Conn.LocalAddr(); at != nil {
-		l.pipe = at.Network() == "pipe" // as tests have it, in memory
+		l.pipe = at.Network() == "pipe" // in tests, in memory
 	}
 	if cfg.Shared {
-		l.direct = sharedMost
+		l.maxDirect = maxSharedBytes
 	}
 	return l
 }
 
 // Start begins to read and write, on goroutines that end with the link.
 func (l *Link) Start(run func(func())) {
-	run(l.reads)
-	run(l.writes)
+	run(l.readLoop)
+	run(l.writeLoop)
 }
 
-// Gone is closed once everything has been answered or failed.
+// Gone returns a channel that is closed once all requests have been answered or failed.
 func (l *Link) Gone() <-chan struct{} { return l.gone }
 
-// Do sends commands and waits for their replies; errors of the server are among
-// these.
+// Do sends commands and waits for their replies, which include errors of the server.
 func (l *Link) Do(ctx context.Context, cmds ...[]string) ([]any, error) {
 	c := NewCall(cmds, nil)
 	l.Call(c)
@@ -216,48 +218,47 @@ func (l *Link) Do(ctx context.Context, cmds ...[]string) ([]any, error) {
 	}
 }
 
-// Tell sends a command without waiting for its reply.
-func (l *Link) Tell(cmd ...string) { l.Call(NewCall([][]string{cmd}, nil)) }
+// SendCommand sends a command without waiting for its reply.
+func (l *Link) SendCommand(cmd ...string) { l.Call(NewCall([][]string{cmd}, nil)) }
 
 // Call sends a call without waiting for its replies.
 func (l *Link) Call(c *Call) { l.Send(Entry{Call: c, At: l.cfg.Now()}) }
 
-// silence is for how long the node has answered nothing while requests were under way. One that
-// works through many of them is not silent, however long the last of them takes. The caller
-// holds mu.
-func (l *Link) silence(now int64) int64 {
-	if l.flight.len() == 0 {
+// silentForLocked returns for how long the node has answered nothing while requests were under way. A node that
+// works through many of them is not silent, however long the last of them takes. The caller holds mu.
+func (l *Link) silentForLocked(now int64) int64 {
+	if l.pending.len() == 0 {
 		return 0
 	}
-	return now - max(l.flight.first().At, l.heard)
+	return now - max(l.pending.first().At, l.lastAnswer)
 }
 
-// Silent is silence for a caller that does not hold mu.
-func (l *Link) Silent(now int64) int64 {
+// SilentFor is silentForLocked for a caller that does not hold mu.
+func (l *Link) SilentFor(now int64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.silence(now)
+	return l.silentForLocked(now)
 }
 
-// EachUnderWay calls visit for each request that was sent and not answered, which must not call the Link.
-func (l *Link) EachUnderWay(visit func(*engine.Request)) {
+// EachPending calls visit for each request that was sent and not answered. visit must not call the Link.
+func (l *Link) EachPending(visit func(*engine.Request)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, e := range l.flight.rest() {
+	for _, e := range l.pending.rest() {
 		if e.Req != nil {
 			visit(e.Req)
 		}
 	}
 }
 
-// Ended says whether nothing is sent any more.
+// Ended reports whether nothing is sent any more.
 func (l *Link) Ended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err != nil
 }
 
-// HangUp ends the link. What is under way fails when reads notices.
+// HangUp ends the link. Pending requests fail when readLoop notices.
 func (l *Link) HangUp(err error) {
 	l.mu.Lock()
 	if l.err == nil {
@@ -267,21 +268,20 @@ func (l *Link) HangUp(err error) {
 	l.cfg.Conn.Close()
 }
 
-// end fails everything that is left. Whether what was written has been executed is
-// unknown.
-func (l *Link) end(err error) {
+// failAll fails all remaining requests. Whether the written ones have been executed is unknown.
+func (l *Link) failAll(err error) {
 	l.HangUp(fmt.Errorf("the connection broke: %w", err))
 	l.mu.Lock()
 	err = l.err
-	lost, unsent := append(l.again, l.flight.rest()...), l.queue
-	l.again, l.flight, l.queue = nil, fifo{}, nil
+	lost, unsent := append(l.resend, l.pending.rest()...), l.queue
+	l.resend, l.pending, l.queue = nil, fifo{}, nil
 	l.mu.Unlock()
 	l.sink.Broken(err)
 	for _, e := range lost {
 		l.sink.Fail(e, engine.Failure{Err: err})
 	}
 	for _, e := range unsent {
-		l.sink.Fail(e, engine.Failure{Err: errBroke, Unsent: true})
+		l.sink.Fail(e, engine.Failure{Err: errUnsent, Unsent: true})
 	}
 	close(l.gone)
 }

@@ -26,12 +26,12 @@ import (
 // errOver ends a link at the end of a test.
 var errOver = errors.New("the test is over")
 
-// node is the only one of an engine, and has what it is asked for as its commands: the kind, and the key.
+// node is the only node of an engine. It encodes a request as a command: the kind, and the key.
 type node struct {
 	*engine.Engine
-	l     *Link
-	owed  []*engine.Request // releases that have failed
-	under sync.Mutex        // guards owed
+	l              *Link
+	failedReleases []*engine.Request // releases that have failed
+	mu             sync.Mutex        // guards owed
 }
 
 func newNode(c net.Conn) *node {
@@ -44,8 +44,8 @@ func newNode(c net.Conn) *node {
 		Encode: func(dst []byte, r *engine.Request) []byte {
 			return resp.AppendCommand(dst, r.Kind.String(), r.Lock.Key)
 		},
-		Loads: func() [][]string { return [][]string{{"SCRIPT", "LOAD"}} },
-		Ends:  func(resp.Value) error { return nil },
+		Loads:        func() [][]string { return [][]string{{"SCRIPT", "LOAD"}} },
+		SessionError: func(resp.Value) error { return nil },
 	}, n)
 	return n
 }
@@ -55,7 +55,7 @@ func (n *node) Send(r *engine.Request) { n.l.Send(Entry{Req: r, At: r.Sent}) }
 func (n *node) Subscribe()             {}
 func (n *node) Push(resp.Value)        {}
 func (n *node) Broken(error)           {}
-func (n *node) Spare() bool            { return false }
+func (n *node) CanBeSpared() bool      { return false }
 
 func (n *node) Answer(e Entry, v resp.Value) {
 	switch number, ok := v.Int(); {
@@ -74,9 +74,9 @@ func (n *node) Fail(e Entry, f engine.Failure) {
 		return
 	}
 	if e.Frees() {
-		n.under.Lock()
-		n.owed = append(n.owed, e.Req)
-		n.under.Unlock()
+		n.mu.Lock()
+		n.failedReleases = append(n.failedReleases, e.Req)
+		n.mu.Unlock()
 	}
 	e.Req.Fail(f)
 }
@@ -84,27 +84,27 @@ func (n *node) Fail(e Entry, f engine.Failure) {
 // start begins to read and write.
 func (n *node) start() { n.l.Start(func(fn func()) { go fn() }) }
 
-// end waits until the link is gone.
-func (n *node) end(far net.Conn) {
+// waitUntilEnded waits until the link has ended.
+func (n *node) waitUntilEnded(far net.Conn) {
 	n.l.HangUp(errOver)
 	far.Close()
 	<-n.l.Gone()
 }
 
-// linked has fn use a node with a link, at whose other end is far.
-func linked(t *testing.T, fn func(t *testing.T, n *node, far net.Conn)) {
+// runLinked has fn use a node with a link; far is the other end.
+func runLinked(t *testing.T, fn func(t *testing.T, n *node, far net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		n := newNode(socket.New(near))
 		n.start()
 		fn(t, n, far)
-		n.end(far)
+		n.waitUntilEnded(far)
 	})
 }
 
-// try asks for a lock, and says how long that took.
-func (n *node) try(ctx context.Context) (time.Duration, error) {
+// tryAcquire asks for a lock, and returns how long that took.
+func (n *node) tryAcquire(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
 	_, err := n.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
 	return time.Since(start), err
@@ -113,27 +113,27 @@ func (n *node) try(ctx context.Context) (time.Duration, error) {
 func TestAnswersAreDeliveredAsTheyCome(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{0, time.Millisecond, 60 * time.Millisecond} {
-		linked(t, func(t *testing.T, n *node, far net.Conn) {
+		runLinked(t, func(t *testing.T, n *node, far net.Conn) {
 			go func() {
 				resp.NewReader(far).ReadCommand()
 				time.Sleep(after) // of virtual time
 				far.Write([]byte(":1000\r\n"))
 			}()
-			if took, err := n.try(t.Context()); err != nil || took != after {
+			if took, err := n.tryAcquire(t.Context()); err != nil || took != after {
 				t.Errorf("Acquire took %v, %v; the answer came after %v", took, err, after)
 			}
 		})
 	}
 }
 
-// TestLastOfGroupWritesIt, though much is under way and nobody else writes.
+// The last caller writes though much is under way and nobody else writes.
 func TestLastOfGroupWritesIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		n := newNode(socket.New(near))
-		n.l.flight.push(Entry{Call: NewCall(nil, nil), size: directMost + 1})
-		go n.l.reads()
+		n.l.pending.push(Entry{Call: NewCall(nil, nil), size: maxDirectBytes + 1})
+		go n.l.readLoop()
 		arrived := 0
 		go func() {
 			for in := resp.NewReader(far); ; arrived++ {
@@ -143,21 +143,21 @@ func TestLastOfGroupWritesIt(t *testing.T) {
 			}
 		}()
 		ctx, cancel := context.WithCancel(t.Context())
-		for i := range groupMost {
+		for i := range maxGroup {
 			if synctest.Wait(); arrived > 0 {
 				t.Errorf("%d requests are written when %d wait", arrived, i)
 			}
-			go n.try(ctx)
+			go n.tryAcquire(ctx)
 		}
-		if synctest.Wait(); arrived != groupMost {
-			t.Errorf("%d requests are written, want %d", arrived, groupMost)
+		if synctest.Wait(); arrived != maxGroup {
+			t.Errorf("%d requests are written, want %d", arrived, maxGroup)
 		}
 		cancel()
-		n.end(far)
+		n.waitUntilEnded(far)
 	})
 }
 
-// TestPipeReaderDoesNotWrite: the other end may be writing the next answer, and then neither would read.
+// The other end may be writing the next answer, and then neither end would read.
 func TestPipeReaderDoesNotWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,44 +180,44 @@ func TestPipeReaderDoesNotWrite(t *testing.T) {
 		var both sync.WaitGroup
 		for range 2 {
 			both.Go(func() {
-				if took, _ := n.try(t.Context()); took > 0 {
+				if took, _ := n.tryAcquire(t.Context()); took > 0 {
 					t.Errorf("answered after %v of no time", took)
 				}
 			})
 		}
 		both.Wait()
-		n.end(far)
+		n.waitUntilEnded(far)
 	})
 }
 
-// TestLongNamesFitIntoOneWrite, so that no caller waits for a node that does not read.
+// No caller must wait for a node that does not read.
 func TestLongNamesFitIntoOneWrite(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, n *node, _ net.Conn) {
+	runLinked(t, func(t *testing.T, n *node, _ net.Conn) {
 		n.l.mu.Lock()
 		n.l.writing = true // until all wait
 		n.l.mu.Unlock()
 		ctx, cancel := context.WithCancel(t.Context())
-		for i := range batchMost {
+		for i := range maxBatch {
 			key := strings.Repeat("x", 500) + strconv.Itoa(i)
 			go n.Acquire(ctx, driver.Request{Key: key, TTL: 10 * time.Second})
 		}
 		synctest.Wait()
 		n.l.mu.Lock()
-		late := n.l.load(n.Now())
-		if most := groupRoom + 2048; len(n.l.out) > most || len(late) > 0 || n.l.flight.len()+len(n.l.queue) != batchMost {
+		late := n.l.loadBatch(n.Now())
+		if most := maxBatchBytes + 2048; len(n.l.out) > most || len(late) > 0 || n.l.pending.len()+len(n.l.queue) != maxBatch {
 			t.Errorf("%d bytes, %d late, %d written, %d wait; want at most %d bytes and all of %d",
-				len(n.l.out), len(late), n.l.flight.len(), len(n.l.queue), most, batchMost)
+				len(n.l.out), len(late), n.l.pending.len(), len(n.l.queue), most, maxBatch)
 		}
 		n.l.mu.Unlock()
 		cancel()
 	})
 }
 
-// TestReleaseIsNeverTooLate: what else waited until its time was over is not written, as its caller has given up.
+// Other requests are not written after their deadline, because their callers have given up.
 func TestReleaseIsNeverTooLate(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, n *node, _ net.Conn) {
+	runLinked(t, func(t *testing.T, n *node, _ net.Conn) {
 		n.l.mu.Lock()
 		defer n.l.mu.Unlock()
 		kinds := []quorum.AskKind{quorum.AskAcquire, quorum.AskRelease, quorum.AskRenew, quorum.AskGiveBack}
@@ -225,24 +225,24 @@ func TestReleaseIsNeverTooLate(t *testing.T) {
 			n.l.queue = append(n.l.queue, Entry{Req: &engine.Request{Ask: quorum.Ask{Kind: k}, Lock: &engine.Lock{Key: "k"}, Deadline: n.Now() - 1}})
 		}
 		var late []quorum.AskKind
-		for _, e := range n.l.load(n.Now()) {
+		for _, e := range n.l.loadBatch(n.Now()) {
 			late = append(late, e.Req.Kind)
 		}
-		if want := []quorum.AskKind{quorum.AskAcquire, quorum.AskRenew}; !slices.Equal(late, want) || n.l.flight.len() != len(kinds)-len(want) {
-			t.Errorf("%v are too late and %d are written, want %v and 2", late, n.l.flight.len(), want)
+		if want := []quorum.AskKind{quorum.AskAcquire, quorum.AskRenew}; !slices.Equal(late, want) || n.l.pending.len() != len(kinds)-len(want) {
+			t.Errorf("%v are too late and %d are written, want %v and 2", late, n.l.pending.len(), want)
 		}
-		n.l.flight = fifo{}
+		n.l.pending = fifo{}
 	})
 }
 
 func TestContextEndIsNoticedWhileReading(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, n *node, far net.Conn) {
+	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
 		const limit = 3 * time.Millisecond
 		go resp.NewReader(far).ReadCommand() // and no answer
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		if took, err := n.try(ctx); !errors.Is(err, context.DeadlineExceeded) || took != limit {
+		if took, err := n.tryAcquire(ctx); !errors.Is(err, context.DeadlineExceeded) || took != limit {
 			t.Errorf("Acquire ended after %v, %v; its context after %v", took, err, limit)
 		}
 	})
@@ -250,28 +250,28 @@ func TestContextEndIsNoticedWhileReading(t *testing.T) {
 
 func TestNodeThatDoesNotReadBlocksNobody(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, n *node, _ net.Conn) {
+	runLinked(t, func(t *testing.T, n *node, _ net.Conn) {
 		start := time.Now()
-		n.l.Tell("SET", "large", string(make([]byte, 2*socket.Room)))
-		n.l.Tell("PING")
+		n.l.SendCommand("SET", "large", string(make([]byte, 2*socket.Room)))
+		n.l.SendCommand("PING")
 		if took := time.Since(start); took != 0 {
 			t.Errorf("tell blocked for %v", took)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		for range 50 { // more than fits in any case
-			if took, err := n.try(ctx); err == nil || took > time.Second {
+			if took, err := n.tryAcquire(ctx); err == nil || took > time.Second {
 				t.Fatalf("Acquire took %v, %v", took, err)
 			}
 		}
 	})
 }
 
-// One node alone cannot be spared: who may wait is queued behind what it has not
-// answered, and who does not wait hears at once.
+// A single node cannot be spared: a caller that may wait is queued behind the unanswered
+// requests, and a caller that does not wait fails at once.
 func TestHungNodeIsSkippedOnlyWhenSpare(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, n *node, far net.Conn) {
+	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		read := make(chan string, 10)
@@ -285,10 +285,10 @@ func TestHungNodeIsSkippedOnlyWhenSpare(t *testing.T) {
 				read <- string(args[0])
 			}
 		}()
-		n.l.Tell("PING")
+		n.l.SendCommand("PING")
 		<-read
 		time.Sleep(2 * pace.Overdue()) // of virtual time
-		if took, err := n.try(ctx); !errors.Is(err, ErrStalled) || took != 0 {
+		if took, err := n.tryAcquire(ctx); !errors.Is(err, ErrStalled) || took != 0 {
 			t.Errorf("a try took %v, %v", took, err)
 		}
 		go n.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
@@ -299,8 +299,8 @@ func TestHungNodeIsSkippedOnlyWhenSpare(t *testing.T) {
 	})
 }
 
-// A server that closes its way to us ends the link, also where TLS would let ours go on:
-// nothing that is sent would be answered.
+// A server that closes its side ends the link, even if TLS would let the other side go
+// on: no request would be answered.
 func TestServerClosingItsSideEndsLink(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(nil) // for its certificate
@@ -313,12 +313,12 @@ func TestServerClosingItsSideEndsLink(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			near, far := dress(tcp(t))
+			near, far := dress(tcpPair(t))
 			n := newNode(near)
 			n.start()
 			ended := make(chan error, 1)
 			go func() {
-				_, err := n.try(t.Context())
+				_, err := n.tryAcquire(t.Context())
 				ended <- err
 			}()
 			if _, _, err := resp.NewReader(far).ReadCommand(); err != nil {
@@ -337,9 +337,9 @@ func TestServerClosingItsSideEndsLink(t *testing.T) {
 
 func TestBlockedWriteDelaysNoAnswer(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, n *node, far net.Conn) {
+	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
 		ping := [][]string{{"PING"}}
-		calls := [3]*Call{NewCall(ping, func(*Call) { n.l.Tell("SET", "large", string(make([]byte, 2*socket.Room))) }), NewCall(ping, nil), NewCall(ping, nil)}
+		calls := [3]*Call{NewCall(ping, func(*Call) { n.l.SendCommand("SET", "large", string(make([]byte, 2*socket.Room))) }), NewCall(ping, nil), NewCall(ping, nil)}
 		in := resp.NewReader(far)
 		for _, c := range calls {
 			n.l.Call(c)
@@ -348,7 +348,7 @@ func TestBlockedWriteDelaysNoAnswer(t *testing.T) {
 			}
 		}
 		far.Write([]byte("+PONG\r\n+PONG\r\n"))
-		synctest.Wait() // the node does not read what the first answer has set off
+		synctest.Wait() // the node does not read the request after the first answer
 		go far.Write([]byte("+PONG\r\n"))
 		select {
 		case <-calls[2].done:
@@ -358,10 +358,10 @@ func TestBlockedWriteDelaysNoAnswer(t *testing.T) {
 	})
 }
 
-// TestBusyNodeIsNotSilent, however long the last of them takes.
+// A node that works through its requests is not silent, however long the last one takes.
 func TestBusyNodeIsNotSilent(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, n *node, far net.Conn) {
+	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
 		const requests, each = 30, 200 * time.Millisecond // together longer than pace.Silence
 		ctx, cancel := context.WithCancel(t.Context())
 		var asking sync.WaitGroup
@@ -374,14 +374,14 @@ func TestBusyNodeIsNotSilent(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(each)
-			if silent := n.l.Silent(n.Now()); silent > int64(each) {
+			if silent := n.l.SilentFor(n.Now()); silent > int64(each) {
 				t.Errorf("the node is said to be silent for %v", time.Duration(silent))
 			}
 			far.Write([]byte("+PONG\r\n"))
 			synctest.Wait()
 		}
 		time.Sleep(time.Second)
-		if silent := n.l.Silent(n.Now()); silent != int64(time.Second) {
+		if silent := n.l.SilentFor(n.Now()); silent != int64(time.Second) {
 			t.Errorf("after a second without an answer the node is said to be silent for %v", time.Duration(silent))
 		}
 		cancel()
@@ -389,8 +389,8 @@ func TestBusyNodeIsNotSilent(t *testing.T) {
 	})
 }
 
-// tcp returns the ends of a connection.
-func tcp(t *testing.T) (near, far net.Conn) {
+// tcpPair returns the ends of a connection.
+func tcpPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -407,12 +407,12 @@ func tcp(t *testing.T) (near, far net.Conn) {
 	return near, far
 }
 
-// held has an acquire wait in the queue of a link that writes nothing, and returns what ends the caller's context, and what is
-// closed when the acquire has returned.
-func (n *node) held(t *testing.T) (leave context.CancelFunc, ended chan struct{}) {
+// queueAcquire makes an acquire wait in the queue of a link that writes nothing. It returns the cancel function of the caller, and a
+// channel that is closed when the acquire has returned.
+func (n *node) queueAcquire(t *testing.T) (leave context.CancelFunc, ended chan struct{}) {
 	t.Helper()
 	n.l.mu.Lock()
-	n.l.held = true
+	n.l.paused = true
 	n.l.mu.Unlock()
 	ctx, leave := context.WithCancel(t.Context())
 	ended = make(chan struct{})
@@ -440,8 +440,8 @@ func TestBreakKeepsRequestBeforeRelease(t *testing.T) {
 			_, err := io.ReadAll(far)
 			wrote <- err
 		}()
-		leave, ended := n.held(t)
-		n.end(far)
+		leave, ended := n.queueAcquire(t)
+		n.waitUntilEnded(far)
 		leave()
 		<-ended
 		if <-wrote; len(n.l.queue) > 0 {
@@ -450,14 +450,14 @@ func TestBreakKeepsRequestBeforeRelease(t *testing.T) {
 	})
 }
 
-// An acquire is to be sent again, as the server did not know its script; meanwhile
-// its caller leaves. Sent behind its release, it would leave a lock that nobody holds.
+// An acquire is sent again, because the server did not know its script; meanwhile its
+// caller leaves. Sent behind its release, it would leave a lock that nobody holds.
 func TestResentRequestGoesBeforeRelease(t *testing.T) {
 	t.Parallel()
-	linked(t, func(t *testing.T, n *node, far net.Conn) {
-		leave, ended := n.held(t)
+	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
+		leave, ended := n.queueAcquire(t)
 		n.l.mu.Lock()
-		n.l.again, n.l.queue = n.l.queue, nil
+		n.l.resend, n.l.queue = n.l.queue, nil
 		n.l.mu.Unlock()
 		leave()
 		synctest.Wait()
@@ -473,7 +473,7 @@ func TestResentRequestGoesBeforeRelease(t *testing.T) {
 				far.Write([]byte(":1\r\n"))
 			}
 		}()
-		n.l.repeat()
+		n.l.resendAll()
 		<-ended
 		synctest.Wait()
 		if want := []string{"SCRIPT", "acquire", "release"}; !slices.Equal(sent, want) {
@@ -491,8 +491,7 @@ type panicky struct {
 func (p panicky) Push(resp.Value)  { panic("unforeseen") }
 func (p panicky) Broken(err error) { p.broke <- err }
 
-// TestPanicInHandlerEndsOnlyItsLink holds that a fault in what handles a message ends the link, and that what was under way
-// fails.
+// A fault in the handler of a message ends the link, and the pending requests fail.
 func TestPanicInHandlerEndsOnlyItsLink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -503,7 +502,7 @@ func TestPanicInHandlerEndsOnlyItsLink(t *testing.T) {
 		n.start()
 		tried := make(chan error, 1)
 		go func() {
-			_, err := n.try(t.Context())
+			_, err := n.tryAcquire(t.Context())
 			tried <- err
 		}()
 		resp.NewReader(far).ReadCommand()

@@ -17,52 +17,52 @@ func (l *Link) Send(e Entry) {
 		l.mu.Unlock()
 		l.sink.Fail(e, engine.Failure{Err: err, Unsent: true})
 		return
-	case e.Req != nil && session.Skips(e.Req.Kind, l.silence(e.At), func() bool { return e.Req.NoWait || l.sink.Spare() }):
+	case e.Req != nil && session.Skips(e.Req.Kind, l.silentForLocked(e.At), func() bool { return e.Req.NoWait || l.sink.CanBeSpared() }):
 		l.mu.Unlock()
 		l.sink.Fail(e, engine.Failure{Err: ErrStalled, Unsent: true})
 		return
 	}
 	l.queue = append(l.queue, e)
 	switch {
-	case l.writing || l.held: // the goroutine that writes will see it
+	case l.writing || l.paused: // the writing goroutine will see it
 		l.mu.Unlock()
-	case e.Call != nil || !l.light():
+	case e.Call != nil || !l.mayWriteDirectly():
 		l.mu.Unlock()
-		nudge(l.wake)
+		notify(l.wake)
 	default:
-		if l.write(e.At) {
-			nudge(l.wake)
+		if l.writeBatch(e.At) {
+			notify(l.wake)
 		}
 	}
 }
 
-// light says whether the goroutine that has sent the last request may write what waits: so
+// mayWriteDirectly reports whether the goroutine that sent the last request may write the waiting ones: so
 // little fits into any socket, and the write does not wait for the node. The caller holds mu.
-func (l *Link) light() bool {
+func (l *Link) mayWriteDirectly() bool {
 	if l.pipe {
 		return false
 	}
 	if len(l.queue) == 1 {
-		return l.flight.size <= l.direct
+		return l.pending.size <= l.maxDirect
 	}
-	return l.cfg.Sole && len(l.queue) >= groupMost && l.flight.size <= groupRoom
+	return l.cfg.Sole && len(l.queue) >= maxGroup && l.pending.size <= maxBatchBytes
 }
 
-func nudge(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// ready says whether a request waits while no goroutine writes. The caller holds mu.
-func (l *Link) ready() bool { return len(l.queue) > 0 && !l.writing && !l.held && l.err == nil }
+// canWrite reports whether a request waits while no goroutine writes. The caller holds mu.
+func (l *Link) canWrite() bool { return len(l.queue) > 0 && !l.writing && !l.paused && l.err == nil }
 
-// write sends the next batch, and says whether another one waits then. The caller holds
-// mu, which write unlocks, and no other goroutine writes.
-func (l *Link) write(now int64) (more bool) {
+// writeBatch sends the next batch, and reports whether another one waits then. The caller holds mu, which
+// writeBatch unlocks, and no other goroutine writes.
+func (l *Link) writeBatch(now int64) (more bool) {
 	l.writing = true
-	late := l.load(now)
+	late := l.loadBatch(now)
 	l.mu.Unlock()
 	for _, e := range late {
 		l.sink.Fail(e, engine.Failure{Err: ErrStalled, Unsent: true})
@@ -75,15 +75,15 @@ func (l *Link) write(now int64) (more bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.writing = false
-	return l.ready()
+	return l.canWrite()
 }
 
-// load moves the next batch from the queue to flight and to out, except for what
-// is late. The caller holds mu.
-func (l *Link) load(now int64) (late []Entry) {
+// loadBatch moves the next batch from the queue to pending and to out. It returns the requests that are too
+// late. The caller holds mu.
+func (l *Link) loadBatch(now int64) (late []Entry) {
 	l.out = l.out[:0]
 	n := 0
-	for ; n < min(len(l.queue), batchMost) && len(l.out) < groupRoom; n++ {
+	for ; n < min(len(l.queue), maxBatch) && len(l.out) < maxBatchBytes; n++ {
 		e := l.queue[n]
 		before := len(l.out)
 		switch {
@@ -101,7 +101,7 @@ func (l *Link) load(now int64) (late []Entry) {
 			l.out = l.cfg.Encode(l.out, e.Req)
 		}
 		e.At, e.size = now, len(l.out)-before
-		l.flight.push(e)
+		l.pending.push(e)
 	}
 	rest := copy(l.queue, l.queue[n:])
 	clear(l.queue[rest:])
@@ -109,8 +109,8 @@ func (l *Link) load(now int64) (late []Entry) {
 	return late
 }
 
-// writes sends what callers have left in the queue, until the link is gone.
-func (l *Link) writes() {
+// writeLoop sends the requests that callers have left in the queue, until the link has ended.
+func (l *Link) writeLoop() {
 	for {
 		select {
 		case <-l.wake:
@@ -120,11 +120,11 @@ func (l *Link) writes() {
 		for {
 			runtime.Gosched() // a request is seldom alone
 			l.mu.Lock()
-			if !l.ready() {
+			if !l.canWrite() {
 				l.mu.Unlock()
 				break
 			}
-			l.write(l.cfg.Now())
+			l.writeBatch(l.cfg.Now())
 		}
 	}
 }

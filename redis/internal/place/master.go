@@ -19,15 +19,15 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// Master is the master that Sentinels name, or the one among some servers where no Sentinel looks after them.
+// Master is the master that Sentinels name, or the one among some servers without Sentinels.
 type Master struct {
 	Fixed
 	Sentinels          []string
-	Watched            string // the name that the Sentinels have for it
+	Watched            string // the Sentinels' name of the master
 	Username, Password string // for the Sentinels
 	Servers            []string
 
-	known atomic.Pointer[string] // the server that was the master at the last login; nil: there was none
+	known atomic.Pointer[string] // the master at the last login; nil: none
 }
 
 // Name implements Place.
@@ -41,12 +41,12 @@ func (p *Master) Name() string {
 // Locate implements Place.
 func (p *Master) Locate(ctx context.Context) (string, error) {
 	if len(p.Sentinels) > 0 {
-		return p.named(ctx)
+		return p.askSentinels(ctx)
 	}
-	masters, errs := p.masters(ctx)
+	masters, errs := p.findMasters(ctx)
 	switch {
 	case len(masters) == 0:
-		return "", fmt.Errorf("none of its servers is a master: %w", together(errs))
+		return "", fmt.Errorf("none of its servers is a master: %w", joinErrors(errs))
 	case len(masters) > 1:
 		return "", server.Advise(fmt.Errorf("%s are all masters", strings.Join(masters, " and ")), "make all but one replicas of that one (REPLICAOF)")
 	}
@@ -64,14 +64,14 @@ func (p *Master) Login(ctx context.Context, addr string, l *resp.Conn) (map[stri
 
 // Role implements Place.
 func (p *Master) Role(hello, info map[string]string) (map[string]error, error) {
-	return replaceable(false, hello, info)
+	return checkFailoverMaster(false, hello, info)
 }
 
 // Replaced implements Place.
 func (p *Master) Replaced() bool { return true }
 
-// Moved implements Place. It asks one Sentinel, and the others where that one names another server: a master that is cut
-// off cannot know that another was promoted.
+// Moved implements Place. It asks one Sentinel, and the others if that one names another server: an isolated
+// master cannot know that another was promoted.
 func (p *Master) Moved(ctx context.Context, addr string) bool {
 	if len(p.Sentinels) == 0 {
 		return false
@@ -91,10 +91,11 @@ func (p *Master) Rights() string { return " +wait" }
 // At implements Place.
 func (p *Master) At(addr string, err error) error { return fmt.Errorf("%s: %w", addr, err) }
 
-// named returns the server to which the Sentinels let a client go, with its password: the one that more than half of them
-// name. If there is none, the one that is named most, unless another is named as often, or Sentinels are late that may
-// name another; where these are silent for long, the server that this client was logged in to before is no stranger.
-func (p *Master) named(ctx context.Context) (string, error) {
+// askSentinels returns the server that the Sentinels name as master. A client sends its password there, so it
+// must be the one that more than half of them name. Without such a majority it is the one with the most
+// votes, unless another has as many, or late Sentinels may name another; if these stay silent, the server of
+// this client's last login is trusted.
+func (p *Master) askSentinels(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout/2)
 	type answer struct {
 		sentinel, addr string
@@ -109,7 +110,7 @@ func (p *Master) named(ctx context.Context) (string, error) {
 			answers <- answer{sentinel, addr, err}
 		})
 	}
-	votes := make(map[string][]string) // for each server the Sentinels that name it
+	votes := make(map[string][]string) // by server, the Sentinels that name it
 	var errs []error
 	late := 0
 	for range p.Sentinels {
@@ -117,7 +118,7 @@ func (p *Master) named(ctx context.Context) (string, error) {
 		if a.err != nil {
 			errs = append(errs, a.err)
 			if errors.Is(a.err, context.DeadlineExceeded) || errors.Is(a.err, context.Canceled) {
-				late++ // it may still name another
+				late++ // the Sentinel may still name another server
 			}
 			continue
 		}
@@ -131,17 +132,17 @@ func (p *Master) named(ctx context.Context) (string, error) {
 	})
 	switch {
 	case len(addrs) == 0:
-		return "", fmt.Errorf("no Sentinel names the master %s: %w", p.Watched, together(errs))
+		return "", fmt.Errorf("no Sentinel names the master %s: %w", p.Watched, joinErrors(errs))
 	case len(addrs) > 1 && len(votes[addrs[0]]) == len(votes[addrs[1]]):
-		return "", p.undecided("the Sentinels disagree", addrs, votes, errs)
+		return "", p.undecidedError("the Sentinels disagree", addrs, votes, errs)
 	case late > 0 && (p.known.Load() == nil || *p.known.Load() != addrs[0]):
-		return "", p.undecided("less than half of the Sentinels have answered", addrs, votes, errs)
+		return "", p.undecidedError("less than half of the Sentinels have answered", addrs, votes, errs)
 	}
 	return addrs[0], nil
 }
 
-// undecided is why no server is believed to be the master, with what each Sentinel says.
-func (p *Master) undecided(why string, addrs []string, votes map[string][]string, errs []error) error {
+// undecidedError returns why no server is believed to be the master, with the answer of each Sentinel.
+func (p *Master) undecidedError(why string, addrs []string, votes map[string][]string, errs []error) error {
 	var says []string
 	for _, addr := range addrs {
 		says = append(says, fmt.Sprintf("%s is named by %s", addr, strings.Join(votes[addr], " and ")))
@@ -157,7 +158,7 @@ func (p *Master) undecided(why string, addrs []string, votes map[string][]string
 func (p *Master) Ask(ctx context.Context, sentinel string) (addr string, err error) {
 	err = p.Sentinel(ctx, sentinel, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", p.Watched}, func(v resp.Value) error {
 		if v.Null {
-			return server.Unfit("SENTINEL MASTERS lists those that it knows", "it knows no master %s", p.Watched)
+			return server.Unfit("SENTINEL MASTERS lists the masters that it knows", "it knows no master %s", p.Watched)
 		}
 		list, _ := v.Decode().([]any)
 		if len(list) != 2 {
@@ -174,10 +175,10 @@ func (p *Master) Ask(ctx context.Context, sentinel string) (addr string, err err
 	return addr, err
 }
 
-// Sentinel sends one command to a Sentinel, over a connection of its own, and has read take the answer.
+// Sentinel sends one command to a Sentinel, over a connection of its own, and passes the answer to read.
 func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string, read func(resp.Value) error) error {
 	err := p.Visit(ctx, addr, func(l *resp.Conn) error {
-		cmds := append(server.Auth(p.Username, p.Password), cmd)
+		cmds := append(server.AuthCommands(p.Username, p.Password), cmd)
 		values, err := l.Do(cmds...)
 		if err != nil {
 			return err
@@ -188,7 +189,7 @@ func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string, read f
 		case strings.Contains(err.Error(), "unknown command"):
 			return server.Unfit("give the addresses of Sentinels (port 26379, as a rule), or redis:// for one server", "it is not a Sentinel")
 		default:
-			if err = server.Mend(err, p.TLS != nil); errors.Is(err, driver.ErrAuth) {
+			if err = server.AddAdvice(err, p.TLS != nil); errors.Is(err, driver.ErrAuth) {
 				err = server.Advise(err, "Sentinels have a user and password of their own: sentinel_username and sentinel_password")
 			}
 			return err
@@ -200,8 +201,8 @@ func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string, read f
 	return err
 }
 
-// masters returns those of its servers that say that they are masters, in their order.
-func (p *Master) masters(ctx context.Context) (found []string, errs []error) {
+// findMasters returns the servers that report that they are masters, in order.
+func (p *Master) findMasters(ctx context.Context) (found []string, errs []error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout/2)
 	defer cancel()
 	found, errs = make([]string, len(p.Servers)), make([]error, len(p.Servers))
@@ -229,9 +230,8 @@ func (p *Master) isMaster(ctx context.Context, addr string) error {
 	})
 }
 
-// together is one error for what is wrong with several servers. It is one that lasts if
-// that is so for most of them.
-func together(errs []error) error {
+// joinErrors returns one error for the errors of several servers. It is a lasting one if most of them are.
+func joinErrors(errs []error) error {
 	lasts := 0
 	for _, err := range errs {
 		if server.Lasting(err) {

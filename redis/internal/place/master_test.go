@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// TestInterruptedSentinelsFormNoMinority holds that a client which is closed while Sentinels may still answer believes no minority.
+// A client that is closed while Sentinels may still answer must not trust a minority.
 func TestInterruptedSentinelsFormNoMinority(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

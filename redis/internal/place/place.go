@@ -1,5 +1,5 @@
-// Package place is where a node is found: one server, the master that Sentinels name, the master among replicas, or a shard of a
-// Redis Cluster. Nobody else asks of which kind it is.
+// Package place finds a node: one server, the master that Sentinels name, the master among replicas, or a
+// shard of a Redis Cluster. No other package distinguishes these kinds.
 package place
 
 import (
@@ -14,48 +14,50 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// Place is where a node is. Identify and what it finds are for one goroutine; the rest may be called by many.
+// Place finds the server of a node. Identify and the methods that return its results are for one goroutine;
+// the others may be called by many.
 type Place interface {
-	// Name is by which the node is known, whichever server it is.
+	// Name returns the name of the node, whichever server it is.
 	Name() string
 	// Locate returns the address of the server that is the node now. It blocks until ctx ends at most.
 	Locate(ctx context.Context) (string, error)
-	// Login logs in to a server, and refuses one of another kind. It returns what the server says of itself.
+	// Login logs in to a server, and rejects one of another kind. It returns the server's reply to HELLO.
 	Login(ctx context.Context, addr string, l *resp.Conn) (hello map[string]string, err error)
-	// Role refuses a server that is not the node by what it says, and names the defects of one that is.
+	// Role rejects a server that is not the node, by its replies to HELLO and INFO, and returns the defects of one that is.
 	Role(hello, info map[string]string) (defects map[string]error, err error)
-	// Identify learns from the server that is the node now what the place has of it.
+	// Identify asks the present server for its id and hash slots, if the place needs them.
 	Identify(l *resp.Conn) error
-	// Replaced says whether another server may become the node.
+	// Replaced reports whether another server may become the node.
 	Replaced() bool
-	// Moved says whether the node is another server than the one at addr by now, as far as others know.
+	// Moved reports whether the node is another server than the one at addr by now, as far as others know.
 	Moved(ctx context.Context, addr string) bool
-	// MarkerKey names the marker of the node.
+	// MarkerKey returns the key of the node's marker.
 	MarkerKey(f *format.Format, prefix string) string
-	// Tag is what a key has in its name that shall be beside the marker.
+	// Tag returns the hash tag that puts a key beside the marker.
 	Tag() string
-	// Beside is what a key has in its name that shall be on the same server as another key.
+	// Beside returns the hash tag that puts a key on the same server as another key.
 	Beside(key string) string
-	// NoReplica returns why none of the replicas that may take over has confirmed anything, of a master that has none connected;
-	// nil where there is none to take over.
+	// NoReplica returns the error for a master without a connected replica, so that no replica can confirm a write; nil if
+	// none can take over.
 	NoReplica(l *resp.Conn) error
-	// Shard is the id of the shard that the node is, in a Redis Cluster; "": it is none. The marker of a shard is
-	// in one of its hash slots, and so not beside its locks.
+	// Shard returns the id of the shard in a Redis Cluster; "": the node is no shard. The marker of a shard is in one of
+	// its hash slots, and so not beside its locks.
 	Shard() string
-	// Rights are what a user needs besides; "" where there are none.
+	// Rights returns the further rights that a user needs; "" if none.
 	Rights() string
-	// At adds to an error which server it is about, where Name does not say it.
+	// At adds the address of the server to an error, unless Name has it.
 	At(addr string, err error) error
 }
 
-// Net is how servers are reached.
+// Net connects to servers.
 type Net struct {
 	server.Dialer
 	Timeout     time.Duration                                                             // for finding the server
 	Credentials func(ctx context.Context, addr string) (user, password string, err error) // for the login
 }
 
-// login logs in to a server, and refuses one that is a Sentinel, or in a Redis Cluster though cluster is not set, or the reverse.
+// login logs in to a server, and rejects a Sentinel, a server in a Redis Cluster if cluster is not set, and
+// any other server if it is.
 func (n *Net) login(ctx context.Context, addr string, l *resp.Conn, cluster bool) (hello map[string]string, err error) {
 	user, pass, err := n.Credentials(ctx, addr)
 	if err != nil {
@@ -72,8 +74,8 @@ func (n *Net) login(ctx context.Context, addr string, l *resp.Conn, cluster bool
 		}
 	}
 	if hello != nil {
-		if err := strange(cluster, hello["mode"], "", nil); err != nil {
-			return nil, err // it says more than the missing fields would
+		if err := checkKind(cluster, hello["mode"], "", nil); err != nil {
+			return nil, err // it tells more than the missing fields would
 		}
 	}
 	return hello, err
@@ -92,12 +94,11 @@ func deniesCluster(l *resp.Conn) (bool, error) {
 	return true, nil
 }
 
-// errDemoted is why a server is not the node, though it may have been.
-var errDemoted = errors.New("it is a replica: another server is about to be the master, or is it already")
+// errDemoted is returned for a server that is not the node, though it may have been.
+var errDemoted = errors.New("it is a replica: another server is the master, or is about to be")
 
-// strange refuses a server that is no single master. info may say whose replica it
-// is.
-func strange(shard bool, mode, role string, info map[string]string) error {
+// checkKind rejects a server that is no single master. info may name its master, if it is a replica.
+func checkKind(shard bool, mode, role string, info map[string]string) error {
 	cluster := mode == "cluster" || info["cluster_enabled"] == "1"
 	switch {
 	case cluster && !shard:
@@ -117,29 +118,30 @@ func strange(shard bool, mode, role string, info map[string]string) error {
 	return nil
 }
 
-// mode is what kind of server says hello and info; Valkey has a field of its own for it.
-func mode(hello, info map[string]string) string {
+// serverMode returns the kind of server that hello and info report; Valkey has a field of its own for it.
+func serverMode(hello, info map[string]string) string {
 	return cmp.Or(info["redis_mode"], info["server_mode"], hello["mode"])
 }
 
-func role(hello, info map[string]string) string { return cmp.Or(info["role"], hello["role"]) }
+func serverRole(hello, info map[string]string) string { return cmp.Or(info["role"], hello["role"]) }
 
-// replaceable refuses a server that is no master of a node that fails over. It says whether it may be cut off from all replicas.
-func replaceable(shard bool, hello, info map[string]string) (defects map[string]error, err error) {
-	switch err := strange(shard, mode(hello, info), role(hello, info), info); {
+// checkFailoverMaster rejects a server that is no master of a node that fails over. Its defects tell whether
+// the master goes on without all of its replicas.
+func checkFailoverMaster(shard bool, hello, info map[string]string) (defects map[string]error, err error) {
+	switch err := checkKind(shard, serverMode(hello, info), serverRole(hello, info), info); {
 	case errors.Is(err, server.ErrReplica):
 		return nil, errDemoted
 	case err != nil:
 		return nil, err
 	case info["min_slaves_good_slaves"] == "":
-		return map[string]error{"min-replicas": errIsolable}, nil
+		return map[string]error{"min-replicas": errNoMinReplicas}, nil
 	}
 	return nil, nil
 }
 
-// errIsolable is a defect of a master that goes on without its replicas: INFO does not
-// count those that keep up.
-var errIsolable = server.Advise(errors.New("min-replicas-to-write is 0: where it is cut off, it goes on granting locks beside the server that replaces it"),
+// errNoMinReplicas is a defect of a master that goes on without its replicas: INFO does not count the
+// replicas that keep up.
+var errNoMinReplicas = server.Advise(errors.New("min-replicas-to-write is 0: if the network isolates it, it keeps granting locks beside the server that replaces it"),
 	"set min-replicas-to-write 1 and min-replicas-max-lag 3 on each server: "+
 		"https://github.com/holdfast-go/holdfast/blob/main/docs/your-redis.md#sentinel-and-other-failovers")
 
@@ -162,7 +164,7 @@ func (p *Fixed) Login(ctx context.Context, addr string, l *resp.Conn) (map[strin
 
 // Role implements Place. It warns of a server that has replicas, or was one.
 func (p *Fixed) Role(hello, info map[string]string) (map[string]error, error) {
-	if err := strange(false, mode(hello, info), role(hello, info), info); err != nil {
+	if err := checkKind(false, serverMode(hello, info), serverRole(hello, info), info); err != nil {
 		return nil, err
 	}
 	defects := make(map[string]error)

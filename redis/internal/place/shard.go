@@ -16,16 +16,16 @@ import (
 )
 
 // The marker of a shard is in a hash slot that the shard has. So the scripts of locks
-// cannot compare it, and each client asks once a second whether the master is the one
-// that it was let in to (package redis, recheck). That is often enough: a replica that has taken over
-// grants nothing for MaxTTL + 2 s. And a slot that moves takes a marker with it, which
-// says nothing of the shard that gets the slot.
+// cannot compare it, and each client asks once a second whether the master is still the one
+// that it checked (package redis, recheck). That is often enough: a replica that has taken over
+// grants nothing for MaxTTL + 2 s. A slot that moves takes a marker with it, which tells
+// nothing about the shard that gets the slot.
 
 // Shard is a master of a Redis Cluster, at its address. Another server that takes over is another Shard.
 type Shard struct {
 	Fixed
-	id    string // by which the cluster knows it
-	slots int    // how many hash slots it had when it was asked last
+	id    string // id in the cluster
+	slots int    // number of its hash slots when last asked
 	top   int    // the highest of them
 }
 
@@ -36,17 +36,17 @@ func (p *Shard) Login(ctx context.Context, addr string, l *resp.Conn) (map[strin
 
 // Role implements Place.
 func (p *Shard) Role(hello, info map[string]string) (map[string]error, error) {
-	defects, err := replaceable(true, hello, info)
+	defects, err := checkFailoverMaster(true, hello, info)
 	if info["connected_slaves"] == "0" { // none can take over
 		defects = nil
 	}
 	return defects, err
 }
 
-// ErrNotMaster is why a server of a cluster is no node.
+// ErrNotMaster is returned for a server of a cluster that is no node.
 var ErrNotMaster = errors.New("it is not a master with hash slots, or no longer")
 
-// Identify implements Place: the server itself says by which id the cluster knows it, and which slots it has.
+// Identify implements Place: the server itself names its id in the cluster, and its slots.
 func (p *Shard) Identify(l *resp.Conn) error {
 	values, err := server.Ask(l, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
 	if err != nil {
@@ -83,7 +83,7 @@ func (p *Shard) Tag() string { return "{" + wire.SlotTag(p.top) + "}" }
 // Beside implements Place.
 func (p *Shard) Beside(key string) string { return "{" + wire.SlotTag(wire.Slot(key)) + "}" }
 
-// NoReplica implements Place. The cluster says whether it knows a replica of the shard.
+// NoReplica implements Place. It asks the cluster for the replicas of the shard.
 func (p *Shard) NoReplica(l *resp.Conn) error {
 	values, err := server.Ask(l, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
 	if err != nil {
@@ -105,19 +105,19 @@ func (p *Shard) NoReplica(l *resp.Conn) error {
 // Shard implements Place.
 func (p *Shard) Shard() string { return p.id }
 
-// Slots is how many hash slots the shard had when it was asked last.
+// Slots returns the number of hash slots of the shard when last asked.
 func (p *Shard) Slots() int { return p.slots }
 
 // Rights implements Place.
 func (p *Shard) Rights() string { return " +cluster|myid +cluster|slots +cluster|info +asking +wait" }
 
-// MaxShards is how many masters a client is connected to at most: as many as Redis advises for a cluster.
+// MaxShards bounds the masters that a client connects to: as many as Redis recommends for a cluster.
 const MaxShards = 1000
 
-// Span is a range of hash slots, and who has it.
+// Span is a range of hash slots, and its master.
 type Span struct {
 	First, Last int
-	ID, Addr    string // of the master
+	ID, Addr    string // of its master
 }
 
 // ParseSlots reads the reply to CLUSTER SLOTS of the node with address from: for each range
@@ -140,10 +140,10 @@ func ParseSlots(reply any, from string) (spans []Span, err error) {
 		if !ok1 || !ok2 || len(master) < 2 || first < 0 || last < first || last >= wire.Slots {
 			return nil, resp.Unexpected(resp.ErrShape)
 		}
-		host, _ := master[0].(string) // nil: the one that was dialled
+		host, _ := master[0].(string) // nil: the dialled one
 		port, _ := master[1].(int64)
-		if len(master) > 3 && host == "?" { // it has no name yet
-			host = ipOf(master[3])
+		if len(master) > 3 && host == "?" { // the node has no name yet
+			host = findIP(master[3])
 		}
 		id := ""
 		if len(master) > 2 {
@@ -162,8 +162,8 @@ func ParseSlots(reply any, from string) (spans []Span, err error) {
 	return spans, nil
 }
 
-// ipOf finds the address among what CLUSTER SLOTS says of a node beside its name.
-func ipOf(v any) string {
+// findIP returns the IP address among the details of a node in a reply to CLUSTER SLOTS.
+func findIP(v any) string {
 	list, _ := v.([]any)
 	for i := 0; i+1 < len(list); i += 2 {
 		if list[i] == "ip" {
@@ -174,9 +174,9 @@ func ipOf(v any) string {
 	return ""
 }
 
-// Join makes an address of what a node says of another; from is the address by which
-// the first is known, which stands where the other's is unknown. ok is false for what no server can have: it is not dialled,
-// and so not shown by the error of a look-up.
+// Join returns the address of a node that another node names; from is the address of that other node, whose
+// host replaces a missing one. ok is false for an address that no server can have: it is not dialled, and so
+// no look-up error shows it.
 func Join(host, port, from string) (addr string, ok bool) {
 	if host == "" || host == "?" {
 		host, _, _ = net.SplitHostPort(from)

@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// TestClusterAddressesAreDialable holds that a name of a node in the map, or in a redirection, is dialled only if a server
-// can have it.
+// A node's name in the map, or in a redirection, is dialled only if a server can have it.
 func TestClusterAddressesAreDialable(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{
@@ -37,8 +36,7 @@ func TestClusterAddressesAreDialable(t *testing.T) {
 	}
 }
 
-// TestImpossibleSlotMapsAreRejected holds that a map names each slot once, and no more masters than a cluster may have: or
-// reading it would take hours.
+// A map names each slot once, and no more masters than a cluster may have. Reading any other could take hours.
 func TestImpossibleSlotMapsAreRejected(t *testing.T) {
 	t.Parallel()
 	ranges := func(n int, of func(i int) (first, last int64, port int64)) (all []any) {
@@ -62,7 +60,7 @@ func TestImpossibleSlotMapsAreRejected(t *testing.T) {
 	}
 }
 
-// FuzzParseSlots holds that any map is read or refused.
+// FuzzParseSlots checks that any map is read or rejected.
 func FuzzParseSlots(f *testing.F) {
 	f.Add("*1\r\n*3\r\n:0\r\n:5\r\n*3\r\n$2\r\nh1\r\n:7000\r\n$2\r\nid\r\n")
 	f.Add("*1\r\n*3\r\n:0\r\n:5\r\n*4\r\n$1\r\n?\r\n:7000\r\n$2\r\nid\r\n*2\r\n$2\r\nip\r\n$3\r\n::1\r\n")

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/format"
 )
 
-// clockNoise is how far a node's clock may be from ours before it is reported.
-const clockNoise = time.Second
+// maxClockSkew is the difference between a node's clock and this machine's up to which it is not reported.
+const maxClockSkew = time.Second
 
 // maxFields bounds the fields of INFO: servers have some 250, and one for each kind of error.
 const maxFields = 20_000
@@ -38,7 +38,7 @@ func ParseInfo(text string) map[string]string {
 // ParseTime reads the reply to TIME, in µs since 1970.
 func ParseTime(v resp.Value) (int64, error) { return TimeOf(v.Decode()) }
 
-// TimeOf is ParseTime for a reply that was decoded.
+// TimeOf is ParseTime for a decoded reply.
 func TimeOf(reply any) (int64, error) {
 	list, _ := reply.([]any)
 	if len(list) != 2 {
@@ -54,24 +54,24 @@ func TimeOf(reply any) (int64, error) {
 	return s*1_000_000 + us, nil
 }
 
-// Skew is a clock that differs from ours.
-func Skew(node int64, before time.Time, rtt time.Duration) error {
+// ClockSkew returns an error if a node's clock differs from this machine's.
+func ClockSkew(node int64, before time.Time, rtt time.Duration) error {
 	off := time.UnixMicro(node).Sub(before.Add(rtt / 2))
-	if off.Abs() <= clockNoise+rtt {
+	if off.Abs() <= maxClockSkew+rtt {
 		return nil
 	}
 	return Advise(fmt.Errorf("its clock differs from this machine's by %v", off.Round(time.Millisecond)),
 		"synchronise both (fencing after a loss of data relies on clocks)")
 }
 
-// Wakes is how waiters hear of a lock that is free.
+// Wakes holds the reasons why waiters cannot learn of a free lock.
 type Wakes struct {
 	Mute error // the server cannot wake waiters
 	Deaf error // this client cannot subscribe; the first wait finds that out again
 }
 
-// Try loads the scripts and tries the rights they need, on the keys of a lock that nobody else has. It notes in w
-// where the server may not wake waiters.
+// Try loads the scripts and tries the rights they need, on the keys of a lock that nobody else has. It notes
+// in w if the server may not wake waiters.
 func (w *Wakes) Try(l *resp.Conn, f *format.Format, lock engine.Lock, client string) error {
 	values, err := Ask(l, append(slices.Clone(f.Loads()), []string{"EVALSHA", f.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + client})...)
 	if err != nil {
@@ -91,9 +91,9 @@ func (w *Wakes) Try(l *resp.Conn, f *format.Format, lock engine.Lock, client str
 	return nil
 }
 
-// CheckSteps returns why a server is not fit whose scripts are not one step, or are undone by an error. known is false if the
-// server has not shown it, as one that is full. l has sent nothing that is not answered yet; other is another connection. The keys
-// are those of a lock that nobody else has.
+// CheckSteps returns why a server does not fit whose scripts are not atomic, or whose errors undo the writes of a
+// script. known is false if the server has not shown it, for example because its memory is full. All commands sent
+// over l have been answered; other is another connection. Nobody else has the lock.
 func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
 	batch := resp.AppendCommand(nil, "SCRIPT", "LOAD", wire.Step.Text)
 	if _, err := l.Write(resp.AppendCommand(batch, "EVALSHA", wire.Step.SHA, "2", lock.Key, lock.Queue)); err != nil {
@@ -114,19 +114,18 @@ func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
 		return false, err
 	case interleaved:
 		return true, Unfit("give Redis or Valkey; where a setting lets scripts run beside other commands, turn it off",
-			"its scripts are not one step: it carried out a command of another client in the middle of one, and so would give one lock to two")
+			"its scripts are not atomic: it executed a command of another client in the middle of one, and so would give one lock to two clients")
 	case failed && values[0].Null:
 		return true, Unfit("give Redis or Valkey", "it has lost what a script wrote before an error")
 	}
 	return failed && string(values[0].Text) == "probe", nil
 }
 
-// Subscribe finds out whether a connection that is subscribed still carries
-// requests, and the confirmations in their place among the replies. Where it does
-// not, waiters poll, and defect says why. The channel is one on which nobody sends.
+// Subscribe finds out whether a subscribed connection still carries requests, with confirmations in their
+// place among the replies. Otherwise waiters poll, and defect is the reason. Nobody sends on the channel.
 func (w *Wakes) Subscribe(l *resp.Conn, hello map[string]string, client string) (defect, err error) {
 	if w.Mute != nil {
-		return nil, nil // without a right, which may be meant so: an event says it
+		return nil, nil // a right is missing, perhaps on purpose: an event reports it
 	}
 	mute := func(format string, args ...any) error {
 		w.Mute = fmt.Errorf(format, args...)
@@ -150,10 +149,10 @@ func (w *Wakes) Subscribe(l *resp.Conn, hello map[string]string, client string) 
 	return nil, nil
 }
 
-// Ordered says whether a server is known to send messages in their place among the
-// replies. RESP3 does not promise that; Redis and Valkey do it, with one thread for all
-// commands. Others that call themselves so are told by their INFO.
-func Ordered(hello, info map[string]string) bool {
+// KeepsMessageOrder reports whether a server is known to send messages in their place among the replies.
+// RESP3 does not promise that; Redis and Valkey do it, with one thread for all commands. INFO tells other
+// servers that use their names.
+func KeepsMessageOrder(hello, info map[string]string) bool {
 	if !slices.Contains([]string{"redis", "valkey", "redict"}, hello["server"]) || info["gcc_version"] == "" {
 		return false
 	}
@@ -165,8 +164,8 @@ func Ordered(hello, info map[string]string) bool {
 	return true
 }
 
-// Promotion names the last time that a server was promoted; "" if it never was, or so long
-// ago that it has forgotten it (repl-backlog-ttl, an hour as a rule).
+// Promotion names the last promotion of a server; "" if there was none, or so long ago that the server has
+// forgotten it (repl-backlog-ttl, an hour as a rule).
 func Promotion(info map[string]string) string {
 	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
 		return strings.Clone(old) // which would keep all of INFO otherwise
@@ -174,9 +173,9 @@ func Promotion(info map[string]string) string {
 	return ""
 }
 
-// OnDisk says whether the server writes everything to disk before it answers. An error of type resp.Error, or ErrHidden, says
-// that it does not tell.
-func OnDisk(l *resp.Conn) (bool, error) {
+// SyncsToDisk reports whether the server writes everything to disk before it answers. An error of type
+// resp.Error, or ErrHidden, means that it does not tell.
+func SyncsToDisk(l *resp.Conn) (bool, error) {
 	values, err := Ask(l, []string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
 	if err != nil {
 		return false, err
@@ -188,20 +187,20 @@ func OnDisk(l *resp.Conn) (bool, error) {
 	return file == "yes" && sync == "always", nil
 }
 
-// ErrHidden is why a setting of a server is not known: CONFIG GET returns nothing, as with some managed services.
+// ErrHidden is returned for a hidden setting: CONFIG GET returns nothing, as with some managed services.
 var ErrHidden = errors.New("CONFIG GET does not show it")
 
-// Replays says whether the server reads back what scripts have written: they are transactions
-// in its append-only file, and most releases of Redis and Valkey leave out those to which the
+// ReplaysScripts reports whether the server reads back the writes of scripts after a restart: they are
+// transactions in its append-only file, and most releases of Redis and Valkey leave out those to which the
 // default user has no right (redis/redis#14541).
-func Replays(l *resp.Conn, lock engine.Lock) (bool, error) {
+func ReplaysScripts(l *resp.Conn, lock engine.Lock) (bool, error) {
 	tries := [][]string{{"ACL", "DRYRUN", "default", "SET", lock.Key, ""}, {"ACL", "DRYRUN", "default", "ZADD", lock.Queue, "1", "x"}}
 	values, err := l.Do(append(tries, []string{"ACL", "WHOAMI"})...)
 	if err != nil {
 		return false, err
 	}
 	if string(values[2].Text) == "default" {
-		return true, nil // it is this client's user, which has the rights or is refused: see Wakes.Try
+		return true, nil // this client's own user, which has the rights or fails in Wakes.Try
 	}
 	if err := FirstError(tries, values[:2]); err != nil {
 		return false, err
@@ -209,7 +208,7 @@ func Replays(l *resp.Conn, lock engine.Lock) (bool, error) {
 	return string(values[0].Text) == "OK" && string(values[1].Text) == "OK", nil
 }
 
-// Setting is the value in a reply to CONFIG GET.
+// Setting returns the value in a reply to CONFIG GET.
 func Setting(v resp.Value) string {
 	if list, _ := v.Decode().([]any); len(list) == 2 {
 		s, _ := list[1].(string)
@@ -218,8 +217,8 @@ func Setting(v resp.Value) string {
 	return ""
 }
 
-// Evicts refuses a server that may throw locks away.
-func Evicts(info map[string]string) error {
+// CheckEviction rejects a server that may evict locks.
+func CheckEviction(info map[string]string) error {
 	p := info["maxmemory_policy"]
 	if p == "" || p == "noeviction" {
 		return nil

@@ -1,5 +1,5 @@
-// Package server is what a client learns of one server of Redis, and what it says to people about it: dialling and login,
-// INFO, rights, abilities, and what mends what is wrong.
+// Package server learns about one server of Redis, and words errors about it for people: dialling and login,
+// INFO, rights, abilities, and advice how to fix a fault.
 package server
 
 import (
@@ -18,19 +18,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// ErrReplica is no reason to end a wait: after a failover the address may lead to the
-// old master for a while.
+// ErrReplica does not end a wait: after a failover the address may lead to the old master for a while.
 var ErrReplica = errors.New("it is a replica")
 
-// Mend adds to an error what to do about it, where the server's text does not say
-// it. secure says whether TLS was used.
-func Mend(err error, secure bool) error {
+// AddAdvice adds to an error how to fix it, unless the server's text does. secure reports whether TLS was
+// used.
+func AddAdvice(err error, secure bool) error {
 	text := err.Error()
 	reset := errors.Is(err, syscall.ECONNRESET)
 	certificate := driverkit.URLNaming.MendTLS(text)
 	switch {
 	case strings.Contains(text, "max number of clients"):
-		return Advise(err, "end connections that nobody needs (CLIENT LIST), or raise its maxclients")
+		return Advise(err, "close unused connections (CLIENT LIST), or raise its maxclients")
 	case secure && certificate == "" && (reset || strings.HasPrefix(text, "TLS handshake: ") && errors.Is(err, io.EOF)):
 		return Advise(err, "it may want a client certificate; give one by "+driverkit.URLNaming.Pair+"; "+
 			"or raise its maxclients, if they are reached: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#tls")
@@ -49,7 +48,7 @@ func Mend(err error, secure bool) error {
 		return Advise(AuthError(err), "it asks for a password; give user and password")
 	case strings.Contains(text, "WRONGPASS"), strings.Contains(text, "invalid password"), strings.Contains(text, "without any password configured"):
 		return Advise(AuthError(err), "correct user and password")
-	case Unknown(text):
+	case UnknownCommand(text):
 		return Unfit("give a server that has it under its own name", "%w: the command was renamed, or a proxy does not know it, and locks need it", err)
 	case LacksRight(text):
 		return Advise(AuthError(err), "grant the permissions in https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#rights")
@@ -60,9 +59,9 @@ func Mend(err error, secure bool) error {
 	case strings.Contains(text, "first record does not look like a TLS handshake"):
 		return Unfit("use redis:// or its TLS port", "%w: it does not speak TLS on this port", err)
 	case MisConf(text):
-		return Advise(err, MendDisk)
+		return Advise(err, FixDisk)
 	case strings.Contains(text, "NOREPLICAS"):
-		return Advise(err, MendReplicas)
+		return Advise(err, FixReplicas)
 	}
 	if cert := new(tls.CertificateVerificationError); errors.As(err, &cert) {
 		return Unfit(certificate, "%w", err)
@@ -73,15 +72,16 @@ func Mend(err error, secure bool) error {
 	return err
 }
 
-// Patience returns a context that ends with ctx, and when there was no answer for each; answered says that there was one.
-func Patience(ctx context.Context, each time.Duration) (patient context.Context, answered, cancel func()) {
+// WithPatience returns a context that ends with ctx, or after the time each without an answer; answered
+// restarts that time.
+func WithPatience(ctx context.Context, each time.Duration) (patient context.Context, answered, cancel func()) {
 	patient, end := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(each, func() { end(context.DeadlineExceeded) })
 	return patient, func() { timer.Reset(each) }, func() { timer.Stop(); end(nil) }
 }
 
-// Late returns why err is not waited out any longer, as ctx has ended. It matches the error of ctx.
-func Late(ctx context.Context, err error) error {
+// LateError returns why err is not waited out any longer, as ctx has ended. It matches the error of ctx.
+func LateError(ctx context.Context, err error) error {
 	if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return ctx.Err()
 	}
@@ -91,57 +91,58 @@ func Late(ctx context.Context, err error) error {
 	return lateError{}
 }
 
-// lateError is context.DeadlineExceeded in words that name what has no answer.
+// lateError is context.DeadlineExceeded with the name of the unanswered command.
 type lateError struct{ to string }
 
 func (e lateError) Error() string      { return "no answer " + e.to + "before the timeout" }
 func (lateError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// MendDisk mends a server that refuses writes because it cannot save them.
-const MendDisk = "free space on its disk or replace the disk, then BGSAVE; or CONFIG SET save \"\" if nobody needs its snapshots"
+// FixDisk is the advice for a server that rejects writes because it cannot save them.
+const FixDisk = "free space on its disk or replace the disk, then BGSAVE; or CONFIG SET save \"\" if nobody needs its snapshots"
 
-// MendReplicas mends a master that refuses writes because too few replicas keep up with it.
-const MendReplicas = "start its replicas, or fix the network to them; if it needs none, CONFIG SET min-replicas-to-write 0"
+// FixReplicas is the advice for a master that rejects writes because too few replicas keep up with it.
+const FixReplicas = "start its replicas, or fix the network to them; if it needs none, CONFIG SET min-replicas-to-write 0"
 
-// MisConf says whether a server has refused a write because it could not save what it has.
+// MisConf reports whether a server has rejected a write because it could not save its data.
 func MisConf(text string) bool { return strings.Contains(text, "MISCONF") }
 
-// Unknown reports whether a server does not know a command by its name. What only looks like Redis has other words for it.
-func Unknown(text string) bool {
+// UnknownCommand reports whether a server does not know a command. Servers that imitate Redis have other
+// words for it.
+func UnknownCommand(text string) bool {
 	return strings.Contains(text, "command") && slices.ContainsFunc([]string{"nknown", "nsupported", "not support"},
 		func(word string) bool { return strings.Contains(text, word) })
 }
 
-// Advised is an error with what mends it.
+// Advised is an error with its fix.
 type Advised struct {
 	error
-	Mend string
+	Fix string
 }
 
-func (e *Advised) Error() string { return e.error.Error() + "; " + e.Mend }
+func (e *Advised) Error() string { return e.error.Error() + "; " + e.Fix }
 func (e *Advised) Unwrap() error { return e.error }
 
-// Advise adds to an error what mends it.
-func Advise(err error, mend string) error { return &Advised{err, mend} }
+// Advise adds to an error how to fix it.
+func Advise(err error, fix string) error { return &Advised{err, fix} }
 
-// Unfit says why a node is not fit for locks, and what mends it.
-func Unfit(mend, format string, args ...any) error {
-	return Advise(fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...), mend)
+// Unfit returns the error for a node that does not fit, and how to fix it.
+func Unfit(fix, format string, args ...any) error {
+	return Advise(fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...), fix)
 }
 
-// refusals are how servers say that a right is missing: of Redis 6 and 7.0 in scripts,
-// of all outside of scripts, and of newer ones in scripts.
-var refusals = []string{"The user executing the script", "NOPERM", "ACL failure"}
+// missingRights are the words with which servers report a missing right: Redis 6 and 7.0 in scripts, all
+// servers outside of scripts, and newer ones in scripts.
+var missingRights = []string{"The user executing the script", "NOPERM", "ACL failure"}
 
-// LacksRight says whether a server has refused for the lack of a right.
+// LacksRight reports whether a server has answered that a right is missing.
 func LacksRight(text string) bool {
-	return slices.ContainsFunc(refusals, func(r string) bool { return strings.Contains(text, r) })
+	return slices.ContainsFunc(missingRights, func(r string) bool { return strings.Contains(text, r) })
 }
 
-// AuthError is err as one of access.
+// AuthError returns err as an error of access.
 func AuthError(err error) error { return fmt.Errorf("%w: %w", driver.ErrAuth, err) }
 
-// Lasting says whether a node stays down until an operator changes something.
+// Lasting reports whether a node stays down until an operator changes something.
 func Lasting(err error) bool {
 	return (errors.Is(err, driver.ErrConfig) || errors.Is(err, driver.ErrAuth)) && !errors.Is(err, ErrReplica)
 }

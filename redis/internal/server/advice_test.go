@@ -21,13 +21,13 @@ func TestLateErrorNamesTimeoutOnce(t *testing.T) {
 		"no answer before the timeout":          io.EOF,
 		"no answer to HELLO before the timeout": fmt.Errorf("read: %w", &resp.UnansweredError{Command: "HELLO", Err: io.EOF}),
 	} {
-		if err := server.Late(ctx, err); err.Error() != want || !errors.Is(err, context.DeadlineExceeded) {
+		if err := server.LateError(ctx, err); err.Error() != want || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Late() = %v, want %s", err, want)
 		}
 	}
 	ctx, end := context.WithCancel(t.Context())
 	end()
-	if err := server.Late(ctx, io.EOF); !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if err := server.LateError(ctx, io.EOF); !errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Late() = %v: there was no timeout", err)
 	}
 }
@@ -44,7 +44,7 @@ func TestUnknownCommandIsRecognized(t *testing.T) {
 		"NOPERM this user has no permissions to run the 'get' command or its subcommand": false,
 		"ERR unknown option":                                                             false,
 	} {
-		if got := server.Unknown(text); got != want {
+		if got := server.UnknownCommand(text); got != want {
 			t.Errorf("Unknown(%q) = %v", text, got)
 		}
 	}
@@ -67,13 +67,13 @@ func TestForksOfRedisKeepMessagesInOrder(t *testing.T) {
 		if c.field != "gcc_version" {
 			info["gcc_version"] = "1"
 		}
-		if got := server.Ordered(map[string]string{"server": c.server}, info); got != c.want {
+		if got := server.KeepsMessageOrder(map[string]string{"server": c.server}, info); got != c.want {
 			t.Errorf("%s with %s: %v", c.server, c.field, got)
 		}
 	}
 }
 
-// TestInfoSizeIsBounded holds that INFO makes no map of as many fields as a server likes.
+// INFO must not fill a map with as many fields as a server likes.
 func TestInfoSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -20,15 +19,15 @@ import (
 type Dialer struct {
 	Dial       func(ctx context.Context, network, addr string) (net.Conn, error) // nil: the standard library's
 	TLS        *tls.Config                                                       // nil: none
-	Fresh      func(*tls.Config) (*tls.Config, error)                            // returns TLS for one connection; nil: as it is
+	Fresh      func(*tls.Config) (*tls.Config, error)                            // returns TLS for one connection; nil: TLS for all
 	ClientName string
 	DB         int
 }
 
-// keepAlive is for connections that carry nothing: a lost one shows by the pings.
+// keepAlive is for idle connections: pings reveal a lost one.
 var keepAlive = net.Dialer{KeepAlive: time.Second}
 
-// Connect opens a connection, and does not log in. Errors are without what mends them.
+// Connect opens a connection, without login. Its errors have no advice.
 func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
 	open := keepAlive.DialContext
 	if d.Dial != nil {
@@ -67,7 +66,7 @@ func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
 	return resp.NewConn(secure), nil
 }
 
-// Visit opens a connection to addr, has fn use it until ctx ends, and closes it. Errors have what mends them.
+// Visit opens a connection to addr, has fn use it until ctx ends, and closes it. Its errors have advice.
 func (d *Dialer) Visit(ctx context.Context, addr string, fn func(l *resp.Conn) error) error {
 	l, err := d.Connect(ctx, addr)
 	if err == nil {
@@ -79,12 +78,12 @@ func (d *Dialer) Visit(ctx context.Context, addr string, fn func(l *resp.Conn) e
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return Late(ctx, err)
+		return LateError(ctx, err)
 	}
-	return Mend(err, d.TLS != nil)
+	return AddAdvice(err, d.TLS != nil)
 }
 
-// Ask sends the commands at once and returns their replies, of which none is an error.
+// Ask sends the commands at once and returns their replies. An error reply is returned as err.
 func Ask(l *resp.Conn, cmds ...[]string) ([]resp.Value, error) {
 	values, err := l.Do(cmds...)
 	if err != nil {
@@ -93,7 +92,7 @@ func Ask(l *resp.Conn, cmds ...[]string) ([]resp.Value, error) {
 	return values, FirstError(cmds, values)
 }
 
-// FirstError is the first error reply, with the command it answers.
+// FirstError returns the first error reply, with its command.
 func FirstError(cmds [][]string, values []resp.Value) error {
 	for i, v := range values {
 		if v.IsError() {
@@ -103,10 +102,10 @@ func FirstError(cmds [][]string, values []resp.Value) error {
 	return nil
 }
 
-// Login gives the credentials, and makes the settings that a connection needs only once. It returns what the server
-// says of itself, also with an error if it says that much.
+// Login sends the credentials, and makes the settings that a connection needs only once. It returns the reply
+// to HELLO, also with an error if the server gave one.
 func (d *Dialer) Login(l *resp.Conn, user, pass string) (hello map[string]string, err error) {
-	cmds := Auth(user, pass)
+	cmds := AuthCommands(user, pass)
 	greets := len(cmds)
 	cmds = append(cmds, []string{"HELLO", "3", "SETNAME", d.ClientName}) // 3: wake-ups come between replies
 	if d.DB != 0 {
@@ -116,43 +115,43 @@ func (d *Dialer) Login(l *resp.Conn, user, pass string) (hello map[string]string
 	if err != nil {
 		return nil, err
 	}
-	if v := values[greets]; v.IsError() && format.Code(v.Text) == "NOPROTO" { // it knows RESP2 alone, with which waiters poll
+	if v := values[greets]; v.IsError() && format.Code(v.Text) == "NOPROTO" { // it knows only RESP2, with which waiters poll
 		if _, err := l.Do([]string{"CLIENT", "SETNAME", d.ClientName}); err != nil {
 			return nil, err
 		}
 		values[greets] = resp.Value{}
 	}
-	if err = FirstError(cmds, values); err != nil && Unknown(string(values[greets].Text)) && (greets == 0 || !values[0].IsError()) {
-		err = ofHello(l, err)
+	if err = FirstError(cmds, values); err != nil && UnknownCommand(string(values[greets].Text)) && (greets == 0 || !values[0].IsError()) {
+		err = helloError(l, err)
 	}
 	return ParseMap(values[greets]), err
 }
 
-// ofHello says why a server does not know HELLO.
-func ofHello(l *resp.Conn, refused error) error {
+// helloError returns why a server does not know HELLO.
+func helloError(l *resp.Conn, refused error) error {
 	values, err := l.Do([]string{"INFO", "server"})
 	if err != nil {
 		return err
 	}
 	switch version := ParseInfo(string(values[0].Text))["redis_version"]; {
-	case Old(version):
+	case IsTooOld(version):
 		return Unfit("give Redis 6 or newer, or Valkey", "%w: it is Redis %s, which is older than Redis 6", refused, version)
 	case version == "":
 		return Unfit("give Redis 6 or newer, or Valkey, which has it under its own name",
 			"%w: it is older than Redis 6, or the command was renamed, or a proxy does not know it", refused)
 	}
-	return refused // Mend says what is wrong
+	return refused // AddAdvice explains it
 }
 
-// Old says whether a server of this version is too old for locks.
-func Old(version string) bool {
+// IsTooOld reports whether a server of this version is too old for locks.
+func IsTooOld(version string) bool {
 	major, _, _ := strings.Cut(version, ".")
 	n, err := strconv.Atoi(major)
 	return err == nil && n < 6
 }
 
-// Auth are the commands that give user and password, if there are any.
-func Auth(user, pass string) [][]string {
+// AuthCommands returns the commands that send user and password, if there are any.
+func AuthCommands(user, pass string) [][]string {
 	switch {
 	case user != "":
 		return [][]string{{"AUTH", user, pass}}
@@ -162,7 +161,7 @@ func Auth(user, pass string) [][]string {
 	return nil
 }
 
-// ParseMap reads a map, such as HELLO answers with.
+// ParseMap reads a map, such as the reply to HELLO.
 func ParseMap(v resp.Value) map[string]string {
 	fields := make(map[string]string)
 	for i := 0; i+1 < len(v.Elems); i += 2 {
@@ -171,20 +170,7 @@ func ParseMap(v resp.Value) map[string]string {
 	return fields
 }
 
-// IsSocket says whether an address is the path of a unix socket.
+// IsSocket reports whether an address is the path of a unix socket.
 func IsSocket(addr string) bool {
 	return len(addr) > 1 && addr[0] == '/' && !strings.ContainsFunc(addr, unicode.IsControl)
-}
-
-// looked up: the error of a look-up would show them.
-func Dialable(host, port string) bool {
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return false
-	}
-	if _, err := netip.ParseAddr(host); err == nil {
-		return !strings.ContainsAny(host, "[]") // a zone may have them, an address in brackets may not
-	}
-	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
-	})
 }

@@ -1,4 +1,4 @@
-// Vectors writes the test vectors of docs/wire.md into the folder it is given.
+// Vectors writes the test vectors of docs/wire.md into the given folder.
 package main
 
 import (
