@@ -88,7 +88,7 @@ func deniesCluster(l *resp.Conn) (bool, error) {
 	if err != nil || server.ParseInfo(string(values[0].Text))["cluster_enabled"] != "0" {
 		return false, err
 	}
-	if said := values[1]; said.IsError() && server.Unknown(string(said.Text)) {
+	if said := values[1]; said.IsError() && server.UnknownCommand(string(said.Text)) {
 		return false, server.Unfit("give Redis 6 or newer, or Valkey, itself", "it only speaks the protocol of Redis, and has no scripts: SCRIPT: %s", said.Text)
 	}
 	return true, nil
