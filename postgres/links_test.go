@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -186,7 +187,7 @@ func TestRenewalNeedsNoConnectionOfPool(t *testing.T) {
 	}
 }
 
-// TestRenewalOutlivesDeadConnections: all are dead. Claims wait on those of the pool, and pgx keeps the place of each for 15 s more.
+// TestRenewalOutlivesDeadConnections: all are dead. Claims wait on the connections of the pool, and pgx keeps the place of each for 15 s more.
 func TestRenewalOutlivesDeadConnections(t *testing.T) {
 	r := start(t)
 	n := &network{}
@@ -305,4 +306,39 @@ func TestListenerLeavesAnOldPrimary(t *testing.T) {
 	}
 	r.Release(r.Acquire(c, "k", long))
 	r.Eventually("it listens elsewhere", func() bool { return n.listening(true) == 1 && n.listening(false) == 1 })
+}
+
+// TestHookThatHangsHoldsUpNoRenewal: a hook of the pool has no regard to its context. Renewals that could have a connection of their own
+// by it take one of the pool.
+func TestHookThatHangsHoldsUpNoRenewal(t *testing.T) {
+	r := start(t)
+	cfg, err := pgxpool.ParseConfig(server.DSN())
+	r.Must(err)
+	var hangs atomic.Bool
+	hook := make(chan struct{})
+	cfg.AfterConnect = func(context.Context, *pgx.Conn) error {
+		if hangs.Load() {
+			<-hook
+		}
+		return nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	r.Must(err)
+	t.Cleanup(pool.Close)
+	opts := r.opts
+	opts.NoListen = true
+	d, err := postgres.New(t.Context(), pool, &opts)
+	fixture.Closed(r.Rig, d, err)
+	t.Cleanup(func() { close(hook) })
+	g := r.Grant(d, "k", long)
+	hangs.Store(true)
+	for range 2 {
+		renewed := fixture.Later(func() driver.Renewal { return d.Renew(r.Within(), []driver.Grant{g})[0] })
+		select {
+		case out := <-renewed:
+			r.Must(out.Err)
+		case <-r.Within().Done():
+			t.Fatal("a renewal waits for the hook")
+		}
+	}
 }

@@ -25,8 +25,17 @@ type reserve struct {
 	conn  *pgx.Conn     // guarded by turn; nil: none is open
 	until time.Time     // guarded by turn: conn stays open
 
+	// dialing receives conn from the attempt to open it that is under way; nil: none is. Guarded by turn.
+	dialing chan dialed
+
 	mu  sync.Mutex         // guards cut
 	cut context.CancelFunc // ends the statement that has the turn
+}
+
+// dialed is the outcome of an attempt to open a connection.
+type dialed struct {
+	conn *pgx.Conn
+	err  error
 }
 
 func newReserve() *reserve { return &reserve{turn: make(chan struct{}, 1), cut: func() {}} }
@@ -75,8 +84,16 @@ func (r *reserve) trim() {
 	}
 }
 
-// close closes the connection, if one is open. The caller has the turn.
+// close closes the connection, if one is open, or was opened after its caller had left. The caller has the turn.
 func (r *reserve) close() {
+	select {
+	case late := <-r.dialing:
+		r.dialing = nil
+		if late.conn != nil {
+			r.conn = late.conn
+		}
+	default:
+	}
 	if r.conn != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 		defer cancel()
@@ -108,9 +125,11 @@ func onReserve[T any](ctx context.Context, d *Driver, ttl time.Duration, scan pg
 	return r, failed
 }
 
-// openReserve opens the reserve connection unless it is open. The caller has the turn.
-func (d *Driver) openReserve(ctx context.Context) (err error) {
-	if d.reserve.conn != nil {
+// openReserve opens the reserve connection unless it is open, in half of the time until ctx ends. The caller has the turn. An attempt goes
+// on when its caller has left, for the next one: a hook of the pool may take any time, and have no regard to its context.
+func (d *Driver) openReserve(ctx context.Context) error {
+	r := d.reserve
+	if r.conn != nil {
 		return nil
 	}
 	if deadline, ok := ctx.Deadline(); ok {
@@ -118,8 +137,28 @@ func (d *Driver) openReserve(ctx context.Context) (err error) {
 		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
 		defer cancel()
 	}
-	d.reserve.conn, err = d.dial(ctx, func(string) {})
-	return err
+	for {
+		earlier := r.dialing != nil
+		if !earlier {
+			result := make(chan dialed, 1)
+			r.dialing = result
+			d.calls.Go(func() {
+				conn, err := d.dial(d.calls.Work, func(string) {})
+				result <- dialed{conn, err}
+			})
+		}
+		select {
+		case got := <-r.dialing:
+			r.dialing = nil
+			if got.err != nil && earlier { // there may be a connection now
+				continue
+			}
+			r.conn = got.conn
+			return got.err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // isPoolFull reports whether a statement would have to wait for a connection of the pool.
