@@ -98,3 +98,29 @@ func TestSinceOfAHolderStaysTheSame(t *testing.T) {
 	}
 	r.Must(d.Release(r.Within(), g, 0))
 }
+
+// TestMigrateReplacesFunctionsOfEarlierBuild: tables of the same version may have slower functions. Who does not own them leaves them.
+func TestMigrateReplacesFunctionsOfEarlierBuild(t *testing.T) {
+	r := start(t)
+	body := func() (text string) {
+		r.Must(r.pool.QueryRow(t.Context(), r.in("SELECT prosrc FROM pg_proc WHERE oid = 'holdfast.waiters'::regproc")).Scan(&text))
+		return text
+	}
+	now := body()
+	r.exec("CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$BEGIN RETURN 0; END$$")
+	role := "guest of " + r.opts.Schema
+	r.exec("CREATE ROLE " + pgx.Identifier{role}.Sanitize() + " LOGIN")
+	for _, grant := range []string{"USAGE ON SCHEMA ", "SELECT ON ALL TABLES IN SCHEMA "} {
+		r.exec("GRANT " + grant + strings.TrimSuffix(r.in("holdfast."), ".") + " TO " + pgx.Identifier{role}.Sanitize())
+	}
+	r.Must(r.migrate(r.connect(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1)), r.opts))
+	if body() == now {
+		t.Error("a user who does not own the functions has replaced one")
+	}
+	r.Must(r.migrate(r.pool, r.opts))
+	if got := body(); got != now {
+		t.Errorf("the function is still %q", got)
+	}
+	c := r.client()
+	r.Release(r.Acquire(c, "k", long))
+}

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// version is that of schema.sql.
+// version is the version of schema.sql.
 const version = 4
 
 const defaultSchema = "holdfast"
@@ -25,7 +25,7 @@ const defaultSchema = "holdfast"
 //go:embed schema.sql
 var schemaSQL string
 
-// errVersion is a schema that another version of this package has made, or of which something is missing.
+// errVersion means that another version of this package has made the schema, or that a part of it is missing.
 var errVersion = errors.New("the schema does not fit")
 
 // takeSQL takes a lock that is free, or was handed to the owner. What else it finds is for the
@@ -61,8 +61,8 @@ const renewSQL = `UPDATE holdfast.lock l SET expires = greatest(l.expires, clock
 	WHERE l.name = g.name AND l.owner = g.owner AND l.expires > clock_timestamp()
 	RETURNING l.name, holdfast.waiters(l.name)`
 
-// tellSQL tells the client of a holder who has taken the lock away, and why, and leaves that with the mark of the
-// owner who is gone for those that do not hear it: the mark is the one thing about the holder that is still there.
+// tellSQL notifies the holder's client of a Force, with its author and reason, and writes the same to the mark of the gone owner, which is
+// all that is left of the holder, for a client that does not receive the notification.
 const tellSQL = `WITH noted AS (
 	UPDATE holdfast.ticket SET holder = jsonb_build_object('forced', $3::text) WHERE name = $1::text AND owner = $2::text AND gone
 ) SELECT holdfast.told($4::text, $5::text)`
@@ -134,7 +134,7 @@ var parts = sync.OnceValue(func() (names []string) {
 	return names
 })
 
-// state is what is in the database.
+// state is the state of the schema in the database.
 type state struct {
 	version int
 	missing []string // parts
@@ -169,8 +169,7 @@ func (d *Driver) check(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// straight says whether conn leads to the server itself: a pooler makes numbers of its own
-// for its connections.
+// straight reports whether conn leads to the server itself: a pooler makes numbers of its own for its connections.
 func straight(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var pid uint32
 	err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid)
@@ -222,7 +221,9 @@ func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
 		switch in, err := s.read(ctx, tx); {
 		case err != nil && !errors.Is(err, pgx.ErrNoRows):
 			return err
-		case err == nil && (in.version > version || in.version == version && len(in.missing) == 0):
+		case err == nil && in.version == version && len(in.missing) == 0:
+			return s.replaceFunctions(ctx, tx)
+		case err == nil && in.version > version:
 			return s.fits(in)
 		}
 	}
@@ -230,7 +231,35 @@ func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// Schema is the SQL that Driver.Migrate runs, for those who keep their schema in files; opts may be nil.
+// function matches a statement of schema.sql that makes a function: its name and its body.
+var function = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?ms)^CREATE OR REPLACE FUNCTION holdfast\.(\w+)\(.*?\$\$(.*?)\$\$;$`)
+})
+
+// replaceFunctions replaces functions whose text is not the text of this build: builds of one version differ in nothing but their speed. It leaves the functions of another user alone.
+func (s schema) replaceFunctions(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, `SELECT proname::text, prosrc FROM pg_proc
+		WHERE pronamespace = to_regnamespace($1::text) AND pg_has_role(proowner, 'MEMBER')`, pgx.QueryExecModeExec, s.name)
+	if err != nil {
+		return err
+	}
+	bodies := make(map[string]string)
+	var name, body string
+	if _, err := pgx.ForEachRow(rows, []any{&name, &body}, func() error { bodies[name] = body; return nil }); err != nil {
+		return err
+	}
+	for _, f := range function().FindAllStringSubmatch(schemaSQL, -1) {
+		if there, ours := bodies[f[1]]; !ours || there == s.in(f[2]) {
+			continue
+		}
+		if _, err := tx.Exec(ctx, s.in(f[0]), pgx.QueryExecModeSimpleProtocol); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Schema returns the SQL that Driver.Migrate runs, for projects that keep their schema in files; opts may be nil.
 func Schema(opts *Options) (string, error) {
 	if opts == nil {
 		opts = &Options{}
