@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// ringTime is how old a hand-over is that a waiter finds by itself before its ring counts as lost.
+	// ringTime bounds the age of a hand-over that a waiter finds by itself. The ring for an older one counts as lost.
 	ringTime = 100 * time.Millisecond
-	// deafTime is for how long waiters poll as if there were no bell after a ring was lost: whoever hands the lock over may be of
-	// another user, or an older program, and not be able to ring.
+	// deafTime is the time after a lost ring in which waiters poll as if there were no bell: the process that hands the lock over may
+	// run under another user, or an older program, and be unable to ring.
 	deafTime = 30 * time.Second
 )
 

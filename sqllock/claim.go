@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// place is how long a place in the queue lasts without a sign of its client.
+	// place bounds the time that a place in the queue lasts without a sign of its client.
 	place = 8 * time.Second
-	// grace is for how long a hand-over stands until the waiter confirms it, which takes it manners.slowest
-	// and two round trips. Each waiter that has died costs those behind it so much.
+	// grace is the time in which a waiter has to confirm a hand-over, which takes it manners.slowest and two round trips. A dead waiter
+	// costs the waiters behind it this time.
 	grace = time.Second
 )
 
@@ -51,10 +51,10 @@ func (d *Driver) claim(req driver.Request) *claim {
 	return c
 }
 
-// adopts says whether the claim takes over the lock of another.
+// adopts reports whether the claim takes over the lock of another owner.
 func (c *claim) adopts() bool { return c.from.Owner != "" }
 
-// leave says that nobody waits for a wake-up any more.
+// leave removes the claim from the waiters that a release of this client can wake.
 func (c *claim) leave() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *claim) try(ctx, caller context.Context, look bool) (driver.Grant, error
 func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, error) {
 	for tries := 0; ; tries++ {
 		sent := time.Now()
-		r, err := c.d.read(ctx, c.req.Key, c.owner, look)
+		r, err := c.d.readLock(ctx, c.req.Key, c.owner, look)
 		if err != nil {
 			return driver.Grant{}, err
 		}
@@ -132,7 +132,7 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 			c.d.turnstile.shun(c.req.Key)
 		}
 		c.left = true
-		changed, err := c.d.change(ctx, c.req.Key, r, &want)
+		changed, err := c.d.changeLock(ctx, c.req.Key, r, &want)
 		switch {
 		case err != nil:
 			return driver.Grant{}, err
@@ -265,15 +265,16 @@ func (c *claim) rename() {
 	c.d.waiting[c.owner] = c
 }
 
-// want is what the claim makes of a lock: its own if it may have it, or that of the waiter whose turn it is. Else it is as it was.
+// want returns the row to which the claim would change a lock: its own if it may take the lock, the next waiter's if a hand-over is due,
+// and else the row as it was read.
 func (c *claim) want(r row) (row, error) {
 	mine := r.owner == c.owner // also where a hand-over has lapsed: nobody else has asked since
 	switch {
 	case c.adopts() && r.precedes(c.from):
 		return r, c.d.unavailable(errPrecedes)
-	case c.adopts() && !(r.is(c.from.Owner) && same(r.token, c.from)) && !r.is(c.owner):
+	case c.adopts() && !(r.is(c.from.Owner) && isSameGrant(r.token, c.from)) && !r.is(c.owner):
 		return r, driver.ErrLost
-	case c.adopts(), mine, !r.lives() && (r.turn(c.owner) || c.ear.inside() && r.first.isQueued()):
+	case c.adopts(), mine, !r.lives() && (r.isTurnOf(c.owner) || c.ear.inside() && r.first.isQueued()):
 		next := r.grant(c.owner, c.holder, c.req.TTL)
 		if mine && c.place {
 			c.d.noteHandOver(r)
@@ -318,7 +319,7 @@ func (c *claim) grant(token int64, sent time.Time) (driver.Grant, error) {
 	return g, nil
 }
 
-// deny gives the claim a place in the queue, or keeps its place, and says who has the lock.
+// deny gives the claim a place in the queue, or keeps its place, and returns the holder as an error.
 func (c *claim) deny(ctx, caller context.Context, r row) error {
 	held := c.held(r)
 	if c.req.NoWait {
@@ -334,7 +335,7 @@ func (c *claim) deny(ctx, caller context.Context, r row) error {
 	switch {
 	case r.place == nil:
 		if r.dead {
-			if _, err := c.d.do(ctx, c.d.sweep); err != nil {
+			if err := c.d.sweepTickets(ctx); err != nil {
 				return err
 			}
 		}
@@ -358,7 +359,7 @@ func (c *claim) deny(ctx, caller context.Context, r row) error {
 	return held
 }
 
-// held returns who has the lock as it was read.
+// held returns an error that names the holder as it was read.
 func (c *claim) held(r row) *driver.HeldError {
 	held := r.held()
 	held.Waiters = c.count
@@ -403,7 +404,7 @@ func (c *claim) abandon() {
 	}
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
 	c.d.calls.Go(func() {
-		c.d.insist(g.TTL, func() {}, func(ctx context.Context) error {
+		c.d.insistFree(g.TTL, func() {}, func(ctx context.Context) error {
 			return c.d.together(ctx, func(ctx context.Context) error { return c.d.giveUp(ctx, g) })
 		})
 	})
@@ -417,10 +418,10 @@ func (d *Driver) giveUp(ctx context.Context, g driver.Grant) error {
 	}
 	stirred, err := d.do(ctx, d.stir, g.Key, newStamp(), 1)
 	if err == nil && !stirred { // a first row that is still to come would find none
-		r, err := d.read(ctx, g.Key, g.Owner, false)
+		r, err := d.readLock(ctx, g.Key, g.Owner, false)
 		if err == nil && !r.there {
 			free := row{now: r.now, stamp: newStamp(), token: r.now - driverkit.Block, since: r.now, expires: r.now}
-			_, err = d.change(ctx, g.Key, row{}, &free)
+			_, err = d.changeLock(ctx, g.Key, row{}, &free)
 		}
 		if err != nil {
 			return err
@@ -429,11 +430,11 @@ func (d *Driver) giveUp(ctx context.Context, g driver.Grant) error {
 	if err != nil {
 		return err
 	}
-	return d.free(ctx, g, 0)
+	return d.freeLock(ctx, g, 0)
 }
 
-// read reads a lock, for owner. With look it counts those who wait.
-func (d *Driver) read(ctx context.Context, key, owner string, look bool) (r row, err error) {
+// readLock reads a lock, for owner. With look it counts the waiters.
+func (d *Driver) readLock(ctx context.Context, key, owner string, look bool) (r row, err error) {
 	s := d.tables.read
 	if look {
 		s = d.look
@@ -450,9 +451,9 @@ func (d *Driver) read(ctx context.Context, key, owner string, look bool) (r row,
 	return r, err
 }
 
-// change turns a lock as it was read into another, and says whether it was still that. A hand-over takes the ticket away and wakes
-// the waiter if that is one of this client.
-func (d *Driver) change(ctx context.Context, key string, was row, is *row) (changed bool, err error) {
+// changeLock changes a lock to another row if it is still as it was read, and reports whether it was. A hand-over removes the ticket, and wakes
+// the waiter if it is one of this client.
+func (d *Driver) changeLock(ctx context.Context, key string, was row, is *row) (changed bool, err error) {
 	if was.there {
 		changed, err = d.do(ctx, d.put, is.stamp, is.token, is.owner, is.holder, is.since, is.expires, was.ends(is), key, was.stamp)
 	} else {
@@ -488,10 +489,10 @@ func (d *Driver) wakeWaiter(owner string) {
 // stampEnd is above what a renewal adds to a stamp, and half of what a column takes.
 const stampEnd = 1 << 62
 
-// newStamp is one that no row has.
+// newStamp returns a stamp that no row has.
 func newStamp() int64 { return rand.Int64() }
 
-// scanned is a row of a listing.
+// scanned scans a row of a listing.
 func scanned(rows *sql.Rows) (r row, key string, err error) {
 	err = rows.Scan(&r.now, &key, &r.token, &r.owner, &r.holder, &r.since, &r.expires, &r.count)
 	return r, key, err

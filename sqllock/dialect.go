@@ -32,11 +32,11 @@ var (
 	sqliteSQL string
 )
 
-// speech is what differs from one dialect to another.
+// speech has the differences between dialects.
 type speech struct {
 	name    string
 	schema  string
-	now     string // the server's clock in µs; empty: that of this machine is given as an argument
+	now     string // the server's clock in µs; empty: an argument gives the clock of this machine
 	anew    string // stands behind an INSERT of a row that may be there, where that is no error then
 	session string // what has a row if the sessions of this user do not commit each statement; empty: they all do
 
@@ -62,7 +62,7 @@ type manners struct {
 	room        int           // how many statements at once, where the pool has no bound
 }
 
-// remote are those of a server, over a network.
+// remote has the times for a server, over a network.
 var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, blocked: blockedLook, room: 8}
 
 var dialects = map[Dialect]speech{
@@ -126,7 +126,7 @@ func (s statement) with(args []any) []any {
 	return out
 }
 
-// usual is what the names of the tables begin with unless a program says otherwise.
+// usual is the default prefix of the tables' names.
 const usual = "holdfast_"
 
 // plain is a prefix that needs no quotes.
@@ -140,12 +140,13 @@ type tables struct {
 	prefix string
 
 	read, look, put, insert, freeAlone, stir, join, stay, leave, sweep, list, queue, version statement
+	lapsed, drop                                                                             statement // of MySQL: sweep, row by row
 	first, take                                                                              statement // empty: the dialect has none
 	takeFree                                                                                 statement // of SQLite
 	takeInside                                                                               statement // take, also of a lock that is reserved
 }
 
-// version is that of the schemas.
+// version is the version of the schemas.
 const version = 1
 
 func newTables(dialect Dialect, prefix string) (*tables, error) {
@@ -172,6 +173,8 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 		&t.stay:    `UPDATE holdfast_ticket SET expires = $3 WHERE name = $1 AND owner = $2`,
 		&t.leave:   `DELETE FROM holdfast_ticket WHERE name = $1 AND owner = $2`,
 		&t.sweep:   `DELETE FROM holdfast_ticket WHERE expires <= {now}`,
+		&t.lapsed:  `SELECT name, owner FROM holdfast_ticket WHERE expires <= {now} LIMIT ` + strconv.Itoa(page),
+		&t.drop:    `DELETE FROM holdfast_ticket WHERE name = $1 AND owner = $2 AND expires <= {now}`,
 		&t.version: `SELECT MAX(version) FROM holdfast_version`,
 	} {
 		*to = s.say(t.in(text))
@@ -191,8 +194,8 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 	return t, nil
 }
 
-// in puts the prefix, and the size of a block of tokens, into a text. The name of an index has no schema before it, as it goes to that of
-// its table; on SQLite the table has none.
+// in puts the prefix, and the size of a block of tokens, into a text. The name of an index has no schema before it, as an index belongs to
+// the schema of its table. In an ON clause of SQLite the table has no schema either.
 func (t *tables) in(text string) string {
 	schema, bare, found := strings.Cut(t.prefix, ".")
 	if !found {
@@ -214,7 +217,7 @@ func firstSQL(column string) string {
 		ORDER BY t.place, t.owner LIMIT 1)`
 }
 
-// waitersSQL is how many wait for a lock.
+// waitersSQL counts the waiters for a lock.
 const waitersSQL = `(SELECT COUNT(*) FROM holdfast_ticket t WHERE t.name = l.name AND t.expires > {now} AND t.owner <> l.owner)`
 
 // readSQL is a row with all that is decided by it. There is always one, as it has the clock.
@@ -243,10 +246,10 @@ var listSQL = `SELECT {now}, l.name, l.token, l.owner, l.holder, l.since, l.expi
 	WHERE l.name >= $1 AND l.name <> $2 AND (l.owner <> '' AND l.expires > {now} OR EXISTS (
 		SELECT 1 FROM holdfast_ticket t WHERE t.name = l.name AND t.expires > {now} AND t.owner <> l.owner)) ORDER BY l.name LIMIT ` + strconv.Itoa(page)
 
-// page is how many locks one statement lists.
+// page bounds the number of locks that one statement lists.
 const page = 500
 
-// queueSQL is who waits, in order.
+// queueSQL lists the waiters, in order.
 const queueSQL = `SELECT t.owner, t.holder FROM holdfast_ticket t LEFT JOIN holdfast_lock l ON l.name = t.name
 	WHERE t.name = $1 AND t.expires > {now} AND t.owner <> COALESCE(l.owner, '') ORDER BY t.place, t.owner LIMIT $2`
 
@@ -304,15 +307,15 @@ func (t *tables) renewKnown(n int) statement {
 	return t.say(t.in(t.renewSQL() + "(" + rows.String() + ")"))
 }
 
-// standingSQL returns how a lock stands after a renewal.
+// standingSQL has the columns that tell the state of a lock after a renewal.
 const standingSQL = `l.name, l.owner, l.token, l.stamp, l.expires - {now}, ` + waitersSQL
 
-// renewed is how n locks stand.
-func (t *tables) renewed(n int) statement {
+// selectStandings returns the statement that reads the states of n locks.
+func (t *tables) selectStandings(n int) statement {
 	return t.say(t.in(`SELECT ` + standingSQL + ` FROM holdfast_lock l WHERE l.name IN (` + several(1, n) + `)`))
 }
 
-// Schema is the SQL that Driver.Migrate runs, for those who keep their schema in files; opts may be nil.
+// Schema returns the SQL that Driver.Migrate runs, for projects that keep their schema in files; opts may be nil.
 func Schema(dialect Dialect, opts *Options) (string, error) {
 	if opts == nil {
 		opts = &Options{}

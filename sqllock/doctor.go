@@ -127,7 +127,7 @@ func (l *look) version(ctx context.Context) error {
 	return nil
 }
 
-// older says whether a version is below another.
+// older reports whether a version is below another.
 func older(text string, least []int) bool {
 	for i, part := range strings.SplitN(text, ".", len(least)+1) {
 		n, err := strconv.Atoi(strings.TrimRightFunc(part, func(r rune) bool { return r < '0' || r > '9' }))
@@ -141,7 +141,7 @@ func older(text string, least []int) bool {
 	return false
 }
 
-// role says whether the server takes writes, and that each statement is a transaction.
+// role checks that the server takes writes, and that each statement is a transaction.
 func (l *look) role(ctx context.Context) error {
 	var reads, commits bool
 	var err error
@@ -188,7 +188,7 @@ func (l *look) clock(ctx context.Context) error {
 	return nil
 }
 
-// durability says whether a crash of the machine undoes grants that somebody relies on.
+// durability checks whether a crash of the machine can undo grants.
 func (l *look) durability(ctx context.Context) error {
 	var off string
 	switch l.d.dialect {
@@ -248,7 +248,7 @@ func (l *look) engine(ctx context.Context) (name string, err error) {
 }
 
 func (l *look) schema(ctx context.Context) error {
-	err := l.d.fits(ctx, l.conn)
+	err := l.d.checkVersion(ctx, l.conn)
 	if err == nil {
 		l.OK("schema", "version %d", version)
 	}
@@ -276,9 +276,9 @@ func (l *look) try(ctx context.Context) error {
 		return err
 	}
 	defer tx.Rollback()
-	if _, err := exec(ctx, tx, l.d.stir, "", 0, 0); err != nil {
+	if _, err := execCount(ctx, tx, l.d.stir, "", 0, 0); err != nil {
 		return err
 	}
-	_, err = exec(ctx, tx, l.d.leave, "", "")
+	_, err = execCount(ctx, tx, l.d.leave, "", "")
 	return err
 }

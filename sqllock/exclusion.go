@@ -78,7 +78,7 @@ func (d *Driver) versionLocks(ctx context.Context) (locks bool, err error) {
 	defer cancel()
 	lock := d.in("SELECT version FROM holdfast_version" + d.forUpdate)
 	taken := func(q querier) bool {
-		err := all(ctx, q, statement{text: lock}, nil, func(*sql.Rows) error { return nil })
+		err := queryRows(ctx, q, statement{text: lock}, nil, func(*sql.Rows) error { return nil })
 		return err != nil && d.isHeld(err)
 	}
 	err = d.pair(ctx, func(a, b *sql.Conn) error {
@@ -127,7 +127,7 @@ func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclus
 	}
 	defer first.Rollback()
 	change := d.say(d.in("UPDATE holdfast_ticket SET place = place + 1 WHERE name = '' AND owner = $1 AND place = 0"))
-	if n, err := exec(ctx, first, change, owner); err != nil || n != 1 {
+	if n, err := execCount(ctx, first, change, owner); err != nil || n != 1 {
 		return notTried, err // somebody has swept it away
 	}
 	second, err := d.beginTx(ctx, b)
@@ -135,7 +135,7 @@ func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclus
 		return notTried, err
 	}
 	lock := d.say(d.in("SELECT place FROM holdfast_ticket WHERE name = '' AND owner = $1" + d.forUpdate))
-	if err := all(ctx, second, lock, []any{owner}, func(*sql.Rows) error { return nil }); err != nil {
+	if err := queryRows(ctx, second, lock, []any{owner}, func(*sql.Rows) error { return nil }); err != nil {
 		second.Rollback()
 		if d.isHeld(err) {
 			return byRowLock, nil
@@ -147,7 +147,7 @@ func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclus
 	defer second.Rollback()
 	brief, cancel := context.WithTimeout(ctx, probeWait())
 	defer cancel()
-	n, err := exec(brief, second, change, owner)
+	n, err := execCount(brief, second, change, owner)
 	switch {
 	case err != nil && (brief.Err() != nil || d.isHeld(err)):
 		return byRowLock, nil

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Ping is what d asks the database now and then.
+// Ping asks the database as d does now and then.
 func (d *Driver) Ping(ctx context.Context) error { return d.ping(ctx, d.renewDB) }
 
 // Sleepy has the waiters of d ask so seldom.
@@ -25,7 +25,7 @@ func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatem
 	c := d.claim(driver.Request{Key: "k", TTL: time.Minute})
 	defer c.leave()
 	c.owner, c.place = owner, place
-	r, err := d.read(ctx, "k", owner, false)
+	r, err := d.readLock(ctx, "k", owner, false)
 	if err != nil {
 		return byStatement, byRow, err
 	}
@@ -34,7 +34,7 @@ func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatem
 	}
 	g, taken, err := c.takeFree(ctx)
 	if err == nil && taken {
-		after, err := d.read(ctx, "k", owner, false)
+		after, err := d.readLock(ctx, "k", owner, false)
 		if err != nil || after.token != g.Token || after.place != nil {
 			return byStatement, byRow, fmt.Errorf("the lock is %+v, %w, after the grant %+v", after, err, g)
 		}
@@ -50,7 +50,7 @@ func BusyPauses(waited time.Duration, end time.Time) (hurried, newcomer time.Dur
 	return busyPause(d.hurry(context.Background(), end), waited), busyPause(context.Background(), waited)
 }
 
-// Decision is what somebody makes of a lock.
+// Decision is the change that a claim would make to a lock.
 type Decision struct {
 	Owner                    string
 	TokenRises, SinceChanges int64

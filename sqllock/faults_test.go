@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// TestAPoolOfOneConnectionIsEnough, also while others of the client wait.
-func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
+// TestPoolOfOneConnectionIsEnough, also while others of the client wait.
+func TestPoolOfOneConnectionIsEnough(t *testing.T) {
 	each(t, kinds, func(r *rig) {
 		r.most = 1
 		if r.dialect == sqllock.SQLite {
@@ -33,8 +33,8 @@ func TestAPoolOfOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
-// TestABusyPoolIsNoFaultOfTheDatabase.
-func TestABusyPoolIsNoFaultOfTheDatabase(t *testing.T) {
+// TestBusyPoolIsNoDatabaseFault.
+func TestBusyPoolIsNoDatabaseFault(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		db := r.connect(r.relay().Addr)
 		r.most = 1
@@ -54,8 +54,8 @@ func TestABusyPoolIsNoFaultOfTheDatabase(t *testing.T) {
 	})
 }
 
-// TestAConflictIsRepeated: a row that another transaction has locked, and a deadlock of which the driver's statement is the victim.
-func TestAConflictIsRepeated(t *testing.T) {
+// TestConflictIsRepeated: a row that another transaction has locked, and a deadlock of which the driver's statement is the victim.
+func TestConflictIsRepeated(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		d := r.driver()
 		a, b := r.Grant(d, "a", long), r.Grant(d, "b", long)
@@ -84,8 +84,28 @@ func TestAConflictIsRepeated(t *testing.T) {
 	})
 }
 
-// TestAReadOnlySessionIsNamed, with what mends it, and is waited for, as it may be that of a server that has not taken over yet.
-func TestAReadOnlySessionIsNamed(t *testing.T) {
+// TestSweepKeepsNoWaiterWaiting: a transaction that does not end has locked a ticket which has lapsed.
+func TestSweepKeepsNoWaiterWaiting(t *testing.T) {
+	each(t, servers, func(r *rig) {
+		d := r.driver()
+		g := r.Grant(d, "k", 2*long)
+		r.exec("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('x', 'gone', 1, '{}', 1), ('y', 'gone', 1, '{}', 1)")
+		tx, err := r.db.BeginTx(r.Context(), nil)
+		r.Must(err)
+		defer tx.Rollback()
+		_, err = tx.ExecContext(r.Within(), r.in("UPDATE holdfast_ticket SET holder = '{ }' WHERE name = 'x' AND owner = 'gone'"))
+		r.Must(err)
+		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
+		r.Eventually("it waits", func() bool { return r.waiters() == 1 })
+		r.Must(d.Release(r.Within(), g, 0))
+		next := fixture.Receive(r.Rig, got)
+		r.Must(tx.Rollback())
+		r.Must(d.Release(r.Within(), next, 0))
+	})
+}
+
+// TestReadOnlySessionIsNamed: the error tells how to correct it. The session is waited for, as its server may be about to take over.
+func TestReadOnlySessionIsNamed(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		r.settings = map[string]string{
 			"MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
@@ -97,8 +117,8 @@ func TestAReadOnlySessionIsNamed(t *testing.T) {
 	})
 }
 
-// TestASettingThatThereIsNotEndsAWait.
-func TestASettingThatThereIsNotEndsAWait(t *testing.T) {
+// TestUnknownSettingEndsWait.
+func TestUnknownSettingEndsWait(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		r.settings = "&nonsense=1"
 		if _, err := r.openOn(r.connect(r.relay().Addr)); !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "correct the settings") {
@@ -142,8 +162,8 @@ func TestTablesOfANewerVersionAreLeftAlone(t *testing.T) {
 	})
 }
 
-// TestAProgramThatRunsGoesOnWithTablesOfANewerVersion: they are brought up to date while it has locks, and somebody waits for one.
-func TestAProgramThatRunsGoesOnWithTablesOfANewerVersion(t *testing.T) {
+// TestRunningProgramKeepsNewerTables: they are brought up to date while it has locks, and somebody waits for one.
+func TestRunningProgramKeepsNewerTables(t *testing.T) {
 	each(t, kinds, func(r *rig) {
 		d := r.driver()
 		c := r.Client(d)
@@ -217,8 +237,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	}
 }
 
-// TestAWaiterOfTheSameClientIsWokenAtOnce, which would not ask again for a minute.
-func TestAWaiterOfTheSameClientIsWokenAtOnce(t *testing.T) {
+// TestWaiterOfSameClientIsWoken, which would not ask again for a minute.
+func TestWaiterOfSameClientIsWoken(t *testing.T) {
 	each(t, kinds, func(r *rig) {
 		d := r.driver()
 		d.Sleepy(time.Minute)
@@ -256,8 +276,8 @@ func TestWaiterOfAnotherProcessIsRung(t *testing.T) {
 	r.cleared()
 }
 
-// TestACallerThatLeavesCostsNoConnection.
-func TestACallerThatLeavesCostsNoConnection(t *testing.T) {
+// TestLeavingCallerCostsNoConnection.
+func TestLeavingCallerCostsNoConnection(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		d := r.driver()
 		c := r.Client(d)

@@ -87,9 +87,9 @@ func (r *rig) adoptable(d *sqllock.Driver, ttl time.Duration) (g driver.Grant) {
 	return g
 }
 
-// TestALateStatementDoesNotShortenWhatIsTrusted: whatever was sent before for a shorter time, and is carried out after a renewal
+// TestLateStatementDoesNotShortenLease: whatever was sent before for a shorter time, and is carried out after a renewal
 // for a longer one that was confirmed.
-func TestALateStatementDoesNotShortenWhatIsTrusted(t *testing.T) {
+func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	const short = long / 4
 	for name, late := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
 		"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
@@ -223,9 +223,9 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 	}
 }
 
-// TestAStatementThatComesTooLateForItsSenderTakesNothing stops the statement of an Acquire on its way until its caller has gone and
+// TestLateStatementOfGoneSenderTakesNothing stops the statement of an Acquire on its way until its caller has gone and
 // what it could have taken is released.
-func TestAStatementThatComesTooLateForItsSenderTakesNothing(t *testing.T) {
+func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
 	for name, prepare := range map[string]func(r *rig, d *sqllock.Driver) (text string){
 		"first of the name": func(*rig, *sqllock.Driver) string { return anInsert },
 		"known name":        func(r *rig, _ *sqllock.Driver) string { r.known(); return aChange },
@@ -286,8 +286,8 @@ func TestAReleaseSeesWhoQueuedUpMeanwhile(t *testing.T) {
 	})
 }
 
-// TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue: neither by the owner that released it, nor by one that Inspect names.
-func TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue(t *testing.T) {
+// TestNobodyContinuesKeptLock: neither by the owner that released it, nor by one that Inspect names.
+func TestNobodyContinuesKeptLock(t *testing.T) {
 	each(t, kinds, func(r *rig) {
 		d, heir := r.driver(), r.driver()
 		g := r.adoptable(d, long)
@@ -351,8 +351,8 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 	})
 }
 
-// TestALeaseThatWasTakenIsNotBroughtBack: not by a ticket of its holder's that comes late, to which the lock is handed.
-func TestALeaseThatWasTakenIsNotBroughtBack(t *testing.T) {
+// TestLateRenewalDoesNotReviveTakenLease: not by a ticket of its holder's that comes late, to which the lock is handed.
+func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 	for name, take := range map[string]func(r *rig, g driver.Grant){
 		"force": func(r *rig, g driver.Grant) {
 			if ok, err := r.driver().Force(r.Within(), "k", g.Token, ""); !ok || err != nil {
@@ -457,9 +457,9 @@ func TestKnownStampsRenewByOneStatement(t *testing.T) {
 	})
 }
 
-// TestARenewalThatFoundTheLockLapsedIsRepeated, where the clock is set back before it looks: somebody may have decided meanwhile to take
+// TestRenewalThatFoundLapsedLockIsRepeated, where the clock is set back before it looks: somebody may have decided meanwhile to take
 // the lock.
-func TestARenewalThatFoundTheLockLapsedIsRepeated(t *testing.T) {
+func TestRenewalThatFoundLapsedLockIsRepeated(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		d := r.driver()
 		g, other := r.Grant(d, "k", long), r.Grant(d, "other", long)
@@ -541,8 +541,8 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 	})
 }
 
-// TestTheDeadAreSweptByWhoQueuesUpNext, on any name.
-func TestTheDeadAreSweptByWhoQueuesUpNext(t *testing.T) {
+// TestNextWaiterSweepsDeadTickets, on any name.
+func TestNextWaiterSweepsDeadTickets(t *testing.T) {
 	each(t, kinds, func(r *rig) {
 		r.exec("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('a', 'x', 1, '{}', 1)")
 		holder, waiter := r.client(), r.client()

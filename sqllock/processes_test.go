@@ -132,7 +132,7 @@ func count() int {
 	})
 }
 
-// guard takes the lock again and again, and notes each time and who was inside already, until a file is removed. It ends well only by an
+// guard takes the lock again and again, and notes each time and each process that was inside already, until a file is removed. It ends well only by an
 // error that names the file.
 func guard() int {
 	return exitCode(named(withClient(func(ctx context.Context, c *holdfast.Client) error { return guarded(ctx, c, 1<<30) })))
@@ -166,7 +166,7 @@ func reopen() int {
 	}
 }
 
-// beside returns the path of a file beside that of the locks.
+// beside returns the path of a file in the folder of the locks.
 func beside(name string) string { return filepath.Join(filepath.Dir(os.Getenv(fileVariable)), name) }
 
 // named notes that this process has got an error that names a file which was removed, or has lost what was in it, and returns all other
@@ -204,7 +204,7 @@ func guarded(ctx context.Context, c *holdfast.Client, n int) error {
 	return nil
 }
 
-// add adds a word to a file beside that of the locks, whoever else does so.
+// add adds a word to a file in the folder of the locks, while other processes may do so too.
 func add(name, word string) error {
 	f, err := os.OpenFile(beside(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -234,7 +234,7 @@ func countByFlock() int {
 	return exitCode(err)
 }
 
-// note reads a file beside that of the locks and writes it anew: with a word more, or with the next number.
+// note reads a file in the folder of the locks and writes it again: with one more word, or with the next number.
 func note(name, word string) error {
 	name = beside(name)
 	text, err := os.ReadFile(name)
@@ -268,8 +268,8 @@ func (r *rig) process(role string, index int) (cmd *exec.Cmd, exited <-chan stru
 	return cmd, exited
 }
 
-// TestTheLockOfAProcessThatWasKilledPassesOnWithinItsTTL, to a process that waits.
-func TestTheLockOfAProcessThatWasKilledPassesOnWithinItsTTL(t *testing.T) {
+// TestLockOfKilledProcessPassesOn, to a process that waits.
+func TestLockOfKilledProcessPassesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	cmd, exited := r.process("hold", 0)
@@ -315,8 +315,8 @@ func TestReadFilesStayThoseOfTheLocks(t *testing.T) {
 	}
 }
 
-// TestAProcessThatIsKilledWhileItWritesLeavesASoundFile, at any moment: what was committed stays, and so tokens rise.
-func TestAProcessThatIsKilledWhileItWritesLeavesASoundFile(t *testing.T) {
+// TestProcessKilledWritingLeavesSoundFile, at any moment: what was committed stays, and so tokens rise.
+func TestProcessKilledWritingLeavesSoundFile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	r.known()
@@ -326,7 +326,7 @@ func TestAProcessThatIsKilledWhileItWritesLeavesASoundFile(t *testing.T) {
 	}
 	before := r.count("SELECT token FROM holdfast_lock WHERE name = 'k'")
 	for range kills {
-		r.exec("UPDATE holdfast_lock SET owner = '', expires = 1 WHERE name = 'k'") // as if the TTL of who was killed were over
+		r.exec("UPDATE holdfast_lock SET owner = '', expires = 1 WHERE name = 'k'") // as if the TTL of the killed process were over
 		r.exec("DELETE FROM holdfast_ticket")
 		cmd, exited := r.process("churn", 0)
 		r.Eventually("it writes", func() bool { return r.count("SELECT token FROM holdfast_lock WHERE name = 'k'") > before })
@@ -349,8 +349,8 @@ func TestAProcessThatIsKilledWhileItWritesLeavesASoundFile(t *testing.T) {
 	r.Release(l)
 }
 
-// TestManyProcessesOverOneFile: those that wait get the lock in the order in which they came, the first when the TTL of a holder that was
-// killed is over, and a counter that nothing but the lock guards is exact in the end.
+// TestManyProcessesOverOneFile: waiters get the lock in the order in which they came, the first when the TTL of a killed holder is over,
+// and a counter that nothing but the lock guards is exact in the end.
 func TestManyProcessesOverOneFile(t *testing.T) {
 	t.Parallel()
 	processes := 50
@@ -503,7 +503,7 @@ func (r *rig) sound() bool {
 	return err == nil && verdict == "ok"
 }
 
-// noted are the words in a file beside that of the locks.
+// noted returns the words in a file in the folder of the locks.
 func (r *rig) noted(name string) []string {
 	r.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(r.file), name))

@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 			mySQL, err = mariaproc.StartMySQL(ctx, "--max-connections=400")
 		}
 		if errors.Is(err, child.ErrNotFetched) {
-			err = nil // newRig says so
+			err = nil // newRig reports it
 		}
 		if err = errors.Join(err, prepare(ctx, mariaDB), prepare(ctx, mySQL)); err != nil {
 			return nil, errors.Join(err, stop())
@@ -151,7 +151,7 @@ func (r *rig) migrate() {
 	r.Must(d.Migrate(r.Context()))
 }
 
-// socket is where the server listens.
+// socket returns the path at which the server listens.
 func (r *rig) socket() string {
 	if r.second {
 		return mySQL.Socket()
@@ -269,13 +269,13 @@ func (r *rig) cleared() {
 	})
 }
 
-// left is how long the lock "k" stands yet.
+// left returns the time until the lock "k" lapses.
 func (r *rig) left() time.Duration {
 	r.Helper()
 	return time.Until(time.UnixMicro(int64(r.count("SELECT expires FROM holdfast_lock WHERE name = 'k'"))))
 }
 
-// stamp is that of the lock "k".
+// stamp returns the stamp of the lock "k".
 func (r *rig) stamp() int {
 	r.Helper()
 	return r.count("SELECT stamp FROM holdfast_lock WHERE name = 'k'")

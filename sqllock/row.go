@@ -41,13 +41,13 @@ const queued = " "
 // isQueued reports whether the waiter of the ticket is before the turnstile as well.
 func (t *ticket) isQueued() bool { return strings.HasSuffix(t.holder, queued) }
 
-// columns are those of readSQL that may be empty.
+// columns has the columns of readSQL that may be empty.
 type columns struct {
 	stamp, token, since, expires, places, lapse, place *int64
 	owner, holder, firstOwner, firstHolder             *string
 }
 
-// into is where the columns of readSQL go.
+// into returns the places for the columns of readSQL.
 func (r *row) into(c *columns) []any {
 	return []any{
 		&r.now, &c.stamp, &c.token, &c.owner, &c.holder, &c.since, &c.expires, &c.places, &r.place, &c.lapse,
@@ -68,10 +68,10 @@ func (r *row) fill(c *columns) {
 	}
 }
 
-// lives says whether somebody has the lock.
+// lives reports whether somebody has the lock.
 func (r row) lives() bool { return r.owner != "" && r.expires > r.now }
 
-// is says whether owner has the lock.
+// is reports whether owner has the lock.
 func (r row) is(owner string) bool { return r.lives() && r.owner == owner }
 
 // isReserved reports whether the lock is free, and left to whoever is let in by the turnstile. One that is left for longer was freed before
@@ -95,23 +95,23 @@ func (r row) ends(is *row) int64 {
 // precedes reports whether the lock was read as it was before g: tokens rise with each grant.
 func (r row) precedes(g driver.Grant) bool { return g.Token != 0 && r.token < g.Token }
 
-// turn says whether a lock that nobody has is that of owner: nobody waits before it.
-func (r row) turn(owner string) bool { return r.first == nil || r.first.owner == owner }
+// isTurnOf reports whether owner may take a free lock: nobody waits before it.
+func (r row) isTurnOf(owner string) bool { return r.first == nil || r.first.owner == owner }
 
-// next is the first token of the grant after this one. It follows the clock as well, so that a row that was lost, with a replica
+// nextToken returns the first token of the next grant. It follows the clock as well, so that a row that was lost, with a replica
 // that lagged or by a purge, begins above what went before.
-func (r row) next() int64 { return max(r.token+driverkit.Block, r.now) }
+func (r row) nextToken() int64 { return max(r.token+driverkit.Block, r.now) }
 
-// grant gives the lock to owner for ttl. One to whom it was handed keeps the token.
+// grant gives the lock to owner for ttl. An owner that it was handed to keeps the token.
 func (r row) grant(owner, holder string, ttl time.Duration) row {
 	if r.owner != owner {
-		r.token, r.since = r.next(), r.now
+		r.token, r.since = r.nextToken(), r.now
 	}
 	r.owner, r.holder, r.expires = owner, holder, r.now+driverkit.InMicros(ttl)
 	return r
 }
 
-// pass gives the lock to the first that waits, who has to confirm it, or to nobody.
+// pass gives the lock to the first waiter, which has to confirm it, or to nobody.
 func (r row) pass() row {
 	if r.first == nil {
 		r.owner, r.holder, r.expires = "", "", r.now
@@ -129,22 +129,22 @@ func (r row) end() row {
 	return r
 }
 
-// keep has the lock stand for a time. It is nobody's: no owner has a name with a ! at its end, so nothing that its owner has sent
+// keep holds the lock for a time. It belongs to nobody: no owner has a name with a ! at its end, so nothing that its owner has sent
 // prolongs or continues it.
 func (r row) keep(d time.Duration) row {
 	r.owner, r.expires = driverkit.Kept(r.owner), r.now+driverkit.InMicros(d)
 	return r
 }
 
-// has says whether token is one of its holder's. A lock that is kept has the token 0.
-func (r row) has(token int64) bool {
+// hasToken reports whether token is one of the holder's. A lock that is kept has the token 0.
+func (r row) hasToken(token int64) bool {
 	if driverkit.IsKept(r.owner) {
 		return token == 0
 	}
 	return driverkit.InBlock(r.token, token)
 }
 
-// ahead is about how many wait before who reads.
+// ahead returns about how many waiters come before the owner that reads.
 func (r row) ahead() int64 {
 	if r.place == nil || r.first == nil {
 		return 0
@@ -152,7 +152,7 @@ func (r row) ahead() int64 {
 	return max(*r.place-r.first.place, 0)
 }
 
-// held says who has the lock.
+// held returns an error that names the holder.
 func (r row) held() *driver.HeldError {
 	held := &driver.HeldError{
 		Owner: r.owner, Holder: person(r.holder), Remaining: max(driverkit.Micros(r.expires-r.now), 0), Waiters: r.count, Kept: driverkit.IsKept(r.owner),
@@ -161,7 +161,7 @@ func (r row) held() *driver.HeldError {
 	return held
 }
 
-// status is the row for people.
+// status returns the state of the lock as people read it.
 func (r row) status(key, node string) driver.Status {
 	st := driver.Status{Key: key, Waiters: r.count}
 	if r.lives() {
@@ -175,7 +175,7 @@ func (r row) status(key, node string) driver.Status {
 	return st
 }
 
-// person is what is written of a holder.
+// person returns the description of a holder.
 func person(text string) (h driver.Holder) {
 	json.Unmarshal([]byte(text), &h) // what another has written there is no holder
 	return h

@@ -112,7 +112,7 @@ func (s speech) transactionOpen(ctx context.Context, tx *sql.Tx) (bool, error) {
 	return err == nil || s.kind(err) != unmarked, err
 }
 
-// held is err as that of a row that another transaction has, where it is.
+// held returns err, as ErrHeld if another transaction has the row.
 func (s speech) held(err error) error {
 	if err == nil {
 		return nil

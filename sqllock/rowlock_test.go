@@ -25,7 +25,7 @@ func (r *rig) begin() *sql.Tx {
 // accounts makes a table of two accounts, and others beside it.
 func (r *rig) accounts() {
 	r.Helper()
-	if r.dialect == sqllock.SQLite { // as those of the rig begin with a write
+	if r.dialect == sqllock.SQLite { // as the transactions of the rig begin with a write
 		r.db = r.deferring()
 	}
 	r.exec("CREATE TABLE holdfast_account (id varchar(9) PRIMARY KEY, balance bigint)")
@@ -48,8 +48,8 @@ func (r *rig) lock(tx *sql.Tx, table, id string) error {
 	return sqllock.RowLock(r.Within(), tx, r.dialect, r.in(table), "id", id)
 }
 
-// TestARowLockKeepsOthersAwayUntilTheTransactionEnds: those who lock the row, and those who write it.
-func TestARowLockKeepsOthersAwayUntilTheTransactionEnds(t *testing.T) {
+// TestRowLockLastsUntilTransactionEnds: others can neither lock nor write the row.
+func TestRowLockLastsUntilTransactionEnds(t *testing.T) {
 	each(t, kinds, func(r *rig) {
 		r.accounts()
 		first, second := r.begin(), r.begin()
@@ -79,8 +79,8 @@ func TestARowLockKeepsOthersAwayUntilTheTransactionEnds(t *testing.T) {
 	})
 }
 
-// TestARowLockOnRowsThatWereChangedSinceIsHeld: what the transaction has read before is out of date.
-func TestARowLockOnRowsThatWereChangedSinceIsHeld(t *testing.T) {
+// TestRowLockOnChangedRowIsHeld: what the transaction has read before is out of date.
+func TestRowLockOnChangedRowIsHeld(t *testing.T) {
 	each(t, []database{onSQLite}, func(r *rig) {
 		r.accounts()
 		r.exec("PRAGMA journal_mode = wal") // without, nobody can write while another reads

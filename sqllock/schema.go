@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// errVersion is tables that another version of this package has made.
+// errVersion means that another version of this package has made the tables.
 var errVersion = errors.New("the tables do not fit")
 
-// fits says what is wrong with the version of the tables.
-func (d *Driver) fits(ctx context.Context, q querier) error {
+// checkVersion returns an error if the version of the tables is not the version that this package works with.
+func (d *Driver) checkVersion(ctx context.Context, q querier) error {
 	var v *int
 	err := q.QueryRowContext(ctx, d.version.text).Scan(&v)
 	switch {
@@ -62,7 +62,7 @@ func (d *Driver) migrate(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	err = d.fits(ctx, conn)
+	err = d.checkVersion(ctx, conn)
 	switch {
 	case err == nil && d.dialect == SQLite:
 		return d.tryWrite(ctx, conn)

@@ -101,8 +101,8 @@ func TestAnErrorThatLastsSaysWhatMendsIt(t *testing.T) {
 	}
 }
 
-// TestAReplicaIsNamedAsOne, by an error of those that want a lock and by a doctor.
-func TestAReplicaIsNamedAsOne(t *testing.T) {
+// TestReplicaIsNamed, by the error of a claim and by a doctor.
+func TestReplicaIsNamed(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short starts no servers for one test alone")
@@ -154,8 +154,8 @@ func TestAReplicaIsNamedAsOne(t *testing.T) {
 	})
 }
 
-// TestEachLevelOfIsolationKeepsALockToOne.
-func TestEachLevelOfIsolationKeepsALockToOne(t *testing.T) {
+// TestEachIsolationLevelExcludes.
+func TestEachIsolationLevelExcludes(t *testing.T) {
 	for _, level := range []string{"READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
 		t.Run(level, func(t *testing.T) {
 			each(t, servers, func(r *rig) {
@@ -184,9 +184,9 @@ func TestEachLevelOfIsolationKeepsALockToOne(t *testing.T) {
 	}
 }
 
-// TestAConnectionThatIsCutAtAnyStepCostsNoLock: what a client sends in its life, from the first lock on a name to a place in the queue that
+// TestConnectionCutAtAnyStepCostsNoLock: what a client sends in its life, from the first lock on a name to a place in the queue that
 // it gives up, is lost once with its connection.
-func TestAConnectionThatIsCutAtAnyStepCostsNoLock(t *testing.T) {
+func TestConnectionCutAtAnyStepCostsNoLock(t *testing.T) {
 	for step, text := range map[string]string{
 		"read": "o.at", "first lock": "INSERT INTO holdfast_lock", "place": "INSERT INTO holdfast_ticket", "stir": "places + ",
 		"stay": "UPDATE holdfast_ticket", "leave": "DELETE FROM holdfast_ticket", "change": aChange, "renewal": aRenewal, "look": aLook,
@@ -246,7 +246,7 @@ func TestAConnectionThatIsCutAtAnyStepCostsNoLock(t *testing.T) {
 	}
 }
 
-// TestRenewalsWaitForNoRowOfOthers, such as that of a process that was stopped in a transaction: renewals by stamps, and by owners.
+// TestRenewalsWaitForNoRowOfOthers, such as the row of a process that was stopped in a transaction: renewals by stamps, and by owners.
 func TestRenewalsWaitForNoRowOfOthers(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		d, other := r.driver(), r.driver()

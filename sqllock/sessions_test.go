@@ -35,8 +35,8 @@ var sessions = map[string]map[string]string{
 // oddNames are apart from one another, and in this order.
 var oddNames = []string{"", "K", "a b", "a'b", `a\b`, `a"b`, "a%b", "a;--", "k", "k ", "k\t", "ß", "日本"}
 
-// TestSessionsGiveSameAnswers: each statement does the same however the session is set up. The suite goes through those that are as the
-// server has them.
+// TestSessionsGiveSameAnswers: each statement does the same however the session is set up. The suite goes through sessions with the
+// server's own settings.
 func TestSessionsGiveSameAnswers(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		want := r.transcript()

@@ -21,24 +21,24 @@ import (
 const (
 	// maxEars bounds the connections on which the waiters of a client wait, unless Options say otherwise.
 	maxEars = 4
-	// ticketAfter is for how long a waiter before the turnstile does without a ticket.
+	// ticketAfter is the time for which a waiter before the turnstile does without a ticket.
 	ticketAfter = 50 * time.Millisecond
 	// blockedLook bounds the time between two looks of a waiter before the turnstile. It is below grace, so that a lock which was
 	// handed to the waiter by its ticket is confirmed in time.
 	blockedLook = 800 * time.Millisecond
 	// rearmTime bounds one GET_LOCK, so that a server has no session that waits for a client which has gone.
 	rearmTime = 4 * time.Second
-	// reserved is for how long a lock that was freed inside the turnstile is left to whoever is let in next.
+	// reserved is the time for which a lock that was freed inside the turnstile is left to whoever is let in next.
 	reserved = 500 * time.Millisecond
-	// crowdedTime is for how long a client goes to the turnstile of a lock at once after it has found the lock taken.
+	// crowdedTime is the time for which a client that has found a lock taken goes to its turnstile at once.
 	crowdedTime = time.Second
-	// shunTime is for how long a client does without a turnstile that has let nobody in while the lock was free.
+	// shunTime is the time for which a client does without a turnstile that has let nobody in while the lock was free.
 	shunTime = 10 * time.Second
-	// longInside is for how long a holder keeps its connection inside though a waiter of its client finds none.
+	// longInside is the time for which a holder keeps its connection inside though a waiter of its client finds none.
 	longInside = 2 * time.Second
 )
 
-// turnstile is the queue before the locks of MySQL and MariaDB: GET_LOCK with a name made of that of the lock. A waiter blocks in it on
+// turnstile is the queue before the locks of MySQL and MariaDB: GET_LOCK under a name that is made from the lock's name. A waiter blocks in it on
 // a connection of its own, an ear. Whoever is let in takes the row, stays inside while it holds the lock, and leaves by the statement
 // that frees the row, so that the server lets in the next. That is a hint: the row alone decides. All that goes wrong here costs the
 // time until the next look of a waiter at the row.
@@ -345,7 +345,7 @@ func (d *Driver) tryTurnstile(ctx context.Context, conn *sql.Conn) (why, err err
 		return errManual, nil
 	}
 	settings := make(map[string]string)
-	err = all(ctx, conn, statement{text: "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'wsrep_on', " +
+	err = queryRows(ctx, conn, statement{text: "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', 'wsrep_on', " +
 		"'group_replication_group_name', 'group_replication_single_primary_mode')"}, nil, func(rows *sql.Rows) error {
 		var name, value string
 		err := rows.Scan(&name, &value)

@@ -111,7 +111,7 @@ func TestLongHolderGivesUpItsConnection(t *testing.T) {
 	})
 }
 
-// TestKilledEarCostsNoLock: neither that of the holder nor that of a waiter.
+// TestKilledEarCostsNoLock: neither the holder's nor a waiter's.
 func TestKilledEarCostsNoLock(t *testing.T) {
 	each(t, servers, func(r *rig) {
 		d, g := r.insideHolder()

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// unit is a transaction of SQLite in which statements run that belong together. SQLite is in this process: so a transaction costs less
+// unit is a transaction of SQLite for statements that belong together. SQLite is in this process: so a transaction costs less
 // than its statements by themselves, nobody comes between these, and nothing that is cut off leaves it open.
 type unit struct {
 	tx     querier
@@ -101,7 +101,7 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 		}
 	}
 	if c.place || c.req.NoWait && !c.adopts() {
-		r, err := c.d.read(ctx, c.req.Key, c.owner, look)
+		r, err := c.d.readLock(ctx, c.req.Key, c.owner, look)
 		if err != nil {
 			return driver.Grant{}, err
 		}

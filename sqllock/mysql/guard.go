@@ -117,7 +117,7 @@ func dialer(plain bool) func(ctx context.Context, network, addr string) (net.Con
 	}
 }
 
-// connection is what a connection of the package can do.
+// connection has the methods of a connection of the package.
 type connection interface {
 	sqldriver.Conn
 	sqldriver.ConnBeginTx

@@ -21,10 +21,10 @@ import (
 const (
 	// connections are four for waiters, and three for claims and releases.
 	connections = 7
-	// renewConnections are for renewals alone: one is open, and more only while renewals of several TTLs, or those that programs ask
-	// for, meet, or one of them has no answer.
+	// renewConnections are for renewals alone: one is open, and more only while several renewals meet (of several TTLs, or by Extend), or
+	// one of them has no answer.
 	renewConnections = 3
-	// lifetime is for how long a connection is used: servers, and what stands before them, cut old ones.
+	// lifetime bounds the age of a connection: servers, and proxies before them, cut old ones.
 	lifetime = 3 * time.Minute
 )
 
@@ -78,14 +78,15 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w: the URL cannot be used, and is not shown as it may have a password", driver.ErrInvalid)
 	}
-	pool := func(open, idle int) *sql.DB {
+	pool := func(open, idle int, life time.Duration) *sql.DB {
 		db := sql.OpenDB(explained{connector})
 		db.SetMaxOpenConns(open)
 		db.SetMaxIdleConns(idle)
-		db.SetConnMaxLifetime(lifetime)
+		db.SetConnMaxLifetime(life)
 		return db
 	}
-	d := &Driver{db: pool(connections, connections), renewDB: pool(renewConnections, 1), secrets: u.Secrets("key")}
+	// The connection of renewals has no lifetime: the driver replaces it, once another is open.
+	d := &Driver{db: pool(connections, connections, lifetime), renewDB: pool(renewConnections, 1, 0), secrets: u.Secrets("key")}
 	d.Driver, err = sqllock.New(ctx, d.db, sqllock.MySQL, &sqllock.Options{
 		NoCheck: opts.NoCheck, Node: cfg.Addr, Prefix: u.Parameters["prefix"], RenewDB: d.renewDB,
 	})
@@ -97,8 +98,8 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 
 func (d *Driver) closePools() error { return errors.Join(d.db.Close(), d.renewDB.Close()) }
 
-// explained says of a way to log in that is not taken here what to do: the driver names parameters that no URL has, as they would send
-// passwords that others can read.
+// explained is a connector whose errors tell how to correct a way to log in that is rejected here. The driver's own errors name parameters
+// that no URL has, as they would send passwords that others can read.
 type explained struct{ sqldriver.Connector }
 
 // Connect implements sqldriver.Connector.
@@ -113,7 +114,7 @@ func (e explained) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return conn, err
 }
 
-// config is what a URL says.
+// config returns the settings that a URL has.
 func config(url string) (*mysql.Config, *driverkit.URL, error) {
 	u, err := grammar.Parse(url)
 	if err != nil {
@@ -123,7 +124,7 @@ func config(url string) (*mysql.Config, *driverkit.URL, error) {
 	cfg.User, cfg.Passwd, cfg.DBName = u.Username, u.Password, u.Path
 	cfg.Net, cfg.Timeout = "tcp", pace.ConnectTime()
 	cfg.InterpolateParams = true    // one round trip for each statement, and not two
-	cfg.Logger = &mysql.NopLogger{} // errors are returned; the log of a job is no place for those of connections
+	cfg.Logger = &mysql.NopLogger{} // errors are returned; errors of connections do not belong in the log of a job
 	if cfg.TLS, err = u.TLS(nil); err != nil {
 		return nil, nil, err
 	}

@@ -36,8 +36,8 @@ func TestBadURLsAreRefused(t *testing.T) {
 	})
 }
 
-// TestAURLNamesADatabaseAndItsTables.
-func TestAURLNamesADatabaseAndItsTables(t *testing.T) {
+// TestURLNamesDatabaseAndTables.
+func TestURLNamesDatabaseAndTables(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short starts no servers for one test alone")

@@ -15,10 +15,10 @@ var networks = map[int64]string{
 	0x00C36400: "CephFS", 0x01161970: "GFS2", 0x7461636F: "OCFS2", 0x0BD00BD0: "Lustre", 0x47504653: "GPFS",
 }
 
-// doubtful are those of which nobody can tell what is behind them.
+// doubtful are file systems that may have a network behind them.
 var doubtful = map[int64]string{0x65735546: "FUSE", 0x01021997: "9P"}
 
-// number is that of the file system with a folder; 0: not known.
+// number returns the number of the file system with a folder; 0: not known.
 func number(folder string) (kind int64, free uint64) {
 	var s syscall.Statfs_t
 	if syscall.Statfs(folder, &s) != nil {
@@ -33,7 +33,7 @@ func network(folder string) string {
 	return networks[kind]
 }
 
-// disk is how much room there is for this user, and what a file system is that may be one of a network.
+// disk returns the free space for this user, and the kind of the file system if it may have a network behind it.
 func disk(folder string) (free uint64, kind string) {
 	n, free := number(folder)
 	return free, doubtful[n]

@@ -27,7 +27,7 @@ func Limit(d *Driver, pages string) error {
 	return nil
 }
 
-// Socket is what a test has in the place of a bell's.
+// Socket is a test's socket in the place of a bell's.
 type Socket = socket
 
 // OpenWith does what Open does in a bubble, whose clock has to go on in pauses, with another way for processes to reach one another.

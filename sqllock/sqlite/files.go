@@ -30,7 +30,7 @@ var inUse struct {
 
 type openSet struct {
 	fileSet
-	connections int // with those that were left open, as their files were replaced
+	connections int // with the ones that were left open, as their files were replaced
 }
 
 // statFiles returns the files that path leads to now. What cannot be looked at is as good as replaced.
@@ -174,7 +174,7 @@ func (c *keptConn) ResetSession(ctx context.Context) error {
 }
 
 // Close implements sqldriver.Conn. A connection whose files were replaced is left open until the process ends: SQLite would copy
-// the pages of the old -wal over those of a file that others write to.
+// the pages of the old -wal over pages of a file that others write to.
 func (c *keptConn) Close() error {
 	if checkFiles(c.path) != nil {
 		return nil

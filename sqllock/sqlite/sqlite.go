@@ -1,22 +1,22 @@
 // Package sqlite keeps locks in a file of SQLite: for the processes of one machine, with no server and no cgo. It opens the file and
 // makes its tables; package sqllock has the driver, and what it promises.
 //
-// The file has to be on a disk of the machine itself. Those that share it over a network do not see one another's locks on it, and so
-// Open refuses a file on NFS or the like. Two names of one file are one lock service only if they lead to the same path: give all
+// The file has to be on a disk of the machine itself. Machines that share it over a network do not see one another's locks on it, and so
+// Open rejects a file on NFS or the like. Two names of one file are one lock service only if they lead to the same path: give all
 // programs the same one.
 //
-// The file is written ahead (WAL), so that who looks holds up nobody, beside two more that end in -wal and -shm, which stay. The
+// The file is written ahead (WAL), so that a look holds up nobody, beside two more that end in -wal and -shm, which stay. The
 // three belong together: a driver under which one is removed or replaced takes no lock any more, and its leases end at their next
 // renewal. Reading one of them by other means in a process that has locks, as a backup or a second SQLite library does, takes
 // SQLite's own locks on it away from that process (see howtocorrupt.html of SQLite); leave that to another process. What was committed
 // survives the end of any process at any point. It is not synced at each commit: a crash of the machine, which ends all holders as
-// well, may undo the newest grants, whose tokens are not used again, as they follow the clock. What is to outlast a crash of the
-// machine, such as a lock that a process acquired for others, needs synchronous=full.
+// well, may undo the newest grants, whose tokens are not used again, as they follow the clock. A lock that has to outlast a crash of the
+// machine, such as one that a process acquired for others, needs synchronous=full.
 //
-// On Linux each process has a Unix datagram socket beside the file, whose name is that of the file, -holdfast- and an id. Who releases a
-// lock, or takes it away by force, sends a datagram there, so that the next waiter, or the holder, looks at once. Waiters look twice a
+// On Linux each process has a Unix datagram socket beside the file, whose name is the name of the file, -holdfast- and an id. A client that
+// releases a lock, or takes it away by force, sends a datagram there, so that the next waiter, or the holder, looks at once. Waiters look twice a
 // second besides, and every 5 to 50 ms where there is no socket, or where a hand-over came without a datagram in the last half minute.
-// Close removes the socket; that of a process that was killed is removed by others.
+// Close removes the socket; others remove the socket of a killed process.
 //
 // A process that is stopped in the middle of a write, such as by SIGSTOP, holds up all others until it goes on or ends. A write takes
 // well below a millisecond. No context ends a call that the disk holds up.
@@ -53,7 +53,7 @@ const (
 	connections = 2
 	// maxWAL bounds what -wal keeps of the disk. With any bound, the last connection to end leaves an empty one.
 	maxWAL = 4 << 20
-	// little is how much room on the disk is a reason to warn.
+	// little is the free space on the disk below which a doctor warns.
 	little = 16 << 20
 )
 
@@ -236,13 +236,13 @@ func source(path string, full bool) string {
 	return fmt.Sprintf("%s?_txlock=immediate&_pragma=journal_mode(wal)&_pragma=journal_size_limit(%d)&_pragma=synchronous(%s)", u.String(), maxWAL, sync)
 }
 
-// config is what somebody has to change.
+// config returns an error that somebody has to correct.
 func config(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...)
 }
 
-// fit says why a file cannot be used, as far as can be seen without opening it: whoever closes a file of SQLite gives up the locks
-// that others of the process have on it.
+// fit returns an error if a file cannot be used, as far as can be seen without opening it: whoever closes a file of SQLite gives up the
+// locks that others of the process have on it.
 func fit(path string) error {
 	folder := filepath.Dir(path)
 	switch info, err := os.Stat(folder); {
@@ -313,7 +313,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return notes.Found
 }
 
-// mode is that of a new file. SQLite gives it to the two beside the file. Who may only read could hold a lock on -shm, and stop all
+// The modes of a new file. SQLite gives it to the two beside the file. A user who may only read could hold a lock on -shm, and stop all
 // others.
 const mode, groupMode = 0o600, 0o660
 

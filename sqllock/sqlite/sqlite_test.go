@@ -92,8 +92,8 @@ func TestAnOddPathIsOneFile(t *testing.T) {
 	}
 }
 
-// TestAFileThatCannotBeUsedIsNamedWithItsMend.
-func TestAFileThatCannotBeUsedIsNamedWithItsMend(t *testing.T) {
+// TestUnusableFileIsNamedWithCorrection.
+func TestUnusableFileIsNamedWithCorrection(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	garbage := filepath.Join(dir, "garbage.db")
@@ -260,7 +260,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 	d := open(t, "sqlite://"+path, nil)
 	r := fixture.New(t)
 	before := r.Grant(d, "before", fixture.Long)
-	limit := func(pages string) { // of each connection, so that those of the driver are made anew
+	limit := func(pages string) { // of each connection, so that the driver makes its connections again
 		t.Helper()
 		r.Must(sqlite.Limit(d, pages))
 	}
@@ -288,8 +288,8 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 	}
 }
 
-// TestAWriterThatTakesItsTimeIsWaitedFor: another program has the file for longer than a request takes.
-func TestAWriterThatTakesItsTimeIsWaitedFor(t *testing.T) {
+// TestSlowWriterIsAwaited: another program has the file for longer than a request takes.
+func TestSlowWriterIsAwaited(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	d := open(t, "sqlite://"+path, nil)
@@ -362,7 +362,7 @@ func TestFirstGapBetweenWritesIsFound(t *testing.T) {
 	})
 }
 
-// TestEachReleaseRingsNextWaiter: none frees the lock past those who wait, who would find it only by a look. In virtual time a hand-over
+// TestEachReleaseRingsNextWaiter: none frees the lock past the waiters, which would find it only by a look. In virtual time a hand-over
 // takes none, and a look comes twice a second.
 func TestEachReleaseRingsNextWaiter(t *testing.T) {
 	t.Parallel()

@@ -89,7 +89,7 @@ func Check(file string) error {
 	return nil
 }
 
-// bind makes the socket, for those who may write to the file.
+// bind makes the socket, for the users that may write to the file.
 func (b *Bell) bind(mode fs.FileMode) error {
 	if err := checkName(b.file); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (f found) address() syscall.Sockaddr {
 
 var errForeign = errors.New("it is not a socket of this file's users")
 
-// find returns the socket with that name, if it is one of those who may write to the file.
+// find returns the socket with that name, if it belongs to a user that may write to the file.
 func (b *Bell) find(name string) (found, error) {
 	var own, s syscall.Stat_t
 	if err := syscall.Stat(b.file, &own); err != nil {
@@ -207,7 +207,7 @@ func (b *Bell) remove(name string) { syscall.Unlinkat(int(b.folder.Fd()), name) 
 
 // sweep removes sockets of the file whose processes have ended: some, as others sweep too.
 func (b *Bell) sweep() {
-	names, _ := b.folder.Readdirnames(maxNames) // those that were read before an error are as good
+	names, _ := b.folder.Readdirnames(maxNames) // the names that were read before an error are as good
 	probes := 0
 	for _, name := range names {
 		id, ours := strings.CutPrefix(name, filepath.Base(b.file)+infix)

@@ -1,0 +1,398 @@
+package sqllock_test
+
+import (
+	"context"
+	"database/sql"
+	sqldriver "database/sql/driver"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/sqllock"
+)
+
+// gapServer answers as MySQL does, and may take no new connections for a while: a certificate or a password was replaced, and its clients
+// do not know it, or all connections are in use. One lock is all that it has.
+type gapServer struct {
+	mu      sync.Mutex
+	cond    *sync.Cond
+	full    bool // opens no connection
+	stalled bool // answers nothing
+	opened  int
+	conns   map[*gapConn]bool
+	renewed []int // the connection of each renewal
+	owner   string
+	token   int64
+}
+
+func newGapServer() *gapServer {
+	s := &gapServer{conns: make(map[*gapConn]bool), token: 2e15}
+	s.cond = sync.NewCond(&s.mu)
+	return s
+}
+
+func (s *gapServer) set(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fn()
+	s.cond.Broadcast()
+}
+
+// cut breaks all connections. Their clients find out when they use them.
+func (s *gapServer) cut() { s.set(func() { s.each(func(c *gapConn) { c.broken = true }) }) }
+
+// forget has all connections lead nowhere from now on.
+func (s *gapServer) forget() { s.set(func() { s.each(func(c *gapConn) { c.silent = true }) }) }
+
+func (s *gapServer) each(fn func(*gapConn)) {
+	for c := range s.conns {
+		fn(c)
+	}
+}
+
+func (s *gapServer) setFull(full bool) { s.set(func() { s.full = full }) }
+
+// pool returns a pool of connections to the server.
+func (s *gapServer) pool(open, idle int) *sql.DB {
+	db := sql.OpenDB(s)
+	db.SetMaxOpenConns(open)
+	db.SetMaxIdleConns(idle)
+	return db
+}
+
+// Connect implements sqldriver.Connector.
+func (s *gapServer) Connect(context.Context) (sqldriver.Conn, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.full {
+		return nil, errors.New("tls: failed to verify certificate: x509: certificate signed by unknown authority")
+	}
+	s.opened++
+	c := &gapConn{s: s, id: s.opened}
+	s.conns[c] = true
+	return c, nil
+}
+
+// Driver implements sqldriver.Connector.
+func (s *gapServer) Driver() sqldriver.Driver { return nil }
+
+// gapConn is a connection, which ends when a statement is given up, as those of go-sql-driver do.
+type gapConn struct {
+	s              *gapServer
+	id             int
+	broken, silent bool // guarded by s.mu
+}
+
+func (c *gapConn) Prepare(string) (sqldriver.Stmt, error) { return nil, errors.ErrUnsupported }
+func (c *gapConn) Begin() (sqldriver.Tx, error)           { return nil, errors.ErrUnsupported }
+func (c *gapConn) Close() error                           { c.s.set(func() { delete(c.s.conns, c) }); return nil }
+
+// IsValid implements sqldriver.Validator.
+func (c *gapConn) IsValid() bool {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	return !c.broken
+}
+
+// ResetSession implements sqldriver.SessionResetter.
+func (c *gapConn) ResetSession(context.Context) error {
+	if !c.IsValid() {
+		return sqldriver.ErrBadConn
+	}
+	return nil
+}
+
+// wait returns when the server has carried out a statement.
+func (c *gapConn) wait(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { c.s.set(func() {}) })
+	defer stop()
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	for (c.s.stalled || c.silent) && !c.broken && ctx.Err() == nil {
+		c.s.cond.Wait()
+	}
+	switch {
+	case ctx.Err() != nil:
+		c.broken = true
+		return ctx.Err()
+	case c.broken:
+		return errors.New("invalid connection")
+	}
+	return nil
+}
+
+// ExecContext implements sqldriver.ExecerContext.
+func (c *gapConn) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
+	if err := c.wait(ctx); err != nil {
+		return nil, err
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	switch {
+	case strings.Contains(query, "FORCE INDEX"):
+		c.s.renewed = append(c.s.renewed, c.id)
+		return gapResult(c.s.token), nil
+	case strings.Contains(query, "owner = ?") && strings.Contains(query, "LAST_INSERT_ID(CASE"): // it takes the lock
+		if c.s.owner != "" {
+			return gapResult(0), nil
+		}
+		c.s.owner = args[1].Value.(string)
+	case strings.Contains(query, "INSERT INTO holdfast_lock"):
+		if c.s.owner != "" {
+			return gapResult(0), nil
+		}
+		c.s.owner = args[2].Value.(string)
+	}
+	return gapResult(c.s.token), nil
+}
+
+// gapResult is the result of a statement that has found one row; 0: none.
+type gapResult int64
+
+// LastInsertId implements sqldriver.Result.
+func (r gapResult) LastInsertId() (int64, error) { return int64(r), nil }
+
+// RowsAffected implements sqldriver.Result.
+func (r gapResult) RowsAffected() (int64, error) { return min(int64(r), 1), nil }
+
+// QueryContext implements sqldriver.QueryerContext.
+func (c *gapConn) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
+	if err := c.wait(ctx); err != nil {
+		return nil, err
+	}
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	row := func(columns ...sqldriver.Value) (sqldriver.Rows, error) { return &gapRows{columns}, nil }
+	id, now := int64(c.id), time.Now().UnixMicro()
+	switch {
+	case strings.Contains(query, "holdfast_version"):
+		return row(int64(1))
+	case strings.Contains(query, "SELECT l.name"):
+		return row("k", c.s.owner, c.s.token, int64(1), int64(time.Hour/time.Microsecond), int64(0))
+	case strings.Contains(query, "GET_LOCK(?, 0)"), strings.Contains(query, "IS_USED_LOCK"):
+		if strings.Contains(query, "IS_USED_LOCK") {
+			return row(id, id)
+		}
+		return row(int64(1), id)
+	case strings.Contains(query, "GET_LOCK"):
+		return row(int64(1))
+	case strings.Contains(query, "DATABASE()"):
+		return row("locks")
+	case strings.Contains(query, "FROM (SELECT"): // a look
+		owner, expires := c.s.owner, now
+		if owner != "" {
+			expires += int64(time.Hour / time.Microsecond)
+		}
+		return row(now, int64(1), c.s.token, owner, "{}", now-10, expires, int64(0), nil, nil, nil, nil, nil, int64(0), int64(0))
+	}
+	return &gapRows{}, nil
+}
+
+// gapRows is one row, or none.
+type gapRows struct{ row []sqldriver.Value }
+
+func (r *gapRows) Columns() []string { return make([]string, len(r.row)) }
+func (r *gapRows) Close() error      { return nil }
+func (r *gapRows) Next(dest []sqldriver.Value) error {
+	if r.row == nil {
+		return io.EOF
+	}
+	copy(dest, r.row)
+	r.row = nil
+	return nil
+}
+
+// gapped runs a test, in a bubble, of a driver with pools like those of package mysql.
+func gapped(t *testing.T, test func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newGapServer()
+		db, renewDB := s.pool(7, 7), s.pool(3, 1)
+		defer db.Close()
+		defer renewDB.Close()
+		d, err := sqllock.New(t.Context(), db, sqllock.MySQL, &sqllock.Options{NoCheck: true, RenewDB: renewDB})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		test(t, s, d, db)
+	})
+}
+
+const gapTTL = 8 * time.Second
+
+// takeLock acquires the lock for gapTTL.
+func takeLock(t *testing.T, d *sqllock.Driver) driver.Grant {
+	t.Helper()
+	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// wantRenewed renews the lock until its lease ends.
+func wantRenewed(t *testing.T, d *sqllock.Driver, g driver.Grant) {
+	t.Helper()
+	ctx, cancel := context.WithDeadline(t.Context(), g.TrustedUntil)
+	defer cancel()
+	if r := d.Renew(ctx, []driver.Grant{g})[0]; r.Err != nil {
+		t.Errorf("Renew() = %v", r.Err)
+	}
+}
+
+// loseIdle breaks the connections of the pool that nobody uses, as callers do that give up.
+func loseIdle(t *testing.T, s *gapServer, db *sql.DB) {
+	t.Helper()
+	for range db.Stats().Idle {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.Raw(func(any) error { return sqldriver.ErrBadConn })
+		conn.Close()
+	}
+}
+
+// TestRenewalOutlastsSlowServerInGap: an attempt that is given up costs its connection, and no other can be had.
+func TestRenewalOutlastsSlowServerInGap(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		g := takeLock(t, d)
+		synctest.Wait() // renewals have a connection
+		s.setFull(true)
+		s.set(func() { s.stalled = true })
+		go func() {
+			time.Sleep(gapTTL * 2 / 3)
+			s.set(func() { s.stalled = false })
+		}()
+		wantRenewed(t, d, g)
+	})
+}
+
+// TestDeadRenewalConnectionIsLeftInGap: the link of renewals has died without a word, and another connection of the client works.
+func TestDeadRenewalConnectionIsLeftInGap(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		g := takeLock(t, d)
+		synctest.Wait()
+		s.forget()
+		loseIdle(t, s, db)
+		if err := db.PingContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.setFull(true)
+		wantRenewed(t, d, g)
+	})
+}
+
+// TestRenewalsKeepOneOfClaimConnections: theirs has broken, and callers that give up cost all others of the pool.
+func TestRenewalsKeepOneOfClaimConnections(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		s.set(func() { s.owner = "another" })
+		if _, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+			t.Fatal(err)
+		}
+		s.set(func() { s.owner, s.full = "", true })
+		g := takeLock(t, d)
+		time.Sleep(gapTTL / 10) // the client finds out that renewals have no connection
+		loseIdle(t, s, db)
+		wantRenewed(t, d, g)
+	})
+}
+
+// TestRenewalUsesConnectionInsideTurnstile: a waiter was let in, and its connection is the only one that the client has left.
+func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		s.set(func() { s.owner = "another" })
+		got := make(chan driver.Grant, 1)
+		go func() {
+			g, _ := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL})
+			got <- g
+		}()
+		synctest.Wait() // it is inside
+		s.setFull(true)
+		s.set(func() { s.owner = "" })
+		g := <-got
+		loseIdle(t, s, db)
+		wantRenewed(t, d, g)
+	})
+}
+
+// TestRenewalConnectionIsReplacedBeforeItCloses: an old one, as servers and what stands before them cut these.
+func TestRenewalConnectionIsReplacedBeforeItCloses(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		renewals := func() (n int) { s.set(func() { n = s.renewed[len(s.renewed)-1] }); return n }
+		g := takeLock(t, d)
+		wantRenewed(t, d, g)
+		first := renewals()
+		s.setFull(true)
+		time.Sleep(10 * time.Minute)
+		loseIdle(t, s, db)
+		g.TrustedUntil = time.Now().Add(gapTTL)
+		wantRenewed(t, d, g)
+		if now := renewals(); now != first {
+			t.Errorf("renewals went on over connection %d, want %d while none can be opened", now, first)
+		}
+		s.setFull(false)
+		time.Sleep(10 * time.Minute)
+		g.TrustedUntil = time.Now().Add(gapTTL)
+		wantRenewed(t, d, g)
+		if now := renewals(); now == first {
+			t.Errorf("renewals still go over connection %d", now)
+		}
+	})
+}
+
+// TestUnansweredStatementKeepsOthersInGap: it may be the fault of the server, and not of the connections.
+func TestUnansweredStatementKeepsOthersInGap(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		g := takeLock(t, d)
+		synctest.Wait()
+		var idle []*sql.Conn
+		for range 3 {
+			conn, err := db.Conn(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			idle = append(idle, conn)
+		}
+		for _, conn := range idle {
+			conn.Close()
+		}
+		s.set(func() { s.full, s.stalled = true, true })
+		ctx, cancel := context.WithTimeout(t.Context(), gapTTL)
+		defer cancel()
+		if _, err := d.Inspect(ctx, "k"); err == nil {
+			t.Error("a stalled server has answered")
+		}
+		s.set(func() { s.stalled = false })
+		synctest.Wait()
+		if left := db.Stats().OpenConnections; left != 2 {
+			t.Errorf("%d connections are open, want 2: all but the one without an answer", left)
+		}
+		s.setFull(false)
+		_ = g
+	})
+}
+
+// TestGrantRenewsBrokenRenewalConnection: it broke while the client had no lease. The next lease finds a new one.
+func TestGrantRenewsBrokenRenewalConnection(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		g := takeLock(t, d)
+		synctest.Wait()
+		if err := d.Release(t.Context(), g, 0); err != nil {
+			t.Fatal(err)
+		}
+		s.set(func() { s.owner = "" })
+		time.Sleep(2 * time.Second) // not when the driver looks for itself
+		s.cut()
+		g = takeLock(t, d)
+		synctest.Wait()
+		s.setFull(true)
+		loseIdle(t, s, db)
+		wantRenewed(t, d, g)
+	})
+}

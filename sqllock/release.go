@@ -1,0 +1,110 @@
+package sqllock
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
+
+// Release implements driver.Driver. The release is repeated, in the background if need be,
+// until it is confirmed or the lock has lapsed.
+func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	if err := d.calls.Enter(); err != nil {
+		return err
+	}
+	defer d.calls.Leave()
+	if d.prepared != nil && d.prepared.room != nil && d.releaseHere(g, keep) {
+		return nil
+	}
+	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error {
+		return d.insistFree(max(g.TTL, keep), begun, func(ctx context.Context) error { return d.freeLock(ctx, g, keep) })
+	})
+}
+
+// releaseHere releases in the goroutine of the caller, and reports whether the lock was released. On SQLite handing the release to
+// another goroutine costs more than the release itself. It waits for nothing but, for a moment, other writers; what takes longer is for
+// the background.
+func (d *Driver) releaseHere(g driver.Grant, keep time.Duration) (released bool) {
+	ran, err := d.lane.Try(func() error {
+		ctx, cancel := context.WithCancel(d.calls.Work) // no deadline: its end is no news of the file
+		defer cancel()
+		defer time.AfterFunc(pace.LastWords(), cancel).Stop()
+		return d.freeLock(ctx, g, keep)
+	})
+	return ran && err == nil
+}
+
+// insistFree repeats fn, which frees a lock, each time in its turn, until it is confirmed or the lock has lapsed. It calls begun at
+// each turn.
+func (d *Driver) insistFree(limit time.Duration, begun func(), fn func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(d.calls.Work, limit)
+	defer cancel()
+	return d.lane.Insist(ctx, begun, func() error {
+		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(limit, pace.Alone))
+		defer cancel()
+		return fn(ctx)
+	})
+}
+
+// freeLock releases the lock of g. If nothing has happened to the lock since its owner got or renewed it, nobody waits, and it need not be
+// read.
+func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duration) error {
+	d.mu.Lock()
+	own, known := d.grips[g.Owner]
+	delete(d.grips, g.Owner)
+	d.mu.Unlock()
+	if !own.alone { // others may wait for it
+		ctx = d.hurry(ctx, time.Now().Add(g.TTL)) // when the lock lapses by itself
+	}
+	late := 0
+	if own.doubt {
+		late = 1
+	}
+	if own.ear != nil && keep == 0 {
+		inside, err := own.ear.release(ctx, g, late)
+		if inside {
+			own.ear.leave()
+		} else if err == nil {
+			return nil
+		}
+	} else if own.ear != nil {
+		defer own.ear.leave()
+	}
+	if known && own.alone && own.ear == nil && keep == 0 {
+		if freed, err := d.do(ctx, d.freeAlone, newStamp(), late, g.Key, own.stamp); freed || err != nil {
+			return err
+		}
+	}
+	_, err := d.updateLock(ctx, g.Key, func(r row) (row, bool) {
+		switch {
+		case r.owner != g.Owner:
+			return r, false
+		case keep > 0:
+			return r.keep(keep), r.lives()
+		}
+		return r.end(), true
+	})
+	return err
+}
+
+// updateLock reads a lock and changes it to what next returns, until nobody else was faster, and reports whether it was changed.
+func (d *Driver) updateLock(ctx context.Context, key string, next func(row) (row, bool)) (changed bool, err error) {
+	err = d.together(ctx, func(ctx context.Context) (err error) {
+		for changed = false; !changed && err == nil; {
+			var r row
+			if r, err = d.readLock(ctx, key, "", false); err != nil || !r.there {
+				return err
+			}
+			is, ends := next(r)
+			if !ends {
+				return nil
+			}
+			is.stamp = newStamp()
+			changed, err = d.changeLock(ctx, key, r, &is)
+		}
+		return err
+	})
+	return changed, err
+}

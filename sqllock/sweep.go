@@ -1,0 +1,60 @@
+package sqllock
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/pace"
+)
+
+// sweepTickets deletes tickets that have lapsed. On a server a transaction may have locked one, and be stopped. So it does that in the
+// background, now and then, and row by row: whoever waits for one row has locked no other.
+func (d *Driver) sweepTickets(ctx context.Context) error {
+	if d.dialect == SQLite {
+		_, err := d.do(ctx, d.sweep)
+		return err
+	}
+	d.mu.Lock()
+	due := time.Since(d.swept) >= place
+	if due {
+		d.swept = time.Now()
+	}
+	d.mu.Unlock()
+	if due {
+		d.calls.Go(d.sweepRows)
+	}
+	return nil
+}
+
+// sweepRows deletes tickets that have lapsed, until it has to wait for one.
+func (d *Driver) sweepRows() {
+	type ticketKey struct{ name, owner string }
+	var lapsed []ticketKey
+	quickly := func(fn func(context.Context) error) error {
+		ctx, cancel := context.WithCancel(d.calls.Alive) // no deadline: its end is no news of the database
+		defer cancel()
+		defer time.AfterFunc(pace.LastWords(), cancel).Stop()
+		return fn(ctx)
+	}
+	err := quickly(func(ctx context.Context) error {
+		return d.run(ctx, func(q querier) error {
+			lapsed = nil
+			return queryRows(ctx, q, d.lapsed, nil, func(rows *sql.Rows) error {
+				var t ticketKey
+				err := rows.Scan(&t.name, &t.owner)
+				lapsed = append(lapsed, t)
+				return err
+			})
+		})
+	})
+	for _, t := range lapsed {
+		if err != nil {
+			return
+		}
+		err = quickly(func(ctx context.Context) error {
+			_, err := d.do(ctx, d.drop, t.name, t.owner)
+			return err
+		})
+	}
+}
