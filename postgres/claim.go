@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	// place is how long a place in the queue lasts without a sign of its client.
+	// place bounds the time that a place in the queue lasts without a sign of its client.
 	place = 8 * time.Second
 	// blockedPlace is the same while the client blocks at the turnstile, where it asks each turnPoll. A freed lock is left to the oldest
-	// that blocks, and whoever is behind is not told: so the tickets of those that have died there must not stand for long.
+	// that blocks, and the waiters behind it are not notified: so the tickets of dead waiters there must not stay for long.
 	blockedPlace = 3 * time.Second
-	// relaxed is how often a waiter polls that is told of its turn; hasty is how often
-	// one polls that is not, after a while.
+	// relaxed is the time between two polls of a waiter that is notified of its turn; hasty is the time between the polls of
+	// another waiter, after a while.
 	relaxed = 2 * time.Second
 	hasty   = 200 * time.Millisecond
-	// grace is for how long a hand-over stands until the waiter confirms it. Each waiter
-	// that has died costs those behind it so much. A waiter that is told of its turn
-	// takes a round trip, and one that polls hasty and a round trip.
+	// grace is the time in which a waiter has to confirm a hand-over. A dead waiter costs the waiters behind it this time. A waiter that
+	// is notified of its turn takes a round trip, and one that polls hasty and a round trip.
 	grace = time.Second
 )
 
@@ -58,7 +57,7 @@ func (d *Driver) claim(req driver.Request) *claim {
 	return c
 }
 
-// leave says that nobody waits for a wake-up any more.
+// leave removes the claim from the waiters that can be woken.
 func (c *claim) leave() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -90,7 +89,7 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 	return attempt.Run(ctx)
 }
 
-// answer is what acquire returns.
+// answer has the columns that acquire returns.
 type answer struct {
 	Token              *int64 // nil: denied
 	Owner              *string
@@ -221,10 +220,10 @@ func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 	return out, err
 }
 
-// gone says that the owner has had the lock, or was given up.
+// gone reports that the owner has had the lock, or was given up.
 func (a answer) gone() bool { return a.Token == nil && a.Waiters == nil }
 
-// held says who has the lock. The server counts the asker as well where that has a place.
+// held returns an error that names the holder. The server counts the asker as well if the asker has a place.
 func (a answer) held(place bool) error {
 	held := &driver.HeldError{}
 	if a.Owner != nil {

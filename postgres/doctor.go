@@ -125,7 +125,7 @@ func (l *look) known(number int, text string) {
 	l.OK("version", "PostgreSQL %s", text)
 }
 
-// role says whether the server takes writes.
+// role checks that the server takes writes.
 func (l *look) role(ctx context.Context) error {
 	var standby, reads bool
 	err := l.get(ctx, "SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool", nil, &standby, &reads)
@@ -160,7 +160,7 @@ func (l *look) clock(ctx context.Context) error {
 	return nil
 }
 
-// durability says whether a crash undoes grants that somebody relies on.
+// durability checks whether a crash can undo grants.
 func (l *look) durability(ctx context.Context) error {
 	var off []string
 	for _, name := range []string{"fsync", "synchronous_commit", "full_page_writes"} {
@@ -317,7 +317,7 @@ func (l *look) schema(ctx context.Context) error {
 	return err
 }
 
-// rights finds what is missing of those that locks need.
+// rights checks that the user has the permissions that locks need.
 func (l *look) rights(ctx context.Context) error {
 	rows, err := l.conn.Query(ctx, `
 		SELECT p || ' on table ' || c.relname FROM pg_class c, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p

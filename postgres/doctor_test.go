@@ -25,7 +25,7 @@ import (
 
 var _ driver.Doctor = (*postgres.Driver)(nil)
 
-// diagnosed is what is bad.
+// diagnosed returns the bad findings.
 func (r *rig) diagnosed(dsn string) (bad []driver.Finding) {
 	r.Helper()
 	found, err := diagnose(r.Within(), dsn, time.Minute, &r.opts)
@@ -61,7 +61,7 @@ func (r *rig) only(dsn, check string, v driver.Verdict, words ...string) {
 	}
 }
 
-// kept starts a server that keeps what it has answered, unlike that of the other tests.
+// kept starts a server that keeps what it has answered, unlike the server of the other tests.
 func kept(t *testing.T, settings ...string) *pgproc.Server {
 	t.Helper()
 	return own(t, append(settings, "fsync=on", "full_page_writes=on", "synchronous_commit=on")...)
@@ -96,7 +96,7 @@ func TestASoundDatabaseHasNoFindings(t *testing.T) {
 	}
 }
 
-func TestEachFaultOfADatabaseIsFoundAndNothingElse(t *testing.T) {
+func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 	t.Parallel()
 	s := kept(t)
 	start := func(t *testing.T) *rig { t.Helper(); return newRigOn(t, s) }
@@ -290,8 +290,8 @@ func secure(t *testing.T, cert *redisproc.Certificate) string {
 	return "127.0.0.1:" + port
 }
 
-// secured returns the address of a way to the server that speaks TLS. It reads the certificate for each connection, and verifies that of
-// a client that has one.
+// secured returns the address of a way to the server that speaks TLS. It reads the certificate for each connection, and verifies the
+// certificate of a client that has one.
 func (r *rig) secured(cert *redisproc.Certificate) string {
 	r.Helper()
 	config := func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -367,7 +367,7 @@ func TestFallbackToClearTextIsAWarning(t *testing.T) {
 	}
 }
 
-// diagnose is what the doctor finds at a URL.
+// diagnose returns the doctor's findings at a URL.
 func diagnose(ctx context.Context, url string, ttl time.Duration, opts *postgres.Options) ([]driver.Finding, error) {
 	var o postgres.Options
 	if opts != nil {

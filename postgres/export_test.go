@@ -25,7 +25,7 @@ func Excused(ctx, caller context.Context) bool {
 	return excused(context.WithValue(ctx, callerKey{}, caller))
 }
 
-// AnyVersion has d take the tables for those of its own version.
+// AnyVersion has d believe that the tables have its own version.
 func (d *Driver) AnyVersion() {
 	d.checked.Store(true)
 	d.ears.max = 0 // older versions have no turnstile

@@ -93,9 +93,9 @@ func (p *pair) failOver() {
 	p.pool = p.standby
 }
 
-// TestAFailoverToAReplicaThatLagsLosesTheLastGrantsAndNoToken: another may be granted what its holder still trusts. What
+// TestFailoverToLaggingReplicaReusesNoToken: another may be granted what its holder still trusts. What
 // the replica had is kept, and storages that check tokens, as well as Fenced, refuse the older holder.
-func TestAFailoverToAReplicaThatLagsLosesTheLastGrantsAndNoToken(t *testing.T) {
+func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
 	d := p.driver()
@@ -143,8 +143,8 @@ func TestAFailoverToAReplicaThatLagsLosesTheLastGrantsAndNoToken(t *testing.T) {
 	p.Release(newer, kept)
 }
 
-// TestASynchronousReplicaHasEveryGrantThatIsReliedOn: one that has not reached it is not confirmed.
-func TestASynchronousReplicaHasEveryGrantThatIsReliedOn(t *testing.T) {
+// TestSynchronousReplicaHasEveryTrustedGrant: one that has not reached it is not confirmed.
+func TestSynchronousReplicaHasEveryTrustedGrant(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
 	p.set(p.pool, "synchronous_standby_names = '*'")
@@ -167,8 +167,8 @@ func TestASynchronousReplicaHasEveryGrantThatIsReliedOn(t *testing.T) {
 	p.Release(l)
 }
 
-// TestAPlaceInTheQueueAndAReleaseWaitForNoReplica, as a crash that undoes them harms nobody.
-func TestAPlaceInTheQueueAndAReleaseWaitForNoReplica(t *testing.T) {
+// TestTicketsAndReleasesWaitForNoReplica, as a crash that undoes them harms nobody.
+func TestTicketsAndReleasesWaitForNoReplica(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
 	p.set(p.pool, "synchronous_standby_names = '*'")

@@ -17,10 +17,10 @@ import (
 // brief is a TTL for tests that wait for the end of the lease.
 const brief = time.Second
 
-// TestAStatementThatComesAfterItsSenderGaveUpTakesNothing stops the statement of an
+// TestStatementOfGoneSenderTakesNothing stops the statement of an
 // Acquire on its way until its caller has gone and what it could have taken is
 // released.
-func TestAStatementThatComesAfterItsSenderGaveUpTakesNothing(t *testing.T) {
+func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
 	r := start(t)
 	for _, noWait := range []bool{true, false} {
 		d := r.driver()
@@ -77,9 +77,9 @@ func TestNoServerIsBlamedForItsCallers(t *testing.T) {
 	})
 }
 
-// TestAStatementThatComesAfterItWasRepeatedTakesNothing cuts the connection of a
+// TestLateRepeatedStatementTakesNothing cuts the connection of a
 // statement that is stopped on its way, so that its owner repeats it.
-func TestAStatementThatComesAfterItWasRepeatedTakesNothing(t *testing.T) {
+func TestLateRepeatedStatementTakesNothing(t *testing.T) {
 	r := start(t)
 	d := r.driver()
 	c, p := r.Client(d), r.route(d)
@@ -152,9 +152,9 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 	p.Set(func() { p.Hole = false })
 }
 
-// TestAReplyThatNeverComesIsNotWaitedFor has a connection hang behind a statement
+// TestMissingReplyIsNotAwaited has a connection hang behind a statement
 // that was executed.
-func TestAReplyThatNeverComesIsNotWaitedFor(t *testing.T) {
+func TestMissingReplyIsNotAwaited(t *testing.T) {
 	r := start(t)
 	d := r.driver()
 	c, p := r.Client(d), r.route(d)
@@ -273,8 +273,8 @@ func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 	}
 }
 
-// TestALateAnswerWithABriefLeaseIsNotForAHolderThatDoesNotRenew: it leaves less than half of the TTL.
-func TestALateAnswerWithABriefLeaseIsNotForAHolderThatDoesNotRenew(t *testing.T) {
+// TestLateAnswerGivesNoBriefLease: it leaves less than half of the TTL.
+func TestLateAnswerGivesNoBriefLease(t *testing.T) {
 	// 300 ms is how long a statement may take
 	const ttl, slow = 400 * time.Millisecond, 230 * time.Millisecond
 	r := start(t)

@@ -38,9 +38,9 @@ func (r *rig) hold(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
 	return l
 }
 
-// TestALockDoesNotPassOnUnderATransactionThatReliesOnIt: neither by a lapse, nor by
+// TestLockStaysUnderFencedTransaction: neither by a lapse, nor by
 // force, nor by the holder's own release.
-func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
+func TestLockStaysUnderFencedTransaction(t *testing.T) {
 	for name, end := range map[string]func(r *rig, l *holdfast.Lease) error{
 		"lapse":   func(*rig, *holdfast.Lease) error { return nil },
 		"release": func(_ *rig, l *holdfast.Lease) error { return l.Release(context.Background()) },
@@ -83,8 +83,8 @@ func TestALockDoesNotPassOnUnderATransactionThatReliesOnIt(t *testing.T) {
 	}
 }
 
-// TestAReleaseFreesNoLockUnderATransactionThatReliesOnIt where nobody waits either.
-func TestAReleaseFreesNoLockUnderATransactionThatReliesOnIt(t *testing.T) {
+// TestReleaseWaitsForFencedTransaction where nobody waits either.
+func TestReleaseWaitsForFencedTransaction(t *testing.T) {
 	r := start(t)
 	d, other := r.driver(), r.client()
 	l, tx := r.hold(d, long), r.begin()
@@ -97,8 +97,8 @@ func TestAReleaseFreesNoLockUnderATransactionThatReliesOnIt(t *testing.T) {
 	r.Release(r.Acquire(other, "k", long))
 }
 
-// TestAnAdoptionWaitsForATransactionThatReliesOnTheLease as any takeover does.
-func TestAnAdoptionWaitsForATransactionThatReliesOnTheLease(t *testing.T) {
+// TestAdoptionWaitsForFencedTransaction as any takeover does.
+func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	r := start(t)
 	d, heir := r.driver(), r.client()
 	l := r.hold(d, long)

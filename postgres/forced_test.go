@@ -85,7 +85,7 @@ func TestPollingHolderLearnsWhoForcedIt(t *testing.T) {
 	r.loses(l)
 }
 
-// TestListeningCostsAcquireNoStatement: beside its own and that of the release. Every five seconds the driver sends one more.
+// TestListeningCostsAcquireNoStatement: beside its own and the release's. Every five seconds the driver sends one more.
 func TestListeningCostsAcquireNoStatement(t *testing.T) {
 	r := start(t)
 	d := r.driver()

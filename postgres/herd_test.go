@@ -33,9 +33,9 @@ func (r *rig) outlived(d *postgres.Driver, waiters int) (commit func(), next <-c
 	return func() { r.Must(tx.Commit(r.Context())) }, got
 }
 
-// TestWaitersChangeNoRowWhileATransactionOutlivesItsLease: the row of the lock stays the version that the release has made,
+// TestWaitersChangeNoRowUnderOutlivingTransaction: the row of the lock stays the version that the release has made,
 // and a place in the queue is kept without a change of it.
-func TestWaitersChangeNoRowWhileATransactionOutlivesItsLease(t *testing.T) {
+func TestWaitersChangeNoRowUnderOutlivingTransaction(t *testing.T) {
 	r := start(t)
 	d := r.driver()
 	commit, next := r.outlived(d, 3)
@@ -59,9 +59,9 @@ func TestWaitersChangeNoRowWhileATransactionOutlivesItsLease(t *testing.T) {
 	<-next
 }
 
-// TestAPlaceInTheQueueIsKeptBeforeItLapses: its client asks for it anew when half of its time is over. One that has lapsed
+// TestTicketIsKeptBeforeItLapses: its client asks for it anew when half of its time is over. One that has lapsed
 // another waiter sweeps.
-func TestAPlaceInTheQueueIsKeptBeforeItLapses(t *testing.T) {
+func TestTicketIsKeptBeforeItLapses(t *testing.T) {
 	r := start(t)
 	l := r.Acquire(r.client(), "k", long)
 	var served [2]<-chan bool
@@ -87,8 +87,8 @@ func TestAPlaceInTheQueueIsKeptBeforeItLapses(t *testing.T) {
 	}
 }
 
-// TestAWaiterHearsOfTheEndOfALeaseThatATransactionOutlives, and looks often from then on.
-func TestAWaiterHearsOfTheEndOfALeaseThatATransactionOutlives(t *testing.T) {
+// TestWaiterReceivesEndOfOutlivedLease, and looks often from then on.
+func TestWaiterReceivesEndOfOutlivedLease(t *testing.T) {
 	r := start(t)
 	l, tx, waiting := r.hold(r.driver(), long), r.begin(), r.driver()
 	r.Must(waiting.Fenced(t.Context(), tx, l))
@@ -107,7 +107,7 @@ func TestAWaiterHearsOfTheEndOfALeaseThatATransactionOutlives(t *testing.T) {
 	r.Must(<-got)
 }
 
-// BenchmarkOutlivedLease says what 100 waiters cost while a transaction outlives its lease, and how soon one has the lock
+// BenchmarkOutlivedLease measures the cost of 100 waiters while a transaction outlives its lease, and how soon one has the lock
 // when that ends. It takes ten seconds.
 func BenchmarkOutlivedLease(b *testing.B) {
 	r := newRig(b)

@@ -32,7 +32,7 @@ func (r *rig) blocked(n int) {
 	})
 }
 
-// late has a statement of an owner who is buried wait for the row meanwhile, and checks that
+// late has a statement of an owner wait for the row while the owner is buried, and checks that
 // it takes nothing.
 func (r *rig) late(d *postgres.Driver, key string) {
 	r.Helper()
@@ -56,8 +56,8 @@ func (r *rig) late(d *postgres.Driver, key string) {
 	}
 }
 
-// TestAStatementThatWaitsForTheBurialOfItsOwnerTakesNothing: its snapshot is from before.
-func TestAStatementThatWaitsForTheBurialOfItsOwnerTakesNothing(t *testing.T) {
+// TestStatementBehindItsOwnersBurialTakesNothing: its snapshot is from before.
+func TestStatementBehindItsOwnersBurialTakesNothing(t *testing.T) {
 	r := start(t)
 	d := r.driver()
 	r.late(d, "new")
@@ -67,9 +67,9 @@ func TestAStatementThatWaitsForTheBurialOfItsOwnerTakesNothing(t *testing.T) {
 	r.Release(r.Acquire(r.client(), "new", long), r.Acquire(r.client(), "free", long))
 }
 
-// TestABurialOutlastsATransactionThatReliesOnTheLease: the lock cannot pass on meanwhile, and
+// TestBurialOutlastsFencedTransaction: the lock cannot pass on meanwhile, and
 // still is not its old owner's.
-func TestABurialOutlastsATransactionThatReliesOnTheLease(t *testing.T) {
+func TestBurialOutlastsFencedTransaction(t *testing.T) {
 	r := start(t)
 	d := r.driver()
 	if ok, err := d.Take(r.Within(), "k", "gone"); err != nil || !ok {
@@ -141,7 +141,7 @@ func (r *rig) stuck(d *postgres.Driver, text string, repeat bool, send func(ctx 
 	}
 }
 
-// left is how long the lock "k" stands yet, as the server sees it.
+// left returns the time until the lock "k" lapses, by the server's clock.
 func (r *rig) left() time.Duration {
 	r.Helper()
 	const query = "SELECT (extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint FROM holdfast.lock WHERE name = 'k'"
@@ -172,9 +172,9 @@ func (r *rig) ask(d *postgres.Driver, req driver.Request, into *driver.Grant) fu
 	}
 }
 
-// TestALateStatementDoesNotShortenWhatIsTrusted: whatever was sent before for a shorter time, and is carried out after a renewal
+// TestLateStatementDoesNotShortenLease: whatever was sent before for a shorter time, and is carried out after a renewal
 // for a longer one that was confirmed.
-func TestALateStatementDoesNotShortenWhatIsTrusted(t *testing.T) {
+func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	const short = long / 4
 	for name, late := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
 		"renewal": func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
@@ -328,8 +328,8 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 	}
 }
 
-// TestWithoutRoomForNotificationsTheLockIsHandedOver: a waiter that cannot be told of its turn finds it when it asks.
-func TestWithoutRoomForNotificationsTheLockIsHandedOver(t *testing.T) {
+// TestFullNotificationQueueStopsNoHandOver: a waiter that cannot be told of its turn finds it when it asks.
+func TestFullNotificationQueueStopsNoHandOver(t *testing.T) {
 	r := start(t)
 	r.exec("CREATE OR REPLACE FUNCTION holdfast.told(p_channel text, p_owner text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
 	l := r.Acquire(r.client(), "k", long)
@@ -351,8 +351,8 @@ func TestWithoutRoomForNotificationsTheLockIsHandedOver(t *testing.T) {
 	}
 }
 
-// TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue: neither by the owner that released it, nor by one that Inspect names.
-func TestALockThatIsKeptAfterItsReleaseIsNobodysToContinue(t *testing.T) {
+// TestNobodyContinuesKeptLock: neither by the owner that released it, nor by one that Inspect names.
+func TestNobodyContinuesKeptLock(t *testing.T) {
 	r := start(t)
 	d, heir := r.driver(), r.driver()
 	g := r.adoptable(d, long)

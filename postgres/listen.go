@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// watchEvery is how often an idle driver asks the database whether it is there.
+	// watchEvery is the time between two questions of an idle driver to the database.
 	watchEvery = 5 * time.Second
-	// lookEvery is how often a connection that says nothing is asked whether it lives.
+	// lookEvery is the time between two pings of a connection that brings no notification.
 	lookEvery = 5 * time.Second
 )
 
@@ -280,8 +280,7 @@ func (d *Driver) share() {
 	d.states.Limit(0, driver.NodePolling, errShared)
 }
 
-// heard says whether a notification arrives at conn, which listens to the driver's channel.
-// Where none does, it listens no more.
+// heard reports whether a notification arrives at conn, which listens to the driver's channel. If none does, conn stops listening.
 func (d *Driver) heard(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, error) {
 	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.owners.Client); err != nil {
 		return false, err

@@ -27,8 +27,8 @@ const schemaParameter = "holdfast_schema"
 //	postgres://user:password@host:5432/database?sslmode=verify-full
 //	postgres://h1,h2,h3/database?target_session_attrs=read-write   the one that is primary
 //
-// Further parameters are those of pgxpool, such as pool_max_conns, settings of the server, which
-// refuses what it does not know, and holdfast_schema, which goes before Options.Schema.
+// Further parameters are the parameters of pgxpool, such as pool_max_conns, settings of the server, which
+// rejects unknown ones, and holdfast_schema, which goes before Options.Schema.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	pool, o, err := openPool(url, opts)
 	if err != nil {

@@ -130,8 +130,8 @@ func TestADatabaseThatOnlyReadsIsNamed(t *testing.T) {
 	r.says(err, driver.ErrUnavailable, "read-only transaction", "default_transaction_read_only off", "if this is a standby")
 }
 
-// TestAnAddressThatIsTriedTwiceIsNamedOnce: with TLS and without.
-func TestAnAddressThatIsTriedTwiceIsNamedOnce(t *testing.T) {
+// TestAddressTriedTwiceIsNamedOnce: with TLS and without.
+func TestAddressTriedTwiceIsNamedOnce(t *testing.T) {
 	t.Parallel()
 	d, err := postgres.Open(t.Context(), "postgres://me:hunter2@127.0.0.1:1/postgres", nil)
 	if err != nil {
@@ -276,9 +276,9 @@ func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAReleaseFindsATicketThatIsNewerThanItsSnapshot: it waited for the row while another
-// queued up, behind one who waits already.
-func TestAReleaseFindsATicketThatIsNewerThanItsSnapshot(t *testing.T) {
+// TestReleaseFindsTicketNewerThanItsSnapshot: it waited for the row while another
+// waiter queued up, behind an earlier one.
+func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
 	for _, level := range append(levels, "read committed") {
 		t.Run(level, func(t *testing.T) {
 			r := start(t)

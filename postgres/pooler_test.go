@@ -58,8 +58,8 @@ func TestConformanceBehindAPoolerInTransactionMode(t *testing.T) {
 	}})
 }
 
-// TestBehindAPoolerADriverSaysOnceThatItPolls, where LISTEN does not work.
-func TestBehindAPoolerADriverSaysOnceThatItPolls(t *testing.T) {
+// TestDriverReportsPollingBehindPoolerOnce, where LISTEN does not work.
+func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 	for mode, listens := range map[string]bool{"transaction": false, "session": true} {
 		t.Run(mode, func(t *testing.T) {
 			r := start(t)

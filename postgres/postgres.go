@@ -1,5 +1,5 @@
 // Package postgres keeps locks in a table of a PostgreSQL database: for programs
-// that have one anyway, and above all for those whose locks guard rows of it.
+// that have one anyway, and above all for programs whose locks guard rows of it.
 //
 // # What is not promised
 //
@@ -34,7 +34,7 @@
 //	  │             ▼                                       │
 //	  └───────> waiting ─── first, by a release ───> handed over
 //
-// Who finds a lock held blocks in the turnstile of its name, an advisory lock, on a connection of its own. A release frees the row
+// A client that finds a lock held blocks in the turnstile of its name, an advisory lock, on a connection of its own. A release frees the row
 // and the turnstile in one statement, and the statement of the next one, which is at the server already, takes the row. The row alone
 // decides: a turnstile that is lost, had by two, or held by an idle session costs a poll.
 //
@@ -118,7 +118,7 @@ type Driver struct {
 	noListen bool
 	node     string
 	schema   schema
-	owners   *driverkit.Owners // that of the client is the channel as well
+	owners   *driverkit.Owners // the name of the client is the channel as well
 	checked  atomic.Bool       // the schema is of our version
 	straight atomic.Bool       // there is no pooler before the server, and statements can be prepared
 
@@ -133,7 +133,7 @@ type Driver struct {
 	reserve *reserve
 
 	mu      sync.Mutex                 // guards what follows
-	doubted map[string]bool            // owners of ours that hold a lock, of whom a statement had no answer
+	doubted map[string]bool            // our owners that hold a lock, a statement of which had no answer
 	held    map[string]string          // the locks that we hold, by owner: what a force may have taken away unheard
 	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
 	channel *string                    // where the driver listens; nil: it does not
@@ -268,7 +268,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	return out
 }
 
-// renewed is what the server says of a lock that it has renewed.
+// renewed is the server's answer about a lock that it has renewed.
 type renewed struct {
 	Name    string
 	Waiters int
@@ -326,7 +326,7 @@ func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) 
 	return err
 }
 
-// doubts notes whether owner, who has a lock or gives it up, has sent a statement that
+// doubts notes whether owner, which has a lock or gives it up, has sent a statement that
 // may be executed late.
 func (d *Driver) doubts(owner string, doubt bool) {
 	d.mu.Lock()
@@ -362,7 +362,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	if !driver.IsAdoptable(g.Owner) { // nor is what the owner of a kept lock is called
+	if !driver.IsAdoptable(g.Owner) { // the owner of a kept lock is not either
 		return driver.Grant{}, fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
 	}
 	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
@@ -387,7 +387,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	return ok, err
 }
 
-// forced is what a notification of a Force has behind the owner.
+// forced stands behind the owner in the notification of a Force.
 const forced = " forced "
 
 // Alert implements driver.Alerter. The driver opens the connection on which it listens with its first

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// socket is where a server or pooler with this DSN listens.
+// socket returns the path at which a server or pooler with this DSN listens.
 func socket(dsn string) string {
 	dir, _, _ := strings.Cut(strings.TrimPrefix(dsn, "host="), " ")
 	return dir + "/.s.PGSQL.5432"

@@ -176,7 +176,7 @@ func tableOf(query string) (string, error) {
 	return table.String(), nil
 }
 
-// lexeme is what the server reads as one: a word, a name in quotes, a string, a number or any
+// lexeme is a unit of the server's parser: a word, a name in quotes, a string, a number or any
 // other character.
 type lexeme struct {
 	text string // as it is written
@@ -196,7 +196,7 @@ var (
 	dollar = regexp.MustCompile(`^\$(?:[A-Za-z_\x80-\x{10FFFF}][A-Za-z0-9_\x80-\x{10FFFF}]*)?\$`)
 )
 
-// lexemes are those of a query, without spaces and comments.
+// lexemes returns the lexemes of a query, without spaces and comments.
 func lexemes(query string) (all []lexeme, err error) {
 	if !utf8.ValidString(query) {
 		return nil, errors.New("is no UTF-8")

@@ -33,8 +33,8 @@ const accounts = `
 	CREATE TABLE holdfast.mixed (id int, balance int) PARTITION BY LIST (id);
 	CREATE FOREIGN TABLE holdfast.mixed_7 PARTITION OF holdfast.mixed FOR VALUES IN (7) SERVER files OPTIONS (program 'echo 7,100', format 'csv');`
 
-// TestARowLockLocksTheRowOrIsRefused: whatever the query is, a row that it returns is locked.
-func TestARowLockLocksTheRowOrIsRefused(t *testing.T) {
+// TestRowLockLocksRowOrFails: whatever the query is, a row that it returns is locked.
+func TestRowLockLocksRowOrFails(t *testing.T) {
 	r := start(t)
 	r.exec(accounts, pgx.QueryExecModeSimpleProtocol)
 	for _, q := range []struct {

@@ -27,9 +27,9 @@ var oddSettings = strings.Join([]string{
 type session struct {
 	*rig
 	clients []*postgres.Driver
-	grants  map[string]driver.Grant        // by key, of whom has the lock
+	grants  map[string]driver.Grant        // by key: the holder's
 	kept    map[string]bool                // the lock is nobody's until it lapses
-	line    map[string][]chan driver.Grant // of those that wait, in order
+	line    map[string][]chan driver.Grant // of the waiters, in order
 	tokens  map[string]int64               // the last of each key
 	names   map[string]string              // of owners, in the order in which they are seen
 }

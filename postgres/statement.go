@@ -28,13 +28,13 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// doubtful says whether the statement that err is of may have been executed.
+// doubtful reports whether a statement that failed with err may have been executed.
 func doubtful(err error) bool {
 	f, ok := errors.AsType[*failure](err)
 	return ok && f.doubt
 }
 
-// reply is what a statement returned.
+// reply has the rows that a statement returned.
 type reply[T any] struct {
 	rows  []T
 	sent  time.Time
@@ -127,8 +127,7 @@ func collect[T any](rows pgx.Rows, scan pgx.RowToFunc[T], limit int, abort func(
 	return all, rows.Err()
 }
 
-// replaceConnections closes the connections of the pool that are idle, those that are in use once they are free, and the one
-// that listens, unless the database has answered anything since begun. A link that has died without a word, and a primary that
+// replaceConnections closes the idle connections of the pool, the others once they are free, and the connection that listens, unless the database has answered anything since begun. A link that has died without a word, and a primary that
 // only reads any more, is behind all of them: each would cost an attempt of its own otherwise, and a lease has time for few.
 func (d *Driver) replaceConnections(begun time.Time) {
 	last := d.replaced.Load()
@@ -141,7 +140,7 @@ func (d *Driver) replaceConnections(begun time.Time) {
 	d.hangUp()
 }
 
-// mode is how to send a statement. A server that is spoken to directly remembers
+// mode returns the way to send a statement. A server without a pooler before it remembers
 // statements, which halves its work; but making it do so costs a round trip.
 func (d *Driver) mode() pgx.QueryExecMode {
 	if d.straight.Load() && d.owners.Count() > few {
@@ -196,7 +195,7 @@ func queryRow[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql 
 	return r, err
 }
 
-// callerKey is the key of the caller's own context in that of a statement which outlasts it for a moment.
+// callerKey is the key of the caller's own context in the context of a statement that outlasts it for a moment.
 type callerKey struct{}
 
 // excused reports whether the end of ctx, before an answer came, is no news of the server: the caller has left, or
@@ -233,11 +232,11 @@ const (
 	messageBytes = 1 << 20 // of one message of a server
 	rowBytes     = 100     // that a row takes besides its values
 
-	// stoodStill is how long after its time a time-out comes in a process that has a processor.
+	// stoodStill bounds the delay of a time-out in a process that has a processor.
 	stoodStill = 100 * time.Millisecond
 )
 
-// unavailable says that the database has not answered, and why.
+// unavailable returns an error for a database that has not answered, with its reason.
 func (d *Driver) unavailable(err error) error {
 	if errors.Is(err, driver.ErrUnavailable) {
 		return err
@@ -275,7 +274,7 @@ func code(err error) string {
 	return ""
 }
 
-// diagnose says what err means and what mends it.
+// diagnose returns err with its meaning and how to correct it.
 func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	f := &failure{err: err, doubt: doubt}
 	lasts := func(format string, args ...any) { f.err = driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
@@ -324,7 +323,7 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 // ofTLS are the settings of libpq for TLS. The host is the name to which the server's certificate is held.
 var ofTLS = driverkit.TLSNaming{Authority: "sslrootcert", Pair: "sslcert and sslkey"}
 
-// mendConnecting is what mends an error of connecting that time may mend too; empty: its text says enough.
+// mendConnecting returns how to correct an error of connecting, which time may correct too; empty: its text is enough.
 func mendConnecting(err error) string {
 	switch {
 	case code(err) == tooMany:

@@ -19,20 +19,20 @@ const (
 	// visitTime bounds how long a waiter stays at the turnstile. A blocked statement has a snapshot, which keeps dead rows of the whole
 	// database from being cleaned up, and after a second the server looks for deadlocks and may log the wait.
 	visitTime = 900 * time.Millisecond
-	// ticketTime is how long a waiter stays at the turnstile without a ticket. Most waits are over by then.
+	// ticketTime is the time that a waiter stays at the turnstile without a ticket. Most waits are over by then.
 	ticketTime = 50 * time.Millisecond
-	// turnPoll is how often a waiter polls that blocks at the turnstile: somebody may have that and not come for the lock.
+	// turnPoll is the time between two polls of a waiter that blocks at the turnstile: somebody may have that and not come for the lock.
 	turnPoll = 500 * time.Millisecond
 	// entryTTL bounds what a waiter is granted at the turnstile until it confirms, or renews: it may have died while it was blocked.
 	entryTTL = 2 * time.Second
-	// passTime is how long a holder keeps the turnstile, and so a connection. Who is next at the turnstile then waits for the row.
+	// passTime bounds the time for which a holder keeps the turnstile, and so a connection. The next one there then waits for the row.
 	passTime = 200 * time.Millisecond
 
 	// maxEars is the default of Options.MaxWaitConns.
 	maxEars = 4
-	// earRest is how long a connection stays open for the next waiter.
+	// earRest is the time that a connection stays open for the next waiter.
 	earRest = 5 * time.Second
-	// earRetry is how long no connection is opened after one could not be.
+	// earRetry is the time without an attempt to open a connection after one has failed.
 	earRetry = 5 * time.Second
 )
 
@@ -41,7 +41,7 @@ const (
 type ears struct {
 	mu   sync.Mutex // guards what follows
 	max  int
-	open int // also those that are being opened
+	open int // also the ones that are being opened
 	idle []idleEar
 	off  time.Time // until when none is opened
 }
@@ -204,8 +204,8 @@ func (v *visit) over() bool {
 	}
 }
 
-// channel returns what the ticket of a claim has for a channel while it is at the turnstile, or has that. The server notifies who
-// blocks only if nobody comes through, and who is through only after a while, as it looks at the row often before.
+// channel returns what the ticket of a claim has for a channel while it is at the turnstile, or has that. The server notifies a waiter that
+// blocks only if nobody comes through, and a waiter that is through only after a while, as it looks at the row often before.
 func (v *visit) channel(listens *string) *string {
 	where := "-"
 	if v.heard {

@@ -235,7 +235,7 @@ func TestGrantUnderFormerNameIsNotUsed(t *testing.T) {
 	r.cleared()
 }
 
-// TestTicketComesBeforeTheTurnstile: who has waited for longer, on another way, is served before whoever comes through.
+// TestTicketComesBeforeTheTurnstile: a waiter that has waited for longer, on another way, is served before whoever comes through.
 func TestTicketComesBeforeTheTurnstile(t *testing.T) {
 	r := start(t)
 	r.opts.NoListen = true
@@ -257,7 +257,7 @@ func TestTicketComesBeforeTheTurnstile(t *testing.T) {
 	r.Must(polls.Release(r.Within(), fixture.Receive(r.Rig, next), 0))
 }
 
-// TestFreedLockIsKeptForTheTurnstile: no newcomer takes it from those who wait there. Where nobody does, it takes the lock at once.
+// TestFreedLockIsKeptForTheTurnstile: no newcomer takes it from the waiters there. If nobody waits, a newcomer takes it at once.
 func TestFreedLockIsKeptForTheTurnstile(t *testing.T) {
 	r := start(t)
 	d := r.driver()

@@ -26,7 +26,7 @@ func (r *rig) script(file string) {
 	r.exec(strings.ReplaceAll(string(text), "EXISTS holdfast;", "EXISTS "+strings.TrimSuffix(r.in("holdfast."), ".")+";"), pgx.QueryExecModeSimpleProtocol)
 }
 
-// older returns a client of an older version of the tables. Its statements are those of the present one: only the functions have
+// older returns a client of an older version of the tables. Its statements are the statements of the present one: only the functions have
 // changed, and such a client knows no turnstile.
 func (r *rig) older() *holdfast.Client {
 	r.Helper()
@@ -35,7 +35,7 @@ func (r *rig) older() *holdfast.Client {
 	return r.Client(d)
 }
 
-// TestSchemaMigratesUnderLoad: tables of an older version become those of the present one, by many programs at once, while clients of
+// TestSchemaMigratesUnderLoad: tables of an older version are brought up to date, by many programs at once, while clients of
 // both versions take turns and one holds a lease. It loses none, and nobody is turned away or holds what another has.
 func TestSchemaMigratesUnderLoad(t *testing.T) {
 	for _, version := range []string{"2", "3"} {
@@ -102,8 +102,8 @@ func testMigration(t *testing.T, version string) {
 	r.cleared()
 }
 
-// TestAProgramThatRunsGoesOnWithTablesOfANewerVersion, and one that starts is refused (TestErrorsOfTheSchemaNameTheMend).
-func TestAProgramThatRunsGoesOnWithTablesOfANewerVersion(t *testing.T) {
+// TestRunningProgramKeepsNewerTables, and one that starts is refused (TestErrorsOfTheSchemaNameTheMend).
+func TestRunningProgramKeepsNewerTables(t *testing.T) {
 	r := start(t)
 	c := r.client()
 	l := r.Acquire(c, "k", long)
@@ -112,8 +112,8 @@ func TestAProgramThatRunsGoesOnWithTablesOfANewerVersion(t *testing.T) {
 	r.Release(r.Acquire(c, "another", long), l)
 }
 
-// TestTheFileThatPeopleRunIsWhatMigrateRuns: but for the name of the schema.
-func TestTheFileThatPeopleRunIsWhatMigrateRuns(t *testing.T) {
+// TestSchemaFileIsWhatMigrateRuns: but for the name of the schema.
+func TestSchemaFileIsWhatMigrateRuns(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile("schema.sql")
 	if err != nil {
