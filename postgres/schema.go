@@ -192,7 +192,8 @@ func (s schema) fits(in state) error {
 
 // Migrate makes the tables and functions, or brings them up to date, in one transaction. The
 // driver may be opened with NoCheck for it. Several programs may call it at once, and it does
-// nothing where all is there. It blocks until the database has answered or ctx ends. It needs to
+// nothing if all is there, but replace functions of another build of the same version if its user
+// owns them. It blocks until the database has answered or ctx ends. It needs to
 // own the schema, or the right to create it, which programs that lock do not need. Errors: ErrUnavailable, ErrAuth
 // and ErrConfig, the last also for a schema of a newer version.
 func (d *Driver) Migrate(ctx context.Context) error {
