@@ -118,7 +118,7 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 	if v := c.visit; v != nil && !v.heard && v.over() {
 		v.heard = true
 		if v.ear == nil {
-			c.doubt = c.doubt || doubtful(v.err)
+			c.doubt = c.doubt || isDoubtful(v.err)
 			c.left = c.left || c.doubt
 			c.visit, c.visited = nil, true
 		} else {
@@ -141,7 +141,7 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 
 // settle returns what the answer to the claim means, which asked for the lock for granted.
 func (c *claim) settle(ctx context.Context, r reply[answer], granted time.Duration, err error) (driver.Grant, error) {
-	c.doubt = c.doubt || r.doubt || doubtful(err)
+	c.doubt = c.doubt || r.doubt || isDoubtful(err)
 	switch {
 	case err != nil:
 		c.left = c.left || c.doubt
@@ -161,7 +161,7 @@ func (c *claim) settle(ctx context.Context, r reply[answer], granted time.Durati
 	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
 		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
 	}
-	c.d.doubts(c.owner, c.doubt)
+	c.d.noteDoubt(c.owner, c.doubt)
 	return g, nil
 }
 
@@ -295,7 +295,7 @@ func (c *claim) result(g driver.Grant, err error) (driver.Grant, error) {
 	d := c.d
 	if v := c.visit; v != nil {
 		if ear, known := v.end(); !known {
-			d.doubts(g.Owner, true)
+			d.noteDoubt(g.Owner, true)
 		} else if ear != nil {
 			d.holdTurnstile(g.Owner, ear)
 		}
@@ -319,14 +319,14 @@ func (c *claim) abandon() {
 		return
 	}
 	if left {
-		d.doubts(c.owner, c.doubt)
+		d.noteDoubt(c.owner, c.doubt)
 	}
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
 	d.calls.Go(func() {
 		if v != nil {
 			switch ear, known := v.end(); {
 			case !known:
-				d.doubts(g.Owner, true)
+				d.noteDoubt(g.Owner, true)
 				left = true
 			case ear != nil:
 				d.holdTurnstile(g.Owner, ear)

@@ -90,7 +90,7 @@ func (l *look) run(ctx context.Context) {
 
 // failed notes why the database cannot be used, or not be looked at any further.
 func (l *look) failed(ctx context.Context, check string, err error) {
-	if code(err) == noRights {
+	if errorCode(err) == noRights {
 		l.Add("rights", driver.VerdictFault, err.Error(), l.grants(ctx))
 		return
 	}
@@ -217,7 +217,7 @@ func (l *look) connections(ctx context.Context) error {
 func (l *look) pooler(ctx context.Context) error {
 	there, shared, err := l.d.sessions(ctx, l.conn)
 	switch {
-	case there && code(err) == tooMany: // of which connections warns; no second session can be compared
+	case there && errorCode(err) == tooMany: // of which connections warns; no second session can be compared
 		l.OK("pooler", "none; %s", l.d.wayToWait())
 		return nil
 	case err != nil:
@@ -309,7 +309,7 @@ func weakness(config *pgx.ConnConfig, conn net.Conn) string {
 func (l *look) schema(ctx context.Context) error {
 	in, err := l.d.schema.read(ctx, l.conn)
 	if err == nil {
-		err = l.d.schema.fits(in)
+		err = l.d.schema.checkVersion(in)
 	}
 	if err == nil {
 		l.OK("schema", "version %d", in.version)
@@ -379,7 +379,7 @@ func (l *look) snapshots(ctx context.Context) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = l.get(ctx, idleSQL, []any{driverkit.InMicros(l.ttl)}, &seconds, &name)
 	}
-	if errors.Is(err, pgx.ErrNoRows) || code(err) == noTable { // locks need none of these views
+	if errors.Is(err, pgx.ErrNoRows) || errorCode(err) == noTable { // locks need none of these views
 		return nil
 	}
 	if err == nil {

@@ -15,14 +15,14 @@ import (
 // Take sends the statement of an Acquire in the name of owner, and says whether that has the
 // lock then.
 func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
-	a, err := one(ctx, d, readAnswer, d.schema.acquire, key, owner,
+	a, err := queryOne(ctx, d, readAnswer, d.schema.acquire, key, owner,
 		driverkit.InMicros(pace.RequestTime(0, pace.Alone)), "{}", true, nil, driverkit.InMicros(grace), driverkit.InMicros(place))
 	return a.Token != nil, err
 }
 
 // Excused reports whether the end of ctx is no news of the server, for a caller with its own context.
 func Excused(ctx, caller context.Context) bool {
-	return excused(context.WithValue(ctx, callerKey{}, caller))
+	return isExcused(context.WithValue(ctx, callerKey{}, caller))
 }
 
 // AnyVersion has d believe that the tables have its own version.
@@ -120,7 +120,7 @@ func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 }
 
 // Doubt notes that owner has sent a statement that may be executed late, and Doubted returns how many owners have.
-func (d *Driver) Doubt(owner string) { d.doubts(owner, true) }
+func (d *Driver) Doubt(owner string) { d.noteDoubt(owner, true) }
 
 func (d *Driver) Doubted() int {
 	d.mu.Lock()

@@ -264,7 +264,7 @@ func (d *Driver) probe(ctx context.Context, conn *pgx.Conn, in *inbox) error {
 // sessions reports whether conn leads to the server itself, and if so, whether a connection of the pool leads to
 // the same session.
 func (d *Driver) sessions(ctx context.Context, conn *pgx.Conn) (there, shared bool, err error) {
-	if there, err = straight(ctx, conn); !there || err != nil {
+	if there, err = isDirect(ctx, conn); !there || err != nil {
 		return there, false, err
 	}
 	own, other := conn.PgConn().PID(), d.backend.Load()

@@ -236,7 +236,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		defer cancel()
 		r, err = queryVital(ctx, d, shortest, again, pgx.RowToStructByPos[renewed], d.schema.renew, names, owners, ttls)
 		again = true
-		if code(err) == noRoom {
+		if errorCode(err) == noRoom {
 			full = err
 			return nil
 		}
@@ -300,7 +300,7 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 	}
 	_, err := query(ctx, d, pgx.RowTo[any], sql, args...)
 	if err == nil && bury {
-		d.doubts(g.Owner, false)
+		d.noteDoubt(g.Owner, false)
 	}
 	return err
 }
@@ -321,14 +321,14 @@ func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) 
 		return d.free(ctx, g, keep)
 	})
 	if err != nil {
-		d.doubts(g.Owner, false) // nobody asks again
+		d.noteDoubt(g.Owner, false) // nobody asks again
 	}
 	return err
 }
 
-// doubts notes whether owner, which has a lock or gives it up, has sent a statement that
+// noteDoubt notes whether owner, which has a lock or gives it up, has sent a statement that
 // may be executed late.
-func (d *Driver) doubts(owner string, doubt bool) {
+func (d *Driver) noteDoubt(owner string, doubt bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if doubt {
@@ -338,7 +338,7 @@ func (d *Driver) doubts(owner string, doubt bool) {
 	}
 }
 
-// isDoubted reports what doubts has noted of owner.
+// isDoubted reports what noteDoubt has noted of owner.
 func (d *Driver) isDoubted(owner string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -379,10 +379,10 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	if err != nil {
 		return false, err
 	}
-	ok, err := one(ctx, d, pgx.RowTo[bool], d.schema.force, key, token)
+	ok, err := queryOne(ctx, d, pgx.RowTo[bool], d.schema.force, key, token)
 	if ok && err == nil && st.Owner != "" && !st.Kept {
 		channel, _, _ := strings.Cut(st.Owner, ".")
-		one(ctx, d, pgx.RowTo[any], d.schema.tell, key, st.Owner, why, channel, st.Owner+forced+why) // a hint: its error changes nothing
+		queryOne(ctx, d, pgx.RowTo[any], d.schema.tell, key, st.Owner, why, channel, st.Owner+forced+why) // a hint: its error changes nothing
 	}
 	return ok, err
 }
@@ -457,7 +457,7 @@ func (d *Driver) status(v view) driver.Status {
 
 // Inspect implements driver.Inspector.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
-	v, err := one(ctx, d, pgx.RowToStructByPos[view], d.schema.inspect, key)
+	v, err := queryOne(ctx, d, pgx.RowToStructByPos[view], d.schema.inspect, key)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return d.status(view{Name: key}), nil

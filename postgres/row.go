@@ -54,7 +54,7 @@ func (r rowLock) Scan(dest ...any) error {
 		return r.err
 	}
 	err := r.row.Scan(dest...)
-	if code(err) == lockNotAvailable {
+	if errorCode(err) == lockNotAvailable {
 		return fmt.Errorf("postgres: row: %w: %w", &driver.HeldError{}, err)
 	}
 	return err

@@ -157,26 +157,26 @@ func (d *Driver) check(ctx context.Context, conn *pgx.Conn) error {
 	if err != nil {
 		return err
 	}
-	if err := d.schema.fits(in); err != nil {
+	if err := d.schema.checkVersion(in); err != nil {
 		return err
 	}
 	d.checked.Store(true)
 	if conn.Config().StatementCacheCapacity > 0 {
-		same, err := straight(ctx, conn)
+		same, err := isDirect(ctx, conn)
 		d.straight.Store(same)
 		return err
 	}
 	return nil
 }
 
-// straight reports whether conn leads to the server itself: a pooler makes numbers of its own for its connections.
-func straight(ctx context.Context, conn *pgx.Conn) (bool, error) {
+// isDirect reports whether conn leads to the server itself: a pooler makes numbers of its own for its connections.
+func isDirect(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var pid uint32
 	err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid)
 	return pid == conn.PgConn().PID(), err
 }
 
-func (s schema) fits(in state) error {
+func (s schema) checkVersion(in state) error {
 	switch v := in.version; {
 	case v < version:
 		return fmt.Errorf("%w: the tables in schema %s have version %d, and version %d is needed; call Driver.Migrate, or holdfast migrate",
@@ -201,7 +201,7 @@ func (d *Driver) Migrate(ctx context.Context) error {
 	switch {
 	case err == nil:
 		return nil
-	case code(err) == noRights:
+	case errorCode(err) == noRights:
 		err = driverkit.Refusal{Err: fmt.Errorf("%w: %w; take a user who owns the schema, or may create it in this database", driver.ErrAuth, err)}
 	default:
 		err = d.diagnose(ctx, err, false)
@@ -225,7 +225,7 @@ func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
 		case err == nil && in.version == version && len(in.missing) == 0:
 			return s.replaceFunctions(ctx, tx)
 		case err == nil && in.version > version:
-			return s.fits(in)
+			return s.checkVersion(in)
 		}
 	}
 	_, err = tx.Exec(ctx, s.in(schemaSQL), pgx.QueryExecModeSimpleProtocol)

@@ -28,8 +28,8 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// doubtful reports whether a statement that failed with err may have been executed.
-func doubtful(err error) bool {
+// isDoubtful reports whether a statement that failed with err may have been executed.
+func isDoubtful(err error) bool {
 	f, ok := errors.AsType[*failure](err)
 	return ok && f.doubt
 }
@@ -47,7 +47,7 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 	defer func() {
 		switch {
 		case failed == nil, failed.busy:
-		case code(failed) == readOnly, errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(begun) >= pace.RequestTime(0, pace.Alone):
+		case errorCode(failed) == readOnly, errors.Is(ctx.Err(), context.DeadlineExceeded) && time.Since(begun) >= pace.RequestTime(0, pace.Alone):
 			d.replaceConnections(begun)
 		}
 	}()
@@ -94,11 +94,11 @@ func send[T any](ctx context.Context, d *Driver, conn *pgx.Conn, scan pgx.RowToF
 	if r.rows, err = collect(rows, scan, limit, func() { conn.Close(ctx) }); err == nil {
 		return r, nil
 	}
-	if code(err) == prepared {
+	if errorCode(err) == prepared {
 		d.share()
 		return r, &failure{err: err, again: true}
 	}
-	if code(err) == readOnly {
+	if errorCode(err) == readOnly {
 		conn.Close(ctx)
 	}
 	said, ok := errors.AsType[*pgconn.PgError](err)
@@ -167,7 +167,7 @@ func repeat[T any](ctx context.Context, d *Driver, run func(broken bool) (reply[
 			return r, nil
 		}
 		doubt = doubt || err.doubt
-		yields := err.again || code(err) == conflict || code(err) == deadlock
+		yields := err.again || errorCode(err) == conflict || errorCode(err) == deadlock
 		if (yields || err.doubt && tries < mostTries) && ctx.Err() == nil {
 			continue
 		}
@@ -176,7 +176,7 @@ func repeat[T any](ctx context.Context, d *Driver, run func(broken bool) (reply[
 			return r, d.states.Unavailable(err)
 		}
 		down := d.unavailable(err)
-		if ctx.Err() == nil || !excused(ctx) {
+		if ctx.Err() == nil || !isExcused(ctx) {
 			d.report(down)
 		}
 		return r, down
@@ -198,16 +198,16 @@ func queryRow[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql 
 // callerKey is the key of the caller's own context in the context of a statement that outlasts it for a moment.
 type callerKey struct{}
 
-// excused reports whether the end of ctx, before an answer came, is no news of the server: the caller has left, or
+// isExcused reports whether the end of ctx, before an answer came, is no news of the server: the caller has left, or
 // this process stood still, and there may be an answer that it could not read.
-func excused(ctx context.Context) bool {
+func isExcused(ctx context.Context) bool {
 	caller, _ := ctx.Value(callerKey{}).(context.Context)
 	deadline, limited := ctx.Deadline()
 	return errors.Is(ctx.Err(), context.Canceled) || caller != nil && caller.Err() != nil || limited && time.Since(deadline) > stoodStill
 }
 
-// one runs a statement that returns a row.
-func one[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (row T, err error) {
+// queryOne runs a statement that returns a row.
+func queryOne[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (row T, err error) {
 	if err := d.calls.Enter(); err != nil {
 		return row, err
 	}
@@ -267,7 +267,7 @@ const (
 // lacking is the text about a server that does not know what every PostgreSQL knows.
 const lacking = "the server lacks what locks need: %w; use PostgreSQL 11 or newer, and not a server that only speaks its protocol"
 
-func code(err error) string {
+func errorCode(err error) string {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return said.Code
 	}
@@ -278,7 +278,7 @@ func code(err error) string {
 func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	f := &failure{err: err, doubt: doubt}
 	lasts := func(format string, args ...any) { f.err = driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
-	switch code(err) {
+	switch errorCode(err) {
 	case wrongPassword, wrongUser:
 		lasts("%w: %w; correct user and password", driver.ErrAuth, err)
 		if d.checked.Load() { // they were right once, and are being changed: server first, or client first
@@ -326,7 +326,7 @@ var ofTLS = driverkit.TLSNaming{Authority: "sslrootcert", Pair: "sslcert and ssl
 // mendConnecting returns how to correct an error of connecting, which time may correct too; empty: its text is enough.
 func mendConnecting(err error) string {
 	switch {
-	case code(err) == tooMany:
+	case errorCode(err) == tooMany:
 		return mendTooMany
 	case strings.Contains(err.Error(), "server refused TLS connection"):
 		return "turn on ssl on the server, or choose another sslmode"

@@ -286,7 +286,7 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 	v.mu.Unlock()
 	if failed != nil {
 		v.err = failed
-		if code(failed) == queryCanceled && ended {
+		if errorCode(failed) == queryCanceled && ended {
 			d.quitTurnstile(ctx, conn) // it may have come through before
 		} else {
 			d.ears.rest()
@@ -348,7 +348,7 @@ func (v *visit) end() (ear *pgx.Conn, known bool) {
 	}
 	select {
 	case <-v.done:
-		return nil, !doubtful(v.err)
+		return nil, !isDoubtful(v.err)
 	case <-ctx.Done():
 		v.stop()
 		return nil, false
@@ -419,7 +419,7 @@ func (d *Driver) freeThrough(ctx context.Context, conn *pgx.Conn, g driver.Grant
 	}
 	d.ears.put(conn)
 	if bury {
-		d.doubts(g.Owner, false)
+		d.noteDoubt(g.Owner, false)
 	}
 	return true
 }
