@@ -40,7 +40,7 @@ func TestSeveralURLsAreASet(t *testing.T) {
 		"redis://h redis://i?maxttl=9s":                       {mend: "give it in the first URL alone"},
 		"redis://h rediss://i":                                {mend: "begin all with rediss"},
 		"redis://h/1 redis://i":                               {mend: "database 0 and the first URL 1"},
-		"redis://h redis+cluster://i":                         {mend: "no node of a set"},
+		"redis://h redis+cluster://i":                         {mend: "cannot be a node of a set"},
 		"redis://u:my hunter2@h redis://i":                    {mend: "URL 1 of 3"},
 		"redis://h redis://u:hunter2/x@i":                     {mend: "write / as %2F"},
 		"redis://h postgres://u:hunter2@i":                    {mend: "does not begin with "},

@@ -184,7 +184,7 @@ func (d *Driver) survey(ctx context.Context) driver.Finding {
 	if len(astray) > 0 {
 		return driver.Finding{
 			Check: "homes", Verdict: driver.VerdictFault,
-			Text: fmt.Sprintf("%d locks are held in a set that is not their home, such as %s: clients with another list of sets are at work, "+
+			Text: fmt.Sprintf("locks held in a set that is not their home: %d, such as %s: clients with another list of sets are at work, "+
 				"and two clients can have one lock", len(astray), astray[0]),
 			Mend: "end the clients with the other list; to change the list, end all clients first: https://github.com/holdfast-go/holdfast/blob/main/docs/operations.md#several-sets",
 		}

@@ -119,8 +119,8 @@ func join(e ast.Expr) (text string, ok bool) {
 	return "", false
 }
 
-// writer names the function, field or variable that gets the text at the end of path, and reports whether the text is its first,
-// and whether people see it.
+// writer names the function or field that gets the text at the end of path, = for a variable, or func for a function that returns
+// it, and reports whether the text is the first argument, and whether people see it.
 func writer(path []ast.Node) (by string, first, shown bool) {
 	child := path[len(path)-1]
 	for _, n := range slices.Backward(path[:len(path)-1]) {
@@ -138,9 +138,9 @@ func writer(path []ast.Node) (by string, first, shown bool) {
 		case *ast.Field: // the tag of a struct
 			return "", false, false
 		case *ast.ValueSpec:
-			return n.Names[0].Name + " =", false, true
+			return "=", false, true
 		case *ast.FuncDecl:
-			return "func " + n.Name.Name, false, true
+			return "func", false, true
 		}
 		child = n
 	}
@@ -165,7 +165,7 @@ func g() string { return "two words" }`
 		{"p.go", "log.Warn", "gone"},
 		{"p.go", "Help:", "how long it took"},
 		{"p.go", "fmt.Errorf", "%w: {name(3)} is unknown; give another"},
-		{"p.go", "func g", "two words"},
+		{"p.go", "func", "two words"},
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("read %q, %v; want %q", got, err, want)
