@@ -303,7 +303,7 @@ func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
 	case noRoom:
 		f.err = fmt.Errorf("%w; make room on the disk, as locks that are held lapse meanwhile", err)
 	default:
-		if strings.HasPrefix(code(err), "9") { // PostgreSQL has no such class: H2 counts its errors so
+		if strings.HasPrefix(errorCode(err), "9") { // PostgreSQL has no such class: H2 counts its errors so
 			lasts(lacking, err)
 		} else if errors.Is(err, errVersion) {
 			f.err = driverkit.Refusal{Err: err}
