@@ -1,5 +1,5 @@
 // Package etcd keeps locks in an etcd cluster, version 3.4 or newer: for programs whose
-// locks have to survive the loss of servers, and for those that have a cluster anyway.
+// locks have to survive the loss of servers, and for programs that have a cluster anyway.
 //
 // # What is not promised
 //
@@ -25,12 +25,12 @@
 //	  └─────────────────────────────────────────────────────────────────────┘
 //	                             the own key is gone
 //
-// A look reads in one transaction that the own key still stands and who is before it, so
-// that nobody takes the lock for a key that has lapsed during the wait. A release deletes
+// A look reads in one transaction that the client's own key still exists and which keys are before
+// it, so that no client takes the lock by a key that has lapsed during the wait. A release deletes
 // this attempt's key and no other, however often it is repeated. The lease is used for the
 // next lock then. One that may still get a key, by a request whose answer was lost, is
-// revoked, as is that of an attempt that has failed: a request to create the key that
-// arrives later finds no lease, and does nothing.
+// revoked, and so is the lease of a failed attempt: a late request to create the key finds
+// no lease, and does nothing.
 //
 // A lock changes its owner by a change of its key, which compares that nobody else has
 // changed it since, and keeps its place and its lease. So a change that is carried out when

@@ -13,7 +13,7 @@ import (
 )
 
 // Tokens are the revision that created a key, times the tokens between two revisions, and a base. The base is in a key beside
-// the locks, and makes them begin at the time, in µs since 1970, as those of Redis and PostgreSQL do: so a row that was fenced
+// the locks, and makes them begin at the time, in µs since 1970, as tokens of Redis and PostgreSQL do: so a row that was fenced
 // with their tokens goes on with these. It only rises. A client raises it when it begins and finds the tokens behind its clock.
 //
 // A key of a lock is created on condition that the base is still the one that it says, so that whoever comes later has a later

@@ -1,5 +1,5 @@
 // Package zookeeper keeps locks in a ZooKeeper ensemble, version 3.5.3 or newer: for programs
-// whose locks have to survive the loss of servers, and for those that have an ensemble anyway.
+// whose locks have to survive the loss of servers, and for programs that have an ensemble anyway.
 //
 // # What is not promised
 //
