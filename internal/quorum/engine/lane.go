@@ -57,7 +57,7 @@ type exit struct {
 	answered bool  // an answer ended the round
 }
 
-// endRound ends a round, and begins those that there is room for then.
+// endRound ends a round, and begins the waiting rounds that have room then.
 func (l *Lane) endRound(e exit) {
 	l.Leave(e.at, e.answered, func(load driverkit.Load) int { return l.adjustLimit(e, load) })
 }

@@ -82,7 +82,7 @@ func (n *Net) login(ctx context.Context, addr string, l *resp.Conn, cluster bool
 }
 
 // deniesCluster reports whether a server whose HELLO names a cluster has none by its INFO, as one that only speaks the protocol of
-// Redis. It refuses one without scripts, which a user would otherwise try as part of a cluster.
+// Redis. It rejects one without scripts, which a user would otherwise try as part of a cluster.
 func deniesCluster(l *resp.Conn) (bool, error) {
 	values, err := l.Do([]string{"INFO", "cluster"}, []string{"SCRIPT", "EXISTS", "none"})
 	if err != nil || server.ParseInfo(string(values[0].Text))["cluster_enabled"] != "0" {
