@@ -13,7 +13,7 @@ import (
 
 // attempts are the attempts at one renewal on a server. To give up a statement costs its connection, and maybe no other can be had. So an
 // attempt without an answer in time stays under way, the next one begins beside it over another connection, and the first answer counts.
-// It is given up once a new connection is open, or if the pool has no room for one. On SQLite, whose statements cost no connection, each
+// It is given up once the next one has a new connection, or if the pool has no room for one. On SQLite, whose statements cost no connection, each
 // attempt ends before the next.
 type attempts struct {
 	d     *Driver
@@ -23,11 +23,16 @@ type attempts struct {
 	work    context.Context // of all attempts
 	stop    context.CancelFunc
 	begun   int
-	running int
-	giveUp  []context.CancelCauseFunc // one for each attempt
+	running []running // in the order of their beginning
 	results chan result
 	over    chan struct{} // closed when nobody receives results any more
 	next    *time.Timer   // fires when another attempt begins
+}
+
+// running is an attempt that is under way.
+type running struct {
+	number int
+	giveUp context.CancelCauseFunc
 }
 
 // result is the outcome of one attempt.
@@ -58,12 +63,12 @@ func (a *attempts) run() (renewed, error) {
 	var last error
 	for pause := pace.ShortPause; ; {
 		var ended <-chan struct{}
-		if a.running == 0 {
+		if len(a.running) == 0 {
 			ended = a.work.Done()
 		}
 		select {
 		case r := <-a.results:
-			a.running--
+			a.running = slices.DeleteFunc(a.running, func(one running) bool { return one.number == r.number })
 			last = r.err
 			if r.err == nil || a.d.isFinal(r.err) || a.work.Err() != nil {
 				return r.renewed, r.err
@@ -89,15 +94,11 @@ func (d *Driver) isFinal(err error) bool {
 
 // begin begins another attempt.
 func (a *attempts) begin() {
-	var earlier []context.CancelCauseFunc // of attempts that are under way
-	if a.running > 0 {
-		earlier = slices.Clone(a.giveUp)
-	}
+	earlier := slices.Clone(a.running)
 	ctx, giveUp := context.WithCancelCause(a.work)
-	a.giveUp = append(a.giveUp, giveUp)
 	a.begun++
-	a.running++
 	number := a.begun
+	a.running = append(a.running, running{number, giveUp})
 	if a.d.dialect == SQLite {
 		a.next.Stop()
 		timer := time.AfterFunc(a.limit, func() { giveUp(context.DeadlineExceeded) })
@@ -106,8 +107,12 @@ func (a *attempts) begin() {
 		a.next.Reset(a.limit)
 	}
 	a.d.calls.Go(func() {
-		if len(earlier) > 0 && a.d.dialect != SQLite {
-			a.d.replaceLink(ctx, a.limit/2, earlier)
+		if len(earlier) > 0 && a.d.dialect != SQLite && a.d.makeRoom(ctx, a.limit/2, earlier[0].giveUp) {
+			ctx = context.WithValue(ctx, linkedKey{}, func() {
+				for _, one := range earlier {
+					one.giveUp(errReplaced)
+				}
+			})
 		}
 		out, err := a.try(ctx, number == 1)
 		select {
@@ -117,24 +122,29 @@ func (a *attempts) begin() {
 	})
 }
 
-// replaceLink opens a new connection for renewals, and ends the earlier attempts if there is one, or no room for one before.
-func (d *Driver) replaceLink(ctx context.Context, limit time.Duration, earlier []context.CancelCauseFunc) {
+// linkedKey is the key, in the context of a renewal, of a function to call when that has a connection of the pool of renewals.
+type linkedKey struct{}
+
+// makeRoom has the next connection for renewals be a new one, and reports whether it will be. If the pool has no room for one, it gives up
+// the oldest attempt.
+func (d *Driver) makeRoom(ctx context.Context, limit time.Duration, giveUpOldest context.CancelCauseFunc) bool {
+	s := d.renewDB.Stats()
+	if s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections {
+		giveUpOldest(errReplaced)
+	}
+	if s.Idle == 0 {
+		return true
+	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	s := d.renewDB.Stats()
-	if full := s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections; !full && !d.replaceIdle(ctx, d.renewDB) {
-		return
-	}
-	for _, giveUp := range earlier {
-		giveUp(errReplaced)
-	}
+	return d.replaceIdle(ctx, d.renewDB)
 }
 
 // end ends all attempts: at once, or after a moment if some are under way, as one that ends by itself keeps its connection.
 func (a *attempts) end() {
 	close(a.over)
 	a.next.Stop()
-	if a.running == 0 {
+	if len(a.running) == 0 {
 		a.stop()
 		return
 	}

@@ -156,6 +156,9 @@ func (d *Driver) runOnce(ctx context.Context, db *sql.DB, fn func(querier) error
 		}
 		return err
 	}
+	if linked, ok := ctx.Value(linkedKey{}).(func()); ok && db == d.renewDB {
+		linked()
+	}
 	err = d.runWith(ctx, conn, fn)
 	switch {
 	case err == nil:
