@@ -128,12 +128,16 @@ func (d *Driver) takeSpare() *sql.Conn {
 	return conn
 }
 
-// runBare calls fn, for renewals whose pool can open no connection, with the spare one or one that is inside a turnstile, where it is idle.
-// Its error is for the caller to ignore: the other pool comes next.
-func (d *Driver) runBare(ctx context.Context, fn func(querier) error) error {
+// noteBare records that the pool of renewals can open no connection.
+func (d *Driver) noteBare() {
 	d.links.mu.Lock()
+	defer d.links.mu.Unlock()
 	d.links.bare = true
-	d.links.mu.Unlock()
+}
+
+// runBare calls fn, for renewals when neither pool can open a connection, with the spare one or one that is inside a turnstile, where it is
+// idle.
+func (d *Driver) runBare(ctx context.Context, fn func(querier) error) error {
 	err := error(sql.ErrConnDone)
 	if conn := d.takeSpare(); conn != nil {
 		if err = d.runWith(ctx, conn, fn); err == nil {

@@ -40,6 +40,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		return u.step(fn)
 	}
 	begun := time.Now()
+	vital := false // renewals had no connection of their pool
 	for tries := 1; ; tries++ {
 		err := d.runOnce(ctx, db, fn)
 		if err == nil {
@@ -55,7 +56,9 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		switch {
 		case d.dialect == SQLite:
 		case kind == readOnly:
-			d.replaceIdle(ctx, db)
+			limited, cancel := context.WithTimeout(ctx, pace.LastWords())
+			d.replaceIdle(limited, db)
+			cancel()
 		case unanswered:
 			d.replaceStale(db)
 		}
@@ -63,12 +66,13 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 			d.warmRenewals() // whose idle connection may have broken with this one
 		}
 		if kind == broken && tries == mostTries && db != d.db {
-			if d.runBare(ctx, fn) == nil {
-				d.report(nil)
-				return nil
-			}
-			db, tries = d.db, 0
+			d.noteBare()
+			db, tries, vital = d.db, 0, true
 			continue
+		}
+		if kind == broken && tries == mostTries && vital && d.runBare(ctx, fn) == nil {
+			d.report(nil)
+			return nil
 		}
 		if d.raiseLevel(err) {
 			continue
