@@ -135,7 +135,7 @@ func TestTheExamplesOfTheHelpWork(t *testing.T) {
 	each(64, "top") // which has no terminal here; its own tests have
 	until(0, "console", "console.log", "console at http://")
 	first, second = next("doctor")
-	b.runs(1, first) // of a server that keeps nothing
+	b.runs(1, first)             // of a server that keeps nothing
 	b.runs(0, second+",slowlog") // on a machine that stands still any command is slow
 	each(0, "leaks")
 	each(0, "config")
