@@ -119,7 +119,7 @@ spec: ## TLC checks the specification in docs/spec, that each rule is needed, an
 	@cd verify && go run ./spec $(if $(SHORT),-short) $(SPECFLAGS)
 	@cd verify && go run ./spec -runs $(if $(SHORT),100,500)
 
-findings: deps ## Surprises of servers and libraries, each shown by a script in findings; one line each; fetches packages (5 min)
+findings: deps ## Surprises of servers and libraries, each shown by a script in findings; one line each; fetches packages (half an hour at first)
 	@failed=0; for script in findings/*.sh; do [ $$script = findings/lib.sh ] || $$script || failed=1; done; exit $$failed
 
 screenshots: deps ## The pictures of the console in docs/console, by a headless Chromium over real servers (20 s)
