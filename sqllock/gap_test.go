@@ -22,6 +22,7 @@ type gapServer struct {
 	mu      sync.Mutex
 	cond    *sync.Cond
 	full    bool // opens no connection
+	hangs   bool // answers no login
 	stalled bool // answers nothing
 	opened  int
 	conns   map[*gapConn]bool
@@ -66,9 +67,17 @@ func (s *gapServer) pool(open, idle int) *sql.DB {
 }
 
 // Connect implements sqldriver.Connector.
-func (s *gapServer) Connect(context.Context) (sqldriver.Conn, error) {
+func (s *gapServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
+	stop := context.AfterFunc(ctx, func() { s.set(func() {}) })
+	defer stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for s.hangs && ctx.Err() == nil {
+		s.cond.Wait()
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	if s.full {
 		return nil, errors.New("tls: failed to verify certificate: x509: certificate signed by unknown authority")
 	}
@@ -343,6 +352,20 @@ func TestRenewalConnectionIsReplacedBeforeItCloses(t *testing.T) {
 		if now := renewals(); now == first {
 			t.Errorf("renewals still go over connection %d", now)
 		}
+	})
+}
+
+// TestUnansweredLoginKeepsNoConnectionFromRenewals: a server, or what stands before it, takes new connections and answers nothing over them,
+// while the connection of renewals grows old.
+func TestUnansweredLoginKeepsNoConnectionFromRenewals(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, _ *sql.DB) {
+		g := takeLock(t, d)
+		wantRenewed(t, d, g)
+		s.set(func() { s.hangs = true })
+		time.Sleep(10 * time.Minute)
+		g.TrustedUntil = time.Now().Add(gapTTL)
+		wantRenewed(t, d, g)
+		s.set(func() { s.hangs = false })
 	})
 }
 

@@ -51,10 +51,17 @@ func (d *Driver) watch() {
 		old := time.Since(d.links.replaced) > maxLinkAge
 		d.links.mu.Unlock()
 		if old && d.hasRenewPool() {
-			d.replaceIdle(d.calls.Alive, d.renewDB)
+			d.replaceOld()
 		}
 		d.checkNode()
 	}
+}
+
+// replaceOld replaces the connection for renewals. A login without an answer keeps the old one from renewals only for a moment.
+func (d *Driver) replaceOld() {
+	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.AskTime())
+	defer cancel()
+	d.replaceIdle(ctx, d.renewDB)
 }
 
 // checkNode asks the database whether it is there, and reports the outcome. It does so over a connection for renewals, which so is there
@@ -180,7 +187,8 @@ func (d *Driver) replaceStale(db *sql.DB) {
 }
 
 // replaceIdle opens a connection of a pool and then closes those that nobody uses, so that the next statement has the new one, and reports
-// whether it has. If no connection can be opened, all stay: one that leads nowhere costs time, and one too few a lease.
+// whether it has. If no connection can be opened, all stay: one that leads nowhere costs time, and one too few a lease. Nobody else has
+// them until then, so ctx ends soon.
 func (d *Driver) replaceIdle(ctx context.Context, db *sql.DB) bool {
 	l := &d.links
 	l.mu.Lock()
