@@ -108,14 +108,19 @@ func TestMigrateReplacesFunctionsOfEarlierBuild(t *testing.T) {
 	}
 	now := body()
 	r.exec("CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$BEGIN RETURN 0; END$$")
-	role := "guest of " + r.opts.Schema
-	r.exec("CREATE ROLE " + pgx.Identifier{role}.Sanitize() + " LOGIN")
-	for _, grant := range []string{"USAGE ON SCHEMA ", "SELECT ON ALL TABLES IN SCHEMA "} {
-		r.exec("GRANT " + grant + strings.TrimSuffix(r.in("holdfast."), ".") + " TO " + pgx.Identifier{role}.Sanitize())
-	}
-	r.Must(r.migrate(r.connect(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1)), r.opts))
-	if body() == now {
-		t.Error("a user who does not own the functions has replaced one")
+	for name, grants := range map[string][]string{
+		"guest of ":  {"USAGE ON SCHEMA {schema}", "SELECT ON ALL TABLES IN SCHEMA {schema}"},
+		"member of ": {"USAGE ON SCHEMA {schema}", "SELECT ON ALL TABLES IN SCHEMA {schema}", "holdfast"}, // who would have to take the role first
+	} {
+		role := name + r.opts.Schema
+		r.exec("CREATE ROLE " + pgx.Identifier{role}.Sanitize() + " LOGIN NOINHERIT")
+		for _, grant := range grants {
+			r.exec("GRANT " + strings.ReplaceAll(grant, "{schema}", strings.TrimSuffix(r.in("holdfast."), ".")) + " TO " + pgx.Identifier{role}.Sanitize())
+		}
+		r.Must(r.migrate(r.connect(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1)), r.opts))
+		if body() == now {
+			t.Errorf("the %s has replaced a function without being its owner", role)
+		}
 	}
 	r.Must(r.migrate(r.pool, r.opts))
 	if got := body(); got != now {
