@@ -51,7 +51,7 @@ func (c *client) clock() int64 { return 1 + int64(float64(c.w.now)*c.rate) }
 // wall is its wall clock in µs.
 func (c *client) wall() int64 { return epoch + c.off + c.clock()/1000 }
 
-// laboratory is when the client's clock shows t.
+// laboratory returns the time of the laboratory at which the client's clock shows t.
 func (c *client) laboratory(t int64) int64 { return int64(float64(t-1) / c.rate) }
 
 // after has do happen in d by the client's clock.

@@ -12,24 +12,24 @@ type Fault int
 
 // The faults.
 const (
-	Break    Fault = iota // a connection breaks
-	Slow                  // a way is slow for a while
-	Cut                   // clients and nodes do not reach one another
-	Twice                 // requests are executed twice
-	Sleep                 // a client is stopped, and goes on
-	Die                   // a client dies; another one takes its place
-	Freeze                // a node is stopped, and goes on
-	Restart               // a node is restarted and knows what it knew
-	Wipe                  // a node is restarted and knows nothing
-	Older                 // a node is restarted and knows what it knew some time before
-	Forget                // a lock lapses early
-	Jump                  // a node's clock is set, by three minutes, as often as you like
-	JumpHour              // by an hour
-	JumpMost              // the clocks of a majority, by an hour, and back
-	Force                 // somebody takes a lock away from its holder, on all nodes
+	Break        Fault = iota // a connection breaks
+	Slow                      // a way is slow for a while
+	Cut                       // clients and nodes do not reach one another
+	Twice                     // requests are executed twice
+	Sleep                     // a client is stopped, and goes on
+	Die                       // a client dies; another one takes its place
+	Freeze                    // a node is stopped, and goes on
+	Restart                   // a node is restarted and knows what it knew
+	Wipe                      // a node is restarted and knows nothing
+	Older                     // a node is restarted and knows what it knew some time before
+	Forget                    // a lock lapses early
+	Jump                      // a node's clock is set, by three minutes, as often as you like
+	JumpHour                  // by an hour
+	JumpMajority              // the clocks of a majority, by an hour, and back
+	Force                     // somebody takes a lock away from its holder, on all nodes
 )
 
-// Property is what is checked.
+// Property names one checked property.
 type Property string
 
 // The properties. Package sim says what they are.
@@ -73,13 +73,13 @@ var Classes = []Class{
 	{"forced", slices.Concat(network, clients, []Fault{Force, Force}), []Property{P1, P2, P4, P5, P7}},
 	{"clocks", slices.Concat(network, clients, []Fault{Jump, Jump, Jump}), []Property{P1, P2, P4}},
 	{"hours", slices.Concat(network, clients, nodes, []Fault{Wipe, JumpHour, JumpHour}), []Property{P2, P4}},
-	{"majority", slices.Concat(network, []Fault{JumpMost, JumpMost, JumpMost}), []Property{P1, P2, P4}},
+	{"majority", slices.Concat(network, []Fault{JumpMajority, JumpMajority, JumpMajority}), []Property{P1, P2, P4}},
 }
 
-// jumps says whether clocks jump by so much that a counter that is lost cannot begin there.
-func (c Class) jumps() bool { return c.Has(JumpHour) || c.Has(JumpMost) }
+// jumps reports whether clocks jump so far that a lost counter cannot start from them.
+func (c Class) jumps() bool { return c.Has(JumpHour) || c.Has(JumpMajority) }
 
-// Has says whether f is one of the class's faults.
+// Has reports whether f is one of the class's faults.
 func (c Class) Has(f Fault) bool { return slices.Contains(c.Faults, f) }
 
 func (c Class) promises(p Property) bool { return slices.Contains(c.Promised, p) }
@@ -136,13 +136,13 @@ func (w *world) strike(kind Fault, left int64) {
 	case Forget:
 		n.forget(w.keys[w.rng.IntN(len(w.keys))])
 	case Jump:
-		w.set(n, w.rng.Int64N(2*jumpMost)-jumpMost)
+		w.set(n, w.rng.Int64N(2*maxJump)-maxJump)
 	case Force:
 		w.force(w.keys[w.rng.IntN(len(w.keys))])
 	case JumpHour:
 		w.set(n, []int64{-hour, hour, 0}[w.rng.IntN(3)])
-	case JumpMost:
-		w.setMost([]int64{-hour, hour}[w.rng.IntN(2)], long)
+	case JumpMajority:
+		w.setMajority([]int64{-hour, hour}[w.rng.IntN(2)], long)
 	}
 }
 
@@ -205,8 +205,8 @@ func (n *node) forget(k *key) {
 	n.locks[k] = lock
 }
 
-// setMost sets the clocks of a majority for a time.
-func (w *world) setMost(off, long int64) {
+// setMajority sets the clocks of a majority for a time.
+func (w *world) setMajority(off, long int64) {
 	for _, i := range w.rng.Perm(len(w.nodes))[:quorum.Majority(len(w.nodes))] {
 		n := w.nodes[i]
 		w.set(n, off)
@@ -237,7 +237,7 @@ const (
 	swing  = 5 * ms
 	hour   = 3600_000_000 // µs
 
-	jumpMost = 170_000_000 // µs
+	maxJump = 170_000_000 // µs
 )
 
 // force takes the lock away from the holder that some node names.

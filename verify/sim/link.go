@@ -8,7 +8,7 @@ import (
 const (
 	lookEvery = 250 * ms // at a connection with unanswered requests
 	minRedial = 5 * ms
-	maxRedial = 200 * ms // shorter than that of a program: faults come fast here
+	maxRedial = 200 * ms // shorter than in a program: faults come fast here
 )
 
 // link is one client's way to one node. A broken one is dialled again; each
@@ -39,7 +39,7 @@ type link struct {
 	ledger session.Ledger[*key]
 }
 
-// fate is what becomes of the requests on a connection that broke.
+// fate describes what happens to the requests on a broken connection.
 type fate struct {
 	at   int64 // when they are executed
 	most int   // the first so many of them
@@ -52,7 +52,7 @@ func (w *world) newLink(c *client, n *node) *link {
 	}
 }
 
-// delay is how long a message takes.
+// delay returns how long a message takes.
 func (l *link) delay() int64 {
 	d := 100_000 + l.w.upTo(l.w.lag)
 	if l.w.chance(0.01) {
@@ -288,7 +288,7 @@ func (l *link) listen() {
 	})
 }
 
-// subscribe is what the node does with it.
+// subscribe carries out a subscription on the node.
 func (l *link) subscribe(gen, boot int) {
 	switch {
 	case l.n.down || l.n.boot != boot:

@@ -35,7 +35,7 @@ func (w *world) newNode(i int) *node {
 	return n
 }
 
-// rate is that of a clock, as slow or as fast as it may be: two of them together stay within
+// rate returns the rate of a clock, as slow or as fast as allowed: two clocks together stay within
 // quorum.Drift.
 func (w *world) rate() float64 { return 1 + []float64{-1, 1}[w.rng.IntN(2)]/201 }
 
@@ -44,7 +44,7 @@ func (n *node) clock() int64 {
 	return epoch + n.off + int64(float64(n.w.now)*n.rate)/1000
 }
 
-// request is what a claim sends.
+// request is one request of a claim.
 type request struct {
 	quorum.Ask
 
@@ -57,7 +57,7 @@ type request struct {
 	done  bool                // answered or failed, at the client
 }
 
-// reply is what the node says, with when the lock was given to its owner.
+// reply is an answer of the node, with the time at which the lock was given to its owner.
 type reply struct {
 	quorum.Reply
 
@@ -114,7 +114,7 @@ func (n *node) execute(r *request) reply {
 	return reply{Reply: rep, issued: n.issued[r.key]}
 }
 
-// lock is what the node has of a lock.
+// lock returns the node's state of a lock.
 func (n *node) lock(k *key) quorum.Lock {
 	l := n.locks[k]
 	l.Fence = n.fence
@@ -205,7 +205,7 @@ func (n *node) thaw() {
 	}
 }
 
-// ready says whether a connection can be opened and checked.
+// ready reports whether a connection can be opened and checked.
 func (n *node) ready() bool { return !n.down && !n.frozen && n.w.now >= n.votes }
 
 func eventText(e quorum.Event) string {

@@ -13,7 +13,7 @@ var outages = Class{"outages", []Fault{Freeze, Restart, Wipe}, slices.Concat(all
 
 const (
 	outageTurns = 2  // how often each node is away
-	regainMost  = 20 // TTLs until the holder has a node again that is back
+	maxRegain   = 20 // TTLs until the holder has a node again that is back
 )
 
 // RunOutages runs one seed in which a holder keeps a lock while each node in turn is away for longer than the TTL: stopped,
@@ -69,7 +69,7 @@ func (wk *worker) outlive(order []int, last *node, back int64) {
 		return
 	}
 	switch st := &wk.claim.st; {
-	case w.now > back+regainMost*w.ttl:
+	case w.now > back+maxRegain*w.ttl:
 		w.fail(P9, "%s has not got all nodes back", wk.claim.owner)
 		wk.end()
 	case st.Granted != quorum.All(len(w.nodes)) || last != nil && last.locks[wk.claim.key].At(last.clock()).Owner != wk.claim.owner:

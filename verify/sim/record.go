@@ -4,9 +4,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// Record is what the nodes and clients of a run have done about its one lock, in the order in which they did it: what package
-// spec compares with the specification. It has what was seen at the doors of the code: requests, answers, and states of nodes.
-// Times of requests are the laboratory's, so no computation of a claim stands behind them.
+// Record lists what the nodes and clients of a run did about its one lock, in order. Package spec
+// compares it with the specification. It has only what can be seen from outside: requests, answers,
+// and states of nodes. Times of requests are the laboratory's, so they rest on no computation of a
+// claim.
 type Record struct {
 	Nodes int
 	TTL   int64 // ns, of each lease at first; the longest that a renewal asks for
@@ -24,7 +25,7 @@ type Step struct {
 	Stamp int64  // Begins: its place in the queue; 0: it does not wait
 
 	Ask     quorum.Ask  // Executes
-	Deaf    []string    // Executes, Forces: who waits there and does not hear the node
+	Deaf    []string    // Executes, Forces: waiters there that do not hear the node
 	Says    quorum.Kind // Executes: the answer
 	Lock    quorum.Lock // Executes, Forces, Forgets: what the node has then
 	Keeps   int64       // Executes, Forces: ns that the node still keeps the lock for its owner, at least
@@ -38,7 +39,7 @@ type Step struct {
 	Current bool        // Hears: it was sent in the present round of renewals
 }
 
-// StepKind is what happens in a step.
+// StepKind names the event of a step.
 type StepKind int
 
 // The kinds of a step. A client's are told by what it sends, and by what it tells its caller.
@@ -109,7 +110,7 @@ func (n *node) lapsed(stored, now quorum.Lock) {
 	}
 }
 
-// recorded is what the record knows of a claim.
+// recorded is the record's state of a claim.
 type recorded struct {
 	round    int                    // of renewals, from 1
 	renews   bool                   // a request to renew has gone out under this id

@@ -83,7 +83,7 @@ func (sum *total) add(r Report) {
 	}
 }
 
-// p99 is how long recovery took beyond a TTL, but for the worst in a hundred.
+// p99 returns the 99th percentile of the time that recovery took beyond a TTL.
 func (sum *total) p99() time.Duration {
 	if len(sum.recovery) == 0 {
 		return 0
@@ -210,7 +210,7 @@ func TestALeaseLivesThroughOutages(t *testing.T) {
 }
 
 // Without that the lease ends, or has lost a node for good.
-func TestNodesThatSetTheLockAgainKeepTheLeaseThroughOutages(t *testing.T) {
+func TestRestoredLocksKeepLeaseThroughOutages(t *testing.T) {
 	t.Parallel()
 	broken := 0
 	for seed := range uint64(20) {

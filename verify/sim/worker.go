@@ -118,7 +118,7 @@ func (wk *worker) passOn() {
 	cl.begin(quorum.Event{Kind: quorum.Start}, wk.decided)
 }
 
-// trusts says whether the lock can still be relied on, as the holder sees it.
+// trusts reports whether the holder, by its own clock, can still rely on the lock.
 func (wk *worker) trusts() bool {
 	over := wk.c.clock() >= wk.claim.st.TrustedUntil() && !wk.c.w.cfg.Rules.TrustForever
 	return wk.grant != nil && wk.claim.st.Phase == quorum.Held && !over
@@ -135,8 +135,8 @@ func (wk *worker) leave() {
 	}
 }
 
-// ttls is how many other TTLs a holder asks for. One that is to keep its lease through outages asks for none that is over
-// before an answer that is late.
+// ttls returns how many other TTLs a holder asks for. A holder that has to keep its lease through
+// outages asks for none that could end before a late answer.
 func (wk *worker) ttls() int {
 	if wk.keeps != nil {
 		return 2

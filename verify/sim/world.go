@@ -21,7 +21,7 @@ const (
 type Rules struct {
 	CommitAnybody  bool // commit does not look whose the lock is
 	CommitAnyToken bool // commit does not look which token the node gave
-	NoQuarantine   bool // who has forgotten everything votes at once
+	NoQuarantine   bool // a node that has forgotten everything votes at once
 	TrustFromReply bool // trust counts from the answer and without drift
 	NoDrift        bool // trust takes all clocks to run at the same rate
 	TrustForever   bool // a holder that is cut off goes on
@@ -237,9 +237,9 @@ func (w *world) build() {
 	w.unleash()
 }
 
-// patience is how long after the last fault everybody must have been served: the
-// quarantine of the last node that forgot, a TTL for what dead clients hold, and for
-// each worker its turn, or its hand-over if it does not come.
+// patience returns how long after the last fault everybody must have been served: the quarantine of
+// the last node that forgot, a TTL for what dead clients hold, and for each worker its turn, or its
+// hand-over if it does not come.
 func (w *world) patience() int64 {
 	workers := 0
 	for _, c := range w.clients {
