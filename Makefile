@@ -77,7 +77,7 @@ server-%:
 # Rows of tables and lines with a link may be longer than 160 columns.
 LONG = LC_ALL=C.UTF-8 grep -rnE --include='*.go' --include='*.md' '^.{161,}' . | grep -vE '^[^:]*:[0-9]+:(\||.*://)'
 
-lint: ## go vet, staticcheck, errorlint, go fix and holdfastvet over the packages of make test (LINT=all: every package); mutants compile; gofumpt, actionlint, 160 columns
+lint: ## go vet, staticcheck, errorlint, go fix and holdfastvet over the packages of make test (LINT=all: every package); mutants compile; language, gofumpt, actionlint, 160 columns
 	@failed=0; packages="$(if $(filter all,$(LINT)),$$(go list $(EVERYTHING)),$(PACKAGES))"; \
 	for check in vet 'tool staticcheck' 'tool go-errorlint' 'fix -diff'; do \
 		go $$check $$packages || { echo "lint: go $$check failed"; failed=1; }; \
@@ -85,6 +85,7 @@ lint: ## go vet, staticcheck, errorlint, go fix and holdfastvet over the package
 	tool=$$(mktemp -d) && go build -o $$tool ./cmd/holdfastvet && go vet -vettool=$$tool/holdfastvet $$packages || \
 		{ echo "lint: holdfastvet failed"; failed=1; }; rm -r $$tool; \
 	(cd verify && go run ./mutants -check) || failed=1; \
+	go test -vet=off ./internal/rig/words ./internal/rig/messages || failed=1; \
 	unformatted=$$(go tool gofumpt -l .) || failed=1; \
 	[ -z "$$unformatted" ] || { echo "lint: gofumpt -w would change:"; echo "$$unformatted"; failed=1; }; \
 	go tool actionlint .github/workflows/*.yml || failed=1; \

@@ -1,25 +1,19 @@
-// Package words counts habits of language that keep readers out, and lets none of them grow:
+// Package words rejects habits of language that keep readers out:
 //
 //   - clause: a comment that defines a name by a clause, such as "x is what …", "x is how long …", "x is that of …" or "x says …". A
 //     function's comment begins with what it does: returns, reports whether, waits for. A field's is a noun.
-//   - most: a name that ends in Most or Least. Go says max and min.
+//   - most: a name that ends in Most or Least. Go uses max and min.
 //   - test: a test whose name has more than eight words.
 //   - subject: one of the latest commits whose subject has more than 72 columns.
-//
-// known.txt has what is left in each folder. Its numbers may only become smaller.
 package words
 
 import (
-	"cmp"
-	"flag"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -33,8 +27,6 @@ const (
 	commits      = 30 // the latest, whose subjects are checked
 )
 
-var update = flag.Bool("update", false, "write the present numbers into known.txt")
-
 var (
 	clause   = regexp.MustCompile(`//\s*\w+ (?:(?:is|are) (?:what|why|who|how|whether|where|when|until|that of|those)\b|says\b)`)
 	most     = regexp.MustCompile(`\b[a-z]\w*(?:Most|Least)\b\s*(?:=|:=|[a-z*\[(])`)
@@ -45,12 +37,6 @@ var (
 
 // place is one habit at one line.
 type place struct{ habit, file, text string }
-
-// folder returns the first two parts of the folder of a file: the unit of known.txt.
-func (p place) folder() string {
-	parts := strings.Split(filepath.ToSlash(filepath.Dir(p.file)), "/")
-	return strings.Join(parts[:min(len(parts), 2)], "/")
-}
 
 // find returns the habits in the text of a Go file.
 func find(file, text string) (all []place) {
@@ -111,9 +97,8 @@ func TestFindSeesEachHabit(t *testing.T) {
 	}
 }
 
-// count walks the repository, and returns the number of each habit in each folder, and the places.
-func count(t *testing.T) (counts map[string]int, places map[string][]place) {
-	counts, places = make(map[string]int), make(map[string][]place)
+func TestLanguageIsPlain(t *testing.T) {
+	t.Parallel()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -129,62 +114,12 @@ func count(t *testing.T) (counts map[string]int, places map[string][]place) {
 		}
 		name, err := filepath.Rel(root, path)
 		for _, p := range find(name, string(text)) {
-			key := p.folder() + " " + p.habit
-			counts[key]++
-			places[key] = append(places[key], p)
+			t.Errorf("%s: %s: write it in plain English: %s", p.file, p.habit, strings.TrimSpace(p.text))
 		}
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	return counts, places
-}
-
-func TestHabitsOfLanguageOnlyShrink(t *testing.T) {
-	t.Parallel()
-	counts, places := count(t)
-	if *update {
-		var lines []string
-		for key, n := range counts {
-			lines = append(lines, fmt.Sprintf("%s %d\n", key, n))
-		}
-		slices.Sort(lines)
-		if err := os.WriteFile("known.txt", []byte(strings.Join(lines, "")), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	text, err := os.ReadFile("known.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	known := make(map[string]int)
-	for line := range strings.Lines(string(text)) {
-		var folder, habit string
-		var n int
-		if _, err := fmt.Sscan(line, &folder, &habit, &n); err != nil {
-			t.Fatalf("known.txt: %q: %v", line, err)
-		}
-		known[folder+" "+habit] = n
-	}
-	keys := slices.Collect(maps.Keys(counts))
-	for key := range known {
-		if counts[key] == 0 {
-			keys = append(keys, key)
-		}
-	}
-	slices.Sort(keys)
-	for _, key := range keys {
-		switch n := cmp.Compare(counts[key], known[key]); {
-		case n > 0:
-			t.Errorf("%s: %d, and known.txt has %d; write the new ones in plain English:", key, counts[key], known[key])
-			for _, p := range places[key] {
-				t.Errorf("\t%s: %s", p.file, strings.TrimSpace(p.text))
-			}
-		case n < 0:
-			t.Errorf("%s: %d, and known.txt has %d: lower it (go test ./internal/rig/words -update)", key, counts[key], known[key])
-		}
 	}
 }
 
