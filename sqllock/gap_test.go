@@ -151,6 +151,8 @@ func (c *gapConn) ExecContext(ctx context.Context, query string, args []sqldrive
 			return gapResult(0), nil
 		}
 		c.s.owner = args[1].Value.(string)
+	case strings.Contains(query, "WHERE name = ? AND stamp = ?") && strings.Contains(query, "token = ?"): // it changes what it has read
+		c.s.owner = args[2].Value.(string)
 	case strings.Contains(query, "INSERT INTO holdfast_lock"):
 		if c.s.owner != "" {
 			return gapResult(0), nil
@@ -327,6 +329,35 @@ func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
 		g := <-got
 		loseIdle(t, s, db)
 		wantRenewed(t, d, g)
+	})
+}
+
+// TestRenewalInsideTurnstileHoldsUpNoRelease: its statement has no answer, and a release takes another connection.
+func TestRenewalInsideTurnstileHoldsUpNoRelease(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		s.set(func() { s.owner = "another" })
+		got := make(chan driver.Grant, 1)
+		go func() {
+			g, _ := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL})
+			got <- g
+		}()
+		synctest.Wait() // it is inside
+		s.setFull(true)
+		s.set(func() { s.owner = "" })
+		g := <-got
+		loseIdle(t, s, db)
+		synctest.Wait()
+		s.forget()
+		go d.Renew(t.Context(), []driver.Grant{g})
+		time.Sleep(100 * time.Millisecond) // it waits for an answer
+		s.setFull(false)
+		d.Release(t.Context(), g, 0) // which goes on in the background
+		time.Sleep(gapTTL / 2)
+		s.set(func() {
+			if s.owner != "" {
+				t.Error("the lock is not free")
+			}
+		})
 	})
 }
 

@@ -153,24 +153,29 @@ func (d *Driver) runBare(ctx context.Context, fn func(querier) error) error {
 		}
 		conn.Close()
 	}
-	for _, conn := range d.insideConns() {
-		if err = d.runWith(ctx, conn, fn); err == nil {
+	for _, e := range d.insideEars() {
+		if !e.tryBorrow() {
+			continue
+		}
+		err = d.runWith(ctx, e.conn, fn)
+		e.handBack()
+		if err == nil {
 			break
 		}
 	}
 	return err
 }
 
-// insideConns returns the connections inside turnstiles.
-func (d *Driver) insideConns() (conns []*sql.Conn) {
+// insideEars returns the ears inside turnstiles. Their holders may leave these meanwhile.
+func (d *Driver) insideEars() (ears []*ear) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, own := range d.grips {
 		if own.ear != nil {
-			conns = append(conns, own.ear.conn)
+			ears = append(ears, own.ear)
 		}
 	}
-	return conns
+	return ears
 }
 
 // replaceStale replaces, in the background, the idle connections of the pool of a statement that had no answer, and those for renewals,

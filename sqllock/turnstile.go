@@ -74,6 +74,10 @@ type ear struct {
 	name string // of the user lock
 	conn *sql.Conn
 	err  error // nil: inside
+
+	// lent has room for one: who sends statements over conn, once a lock was taken over it. A renewal that finds no other connection may
+	// (links.runBare). A connection takes one statement at a time, and database/sql waits for it without regard to a context.
+	lent chan struct{}
 }
 
 // Errors that have waiters poll.
@@ -141,7 +145,7 @@ func (t *turnstile) enter(key string) *ear {
 	t.ears--
 	t.mu.Unlock()
 	ctx, cancel := context.WithCancel(t.d.calls.Work)
-	e := &ear{t: t, key: key, cancel: cancel, asked: make(chan struct{}), done: make(chan struct{})}
+	e := &ear{t: t, key: key, cancel: cancel, asked: make(chan struct{}), done: make(chan struct{}), lent: make(chan struct{}, 1)}
 	t.d.calls.Go(func() {
 		defer close(e.done)
 		e.err = e.wait(ctx)
@@ -228,11 +232,46 @@ func (e *ear) leave() {
 	}
 	ctx, cancel := context.WithTimeout(e.t.d.calls.Work, pace.LastWords())
 	defer cancel()
+	if e.borrow(ctx) != nil {
+		e.discardLater()
+		return
+	}
 	if _, err := e.conn.ExecContext(ctx, "DO RELEASE_LOCK(?)", e.name); err != nil {
 		e.discard()
 		return
 	}
 	e.giveBack()
+}
+
+// borrow waits until nobody else sends statements over the connection, or ctx ends. The caller gives it back, to the ear or to the pool.
+func (e *ear) borrow(ctx context.Context) error {
+	select {
+	case e.lent <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tryBorrow reports whether nobody else sends statements over the connection, which the caller then has to give back.
+func (e *ear) tryBorrow() bool {
+	select {
+	case e.lent <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// handBack ends what borrow or tryBorrow has begun, for an ear that stays inside.
+func (e *ear) handBack() { <-e.lent }
+
+// discardLater discards the ear, in the background, once whoever has borrowed the connection has given it back. The caller is inside a call.
+func (e *ear) discardLater() {
+	e.t.d.calls.Go(func() {
+		e.lent <- struct{}{}
+		e.discard()
+	})
 }
 
 // discard closes the session of the ear, and so lets in the next.
@@ -288,11 +327,16 @@ func (e *ear) take(ctx context.Context, c *claim, stamp, places int64) (token in
 
 // release frees the lock of g and lets in the next. It reports whether the ear is still inside, and the lock another's.
 func (e *ear) release(ctx context.Context, g driver.Grant, late int) (inside bool, err error) {
+	if err := e.borrow(ctx); err != nil {
+		e.discardLater()
+		return false, err
+	}
 	found, left, err := e.execInside(ctx, e.t.free, newStamp(), e.name, driverkit.InMicros(reserved), late, g.Key, g.Owner, g.Token)
 	switch {
 	case err != nil:
 		return false, err
 	case found == 0:
+		e.handBack()
 		return true, nil
 	case left != 1:
 		e.t.turnOff(errMoves)
