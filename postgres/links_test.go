@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -340,5 +341,44 @@ func TestHookThatHangsHoldsUpNoRenewal(t *testing.T) {
 		case <-r.Within().Done():
 			t.Fatal("a renewal waits for the hook")
 		}
+	}
+}
+
+// TestDialOfShortLeaseEndsInTime: it leads nowhere, and the next attempt may lead somewhere. The program uses the whole pool.
+func TestDialOfShortLeaseEndsInTime(t *testing.T) {
+	r := start(t)
+	cfg, err := pgxpool.ParseConfig(server.DSN())
+	r.Must(err)
+	cfg.MaxConns = 2
+	var hangs atomic.Bool
+	limits := make(chan time.Duration, 1)
+	dial := cfg.ConnConfig.DialFunc
+	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if !hangs.CompareAndSwap(true, false) {
+			return dial(ctx, network, addr)
+		}
+		end, _ := ctx.Deadline()
+		limits <- time.Until(end)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	r.Must(err)
+	t.Cleanup(pool.Close)
+	opts := r.opts
+	opts.NoListen = true
+	d, err := postgres.New(t.Context(), pool, &opts)
+	fixture.Closed(r.Rig, d, err)
+	g := r.Grant(d, "k", long)
+	for range cfg.MaxConns {
+		conn, err := pool.Acquire(r.Within())
+		r.Must(err)
+		t.Cleanup(conn.Release)
+	}
+	hangs.Store(true)
+	g.TTL = 2 * time.Second
+	d.Renew(r.Within(), []driver.Grant{g})
+	if limit := <-limits; limit > g.TTL/2 {
+		t.Errorf("an attempt to connect may take %v of a lease of %v", limit, g.TTL)
 	}
 }

@@ -126,24 +126,30 @@ func onReserve[T any](ctx context.Context, d *Driver, ttl time.Duration, scan pg
 }
 
 // openReserve opens the reserve connection unless it is open, in half of the time until ctx ends. The caller has the turn. An attempt goes
-// on when its caller has left, for the next one: a hook of the pool may take any time, and have no regard to its context.
+// on when its caller has left, for the next one: a hook of the pool may take any time, and have no regard to its context. It is given as
+// much time as its caller has, so that one that leads nowhere does not cost a short lease.
 func (d *Driver) openReserve(ctx context.Context) error {
 	r := d.reserve
 	if r.conn != nil {
 		return nil
 	}
+	limit := pace.RequestTime(time.Minute, pace.Alone)
 	if deadline, ok := ctx.Deadline(); ok {
+		limit = time.Until(deadline)
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
+		ctx, cancel = context.WithTimeout(ctx, limit/2)
 		defer cancel()
 	}
+	limit = max(limit, pace.RequestTime(0, pace.Alone))
 	for {
 		earlier := r.dialing != nil
 		if !earlier {
 			result := make(chan dialed, 1)
 			r.dialing = result
 			d.calls.Go(func() {
-				conn, err := d.dial(d.calls.Work, func(string) {})
+				ctx, cancel := context.WithTimeout(d.calls.Work, limit)
+				defer cancel()
+				conn, err := d.dial(ctx, func(string) {})
 				result <- dialed{conn, err}
 			})
 		}
