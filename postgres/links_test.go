@@ -342,6 +342,13 @@ func TestHookThatHangsHoldsUpNoRenewal(t *testing.T) {
 			t.Fatal("a renewal waits for the hook")
 		}
 	}
+	closed := fixture.Later(d.Close)
+	select {
+	case err := <-closed:
+		r.Must(err)
+	case <-r.Within().Done():
+		t.Error("Close waits for the hook")
+	}
 }
 
 // TestDialOfShortLeaseEndsInTime: it leads nowhere, and the next attempt may lead somewhere. The program uses the whole pool.

@@ -195,7 +195,27 @@ func (in *inbox) wait(ctx context.Context, conn *pgx.Conn) (payload string, err 
 }
 
 // dial opens a connection beside the pool, by the hooks of the pool for a new one. It calls notified with the payload of each notification.
+// Close does not wait for a hook that has no regard to its context: what that opens is closed later.
 func (d *Driver) dial(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
+	result := make(chan dialed, 1)
+	go func() {
+		conn, err := d.dialByHooks(ctx, notified)
+		result <- dialed{conn, err}
+	}()
+	select {
+	case got := <-result:
+		return got.conn, got.err
+	case <-d.calls.Work.Done():
+		go func() {
+			if late := <-result; late.conn != nil {
+				closeConn(late.conn)
+			}
+		}()
+		return nil, context.Cause(d.calls.Work)
+	}
+}
+
+func (d *Driver) dialByHooks(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	cfg := d.pool.Config()

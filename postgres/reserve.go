@@ -95,11 +95,16 @@ func (r *reserve) close() {
 	default:
 	}
 	if r.conn != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
-		defer cancel()
-		r.conn.Close(ctx)
+		closeConn(r.conn)
 		r.conn = nil
 	}
+}
+
+// closeConn closes a connection, of which the server hears if it is there.
+func closeConn(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
+	defer cancel()
+	conn.Close(ctx)
 }
 
 // onReserve runs a statement about a lease with this TTL on the reserve connection, and on one of the pool if that cannot be opened in half
