@@ -241,7 +241,8 @@ var function = sync.OnceValue(func() *regexp.Regexp {
 // leaves alone what this user may not replace: functions of another user, and of a role whose rights the user does not inherit.
 func (s schema) replaceFunctions(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `SELECT proname::text, prosrc FROM pg_proc
-		WHERE pronamespace = to_regnamespace($1::text) AND pg_has_role(proowner, 'USAGE') AND has_schema_privilege(pronamespace, 'CREATE')`, pgx.QueryExecModeExec, s.name)
+		WHERE pronamespace = to_regnamespace($1::text) AND pg_has_role(proowner, 'USAGE') AND has_schema_privilege(pronamespace, 'CREATE')`,
+		pgx.QueryExecModeExec, s.name)
 	if err != nil {
 		return err
 	}

@@ -127,8 +127,10 @@ func collect[T any](rows pgx.Rows, scan pgx.RowToFunc[T], limit int, abort func(
 	return all, rows.Err()
 }
 
-// replaceConnections closes the idle connections of the pool, the others once they are free, and the connection that listens, unless the database has answered anything since begun. A link that has died without a word, and a primary that
-// only reads any more, is behind all of them: each would cost an attempt of its own otherwise, and a lease has time for few.
+// replaceConnections closes the idle connections of the pool, the others once they are free, and the connection that
+// listens, unless the database has answered anything since begun. A link that has died without a word, and a primary
+// that only reads any more, is behind all of them: each would cost an attempt of its own otherwise, and a lease has
+// time for few.
 func (d *Driver) replaceConnections(begun time.Time) {
 	last := d.replaced.Load()
 	if since := begun.UnixNano(); d.answered.Load() > since || last > since || !d.replaced.CompareAndSwap(last, time.Now().UnixNano()) {

@@ -208,7 +208,8 @@ func (e *look) checkClients(context.Context) error {
 	case most == 0:
 		e.Add("clients", driver.VerdictSkipped, "INFO does not say how many there may be", "")
 	case used > most/10*9:
-		e.addFault("clients", driver.VerdictWarning, server.Advise(fmt.Errorf("%d of %d connections are in use: one that comes after the last is refused", used, most),
+		e.addFault("clients", driver.VerdictWarning, server.Advise(
+			fmt.Errorf("%d of %d connections are in use: one that comes after the last is refused", used, most),
 			"end those that nobody needs (CLIENT LIST), or raise maxclients"))
 	default:
 		e.OK("clients", "%d of %d", used, most)
@@ -225,7 +226,8 @@ func (e *look) checkRole(context.Context) error {
 		e.addFault(check, driver.VerdictWarning, err)
 	}
 	if e.info["min_slaves_good_slaves"] == "0" {
-		e.addFault("replicas", driver.VerdictFault, server.Advise(errors.New("no replica keeps up with it, and so it takes no locks (NOREPLICAS)"), server.FixReplicas))
+		e.addFault("replicas", driver.VerdictFault, server.Advise(
+			errors.New("no replica keeps up with it, and so it takes no locks (NOREPLICAS)"), server.FixReplicas))
 	}
 	if e.n.place.Replaced() {
 		e.OK("role", "a master with %s replicas", e.info["connected_slaves"])
@@ -603,8 +605,9 @@ func (e *look) checkSlowlog(context.Context) error {
 		}
 	}
 	if count > 0 {
-		e.addFault("slowlog", driver.VerdictWarning, server.Advise(fmt.Errorf("commands of the last day that took longer than %v, and held up all locks meanwhile: %d; "+
-			"the worst is %s with %v", slowCommand, count, name, worst.Round(time.Millisecond)),
+		e.addFault("slowlog", driver.VerdictWarning, server.Advise(
+			fmt.Errorf("commands of the last day that took longer than %v, and held up all locks meanwhile: %d; "+
+				"the worst is %s with %v", slowCommand, count, name, worst.Round(time.Millisecond)),
 			"look at SLOWLOG GET, keep such commands away, and then SLOWLOG RESET"))
 	} else {
 		e.OK("slowlog", "no command over %v in the last day", slowCommand)

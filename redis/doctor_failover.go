@@ -49,7 +49,8 @@ func (e *look) checkFailover(ctx context.Context) error {
 	case err != nil:
 		e.addHidden("isolation", unsaid, "+config|get", "")
 	case down > 0 && stops > down:
-		e.addFault("isolation", driver.VerdictWarning, server.Advise(fmt.Errorf("where it is cut off, it stops granting after %v, and is replaced after %v", stops, down),
+		e.addFault("isolation", driver.VerdictWarning, server.Advise(
+			fmt.Errorf("where it is cut off, it stops granting after %v, and is replaced after %v", stops, down),
 			"set min-replicas-max-lag to a few seconds, and down-after-milliseconds of the Sentinels above that"))
 	default:
 		e.OK("isolation", "where it is cut off, it stops granting after %v", stops)

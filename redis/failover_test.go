@@ -586,10 +586,13 @@ func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
 		lasting error
 		words   []string
 	}{
-		"all down":                {replies: []string{"", "", ""}, words: []string{"no Sentinel names the master m", "refused"}},
-		"one knows":               {replies: []string{"", unknown, masterReply(master)}},
-		"one is wrong":            {replies: []string{masterReply(gone), masterReply(master), masterReply(master)}},
-		"all disagree":            {replies: []string{masterReply(gone), masterReply(replica), masterReply(master)}, words: []string{"the Sentinels disagree", gone, replica, master}},
+		"all down":     {replies: []string{"", "", ""}, words: []string{"no Sentinel names the master m", "refused"}},
+		"one knows":    {replies: []string{"", unknown, masterReply(master)}},
+		"one is wrong": {replies: []string{masterReply(gone), masterReply(master), masterReply(master)}},
+		"all disagree": {
+			replies: []string{masterReply(gone), masterReply(replica), masterReply(master)},
+			words:   []string{"the Sentinels disagree", gone, replica, master},
+		},
 		"one lies":                {replies: []string{masterReply(replica)}, words: []string{replica, "it is a replica"}},
 		"two lie":                 {replies: []string{masterReply(gone), masterReply(replica)}, words: []string{"the Sentinels disagree", gone, replica}},
 		"nonsense":                {replies: []string{"+OK\r\n"}, words: []string{"unexpected reply"}},

@@ -190,7 +190,8 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		return nil, fmt.Errorf("sqllock: %w", err)
 	}
 	d := &Driver{
-		tables: t, db: db, renewDB: cmp.Or(opts.RenewDB, db), dialect: dialect, node: cmp.Or(opts.Node, t.name), owners: driverkit.NewOwners(), calls: driverkit.NewCalls(),
+		tables: t, db: db, renewDB: cmp.Or(opts.RenewDB, db), dialect: dialect, node: cmp.Or(opts.Node, t.name),
+		owners: driverkit.NewOwners(), calls: driverkit.NewCalls(),
 		waiting: make(map[string]*claim), grips: make(map[string]grip), places: make(map[string]int64),
 	}
 	d.links.replacing, d.links.replaced = make(map[*sql.DB]bool), time.Now()

@@ -47,7 +47,8 @@ func TestRequestsKeepTheFloor(t *testing.T) {
 		},
 		"a node in quarantine grants nothing": {gate: session.Gate{Stays: true}, err: session.ErrStays},
 		"nor commits": {
-			gate: session.Gate{Stays: true}, ask: quorum.Ask{Kind: quorum.AskCommit, Token: 9}, want: quorum.Ask{Kind: quorum.AskCommit, Token: 9}, err: session.ErrStays,
+			gate: session.Gate{Stays: true}, ask: quorum.Ask{Kind: quorum.AskCommit, Token: 9},
+			want: quorum.Ask{Kind: quorum.AskCommit, Token: 9}, err: session.ErrStays,
 		},
 		"nor hands over": {
 			gate: session.Gate{Stays: true}, ask: quorum.Ask{Kind: quorum.AskGiveBack, HandOver: 7}, want: quorum.Ask{Kind: quorum.AskGiveBack},

@@ -303,7 +303,8 @@ func (s *setup) encodeNode(w *world, n int, b []byte) []byte {
 		if cl.life == running {
 			k, set := &cl.claim, quorum.Only(n)
 			b = append(b,
-				packFlags((k.Asked|k.Renewing)&set != 0, k.Granted&set != 0, k.Owed&set != 0, (k.Agreed|k.Kept)&set != 0, k.Pending&set != 0, (k.Denied|k.Missing)&set != 0),
+				packFlags((k.Asked|k.Renewing)&set != 0, k.Granted&set != 0, k.Owed&set != 0, (k.Agreed|k.Kept)&set != 0, k.Pending&set != 0,
+					(k.Denied|k.Missing)&set != 0),
 				packFlags(k.Failed&set != 0, k.Fatal&set != 0, k.Queued&set != 0, k.GivenBack&set != 0, k.Subscribed&set != 0, k.Sends[n] != 0, k.Answered[n] != 0),
 				k.Epoch[n])
 			b = appendInt32(b, int32(k.Base[n]))

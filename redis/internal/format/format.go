@@ -109,8 +109,8 @@ func (f *Format) Fits(s Set) error {
 		return fmt.Errorf("format redisson is for one server, not for a Redis Cluster: after a failover a thread in Java can at once take " +
 			"a lock that the replica has forgotten; give the address of one server")
 	case s.Replaced:
-		return fmt.Errorf("format redisson is for one server that no other replaces: after a failover a thread in Java can at once take a lock that the new server has forgotten; " +
-			"give the address of the server")
+		return fmt.Errorf("format redisson is for one server that no other replaces: after a failover a thread in Java can at once take a " +
+			"lock that the new server has forgotten; give the address of the server")
 	}
 	return nil
 }

@@ -141,7 +141,8 @@ func checkFailoverMaster(shard bool, hello, info map[string]string) (defects map
 
 // errNoMinReplicas is a defect of a master that goes on without its replicas: INFO does not count the
 // replicas that keep up.
-var errNoMinReplicas = server.Advise(errors.New("min-replicas-to-write is 0: if the network isolates it, it keeps granting locks beside the server that replaces it"),
+var errNoMinReplicas = server.Advise(
+	errors.New("min-replicas-to-write is 0: if the network isolates it, it keeps granting locks beside the server that replaces it"),
 	"set min-replicas-to-write 1 and min-replicas-max-lag 3 on each server: "+
 		"https://github.com/holdfast-go/holdfast/blob/main/docs/your-redis.md#sentinel-and-other-failovers")
 
