@@ -43,29 +43,29 @@ type chaos struct {
 // and the server crashes.
 func TestChaos(t *testing.T) {
 	t.Parallel()
-	s := own(t, "max_connections=100")
+	s := startAlone(t, "max_connections=100")
 	c := &chaos{rig: newRigOn(t, s)}
-	c.exec("CREATE TABLE holdfast.account AS SELECT 0 AS balance")
+	c.execSQL("CREATE TABLE holdfast.account AS SELECT 0 AS balance")
 	ctx, cancel := context.WithTimeout(t.Context(), *chaosTime)
 	defer cancel()
 	var all sync.WaitGroup
 	for range 5 {
-		d := c.driver()
+		d := c.newDriver()
 		c.drivers = append(c.drivers, d)
 		client := c.Client(d)
 		all.Go(func() {
 			for ctx.Err() == nil {
-				c.turn(ctx, d, client)
+				c.takeTurn(ctx, d, client)
 			}
 		})
 	}
-	c.disturb(ctx, s)
+	c.makeTrouble(ctx, s)
 	all.Wait()
-	c.judge(t)
+	c.checkBalance(t)
 }
 
-// turn takes the lock and adds one.
-func (c *chaos) turn(ctx context.Context, d *postgres.Driver, client *holdfast.Client) {
+// takeTurn takes the lock and adds one.
+func (c *chaos) takeTurn(ctx context.Context, d *postgres.Driver, client *holdfast.Client) {
 	brood := rand.IntN(20) == 0                                                              // and go on after the loss
 	l, err := client.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief, NoRenew: brood}) // short: leases end in the trouble
 	if err != nil {
@@ -103,8 +103,8 @@ func (c *chaos) turn(ctx context.Context, d *postgres.Driver, client *holdfast.C
 	}
 }
 
-// disturb makes trouble until ctx ends.
-func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
+// makeTrouble disturbs the clients until ctx ends.
+func (c *chaos) makeTrouble(ctx context.Context, s *pgproc.Server) {
 	for n := 0; ctx.Err() == nil; n++ {
 		time.Sleep(rand.N(200 * time.Millisecond)) // between two faults some get through
 		switch rand.IntN(5) {
@@ -115,7 +115,7 @@ func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
 		case 2:
 			for _, d := range c.drivers {
 				if rand.IntN(3) == 0 {
-					c.route(d).Cut()
+					c.linkOf(d).Cut()
 				}
 			}
 		case 3:
@@ -136,9 +136,9 @@ func (c *chaos) disturb(ctx context.Context, s *pgproc.Server) {
 	c.All(func(_ int, p *fixture.Link) { p.Lose, p.Mute, p.Hole = 0, false, false })
 }
 
-func (c *chaos) judge(t *testing.T) {
+func (c *chaos) checkBalance(t *testing.T) {
 	c.pool.Reset() // the server may have crashed since each connection was last used
-	balance := c.count("SELECT balance FROM holdfast.account")
+	balance := c.countRows("SELECT balance FROM holdfast.account")
 	t.Logf("%d leases, %d commits, %d refused; balance %d", len(c.leases), c.committed, c.refused, balance)
 	if balance < c.committed { // a commit without an answer may have happened
 		t.Errorf("%d updates are lost", c.committed-balance)

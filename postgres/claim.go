@@ -47,7 +47,7 @@ type claim struct {
 	tuned   <-chan struct{} // closed when that is otherwise
 }
 
-func (d *Driver) claim(req driver.Request) *claim {
+func (d *Driver) newClaim(req driver.Request) *claim {
 	c := &claim{d: d, req: req, owner: d.owners.Next(req.Adoptable), holder: driverkit.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
@@ -64,12 +64,12 @@ func (c *claim) leave() {
 	delete(c.d.waiting, c.owner)
 }
 
-// compete asks until the lock is granted or that is out of the question.
-func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
+// acquireLock asks until the lock is granted or that is out of the question.
+func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
 	attempt := driverkit.Attempt{
-		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.from != "", Turn: c.wake, Pause: c.pause,
+		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.from != "", Turn: c.wake, Pause: c.planPause,
 		Ask: func(ctx, caller context.Context) (driver.Grant, error) {
-			return c.try(context.WithValue(ctx, callerKey{}, caller))
+			return c.tryOnce(context.WithValue(ctx, callerKey{}, caller))
 		},
 		Queued: func() bool { return c.place },
 	}
@@ -84,7 +84,7 @@ func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
 		}
 	}
 	if attempt.Adopts {
-		attempt.Last = c.d.unavailable(errors.New("no answer yet"))
+		attempt.Last = c.d.unavailableError(errors.New("no answer yet"))
 	}
 	return attempt.Run(ctx)
 }
@@ -113,9 +113,9 @@ func (a answer) check() error {
 	return nil
 }
 
-// try asks the server once, or reads the answer from the turnstile. It asks once more under another name if its own has had the lock.
-func (c *claim) try(ctx context.Context) (driver.Grant, error) {
-	if v := c.visit; v != nil && !v.heard && v.over() {
+// tryOnce asks the server once, or reads the answer from the turnstile. It asks once more under another name if its own has had the lock.
+func (c *claim) tryOnce(ctx context.Context) (driver.Grant, error) {
+	if v := c.visit; v != nil && !v.heard && v.isOver() {
 		v.heard = true
 		if v.ear == nil {
 			c.doubt = c.doubt || isDoubtful(v.err)
@@ -124,34 +124,34 @@ func (c *claim) try(ctx context.Context) (driver.Grant, error) {
 		} else {
 			c.place = true
 			granted := min(c.req.TTL, entryTTL)
-			g, err := c.settle(ctx, v.answer, granted, nil)
+			g, err := c.readReply(ctx, v.answer, granted, nil)
 			if errors.Is(err, driver.ErrHeld) || err == nil && pace.Until(g.TrustedUntil, time.Now()) >= granted/2 {
 				return g, err
 			}
 			// The grant is too short for who does not renew it, or the statement was sent too long ago: it is confirmed by another.
 		}
 	}
-	send := c.take
+	send := c.requestLock
 	if c.from != "" {
-		send = c.adopt
+		send = c.requestAdoption
 	}
 	r, err := send(ctx)
-	return c.settle(ctx, r, c.req.TTL, err)
+	return c.readReply(ctx, r, c.req.TTL, err)
 }
 
-// settle returns what the answer to the claim means, which asked for the lock for granted.
-func (c *claim) settle(ctx context.Context, r reply[answer], granted time.Duration, err error) (driver.Grant, error) {
+// readReply returns the meaning of the answer to the claim, which asked for the lock for granted.
+func (c *claim) readReply(ctx context.Context, r reply[answer], granted time.Duration, err error) (driver.Grant, error) {
 	c.doubt = c.doubt || r.doubt || isDoubtful(err)
 	switch {
 	case err != nil:
 		c.left = c.left || c.doubt
 		return driver.Grant{}, err
-	case r.rows[0].gone():
+	case r.rows[0].isGone():
 		c.rename()
-		return c.try(ctx)
+		return c.tryOnce(ctx)
 	case r.rows[0].Token == nil:
 		c.left = c.left || c.doubt || c.place
-		return driver.Grant{}, r.rows[0].held(c.place)
+		return driver.Grant{}, r.rows[0].heldError(c.place)
 	}
 	c.left = true
 	ttl := c.req.TTL
@@ -159,7 +159,7 @@ func (c *claim) settle(ctx context.Context, r reply[answer], granted time.Durati
 		Key: c.req.Key, Owner: c.owner, Token: *r.rows[0].Token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.Trust(r.sent, granted),
 	}
 	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
-		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
+		return driver.Grant{}, c.d.unavailableError(errors.New("the answer came too late"))
 	}
 	c.d.noteDoubt(c.owner, c.doubt)
 	return g, nil
@@ -183,17 +183,17 @@ func (c *claim) rename() {
 	}
 }
 
-// take asks for the lock, or for a place in the queue. The first question is only for the lock if the claim can go to the turnstile.
-func (c *claim) take(ctx context.Context) (reply[answer], error) {
-	c.channel, c.tuned = c.d.hears()
+// requestLock asks for the lock, or for a place in the queue. The first question is only for the lock if the claim can go to the turnstile.
+func (c *claim) requestLock(ctx context.Context) (reply[answer], error) {
+	c.channel, c.tuned = c.d.currentChannel()
 	at, lasts := c.channel, place
 	switch v := c.visit; {
-	case v == nil && !c.visited && !c.req.NoWait && c.d.ears.ready():
+	case v == nil && !c.visited && !c.req.NoWait && c.d.ears.isReady():
 	case v == nil:
 		c.place = !c.req.NoWait
 	default:
 		c.place = true
-		at = v.channel(c.channel)
+		at = v.ticketChannel(c.channel)
 		if !v.heard {
 			lasts = blockedPlace
 		}
@@ -202,10 +202,10 @@ func (c *claim) take(ctx context.Context) (reply[answer], error) {
 		c.holder, c.place, at, driverkit.InMicros(grace), driverkit.InMicros(lasts))
 }
 
-// adopt asks for the lock that another owner has.
-func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
+// requestAdoption asks for the lock that another owner has.
+func (c *claim) requestAdoption(ctx context.Context) (reply[answer], error) {
 	ttl := c.req.TTL
-	_, c.tuned = c.d.hears()
+	_, c.tuned = c.d.currentChannel()
 	r, err := queryRow(ctx, c.d, pgx.RowTo[*int64], c.d.schema.adopt, c.req.Key, c.from, c.owner, driverkit.InMicros(ttl), c.holder)
 	out := reply[answer]{sent: r.sent, doubt: r.doubt}
 	switch {
@@ -213,18 +213,18 @@ func (c *claim) adopt(ctx context.Context) (reply[answer], error) {
 	case r.rows[0] == nil:
 		err = driver.ErrLost
 	case *r.rows[0] == 0:
-		err = c.d.unavailable(errors.New("a transaction still relies on the lease"))
+		err = c.d.unavailableError(errors.New("a transaction still relies on the lease"))
 	default:
 		out.rows = []answer{{Token: r.rows[0]}}
 	}
 	return out, err
 }
 
-// gone reports that the owner has had the lock, or was given up.
-func (a answer) gone() bool { return a.Token == nil && a.Waiters == nil }
+// isGone reports that the owner has had the lock, or was given up.
+func (a answer) isGone() bool { return a.Token == nil && a.Waiters == nil }
 
-// held returns an error that names the holder. The server counts the asker as well if the asker has a place.
-func (a answer) held(place bool) error {
+// heldError returns an error that names the holder. The server counts the asker as well if the asker has a place.
+func (a answer) heldError(place bool) error {
 	held := &driver.HeldError{}
 	if a.Owner != nil {
 		held.Owner, held.Remaining, held.Waiters = *a.Owner, max(driverkit.Micros(*a.Left), 0), int(*a.Waiters)
@@ -237,10 +237,10 @@ func (a answer) held(place bool) error {
 	return held
 }
 
-// pause returns for how long to wait until the next question: until the lock lapses at most, and not longer than what the client knows
+// planPause returns how long to wait until the next question: until the lock lapses at most, and not longer than what the client knows
 // of its turn allows.
-func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
-	c.d.listen()
+func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
+	c.d.startListening()
 	again = c.tuned
 	limit = relaxed
 	if errors.Is(obstacle, driver.ErrHeld) {
@@ -285,9 +285,9 @@ func (c *claim) leaveTurnstile() {
 	c.visit, c.visited = nil, true
 }
 
-// result returns the outcome of the claim after it has noted what the driver holds, or else has begun to
-// clear away what the claim may have left.
-func (c *claim) result(g driver.Grant, err error) (driver.Grant, error) {
+// noteResult notes what the driver holds, or begins to clear away what the claim may have left,
+// and returns the outcome of the claim.
+func (c *claim) noteResult(g driver.Grant, err error) (driver.Grant, error) {
 	if err != nil {
 		c.abandon()
 		return g, err
@@ -300,7 +300,7 @@ func (c *claim) result(g driver.Grant, err error) (driver.Grant, error) {
 			d.holdTurnstile(g.Owner, ear)
 		}
 	}
-	d.listen()
+	d.startListening()
 	d.mu.Lock()
 	d.held[g.Owner] = g.Key
 	retuned := c.tuned != d.tuned

@@ -10,9 +10,9 @@ import (
 // TestACrowdOfOneClientIsServed over the four connections that a pool has on a small machine, each of which answers 200 times a
 // second.
 func TestACrowdOfOneClientIsServed(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	r.route(d).Set(func() { r.route(d).Slow = 5 * time.Millisecond })
+	r := startRig(t)
+	d := r.newDriver()
+	r.linkOf(d).Set(func() { r.linkOf(d).Slow = 5 * time.Millisecond })
 	fixture.Crowd(r.Rig, d, 600)
-	r.cleared()
+	r.checkCleared()
 }

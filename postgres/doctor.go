@@ -33,9 +33,9 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	ttl = cmp.Or(ttl, driverkit.ExamTTL)
 	l := &look{Notes: driverkit.Notes{Node: d.node}, d: d, ttl: ttl, limit: pace.RequestTime(ttl, pace.Alone)}
 	l.Files(d.secrets...)
-	conn, err := d.dial(d.calls.Alive, l.in.add)
+	conn, err := d.dialConn(d.calls.Alive, l.in.add)
 	if err != nil {
-		l.failed(ctx, "reach", err)
+		l.addFailure(ctx, "reach", err)
 		return l.Found
 	}
 	defer func() {
@@ -45,7 +45,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	}()
 	l.conn = conn
 	l.OK("reach", "answers")
-	l.run(ctx)
+	l.runChecks(ctx)
 	return l.Found
 }
 
@@ -59,65 +59,65 @@ type look struct {
 	limit time.Duration // for one statement
 }
 
-// run makes one check after the other, until one has no answer.
-func (l *look) run(ctx context.Context) {
+// runChecks makes one check after the other, until one has no answer.
+func (l *look) runChecks(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamTime())
 	defer cancel()
 	for _, check := range []struct {
 		name string
 		run  func(context.Context) error
 	}{
-		{"round-trip", l.pace},
-		{"version", l.version},
-		{"role", l.role},
-		{"clock", l.clock},
-		{"durability", l.durability},
-		{"replicas", l.replicas},
-		{"connections", l.connections},
-		{"pooler", l.pooler},
-		{"tls", l.transport},
-		{"schema", l.schema}, // last, as there may be none
-		{"rights", l.rights},
-		{"tables", l.logged},
-		{"tables", l.snapshots},
+		{"round-trip", l.checkPace},
+		{"version", l.checkVersion},
+		{"role", l.checkRole},
+		{"clock", l.checkClock},
+		{"durability", l.checkDurability},
+		{"replicas", l.checkReplicas},
+		{"connections", l.checkConnections},
+		{"pooler", l.checkPooler},
+		{"tls", l.checkTransport},
+		{"schema", l.checkSchema}, // last, as there may be none
+		{"rights", l.checkPermissions},
+		{"tables", l.checkLogged},
+		{"tables", l.checkSnapshots},
 	} {
 		if err := check.run(ctx); err != nil {
-			l.failed(ctx, check.name, err)
+			l.addFailure(ctx, check.name, err)
 			return
 		}
 	}
 }
 
-// failed notes why the database cannot be used, or not be looked at any further.
-func (l *look) failed(ctx context.Context, check string, err error) {
+// addFailure notes why the database cannot be used, or not be looked at any further.
+func (l *look) addFailure(ctx context.Context, check string, err error) {
 	if errorCode(err) == noRights {
-		l.Add("rights", driver.VerdictFault, err.Error(), l.grants(ctx))
+		l.Add("rights", driver.VerdictFault, err.Error(), l.grantStatements(ctx))
 		return
 	}
-	l.Fault(check, l.d.diagnose(ctx, err, false))
+	l.Fault(check, l.d.explainError(ctx, err, false))
 }
 
-// get reads one row.
-func (l *look) get(ctx context.Context, sql string, args []any, to ...any) error {
+// readRow reads one row.
+func (l *look) readRow(ctx context.Context, sql string, args []any, to ...any) error {
 	return l.conn.QueryRow(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...).Scan(to...)
 }
 
-func (l *look) pace(ctx context.Context) error {
+func (l *look) checkPace(ctx context.Context) error {
 	var one int
-	return l.Pace(l.limit, func() error { return l.get(ctx, "SELECT 1", nil, &one) })
+	return l.Pace(l.limit, func() error { return l.readRow(ctx, "SELECT 1", nil, &one) })
 }
 
-func (l *look) version(ctx context.Context) error {
+func (l *look) checkVersion(ctx context.Context) error {
 	var number int
 	var text string
-	err := l.get(ctx, "SELECT current_setting('server_version_num')::int, current_setting('server_version')", nil, &number, &text)
+	err := l.readRow(ctx, "SELECT current_setting('server_version_num')::int, current_setting('server_version')", nil, &number, &text)
 	if err == nil {
-		l.known(number, text)
+		l.checkNumber(number, text)
 	}
 	return err
 }
 
-func (l *look) known(number int, text string) {
+func (l *look) checkNumber(number int, text string) {
 	if number < oldest {
 		l.Add("version", driver.VerdictFault, "it is PostgreSQL "+text, "update it to 11 or newer")
 		return
@@ -125,10 +125,10 @@ func (l *look) known(number int, text string) {
 	l.OK("version", "PostgreSQL %s", text)
 }
 
-// role checks that the server takes writes.
-func (l *look) role(ctx context.Context) error {
+// checkRole checks that the server takes writes.
+func (l *look) checkRole(ctx context.Context) error {
 	var standby, reads bool
-	err := l.get(ctx, "SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool", nil, &standby, &reads)
+	err := l.readRow(ctx, "SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool", nil, &standby, &reads)
 	switch {
 	case err != nil:
 		return err
@@ -143,10 +143,10 @@ func (l *look) role(ctx context.Context) error {
 	return nil
 }
 
-func (l *look) clock(ctx context.Context) error {
+func (l *look) checkClock(ctx context.Context) error {
 	var at int64 // as a number, because each session may have a style of its own for dates
 	before := time.Now()
-	if err := l.get(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, &at); err != nil {
+	if err := l.readRow(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, &at); err != nil {
 		return err
 	}
 	rtt := time.Since(before)
@@ -160,12 +160,12 @@ func (l *look) clock(ctx context.Context) error {
 	return nil
 }
 
-// durability checks whether a crash can undo grants.
-func (l *look) durability(ctx context.Context) error {
+// checkDurability checks whether a crash can undo grants.
+func (l *look) checkDurability(ctx context.Context) error {
 	var off []string
 	for _, name := range []string{"fsync", "synchronous_commit", "full_page_writes"} {
 		var value string
-		if err := l.get(ctx, "SELECT current_setting($1::text)", []any{name}, &value); err != nil {
+		if err := l.readRow(ctx, "SELECT current_setting($1::text)", []any{name}, &value); err != nil {
 			return err
 		}
 		if value == "off" {
@@ -181,10 +181,10 @@ func (l *look) durability(ctx context.Context) error {
 	return nil
 }
 
-func (l *look) replicas(ctx context.Context) error {
+func (l *look) checkReplicas(ctx context.Context) error {
 	var n int
 	var names string
-	err := l.get(ctx, "SELECT count(*), current_setting('synchronous_standby_names') FROM pg_stat_replication", nil, &n, &names)
+	err := l.readRow(ctx, "SELECT count(*), current_setting('synchronous_standby_names') FROM pg_stat_replication", nil, &n, &names)
 	switch {
 	case err != nil:
 		return err
@@ -198,9 +198,9 @@ func (l *look) replicas(ctx context.Context) error {
 	return nil
 }
 
-func (l *look) connections(ctx context.Context) error {
+func (l *look) checkConnections(ctx context.Context) error {
 	var used, most int
-	err := l.get(ctx, "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity WHERE backend_type = 'client backend'", nil, &used, &most)
+	err := l.readRow(ctx, "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity WHERE backend_type = 'client backend'", nil, &used, &most)
 	switch {
 	case err != nil:
 		return err
@@ -213,9 +213,9 @@ func (l *look) connections(ctx context.Context) error {
 	return nil
 }
 
-// pooler finds one through which LISTEN does not work, or a server with one session for all connections.
-func (l *look) pooler(ctx context.Context) error {
-	there, shared, err := l.d.sessions(ctx, l.conn)
+// checkPooler finds a pooler through which LISTEN does not work, or a server with one session for all connections.
+func (l *look) checkPooler(ctx context.Context) error {
+	there, shared, err := l.d.compareSessions(ctx, l.conn)
 	switch {
 	case there && errorCode(err) == tooMany: // of which connections warns; no second session can be compared
 		l.OK("pooler", "none; %s", l.d.wayToWait())
@@ -235,7 +235,7 @@ func (l *look) pooler(ctx context.Context) error {
 	}
 	waiting, cancel := context.WithTimeout(ctx, pace.NotifyTime())
 	defer cancel()
-	heard, err := l.d.heard(waiting, l.conn, &l.in)
+	heard, err := l.d.hearsChannel(waiting, l.conn, &l.in)
 	switch {
 	case err != nil:
 		return err
@@ -273,13 +273,13 @@ func (d *Driver) wayToWait() string {
 	return "waiters wait for notifications"
 }
 
-func (l *look) transport(context.Context) error {
+func (l *look) checkTransport(context.Context) error {
 	conn := l.conn.PgConn().Conn()
 	if _, local := conn.(*net.UnixConn); local {
 		l.OK("tls", "a socket of this machine")
 		return nil
 	}
-	if text := weakness(l.conn.Config(), conn); text != "" {
+	if text := tlsWeakness(l.conn.Config(), conn); text != "" {
 		l.Add("tls", driver.VerdictWarning, text, "give sslmode=verify-full in the URL, and sslrootcert=FILE for an authority of your own")
 		return nil
 	}
@@ -287,9 +287,9 @@ func (l *look) transport(context.Context) error {
 	return nil
 }
 
-// weakness returns what somebody in between could do to conn, which was made by config, though the URL asks for TLS or
+// tlsWeakness returns what somebody in between could do to conn, which was made by config, though the URL asks for TLS or
 // leaves that open, as it does without sslmode; empty: nothing, or the URL asks for no TLS.
-func weakness(config *pgx.ConnConfig, conn net.Conn) string {
+func tlsWeakness(config *pgx.ConnConfig, conn net.Conn) string {
 	asked := []*tls.Config{config.TLSConfig}
 	for _, f := range config.Fallbacks {
 		asked = append(asked, f.TLSConfig)
@@ -306,8 +306,8 @@ func weakness(config *pgx.ConnConfig, conn net.Conn) string {
 	return ""
 }
 
-func (l *look) schema(ctx context.Context) error {
-	in, err := l.d.schema.read(ctx, l.conn)
+func (l *look) checkSchema(ctx context.Context) error {
+	in, err := l.d.schema.readState(ctx, l.conn)
 	if err == nil {
 		err = l.d.schema.checkVersion(in)
 	}
@@ -317,8 +317,8 @@ func (l *look) schema(ctx context.Context) error {
 	return err
 }
 
-// rights checks that the user has the permissions that locks need.
-func (l *look) rights(ctx context.Context) error {
+// checkPermissions checks that the user has the permissions that locks need.
+func (l *look) checkPermissions(ctx context.Context) error {
 	rows, err := l.conn.Query(ctx, `
 		SELECT p || ' on table ' || c.relname FROM pg_class c, unnest('{SELECT,INSERT,UPDATE,DELETE}'::text[]) p
 			WHERE c.relnamespace = to_regnamespace($1::text) AND c.relname IN ('lock', 'ticket') AND NOT has_table_privilege(c.oid, p)
@@ -333,17 +333,17 @@ func (l *look) rights(ctx context.Context) error {
 	case err != nil:
 		return err
 	case len(missing) > 0:
-		l.Add("rights", driver.VerdictFault, "missing: "+strings.Join(missing, ", "), l.grants(ctx))
+		l.Add("rights", driver.VerdictFault, "missing: "+strings.Join(missing, ", "), l.grantStatements(ctx))
 	default:
 		l.OK("rights", "all that locks need")
 	}
 	return nil
 }
 
-// grants are the statements that give this user all rights that locks need.
-func (l *look) grants(ctx context.Context) string {
+// grantStatements returns the statements that give this user all rights that locks need.
+func (l *look) grantStatements(ctx context.Context) string {
 	var user string
-	if l.conn == nil || l.get(ctx, "SELECT quote_ident(current_user)", nil, &user) != nil {
+	if l.conn == nil || l.readRow(ctx, "SELECT quote_ident(current_user)", nil, &user) != nil {
 		user = "USER"
 	}
 	in := " SCHEMA " + l.d.schema.name + " TO " + user
@@ -365,19 +365,19 @@ const idleSQL = `SELECT extract(epoch FROM clock_timestamp() - state_change)::bi
 	WHERE state LIKE 'idle in transaction%' AND datname = current_database() AND clock_timestamp() - state_change > $1::bigint * interval '1 microsecond'
 	ORDER BY s DESC LIMIT 1`
 
-// snapshots finds an old snapshot, which keeps the rows of locks from being cleaned up, or a transaction that may become one.
-func (l *look) snapshots(ctx context.Context) error {
+// checkSnapshots finds an old snapshot, which keeps the rows of locks from being cleaned up, or a transaction that may become one.
+func (l *look) checkSnapshots(ctx context.Context) error {
 	const bound = "transaction_timeout (from PostgreSQL 17 on) or idle_in_transaction_session_timeout"
 	var turns, seconds int
 	var whose, name string
-	err := l.get(ctx, snapshotSQL, []any{manyTurns}, &turns, &whose, &name)
+	err := l.readRow(ctx, snapshotSQL, []any{manyTurns}, &turns, &whose, &name)
 	if err == nil {
 		what := "%s %q has a snapshot that is %d transactions old: old versions of rows cannot go, and locks become slower"
 		l.Add("tables", driver.VerdictWarning, fmt.Sprintf(what, whose, name, turns), "end it, or drop the slot, and bound such transactions by "+bound)
 		return nil
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = l.get(ctx, idleSQL, []any{driverkit.InMicros(l.ttl)}, &seconds, &name)
+		err = l.readRow(ctx, idleSQL, []any{driverkit.InMicros(l.ttl)}, &seconds, &name)
 	}
 	if errors.Is(err, pgx.ErrNoRows) || errorCode(err) == noTable { // locks need none of these views
 		return nil
@@ -390,8 +390,8 @@ func (l *look) snapshots(ctx context.Context) error {
 	return err
 }
 
-// logged finds tables that a crash empties.
-func (l *look) logged(ctx context.Context) error {
+// checkLogged finds tables that a crash empties.
+func (l *look) checkLogged(ctx context.Context) error {
 	rows, err := l.conn.Query(ctx, "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace($1::text) AND relkind = 'r' AND relpersistence <> 'p'",
 		pgx.QueryExecModeExec, l.d.schema.name)
 	if err != nil {

@@ -25,10 +25,10 @@ import (
 
 var _ driver.Doctor = (*postgres.Driver)(nil)
 
-// diagnosed returns the bad findings.
-func (r *rig) diagnosed(dsn string) (bad []driver.Finding) {
+// badFindings returns the bad findings.
+func (r *rig) badFindings(dsn string) (bad []driver.Finding) {
 	r.Helper()
-	found, err := diagnose(r.Within(), dsn, time.Minute, &r.opts)
+	found, err := runDoctor(r.Within(), dsn, time.Minute, &r.opts)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -46,10 +46,10 @@ func (r *rig) diagnosed(dsn string) (bad []driver.Finding) {
 	return bad
 }
 
-// only checks that one thing was found.
-func (r *rig) only(dsn, check string, v driver.Verdict, words ...string) {
+// wantOnly checks that one thing was found.
+func (r *rig) wantOnly(dsn, check string, v driver.Verdict, words ...string) {
 	r.Helper()
-	found := r.diagnosed(dsn)
+	found := r.badFindings(dsn)
 	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
 		r.Errorf("found %+v, want one %s of %s", found, v, check)
 		return
@@ -61,19 +61,19 @@ func (r *rig) only(dsn, check string, v driver.Verdict, words ...string) {
 	}
 }
 
-// kept starts a server that keeps what it has answered, unlike the server of the other tests.
-func kept(t *testing.T, settings ...string) *pgproc.Server {
+// startDurable starts a server that keeps what it has answered, unlike the server of the other tests.
+func startDurable(t *testing.T, settings ...string) *pgproc.Server {
 	t.Helper()
-	return own(t, append(settings, "fsync=on", "full_page_writes=on", "synchronous_commit=on")...)
+	return startAlone(t, append(settings, "fsync=on", "full_page_writes=on", "synchronous_commit=on")...)
 }
 
 func TestASoundDatabaseHasNoFindings(t *testing.T) {
 	t.Parallel()
-	r := newRigOn(t, kept(t))
-	d := r.driver()
+	r := newRigOn(t, startDurable(t))
+	d := r.newDriver()
 	before := 0
 	r.Eventually("the server has counted what made the tables", func() bool {
-		before = r.count("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint FROM pg_stat_user_tables WHERE schemaname = '" + r.opts.Schema + "'")
+		before = r.countRows("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint FROM pg_stat_user_tables WHERE schemaname = '" + r.opts.Schema + "'")
 		return before > 0
 	})
 	checks := make(map[string]bool)
@@ -90,7 +90,7 @@ func TestASoundDatabaseHasNoFindings(t *testing.T) {
 			t.Errorf("nothing was said of %s", check)
 		}
 	}
-	after := r.count("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint FROM pg_stat_user_tables WHERE schemaname = '" + r.opts.Schema + "'")
+	after := r.countRows("SELECT sum(n_tup_ins + n_tup_upd + n_tup_del)::bigint FROM pg_stat_user_tables WHERE schemaname = '" + r.opts.Schema + "'")
 	if after != before {
 		t.Errorf("%d rows were written", after-before)
 	}
@@ -98,7 +98,7 @@ func TestASoundDatabaseHasNoFindings(t *testing.T) {
 
 func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 	t.Parallel()
-	s := kept(t)
+	s := startDurable(t)
 	start := func(t *testing.T) *rig { t.Helper(); return newRigOn(t, s) }
 	dsn := func(more string) string { return s.DSN() + " " + more }
 	pooled := func(r *rig, mode string) string {
@@ -111,55 +111,55 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 	}
 	t.Run("a database that is down", func(t *testing.T) {
 		r := start(t)
-		p := r.relay()
+		p := r.newRelay()
 		p.Set(func() { p.Refuse = true })
-		r.only("postgres://holdfast:hunter2@"+p.Addr+"/postgres?sslmode=disable", "reach", driver.VerdictFault)
+		r.wantOnly("postgres://holdfast:hunter2@"+p.Addr+"/postgres?sslmode=disable", "reach", driver.VerdictFault)
 	})
 	t.Run("no tables", func(t *testing.T) {
 		r := start(t)
 		r.opts.Schema = "none"
-		r.only(dsn(""), "schema", driver.VerdictFault, "no tables for locks", "holdfast migrate")
+		r.wantOnly(dsn(""), "schema", driver.VerdictFault, "no tables for locks", "holdfast migrate")
 	})
 	t.Run("tables of another version", func(t *testing.T) {
 		r := start(t)
-		r.exec("UPDATE holdfast.version SET version = 0")
-		r.only(dsn(""), "schema", driver.VerdictFault, "version 0", "holdfast migrate")
+		r.execSQL("UPDATE holdfast.version SET version = 0")
+		r.wantOnly(dsn(""), "schema", driver.VerdictFault, "version 0", "holdfast migrate")
 	})
 	t.Run("a user without rights", func(t *testing.T) {
 		r := start(t)
 		name := "none " + r.opts.Schema
 		quoted := pgx.Identifier{name}.Sanitize()
-		r.exec("CREATE ROLE " + quoted + " LOGIN")
+		r.execSQL("CREATE ROLE " + quoted + " LOGIN")
 		as := strings.Replace(dsn(""), "user=holdfast", "user='"+name+"'", 1)
 		grant := `GRANT USAGE ON SCHEMA "` + r.opts.Schema + `" TO ` + quoted
-		r.only(as, "rights", driver.VerdictFault, "permission denied", grant)
-		r.exec(grant)
-		r.exec(`GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO ` + quoted)
-		r.only(as, "rights", driver.VerdictFault, "DELETE on table lock, DELETE on table ticket", grant, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES")
+		r.wantOnly(as, "rights", driver.VerdictFault, "permission denied", grant)
+		r.execSQL(grant)
+		r.execSQL(`GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO ` + quoted)
+		r.wantOnly(as, "rights", driver.VerdictFault, "DELETE on table lock, DELETE on table ticket", grant, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES")
 	})
 	t.Run("a crash that undoes grants", func(t *testing.T) {
-		start(t).only(dsn("options='-c synchronous_commit=off'"), "durability", driver.VerdictFault, "synchronous_commit is off", "set synchronous_commit on")
+		start(t).wantOnly(dsn("options='-c synchronous_commit=off'"), "durability", driver.VerdictFault, "synchronous_commit is off", "set synchronous_commit on")
 	})
 	t.Run("a server that does not wait for its disk", func(t *testing.T) {
-		newRigOn(t, server).only(server.DSN(), "durability", driver.VerdictFault, "fsync, full_page_writes is off")
+		newRigOn(t, server).wantOnly(server.DSN(), "durability", driver.VerdictFault, "fsync, full_page_writes is off")
 	})
 	t.Run("transactions that only read", func(t *testing.T) {
-		start(t).only(dsn("options='-c default_transaction_read_only=on'"), "role", driver.VerdictFault, "default_transaction_read_only")
+		start(t).wantOnly(dsn("options='-c default_transaction_read_only=on'"), "role", driver.VerdictFault, "default_transaction_read_only")
 	})
 	t.Run("a table that a crash empties", func(t *testing.T) {
 		r := start(t)
-		r.exec("ALTER TABLE holdfast.lock SET UNLOGGED")
-		r.only(dsn(""), "tables", driver.VerdictFault, "not logged", "SET LOGGED")
+		r.execSQL("ALTER TABLE holdfast.lock SET UNLOGGED")
+		r.wantOnly(dsn(""), "tables", driver.VerdictFault, "not logged", "SET LOGGED")
 	})
 	t.Run("a pooler in transaction mode", func(t *testing.T) {
 		r := start(t)
-		r.only(pooled(r, "transaction"), "pooler", driver.VerdictWarning, "waiters poll", "session mode")
-		if found := r.diagnosed(pooled(r, "session")); len(found) > 0 {
+		r.wantOnly(pooled(r, "transaction"), "pooler", driver.VerdictWarning, "waiters poll", "session mode")
+		if found := r.badFindings(pooled(r, "session")); len(found) > 0 {
 			t.Errorf("in session mode: %+v", found)
 		}
 	})
 	t.Run("connections that are used up", func(t *testing.T) {
-		s := kept(t, "max_connections=12")
+		s := startDurable(t, "max_connections=12")
 		r := newRigOn(t, s)
 		for range 10 {
 			conn, err := pgx.Connect(t.Context(), s.DSN())
@@ -168,10 +168,10 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 			}
 			defer conn.Close(t.Context())
 		}
-		r.only(s.DSN(), "connections", driver.VerdictWarning, "of 12 connections", "pool_max_conns")
+		r.wantOnly(s.DSN(), "connections", driver.VerdictWarning, "of 12 connections", "pool_max_conns")
 	})
 	t.Run("no connection that is left", func(t *testing.T) {
-		s := kept(t, "max_connections=12", "superuser_reserved_connections=0")
+		s := startDurable(t, "max_connections=12", "superuser_reserved_connections=0")
 		r := newRigOn(t, s)
 		for range 12 {
 			conn, err := pgx.Connect(t.Context(), s.DSN())
@@ -180,7 +180,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 			}
 			defer conn.Close(t.Context())
 		}
-		r.only(s.DSN(), "reach", driver.VerdictFault, "too many clients", "raise max_connections")
+		r.wantOnly(s.DSN(), "reach", driver.VerdictFault, "too many clients", "raise max_connections")
 	})
 	t.Run("certificates and keys", func(t *testing.T) {
 		r := start(t)
@@ -193,54 +193,54 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 			t.Fatal(err)
 		}
 		url := func(addr, more string) string { return "postgres://holdfast:hunter2@" + addr + "/postgres?" + more }
-		safe, verified := secure(t, cert), "sslmode=verify-full&sslrootcert="+cert.Cert
+		safe, verified := serveTLS(t, cert), "sslmode=verify-full&sslrootcert="+cert.Cert
 		_, port, _ := net.SplitHostPort(safe)
-		r.only(url(secure(t, old), "sslmode=verify-full&sslrootcert="+old.Cert), "reach", driver.VerdictFault, "expired", "renew its certificate")
-		r.only(url("127.0.0.2:"+port, verified), "reach", driver.VerdictFault, "127.0.0.2", "use a name of its certificate as the host")
-		r.only(url(safe, "sslmode=verify-full"), "reach", driver.VerdictFault, "unknown authority", "give the CA that signed its certificate by sslrootcert")
-		r.only(url(secure(t, nil), verified), "reach", driver.VerdictFault, "refused TLS", "turn on ssl")
+		r.wantOnly(url(serveTLS(t, old), "sslmode=verify-full&sslrootcert="+old.Cert), "reach", driver.VerdictFault, "expired", "renew its certificate")
+		r.wantOnly(url("127.0.0.2:"+port, verified), "reach", driver.VerdictFault, "127.0.0.2", "use a name of its certificate as the host")
+		r.wantOnly(url(safe, "sslmode=verify-full"), "reach", driver.VerdictFault, "unknown authority", "give the CA that signed its certificate by sslrootcert")
+		r.wantOnly(url(serveTLS(t, nil), verified), "reach", driver.VerdictFault, "refused TLS", "turn on ssl")
 		if err := os.Chmod(cert.Key, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		r.only(dsn("sslcert="+cert.Cert+" sslkey='"+cert.Key+"'"), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
+		r.wantOnly(dsn("sslcert="+cert.Cert+" sslkey='"+cert.Key+"'"), "files", driver.VerdictWarning, cert.Key, "chmod o= ")
 	})
 	t.Run("a certificate that nobody verifies", func(t *testing.T) {
 		r := start(t)
 		cert, err := redisproc.NewCertificate(t.TempDir())
 		r.Must(err)
-		url := "postgres://holdfast@" + r.secured(cert) + "/postgres?sslrootcert=" + cert.Cert + "&sslmode="
-		if found := r.diagnosed(url + "verify-full"); len(found) > 0 {
+		url := "postgres://holdfast@" + r.tlsAddress(cert) + "/postgres?sslrootcert=" + cert.Cert + "&sslmode="
+		if found := r.badFindings(url + "verify-full"); len(found) > 0 {
 			t.Errorf("with verify-full: %+v", found)
 		}
 		url, _, _ = strings.Cut(url, "?")
-		r.only(url+"?sslmode=require", "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
-		r.only(url, "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
+		r.wantOnly(url+"?sslmode=require", "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
+		r.wantOnly(url, "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
 	})
 	t.Run("an old snapshot", func(t *testing.T) {
-		s := kept(t) // as it hurts the others
+		s := startDurable(t) // as it hurts the others
 		r := newRigOn(t, s)
 		tx := r.beginAt(pgx.RepeatableRead)
-		if found := r.diagnosed(s.DSN()); len(found) > 0 {
+		if found := r.badFindings(s.DSN()); len(found) > 0 {
 			t.Errorf("of a new one: %+v", found)
 		}
-		r.exec("CREATE TABLE holdfast.turn (n int)")
-		r.exec(`DO $$ BEGIN FOR i IN 1..10010 LOOP
+		r.execSQL("CREATE TABLE holdfast.turn (n int)")
+		r.execSQL(`DO $$ BEGIN FOR i IN 1..10010 LOOP
 			BEGIN INSERT INTO holdfast.turn VALUES (i); EXCEPTION WHEN division_by_zero THEN NULL; END; END LOOP; END $$`)
-		r.only(s.DSN(), "tables", driver.VerdictWarning, "transactions old", "slower", "idle_in_transaction_session_timeout")
+		r.wantOnly(s.DSN(), "tables", driver.VerdictWarning, "transactions old", "slower", "idle_in_transaction_session_timeout")
 		r.Must(tx.Rollback(t.Context()))
-		if found := r.diagnosed(s.DSN()); len(found) > 0 {
+		if found := r.badFindings(s.DSN()); len(found) > 0 {
 			t.Errorf("after its end: %+v", found)
 		}
 	})
 	t.Run("a session that is idle in a transaction", func(t *testing.T) {
-		s := kept(t)
+		s := startDurable(t)
 		r := newRigOn(t, s)
-		tx, err := r.connect(s.DSN() + " application_name=sleeper").Begin(t.Context())
+		tx, err := r.openPool(s.DSN() + " application_name=sleeper").Begin(t.Context())
 		r.Must(err)
 		defer tx.Rollback(context.Background())
 		var bad []driver.Finding
 		r.Eventually("it is found", func() bool {
-			found, err := diagnose(r.Within(), s.DSN(), time.Second, &r.opts)
+			found, err := runDoctor(r.Within(), s.DSN(), time.Second, &r.opts)
 			r.Must(err)
 			bad = slices.DeleteFunc(found, func(f driver.Finding) bool { return !f.Bad() || f.Check != "tables" })
 			return len(bad) > 0
@@ -252,19 +252,19 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		}
 	})
 	t.Run("nothing in a session with odd settings", func(t *testing.T) {
-		if found := start(t).diagnosed(dsn(oddSettings)); len(found) > 0 {
+		if found := start(t).badFindings(dsn(oddSettings)); len(found) > 0 {
 			t.Errorf("found %+v", found)
 		}
 	})
 	t.Run("a name that is no database", func(t *testing.T) {
 		r := start(t)
 		socket := url.QueryEscape(strings.TrimSuffix(r.socket, "/.s.PGSQL.5432"))
-		r.only("postgres://holdfast@/nowhere?host="+socket, "reach", driver.VerdictFault, `"nowhere"`, "create it")
+		r.wantOnly("postgres://holdfast@/nowhere?host="+socket, "reach", driver.VerdictFault, `"nowhere"`, "create it")
 	})
 }
 
-// secure speaks TLS as a server of PostgreSQL does, or refuses to, and says nothing more.
-func secure(t *testing.T, cert *redisproc.Certificate) string {
+// serveTLS speaks TLS as a server of PostgreSQL does, or refuses to, and says nothing more.
+func serveTLS(t *testing.T, cert *redisproc.Certificate) string {
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
@@ -290,9 +290,9 @@ func secure(t *testing.T, cert *redisproc.Certificate) string {
 	return "127.0.0.1:" + port
 }
 
-// secured returns the address of a way to the server that speaks TLS. It reads the certificate for each connection, and verifies the
+// tlsAddress returns the address of a way to the server that speaks TLS. It reads the certificate for each connection, and verifies the
 // certificate of a client that has one.
-func (r *rig) secured(cert *redisproc.Certificate) string {
+func (r *rig) tlsAddress(cert *redisproc.Certificate) string {
 	r.Helper()
 	config := func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		c, err := cert.Client()
@@ -367,8 +367,8 @@ func TestFallbackToClearTextIsAWarning(t *testing.T) {
 	}
 }
 
-// diagnose returns the doctor's findings at a URL.
-func diagnose(ctx context.Context, url string, ttl time.Duration, opts *postgres.Options) ([]driver.Finding, error) {
+// runDoctor returns the doctor's findings at a URL.
+func runDoctor(ctx context.Context, url string, ttl time.Duration, opts *postgres.Options) ([]driver.Finding, error) {
 	var o postgres.Options
 	if opts != nil {
 		o = *opts

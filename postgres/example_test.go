@@ -122,9 +122,9 @@ func deposit(ctx context.Context, pool *pgxpool.Pool, id, amount int) error {
 }
 
 func TestAVersionColumnLosesNoUpdate(t *testing.T) {
-	r := start(t)
-	r.exec("CREATE TABLE holdfast.account AS SELECT 7 AS id, 0 AS balance, 0 AS version")
-	pool := r.connect(server.DSN() + ` search_path='"` + r.opts.Schema + `"'`)
+	r := startRig(t)
+	r.execSQL("CREATE TABLE holdfast.account AS SELECT 7 AS id, 0 AS balance, 0 AS version")
+	pool := r.openPool(server.DSN() + ` search_path='"` + r.opts.Schema + `"'`)
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
@@ -136,7 +136,7 @@ func TestAVersionColumnLosesNoUpdate(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := r.count("SELECT balance FROM holdfast.account"); n != 40 {
+	if n := r.countRows("SELECT balance FROM holdfast.account"); n != 40 {
 		t.Errorf("%d after 40 deposits of 1", n)
 	}
 }

@@ -37,7 +37,7 @@ func Weakness(url string, conn net.Conn) string {
 	if err != nil {
 		return err.Error()
 	}
-	return weakness(cfg, conn)
+	return tlsWeakness(cfg, conn)
 }
 
 // Bury releases what owner may have, and will have by a statement that is under way.
@@ -48,7 +48,7 @@ func (d *Driver) Bury(ctx context.Context, tx pgx.Tx, key, owner string) error {
 
 // LockedTable is the table of which RowLock would lock a row, and what the server sees of the query.
 func LockedTable(query string) (table string, seen []string, err error) {
-	all, _ := lexemes(query)
+	all, _ := splitLexemes(query)
 	for _, l := range all {
 		seen = append(seen, l.text)
 	}
@@ -57,7 +57,7 @@ func LockedTable(query string) (table string, seen []string, err error) {
 }
 
 // Heed does what a notification calls for.
-func (d *Driver) Heed(payload string) { d.heed(payload) }
+func (d *Driver) Heed(payload string) { d.handlePayload(payload) }
 
 // Awaits returns a channel that receives when a waiter of this name is woken.
 func (d *Driver) Awaits(owner string) <-chan struct{} {
@@ -70,7 +70,7 @@ func (d *Driver) Awaits(owner string) <-chan struct{} {
 }
 
 // RestWaitConns closes the connections for turnstiles that are idle.
-func (d *Driver) RestWaitConns() { d.ears.trim(0) }
+func (d *Driver) RestWaitConns() { d.ears.closeIdle(0) }
 
 // WaitConns returns how many connections for turnstiles are open.
 func (d *Driver) WaitConns() int {
@@ -82,7 +82,7 @@ func (d *Driver) WaitConns() int {
 // RenewalConns returns how many connections are open for renewals.
 func (d *Driver) RenewalConns() int {
 	d.reserve.turn <- struct{}{}
-	defer d.reserve.leave()
+	defer d.reserve.passTurn()
 	if d.reserve.conn == nil {
 		return 0
 	}
@@ -96,7 +96,7 @@ func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 		return err
 	}
 	defer d.calls.Leave()
-	c := d.claim(driver.Request{Key: key, TTL: time.Minute})
+	c := d.newClaim(driver.Request{Key: key, TTL: time.Minute})
 	defer c.leave()
 	if !c.startVisit() {
 		return errNoTurnstile
@@ -134,14 +134,14 @@ func (d *Driver) EndWaitForConnection() (ready bool, err error) {
 		return false, err
 	}
 	defer d.calls.Leave()
-	c := d.claim(driver.Request{Key: "k", TTL: time.Hour})
+	c := d.newClaim(driver.Request{Key: "k", TTL: time.Hour})
 	defer c.leave()
 	if !c.startVisit() {
 		return false, errNoTurnstile
 	}
 	c.visit.end()
 	<-c.visit.done
-	return d.ears.ready(), nil
+	return d.ears.isReady(), nil
 }
 
 // TryUnderNewName has a claim come through the turnstile of key, calls taken, and has the claim ask under another name before it has
@@ -151,7 +151,7 @@ func (d *Driver) TryUnderNewName(ctx context.Context, key string, taken func(tok
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	c := d.claim(driver.Request{Key: key, TTL: time.Minute, Renews: true})
+	c := d.newClaim(driver.Request{Key: key, TTL: time.Minute, Renews: true})
 	defer c.leave()
 	if !c.startVisit() {
 		return driver.Grant{}, errNoTurnstile
@@ -163,9 +163,9 @@ func (d *Driver) TryUnderNewName(ctx context.Context, key string, taken func(tok
 	taken(*c.visit.answer.rows[0].Token)
 	c.rename()
 	for {
-		g, err := c.try(ctx)
+		g, err := c.tryOnce(ctx)
 		if !errors.Is(err, driver.ErrHeld) {
-			return c.result(g, err)
+			return c.noteResult(g, err)
 		}
 		time.Sleep(time.Millisecond) // the lock is left to the turnstile for a moment, which its session leaves in the background
 	}

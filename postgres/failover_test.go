@@ -27,18 +27,18 @@ type pair struct {
 
 func startPair(t *testing.T) *pair {
 	t.Helper()
-	primary := own(t, "max_connections=50")
+	primary := startAlone(t, "max_connections=50")
 	replica, err := primary.StartReplica(t.Context())
 	p := &pair{rig: newRigOn(t, primary), primary: primary, replica: fixture.Stopped(t, replica, err)}
-	p.standby = p.connect(p.replica.DSN())
+	p.standby = p.openPool(p.replica.DSN())
 	return p
 }
 
-func (p *pair) driver() *postgres.Driver {
+func (p *pair) newDriver() *postgres.Driver {
 	p.Helper()
 	hosts := make([]string, 2)
 	for i, s := range []*pgproc.Server{p.primary, p.replica} {
-		hosts[i] = strings.TrimSuffix(socket(s.DSN()), "/.s.PGSQL.5432")
+		hosts[i] = strings.TrimSuffix(socketPath(s.DSN()), "/.s.PGSQL.5432")
 	}
 	d, err := postgres.Open(p.Context(), "host="+strings.Join(hosts, ",")+
 		" port=5432,5432 user=holdfast dbname=postgres sslmode=disable target_session_attrs=read-write", &p.opts)
@@ -49,17 +49,17 @@ func (p *pair) driver() *postgres.Driver {
 	return d
 }
 
-func (p *pair) client() *holdfast.Client { p.Helper(); return p.Client(p.driver()) }
+func (p *pair) newClient() *holdfast.Client { p.Helper(); return p.Client(p.newDriver()) }
 
-// says awaits that a server answers a query with true.
-func (p *pair) says(server *pgxpool.Pool, query string, args ...any) {
+// awaitTrue awaits that a server answers a query with true.
+func (p *pair) awaitTrue(server *pgxpool.Pool, query string, args ...any) {
 	p.Helper()
 	p.Eventually(query, func() (yes bool) {
 		return server.QueryRow(p.Context(), query, args...).Scan(&yes) == nil && yes
 	})
 }
 
-func (p *pair) set(server *pgxpool.Pool, line string) {
+func (p *pair) setOption(server *pgxpool.Pool, line string) {
 	p.Helper()
 	for _, sql := range []string{"ALTER SYSTEM SET " + line, "SELECT pg_reload_conf()"} {
 		if _, err := server.Exec(p.Context(), sql); err != nil {
@@ -75,21 +75,21 @@ func (p *pair) catchUp() {
 	if err := p.pool.QueryRow(p.Context(), "SELECT pg_current_wal_insert_lsn()::text").Scan(&lsn); err != nil {
 		p.Fatal(err)
 	}
-	p.says(p.standby, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", lsn)
+	p.awaitTrue(p.standby, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", lsn)
 }
 
 // cutOff ends the replication.
 func (p *pair) cutOff() {
 	p.Helper()
-	p.set(p.standby, "primary_conninfo = ''")
-	p.says(p.standby, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+	p.setOption(p.standby, "primary_conninfo = ''")
+	p.awaitTrue(p.standby, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
 }
 
 // failOver ends the primary and promotes the replica.
 func (p *pair) failOver() {
 	p.Helper()
 	p.primary.Kill()
-	p.says(p.standby, "SELECT pg_promote()")
+	p.awaitTrue(p.standby, "SELECT pg_promote()")
 	p.pool = p.standby
 }
 
@@ -98,7 +98,7 @@ func (p *pair) failOver() {
 func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
-	d := p.driver()
+	d := p.newDriver()
 	c := p.Client(d)
 	kept := p.Acquire(c, "kept", long)
 	p.Release(p.Acquire(c, "lost", long)) // the row, with its token, is older than the grant
@@ -114,13 +114,13 @@ func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	}
 	p.failOver()
 
-	if _, err := p.client().TryAcquire(p.Within(), "kept", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := p.newClient().TryAcquire(p.Within(), "kept", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() of a lock that the replica knew of = %v, want ErrHeld", err)
 	}
 	if err := kept.Extend(p.Within(), long); err != nil {
 		t.Errorf("Extend() of it = %v", err)
 	}
-	newer := p.Acquire(p.client(), "lost", long) // exclusion is gone: the grant was lost
+	newer := p.Acquire(p.newClient(), "lost", long) // exclusion is gone: the grant was lost
 	if err := older.Context().Err(); err != nil {
 		t.Errorf("the older holder knows already: %v", err)
 	}
@@ -147,9 +147,9 @@ func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 func TestSynchronousReplicaHasEveryTrustedGrant(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
-	p.set(p.pool, "synchronous_standby_names = '*'")
-	p.says(p.pool, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
-	c := p.client()
+	p.setOption(p.pool, "synchronous_standby_names = '*'")
+	p.awaitTrue(p.pool, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+	c := p.newClient()
 	l := p.Acquire(c, "k", long)
 	p.cutOff()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -158,7 +158,7 @@ func TestSynchronousReplicaHasEveryTrustedGrant(t *testing.T) {
 		t.Errorf("TryAcquire() without the replica = %v, want no answer", err)
 	}
 	p.failOver()
-	if _, err := p.client().TryAcquire(p.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := p.newClient().TryAcquire(p.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() after the failover = %v, want ErrHeld", err)
 	}
 	if err := l.Extend(p.Within(), long); err != nil {
@@ -171,11 +171,11 @@ func TestSynchronousReplicaHasEveryTrustedGrant(t *testing.T) {
 func TestTicketsAndReleasesWaitForNoReplica(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
-	p.set(p.pool, "synchronous_standby_names = '*'")
-	p.says(p.pool, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
-	l := p.Acquire(p.client(), "k", long)
+	p.setOption(p.pool, "synchronous_standby_names = '*'")
+	p.awaitTrue(p.pool, "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')")
+	l := p.Acquire(p.newClient(), "k", long)
 	p.cutOff()
-	waiting := p.driver()
+	waiting := p.newDriver()
 	ctx, cancel := context.WithCancel(p.Within())
 	told, over := make(chan error, 9), make(chan error, 1)
 	go func() {

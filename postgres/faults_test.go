@@ -21,10 +21,10 @@ const brief = time.Second
 // Acquire on its way until its caller has gone and what it could have taken is
 // released.
 func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	for _, noWait := range []bool{true, false} {
-		d := r.driver()
-		p := r.route(d)
+		d := r.newDriver()
+		p := r.linkOf(d)
 		p.Halt(".acquire(")
 		ctx, cancel := context.WithCancel(t.Context())
 		failed := make(chan error, 1)
@@ -45,7 +45,7 @@ func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
 		}
 		p.Resume()
 		<-p.Late
-		if left, err := r.leftovers(); err != nil || len(left) > 0 {
+		if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
 			t.Errorf("NoWait %v: the late statement has left %q, %v", noWait, left, err)
 		}
 	}
@@ -80,9 +80,9 @@ func TestNoServerIsBlamedForItsCallers(t *testing.T) {
 // TestLateRepeatedStatementTakesNothing cuts the connection of a
 // statement that is stopped on its way, so that its owner repeats it.
 func TestLateRepeatedStatementTakesNothing(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	c, p := r.Client(d), r.route(d)
+	r := startRig(t)
+	d := r.newDriver()
+	c, p := r.Client(d), r.linkOf(d)
 	p.Halt(".acquire(")
 	got := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", long) })
 	first := <-p.Caught
@@ -91,7 +91,7 @@ func TestLateRepeatedStatementTakesNothing(t *testing.T) {
 	r.Release(<-got)
 	p.Resume()
 	<-p.Late
-	if left, err := r.leftovers(); err != nil || len(left) > 0 {
+	if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
 		t.Errorf("the late statement has left %q, %v", left, err)
 	}
 }
@@ -99,15 +99,15 @@ func TestLateRepeatedStatementTakesNothing(t *testing.T) {
 // TestAHandOverCostsTheWaiterOneStatement: beside the release that makes it, and the
 // notification that comes with it. On a busy machine the waiter may ask again meanwhile.
 func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
-	r := start(t)
-	holder, waiting := r.client(), r.driver()
+	r := startRig(t)
+	holder, waiting := r.newClient(), r.newDriver()
 	waiter := r.Client(waiting)
 	var sent, heard int
 	for range 10 {
 		l := r.Acquire(holder, "k", long)
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 		r.Eventually("the waiter listens", func() bool {
-			return r.listening() == 1
+			return r.listenerCount() == 1
 		})
 		before := r.Counts(waiting)
 		r.Release(l)
@@ -124,8 +124,8 @@ func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
 // TestADeadWaiterLosesItsTurn hands the lock to a waiter that does not live to see
 // it, which costs the next one a second.
 func TestADeadWaiterLosesItsTurn(t *testing.T) {
-	r := start(t)
-	holder, dead := r.client(), r.driver()
+	r := startRig(t)
+	holder, dead := r.newClient(), r.newDriver()
 	l := r.Acquire(holder, "k", long)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
@@ -133,16 +133,16 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 		defer close(gone)
 		dead.Acquire(ctx, driver.Request{Key: "k", TTL: long})
 	}()
-	r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
-	p := r.route(dead)
+	r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
+	p := r.linkOf(dead)
 	p.Set(func() { p.Hole = true })
-	first := r.count("SELECT max(place) FROM holdfast.ticket")
-	other := r.client()
+	first := r.countRows("SELECT max(place) FROM holdfast.ticket")
+	other := r.newClient()
 	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
 	r.Eventually("another waits", func() bool { // the ticket of the dead may have lapsed meanwhile
-		return r.count("SELECT count(*) FROM holdfast.ticket WHERE place > $1 AND NOT gone", first) == 1
+		return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE place > $1 AND NOT gone", first) == 1
 	})
-	if n := r.count("SELECT max(grace) FROM holdfast.ticket"); n > 1e6 {
+	if n := r.countRows("SELECT max(grace) FROM holdfast.ticket"); n > 1e6 {
 		t.Errorf("a hand-over stands for %d µs, want a second", n)
 	}
 	r.Release(l)
@@ -155,9 +155,9 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 // TestMissingReplyIsNotAwaited has a connection hang behind a statement
 // that was executed.
 func TestMissingReplyIsNotAwaited(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	c, p := r.Client(d), r.route(d)
+	r := startRig(t)
+	d := r.newDriver()
+	c, p := r.Client(d), r.linkOf(d)
 	l := r.Acquire(c, "before", long)
 	p.Set(func() { p.Mute, p.Lose = true, 1 })
 	other := r.Acquire(c, "k", 6*brief)
@@ -169,16 +169,16 @@ func TestMissingReplyIsNotAwaited(t *testing.T) {
 	p.Set(func() { p.Lose = 1 })
 	r.Release(l)
 	p.Cut()
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestTombstonesAndDeadTicketsAreSwept: what is over is deleted by the next that
 // queues up, on any name.
 func TestTombstonesAndDeadTicketsAreSwept(t *testing.T) {
-	r := start(t)
-	r.exec(`INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES
+	r := startRig(t)
+	r.execSQL(`INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES
 		('a', 'x', clock_timestamp() - interval '1 second', true), ('b', 'y', clock_timestamp() - interval '1 second', false)`)
-	holder, waiter := r.client(), r.client()
+	holder, waiter := r.newClient(), r.newClient()
 	l := r.Acquire(holder, "k", long)
 	ctx, cancel := context.WithCancel(t.Context())
 	gone := make(chan struct{})
@@ -187,12 +187,12 @@ func TestTombstonesAndDeadTicketsAreSwept(t *testing.T) {
 		waiter.Acquire(ctx, "k", nil)
 	}()
 	r.Eventually("only the waiter has a ticket", func() bool {
-		return r.waiters("k") == 1 && r.count("SELECT count(*) FROM holdfast.ticket") == 1
+		return r.waiterCount("k") == 1 && r.countRows("SELECT count(*) FROM holdfast.ticket") == 1
 	})
 	cancel()
 	<-gone
 	r.Release(l)
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestTokensFollowTheClock: a row that was lost, or is older than the last grant, does not bring
@@ -202,26 +202,26 @@ func TestTokensFollowTheClock(t *testing.T) {
 	for name, grant := range map[string]func(r *rig, l *holdfast.Lease) *holdfast.Lease{
 		"no row": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
 			r.Release(l)
-			r.exec("DELETE FROM holdfast.lock")
-			return r.Acquire(r.client(), "k", long)
+			r.execSQL("DELETE FROM holdfast.lock")
+			return r.Acquire(r.newClient(), "k", long)
 		},
 		"an older row": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
 			r.Release(l)
-			r.exec(older)
-			return r.Acquire(r.client(), "k", long)
+			r.execSQL(older)
+			return r.Acquire(r.newClient(), "k", long)
 		},
 		"an older row, handed over": func(r *rig, l *holdfast.Lease) *holdfast.Lease {
-			waiter := r.client()
+			waiter := r.newClient()
 			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-			r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
-			r.exec(older)
+			r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
+			r.execSQL(older)
 			r.Release(l)
 			return <-next
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t)
-			l := r.Acquire(r.client(), "k", long)
+			r := startRig(t)
+			l := r.Acquire(r.newClient(), "k", long)
 			next := grant(r, l)
 			if next.Token() <= l.Token() {
 				t.Errorf("token %d after %d", next.Token(), l.Token())
@@ -234,14 +234,14 @@ func TestTokensFollowTheClock(t *testing.T) {
 // TestALateRenewalRevivesNothing: a renewal that comes after the lock has lapsed finds
 // it lost, though nobody else has taken it.
 func TestALateRenewalRevivesNothing(t *testing.T) {
-	r := start(t)
-	d := r.driver()
+	r := startRig(t)
+	d := r.newDriver()
 	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief}) // short: it lapses
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Eventually("it has lapsed", func() bool {
-		return r.count("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
+		return r.countRows("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
 	})
 	g.TTL = long // which bounds how long the renewal may take
 	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
@@ -253,9 +253,9 @@ func TestALateRenewalRevivesNothing(t *testing.T) {
 // loss.
 func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 	const slow, ttl = 200 * time.Millisecond, 6 * brief
-	r := start(t)
-	d := r.driver()
-	p := r.route(d)
+	r := startRig(t)
+	d := r.newDriver()
+	p := r.linkOf(d)
 	p.Set(func() { p.Slow = slow })
 	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: ttl})
 	if err != nil {
@@ -277,9 +277,9 @@ func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 func TestLateAnswerGivesNoBriefLease(t *testing.T) {
 	// 300 ms is how long a statement may take
 	const ttl, slow = 400 * time.Millisecond, 230 * time.Millisecond
-	r := start(t)
-	d := r.driver()
-	r.route(d).Set(func() { r.route(d).Slow = slow })
+	r := startRig(t)
+	d := r.newDriver()
+	r.linkOf(d).Set(func() { r.linkOf(d).Slow = slow })
 	for i := range 3 {
 		g, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint(i), TTL: ttl, NoWait: true}) // short: nothing is granted
 		if !errors.Is(err, driver.ErrUnavailable) {

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// begin begins a transaction that a test ends, or its end.
-func (r *rig) begin() pgx.Tx {
+// beginTx begins a transaction that a test ends, or its end.
+func (r *rig) beginTx() pgx.Tx {
 	r.Helper()
 	tx, err := r.pool.Begin(r.Context())
 	if err != nil {
@@ -28,8 +28,8 @@ func (r *rig) begin() pgx.Tx {
 	return tx
 }
 
-// hold has a driver take a lock that nothing renews.
-func (r *rig) hold(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
+// holdLock has a driver take a lock that nothing renews.
+func (r *rig) holdLock(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
 	r.Helper()
 	l, err := r.Client(d).Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true, Adoptable: true})
 	if err != nil {
@@ -44,30 +44,32 @@ func TestLockStaysUnderFencedTransaction(t *testing.T) {
 	for name, end := range map[string]func(r *rig, l *holdfast.Lease) error{
 		"lapse":   func(*rig, *holdfast.Lease) error { return nil },
 		"release": func(_ *rig, l *holdfast.Lease) error { return l.Release(context.Background()) },
-		"force":   func(r *rig, l *holdfast.Lease) error { return r.client().ForceRelease(r.Within(), "k", l.Token(), "") },
+		"force": func(r *rig, l *holdfast.Lease) error {
+			return r.newClient().ForceRelease(r.Within(), "k", l.Token(), "")
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t)
+			r := startRig(t)
 			ttl := long
 			if name == "lapse" {
 				ttl = brief // short: it lapses
 			}
-			d := r.driver()
-			l := r.hold(d, ttl)
-			tx := r.begin()
+			d := r.newDriver()
+			l := r.holdLock(d, ttl)
+			tx := r.beginTx()
 			if err := d.Fenced(t.Context(), tx, l); err != nil {
 				t.Fatal(err)
 			}
-			other := r.client()
+			other := r.newClient()
 			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
-			r.Eventually("another waits", func() bool { return r.waiters("k") == 1 })
+			r.Eventually("another waits", func() bool { return r.waiterCount("k") == 1 })
 			if err := end(r, l); err != nil {
 				t.Fatal(err)
 			}
 			r.Eventually("the lease is over", func() bool {
-				return r.count("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
+				return r.countRows("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
 			})
-			if _, err := r.client().TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+			if _, err := r.newClient().TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 				t.Errorf("TryAcquire() = %v, want ErrHeld", err)
 			}
 			select {
@@ -85,9 +87,9 @@ func TestLockStaysUnderFencedTransaction(t *testing.T) {
 
 // TestReleaseWaitsForFencedTransaction where nobody waits either.
 func TestReleaseWaitsForFencedTransaction(t *testing.T) {
-	r := start(t)
-	d, other := r.driver(), r.client()
-	l, tx := r.hold(d, long), r.begin()
+	r := startRig(t)
+	d, other := r.newDriver(), r.newClient()
+	l, tx := r.holdLock(d, long), r.beginTx()
 	r.Must(d.Fenced(t.Context(), tx, l))
 	r.Release(l)
 	if _, err := other.TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
@@ -99,10 +101,10 @@ func TestReleaseWaitsForFencedTransaction(t *testing.T) {
 
 // TestAdoptionWaitsForFencedTransaction as any takeover does.
 func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
-	r := start(t)
-	d, heir := r.driver(), r.client()
-	l := r.hold(d, long)
-	tx := r.begin()
+	r := startRig(t)
+	d, heir := r.newDriver(), r.newClient()
+	l := r.holdLock(d, long)
+	tx := r.beginTx()
 	if err := d.Fenced(t.Context(), tx, l); err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +119,7 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	if err := heir.Close(); err != nil { // after which no statement of it is under way
 		t.Error(err)
 	}
-	heir = r.client()
+	heir = r.newClient()
 	tx.Commit(t.Context())
 	next, err := heir.Adopt(r.Within(), "k", l.Owner(), l.Token(), nil)
 	if err != nil {
@@ -127,10 +129,10 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 }
 
 func TestRenewalsGoOnUnderATransaction(t *testing.T) {
-	r := start(t)
-	d := r.driver()
+	r := startRig(t)
+	d := r.newDriver()
 	l := r.Acquire(r.Client(d), "k", long)
-	tx := r.begin()
+	tx := r.beginTx()
 	if err := d.Fenced(t.Context(), tx, l); err != nil {
 		t.Fatal(err)
 	}
@@ -145,24 +147,24 @@ func TestRenewalsGoOnUnderATransaction(t *testing.T) {
 }
 
 func TestFencedRefusesALeaseThatIsOver(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	l := r.hold(d, long)
-	if err := r.client().ForceRelease(r.Within(), "k", l.Token(), ""); err != nil {
+	r := startRig(t)
+	d := r.newDriver()
+	l := r.holdLock(d, long)
+	if err := r.newClient().ForceRelease(r.Within(), "k", l.Token(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Fenced(t.Context(), r.begin(), l); !errors.Is(err, holdfast.ErrLost) {
+	if err := d.Fenced(t.Context(), r.beginTx(), l); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after a force release: %v, want ErrLost", err)
 	}
-	next := r.Acquire(r.client(), "k", long)
-	if err := d.Fenced(t.Context(), r.begin(), l); !errors.Is(err, holdfast.ErrLost) {
+	next := r.Acquire(r.newClient(), "k", long)
+	if err := d.Fenced(t.Context(), r.beginTx(), l); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after another has taken it: %v, want ErrLost", err)
 	}
 	r.Release(next)
-	if err := d.Fenced(t.Context(), r.begin(), next); !errors.Is(err, holdfast.ErrLost) {
+	if err := d.Fenced(t.Context(), r.beginTx(), next); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("after its release: %v, want ErrLost", err)
 	}
-	if err := postgres.Fenced(t.Context(), r.begin(), next); !errors.Is(err, holdfast.ErrLost) {
+	if err := postgres.Fenced(t.Context(), r.beginTx(), next); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("by the default schema: %v, want ErrLost", err)
 	}
 }
@@ -170,14 +172,14 @@ func TestFencedRefusesALeaseThatIsOver(t *testing.T) {
 // TestNoUpdateIsLostUnderFenced has holders whose leases end at any moment add to a
 // number that they have read.
 func TestNoUpdateIsLostUnderFenced(t *testing.T) {
-	r := start(t)
-	r.exec("CREATE TABLE holdfast.account (balance bigint NOT NULL); INSERT INTO holdfast.account VALUES (0)", pgx.QueryExecModeSimpleProtocol)
-	thief := r.client()
+	r := startRig(t)
+	r.execSQL("CREATE TABLE holdfast.account (balance bigint NOT NULL); INSERT INTO holdfast.account VALUES (0)", pgx.QueryExecModeSimpleProtocol)
+	thief := r.newClient()
 	var mu sync.Mutex
 	committed := 0
 	var all sync.WaitGroup
 	for range 4 {
-		d := r.driver()
+		d := r.newDriver()
 		c := r.Client(d)
 		all.Go(func() {
 			for range 10 {
@@ -214,7 +216,7 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := r.count("SELECT balance FROM holdfast.account"); n != committed || n == 0 {
+	if n := r.countRows("SELECT balance FROM holdfast.account"); n != committed || n == 0 {
 		t.Errorf("%d after %d committed updates", n, committed)
 	}
 }
@@ -222,12 +224,12 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 // TestFencedEndsWithItsContext on a connection that has gone dead, and so does the transaction: its roll-back has nothing to
 // wait for then. After a refusal that was not asked of the server, the roll-back ends with its own context.
 func TestFencedEndsWithItsContext(t *testing.T) {
-	r := start(t)
-	l := r.hold(r.driver(), long)
+	r := startRig(t)
+	l := r.holdLock(r.newDriver(), long)
 	for _, over := range []bool{false, true} {
-		link := r.relay()
+		link := r.newRelay()
 		host, port, _ := strings.Cut(link.Addr, ":")
-		pool := r.connect(fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port))
+		pool := r.openPool(fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port))
 		tx, err := pool.Begin(r.Within())
 		r.Must(err)
 		if over {

@@ -17,14 +17,14 @@ const unrenewed = time.Hour
 // byWhom is the reason that the tests give to a force-release.
 const byWhom = "ops@here: it hangs"
 
-// force takes the lock of l away.
-func (r *rig) force(l *holdfast.Lease) {
+// forceLock takes the lock of l away.
+func (r *rig) forceLock(l *holdfast.Lease) {
 	r.Helper()
-	r.Must(r.client().ForceRelease(r.Within(), l.Key(), l.Token(), byWhom))
+	r.Must(r.newClient().ForceRelease(r.Within(), l.Key(), l.Token(), byWhom))
 }
 
-// loses awaits the end of l and checks that its cause names who took the lock away.
-func (r *rig) loses(l *holdfast.Lease) {
+// checkForced awaits the end of l and checks that its cause names who took the lock away.
+func (r *rig) checkForced(l *holdfast.Lease) {
 	r.Helper()
 	select {
 	case <-l.Context().Done():
@@ -37,62 +37,62 @@ func (r *rig) loses(l *holdfast.Lease) {
 }
 
 func TestHolderHearsOfForceBeforeItsFirstRenewal(t *testing.T) {
-	r := start(t)
-	l := r.Acquire(r.client(), "k", unrenewed)
-	r.force(l)
-	r.loses(l)
+	r := startRig(t)
+	l := r.Acquire(r.newClient(), "k", unrenewed)
+	r.forceLock(l)
+	r.checkForced(l)
 }
 
 // TestForceBeforeListenIsFoundOnceItListens: the notification went to nobody.
 func TestForceBeforeListenIsFoundOnceItListens(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	r.route(d).Halt("LISTEN ")
+	r := startRig(t)
+	d := r.newDriver()
+	r.linkOf(d).Halt("LISTEN ")
 	l := r.Acquire(r.Client(d), "k", unrenewed)
 	r.Caught(d)
-	r.force(l)
-	r.route(d).Resume()
-	r.loses(l)
+	r.forceLock(l)
+	r.linkOf(d).Resume()
+	r.checkForced(l)
 }
 
 // TestForceDuringReconnectIsFoundAfterwards: the connection that listens broke before the notification.
 func TestForceDuringReconnectIsFoundAfterwards(t *testing.T) {
-	r := start(t)
-	d := r.driver()
+	r := startRig(t)
+	d := r.newDriver()
 	c := r.Client(d)
 	first, l := r.Acquire(c, "first", unrenewed), r.Acquire(c, "k", unrenewed)
-	r.force(first)
-	r.loses(first) // as it listens by now
-	r.route(d).Halt("LISTEN ")
-	r.route(d).Cut()
+	r.forceLock(first)
+	r.checkForced(first) // as it listens by now
+	r.linkOf(d).Halt("LISTEN ")
+	r.linkOf(d).Cut()
 	r.Caught(d)
-	r.force(l)
-	r.route(d).Resume()
-	r.loses(l)
+	r.forceLock(l)
+	r.linkOf(d).Resume()
+	r.checkForced(l)
 }
 
 // TestPollingHolderLearnsWhoForcedIt at its next renewal.
 func TestPollingHolderLearnsWhoForcedIt(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	d, err := postgres.New(t.Context(), r.pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
 	r.Must(err)
 	t.Cleanup(func() { d.Close() })
 	l := r.Acquire(r.Client(d), "k", unrenewed)
-	r.force(l)
+	r.forceLock(l)
 	if err := l.Extend(r.Within(), unrenewed); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("Extend() = %v, want ErrLost", err)
 	}
-	r.loses(l)
+	r.checkForced(l)
 }
 
 // TestListeningCostsAcquireNoStatement: beside its own and the release's. Every five seconds the driver sends one more.
 func TestListeningCostsAcquireNoStatement(t *testing.T) {
-	r := start(t)
-	d := r.driver()
+	r := startRig(t)
+	d := r.newDriver()
 	c := r.Client(d)
 	first := r.Acquire(c, "first", unrenewed)
-	r.force(first)
-	r.loses(first) // as it listens by now
+	r.forceLock(first)
+	r.checkForced(first) // as it listens by now
 	sent := 0
 	for range 10 {
 		before := r.Counts(d)["statement"]

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// outlived has a transaction rely on a lease of "k" that is over, with so many waiters, each a client of its own.
-func (r *rig) outlived(d *postgres.Driver, waiters int) (commit func(), next <-chan driver.Grant) {
+// outliveLease has a transaction rely on a lease of "k" that is over, with so many waiters, each a client of its own.
+func (r *rig) outliveLease(d *postgres.Driver, waiters int) (commit func(), next <-chan driver.Grant) {
 	r.Helper()
-	l, tx := r.hold(r.driver(), long), r.begin()
+	l, tx := r.holdLock(r.newDriver(), long), r.beginTx()
 	r.Must(d.Fenced(r.Context(), tx, l))
 	got := make(chan driver.Grant, waiters)
 	ctx, cancel := context.WithCancel(r.Context())
@@ -28,7 +28,7 @@ func (r *rig) outlived(d *postgres.Driver, waiters int) (commit func(), next <-c
 		})
 	}
 	r.Cleanup(func() { cancel(); all.Wait() })
-	r.Eventually("they wait", func() bool { return r.waiters("k") == waiters })
+	r.Eventually("they wait", func() bool { return r.waiterCount("k") == waiters })
 	r.Release(l)
 	return func() { r.Must(tx.Commit(r.Context())) }, got
 }
@@ -36,9 +36,9 @@ func (r *rig) outlived(d *postgres.Driver, waiters int) (commit func(), next <-c
 // TestWaitersChangeNoRowUnderOutlivingTransaction: the row of the lock stays the version that the release has made,
 // and a place in the queue is kept without a change of it.
 func TestWaitersChangeNoRowUnderOutlivingTransaction(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	commit, next := r.outlived(d, 3)
+	r := startRig(t)
+	d := r.newDriver()
+	commit, next := r.outliveLease(d, 3)
 	row := func() (version string) {
 		r.Must(r.pool.QueryRow(t.Context(), r.in("SELECT l::text || ' ' || xmin FROM holdfast.lock l WHERE name = 'k'")).Scan(&version))
 		return version
@@ -50,7 +50,7 @@ func TestWaitersChangeNoRowUnderOutlivingTransaction(t *testing.T) {
 	})
 	r.Eventually("they have asked many times, and kept their places", func() bool {
 		return r.Counts(d)["statement"] > sent+30 &&
-			r.count("SELECT count(*) FROM holdfast.ticket WHERE expires > clock_timestamp() + interval '4 seconds'") == 3
+			r.countRows("SELECT count(*) FROM holdfast.ticket WHERE expires > clock_timestamp() + interval '4 seconds'") == 3
 	})
 	if after := row(); after != before {
 		t.Errorf("the row of the lock has changed from %s to %s", before, after)
@@ -62,23 +62,23 @@ func TestWaitersChangeNoRowUnderOutlivingTransaction(t *testing.T) {
 // TestTicketIsKeptBeforeItLapses: its client asks for it anew when half of its time is over. One that has lapsed
 // another waiter sweeps.
 func TestTicketIsKeptBeforeItLapses(t *testing.T) {
-	r := start(t)
-	l := r.Acquire(r.client(), "k", long)
+	r := startRig(t)
+	l := r.Acquire(r.newClient(), "k", long)
 	var served [2]<-chan bool
 	for i := range served {
-		waiter := r.client()
+		waiter := r.newClient()
 		served[i] = fixture.Later(func() bool {
 			r.Release(r.Acquire(waiter, "k", long))
 			return true
 		})
 	}
-	r.Eventually("they listen", func() bool { return r.listening() == 2 })
-	places := r.count("SELECT sum(place) FROM holdfast.ticket")
-	r.exec("UPDATE holdfast.ticket SET expires = clock_timestamp() + interval '3.9 seconds'")
+	r.Eventually("they listen", func() bool { return r.listenerCount() == 2 })
+	places := r.countRows("SELECT sum(place) FROM holdfast.ticket")
+	r.execSQL("UPDATE holdfast.ticket SET expires = clock_timestamp() + interval '3.9 seconds'")
 	r.Eventually("the places are kept", func() bool {
-		return r.count("SELECT count(*) FROM holdfast.ticket WHERE expires > clock_timestamp() + interval '4 seconds'") == 2
+		return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE expires > clock_timestamp() + interval '4 seconds'") == 2
 	})
-	if now := r.count("SELECT sum(place) FROM holdfast.ticket"); now != places {
+	if now := r.countRows("SELECT sum(place) FROM holdfast.ticket"); now != places {
 		t.Errorf("the sum of the places is %d, want %d", now, places)
 	}
 	r.Release(l)
@@ -89,8 +89,8 @@ func TestTicketIsKeptBeforeItLapses(t *testing.T) {
 
 // TestWaiterReceivesEndOfOutlivedLease, and looks often from then on.
 func TestWaiterReceivesEndOfOutlivedLease(t *testing.T) {
-	r := start(t)
-	l, tx, waiting := r.hold(r.driver(), long), r.begin(), r.driver()
+	r := startRig(t)
+	l, tx, waiting := r.holdLock(r.newDriver(), long), r.beginTx(), r.newDriver()
 	r.Must(waiting.Fenced(t.Context(), tx, l))
 	got := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -99,7 +99,7 @@ func TestWaiterReceivesEndOfOutlivedLease(t *testing.T) {
 		_, err := waiting.Acquire(ctx, driver.Request{Key: "k", TTL: long})
 		got <- err
 	}()
-	r.Eventually("it listens", func() bool { return r.listening() == 1 })
+	r.Eventually("it listens", func() bool { return r.listenerCount() == 1 })
 	heard := r.Counts(waiting)["notice"]
 	r.Release(l)
 	r.Eventually("it hears", func() bool { return r.Counts(waiting)["notice"] > heard })
@@ -111,13 +111,13 @@ func TestWaiterReceivesEndOfOutlivedLease(t *testing.T) {
 // when that ends. It takes ten seconds.
 func BenchmarkOutlivedLease(b *testing.B) {
 	r := newRig(b)
-	pool := r.connect(server.DSN() + " pool_max_conns=40")
-	d, err := postgres.New(r.Context(), pool, unchecked(r.opts))
+	pool := r.openPool(server.DSN() + " pool_max_conns=40")
+	d, err := postgres.New(r.Context(), pool, withoutCheck(r.opts))
 	r.Must(err)
 	r.Cleanup(func() { d.Close() })
-	commit, next := r.outlived(d, 100)
+	commit, next := r.outliveLease(d, 100)
 	updates := func() int {
-		return r.count("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = to_regclass($1)", r.in("holdfast.lock"))
+		return r.countRows("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = to_regclass($1)", r.in("holdfast.lock"))
 	}
 	time.Sleep(3 * time.Second) // the crowd has come to rest
 	before, begin := updates(), time.Now()
@@ -130,7 +130,7 @@ func BenchmarkOutlivedLease(b *testing.B) {
 	time.Sleep(time.Second) // until the server has counted
 	b.ReportMetric(float64(updates()-before)/time.Since(begin).Seconds(), "updates/s")
 	b.ReportMetric(float64(busy.Load())/float64(looks.Load()), "connections")
-	b.ReportMetric(float64(r.count("SELECT pg_total_relation_size(to_regclass($1))", r.in("holdfast.lock")))/1e3, "kB")
+	b.ReportMetric(float64(r.countRows("SELECT pg_total_relation_size(to_regclass($1))", r.in("holdfast.lock")))/1e3, "kB")
 	committed := time.Now()
 	commit()
 	<-next

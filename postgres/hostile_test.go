@@ -16,16 +16,16 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// message returns one message of a server.
-func message(kind byte, body ...byte) []byte {
+// serverMessage returns one message of a server.
+func serverMessage(kind byte, body ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4)), body...)
 }
 
 // greeting lets each client in.
-var greeting = bytes.Join([][]byte{message('R', 0, 0, 0, 0), message('K', 0, 0, 0, 1, 0, 0, 0, 2), message('Z', 'I')}, nil)
+var greeting = bytes.Join([][]byte{serverMessage('R', 0, 0, 0, 0), serverMessage('K', 0, 0, 0, 1, 0, 0, 0, 2), serverMessage('Z', 'I')}, nil)
 
-// impostor is a server that lets each client in and then answers with what talk writes. It returns its address.
-func impostor(t testing.TB, talk func(net.Conn)) string {
+// startImpostor starts a server that lets each client in and then answers with what talk writes. It returns its address.
+func startImpostor(t testing.TB, talk func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -56,14 +56,14 @@ func impostor(t testing.TB, talk func(net.Conn)) string {
 // TestEndlessAnswerIsGivenUp after some MB, whether it is one message or many.
 func TestEndlessAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()
-	description := message('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...)
-	row := bytes.Repeat(message('D', 0, 1, 0, 0, 0, 1, 't'), 1000)
-	started := bytes.Join([][]byte{message('1'), message('2'), description}, nil)
+	description := serverMessage('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...)
+	row := bytes.Repeat(serverMessage('D', 0, 1, 0, 0, 0, 1, 't'), 1000)
+	started := bytes.Join([][]byte{serverMessage('1'), serverMessage('2'), description}, nil)
 	for want, first := range map[string][]byte{
 		"more than 8 MB":  started,
 		"at most 1048576": append(bytes.Clone(started), 'D', 0x7f, 0xff, 0xff, 0xff),
 	} {
-		url := impostor(t, func(conn net.Conn) {
+		url := startImpostor(t, func(conn net.Conn) {
 			conn.Write(first)
 			for range 1000 {
 				if _, err := conn.Write(row); err != nil {
@@ -86,9 +86,9 @@ func TestEndlessAnswerIsGivenUp(t *testing.T) {
 // An error whose code has no class of PostgreSQL's comes from another database.
 func TestForeignErrorNamesOtherServer(t *testing.T) {
 	t.Parallel()
-	refused := message('E', []byte("SERROR\x00C90022\x00MFunction \"pg_advisory_xact_lock\" not found\x00\x00")...)
-	url := impostor(t, func(conn net.Conn) {
-		conn.Write(append(refused, message('Z', 'I')...))
+	refused := serverMessage('E', []byte("SERROR\x00C90022\x00MFunction \"pg_advisory_xact_lock\" not found\x00\x00")...)
+	url := startImpostor(t, func(conn net.Conn) {
+		conn.Write(append(refused, serverMessage('Z', 'I')...))
 		conn.Read(make([]byte, 4096)) // until the client has read it
 	})
 	d, err := postgres.Open(t.Context(), url, &postgres.Options{NoCheck: true, NoListen: true})
@@ -105,8 +105,8 @@ func TestForeignErrorNamesOtherServer(t *testing.T) {
 // TestAnswerWithoutRowIsAnError, and does not end the program: a server that only speaks the protocol may give one.
 func TestAnswerWithoutRowIsAnError(t *testing.T) {
 	t.Parallel()
-	url := impostor(t, func(conn net.Conn) {
-		conn.Write(bytes.Join([][]byte{message('1'), message('2'), message('n'), message('C', 'S', 0), message('Z', 'I')}, nil))
+	url := startImpostor(t, func(conn net.Conn) {
+		conn.Write(bytes.Join([][]byte{serverMessage('1'), serverMessage('2'), serverMessage('n'), serverMessage('C', 'S', 0), serverMessage('Z', 'I')}, nil))
 		conn.Read(make([]byte, 4096)) // until the client has read it
 	})
 	d, err := postgres.Open(t.Context(), url, &postgres.Options{NoCheck: true, NoListen: true})
@@ -147,7 +147,7 @@ func TestReleaseGivenUpIsForgotten(t *testing.T) {
 // TestWaitEndedWhileConnectingDelaysNoOther: it was its caller, and not the server, that ended it.
 func TestWaitEndedWhileConnectingDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	d, err := postgres.Open(t.Context(), silent(t), &postgres.Options{NoCheck: true})
+	d, err := postgres.Open(t.Context(), startSilent(t), &postgres.Options{NoCheck: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,8 +157,8 @@ func TestWaitEndedWhileConnectingDelaysNoOther(t *testing.T) {
 	}
 }
 
-// silent returns the address of a server that greets nobody.
-func silent(t *testing.T) (url string) {
+// startSilent starts a server that greets nobody, and returns its address.
+func startSilent(t *testing.T) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -172,8 +172,8 @@ func silent(t *testing.T) (url string) {
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()
 	said := append([]byte("SERROR\x00VERROR\x00C53100\x00Mcould not extend file: No space left on device\x00"), 0)
-	url := impostor(t, func(conn net.Conn) {
-		conn.Write(append(message('E', said...), message('Z', 'I')...))
+	url := startImpostor(t, func(conn net.Conn) {
+		conn.Write(append(serverMessage('E', said...), serverMessage('Z', 'I')...))
 		conn.Read(make([]byte, 4096)) // until the client has read it
 	})
 	d, err := postgres.Open(t.Context(), url, &postgres.Options{NoCheck: true, NoListen: true})
@@ -190,8 +190,8 @@ func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 
 // TestOddRowsHideNoOthers: whoever may write to the tables may have written anything.
 func TestOddRowsHideNoOthers(t *testing.T) {
-	r := start(t)
-	d := r.driver()
+	r := startRig(t)
+	d := r.newDriver()
 	r.Grant(d, "sound", long)
 	odd := map[string]string{
 		"a text": `'"text"', now(), now() + interval '1 hour'`, "a list": `'[1]', now(), now() + interval '1 hour'`,
@@ -199,7 +199,7 @@ func TestOddRowsHideNoOthers(t *testing.T) {
 		"for ever": `'{}', '-infinity', 'infinity'`, "later": `'{}', 'infinity', now() + interval '1 hour'`, "over": `'{}', now(), '-infinity'`,
 	}
 	for name, values := range odd {
-		r.exec("INSERT INTO holdfast.lock (name, token, owner, holder, since, expires, queued) "+
+		r.execSQL("INSERT INTO holdfast.lock (name, token, owner, holder, since, expires, queued) "+
 			"SELECT $1, 1, 'x', h::jsonb, s::timestamptz, e::timestamptz, false FROM (VALUES ("+values+")) v (h, s, e)", name)
 	}
 	found := make(map[string]bool)
@@ -264,7 +264,7 @@ func FuzzNotification(f *testing.F) {
 // FuzzServer: whatever a server answers, a call ends in time and the program goes on.
 func FuzzServer(f *testing.F) {
 	answers := make(chan []byte, 1)
-	url := impostor(f, func(conn net.Conn) {
+	url := startImpostor(f, func(conn net.Conn) {
 		select {
 		case answer := <-answers:
 			conn.Write(answer)
@@ -278,15 +278,15 @@ func FuzzServer(f *testing.F) {
 	defer d.Close()
 	d.AnyVersion()
 	f.Add([]byte{})
-	f.Add(message('A', 0, 0, 0, 1, 'a', 0, 'b', 0))
-	f.Add(bytes.Join([][]byte{message('1'), message('2'), message('n'), message('C', 'S', 0), message('Z', 'I')}, nil))
+	f.Add(serverMessage('A', 0, 0, 0, 1, 'a', 0, 'b', 0))
+	f.Add(bytes.Join([][]byte{serverMessage('1'), serverMessage('2'), serverMessage('n'), serverMessage('C', 'S', 0), serverMessage('Z', 'I')}, nil))
 	f.Add(bytes.Join([][]byte{
-		message('1'), message('2'), message('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...), message('D', 0, 1, 0, 0, 0, 1, 't'),
-		message('C', 'S', 0), message('Z', 'I'),
+		serverMessage('1'), serverMessage('2'), serverMessage('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...), serverMessage('D', 0, 1, 0, 0, 0, 1, 't'),
+		serverMessage('C', 'S', 0), serverMessage('Z', 'I'),
 	}, nil))
-	f.Add(message('E', 'S', 'E', 'R', 'R', 'O', 'R', 0, 'C', '4', '0', '0', '0', '1', 0, 0))
-	f.Add(message('S', 'a', 0, 'b', 0))
-	f.Add(message('v', 0, 0, 0, 0, 0, 0, 0, 0))
+	f.Add(serverMessage('E', 'S', 'E', 'R', 'R', 'O', 'R', 0, 'C', '4', '0', '0', '0', '1', 0, 0))
+	f.Add(serverMessage('S', 'a', 0, 'b', 0))
+	f.Add(serverMessage('v', 0, 0, 0, 0, 0, 0, 0, 0))
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		select {
 		case answers <- answer:

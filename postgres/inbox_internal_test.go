@@ -21,11 +21,11 @@ func TestNotificationsWithoutEndAreDropped(t *testing.T) {
 	if kept > inboxRoom || len(in.payloads)*rowBytes > inboxRoom {
 		t.Errorf("%d payloads of %d bytes are kept", len(in.payloads), kept)
 	}
-	if p, err := in.wait(t.Context(), nil); p != "first" || err != nil {
+	if p, err := in.awaitPayload(t.Context(), nil); p != "first" || err != nil {
 		t.Errorf("wait() = %q, %v; want the oldest", p, err)
 	}
 	for len(in.payloads) > 0 {
-		if _, err := in.wait(t.Context(), nil); err != nil {
+		if _, err := in.awaitPayload(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 	}

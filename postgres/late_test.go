@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// begun is a transaction straight to the server.
-func (r *rig) begun() pgx.Tx {
+// beginDirect begins a transaction straight to the server.
+func (r *rig) beginDirect() pgx.Tx {
 	r.Helper()
 	tx, err := r.pool.Begin(r.Context())
 	r.Must(err)
@@ -24,19 +24,19 @@ func (r *rig) begun() pgx.Tx {
 	return tx
 }
 
-// blocked awaits that so many statements wait for another transaction.
-func (r *rig) blocked(n int) {
+// awaitBlocked awaits that so many statements wait for another transaction.
+func (r *rig) awaitBlocked(n int) {
 	r.Helper()
 	r.Eventually("a statement waits for the row", func() bool {
-		return r.count("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'", r.opts.Schema) == n
+		return r.countRows("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%' || $1 || '%'", r.opts.Schema) == n
 	})
 }
 
-// late has a statement of an owner wait for the row while the owner is buried, and checks that
+// checkLate has a statement of an owner wait for the row while the owner is buried, and checks that
 // it takes nothing.
-func (r *rig) late(d *postgres.Driver, key string) {
+func (r *rig) checkLate(d *postgres.Driver, key string) {
 	r.Helper()
-	tx := r.begun()
+	tx := r.beginDirect()
 	r.Must(d.Bury(r.Within(), tx, key, "gone"))
 	took := make(chan bool, 1)
 	go func() {
@@ -46,39 +46,39 @@ func (r *rig) late(d *postgres.Driver, key string) {
 		}
 		took <- ok
 	}()
-	r.blocked(1)
+	r.awaitBlocked(1)
 	r.Must(tx.Commit(r.Within()))
 	if <-took {
 		r.Errorf("%s: the late statement took the lock", key)
 	}
-	if n := r.count("SELECT count(*) FROM holdfast.lock WHERE name = $1 AND owner = 'gone' AND expires > clock_timestamp()", key); n != 0 {
+	if n := r.countRows("SELECT count(*) FROM holdfast.lock WHERE name = $1 AND owner = 'gone' AND expires > clock_timestamp()", key); n != 0 {
 		r.Errorf("%s: the lock is that of an owner who has gone", key)
 	}
 }
 
 // TestStatementBehindItsOwnersBurialTakesNothing: its snapshot is from before.
 func TestStatementBehindItsOwnersBurialTakesNothing(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	r.late(d, "new")
+	r := startRig(t)
+	d := r.newDriver()
+	r.checkLate(d, "new")
 	g := r.Grant(d, "free", long)
 	r.Must(d.Release(r.Within(), g, 0))
-	r.late(d, "free")
-	r.Release(r.Acquire(r.client(), "new", long), r.Acquire(r.client(), "free", long))
+	r.checkLate(d, "free")
+	r.Release(r.Acquire(r.newClient(), "new", long), r.Acquire(r.newClient(), "free", long))
 }
 
 // TestBurialOutlastsFencedTransaction: the lock cannot pass on meanwhile, and
 // still is not its old owner's.
 func TestBurialOutlastsFencedTransaction(t *testing.T) {
-	r := start(t)
-	d := r.driver()
+	r := startRig(t)
+	d := r.newDriver()
 	if ok, err := d.Take(r.Within(), "k", "gone"); err != nil || !ok {
 		t.Fatalf("Take() = %v, %v", ok, err)
 	}
-	relying := r.begun()
+	relying := r.beginDirect()
 	_, err := relying.Exec(t.Context(), r.in("SELECT FROM holdfast.lock WHERE name = 'k' FOR KEY SHARE"))
 	r.Must(err)
-	tx := r.begun()
+	tx := r.beginDirect()
 	r.Must(d.Bury(r.Within(), tx, "k", "gone"))
 	r.Must(tx.Commit(r.Within()))
 	if ok, err := d.Take(r.Within(), "k", "gone"); err != nil || ok {
@@ -88,21 +88,21 @@ func TestBurialOutlastsFencedTransaction(t *testing.T) {
 
 // TestANameIsQuickAgainAfterABurial: the mark in its row goes with the ticket.
 func TestANameIsQuickAgainAfterABurial(t *testing.T) {
-	r := start(t)
-	d := r.driver()
-	tx := r.begun()
+	r := startRig(t)
+	d := r.newDriver()
+	tx := r.beginDirect()
 	r.Must(d.Bury(r.Within(), tx, "k", "gone"))
 	r.Must(tx.Commit(r.Within()))
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
-	if r.count("SELECT count(*) FROM holdfast.lock WHERE queued") != 1 {
+	if r.countRows("SELECT count(*) FROM holdfast.lock WHERE queued") != 1 {
 		t.Error("the mark has gone before the ticket")
 	}
-	r.exec("UPDATE holdfast.ticket SET expires = clock_timestamp()")
+	r.execSQL("UPDATE holdfast.ticket SET expires = clock_timestamp()")
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
-	if n := r.count("SELECT count(*) FROM holdfast.lock WHERE queued"); n != 0 {
+	if n := r.countRows("SELECT count(*) FROM holdfast.lock WHERE queued"); n != 0 {
 		t.Error("the name is marked for ever")
 	}
-	if n := r.count("SELECT count(*) FROM holdfast.ticket"); n != 0 {
+	if n := r.countRows("SELECT count(*) FROM holdfast.ticket"); n != 0 {
 		t.Errorf("%d tickets are left", n)
 	}
 }
@@ -114,11 +114,11 @@ const (
 	aRenewal   = "::bigint[])"
 )
 
-// stuck has send send the statement that has this text, stops that on its way and ends the client's side of its connection.
-// What is returned has it carried out. With repeat, send goes on, and is over when stuck returns; otherwise it fails.
-func (r *rig) stuck(d *postgres.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
+// sendLate has send send the statement that has this text, stops that on its way and ends the client's side of its connection.
+// What is returned has it carried out. With repeat, send goes on, and is over when sendLate returns; otherwise it fails.
+func (r *rig) sendLate(d *postgres.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
 	r.Helper()
-	p := r.route(d)
+	p := r.linkOf(d)
 	p.Halt(text)
 	ctx, cancel := context.WithCancel(r.Within())
 	over := make(chan struct{})
@@ -141,29 +141,29 @@ func (r *rig) stuck(d *postgres.Driver, text string, repeat bool, send func(ctx 
 	}
 }
 
-// left returns the time until the lock "k" lapses, by the server's clock.
-func (r *rig) left() time.Duration {
+// timeLeft returns the time until the lock "k" lapses, by the server's clock.
+func (r *rig) timeLeft() time.Duration {
 	r.Helper()
 	const query = "SELECT (extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint FROM holdfast.lock WHERE name = 'k'"
-	return time.Duration(r.count(query)) * time.Microsecond
+	return time.Duration(r.countRows(query)) * time.Microsecond
 }
 
-// renew renews g for ttl, which succeeds.
-func (r *rig) renew(d *postgres.Driver, g driver.Grant, ttl time.Duration) {
+// renewGrant renews g for ttl, which succeeds.
+func (r *rig) renewGrant(d *postgres.Driver, g driver.Grant, ttl time.Duration) {
 	r.Helper()
 	g.TTL = ttl
 	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 }
 
-// adoptable is a grant of "k" that another client may adopt.
-func (r *rig) adoptable(d *postgres.Driver, ttl time.Duration) (g driver.Grant) {
+// acquireAdoptable returns a grant of "k" that another client may adopt.
+func (r *rig) acquireAdoptable(d *postgres.Driver, ttl time.Duration) (g driver.Grant) {
 	r.Helper()
-	r.ask(d, driver.Request{Key: "k", TTL: ttl, Adoptable: true}, &g)(r.Within())
+	r.acquireInto(d, driver.Request{Key: "k", TTL: ttl, Adoptable: true}, &g)(r.Within())
 	return g
 }
 
-// ask is send of stuck for an Acquire.
-func (r *rig) ask(d *postgres.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
+// acquireInto returns the send of sendLate for an Acquire.
+func (r *rig) acquireInto(d *postgres.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
 	return func(ctx context.Context) {
 		var err error
 		if *into, err = d.Acquire(ctx, req); err != nil {
@@ -179,15 +179,15 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	for name, late := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
 		"renewal": func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
 			g := r.Grant(d, "k", short)
-			return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+			return g, r.sendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"acquire": func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-			pass = r.stuck(d, anAcquire, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
+			pass = r.sendLate(d, anAcquire, true, r.acquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
 		"adopt": func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-			from := r.adoptable(r.driver(), short)
-			pass = r.stuck(d, anAdoption, true, func(ctx context.Context) {
+			from := r.acquireAdoptable(r.newDriver(), short)
+			pass = r.sendLate(d, anAdoption, true, func(ctx context.Context) {
 				var err error
 				if g, err = d.Adopt(ctx, from); err != nil {
 					r.Error(err)
@@ -197,16 +197,16 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t)
-			d := r.driver()
+			r := startRig(t)
+			d := r.newDriver()
 			g, pass := late(r, d)
-			r.renew(d, g, long)
+			r.renewGrant(d, g, long)
 			pass()
-			if left := r.left(); left < long/2 {
+			if left := r.timeLeft(); left < long/2 {
 				t.Errorf("the lock stands for %v, and its holder trusts it for %v", left, long)
 			}
 			r.Must(d.Release(r.Within(), g, 0))
-			r.cleared()
+			r.checkCleared()
 		})
 	}
 }
@@ -219,61 +219,61 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 			r.Must(d.Release(r.Within(), g, brief))
 		},
 		"force": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			_, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
 			r.Must(err)
 			r.Must(d.Release(r.Within(), g, 0)) // as the client does with what it has lost
 		},
 		"adoption": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			d.Detach(g)
-			heir := r.driver()
+			heir := r.newDriver()
 			own, err := heir.Adopt(r.Within(), g)
 			r.Must(err)
 			r.Must(d.Close()) // which ends what Detach has begun
 			r.Must(heir.Release(r.Within(), own, 0))
 		},
 		"force, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
-			ok, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			ok, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
 			if r.Must(err); !ok {
 				r.Error("Force() has taken nothing")
 			}
 		},
 		"adoption, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
-			heir := r.driver()
+			heir := r.newDriver()
 			own, err := heir.Adopt(r.Within(), g)
 			r.Must(err)
 			r.Must(heir.Release(r.Within(), own, 0))
 		},
 		"lapse, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
-			r.exec("UPDATE holdfast.lock SET expires = clock_timestamp()")
-			next := r.driver()
+			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
+			next := r.newDriver()
 			r.Must(next.Release(r.Within(), r.Grant(next, "k", long), 0))
 		},
 		"lapse of what was detached": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			d.Detach(g)
 			r.Must(d.Close())
-			r.exec("UPDATE holdfast.lock SET expires = clock_timestamp()")
+			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
 		},
 	} {
 		for text, send := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
 			anAcquire: func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()) {
-				pass = r.stuck(d, anAcquire, true, r.ask(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				pass = r.sendLate(d, anAcquire, true, r.acquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
 			aRenewal: func(r *rig, d *postgres.Driver) (driver.Grant, func()) {
-				g := r.adoptable(d, long)
-				return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+				g := r.acquireAdoptable(d, long)
+				return g, r.sendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 			},
 		} {
 			t.Run(name+" "+text, func(t *testing.T) {
-				r := start(t)
-				d := r.driver()
+				r := startRig(t)
+				d := r.newDriver()
 				g, pass := send(r, d)
 				end(r, d, g)
 				pass()
-				if left := r.left(); left > brief {
+				if left := r.timeLeft(); left > brief {
 					t.Errorf("after the end of the lease, a late statement has the lock stand for %v", left)
 				}
-				r.cleared()
+				r.checkCleared()
 			})
 		}
 	}
@@ -288,7 +288,7 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 			}
 			g := r.Grant(d, "k", long)
 			go func() {
-				r.Eventually("it waits anew", func() bool { return r.waiters("k") == 1 })
+				r.Eventually("it waits anew", func() bool { return r.waiterCount("k") == 1 })
 				r.Must(d.Release(r.Within(), g, 0))
 			}()
 		},
@@ -298,18 +298,18 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 			}
 		},
 		"lapse": func(r *rig, d *postgres.Driver, _ int64) {
-			r.exec("UPDATE holdfast.lock SET expires = clock_timestamp()")
+			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
 			r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t)
+			r := startRig(t)
 			r.opts.NoListen = true
-			holder, waiter := r.driver(), r.driver()
+			holder, waiter := r.newDriver(), r.newDriver()
 			g := r.Grant(holder, "k", long)
 			got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
-			r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
-			p := r.route(waiter)
+			r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
+			p := r.linkOf(waiter)
 			p.Halt(anAcquire)
 			<-p.Caught
 			p.Set(func() { p.Stop = "" })
@@ -323,26 +323,26 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 				t.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
 			}
 			r.Must(waiter.Release(r.Within(), next, 0))
-			r.cleared()
+			r.checkCleared()
 		})
 	}
 }
 
 // TestFullNotificationQueueStopsNoHandOver: a waiter that cannot be told of its turn finds it when it asks.
 func TestFullNotificationQueueStopsNoHandOver(t *testing.T) {
-	r := start(t)
-	r.exec("CREATE OR REPLACE FUNCTION holdfast.told(p_channel text, p_owner text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
-	l := r.Acquire(r.client(), "k", long)
+	r := startRig(t)
+	r.execSQL("CREATE OR REPLACE FUNCTION holdfast.told(p_channel text, p_owner text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
+	l := r.Acquire(r.newClient(), "k", long)
 	var tokens [2]<-chan holdfast.Token
 	for i := range tokens {
-		waiter := r.client()
+		waiter := r.newClient()
 		tokens[i] = fixture.Later(func() holdfast.Token {
 			l := r.Acquire(waiter, "k", long)
 			r.Release(l)
 			return l.Token()
 		})
 		r.Eventually("it listens", func() bool {
-			return r.listening() == i+1
+			return r.listenerCount() == i+1
 		})
 	}
 	r.Release(l)
@@ -353,9 +353,9 @@ func TestFullNotificationQueueStopsNoHandOver(t *testing.T) {
 
 // TestNobodyContinuesKeptLock: neither by the owner that released it, nor by one that Inspect names.
 func TestNobodyContinuesKeptLock(t *testing.T) {
-	r := start(t)
-	d, heir := r.driver(), r.driver()
-	g := r.adoptable(d, long)
+	r := startRig(t)
+	d, heir := r.newDriver(), r.newDriver()
+	g := r.acquireAdoptable(d, long)
 	r.Must(d.Release(r.Within(), g, 6*brief))
 	st, err := heir.Inspect(r.Within(), "k")
 	if r.Must(err); !st.Held || !st.Kept || st.Token != 0 || !strings.HasPrefix(st.Owner, g.Owner) {
@@ -381,11 +381,11 @@ func TestNobodyContinuesKeptLock(t *testing.T) {
 		t.Errorf("Check() = %v, want ErrLost", err)
 	}
 	r.Must(d.Release(r.Within(), g, 0))
-	if left := r.left(); left < brief || left > 6*brief {
+	if left := r.timeLeft(); left < brief || left > 6*brief {
 		t.Errorf("the lock stands for %v, want what is left of %v", left, 6*brief)
 	}
 	if ok, err := heir.Force(r.Within(), "k", 0, ""); !ok || err != nil {
 		t.Errorf("Force() without a token = %v, %v", ok, err)
 	}
-	r.cleared()
+	r.checkCleared()
 }

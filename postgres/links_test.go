@@ -82,8 +82,8 @@ func (n *network) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return c, nil
 }
 
-// kill ends all connections without a word.
-func (n *network) kill() {
+// killConnections ends all connections without a word.
+func (n *network) killConnections() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, c := range n.conns {
@@ -91,8 +91,8 @@ func (n *network) kill() {
 	}
 }
 
-// wasted returns how many dead connections were used.
-func (n *network) wasted() (count int) {
+// wastedCount returns how many dead connections were used.
+func (n *network) wastedCount() (count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, c := range n.conns {
@@ -103,8 +103,8 @@ func (n *network) wasted() (count int) {
 	return count
 }
 
-// listening returns how many connections listen, or did until the client left them.
-func (n *network) listening(left bool) (count int) {
+// listenerCount returns how many connections listen, or did until the client left them.
+func (n *network) listenerCount(left bool) (count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, c := range n.conns {
@@ -115,8 +115,8 @@ func (n *network) listening(left bool) (count int) {
 	return count
 }
 
-// through returns a pool of this size over a network of its own.
-func (r *rig) through(n *network, size int32) *pgxpool.Pool {
+// poolThrough returns a pool of this size over a network of its own.
+func (r *rig) poolThrough(n *network, size int32) *pgxpool.Pool {
 	r.Helper()
 	cfg, err := pgxpool.ParseConfig(server.DSN())
 	r.Must(err)
@@ -129,22 +129,22 @@ func (r *rig) through(n *network, size int32) *pgxpool.Pool {
 
 // TestDeadPoolCostsOneAttempt: the driver itself asks now and then besides.
 func TestDeadPoolCostsOneAttempt(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	const size = 10
 	n := &network{}
-	pool := r.through(n, size)
+	pool := r.poolThrough(n, size)
 	d, err := postgres.New(t.Context(), pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
 	fixture.Closed(r.Rig, d, err)
-	r.fill(pool)()
-	n.kill()
+	r.fillPool(pool)()
+	n.killConnections()
 	r.Grant(d, "k", 6*brief)
-	if wasted := n.wasted(); wasted > 3 {
+	if wasted := n.wastedCount(); wasted > 3 {
 		t.Errorf("%d of %d dead connections were tried", wasted, size)
 	}
 }
 
-// fill takes all connections of a pool, as the program's own transactions do, and returns what gives them back.
-func (r *rig) fill(pool *pgxpool.Pool) (empty func()) {
+// fillPool takes all connections of a pool, as the program's own transactions do, and returns what gives them back.
+func (r *rig) fillPool(pool *pgxpool.Pool) (empty func()) {
 	r.Helper()
 	var taken []*pgxpool.Conn
 	for range pool.Config().MaxConns {
@@ -161,13 +161,13 @@ func (r *rig) fill(pool *pgxpool.Pool) (empty func()) {
 
 // TestRenewalNeedsNoConnectionOfPool: the program may have all of them in use, and a lease is renewed and asked for all the same.
 func TestRenewalNeedsNoConnectionOfPool(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	n := &network{}
-	pool := r.through(n, 2)
+	pool := r.poolThrough(n, 2)
 	d, err := postgres.New(t.Context(), pool, &r.opts)
 	fixture.Closed(r.Rig, d, err)
 	g := r.Grant(d, "k", long)
-	empty := r.fill(pool)
+	empty := r.fillPool(pool)
 	defer empty()
 	g.TTL = 4 * brief // bounds the renewal, and only lengthens the lease
 	for range 2 {
@@ -190,15 +190,15 @@ func TestRenewalNeedsNoConnectionOfPool(t *testing.T) {
 
 // TestRenewalOutlivesDeadConnections: all are dead. Claims wait on the connections of the pool, and pgx keeps the place of each for 15 s more.
 func TestRenewalOutlivesDeadConnections(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	n := &network{}
-	pool := r.through(n, 3)
+	pool := r.poolThrough(n, 3)
 	d, err := postgres.New(t.Context(), pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
 	fixture.Closed(r.Rig, d, err)
 	g := r.Grant(d, "k", long)
-	r.fill(pool)()
+	r.fillPool(pool)()
 	r.Must(d.Renew(t.Context(), []driver.Grant{g})[0].Err) // opens one beside the pool
-	n.kill()
+	n.killConnections()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -206,7 +206,7 @@ func TestRenewalOutlivesDeadConnections(t *testing.T) {
 	for i := range 4 {
 		all.Go(func() { d.Acquire(ctx, driver.Request{Key: fmt.Sprint("other", i), TTL: 8 * brief}) })
 	}
-	r.Eventually("claims wait on dead connections", func() bool { return n.wasted() >= 2 })
+	r.Eventually("claims wait on dead connections", func() bool { return n.wastedCount() >= 2 })
 	g.TTL = 8 * brief // bounds the renewal, and only lengthens the lease
 	if err := d.Renew(t.Context(), []driver.Grant{g})[0].Err; err != nil {
 		t.Errorf("Renew() = %v", err)
@@ -217,39 +217,39 @@ func TestRenewalOutlivesDeadConnections(t *testing.T) {
 // reports what it sees meanwhile, and takes the new password from the file.
 func TestWaitOutlastsAPasswordRotation(t *testing.T) {
 	t.Parallel()
-	s := own(t)
+	s := startAlone(t)
 	r := newRigOn(t, s)
-	r.exec("CREATE ROLE locked SUPERUSER LOGIN PASSWORD 'hunter1'")
+	r.execSQL("CREATE ROLE locked SUPERUSER LOGIN PASSWORD 'hunter1'")
 	var dir string
 	r.Must(r.pool.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir))
-	r.exec("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '" + dir + "/pg_hba.conf'")
-	r.exec("SELECT pg_reload_conf()")
+	r.execSQL("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '" + dir + "/pg_hba.conf'")
+	r.execSQL("SELECT pg_reload_conf()")
 	file := filepath.Join(t.TempDir(), "pgpass")
 	set := func(password string) { r.Must(os.WriteFile(file, []byte("*:*:*:locked:"+password), 0o600)) }
 	set("hunter1")
-	host := url.QueryEscape(strings.TrimSuffix(socket(s.DSN()), "/.s.PGSQL.5432"))
+	host := url.QueryEscape(strings.TrimSuffix(socketPath(s.DSN()), "/.s.PGSQL.5432"))
 	r.Eventually("the password is asked for", func() bool {
 		_, err := postgres.Open(t.Context(), "postgres://locked:wrong@/postgres?host="+host, &r.opts)
 		return errors.Is(err, driver.ErrAuth)
 	})
 	d, err := postgres.Open(t.Context(), "postgres://locked@/postgres?host="+host+"&passfile="+url.QueryEscape(file), &r.opts)
 	fixture.Closed(r.Rig, d, err)
-	l := r.Acquire(r.client(), "k", long)
+	l := r.Acquire(r.newClient(), "k", long)
 	got := make(chan error, 1)
 	go func() {
 		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 		got <- err
 	}()
-	r.Eventually("it waits", func() bool { return r.waiters("k") == 1 })
+	r.Eventually("it waits", func() bool { return r.waiterCount("k") == 1 })
 
-	r.exec("ALTER ROLE locked PASSWORD 'hunter2'")
-	r.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locked'")
+	r.execSQL("ALTER ROLE locked PASSWORD 'hunter2'")
+	r.execSQL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'locked'")
 	var seen error
 	r.Eventually("it reports the refusal", func() bool {
 		seen = d.Nodes()[0].Err
 		return errors.Is(seen, driver.ErrAuth)
 	})
-	r.says(seen, driver.ErrAuth, "password authentication failed", "right before")
+	r.checkError(seen, driver.ErrAuth, "password authentication failed", "right before")
 	select {
 	case err := <-got:
 		t.Fatalf("Acquire() = %v while the password is changed, want that it waits", err)
@@ -265,18 +265,18 @@ func TestWaitOutlastsAPasswordRotation(t *testing.T) {
 
 // TestNewConnectionsUseRotatedCertificates: authority, certificate and key of the client are read again for each connection.
 func TestNewConnectionsUseRotatedCertificates(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	dir := t.TempDir()
 	cert, err := redisproc.NewCertificate(dir)
 	r.Must(err)
 	name := strings.ReplaceAll(r.opts.Schema, " ", "_")
 	d, err := postgres.Open(t.Context(), fmt.Sprintf("postgres://holdfast@%s/postgres?sslmode=verify-full&sslrootcert=%s&sslcert=%s&sslkey=%s&application_name=%s",
-		r.secured(cert), cert.Cert, cert.Cert, cert.Key, name), &r.opts)
+		r.tlsAddress(cert), cert.Cert, cert.Cert, cert.Key, name), &r.opts)
 	fixture.Closed(r.Rig, d, err)
 	g := r.Grant(d, "k", long)
 	_, err = redisproc.NewCertificate(dir) // in the place of the first
 	r.Must(err)
-	if r.count("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1", name) == 0 {
+	if r.countRows("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1", name) == 0 {
 		t.Fatal("no connection has ended")
 	}
 	r.Must(d.Check(r.Within(), g))
@@ -285,15 +285,15 @@ func TestNewConnectionsUseRotatedCertificates(t *testing.T) {
 
 // TestListenerLeavesAnOldPrimary that lives on and only reads any more, when the pool leaves it.
 func TestListenerLeavesAnOldPrimary(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	n := &network{}
-	pool := r.through(n, 2)
+	pool := r.poolThrough(n, 2)
 	d, err := postgres.New(t.Context(), pool, &r.opts)
 	fixture.Closed(r.Rig, d, err)
 	c := r.Client(d)
 	first := r.Acquire(c, "first", unrenewed)
-	r.force(first)
-	r.loses(first) // as it listens by now
+	r.forceLock(first)
+	r.checkForced(first) // as it listens by now
 	var old []*pgxpool.Conn
 	for range 2 {
 		conn, err := pool.Acquire(r.Within())
@@ -306,13 +306,13 @@ func TestListenerLeavesAnOldPrimary(t *testing.T) {
 		conn.Release()
 	}
 	r.Release(r.Acquire(c, "k", long))
-	r.Eventually("it listens elsewhere", func() bool { return n.listening(true) == 1 && n.listening(false) == 1 })
+	r.Eventually("it listens elsewhere", func() bool { return n.listenerCount(true) == 1 && n.listenerCount(false) == 1 })
 }
 
 // TestHookThatHangsHoldsUpNoRenewal: a hook of the pool has no regard to its context. Renewals that could have a connection of their own
 // by it take one of the pool.
 func TestHookThatHangsHoldsUpNoRenewal(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN())
 	r.Must(err)
 	var hangs atomic.Bool
@@ -353,7 +353,7 @@ func TestHookThatHangsHoldsUpNoRenewal(t *testing.T) {
 
 // TestDialOfShortLeaseEndsInTime: it leads nowhere, and the next attempt may lead somewhere. The program uses the whole pool.
 func TestDialOfShortLeaseEndsInTime(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN())
 	r.Must(err)
 	cfg.MaxConns = 2

@@ -29,16 +29,16 @@ var (
 		"use a server that gives each connection a session of its own")
 )
 
-// hears is the channel on which the driver listens, nil where it does not, and a channel that is
+// currentChannel returns the channel on which the driver listens, nil where it does not, and a channel that is
 // closed when that changes.
-func (d *Driver) hears() (channel *string, changed <-chan struct{}) {
+func (d *Driver) currentChannel() (channel *string, changed <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.channel, d.tuned
 }
 
-// tune sets the channel and has all that wait ask again, so that the server knows.
-func (d *Driver) tune(channel *string) {
+// setChannel sets the channel and has all that wait ask again, so that the server knows.
+func (d *Driver) setChannel(channel *string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.channel = channel
@@ -46,9 +46,9 @@ func (d *Driver) tune(channel *string) {
 	d.tuned = make(chan struct{})
 }
 
-// listen opens, once, the connection on which the driver listens until Close. The
+// startListening opens, once, the connection on which the driver listens until Close. The
 // caller is inside a call.
-func (d *Driver) listen() {
+func (d *Driver) startListening() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.listens {
@@ -57,7 +57,7 @@ func (d *Driver) listen() {
 	d.listens = true
 	d.calls.Go(func() {
 		for {
-			err := d.attend()
+			err := d.listenOnce()
 			if errors.Is(err, errPooled) || errors.Is(err, errShared) || !driverkit.Sleep(d.calls.Alive, time.Second) {
 				return
 			}
@@ -65,10 +65,10 @@ func (d *Driver) listen() {
 	})
 }
 
-// attend listens while one connection lasts.
-func (d *Driver) attend() error {
+// listenOnce listens while one connection lasts.
+func (d *Driver) listenOnce() error {
 	var in inbox
-	conn, err := d.dial(d.calls.Alive, in.add)
+	conn, err := d.dialConn(d.calls.Alive, in.add)
 	if err != nil {
 		return err
 	}
@@ -87,24 +87,24 @@ func (d *Driver) attend() error {
 	if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{d.owners.Client}.Sanitize(), pgx.QueryExecModeExec); err != nil {
 		return err
 	}
-	if err := d.probe(ctx, conn, &in); err != nil {
+	if err := d.probeChannel(ctx, conn, &in); err != nil {
 		return err
 	}
-	d.tune(&d.owners.Client)
-	defer d.tune(nil)
+	d.setChannel(&d.owners.Client)
+	defer d.setChannel(nil)
 	d.calls.Go(d.lookAtHeld)
 	for {
-		n, err := d.next(link, conn, &in)
+		n, err := d.nextPayload(link, conn, &in)
 		if err != nil {
 			return err
 		}
-		d.heed(n)
+		d.handlePayload(n)
 	}
 }
 
-// heed does what a notification calls for: it has a waiter ask, or the client look whether its lock was taken away.
+// handlePayload does what a notification calls for: it has a waiter ask, or the client look whether its lock was taken away.
 // Every user of the database can send one, so what it has in it is a hint, and text of a stranger.
-func (d *Driver) heed(payload string) {
+func (d *Driver) handlePayload(payload string) {
 	d.mu.Lock()
 	if wake := d.waiting[payload]; wake != nil {
 		select {
@@ -119,8 +119,8 @@ func (d *Driver) heed(payload string) {
 	}
 }
 
-// unhold notes that the driver no longer holds the lock of owner.
-func (d *Driver) unhold(owner string) {
+// forgetHold notes that the driver no longer holds the lock of owner.
+func (d *Driver) forgetHold(owner string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.held, owner)
@@ -182,8 +182,8 @@ func (in *inbox) add(payload string) {
 	}
 }
 
-// wait returns the next payload that came to conn, and waits for it until ctx ends.
-func (in *inbox) wait(ctx context.Context, conn *pgx.Conn) (payload string, err error) {
+// awaitPayload returns the next payload that came to conn, and waits for it until ctx ends.
+func (in *inbox) awaitPayload(ctx context.Context, conn *pgx.Conn) (payload string, err error) {
 	for len(in.payloads) == 0 {
 		if err := conn.PgConn().WaitForNotification(ctx); err != nil && len(in.payloads) == 0 {
 			return "", err
@@ -194,9 +194,9 @@ func (in *inbox) wait(ctx context.Context, conn *pgx.Conn) (payload string, err 
 	return payload, nil
 }
 
-// dial opens a connection beside the pool, by the hooks of the pool for a new one. It calls notified with the payload of each notification.
+// dialConn opens a connection beside the pool, by the hooks of the pool for a new one. It calls notified with the payload of each notification.
 // Close does not wait for a hook that has no regard to its context: what that opens is closed later.
-func (d *Driver) dial(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
+func (d *Driver) dialConn(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
 	result := make(chan dialed, 1)
 	go func() {
 		conn, err := d.dialByHooks(ctx, notified)
@@ -236,11 +236,11 @@ func (d *Driver) dialByHooks(ctx context.Context, notified func(payload string))
 	return conn, nil
 }
 
-// next waits for the next notification and returns its payload. It ends with alive.
-func (d *Driver) next(alive context.Context, conn *pgx.Conn, in *inbox) (string, error) {
+// nextPayload waits for the next notification and returns its payload. It ends with alive.
+func (d *Driver) nextPayload(alive context.Context, conn *pgx.Conn, in *inbox) (string, error) {
 	for {
 		ctx, cancel := context.WithTimeout(alive, lookEvery)
-		payload, err := in.wait(ctx, conn)
+		payload, err := in.awaitPayload(ctx, conn)
 		cancel()
 		switch {
 		case err == nil:
@@ -257,21 +257,21 @@ func (d *Driver) next(alive context.Context, conn *pgx.Conn, in *inbox) (string,
 	}
 }
 
-// probe finds out whether notifications arrive at conn, which listens. It returns errPooled behind a pooler in
+// probeChannel finds out whether notifications arrive at conn, which listens. It returns errPooled behind a pooler in
 // transaction mode, which accepts LISTEN and gives the connection that listens to the next client (findings/pgbouncer-listen-is-deaf.sh),
 // and errShared where a notification goes to any connection of the one session (findings/pglite-advisory-lock-for-each.sh).
-func (d *Driver) probe(ctx context.Context, conn *pgx.Conn, in *inbox) error {
-	there, shared, err := d.sessions(ctx, conn)
+func (d *Driver) probeChannel(ctx context.Context, conn *pgx.Conn, in *inbox) error {
+	there, shared, err := d.compareSessions(ctx, conn)
 	switch {
 	case err != nil:
 		return fmt.Errorf("probe: %w", err)
 	case shared:
-		d.share()
+		d.noteShared()
 		return errShared
 	case there:
 		return nil
 	}
-	switch heard, err := d.heard(ctx, conn, in); {
+	switch heard, err := d.hearsChannel(ctx, conn, in); {
 	case err != nil:
 		return fmt.Errorf("probe: %w", err)
 	case !heard:
@@ -281,9 +281,9 @@ func (d *Driver) probe(ctx context.Context, conn *pgx.Conn, in *inbox) error {
 	return nil
 }
 
-// sessions reports whether conn leads to the server itself, and if so, whether a connection of the pool leads to
+// compareSessions reports whether conn leads to the server itself, and if so, whether a connection of the pool leads to
 // the same session.
-func (d *Driver) sessions(ctx context.Context, conn *pgx.Conn) (there, shared bool, err error) {
+func (d *Driver) compareSessions(ctx context.Context, conn *pgx.Conn) (there, shared bool, err error) {
 	if there, err = isDirect(ctx, conn); !there || err != nil {
 		return there, false, err
 	}
@@ -294,18 +294,18 @@ func (d *Driver) sessions(ctx context.Context, conn *pgx.Conn) (there, shared bo
 	return true, other == own, err
 }
 
-// share notes that connections share a session of the server. What one of them prepares is there for all.
-func (d *Driver) share() {
+// noteShared notes that connections share a session of the server. What one of them prepares is there for all.
+func (d *Driver) noteShared() {
 	d.straight.Store(false)
 	d.states.Limit(0, driver.NodePolling, errShared)
 }
 
-// heard reports whether a notification arrives at conn, which listens to the driver's channel. If none does, conn stops listening.
-func (d *Driver) heard(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, error) {
+// hearsChannel reports whether a notification arrives at conn, which listens to the driver's channel. If none does, conn stops listening.
+func (d *Driver) hearsChannel(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, error) {
 	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.owners.Client); err != nil {
 		return false, err
 	}
-	_, err := in.wait(ctx, conn)
+	_, err := in.awaitPayload(ctx, conn)
 	if err == nil || d.calls.Alive.Err() != nil || conn.IsClosed() {
 		return err == nil, err
 	}
@@ -313,14 +313,14 @@ func (d *Driver) heard(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, er
 	return false, nil
 }
 
-// watch asks the database now and then, so that its state is known while nobody calls.
-func (d *Driver) watch() {
+// watchDatabase asks the database now and then, so that its state is known while nobody calls.
+func (d *Driver) watchDatabase() {
 	for driverkit.Sleep(d.calls.Alive, watchEvery) {
-		d.ears.trim(earRest)
-		d.reserve.trim()
+		d.ears.closeIdle(earRest)
+		d.reserve.closeIdle()
 		d.forgetCrowds()
 		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
-		r, err := query(ctx, d, pgx.RowTo[int], "SELECT 1") // the outcome is reported
+		r, err := queryRows(ctx, d, pgx.RowTo[int], "SELECT 1") // the outcome is reported
 		cancel()
 		if err == nil {
 			d.states.Timed(0, time.Since(r.sent))
@@ -328,8 +328,8 @@ func (d *Driver) watch() {
 	}
 }
 
-// report notes the outcome of a statement.
-func (d *Driver) report(err error) {
+// reportAnswer notes the outcome of a statement.
+func (d *Driver) reportAnswer(err error) {
 	if d.calls.Alive.Err() == nil {
 		d.states.Report(0, err)
 	}

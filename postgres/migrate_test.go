@@ -11,23 +11,23 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// database makes a database for one test and returns its DSN. What is done to the rest of the server does not hurt the others.
-func (r *rig) database() string {
+// createDatabase makes a database for one test and returns its DSN. What is done to the rest of the server does not hurt the others.
+func (r *rig) createDatabase() string {
 	r.Helper()
 	name := strings.ReplaceAll(strings.ToLower(r.opts.Schema), " ", "_")
-	r.exec("CREATE DATABASE " + name)
+	r.execSQL("CREATE DATABASE " + name)
 	return strings.Replace(server.DSN(), "dbname=postgres", "dbname="+name, 1)
 }
 
 // TestMigrateWorksWhereAllTablesArePublished: a table of a publication needs what identifies its rows.
 func TestMigrateWorksWhereAllTablesArePublished(t *testing.T) {
-	r := start(t)
-	dsn := r.database()
-	r.pool = r.connect(dsn)
+	r := startRig(t)
+	dsn := r.createDatabase()
+	r.pool = r.openPool(dsn)
 	r.Must(r.migrate(r.pool, r.opts))
-	r.exec("ALTER TABLE holdfast.version REPLICA IDENTITY DEFAULT") // as versions before made it
-	r.exec("UPDATE holdfast.version SET version = 2")               // so that there is something to do
-	r.exec("CREATE PUBLICATION everything FOR ALL TABLES")
+	r.execSQL("ALTER TABLE holdfast.version REPLICA IDENTITY DEFAULT") // as versions before made it
+	r.execSQL("UPDATE holdfast.version SET version = 2")               // so that there is something to do
+	r.execSQL("CREATE PUBLICATION everything FOR ALL TABLES")
 	for _, schema := range []string{r.opts.Schema, "fresh"} {
 		r.opts.Schema = schema
 		r.Must(r.migrate(r.pool, r.opts))
@@ -39,47 +39,47 @@ func TestMigrateWorksWhereAllTablesArePublished(t *testing.T) {
 
 // TestMigrateNeedsNoRightsBeyondItsSchema, where that is there, whatever it is called.
 func TestMigrateNeedsNoRightsBeyondItsSchema(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	role := "owner of " + r.opts.Schema
 	quoted := pgx.Identifier{role}.Sanitize()
-	r.exec("CREATE ROLE " + quoted + " LOGIN")
-	pool := r.connect(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1))
+	r.execSQL("CREATE ROLE " + quoted + " LOGIN")
+	pool := r.openPool(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1))
 	for _, name := range []string{r.opts.Schema + " it's", r.opts.Schema + ` "holdfast."`} {
 		_, err := r.pool.Exec(t.Context(), "CREATE SCHEMA "+pgx.Identifier{name}.Sanitize()+" AUTHORIZATION "+quoted)
 		r.Must(err)
 		r.Must(r.migrate(pool, postgres.Options{Schema: name}))
 	}
 	_, err := postgres.Schema(&postgres.Options{Schema: "a$$b"})
-	r.says(err, driver.ErrInvalid, "$$")
-	r.says(r.migrate(pool, postgres.Options{Schema: r.opts.Schema + " new"}), driver.ErrAuth, "permission denied for database", "owns the schema")
+	r.checkError(err, driver.ErrInvalid, "$$")
+	r.checkError(r.migrate(pool, postgres.Options{Schema: r.opts.Schema + " new"}), driver.ErrAuth, "permission denied for database", "owns the schema")
 }
 
 // TestMissingServerFunctionIsNoMissingTable: a server that only looks like PostgreSQL may lack one, and migrate mends nothing then.
 func TestMissingServerFunctionIsNoMissingTable(t *testing.T) {
-	r := start(t)
-	dsn := r.database()
-	r.pool = r.connect(dsn)
-	r.exec("ALTER FUNCTION pg_catalog.hashtext(text) RENAME TO hashtext_of_another")
+	r := startRig(t)
+	dsn := r.createDatabase()
+	r.pool = r.openPool(dsn)
+	r.execSQL("ALTER FUNCTION pg_catalog.hashtext(text) RENAME TO hashtext_of_another")
 	check := func(err error, name string) {
 		t.Helper()
-		r.says(err, driver.ErrConfig, name, "PostgreSQL 11")
+		r.checkError(err, driver.ErrConfig, name, "PostgreSQL 11")
 		if err != nil && strings.Contains(err.Error(), "holdfast migrate") {
 			t.Errorf("error %q recommends to migrate", err)
 		}
 	}
 	check(r.migrate(r.pool, r.opts), "hashtext")
-	r.exec("ALTER FUNCTION pg_catalog.hashtext_of_another(text) RENAME TO hashtext")
+	r.execSQL("ALTER FUNCTION pg_catalog.hashtext_of_another(text) RENAME TO hashtext")
 	r.Must(r.migrate(r.pool, r.opts))
 	d, err := postgres.Open(t.Context(), dsn, &r.opts)
 	fixture.Closed(r.Rig, d, err)
-	r.exec("ALTER FUNCTION pg_catalog.starts_with(text, text) RENAME TO begins_with")
+	r.execSQL("ALTER FUNCTION pg_catalog.starts_with(text, text) RENAME TO begins_with")
 	check(d.List(r.Within(), "", func(driver.Status) bool { return true }), "starts_with")
 }
 
 // TestSinceOfAHolderStaysTheSame with each look.
 func TestSinceOfAHolderStaysTheSame(t *testing.T) {
-	r := start(t)
-	d := r.driver()
+	r := startRig(t)
+	d := r.newDriver()
 	g := r.Grant(d, "k", long)
 	first, err := d.Inspect(r.Within(), "k")
 	r.Must(err)
@@ -101,23 +101,23 @@ func TestSinceOfAHolderStaysTheSame(t *testing.T) {
 
 // TestMigrateReplacesFunctionsOfEarlierBuild: tables of the same version may have slower functions. Who does not own them leaves them.
 func TestMigrateReplacesFunctionsOfEarlierBuild(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	body := func() (text string) {
 		r.Must(r.pool.QueryRow(t.Context(), r.in("SELECT prosrc FROM pg_proc WHERE oid = 'holdfast.waiters'::regproc")).Scan(&text))
 		return text
 	}
 	now := body()
-	r.exec("CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$BEGIN RETURN 0; END$$")
+	r.execSQL("CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$BEGIN RETURN 0; END$$")
 	for name, grants := range map[string][]string{
 		"guest of ":  {"USAGE ON SCHEMA {schema}", "SELECT ON ALL TABLES IN SCHEMA {schema}"},
 		"member of ": {"USAGE ON SCHEMA {schema}", "SELECT ON ALL TABLES IN SCHEMA {schema}", "holdfast"}, // who would have to take the role first
 	} {
 		role := name + r.opts.Schema
-		r.exec("CREATE ROLE " + pgx.Identifier{role}.Sanitize() + " LOGIN NOINHERIT")
+		r.execSQL("CREATE ROLE " + pgx.Identifier{role}.Sanitize() + " LOGIN NOINHERIT")
 		for _, grant := range grants {
-			r.exec("GRANT " + strings.ReplaceAll(grant, "{schema}", strings.TrimSuffix(r.in("holdfast."), ".")) + " TO " + pgx.Identifier{role}.Sanitize())
+			r.execSQL("GRANT " + strings.ReplaceAll(grant, "{schema}", strings.TrimSuffix(r.in("holdfast."), ".")) + " TO " + pgx.Identifier{role}.Sanitize())
 		}
-		r.Must(r.migrate(r.connect(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1)), r.opts))
+		r.Must(r.migrate(r.openPool(strings.Replace(server.DSN(), "user=holdfast", "user='"+role+"'", 1)), r.opts))
 		if body() == now {
 			t.Errorf("the %s has replaced a function without being its owner", role)
 		}
@@ -126,6 +126,6 @@ func TestMigrateReplacesFunctionsOfEarlierBuild(t *testing.T) {
 	if got := body(); got != now {
 		t.Errorf("the function is still %q", got)
 	}
-	c := r.client()
+	c := r.newClient()
 	r.Release(r.Acquire(c, "k", long))
 }

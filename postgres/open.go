@@ -40,7 +40,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
 	d.ours = true
-	return d.opened(ctx, &o, nil)
+	return d.finishOpen(ctx, &o, nil)
 }
 
 // New returns a driver over pool, which stays the caller's; opts may be nil. It asks the
@@ -64,26 +64,26 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Driver, error
 		return nil, fmt.Errorf("postgres: %w: there is no pool; open one with pgxpool.New, and a *sql.DB over it with stdlib.OpenDBFromPool", driver.ErrInvalid)
 	}
 	d, err := newDriver(pool, opts)
-	return d.opened(ctx, opts, err)
+	return d.finishOpen(ctx, opts, err)
 }
 
-// opened returns d, unless it could not be made, or cannot work.
-func (d *Driver) opened(ctx context.Context, opts *Options, err error) (*Driver, error) {
+// finishOpen returns d, unless it could not be made, or cannot work.
+func (d *Driver) finishOpen(ctx context.Context, opts *Options, err error) (*Driver, error) {
 	if err == nil && opts.NoCheck {
 		return d, nil
 	}
-	return driverkit.Opened(ctx, "postgres", d, err, d.begin)
+	return driverkit.Opened(ctx, "postgres", d, err, d.checkDatabase)
 }
 
-// begin looks at the database for the first time.
-func (d *Driver) begin(ctx context.Context) error {
+// checkDatabase looks at the database for the first time.
+func (d *Driver) checkDatabase(ctx context.Context) error {
 	conn, err := d.pool.Acquire(ctx)
 	if err == nil {
-		err = d.check(ctx, conn.Conn())
+		err = d.checkSchema(ctx, conn.Conn())
 		conn.Release()
 	}
 	if err != nil {
-		err = d.unavailable(d.diagnose(ctx, err, false))
+		err = d.unavailableError(d.explainError(ctx, err, false))
 	}
 	return err
 }
@@ -98,7 +98,7 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 		return nil, o, fmt.Errorf("%w: the URL cannot be read, and is not shown as it may have a password; write postgres://user:password@host:5432/database, "+
 			"with %%40 for an @ and %%2F for a / in the password", driver.ErrInvalid)
 	}
-	o.secrets = secrets(dsn)
+	o.secrets = secretFiles(dsn)
 	settings := cfg.ConnConfig.RuntimeParams
 	if name, ok := settings[schemaParameter]; ok {
 		o.Schema = name
@@ -130,8 +130,8 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 // secret finds a parameter that names a file which only its users shall read, in a URL or among the words of libpq.
 var secret = regexp.MustCompile(`(?:^|[?&\s])(?:sslkey|passfile)\s*=\s*('[^']*'|[^&\s']+)`)
 
-// secrets are the files that the URL names and only its users shall read.
-func secrets(text string) (files []string) {
+// secretFiles returns the files that the URL names and only its users shall read.
+func secretFiles(text string) (files []string) {
 	for _, found := range secret.FindAllStringSubmatch(text, -1) {
 		name := strings.Trim(found[1], "'")
 		if plain, err := url.QueryUnescape(name); err == nil && strings.Contains(text, "://") {

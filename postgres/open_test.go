@@ -19,17 +19,17 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// refuses checks what opening says, and that it shows no password.
-func (r *rig) refuses(url string, opts *postgres.Options, is error, words ...string) {
+// checkRejected checks what opening says, and that it shows no password.
+func (r *rig) checkRejected(url string, opts *postgres.Options, is error, words ...string) {
 	r.Helper()
 	d, err := postgres.Open(r.Context(), url, opts)
 	if err == nil {
 		d.Close()
 	}
-	r.says(err, is, words...)
+	r.checkError(err, is, words...)
 }
 
-func (r *rig) says(err, is error, words ...string) {
+func (r *rig) checkError(err, is error, words ...string) {
 	r.Helper()
 	if !errors.Is(err, is) {
 		r.Errorf("error %v, want one that matches %v", err, is)
@@ -46,44 +46,44 @@ func (r *rig) says(err, is error, words ...string) {
 }
 
 func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	none := postgres.Options{Schema: "none"}
-	r.refuses(server.DSN(), &none, driver.ErrUnavailable, `"none"`, "Migrate")
-	r.exec("UPDATE holdfast.version SET version = 0")
-	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 0", "Migrate")
-	r.exec("UPDATE holdfast.version SET version = 1000")
-	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 1000", "update the program")
+	r.checkRejected(server.DSN(), &none, driver.ErrUnavailable, `"none"`, "Migrate")
+	r.execSQL("UPDATE holdfast.version SET version = 0")
+	r.checkRejected(server.DSN(), &r.opts, driver.ErrUnavailable, "version 0", "Migrate")
+	r.execSQL("UPDATE holdfast.version SET version = 1000")
+	r.checkRejected(server.DSN(), &r.opts, driver.ErrUnavailable, "version 1000", "update the program")
 	err := r.migrate(r.pool, r.opts)
 	if err == nil || !strings.Contains(err.Error(), "version 1000") {
 		t.Errorf("Migrate() of a newer schema = %v", err)
 	}
-	r.exec("UPDATE holdfast.version SET version = 1")
-	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version 1", "Migrate")
+	r.execSQL("UPDATE holdfast.version SET version = 1")
+	r.checkRejected(server.DSN(), &r.opts, driver.ErrUnavailable, "version 1", "Migrate")
 	r.Must(r.migrate(r.pool, r.opts))
-	d := r.driver()
+	d := r.newDriver()
 	for _, part := range []string{"FUNCTION holdfast.force", "TABLE holdfast.ticket CASCADE"} {
-		r.exec("DROP " + part)
+		r.execSQL("DROP " + part)
 		_, err = d.Force(r.Within(), "k", 1, "")
-		r.says(err, driver.ErrUnavailable, "Migrate")
+		r.checkError(err, driver.ErrUnavailable, "Migrate")
 		_, name, _ := strings.Cut(strings.TrimSuffix(part, " CASCADE"), ".")
-		r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "lacks", name, "Migrate")
+		r.checkRejected(server.DSN(), &r.opts, driver.ErrUnavailable, "lacks", name, "Migrate")
 	}
 	r.Must(r.migrate(r.pool, r.opts))
-	r.Grant(r.driver(), "k", long)
-	r.refuses(server.DSN()+" holdfast_schema=nowhere", nil, driver.ErrUnavailable, `"nowhere"`)
+	r.Grant(r.newDriver(), "k", long)
+	r.checkRejected(server.DSN()+" holdfast_schema=nowhere", nil, driver.ErrUnavailable, `"nowhere"`)
 }
 
 func TestMissingRightsAreNamed(t *testing.T) {
-	r := start(t)
-	r.exec("CREATE ROLE " + pgx.Identifier{"none " + r.opts.Schema}.Sanitize() + " LOGIN")
+	r := startRig(t)
+	r.execSQL("CREATE ROLE " + pgx.Identifier{"none " + r.opts.Schema}.Sanitize() + " LOGIN")
 	dsn := strings.Replace(server.DSN(), "user=holdfast", "user='none "+r.opts.Schema+"'", 1)
-	r.refuses(dsn, &r.opts, driver.ErrUnavailable, "permission denied", "grant USAGE")
-	err := r.migrate(r.connect(dsn), postgres.Options{Schema: "other"})
+	r.checkRejected(dsn, &r.opts, driver.ErrUnavailable, "permission denied", "grant USAGE")
+	err := r.migrate(r.openPool(dsn), postgres.Options{Schema: "other"})
 	if err == nil || !strings.Contains(err.Error(), "permission denied") {
 		t.Errorf("Migrate() without rights = %v", err)
 	}
-	r.exec(`GRANT USAGE ON SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
-	r.exec(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
+	r.execSQL(`GRANT USAGE ON SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
+	r.execSQL(`GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA "` + r.opts.Schema + `" TO "none ` + r.opts.Schema + `"`)
 	d, err := postgres.Open(t.Context(), dsn, &r.opts)
 	if err != nil {
 		t.Fatal(err)
@@ -94,40 +94,40 @@ func TestMissingRightsAreNamed(t *testing.T) {
 
 func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
 	t.Parallel()
-	s := own(t)
+	s := startAlone(t)
 	r := newRigOn(t, s)
-	r.exec("CREATE ROLE locked LOGIN PASSWORD 'hunter1'")
+	r.execSQL("CREATE ROLE locked LOGIN PASSWORD 'hunter1'")
 	var dir string
 	if err := r.pool.QueryRow(t.Context(), "SHOW data_directory").Scan(&dir); err != nil {
 		t.Fatal(err)
 	}
-	r.exec("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '" + dir + "/pg_hba.conf'")
-	r.exec("SELECT pg_reload_conf()")
-	socket := url.QueryEscape(strings.TrimSuffix(socket(s.DSN()), "/.s.PGSQL.5432"))
+	r.execSQL("COPY (VALUES ('local all locked scram-sha-256'), ('local all all trust')) TO '" + dir + "/pg_hba.conf'")
+	r.execSQL("SELECT pg_reload_conf()")
+	socket := url.QueryEscape(strings.TrimSuffix(socketPath(s.DSN()), "/.s.PGSQL.5432"))
 	r.Eventually("the password is asked for", func() bool {
 		_, err := postgres.Open(t.Context(), "postgres://locked@/postgres?host="+socket, &r.opts)
 		said, ok := errors.AsType[*pgconn.PgError](err)
 		return ok && said.Code == "28P01"
 	})
-	r.refuses("postgres://locked:hunter2@/postgres?host="+socket, &r.opts, driver.ErrUnavailable, "password authentication failed", "correct")
-	r.refuses("postgres://holdfast@/nowhere?host="+socket, &r.opts, driver.ErrUnavailable, `"nowhere"`, "create it")
+	r.checkRejected("postgres://locked:hunter2@/postgres?host="+socket, &r.opts, driver.ErrUnavailable, "password authentication failed", "correct")
+	r.checkRejected("postgres://holdfast@/nowhere?host="+socket, &r.opts, driver.ErrUnavailable, `"nowhere"`, "create it")
 	for _, bad := range []string{
 		"postgres://locked:hunter2@h:port/db", "postgres://locked:hun%ter2@h/db", "postgres://locked:hunter2@h/db?sslmode=maybe",
 		"postgres://locked:hunter2@[h/db", "host=h password=hunter2 sslmode=maybe", "postgres://locked:hunter/2@h/db?port=x", "redis://u:hunter2@h",
 	} {
-		r.refuses(bad, nil, driver.ErrInvalid, "postgres://")
+		r.checkRejected(bad, nil, driver.ErrInvalid, "postgres://")
 	}
-	r.refuses("postgres://locked:hunter2@h/db", &postgres.Options{Schema: strings.Repeat("x", 64)}, driver.ErrInvalid, "schema")
+	r.checkRejected("postgres://locked:hunter2@h/db", &postgres.Options{Schema: strings.Repeat("x", 64)}, driver.ErrInvalid, "schema")
 }
 
 // TestADatabaseThatOnlyReadsIsNamed, and is taken for no standby.
 func TestADatabaseThatOnlyReadsIsNamed(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	d, err := postgres.Open(t.Context(), server.DSN()+" options='-c default_transaction_read_only=on'", &r.opts)
 	r.Must(err)
 	defer d.Close()
 	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
-	r.says(err, driver.ErrUnavailable, "read-only transaction", "default_transaction_read_only off", "if this is a standby")
+	r.checkError(err, driver.ErrUnavailable, "read-only transaction", "default_transaction_read_only off", "if this is a standby")
 }
 
 // TestAddressTriedTwiceIsNamedOnce: with TLS and without.
@@ -146,8 +146,8 @@ func TestAddressTriedTwiceIsNamedOnce(t *testing.T) {
 
 // TestADatabaseThatIsDownIsWaitedFor: opening is no error, a try is, and a wait goes on.
 func TestADatabaseThatIsDownIsWaitedFor(t *testing.T) {
-	r := start(t)
-	p := r.relay()
+	r := startRig(t)
+	p := r.newRelay()
 	p.Set(func() { p.Refuse = true })
 	d, err := postgres.Open(t.Context(), "postgres://holdfast:hunter2@"+p.Addr+"/postgres?sslmode=disable", &r.opts)
 	if err != nil {
@@ -155,14 +155,14 @@ func TestADatabaseThatIsDownIsWaitedFor(t *testing.T) {
 	}
 	c := r.Client(d)
 	_, err = c.TryAcquire(r.Within(), "k", nil)
-	r.says(err, holdfast.ErrUnavailable, p.Addr)
+	r.checkError(err, holdfast.ErrUnavailable, p.Addr)
 	told := make(chan error, 10)
 	got := make(chan error, 1)
 	go func() {
 		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { told <- err }})
 		got <- err
 	}()
-	r.says(<-told, holdfast.ErrUnavailable)
+	r.checkError(<-told, holdfast.ErrUnavailable)
 	p.Set(func() { p.Refuse = false })
 	if err := <-got; err != nil {
 		t.Errorf("the wait ended with %v", err)
@@ -170,7 +170,7 @@ func TestADatabaseThatIsDownIsWaitedFor(t *testing.T) {
 }
 
 func TestAPoolThatIsInUseIsNamed(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN() + " pool_max_conns=2")
 	if err != nil {
 		t.Fatal(err)
@@ -180,7 +180,7 @@ func TestAPoolThatIsInUseIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	d, err := postgres.New(r.Context(), pool, unchecked(r.opts))
+	d, err := postgres.New(r.Context(), pool, withoutCheck(r.opts))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,15 +193,15 @@ func TestAPoolThatIsInUseIsNamed(t *testing.T) {
 		defer conn.Release()
 	}
 	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief, NoWait: true}) // short: nothing is granted
-	r.says(err, driver.ErrUnavailable, "all 2 connections of the pool are in use")
+	r.checkError(err, driver.ErrUnavailable, "all 2 connections of the pool are in use")
 	if e := d.Nodes()[0]; e.State != driver.NodeUp {
 		t.Errorf("the database is %s: %v", e.State, e.Err)
 	}
 }
 
 func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {
-	r := start(t)
-	r.exec("DROP SCHEMA " + strings.TrimSuffix(r.in("holdfast."), ".") + " CASCADE")
+	r := startRig(t)
+	r.execSQL("DROP SCHEMA " + strings.TrimSuffix(r.in("holdfast."), ".") + " CASCADE")
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
@@ -211,15 +211,15 @@ func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := r.count("SELECT count(*) FROM holdfast.version"); n != 1 {
+	if n := r.countRows("SELECT count(*) FROM holdfast.version"); n != 1 {
 		t.Errorf("%d rows of versions", n)
 	}
 	text, err := postgres.Schema(&r.opts)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := r.Acquire(r.client(), "k", long)
-	r.exec(text, pgx.QueryExecModeSimpleProtocol) // run by hand, with locks held
+	l := r.Acquire(r.newClient(), "k", long)
+	r.execSQL(text, pgx.QueryExecModeSimpleProtocol) // run by hand, with locks held
 	if err := l.Extend(r.Within(), long); err != nil {
 		t.Errorf("after the SQL was run again: %v", err)
 	}
@@ -229,8 +229,8 @@ func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {
 // levels are the isolation levels that are stricter than the usual one.
 var levels = []string{"repeatable read", "serializable"}
 
-// isolated is the driver of a client for whose statements a level is the default.
-func (r *rig) isolated(level string) *postgres.Driver {
+// isolatedDriver returns the driver of a client for whose statements a level is the default.
+func (r *rig) isolatedDriver(level string) *postgres.Driver {
 	r.Helper()
 	d, err := postgres.Open(r.Context(), server.DSN()+" default_transaction_isolation='"+level+"'", &r.opts)
 	return fixture.Closed(r.Rig, d, err)
@@ -241,12 +241,12 @@ func (r *rig) isolated(level string) *postgres.Driver {
 func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
 	for _, level := range levels {
 		t.Run(level, func(t *testing.T) {
-			r := start(t)
+			r := startRig(t)
 			held := 0
 			var mu sync.Mutex
 			var all sync.WaitGroup
 			for range 20 {
-				d := r.isolated(level)
+				d := r.isolatedDriver(level)
 				c := r.Client(d)
 				d.Notify(func(e driver.NodeEvent) {
 					if e.Err != nil && strings.Contains(e.Err.Error(), "40001") {
@@ -271,7 +271,7 @@ func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
 				})
 			}
 			all.Wait()
-			r.cleared()
+			r.checkCleared()
 		})
 	}
 }
@@ -281,8 +281,8 @@ func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
 func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
 	for _, level := range append(levels, "read committed") {
 		t.Run(level, func(t *testing.T) {
-			r := start(t)
-			d := r.isolated(level)
+			r := startRig(t)
+			d := r.isolatedDriver(level)
 			for i, owner := range []string{"holder", "first"} {
 				if ok, err := d.Take(r.Within(), "k", owner); err != nil || ok != (i == 0) {
 					t.Fatalf("%s: Take() = %v, %v", owner, ok, err)
@@ -291,7 +291,7 @@ func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
 			free := func(owner string) error {
 				return d.Release(r.Within(), driver.Grant{Key: "k", Owner: owner, TTL: long}, 0)
 			}
-			tx := r.begun()
+			tx := r.beginDirect()
 			_, err := tx.Exec(t.Context(), r.in("SELECT FROM holdfast.lock WHERE name = 'k' FOR UPDATE"))
 			r.Must(err)
 			done := make(chan error, 2)
@@ -299,14 +299,14 @@ func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
 				_, err := d.Take(r.Within(), "k", "second")
 				done <- err
 			}()
-			r.blocked(1)
+			r.awaitBlocked(1)
 			go func() { done <- free("holder") }()
-			r.blocked(2)
+			r.awaitBlocked(2)
 			r.Must(tx.Commit(r.Within()))
 			r.Must(<-done)
 			r.Must(<-done)
 			r.Must(free("first"))
-			if r.count("SELECT count(*) FROM holdfast.lock WHERE owner = 'second'") != 1 {
+			if r.countRows("SELECT count(*) FROM holdfast.lock WHERE owner = 'second'") != 1 {
 				t.Error("the lock was not handed to the one who waits")
 			}
 		})
@@ -315,8 +315,8 @@ func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
 
 // TestDatabaseSQLSharesThePool: closing the *sql.DB ends no lock.
 func TestDatabaseSQLSharesThePool(t *testing.T) {
-	r := start(t)
-	pool := r.connect(server.DSN())
+	r := startRig(t)
+	pool := r.openPool(server.DSN())
 	db := stdlib.OpenDBFromPool(pool)
 	d, err := postgres.New(t.Context(), pool, &r.opts)
 	fixture.Closed(r.Rig, d, err)
@@ -329,5 +329,5 @@ func TestDatabaseSQLSharesThePool(t *testing.T) {
 	r.Must(db.Close())
 	r.Must(d.Release(r.Within(), g, 0))
 	_, err = postgres.New(t.Context(), nil, nil)
-	r.says(err, driver.ErrInvalid, "pgxpool.New", "stdlib.OpenDBFromPool")
+	r.checkError(err, driver.ErrInvalid, "pgxpool.New", "stdlib.OpenDBFromPool")
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/locktest"
 )
 
-// pooler starts a pgbouncer before the server, and starts it again when it ends by itself: 1.18 can when statements are
+// startPooler starts a pgbouncer before the server, and starts it again when it ends by itself: 1.18 can when statements are
 // cancelled while the server is busy (pgbouncer/pgbouncer#822).
-func pooler(t testing.TB, mode string) *pgproc.Pooler {
+func startPooler(t testing.TB, mode string) *pgproc.Pooler {
 	t.Helper()
 	ctx := t.Context()
 	p, err := pgproc.StartPooler(ctx, server, mode, 20)
@@ -48,11 +48,11 @@ func pooler(t testing.TB, mode string) *pgproc.Pooler {
 func TestConformanceBehindAPoolerInTransactionMode(t *testing.T) {
 	gates.Nightly(t, "sizes") // TestOddSessionsAnswerAlike compares its statements
 	t.Parallel()
-	p := pooler(t, "transaction")
+	p := startPooler(t, "transaction")
 	locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
 		r := newRig(t)
-		r.socket = socket(p.DSN())
-		s := r.service()
+		r.socket = socketPath(p.DSN())
+		s := r.lockService()
 		s.Deaf = true
 		return s
 	}})
@@ -62,9 +62,9 @@ func TestConformanceBehindAPoolerInTransactionMode(t *testing.T) {
 func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 	for mode, listens := range map[string]bool{"transaction": false, "session": true} {
 		t.Run(mode, func(t *testing.T) {
-			r := start(t)
-			r.socket = socket(pooler(t, mode).DSN())
-			d := r.driver()
+			r := startRig(t)
+			r.socket = socketPath(startPooler(t, mode).DSN())
+			d := r.newDriver()
 			var mu sync.Mutex
 			var events []driver.NodeEvent
 			c, err := holdfast.New(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) {
@@ -76,13 +76,13 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // it is said at the first wait, and not again
-				l := r.Acquire(r.client(), "k", long)
+				l := r.Acquire(r.newClient(), "k", long)
 				next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", long) })
 				r.Eventually("the waiter has found out", func() bool {
 					if listens {
-						return r.listening() == 1
+						return r.listenerCount() == 1
 					}
-					return r.waiters("k") == 1 && d.Nodes()[0].State == driver.NodePolling
+					return r.waiterCount("k") == 1 && d.Nodes()[0].State == driver.NodePolling
 				})
 				r.Release(l)
 				r.Release(<-next)
@@ -100,18 +100,18 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 // TestALockIsAsDurableAsTheDatabase crashes a server that has locks and waiters.
 func TestALockIsAsDurableAsTheDatabase(t *testing.T) {
 	t.Parallel()
-	s := own(t, "synchronous_commit=on")
+	s := startAlone(t, "synchronous_commit=on")
 	r := newRigOn(t, s)
-	d := r.driver()
+	d := r.newDriver()
 	l := r.Acquire(r.Client(d), "k", long)
-	waiter := r.client()
+	waiter := r.newClient()
 	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-	r.Eventually("another waits", func() bool { return r.waiters("k") == 1 })
+	r.Eventually("another waits", func() bool { return r.waiterCount("k") == 1 })
 	s.Kill()
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.client().TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := r.newClient().TryAcquire(r.Within(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		t.Errorf("TryAcquire() after the crash = %v, want ErrHeld", err)
 	}
 	if err := l.Extend(r.Within(), long); err != nil {

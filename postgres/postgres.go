@@ -164,7 +164,7 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 		d.ears.max = max(cmp.Or(opts.MaxWaitConns, maxEars), 0)
 	}
 	d.lane = driverkit.NewLane(d.states, int(pool.Config().MaxConns)-1) // one is for renewals
-	d.calls.Go(d.watch)
+	d.calls.Go(d.watchDatabase)
 	return d, nil
 }
 
@@ -181,7 +181,7 @@ func (d *Driver) Close() error {
 	d.closeEars()
 	d.reserve.turn <- struct{}{} // no call is under way
 	d.reserve.close()
-	d.reserve.leave()
+	d.reserve.passTurn()
 	if !d.ours {
 		return nil
 	}
@@ -203,9 +203,9 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	c := d.claim(req)
+	c := d.newClaim(req)
 	defer c.leave()
-	return c.result(c.compete(ctx))
+	return c.noteResult(c.acquireLock(ctx))
 }
 
 // Renew implements driver.Driver. It tries again until ctx ends.
@@ -281,15 +281,15 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 		return err
 	}
 	defer d.calls.Leave()
-	d.unhold(g.Owner)
+	d.forgetHold(g.Owner)
 	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.insistOnFree(g, keep, begun) })
 }
 
 // detached in place of the time for which a released lock is kept: the lock is not released.
 const detached = time.Duration(-1)
 
-// free releases what g may have, once.
-func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) error {
+// freeLock releases what g may have, once.
+func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	bury := d.isDoubted(g.Owner)
 	sql, args := d.schema.free, []any{g.Key, g.Owner}
 	switch {
@@ -298,7 +298,7 @@ func (d *Driver) free(ctx context.Context, g driver.Grant, keep time.Duration) e
 	case keep > 0 || bury:
 		sql, args = d.schema.release, append(args, driverkit.InMicros(keep), bury)
 	}
-	_, err := query(ctx, d, pgx.RowTo[any], sql, args...)
+	_, err := queryRows(ctx, d, pgx.RowTo[any], sql, args...)
 	if err == nil && bury {
 		d.noteDoubt(g.Owner, false)
 	}
@@ -318,7 +318,7 @@ func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) 
 	err := d.lane.Insist(ctx, begun, func() error {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 		defer cancel()
-		return d.free(ctx, g, keep)
+		return d.freeLock(ctx, g, keep)
 	})
 	if err != nil {
 		d.noteDoubt(g.Owner, false) // nobody asks again
@@ -348,7 +348,7 @@ func (d *Driver) isDoubted(owner string) bool {
 // Detach implements driver.Adopter. It does not block: if a statement of the owner may be carried
 // out late, it is marked as gone in the background, until the lock lapses.
 func (d *Driver) Detach(g driver.Grant) {
-	d.unhold(g.Owner)
+	d.forgetHold(g.Owner)
 	if !d.isDoubted(g.Owner) || d.calls.Enter() != nil {
 		return
 	}
@@ -365,12 +365,12 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	if !driver.IsAdoptable(g.Owner) { // the owner of a kept lock is not either
 		return driver.Grant{}, fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
 	}
-	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
+	c := d.newClaim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
 	defer c.leave()
 	c.from = g.Owner
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
 	defer cancel()
-	return c.result(c.compete(ctx))
+	return c.noteResult(c.acquireLock(ctx))
 }
 
 // Force implements driver.Forcer.
@@ -412,7 +412,7 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	case err != nil:
 		return err
 	case len(r.rows) == 0:
-		return d.unavailable(errNoRow)
+		return d.unavailableError(errNoRow)
 	case !r.rows[0]:
 		return driver.ErrLost
 	}
@@ -441,7 +441,7 @@ type view struct {
 	Waiters int
 }
 
-func (d *Driver) status(v view) driver.Status {
+func (d *Driver) lockStatus(v view) driver.Status {
 	st := driver.Status{Key: v.Name, Waiters: v.Waiters}
 	if v.Owner != nil {
 		st.Held, st.Owner, st.Token, st.Remaining = true, *v.Owner, v.Token, driverkit.Micros(v.Left)
@@ -460,11 +460,11 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	v, err := queryOne(ctx, d, pgx.RowToStructByPos[view], d.schema.inspect, key)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return d.status(view{Name: key}), nil
+		return d.lockStatus(view{Name: key}), nil
 	case err != nil:
 		return driver.Status{Key: key, Nodes: []driver.NodeView{{Node: d.node, Err: err}}}, err
 	}
-	return d.status(v), nil
+	return d.lockStatus(v), nil
 }
 
 // List implements driver.Lister.
@@ -475,9 +475,9 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	defer d.calls.Leave()
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
-	r, err := query(ctx, d, pgx.RowToStructByPos[view], d.schema.list, prefix)
+	r, err := queryRows(ctx, d, pgx.RowToStructByPos[view], d.schema.list, prefix)
 	for _, v := range r.rows {
-		if !yield(d.status(v)) {
+		if !yield(d.lockStatus(v)) {
 			return nil
 		}
 	}

@@ -19,7 +19,7 @@ func TestConformance(t *testing.T) {
 			locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service {
 				r := newRig(t)
 				r.opts.NoListen = opts.NoListen
-				return r.service()
+				return r.lockService()
 			}})
 		})
 	}

@@ -43,9 +43,9 @@ func newReserve() *reserve { return &reserve{turn: make(chan struct{}, 1), cut: 
 // isBusy reports whether a statement would have to wait for its turn.
 func (r *reserve) isBusy() bool { return len(r.turn) > 0 }
 
-// enter waits for the turn. If it does not come in time, the statement that has it is cut: its connection leads nowhere, and
+// awaitTurn waits for the turn. If it does not come in time, the statement that has it is cut: its connection leads nowhere, and
 // it may have more time than the caller.
-func (r *reserve) enter(ctx context.Context) error {
+func (r *reserve) awaitTurn(ctx context.Context) error {
 	select {
 	case r.turn <- struct{}{}:
 		return nil
@@ -59,11 +59,11 @@ func (r *reserve) enter(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// leave gives the turn to the next statement.
-func (r *reserve) leave() { <-r.turn }
+// passTurn gives the turn to the next statement.
+func (r *reserve) passTurn() { <-r.turn }
 
-// cuttable returns a context that ends too when another statement needs the turn. The caller has it.
-func (r *reserve) cuttable(ctx context.Context) (context.Context, context.CancelFunc) {
+// cuttableContext returns a context that ends too when another statement needs the turn. The caller has it.
+func (r *reserve) cuttableContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cut := context.WithCancel(ctx)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,14 +71,14 @@ func (r *reserve) cuttable(ctx context.Context) (context.Context, context.Cancel
 	return ctx, cut
 }
 
-// trim closes the connection if nothing has needed it for a while.
-func (r *reserve) trim() {
+// closeIdle closes the connection if nothing has needed it for a while.
+func (r *reserve) closeIdle() {
 	select {
 	case r.turn <- struct{}{}:
 	default:
 		return // it is in use
 	}
-	defer r.leave()
+	defer r.passTurn()
 	if time.Now().After(r.until) {
 		r.close()
 	}
@@ -110,17 +110,17 @@ func closeConn(conn *pgx.Conn) {
 // onReserve runs a statement about a lease with this TTL on the reserve connection, and on one of the pool if that cannot be opened in half
 // of the time.
 func onReserve[T any](ctx context.Context, d *Driver, ttl time.Duration, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
-	if err := d.reserve.enter(ctx); err != nil {
-		return r, d.diagnose(ctx, err, false)
+	if err := d.reserve.awaitTurn(ctx); err != nil {
+		return r, d.explainError(ctx, err, false)
 	}
-	inTurn, cut := d.reserve.cuttable(ctx)
+	inTurn, cut := d.reserve.cuttableContext(ctx)
 	defer cut()
 	if err := d.openReserve(inTurn); err != nil {
-		d.reserve.leave()
-		return once(ctx, d, scan, sql, args)
+		d.reserve.passTurn()
+		return runOnce(ctx, d, scan, sql, args)
 	}
-	defer d.reserve.leave()
-	r, failed = send(inTurn, d, d.reserve.conn, scan, sql, args)
+	defer d.reserve.passTurn()
+	r, failed = sendStatement(inTurn, d, d.reserve.conn, scan, sql, args)
 	if until := time.Now().Add(min(max(ttl, minReserveRest), maxReserveRest)); until.After(d.reserve.until) {
 		d.reserve.until = until
 	}
@@ -154,7 +154,7 @@ func (d *Driver) openReserve(ctx context.Context) error {
 			d.calls.Go(func() {
 				ctx, cancel := context.WithTimeout(d.calls.Work, limit)
 				defer cancel()
-				conn, err := d.dial(ctx, func(string) {})
+				conn, err := d.dialConn(ctx, func(string) {})
 				result <- dialed{conn, err}
 			})
 		}
@@ -181,9 +181,9 @@ func (d *Driver) isPoolFull() bool {
 // queryVital is query for what keeps a lease or decides that it is lost. It uses the reserve connection, and the pool only if many such
 // statements come at once; again reports that an attempt before got no answer.
 func queryVital[T any](ctx context.Context, d *Driver, ttl time.Duration, again bool, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
-	return repeat(ctx, d, func(broken bool) (reply[T], *failure) {
+	return repeatStatement(ctx, d, func(broken bool) (reply[T], *failure) {
 		if !again && !broken && d.reserve.isBusy() && !d.isPoolFull() {
-			return once(ctx, d, scan, sql, args)
+			return runOnce(ctx, d, scan, sql, args)
 		}
 		return onReserve(ctx, d, ttl, scan, sql, args)
 	})

@@ -13,23 +13,23 @@ import (
 func TestWaitForReserveCutsItsUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReserve()
-		if err := r.enter(t.Context()); err != nil {
+		if err := r.awaitTurn(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		first, end := r.cuttable(t.Context())
+		first, end := r.cuttableContext(t.Context())
 		defer end()
 		gone, leave := context.WithCancel(t.Context())
 		leave()
-		if err := r.enter(gone); !errors.Is(err, context.Canceled) || first.Err() != nil {
+		if err := r.awaitTurn(gone); !errors.Is(err, context.Canceled) || first.Err() != nil {
 			t.Errorf("a caller that left: enter() = %v, and the statement that has the turn ended with %v", err, first.Err())
 		}
 		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := r.enter(hurried); !errors.Is(err, context.DeadlineExceeded) || first.Err() == nil {
+		if err := r.awaitTurn(hurried); !errors.Is(err, context.DeadlineExceeded) || first.Err() == nil {
 			t.Errorf("a wait in vain: enter() = %v, and the statement that has the turn ended with %v", err, first.Err())
 		}
-		r.leave()
-		if err := r.enter(t.Context()); err != nil {
+		r.passTurn()
+		if err := r.awaitTurn(t.Context()); err != nil {
 			t.Errorf("enter() = %v once the turn is free", err)
 		}
 	})

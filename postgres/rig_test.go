@@ -35,14 +35,14 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// socket returns the path at which a server or pooler with this DSN listens.
-func socket(dsn string) string {
+// socketPath returns the path at which a server or pooler with this DSN listens.
+func socketPath(dsn string) string {
 	dir, _, _ := strings.Cut(strings.TrimPrefix(dsn, "host="), " ")
 	return dir + "/.s.PGSQL.5432"
 }
 
-// own starts a server that the test may break.
-func own(t *testing.T, settings ...string) *pgproc.Server {
+// startAlone starts a server that the test may break.
+func startAlone(t *testing.T, settings ...string) *pgproc.Server {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short starts no servers for one test alone")
@@ -59,8 +59,8 @@ type rig struct {
 	pool   *pgxpool.Pool // straight to the server
 }
 
-// start makes a schema for one parallel test.
-func start(t *testing.T) *rig {
+// startRig makes a schema for one parallel test.
+func startRig(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
 	return newRig(t)
@@ -70,15 +70,15 @@ func newRig(t testing.TB) *rig { t.Helper(); return newRigOn(t, server) }
 
 func newRigOn(t testing.TB, s *pgproc.Server) *rig {
 	t.Helper()
-	r := &rig{Rig: fixture.New(t), socket: socket(s.DSN()), opts: postgres.Options{Schema: fmt.Sprintf("Test %d", schemas.Add(1))}}
-	r.pool = r.connect(s.DSN())
+	r := &rig{Rig: fixture.New(t), socket: socketPath(s.DSN()), opts: postgres.Options{Schema: fmt.Sprintf("Test %d", schemas.Add(1))}}
+	r.pool = r.openPool(s.DSN())
 	if err := r.migrate(r.pool, r.opts); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func (r *rig) connect(dsn string) *pgxpool.Pool {
+func (r *rig) openPool(dsn string) *pgxpool.Pool {
 	r.Helper()
 	pool, err := pgxpool.New(r.Context(), dsn)
 	if err != nil {
@@ -88,11 +88,11 @@ func (r *rig) connect(dsn string) *pgxpool.Pool {
 	return pool
 }
 
-// open returns the driver of one more client, behind a proxy of its own.
-func (r *rig) open() (driver.Driver, error) { return r.openWith(r.opts) }
+// openLinked returns the driver of one more client, behind a proxy of its own.
+func (r *rig) openLinked() (driver.Driver, error) { return r.openWith(r.opts) }
 
 func (r *rig) openWith(opts postgres.Options) (*postgres.Driver, error) {
-	l := r.relay()
+	l := r.newRelay()
 	host, port, _ := strings.Cut(l.Addr, ":")
 	d, err := postgres.Open(r.Context(), fmt.Sprintf("host=%s port=%s user=holdfast dbname=postgres sslmode=disable", host, port), &opts)
 	if err != nil {
@@ -102,23 +102,23 @@ func (r *rig) openWith(opts postgres.Options) (*postgres.Driver, error) {
 	return d, nil
 }
 
-func (r *rig) relay() *fixture.Link {
+func (r *rig) newRelay() *fixture.Link {
 	r.Helper()
 	return fixture.Relay(r, r.socket, func() fixture.Protocol { return &fixture.PostgreSQL{} })
 }
 
-func (r *rig) driver() *postgres.Driver {
+func (r *rig) newDriver() *postgres.Driver {
 	r.Helper()
 	d, err := r.openWith(r.opts)
 	return fixture.Closed(r.Rig, d, err)
 }
 
-func (r *rig) client() *holdfast.Client { r.Helper(); return r.Client(r.driver()) }
+func (r *rig) newClient() *holdfast.Client { r.Helper(); return r.Client(r.newDriver()) }
 
-func (r *rig) route(d driver.Driver) *fixture.Link { return r.Links(d)[0] }
+func (r *rig) linkOf(d driver.Driver) *fixture.Link { return r.Links(d)[0] }
 
-// leftovers are all locks and tickets.
-func (r *rig) leftovers() (left []string, err error) {
+// leftoverRows returns all locks and tickets.
+func (r *rig) leftoverRows() (left []string, err error) {
 	rows, err := r.pool.Query(r.Context(), r.in(`
 		SELECT 'lock ' || name FROM holdfast.lock WHERE owner IS NOT NULL AND expires > clock_timestamp() UNION ALL
 		SELECT 'ticket ' || name FROM holdfast.ticket WHERE NOT gone`))
@@ -136,9 +136,9 @@ func (r *rig) leftovers() (left []string, err error) {
 	return left, rows.Err()
 }
 
-// service is r for the conformance suite.
-func (r *rig) service() locktest.Service {
-	s := r.Service(1, r.open, r.leftovers)
+// lockService returns r for the conformance suite.
+func (r *rig) lockService() locktest.Service {
+	s := r.Service(1, r.openLinked, r.leftoverRows)
 	s.Deaf = r.opts.NoListen
 	return s
 }
@@ -148,14 +148,14 @@ func (r *rig) in(sql string) string {
 	return strings.ReplaceAll(sql, "holdfast.", `"`+r.opts.Schema+`".`)
 }
 
-func (r *rig) exec(sql string, args ...any) {
+func (r *rig) execSQL(sql string, args ...any) {
 	r.Helper()
 	if _, err := r.pool.Exec(r.Context(), r.in(sql), args...); err != nil {
 		r.Fatal(err)
 	}
 }
 
-func (r *rig) count(sql string, args ...any) (n int) {
+func (r *rig) countRows(sql string, args ...any) (n int) {
 	r.Helper()
 	if err := r.pool.QueryRow(r.Context(), r.in(sql), args...).Scan(&n); err != nil {
 		r.Fatal(err)
@@ -163,35 +163,35 @@ func (r *rig) count(sql string, args ...any) (n int) {
 	return n
 }
 
-func (r *rig) waiters(key string) int {
+func (r *rig) waiterCount(key string) int {
 	r.Helper()
-	return r.count("SELECT count(*) FROM holdfast.ticket WHERE name = $1 AND NOT gone", key)
+	return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE name = $1 AND NOT gone", key)
 }
 
-// listening returns how many waiters are notified when the lock is handed to them.
-func (r *rig) listening() int {
+// listenerCount returns how many waiters are notified when the lock is handed to them.
+func (r *rig) listenerCount() int {
 	r.Helper()
-	return r.count("SELECT count(*) FROM holdfast.ticket WHERE ltrim(channel, '+') ~ '^[A-Z0-9]'")
+	return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE ltrim(channel, '+') ~ '^[A-Z0-9]'")
 }
 
-// cleared checks that nothing is left, long before it could lapse by itself.
-func (r *rig) cleared() {
+// checkCleared checks that nothing is left, long before it could lapse by itself.
+func (r *rig) checkCleared() {
 	r.Helper()
 	r.Eventually("nothing is left", func() bool {
-		left, err := r.leftovers()
+		left, err := r.leftoverRows()
 		return err == nil && len(left) == 0
 	})
 }
 
-// unchecked are opts for a driver that was not asked whether it works.
-func unchecked(opts postgres.Options) *postgres.Options {
+// withoutCheck returns opts for a driver that was not asked whether it works.
+func withoutCheck(opts postgres.Options) *postgres.Options {
 	opts.NoCheck = true
 	return &opts
 }
 
 // migrate makes the tables.
 func (r *rig) migrate(pool *pgxpool.Pool, opts postgres.Options) error {
-	d, err := postgres.New(r.Context(), pool, unchecked(opts))
+	d, err := postgres.New(r.Context(), pool, withoutCheck(opts))
 	r.Must(err)
 	defer d.Close()
 	return d.Migrate(r.Context())

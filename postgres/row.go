@@ -33,9 +33,9 @@ import (
 // pgx.ErrNoRows when there is none. After ErrHeld roll back, as after any error of the
 // server.
 func RowLock(ctx context.Context, tx pgx.Tx, query string, args ...any) pgx.Row {
-	query, args, err := rewritten(ctx, tx, query, args)
+	query, args, err := rewriteQuery(ctx, tx, query, args)
 	if err == nil {
-		err = lockable(ctx, tx, query)
+		err = checkLockable(ctx, tx, query)
 	}
 	if err != nil {
 		return rowLock{err: fmt.Errorf("postgres: row: %w", err)}
@@ -60,9 +60,9 @@ func (r rowLock) Scan(dest ...any) error {
 	return err
 }
 
-// rewritten has a pgx.QueryRewriter among args, such as pgx.NamedArgs, write the query now, so that
+// rewriteQuery has a pgx.QueryRewriter among args, such as pgx.NamedArgs, write the query now, so that
 // what is looked at is what is sent.
-func rewritten(ctx context.Context, tx pgx.Tx, query string, args []any) (string, []any, error) {
+func rewriteQuery(ctx context.Context, tx pgx.Tx, query string, args []any) (string, []any, error) {
 	for i, arg := range args {
 		switch arg := arg.(type) {
 		case pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
@@ -84,8 +84,8 @@ const kindSQL = `WITH RECURSIVE part AS (SELECT to_regclass($1::text)::oid AS id
 			WHEN 'f' THEN 'a foreign table' ELSE 'no table' END AS kind
 		FROM part LEFT JOIN pg_class ON oid = id WHERE relkind IS NULL OR relkind NOT IN ('r', 'p')) other ON true LIMIT 1`
 
-// lockable returns nil if FOR UPDATE behind query locks each row that it returns.
-func lockable(ctx context.Context, tx pgx.Tx, query string) error {
+// checkLockable returns nil if FOR UPDATE behind query locks each row that it returns.
+func checkLockable(ctx context.Context, tx pgx.Tx, query string) error {
 	table, err := tableOf(query)
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ var ends = []string{"", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", 
 // tableOf is the one table that query reads from, as it is written there, or says why FOR UPDATE
 // behind it might lock none of its rows.
 func tableOf(query string) (string, error) {
-	all, err := lexemes(query)
+	all, err := splitLexemes(query)
 	refuse := func(format string, args ...any) (string, error) {
 		return "", fmt.Errorf("%w: the query "+format, append([]any{driver.ErrInvalid}, args...)...)
 	}
@@ -196,8 +196,8 @@ var (
 	dollar = regexp.MustCompile(`^\$(?:[A-Za-z_\x80-\x{10FFFF}][A-Za-z0-9_\x80-\x{10FFFF}]*)?\$`)
 )
 
-// lexemes returns the lexemes of a query, without spaces and comments.
-func lexemes(query string) (all []lexeme, err error) {
+// splitLexemes returns the lexemes of a query, without spaces and comments.
+func splitLexemes(query string) (all []lexeme, err error) {
 	if !utf8.ValidString(query) {
 		return nil, errors.New("is no UTF-8")
 	}
@@ -209,7 +209,7 @@ func lexemes(query string) (all []lexeme, err error) {
 			rest = rest[len(space.FindString(rest)):]
 			continue
 		case strings.HasPrefix(rest, "/*"):
-			if size = comment(rest); size == 0 {
+			if size = commentLength(rest); size == 0 {
 				return nil, errOpen
 			}
 			rest = rest[size:]
@@ -239,9 +239,9 @@ func lexemes(query string) (all []lexeme, err error) {
 	return all, nil
 }
 
-// comment is the length of the comment with which query begins, which may have others in it; 0:
+// commentLength returns the length of the comment with which query begins, which may have others in it; 0:
 // it does not end.
-func comment(query string) int {
+func commentLength(query string) int {
 	depth := 0
 	for i := 0; i+1 < len(query); i++ {
 		switch query[i : i+2] {

@@ -35,8 +35,8 @@ const accounts = `
 
 // TestRowLockLocksRowOrFails: whatever the query is, a row that it returns is locked.
 func TestRowLockLocksRowOrFails(t *testing.T) {
-	r := start(t)
-	r.exec(accounts, pgx.QueryExecModeSimpleProtocol)
+	r := startRig(t)
+	r.execSQL(accounts, pgx.QueryExecModeSimpleProtocol)
 	for _, q := range []struct {
 		sql    string
 		locked string // where the row is; empty: the query is refused
@@ -111,7 +111,7 @@ func TestRowLockLocksRowOrFails(t *testing.T) {
 		{sql: "SELECT balance FROM holdfast.account WHERE $$x$$ <> $a$y$$"},
 		{sql: ""},
 	} {
-		tx := r.begun()
+		tx := r.beginDirect()
 		rows, other := 0, 0
 		sql := r.in(q.sql)
 		var balance, rest any
@@ -123,7 +123,7 @@ func TestRowLockLocksRowOrFails(t *testing.T) {
 		case q.locked != "" && err != nil:
 			t.Errorf("%s: %v", q.sql, err)
 		case q.locked != "":
-			look := r.begun()
+			look := r.beginDirect()
 			r.Must(look.QueryRow(t.Context(), r.in("SELECT count(*) FROM holdfast."+q.locked)).Scan(&rows))
 			r.Must(look.QueryRow(t.Context(), r.in("SELECT count(*) FROM (SELECT FROM holdfast."+q.locked+" FOR UPDATE SKIP LOCKED) x")).Scan(&other))
 			if rows != 1 || other != 0 {
@@ -137,9 +137,9 @@ func TestRowLockLocksRowOrFails(t *testing.T) {
 
 // TestARowLockSaysWhatItNeeds: a query that it refuses has not been sent, and the transaction goes on.
 func TestARowLockSaysWhatItNeeds(t *testing.T) {
-	r := start(t)
-	r.exec(accounts, pgx.QueryExecModeSimpleProtocol)
-	tx := r.begun()
+	r := startRig(t)
+	r.execSQL(accounts, pgx.QueryExecModeSimpleProtocol)
+	tx := r.beginDirect()
 	var balance int
 	for query, want := range map[string]string{
 		"WITH c AS (TABLE holdfast.account) SELECT balance FROM c": "begin it with SELECT",
@@ -157,10 +157,10 @@ func TestARowLockSaysWhatItNeeds(t *testing.T) {
 }
 
 func TestARowLockThatAnotherHasIsHeld(t *testing.T) {
-	r := start(t)
-	r.exec("CREATE TABLE holdfast.account AS SELECT 7 AS id, 100 AS balance")
+	r := startRig(t)
+	r.execSQL("CREATE TABLE holdfast.account AS SELECT 7 AS id, 100 AS balance")
 	var balance int
-	first, second := r.begin(), r.begin()
+	first, second := r.beginTx(), r.beginTx()
 	query := r.in("SELECT balance FROM holdfast.account WHERE id = $1")
 	if err := postgres.RowLock(t.Context(), first, query, 7).Scan(&balance); err != nil || balance != 100 {
 		t.Fatalf("RowLock() = %v, balance %d", err, balance)
@@ -173,7 +173,7 @@ func TestARowLockThatAnotherHasIsHeld(t *testing.T) {
 		t.Errorf("RowLock() after that in the same transaction = %v, want that the transaction has failed", err)
 	}
 	first.Rollback(t.Context())
-	second = r.begin()
+	second = r.beginTx()
 	if err := postgres.RowLock(t.Context(), second, query, 7).Scan(&balance); err != nil {
 		t.Errorf("after the first transaction: %v", err)
 	}

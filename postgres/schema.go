@@ -140,7 +140,7 @@ type state struct {
 	missing []string // parts
 }
 
-func (s schema) read(ctx context.Context, q interface {
+func (s schema) readState(ctx context.Context, q interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 },
 ) (in state, err error) {
@@ -148,12 +148,12 @@ func (s schema) read(ctx context.Context, q interface {
 	return in, err
 }
 
-// check looks once whether the schema is the one that this package works with.
-func (d *Driver) check(ctx context.Context, conn *pgx.Conn) error {
+// checkSchema looks once whether the schema is the one that this package works with.
+func (d *Driver) checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	if d.checked.Load() {
 		return nil
 	}
-	in, err := d.schema.read(ctx, conn)
+	in, err := d.schema.readState(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -204,9 +204,9 @@ func (d *Driver) Migrate(ctx context.Context) error {
 	case errorCode(err) == noRights:
 		err = driverkit.Refusal{Err: fmt.Errorf("%w: %w; take a user who owns the schema, or may create it in this database", driver.ErrAuth, err)}
 	default:
-		err = d.diagnose(ctx, err, false)
+		err = d.explainError(ctx, err, false)
 	}
-	return fmt.Errorf("postgres: migrate: %w", d.unavailable(err))
+	return fmt.Errorf("postgres: migrate: %w", d.unavailableError(err))
 }
 
 func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
@@ -219,7 +219,7 @@ func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	if there {
-		switch in, err := s.read(ctx, tx); {
+		switch in, err := s.readState(ctx, tx); {
 		case err != nil && !errors.Is(err, pgx.ErrNoRows):
 			return err
 		case err == nil && in.version == version && len(in.missing) == 0:

@@ -49,8 +49,8 @@ func newSession(t *testing.T, dsn string, opts postgres.Options) *session {
 	return s
 }
 
-// name returns a short name of an owner.
-func (s *session) name(owner string) string {
+// ownerName returns a short name of an owner.
+func (s *session) ownerName(owner string) string {
 	owner, kept := strings.CutSuffix(owner, "!")
 	if owner != "" && s.names[owner] == "" {
 		s.names[owner] = fmt.Sprint("owner ", len(s.names)+1)
@@ -61,28 +61,28 @@ func (s *session) name(owner string) string {
 	return s.names[owner]
 }
 
-// outcome returns what came of a request.
-func (s *session) outcome(err error) string {
+// describeError returns the outcome of a request.
+func (s *session) describeError(err error) string {
 	held, ok := errors.AsType[*driver.HeldError](err)
 	switch {
 	case ok:
-		return fmt.Sprintf("held by %s (%s), %d wait", s.name(held.Owner), held.Holder.Note, held.Waiters)
+		return fmt.Sprintf("held by %s (%s), %d wait", s.ownerName(held.Owner), held.Holder.Note, held.Waiters)
 	case errors.Is(err, driver.ErrLost):
 		return "lost"
 	}
 	return fmt.Sprint(err)
 }
 
-// granted notes a grant.
-func (s *session) granted(g driver.Grant) string {
+// noteGrant notes a grant.
+func (s *session) noteGrant(g driver.Grant) string {
 	rises := g.Token > s.tokens[g.Key]
 	s.tokens[g.Key], s.grants[g.Key] = g.Token, g
 	delete(s.kept, g.Key)
-	return fmt.Sprintf("granted to %s, the token rises: %v", s.name(g.Owner), rises)
+	return fmt.Sprintf("granted to %s, the token rises: %v", s.ownerName(g.Owner), rises)
 }
 
-// passed notes that the lock of key is free, or has been handed to the first that waits.
-func (s *session) passed(key string) string {
+// notePassed notes that the lock of key is free, or has been handed to the first that waits.
+func (s *session) notePassed(key string) string {
 	delete(s.grants, key)
 	delete(s.kept, key)
 	if len(s.line[key]) == 0 {
@@ -92,15 +92,15 @@ func (s *session) passed(key string) string {
 	s.line[key] = s.line[key][1:]
 	select {
 	case g := <-first:
-		return s.granted(g)
+		return s.noteGrant(g)
 	case <-s.Within().Done():
 		s.Fatal("the first that waits has not been granted the lock")
 		return ""
 	}
 }
 
-// do makes the request with this number on key, by one of the clients, and returns what came of it.
-func (s *session) do(step, by int, key string) string {
+// doStep makes the request with this number on key, by one of the clients, and returns what came of it.
+func (s *session) doStep(step, by int, key string) string {
 	d, ctx := s.clients[by], s.Within()
 	g, held := s.grants[key]
 	if !held {
@@ -111,9 +111,9 @@ func (s *session) do(step, by int, key string) string {
 	case 0, 1:
 		got, err := d.Acquire(ctx, req)
 		if err != nil {
-			return s.outcome(err)
+			return s.describeError(err)
 		}
-		return s.granted(got)
+		return s.noteGrant(got)
 	case 2:
 		if !held && !s.kept[key] {
 			return "nobody to wait for"
@@ -126,19 +126,19 @@ func (s *session) do(step, by int, key string) string {
 			}
 		}()
 		s.line[key] = append(s.line[key], next)
-		s.Eventually("it waits", func() bool { return s.waiters(key) == waiting+1 })
+		s.Eventually("it waits", func() bool { return s.waiterCount(key) == waiting+1 })
 		return "waits"
 	case 3:
 		r := d.Renew(ctx, []driver.Grant{g, {Key: key, Owner: "stranger", TTL: unrenewed}})
-		return fmt.Sprintf("%s with %d that wait; %s", s.outcome(r[0].Err), r[0].Waiters, s.outcome(r[1].Err))
+		return fmt.Sprintf("%s with %d that wait; %s", s.describeError(r[0].Err), r[0].Waiters, s.describeError(r[1].Err))
 	case 4:
 		if err := d.Release(ctx, g, 0); err != nil || !held {
-			return s.outcome(err)
+			return s.describeError(err)
 		}
-		return s.passed(key)
+		return s.notePassed(key)
 	case 5:
 		if err := d.Release(ctx, g, unrenewed); err != nil || !held {
-			return s.outcome(err)
+			return s.describeError(err)
 		}
 		delete(s.grants, key)
 		s.kept[key] = true
@@ -147,28 +147,28 @@ func (s *session) do(step, by int, key string) string {
 		token := g.Token + int64(by) // any of its block
 		ok, err := d.Force(ctx, key, token, "by a test")
 		if err != nil || !ok {
-			return fmt.Sprint(ok, s.outcome(err))
+			return fmt.Sprint(ok, s.describeError(err))
 		}
-		return s.passed(key)
+		return s.notePassed(key)
 	case 7:
 		ok, err := d.Force(ctx, key, g.Token-1, "by nobody")
-		return fmt.Sprint(ok, s.outcome(err))
+		return fmt.Sprint(ok, s.describeError(err))
 	case 8:
 		got, err := d.Adopt(ctx, driver.Grant{Key: key, Owner: g.Owner, TTL: unrenewed})
 		if err != nil {
-			return s.outcome(err)
+			return s.describeError(err)
 		}
-		return s.granted(got)
+		return s.noteGrant(got)
 	case 9:
-		return s.outcome(d.Check(ctx, g))
+		return s.describeError(d.Check(ctx, g))
 	}
 	var list []string
 	err := d.List(ctx, "", func(st driver.Status) bool {
-		list = append(list, fmt.Sprintf("%s: %v, %s (%s), %d wait, kept %v", st.Key, st.Held, s.name(st.Owner), st.Holder.Note, st.Waiters, st.Kept))
+		list = append(list, fmt.Sprintf("%s: %v, %s (%s), %d wait, kept %v", st.Key, st.Held, s.ownerName(st.Owner), st.Holder.Note, st.Waiters, st.Kept))
 		return true
 	})
 	slices.Sort(list)
-	return fmt.Sprint(s.outcome(err), list)
+	return fmt.Sprint(s.describeError(err), list)
 }
 
 // TestOddSessionsAnswerAlike: whatever is set for a session, whatever is before the server, and whether a client listens or polls,
@@ -195,17 +195,17 @@ func TestOddSessionsAnswerAlike(t *testing.T) {
 		"repeatable read":     newSession(t, direct+" default_transaction_isolation='repeatable read'", postgres.Options{}),
 		"serializable":        newSession(t, direct+" default_transaction_isolation=serializable", postgres.Options{}),
 		"odd settings":        newSession(t, direct+" "+oddSettings, postgres.Options{}),
-		"a pooler":            newSession(t, pooler(t, "transaction").DSN(), postgres.Options{}),
-		"one shared session":  newSession(t, newRig(t).share()+" pool_max_conns=2", postgres.Options{}),
+		"a pooler":            newSession(t, startPooler(t, "transaction").DSN(), postgres.Options{}),
+		"one shared session":  newSession(t, newRig(t).shareSession()+" pool_max_conns=2", postgres.Options{}),
 		"one connection each": newSession(t, direct+" pool_max_conns=1", postgres.Options{}),
 	}
 	plain := newSession(t, direct, postgres.Options{})
 	var before []string
 	for i, q := range requests {
-		want := plain.do(q.step, q.by, q.key)
+		want := plain.doStep(q.step, q.by, q.key)
 		before = append(before, fmt.Sprintf("%d: request %d by client %d on %q: %s", i, q.step, q.by, q.key, want))
 		for kind, s := range kinds {
-			if got := s.do(q.step, q.by, q.key); got != want {
+			if got := s.doStep(q.step, q.by, q.key); got != want {
 				t.Fatalf("%s: %s\nwant, as a plain session has it, the last of\n%s", kind, got, strings.Join(before, "\n"))
 			}
 		}

@@ -23,8 +23,8 @@ type sharing struct {
 	greeting []byte // of the session; nil: there was no client yet
 }
 
-// share returns the DSN of such a way.
-func (r *rig) share() string {
+// shareSession returns the DSN of such a way.
+func (r *rig) shareSession() string {
 	r.Helper()
 	session, err := net.Dial("unix", r.socket)
 	r.Must(err)
@@ -61,7 +61,7 @@ func (s *sharing) serve(client net.Conn) {
 		s.mu.Lock()
 		reply := s.greeting
 		if !first || reply == nil {
-			reply, err = s.ask(req.Bytes)
+			reply, err = s.sendStatement(req.Bytes)
 		}
 		if first {
 			s.greeting = reply
@@ -74,8 +74,8 @@ func (s *sharing) serve(client net.Conn) {
 	}
 }
 
-// ask sends a statement to the session and returns all that comes back.
-func (s *sharing) ask(statement []byte) (reply []byte, err error) {
+// sendStatement sends a statement to the session and returns all that comes back.
+func (s *sharing) sendStatement(statement []byte) (reply []byte, err error) {
 	if _, err := s.session.Write(statement); err != nil {
 		return nil, err
 	}
@@ -94,8 +94,8 @@ func (s *sharing) ask(statement []byte) (reply []byte, err error) {
 func TestSharedSessionIsPolledAndNothingPrepared(t *testing.T) {
 	for _, noListen := range []bool{false, true} {
 		t.Run(fmt.Sprint("NoListen ", noListen), func(t *testing.T) {
-			r := start(t)
-			d, err := postgres.Open(t.Context(), r.share()+" pool_max_conns=8", &postgres.Options{Schema: r.opts.Schema, NoListen: noListen})
+			r := startRig(t)
+			d, err := postgres.Open(t.Context(), r.shareSession()+" pool_max_conns=8", &postgres.Options{Schema: r.opts.Schema, NoListen: noListen})
 			fixture.Closed(r.Rig, d, err)
 			var mu sync.Mutex
 			var events []driver.NodeEvent
@@ -136,6 +136,6 @@ func TestSharedSessionIsPolledAndNothingPrepared(t *testing.T) {
 // TestDoctorNamesASharedSession, to which several connections lead.
 func TestDoctorNamesASharedSession(t *testing.T) {
 	t.Parallel()
-	r := newRigOn(t, kept(t))
-	r.only(r.share(), "pooler", driver.VerdictWarning, "share one session", "session of its own")
+	r := newRigOn(t, startDurable(t))
+	r.wantOnly(r.shareSession(), "pooler", driver.VerdictWarning, "share one session", "session of its own")
 }

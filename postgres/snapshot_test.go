@@ -28,8 +28,8 @@ func (r *rig) beginAt(level pgx.TxIsoLevel) pgx.Tx {
 func TestRowLockReadsNothingFromBeforeIt(t *testing.T) {
 	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: true} {
 		t.Run(string(level), func(t *testing.T) {
-			r := start(t)
-			r.exec("CREATE TABLE holdfast.orders AS SELECT 7 AS id; CREATE TABLE holdfast.item (id int)", pgx.QueryExecModeSimpleProtocol)
+			r := startRig(t)
+			r.execSQL("CREATE TABLE holdfast.orders AS SELECT 7 AS id; CREATE TABLE holdfast.item (id int)", pgx.QueryExecModeSimpleProtocol)
 			query, id, items := r.in("SELECT id FROM holdfast.orders WHERE id = 7"), 0, 0
 			tx, first := r.beginAt(level), r.beginAt(pgx.ReadCommitted)
 			r.Must(postgres.RowLock(t.Context(), first, query).Scan(&id))
@@ -38,7 +38,7 @@ func TestRowLockReadsNothingFromBeforeIt(t *testing.T) {
 			r.Must(first.Commit(t.Context()))
 			err = postgres.RowLock(t.Context(), tx, query).Scan(&id)
 			if refused {
-				r.says(err, driver.ErrInvalid, string(level), "READ COMMITTED")
+				r.checkError(err, driver.ErrInvalid, string(level), "READ COMMITTED")
 				return
 			}
 			r.Must(err)
@@ -62,38 +62,38 @@ func TestFencedRefusesWhatOnlyItsSnapshotHolds(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
 		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
 		"hand-over": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			other := r.driver()
+			other := r.newDriver()
 			got := make(chan error, 1)
 			go func() {
 				_, err := other.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 				got <- err
 			}()
-			r.Eventually("another waits", func() bool { return r.waiters("k") == 1 })
+			r.Eventually("another waits", func() bool { return r.waiterCount("k") == 1 })
 			r.Must(d.Release(r.Within(), g, 0))
 			r.Must(<-got)
 		},
 		"next": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			r.Must(d.Release(r.Within(), g, 0))
-			r.Grant(r.driver(), "k", long)
+			r.Grant(r.newDriver(), "k", long)
 		},
 		"force": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			_, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
 			r.Must(err)
 		},
 		"adopt": func(r *rig, _ *postgres.Driver, g driver.Grant) {
-			_, err := r.driver().Adopt(r.Within(), g)
+			_, err := r.newDriver().Adopt(r.Within(), g)
 			r.Must(err)
 		},
 		"lapse": func(r *rig, d *postgres.Driver, g driver.Grant) {
-			r.exec("UPDATE holdfast.lock SET expires = clock_timestamp()")
-			r.Grant(r.driver(), "k", long)
+			r.execSQL("UPDATE holdfast.lock SET expires = clock_timestamp()")
+			r.Grant(r.newDriver(), "k", long)
 		},
 	} {
 		for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 			t.Run(name+" "+string(level), func(t *testing.T) {
-				r := start(t)
-				d := r.driver()
-				g := r.adoptable(d, long)
+				r := startRig(t)
+				d := r.newDriver()
+				g := r.acquireAdoptable(d, long)
 				tx := r.beginAt(level)
 				end(r, d, g)
 				err := d.Fenced(r.Within(), tx, claimed{g})
@@ -109,9 +109,9 @@ func TestFencedRefusesWhatOnlyItsSnapshotHolds(t *testing.T) {
 // TestEndedTransactionLocksNothing: somebody has sent COMMIT inside it, and what comes later is a
 // transaction by itself.
 func TestEndedTransactionLocksNothing(t *testing.T) {
-	r := start(t)
-	r.exec("CREATE TABLE holdfast.account AS SELECT 7 AS id")
-	d := r.driver()
+	r := startRig(t)
+	r.execSQL("CREATE TABLE holdfast.account AS SELECT 7 AS id")
+	d := r.newDriver()
 	g := r.Grant(d, "k", long)
 	for name, lock := range map[string]func(tx pgx.Tx) error{
 		"RowLock": func(tx pgx.Tx) error {
@@ -120,7 +120,7 @@ func TestEndedTransactionLocksNothing(t *testing.T) {
 		},
 		"Fenced": func(tx pgx.Tx) error { return d.Fenced(t.Context(), tx, claimed{g}) },
 	} {
-		tx := r.begin()
+		tx := r.beginTx()
 		r.Must(lock(tx))
 		_, err := tx.Exec(t.Context(), "COMMIT")
 		r.Must(err)
@@ -137,8 +137,8 @@ func TestEndedTransactionLocksNothing(t *testing.T) {
 func TestReleaseSeesNewChannelOfWaiter(t *testing.T) {
 	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: true} {
 		t.Run(string(level), func(t *testing.T) {
-			r := start(t)
-			g := r.Grant(r.driver(), "k", long)
+			r := startRig(t)
+			g := r.Grant(r.newDriver(), "k", long)
 			ask := func(channel string) {
 				asking := r.beginAt(level)
 				_, err := asking.Exec(t.Context(), r.in("SELECT holdfast.acquire('k', 'waiter', 5000000, '{}', true, $1, 1000000, 8000000)"), channel)

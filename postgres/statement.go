@@ -41,8 +41,8 @@ type reply[T any] struct {
 	doubt bool // it was sent before, without an answer, and may be executed late
 }
 
-// once runs a statement on a connection of the pool.
-func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
+// runOnce runs a statement on a connection of the pool.
+func runOnce[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
 	begun := time.Now()
 	defer func() {
 		switch {
@@ -57,7 +57,7 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 		return r, &failure{err: err, busy: true}
 	}
 	if err != nil {
-		return r, d.diagnose(ctx, err, false)
+		return r, d.explainError(ctx, err, false)
 	}
 	defer func() {
 		if conn.Conn().IsClosed() {
@@ -66,10 +66,10 @@ func once[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql stri
 		conn.Release()
 	}()
 	d.backend.Store(conn.Conn().PgConn().PID())
-	if err := d.check(ctx, conn.Conn()); err != nil {
-		return r, d.diagnose(ctx, err, false)
+	if err := d.checkSchema(ctx, conn.Conn()); err != nil {
+		return r, d.explainError(ctx, err, false)
 	}
-	if r, failed = send(ctx, d, conn.Conn(), scan, sql, args); failed == nil {
+	if r, failed = sendStatement(ctx, d, conn.Conn(), scan, sql, args); failed == nil {
 		d.answered.Store(time.Now().UnixNano())
 	}
 	return r, failed
@@ -82,20 +82,20 @@ func dropSoon(conn *pgx.Conn) {
 	time.AfterFunc(pace.Overdue(), func() { socket.Close() })
 }
 
-// send runs a statement on conn.
-func send[T any](ctx context.Context, d *Driver, conn *pgx.Conn, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
+// sendStatement runs a statement on conn.
+func sendStatement[T any](ctx context.Context, d *Driver, conn *pgx.Conn, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
 	r.sent = time.Now()
-	rows, _ := conn.Query(ctx, sql, append([]any{d.mode()}, args...)...) // its error comes with the rows
+	rows, _ := conn.Query(ctx, sql, append([]any{d.execMode()}, args...)...) // its error comes with the rows
 	limit := mostBytes
 	if sql == d.schema.list {
 		limit = math.MaxInt
 	}
 	var err error
-	if r.rows, err = collect(rows, scan, limit, func() { conn.Close(ctx) }); err == nil {
+	if r.rows, err = collectRows(rows, scan, limit, func() { conn.Close(ctx) }); err == nil {
 		return r, nil
 	}
 	if errorCode(err) == prepared {
-		d.share()
+		d.noteShared()
 		return r, &failure{err: err, again: true}
 	}
 	if errorCode(err) == readOnly {
@@ -103,12 +103,12 @@ func send[T any](ctx context.Context, d *Driver, conn *pgx.Conn, scan pgx.RowToF
 	}
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	refused := ok && said.Severity == "ERROR"
-	return r, d.diagnose(ctx, err, !refused && !pgconn.SafeToRetry(err))
+	return r, d.explainError(ctx, err, !refused && !pgconn.SafeToRetry(err))
 }
 
-// collect returns all rows, unless they have more than limit bytes. Then it calls abort, which ends the connection, as the
+// collectRows returns all rows, unless they have more than limit bytes. Then it calls abort, which ends the connection, as the
 // server may have no end.
-func collect[T any](rows pgx.Rows, scan pgx.RowToFunc[T], limit int, abort func()) (all []T, err error) {
+func collectRows[T any](rows pgx.Rows, scan pgx.RowToFunc[T], limit int, abort func()) (all []T, err error) {
 	defer rows.Close()
 	for size := 0; rows.Next(); {
 		for _, value := range rows.RawValues() {
@@ -142,30 +142,30 @@ func (d *Driver) replaceConnections(begun time.Time) {
 	d.hangUp()
 }
 
-// mode returns the way to send a statement. A server without a pooler before it remembers
+// execMode returns the way to send a statement. A server without a pooler before it remembers
 // statements, which halves its work; but making it do so costs a round trip.
-func (d *Driver) mode() pgx.QueryExecMode {
+func (d *Driver) execMode() pgx.QueryExecMode {
 	if d.straight.Load() && d.owners.Count() > few {
 		return pgx.QueryExecModeCacheStatement
 	}
 	return pgx.QueryExecModeExec
 }
 
-// query runs a statement that may be repeated, until ctx ends. It does so at once if the
+// queryRows runs a statement that may be repeated, until ctx ends. It does so at once if the
 // connection breaks meanwhile, as one does that a restarted server has left in the pool, and
 // as often as the server asks for it: then another's statement was carried out.
-func query[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
-	return repeat(ctx, d, func(bool) (reply[T], *failure) { return once(ctx, d, scan, sql, args) })
+func queryRows[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
+	return repeatStatement(ctx, d, func(bool) (reply[T], *failure) { return runOnce(ctx, d, scan, sql, args) })
 }
 
-// repeat is query with its own way to run the statement once, which is told whether a connection broke under it before.
-func repeat[T any](ctx context.Context, d *Driver, run func(broken bool) (reply[T], *failure)) (reply[T], error) {
+// repeatStatement is queryRows with its own way to run the statement once, which is told whether a connection broke under it before.
+func repeatStatement[T any](ctx context.Context, d *Driver, run func(broken bool) (reply[T], *failure)) (reply[T], error) {
 	doubt := false
 	for tries := 1; ; tries++ {
 		r, err := run(doubt)
 		r.doubt = doubt
 		if err == nil {
-			d.report(nil)
+			d.reportAnswer(nil)
 			return r, nil
 		}
 		doubt = doubt || err.doubt
@@ -177,9 +177,9 @@ func repeat[T any](ctx context.Context, d *Driver, run func(broken bool) (reply[
 		if err.busy {
 			return r, d.states.Unavailable(err)
 		}
-		down := d.unavailable(err)
+		down := d.unavailableError(err)
 		if ctx.Err() == nil || !isExcused(ctx) {
-			d.report(down)
+			d.reportAnswer(down)
 		}
 		return r, down
 	}
@@ -190,9 +190,9 @@ var errNoRow = errors.New("the answer has no row; look what answers at this addr
 
 // queryRow is query for a statement that returns a row.
 func queryRow[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
-	r, err := query(ctx, d, scan, sql, args...)
+	r, err := queryRows(ctx, d, scan, sql, args...)
 	if err == nil && len(r.rows) == 0 {
-		err = d.unavailable(errNoRow)
+		err = d.unavailableError(errNoRow)
 	}
 	return r, err
 }
@@ -216,7 +216,7 @@ func queryOne[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql 
 	defer d.calls.Leave()
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
-	r, err := query(ctx, d, scan, sql, args...)
+	r, err := queryRows(ctx, d, scan, sql, args...)
 	switch {
 	case err != nil:
 		return row, err
@@ -238,8 +238,8 @@ const (
 	stoodStill = 100 * time.Millisecond
 )
 
-// unavailable returns an error for a database that has not answered, with its reason.
-func (d *Driver) unavailable(err error) error {
+// unavailableError returns an error for a database that has not answered, with its reason.
+func (d *Driver) unavailableError(err error) error {
 	if errors.Is(err, driver.ErrUnavailable) {
 		return err
 	}
@@ -276,8 +276,8 @@ func errorCode(err error) string {
 	return ""
 }
 
-// diagnose returns err with its meaning and how to correct it.
-func (d *Driver) diagnose(ctx context.Context, err error, doubt bool) *failure {
+// explainError returns err with its meaning and how to correct it.
+func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failure {
 	f := &failure{err: err, doubt: doubt}
 	lasts := func(format string, args ...any) { f.err = driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
 	switch errorCode(err) {

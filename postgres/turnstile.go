@@ -51,15 +51,15 @@ type idleEar struct {
 	since time.Time
 }
 
-// ready reports whether a waiter can have a connection now.
-func (e *ears) ready() bool {
+// isReady reports whether a waiter can have a connection now.
+func (e *ears) isReady() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.idle) > 0 || e.open < e.max && time.Now().After(e.off)
 }
 
-// take returns an idle connection, or else room for another one.
-func (e *ears) take() (conn *pgx.Conn, ok bool) {
+// takeIdle returns an idle connection, or else room for another one.
+func (e *ears) takeIdle() (conn *pgx.Conn, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if n := len(e.idle); n > 0 {
@@ -74,8 +74,8 @@ func (e *ears) take() (conn *pgx.Conn, ok bool) {
 	return nil, false
 }
 
-// put returns a connection that has no turnstile.
-func (e *ears) put(conn *pgx.Conn) {
+// putBack returns a connection that has no turnstile.
+func (e *ears) putBack(conn *pgx.Conn) {
 	e.mu.Lock()
 	if e.max > 0 {
 		e.idle = append(e.idle, idleEar{conn, time.Now()})
@@ -83,12 +83,12 @@ func (e *ears) put(conn *pgx.Conn) {
 	}
 	e.mu.Unlock()
 	if conn != nil {
-		e.discard(conn)
+		e.discardConn(conn)
 	}
 }
 
-// discard closes a connection, and with it whatever its session has.
-func (e *ears) discard(conn *pgx.Conn) {
+// discardConn closes a connection, and with it whatever its session has.
+func (e *ears) discardConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 	defer cancel()
 	conn.Close(ctx)
@@ -97,8 +97,8 @@ func (e *ears) discard(conn *pgx.Conn) {
 	e.open--
 }
 
-// trim closes the connections that nobody has needed for a while.
-func (e *ears) trim(rest time.Duration) {
+// closeIdle closes the connections that nobody has needed for a while.
+func (e *ears) closeIdle(rest time.Duration) {
 	var old []idleEar
 	e.mu.Lock()
 	for len(e.idle) > 0 && time.Since(e.idle[0].since) >= rest { // the first was used before all others
@@ -106,19 +106,19 @@ func (e *ears) trim(rest time.Duration) {
 	}
 	e.mu.Unlock()
 	for _, i := range old {
-		e.discard(i.conn)
+		e.discardConn(i.conn)
 	}
 }
 
-// rest has no connection opened for a while.
-func (e *ears) rest() {
+// pauseOpening has no connection opened for a while.
+func (e *ears) pauseOpening() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.off = time.Now().Add(earRetry)
 }
 
-// fail gives room back: no connection was opened. No other is for a while if that could not be, and never again after errNoTurnstile.
-func (e *ears) fail(err error) {
+// noteFailure gives room back: no connection was opened. No other is for a while if that could not be, and never again after errNoTurnstile.
+func (e *ears) noteFailure(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.open--
@@ -135,7 +135,7 @@ func (e *ears) close() {
 	e.mu.Lock()
 	e.max = 0
 	e.mu.Unlock()
-	e.trim(0)
+	e.closeIdle(0)
 }
 
 // errNoTurnstile is the reason for which the turnstile is of no use: what one connection locks, another has as well, or keeps.
@@ -149,10 +149,10 @@ const earSQL = `SELECT set_config('lock_timeout', $1::text, false), set_config('
 func (d *Driver) openEar(ctx context.Context) (conn *pgx.Conn, err error) {
 	defer func() {
 		if err != nil {
-			d.ears.fail(err)
+			d.ears.noteFailure(err)
 		}
 	}()
-	if conn, err = d.dial(ctx, func(string) {}); err != nil {
+	if conn, err = d.dialConn(ctx, func(string) {}); err != nil {
 		return nil, err
 	}
 	pid := conn.PgConn().PID()
@@ -194,8 +194,8 @@ type visit struct {
 	tells  bool // the claim is to be told when the row is handed to it
 }
 
-// over reports whether there is an answer, or never will be.
-func (v *visit) over() bool {
+// isOver reports whether there is an answer, or never will be.
+func (v *visit) isOver() bool {
 	select {
 	case <-v.done:
 		return true
@@ -204,9 +204,9 @@ func (v *visit) over() bool {
 	}
 }
 
-// channel returns what the ticket of a claim has for a channel while it is at the turnstile, or has that. The server notifies a waiter that
+// ticketChannel returns what the ticket of a claim has for a channel while it is at the turnstile, or has that. The server notifies a waiter that
 // blocks only if nobody comes through, and a waiter that is through only after a while, as it looks at the row often before.
-func (v *visit) channel(listens *string) *string {
+func (v *visit) ticketChannel(listens *string) *string {
 	where := "-"
 	if v.heard {
 		where = "+"
@@ -233,7 +233,7 @@ func readEntered(row pgx.CollectableRow) (e entered, err error) {
 
 // startVisit sends c to the turnstile, and reports whether there is a connection for that.
 func (c *claim) startVisit() bool {
-	conn, ok := c.d.ears.take()
+	conn, ok := c.d.ears.takeIdle()
 	if !ok {
 		return false
 	}
@@ -266,10 +266,10 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 	v.conn = conn
 	v.mu.Unlock()
 	if ended {
-		d.ears.put(conn)
+		d.ears.putBack(conn)
 		return
 	}
-	r, failed := send(ctx, d, conn, readEntered, d.schema.enter, args)
+	r, failed := sendStatement(ctx, d, conn, readEntered, d.schema.enter, args)
 	if failed == nil && len(r.rows) == 0 {
 		failed = &failure{err: errNoRow}
 	}
@@ -289,17 +289,17 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 		if errorCode(failed) == queryCanceled && ended {
 			d.quitTurnstile(ctx, conn) // it may have come through before
 		} else {
-			d.ears.rest()
-			d.ears.discard(conn)
+			d.ears.pauseOpening()
+			d.ears.discardConn(conn)
 		}
 		return
 	}
 	d.notesCrowd(args[0].(string), !through || *r.rows[0].Blocked)
 	switch {
 	case ended: // the request to cancel it may be on its way yet, and would hit the next statement
-		d.ears.discard(conn)
+		d.ears.discardConn(conn)
 	case !through:
-		d.ears.put(conn)
+		d.ears.putBack(conn)
 	}
 }
 
@@ -343,7 +343,7 @@ func (v *visit) end() (ear *pgx.Conn, known bool) {
 	defer cancel()
 	if conn != nil {
 		conn.PgConn().CancelRequest(ctx) // whether it has arrived, the answer tells
-	} else if !v.over() {
+	} else if !v.isOver() {
 		v.stop()
 	}
 	select {
@@ -357,11 +357,11 @@ func (v *visit) end() (ear *pgx.Conn, known bool) {
 
 // quitTurnstile gives back a connection that has a turnstile, or may have one.
 func (d *Driver) quitTurnstile(ctx context.Context, conn *pgx.Conn) {
-	if _, err := send(ctx, d, conn, pgx.RowTo[any], "SELECT pg_advisory_unlock_all()", nil); err != nil {
-		d.ears.discard(conn)
+	if _, err := sendStatement(ctx, d, conn, pgx.RowTo[any], "SELECT pg_advisory_unlock_all()", nil); err != nil {
+		d.ears.discardConn(conn)
 		return
 	}
-	d.ears.put(conn)
+	d.ears.putBack(conn)
 }
 
 // quitLater is quitTurnstile in the background. Its caller is inside a call.
@@ -413,11 +413,11 @@ func (d *Driver) freeThrough(ctx context.Context, conn *pgx.Conn, g driver.Grant
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 	defer cancel()
 	bury := d.isDoubted(g.Owner)
-	if _, err := send(ctx, d, conn, pgx.RowTo[any], d.schema.leave, []any{g.Key, g.Owner, driverkit.InMicros(keep), bury}); err != nil {
-		d.ears.discard(conn)
+	if _, err := sendStatement(ctx, d, conn, pgx.RowTo[any], d.schema.leave, []any{g.Key, g.Owner, driverkit.InMicros(keep), bury}); err != nil {
+		d.ears.discardConn(conn)
 		return false
 	}
-	d.ears.put(conn)
+	d.ears.putBack(conn)
 	if bury {
 		d.noteDoubt(g.Owner, false)
 	}
@@ -434,7 +434,7 @@ func (d *Driver) closeEars() {
 	var all sync.WaitGroup
 	for _, p := range left {
 		p.timer.Stop()
-		all.Go(func() { d.ears.discard(p.conn) })
+		all.Go(func() { d.ears.discardConn(p.conn) })
 	}
 	all.Wait()
 }

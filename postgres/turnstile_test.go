@@ -20,8 +20,8 @@ import (
 // anEntry is a text by which a proxy knows the statement that blocks at the turnstile.
 const anEntry = ".enter("
 
-// session returns a session of the server.
-func (r *rig) session() *pgx.Conn {
+// openSession returns a session of the server.
+func (r *rig) openSession() *pgx.Conn {
 	r.Helper()
 	conn, err := r.pool.Acquire(r.Context())
 	r.Must(err)
@@ -30,8 +30,8 @@ func (r *rig) session() *pgx.Conn {
 	return own
 }
 
-// do runs a statement on a session.
-func (r *rig) do(conn *pgx.Conn, sql string, args ...any) {
+// execOn runs a statement on a session.
+func (r *rig) execOn(conn *pgx.Conn, sql string, args ...any) {
 	r.Helper()
 	_, err := conn.Exec(r.Within(), r.in(sql), args...)
 	r.Must(err)
@@ -40,24 +40,24 @@ func (r *rig) do(conn *pgx.Conn, sql string, args ...any) {
 // atTurnstile returns how many sessions have or await the turnstile of "k".
 func (r *rig) atTurnstile(granted bool) int {
 	r.Helper()
-	return r.count(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted = $1
+	return r.countRows(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted = $1
 		AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`, granted)
 }
 
 // TestWaitersComeThroughTheTurnstileInOrder of their arrival, one with each release.
 func TestWaitersComeThroughTheTurnstileInOrder(t *testing.T) {
-	r := start(t)
-	g := r.Grant(r.driver(), "k", long)
-	blocks := r.session() // stands for a holder that has come through the turnstile
-	r.do(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	r := startRig(t)
+	g := r.Grant(r.newDriver(), "k", long)
+	blocks := r.openSession() // stands for a holder that has come through the turnstile
+	r.execOn(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	var drivers [3]*postgres.Driver
 	var grants [3]<-chan driver.Grant
 	for i := range drivers {
-		drivers[i] = r.driver()
+		drivers[i] = r.newDriver()
 		grants[i] = fixture.Later(func() driver.Grant { return r.Grant(drivers[i], "k", long) })
-		r.Eventually("it has a ticket", func() bool { return r.waiters("k") == i+1 })
+		r.Eventually("it has a ticket", func() bool { return r.waiterCount("k") == i+1 })
 	}
-	r.do(blocks, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
+	r.execOn(blocks, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
 	for i, next := range grants {
 		own := fixture.Receive(r.Rig, next)
 		if own.Token <= g.Token {
@@ -66,18 +66,18 @@ func TestWaitersComeThroughTheTurnstileInOrder(t *testing.T) {
 		g = own
 		r.Must(drivers[i].Release(r.Within(), g, 0))
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestIdleSessionAtTurnstileHoldsNobodyUp for good: those behind it wait with a ticket after a moment.
 func TestIdleSessionAtTurnstileHoldsNobodyUp(t *testing.T) {
-	r := start(t)
-	r.do(r.session(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
-	holder, waiter := r.driver(), r.driver()
+	r := startRig(t)
+	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	holder, waiter := r.newDriver(), r.newDriver()
 	for range 2 {
 		g := r.Grant(holder, "k", long)
 		next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
-		r.Eventually("it has a ticket", func() bool { return r.waiters("k") == 1 })
+		r.Eventually("it has a ticket", func() bool { return r.waiterCount("k") == 1 })
 		r.Must(holder.Release(r.Within(), g, 0))
 		own := fixture.Receive(r.Rig, next)
 		if own.Token <= g.Token {
@@ -85,16 +85,16 @@ func TestIdleSessionAtTurnstileHoldsNobodyUp(t *testing.T) {
 		}
 		r.Must(waiter.Release(r.Within(), own, 0))
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestTurnstileWithoutTheRowIsNoLock: a session that comes through while the row is held is denied, and queues up.
 func TestTurnstileWithoutTheRowIsNoLock(t *testing.T) {
-	r := start(t)
-	holder := r.driver()
+	r := startRig(t)
+	holder := r.newDriver()
 	g := r.Grant(holder, "k", long)
 	for i := range 2 { // a turnstile that two have, one after the other, as one of them was cut off
-		conn := r.session()
+		conn := r.openSession()
 		var token *int64
 		var owner string
 		r.Must(conn.QueryRow(r.Within(), r.in("SELECT o_token, o_owner FROM holdfast.enter('k', $1, 10000000, '{}', 1000000, 8000000)"),
@@ -109,15 +109,15 @@ func TestTurnstileWithoutTheRowIsNoLock(t *testing.T) {
 
 // TestCutTurnstileEndsNoLease, and the lock passes on with the release as before.
 func TestCutTurnstileEndsNoLease(t *testing.T) {
-	r := start(t)
-	holder, middle, last := r.driver(), r.driver(), r.driver()
+	r := startRig(t)
+	holder, middle, last := r.newDriver(), r.newDriver(), r.newDriver()
 	g := r.Grant(holder, "k", long)
 	second := fixture.Later(func() driver.Grant { return r.Grant(middle, "k", long) })
-	r.Eventually("it is through", func() bool { return r.atTurnstile(true) == 1 && r.waiters("k") == 1 })
+	r.Eventually("it is through", func() bool { return r.atTurnstile(true) == 1 && r.waiterCount("k") == 1 })
 	third := fixture.Later(func() driver.Grant { return r.Grant(last, "k", long) })
-	r.Eventually("another has a ticket", func() bool { return r.waiters("k") == 2 })
-	r.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`)
-	_, err := r.driver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	r.Eventually("another has a ticket", func() bool { return r.waiterCount("k") == 2 })
+	r.execSQL(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`)
+	_, err := r.newDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
 	if !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("Acquire() of another = %v, want ErrHeld", err)
 	}
@@ -130,15 +130,15 @@ func TestCutTurnstileEndsNoLease(t *testing.T) {
 	if g2.Token <= g.Token || g3.Token <= g2.Token {
 		t.Errorf("tokens %d, %d, %d, want them to rise", g.Token, g2.Token, g3.Token)
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestLateEntryTakesNothing: the statement that blocks at the turnstile is carried out after its caller has gone.
 func TestLateEntryTakesNothing(t *testing.T) {
-	r := start(t)
-	holder, waiter := r.driver(), r.driver()
+	r := startRig(t)
+	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.Grant(holder, "k", long)
-	pass := r.stuck(waiter, anEntry, false, func(ctx context.Context) {
+	pass := r.sendLate(waiter, anEntry, false, func(ctx context.Context) {
 		if _, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: long}); !errors.Is(err, context.Canceled) {
 			t.Errorf("Acquire() = %v, want that it was cancelled", err)
 		}
@@ -146,15 +146,15 @@ func TestLateEntryTakesNothing(t *testing.T) {
 	r.Must(waiter.Close()) // which waits for what the caller has left
 	r.Must(holder.Release(r.Within(), g, 0))
 	pass()
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestCancelledWaitLeavesNoMark: its statement is answered, so that nobody need remember its owner as gone.
 func TestCancelledWaitLeavesNoMark(t *testing.T) {
-	r := start(t)
-	holder, waiter := r.driver(), r.driver()
+	r := startRig(t)
+	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.Grant(holder, "k", long)
-	r.do(r.session(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error, 1)
 	go func() {
@@ -171,58 +171,58 @@ func TestCancelledWaitLeavesNoMark(t *testing.T) {
 		t.Errorf("%d sessions wait at the turnstile", n)
 	}
 	r.Must(holder.Release(r.Within(), g, 0))
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestTicketAtTurnstileLapsesSoon: nobody is told of a lock that is left to waiters which have died there.
 func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
-	r := start(t)
-	holder, waiter := r.driver(), r.driver()
+	r := startRig(t)
+	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.Grant(holder, "k", long)
-	r.do(r.session(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
 	longest := 0 // ms
 	r.Eventually("it blocks, and then waits elsewhere", func() bool {
-		longest = max(longest, r.count("SELECT coalesce(max(extract(epoch FROM expires - clock_timestamp()) * 1000), 0)::int "+
+		longest = max(longest, r.countRows("SELECT coalesce(max(extract(epoch FROM expires - clock_timestamp()) * 1000), 0)::int "+
 			"FROM holdfast.ticket WHERE channel LIKE '-%'"))
-		return longest > 0 && r.listening() == 1
+		return longest > 0 && r.listenerCount() == 1
 	})
 	if longest > 3000 {
 		t.Errorf("the ticket of a waiter that blocks stands for %d ms, want 3 s at most", longest)
 	}
 	r.Must(holder.Release(r.Within(), g, 0))
 	r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestAbandonedWaitReturnsItsTurnstile: a process may stand still between the answer and the end of the wait.
 func TestAbandonedWaitReturnsItsTurnstile(t *testing.T) {
-	r := start(t)
-	holder, waiter := r.driver(), r.driver()
+	r := startRig(t)
+	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.Grant(holder, "k", long)
-	blocks := r.session()
-	r.do(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	blocks := r.openSession()
+	r.execOn(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	r.Must(waiter.GiveUpAsItComesThrough("k", func() {
 		r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 })
-		r.do(blocks, "SELECT pg_advisory_unlock_all()")
+		r.execOn(blocks, "SELECT pg_advisory_unlock_all()")
 	}))
 	r.Eventually("its connection is closed", func() bool {
 		waiter.RestWaitConns()
 		return waiter.WaitConns() == 0 && r.atTurnstile(true) == 0
 	})
 	r.Must(holder.Release(r.Within(), g, 0))
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestGrantUnderFormerNameIsNotUsed: the lock was taken by force from a waiter that had come through, and had not read that.
 func TestGrantUnderFormerNameIsNotUsed(t *testing.T) {
-	r := start(t)
-	d := r.driver()
+	r := startRig(t)
+	d := r.newDriver()
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // there is a row
 	var forced int64
 	g, err := d.TryUnderNewName(r.Within(), "k", func(token int64) {
 		forced = token
-		if r.count("SELECT holdfast.force('k', $1)::int", token) != 1 {
+		if r.countRows("SELECT holdfast.force('k', $1)::int", token) != 1 {
 			t.Error("it does not have the lock")
 		}
 	})
@@ -232,18 +232,18 @@ func TestGrantUnderFormerNameIsNotUsed(t *testing.T) {
 	}
 	r.Must(d.Check(r.Within(), g))
 	r.Must(d.Release(r.Within(), g, 0))
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestTicketComesBeforeTheTurnstile: a waiter that has waited for longer, on another way, is served before whoever comes through.
 func TestTicketComesBeforeTheTurnstile(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	r.opts.NoListen = true
-	holder, polls := r.driver(), r.driver()
+	holder, polls := r.newDriver(), r.newDriver()
 	g := r.Grant(holder, "k", long)
 	next := fixture.Later(func() driver.Grant { return r.Grant(polls, "k", long) })
-	r.Eventually("it polls", func() bool { return r.waiters("k") == 1 })
-	conn := r.session()
+	r.Eventually("it polls", func() bool { return r.waiterCount("k") == 1 })
+	conn := r.openSession()
 	tx, err := conn.Begin(t.Context())
 	r.Must(err)
 	_, err = tx.Exec(t.Context(), r.in("SELECT holdfast.leave('k', $1, 0, false)"), g.Owner)
@@ -259,18 +259,18 @@ func TestTicketComesBeforeTheTurnstile(t *testing.T) {
 
 // TestFreedLockIsKeptForTheTurnstile: no newcomer takes it from the waiters there. If nobody waits, a newcomer takes it at once.
 func TestFreedLockIsKeptForTheTurnstile(t *testing.T) {
-	r := start(t)
-	d := r.driver()
+	r := startRig(t)
+	d := r.newDriver()
 	g := r.Grant(d, "k", long)
 	r.Must(d.Release(r.Within(), g, 0))
-	conn := r.session()
+	conn := r.openSession()
 	const free = "UPDATE holdfast.lock SET owner = NULL, expires = clock_timestamp() + interval '900 milliseconds'; "
 	const ask = "SELECT o_token IS NOT NULL FROM holdfast.acquire('k', 'newcomer', 10000000, '{}', false, NULL, 1000000, 8000000)"
 	for _, crowd := range []bool{true, false} {
 		if crowd {
-			r.do(r.session(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+			r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 		} else {
-			r.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`)
+			r.execSQL(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`)
 			r.Eventually("it has gone", func() bool { return r.atTurnstile(true) == 0 })
 		}
 		results, err := conn.PgConn().Exec(t.Context(), r.in(free+ask)).ReadAll()
@@ -283,9 +283,9 @@ func TestFreedLockIsKeptForTheTurnstile(t *testing.T) {
 
 // TestWaitConnectionsAreBounded, however many locks a client waits for, and closed after the waits.
 func TestWaitConnectionsAreBounded(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	r.opts.MaxWaitConns = 2
-	holder, waiter := r.driver(), r.driver()
+	holder, waiter := r.newDriver(), r.newDriver()
 	var held []driver.Grant
 	var got []<-chan driver.Grant
 	for i := range 8 {
@@ -295,8 +295,8 @@ func TestWaitConnectionsAreBounded(t *testing.T) {
 	}
 	most := 0
 	r.Eventually("all wait", func() bool {
-		most = max(most, r.count("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%' || $1 || '%enter(%' AND pid <> pg_backend_pid()", r.opts.Schema))
-		return r.count("SELECT count(*) FROM holdfast.ticket") == 8
+		most = max(most, r.countRows("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%' || $1 || '%enter(%' AND pid <> pg_backend_pid()", r.opts.Schema))
+		return r.countRows("SELECT count(*) FROM holdfast.ticket") == 8
 	})
 	if most > 2 {
 		t.Errorf("%d connections are at turnstiles, want 2 at most", most)
@@ -316,30 +316,30 @@ func TestWaitConnectionsAreBounded(t *testing.T) {
 func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 	for _, renews := range []bool{true, false} {
 		t.Run(fmt.Sprint("renews ", renews), func(t *testing.T) {
-			r := start(t)
-			holder := r.Grant(r.driver(), "k", unrenewed)
-			conn := r.session()
-			r.do(conn, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
-			d := r.driver()
+			r := startRig(t)
+			holder := r.Grant(r.newDriver(), "k", unrenewed)
+			conn := r.openSession()
+			r.execOn(conn, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+			d := r.newDriver()
 			got := fixture.Later(func() (g driver.Grant) {
 				var err error
 				g, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: unrenewed, Renews: renews})
 				r.Must(err)
 				return g
 			})
-			r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 && r.waiters("k") == 1 })
-			r.route(d).Halt(anAcquire) // which confirms
-			r.do(conn, "SELECT holdfast.leave('k', $1, 0, false)", holder.Owner)
+			r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 && r.waiterCount("k") == 1 })
+			r.linkOf(d).Halt(anAcquire) // which confirms
+			r.execOn(conn, "SELECT holdfast.leave('k', $1, 0, false)", holder.Owner)
 			r.Eventually("it is granted, or asks again", func() bool {
-				return r.count("SELECT count(*) FROM holdfast.lock WHERE owner <> $1", holder.Owner) == 1 || len(r.route(d).Caught) > 0
+				return r.countRows("SELECT count(*) FROM holdfast.lock WHERE owner <> $1", holder.Owner) == 1 || len(r.linkOf(d).Caught) > 0
 			})
-			if left := r.left(); left > 2*time.Second {
+			if left := r.timeLeft(); left > 2*time.Second {
 				t.Errorf("the lock stands for %v before it is confirmed", left)
 			}
-			r.route(d).Resume()
+			r.linkOf(d).Resume()
 			g := fixture.Receive(r.Rig, got)
-			if !renews && r.left() < long {
-				t.Errorf("the lock stands for %v, and nobody renews it", r.left())
+			if !renews && r.timeLeft() < long {
+				t.Errorf("the lock stands for %v, and nobody renews it", r.timeLeft())
 			}
 			r.Must(d.Release(r.Within(), g, 0))
 		})
@@ -348,10 +348,10 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 
 // TestHolderSinceFollowsTheAdoption: the lock is the heir's since then.
 func TestHolderSinceFollowsTheAdoption(t *testing.T) {
-	r := start(t)
-	d, heir := r.driver(), r.driver()
-	g := r.adoptable(d, long)
-	r.exec("UPDATE holdfast.lock SET since = since - interval '1 hour'")
+	r := startRig(t)
+	d, heir := r.newDriver(), r.newDriver()
+	g := r.acquireAdoptable(d, long)
+	r.execSQL("UPDATE holdfast.lock SET since = since - interval '1 hour'")
 	_, err := heir.Adopt(r.Within(), g)
 	r.Must(err)
 	_, err = d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
@@ -363,7 +363,7 @@ func TestHolderSinceFollowsTheAdoption(t *testing.T) {
 
 // TestFunctionsInSQLAreInlined: the server parses and plans another one at each call, which costs more than a hand-over.
 func TestFunctionsInSQLAreInlined(t *testing.T) {
-	r := start(t)
+	r := startRig(t)
 	calls := map[string]string{
 		"next":      "SELECT holdfast.next(token, since) FROM holdfast.lock",
 		"turnstile": "SELECT holdfast.turnstile(name) FROM holdfast.lock",
@@ -378,7 +378,7 @@ func TestFunctionsInSQLAreInlined(t *testing.T) {
 			t.Errorf("%s is called:\n%s", name, text)
 		}
 	}
-	others := r.count(`SELECT count(*) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang JOIN pg_namespace n ON n.oid = p.pronamespace
+	others := r.countRows(`SELECT count(*) FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang JOIN pg_namespace n ON n.oid = p.pronamespace
 		WHERE n.nspname = $1 AND l.lanname = 'sql' AND p.proname <> ALL ($2)`, r.opts.Schema, slices.Collect(maps.Keys(calls)))
 	if others > 0 {
 		t.Errorf("%d other functions are in SQL; write them in PL/pgSQL, or show that they are inlined", others)

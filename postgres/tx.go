@@ -34,15 +34,15 @@ func Fenced(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	if err != nil {
 		return err
 	}
-	return s.fence(ctx, tx, lease)
+	return s.checkLease(ctx, tx, lease)
 }
 
 // Fenced is the function Fenced for the schema of d.
 func (d *Driver) Fenced(ctx context.Context, tx pgx.Tx, lease Lease) error {
-	return d.schema.fence(ctx, tx, lease)
+	return d.schema.checkLease(ctx, tx, lease)
 }
 
-func (s schema) fence(ctx context.Context, tx pgx.Tx, lease Lease) error {
+func (s schema) checkLease(ctx context.Context, tx pgx.Tx, lease Lease) error {
 	if lease.Context().Err() != nil {
 		return fmt.Errorf("postgres: fenced %q: %w: %w", lease.Key(), driver.ErrLost, context.Cause(lease.Context()))
 	}

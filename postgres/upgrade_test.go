@@ -18,19 +18,19 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// script runs a file with tables, in the schema of r.
-func (r *rig) script(file string) {
+// runScript runs a file with tables, in the schema of r.
+func (r *rig) runScript(file string) {
 	r.Helper()
 	text, err := os.ReadFile(file)
 	r.Must(err)
-	r.exec(strings.ReplaceAll(string(text), "EXISTS holdfast;", "EXISTS "+strings.TrimSuffix(r.in("holdfast."), ".")+";"), pgx.QueryExecModeSimpleProtocol)
+	r.execSQL(strings.ReplaceAll(string(text), "EXISTS holdfast;", "EXISTS "+strings.TrimSuffix(r.in("holdfast."), ".")+";"), pgx.QueryExecModeSimpleProtocol)
 }
 
-// older returns a client of an older version of the tables. Its statements are the statements of the present one: only the functions have
+// olderClient returns a client of an older version of the tables. Its statements are the statements of the present one: only the functions have
 // changed, and such a client knows no turnstile.
-func (r *rig) older() *holdfast.Client {
+func (r *rig) olderClient() *holdfast.Client {
 	r.Helper()
-	d, err := r.openWith(*unchecked(r.opts))
+	d, err := r.openWith(*withoutCheck(r.opts))
 	fixture.Closed(r.Rig, d, err).AnyVersion()
 	return r.Client(d)
 }
@@ -44,12 +44,12 @@ func TestSchemaMigratesUnderLoad(t *testing.T) {
 }
 
 func testMigration(t *testing.T, version string) {
-	r := start(t)
-	r.exec("DROP SCHEMA " + strings.TrimSuffix(r.in("holdfast."), ".") + " CASCADE")
-	r.script("testdata/version-" + version + ".sql")
-	r.refuses(server.DSN(), &r.opts, driver.ErrUnavailable, "version "+version, "version 4", "Migrate")
+	r := startRig(t)
+	r.execSQL("DROP SCHEMA " + strings.TrimSuffix(r.in("holdfast."), ".") + " CASCADE")
+	r.runScript("testdata/version-" + version + ".sql")
+	r.checkRejected(server.DSN(), &r.opts, driver.ErrUnavailable, "version "+version, "version 4", "Migrate")
 
-	held := r.Acquire(r.older(), "held", 6*brief) // and renewed
+	held := r.Acquire(r.olderClient(), "held", 6*brief) // and renewed
 	var inside atomic.Int32
 	turn := func(c *holdfast.Client) {
 		l := r.Acquire(c, "k", long)
@@ -64,7 +64,7 @@ func testMigration(t *testing.T, version string) {
 	var over atomic.Bool
 	begun := make(chan struct{}, 4)
 	for range cap(begun) {
-		c := r.older()
+		c := r.olderClient()
 		load.Go(func() {
 			for first := true; !over.Load(); first = false {
 				if turn(c); first {
@@ -82,7 +82,7 @@ func testMigration(t *testing.T, version string) {
 				t.Error(err)
 				return
 			}
-			c := r.client()
+			c := r.newClient()
 			for range 10 {
 				turn(c)
 			}
@@ -99,15 +99,15 @@ func testMigration(t *testing.T, version string) {
 		t.Errorf("the lease of the old version: %v", err)
 	}
 	r.Release(held)
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestRunningProgramKeepsNewerTables, and one that starts is refused (TestErrorsOfTheSchemaNameTheMend).
 func TestRunningProgramKeepsNewerTables(t *testing.T) {
-	r := start(t)
-	c := r.client()
+	r := startRig(t)
+	c := r.newClient()
 	l := r.Acquire(c, "k", long)
-	r.exec("UPDATE holdfast.version SET version = 1000")
+	r.execSQL("UPDATE holdfast.version SET version = 1000")
 	r.Must(l.Extend(r.Within(), long))
 	r.Release(r.Acquire(c, "another", long), l)
 }
