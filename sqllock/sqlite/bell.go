@@ -30,13 +30,13 @@ func openSocket(file, id string, hear func(message string)) (socket, error) {
 type bell struct{ socket socket }
 
 // Ring implements doorbell.Ringer.
-func (b *bell) Ring(owner string) { b.send(owner, turnMessage+" "+owner) }
+func (b *bell) Ring(owner string) { b.sendMessage(owner, turnMessage+" "+owner) }
 
 // Forced implements doorbell.Ringer.
-func (b *bell) Forced(owner, why string) { b.send(owner, forcedMessage+" "+owner+" "+why) }
+func (b *bell) Forced(owner, why string) { b.sendMessage(owner, forcedMessage+" "+owner+" "+why) }
 
-// send sends a message to the process whose owner it is about.
-func (b *bell) send(owner, message string) {
+// sendMessage sends a message to the process whose owner it is about.
+func (b *bell) sendMessage(owner, message string) {
 	id, _, _ := strings.Cut(owner, ".")
 	b.socket.Ring(id, message)
 }
@@ -44,7 +44,7 @@ func (b *bell) send(owner, message string) {
 // hangBell has other processes reach d, and d reach them.
 func (d *Driver) hangBell(hang opener) {
 	doorbell.Attach(d.Driver, func(client string, wake func(owner string)) (doorbell.Ringer, error) {
-		socket, err := hang(followLink(d.path), client, func(message string) { d.hear(message, wake) })
+		socket, err := hang(followLink(d.path), client, func(message string) { d.handleMessage(message, wake) })
 		if err != nil {
 			return nil, err
 		}
@@ -53,8 +53,8 @@ func (d *Driver) hangBell(hang opener) {
 	})
 }
 
-// hear acts on a message, which may be from anybody who can write to the file.
-func (d *Driver) hear(message string, wake func(owner string)) {
+// handleMessage acts on a message, which may be from anybody who can write to the file.
+func (d *Driver) handleMessage(message string, wake func(owner string)) {
 	kind, rest, _ := strings.Cut(message, " ")
 	switch kind {
 	case turnMessage:

@@ -26,7 +26,7 @@ type faultyBells struct {
 	rnd *mathrand.Rand
 }
 
-func (b *faultyBells) number(n int) int {
+func (b *faultyBells) numberOf(n int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.rnd.IntN(n)
@@ -34,13 +34,13 @@ func (b *faultyBells) number(n int) int {
 
 func (b *faultyBells) open(file, id string, hear func(string)) (sqlite.Socket, error) {
 	return b.bells.open(file, id, func(message string) {
-		switch b.number(5) {
+		switch b.numberOf(5) {
 		case 0:
 		case 1:
 			hear(message)
 			hear(message)
 		case 2:
-			time.AfterFunc(time.Duration(b.number(2000))*time.Millisecond, func() { hear(message) })
+			time.AfterFunc(time.Duration(b.numberOf(2000))*time.Millisecond, func() { hear(message) })
 		default:
 			hear(message)
 		}
@@ -53,7 +53,7 @@ func (b *faultyBells) ringFalsely(t *testing.T, db *sql.DB, stop <-chan struct{}
 		select {
 		case <-stop:
 			return
-		case <-time.After(time.Duration(b.number(20)) * time.Millisecond):
+		case <-time.After(time.Duration(b.numberOf(20)) * time.Millisecond):
 		}
 		var owner string
 		err := db.QueryRowContext(t.Context(), "SELECT owner FROM holdfast_ticket ORDER BY random() LIMIT 1").Scan(&owner)
@@ -125,7 +125,7 @@ func keepOrder(t *testing.T, path string, seed uint64) {
 			mu.Lock()
 			order, tokens = append(order, i), append(tokens, g.Token)
 			mu.Unlock()
-			time.Sleep(time.Duration(bells.number(40)) * time.Millisecond)
+			time.Sleep(time.Duration(bells.numberOf(40)) * time.Millisecond)
 			if err := d.Release(t.Context(), g, 0); err != nil {
 				t.Errorf("waiter %d: %v", i, err)
 			}
@@ -146,7 +146,7 @@ func keepOrder(t *testing.T, path string, seed uint64) {
 	if !slices.IsSorted(tokens) || len(slices.Compact(tokens)) != 1+waiters {
 		t.Errorf("the tokens %v do not rise", tokens)
 	}
-	if left, err := leftovers(t, db); err != nil || len(left) > 0 {
+	if left, err := leftoverRows(t, db); err != nil || len(left) > 0 {
 		t.Errorf("left are %q, %v", left, err)
 	}
 }
@@ -155,7 +155,7 @@ func keepOrder(t *testing.T, path string, seed uint64) {
 func TestForcedHolderHearsOverSocket(t *testing.T) {
 	t.Parallel()
 	url := "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
-	holder, other := open(t, url, nil), open(t, url, nil)
+	holder, other := openDriver(t, url, nil), openDriver(t, url, nil)
 	alerter, ok := any(holder).(driver.Alerter)
 	if !ok {
 		t.Skip("only Linux has what a bell needs")
@@ -163,7 +163,7 @@ func TestForcedHolderHearsOverSocket(t *testing.T) {
 	heard := make(chan [2]string, 1)
 	alerter.Alert(func(owner, why string) { heard <- [2]string{owner, why} })
 	g := fixture.New(t).Grant(holder, "k", fixture.Long)
-	if forced, err := other.Force(within(t), "k", g.Token, "moved to another host"); err != nil || !forced {
+	if forced, err := other.Force(contextInTime(t), "k", g.Token, "moved to another host"); err != nil || !forced {
 		t.Fatalf("Force() = %v, %v", forced, err)
 	}
 	select {
@@ -171,7 +171,7 @@ func TestForcedHolderHearsOverSocket(t *testing.T) {
 		if got != [2]string{g.Owner, "moved to another host"} {
 			t.Errorf("heard %q, want the owner and why", got)
 		}
-	case <-within(t).Done():
+	case <-contextInTime(t).Done():
 		t.Error("the holder has not heard that its lock was taken away")
 	}
 }

@@ -18,8 +18,8 @@ var networks = map[int64]string{
 // doubtful are file systems that may have a network behind them.
 var doubtful = map[int64]string{0x65735546: "FUSE", 0x01021997: "9P"}
 
-// number returns the number of the file system with a folder; 0: not known.
-func number(folder string) (kind int64, free uint64) {
+// fileSystem returns the number of the file system with a folder; 0: not known.
+func fileSystem(folder string) (kind int64, free uint64) {
 	var s syscall.Statfs_t
 	if syscall.Statfs(folder, &s) != nil {
 		return 0, math.MaxUint64
@@ -27,20 +27,20 @@ func number(folder string) (kind int64, free uint64) {
 	return int64(s.Type) & 0xFFFFFFFF, s.Bavail * uint64(s.Bsize)
 }
 
-// network is the network file system that the folder is on; empty: none, as far as is known.
-func network(folder string) string {
-	kind, _ := number(folder)
+// networkOf returns the network file system that the folder is on; empty: none, as far as is known.
+func networkOf(folder string) string {
+	kind, _ := fileSystem(folder)
 	return networks[kind]
 }
 
-// disk returns the free space for this user, and the kind of the file system if it may have a network behind it.
-func disk(folder string) (free uint64, kind string) {
-	n, free := number(folder)
+// diskSpace returns the free space for this user, and the kind of the file system if it may have a network behind it.
+func diskSpace(folder string) (free uint64, kind string) {
+	n, free := fileSystem(folder)
 	return free, doubtful[n]
 }
 
-// orphaned returns the ids of the processes that have a file of path open that was removed, as far as this user may look into them.
-func orphaned(path string) (ids []string) {
+// orphanIDs returns the ids of the processes that have a file of path open that was removed, as far as this user may look into them.
+func orphanIDs(path string) (ids []string) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}

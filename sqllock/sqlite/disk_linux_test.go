@@ -17,7 +17,7 @@ func TestAFileSystemOfANetworkIsRefused(t *testing.T) {
 	if err := syscall.Statfs(dir, &s); err != nil {
 		t.Fatal(err)
 	}
-	kind, _ := number(dir)
+	kind, _ := fileSystem(dir)
 	if networks[kind] != "" || doubtful[kind] != "" {
 		t.Skipf("%s is on a network itself", dir)
 	}

@@ -32,5 +32,5 @@ type Socket = socket
 
 // OpenWith does what Open does in a bubble, whose clock has to go on in pauses, with another way for processes to reach one another.
 func OpenWith(ctx context.Context, url string, hang func(file, id string, hear func(message string)) (Socket, error)) (*Driver, error) {
-	return open(ctx, url, nil, hang, time.Sleep)
+	return openFile(ctx, url, nil, hang, time.Sleep)
 }

@@ -65,9 +65,9 @@ func followLink(path string) string {
 	return target
 }
 
-// replaced returns the end of the name of a file that is not the one in s, and whether there is any. While a connection is open
+// firstReplaced returns the end of the name of a file that is not the one in s, and whether there is any. While a connection is open
 // all three are there.
-func (s fileSet) replaced(now fileSet) (end string, yes bool) {
+func (s fileSet) firstReplaced(now fileSet) (end string, yes bool) {
 	for i, was := range s {
 		if was == nil || now[i] == nil || !os.SameFile(was, now[i]) {
 			return suffixes[i], true
@@ -85,7 +85,7 @@ func checkFiles(path string) error {
 	if s == nil {
 		return nil
 	}
-	if end, yes := s.replaced(statFiles(path)); yes { // what s identifies never changes
+	if end, yes := s.firstReplaced(statFiles(path)); yes { // what s identifies never changes
 		return errReplaced(path + end)
 	}
 	return nil
@@ -129,7 +129,7 @@ func (k keeper) Connect(ctx context.Context) (sqldriver.Conn, error) {
 		inUse.sets[k.path] = s
 	}
 	s.connections++
-	if end, yes := s.replaced(found); yes {
+	if end, yes := s.firstReplaced(found); yes {
 		return nil, errReplaced(k.path + end)
 	}
 	return &keptConn{fileConn: conn, path: k.path}, nil

@@ -4,4 +4,4 @@ package sqlite
 
 import "time"
 
-func nap(d time.Duration) { time.Sleep(d) }
+func napFor(d time.Duration) { time.Sleep(d) }

@@ -85,28 +85,28 @@ type Driver struct {
 // In the path, write % as %25, ? as %3F and a blank as %20. Errors: ErrInvalid for a URL that cannot be read; ErrConfig for a file that
 // cannot be used, such as in a folder that is not there or on a network file system; ErrAuth where this user may not write.
 func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
-	return open(ctx, url, opts, openSocket, nap)
+	return openFile(ctx, url, opts, openSocket, napFor)
 }
 
-// open does what Open does, with hang for the socket of the driver's bell, and nap for pauses.
-func open(ctx context.Context, url string, opts *Options, hang opener, nap func(time.Duration)) (*Driver, error) {
+// openFile does what Open does, with hang for the socket of the driver's bell, and nap for pauses.
+func openFile(ctx context.Context, url string, opts *Options, hang opener, nap func(time.Duration)) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	path, full, err := parse(url)
+	path, full, err := parseURL(url)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: %w", err)
 	}
 	if !opts.NoCheck {
-		if err := fit(path); err != nil {
+		if err := checkUsable(path); err != nil {
 			return nil, fmt.Errorf("sqlite: %w", err)
 		}
 	}
 	d := &Driver{path: path}
 	if !opts.ReadOnly && !opts.NoCheck {
-		create(path) // an error is found by SQLite, and told by it
+		createFile(path) // an error is found by SQLite, and told by it
 	}
-	if err := d.connect(full, opts.ReadOnly || opts.NoCheck, nap); err != nil {
+	if err := d.connectFile(full, opts.ReadOnly || opts.NoCheck, nap); err != nil {
 		return nil, fmt.Errorf("sqlite: %w: %w", driver.ErrInvalid, err)
 	}
 	makes := !opts.ReadOnly && !opts.NoCheck
@@ -128,10 +128,10 @@ func open(ctx context.Context, url string, opts *Options, hang opener, nap func(
 	return d, nil
 }
 
-// connect prepares the file, which is opened when it is used first. If it is not to be made, there is one in memory in its place while
+// connectFile prepares the file, which is opened when it is used first. If it is not to be made, there is one in memory in its place while
 // it is missing.
-func (d *Driver) connect(full, leave bool, nap func(time.Duration)) error {
-	file, err := sqlite.NewConnector(source(d.path, full))
+func (d *Driver) connectFile(full, leave bool, nap func(time.Duration)) error {
+	file, err := sqlite.NewConnector(sourceName(d.path, full))
 	if err != nil {
 		return err
 	}
@@ -179,8 +179,8 @@ func (s shadow) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return conn, err
 }
 
-// parse reads a URL.
-func parse(text string) (path string, full bool, err error) {
+// parseURL reads a URL.
+func parseURL(text string) (path string, full bool, err error) {
 	invalid := func(format string, args ...any) (string, bool, error) {
 		return "", false, fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
 	}
@@ -226,8 +226,8 @@ func parse(text string) (path string, full bool, err error) {
 	return filepath.Clean(path), full, nil
 }
 
-// source returns the file in the words of the SQLite driver. SQLite itself does not wait for other writers: package sqllock does.
-func source(path string, full bool) string {
+// sourceName returns the file in the words of the SQLite driver. SQLite itself does not wait for other writers: package sqllock does.
+func sourceName(path string, full bool) string {
 	sync := "normal"
 	if full {
 		sync = "full"
@@ -236,31 +236,31 @@ func source(path string, full bool) string {
 	return fmt.Sprintf("%s?_txlock=immediate&_pragma=journal_mode(wal)&_pragma=journal_size_limit(%d)&_pragma=synchronous(%s)", u.String(), maxWAL, sync)
 }
 
-// config returns an error that somebody has to correct.
-func config(format string, args ...any) error {
+// configError returns an error that somebody has to correct.
+func configError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...)
 }
 
-// fit returns an error if a file cannot be used, as far as can be seen without opening it: whoever closes a file of SQLite gives up the
+// checkUsable returns an error if a file cannot be used, as far as can be seen without opening it: whoever closes a file of SQLite gives up the
 // locks that others of the process have on it.
-func fit(path string) error {
+func checkUsable(path string) error {
 	folder := filepath.Dir(path)
 	switch info, err := os.Stat(folder); {
 	case os.IsNotExist(err):
-		return config("there is no folder %s; make it: mkdir -p %s", folder, folder)
+		return configError("there is no folder %s; make it: mkdir -p %s", folder, folder)
 	case err != nil:
 		return fmt.Errorf("%w: %w; let this user look into the folder", driver.ErrAuth, err)
 	case !info.IsDir():
-		return config("%s is not a folder; name a file in one", folder)
+		return configError("%s is not a folder; name a file in one", folder)
 	}
 	switch info, err := os.Stat(path); {
 	case err == nil && !info.Mode().IsRegular():
-		return config("%s is not a plain file; name another", path)
+		return configError("%s is not a plain file; name another", path)
 	case err != nil && !os.IsNotExist(err):
 		return fmt.Errorf("%w: %w; let this user look at the file", driver.ErrAuth, err)
 	}
-	if kind := network(folder); kind != "" {
-		return config("%s is on %s, over which machines do not see one another's locks on a file; name a file on a disk of this machine, "+
+	if kind := networkOf(folder); kind != "" {
+		return configError("%s is on %s, over which machines do not see one another's locks on a file; name a file on a disk of this machine, "+
 			"or take a server for locks of several machines", folder, kind)
 	}
 	return nil
@@ -294,7 +294,7 @@ func (d *Driver) Close() error {
 // Diagnose implements driver.Doctor. It makes no file.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	notes := driverkit.Notes{Node: d.path}
-	if err := fit(d.path); err != nil {
+	if err := checkUsable(d.path); err != nil {
 		notes.Fault("reach", err)
 		return notes.Found
 	}
@@ -305,11 +305,11 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		notes.Fault("files", checkFiles(d.path))
 	}
 	if err == nil {
-		rights(&notes, d.path)
-		orphans(&notes)
+		checkPermissions(&notes, d.path)
+		checkOrphans(&notes)
 	}
 	tellBell(&notes, d.path)
-	room(&notes, filepath.Dir(d.path))
+	checkSpace(&notes, filepath.Dir(d.path))
 	return notes.Found
 }
 
@@ -317,8 +317,8 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 // others.
 const mode, groupMode = 0o600, 0o660
 
-// create makes the file unless it is there, for the group too if its folder hands its group on.
-func create(path string) {
+// createFile makes the file unless it is there, for the group too if its folder hands its group on.
+func createFile(path string) {
 	perm := fs.FileMode(mode)
 	if info, err := os.Stat(filepath.Dir(path)); err == nil && info.Mode()&fs.ModeSetgid != 0 {
 		perm = groupMode
@@ -333,8 +333,8 @@ func create(path string) {
 	os.Remove(temp.Name())
 }
 
-// rights tells who may take locks away, or hold all others up.
-func rights(notes *driverkit.Notes, path string) {
+// checkPermissions tells who may take locks away, or hold all others up.
+func checkPermissions(notes *driverkit.Notes, path string) {
 	var all fs.FileMode
 	for _, info := range statFiles(path) {
 		if info != nil {
@@ -353,17 +353,17 @@ func rights(notes *driverkit.Notes, path string) {
 	}
 }
 
-// orphans names the processes that have files of these locks open which the path no longer leads to.
-func orphans(notes *driverkit.Notes) {
-	if all := orphaned(notes.Node); len(all) > 0 {
+// checkOrphans names the processes that have files of these locks open which the path no longer leads to.
+func checkOrphans(notes *driverkit.Notes) {
+	if all := orphanIDs(notes.Node); len(all) > 0 {
 		notes.Add("files", driver.VerdictFault, fmt.Sprintf("a file of these locks was removed or replaced while process %s had it open: "+
 			"it and the others do not see one another's locks", strings.Join(all, ", ")), "end it, start it again, and remove no file of locks")
 	}
 }
 
-// room looks at the disk with the folder.
-func room(notes *driverkit.Notes, folder string) {
-	free, kind := disk(folder)
+// checkSpace looks at the disk with the folder.
+func checkSpace(notes *driverkit.Notes, folder string) {
+	free, kind := diskSpace(folder)
 	switch {
 	case kind != "":
 		notes.Add("disk", driver.VerdictWarning, "it is on "+kind+", which may be shared by machines that do not see one another's locks",

@@ -34,24 +34,24 @@ func TestMain(m *testing.M) {
 	os.Exit(leaktest.Run(m))
 }
 
-// within bounds what is certain to come.
-func within(t *testing.T) context.Context {
+// contextInTime returns a context that bounds the wait for a certain event.
+func contextInTime(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience())
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func open(t *testing.T, url string, opts *sqlite.Options) *sqlite.Driver {
+func openDriver(t *testing.T, url string, opts *sqlite.Options) *sqlite.Driver {
 	t.Helper()
-	d, err := sqlite.Open(within(t), url, opts)
+	d, err := sqlite.Open(contextInTime(t), url, opts)
 	return fixture.Closed(fixture.New(t), d, err)
 }
 
-// take takes the lock "k" and gives it back.
-func take(t *testing.T, d driver.Driver) {
+// takeOnce takes the lock "k" and gives it back.
+func takeOnce(t *testing.T, d driver.Driver) {
 	t.Helper()
 	r := fixture.New(t)
-	r.Must(d.Release(within(t), r.Grant(d, "k", fixture.Long), 0))
+	r.Must(d.Release(contextInTime(t), r.Grant(d, "k", fixture.Long), 0))
 }
 
 func TestBadURLsAreRefused(t *testing.T) {
@@ -76,18 +76,18 @@ func TestAnOddPathIsOneFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const escaped = "a%20b%25c%3Fd%23e%26.db"
-	d := open(t, "sqlite://"+dir+"/"+escaped, nil)
+	d := openDriver(t, "sqlite://"+dir+"/"+escaped, nil)
 	g := fixture.New(t).Grant(d, "k", fixture.Long)
 	if _, err := os.Stat(filepath.Join(dir, "a b%c?d#e&.db")); err != nil {
 		t.Error(err)
 	}
 	for _, form := range []string{"sqlite:" + dir + "/", "sqlite://" + dir + "/./", "sqlite:///" + dir + "/"} {
-		other := open(t, form+escaped+"?synchronous=full", nil)
-		if _, err := other.Acquire(within(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
+		other := openDriver(t, form+escaped+"?synchronous=full", nil)
+		if _, err := other.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 			t.Errorf("%s: Acquire() = %v, want ErrHeld", form, err)
 		}
 	}
-	if err := d.Release(within(t), g, 0); err != nil {
+	if err := d.Release(contextInTime(t), g, 0); err != nil {
 		t.Error(err)
 	}
 }
@@ -106,12 +106,12 @@ func TestUnusableFileIsNamedWithCorrection(t *testing.T) {
 		dir:                    "not a plain file",
 		garbage:                "name another file",
 	} {
-		_, err := sqlite.Open(within(t), "sqlite://"+path, nil)
+		_, err := sqlite.Open(contextInTime(t), "sqlite://"+path, nil)
 		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Open of %s = %v, want ErrConfig and %q", path, err, want)
 		}
-		d := open(t, "sqlite://"+path, &sqlite.Options{NoCheck: true})
-		if found := d.Diagnose(within(t), 0); found[len(found)-1].Verdict != driver.VerdictFault && found[0].Verdict != driver.VerdictFault {
+		d := openDriver(t, "sqlite://"+path, &sqlite.Options{NoCheck: true})
+		if found := d.Diagnose(contextInTime(t), 0); found[len(found)-1].Verdict != driver.VerdictFault && found[0].Verdict != driver.VerdictFault {
 			t.Errorf("Diagnose of %s = %+v, want a fault", path, found)
 		}
 	}
@@ -122,9 +122,9 @@ func TestWhoOnlyLooksMakesNoFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	url := "sqlite://" + dir + "/locks.db"
-	looker := open(t, url, &sqlite.Options{ReadOnly: true})
+	looker := openDriver(t, url, &sqlite.Options{ReadOnly: true})
 	held := func() bool {
-		st, err := looker.Inspect(within(t), "k")
+		st, err := looker.Inspect(contextInTime(t), "k")
 		if err != nil {
 			t.Error(err)
 		}
@@ -133,7 +133,7 @@ func TestWhoOnlyLooksMakesNoFile(t *testing.T) {
 	if held() {
 		t.Error("a file that is not there has a lock")
 	}
-	for _, f := range looker.Diagnose(within(t), 0) {
+	for _, f := range looker.Diagnose(contextInTime(t), 0) {
 		if f.Bad() {
 			t.Errorf("%+v", f)
 		}
@@ -141,11 +141,11 @@ func TestWhoOnlyLooksMakesNoFile(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("a look has made %v, %v", left, err)
 	}
-	d := open(t, url, nil)
+	d := openDriver(t, url, nil)
 	r := fixture.New(t)
 	g := r.Grant(d, "k", fixture.Long)
 	r.Eventually("the lock is seen", held)
-	r.Must(d.Release(within(t), g, 0))
+	r.Must(d.Release(contextInTime(t), g, 0))
 }
 
 // TestReplacedFilesGiveNoLock replaces files under drivers of this process: one that holds a lock, one that waits, and one that was
@@ -194,12 +194,12 @@ func TestReplacedFilesGiveNoLock(t *testing.T) {
 				url += ".link"
 				r.Must(os.Symlink("locks.db", path+".link"))
 			}
-			holder, waiter, idle := open(t, url, nil), open(t, url, nil), open(t, url, nil)
+			holder, waiter, idle := openDriver(t, url, nil), openDriver(t, url, nil), openDriver(t, url, nil)
 			g := r.Grant(holder, "k", fixture.Long)
 			waited := make(chan error, 1)
 			obstacle := make(chan error, 9)
 			go func() {
-				_, err := waiter.Acquire(within(t), driver.Request{Key: "k", TTL: fixture.Long, Obstacle: func(err error) { obstacle <- err }})
+				_, err := waiter.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: fixture.Long, Obstacle: func(err error) { obstacle <- err }})
 				waited <- err
 			}()
 			<-obstacle
@@ -208,15 +208,15 @@ func TestReplacedFilesGiveNoLock(t *testing.T) {
 				t.Errorf("Acquire() that waited = %v, want ErrConfig as a file was replaced", err)
 			}
 			for _, d := range []*sqlite.Driver{holder, waiter, idle} {
-				_, err := d.Acquire(within(t), driver.Request{Key: "other", TTL: fixture.Long})
+				_, err := d.Acquire(contextInTime(t), driver.Request{Key: "other", TTL: fixture.Long})
 				if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "removed or replaced") {
 					t.Errorf("Acquire() = %v, want ErrConfig as a file was replaced", err)
 				}
 			}
-			if err := holder.Renew(within(t), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "removed or replaced") {
+			if err := holder.Renew(contextInTime(t), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "removed or replaced") {
 				t.Errorf("Renew() = %v, want ErrLost as a file was replaced", err)
 			}
-			if _, err := sqlite.Open(within(t), url, nil); !errors.Is(err, driver.ErrConfig) {
+			if _, err := sqlite.Open(contextInTime(t), url, nil); !errors.Is(err, driver.ErrConfig) {
 				t.Errorf("Open() by the process that has the old files = %v, want ErrConfig", err)
 			}
 		})
@@ -232,9 +232,9 @@ func TestDoctorNamesWhoHasRemovedFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "locks.db")
 	r := fixture.New(t)
 	r.Must(os.WriteFile(path, nil, 0o600))
-	looker := open(t, "sqlite://"+path, &sqlite.Options{NoCheck: true})
+	looker := openDriver(t, "sqlite://"+path, &sqlite.Options{NoCheck: true})
 	found := func() (faults []string) {
-		for _, f := range looker.Diagnose(within(t), 0) {
+		for _, f := range looker.Diagnose(contextInTime(t), 0) {
 			if f.Check == "files" && f.Verdict == driver.VerdictFault {
 				faults = append(faults, f.Text)
 			}
@@ -257,7 +257,7 @@ func TestDoctorNamesWhoHasRemovedFiles(t *testing.T) {
 func TestAFullDiskLosesNothing(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
-	d := open(t, "sqlite://"+path, nil)
+	d := openDriver(t, "sqlite://"+path, nil)
 	r := fixture.New(t)
 	before := r.Grant(d, "before", fixture.Long)
 	limit := func(pages string) { // of each connection, so that the driver makes its connections again
@@ -267,23 +267,23 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 	limit("page_count")
 	var err error
 	for i := 0; err == nil && i < 1000; i++ {
-		_, err = d.Acquire(within(t), driver.Request{Key: fmt.Sprint(strings.Repeat("x", 400), i), TTL: fixture.Long, NoWait: true})
+		_, err = d.Acquire(contextInTime(t), driver.Request{Key: fmt.Sprint(strings.Repeat("x", 400), i), TTL: fixture.Long, NoWait: true})
 	}
 	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "disk is full") {
 		t.Errorf("Acquire() on a full disk = %v, want that it is full", err)
 	}
-	if err := d.Check(within(t), before); err != nil {
+	if err := d.Check(contextInTime(t), before); err != nil {
 		t.Errorf("Check() of what was held before = %v", err)
 	}
 	limit("1000000")
-	take(t, d)
-	r.Must(d.Renew(within(t), []driver.Grant{before})[0].Err)
-	r.Must(d.Release(within(t), before, 0))
+	takeOnce(t, d)
+	r.Must(d.Renew(contextInTime(t), []driver.Grant{before})[0].Err)
+	r.Must(d.Release(contextInTime(t), before, 0))
 	db, err := sql.Open("sqlite", "file:"+path)
 	r.Must(err)
 	defer db.Close()
 	var verdict string
-	if r.Must(db.QueryRowContext(within(t), "PRAGMA integrity_check").Scan(&verdict)); verdict != "ok" {
+	if r.Must(db.QueryRowContext(contextInTime(t), "PRAGMA integrity_check").Scan(&verdict)); verdict != "ok" {
 		t.Errorf("the file is %s", verdict)
 	}
 }
@@ -292,20 +292,20 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 func TestSlowWriterIsAwaited(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
-	d := open(t, "sqlite://"+path, nil)
+	d := openDriver(t, "sqlite://"+path, nil)
 	r := fixture.New(t)
 	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
 	r.Must(err)
 	defer db.Close()
 	tx, err := db.BeginTx(t.Context(), nil)
 	r.Must(err)
-	_, err = d.Acquire(within(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true})
+	_, err = d.Acquire(contextInTime(t), driver.Request{Key: "k", TTL: 5 * time.Second, NoWait: true})
 	if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) {
 		t.Errorf("Acquire() while another writes = %v, want ErrUnavailable", err)
 	}
 	over := time.AfterFunc(time.Second, func() { tx.Rollback() })
 	defer over.Stop()
-	take(t, d)
+	takeOnce(t, d)
 }
 
 // TestFirstGapBetweenWritesIsFound has another program write for most of the time. In virtual time it is certain which gaps are found.
@@ -453,8 +453,8 @@ func TestNewFileIsForItsUserAlone(t *testing.T) {
 			info, err := plain.Stat()
 			r.Must(err)
 			c.want = info.Mode().Perm() // what the umask leaves of it
-			d := open(t, "sqlite://"+path, nil)
-			take(t, d)
+			d := openDriver(t, "sqlite://"+path, nil)
+			takeOnce(t, d)
 			files, err := os.ReadDir(dir)
 			r.Must(err)
 			if len(files) != 4 { // with the socket of the driver
@@ -467,7 +467,7 @@ func TestNewFileIsForItsUserAlone(t *testing.T) {
 				}
 			}
 			warned := func() (text string) {
-				for _, f := range d.Diagnose(within(t), 0) {
+				for _, f := range d.Diagnose(contextInTime(t), 0) {
 					if f.Check == "files" && f.Bad() {
 						text = f.Text
 					}

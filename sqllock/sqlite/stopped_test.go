@@ -27,8 +27,8 @@ type gate struct {
 	open   chan struct{}
 }
 
-// stop has the next statement with text wait for resume, and returns a channel that is closed when it does.
-func (g *gate) stop(text string) (caught <-chan struct{}) {
+// stopStatement has the next statement with text wait for resume, and returns a channel that is closed when it does.
+func (g *gate) stopStatement(text string) (caught <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.text, g.caught, g.open = text, make(chan struct{}), make(chan struct{})
@@ -37,7 +37,7 @@ func (g *gate) stop(text string) (caught <-chan struct{}) {
 
 func (g *gate) resume() { close(g.open) }
 
-func (g *gate) pass(text string) {
+func (g *gate) passStatement(text string) {
 	g.mu.Lock()
 	stops := g.text != "" && strings.Contains(text, g.text)
 	caught, open := g.caught, g.open
@@ -98,12 +98,12 @@ type gatedStmt struct {
 
 // ExecContext carries the statement out though its caller's time may be over: so does a process that was stopped within the call.
 func (s gatedStmt) ExecContext(ctx context.Context, args []sqldriver.NamedValue) (sqldriver.Result, error) {
-	s.gate.pass(s.text)
+	s.gate.passStatement(s.text)
 	return s.plainStmt.ExecContext(context.WithoutCancel(ctx), args)
 }
 
 func (s gatedStmt) QueryContext(ctx context.Context, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
-	s.gate.pass(s.text)
+	s.gate.passStatement(s.text)
 	return s.plainStmt.QueryContext(context.WithoutCancel(ctx), args)
 }
 
@@ -160,7 +160,7 @@ func TestStoppedProcessChangesNothingOfOthers(t *testing.T) {
 				}
 				outcome := make(chan error, 1)
 				inTransaction := strings.HasPrefix(c.text, "SELECT")
-				caught := gate.stop(c.text)
+				caught := gate.stopStatement(c.text)
 				go func() { outcome <- c.do(t.Context(), stopped, g) }()
 				<-caught
 				if inTransaction {

@@ -20,13 +20,13 @@ import (
 // The bells ring within the process.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, harness(func(string) int { return 1 }))
+	locktest.Run(t, newHarness(func(string) int { return 1 }))
 }
 
 // TestConformanceWithFaultyBells loses rings, doubles others, and rings for owners that nothing was handed to.
 func TestConformanceWithFaultyBells(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, harness(func(message string) int {
+	locktest.Run(t, newHarness(func(message string) int {
 		if strings.HasPrefix(message, "forced") {
 			return 1 // the suite wants that the holder hears of it
 		}
@@ -34,8 +34,8 @@ func TestConformanceWithFaultyBells(t *testing.T) {
 	}))
 }
 
-// harness opens drivers whose bells deliver a message as often as times returns.
-func harness(times func(message string) int) locktest.Harness {
+// newHarness returns a harness of drivers whose bells deliver a message as often as times returns.
+func newHarness(times func(message string) int) locktest.Harness {
 	return locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
 		file := filepath.Join(t.TempDir(), "locks.db")
 		db, err := sql.Open("sqlite", "file:"+file+"?_pragma=busy_timeout(200)")
@@ -48,7 +48,7 @@ func harness(times func(message string) int) locktest.Harness {
 		return locktest.Service{
 			Nodes:     1,
 			Open:      func() (driver.Driver, error) { return sqlite.OpenWith(t.Context(), "sqlite://"+file, bells.open) },
-			Leftovers: func() ([]string, error) { return leftovers(t, db) },
+			Leftovers: func() ([]string, error) { return leftoverRows(t, db) },
 		}
 	}}
 }
@@ -98,8 +98,8 @@ func (b oneBell) Close() {
 	delete(b.hear, b.id)
 }
 
-// leftovers are all locks and tickets.
-func leftovers(t testing.TB, db *sql.DB) (left []string, err error) {
+// leftoverRows returns all locks and tickets.
+func leftoverRows(t testing.TB, db *sql.DB) (left []string, err error) {
 	for kind, text := range map[string]string{
 		"lock": "SELECT name FROM holdfast_lock WHERE owner <> '' AND expires > ", "ticket": "SELECT name FROM holdfast_ticket WHERE expires > ",
 	} {
