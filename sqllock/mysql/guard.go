@@ -51,7 +51,7 @@ func (w *wire) Read(b []byte) (int, error) {
 		err = errEndless
 	}
 	if w.plain && err == nil {
-		err = w.inspect(b[:n])
+		err = w.inspectPackets(b[:n])
 	}
 	if errors.Is(err, errEndless) || errors.Is(err, errColumns) {
 		w.cut.Store(&err)
@@ -61,8 +61,8 @@ func (w *wire) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// inspect follows the packets in b, and returns an error for one for which the package would make too much room.
-func (w *wire) inspect(b []byte) error {
+// inspectPackets follows the packets in b, and returns an error for one for which the package would make too much room.
+func (w *wire) inspectPackets(b []byte) error {
 	for len(b) > 0 {
 		if w.rest > 0 {
 			n := min(w.rest, len(b))
@@ -98,8 +98,8 @@ func (w *wire) SyscallConn() (syscall.RawConn, error) {
 // wireKey is the key of a context by which Connect learns of the connection that it dials.
 type wireKey struct{}
 
-// dialer returns a function that dials a wire.
-func dialer(plain bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
+// newDialer returns a function that dials a wire.
+func newDialer(plain bool) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		var d net.Dialer
 		conn, err := d.DialContext(ctx, network, addr)
@@ -130,10 +130,10 @@ type connection interface {
 	sqldriver.NamedValueChecker
 }
 
-// connect makes a guarded connection.
-func connect(ctx context.Context, connector sqldriver.Connector) (sqldriver.Conn, error) {
+// connectGuarded makes a guarded connection.
+func connectGuarded(ctx context.Context, connector sqldriver.Connector) (sqldriver.Conn, error) {
 	g := &guarded{}
-	err := g.guard(func() error {
+	err := g.callGuarded(func() error {
 		conn, err := connector.Connect(context.WithValue(ctx, wireKey{}, &g.wire))
 		if err == nil {
 			g.connection = conn.(connection)
@@ -153,8 +153,8 @@ type guarded struct {
 	fault atomic.Bool
 }
 
-// guard calls fn. If fn panics, guard closes the connection and returns an error as for a connection that broke.
-func (g *guarded) guard(fn func() error) (err error) {
+// callGuarded calls fn. If fn panics, callGuarded closes the connection and returns an error as for a connection that broke.
+func (g *guarded) callGuarded(fn func() error) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			g.fault.Store(true)
@@ -175,7 +175,7 @@ func (g *guarded) guard(fn func() error) (err error) {
 
 // BeginTx implements sqldriver.ConnBeginTx.
 func (g *guarded) BeginTx(ctx context.Context, opts sqldriver.TxOptions) (tx sqldriver.Tx, err error) {
-	err = g.guard(func() (err error) { tx, err = g.connection.BeginTx(ctx, opts); return err })
+	err = g.callGuarded(func() (err error) { tx, err = g.connection.BeginTx(ctx, opts); return err })
 	if err != nil {
 		return nil, err
 	}
@@ -189,13 +189,13 @@ func (g *guarded) PrepareContext(context.Context, string) (sqldriver.Stmt, error
 
 // ExecContext implements sqldriver.ExecerContext.
 func (g *guarded) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (result sqldriver.Result, err error) {
-	err = g.guard(func() (err error) { result, err = g.connection.ExecContext(ctx, query, args); return err })
+	err = g.callGuarded(func() (err error) { result, err = g.connection.ExecContext(ctx, query, args); return err })
 	return result, err
 }
 
 // QueryContext implements sqldriver.QueryerContext.
 func (g *guarded) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (rows sqldriver.Rows, err error) {
-	err = g.guard(func() (err error) { rows, err = g.connection.QueryContext(ctx, query, args); return err })
+	err = g.callGuarded(func() (err error) { rows, err = g.connection.QueryContext(ctx, query, args); return err })
 	if err != nil {
 		return nil, err
 	}
@@ -204,11 +204,11 @@ func (g *guarded) QueryContext(ctx context.Context, query string, args []sqldriv
 
 // Ping implements sqldriver.Pinger.
 func (g *guarded) Ping(ctx context.Context) error {
-	return g.guard(func() error { return g.connection.Ping(ctx) })
+	return g.callGuarded(func() error { return g.connection.Ping(ctx) })
 }
 
 // Close implements sqldriver.Conn.
-func (g *guarded) Close() error { return g.guard(g.connection.Close) }
+func (g *guarded) Close() error { return g.callGuarded(g.connection.Close) }
 
 // IsValid implements sqldriver.Validator.
 func (g *guarded) IsValid() bool { return !g.fault.Load() && g.connection.IsValid() }
@@ -220,10 +220,10 @@ type guardedTx struct {
 }
 
 // Commit implements sqldriver.Tx.
-func (t guardedTx) Commit() error { return t.on.guard(t.Tx.Commit) }
+func (t guardedTx) Commit() error { return t.on.callGuarded(t.Tx.Commit) }
 
 // Rollback implements sqldriver.Tx.
-func (t guardedTx) Rollback() error { return t.on.guard(t.Tx.Rollback) }
+func (t guardedTx) Rollback() error { return t.on.callGuarded(t.Tx.Rollback) }
 
 // guardedRows are rows of a guarded connection.
 type guardedRows struct {
@@ -233,8 +233,8 @@ type guardedRows struct {
 
 // Next implements sqldriver.Rows.
 func (r *guardedRows) Next(dest []sqldriver.Value) error {
-	return r.on.guard(func() error { return r.Rows.Next(dest) })
+	return r.on.callGuarded(func() error { return r.Rows.Next(dest) })
 }
 
 // Close implements sqldriver.Rows.
-func (r *guardedRows) Close() error { return r.on.guard(r.Rows.Close) }
+func (r *guardedRows) Close() error { return r.on.callGuarded(r.Rows.Close) }

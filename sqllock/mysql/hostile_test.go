@@ -14,14 +14,14 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// packet returns one packet of a server.
-func packet(number byte, body ...byte) []byte {
+// serverPacket returns one packet of a server.
+func serverPacket(number byte, body ...byte) []byte {
 	n := len(body)
 	return append([]byte{byte(n), byte(n >> 8), byte(n >> 16), number}, body...)
 }
 
 // greeting asks a client for a login by mysql_native_password.
-var greeting = packet(0, bytes.Join([][]byte{
+var greeting = serverPacket(0, bytes.Join([][]byte{
 	{10},
 	[]byte("8.0.99\x00"),
 	{1, 0, 0, 0},
@@ -33,13 +33,13 @@ var greeting = packet(0, bytes.Join([][]byte{
 	make([]byte, 10), []byte("901234567890\x00"), []byte("mysql_native_password\x00"),
 }, nil)...)
 
-func polite() []byte { return greeting }
+func politeGreeting() []byte { return greeting }
 
-// welcome is an OK.
-func welcome(number byte) []byte { return packet(number, 0, 0, 0, 2, 0, 0, 0) }
+// okPacket returns an OK.
+func okPacket(number byte) []byte { return serverPacket(number, 0, 0, 0, 2, 0, 0, 0) }
 
-// impostor is a server that greets each client and answers each statement with what talk writes. It returns its URL.
-func impostor(t testing.TB, greet func() []byte, talk func(conn net.Conn, statement []byte)) string {
+// startImpostor starts a server that greets each client and answers each statement with what talk writes. It returns its URL.
+func startImpostor(t testing.TB, greet func() []byte, talk func(conn net.Conn, statement []byte)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,7 +65,7 @@ func impostor(t testing.TB, greet func() []byte, talk func(conn net.Conn, statem
 						return
 					}
 					if number == 2 {
-						conn.Write(welcome(number))
+						conn.Write(okPacket(number))
 						continue
 					}
 					talk(conn, statement)
@@ -80,10 +80,10 @@ func impostor(t testing.TB, greet func() []byte, talk func(conn net.Conn, statem
 func TestOddAnswerIsGivenUp(t *testing.T) {
 	t.Parallel()
 	for want, answer := range map[string][]byte{
-		"more columns":   packet(1, 0xfc, 0xfb, 0),
+		"more columns":   serverPacket(1, 0xfc, 0xfb, 0),
 		"more than 8 MB": {0xff, 0xff, 0xff, 1},
 	} {
-		url := impostor(t, polite, func(conn net.Conn, _ []byte) { conn.Write(answer) })
+		url := startImpostor(t, politeGreeting, func(conn net.Conn, _ []byte) { conn.Write(answer) })
 		d, err := mysql.Open(t.Context(), url, &mysql.Options{NoCheck: true})
 		if err != nil {
 			t.Fatal(err)
@@ -98,8 +98,8 @@ func TestOddAnswerIsGivenUp(t *testing.T) {
 // TestRenewalOnFullDatabaseReturnsAtOnce: its caller hears that somebody has to make room, and not after the TTL.
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()
-	url := impostor(t, polite, func(conn net.Conn, _ []byte) {
-		conn.Write(packet(1, append([]byte{0xff, 0x5a, 0x04, '#'}, "HY000The table 'holdfast_lock' is full"...)...)) // 1114
+	url := startImpostor(t, politeGreeting, func(conn net.Conn, _ []byte) {
+		conn.Write(serverPacket(1, append([]byte{0xff, 0x5a, 0x04, '#'}, "HY000The table 'holdfast_lock' is full"...)...)) // 1114
 	})
 	d, err := mysql.Open(t.Context(), url, &mysql.Options{NoCheck: true})
 	if err != nil {
@@ -115,7 +115,7 @@ func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 // FuzzServer: whatever a server answers, or greets with, each call ends in time and the program goes on.
 func FuzzServer(f *testing.F) {
 	answers, greetings := make(chan []byte, 1), make(chan []byte, 1)
-	url := impostor(f, func() []byte {
+	url := startImpostor(f, func() []byte {
 		select {
 		case g := <-greetings:
 			return g
@@ -128,7 +128,7 @@ func FuzzServer(f *testing.F) {
 			conn.Write(answer)
 			conn.Close() // or a client that wants more waits for the end of its context
 		default:
-			conn.Write(welcome(1))
+			conn.Write(okPacket(1))
 		}
 	})
 	d, err := mysql.Open(context.Background(), url, &mysql.Options{NoCheck: true})
@@ -137,14 +137,14 @@ func FuzzServer(f *testing.F) {
 	}
 	defer d.Close()
 	f.Add(false, []byte{})
-	f.Add(false, packet(1, 0, 0, 0, 2, 0, 0, 0))
-	f.Add(false, packet(1, append([]byte{0xff, 0xbd, 0x04, '#'}, "HY000lock wait"...)...))
+	f.Add(false, serverPacket(1, 0, 0, 0, 2, 0, 0, 0))
+	f.Add(false, serverPacket(1, append([]byte{0xff, 0xbd, 0x04, '#'}, "HY000lock wait"...)...))
 	f.Add(false, bytes.Join([][]byte{
-		packet(1, 1), packet(2, []byte("\x03def\x00\x00\x00\x01x\x00\x0c\x3f\x00\x00\x00\x00\x00\x08\x00\x00\x00\x00\x00")...),
-		packet(3, 0xfe, 0, 0, 2, 0), packet(4, 1, '1'), packet(5, 0xfe, 0, 0, 2, 0),
+		serverPacket(1, 1), serverPacket(2, []byte("\x03def\x00\x00\x00\x01x\x00\x0c\x3f\x00\x00\x00\x00\x00\x08\x00\x00\x00\x00\x00")...),
+		serverPacket(3, 0xfe, 0, 0, 2, 0), serverPacket(4, 1, '1'), serverPacket(5, 0xfe, 0, 0, 2, 0),
 	}, nil))
 	f.Add(true, greeting)
-	f.Add(true, packet(0, append([]byte{0xff, 0x10, 0x04}, "Too many connections"...)...))
+	f.Add(true, serverPacket(0, append([]byte{0xff, 0x10, 0x04}, "Too many connections"...)...))
 	f.Fuzz(func(t *testing.T, greets bool, bytes []byte) {
 		into := answers
 		if greets {

@@ -66,7 +66,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	cfg, u, err := config(url)
+	cfg, u, err := parseURL(url)
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w", err)
 	}
@@ -104,7 +104,7 @@ type explained struct{ sqldriver.Connector }
 
 // Connect implements sqldriver.Connector.
 func (e explained) Connect(ctx context.Context) (sqldriver.Conn, error) {
-	conn, err := connect(ctx, e.Connector)
+	conn, err := connectGuarded(ctx, e.Connector)
 	for _, way := range []error{mysql.ErrOldPassword, mysql.ErrCleartextPassword, mysql.ErrUnknownPlugin} {
 		if errors.Is(err, way) {
 			return nil, driverkit.Refusal{Err: fmt.Errorf("%w: the server wants this user to log in in a way that is not safe or not known here; "+
@@ -114,8 +114,8 @@ func (e explained) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return conn, err
 }
 
-// config returns the settings that a URL has.
-func config(url string) (*mysql.Config, *driverkit.URL, error) {
+// parseURL returns the settings that a URL has.
+func parseURL(url string) (*mysql.Config, *driverkit.URL, error) {
 	u, err := grammar.Parse(url)
 	if err != nil {
 		return nil, nil, err
@@ -128,7 +128,7 @@ func config(url string) (*mysql.Config, *driverkit.URL, error) {
 	if cfg.TLS, err = u.TLS(nil); err != nil {
 		return nil, nil, err
 	}
-	cfg.DialFunc = dialer(cfg.TLS == nil)
+	cfg.DialFunc = newDialer(cfg.TLS == nil)
 	if len(u.Hosts) == 0 {
 		cfg.Net, cfg.Addr, cfg.DBName = "unix", u.Path, ""
 	} else {

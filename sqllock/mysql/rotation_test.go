@@ -39,22 +39,22 @@ func newSecured(t *testing.T) *secured {
 	s.Must(err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s.Must(os.Chmod(dir, 0o755))
-	c := s.certify()
-	s.tell()
+	c := s.newCertificate()
+	s.trustCertificate()
 	server, err := mariaproc.Start(t.Context(), "--ssl-cert="+c.Cert, "--ssl-key="+c.Key)
 	fixture.Stopped(t, server, err)
 	s.root, err = sql.Open("mysql", "root@unix("+server.Socket()+")/")
 	s.Must(err)
 	t.Cleanup(func() { s.root.Close() })
-	s.exec("CREATE DATABASE locks")
+	s.execSQL("CREATE DATABASE locks")
 	s.proxy, err = faultproxy.NewOpaque(server.Socket())
 	s.Must(err)
 	t.Cleanup(func() { s.proxy.Close() })
 	return s
 }
 
-// open returns a driver over tables that it makes.
-func (s *secured) open() *mysql.Driver {
+// openDriver returns a driver over tables that it makes.
+func (s *secured) openDriver() *mysql.Driver {
 	s.Helper()
 	d, err := mysql.Open(s.Within(), "mysql://root@"+s.proxy.Addr()+"/locks?ca="+s.ca, &mysql.Options{NoCheck: true})
 	fixture.Closed(s.Rig, d, err)
@@ -62,22 +62,22 @@ func (s *secured) open() *mysql.Driver {
 	return d
 }
 
-// certify makes a new certificate, which is its own authority.
-func (s *secured) certify() *redisproc.Certificate {
+// newCertificate makes a new certificate, which is its own authority.
+func (s *secured) newCertificate() *redisproc.Certificate {
 	s.Helper()
 	c, err := redisproc.NewCertificate(s.dir)
 	s.Must(errors.Join(err, os.Chmod(c.Cert, 0o644), os.Chmod(c.Key, 0o644)))
 	return c
 }
 
-// tell has the clients trust the certificate.
-func (s *secured) tell() {
+// trustCertificate has the clients trust the certificate.
+func (s *secured) trustCertificate() {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "tls.crt"))
 	s.Must(errors.Join(err, os.WriteFile(s.ca, text, 0o600)))
 }
 
-func (s *secured) exec(text string) {
+func (s *secured) execSQL(text string) {
 	s.Helper()
 	_, err := s.root.ExecContext(s.Within(), text)
 	s.Must(err)
@@ -87,11 +87,11 @@ func (s *secured) exec(text string) {
 func TestReplacedAuthorityIsTrusted(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
-	d := s.open()
+	d := s.openDriver()
 	g := s.Grant(d, "k", fixture.Long)
-	s.certify()
-	s.tell()
-	s.exec("FLUSH SSL")
+	s.newCertificate()
+	s.trustCertificate()
+	s.execSQL("FLUSH SSL")
 	s.proxy.Cut()
 	s.Must(d.Renew(s.Within(), []driver.Grant{g})[0].Err)
 }
@@ -101,11 +101,11 @@ func TestReplacedAuthorityIsTrusted(t *testing.T) {
 func TestRenewalOutlastsLossOfAllClaimConnections(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
-	d := s.open()
+	d := s.openDriver()
 	g := s.Grant(d, "k", fixture.Long)
 	s.Must(d.Renew(s.Within(), []driver.Grant{g})[0].Err)
-	s.certify()
-	s.exec("FLUSH SSL")
+	s.newCertificate()
+	s.execSQL("FLUSH SSL")
 	lock, err := s.root.Conn(s.Within())
 	s.Must(err)
 	_, err = lock.ExecContext(s.Within(), "LOCK TABLES locks.holdfast_lock WRITE")
