@@ -51,17 +51,17 @@ func Open(file, id string, hear func(message string)) (*Bell, error) {
 		return nil, err
 	}
 	b := &Bell{file: file, name: filepath.Base(file) + infix + id, folder: folder}
-	if err := b.bind(info.Mode().Perm()); err != nil {
+	if err := b.bindSocket(info.Mode().Perm()); err != nil {
 		folder.Close()
 		return nil, err
 	}
-	b.sweep()
-	b.drain.Go(func() { b.listen(hear) })
+	b.sweepDead()
+	b.drain.Go(func() { b.readMessages(hear) })
 	return b, nil
 }
 
-// address returns a short name of an entry of the folder.
-func (b *Bell) address(name string) string {
+// addressOf returns a short name of an entry of the folder.
+func (b *Bell) addressOf(name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(b.folder.Fd())) + "/" + name
 }
 
@@ -89,12 +89,12 @@ func Check(file string) error {
 	return nil
 }
 
-// bind makes the socket, for the users that may write to the file.
-func (b *Bell) bind(mode fs.FileMode) error {
+// bindSocket makes the socket, for the users that may write to the file.
+func (b *Bell) bindSocket(mode fs.FileMode) error {
 	if err := checkName(b.file); err != nil {
 		return err
 	}
-	address := b.address(b.name)
+	address := b.addressOf(b.name)
 	fd, err := newSocket()
 	if err != nil {
 		return err
@@ -117,8 +117,8 @@ func newSocket() (int, error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-// listen calls hear with each message until the socket is closed.
-func (b *Bell) listen(hear func(string)) {
+// readMessages calls hear with each message until the socket is closed.
+func (b *Bell) readMessages(hear func(string)) {
 	buf := make([]byte, MaxMessage)
 	for {
 		n, err := b.socket.Read(buf)
@@ -138,7 +138,7 @@ func (b *Bell) Ring(id, message string) (dead bool) {
 		return false
 	}
 	name := filepath.Base(b.file) + infix + id
-	s, err := b.find(name)
+	s, err := b.findSocket(name)
 	if err != nil {
 		return errors.Is(err, syscall.ENOENT)
 	}
@@ -156,7 +156,7 @@ func (b *Bell) Ring(id, message string) (dead bool) {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return false
 	}
-	b.remove(name)
+	b.removeSocket(name)
 	return true
 }
 
@@ -171,8 +171,8 @@ func (f found) address() syscall.Sockaddr {
 
 var errForeign = errors.New("it is not a socket of this file's users")
 
-// find returns the socket with that name, if it belongs to a user that may write to the file.
-func (b *Bell) find(name string) (found, error) {
+// findSocket returns the socket with that name, if it belongs to a user that may write to the file.
+func (b *Bell) findSocket(name string) (found, error) {
 	var own, s syscall.Stat_t
 	if err := syscall.Stat(b.file, &own); err != nil {
 		return 0, err
@@ -181,7 +181,7 @@ func (b *Bell) find(name string) (found, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err = syscall.Fstat(fd, &s); err == nil && !trusted(&own, &s) {
+	if err = syscall.Fstat(fd, &s); err == nil && !isTrusted(&own, &s) {
 		err = errForeign
 	}
 	if err != nil {
@@ -191,8 +191,8 @@ func (b *Bell) find(name string) (found, error) {
 	return found(fd), nil
 }
 
-// trusted reports whether s is a socket of this user, or of one who may write to the file.
-func trusted(file, s *syscall.Stat_t) bool {
+// isTrusted reports whether s is a socket of this user, or of one who may write to the file.
+func isTrusted(file, s *syscall.Stat_t) bool {
 	switch {
 	case s.Mode&syscall.S_IFMT != syscall.S_IFSOCK:
 		return false
@@ -202,11 +202,11 @@ func trusted(file, s *syscall.Stat_t) bool {
 	return s.Gid == file.Gid && file.Mode&0o020 != 0
 }
 
-// remove removes a socket. Ids are used once, so that it is not a newer one of that name.
-func (b *Bell) remove(name string) { syscall.Unlinkat(int(b.folder.Fd()), name) }
+// removeSocket removes a socket. Ids are used once, so that it is not a newer one of that name.
+func (b *Bell) removeSocket(name string) { syscall.Unlinkat(int(b.folder.Fd()), name) }
 
-// sweep removes sockets of the file whose processes have ended: some, as others sweep too.
-func (b *Bell) sweep() {
+// sweepDead removes sockets of the file whose processes have ended: some, as others sweep too.
+func (b *Bell) sweepDead() {
 	names, _ := b.folder.Readdirnames(maxNames) // the names that were read before an error are as good
 	probes := 0
 	for _, name := range names {
@@ -217,15 +217,15 @@ func (b *Bell) sweep() {
 		if probes++; probes > maxProbes {
 			return
 		}
-		if b.dead(name) {
-			b.remove(name)
+		if b.isDead(name) {
+			b.removeSocket(name)
 		}
 	}
 }
 
-// dead reports whether nobody listens at a socket any more.
-func (b *Bell) dead(name string) bool {
-	s, err := b.find(name)
+// isDead reports whether nobody listens at a socket any more.
+func (b *Bell) isDead(name string) bool {
+	s, err := b.findSocket(name)
 	if err != nil {
 		return false
 	}
@@ -245,7 +245,7 @@ func (b *Bell) dead(name string) bool {
 // Close removes the socket, and waits until hear has returned. A second Close does nothing.
 func (b *Bell) Close() {
 	b.once.Do(func() {
-		b.remove(b.name)
+		b.removeSocket(b.name)
 		b.socket.Close()
 		b.drain.Wait()
 		b.folder.Close()

@@ -27,17 +27,17 @@ func newFile(t *testing.T, mode fs.FileMode) (path string) {
 	return path
 }
 
-// id returns an id that begins with a word.
-func id(word ...any) string {
+// newID returns an id that begins with a word.
+func newID(word ...any) string {
 	text := fmt.Sprint(word...)
 	return text + strings.Repeat("x", idLen-len(text))
 }
 
-// open opens a bell of the file, and returns what it hears.
-func open(t *testing.T, file, word string) (*Bell, <-chan string) {
+// openBell opens a bell of the file, and returns what it hears.
+func openBell(t *testing.T, file, word string) (*Bell, <-chan string) {
 	t.Helper()
 	heard := make(chan string, 100)
-	b, err := Open(file, id(word), func(message string) { heard <- message })
+	b, err := Open(file, newID(word), func(message string) { heard <- message })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +45,8 @@ func open(t *testing.T, file, word string) (*Bell, <-chan string) {
 	return b, heard
 }
 
-// wants fails unless the next message is the one that was sent.
-func wants(t *testing.T, heard <-chan string, want string) {
+// wantNext fails unless the next message is the one that was sent.
+func wantNext(t *testing.T, heard <-chan string, want string) {
 	t.Helper()
 	select {
 	case got := <-heard:
@@ -58,8 +58,8 @@ func wants(t *testing.T, heard <-chan string, want string) {
 	}
 }
 
-// names returns the entries of the folder of the file, without the file.
-func names(t *testing.T, file string) (list []string) {
+// folderNames returns the entries of the folder of the file, without the file.
+func folderNames(t *testing.T, file string) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(file))
 	if err != nil {
@@ -76,28 +76,28 @@ func names(t *testing.T, file string) (list []string) {
 func TestRingReachesOneProcess(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
-	a, heardByA := open(t, file, "A")
-	b, heardByB := open(t, file, "B")
-	a.Ring(id("B"), "for b")
-	wants(t, heardByB, "for b")
-	b.Ring(id("A"), "")
-	b.Ring(id("A"), strings.Repeat("x", 2*MaxMessage))
-	wants(t, heardByA, strings.Repeat("x", MaxMessage))
-	if dead := a.Ring(id("A"), "itself"); dead {
+	a, heardByA := openBell(t, file, "A")
+	b, heardByB := openBell(t, file, "B")
+	a.Ring(newID("B"), "for b")
+	wantNext(t, heardByB, "for b")
+	b.Ring(newID("A"), "")
+	b.Ring(newID("A"), strings.Repeat("x", 2*MaxMessage))
+	wantNext(t, heardByA, strings.Repeat("x", MaxMessage))
+	if dead := a.Ring(newID("A"), "itself"); dead {
 		t.Error("a bell that listens counts as dead")
 	}
-	wants(t, heardByA, "itself")
-	for _, bad := range []string{"", "B", id("../B"), id("B/"), id("B.")} {
+	wantNext(t, heardByA, "itself")
+	for _, bad := range []string{"", "B", newID("../B"), newID("B/"), newID("B.")} {
 		if a.Ring(bad, "to nobody") {
 			t.Errorf("id %q counts as a process that has ended", bad)
 		}
 	}
 	a.Close()
-	if !b.Ring(id("A"), "late") {
+	if !b.Ring(newID("A"), "late") {
 		t.Error("a bell that was closed does not count as dead")
 	}
 	b.Close()
-	if left := names(t, file); len(left) > 0 {
+	if left := folderNames(t, file); len(left) > 0 {
 		t.Errorf("Close leaves %q", left)
 	}
 	if len(heardByA)+len(heardByB) > 0 {
@@ -111,43 +111,43 @@ func TestStoppedProcessHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
 	for i := range 40 {
-		stopped, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: file + infix + id("S", i), Net: "unixgram"})
+		stopped, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: file + infix + newID("S", i), Net: "unixgram"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer stopped.Close()
 	}
-	_, heard := open(t, file, "A")
-	b, _ := open(t, file, "B")
+	_, heard := openBell(t, file, "A")
+	b, _ := openBell(t, file, "B")
 	for range 20 {
 		for i := range 40 {
-			if b.Ring(id("S", i), strings.Repeat("x", MaxMessage)) {
+			if b.Ring(newID("S", i), strings.Repeat("x", MaxMessage)) {
 				t.Fatal("a process that is stopped counts as dead")
 			}
 		}
 	}
-	b.Ring(id("A"), "still heard")
-	wants(t, heard, "still heard")
+	b.Ring(newID("A"), "still heard")
+	wantNext(t, heard, "still heard")
 }
 
 func TestRingRemovesSocketOfDeadProcess(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
-	leave(t, file+infix+id("D"), 0)
-	b, _ := open(t, file, "B")
-	if left := names(t, file); len(left) != 2 {
+	leaveSocket(t, file+infix+newID("D"), 0)
+	b, _ := openBell(t, file, "B")
+	if left := folderNames(t, file); len(left) != 2 {
 		t.Fatalf("there are %q, want the new socket and the one of a dead process that is young", left)
 	}
-	if !b.Ring(id("D"), "anybody there?") {
+	if !b.Ring(newID("D"), "anybody there?") {
 		t.Error("a process that has ended does not count as dead")
 	}
-	if left := names(t, file); len(left) != 1 {
+	if left := folderNames(t, file); len(left) != 1 {
 		t.Errorf("there are %q, want one socket", left)
 	}
 }
 
-// leave leaves a socket of a process that has ended so long ago.
-func leave(t *testing.T, path string, age time.Duration) {
+// leaveSocket leaves a socket of a process that has ended so long ago.
+func leaveSocket(t *testing.T, path string, age time.Duration) {
 	t.Helper()
 	fd, err := newSocket()
 	if err != nil {
@@ -166,22 +166,22 @@ func leave(t *testing.T, path string, age time.Duration) {
 func TestOpenSweepsSocketsOfKilledCrowd(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
-	_, heard := open(t, file, "L")
-	if err := os.Chtimes(file+infix+id("L"), time.Time{}, time.Now().Add(-time.Hour)); err != nil {
+	_, heard := openBell(t, file, "L")
+	if err := os.Chtimes(file+infix+newID("L"), time.Time{}, time.Now().Add(-time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range maxProbes {
-		leave(t, file+infix+id("D", i), time.Hour)
+		leaveSocket(t, file+infix+newID("D", i), time.Hour)
 	}
-	leave(t, file+infix+id("young"), 0)
-	leave(t, file+".other-holdfast-"+id("D"), time.Hour)
+	leaveSocket(t, file+infix+newID("young"), 0)
+	leaveSocket(t, file+".other-holdfast-"+newID("D"), time.Hour)
 	for range 3 { // each tries some
-		b, _ := open(t, file, "B")
-		b.Ring(id("L"), "still there?")
-		wants(t, heard, "still there?")
+		b, _ := openBell(t, file, "B")
+		b.Ring(newID("L"), "still there?")
+		wantNext(t, heard, "still there?")
 		b.Close()
 	}
-	if left := names(t, file); len(left) != 3 {
+	if left := folderNames(t, file); len(left) != 3 {
 		t.Errorf("there are %q, want the socket that listens, a young one, and one of another file", left)
 	}
 }
@@ -202,21 +202,21 @@ func TestHostileFilesAreLeftAlone(t *testing.T) {
 		}
 	}
 	gone := filepath.Join(t.TempDir(), "gone")
-	leave(t, gone, time.Hour)
-	must(os.Symlink(service.LocalAddr().String(), file+infix+id("live")))
-	must(os.Symlink(gone, file+infix+id("dead")))
-	must(os.WriteFile(file+infix+id("plain"), nil, 0o666))
-	must(os.Mkdir(file+infix+id("folder"), 0o700))
-	must(syscall.Mkfifo(file+infix+id("fifo"), 0o666))
-	before := names(t, file)
-	b, _ := open(t, file, "B")
+	leaveSocket(t, gone, time.Hour)
+	must(os.Symlink(service.LocalAddr().String(), file+infix+newID("live")))
+	must(os.Symlink(gone, file+infix+newID("dead")))
+	must(os.WriteFile(file+infix+newID("plain"), nil, 0o666))
+	must(os.Mkdir(file+infix+newID("folder"), 0o700))
+	must(syscall.Mkfifo(file+infix+newID("fifo"), 0o666))
+	before := folderNames(t, file)
+	b, _ := openBell(t, file, "B")
 	for _, kind := range []string{"live", "dead", "plain", "folder", "fifo"} {
-		if b.Ring(id(kind), "hello") {
+		if b.Ring(newID(kind), "hello") {
 			t.Errorf("%s counts as a process that has ended", kind)
 		}
 	}
 	b.Close()
-	if left := names(t, file); len(left) != len(before) {
+	if left := folderNames(t, file); len(left) != len(before) {
 		t.Errorf("there are %q, want %q", left, before)
 	}
 	service.SetReadDeadline(time.Now()) // a datagram that was sent is there already
@@ -244,7 +244,7 @@ func TestOnlyUsersOfFileAreTrusted(t *testing.T) {
 		"own, but a plain file":        {syscall.Stat_t{Uid: me}, syscall.Stat_t{Mode: syscall.S_IFREG, Uid: me}, false},
 		"owner's, but a symbolic link": {syscall.Stat_t{Uid: me}, syscall.Stat_t{Mode: syscall.S_IFLNK, Uid: me}, false},
 	} {
-		if got := trusted(&c.file, &c.s); got != c.want {
+		if got := isTrusted(&c.file, &c.s); got != c.want {
 			t.Errorf("%s: trusted() = %v", name, got)
 		}
 	}
@@ -258,8 +258,8 @@ func TestSocketHasModeOfFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		open(t, file, "A")
-		socket, err := os.Lstat(file + infix + id("A"))
+		openBell(t, file, "A")
+		socket, err := os.Lstat(file + infix + newID("A"))
 		if err != nil || socket.Mode() != info.Mode()|fs.ModeSocket {
 			t.Errorf("the socket has the mode %v, %v, want %v", socket.Mode(), err, info.Mode())
 		}
@@ -276,14 +276,14 @@ func TestLongFolderHasBells(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b, heard := open(t, file, "A")
-	b.Ring(id("A"), "hello")
-	wants(t, heard, "hello")
+	b, heard := openBell(t, file, "A")
+	b.Ring(newID("A"), "hello")
+	wantNext(t, heard, "hello")
 	long := filepath.Join(folder, strings.Repeat("n", 60))
 	if err := os.WriteFile(long, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Open(long, id("A"), nil)
+	_, err := Open(long, newID("A"), nil)
 	for what, err := range map[string]error{"Open": err, "Check": Check(long)} {
 		if err == nil || !strings.Contains(err.Error(), "60 bytes") {
 			t.Errorf("%s() for a long name = %v, want how long it is", what, err)
@@ -296,7 +296,7 @@ func TestLongFolderHasBells(t *testing.T) {
 
 func TestNoChildInheritsBell(t *testing.T) {
 	t.Parallel()
-	b, _ := open(t, newFile(t, 0o600), "A")
+	b, _ := openBell(t, newFile(t, 0o600), "A")
 	for name, f := range map[string]*os.File{"socket": b.socket, "folder": b.folder} {
 		raw, err := f.SyscallConn()
 		if err != nil {
