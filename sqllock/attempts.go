@@ -52,7 +52,7 @@ func (d *Driver) tryRenewal(ctx context.Context, ttl time.Duration, try func(ctx
 		d: d, try: try, limit: pace.RequestTime(ttl, pace.Alone), results: make(chan result), over: make(chan struct{}), next: time.NewTimer(ttl),
 	}
 	a.work, a.stop = d.calls.Linger(ctx, time.Until(end))
-	a.work = d.hurry(a.work, end)
+	a.work = d.withHurry(a.work, end)
 	defer a.end()
 	return a.run()
 }
@@ -88,7 +88,7 @@ func (a *attempts) run() (renewed, error) {
 // isFinal reports whether another attempt at a renewal is of no use: somebody has to correct something, or to make room, and the holder
 // learns of it now, while its lease lasts.
 func (d *Driver) isFinal(err error) bool {
-	kind := d.kind(err)
+	kind := d.kindOf(err)
 	return kind == full || kind == worn || !errors.Is(err, driver.ErrUnavailable) || driverkit.Lasts(err)
 }
 

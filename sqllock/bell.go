@@ -46,8 +46,8 @@ func (d *Driver) wakeOwn(owner string) (ours bool) {
 	return true
 }
 
-// rings reports whether waiters may rely on the bell, and look only now and then in case that a ring was lost.
-func (d *Driver) rings() bool {
+// hasBell reports whether waiters may rely on the bell, and look only now and then in case that a ring was lost.
+func (d *Driver) hasBell() bool {
 	lost := d.ringLost.Load()
 	return d.bell != nil && (lost == nil || time.Since(*lost) > deafTime)
 }

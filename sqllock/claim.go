@@ -41,7 +41,7 @@ type claim struct {
 	ahead int64 // about how many come before it
 }
 
-func (d *Driver) claim(req driver.Request) *claim {
+func (d *Driver) newClaim(req driver.Request) *claim {
 	c := &claim{d: d, req: req, begun: time.Now(), owner: d.owners.Next(req.Adoptable), holder: driverkit.AsJSON(req.Holder), wake: make(chan struct{}, 1)}
 	if !req.NoWait {
 		d.mu.Lock()
@@ -51,8 +51,8 @@ func (d *Driver) claim(req driver.Request) *claim {
 	return c
 }
 
-// adopts reports whether the claim takes over the lock of another owner.
-func (c *claim) adopts() bool { return c.from.Owner != "" }
+// isAdoption reports whether the claim takes over the lock of another owner.
+func (c *claim) isAdoption() bool { return c.from.Owner != "" }
 
 // leave removes the claim from the waiters that a release of this client can wake.
 func (c *claim) leave() {
@@ -61,39 +61,39 @@ func (c *claim) leave() {
 	delete(c.d.waiting, c.owner)
 }
 
-// compete asks until the lock is granted or that is out of the question.
-func (c *claim) compete(ctx context.Context) (driver.Grant, error) {
+// acquireLock asks until the lock is granted or that is out of the question.
+func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
 	first, look := true, true // the first look counts the waiters
 	attempt := driverkit.Attempt{
-		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.adopts(), Turn: c.wake, Pause: c.pause,
+		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.isAdoption(), Turn: c.wake, Pause: c.planPause,
 		Ask: func(ctx, caller context.Context) (driver.Grant, error) {
-			if first && c.d.turnstile != nil && c.d.turnstile.isCrowded(c.req.Key) && c.enter(caller) {
+			if first && c.d.turnstile != nil && c.d.turnstile.isCrowded(c.req.Key) && c.enterTurnstile(caller) {
 				first = false
 				return driver.Grant{}, driverkit.ErrAgain
 			}
 			counts := look
 			first, look = false, false
-			return c.try(ctx, caller, counts)
+			return c.tryOnce(ctx, caller, counts)
 		},
-		Queued: func() bool { return c.place || c.ear.inside() },
+		Queued: func() bool { return c.place || c.ear.isInside() },
 	}
-	if c.adopts() {
-		attempt.Last = c.d.unavailable(errors.New("no answer yet"))
+	if c.isAdoption() {
+		attempt.Last = c.d.unavailableError(errors.New("no answer yet"))
 	}
 	return attempt.Run(ctx)
 }
 
-// try takes the lock if it may. The first time, with look, it does so unread if it can. The caller's context ends with its call.
-func (c *claim) try(ctx, caller context.Context, look bool) (driver.Grant, error) {
+// tryOnce takes the lock if it may. The first time, with look, it does so unread if it can. The caller's context ends with its call.
+func (c *claim) tryOnce(ctx, caller context.Context, look bool) (driver.Grant, error) {
 	if c.d.dialect == SQLite {
 		return c.tryTogether(ctx, look)
 	}
-	if look && c.ear == nil && !c.adopts() && c.d.take.text != "" {
+	if look && c.ear == nil && !c.isAdoption() && c.d.take.text != "" {
 		if g, taken, err := c.takeUnread(ctx); taken || err != nil {
 			return g, err
 		}
 	}
-	if c.ear.inside() && !c.heard {
+	if c.ear.isInside() && !c.heard {
 		c.heard = true
 		if g, taken, err := c.takeInside(ctx); taken || err != nil {
 			return g, err
@@ -118,18 +118,18 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 		if c.place && r.place == nil && r.owner != c.owner {
 			c.rename()
 		}
-		if r.isReserved() && !c.ear.inside() && c.enter(caller) {
+		if r.isReserved() && !c.ear.isInside() && c.enterTurnstile(caller) {
 			return driver.Grant{}, driverkit.ErrAgain
 		}
-		want, err := c.want(r)
+		want, err := c.nextRow(r)
 		if err != nil {
 			return driver.Grant{}, err
 		}
 		if want.owner != c.owner && want.stamp == r.stamp && r.there { // nothing changes
-			return driver.Grant{}, c.deny(ctx, caller, r)
+			return driver.Grant{}, c.queueUp(ctx, caller, r)
 		}
 		if want.owner == c.owner && r.owner != c.owner && c.isShutOut() {
-			c.d.turnstile.shun(c.req.Key)
+			c.d.turnstile.shunKey(c.req.Key)
 		}
 		c.left = true
 		changed, err := c.d.changeLock(ctx, c.req.Key, r, &want)
@@ -142,19 +142,19 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 			}
 			continue
 		case want.owner == c.owner:
-			return c.granted(ctx, r, want, sent)
+			return c.completeGrant(ctx, r, want, sent)
 		}
 	}
 }
 
-// enter has the claim wait before the turnstile of its lock, and reports whether it does. A caller that will not wait for long polls: its
+// enterTurnstile has the claim wait before the turnstile of its lock, and reports whether it does. A caller that will not wait for long polls: its
 // end would cost the connection.
-func (c *claim) enter(caller context.Context) bool {
+func (c *claim) enterTurnstile(caller context.Context) bool {
 	c.dropBrokenEar()
 	if c.ear != nil {
 		return true
 	}
-	if c.d.turnstile == nil || c.req.NoWait || c.adopts() {
+	if c.d.turnstile == nil || c.req.NoWait || c.isAdoption() {
 		return false
 	}
 	if end, ok := caller.Deadline(); ok && time.Until(end) < 2*ticketAfter {
@@ -166,8 +166,8 @@ func (c *claim) enter(caller context.Context) bool {
 
 // dropBrokenEar has the claim do without an ear whose connection broke, for a while.
 func (c *claim) dropBrokenEar() {
-	if c.ear != nil && c.ear.isOver() && !c.ear.inside() {
-		c.d.turnstile.shun(c.req.Key)
+	if c.ear != nil && c.ear.isOver() && !c.ear.isInside() {
+		c.d.turnstile.shunKey(c.req.Key)
 		c.leaveTurnstile()
 	}
 }
@@ -192,7 +192,7 @@ func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err
 		places = -1 // no row has that
 	}
 	stamp, sent := newStamp(), time.Now()
-	token, taken, err := c.ear.take(ctx, c, stamp, places)
+	token, taken, err := c.ear.takeLock(ctx, c, stamp, places)
 	switch {
 	case err != nil: // what it was, the next statement tells, over another connection
 		c.ear, c.doubt, c.left = nil, true, true
@@ -204,7 +204,7 @@ func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err
 	if token < minToken {
 		return driver.Grant{}, false, nil
 	}
-	g, err = c.grant(token, sent)
+	g, err = c.newGrant(token, sent)
 	if err == nil {
 		c.d.noteGrip(c, grip{stamp: stamp, alone: true})
 	}
@@ -248,7 +248,7 @@ func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err
 		return driver.Grant{}, false, nil
 	}
 	c.d.notePlaces(c.req.Key, places, true)
-	g, err = c.grant(token, sent)
+	g, err = c.newGrant(token, sent)
 	if err == nil {
 		c.d.noteGrip(c, grip{stamp: stamp, alone: true})
 	}
@@ -265,28 +265,28 @@ func (c *claim) rename() {
 	c.d.waiting[c.owner] = c
 }
 
-// want returns the row to which the claim would change a lock: its own if it may take the lock, the next waiter's if a hand-over is due,
+// nextRow returns the row to which the claim would change a lock: its own if it may take the lock, the next waiter's if a hand-over is due,
 // and else the row as it was read.
-func (c *claim) want(r row) (row, error) {
+func (c *claim) nextRow(r row) (row, error) {
 	mine := r.owner == c.owner // also where a hand-over has lapsed: nobody else has asked since
 	switch {
-	case c.adopts() && r.precedes(c.from):
-		return r, c.d.unavailable(errPrecedes)
-	case c.adopts() && !(r.is(c.from.Owner) && isSameGrant(r.token, c.from)) && !r.is(c.owner):
+	case c.isAdoption() && r.precedes(c.from):
+		return r, c.d.unavailableError(errPrecedes)
+	case c.isAdoption() && !(r.isHeldBy(c.from.Owner) && isSameGrant(r.token, c.from)) && !r.isHeldBy(c.owner):
 		return r, driver.ErrLost
-	case c.adopts(), mine, !r.lives() && (r.isTurnOf(c.owner) || c.ear.inside() && r.first.isQueued()):
+	case c.isAdoption(), mine, !r.isHeld() && (r.isTurnOf(c.owner) || c.ear.isInside() && r.first.isQueued()):
 		next := r.grant(c.owner, c.holder, c.req.TTL)
 		if mine && c.place {
 			c.d.noteHandOver(r)
 		}
-		if c.adopts() {
+		if c.isAdoption() {
 			next.since = r.since
 		}
 		next.stamp = newStamp()
 		return next, nil
-	case r.isReserved() && r.first != nil && !c.ear.inside():
+	case r.isReserved() && r.first != nil && !c.ear.isInside():
 		return r, nil
-	case !r.lives():
+	case !r.isHeld():
 		next := r.pass()
 		next.stamp = newStamp()
 		return next, nil
@@ -294,43 +294,43 @@ func (c *claim) want(r row) (row, error) {
 	return r, nil
 }
 
-// granted is the grant that the claim has got, without its place in the queue.
-func (c *claim) granted(ctx context.Context, r, own row, sent time.Time) (driver.Grant, error) {
+// completeGrant returns the grant that the claim has received, without its place in the queue.
+func (c *claim) completeGrant(ctx context.Context, r, own row, sent time.Time) (driver.Grant, error) {
 	if r.place != nil {
-		if _, err := c.d.do(ctx, c.d.leave, c.req.Key, c.owner); err != nil {
+		if _, err := c.d.execRepeated(ctx, c.d.leave, c.req.Key, c.owner); err != nil {
 			return driver.Grant{}, err
 		}
 	}
-	g, err := c.grant(own.token, sent)
+	g, err := c.newGrant(own.token, sent)
 	if err == nil {
 		c.d.noteGrip(c, grip{stamp: own.stamp, alone: r.first == nil})
-		c.d.notePlaces(c.req.Key, r.places+r.ends(&own), r.there && r.first == nil)
+		c.d.notePlaces(c.req.Key, r.places+r.endCount(&own), r.there && r.first == nil)
 	}
 	return g, err
 }
 
-// grant returns the grant with that token, which was asked for at sent, unless too little is left of it.
-func (c *claim) grant(token int64, sent time.Time) (driver.Grant, error) {
+// newGrant returns the grant with that token, which was asked for at sent, unless too little is left of it.
+func (c *claim) newGrant(token int64, sent time.Time) (driver.Grant, error) {
 	ttl := c.req.TTL
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.Trust(sent, ttl)}
 	if left := pace.Until(g.TrustedUntil, time.Now()); left < ttl/2 && (left <= 0 || !c.req.Renews) {
-		return driver.Grant{}, c.d.unavailable(errors.New("the answer came too late"))
+		return driver.Grant{}, c.d.unavailableError(errors.New("the answer came too late"))
 	}
 	return g, nil
 }
 
-// deny gives the claim a place in the queue, or keeps its place, and returns the holder as an error.
-func (c *claim) deny(ctx, caller context.Context, r row) error {
-	held := c.held(r)
+// queueUp gives the claim a place in the queue, or keeps its place, and returns the holder as an error.
+func (c *claim) queueUp(ctx, caller context.Context, r row) error {
+	held := c.heldError(r)
 	if c.req.NoWait {
 		return held
 	}
-	if c.ear.inside() && r.isUnconfirmed() { // the waiter that the lock was handed to may stand behind
+	if c.ear.isInside() && r.isUnconfirmed() { // the waiter that the lock was handed to may stand behind
 		c.leaveTurnstile()
-	} else if c.enter(caller) && !c.place && (time.Since(c.begun) < ticketAfter || !c.ear.isQueued()) {
+	} else if c.enterTurnstile(caller) && !c.place && (time.Since(c.begun) < ticketAfter || !c.ear.isQueued()) {
 		return held // the ticket comes after the place in GET_LOCK, and so has the order of that
 	}
-	c.left, c.ahead = true, r.ahead()
+	c.left, c.ahead = true, r.waitersAhead()
 	until := r.now + driverkit.InMicros(place)
 	switch {
 	case r.place == nil:
@@ -344,32 +344,32 @@ func (c *claim) deny(ctx, caller context.Context, r row) error {
 		if c.ear != nil {
 			holder += queued
 		}
-		if _, err := c.d.do(ctx, c.d.join, c.req.Key, c.owner, r.places+1, holder, until); err != nil {
+		if _, err := c.d.execRepeated(ctx, c.d.join, c.req.Key, c.owner, r.places+1, holder, until); err != nil {
 			return err
 		}
-		if _, err := c.d.do(ctx, c.d.stir, c.req.Key, newStamp(), 1); err != nil {
+		if _, err := c.d.execRepeated(ctx, c.d.stir, c.req.Key, newStamp(), 1); err != nil {
 			return err
 		}
 		c.place, c.ahead = true, int64(c.count)
 	case r.lapse-r.now < driverkit.InMicros(place/2):
-		if _, err := c.d.do(ctx, c.d.stay, c.req.Key, c.owner, until); err != nil {
+		if _, err := c.d.execRepeated(ctx, c.d.stay, c.req.Key, c.owner, until); err != nil {
 			return err
 		}
 	}
 	return held
 }
 
-// held returns an error that names the holder as it was read.
-func (c *claim) held(r row) *driver.HeldError {
-	held := r.held()
+// heldError returns an error that names the holder as it was read.
+func (c *claim) heldError(r row) *driver.HeldError {
+	held := r.heldError()
 	held.Waiters = c.count
 	return held
 }
 
-// pause returns for how long to wait until the next question: until the lock lapses at most, and otherwise less for a claim that will
+// planPause returns how long to wait until the next question: until the lock lapses at most, and otherwise less for a claim that will
 // soon be the first in line, and longer while the holder has had the lock for long. Where a hand-over rings, a look is for a ring that
 // was lost.
-func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
+func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	m := c.d.manners
 	c.dropBrokenEar()
 	if c.ear != nil && !c.heard {
@@ -382,7 +382,7 @@ func (c *claim) pause(obstacle error, tries int) (limit time.Duration, again <-c
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
 		patient := min(max(m.poll, time.Since(held.Since)/20), m.hasty)
 		limit = min(max(patient, m.poll*time.Duration(min(c.ahead+1, 1000))), m.slowest)
-		if c.place && c.d.rings() {
+		if c.place && c.d.hasBell() {
 			limit = m.slowest
 		}
 		limit = min(limit, held.Remaining+m.poll)
@@ -405,7 +405,7 @@ func (c *claim) abandon() {
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, TTL: max(c.req.TTL, place)}
 	c.d.calls.Go(func() {
 		c.d.insistFree(g.TTL, func() {}, func(ctx context.Context) error {
-			return c.d.together(ctx, func(ctx context.Context) error { return c.d.giveUp(ctx, g) })
+			return c.d.runTogether(ctx, func(ctx context.Context) error { return c.d.giveUp(ctx, g) })
 		})
 	})
 }
@@ -413,10 +413,10 @@ func (c *claim) abandon() {
 // giveUp frees what a claim that has failed may have, and may get by what was sent and not answered. It takes its place away and
 // then changes the stamp and the number of places, which are what all of that was decided by. So what it finds then stays.
 func (d *Driver) giveUp(ctx context.Context, g driver.Grant) error {
-	if _, err := d.do(ctx, d.leave, g.Key, g.Owner); err != nil {
+	if _, err := d.execRepeated(ctx, d.leave, g.Key, g.Owner); err != nil {
 		return err
 	}
-	stirred, err := d.do(ctx, d.stir, g.Key, newStamp(), 1)
+	stirred, err := d.execRepeated(ctx, d.stir, g.Key, newStamp(), 1)
 	if err == nil && !stirred { // a first row that is still to come would find none
 		r, err := d.readLock(ctx, g.Key, g.Owner, false)
 		if err == nil && !r.there {
@@ -442,10 +442,10 @@ func (d *Driver) readLock(ctx context.Context, key, owner string, look bool) (r 
 	err = d.run(ctx, func(q querier) error {
 		var c columns
 		r = row{}
-		if err := q.QueryRowContext(ctx, s.text, s.with([]any{key, owner})...).Scan(r.into(&c)...); err != nil {
+		if err := q.QueryRowContext(ctx, s.text, s.orderArgs([]any{key, owner})...).Scan(r.scanTargets(&c)...); err != nil {
 			return err
 		}
-		r.fill(&c)
+		r.complete(&c)
 		return nil
 	})
 	return r, err
@@ -455,9 +455,9 @@ func (d *Driver) readLock(ctx context.Context, key, owner string, look bool) (r 
 // the waiter if it is one of this client.
 func (d *Driver) changeLock(ctx context.Context, key string, was row, is *row) (changed bool, err error) {
 	if was.there {
-		changed, err = d.do(ctx, d.put, is.stamp, is.token, is.owner, is.holder, is.since, is.expires, was.ends(is), key, was.stamp)
+		changed, err = d.execRepeated(ctx, d.put, is.stamp, is.token, is.owner, is.holder, is.since, is.expires, was.endCount(is), key, was.stamp)
 	} else {
-		changed, err = d.do(ctx, d.insert, key, is.stamp, is.token, is.owner, is.holder, is.since, is.expires)
+		changed, err = d.execRepeated(ctx, d.insert, key, is.stamp, is.token, is.owner, is.holder, is.since, is.expires)
 	}
 	if !changed || err != nil || was.first == nil {
 		return changed, err
@@ -474,7 +474,7 @@ func (d *Driver) changeLock(ctx context.Context, key string, was row, is *row) (
 	} else {
 		d.wakeWaiter(is.owner)
 	}
-	d.do(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
+	d.execRepeated(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
 	return true, nil
 }
 
@@ -492,8 +492,8 @@ const stampEnd = 1 << 62
 // newStamp returns a stamp that no row has.
 func newStamp() int64 { return rand.Int64() }
 
-// scanned scans a row of a listing.
-func scanned(rows *sql.Rows) (r row, key string, err error) {
+// scanRow scans a row of a listing.
+func scanRow(rows *sql.Rows) (r row, key string, err error) {
 	err = rows.Scan(&r.now, &key, &r.token, &r.owner, &r.holder, &r.since, &r.expires, &r.count)
 	return r, key, err
 }

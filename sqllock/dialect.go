@@ -91,8 +91,8 @@ type statement struct {
 // runs with one.
 var slot = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$(\d+)|\{now\}`) })
 
-// say puts a text that has $1, $2 and {now} into the dialect.
-func (s speech) say(text string) (out statement) {
+// translate puts a text that has $1, $2 and {now} into the dialect.
+func (s speech) translate(text string) (out statement) {
 	out.write = !strings.HasPrefix(text, "SELECT")
 	out.text = slot().ReplaceAllStringFunc(text, func(found string) string {
 		number, _ := strconv.Atoi(strings.TrimPrefix(found, "$")) // 0 for the clock
@@ -105,13 +105,13 @@ func (s speech) say(text string) (out statement) {
 	return out
 }
 
-// greatest returns an expression for the greater of two.
-func (s speech) greatest(a, b string) string {
+// greaterOf returns an expression for the greater of two.
+func (s speech) greaterOf(a, b string) string {
 	return "CASE WHEN " + a + " > " + b + " THEN " + a + " ELSE " + b + " END"
 }
 
-// with puts the arguments into the order of the statement.
-func (s statement) with(args []any) []any {
+// orderArgs puts the arguments into the order of the statement.
+func (s statement) orderArgs(args []any) []any {
 	if s.order == nil {
 		return args
 	}
@@ -177,19 +177,19 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 		&t.drop:    `DELETE FROM holdfast_ticket WHERE name = $1 AND owner = $2 AND expires <= {now}`,
 		&t.version: `SELECT MAX(version) FROM holdfast_version`,
 	} {
-		*to = s.say(t.in(text))
+		*to = s.translate(t.in(text))
 	}
 	if s.noted != "" || s.returned != "" {
 		token := func(expression string) string { return strings.ReplaceAll(cmp.Or(s.noted, "{x}"), "{x}", expression) }
-		t.first = s.say(t.in(`INSERT INTO holdfast_lock (name, stamp, token, owner, holder, since, expires, places)
+		t.first = s.translate(t.in(`INSERT INTO holdfast_lock (name, stamp, token, owner, holder, since, expires, places)
 			VALUES ($1, $2, ` + token("{now}") + `, $3, $4, {now}, {now} + $5, 0)` + s.anew + s.returned))
-		take := t.in(`UPDATE holdfast_lock SET stamp = $1, token = ` + token(s.greatest("token + {block}", "{now}")) + `, owner = $2, holder = $3,
+		take := t.in(`UPDATE holdfast_lock SET stamp = $1, token = ` + token(s.greaterOf("token + {block}", "{now}")) + `, owner = $2, holder = $3,
 			since = {now}, expires = {now} + $4 WHERE name = $5 AND owner = '' AND places = $6`)
-		t.take = s.say(take + " AND expires <= {now}" + s.returned)
-		t.takeInside = s.say(take + s.returned)
+		t.take = s.translate(take + " AND expires <= {now}" + s.returned)
+		t.takeInside = s.translate(take + s.returned)
 	}
 	if dialect == SQLite {
-		t.takeFree = s.say(t.in(takeFreeSQL))
+		t.takeFree = s.translate(t.in(takeFreeSQL))
 	}
 	return t, nil
 }
@@ -253,8 +253,8 @@ const page = 500
 const queueSQL = `SELECT t.owner, t.holder FROM holdfast_ticket t LEFT JOIN holdfast_lock l ON l.name = t.name
 	WHERE t.name = $1 AND t.expires > {now} AND t.owner <> COALESCE(l.owner, '') ORDER BY t.place, t.owner LIMIT $2`
 
-// several is a list of n arguments from the one with that number on.
-func several(first, n int) string {
+// argumentList returns a list of n arguments from the one with that number on.
+func argumentList(first, n int) string {
 	var b strings.Builder
 	for i := range n {
 		if i > 0 {
@@ -265,14 +265,14 @@ func several(first, n int) string {
 	return b.String()
 }
 
-// renew is the renewal of n locks for one TTL. It never shortens a lock: it may be carried out after one that asked for more. Nor does
+// renewStatement returns the renewal of n locks for one TTL. It never shortens a lock: it may be carried out after one that asked for more. Nor does
 // it bring back a stamp if it is carried out twice, and finds any row changed by a second time.
-func (t *tables) renew(n int) statement {
+func (t *tables) renewStatement(n int) statement {
 	returning := ""
 	if t.name == "SQLite" {
 		returning = " RETURNING " + strings.ReplaceAll(standingSQL, "l.", "{bare}lock.") // RETURNING knows neither aliases nor schemas
 	}
-	return t.say(t.in(t.renewSQL() + `name IN (` + several(3, n) + `) AND owner IN (` + several(3+n, n) + `)` + returning))
+	return t.translate(t.in(t.renewSQL() + `name IN (` + argumentList(3, n) + `) AND owner IN (` + argumentList(3+n, n) + `)` + returning))
 }
 
 // renewSQL returns the begin of a statement that renews locks that have not lapsed, and changes their stamps as renewedStamp does. It has
@@ -304,7 +304,7 @@ func (t *tables) renewKnown(n int) statement {
 		}
 		fmt.Fprintf(&rows, "name = $%d AND stamp = $%d", 3+2*i, 4+2*i)
 	}
-	return t.say(t.in(t.renewSQL() + "(" + rows.String() + ")"))
+	return t.translate(t.in(t.renewSQL() + "(" + rows.String() + ")"))
 }
 
 // standingSQL has the columns that tell the state of a lock after a renewal.
@@ -312,7 +312,7 @@ const standingSQL = `l.name, l.owner, l.token, l.stamp, l.expires - {now}, ` + w
 
 // selectStandings returns the statement that reads the states of n locks.
 func (t *tables) selectStandings(n int) statement {
-	return t.say(t.in(`SELECT ` + standingSQL + ` FROM holdfast_lock l WHERE l.name IN (` + several(1, n) + `)`))
+	return t.translate(t.in(`SELECT ` + standingSQL + ` FROM holdfast_lock l WHERE l.name IN (` + argumentList(1, n) + `)`))
 }
 
 // Schema returns the SQL that Driver.Migrate runs, for projects that keep their schema in files; opts may be nil.

@@ -38,7 +38,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		err = conn.PingContext(ctx)
 	}
 	if err != nil {
-		l.Fault("reach", d.diagnose(ctx, err))
+		l.Fault("reach", d.explainError(ctx, err))
 		return l.Found
 	}
 	l.conn = conn
@@ -48,14 +48,14 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		name, needs string // needs: which has to be well before it
 		run         func(context.Context) error
 	}{
-		{"round-trip", "", l.pace},
-		{"version", "", l.version},
-		{"role", "", l.role},
-		{"clock", "", l.clock},
-		{"durability", "", l.durability},
-		{"schema", "", l.schema},
-		{"rights", "schema", l.rights},
-		{"isolation", "rights", l.isolation},
+		{"round-trip", "", l.checkPace},
+		{"version", "", l.checkVersion},
+		{"role", "", l.checkRole},
+		{"clock", "", l.checkClock},
+		{"durability", "", l.checkDurability},
+		{"schema", "", l.checkSchema},
+		{"rights", "schema", l.checkPermissions},
+		{"isolation", "rights", l.checkIsolation},
 		{"wake", "rights", l.handOver},
 	} {
 		if failed[check.needs] {
@@ -67,8 +67,8 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 			continue
 		}
 		failed[check.name] = true
-		l.Fault(check.name, d.diagnose(ctx, err))
-		if ctx.Err() != nil || d.kind(err) == broken { // the others would find the same
+		l.Fault(check.name, d.explainError(ctx, err))
+		if ctx.Err() != nil || d.kindOf(err) == broken { // the others would find the same
 			break
 		}
 	}
@@ -90,14 +90,14 @@ func (l *look) whenFree(ctx context.Context, fn func() error) error {
 	return l.d.whenFree(ctx, fn)
 }
 
-// get reads one row.
-func (l *look) get(ctx context.Context, text string, to ...any) error {
+// readRow reads one row.
+func (l *look) readRow(ctx context.Context, text string, to ...any) error {
 	return l.conn.QueryRowContext(ctx, text).Scan(to...)
 }
 
-func (l *look) pace(ctx context.Context) error {
+func (l *look) checkPace(ctx context.Context) error {
 	var one int
-	return l.Pace(l.limit, func() error { return l.get(ctx, "SELECT 1", &one) })
+	return l.Pace(l.limit, func() error { return l.readRow(ctx, "SELECT 1", &one) })
 }
 
 // known are the least versions, and how a server is asked for its own.
@@ -109,17 +109,17 @@ var known = map[Dialect]struct {
 	SQLite: {"SELECT sqlite_version()", []int{3, 35}},
 }
 
-func (l *look) version(ctx context.Context) error {
+func (l *look) checkVersion(ctx context.Context) error {
 	k := known[l.d.dialect]
 	var text string
-	if err := l.get(ctx, k.ask, &text); err != nil {
+	if err := l.readRow(ctx, k.ask, &text); err != nil {
 		return err
 	}
 	name, least := l.d.speech.name, k.least
 	if strings.Contains(text, "MariaDB") {
 		name, least = "MariaDB", []int{10, 2}
 	}
-	if older(text, least) {
+	if isOlder(text, least) {
 		l.Add("version", driver.VerdictFault, "it is "+name+" "+text, "update it")
 		return nil
 	}
@@ -127,8 +127,8 @@ func (l *look) version(ctx context.Context) error {
 	return nil
 }
 
-// older reports whether a version is below another.
-func older(text string, least []int) bool {
+// isOlder reports whether a version is below another.
+func isOlder(text string, least []int) bool {
 	for i, part := range strings.SplitN(text, ".", len(least)+1) {
 		n, err := strconv.Atoi(strings.TrimRightFunc(part, func(r rune) bool { return r < '0' || r > '9' }))
 		if i == len(least) || err != nil || n > least[i] {
@@ -141,15 +141,15 @@ func older(text string, least []int) bool {
 	return false
 }
 
-// role checks that the server takes writes, and that each statement is a transaction.
-func (l *look) role(ctx context.Context) error {
+// checkRole checks that the server takes writes, and that each statement is a transaction.
+func (l *look) checkRole(ctx context.Context) error {
 	var reads, commits bool
 	var err error
 	switch l.d.dialect {
 	case MySQL:
-		err = l.get(ctx, "SELECT @@global.read_only OR @@tx_read_only, @@autocommit", &reads, &commits)
+		err = l.readRow(ctx, "SELECT @@global.read_only OR @@tx_read_only, @@autocommit", &reads, &commits)
 		if err != nil { // MySQL 8 has another name for it
-			err = l.get(ctx, "SELECT @@global.read_only OR @@transaction_read_only, @@autocommit", &reads, &commits)
+			err = l.readRow(ctx, "SELECT @@global.read_only OR @@transaction_read_only, @@autocommit", &reads, &commits)
 		}
 	case SQLite:
 		return nil
@@ -167,14 +167,14 @@ func (l *look) role(ctx context.Context) error {
 	return nil
 }
 
-func (l *look) clock(ctx context.Context) error {
+func (l *look) checkClock(ctx context.Context) error {
 	if l.d.now == "" {
 		l.OK("clock", "the clock of this machine")
 		return nil
 	}
 	var at int64
 	before := time.Now()
-	if err := l.get(ctx, "SELECT "+l.d.now, &at); err != nil {
+	if err := l.readRow(ctx, "SELECT "+l.d.now, &at); err != nil {
 		return err
 	}
 	rtt := time.Since(before)
@@ -188,12 +188,12 @@ func (l *look) clock(ctx context.Context) error {
 	return nil
 }
 
-// durability checks whether a crash of the machine can undo grants.
-func (l *look) durability(ctx context.Context) error {
+// checkDurability checks whether a crash of the machine can undo grants.
+func (l *look) checkDurability(ctx context.Context) error {
 	var off string
 	switch l.d.dialect {
 	case MySQL:
-		engine, err := l.engine(ctx)
+		engine, err := l.tableEngine(ctx)
 		if err != nil {
 			return err
 		}
@@ -203,8 +203,8 @@ func (l *look) durability(ctx context.Context) error {
 			return nil
 		}
 		var flush, log, sync int
-		if err := l.get(ctx, "SELECT @@global.innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog", &flush, &log, &sync); err != nil {
-			if l.d.kind(err) != misset {
+		if err := l.readRow(ctx, "SELECT @@global.innodb_flush_log_at_trx_commit, @@global.log_bin, @@global.sync_binlog", &flush, &log, &sync); err != nil {
+			if l.d.kindOf(err) != misset {
 				return err
 			}
 			l.Add("durability", driver.VerdictWarning, "it does not tell whether a crash undoes grants that somebody relies on: "+err.Error(),
@@ -219,7 +219,7 @@ func (l *look) durability(ctx context.Context) error {
 		}
 	case SQLite:
 		var mode string
-		if err := l.get(ctx, "PRAGMA journal_mode", &mode); err != nil {
+		if err := l.readRow(ctx, "PRAGMA journal_mode", &mode); err != nil {
 			return err
 		}
 		if mode == "off" || mode == "memory" {
@@ -237,17 +237,17 @@ func (l *look) durability(ctx context.Context) error {
 	return nil
 }
 
-// engine returns the engine of the locks' table on MySQL; empty: there is no such table yet.
-func (l *look) engine(ctx context.Context) (name string, err error) {
-	look := l.d.say(engineMySQL)
-	err = l.conn.QueryRowContext(ctx, look.text, look.with([]any{l.d.in("holdfast_lock")})...).Scan(&name)
+// tableEngine returns the engine of the locks' table on MySQL; empty: there is no such table yet.
+func (l *look) tableEngine(ctx context.Context) (name string, err error) {
+	look := l.d.translate(engineMySQL)
+	err = l.conn.QueryRowContext(ctx, look.text, look.orderArgs([]any{l.d.in("holdfast_lock")})...).Scan(&name)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = nil
 	}
 	return name, err
 }
 
-func (l *look) schema(ctx context.Context) error {
+func (l *look) checkSchema(ctx context.Context) error {
 	err := l.d.checkVersion(ctx, l.conn)
 	if err == nil {
 		l.OK("schema", "version %d", version)
@@ -255,11 +255,11 @@ func (l *look) schema(ctx context.Context) error {
 	return err
 }
 
-// rights tries statements that find nothing, and on SQLite one that changes nothing but is written.
-func (l *look) rights(ctx context.Context) error {
-	err := l.try(ctx)
+// checkPermissions tries statements that find nothing, and on SQLite one that changes nothing but is written.
+func (l *look) checkPermissions(ctx context.Context) error {
+	err := l.tryStatements(ctx)
 	if err != nil && l.d.raiseLevel(err) {
-		err = l.try(ctx)
+		err = l.tryStatements(ctx)
 	}
 	if err == nil && l.d.dialect == SQLite {
 		err = l.d.tryWrite(ctx, l.conn)
@@ -270,7 +270,7 @@ func (l *look) rights(ctx context.Context) error {
 	return err
 }
 
-func (l *look) try(ctx context.Context) error {
+func (l *look) tryStatements(ctx context.Context) error {
 	tx, err := l.d.beginTx(ctx, l.conn)
 	if err != nil {
 		return err

@@ -55,8 +55,8 @@ var kinds = map[string]kind{
 
 var mysqlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|: )Error (\d+)(?: \(\w+\))?: `) })
 
-// kind sorts an error by what every driver of the database shows, so that none has to be imported.
-func (s speech) kind(err error) kind {
+// kindOf sorts an error by what every driver of the database shows, so that none has to be imported.
+func (s speech) kindOf(err error) kind {
 	text := err.Error()
 	switch {
 	case s.name == "MySQL":
@@ -88,10 +88,10 @@ func (s speech) kind(err error) kind {
 	return broken // the server has not said anything
 }
 
-// diagnose returns err with its meaning and how to correct it.
-func (d *Driver) diagnose(ctx context.Context, err error) error {
+// explainError returns err with its meaning and how to correct it.
+func (d *Driver) explainError(ctx context.Context, err error) error {
 	lasts := func(format string, args ...any) error { return driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
-	switch d.kind(err) {
+	switch d.kindOf(err) {
 	case alien:
 		return lasts("%w: %w; correct user and password", driver.ErrAuth, err)
 	case denied:
@@ -129,8 +129,8 @@ func (d *Driver) diagnose(ctx context.Context, err error) error {
 	return err
 }
 
-// unavailable returns an error for a database that has not answered, with its reason.
-func (d *Driver) unavailable(err error) error {
+// unavailableError returns an error for a database that has not answered, with its reason.
+func (d *Driver) unavailableError(err error) error {
 	if errors.Is(err, driver.ErrUnavailable) {
 		return err
 	}

@@ -51,8 +51,8 @@ func (d *Driver) checkExclusion(ctx context.Context, quick bool) error {
 	return nil
 }
 
-// pair calls fn with two connections of the pool. It does nothing where the pool has but one, and returns errPool.
-func (d *Driver) pair(ctx context.Context, fn func(a, b *sql.Conn) error) error {
+// withPair calls fn with two connections of the pool. It does nothing where the pool has but one, and returns errPool.
+func (d *Driver) withPair(ctx context.Context, fn func(a, b *sql.Conn) error) error {
 	if d.db.Stats().MaxOpenConnections == 1 {
 		return errPool
 	}
@@ -81,7 +81,7 @@ func (d *Driver) versionLocks(ctx context.Context) (locks bool, err error) {
 		err := queryRows(ctx, q, statement{text: lock}, nil, func(*sql.Rows) error { return nil })
 		return err != nil && d.isHeld(err)
 	}
-	err = d.pair(ctx, func(a, b *sql.Conn) error {
+	err = d.withPair(ctx, func(a, b *sql.Conn) error {
 		first, err := d.beginTx(ctx, a)
 		if err != nil {
 			return err
@@ -104,29 +104,29 @@ func (d *Driver) tryExclusion(ctx context.Context) (kind exclusion, err error) {
 	defer cancel()
 	owner := "probe." + rand.Text()
 	until := time.Now().Add(time.Minute).UnixMicro()
-	if _, err := d.do(ctx, d.join, "", owner, 0, "{}", until); err != nil {
+	if _, err := d.execRepeated(ctx, d.join, "", owner, 0, "{}", until); err != nil {
 		return notTried, err
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime())
 		defer cancel()
-		d.do(ctx, d.leave, "", owner) // or it lapses
+		d.execRepeated(ctx, d.leave, "", owner) // or it lapses
 	}()
-	err = d.pair(ctx, func(a, b *sql.Conn) error {
-		kind, err = d.race(ctx, a, b, owner)
+	err = d.withPair(ctx, func(a, b *sql.Conn) error {
+		kind, err = d.raceWriters(ctx, a, b, owner)
 		return err
 	})
 	return kind, err
 }
 
-// race has a and b change the ticket of owner.
-func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclusion, error) {
+// raceWriters has a and b change the ticket of owner.
+func (d *Driver) raceWriters(ctx context.Context, a, b *sql.Conn, owner string) (exclusion, error) {
 	first, err := d.beginTx(ctx, a)
 	if err != nil {
 		return notTried, err
 	}
 	defer first.Rollback()
-	change := d.say(d.in("UPDATE holdfast_ticket SET place = place + 1 WHERE name = '' AND owner = $1 AND place = 0"))
+	change := d.translate(d.in("UPDATE holdfast_ticket SET place = place + 1 WHERE name = '' AND owner = $1 AND place = 0"))
 	if n, err := execCount(ctx, first, change, owner); err != nil || n != 1 {
 		return notTried, err // somebody has swept it away
 	}
@@ -134,7 +134,7 @@ func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclus
 	if err != nil {
 		return notTried, err
 	}
-	lock := d.say(d.in("SELECT place FROM holdfast_ticket WHERE name = '' AND owner = $1" + d.forUpdate))
+	lock := d.translate(d.in("SELECT place FROM holdfast_ticket WHERE name = '' AND owner = $1" + d.forUpdate))
 	if err := queryRows(ctx, second, lock, []any{owner}, func(*sql.Rows) error { return nil }); err != nil {
 		second.Rollback()
 		if d.isHeld(err) {
@@ -164,12 +164,12 @@ func (d *Driver) race(ctx context.Context, a, b *sql.Conn, owner string) (exclus
 
 // isHeld reports whether err says that another transaction has the row.
 func (s speech) isHeld(err error) bool {
-	k := s.kind(err)
+	k := s.kindOf(err)
 	return k == locked || k == yields
 }
 
-// isolation tells a doctor what keeps two writers apart.
-func (l *look) isolation(ctx context.Context) error {
+// checkIsolation reports to a doctor what keeps two writers apart.
+func (l *look) checkIsolation(ctx context.Context) error {
 	if l.d.forUpdate == "" {
 		return nil // SQLite has one writer
 	}

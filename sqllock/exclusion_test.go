@@ -148,12 +148,12 @@ func TestDatabaseThatExcludesNobodyIsRejected(t *testing.T) {
 func TestTablesWithoutTransactionsKeepLocks(t *testing.T) {
 	for _, engine := range []string{"MyISAM", "Aria"} {
 		t.Run(engine, func(t *testing.T) {
-			each(t, []database{onMariaDB}, func(r *rig) {
+			forEach(t, []database{onMariaDB}, func(r *rig) {
 				r.settings = "&enforce_storage_engine=" + engine + "&sql_mode=%27%27"
 				for _, table := range []string{"lock", "ticket", "version"} {
-					r.exec("DROP TABLE holdfast_" + table)
+					r.execSQL("DROP TABLE holdfast_" + table)
 				}
-				db := r.connect(r.relay().Addr)
+				db := r.openPool(r.newRelay().Addr)
 				d, err := sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
 				r.Must(err)
 				defer d.Close()
@@ -167,11 +167,11 @@ func TestTablesWithoutTransactionsKeepLocks(t *testing.T) {
 				if !strings.Contains(bad["isolation"], "no transactions") || !strings.Contains(bad["durability"], engine) {
 					r.Errorf("the doctor finds %q, want that there are no transactions, and that of the engine %s", bad, engine)
 				}
-				tx := r.begin()
+				tx := r.beginTx()
 				if err := sqllock.RowLock(r.Within(), tx, r.dialect, r.in("holdfast_version"), "version", 1); !errors.Is(err, driver.ErrInvalid) {
 					r.Errorf("RowLock() = %v, want ErrInvalid", err)
 				}
-				r.Release(r.Acquire(r.client(), "k", long))
+				r.Release(r.Acquire(r.newClient(), "k", long))
 			})
 		})
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // Ping asks the database as d does now and then.
-func (d *Driver) Ping(ctx context.Context) error { return d.ping(ctx, d.renewDB) }
+func (d *Driver) Ping(ctx context.Context) error { return d.pingDatabase(ctx, d.renewDB) }
 
 // Sleepy has the waiters of d ask so seldom.
 func (d *Driver) Sleepy(every time.Duration) {
@@ -22,14 +22,14 @@ func (d *Driver) Mute() { d.bell = nil }
 // Decide has a claim of owner, who may have a place in the queue, decide about the lock "k" twice: by the one statement of SQLite, whose
 // change stays, and by the row as it was before. It returns what each makes of the lock; an empty owner: it leaves the lock.
 func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatement, byRow Decision, err error) {
-	c := d.claim(driver.Request{Key: "k", TTL: time.Minute})
+	c := d.newClaim(driver.Request{Key: "k", TTL: time.Minute})
 	defer c.leave()
 	c.owner, c.place = owner, place
 	r, err := d.readLock(ctx, "k", owner, false)
 	if err != nil {
 		return byStatement, byRow, err
 	}
-	if want, err := c.want(r); err == nil && want.owner == owner {
+	if want, err := c.nextRow(r); err == nil && want.owner == owner {
 		byRow = Decision{owner, want.token - r.token, want.since - r.since}
 	}
 	g, taken, err := c.takeFree(ctx)
@@ -47,7 +47,7 @@ func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatem
 // by end, and one of a newcomer.
 func BusyPauses(waited time.Duration, end time.Time) (hurried, newcomer time.Duration) {
 	d := &Driver{dialect: SQLite}
-	return busyPause(d.hurry(context.Background(), end), waited), busyPause(context.Background(), waited)
+	return busyPause(d.withHurry(context.Background(), end), waited), busyPause(context.Background(), waited)
 }
 
 // Decision is the change that a claim would make to a lock.

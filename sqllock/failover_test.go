@@ -39,8 +39,8 @@ func (a *address) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return inner, err
 }
 
-// fill opens so many connections of a pool, which has them idle then.
-func (r *rig) fill(db *sql.DB, size int) {
+// fillPool opens so many connections of a pool, which has them idle then.
+func (r *rig) fillPool(db *sql.DB, size int) {
 	r.Helper()
 	db.SetMaxIdleConns(size)
 	var all []*sql.Conn
@@ -56,18 +56,18 @@ func (r *rig) fill(db *sql.DB, size int) {
 
 // TestServerThatOnlyReadsIsLeftAtOnce: a primary that another has taken over from lives on, and the connections of the pool lead to it.
 func TestServerThatOnlyReadsIsLeftAtOnce(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		after := r.connect(r.relay().Addr)
+	forEach(t, servers, func(r *rig) {
+		after := r.openPool(r.newRelay().Addr)
 		r.settings = map[string]string{
 			"MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
 		}[r.name]
-		a := &address{before: r.connect(r.relay().Addr), after: after}
+		a := &address{before: r.openPool(r.newRelay().Addr), after: after}
 		db := sql.OpenDB(a)
 		defer db.Close()
 		r.most = 6
 		d, err := r.openOn(db)
 		fixture.Closed(r.Rig, d, err)
-		r.fill(db, r.most)
+		r.fillPool(db, r.most)
 		a.moved.Store(true)
 		g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
 		r.Must(err)
@@ -81,10 +81,10 @@ func TestServerThatOnlyReadsIsLeftAtOnce(t *testing.T) {
 // TestDeadPoolOutlastsNoLease: all idle connections have died without a word, as where a firewall has forgotten them. Each costs a quarter
 // of the TTL.
 func TestDeadPoolOutlastsNoLease(t *testing.T) {
-	each(t, servers, func(r *rig) {
+	forEach(t, servers, func(r *rig) {
 		const ttl = 8 * time.Second
-		relay := r.relay()
-		a := &address{before: r.connect(relay.Addr), after: r.connect(r.relay().Addr)}
+		relay := r.newRelay()
+		a := &address{before: r.openPool(relay.Addr), after: r.openPool(r.newRelay().Addr)}
 		db := sql.OpenDB(a)
 		defer db.Close()
 		defer relay.Close()
@@ -92,7 +92,7 @@ func TestDeadPoolOutlastsNoLease(t *testing.T) {
 		d, err := sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix})
 		fixture.Closed(r.Rig, d, err)
 		g := r.Grant(d, "k", ttl)
-		r.fill(db, r.most)
+		r.fillPool(db, r.most)
 		relay.Set(func() { relay.Hole = true })
 		a.moved.Store(true)
 		ctx, cancel := context.WithTimeout(r.Context(), ttl)
@@ -106,11 +106,11 @@ func TestDeadPoolOutlastsNoLease(t *testing.T) {
 
 // TestBrokenRenewPoolCostsNoLease: renewals take a connection of the other pool, and the node is not blamed.
 func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		relay := r.relay()
-		broken := r.connect(relay.Addr)
+	forEach(t, servers, func(r *rig) {
+		relay := r.newRelay()
+		broken := r.openPool(relay.Addr)
 		relay.Set(func() { relay.Refuse = true })
-		d, err := sqllock.New(r.Context(), r.connect(r.socket()), r.dialect, &sqllock.Options{Prefix: r.prefix, RenewDB: broken})
+		d, err := sqllock.New(r.Context(), r.openPool(r.socketPath()), r.dialect, &sqllock.Options{Prefix: r.prefix, RenewDB: broken})
 		fixture.Closed(r.Rig, d, err)
 		d.Notify(func(e driver.NodeEvent) {
 			if e.State == driver.NodeDown {
@@ -118,7 +118,7 @@ func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
 			}
 		})
 		g := r.Grant(d, "k", long)
-		r.renew(d, g, long)
+		r.renewGrant(d, g, long)
 		r.Must(d.Ping(r.Within()))
 		r.Must(d.Release(r.Within(), g, 0))
 	})

@@ -17,26 +17,26 @@ import (
 
 // TestPoolOfOneConnectionIsEnough, also while others of the client wait.
 func TestPoolOfOneConnectionIsEnough(t *testing.T) {
-	each(t, kinds, func(r *rig) {
+	forEach(t, kinds, func(r *rig) {
 		r.most = 1
 		if r.dialect == sqllock.SQLite {
 			r.db.SetMaxOpenConns(1)
 		}
 		at := ""
 		if r.dialect != sqllock.SQLite {
-			at = r.relay().Addr
+			at = r.newRelay().Addr
 		}
-		d, err := r.openOn(r.connect(at))
+		d, err := r.openOn(r.openPool(at))
 		fixture.Closed(r.Rig, d, err)
 		fixture.Crowd(r.Rig, d, 60)
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestBusyPoolIsNoDatabaseFault.
 func TestBusyPoolIsNoDatabaseFault(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		db := r.connect(r.relay().Addr)
+	forEach(t, servers, func(r *rig) {
+		db := r.openPool(r.newRelay().Addr)
 		r.most = 1
 		d, err := r.openOn(db)
 		fixture.Closed(r.Rig, d, err)
@@ -56,8 +56,8 @@ func TestBusyPoolIsNoDatabaseFault(t *testing.T) {
 
 // TestConflictIsRepeated: a row that another transaction has locked, and a deadlock of which the driver's statement is the victim.
 func TestConflictIsRepeated(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		d := r.driver()
+	forEach(t, servers, func(r *rig) {
+		d := r.newDriver()
 		a, b := r.Grant(d, "a", long), r.Grant(d, "b", long)
 		tx, err := r.db.BeginTx(r.Context(), &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 		r.Must(err)
@@ -86,17 +86,17 @@ func TestConflictIsRepeated(t *testing.T) {
 
 // TestSweepKeepsNoWaiterWaiting: a transaction that does not end has locked a ticket which has lapsed.
 func TestSweepKeepsNoWaiterWaiting(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		d := r.driver()
+	forEach(t, servers, func(r *rig) {
+		d := r.newDriver()
 		g := r.Grant(d, "k", 2*long)
-		r.exec("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('x', 'gone', 1, '{}', 1), ('y', 'gone', 1, '{}', 1)")
+		r.execSQL("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('x', 'gone', 1, '{}', 1), ('y', 'gone', 1, '{}', 1)")
 		tx, err := r.db.BeginTx(r.Context(), nil)
 		r.Must(err)
 		defer tx.Rollback()
 		_, err = tx.ExecContext(r.Within(), r.in("UPDATE holdfast_ticket SET holder = '{ }' WHERE name = 'x' AND owner = 'gone'"))
 		r.Must(err)
 		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
-		r.Eventually("it waits", func() bool { return r.waiters() == 1 })
+		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
 		r.Must(d.Release(r.Within(), g, 0))
 		next := fixture.Receive(r.Rig, got)
 		r.Must(tx.Rollback())
@@ -106,11 +106,11 @@ func TestSweepKeepsNoWaiterWaiting(t *testing.T) {
 
 // TestReadOnlySessionIsNamed: the error tells how to correct it. The session is waited for, as its server may be about to take over.
 func TestReadOnlySessionIsNamed(t *testing.T) {
-	each(t, servers, func(r *rig) {
+	forEach(t, servers, func(r *rig) {
 		r.settings = map[string]string{
 			"MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
 		}[r.name]
-		_, err := r.driver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+		_, err := r.newDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
 		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "no writes are taken") {
 			r.Errorf("Acquire() = %v, want that no writes are taken", err)
 		}
@@ -119,9 +119,9 @@ func TestReadOnlySessionIsNamed(t *testing.T) {
 
 // TestUnknownSettingEndsWait.
 func TestUnknownSettingEndsWait(t *testing.T) {
-	each(t, servers, func(r *rig) {
+	forEach(t, servers, func(r *rig) {
 		r.settings = "&nonsense=1"
-		if _, err := r.openOn(r.connect(r.relay().Addr)); !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "correct the settings") {
+		if _, err := r.openOn(r.openPool(r.newRelay().Addr)); !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "correct the settings") {
 			r.Errorf("New() = %v, want ErrConfig and what to correct", err)
 		}
 	})
@@ -129,11 +129,11 @@ func TestUnknownSettingEndsWait(t *testing.T) {
 
 // TestMissingTablesEndAWait, and Open.
 func TestMissingTablesEndAWait(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		d := r.driver()
-		r.exec("DROP TABLE holdfast_ticket")
-		r.exec("DROP TABLE holdfast_lock")
-		r.exec("DROP TABLE holdfast_version")
+	forEach(t, kinds, func(r *rig) {
+		d := r.newDriver()
+		r.execSQL("DROP TABLE holdfast_ticket")
+		r.execSQL("DROP TABLE holdfast_lock")
+		r.execSQL("DROP TABLE holdfast_version")
 		_, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "holdfast migrate") {
 			r.Errorf("Acquire() = %v, want ErrConfig and how to make the tables", err)
@@ -151,9 +151,9 @@ func TestMissingTablesEndAWait(t *testing.T) {
 
 // TestTablesOfANewerVersionAreLeftAlone.
 func TestTablesOfANewerVersionAreLeftAlone(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		d := r.driver()
-		r.exec("INSERT INTO holdfast_version (version) VALUES (99)")
+	forEach(t, kinds, func(r *rig) {
+		d := r.newDriver()
+		r.execSQL("INSERT INTO holdfast_version (version) VALUES (99)")
 		for what, err := range map[string]error{"Migrate": d.Migrate(r.Within()), "New": func() error { _, err := r.openOn(r.db); return err }()} {
 			if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "update the program") {
 				r.Errorf("%s() = %v, want that the program is older", what, err)
@@ -164,8 +164,8 @@ func TestTablesOfANewerVersionAreLeftAlone(t *testing.T) {
 
 // TestRunningProgramKeepsNewerTables: they are brought up to date while it has locks, and somebody waits for one.
 func TestRunningProgramKeepsNewerTables(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		d := r.driver()
+	forEach(t, kinds, func(r *rig) {
+		d := r.newDriver()
 		c := r.Client(d)
 		l, old := r.Acquire(c, "k", long), r.Grant(d, "waited for", long)
 		served := make(chan error, 1)
@@ -173,7 +173,7 @@ func TestRunningProgramKeepsNewerTables(t *testing.T) {
 			_, err := d.Acquire(r.Within(), driver.Request{Key: "waited for", TTL: long})
 			served <- err
 		}()
-		r.exec("INSERT INTO holdfast_version (version) VALUES (99)")
+		r.execSQL("INSERT INTO holdfast_version (version) VALUES (99)")
 		r.Must(d.Ping(r.Within()))
 		if e := d.Nodes()[0]; e.State != driver.NodeUp {
 			r.Errorf("the database is %v: %v", e.State, e.Err)
@@ -187,12 +187,12 @@ func TestRunningProgramKeepsNewerTables(t *testing.T) {
 
 // TestManyMakeTheTablesAtOnce.
 func TestManyMakeTheTablesAtOnce(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		r.exec("DROP TABLE holdfast_ticket")
-		r.exec("DROP TABLE holdfast_lock")
-		r.exec("DROP TABLE holdfast_version")
+	forEach(t, kinds, func(r *rig) {
+		r.execSQL("DROP TABLE holdfast_ticket")
+		r.execSQL("DROP TABLE holdfast_lock")
+		r.execSQL("DROP TABLE holdfast_version")
 		r.db.SetMaxOpenConns(20)
-		together(8, func(int) {
+		runAtOnce(8, func(int) {
 			d, err := sqllock.New(r.Context(), r.db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
 			r.Must(err)
 			defer d.Close()
@@ -200,15 +200,15 @@ func TestManyMakeTheTablesAtOnce(t *testing.T) {
 				r.Error(err)
 			}
 		})
-		c := r.client()
+		c := r.newClient()
 		r.Release(r.Acquire(c, "k", long))
 	})
 }
 
 // TestAllIsWellWithAHealthyDatabase.
 func TestAllIsWellWithAHealthyDatabase(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		d := r.driver()
+	forEach(t, kinds, func(r *rig) {
+		d := r.newDriver()
 		seen := make(map[string]bool)
 		for _, f := range d.Diagnose(r.Within(), 0) {
 			seen[f.Check] = true
@@ -221,7 +221,7 @@ func TestAllIsWellWithAHealthyDatabase(t *testing.T) {
 				r.Errorf("nothing was found about %s", check)
 			}
 		}
-		if left, err := r.leftovers(); len(left) > 0 || err != nil {
+		if left, err := r.leftoverRows(); len(left) > 0 || err != nil {
 			r.Errorf("a look has left %q, %v", left, err)
 		}
 	})
@@ -239,12 +239,12 @@ func TestBadOptionsAreRefused(t *testing.T) {
 
 // TestWaiterOfSameClientIsWoken, which would not ask again for a minute.
 func TestWaiterOfSameClientIsWoken(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		d := r.driver()
+	forEach(t, kinds, func(r *rig) {
+		d := r.newDriver()
 		d.Sleepy(time.Minute)
 		g := r.Grant(d, "k", 2*long)
 		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
-		r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		begin := time.Now()
 		r.Must(d.Release(r.Within(), g, 0))
 		select {
@@ -261,11 +261,11 @@ func TestWaiterOfSameClientIsWoken(t *testing.T) {
 func TestWaiterOfAnotherProcessIsRung(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
-	holder, waiter := r.driver(), r.driver()
+	holder, waiter := r.newDriver(), r.newDriver()
 	waiter.Sleepy(time.Minute)
 	g := r.Grant(holder, "k", 2*long)
 	got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
-	r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+	r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 	r.Must(holder.Release(r.Within(), g, 0))
 	select {
 	case next := <-got:
@@ -273,15 +273,15 @@ func TestWaiterOfAnotherProcessIsRung(t *testing.T) {
 	case <-time.After(fixture.Patience() / 2):
 		r.Error("the waiter sleeps on")
 	}
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestLeavingCallerCostsNoConnection.
 func TestLeavingCallerCostsNoConnection(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		d := r.driver()
+	forEach(t, servers, func(r *rig) {
+		d := r.newDriver()
 		c := r.Client(d)
-		l := r.Acquire(r.client(), "k", long)
+		l := r.Acquire(r.newClient(), "k", long)
 		for range 20 {
 			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Millisecond)
 			_, err := c.Acquire(ctx, "k", nil)
@@ -291,7 +291,7 @@ func TestLeavingCallerCostsNoConnection(t *testing.T) {
 			}
 		}
 		r.Release(l)
-		r.cleared()
+		r.checkCleared()
 		if e := d.Nodes()[0]; e.State != driver.NodeUp {
 			r.Errorf("the database is %v: %v", e.State, e.Err)
 		}

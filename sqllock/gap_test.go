@@ -37,29 +37,31 @@ func newGapServer() *gapServer {
 	return s
 }
 
-func (s *gapServer) set(fn func()) {
+func (s *gapServer) update(fn func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fn()
 	s.cond.Broadcast()
 }
 
-// cut breaks all connections. Their clients find out when they use them.
-func (s *gapServer) cut() { s.set(func() { s.each(func(c *gapConn) { c.broken = true }) }) }
+// cutConns breaks all connections. Their clients find out when they use them.
+func (s *gapServer) cutConns() { s.update(func() { s.eachConn(func(c *gapConn) { c.broken = true }) }) }
 
-// forget has all connections lead nowhere from now on.
-func (s *gapServer) forget() { s.set(func() { s.each(func(c *gapConn) { c.silent = true }) }) }
+// silenceConns has all connections lead nowhere from now on.
+func (s *gapServer) silenceConns() {
+	s.update(func() { s.eachConn(func(c *gapConn) { c.silent = true }) })
+}
 
-func (s *gapServer) each(fn func(*gapConn)) {
+func (s *gapServer) eachConn(fn func(*gapConn)) {
 	for c := range s.conns {
 		fn(c)
 	}
 }
 
-func (s *gapServer) setFull(full bool) { s.set(func() { s.full = full }) }
+func (s *gapServer) setFull(full bool) { s.update(func() { s.full = full }) }
 
-// pool returns a pool of connections to the server.
-func (s *gapServer) pool(open, idle int) *sql.DB {
+// newPool returns a pool of connections to the server.
+func (s *gapServer) newPool(open, idle int) *sql.DB {
 	db := sql.OpenDB(s)
 	db.SetMaxOpenConns(open)
 	db.SetMaxIdleConns(idle)
@@ -68,7 +70,7 @@ func (s *gapServer) pool(open, idle int) *sql.DB {
 
 // Connect implements sqldriver.Connector.
 func (s *gapServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
-	stop := context.AfterFunc(ctx, func() { s.set(func() {}) })
+	stop := context.AfterFunc(ctx, func() { s.update(func() {}) })
 	defer stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +92,7 @@ func (s *gapServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
 // Driver implements sqldriver.Connector.
 func (s *gapServer) Driver() sqldriver.Driver { return nil }
 
-// gapConn is a connection, which ends when a statement is given up, as those of go-sql-driver do.
+// gapConn is a connection, which ends when a statement is given up, as a connection of go-sql-driver does.
 type gapConn struct {
 	s              *gapServer
 	id             int
@@ -99,7 +101,7 @@ type gapConn struct {
 
 func (c *gapConn) Prepare(string) (sqldriver.Stmt, error) { return nil, errors.ErrUnsupported }
 func (c *gapConn) Begin() (sqldriver.Tx, error)           { return nil, errors.ErrUnsupported }
-func (c *gapConn) Close() error                           { c.s.set(func() { delete(c.s.conns, c) }); return nil }
+func (c *gapConn) Close() error                           { c.s.update(func() { delete(c.s.conns, c) }); return nil }
 
 // IsValid implements sqldriver.Validator.
 func (c *gapConn) IsValid() bool {
@@ -116,9 +118,9 @@ func (c *gapConn) ResetSession(context.Context) error {
 	return nil
 }
 
-// wait returns when the server has carried out a statement.
-func (c *gapConn) wait(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { c.s.set(func() {}) })
+// awaitServer returns when the server has carried out a statement.
+func (c *gapConn) awaitServer(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, func() { c.s.update(func() {}) })
 	defer stop()
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -137,7 +139,7 @@ func (c *gapConn) wait(ctx context.Context) error {
 
 // ExecContext implements sqldriver.ExecerContext.
 func (c *gapConn) ExecContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Result, error) {
-	if err := c.wait(ctx); err != nil {
+	if err := c.awaitServer(ctx); err != nil {
 		return nil, err
 	}
 	c.s.mu.Lock()
@@ -173,7 +175,7 @@ func (r gapResult) RowsAffected() (int64, error) { return min(int64(r), 1), nil 
 
 // QueryContext implements sqldriver.QueryerContext.
 func (c *gapConn) QueryContext(ctx context.Context, query string, args []sqldriver.NamedValue) (sqldriver.Rows, error) {
-	if err := c.wait(ctx); err != nil {
+	if err := c.awaitServer(ctx); err != nil {
 		return nil, err
 	}
 	c.s.mu.Lock()
@@ -218,11 +220,11 @@ func (r *gapRows) Next(dest []sqldriver.Value) error {
 	return nil
 }
 
-// gapped runs a test, in a bubble, of a driver with pools like those of package mysql.
-func gapped(t *testing.T, test func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB)) {
+// runInGap runs a test, in a bubble, of a driver with pools like the pools of package mysql.
+func runInGap(t *testing.T, test func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newGapServer()
-		db, renewDB := s.pool(7, 7), s.pool(3, 1)
+		db, renewDB := s.newPool(7, 7), s.newPool(3, 1)
 		defer db.Close()
 		defer renewDB.Close()
 		d, err := sqllock.New(t.Context(), db, sqllock.MySQL, &sqllock.Options{NoCheck: true, RenewDB: renewDB})
@@ -271,14 +273,14 @@ func loseIdle(t *testing.T, s *gapServer, db *sql.DB) {
 
 // TestRenewalOutlastsSlowServerInGap: an attempt that is given up costs its connection, and no other can be had.
 func TestRenewalOutlastsSlowServerInGap(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait() // renewals have a connection
 		s.setFull(true)
-		s.set(func() { s.stalled = true })
+		s.update(func() { s.stalled = true })
 		go func() {
 			time.Sleep(gapTTL * 2 / 3)
-			s.set(func() { s.stalled = false })
+			s.update(func() { s.stalled = false })
 		}()
 		wantRenewed(t, d, g)
 	})
@@ -286,10 +288,10 @@ func TestRenewalOutlastsSlowServerInGap(t *testing.T) {
 
 // TestDeadRenewalConnectionIsLeftInGap: the link of renewals has died without a word, and another connection of the client works.
 func TestDeadRenewalConnectionIsLeftInGap(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait()
-		s.forget()
+		s.silenceConns()
 		loseIdle(t, s, db)
 		if err := db.PingContext(t.Context()); err != nil {
 			t.Fatal(err)
@@ -301,12 +303,12 @@ func TestDeadRenewalConnectionIsLeftInGap(t *testing.T) {
 
 // TestRenewalsKeepOneOfClaimConnections: theirs has broken, and callers that give up cost all others of the pool.
 func TestRenewalsKeepOneOfClaimConnections(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
-		s.set(func() { s.owner = "another" })
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		s.update(func() { s.owner = "another" })
 		if _, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 			t.Fatal(err)
 		}
-		s.set(func() { s.owner, s.full = "", true })
+		s.update(func() { s.owner, s.full = "", true })
 		g := takeLock(t, d)
 		time.Sleep(gapTTL / 10) // the client finds out that renewals have no connection
 		loseIdle(t, s, db)
@@ -316,8 +318,8 @@ func TestRenewalsKeepOneOfClaimConnections(t *testing.T) {
 
 // TestRenewalUsesConnectionInsideTurnstile: a waiter was let in, and its connection is the only one that the client has left.
 func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
-		s.set(func() { s.owner = "another" })
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		s.update(func() { s.owner = "another" })
 		got := make(chan driver.Grant, 1)
 		go func() {
 			g, _ := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL})
@@ -325,7 +327,7 @@ func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
 		}()
 		synctest.Wait() // it is inside
 		s.setFull(true)
-		s.set(func() { s.owner = "" })
+		s.update(func() { s.owner = "" })
 		g := <-got
 		loseIdle(t, s, db)
 		wantRenewed(t, d, g)
@@ -334,8 +336,8 @@ func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
 
 // TestRenewalInsideTurnstileHoldsUpNoRelease: its statement has no answer, and a release takes another connection.
 func TestRenewalInsideTurnstileHoldsUpNoRelease(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
-		s.set(func() { s.owner = "another" })
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		s.update(func() { s.owner = "another" })
 		got := make(chan driver.Grant, 1)
 		go func() {
 			g, _ := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL})
@@ -343,17 +345,17 @@ func TestRenewalInsideTurnstileHoldsUpNoRelease(t *testing.T) {
 		}()
 		synctest.Wait() // it is inside
 		s.setFull(true)
-		s.set(func() { s.owner = "" })
+		s.update(func() { s.owner = "" })
 		g := <-got
 		loseIdle(t, s, db)
 		synctest.Wait()
-		s.forget()
+		s.silenceConns()
 		go d.Renew(t.Context(), []driver.Grant{g})
 		time.Sleep(100 * time.Millisecond) // it waits for an answer
 		s.setFull(false)
 		d.Release(t.Context(), g, 0) // which goes on in the background
 		time.Sleep(gapTTL / 2)
-		s.set(func() {
+		s.update(func() {
 			if s.owner != "" {
 				t.Error("the lock is not free")
 			}
@@ -363,8 +365,8 @@ func TestRenewalInsideTurnstileHoldsUpNoRelease(t *testing.T) {
 
 // TestRenewalConnectionIsReplacedBeforeItCloses: an old one, as servers and what stands before them cut these.
 func TestRenewalConnectionIsReplacedBeforeItCloses(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
-		renewals := func() (n int) { s.set(func() { n = s.renewed[len(s.renewed)-1] }); return n }
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		renewals := func() (n int) { s.update(func() { n = s.renewed[len(s.renewed)-1] }); return n }
 		g := takeLock(t, d)
 		wantRenewed(t, d, g)
 		first := renewals()
@@ -389,20 +391,20 @@ func TestRenewalConnectionIsReplacedBeforeItCloses(t *testing.T) {
 // TestUnansweredLoginKeepsNoConnectionFromRenewals: a server, or what stands before it, takes new connections and answers nothing over them,
 // while the connection of renewals grows old.
 func TestUnansweredLoginKeepsNoConnectionFromRenewals(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, _ *sql.DB) {
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, _ *sql.DB) {
 		g := takeLock(t, d)
 		wantRenewed(t, d, g)
-		s.set(func() { s.hangs = true })
+		s.update(func() { s.hangs = true })
 		time.Sleep(10 * time.Minute)
 		g.TrustedUntil = time.Now().Add(gapTTL)
 		wantRenewed(t, d, g)
-		s.set(func() { s.hangs = false })
+		s.update(func() { s.hangs = false })
 	})
 }
 
 // TestUnansweredStatementKeepsOthersInGap: it may be the fault of the server, and not of the connections.
 func TestUnansweredStatementKeepsOthersInGap(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait()
 		var idle []*sql.Conn
@@ -416,13 +418,13 @@ func TestUnansweredStatementKeepsOthersInGap(t *testing.T) {
 		for _, conn := range idle {
 			conn.Close()
 		}
-		s.set(func() { s.full, s.stalled = true, true })
+		s.update(func() { s.full, s.stalled = true, true })
 		ctx, cancel := context.WithTimeout(t.Context(), gapTTL)
 		defer cancel()
 		if _, err := d.Inspect(ctx, "k"); err == nil {
 			t.Error("a stalled server has answered")
 		}
-		s.set(func() { s.stalled = false })
+		s.update(func() { s.stalled = false })
 		synctest.Wait()
 		if left := db.Stats().OpenConnections; left != 2 {
 			t.Errorf("%d connections are open, want 2: all but the one without an answer", left)
@@ -434,15 +436,15 @@ func TestUnansweredStatementKeepsOthersInGap(t *testing.T) {
 
 // TestGrantRenewsBrokenRenewalConnection: it broke while the client had no lease. The next lease finds a new one.
 func TestGrantRenewsBrokenRenewalConnection(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait()
 		if err := d.Release(t.Context(), g, 0); err != nil {
 			t.Fatal(err)
 		}
-		s.set(func() { s.owner = "" })
+		s.update(func() { s.owner = "" })
 		time.Sleep(2 * time.Second) // not when the driver looks for itself
-		s.cut()
+		s.cutConns()
 		g = takeLock(t, d)
 		synctest.Wait()
 		s.setFull(true)

@@ -63,7 +63,7 @@ func (d *Driver) knownPlaces(key string) (places int64, known bool) {
 // noteGrip remembers what is known of the lock that a claim has got, and that its ear stays inside meanwhile.
 func (d *Driver) noteGrip(c *claim, g grip) {
 	g.doubt, g.since = c.doubt, time.Now()
-	if c.ear.inside() {
+	if c.ear.isInside() {
 		g.ear, c.ear = c.ear, nil
 	}
 	d.warmRenewals()
@@ -78,7 +78,7 @@ func (d *Driver) renewGrip(owner string, stamp int64, alone bool) {
 	defer d.mu.Unlock()
 	if g, known := d.grips[owner]; known {
 		g.stamp, g.alone = stamp, alone
-		if alone && g.ear != nil { // nobody has waited for long: those who come find the connection free
+		if alone && g.ear != nil { // nobody has waited for long: the next waiters find the connection free
 			d.calls.Go(g.ear.leave)
 			g.ear = nil
 		}

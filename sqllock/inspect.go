@@ -20,11 +20,11 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	if !driver.IsAdoptable(g.Owner) { // the owner of a kept lock is not either
 		return driver.Grant{}, fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
 	}
-	c := d.claim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
+	c := d.newClaim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
 	c.from = g
 	ctx, cancel := context.WithTimeout(ctx, g.TTL)
 	defer cancel()
-	return d.settle(ctx, c)
+	return d.settleClaim(ctx, c)
 }
 
 // Force implements driver.Forcer. Where there is a bell, the holder is told why.
@@ -33,7 +33,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	err = d.callBriefly(ctx, func(ctx context.Context) (err error) {
 		forced, err = d.updateLock(ctx, key, func(r row) (row, bool) {
 			holder = r.owner
-			return r.end(), r.lives() && r.hasToken(token)
+			return r.end(), r.isHeld() && r.hasToken(token)
 		})
 		return err
 	})
@@ -62,8 +62,8 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 		case err != nil:
 			return err
 		case r.precedes(g):
-			return d.unavailable(errPrecedes)
-		case !r.is(g.Owner) || !isSameGrant(r.token, g):
+			return d.unavailableError(errPrecedes)
+		case !r.isHeldBy(g.Owner) || !isSameGrant(r.token, g):
 			return driver.ErrLost
 		}
 		return nil
@@ -75,7 +75,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (st driver.Status, err
 	err = d.callBriefly(ctx, func(ctx context.Context) error {
 		r, err := d.readLock(ctx, key, "", true)
 		if err == nil {
-			st = r.status(key, d.node)
+			st = r.lockStatus(key, d.node)
 		}
 		return err
 	})
@@ -93,8 +93,8 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 			return d.run(ctx, func(q querier) error {
 				found = nil
 				return queryRows(ctx, q, d.list, []any{from, last}, func(rows *sql.Rows) error {
-					r, key, err := scanned(rows)
-					found = append(found, r.status(key, d.node))
+					r, key, err := scanRow(rows)
+					found = append(found, r.lockStatus(key, d.node))
 					return err
 				})
 			})
@@ -122,7 +122,7 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []dri
 			return queryRows(ctx, q, d.queue, []any{key, most}, func(rows *sql.Rows) error {
 				var owner, holder string
 				err := rows.Scan(&owner, &holder)
-				waiters = append(waiters, driver.Waiter{Owner: owner, Holder: person(holder)})
+				waiters = append(waiters, driver.Waiter{Owner: owner, Holder: parseHolder(holder)})
 				return err
 			})
 		})

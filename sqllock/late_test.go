@@ -24,11 +24,11 @@ const (
 	aLook    = "l.stamp, l.expires - " // of a renewal
 )
 
-// stuck has send send the statement that has this text, stops that on its way and ends the client's side of its connection.
-// What is returned has it carried out. With repeat, send goes on, and is over when stuck returns; otherwise it fails.
-func (r *rig) stuck(d *sqllock.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
+// sendLate has send send the statement that has this text, stops that on its way and ends the client's side of its connection.
+// What is returned has it carried out. With repeat, send goes on, and is over when sendLate returns; otherwise it fails.
+func (r *rig) sendLate(d *sqllock.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
 	r.Helper()
-	p := r.route(d)
+	p := r.linkOf(d)
 	p.Halt(text)
 	ctx, cancel := context.WithCancel(r.Within())
 	over := make(chan struct{})
@@ -51,17 +51,17 @@ func (r *rig) stuck(d *sqllock.Driver, text string, repeat bool, send func(ctx c
 	}
 }
 
-// renew renews g for ttl, which succeeds.
-func (r *rig) renew(d *sqllock.Driver, g driver.Grant, ttl time.Duration) {
+// renewGrant renews g for ttl, which succeeds.
+func (r *rig) renewGrant(d *sqllock.Driver, g driver.Grant, ttl time.Duration) {
 	r.Helper()
 	g.TTL = ttl
 	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 }
 
-// known makes the row of "k", so that to lock it is a change and no insertion.
-func (r *rig) known() {
+// makeRow makes the row of "k", so that to lock it is a change and no insertion.
+func (r *rig) makeRow() {
 	r.Helper()
-	r.knownBy(r.driver())
+	r.knownBy(r.newDriver())
 }
 
 // knownBy makes the row of "k" as known does, by d, which then takes it without reading it.
@@ -70,8 +70,8 @@ func (r *rig) knownBy(d *sqllock.Driver) {
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 }
 
-// ask is send of stuck for an Acquire.
-func (r *rig) ask(d *sqllock.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
+// acquireInto returns the send of sendLate for an Acquire.
+func (r *rig) acquireInto(d *sqllock.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
 	return func(ctx context.Context) {
 		var err error
 		if *into, err = d.Acquire(ctx, req); err != nil {
@@ -80,10 +80,10 @@ func (r *rig) ask(d *sqllock.Driver, req driver.Request, into *driver.Grant) fun
 	}
 }
 
-// adoptable is a grant of "k" that another client may adopt.
-func (r *rig) adoptable(d *sqllock.Driver, ttl time.Duration) (g driver.Grant) {
+// acquireAdoptable returns a grant of "k" that another client may adopt.
+func (r *rig) acquireAdoptable(d *sqllock.Driver, ttl time.Duration) (g driver.Grant) {
 	r.Helper()
-	r.ask(d, driver.Request{Key: "k", TTL: ttl, Adoptable: true}, &g)(r.Within())
+	r.acquireInto(d, driver.Request{Key: "k", TTL: ttl, Adoptable: true}, &g)(r.Within())
 	return g
 }
 
@@ -95,29 +95,29 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 		"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
 			g := r.Grant(d, "k", short)
 			d.Detach(g)
-			return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+			return g, r.sendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"renewal, unread": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
 			g := r.Grant(d, "k", short)
-			return g, r.stuck(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+			return g, r.sendLate(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 		},
 		"acquire, first of the name": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			pass = r.stuck(d, anInsert, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
+			pass = r.sendLate(d, anInsert, true, r.acquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
 		"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			r.known()
-			pass = r.stuck(d, aChange, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
+			r.makeRow()
+			pass = r.sendLate(d, aChange, true, r.acquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
 		"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
 			r.knownBy(d)
-			pass = r.stuck(d, aTake, true, r.ask(d, driver.Request{Key: "k", TTL: short}, &g))
+			pass = r.sendLate(d, aTake, true, r.acquireInto(d, driver.Request{Key: "k", TTL: short}, &g))
 			return g, pass
 		},
 		"adopt": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-			from := r.adoptable(r.driver(), short)
-			pass = r.stuck(d, aChange, true, func(ctx context.Context) {
+			from := r.acquireAdoptable(r.newDriver(), short)
+			pass = r.sendLate(d, aChange, true, func(ctx context.Context) {
 				var err error
 				if g, err = d.Adopt(ctx, from); err != nil {
 					r.Error(err)
@@ -127,16 +127,16 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, servers, func(r *rig) {
-				d := r.driver()
+			forEach(t, servers, func(r *rig) {
+				d := r.newDriver()
 				g, pass := late(r, d)
-				r.renew(d, g, long)
+				r.renewGrant(d, g, long)
 				pass()
-				if left := r.left(); left < long/2 {
+				if left := r.timeLeft(); left < long/2 {
 					r.Errorf("the lock stands for %v, and its holder trusts it for %v", left, long)
 				}
 				r.Must(d.Release(r.Within(), g, 0))
-				r.cleared()
+				r.checkCleared()
 			})
 		})
 	}
@@ -150,73 +150,73 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 			r.Must(d.Release(r.Within(), g, brief))
 		},
 		"force": func(r *rig, d *sqllock.Driver, g driver.Grant) {
-			_, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
 			r.Must(err)
 			r.Must(d.Release(r.Within(), g, 0)) // as the client does with what it has lost
 		},
 		"adoption": func(r *rig, d *sqllock.Driver, g driver.Grant) {
 			d.Detach(g)
-			heir := r.driver()
+			heir := r.newDriver()
 			own, err := heir.Adopt(r.Within(), g)
 			r.Must(err)
 			r.Must(heir.Release(r.Within(), own, 0))
 		},
 		"force, of which its holder has not heard": func(r *rig, _ *sqllock.Driver, g driver.Grant) {
-			_, err := r.driver().Force(r.Within(), "k", g.Token, "")
+			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
 			r.Must(err)
 		},
 		"adoption, of which its holder has not heard": func(r *rig, _ *sqllock.Driver, g driver.Grant) {
-			heir := r.driver()
+			heir := r.newDriver()
 			own, err := heir.Adopt(r.Within(), g)
 			r.Must(err)
 			r.Must(heir.Release(r.Within(), own, 0))
 		},
 		"lapse of what was detached": func(r *rig, d *sqllock.Driver, g driver.Grant) {
 			d.Detach(g)
-			r.exec("UPDATE holdfast_lock SET expires = 1")
+			r.execSQL("UPDATE holdfast_lock SET expires = 1")
 		},
 		"lapse and the next holder": func(r *rig, d *sqllock.Driver, g driver.Grant) {
 			d.Detach(g)
-			r.exec("UPDATE holdfast_lock SET expires = 1")
-			next := r.driver()
+			r.execSQL("UPDATE holdfast_lock SET expires = 1")
+			next := r.newDriver()
 			r.Must(next.Release(r.Within(), r.Grant(next, "k", long), 0))
 		},
 	} {
 		for what, send := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
 			"first acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-				pass = r.stuck(d, anInsert, true, r.ask(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				pass = r.sendLate(d, anInsert, true, r.acquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
 			"acquire": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
-				r.known()
-				pass = r.stuck(d, aChange, true, r.ask(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				r.makeRow()
+				pass = r.sendLate(d, aChange, true, r.acquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
 			"acquire, unread": func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()) {
 				r.knownBy(d)
-				pass = r.stuck(d, aTake, true, r.ask(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
+				pass = r.sendLate(d, aTake, true, r.acquireInto(d, driver.Request{Key: "k", TTL: long, Adoptable: true}, &g))
 				return g, pass
 			},
 			"renewal": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-				g := r.adoptable(d, long)
+				g := r.acquireAdoptable(d, long)
 				d.Detach(g)
-				return g, r.stuck(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+				return g, r.sendLate(d, aRenewal, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 			},
 			"renewal, unread": func(r *rig, d *sqllock.Driver) (driver.Grant, func()) {
-				g := r.adoptable(d, long)
-				return g, r.stuck(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
+				g := r.acquireAdoptable(d, long)
+				return g, r.sendLate(d, aKnown, false, func(ctx context.Context) { d.Renew(ctx, []driver.Grant{g}) })
 			},
 		} {
 			t.Run(name+", "+what, func(t *testing.T) {
-				each(t, servers, func(r *rig) {
-					d := r.driver()
+				forEach(t, servers, func(r *rig) {
+					d := r.newDriver()
 					g, pass := send(r, d)
 					end(r, d, g)
 					pass()
-					if left := r.left(); left > brief {
+					if left := r.timeLeft(); left > brief {
 						r.Errorf("after the end of the lease, a late statement has the lock stand for %v", left)
 					}
-					r.cleared()
+					r.checkCleared()
 				})
 			})
 		}
@@ -228,14 +228,14 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
 	for name, prepare := range map[string]func(r *rig, d *sqllock.Driver) (text string){
 		"first of the name": func(*rig, *sqllock.Driver) string { return anInsert },
-		"known name":        func(r *rig, _ *sqllock.Driver) string { r.known(); return aChange },
+		"known name":        func(r *rig, _ *sqllock.Driver) string { r.makeRow(); return aChange },
 		"unread":            func(r *rig, d *sqllock.Driver) string { r.knownBy(d); return aTake },
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, servers, func(r *rig) {
-				d := r.driver()
+			forEach(t, servers, func(r *rig) {
+				d := r.newDriver()
 				text := prepare(r, d)
-				p := r.route(d)
+				p := r.linkOf(d)
 				p.Halt(text)
 				ctx, cancel := context.WithCancel(r.Context())
 				failed := make(chan error, 1)
@@ -255,7 +255,7 @@ func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
 				r.Must(d.Close()) // which waits for the release
 				p.Resume()
 				<-p.Late
-				if left, err := r.leftovers(); err != nil || len(left) > 0 {
+				if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
 					r.Errorf("the late statement has left %q, %v", left, err)
 				}
 			})
@@ -265,32 +265,32 @@ func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
 
 // TestAReleaseSeesWhoQueuedUpMeanwhile: it was decided before the ticket, and comes after it.
 func TestAReleaseSeesWhoQueuedUpMeanwhile(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		holder, waiter := r.driver(), r.driver()
+	forEach(t, servers, func(r *rig) {
+		holder, waiter := r.newDriver(), r.newDriver()
 		g := r.Grant(holder, "k", long)
-		p := r.route(holder)
+		p := r.linkOf(holder)
 		p.Halt(aChange)
 		released := make(chan error, 1)
 		go func() { released <- holder.Release(r.Within(), g, 0) }()
 		<-p.Caught
 		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
-		r.Eventually("it waits", func() bool { return r.waiters() == 1 })
-		r.Eventually("it has stirred the lock", func() bool { return r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
+		r.Eventually("it has stirred the lock", func() bool { return r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		p.Resume()
 		r.Must(<-released)
-		if free := r.count("SELECT COUNT(*) FROM holdfast_lock WHERE owner = '' AND expires <= since"); free != 0 { // and not left to the waiter
+		if free := r.countRows("SELECT COUNT(*) FROM holdfast_lock WHERE owner = '' AND expires <= since"); free != 0 { // and not left to the waiter
 			r.Error("the lock was freed past a waiter")
 		}
 		r.Must(waiter.Release(r.Within(), <-got, 0))
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestNobodyContinuesKeptLock: neither by the owner that released it, nor by one that Inspect names.
 func TestNobodyContinuesKeptLock(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		d, heir := r.driver(), r.driver()
-		g := r.adoptable(d, long)
+	forEach(t, kinds, func(r *rig) {
+		d, heir := r.newDriver(), r.newDriver()
+		g := r.acquireAdoptable(d, long)
 		r.Must(d.Release(r.Within(), g, 6*brief))
 		st, err := heir.Inspect(r.Within(), "k")
 		if r.Must(err); !st.Held || !st.Kept || st.Token != 0 || !strings.HasPrefix(st.Owner, g.Owner) {
@@ -316,26 +316,26 @@ func TestNobodyContinuesKeptLock(t *testing.T) {
 			r.Errorf("Check() = %v, want ErrLost", err)
 		}
 		r.Must(d.Release(r.Within(), g, 0))
-		if left := r.left(); left < brief || left > 6*brief {
+		if left := r.timeLeft(); left < brief || left > 6*brief {
 			r.Errorf("the lock stands for %v, want what is left of %v", left, 6*brief)
 		}
 		if ok, err := heir.Force(r.Within(), "k", 0, ""); !ok || err != nil {
 			r.Errorf("Force() without a token = %v, %v", ok, err)
 		}
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestAnOwnerNamesOneGrant: a lock that is handed over, and taken away before the waiter knows, is granted to it under another name.
 func TestAnOwnerNamesOneGrant(t *testing.T) {
-	each(t, kinds, func(r *rig) {
+	forEach(t, kinds, func(r *rig) {
 		r.wait = -1 // no lock is handed to a waiter in GET_LOCK
-		holder, waiter := r.driver(), r.driver()
+		holder, waiter := r.newDriver(), r.newDriver()
 		holder.Mute()
 		waiter.Sleepy(2 * time.Second)
 		g := r.Grant(holder, "k", long)
 		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
-		r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		r.Must(holder.Release(r.Within(), g, 0))
 		st, err := holder.Inspect(r.Within(), "k")
 		r.Must(err)
@@ -347,7 +347,7 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 			r.Errorf("%s has token %d, and had %d before", next.Owner, next.Token, st.Token)
 		}
 		r.Must(waiter.Release(r.Within(), next, 0))
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
@@ -355,29 +355,29 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 	for name, take := range map[string]func(r *rig, g driver.Grant){
 		"force": func(r *rig, g driver.Grant) {
-			if ok, err := r.driver().Force(r.Within(), "k", g.Token, ""); !ok || err != nil {
+			if ok, err := r.newDriver().Force(r.Within(), "k", g.Token, ""); !ok || err != nil {
 				r.Fatalf("Force() = %v, %v", ok, err)
 			}
 		},
 		"adoption": func(r *rig, g driver.Grant) {
-			heir := r.driver()
+			heir := r.newDriver()
 			own, err := heir.Adopt(r.Within(), g)
 			r.Must(err)
 			r.Must(heir.Release(r.Within(), own, 0))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, kinds, func(r *rig) {
-				d := r.driver()
-				g := r.adoptable(d, long)
+			forEach(t, kinds, func(r *rig) {
+				d := r.newDriver()
+				g := r.acquireAdoptable(d, long)
 				take(r, g)
-				r.exec(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', '%s', 1, '{}', %d)",
+				r.execSQL(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', '%s', 1, '{}', %d)",
 					g.Owner, time.Now().Add(long).UnixMicro()))
-				other := r.driver()
+				other := r.newDriver()
 				if _, err := other.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
 					r.Fatalf("Acquire() = %v, want that the lock is handed to the ticket", err)
 				}
-				r.exec(fmt.Sprint("UPDATE holdfast_lock SET expires = ", time.Now().Add(long).UnixMicro()))
+				r.execSQL(fmt.Sprint("UPDATE holdfast_lock SET expires = ", time.Now().Add(long).UnixMicro()))
 				if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 					r.Errorf("Renew() = %v, want ErrLost", err)
 				}
@@ -388,7 +388,7 @@ func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 					r.Errorf("Adopt() = %v, want ErrLost", err)
 				}
 				r.Must(d.Release(r.Within(), g, 0))
-				r.cleared()
+				r.checkCleared()
 			})
 		})
 	}
@@ -399,23 +399,23 @@ func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 func TestALateRenewalBringsBackNoStamp(t *testing.T) {
 	for _, reads := range []bool{true, false} {
 		t.Run(fmt.Sprint("reads: ", reads), func(t *testing.T) {
-			each(t, servers, func(r *rig) {
-				d := r.driver()
+			forEach(t, servers, func(r *rig) {
+				d := r.newDriver()
 				g := r.Grant(d, "k", long)
 				text := aKnown
 				if reads {
 					d.Detach(g)
 					text = aRenewal
 				}
-				pass := r.stuck(d, text, true, func(ctx context.Context) { r.Must(d.Renew(ctx, []driver.Grant{g})[0].Err) })
-				before := r.stamp()
-				r.exec("UPDATE holdfast_lock SET stamp = 7")
+				pass := r.sendLate(d, text, true, func(ctx context.Context) { r.Must(d.Renew(ctx, []driver.Grant{g})[0].Err) })
+				before := r.lockStamp()
+				r.execSQL("UPDATE holdfast_lock SET stamp = 7")
 				pass()
-				if now := r.stamp(); now == before || (now == 7) == reads {
+				if now := r.lockStamp(); now == before || (now == 7) == reads {
 					r.Errorf("the stamp is %d, and was %d before", now, before)
 				}
 				r.Must(d.Release(r.Within(), g, 0))
-				r.cleared()
+				r.checkCleared()
 			})
 		})
 	}
@@ -423,8 +423,8 @@ func TestALateRenewalBringsBackNoStamp(t *testing.T) {
 
 // TestKnownStampsRenewByOneStatement, as long as nobody waits for one of the locks, and the release by one more finds the new stamps.
 func TestKnownStampsRenewByOneStatement(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		d := r.driver()
+	forEach(t, servers, func(r *rig) {
+		d := r.newDriver()
 		grants := []driver.Grant{r.Grant(d, "k", long), r.Grant(d, "other", long)}
 		sent := func(do func()) int {
 			before := r.Counts(d)["statement"]
@@ -443,9 +443,9 @@ func TestKnownStampsRenewByOneStatement(t *testing.T) {
 				r.Errorf("a renewal took %d statements", n)
 			}
 		}
-		waiter := r.driver()
+		waiter := r.newDriver()
 		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
-		r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		renew(1, 0)
 		renew(1, 0) // by a stamp that it knows, and nobody has come meanwhile
 		if n := sent(func() { r.Must(d.Release(r.Within(), grants[1], 0)) }); n != 1 {
@@ -453,35 +453,35 @@ func TestKnownStampsRenewByOneStatement(t *testing.T) {
 		}
 		r.Must(d.Release(r.Within(), grants[0], 0))
 		r.Must(waiter.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestRenewalThatFoundLapsedLockIsRepeated, where the clock is set back before it looks: somebody may have decided meanwhile to take
 // the lock.
 func TestRenewalThatFoundLapsedLockIsRepeated(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		d := r.driver()
+	forEach(t, servers, func(r *rig) {
+		d := r.newDriver()
 		g, other := r.Grant(d, "k", long), r.Grant(d, "other", long)
-		before := r.stamp()
-		p := r.route(d)
+		before := r.lockStamp()
+		p := r.linkOf(d)
 		p.Halt(aLook)
 		renewed := make(chan []driver.Renewal, 1)
-		r.exec("UPDATE holdfast_lock SET expires = 1 WHERE name = 'k'")
+		r.execSQL("UPDATE holdfast_lock SET expires = 1 WHERE name = 'k'")
 		go func() { renewed <- d.Renew(r.Within(), []driver.Grant{g, other}) }()
 		<-p.Caught
 		p.Set(func() { p.Stop = "" })
-		r.exec(fmt.Sprint("UPDATE holdfast_lock SET expires = ", time.Now().Add(long).UnixMicro()))
+		r.execSQL(fmt.Sprint("UPDATE holdfast_lock SET expires = ", time.Now().Add(long).UnixMicro()))
 		p.Resume()
 		for _, out := range <-renewed {
 			r.Must(out.Err)
 		}
-		if r.stamp() == before {
+		if r.lockStamp() == before {
 			r.Error("the lock is trusted, and what was decided when it had lapsed would still take it")
 		}
 		r.Must(d.Release(r.Within(), g, 0))
 		r.Must(d.Release(r.Within(), other, 0))
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
@@ -489,11 +489,11 @@ func TestRenewalThatFoundLapsedLockIsRepeated(t *testing.T) {
 func TestTokensRiseBeyondARowThatWasLost(t *testing.T) {
 	for name, older := range map[string]string{"no row": "DELETE FROM holdfast_lock", "an older row": "UPDATE holdfast_lock SET token = 1"} {
 		t.Run(name, func(t *testing.T) {
-			each(t, kinds, func(r *rig) {
-				c := r.client()
+			forEach(t, kinds, func(r *rig) {
+				c := r.newClient()
 				l := r.Acquire(c, "k", long)
 				r.Release(l)
-				r.exec(older)
+				r.execSQL(older)
 				next := r.Acquire(c, "k", long)
 				if next.Token() <= l.Token() {
 					r.Errorf("token %d after %d", next.Token(), l.Token())
@@ -506,8 +506,8 @@ func TestTokensRiseBeyondARowThatWasLost(t *testing.T) {
 
 // TestADeadWaiterLosesItsTurn hands the lock to a waiter that does not live to see it, which costs the next one a second.
 func TestADeadWaiterLosesItsTurn(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		holder, dead := r.client(), r.driver()
+	forEach(t, servers, func(r *rig) {
+		holder, dead := r.newClient(), r.newDriver()
 		l := r.Acquire(holder, "k", long)
 		ctx, cancel := context.WithCancel(r.Context())
 		gone := make(chan struct{})
@@ -515,15 +515,15 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 			defer close(gone)
 			dead.Acquire(ctx, driver.Request{Key: "k", TTL: long})
 		}()
-		r.Eventually("it waits", func() bool { return r.waiters() == 1 })
-		p := r.route(dead)
+		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
+		p := r.linkOf(dead)
 		p.Set(func() { p.Hole = true })
 		var first string
 		r.Must(r.db.QueryRowContext(r.Within(), r.in("SELECT owner FROM holdfast_ticket")).Scan(&first))
-		other := r.client()
+		other := r.newClient()
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
 		r.Eventually("another waits", func() bool { // the ticket of the dead may have lapsed meanwhile
-			return r.count("SELECT COUNT(*) FROM holdfast_ticket WHERE owner <> '"+first+"'") == 1
+			return r.countRows("SELECT COUNT(*) FROM holdfast_ticket WHERE owner <> '"+first+"'") == 1
 		})
 		r.Release(l)
 		var owner string
@@ -543,9 +543,9 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 
 // TestNextWaiterSweepsDeadTickets, on any name.
 func TestNextWaiterSweepsDeadTickets(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		r.exec("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('a', 'x', 1, '{}', 1)")
-		holder, waiter := r.client(), r.client()
+	forEach(t, kinds, func(r *rig) {
+		r.execSQL("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('a', 'x', 1, '{}', 1)")
+		holder, waiter := r.newClient(), r.newClient()
 		l := r.Acquire(holder, "k", long)
 		ctx, cancel := context.WithCancel(r.Context())
 		gone := make(chan struct{})
@@ -553,11 +553,11 @@ func TestNextWaiterSweepsDeadTickets(t *testing.T) {
 			defer close(gone)
 			waiter.Acquire(ctx, "k", nil)
 		}()
-		r.Eventually("only the waiter has a ticket", func() bool { return r.waiters() == 1 && r.count("SELECT COUNT(*) FROM holdfast_ticket") == 1 })
+		r.Eventually("only the waiter has a ticket", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT COUNT(*) FROM holdfast_ticket") == 1 })
 		cancel()
 		<-gone
 		r.Release(l)
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
@@ -565,7 +565,7 @@ func TestNextWaiterSweepsDeadTickets(t *testing.T) {
 func TestOneStatementDecidesAsRowDoes(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
-	d := r.driver()
+	d := r.newDriver()
 	tickets := []struct {
 		owner string
 		lives bool
@@ -581,17 +581,17 @@ func TestOneStatementDecidesAsRowDoes(t *testing.T) {
 					}
 					return now.UnixMicro()
 				}
-				r.exec("DELETE FROM holdfast_lock")
-				r.exec("DELETE FROM holdfast_ticket")
+				r.execSQL("DELETE FROM holdfast_lock")
+				r.execSQL("DELETE FROM holdfast_ticket")
 				if owner != "none" {
-					r.exec(fmt.Sprintf("INSERT INTO holdfast_lock VALUES ('k', 1, %d, '%s', '{}', %d, %d, 9)",
+					r.execSQL(fmt.Sprintf("INSERT INTO holdfast_lock VALUES ('k', 1, %d, '%s', '{}', %d, %d, 9)",
 						now.Add(-time.Hour).UnixMicro(), owner, now.UnixMicro(), at(lives)))
 				}
 				mine := false
 				for i, ticket := range tickets {
 					if queue>>i&1 == 1 {
 						mine = mine || ticket.owner == "me"
-						r.exec(fmt.Sprintf("INSERT INTO holdfast_ticket VALUES ('k', '%s', %d, '{}', %d) ON CONFLICT DO NOTHING", ticket.owner, i, at(ticket.lives)))
+						r.execSQL(fmt.Sprintf("INSERT INTO holdfast_ticket VALUES ('k', '%s', %d, '{}', %d) ON CONFLICT DO NOTHING", ticket.owner, i, at(ticket.lives)))
 					}
 				}
 				byStatement, byRow, err := d.Decide(r.Within(), "me", mine)

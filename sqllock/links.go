@@ -44,8 +44,8 @@ func isLate(ctx context.Context) bool {
 // hasRenewPool reports whether renewals have a pool of their own.
 func (d *Driver) hasRenewPool() bool { return d.renewDB != d.db }
 
-// watch asks the database now and then, so that its state is known while nobody calls.
-func (d *Driver) watch() {
+// watchDatabase asks the database now and then, so that its state is known while nobody calls.
+func (d *Driver) watchDatabase() {
 	for driverkit.Sleep(d.calls.Alive, watchEvery) {
 		d.links.mu.Lock()
 		old := time.Since(d.links.replaced) > maxLinkAge
@@ -70,7 +70,7 @@ func (d *Driver) checkNode() {
 	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	sent := time.Now()
-	if d.ping(ctx, d.renewDB) == nil {
+	if d.pingDatabase(ctx, d.renewDB) == nil {
 		d.states.Timed(0, time.Since(sent))
 	}
 }
@@ -191,7 +191,7 @@ func (d *Driver) replaceStale(db *sql.DB) {
 	})
 }
 
-// replaceIdle opens a connection of a pool and then closes those that nobody uses, so that the next statement has the new one, and reports
+// replaceIdle opens a connection of a pool and then closes the unused ones, so that the next statement has the new one, and reports
 // whether it has. If no connection can be opened, all stay: one that leads nowhere costs time, and one too few a lease. Nobody else has
 // them until then, so ctx ends soon.
 func (d *Driver) replaceIdle(ctx context.Context, db *sql.DB) bool {
@@ -221,13 +221,13 @@ func (d *Driver) replaceIdle(ctx context.Context, db *sql.DB) bool {
 		idle = append(idle, conn)
 	}
 	if s := db.Stats(); s.MaxOpenConnections > 0 && s.OpenConnections >= s.MaxOpenConnections && len(idle) > 0 {
-		discard(idle[0]) // to make room
+		discardConn(idle[0]) // to make room
 		idle = idle[1:]
 	}
 	fresh, err := db.Conn(ctx)
 	for _, conn := range idle {
 		if err == nil {
-			discard(conn)
+			discardConn(conn)
 		} else {
 			conn.Close()
 		}
@@ -239,8 +239,8 @@ func (d *Driver) replaceIdle(ctx context.Context, db *sql.DB) bool {
 	return true
 }
 
-// discard closes a connection, and not only gives it back to the pool.
-func discard(conn *sql.Conn) {
+// discardConn closes a connection, and not only gives it back to the pool.
+func discardConn(conn *sql.Conn) {
 	conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	conn.Close()
 }

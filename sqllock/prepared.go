@@ -37,8 +37,8 @@ func newPrepared(db *sql.DB) *prepared {
 	return l
 }
 
-// enter waits until a connection is free, and returns what gives it back.
-func (l *prepared) enter(ctx context.Context) (leave func(), err error) {
+// awaitConn waits until a connection is free, and returns what gives it back.
+func (l *prepared) awaitConn(ctx context.Context) (leave func(), err error) {
 	if l.room == nil {
 		return func() {}, nil // the pool waits
 	}
@@ -53,8 +53,8 @@ func (l *prepared) enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// detach returns the context for one statement.
-func (l *prepared) detach(ctx context.Context) context.Context {
+// statementContext returns the context for one statement.
+func (l *prepared) statementContext(ctx context.Context) context.Context {
 	if l.room == nil {
 		return ctx
 	}
@@ -64,8 +64,8 @@ func (l *prepared) detach(ctx context.Context) context.Context {
 // shelf bounds the number of statements that are kept: there is one for each number of locks that a renewal is for.
 const shelf = 64
 
-// of returns the statement with that text; nil: it is not kept.
-func (l *prepared) of(ctx context.Context, text string) *sql.Stmt {
+// statementFor returns the statement with that text; nil: it is not kept.
+func (l *prepared) statementFor(ctx context.Context, text string) *sql.Stmt {
 	l.mu.Lock()
 	s, full := l.stmts[text], len(l.stmts) >= shelf
 	l.mu.Unlock()
@@ -92,8 +92,8 @@ type preparedTx struct {
 	*sql.Tx
 }
 
-// of returns the statement with that text; nil: it is not kept.
-func (t preparedTx) of(ctx context.Context, text string) *sql.Stmt {
+// statementFor returns the statement with that text; nil: it is not kept.
+func (t preparedTx) statementFor(ctx context.Context, text string) *sql.Stmt {
 	t.kept.mu.Lock()
 	s := t.kept.stmts[text]
 	t.kept.mu.Unlock()
@@ -105,8 +105,8 @@ func (t preparedTx) of(ctx context.Context, text string) *sql.Stmt {
 
 // ExecContext implements querier.
 func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	ctx = t.kept.detach(ctx)
-	if s := t.of(ctx, query); s != nil {
+	ctx = t.kept.statementContext(ctx)
+	if s := t.statementFor(ctx, query); s != nil {
 		return s.ExecContext(ctx, args...)
 	}
 	return t.Tx.ExecContext(ctx, query, args...)
@@ -114,8 +114,8 @@ func (t preparedTx) ExecContext(ctx context.Context, query string, args ...any) 
 
 // QueryRowContext implements querier.
 func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	ctx = t.kept.detach(ctx)
-	if s := t.of(ctx, query); s != nil {
+	ctx = t.kept.statementContext(ctx)
+	if s := t.statementFor(ctx, query); s != nil {
 		return s.QueryRowContext(ctx, args...)
 	}
 	return t.Tx.QueryRowContext(ctx, query, args...)
@@ -123,8 +123,8 @@ func (t preparedTx) QueryRowContext(ctx context.Context, query string, args ...a
 
 // ExecContext implements querier.
 func (l *prepared) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
-	ctx = l.detach(ctx)
-	if s := l.of(ctx, query); s != nil {
+	ctx = l.statementContext(ctx)
+	if s := l.statementFor(ctx, query); s != nil {
 		return s.ExecContext(ctx, args...)
 	}
 	return l.db.ExecContext(ctx, query, args...)
@@ -132,8 +132,8 @@ func (l *prepared) ExecContext(ctx context.Context, query string, args ...any) (
 
 // QueryContext implements querier.
 func (l *prepared) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
-	ctx = l.detach(ctx)
-	if s := l.of(ctx, query); s != nil {
+	ctx = l.statementContext(ctx)
+	if s := l.statementFor(ctx, query); s != nil {
 		return s.QueryContext(ctx, args...)
 	}
 	return l.db.QueryContext(ctx, query, args...)
@@ -141,8 +141,8 @@ func (l *prepared) QueryContext(ctx context.Context, query string, args ...any) 
 
 // QueryRowContext implements querier.
 func (l *prepared) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
-	ctx = l.detach(ctx)
-	if s := l.of(ctx, query); s != nil {
+	ctx = l.statementContext(ctx)
+	if s := l.statementFor(ctx, query); s != nil {
 		return s.QueryRowContext(ctx, args...)
 	}
 	return l.db.QueryRowContext(ctx, query, args...)

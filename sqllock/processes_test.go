@@ -36,7 +36,7 @@ const (
 )
 
 var roles = map[string]func() int{
-	"hold": hold, "count": count, "churn": churn, "try": try, "flock": countByFlock, "guard": guard, "read": readOnce, "reopen": reopen,
+	"hold": holdLock, "count": countInTurn, "churn": churnLocks, "try": tryLock, "flock": countByFlock, "guard": guardLock, "read": readOnce, "reopen": guardReopened,
 }
 
 // inRole runs with a client of the file.
@@ -68,8 +68,8 @@ func exitCode(err error) int {
 	return 0
 }
 
-// hold holds the lock until it is killed.
-func hold() int {
+// holdLock holds the lock until it is killed.
+func holdLock() int {
 	return inRole(func(ctx context.Context, c *holdfast.Client) error {
 		l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL})
 		if err != nil {
@@ -81,8 +81,8 @@ func hold() int {
 	})
 }
 
-// try finds out whether another has the lock, and closes the file.
-func try() int {
+// tryLock finds out whether another has the lock, and closes the file.
+func tryLock() int {
 	return inRole(func(ctx context.Context, c *holdfast.Client) error {
 		_, err := c.TryAcquire(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL})
 		if !errors.Is(err, holdfast.ErrHeld) {
@@ -92,8 +92,8 @@ func try() int {
 	})
 }
 
-// churn takes and releases locks until it is killed.
-func churn() int {
+// churnLocks takes and releases locks until it is killed.
+func churnLocks() int {
 	return inRole(func(ctx context.Context, c *holdfast.Client) error {
 		fmt.Println("held")
 		errs := make(chan error)
@@ -112,17 +112,17 @@ func churn() int {
 	})
 }
 
-// count writes down its number and the time, in its turn, and then increments a counter some times, with how long it had to wait for
+// countInTurn writes down its number and the time, in its turn, and then increments a counter some times, with how long it had to wait for
 // each. Nothing but the lock orders what it does.
-func count() int {
+func countInTurn() int {
 	return inRole(func(ctx context.Context, c *holdfast.Client) error {
 		for i := range 1 + rounds {
 			begin := time.Now()
 			err := c.Do(ctx, "k", &holdfast.AcquireOptions{TTL: 30 * time.Second}, func(_ context.Context, l *holdfast.Lease) error {
 				if i == 0 {
-					return note("order", fmt.Sprintf("%s@%d@%s ", os.Getenv(indexVariable), time.Now().UnixMilli(), l.Owner()))
+					return noteWord("order", fmt.Sprintf("%s@%d@%s ", os.Getenv(indexVariable), time.Now().UnixMilli(), l.Owner()))
 				}
-				return errors.Join(note("waits", fmt.Sprintf("%d ", time.Since(begin).Milliseconds())), note("count", ""))
+				return errors.Join(noteWord("waits", fmt.Sprintf("%d ", time.Since(begin).Milliseconds())), noteWord("count", ""))
 			})
 			if err != nil {
 				return err
@@ -132,16 +132,16 @@ func count() int {
 	})
 }
 
-// guard takes the lock again and again, and notes each time and each process that was inside already, until a file is removed. It ends well only by an
+// guardLock takes the lock again and again, and notes each time and each process that was inside already, until a file is removed. It ends well only by an
 // error that names the file.
-func guard() int {
-	return exitCode(named(withClient(func(ctx context.Context, c *holdfast.Client) error { return guarded(ctx, c, 1<<30) })))
+func guardLock() int {
+	return exitCode(noteNamed(withClient(func(ctx context.Context, c *holdfast.Client) error { return takeGuarded(ctx, c, 1<<30) })))
 }
 
-// readOnce is guard in a process that reads the files by other means before, as a backup does.
+// readOnce is guardLock in a process that reads the files by other means before, as a backup does.
 func readOnce() int {
-	return exitCode(named(withClient(func(ctx context.Context, c *holdfast.Client) error {
-		err := guarded(ctx, c, 20)
+	return exitCode(noteNamed(withClient(func(ctx context.Context, c *holdfast.Client) error {
+		err := takeGuarded(ctx, c, 20)
 		for _, end := range []string{"", "-wal", "-shm"} {
 			if _, readErr := os.ReadFile(os.Getenv(fileVariable) + end); readErr != nil && !os.IsNotExist(readErr) {
 				err = errors.Join(err, readErr)
@@ -150,37 +150,39 @@ func readOnce() int {
 		if err != nil {
 			return err
 		}
-		return guarded(ctx, c, 1<<30)
+		return takeGuarded(ctx, c, 1<<30)
 	})))
 }
 
-// reopen is guard with a client for every few locks, which opens the files and closes them, until there is a file named stop.
-func reopen() int {
+// guardReopened is guardLock with a client for every few locks, which opens the files and closes them, until there is a file named stop.
+func guardReopened() int {
 	for {
-		if _, err := os.Stat(beside("stop")); err == nil {
+		if _, err := os.Stat(pathBeside("stop")); err == nil {
 			return 0
 		}
-		if err := withClient(func(ctx context.Context, c *holdfast.Client) error { return guarded(ctx, c, 5) }); err != nil {
-			return exitCode(named(err))
+		if err := withClient(func(ctx context.Context, c *holdfast.Client) error { return takeGuarded(ctx, c, 5) }); err != nil {
+			return exitCode(noteNamed(err))
 		}
 	}
 }
 
-// beside returns the path of a file in the folder of the locks.
-func beside(name string) string { return filepath.Join(filepath.Dir(os.Getenv(fileVariable)), name) }
+// pathBeside returns the path of a file in the folder of the locks.
+func pathBeside(name string) string {
+	return filepath.Join(filepath.Dir(os.Getenv(fileVariable)), name)
+}
 
-// named notes that this process has got an error that names a file which was removed, or has lost what was in it, and returns all other
+// noteNamed notes that this process has got an error that names a file which was removed, or has lost what was in it, and returns all other
 // errors.
-func named(err error) error {
+func noteNamed(err error) error {
 	if err != nil && (strings.Contains(err.Error(), "removed or replaced") || strings.Contains(err.Error(), "malformed")) {
-		return add("named", strconv.Itoa(os.Getpid()))
+		return addWord("named", strconv.Itoa(os.Getpid()))
 	}
 	return err
 }
 
-// guarded takes the lock n times. Inside it has a flock, by which it finds out whether somebody else is inside.
-func guarded(ctx context.Context, c *holdfast.Client, n int) error {
-	door, err := os.OpenFile(beside("door"), os.O_CREATE|os.O_RDWR, 0o600)
+// takeGuarded takes the lock n times. Inside it has a flock, by which it finds out whether somebody else is inside.
+func takeGuarded(ctx context.Context, c *holdfast.Client, n int) error {
+	door, err := os.OpenFile(pathBeside("door"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
@@ -190,12 +192,12 @@ func guarded(ctx context.Context, c *holdfast.Client, n int) error {
 		err := c.Do(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL}, func(context.Context, *holdfast.Lease) error {
 			if syscall.Flock(int(door.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
 				other, err := os.ReadFile(door.Name())
-				return errors.Join(err, add("overlaps", fmt.Sprintf("%s-%d", other, os.Getpid())))
+				return errors.Join(err, addWord("overlaps", fmt.Sprintf("%s-%d", other, os.Getpid())))
 			}
 			defer syscall.Flock(int(door.Fd()), syscall.LOCK_UN)
 			_, err := door.WriteAt(fmt.Appendf(nil, "%7d", os.Getpid()), 0)
 			time.Sleep(rand.N(2 * time.Millisecond))
-			return errors.Join(err, add("inside", strconv.Itoa(os.Getpid())))
+			return errors.Join(err, addWord("inside", strconv.Itoa(os.Getpid())))
 		})
 		if err != nil {
 			return err
@@ -204,9 +206,9 @@ func guarded(ctx context.Context, c *holdfast.Client, n int) error {
 	return nil
 }
 
-// add adds a word to a file in the folder of the locks, while other processes may do so too.
-func add(name, word string) error {
-	f, err := os.OpenFile(beside(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+// addWord adds a word to a file in the folder of the locks, while other processes may do so too.
+func addWord(name, word string) error {
+	f, err := os.OpenFile(pathBeside(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
 	}
@@ -216,27 +218,27 @@ func add(name, word string) error {
 
 // countByFlock does what count does, with a flock of the file "door".
 func countByFlock() int {
-	err := add("ready", strconv.Itoa(os.Getpid()))
+	err := addWord("ready", strconv.Itoa(os.Getpid()))
 	for i := 0; err == nil && i < 1+rounds; i++ {
 		begin := time.Now()
 		var door *os.File
-		if door, err = os.OpenFile(beside("door"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		if door, err = os.OpenFile(pathBeside("door"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 			break
 		}
 		for err = syscall.EINTR; errors.Is(err, syscall.EINTR); {
 			err = syscall.Flock(int(door.Fd()), syscall.LOCK_EX)
 		}
 		if err == nil && i > 0 {
-			err = errors.Join(note("flock-waits", fmt.Sprintf("%d ", time.Since(begin).Milliseconds())), note("flock-count", ""))
+			err = errors.Join(noteWord("flock-waits", fmt.Sprintf("%d ", time.Since(begin).Milliseconds())), noteWord("flock-count", ""))
 		}
 		err = errors.Join(err, door.Close())
 	}
 	return exitCode(err)
 }
 
-// note reads a file in the folder of the locks and writes it again: with one more word, or with the next number.
-func note(name, word string) error {
-	name = beside(name)
+// noteWord reads a file in the folder of the locks and writes it again: with one more word, or with the next number.
+func noteWord(name, word string) error {
+	name = pathBeside(name)
 	text, err := os.ReadFile(name)
 	if err != nil && !os.IsNotExist(err) {
 		return err
@@ -248,8 +250,8 @@ func note(name, word string) error {
 	return os.WriteFile(name, append(text, word...), 0o600)
 }
 
-// process starts another process on the file of r.
-func (r *rig) process(role string, index int) (cmd *exec.Cmd, exited <-chan struct{}) {
+// startProcess starts another process on the file of r.
+func (r *rig) startProcess(role string, index int) (cmd *exec.Cmd, exited <-chan struct{}) {
 	r.Helper()
 	cmd = exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleVariable+"="+role, fileVariable+"="+r.file, indexVariable+"="+strconv.Itoa(index))
@@ -272,21 +274,21 @@ func (r *rig) process(role string, index int) (cmd *exec.Cmd, exited <-chan stru
 func TestLockOfKilledProcessPassesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
-	cmd, exited := r.process("hold", 0)
-	waiter := r.client()
+	cmd, exited := r.startProcess("hold", 0)
+	waiter := r.newClient()
 	got := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
-	r.Eventually("it waits", func() bool { return r.waiters() == 1 })
+	r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
 	r.Must(cmd.Process.Kill())
 	<-exited
 	killed, owner, expires := time.Now(), "", 0
 	r.Must(r.db.QueryRowContext(r.Within(), "SELECT owner, expires FROM holdfast_lock WHERE name = 'k'").Scan(&owner, &expires))
 	l := <-got
-	if since := r.count("SELECT since FROM holdfast_lock WHERE name = 'k'"); owner != l.Owner() && since < expires {
+	if since := r.countRows("SELECT since FROM holdfast_lock WHERE name = 'k'"); owner != l.Owner() && since < expires {
 		t.Errorf("the lock passed on %d µs before it had lapsed", expires-since)
 	}
 	t.Logf("passed on after %v", time.Since(killed).Round(time.Millisecond))
 	r.Release(l)
-	r.cleared()
+	r.checkCleared()
 }
 
 // TestReadFilesStayThoseOfTheLocks reads the files in the process that has them open, as a backup does. By that the process loses the
@@ -295,7 +297,7 @@ func TestReadFilesStayThoseOfTheLocks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	r.db.Close() // so that the driver is the only one of this process
-	d, err := r.open()
+	d, err := r.openLinked()
 	fixture.Closed(r.Rig, d, err)
 	for range 3 { // by each, what was written before might be in a file that the next process does not see
 		g := r.Grant(d, "k", long)
@@ -304,7 +306,7 @@ func TestReadFilesStayThoseOfTheLocks(t *testing.T) {
 			r.Must(err)
 		}
 		for range 2 {
-			cmd, exited := r.process("try", 0)
+			cmd, exited := r.startProcess("try", 0)
 			<-exited
 			if !cmd.ProcessState.Success() {
 				t.Error("another process takes a lock that is held")
@@ -319,30 +321,30 @@ func TestReadFilesStayThoseOfTheLocks(t *testing.T) {
 func TestProcessKilledWritingLeavesSoundFile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
-	r.known()
+	r.makeRow()
 	kills := 20
 	if testing.Short() {
 		kills = 3
 	}
-	before := r.count("SELECT token FROM holdfast_lock WHERE name = 'k'")
+	before := r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'")
 	for range kills {
-		r.exec("UPDATE holdfast_lock SET owner = '', expires = 1 WHERE name = 'k'") // as if the TTL of the killed process were over
-		r.exec("DELETE FROM holdfast_ticket")
-		cmd, exited := r.process("churn", 0)
-		r.Eventually("it writes", func() bool { return r.count("SELECT token FROM holdfast_lock WHERE name = 'k'") > before })
+		r.execSQL("UPDATE holdfast_lock SET owner = '', expires = 1 WHERE name = 'k'") // as if the TTL of the killed process were over
+		r.execSQL("DELETE FROM holdfast_ticket")
+		cmd, exited := r.startProcess("churn", 0)
+		r.Eventually("it writes", func() bool { return r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'") > before })
 		time.Sleep(rand.N(10 * time.Millisecond)) // between two kills, any moment is as good
-		before = r.count("SELECT token FROM holdfast_lock WHERE name = 'k'")
+		before = r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'")
 		r.Must(cmd.Process.Kill())
 		<-exited
 		var verdict string
 		r.Must(r.db.QueryRowContext(r.Within(), "PRAGMA integrity_check").Scan(&verdict))
-		if after := r.count("SELECT token FROM holdfast_lock WHERE name = 'k'"); verdict != "ok" || after < before {
+		if after := r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'"); verdict != "ok" || after < before {
 			t.Fatalf("the file is %s, and the token %d after %d", verdict, after, before)
 		}
 	}
-	r.exec("UPDATE holdfast_lock SET owner = '', expires = 1")
-	r.exec("DELETE FROM holdfast_ticket")
-	l := r.Acquire(r.client(), "k", long)
+	r.execSQL("UPDATE holdfast_lock SET owner = '', expires = 1")
+	r.execSQL("DELETE FROM holdfast_ticket")
+	l := r.Acquire(r.newClient(), "k", long)
 	if int(l.Token()) <= before {
 		t.Errorf("token %d after %d", l.Token(), before)
 	}
@@ -361,19 +363,19 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 		processes = 8
 	}
 	r := newRig(t, onSQLite)
-	r.exec("CREATE TABLE joined (owner text, place bigint)") // a process that stood still for long has lost its place, and takes another
-	r.exec("CREATE TRIGGER join_noted AFTER INSERT ON holdfast_ticket BEGIN INSERT INTO joined VALUES (NEW.owner, NEW.place); END")
-	holder, over := r.process("hold", 0)
+	r.execSQL("CREATE TABLE joined (owner text, place bigint)") // a process that stood still for long has lost its place, and takes another
+	r.execSQL("CREATE TRIGGER join_noted AFTER INSERT ON holdfast_ticket BEGIN INSERT INTO joined VALUES (NEW.owner, NEW.place); END")
+	holder, over := r.startProcess("hold", 0)
 	var all sync.WaitGroup
 	for i := range processes {
-		cmd, exited := r.process("count", i)
+		cmd, exited := r.startProcess("count", i)
 		all.Go(func() {
 			<-exited
 			if !cmd.ProcessState.Success() {
 				t.Errorf("process %d: %v", i, cmd.ProcessState)
 			}
 		})
-		r.Eventually("it waits", func() bool { return r.count("SELECT COUNT(DISTINCT owner) FROM joined") == i+1 })
+		r.Eventually("it waits", func() bool { return r.countRows("SELECT COUNT(DISTINCT owner) FROM joined") == i+1 })
 	}
 	r.Must(holder.Process.Kill())
 	<-over
@@ -381,26 +383,26 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 	all.Wait()
 	var order, places []int
 	passed := time.Duration(0) // on to the first
-	for _, word := range r.noted("order") {
+	for _, word := range r.notedWords("order") {
 		parts := strings.SplitN(word, "@", 3)
 		if ms, _ := strconv.ParseInt(parts[1], 10, 64); order == nil {
 			passed = time.UnixMilli(ms).Sub(killed)
 		}
 		index, _ := strconv.Atoi(parts[0])
-		order, places = append(order, index), append(places, r.count("SELECT MAX(place) FROM joined WHERE owner = '"+parts[2]+"'"))
+		order, places = append(order, index), append(places, r.countRows("SELECT MAX(place) FROM joined WHERE owner = '"+parts[2]+"'"))
 	}
 	t.Logf("%d grants to %d processes in %v, the first %v after the holder was killed; the longest wait took %v", processes*(1+rounds), processes,
-		time.Since(killed).Round(time.Millisecond), passed.Round(time.Millisecond), r.longest("waits"))
+		time.Since(killed).Round(time.Millisecond), passed.Round(time.Millisecond), r.longestWait("waits"))
 	if !slices.IsSorted(places) {
 		t.Errorf("served in the order %v, of the places %v", order, places)
 	}
 	if slices.Sort(order); len(slices.Compact(order)) != processes {
 		t.Errorf("served are the processes %v, want each of %d once", order, processes)
 	}
-	if n := r.noted("count"); len(n) != 1 || n[0] != strconv.Itoa(processes*rounds) {
+	if n := r.notedWords("count"); len(n) != 1 || n[0] != strconv.Itoa(processes*rounds) {
 		t.Errorf("the counter is %v, want %d", n, processes*rounds)
 	}
-	r.cleared()
+	r.checkCleared()
 	if os.Getenv("HOLDFAST_LONG") != "" {
 		t.Logf("by flock the longest wait took %v", r.flockWait(processes))
 	}
@@ -414,22 +416,22 @@ func (r *rig) flockWait(processes int) time.Duration {
 	r.Must(syscall.Flock(int(door.Fd()), syscall.LOCK_EX))
 	var all sync.WaitGroup
 	for i := range processes {
-		_, exited := r.process("flock", i)
+		_, exited := r.startProcess("flock", i)
 		all.Go(func() { <-exited })
 	}
-	r.Eventually("all have begun", func() bool { return len(r.noted("ready")) == processes })
+	r.Eventually("all have begun", func() bool { return len(r.notedWords("ready")) == processes })
 	r.Must(door.Close())
 	all.Wait()
-	if n := r.noted("flock-count"); len(n) != 1 || n[0] != strconv.Itoa(processes*rounds) {
+	if n := r.notedWords("flock-count"); len(n) != 1 || n[0] != strconv.Itoa(processes*rounds) {
 		r.Errorf("the counter by flock is %v, want %d", n, processes*rounds)
 	}
-	return r.longest("flock-waits")
+	return r.longestWait("flock-waits")
 }
 
-// longest returns the longest of the waits in a file, which are in ms.
-func (r *rig) longest(name string) (wait time.Duration) {
+// longestWait returns the longest of the waits in a file, which are in ms.
+func (r *rig) longestWait(name string) (wait time.Duration) {
 	r.Helper()
-	for _, word := range r.noted(name) {
+	for _, word := range r.notedWords(name) {
 		ms, err := strconv.Atoi(word)
 		r.Must(err)
 		wait = max(wait, time.Duration(ms)*time.Millisecond)
@@ -449,7 +451,7 @@ func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
 	rounds, damaged := 0, 0
 	stop := filepath.Join(filepath.Dir(r.file), "stop")
 	for ; rounds < 2 || long && time.Since(begun) < 5*time.Minute; rounds++ {
-		before := len(r.noted("inside"))
+		before := len(r.notedWords("inside"))
 		var guards, reopens sync.WaitGroup
 		for i := range 8 {
 			role, group := "guard", &guards
@@ -459,7 +461,7 @@ func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
 			case 1:
 				role, group = "reopen", &reopens
 			}
-			cmd, exited := r.process(role, i)
+			cmd, exited := r.startProcess(role, i)
 			group.Go(func() {
 				<-exited
 				if !cmd.ProcessState.Success() {
@@ -467,7 +469,7 @@ func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
 				}
 			})
 		}
-		r.Eventually("they take the lock", func() bool { return len(r.noted("inside")) >= before+grants })
+		r.Eventually("they take the lock", func() bool { return len(r.notedWords("inside")) >= before+grants })
 		r.Must(errors.Join(os.Remove(r.file+"-wal"), os.Remove(r.file+"-shm")))
 		guards.Wait()
 		r.Must(os.WriteFile(stop, nil, 0o600))
@@ -476,13 +478,13 @@ func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
 		if t.Failed() {
 			break
 		}
-		if !r.sound() { // without its -wal a file may be of no use
+		if !r.isReadable() { // without its -wal a file may be of no use
 			damaged++
 			r.Must(errors.Join(os.Remove(r.file), os.RemoveAll(r.file+"-wal"), os.RemoveAll(r.file+"-shm")))
 		}
 	}
-	named := r.noted("named")
-	overlaps := r.noted("overlaps")
+	named := r.notedWords("named")
+	overlaps := r.notedWords("overlaps")
 	for _, pair := range overlaps {
 		a, b, _ := strings.Cut(strings.TrimSpace(pair), "-")
 		if !slices.Contains(named, a) && !slices.Contains(named, b) {
@@ -490,21 +492,21 @@ func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
 		}
 	}
 	t.Logf("%d grants in %d rounds, %v: %d processes had an error that names a file, %d overlaps, the file was damaged %d times",
-		len(r.noted("inside")), rounds, time.Since(begun).Round(time.Second), len(named), len(overlaps), damaged)
+		len(r.notedWords("inside")), rounds, time.Since(begun).Round(time.Second), len(named), len(overlaps), damaged)
 }
 
-// sound reports whether the file can be read.
-func (r *rig) sound() bool {
+// isReadable reports whether the file can be read.
+func (r *rig) isReadable() bool {
 	r.Helper()
-	db := r.connect("")
+	db := r.openPool("")
 	defer db.Close()
 	var verdict string
 	err := db.QueryRowContext(r.Within(), "PRAGMA integrity_check").Scan(&verdict)
 	return err == nil && verdict == "ok"
 }
 
-// noted returns the words in a file in the folder of the locks.
-func (r *rig) noted(name string) []string {
+// notedWords returns the words in a file in the folder of the locks.
+func (r *rig) notedWords(name string) []string {
 	r.Helper()
 	text, err := os.ReadFile(filepath.Join(filepath.Dir(r.file), name))
 	if !os.IsNotExist(err) {

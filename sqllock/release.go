@@ -56,14 +56,14 @@ func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duratio
 	delete(d.grips, g.Owner)
 	d.mu.Unlock()
 	if !own.alone { // others may wait for it
-		ctx = d.hurry(ctx, time.Now().Add(g.TTL)) // when the lock lapses by itself
+		ctx = d.withHurry(ctx, time.Now().Add(g.TTL)) // when the lock lapses by itself
 	}
 	late := 0
 	if own.doubt {
 		late = 1
 	}
 	if own.ear != nil && keep == 0 {
-		inside, err := own.ear.release(ctx, g, late)
+		inside, err := own.ear.releaseLock(ctx, g, late)
 		if inside {
 			own.ear.leave()
 		} else if err == nil {
@@ -73,7 +73,7 @@ func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duratio
 		defer own.ear.leave()
 	}
 	if known && own.alone && own.ear == nil && keep == 0 {
-		if freed, err := d.do(ctx, d.freeAlone, newStamp(), late, g.Key, own.stamp); freed || err != nil {
+		if freed, err := d.execRepeated(ctx, d.freeAlone, newStamp(), late, g.Key, own.stamp); freed || err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,7 @@ func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duratio
 		case r.owner != g.Owner:
 			return r, false
 		case keep > 0:
-			return r.keep(keep), r.lives()
+			return r.keep(keep), r.isHeld()
 		}
 		return r.end(), true
 	})
@@ -91,7 +91,7 @@ func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duratio
 
 // updateLock reads a lock and changes it to what next returns, until nobody else was faster, and reports whether it was changed.
 func (d *Driver) updateLock(ctx context.Context, key string, next func(row) (row, bool)) (changed bool, err error) {
-	err = d.together(ctx, func(ctx context.Context) (err error) {
+	err = d.runTogether(ctx, func(ctx context.Context) (err error) {
 		for changed = false; !changed && err == nil; {
 			var r row
 			if r, err = d.readLock(ctx, key, "", false); err != nil || !r.there {

@@ -64,7 +64,7 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 		case !slices.Contains(r.kept, at):
 			out[at].Err = driver.ErrLost
 		default:
-			if s.is(g) {
+			if s.isHeldBy(g) {
 				d.renewGrip(g.Owner, s.stamp, s.waiters == 0)
 			}
 			until := driverkit.Trust(r.sent, ttl)
@@ -112,7 +112,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 			names[i], owners[i] = grants[at].Key, grants[at].Owner
 		}
 		args := slices.Concat([]any{1 + rand.Int64N(stampEnd), driverkit.InMicros(ttl)}, names, owners)
-		change, sent := d.renew(len(rest)), time.Now()
+		change, sent := d.renewStatement(len(rest)), time.Now()
 		var renewed int64
 		err := d.runOn(ctx, d.renewDB, func(q querier) (err error) {
 			if d.dialect == SQLite { // which tells how the locks stand that it has renewed
@@ -128,9 +128,9 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 		if err != nil {
 			return nil, sent, err
 		}
-		lost := func(at int) bool { return !found[grants[at].Key].is(grants[at]) }
+		lost := func(at int) bool { return !found[grants[at].Key].isHeldBy(grants[at]) }
 		if renewed >= int64(len(rest)) {
-			lost = func(at int) bool { return found[grants[at].Key].follows(grants[at]) }
+			lost = func(at int) bool { return found[grants[at].Key].followsLossOf(grants[at]) }
 		}
 		before := len(rest)
 		rest = slices.DeleteFunc(slices.Clone(rest), lost)
@@ -139,7 +139,7 @@ func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driv
 			return rest, sent, nil
 		case len(rest) == before:
 			// It was decided elsewhere that one of them has lapsed, and what was decided may come late.
-			return nil, sent, d.unavailable(errors.New("a lock had lapsed and is held again: the clock was set back, or a read was answered by a replica"))
+			return nil, sent, d.unavailableError(errors.New("a lock had lapsed and is held again: the clock was set back, or a read was answered by a replica"))
 		}
 	}
 }
@@ -178,14 +178,14 @@ type standing struct {
 	waiters int
 }
 
-// is reports whether g still has the lock.
-func (s standing) is(g driver.Grant) bool {
+// isHeldBy reports whether g still has the lock.
+func (s standing) isHeldBy(g driver.Grant) bool {
 	return s.left > 0 && s.owner == g.Owner && isSameGrant(s.token, g)
 }
 
-// follows reports whether the lock stands as it can only after g has lost it. Tokens rise with each grant, so that a lower one, or no
+// followsLossOf reports whether the lock stands as it can only after g has lost it. Tokens rise with each grant, so that a lower one, or no
 // row, is from before g.
-func (s standing) follows(g driver.Grant) bool {
+func (s standing) followsLossOf(g driver.Grant) bool {
 	return s.token > g.Token && g.Token != 0 || s.owner != g.Owner && s.token >= g.Token && s != standing{}
 }
 

@@ -70,9 +70,9 @@ func TestLaggingReplicaLosesNoLease(t *testing.T) {
 		"its owner, later grant": {"$owner, $token + 1048576, $later", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, []database{onMariaDB, onMySQL}, func(r *rig) {
-				r.exec("CREATE TABLE holdfast_replica LIKE holdfast_lock")
-				cfg, err := mysql.ParseDSN("root@unix(" + r.socket() + ")/test?interpolateParams=true")
+			forEach(t, []database{onMariaDB, onMySQL}, func(r *rig) {
+				r.execSQL("CREATE TABLE holdfast_replica LIKE holdfast_lock")
+				cfg, err := mysql.ParseDSN("root@unix(" + r.socketPath() + ")/test?interpolateParams=true")
 				r.Must(err)
 				to, err := mysql.NewConnector(cfg)
 				r.Must(err)
@@ -83,7 +83,7 @@ func TestLaggingReplicaLosesNoLease(t *testing.T) {
 				g := r.Grant(d, "k", long)
 				if c.row != "" {
 					row := strings.NewReplacer("$owner", "'"+g.Owner+"'", "$token", fmt.Sprint(g.Token), "$later", fmt.Sprint(time.Now().Add(long).UnixMicro())).Replace(c.row)
-					r.exec("INSERT INTO holdfast_replica (name, owner, token, expires, stamp, holder, since, places) VALUES ('k', " + row + ", 1, '{}', 1, 0)")
+					r.execSQL("INSERT INTO holdfast_replica (name, owner, token, expires, stamp, holder, since, places) VALUES ('k', " + row + ", 1, '{}', 1, 0)")
 				}
 				d.Detach(g) // so that the renewal reads the lock
 				out := d.Renew(r.Within(), []driver.Grant{g})[0]
@@ -101,10 +101,10 @@ func TestLaggingReplicaLosesNoLease(t *testing.T) {
 
 // TestReadFromBeforeGrantIsNoLoss, as a replica that lags answers it: Check does not know, and an adoption waits for the newer row.
 func TestReadFromBeforeGrantIsNoLoss(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		d, heir := r.driver(), r.driver()
-		g := r.adoptable(d, long)
-		r.exec("UPDATE holdfast_lock SET token = token - 1048576, owner = 'other'")
+	forEach(t, kinds, func(r *rig) {
+		d, heir := r.newDriver(), r.newDriver()
+		g := r.acquireAdoptable(d, long)
+		r.execSQL("UPDATE holdfast_lock SET token = token - 1048576, owner = 'other'")
 		if err := d.Check(r.Within(), g); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrLost) {
 			r.Errorf("Check() = %v, want ErrUnavailable", err)
 		}
@@ -120,9 +120,9 @@ func TestReadFromBeforeGrantIsNoLoss(t *testing.T) {
 			r.Fatalf("Adopt() = %v, want that it asks again", err)
 		case <-time.After(100 * time.Millisecond):
 		}
-		r.exec("UPDATE holdfast_lock SET token = token + 1048576, owner = '" + g.Owner + "'")
+		r.execSQL("UPDATE holdfast_lock SET token = token + 1048576, owner = '" + g.Owner + "'")
 		r.Must(<-adopted)
 		r.Must(heir.Release(r.Within(), own, 0))
-		r.cleared()
+		r.checkCleared()
 	})
 }

@@ -60,15 +60,15 @@ func TestMain(m *testing.M) {
 		if errors.Is(err, child.ErrNotFetched) {
 			err = nil // newRig reports it
 		}
-		if err = errors.Join(err, prepare(ctx, mariaDB), prepare(ctx, mySQL)); err != nil {
+		if err = errors.Join(err, prepareServer(ctx, mariaDB), prepareServer(ctx, mySQL)); err != nil {
 			return nil, errors.Join(err, stop())
 		}
 		return stop, nil
 	})
 }
 
-// prepare makes the database of the tests.
-func prepare(ctx context.Context, s *mariaproc.Server) error {
+// prepareServer makes the database of the tests.
+func prepareServer(ctx context.Context, s *mariaproc.Server) error {
 	if s == nil {
 		return nil
 	}
@@ -109,8 +109,8 @@ type rig struct {
 	wait   int // of these, for waiters; 0: as usual
 }
 
-// each runs a test on each of these, at once.
-func each(t *testing.T, all []database, test func(r *rig)) {
+// forEach runs a test on each of these, at once.
+func forEach(t *testing.T, all []database, test func(r *rig)) {
 	t.Parallel()
 	for _, b := range all {
 		t.Run(b.name, func(t *testing.T) {
@@ -134,9 +134,9 @@ func newRig(t testing.TB, b database) *rig {
 	r := &rig{Rig: fixture.New(t), database: b, prefix: fmt.Sprintf("t%d_", prefixes.Add(1)), most: 4}
 	if b.dialect == sqllock.SQLite {
 		r.prefix, r.file = "holdfast_", filepath.Join(t.TempDir(), "locks.db")
-		r.db = r.connect("")
+		r.db = r.openPool("")
 	} else {
-		r.db = r.connect(r.socket())
+		r.db = r.openPool(r.socketPath())
 	}
 	r.migrate()
 	return r
@@ -151,16 +151,16 @@ func (r *rig) migrate() {
 	r.Must(d.Migrate(r.Context()))
 }
 
-// socket returns the path at which the server listens.
-func (r *rig) socket() string {
+// socketPath returns the path at which the server listens.
+func (r *rig) socketPath() string {
 	if r.second {
 		return mySQL.Socket()
 	}
 	return mariaDB.Socket()
 }
 
-// connect opens the database, at a socket or behind a relay.
-func (r *rig) connect(at string) *sql.DB {
+// openPool opens the database, at a socket or behind a relay.
+func (r *rig) openPool(at string) *sql.DB {
 	r.Helper()
 	var db *sql.DB
 	var err error
@@ -177,13 +177,13 @@ func (r *rig) connect(at string) *sql.DB {
 	return db
 }
 
-// open returns the driver of one more client, of a server behind a proxy of its own.
-func (r *rig) open() (driver.Driver, error) {
+// openLinked returns the driver of one more client, of a server behind a proxy of its own.
+func (r *rig) openLinked() (driver.Driver, error) {
 	if r.dialect == sqllock.SQLite {
 		return sqlite.Open(r.Context(), "sqlite://"+r.file, nil)
 	}
-	l := r.relay()
-	d, err := r.openOn(r.connect(l.Addr))
+	l := r.newRelay()
+	d, err := r.openOn(r.openPool(l.Addr))
 	if err != nil {
 		return nil, err
 	}
@@ -196,14 +196,14 @@ func (r *rig) openOn(db *sql.DB) (*sqllock.Driver, error) {
 	return sqllock.New(r.Context(), db, r.dialect, &sqllock.Options{Prefix: r.prefix, WaitConns: r.wait})
 }
 
-func (r *rig) relay() *fixture.Link {
+func (r *rig) newRelay() *fixture.Link {
 	r.Helper()
-	return fixture.Relay(r, r.socket(), func() fixture.Protocol { return &fixture.MySQL{} })
+	return fixture.Relay(r, r.socketPath(), func() fixture.Protocol { return &fixture.MySQL{} })
 }
 
-func (r *rig) driver() *sqllock.Driver {
+func (r *rig) newDriver() *sqllock.Driver {
 	r.Helper()
-	d, err := r.open()
+	d, err := r.openLinked()
 	fixture.Closed(r.Rig, d, err)
 	if file, ok := d.(*sqlite.Driver); ok {
 		return file.Driver
@@ -211,33 +211,33 @@ func (r *rig) driver() *sqllock.Driver {
 	return d.(*sqllock.Driver)
 }
 
-func (r *rig) client() *holdfast.Client { r.Helper(); return r.Client(r.driver()) }
+func (r *rig) newClient() *holdfast.Client { r.Helper(); return r.Client(r.newDriver()) }
 
-func (r *rig) route(d driver.Driver) *fixture.Link { return r.Links(d)[0] }
+func (r *rig) linkOf(d driver.Driver) *fixture.Link { return r.Links(d)[0] }
 
 // in puts the prefix of r into a statement.
 func (r *rig) in(text string) string { return strings.ReplaceAll(text, "holdfast_", r.prefix) }
 
-func (r *rig) exec(text string) {
+func (r *rig) execSQL(text string) {
 	r.Helper()
 	_, err := r.db.ExecContext(r.Context(), r.in(text))
 	r.Must(err)
 }
 
-func (r *rig) count(text string) (n int) {
+func (r *rig) countRows(text string) (n int) {
 	r.Helper()
 	r.Must(r.db.QueryRowContext(r.Context(), r.in(text)).Scan(&n))
 	return n
 }
 
-// waiters are the places in the queue that have not lapsed.
-func (r *rig) waiters() int {
+// waiterCount counts the places in the queue that have not lapsed.
+func (r *rig) waiterCount() int {
 	r.Helper()
-	return r.count(fmt.Sprint("SELECT COUNT(*) FROM holdfast_ticket WHERE expires > ", time.Now().UnixMicro()))
+	return r.countRows(fmt.Sprint("SELECT COUNT(*) FROM holdfast_ticket WHERE expires > ", time.Now().UnixMicro()))
 }
 
-// leftovers are all locks and tickets.
-func (r *rig) leftovers() (left []string, err error) {
+// leftoverRows returns all locks and tickets.
+func (r *rig) leftoverRows() (left []string, err error) {
 	now := time.Now().UnixMicro()
 	for kind, text := range map[string]string{
 		"lock": "SELECT name FROM holdfast_lock WHERE owner <> '' AND expires > ", "ticket": "SELECT name FROM holdfast_ticket WHERE expires > ",
@@ -260,34 +260,34 @@ func (r *rig) leftovers() (left []string, err error) {
 	return left, nil
 }
 
-// cleared checks that nothing is left, long before it could lapse by itself.
-func (r *rig) cleared() {
+// checkCleared checks that nothing is left, long before it could lapse by itself.
+func (r *rig) checkCleared() {
 	r.Helper()
 	r.Eventually("nothing is left", func() bool {
-		left, err := r.leftovers()
+		left, err := r.leftoverRows()
 		return err == nil && len(left) == 0
 	})
 }
 
-// left returns the time until the lock "k" lapses.
-func (r *rig) left() time.Duration {
+// timeLeft returns the time until the lock "k" lapses.
+func (r *rig) timeLeft() time.Duration {
 	r.Helper()
-	return time.Until(time.UnixMicro(int64(r.count("SELECT expires FROM holdfast_lock WHERE name = 'k'"))))
+	return time.Until(time.UnixMicro(int64(r.countRows("SELECT expires FROM holdfast_lock WHERE name = 'k'"))))
 }
 
-// stamp returns the stamp of the lock "k".
-func (r *rig) stamp() int {
+// lockStamp returns the stamp of the lock "k".
+func (r *rig) lockStamp() int {
 	r.Helper()
-	return r.count("SELECT stamp FROM holdfast_lock WHERE name = 'k'")
+	return r.countRows("SELECT stamp FROM holdfast_lock WHERE name = 'k'")
 }
 
-// service is r for the conformance suite.
-func (r *rig) service() locktest.Service {
-	return r.Service(1, r.open, r.leftovers)
+// lockService returns r for the conformance suite.
+func (r *rig) lockService() locktest.Service {
+	return r.Service(1, r.openLinked, r.leftoverRows)
 }
 
-// together runs fn n times at once.
-func together(n int, fn func(i int)) {
+// runAtOnce runs fn n times at once.
+func runAtOnce(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() { fn(i) })

@@ -47,16 +47,16 @@ type columns struct {
 	owner, holder, firstOwner, firstHolder             *string
 }
 
-// into returns the places for the columns of readSQL.
-func (r *row) into(c *columns) []any {
+// scanTargets returns the places for the columns of readSQL.
+func (r *row) scanTargets(c *columns) []any {
 	return []any{
 		&r.now, &c.stamp, &c.token, &c.owner, &c.holder, &c.since, &c.expires, &c.places, &r.place, &c.lapse,
 		&c.firstOwner, &c.firstHolder, &c.place, &r.dead, &r.count,
 	}
 }
 
-// fill completes what was read.
-func (r *row) fill(c *columns) {
+// complete completes what was read.
+func (r *row) complete(c *columns) {
 	if r.there = c.stamp != nil; r.there {
 		r.stamp, r.token, r.owner, r.holder, r.since, r.expires, r.places = *c.stamp, *c.token, *c.owner, *c.holder, *c.since, *c.expires, *c.places
 	}
@@ -68,11 +68,11 @@ func (r *row) fill(c *columns) {
 	}
 }
 
-// lives reports whether somebody has the lock.
-func (r row) lives() bool { return r.owner != "" && r.expires > r.now }
+// isHeld reports whether somebody has the lock.
+func (r row) isHeld() bool { return r.owner != "" && r.expires > r.now }
 
-// is reports whether owner has the lock.
-func (r row) is(owner string) bool { return r.lives() && r.owner == owner }
+// isHeldBy reports whether owner has the lock.
+func (r row) isHeldBy(owner string) bool { return r.isHeld() && r.owner == owner }
 
 // isReserved reports whether the lock is free, and left to whoever is let in by the turnstile. One that is left for longer was freed before
 // the clock was set back.
@@ -82,10 +82,12 @@ func (r row) isReserved() bool {
 }
 
 // isUnconfirmed reports whether the lock may have been handed to a waiter that has not confirmed it.
-func (r row) isUnconfirmed() bool { return r.lives() && r.expires-r.since <= driverkit.InMicros(grace) }
+func (r row) isUnconfirmed() bool {
+	return r.isHeld() && r.expires-r.since <= driverkit.InMicros(grace)
+}
 
-// ends returns 1 if the change of r to is ends a lease, and else 0.
-func (r row) ends(is *row) int64 {
+// endCount returns 1 if the change of r to is ends a lease, and else 0.
+func (r row) endCount(is *row) int64 {
 	if r.owner != "" && r.owner != is.owner {
 		return 1
 	}
@@ -144,28 +146,28 @@ func (r row) hasToken(token int64) bool {
 	return driverkit.InBlock(r.token, token)
 }
 
-// ahead returns about how many waiters come before the owner that reads.
-func (r row) ahead() int64 {
+// waitersAhead returns about how many waiters come before the owner that reads.
+func (r row) waitersAhead() int64 {
 	if r.place == nil || r.first == nil {
 		return 0
 	}
 	return max(*r.place-r.first.place, 0)
 }
 
-// held returns an error that names the holder.
-func (r row) held() *driver.HeldError {
+// heldError returns an error that names the holder.
+func (r row) heldError() *driver.HeldError {
 	held := &driver.HeldError{
-		Owner: r.owner, Holder: person(r.holder), Remaining: max(driverkit.Micros(r.expires-r.now), 0), Waiters: r.count, Kept: driverkit.IsKept(r.owner),
+		Owner: r.owner, Holder: parseHolder(r.holder), Remaining: max(driverkit.Micros(r.expires-r.now), 0), Waiters: r.count, Kept: driverkit.IsKept(r.owner),
 	}
 	held.Since = time.Now().Add(-driverkit.Micros(r.now - r.since))
 	return held
 }
 
-// status returns the state of the lock as people read it.
-func (r row) status(key, node string) driver.Status {
+// lockStatus returns the state of the lock as people read it.
+func (r row) lockStatus(key, node string) driver.Status {
 	st := driver.Status{Key: key, Waiters: r.count}
-	if r.lives() {
-		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, driverkit.Micros(r.expires-r.now), person(r.holder)
+	if r.isHeld() {
+		st.Held, st.Owner, st.Token, st.Remaining, st.Holder = true, r.owner, r.token, driverkit.Micros(r.expires-r.now), parseHolder(r.holder)
 		st.Since = time.Now().Add(-driverkit.Micros(r.now - r.since))
 		if st.Kept = driverkit.IsKept(r.owner); st.Kept {
 			st.Token = 0
@@ -175,8 +177,8 @@ func (r row) status(key, node string) driver.Status {
 	return st
 }
 
-// person returns the description of a holder.
-func person(text string) (h driver.Holder) {
+// parseHolder returns the description of a holder.
+func parseHolder(text string) (h driver.Holder) {
 	json.Unmarshal([]byte(text), &h) // what another has written there is no holder
 	return h
 }

@@ -80,13 +80,13 @@ func rowLock(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column str
 func (s speech) lockRows(ctx context.Context, tx *sql.Tx, table, column string, value any) error {
 	if s.seize != "" {
 		if _, err := tx.ExecContext(ctx, s.seize+table+" WHERE 0"); err != nil {
-			return s.held(err)
+			return s.heldError(err)
 		}
 	}
-	lock := s.say("SELECT 1 FROM " + table + " WHERE " + column + " = $1" + s.forUpdate)
-	rows, err := tx.QueryContext(ctx, lock.text, lock.with([]any{value})...)
+	lock := s.translate("SELECT 1 FROM " + table + " WHERE " + column + " = $1" + s.forUpdate)
+	rows, err := tx.QueryContext(ctx, lock.text, lock.orderArgs([]any{value})...)
 	if err != nil {
-		return s.held(err)
+		return s.heldError(err)
 	}
 	defer rows.Close()
 	found := false
@@ -94,7 +94,7 @@ func (s speech) lockRows(ctx context.Context, tx *sql.Tx, table, column string, 
 		found = true
 	}
 	if err := rows.Err(); err != nil || found {
-		return s.held(err)
+		return s.heldError(err)
 	}
 	return sql.ErrNoRows
 }
@@ -109,11 +109,11 @@ func (s speech) transactionOpen(ctx context.Context, tx *sql.Tx) (bool, error) {
 	if s.name == "SQLite" { // a transaction cannot begin within another
 		return err != nil, nil
 	}
-	return err == nil || s.kind(err) != unmarked, err
+	return err == nil || s.kindOf(err) != unmarked, err
 }
 
-// held returns err, as ErrHeld if another transaction has the row.
-func (s speech) held(err error) error {
+// heldError returns err, as ErrHeld if another transaction has the row.
+func (s speech) heldError(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -140,7 +140,7 @@ var tableOptions = sync.OnceValue(func() *regexp.Regexp { return regexp.MustComp
 func locksRowsMySQL(ctx context.Context, s speech, tx *sql.Tx, table string) (locks bool, err error) {
 	rows, err := tx.QueryContext(ctx, "SHOW CREATE TABLE "+table)
 	if err != nil {
-		if k := s.kind(err); k == lacks || k == nameless {
+		if k := s.kindOf(err); k == lacks || k == nameless {
 			return false, nil
 		}
 		return false, err
@@ -161,9 +161,9 @@ func locksRowsMySQL(ctx context.Context, s speech, tx *sql.Tx, table string) (lo
 		return found[1] == "InnoDB", nil
 	}
 	rows.Close() // so that the connection takes another statement
-	look := s.say(engineMySQL)
+	look := s.translate(engineMySQL)
 	var engine string
-	if err := tx.QueryRowContext(ctx, look.text, look.with([]any{table})...).Scan(&engine); err != nil && !errors.Is(err, sql.ErrNoRows) {
+	if err := tx.QueryRowContext(ctx, look.text, look.orderArgs([]any{table})...).Scan(&engine); err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return false, err
 	}
 	return engine == "InnoDB", nil

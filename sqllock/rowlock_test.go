@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// begin begins a transaction on a connection that waits for nobody.
-func (r *rig) begin() *sql.Tx {
+// beginTx begins a transaction on a connection that waits for nobody.
+func (r *rig) beginTx() *sql.Tx {
 	r.Helper()
 	tx, err := r.db.BeginTx(r.Context(), nil)
 	r.Must(err)
@@ -22,20 +22,20 @@ func (r *rig) begin() *sql.Tx {
 	return tx
 }
 
-// accounts makes a table of two accounts, and others beside it.
-func (r *rig) accounts() {
+// createAccounts makes a table of two accounts, and others beside it.
+func (r *rig) createAccounts() {
 	r.Helper()
 	if r.dialect == sqllock.SQLite { // as the transactions of the rig begin with a write
-		r.db = r.deferring()
+		r.db = r.openDeferring()
 	}
-	r.exec("CREATE TABLE holdfast_account (id varchar(9) PRIMARY KEY, balance bigint)")
-	r.exec("INSERT INTO holdfast_account VALUES ('a', 1), ('b', 1)")
-	r.exec("CREATE VIEW holdfast_plain AS SELECT * FROM holdfast_account")
-	r.exec("CREATE VIEW holdfast_counted AS SELECT MAX(id) AS id FROM holdfast_account")
+	r.execSQL("CREATE TABLE holdfast_account (id varchar(9) PRIMARY KEY, balance bigint)")
+	r.execSQL("INSERT INTO holdfast_account VALUES ('a', 1), ('b', 1)")
+	r.execSQL("CREATE VIEW holdfast_plain AS SELECT * FROM holdfast_account")
+	r.execSQL("CREATE VIEW holdfast_counted AS SELECT MAX(id) AS id FROM holdfast_account")
 }
 
-// deferring opens the file as programs do that do not lock.
-func (r *rig) deferring() *sql.DB {
+// openDeferring opens the file as programs do that do not lock.
+func (r *rig) openDeferring() *sql.DB {
 	r.Helper()
 	db, err := sql.Open("sqlite", "file:"+r.file+"?_pragma=busy_timeout(50)")
 	r.Must(err)
@@ -43,23 +43,23 @@ func (r *rig) deferring() *sql.DB {
 	return db
 }
 
-// lock is RowLock on the accounts of r.
-func (r *rig) lock(tx *sql.Tx, table, id string) error {
+// lockRow is RowLock on the accounts of r.
+func (r *rig) lockRow(tx *sql.Tx, table, id string) error {
 	return sqllock.RowLock(r.Within(), tx, r.dialect, r.in(table), "id", id)
 }
 
 // TestRowLockLastsUntilTransactionEnds: others can neither lock nor write the row.
 func TestRowLockLastsUntilTransactionEnds(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		r.accounts()
-		first, second := r.begin(), r.begin()
-		r.Must(r.lock(first, "holdfast_account", "a"))
-		if err := r.lock(second, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
+	forEach(t, kinds, func(r *rig) {
+		r.createAccounts()
+		first, second := r.beginTx(), r.beginTx()
+		r.Must(r.lockRow(first, "holdfast_account", "a"))
+		if err := r.lockRow(second, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
 			r.Errorf("a row that another has: %v, want ErrHeld", err)
 		}
 		r.Must(second.Rollback())
-		third := r.begin()
-		err := r.lock(third, "holdfast_account", "b")
+		third := r.beginTx()
+		err := r.lockRow(third, "holdfast_account", "b")
 		if whole := r.dialect == sqllock.SQLite; errors.Is(err, holdfast.ErrHeld) != whole || err != nil && !whole {
 			r.Errorf("another row: %v", err)
 		}
@@ -67,13 +67,13 @@ func TestRowLockLastsUntilTransactionEnds(t *testing.T) {
 		_, err = first.ExecContext(r.Within(), r.in("UPDATE holdfast_account SET balance = balance + 1 WHERE id = 'a'"))
 		r.Must(err)
 		r.Must(first.Commit())
-		last := r.begin()
-		r.Must(r.lock(last, "holdfast_account", "a"))
+		last := r.beginTx()
+		r.Must(r.lockRow(last, "holdfast_account", "a"))
 		var balance int
 		if r.Must(last.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance)); balance != 2 {
 			r.Errorf("the balance is %d behind the lock, want 2", balance)
 		}
-		if err := r.lock(last, "holdfast_account", "c"); !errors.Is(err, sql.ErrNoRows) {
+		if err := r.lockRow(last, "holdfast_account", "c"); !errors.Is(err, sql.ErrNoRows) {
 			r.Errorf("no such row: %v, want sql.ErrNoRows", err)
 		}
 	})
@@ -81,14 +81,14 @@ func TestRowLockLastsUntilTransactionEnds(t *testing.T) {
 
 // TestRowLockOnChangedRowIsHeld: what the transaction has read before is out of date.
 func TestRowLockOnChangedRowIsHeld(t *testing.T) {
-	each(t, []database{onSQLite}, func(r *rig) {
-		r.accounts()
-		r.exec("PRAGMA journal_mode = wal") // without, nobody can write while another reads
-		tx := r.begin()
+	forEach(t, []database{onSQLite}, func(r *rig) {
+		r.createAccounts()
+		r.execSQL("PRAGMA journal_mode = wal") // without, nobody can write while another reads
+		tx := r.beginTx()
 		var balance int
 		r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
-		r.exec("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
-		if err := r.lock(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
+		r.execSQL("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
+		if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
 			r.Errorf("RowLock() = %v, want ErrHeld", err)
 		}
 	})
@@ -96,12 +96,12 @@ func TestRowLockOnChangedRowIsHeld(t *testing.T) {
 
 // TestRowLockOpensNoSnapshot: what is read behind a lock is not from before it, however many locks the transaction takes.
 func TestRowLockOpensNoSnapshot(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		r.accounts()
-		tx := r.begin()
-		r.Must(r.lock(tx, "holdfast_account", "a"))
-		r.exec("UPDATE holdfast_account SET balance = 7 WHERE id = 'b'")
-		r.Must(r.lock(tx, "holdfast_account", "b"))
+	forEach(t, servers, func(r *rig) {
+		r.createAccounts()
+		tx := r.beginTx()
+		r.Must(r.lockRow(tx, "holdfast_account", "a"))
+		r.execSQL("UPDATE holdfast_account SET balance = 7 WHERE id = 'b'")
+		r.Must(r.lockRow(tx, "holdfast_account", "b"))
 		var balance int
 		if r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'b'")).Scan(&balance)); balance != 7 {
 			r.Errorf("the balance is %d behind the lock, want 7", balance)
@@ -111,17 +111,17 @@ func TestRowLockOpensNoSnapshot(t *testing.T) {
 
 // TestRowLockFindsEngineInEachMode: in some, SHOW CREATE TABLE leaves it out.
 func TestRowLockFindsEngineInEachMode(t *testing.T) {
-	each(t, []database{onMariaDB}, func(r *rig) {
-		r.accounts()
-		r.exec("CREATE TABLE holdfast_old (id varchar(9)) ENGINE = MyISAM")
+	forEach(t, []database{onMariaDB}, func(r *rig) {
+		r.createAccounts()
+		r.execSQL("CREATE TABLE holdfast_old (id varchar(9)) ENGINE = MyISAM")
 		for _, mode := range []string{"ORACLE", "NO_TABLE_OPTIONS", "ANSI,NO_BACKSLASH_ESCAPES"} {
 			r.settings = "&sql_mode=%27" + mode + "%27"
-			tx, err := r.connect(r.relay().Addr).BeginTx(r.Context(), nil)
+			tx, err := r.openPool(r.newRelay().Addr).BeginTx(r.Context(), nil)
 			r.Must(err)
-			if err := r.lock(tx, "holdfast_account", "a"); err != nil {
+			if err := r.lockRow(tx, "holdfast_account", "a"); err != nil {
 				r.Errorf("%s: RowLock() = %v", mode, err)
 			}
-			if err := r.lock(tx, "holdfast_old", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+			if err := r.lockRow(tx, "holdfast_old", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 				r.Errorf("%s: RowLock() on MyISAM = %v, want ErrInvalid", mode, err)
 			}
 			r.Must(tx.Rollback())
@@ -131,12 +131,12 @@ func TestRowLockFindsEngineInEachMode(t *testing.T) {
 
 // TestRowLockNoticesRolledBackTransaction: where the database has rolled the transaction back, later statements run without one.
 func TestRowLockNoticesRolledBackTransaction(t *testing.T) {
-	each(t, []database{onMariaDB, onMySQL, onSQLite}, func(r *rig) {
-		r.accounts()
-		tx := r.begin()
+	forEach(t, []database{onMariaDB, onMySQL, onSQLite}, func(r *rig) {
+		r.createAccounts()
+		tx := r.beginTx()
 		_, err := tx.ExecContext(r.Within(), "ROLLBACK") // as by an error that the program has passed over
 		r.Must(err)
-		if err := r.lock(tx, "holdfast_account", "a"); !errors.Is(err, sql.ErrTxDone) {
+		if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, sql.ErrTxDone) {
 			r.Errorf("RowLock() = %v, want ErrTxDone", err)
 		}
 		if _, err := tx.ExecContext(r.Within(), r.in("UPDATE holdfast_account SET balance = 9")); !errors.Is(err, sql.ErrTxDone) {
@@ -150,19 +150,19 @@ func TestRowLockNoticesRolledBackTransaction(t *testing.T) {
 func TestRowLockEndsTransactionThatItRollsBack(t *testing.T) {
 	for _, autocommit := range []int{0, 1} {
 		t.Run(fmt.Sprint("autocommit=", autocommit), func(t *testing.T) {
-			each(t, []database{onMariaDB}, func(r *rig) {
-				r.accounts()
+			forEach(t, []database{onMariaDB}, func(r *rig) {
+				r.createAccounts()
 				r.settings = fmt.Sprint("&innodb_snapshot_isolation=1&autocommit=", autocommit)
-				tx, err := r.connect(r.relay().Addr).BeginTx(r.Context(), nil)
+				tx, err := r.openPool(r.newRelay().Addr).BeginTx(r.Context(), nil)
 				r.Must(err)
 				defer tx.Rollback()
 				var balance int
 				r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
-				r.exec("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
-				if err := r.lock(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
+				r.execSQL("UPDATE holdfast_account SET balance = 7 WHERE id = 'a'")
+				if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrHeld) {
 					r.Errorf("RowLock() = %v, want ErrHeld", err)
 				}
-				if err := r.lock(tx, "holdfast_account", "b"); !errors.Is(err, sql.ErrTxDone) {
+				if err := r.lockRow(tx, "holdfast_account", "b"); !errors.Is(err, sql.ErrTxDone) {
 					r.Errorf("RowLock() of the next row = %v, want ErrTxDone", err)
 				}
 			})
@@ -172,19 +172,19 @@ func TestRowLockEndsTransactionThatItRollsBack(t *testing.T) {
 
 // TestARowLockLocksOrIsRefused: where FOR UPDATE would lock nothing of what a name stands for, it is not taken.
 func TestARowLockLocksOrIsRefused(t *testing.T) {
-	each(t, kinds, func(r *rig) {
-		r.accounts()
+	forEach(t, kinds, func(r *rig) {
+		r.createAccounts()
 		tables := []string{"holdfast_account; SELECT", "a.b.c", ""}
 		if r.dialect == sqllock.MySQL {
-			r.exec("CREATE TABLE holdfast_old (id varchar(9)) ENGINE = MyISAM")
+			r.execSQL("CREATE TABLE holdfast_old (id varchar(9)) ENGINE = MyISAM")
 			tables = append(tables, "holdfast_nothing", "holdfast_plain", "holdfast_counted", "holdfast_old", "test.holdfast_old", "information_schema.TABLES")
-			tx := r.begin()
-			r.Must(r.lock(tx, "test.holdfast_account", "a"))
+			tx := r.beginTx()
+			r.Must(r.lockRow(tx, "test.holdfast_account", "a"))
 			for _, text := range []string{"CREATE TEMPORARY TABLE holdfast_account (id varchar(9)) ENGINE = InnoDB", "INSERT INTO holdfast_account VALUES ('a')"} {
 				_, err := tx.ExecContext(r.Within(), r.in(text))
 				r.Must(err)
 			}
-			if err := r.lock(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrInvalid) {
+			if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 				r.Errorf("a table of this session in front of another: %v, want ErrInvalid", err)
 			}
 			_, err := tx.ExecContext(r.Within(), r.in("DROP TEMPORARY TABLE holdfast_account"))
@@ -192,13 +192,13 @@ func TestARowLockLocksOrIsRefused(t *testing.T) {
 			r.Must(tx.Rollback())
 		}
 		for _, table := range tables {
-			tx := r.begin()
-			if err := r.lock(tx, table, "a"); !errors.Is(err, holdfast.ErrInvalid) {
+			tx := r.beginTx()
+			if err := r.lockRow(tx, table, "a"); !errors.Is(err, holdfast.ErrInvalid) {
 				r.Errorf("%q: %v, want ErrInvalid", table, err)
 			}
 			r.Must(tx.Rollback())
 		}
-		tx := r.begin()
+		tx := r.beginTx()
 		if err := sqllock.RowLock(r.Within(), tx, 0, "account", "id", "a"); !errors.Is(err, holdfast.ErrInvalid) {
 			r.Errorf("no dialect: %v, want ErrInvalid", err)
 		}
@@ -212,17 +212,17 @@ func TestARowLockLocksOrIsRefused(t *testing.T) {
 func TestRowLockLosesNoUpdate(t *testing.T) {
 	gates.Nightly(t, "rowlock")
 	const writers, length = 4, 30 * time.Second
-	each(t, servers, func(r *rig) {
+	forEach(t, servers, func(r *rig) {
 		var version string
 		r.Must(r.db.QueryRowContext(r.Within(), "SELECT version()").Scan(&version))
-		r.accounts()
+		r.createAccounts()
 		table, increments := r.in("holdfast_account"), make([]int64, writers)
 		end := time.Now().Add(length)
 		var all sync.WaitGroup
 		for i := range increments {
 			all.Go(func() {
 				for time.Now().Before(end) {
-					switch err := increment(r, table); {
+					switch err := incrementAccount(r, table); {
 					case err == nil:
 						increments[i]++
 					case errors.Is(err, holdfast.ErrHeld):
@@ -247,14 +247,14 @@ func TestRowLockLosesNoUpdate(t *testing.T) {
 	})
 }
 
-// increment adds 1 to an account by a read and a write.
-func increment(r *rig, table string) error {
+// incrementAccount adds 1 to an account by a read and a write.
+func incrementAccount(r *rig, table string) error {
 	tx, err := r.db.BeginTx(r.Context(), nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	if err := r.lock(tx, "holdfast_account", "a"); err != nil {
+	if err := r.lockRow(tx, "holdfast_account", "a"); err != nil {
 		return err
 	}
 	var balance int64

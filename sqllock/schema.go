@@ -48,12 +48,12 @@ func (d *Driver) Migrate(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errNoExclusion):
-	case d.kind(err) == denied, d.kind(err) == foreign:
+	case d.kindOf(err) == denied, d.kindOf(err) == foreign:
 		err = driverkit.Refusal{Err: fmt.Errorf("%w: %w; take a user who may create tables there, or correct the name of the database", driver.ErrAuth, err)}
 	default:
-		err = d.diagnose(ctx, err)
+		err = d.explainError(ctx, err)
 	}
-	return fmt.Errorf("sqllock: migrate: %w", d.unavailable(err))
+	return fmt.Errorf("sqllock: migrate: %w", d.unavailableError(err))
 }
 
 func (d *Driver) migrate(ctx context.Context) error {
@@ -109,7 +109,7 @@ func (d *Driver) tryWrite(ctx context.Context, conn *sql.Conn) error {
 	if err == nil {
 		return nil
 	}
-	switch d.kind(err) {
+	switch d.kindOf(err) {
 	case full, worn, readOnly:
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 func TestSchemaMayStandBeforePrefix(t *testing.T) {
 	for _, bare := range []string{"holdfast_", "l_", "holdfast_ticket_"} {
 		t.Run(bare, func(t *testing.T) {
-			each(t, kinds, func(r *rig) {
+			forEach(t, kinds, func(r *rig) {
 				schema := "s" + r.prefix[:len(r.prefix)-1]
 				switch r.dialect {
 				case sqllock.SQLite:
@@ -24,7 +24,7 @@ func TestSchemaMayStandBeforePrefix(t *testing.T) {
 					_, err := r.db.ExecContext(r.Context(), "ATTACH ? AS "+schema, filepath.Join(t.TempDir(), "second.db"))
 					r.Must(err)
 				case sqllock.MySQL:
-					r.exec("CREATE DATABASE " + schema)
+					r.execSQL("CREATE DATABASE " + schema)
 				}
 				d, err := sqllock.New(r.Context(), r.db, r.dialect, &sqllock.Options{Prefix: schema + "." + bare, NoCheck: true})
 				fixture.Closed(r.Rig, d, err)
@@ -51,7 +51,7 @@ func TestBinlogOfStatementsTakesEachLevel(t *testing.T) {
 	r := fixture.New(t)
 	s, err := mariaproc.Start(t.Context(), "--log-bin", "--binlog-format=STATEMENT", "--sync-binlog=0", "--innodb-flush-log-at-trx-commit=1")
 	fixture.Stopped(t, s, err)
-	r.Must(prepare(t.Context(), s))
+	r.Must(prepareServer(t.Context(), s))
 	for _, level := range []string{"READ-UNCOMMITTED", "READ-COMMITTED", "REPEATABLE-READ", "SERIALIZABLE"} {
 		db, err := sql.Open("mysql", "root@unix("+s.Socket()+")/test?tx_isolation=%27"+level+"%27")
 		r.Must(err)

@@ -18,12 +18,12 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// fails has the next n changes of a lock fail with an error of the server, by a trigger.
-func (r *rig) fails(n int, number, state string) {
+// failChanges has the next n changes of a lock fail with an error of the server, by a trigger.
+func (r *rig) failChanges(n int, number, state string) {
 	r.Helper()
-	r.exec("CREATE TABLE holdfast_left (n int) ENGINE = MyISAM") // which no rollback undoes
-	r.exec(fmt.Sprintf("INSERT INTO holdfast_left VALUES (%d)", n))
-	r.exec(`CREATE TRIGGER holdfast_trip BEFORE UPDATE ON holdfast_lock FOR EACH ROW BEGIN
+	r.execSQL("CREATE TABLE holdfast_left (n int) ENGINE = MyISAM") // which no rollback undoes
+	r.execSQL(fmt.Sprintf("INSERT INTO holdfast_left VALUES (%d)", n))
+	r.execSQL(`CREATE TRIGGER holdfast_trip BEFORE UPDATE ON holdfast_lock FOR EACH ROW BEGIN
 		IF (SELECT n FROM holdfast_left) > 0 THEN
 			UPDATE holdfast_left SET n = n - 1;
 			SIGNAL SQLSTATE '` + state + `' SET MYSQL_ERRNO = ` + number + `, MESSAGE_TEXT = 'by a trigger';
@@ -31,8 +31,8 @@ func (r *rig) fails(n int, number, state string) {
 	END`)
 }
 
-// blameless has the test fail if d says that the database is not up.
-func (r *rig) blameless(d *sqllock.Driver) {
+// checkNoBlame has the test fail if d says that the database is not up.
+func (r *rig) checkNoBlame(d *sqllock.Driver) {
 	d.Notify(func(e driver.NodeEvent) {
 		if e.State != driver.NodeUp {
 			r.Errorf("the database is %v: %v", e.State, e.Err)
@@ -53,21 +53,21 @@ func TestAConflictIsRepeatedHoweverOften(t *testing.T) {
 		"no node of the cluster now":     {"1047", "08S01", 2},
 	} {
 		t.Run(what, func(t *testing.T) {
-			each(t, []database{onMariaDB, onMySQL}, func(r *rig) {
-				r.known()
-				d := r.driver()
-				r.blameless(d)
-				r.fails(c.times, c.number, c.state)
+			forEach(t, []database{onMariaDB, onMySQL}, func(r *rig) {
+				r.makeRow()
+				d := r.newDriver()
+				r.checkNoBlame(d)
+				r.failChanges(c.times, c.number, c.state)
 				g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}) // which takes no error for an outage to wait for
 				r.Must(err)
-				if left := r.count("SELECT n FROM holdfast_left"); left != 0 {
+				if left := r.countRows("SELECT n FROM holdfast_left"); left != 0 {
 					r.Errorf("the lock was granted with %d errors to come", left)
 				}
-				r.exec(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
-				r.renew(d, g, long)
-				r.exec(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
+				r.execSQL(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
+				r.renewGrant(d, g, long)
+				r.execSQL(fmt.Sprint("UPDATE holdfast_left SET n = ", c.times))
 				r.Must(d.Release(r.Within(), g, 0))
-				r.cleared()
+				r.checkCleared()
 			})
 		})
 	}
@@ -89,10 +89,10 @@ func TestAnErrorThatLastsSaysWhatMendsIt(t *testing.T) {
 		"1142": {"42000", "grant SELECT, INSERT, UPDATE, DELETE", driver.ErrAuth},
 	} {
 		t.Run(number, func(t *testing.T) {
-			each(t, []database{onMariaDB, onMySQL}, func(r *rig) {
-				r.known()
-				r.fails(1e6, number, c.state)
-				_, err := r.driver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+			forEach(t, []database{onMariaDB, onMySQL}, func(r *rig) {
+				r.makeRow()
+				r.failChanges(1e6, number, c.state)
+				_, err := r.newDriver().Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
 				if !errors.Is(err, c.matches) || !strings.Contains(err.Error(), c.want) {
 					r.Errorf("Acquire() = %v, want %v and %q", err, c.matches, c.want)
 				}
@@ -145,7 +145,7 @@ func TestReplicaIsNamed(t *testing.T) {
 			t.Skip(err)
 		}
 		fixture.Stopped(t, s, err)
-		r.Must(prepare(t.Context(), s))
+		r.Must(prepareServer(t.Context(), s))
 		db := open(r, "mysql", "root@unix("+s.Socket()+")/test")
 		migrate(r, db, sqllock.MySQL)
 		_, err = db.ExecContext(t.Context(), "SET GLOBAL super_read_only = 1")
@@ -158,14 +158,14 @@ func TestReplicaIsNamed(t *testing.T) {
 func TestEachIsolationLevelExcludes(t *testing.T) {
 	for _, level := range []string{"READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
 		t.Run(level, func(t *testing.T) {
-			each(t, servers, func(r *rig) {
+			forEach(t, servers, func(r *rig) {
 				of := strings.ReplaceAll(level, " ", "-")
 				r.settings = map[string]string{
 					"MariaDB": "&tx_isolation=%27" + of + "%27", "MySQL": "&transaction_isolation=%27" + of + "%27",
 				}[r.name]
 				var inside, tokens atomic.Int64
-				clients := []*sqllock.Driver{r.driver(), r.driver(), r.driver()}
-				together(len(clients), func(i int) {
+				clients := []*sqllock.Driver{r.newDriver(), r.newDriver(), r.newDriver()}
+				runAtOnce(len(clients), func(i int) {
 					for range 4 {
 						g := r.Grant(clients[i], "k", long)
 						if inside.Add(1) != 1 {
@@ -178,7 +178,7 @@ func TestEachIsolationLevelExcludes(t *testing.T) {
 						r.Must(clients[i].Release(r.Within(), g, 0))
 					}
 				})
-				r.cleared()
+				r.checkCleared()
 			})
 		})
 	}
@@ -195,10 +195,10 @@ func TestConnectionCutAtAnyStepCostsNoLock(t *testing.T) {
 			if testing.Short() && step != "change" {
 				t.Skip("-short cuts one step")
 			}
-			each(t, servers, func(r *rig) {
-				holder, d := r.driver(), r.driver()
-				r.blameless(d)
-				p := r.route(d)
+			forEach(t, servers, func(r *rig) {
+				holder, d := r.newDriver(), r.newDriver()
+				r.checkNoBlame(d)
+				p := r.linkOf(d)
 				cut := make(chan struct{})
 				p.Halt(r.in(text))
 				go func() {
@@ -216,14 +216,14 @@ func TestConnectionCutAtAnyStepCostsNoLock(t *testing.T) {
 					_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
 					gone <- err
 				}()
-				r.Eventually("it waits", func() bool { return r.waiters() == 1 })
+				r.Eventually("it waits", func() bool { return r.waiterCount() == 1 })
 				leave()
 				if err := <-gone; !errors.Is(err, context.Canceled) {
 					r.Errorf("Acquire() = %v, want that it was cancelled", err)
 				}
-				r.Eventually("it has left", func() bool { return r.waiters() == 0 })
+				r.Eventually("it has left", func() bool { return r.waiterCount() == 0 })
 				got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
-				r.Eventually("it waits again", func() bool { return r.waiters() == 1 })
+				r.Eventually("it waits again", func() bool { return r.waiterCount() == 1 })
 				if step == "stay" {
 					<-cut
 				}
@@ -232,7 +232,7 @@ func TestConnectionCutAtAnyStepCostsNoLock(t *testing.T) {
 				if step == "look" {
 					d.Detach(g) // so that the renewal reads the lock
 				}
-				r.renew(d, g, long)
+				r.renewGrant(d, g, long)
 				r.Must(d.Check(r.Within(), g))
 				r.Must(d.Release(r.Within(), g, 0))
 				select {
@@ -240,7 +240,7 @@ func TestConnectionCutAtAnyStepCostsNoLock(t *testing.T) {
 				case <-time.After(fixture.Patience()):
 					r.Errorf("it has sent nothing with %q", text)
 				}
-				r.cleared()
+				r.checkCleared()
 			})
 		})
 	}
@@ -248,8 +248,8 @@ func TestConnectionCutAtAnyStepCostsNoLock(t *testing.T) {
 
 // TestRenewalsWaitForNoRowOfOthers, such as the row of a process that was stopped in a transaction: renewals by stamps, and by owners.
 func TestRenewalsWaitForNoRowOfOthers(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		d, other := r.driver(), r.driver()
+	forEach(t, servers, func(r *rig) {
+		d, other := r.newDriver(), r.newDriver()
 		var grants []driver.Grant
 		for i := range 5 {
 			g, err := d.Acquire(r.Within(), driver.Request{Key: fmt.Sprint("k", i), TTL: long, NoWait: true})

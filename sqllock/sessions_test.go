@@ -38,14 +38,14 @@ var oddNames = []string{"", "K", "a b", "a'b", `a\b`, `a"b`, "a%b", "a;--", "k",
 // TestSessionsGiveSameAnswers: each statement does the same however the session is set up. The suite goes through sessions with the
 // server's own settings.
 func TestSessionsGiveSameAnswers(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		want := r.transcript()
+	forEach(t, servers, func(r *rig) {
+		want := r.recordAnswers()
 		for name, settings := range sessions[r.name] {
 			r.TB.(*testing.T).Run(name, func(t *testing.T) {
 				t.Parallel()
 				other := newRig(t, r.database)
 				other.settings = settings
-				if got := other.transcript(); got != want {
+				if got := other.recordAnswers(); got != want {
 					t.Errorf("the answers are\n%s\nwant those of other sessions\n%s", got, want)
 				}
 			})
@@ -53,11 +53,11 @@ func TestSessionsGiveSameAnswers(t *testing.T) {
 	})
 }
 
-// transcript tells what the drivers of r answer to each of their statements, with numbers in place of owners and without times.
-func (r *rig) transcript() string {
+// recordAnswers returns the answers of the drivers of r to each of their statements, with numbers in place of owners and without times.
+func (r *rig) recordAnswers() string {
 	r.Helper()
 	var text strings.Builder
-	d, other := r.driver(), r.driver()
+	d, other := r.newDriver(), r.newDriver()
 	names := make(map[string]string)
 	say := func(what string, err error, more ...any) {
 		if held, ok := errors.AsType[*driver.HeldError](err); ok {
@@ -106,7 +106,7 @@ func (r *rig) transcript() string {
 	}
 	last := all[len(all)-1]
 	got := fixture.Later(func() driver.Grant { return r.Grant(other, last.Key, long) })
-	r.Eventually("it waits", func() bool { return r.waiters() == 1 && r.count("SELECT MAX(places) FROM holdfast_lock") == 1 })
+	r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 	waiting, err := d.Queue(r.Within(), last.Key, 9)
 	say("queue", err, len(waiting))
 	look(last.Key)
@@ -134,7 +134,7 @@ func (r *rig) transcript() string {
 	for _, g := range all[1 : len(all)-1] {
 		say("release", d.Release(r.Within(), g, 0))
 	}
-	left, err := r.leftovers()
+	left, err := r.leftoverRows()
 	say("left", err, left)
 	for _, f := range d.Diagnose(r.Within(), 0) {
 		if f.Check != "durability" && f.Check != "round-trip" && f.Check != "role" { // of which it is told that autocommit is off

@@ -211,25 +211,25 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		d.maxEars, d.turnstile = ears, newTurnstile(d, ears)
 	}
 	d.lane = driverkit.NewLane(d.states, room)
-	d.calls.Go(d.watch)
+	d.calls.Go(d.watchDatabase)
 	if opts.NoCheck {
 		return d, nil
 	}
 	return driverkit.Opened(ctx, "sqllock", d, nil, func(ctx context.Context) error {
-		err := d.ping(ctx, db)
+		err := d.pingDatabase(ctx, db)
 		if err != nil || dialect != MySQL { // whose protocol many servers speak
 			return err
 		}
 		if err = d.checkExclusion(ctx, true); err != nil {
-			return d.unavailable(err)
+			return d.unavailableError(err)
 		}
 		return nil
 	})
 }
 
-// ping asks the database, over a connection of db, whether it is there, and has the tables. Their version is
-// checked once (begin): a program that runs goes on while the tables are brought up to date.
-func (d *Driver) ping(ctx context.Context, db *sql.DB) error {
+// pingDatabase asks the database, over a connection of db, whether it is there, and has the tables. Their version is
+// checked once (checkDatabase): a program that runs goes on while the tables are brought up to date.
+func (d *Driver) pingDatabase(ctx context.Context, db *sql.DB) error {
 	return d.runOn(ctx, db, func(q querier) error {
 		var v *int
 		return q.QueryRowContext(ctx, d.version.text).Scan(&v)
@@ -270,13 +270,13 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	return d.settle(ctx, d.claim(req))
+	return d.settleClaim(ctx, d.newClaim(req))
 }
 
-// settle has a claim compete, and clears away what it leaves.
-func (d *Driver) settle(ctx context.Context, c *claim) (driver.Grant, error) {
+// settleClaim has a claim acquire its lock, and clears away what it leaves.
+func (d *Driver) settleClaim(ctx context.Context, c *claim) (driver.Grant, error) {
 	defer c.leave()
-	g, err := c.compete(ctx)
+	g, err := c.acquireLock(ctx)
 	c.leaveTurnstile()
 	if err != nil {
 		c.abandon()

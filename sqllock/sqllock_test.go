@@ -16,7 +16,7 @@ func TestConformance(t *testing.T) {
 				t.Skip("-short goes through the suite on MariaDB")
 			}
 			t.Parallel()
-			locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service { return newRig(t, b).service() }})
+			locktest.Run(t, locktest.Harness{Start: func(t testing.TB) locktest.Service { return newRig(t, b).lockService() }})
 		})
 	}
 }

@@ -37,7 +37,7 @@ func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 // again, or cannot be opened, it takes any other that the client has. So fn may be repeated.
 func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) error {
 	if u := unitOf(ctx); u != nil {
-		return u.step(fn)
+		return u.runStep(fn)
 	}
 	begun := time.Now()
 	vital := false // renewals had no connection of their pool
@@ -45,10 +45,10 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		err := d.runOnce(ctx, db, fn)
 		if err == nil {
 			d.noteAnswer(db)
-			d.report(nil)
+			d.reportAnswer(nil)
 			return nil
 		}
-		kind := d.kind(err)
+		kind := d.kindOf(err)
 		_, poolBusy := errors.AsType[busy](err)
 		// A server that takes no writes any more, or does not answer, may be one that another has taken over from, or that the
 		// network has forgotten; and the other connections of the pool lead there too.
@@ -71,7 +71,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 			continue
 		}
 		if kind == broken && tries == mostTries && vital && d.runBare(ctx, fn) == nil {
-			d.report(nil)
+			d.reportAnswer(nil)
 			return nil
 		}
 		if d.raiseLevel(err) {
@@ -82,15 +82,15 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		if kind == yields && d.dialect == SQLite {
 			pause = busyPause(ctx, time.Since(begun))
 		}
-		if again && d.pause(ctx, pause) {
+		if again && d.pauseFor(ctx, pause) {
 			continue
 		}
 		if poolBusy {
 			return d.states.Unavailable(err)
 		}
-		down := d.unavailable(d.diagnose(ctx, err))
+		down := d.unavailableError(d.explainError(ctx, err))
 		if isLate(ctx) || !errors.Is(ctx.Err(), context.Canceled) { // a caller that leaves is no news of the database
-			d.report(down)
+			d.reportAnswer(down)
 		}
 		return down
 	}
@@ -102,7 +102,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 // tries cost the processor that it needs.
 //
 // Where many processes write, the file goes to whoever tries first in a gap. Pauses that have grown lose each gap to newcomers, and so
-// a statement that has to be through by some time (hurry) has shorter ones, with room for thousands of tries until then.
+// a statement that has to be through by some time (withHurry) has shorter ones, with room for thousands of tries until then.
 func busyPause(ctx context.Context, waited time.Duration) time.Duration {
 	end, _ := ctx.Value(hurryKey{}).(time.Time)
 	if left := time.Until(end); left > 0 {
@@ -114,18 +114,18 @@ func busyPause(ctx context.Context, waited time.Duration) time.Duration {
 // hurryKey is the key, in the context of a statement, of the time by which it has to be through.
 type hurryKey struct{}
 
-// hurry returns a context for statements that come before the statements of newcomers on a busy file of SQLite, as a lease ends unless
+// withHurry returns a context for statements that come before the statements of newcomers on a busy file of SQLite, as a lease ends unless
 // they are through by end, or others wait for them.
-func (d *Driver) hurry(ctx context.Context, end time.Time) context.Context {
+func (d *Driver) withHurry(ctx context.Context, end time.Time) context.Context {
 	if d.dialect != SQLite {
 		return ctx
 	}
 	return context.WithValue(ctx, hurryKey{}, end)
 }
 
-// pause waits, and returns false if ctx ends before. What is in a hurry naps: on Linux a timer of Go takes a whole millisecond in a process
+// pauseFor waits, and returns false if ctx ends before. What is in a hurry naps: on Linux a timer of Go takes a whole millisecond in a process
 // that has nothing else to do.
-func (d *Driver) pause(ctx context.Context, limit time.Duration) bool {
+func (d *Driver) pauseFor(ctx context.Context, limit time.Duration) bool {
 	if ctx.Value(hurryKey{}) == nil || d.prepared == nil || d.prepared.nap == nil || limit > time.Millisecond {
 		return driverkit.Sleep(ctx, limit)
 	}
@@ -137,7 +137,7 @@ func (d *Driver) pause(ctx context.Context, limit time.Duration) bool {
 func (d *Driver) whenFree(ctx context.Context, fn func() error) error {
 	for begun := time.Now(); ; {
 		err := fn()
-		if err == nil || d.dialect != SQLite || d.kind(err) != yields || !d.pause(ctx, busyPause(ctx, time.Since(begun))) {
+		if err == nil || d.dialect != SQLite || d.kindOf(err) != yields || !d.pauseFor(ctx, busyPause(ctx, time.Since(begun))) {
 			return err
 		}
 	}
@@ -146,7 +146,7 @@ func (d *Driver) whenFree(ctx context.Context, fn func() error) error {
 // runOnce calls fn with a connection of db. One that takes no writes does not go back to the pool.
 func (d *Driver) runOnce(ctx context.Context, db *sql.DB, fn func(querier) error) (err error) {
 	if d.prepared != nil && d.checked.Load() {
-		leave, err := d.prepared.enter(ctx)
+		leave, err := d.prepared.awaitConn(ctx)
 		if err != nil {
 			return err
 		}
@@ -167,8 +167,8 @@ func (d *Driver) runOnce(ctx context.Context, db *sql.DB, fn func(querier) error
 	switch {
 	case err == nil:
 		d.giveBack(db, conn)
-	case d.kind(err) == readOnly:
-		discard(conn)
+	case d.kindOf(err) == readOnly:
+		discardConn(conn)
 	default:
 		conn.Close()
 	}
@@ -177,7 +177,7 @@ func (d *Driver) runOnce(ctx context.Context, db *sql.DB, fn func(querier) error
 
 // runWith calls fn with a connection, in a transaction if its sessions need one.
 func (d *Driver) runWith(ctx context.Context, conn *sql.Conn, fn func(querier) error) error {
-	if err := d.begin(ctx, conn); err != nil {
+	if err := d.checkDatabase(ctx, conn); err != nil {
 		return err
 	}
 	if !d.manual.Load() && sql.IsolationLevel(d.level.Load()) == sql.LevelDefault {
@@ -196,7 +196,7 @@ func (d *Driver) runWith(ctx context.Context, conn *sql.Conn, fn func(querier) e
 
 // raiseLevel reports whether err was cured by another level of isolation: a binlog of statements takes no change below REPEATABLE READ.
 func (d *Driver) raiseLevel(err error) bool {
-	return d.kind(err) == unlogged && d.level.CompareAndSwap(int32(sql.LevelDefault), int32(sql.LevelRepeatableRead))
+	return d.kindOf(err) == unlogged && d.level.CompareAndSwap(int32(sql.LevelDefault), int32(sql.LevelRepeatableRead))
 }
 
 // beginTx begins a transaction at the level that the database takes.
@@ -204,8 +204,8 @@ func (d *Driver) beginTx(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	return conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.IsolationLevel(d.level.Load())})
 }
 
-// begin looks once whether the tables fit this package, and how the sessions are set up.
-func (d *Driver) begin(ctx context.Context, q querier) error {
+// checkDatabase looks once whether the tables fit this package, and how the sessions are set up.
+func (d *Driver) checkDatabase(ctx context.Context, q querier) error {
 	if d.checked.Load() {
 		return nil
 	}
@@ -227,20 +227,20 @@ func (d *Driver) begin(ctx context.Context, q querier) error {
 
 // execCount runs a statement that changes something, and returns the number of rows that it has found.
 func execCount(ctx context.Context, q querier, s statement, args ...any) (int64, error) {
-	res, err := q.ExecContext(ctx, s.text, s.with(args)...)
+	res, err := q.ExecContext(ctx, s.text, s.orderArgs(args)...)
 	if err != nil {
 		return 0, err
 	}
 	return res.RowsAffected()
 }
 
-// do runs one statement that may be repeated, and reports whether it has changed anything. An attempt without an answer may have changed
+// execRepeated runs one statement that may be repeated, and reports whether it has changed anything. An attempt without an answer may have changed
 // a row that the next one does not find any more.
-func (d *Driver) do(ctx context.Context, s statement, args ...any) (found bool, err error) {
+func (d *Driver) execRepeated(ctx context.Context, s statement, args ...any) (found bool, err error) {
 	err = d.run(ctx, func(q querier) error {
 		n, err := execCount(ctx, q, s, args...)
 		found = n > 0
-		if err != nil && d.kind(err) == there {
+		if err != nil && d.kindOf(err) == there {
 			return nil
 		}
 		return err
@@ -251,15 +251,15 @@ func (d *Driver) do(ctx context.Context, s statement, args ...any) (found bool, 
 // execTake runs a statement that takes a lock unread, and returns the token that the lock has by it, and whether it was taken.
 func (t *tables) execTake(ctx context.Context, q querier, s statement, args ...any) (token int64, taken bool, err error) {
 	if t.returned != "" {
-		err = q.QueryRowContext(ctx, s.text, s.with(args)...).Scan(&token)
+		err = q.QueryRowContext(ctx, s.text, s.orderArgs(args)...).Scan(&token)
 		if errors.Is(err, sql.ErrNoRows) {
 			return 0, false, nil
 		}
 		return token, err == nil, err
 	}
-	res, err := q.ExecContext(ctx, s.text, s.with(args)...)
+	res, err := q.ExecContext(ctx, s.text, s.orderArgs(args)...)
 	if err != nil {
-		if t.kind(err) == there {
+		if t.kindOf(err) == there {
 			err = nil
 		}
 		return 0, false, err
@@ -273,7 +273,7 @@ func (t *tables) execTake(ctx context.Context, q querier, s statement, args ...a
 
 // queryRows runs a statement that returns rows, and calls scan for each.
 func queryRows(ctx context.Context, q querier, s statement, args []any, scan func(*sql.Rows) error) error {
-	rows, err := q.QueryContext(ctx, s.text, s.with(args)...)
+	rows, err := q.QueryContext(ctx, s.text, s.orderArgs(args)...)
 	if err != nil {
 		return err
 	}
@@ -286,8 +286,8 @@ func queryRows(ctx context.Context, q querier, s statement, args []any, scan fun
 	return rows.Err()
 }
 
-// report notes the outcome of a statement.
-func (d *Driver) report(err error) {
+// reportAnswer notes the outcome of a statement.
+func (d *Driver) reportAnswer(err error) {
 	if d.calls.Alive.Err() == nil {
 		d.states.Report(0, err)
 	}

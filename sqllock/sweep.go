@@ -12,7 +12,7 @@ import (
 // background, now and then, and row by row: whoever waits for one row has locked no other.
 func (d *Driver) sweepTickets(ctx context.Context) error {
 	if d.dialect == SQLite {
-		_, err := d.do(ctx, d.sweep)
+		_, err := d.execRepeated(ctx, d.sweep)
 		return err
 	}
 	d.mu.Lock()
@@ -53,7 +53,7 @@ func (d *Driver) sweepRows() {
 			return
 		}
 		err = quickly(func(ctx context.Context) error {
-			_, err := d.do(ctx, d.drop, t.name, t.owner)
+			_, err := d.execRepeated(ctx, d.drop, t.name, t.owner)
 			return err
 		})
 	}

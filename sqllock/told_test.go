@@ -55,8 +55,8 @@ func (r told) LastInsertId() (int64, error) {
 func TestTokenThatIsNotToldIsRead(t *testing.T) {
 	for _, tells := range []int64{0, 5, -1} {
 		t.Run(fmt.Sprint(tells), func(t *testing.T) {
-			each(t, []database{onMariaDB}, func(r *rig) {
-				plain, err := r.db.Driver().(sqldriver.DriverContext).OpenConnector("root@unix(" + r.socket() + ")/test?interpolateParams=true")
+			forEach(t, []database{onMariaDB}, func(r *rig) {
+				plain, err := r.db.Driver().(sqldriver.DriverContext).OpenConnector("root@unix(" + r.socketPath() + ")/test?interpolateParams=true")
 				r.Must(err)
 				db := sql.OpenDB(forgetful{plain, tells})
 				r.Cleanup(func() { db.Close() })
@@ -64,15 +64,15 @@ func TestTokenThatIsNotToldIsRead(t *testing.T) {
 				r.Must(err)
 				defer d.Close()
 				for range 3 { // a first row, one that was known, and one that is known to be free
-					before := r.count("SELECT COALESCE(MAX(token), 0) FROM holdfast_lock")
+					before := r.countRows("SELECT COALESCE(MAX(token), 0) FROM holdfast_lock")
 					g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 					r.Must(err)
-					if token := r.count("SELECT token FROM holdfast_lock"); g.Token != int64(token) || token <= before {
+					if token := r.countRows("SELECT token FROM holdfast_lock"); g.Token != int64(token) || token <= before {
 						t.Errorf("token %d, and the lock has %d after %d", g.Token, token, before)
 					}
 					r.Must(d.Release(r.Within(), g, 0))
 				}
-				r.cleared()
+				r.checkCleared()
 			})
 		})
 	}

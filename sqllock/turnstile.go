@@ -107,12 +107,12 @@ func (t *turnstile) userLock(key string) string {
 }
 
 // noteCrowd remembers that the lock was taken when a claim came.
-func (t *turnstile) noteCrowd(key string) { t.note(t.crowded, key, crowdedTime) }
+func (t *turnstile) noteCrowd(key string) { t.noteKey(t.crowded, key, crowdedTime) }
 
-// shun has the client do without the turnstile of key for a while.
-func (t *turnstile) shun(key string) { t.note(t.shunned, key, shunTime) }
+// shunKey has the client do without the turnstile of key for a while.
+func (t *turnstile) shunKey(key string) { t.noteKey(t.shunned, key, shunTime) }
 
-func (t *turnstile) note(in map[string]time.Time, key string, d time.Duration) {
+func (t *turnstile) noteKey(in map[string]time.Time, key string, d time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(in) >= maxPlaces {
@@ -148,13 +148,13 @@ func (t *turnstile) enter(key string) *ear {
 	e := &ear{t: t, key: key, cancel: cancel, asked: make(chan struct{}), done: make(chan struct{}), lent: make(chan struct{}, 1)}
 	t.d.calls.Go(func() {
 		defer close(e.done)
-		e.err = e.wait(ctx)
+		e.err = e.awaitTurn(ctx)
 	})
 	return e
 }
 
-// wait blocks until the server lets the ear in. A link that has died without a word ends it: the claim then asks over another one.
-func (e *ear) wait(ctx context.Context) (err error) {
+// awaitTurn blocks until the server lets the ear in. A link that has died without a word ends it: the claim then asks over another one.
+func (e *ear) awaitTurn(ctx context.Context) (err error) {
 	begin, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
 	if e.conn, err = e.t.d.db.Conn(begin); err != nil {
@@ -176,12 +176,12 @@ func (e *ear) wait(ctx context.Context) (err error) {
 			return ctx.Err()
 		case err != nil && late: // the link is dead
 			return err
-		case err != nil && e.t.d.kind(err) == yields: // a deadlock with other user locks of a session
+		case err != nil && e.t.d.kindOf(err) == yields: // a deadlock with other user locks of a session
 			driverkit.Sleep(ctx, pace.ShortPause)
-		case err != nil && e.t.d.kind(err) == cut:
+		case err != nil && e.t.d.kindOf(err) == cut:
 			e.rearmed.Store(true)
 			driverkit.Sleep(ctx, pace.ShortPause)
-		case err != nil && e.t.d.kind(err) != broken: // the server does not know it, or has forbidden it
+		case err != nil && e.t.d.kindOf(err) != broken: // the server does not know it, or has forbidden it
 			e.t.turnOff(fmt.Errorf("GET_LOCK failed, so waiters poll: %w", err))
 			return err
 		case err != nil:
@@ -216,8 +216,8 @@ func (e *ear) isQueued() bool {
 	}
 }
 
-// inside reports whether the ear was let in.
-func (e *ear) inside() bool { return e != nil && e.isOver() && e.err == nil }
+// isInside reports whether the ear was let in.
+func (e *ear) isInside() bool { return e != nil && e.isOver() && e.err == nil }
 
 // leave ends the wait of the ear, or lets in the next.
 func (e *ear) leave() {
@@ -278,20 +278,20 @@ func (e *ear) discardLater() {
 func (e *ear) discard() {
 	e.cancel()
 	if e.conn != nil {
-		discard(e.conn)
+		discardConn(e.conn)
 	}
-	e.t.gain()
+	e.t.returnEar()
 }
 
 // giveBack gives the connection back to the pool. The ear is not inside any more.
 func (e *ear) giveBack() {
 	e.cancel()
 	e.conn.Close()
-	e.t.gain()
+	e.t.returnEar()
 }
 
-// gain counts an ear that is in use no more.
-func (t *turnstile) gain() {
+// returnEar counts an ear that is in use no more.
+func (t *turnstile) returnEar() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ears++
@@ -308,7 +308,7 @@ func (e *ear) execInside(ctx context.Context, text string, args ...any) (found, 
 		if err == nil && found > 0 {
 			noted, err = res.LastInsertId()
 		}
-		if err != nil && e.t.d.kind(err) == yields && driverkit.Sleep(ctx, pace.ShortPause) {
+		if err != nil && e.t.d.kindOf(err) == yields && driverkit.Sleep(ctx, pace.ShortPause) {
 			continue
 		}
 		if err != nil {
@@ -318,15 +318,15 @@ func (e *ear) execInside(ctx context.Context, text string, args ...any) (found, 
 	}
 }
 
-// take takes the lock for a claim that was let in, if it is free and no place was given since the claim knew how many were.
-func (e *ear) take(ctx context.Context, c *claim, stamp, places int64) (token int64, taken bool, err error) {
+// takeLock takes the lock for a claim that was let in, if it is free and no place was given since the claim knew how many were.
+func (e *ear) takeLock(ctx context.Context, c *claim, stamp, places int64) (token int64, taken bool, err error) {
 	s := c.d.takeInside
-	found, token, err := e.execInside(ctx, s.text, s.with([]any{stamp, c.owner, c.holder, driverkit.InMicros(c.req.TTL), c.req.Key, places})...)
+	found, token, err := e.execInside(ctx, s.text, s.orderArgs([]any{stamp, c.owner, c.holder, driverkit.InMicros(c.req.TTL), c.req.Key, places})...)
 	return token, found > 0, err
 }
 
-// release frees the lock of g and lets in the next. It reports whether the ear is still inside, and the lock another's.
-func (e *ear) release(ctx context.Context, g driver.Grant, late int) (inside bool, err error) {
+// releaseLock frees the lock of g and lets in the next. It reports whether the ear is still inside, and the lock another's.
+func (e *ear) releaseLock(ctx context.Context, g driver.Grant, late int) (inside bool, err error) {
 	if err := e.borrow(ctx); err != nil {
 		e.discardLater()
 		return false, err
@@ -397,7 +397,7 @@ func (d *Driver) tryTurnstile(ctx context.Context, conn *sql.Conn) (why, err err
 		return err
 	})
 	switch {
-	case err != nil && d.kind(err) != broken && ctx.Err() == nil:
+	case err != nil && d.kindOf(err) != broken && ctx.Err() == nil:
 		return fmt.Errorf("the settings of the server cannot be read, so waiters poll: %w", err), nil
 	case err != nil:
 		return nil, err
@@ -416,7 +416,7 @@ func (d *Driver) tryTurnstile(ctx context.Context, conn *sql.Conn) (why, err err
 		_, err = conn.ExecContext(ctx, "DO RELEASE_LOCK(?)", name)
 	}
 	switch {
-	case err != nil && d.kind(err) != broken && ctx.Err() == nil:
+	case err != nil && d.kindOf(err) != broken && ctx.Err() == nil:
 		return fmt.Errorf("GET_LOCK failed, so waiters poll: %w", err), nil
 	case err != nil:
 		return nil, err

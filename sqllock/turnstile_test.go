@@ -23,16 +23,16 @@ const never = time.Hour
 // insideHolder returns a driver and its grant of "k", which it holds inside the turnstile.
 func (r *rig) insideHolder() (*sqllock.Driver, driver.Grant) {
 	r.Helper()
-	first, d := r.driver(), r.driver()
+	first, d := r.newDriver(), r.newDriver()
 	g := r.Grant(first, "k", long)
 	got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
-	r.Eventually("it is inside", func() bool { return r.session(d) != 0 })
+	r.Eventually("it is inside", func() bool { return r.insideConn(d) != 0 })
 	r.Must(first.Release(r.Within(), g, 0))
 	return d, <-got
 }
 
-// session returns the connection that is inside the turnstile of "k"; 0: none is.
-func (r *rig) session(d *sqllock.Driver) int { r.Helper(); return r.sessionIn(d, "k") }
+// insideConn returns the connection that is inside the turnstile of "k"; 0: none is.
+func (r *rig) insideConn(d *sqllock.Driver) int { r.Helper(); return r.sessionIn(d, "k") }
 
 func (r *rig) sessionIn(d *sqllock.Driver, key string) int {
 	r.Helper()
@@ -41,8 +41,8 @@ func (r *rig) sessionIn(d *sqllock.Driver, key string) int {
 	return int(id.Int64)
 }
 
-// blocked returns the connections that wait before turnstiles.
-func (r *rig) blocked(d *sqllock.Driver) (ids []int) {
+// blockedConns returns the connections that wait before turnstiles.
+func (r *rig) blockedConns(d *sqllock.Driver) (ids []int) {
 	r.Helper()
 	rows, err := r.db.QueryContext(r.Context(), "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT GET_LOCK(''"+d.UserLock("k")+"''%'")
 	r.Must(err)
@@ -56,13 +56,13 @@ func (r *rig) blocked(d *sqllock.Driver) (ids []int) {
 	return ids
 }
 
-// queues has n more clients wait for "k", one after another, which look at it no more often than every, and returns the channel of their
+// queueClients has n more clients wait for "k", one after another, which look at it no more often than every, and returns the channel of their
 // grants.
-func (r *rig) queues(n int, every time.Duration) <-chan func() {
+func (r *rig) queueClients(n int, every time.Duration) <-chan func() {
 	r.Helper()
 	order := make(chan func(), n)
 	for i := range n {
-		d := r.driver()
+		d := r.newDriver()
 		d.Sleepy(every)
 		go func() {
 			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
@@ -72,139 +72,139 @@ func (r *rig) queues(n int, every time.Duration) <-chan func() {
 				r.Must(d.Release(r.Within(), g, 0))
 			}
 		}()
-		r.Eventually("one more waits", func() bool { return len(r.blocked(d)) == i+1 && r.waiters() == i+1 })
+		r.Eventually("one more waits", func() bool { return len(r.blockedConns(d)) == i+1 && r.waiterCount() == i+1 })
 	}
 	return order
 }
 
 // TestReleaseLetsInNextWaiter without a look of any.
 func TestReleaseLetsInNextWaiter(t *testing.T) {
-	each(t, servers, func(r *rig) {
+	forEach(t, servers, func(r *rig) {
 		d, g := r.insideHolder()
-		next := r.queues(3, never)
+		next := r.queueClients(3, never)
 		r.Must(d.Release(r.Within(), g, 0))
 		for range 3 {
 			(<-next)()
 		}
-		r.cleared()
-		r.Eventually("nobody is inside", func() bool { return r.session(d) == 0 })
+		r.checkCleared()
+		r.Eventually("nobody is inside", func() bool { return r.insideConn(d) == 0 })
 	})
 }
 
 // TestLongHolderGivesUpItsConnection inside the turnstile, without a renewal, to a waiter of its client that has none.
 func TestLongHolderGivesUpItsConnection(t *testing.T) {
-	each(t, servers, func(r *rig) {
+	forEach(t, servers, func(r *rig) {
 		r.wait = 1
 		d, g := r.insideHolder()
-		other := r.driver()
+		other := r.newDriver()
 		of := r.Grant(other, "j", long)
 		got := fixture.Later(func() driver.Grant { return r.Grant(d, "j", long) })
 		r.Eventually("the waiter is inside", func() bool { return r.sessionIn(d, "j") != 0 }) // as its holder is not
-		if id := r.session(d); id != 0 {
+		if id := r.insideConn(d); id != 0 {
 			r.Errorf("connection %d is still inside", id)
 		}
 		r.Must(d.Check(r.Within(), g))
 		r.Must(other.Release(r.Within(), of, 0))
 		r.Must(d.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
 		r.Must(d.Release(r.Within(), g, 0))
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestKilledEarCostsNoLock: neither the holder's nor a waiter's.
 func TestKilledEarCostsNoLock(t *testing.T) {
-	each(t, servers, func(r *rig) {
+	forEach(t, servers, func(r *rig) {
 		d, g := r.insideHolder()
-		next := r.queues(2, 100*time.Millisecond)
-		for _, id := range append(r.blocked(d)[:1], r.session(d)) {
-			r.exec(fmt.Sprint("KILL ", id))
+		next := r.queueClients(2, 100*time.Millisecond)
+		for _, id := range append(r.blockedConns(d)[:1], r.insideConn(d)) {
+			r.execSQL(fmt.Sprint("KILL ", id))
 		}
 		r.Must(d.Check(r.Within(), g))
-		r.renew(d, g, long)
+		r.renewGrant(d, g, long)
 		r.Must(d.Release(r.Within(), g, 0))
 		(<-next)()
 		(<-next)()
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestLimitOfStatementsEndsNoQueue: a server that ends statements after a while ends waits of GET_LOCK, which begin again.
 func TestLimitOfStatementsEndsNoQueue(t *testing.T) {
-	each(t, servers, func(r *rig) {
+	forEach(t, servers, func(r *rig) {
 		const limit = 2 * time.Second
 		r.settings = fmt.Sprint("&max_statement_time=", limit.Seconds())
 		if r.second {
 			r.settings = fmt.Sprint("&max_execution_time=", limit.Milliseconds())
 		}
 		d, g := r.insideHolder()
-		next := r.queues(1, never)
+		next := r.queueClients(1, never)
 		time.Sleep(limit * 5 / 4)
 		r.Must(d.Release(r.Within(), g, 0))
 		(<-next)()
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestDeadLinkOfWaiterEndsItsWait: a GET_LOCK that a firewall has swallowed is given up, and its claim asks on another connection.
 func TestDeadLinkOfWaiterEndsItsWait(t *testing.T) {
-	each(t, []database{onMariaDB}, func(r *rig) {
-		holder, d := r.driver(), r.driver()
+	forEach(t, []database{onMariaDB}, func(r *rig) {
+		holder, d := r.newDriver(), r.newDriver()
 		g := r.Grant(holder, "k", long)
 		d.Sleepy(never)
-		p := r.route(d)
+		p := r.linkOf(d)
 		p.Halt("GET_LOCK('" + d.UserLock("k"))
 		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
 		<-p.Caught
 		p.Set(func() { p.Stop = "" })
-		r.Eventually("it has a ticket", func() bool { return r.waiters() == 1 })
+		r.Eventually("it has a ticket", func() bool { return r.waiterCount() == 1 })
 		r.Must(holder.Release(r.Within(), g, 0))
 		r.Must(d.Release(r.Within(), fixture.Receive(r.Rig, got), 0))
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestTurnstileBelongsToItsDatabase: a server has one GET_LOCK for all, and programs of two databases may lock the same names.
 func TestTurnstileBelongsToItsDatabase(t *testing.T) {
-	each(t, []database{onMariaDB}, func(r *rig) {
+	forEach(t, []database{onMariaDB}, func(r *rig) {
 		other := *r
 		other.schema = "other"
-		r.exec("CREATE DATABASE IF NOT EXISTS other")
-		other.db = other.connect(other.socket())
+		r.execSQL("CREATE DATABASE IF NOT EXISTS other")
+		other.db = other.openPool(other.socketPath())
 		other.migrate()
 		d, g := r.insideHolder()
 		inOther, of := other.insideHolder()
-		next := other.queues(1, never)
+		next := other.queueClients(1, never)
 		r.Must(inOther.Release(r.Within(), of, 0))
 		(<-next)()
 		r.Must(d.Release(r.Within(), g, 0))
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestIdleSessionInsideStopsNobody: waiters find the lock free when they look.
 func TestIdleSessionInsideStopsNobody(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		d := r.driver()
+	forEach(t, servers, func(r *rig) {
+		d := r.newDriver()
 		conn, err := r.db.Conn(r.Within())
 		r.Must(err)
 		defer conn.Close()
 		_, err = conn.ExecContext(r.Within(), "DO GET_LOCK(?, 0)", d.UserLock("k"))
 		r.Must(err)
 		g := r.Grant(d, "k", long)
-		next := r.queues(2, 100*time.Millisecond)
+		next := r.queueClients(2, 100*time.Millisecond)
 		r.Must(d.Release(r.Within(), g, 0))
 		(<-next)()
 		(<-next)()
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
 // TestLateTakeInsideTakesNothing: the claim has been let in, and has gone when its statement is carried out.
 func TestLateTakeInsideTakesNothing(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		holder, d := r.driver(), r.driver()
+	forEach(t, servers, func(r *rig) {
+		holder, d := r.newDriver(), r.newDriver()
 		g := r.Grant(holder, "k", long)
-		p := r.route(d)
+		p := r.linkOf(d)
 		p.Halt(aTake)
 		ctx, cancel := context.WithCancel(r.Context())
 		failed := make(chan error, 1)
@@ -222,7 +222,7 @@ func TestLateTakeInsideTakesNothing(t *testing.T) {
 		r.Must(holder.Release(r.Within(), g, 0))
 		p.Resume()
 		<-p.Late
-		r.cleared()
+		r.checkCleared()
 	})
 }
 
@@ -257,8 +257,8 @@ func (c movedConn) QueryContext(ctx context.Context, text string, args []sqldriv
 
 // TestMovedSessionsMakeWaitersPoll, and the state of the node and the doctor tell why.
 func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		cfg, err := mysql.ParseDSN("root@unix(" + r.socket() + ")/test?interpolateParams=true")
+	forEach(t, servers, func(r *rig) {
+		cfg, err := mysql.ParseDSN("root@unix(" + r.socketPath() + ")/test?interpolateParams=true")
 		r.Must(err)
 		connector, err := mysql.NewConnector(cfg)
 		r.Must(err)
@@ -266,7 +266,7 @@ func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
 		r.Cleanup(func() { db.Close() })
 		d, err := r.openOn(db)
 		fixture.Closed(r.Rig, d, err)
-		holder := r.driver()
+		holder := r.newDriver()
 		g := r.Grant(holder, "k", long)
 		got := fixture.Later(func() driver.Grant { return r.Grant(d, "k", long) })
 		r.Eventually("it polls", func() bool { return d.Nodes()[0].State == driver.NodePolling })
@@ -283,12 +283,12 @@ func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
 
 // TestReservationEndsThoughClockWasSetBack: a free lock is left to whoever is let in for a moment, and not until a clock says so again.
 func TestReservationEndsThoughClockWasSetBack(t *testing.T) {
-	each(t, servers, func(r *rig) {
-		r.known()
+	forEach(t, servers, func(r *rig) {
+		r.makeRow()
 		later := time.Now().Add(time.Hour).UnixMicro()
-		r.exec(fmt.Sprint("UPDATE holdfast_lock SET expires = ", later))
-		r.exec(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', 'dead', 0, '{} ', %d)", later))
-		d, err := sqllock.New(r.Context(), r.connect(r.socket()), r.dialect, &sqllock.Options{Prefix: r.prefix, WaitConns: -1})
+		r.execSQL(fmt.Sprint("UPDATE holdfast_lock SET expires = ", later))
+		r.execSQL(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('k', 'dead', 0, '{} ', %d)", later))
+		d, err := sqllock.New(r.Context(), r.openPool(r.socketPath()), r.dialect, &sqllock.Options{Prefix: r.prefix, WaitConns: -1})
 		r.Must(err)
 		defer d.Close()
 		ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience()/2)
@@ -296,6 +296,6 @@ func TestReservationEndsThoughClockWasSetBack(t *testing.T) {
 		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long})
 		r.Must(err)
 		r.Must(d.Release(r.Within(), g, 0))
-		r.cleared()
+		r.checkCleared()
 	})
 }

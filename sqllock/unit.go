@@ -27,10 +27,10 @@ func unitOf(ctx context.Context) *unit {
 	return u
 }
 
-// together calls fn, and on SQLite has all statements that fn runs with its context in one transaction, which it repeats while the file
+// runTogether calls fn, and on SQLite has all statements that fn runs with its context in one transaction, which it repeats while the file
 // asks for that. Elsewhere each statement stands for itself, so that nothing is locked between two of them. It returns the error of fn,
 // or why the transaction failed.
-func (d *Driver) together(ctx context.Context, fn func(ctx context.Context) error) error {
+func (d *Driver) runTogether(ctx context.Context, fn func(ctx context.Context) error) error {
 	if d.dialect != SQLite || unitOf(ctx) != nil {
 		return fn(ctx)
 	}
@@ -64,9 +64,9 @@ func (d *Driver) beginUnit(ctx context.Context, q querier) (tx *sql.Tx, on queri
 	case *prepared:
 		// Within the transaction none is prepared, as it may have all connections that there are.
 		for _, s := range []*statement{&d.tables.read, &d.look, &d.put, &d.insert, &d.stir, &d.join, &d.stay, &d.leave} {
-			q.of(ctx, s.text)
+			q.statementFor(ctx, s.text)
 		}
-		tx, err = q.db.BeginTx(q.detach(ctx), nil)
+		tx, err = q.db.BeginTx(q.statementContext(ctx), nil)
 		return tx, preparedTx{q, tx}, err
 	case *sql.Conn:
 		tx, err = q.BeginTx(ctx, nil)
@@ -75,8 +75,8 @@ func (d *Driver) beginUnit(ctx context.Context, q querier) (tx *sql.Tx, on queri
 	return nil, nil, errors.New("no transaction begins within another")
 }
 
-// step runs a step of the transaction.
-func (u *unit) step(fn func(querier) error) error {
+// runStep runs a step of the transaction.
+func (u *unit) runStep(fn func(querier) error) error {
 	err := fn(u.tx)
 	if err != nil {
 		u.failed = err
@@ -90,17 +90,17 @@ func (u *unit) step(fn func(querier) error) error {
 func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err error) {
 	rung := c.rung.Swap(false)
 	switch {
-	case c.adopts():
-		ctx = c.d.hurry(ctx, c.begun.Add(c.from.TTL))
+	case c.isAdoption():
+		ctx = c.d.withHurry(ctx, c.begun.Add(c.from.TTL))
 	case rung: // what was handed over lapses
-		ctx = c.d.hurry(ctx, time.Now().Add(grace))
+		ctx = c.d.withHurry(ctx, time.Now().Add(grace))
 	}
-	if !c.adopts() && (!c.place && !(look && c.d.wasPassed(c.req.Key)) || rung) { // others look first, as who writes keeps all from it
+	if !c.isAdoption() && (!c.place && !(look && c.d.wasPassed(c.req.Key)) || rung) { // others look first, as who writes keeps all from it
 		if g, taken, err := c.takeFree(ctx); taken || err != nil {
 			return g, err
 		}
 	}
-	if c.place || c.req.NoWait && !c.adopts() {
+	if c.place || c.req.NoWait && !c.isAdoption() {
 		r, err := c.d.readLock(ctx, c.req.Key, c.owner, look)
 		if err != nil {
 			return driver.Grant{}, err
@@ -109,15 +109,15 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 			c.count = r.count
 		}
 		if r.owner == c.owner {
-			ctx = c.d.hurry(ctx, time.Now().Add(grace))
+			ctx = c.d.withHurry(ctx, time.Now().Add(grace))
 		}
 		fresh := r.place != nil && r.lapse-r.now >= driverkit.InMicros(place/2)
-		if r.lives() && r.owner != c.owner && (fresh || c.req.NoWait) {
-			c.ahead = r.ahead()
-			return driver.Grant{}, c.held(r)
+		if r.isHeld() && r.owner != c.owner && (fresh || c.req.NoWait) {
+			c.ahead = r.waitersAhead()
+			return driver.Grant{}, c.heldError(r)
 		}
 	}
-	err = c.d.together(ctx, func(ctx context.Context) (err error) {
+	err = c.d.runTogether(ctx, func(ctx context.Context) (err error) {
 		g, err = c.tryRead(ctx, ctx, look)
 		return err
 	})
@@ -134,7 +134,7 @@ func (c *claim) takeFree(ctx context.Context) (g driver.Grant, taken bool, err e
 	err = c.d.run(ctx, func(q querier) error {
 		sent = time.Now()
 		r.now = sent.UnixMicro()
-		err := q.QueryRowContext(ctx, c.d.takeFree.text, c.d.takeFree.with([]any{
+		err := q.QueryRowContext(ctx, c.d.takeFree.text, c.d.takeFree.orderArgs([]any{
 			c.req.Key, own.stamp, r.now, c.owner, c.holder, r.now + driverkit.InMicros(c.req.TTL),
 		})...).Scan(&own.token, &queued, &others)
 		if taken = err == nil; errors.Is(err, sql.ErrNoRows) {
@@ -151,6 +151,6 @@ func (c *claim) takeFree(ctx context.Context) (g driver.Grant, taken bool, err e
 	if others {
 		r.first = &ticket{}
 	}
-	g, err = c.granted(ctx, r, own, sent)
+	g, err = c.completeGrant(ctx, r, own, sent)
 	return g, true, err
 }
