@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
@@ -33,6 +34,7 @@ type attempts struct {
 type running struct {
 	number int
 	giveUp context.CancelCauseFunc
+	linked *atomic.Bool // it has had a connection of the pool of renewals
 }
 
 // result is the outcome of one attempt.
@@ -98,7 +100,8 @@ func (a *attempts) begin() {
 	ctx, giveUp := context.WithCancelCause(a.work)
 	a.begun++
 	number := a.begun
-	a.running = append(a.running, running{number, giveUp})
+	linked := new(atomic.Bool)
+	a.running = append(a.running, running{number, giveUp, linked})
 	if a.d.dialect == SQLite {
 		a.next.Stop()
 		timer := time.AfterFunc(a.limit, func() { giveUp(context.DeadlineExceeded) })
@@ -107,13 +110,21 @@ func (a *attempts) begin() {
 		a.next.Reset(a.limit)
 	}
 	a.d.calls.Go(func() {
-		if len(earlier) > 0 && a.d.dialect != SQLite && a.d.makeRoom(ctx, a.limit/2, earlier[0].giveUp) {
-			ctx = context.WithValue(ctx, linkedKey{}, func() {
-				for _, one := range earlier {
-					one.giveUp(errReplaced)
-				}
-			})
+		var replaced []running
+		if len(earlier) > 0 && a.d.dialect != SQLite {
+			if !earlier[len(earlier)-1].linked.Load() {
+				ctx = context.WithValue(ctx, oldLinksKey{}, true)
+			}
+			if a.d.makeRoom(ctx, a.limit/2, earlier[0].giveUp) {
+				replaced = earlier
+			}
 		}
+		ctx = context.WithValue(ctx, linkedKey{}, func() {
+			linked.Store(true)
+			for _, one := range replaced {
+				one.giveUp(errReplaced)
+			}
+		})
 		out, err := a.try(ctx, number == 1)
 		select {
 		case a.results <- result{out, err, number}:

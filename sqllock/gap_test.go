@@ -402,6 +402,22 @@ func TestUnansweredLoginKeepsNoConnectionFromRenewals(t *testing.T) {
 	})
 }
 
+// TestUnansweredLoginLeavesRenewalsOtherConnections: the connection of renewals has broken, and no new one is answered, in either pool.
+func TestUnansweredLoginLeavesRenewalsOtherConnections(t *testing.T) {
+	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		g := takeLock(t, d)
+		synctest.Wait()
+		s.cut()
+		loseIdle(t, s, db)
+		if err := db.PingContext(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.set(func() { s.hangs = true })
+		wantRenewed(t, d, g)
+		s.set(func() { s.hangs = false })
+	})
+}
+
 // TestUnansweredStatementKeepsOthersInGap: it may be the fault of the server, and not of the connections.
 func TestUnansweredStatementKeepsOthersInGap(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {

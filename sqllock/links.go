@@ -142,6 +142,19 @@ func (d *Driver) noteBare() {
 	d.links.bare = true
 }
 
+// oldLinksKey is the key, in the context of an attempt at a renewal, of the news that the one before got no connection in time. The server
+// may answer no login, in neither pool.
+type oldLinksKey struct{}
+
+// runOld calls fn, for such an attempt, with an idle connection of the other pool, or else as runBare does.
+func (d *Driver) runOld(ctx context.Context, fn func(querier) error) error {
+	d.noteBare()
+	if d.db.Stats().Idle > 0 && d.runOnce(ctx, d.db, fn) == nil {
+		return nil
+	}
+	return d.runBare(ctx, fn)
+}
+
 // runBare calls fn, for renewals when neither pool can open a connection, with the spare one or one that is inside a turnstile, where it is
 // idle.
 func (d *Driver) runBare(ctx context.Context, fn func(querier) error) error {

@@ -40,6 +40,10 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		return u.runStep(fn)
 	}
 	begun := time.Now()
+	if db != d.db && ctx.Value(oldLinksKey{}) != nil && d.runOld(ctx, fn) == nil {
+		d.report(nil)
+		return nil
+	}
 	vital := false // renewals had no connection of their pool
 	for tries := 1; ; tries++ {
 		err := d.runOnce(ctx, db, fn)
