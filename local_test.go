@@ -224,7 +224,7 @@ func TestHandedOverLeaseWaitsForNoOtherRenewal(t *testing.T) {
 	})
 }
 
-func TestNoRenewLeaseHasItsTTLAtOnce(t *testing.T) {
+func TestNoRenewLeaseHasTTL(t *testing.T) {
 	in(t, func(t *testing.T, b *bench) {
 		once := &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true}
 		l := b.handOver(b.peer(), "k", once)

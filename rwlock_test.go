@@ -300,7 +300,7 @@ func TestReadersBeyondTheirNumberWait(t *testing.T) {
 	})
 }
 
-func TestDeadReaderCostsTheWriterATTL(t *testing.T) {
+func TestDeadReaderCostsWriterATTL(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		dead := b.take(b.peer(), "k", &claim{readers: 4, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}})
 		begin := time.Now()

@@ -303,9 +303,9 @@ type Request struct {
 	// than half of TTL: then the driver may return a grant with less trust, such as
 	// a grant that the last holder has handed over and the service has still to confirm.
 	Renews bool
-	// Adoptable asks for a grant that another process may adopt. The function of that name makes
-	// its owner id, and that of the grant which Adopter.Adopt returns. The client sets it only for an
-	// Adopter.
+	// Adoptable asks for a grant that another process may adopt. The function Adoptable makes
+	// its owner id, and the owner id of the grant that Adopter.Adopt returns. The client sets it only
+	// for an Adopter.
 	Adoptable bool
 	Holder    Holder
 	// Obstacle, if set, is called with the obstacle of a wait (Obstacle). Calls
@@ -481,7 +481,7 @@ func (e *LostError) Error() string { return ErrLost.Error() + ": " + e.Why }
 // Is matches ErrLost.
 func (e *LostError) Is(target error) bool { return target == ErrLost }
 
-// HeldError names another holder, who has the lock. It matches ErrHeld.
+// HeldError names another holder of the lock. It matches ErrHeld.
 type HeldError struct {
 	Owner     string
 	Holder    Holder

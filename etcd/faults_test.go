@@ -123,8 +123,8 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	})
 }
 
-// TestWaitIsReportedBeforeHoldersTTLIsKnown: AcquireAll waits for the report.
-func TestWaitIsReportedBeforeHoldersTTLIsKnown(t *testing.T) {
+// TestWaitIsReportedBeforeTTL: AcquireAll waits for the report.
+func TestWaitIsReportedBeforeTTL(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		g := r.Grant(r.newDriver(), "k", long)
 		waiting := r.newDriver()

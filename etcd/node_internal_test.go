@@ -40,8 +40,8 @@ func (c *silentConn) Close() error {
 	return nil
 }
 
-// TestHangingMemberIsNotBlamedForTLS, nor for the lack of it, when the connection is given up before the request.
-func TestHangingMemberIsNotBlamedForTLS(t *testing.T) {
+// The error blames neither TLS nor its absence when the connection is given up before the request.
+func TestHangingMemberIsNoTLSFault(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{"plain": {}, "TLS": {TLS: &tls.Config{InsecureSkipVerify: true}}} {
 		t.Run(name, func(t *testing.T) {

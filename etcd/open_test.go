@@ -159,8 +159,8 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 	r.Release(<-next)
 }
 
-// TestPlainMembersAreNotSpokenToOverTLS, and what the network says comes without words that say nothing.
-func TestPlainMembersAreNotSpokenToOverTLS(t *testing.T) {
+// An error of the network comes without filler words.
+func TestPlainMembersGetNoTLS(t *testing.T) {
 	r := startRig(t)
 	fixture.MendsTLS(r.Rig, openPlain, map[string]string{"etcds://" + r.cluster.Addrs()[0]: "write etcd://"})
 	d, err := etcd.Open(r.Within(), "etcd://127.0.0.1:1", nil)

@@ -81,8 +81,8 @@ func tokensRise(b *bench) {
 	}
 }
 
-// The client gives a token of a grant's block to each of those whom it passes the grant
-// on to, so that the next grant begins after the block.
+// The client gives a token of a grant's block to each caller that receives the grant
+// from it, so that the next grant begins after the block.
 func blocksAreApart(b *bench) {
 	drivers := []driver.Driver{b.driver(), b.driver()}
 	defer drivers[0].Close()

@@ -336,7 +336,7 @@ func adoptedGoesOn(b *bench) {
 }
 
 // keptIsNobodys checks that what ended with its release is not continued while the lock stands
-// for its MinHold, and that nobody ends that who was not asked to.
+// for its MinHold, and that no client ends the MinHold unasked.
 func keptIsNobodys(b *bench) {
 	b.need(b.limits.MinHold, "Limits.MinHold")
 	c, other := b.client(), b.client()

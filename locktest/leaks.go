@@ -21,9 +21,9 @@ const (
 var leakID atomic.Int64
 
 // watchGoroutines fails t if a goroutine that was started from now on by the
-// calling goroutine, or by one of those, outlives the test. Goroutines inherit
-// the profiler's labels from where they are started, which tells those of one
-// test from those of others that run at the same time.
+// calling goroutine, or by a descendant, outlives the test. A goroutine inherits
+// the profiler's labels of the goroutine that starts it. The labels tell the
+// goroutines of one test from other tests' goroutines at the same time.
 func watchGoroutines(t testing.TB) {
 	id := strconv.FormatInt(leakID.Add(1), 10)
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(leakLabel, id)))

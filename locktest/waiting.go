@@ -165,11 +165,11 @@ func (b *bench) awaitWaiters(c *holdfast.Client, key string, n int) {
 }
 
 // awaitWait blocks until n wait for key, as far as anybody knows: a driver without an order
-// need not know who waits.
+// need not know its waiters.
 func (b *bench) awaitWait(c *holdfast.Client, key string, n int) {
 	b.Helper()
 	if !b.limits.Order {
-		time.Sleep(200 * time.Millisecond) // nothing of this driver tells who waits
+		time.Sleep(200 * time.Millisecond) // this driver does not report its waiters
 		return
 	}
 	b.awaitStatus(c, key, func(st holdfast.Status) bool { return st.Waiters >= n })
@@ -219,7 +219,7 @@ func (b *bench) inOrder(waiters int, leave ...int) {
 	b.cleared()
 }
 
-// serve is one round of inOrder. It returns those that stayed, as served.
+// serve runs one round of inOrder. It returns the waiters that stayed, in the order in which they were served.
 func (b *bench) serve(waiters int, leave []int) []int {
 	first := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: b.long})
 	contexts := make([]context.Context, waiters)

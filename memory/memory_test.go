@@ -52,7 +52,7 @@ func TestConformanceInRealTime(t *testing.T) {
 
 // What works over nodes in the process works over as many servers with their defaults. An error
 // names what there is in memory.
-func TestMemoryTakesNoLongerTTLThanServersDo(t *testing.T) {
+func TestMemoryLimitsTTLAsServersDo(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		nodes int

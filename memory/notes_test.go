@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// A chain of adoptions leaves notes about those that may still send a request, and about no others.
+// A chain of adoptions leaves notes about the owners that may still send a request, and about no others.
 func TestNotesOfAdoptionsAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

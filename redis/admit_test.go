@@ -54,8 +54,8 @@ func (r *rig) checkQuarantined(d *redis.Driver, i int) {
 	})
 }
 
-// The configuration of a node that was replaced is that of one which keeps
-// everything. Its data are gone all the same.
+// The configuration of a node that was replaced looks like the configuration of a
+// durable node. Its data are gone all the same.
 func TestReplacedDurableNodeSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	d := r.openVoting(redis.Options{MaxTTL: time.Minute})
@@ -360,7 +360,7 @@ func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
 	}
 }
 
-// A client that keeps quarantine=off lets in a node that was wiped, beside those that hold a lock there.
+// A client that keeps quarantine=off lets in a node that was wiped, while other clients hold a lock there.
 func TestEachAdmissionWithoutAQuarantineIsLogged(t *testing.T) {
 	for name, begin := range map[string]func(t *testing.T) (r *rig, nodes []redis.Node){
 		"three nodes":            func(t *testing.T) (*rig, []redis.Node) { r := start(t, 3); return r, r.nodes() },

@@ -294,7 +294,7 @@ func TestAskingRequestWaitsForNoOther(t *testing.T) {
 	})
 }
 
-// The map may be read from a node that has not heard of a move yet, so what a shard says counts for those who look, too.
+// The map may be read from a node that has not heard of a move yet, so a shard's answer counts for a look, too.
 func TestALookFollowsItsSlot(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -448,7 +448,7 @@ func TestRequestToShardWaitsForNoGoroutine(t *testing.T) {
 	})
 }
 
-// What one shard's answer says may be passed on after that of another, which knew more: waiters would then poll for ever,
+// One shard's answer may be passed on after the answer of another shard, which knew more: waiters would then poll for ever,
 // without a place in the queue.
 func TestLastReportOfWakeUpsIsTrue(t *testing.T) {
 	t.Parallel()
@@ -477,8 +477,8 @@ func TestLastReportOfWakeUpsIsTrue(t *testing.T) {
 	})
 }
 
-// TestHungShardDelaysNoOtherShard: the claims to locks of each shard take their turn apart. So a crowd that waits
-// for one that does not answer costs those of another no time at all.
+// TestHungShardDelaysNoOtherShard: each shard has a line of its own for the claims to its locks. So a crowd
+// that waits for a hung shard costs the claims to another shard's locks no time at all.
 func TestHungShardDelaysNoOtherShard(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {

@@ -272,8 +272,8 @@ func TestAWaiterFollowsItsSlot(t *testing.T) {
 	}
 }
 
-// A replica that has taken over may not know the newest locks. So it keeps those that it
-// has, and grants none until the others are over.
+// A replica that has taken over may not know the newest locks. So it keeps the locks that it
+// has, and grants none until the locks that it may not know are over.
 func TestAShardThatFailedOverSitsOut(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 3, Replicas: 3})
 	const params = "&maxttl=6s"

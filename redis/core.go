@@ -81,8 +81,8 @@ type set interface {
 	noteAnswered(e link.Entry, done *engine.Request)
 	// blameNode adds to an error the name by which people know n.
 	blameNode(n *node, err error) error
-	// nodeForRelease returns the node that gets a release which n owes; inheritDebts takes over those that n could
-	// not send.
+	// nodeForRelease returns the node that gets a release which n owes; inheritDebts takes over the releases that n
+	// could not send.
 	nodeForRelease(lock *engine.Lock, n *node) *node
 	inheritDebts(n *node, debts []debt)
 }

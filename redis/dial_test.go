@@ -100,7 +100,7 @@ type resets struct{ net.Conn }
 
 func (resets) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
 
-func TestTLSIsAdvisedAtTheFirstContactAlone(t *testing.T) {
+func TestTLSIsAdvisedAtFirstContact(t *testing.T) {
 	r := start(t, 1)
 	var cut atomic.Bool
 	var conns connections

@@ -41,7 +41,7 @@ return redis.call('DEL', KEYS[1])`
 // Leaks yields the locks on the nodes that have no TTL, which other libraries have made as
 // a rule. What Holdfast keeps beside locks needs no mending: counters of tokens have no TTL, a
 // queue or a card of a client gets its own again at the next use, and a waiter whose client has
-// died is skipped. Of bare keys, which look like other data, it yields those that a client of
+// died is skipped. Of bare keys, which look like other data, it yields the keys that a client of
 // Holdfast waits for.
 //
 // It reads the key space of each node in small steps (SCAN, so it needs the permission +scan),

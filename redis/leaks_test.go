@@ -66,8 +66,8 @@ func (r *rig) keys() []string {
 	return keys
 }
 
-// TestLocksWithoutATTLAreReportedAndNothingElse among locks that are held, waited for and idle, and nothing is changed.
-func TestLocksWithoutATTLAreReportedAndNothingElse(t *testing.T) {
+// The other locks are held, waited for and idle, and the look changes nothing.
+func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
 	r := start(t, 1)
 	c, waiter := r.client(), r.client()
 	held := r.acquire(c, "held", &holdfast.AcquireOptions{TTL: long})
@@ -100,8 +100,8 @@ func TestLocksWithoutATTLAreReportedAndNothingElse(t *testing.T) {
 	r.release(<-waits)
 }
 
-// TestDeleteLeakDeletesOnlyForeignLocksWithoutTTL, also if they have become something else since the look.
-func TestDeleteLeakDeletesOnlyForeignLocksWithoutTTL(t *testing.T) {
+// A key that stopped being a leak after the look stays, too.
+func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
 	r := start(t, 1)
 	r.plantLeaks()
 	d := r.driver(r.nodes(), nil)

@@ -187,7 +187,7 @@ func TestOpenRefusesWhatIsNotRedis(t *testing.T) {
 	r.checkRejected([]redis.Node{{Addr: web.Addr().String()}}, nil, driver.ErrUnavailable, web.Addr().String())
 }
 
-func TestTTLOverMaxTTLIsRefused(t *testing.T) {
+func TestTTLOverMaximumIsRejected(t *testing.T) {
 	r := start(t, 1)
 	c := r.clientOf(r.driver(r.nodes(), &redis.Options{MaxTTL: 20 * time.Second}), nil)
 	_, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 21 * time.Second})

@@ -222,8 +222,8 @@ func TestOpenWithAllowDownFailsWhenRejected(t *testing.T) {
 	}
 }
 
-// Somebody who looks at all channels is nobody who waits: a lock is not handed to a
-// waiter that died because it saw the message.
+// A subscriber to all channels is no waiter: the node does not hand a lock to a dead
+// waiter because the subscriber received the message.
 func TestPatternSubscriberKeepsNoDeadWaiterAlive(t *testing.T) {
 	for name, less := range map[string][]string{
 		"PUBSUB": nil, "without the right to it": {"+pubsub|numsub"},

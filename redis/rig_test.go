@@ -394,7 +394,7 @@ type guarded struct {
 	inside atomic.Int32
 	last   atomic.Int64
 	count  atomic.Int64
-	lossy  bool // counters are lost: a request that is late brings an older clock, and only who asks after a grant gets a higher token
+	lossy  bool // counters are lost: a late request brings an older clock, and only a request after a grant gets a higher token
 }
 
 // hold uses the resource for d as the holder of l.

@@ -9,7 +9,7 @@ import (
 )
 
 // A node of a set fails over, and another is gone: the third and the one that took over are a majority.
-func TestURLSetSurvivesFailoverOfOneNode(t *testing.T) {
+func TestURLSetSurvivesOneFailover(t *testing.T) {
 	c := startCouple(t)
 	plain := redistest.StartN(t, 2)
 	url := fmt.Sprintf("redis+replicas://%s,%s?maxttl=%v&timeout=5s redis://%s redis://%s",

@@ -171,9 +171,8 @@ func TestURLOverridesTheCallersCredentials(t *testing.T) {
 	}
 }
 
-// TestURLThatAsksForTLSIsNeverPlain holds that nothing turns encryption off that was
-// asked for.
-func TestURLThatAsksForTLSIsNeverPlain(t *testing.T) {
+// No part of a URL turns off encryption that another part asks for.
+func TestURLNeverDropsTLS(t *testing.T) {
 	t.Parallel()
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
@@ -297,7 +296,7 @@ func TestNoErrorShowsWhatMayBeAPassword(t *testing.T) {
 	}
 }
 
-func TestParseURLReadsTLSFiles(t *testing.T) {
+func TestParseURLReadsCertificates(t *testing.T) {
 	t.Parallel()
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {

@@ -232,7 +232,7 @@ func together(n int, fn func(i int)) {
 type renewals struct {
 	set    *set
 	grants []driver.Grant
-	at     []int // among those of the caller
+	at     []int // places of the grants in the caller's list
 }
 
 // Renew implements driver.Driver. Each set renews its own at the same time. One that does not

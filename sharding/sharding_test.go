@@ -42,8 +42,8 @@ func (s *service) open() (driver.Driver, error) {
 	return &seen{d, d}, nil
 }
 
-// seen is a driver whose nodes are those of the home of "k". It says that it can do what sets in memory
-// can, as the suite expects of a driver what it has an interface for.
+// seen is a driver that shows only the nodes of the home of "k". It has every interface that sets in memory
+// have, as the suite expects of a driver the work that its interfaces promise.
 type seen struct {
 	abilities
 	drv *sharding.Driver
@@ -334,7 +334,7 @@ func (s *service) client(t *testing.T, sets ...string) (*holdfast.Client, *shard
 }
 
 // The procedure of docs/operations.md, there and back: a lock that was left standing is waited for,
-// and each counter begins anew, as it may be older than that of a set from which a name comes.
+// and each counter begins again, as it may be older than the counter of the set that a name leaves.
 func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

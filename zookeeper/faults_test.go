@@ -251,8 +251,8 @@ func TestLongWaiterRenewsBeforeItsGrant(t *testing.T) {
 	})
 }
 
-// TestLeasesWithOneTTLShareAConnection, as servers allow few of one machine.
-func TestLeasesWithOneTTLShareAConnection(t *testing.T) {
+// TestEqualTTLsShareAConnection, as servers allow few connections of one machine.
+func TestEqualTTLsShareAConnection(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		for i := range 20 {

@@ -50,7 +50,7 @@ func (d *Driver) Limits() driver.Limits {
 }
 
 // trust returns the end of trust in a lock that was requested at sent [Trust]. The
-// hundredth is for clocks that do not run equally fast, as those of two machines.
+// hundredth is for clocks that do not run equally fast, as on two machines.
 func trust(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/100) }
 
 // Acquire implements driver.Driver. It asks, waits until the answer may be another one,
@@ -219,7 +219,7 @@ func (s *service) at(key string, do func(*lock)) {
 	}
 }
 
-// of calls do if the lock is that of g, and otherwise returns ErrLost.
+// of calls do if g holds the lock, and otherwise returns ErrLost.
 func (s *service) of(g driver.Grant, do func(*lock)) error {
 	err := driver.ErrLost
 	s.at(g.Key, func(l *lock) {

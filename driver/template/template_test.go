@@ -248,7 +248,7 @@ func TestTheErrorNamesWhatTheDriverLacks(t *testing.T) {
 	})
 }
 
-func TestDefaultTTLRespectsMinTTL(t *testing.T) {
+func TestDefaultTTLRespectsMinimum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := holdfast.New(slow{newPlain(t).driver()}, nil)
@@ -266,7 +266,7 @@ func TestDefaultTTLRespectsMinTTL(t *testing.T) {
 	})
 }
 
-// The suite passes over a service whose TTL is that of a session, the same for all locks.
+// The suite passes over a service whose locks all have the TTL of one session.
 func TestConformanceOfOneTTL(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {

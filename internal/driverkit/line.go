@@ -93,7 +93,7 @@ func (l *Line) Withdraw(t *Turn) bool {
 	return true
 }
 
-// Leave ends a request, and begins those that the line has room for then. Answered means that an answer has ended the
+// Leave ends a request, and begins the waiting requests that the line then has room for. Answered means that an answer has ended the
 // request. resize, if it is not nil, returns the room from now on; Line calls it under its mutex.
 func (l *Line) Leave(now int64, answered bool, resize func(Load) int) {
 	l.mu.Lock()

@@ -13,7 +13,7 @@ import (
 type Keeper struct {
 	drv    driver.Driver
 	limits driver.Limits
-	self   driver.Holder // shown to those who find a lock held
+	self   driver.Holder // shown to clients that find a lock held
 	events Events
 
 	alive context.Context // ends with Stop

@@ -489,7 +489,7 @@ func TestOtherVersionIsNamedInConflict(t *testing.T) {
 }
 
 // MaxTTL protects nothing on a single node, and so may differ.
-func TestSingleNodeMarkerHasNoMaxTTL(t *testing.T) {
+func TestSingleNodeMarkerHasNoMax(t *testing.T) {
 	n := newServer(t)
 	n.checkVotes(newClient(alone))
 	n.checkVotes(newClient(Rules{Nodes: 1, MaxTTL: time.Hour}))

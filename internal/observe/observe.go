@@ -170,7 +170,7 @@ func (t *Tracker) on(key string, fn func(*class)) {
 	fn(t.class(key))
 }
 
-// Hooks returns hooks that measure, and then call those of the caller.
+// Hooks returns hooks that measure, and then call the caller's hooks.
 func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 	return holdfast.Hooks{
 		Waiting: both(func(e holdfast.WaitingEvent) {
@@ -322,7 +322,7 @@ func word(all []reason, err error) string {
 	return all[i].word
 }
 
-// State is the state of a node: that of the event, or "quarantine".
+// State returns the state of a node: the event's state, or "quarantine".
 func State(e holdfast.NodeEvent) string {
 	if _, ok := errors.AsType[interface {
 		error

@@ -20,7 +20,7 @@ const (
 	maxDepth = 32        // aggregates within aggregates
 	maxBulk  = 512 << 20 // bytes in one string: the server's own limit
 	maxLine  = 64 << 10  // bytes in a line: the server's limit for inline commands and lengths
-	maxCount = 1 << 30   // elements of one aggregate: those that fit are far fewer
+	maxCount = 1 << 30   // elements of one aggregate: far fewer fit
 	chunk    = 64 << 10  // bytes asked for at once, so that a length alone reserves no memory
 
 	bufferSize = 16 << 10 // bytes read from the connection at once

@@ -135,7 +135,7 @@ func (m *machine) write(name, text string, mode os.FileMode) {
 	}
 }
 
-// here puts the folders of m in place of those that a recipe names.
+// here puts the folders of m in place of the folders that a recipe names.
 func (m *machine) here(text string) string {
 	return regexp.MustCompile(`(^|[\s=:])/(usr/local|usr/bin|app|run|etc)\b`).ReplaceAllString(text, "${1}"+m.dir+"/$2")
 }

@@ -36,7 +36,7 @@ func finish(s *source, out string) error {
 	return err
 }
 
-// homebrew is the formula. Its sums are those of archives; one that was not built leaves a place that brew refuses.
+// homebrew returns the formula, with the sums of the archives; an archive that was not built leaves a place that brew rejects.
 func homebrew(version string, sums map[string]string) (string, error) {
 	tmpl, err := template.New("formula").Parse(formula)
 	if err != nil {

@@ -4,7 +4,7 @@
 //
 // It works in a clone. There it cuts the section of the version from CHANGELOG.md, lets the modules require each other at
 // the version, commits, and tags every module. From the tags it builds what users download, into DIR. Two runs on one commit
-// make the same bytes, for all dates are that of the commit, or of SOURCE_DATE_EPOCH.
+// make the same bytes, as every date is the date of the commit, or SOURCE_DATE_EPOCH.
 //
 // Without -tag the repository stays as it is, and release prints what the tags would be. A version that has its tag already
 // is built from that.

@@ -42,7 +42,7 @@ func (m *unit) tag(version string) string { return path.Join(m.dir, version) }
 // ours reports whether the module at path belongs to the project.
 func ours(path string) bool { return path == project || strings.HasPrefix(path, project+"/") }
 
-// workspace reads go.work and the modules that it names, each after those that it requires.
+// workspace reads go.work and the modules that it names, each after the modules that it requires.
 func workspace(root string) (*modfile.WorkFile, []*unit, error) {
 	text, err := os.ReadFile(filepath.Join(root, "go.work"))
 	if err != nil {
@@ -70,7 +70,7 @@ func workspace(root string) (*modfile.WorkFile, []*unit, error) {
 	return work, all, err
 }
 
-// ordered puts each module behind those that it requires, and otherwise keeps the order.
+// ordered puts each module behind the modules that it requires, and otherwise keeps the order.
 func ordered(all []*unit) (sorted []*unit, err error) {
 	placed := make(map[string]bool)
 	for len(sorted) < len(all) {

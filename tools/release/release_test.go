@@ -141,7 +141,7 @@ var (
 	cutFailed error
 )
 
-// stranger is the environment of somebody who has nothing of Holdfast, and gets modules from proxy.
+// stranger returns the environment of a user without anything of Holdfast, which gets modules from proxy.
 func stranger(t *testing.T, s *source, proxy string) (gopath string, env []string) {
 	t.Helper()
 	gopath = filepath.Join(t.TempDir(), "go")

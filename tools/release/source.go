@@ -179,7 +179,7 @@ func (s *source) requirements() error {
 	return err
 }
 
-// sums notes in each go.sum the hashes that the modules will have. A module comes after those that it requires, so theirs are known.
+// sums notes in each go.sum the hashes that the modules will have. A module comes after the modules that it requires, so their hashes are known.
 func (s *source) sums() error {
 	_, all, err := workspace(s.dir)
 	if err != nil {
@@ -231,7 +231,7 @@ func (s *source) hashes(m *unit) (string, error) {
 	return fmt.Sprintf("%[1]s %[2]s %[3]s\n%[1]s %[2]s/go.mod %[4]s\n", m.path, s.version, whole, mod), errors.Join(err1, err2)
 }
 
-// zip writes the archive of m as the go command makes it of a tag: a module without a license has that of the repository.
+// zip writes the archive of m as the go command makes it of a tag: a module without a license has the repository's license.
 func (s *source) zip(m *unit, w io.Writer) error {
 	dir := filepath.Join(s.dir, m.dir)
 	license := filepath.Join(dir, "LICENSE")

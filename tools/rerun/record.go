@@ -53,8 +53,8 @@ type line struct {
 // stood is the line about a stall: see internal/rig/tempo.
 var stood = regexp.MustCompile(`SLOW: stood still ([0-9.]+) s until [0-9:.]+, at pace ([0-9.]+)`)
 
-// wrong finds what is no matter of time, and is never repeated: in the output of the package what ends or spoils all of its
-// tests, and in that of a test what its own promises are about.
+// wrong finds failures that no slow machine explains, and that are never repeated: in a package's output the failures that end
+// or spoil all of its tests, and in a test's output the failures of its own promises.
 var (
 	wrongOfPackage = regexp.MustCompile(`WARNING: DATA RACE|race detected during execution|(?m)^panic: |^fatal error: `)
 	wrongOfTest    = regexp.MustCompile(`(?i)` + strings.Join([]string{

@@ -20,7 +20,7 @@
 //
 // All of them run in this process, one after another within a round (A B C B C A …), so that other work of the machine
 // affects all equally. A figure is the median over the rounds. The ratio is the rate of the first library of the table
-// divided by that of the row, in each round, and the median of these. Clients of one load are separate clients with
+// divided by the row's rate, in each round, and the median of these. Clients of one load are separate clients with
 // connections of their own, but goroutines of one process. Every library is used as its documentation says for that
 // task. Holdfast runs with its defaults: fencing tokens, queue and watchdog are on.
 //

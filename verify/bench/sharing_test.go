@@ -106,7 +106,7 @@ type crew struct {
 	longest time.Duration
 }
 
-// migrate lets the workers of a load compete for a key, replaces those of redsync by those of Holdfast one by one, and back.
+// migrate lets the workers of a load compete for a key, replaces redsync's workers by Holdfast's one by one, and back.
 // A stage lasts until every worker has had the lock so many times in it.
 func migrate(ctx context.Context, sv *service, l load, times int) (stages []stage, err error) {
 	theirs, err := plainRedsync.open(ctx, sv.addrs, l.workers)

@@ -137,7 +137,7 @@ func (c Call) request() quorum.Ask {
 	}
 }
 
-// Twin executes c on l, at now. The reply has the shape of the server's; messages are those that the script
+// Twin executes c on l, at now. The reply has the shape of the server's; messages are the texts that the script
 // sends to clients that listen.
 func (c Call) Twin(l quorum.Lock, now int64, hears func(string) bool) (after quorum.Lock, reply any, messages []string) {
 	one, ask := map[bool]int64{true: 1}, c.request()

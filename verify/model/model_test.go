@@ -81,7 +81,7 @@ func modelRows() []row {
 	others := changed(two, func(s *setup) { s.faults.others = 2 })
 	othersTwice := changed(twice, func(s *setup) { s.faults.others = 1 })
 	// A holds nodes 1 and 2. C, which cannot reach 2, was granted 3 and denied 1:
-	// a give-back is on its way to 3. B, who is before C, cannot reach 1.
+	// a give-back is on its way to 3. B, which is before C, cannot reach 1.
 	back := setup{
 		nodes: 3, clients: 3, waiting: 0b110, alone: true, orders: true, calm: true, holds: 2,
 		cut: [3]uint8{0, first, second}, fragile: 0b100, faults: faults{broken: 1},

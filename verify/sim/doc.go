@@ -39,7 +39,7 @@
 //     grant's token for the holder's
 //   - P3: no two holders trust a lock at the same time
 //   - P4: a store that checks tokens loses no update
-//   - P5: when the faults are over, everybody who waits is served in bounded time
+//   - P5: when the faults are over, every waiter is served in bounded time
 //   - P7: when everybody is gone, no lock stands longer than TTL and drift
 //   - P9: in RunOutages, a lease lives through outages of one node after the other
 //

@@ -33,8 +33,8 @@ const (
 // cell is about one lock: until when its last holder trusts it, 0 once that has left, and the highest token.
 type cell struct{ until, token atomic.Int64 }
 
-// board is memory that the processes of an engine share, where holders say that they are at work. It outlives those that are
-// killed, whose trust ends by itself.
+// board is memory that the processes of an engine share, where holders note that they are at work. It outlives killed
+// processes, whose trust ends by itself.
 type board struct {
 	cells               *[cells]cell
 	overlaps, disorders atomic.Int64 // that this process has found

@@ -30,7 +30,7 @@ type EngineReport struct {
 	Name    string   `json:"name"`
 	Counts  state    `json:"counts"`
 	Faults  int      `json:"faults"`
-	Command [2]int64 `json:"command"` // short runs of it, and those that failed
+	Command [2]int64 `json:"command"` // short runs of it, and failed runs
 	Grows   []string `json:"grows"`
 	Broken  []string `json:"broken"` // promises, and what else must not be
 	Samples []sample `json:"samples"`

@@ -52,7 +52,7 @@ type watched struct {
 	stays   *process // it lives through the run
 	falls   *process // it is killed again and again
 	fallen  int
-	before  state // of those that were killed
+	before  state // of the killed processes
 	faults  int
 	began   time.Time
 

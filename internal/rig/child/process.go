@@ -31,7 +31,7 @@ type Program struct {
 }
 
 // Process is a Program that runs, or is to be started, also again. Its methods are safe for
-// concurrent use, but those that start or end it run one at a time.
+// concurrent use, but the methods that start or end the program run one at a time.
 type Process struct {
 	Program
 

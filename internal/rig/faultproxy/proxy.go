@@ -161,7 +161,7 @@ func (p *Proxy) Strand() (deliver func()) {
 
 // Forget has the connections that exist carry nothing more in either direction, as when a firewall forgets them: they stay
 // open, neither side learns that the other has closed, and new connections pass. What they were to carry is lost. end closes
-// those that are left; a second end does nothing.
+// the forgotten connections that are left; a second end does nothing.
 func (p *Proxy) Forget() (end func()) {
 	var forgotten []*conn
 	p.change(func() {

@@ -60,7 +60,7 @@ func verdict(out io.Writer, before map[string]int, patience time.Duration) int {
 	return 1
 }
 
-// goroutines are the stacks of those that run our code, but for the one that asks.
+// goroutines returns the stacks of the goroutines that run our code, without the caller's.
 func goroutines() []string {
 	text := make([]byte, 1<<24)
 	text = text[:runtime.Stack(text, true)]

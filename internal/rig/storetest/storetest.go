@@ -203,7 +203,7 @@ func failedScriptKeepsItsTokenRecorded(t *testing.T, open Open) {
 }
 
 // checkAndWriteAreOneStep has many leases write at once. If a write could run
-// apart from its check, the value would not be that of the highest token.
+// apart from its check, the value would not come from the highest token.
 func checkAndWriteAreOneStep(t *testing.T, open Open) {
 	store, server := start(t, open)
 	other := open(t, server)

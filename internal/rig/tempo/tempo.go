@@ -15,8 +15,8 @@ import (
 
 const (
 	// Variable is the environment variable with the factor. If it is set, nothing is measured. Start sets it for the
-	// processes that a test starts, which follow it only if they call Adopt. Its name does not begin as those of the
-	// command's settings do, about which the command complains if it does not know them.
+	// processes that a test starts, which follow it only if they call Adopt. Its name does not begin like the
+	// command's settings, as the command complains about settings that it does not know.
 	Variable = "TEST_PACE"
 
 	// most is the highest factor. A machine that is slower still makes tests fail rather than last for hours.

@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// Start starts a server for the length of the test. Nil options are those of redisproc.Start. With -short all of this
-// package skip the test.
+// Start starts a server for the length of the test. Nil options mean the defaults of redisproc.Start. With -short
+// every function of this package skips the test.
 func Start(t testing.TB, opts *redisproc.Options) *redisproc.Server {
 	t.Helper()
 	rig.NeedsServer(t)
