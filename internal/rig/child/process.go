@@ -44,7 +44,7 @@ type Process struct {
 
 // Begin starts the process, and does not wait until it is ready.
 func (p *Process) Begin() error {
-	p.serve(false) // the last log is about to go
+	p.setServing(false) // the last log is about to go
 	file, err := os.Create(p.Output)
 	if err != nil {
 		return err
@@ -71,11 +71,11 @@ func (f Final) Unwrap() error { return f.Err }
 // Await blocks until the process is ready. It returns an error, with the log, when the process or
 // ctx ends before.
 func (p *Process) Await(ctx context.Context) error {
-	cmd, exited := p.last()
+	cmd, exited := p.lastRun()
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		err := p.Ready(ctx)
 		if err == nil {
-			p.serve(true)
+			p.setServing(true)
 		}
 		if _, final := errors.AsType[Final](err); final || err == nil {
 			return err
@@ -101,7 +101,7 @@ func (p *Process) Restart(ctx context.Context) error {
 	return p.Await(ctx)
 }
 
-func (p *Process) last() (*exec.Cmd, <-chan struct{}) {
+func (p *Process) lastRun() (*exec.Cmd, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cmd, p.exited
@@ -109,41 +109,41 @@ func (p *Process) last() (*exec.Cmd, <-chan struct{}) {
 
 // Began reports whether the process was ever started.
 func (p *Process) Began() bool {
-	cmd, _ := p.last()
+	cmd, _ := p.lastRun()
 	return cmd != nil
 }
 
 // Exited is closed once the process has ended.
 func (p *Process) Exited() <-chan struct{} {
-	_, exited := p.last()
+	_, exited := p.lastRun()
 	return exited
 }
 
 // Pid is the id of the process, or of the last one where it has ended.
 func (p *Process) Pid() int {
-	cmd, _ := p.last()
+	cmd, _ := p.lastRun()
 	return cmd.Process.Pid
 }
 
 // Unasked returns an error with each end of the process by itself after it had been ready, and with its last output. Nil: there was none.
 func (p *Process) Unasked() error {
-	p.look()
+	p.noteEnd()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.unasked
 }
 
-// serve sets whether the process must serve from now on.
-func (p *Process) serve(on bool) {
-	p.look()
+// setServing sets whether the process must serve from now on.
+func (p *Process) setServing(on bool) {
+	p.noteEnd()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.serving = on
 }
 
-// look notes an end that nobody has asked for.
-func (p *Process) look() {
-	cmd, exited := p.last()
+// noteEnd notes an end that nobody has asked for.
+func (p *Process) noteEnd() {
+	cmd, exited := p.lastRun()
 	select {
 	case <-exited:
 	default: // it runs, or was never started
@@ -169,11 +169,11 @@ func (p *Process) Log() string {
 // after the last, and kills it in the end. A paused process goes on, so that it sees them. It
 // blocks until the process is gone.
 func (p *Process) End(signals ...syscall.Signal) {
-	cmd, exited := p.last()
+	cmd, exited := p.lastRun()
 	if cmd == nil {
 		return
 	}
-	p.serve(false)
+	p.setServing(false)
 	for _, sig := range signals {
 		if cmd.Process.Signal(sig) != nil {
 			continue // it has ended, or this system has no such signal
@@ -193,13 +193,13 @@ func (p *Process) End(signals ...syscall.Signal) {
 func (p *Process) Kill() { p.End() }
 
 // Pause stops the process, whose connections stay open, as when a machine hangs. Resume has it go on. Not every system can.
-func (p *Process) Pause() error { return p.signal(stop) }
+func (p *Process) Pause() error { return p.sendSignal(stop) }
 
 // Resume undoes Pause.
-func (p *Process) Resume() error { return p.signal(resume) }
+func (p *Process) Resume() error { return p.sendSignal(resume) }
 
-func (p *Process) signal(sig os.Signal) error {
-	cmd, _ := p.last()
+func (p *Process) sendSignal(sig os.Signal) error {
+	cmd, _ := p.lastRun()
 	if sig == nil || cmd == nil {
 		return errors.ErrUnsupported
 	}

@@ -53,27 +53,27 @@ type Member struct {
 // "--cert-file=server.crt"; with that one, clients have to speak TLS. It blocks until every
 // member answers, ctx ends or a minute is over.
 func Start(ctx context.Context, n int, args ...string) (*Cluster, error) {
-	return launch(ctx, n, false, args)
+	return launchCluster(ctx, n, false, args)
 }
 
 // StartMeshed is Start for members that can be cut off from each other, by Cluster.Mesh.
 func StartMeshed(ctx context.Context, n int, args ...string) (*Cluster, error) {
-	return launch(ctx, n, true, args)
+	return launchCluster(ctx, n, true, args)
 }
 
-func launch(ctx context.Context, n int, meshed bool, args []string) (*Cluster, error) {
+func launchCluster(ctx context.Context, n int, meshed bool, args []string) (*Cluster, error) {
 	program, _, err := child.Find(programVariable, "etcd")
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotInstalled, err)
 	}
-	c, err := child.OnFreePorts(ctx, pace.Scale(startTimeout), func(ctx context.Context) (*Cluster, error) { return start(ctx, program, n, meshed, args) })
+	c, err := child.OnFreePorts(ctx, pace.Scale(startTimeout), func(ctx context.Context) (*Cluster, error) { return startCluster(ctx, program, n, meshed, args) })
 	if err != nil {
 		return nil, fmt.Errorf("start etcd: %w", err)
 	}
 	return c, nil
 }
 
-func start(ctx context.Context, program string, n int, meshed bool, args []string) (c *Cluster, err error) {
+func startCluster(ctx context.Context, program string, n int, meshed bool, args []string) (c *Cluster, err error) {
 	c = &Cluster{}
 	if c.dir, err = os.MkdirTemp("", "holdfast-etcd-"); err != nil {
 		return c, err
@@ -91,7 +91,7 @@ func start(ctx context.Context, program string, n int, meshed bool, args []strin
 	var peers []string
 	var listens [][]string
 	for i := range n {
-		peers, listens = append(peers, fmt.Sprintf("m%d=http://%s", i, advertised(addrs[3*i], meshed))), append(listens, addrs[3*i:3*i+1])
+		peers, listens = append(peers, fmt.Sprintf("m%d=http://%s", i, advertisedAddr(addrs[3*i], meshed))), append(listens, addrs[3*i:3*i+1])
 	}
 	if meshed {
 		if c.Mesh, err = faultproxy.NewMesh(listens); err != nil {
@@ -104,7 +104,7 @@ func start(ctx context.Context, program string, n int, meshed bool, args []strin
 		m := &Member{Addr: addr, metrics: metrics}
 		args := append([]string{
 			"--name=" + name, "--data-dir=" + filepath.Join(c.dir, name), "--logger=zap", "--log-outputs=stderr", "--log-level=warn",
-			"--listen-peer-urls=http://" + peer, "--initial-advertise-peer-urls=http://" + advertised(peer, meshed),
+			"--listen-peer-urls=http://" + peer, "--initial-advertise-peer-urls=http://" + advertisedAddr(peer, meshed),
 			"--listen-client-urls=" + scheme + addr, "--advertise-client-urls=" + scheme + addr, "--listen-metrics-urls=http://" + metrics,
 			"--initial-cluster=" + strings.Join(peers, ","), "--initial-cluster-token=" + c.dir,
 		}, args...)
@@ -118,7 +118,7 @@ func start(ctx context.Context, program string, n int, meshed bool, args []strin
 				cmd.Env, cmd.Dir = env, c.dir
 				return cmd
 			},
-			Ready: m.ready, Output: filepath.Join(c.dir, name+".log"), Signal: syscall.SIGKILL, Limit: pace.Scale(startTimeout),
+			Ready: m.checkReady, Output: filepath.Join(c.dir, name+".log"), Signal: syscall.SIGKILL, Limit: pace.Scale(startTimeout),
 		}}
 		c.Members = append(c.Members, m)
 		if err := m.Begin(); err != nil {
@@ -133,8 +133,8 @@ func start(ctx context.Context, program string, n int, meshed bool, args []strin
 	return c, nil
 }
 
-// advertised returns the address of a member for the others. In a mesh it is no address of this machine, as Go uses no proxy for those.
-func advertised(peer string, meshed bool) string {
+// advertisedAddr returns the address of a member for the others. In a mesh it is no address of this machine, as Go uses no proxy for those.
+func advertisedAddr(peer string, meshed bool) string {
 	if _, port, err := net.SplitHostPort(peer); err == nil && meshed {
 		return net.JoinHostPort("192.0.2.1", port)
 	}
@@ -142,17 +142,17 @@ func advertised(peer string, meshed bool) string {
 }
 
 // Serves reports whether the member is healthy, which it is while it has a leader.
-func (m *Member) Serves(ctx context.Context) bool { return m.ready(ctx) == nil }
+func (m *Member) Serves(ctx context.Context) bool { return m.checkReady(ctx) == nil }
 
-func (m *Member) ready(ctx context.Context) error {
-	text, err := m.get(ctx, "/health")
+func (m *Member) checkReady(ctx context.Context) error {
+	text, err := m.getPath(ctx, "/health")
 	if err == nil && !strings.Contains(text, `"true"`) {
 		err = errors.New(text)
 	}
 	return err
 }
 
-func (m *Member) get(ctx context.Context, path string) (string, error) {
+func (m *Member) getPath(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.metrics+path, nil)
@@ -172,7 +172,7 @@ func (m *Member) get(ctx context.Context, path string) (string, error) {
 // Leader is the member that leads the others; nil: none says so.
 func (c *Cluster) Leader(ctx context.Context) *Member {
 	for _, m := range c.Members {
-		if text, err := m.get(ctx, "/metrics"); err == nil && strings.Contains(text, "\netcd_server_is_leader 1") {
+		if text, err := m.getPath(ctx, "/metrics"); err == nil && strings.Contains(text, "\netcd_server_is_leader 1") {
 			return m
 		}
 	}

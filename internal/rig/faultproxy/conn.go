@@ -84,7 +84,7 @@ func (c *conn) readClient() {
 	next := resp.NewReader(c.client).ReadCommand
 	if c.p.opaque {
 		next = func() ([][]byte, []byte, error) {
-			raw, err := chunk(c.client)
+			raw, err := readChunk(c.client)
 			return nil, raw, err
 		}
 	}
@@ -130,7 +130,7 @@ func (c *conn) nextUp(batch []byte) ([]byte, bool) {
 			return nil, false
 		case c.p.stopUp || c.stranded || c.forgotten || (c.gate != nil && !c.gate.released):
 		case len(c.up) > 0:
-			if batch = c.forward(batch); len(batch) > 0 {
+			if batch = c.forwardBatch(batch); len(batch) > 0 {
 				return batch, true
 			}
 			continue // the first one is held
@@ -141,11 +141,11 @@ func (c *conn) nextUp(batch []byte) ([]byte, bool) {
 	}
 }
 
-// forward takes requests from up until one is held.
-func (c *conn) forward(batch []byte) []byte {
+// forwardBatch takes requests from up until one is held.
+func (c *conn) forwardBatch(batch []byte) []byte {
 	for len(c.up) > 0 {
 		r := c.up[0]
-		if c.gate = c.p.catch(r); c.gate != nil {
+		if c.gate = c.p.holdFor(r); c.gate != nil {
 			break
 		}
 		c.up = c.up[1:]
@@ -173,7 +173,7 @@ func (c *conn) readServer() {
 	c.serverGone = true
 	c.upWake.Signal()
 	if !c.muted || c.upEnd {
-		c.deliver(segment{end: true})
+		c.deliverSegment(segment{end: true})
 	}
 }
 
@@ -185,25 +185,25 @@ func (c *conn) readValues() {
 			return
 		}
 		c.p.mu.Lock()
-		c.receive(v)
+		c.receiveValue(v)
 		c.p.mu.Unlock()
 	}
 }
 
 func (c *conn) readChunks() {
 	for {
-		raw, err := chunk(c.server)
+		raw, err := readChunk(c.server)
 		if err != nil {
 			return
 		}
 		c.p.mu.Lock()
-		c.deliver(segment{bytes: raw})
+		c.deliverSegment(segment{bytes: raw})
 		c.p.mu.Unlock()
 	}
 }
 
-// chunk reads what is there.
-func chunk(r io.Reader) ([]byte, error) {
+// readChunk reads the bytes that are there.
+func readChunk(r io.Reader) ([]byte, error) {
 	buf := make([]byte, 16<<10)
 	n, err := r.Read(buf)
 	if n > 0 {
@@ -212,13 +212,13 @@ func chunk(r io.Reader) ([]byte, error) {
 	return buf[:n], err
 }
 
-func (c *conn) receive(v resp.Value) {
-	r := c.answered(v)
+func (c *conn) receiveValue(v resp.Value) {
+	r := c.answeredRequest(v)
 	if r != nil {
 		c.p.stats.Replies++
 	}
 	if !c.muted && (r == nil || r.loss == nil) {
-		c.deliver(segment{bytes: c.p.rewritten(r, v)})
+		c.deliverSegment(segment{bytes: c.p.rewriteReply(r, v)})
 	}
 	if r == nil || !r.answered {
 		return
@@ -226,20 +226,20 @@ func (c *conn) receive(v resp.Value) {
 	c.pending = c.pending[1:]
 	r.finish()
 	if r.loss != nil {
-		c.lose(r.loss)
+		c.causeLoss(r.loss)
 	}
 }
 
-// lose ends or silences the connection, the reply of a request having been swallowed.
-func (c *conn) lose(l *loss) {
+// causeLoss ends or silences the connection, the reply of a request having been swallowed.
+func (c *conn) causeLoss(l *loss) {
 	if l.cut && !c.muted {
-		c.deliver(segment{end: true})
+		c.deliverSegment(segment{end: true})
 	}
 	c.muted = true
 	l.seen <- struct{}{}
 }
 
-func (c *conn) deliver(s segment) {
+func (c *conn) deliverSegment(s segment) {
 	if c.p.delay > 0 {
 		s.due = time.Now().Add(c.p.delay)
 	}
@@ -267,7 +267,7 @@ func (c *conn) nextDown(batch []byte) ([]byte, bool) {
 	for !c.clientGone && !c.p.closed {
 		for !c.p.stopDown && !c.forgotten && len(c.down) > 0 {
 			first := c.down[0]
-			if wait := first.wait(); wait > 0 {
+			if wait := first.timeLeft(); wait > 0 {
 				c.downTimer.Reset(wait)
 				break
 			}
@@ -285,7 +285,7 @@ func (c *conn) nextDown(batch []byte) ([]byte, bool) {
 	return nil, false
 }
 
-func (s segment) wait() time.Duration {
+func (s segment) timeLeft() time.Duration {
 	if s.due.IsZero() {
 		return 0
 	}

@@ -23,7 +23,7 @@ const (
 	moment   = 50 * time.Millisecond // for something that does not
 )
 
-func start(t *testing.T) (*redisproc.Server, *faultproxy.Proxy) {
+func startProxy(t *testing.T) (*redisproc.Server, *faultproxy.Proxy) {
 	t.Helper()
 	server := redistest.Start(t, nil)
 	proxy, err := faultproxy.New(server.Addr())
@@ -44,7 +44,7 @@ type client struct {
 	in   *resp.Reader
 }
 
-func dial(t *testing.T, addr string) *client {
+func dialClient(t *testing.T, addr string) *client {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -54,8 +54,8 @@ func dial(t *testing.T, addr string) *client {
 	return &client{t, conn, resp.NewReader(conn)}
 }
 
-// send sends commands, each a line of words, in one batch.
-func (c *client) send(commands ...string) {
+// sendBatch sends commands, each a line of words, in one batch.
+func (c *client) sendBatch(commands ...string) {
 	c.t.Helper()
 	var batch []byte
 	for _, command := range commands {
@@ -66,7 +66,7 @@ func (c *client) send(commands ...string) {
 	}
 }
 
-func (c *client) wants(want any) {
+func (c *client) wantReply(want any) {
 	c.t.Helper()
 	c.conn.SetReadDeadline(time.Now().Add(patience))
 	v, err := c.in.ReadValue()
@@ -105,7 +105,7 @@ func wantsReset(t *testing.T, addr string) {
 	(&client{t, conn, resp.NewReader(conn)}).wantsEnd()
 }
 
-func get(t *testing.T, server *redisproc.Server, key string) any {
+func getKey(t *testing.T, server *redisproc.Server, key string) any {
 	t.Helper()
 	value, err := server.Do("GET", key)
 	if err != nil {
@@ -114,7 +114,7 @@ func get(t *testing.T, server *redisproc.Server, key string) any {
 	return value
 }
 
-func receive(t *testing.T, what <-chan struct{}) {
+func awaitSignal(t *testing.T, what <-chan struct{}) {
 	t.Helper()
 	select {
 	case <-what:
@@ -123,11 +123,11 @@ func receive(t *testing.T, what <-chan struct{}) {
 	}
 }
 
-// transcript returns every byte that a server sends in answer to a batch that ends with QUIT.
-func transcript(t *testing.T, addr, batch string) string {
+// readTranscript returns every byte that a server sends in answer to a batch that ends with QUIT.
+func readTranscript(t *testing.T, addr, batch string) string {
 	t.Helper()
-	c := dial(t, addr)
-	c.send(strings.Split(batch, "\n")...)
+	c := dialClient(t, addr)
+	c.sendBatch(strings.Split(batch, "\n")...)
 	c.conn.SetReadDeadline(time.Now().Add(patience))
 	all, err := io.ReadAll(c.conn)
 	if err != nil {
@@ -138,13 +138,13 @@ func transcript(t *testing.T, addr, batch string) string {
 
 func TestBytesPassUnchanged(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
+	server, proxy := startProxy(t)
 	batch := strings.Join([]string{
 		"HELLO 3 SETNAME same", "SET big " + strings.Repeat("x", 3<<20), "GET big", "GET absent", "INCR n", "NOSUCH",
 		"HSET h a 1 b 2", "HGETALL h", "SUBSCRIBE one two", "PUBLISH one hello", "UNSUBSCRIBE", "CONFIG GET save", "QUIT",
 	}, "\n")
-	direct := transcript(t, server.Addr(), "DEL n h\n"+batch)
-	proxied := transcript(t, proxy.Addr(), "DEL n h\n"+batch)
+	direct := readTranscript(t, server.Addr(), "DEL n h\n"+batch)
+	proxied := readTranscript(t, proxy.Addr(), "DEL n h\n"+batch)
 	hide := func(s string) string { // the connection's number and how many keys DEL found differ
 		_, s, _ = strings.Cut(s, "$4\r\nmode")
 		return s
@@ -156,118 +156,118 @@ func TestBytesPassUnchanged(t *testing.T) {
 
 func TestInlineCommandsPass(t *testing.T) {
 	t.Parallel()
-	_, proxy := start(t)
-	c := dial(t, proxy.Addr())
+	_, proxy := startProxy(t)
+	c := dialClient(t, proxy.Addr())
 	io.WriteString(c.conn, "\r\nPING\r\n\r\nECHO hello\r\n")
-	c.wants("PONG")
-	c.wants("hello")
+	c.wantReply("PONG")
+	c.wantReply("hello")
 }
 
 func TestDelayKeepsOrderAndPipelining(t *testing.T) {
 	t.Parallel()
-	_, proxy := start(t)
-	c := dial(t, proxy.Addr())
+	_, proxy := startProxy(t)
+	c := dialClient(t, proxy.Addr())
 	const delay, n = 100 * time.Millisecond, 100
 	proxy.SetDelay(delay)
 	began := time.Now()
 	for i := range n {
-		c.send(fmt.Sprint("ECHO ", i))
+		c.sendBatch(fmt.Sprint("ECHO ", i))
 	}
 	for i := range n {
-		c.wants(i)
+		c.wantReply(i)
 	}
 	if took := time.Since(began); took < delay || took > n*delay/2 {
 		t.Errorf("%d replies took %v with %v delay", n, took, delay)
 	}
 	proxy.SetDelay(0)
-	c.send("PING")
-	c.wants("PONG")
+	c.sendBatch("PING")
+	c.wantReply("PONG")
 }
 
 func TestCutAfterLosesOneReplyAndTheConnection(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
+	server, proxy := startProxy(t)
 	lost := proxy.CutAfter(faultproxy.Command("set", "key"), 1)
-	c := dial(t, proxy.Addr())
-	c.send("ECHO before", "SET other 1", "SET key mine NX", "ECHO after")
-	receive(t, lost)
-	if got := get(t, server, "key"); got != "mine" {
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("ECHO before", "SET other 1", "SET key mine NX", "ECHO after")
+	awaitSignal(t, lost)
+	if got := getKey(t, server, "key"); got != "mine" {
 		t.Errorf("key is %v: the request was not executed", got)
 	}
-	c.wants("before")
-	c.wants("OK")
+	c.wantReply("before")
+	c.wantReply("OK")
 	c.wantsEnd()
 
-	c = dial(t, proxy.Addr())
-	c.send("SET key again")
-	c.wants("OK")
+	c = dialClient(t, proxy.Addr())
+	c.sendBatch("SET key again")
+	c.wantReply("OK")
 }
 
 func TestRewriteChangesRepliesUntilItIsStopped(t *testing.T) {
 	t.Parallel()
-	_, proxy := start(t)
-	c := dial(t, proxy.Addr())
-	c.send("SET key true", "SET other true", "HELLO 3")
-	c.wants("OK")
-	c.wants("OK")
+	_, proxy := startProxy(t)
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("SET key true", "SET other true", "HELLO 3")
+	c.wantReply("OK")
+	c.wantReply("OK")
 	if _, err := c.in.ReadValue(); err != nil {
 		t.Fatal(err)
 	}
 	stop := proxy.Rewrite(faultproxy.Command("GET", "key"), func(text string) string { return "un" + text })
-	c.send("GET key", "GET other", "GET none", "STRLEN key")
+	c.sendBatch("GET key", "GET other", "GET none", "STRLEN key")
 	for _, want := range []any{"untrue", "true", nil, 4} {
-		c.wants(want)
+		c.wantReply(want)
 	}
 	defer proxy.Rewrite(faultproxy.Command("INFO"), func(text string) string { return text[:len("# Server")] })()
-	c.send("INFO")
-	c.wants("# Server") // which the server sends as a verbatim string
+	c.sendBatch("INFO")
+	c.wantReply("# Server") // which the server sends as a verbatim string
 	stop()
-	c.send("GET key")
-	c.wants("true")
+	c.sendBatch("GET key")
+	c.wantReply("true")
 }
 
 func TestRedirectLeadsNewConnectionsToAnotherServer(t *testing.T) {
 	t.Parallel()
-	first, proxy := start(t)
+	first, proxy := startProxy(t)
 	second := redistest.Start(t, nil)
 	for server, name := range map[*redisproc.Server]string{first: "first", second: "second"} {
 		if _, err := server.Do("SET", "name", name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	old := dial(t, proxy.Addr())
-	old.send("GET name")
-	old.wants("first")
+	old := dialClient(t, proxy.Addr())
+	old.sendBatch("GET name")
+	old.wantReply("first")
 	proxy.Redirect(second.Addr())
-	fresh := dial(t, proxy.Addr())
-	fresh.send("GET name")
-	fresh.wants("second")
-	old.send("GET name")
-	old.wants("first")
+	fresh := dialClient(t, proxy.Addr())
+	fresh.sendBatch("GET name")
+	fresh.wantReply("second")
+	old.sendBatch("GET name")
+	old.wantReply("first")
 	proxy.Cut()
 	old.wantsEnd()
 }
 
 func TestMuteAfterLeavesAHangingConnection(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
+	server, proxy := startProxy(t)
 	lost := proxy.MuteAfter(faultproxy.Command("INCR"), 2)
 	for _, want := range []string{"1", "2"} {
-		c := dial(t, proxy.Addr())
-		c.send("HELLO 3", "SUBSCRIBE news", "ECHO before", "INCR n", "ECHO after", "PUBLISH news x")
-		receive(t, lost)
+		c := dialClient(t, proxy.Addr())
+		c.sendBatch("HELLO 3", "SUBSCRIBE news", "ECHO before", "INCR n", "ECHO after", "PUBLISH news x")
+		awaitSignal(t, lost)
 		c.conn.SetReadDeadline(time.Now().Add(patience))
 		for range 2 {
 			if _, err := c.in.ReadValue(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		c.wants("before")
+		c.wantReply("before")
 		c.wantsSilence()
-		if got := get(t, server, "n"); got != want {
+		if got := getKey(t, server, "n"); got != want {
 			t.Errorf("counter is %v, want %v", got, want)
 		}
-		c.send("SET still executed")
+		c.sendBatch("SET still executed")
 		if want == "2" {
 			server.Kill()
 			c.wantsSilence()
@@ -278,21 +278,21 @@ func TestMuteAfterLeavesAHangingConnection(t *testing.T) {
 // A reply that is lost at the right place shows that the values before it were counted rightly.
 func TestRepliesAreToldFromPushes(t *testing.T) {
 	t.Parallel()
-	_, proxy := start(t)
+	_, proxy := startProxy(t)
 	for name, commands := range map[string]string{
 		"RESP3": "HELLO 3\nSUBSCRIBE a b a\nPUBLISH a x\nPUBLISH b y\nUNSUBSCRIBE b none\nPUBLISH a z\nLRANGE list 0 -1\nLOST",
 		"RESP2": "LRANGE list 0 -1\nMULTI\nPING\nEXEC\nLOST",
 	} {
 		t.Run(name, func(t *testing.T) {
-			setup := dial(t, proxy.Addr())
-			setup.send("DEL list", "RPUSH list message a b")
+			setup := dialClient(t, proxy.Addr())
+			setup.sendBatch("DEL list", "RPUSH list message a b")
 			setup.in.ReadValue()
-			setup.wants(3)
+			setup.wantReply(3)
 
-			direct := transcript(t, proxy.Addr(), commands+"\nQUIT")
+			direct := readTranscript(t, proxy.Addr(), commands+"\nQUIT")
 			lost := proxy.CutAfter(faultproxy.Command("LOST"), 1)
-			cut := transcript(t, proxy.Addr(), commands+"\nQUIT")
-			receive(t, lost)
+			cut := readTranscript(t, proxy.Addr(), commands+"\nQUIT")
+			awaitSignal(t, lost)
 
 			want, _, _ := strings.Cut(direct, "-ERR unknown command 'LOST'")
 			if withoutID(cut) != withoutID(want) {
@@ -314,13 +314,13 @@ func withoutID(transcript string) string {
 
 func TestLostSubscriptionIsLostWhole(t *testing.T) {
 	t.Parallel()
-	_, proxy := start(t)
+	_, proxy := startProxy(t)
 	lost := proxy.CutAfter(faultproxy.Command("SUBSCRIBE"), 1)
-	c := dial(t, proxy.Addr())
-	c.send("HELLO 3", "PING", "SUBSCRIBE a b")
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("HELLO 3", "PING", "SUBSCRIBE a b")
 	c.in.ReadValue()
-	c.wants("PONG")
-	receive(t, lost)
+	c.wantReply("PONG")
+	awaitSignal(t, lost)
 	c.wantsEnd()
 }
 
@@ -333,21 +333,21 @@ func TestHeldRequestArrivesAfterItsConnectionHasGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, proxy := start(t)
+			server, proxy := startProxy(t)
 			hold := proxy.HoldRequest(faultproxy.Command("DEL", "lock"), 1)
-			old := dial(t, proxy.Addr())
-			old.send("SET lock a", "DEL lock")
-			old.wants("OK")
-			receive(t, hold.Caught())
+			old := dialClient(t, proxy.Addr())
+			old.sendBatch("SET lock a", "DEL lock")
+			old.wantReply("OK")
+			awaitSignal(t, hold.Caught())
 			end(old, proxy)
 
-			next := dial(t, proxy.Addr())
-			next.send("SET lock b", "DEL nothing", "GET lock")
-			next.wants("OK")
-			next.wants(0)
-			next.wants("b")
+			next := dialClient(t, proxy.Addr())
+			next.sendBatch("SET lock b", "DEL nothing", "GET lock")
+			next.wantReply("OK")
+			next.wantReply(0)
+			next.wantReply("b")
 			hold.Release()
-			if got := get(t, server, "lock"); got != nil {
+			if got := getKey(t, server, "lock"); got != nil {
 				t.Errorf("lock is %v: the held request did not arrive", got)
 			}
 		})
@@ -356,99 +356,99 @@ func TestHeldRequestArrivesAfterItsConnectionHasGone(t *testing.T) {
 
 func TestHoldKeepsTheOrderOfItsConnection(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
+	server, proxy := startProxy(t)
 	hold := proxy.HoldRequest(faultproxy.Command("APPEND"), 1)
-	c := dial(t, proxy.Addr())
-	c.send("SET k 0", "APPEND k 1", "APPEND k 2", "GET k")
-	c.wants("OK")
-	receive(t, hold.Caught())
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("SET k 0", "APPEND k 1", "APPEND k 2", "GET k")
+	c.wantReply("OK")
+	awaitSignal(t, hold.Caught())
 	c.wantsSilence()
-	if got := get(t, server, "k"); got != "0" {
+	if got := getKey(t, server, "k"); got != "0" {
 		t.Errorf("behind the held request the server has seen %v", got)
 	}
 	hold.Release()
 	hold.Release()
-	c.wants(2)
-	c.wants(3)
-	c.wants("012")
+	c.wantReply(2)
+	c.wantReply(3)
+	c.wantReply("012")
 }
 
 func TestRequestIsHeldOnlyOnce(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
+	server, proxy := startProxy(t)
 	first := proxy.HoldRequest(faultproxy.Command("SET", "k"), 1)
 	second := proxy.HoldRequest(faultproxy.Command("SET"), 1)
-	c := dial(t, proxy.Addr())
-	c.send("SET k v", "PING", "SET other v")
-	receive(t, first.Caught())
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("SET k v", "PING", "SET other v")
+	awaitSignal(t, first.Caught())
 	first.Release()
-	c.wants("OK")
-	c.wants("PONG")
-	receive(t, second.Caught())
-	if got := get(t, server, "other"); got != nil {
+	c.wantReply("OK")
+	c.wantReply("PONG")
+	awaitSignal(t, second.Caught())
+	if got := getKey(t, server, "other"); got != nil {
 		t.Errorf("other is %v although it is held", got)
 	}
 	second.Release()
-	c.wants("OK")
+	c.wantReply("OK")
 }
 
 func TestReleaseDoesNotWaitForADeadConnection(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
+	server, proxy := startProxy(t)
 	hold := proxy.HoldRequest(faultproxy.Command("SET"), 1)
-	c := dial(t, proxy.Addr())
-	c.send("PING", "SET k v")
-	c.wants("PONG")
-	receive(t, hold.Caught())
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("PING", "SET k v")
+	c.wantReply("PONG")
+	awaitSignal(t, hold.Caught())
 	server.Kill()
 	c.wantsEnd()
 	hold.Release()
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := get(t, server, "k"); got != nil {
+	if got := getKey(t, server, "k"); got != nil {
 		t.Errorf("k is %v: delivered over a connection that had ended", got)
 	}
 }
 
 func TestBlackholeDeliversLateOrNever(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
-	c := dial(t, proxy.Addr())
-	c.send("PING")
-	c.wants("PONG")
+	server, proxy := startProxy(t)
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("PING")
+	c.wantReply("PONG")
 
 	proxy.Blackhole(true, false)
-	c.send("SET up late")
+	c.sendBatch("SET up late")
 	c.wantsSilence()
-	if got := get(t, server, "up"); got != nil {
+	if got := getKey(t, server, "up"); got != nil {
 		t.Errorf("up is %v while the way to the server is closed", got)
 	}
 	proxy.Blackhole(false, true)
 	c.wantsSilence()
-	if got := get(t, server, "up"); got != "late" {
+	if got := getKey(t, server, "up"); got != "late" {
 		t.Errorf("up is %v, want what was stopped", got)
 	}
 	proxy.Blackhole(false, false)
-	c.wants("OK")
+	c.wantReply("OK")
 
 	proxy.Blackhole(true, true)
-	c.send("SET up never")
+	c.sendBatch("SET up never")
 	c.wantsSilence()
 	proxy.Cut()
 	c.wantsEnd()
 	proxy.Blackhole(false, false)
-	c = dial(t, proxy.Addr())
-	c.send("GET up")
-	c.wants("late")
+	c = dialClient(t, proxy.Addr())
+	c.sendBatch("GET up")
+	c.wantReply("late")
 }
 
 func TestBlackholeHidesTheEndOfTheServer(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
-	c := dial(t, proxy.Addr())
-	c.send("PING")
-	c.wants("PONG")
+	server, proxy := startProxy(t)
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("PING")
+	c.wantReply("PONG")
 	proxy.Blackhole(false, true)
 	server.Kill()
 	c.wantsSilence()
@@ -458,46 +458,46 @@ func TestBlackholeHidesTheEndOfTheServer(t *testing.T) {
 
 func TestRefuseLeavesConnectionsAlone(t *testing.T) {
 	t.Parallel()
-	_, proxy := start(t)
-	old := dial(t, proxy.Addr())
-	old.send("PING")
-	old.wants("PONG")
+	_, proxy := startProxy(t)
+	old := dialClient(t, proxy.Addr())
+	old.sendBatch("PING")
+	old.wantReply("PONG")
 	proxy.Refuse(true)
 	wantsReset(t, proxy.Addr())
-	old.send("PING")
-	old.wants("PONG")
+	old.sendBatch("PING")
+	old.wantReply("PONG")
 	proxy.Refuse(false)
-	fresh := dial(t, proxy.Addr())
-	fresh.send("PING")
-	fresh.wants("PONG")
+	fresh := dialClient(t, proxy.Addr())
+	fresh.sendBatch("PING")
+	fresh.wantReply("PONG")
 }
 
 func TestServerMayComeAndGo(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
-	c := dial(t, proxy.Addr())
-	c.send("PING")
-	c.wants("PONG")
+	server, proxy := startProxy(t)
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("PING")
+	c.wantReply("PONG")
 	server.Kill()
 	c.wantsEnd()
 	wantsReset(t, proxy.Addr())
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c = dial(t, proxy.Addr())
-	c.send("PING")
-	c.wants("PONG")
+	c = dialClient(t, proxy.Addr())
+	c.sendBatch("PING")
+	c.wantReply("PONG")
 }
 
 func TestEndedConnectionUsesUpNoLoss(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
+	server, proxy := startProxy(t)
 	lost := proxy.CutAfter(faultproxy.Command("ECHO"), 1)
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	c := dial(t, proxy.Addr())
-	c.send("ECHO one")
+	c := dialClient(t, proxy.Addr())
+	c.sendBatch("ECHO one")
 	for deadline := time.Now().Add(patience); proxy.Stats().Requests == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the request never came")
@@ -508,22 +508,22 @@ func TestEndedConnectionUsesUpNoLoss(t *testing.T) {
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c = dial(t, proxy.Addr())
-	c.send("ECHO two")
-	receive(t, lost)
+	c = dialClient(t, proxy.Addr())
+	c.sendBatch("ECHO two")
+	awaitSignal(t, lost)
 	c.wantsEnd()
 }
 
 func TestCounters(t *testing.T) {
 	t.Parallel()
-	_, proxy := start(t)
-	c := dial(t, proxy.Addr())
+	_, proxy := startProxy(t)
+	c := dialClient(t, proxy.Addr())
 	up := string(resp.AppendCommand(nil, "PING")) + "PING\r\n\r\n"
 	io.WriteString(c.conn, up)
-	c.wants("PONG")
-	c.wants("PONG")
-	c.send("PING") // whose reply shows that the empty line has been forwarded
-	c.wants("PONG")
+	c.wantReply("PONG")
+	c.wantReply("PONG")
+	c.sendBatch("PING") // whose reply shows that the empty line has been forwarded
+	c.wantReply("PONG")
 	want := faultproxy.Stats{Requests: 3, Replies: 3}
 	if got := proxy.Stats(); got != want {
 		t.Errorf("counted %+v, want %+v", got, want)
@@ -532,19 +532,19 @@ func TestCounters(t *testing.T) {
 
 func TestCloseEndsEverything(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
+	server, proxy := startProxy(t)
 	hold := proxy.HoldRequest(faultproxy.Command("HELD"), 1)
 	lost := proxy.MuteAfter(faultproxy.Command("MUTED"), 1)
-	held, muted, stuck := dial(t, proxy.Addr()), dial(t, proxy.Addr()), dial(t, proxy.Addr())
-	held.send("HELD")
-	receive(t, hold.Caught())
-	muted.send("MUTED")
-	receive(t, lost)
-	stuck.send("PING")
-	stuck.wants("PONG")
+	held, muted, stuck := dialClient(t, proxy.Addr()), dialClient(t, proxy.Addr()), dialClient(t, proxy.Addr())
+	held.sendBatch("HELD")
+	awaitSignal(t, hold.Caught())
+	muted.sendBatch("MUTED")
+	awaitSignal(t, lost)
+	stuck.sendBatch("PING")
+	stuck.wantReply("PONG")
 	proxy.Blackhole(true, true)
 	proxy.SetDelay(time.Hour)
-	stuck.send("PING")
+	stuck.sendBatch("PING")
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -565,13 +565,13 @@ func TestCloseEndsEverything(t *testing.T) {
 // Whatever fails, a client never reads the reply to another request.
 func TestRepliesStayInStepUnderFaults(t *testing.T) {
 	t.Parallel()
-	server, proxy := start(t)
+	server, proxy := startProxy(t)
 	deadline := time.Now().Add(2 * time.Second)
 	var clients sync.WaitGroup
 	for id := range 8 {
 		clients.Go(func() {
 			for n := 0; time.Now().Before(deadline); n++ {
-				converse(t, proxy.Addr(), fmt.Sprintf("%d.%d", id, n), deadline)
+				askUntilCut(t, proxy.Addr(), fmt.Sprintf("%d.%d", id, n), deadline)
 			}
 		})
 	}
@@ -600,8 +600,8 @@ func TestRepliesStayInStepUnderFaults(t *testing.T) {
 	}
 }
 
-// converse asks until its connection ends.
-func converse(t *testing.T, addr, name string, deadline time.Time) {
+// askUntilCut asks until its connection ends.
+func askUntilCut(t *testing.T, addr, name string, deadline time.Time) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		return
@@ -641,7 +641,7 @@ func TestAnOpaqueProxyKnowsNoProtocol(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer proxy.Close()
-	client := dial(t, proxy.Addr()).conn
+	client := dialClient(t, proxy.Addr()).conn
 	server, err := upstream.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -705,21 +705,21 @@ func TestStrandedBytesArriveLate(t *testing.T) {
 			}
 			defer proxy.Close()
 			strand := func(pause time.Duration) (late any) {
-				old := dial(t, proxy.Addr())
-				old.send("SET lock a")
-				old.wants("OK")
+				old := dialClient(t, proxy.Addr())
+				old.sendBatch("SET lock a")
+				old.wantReply("OK")
 				deliver := proxy.Strand()
-				old.send("SET lock late")
+				old.sendBatch("SET lock late")
 				time.Sleep(pause) // the proxy may read it meanwhile, and nobody can tell
 				row.end(old, proxy)
-				next := dial(t, proxy.Addr())
-				next.send("SET lock b", "GET lock")
-				next.wants("OK")
-				next.wants("b")
+				next := dialClient(t, proxy.Addr())
+				next.sendBatch("SET lock b", "GET lock")
+				next.wantReply("OK")
+				next.wantReply("b")
 				deliver()
 				deliver()
 				for settled := time.Now().Add(moment); time.Now().Before(settled) && late != "late"; {
-					late = get(t, server, "lock")
+					late = getKey(t, server, "lock")
 				}
 				return late
 			}
@@ -746,27 +746,27 @@ func TestForgottenConnectionsCarryNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer proxy.Close()
-			old := dial(t, proxy.Addr())
-			old.send("SET lock a", "CLIENT ID")
-			old.wants("OK")
+			old := dialClient(t, proxy.Addr())
+			old.sendBatch("SET lock a", "CLIENT ID")
+			old.wantReply("OK")
 			v, err := old.in.ReadValue()
 			if err != nil {
 				t.Fatal(err)
 			}
 			id := fmt.Sprint(v.Decode())
 			end := proxy.Forget()
-			old.send("SET lock forgotten")
+			old.sendBatch("SET lock forgotten")
 			old.wantsSilence()
-			next := dial(t, proxy.Addr())
-			next.send("GET lock", "CLIENT KILL ID "+id)
-			next.wants("a")
-			next.wants(1)
+			next := dialClient(t, proxy.Addr())
+			next.sendBatch("GET lock", "CLIENT KILL ID "+id)
+			next.wantReply("a")
+			next.wantReply(1)
 			old.wantsSilence() // the server has closed
 			end()
 			end()
 			old.wantsEnd()
-			next.send("GET lock")
-			next.wants("a")
+			next.sendBatch("GET lock")
+			next.wantReply("a")
 		})
 	}
 }

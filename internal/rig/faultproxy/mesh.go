@@ -47,10 +47,10 @@ func NewMesh(servers [][]string) (*Mesh, error) {
 		}
 		ways := map[string]*Proxy{}
 		for port := range m.owners {
-			ways[port] = prepare(&Proxy{upstream: net.JoinHostPort("127.0.0.1", port), opaque: true})
+			ways[port] = prepareProxy(&Proxy{upstream: net.JoinHostPort("127.0.0.1", port), opaque: true})
 		}
 		m.fronts, m.links = append(m.fronts, front), append(m.links, ways)
-		m.running.Go(func() { m.accept(front, ways) })
+		m.running.Go(func() { m.acceptClients(front, ways) })
 	}
 	return m, nil
 }
@@ -96,7 +96,7 @@ func (m *Mesh) Close() (errs error) {
 	return errs
 }
 
-func (m *Mesh) accept(front net.Listener, ways map[string]*Proxy) {
+func (m *Mesh) acceptClients(front net.Listener, ways map[string]*Proxy) {
 	for {
 		conn, err := front.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -107,27 +107,27 @@ func (m *Mesh) accept(front net.Listener, ways map[string]*Proxy) {
 			continue
 		}
 		m.running.Go(func() {
-			port, err := greet(conn)
+			port, err := readGreeting(conn)
 			p := ways[port]
-			if err != nil || p == nil || !m.reaches(p) {
-				reset(conn)
+			if err != nil || p == nil || !m.awaitPassage(p) {
+				resetConn(conn)
 				return
 			}
-			upstream, cuts, _ := p.admit()
-			server, err := p.dial(upstream)
+			upstream, cuts, _ := p.admitClient()
+			server, err := p.dialUpstream(upstream)
 			if err != nil {
 				conn.Write([]byte{5, refused, 0, 1, 0, 0, 0, 0, 0, 0})
 				conn.Close()
 				return
 			}
 			conn.Write([]byte{5, connected, 0, 1, 0, 0, 0, 0, 0, 0})
-			p.running.Go(func() { p.serve(conn, server, cuts) })
+			p.running.Go(func() { p.serveClient(conn, server, cuts) })
 		})
 	}
 }
 
-// reaches blocks until bytes pass both ways, as a connection begins with some. It returns false when the mesh is closed.
-func (m *Mesh) reaches(p *Proxy) bool {
+// awaitPassage blocks until bytes pass both ways, as a connection begins with some. It returns false when the mesh is closed.
+func (m *Mesh) awaitPassage(p *Proxy) bool {
 	for !p.passes() {
 		select {
 		case <-m.closing:
@@ -144,8 +144,8 @@ func (p *Proxy) passes() bool {
 	return !p.stopUp && !p.stopDown
 }
 
-// greet reads the handshake of SOCKS 5 (RFC 1928), and returns the port that the client asks for.
-func greet(conn net.Conn) (port string, err error) {
+// readGreeting reads the handshake of SOCKS 5 (RFC 1928), and returns the port that the client asks for.
+func readGreeting(conn net.Conn) (port string, err error) {
 	conn.SetDeadline(time.Now().Add(pace.Scale(greetTimeout)))
 	var head [4]byte
 	if _, err := io.ReadFull(conn, head[:2]); err != nil { // version, number of ways to log in

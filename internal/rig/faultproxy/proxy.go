@@ -38,7 +38,7 @@ type Proxy struct {
 	listener net.Listener    // nil in a Mesh
 	ctx      context.Context // ends with Close; for dialing
 	cancel   context.CancelFunc
-	running  sync.WaitGroup // accept and one per connection
+	running  sync.WaitGroup // acceptClients and one per connection
 
 	mu       sync.Mutex // guards what follows and the state of every conn; never held across I/O
 	upstream string
@@ -64,25 +64,25 @@ type Stats struct {
 
 // New starts a proxy on a free port of 127.0.0.1. The server at upstream need not be up: each connection of a client makes
 // its own to the server, and is closed if that fails.
-func New(upstream string) (*Proxy, error) { return start(&Proxy{upstream: upstream}) }
+func New(upstream string) (*Proxy, error) { return startProxy(&Proxy{upstream: upstream}) }
 
 // NewOpaque is New for a server that speaks another protocol. The proxy does not look into what it passes on, so that
 // there are no requests or replies to hold, lose, rewrite or count. An upstream that begins with a slash is a Unix socket.
 func NewOpaque(upstream string) (*Proxy, error) {
-	return start(&Proxy{upstream: upstream, opaque: true})
+	return startProxy(&Proxy{upstream: upstream, opaque: true})
 }
 
-func start(p *Proxy) (*Proxy, error) {
+func startProxy(p *Proxy) (*Proxy, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy for %s: %w", p.upstream, err)
 	}
 	p.listener = listener
-	prepare(p).running.Go(p.accept)
+	prepareProxy(p).running.Go(p.acceptClients)
 	return p, nil
 }
 
-func prepare(p *Proxy) *Proxy {
+func prepareProxy(p *Proxy) *Proxy {
 	p.conns = map[*conn]struct{}{}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
@@ -98,7 +98,7 @@ func (p *Proxy) Close() error {
 	if p.listener != nil {
 		err = p.listener.Close()
 	}
-	p.change(func() {
+	p.changeState(func() {
 		p.closed = true
 		for c := range p.conns {
 			c.client.Close()
@@ -121,19 +121,19 @@ func (p *Proxy) Stats() Stats {
 
 // SetDelay makes everything that arrives from the server from now on reach the client d later. Order is kept, and so is
 // pipelining: replies that arrive together travel together.
-func (p *Proxy) SetDelay(d time.Duration) { p.change(func() { p.delay = d }) }
+func (p *Proxy) SetDelay(d time.Duration) { p.changeState(func() { p.delay = d }) }
 
 // Refuse makes the proxy reset new connections as soon as they are made. Those that exist go on.
-func (p *Proxy) Refuse(refuse bool) { p.change(func() { p.refuse = refuse }) }
+func (p *Proxy) Refuse(refuse bool) { p.changeState(func() { p.refuse = refuse }) }
 
 // Redirect makes new connections go to another server, as when an address moves. Those that exist go on; Cut ends them.
-func (p *Proxy) Redirect(upstream string) { p.change(func() { p.upstream = upstream }) }
+func (p *Proxy) Redirect(upstream string) { p.changeState(func() { p.upstream = upstream }) }
 
 // Blackhole stops the bytes to the server (up), to the client (down) or both, and the news that the other side has
 // closed with them. Connections stay open and new ones can be made. Blackhole(false, false) delivers what was stopped, late; Cut
 // before it drops that.
 func (p *Proxy) Blackhole(up, down bool) {
-	p.change(func() { p.stopUp, p.stopDown = up, down })
+	p.changeState(func() { p.stopUp, p.stopDown = up, down })
 }
 
 // Strand stops the bytes to the server on the connections that exist, as when their packets go a long way round; new
@@ -141,7 +141,7 @@ func (p *Proxy) Blackhole(up, down bool) {
 // the connection meanwhile, but not where the server has. A second deliver does nothing.
 func (p *Proxy) Strand() (deliver func()) {
 	var stranded []*conn
-	p.change(func() {
+	p.changeState(func() {
 		for c := range p.conns {
 			if !c.stranded {
 				c.stranded, stranded = true, append(stranded, c)
@@ -164,7 +164,7 @@ func (p *Proxy) Strand() (deliver func()) {
 // the forgotten connections that are left; a second end does nothing.
 func (p *Proxy) Forget() (end func()) {
 	var forgotten []*conn
-	p.change(func() {
+	p.changeState(func() {
 		for c := range p.conns {
 			if !c.forgotten {
 				c.forgotten, forgotten = true, append(forgotten, c)
@@ -172,7 +172,7 @@ func (p *Proxy) Forget() (end func()) {
 		}
 	})
 	return func() {
-		p.change(func() {
+		p.changeState(func() {
 			for _, c := range forgotten {
 				c.forgotten = false
 				c.cut()
@@ -186,7 +186,7 @@ func (p *Proxy) Forget() (end func()) {
 // what HoldRequest and Strand keep: that is taken to be on its way and is delivered when released. The server learns of the end of its
 // connection behind that, and not while Blackhole stops the way up.
 func (p *Proxy) Cut() {
-	p.change(func() {
+	p.changeState(func() {
 		p.cuts++
 		for c := range p.conns {
 			c.cut()
@@ -194,8 +194,8 @@ func (p *Proxy) Cut() {
 	})
 }
 
-// change lets f change the state and then lets every connection look at it.
-func (p *Proxy) change(f func()) {
+// changeState lets f change the state and then lets every connection look at it.
+func (p *Proxy) changeState(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f()
@@ -205,7 +205,7 @@ func (p *Proxy) change(f func()) {
 	}
 }
 
-func (p *Proxy) accept() {
+func (p *Proxy) acceptClients() {
 	for {
 		client, err := p.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -215,28 +215,28 @@ func (p *Proxy) accept() {
 			time.Sleep(acceptPause)
 			continue
 		}
-		upstream, cuts, ok := p.admit()
+		upstream, cuts, ok := p.admitClient()
 		if !ok {
-			reset(client)
+			resetConn(client)
 			continue
 		}
 		p.running.Go(func() {
-			if server, err := p.dial(upstream); err == nil {
-				p.serve(client, server, cuts)
+			if server, err := p.dialUpstream(upstream); err == nil {
+				p.serveClient(client, server, cuts)
 			} else {
-				reset(client)
+				resetConn(client)
 			}
 		})
 	}
 }
 
-func (p *Proxy) admit() (upstream string, cuts int, ok bool) {
+func (p *Proxy) admitClient() (upstream string, cuts int, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.upstream, p.cuts, !p.refuse
 }
 
-func (p *Proxy) dial(upstream string) (net.Conn, error) {
+func (p *Proxy) dialUpstream(upstream string) (net.Conn, error) {
 	network := "tcp"
 	if strings.HasPrefix(upstream, "/") {
 		network = "unix"
@@ -244,19 +244,19 @@ func (p *Proxy) dial(upstream string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: pace.Scale(dialTimeout)}).DialContext(p.ctx, network, upstream)
 }
 
-func (p *Proxy) serve(client, server net.Conn, cuts int) {
+func (p *Proxy) serveClient(client, server net.Conn, cuts int) {
 	c := newConn(p, client, server.(stream))
-	if !p.register(c, cuts) {
+	if !p.registerConn(c, cuts) {
 		client.Close()
 		server.Close()
 		return
 	}
 	c.run()
-	p.change(c.settle)
+	p.changeState(c.settle)
 }
 
-// register refuses a connection that Close or Cut ended while the server was being dialed.
-func (p *Proxy) register(c *conn, cuts int) bool {
+// registerConn refuses a connection that Close or Cut ended while the server was being dialed.
+func (p *Proxy) registerConn(c *conn, cuts int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.cuts != cuts {
@@ -266,8 +266,8 @@ func (p *Proxy) register(c *conn, cuts int) bool {
 	return true
 }
 
-// reset closes a connection such that the other side sees an error rather than an orderly end.
-func reset(conn net.Conn) {
+// resetConn closes a connection such that the other side sees an error rather than an orderly end.
+func resetConn(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		tcp.SetLinger(0)
 	}

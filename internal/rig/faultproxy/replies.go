@@ -32,9 +32,9 @@ func (r *request) finish() {
 	}
 }
 
-// answered returns the request that v belongs to, with request.answered set if v completes its answer. It returns nil for a
+// answeredRequest returns the request that v belongs to, with request.answered set if v completes its answer. It returns nil for a
 // value out of turn: a push that confirms nothing, or an error that the server volunteers.
-func (c *conn) answered(v resp.Value) *request {
+func (c *conn) answeredRequest(v resp.Value) *request {
 	if len(c.pending) == 0 {
 		return nil
 	}

@@ -45,7 +45,7 @@ func TestValuesFindTheirRequests(t *testing.T) {
 		for i, row := range c.values {
 			v, want := parseRow(t, row)
 			got := push
-			if r := conn.answered(v); r != nil {
+			if r := conn.answeredRequest(v); r != nil {
 				words := make([]string, len(r.args))
 				for i, arg := range r.args {
 					words[i] = string(arg)

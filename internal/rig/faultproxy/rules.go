@@ -50,7 +50,7 @@ func (p *Proxy) MuteAfter(match Match, times int) <-chan struct{} {
 
 func (p *Proxy) addLoss(l *loss) <-chan struct{} {
 	l.seen = make(chan struct{}, l.left)
-	p.change(func() { p.losses = append(p.losses, l) })
+	p.changeState(func() { p.losses = append(p.losses, l) })
 	return l.seen
 }
 
@@ -75,14 +75,14 @@ type rewrite struct {
 // are no strings stay as they are. edit is called as a Match is. The function that is returned ends it.
 func (p *Proxy) Rewrite(match Match, edit func(text string) string) (stop func()) {
 	w := &rewrite{match, edit}
-	p.change(func() { p.rewrites = append(p.rewrites, w) })
+	p.changeState(func() { p.rewrites = append(p.rewrites, w) })
 	return func() {
-		p.change(func() { p.rewrites = slices.DeleteFunc(p.rewrites, func(other *rewrite) bool { return other == w }) })
+		p.changeState(func() { p.rewrites = slices.DeleteFunc(p.rewrites, func(other *rewrite) bool { return other == w }) })
 	}
 }
 
-// rewritten is v as the client gets it. r is the request that it answers; nil: none.
-func (p *Proxy) rewritten(r *request, v resp.Value) []byte {
+// rewriteReply returns the bytes of v that the client receives. v answers r; r is nil if v answers no request.
+func (p *Proxy) rewriteReply(r *request, v resp.Value) []byte {
 	if r == nil || v.Null || (v.Kind != '$' && v.Kind != '=') {
 		return v.Raw
 	}
@@ -115,7 +115,7 @@ type Hold struct {
 // the server has.
 func (p *Proxy) HoldRequest(match Match, times int) *Hold {
 	h := &Hold{p: p, match: match, left: times, caught: make(chan struct{}, times)}
-	p.change(func() { p.holds = append(p.holds, h) })
+	p.changeState(func() { p.holds = append(p.holds, h) })
 	return h
 }
 
@@ -126,7 +126,7 @@ func (h *Hold) Caught() <-chan struct{} { return h.caught }
 // ended, so it never returns while Blackhole stops the way up. A second Release does nothing.
 func (h *Hold) Release() {
 	var requests []*request
-	h.p.change(func() {
+	h.p.changeState(func() {
 		h.released, h.left = true, 0
 		h.p.holds = slices.DeleteFunc(h.p.holds, func(other *Hold) bool { return other == h })
 		requests = h.requests
@@ -136,8 +136,8 @@ func (h *Hold) Release() {
 	}
 }
 
-// catch returns the Hold that stops r now. A request is stopped once only.
-func (p *Proxy) catch(r *request) *Hold {
+// holdFor returns the Hold that stops r now. A request is stopped once only.
+func (p *Proxy) holdFor(r *request) *Hold {
 	if r.done != nil {
 		return nil
 	}

@@ -40,8 +40,8 @@ type picture struct {
 	calls   map[[2]string]bool // through an interface, so without an import
 }
 
-// parse reads the diagram in a page: lines `name["path, path: what it is"]`, `from --> to & to` and `from -.->|interface| to`.
-func parse(page string) (p picture, err error) {
+// parsePicture reads the diagram in a page: lines `name["path, path: what it is"]`, `from --> to & to` and `from -.->|interface| to`.
+func parsePicture(page string) (p picture, err error) {
 	p.imports, p.calls = make(map[[2]string]bool), make(map[[2]string]bool)
 	_, text, ok := strings.Cut(page, "```mermaid\n")
 	text, _, closed := strings.Cut(text, "```")
@@ -54,16 +54,16 @@ func parse(page string) (p picture, err error) {
 			paths, _, _ := strings.Cut(label, ":")
 			p.layers = append(p.layers, layer{name, strings.Split(paths, ", ")})
 		} else if from, to, ok := strings.Cut(line, " --> "); ok {
-			err = errors.Join(err, p.draw(p.imports, from, strings.Split(to, " & ")))
+			err = errors.Join(err, p.drawArrows(p.imports, from, strings.Split(to, " & ")))
 		} else if from, to, ok := strings.Cut(line, " -.->|"); ok {
 			_, to, _ = strings.Cut(to, "| ")
-			err = errors.Join(err, p.draw(p.calls, from, strings.Split(to, " & ")))
+			err = errors.Join(err, p.drawArrows(p.calls, from, strings.Split(to, " & ")))
 		}
 	}
 	return p, err
 }
 
-func (p *picture) draw(arrows map[[2]string]bool, from string, to []string) error {
+func (p *picture) drawArrows(arrows map[[2]string]bool, from string, to []string) error {
 	for _, to := range to {
 		if i, j := p.rank(from), p.rank(to); i < 0 || j <= i {
 			return fmt.Errorf("the arrow from %s to %s does not point down", from, to)
@@ -77,8 +77,8 @@ func (p *picture) rank(name string) int {
 	return slices.IndexFunc(p.layers, func(l layer) bool { return l.name == name })
 }
 
-// of is the layer with the longest path that leads to pkg; "" if there is none.
-func (p *picture) of(pkg string) (name string) {
+// layerOf returns the layer with the longest path that leads to pkg; "" if there is none.
+func (p *picture) layerOf(pkg string) (name string) {
 	longest := -1
 	for _, l := range p.layers {
 		for _, folder := range l.paths {
@@ -104,18 +104,18 @@ type pkg struct {
 	rooted           bool // it belongs to the root module
 }
 
-// faults compares the picture with the packages.
-func faults(p picture, all []pkg) (found []string) {
+// findFaults compares the picture with the packages.
+func findFaults(p picture, all []pkg) (found []string) {
 	say := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	seen := make(map[[2]string]bool)
 	for _, k := range all {
-		from := p.of(k.path)
+		from := p.layerOf(k.path)
 		if from == "" {
 			say("package %s belongs to no layer: name its folder in one", k.path)
 			continue
 		}
 		for _, imported := range k.imports {
-			to := p.of(imported)
+			to := p.layerOf(imported)
 			arrow := [2]string{from, to}
 			switch {
 			case to == "" || to == from || from == tests:
@@ -148,22 +148,22 @@ func faults(p picture, all []pkg) (found []string) {
 	return slices.Compact(found)
 }
 
-func drawn(t *testing.T) picture {
+func readPicture(t *testing.T) picture {
 	t.Helper()
 	page, err := os.ReadFile(drawing)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := parse(string(page))
+	p, err := parsePicture(string(page))
 	if err != nil {
 		t.Fatalf("%s: %v", drawing, err)
 	}
 	return p
 }
 
-// packages reads the imports of all modules. It does not ask the go command, so that the cache of tests knows which
+// readPackages reads the imports of all modules. It does not ask the go command, so that the cache of tests knows which
 // files they come from.
-func packages(t *testing.T) (all []pkg) {
+func readPackages(t *testing.T) (all []pkg) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
@@ -172,7 +172,7 @@ func packages(t *testing.T) (all []pkg) {
 		if name := d.Name(); dir != root && (strings.HasPrefix(name, ".") || name == "testdata") {
 			return fs.SkipDir
 		}
-		k, err := read(dir)
+		k, err := readImports(dir)
 		if err == nil && len(k.imports)+len(k.inTests) > 0 {
 			all = append(all, k)
 		}
@@ -184,8 +184,8 @@ func packages(t *testing.T) (all []pkg) {
 	return all
 }
 
-// read reads the imports of the package in dir.
-func read(dir string) (k pkg, err error) {
+// readImports reads the imports of the package in dir.
+func readImports(dir string) (k pkg, err error) {
 	rel, err := filepath.Rel(root, dir)
 	if err != nil {
 		return k, err
@@ -218,17 +218,17 @@ func read(dir string) (k pkg, err error) {
 
 func TestImportsFollowThePicture(t *testing.T) {
 	t.Parallel()
-	for _, fault := range faults(drawn(t), packages(t)) {
+	for _, fault := range findFaults(readPicture(t), readPackages(t)) {
 		t.Errorf("%s\n(the picture is in docs/design.md)", fault)
 	}
 }
 
 func TestAnImportAgainstThePictureIsFound(t *testing.T) {
 	t.Parallel()
-	p, all := drawn(t), packages(t)
-	before := faults(p, all)
+	p, all := readPicture(t), readPackages(t)
+	before := findFaults(p, all)
 	more := func(k ...pkg) []string {
-		return slices.DeleteFunc(faults(p, slices.Concat(all, k)), func(f string) bool { return slices.Contains(before, f) })
+		return slices.DeleteFunc(findFaults(p, slices.Concat(all, k)), func(f string) bool { return slices.Contains(before, f) })
 	}
 	for _, c := range []struct{ from, to, want string }{
 		{"driver", "", "no arrow leads from layer driver to layer client"},
@@ -259,7 +259,7 @@ func TestAnImportAgainstThePictureIsFound(t *testing.T) {
 func TestAnArrowThatPointsUpIsRefused(t *testing.T) {
 	t.Parallel()
 	const page = "```mermaid\nflowchart TD\n    a[\"x: above\"]\n    b[\"y: below\"]\n    b --> a\n```\n"
-	if _, err := parse(page); err == nil || !strings.Contains(err.Error(), "from b to a does not point down") {
+	if _, err := parsePicture(page); err == nil || !strings.Contains(err.Error(), "from b to a does not point down") {
 		t.Errorf("parse() = %v", err)
 	}
 }

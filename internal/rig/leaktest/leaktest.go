@@ -33,19 +33,19 @@ var ours = []string{"github.com/holdfast-go/holdfast", "github.com/redis/rueidis
 //	os.Exit(leaktest.Run(m))
 func Run(m interface{ Run() int }) int {
 	stop := tempo.Start()
-	before := descriptors()
+	before := openDescriptors()
 	code := m.Run()
 	stop()
 	if code != 0 {
 		return code // what is left of a failed test is not news
 	}
-	return verdict(os.Stderr, before, pace.Scale(patience))
+	return reportLeaks(os.Stderr, before, pace.Scale(patience))
 }
 
-func verdict(out io.Writer, before map[string]int, patience time.Duration) int {
+func reportLeaks(out io.Writer, before map[string]int, patience time.Duration) int {
 	var stacks, files []string
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		stacks, files = goroutines(), opened(before, descriptors())
+		stacks, files = goroutineStacks(), newEntries(before, openDescriptors())
 		if len(stacks)+len(files) == 0 {
 			return 0
 		}
@@ -60,8 +60,8 @@ func verdict(out io.Writer, before map[string]int, patience time.Duration) int {
 	return 1
 }
 
-// goroutines returns the stacks of the goroutines that run our code, without the caller's.
-func goroutines() []string {
+// goroutineStacks returns the stacks of the goroutines that run our code, without the caller's.
+func goroutineStacks() []string {
 	text := make([]byte, 1<<24)
 	text = text[:runtime.Stack(text, true)]
 	var left []string
@@ -77,10 +77,10 @@ func goroutines() []string {
 	return left
 }
 
-// descriptors counts the open sockets, pipes and files by what they are; it is empty
+// openDescriptors counts the open sockets, pipes and files by what they are; it is empty
 // where the system does not tell. What the runtime keeps for itself, such as its
 // epoll, is none of these.
-func descriptors() map[string]int {
+func openDescriptors() map[string]int {
 	const dir = "/proc/self/fd"
 	names, _ := os.ReadDir(dir)
 	all := make(map[string]int)
@@ -94,8 +94,8 @@ func descriptors() map[string]int {
 	return all
 }
 
-// opened returns the entries of after that are not in before.
-func opened(before, after map[string]int) []string {
+// newEntries returns the entries of after that are not in before.
+func newEntries(before, after map[string]int) []string {
 	var left []string
 	for what, n := range after {
 		if n > before[what] {

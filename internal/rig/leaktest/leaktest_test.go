@@ -13,19 +13,19 @@ func TestAGoroutineThatStaysIsTold(t *testing.T) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() { defer close(ended); <-end }()
 	var out strings.Builder
-	if verdict(&out, descriptors(), 0) == 0 || !strings.Contains(out.String(), "TestAGoroutineThatStaysIsTold") {
+	if reportLeaks(&out, openDescriptors(), 0) == 0 || !strings.Contains(out.String(), "TestAGoroutineThatStaysIsTold") {
 		t.Errorf("a goroutine was left, and the verdict is %q", &out)
 	}
 	close(end)
 	<-ended
 	out.Reset()
-	if verdict(&out, descriptors(), patience) != 0 {
+	if reportLeaks(&out, openDescriptors(), patience) != 0 {
 		t.Errorf("nothing was left, and the verdict is %q", &out)
 	}
 }
 
 func TestADescriptorThatStaysIsTold(t *testing.T) {
-	before := descriptors()
+	before := openDescriptors()
 	if len(before) == 0 {
 		if _, err := os.Stat("/proc/self/fd"); err != nil {
 			t.Skipf("only Linux tells which descriptors are open: %v", err)
@@ -36,12 +36,12 @@ func TestADescriptorThatStaysIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if verdict(&out, before, 0) == 0 || !strings.Contains(out.String(), "socket:") {
+	if reportLeaks(&out, before, 0) == 0 || !strings.Contains(out.String(), "socket:") {
 		t.Errorf("a listener was left, and the verdict is %q", &out)
 	}
 	l.Close()
 	out.Reset()
-	if verdict(&out, before, time.Second) != 0 {
+	if reportLeaks(&out, before, time.Second) != 0 {
 		t.Errorf("nothing was left, and the verdict is %q", &out)
 	}
 }

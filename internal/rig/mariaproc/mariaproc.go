@@ -47,7 +47,7 @@ func Start(ctx context.Context, settings ...string) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotInstalled, err)
 	}
-	return start(ctx, "nobody", program, append([]string{"--innodb-log-file-size=8M"}, settings...), nil)
+	return startServer(ctx, "nobody", program, append([]string{"--innodb-log-file-size=8M"}, settings...), nil)
 }
 
 // StartMySQL does the same with the program that HOLDFAST_MYSQL_SERVER names, or else the MySQL 8 that tools/servers fetches, in
@@ -61,21 +61,21 @@ func StartMySQL(ctx context.Context, settings ...string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return start(ctx, "root", program, append([]string{
+	return startServer(ctx, "root", program, append([]string{
 		"--mysqlx=off", "--skip-log-bin", "--innodb-redo-log-capacity=8M", "--innodb-flush-method=nosync",
 	}, settings...),
 		[]string{"--initialize-insecure"})
 }
 
-// start starts a program as a user, after a run of it with the options first that fills its folder, if there are any.
-func start(ctx context.Context, who, program string, settings, first []string) (_ *Server, err error) {
+// startServer starts a program as a user, after a run of it with the options first that fills its folder, if there are any.
+func startServer(ctx context.Context, who, program string, settings, first []string) (_ *Server, err error) {
 	dir, err := os.MkdirTemp("", "holdfast-mariadb-")
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{dir: dir}
 	args := append([]string{
-		"--no-defaults", "--datadir=" + s.data(), "--socket=" + s.Socket(), "--pid-file=" + filepath.Join(dir, "pid"),
+		"--no-defaults", "--datadir=" + s.dataFolder(), "--socket=" + s.Socket(), "--pid-file=" + filepath.Join(dir, "pid"),
 		"--skip-networking", "--performance-schema=off", "--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=16M",
 	}, settings...)
 	if os.Getuid() == 0 {
@@ -83,9 +83,9 @@ func start(ctx context.Context, who, program string, settings, first []string) (
 	}
 	s.Process = &child.Process{Program: child.Program{
 		Cmd:   func() *exec.Cmd { return exec.Command(program, append(args, "--skip-grant-tables")...) },
-		Ready: s.ready, Output: filepath.Join(dir, "log"), Signal: syscall.SIGKILL, Limit: pace.Scale(time.Minute),
+		Ready: s.checkReady, Output: filepath.Join(dir, "log"), Signal: syscall.SIGKILL, Limit: pace.Scale(time.Minute),
 	}}
-	if err = s.lay(who); err == nil && first != nil {
+	if err = s.makeFolders(who); err == nil && first != nil {
 		var said []byte
 		if said, err = exec.CommandContext(ctx, program, append(args, first...)...).CombinedOutput(); err != nil {
 			err = fmt.Errorf("%w: %s", err, said)
@@ -100,14 +100,14 @@ func start(ctx context.Context, who, program string, settings, first []string) (
 	return s, nil
 }
 
-// data is the folder of the tables.
-func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+// dataFolder returns the folder of the tables.
+func (s *Server) dataFolder() string { return filepath.Join(s.dir, "data") }
 
-// lay makes the folders, and gives them to the user as whom the server runs.
-func (s *Server) lay(who string) error {
-	err := os.Mkdir(s.data(), 0o700)
+// makeFolders makes the folders, and gives them to the user as whom the server runs.
+func (s *Server) makeFolders(who string) error {
+	err := os.Mkdir(s.dataFolder(), 0o700)
 	if err == nil && os.Getuid() == 0 {
-		err = errors.Join(giveTo(who, s.dir), giveTo(who, s.data()))
+		err = errors.Join(giveTo(who, s.dir), giveTo(who, s.dataFolder()))
 	}
 	return err
 }
@@ -125,8 +125,8 @@ func giveTo(name, dir string) error {
 // Socket returns the path of the socket of the server. Anybody may connect as root.
 func (s *Server) Socket() string { return filepath.Join(s.dir, "socket") }
 
-// ready returns nil once the server greets.
-func (s *Server) ready(ctx context.Context) error {
+// checkReady returns nil once the server greets.
+func (s *Server) checkReady(ctx context.Context) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", s.Socket())
 	if err != nil {

@@ -46,7 +46,7 @@ type process struct {
 // newProcess makes the folder. command says what is to run there.
 func newProcess(pattern string, sig syscall.Signal, command func() *exec.Cmd, ready func(context.Context) error) (p process, err error) {
 	if p.dir, err = os.MkdirTemp("", pattern); err == nil {
-		p.attr, err = unprivileged(p.dir)
+		p.attr, err = unprivilegedUser(p.dir)
 	}
 	run := func() *exec.Cmd {
 		cmd := command()
@@ -89,7 +89,7 @@ func Start(ctx context.Context, settings ...string) (*Server, error) {
 // "LD_PRELOAD=clock.so".
 func StartWith(ctx context.Context, env []string, settings ...string) (*Server, error) {
 	s := &Server{env: env, settings: settings}
-	err := s.launch(ctx, "initdb", "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+	err := s.launchWith(ctx, "initdb", "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
 	if err != nil {
 		return nil, fmt.Errorf("start PostgreSQL: %w", err)
 	}
@@ -100,15 +100,15 @@ func StartWith(ctx context.Context, env []string, settings ...string) (*Server, 
 // for it unless synchronous_standby_names says so. SELECT pg_promote() makes it a primary.
 func (s *Server) StartReplica(ctx context.Context) (*Server, error) {
 	r := &Server{env: s.env, settings: s.settings}
-	err := r.launch(ctx, "pg_basebackup", "-h", s.dir, "-p", port, "-U", "holdfast", "-R", "-c", "fast", "--no-sync")
+	err := r.launchWith(ctx, "pg_basebackup", "-h", s.dir, "-p", port, "-U", "holdfast", "-R", "-c", "fast", "--no-sync")
 	if err != nil {
 		return nil, fmt.Errorf("start a replica of PostgreSQL: %w", err)
 	}
 	return r, nil
 }
 
-// launch has the program named fill the folder of the data, and starts the server.
-func (s *Server) launch(ctx context.Context, fill string, args ...string) (err error) {
+// launchWith fills the data folder with the program fill, and starts the server.
+func (s *Server) launchWith(ctx context.Context, fill string, args ...string) (err error) {
 	if s.bin, err = findPrograms(); err != nil {
 		return err
 	}
@@ -120,10 +120,10 @@ func (s *Server) launch(ctx context.Context, fill string, args ...string) (err e
 		}
 	}()
 	// By SIGQUIT the server takes its own children with it; by SIGKILL it would not.
-	if s.process, err = newProcess("holdfast-pg-", syscall.SIGQUIT, s.command, s.ready); err != nil {
+	if s.process, err = newProcess("holdfast-pg-", syscall.SIGQUIT, s.newCommand, s.checkReady); err != nil {
 		return err
 	}
-	filler := exec.CommandContext(ctx, filepath.Join(s.bin, fill), append(args, "-D", s.data())...)
+	filler := exec.CommandContext(ctx, filepath.Join(s.bin, fill), append(args, "-D", s.dataFolder())...)
 	filler.SysProcAttr, filler.Dir = s.attr, s.dir
 	if out, err := filler.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", fill, err, out)
@@ -131,10 +131,10 @@ func (s *Server) launch(ctx context.Context, fill string, args ...string) (err e
 	return s.process.Restart(ctx)
 }
 
-func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+func (s *Server) dataFolder() string { return filepath.Join(s.dir, "data") }
 
-func (s *Server) command() *exec.Cmd {
-	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.data(), "-k", s.dir, "-p", port)
+func (s *Server) newCommand() *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, "postgres"), "-D", s.dataFolder(), "-k", s.dir, "-p", port)
 	for _, line := range append([]string{"listen_addresses=", "fsync=off", "full_page_writes=off"}, s.settings...) {
 		cmd.Args = append(cmd.Args, "-c", line)
 	}
@@ -142,10 +142,10 @@ func (s *Server) command() *exec.Cmd {
 	return cmd
 }
 
-// ready returns nil once the server says in its lock file that it is ready, which it does
+// checkReady returns nil once the server says in its lock file that it is ready, which it does
 // as soon as it accepts connections.
-func (s *Server) ready(context.Context) error {
-	text, err := os.ReadFile(filepath.Join(s.data(), "postmaster.pid"))
+func (s *Server) checkReady(context.Context) error {
+	text, err := os.ReadFile(filepath.Join(s.dataFolder(), "postmaster.pid"))
 	if lines := strings.Split(string(text), "\n"); err == nil && (len(lines) <= 7 || strings.TrimSpace(lines[7]) != "ready") {
 		err = errors.New("not ready yet")
 	}
@@ -159,7 +159,7 @@ func (s *Server) Kill() { s.End(syscall.SIGQUIT) }
 // Restart starts a server that was killed again, on the same data. It blocks until the server
 // accepts connections, ctx ends or a minute is over.
 func (s *Server) Restart(ctx context.Context) error {
-	os.Remove(filepath.Join(s.data(), "postmaster.pid")) // of the one that was killed; ready must not read it
+	os.Remove(filepath.Join(s.dataFolder(), "postmaster.pid")) // of the killed process; checkReady must not read it
 	if err := s.process.Restart(ctx); err != nil {
 		return fmt.Errorf("restart PostgreSQL: %w", err)
 	}
@@ -168,14 +168,14 @@ func (s *Server) Restart(ctx context.Context) error {
 
 // Pause stops all processes of the server, whose connections stay open. Resume has them go on.
 // Both need Linux.
-func (s *Server) Pause() error { return s.signal(s.process.Pause, syscall.SIGSTOP) }
+func (s *Server) Pause() error { return s.signalAll(s.process.Pause, syscall.SIGSTOP) }
 
 // Resume undoes Pause.
-func (s *Server) Resume() error { return s.signal(s.process.Resume, syscall.SIGCONT) }
+func (s *Server) Resume() error { return s.signalAll(s.process.Resume, syscall.SIGCONT) }
 
-// signal does what first does with the first process of the server, and sends sig to its children, each of which is a
+// signalAll does what first does with the first process of the server, and sends sig to its children, each of which is a
 // group of its own. The first one comes first: while it is stopped there are no new children.
-func (s *Server) signal(first func() error, sig syscall.Signal) error {
+func (s *Server) signalAll(first func() error, sig syscall.Signal) error {
 	if err := first(); err != nil {
 		return err
 	}
@@ -189,8 +189,8 @@ func (s *Server) signal(first func() error, sig syscall.Signal) error {
 	return err
 }
 
-// unprivileged returns the user for the server, and gives dir to that user.
-func unprivileged(dir string) (*syscall.SysProcAttr, error) {
+// unprivilegedUser returns the user for the server, and gives dir to that user.
+func unprivilegedUser(dir string) (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{}
 	if os.Getuid() != 0 {
 		return attr, nil

@@ -26,14 +26,14 @@ type Pooler struct{ process }
 // many connections to s. It blocks until the pooler accepts connections, ctx ends or
 // a minute is over.
 func StartPooler(ctx context.Context, s *Server, mode string, connections int) (*Pooler, error) {
-	p, err := s.pool(ctx, mode, connections)
+	p, err := s.startPooler(ctx, mode, connections)
 	if err != nil {
 		return nil, fmt.Errorf("start pgbouncer: %w", err)
 	}
 	return p, nil
 }
 
-func (s *Server) pool(ctx context.Context, mode string, connections int) (p *Pooler, err error) {
+func (s *Server) startPooler(ctx context.Context, mode string, connections int) (p *Pooler, err error) {
 	p = &Pooler{}
 	program, err := findPooler()
 	if err != nil {
@@ -44,8 +44,8 @@ func (s *Server) pool(ctx context.Context, mode string, connections int) (p *Poo
 			err = errors.Join(err, p.Stop())
 		}
 	}()
-	command := func() *exec.Cmd { return exec.Command(program, p.config()) }
-	if p.process, err = newProcess("holdfast-pgb-", syscall.SIGKILL, command, p.ready); err != nil {
+	command := func() *exec.Cmd { return exec.Command(program, p.configPath()) }
+	if p.process, err = newProcess("holdfast-pgb-", syscall.SIGKILL, command, p.checkReady); err != nil {
 		return p, err
 	}
 	text := fmt.Sprintf(`[databases]
@@ -63,16 +63,16 @@ log_connections = 0
 log_disconnections = 0
 log_stats = 0
 `, s.dir, port, port, p.dir, mode, connections)
-	if err := os.WriteFile(p.config(), []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(p.configPath(), []byte(text), 0o644); err != nil {
 		return p, err
 	}
 	return p, p.Restart(ctx)
 }
 
-func (p *Pooler) config() string { return filepath.Join(p.dir, "pgbouncer.ini") }
+func (p *Pooler) configPath() string { return filepath.Join(p.dir, "pgbouncer.ini") }
 
-// ready returns nil once the pooler accepts connections.
-func (p *Pooler) ready(context.Context) error {
+// checkReady returns nil once the pooler accepts connections.
+func (p *Pooler) checkReady(context.Context) error {
 	conn, err := net.Dial("unix", filepath.Join(p.dir, ".s.PGSQL."+port))
 	if err == nil {
 		conn.Close()

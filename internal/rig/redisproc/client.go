@@ -20,7 +20,7 @@ const doTimeout = 5 * time.Second
 func (s *Server) Do(args ...string) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.Scale(doTimeout))
 	defer cancel()
-	replies, err := s.exchange(ctx, args)
+	replies, err := s.exchangeBatch(ctx, args)
 	if err == nil {
 		err, _ = replies[0].(error)
 	}
@@ -30,9 +30,9 @@ func (s *Server) Do(args ...string) (any, error) {
 	return replies[0], nil
 }
 
-// exchange sends commands in one batch, after AUTH where there is a password, and returns a reply for each. Error replies
+// exchangeBatch sends commands in one batch, after AUTH where there is a password, and returns a reply for each. Error replies
 // are among them, as resp.Error.
-func (s *Server) exchange(ctx context.Context, commands ...[]string) ([]any, error) {
+func (s *Server) exchangeBatch(ctx context.Context, commands ...[]string) ([]any, error) {
 	conn, err := s.dial(ctx)
 	if err != nil {
 		return nil, err

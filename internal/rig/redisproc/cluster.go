@@ -49,7 +49,7 @@ func StartCluster(ctx context.Context, opts *ClusterOptions) (*Cluster, error) {
 	all, err := startAll(ctx, slices.Repeat([]*Options{&o.Server}, o.Masters+o.Replicas))
 	c := &Cluster{Servers: all, masters: o.Masters}
 	if err == nil {
-		err = c.join(ctx)
+		err = c.joinServers(ctx)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start a cluster: %w", err), c.Stop())
@@ -57,7 +57,7 @@ func StartCluster(ctx context.Context, opts *ClusterOptions) (*Cluster, error) {
 	return c, nil
 }
 
-func (c *Cluster) join(ctx context.Context) error {
+func (c *Cluster) joinServers(ctx context.Context) error {
 	for i, s := range c.Servers {
 		if _, err := s.Do("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
 			return err
@@ -81,7 +81,7 @@ func (c *Cluster) join(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := until(ctx, func() error {
+		if err := retryUntilDone(ctx, func() error {
 			_, err := s.Do("CLUSTER", "REPLICATE", id)
 			return err
 		}); err != nil {
@@ -94,7 +94,7 @@ func (c *Cluster) join(ctx context.Context) error {
 // Await blocks until every server that runs says that the cluster works, has the same
 // master for each slot and, as a replica, is in touch with its own.
 func (c *Cluster) Await(ctx context.Context) error {
-	return until(ctx, func() error {
+	return retryUntilDone(ctx, func() error {
 		var views []string
 		for _, s := range c.Servers {
 			reply, err := s.Do("CLUSTER", "INFO")
@@ -113,7 +113,7 @@ func (c *Cluster) Await(ctx context.Context) error {
 			if text, _ := reply.(string); strings.Contains(text, "role:slave") && !strings.Contains(text, "master_link_status:up") {
 				return fmt.Errorf("%s is not in touch with its master", s.Addr())
 			}
-			owners, err := c.owners(s)
+			owners, err := c.slotOwners(s)
 			if err != nil {
 				return err
 			}
@@ -126,8 +126,8 @@ func (c *Cluster) Await(ctx context.Context) error {
 	})
 }
 
-// owners are the ports of the masters of all slots, by what s says.
-func (c *Cluster) owners(s *Server) (ports [clusterSlots]int64, err error) {
+// slotOwners returns the ports of the masters of all slots, as s knows them.
+func (c *Cluster) slotOwners(s *Server) (ports [clusterSlots]int64, err error) {
 	reply, err := s.Do("CLUSTER", "SLOTS")
 	if err != nil {
 		return ports, err
@@ -158,7 +158,7 @@ func (c *Cluster) Masters() (all []*Server) {
 
 // Slots returns the slots of s by its own answer.
 func (c *Cluster) Slots(s *Server) (slots []int, err error) {
-	ports, err := c.owners(s)
+	ports, err := c.slotOwners(s)
 	for i, port := range ports {
 		if port == int64(s.port) {
 			slots = append(slots, i)
@@ -250,7 +250,7 @@ func (c *Cluster) Migrate(ctx context.Context, from, to *Server, slot int) error
 	}
 	unknown := func(err error) bool { return err != nil && strings.Contains(err.Error(), "nknown") }
 	able := false
-	err = until(ctx, func() error { // the last one may not be over yet
+	err = retryUntilDone(ctx, func() error { // the last one may not be over yet
 		_, err := to.Do("CLUSTER", "MIGRATION", "IMPORT", number, number)
 		if unknown(err) {
 			_, err = from.Do("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", number, number, "NODE", target)
@@ -266,7 +266,7 @@ func (c *Cluster) Migrate(ctx context.Context, from, to *Server, slot int) error
 	if err != nil {
 		return err
 	}
-	return until(ctx, func() error {
+	return retryUntilDone(ctx, func() error {
 		slots, err := c.Slots(to)
 		if err == nil && !slices.Contains(slots, slot) {
 			err = fmt.Errorf("slot %d has not arrived", slot)

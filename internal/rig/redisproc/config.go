@@ -22,13 +22,13 @@ func (o *Options) check() error {
 	return nil
 }
 
-// config is the text of the server's configuration file. A file, unlike arguments, keeps the password from ps.
-func (o *Options) config(port int, dataDir string) string {
+// configText returns the text of the server's configuration file. A file, unlike arguments, keeps the password from ps.
+func (o *Options) configText(port int, dataDir string) string {
 	var text strings.Builder
 	set := func(name string, values ...string) {
 		text.WriteString(name)
 		for _, value := range values {
-			text.WriteString(" " + quote(value))
+			text.WriteString(" " + quoteValue(value))
 		}
 		text.WriteString("\n")
 	}
@@ -37,7 +37,7 @@ func (o *Options) config(port int, dataDir string) string {
 	set("dir", dataDir)
 	set("save", "")                      // a snapshot at SIGTERM would make an orderly stop keep what a crash loses
 	set("repl-diskless-sync-delay", "0") // by default a replica waits five seconds for others to join it
-	o.listen(port, set)
+	o.setListeners(port, set)
 	if o.Password != "" {
 		set("requirepass", o.Password)
 		set("masterauth", o.Password)
@@ -52,7 +52,7 @@ func (o *Options) config(port int, dataDir string) string {
 	return text.String()
 }
 
-func (o *Options) listen(port int, set func(name string, values ...string)) {
+func (o *Options) setListeners(port int, set func(name string, values ...string)) {
 	if o.TLS == nil {
 		set("port", strconv.Itoa(port))
 		return
@@ -66,8 +66,8 @@ func (o *Options) listen(port int, set func(name string, values ...string)) {
 	set("tls-auth-clients", map[bool]string{true: "yes", false: "no"}[o.AuthClients])
 }
 
-// quote writes a value in the quoting of the configuration file, which knows \xHH but not Go's \u.
-func quote(value string) string {
+// quoteValue writes a value in the quoting of the configuration file, which knows \xHH but not Go's \u.
+func quoteValue(value string) string {
 	var quoted strings.Builder
 	quoted.WriteByte('"')
 	for _, c := range []byte(value) {

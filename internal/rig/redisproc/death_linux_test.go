@@ -37,7 +37,7 @@ func TestServerDiesWithItsParent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the server is gone", func() bool { return !answers(strings.TrimSpace(addr)) })
+	eventually(t, "the server is gone", func() bool { return !isListening(strings.TrimSpace(addr)) })
 }
 
 // beParent is this test binary as the parent that gets killed.

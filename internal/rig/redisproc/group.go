@@ -54,7 +54,7 @@ func StartGroup(ctx context.Context, opts *GroupOptions) (*Group, error) {
 	all, err := startAll(ctx, append(slices.Repeat([]*Options{&o.Server}, o.Servers), slices.Repeat([]*Options{&o.Sentinel}, o.Sentinels)...))
 	g := &Group{Servers: all[:o.Servers], Sentinels: all[o.Servers:]}
 	if err == nil {
-		err = g.introduce(ctx, o)
+		err = g.introduceServers(ctx, o)
 	}
 	if err != nil {
 		return nil, errors.Join(err, g.Stop())
@@ -62,8 +62,8 @@ func StartGroup(ctx context.Context, opts *GroupOptions) (*Group, error) {
 	return g, nil
 }
 
-// introduce has the replicas follow the first server, and the Sentinels watch it.
-func (g *Group) introduce(ctx context.Context, o GroupOptions) error {
+// introduceServers makes the replicas follow the first server, and the Sentinels watch it.
+func (g *Group) introduceServers(ctx context.Context, o GroupOptions) error {
 	host, port, err := net.SplitHostPort(g.Servers[0].Addr())
 	if err != nil {
 		return err
@@ -73,7 +73,7 @@ func (g *Group) introduce(ctx context.Context, o GroupOptions) error {
 			return err
 		}
 	}
-	if err := until(ctx, func() error { return g.linked(o.Servers - 1) }); err != nil {
+	if err := retryUntilDone(ctx, func() error { return g.checkLinked(o.Servers - 1) }); err != nil {
 		return err
 	}
 	settings := []string{"down-after-milliseconds", strconv.FormatInt(o.Down.Milliseconds(), 10), "failover-timeout", "2000"}
@@ -91,11 +91,11 @@ func (g *Group) introduce(ctx context.Context, o GroupOptions) error {
 			return err
 		}
 	}
-	return until(ctx, func() error { return g.watched(o.Servers-1, o.Sentinels-1) })
+	return retryUntilDone(ctx, func() error { return g.checkWatched(o.Servers-1, o.Sentinels-1) })
 }
 
-// linked reports whether so many replicas are in step with the master.
-func (g *Group) linked(replicas int) error {
+// checkLinked reports whether so many replicas are in step with the master.
+func (g *Group) checkLinked(replicas int) error {
 	info, err := g.Servers[0].Do("INFO", "replication")
 	if err != nil {
 		return err
@@ -106,8 +106,8 @@ func (g *Group) linked(replicas int) error {
 	return nil
 }
 
-// watched reports whether each Sentinel knows all the others.
-func (g *Group) watched(replicas, others int) error {
+// checkWatched reports whether each Sentinel knows all the others.
+func (g *Group) checkWatched(replicas, others int) error {
 	for _, sentinel := range g.Sentinels {
 		reply, err := sentinel.Do("SENTINEL", "MASTER", GroupName)
 		if err != nil {
@@ -152,7 +152,7 @@ func (g *Group) Master() *Server {
 // Switch has a replica take over, while the master is well (SENTINEL FAILOVER). It blocks
 // until a Sentinel has begun with it, or ctx ends.
 func (g *Group) Switch(ctx context.Context) error {
-	return until(ctx, func() (err error) {
+	return retryUntilDone(ctx, func() (err error) {
 		for _, s := range g.Sentinels {
 			if _, err = s.Do("SENTINEL", "FAILOVER", GroupName); err == nil {
 				return nil
@@ -165,12 +165,12 @@ func (g *Group) Switch(ctx context.Context) error {
 // Settled blocks until so many replicas are in step with the master, or ctx or half a
 // minute is over.
 func (g *Group) Settled(ctx context.Context, replicas int) error {
-	return until(ctx, func() error {
+	return retryUntilDone(ctx, func() error {
 		master := g.Master()
 		if master == nil {
 			return errors.New("no master")
 		}
-		return (&Group{Servers: []*Server{master}}).linked(replicas)
+		return (&Group{Servers: []*Server{master}}).checkLinked(replicas)
 	})
 }
 

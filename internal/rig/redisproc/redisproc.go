@@ -104,7 +104,7 @@ func Start(ctx context.Context, opts *Options) (*Server, error) {
 	}
 	s := &Server{Process: new(child.Process), opts: *opts}
 	if err := s.start(ctx); err != nil {
-		return nil, fmt.Errorf("start redis-server: %w", errors.Join(err, s.discard()))
+		return nil, fmt.Errorf("start redis-server: %w", errors.Join(err, s.discardFolder()))
 	}
 	return s, nil
 }
@@ -130,8 +130,8 @@ func stopAll(all []*Server) (errs error) {
 	return errs
 }
 
-// until repeats try until it returns nil, for half a minute at most.
-func until(ctx context.Context, try func() error) error {
+// retryUntilDone repeats try until it returns nil, for half a minute at most.
+func retryUntilDone(ctx context.Context, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, pace.Scale(startTimeout))
 	defer cancel()
 	for {
@@ -159,11 +159,11 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.Program = child.Program{
-		Cmd: s.command, Ready: s.ready, Output: filepath.Join(s.dir, "redis.log"), Signal: syscall.SIGKILL, Limit: pace.Scale(startTimeout),
+		Cmd: s.newCommand, Ready: s.checkReady, Output: filepath.Join(s.dir, "redis.log"), Signal: syscall.SIGKILL, Limit: pace.Scale(startTimeout),
 	}
 	if s.opts.Port != 0 {
 		s.port = s.opts.Port
-		return s.run(ctx)
+		return s.runProcess(ctx)
 	}
 	for range portAttempts {
 		if s.reserved, err = child.ForRedis.Reserve(1); err != nil {
@@ -171,7 +171,7 @@ func (s *Server) start(ctx context.Context) error {
 		}
 		_, port, _ := net.SplitHostPort(s.reserved[0].Addr)
 		s.port, _ = strconv.Atoi(port)
-		if err = s.run(ctx); !errors.Is(err, errPortTaken) {
+		if err = s.runProcess(ctx); !errors.Is(err, errPortTaken) {
 			return err
 		}
 		child.Release(s.reserved)
@@ -197,31 +197,31 @@ func (s *Server) makeDir() error {
 func (s *Server) dataDir() string    { return filepath.Join(s.dir, "data") }
 func (s *Server) configFile() string { return filepath.Join(s.dir, "redis.conf") }
 
-// run starts a process on s.port and waits until it answers. After an error that process is gone.
-func (s *Server) run(ctx context.Context) error {
+// runProcess starts a process on s.port and waits until it answers. After an error that process is gone.
+func (s *Server) runProcess(ctx context.Context) error {
 	if !s.Began() || !s.opts.KeepConfig {
-		if err := os.WriteFile(s.configFile(), []byte(s.opts.config(s.port, s.dataDir())), 0o600); err != nil {
+		if err := os.WriteFile(s.configFile(), []byte(s.opts.configText(s.port, s.dataDir())), 0o600); err != nil {
 			return err
 		}
 	}
 	if err := s.Process.Restart(ctx); err != nil {
 		s.Kill()
-		return s.explain(err)
+		return s.explainError(err)
 	}
 	return nil
 }
 
-func (s *Server) command() *exec.Cmd {
+func (s *Server) newCommand() *exec.Cmd {
 	cmd := exec.Command(s.program, append([]string{s.configFile()}, s.opts.Args...)...)
 	cmd.Env = append(os.Environ(), s.opts.Env...)
 	return cmd
 }
 
-// ready asks for PONG and for the process id: another program may have taken the port before ours could, and answer.
-func (s *Server) ready(ctx context.Context) error {
+// checkReady asks for PONG and for the process id: another program may have taken the port before ours could, and answer.
+func (s *Server) checkReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pace.Scale(probeTimeout))
 	defer cancel()
-	replies, err := s.exchange(ctx, []string{"PING"}, []string{"INFO", "server"})
+	replies, err := s.exchangeBatch(ctx, []string{"PING"}, []string{"INFO", "server"})
 	if err != nil {
 		return err
 	}
@@ -235,8 +235,8 @@ func (s *Server) ready(ctx context.Context) error {
 	return nil
 }
 
-// explain recognises a port that could not be bound, and masks the password, which the server's log may have.
-func (s *Server) explain(err error) error {
+// explainError recognises a port that could not be bound, and masks the password, which the server's log may have.
+func (s *Server) explainError(err error) error {
 	switch {
 	case strings.Contains(s.Log(), "Address already in use"):
 		return fmt.Errorf("%w: %s", errPortTaken, s.Addr())
@@ -255,13 +255,13 @@ func (s *Server) Dir() string { return s.dir }
 // Stop ends the server for good: SIGTERM, and SIGKILL if it is not gone some seconds later. It blocks until the process has
 // ended, then removes the folder if Start made it. A second Stop does nothing.
 func (s *Server) Stop() error {
-	if err := s.discard(); err != nil {
+	if err := s.discardFolder(); err != nil {
 		return fmt.Errorf("stop redis-server: %w", err)
 	}
 	return nil
 }
 
-func (s *Server) discard() error {
+func (s *Server) discardFolder() error {
 	s.End(syscall.SIGTERM)
 	child.Release(s.reserved)
 	if s.ownDir && s.dir != "" {
@@ -274,7 +274,7 @@ func (s *Server) discard() error {
 // orderly way first. After an error it is down.
 func (s *Server) Restart(ctx context.Context) error {
 	s.End(syscall.SIGTERM)
-	if err := s.run(ctx); err != nil {
+	if err := s.runProcess(ctx); err != nil {
 		return fmt.Errorf("restart redis-server: %w", err)
 	}
 	return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-func do(t *testing.T, server *redisproc.Server, args ...string) any {
+func doCommand(t *testing.T, server *redisproc.Server, args ...string) any {
 	t.Helper()
 	reply, err := server.Do(args...)
 	if err != nil {
@@ -36,7 +36,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-func answers(addr string) bool {
+func isListening(addr string) bool {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		return false
@@ -49,7 +49,7 @@ func TestServersAreSeparate(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
 	for i, server := range servers {
-		do(t, server, "SET", "key", server.Addr())
+		doCommand(t, server, "SET", "key", server.Addr())
 		for _, other := range servers[:i] {
 			if other.Addr() == server.Addr() || other.Dir() == server.Dir() || other.Pid() == server.Pid() {
 				t.Errorf("two servers share something: %s %s %d", server.Addr(), server.Dir(), server.Pid())
@@ -57,7 +57,7 @@ func TestServersAreSeparate(t *testing.T) {
 		}
 	}
 	for _, server := range servers {
-		if got := do(t, server, "GET", "key"); got != server.Addr() {
+		if got := doCommand(t, server, "GET", "key"); got != server.Addr() {
 			t.Errorf("%s holds %v", server.Addr(), got)
 		}
 	}
@@ -71,7 +71,7 @@ func TestStopLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if answers(server.Addr()) {
+	if isListening(server.Addr()) {
 		t.Error("still listens")
 	}
 	if _, err := os.Stat(server.Dir()); !errors.Is(err, os.ErrNotExist) {
@@ -96,10 +96,10 @@ func TestErrorReplyIsAnError(t *testing.T) {
 	if _, err := server.Do("NOSUCH"); err == nil || !strings.Contains(err.Error(), "unknown command") {
 		t.Errorf("error %v, want that of the server", err)
 	}
-	if got := do(t, server, "GET", "absent"); got != nil {
+	if got := doCommand(t, server, "GET", "absent"); got != nil {
 		t.Errorf("absent key: %v", got)
 	}
-	if got := do(t, server, "INCR", "n"); got != int64(1) {
+	if got := doCommand(t, server, "INCR", "n"); got != int64(1) {
 		t.Errorf("INCR: %v", got)
 	}
 }
@@ -110,10 +110,10 @@ func TestPasswordAndUsers(t *testing.T) {
 		Password: `a "quoted" \ pass` + "\xff'",
 		ACL:      []string{"locker on >secret ~lock:* +get"},
 	})
-	if got := do(t, server, "PING"); got != "PONG" {
+	if got := doCommand(t, server, "PING"); got != "PONG" {
 		t.Errorf("PING: %v", got)
 	}
-	if got := do(t, server, "AUTH", "locker", "secret"); got != "OK" {
+	if got := doCommand(t, server, "AUTH", "locker", "secret"); got != "OK" {
 		t.Errorf("AUTH of the other user: %v", got)
 	}
 	conn, err := net.Dial("tcp", server.Addr())
@@ -160,7 +160,7 @@ func TestTLS(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t, &redisproc.Options{TLS: cert, AuthClients: c.mutual, Password: "p"})
-			if got := do(t, server, "PING"); got != "PONG" {
+			if got := doCommand(t, server, "PING"); got != "PONG" {
 				t.Errorf("PING: %v", got)
 			}
 			conn, err := tls.Dial("tcp", server.Addr(), c.client)
@@ -196,11 +196,11 @@ func TestWhatSurvives(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t, &redisproc.Options{AppendOnly: c.appendOnly})
 			addr, pid := server.Addr(), server.Pid()
-			do(t, server, "SET", "key", "value")
+			doCommand(t, server, "SET", "key", "value")
 			if err := c.again(server, t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if got := do(t, server, "GET", "key"); (got == "value") != c.kept {
+			if got := doCommand(t, server, "GET", "key"); (got == "value") != c.kept {
 				t.Errorf("key afterwards: %v; kept should be %v", got, c.kept)
 			}
 			if server.Addr() != addr || server.Pid() == pid {
@@ -215,7 +215,7 @@ func TestKilledServerIsDownAtOnce(t *testing.T) {
 	server := redistest.Start(t, nil)
 	server.Kill()
 	server.Kill()
-	if answers(server.Addr()) {
+	if isListening(server.Addr()) {
 		t.Error("still listens")
 	}
 }
@@ -255,7 +255,7 @@ func TestPausedServerCanBeStopped(t *testing.T) {
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if answers(server.Addr()) {
+	if isListening(server.Addr()) {
 		t.Error("still listens")
 	}
 }
@@ -268,9 +268,9 @@ func replicaOf(master *redisproc.Server) []string {
 func TestReplicaFollows(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t, &redisproc.Options{Password: "p"})
-	do(t, master, "SET", "key", "value")
+	doCommand(t, master, "SET", "key", "value")
 	replica := redistest.Start(t, &redisproc.Options{Password: "p", Args: replicaOf(master)})
-	eventually(t, "the key is replicated", func() bool { return do(t, replica, "GET", "key") == "value" })
+	eventually(t, "the key is replicated", func() bool { return doCommand(t, replica, "GET", "key") == "value" })
 }
 
 func TestArgumentsWin(t *testing.T) {
@@ -278,7 +278,7 @@ func TestArgumentsWin(t *testing.T) {
 	server := redistest.Start(t, &redisproc.Options{
 		AppendOnly: "no", Args: []string{"--appendfsync", "always"},
 	})
-	if got := do(t, server, "CONFIG", "GET", "appendfsync"); !reflect.DeepEqual(got, []any{"appendfsync", "always"}) {
+	if got := doCommand(t, server, "CONFIG", "GET", "appendfsync"); !reflect.DeepEqual(got, []any{"appendfsync", "always"}) {
 		t.Errorf("the server's policy is %v", got)
 	}
 }
@@ -326,7 +326,7 @@ func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	t.Cleanup(func() { server.Stop() })
 	for range 100 { // threads end some time after their goroutine
 		runtime.Gosched()
-		do(t, server, "PING")
+		doCommand(t, server, "PING")
 	}
 }
 
@@ -336,7 +336,7 @@ func TestNewerServersAreWhatTheyAreCalled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t, &redisproc.Options{Program: redistest.Program(t, name)})
-			if info, _ := do(t, server, "INFO", "server").(string); !strings.Contains(info, version) {
+			if info, _ := doCommand(t, server, "INFO", "server").(string); !strings.Contains(info, version) {
 				t.Errorf("INFO does not have %q: %s", version, info)
 			}
 		})

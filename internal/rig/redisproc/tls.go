@@ -29,13 +29,13 @@ func NewCertificate(dir string) (*Certificate, error) {
 // NewCertificateLike is NewCertificate for a certificate that differs from the usual one.
 func NewCertificateLike(dir string, change func(*x509.Certificate)) (*Certificate, error) {
 	c := &Certificate{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
-	if err := c.write(change); err != nil {
+	if err := c.writeFiles(change); err != nil {
 		return nil, fmt.Errorf("make a certificate: %w", err)
 	}
 	return c, nil
 }
 
-func (c *Certificate) write(change func(*x509.Certificate)) error {
+func (c *Certificate) writeFiles(change func(*x509.Certificate)) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err

@@ -27,7 +27,7 @@ func Run(t *testing.T, open Open) {
 		name string
 		run  func(*testing.T, Open)
 	}{
-		{"Rule", rule},
+		{"Rule", checkRule},
 		{"ClaimShutsOutOlderWriters", claimShutsOutOlderWriters},
 		{"GetClaims", getClaims},
 		{"TokensOfAnotherServiceAreNamed", tokensOfAnotherServiceAreNamed},
@@ -46,13 +46,13 @@ func Run(t *testing.T, open Open) {
 	}
 }
 
-func start(t *testing.T, open Open) (*redisfence.Store, *redisproc.Server) {
+func startStore(t *testing.T, open Open) (*redisfence.Store, *redisproc.Server) {
 	t.Helper()
 	server := redistest.Start(t, nil)
 	return open(t, server), server
 }
 
-func value(t *testing.T, server *redisproc.Server, key string) any {
+func readValue(t *testing.T, server *redisproc.Server, key string) any {
 	t.Helper()
 	got, err := server.Do("GET", key)
 	if err != nil {
@@ -61,12 +61,12 @@ func value(t *testing.T, server *redisproc.Server, key string) any {
 	return got
 }
 
-// rule holds a store of Redis to the rule of package fence.
-func rule(t *testing.T, open Open) {
-	store, server := start(t, open)
+// checkRule holds a store of Redis to the rule of package fence.
+func checkRule(t *testing.T, open Open) {
+	store, server := startStore(t, open)
 	Rule(t, func(t *testing.T, key string, token holdfast.Token, owner, value string) error {
 		return store.Set(t.Context(), key, token, owner, value)
-	}, func(t *testing.T, key string) any { return value(t, server, key) })
+	}, func(t *testing.T, key string) any { return readValue(t, server, key) })
 }
 
 // Rule holds a storage to the rule of package fence: both give the same answers. write stores a value, "before" or "after",
@@ -122,7 +122,7 @@ func Rule(t *testing.T, write func(t *testing.T, key string, token holdfast.Toke
 }
 
 func claimShutsOutOlderWriters(t *testing.T, open Open) {
-	store, server := start(t, open)
+	store, server := startStore(t, open)
 	ctx := t.Context()
 	if err := store.Set(ctx, "k", 5, "old", "first"); err != nil {
 		t.Fatal(err)
@@ -133,13 +133,13 @@ func claimShutsOutOlderWriters(t *testing.T, open Open) {
 	if err := store.Set(ctx, "k", 5, "old", "late"); !errors.Is(err, fence.ErrStale) {
 		t.Errorf("a write behind a newer claim: %v, want ErrStale", err)
 	}
-	if got := value(t, server, "k"); got != "first" {
+	if got := readValue(t, server, "k"); got != "first" {
 		t.Errorf("value %v after a refused write", got)
 	}
 }
 
 func tokensOfAnotherServiceAreNamed(t *testing.T, open Open) {
-	store, _ := start(t, open)
+	store, _ := startStore(t, open)
 	if err := store.Claim(t.Context(), "k", 1795433319149690, "before"); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func tokensOfAnotherServiceAreNamed(t *testing.T, open Open) {
 }
 
 func getClaims(t *testing.T, open Open) {
-	store, _ := start(t, open)
+	store, _ := startStore(t, open)
 	ctx := t.Context()
 	if _, found, err := store.Get(ctx, "k", 5, "a"); found || err != nil {
 		t.Fatalf("absent key: found %v, %v", found, err)
@@ -169,7 +169,7 @@ func getClaims(t *testing.T, open Open) {
 }
 
 func evalRunsOnKeysAndArguments(t *testing.T, open Open) {
-	store, server := start(t, open)
+	store, server := startStore(t, open)
 	add := `return {#KEYS, #ARGV, redis.call('INCRBY', KEYS[2], ARGV[1])}`
 	reply, err := store.Eval(t.Context(), add, "account", 3, "a", []string{"{account}:log", "{account}:sum"}, "40")
 	if err != nil {
@@ -178,13 +178,13 @@ func evalRunsOnKeysAndArguments(t *testing.T, open Open) {
 	if want := []any{int64(2), int64(1), int64(40)}; !reflect.DeepEqual(reply, want) {
 		t.Errorf("script saw %v; want 2 keys, 1 argument, sum 40", reply)
 	}
-	if got := value(t, server, "{account}:sum"); got != "40" {
+	if got := readValue(t, server, "{account}:sum"); got != "40" {
 		t.Errorf("sum %v", got)
 	}
 }
 
 func evalOfNilIsNoError(t *testing.T, open Open) {
-	store, _ := start(t, open)
+	store, _ := startStore(t, open)
 	reply, err := store.Eval(t.Context(), `return false`, "k", 1, "a", nil)
 	if err != nil || reply != nil {
 		t.Errorf("reply %v, %v; want nil", reply, err)
@@ -192,7 +192,7 @@ func evalOfNilIsNoError(t *testing.T, open Open) {
 }
 
 func failedScriptKeepsItsTokenRecorded(t *testing.T, open Open) {
-	store, _ := start(t, open)
+	store, _ := startStore(t, open)
 	_, err := store.Eval(t.Context(), `return redis.error_reply('FULL no room')`, "k", 9, "new", nil)
 	if err == nil || errors.Is(err, fence.ErrStale) || !strings.Contains(err.Error(), "FULL no room") {
 		t.Fatalf("error %v, want that of the script", err)
@@ -205,7 +205,7 @@ func failedScriptKeepsItsTokenRecorded(t *testing.T, open Open) {
 // checkAndWriteAreOneStep has many leases write at once. If a write could run
 // apart from its check, the value would not come from the highest token.
 func checkAndWriteAreOneStep(t *testing.T, open Open) {
-	store, server := start(t, open)
+	store, server := startStore(t, open)
 	other := open(t, server)
 	var all sync.WaitGroup
 	for token := range holdfast.Token(200) {
@@ -221,13 +221,13 @@ func checkAndWriteAreOneStep(t *testing.T, open Open) {
 		})
 	}
 	all.Wait()
-	if got := value(t, server, "k"); got != "200" {
+	if got := readValue(t, server, "k"); got != "200" {
 		t.Errorf("value of token %v stands, want that of 200", got)
 	}
 }
 
 func forgetAndHighest(t *testing.T, open Open) {
-	store, _ := start(t, open)
+	store, _ := startStore(t, open)
 	ctx := t.Context()
 	if token, owner, err := store.Highest(ctx, "k"); token != 0 || owner != "" || err != nil {
 		t.Errorf("unused guard: %d, %q, %v", token, owner, err)
@@ -238,7 +238,7 @@ func forgetAndHighest(t *testing.T, open Open) {
 }
 
 func serverErrorIsNotStale(t *testing.T, open Open) {
-	store, server := start(t, open)
+	store, server := startStore(t, open)
 	if _, err := server.Do("SET", "holdfast:guard:{k}", "no hash"); err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func serverErrorIsNotStale(t *testing.T, open Open) {
 // serverMayForgetScripts holds that a script is sent again as text: SCRIPT FLUSH and a
 // restart make every SHA1 unknown.
 func serverMayForgetScripts(t *testing.T, open Open) {
-	store, server := start(t, open)
+	store, server := startStore(t, open)
 	for token := range holdfast.Token(3) {
 		if err := store.Set(t.Context(), "k", token+1, "a", "v"); err != nil {
 			t.Fatal(err)

@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// measure returns the factor: the largest of three times that tests depend on, each divided by what it takes on a quiet
+// measureFactor returns the factor: the largest of three times that tests depend on, each divided by what it takes on a quiet
 // machine; from 1 to most, in quarters. It takes 50 ms on such a machine.
 //
 // What is quick is served at once also by a machine on which much is going on. So the handshakes keep all processors busy for
 // longer than a share of these lasts.
-func measure() float64 {
+func measureFactor() float64 {
 	factor := 1.0
 	for _, m := range []struct {
 		normal time.Duration

@@ -44,14 +44,14 @@ func TestStallIsNoted(t *testing.T) {
 	}()
 	for line := ""; line == ""; { // it may be stopped before it has begun to watch
 		helper.Process.Signal(syscall.SIGSTOP)
-		time.Sleep(3 * late()) // it has twice as much as this process
+		time.Sleep(3 * stallTime()) // it has twice as much as this process
 		helper.Process.Signal(syscall.SIGCONT)
 		select {
 		case line = <-noted:
 			if !strings.HasPrefix(line, "SLOW: stood still ") || !strings.HasSuffix(line, ", at pace 2.00\n") {
 				t.Errorf("noted %q", line)
 			}
-		case <-time.After(late()):
+		case <-time.After(stallTime()):
 		}
 	}
 	helper.Process.Kill()

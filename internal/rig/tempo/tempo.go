@@ -25,22 +25,22 @@ const (
 	tick = 50 * time.Millisecond
 )
 
-// late returns how much later than due a tick comes when the machine stood still: as long as the shortest time after which
+// stallTime returns how much later than due a tick comes when the machine stood still: as long as the shortest time after which
 // the product blames a node.
-func late() time.Duration { return pace.Overdue() }
+func stallTime() time.Duration { return pace.Overdue() }
 
 // Start sets the factor of this test program, and begins to note stalls on standard error. stop ends that.
 func Start() (stop func()) {
-	f, given := variable()
+	f, given := factorOfEnvironment()
 	if !given {
-		f = measure()
+		f = measureFactor()
 	}
-	set(f)
+	setFactor(f)
 	os.Setenv(Variable, strconv.FormatFloat(f, 'g', -1, 64))
 	out, quit, ended := os.Stderr, make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		watch(out, quit)
+		watchStalls(out, quit)
 	}()
 	return func() {
 		close(quit)
@@ -50,34 +50,34 @@ func Start() (stop func()) {
 
 // Adopt takes the factor over from the test program that has started this process. Without one it does nothing.
 func Adopt() {
-	if f, ok := variable(); ok {
-		set(f)
+	if f, ok := factorOfEnvironment(); ok {
+		setFactor(f)
 	}
 }
 
 // Env returns the environment variable with the factor, for a process that does not inherit this one's environment.
 func Env() string { return Variable + "=" + os.Getenv(Variable) }
 
-// variable returns the factor that the environment gives.
-func variable() (f float64, ok bool) {
+// factorOfEnvironment returns the factor that the environment gives.
+func factorOfEnvironment() (f float64, ok bool) {
 	f, err := strconv.ParseFloat(os.Getenv(Variable), 64)
 	return max(f, 1), err == nil
 }
 
-func set(f float64) {
+func setFactor(f float64) {
 	pace.SetFactor(func() float64 {
-		if virtual(time.Now()) {
+		if isVirtual(time.Now()) {
 			return 1
 		}
 		return f
 	})
 }
 
-// virtual reports whether now is the time of a synctest bubble, which begins in the year 2000.
-func virtual(now time.Time) bool { return now.Year() < 2020 }
+// isVirtual reports whether now is the time of a synctest bubble, which begins in the year 2000.
+func isVirtual(now time.Time) bool { return now.Year() < 2020 }
 
-// watch writes a line to out whenever this process stood still, until quit is closed.
-func watch(out io.Writer, quit <-chan struct{}) {
+// watchStalls writes a line to out whenever this process stood still, until quit is closed.
+func watchStalls(out io.Writer, quit <-chan struct{}) {
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	for before := time.Now(); ; {
@@ -87,7 +87,7 @@ func watch(out io.Writer, quit <-chan struct{}) {
 		case <-t.C:
 		}
 		now := time.Now()
-		if still := now.Sub(before) - tick; still > late() {
+		if still := now.Sub(before) - tick; still > stallTime() {
 			fmt.Fprintf(out, "SLOW: stood still %.1f s until %s, at pace %.2f\n", still.Seconds(), now.UTC().Format("15:04:05.000"), pace.Factor())
 		}
 		before = now

@@ -51,7 +51,7 @@ func TestVirtualTimeHasNoStalls(t *testing.T) {
 		quit, ended := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(ended)
-			watch(&out, quit)
+			watchStalls(&out, quit)
 		}()
 		time.Sleep(10 * time.Second)
 		close(quit)

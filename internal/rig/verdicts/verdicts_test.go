@@ -52,8 +52,8 @@ type source struct {
 	bubbles   map[string]bool          // functions of the package that run a function in a bubble
 }
 
-// parse reads the test files of a folder, or all of internal/rig/fixture, by their names below root.
-func parse(texts map[string]string) (all []*source, err error) {
+// parseSources reads the test files of a folder, or all of internal/rig/fixture, by their names below root.
+func parseSources(texts map[string]string) (all []*source, err error) {
 	durations, bubbles := make(map[string]time.Duration), make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		s := &source{name: name, files: token.NewFileSet(), lines: strings.Split(texts[name], "\n"), durations: durations, bubbles: bubbles}
@@ -62,9 +62,9 @@ func parse(texts map[string]string) (all []*source, err error) {
 		}
 		for _, decl := range s.file.Decls {
 			if _, ok := decl.(*ast.GenDecl); ok {
-				s.constants(decl, durations)
+				s.addConstants(decl, durations)
 			}
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Body != nil && takesFunc(f) && contains(f.Body, isCallOf("synctest", "Test")) {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Body != nil && takesFunc(f) && containsNode(f.Body, isCallOf("synctest", "Test")) {
 				bubbles[f.Name.Name] = true
 			}
 		}
@@ -73,20 +73,20 @@ func parse(texts map[string]string) (all []*source, err error) {
 	return all, nil
 }
 
-// constants adds the durations among the constants that n declares, and among the variables with such a value.
-func (s *source) constants(n ast.Node, to map[string]time.Duration) {
+// addConstants adds the durations among the constants that n declares, and among the variables with such a value.
+func (s *source) addConstants(n ast.Node, to map[string]time.Duration) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.ValueSpec:
 			for i, value := range n.Values {
-				if d, ok := s.duration(value); ok {
+				if d, ok := s.durationOf(value); ok {
 					to[n.Names[i].Name] = d
 				}
 			}
 		case *ast.AssignStmt:
 			for i, value := range n.Rhs {
 				if name, ok := n.Lhs[min(i, len(n.Lhs)-1)].(*ast.Ident); ok && n.Tok == token.DEFINE {
-					if d, ok := s.duration(value); ok {
+					if d, ok := s.durationOf(value); ok {
 						to[name.Name] = d
 					}
 				}
@@ -101,7 +101,7 @@ func takesFunc(f *ast.FuncDecl) bool {
 	return slices.ContainsFunc(f.Type.Params.List, func(p *ast.Field) bool { _, ok := p.Type.(*ast.FuncType); return ok })
 }
 
-func contains(n ast.Node, is func(ast.Node) bool) (found bool) {
+func containsNode(n ast.Node, is func(ast.Node) bool) (found bool) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		found = found || n != nil && is(n)
 		return !found
@@ -124,8 +124,8 @@ func isCallOf(pkg, name string) func(ast.Node) bool {
 	}
 }
 
-// called returns the name of the function or method that is called.
-func called(call *ast.CallExpr) string {
+// calledName returns the name of the function or method that is called.
+func calledName(call *ast.CallExpr) string {
 	switch fun := call.Fun.(type) {
 	case *ast.Ident:
 		return fun.Name
@@ -135,21 +135,21 @@ func called(call *ast.CallExpr) string {
 	return ""
 }
 
-// duration returns the value of an expression made of numbers, units and constants.
-func (s *source) duration(x ast.Expr) (time.Duration, bool) {
-	v, unit := s.value(x)
+// durationOf returns the value of an expression made of numbers, units and constants.
+func (s *source) durationOf(x ast.Expr) (time.Duration, bool) {
+	v, unit := s.valueOf(x)
 	d, exact := constant.Int64Val(constant.ToInt(v))
 	return time.Duration(d), unit && exact
 }
 
-// value returns the value of an expression, and whether it is a duration.
-func (s *source) value(x ast.Expr) (v constant.Value, isDuration bool) {
+// valueOf returns the value of an expression, and whether it is a duration.
+func (s *source) valueOf(x ast.Expr) (v constant.Value, isDuration bool) {
 	units := map[string]time.Duration{
 		"Nanosecond": 1, "Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second, "Minute": time.Minute, "Hour": time.Hour,
 	}
 	switch x := x.(type) {
 	case *ast.ParenExpr:
-		return s.value(x.X)
+		return s.valueOf(x.X)
 	case *ast.BasicLit:
 		if x.Kind == token.INT || x.Kind == token.FLOAT {
 			return constant.MakeFromLiteral(x.Value, x.Kind, 0), false
@@ -163,8 +163,8 @@ func (s *source) value(x ast.Expr) (v constant.Value, isDuration bool) {
 			return constant.MakeInt64(int64(d)), true
 		}
 	case *ast.BinaryExpr:
-		a, first := s.value(x.X)
-		b, second := s.value(x.Y)
+		a, first := s.valueOf(x.X)
+		b, second := s.valueOf(x.Y)
 		if a.Kind() == constant.Unknown || b.Kind() == constant.Unknown || !slices.Contains([]token.Token{token.ADD, token.SUB, token.MUL}, x.Op) {
 			break
 		}
@@ -183,25 +183,25 @@ func (s *source) check() (found []fault) {
 		if !ok || f.Body == nil {
 			continue
 		}
-		timed := s.timed(f.Body)
+		timed := s.timedVariables(f.Body)
 		ofPackage := s.durations
 		s.durations = maps.Clone(ofPackage)
-		s.constants(f.Body, s.durations)
-		s.outside(f.Body, func(n ast.Node) {
+		s.addConstants(f.Body, s.durations)
+		s.visitOutside(f.Body, func(n ast.Node) {
 			switch n := n.(type) {
 			case *ast.CompositeLit:
 				s.shortOption(n, add)
 			case *ast.CallExpr:
-				if slices.Contains([]string{"Acquire", "Grant", "hold"}, called(n)) && len(n.Args) == 3 {
-					s.short(n.Args[2], add)
+				if slices.Contains([]string{"Acquire", "Grant", "hold"}, calledName(n)) && len(n.Args) == 3 {
+					s.findShortTTL(n.Args[2], add)
 				}
-				if called(n) == "Go" && len(n.Args) == 1 {
-					s.bare(n.Args[0], add)
+				if calledName(n) == "Go" && len(n.Args) == 1 {
+					s.findBareSend(n.Args[0], add)
 				}
 			case *ast.GoStmt:
-				s.bare(n.Call.Fun, add)
+				s.findBareSend(n.Call.Fun, add)
 			case *ast.IfStmt:
-				if late(n, timed) && contains(n.Body, fails) && !s.excused(n, "clock") {
+				if isUpperBound(n, timed) && containsNode(n.Body, isFailure) && !s.isExcused(n, "clock") {
 					add("clock", n, "the test fails if it took too long by the clock of this machine: compare order, tokens or times of the server, "+
 						"or give the reason behind \"// clock: \"")
 				}
@@ -212,11 +212,11 @@ func (s *source) check() (found []fault) {
 	return found
 }
 
-// outside calls fn with each node that is not in a bubble.
-func (s *source) outside(n ast.Node, fn func(ast.Node)) {
+// visitOutside calls fn with each node that is not in a bubble.
+func (s *source) visitOutside(n ast.Node, fn func(ast.Node)) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok {
-			if isCallOf("synctest", "Test")(call) || s.bubbles[called(call)] {
+			if isCallOf("synctest", "Test")(call) || s.bubbles[calledName(call)] {
 				return false
 			}
 		}
@@ -242,64 +242,64 @@ func (s *source) shortOption(lit *ast.CompositeLit, add func(string, ast.Node, s
 	for _, field := range lit.Elts {
 		if pair, ok := field.(*ast.KeyValueExpr); ok {
 			if key, ok := pair.Key.(*ast.Ident); ok && key.Name == "TTL" {
-				s.short(pair.Value, add)
+				s.findShortTTL(pair.Value, add)
 			}
 		}
 	}
 }
 
-// short finds a TTL that is short without a reason.
-func (s *source) short(x ast.Expr, add func(string, ast.Node, string, ...any)) {
-	d, ok := s.duration(x)
-	if !ok || d >= shortest || s.excused(x, "short") {
+// findShortTTL finds a TTL that is short without a reason.
+func (s *source) findShortTTL(x ast.Expr, add func(string, ast.Node, string, ...any)) {
+	d, ok := s.durationOf(x)
+	if !ok || d >= shortest || s.isExcused(x, "short") {
 		return
 	}
 	add("short-ttl", x, "a TTL of %v: give %v or more, or the reason to wait for its end behind \"// short: \"", d, shortest)
 }
 
-// excused reports whether a comment on the line of n, or on the line before, has the reason for what a rule forbids.
-func (s *source) excused(n ast.Node, rule string) bool {
+// isExcused reports whether a comment on the line of n, or on the line before, has the reason for what a rule forbids.
+func (s *source) isExcused(n ast.Node, rule string) bool {
 	reason := regexp.MustCompile("// " + rule + `: \S+ \S+`)
 	line := s.files.Position(n.Pos()).Line
 	return reason.MatchString(s.lines[line-1]) || line > 1 && reason.MatchString(s.lines[line-2])
 }
 
-// bare finds a send of what ends the goroutine that a function runs in.
-func (s *source) bare(fn ast.Expr, add func(string, ast.Node, string, ...any)) {
+// findBareSend finds a send of what ends the goroutine that a function runs in.
+func (s *source) findBareSend(fn ast.Expr, add func(string, ast.Node, string, ...any)) {
 	lit, ok := fn.(*ast.FuncLit)
 	if !ok {
 		return
 	}
 	ast.Inspect(lit.Body, func(n ast.Node) bool {
 		if send, ok := n.(*ast.SendStmt); ok {
-			if call, ok := send.Value.(*ast.CallExpr); ok && slices.Contains([]string{"Acquire", "acquire", "Grant", "grant"}, called(call)) {
-				add("bare-send", n, "%s may end the goroutine, and nothing is sent: use fixture.Later and fixture.Receive", called(call))
+			if call, ok := send.Value.(*ast.CallExpr); ok && slices.Contains([]string{"Acquire", "acquire", "Grant", "grant"}, calledName(call)) {
+				add("bare-send", n, "%s may end the goroutine, and nothing is sent: use fixture.Later and fixture.Receive", calledName(call))
 			}
 		}
 		return true
 	})
 }
 
-// elapsed reports whether n is a time that has passed, by the clock of this machine.
-func elapsed(n ast.Node) bool {
+// isElapsed reports whether n is a time that has passed, by the clock of this machine.
+func isElapsed(n ast.Node) bool {
 	if isCallOf("time", "Since")(n) {
 		return true
 	}
 	call, ok := n.(*ast.CallExpr)
-	if !ok || called(call) != "Sub" {
+	if !ok || calledName(call) != "Sub" {
 		return false
 	}
 	sel, ok := call.Fun.(*ast.SelectorExpr)
 	return ok && isCallOf("time", "Now")(sel.X)
 }
 
-// timed returns the variables of a function that have such a time.
-func (s *source) timed(body ast.Node) map[string]bool {
+// timedVariables returns the variables of a function that have such a time.
+func (s *source) timedVariables(body ast.Node) map[string]bool {
 	names := make(map[string]bool)
 	ast.Inspect(body, func(n ast.Node) bool {
 		if assign, ok := n.(*ast.AssignStmt); ok && len(assign.Lhs) == len(assign.Rhs) {
 			for i, value := range assign.Rhs {
-				if name, ok := assign.Lhs[i].(*ast.Ident); ok && elapsed(value) {
+				if name, ok := assign.Lhs[i].(*ast.Ident); ok && isElapsed(value) {
 					names[name.Name] = true
 				}
 			}
@@ -309,31 +309,31 @@ func (s *source) timed(body ast.Node) map[string]bool {
 	return names
 }
 
-// late reports whether a condition is that a time is too long. One that is too short says nothing about the machine.
-func late(n *ast.IfStmt, timed map[string]bool) bool {
+// isUpperBound reports whether a condition is that a time is too long. One that is too short says nothing about the machine.
+func isUpperBound(n *ast.IfStmt, timed map[string]bool) bool {
 	isTime := func(n ast.Node) bool {
 		name, ok := n.(*ast.Ident)
-		return ok && timed[name.Name] || elapsed(n)
+		return ok && timed[name.Name] || isElapsed(n)
 	}
-	return contains(n.Cond, func(n ast.Node) bool {
+	return containsNode(n.Cond, func(n ast.Node) bool {
 		compare, ok := n.(*ast.BinaryExpr)
 		if !ok {
 			return false
 		}
 		switch compare.Op {
 		case token.GTR, token.GEQ:
-			return contains(compare.X, isTime)
+			return containsNode(compare.X, isTime)
 		case token.LSS, token.LEQ:
-			return contains(compare.Y, isTime)
+			return containsNode(compare.Y, isTime)
 		}
 		return false
 	})
 }
 
-// fails reports whether n is a call that fails the test.
-func fails(n ast.Node) bool {
+// isFailure reports whether n is a call that fails the test.
+func isFailure(n ast.Node) bool {
 	call, ok := n.(*ast.CallExpr)
-	return ok && slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow"}, called(call))
+	return ok && slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow"}, calledName(call))
 }
 
 // faultsOf returns the faults of all tests on real servers.
@@ -365,7 +365,7 @@ func faultsOf(t *testing.T) (found []fault) {
 		}
 	}
 	for _, texts := range packages {
-		all, err := parse(texts)
+		all, err := parseSources(texts)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -426,7 +426,7 @@ func TestEachRuleFindsItsFault(t *testing.T) {
 		`in(t, func(t *testing.T) { r.Acquire(c, "k", brief); if time.Since(b) > 0 { t.Fatal() } })`: "",
 		`synctest.Test(t, func(t *testing.T) { go func() { next <- r.Acquire(c, "k", brief) }() })`:  "",
 	} {
-		all, err := parse(map[string]string{"x_test.go": head + text + "\n}\n"})
+		all, err := parseSources(map[string]string{"x_test.go": head + text + "\n}\n"})
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}

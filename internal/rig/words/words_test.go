@@ -38,8 +38,8 @@ var (
 // place is one habit at one line.
 type place struct{ habit, file, text string }
 
-// find returns the habits in the text of a Go file.
-func find(file, text string) (all []place) {
+// findHabits returns the habits in the text of a Go file.
+func findHabits(file, text string) (all []place) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, "\n")
 		names := strings.Contains(line, "Most") || strings.Contains(line, "Least")
@@ -90,7 +90,7 @@ func TestFindSeesEachHabit(t *testing.T) {
 		"func TestExtendSetsTTLOfLaterRenewals(t *testing.T) {":                           "",
 		"func helper() { return } // those that wait are in the order in which they came": "",
 	} {
-		found := find("a.go", line)
+		found := findHabits("a.go", line)
 		if got := append(found, place{})[0].habit; got != want || len(found) > 1 {
 			t.Errorf("%q: found %q, want %q", line, found, want)
 		}
@@ -113,7 +113,7 @@ func TestLanguageIsPlain(t *testing.T) {
 			return err
 		}
 		name, err := filepath.Rel(root, path)
-		for _, p := range find(name, string(text)) {
+		for _, p := range findHabits(name, string(text)) {
 			t.Errorf("%s: %s: write it in plain English: %s", p.file, p.habit, strings.TrimSpace(p.text))
 		}
 		return err

@@ -73,15 +73,15 @@ type Member struct {
 // is given a free port. It blocks until every member answers, ctx ends or two minutes are
 // over.
 func Start(ctx context.Context, n int, more ...string) (*Ensemble, error) {
-	return launch(ctx, n, false, more)
+	return launchEnsemble(ctx, n, false, more)
 }
 
 // StartMeshed is Start for members that can be cut off from each other, by Ensemble.Mesh.
 func StartMeshed(ctx context.Context, n int, more ...string) (*Ensemble, error) {
-	return launch(ctx, n, true, more)
+	return launchEnsemble(ctx, n, true, more)
 }
 
-func launch(ctx context.Context, n int, meshed bool, more []string) (*Ensemble, error) {
+func launchEnsemble(ctx context.Context, n int, meshed bool, more []string) (*Ensemble, error) {
 	java, named, err := child.Find(programVariable, "java")
 	if err == nil && !named {
 		_, err = os.Stat(jars + "zookeeper.jar")
@@ -89,14 +89,14 @@ func launch(ctx context.Context, n int, meshed bool, more []string) (*Ensemble, 
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotInstalled, err)
 	}
-	e, err := child.OnFreePorts(ctx, pace.Scale(startTimeout), func(ctx context.Context) (*Ensemble, error) { return start(ctx, java, n, meshed, more) })
+	e, err := child.OnFreePorts(ctx, pace.Scale(startTimeout), func(ctx context.Context) (*Ensemble, error) { return startEnsemble(ctx, java, n, meshed, more) })
 	if err != nil {
 		return nil, fmt.Errorf("start ZooKeeper: %w", err)
 	}
 	return e, nil
 }
 
-func start(ctx context.Context, java string, n int, meshed bool, more []string) (e *Ensemble, err error) {
+func startEnsemble(ctx context.Context, java string, n int, meshed bool, more []string) (e *Ensemble, err error) {
 	e = &Ensemble{}
 	if e.dir, err = os.MkdirTemp("", "holdfast-zk-"); err != nil {
 		return e, err
@@ -127,11 +127,11 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 			host, port, _ := net.SplitHostPort(e.Mesh.Front(i))
 			way = []string{"-DsocksProxyHost=" + host, "-DsocksProxyPort=" + port, "-DsocksNonProxyHosts="}
 		}
-		if err := m.write(i+1, common.String(), addrs[4*i+3], more); err != nil {
+		if err := m.writeConfig(i+1, common.String(), addrs[4*i+3], more); err != nil {
 			return e, err
 		}
 		m.Process = &child.Process{Program: child.Program{
-			Cmd: func() *exec.Cmd { return m.command(java, way) }, Ready: m.ready,
+			Cmd: func() *exec.Cmd { return m.newCommand(java, way) }, Ready: m.checkReady,
 			Output: filepath.Join(m.dir, "log"), Signal: syscall.SIGKILL, Limit: pace.Scale(startTimeout),
 		}}
 		e.Members = append(e.Members, m)
@@ -147,9 +147,9 @@ func start(ctx context.Context, java string, n int, meshed bool, more []string) 
 	return e, nil
 }
 
-// write makes the member's folder, and in it its configuration: what is common to all members, what is its own, and more. If more has
+// writeConfig makes the member's folder, and in it its configuration: what is common to all members, what is its own, and more. If more has
 // the port for TLS, the member listens at safe too.
-func (m *Member) write(id int, common, safe string, more []string) error {
+func (m *Member) writeConfig(id int, common, safe string, more []string) error {
 	host, port, _ := net.SplitHostPort(m.Addr)
 	var config strings.Builder
 	config.WriteString(common + "dataDir=" + m.dir + "\nclientPortAddress=" + host + "\nclientPort=" + port + "\n")
@@ -166,8 +166,8 @@ func (m *Member) write(id int, common, safe string, more []string) error {
 		os.WriteFile(filepath.Join(m.dir, "zoo.cfg"), []byte(config.String()), 0o600))
 }
 
-// command returns the command of a process that is small and starts soon. A program that the environment names has jars of its own.
-func (m *Member) command(java string, way []string) *exec.Cmd {
+// newCommand returns the command of a process that is small and starts soon. A program that the environment names has jars of its own.
+func (m *Member) newCommand(java string, way []string) *exec.Cmd {
 	path := jars + "zookeeper.jar:" + jars + "slf4j-simple.jar"
 	args := []string{"-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}
 	if m.Safe != "" { // only Netty speaks TLS, and the manifest names a part of it
@@ -184,21 +184,21 @@ func (m *Member) command(java string, way []string) *exec.Cmd {
 }
 
 // Serves reports whether the member serves clients, which it does while it follows a leader or leads.
-func (m *Member) Serves() bool { return m.mode() != "" }
+func (m *Member) Serves() bool { return m.readMode() != "" }
 
-func (m *Member) ready(ctx context.Context) error {
+func (m *Member) checkReady(ctx context.Context) error {
 	if !m.Serves() {
 		return errors.New("it does not serve clients yet")
 	}
 	if m.Safe == "" {
 		return nil
 	}
-	return m.warm(ctx)
+	return m.warmUp(ctx)
 }
 
-// warm has the member try a handshake over TLS: it listens there a little later, and the first handshake of a Java machine takes seconds
+// warmUp makes the member try a handshake over TLS: it listens there a little later, and the first handshake of a Java machine takes seconds
 // where the processors are busy. The member rejects a client without a certificate.
-func (m *Member) warm(ctx context.Context) error {
+func (m *Member) warmUp(ctx context.Context) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", m.Safe)
 	if err != nil {
@@ -209,8 +209,8 @@ func (m *Member) warm(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// mode returns the role of the member: leader, follower or standalone; empty if it does not serve.
-func (m *Member) mode() string {
+// readMode returns the role of the member: leader, follower or standalone; empty if it does not serve.
+func (m *Member) readMode() string {
 	_, mode, _ := strings.Cut(m.Ask("srvr"), "\nMode: ")
 	mode, _, _ = strings.Cut(mode, "\n")
 	return mode
@@ -242,7 +242,7 @@ func (e *Ensemble) Whole() bool {
 // Leader is the member that leads the others; nil: none says so.
 func (e *Ensemble) Leader() *Member {
 	for _, m := range e.Members {
-		if mode := m.mode(); mode == "leader" || mode == "standalone" {
+		if mode := m.readMode(); mode == "leader" || mode == "standalone" {
 			return m
 		}
 	}

@@ -19,7 +19,7 @@ import (
 func Start(t testing.TB, opts *redisproc.Options) *redisproc.Server {
 	t.Helper()
 	rig.NeedsServer(t)
-	server, err := start(t, opts)
+	server, err := startServer(t, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func StartN(t testing.TB, n int) []*redisproc.Server {
 	servers, errs := make([]*redisproc.Server, n), make([]error, n)
 	var starting sync.WaitGroup
 	for i := range n {
-		starting.Go(func() { servers[i], errs[i] = start(t, nil) })
+		starting.Go(func() { servers[i], errs[i] = startServer(t, nil) })
 	}
 	starting.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -59,7 +59,7 @@ func StartGroup(t testing.TB, opts *redisproc.GroupOptions) *redisproc.Group {
 	return group
 }
 
-func start(t testing.TB, opts *redisproc.Options) (*redisproc.Server, error) {
+func startServer(t testing.TB, opts *redisproc.Options) (*redisproc.Server, error) {
 	server, err := redisproc.Start(t.Context(), opts)
 	if err != nil {
 		return nil, err
