@@ -544,8 +544,8 @@ func (e *UnavailableError) Error() string {
 	nodes := make(map[string][]string) // by text
 	for _, n := range e.Nodes {
 		text := fmt.Sprint(n.Err)
-		if quarantined(n.Err) > 0 {
-			text = e.longest()
+		if quarantineLeft(n.Err) > 0 {
+			text = e.longestQuarantine()
 		}
 		if nodes[text] == nil {
 			texts = append(texts, text)
@@ -569,8 +569,8 @@ func (e *UnavailableError) Error() string {
 	return strings.TrimSuffix(fmt.Sprintf("need %d nodes: %s", e.Need, text), ": ")
 }
 
-// quarantined returns the time left in quarantine of a node that failed with err; 0 if err has another cause.
-func quarantined(err error) time.Duration {
+// quarantineLeft returns the time left in quarantine of a node that failed with err; 0 if err has another cause.
+func quarantineLeft(err error) time.Duration {
 	if q, ok := errors.AsType[interface {
 		error
 		Quarantine() time.Duration
@@ -580,11 +580,11 @@ func quarantined(err error) time.Duration {
 	return 0
 }
 
-// longest returns the text of the node with the longest time left in quarantine.
-func (e *UnavailableError) longest() (text string) {
+// longestQuarantine returns the text of the node with the longest time left in quarantine.
+func (e *UnavailableError) longestQuarantine() (text string) {
 	var left time.Duration
 	for _, n := range e.Nodes {
-		if q := quarantined(n.Err); q > left {
+		if q := quarantineLeft(n.Err); q > left {
 			left, text = q, n.Err.Error()
 		}
 	}

@@ -68,7 +68,7 @@ func Open(ctx context.Context, url string, opts *OpenOptions) (Driver, error) {
 	if opts != nil {
 		o = *opts
 	}
-	open, err := opener(schemeOf(url))
+	open, err := openerFor(schemeOf(url))
 	if err != nil {
 		return nil, err
 	}
@@ -90,9 +90,9 @@ func schemeOf(url string) string {
 	return scheme
 }
 
-// opener returns the function that is registered for scheme. A scheme that is nearly right goes to the
+// openerFor returns the function that is registered for scheme. A scheme that is nearly right goes to the
 // engine that it resembles, whose error tells what to write.
-func opener(scheme string) (OpenFunc, error) {
+func openerFor(scheme string) (OpenFunc, error) {
 	registryMu.RLock()
 	defer registryMu.RUnlock()
 	if open := registry[scheme]; open != nil {

@@ -47,8 +47,8 @@ const MaxValue = 57
 // mark begins the Note of a leader's lease.
 const mark = "leader"
 
-// note is the Note of a leader that proclaims value.
-func note(value string) string { return strings.TrimSuffix(mark+" "+value, " ") }
+// noteFor returns the Note of a leader that proclaims value.
+func noteFor(value string) string { return strings.TrimSuffix(mark+" "+value, " ") }
 
 // Value returns what a holder proclaims, and whether it is a leader.
 func Value(holder holdfast.Holder) (value string, leads bool) {
@@ -89,7 +89,7 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 	case o.Note != "" || o.Reentrant || o.NoRenew || o.Adoptable:
 		return nil, fmt.Errorf("%w: election: Note, Reentrant, NoRenew and Adoptable are not for a campaign; give a value in place of the Note", holdfast.ErrInvalid)
 	}
-	o.Note, o.Fenced = note(value), true
+	o.Note, o.Fenced = noteFor(value), true
 	// A lease that can be adopted is never passed on inside the process, where the next leader would begin a term that
 	// the service does not know. Where there is no adoption, two campaigns of one client with one value may look like one.
 	o.Adoptable = true
@@ -171,7 +171,7 @@ func Run(ctx context.Context, client *holdfast.Client, name, value string, opts 
 		panic("election: Run: OnStartedLeading is nil; give the function to call as leader")
 	}
 	if calls.OnNewLeader != nil {
-		defer report(ctx, client, name, calls.OnNewLeader)()
+		defer reportLeaders(ctx, client, name, calls.OnNewLeader)()
 	}
 	term, err := Campaign(ctx, client, name, value, opts)
 	if err != nil {

@@ -25,15 +25,15 @@ type bench struct {
 	nodes *memory.Driver
 }
 
-func in(t *testing.T, fn func(b *bench)) {
+func inBubble(t *testing.T, fn func(b *bench)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { fn(&bench{t, memory.New(3)}) })
 }
 
-func (b *bench) client() *holdfast.Client { return open(b.T, b.nodes.Peer()) }
+func (b *bench) newClient() *holdfast.Client { return openClient(b.T, b.nodes.Peer()) }
 
-func open(t *testing.T, drv holdfast.Driver) *holdfast.Client {
+func openClient(t *testing.T, drv holdfast.Driver) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(drv, nil)
 	if err != nil {
@@ -43,7 +43,7 @@ func open(t *testing.T, drv holdfast.Driver) *holdfast.Client {
 	return c
 }
 
-func (b *bench) campaign(c *holdfast.Client, value string) *election.Leadership {
+func (b *bench) startTerm(c *holdfast.Client, value string) *election.Leadership {
 	b.Helper()
 	term, err := election.Campaign(b.Context(), c, "e", value, nil)
 	if err != nil {
@@ -52,7 +52,7 @@ func (b *bench) campaign(c *holdfast.Client, value string) *election.Leadership 
 	return term
 }
 
-func (b *bench) resign(term *election.Leadership) {
+func (b *bench) endTerm(term *election.Leadership) {
 	b.Helper()
 	if err := term.Resign(b.Context()); err != nil {
 		b.Errorf("Resign() = %v", err)
@@ -65,8 +65,8 @@ type seen struct {
 	err    error
 }
 
-// observe sends what an observer sees, until the test ends.
-func (b *bench) observe(c *holdfast.Client) <-chan seen {
+// startObserver returns a channel of what an observer sees, until the test ends.
+func (b *bench) startObserver(c *holdfast.Client) <-chan seen {
 	ctx, cancel := context.WithCancel(context.Background())
 	all := make(chan seen, 100)
 	done := make(chan struct{})
@@ -81,8 +81,8 @@ func (b *bench) observe(c *holdfast.Client) <-chan seen {
 	return all
 }
 
-// soon is the next thing that is seen.
-func (b *bench) soon(all <-chan seen) seen {
+// awaitSeen waits for the next report of the observer.
+func (b *bench) awaitSeen(all <-chan seen) seen {
 	b.Helper()
 	select {
 	case s := <-all:
@@ -93,8 +93,8 @@ func (b *bench) soon(all <-chan seen) seen {
 	}
 }
 
-// quiet checks that nothing is seen for some time.
-func (b *bench) quiet(all <-chan seen) {
+// checkQuiet checks that nothing is seen for some time.
+func (b *bench) checkQuiet(all <-chan seen) {
 	b.Helper()
 	select {
 	case s := <-all:
@@ -104,18 +104,18 @@ func (b *bench) quiet(all <-chan seen) {
 }
 
 func TestOthersSeeTheLeaderAndItsValue(t *testing.T) {
-	in(t, func(b *bench) {
-		me, other := b.client(), b.client()
-		all := b.observe(other)
-		if s := b.soon(all); s != (seen{}) {
+	inBubble(t, func(b *bench) {
+		me, other := b.newClient(), b.newClient()
+		all := b.startObserver(other)
+		if s := b.awaitSeen(all); s != (seen{}) {
 			b.Errorf("before any campaign: %+v", s)
 		}
-		term := b.campaign(me, "[2001:db8::7]:8080")
+		term := b.startTerm(me, "[2001:db8::7]:8080")
 		want := election.Leader{Term: term.Term(), Value: "[2001:db8::7]:8080"}
 		same := func(got election.Leader) bool {
 			return got.Term == want.Term && got.Value == want.Value && got.Holder.PID != 0 && got.Holder.Note == "" && !got.Since.IsZero()
 		}
-		if s := b.soon(all); s.err != nil || !same(s.leader) {
+		if s := b.awaitSeen(all); s.err != nil || !same(s.leader) {
 			b.Errorf("seen %+v, want %+v", s, want)
 		}
 		if got, err := election.Look(b.Context(), other, "e"); err != nil || !same(got) {
@@ -130,22 +130,22 @@ func TestOthersSeeTheLeaderAndItsValue(t *testing.T) {
 		} else if value, leads := election.Value(held.Holder); !leads || value != want.Value {
 			b.Errorf("the holder proclaims %q, %v", value, leads)
 		}
-		b.quiet(all)
-		b.resign(term)
-		if s := b.soon(all); s != (seen{}) {
+		b.checkQuiet(all)
+		b.endTerm(term)
+		if s := b.awaitSeen(all); s != (seen{}) {
 			b.Errorf("after the leader has resigned: %+v", s)
 		}
-		next := b.campaign(other, "")
-		if s := b.soon(all); s.err != nil || s.leader.Term != next.Term() || s.leader.Value != "" {
+		next := b.startTerm(other, "")
+		if s := b.awaitSeen(all); s.err != nil || s.leader.Term != next.Term() || s.leader.Value != "" {
 			b.Errorf("seen %+v, want term %d without a value", s, next.Term())
 		}
-		b.resign(next)
+		b.endTerm(next)
 	})
 }
 
 func TestHolderWithoutCampaignDoesNotLead(t *testing.T) {
-	in(t, func(b *bench) {
-		c, other := b.client(), b.client()
+	inBubble(t, func(b *bench) {
+		c, other := b.newClient(), b.newClient()
 		for _, note := range []string{"", "leadership", "INC-512"} {
 			l, err := c.Acquire(b.Context(), "e", &holdfast.AcquireOptions{Note: note})
 			if err != nil {
@@ -162,7 +162,7 @@ func TestHolderWithoutCampaignDoesNotLead(t *testing.T) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.resign(term)
+		b.endTerm(term)
 		if got, err := election.Look(b.Context(), other, "e"); err != nil || got != (election.Leader{}) {
 			b.Errorf("kept after the leader has resigned: Look() = %+v, %v", got, err)
 		}
@@ -170,10 +170,10 @@ func TestHolderWithoutCampaignDoesNotLead(t *testing.T) {
 }
 
 func TestWhatCannotBeProclaimedIsRefused(t *testing.T) {
-	in(t, func(b *bench) {
-		c := b.client()
+	inBubble(t, func(b *bench) {
+		c := b.newClient()
 		long := strings.Repeat("x", election.MaxValue)
-		b.resign(b.campaign(c, long))
+		b.endTerm(b.startTerm(c, long))
 		for _, value := range []string{long + "x", " x", "x\t", "a\nb", "\xff"} {
 			if _, err := election.Campaign(b.Context(), c, "e", value, nil); !errors.Is(err, holdfast.ErrInvalid) {
 				b.Errorf("Campaign(%q) = %v, want ErrInvalid", value, err)
@@ -190,9 +190,9 @@ func TestWhatCannotBeProclaimedIsRefused(t *testing.T) {
 }
 
 func TestTheTermEndsWithTheLease(t *testing.T) {
-	in(t, func(b *bench) {
-		c, operator := b.client(), b.client()
-		term := b.campaign(c, "x")
+	inBubble(t, func(b *bench) {
+		c, operator := b.newClient(), b.newClient()
+		term := b.startTerm(c, "x")
 		if err := operator.ForceRelease(b.Context(), "e", term.Term(), "drill"); err != nil {
 			b.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func TestTheTermEndsWithTheLease(t *testing.T) {
 
 // TestTheNextLeaderFollowsSoon holds a resignation to one round trip, and a crash to the TTL and a second.
 func TestTheNextLeaderFollowsSoon(t *testing.T) {
-	in(t, func(b *bench) {
+	inBubble(t, func(b *bench) {
 		const ttl, way = 5 * time.Second, 10 * time.Millisecond
 		opts := &holdfast.AcquireOptions{TTL: ttl}
 		for i := range 3 {
@@ -216,7 +216,7 @@ func TestTheNextLeaderFollowsSoon(t *testing.T) {
 		}
 		next := make(chan *election.Leadership)
 		stand := func() {
-			c := b.client()
+			c := b.newClient()
 			go func() {
 				term, err := election.Campaign(b.Context(), c, "e", "", opts)
 				if err != nil {
@@ -226,13 +226,13 @@ func TestTheNextLeaderFollowsSoon(t *testing.T) {
 			}()
 			time.Sleep(time.Second)
 		}
-		term, err := election.Campaign(b.Context(), b.client(), "e", "", opts)
+		term, err := election.Campaign(b.Context(), b.newClient(), "e", "", opts)
 		if err != nil {
 			b.Fatal(err)
 		}
 		stand()
 		began := time.Now()
-		go b.resign(term)
+		go b.endTerm(term)
 		term = <-next
 		if took := time.Since(began); took > 3*way {
 			b.Errorf("the next leader began %v after the resignation", took)
@@ -248,53 +248,53 @@ func TestTheNextLeaderFollowsSoon(t *testing.T) {
 		if took := time.Since(began); took > ttl+time.Second {
 			b.Errorf("the next leader began %v after the crash", took)
 		}
-		b.resign(term)
+		b.endTerm(term)
 	})
 }
 
 // TestEachCampaignOfAClientHasItsTerm, which observers see: no term is passed on inside the process.
 func TestEachCampaignOfAClientHasItsTerm(t *testing.T) {
-	in(t, func(b *bench) {
-		c := b.client()
-		first := b.campaign(c, "x")
+	inBubble(t, func(b *bench) {
+		c := b.newClient()
+		first := b.startTerm(c, "x")
 		got := make(chan *election.Leadership)
-		go func() { got <- b.campaign(c, "x") }()
+		go func() { got <- b.startTerm(c, "x") }()
 		synctest.Wait() // it waits in the process, where a lease is passed on that was granted just now
-		b.resign(first)
+		b.endTerm(first)
 		second := <-got
-		leader, err := election.Look(b.Context(), b.client(), "e")
+		leader, err := election.Look(b.Context(), b.newClient(), "e")
 		if err != nil || leader.Term != second.Term() || second.Term() <= first.Term() {
 			b.Errorf("terms %d, %d; seen %+v, %v", first.Term(), second.Term(), leader, err)
 		}
-		b.resign(second)
+		b.endTerm(second)
 	})
 }
 
 func TestObserveSurvivesOutages(t *testing.T) {
-	in(t, func(b *bench) {
-		term := b.campaign(b.client(), "x")
-		all := b.observe(b.client())
-		if s := b.soon(all); s.leader.Term != term.Term() {
+	inBubble(t, func(b *bench) {
+		term := b.startTerm(b.newClient(), "x")
+		all := b.startObserver(b.newClient())
+		if s := b.awaitSeen(all); s.leader.Term != term.Term() {
 			b.Errorf("seen %+v", s)
 		}
 		for range 3 {
 			for i := range 2 {
 				b.nodes.Node(i).Stop()
 			}
-			if s := b.soon(all); !errors.Is(s.err, holdfast.ErrUnavailable) || s.leader != (election.Leader{}) {
+			if s := b.awaitSeen(all); !errors.Is(s.err, holdfast.ErrUnavailable) || s.leader != (election.Leader{}) {
 				b.Errorf("in an outage %+v is seen", s)
 			}
 			time.Sleep(3 * time.Second)
 			for i := range 2 {
 				b.nodes.Node(i).Start()
 			}
-			if s := b.soon(all); s.err != nil || s.leader.Term != term.Term() {
+			if s := b.awaitSeen(all); s.err != nil || s.leader.Term != term.Term() {
 				b.Errorf("after an outage %+v is seen", s)
 			}
 			time.Sleep(10 * time.Second) // the leader renews
 		}
-		b.quiet(all)
-		b.resign(term)
+		b.checkQuiet(all)
+		b.endTerm(term)
 	})
 }
 
@@ -304,7 +304,7 @@ func TestObserveEndsWithItsClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := open(t, drv)
+	c := openClient(t, drv)
 	looks := 0
 	var last error
 	for leader, err := range election.Observe(t.Context(), c, "e") {
@@ -395,9 +395,9 @@ func TestObserversSeeTheLeadersTerm(t *testing.T) {
 }
 
 func TestRunCallsBackAsAnElectorDoes(t *testing.T) {
-	in(t, func(b *bench) {
-		c := b.client()
-		other := b.campaign(b.client(), "other")
+	inBubble(t, func(b *bench) {
+		c := b.newClient()
+		other := b.startTerm(b.newClient(), "other")
 		ctx, cancel := context.WithCancel(b.Context())
 		var calls []string // by one goroutine after the other
 		var leaders []string
@@ -408,7 +408,7 @@ func TestRunCallsBackAsAnElectorDoes(t *testing.T) {
 					calls = append(calls, fmt.Sprint("started ", term > other.Term()))
 					<-ctx.Done()
 					time.Sleep(3 * time.Second) // to stop
-					_, err := b.client().TryAcquire(b.Context(), "e", nil)
+					_, err := b.newClient().TryAcquire(b.Context(), "e", nil)
 					calls = append(calls, fmt.Sprint("held ", errors.Is(err, holdfast.ErrHeld)))
 				},
 				OnStoppedLeading: func() { calls = append(calls, "stopped") },
@@ -416,7 +416,7 @@ func TestRunCallsBackAsAnElectorDoes(t *testing.T) {
 			})
 		}()
 		time.Sleep(3 * time.Second)
-		b.resign(other)
+		b.endTerm(other)
 		time.Sleep(3 * time.Second)
 		cancel()
 		if err := <-ended; err != nil {
@@ -429,7 +429,7 @@ func TestRunCallsBackAsAnElectorDoes(t *testing.T) {
 			b.Errorf("leaders %q, want %q", leaders, want)
 		}
 
-		operator := b.client()
+		operator := b.newClient()
 		go func() {
 			ended <- election.Run(b.Context(), c, "e", "", nil, election.Callbacks{
 				OnStartedLeading: func(ctx context.Context, term holdfast.Token) {
@@ -468,13 +468,13 @@ func (r *trial) run() (terms int) {
 	looking, stop := context.WithCancel(r.Context())
 	for range 3 {
 		c := r.open()
-		watching.Go(func() { r.observe(looking, c) })
+		watching.Go(func() { r.observeLeaders(looking, c) })
 	}
 	for i := range 4 {
 		operator := r.open()
 		all.Go(func() {
 			for round := 0; ctx.Err() == nil; round++ {
-				r.lead(ctx, operator, fmt.Sprintf("candidate-%d:%d", i, round))
+				r.leadOnce(ctx, operator, fmt.Sprintf("candidate-%d:%d", i, round))
 			}
 		})
 	}
@@ -487,8 +487,8 @@ func (r *trial) run() (terms int) {
 	return len(r.terms)
 }
 
-// lead is one campaign, of a client of its own.
-func (r *trial) lead(ctx context.Context, operator *holdfast.Client, value string) {
+// leadOnce runs one campaign, of a client of its own.
+func (r *trial) leadOnce(ctx context.Context, operator *holdfast.Client, value string) {
 	c := r.open()
 	defer c.Close()
 	term, err := election.Campaign(ctx, c, "e", value, &holdfast.AcquireOptions{TTL: r.ttl})
@@ -530,7 +530,7 @@ func (r *trial) lead(ctx context.Context, operator *holdfast.Client, value strin
 	}
 }
 
-func (r *trial) observe(ctx context.Context, c *holdfast.Client) {
+func (r *trial) observeLeaders(ctx context.Context, c *holdfast.Client) {
 	var last holdfast.Token
 	looks := 0
 	for leader, err := range election.Observe(ctx, c, "e") {
@@ -556,7 +556,7 @@ func (r *trial) observe(ctx context.Context, c *holdfast.Client) {
 }
 
 func TestTermsRiseAndEachHasOneLeader(t *testing.T) {
-	in(t, func(b *bench) {
+	inBubble(t, func(b *bench) {
 		stop := make(chan struct{})
 		var failing sync.WaitGroup
 		failing.Go(func() { // one node after the other
@@ -581,7 +581,7 @@ func TestTermsRiseAndEachHasOneLeader(t *testing.T) {
 			}
 		})
 		r := &trial{
-			T: b.T, open: b.client, until: 20 * time.Minute, ttl: 4 * time.Second,
+			T: b.T, open: b.newClient, until: 20 * time.Minute, ttl: 4 * time.Second,
 			think: func() time.Duration { return rand.N(2 * time.Second) },
 		}
 		if n := r.run(); n < 100 {
@@ -603,7 +603,7 @@ func TestTermsRiseWithOneLeaderEachOnRedis(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return open(t, drv)
+			return openClient(t, drv)
 		},
 	}
 	if n := r.run(); n < 10 {
@@ -613,8 +613,8 @@ func TestTermsRiseWithOneLeaderEachOnRedis(t *testing.T) {
 
 // Close ends a term as a loss does: another process may lead from then on.
 func TestRunSaysThatCloseEndedTheTerm(t *testing.T) {
-	in(t, func(b *bench) {
-		c := b.client()
+	inBubble(t, func(b *bench) {
+		c := b.newClient()
 		err := election.Run(b.Context(), c, "e", "", nil, election.Callbacks{
 			OnStartedLeading: func(ctx context.Context, _ holdfast.Token) { c.Close(); <-ctx.Done() },
 		})

@@ -44,7 +44,7 @@ func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq
 				return
 			}
 			leader, news, again, err := seen.follow(st, err)
-			if news && !yield(leader, err) || lasting(err) {
+			if news && !yield(leader, err) || isLasting(err) {
 				return
 			}
 			pause := lookEvery + rand.N(lookEvery/16)
@@ -59,8 +59,8 @@ func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq
 	}
 }
 
-// lasting reports whether time does not remove an error.
-func lasting(err error) bool {
+// isLasting reports whether time does not remove an error.
+func isLasting(err error) bool {
 	return err != nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, ErrWentBack)
 }
 
@@ -94,7 +94,7 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again 
 	another := leads && st.Owner != o.owner
 	if err == nil && another {
 		last := o.doubt
-		o.doubt = sight{st.Owner, agreed(st)}
+		o.doubt = sight{st.Owner, agreedToken(st)}
 		if o.looks++; o.doubt != last || o.doubt.term == 0 {
 			if o.looks < maxDoubt {
 				return Leader{}, false, true, nil
@@ -105,7 +105,7 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again 
 		}
 	}
 	if err != nil {
-		news = !o.failed || lasting(err)
+		news = !o.failed || isLasting(err)
 		o.failed, o.known = true, false
 		return Leader{}, news, false, err
 	}
@@ -121,8 +121,8 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again 
 	return o.leader, news, false, nil
 }
 
-// agreed is the token of the lease in st if most nodes show it, or all that know the lease, and otherwise 0.
-func agreed(st holdfast.Status) holdfast.Token {
+// agreedToken returns the token of the lease in st if most nodes show it, or all that know the lease, and otherwise 0.
+func agreedToken(st holdfast.Status) holdfast.Token {
 	same, others := 0, 0
 	for _, n := range st.Nodes {
 		switch {
@@ -139,9 +139,9 @@ func agreed(st holdfast.Status) holdfast.Token {
 	return st.Token
 }
 
-// report calls fn with each leader, until the returned function is called, which waits for
+// reportLeaders calls fn with each leader, until the returned function is called, which waits for
 // the last call.
-func report(ctx context.Context, client *holdfast.Client, name string, fn func(Leader)) (stop func()) {
+func reportLeaders(ctx context.Context, client *holdfast.Client, name string, fn func(Leader)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var told sync.WaitGroup
 	told.Go(func() {

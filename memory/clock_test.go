@@ -23,7 +23,7 @@ func withClocks(t *testing.T, fn func(clocked)) {
 	synctest.Test(t, func(t *testing.T) { fn(clocked{t, memory.New(3)}) })
 }
 
-func (c clocked) client() *holdfast.Client {
+func (c clocked) newClient() *holdfast.Client {
 	cl, err := holdfast.New(c.root.Peer(), nil)
 	if err != nil {
 		c.Fatal(err)
@@ -32,17 +32,17 @@ func (c clocked) client() *holdfast.Client {
 	return cl
 }
 
-// jump sets the clocks of a majority.
-func (c clocked) jump(by time.Duration) {
+// jumpClocks sets the clocks of a majority.
+func (c clocked) jumpClocks(by time.Duration) {
 	c.root.Node(0).ShiftClock(by)
 	c.root.Node(2).ShiftClock(by)
 }
 
 func TestJumpOfMajorityOfClocksLowersNoToken(t *testing.T) {
 	withClocks(t, func(c clocked) {
-		client, last := c.client(), holdfast.Token(0)
+		client, last := c.newClient(), holdfast.Token(0)
 		for i := range 20 {
-			c.jump([]time.Duration{0, time.Hour, 0, -time.Hour}[i%4])
+			c.jumpClocks([]time.Duration{0, time.Hour, 0, -time.Hour}[i%4])
 			lease, err := client.TryAcquire(c.Context(), "k", nil)
 			if err == nil {
 				if lease.Token() <= last {
@@ -54,15 +54,15 @@ func TestJumpOfMajorityOfClocksLowersNoToken(t *testing.T) {
 			if err != nil {
 				c.Error(err)
 			}
-			pass(100 * time.Millisecond)
+			passTime(100 * time.Millisecond)
 		}
 	})
 }
 
 func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
 	withClocks(t, func(c clocked) {
-		c.jump(-time.Hour)
-		client := c.client()
+		c.jumpClocks(-time.Hour)
+		client := c.newClient()
 		_, atOnce := client.TryAcquire(c.Context(), "k", nil)
 		_, waiting := client.Acquire(c.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
 		for _, err := range []error{atOnce, waiting} {
@@ -80,7 +80,7 @@ func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
 		if left := c.root.Leftovers(); len(left) > 0 {
 			c.Errorf("left behind: %q", left)
 		}
-		c.jump(5 * time.Second) // seconds are borne
+		c.jumpClocks(5 * time.Second) // seconds are borne
 		lease, err := client.TryAcquire(c.Context(), "k", nil)
 		if err != nil {
 			c.Fatal(err)
@@ -93,7 +93,7 @@ func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
 // that gives up meanwhile hears of the clocks and not of a holder that is long gone.
 func TestWaitersOutlastAJump(t *testing.T) {
 	withClocks(t, func(c clocked) {
-		holder, err := c.client().Acquire(c.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
+		holder, err := c.newClient().Acquire(c.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
 		if err != nil {
 			c.Fatal(err)
 		}
@@ -101,24 +101,24 @@ func TestWaitersOutlastAJump(t *testing.T) {
 		defer cancel()
 		gaveUp, served := make(chan error), make(chan error)
 		go func() {
-			_, err := c.client().Acquire(short, "k", nil)
+			_, err := c.newClient().Acquire(short, "k", nil)
 			gaveUp <- err
 		}()
 		go func() {
-			lease, err := c.client().Acquire(c.Context(), "k", nil)
+			lease, err := c.newClient().Acquire(c.Context(), "k", nil)
 			if err == nil && lease.Token() <= holder.Token() {
 				c.Errorf("token %d after %d", lease.Token(), holder.Token())
 			}
 			served <- err
 		}()
-		pass(time.Second)
+		passTime(time.Second)
 		c.root.Node(0).Wipe()
 		c.root.Node(2).Wipe()
-		c.jump(time.Hour)
+		c.jumpClocks(time.Hour)
 		if err := <-gaveUp; !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, holdfast.ErrUnavailable) || !strings.Contains(err.Error(), "3600 s ahead") {
 			c.Errorf("who gave up: %v", err)
 		}
-		c.jump(0)
+		c.jumpClocks(0)
 		start := time.Now()
 		if err := <-served; err != nil {
 			c.Error(err)

@@ -73,16 +73,16 @@ func New(n int) *Driver {
 	for i := range n {
 		c.nodes = append(c.nodes, &Node{cluster: c, name: fmt.Sprintf("memory-%d", i+1), locks: make(map[string]quorum.Lock), notes: make(map[string]*notes)})
 	}
-	return c.driver()
+	return c.newDriver()
 }
 
 // Peer returns the driver of another client of the same nodes.
-func (d *Driver) Peer() *Driver { return d.cluster.driver() }
+func (d *Driver) Peer() *Driver { return d.cluster.newDriver() }
 
 // Node is the i-th node, from 0.
 func (d *Driver) Node(i int) *Node { return d.cluster.nodes[i] }
 
-func (c *cluster) driver() *Driver {
+func (c *cluster) newDriver() *Driver {
 	d := &Driver{cluster: c}
 	var nodes []engine.Node
 	for i := range c.nodes {
@@ -93,7 +93,7 @@ func (c *cluster) driver() *Driver {
 		cfg.Noted = time.Duration(quorum.Noted(int64(maxTTLOfMany)))
 	}
 	d.engine = engine.New(cfg)
-	d.calls = engine.NewCalls(d.engine, nil, func(_ context.Context, owner string) driver.Holder { return c.holder(owner) })
+	d.calls = engine.NewCalls(d.engine, nil, func(_ context.Context, owner string) driver.Holder { return c.holderOf(owner) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.clients[d.engine.Client()] = &client{engine: d.engine}
@@ -102,7 +102,7 @@ func (c *cluster) driver() *Driver {
 
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	d.cluster.enter(d.engine.Client(), req.Holder)
+	d.cluster.noteClient(d.engine.Client(), req.Holder)
 	return d.calls.Acquire(ctx, req)
 }
 
@@ -156,19 +156,19 @@ func (d *Driver) Nodes() (all []driver.NodeEvent) {
 
 // Check implements driver.Checker.
 func (d *Driver) Check(_ context.Context, g driver.Grant) error {
-	return d.engine.Check(g, d.views(g.Key))
+	return d.engine.Check(g, d.viewsOf(g.Key))
 }
 
 // Inspect implements driver.Inspector.
 func (d *Driver) Inspect(_ context.Context, key string) (driver.Status, error) {
-	st, err := d.engine.Status(key, d.views(key))
-	st.Holder = d.cluster.holder(st.Owner)
+	st, err := d.engine.Status(key, d.viewsOf(key))
+	st.Holder = d.cluster.holderOf(st.Owner)
 	return st, err
 }
 
-func (d *Driver) views(key string) (views []engine.View) {
+func (d *Driver) viewsOf(key string) (views []engine.View) {
 	for _, n := range d.cluster.nodes {
-		views = append(views, n.look(key))
+		views = append(views, n.viewOf(key))
 	}
 	return views
 }
@@ -197,7 +197,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 
 // Force implements driver.Forcer.
 func (d *Driver) Force(_ context.Context, key string, token int64, why string) (bool, error) {
-	views := d.views(key)
+	views := d.viewsOf(key)
 	st, err := d.engine.Status(key, views)
 	if err != nil {
 		return false, err
@@ -210,26 +210,26 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 	for i, n := range d.cluster.nodes {
 		if token == 0 {
 			var dropped bool
-			if dropped, errs[i] = n.drop(key, st); dropped {
+			if dropped, errs[i] = n.dropKept(key, st); dropped {
 				done |= quorum.Only(i)
 			}
 			continue
 		}
-		ok, woken, err := n.force(key, st.Owner, d.engine.Noted(), func(owner string) bool { return d.cluster.hears(i, owner) })
+		ok, woken, err := n.forceLock(key, st.Owner, d.engine.Noted(), func(owner string) bool { return d.cluster.reachesOwner(i, owner) })
 		if ok {
 			done |= quorum.Only(i)
-			d.cluster.alert(i, st.Owner, why)
+			d.cluster.alertOwner(i, st.Owner, why)
 		}
 		errs[i] = err
 		if woken != "" {
-			d.cluster.wake(i, quorum.Wake{Owner: woken}) // not in its place among the node's answers
+			d.cluster.wakeOwner(i, quorum.Wake{Owner: woken}) // not in its place among the node's answers
 		}
 	}
 	return d.engine.ForceResult(done, errs)
 }
 
-// alert notifies the client of owner that node has taken its lock away.
-func (c *cluster) alert(node int, owner, why string) {
+// alertOwner notifies the client of owner that node has taken its lock away.
+func (c *cluster) alertOwner(node int, owner, why string) {
 	c.mu.Lock()
 	var alert func(owner, why string)
 	if cl := c.clients[quorum.ClientOf(owner)]; cl != nil && cl.hears.Has(node) {
@@ -241,8 +241,8 @@ func (c *cluster) alert(node int, owner, why string) {
 	}
 }
 
-// enter notes the description of a client, and now and then forgets expired entries.
-func (c *cluster) enter(id string, h driver.Holder) {
+// noteClient notes the description of a client, and now and then forgets expired entries.
+func (c *cluster) noteClient(id string, h driver.Holder) {
 	c.mu.Lock()
 	h.Note = "" // it is one lease's
 	c.clients[id].holder = h
@@ -256,8 +256,8 @@ func (c *cluster) enter(id string, h driver.Holder) {
 	}
 }
 
-// tell delivers an event to every client.
-func (c *cluster) tell(e driver.NodeEvent) {
+// tellClients delivers an event to every client.
+func (c *cluster) tellClients(e driver.NodeEvent) {
 	c.mu.Lock()
 	var all []func(driver.NodeEvent)
 	for _, cl := range c.clients {
@@ -271,7 +271,7 @@ func (c *cluster) tell(e driver.NodeEvent) {
 	}
 }
 
-func (c *cluster) holder(owner string) driver.Holder {
+func (c *cluster) holderOf(owner string) driver.Holder {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var h driver.Holder
@@ -282,15 +282,15 @@ func (c *cluster) holder(owner string) driver.Holder {
 	return h
 }
 
-// hears reports whether a wake-up from node reaches the client of owner.
-func (c *cluster) hears(node int, owner string) bool {
+// reachesOwner reports whether a wake-up from node reaches the client of owner.
+func (c *cluster) reachesOwner(node int, owner string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cl := c.clients[quorum.ClientOf(owner)]
 	return cl != nil && cl.hears.Has(node)
 }
 
-func (c *cluster) wake(node int, w quorum.Wake) {
+func (c *cluster) wakeOwner(node int, w quorum.Wake) {
 	c.mu.Lock()
 	cl := c.clients[quorum.ClientOf(w.Owner)]
 	c.mu.Unlock()
@@ -304,7 +304,7 @@ func (in *inlet) Name() string { return in.driver.cluster.nodes[in.index].name }
 
 // Send implements engine.Node.
 func (in *inlet) Send(r *engine.Request) {
-	in.driver.cluster.nodes[in.index].accept(work{in: in, r: r})
+	in.driver.cluster.nodes[in.index].acceptWork(work{in: in, r: r})
 }
 
 // Subscribe implements engine.Node.

@@ -25,7 +25,7 @@ func TestConformance(t *testing.T) {
 				t.Skip("-short goes through the suite on one node and on three")
 			}
 			t.Parallel()
-			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return service(n, 0) }})
+			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return newService(n, 0) }})
 		})
 	}
 }
@@ -40,14 +40,14 @@ func TestConformanceOfSlowNodes(t *testing.T) {
 				t.Skip("-short goes through the suite once")
 			}
 			t.Parallel()
-			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return service(n, time.Millisecond) }})
+			locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return newService(n, time.Millisecond) }})
 		})
 	}
 }
 
 func TestConformanceInRealTime(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, locktest.Harness{Start: func(testing.TB) locktest.Service { return service(3, 0) }})
+	locktest.Run(t, locktest.Harness{Start: func(testing.TB) locktest.Service { return newService(3, 0) }})
 }
 
 // What works over nodes in the process works over as many servers with their defaults. An error
@@ -112,8 +112,8 @@ func TestEachChangeOfANodeIsTold(t *testing.T) {
 	})
 }
 
-// service is n nodes, of which each is slower than the one before by delay.
-func service(n int, delay time.Duration) locktest.Service {
+// newService returns n nodes; each is slower than the node before by delay.
+func newService(n int, delay time.Duration) locktest.Service {
 	root := memory.New(n)
 	each := func(fn func(*memory.Node)) {
 		for i := range n {
@@ -145,8 +145,8 @@ func service(n int, delay time.Duration) locktest.Service {
 	}
 }
 
-// pass lets virtual time pass: it is for bubbles, where nobody really sleeps.
-func pass(d time.Duration) { time.Sleep(d) }
+// passTime lets virtual time pass: it is for bubbles, where nobody really sleeps.
+func passTime(d time.Duration) { time.Sleep(d) }
 
 // A note belongs to one lease, and goes with it to the client that adopts it.
 func TestOthersReadTheNoteOfALease(t *testing.T) {

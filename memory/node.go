@@ -50,14 +50,14 @@ type work struct {
 
 // Stop makes the node refuse every request at once, like a server that was
 // killed. Its locks stay, as on a server that keeps its data on disk.
-func (n *Node) Stop() { n.set(stopped) }
+func (n *Node) Stop() { n.setState(stopped) }
 
 // Freeze makes the node take requests and answer none, like a server that got
 // SIGSTOP: it executes them when Start is called, however late.
-func (n *Node) Freeze() { n.set(frozen) }
+func (n *Node) Freeze() { n.setState(frozen) }
 
 // Start ends Stop and Freeze.
-func (n *Node) Start() { n.set(running) }
+func (n *Node) Start() { n.setState(running) }
 
 // Wipe makes the node forget everything, like a server without persistence that
 // was restarted.
@@ -74,9 +74,9 @@ func (n *Node) Wipe() {
 func (n *Node) Lose(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	l := n.lock(key)
+	l := n.lockState(key)
 	l.Owner, l.Token, l.Until = "", 0, 0
-	n.keep(key, l)
+	n.storeLock(key, l)
 }
 
 // Delay makes each request take d before it is executed. They keep their order.
@@ -100,13 +100,13 @@ func (n *Node) LoseReplies(k int) {
 	n.lose = k
 }
 
-func (n *Node) set(s state) {
+func (n *Node) setState(s state) {
 	n.mu.Lock()
 	changed := n.state != s
 	n.state = s
 	n.mu.Unlock()
 	if changed {
-		n.cluster.tell(n.event())
+		n.cluster.tellClients(n.event())
 	}
 	n.drain()
 }
@@ -127,8 +127,8 @@ func (n *Node) event() driver.NodeEvent {
 // now is the node's clock in µs. The caller holds mu.
 func (n *Node) now() int64 { return time.Now().Add(n.shift).UnixMicro() }
 
-// accept takes a request; it is executed at once if nothing is in its way.
-func (n *Node) accept(w work) {
+// acceptWork takes a request; it is executed at once if nothing is in its way.
+func (n *Node) acceptWork(w work) {
 	n.mu.Lock()
 	if n.state == stopped {
 		n.mu.Unlock()
@@ -164,7 +164,7 @@ func (n *Node) drain() {
 		case n.state == stopped:
 			then = func() { w.r.Fail(engine.Failure{Err: errStopped}) }
 		default:
-			then = n.execute(w)
+			then = n.executeWork(w)
 		}
 		n.mu.Unlock()
 		then()
@@ -172,14 +172,14 @@ func (n *Node) drain() {
 	}
 }
 
-// execute applies a request to the lock and returns a function that sends the reply and the wake-up.
+// executeWork applies a request to the lock and returns a function that sends the reply and the wake-up.
 // The caller holds mu.
-func (n *Node) execute(w work) (then func()) {
+func (n *Node) executeWork(w work) (then func()) {
 	c, i := w.in.driver.cluster, w.in.index
-	hears := func(owner string) bool { return c.hears(i, owner) }
+	hears := func(owner string) bool { return c.reachesOwner(i, owner) }
 	name, ask := w.r.Lock.Name, &w.r.Ask
-	l, reply, woken := n.lock(name, ask.Owner, ask.From).Answer(n.now(), ask, hears)
-	n.keep(name, l)
+	l, reply, woken := n.lockState(name, ask.Owner, ask.From).Answer(n.now(), ask, hears)
+	n.storeLock(name, l)
 	lost := n.lose > 0
 	if lost {
 		n.lose--
@@ -189,13 +189,13 @@ func (n *Node) execute(w work) (then func()) {
 			w.r.Answer(reply)
 		}
 		if woken.Owner != "" {
-			c.wake(i, woken)
+			c.wakeOwner(i, woken)
 		}
 	}
 }
 
-// lock returns the state of a lock on the node, with the notes about the owners of a request. The caller holds mu.
-func (n *Node) lock(name string, owners ...string) quorum.Lock {
+// lockState returns the state of a lock on the node, with the notes about the owners of a request. The caller holds mu.
+func (n *Node) lockState(name string, owners ...string) quorum.Lock {
 	l := n.locks[name]
 	l.Fence = n.fence
 	if all := n.notes[name]; all != nil {
@@ -208,15 +208,15 @@ func (n *Node) lock(name string, owners ...string) quorum.Lock {
 	return l
 }
 
-// keep stores a lock, or forgets it when it is empty. The caller holds mu.
-func (n *Node) keep(name string, l quorum.Lock) {
+// storeLock stores a lock, or forgets it when it is empty. The caller holds mu.
+func (n *Node) storeLock(name string, l quorum.Lock) {
 	for owner, until := range l.Notes.Owners {
 		if n.notes[name] == nil {
 			n.notes[name] = &notes{until: make(map[string]int64)}
 		}
 		n.notes[name].add(owner, until)
 	}
-	n.forget(name)
+	n.forgetNotes(name)
 	n.fence, l.Fence, l.Notes = l.Fence, 0, quorum.Notes{}
 	if l == (quorum.Lock{}) {
 		delete(n.locks, name)
@@ -238,8 +238,8 @@ func (n *notes) add(owner string, until int64) {
 	n.until[owner] = until
 }
 
-// forget drops the notes about a lock whose time is over. The caller holds mu.
-func (n *Node) forget(name string) {
+// forgetNotes drops the notes about a lock whose time is over. The caller holds mu.
+func (n *Node) forgetNotes(name string) {
 	all := n.notes[name]
 	if all == nil {
 		return
@@ -254,8 +254,8 @@ func (n *Node) forget(name string) {
 	}
 }
 
-// look returns the view of a lock on the node.
-func (n *Node) look(name string) engine.View {
+// viewOf returns the view of a lock on the node.
+func (n *Node) viewOf(name string) engine.View {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state != running {
@@ -270,29 +270,29 @@ func (n *Node) look(name string) engine.View {
 	return v
 }
 
-// force takes a lock away from owner. It reports whether it did, and returns the waiter that this woke.
-func (n *Node) force(name, owner string, noted time.Duration, hears func(owner string) bool) (ok bool, woken string, err error) {
+// forceLock takes a lock away from owner. It reports whether it did, and returns the waiter that this woke.
+func (n *Node) forceLock(name, owner string, noted time.Duration, hears func(owner string) bool) (ok bool, woken string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state != running {
 		return false, "", errStopped
 	}
-	l, ok, w := n.lock(name, owner).Force(n.now(), owner, 0, quorum.Millis(quorum.MaxHandOver), quorum.Millis(int64(noted)), hears)
-	n.keep(name, l)
+	l, ok, w := n.lockState(name, owner).Force(n.now(), owner, 0, quorum.Millis(quorum.MaxHandOver), quorum.Millis(int64(noted)), hears)
+	n.storeLock(name, l)
 	return ok, w.Owner, nil
 }
 
-// drop frees a lock that was released and stays for its MinHold, if it is still the lock of st.
-func (n *Node) drop(name string, st driver.Status) (done bool, err error) {
+// dropKept frees a lock that was released and stays for its MinHold, if it is still the lock of st.
+func (n *Node) dropKept(name string, st driver.Status) (done bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state != running {
 		return false, errStopped
 	}
-	l := n.lock(name).At(n.now())
+	l := n.lockState(name).At(n.now())
 	if done = st.Kept && l.Owner == st.Owner; done {
 		l.Owner, l.Token, l.Until = "", 0, 0
-		n.keep(name, l)
+		n.storeLock(name, l)
 	}
 	return done, nil
 }
@@ -303,12 +303,12 @@ func (n *Node) sweep() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for name := range n.notes {
-		n.forget(name)
+		n.forgetNotes(name)
 	}
 	var names []string
 	for name := range n.locks {
-		l := n.lock(name).At(n.now())
-		n.keep(name, l)
+		l := n.lockState(name).At(n.now())
+		n.storeLock(name, l)
 		if l.Owner != "" || l.Queue != "" {
 			names = append(names, name)
 		}

@@ -68,14 +68,14 @@ func grantsFollowTheStamps(t *testing.T, waiters, nodes int) {
 			mu.Lock()
 			order = append(order, i)
 			mu.Unlock()
-			pass(rand.N(10 * time.Millisecond))
+			passTime(rand.N(10 * time.Millisecond))
 			if err := l.Release(context.Background()); err != nil {
 				t.Errorf("release by waiter %d: %v", i, err)
 			}
 		})
-		pass(10 * time.Millisecond)
+		passTime(10 * time.Millisecond)
 	}
-	pass(time.Second - time.Duration(waiters)*10*time.Millisecond)
+	passTime(time.Second - time.Duration(waiters)*10*time.Millisecond)
 	if err := first.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -88,7 +88,7 @@ func grantsFollowTheStamps(t *testing.T, waiters, nodes int) {
 			t.Errorf("waiter %d stayed and was never served", i)
 		}
 	}
-	pass(time.Second) // the last releases
+	passTime(time.Second) // the last releases
 	if left := root.Leftovers(); len(left) != 0 {
 		t.Errorf("left behind: %q", left)
 	}
@@ -125,7 +125,7 @@ func TestAWaitOfHoursKeepsItsPlace(t *testing.T) {
 					t.Error(err)
 				}
 			}()
-			pass(20 * time.Minute)
+			passTime(20 * time.Minute)
 		}
 		for i := range 3 {
 			if st, err := clients[0].Inspect(t.Context(), "k"); err != nil || st.Waiters != 3 || st.Nodes[i].Waiters != 3 {

@@ -49,9 +49,9 @@ func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{MinTTL: 10 * time.Millisecond, Token: true, Order: true, MinHold: true, ChangeTTL: true}
 }
 
-// trust returns the end of trust in a lock that was requested at sent [Trust]. The
+// trustedUntil returns the end of trust in a lock that was requested at sent [Trust]. The
 // hundredth is for clocks that do not run equally fast, as on two machines.
-func trust(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/100) }
+func trustedUntil(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/100) }
 
 // Acquire implements driver.Driver. It asks, waits until the answer may be another one,
 // and asks again.
@@ -60,7 +60,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		owner:  d.client + "." + strconv.FormatInt(d.claims.Add(1), 36), // never used again [Owner]
 		holder: req.Holder, since: time.Now(), wake: make(chan struct{}, 1),
 	}
-	defer d.service.at(req.Key, func(l *lock) { l.leave(c) }) // however the wait ends [Nothing stays]
+	defer d.service.withLock(req.Key, func(l *lock) { l.leave(c) }) // however the wait ends [Nothing stays]
 	var held *driver.HeldError
 	for {
 		switch { // with the last obstacle, if that is known [End]
@@ -72,10 +72,10 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 			return driver.Grant{}, ctx.Err()
 		}
 		sent, first := time.Now(), held == nil
-		d.service.at(req.Key, func(l *lock) { held = l.take(c, req) })
+		d.service.withLock(req.Key, func(l *lock) { held = l.take(c, req) })
 		switch {
 		case held == nil:
-			return driver.Grant{Key: req.Key, Owner: c.owner, Token: c.token, TTL: req.TTL, TrustedUntil: trust(sent, req.TTL)}, nil
+			return driver.Grant{Key: req.Key, Owner: c.owner, Token: c.token, TTL: req.TTL, TrustedUntil: trustedUntil(sent, req.TTL)}, nil
 		case req.NoWait:
 			return driver.Grant{}, held // one attempt [NoWait]
 		case first && req.Obstacle != nil:
@@ -96,11 +96,11 @@ func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewa
 	out := make([]driver.Renewal, len(grants))
 	for i, g := range grants {
 		sent := time.Now()
-		out[i].Err = d.service.of(g, func(l *lock) {
+		out[i].Err = d.service.withHeldLock(g, func(l *lock) {
 			if until := time.Now().Add(g.TTL); until.After(l.until) { // it never shortens [Renew]
 				l.until = until
 			}
-			out[i].TrustedUntil, out[i].Waiters = trust(sent, g.TTL), len(l.queue)
+			out[i].TrustedUntil, out[i].Waiters = trustedUntil(sent, g.TTL), len(l.queue)
 		})
 	}
 	return out
@@ -109,7 +109,7 @@ func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewa
 // Release implements driver.Driver. Over a network it would send the request with
 // context.WithoutCancel [Release] and a time limit of two seconds [Prompt].
 func (d *Driver) Release(_ context.Context, g driver.Grant, keep time.Duration) error {
-	d.service.of(g, func(l *lock) {
+	d.service.withHeldLock(g, func(l *lock) {
 		l.until, l.kept = time.Now().Add(keep), true // nobody's until then [Keep]
 		if keep <= 0 {
 			l.has = nil
@@ -126,13 +126,13 @@ func (d *Driver) Close() error {
 
 // Check implements driver.Checker.
 func (d *Driver) Check(_ context.Context, g driver.Grant) error {
-	return d.service.of(g, func(*lock) {})
+	return d.service.withHeldLock(g, func(*lock) {})
 }
 
 // Inspect implements driver.Inspector. Status.Nodes stays empty: the service has none.
 func (d *Driver) Inspect(_ context.Context, key string) (driver.Status, error) {
 	st := driver.Status{Key: key}
-	d.service.at(key, func(l *lock) {
+	d.service.withLock(key, func(l *lock) {
 		st.Waiters = len(l.queue)
 		if c := l.has; c != nil {
 			st.Held, st.Kept, st.Owner, st.Holder, st.Since, st.Token = true, l.kept, c.owner, c.holder, c.since, c.token
@@ -161,7 +161,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 
 // Force implements driver.Forcer.
 func (d *Driver) Force(_ context.Context, key string, token int64, _ string) (done bool, err error) {
-	d.service.at(key, func(l *lock) {
+	d.service.withLock(key, func(l *lock) {
 		if done = l.has != nil && (!l.kept && l.has.token == token || l.kept && token == 0); done {
 			l.has = nil
 		}
@@ -193,9 +193,9 @@ type claim struct {
 	wake   chan struct{} // has an element when another look is worth it
 }
 
-// at calls do with the lock on key as it stands now. Then it wakes the first in line, if
+// withLock calls do with the lock on key as it stands now. Then it wakes the first in line, if
 // the lock is free, or forgets a lock that nobody has or waits for.
-func (s *service) at(key string, do func(*lock)) {
+func (s *service) withLock(key string, do func(*lock)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.locks[key]
@@ -219,10 +219,10 @@ func (s *service) at(key string, do func(*lock)) {
 	}
 }
 
-// of calls do if g holds the lock, and otherwise returns ErrLost.
-func (s *service) of(g driver.Grant, do func(*lock)) error {
+// withHeldLock calls do if g holds the lock, and otherwise returns ErrLost.
+func (s *service) withHeldLock(g driver.Grant, do func(*lock)) error {
 	err := driver.ErrLost
-	s.at(g.Key, func(l *lock) {
+	s.withLock(g.Key, func(l *lock) {
 		if l.has != nil && !l.kept && l.has.owner == g.Owner {
 			do(l)
 			err = nil

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/locktest"
 )
 
-// leftovers names what is held or waited for.
-func leftovers(d *template.Driver) (names []string, err error) {
+// findLeftovers returns the locks that are held or waited for.
+func findLeftovers(d *template.Driver) (names []string, err error) {
 	err = d.List(context.Background(), "", func(st driver.Status) bool {
 		names = append(names, fmt.Sprintf("%s: %q and %d waiters", st.Key, st.Owner, st.Waiters))
 		return true
@@ -32,7 +32,7 @@ func TestConformance(t *testing.T) {
 		root := template.New()
 		return locktest.Service{
 			Open:      func() (driver.Driver, error) { return root.Peer(), nil },
-			Leftovers: func() ([]string, error) { return leftovers(root) },
+			Leftovers: func() ([]string, error) { return findLeftovers(root) },
 		}
 	}})
 }
@@ -43,7 +43,7 @@ func TestConformanceInRealTime(t *testing.T) {
 		root := template.New()
 		return locktest.Service{
 			Open:      func() (driver.Driver, error) { return root.Peer(), nil },
-			Leftovers: func() ([]string, error) { return leftovers(root) },
+			Leftovers: func() ([]string, error) { return findLeftovers(root) },
 		}
 	}})
 }
@@ -51,7 +51,7 @@ func TestConformanceInRealTime(t *testing.T) {
 // The suite passes over a service that has none of the optional abilities.
 func TestConformanceOfAPlainService(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newPlain(t).service() }})
+	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newPlain(t).lockService() }})
 }
 
 var errDown = errors.New("connection refused")
@@ -70,21 +70,21 @@ type plain struct {
 
 func newPlain(t testing.TB) *plain { return &plain{TB: t, root: template.New()} }
 
-func (p *plain) driver() *plainDriver {
+func (p *plain) newDriver() *plainDriver {
 	return &plainDriver{plain: p, client: p.root.Peer(), closed: make(chan struct{})}
 }
 
-func (p *plain) service() locktest.Service {
+func (p *plain) lockService() locktest.Service {
 	stop := func(down bool) { p.mu.Lock(); defer p.mu.Unlock(); p.down = down }
 	cut := func(cut bool) func(driver.Driver) {
 		return func(d driver.Driver) { p.mu.Lock(); defer p.mu.Unlock(); d.(*plainDriver).cut = cut }
 	}
 	return locktest.Service{
-		Open: func() (driver.Driver, error) { return p.driver(), nil },
+		Open: func() (driver.Driver, error) { return p.newDriver(), nil },
 		Cut:  cut(true), Mend: cut(false),
 		Delay:     func(d time.Duration) { p.mu.Lock(); defer p.mu.Unlock(); p.delay = d },
 		StopNodes: func(int) { stop(true) }, StartNodes: func() { stop(false) },
-		Leftovers: func() ([]string, error) { return leftovers(p.root) },
+		Leftovers: func() ([]string, error) { return findLeftovers(p.root) },
 	}
 }
 
@@ -98,8 +98,8 @@ type plainDriver struct {
 	closed  chan struct{}
 }
 
-// ask sends one request, which do stands for, and waits for its answer.
-func (d *plainDriver) ask(ctx context.Context, do func()) error {
+// sendRequest sends one request, which do stands for, and waits for its answer.
+func (d *plainDriver) sendRequest(ctx context.Context, do func()) error {
 	d.mu.Lock()
 	down, cut, delay := d.down, d.cut, d.delay
 	d.mu.Unlock()
@@ -136,7 +136,7 @@ func (d *plainDriver) Acquire(ctx context.Context, req driver.Request) (driver.G
 		var g driver.Grant
 		var err error
 		patience, cancel := context.WithTimeout(ctx, time.Second)
-		if failed := d.ask(patience, func() { g, err = d.client.Acquire(context.WithoutCancel(ctx), req) }); failed != nil {
+		if failed := d.sendRequest(patience, func() { g, err = d.client.Acquire(context.WithoutCancel(ctx), req) }); failed != nil {
 			err = failed
 		}
 		cancel()
@@ -167,7 +167,7 @@ func (d *plainDriver) Renew(ctx context.Context, grants []driver.Grant) (out []d
 			d.Errorf("a renewal asks for a TTL of %v, which was never granted", g.TTL)
 		}
 	}
-	if err := d.ask(ctx, func() { out = d.client.Renew(ctx, grants) }); err != nil {
+	if err := d.sendRequest(ctx, func() { out = d.client.Renew(ctx, grants) }); err != nil {
 		for range grants {
 			out = append(out, driver.Renewal{Err: err})
 		}
@@ -181,7 +181,7 @@ func (d *plainDriver) Release(ctx context.Context, g driver.Grant, keep time.Dur
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second) // [Prompt]
 	defer cancel()
-	return d.ask(ctx, func() { d.client.Release(ctx, g, 0) })
+	return d.sendRequest(ctx, func() { d.client.Release(ctx, g, 0) })
 }
 
 func (d *plainDriver) Limits() driver.Limits {
@@ -193,12 +193,12 @@ func (d *plainDriver) Close() error {
 	return d.client.Close()
 }
 
-// over runs a test in a bubble, with a client of a plain service.
-func over(t *testing.T, test func(t *testing.T, p *plain, c *holdfast.Client)) {
+// inBubble runs a test in a bubble, with a client of a plain service.
+func inBubble(t *testing.T, test func(t *testing.T, p *plain, c *holdfast.Client)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlain(t)
-		c, err := holdfast.New(p.driver(), nil)
+		c, err := holdfast.New(p.newDriver(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +208,7 @@ func over(t *testing.T, test func(t *testing.T, p *plain, c *holdfast.Client)) {
 }
 
 func TestTheErrorNamesWhatTheDriverLacks(t *testing.T) {
-	over(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
+	inBubble(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
 		acquire := func(o holdfast.AcquireOptions) error {
 			l, err := c.TryAcquire(t.Context(), "k", &o)
 			if err == nil {
@@ -251,7 +251,7 @@ func TestTheErrorNamesWhatTheDriverLacks(t *testing.T) {
 func TestDefaultTTLRespectsMinimum(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := holdfast.New(slow{newPlain(t).driver()}, nil)
+		c, err := holdfast.New(slow{newPlain(t).newDriver()}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,8 +271,8 @@ func TestConformanceOfOneTTL(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
 		p := newPlain(t)
-		s := p.service()
-		s.Open = func() (driver.Driver, error) { return fixed{p.driver()}, nil }
+		s := p.lockService()
+		s.Open = func() (driver.Driver, error) { return fixed{p.newDriver()}, nil }
 		s.Cut, s.Mend = nil, nil // which know a plainDriver
 		return s
 	}})
@@ -298,7 +298,7 @@ func (s slow) Limits() driver.Limits {
 
 // A lease without a token never passes a storage that checks tokens.
 func TestNoTokenPassesNoGuard(t *testing.T) {
-	over(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
+	inBubble(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
 		l, err := c.Acquire(t.Context(), "k", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -327,7 +327,7 @@ func TestGrantWithoutTokensPassesOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		passed := 0
-		c, err := holdfast.New(passing{newPlain(t).driver()}, &holdfast.Options{Hooks: holdfast.Hooks{
+		c, err := holdfast.New(passing{newPlain(t).newDriver()}, &holdfast.Options{Hooks: holdfast.Hooks{
 			Acquired: func(e holdfast.AcquiredEvent) {
 				if e.HandOver {
 					passed++
