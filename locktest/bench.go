@@ -375,8 +375,8 @@ func (g *guarded) enter(l *holdfast.Lease) {
 	}
 }
 
-// together runs fn n times at once and waits.
-func together(n int, fn func(i int)) {
+// runTogether runs fn n times at once and waits.
+func runTogether(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() { fn(i) })

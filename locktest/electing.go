@@ -33,7 +33,7 @@ func leadersFollow(b *bench) {
 	var mu sync.Mutex // guards last
 	var last holdfast.Token
 	all := b.clients(candidates)
-	together(candidates, func(i int) {
+	runTogether(candidates, func(i int) {
 		var term *election.Leadership
 		value := fmt.Sprintf("10.0.0.%d:8080", i)
 		err := b.insist(func() (err error) {

@@ -37,7 +37,7 @@ func oneHolderAmongMany(b *bench) {
 	const clients, goroutines, rounds = 3, 3, 8
 	g := &guarded{b: b}
 	all := b.clients(clients)
-	together(clients*goroutines, func(i int) {
+	runTogether(clients*goroutines, func(i int) {
 		for range rounds {
 			var l *holdfast.Lease
 			err := b.insist(func() (err error) {
@@ -125,7 +125,7 @@ func oneTryWins(b *bench) {
 	all := b.clients(4)
 	for range 10 {
 		leases := make([]*holdfast.Lease, len(all))
-		together(len(all), func(i int) {
+		runTogether(len(all), func(i int) {
 			l, err := all[i].TryAcquire(b.Context(), "k", nil)
 			if err == nil {
 				leases[i] = l

@@ -247,7 +247,7 @@ func adoptOnce(b *bench) {
 	all := b.clients(4)
 	for range b.rounds(20, 3) {
 		won := make([]*holdfast.Lease, len(all))
-		together(len(all), func(i int) {
+		runTogether(len(all), func(i int) {
 			l, err := all[i].Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 			if err == nil {
 				won[i] = l

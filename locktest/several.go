@@ -72,7 +72,7 @@ func setsInAnyOrder(b *bench) {
 		locks[i].b = b
 	}
 	all := b.clients(clients)
-	together(clients, func(i int) {
+	runTogether(clients, func(i int) {
 		for range b.rounds(60, 12) {
 			set := rand.Perm(names)[:1+rand.N(4)]
 			var keys []string
@@ -120,7 +120,7 @@ func slotsBoundHolders(b *bench) {
 		each[i].b = b
 	}
 	some := b.clients(clients)
-	together(clients*callers, func(i int) {
+	runTogether(clients*callers, func(i int) {
 		for range b.rounds(40, 8) {
 			l := b.acquireSlot(some[i%clients], slots)
 			if l == nil {
@@ -236,7 +236,7 @@ func readersTogether(b *bench) {
 		}
 	}
 	all := b.clients(clients)
-	together(clients*callers, func(i int) {
+	runTogether(clients*callers, func(i int) {
 		for n := range b.rounds(40, 8) {
 			shared := (i+n)%3 > 0
 			l := b.acquireSide(all[i%clients], readers, shared)

@@ -96,7 +96,7 @@ func cancelAnywhere(b *bench) {
 	const clients = 4
 	g := &guarded{b: b}
 	all := b.clients(clients)
-	together(clients, func(i int) {
+	runTogether(clients, func(i int) {
 		for range b.rounds(150, 40) {
 			ctx, cancel := context.WithTimeout(b.Context(), upTo(6*time.Millisecond))
 			l, err := all[i].Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: b.long})

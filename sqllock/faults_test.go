@@ -192,7 +192,7 @@ func TestManyMakeTheTablesAtOnce(t *testing.T) {
 		r.execSQL("DROP TABLE holdfast_lock")
 		r.execSQL("DROP TABLE holdfast_version")
 		r.db.SetMaxOpenConns(20)
-		runAtOnce(8, func(int) {
+		runTogether(8, func(int) {
 			d, err := sqllock.New(r.Context(), r.db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
 			r.Must(err)
 			defer d.Close()

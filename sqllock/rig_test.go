@@ -286,8 +286,8 @@ func (r *rig) lockService() locktest.Service {
 	return r.Service(1, r.openLinked, r.leftoverRows)
 }
 
-// runAtOnce runs fn n times at once.
-func runAtOnce(n int, fn func(i int)) {
+// runTogether runs fn n times at once.
+func runTogether(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() { fn(i) })

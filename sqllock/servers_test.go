@@ -165,7 +165,7 @@ func TestEachIsolationLevelExcludes(t *testing.T) {
 				}[r.name]
 				var inside, tokens atomic.Int64
 				clients := []*sqllock.Driver{r.newDriver(), r.newDriver(), r.newDriver()}
-				runAtOnce(len(clients), func(i int) {
+				runTogether(len(clients), func(i int) {
 					for range 4 {
 						g := r.Grant(clients[i], "k", long)
 						if inside.Add(1) != 1 {

@@ -41,7 +41,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 	}
 	begun := time.Now()
 	if db != d.db && ctx.Value(oldLinksKey{}) != nil && d.runOld(ctx, fn) == nil {
-		d.report(nil)
+		d.reportAnswer(nil)
 		return nil
 	}
 	vital := false // renewals had no connection of their pool
