@@ -68,12 +68,12 @@ func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOp
 		if failed := lease.hold.Release(context.WithoutCancel(ctx)); end == nil {
 			end = failed
 		}
-		switch loss := wrap("do", key, end); {
+		switch loss := wrapError("do", key, end); {
 		case !errors.Is(end, ErrLost):
 		case err == nil:
 			err = loss
 		case errors.Is(err, end): // fn has returned the cause of its context
-			err = wrap("do", key, err)
+			err = wrapError("do", key, err)
 		default:
 			err = fmt.Errorf("%w; %w", err, loss)
 		}
@@ -84,7 +84,7 @@ func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOp
 // acquireKind does what Acquire or, with once, TryAcquire does, for a key that is used as k.
 func (c *Client) acquireKind(ctx context.Context, key string, k kind, opts *AcquireOptions, once bool) (*Lease, error) {
 	h, err := c.acquireHold(ctx, key, k, opts, once)
-	return c.newLease(h, wrap("acquire", key, err))
+	return c.newLease(h, wrapError("acquire", key, err))
 }
 
 func (c *Client) acquireHold(ctx context.Context, key string, k kind, opts *AcquireOptions, once bool) (*holder.Hold, error) {
@@ -121,7 +121,8 @@ func (c *Client) nestHold(ctx context.Context, outer *holder.Hold, key string, k
 		case !wanted.Reentrant:
 			return false, ErrNested
 		case its != holder.Kind(k) || !wanted.agreesWith(o, k, place.Number):
-			return false, invalid("a nested hold shares its lease: leave out TTL, NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give those of the lease")
+			return false, invalidError(
+				"a nested hold shares its lease: leave out TTL, NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give those of the lease")
 		}
 		return true, nil
 	})

@@ -14,7 +14,7 @@ import (
 // in this process asks the service. It does not block. Errors: ErrLost, when the
 // lease has ended before; ErrInvalid, when it is not Adoptable; ErrUnsupported.
 func (l *Lease) Detach() (err error) {
-	defer func() { err = wrap("detach", l.Key(), err) }()
+	defer func() { err = wrapError("detach", l.Key(), err) }()
 	a, ok := l.client.drv.(driver.Adopter)
 	if !ok {
 		return errOneProcess
@@ -28,7 +28,7 @@ func (c *Client) canAdopt() bool {
 	return ok
 }
 
-var errOneProcess = unsupported("its leases cannot be continued by another process")
+var errOneProcess = unsupportedError("its leases cannot be continued by another process")
 
 // Adopt takes over a lease that another client has acquired with Adoptable, by its Key, Owner
 // and Token, and returns a lease with an Owner and a Token of its own, later than the old one,
@@ -44,7 +44,7 @@ var errOneProcess = unsupported("its leases cannot be continued by another proce
 // adopted it, and it lapses; ErrInvalid, also for a lease that was acquired without Adoptable;
 // ErrUnsupported, ErrHeld when this client itself holds or awaits the key.
 func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (l *Lease, err error) {
-	defer func() { err = wrap("adopt", key, err) }()
+	defer func() { err = wrapError("adopt", key, err) }()
 	o, err := c.checkOptions(key, nil, opts)
 	if err != nil {
 		return nil, err
@@ -54,10 +54,10 @@ func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts
 		return nil, errOneProcess
 	}
 	if owner == "" || token <= 0 {
-		return nil, invalid("give the owner and the token that Acquire returned")
+		return nil, invalidError("give the owner and the token that Acquire returned")
 	}
 	if o.Note != "" {
-		return nil, invalid("Note %q: an adopted lease keeps the note that it has", o.Note)
+		return nil, invalidError("Note %q: an adopted lease keeps the note that it has", o.Note)
 	}
 	if !driver.IsAdoptable(owner) {
 		return nil, holder.ErrNotAdoptable

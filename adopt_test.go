@@ -11,8 +11,8 @@ import (
 )
 
 func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		first, second := b.peer(), b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		first, second := b.newPeer(), b.newPeer()
 		l := b.acquire(first, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
 		if err := l.Detach(); err != nil {
 			t.Fatal(err)
@@ -21,7 +21,7 @@ func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pass(time.Minute)
+		passTime(time.Minute)
 		if err := m.Check(t.Context()); err != nil || m.Token() <= l.Token() || m.Owner() == l.Owner() {
 			t.Errorf("Check() = %v, %q with token %d after %q with %d", err, m.Owner(), m.Token(), l.Owner(), l.Token())
 		}
@@ -36,10 +36,10 @@ func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
 }
 
 func TestDetachedLeaseLastsUntilItsDeadline(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		c, other := b.peer(), b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		c, other := b.newPeer(), b.newPeer()
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
-		pass(time.Minute)
+		passTime(time.Minute)
 		if err := l.Detach(); err != nil {
 			t.Fatal(err)
 		}
@@ -51,17 +51,17 @@ func TestDetachedLeaseLastsUntilItsDeadline(t *testing.T) {
 		if err := l.Release(t.Context()); err != nil {
 			t.Errorf("a release after it: %v", err)
 		}
-		pass(time.Until(l.Deadline()))
+		passTime(time.Until(l.Deadline()))
 		_, err := other.TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
-		pass(200 * time.Millisecond)
+		passTime(200 * time.Millisecond)
 		b.release(b.acquire(other, "k", nil))
 	})
 }
 
 func TestWaiterBehindDetachedLeaseAsksTheService(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		c := b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		c := b.newPeer()
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
 		next := make(chan *holdfast.Lease, 1)
 		go func() {
@@ -86,11 +86,11 @@ func TestWaiterBehindDetachedLeaseAsksTheService(t *testing.T) {
 
 // The old holder did not detach, and hears of it at its next renewal.
 func TestOneLeaseIsHandedToOneAdopter(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, Adoptable: true})
+	inBubble(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, Adoptable: true})
 		var won []*holdfast.Lease
 		for range 3 {
-			switch m, err := b.peer().Adopt(t.Context(), "k", l.Owner(), l.Token(), nil); {
+			switch m, err := b.newPeer().Adopt(t.Context(), "k", l.Owner(), l.Token(), nil); {
 			case err == nil:
 				won = append(won, m)
 			default:
@@ -100,7 +100,7 @@ func TestOneLeaseIsHandedToOneAdopter(t *testing.T) {
 		if len(won) != 1 {
 			t.Fatalf("%d have adopted one lease", len(won))
 		}
-		pass(3 * time.Second)
+		passTime(3 * time.Second)
 		if context.Cause(l.Context()) == nil {
 			t.Error("the lease that was adopted goes on")
 		}
@@ -112,23 +112,23 @@ func TestOneLeaseIsHandedToOneAdopter(t *testing.T) {
 }
 
 func TestAReleasedLeaseCannotBeAdopted(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		l := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Adoptable: true})
+	inBubble(t, func(t *testing.T, b *bench) {
+		l := b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{Adoptable: true})
 		b.release(l)
-		_, err := b.peer().Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
+		_, err := b.newPeer().Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
 		wantErr(t, err, holdfast.ErrLost)
-		b.release(b.acquire(b.peer(), "k", nil))
+		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
 
 func TestCloseEndsACallOfAdoptThatWaits(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		c := b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		c := b.newPeer()
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Adoptable: true})
 		if err := l.Detach(); err != nil {
 			t.Fatal(err)
 		}
-		b.freeze()
+		b.freezeNodes()
 		adopted := make(chan error)
 		go func() {
 			_, err := c.Adopt(t.Context(), "k", l.Owner(), l.Token(), nil)
@@ -141,6 +141,6 @@ func TestCloseEndsACallOfAdoptThatWaits(t *testing.T) {
 		if took := time.Since(begin); took > 0 {
 			t.Errorf("Adopt ended %v after the call of Close, want at once", took)
 		}
-		b.start()
+		b.startNodes()
 	})
 }

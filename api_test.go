@@ -59,7 +59,7 @@ func TestPublicTypesHaveNamesInThisPackage(t *testing.T) {
 	} {
 		walk(reflect.TypeOf(start))
 	}
-	names := aliases(t)
+	names := driverAliases(t)
 	for typ := range seen {
 		if name := typ.Name(); typ.PkgPath() == reflect.TypeFor[driver.Driver]().PkgPath() && !names[name] {
 			t.Errorf("driver.%s is met by users, and package holdfast has no name for it", name)
@@ -70,8 +70,8 @@ func TestPublicTypesHaveNamesInThisPackage(t *testing.T) {
 	}
 }
 
-// aliases are the types of package driver that this package has under the same name.
-func aliases(t *testing.T) map[string]bool {
+// driverAliases returns the types of package driver that this package has under the same name.
+func driverAliases(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
 	if err != nil {

@@ -67,7 +67,7 @@ func (c *Client) unreserveDriver() {
 // it. opts may be nil. New does not block, unless it fails. Errors: ErrInvalid.
 func New(drv Driver, opts *Options) (*Client, error) {
 	if v := reflect.ValueOf(drv); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
-		return nil, wrap("new", "", invalid("no driver; open one with holdfast.Open, redis.Open or memory.New, and check its error"))
+		return nil, wrapError("new", "", invalidError("no driver; open one with holdfast.Open, redis.Open or memory.New, and check its error"))
 	}
 	if opts == nil {
 		opts = &Options{}
@@ -77,12 +77,13 @@ func New(drv Driver, opts *Options) (*Client, error) {
 		events: eventQueue{hooks: opts.Hooks, logger: driver.LoggerOrDefault(opts.Logger), hurry: make(chan struct{})},
 	}
 	if !c.reserveDriver(drv) {
-		return nil, wrap("new", "", invalid("another client of this process uses the driver; share the client, or open a second driver for a second client"))
+		return nil, wrapError("new", "", invalidError(
+			"another client of this process uses the driver; share the client, or open a second driver for a second client"))
 	}
 	if opts.Holder.Note != "" {
 		c.unreserveDriver()
 		drv.Close()
-		return nil, wrap("new", "", invalid("Holder.Note %q: give it for each lease, as AcquireOptions.Note", opts.Holder.Note))
+		return nil, wrapError("new", "", invalidError("Holder.Note %q: give it for each lease, as AcquireOptions.Note", opts.Holder.Note))
 	}
 	c.keeper = holder.New(drv, cmp.Or(opts.Holder, thisProcess()), &c.events)
 	if n, ok := drv.(driver.Notifier); ok {
@@ -111,5 +112,5 @@ func (c *Client) nodeChanged(e NodeEvent) {
 		level = slog.LevelInfo
 	}
 	c.events.Log(level, "node changed", "node", e.Node, "state", string(e.State), "cause", e.Err)
-	call(&c.events, c.events.hooks.Node, e)
+	callHook(&c.events, c.events.hooks.Node, e)
 }

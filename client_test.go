@@ -19,22 +19,22 @@ import (
 )
 
 func TestOneHolderAtATime(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
-		_, err := b.peer().TryAcquire(t.Context(), "k", nil)
+		_, err := b.newPeer().TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
 		held, ok := errors.AsType[*holdfast.HeldError](err)
 		if !ok || held.Holder.PID == 0 || held.Remaining <= 0 || held.Since.IsZero() {
 			t.Errorf("HeldError = %+v, want holder, age and time left", held)
 		}
 		b.release(l)
-		b.release(b.acquire(b.peer(), "k", nil))
+		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
 
 func TestTokensRiseWithEachHolder(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		clients := []*holdfast.Client{b.client, b.peer(), b.peer()}
+	inBubble(t, func(t *testing.T, b *bench) {
+		clients := []*holdfast.Client{b.client, b.newPeer(), b.newPeer()}
 		var last holdfast.Token
 		for i := range 100 {
 			l := b.acquire(clients[i%3], "k", nil)
@@ -48,10 +48,10 @@ func TestTokensRiseWithEachHolder(t *testing.T) {
 }
 
 func TestForceReleaseNeverHitsANewerHolder(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		old := b.acquire(b.client, "k", nil)
 		b.release(old)
-		l := b.acquire(b.peer(), "k", nil)
+		l := b.acquire(b.newPeer(), "k", nil)
 		err := b.client.ForceRelease(t.Context(), "k", old.Token(), "")
 		wantErr(t, err, holdfast.ErrLost)
 		if want := fmt.Sprintf("token %d does not belong to the present holder", old.Token()); !strings.Contains(fmt.Sprint(err), want) {
@@ -65,11 +65,11 @@ func TestForceReleaseNeverHitsANewerHolder(t *testing.T) {
 }
 
 func TestDoJoinsTheLossToTheError(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		mine := errors.New("mine")
 		opts := &holdfast.AcquireOptions{TTL: time.Second}
 		err := b.client.Do(t.Context(), "k", opts, func(ctx context.Context, _ *holdfast.Lease) error {
-			b.freeze()
+			b.freezeNodes()
 			<-ctx.Done()
 			wantErr(t, context.Cause(ctx), holdfast.ErrLost)
 			return mine
@@ -78,7 +78,7 @@ func TestDoJoinsTheLossToTheError(t *testing.T) {
 		if strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q has more than one line", err)
 		}
-		b.start()
+		b.startNodes()
 		if err := b.client.Do(t.Context(), "k", opts, func(context.Context, *holdfast.Lease) error { return nil }); err != nil {
 			t.Errorf("Do() = %v", err)
 		}
@@ -86,11 +86,11 @@ func TestDoJoinsTheLossToTheError(t *testing.T) {
 }
 
 func TestDoNamesAReturnedLossOnce(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for _, format := range []string{"%w", "paying: %w"} {
 			opts := &holdfast.AcquireOptions{TTL: time.Second}
 			err := b.client.Do(t.Context(), "k", opts, func(ctx context.Context, _ *holdfast.Lease) error {
-				b.freeze()
+				b.freezeNodes()
 				<-ctx.Done()
 				return fmt.Errorf(format, context.Cause(ctx))
 			})
@@ -98,18 +98,18 @@ func TestDoNamesAReturnedLossOnce(t *testing.T) {
 			if text := fmt.Sprint(err); strings.Count(text, holdfast.ErrLost.Error()) != 1 || !strings.Contains(text, `do "k": `) {
 				t.Errorf("Do() = %q", text)
 			}
-			b.start()
+			b.startNodes()
 		}
 	})
 }
 
 func TestDoReleasesOnPanic(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		func() {
 			defer func() { recover() }()
 			b.client.Do(t.Context(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("x") })
 		}()
-		l, err := b.peer().TryAcquire(t.Context(), "k", nil)
+		l, err := b.newPeer().TryAcquire(t.Context(), "k", nil)
 		if err != nil {
 			t.Fatalf("after a panic: %v", err)
 		}
@@ -118,7 +118,7 @@ func TestDoReleasesOnPanic(t *testing.T) {
 }
 
 func TestDoEndsWithTheCallersContext(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		ctx, cancel := context.WithCancel(t.Context())
 		err := b.client.Do(ctx, "k", nil, func(ctx context.Context, l *holdfast.Lease) error {
 			cancel()
@@ -136,8 +136,8 @@ func TestDoEndsWithTheCallersContext(t *testing.T) {
 }
 
 func TestCloseReleasesAndEndsWaits(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		c, other := b.peer(), b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		c, other := b.newPeer(), b.newPeer()
 		l := b.acquire(c, "k", nil)
 		m := b.acquire(other, "m", nil)
 		var wg sync.WaitGroup
@@ -164,12 +164,12 @@ func TestCloseReleasesAndEndsWaits(t *testing.T) {
 }
 
 func TestListShowsWhatIsHeld(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for _, key := range []string{"a/1", "a/2", "b/1"} {
 			b.acquire(b.client, key, nil)
 		}
 		var keys []string
-		for st, err := range b.peer().List(t.Context(), "a/") {
+		for st, err := range b.newPeer().List(t.Context(), "a/") {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -182,8 +182,8 @@ func TestListShowsWhatIsHeld(t *testing.T) {
 }
 
 func TestBadArgumentsAreRefusedAndChangeNothing(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		b.freeze() // nothing may be asked
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.freezeNodes() // nothing may be asked
 		bad := map[string]*holdfast.AcquireOptions{
 			"k":                      {TTL: 9 * time.Millisecond},
 			"l":                      {Wait: -1},
@@ -204,7 +204,7 @@ func TestBadArgumentsAreRefusedAndChangeNothing(t *testing.T) {
 			_, err := holdfast.New(none, nil) // what is left of an Open whose error nobody looked at
 			wantErr(t, err, holdfast.ErrInvalid)
 		}
-		b.start()
+		b.startNodes()
 	})
 }
 
@@ -218,7 +218,7 @@ func (d unbounded) Limits() driver.Limits {
 }
 
 func TestTTLThatWouldOverflowIsRefused(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		c, err := holdfast.New(unbounded{b.drv.Peer()}, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -230,7 +230,7 @@ func TestTTLThatWouldOverflowIsRefused(t *testing.T) {
 		}
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 365 * 24 * time.Hour, Wait: time.Second})
 		wantErr(t, l.Extend(t.Context(), math.MaxInt64), holdfast.ErrInvalid)
-		_, err = b.peer().TryAcquire(t.Context(), "k", nil)
+		_, err = b.newPeer().TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(l)
 	})
@@ -248,7 +248,7 @@ func (d *adopting) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, err
 }
 
 func TestAdoptDuringCloseLeavesNothing(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{NoRenew: true, Adoptable: true})
 		drv := &adopting{Driver: b.drv.Peer()}
 		c, err := holdfast.New(drv, nil)

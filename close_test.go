@@ -25,12 +25,12 @@ type longWay struct {
 }
 
 func (d *longWay) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	defer pass(time.Millisecond)
+	defer passTime(time.Millisecond)
 	return d.Driver.Acquire(ctx, req)
 }
 
 func (d *longWay) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	pass(time.Millisecond)
+	passTime(time.Millisecond)
 	if d.cut.Load() {
 		return errors.New("hung up")
 	}
@@ -60,7 +60,7 @@ func (b *bench) isEmpty() {
 }
 
 func TestAClosedClientLooksAtNothing(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		if err := b.client.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -70,7 +70,7 @@ func TestAClosedClientLooksAtNothing(t *testing.T) {
 }
 
 func TestCloseUnderLoadLeavesNothing(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for range 300 {
 			c := b.openLongWay()
 			var all sync.WaitGroup
@@ -86,12 +86,12 @@ func TestCloseUnderLoadLeavesNothing(t *testing.T) {
 							<-l.Context().Done()
 							continue
 						}
-						pass(rand.N(2 * time.Millisecond))
+						passTime(rand.N(2 * time.Millisecond))
 						l.Release(t.Context())
 					}
 				})
 			}
-			pass(rand.N(20 * time.Millisecond))
+			passTime(rand.N(20 * time.Millisecond))
 			if err := c.Close(); err != nil {
 				t.Error(err)
 			}
@@ -103,7 +103,7 @@ func TestCloseUnderLoadLeavesNothing(t *testing.T) {
 }
 
 func TestShutdownLetsHoldersFinish(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		c := b.openLongWay()
 		l, elsewhere := b.acquire(c, "k", nil), b.acquire(b.client, "elsewhere", &holdfast.AcquireOptions{Adoptable: true})
 		var waiters sync.WaitGroup
@@ -113,7 +113,7 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 				wantErr(t, err, holdfast.ErrClosed)
 			})
 		}
-		pass(time.Second)
+		passTime(time.Second)
 		done := make(chan error)
 		go func() { done <- c.Shutdown(t.Context()) }()
 		waiters.Wait()
@@ -125,7 +125,7 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 		}
 		_, err := c.Adopt(t.Context(), "elsewhere", elsewhere.Owner(), elsewhere.Token(), nil)
 		wantErr(t, err, holdfast.ErrClosed)
-		pass(time.Minute)
+		passTime(time.Minute)
 		if err := l.Check(t.Context()); err != nil {
 			t.Errorf("a minute into Shutdown the lease is in state %v", err)
 		}
@@ -150,7 +150,7 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 }
 
 func TestInterruptedShutdownReleasesHeldLocks(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		c := b.openLongWay()
 		l := b.acquire(c, "k", nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -171,7 +171,7 @@ func TestInterruptedShutdownReleasesHeldLocks(t *testing.T) {
 }
 
 func TestShutdownAndCloseMayComeTogether(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for range 100 {
 			c := b.openLongWay()
 			b.acquire(c, "k", nil)
@@ -185,7 +185,7 @@ func TestShutdownAndCloseMayComeTogether(t *testing.T) {
 					b.isEmpty()
 				})
 			}
-			pass(rand.N(2 * time.Millisecond))
+			passTime(rand.N(2 * time.Millisecond))
 			for range 3 {
 				all.Go(func() {
 					if err := c.Close(); err != nil {
@@ -203,8 +203,8 @@ func TestDoReportsTheEndThatCloseBrought(t *testing.T) {
 	mine := errors.New("mine")
 	for name, fails := range map[string]error{"fn succeeds": nil, "fn fails": mine} {
 		t.Run(name, func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
-				c := b.peer()
+			inBubble(t, func(t *testing.T, b *bench) {
+				c := b.newPeer()
 				err := c.Do(t.Context(), "k", nil, func(ctx context.Context, _ *holdfast.Lease) error {
 					c.Close()
 					wantErr(t, context.Cause(ctx), holdfast.ErrClosed, holdfast.ErrLost)
@@ -224,7 +224,7 @@ func TestDoReportsTheEndThatCloseBrought(t *testing.T) {
 }
 
 func TestDoDoesNotMindWhatItsFunctionReleases(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		err := b.client.Do(t.Context(), "k", nil, func(ctx context.Context, l *holdfast.Lease) error { return l.Release(ctx) })
 		if err != nil {
 			t.Errorf("Do() = %v", err)

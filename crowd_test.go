@@ -26,8 +26,8 @@ func (b *bench) wantCrowd(c *holdfast.Client, most, others int) {
 	}
 }
 
-// line has each of the clients wait, one after the other, until leave is called.
-func (b *bench) line(ctx context.Context, most int, clients ...*holdfast.Client) (leave func()) {
+// lineUp makes each of the clients wait, one after the other, until leave is called.
+func (b *bench) lineUp(ctx context.Context, most int, clients ...*holdfast.Client) (leave func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	for _, c := range clients {
@@ -39,39 +39,39 @@ func (b *bench) line(ctx context.Context, most int, clients ...*holdfast.Client)
 				b.t.Errorf("a waiter within the bound: %v", err)
 			}
 		})
-		pass(2 * time.Second) // it is in the queue, and a renewal has counted it
+		passTime(2 * time.Second) // it is in the queue, and a renewal has counted it
 	}
 	return func() { cancel(); all.Wait() }
 }
 
 func TestAQueueThatIsFullTakesNoMore(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		holder := b.client
 		l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
-		leave := b.line(t.Context(), 3, b.peer(), b.peer(), b.peer()) // each behind fewer than three
-		for _, c := range []*holdfast.Client{holder, b.peer()} {
+		leave := b.lineUp(t.Context(), 3, b.newPeer(), b.newPeer(), b.newPeer()) // each behind fewer than three
+		for _, c := range []*holdfast.Client{holder, b.newPeer()} {
 			b.wantCrowd(c, 1, 3)
 			b.wantCrowd(c, 3, 3)
 		}
-		more := b.line(t.Context(), 4, b.peer())
-		last := b.line(t.Context(), 0, b.peer(), holder)
-		pass(time.Minute) // waiters keep their places, whoever comes behind them
+		more := b.lineUp(t.Context(), 4, b.newPeer())
+		last := b.lineUp(t.Context(), 0, b.newPeer(), holder)
+		passTime(time.Minute) // waiters keep their places, whoever comes behind them
 		b.wantCrowd(holder, 6, 6)
 		b.release(l)
-		pass(time.Second)
+		passTime(time.Second)
 		leave()
 		more()
 		last()
-		b.wantFree(b.peer(), "k")
+		b.wantFree(b.newPeer(), "k")
 	})
 }
 
 func TestFullLocalQueueRejectsWaiters(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		other := b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		other := b.newPeer()
 		for _, holder := range []*holdfast.Client{b.client, other} {
 			l := b.acquire(holder, "k", nil)
-			leave := b.line(t.Context(), 3, other, other, other)
+			leave := b.lineUp(t.Context(), 3, other, other, other)
 			b.wantCrowd(other, 3, 3)
 			leave()
 			b.release(l)
@@ -81,11 +81,11 @@ func TestFullLocalQueueRejectsWaiters(t *testing.T) {
 
 // TestFirstOfSimultaneousCallersMayWait holds that the answer to the first, which asks, sends away those behind it.
 func TestFirstOfSimultaneousCallersMayWait(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(10 * time.Millisecond)
 		}
-		c := b.peer()
+		c := b.newPeer()
 		l := b.acquire(b.client, "k", nil)
 		var all sync.WaitGroup
 		var away atomic.Int32
@@ -100,7 +100,7 @@ func TestFirstOfSimultaneousCallersMayWait(t *testing.T) {
 				b.release(l)
 			})
 		}
-		pass(time.Second)
+		passTime(time.Second)
 		synctest.Wait()
 		if n := away.Load(); n != 8 {
 			t.Errorf("%d of ten were sent away, want all but two", n)
@@ -114,13 +114,13 @@ func TestFirstOfSimultaneousCallersMayWait(t *testing.T) {
 }
 
 func TestMaxWaitersIgnoresAFreeLock(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxWaiters: 1}))
 		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: -1})
 		wantErr(t, err, holdfast.ErrInvalid)
-		b.freeze() // an outage is no queue
+		b.freezeNodes() // an outage is no queue
 		_, err = b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: 1, Wait: 5 * time.Second})
 		wantErr(t, err, holdfast.ErrUnavailable)
-		b.start()
+		b.startNodes()
 	})
 }

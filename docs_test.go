@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// repository has the text of each file of the repository that ends in one of the suffixes.
-func repository(t *testing.T, suffixes ...string) map[string]string {
+// readRepository returns the text of each file of the repository that ends in one of the suffixes.
+func readRepository(t *testing.T, suffixes ...string) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
@@ -37,8 +37,8 @@ func repository(t *testing.T, suffixes ...string) map[string]string {
 	return files
 }
 
-// dedent has the lines of text without the white space around them.
-func dedent(text string) string {
+// trimLines returns the lines of text without the white space around them.
+func trimLines(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimSpace(line)
@@ -49,12 +49,12 @@ func dedent(text string) string {
 func TestGoInThePagesIsCompiled(t *testing.T) {
 	t.Parallel()
 	var program strings.Builder
-	for _, text := range repository(t, ".go") {
-		program.WriteString(dedent(text) + "\n")
+	for _, text := range readRepository(t, ".go") {
+		program.WriteString(trimLines(text) + "\n")
 	}
-	for page, text := range repository(t, ".md") {
+	for page, text := range readRepository(t, ".md") {
 		for _, block := range regexp.MustCompile("(?ms)^```go\n(.*?)^```").FindAllStringSubmatch(text, -1) {
-			if !strings.Contains(program.String(), dedent(block[1])) {
+			if !strings.Contains(program.String(), trimLines(block[1])) {
 				t.Errorf("%s: no Go file has this code:\n%s", page, block[1])
 			}
 		}
@@ -63,7 +63,7 @@ func TestGoInThePagesIsCompiled(t *testing.T) {
 
 func TestEveryLinkInThePagesLeadsSomewhere(t *testing.T) {
 	t.Parallel()
-	pages := repository(t, ".md")
+	pages := readRepository(t, ".md")
 	code := regexp.MustCompile("(?ms)^```.*?^```")
 	for page, text := range pages {
 		text = code.ReplaceAllString(text, "")
@@ -78,7 +78,7 @@ func TestEveryLinkInThePagesLeadsSomewhere(t *testing.T) {
 			}
 			if _, err := os.Stat(target); err != nil {
 				t.Errorf("%s links to %s, which does not exist", page, link[1])
-			} else if anchor != "" && !anchors(pages[target])[anchor] {
+			} else if anchor != "" && !headingAnchors(pages[target])[anchor] {
 				t.Errorf("%s links to %s, but %s has no such heading", page, link[1], target)
 			}
 		}
@@ -88,25 +88,25 @@ func TestEveryLinkInThePagesLeadsSomewhere(t *testing.T) {
 // TestPagesNamedInCodeExist looks at comments and messages: "docs/operations.md", "docs/operations.md, Rights", "docs/alerts.md#lockleaks".
 func TestPagesNamedInCodeExist(t *testing.T) {
 	t.Parallel()
-	pages := repository(t, ".md")
+	pages := readRepository(t, ".md")
 	mention := regexp.MustCompile(`\b(docs/[\w-]+\.md)(?:#([\w-]+)|, ([A-Z][\w, ]*))?`)
-	for file, text := range repository(t, ".go", ".yml", ".lua", ".json") {
+	for file, text := range readRepository(t, ".go", ".yml", ".lua", ".json") {
 		for _, m := range mention.FindAllStringSubmatch(text, -1) {
 			page, ok := pages[m[1]]
 			switch {
 			case !ok:
 				t.Errorf("%s names %s, which does not exist", file, m[1])
-			case m[2] != "" && !anchors(page)[m[2]]:
+			case m[2] != "" && !headingAnchors(page)[m[2]]:
 				t.Errorf("%s names %s#%s, which is no heading there", file, m[1], m[2])
-			case m[3] != "" && !begins(m[3], page):
+			case m[3] != "" && !beginsWithHeading(m[3], page):
 				t.Errorf("%s names %s, %s: there is no such heading", file, m[1], m[3])
 			}
 		}
 	}
 }
 
-// begins reports whether text begins with a heading of page.
-func begins(text, page string) bool {
+// beginsWithHeading reports whether text begins with a heading of page.
+func beginsWithHeading(text, page string) bool {
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(page, -1) {
 		if strings.HasPrefix(text, heading[1]) {
 			return true
@@ -115,8 +115,8 @@ func begins(text, page string) bool {
 	return false
 }
 
-// anchors has the names by which the headings of a page can be linked to.
-func anchors(text string) map[string]bool {
+// headingAnchors returns the names by which the headings of a page can be linked to.
+func headingAnchors(text string) map[string]bool {
 	names := make(map[string]bool)
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
 		name := regexp.MustCompile(`[^\w\- ]`).ReplaceAllString(strings.ToLower(heading[1]), "")
@@ -128,7 +128,7 @@ func anchors(text string) map[string]bool {
 // TestReadmeFiguresStandInLinkedPages compares the table of the README with the pages that each of its rows links to.
 func TestReadmeFiguresStandInLinkedPages(t *testing.T) {
 	t.Parallel()
-	pages := repository(t, ".md")
+	pages := readRepository(t, ".md")
 	_, table, ok := strings.Cut(pages["README.md"], "\n## Beside other locks\n\n")
 	if !ok {
 		t.Fatal("README.md has no section \"Beside other locks\"")
@@ -160,12 +160,12 @@ func TestReadmeFiguresStandInLinkedPages(t *testing.T) {
 func TestEveryTestThatThePagesNameExists(t *testing.T) {
 	t.Parallel()
 	exists := make(map[string]bool)
-	for _, text := range repository(t, "_test.go", "locktest.go") {
+	for _, text := range readRepository(t, "_test.go", "locktest.go") {
 		for _, test := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(text, -1) {
 			exists[test[1]] = true
 		}
 	}
-	for page, text := range repository(t, ".md") {
+	for page, text := range readRepository(t, ".md") {
 		for _, test := range regexp.MustCompile("`((?:Test|Fuzz)\\w+)[`/]").FindAllStringSubmatch(text, -1) {
 			if !exists[test[1]] && test[1] != "TestRenew2" { // CONTRIBUTING's example of a bad name
 				t.Errorf("%s names %s, which does not exist", page, test[1])
@@ -177,17 +177,17 @@ func TestEveryTestThatThePagesNameExists(t *testing.T) {
 func TestEveryFileThatThePagesNameExists(t *testing.T) {
 	t.Parallel()
 	name := regexp.MustCompile("`((?:[\\w*-]+/)*[\\w*-]+\\.(?:go|lua|md|c)|(?:internal|verify|cmd|docs|driver|fence|redis|tools)/[\\w/*-]+)`")
-	for page, text := range repository(t, ".md") {
+	for page, text := range readRepository(t, ".md") {
 		for _, m := range name.FindAllStringSubmatch(text, -1) {
-			if !named(t, m[1]) {
+			if !pathExists(t, m[1]) {
 				t.Errorf("%s names %s, which does not exist", page, m[1])
 			}
 		}
 	}
 }
 
-// named reports whether a file or folder has this path, from the root or from any folder.
-func named(t *testing.T, path string) bool {
+// pathExists reports whether a file or folder has this path, from the root or from any folder.
+func pathExists(t *testing.T, path string) bool {
 	t.Helper()
 	found, err := filepath.Glob(path)
 	if err != nil {

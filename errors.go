@@ -90,19 +90,19 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// wrap puts err into an *Error. Only exported methods call it, so that an error is
+// wrapError puts err into an *Error. Only exported methods call it, so that an error is
 // wrapped once.
-func wrap(op, key string, err error) error {
+func wrapError(op, key string, err error) error {
 	if err == nil {
 		return nil
 	}
 	return &Error{Op: op, Key: key, Err: err}
 }
 
-func unsupported(format string, args ...any) error {
+func unsupportedError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrUnsupported, fmt.Sprintf(format, args...))
 }
 
-func invalid(format string, args ...any) error {
+func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, args...))
 }

@@ -61,8 +61,8 @@ func TestEachCallThatFailsIsToldOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var told []holdfast.FailedEvent
 			hooks := holdfast.Hooks{Failed: func(e holdfast.FailedEvent) { told = append(told, e) }}
-			inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
-				l := b.acquire(b.peer(), "k", nil)
+			inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+				l := b.acquire(b.newPeer(), "k", nil)
 				begin := time.Now()
 				err := tt.call(t.Context(), b.client)
 				took := time.Since(begin)
@@ -86,8 +86,8 @@ func TestEachCallThatFailsIsToldOnce(t *testing.T) {
 func TestCloseReportsTheWaitersItEnds(t *testing.T) {
 	var told []error
 	hooks := holdfast.Hooks{Failed: func(e holdfast.FailedEvent) { told = append(told, e.Err) }}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
-		l := b.acquire(b.peer(), "k", nil)
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.newPeer(), "k", nil)
 		var wg sync.WaitGroup
 		for range 1000 { // one asks the service, and the others wait behind it
 			wg.Go(func() {
@@ -123,13 +123,13 @@ func TestEventsHaveTheValuesOfTheirAcquire(t *testing.T) {
 		Lost:     func(e holdfast.LostEvent) { note("lost", e.Context) },
 		Released: func(e holdfast.ReleasedEvent) { note("released", e.Context) },
 	}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		acquire := func(trace string, opts *holdfast.AcquireOptions) (*holdfast.Lease, error) {
 			ctx, cancel := context.WithCancel(context.WithValue(t.Context(), traceKey{}, trace))
 			defer cancel()
 			return b.client.Acquire(ctx, "k", opts)
 		}
-		first := b.acquire(b.peer(), "k", nil)
+		first := b.acquire(b.newPeer(), "k", nil)
 		_, err := acquire("loses", &holdfast.AcquireOptions{Wait: time.Second})
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(first)
@@ -168,9 +168,9 @@ func TestEventsHaveTheValuesOfTheirAcquire(t *testing.T) {
 
 func TestHeldErrorShowsTheHoldersNote(t *testing.T) {
 	const note = "nightly import ü"
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Note: note})
-		for name, c := range map[string]*holdfast.Client{"the same client": b.client, "another": b.peer()} {
+		for name, c := range map[string]*holdfast.Client{"the same client": b.client, "another": b.newPeer()} {
 			_, err := c.TryAcquire(t.Context(), "k", nil)
 			held, ok := errors.AsType[*holdfast.HeldError](err)
 			if !ok || held.Holder.Note != note || !strings.Contains(err.Error(), note) {
@@ -198,14 +198,14 @@ func TestHeldErrorShowsTheHoldersNote(t *testing.T) {
 
 func TestHandOverNeedsTheSameNote(t *testing.T) {
 	var g grants
-	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Note: "first"})
 		next := make(chan *holdfast.Lease)
 		go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{Note: "second"}) }()
 		synctest.Wait()
 		b.release(l)
 		l = <-next
-		if st, err := b.peer().Inspect(t.Context(), "k"); err != nil || st.Holder.Note != "second" || g.local.Load() != 0 {
+		if st, err := b.newPeer().Inspect(t.Context(), "k"); err != nil || st.Holder.Note != "second" || g.local.Load() != 0 {
 			t.Errorf("%+v, %v after %d hand-overs, want the note of the second holder and none", st, err, g.local.Load())
 		}
 		b.release(l)
@@ -213,7 +213,7 @@ func TestHandOverNeedsTheSameNote(t *testing.T) {
 }
 
 func TestNodesTellTheirState(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		b.drv.Node(1).Stop()
 		synctest.Wait()
 		nodes := b.client.Nodes()

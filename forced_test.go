@@ -19,10 +19,10 @@ func TestForcedHolderLearnsTheReasonAtOnce(t *testing.T) {
 		"margin":      {TTL: time.Minute, Margin: margin},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
+			inBubble(t, func(t *testing.T, b *bench) {
 				l := b.acquire(b.client, "k", opts)
-				pass(time.Second)
-				if err := b.peer().ForceRelease(t.Context(), "k", l.Token(), "ops@web-3: it hangs"); err != nil {
+				passTime(time.Second)
+				if err := b.newPeer().ForceRelease(t.Context(), "k", l.Token(), "ops@web-3: it hangs"); err != nil {
 					t.Fatal(err)
 				}
 				synctest.Wait()
@@ -64,14 +64,14 @@ func TestAnAlertAloneEndsNoLease(t *testing.T) {
 			drv.Node(i).Stop()
 		}
 		drv.alert(l.Owner(), "it cannot be asked")
-		pass(2 * time.Second)
+		passTime(2 * time.Second)
 		if err := l.Context().Err(); err != nil {
 			t.Errorf("without an answer the lease is %v", context.Cause(l.Context()))
 		}
 		for i := range 5 {
 			drv.Node(i).Start()
 		}
-		pass(20 * time.Second) // renewals refute it
+		passTime(20 * time.Second) // renewals refute it
 		if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 			t.Fatal(err)
 		}
@@ -111,10 +111,10 @@ func (d *meanwhile) Check(ctx context.Context, g driver.Grant) error {
 	return d.alerting.Check(ctx, g)
 }
 
-// around has the holder of a lock hear an alert, with the reason "the first", and calls before and
+// aroundAlert has the holder of a lock hear an alert, with the reason "the first", and calls before and
 // after around the check of that. take takes the lock away in silence. It wants the lease lost at
 // once, for a reason.
-func around(t *testing.T, reason string, before, after func(t *testing.T, drv *meanwhile, l *holdfast.Lease, take func())) {
+func aroundAlert(t *testing.T, reason string, before, after func(t *testing.T, drv *meanwhile, l *holdfast.Lease, take func())) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &meanwhile{alerting: &alerting{Driver: memory.New(5)}}
@@ -142,11 +142,11 @@ func around(t *testing.T, reason string, before, after func(t *testing.T, drv *m
 	})
 }
 
-func nothing(*testing.T, *meanwhile, *holdfast.Lease, func()) {}
+func doNothing(*testing.T, *meanwhile, *holdfast.Lease, func()) {}
 
 // Each node sends its alert when it has acted, so the first may come before a majority has.
 func TestAlertDuringCheckIsCheckedAfterwards(t *testing.T) {
-	around(t, "the second", nothing, func(_ *testing.T, drv *meanwhile, l *holdfast.Lease, take func()) {
+	aroundAlert(t, "the second", doNothing, func(_ *testing.T, drv *meanwhile, l *holdfast.Lease, take func()) {
 		take()
 		drv.alert(l.Owner(), "the second")
 	})
@@ -154,10 +154,10 @@ func TestAlertDuringCheckIsCheckedAfterwards(t *testing.T) {
 
 // A renewal that was answered before the force does not refute the alert.
 func TestRenewalDuringCheckKeepsTheForceReason(t *testing.T) {
-	around(t, "the first", func(t *testing.T, _ *meanwhile, l *holdfast.Lease, take func()) {
+	aroundAlert(t, "the first", func(t *testing.T, _ *meanwhile, l *holdfast.Lease, take func()) {
 		if err := l.Extend(t.Context(), time.Minute); err != nil {
 			t.Error(err)
 		}
 		take()
-	}, nothing)
+	}, doNothing)
 }

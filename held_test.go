@@ -12,16 +12,16 @@ import (
 // TestHeldCountsTheOthersWhoWait checks that a waiter does not count itself, whether it
 // is in the queue already or not.
 func TestHeldCountsTheOthersWhoWait(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		holder := b.acquire(b.client, "k", nil)
 		for before := range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // long enough to stand in the queue
-			_, err := b.peer().Acquire(ctx, "k", nil)
+			_, err := b.newPeer().Acquire(ctx, "k", nil)
 			cancel()
 			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Waiters != before {
 				t.Errorf("%d wait before it: %v, %+v", before, err, held)
 			}
-			waiter := b.peer()
+			waiter := b.newPeer()
 			go func() {
 				if l, err := waiter.Acquire(t.Context(), "k", nil); err == nil {
 					l.Release(context.Background())

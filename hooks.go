@@ -199,7 +199,7 @@ func (h *eventQueue) deliverAll() {
 		next, more := h.dequeue(idle >= maxIdlePolls)
 		switch {
 		case next.fn != nil:
-			h.deliver(next)
+			h.deliverEvent(next)
 			idle = 0
 		case !more:
 			return
@@ -233,8 +233,8 @@ func (h *eventQueue) dequeue(last bool) (first queuedEvent, more bool) {
 	return first, !last
 }
 
-// deliver calls the hooks for one event, and for the events dropped after it.
-func (h *eventQueue) deliver(n queuedEvent) {
+// deliverEvent calls the hooks for one event, and for the events dropped after it.
+func (h *eventQueue) deliverEvent(n queuedEvent) {
 	n.fn()
 	if n.dropped == 0 {
 		return
@@ -273,13 +273,13 @@ func (h *eventQueue) writeLog(at time.Time, level slog.Level, text string, args 
 		return
 	}
 	r := slog.NewRecord(at, level, text, 0)
-	r.Add(readable(args)...)
+	r.Add(readablePairs(args)...)
 	h.logger.Handler().Handle(ctx, r)
 }
 
-// readable returns the pairs of a log line as people read them in JSON too: durations with their units, and no value that
+// readablePairs returns the pairs of a log line as people read them in JSON too: durations with their units, and no value that
 // is nil.
-func readable(args []any) (pairs []any) {
+func readablePairs(args []any) (pairs []any) {
 	for pair := range slices.Chunk(args, 2) {
 		switch v := pair[1].(type) {
 		case nil:
@@ -299,33 +299,33 @@ func (h *eventQueue) AtRisk(e holder.AtRisk) {
 	} else {
 		h.Log(slog.LevelInfo, "lease no longer at risk", "key", e.Key, "token", e.Token)
 	}
-	call(h, h.hooks.AtRisk, AtRiskEvent(e))
+	callHook(h, h.hooks.AtRisk, AtRiskEvent(e))
 }
 
-// call has hook called with e, if it is set.
-func call[E any](h *eventQueue, hook func(E), e E) {
+// callHook enqueues a call of hook with e, if hook is set.
+func callHook[E any](h *eventQueue, hook func(E), e E) {
 	if hook != nil {
 		h.enqueue(func() { hook(e) })
 	}
 }
 
 // Waiting implements holder.Events.
-func (h *eventQueue) Waiting(e holder.Waiting) { call(h, h.hooks.Waiting, WaitingEvent(e)) }
+func (h *eventQueue) Waiting(e holder.Waiting) { callHook(h, h.hooks.Waiting, WaitingEvent(e)) }
 
 // Acquired implements holder.Events.
-func (h *eventQueue) Acquired(e holder.Acquired) { call(h, h.hooks.Acquired, AcquiredEvent(e)) }
+func (h *eventQueue) Acquired(e holder.Acquired) { callHook(h, h.hooks.Acquired, AcquiredEvent(e)) }
 
 // Failed implements holder.Events.
-func (h *eventQueue) Failed(e holder.Failed) { call(h, h.hooks.Failed, FailedEvent(e)) }
+func (h *eventQueue) Failed(e holder.Failed) { callHook(h, h.hooks.Failed, FailedEvent(e)) }
 
 // Renewed implements holder.Events.
-func (h *eventQueue) Renewed(e holder.Renewed) { call(h, h.hooks.Renewed, RenewedEvent(e)) }
+func (h *eventQueue) Renewed(e holder.Renewed) { callHook(h, h.hooks.Renewed, RenewedEvent(e)) }
 
 // Lost implements holder.Events.
-func (h *eventQueue) Lost(e holder.Lost) { call(h, h.hooks.Lost, LostEvent(e)) }
+func (h *eventQueue) Lost(e holder.Lost) { callHook(h, h.hooks.Lost, LostEvent(e)) }
 
 // Released implements holder.Events.
-func (h *eventQueue) Released(e holder.Released) { call(h, h.hooks.Released, ReleasedEvent(e)) }
+func (h *eventQueue) Released(e holder.Released) { callHook(h, h.hooks.Released, ReleasedEvent(e)) }
 
 // Met implements holder.Events.
 func (h *eventQueue) Met(of holder.Kind, key string, held *HeldError) {

@@ -21,13 +21,13 @@ const slow = 5 * time.Second
 // slowHooks are hooks of which each takes long.
 func slowHooks() holdfast.Hooks {
 	return holdfast.Hooks{
-		Waiting:  func(holdfast.WaitingEvent) { pass(slow) },
-		Acquired: func(holdfast.AcquiredEvent) { pass(slow) },
-		Renewed:  func(holdfast.RenewedEvent) { pass(slow) },
-		AtRisk:   func(holdfast.AtRiskEvent) { pass(slow) },
-		Lost:     func(holdfast.LostEvent) { pass(slow) },
-		Released: func(holdfast.ReleasedEvent) { pass(slow) },
-		Node:     func(holdfast.NodeEvent) { pass(slow) },
+		Waiting:  func(holdfast.WaitingEvent) { passTime(slow) },
+		Acquired: func(holdfast.AcquiredEvent) { passTime(slow) },
+		Renewed:  func(holdfast.RenewedEvent) { passTime(slow) },
+		AtRisk:   func(holdfast.AtRiskEvent) { passTime(slow) },
+		Lost:     func(holdfast.LostEvent) { passTime(slow) },
+		Released: func(holdfast.ReleasedEvent) { passTime(slow) },
+		Node:     func(holdfast.NodeEvent) { passTime(slow) },
 	}
 }
 
@@ -35,21 +35,21 @@ func slowHooks() holdfast.Hooks {
 type slowLog struct{}
 
 func (slowLog) Enabled(context.Context, slog.Level) bool  { return true }
-func (slowLog) Handle(context.Context, slog.Record) error { pass(slow); return nil }
+func (slowLog) Handle(context.Context, slog.Record) error { passTime(slow); return nil }
 func (l slowLog) WithAttrs([]slog.Attr) slog.Handler      { return l }
 func (l slowLog) WithGroup(string) slog.Handler           { return l }
 
-// slowly is in, with a client whose hooks and Logger are slow.
-func slowly(t *testing.T, fn func(t *testing.T, b *bench)) {
-	inWith(t, &holdfast.Options{Hooks: slowHooks(), Logger: slog.New(slowLog{})}, func(t *testing.T, b *bench) {
+// inSlowBubble runs fn like inBubble, with a client whose hooks and Logger are slow.
+func inSlowBubble(t *testing.T, fn func(t *testing.T, b *bench)) {
+	inBubbleWith(t, &holdfast.Options{Hooks: slowHooks(), Logger: slog.New(slowLog{})}, func(t *testing.T, b *bench) {
 		fn(t, b)
 		b.client.Close()
-		pass(time.Hour) // what is left of the hooks
+		passTime(time.Hour) // what is left of the hooks
 	})
 }
 
 func TestAHookHoldsUpNoOtherLoss(t *testing.T) {
-	slowly(t, func(t *testing.T, b *bench) {
+	inSlowBubble(t, func(t *testing.T, b *bench) {
 		var leases []*holdfast.Lease
 		for i := range 10 {
 			leases = append(leases, b.acquire(b.client, fmt.Sprint(i), &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true}))
@@ -64,13 +64,13 @@ func TestAHookHoldsUpNoOtherLoss(t *testing.T) {
 }
 
 func TestAHookHoldsUpNoRenewal(t *testing.T) {
-	slowly(t, func(t *testing.T, b *bench) {
+	inSlowBubble(t, func(t *testing.T, b *bench) {
 		b.acquire(b.client, "lost", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
 		var leases []*holdfast.Lease
 		for i := range 10 {
 			leases = append(leases, b.acquire(b.client, fmt.Sprint(i), &holdfast.AcquireOptions{TTL: time.Second}))
 		}
-		pass(10 * time.Second)
+		passTime(10 * time.Second)
 		for _, l := range leases {
 			if err := l.Context().Err(); err != nil {
 				t.Errorf("lease on %q ended: %v", l.Key(), err)
@@ -81,7 +81,7 @@ func TestAHookHoldsUpNoRenewal(t *testing.T) {
 }
 
 func TestSlowHookDelaysNoCall(t *testing.T) {
-	slowly(t, func(t *testing.T, b *bench) {
+	inSlowBubble(t, func(t *testing.T, b *bench) {
 		begin := time.Now()
 		for range 10 {
 			l := b.acquire(b.client, "k", nil)
@@ -116,10 +116,10 @@ func (r *record) add(what string) {
 func TestEventsKeepTheirOrder(t *testing.T) {
 	var r record
 	hooks := holdfast.Hooks{
-		Acquired: func(e holdfast.AcquiredEvent) { pass(time.Millisecond); r.add(fmt.Sprint("acquired ", e.Token)) },
+		Acquired: func(e holdfast.AcquiredEvent) { passTime(time.Millisecond); r.add(fmt.Sprint("acquired ", e.Token)) },
 		Released: func(e holdfast.ReleasedEvent) { r.add(fmt.Sprint("released ", e.Token)) },
 	}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		var want []string
 		for range 20 {
 			l := b.acquire(b.client, "k", nil)
@@ -184,16 +184,16 @@ type writer func(p []byte)
 func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
 
 func TestAHookThatHangsDoesNotHangClose(t *testing.T) {
-	hooks := holdfast.Hooks{Acquired: func(holdfast.AcquiredEvent) { pass(time.Hour) }}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	hooks := holdfast.Hooks{Acquired: func(holdfast.AcquiredEvent) { passTime(time.Hour) }}
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		b.acquire(b.client, "k", nil)
 		begin := time.Now()
 		b.client.Close()
 		if took := time.Since(begin); took > 4*time.Second {
 			t.Errorf("Close took %v", took)
 		}
-		b.release(b.acquire(b.peer(), "k", nil))
-		pass(time.Hour)
+		b.release(b.acquire(b.newPeer(), "k", nil))
+		passTime(time.Hour)
 	})
 }
 
@@ -207,10 +207,10 @@ func TestHookMayCloseTheClient(t *testing.T) {
 		}
 		errs = append(errs, err, c.Close())
 	}}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		c = b.client
 		b.acquire(c, "k", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
-		pass(10 * time.Second)
+		passTime(10 * time.Second)
 		synctest.Wait()
 		if !slices.Equal(errs, []error{nil, nil}) {
 			t.Errorf("errors %v", errs)
@@ -232,7 +232,7 @@ func TestEndOfWaitReportsWhetherItWasTold(t *testing.T) {
 		Acquired: func(e holdfast.AcquiredEvent) { end(e.Told) },
 		Failed:   func(e holdfast.FailedEvent) { end(e.Told) },
 	}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		for range 50 { // some waiters leave with the lock in their hands
 			l := b.acquire(b.client, "k", nil)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -247,7 +247,7 @@ func TestEndOfWaitReportsWhetherItWasTold(t *testing.T) {
 			b.client.TryAcquire(t.Context(), "k", nil) // does not wait
 			b.release(l)
 			cancel()
-			pass(time.Second)
+			passTime(time.Second)
 		}
 		synctest.Wait()
 		if waiting != 0 || most < 2 {
@@ -259,13 +259,13 @@ func TestEndOfWaitReportsWhetherItWasTold(t *testing.T) {
 func TestARenewalSaysHowLateItEnded(t *testing.T) {
 	var late []time.Duration
 	hooks := holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) { late = append(late, e.Late) }}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
-		pass(4 * time.Second)
-		b.freeze()
-		pass(4 * time.Second)
-		b.start()
-		pass(500 * time.Millisecond)
+		passTime(4 * time.Second)
+		b.freezeNodes()
+		passTime(4 * time.Second)
+		b.startNodes()
+		passTime(500 * time.Millisecond)
 		b.release(l)
 		synctest.Wait()
 		if len(late) < 2 || late[0] != 0 || slices.Max(late) < 500*time.Millisecond {
@@ -276,12 +276,12 @@ func TestARenewalSaysHowLateItEnded(t *testing.T) {
 
 func TestLogIsReadableInJSON(t *testing.T) {
 	var said bytes.Buffer
-	inWith(t, &holdfast.Options{Logger: slog.New(slog.NewJSONHandler(&said, nil))}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Logger: slog.New(slog.NewJSONHandler(&said, nil))}, func(t *testing.T, b *bench) {
 		b.acquire(b.client, "k", nil)
 		b.drv.Node(0).Stop()
 		b.drv.Node(0).Start()
 		time.Sleep(741*time.Millisecond + 40929)
-		b.force(b.peer(), "k")
+		b.forceLock(b.newPeer(), "k")
 		time.Sleep(10 * time.Second)
 		awaitHooks()
 		for _, want := range []string{`"held":"741ms"`, `"state":"up"}`, `"cause":"`} {

@@ -25,13 +25,13 @@ type Waiter = driver.Waiter
 // each key that List yields, also one of another program with control characters. It blocks for one
 // answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid, ErrClosed.
 func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error) {
-	defer func() { err = wrap("inspect", key, err) }()
+	defer func() { err = wrapError("inspect", key, err) }()
 	if err := cmp.Or(checkSeen(key), c.checkOpen()); err != nil {
 		return st, err
 	}
 	in, ok := c.drv.(driver.Inspector)
 	if !ok {
-		return st, unsupported("it cannot say who holds a lock")
+		return st, unsupportedError("it cannot say who holds a lock")
 	}
 	seen, err := in.Inspect(ctx, key)
 	return c.addLocalWaiters(seen), err
@@ -51,13 +51,13 @@ func (c *Client) checkOpen() error {
 // lock. Of the waiters of one process it shows the first. It blocks for one answer of the service. Errors: ErrUnavailable, ErrUnsupported,
 // ErrInvalid.
 func (c *Client) Queue(ctx context.Context, key string, limit int) (waiters []Waiter, err error) {
-	defer func() { err = wrap("queue", key, err) }()
+	defer func() { err = wrapError("queue", key, err) }()
 	if err := checkSeen(key); err != nil {
 		return nil, err
 	}
 	q, ok := c.drv.(driver.Queuer)
 	if !ok {
-		return nil, unsupported("it cannot say who waits for a lock")
+		return nil, unsupportedError("it cannot say who waits for a lock")
 	}
 	return q.Queue(ctx, key, limit)
 }
@@ -68,12 +68,12 @@ func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, erro
 	return func(yield func(Status, error) bool) {
 		l, ok := c.drv.(driver.Lister)
 		if !ok {
-			yield(Status{}, wrap("list", "", unsupported("it cannot list locks")))
+			yield(Status{}, wrapError("list", "", unsupportedError("it cannot list locks")))
 			return
 		}
 		err := l.List(ctx, prefix, func(st Status) bool { return yield(c.addLocalWaiters(st), nil) })
 		if err != nil {
-			yield(Status{}, wrap("list", "", err))
+			yield(Status{}, wrapError("list", "", err))
 		}
 	}
 }
@@ -102,7 +102,7 @@ const (
 func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, error) {
 	d, ok := c.drv.(driver.Doctor)
 	if !ok {
-		return nil, wrap("diagnose", "", unsupported("it has no checks of its service"))
+		return nil, wrapError("diagnose", "", unsupportedError("it has no checks of its service"))
 	}
 	return d.Diagnose(ctx, ttl), nil
 }
@@ -128,13 +128,13 @@ func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, er
 // Errors: ErrLost when token does not belong to the present holder,
 // ErrUnavailable, ErrUnsupported, ErrUnconfirmed.
 func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why string) (err error) {
-	defer func() { err = wrap("force release", key, err) }()
+	defer func() { err = wrapError("force release", key, err) }()
 	if err := checkSeen(key); err != nil {
 		return err
 	}
 	f, ok := c.drv.(driver.Forcer)
 	if !ok {
-		return unsupported("it cannot take a lock from its holder")
+		return unsupportedError("it cannot take a lock from its holder")
 	}
 	why = holder.OneLine(why)
 	done, err := f.Force(ctx, key, token, why)

@@ -64,7 +64,7 @@ func (l *Lease) Deadline() time.Time { return l.hold.Deadline() }
 // over, restores it. Until then Context and Deadline still hold, but a holder that can stop
 // should stop.
 func (l *Lease) Check(ctx context.Context) error {
-	return wrap("check", l.Key(), l.hold.Check(ctx))
+	return wrapError("check", l.Key(), l.hold.Check(ctx))
 }
 
 // Extend renews the lease now, and sets the TTL that later renewals use; MaxHold
@@ -83,7 +83,7 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 	if err == nil {
 		err = l.hold.Extend(ctx, ttl)
 	}
-	return wrap("extend", l.Key(), err)
+	return wrapError("extend", l.Key(), err)
 }
 
 // Release releases the lease. Each nested hold is released by itself, and the
@@ -96,5 +96,5 @@ func (l *Lease) Extend(ctx context.Context, ttl time.Duration) error {
 // nevertheless. ErrUnavailable or ctx.Err() if the service did not confirm: the lock
 // then lapses by itself. After Close, which has released the lease, Release returns nil.
 func (l *Lease) Release(ctx context.Context) error {
-	return wrap("release", l.Key(), l.hold.Release(ctx))
+	return wrapError("release", l.Key(), l.hold.Release(ctx))
 }

@@ -13,7 +13,7 @@ import (
 )
 
 func TestCheckTellsOfALossAtOnce(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		if err := l.Check(t.Context()); err != nil {
 			t.Fatal(err)
@@ -22,13 +22,13 @@ func TestCheckTellsOfALossAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
-		pass(4 * time.Second) // with the next renewal
+		passTime(4 * time.Second) // with the next renewal
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
 	})
 }
 
 func TestPrintedLeaseShowsKeyAndToken(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		want := fmt.Sprintf(`lease on "k", token %d`, l.Token())
 		for _, text := range []string{fmt.Sprint(l), fmt.Sprintf("%+v", l)} {
@@ -42,7 +42,7 @@ func TestPrintedLeaseShowsKeyAndToken(t *testing.T) {
 // Nodes that forgot a lock get it back with the next renewal, and a lease that a majority forgot ends
 // with it, even if a caller checks it before.
 func TestCheckChangesNothing(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		lose := func(nodes int) {
 			for i := range nodes {
@@ -56,7 +56,7 @@ func TestCheckChangesNothing(t *testing.T) {
 		if st, err := b.client.Inspect(t.Context(), "k"); err != nil || st.Nodes[0].Owner != "" || st.Nodes[1].Owner != "" {
 			t.Errorf("after a check: %+v, %v", st.Nodes, err)
 		}
-		pass(4 * time.Second)
+		passTime(4 * time.Second)
 		st, err := b.client.Inspect(t.Context(), "k")
 		if err != nil {
 			t.Fatal(err)
@@ -71,14 +71,14 @@ func TestCheckChangesNothing(t *testing.T) {
 		if err := context.Cause(l.Context()); err != nil {
 			t.Errorf("after a check: %v", err)
 		}
-		pass(4 * time.Second)
+		passTime(4 * time.Second)
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
 	})
 }
 
 // A nested hold shares the lease, and cannot have a TTL, or an end, of its own.
 func TestNestingWithOtherOptionsIsRefused(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		opts := holdfast.AcquireOptions{TTL: 5 * time.Second, MaxHold: time.Minute, MinHold: time.Second, Reentrant: true}
 		outer := b.acquire(b.client, "k", &opts)
 		for i, other := range []holdfast.AcquireOptions{{TTL: 6 * time.Second}, {MaxHold: time.Second}, {MinHold: 2 * time.Second}, {NoRenew: true}} {
@@ -102,7 +102,7 @@ func TestNestingWithOtherOptionsIsRefused(t *testing.T) {
 }
 
 func TestCheckTellsLostFromUnknown(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		for i := range 3 {
 			b.drv.Node(i).Stop()
@@ -111,19 +111,19 @@ func TestCheckTellsLostFromUnknown(t *testing.T) {
 		if l.Context().Err() != nil {
 			t.Error("an unknown outcome ended the lease")
 		}
-		b.start()
+		b.startNodes()
 		b.release(l)
 	})
 }
 
 func TestMinHoldKeepsTheLockAfterRelease(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		begin := time.Now()
 		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second}))
 		if time.Since(begin) > time.Second {
 			t.Errorf("Release waited for MinHold")
 		}
-		l := b.acquire(b.peer(), "k", nil)
+		l := b.acquire(b.newPeer(), "k", nil)
 		if waited := time.Since(begin); waited < 5*time.Second || waited > 7*time.Second {
 			t.Errorf("next holder after %v, want about 5s", waited)
 		}
@@ -132,13 +132,13 @@ func TestMinHoldKeepsTheLockAfterRelease(t *testing.T) {
 }
 
 func TestReleaseNearTheEndOfMinHoldSucceeds(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for _, rest := range []time.Duration{1, time.Millisecond, 3 * time.Millisecond} {
 			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: time.Second})
-			pass(time.Second - rest)
+			passTime(time.Second - rest)
 			b.release(l)
-			pass(20 * time.Millisecond)
-			next, err := b.peer().TryAcquire(t.Context(), "k", nil)
+			passTime(20 * time.Millisecond)
+			next, err := b.newPeer().TryAcquire(t.Context(), "k", nil)
 			if err != nil {
 				t.Fatalf("with %v of MinHold left: %v", rest, err)
 			}
@@ -148,7 +148,7 @@ func TestReleaseNearTheEndOfMinHoldSucceeds(t *testing.T) {
 }
 
 func TestNestingNeedsReentrant(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		outer := b.acquire(b.client, "k", nil)
 		_, err := b.client.Acquire(outer.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrNested)
@@ -170,32 +170,32 @@ func TestNestingNeedsReentrant(t *testing.T) {
 		if inner.Context().Err() != nil {
 			t.Error("releasing one hold ended the other")
 		}
-		_, err = b.peer().TryAcquire(t.Context(), "k", nil)
+		_, err = b.newPeer().TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(inner)
 		b.release(between)
-		b.release(b.acquire(b.peer(), "k", nil))
+		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
 
 func TestLossEndsEveryNestedHold(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		outer := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
 		inner, err := b.client.Acquire(outer.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.freeze()
+		b.freezeNodes()
 		<-inner.Context().Done()
 		<-outer.Context().Done()
 		wantErr(t, inner.Release(t.Context()), holdfast.ErrLost)
 		wantErr(t, outer.Release(t.Context()), holdfast.ErrLost)
-		b.start()
+		b.startNodes()
 	})
 }
 
 func TestContextOfLostLeaseMayAcquireAgain(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		old := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
 		<-old.Context().Done()
 		l, err := b.client.Acquire(context.WithoutCancel(old.Context()), "k", nil)
@@ -207,7 +207,7 @@ func TestContextOfLostLeaseMayAcquireAgain(t *testing.T) {
 }
 
 func TestExtendSetsTTLOfLaterRenewals(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
 		if err := l.Extend(t.Context(), 20*time.Second); err != nil {
 			t.Fatal(err)
@@ -215,14 +215,14 @@ func TestExtendSetsTTLOfLaterRenewals(t *testing.T) {
 		if left := time.Until(l.Deadline()); left < 19*time.Second {
 			t.Errorf("%v left after Extend to 20s", left)
 		}
-		pass(time.Minute)
+		passTime(time.Minute)
 		if left := time.Until(l.Deadline()); left < 12*time.Second {
 			t.Errorf("%v left after later renewals, want two thirds of 20s", left)
 		}
 		if err := l.Extend(t.Context(), 500*time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
-		pass(20 * time.Second)
+		passTime(20 * time.Second)
 		if left := time.Until(l.Deadline()); left > 500*time.Millisecond {
 			t.Errorf("%v left once the longer TTL is over, want 500ms at most", left)
 		}
@@ -236,27 +236,27 @@ func TestExtendSetsTTLOfLaterRenewals(t *testing.T) {
 }
 
 func TestShorterTTLDoesNotShortenLease(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true})
 		until := l.Deadline()
 		if err := l.Extend(t.Context(), 2*time.Second); err != nil || !l.Deadline().Equal(until) {
 			t.Errorf("Extend() = %v, trusted until %v, want %v", err, l.Deadline(), until)
 		}
-		b.freeze()
+		b.freezeNodes()
 		wantErr(t, l.Extend(t.Context(), 2*time.Second), holdfast.ErrUnavailable)
 		if !l.Deadline().Equal(until) {
 			t.Errorf("trusted until %v after an Extend in vain, want %v", l.Deadline(), until)
 		}
-		b.start()
-		pass(10 * time.Second)
-		_, err := b.peer().TryAcquire(t.Context(), "k", nil)
+		b.startNodes()
+		passTime(10 * time.Second)
+		_, err := b.newPeer().TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(l)
 	})
 }
 
 func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 10 * time.Second, NoRenew: true})
 		for i := range 5 {
 			b.drv.Node(i).Delay(400 * time.Millisecond)
@@ -273,51 +273,51 @@ func TestSlowRenewalDoesNotExtendTrust(t *testing.T) {
 }
 
 func TestReleaseWorksWithACancelledContext(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := l.Release(ctx); err != nil && !errors.Is(err, context.Canceled) {
 			t.Errorf("Release() = %v", err)
 		}
-		b.release(b.acquire(b.peer(), "k", nil))
+		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
 
 func TestCloseKeepsMinHold(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		c := b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		c := b.newPeer()
 		b.acquire(c, "k", &holdfast.AcquireOptions{MinHold: time.Minute})
 		c.Close()
-		pass(59 * time.Second)
+		passTime(59 * time.Second)
 		_, err := b.client.TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
-		pass(2 * time.Second)
+		passTime(2 * time.Second)
 		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{Wait: time.Second}))
 	})
 }
 
 func TestMinHoldBindsNobodyWhoDidNotHold(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for range 50 {
 			l := b.acquire(b.client, "k", nil)
 			time.AfterFunc(time.Millisecond, func() { l.Release(context.Background()) })
 			next, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond, MinHold: time.Second})
 			if err == nil {
 				b.release(next)
-				pass(2 * time.Second)
+				passTime(2 * time.Second)
 			}
 			synctest.Wait()
-			b.release(b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Wait: 100 * time.Millisecond}))
+			b.release(b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{Wait: 100 * time.Millisecond}))
 		}
 	})
 }
 
 func TestNoHoldOfALeaseThatIsOver(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
 		b.client.StopWatchdog()
-		pass(3 * time.Second)
+		passTime(3 * time.Second)
 		n, err := b.client.Acquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true, Wait: time.Second})
 		if err == nil {
 			t.Errorf("a hold that ended %v ago was given out", time.Since(n.Deadline()))
@@ -327,7 +327,7 @@ func TestNoHoldOfALeaseThatIsOver(t *testing.T) {
 
 // Inside Do the lease's own context is the one at hand.
 func TestReleaseTakesTheLeasesOwnContext(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 3 {
 			b.drv.Node(i).Delay(5 * time.Millisecond)
 		}
@@ -342,7 +342,7 @@ func TestReleaseTakesTheLeasesOwnContext(t *testing.T) {
 
 // The caller of a Wait that is over before any answer looks at these nodes next.
 func TestWaitWithoutAnswerNamesNodes(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range b.client.Nodes() {
 			b.drv.Node(i).Delay(time.Hour)
 			defer b.drv.Node(i).Delay(0)

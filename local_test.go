@@ -18,9 +18,9 @@ import (
 )
 
 func TestWaitOverIsHeldAndCancelIsBoth(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
-		for _, c := range []*holdfast.Client{b.client, b.peer()} {
+		for _, c := range []*holdfast.Client{b.client, b.newPeer()} {
 			begin := time.Now()
 			_, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 3 * time.Second})
 			wantErr(t, err, holdfast.ErrHeld)
@@ -47,15 +47,15 @@ func TestWaitOverIsHeldAndCancelIsBoth(t *testing.T) {
 		}
 		_, err = b.client.TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrUnavailable)
-		b.start()
+		b.startNodes()
 	})
 }
 
 func TestWaitersSurviveAnOutage(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Minute})
 		got := make(chan error, 1)
-		other := b.peer()
+		other := b.newPeer()
 		go func() {
 			lease, err := other.Acquire(t.Context(), "k", nil)
 			if err == nil {
@@ -63,12 +63,12 @@ func TestWaitersSurviveAnOutage(t *testing.T) {
 			}
 			got <- err
 		}()
-		pass(2 * time.Second)
+		passTime(2 * time.Second)
 		for i := range 5 {
 			b.drv.Node(i).Stop()
 		}
-		pass(10 * time.Second)
-		b.start()
+		passTime(10 * time.Second)
+		b.startNodes()
 		b.release(l)
 		if err := <-got; err != nil {
 			t.Errorf("waiter got %v", err)
@@ -77,7 +77,7 @@ func TestWaitersSurviveAnOutage(t *testing.T) {
 }
 
 func TestLocalWaitersAreServedInOrder(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		var order []int
 		var wg sync.WaitGroup
@@ -110,7 +110,7 @@ func TestLocalHandOverUsesTokensOfItsBlock(t *testing.T) {
 			fromNodes.Add(1)
 		}
 	}}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		var last holdfast.Token
 		ids := make(map[string]bool)
@@ -143,7 +143,7 @@ func (b *bench) handOver(c *holdfast.Client, key string, opts *holdfast.AcquireO
 	l := b.acquire(b.client, key, nil)
 	next := make(chan *holdfast.Lease)
 	go func() { next <- b.acquire(c, key, opts) }()
-	pass(300 * time.Millisecond)
+	passTime(300 * time.Millisecond)
 	b.release(l)
 	return <-next
 }
@@ -151,44 +151,44 @@ func (b *bench) handOver(c *holdfast.Client, key string, opts *holdfast.AcquireO
 // What the last holder hands over stands for a second. The new one has it at once,
 // and all of its TTL soon.
 func TestHandedOverLeaseIsRenewedSoon(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		l := b.handOver(b.peer(), "k", aMinute)
+	inBubble(t, func(t *testing.T, b *bench) {
+		l := b.handOver(b.newPeer(), "k", aMinute)
 		if left := time.Until(l.Deadline()); left > time.Second {
 			t.Errorf("trusted for %v before any node was asked", left)
 		}
-		pass(50 * time.Millisecond)
+		passTime(50 * time.Millisecond)
 		if left := time.Until(l.Deadline()); left < 59*time.Second {
 			t.Errorf("trusted for %v", left)
 		}
-		pass(time.Hour)
+		passTime(time.Hour)
 		b.release(l)
 	})
 }
 
 func TestHandedOverLeaseOutlastsAFailedRenewal(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		l := b.handOver(b.peer(), "k", aMinute)
+	inBubble(t, func(t *testing.T, b *bench) {
+		l := b.handOver(b.newPeer(), "k", aMinute)
 		for i := range 5 {
 			b.drv.Node(i).Stop()
 		}
-		pass(400 * time.Millisecond) // its first renewals fail
-		b.start()
-		pass(time.Hour)
+		passTime(400 * time.Millisecond) // its first renewals fail
+		b.startNodes()
+		passTime(time.Hour)
 		b.release(l)
 	})
 }
 
 // A caller that asks for more in vain leaves it as it was.
 func TestHandedOverLeaseOutlastsAFailedExtend(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(20 * time.Millisecond)
 		}
-		l := b.handOver(b.peer(), "k", aMinute)
+		l := b.handOver(b.newPeer(), "k", aMinute)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer cancel()
 		wantErr(t, l.Extend(ctx, time.Minute), holdfast.ErrUnavailable)
-		pass(time.Hour)
+		passTime(time.Hour)
 		b.release(l)
 	})
 }
@@ -196,14 +196,14 @@ func TestHandedOverLeaseOutlastsAFailedExtend(t *testing.T) {
 // Renewals travel together. One that hangs must not keep another from being told of
 // until its second is over.
 func TestHandedOverLeaseWaitsForNoOtherRenewal(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		other := b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		other := b.newPeer()
 		first := map[string]*holdfast.Lease{"slow": b.acquire(b.client, "slow", nil), "k": b.acquire(b.client, "k", nil)}
 		next := make(chan *holdfast.Lease)
 		for key := range first {
 			go func() { next <- b.acquire(other, key, aMinute) }()
 		}
-		pass(300 * time.Millisecond)
+		passTime(300 * time.Millisecond)
 		second := make(map[string]*holdfast.Lease)
 		for _, l := range first {
 			b.release(l)
@@ -214,7 +214,7 @@ func TestHandedOverLeaseWaitsForNoOtherRenewal(t *testing.T) {
 			b.drv.Node(i).Lose("slow")
 		}
 		b.drv.Node(2).Freeze() // two of five will keep it, and two not
-		pass(5 * time.Second)
+		passTime(5 * time.Second)
 		if l := second["k"]; l.Context().Err() != nil {
 			t.Errorf("lost: %v", context.Cause(l.Context()))
 		}
@@ -225,9 +225,9 @@ func TestHandedOverLeaseWaitsForNoOtherRenewal(t *testing.T) {
 }
 
 func TestNoRenewLeaseHasTTL(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		once := &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true}
-		l := b.handOver(b.peer(), "k", once)
+		l := b.handOver(b.newPeer(), "k", once)
 		if left := time.Until(l.Deadline()); left < 59*time.Second {
 			t.Errorf("trusted for %v after a hand-over from another client", left)
 		}
@@ -254,8 +254,8 @@ func TestHandedOverLeaseIsHandedOn(t *testing.T) {
 			local.Add(1)
 		}
 	}}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
-		l := b.acquire(b.peer(), "k", nil)
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.newPeer(), "k", nil)
 		var wg sync.WaitGroup
 		for range 10 {
 			wg.Go(func() { b.release(b.acquire(b.client, "k", nil)) })
@@ -271,7 +271,7 @@ func TestHandedOverLeaseIsHandedOn(t *testing.T) {
 }
 
 func TestLocalHandOverYieldsToOtherClients(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		stop := make(chan struct{})
 		var wg sync.WaitGroup
 		for range 4 { // keep the key busy in this process
@@ -283,14 +283,14 @@ func TestLocalHandOverYieldsToOtherClients(t *testing.T) {
 					default:
 					}
 					l := b.acquire(b.client, "k", nil)
-					pass(5 * time.Millisecond)
+					passTime(5 * time.Millisecond)
 					b.release(l)
 				}
 			})
 		}
-		pass(time.Second)
+		passTime(time.Second)
 		begin := time.Now()
-		l := b.acquire(b.peer(), "k", nil)
+		l := b.acquire(b.newPeer(), "k", nil)
 		if waited := time.Since(begin); waited > 300*time.Millisecond {
 			t.Errorf("another client waited %v", waited)
 		}
@@ -301,7 +301,7 @@ func TestLocalHandOverYieldsToOtherClients(t *testing.T) {
 }
 
 func TestCancelledLocalWaiterLeavesTheOthersInOrder(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		var order []int
 		var wg sync.WaitGroup
@@ -331,13 +331,13 @@ func TestCancelledLocalWaiterLeavesTheOthersInOrder(t *testing.T) {
 		if !slices.IsSorted(order) || len(order) != 33 {
 			t.Errorf("order %v", order)
 		}
-		b.release(b.acquire(b.peer(), "k", nil))
+		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
 
 func TestAHolderInThisProcessIsCalledThat(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		here, other := b.named("vm", holdfast.Hooks{}), b.named("vm", holdfast.Hooks{})
+	inBubble(t, func(t *testing.T, b *bench) {
+		here, other := b.clientOnHost("vm", holdfast.Hooks{}), b.clientOnHost("vm", holdfast.Hooks{})
 		l := b.acquire(here, "k", nil)
 		for c, want := range map[*holdfast.Client]string{here: "held by this process, vm pid 1", other: "held by vm pid 1"} {
 			_, atOnce := c.TryAcquire(t.Context(), "k", nil)
@@ -353,23 +353,23 @@ func TestAHolderInThisProcessIsCalledThat(t *testing.T) {
 }
 
 func TestTryOnLocallyHeldKeyNeedsNoNetwork(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
-		b.freeze()
+		b.freezeNodes()
 		begin := time.Now()
 		_, err := b.client.TryAcquire(t.Context(), "k", nil)
 		wantErr(t, err, holdfast.ErrHeld)
 		if time.Since(begin) != 0 {
 			t.Errorf("took %v", time.Since(begin))
 		}
-		b.start()
+		b.startNodes()
 		b.release(l)
 	})
 }
 
 // A turn that comes at the very end of a wait is none.
 func TestWaitThatEndsWithItsTurnIsHeld(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for range 50 {
 			l := b.acquire(b.client, "k", nil)
 			time.AfterFunc(time.Second, func() { l.Release(context.Background()) })
@@ -386,7 +386,7 @@ func TestWaitThatEndsWithItsTurnIsHeld(t *testing.T) {
 // While nobody knows of an obstacle there is none to alarm about: a caller who hangs
 // up is no outage.
 func TestContextEndBeforeAnyAnswerIsNoOutage(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
 		for i := range 5 {
@@ -429,10 +429,10 @@ func TestContextEndBeforeAnyAnswerIsNoOutage(t *testing.T) {
 	})
 }
 
-// named is one more client, of a machine with that name.
-func (b *bench) named(host string, hooks holdfast.Hooks) *holdfast.Client {
+// clientOnHost returns one more client, of a machine with that name.
+func (b *bench) clientOnHost(host string, hooks holdfast.Hooks) *holdfast.Client {
 	b.t.Helper()
-	return b.open(b.drv.Peer(), &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: 1}, Hooks: hooks})
+	return b.openClient(b.drv.Peer(), &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: 1}, Hooks: hooks})
 }
 
 // heldBy checks that err says that l is in the way, and by whom.
@@ -449,10 +449,10 @@ func heldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
 
 // A waiter holds nothing: a caller behind it gets the name of the holder.
 func TestBehindALocalWaiterTheHolderIsNamed(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		var told []*holdfast.HeldError
-		c := b.named("waits", holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { told = append(told, e.Held) }})
-		l := b.acquire(b.named("holds", holdfast.Hooks{}), "k", nil)
+		c := b.clientOnHost("waits", holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { told = append(told, e.Held) }})
+		l := b.acquire(b.clientOnHost("holds", holdfast.Hooks{}), "k", nil)
 		for i := range 5 {
 			b.drv.Node(i).Delay(20 * time.Millisecond)
 		}
@@ -474,7 +474,7 @@ func TestBehindALocalWaiterTheHolderIsNamed(t *testing.T) {
 				heldBy(t, err, l, "holds")
 			})
 		}
-		pass(2 * time.Second)
+		passTime(2 * time.Second)
 		begin := time.Now()
 		_, err := c.TryAcquire(t.Context(), "k", nil)
 		heldBy(t, err, l, "holds")
@@ -494,7 +494,7 @@ func TestBehindALocalWaiterTheHolderIsNamed(t *testing.T) {
 }
 
 func TestBehindALocalWaiterAnOutageIsNamed(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Stop()
 		}
@@ -504,7 +504,7 @@ func TestBehindALocalWaiterAnOutageIsNamed(t *testing.T) {
 			_, err := b.client.Acquire(ctx, "k", nil)
 			wantErr(t, err, context.Canceled, holdfast.ErrUnavailable)
 		})
-		pass(time.Second)
+		passTime(time.Second)
 		_, atOnce := b.client.TryAcquire(t.Context(), "k", nil)
 		_, later := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
 		for _, err := range []error{atOnce, later} {
@@ -515,19 +515,19 @@ func TestBehindALocalWaiterAnOutageIsNamed(t *testing.T) {
 		}
 		cancel()
 		all.Wait()
-		b.start()
+		b.startNodes()
 	})
 }
 
 func TestTryBesideAWinningAcquireIsHeldHere(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(20 * time.Millisecond)
 		}
-		c := b.named("here", holdfast.Hooks{})
+		c := b.clientOnHost("here", holdfast.Hooks{})
 		got := make(chan *holdfast.Lease, 1)
 		go func() { got <- b.acquire(c, "k", nil) }()
-		pass(time.Millisecond)
+		passTime(time.Millisecond)
 		_, err := c.TryAcquire(t.Context(), "k", nil)
 		l := <-got
 		heldBy(t, err, l, "here")
@@ -538,8 +538,8 @@ func TestTryBesideAWinningAcquireIsHeldHere(t *testing.T) {
 func TestWaitingTellsWhoHolds(t *testing.T) {
 	var held atomic.Pointer[holdfast.HeldError]
 	hooks := holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { held.Store(e.Held) }}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
-		l := b.acquire(b.peer(), "k", nil)
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		l := b.acquire(b.newPeer(), "k", nil)
 		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: time.Second})
 		wantErr(t, err, holdfast.ErrHeld)
 		if h := held.Load(); h == nil || h.Holder.PID == 0 {
@@ -552,7 +552,7 @@ func TestWaitingTellsWhoHolds(t *testing.T) {
 // A TryAcquire right after a loss, or during a release, does not name its own
 // process.
 func TestTryBesideAReleaseNamesTheNextHolder(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 3 {
 			b.drv.Node(i).Delay(5 * time.Millisecond)
 		}
@@ -576,7 +576,7 @@ type paused struct {
 func (d *paused) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	g, err := d.Driver.Acquire(ctx, req)
 	if ctx.Err() != nil {
-		pass(d.stands)
+		passTime(d.stands)
 	}
 	return g, err
 }
@@ -594,14 +594,14 @@ func TestWaitEndedByStandstillNamesNoHolder(t *testing.T) {
 		"a stumble": {500 * time.Millisecond, true, holdfast.ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
+			inBubble(t, func(t *testing.T, b *bench) {
 				if tt.down {
 					for i := range 3 {
 						b.drv.Node(i).Stop()
 					}
-					defer b.start()
+					defer b.startNodes()
 				} else {
-					l := b.acquire(b.named("web-3", holdfast.Hooks{}), "k", nil)
+					l := b.acquire(b.clientOnHost("web-3", holdfast.Hooks{}), "k", nil)
 					defer b.release(l)
 				}
 				c, err := holdfast.New(&paused{b.drv.Peer(), tt.stands}, nil)

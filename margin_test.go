@@ -37,7 +37,7 @@ func (b *bench) stopsEarly(l *holdfast.Lease, kind error) {
 // isHeld wants the lock on k to stand.
 func (b *bench) isHeld() {
 	b.t.Helper()
-	if _, err := b.peer().TryAcquire(b.t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
+	if _, err := b.newPeer().TryAcquire(b.t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		b.t.Errorf("the lock is not held: %v", err)
 	}
 }
@@ -45,7 +45,7 @@ func (b *bench) isHeld() {
 // isFree wants the lock on k to be free now.
 func (b *bench) isFree() {
 	b.t.Helper()
-	l, err := b.peer().TryAcquire(b.t.Context(), "k", nil)
+	l, err := b.newPeer().TryAcquire(b.t.Context(), "k", nil)
 	if err != nil {
 		b.t.Errorf("the lock is not free: %v", err)
 		return
@@ -64,15 +64,15 @@ func TestMarginLeavesTimeBeforeTheNextHolder(t *testing.T) {
 		"MaxHold":             {holdfast.AcquireOptions{Margin: margin, MaxHold: 30 * time.Second}, holdfast.ErrMaxHold, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
+			inBubble(t, func(t *testing.T, b *bench) {
 				l := b.acquire(b.client, "k", &tt.opts)
 				if tt.cut {
-					pass(time.Minute)
-					b.freeze()
+					passTime(time.Minute)
+					b.freezeNodes()
 				}
 				b.stopsEarly(l, tt.kind)
-				b.start()
-				pass(time.Second)
+				b.startNodes()
+				passTime(time.Second)
 				b.isHeld()
 				wantErr(t, l.Release(t.Context()), holdfast.ErrLost, tt.kind)
 				b.isFree()
@@ -83,12 +83,12 @@ func TestMarginLeavesTimeBeforeTheNextHolder(t *testing.T) {
 }
 
 func TestLockLapsesAtDeadlineDespiteMargin(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 30 * time.Second})
 		b.stopsEarly(l, holdfast.ErrMaxHold)
-		pass(margin - time.Millisecond)
+		passTime(margin - time.Millisecond)
 		b.isHeld()
-		pass(time.Millisecond)
+		passTime(time.Millisecond)
 		synctest.Wait()
 		b.isFree()
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
@@ -111,7 +111,7 @@ func TestNothingIsRenewedAfterMarginIsReached(t *testing.T) {
 		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 10 * time.Second, Margin: margin})
 		deadline := l.Deadline()
 		<-l.Context().Done()
-		pass(margin - time.Millisecond) // the renewal has been answered meanwhile
+		passTime(margin - time.Millisecond) // the renewal has been answered meanwhile
 		if !l.Deadline().Equal(deadline) || renewed.Load() != 0 {
 			t.Errorf("a renewal that was answered after the end moved the deadline by %v", l.Deadline().Sub(deadline))
 		}
@@ -122,7 +122,7 @@ func TestNothingIsRenewedAfterMarginIsReached(t *testing.T) {
 func TestWithMarginALossIsToldOnce(t *testing.T) {
 	for name, end := range map[string]func(*bench, *holdfast.Lease){
 		"Release": func(b *bench, l *holdfast.Lease) { wantErr(b.t, l.Release(b.t.Context()), holdfast.ErrLost) },
-		"lapse":   func(*bench, *holdfast.Lease) { pass(2 * margin) },
+		"lapse":   func(*bench, *holdfast.Lease) { passTime(2 * margin) },
 		"Close":   func(b *bench, _ *holdfast.Lease) { b.client.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestWithMarginALossIsToldOnce(t *testing.T) {
 				Lost:     func(holdfast.LostEvent) { lost.Add(1) },
 				Released: func(holdfast.ReleasedEvent) { released.Add(1) },
 			}
-			inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+			inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, NoRenew: true})
 				b.stopsEarly(l, holdfast.ErrExpired)
 				synctest.Wait()
@@ -150,7 +150,7 @@ func TestWithMarginALossIsToldOnce(t *testing.T) {
 }
 
 func TestMarginOfNestedHolds(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		outer := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, NoRenew: true})
 		inner, err := b.client.Acquire(outer.Context(), "k", &holdfast.AcquireOptions{Reentrant: true, Margin: margin})
 		if err != nil {
@@ -170,7 +170,7 @@ func TestMarginOfNestedHolds(t *testing.T) {
 func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
 	t.Run("inside the process", func(t *testing.T) {
 		var g grants
-		inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+		inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 			first := b.acquire(b.client, "k", nil)
 			next := make(chan *holdfast.Lease)
 			go func() {
@@ -188,8 +188,8 @@ func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
 		})
 	})
 	t.Run("by another client", func(t *testing.T) {
-		in(t, func(t *testing.T, b *bench) {
-			first := b.acquire(b.peer(), "k", nil)
+		inBubble(t, func(t *testing.T, b *bench) {
+			first := b.acquire(b.newPeer(), "k", nil)
 			next := make(chan *holdfast.Lease)
 			go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin}) }()
 			synctest.Wait()
@@ -198,7 +198,7 @@ func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
 			if left := time.Until(l.Deadline()); left < 9*time.Second {
 				t.Errorf("it begins with %v", left)
 			}
-			pass(time.Minute)
+			passTime(time.Minute)
 			if err := context.Cause(l.Context()); err != nil {
 				t.Error(err)
 			}
@@ -209,7 +209,7 @@ func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
 
 func TestNothingIsHandedOverAfterMarginIsReached(t *testing.T) {
 	var g grants
-	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 300 * time.Millisecond, NoRenew: true, Margin: 200 * time.Millisecond})
 		next := make(chan *holdfast.Lease)
 		go func() { next <- b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 150 * time.Millisecond}) }()
@@ -224,27 +224,27 @@ func TestNothingIsHandedOverAfterMarginIsReached(t *testing.T) {
 }
 
 func TestExtendKeepsTheMargin(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin})
 		wantErr(t, l.Extend(t.Context(), 2200*time.Millisecond), holdfast.ErrInvalid)
 		if err := l.Extend(t.Context(), 5*time.Second); err != nil {
 			t.Fatal(err)
 		}
-		pass(time.Minute)
-		b.freeze()
+		passTime(time.Minute)
+		b.freezeNodes()
 		b.stopsEarly(l, holdfast.ErrExpired)
-		b.start()
+		b.startNodes()
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 	})
 }
 
 func TestShutdownWaitsForWorkThatIsStopping(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 20 * time.Second})
 		<-l.Context().Done()
 		done := make(chan error)
 		go func() { done <- b.client.Shutdown(t.Context()) }()
-		pass(time.Second)
+		passTime(time.Second)
 		select {
 		case err := <-done:
 			t.Fatalf("Shutdown() = %v before the release", err)
@@ -258,10 +258,10 @@ func TestShutdownWaitsForWorkThatIsStopping(t *testing.T) {
 }
 
 func TestDoReleasesWhenItsWorkHasStopped(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		err := b.client.Do(t.Context(), "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 20 * time.Second}, func(ctx context.Context, _ *holdfast.Lease) error {
 			<-ctx.Done()
-			pass(time.Second)
+			passTime(time.Second)
 			b.isHeld()
 			return nil
 		})
@@ -271,7 +271,7 @@ func TestDoReleasesWhenItsWorkHasStopped(t *testing.T) {
 }
 
 func TestMarginAndRenewEveryLeaveTimeToRenew(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		const s = time.Second
 		for _, bad := range []holdfast.AcquireOptions{
 			{Margin: -1},
@@ -299,7 +299,7 @@ func TestMarginAndRenewEveryLeaveTimeToRenew(t *testing.T) {
 			{TTL: 100 * time.Millisecond, Margin: 20 * time.Millisecond},
 		} {
 			l := b.acquire(b.client, "k", &good)
-			pass(15 * time.Second)
+			passTime(15 * time.Second)
 			if err := context.Cause(l.Context()); err != nil {
 				t.Errorf("%+v: %v", good, err)
 			}
@@ -332,9 +332,9 @@ func TestRenewEverySetsThePaceOfTheWatchdog(t *testing.T) {
 		t.Run(every.String(), func(t *testing.T) {
 			var renewed atomic.Int32
 			hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) }}
-			inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+			inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{RenewEvery: every})
-				pass(time.Minute + time.Millisecond)
+				passTime(time.Minute + time.Millisecond)
 				synctest.Wait()
 				if n := renewed.Load(); n < want || n > want+want/10 { // a little early, to go together
 					t.Errorf("%d renewals in a minute, want %d", n, want)
@@ -352,20 +352,20 @@ func TestEachEndOfALeaseHasItsCause(t *testing.T) {
 		kind error
 		lost bool
 	}{
-		"clock":   {func(b *bench, _ *holdfast.Lease) { b.freeze() }, holdfast.ErrExpired, true},
+		"clock":   {func(b *bench, _ *holdfast.Lease) { b.freezeNodes() }, holdfast.ErrExpired, true},
 		"MaxHold": {func(*bench, *holdfast.Lease) {}, holdfast.ErrMaxHold, true},
-		"service": {func(b *bench, l *holdfast.Lease) { b.peer().ForceRelease(b.t.Context(), "k", l.Token(), "") }, holdfast.ErrGone, true},
+		"service": {func(b *bench, l *holdfast.Lease) { b.newPeer().ForceRelease(b.t.Context(), "k", l.Token(), "") }, holdfast.ErrGone, true},
 		"force":   {func(b *bench, l *holdfast.Lease) { b.client.ForceRelease(b.t.Context(), "k", l.Token(), "") }, holdfast.ErrGone, true},
 		"Close":   {func(b *bench, _ *holdfast.Lease) { b.client.Close() }, holdfast.ErrClosed, true},
 		"Detach":  {func(_ *bench, l *holdfast.Lease) { l.Detach() }, holdfast.ErrDetached, false},
 		"Release": {func(b *bench, l *holdfast.Lease) { l.Release(b.t.Context()) }, context.Canceled, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
+			inBubble(t, func(t *testing.T, b *bench) {
 				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second, MaxHold: 10 * time.Second, Adoptable: name == "Detach"})
 				tt.end(b, l)
 				<-l.Context().Done()
-				b.start()
+				b.startNodes()
 				cause := context.Cause(l.Context())
 				wantErr(t, cause, tt.kind)
 				if errors.Is(cause, holdfast.ErrLost) != tt.lost {
@@ -382,7 +382,7 @@ func TestEachEndOfALeaseHasItsCause(t *testing.T) {
 }
 
 func TestForceReleaseEndsOwnLeaseAtOnce(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		if err := b.client.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 			t.Fatal(err)

@@ -31,7 +31,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 	}
 	drv, err := sharding.Open(ctx, url, &driver.OpenOptions{Logger: opts.Logger, AllowDown: true})
 	if err != nil {
-		return nil, wrap("open", "", err)
+		return nil, wrapError("open", "", err)
 	}
 	return New(drv, opts)
 }

@@ -118,19 +118,20 @@ func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (o Acqui
 		}
 	}
 	if min(o.Wait, o.MaxHold, o.MinHold, o.Margin, o.RenewEvery) < 0 {
-		return o, invalid("Wait %v, MaxHold %v, MinHold %v, Margin %v, RenewEvery %v: none may be negative", o.Wait, o.MaxHold, o.MinHold, o.Margin, o.RenewEvery)
+		return o, invalidError(
+			"Wait %v, MaxHold %v, MinHold %v, Margin %v, RenewEvery %v: none may be negative", o.Wait, o.MaxHold, o.MinHold, o.Margin, o.RenewEvery)
 	}
 	switch {
 	case o.MaxWaiters < 0:
-		return o, invalid("MaxWaiters %d: give 1 at least, or 0 for no bound; TryAcquire does not wait at all", o.MaxWaiters)
+		return o, invalidError("MaxWaiters %d: give 1 at least, or 0 for no bound; TryAcquire does not wait at all", o.MaxWaiters)
 	case o.MaxHold > 0 && o.MaxHold < o.MinHold:
-		return o, invalid("MaxHold %v is shorter than MinHold %v: the lock would not be kept for MinHold; raise MaxHold, or lower MinHold", o.MaxHold, o.MinHold)
+		return o, invalidError("MaxHold %v is shorter than MinHold %v: the lock would not be kept for MinHold; raise MaxHold, or lower MinHold", o.MaxHold, o.MinHold)
 	case o.MinHold > 0 && !c.limits.MinHold:
-		return o, unsupported("a shortest hold: it cannot keep a lock after its release; sleep before the release instead")
+		return o, unsupportedError("a shortest hold: it cannot keep a lock after its release; sleep before the release instead")
 	case o.Adoptable && !c.canAdopt():
 		return o, errOneProcess
 	case o.Fenced && !c.limits.Token:
-		return o, unsupported("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
+		return o, unsupportedError("Fenced: its leases carry no fencing token, so that a storage cannot tell an old holder from a new one")
 	}
 	longest := maxNote
 	if k != nil {
@@ -157,15 +158,15 @@ func (o *AcquireOptions) forKeeper() holder.Options {
 func (c *Client) checkTTL(most, least time.Duration) error {
 	switch floor := max(holder.MinTTL, c.limits.MinTTL); {
 	case least < floor:
-		return invalid("TTL %v is too short; give at least %v", least, floor)
+		return invalidError("TTL %v is too short; give at least %v", least, floor)
 	case most > maxTTL:
-		return invalid("a TTL or shortest hold of %v is too long; give at most %v, and let the lease be renewed", most, maxTTL)
+		return invalidError("a TTL or shortest hold of %v is too long; give at most %v, and let the lease be renewed", most, maxTTL)
 	case c.limits.MaxTTL != 0 && most > c.limits.MaxTTL:
 		way := c.limits.Longer
 		if way != "" {
 			way = " (" + way + ")"
 		}
-		return invalid("a TTL or shortest hold of %v is too long; this service takes up to %v%s", most, c.limits.MaxTTL, way)
+		return invalidError("a TTL or shortest hold of %v is too long; this service takes up to %v%s", most, c.limits.MaxTTL, way)
 	}
 	return nil
 }
@@ -173,9 +174,9 @@ func (c *Client) checkTTL(most, least time.Duration) error {
 func checkNote(note string, longest int) error {
 	switch {
 	case len(note) > longest:
-		return invalid("the note has %d bytes; give at most %d", len(note), longest)
+		return invalidError("the note has %d bytes; give at most %d", len(note), longest)
 	case !utf8.ValidString(note) || strings.ContainsFunc(note, unicode.IsControl):
-		return invalid("the note %q cannot be shown; give valid UTF-8 without control characters", note)
+		return invalidError("the note %q cannot be shown; give valid UTF-8 without control characters", note)
 	}
 	return nil
 }
@@ -185,9 +186,9 @@ func checkNote(note string, longest int) error {
 func checkSeen(key string) error {
 	switch {
 	case key == "":
-		return invalid("the key is empty")
+		return invalidError("the key is empty")
 	case strings.HasPrefix(key, reserved):
-		return invalid("keys that begin with %q are kept for Holdfast itself", reserved)
+		return invalidError("keys that begin with %q are kept for Holdfast itself", reserved)
 	}
 	return nil
 }
@@ -198,11 +199,11 @@ const reserved = "holdfast:"
 func checkKey(key string) error {
 	switch {
 	case len(key) > maxKey:
-		return invalid("the key has %d bytes; give at most %d", len(key), maxKey)
+		return invalidError("the key has %d bytes; give at most %d", len(key), maxKey)
 	case !utf8.ValidString(key):
-		return invalid("the key is not valid UTF-8")
+		return invalidError("the key is not valid UTF-8")
 	case strings.ContainsFunc(key, unicode.IsControl):
-		return invalid("the key has control characters")
+		return invalidError("the key has control characters")
 	}
 	return checkSeen(key)
 }

@@ -105,13 +105,13 @@ func TestEventsOfOneCallerCarryOneKey(t *testing.T) {
 		"lock": func(r *rand.Rand) *claim {
 			return &claim{AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint(r.IntN(2))}}
 		},
-		"slots":   func(r *rand.Rand) *claim { return differing(3, r.IntN(6)) },
+		"slots":   func(r *rand.Rand) *claim { return differingClaim(3, r.IntN(6)) },
 		"readers": func(r *rand.Rand) *claim { return &claim{readers: 3, shared: r.IntN(3) > 0} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := watchPairs(t)
-			inWith(t, &holdfast.Options{Hooks: p.hooks()}, func(t *testing.T, b *bench) {
-				other := b.peer()
+			inBubbleWith(t, &holdfast.Options{Hooks: p.hooks()}, func(t *testing.T, b *bench) {
+				other := b.newPeer()
 				for i := range 5 {
 					b.drv.Node(i).Delay(time.Duration(i) * time.Millisecond)
 				}
@@ -120,7 +120,7 @@ func TestEventsOfOneCallerCarryOneKey(t *testing.T) {
 					r := rand.New(rand.NewPCG(seed, uint64(i)))
 					all.Go(func() {
 						for range 6 {
-							p.call(b, other, r, opts(r))
+							p.acquireAndEnd(b, other, r, opts(r))
 						}
 					})
 				}
@@ -133,8 +133,8 @@ func TestEventsOfOneCallerCarryOneKey(t *testing.T) {
 	}
 }
 
-// call acquires k in one of the ways that there are, and ends the lease in one.
-func (p *pairs) call(b *bench, other *holdfast.Client, r *rand.Rand, opts *claim) {
+// acquireAndEnd acquires k in one of the ways that there are, and ends the lease in one.
+func (p *pairs) acquireAndEnd(b *bench, other *holdfast.Client, r *rand.Rand, opts *claim) {
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Duration(r.IntN(20000))*time.Millisecond)
 	defer cancel()
 	opts.TTL = time.Second
@@ -144,7 +144,7 @@ func (p *pairs) call(b *bench, other *holdfast.Client, r *rand.Rand, opts *claim
 	if opts.NoRenew {
 		opts.RenewEvery = 0
 	}
-	ask := acquire
+	ask := acquireAs
 	if r.IntN(5) == 0 {
 		ask = tryAcquire
 	}
@@ -201,7 +201,7 @@ func TestWriterHearsOfPlacesThatAreNotRenewed(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		l, err := acquire(t.Context(), c, "k", writing(8))
+		l, err := acquireAs(t.Context(), c, "k", writerClaim(8))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func TestWriterHearsOfPlacesThatAreNotRenewed(t *testing.T) {
 func TestNextHolderLearnsOfLeaseAtRisk(t *testing.T) {
 	risky := make(map[string]bool)
 	hooks := holdfast.Hooks{AtRisk: func(e holdfast.AtRiskEvent) { risky[e.Owner] = e.AtRisk }}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		b.drv.Node(0).Stop()
 		b.drv.Node(1).Stop()
 		opts := &holdfast.AcquireOptions{RenewEvery: 10 * time.Millisecond}

@@ -21,7 +21,7 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 		return func(ctx context.Context, c *holdfast.Client, wait time.Duration) error {
 			mine := opts // the tests run at once
 			mine.Wait = wait
-			_, err := acquire(ctx, c, "k", &mine)
+			_, err := acquireAs(ctx, c, "k", &mine)
 			return err
 		}
 	}
@@ -32,16 +32,16 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 		"lock":    {nil, key(claim{})},
 		"several": {nil, several},
 		"slot":    {&claim{slots: 1}, key(claim{slots: 1})},
-		"reader":  {reading(2), key(*reading(2))},
-		"writer":  {reading(2), key(*writing(2))},
+		"reader":  {readerClaim(2), key(*readerClaim(2))},
+		"writer":  {readerClaim(2), key(*writerClaim(2))},
 	} {
 		for _, byWait := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				in(t, func(t *testing.T, b *bench) {
-					other := b.peer()
-					held := []*holdfast.Lease{b.take(other, "k", tt.held)}
+				inBubble(t, func(t *testing.T, b *bench) {
+					other := b.newPeer()
+					held := []*holdfast.Lease{b.acquireAs(other, "k", tt.held)}
 					if tt.held != nil && tt.held.readers > 0 {
-						held = append(held, b.take(other, "k", tt.held))
+						held = append(held, b.acquireAs(other, "k", tt.held))
 						time.Sleep(time.Second) // the gate is released in the background
 					}
 					const limit = 3 * time.Second
@@ -52,7 +52,7 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 						defer cancel()
 						wait = 0
 					}
-					time.AfterFunc(limit/2, b.freeze)
+					time.AfterFunc(limit/2, b.freezeNodes)
 					begin := time.Now()
 					err := tt.call(ctx, b.client, wait)
 					if byWait && !errors.Is(err, holdfast.ErrHeld) && !errors.Is(err, holdfast.ErrUnavailable) || !byWait && !errors.Is(err, context.DeadlineExceeded) {
@@ -61,11 +61,11 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 					if late := time.Since(begin) - limit; late > 100*time.Millisecond {
 						t.Errorf("it returned %v after the end of its wait", late)
 					}
-					b.start()
+					b.startNodes()
 					time.Sleep(time.Second)
 					b.release(held...)
 					begin = time.Now()
-					b.release(b.acquire(b.peer(), "a", nil), b.take(b.peer(), "k", tt.held))
+					b.release(b.acquire(b.newPeer(), "a", nil), b.acquireAs(b.newPeer(), "k", tt.held))
 					if took := time.Since(begin); took > time.Second {
 						t.Errorf("what was released in the background was free after %v", took)
 					}
@@ -76,8 +76,8 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 }
 
 func TestCloseAwaitsReleasesOfTheBackground(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		other := b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		other := b.newPeer()
 		held := b.acquire(other, "k", nil)
 		for i := range 5 {
 			b.drv.Node(i).Delay(300 * time.Millisecond)
@@ -114,7 +114,7 @@ func TestReleaseOutlivesItsContext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var said bytes.Buffer
-			inWith(t, &holdfast.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, b *bench) {
+			inBubbleWith(t, &holdfast.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}, func(t *testing.T, b *bench) {
 				ended, cancel := context.WithCancel(t.Context())
 				cancel()
 				for _, delay := range []time.Duration{0, 50 * time.Millisecond} {
@@ -124,7 +124,7 @@ func TestReleaseOutlivesItsContext(t *testing.T) {
 					if err := release(ended, b.client, nil); err != nil {
 						t.Errorf("Release() with an ended context, answered after %v = %v", delay, err)
 					}
-					if l, err := b.peer().TryAcquire(t.Context(), "k", nil); err != nil {
+					if l, err := b.newPeer().TryAcquire(t.Context(), "k", nil); err != nil {
 						t.Errorf("after the release: %v", err)
 					} else {
 						b.release(l)
@@ -155,7 +155,7 @@ func TestReleaseOutlivesItsContext(t *testing.T) {
 
 // The answers take longer than a release waits beyond its context.
 func TestOwnContextLeavesTimeForTheAnswer(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(300 * time.Millisecond)
 		}
@@ -173,7 +173,7 @@ func TestOwnContextLeavesTimeForTheAnswer(t *testing.T) {
 			t.Error(err)
 		}
 		l := b.acquire(b.client, "k", nil)
-		b.freeze()
+		b.freezeNodes()
 		ctx, cancel := context.WithTimeout(l.Context(), 500*time.Millisecond)
 		defer cancel()
 		begin := time.Now()
@@ -190,10 +190,10 @@ func TestExtendOfAnEndedLeaseIsLost(t *testing.T) {
 		"close":   func(b *bench, _ *holdfast.Lease) { go b.client.Close() },
 		"force":   func(b *bench, l *holdfast.Lease) { b.client.ForceRelease(b.t.Context(), "k", l.Token(), "test") },
 	} {
-		for _, opts := range []*claim{nil, writing(2)} {
+		for _, opts := range []*claim{nil, writerClaim(2)} {
 			t.Run(name, func(t *testing.T) {
-				in(t, func(t *testing.T, b *bench) {
-					l := b.take(b.client, "k", opts)
+				inBubble(t, func(t *testing.T, b *bench) {
+					l := b.acquireAs(b.client, "k", opts)
 					for i := range 5 {
 						b.drv.Node(i).Delay(100 * time.Millisecond)
 					}

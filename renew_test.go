@@ -17,11 +17,11 @@ import (
 )
 
 func TestLeaseIsRenewedUntilReleased(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
-		other := b.peer()
+		other := b.newPeer()
 		for range 60 {
-			pass(time.Second)
+			passTime(time.Second)
 			if _, err := other.TryAcquire(t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 				t.Fatalf("after renewals: %v, want ErrHeld", err)
 			}
@@ -37,7 +37,7 @@ func TestLeaseIsRenewedUntilReleased(t *testing.T) {
 }
 
 func TestNoRenewEndsByItself(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		begin := time.Now()
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
 		<-l.Context().Done()
@@ -51,36 +51,36 @@ func TestNoRenewEndsByItself(t *testing.T) {
 }
 
 func TestContextEndsByTheDeadlineWhenCutOff(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		var lost []holdfast.LostEvent
-		c := b.open(b.drv.Peer(), &holdfast.Options{Hooks: holdfast.Hooks{
+		c := b.openClient(b.drv.Peer(), &holdfast.Options{Hooks: holdfast.Hooks{
 			Lost: func(e holdfast.LostEvent) { lost = append(lost, e) },
 		}})
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
-		pass(10 * time.Second)
-		b.freeze()
+		passTime(10 * time.Second)
+		b.freezeNodes()
 		deadline := l.Deadline()
 		<-l.Context().Done()
 		if time.Now().After(deadline) {
 			t.Errorf("context ended %v after the deadline", time.Since(deadline))
 		}
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
-		b.start()
-		pass(time.Second)
+		b.startNodes()
+		passTime(time.Second)
 		synctest.Wait()
 		if len(lost) != 1 || !errors.Is(lost[0].Reason, holdfast.ErrLost) {
 			t.Errorf("Lost hook got %+v, want one ErrLost", lost)
 		}
-		b.release(b.acquire(b.peer(), "k", nil)) // a late renewal left nothing behind
+		b.release(b.acquire(b.newPeer(), "k", nil)) // a late renewal left nothing behind
 	})
 }
 
 func TestLeaseOutlastsAMinority(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
 		b.drv.Node(0).Stop()
 		b.drv.Node(1).Freeze()
-		pass(time.Minute)
+		passTime(time.Minute)
 		if err := l.Check(t.Context()); err != nil {
 			t.Errorf("Check() = %v with three of five nodes", err)
 		}
@@ -90,7 +90,7 @@ func TestLeaseOutlastsAMinority(t *testing.T) {
 }
 
 func TestMajorityLossIsNoticedAtNextRenewal(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
 		status, err := b.client.Inspect(t.Context(), "k")
 		if err != nil || !status.Held || status.Token != l.Token() {
@@ -99,7 +99,7 @@ func TestMajorityLossIsNoticedAtNextRenewal(t *testing.T) {
 		for i := range 5 {
 			b.drv.Node(i).Wipe() // nobody tells the holder, as ForceRelease would
 		}
-		b.acquire(b.peer(), "k", nil)
+		b.acquire(b.newPeer(), "k", nil)
 		begin := time.Now()
 		<-l.Context().Done()
 		if waited := time.Since(begin); waited > 3*time.Second {
@@ -110,16 +110,16 @@ func TestMajorityLossIsNoticedAtNextRenewal(t *testing.T) {
 }
 
 func TestMaxHoldStopsTheWatchdog(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, MaxHold: 20 * time.Second})
 		endsAfter(t, l, 20*time.Second)
-		b.release(b.acquire(b.peer(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond})) // it was freed at once
+		b.release(b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond})) // it was freed at once
 	})
 }
 
 // Else MaxHold, which releases the lock, would end a MinHold that others rely on.
 func TestMaxHoldIsNoShorterThanMinHold(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		_, err := b.client.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second, MaxHold: 100 * time.Millisecond})
 		wantErr(t, err, holdfast.ErrInvalid)
 		if text := fmt.Sprint(err); !strings.Contains(text, "MaxHold 100ms") || !strings.Contains(text, "MinHold 5s") {
@@ -148,9 +148,9 @@ func endsAfter(t *testing.T, l *holdfast.Lease, held time.Duration) {
 }
 
 func TestMaxHoldBoundsExtendedAndUnrenewedLeases(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, MaxHold: 20 * time.Second})
-		pass(15 * time.Second)
+		passTime(15 * time.Second)
 		if err := l.Extend(t.Context(), time.Minute); err != nil {
 			t.Fatal(err)
 		}
@@ -162,14 +162,14 @@ func TestMaxHoldBoundsExtendedAndUnrenewedLeases(t *testing.T) {
 
 // Each holder of a grant has a MaxHold of its own: the MaxHold of the previous holder cuts none short.
 func TestMaxHoldEndsWithItsHolder(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxHold: 50 * time.Millisecond})
 		next := make(chan *holdfast.Lease)
 		go func() { next <- b.acquire(b.client, "k", nil) }()
-		pass(40 * time.Millisecond)
+		passTime(40 * time.Millisecond)
 		b.release(l)
 		l = <-next
-		pass(time.Minute)
+		passTime(time.Minute)
 		if err := context.Cause(l.Context()); err != nil {
 			t.Errorf("the next holder has %v", err)
 		}
@@ -178,23 +178,23 @@ func TestMaxHoldEndsWithItsHolder(t *testing.T) {
 }
 
 func TestLateAnswersKeepALease(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 1500 * time.Millisecond})
 		for i := range 5 {
 			b.drv.Node(i).Delay(200 * time.Millisecond) // longer than a request counts as under way
 		}
-		pass(time.Minute)
+		passTime(time.Minute)
 		if err := context.Cause(l.Context()); err != nil {
 			t.Errorf("lost behind slow nodes: %v", err)
 		}
 		wantErr(t, l.Release(t.Context()), holdfast.ErrUnavailable) // not confirmed in time, but on its way
-		b.release(b.acquire(b.peer(), "k", nil))
+		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
 
 func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 	var renewed atomic.Int32
-	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) {
+	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) {
 		if e.Err == nil {
 			renewed.Add(1)
 		}
@@ -202,7 +202,7 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 		for i := range 1000 {
 			b.acquire(b.client, "k"+strings.Repeat("x", i%100)+string(rune('a'+i/100)), &holdfast.AcquireOptions{TTL: 3 * time.Second})
 		}
-		pass(3500 * time.Millisecond)
+		passTime(3500 * time.Millisecond)
 		if n := renewed.Load(); n < 3000 {
 			t.Errorf("%d renewals in 3.5s of 1000 leases with a TTL of 3s", n)
 		}
@@ -250,7 +250,7 @@ func besideOneThatEnds(t *testing.T, ttl, slow time.Duration, opts *holdfast.Acq
 			failed++
 		}
 	}}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		one := b.acquire(b.client, "ends", &holdfast.AcquireOptions{TTL: ttl})
 		for i := range 2 {
 			b.drv.Node(i).Lose("ends")
@@ -261,7 +261,7 @@ func besideOneThatEnds(t *testing.T, ttl, slow time.Duration, opts *holdfast.Acq
 		}
 		for i := 0; one.Context().Err() == nil; i++ { // at any time one is due
 			b.acquire(b.client, fmt.Sprint("sound", i), opts)
-			pass(500 * time.Millisecond)
+			passTime(500 * time.Millisecond)
 		}
 		mu.Lock()
 		defer mu.Unlock()
@@ -313,7 +313,7 @@ func TestBatchesDueTogetherShareTheTimeLeft(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		pass(8 * time.Second)
+		passTime(8 * time.Second)
 		drv.mu.Lock()
 		defer drv.mu.Unlock()
 		if len(drv.asked) != leases {
@@ -366,7 +366,7 @@ func TestExpiredLeaseNamesTheFailedRenewal(t *testing.T) {
 				}
 				for _, cause := range []error{errors.New("an older one"), &driver.UnavailableError{Err: denied}} {
 					drv.err.Store(&cause)
-					pass(2100 * time.Millisecond)
+					passTime(2100 * time.Millisecond)
 				}
 				<-l.Context().Done()
 				awaitHooks()
@@ -384,10 +384,10 @@ func TestExpiredLeaseNamesTheFailedRenewal(t *testing.T) {
 
 // The last try before the end has too little time to blame a node. What was said of it before stands.
 func TestLeaseCutOffNamesTheSilentNodes(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for ttl := time.Second; ttl < 10*time.Second; ttl += 700 * time.Millisecond {
 			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: ttl})
-			pass(ttl)
+			passTime(ttl)
 			for i := range 3 {
 				b.drv.Node(i).Freeze()
 			}
@@ -397,7 +397,7 @@ func TestLeaseCutOffNamesTheSilentNodes(t *testing.T) {
 			if down, ok := errors.AsType[*holdfast.UnavailableError](cause); !ok || len(down.Nodes) != 3 || !strings.Contains(fmt.Sprint(cause), "no answer in time") {
 				t.Errorf("with a TTL of %v the cause is %v, want the three nodes that do not answer", ttl, cause)
 			}
-			b.start()
+			b.startNodes()
 		}
 	})
 }
@@ -418,11 +418,11 @@ func TestLossOmitsAnOlderFailedRenewal(t *testing.T) {
 		}
 		old := errors.New("an old one")
 		drv.err.Store(&old)
-		pass(2500 * time.Millisecond)
+		passTime(2500 * time.Millisecond)
 		drv.err.Store(nil)
-		pass(10 * time.Second)
+		passTime(10 * time.Second)
 		c.StopWatchdog()
-		pass(10 * time.Second)
+		passTime(10 * time.Second)
 		err = l.Release(t.Context())
 		wantErr(t, err, holdfast.ErrExpired)
 		if errors.Is(err, old) || !strings.Contains(fmt.Sprint(err), "no renewal failed") {

@@ -18,21 +18,21 @@ type bench struct {
 	client *holdfast.Client
 }
 
-// in runs fn in a bubble of virtual time, with a client of five nodes.
-func in(t *testing.T, fn func(t *testing.T, b *bench)) { inWith(t, nil, fn) }
+// inBubble runs fn in a bubble of virtual time, with a client of five nodes.
+func inBubble(t *testing.T, fn func(t *testing.T, b *bench)) { inBubbleWith(t, nil, fn) }
 
-func inWith(t *testing.T, opts *holdfast.Options, fn func(t *testing.T, b *bench)) {
+func inBubbleWith(t *testing.T, opts *holdfast.Options, fn func(t *testing.T, b *bench)) {
 	t.Helper()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := memory.New(5)
 		b := &bench{t: t, drv: drv}
-		b.client = b.open(drv, opts)
+		b.client = b.openClient(drv, opts)
 		fn(t, b)
 	})
 }
 
-func (b *bench) open(drv *memory.Driver, opts *holdfast.Options) *holdfast.Client {
+func (b *bench) openClient(drv *memory.Driver, opts *holdfast.Options) *holdfast.Client {
 	b.t.Helper()
 	c, err := holdfast.New(drv, opts)
 	if err != nil {
@@ -42,8 +42,8 @@ func (b *bench) open(drv *memory.Driver, opts *holdfast.Options) *holdfast.Clien
 	return c
 }
 
-// peer is another client of the same nodes.
-func (b *bench) peer() *holdfast.Client { return b.open(b.drv.Peer(), nil) }
+// newPeer returns another client of the same nodes.
+func (b *bench) newPeer() *holdfast.Client { return b.openClient(b.drv.Peer(), nil) }
 
 func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	b.t.Helper()
@@ -61,7 +61,7 @@ type claim struct {
 	shared         bool
 }
 
-func acquire(ctx context.Context, c *holdfast.Client, key string, w *claim) (*holdfast.Lease, error) {
+func acquireAs(ctx context.Context, c *holdfast.Client, key string, w *claim) (*holdfast.Lease, error) {
 	switch {
 	case w == nil:
 		return c.Acquire(ctx, key, nil)
@@ -89,7 +89,7 @@ func tryAcquire(ctx context.Context, c *holdfast.Client, key string, w *claim) (
 	return c.TryAcquire(ctx, key, &w.AcquireOptions)
 }
 
-func do(ctx context.Context, c *holdfast.Client, key string, w *claim, fn func(context.Context, *holdfast.Lease) error) error {
+func doAs(ctx context.Context, c *holdfast.Client, key string, w *claim, fn func(context.Context, *holdfast.Lease) error) error {
 	switch {
 	case w == nil:
 		return c.Do(ctx, key, nil, fn)
@@ -103,10 +103,10 @@ func do(ctx context.Context, c *holdfast.Client, key string, w *claim, fn func(c
 	return c.Do(ctx, key, &w.AcquireOptions, fn)
 }
 
-// take acquires what w asks for.
-func (b *bench) take(c *holdfast.Client, key string, w *claim) *holdfast.Lease {
+// acquireAs acquires what w asks for.
+func (b *bench) acquireAs(c *holdfast.Client, key string, w *claim) *holdfast.Lease {
 	b.t.Helper()
-	l, err := acquire(b.t.Context(), c, key, w)
+	l, err := acquireAs(b.t.Context(), c, key, w)
 	if err != nil {
 		b.t.Fatalf("Acquire(%q) = %v", key, err)
 	}
@@ -122,8 +122,8 @@ func (b *bench) release(all ...*holdfast.Lease) {
 	}
 }
 
-// force takes the lock away from whoever holds it, with the token that is returned.
-func (b *bench) force(by *holdfast.Client, key string) holdfast.Token {
+// forceLock takes the lock away from whoever holds it, with the token that is returned.
+func (b *bench) forceLock(by *holdfast.Client, key string) holdfast.Token {
 	b.t.Helper()
 	st, err := by.Inspect(b.t.Context(), key)
 	if err == nil {
@@ -135,14 +135,14 @@ func (b *bench) force(by *holdfast.Client, key string) holdfast.Token {
 	return st.Token
 }
 
-// freeze cuts the service off.
-func (b *bench) freeze() {
+// freezeNodes cuts the service off.
+func (b *bench) freezeNodes() {
 	for i := range 5 {
 		b.drv.Node(i).Freeze()
 	}
 }
 
-func (b *bench) start() {
+func (b *bench) startNodes() {
 	for i := range 5 {
 		b.drv.Node(i).Start()
 	}
@@ -157,14 +157,14 @@ func wantErr(t *testing.T, err error, want ...error) {
 	}
 }
 
-// pass lets virtual time pass: it is for bubbles, where nobody really sleeps.
-func pass(d time.Duration) { time.Sleep(d) }
+// passTime lets virtual time pass: it is for bubbles, where nobody really sleeps.
+func passTime(d time.Duration) { time.Sleep(d) }
 
 // oneNode is one node outside of any bubble.
 func oneNode() *memory.Driver { return memory.New(1) }
 
 // awaitHooks waits until hooks have been called for what has happened.
 func awaitHooks() {
-	pass(2 * time.Millisecond)
+	passTime(2 * time.Millisecond)
 	synctest.Wait()
 }

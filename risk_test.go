@@ -16,18 +16,18 @@ import (
 // Nodes that were away, or a rival's, as the lock was granted get it by the first renewal. That comes soon: one of the others
 // may stop next.
 func TestBareMajorityLeaseSoonHasAllNodes(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		const ttl = 10 * time.Second
 		b.drv.Node(3).Stop()
 		b.drv.Node(4).Stop()
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: ttl})
 		b.drv.Node(3).Start()
 		b.drv.Node(4).Start()
-		pass(ttl / 16)
+		passTime(ttl / 16)
 		for i := range 2 {
 			b.drv.Node(i).Stop()
 		}
-		pass(time.Minute)
+		passTime(time.Minute)
 		if err := l.Context().Err(); err != nil {
 			t.Errorf("two nodes that had granted it are away, and the others are not: %v", context.Cause(l.Context()))
 		}
@@ -38,13 +38,13 @@ func TestBareMajorityLeaseSoonHasAllNodes(t *testing.T) {
 func TestPassedOnLeaseKeepsItsRenewalTime(t *testing.T) {
 	var renewed atomic.Int32
 	hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) }}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		opts := &holdfast.AcquireOptions{TTL: time.Second}
 		l := b.acquire(b.client, "k", opts)
 		for range 5 {
 			next := make(chan *holdfast.Lease)
 			go func() { next <- b.acquire(b.client, "k", opts) }()
-			pass(15 * time.Millisecond)
+			passTime(15 * time.Millisecond)
 			b.release(l)
 			l = <-next
 		}

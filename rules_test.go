@@ -26,10 +26,10 @@ func (g *grants) acquired(e holdfast.AcquiredEvent) {
 }
 
 func TestReleaseAfterTheDeadlineIsALoss(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
 		b.client.StopWatchdog()
-		pass(3 * time.Second)
+		passTime(3 * time.Second)
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
 	})
@@ -42,7 +42,7 @@ type slowRenewals struct {
 }
 
 func (d slowRenewals) Renew(_ context.Context, grants []driver.Grant) []driver.Renewal {
-	pass(d.after)
+	passTime(d.after)
 	out := make([]driver.Renewal, len(grants))
 	for i, g := range grants {
 		out[i].TrustedUntil = time.Now().Add(g.TTL)
@@ -61,9 +61,9 @@ func TestLateRenewalIsALoss(t *testing.T) {
 		t.Cleanup(func() { client.Close() })
 		b.client = client
 		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
-		pass(3 * time.Second) // a renewal is under way from now on
+		passTime(3 * time.Second) // a renewal is under way from now on
 		client.StopWatchdog()
-		pass(10 * time.Second)
+		passTime(10 * time.Second)
 		if err := context.Cause(l.Context()); !errors.Is(err, holdfast.ErrLost) {
 			t.Errorf("after a renewal that ended 3 s behind the deadline the lease is in state %v", err)
 		}
@@ -72,7 +72,7 @@ func TestLateRenewalIsALoss(t *testing.T) {
 
 func TestNoHandOverToAnotherTTL(t *testing.T) {
 	var g grants
-	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -102,7 +102,7 @@ func TestNoHandOverWithHalfTheTrustGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var g grants
-			inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+			inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 				for i := range 5 {
 					b.drv.Node(i).Delay(45 * time.Millisecond) // which is gone when the lease begins
 				}
@@ -113,7 +113,7 @@ func TestNoHandOverWithHalfTheTrustGone(t *testing.T) {
 				for i := range 3 {
 					b.drv.Node(i).Stop() // it is not renewed meanwhile
 				}
-				pass(tt.held)
+				passTime(tt.held)
 				for i := range 3 {
 					b.drv.Node(i).Start()
 				}
@@ -129,7 +129,7 @@ func TestNoHandOverWithHalfTheTrustGone(t *testing.T) {
 }
 
 func TestNothingIsHandedOverAfterALoss(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		var inside atomic.Int32
 		var wg sync.WaitGroup
@@ -139,13 +139,13 @@ func TestNothingIsHandedOverAfterALoss(t *testing.T) {
 				if inside.Add(1) > 1 {
 					t.Error("two leases at the same time")
 				}
-				pass(time.Second)
+				passTime(time.Second)
 				inside.Add(-1)
 				b.release(next)
 			})
 		}
 		synctest.Wait()
-		if err := b.peer().ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
+		if err := b.newPeer().ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 			t.Fatal(err)
 		}
 		wantErr(t, l.Extend(t.Context(), 10*time.Second), holdfast.ErrLost)
@@ -160,7 +160,7 @@ func TestNothingIsHandedOverAfterALoss(t *testing.T) {
 func TestATurnIsNotLostWithItsWaiter(t *testing.T) {
 	for _, ttl := range []time.Duration{10 * time.Second, 9 * time.Second} { // handed over, and sent to the nodes
 		t.Run(ttl.String(), func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
+			inBubble(t, func(t *testing.T, b *bench) {
 				for range 1000 {
 					l := b.acquire(b.client, "k", nil)
 					ctx, cancel := context.WithCancel(t.Context())
@@ -187,8 +187,8 @@ func TestATurnIsNotLostWithItsWaiter(t *testing.T) {
 
 // MinHold is for holders. The lock of a waiter that was gone when its turn came is free at once.
 func TestLeaverLeavesNoMinHold(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		other, left := b.peer(), 0
+	inBubble(t, func(t *testing.T, b *bench) {
+		other, left := b.newPeer(), 0
 		for left < 20 { // which of both it sees is up to the scheduler
 			l := b.acquire(b.client, "k", nil)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -202,7 +202,7 @@ func TestLeaverLeavesNoMinHold(t *testing.T) {
 			b.release(l)
 			if l := <-had; l != nil {
 				b.release(l)
-				pass(5 * time.Second)
+				passTime(5 * time.Second)
 				continue
 			}
 			left++
@@ -217,13 +217,13 @@ func TestLeaverLeavesNoMinHold(t *testing.T) {
 }
 
 func TestACancelledContextDoesNotKeepTheLock(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := b.acquire(b.client, "k", nil)
 		cancel()
 		l.Release(ctx)
 		synctest.Wait()
-		next, err := b.peer().TryAcquire(t.Context(), "k", nil)
+		next, err := b.newPeer().TryAcquire(t.Context(), "k", nil)
 		if err != nil {
 			t.Fatalf("after a release with a cancelled context: %v", err)
 		}
@@ -234,12 +234,12 @@ func TestACancelledContextDoesNotKeepTheLock(t *testing.T) {
 // A grant has tokens for longer than it may stay within one process.
 func TestLocalHandOverEndsAfterItsTime(t *testing.T) {
 	var g grants
-	inWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
+	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
 				l := b.acquire(b.client, "k", nil)
-				pass(30 * time.Millisecond)
+				passTime(30 * time.Millisecond)
 				b.release(l)
 			})
 		}
@@ -253,12 +253,12 @@ func TestLocalHandOverEndsAfterItsTime(t *testing.T) {
 
 // An outage ends the id that a waiter had queued under.
 func TestLeaseWonUnderNewIDIsRenewed(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		held := b.acquire(b.peer(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
+	inBubble(t, func(t *testing.T, b *bench) {
+		held := b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
-			pass(5 * time.Second)
+			passTime(5 * time.Second)
 			b.release(l)
 		})
 		synctest.Wait()
@@ -266,7 +266,7 @@ func TestLeaseWonUnderNewIDIsRenewed(t *testing.T) {
 			b.drv.Node(i).Stop()
 		}
 		<-held.Context().Done()
-		b.start()
+		b.startNodes()
 		wg.Wait()
 	})
 }

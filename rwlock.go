@@ -121,7 +121,7 @@ func (k readerKind) check(o *AcquireOptions, limits Limits) error {
 func (k writerKind) check(o *AcquireOptions, limits Limits) error {
 	err := checkSide(int(k), o)
 	if err == nil && o.NoRenew {
-		err = invalid("NoRenew for a writer: its first lease would end while readers are waited for; leave it out, and bound the lease by MaxHold")
+		err = invalidError("NoRenew for a writer: its first lease would end while readers are waited for; leave it out, and bound the lease by MaxHold")
 	}
 	return cmp.Or(err, checkReaders(limits))
 }
@@ -130,9 +130,9 @@ func (k writerKind) check(o *AcquireOptions, limits Limits) error {
 func checkSide(readers int, o *AcquireOptions) error {
 	switch {
 	case readers < 2 || readers > maxSlots:
-		return invalid("a read and write lock of %d readers: give 2 to %d", readers, maxSlots)
+		return invalidError("a read and write lock of %d readers: give 2 to %d", readers, maxSlots)
 	case o.Adoptable:
-		return invalid("Adoptable: a reader or a writer has leases on several locks, and Adopt takes over one; leave it out")
+		return invalidError("Adoptable: a reader or a writer has leases on several locks, and Adopt takes over one; leave it out")
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func checkSide(readers int, o *AcquireOptions) error {
 // checkReaders rejects read and write locks if the driver cannot keep them.
 func checkReaders(limits Limits) error {
 	if limits.NoReaders != "" {
-		return unsupported("a read and write lock: %s", limits.NoReaders)
+		return unsupportedError("a read and write lock: %s", limits.NoReaders)
 	}
 	return nil
 }
@@ -162,11 +162,11 @@ func isSide(k holder.Kind) bool { _, ok := k.(writerKind); return ok || isReader
 func errUpgrade(its, wanted holder.Kind) error {
 	switch {
 	case !isSide(its) || !isSide(wanted):
-		return invalid("the context comes from a lease on the key of another kind; take the key as a lock everywhere, or as a read and write lock")
+		return invalidError("the context comes from a lease on the key of another kind; take the key as a lock everywhere, or as a read and write lock")
 	case isReader(its):
-		return invalid("the context comes from a reader's lease on the key, for which the writer would wait; release that first, or begin as a writer")
+		return invalidError("the context comes from a reader's lease on the key, for which the writer would wait; release that first, or begin as a writer")
 	}
-	return invalid("the context comes from a writer's lease on the key, with which it may read as well; use that, or release it first")
+	return invalidError("the context comes from a writer's lease on the key, with which it may read as well; use that, or release it first")
 }
 
 // sideCall is the call of a reader or a writer.
@@ -299,11 +299,11 @@ func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	h, err := l.hold.KeepPlace(ctx, func(places, holds int) (holder.Kind, error) {
 		switch {
 		case places == 0:
-			return nil, invalid("only a writer's lease becomes a reader's, and this is none")
+			return nil, invalidError("only a writer's lease becomes a reader's, and this is none")
 		case holds > 1:
-			return nil, invalid("the lease is held %d times; release the nested holds first", holds)
+			return nil, invalidError("the lease is held %d times; release the nested holds first", holds)
 		}
 		return readerKind(places), nil
 	})
-	return l.client.newLease(h, wrap("downgrade", l.Key(), err))
+	return l.client.newLease(h, wrapError("downgrade", l.Key(), err))
 }

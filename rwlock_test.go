@@ -18,9 +18,9 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// reading and writing ask as one of n readers, and as a writer beside them.
-func reading(n int) *claim { return &claim{readers: n, shared: true} }
-func writing(n int) *claim { return &claim{readers: n} }
+// readerClaim and writerClaim ask as one of n readers, and as a writer beside them.
+func readerClaim(n int) *claim { return &claim{readers: n, shared: true} }
+func writerClaim(n int) *claim { return &claim{readers: n} }
 
 // house checks which holders are inside together, and their tokens.
 type house struct {
@@ -74,7 +74,7 @@ func onNodes(t *testing.T, fn func(t *testing.T, b *bench)) {
 			synctest.Test(t, func(t *testing.T) {
 				drv := memory.New(nodes)
 				b := &bench{t: t, drv: drv}
-				b.client = b.open(drv, nil)
+				b.client = b.openClient(drv, nil)
 				fn(t, b)
 			})
 		})
@@ -84,25 +84,25 @@ func onNodes(t *testing.T, fn func(t *testing.T, b *bench)) {
 // wantAllFree checks that neither the gate nor a place is held or waited for.
 func (b *bench) wantAllFree(key string, n int) {
 	b.t.Helper()
-	pass(time.Second) // what came too late is released in the background
+	passTime(time.Second) // what came too late is released in the background
 	b.wantSlotsFree(key, n)
 	if st, err := b.client.Inspect(b.t.Context(), key); err != nil || st.Held || st.Waiters != 0 {
 		b.t.Errorf("the gate of %q: %+v, %v", key, st, err)
 	}
 }
 
-// asks has c ask for k in the background.
-func (b *bench) asks(c *holdfast.Client, opts *claim) <-chan *holdfast.Lease {
+// acquireLater acquires k with c in the background.
+func (b *bench) acquireLater(c *holdfast.Client, opts *claim) <-chan *holdfast.Lease {
 	b.t.Helper()
 	got := make(chan *holdfast.Lease, 1)
 	go func() {
-		l, err := acquire(b.t.Context(), c, "k", opts)
+		l, err := acquireAs(b.t.Context(), c, "k", opts)
 		if err != nil {
 			b.t.Errorf("Acquire() = %v", err)
 		}
 		got <- l
 	}()
-	pass(10 * time.Millisecond)
+	passTime(10 * time.Millisecond)
 	return got
 }
 
@@ -120,19 +120,19 @@ func TestNoWriterIsBesideAnybody(t *testing.T) {
 		h := house{t: t}
 		var all sync.WaitGroup
 		for i := range 4 {
-			c := b.peer()
+			c := b.newPeer()
 			for j := range 6 {
 				all.Go(func() {
 					for range 8 {
-						opts := writing(4)
+						opts := writerClaim(4)
 						if j > 1 {
-							opts = reading(4)
+							opts = readerClaim(4)
 						}
 						opts.TTL = time.Duration(5+i%2) * time.Second
-						err := do(t.Context(), c, "k", opts, func(_ context.Context, l *holdfast.Lease) error {
+						err := doAs(t.Context(), c, "k", opts, func(_ context.Context, l *holdfast.Lease) error {
 							h.enter(l, opts.shared)
 							defer h.leave(opts.shared)
-							pass(rand.N(20 * time.Millisecond))
+							passTime(rand.N(20 * time.Millisecond))
 							return nil
 						})
 						if err != nil {
@@ -151,24 +151,24 @@ func TestNoWriterIsBesideAnybody(t *testing.T) {
 }
 
 func TestReadersHoldTogetherAndWritersAlone(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		h := house{t: t}
 		var all sync.WaitGroup
 		var clients []*holdfast.Client
 		for range 4 {
-			clients = append(clients, b.peer())
+			clients = append(clients, b.newPeer())
 		}
 		for i := range 64 {
 			all.Go(func() {
-				l := b.take(clients[i%4], "k", reading(64))
+				l := b.acquireAs(clients[i%4], "k", readerClaim(64))
 				h.enter(l, true)
-				pass(10 * time.Second)
+				passTime(10 * time.Second)
 				h.leave(true)
 				b.release(l)
 			})
 		}
-		pass(time.Second)
-		l := b.take(b.client, "k", writing(64))
+		passTime(time.Second)
+		l := b.acquireAs(b.client, "k", writerClaim(64))
 		h.mu.Lock()
 		if h.most != 64 {
 			t.Errorf("%d readers were inside together, want 64", h.most)
@@ -184,17 +184,17 @@ func TestReadersHoldTogetherAndWritersAlone(t *testing.T) {
 
 func TestAWriterThatWaitsStopsNewReaders(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
-		first := b.take(b.peer(), "k", reading(8))
-		writer := b.asks(b.peer(), writing(8))
+		first := b.acquireAs(b.newPeer(), "k", readerClaim(8))
+		writer := b.acquireLater(b.newPeer(), writerClaim(8))
 		var later []<-chan *holdfast.Lease
 		for i := range 5 {
 			c := b.client
 			if i%2 == 0 {
-				c = b.peer()
+				c = b.newPeer()
 			}
-			later = append(later, b.asks(c, reading(8)))
+			later = append(later, b.acquireLater(c, readerClaim(8)))
 		}
-		pass(time.Minute) // all that wait are renewed meanwhile
+		passTime(time.Minute) // all that wait are renewed meanwhile
 		wantWaiting(t, "the writer", writer)
 		for _, r := range later {
 			wantWaiting(t, "a reader behind the writer", r)
@@ -204,7 +204,7 @@ func TestAWriterThatWaitsStopsNewReaders(t *testing.T) {
 		if w.Token() <= first.Token() || w.Key() != "k" {
 			t.Errorf("the writer has the key %q and token %d after %d", w.Key(), w.Token(), first.Token())
 		}
-		pass(time.Minute)
+		passTime(time.Minute)
 		for _, r := range later {
 			wantWaiting(t, "a reader beside the writer", r)
 		}
@@ -223,26 +223,26 @@ func TestReadersAndWritersComeInByArrival(t *testing.T) {
 	for name, together := range map[string]bool{"one process": true, "each its own": false} {
 		t.Run(name, func(t *testing.T) {
 			onNodes(t, func(t *testing.T, b *bench) {
-				first := b.take(b.client, "k", writing(3))
+				first := b.acquireAs(b.client, "k", writerClaim(3))
 				var mu sync.Mutex
 				var order []int
 				var all sync.WaitGroup
 				for i, reads := range []bool{true, false, true, true, false, false, true, true, true} {
 					c := b.client
 					if !together {
-						c = b.peer()
+						c = b.newPeer()
 					}
-					opts := writing(3)
+					opts := writerClaim(3)
 					opts.shared = reads
 					all.Go(func() {
-						l := b.take(c, "k", opts)
+						l := b.acquireAs(c, "k", opts)
 						mu.Lock()
 						order = append(order, i)
 						mu.Unlock()
-						pass(time.Second)
+						passTime(time.Second)
 						b.release(l)
 					})
-					pass(50 * time.Millisecond)
+					passTime(50 * time.Millisecond)
 				}
 				b.release(first)
 				all.Wait()
@@ -265,13 +265,13 @@ func TestTryWaitsForAnEnteringReader(t *testing.T) {
 		b.drv.Node(0).Delay(20 * time.Millisecond)
 		var held []*holdfast.Lease
 		for range 8 { // each comes before the one ahead has released the gate
-			l, err := tryAcquire(t.Context(), b.peer(), "k", reading(8))
+			l, err := tryAcquire(t.Context(), b.newPeer(), "k", readerClaim(8))
 			if err != nil {
 				t.Fatal(err)
 			}
 			held = append(held, l)
 		}
-		for name, opts := range map[string]*claim{"reader": reading(8), "writer": writing(8)} {
+		for name, opts := range map[string]*claim{"reader": readerClaim(8), "writer": writerClaim(8)} {
 			begin := time.Now()
 			_, err := tryAcquire(t.Context(), b.client, "k", opts)
 			wantErr(t, err, holdfast.ErrHeld)
@@ -285,14 +285,14 @@ func TestTryWaitsForAnEnteringReader(t *testing.T) {
 }
 
 func TestReadersBeyondTheirNumberWait(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		held := []*holdfast.Lease{b.take(b.client, "k", reading(2)), b.take(b.peer(), "k", reading(2))}
-		_, err := tryAcquire(t.Context(), b.client, "k", reading(2))
+	inBubble(t, func(t *testing.T, b *bench) {
+		held := []*holdfast.Lease{b.acquireAs(b.client, "k", readerClaim(2)), b.acquireAs(b.newPeer(), "k", readerClaim(2))}
+		_, err := tryAcquire(t.Context(), b.client, "k", readerClaim(2))
 		wantErr(t, err, holdfast.ErrHeld)
 		if want := "none of its 2 places for readers is free"; !strings.Contains(err.Error(), want) {
 			t.Errorf("the error %q does not say %q", err, want)
 		}
-		third := b.asks(b.client, reading(2))
+		third := b.acquireLater(b.client, readerClaim(2))
 		wantWaiting(t, "a third reader", third)
 		b.release(held[0])
 		b.release(<-third, held[1])
@@ -302,9 +302,9 @@ func TestReadersBeyondTheirNumberWait(t *testing.T) {
 
 func TestDeadReaderCostsWriterATTL(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
-		dead := b.take(b.peer(), "k", &claim{readers: 4, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}})
+		dead := b.acquireAs(b.newPeer(), "k", &claim{readers: 4, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}})
 		begin := time.Now()
-		w := b.take(b.client, "k", writing(4))
+		w := b.acquireAs(b.client, "k", writerClaim(4))
 		if waited := time.Since(begin); waited < 4*time.Second || waited > 6*time.Second {
 			t.Errorf("the writer waited for %v", waited)
 		}
@@ -319,10 +319,10 @@ func TestALostPlaceEndsTheWriter(t *testing.T) {
 	for name, margin := range map[string]time.Duration{"at once": 0, "with a margin": time.Second} {
 		t.Run(name, func(t *testing.T) {
 			onNodes(t, func(t *testing.T, b *bench) {
-				other := b.peer()
-				w := b.take(b.client, "k", &claim{readers: 4, AcquireOptions: holdfast.AcquireOptions{Margin: margin}})
-				b.force(other, "k#2")
-				reader := b.asks(other, reading(4))
+				other := b.newPeer()
+				w := b.acquireAs(b.client, "k", &claim{readers: 4, AcquireOptions: holdfast.AcquireOptions{Margin: margin}})
+				b.forceLock(other, "k#2")
+				reader := b.acquireLater(other, readerClaim(4))
 				cause := context.Cause(w.Context())
 				wantErr(t, cause, holdfast.ErrLost, holdfast.ErrGone)
 				if cause == nil || !strings.Contains(cause.Error(), `"k#2": `) {
@@ -346,11 +346,11 @@ func TestALostPlaceEndsTheWriter(t *testing.T) {
 
 func TestWriterWithoutItsGateFreesThePlaces(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
-		w := b.take(b.client, "k", writing(4))
-		if err := b.peer().ForceRelease(t.Context(), "k", w.Token(), "test"); err != nil {
+		w := b.acquireAs(b.client, "k", writerClaim(4))
+		if err := b.newPeer().ForceRelease(t.Context(), "k", w.Token(), "test"); err != nil {
 			t.Fatal(err)
 		}
-		l := b.take(b.peer(), "k", writing(4))
+		l := b.acquireAs(b.newPeer(), "k", writerClaim(4))
 		wantErr(t, context.Cause(w.Context()), holdfast.ErrGone)
 		if l.Token() <= w.Token() {
 			t.Errorf("token %d after %d", l.Token(), w.Token())
@@ -363,15 +363,15 @@ func TestWriterWithoutItsGateFreesThePlaces(t *testing.T) {
 // A reader whose gate is taken away while it waits for a place queues behind the callers that had the gate meanwhile.
 func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
-		other := b.peer()
-		held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
-		reader := b.asks(b.client, reading(2))
-		writer := b.asks(b.peer(), writing(2))
-		forced := b.force(other, "k")
-		pass(time.Second)
+		other := b.newPeer()
+		held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
+		reader := b.acquireLater(b.client, readerClaim(2))
+		writer := b.acquireLater(b.newPeer(), writerClaim(2))
+		forced := b.forceLock(other, "k")
+		passTime(time.Second)
 		b.release(held...)
 		w := <-writer
-		pass(time.Minute)
+		passTime(time.Minute)
 		wantWaiting(t, "the reader", reader)
 		b.release(w)
 		l := <-reader
@@ -384,15 +384,15 @@ func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 }
 
 func TestMaxWaitersSparesACallerWithoutItsGate(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		other := b.peer()
-		held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
-		opts := reading(2)
+	inBubble(t, func(t *testing.T, b *bench) {
+		other := b.newPeer()
+		held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
+		opts := readerClaim(2)
 		opts.MaxWaiters = 1
-		reader := b.asks(b.client, opts)
-		writers := []<-chan *holdfast.Lease{b.asks(b.peer(), writing(2)), b.asks(b.peer(), writing(2))}
-		b.force(other, "k")
-		pass(time.Second)
+		reader := b.acquireLater(b.client, opts)
+		writers := []<-chan *holdfast.Lease{b.acquireLater(b.newPeer(), writerClaim(2)), b.acquireLater(b.newPeer(), writerClaim(2))}
+		b.forceLock(other, "k")
+		passTime(time.Second)
 		wantWaiting(t, "the reader", reader)
 		b.release(held...)
 		for _, waiting := range append(writers, reader) {
@@ -404,16 +404,16 @@ func TestMaxWaitersSparesACallerWithoutItsGate(t *testing.T) {
 // A reader that was starved gets a place that it has asked for long ago, and does not trust its gate any more.
 func TestReaderWithoutItsGateReturnsItsPlace(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
-		other, starved := b.peer(), b.peer()
-		held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
-		reader := b.asks(starved, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: time.Second}})
+		other, starved := b.newPeer(), b.newPeer()
+		held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
+		reader := b.acquireLater(starved, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: time.Second}})
 		starved.StopWatchdog()
-		pass(5 * time.Second) // its gate has lapsed, and nothing has told it
-		writer := b.asks(b.client, writing(2))
+		passTime(5 * time.Second) // its gate has lapsed, and nothing has told it
+		writer := b.acquireLater(b.client, writerClaim(2))
 		b.release(held...)
 		w := <-writer
 		wantWaiting(t, "the reader", reader)
-		pass(time.Second)
+		passTime(time.Second)
 		wantWaiting(t, "the reader", reader)
 		if err := context.Cause(w.Context()); err != nil {
 			t.Errorf("the writer has lost its lease: %v", err)
@@ -426,18 +426,18 @@ func TestReaderWithoutItsGateReturnsItsPlace(t *testing.T) {
 }
 
 func TestReadersAndWritersWaitOutAnOutage(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		h := house{t: t}
 		var all sync.WaitGroup
 		for i := range 4 {
-			c := b.peer()
+			c := b.newPeer()
 			for j := range 4 {
-				opts := writing(3)
+				opts := writerClaim(3)
 				opts.shared = (i+j)%3 > 0
 				opts.TTL = 2 * time.Second
 				all.Go(func() {
 					for range 6 {
-						l := b.take(c, "k", opts)
+						l := b.acquireAs(c, "k", opts)
 						h.enter(l, opts.shared)
 						select {
 						case <-l.Context().Done():
@@ -450,19 +450,19 @@ func TestReadersAndWritersWaitOutAnOutage(t *testing.T) {
 			}
 		}
 		for range 5 {
-			pass(rand.N(3 * time.Second))
-			b.freeze()
-			pass(rand.N(6 * time.Second))
-			b.start()
+			passTime(rand.N(3 * time.Second))
+			b.freezeNodes()
+			passTime(rand.N(6 * time.Second))
+			b.startNodes()
 		}
 		all.Wait()
-		pass(10 * time.Second) // what could not be released has lapsed
+		passTime(10 * time.Second) // what could not be released has lapsed
 		b.wantAllFree("k", 3)
 	})
 }
 
 func TestNobodyUpgradesUnderALease(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		type call struct {
 			opts *claim
 			says string
@@ -474,15 +474,15 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 			under   *claim
 			refused []call
 		}{
-			"reader": {reading(2), []call{{writing(2), "release that first, or begin as a writer"}, {lock, "of another kind"}, {slots, "of another kind"}}},
-			"writer": {writing(2), []call{{again, "with which it may read as well"}, {nil, "of another kind"}, {slots, "of another kind"}}},
-			"lock":   {nil, []call{{reading(2), "of another kind"}, {writing(2), "of another kind"}}},
-			"slot":   {slots, []call{{reading(2), "of another kind"}, {writing(2), "of another kind"}}},
-			"reads on": {writing(2), []call{
-				{writing(2), "release that first, or begin as a writer"}, {lock, "of another kind"}, {slots, "of another kind"},
+			"reader": {readerClaim(2), []call{{writerClaim(2), "release that first, or begin as a writer"}, {lock, "of another kind"}, {slots, "of another kind"}}},
+			"writer": {writerClaim(2), []call{{again, "with which it may read as well"}, {nil, "of another kind"}, {slots, "of another kind"}}},
+			"lock":   {nil, []call{{readerClaim(2), "of another kind"}, {writerClaim(2), "of another kind"}}},
+			"slot":   {slots, []call{{readerClaim(2), "of another kind"}, {writerClaim(2), "of another kind"}}},
+			"reads on": {writerClaim(2), []call{
+				{writerClaim(2), "release that first, or begin as a writer"}, {lock, "of another kind"}, {slots, "of another kind"},
 			}},
 		} {
-			l := b.take(b.client, name, tt.under)
+			l := b.acquireAs(b.client, name, tt.under)
 			if name == "reads on" {
 				var err error
 				if l, err = l.Downgrade(t.Context()); err != nil {
@@ -491,7 +491,7 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(l.Context(), time.Minute) // a call that is not refused may wait for itself
 			for _, c := range tt.refused {
-				if _, err := acquire(ctx, b.client, name, c.opts); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
+				if _, err := acquireAs(ctx, b.client, name, c.opts); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("under a %s: %v, want an error that says %q", name, err, c.says)
 				}
 			}
@@ -508,14 +508,14 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 func TestDowngradeLetsNobodyWriteInBetween(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		type tag struct{}
-		w, err := acquire(context.WithValue(t.Context(), tag{}, "mine"), b.client, "k", writing(3))
+		w, err := acquireAs(context.WithValue(t.Context(), tag{}, "mine"), b.client, "k", writerClaim(3))
 		if err != nil {
 			t.Fatal(err)
 		}
-		beside := b.asks(b.peer(), reading(3))
+		beside := b.acquireLater(b.newPeer(), readerClaim(3))
 		wantWaiting(t, "a reader beside the writer", beside)
-		writer := b.asks(b.peer(), writing(3))
-		behind := b.asks(b.peer(), reading(3))
+		writer := b.acquireLater(b.newPeer(), writerClaim(3))
+		behind := b.acquireLater(b.newPeer(), readerClaim(3))
 		r, err := w.Downgrade(w.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -535,7 +535,7 @@ func TestDowngradeLetsNobodyWriteInBetween(t *testing.T) {
 		if l.Token() <= r.Token() {
 			t.Errorf("the reader that came in has token %d after %d", l.Token(), r.Token())
 		}
-		pass(time.Minute) // it is renewed
+		passTime(time.Minute) // it is renewed
 		if err := r.Check(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -558,15 +558,15 @@ func TestWritersThatReadOnAreBesideReadersAlone(t *testing.T) {
 		h := house{t: t}
 		var all sync.WaitGroup
 		for range 3 {
-			c := b.peer()
+			c := b.newPeer()
 			for j := range 4 {
 				all.Go(func() {
 					for range 8 {
-						opts := writing(3)
+						opts := writerClaim(3)
 						opts.shared = j > 1
-						l := b.take(c, "k", opts)
+						l := b.acquireAs(c, "k", opts)
 						h.enter(l, opts.shared)
-						pass(rand.N(20 * time.Millisecond))
+						passTime(rand.N(20 * time.Millisecond))
 						if !opts.shared {
 							h.mu.Lock()
 							h.writers, h.readers = h.writers-1, h.readers+1
@@ -576,7 +576,7 @@ func TestWritersThatReadOnAreBesideReadersAlone(t *testing.T) {
 								t.Error(err)
 								return
 							}
-							pass(rand.N(20 * time.Millisecond))
+							passTime(rand.N(20 * time.Millisecond))
 						}
 						h.leave(true)
 						b.release(l)
@@ -590,9 +590,9 @@ func TestWritersThatReadOnAreBesideReadersAlone(t *testing.T) {
 }
 
 func TestOnlyAnUnnestedWriterDowngrades(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		for _, opts := range []*claim{nil, {slots: 2}, reading(2)} {
-			l := b.take(b.client, "k", opts)
+	inBubble(t, func(t *testing.T, b *bench) {
+		for _, opts := range []*claim{nil, {slots: 2}, readerClaim(2)} {
+			l := b.acquireAs(b.client, "k", opts)
 			_, err := l.Downgrade(t.Context())
 			wantErr(t, err, holdfast.ErrInvalid)
 			if err := l.Check(t.Context()); err != nil {
@@ -600,30 +600,30 @@ func TestOnlyAnUnnestedWriterDowngrades(t *testing.T) {
 			}
 			b.release(l)
 		}
-		opts := writing(2)
+		opts := writerClaim(2)
 		opts.Reentrant, opts.MaxHold = true, time.Minute
-		l := b.take(b.client, "k", opts)
-		again, err := acquire(l.Context(), b.client, "k", opts)
+		l := b.acquireAs(b.client, "k", opts)
+		again, err := acquireAs(l.Context(), b.client, "k", opts)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = l.Downgrade(t.Context())
 		wantErr(t, err, holdfast.ErrInvalid)
 		b.release(again)
-		pass(40 * time.Second)
+		passTime(40 * time.Second)
 		r, err := l.Downgrade(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = l.Downgrade(t.Context())
 		wantErr(t, err, holdfast.ErrLost)
-		pass(21 * time.Second)
+		passTime(21 * time.Second)
 		wantErr(t, context.Cause(r.Context()), holdfast.ErrMaxHold)
-		lost := b.take(b.client, "k", writing(2))
+		lost := b.acquireAs(b.client, "k", writerClaim(2))
 		for i := range 5 {
 			b.drv.Node(i).Lose("k#0")
 		}
-		pass(10 * time.Second)
+		passTime(10 * time.Second)
 		_, err = lost.Downgrade(t.Context())
 		wantErr(t, err, holdfast.ErrLost)
 		b.wantAllFree("k", 2)
@@ -631,25 +631,25 @@ func TestOnlyAnUnnestedWriterDowngrades(t *testing.T) {
 }
 
 func TestAReaderAndAWriterNestInThemselves(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		for _, opts := range []*claim{reading(2), writing(2)} {
+	inBubble(t, func(t *testing.T, b *bench) {
+		for _, opts := range []*claim{readerClaim(2), writerClaim(2)} {
 			opts.Note = "n"
-			l := b.take(b.client, "k", opts)
-			_, err := acquire(l.Context(), b.client, "k", opts)
+			l := b.acquireAs(b.client, "k", opts)
+			_, err := acquireAs(l.Context(), b.client, "k", opts)
 			wantErr(t, err, holdfast.ErrNested)
 			opts.Reentrant = true
-			again, err := acquire(l.Context(), b.client, "k", opts)
+			again, err := acquireAs(l.Context(), b.client, "k", opts)
 			if err != nil || again.Key() != l.Key() || again.Token() != l.Token() {
 				t.Fatalf("a nested hold: %v, %v", again, err)
 			}
 			opts.readers = 3
-			_, err = acquire(l.Context(), b.client, "k", opts)
+			_, err = acquireAs(l.Context(), b.client, "k", opts)
 			wantErr(t, err, holdfast.ErrInvalid)
 			b.release(l)
 			if err := again.Check(t.Context()); err != nil {
 				t.Errorf("the hold that is left: %v", err)
 			}
-			_, err = tryAcquire(t.Context(), b.peer(), "k", writing(2))
+			_, err = tryAcquire(t.Context(), b.newPeer(), "k", writerClaim(2))
 			wantErr(t, err, holdfast.ErrHeld)
 			b.release(again)
 			b.wantAllFree("k", 2)
@@ -658,7 +658,7 @@ func TestAReaderAndAWriterNestInThemselves(t *testing.T) {
 }
 
 func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
-	for name, opts := range map[string]*claim{"reader": reading(8), "writer": writing(8)} {
+	for name, opts := range map[string]*claim{"reader": readerClaim(8), "writer": writerClaim(8)} {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
 			var said []string
@@ -681,8 +681,8 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 				Lost:     func(e holdfast.LostEvent) { note("lost", e.Key) },
 				Released: func(e holdfast.ReleasedEvent) { note("released", e.Key) },
 			}
-			inWith(t, &holdfast.Options{Hooks: in8}, func(t *testing.T, b *bench) {
-				other := b.peer()
+			inBubbleWith(t, &holdfast.Options{Hooks: in8}, func(t *testing.T, b *bench) {
+				other := b.newPeer()
 				want := func(events ...string) {
 					t.Helper()
 					awaitHooks()
@@ -693,36 +693,36 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 					}
 					said = nil
 				}
-				l := b.take(b.client, "k", opts)
+				l := b.acquireAs(b.client, "k", opts)
 				want("acquired k")
-				pass(2 * time.Second) // the first follows soon
+				passTime(2 * time.Second) // the first follows soon
 				want("renewed k")
 				b.release(l)
 				want("released k")
 
-				held := b.take(other, "k", writing(8))
+				held := b.acquireAs(other, "k", writerClaim(8))
 				_, err := tryAcquire(t.Context(), b.client, "k", opts)
 				wantErr(t, err, holdfast.ErrHeld)
 				want("failed k")
-				waiting := b.asks(b.client, opts)
+				waiting := b.acquireLater(b.client, opts)
 				want("waiting k")
-				pass(time.Second)
+				passTime(time.Second)
 				b.release(held)
 				l = <-waiting
 				want("acquired k")
 				if last.Waited < time.Second || !last.Told || last.Token != l.Token() || last.Owner != l.Owner() {
 					t.Errorf("the event is %+v", last)
 				}
-				b.force(other, l.Key())
-				pass(time.Second)
+				b.forceLock(other, l.Key())
+				passTime(time.Second)
 				want("lost k")
 
 				var places []*holdfast.Lease
 				for range 8 {
-					places = append(places, b.take(other, "k", reading(8)))
+					places = append(places, b.acquireAs(other, "k", readerClaim(8)))
 				}
-				pass(time.Second) // the last of them releases the gate in the background
-				_, err = acquire(t.Context(), b.client, "k", &claim{readers: 8, shared: opts.shared, AcquireOptions: holdfast.AcquireOptions{Wait: time.Second}})
+				passTime(time.Second) // the last of them releases the gate in the background
+				_, err = acquireAs(t.Context(), b.client, "k", &claim{readers: 8, shared: opts.shared, AcquireOptions: holdfast.AcquireOptions{Wait: time.Second}})
 				wantErr(t, err, holdfast.ErrHeld)
 				awaitHooks()
 				want("waiting k", "failed k")
@@ -733,8 +733,8 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 }
 
 func TestWriterExtendsAndChecksAllItsLocks(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		l := b.take(b.client, "k", &claim{readers: 3, AcquireOptions: holdfast.AcquireOptions{TTL: time.Second, MaxHold: time.Minute}})
+	inBubble(t, func(t *testing.T, b *bench) {
+		l := b.acquireAs(b.client, "k", &claim{readers: 3, AcquireOptions: holdfast.AcquireOptions{TTL: time.Second, MaxHold: time.Minute}})
 		if err := l.Extend(t.Context(), 20*time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -742,12 +742,12 @@ func TestWriterExtendsAndChecksAllItsLocks(t *testing.T) {
 			t.Errorf("the deadline is in %v", left)
 		}
 		b.client.StopWatchdog()
-		pass(15 * time.Second)
+		passTime(15 * time.Second)
 		if err := l.Check(t.Context()); err != nil {
 			t.Error(err)
 		}
 		for i := range 3 { // the places stand as long as the gate
-			if st, err := b.peer().Inspect(t.Context(), fmt.Sprintf("k#%d", i)); err != nil || !st.Held || st.Holder.Note != "writer of 3" {
+			if st, err := b.newPeer().Inspect(t.Context(), fmt.Sprintf("k#%d", i)); err != nil || !st.Held || st.Holder.Note != "writer of 3" {
 				t.Errorf("place %d: %+v, %v", i, st, err)
 			}
 		}
@@ -759,42 +759,42 @@ func TestWriterExtendsAndChecksAllItsLocks(t *testing.T) {
 }
 
 func TestMaxHoldOfWriterBeginsWithItsLease(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		r := b.take(b.peer(), "k", reading(3))
-		got := b.asks(b.client, &claim{readers: 3, AcquireOptions: holdfast.AcquireOptions{MaxHold: 20 * time.Second, MinHold: 15 * time.Second}})
-		pass(time.Minute)
+	inBubble(t, func(t *testing.T, b *bench) {
+		r := b.acquireAs(b.newPeer(), "k", readerClaim(3))
+		got := b.acquireLater(b.client, &claim{readers: 3, AcquireOptions: holdfast.AcquireOptions{MaxHold: 20 * time.Second, MinHold: 15 * time.Second}})
+		passTime(time.Minute)
 		b.release(r)
 		l := <-got
-		pass(10 * time.Second)
+		passTime(10 * time.Second)
 		if err := l.Context().Err(); err != nil {
 			t.Fatalf("it has ended: %v", context.Cause(l.Context()))
 		}
 		begin := time.Now()
 		b.release(l)
-		next := b.take(b.client, "k", &claim{readers: 3, shared: true, AcquireOptions: holdfast.AcquireOptions{MaxHold: 20 * time.Second}})
+		next := b.acquireAs(b.client, "k", &claim{readers: 3, shared: true, AcquireOptions: holdfast.AcquireOptions{MaxHold: 20 * time.Second}})
 		if waited := time.Since(begin); waited < 4*time.Second || waited > 6*time.Second {
 			t.Errorf("a reader came %v after a release 5 s before MinHold", waited)
 		}
-		pass(21 * time.Second)
+		passTime(21 * time.Second)
 		wantErr(t, context.Cause(next.Context()), holdfast.ErrMaxHold)
 		b.wantAllFree("k", 3)
 	})
 }
 
 func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
-	for _, opts := range []*claim{reading(2), writing(2)} {
+	for _, opts := range []*claim{readerClaim(2), writerClaim(2)} {
 		t.Run(fmt.Sprint(opts.shared), func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
-				other := b.peer()
-				held := []*holdfast.Lease{b.take(other, "k", reading(2)), b.take(other, "k", reading(2))}
+			inBubble(t, func(t *testing.T, b *bench) {
+				other := b.newPeer()
+				held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
 				failed := make(chan error, 3)
 				for range 3 {
 					go func() {
-						_, err := acquire(t.Context(), b.client, "k", opts)
+						_, err := acquireAs(t.Context(), b.client, "k", opts)
 						failed <- err
 					}()
 				}
-				pass(time.Second)
+				passTime(time.Second)
 				if err := b.client.Close(); err != nil {
 					t.Fatal(err)
 				}
@@ -802,11 +802,11 @@ func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
 					wantErr(t, <-failed, holdfast.ErrClosed)
 				}
 				b.release(held...)
-				c := b.peer()
-				l := b.take(c, "k", opts)
+				c := b.newPeer()
+				l := b.acquireAs(c, "k", opts)
 				ended := make(chan error)
 				go func() { ended <- c.Shutdown(t.Context()) }()
-				pass(time.Minute)
+				passTime(time.Minute)
 				if err := l.Context().Err(); err != nil {
 					t.Errorf("Shutdown has ended the lease: %v", err)
 				}
@@ -814,8 +814,8 @@ func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
 				if err := <-ended; err != nil {
 					t.Errorf("Shutdown() = %v", err)
 				}
-				c = b.peer()
-				l = b.take(c, "k", opts)
+				c = b.newPeer()
+				l = b.acquireAs(c, "k", opts)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
 				if err := c.Shutdown(ctx); err == nil || !strings.Contains(err.Error(), "locks still held, and released: 1") {
@@ -831,7 +831,7 @@ func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
 // wantAllFreeFor checks that c can write k at once.
 func wantAllFreeFor(t *testing.T, c *holdfast.Client) {
 	t.Helper()
-	l, err := tryAcquire(t.Context(), c, "k", writing(2))
+	l, err := tryAcquire(t.Context(), c, "k", writerClaim(2))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -840,21 +840,21 @@ func wantAllFreeFor(t *testing.T, c *holdfast.Client) {
 
 // Wherever a caller is when its context ends, it leaves nothing.
 func TestAReaderOrWriterThatLeavesLeavesNothing(t *testing.T) {
-	for _, opts := range []*claim{reading(3), writing(3)} {
+	for _, opts := range []*claim{readerClaim(3), writerClaim(3)} {
 		t.Run(fmt.Sprint(opts.shared), func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
+			inBubble(t, func(t *testing.T, b *bench) {
 				for i := range 5 {
 					b.drv.Node(i).Delay(time.Duration(i+1) * time.Millisecond)
 				}
-				other := b.peer()
+				other := b.newPeer()
 				for after := time.Duration(0); after < 40*time.Millisecond; after += 500 * time.Microsecond {
 					for _, inside := range []int{0, 1, 3} {
 						var held []*holdfast.Lease
 						for range inside {
-							held = append(held, b.take(other, "k", reading(3)))
+							held = append(held, b.acquireAs(other, "k", readerClaim(3)))
 						}
 						ctx, cancel := context.WithTimeout(t.Context(), after)
-						l, err := acquire(ctx, b.client, "k", opts)
+						l, err := acquireAs(ctx, b.client, "k", opts)
 						cancel()
 						if err == nil {
 							b.release(l)
@@ -871,11 +871,11 @@ func TestAReaderOrWriterThatLeavesLeavesNothing(t *testing.T) {
 }
 
 func TestMaxWaitersCountsThoseAtTheGate(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		w := b.take(b.peer(), "k", writing(2))
+	inBubble(t, func(t *testing.T, b *bench) {
+		w := b.acquireAs(b.newPeer(), "k", writerClaim(2))
 		opts := &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 2}}
-		waiting := []<-chan *holdfast.Lease{b.asks(b.client, opts), b.asks(b.client, opts)}
-		_, err := acquire(t.Context(), b.client, "k", opts)
+		waiting := []<-chan *holdfast.Lease{b.acquireLater(b.client, opts), b.acquireLater(b.client, opts)}
+		_, err := acquireAs(t.Context(), b.client, "k", opts)
 		wantErr(t, err, holdfast.ErrHeld)
 		if !strings.Contains(err.Error(), "2 wait for it already") {
 			t.Errorf("the error is %q", err)
@@ -888,14 +888,14 @@ func TestMaxWaitersCountsThoseAtTheGate(t *testing.T) {
 func TestAnotherNumberOfReadersIsSaid(t *testing.T) {
 	var said bytes.Buffer
 	opts := &holdfast.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}
-	inWith(t, opts, func(t *testing.T, b *bench) {
-		w := b.take(b.peer(), "k", &claim{readers: 4, AcquireOptions: holdfast.AcquireOptions{Note: "n"}})
-		_, err := tryAcquire(t.Context(), b.client, "k", reading(3))
+	inBubbleWith(t, opts, func(t *testing.T, b *bench) {
+		w := b.acquireAs(b.newPeer(), "k", &claim{readers: 4, AcquireOptions: holdfast.AcquireOptions{Note: "n"}})
+		_, err := tryAcquire(t.Context(), b.client, "k", readerClaim(3))
 		wantErr(t, err, holdfast.ErrHeld)
 		if e, _ := errors.AsType[*holdfast.HeldError](err); e == nil || e.Holder.Note != "writer of 4: n" {
 			t.Errorf("the error is %v", err)
 		}
-		got := b.asks(b.client, reading(5))
+		got := b.acquireLater(b.client, readerClaim(5))
 		b.release(w)
 		b.release(<-got)
 		b.client.Close() // all is said
@@ -908,24 +908,24 @@ func TestAnotherNumberOfReadersIsSaid(t *testing.T) {
 }
 
 func TestReadersAreRefusedWhereTheyMeanNothing(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for says, o := range map[string]claim{
 			"-1 readers": {readers: -1}, "1 readers": {readers: 1}, "65 readers": {readers: 65},
 			"Adoptable":             {readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{Adoptable: true}},
 			"NoRenew for a writer":  {readers: 2, AcquireOptions: holdfast.AcquireOptions{NoRenew: true}},
 			"the note has 49 bytes": {readers: 2, AcquireOptions: holdfast.AcquireOptions{Note: strings.Repeat("x", 49)}},
 		} {
-			_, err := acquire(t.Context(), b.client, "k", &o)
+			_, err := acquireAs(t.Context(), b.client, "k", &o)
 			wantErr(t, err, holdfast.ErrInvalid)
 			if !strings.Contains(fmt.Sprint(err), says) {
 				t.Errorf("the error %v does not say %q", err, says)
 			}
 		}
-		_, err := acquire(t.Context(), b.client, strings.Repeat("k", 511), reading(2))
+		_, err := acquireAs(t.Context(), b.client, strings.Repeat("k", 511), readerClaim(2))
 		wantErr(t, err, holdfast.ErrInvalid)
 		_, err = b.client.RWLock("k", 0).AcquireRead(t.Context(), nil)
 		wantErr(t, err, holdfast.ErrInvalid)
-		l := b.take(b.client, "k", writing(2))
+		l := b.acquireAs(b.client, "k", writerClaim(2))
 		wantErr(t, l.Detach(), holdfast.ErrInvalid)
 		b.release(l)
 	})
@@ -933,37 +933,37 @@ func TestReadersAreRefusedWhereTheyMeanNothing(t *testing.T) {
 
 // A lease of a reader that is not renewed lasts for its TTL from when it has its place, however long it waited.
 func TestNoRenewOfReaderBeginsWithItsPlace(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		w := b.take(b.peer(), "k", writing(2))
-		got := b.asks(b.client, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{NoRenew: true, TTL: 5 * time.Second}})
-		pass(time.Minute)
+	inBubble(t, func(t *testing.T, b *bench) {
+		w := b.acquireAs(b.newPeer(), "k", writerClaim(2))
+		got := b.acquireLater(b.client, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{NoRenew: true, TTL: 5 * time.Second}})
+		passTime(time.Minute)
 		b.release(w)
 		l := <-got
 		if left := time.Until(l.Deadline()); left < 4*time.Second {
 			t.Errorf("%v is left", left)
 		}
-		pass(6 * time.Second)
+		passTime(6 * time.Second)
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrExpired)
 	})
 }
 
 // A writer that reads on is a reader in every respect: it takes part in nesting, and a writer under it would wait for itself.
 func TestDowngradedWriterNestsLikeAReader(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		w := b.take(b.client, "k", writing(2))
+	inBubble(t, func(t *testing.T, b *bench) {
+		w := b.acquireAs(b.client, "k", writerClaim(2))
 		r, err := w.Downgrade(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		opts := reading(2)
+		opts := readerClaim(2)
 		_, err = tryAcquire(r.Context(), b.client, "k", opts)
 		wantErr(t, err, holdfast.ErrNested)
-		upgrade := writing(2)
+		upgrade := writerClaim(2)
 		upgrade.Wait = time.Second
-		_, err = acquire(r.Context(), b.client, "k", upgrade)
+		_, err = acquireAs(r.Context(), b.client, "k", upgrade)
 		wantErr(t, err, holdfast.ErrInvalid)
 		opts.Reentrant, opts.Wait = true, time.Second
-		again, err := acquire(r.Context(), b.client, "k", opts)
+		again, err := acquireAs(r.Context(), b.client, "k", opts)
 		if err != nil || again.Owner() != r.Owner() || again.Token() != r.Token() {
 			t.Fatalf("Acquire under the reader's lease = %v, %v; want another hold of it", again, err)
 		}

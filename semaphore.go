@@ -87,7 +87,7 @@ func withNote(of, note string) string {
 
 func (k slotKind) check(*AcquireOptions, Limits) error {
 	if k < 1 || k > maxSlots {
-		return invalid("a semaphore of %d slots: give 1 to %d; for more holders at once use a rate limiter or a queue", k, maxSlots)
+		return invalidError("a semaphore of %d slots: give 1 to %d; for more holders at once use a rate limiter or a queue", k, maxSlots)
 	}
 	return nil
 }
@@ -223,7 +223,7 @@ func (h *eventQueue) reportDiffering(k kind, key string, obstacle error) {
 	}
 	if gave, others := k.gave(), countInNote(held.Holder.Note); others != "" && others != gave {
 		h.Log(slog.LevelWarn, "callers of the key differ in its slots or readers", "key", key, "gave", gave, "others", others, "holder", held.Holder.String())
-		call(h, h.hooks.Differs, DiffersEvent{Key: key, Gave: gave, Others: others, Holder: held.Holder})
+		callHook(h, h.hooks.Differs, DiffersEvent{Key: key, Gave: gave, Others: others, Holder: held.Holder})
 	}
 }
 

@@ -45,17 +45,17 @@ func (s *semaphore) leave(l *holdfast.Lease) {
 func TestASemaphoreHasAsManyHoldersAsSlots(t *testing.T) {
 	for _, slots := range []int{1, 3, 8} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
+			inBubble(t, func(t *testing.T, b *bench) {
 				s := semaphore{inside: make(map[int]bool)}
 				tokens := make([]holdfast.Token, slots)
 				var all sync.WaitGroup
 				for i := range 3 {
-					c := b.peer()
+					c := b.newPeer()
 					for range 8 {
 						all.Go(func() {
 							for range 5 {
 								opts := &claim{slots: slots, AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint(i % 2), TTL: time.Duration(10+i%2) * time.Second}}
-								err := do(t.Context(), c, "k", opts, func(ctx context.Context, l *holdfast.Lease) error {
+								err := doAs(t.Context(), c, "k", opts, func(ctx context.Context, l *holdfast.Lease) error {
 									s.enter(t, l)
 									defer s.leave(l)
 									if l.Key() != fmt.Sprintf("k#%d", l.Slot()) || l.Slot() >= slots {
@@ -101,12 +101,12 @@ func TestWaitersForASlotAreServedInOrder(t *testing.T) {
 	for _, slots := range []int{1, 3, 8} {
 		for _, together := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d slots, one process %v", slots, together), func(t *testing.T) {
-				in(t, func(t *testing.T, b *bench) {
+				inBubble(t, func(t *testing.T, b *bench) {
 					opts := &claim{slots: slots}
-					holder := b.peer()
+					holder := b.newPeer()
 					var held []*holdfast.Lease
 					for range slots {
-						held = append(held, b.take(holder, "k", opts))
+						held = append(held, b.acquireAs(holder, "k", opts))
 					}
 					var mu sync.Mutex
 					var order []int
@@ -114,10 +114,10 @@ func TestWaitersForASlotAreServedInOrder(t *testing.T) {
 					for i := range 50 {
 						c := b.client
 						if !together {
-							c = b.peer()
+							c = b.newPeer()
 						}
 						all.Go(func() {
-							l := b.take(c, "k", opts)
+							l := b.acquireAs(c, "k", opts)
 							mu.Lock()
 							order = append(order, i)
 							mu.Unlock()
@@ -157,8 +157,8 @@ func (d *counting) Release(ctx context.Context, g driver.Grant, keep time.Durati
 	return d.Driver.Release(ctx, g, keep)
 }
 
-// counted is another client of the same nodes, whose calls of the driver are counted.
-func (b *bench) counted() (*holdfast.Client, *counting) {
+// newCountedClient returns another client of the same nodes, whose calls of the driver are counted.
+func (b *bench) newCountedClient() (*holdfast.Client, *counting) {
 	d := &counting{Driver: b.drv.Peer()}
 	c, err := holdfast.New(d, nil)
 	if err != nil {
@@ -176,25 +176,25 @@ func (d *counting) wantCalls(t *testing.T, what string, acquires, releases int32
 	}
 }
 
-// hold has other clients hold so many slots of k.
-func (b *bench) hold(slots, held int) (all []*holdfast.Lease) {
-	other := b.peer()
+// holdSlots makes other clients hold held slots of k.
+func (b *bench) holdSlots(slots, held int) (all []*holdfast.Lease) {
+	other := b.newPeer()
 	for range held {
-		all = append(all, b.take(other, "k", &claim{slots: slots}))
+		all = append(all, b.acquireAs(other, "k", &claim{slots: slots}))
 	}
 	return all
 }
 
 func TestFreeSemaphoreCostsTheRequestsOfALock(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		const way = 20 * time.Millisecond
 		for i := range 5 {
 			b.drv.Node(i).Delay(way)
 		}
-		c, d := b.counted()
+		c, d := b.newCountedClient()
 		for slots := range 65 { // 0: a lock
 			begin := time.Now()
-			l := b.take(c, "k", &claim{slots: slots})
+			l := b.acquireAs(c, "k", &claim{slots: slots})
 			if took := time.Since(begin); took != way {
 				t.Errorf("%d slots: it took %v, want one round trip of %v", slots, took, way)
 			}
@@ -205,17 +205,17 @@ func TestFreeSemaphoreCostsTheRequestsOfALock(t *testing.T) {
 }
 
 func TestASlotThatWasReleasedIsTriedFirst(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		held := b.hold(8, 7)
-		c, d := b.counted()
+	inBubble(t, func(t *testing.T, b *bench) {
+		held := b.holdSlots(8, 7)
+		c, d := b.newCountedClient()
 		opts := &claim{slots: 8}
 		for range 10 {
-			b.release(b.take(c, "another", opts))
-			b.release(b.take(c, "k", opts)) // chance has picked where it began
+			b.release(b.acquireAs(c, "another", opts))
+			b.release(b.acquireAs(c, "k", opts)) // chance has picked where it began
 			b.release(b.acquire(c, "a lock", nil))
 			d.acquires.Store(0)
 			d.releases.Store(0)
-			b.release(b.take(c, "k", opts))
+			b.release(b.acquireAs(c, "k", opts))
 			d.wantCalls(t, "the next time", 1, 1)
 		}
 		b.release(held...)
@@ -224,23 +224,23 @@ func TestASlotThatWasReleasedIsTriedFirst(t *testing.T) {
 
 // Nobody but a dead client, or one that names a slot as a lock, waits for one slot alone.
 func TestWaiterForOneSlotHidesNoFreeSlot(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		first := b.acquire(b.peer(), "k#0", nil)
+	inBubble(t, func(t *testing.T, b *bench) {
+		first := b.acquire(b.newPeer(), "k#0", nil)
 		var all sync.WaitGroup
-		waiter := b.peer()
+		waiter := b.newPeer()
 		all.Go(func() { b.release(b.acquire(waiter, "k#0", nil)) })
 		time.Sleep(time.Second)
 		opts := &claim{slots: 3}
 		for range 10 {
-			c := b.peer() // one that was nowhere yet
+			c := b.newPeer() // one that was nowhere yet
 			l, err := tryAcquire(t.Context(), c, "k", opts)
 			if err != nil {
 				t.Fatal(err)
 			}
 			b.release(l)
 			begin := time.Now()
-			other := b.peer()
-			b.release(b.take(other, "k", opts))
+			other := b.newPeer()
+			b.release(b.acquireAs(other, "k", opts))
 			if took := time.Since(begin); took > 100*time.Millisecond {
 				t.Errorf("a free slot was had after %v", took)
 			}
@@ -252,16 +252,16 @@ func TestWaiterForOneSlotHidesNoFreeSlot(t *testing.T) {
 }
 
 func TestAWaiterBehindOthersTriesOneSlotAlone(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 8}
-		held := b.hold(8, 8)
-		first, asked := b.counted()
+		held := b.holdSlots(8, 8)
+		first, asked := b.newCountedClient()
 		var all sync.WaitGroup
-		all.Go(func() { b.release(b.take(first, "k", opts)) })
+		all.Go(func() { b.release(b.acquireAs(first, "k", opts)) })
 		time.Sleep(time.Second)
 		asked.wantCalls(t, "the first to wait", 16, 0) // it tries each, and stands in the queue of each
-		second, asked := b.counted()
-		all.Go(func() { b.release(b.take(second, "k", opts)) })
+		second, asked := b.newCountedClient()
+		all.Go(func() { b.release(b.acquireAs(second, "k", opts)) })
 		time.Sleep(time.Second)
 		asked.wantCalls(t, "the second", 9, 0)
 		_, err := tryAcquire(t.Context(), second, "k", opts)
@@ -273,15 +273,15 @@ func TestAWaiterBehindOthersTriesOneSlotAlone(t *testing.T) {
 }
 
 func TestSlotLeaverLeavesNothingBehind(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 3}
-		holder := b.peer()
+		holder := b.newPeer()
 		var held []*holdfast.Lease
 		for range 3 {
-			held = append(held, b.take(holder, "k", opts))
+			held = append(held, b.acquireAs(holder, "k", opts))
 		}
 		begin := time.Now()
-		_, err := acquire(t.Context(), b.client, "k", &claim{slots: 3, AcquireOptions: holdfast.AcquireOptions{Wait: time.Second}})
+		_, err := acquireAs(t.Context(), b.client, "k", &claim{slots: 3, AcquireOptions: holdfast.AcquireOptions{Wait: time.Second}})
 		wantErr(t, err, holdfast.ErrHeld)
 		if waited := time.Since(begin); waited != time.Second || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v after %v", err, waited)
@@ -296,7 +296,7 @@ func TestSlotLeaverLeavesNothingBehind(t *testing.T) {
 			all.Go(func() {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second+rand.N(50*time.Millisecond))
 				defer cancel()
-				if l, err := acquire(ctx, b.client, "k", opts); err == nil {
+				if l, err := acquireAs(ctx, b.client, "k", opts); err == nil {
 					b.release(l)
 				}
 			})
@@ -310,14 +310,14 @@ func TestSlotLeaverLeavesNothingBehind(t *testing.T) {
 }
 
 func TestCloseEndsTheWaitForASlot(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 2}
-		other := b.peer()
-		held := []*holdfast.Lease{b.take(other, "k", opts), b.take(other, "k", opts)}
+		other := b.newPeer()
+		held := []*holdfast.Lease{b.acquireAs(other, "k", opts), b.acquireAs(other, "k", opts)}
 		failed := make(chan error, 3)
 		for range 3 {
 			go func() {
-				_, err := acquire(t.Context(), b.client, "k", opts)
+				_, err := acquireAs(t.Context(), b.client, "k", opts)
 				failed <- err
 			}()
 		}
@@ -329,25 +329,25 @@ func TestCloseEndsTheWaitForASlot(t *testing.T) {
 			wantErr(t, <-failed, holdfast.ErrClosed)
 		}
 		b.release(held...)
-		l := b.take(other, "k", opts)
+		l := b.acquireAs(other, "k", opts)
 		b.release(l)
 	})
 }
 
 func TestASlotPassesOnWhenItsHolderDies(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}}
-		other := b.peer()
-		first, second := b.take(other, "k", opts), b.take(other, "k", &claim{slots: 2})
+		other := b.newPeer()
+		first, second := b.acquireAs(other, "k", opts), b.acquireAs(other, "k", &claim{slots: 2})
 		begin := time.Now()
-		l := b.take(b.client, "k", &claim{slots: 2})
+		l := b.acquireAs(b.client, "k", &claim{slots: 2})
 		if waited := time.Since(begin); waited > 6*time.Second || l.Slot() != first.Slot() || first.Context().Err() == nil {
 			t.Errorf("slot %d after %v, while slot %d of the dead holder is lost: %v", l.Slot(), waited, first.Slot(), first.Context().Err())
 		}
 		if err := b.client.ForceRelease(t.Context(), second.Key(), second.Token(), "test"); err != nil {
 			t.Fatal(err)
 		}
-		third := b.take(b.client, "k", &claim{slots: 2})
+		third := b.acquireAs(b.client, "k", &claim{slots: 2})
 		if third.Slot() != second.Slot() || third.Token() <= second.Token() {
 			t.Errorf("slot %d with token %d, want slot %d with more than %d", third.Slot(), third.Token(), second.Slot(), second.Token())
 		}
@@ -362,11 +362,11 @@ func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
 		Logger: slog.New(slog.NewTextHandler(&said, nil)),
 		Hooks:  holdfast.Hooks{Differs: func(e holdfast.DiffersEvent) { told = append(told, e) }},
 	}
-	inWith(t, opts, func(t *testing.T, b *bench) {
-		other := b.peer()
+	inBubbleWith(t, opts, func(t *testing.T, b *bench) {
+		other := b.newPeer()
 		var held []*holdfast.Lease
 		for range 4 {
-			held = append(held, b.take(other, "k", &claim{slots: 4, AcquireOptions: holdfast.AcquireOptions{Note: "n"}}))
+			held = append(held, b.acquireAs(other, "k", &claim{slots: 4, AcquireOptions: holdfast.AcquireOptions{Note: "n"}}))
 		}
 		_, err := tryAcquire(t.Context(), b.client, "k", &claim{slots: 3})
 		wantErr(t, err, holdfast.ErrHeld)
@@ -374,7 +374,7 @@ func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
 			t.Errorf("the error is %v", err)
 		}
 		b.release(held...)
-		held = []*holdfast.Lease{b.take(other, "one", &claim{slots: 1}), b.take(b.client, "one", &claim{slots: 2})}
+		held = []*holdfast.Lease{b.acquireAs(other, "one", &claim{slots: 1}), b.acquireAs(b.client, "one", &claim{slots: 2})}
 		_, err = tryAcquire(t.Context(), b.client, "one", &claim{slots: 2})
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(held...)
@@ -392,13 +392,13 @@ func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
 }
 
 func TestAnOutageIsWaitedForInLine(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		b.freeze()
+	inBubble(t, func(t *testing.T, b *bench) {
+		b.freezeNodes()
 		var got atomic.Int32
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
-				l := b.take(b.client, "k", &claim{slots: 2})
+				l := b.acquireAs(b.client, "k", &claim{slots: 2})
 				got.Add(1)
 				time.Sleep(100 * time.Millisecond)
 				b.release(l)
@@ -408,19 +408,19 @@ func TestAnOutageIsWaitedForInLine(t *testing.T) {
 		if got.Load() != 0 {
 			t.Error("a slot was had while the service was cut off")
 		}
-		b.start()
+		b.startNodes()
 		all.Wait()
 		b.wantSlotsFree("k", 2)
 	})
 }
 
 func TestSlotsAreRefusedWhereTheyMeanNothing(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for name, o := range map[string]claim{
 			"-1 slots": {slots: -1}, "65 slots": {slots: 65},
 			"the note has 49 bytes": {slots: 2, AcquireOptions: holdfast.AcquireOptions{Note: strings.Repeat("x", 49)}},
 		} {
-			_, err := acquire(t.Context(), b.client, "k", &o)
+			_, err := acquireAs(t.Context(), b.client, "k", &o)
 			wantErr(t, err, holdfast.ErrInvalid)
 			if !strings.Contains(err.Error(), name) {
 				t.Errorf("the error %q does not say %q", err, name)
@@ -437,11 +437,11 @@ func TestSlotsAreRefusedWhereTheyMeanNothing(t *testing.T) {
 }
 
 func TestASlotNestsInItself(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		l := b.take(b.client, "k", &claim{slots: 2})
-		_, err := acquire(l.Context(), b.client, "k", &claim{slots: 2})
+	inBubble(t, func(t *testing.T, b *bench) {
+		l := b.acquireAs(b.client, "k", &claim{slots: 2})
+		_, err := acquireAs(l.Context(), b.client, "k", &claim{slots: 2})
 		wantErr(t, err, holdfast.ErrNested)
-		again, err := acquire(l.Context(), b.client, "k", &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{Reentrant: true}})
+		again, err := acquireAs(l.Context(), b.client, "k", &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{Reentrant: true}})
 		if err != nil || again.Slot() != l.Slot() || again.Token() != l.Token() {
 			t.Fatalf("a nested hold: %v, %v", again, err)
 		}
@@ -455,21 +455,21 @@ func TestASlotNestsInItself(t *testing.T) {
 }
 
 func TestMaxWaitersBoundsTheLineForASlot(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		other := b.peer()
-		held := []*holdfast.Lease{b.take(other, "k", &claim{slots: 2}), b.take(other, "k", &claim{slots: 2})}
+	inBubble(t, func(t *testing.T, b *bench) {
+		other := b.newPeer()
+		held := []*holdfast.Lease{b.acquireAs(other, "k", &claim{slots: 2}), b.acquireAs(other, "k", &claim{slots: 2})}
 		opts := &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 3}}
 		var all sync.WaitGroup
 		for range 3 {
-			all.Go(func() { b.release(b.take(b.client, "k", opts)) })
+			all.Go(func() { b.release(b.acquireAs(b.client, "k", opts)) })
 			time.Sleep(time.Second)
 		}
-		_, err := acquire(t.Context(), b.client, "k", opts)
+		_, err := acquireAs(t.Context(), b.client, "k", opts)
 		wantErr(t, err, holdfast.ErrHeld)
 		if !strings.Contains(err.Error(), "3 wait for it already") {
 			t.Errorf("the error is %q", err)
 		}
-		_, err = acquire(t.Context(), b.peer(), "k", &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 1}})
+		_, err = acquireAs(t.Context(), b.newPeer(), "k", &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 1}})
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(held...)
 		all.Wait()
@@ -478,13 +478,13 @@ func TestMaxWaitersBoundsTheLineForASlot(t *testing.T) {
 
 // The wait may end between the answers about two slots.
 func TestSlotWaitEndedDuringTheSearchIsHeld(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		p := b.peer()
-		held := []*holdfast.Lease{b.take(p, "k", &claim{slots: 2}), b.take(p, "k", &claim{slots: 2})}
+	inBubble(t, func(t *testing.T, b *bench) {
+		p := b.newPeer()
+		held := []*holdfast.Lease{b.acquireAs(p, "k", &claim{slots: 2}), b.acquireAs(p, "k", &claim{slots: 2})}
 		for i := range 5 {
 			b.drv.Node(i).Delay(60 * time.Millisecond)
 		}
-		_, err := acquire(t.Context(), b.client, "k", &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{Wait: 100 * time.Millisecond}})
+		_, err := acquireAs(t.Context(), b.client, "k", &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{Wait: 100 * time.Millisecond}})
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(held...)
 	})
@@ -493,11 +493,11 @@ func TestSlotWaitEndedDuringTheSearchIsHeld(t *testing.T) {
 func TestWaitForASlotNamesAHeldOne(t *testing.T) {
 	var waits []holdfast.WaitingEvent
 	opts := &holdfast.Options{Hooks: holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { waits = append(waits, e) }}}
-	inWith(t, opts, func(t *testing.T, b *bench) {
-		held := b.hold(2, 2)
+	inBubbleWith(t, opts, func(t *testing.T, b *bench) {
+		held := b.holdSlots(2, 2)
 		var all sync.WaitGroup
 		for range 3 {
-			all.Go(func() { b.release(b.take(b.client, "k", &claim{slots: 2})) })
+			all.Go(func() { b.release(b.acquireAs(b.client, "k", &claim{slots: 2})) })
 			time.Sleep(time.Second)
 		}
 		awaitHooks()

@@ -141,7 +141,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 	s := &severalCall{client: c, ctx: ctx, wait: ctx, given: opts, outer: holder.FromContext(ctx), noWait: once}
 	all, key, err := s.checkKeys(keys)
 	if err != nil {
-		return nil, wrap("acquire", key, err)
+		return nil, wrapError("acquire", key, err)
 	}
 	if s.opts.Wait > 0 && !once {
 		var cancel context.CancelFunc
@@ -157,7 +157,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 		}
 		holder.ReleaseUnused(s.wait, slices.Concat(s.nested, s.held))
 		if err != nil && !errors.Is(err, errMidway) {
-			return nil, wrap("acquire", key, err)
+			return nil, wrapError("acquire", key, err)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 // checkKeys returns keys in their order, each once, or what is wrong with which of them.
 func (s *severalCall) checkKeys(keys []string) (all []string, key string, err error) {
 	if len(keys) == 0 {
-		return nil, "", invalid("no keys; give at least one")
+		return nil, "", invalidError("no keys; give at least one")
 	}
 	all = slices.Compact(slices.Sorted(slices.Values(keys)))
 	for _, key := range all {
@@ -174,7 +174,8 @@ func (s *severalCall) checkKeys(keys []string) (all []string, key string, err er
 		}
 	}
 	if s.opts.NoRenew && len(all) > 1 {
-		return nil, "", invalid("NoRenew with several keys: the first lease would end while the last is waited for; leave it out, and bound the leases by MaxHold")
+		return nil, "", invalidError(
+			"NoRenew with several keys: the first lease would end while the last is waited for; leave it out, and bound the leases by MaxHold")
 	}
 	return all, "", nil
 }
@@ -217,14 +218,14 @@ func (s *severalCall) checkOrder() (key string, err error) {
 		return "", nil
 	}
 	if later := s.client.keeper.LaterThan(s.keys[0], s.outer, s.nested); later != nil {
-		return s.keys[0], invalid("the context comes from a lease on %q, which comes later in the order of keys; "+
+		return s.keys[0], invalidError("the context comes from a lease on %q, which comes later in the order of keys; "+
 			"take all keys in one call, or use TryAcquireAll, which does not wait", later.Key())
 	}
 	return "", nil
 }
 
-// call returns a call for the lock on key. MinHold and MaxHold count for all keys together, once they are held.
-func (s *severalCall) call(wait context.Context, key string) *holder.Call {
+// newCall returns a call for the lock on key. MinHold and MaxHold count for all keys together, once they are held.
+func (s *severalCall) newCall(wait context.Context, key string) *holder.Call {
 	a := &holder.Call{Options: s.opts.forKeeper(), Wait: wait, Outer: s.outer, Key: key}
 	a.MinHold, a.MaxHold = 0, 0
 	return a
@@ -237,7 +238,7 @@ func (s *severalCall) tryAll() (key string, err error) {
 	holds, errs := make([]*holder.Hold, len(s.keys)), make([]error, len(s.keys))
 	var all sync.WaitGroup
 	for i, key := range s.keys {
-		a := s.call(s.wait, key)
+		a := s.newCall(s.wait, key)
 		a.NoWait, a.Silent = true, true
 		all.Go(func() { holds[i], errs[i] = s.client.obtainHold(s.ctx, a, nil) })
 	}
@@ -262,7 +263,7 @@ func (s *severalCall) acquireNext(key string) error {
 	for _, h := range slices.Concat(s.nested, s.held) {
 		defer context.AfterFunc(h.Context(), func() { cancel(errMidway) })()
 	}
-	h, err := s.client.obtainHold(s.ctx, s.call(wait, key), nil)
+	h, err := s.client.obtainHold(s.ctx, s.newCall(wait, key), nil)
 	switch {
 	case err == nil:
 		s.held = append(s.held, h)

@@ -46,8 +46,8 @@ func keyOf(err error) string {
 }
 
 func TestAcquireAllTakesAllOrNothing(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		other := b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		other := b.newPeer()
 		theirs := b.acquire(other, "b", nil)
 		_, err := b.client.TryAcquireAll(t.Context(), []string{"c", "b", "a"}, nil)
 		wantErr(t, err, holdfast.ErrHeld)
@@ -92,7 +92,7 @@ func TestAcquireAllTakesAllOrNothing(t *testing.T) {
 }
 
 func TestFreeLocksTakeOneRoundTripTogether(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		const way = 20 * time.Millisecond
 		for i := range 5 {
 			b.drv.Node(i).Delay(way)
@@ -114,8 +114,8 @@ func TestFreeLocksTakeOneRoundTripTogether(t *testing.T) {
 }
 
 func TestLeasesEndWithTheFirstThatIsLost(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		operator := b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		operator := b.newPeer()
 		all := b.acquireAll(b.client, nil, "a", "b", "c")
 		if err := operator.ForceRelease(t.Context(), "b", all.Lease("b").Token(), "maintenance"); err != nil {
 			t.Fatal(err)
@@ -138,18 +138,18 @@ func TestLeasesEndWithTheFirstThatIsLost(t *testing.T) {
 		}
 		b.wantFree(operator, "a", "b", "c")
 
-		b.freeze()
+		b.freezeNodes()
 		_, err = b.client.TryAcquireAll(t.Context(), []string{"a", "b"}, nil)
 		wantErr(t, err, holdfast.ErrUnavailable)
-		b.start()
+		b.startNodes()
 	})
 }
 
 // TestReleaseOfOneThatFailsFreesTheOthers cuts the nodes off while one of the leases is released twice.
 func TestReleaseOfOneThatFailsFreesTheOthers(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		all := b.acquireAll(b.client, nil, "a", "b", "c")
-		b.freeze()
+		b.freezeNodes()
 		begin := time.Now()
 		err := all.Release(t.Context())
 		wantErr(t, err, holdfast.ErrUnavailable)
@@ -159,24 +159,24 @@ func TestReleaseOfOneThatFailsFreesTheOthers(t *testing.T) {
 		if n := strings.Count(err.Error(), "release"); n < 3 {
 			t.Errorf("%v is not about all three", err)
 		}
-		b.start()
-		pass(10 * time.Second)
-		b.wantFree(b.peer(), "a", "b", "c")
+		b.startNodes()
+		passTime(10 * time.Second)
+		b.wantFree(b.newPeer(), "a", "b", "c")
 	})
 }
 
 func TestFirstLeaseLastsWhileTheLastIsAwaited(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		const ttl = 2 * time.Second
-		other := b.peer()
+		other := b.newPeer()
 		theirs := b.acquire(other, "z", nil)
 		got := make(chan *holdfast.Leases)
 		go func() {
 			got <- b.acquireAll(b.client, &holdfast.AcquireOptions{TTL: ttl, MaxHold: 5 * ttl}, "a", "m", "z")
 		}()
-		pass(time.Second)
+		passTime(time.Second)
 		for range 20 {
-			pass(ttl / 2)
+			passTime(ttl / 2)
 			for _, key := range []string{"a", "m"} {
 				_, err := other.TryAcquire(t.Context(), key, nil)
 				wantErr(t, err, holdfast.ErrHeld)
@@ -184,15 +184,15 @@ func TestFirstLeaseLastsWhileTheLastIsAwaited(t *testing.T) {
 		}
 		b.release(theirs)
 		all := <-got
-		pass(100 * time.Millisecond) // a hand-over brings a part of the TTL, and its first renewal comes at once
+		passTime(100 * time.Millisecond) // a hand-over brings a part of the TTL, and its first renewal comes at once
 		if left := time.Until(all.Deadline()); left < ttl/2 || left > ttl {
 			t.Errorf("%v are left of the leases", left)
 		}
-		pass(4 * ttl) // MaxHold counts from when all were there
+		passTime(4 * ttl) // MaxHold counts from when all were there
 		if err := all.Context().Err(); err != nil {
 			t.Fatalf("the leases ended: %v", context.Cause(all.Context()))
 		}
-		pass(ttl + time.Millisecond)
+		passTime(ttl + time.Millisecond)
 		wantErr(t, context.Cause(all.Context()), holdfast.ErrMaxHold)
 		wantErr(t, all.Release(t.Context()), holdfast.ErrMaxHold)
 		b.wantFree(other, "a", "m", "z")
@@ -202,12 +202,12 @@ func TestFirstLeaseLastsWhileTheLastIsAwaited(t *testing.T) {
 func TestLeaseLostMidwayIsTakenAgain(t *testing.T) {
 	var failed []string
 	hooks := holdfast.Hooks{Failed: func(e holdfast.FailedEvent) { failed = append(failed, e.Key) }}
-	inWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
-		other := b.peer()
+	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
+		other := b.newPeer()
 		theirs := b.acquire(other, "z", nil)
 		got := make(chan *holdfast.Leases)
 		go func() { got <- b.acquireAll(b.client, nil, "a", "z") }()
-		pass(time.Second)
+		passTime(time.Second)
 		st, err := other.Inspect(t.Context(), "a")
 		if err != nil || !st.Held {
 			t.Fatalf("%+v, %v", st, err)
@@ -215,7 +215,7 @@ func TestLeaseLostMidwayIsTakenAgain(t *testing.T) {
 		if err := other.ForceRelease(t.Context(), "a", st.Token, ""); err != nil {
 			t.Fatal(err)
 		}
-		pass(time.Second)
+		passTime(time.Second)
 		b.release(theirs)
 		all := <-got
 		if token := all.Lease("a").Token(); token <= st.Token {
@@ -232,9 +232,9 @@ func TestLeaseLostMidwayIsTakenAgain(t *testing.T) {
 }
 
 func TestCancelledAcquireAllLeavesNothing(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		keys := []string{"a", "b", "c", "d"}
-		clients := []*holdfast.Client{b.client, b.peer(), b.peer()}
+		clients := []*holdfast.Client{b.client, b.newPeer(), b.newPeer()}
 		for i := range 5 {
 			b.drv.Node(i).Delay(time.Millisecond)
 		}
@@ -249,7 +249,7 @@ func TestCancelledAcquireAllLeavesNothing(t *testing.T) {
 							b.release(l)
 						}
 						leases.Release(ctx)
-						pass(time.Second)
+						passTime(time.Second)
 					} else if !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("AcquireAll() = %v", err)
 					}
@@ -258,7 +258,7 @@ func TestCancelledAcquireAllLeavesNothing(t *testing.T) {
 			})
 		}
 		all.Wait()
-		pass(time.Second)
+		passTime(time.Second)
 		for st, err := range b.client.List(t.Context(), "") {
 			t.Errorf("left: %+v, %v", st, err)
 		}
@@ -266,7 +266,7 @@ func TestCancelledAcquireAllLeavesNothing(t *testing.T) {
 }
 
 func TestNestedHoldsOfSeveralKeepTheOrder(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		again := &holdfast.AcquireOptions{Reentrant: true}
 		outer := b.acquire(b.client, "b", nil)
 		within := outer.Context()
@@ -314,25 +314,25 @@ func TestNestedHoldsOfSeveralKeepTheOrder(t *testing.T) {
 		if err := errors.Join(more.Release(t.Context()), all.Context().Err(), all.Release(t.Context())); err != nil {
 			t.Error(err)
 		}
-		b.wantFree(b.peer(), "a", "b", "c", "d", "e")
+		b.wantFree(b.newPeer(), "a", "b", "c", "d", "e")
 	})
 }
 
 // TestFinishWaitsForDeadWorkersToo holds the recipe of docs/kinds.md to what it says.
 func TestFinishWaitsForDeadWorkersToo(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		const ttl = 5 * time.Second
 		workers := []string{"import/0", "import/1", "import/2"}
 		var leases []*holdfast.Lease
 		for _, name := range workers {
-			leases = append(leases, b.acquire(b.peer(), name, &holdfast.AcquireOptions{TTL: ttl, Adoptable: true}))
+			leases = append(leases, b.acquire(b.newPeer(), name, &holdfast.AcquireOptions{TTL: ttl, Adoptable: true}))
 		}
 		finished := make(chan error, 1)
 		begin := time.Now()
 		go func() { finished <- Finish(t.Context(), b.client, workers) }()
-		pass(20 * time.Second)
+		passTime(20 * time.Second)
 		b.release(leases[2], leases[0])
-		pass(20 * time.Second)
+		passTime(20 * time.Second)
 		if len(finished) > 0 {
 			t.Fatal("Finish returned while a worker works")
 		}
@@ -350,15 +350,15 @@ func TestFinishWaitsForDeadWorkersToo(t *testing.T) {
 }
 
 func TestCloseEndsAcquireAll(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		other, closing := b.peer(), b.peer()
+	inBubble(t, func(t *testing.T, b *bench) {
+		other, closing := b.newPeer(), b.newPeer()
 		theirs := b.acquire(other, "b", nil)
 		got := make(chan error)
 		go func() {
 			_, err := closing.AcquireAll(t.Context(), []string{"a", "b", "c"}, nil)
 			got <- err
 		}()
-		pass(time.Second)
+		passTime(time.Second)
 		if err := closing.Close(); err != nil {
 			t.Error(err)
 		}
@@ -368,8 +368,8 @@ func TestCloseEndsAcquireAll(t *testing.T) {
 	})
 }
 
-// disturb makes nodes fail, a minority for long and all of them for short, until ctx ends.
-func (b *bench) disturb(ctx context.Context) {
+// disturbNodes makes nodes fail, a minority for long and all of them for short, until ctx ends.
+func (b *bench) disturbNodes(ctx context.Context) {
 	for ctx.Err() == nil {
 		first, some := rand.N(5), 1+rand.N(2)
 		most := 20 * time.Second
@@ -390,20 +390,20 @@ func (b *bench) disturb(ctx context.Context) {
 				n.LoseReplies(rand.N(40))
 			}
 		}
-		pass(rand.N(most))
+		passTime(rand.N(most))
 		for i := range 5 {
 			b.drv.Node(i).Delay(0)
 			b.drv.Node(i).LoseReplies(0)
 		}
-		b.start()
-		pass(rand.N(5 * time.Second))
+		b.startNodes()
+		passTime(rand.N(5 * time.Second))
 	}
 }
 
 // TestRandomSetsDoNotDeadlock lets sixteen clients take random sets of twelve locks, in any
 // order, for ten minutes in which nodes fail.
 func TestRandomSetsDoNotDeadlock(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		keys := make([]string, 12)
 		for i := range keys {
 			keys[i] = fmt.Sprintf("account/%d", i)
@@ -415,7 +415,7 @@ func TestRandomSetsDoNotDeadlock(t *testing.T) {
 		var longest atomic.Int64
 		var all sync.WaitGroup
 		for range 16 {
-			c := b.peer()
+			c := b.newPeer()
 			all.Go(func() {
 				for ctx.Err() == nil {
 					var set []string
@@ -454,13 +454,13 @@ func TestRandomSetsDoNotDeadlock(t *testing.T) {
 				}
 			})
 		}
-		b.disturb(ctx)
+		b.disturbNodes(ctx)
 		all.Wait()
 		t.Logf("%d sets taken, %d lost, the longest wait %v", taken.Load(), lost.Load(), time.Duration(longest.Load()))
 		if taken.Load() < 1000 || time.Duration(longest.Load()) > 2*time.Minute {
 			t.Errorf("%d sets taken, the longest wait %v", taken.Load(), time.Duration(longest.Load()))
 		}
-		pass(70 * time.Second) // what could not be released, and places in queues
+		passTime(70 * time.Second) // what could not be released, and places in queues
 		for st, err := range b.client.List(t.Context(), "") {
 			t.Errorf("left: %+v, %v", st, err)
 		}

@@ -27,7 +27,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 			err = fmt.Errorf("%w: locks still held, and released: %d", ctx.Err(), held)
 		}
 	}
-	return wrap("shutdown", "", cmp.Or(err, c.close()))
+	return wrapError("shutdown", "", cmp.Or(err, c.close()))
 }
 
 // Close releases what the client holds, a lock with MinHold after that time, ends
@@ -38,7 +38,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 // Close blocks until the service has answered what was asked and released, and
 // the hooks have been called, for four seconds at most. A second Close waits for
 // the first, and returns nil.
-func (c *Client) Close() error { return wrap("close", "", c.close()) }
+func (c *Client) Close() error { return wrapError("close", "", c.close()) }
 
 func (c *Client) close() error {
 	if !c.closing.CompareAndSwap(false, true) {

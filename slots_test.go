@@ -34,8 +34,8 @@ func (d *partly) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return d.Driver.Acquire(ctx, req)
 }
 
-// partly returns another client of the same nodes, to which down answers in place of the service.
-func (b *bench) partly(down func(driver.Request) error) *holdfast.Client {
+// newPartlyDownClient returns another client of the same nodes, to which down answers in place of the service.
+func (b *bench) newPartlyDownClient(down func(driver.Request) error) *holdfast.Client {
 	c, err := holdfast.New(&partly{b.drv.Peer(), down}, nil)
 	if err != nil {
 		b.t.Fatal(err)
@@ -44,8 +44,8 @@ func (b *bench) partly(down func(driver.Request) error) *holdfast.Client {
 	return c
 }
 
-// unasked answers for keys as a set that is down does.
-func unasked(keys ...string) func(driver.Request) error {
+// failKeys answers for keys as a set that is down does.
+func failKeys(keys ...string) func(driver.Request) error {
 	return func(req driver.Request) error {
 		if slices.Contains(keys, req.Key) {
 			return &driver.UnavailableError{Err: errors.New("the set of " + req.Key + " is down")}
@@ -57,9 +57,9 @@ func unasked(keys ...string) func(driver.Request) error {
 func TestFreeSlotIsFoundBesideDeadSets(t *testing.T) {
 	for name, opts := range map[string]claim{"slots": {slots: 4}, "readers": {readers: 4, shared: true}} {
 		t.Run(name, func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
+			inBubble(t, func(t *testing.T, b *bench) {
 				for range 20 { // chance picks where it begins
-					c := b.partly(unasked("k#0", "k#1", "k#3"))
+					c := b.newPartlyDownClient(failKeys("k#0", "k#1", "k#3"))
 					l, err := tryAcquire(t.Context(), c, "k", &opts)
 					if err != nil {
 						t.Fatalf("beside a free one: %v", err)
@@ -69,9 +69,9 @@ func TestFreeSlotIsFoundBesideDeadSets(t *testing.T) {
 					}
 					b.release(l)
 				}
-				held := b.acquire(b.peer(), "k#2", nil)
+				held := b.acquire(b.newPeer(), "k#2", nil)
 				for range 20 {
-					_, err := tryAcquire(t.Context(), b.partly(unasked("k#0", "k#1", "k#3")), "k", &opts)
+					_, err := tryAcquire(t.Context(), b.newPartlyDownClient(failKeys("k#0", "k#1", "k#3")), "k", &opts)
 					if !errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrHeld) {
 						t.Fatalf("some are not known and the others held: %v", err)
 					}
@@ -89,12 +89,12 @@ func TestSilentSlotsDelayATryOnce(t *testing.T) {
 			return nil
 		}
 		time.Sleep(time.Second)
-		return unasked(req.Key)(req)
+		return failKeys(req.Key)(req)
 	}
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		for range 10 {
 			begin := time.Now()
-			l, err := tryAcquire(t.Context(), b.partly(silent), "k", &claim{slots: 64})
+			l, err := tryAcquire(t.Context(), b.newPartlyDownClient(silent), "k", &claim{slots: 64})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,39 +117,39 @@ func TestRefusedSlotsHideNoOtherOnes(t *testing.T) {
 			return nil
 		}
 	}
-	in(t, func(t *testing.T, b *bench) {
-		held := b.acquire(b.peer(), "k#1", nil)
-		c := b.partly(refuse("k#0", "k#2"))
+	inBubble(t, func(t *testing.T, b *bench) {
+		held := b.acquire(b.newPeer(), "k#1", nil)
+		c := b.newPartlyDownClient(refuse("k#0", "k#2"))
 		var all sync.WaitGroup
 		for range 3 {
-			all.Go(func() { b.release(b.take(c, "k", &claim{slots: 3})) })
+			all.Go(func() { b.release(b.acquireAs(c, "k", &claim{slots: 3})) })
 		}
 		time.Sleep(time.Minute)
 		b.release(held)
 		all.Wait()
-		_, err := b.partly(refuse("k#0", "k#1", "k#2")).Semaphore("k", 3).Acquire(t.Context(), nil)
+		_, err := b.newPartlyDownClient(refuse("k#0", "k#1", "k#2")).Semaphore("k", 3).Acquire(t.Context(), nil)
 		wantErr(t, err, holdfast.ErrAuth, holdfast.ErrUnavailable)
 	})
 }
 
 // Nobody but a dead client, or one that names a slot as a lock, waits for one slot alone.
 func TestMaxWaitersRefusesNobodyBesideFreeSlots(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		first := b.acquire(b.peer(), "k#0", nil)
+	inBubble(t, func(t *testing.T, b *bench) {
+		first := b.acquire(b.newPeer(), "k#0", nil)
 		var all sync.WaitGroup
-		waiter := b.peer()
+		waiter := b.newPeer()
 		all.Go(func() { b.release(b.acquire(waiter, "k#0", nil)) })
 		time.Sleep(time.Second)
 		for range 20 {
-			l, err := acquire(t.Context(), b.peer(), "k", &claim{slots: 3, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 1}})
+			l, err := acquireAs(t.Context(), b.newPeer(), "k", &claim{slots: 3, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 1}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			b.release(l)
 		}
-		others := []*holdfast.Lease{b.acquire(b.peer(), "k#1", nil), b.acquire(b.peer(), "k#2", nil)}
+		others := []*holdfast.Lease{b.acquire(b.newPeer(), "k#1", nil), b.acquire(b.newPeer(), "k#2", nil)}
 		for range 20 {
-			_, err := acquire(t.Context(), b.peer(), "k", &claim{slots: 3, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 1}})
+			_, err := acquireAs(t.Context(), b.newPeer(), "k", &claim{slots: 3, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 1}})
 			wantErr(t, err, holdfast.ErrHeld)
 		}
 		b.release(first)
@@ -160,16 +160,16 @@ func TestMaxWaitersRefusesNobodyBesideFreeSlots(t *testing.T) {
 
 // The answers about the slots come one after the other.
 func TestMaxWaitersAwaitsTheAnswersOfAllSlots(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		first := b.acquire(b.peer(), "k#0", nil)
+	inBubble(t, func(t *testing.T, b *bench) {
+		first := b.acquire(b.newPeer(), "k#0", nil)
 		var all sync.WaitGroup
-		waiter := b.peer()
+		waiter := b.newPeer()
 		all.Go(func() { b.release(b.acquire(waiter, "k#0", nil)) })
 		time.Sleep(time.Second)
 		for range 10 {
-			l, err := b.partly(func(req driver.Request) error {
+			l, err := b.newPartlyDownClient(func(req driver.Request) error {
 				if req.Key == "k#1" && req.NoWait {
-					return unasked("k#1")(req)
+					return failKeys("k#1")(req)
 				}
 				if req.Key == "k#1" {
 					time.Sleep(50 * time.Millisecond)
@@ -186,8 +186,8 @@ func TestMaxWaitersAwaitsTheAnswersOfAllSlots(t *testing.T) {
 	})
 }
 
-// differing returns options of which no two agree in what the service is asked for.
-func differing(slots, i int) *claim {
+// differingClaim returns options of which no two agree in what the service is asked for.
+func differingClaim(slots, i int) *claim {
 	o := &claim{slots: slots, AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint("job ", i)}}
 	switch i % 4 {
 	case 1:
@@ -203,14 +203,14 @@ func differing(slots, i int) *claim {
 func TestSlotsAreServedInOrderWhateverTheOptions(t *testing.T) {
 	for _, slots := range []int{1, 3} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
-			in(t, func(t *testing.T, b *bench) {
-				held := b.hold(slots, slots)
+			inBubble(t, func(t *testing.T, b *bench) {
+				held := b.holdSlots(slots, slots)
 				var mu sync.Mutex
 				var order []int
 				var all sync.WaitGroup
 				for i := range 24 {
 					all.Go(func() {
-						l := b.take(b.client, "k", differing(slots, i/4))
+						l := b.acquireAs(b.client, "k", differingClaim(slots, i/4))
 						mu.Lock()
 						order = append(order, i)
 						mu.Unlock()
@@ -241,9 +241,9 @@ func TestSlotsAreServedInOrderWhateverTheOptions(t *testing.T) {
 }
 
 func TestSlotsThatComeTogetherKeepTheOrder(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		const slots = 4
-		held := b.hold(slots, slots)
+		held := b.holdSlots(slots, slots)
 		for i := range 5 {
 			b.drv.Node(i).Delay(5 * time.Millisecond)
 		}
@@ -252,7 +252,7 @@ func TestSlotsThatComeTogetherKeepTheOrder(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 12 {
 			all.Go(func() {
-				l := b.take(b.client, "k", differing(slots, i/2))
+				l := b.acquireAs(b.client, "k", differingClaim(slots, i/2))
 				mu.Lock()
 				order = append(order, i)
 				mu.Unlock()
@@ -278,15 +278,15 @@ func TestSlotsThatComeTogetherKeepTheOrder(t *testing.T) {
 }
 
 func TestMaxWaitersBoundsWaitersOfAllOptions(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
-		held := b.hold(4, 4)
+	inBubble(t, func(t *testing.T, b *bench) {
+		held := b.holdSlots(4, 4)
 		var refused atomic.Int32
 		var all sync.WaitGroup
 		for i := range 50 {
 			all.Go(func() {
-				opts := differing(4, i)
+				opts := differingClaim(4, i)
 				opts.MaxWaiters = 3
-				l, err := acquire(t.Context(), b.client, "k", opts)
+				l, err := acquireAs(t.Context(), b.client, "k", opts)
 				if errors.Is(err, holdfast.ErrHeld) {
 					refused.Add(1)
 					return
@@ -308,9 +308,9 @@ func TestMaxWaitersBoundsWaitersOfAllOptions(t *testing.T) {
 }
 
 func TestWaiterForASlotCostsOneGoroutine(t *testing.T) {
-	in(t, func(t *testing.T, b *bench) {
+	inBubble(t, func(t *testing.T, b *bench) {
 		const slots, waiters = 64, 1000
-		held := b.hold(slots, slots)
+		held := b.holdSlots(slots, slots)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var all sync.WaitGroup
@@ -320,7 +320,7 @@ func TestWaiterForASlotCostsOneGoroutine(t *testing.T) {
 		goroutines := runtime.NumGoroutine()
 		for i := range waiters {
 			all.Go(func() {
-				acquire(ctx, b.client, "k", &claim{slots: slots, AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint(i)}})
+				acquireAs(ctx, b.client, "k", &claim{slots: slots, AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint(i)}})
 			})
 		}
 		time.Sleep(time.Second)

@@ -96,8 +96,8 @@ type entry struct {
 // A stale token is a *StaleError, and write is not called. write must not call
 // the Guard for the same key.
 func (g *Guard) Do(key string, token holdfast.Token, owner string, write func() error) error {
-	e := g.enter(key)
-	defer g.leave(e)
+	e := g.useEntry(key)
+	defer g.leaveEntry(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.admit(key, token, owner); err != nil {
@@ -118,8 +118,8 @@ func (g *Guard) Claim(key string, token holdfast.Token, owner string) error {
 // work that would fail. A write still needs Do, because a newer holder may come
 // between. A stale token is a *StaleError.
 func (g *Guard) Check(key string, token holdfast.Token, owner string) error {
-	e := g.enter(key)
-	defer g.leave(e)
+	e := g.useEntry(key)
+	defer g.leaveEntry(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.check(key, token, owner)
@@ -127,8 +127,8 @@ func (g *Guard) Check(key string, token holdfast.Token, owner string) error {
 
 // Highest is the highest token seen for key and the owner of its lease, or 0 and "".
 func (g *Guard) Highest(key string) (token holdfast.Token, owner string) {
-	e := g.enter(key)
-	defer g.leave(e)
+	e := g.useEntry(key)
+	defer g.leaveEntry(e)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.highest, e.owner
@@ -147,7 +147,7 @@ func (g *Guard) Forget(key string) bool {
 	return true
 }
 
-func (g *Guard) enter(key string) *entry {
+func (g *Guard) useEntry(key string) *entry {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.keys == nil {
@@ -162,7 +162,7 @@ func (g *Guard) enter(key string) *entry {
 	return e
 }
 
-func (g *Guard) leave(e *entry) {
+func (g *Guard) leaveEntry(e *entry) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e.users--

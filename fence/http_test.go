@@ -13,8 +13,8 @@ import (
 
 func byPath(r *http.Request) string { return strings.TrimPrefix(r.URL.Path, "/") }
 
-// request sends one request with the given headers through a fresh handler of g.
-func request(g *fence.Guard, method string, headers ...string) *httptest.ResponseRecorder {
+// sendRequest sends one request with the given headers through a fresh handler of g.
+func sendRequest(g *fence.Guard, method string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, "/ledger", nil)
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
@@ -26,7 +26,7 @@ func request(g *fence.Guard, method string, headers ...string) *httptest.Respons
 	return w
 }
 
-func lease(key, token, owner string) []string {
+func leaseHeaders(key, token, owner string) []string {
 	return []string{fence.KeyHeader, key, fence.TokenHeader, token, fence.OwnerHeader, owner}
 }
 
@@ -37,22 +37,22 @@ func TestHandlerAnswers(t *testing.T) {
 		headers      []string
 		want         int
 	}{
-		{"FreshWritePasses", http.MethodPut, lease("ledger", "8", "b"), http.StatusNoContent},
-		{"StaleWriteIsRefused", http.MethodPut, lease("ledger", "6", "a"), http.StatusPreconditionFailed},
-		{"StaleReadIsRefused", http.MethodGet, lease("ledger", "6", "a"), http.StatusPreconditionFailed},
+		{"FreshWritePasses", http.MethodPut, leaseHeaders("ledger", "8", "b"), http.StatusNoContent},
+		{"StaleWriteIsRefused", http.MethodPut, leaseHeaders("ledger", "6", "a"), http.StatusPreconditionFailed},
+		{"StaleReadIsRefused", http.MethodGet, leaseHeaders("ledger", "6", "a"), http.StatusPreconditionFailed},
 		{"ReadNeedsNoLease", http.MethodGet, nil, http.StatusNoContent},
 		{"WriteNeedsALease", http.MethodPost, nil, http.StatusPreconditionRequired},
 		{"WriteNeedsAnID", http.MethodPost, []string{fence.KeyHeader, "ledger", fence.TokenHeader, "8"}, http.StatusPreconditionRequired},
-		{"LeaseOfAnotherKeyIsRefused", http.MethodPut, lease("other", "9", "b"), http.StatusBadRequest},
-		{"TokenMustBeANumber", http.MethodPut, lease("ledger", "nine", "b"), http.StatusBadRequest},
-		{"NoTokenIsRefused", http.MethodPut, lease("ledger", "0", "b"), http.StatusBadRequest},
-		{"TokenMustBePositive", http.MethodPut, lease("ledger", "-9", "b"), http.StatusBadRequest},
+		{"LeaseOfAnotherKeyIsRefused", http.MethodPut, leaseHeaders("other", "9", "b"), http.StatusBadRequest},
+		{"TokenMustBeANumber", http.MethodPut, leaseHeaders("ledger", "nine", "b"), http.StatusBadRequest},
+		{"NoTokenIsRefused", http.MethodPut, leaseHeaders("ledger", "0", "b"), http.StatusBadRequest},
+		{"TokenMustBePositive", http.MethodPut, leaseHeaders("ledger", "-9", "b"), http.StatusBadRequest},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 			var g fence.Guard
 			g.Claim("ledger", 7, "seen")
-			w := request(&g, row.method, row.headers...)
+			w := sendRequest(&g, row.method, row.headers...)
 			if w.Code != row.want {
 				t.Errorf("status %d (%s), want %d", w.Code, strings.TrimSpace(w.Body.String()), row.want)
 			}
@@ -67,16 +67,16 @@ func TestHandlerReadClaimsItsToken(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{http.MethodGet, http.MethodHead} {
 		var g fence.Guard
-		if w := request(&g, method, lease("ledger", "8", "b")...); w.Code != http.StatusNoContent {
+		if w := sendRequest(&g, method, leaseHeaders("ledger", "8", "b")...); w.Code != http.StatusNoContent {
 			t.Errorf("%s: status %d, want 204", method, w.Code)
 		}
-		if w := request(&g, http.MethodPut, lease("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
+		if w := sendRequest(&g, http.MethodPut, leaseHeaders("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
 			t.Errorf("a write behind a newer %s: status %d, want 412", method, w.Code)
 		}
-		if w := request(&g, method, lease("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
+		if w := sendRequest(&g, method, leaseHeaders("ledger", "7", "a")...); w.Code != http.StatusPreconditionFailed {
 			t.Errorf("a stale %s: status %d, want 412", method, w.Code)
 		}
-		if w := request(&g, method); w.Code != http.StatusNoContent {
+		if w := sendRequest(&g, method); w.Code != http.StatusNoContent {
 			t.Errorf("a %s without a lease: status %d, want 204", method, w.Code)
 		}
 	}
@@ -96,7 +96,7 @@ func TestSetHeaderIsWhatHandlerReads(t *testing.T) {
 	h := http.Header{}
 	fence.SetHeader(h, held)
 	var g fence.Guard
-	w := request(&g, http.MethodPut, lease(h.Get(fence.KeyHeader), h.Get(fence.TokenHeader), h.Get(fence.OwnerHeader))...)
+	w := sendRequest(&g, http.MethodPut, leaseHeaders(h.Get(fence.KeyHeader), h.Get(fence.TokenHeader), h.Get(fence.OwnerHeader))...)
 	if token, owner := g.Highest("ledger"); w.Code != http.StatusNoContent || token != held.Token() || owner != held.Owner() {
 		t.Errorf("status %d, recorded %d of %q, want the lease's %d of %q", w.Code, token, owner, held.Token(), held.Owner())
 	}

@@ -93,19 +93,19 @@ func New(opts *Options) (*Telemetry, error) {
 		o.MeterProvider = otel.GetMeterProvider()
 	}
 	t := &Telemetry{roots: make(map[string]trace.SpanContext), tracer: o.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
-	if err := t.instrument(o.MeterProvider.Meter(scope)); err != nil {
+	if err := t.makeInstruments(o.MeterProvider.Meter(scope)); err != nil {
 		return nil, err
 	}
 	t.tracker = observe.New(observe.Options{
-		Class: o.Class, Classes: o.Classes, New: t.of,
+		Class: o.Class, Classes: o.Classes, New: t.resourceOf,
 		Dropped: func(n int) { t.dropped.Add(context.Background(), int64(n)) },
 	})
-	t.hooks = t.traced(t.tracker.Hooks(o.Hooks))
+	t.hooks = t.addSpans(t.tracker.Hooks(o.Hooks))
 	return t, nil
 }
 
-// instrument makes the instruments.
-func (t *Telemetry) instrument(m metric.Meter) (err error) {
+// makeInstruments makes the instruments.
+func (t *Telemetry) makeInstruments(m metric.Meter) (err error) {
 	histogram := func(name, help string, buckets []float64) metric.Float64Histogram {
 		h, failed := m.Float64Histogram(prefix+name, metric.WithUnit("s"), metric.WithDescription(help), metric.WithExplicitBucketBoundaries(buckets...))
 		err = errors.Join(err, failed)
@@ -142,14 +142,14 @@ func (t *Telemetry) instrument(m metric.Meter) (err error) {
 	if err != nil {
 		return err
 	}
-	t.reader, err = m.RegisterCallback(t.observe, t.waiters, t.held, t.atRisk, t.nodeState, t.roundTrip)
+	t.reader, err = m.RegisterCallback(t.observeNow, t.waiters, t.held, t.atRisk, t.nodeState, t.roundTrip)
 	return err
 }
 
 const prefix = "distributed_lock."
 
-// observe tells what there is now.
-func (t *Telemetry) observe(_ context.Context, o metric.Observer) error {
+// observeNow tells what there is now.
+func (t *Telemetry) observeNow(_ context.Context, o metric.Observer) error {
 	t.tracker.Each(func(class string, n observe.Counts) {
 		by := metric.WithAttributes(attribute.String("resource", class))
 		o.ObserveInt64(t.waiters, int64(n.Waiters), by)
@@ -182,26 +182,26 @@ func (t *Telemetry) Watch(client *holdfast.Client) { t.tracker.Watch(client) }
 // Close ends the observation of counts. It ends no client.
 func (t *Telemetry) Close() error { return t.reader.Unregister() }
 
-// traced adds spans to hooks.
-func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
+// addSpans adds spans to hooks.
+func (t *Telemetry) addSpans(h holdfast.Hooks) holdfast.Hooks {
 	with := h
 	with.Waiting = func(e holdfast.WaitingEvent) {
-		link(trace.SpanFromContext(e.Context), e.Held)
+		linkHolder(trace.SpanFromContext(e.Context), e.Held)
 		h.Waiting(e)
 	}
 	with.Acquired = func(e holdfast.AcquiredEvent) {
-		if span := t.span(e.Context, "lock acquire", isClient, e.Key, e.Waited); span != nil {
+		if span := t.startSpan(e.Context, "lock acquire", isClient, e.Key, e.Waited); span != nil {
 			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)), HandOver.Bool(e.HandOver))
 			span.End()
-			t.began(e, span)
+			t.keepParent(e, span)
 		}
 		h.Acquired(e)
 	}
 	with.Failed = func(e holdfast.FailedEvent) {
-		if span := t.span(e.Context, "lock acquire", isClient, e.Key, e.Waited); span != nil {
+		if span := t.startSpan(e.Context, "lock acquire", isClient, e.Key, e.Waited); span != nil {
 			held, _ := errors.AsType[*holdfast.HeldError](e.Err)
-			link(span, held)
-			fail(span, observe.FailureReason(e.Err), e.Err)
+			linkHolder(span, held)
+			failSpan(span, observe.FailureReason(e.Err), e.Err)
 			span.End()
 		}
 		h.Failed(e)
@@ -209,7 +209,7 @@ func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
 	with.Lost = func(e holdfast.LostEvent) {
 		if span := t.holdSpan(e.Context, e.Key, e.Owner, e.Held); span != nil {
 			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)))
-			fail(span, observe.LossReason(e.Reason), e.Reason)
+			failSpan(span, observe.LossReason(e.Reason), e.Reason)
 			span.End()
 		}
 		h.Lost(e)
@@ -218,7 +218,7 @@ func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
 		if span := t.holdSpan(e.Context, e.Key, e.Owner, e.Held); span != nil {
 			span.SetAttributes(Owner.String(e.Owner), Token.Int64(int64(e.Token)))
 			if e.Err != nil {
-				fail(span, "unconfirmed", e.Err)
+				failSpan(span, "unconfirmed", e.Err)
 			}
 			span.End()
 		}
@@ -233,8 +233,8 @@ func (t *Telemetry) traced(h holdfast.Hooks) holdfast.Hooks {
 	return with
 }
 
-// began keeps span as the parent of the hold's span, if it has no parent itself.
-func (t *Telemetry) began(e holdfast.AcquiredEvent, span trace.Span) {
+// keepParent keeps span as the parent of the hold's span, if it has no parent itself.
+func (t *Telemetry) keepParent(e holdfast.AcquiredEvent, span trace.Span) {
 	if trace.SpanContextFromContext(e.Context).IsValid() {
 		return
 	}
@@ -255,7 +255,7 @@ func (t *Telemetry) holdSpan(ctx context.Context, key, owner string, held time.D
 		}
 		ctx = trace.ContextWithSpanContext(ctx, root)
 	}
-	return t.span(ctx, "lock hold", isInternal, key, held)
+	return t.startSpan(ctx, "lock hold", isInternal, key, held)
 }
 
 var (
@@ -263,9 +263,9 @@ var (
 	isInternal = trace.WithSpanKind(trace.SpanKindInternal)
 )
 
-// span starts a span that has taken so long already. The caller ends it. It is nil where
+// startSpan starts a span that has taken so long already. The caller ends it. It is nil where
 // the span is not recorded.
-func (t *Telemetry) span(ctx context.Context, name string, kind trace.SpanStartOption, key string, took time.Duration) trace.Span {
+func (t *Telemetry) startSpan(ctx context.Context, name string, kind trace.SpanStartOption, key string, took time.Duration) trace.Span {
 	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(time.Now().Add(-took)), kind)
 	if !span.IsRecording() {
 		return nil
@@ -274,8 +274,8 @@ func (t *Telemetry) span(ctx context.Context, name string, kind trace.SpanStartO
 	return span
 }
 
-// fail marks span as failed, with the reason.
-func fail(span trace.Span, reason string, err error) {
+// failSpan marks span as failed, with the reason.
+func failSpan(span trace.Span, reason string, err error) {
 	span.SetAttributes(semconv.ErrorTypeKey.String(reason))
 	span.SetStatus(codes.Error, err.Error())
 }
@@ -291,8 +291,8 @@ func Note(ctx context.Context) string {
 	return carrier["traceparent"]
 }
 
-// link links span to the trace of the holder that held names, if it names one. held may be nil.
-func link(span trace.Span, held *holdfast.HeldError) {
+// linkHolder links span to the trace of the holder that held names, if it names one. held may be nil.
+func linkHolder(span trace.Span, held *holdfast.HeldError) {
 	if held == nil || !strings.HasPrefix(held.Holder.Note, "00-") || !span.IsRecording() {
 		return
 	}
@@ -309,7 +309,7 @@ type series struct {
 	acquired, failed, plain []metric.RecordOption
 }
 
-func (t *Telemetry) of(class string) observe.Resource {
+func (t *Telemetry) resourceOf(class string) observe.Resource {
 	resource := attribute.String("resource", class)
 	record := func(with ...attribute.KeyValue) []metric.RecordOption {
 		return []metric.RecordOption{metric.WithAttributeSet(attribute.NewSet(append(with, resource)...))}

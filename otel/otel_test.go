@@ -47,7 +47,7 @@ func Example() {
 
 	for _, s := range spans.Ended() {
 		if s.Parent().SpanID() == work.SpanContext().SpanID() {
-			fmt.Println(s.Name(), attributes(s)[otel.Resource].AsString())
+			fmt.Println(s.Name(), attributesOf(s)[otel.Resource].AsString())
 		}
 	}
 	// Output:
@@ -55,7 +55,7 @@ func Example() {
 	// lock hold order
 }
 
-func attributes(s sdktrace.ReadOnlySpan) map[attribute.Key]attribute.Value {
+func attributesOf(s sdktrace.ReadOnlySpan) map[attribute.Key]attribute.Value {
 	all := make(map[attribute.Key]attribute.Value)
 	for _, a := range s.Attributes() {
 		all[a.Key] = a.Value
@@ -72,7 +72,7 @@ type rig struct {
 	client *holdfast.Client
 }
 
-func in(t *testing.T, fn func(t *testing.T, r *rig)) {
+func inBubble(t *testing.T, fn func(t *testing.T, r *rig)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader(), nodes: memory.New(3)}
@@ -95,8 +95,8 @@ func in(t *testing.T, fn func(t *testing.T, r *rig)) {
 	})
 }
 
-// named are the spans of a name that have ended.
-func (r *rig) named(name string) (all []sdktrace.ReadOnlySpan) {
+// spansNamed returns the ended spans with a name.
+func (r *rig) spansNamed(name string) (all []sdktrace.ReadOnlySpan) {
 	synctest.Wait()
 	for _, s := range r.spans.Ended() {
 		if s.Name() == name {
@@ -107,7 +107,7 @@ func (r *rig) named(name string) (all []sdktrace.ReadOnlySpan) {
 }
 
 func TestAWaiterIsLinkedToTheHoldersTrace(t *testing.T) {
-	in(t, func(t *testing.T, r *rig) {
+	inBubble(t, func(t *testing.T, r *rig) {
 		holder, working := r.tracer.Start(t.Context(), "holder")
 		lease, err := r.client.Acquire(holder, "order/1", &holdfast.AcquireOptions{Note: otel.Note(holder)})
 		if err != nil {
@@ -120,7 +120,7 @@ func TestAWaiterIsLinkedToTheHoldersTrace(t *testing.T) {
 		}
 		synctest.Wait()
 		waiting.End()
-		for _, s := range append(r.named("waiter"), r.named("lock acquire")[1]) {
+		for _, s := range append(r.spansNamed("waiter"), r.spansNamed("lock acquire")[1]) {
 			if len(s.Links()) != 1 || s.Links()[0].SpanContext.SpanID() != working.SpanContext().SpanID() {
 				t.Errorf("links of %s are %v, want one to %v", s.Name(), s.Links(), working.SpanContext())
 			}
@@ -130,7 +130,7 @@ func TestAWaiterIsLinkedToTheHoldersTrace(t *testing.T) {
 }
 
 func TestSpansSayHowLongAndHowItEnded(t *testing.T) {
-	in(t, func(t *testing.T, r *rig) {
+	inBubble(t, func(t *testing.T, r *rig) {
 		ctx, span := r.tracer.Start(t.Context(), "work")
 		lease, err := r.client.Acquire(ctx, "order/1", &holdfast.AcquireOptions{TTL: 3 * time.Second, NoRenew: true})
 		if err != nil {
@@ -140,7 +140,7 @@ func TestSpansSayHowLongAndHowItEnded(t *testing.T) {
 			t.Fatal("two have it")
 		}
 		<-lease.Context().Done()
-		acquires, holds := r.named("lock acquire"), r.named("lock hold")
+		acquires, holds := r.spansNamed("lock acquire"), r.spansNamed("lock hold")
 		if len(acquires) != 2 || len(holds) != 1 {
 			t.Fatalf("%d acquires and %d holds", len(acquires), len(holds))
 		}
@@ -149,7 +149,7 @@ func TestSpansSayHowLongAndHowItEnded(t *testing.T) {
 			took   time.Duration
 			reason string
 		}{{acquires[0], 0, ""}, {acquires[1], 2 * time.Second, "held"}, {holds[0], 3 * time.Second, "expired"}} {
-			a := attributes(c.span)
+			a := attributesOf(c.span)
 			if took := c.span.EndTime().Sub(c.span.StartTime()); took < c.took || took > c.took+50*time.Millisecond {
 				if c.reason != "expired" || took < c.took-100*time.Millisecond { // trust ends a little before the TTL
 					t.Errorf("%s took %v, want %v", c.span.Name(), took, c.took)
@@ -189,7 +189,7 @@ func TestLockWithoutParentIsOneTrace(t *testing.T) {
 	acquires := make(map[trace.SpanID]attribute.Value) // the owner
 	holds := 0
 	for _, s := range spans.Ended() {
-		owner := attributes(s)[otel.Owner]
+		owner := attributesOf(s)[otel.Owner]
 		switch s.Name() {
 		case "lock acquire":
 			acquires[s.SpanContext().SpanID()] = owner
@@ -206,7 +206,7 @@ func TestLockWithoutParentIsOneTrace(t *testing.T) {
 }
 
 func TestMetricsHaveTheClassAndNoKey(t *testing.T) {
-	in(t, func(t *testing.T, r *rig) {
+	inBubble(t, func(t *testing.T, r *rig) {
 		lease, err := r.client.Acquire(t.Context(), "order/1", nil)
 		if err != nil {
 			t.Fatal(err)

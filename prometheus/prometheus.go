@@ -76,21 +76,21 @@ func New(opts *Options) *Metrics {
 		opts = &Options{}
 	}
 	m := &Metrics{
-		wait: histogram("wait_seconds", "How long calls of Acquire took.", observe.WaitBuckets, "outcome"),
-		hold: histogram("hold_seconds", "How long leases lasted.", observe.HoldBuckets),
-		lag:  histogram("renewal_lag_seconds", "Time from when a round of renewal was due until it ended.", observe.RenewalBuckets),
-		margin: histogram("renewal_margin_seconds", "Trust that a lease had left at the end of a round of renewal.",
+		wait: newHistogram("wait_seconds", "How long calls of Acquire took.", observe.WaitBuckets, "outcome"),
+		hold: newHistogram("hold_seconds", "How long leases lasted.", observe.HoldBuckets),
+		lag:  newHistogram("renewal_lag_seconds", "Time from when a round of renewal was due until it ended.", observe.RenewalBuckets),
+		margin: newHistogram("renewal_margin_seconds", "Trust that a lease had left at the end of a round of renewal.",
 			observe.RenewalBuckets),
-		failures:    counter("failures_total", "Calls of Acquire that returned no lease.", "reason"),
-		lost:        counter("lost_total", "Leases that ended before they were released.", "reason"),
-		renewed:     counter("renewals_total", "Rounds of renewal.", "result"),
-		unconfirmed: counter("release_unconfirmed_total", "Releases that the service did not confirm."),
+		failures:    newCounter("failures_total", "Calls of Acquire that returned no lease.", "reason"),
+		lost:        newCounter("lost_total", "Leases that ended before they were released.", "reason"),
+		renewed:     newCounter("renewals_total", "Rounds of renewal.", "result"),
+		unconfirmed: newCounter("release_unconfirmed_total", "Releases that the service did not confirm."),
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: prefix + "events_dropped_total", Help: "Events that the client dropped because hooks or the Logger were too slow.",
 		}),
 	}
 	m.tracker = observe.New(observe.Options{
-		Class: opts.Class, Classes: opts.Classes, New: m.of, Dropped: func(n int) { m.dropped.Add(float64(n)) },
+		Class: opts.Class, Classes: opts.Classes, New: m.resourceOf, Dropped: func(n int) { m.dropped.Add(float64(n)) },
 	})
 	m.hooks = m.tracker.Hooks(opts.Hooks)
 	return m
@@ -98,12 +98,12 @@ func New(opts *Options) *Metrics {
 
 const prefix = "distributed_lock_"
 
-func histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+func newHistogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	o := prometheus.HistogramOpts{Name: prefix + name, Help: help, Buckets: buckets}
 	return prometheus.NewHistogramVec(o, append(labels, resource...))
 }
 
-func counter(name, help string, labels ...string) *prometheus.CounterVec {
+func newCounter(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, append(labels, resource...))
 }
 
@@ -165,7 +165,7 @@ type series struct {
 	acquired, failed, hold, lag, margin prometheus.Observer
 }
 
-func (m *Metrics) of(class string) observe.Resource {
+func (m *Metrics) resourceOf(class string) observe.Resource {
 	m.failures.WithLabelValues("other", class) // 0 is a value: the first failure of a class is an increase
 	for _, reason := range []string{"expired", "gone", "max_hold"} {
 		m.lost.WithLabelValues(reason, class)

@@ -49,8 +49,8 @@ func Example() {
 	// Output: order 3
 }
 
-// gather has the value of each series of m, by name and labels; of a histogram the count.
-func gather(t *testing.T, m client_golang.Collector) map[string]float64 {
+// gatherSeries returns the value of each series of m, by name and labels; of a histogram the count.
+func gatherSeries(t *testing.T, m client_golang.Collector) map[string]float64 {
 	t.Helper()
 	registry := client_golang.NewPedanticRegistry()
 	registry.MustRegister(m)
@@ -71,8 +71,8 @@ func gather(t *testing.T, m client_golang.Collector) map[string]float64 {
 	return all
 }
 
-// night is a client with metrics in a bubble, to which everything happens.
-func night(t *testing.T, look func(at string, m *prometheus.Metrics)) {
+// inBusyBubble runs a client with metrics in a bubble through every event.
+func inBusyBubble(t *testing.T, look func(at string, m *prometheus.Metrics)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		metrics := prometheus.New(nil)
@@ -135,8 +135,8 @@ func TestEveryEventIsMeasured(t *testing.T) {
 			"distributed_lock_failures_total{reason=unavailable,resource=order}": 1,
 		},
 	}
-	night(t, func(at string, m *prometheus.Metrics) {
-		got := gather(t, m)
+	inBusyBubble(t, func(at string, m *prometheus.Metrics) {
+		got := gatherSeries(t, m)
 		for _, name := range slices.Sorted(maps.Keys(want[at])) {
 			if v, ok := got[name]; !ok || v != want[at][name] {
 				t.Errorf("%s: %s is %v (%v), want %v", at, name, v, ok, want[at][name])
@@ -222,7 +222,7 @@ func TestCountsComeBackAfterDroppedEvents(t *testing.T) {
 	h.Dropped(holdfast.DroppedEvent{Count: 2})
 	h.Failed(holdfast.FailedEvent{Key: "a", Told: true, Err: holdfast.ErrHeld})
 	h.Renewed(holdfast.RenewedEvent{Key: "a", Owner: "stays"})
-	got := gather(t, m)
+	got := gatherSeries(t, m)
 	for name, want := range map[string]float64{
 		"distributed_lock_waiters{resource=a}": 0, "distributed_lock_held{resource=a}": 1, "distributed_lock_events_dropped_total{}": 2,
 		"distributed_lock_node_state{node=n,state=quarantine}": 1, "distributed_lock_node_state{node=n,state=down}": 0,
@@ -267,7 +267,7 @@ func TestWaitersOfReadersAndSlotsFall(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		values := gather(t, metrics)
+		values := gatherSeries(t, metrics)
 		for series, v := range values {
 			if (strings.Contains(series, "_waiters{") || strings.Contains(series, "_held{")) && v != 0 {
 				t.Errorf("%s is %v", series, v)

@@ -21,7 +21,7 @@ const (
 // foreign are the metrics of redis_exporter that the rules and the dashboard use.
 var foreign = []string{"redis_db_keys", "redis_db_keys_expiring", "redis_evicted_keys_total"}
 
-func read(t *testing.T, path string) string {
+func readFile(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -30,17 +30,17 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// promtool runs it. A machine without it needs tools/deps.
-func promtool(t *testing.T, args ...string) {
+// runPromtool runs it. A machine without it needs tools/deps.
+func runPromtool(t *testing.T, args ...string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput(); err != nil {
 		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
-func alerts(t *testing.T) (names []string) {
+func alertNames(t *testing.T) (names []string) {
 	t.Helper()
-	for _, m := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(read(t, rules), -1) {
+	for _, m := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(readFile(t, rules), -1) {
 		names = append(names, m[1])
 	}
 	if len(names) == 0 {
@@ -51,20 +51,20 @@ func alerts(t *testing.T) (names []string) {
 
 func TestRulesAreSound(t *testing.T) {
 	t.Parallel()
-	promtool(t, "check", "rules", rules)
+	runPromtool(t, "check", "rules", rules)
 }
 
 // TestEachAlertPassesItsTest takes half a minute of a processor.
 func TestEachAlertPassesItsTest(t *testing.T) {
 	rig.Nightly(t, "dashboard")
 	t.Parallel()
-	promtool(t, "test", "rules", ruleTests)
+	runPromtool(t, "test", "rules", ruleTests)
 }
 
 func TestEachAlertIsTestedAndDocumented(t *testing.T) {
 	t.Parallel()
-	tests, page, text := read(t, ruleTests), read(t, runbook), read(t, rules)
-	for _, name := range alerts(t) {
+	tests, page, text := readFile(t, ruleTests), readFile(t, runbook), readFile(t, rules)
+	for _, name := range alertNames(t) {
 		for what, pattern := range map[string]string{
 			"a test in which it is silent": `alertname: ` + name + `, eval_time: \w+, exp_alerts: \[\]`,
 			"a test in which it fires":     `alertname: ` + name + `\n +eval_time: \w+\n +exp_alerts:\n +- exp_labels`,
@@ -85,14 +85,14 @@ func TestEveryMetricThatRulesAndDashboardNameExists(t *testing.T) {
 	for _, name := range foreign {
 		exist[name] = true
 	}
-	night(t, func(_ string, m *prometheus.Metrics) {
-		for series := range gather(t, m) {
+	inBusyBubble(t, func(_ string, m *prometheus.Metrics) {
+		for series := range gatherSeries(t, m) {
 			name, _, _ := strings.Cut(series, "{")
 			exist[name] = true
 		}
 	})
 	for _, file := range []string{rules, ruleTests, dashboard} {
-		names := regexp.MustCompile(`\b(distributed_lock|redis)_\w+`).FindAllString(read(t, file), -1)
+		names := regexp.MustCompile(`\b(distributed_lock|redis)_\w+`).FindAllString(readFile(t, file), -1)
 		if len(names) == 0 {
 			t.Errorf("%s names no metric", file)
 		}
@@ -107,7 +107,7 @@ func TestEveryMetricThatRulesAndDashboardNameExists(t *testing.T) {
 
 func TestRulesOnMetricsOfOthersSaySo(t *testing.T) {
 	t.Parallel()
-	for _, rule := range strings.Split(read(t, rules), "- alert: ")[1:] {
+	for _, rule := range strings.Split(readFile(t, rules), "- alert: ")[1:] {
 		if strings.Contains(rule, "redis_") != strings.Contains(rule, "source: redis_exporter") {
 			t.Errorf("label source of rule %.20q does not fit its metrics", rule)
 		}

@@ -97,8 +97,8 @@ func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 // TestTheQueueIsShownWithoutAMajority, as far as the nodes know that are left.
 func TestTheQueueIsShownWithoutAMajority(t *testing.T) {
 	r, c, _ := startLooked(t)
-	r.do(2, place("holdfast:queue:{lock:k}", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1", 1)...)
-	r.do(2, place("holdfast:queue:{lock:k}", "BBBBBBBBBBBBBBBBBBBBBBBBBB.1", 2)...)
+	r.do(2, placeEntry("holdfast:queue:{lock:k}", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1", 1)...)
+	r.do(2, placeEntry("holdfast:queue:{lock:k}", "BBBBBBBBBBBBBBBBBBBBBBBBBB.1", 2)...)
 	r.kill(c, 0, 1)
 	queue, err := c.Queue(t.Context(), "k", 10)
 	if len(queue) != 2 || queue[0].Owner != "AAAAAAAAAAAAAAAAAAAAAAAAAA.1" || err == nil {

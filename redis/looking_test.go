@@ -69,7 +69,7 @@ func TestInspectReportsTimeOfQuorum(t *testing.T) {
 
 func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
 	r, c, l := startLooked(t)
-	r.do(2, place("holdfast:queue:{lock:k}", "somebody", 1)...)
+	r.do(2, placeEntry("holdfast:queue:{lock:k}", "somebody", 1)...)
 	r.kill(c, 0, 1)
 	check := func(what string, st holdfast.Status) {
 		t.Helper()

@@ -30,7 +30,7 @@ func openBench(b *testing.B) (*redis.Driver, *redisproc.Server) {
 	return d, s
 }
 
-func do(b *testing.B, s *redisproc.Server, args ...string) any {
+func doCommand(b *testing.B, s *redisproc.Server, args ...string) any {
 	b.Helper()
 	v, err := s.Do(args...)
 	if err != nil {
@@ -60,17 +60,17 @@ func BenchmarkDeadPlaces(b *testing.B) {
 						id := fmt.Sprintf("dead%08d.%d", first+i, time.Now().UnixMicro())
 						cmd = append(cmd, strconv.Itoa(first+i+1), id, "-1", "!"+id)
 					}
-					do(b, s, cmd...)
+					doCommand(b, s, cmd...)
 				}
 				if dead > 0 {
-					do(b, s, "PEXPIRE", queue, "600000")
+					doCommand(b, s, "PEXPIRE", queue, "600000")
 				}
 			}
-			do(b, s, "CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "100000")
+			doCommand(b, s, "CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "100000")
 			var grants, pings, scripts []time.Duration
 			for b.Loop() {
 				plant()
-				do(b, s, "SLOWLOG", "RESET")
+				doCommand(b, s, "SLOWLOG", "RESET")
 				var all sync.WaitGroup
 				stop := make(chan struct{})
 				all.Go(func() {
@@ -101,7 +101,7 @@ func BenchmarkDeadPlaces(b *testing.B) {
 				}
 				close(stop)
 				all.Wait()
-				for _, entry := range do(b, s, "SLOWLOG", "GET", "-1").([]any) {
+				for _, entry := range doCommand(b, s, "SLOWLOG", "GET", "-1").([]any) {
 					if fields := entry.([]any); fields[3].([]any)[0] == "EVALSHA" {
 						scripts = append(scripts, time.Duration(fields[2].(int64))*time.Microsecond)
 					}
@@ -140,8 +140,8 @@ func BenchmarkAdoptions(b *testing.B) {
 		reportTimes(b, "first", first)
 		reportTimes(b, "after-20000", last)
 		queue := wire.QueueKey("lock:k")
-		b.ReportMetric(float64(do(b, s, "ZCARD", queue).(int64)), "notes")
-		if bytes, ok := do(b, s, "MEMORY", "USAGE", queue, "SAMPLES", "0").(int64); ok {
+		b.ReportMetric(float64(doCommand(b, s, "ZCARD", queue).(int64)), "notes")
+		if bytes, ok := doCommand(b, s, "MEMORY", "USAGE", queue, "SAMPLES", "0").(int64); ok {
 			b.ReportMetric(float64(bytes), "B-queue")
 		}
 	}

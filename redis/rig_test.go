@@ -196,7 +196,7 @@ func (r *rig) do(i int, args ...string) any {
 	return v
 }
 
-// findLeftovers names the locks and queues on the servers whose lock keys begin with
+// findLeftovers returns the locks and queues on the servers whose lock keys begin with
 // prefix.
 func findLeftovers(servers []*redisproc.Server, prefix string) ([]string, error) {
 	var all []string
@@ -456,7 +456,7 @@ func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *h
 	}
 }
 
-// place is the command that gives an owner a place in a queue, which does not lapse.
-func place(queue, owner string, stamp int) []string {
+// placeEntry returns the command that gives an owner a place in a queue, which does not lapse.
+func placeEntry(queue, owner string, stamp int) []string {
 	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.LapseMember(owner)}
 }

@@ -115,7 +115,7 @@ func parseURL(text string, opts *Options) (nodes []Node, o Options, err error) {
 	}
 	given, logins := o.TLS, make([]identity, len(urls))
 	for i, text := range urls {
-		u, some, err := o.read(text, &logins[i])
+		u, some, err := o.readURL(text, &logins[i])
 		switch {
 		case err != nil:
 		case i == 0:
@@ -124,7 +124,7 @@ func parseURL(text string, opts *Options) (nodes []Node, o Options, err error) {
 			err = o.admits(u, given)
 		}
 		if err == nil && o.Cluster && len(urls) > 1 {
-			err = invalid("a Redis Cluster cannot be a node of a set; give its URL alone")
+			err = invalidError("a Redis Cluster cannot be a node of a set; give its URL alone")
 		}
 		if err != nil && len(urls) > 1 {
 			err = fmt.Errorf("URL %d of %d of one set: %w", i+1, len(urls), err)
@@ -140,13 +140,13 @@ func parseURL(text string, opts *Options) (nodes []Node, o Options, err error) {
 	return nodes, o, o.identify(logins, nodes)
 }
 
-func invalid(format string, args ...any) error {
+func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
 }
 
-// read reads the nodes that one URL names, and who logs in there. It leaves in Path what
+// readURL reads the nodes that one URL names, and who logs in there. It leaves in Path what
 // is the number of the database.
-func (o *Options) read(text string, login *identity) (u *driverkit.URL, nodes []Node, err error) {
+func (o *Options) readURL(text string, login *identity) (u *driverkit.URL, nodes []Node, err error) {
 	if u, err = grammar.Parse(text); err != nil {
 		return nil, nil, err
 	}
@@ -157,7 +157,7 @@ func (o *Options) read(text string, login *identity) (u *driverkit.URL, nodes []
 		f.Master, _ = url.PathUnescape(f.Master) // which the grammar has checked
 		nodes, err = []Node{{Failover: f}}, f.checkAddrs()
 	case u.Parameters["sentinel_username"]+u.Parameters["sentinel_password"] != "":
-		err = invalid("the URL has a user or password for Sentinels, and names none; write redis+sentinel://")
+		err = invalidError("the URL has a user or password for Sentinels, and names none; write redis+sentinel://")
 	case strings.HasSuffix(u.Scheme, replicasSuffix):
 		nodes = []Node{{Failover: &Failover{Servers: u.Hosts}}}
 	case u.Scheme == socketScheme:
@@ -169,7 +169,7 @@ func (o *Options) read(text string, login *identity) (u *driverkit.URL, nodes []
 		}
 	}
 	if err == nil {
-		err = login.read(u)
+		err = login.readLogin(u)
 	}
 	return u, nodes, err
 }
@@ -182,7 +182,7 @@ var ofNode = []string{"username", "password", "sentinel_username", "sentinel_pas
 func (o *Options) admits(u *driverkit.URL, given *tls.Config) error {
 	for name := range u.Parameters {
 		if !slices.Contains(ofNode, name) {
-			return invalid("parameter %s is for all nodes: give it in the first URL alone", name)
+			return invalidError("parameter %s is for all nodes: give it in the first URL alone", name)
 		}
 	}
 	secure, err := u.TLS(given)
@@ -190,12 +190,12 @@ func (o *Options) admits(u *driverkit.URL, given *tls.Config) error {
 	switch {
 	case err != nil:
 		return err
-	case own.database(u.Path) != nil:
+	case own.setDatabase(u.Path) != nil:
 		return errPath
 	case (secure == nil) != (o.TLS == nil):
-		return invalid("some URLs are with TLS and others without; begin all with rediss (rediss://, rediss+sentinel://, rediss+replicas://), or none")
+		return invalidError("some URLs are with TLS and others without; begin all with rediss (rediss://, rediss+sentinel://, rediss+replicas://), or none")
 	case own.DB != o.DB && u.Scheme != socketScheme:
-		return invalid("it has database %d and the first URL %d; give all nodes the same", own.DB, o.DB)
+		return invalidError("it has database %d and the first URL %d; give all nodes the same", own.DB, o.DB)
 	}
 	return nil
 }
@@ -203,13 +203,13 @@ func (o *Options) admits(u *driverkit.URL, given *tls.Config) error {
 // identity has the user and the password for the nodes of one URL.
 type identity struct{ user, password, file string }
 
-func (id *identity) read(u *driverkit.URL) error {
+func (id *identity) readLogin(u *driverkit.URL) error {
 	user, password, file := u.Parameters["username"], u.Parameters["password"], u.Parameters["passwordfile"]
 	switch {
 	case u.Password != "" && password != "", file != "" && u.Password+password != "":
-		return invalid("the URL has more than one password: before the host, as password or by passwordfile; leave one of them")
+		return invalidError("the URL has more than one password: before the host, as password or by passwordfile; leave one of them")
 	case u.Username != "" && user != "":
-		return invalid("the URL has a user before the host and another as username; leave out one of them")
+		return invalidError("the URL has a user before the host and another as username; leave out one of them")
 	}
 	*id = identity{cmp.Or(u.Username, user), cmp.Or(u.Password, password), file}
 	return nil
@@ -229,7 +229,7 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 	case named == 0:
 		return nil
 	case !each && (named > 1 || first == identity{}), each && first.file != "":
-		return invalid("some of the URLs have a user or password and others have not, or a passwordfile beside them; " +
+		return invalidError("some of the URLs have a user or password and others have not, or a passwordfile beside them; " +
 			"give them in the first URL, for all nodes, or in each, without passwordfile")
 	case each:
 		o.Username, o.Password, o.Credentials = "", "", nil
@@ -248,16 +248,16 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 		return first.user, strings.TrimRight(string(text), "\r\n"), err
 	}
 	if _, err := os.Stat(first.file); err != nil {
-		return invalid("parameter passwordfile: %w", err)
+		return invalidError("parameter passwordfile: %w", err)
 	}
 	return nil
 }
 
-var errPath = invalid("the path of the URL is not a database number, as in redis://localhost:6379/0; in a user or password write / as %%2F")
+var errPath = invalidError("the path of the URL is not a database number, as in redis://localhost:6379/0; in a user or password write / as %%2F")
 
 // apply takes from a URL what is for the whole set.
 func (o *Options) apply(u *driverkit.URL) (err error) {
-	if o.database(u.Path) != nil {
+	if o.setDatabase(u.Path) != nil {
 		return errPath
 	}
 	for name, v := range u.Parameters {
@@ -270,9 +270,9 @@ func (o *Options) apply(u *driverkit.URL) (err error) {
 		case "format":
 			o.Format = Format(v)
 		case "maxttl":
-			o.MaxTTL, err = duration(v)
+			o.MaxTTL, err = parseDuration(v)
 		case "timeout":
-			o.Timeout, err = duration(v)
+			o.Timeout, err = parseDuration(v)
 		case "quarantine":
 			o.NoQuarantine, err = oneOf(v, "off", "on")
 		case "down":
@@ -281,14 +281,14 @@ func (o *Options) apply(u *driverkit.URL) (err error) {
 			o.AllowEviction, err = oneOf(v, "allow", "refuse")
 		case "db":
 			if u.Path != "" {
-				return invalid("the URL names a database in its path and by db; leave out one of them")
+				return invalidError("the URL names a database in its path and by db; leave out one of them")
 			}
-			err = o.database(v)
+			err = o.setDatabase(v)
 		case "name":
 			o.ClientName = v
 		} // the other parameters are about TLS and the login
 		if err != nil {
-			return invalid("parameter %s: %w", name, err)
+			return invalidError("parameter %s: %w", name, err)
 		}
 	}
 	o.secrets = u.Secrets("key", "passwordfile")
@@ -299,8 +299,8 @@ func (o *Options) apply(u *driverkit.URL) (err error) {
 	return err
 }
 
-// database takes the number of the database, unless that is empty.
-func (o *Options) database(number string) error {
+// setDatabase takes the number of the database, unless that is empty.
+func (o *Options) setDatabase(number string) error {
 	if number == "" {
 		return nil
 	}
@@ -312,9 +312,9 @@ func (o *Options) database(number string) error {
 	return nil
 }
 
-// duration reads what flags of the command take as well: Go's notation, or a number
+// parseDuration reads what flags of the command take as well: Go's notation, or a number
 // of seconds.
-func duration(s string) (time.Duration, error) {
+func parseDuration(s string) (time.Duration, error) {
 	if seconds, err := strconv.ParseFloat(s, 64); err == nil && seconds >= 0 && seconds < 1e9 {
 		return time.Duration(seconds * float64(time.Second)), nil
 	}

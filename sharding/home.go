@@ -17,12 +17,12 @@ import (
 // modulo 2^64; mix is the end of SplitMix64. testdata/homes.txt has vectors. None of this
 // ever changes, as all clients have to agree.
 
-func seed(text string) uint64 {
+func seedOf(text string) uint64 {
 	sum := sha256.Sum256([]byte(text))
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-func mix(z uint64) uint64 {
+func mixBits(z uint64) uint64 {
 	z ^= z >> 30
 	z *= 0xbf58476d1ce4e5b9
 	z ^= z >> 27
@@ -30,13 +30,13 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// home is the set with the highest score for key. Scores differ, as seeds do: mix is one to one.
-func (d *Driver) home(key string) (best *set) {
-	h := seed(key)
+// homeOf returns the set with the highest score for key. Scores differ, as seeds do: mixBits is one to one.
+func (d *Driver) homeOf(key string) (best *set) {
+	h := seedOf(key)
 	var top uint64
 	for i := range d.sets {
 		s := &d.sets[i]
-		if score := mix(s.seed ^ h); best == nil || score > top {
+		if score := mixBits(s.seed ^ h); best == nil || score > top {
 			best, top = s, score
 		}
 	}
@@ -44,4 +44,4 @@ func (d *Driver) home(key string) (best *set) {
 }
 
 // Home returns the name of the set that keeps key.
-func (d *Driver) Home(key string) string { return d.home(key).Name }
+func (d *Driver) Home(key string) string { return d.homeOf(key).Name }

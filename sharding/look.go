@@ -12,12 +12,12 @@ import (
 
 // Check implements driver.Checker.
 func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
-	s := d.home(g.Key)
-	c, err := has[driver.Checker](s)
+	s := d.homeOf(g.Key)
+	c, err := driverAs[driver.Checker](s)
 	if err != nil {
 		return err
 	}
-	return s.named(c.Check(ctx, g))
+	return s.nameSet(c.Check(ctx, g))
 }
 
 // Alert implements driver.Alerter, for the sets that do.
@@ -34,7 +34,7 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 	for _, s := range d.sets {
 		if n, ok := s.Driver.(driver.Notifier); ok {
 			n.Notify(func(e driver.NodeEvent) {
-				e.Node = s.node(e.Node)
+				e.Node = s.nodeName(e.Node)
 				fn(e)
 			})
 		}
@@ -46,7 +46,7 @@ func (d *Driver) Nodes() (all []driver.NodeEvent) {
 	for _, s := range d.sets {
 		if n, ok := s.Driver.(driver.Notifier); ok {
 			for _, e := range n.Nodes() {
-				e.Node = s.node(e.Node)
+				e.Node = s.nodeName(e.Node)
 				all = append(all, e)
 			}
 		}
@@ -54,24 +54,24 @@ func (d *Driver) Nodes() (all []driver.NodeEvent) {
 	return all
 }
 
-func (s *set) node(name string) string { return s.Name + "/" + name }
+func (s *set) nodeName(name string) string { return s.Name + "/" + name }
 
 // Inspect implements driver.Inspector.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
-	s := d.home(key)
-	in, err := has[driver.Inspector](s)
+	s := d.homeOf(key)
+	in, err := driverAs[driver.Inspector](s)
 	if err != nil {
 		return driver.Status{}, err
 	}
 	st, err := in.Inspect(ctx, key)
-	return d.status(s, st), s.named(err)
+	return d.statusOf(s, st), s.nameSet(err)
 }
 
-// status returns the status of a set as this driver reports it.
-func (d *Driver) status(s *set, st driver.Status) driver.Status {
+// statusOf returns the status of a set as this driver reports it.
+func (d *Driver) statusOf(s *set, st driver.Status) driver.Status {
 	st.Nodes = slices.Clone(st.Nodes)
 	for n := range st.Nodes {
-		st.Nodes[n].Node = s.node(st.Nodes[n].Node)
+		st.Nodes[n].Node = s.nodeName(st.Nodes[n].Node)
 		if !d.limits.Token {
 			st.Nodes[n].Token = 0
 		}
@@ -88,18 +88,18 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	var errs []error
 	for i := range d.sets {
 		s := &d.sets[i]
-		lister, err := has[driver.Lister](s)
+		lister, err := driverAs[driver.Lister](s)
 		if err != nil {
 			return err
 		}
 		more := true
 		err = lister.List(ctx, prefix, func(st driver.Status) bool {
-			if d.home(st.Key) == s {
-				more = yield(d.status(s, st))
+			if d.homeOf(st.Key) == s {
+				more = yield(d.statusOf(s, st))
 			}
 			return more
 		})
-		if errs = append(errs, s.named(err)); !more {
+		if errs = append(errs, s.nameSet(err)); !more {
 			return nil
 		}
 	}
@@ -108,24 +108,24 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 
 // Queue implements driver.Queuer.
 func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
-	s := d.home(key)
-	q, err := has[driver.Queuer](s)
+	s := d.homeOf(key)
+	q, err := driverAs[driver.Queuer](s)
 	if err != nil {
 		return nil, err
 	}
 	waiters, err := q.Queue(ctx, key, most)
-	return waiters, s.named(err)
+	return waiters, s.nameSet(err)
 }
 
 // Force implements driver.Forcer.
 func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (bool, error) {
-	s := d.home(key)
-	f, err := has[driver.Forcer](s)
+	s := d.homeOf(key)
+	f, err := driverAs[driver.Forcer](s)
 	if err != nil {
 		return false, err
 	}
 	done, err := f.Force(ctx, key, token, why)
-	return done, s.named(err)
+	return done, s.nameSet(err)
 }
 
 // maxSurvey bounds the number of locks of each set that Diagnose looks at.
@@ -135,9 +135,9 @@ const maxSurvey = 1000
 // 1000 locks of each set (check "homes"), for clients whose list of sets is another.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	found := make([][]driver.Finding, len(d.sets)+1)
-	together(len(found), func(i int) {
+	runTogether(len(found), func(i int) {
 		if i == len(d.sets) {
-			found[i] = []driver.Finding{d.survey(ctx)}
+			found[i] = []driver.Finding{d.surveySets(ctx)}
 			return
 		}
 		s := &d.sets[i]
@@ -149,7 +149,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 			if f.Node == "" {
 				f.Node = s.Name
 			} else {
-				f.Node = s.node(f.Node)
+				f.Node = s.nodeName(f.Node)
 			}
 			found[i] = append(found[i], f)
 		}
@@ -157,8 +157,8 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return slices.Concat(found...)
 }
 
-// survey finds the sets of locks that are held.
-func (d *Driver) survey(ctx context.Context) driver.Finding {
+// surveySets finds the sets of locks that are held.
+func (d *Driver) surveySets(ctx context.Context) driver.Finding {
 	var astray []string
 	for i := range d.sets {
 		s := &d.sets[i]
@@ -171,14 +171,14 @@ func (d *Driver) survey(ctx context.Context) driver.Finding {
 			if !st.Held {
 				return true
 			}
-			if d.home(st.Key) != s {
+			if d.homeOf(st.Key) != s {
 				astray = append(astray, fmt.Sprintf("%q in set %s", st.Key, s.Name))
 			}
 			seen++
 			return seen < maxSurvey
 		})
 		if err != nil {
-			return driver.Finding{Check: "homes", Verdict: driver.VerdictSkipped, Text: fmt.Sprintf("could not list locks: %v", s.named(err))}
+			return driver.Finding{Check: "homes", Verdict: driver.VerdictSkipped, Text: fmt.Sprintf("could not list locks: %v", s.nameSet(err))}
 		}
 	}
 	if len(astray) > 0 {

@@ -28,7 +28,7 @@ func startRedis(t *testing.T) *redisSets {
 	return r
 }
 
-func (r *redisSets) open(prefix string, list ...sharding.Set) (*sharding.Driver, error) {
+func (r *redisSets) openDriver(prefix string, list ...sharding.Set) (*sharding.Driver, error) {
 	var sets []sharding.Set
 	for _, s := range list {
 		d, err := redis.New(context.Background(), []redis.Node{r.nodes[s.Name]}, &redis.Options{Prefix: prefix, Timeout: 5 * time.Second})
@@ -51,7 +51,7 @@ func TestConformanceOverTwoRedisSets(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Start: func(testing.TB) locktest.Service {
 		prefix := fmt.Sprintf("test%d/", tests.Add(1))
 		return locktest.Service{Nodes: 1, Open: func() (driver.Driver, error) {
-			d, err := r.open(prefix, named("a", "b")...)
+			d, err := r.openDriver(prefix, setsNamed("a", "b")...)
 			if err != nil {
 				return nil, err
 			}

@@ -61,10 +61,10 @@ func New(sets []Set, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
 	}
-	d, err := spread(sets, opts)
+	d, err := newDriver(sets, opts)
 	if err != nil {
 		for _, s := range sets {
-			if s.open() {
+			if s.hasDriver() {
 				s.Driver.Close()
 			}
 		}
@@ -72,54 +72,54 @@ func New(sets []Set, opts *Options) (*Driver, error) {
 	return d, err
 }
 
-func spread(sets []Set, opts *Options) (*Driver, error) {
+func newDriver(sets []Set, opts *Options) (*Driver, error) {
 	if len(sets) == 0 {
-		return nil, invalid("no sets; give at least one")
+		return nil, invalidError("no sets; give at least one")
 	}
 	d := &Driver{}
 	for _, s := range sets {
 		if err := s.check(); err != nil {
 			return nil, err
 		}
-		d.sets = append(d.sets, set{Set: s, seed: seed(s.Name)})
+		d.sets = append(d.sets, set{Set: s, seed: seedOf(s.Name)})
 	}
 	slices.SortFunc(d.sets, func(a, b set) int { return strings.Compare(a.Name, b.Name) })
 	for i, s := range d.sets[1:] {
 		if s.Name == d.sets[i].Name {
-			return nil, invalid("two sets have the name %q", s.Name)
+			return nil, invalidError("two sets have the name %q", s.Name)
 		}
 	}
-	if err := d.limit(opts.MaxTTL); err != nil {
+	if err := d.setLimits(opts.MaxTTL); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// open reports whether the set has a driver.
-func (s *Set) open() bool {
+// hasDriver reports whether the set has a driver.
+func (s *Set) hasDriver() bool {
 	v := reflect.ValueOf(s.Driver)
 	return v.IsValid() && (v.Kind() != reflect.Pointer || !v.IsNil())
 }
 
 func (s *Set) check() error {
-	if !s.open() {
-		return invalid("set %q has no driver; open one, and check its error", s.Name)
+	if !s.hasDriver() {
+		return invalidError("set %q has no driver; open one, and check its error", s.Name)
 	}
 	ok := func(r rune) bool {
 		return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_.", r)
 	}
 	if len(s.Name) < 1 || len(s.Name) > 64 || strings.ContainsFunc(s.Name, func(r rune) bool { return !ok(r) }) {
-		return invalid(`name of a set %q: give 1 to 64 letters, digits, "-", "_" and "."`, s.Name)
+		return invalidError(`name of a set %q: give 1 to 64 letters, digits, "-", "_" and "."`, s.Name)
 	}
 	return nil
 }
 
-func invalid(format string, args ...any) error {
+func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: sharding: "+format, append([]any{driver.ErrInvalid}, args...)...)
 }
 
-// limit computes the limits that all sets have in common. most is Options.MaxTTL.
-func (d *Driver) limit(most time.Duration) error {
+// setLimits computes the limits that all sets have in common. most is Options.MaxTTL.
+func (d *Driver) setLimits(most time.Duration) error {
 	l := driver.Limits{MaxTTL: most, Longer: "raise the longest TTL with which the sets are opened", Token: true, Order: true, MinHold: true, ChangeTTL: true}
 	for _, s := range d.sets {
 		m := s.Driver.Limits()
@@ -127,7 +127,7 @@ func (d *Driver) limit(most time.Duration) error {
 		if m.MaxTTL != 0 && (l.MaxTTL == 0 || m.MaxTTL < l.MaxTTL) {
 			l.MaxTTL, l.Longer = m.MaxTTL, m.Longer
 		}
-		l.Granularity = common(l.Granularity, m.Granularity)
+		l.Granularity = commonMultiple(l.Granularity, m.Granularity)
 		l.NoReaders = cmp.Or(l.NoReaders, m.NoReaders)
 		l.Token = l.Token && m.Token
 		l.Order = l.Order && m.Order
@@ -141,16 +141,16 @@ func (d *Driver) limit(most time.Duration) error {
 	}
 	switch {
 	case most < 0:
-		return invalid("MaxTTL %v: give a time above 0", most)
+		return invalidError("MaxTTL %v: give a time above 0", most)
 	case l.MaxTTL != 0 && l.MaxTTL < l.MinTTL:
-		return invalid("no TTL suits all sets: the least is %v, the most %v", l.MinTTL, l.MaxTTL)
+		return invalidError("no TTL suits all sets: the least is %v, the most %v", l.MinTTL, l.MaxTTL)
 	}
 	d.limits = l
 	return nil
 }
 
-// common is the least time that both are multiples of; 0 is a multiple of none.
-func common(a, b time.Duration) time.Duration {
+// commonMultiple returns the least common multiple of two granularities; 0 stands for none.
+func commonMultiple(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)
 	}
@@ -164,8 +164,8 @@ func common(a, b time.Duration) time.Duration {
 // Limits implements driver.Driver: it returns the limits that all sets have in common.
 func (d *Driver) Limits() driver.Limits { return d.limits }
 
-// rounded is ttl as every set grants it.
-func (d *Driver) rounded(ttl time.Duration) time.Duration {
+// roundTTL returns ttl as every set grants it.
+func (d *Driver) roundTTL(ttl time.Duration) time.Duration {
 	if g := d.limits.Granularity; g > 0 {
 		ttl = (ttl + g - 1) / g * g
 	}
@@ -174,38 +174,38 @@ func (d *Driver) rounded(ttl time.Duration) time.Duration {
 
 // Acquire implements driver.Driver.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
-	s := d.home(req.Key)
+	s := d.homeOf(req.Key)
 	if req.Adoptable {
-		if _, err := has[driver.Adopter](s); err != nil {
+		if _, err := driverAs[driver.Adopter](s); err != nil {
 			return driver.Grant{}, err
 		}
 	}
-	req.TTL = d.rounded(req.TTL)
+	req.TTL = d.roundTTL(req.TTL)
 	if report := req.Obstacle; report != nil {
-		req.Obstacle = func(err error) { report(s.named(err)) }
+		req.Obstacle = func(err error) { report(s.nameSet(err)) }
 	}
 	g, err := s.Driver.Acquire(ctx, req)
-	return d.ours(g), s.named(err)
+	return d.hideToken(g), s.nameSet(err)
 }
 
-// ours is a grant of a set as this driver gives it.
-func (d *Driver) ours(g driver.Grant) driver.Grant {
+// hideToken returns a set's grant without its token if the sets together promise none.
+func (d *Driver) hideToken(g driver.Grant) driver.Grant {
 	if !d.limits.Token {
 		g.Token = 0
 	}
 	return g
 }
 
-// named adds to an error which set has no answer.
-func (s *set) named(err error) error {
+// nameSet adds to an error which set has no answer.
+func (s *set) nameSet(err error) error {
 	if errors.Is(err, driver.ErrUnavailable) {
 		return fmt.Errorf("set %s: %w", s.Name, err)
 	}
 	return err
 }
 
-// has is the driver of s as the optional interface T, or ErrUnsupported.
-func has[T any](s *set) (T, error) {
+// driverAs returns the driver of s as the optional interface T, or ErrUnsupported.
+func driverAs[T any](s *set) (T, error) {
 	t, ok := s.Driver.(T)
 	if !ok {
 		return t, fmt.Errorf("%w: the driver of set %s is no %v", driver.ErrUnsupported, s.Name, reflect.TypeFor[T]())
@@ -215,12 +215,12 @@ func has[T any](s *set) (T, error) {
 
 // Release implements driver.Driver.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
-	s := d.home(g.Key)
-	return s.named(s.Driver.Release(ctx, g, keep))
+	s := d.homeOf(g.Key)
+	return s.nameSet(s.Driver.Release(ctx, g, keep))
 }
 
-// together calls fn with 0 to n-1 at the same time, and waits.
-func together(n int, fn func(i int)) {
+// runTogether calls fn with 0 to n-1 at the same time, and waits.
+func runTogether(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() { fn(i) })
@@ -241,7 +241,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	var sets []*renewals
 	by := make(map[*set]*renewals)
 	for i, g := range grants {
-		s := d.home(g.Key)
+		s := d.homeOf(g.Key)
 		r := by[s]
 		if r == nil {
 			r = &renewals{set: s}
@@ -255,10 +255,10 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		defer cancel()
 	}
 	out := make([]driver.Renewal, len(grants))
-	together(len(sets), func(i int) {
+	runTogether(len(sets), func(i int) {
 		s := sets[i]
 		for k, r := range s.set.Driver.Renew(ctx, s.grants) {
-			r.Err = s.set.named(r.Err)
+			r.Err = s.set.nameSet(r.Err)
 			out[s.at[k]] = r
 		}
 	})
@@ -267,26 +267,26 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 
 // Detach implements driver.Adopter.
 func (d *Driver) Detach(g driver.Grant) {
-	if a, err := has[driver.Adopter](d.home(g.Key)); err == nil {
+	if a, err := driverAs[driver.Adopter](d.homeOf(g.Key)); err == nil {
 		a.Detach(g)
 	}
 }
 
 // Adopt implements driver.Adopter.
 func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error) {
-	s := d.home(g.Key)
-	a, err := has[driver.Adopter](s)
+	s := d.homeOf(g.Key)
+	a, err := driverAs[driver.Adopter](s)
 	if err != nil {
 		return driver.Grant{}, err
 	}
-	g.TTL = d.rounded(g.TTL)
+	g.TTL = d.roundTTL(g.TTL)
 	got, err := a.Adopt(ctx, g)
-	return d.ours(got), s.named(err)
+	return d.hideToken(got), s.nameSet(err)
 }
 
 // Close implements driver.Driver. It closes all sets.
 func (d *Driver) Close() error {
 	errs := make([]error, len(d.sets))
-	together(len(d.sets), func(i int) { errs[i] = d.sets[i].Driver.Close() })
+	runTogether(len(d.sets), func(i int) { errs[i] = d.sets[i].Driver.Close() })
 	return errors.Join(errs...)
 }

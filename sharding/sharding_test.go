@@ -29,7 +29,7 @@ type service struct {
 	most  time.Duration  // Options.MaxTTL
 }
 
-func (s *service) open() (driver.Driver, error) {
+func (s *service) openDriver() (driver.Driver, error) {
 	var sets []sharding.Set
 	for _, set := range s.list {
 		set.Driver = s.roots[set.Name].Peer()
@@ -60,18 +60,18 @@ type abilities interface {
 }
 
 func (s *seen) Nodes() []driver.NodeEvent {
-	return slices.DeleteFunc(s.drv.Nodes(), func(e driver.NodeEvent) bool { return !s.has(e.Node) })
+	return slices.DeleteFunc(s.drv.Nodes(), func(e driver.NodeEvent) bool { return !s.hasNode(e.Node) })
 }
 
-func (s *seen) has(node string) bool { return strings.HasPrefix(node, s.drv.Home("k")+"/") }
+func (s *seen) hasNode(node string) bool { return strings.HasPrefix(node, s.drv.Home("k")+"/") }
 
 func (s *seen) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	st, err := s.drv.Inspect(ctx, key)
-	st.Nodes = slices.DeleteFunc(st.Nodes, func(n driver.NodeView) bool { return !s.has(n.Node) })
+	st.Nodes = slices.DeleteFunc(st.Nodes, func(n driver.NodeView) bool { return !s.hasNode(n.Node) })
 	return st, err
 }
 
-func (s *service) each(fn func(*memory.Node)) {
+func (s *service) eachNode(fn func(*memory.Node)) {
 	for _, root := range s.roots {
 		fn(root.Node(0))
 	}
@@ -79,13 +79,13 @@ func (s *service) each(fn func(*memory.Node)) {
 
 func (s *service) harness() locktest.Service {
 	return locktest.Service{
-		Open: s.open, Nodes: 1,
-		LoseReplies: func(k int) { s.each(func(n *memory.Node) { n.LoseReplies(k) }) },
-		Delay:       func(d time.Duration) { s.each(func(n *memory.Node) { n.Delay(d) }) },
-		Cut:         func(driver.Driver) { s.each((*memory.Node).Freeze) },
-		Mend:        func(driver.Driver) { s.each((*memory.Node).Start) },
-		StopNodes:   func(int) { s.each((*memory.Node).Stop) },
-		StartNodes:  func() { s.each((*memory.Node).Start) },
+		Open: s.openDriver, Nodes: 1,
+		LoseReplies: func(k int) { s.eachNode(func(n *memory.Node) { n.LoseReplies(k) }) },
+		Delay:       func(d time.Duration) { s.eachNode(func(n *memory.Node) { n.Delay(d) }) },
+		Cut:         func(driver.Driver) { s.eachNode((*memory.Node).Freeze) },
+		Mend:        func(driver.Driver) { s.eachNode((*memory.Node).Start) },
+		StopNodes:   func(int) { s.eachNode((*memory.Node).Stop) },
+		StartNodes:  func() { s.eachNode((*memory.Node).Start) },
 		Leftovers: func() (left []string, err error) {
 			for name, root := range s.roots {
 				err = errors.Join(err, root.List(context.Background(), "", func(st driver.Status) bool {
@@ -98,7 +98,7 @@ func (s *service) harness() locktest.Service {
 	}
 }
 
-func start(list ...sharding.Set) *service {
+func startService(list ...sharding.Set) *service {
 	s := &service{roots: make(map[string]*memory.Driver), list: list}
 	for _, set := range list {
 		s.roots[set.Name] = memory.New(1)
@@ -108,7 +108,7 @@ func start(list ...sharding.Set) *service {
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return start(named("a", "b", "c")...).harness() }})
+	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return startService(setsNamed("a", "b", "c")...).harness() }})
 }
 
 // TestHomesFollowTheVectors holds the hash to what all clients have agreed on.
@@ -131,7 +131,7 @@ func TestHomesFollowTheVectors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := start(named(strings.Split(words[0], ",")...)...).driver(t).Home(name); got != words[2] {
+		if got := startService(setsNamed(strings.Split(words[0], ",")...)...).newDriver(t).Home(name); got != words[2] {
 			t.Errorf("%s: the home of %q is %q, want %q", words[0], name, got, words[2])
 		}
 		vectors++
@@ -141,17 +141,17 @@ func TestHomesFollowTheVectors(t *testing.T) {
 	}
 }
 
-// named is a list of sets with these names.
-func named(names ...string) (list []sharding.Set) {
+// setsNamed returns a list of sets with these names.
+func setsNamed(names ...string) (list []sharding.Set) {
 	for _, name := range names {
 		list = append(list, sharding.Set{Name: name})
 	}
 	return list
 }
 
-func (s *service) driver(t *testing.T) *sharding.Driver {
+func (s *service) newDriver(t *testing.T) *sharding.Driver {
 	t.Helper()
-	d, err := s.open()
+	d, err := s.openDriver()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestNamesAreSpreadEvenly(t *testing.T) {
 		for i := range 10 {
 			list = append(list, sharding.Set{Name: fmt.Sprint("set-", i)})
 		}
-		d := start(list...).driver(t)
+		d := startService(list...).newDriver(t)
 		const names = 50_000
 		count := make(map[string]int)
 		for i := range names {
@@ -185,7 +185,7 @@ func TestNamesAreSpreadEvenly(t *testing.T) {
 
 func TestSetThatJoinsOrLeavesMovesItsShare(t *testing.T) {
 	t.Parallel()
-	few, many := start(named("a", "b", "d")...).driver(t), start(named("a", "b", "c", "d")...).driver(t)
+	few, many := startService(setsNamed("a", "b", "d")...).newDriver(t), startService(setsNamed("a", "b", "c", "d")...).newDriver(t)
 	const names = 10_000
 	moved := 0
 	for i := range names {
@@ -322,9 +322,9 @@ func TestMissingAbilityOfSetIsUnsupported(t *testing.T) {
 	})
 }
 
-func (s *service) client(t *testing.T, sets ...string) (*holdfast.Client, *sharding.Driver) {
+func (s *service) newClient(t *testing.T, sets ...string) (*holdfast.Client, *sharding.Driver) {
 	t.Helper()
-	d := (&service{roots: s.roots, list: named(sets...), most: s.most}).driver(t)
+	d := (&service{roots: s.roots, list: setsNamed(sets...), most: s.most}).newDriver(t)
 	c, err := holdfast.New(d, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -338,14 +338,14 @@ func (s *service) client(t *testing.T, sets ...string) (*holdfast.Client, *shard
 func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := start(named("a", "b", "c")...)
+		s := startService(setsNamed("a", "b", "c")...)
 		s.most = time.Minute
 		const wait = 2 * time.Minute
 		last := make(map[string]holdfast.Token)
 		var before map[string]string // where the names lived
 		moved := 0
 		for _, list := range [][]string{{"a", "b"}, {"a", "b", "c"}, {"a", "b"}, {"b", "c"}} {
-			c, d := s.client(t, list...)
+			c, d := s.newClient(t, list...)
 			homes := make(map[string]string)
 			for i := range 30 {
 				name := fmt.Sprint("job-", i)
@@ -384,9 +384,9 @@ func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 func TestSetThatIsDownTakesOnlyItsNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := start(named("a", "b", "c")...)
-		c, d := s.client(t, "a", "b", "c")
-		other, _ := s.client(t, "a", "b", "c")
+		s := startService(setsNamed("a", "b", "c")...)
+		c, d := s.newClient(t, "a", "b", "c")
+		other, _ := s.newClient(t, "a", "b", "c")
 		leases := make(map[string]*holdfast.Lease)
 		for _, set := range []string{"a", "b", "c"} {
 			l, err := c.Acquire(t.Context(), nameIn(d, set), &holdfast.AcquireOptions{TTL: 2 * time.Second})
@@ -419,9 +419,9 @@ func TestSetThatIsDownTakesOnlyItsNames(t *testing.T) {
 func TestLocksOfOtherListsAreFoundNotListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := start(named("a", "b", "c")...)
-		c, d := s.client(t, "a", "b", "c")
-		other, _ := s.client(t, "a", "b")
+		s := startService(setsNamed("a", "b", "c")...)
+		c, d := s.newClient(t, "a", "b", "c")
+		other, _ := s.newClient(t, "a", "b")
 		homes := func() driver.Finding {
 			found, err := c.Diagnose(t.Context(), 0)
 			if err != nil || len(found) != 1 { // the sets have no checks of their own
@@ -466,10 +466,10 @@ func TestLocksOfOtherListsAreFoundNotListed(t *testing.T) {
 func TestLocksOfSeveralSetsAreTakenTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := start(named("a", "b", "c")...)
+		s := startService(setsNamed("a", "b", "c")...)
 		var clients []*holdfast.Client
 		for range 2 {
-			drv, err := s.open()
+			drv, err := s.openDriver()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -501,7 +501,7 @@ func TestLocksOfSeveralSetsAreTakenTogether(t *testing.T) {
 			t.Errorf("the leases ended: %v", context.Cause(all.Context()))
 		}
 		for name := range s.roots {
-			if left, err := s.left(name); err != nil || left == 0 {
+			if left, err := s.countLocks(name); err != nil || left == 0 {
 				t.Errorf("set %s has %d of the locks, %v", name, left, err)
 			}
 		}
@@ -514,8 +514,8 @@ func TestLocksOfSeveralSetsAreTakenTogether(t *testing.T) {
 	})
 }
 
-// left returns the number of locks that are held on a set.
-func (s *service) left(set string) (n int, err error) {
+// countLocks returns the number of locks that are held on a set.
+func (s *service) countLocks(set string) (n int, err error) {
 	err = s.roots[set].List(context.Background(), "", func(driver.Status) bool { n++; return true })
 	return n, err
 }

@@ -39,9 +39,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// open gives a pool and a Fence with a table that is called like the test, and a
+// openFence returns a pool and a Fence with a table that is called like the test, and a
 // table of accounts.
-func open(t *testing.T) (*pgxpool.Pool, *pgxfence.Fence) {
+func openFence(t *testing.T) (*pgxpool.Pool, *pgxfence.Fence) {
 	t.Helper()
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), server.DSN())
@@ -62,8 +62,8 @@ func open(t *testing.T) (*pgxpool.Pool, *pgxfence.Fence) {
 	return pool, f
 }
 
-// put writes the balance of key, if it may.
-func put(t *testing.T, pool *pgxpool.Pool, f *pgxfence.Fence, key string, token holdfast.Token, owner string, balance int) error {
+// putBalance writes the balance of key, if it may.
+func putBalance(t *testing.T, pool *pgxpool.Pool, f *pgxfence.Fence, key string, token holdfast.Token, owner string, balance int) error {
 	return f.Do(t.Context(), pool, key, token, owner, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `INSERT INTO account_`+t.Name()+` (name, balance) VALUES ($1, $2)
 			ON CONFLICT (name) DO UPDATE SET balance = excluded.balance`, key, balance)
@@ -71,8 +71,8 @@ func put(t *testing.T, pool *pgxpool.Pool, f *pgxfence.Fence, key string, token 
 	})
 }
 
-// balance is -1 where there is none.
-func balance(t *testing.T, pool *pgxpool.Pool, key string) int {
+// readBalance returns the balance of key, or -1 if there is none.
+func readBalance(t *testing.T, pool *pgxpool.Pool, key string) int {
 	t.Helper()
 	n := -1
 	err := pool.QueryRow(t.Context(), `SELECT balance FROM account_`+t.Name()+` WHERE name = $1`, key).Scan(&n)
@@ -85,18 +85,18 @@ func balance(t *testing.T, pool *pgxpool.Pool, key string) int {
 // TestRule holds this package to the rule of package fence: both give the same
 // answers.
 func TestRule(t *testing.T) {
-	pool, f := open(t)
+	pool, f := openFence(t)
 	var guard fence.Guard
 	for i, w := range []struct {
 		token holdfast.Token
 		owner string
 	}{{7, "a"}, {7, "a"}, {7, "b"}, {6, "a"}, {8, "b"}, {1<<63 - 2, "c"}, {1<<63 - 1, "d"}, {1<<63 - 2, "c"}, {0, "a"}, {-1, "a"}} {
 		want := guard.Claim("k", w.token, w.owner)
-		err := put(t, pool, f, "k", w.token, w.owner, i)
+		err := putBalance(t, pool, f, "k", w.token, w.owner, i)
 		if (err == nil) != (want == nil) || err != nil && !errors.Is(err, fence.ErrStale) {
 			t.Errorf("write %d: %v, want %v", i, err, want)
 		}
-		if written := balance(t, pool, "k") == i; written != (want == nil) {
+		if written := readBalance(t, pool, "k") == i; written != (want == nil) {
 			t.Errorf("write %d: written %v, want stale %v", i, written, want != nil)
 		}
 	}
@@ -107,7 +107,7 @@ func TestRule(t *testing.T) {
 }
 
 func TestUnusedGuardHasNoToken(t *testing.T) {
-	pool, f := open(t)
+	pool, f := openFence(t)
 	if token, owner, err := f.Highest(t.Context(), pool, "unused"); token != 0 || owner != "" || err != nil {
 		t.Errorf("unused guard: %d of %q, %v", token, owner, err)
 	}
@@ -118,7 +118,7 @@ func TestUnusedGuardHasNoToken(t *testing.T) {
 }
 
 func TestFailedWriteLeavesNothing(t *testing.T) {
-	pool, f := open(t)
+	pool, f := openFence(t)
 	failure := errors.New("no")
 	err := f.Do(t.Context(), pool, "k", 9, "a", func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `INSERT INTO account_`+t.Name()+` (name, balance) VALUES ('k', 1)`)
@@ -127,10 +127,10 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 	if !errors.Is(err, failure) {
 		t.Fatalf("Do: %v, want the write's error", err)
 	}
-	if n := balance(t, pool, "k"); n != -1 {
+	if n := readBalance(t, pool, "k"); n != -1 {
 		t.Errorf("balance %d stands", n)
 	}
-	if err := put(t, pool, f, "k", 8, "b", 3); err != nil {
+	if err := putBalance(t, pool, f, "k", 8, "b", 3); err != nil {
 		t.Errorf("a claim that was rolled back holds: %v", err)
 	}
 }
@@ -139,8 +139,8 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 // plus one. If a write could run apart from its check, or from its read, the sum
 // would not equal the number of accepted writes.
 func TestCheckAndWriteAreOneStep(t *testing.T) {
-	pool, f := open(t)
-	if err := put(t, pool, f, "k", 1, "first", 0); err != nil {
+	pool, f := openFence(t)
+	if err := putBalance(t, pool, f, "k", 1, "first", 0); err != nil {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
@@ -161,14 +161,14 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := balance(t, pool, "k"); n != accepted || n == 0 {
+	if n := readBalance(t, pool, "k"); n != accepted || n == 0 {
 		t.Errorf("sum %d of %d accepted writes", n, accepted)
 	}
 }
 
 // A table whose rows carry their own token needs one statement and no Fence.
 func TestRowsWithTheirOwnToken(t *testing.T) {
-	pool, _ := open(t)
+	pool, _ := openFence(t)
 	const schema = `CREATE TABLE own (name text, balance bigint, fence bigint, fence_owner text); INSERT INTO own VALUES ('k', 0, 0, '')`
 	if _, err := pool.Exec(t.Context(), schema); err != nil {
 		t.Fatal(err)
@@ -189,7 +189,7 @@ func TestRowsWithTheirOwnToken(t *testing.T) {
 // TestAnAbortedWriteCostsNoConnection: it is rolled back although its context has ended. Else the next writer is held up
 // until the server has noticed that the connection is gone.
 func TestAnAbortedWriteCostsNoConnection(t *testing.T) {
-	shared, f := open(t)
+	shared, f := openFence(t)
 	config := shared.Config()
 	config.MaxConns = 1
 	pool, err := pgxpool.NewWithConfig(t.Context(), config)
@@ -244,7 +244,7 @@ func (s *silent) Write(p []byte) (int, error) {
 
 // TestAWriteOnADeadConnectionEnds: the roll-back waits for an answer that does not come.
 func TestAWriteOnADeadConnectionEnds(t *testing.T) {
-	shared, f := open(t)
+	shared, f := openFence(t)
 	config := shared.Config()
 	var first atomic.Pointer[silent]
 	config.MaxConns = 1
@@ -279,7 +279,7 @@ func TestAWriteOnADeadConnectionEnds(t *testing.T) {
 
 // TestTokensOfAnotherServiceAreNamed, with what to do, as by package fence.
 func TestTokensOfAnotherServiceAreNamed(t *testing.T) {
-	pool, f := open(t)
+	pool, f := openFence(t)
 	if err := f.Claim(t.Context(), pool, "k", 1795433319149690, "before"); err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,7 @@ func TestBadTableIsRefused(t *testing.T) {
 // TestClaimAtAnOlderSnapshotIsRefused: two transactions of one lease follow one another under the claim, and the second has
 // its snapshot from before the end of the first.
 func TestClaimAtAnOlderSnapshotIsRefused(t *testing.T) {
-	pool, f := open(t)
+	pool, f := openFence(t)
 	begin := func(level pgx.TxIsoLevel) pgx.Tx {
 		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})
 		if err != nil {
@@ -339,7 +339,7 @@ func TestClaimAtAnOlderSnapshotIsRefused(t *testing.T) {
 
 // TestClaimAfterTransactionEndIsRejected: the next write would not be in the claim's transaction.
 func TestClaimAfterTransactionEndIsRejected(t *testing.T) {
-	pool, f := open(t)
+	pool, f := openFence(t)
 	tx, err := pool.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

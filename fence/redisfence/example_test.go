@@ -18,7 +18,7 @@ func ExampleStore_Eval() {
 	const move = `
 		redis.call('DECRBY', KEYS[1], ARGV[1])
 		return redis.call('INCRBY', KEYS[2], ARGV[1])`
-	store := plain(server)
+	store := newPlainStore(server)
 	reply, err := store.Eval(context.Background(), move, "accounts", 8841, "lease-1", []string{"ann", "bob"}, "30")
 	if err != nil {
 		fmt.Println(err)

@@ -51,15 +51,15 @@ const (
 //go:embed guard.lua
 var guardLua string
 
-// guarded makes a script that checks the token and then runs body.
-func guarded(body string) string {
+// guardScript makes a script that checks the token and then runs body.
+func guardScript(body string) string {
 	return "local function write(KEYS, ARGV)\n" + body + "\nend\n" + guardLua
 }
 
 var (
-	claim = guarded(`return 1`)
-	get   = guarded(`return redis.call('GET', KEYS[1])`)
-	set   = guarded(`return redis.call('SET', KEYS[1], ARGV[1])`)
+	claim = guardScript(`return 1`)
+	get   = guardScript(`return redis.call('GET', KEYS[1])`)
+	set   = guardScript(`return redis.call('SET', KEYS[1], ARGV[1])`)
 )
 
 const (
@@ -88,14 +88,14 @@ func New(run func(ctx context.Context, script string, keys, args []string) (any,
 // server. A stale token is a *fence.StaleError, and nothing is written; after any
 // other error the write may have happened, and may be repeated.
 func (s *Store) Set(ctx context.Context, key string, token holdfast.Token, owner, value string) error {
-	_, err := s.check(ctx, set, key, token, owner, []string{key}, value)
+	_, err := s.runGuarded(ctx, set, key, token, owner, []string{key}, value)
 	return err
 }
 
 // Get claims the guard called key and reads key, in one step. For an absent key,
 // found is false. It returns the same errors as Claim.
 func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, owner string) (value string, found bool, err error) {
-	reply, err := s.check(ctx, get, key, token, owner, []string{key})
+	reply, err := s.runGuarded(ctx, get, key, token, owner, []string{key})
 	value, found = reply.(string)
 	return value, found, err
 }
@@ -104,7 +104,7 @@ func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, owner
 // under guard. A holder claims before reads that feed a later write. A stale token
 // is a *fence.StaleError; after any other error the claim may have been recorded.
 func (s *Store) Claim(ctx context.Context, guard string, token holdfast.Token, owner string) error {
-	_, err := s.check(ctx, claim, guard, token, owner, nil)
+	_, err := s.runGuarded(ctx, claim, guard, token, owner, nil)
 	return err
 }
 
@@ -115,15 +115,15 @@ func (s *Store) Claim(ctx context.Context, guard string, token holdfast.Token, o
 // varies belongs into args. Eval returns the same errors as Set; an error of the script
 // leaves the token recorded.
 func (s *Store) Eval(ctx context.Context, script, guard string, token holdfast.Token, owner string, keys []string, args ...string) (any, error) {
-	return s.check(ctx, guarded(script), guard, token, owner, keys, args...)
+	return s.runGuarded(ctx, guardScript(script), guard, token, owner, keys, args...)
 }
 
-// check runs a script that guarded has made.
-func (s *Store) check(ctx context.Context, script, guard string, token holdfast.Token, owner string, keys []string, args ...string) (any, error) {
+// runGuarded runs a script of guardScript.
+func (s *Store) runGuarded(ctx context.Context, script, guard string, token holdfast.Token, owner string, keys []string, args ...string) (any, error) {
 	if token <= 0 {
 		return nil, &fence.StaleError{Key: guard, Token: token}
 	}
-	keys = append([]string{key(guard)}, keys...)
+	keys = append([]string{serverKey(guard)}, keys...)
 	args = append([]string{strconv.FormatInt(int64(token), 10), owner}, args...)
 	reply, err := s.run(ctx, script, keys, args)
 	if err == nil {
@@ -134,19 +134,19 @@ func (s *Store) check(ctx context.Context, script, guard string, token holdfast.
 			return nil, &fence.StaleError{Key: guard, Token: token, Highest: holdfast.Token(highest)}
 		}
 	}
-	return nil, failure(guard, err)
+	return nil, guardError(guard, err)
 }
 
 // Highest is the highest token seen for guard and the owner of its lease, or 0 and
 // "". It records nothing.
 func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token, owner string, err error) {
-	reply, err := s.run(ctx, highest, []string{key(guard)}, nil)
+	reply, err := s.run(ctx, highest, []string{serverKey(guard)}, nil)
 	if err != nil {
-		return 0, "", failure(guard, err)
+		return 0, "", guardError(guard, err)
 	}
 	fields, _ := reply.([]any)
 	if len(fields) != 2 {
-		return 0, "", failure(guard, fmt.Errorf("unexpected reply %v", reply))
+		return 0, "", guardError(guard, fmt.Errorf("unexpected reply %v", reply))
 	}
 	text, found := fields[0].(string)
 	if !found {
@@ -154,7 +154,7 @@ func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token
 	}
 	number, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return 0, "", failure(guard, errors.New("its token is not a number, as if another program had set it"))
+		return 0, "", guardError(guard, errors.New("its token is not a number, as if another program had set it"))
 	}
 	owner, _ = fields[1].(string)
 	return holdfast.Token(number), owner, nil
@@ -163,15 +163,15 @@ func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token
 // Forget drops what is known about guard. No program may write under guard any
 // more: a stale holder would not be refused.
 func (s *Store) Forget(ctx context.Context, guard string) error {
-	if _, err := s.run(ctx, forget, []string{key(guard)}, nil); err != nil {
-		return failure(guard, err)
+	if _, err := s.run(ctx, forget, []string{serverKey(guard)}, nil); err != nil {
+		return guardError(guard, err)
 	}
 	return nil
 }
 
-// key returns the server's key for guard.
-func key(guard string) string { return prefix + wire.Tagged(guard) }
+// serverKey returns the server's key for guard.
+func serverKey(guard string) string { return prefix + wire.Tagged(guard) }
 
-func failure(guard string, err error) error {
+func guardError(guard string, err error) error {
 	return fmt.Errorf("redisfence: guard %q: %w", guard, err)
 }

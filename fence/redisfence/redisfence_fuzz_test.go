@@ -27,7 +27,7 @@ func FuzzRedisDecidesAsGuardDoes(f *testing.F) {
 	f.Add(row(write(99, 'a'), write(100, 'b'), write(99, 'a'), write(100, 'a')))
 	f.Add(row(write(1<<53, 'a'), write(1<<53+1, 'b'), write(1<<53, 'a'), write(1<<63-1, 'c'), write(1<<63-2, 'd')))
 	f.Add(row(write(0, 'a'), write(-1, 'a'), write(1, 0), write(1, 255)))
-	store := plain(redistest.Start(f, nil))
+	store := newPlainStore(redistest.Start(f, nil))
 	round := 0
 	f.Fuzz(func(t *testing.T, writes []byte) {
 		var guard fence.Guard

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/storetest"
 )
 
-// plain is a store that asks server over a new connection each time.
-func plain(server *redisproc.Server) *redisfence.Store {
+// newPlainStore returns a store that asks server over a new connection each time.
+func newPlainStore(server *redisproc.Server) *redisfence.Store {
 	return redisfence.New(func(_ context.Context, script string, keys, args []string) (any, error) {
 		reply, err := server.Do(slices.Concat([]string{"EVAL", script, strconv.Itoa(len(keys))}, keys, args)...)
 		if answer, ok := errors.AsType[resp.Error](err); ok {
@@ -26,5 +26,5 @@ func plain(server *redisproc.Server) *redisfence.Store {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	storetest.Run(t, func(_ *testing.T, server *redisproc.Server) *redisfence.Store { return plain(server) })
+	storetest.Run(t, func(_ *testing.T, server *redisproc.Server) *redisfence.Store { return newPlainStore(server) })
 }

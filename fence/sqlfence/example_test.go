@@ -53,7 +53,7 @@ func ExampleFence_Claim() {
 		if err := db.QueryRowContext(ctx, `SELECT body FROM report`).Scan(&text); err != nil {
 			return err
 		}
-		text = rewrite(text) // takes its time
+		text = rewriteSQL(text) // takes its time
 		return guard.Do(ctx, db, lease.Key(), lease.Token(), lease.Owner(), func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `UPDATE report SET body = ?`, text)
 			return err
@@ -79,4 +79,4 @@ func ExampleApplied() {
 	}
 }
 
-func rewrite(text string) string { return text }
+func rewriteSQL(text string) string { return text }

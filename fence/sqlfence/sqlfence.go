@@ -150,7 +150,7 @@ func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfa
 	if ok {
 		claim = f.table.ClaimIn
 	}
-	err := f.check(ctx, q)
+	err := f.checkTransactions(ctx, q)
 	if err == nil {
 		err = claim(ctx, querier{q}, guard, token, owner)
 	}
@@ -160,8 +160,8 @@ func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfa
 	return err
 }
 
-// check looks once whether the table has transactions.
-func (f *Fence) check(ctx context.Context, q Querier) error {
+// checkTransactions looks once whether the table has transactions.
+func (f *Fence) checkTransactions(ctx context.Context, q Querier) error {
 	if f.checked.Load() {
 		return nil
 	}

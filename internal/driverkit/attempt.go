@@ -41,7 +41,7 @@ func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 		if err := wait.Over(ctx, a.Calls); err != nil {
 			return driver.Grant{}, err
 		}
-		g, err := a.ask(ctx)
+		g, err := a.askService(ctx)
 		wait.Leave(err)
 		if over := wait.Over(ctx, a.Calls); over != nil { // the driver releases a grant that came too late
 			return driver.Grant{}, over
@@ -56,8 +56,8 @@ func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 	}
 }
 
-// ask asks in its turn, or at once to confirm a lock that was handed to the attempt.
-func (a *Attempt) ask(caller context.Context) (g driver.Grant, err error) {
+// askService asks in its turn, or at once to confirm a lock that was handed to the attempt.
+func (a *Attempt) askService(caller context.Context) (g driver.Grant, err error) {
 	limit := pace.RequestTime(a.Request.TTL, pace.Alone)
 	once := func() (err error) {
 		ctx, done := a.Calls.Linger(caller, limit)

@@ -19,14 +19,14 @@ func Sets(backend string) (all []Set, err error) {
 	for i, item := range items {
 		name, u, named := cutName(item)
 		if len(items) == 1 && schemeOf(u) == "" {
-			return nil, invalid("the backend is not a URL; write what it is before the host, as in redis://localhost:6379")
+			return nil, invalidError("the backend is not a URL; write what it is before the host, as in redis://localhost:6379")
 		}
 		switch at := slices.IndexFunc(all, func(s Set) bool { return s.Name == name }); {
 		case schemeOf(u) == "":
-			return nil, invalid("part %d of %d of the backend is not a URL; write URL or NAME=URL, each as scheme://host:port, with blanks between them, "+
+			return nil, invalidError("part %d of %d of the backend is not a URL; write URL or NAME=URL, each as scheme://host:port, with blanks between them, "+
 				"and a blank in a password as %%20", i+1, len(items))
 		case named != (name != "") || len(all) > 0 && (name == "") != (all[0].Name == ""):
-			return nil, invalid("some URLs of the backend have a name and others have none; write NAME= before each, " +
+			return nil, invalidError("some URLs of the backend have a name and others have none; write NAME= before each, " +
 				"as in a=redis://h1:6379 a=redis://h2:6379 b=redis://h3:6379")
 		case at < 0:
 			all = append(all, Set{Name: name, URLs: u})
@@ -35,7 +35,7 @@ func Sets(backend string) (all []Set, err error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, invalid("the backend has no URL; an example: redis://localhost:6379")
+		return nil, invalidError("the backend has no URL; an example: redis://localhost:6379")
 	}
 	return all, nil
 }

@@ -151,13 +151,13 @@ func (n *Notes) warnIfEnding(whose string, cert *x509.Certificate, now time.Time
 	left := cert.NotAfter.Sub(now)
 	if left < renewalDue {
 		n.Add("tls", driver.VerdictWarning, fmt.Sprintf("%s ends on %s, in %s: nobody can connect then", whose,
-			cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"), roughly(left)), "renew it")
+			cert.NotAfter.UTC().Format("2006-01-02 15:04 UTC"), roughDuration(left)), "renew it")
 	}
 	return left < renewalDue
 }
 
-// roughly formats a time for people: in days, or in hours if there are few.
-func roughly(d time.Duration) string {
+// roughDuration formats a time for people: in days, or in hours if there are few.
+func roughDuration(d time.Duration) string {
 	if d < 48*time.Hour {
 		return fmt.Sprintf("%.0f hours", d.Hours())
 	}

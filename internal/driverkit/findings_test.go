@@ -83,7 +83,7 @@ func TestClearPasswordOnPublicNetworkIsWarned(t *testing.T) {
 	} {
 		for _, password := range []bool{true, false} {
 			var n Notes
-			n.Transport(at(addr), password, nil)
+			n.Transport(connTo(addr), password, nil)
 			if len(n.Found) != 1 || n.Found[0].Bad() != (bad && password) {
 				t.Errorf("%s, password %v: %+v", addr, password, n.Found)
 			}
@@ -131,7 +131,7 @@ type far struct {
 
 func (f far) RemoteAddr() net.Addr { return f.addr }
 
-func at(addr string) net.Conn {
+func connTo(addr string) net.Conn {
 	tcp, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
 		panic(err)

@@ -31,7 +31,7 @@ func (l *Lane) Do(ctx context.Context, rank Rank, skip <-chan struct{}, fn func(
 	if err != nil {
 		return err
 	}
-	return l.run(turn, fn)
+	return l.runTurn(turn, fn)
 }
 
 // Try runs fn if the lane has room now, and so nobody waits for a turn. It reports whether it ran fn.
@@ -39,11 +39,11 @@ func (l *Lane) Try(fn func() error) (ran bool, err error) {
 	if !l.line.Pass(Later) {
 		return false, nil
 	}
-	return true, l.run(true, fn)
+	return true, l.runTurn(true, fn)
 }
 
-// run runs fn, and then ends its turn, if it has one.
-func (l *Lane) run(turn bool, fn func() error) error {
+// runTurn runs fn, and then ends its turn, if it has one.
+func (l *Lane) runTurn(turn bool, fn func() error) error {
 	err := fn()
 	answered := !errors.Is(err, driver.ErrUnavailable)
 	switch now := l.clock.Now(); {
@@ -81,7 +81,7 @@ func (l *Lane) awaitTurn(ctx context.Context, rank Rank, skip <-chan struct{}) (
 		return true, nil
 	case <-skip:
 	case <-ctx.Done():
-		err = l.crowded()
+		err = l.crowdedError()
 	}
 	if !l.line.Withdraw(t) { // its turn has come meanwhile
 		l.line.Leave(l.clock.Now(), false, nil)
@@ -94,10 +94,10 @@ type crowd struct{ error }
 
 func (c crowd) Unwrap() error { return c.error }
 
-// crowded returns the reason for a request without a turn: nodes that do not answer, or else the other
+// crowdedError returns the reason for a request without a turn: nodes that do not answer, or else the other
 // requests.
-func (l *Lane) crowded() error {
-	if down := l.states.down(); down != nil {
+func (l *Lane) crowdedError() error {
+	if down := l.states.downError(); down != nil {
 		return crowd{down}
 	}
 	return crowd{l.states.Unavailable(fmt.Errorf("requests of this client that wait for their turn: %d", l.line.Load(0).Waiting))}

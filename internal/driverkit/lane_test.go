@@ -16,8 +16,8 @@ import (
 // errSilent is a request that had no answer.
 var errSilent = &driver.UnavailableError{}
 
-// busy is a lane for one request, which is under way until free is called.
-func busy(states *driverkit.States) (l *driverkit.Lane, free func()) {
+// newBusyLane returns a lane for one request, which is under way until free is called.
+func newBusyLane(states *driverkit.States) (l *driverkit.Lane, free func()) {
 	l = driverkit.NewLane(states, 1)
 	over := make(chan struct{})
 	go l.Do(context.Background(), driverkit.Later, nil, func() error { <-over; return nil })
@@ -28,7 +28,7 @@ func busy(states *driverkit.States) (l *driverkit.Lane, free func()) {
 func TestLaneServesInOrderOfArrival(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(driverkit.NewStates("a"))
+		l, free := newBusyLane(driverkit.NewStates("a"))
 		var served []int
 		ask := func(i int, rank driverkit.Rank) {
 			go l.Do(t.Context(), rank, nil, func() error { served = append(served, i); return nil })
@@ -50,7 +50,7 @@ func TestLaneServesInOrderOfArrival(t *testing.T) {
 func TestLeaverOfLaneDelaysNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(driverkit.NewStates("a"))
+		l, free := newBusyLane(driverkit.NewStates("a"))
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		go func() { left <- l.Do(ctx, driverkit.Later, nil, func() error { t.Error("it has left"); return nil }) }()
@@ -74,7 +74,7 @@ func TestLeaverOfLaneDelaysNobody(t *testing.T) {
 func TestHandedLockTakesNoTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(driverkit.NewStates("a"))
+		l, free := newBusyLane(driverkit.NewStates("a"))
 		called, ran := make(chan struct{}, 1), make(chan struct{})
 		go l.Do(t.Context(), driverkit.Soon, called, func() error { close(ran); return nil })
 		called <- struct{}{}
@@ -93,7 +93,7 @@ func TestLaneNamesNodesThatAreDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		states := driverkit.NewStates("a", "b", "c")
-		l, free := busy(states)
+		l, free := newBusyLane(states)
 		defer free()
 		states.Report(0, errors.New("refused"))
 		states.Report(2, driverkit.Stall{Err: errors.New("silent")})
@@ -157,7 +157,7 @@ func TestWaitForHolderTakesNoTurn(t *testing.T) {
 func TestUrgentClaimComesBeforeOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(driverkit.NewStates("a"))
+		l, free := newBusyLane(driverkit.NewStates("a"))
 		var served []string
 		for _, name := range []string{"begins", "lapses"} {
 			go driverkit.TakeTurn(t.Context(), l, driver.Request{}, name == "lapses", func(context.Context) (*int, error) {
@@ -177,7 +177,7 @@ func TestUrgentClaimComesBeforeOthers(t *testing.T) {
 func TestTryWaitsForTurnAsForAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, free := busy(driverkit.NewStates("a"))
+		l, free := newBusyLane(driverkit.NewStates("a"))
 		defer free()
 		begin, ttl := time.Now(), 10*time.Second
 		err := driverkit.TakeTurn[int](t.Context(), l, driver.Request{TTL: ttl, NoWait: true}, false, nil, nil)

@@ -166,9 +166,9 @@ func (s *States) Unavailable(err error, blame ...driver.NodeError) *driver.Unava
 	return &driver.UnavailableError{Need: len(s.nodes)/2 + 1, Nodes: blame, Err: err}
 }
 
-// down returns the error of a call that had to wait while no majority of the nodes answers; nil if a majority
+// downError returns the error of a call that had to wait while no majority of the nodes answers; nil if a majority
 // does.
-func (s *States) down() error {
+func (s *States) downError() error {
 	var blame []driver.NodeError
 	for _, n := range s.Nodes() {
 		if n.State == driver.NodeDown || n.State == driver.NodeStalled {

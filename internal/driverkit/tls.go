@@ -25,10 +25,10 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 	if wish, ok := u.Parameters["tls"]; ok {
 		on, err := strconv.ParseBool(wish)
 		if err != nil {
-			return nil, invalid("parameter tls: %q is neither true nor false", wish)
+			return nil, invalidError("parameter tls: %q is neither true nor false", wish)
 		}
 		if !on && (wanted || given != nil) {
-			return nil, invalid("the parameter tls turns encryption off, but the scheme, ca, cert, key, servername " +
+			return nil, invalidError("the parameter tls turns encryption off, but the scheme, ca, cert, key, servername " +
 				"or Options.TLS turns it on; leave out one of them")
 		}
 		wanted = on
@@ -37,7 +37,7 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 		return given, nil
 	}
 	if (cert == "") != (key == "") {
-		return nil, invalid("the parameters cert and key go together; give both or neither")
+		return nil, invalidError("the parameters cert and key go together; give both or neither")
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if given != nil {
@@ -57,7 +57,7 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 	}
 	config, err := u.FreshTLS(config)
 	if err != nil {
-		return nil, invalid("%w", err)
+		return nil, invalidError("%w", err)
 	}
 	return config, nil
 }

@@ -65,7 +65,7 @@ func TestEachErrorOfACertificateHasItsMend(t *testing.T) {
 				}
 				return config
 			}
-			text := shaken(t, config(c.server), config(c.client))
+			text := handshakeError(t, config(c.server), config(c.client))
 			if mend := driverkit.URLNaming.MendTLS(text); !strings.Contains(mend, c.mend) || c.mend == "" && mend != "" {
 				t.Errorf("%q is mended by %q, want %q", text, mend, c.mend)
 			}
@@ -97,14 +97,14 @@ func TestExpiredAuthorityIsNotAskedFor(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.Leaf)
 	signed := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: signer}
-	text := shaken(t, &tls.Config{Certificates: []tls.Certificate{signed}}, &tls.Config{RootCAs: roots, ServerName: "localhost"})
+	text := handshakeError(t, &tls.Config{Certificates: []tls.Certificate{signed}}, &tls.Config{RootCAs: roots, ServerName: "localhost"})
 	if mend := driverkit.URLNaming.MendTLS(text); !strings.Contains(mend, "or that of its authority") {
 		t.Errorf("%q is mended by %q", text, mend)
 	}
 }
 
-// shaken is the error of a client that connects and reads; "" if there is none.
-func shaken(t *testing.T, server, client *tls.Config) string {
+// handshakeError returns the error of a client that connects and reads; "" if there is none.
+func handshakeError(t *testing.T, server, client *tls.Config) string {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", server)
 	if err != nil {

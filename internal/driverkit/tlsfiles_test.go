@@ -35,11 +35,11 @@ func (f *files) replace(like func(*x509.Certificate)) {
 	if f.made, err = redisproc.NewCertificateLike(f.t.TempDir(), like); err != nil {
 		f.t.Fatal(err)
 	}
-	f.copy(f.made.Cert, f.cert)
-	f.copy(f.made.Key, f.key)
+	f.copyFile(f.made.Cert, f.cert)
+	f.copyFile(f.made.Key, f.key)
 }
 
-func (f *files) copy(from, to string) {
+func (f *files) copyFile(from, to string) {
 	f.t.Helper()
 	text, err := os.ReadFile(from)
 	if err == nil {
@@ -50,8 +50,8 @@ func (f *files) copy(from, to string) {
 	}
 }
 
-// server returns how to accept connections with the present files.
-func (f *files) server() *tls.Config {
+// serverConfig returns how to accept connections with the present files.
+func (f *files) serverConfig() *tls.Config {
 	f.t.Helper()
 	config, err := f.made.Client()
 	if err != nil {
@@ -60,7 +60,7 @@ func (f *files) server() *tls.Config {
 	return config
 }
 
-func (f *files) open(parameters string) (*driverkit.URL, *tls.Config) {
+func (f *files) openURL(parameters string) (*driverkit.URL, *tls.Config) {
 	f.t.Helper()
 	u, err := secure.Parse("rediss://host/?" + parameters)
 	if err != nil {
@@ -73,8 +73,8 @@ func (f *files) open(parameters string) (*driverkit.URL, *tls.Config) {
 	return u, config
 }
 
-// named returns config for a host, as drivers do.
-func named(config *tls.Config, host string) *tls.Config {
+// configForHost returns config for a host, as drivers do.
+func configForHost(config *tls.Config, host string) *tls.Config {
 	config = config.Clone()
 	config.ServerName = host
 	return config
@@ -84,14 +84,14 @@ func named(config *tls.Config, host string) *tls.Config {
 func TestHandshakesReadTheClientsFiles(t *testing.T) {
 	t.Parallel()
 	server, client := newFiles(t), newFiles(t)
-	u, config := client.open("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
+	u, config := client.openURL("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
 	accept := func() *tls.Config {
-		c := server.server()
-		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, client.server().RootCAs // which knows the present one alone
+		c := server.serverConfig()
+		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, client.serverConfig().RootCAs // which knows the present one alone
 		return c
 	}
 	for _, when := range []string{"at first", "after a change", "after another"} {
-		if text := shaken(t, accept(), named(config, "127.0.0.1")); text != "" {
+		if text := handshakeError(t, accept(), configForHost(config, "127.0.0.1")); text != "" {
 			t.Errorf("%s: %s", when, text)
 		}
 		client.replace(func(*x509.Certificate) {})
@@ -100,11 +100,11 @@ func TestHandshakesReadTheClientsFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := client.server().Certificates[0].Certificate[0]; string(fresh.Certificates[0].Certificate[0]) != string(want) {
+	if want := client.serverConfig().Certificates[0].Certificate[0]; string(fresh.Certificates[0].Certificate[0]) != string(want) {
 		t.Error("FreshTLS() shows another certificate than that of the file")
 	}
-	_, config = client.open("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
-	if text := shaken(t, server.server(), named(config, "127.0.0.1")); text != "" { // which asks for none
+	_, config = client.openURL("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
+	if text := handshakeError(t, server.serverConfig(), configForHost(config, "127.0.0.1")); text != "" { // which asks for none
 		t.Error(text)
 	}
 }
@@ -113,12 +113,12 @@ func TestHandshakesReadTheClientsFiles(t *testing.T) {
 func TestBadFilesOfTheClientAreNamed(t *testing.T) {
 	t.Parallel()
 	server, client := newFiles(t), newFiles(t)
-	u, config := client.open("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
-	accept := server.server()
+	u, config := client.openURL("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
+	accept := server.serverConfig()
 	accept.ClientAuth = tls.RequireAnyClientCert
 	refused := func(what string, words ...string) {
 		t.Helper()
-		text := shaken(t, accept, named(config, "127.0.0.1"))
+		text := handshakeError(t, accept, configForHost(config, "127.0.0.1"))
 		_, err := u.FreshTLS(config)
 		for _, text := range []string{text, err.Error()} {
 			for _, word := range words {
@@ -131,7 +131,7 @@ func TestBadFilesOfTheClientAreNamed(t *testing.T) {
 			}
 		}
 	}
-	client.copy(server.key, client.key)
+	client.copyFile(server.key, client.key)
 	refused("the key of another certificate", client.cert, client.key, "does not match")
 	if err := os.WriteFile(client.cert, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -149,29 +149,29 @@ func TestFreshAuthoritiesReplaceTheOld(t *testing.T) {
 	t.Parallel()
 	server := newFiles(t)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	server.copy(server.cert, ca)
-	u, config := server.open("ca=" + ca)
-	old := server.server()
+	server.copyFile(server.cert, ca)
+	u, config := server.openURL("ca=" + ca)
+	old := server.serverConfig()
 	server.replace(func(*x509.Certificate) {})
-	server.copy(server.cert, ca)
-	if text := shaken(t, server.server(), named(config, "localhost")); !strings.Contains(text, "unknown authority") {
+	server.copyFile(server.cert, ca)
+	if text := handshakeError(t, server.serverConfig(), configForHost(config, "localhost")); !strings.Contains(text, "unknown authority") {
 		t.Errorf("the configuration of before: %q: this test shows nothing", text)
 	}
 	for what, c := range map[string]struct {
 		server     *tls.Config
 		host, want string
 	}{
-		"the new authority": {server.server(), "localhost", ""},
-		"its address":       {server.server(), "127.0.0.1", ""},
+		"the new authority": {server.serverConfig(), "localhost", ""},
+		"its address":       {server.serverConfig(), "127.0.0.1", ""},
 		"the old authority": {old, "localhost", "unknown authority"},
-		"another name":      {server.server(), "db.example", "certificate is valid for"},
-		"another address":   {server.server(), "10.1.2.3", "certificate is valid for"},
+		"another name":      {server.serverConfig(), "db.example", "certificate is valid for"},
+		"another address":   {server.serverConfig(), "10.1.2.3", "certificate is valid for"},
 	} {
 		fresh, err := u.FreshTLS(config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := shaken(t, c.server, named(fresh, c.host)); !strings.Contains(text, c.want) || c.want == "" && text != "" {
+		if text := handshakeError(t, c.server, configForHost(fresh, c.host)); !strings.Contains(text, c.want) || c.want == "" && text != "" {
 			t.Errorf("%s: %q, want %q", what, text, c.want)
 		}
 	}

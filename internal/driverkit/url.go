@@ -53,7 +53,7 @@ type URL struct {
 // tlsParameters are the parameters that all engines take.
 var tlsParameters = []string{"tls", "ca", "cert", "key", "servername"}
 
-func invalid(format string, args ...any) error {
+func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
 }
 
@@ -65,13 +65,13 @@ func (g Grammar) Parse(text string) (*URL, error) {
 		return nil, g.noScheme(scheme, ok)
 	}
 	u := &URL{Scheme: scheme, Parameters: make(map[string]string), secure: form.TLS}
-	err := u.read(rest, form)
+	err := u.readHosts(rest, form)
 	if err == nil {
 		_, query, _ := strings.Cut(rest, "?")
-		err = g.parameters(u, query)
+		err = g.readParameters(u, query)
 	}
 	if at := strings.IndexAny(rest, "/?"); err != nil && at >= 0 && strings.Contains(rest[at:], "@") {
-		err = invalid("the URL cannot be read, and an @ comes after its first / or ?; in a user or password write / as %%2F and ? as %%3F, in a path @ as %%40")
+		err = invalidError("the URL cannot be read, and an @ comes after its first / or ?; in a user or password write / as %%2F and ? as %%3F, in a path @ as %%40")
 	}
 	if err != nil {
 		return nil, err
@@ -85,47 +85,48 @@ func (g Grammar) noScheme(scheme string, ok bool) error {
 	if near := Nearest(strings.ToLower(scheme), g.Usual); ok && near != "" {
 		example = near
 	}
-	return invalid("the URL does not begin with %s://; an example: %s", strings.Join(g.Usual, "://, "), g.Schemes[example].Example)
+	return invalidError("the URL does not begin with %s://; an example: %s", strings.Join(g.Usual, "://, "), g.Schemes[example].Example)
 }
 
-// read reads the text before the ?.
-func (u *URL) read(rest string, form Scheme) (err error) {
+// readHosts reads the text before the ?.
+func (u *URL) readHosts(rest string, form Scheme) (err error) {
 	if strings.ContainsFunc(rest, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
-		return invalid("the URL has a blank or a control character; write a blank as %%20, and all hosts of the service in one URL, as in %s", form.Example)
+		return invalidError("the URL has a blank or a control character; write a blank as %%20, and all hosts of the service in one URL, as in %s", form.Example)
 	}
 	rest, _, _ = strings.Cut(rest, "?")
 	authority, path, _ := strings.Cut(rest, "/")
 	at := strings.LastIndex(authority, "@")
 	if at >= 0 {
-		if u.Username, u.Password, err = login(authority[:at]); err != nil {
+		if u.Username, u.Password, err = readLogin(authority[:at]); err != nil {
 			return err
 		}
 	}
 	u.RawPath = path
 	if u.Path, err = url.PathUnescape(path); err != nil || strings.Contains(path, "#") {
-		return invalid("the path of the URL cannot be read; write %% as %%25 and # as %%23")
+		return invalidError("the path of the URL cannot be read; write %% as %%25 and # as %%23")
 	}
 	if form.Socket {
 		if u.Path = "/" + u.Path; authority[at+1:] != "" || u.Path == "/" || strings.Contains(path, "@") || strings.ContainsFunc(u.Path, unicode.IsControl) {
-			return invalid("what follows :// is not the path of a unix socket; write %s, with user:password@ before the path if there are such; "+
+			return invalidError("what follows :// is not the path of a unix socket; write %s, with user:password@ before the path if there are such; "+
 				"in a password write / as %%2F, in a path @ as %%40", form.Example)
 		}
 		return nil
 	}
 	list := strings.Split(authority[at+1:], ",")
 	if form.Several != "" && len(list) > 1 {
-		return invalid("%s:// takes one host; %s; in a password write a comma as %%2C, @ as %%40", u.Scheme, form.Several)
+		return invalidError("%s:// takes one host; %s; in a password write a comma as %%2C, @ as %%40", u.Scheme, form.Several)
 	}
 	for i, host := range list {
-		addr, ok := address(host, form.Port)
+		addr, ok := completeAddress(host, form.Port)
 		_, port, _ := net.SplitHostPort(host)
 		switch {
 		case host == "":
-			return invalid("host %d of %d is missing in the URL; an example: %s", i+1, len(list), form.Example)
+			return invalidError("host %d of %d is missing in the URL; an example: %s", i+1, len(list), form.Example)
 		case port != "" && strings.Trim(port, "0123456789") == "" && !Dialable("h", port): // it is not shown, as it may be a password
-			return invalid("the port of host %d of %d is not from 1 to 65535; write host:port, or user:password@host:port with an @ before the host", i+1, len(list))
+			return invalidError(
+				"the port of host %d of %d is not from 1 to 65535; write host:port, or user:password@host:port with an @ before the host", i+1, len(list))
 		case !ok:
-			return invalid("host %d of %d is not host:port, or user:password@host:port with an @ before the host; in a password write a comma as %%2C, @ as %%40",
+			return invalidError("host %d of %d is not host:port, or user:password@host:port with an @ before the host; in a password write a comma as %%2C, @ as %%40",
 				i+1, len(list))
 		}
 		u.Hosts = append(u.Hosts, addr)
@@ -133,23 +134,23 @@ func (u *URL) read(rest string, form Scheme) (err error) {
 	return nil
 }
 
-// login reads user:password, which stand once, before the first host. With a comma or an @
+// readLogin reads user:password, which stand once, before the first host. With a comma or an @
 // that was not escaped, a host and a password look the same.
-func login(text string) (user, pass string, err error) {
+func readLogin(text string) (user, pass string, err error) {
 	if strings.ContainsAny(text, ",@") {
-		return "", "", invalid("user and password stand once, before the first host; in a password write a comma as %%2C, @ as %%40")
+		return "", "", invalidError("user and password stand once, before the first host; in a password write a comma as %%2C, @ as %%40")
 	}
 	user, pass, _ = strings.Cut(text, ":")
 	user, err1 := url.PathUnescape(user)
 	pass, err2 := url.PathUnescape(pass)
 	if err1 != nil || err2 != nil { // their text would show the password
-		return "", "", invalid("user or password has a bad %%-escape; write %% as %%25, @ as %%40, / as %%2F")
+		return "", "", invalidError("user or password has a bad %%-escape; write %% as %%25, @ as %%40, / as %%2F")
 	}
 	return user, pass, nil
 }
 
-// address completes and checks host:port.
-func address(s, usual string) (string, bool) {
+// completeAddress completes and checks host:port.
+func completeAddress(s, usual string) (string, bool) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
 		host, port = strings.Trim(s, "[]"), usual
@@ -171,8 +172,8 @@ func Dialable(host, port string) bool {
 	})
 }
 
-// parameters reads the text behind the ?.
-func (g Grammar) parameters(u *URL, query string) error {
+// readParameters reads the text behind the ?.
+func (g Grammar) readParameters(u *URL, query string) error {
 	if query == "" {
 		return nil
 	}
@@ -184,19 +185,19 @@ func (g Grammar) parameters(u *URL, query string) error {
 		value, err2 := url.QueryUnescape(value)
 		switch _, given := u.Parameters[name]; {
 		case err1 != nil || err2 != nil:
-			return invalid("parameter %d of %d after ? cannot be read; write %% as %%25, & as %%26, and ? in a user or password as %%3F", i+1, len(all))
+			return invalidError("parameter %d of %d after ? cannot be read; write %% as %%25, & as %%26, and ? in a user or password as %%3F", i+1, len(all))
 		case given:
-			return invalid("parameter %s is given twice; give it once", name)
+			return invalidError("parameter %s is given twice; give it once", name)
 		case slices.Contains(known, name):
 			u.Parameters[name] = value
 		case g.Instead[name] != "":
-			return invalid("parameter %s is not known here; %s", name, g.Instead[name])
+			return invalidError("parameter %s is not known here; %s", name, g.Instead[name])
 		default: // it is not shown, as it may be a part of a password
 			near := Nearest(name, known)
 			if near != "" {
 				near = "; the nearest that is known is " + near
 			}
-			return invalid("parameter %d of %d after ? is not known%s; known are %s; in a user or password write ? as %%3F, & as %%26",
+			return invalidError("parameter %d of %d after ? is not known%s; known are %s; in a user or password write ? as %%3F, & as %%26",
 				i+1, len(all), near, strings.Join(known, ", "))
 		}
 	}
@@ -207,15 +208,15 @@ func (g Grammar) parameters(u *URL, query string) error {
 func Nearest(s string, words []string) (near string) {
 	least := len(s)/2 + 1
 	for _, w := range words {
-		if d := distance(s, w); d < least {
+		if d := editDistance(s, w); d < least {
 			near, least = w, d
 		}
 	}
 	return near
 }
 
-// distance counts the letters to insert, leave out or replace (V. Levenshtein, 1965).
-func distance(a, b string) int {
+// editDistance counts the letters to insert, leave out or replace (V. Levenshtein, 1965).
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

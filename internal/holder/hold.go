@@ -162,7 +162,7 @@ func (h *Hold) checkOne(ctx context.Context) error {
 	}
 	checker, ok := k.drv.(driver.Checker)
 	if !ok {
-		return unsupported("it cannot ask its service whether a lease is still held")
+		return unsupportedError("it cannot ask its service whether a lease is still held")
 	}
 	if err := checker.Check(ctx, grant); err != nil {
 		return err
@@ -252,7 +252,7 @@ func (h *Hold) endExtension(start time.Time, ttl time.Duration, r driver.Renewal
 // checkTTLChangeLocked rejects a TTL that the lease cannot have.
 func (t *term) checkTTLChangeLocked(ttl time.Duration) error {
 	if !t.keeper.limits.ChangeTTL && ttl != t.asked && ttl != t.grant.TTL {
-		return unsupported("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
+		return unsupportedError("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
 	}
 	return t.user.CheckRenewal(ttl, t.keeper.limits)
 }
@@ -266,7 +266,7 @@ func (t *term) idleLocked() <-chan struct{} {
 }
 
 // ErrNotAdoptable is returned for a lease that was acquired without Adoptable.
-var ErrNotAdoptable = invalid("the lease cannot be continued by another process; acquire it with AcquireOptions.Adoptable")
+var ErrNotAdoptable = invalidError("the lease cannot be continued by another process; acquire it with AcquireOptions.Adoptable")
 
 // Detach leaves the lock standing for another process: this one forgets it.
 func (h *Hold) Detach(adopter driver.Adopter) error {

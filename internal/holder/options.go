@@ -40,11 +40,11 @@ func (o *Options) CheckRenewal(ttl time.Duration, limits driver.Limits) error {
 	case o.Margin == 0 && o.RenewEvery == 0:
 		return nil
 	case o.RenewEvery > 0 && o.NoRenew:
-		return invalid("RenewEvery %v and NoRenew: give one of them", o.RenewEvery)
+		return invalidError("RenewEvery %v and NoRenew: give one of them", o.RenewEvery)
 	case o.RenewEvery > 0 && o.RenewEvery < minEvery:
-		return invalid("a renewal every %v is too often; give at least %v, or 0 for a third of the TTL", o.RenewEvery, minEvery)
+		return invalidError("a renewal every %v is too often; give at least %v, or 0 for a third of the TTL", o.RenewEvery, minEvery)
 	case o.MaxHold > 0 && o.Margin >= o.MaxHold:
-		return invalid("Margin %v leaves nothing of MaxHold %v; lower Margin or raise MaxHold", o.Margin, o.MaxHold)
+		return invalidError("Margin %v leaves nothing of MaxHold %v; lower Margin or raise MaxHold", o.Margin, o.MaxHold)
 	}
 	service := pace.Alone
 	if limits.Nodes > 0 {
@@ -53,16 +53,16 @@ func (o *Options) CheckRenewal(ttl time.Duration, limits driver.Limits) error {
 	renewal := pace.Drift(ttl) + pace.RequestShare(ttl, service) // the drift of clocks, and the time to answer
 	every := o.renewEvery(ttl)
 	if room := ttl - renewal - every; o.Margin > room {
-		return invalid("a margin of %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise the TTL, or lower one of them",
+		return invalidError("a margin of %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise the TTL, or lower one of them",
 			o.Margin, every, ttl, renewal)
 	}
 	return nil
 }
 
-func unsupported(format string, args ...any) error {
+func unsupportedError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", driver.ErrUnsupported, fmt.Sprintf(format, args...))
 }
 
-func invalid(format string, args ...any) error {
+func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", driver.ErrInvalid, fmt.Sprintf(format, args...))
 }

@@ -142,11 +142,11 @@ func (t *Tracker) Each(yield func(name string, n Counts)) {
 func (t *Tracker) ClassOf(key string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.class(key).name
+	return t.classOf(key).name
 }
 
-// class returns the class of key. The caller holds mu.
-func (t *Tracker) class(key string) *class {
+// classOf returns the class of key. The caller holds mu.
+func (t *Tracker) classOf(key string) *class {
 	name := t.opts.Class(key)
 	if c := t.classes[name]; c != nil {
 		return c
@@ -163,88 +163,88 @@ func (t *Tracker) class(key string) *class {
 	return c
 }
 
-// on calls fn with the class of key, and mu locked.
-func (t *Tracker) on(key string, fn func(*class)) {
+// withClass calls fn with the class of key, and mu locked.
+func (t *Tracker) withClass(key string, fn func(*class)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	fn(t.class(key))
+	fn(t.classOf(key))
 }
 
 // Hooks returns hooks that measure, and then call the caller's hooks.
 func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 	return holdfast.Hooks{
-		Waiting: both(func(e holdfast.WaitingEvent) {
-			t.on(e.Key, func(c *class) { c.Waiters++ })
+		Waiting: callBoth(func(e holdfast.WaitingEvent) {
+			t.withClass(e.Key, func(c *class) { c.Waiters++ })
 		}, caller.Waiting),
-		Acquired: both(func(e holdfast.AcquiredEvent) {
-			t.on(e.Key, func(c *class) {
-				c.answered(e.Told)
-				t.hold(c, e.Owner, false)
+		Acquired: callBoth(func(e holdfast.AcquiredEvent) {
+			t.withClass(e.Key, func(c *class) {
+				c.endWait(e.Told)
+				t.noteHold(c, e.Owner, false)
 				c.Acquired(e.Context, e.Waited)
 			})
 		}, caller.Acquired),
-		Failed: both(func(e holdfast.FailedEvent) {
-			t.on(e.Key, func(c *class) {
-				c.answered(e.Told)
+		Failed: callBoth(func(e holdfast.FailedEvent) {
+			t.withClass(e.Key, func(c *class) {
+				c.endWait(e.Told)
 				c.Failed(e.Context, e.Waited, FailureReason(e.Err))
 			})
 		}, caller.Failed),
-		Renewed: both(func(e holdfast.RenewedEvent) {
-			t.on(e.Key, func(c *class) {
+		Renewed: callBoth(func(e holdfast.RenewedEvent) {
+			t.withClass(e.Key, func(c *class) {
 				result := "ok"
 				if e.Err != nil {
 					result = "failed"
 				}
-				t.hold(c, e.Owner, t.leases[e.Owner].atRisk)
+				t.noteHold(c, e.Owner, t.leases[e.Owner].atRisk)
 				c.Renewed(e.Late, e.Left, result)
 			})
 		}, caller.Renewed),
-		AtRisk: both(func(e holdfast.AtRiskEvent) {
-			t.on(e.Key, func(c *class) { t.hold(c, e.Owner, e.AtRisk) })
+		AtRisk: callBoth(func(e holdfast.AtRiskEvent) {
+			t.withClass(e.Key, func(c *class) { t.noteHold(c, e.Owner, e.AtRisk) })
 		}, caller.AtRisk),
-		Lost: both(func(e holdfast.LostEvent) {
-			t.on(e.Key, func(c *class) {
-				t.end(e.Owner)
+		Lost: callBoth(func(e holdfast.LostEvent) {
+			t.withClass(e.Key, func(c *class) {
+				t.forgetHold(e.Owner)
 				c.Ended(e.Context, e.Held)
 				c.Lost(e.Context, LossReason(e.Reason))
 			})
 		}, caller.Lost),
-		Released: both(func(e holdfast.ReleasedEvent) {
-			t.on(e.Key, func(c *class) {
-				t.end(e.Owner)
+		Released: callBoth(func(e holdfast.ReleasedEvent) {
+			t.withClass(e.Key, func(c *class) {
+				t.forgetHold(e.Owner)
 				c.Ended(e.Context, e.Held)
 				if e.Err != nil {
 					c.Unconfirmed(e.Context)
 				}
 			})
 		}, caller.Released),
-		Node: both(func(e holdfast.NodeEvent) {
+		Node: callBoth(func(e holdfast.NodeEvent) {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.nodes[e.Node] = Node{State(e), e.RoundTrip}
 		}, caller.Node),
 		Differs: caller.Differs,
-		Dropped: both(func(e holdfast.DroppedEvent) {
-			t.recount()
+		Dropped: callBoth(func(e holdfast.DroppedEvent) {
+			t.restartCounts()
 			t.opts.Dropped(e.Count)
 		}, caller.Dropped),
 	}
 }
 
-// answered ends a wait that was told of. There is none after recount.
-func (c *class) answered(told bool) {
+// endWait ends a wait that was told of. There is none after restartCounts.
+func (c *class) endWait(told bool) {
 	if told {
 		c.Waiters = max(c.Waiters-1, 0)
 	}
 }
 
-// hold notes that owner holds a lock of c. The caller holds mu.
-func (t *Tracker) hold(c *class, owner string, atRisk bool) {
+// noteHold notes that owner holds a lock of c. The caller holds mu.
+func (t *Tracker) noteHold(c *class, owner string, atRisk bool) {
 	old, known := t.leases[owner]
 	if known && old.atRisk == atRisk {
 		return
 	}
-	t.end(owner)
+	t.forgetHold(owner)
 	t.leases[owner] = lease{c, atRisk}
 	c.Held++
 	if atRisk {
@@ -252,8 +252,8 @@ func (t *Tracker) hold(c *class, owner string, atRisk bool) {
 	}
 }
 
-// end notes that owner holds no lock any more. The caller holds mu.
-func (t *Tracker) end(owner string) {
+// forgetHold notes that owner holds no lock any more. The caller holds mu.
+func (t *Tracker) forgetHold(owner string) {
 	l, known := t.leases[owner]
 	if !known {
 		return
@@ -265,9 +265,9 @@ func (t *Tracker) end(owner string) {
 	}
 }
 
-// recount begins the counts anew, as the ends of some that were counted will never be
+// restartCounts begins the counts again, as the ends of some that were counted will never be
 // told. Leases come back with their next renewal.
-func (t *Tracker) recount() {
+func (t *Tracker) restartCounts() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	clear(t.leases)
@@ -276,8 +276,8 @@ func (t *Tracker) recount() {
 	}
 }
 
-// both calls first and, if it is set, second.
-func both[E any](first, second func(E)) func(E) {
+// callBoth calls first and, if it is set, second.
+func callBoth[E any](first, second func(E)) func(E) {
 	if second == nil {
 		return first
 	}
@@ -309,12 +309,12 @@ var losses = []reason{
 }
 
 // FailureReason is a word for why there is no lease.
-func FailureReason(err error) string { return word(failures, err) }
+func FailureReason(err error) string { return reasonWord(failures, err) }
 
 // LossReason is a word for why a lease was lost.
-func LossReason(err error) string { return word(losses, err) }
+func LossReason(err error) string { return reasonWord(losses, err) }
 
-func word(all []reason, err error) string {
+func reasonWord(all []reason, err error) string {
 	i := slices.IndexFunc(all, func(r reason) bool { return errors.Is(err, r.err) })
 	if i < 0 {
 		return Other

@@ -49,7 +49,7 @@ func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 		_, err := c.Write(out)
 		sent <- err
 	}()
-	values, err := c.replies(len(cmds), &left)
+	values, err := c.readReplies(len(cmds), &left)
 	if err != nil {
 		err = &UnansweredError{Command: cmds[len(values)][0], Err: err}
 		c.SetWriteDeadline(time.Unix(1, 0))
@@ -58,7 +58,7 @@ func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 		err = <-sent
 	}
 	if err != nil {
-		return nil, after(values, err)
+		return nil, errorAfter(values, err)
 	}
 	return values, nil
 }
@@ -74,16 +74,16 @@ func (e *UnansweredError) Error() string { return e.Command + ": " + e.Err.Error
 // Unwrap returns why the connection ended.
 func (e *UnansweredError) Unwrap() error { return e.Err }
 
-// after is err, by which a connection ended, with what the other end said last if that was an error.
-func after(values []Value, err error) error {
+// errorAfter returns err, which ended a connection, with the last reply if that is an error.
+func errorAfter(values []Value, err error) error {
 	if n := len(values); n > 0 && values[n-1].IsError() {
 		return fmt.Errorf("%v, and then: %w", values[n-1].Err(), err)
 	}
 	return err
 }
 
-// replies reads n replies, which take what they need of left.
-func (c *Conn) replies(n int, left *int) (values []Value, err error) {
+// readReplies reads n replies, which take what they need of left.
+func (c *Conn) readReplies(n int, left *int) (values []Value, err error) {
 	values = make([]Value, 0, n)
 	for range n {
 		v, err := c.ReadValue()

@@ -169,8 +169,8 @@ func (r *Reader) Next() (Value, error) {
 // Took returns how much memory the last value has taken, as Room counts it.
 func (r *Reader) Took() int { return r.room - r.left }
 
-// begin lets the next value, of that kind, take its room.
-func (r *Reader) begin(kind byte) {
+// startValue lets the next value, of that kind, take its room.
+func (r *Reader) startValue(kind byte) {
 	r.room = ListingRoom
 	switch {
 	case kind == '>':
@@ -181,23 +181,23 @@ func (r *Reader) begin(kind byte) {
 	r.left = r.room
 }
 
-// take uses up room for some elements and bytes.
-func (r *Reader) take(elements, bytes int) error {
-	if !r.fits(elements, bytes) {
+// takeRoom uses up room for some elements and bytes.
+func (r *Reader) takeRoom(elements, bytes int) error {
+	if !r.hasRoom(elements, bytes) {
 		return fmt.Errorf("%w: a value of more than %d kB", ErrFormat, r.room>>10)
 	}
 	r.left -= elements*elementRoom + bytes*byteRoom
 	return nil
 }
 
-func (r *Reader) fits(elements, bytes int) bool {
+func (r *Reader) hasRoom(elements, bytes int) bool {
 	return elements <= r.left/elementRoom && bytes <= (r.left-elements*elementRoom)/byteRoom
 }
 
 func (r *Reader) read() (Value, error) {
-	v, err := r.value(0)
+	v, err := r.readNested(0)
 	if err != nil {
-		return Value{}, r.within(err)
+		return Value{}, r.truncationError(err)
 	}
 	v.Raw = r.raw
 	return v, nil
@@ -212,17 +212,17 @@ func (r *Reader) ReadCommand() (args [][]byte, raw []byte, err error) {
 		return nil, nil, err
 	}
 	r.raw = nil
-	r.begin('*')
+	r.startValue('*')
 	if first[0] != '*' {
-		line, err := r.line()
+		line, err := r.readLine()
 		if err != nil {
-			return nil, nil, r.within(err)
+			return nil, nil, r.truncationError(err)
 		}
 		return bytes.Fields(line), r.raw, nil
 	}
-	v, err := r.value(0)
+	v, err := r.readNested(0)
 	if err != nil {
-		return nil, nil, r.within(err)
+		return nil, nil, r.truncationError(err)
 	}
 	for _, elem := range v.Elems {
 		if elem.Kind != '$' || elem.Null {
@@ -233,18 +233,18 @@ func (r *Reader) ReadCommand() (args [][]byte, raw []byte, err error) {
 	return args, r.raw, nil
 }
 
-func (r *Reader) within(err error) error {
+func (r *Reader) truncationError(err error) error {
 	if errors.Is(err, io.EOF) && len(r.raw) > 0 {
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-func (r *Reader) value(depth int) (Value, error) {
+func (r *Reader) readNested(depth int) (Value, error) {
 	if depth > maxDepth {
 		return Value{}, fmt.Errorf("%w: more than %d levels", ErrFormat, maxDepth)
 	}
-	line, err := r.line()
+	line, err := r.readLine()
 	if err != nil {
 		return Value{}, err
 	}
@@ -253,9 +253,9 @@ func (r *Reader) value(depth int) (Value, error) {
 	}
 	kind, text := line[0], line[1:]
 	if depth == 0 {
-		r.begin(kind)
+		r.startValue(kind)
 	}
-	if err := r.take(0, len(line)); err != nil {
+	if err := r.takeRoom(0, len(line)); err != nil {
 		return Value{}, err
 	}
 	switch {
@@ -264,29 +264,29 @@ func (r *Reader) value(depth int) (Value, error) {
 	case bytes.IndexByte([]byte("+-:#,("), kind) >= 0:
 		return Value{Kind: kind, Text: text}, nil
 	case bytes.IndexByte([]byte("$!="), kind) >= 0:
-		return r.bulk(kind, text)
+		return r.readBulk(kind, text)
 	case isAggregate(kind):
-		return r.aggregate(kind, text, depth)
+		return r.readAggregate(kind, text, depth)
 	case kind == '|': // attributes stand before the value that they describe
-		if _, err := r.aggregate(kind, text, depth); err != nil {
+		if _, err := r.readAggregate(kind, text, depth); err != nil {
 			return Value{}, err
 		}
-		return r.value(depth + 1)
+		return r.readNested(depth + 1)
 	}
 	return Value{}, fmt.Errorf("%w: kind %q", ErrFormat, kind)
 }
 
 func isAggregate(kind byte) bool { return bytes.IndexByte([]byte("*%~>"), kind) >= 0 }
 
-func (r *Reader) bulk(kind byte, length []byte) (Value, error) {
+func (r *Reader) readBulk(kind byte, length []byte) (Value, error) {
 	n, null, err := parseLength(length, maxBulk)
 	if err != nil || null {
 		return Value{Kind: kind, Null: null}, err
 	}
-	if !r.fits(0, n) {
-		return Value{Kind: '-', Text: fmt.Appendf(nil, tooLong, n)}, r.skip(n)
+	if !r.hasRoom(0, n) {
+		return Value{Kind: '-', Text: fmt.Appendf(nil, tooLong, n)}, r.skipString(n)
 	}
-	r.take(0, n)
+	r.takeRoom(0, n)
 	start := len(r.raw)
 	for left := n + 2; left > 0; { // the line end belongs to it
 		part := min(left, chunk)
@@ -303,8 +303,8 @@ func (r *Reader) bulk(kind byte, length []byte) (Value, error) {
 	return Value{Kind: kind, Text: text}, nil
 }
 
-// skip reads a string of n bytes and its line end, and keeps nothing of it.
-func (r *Reader) skip(n int) error {
+// skipString reads a string of n bytes and its line end, and keeps nothing of it.
+func (r *Reader) skipString(n int) error {
 	if _, err := r.in.Discard(n); err != nil {
 		return err
 	}
@@ -320,7 +320,7 @@ func (r *Reader) skip(n int) error {
 
 var errLineEnd = fmt.Errorf("%w: string without its line end", ErrFormat)
 
-func (r *Reader) aggregate(kind byte, length []byte, depth int) (Value, error) {
+func (r *Reader) readAggregate(kind byte, length []byte, depth int) (Value, error) {
 	n, null, err := parseLength(length, maxCount)
 	if err != nil || null {
 		return Value{Kind: kind, Null: null}, err
@@ -328,12 +328,12 @@ func (r *Reader) aggregate(kind byte, length []byte, depth int) (Value, error) {
 	if kind == '%' || kind == '|' {
 		n *= 2
 	}
-	if err := r.take(n, 0); err != nil {
+	if err := r.takeRoom(n, 0); err != nil {
 		return Value{}, err
 	}
 	v := Value{Kind: kind, Elems: make([]Value, 0, n)}
 	for range n {
-		elem, err := r.value(depth + 1)
+		elem, err := r.readNested(depth + 1)
 		if err != nil {
 			return Value{}, err
 		}
@@ -353,8 +353,8 @@ func parseLength(text []byte, most int) (n int, null bool, err error) {
 	return n, false, nil
 }
 
-// line reads up to the line end and returns the line without it.
-func (r *Reader) line() ([]byte, error) {
+// readLine reads up to the line end and returns the line without it.
+func (r *Reader) readLine() ([]byte, error) {
 	start := len(r.raw)
 	for {
 		part, err := r.in.ReadSlice('\n')

@@ -53,13 +53,13 @@ func run(ctx context.Context, out io.Writer, backend []string) error {
 		return err
 	}
 	defer telemetry.Close()
-	client, err := open(ctx, backend, &holdfast.Options{Hooks: telemetry.Hooks()})
+	client, err := openClient(ctx, backend, &holdfast.Options{Hooks: telemetry.Hooks()})
 	if err != nil {
 		return err
 	}
 	defer client.Close()
 	telemetry.Watch(client)
-	if err := work(ctx, tracing.Tracer("shop"), client); err != nil {
+	if err := payOrder(ctx, tracing.Tracer("shop"), client); err != nil {
 		return err
 	}
 	var all metricdata.ResourceMetrics
@@ -75,17 +75,17 @@ func run(ctx context.Context, out io.Writer, backend []string) error {
 	return nil
 }
 
-// open returns a client of the Redis that a URL names, or of nodes in memory.
-func open(ctx context.Context, backend []string, opts *holdfast.Options) (*holdfast.Client, error) {
+// openClient returns a client of the Redis that a URL names, or of nodes in memory.
+func openClient(ctx context.Context, backend []string, opts *holdfast.Options) (*holdfast.Client, error) {
 	if len(backend) == 0 {
 		return holdfast.New(memory.New(3), opts)
 	}
 	return holdfast.Open(ctx, backend[0], opts)
 }
 
-// work pays an order while another part of the program packs it: the span that waits has a link
+// payOrder pays an order while another part of the program packs it: the span that waits has a link
 // to the one that holds.
-func work(ctx context.Context, tracer trace.Tracer, client *holdfast.Client) error {
+func payOrder(ctx context.Context, tracer trace.Tracer, client *holdfast.Client) error {
 	packing, packs := tracer.Start(ctx, "pack order")
 	lease, err := client.Acquire(packing, "order/17", &holdfast.AcquireOptions{Note: otel.Note(packing)})
 	if err != nil {

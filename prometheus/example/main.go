@@ -38,7 +38,7 @@ func main() {
 // run works and serves on addr until ctx ends.
 func run(ctx context.Context, out io.Writer, addr string, backend []string) error {
 	metrics := prometheus.New(nil)
-	client, err := open(ctx, backend, &holdfast.Options{Hooks: metrics.Hooks()})
+	client, err := openClient(ctx, backend, &holdfast.Options{Hooks: metrics.Hooks()})
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func run(ctx context.Context, out io.Writer, addr string, backend []string) erro
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	for range 8 {
-		workers.Go(func() { work(ctx, client) })
+		workers.Go(func() { payOrders(ctx, client) })
 	}
 	if err := server.Serve(listener); ctx.Err() == nil {
 		return err
@@ -72,16 +72,16 @@ func run(ctx context.Context, out io.Writer, addr string, backend []string) erro
 	return nil
 }
 
-// open returns a client of the Redis that a URL names, or of nodes in memory.
-func open(ctx context.Context, backend []string, opts *holdfast.Options) (*holdfast.Client, error) {
+// openClient returns a client of the Redis that a URL names, or of nodes in memory.
+func openClient(ctx context.Context, backend []string, opts *holdfast.Options) (*holdfast.Client, error) {
 	if len(backend) == 0 {
 		return holdfast.New(memory.New(3), opts)
 	}
 	return holdfast.Open(ctx, backend[0], opts)
 }
 
-// work pays one of ten orders after the other.
-func work(ctx context.Context, client *holdfast.Client) {
+// payOrders pays one of ten orders after the other.
+func payOrders(ctx context.Context, client *holdfast.Client) {
 	for ctx.Err() == nil {
 		key := fmt.Sprintf("order/%d", rand.N(10))
 		client.Do(ctx, key, &holdfast.AcquireOptions{Wait: 50 * time.Millisecond}, func(ctx context.Context, _ *holdfast.Lease) error {

@@ -22,7 +22,7 @@ func TestTheExampleServesItsMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		text := get(t, strings.TrimSpace(url))
+		text := getURL(t, strings.TrimSpace(url))
 		if strings.Contains(text, `distributed_lock_hold_seconds_count{resource="order"}`) &&
 			strings.Contains(text, `distributed_lock_node_state{node="memory-1",state="up"} 1`) {
 			break
@@ -38,7 +38,7 @@ func TestTheExampleServesItsMetrics(t *testing.T) {
 	}
 }
 
-func get(t *testing.T, url string) string {
+func getURL(t *testing.T, url string) string {
 	t.Helper()
 	resp, err := http.Get(url)
 	if err != nil {

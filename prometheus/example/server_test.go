@@ -49,8 +49,8 @@ holdfast_job_skips_in_a_row{name="a"} 0
 holdfast_leaks 0
 `
 
-// serve starts a Prometheus that scrapes the example and an exporter each second, and returns its address.
-func serve(t *testing.T, example, exporter string) (address string) {
+// startPrometheus starts a Prometheus that scrapes the example and an exporter each second, and returns its address.
+func startPrometheus(t *testing.T, example, exporter string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -86,8 +86,8 @@ func serve(t *testing.T, example, exporter string) (address string) {
 	return address
 }
 
-// ask has the server answer a query: how many series there are, and what is wrong.
-func ask(address, query string) (series int, problem string) {
+// countSeries asks the server a query, and returns the number of series and the problem, if any.
+func countSeries(address, query string) (series int, problem string) {
 	resp, err := http.Get("http://" + address + "/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {
 		return 0, err.Error()
@@ -103,8 +103,8 @@ func ask(address, query string) (series int, problem string) {
 	return len(answer.Data.Result), answer.Error
 }
 
-// queries are the expressions of the dashboard and of its variables, with values for these.
-func queries(t *testing.T) (all []string) {
+// dashboardQueries returns the expressions of the dashboard and of its variables, with values for these.
+func dashboardQueries(t *testing.T) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(dashboard)
 	if err != nil {
@@ -169,11 +169,11 @@ func TestEachDashboardQueryHasAnAnswer(t *testing.T) {
 	}
 	exporter := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(others)) }))
 	defer exporter.Close()
-	address := serve(t, example.Host, strings.TrimPrefix(exporter.URL, "http://"))
-	open := queries(t)
+	address := startPrometheus(t, example.Host, strings.TrimPrefix(exporter.URL, "http://"))
+	open := dashboardQueries(t)
 	deadline := time.Now().Add(time.Minute)
 	for len(open) > 0 {
-		n, problem := ask(address, open[0])
+		n, problem := countSeries(address, open[0])
 		switch {
 		case n > 0:
 			open = open[1:]

@@ -156,7 +156,7 @@ func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfa
 	if err := q.Exec(ctx, t.raise, guard, int64(token), owner); err != nil {
 		return t.Failure(guard, err)
 	}
-	highest, holder, err := t.highest(ctx, q, guard)
+	highest, holder, err := t.highestToken(ctx, q, guard)
 	switch {
 	case err != nil:
 		return err
@@ -186,14 +186,14 @@ func (t *Table) ClaimIn(ctx context.Context, q Querier, guard string, token hold
 
 // Highest is the highest token seen for guard and the owner of its lease, or 0 and "".
 func (t *Table) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
-	token, owner, err = t.highest(ctx, q, guard)
+	token, owner, err = t.highestToken(ctx, q, guard)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, "", nil
 	}
 	return token, owner, err
 }
 
-func (t *Table) highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
+func (t *Table) highestToken(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
 	if err = q.Row(ctx, t.look, guard).Scan(&token, &owner); err != nil {
 		err = t.Failure(guard, err)
 	}

@@ -58,12 +58,12 @@ func openMySQLOn(t *testing.T, start func() (*mariaproc.Server, error)) *databas
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := connect(t, "mysql", mariaDSN(server, ""))
+	admin := connectTo(t, "mysql", mariaDSN(server, ""))
 	name := fmt.Sprintf("test_%d", time.Now().UnixNano())
 	if _, err := admin.Exec("CREATE DATABASE " + name); err != nil {
 		t.Fatal(err)
 	}
-	return newDatabase(t, connect(t, "mysql", mariaDSN(server, name)), sqlfence.MySQL, unnumbered)
+	return newDatabase(t, connectTo(t, "mysql", mariaDSN(server, name)), sqlfence.MySQL, plainPlaceholder)
 }
 
 // servers are shared by the tests, and stopped by TestMain.

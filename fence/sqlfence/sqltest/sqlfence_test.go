@@ -31,14 +31,14 @@ type database struct {
 	arg   func(n int) string // the placeholder of the n-th argument
 }
 
-func numbered(n int) string { return "$" + strconv.Itoa(n) }
-func unnumbered(int) string { return "?" }
+func numberedPlaceholder(n int) string { return "$" + strconv.Itoa(n) }
+func plainPlaceholder(int) string      { return "?" }
 
 // databases opens one of each kind, new and empty.
 var databases = map[string]func(*testing.T) *database{"PostgreSQL": openPostgreSQL, "SQLite": openSQLite, "MariaDB": openMariaDB, "MySQL": openMySQL}
 
-// each runs test on every database, each new and empty.
-func each(t *testing.T, test func(*testing.T, *database)) {
+// onEachDatabase runs test on every database, each new and empty.
+func onEachDatabase(t *testing.T, test func(*testing.T, *database)) {
 	t.Parallel()
 	for name, open := range databases {
 		t.Run(name, func(t *testing.T) {
@@ -70,18 +70,18 @@ func openPostgreSQL(t *testing.T) *database {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin := connect(t, "pgx", server.DSN())
+	admin := connectTo(t, "pgx", server.DSN())
 	schema := fmt.Sprintf("test_%d", time.Now().UnixNano())
 	if _, err := admin.Exec("CREATE SCHEMA " + schema); err != nil {
 		t.Fatal(err)
 	}
-	return newDatabase(t, connect(t, "pgx", server.DSN()+" search_path="+schema), sqlfence.PostgreSQL, numbered)
+	return newDatabase(t, connectTo(t, "pgx", server.DSN()+" search_path="+schema), sqlfence.PostgreSQL, numberedPlaceholder)
 }
 
 func openSQLite(t *testing.T) *database {
 	file := filepath.Join(t.TempDir(), "db")
-	db := connect(t, "sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)")
-	return newDatabase(t, db, sqlfence.SQLite, unnumbered)
+	db := connectTo(t, "sqlite", "file:"+file+"?_pragma=busy_timeout(10000)&_pragma=journal_mode(wal)")
+	return newDatabase(t, db, sqlfence.SQLite, plainPlaceholder)
 }
 
 func newDatabase(t *testing.T, db *sql.DB, dialect sqlfence.Dialect, arg func(int) string) *database {
@@ -92,7 +92,7 @@ func newDatabase(t *testing.T, db *sql.DB, dialect sqlfence.Dialect, arg func(in
 	return &database{DB: db, fence: f, arg: arg}
 }
 
-func connect(t *testing.T, driver, dsn string) *sql.DB {
+func connectTo(t *testing.T, driver, dsn string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
@@ -109,8 +109,8 @@ func (db *database) exec(t *testing.T, query string, args ...any) {
 	}
 }
 
-// put writes the balance of key, if it may.
-func (db *database) put(t *testing.T, key string, token holdfast.Token, owner string, balance int) error {
+// putBalance writes the balance of key, if it may.
+func (db *database) putBalance(t *testing.T, key string, token holdfast.Token, owner string, balance int) error {
 	return db.fence.Do(t.Context(), db.DB, key, token, owner, func(tx *sql.Tx) error {
 		if _, err := tx.Exec(`DELETE FROM account WHERE name = `+db.arg(1), key); err != nil {
 			return err
@@ -120,8 +120,8 @@ func (db *database) put(t *testing.T, key string, token holdfast.Token, owner st
 	})
 }
 
-// balance is -1 where there is none.
-func (db *database) balance(t *testing.T, key string) int {
+// readBalance returns the balance of key, or -1 if there is none.
+func (db *database) readBalance(t *testing.T, key string) int {
 	t.Helper()
 	n := -1
 	err := db.QueryRow(`SELECT balance FROM account WHERE name = `+db.arg(1), key).Scan(&n)
@@ -157,11 +157,11 @@ func TestCreateMayBeCalledByManyAtOnce(t *testing.T) {
 // TestRule holds sqlfence to the rule of package fence: both give the same answers.
 func TestRule(t *testing.T) {
 	balances := map[string]int{"before": 1, "after": 2}
-	each(t, func(t *testing.T, db *database) {
+	onEachDatabase(t, func(t *testing.T, db *database) {
 		storetest.Rule(t, func(t *testing.T, key string, token holdfast.Token, owner, value string) error {
-			return db.put(t, key, token, owner, balances[value])
+			return db.putBalance(t, key, token, owner, balances[value])
 		}, func(t *testing.T, key string) any {
-			if db.balance(t, key) == balances["after"] {
+			if db.readBalance(t, key) == balances["after"] {
 				return "after"
 			}
 			return "before"
@@ -170,16 +170,16 @@ func TestRule(t *testing.T) {
 }
 
 func TestKeysThatDifferInCaseOnlyAreTwo(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
-		if err := errors.Join(db.put(t, "key", 9, "a", 1), db.put(t, "KEY ", 3, "b", 2)); err != nil {
+	onEachDatabase(t, func(t *testing.T, db *database) {
+		if err := errors.Join(db.putBalance(t, "key", 9, "a", 1), db.putBalance(t, "KEY ", 3, "b", 2)); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
 func TestClaimShutsOutOlderWriters(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
-		if err := db.put(t, "k", 5, "old", 1); err != nil {
+	onEachDatabase(t, func(t *testing.T, db *database) {
+		if err := db.putBalance(t, "k", 5, "old", 1); err != nil {
 			t.Fatal(err)
 		}
 		for range 2 {
@@ -187,7 +187,7 @@ func TestClaimShutsOutOlderWriters(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := db.put(t, "k", 5, "old", 2); !errors.Is(err, fence.ErrStale) {
+		if err := db.putBalance(t, "k", 5, "old", 2); !errors.Is(err, fence.ErrStale) {
 			t.Errorf("a write behind a newer claim: %v, want ErrStale", err)
 		}
 		if token, owner, err := db.fence.Highest(t.Context(), db, "k"); token != 6 || owner != "new" || err != nil {
@@ -200,8 +200,8 @@ func TestClaimShutsOutOlderWriters(t *testing.T) {
 }
 
 func TestForgottenGuardTakesAnyToken(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
-		err := errors.Join(db.put(t, "k", 9, "a", 1), db.fence.Forget(t.Context(), db, "k"), db.put(t, "k", 3, "b", 2))
+	onEachDatabase(t, func(t *testing.T, db *database) {
+		err := errors.Join(db.putBalance(t, "k", 9, "a", 1), db.fence.Forget(t.Context(), db, "k"), db.putBalance(t, "k", 3, "b", 2))
 		if err != nil {
 			t.Error(err)
 		}
@@ -209,7 +209,7 @@ func TestForgottenGuardTakesAnyToken(t *testing.T) {
 }
 
 func TestFailedWriteLeavesNothing(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	onEachDatabase(t, func(t *testing.T, db *database) {
 		failure := errors.New("no")
 		write := func(tx *sql.Tx) error {
 			_, err := tx.Exec(`INSERT INTO account (name, balance) VALUES ('k', 1)`)
@@ -222,10 +222,10 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 			defer func() { recover() }()
 			db.fence.Do(t.Context(), db.DB, "k", 9, "a", func(tx *sql.Tx) error { panic("no") })
 		}()
-		if n := db.balance(t, "k"); n != -1 {
+		if n := db.readBalance(t, "k"); n != -1 {
 			t.Errorf("balance %d stands", n)
 		}
-		if err := db.put(t, "k", 8, "b", 3); err != nil {
+		if err := db.putBalance(t, "k", 8, "b", 3); err != nil {
 			t.Errorf("a claim that was rolled back holds: %v", err)
 		}
 	})
@@ -233,8 +233,8 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 
 // TestClaimNoticesRolledBackTransaction: where the database has rolled the transaction back, nothing of what follows is covered.
 func TestClaimNoticesRolledBackTransaction(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
-		if db.arg(1) == numbered(1) {
+	onEachDatabase(t, func(t *testing.T, db *database) {
+		if db.arg(1) == numberedPlaceholder(1) {
 			t.Skip("PostgreSQL carries nothing out in a transaction that has failed")
 		}
 		tx, err := db.BeginTx(t.Context(), nil)
@@ -282,7 +282,7 @@ func TestTableWithoutTransactionsIsRejected(t *testing.T) {
 		}
 	}
 	db.exec(t, "ALTER TABLE holdfast_fence ENGINE = InnoDB")
-	if err := db.put(t, "missing", 5, "a", 1); err == nil || errors.Is(err, fence.ErrStale) { // there is no table of accounts
+	if err := db.putBalance(t, "missing", 5, "a", 1); err == nil || errors.Is(err, fence.ErrStale) { // there is no table of accounts
 		t.Errorf("a write behind a claim = %v, want that there is no table", err)
 	}
 	if token, _, err := db.fence.Highest(t.Context(), db, "missing"); token != 0 || err != nil {
@@ -324,7 +324,7 @@ func TestClaimInEachModeOfSQL(t *testing.T) {
 
 // TestRepeatedClaimChangesRow on MySQL, so that a database without row locks that merges transactions has a conflict.
 func TestRepeatedClaimChangesRow(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	onEachDatabase(t, func(t *testing.T, db *database) {
 		if !strings.Contains(db.fence.Schema(), "InnoDB") {
 			t.Skip("PostgreSQL and SQLite lock")
 		}
@@ -360,7 +360,7 @@ func TestRepeatedClaimChangesRow(t *testing.T) {
 // plus one. If a write could run apart from its check, or from its read, the sum
 // would not equal the number of accepted writes.
 func TestCheckAndWriteAreOneStep(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	onEachDatabase(t, func(t *testing.T, db *database) {
 		db.exec(t, `INSERT INTO account (name, balance) VALUES ('k', 0)`)
 		var mu sync.Mutex
 		accepted, last := 0, holdfast.Token(0)
@@ -391,7 +391,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if n := db.balance(t, "k"); n != accepted || n == 0 {
+		if n := db.readBalance(t, "k"); n != accepted || n == 0 {
 			t.Errorf("sum %d of %d accepted writes", n, accepted)
 		}
 	})
@@ -399,7 +399,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 
 // TestRowsWithTheirOwnToken is the way without a Fence: one statement.
 func TestRowsWithTheirOwnToken(t *testing.T) {
-	each(t, func(t *testing.T, db *database) {
+	onEachDatabase(t, func(t *testing.T, db *database) {
 		db.exec(t, `INSERT INTO account (name, balance, fence, fence_owner) VALUES ('k', 0, 0, '')`)
 		put := func(token holdfast.Token, owner string, balance int) error {
 			query := fmt.Sprintf(`UPDATE account SET balance = %s, fence = %s, fence_owner = %s

@@ -45,7 +45,7 @@ var (
 	words = regexp.MustCompile(`\pL\S*\s+\S*\pL`) // at least two
 
 	// writers are the functions whose first text is a message even if it is one word.
-	writers = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|exitcode\.Usagef|invalid|unsupported|.*([Ll]og|[Ll]ogger)\.(Debug|Info|Warn|Error)|.*\.Log)$`)
+	writers = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|exitcode\.Usagef|invalidError|unsupportedError|.*([Ll]og|[Ll]ogger)\.(Debug|Info|Warn|Error)|.*\.Log)$`)
 
 	// readers are the functions whose texts are compared with another program's, or sent to one.
 	readers = regexp.MustCompile(`^((strings|bytes|slices)\.\w+|regexp\.\w+|has|.*\.(HandleFunc|Exec|Query|QueryRow|Row|(Exec|Query|QueryRow)Context))$`)
@@ -60,8 +60,8 @@ type message struct{ file, by, text string }
 
 func (m message) String() string { return m.by + "\t" + strconv.Quote(m.text) }
 
-// read returns the messages in a Go file, in their order.
-func read(file string, source []byte) (all []message, err error) {
+// readMessages returns the messages in a Go file, in their order.
+func readMessages(file string, source []byte) (all []message, err error) {
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
@@ -77,11 +77,11 @@ func read(file string, source []byte) (all []message, err error) {
 		if !ok {
 			return true
 		}
-		text, ok := join(e)
+		text, ok := joinText(e)
 		if !ok {
 			return true
 		}
-		by, first, shown := writer(path)
+		by, first, shown := findWriter(path)
 		if shown && !statement.MatchString(text) && (words.MatchString(text) || first && writers.MatchString(by)) {
 			all = append(all, message{file, by, text})
 		}
@@ -91,8 +91,8 @@ func read(file string, source []byte) (all []message, err error) {
 	return all, nil
 }
 
-// join returns the text of an expression that is a text or adds several, with {x} for each part x that is not constant.
-func join(e ast.Expr) (text string, ok bool) {
+// joinText returns the text of an expression that is a text or adds several, with {x} for each part x that is not constant.
+func joinText(e ast.Expr) (text string, ok bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
 		if e.Kind != token.STRING {
@@ -101,10 +101,10 @@ func join(e ast.Expr) (text string, ok bool) {
 		text, err := strconv.Unquote(e.Value)
 		return text, err == nil
 	case *ast.ParenExpr:
-		return join(e.X)
+		return joinText(e.X)
 	case *ast.BinaryExpr:
-		left, fixedLeft := join(e.X)
-		right, fixedRight := join(e.Y)
+		left, fixedLeft := joinText(e.X)
+		right, fixedRight := joinText(e.Y)
 		if e.Op != token.ADD || !fixedLeft && !fixedRight {
 			return "", false
 		}
@@ -119,15 +119,15 @@ func join(e ast.Expr) (text string, ok bool) {
 	return "", false
 }
 
-// writer names the function or field that gets the text at the end of path, = for a variable, or func for a function that returns
+// findWriter returns the name of the function or field that gets the text at the end of path, = for a variable, or func for a function that returns
 // it, and reports whether the text is the first argument, and whether people see it.
-func writer(path []ast.Node) (by string, first, shown bool) {
+func findWriter(path []ast.Node) (by string, first, shown bool) {
 	child := path[len(path)-1]
 	for _, n := range slices.Backward(path[:len(path)-1]) {
 		switch n := n.(type) {
 		case *ast.CallExpr:
 			if name := types.ExprString(n.Fun); !strings.HasPrefix(name, "[]") && !strings.HasPrefix(name, "func(") && n.Fun != child {
-				isText := func(arg ast.Expr) bool { _, ok := join(arg); return ok }
+				isText := func(arg ast.Expr) bool { _, ok := joinText(arg); return ok }
 				i := slices.IndexFunc(n.Args, isText)
 				return name, i >= 0 && n.Args[i] == child, !readers.MatchString(name)
 			}
@@ -159,7 +159,7 @@ func f() error {
 	return fmt.Errorf("%w: " + name(3) + " is unknown; give another", Err)
 }
 func g() string { return "two words" }`
-	got, err := read("p.go", []byte(source))
+	got, err := readMessages("p.go", []byte(source))
 	want := []message{
 		{"p.go", "errors.New", "held"},
 		{"p.go", "log.Warn", "gone"},
@@ -188,7 +188,7 @@ func readAll(t *testing.T) (all []message, files int) {
 			return nil
 		}
 		source, readErr := os.ReadFile(path)
-		found, parseErr := read(name, source)
+		found, parseErr := readMessages(name, source)
 		all, files = append(all, found...), files+1
 		return errors.Join(err, readErr, parseErr)
 	})
@@ -220,7 +220,7 @@ func TestTableHasEveryMessage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	added, removed := compare(then, now.Bytes())
+	added, removed := compareLines(then, now.Bytes())
 	for _, line := range removed {
 		t.Errorf("%s has this, and the code has not:%s", table, line)
 	}
@@ -232,8 +232,8 @@ func TestTableHasEveryMessage(t *testing.T) {
 	}
 }
 
-// compare returns the lines that only the second text has, and the lines that only the first has.
-func compare(then, now []byte) (added, removed []string) {
+// compareLines returns the lines that only the second text has, and the lines that only the first has.
+func compareLines(then, now []byte) (added, removed []string) {
 	count := make(map[string]int)
 	for line := range strings.Lines(string(then)) {
 		count[line]--
@@ -264,8 +264,8 @@ var (
 	link    = regexp.MustCompile(`https?://[^\s)"']+`)
 )
 
-// check returns the rules that a message breaks.
-func check(m message) (broken []string) {
+// checkMessage returns the rules that a message breaks.
+func checkMessage(m message) (broken []string) {
 	text := strings.TrimSpace(m.text)
 	first, _ := utf8.DecodeRuneInString(text)
 	isError := writers.MatchString(m.by)
@@ -317,15 +317,15 @@ func isPage(path string) bool {
 		return err == nil
 	}
 	for line := range strings.Lines(string(text)) {
-		if heading := strings.TrimLeft(line, "#"); len(heading) < len(line) && anchor(heading) == section {
+		if heading := strings.TrimLeft(line, "#"); len(heading) < len(line) && headingAnchor(heading) == section {
 			return true
 		}
 	}
 	return false
 }
 
-// anchor returns the name that GitHub gives a heading.
-func anchor(heading string) string {
+// headingAnchor returns the name that GitHub gives a heading.
+func headingAnchor(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r == ' ':
@@ -357,7 +357,7 @@ func TestCheckSeesEachRule(t *testing.T) {
 		"see " + pages + "docs/" + "nowhere.md": 2,
 		"see " + pages + "docs/" + "operations.md#there-is-no-such-section-in-there": 2,
 	} {
-		if broken := check(message{"p.go", "errors.New", text}); len(broken) != want {
+		if broken := checkMessage(message{"p.go", "errors.New", text}); len(broken) != want {
 			t.Errorf("%q breaks %q; want %d rules", text, broken, want)
 		}
 	}
@@ -367,7 +367,7 @@ func TestMessagesKeepTheRules(t *testing.T) {
 	t.Parallel()
 	all, _ := readAll(t)
 	for _, m := range all {
-		for _, rule := range check(m) {
+		for _, rule := range checkMessage(m) {
 			t.Errorf("%s: %v: %s", m.file, m, rule)
 		}
 	}
