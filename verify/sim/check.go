@@ -33,10 +33,10 @@ type Violation struct {
 
 func (v Violation) String() string { return fmt.Sprintf("%s: %s", v.Property, v.What) }
 
-// fail notes what does not hold.
-func (w *world) fail(p Property, format string, args ...any) {
-	w.log("VIOLATION "+string(p)+": "+format, args...)
-	if !w.cfg.Class.promises(p) {
+// noteFailure notes what does not hold.
+func (w *world) noteFailure(p Property, format string, args ...any) {
+	w.logEvent("VIOLATION "+string(p)+": "+format, args...)
+	if !w.cfg.Class.promisesProperty(p) {
 		if w.report.Unpromised == nil {
 			w.report.Unpromised = make(map[Property]int)
 		}
@@ -46,12 +46,12 @@ func (w *world) fail(p Property, format string, args ...any) {
 	w.report.Broken = append(w.report.Broken, Violation{p, fmt.Sprintf(format, args...)})
 }
 
-// check looks at the history as a whole.
-func (w *world) check() {
+// checkHistory looks at the history as a whole.
+func (w *world) checkHistory() {
 	for _, c := range w.clients {
 		for _, wk := range c.workers {
 			if !c.dead && wk.grant != nil {
-				wk.leave()
+				wk.endTrust()
 			}
 		}
 	}
@@ -62,7 +62,7 @@ func (w *world) check() {
 		w.checkRecovery(k)
 		w.report.Unfenced += k.unfenced.lost
 		if k.fenced.lost > 0 {
-			w.fail(P4, "%d updates of %s are lost", k.fenced.lost, k.name)
+			w.noteFailure(P4, "%d updates of %s are lost", k.fenced.lost, k.name)
 		}
 	}
 	w.checkGhosts()
@@ -73,7 +73,7 @@ func (w *world) checkTokens(k *key) {
 	byToken := slices.SortedFunc(slices.Values(k.grants), func(a, b *grant) int { return cmp.Compare(a.token, b.token) })
 	for i, g := range byToken[min(1, len(byToken)):] {
 		if before := byToken[i]; g.token-before.token < quorum.Block {
-			w.fail(P1, "%s and %s have %s with tokens %d and %d", before.owner, g.owner, k.name, before.token, g.token)
+			w.noteFailure(P1, "%s and %s have %s with tokens %d and %d", before.owner, g.owner, k.name, before.token, g.token)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func (w *world) checkLooks(k *key) {
 	for most := quorum.Majority(len(asked)); most <= len(asked); most++ {
 		firsts := make(map[string][]int64)
 		for _, i := range asked[:most] {
-			if l := w.nodes[i].lock(k).At(w.nodes[i].clock()); l.Owner != "" {
+			if l := w.nodes[i].lockState(k).At(w.nodes[i].wallClock()); l.Owner != "" {
 				firsts[l.Owner] = append(firsts[l.Owner], l.Token)
 			}
 		}
@@ -100,7 +100,7 @@ func (w *world) checkLooks(k *key) {
 			for _, g := range earlier[max(0, len(earlier)-8):] {
 				for _, first := range all {
 					if first >= certain && first < g.token+quorum.Block && g.token < first+quorum.Block {
-						w.fail(P2, "%s had %s with token %d, and a look finds that %s has", g.owner, k.name, g.token, owner)
+						w.noteFailure(P2, "%s had %s with token %d, and a look finds that %s has", g.owner, k.name, g.token, owner)
 					}
 				}
 			}
@@ -120,7 +120,7 @@ func (w *world) checkOrder(k *key) {
 			}
 		}
 		if top != nil && top.token >= g.token {
-			w.fail(P2, "%s has %s with token %d after %s had it with %d", g.owner, k.name, g.token, top.owner, top.token)
+			w.noteFailure(P2, "%s has %s with token %d after %s had it with %d", g.owner, k.name, g.token, top.owner, top.token)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func (w *world) checkOverlap(k *key) {
 	var last *grant
 	for _, g := range k.grants {
 		if last != nil && g.from < last.until {
-			w.fail(P3, "%s has %s from %.3f ms, and %s until %.3f ms",
+			w.noteFailure(P3, "%s has %s from %.3f ms, and %s until %.3f ms",
 				g.owner, k.name, float64(g.from)/float64(ms), last.owner, float64(last.until)/float64(ms))
 		}
 		if last == nil || g.until > last.until {
@@ -183,17 +183,17 @@ func (w *world) checkGhosts() {
 		}
 	}
 	w.now = max(w.now, late)
-	if w.cfg.Class.faulty() {
+	if w.cfg.Class.hasFaults() {
 		w.now += w.maxTTL + quorum.Drift(w.maxTTL) + quorum.HandOver(w.maxTTL)
 	}
 	for _, n := range w.nodes {
 		for _, k := range w.keys {
-			l := n.locks[k].At(n.clock())
+			l := n.locks[k].At(n.wallClock())
 			if l.Owner != "" {
-				w.fail(P7, "node %d keeps %s for %s", n.i, k.name, l.Owner)
+				w.noteFailure(P7, "node %d keeps %s for %s", n.i, k.name, l.Owner)
 			}
-			if l.Queue != "" && !w.cfg.Class.faulty() {
-				w.fail(P7, "node %d keeps a queue of %d for %s", n.i, l.Queue.Len(), k.name)
+			if l.Queue != "" && !w.cfg.Class.hasFaults() {
+				w.noteFailure(P7, "node %d keeps a queue of %d for %s", n.i, l.Queue.Len(), k.name)
 			}
 		}
 	}

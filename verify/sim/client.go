@@ -26,7 +26,7 @@ type client struct {
 
 func (w *world) newClient(workers int) *client {
 	c := &client{
-		w: w, name: fmt.Sprintf("c%d", len(w.clients)+1), rate: w.rate(), off: w.rng.Int64N(600_000) - 300_000,
+		w: w, name: fmt.Sprintf("c%d", len(w.clients)+1), rate: w.randomRate(), off: w.rng.Int64N(600_000) - 300_000,
 	}
 	w.clients = append(w.clients, c)
 	for _, n := range w.nodes {
@@ -40,22 +40,22 @@ func (w *world) newClient(workers int) *client {
 	for range workers {
 		wk := &worker{c: c}
 		c.workers = append(c.workers, wk)
-		wk.rest()
+		wk.pauseBetweenCycles()
 	}
 	return c
 }
 
-// clock is the client's monotonic clock; 0 would mean never.
-func (c *client) clock() int64 { return 1 + int64(float64(c.w.now)*c.rate) }
+// monotonicClock returns the client's monotonic clock; 0 would mean never.
+func (c *client) monotonicClock() int64 { return 1 + int64(float64(c.w.now)*c.rate) }
 
-// wall is its wall clock in µs.
-func (c *client) wall() int64 { return epoch + c.off + c.clock()/1000 }
+// wallClock returns the client's wall clock in µs.
+func (c *client) wallClock() int64 { return epoch + c.off + c.monotonicClock()/1000 }
 
-// laboratory returns the time of the laboratory at which the client's clock shows t.
-func (c *client) laboratory(t int64) int64 { return int64(float64(t-1) / c.rate) }
+// laboratoryTime returns the time of the laboratory at which the client's clock shows t.
+func (c *client) laboratoryTime(t int64) int64 { return int64(float64(t-1) / c.rate) }
 
-// after has do happen in d by the client's clock.
-func (c *client) after(d int64, do func()) { c.w.schedule(c, int64(float64(d)/c.rate)+1, do) }
+// scheduleAfter has do happen in d by the client's clock.
+func (c *client) scheduleAfter(d int64, do func()) { c.w.schedule(c, int64(float64(d)/c.rate)+1, do) }
 
 func (c *client) nextOwner() string {
 	c.seq++
@@ -67,23 +67,23 @@ func clientOf(owner string) string {
 	return name
 }
 
-// wake brings a wake-up to the claim that it is for.
-func (c *client) wake(node int, wake quorum.Wake, issued int64, step int) {
+// wakeClaim brings a wake-up to the claim that it is for.
+func (c *client) wakeClaim(node int, wake quorum.Wake, issued int64, step int) {
 	for _, cl := range c.claims {
 		if cl.owner == wake.Owner {
-			wake = c.links[node].gate().Wake(wake) // a client of before may have freed the lock (trace C11)
+			wake = c.links[node].sessionGate().Wake(wake) // a client of before may have freed the lock (trace C11)
 			if wake.Base != 0 {
 				cl.issued[node] = issued
 			}
 			cl.rec.woken = step
-			cl.post(quorum.Event{Kind: quorum.Woken, Node: node, Token: wake.Base, TTL: wake.Left * ms})
+			cl.postEvent(quorum.Event{Kind: quorum.Woken, Node: node, Token: wake.Base, TTL: wake.Left * ms})
 			return
 		}
 	}
 }
 
-// hear notes whether wake-ups from a node arrive.
-func (c *client) hear(node int, yes bool) {
+// noteHearing notes whether wake-ups from a node arrive.
+func (c *client) noteHearing(node int, yes bool) {
 	before := c.heard
 	if yes {
 		c.heard |= quorum.Only(node)
@@ -94,17 +94,17 @@ func (c *client) hear(node int, yes bool) {
 		return
 	}
 	for _, cl := range append([]*claim(nil), c.claims...) {
-		cl.post(quorum.Event{Kind: quorum.SubscriptionChange})
+		cl.postEvent(quorum.Event{Kind: quorum.SubscriptionChange})
 	}
 }
 
-func (c *client) subscribe() {
+func (c *client) subscribeAll() {
 	if c.subscribed {
 		return
 	}
 	c.subscribed = true
 	for _, l := range c.links {
-		l.listen()
+		l.subscribeOver()
 	}
 }
 
@@ -128,13 +128,13 @@ func (c *client) newClaim(k *key, ttl int64, wait bool) *claim {
 		cl.st.N = 1
 	}
 	if wait {
-		cl.st.Stamp, cl.st.Renews = c.wall(), c.w.chance(0.9)
+		cl.st.Stamp, cl.st.Renews = c.wallClock(), c.w.rollChance(0.9)
 	}
 	c.claims = append(c.claims, cl)
 	return cl
 }
 
-func (cl *claim) forget() {
+func (cl *claim) forgetClaim() {
 	c := cl.c
 	for i, other := range c.claims {
 		if other == cl {
@@ -144,19 +144,19 @@ func (cl *claim) forget() {
 	}
 }
 
-// begin posts e and has told called with the outcome that follows.
-func (cl *claim) begin(e quorum.Event, told func(quorum.Outcome)) {
+// postAwaited posts e and has told called with the outcome that follows.
+func (cl *claim) postAwaited(e quorum.Event, told func(quorum.Outcome)) {
 	cl.told = told
-	cl.post(e)
+	cl.postEvent(e)
 }
 
-// post brings an event to the claim and sends what it wants sent.
-func (cl *claim) post(e quorum.Event) { cl.answer(e, nil) }
+// postEvent brings an event to the claim and sends what it wants sent.
+func (cl *claim) postEvent(e quorum.Event) { cl.postAnswer(e, nil) }
 
-// answer is post for an event that answers r; r is nil for any other.
-func (cl *claim) answer(e quorum.Event, r *request) {
+// postAnswer posts an event that answers r; r is nil for any other.
+func (cl *claim) postAnswer(e quorum.Event, r *request) {
 	w, c := cl.c.w, cl.c
-	now := c.clock()
+	now := c.monotonicClock()
 	e.At, e.Rand = now, w.rng.Uint32()
 	if e.Kind == quorum.Start || e.Kind == quorum.SubscriptionChange {
 		e.Nodes = c.heard
@@ -184,18 +184,18 @@ func (cl *claim) answer(e quorum.Event, r *request) {
 			cl.owner = c.nextOwner()
 		}
 		cl.issued = [quorum.MaxNodes]int64{}
-		w.log("%s goes on as %s", owner, cl.owner)
+		w.logEvent("%s goes on as %s", owner, cl.owner)
 	}
-	cl.stepped(&before, owner, fresh, &e, &do, r)
+	cl.recordEvent(&before, owner, fresh, &e, &do, r)
 	for ask := range do.Asks(before.ID, &cl.st, now, quorum.Owners{Before: owner, Now: cl.owner, From: cl.from}) {
-		c.links[ask.Node].send(&request{Ask: ask, key: cl.key, claim: cl})
+		c.links[ask.Node].sendRequest(&request{Ask: ask, key: cl.key, claim: cl})
 	}
 	cl.setAlarm(now)
 	if do.Subscribe {
-		c.subscribe()
+		c.subscribeAll()
 	}
 	if do.Outcome != quorum.None && cl.told != nil {
-		w.log("%s on %s: %s", cl.owner, cl.key.name, outcomeNames[do.Outcome])
+		w.logEvent("%s on %s: %s", cl.owner, cl.key.name, outcomeNames[do.Outcome])
 		told := cl.told
 		cl.told = nil
 		told(do.Outcome)
@@ -218,10 +218,10 @@ func (cl *claim) setAlarm(now int64) {
 		return
 	}
 	cl.alarm = alarm
-	cl.c.after(alarm-now, func() {
+	cl.c.scheduleAfter(alarm-now, func() {
 		if cl.alarm == alarm {
 			cl.alarm = 0
-			cl.post(quorum.Event{Kind: quorum.Tick})
+			cl.postEvent(quorum.Event{Kind: quorum.Tick})
 		}
 	})
 }

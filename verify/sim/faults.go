@@ -76,28 +76,28 @@ var Classes = []Class{
 	{"majority", slices.Concat(network, []Fault{JumpMajority, JumpMajority, JumpMajority}), []Property{P1, P2, P4}},
 }
 
-// jumps reports whether clocks jump so far that a lost counter cannot start from them.
-func (c Class) jumps() bool { return c.Has(JumpHour) || c.Has(JumpMajority) }
+// hasClockJumps reports whether clocks jump so far that a lost counter cannot start from them.
+func (c Class) hasClockJumps() bool { return c.Has(JumpHour) || c.Has(JumpMajority) }
 
 // Has reports whether f is one of the class's faults.
 func (c Class) Has(f Fault) bool { return slices.Contains(c.Faults, f) }
 
-func (c Class) promises(p Property) bool { return slices.Contains(c.Promised, p) }
+func (c Class) promisesProperty(p Property) bool { return slices.Contains(c.Promised, p) }
 
-func (c Class) faulty() bool { return len(c.Faults) > 0 }
+func (c Class) hasFaults() bool { return len(c.Faults) > 0 }
 
-// unleash spreads faults over the time until all is calm.
-func (w *world) unleash() {
+// scheduleFaults spreads faults over the time until all is calm.
+func (w *world) scheduleFaults() {
 	kinds := slices.DeleteFunc(slices.Clone(w.cfg.Class.Faults), func(f Fault) bool { return f == Twice })
 	if len(kinds) == 0 {
 		return
 	}
 	for at := w.upTo(8 * w.pause); at < w.calm; at += w.upTo(4 * w.pause) {
 		kind := kinds[w.rng.IntN(len(kinds))]
-		w.after(at, func() { w.strike(kind, w.calm-w.now) })
+		w.scheduleAfter(at, func() { w.causeFault(kind, w.calm-w.now) })
 	}
-	if w.cfg.Class.jumps() {
-		w.after(w.calm+swings*swing, func() {
+	if w.cfg.Class.hasClockJumps() {
+		w.scheduleAfter(w.calm+swings*swing, func() {
 			for _, n := range w.nodes {
 				n.off = 0
 			}
@@ -105,26 +105,26 @@ func (w *world) unleash() {
 	}
 }
 
-// strike lets one fault happen, which is over after left.
-func (w *world) strike(kind Fault, left int64) {
+// causeFault lets one fault happen, which is over after left.
+func (w *world) causeFault(kind Fault, left int64) {
 	c := w.clients[w.rng.IntN(len(w.clients))]
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
 	l := c.links[n.i]
 	long := min(w.upTo(min(3*w.ttl, 20*w.pause)), left)
 	switch kind {
 	case Break:
-		w.log("FAULT %s loses its connection to node %d", c.name, n.i)
+		w.logEvent("FAULT %s loses its connection to node %d", c.name, n.i)
 		l.sever(true)
 	case Slow:
-		w.log("FAULT the way from %s to node %d is slow for %d ms", c.name, n.i, long/ms)
+		w.logEvent("FAULT the way from %s to node %d is slow for %d ms", c.name, n.i, long/ms)
 		l.slow, l.slowTill = min(w.upTo(2*w.ttl), left), w.now+long
 	case Cut:
-		w.partition(w.now + long)
+		w.partitionNetwork(w.now + long)
 	case Sleep:
-		w.sleep(c, long, left)
+		w.pauseClient(c, long, left)
 	case Die:
 		if !c.dead && len(w.clients) < 300 {
-			w.kill(c)
+			w.killClient(c)
 		}
 	case Freeze:
 		n.freeze(long)
@@ -132,31 +132,31 @@ func (w *world) strike(kind Fault, left int64) {
 		n.restart(long, kind == Wipe)
 	case Older:
 		saved, fence, lost := maps.Clone(n.locks), n.fence, w.upTo(long)
-		w.after(lost, func() { n.rewind(saved, fence, long-lost) })
+		w.scheduleAfter(lost, func() { n.restoreState(saved, fence, long-lost) })
 	case Forget:
-		n.forget(w.keys[w.rng.IntN(len(w.keys))])
+		n.loseLock(w.keys[w.rng.IntN(len(w.keys))])
 	case Jump:
-		w.set(n, w.rng.Int64N(2*maxJump)-maxJump)
+		w.setClock(n, w.rng.Int64N(2*maxJump)-maxJump)
 	case Force:
-		w.force(w.keys[w.rng.IntN(len(w.keys))])
+		w.forceLock(w.keys[w.rng.IntN(len(w.keys))])
 	case JumpHour:
-		w.set(n, []int64{-hour, hour, 0}[w.rng.IntN(3)])
+		w.setClock(n, []int64{-hour, hour, 0}[w.rng.IntN(3)])
 	case JumpMajority:
 		w.setMajority([]int64{-hour, hour}[w.rng.IntN(2)], long)
 	}
 }
 
-// sleep has the client stand still, or in its place one that holds a lock, for longer than its trust lasts: few hold one at any time.
-func (w *world) sleep(c *client, long, left int64) {
-	if holders := w.holders(); len(holders) > 0 && w.chance(0.5) {
+// pauseClient has the client stand still, or in its place one that holds a lock, for longer than its trust lasts: few hold one at any time.
+func (w *world) pauseClient(c *client, long, left int64) {
+	if holders := w.trustingClients(); len(holders) > 0 && w.rollChance(0.5) {
 		c, long = holders[w.rng.IntN(len(holders))], min(w.ttl+w.upTo(w.ttl), left)
 	}
-	w.log("FAULT %s is stopped for %d ms", c.name, long/ms)
+	w.logEvent("FAULT %s is stopped for %d ms", c.name, long/ms)
 	c.asleep = max(c.asleep, w.now+long)
 }
 
-// holders are the clients that trust a lock.
-func (w *world) holders() (out []*client) {
+// trustingClients returns the clients that trust a lock.
+func (w *world) trustingClients() (out []*client) {
 	for _, c := range w.clients {
 		if slices.ContainsFunc(c.workers, func(wk *worker) bool { return wk.grant != nil }) {
 			out = append(out, c)
@@ -170,10 +170,10 @@ func (n *node) freeze(long int64) {
 	if n.down || n.frozen {
 		return
 	}
-	n.w.log("FAULT node %d is stopped for %d ms", n.i, long/ms)
+	n.w.logEvent("FAULT node %d is stopped for %d ms", n.i, long/ms)
 	n.frozen = true
 	boot := n.boot
-	n.w.after(long, func() {
+	n.w.scheduleAfter(long, func() {
 		if n.boot == boot {
 			n.thaw()
 		}
@@ -185,21 +185,21 @@ func (n *node) restart(long int64, wiped bool) {
 	if n.down {
 		return
 	}
-	n.w.log("FAULT node %d is down for %d ms; forgets everything: %v", n.i, long/ms, wiped)
+	n.w.logEvent("FAULT node %d is down for %d ms; forgets everything: %v", n.i, long/ms, wiped)
 	n.stop()
-	n.w.after(long, func() {
+	n.w.scheduleAfter(long, func() {
 		if n.start(); wiped {
-			n.recall(make(map[*key]quorum.Lock), 0)
+			n.restoreLocks(make(map[*key]quorum.Lock), 0)
 		}
 	})
 }
 
-// forget has the node lose a lock before its time.
-func (n *node) forget(k *key) {
-	n.w.log("FAULT %s lapses on node %d", k.name, n.i)
+// loseLock has the node lose a lock before its time.
+func (n *node) loseLock(k *key) {
+	n.w.logEvent("FAULT %s lapses on node %d", k.name, n.i)
 	lock := n.locks[k]
 	if lock.Owner != "" {
-		n.w.cfg.Record.add(n.w, Step{Kind: Loses, Node: n.i})
+		n.w.cfg.Record.addStep(n.w, Step{Kind: Loses, Node: n.i})
 	}
 	lock.Owner, lock.Token, lock.Until = "", 0, 0
 	n.locks[k] = lock
@@ -209,25 +209,25 @@ func (n *node) forget(k *key) {
 func (w *world) setMajority(off, long int64) {
 	for _, i := range w.rng.Perm(len(w.nodes))[:quorum.Majority(len(w.nodes))] {
 		n := w.nodes[i]
-		w.set(n, off)
-		w.after(long, func() { n.off = 0 })
+		w.setClock(n, off)
+		w.scheduleAfter(long, func() { n.off = 0 })
 	}
 }
 
-// rewind has the node restarted with what it knew some time before. One server alone is down
+// restoreState has the node restarted with what it knew some time before. One server alone is down
 // for longer than clocks differ: in its place a quarantine sees to that.
-func (n *node) rewind(saved map[*key]quorum.Lock, fence, long int64) {
+func (n *node) restoreState(saved map[*key]quorum.Lock, fence, long int64) {
 	if n.down {
 		return
 	}
 	if len(n.w.nodes) == 1 {
 		long = max(long, 2*second)
 	}
-	n.w.log("FAULT node %d is down for %d ms, and goes back to older data", n.i, long/ms)
+	n.w.logEvent("FAULT node %d is down for %d ms, and goes back to older data", n.i, long/ms)
 	n.stop()
-	n.w.after(long, func() {
+	n.w.scheduleAfter(long, func() {
 		n.start()
-		n.recall(saved, fence)
+		n.restoreLocks(saved, fence)
 	})
 }
 
@@ -240,49 +240,49 @@ const (
 	maxJump = 170_000_000 // µs
 )
 
-// force takes the lock away from the holder that some node names.
-func (w *world) force(k *key) {
+// forceLock takes the lock away from the holder that some node names.
+func (w *world) forceLock(k *key) {
 	owner := w.nodes[w.rng.IntN(len(w.nodes))].locks[k].Owner
-	w.log("FAULT %s is taken from %s", k.name, owner)
+	w.logEvent("FAULT %s is taken from %s", k.name, owner)
 	for _, n := range w.nodes {
-		w.after(w.upTo(w.lag), func() {
-			if !n.ready() {
+		w.scheduleAfter(w.upTo(w.lag), func() {
+			if !n.isReady() {
 				return
 			}
-			before := n.lock(k).At(n.clock())
-			n.lapsed(n.locks[k], before)
-			l, _, woken := before.Force(n.clock(), owner, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.hears)
+			before := n.lockState(k).At(n.wallClock())
+			n.recordLapse(n.locks[k], before)
+			l, _, woken := before.Force(n.wallClock(), owner, n.floor, quorum.HandOver(w.maxTTL)/ms, quorum.Noted(w.maxTTL)/ms, n.hearsOwner)
 			if l.Owner != n.locks[k].Owner {
 				n.issued[k] = w.now
 			}
-			n.keep(k, l)
-			step := n.executed(before, l, Step{Kind: Forces, Owner: owner, Lasts: quorum.HandOver(w.maxTTL)})
+			n.storeLock(k, l)
+			step := n.recordExecution(before, l, Step{Kind: Forces, Owner: owner, Lasts: quorum.HandOver(w.maxTTL)})
 			if woken.Owner != "" {
-				n.wake(woken, n.issued[k], step)
+				n.publishWakeUp(woken, n.issued[k], step)
 			}
 		})
 	}
 }
 
-// set sets a clock to be off; now and then it swings for a while.
-func (w *world) set(n *node, off int64) {
-	w.log("FAULT the clock of node %d is off by %d s", n.i, off/1_000_000)
+// setClock sets a clock to be off; now and then it swings for a while.
+func (w *world) setClock(n *node, off int64) {
+	w.logEvent("FAULT the clock of node %d is off by %d s", n.i, off/1_000_000)
 	back := n.off
 	n.off = off
-	if w.chance(0.3) {
+	if w.rollChance(0.3) {
 		for i := range swings {
-			w.after(int64(i+1)*swing, func() { n.off, back = back, n.off })
+			w.scheduleAfter(int64(i+1)*swing, func() { n.off, back = back, n.off })
 		}
 	}
 }
 
-// partition separates some clients from some nodes: what is under way arrives
+// partitionNetwork separates some clients from some nodes: what is under way arrives
 // later, or the connections break.
-func (w *world) partition(until int64) {
-	some, breaks := w.rng.IntN(1<<len(w.nodes)), w.chance(0.5)
-	w.log("FAULT some clients do not reach the nodes %b until %d ms (connections break: %v)", some, until/ms, breaks)
+func (w *world) partitionNetwork(until int64) {
+	some, breaks := w.rng.IntN(1<<len(w.nodes)), w.rollChance(0.5)
+	w.logEvent("FAULT some clients do not reach the nodes %b until %d ms (connections break: %v)", some, until/ms, breaks)
 	for _, c := range w.clients {
-		if w.chance(0.5) {
+		if w.rollChance(0.5) {
 			continue
 		}
 		for i, l := range c.links {
@@ -296,12 +296,12 @@ func (w *world) partition(until int64) {
 	}
 }
 
-// kill ends a client; another one begins in its place.
-func (w *world) kill(c *client) {
-	w.log("FAULT %s dies", c.name)
+// killClient ends a client; another one begins in its place.
+func (w *world) killClient(c *client) {
+	w.logEvent("FAULT %s dies", c.name)
 	for _, wk := range c.workers {
 		if wk.claim != nil {
-			wk.leave()
+			wk.endTrust()
 			w.working--
 		}
 	}

@@ -47,15 +47,15 @@ type fate struct {
 
 func (w *world) newLink(c *client, n *node) *link {
 	return &link{
-		w: w, c: c, n: n, gen: 1, up: n.admit(c), boot: n.boot, fate: make(map[int]fate),
+		w: w, c: c, n: n, gen: 1, up: n.admitNode(c), boot: n.boot, fate: make(map[int]fate),
 		redial: session.Redial{Min: minRedial, Max: max(min(maxRedial, 8*w.pause), 1)},
 	}
 }
 
-// delay returns how long a message takes.
-func (l *link) delay() int64 {
+// messageDelay returns how long a message takes.
+func (l *link) messageDelay() int64 {
 	d := 100_000 + l.w.upTo(l.w.lag)
-	if l.w.chance(0.01) {
+	if l.w.rollChance(0.01) {
 		d += l.w.upTo(60 * ms)
 	}
 	if l.w.now < l.slowTill {
@@ -64,49 +64,49 @@ func (l *link) delay() int64 {
 	return max(d, l.cut-l.w.now)
 }
 
-// send puts r on the way, or fails it.
-func (l *link) send(r *request) {
+// sendRequest puts r on the way, or fails it.
+func (l *link) sendRequest(r *request) {
 	switch {
 	case !l.up:
-		l.owe(r)
-		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
+		l.oweRelease(r)
+		l.w.schedule(l.c, 0, func() { l.failRequest(r, true) })
 		return
-	case session.Skips(r.Kind, l.silent(), func() bool { return l.spares(r) }), l.gate().Prepare(&r.Ask) != nil:
-		l.w.schedule(l.c, 0, func() { l.fail(r, true) })
+	case session.Skips(r.Kind, l.silentTime(), func() bool { return l.canSpare(r) }), l.sessionGate().Prepare(&r.Ask) != nil:
+		l.w.schedule(l.c, 0, func() { l.failRequest(r, true) })
 		return
 	}
 	if r.claim != nil {
 		r.round = r.claim.rec.round
 	}
-	r.began, r.Clock, r.Noted = l.w.now, l.c.wall(), quorum.Noted(l.w.maxTTL)
+	r.began, r.Clock, r.Noted = l.w.now, l.c.wallClock(), quorum.Noted(l.w.maxTTL)
 	l.away = append(l.away, r)
-	l.look()
+	l.watchSilence()
 	l.sent++
 	gen, boot, index := l.gen, l.boot, l.sent
-	l.there = max(l.there, l.w.now+l.delay())
-	l.w.after(l.there-l.w.now, func() {
+	l.there = max(l.there, l.w.now+l.messageDelay())
+	l.w.scheduleAfter(l.there-l.w.now, func() {
 		if f, broken := l.fate[gen]; broken {
 			if index <= f.most {
-				l.w.after(f.at-l.w.now, func() { l.n.arrive(l, gen, boot, r) })
+				l.w.scheduleAfter(f.at-l.w.now, func() { l.n.receiveRequest(l, gen, boot, r) })
 			}
 			return
 		}
-		l.n.arrive(l, gen, boot, r)
+		l.n.receiveRequest(l, gen, boot, r)
 	})
 }
 
-// back carries the reply to r.
-func (l *link) back(gen int, r *request, rep reply) {
-	l.deliver(gen, func() { l.answer(r, rep) })
+// carryReply carries the reply to r.
+func (l *link) carryReply(gen int, r *request, rep reply) {
+	l.deliverInOrder(gen, func() { l.answerRequest(r, rep) })
 }
 
-// deliver brings something from the node to the client, in order, unless the
+// deliverInOrder brings something from the node to the client, in order, unless the
 // connection breaks.
-func (l *link) deliver(gen int, do func()) {
+func (l *link) deliverInOrder(gen int, do func()) {
 	if gen != l.gen || !l.up {
 		return
 	}
-	l.home = max(l.home, l.w.now+l.delay())
+	l.home = max(l.home, l.w.now+l.messageDelay())
 	l.w.schedule(l.c, l.home-l.w.now, func() {
 		if gen == l.gen && l.up {
 			do()
@@ -114,9 +114,9 @@ func (l *link) deliver(gen int, do func()) {
 	})
 }
 
-// answer brings the reply to r to its claim. Replies come in the order of the
+// answerRequest brings the reply to r to its claim. Replies come in the order of the
 // requests; so what is left of the older ones is done.
-func (l *link) answer(r *request, rep reply) {
+func (l *link) answerRequest(r *request, rep reply) {
 	for i, a := range l.away {
 		if a == r {
 			l.away = append(l.away[:i:i], l.away[i+1:]...)
@@ -124,44 +124,44 @@ func (l *link) answer(r *request, rep reply) {
 		}
 	}
 	l.heard = l.w.now
-	l.finish(r, rep)
+	l.finishRequest(r, rep)
 }
 
-func (l *link) finish(r *request, rep reply) {
+func (l *link) finishRequest(r *request, rep reply) {
 	if r.done || r.claim == nil {
 		return
 	}
 	r.done = true
 	e := r.Reply(rep.Reply).Event
 	if e.Kind == quorum.Granted {
-		if l.above = l.gate().CheckGrant(e.Token) == nil; !l.above {
+		if l.above = l.sessionGate().CheckGrant(e.Token) == nil; !l.above {
 			e = r.Reply(quorum.Reply{Event: quorum.Event{Kind: quorum.Failed}}).Event
 		}
 	}
 	if e.Kind == quorum.Granted && e.ID == r.claim.st.ID {
 		r.claim.issued[l.n.i] = rep.issued
 	}
-	r.claim.answer(e, r)
+	r.claim.postAnswer(e, r)
 }
 
-// gate returns what the client knows of the connection. The floor is the same for all that comes over it.
-func (l *link) gate() session.Gate {
+// sessionGate returns what the client knows of the connection. The floor is the same for all that comes over it.
+func (l *link) sessionGate() session.Gate {
 	if l.w.cfg.Rules.NoFloor {
 		return session.Gate{}
 	}
 	return session.Gate{Floor: l.n.floor, Above: l.above}
 }
 
-// silent returns the time for which the node has answered nothing, though it was asked.
-func (l *link) silent() int64 {
+// silentTime returns the time for which the node has answered nothing, though it was asked.
+func (l *link) silentTime() int64 {
 	if len(l.away) == 0 {
 		return 0
 	}
 	return l.w.now - max(l.away[0].began, l.heard)
 }
 
-// spares reports whether the client is better served without an answer to r: it makes one attempt, or the other nodes suffice.
-func (l *link) spares(r *request) bool {
+// canSpare reports whether the client is better served without an answer to r: it makes one attempt, or the other nodes suffice.
+func (l *link) canSpare(r *request) bool {
 	if st := &r.claim.st; st.Phase == quorum.Seeking && st.Stamp == 0 && !st.Adopts {
 		return true
 	}
@@ -174,8 +174,8 @@ func (l *link) spares(r *request) bool {
 	return well >= quorum.Majority(len(l.c.links))
 }
 
-// look has the client look at the connection from time to time, while something is unanswered, and leave it if the node is silent.
-func (l *link) look() {
+// watchSilence has the client look at the connection from time to time, while something is unanswered, and leave it if the node is silent.
+func (l *link) watchSilence() {
 	if l.looks == l.gen {
 		return
 	}
@@ -185,34 +185,34 @@ func (l *link) look() {
 		if gen != l.gen || !l.up {
 			return
 		}
-		sight := session.Sight{Now: l.w.now, Silent: l.silent()}
+		sight := session.Sight{Now: l.w.now, Silent: l.silentTime()}
 		for _, r := range l.away {
 			if r.Kind == quorum.AskRenew && (sight.Renewal == 0 || r.TTL < sight.Renewal) {
 				sight.Renewal = r.TTL
 			}
 		}
 		if err := l.watch.Look(sight); err != nil {
-			l.w.log("%s leaves node %d: %v", l.c.name, l.n.i, err)
+			l.w.logEvent("%s leaves node %d: %v", l.c.name, l.n.i, err)
 			l.sever(true)
 			return
 		}
 		if l.looks = 0; len(l.away) > 0 {
-			l.look()
+			l.watchSilence()
 		}
 	})
 }
 
-func (l *link) fail(r *request, unsent bool) {
-	l.finish(r, reply{Reply: quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: unsent}}})
+func (l *link) failRequest(r *request, unsent bool) {
+	l.finishRequest(r, reply{Reply: quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: unsent}}})
 }
 
-// owe keeps a release for the next connection.
-func (l *link) owe(r *request) {
+// oweRelease keeps a release for the next connection.
+func (l *link) oweRelease(r *request) {
 	switch {
 	case r.debt != nil:
 		l.ledger.Return(*r.debt)
 	case r.Kind.Frees():
-		l.ledger.Owe(r.key, &r.Ask, l.c.clock())
+		l.ledger.Owe(r.key, &r.Ask, l.c.monotonicClock())
 	}
 }
 
@@ -233,16 +233,16 @@ func (l *link) sever(nodeLives bool) {
 	l.away = nil
 	l.w.schedule(l.c, 0, func() {
 		for _, r := range away {
-			l.owe(r)
+			l.oweRelease(r)
 		}
 		for _, r := range away {
-			l.fail(r, false)
+			l.failRequest(r, false)
 		}
-		l.c.hear(l.n.i, false)
+		l.c.noteHearing(l.n.i, false)
 	})
 	if nodeLives {
 		gen := l.gen
-		l.w.after(l.w.upTo(2*second), func() { // the node notices later
+		l.w.scheduleAfter(l.w.upTo(2*second), func() { // the node notices later
 			if l.n.ears[l] == gen {
 				delete(l.n.ears, l)
 			}
@@ -254,8 +254,8 @@ func (l *link) sever(nodeLives bool) {
 // reconnect opens the next connection as soon as the gate lets it.
 func (l *link) reconnect() {
 	wait := max(l.n.votes-l.w.now, 0) // trying earlier would only take longer to simulate
-	l.w.schedule(l.c, wait+l.redial.Next(l.w.rng.Uint32())+l.delay(), func() {
-		if l.w.now < l.cut || !l.n.admit(l.c) {
+	l.w.schedule(l.c, wait+l.redial.Next(l.w.rng.Uint32())+l.messageDelay(), func() {
+		if l.w.now < l.cut || !l.n.admitNode(l.c) {
 			l.reconnect()
 			return
 		}
@@ -263,39 +263,39 @@ func (l *link) reconnect() {
 		l.up, l.boot, l.began = true, l.n.boot, l.w.now
 		l.there, l.home, l.sent = 0, 0, 0
 		l.watch = session.Watch{}
-		for _, d := range l.ledger.Take(l.c.clock()) {
-			l.send(&request{Ask: d.Ask, key: d.Lock, debt: &d})
+		for _, d := range l.ledger.Take(l.c.monotonicClock()) {
+			l.sendRequest(&request{Ask: d.Ask, key: d.Lock, debt: &d})
 		}
-		l.w.log("%s reconnects to node %d", l.c.name, l.n.i)
+		l.w.logEvent("%s reconnects to node %d", l.c.name, l.n.i)
 		if l.c.subscribed {
-			l.listen()
+			l.subscribeOver()
 		}
 	})
 }
 
-// listen subscribes over the present connection.
-func (l *link) listen() {
+// subscribeOver subscribes over the present connection.
+func (l *link) subscribeOver() {
 	if !l.up {
 		return
 	}
 	gen, boot := l.gen, l.boot
-	l.there = max(l.there, l.w.now+l.delay())
-	l.w.after(l.there-l.w.now, func() {
+	l.there = max(l.there, l.w.now+l.messageDelay())
+	l.w.scheduleAfter(l.there-l.w.now, func() {
 		if _, broken := l.fate[gen]; broken {
 			return
 		}
-		l.subscribe(gen, boot)
+		l.subscribeOnNode(gen, boot)
 	})
 }
 
-// subscribe carries out a subscription on the node.
-func (l *link) subscribe(gen, boot int) {
+// subscribeOnNode carries out a subscription on the node.
+func (l *link) subscribeOnNode(gen, boot int) {
 	switch {
 	case l.n.down || l.n.boot != boot:
 	case l.n.frozen:
-		l.n.backlog = append(l.n.backlog, func() { l.subscribe(gen, boot) })
+		l.n.backlog = append(l.n.backlog, func() { l.subscribeOnNode(gen, boot) })
 	case gen == l.gen && l.up:
 		l.n.ears[l] = gen
-		l.deliver(gen, func() { l.c.hear(l.n.i, true) })
+		l.deliverInOrder(gen, func() { l.c.noteHearing(l.n.i, true) })
 	}
 }

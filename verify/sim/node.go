@@ -29,18 +29,18 @@ type node struct {
 
 func (w *world) newNode(i int) *node {
 	n := &node{
-		w: w, i: i, rate: w.rate(), off: w.rng.Int64N(600_000) - 300_000,
+		w: w, i: i, rate: w.randomRate(), off: w.rng.Int64N(600_000) - 300_000,
 		locks: make(map[*key]quorum.Lock), issued: make(map[*key]int64), ears: make(map[*link]int), away: true,
 	}
 	return n
 }
 
-// rate returns the rate of a clock, as slow or as fast as allowed: two clocks together stay within
+// randomRate returns the rate of a clock, as slow or as fast as allowed: two clocks together stay within
 // quorum.Drift.
-func (w *world) rate() float64 { return 1 + []float64{-1, 1}[w.rng.IntN(2)]/201 }
+func (w *world) randomRate() float64 { return 1 + []float64{-1, 1}[w.rng.IntN(2)]/201 }
 
-// clock is the node's wall clock in µs.
-func (n *node) clock() int64 {
+// wallClock returns the node's wall clock in µs.
+func (n *node) wallClock() int64 {
 	return epoch + n.off + int64(float64(n.w.now)*n.rate)/1000
 }
 
@@ -64,33 +64,33 @@ type reply struct {
 	issued int64
 }
 
-// arrive takes a request from l to the node's process. boot is the process that the
+// receiveRequest takes a request from l to the node's process. boot is the process that the
 // connection was to.
-func (n *node) arrive(l *link, gen, boot int, r *request) {
+func (n *node) receiveRequest(l *link, gen, boot int, r *request) {
 	switch {
 	case n.down || n.boot != boot:
 		return // died with the process
 	case n.frozen:
-		n.backlog = append(n.backlog, func() { n.arrive(l, gen, boot, r) })
+		n.backlog = append(n.backlog, func() { n.receiveRequest(l, gen, boot, r) })
 		return
 	}
-	rep := n.execute(r)
-	if n.w.cfg.Class.Has(Twice) && n.w.chance(0.01) {
-		n.w.log("node %d executes the next one twice", n.i)
-		rep = n.execute(r)
+	rep := n.executeScript(r)
+	if n.w.cfg.Class.Has(Twice) && n.w.rollChance(0.01) {
+		n.w.logEvent("node %d executes the next one twice", n.i)
+		rep = n.executeScript(r)
 	}
-	l.back(gen, r, rep)
+	l.carryReply(gen, r, rep)
 }
 
-// execute runs a script, or what it would be without one of its rules.
-func (n *node) execute(r *request) reply {
-	now := n.clock()
-	before, ask := n.lock(r.key).At(now), r.Ask
-	n.lapsed(n.locks[r.key], before)
+// executeScript runs a script, or what it would be without one of its rules.
+func (n *node) executeScript(r *request) reply {
+	now := n.wallClock()
+	before, ask := n.lockState(r.key).At(now), r.Ask
+	n.recordLapse(n.locks[r.key], before)
 	if n.w.cfg.Rules.SeedAtAnyTime {
 		ask.Clock = now // which nobody then doubts
 	}
-	l, rep, woken := n.bent(before, &ask).Answer(now, &ask, n.hears)
+	l, rep, woken := n.bendLock(before, &ask).Answer(now, &ask, n.hearsOwner)
 	if ask.Kind == quorum.AskCommit {
 		if l.Owner = before.Owner; rep.Kind == quorum.Refused {
 			l.Token, l.Fence = before.Token, before.Fence
@@ -99,36 +99,36 @@ func (n *node) execute(r *request) reply {
 	if n.w.cfg.Rules.Shorten && before.Owner == ask.Owner && l.Owner == ask.Owner && ask.Kind != quorum.AskCommit {
 		l.Until = now/1000 + quorum.Millis(ask.TTL)
 	}
-	n.keep(r.key, l)
-	r.step = n.executed(before, l, Step{Kind: Executes, Owner: ask.Owner, Ask: ask, Says: rep.Kind, Lasts: quorum.HandOver(ask.TTL)})
+	n.storeLock(r.key, l)
+	r.step = n.recordExecution(before, l, Step{Kind: Executes, Owner: ask.Owner, Ask: ask, Says: rep.Kind, Lasts: quorum.HandOver(ask.TTL)})
 	if l.Owner != before.Owner {
 		n.issued[r.key] = n.w.now
 	}
 	if n.w.cfg.Log != nil {
-		n.w.log("node %d: %v %s for %s (token %d, stamp %d): %s; owner %q, counter %d, %d wait",
+		n.w.logEvent("node %d: %v %s for %s (token %d, stamp %d): %s; owner %q, counter %d, %d wait",
 			n.i, r.Kind, r.key.name, r.Owner, r.Token, r.Stamp, eventText(rep.Event), l.Owner, l.Fence, l.Queue.Len())
 	}
 	if woken.Owner != "" {
-		n.wake(woken, n.issued[r.key], r.step)
+		n.publishWakeUp(woken, n.issued[r.key], r.step)
 	}
 	return reply{Reply: rep, issued: n.issued[r.key]}
 }
 
-// lock returns the node's state of a lock.
-func (n *node) lock(k *key) quorum.Lock {
+// lockState returns the node's state of a lock.
+func (n *node) lockState(k *key) quorum.Lock {
 	l := n.locks[k]
 	l.Fence = n.fence
 	return l
 }
 
-// keep stores a lock.
-func (n *node) keep(k *key, l quorum.Lock) {
+// storeLock stores a lock.
+func (n *node) storeLock(k *key, l quorum.Lock) {
 	n.fence, l.Fence = l.Fence, 0
 	n.locks[k] = l
 }
 
-// bent is the lock as a commit or a release takes it without one of its rules.
-func (n *node) bent(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
+// bendLock returns the lock as a commit or a release takes it without one of its rules.
+func (n *node) bendLock(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	if ask.Kind == quorum.AskCommit && n.w.cfg.Rules.CommitAnybody {
 		l.Owner = ask.Owner
 	}
@@ -141,7 +141,7 @@ func (n *node) bent(l quorum.Lock, ask *quorum.Ask) quorum.Lock {
 	return l
 }
 
-func (n *node) hears(owner string) bool {
+func (n *node) hearsOwner(owner string) bool {
 	for l := range n.ears {
 		if l.c.name == clientOf(owner) {
 			return true
@@ -150,13 +150,13 @@ func (n *node) hears(owner string) bool {
 	return false
 }
 
-// wake publishes to the clients that seem to listen.
-func (n *node) wake(wake quorum.Wake, issued int64, step int) {
+// publishWakeUp publishes to the clients that seem to listen.
+func (n *node) publishWakeUp(wake quorum.Wake, issued int64, step int) {
 	for _, c := range n.w.clients {
 		if l := c.links[n.i]; c.name == clientOf(wake.Owner) {
 			if gen, ok := n.ears[l]; ok {
-				n.w.log("node %d hands over: %v", n.i, wake)
-				l.deliver(gen, func() { c.wake(n.i, wake, issued, step) })
+				n.w.logEvent("node %d hands over: %v", n.i, wake)
+				l.deliverInOrder(gen, func() { c.wakeClaim(n.i, wake, issued, step) })
 			}
 		}
 	}
@@ -176,25 +176,25 @@ func (n *node) stop() {
 // start starts the process, with what the last one knew.
 func (n *node) start() { n.down = false }
 
-// recall has the node know no more than locks and their fence.
-func (n *node) recall(locks map[*key]quorum.Lock, fence int64) {
+// restoreLocks has the node know no more than locks and their fence.
+func (n *node) restoreLocks(locks map[*key]quorum.Lock, fence int64) {
 	n.locks, n.fence, n.away = locks, fence, true
-	n.w.cfg.Record.add(n.w, Step{Kind: Forgets, Node: n.i, Lock: quorum.Lock{Fence: fence}})
+	n.w.cfg.Record.addStep(n.w, Step{Kind: Forgets, Node: n.i, Lock: quorum.Lock{Fence: fence}})
 	if len(n.w.nodes) > 1 && !n.w.cfg.Rules.NoQuarantine {
-		n.votes = n.w.now + n.w.quarantine()
+		n.votes = n.w.now + n.w.quarantineTime()
 	}
 }
 
-// admit lets the node vote, and its tokens begin at the clock, if c and the node agree on that.
-func (n *node) admit(c *client) bool {
-	if n.ready() && n.away {
-		floor, ok := quorum.Seed(n.clock(), c.wall())
+// admitNode lets the node vote, and its tokens begin at the clock, if c and the node agree on that.
+func (n *node) admitNode(c *client) bool {
+	if n.isReady() && n.away {
+		floor, ok := quorum.Seed(n.wallClock(), c.wallClock())
 		if n.away = !ok; ok {
 			n.floor = floor
-			n.w.cfg.Record.add(n.w, Step{Kind: Admits, Node: n.i, Floor: floor})
+			n.w.cfg.Record.addStep(n.w, Step{Kind: Admits, Node: n.i, Floor: floor})
 		}
 	}
-	return n.ready() && !n.away
+	return n.isReady() && !n.away
 }
 
 func (n *node) thaw() {
@@ -205,8 +205,8 @@ func (n *node) thaw() {
 	}
 }
 
-// ready reports whether a connection can be opened and checked.
-func (n *node) ready() bool { return !n.down && !n.frozen && n.w.now >= n.votes }
+// isReady reports whether a connection can be opened and checked.
+func (n *node) isReady() bool { return !n.down && !n.frozen && n.w.now >= n.votes }
 
 func eventText(e quorum.Event) string {
 	switch e.Kind {

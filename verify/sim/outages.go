@@ -30,12 +30,12 @@ func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 		w.nodes = append(w.nodes, w.newNode(i))
 	}
 	w.keys = []*key{{name: "k"}}
-	w.newClient(0).besieged()
+	w.newClient(0).startBesieged()
 	rivals := 1 + w.rng.IntN(5)
 	for range rivals {
 		w.newClient(1)
 	}
-	w.log("outages: %d nodes, %d rivals, TTL %d ms", n, rivals, w.ttl/ms)
+	w.logEvent("outages: %d nodes, %d rivals, TTL %d ms", n, rivals, w.ttl/ms)
 	w.run()
 	return w.report
 }
@@ -43,8 +43,8 @@ func RunOutages(seed uint64, rules Rules, log io.Writer) Report {
 // forever is later than the end of a run.
 const forever = int64(1) << 60
 
-// besieged makes a worker that takes the lock and keeps it through all outages.
-func (c *client) besieged() {
+// startBesieged starts a worker that takes the lock and keeps it through all outages.
+func (c *client) startBesieged() {
 	w := c.w
 	wk := &worker{c: c, asked: w.now}
 	wk.keeps = func() {
@@ -52,75 +52,75 @@ func (c *client) besieged() {
 		for range outageTurns {
 			order = append(order, w.rng.Perm(len(w.nodes))...)
 		}
-		wk.outlive(order, nil, w.now)
+		wk.surviveOutages(order, nil, w.now)
 	}
 	c.workers = append(c.workers, wk)
 	w.working++
 	w.report.Attempts++
 	wk.claim = c.newClaim(w.keys[0], w.ttl, true)
-	wk.claim.begin(quorum.Event{Kind: quorum.Start}, wk.decided)
+	wk.claim.postAwaited(quorum.Event{Kind: quorum.Start}, wk.handleOutcome)
 }
 
-// outlive has one outage after the other happen to the nodes in order, each when the holder has all nodes, and releases. The
+// surviveOutages has one outage after the other happen to the nodes in order, each when the holder has all nodes, and releases. The
 // node that was away last is back since then.
-func (wk *worker) outlive(order []int, last *node, back int64) {
+func (wk *worker) surviveOutages(order []int, last *node, back int64) {
 	w := wk.c.w
 	if wk.grant == nil { // it was lost, and that has been told
 		return
 	}
 	switch st := &wk.claim.st; {
 	case w.now > back+maxRegain*w.ttl:
-		w.fail(P9, "%s has not got all nodes back", wk.claim.owner)
-		wk.end()
-	case st.Granted != quorum.All(len(w.nodes)) || last != nil && last.locks[wk.claim.key].At(last.clock()).Owner != wk.claim.owner:
-		w.after(w.ttl/20, func() { wk.outlive(order, last, back) })
+		w.noteFailure(P9, "%s has not got all nodes back", wk.claim.owner)
+		wk.endRun()
+	case st.Granted != quorum.All(len(w.nodes)) || last != nil && last.locks[wk.claim.key].At(last.wallClock()).Owner != wk.claim.owner:
+		w.scheduleAfter(w.ttl/20, func() { wk.surviveOutages(order, last, back) })
 	case len(order) == 0:
 		w.report.Recovery = append(w.report.Recovery, w.now-back)
-		wk.end()
+		wk.endRun()
 	default:
 		if last != nil {
 			w.report.Recovery = append(w.report.Recovery, w.now-back)
 		}
-		w.after(w.upTo(w.ttl), func() { wk.outage(w.nodes[order[0]], order[1:]) })
+		w.scheduleAfter(w.upTo(w.ttl), func() { wk.takeNodeDown(w.nodes[order[0]], order[1:]) })
 	}
 }
 
-// outage has n away for longer than the TTL.
-func (wk *worker) outage(n *node, order []int) {
+// takeNodeDown has n away for longer than the TTL.
+func (wk *worker) takeNodeDown(n *node, order []int) {
 	w := wk.c.w
 	kind := outages.Faults[w.rng.IntN(len(outages.Faults))]
 	long := w.ttl + w.ttl/10 + w.upTo(w.ttl)
-	w.log("OUTAGE of node %d for %d ms", n.i, long/ms)
+	w.logEvent("OUTAGE of node %d for %d ms", n.i, long/ms)
 	if kind == Freeze {
 		n.frozen = true
 	} else {
 		n.stop()
 	}
-	w.after(long, func() {
+	w.scheduleAfter(long, func() {
 		if kind == Freeze {
 			n.thaw()
 		} else {
 			n.start()
 		}
 		if kind == Wipe {
-			n.recall(make(map[*key]quorum.Lock), 0)
+			n.restoreLocks(make(map[*key]quorum.Lock), 0)
 		}
-		w.log("OUTAGE of node %d is over; it forgets everything: %v", n.i, kind == Wipe)
+		w.logEvent("OUTAGE of node %d is over; it forgets everything: %v", n.i, kind == Wipe)
 		wait := max(n.votes-w.now, 0)
-		w.after(wait+ms, func() { wk.outlive(order, n, w.now) })
+		w.scheduleAfter(wait+ms, func() { wk.surviveOutages(order, n, w.now) })
 	})
 }
 
-// end ends a run.
-func (wk *worker) end() {
+// endRun ends a run.
+func (wk *worker) endRun() {
 	w := wk.c.w
-	w.calm, w.hopeless = w.now, w.now+w.patience()
-	wk.finish()
+	w.calm, w.hopeless = w.now, w.now+w.maxRecoveryTime()
+	wk.releaseLock()
 }
 
 // lostKept tells of the end of a lease that had to live.
 func (wk *worker) lostKept() {
 	w := wk.c.w
-	w.fail(P9, "%s has lost %s, that a majority of the nodes answered for", wk.claim.owner, wk.claim.key.name)
-	w.calm, w.hopeless = w.now, w.now+w.patience()
+	w.noteFailure(P9, "%s has lost %s, that a majority of the nodes answered for", wk.claim.owner, wk.claim.key.name)
+	w.calm, w.hopeless = w.now, w.now+w.maxRecoveryTime()
 }

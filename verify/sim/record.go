@@ -66,8 +66,8 @@ const (
 	Forces                    // an operator takes the lock at a node from the owner
 )
 
-// add appends a step and returns its number.
-func (r *Record) add(w *world, s Step) int {
+// addStep appends a step and returns its number.
+func (r *Record) addStep(w *world, s Step) int {
 	if r == nil {
 		return 0
 	}
@@ -76,36 +76,36 @@ func (r *Record) add(w *world, s Step) int {
 	return len(r.Steps) - 1
 }
 
-// executed records what n has made of the lock before.
-func (n *node) executed(before, after quorum.Lock, s Step) int {
+// recordExecution records what n has made of the lock before.
+func (n *node) recordExecution(before, after quorum.Lock, s Step) int {
 	if n.w.cfg.Record == nil {
 		return 0
 	}
 	s.Node, s.Lock = n.i, after
 	for p := range before.Queue.Places {
-		if p.Owner != s.Owner && !n.hears(p.Owner) {
+		if p.Owner != s.Owner && !n.hearsOwner(p.Owner) {
 			s.Deaf = append(s.Deaf, p.Owner)
 		}
 	}
 	if after.Owner != "" {
-		s.Keeps = int64(float64((after.Until+1)*1000-n.clock()) * 1000 / n.rate) // it drops the lock once its clock is past Until
+		s.Keeps = int64(float64((after.Until+1)*1000-n.wallClock()) * 1000 / n.rate) // it drops the lock once its clock is past Until
 	}
-	return n.w.cfg.Record.add(n.w, s)
+	return n.w.cfg.Record.addStep(n.w, s)
 }
 
-// lapsed records what the node has dropped since it last looked.
-func (n *node) lapsed(stored, now quorum.Lock) {
+// recordLapse records what the node has dropped since it last looked.
+func (n *node) recordLapse(stored, now quorum.Lock) {
 	if stored.Owner != "" && now.Owner == "" {
-		n.w.cfg.Record.add(n.w, Step{Kind: Lapses, Node: n.i})
+		n.w.cfg.Record.addStep(n.w, Step{Kind: Lapses, Node: n.i})
 	}
 	for p := range stored.Queue.Places {
 		if now.Queue.Without(p.Owner) == now.Queue {
-			n.w.cfg.Record.add(n.w, Step{Kind: Vacates, Node: n.i, Owner: p.Owner})
+			n.w.cfg.Record.addStep(n.w, Step{Kind: Vacates, Node: n.i, Owner: p.Owner})
 		}
 	}
 	for owner := range stored.Notes.Owners {
 		if _, known := now.Notes.Until(owner); !known {
-			n.w.cfg.Record.add(n.w, Step{Kind: Unnotes, Node: n.i, Owner: owner})
+			n.w.cfg.Record.addStep(n.w, Step{Kind: Unnotes, Node: n.i, Owner: owner})
 		}
 	}
 }
@@ -119,21 +119,21 @@ type recorded struct {
 	woken    int                    // the step that handed over the lock of the wake-up at hand
 }
 
-// begun records that a claim asks under a fresh id.
-func (cl *claim) begun() {
+// recordStart records that a claim asks under a fresh id.
+func (cl *claim) recordStart() {
 	cl.rec = recorded{}
-	cl.c.w.cfg.Record.add(cl.c.w, Step{Kind: Begins, Owner: cl.owner, From: cl.from, Stamp: cl.st.Stamp})
+	cl.c.w.cfg.Record.addStep(cl.c.w, Step{Kind: Begins, Owner: cl.owner, From: cl.from, Stamp: cl.st.Stamp})
 }
 
-// stepped records what a claim has made of an event: before and owner are of before it, fresh says that
+// recordEvent records what a claim has made of an event: before and owner are of before it, fresh says that
 // it goes on under another owner since.
-func (cl *claim) stepped(before *quorum.Claim, owner string, fresh bool, e *quorum.Event, do *quorum.Actions, r *request) {
+func (cl *claim) recordEvent(before *quorum.Claim, owner string, fresh bool, e *quorum.Event, do *quorum.Actions, r *request) {
 	w, rec, st := cl.c.w, cl.c.w.cfg.Record, &cl.st
 	if rec == nil {
 		return
 	}
 	if e.Kind == quorum.Start {
-		cl.begun()
+		cl.recordStart()
 		return
 	}
 	same := !fresh
@@ -141,9 +141,9 @@ func (cl *claim) stepped(before *quorum.Claim, owner string, fresh bool, e *quor
 	add := func(s Step) {
 		s.Owner = owner
 		if held {
-			s.Trust = max(cl.c.laboratory(st.TrustedUntil())-w.now, 0)
+			s.Trust = max(cl.c.laboratoryTime(st.TrustedUntil())-w.now, 0)
 		}
-		rec.add(w, s)
+		rec.addStep(w, s)
 	}
 	switch n := e.Node; {
 	case r != nil && e.Kind != quorum.Failed && e.ID == before.ID && e.Epoch == before.Epoch[n]:
@@ -151,24 +151,24 @@ func (cl *claim) stepped(before *quorum.Claim, owner string, fresh bool, e *quor
 		s := Step{Kind: Hears, Node: n, Of: r.step, Sent: r.began, Current: r.round == cl.rec.round}
 		if before.Phase == quorum.Seeking { // it trusts nothing yet, whatever else this step brings
 			s.Owner = owner
-			rec.add(w, s)
+			rec.addStep(w, s)
 		} else if before.Phase == quorum.Held {
 			add(s)
 		}
 	case e.Kind == quorum.Woken && same && st.Granted.Has(n) && !before.Granted.Has(n):
-		rec.add(w, Step{Kind: Wakes, Owner: owner, Node: n, Of: cl.rec.woken, Sent: cl.rec.answered[n]})
+		rec.addStep(w, Step{Kind: Wakes, Owner: owner, Node: n, Of: cl.rec.woken, Sent: cl.rec.answered[n]})
 	}
-	cl.does(e, do, same, held, add)
+	cl.recordActions(e, do, same, held, add)
 	if !same || st.Phase == quorum.Over && before.Phase != quorum.Over {
 		add(Step{Kind: Ends})
 	}
 	if !same {
-		cl.begun()
+		cl.recordStart()
 	}
 }
 
-// does records what a claim does next: same says that it goes on under its id, held that it has the lease.
-func (cl *claim) does(e *quorum.Event, do *quorum.Actions, same, held bool, add func(Step)) {
+// recordActions records what a claim does next: same says that it goes on under its id, held that it has the lease.
+func (cl *claim) recordActions(e *quorum.Event, do *quorum.Actions, same, held bool, add func(Step)) {
 	st := &cl.st
 	if do.Commit != 0 && same && st.Phase == quorum.Seeking && cl.rec.chosen != st.Token {
 		cl.rec.chosen = st.Token

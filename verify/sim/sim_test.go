@@ -19,7 +19,7 @@ var oneSeed = flag.Uint64("seed", 0, "run this seed alone and, with -v, print it
 // seedsVariable is the environment variable for how many seeds are run.
 const seedsVariable = "SEEDS"
 
-func seeds(t *testing.T) uint64 {
+func seedCount(t *testing.T) uint64 {
 	n := uint64(1_000)
 	if testing.Short() {
 		n = 300
@@ -33,14 +33,14 @@ func seeds(t *testing.T) uint64 {
 	return n
 }
 
-// config is the run that a seed stands for.
-func config(seed uint64) Config {
+// configOf returns the run that a seed stands for.
+func configOf(seed uint64) Config {
 	return Config{Seed: seed, Class: Classes[seed%uint64(len(Classes))]}
 }
 
-// adoptions is the run of a seed in which leases are adopted. Without faults a lock may stand a while under the id that it was
+// adoptionConfigOf returns the run of a seed in which leases are adopted. Without faults a lock may stand a while under the id that it was
 // adopted from.
-func adoptions(seed uint64) Config {
+func adoptionConfigOf(seed uint64) Config {
 	return Config{Seed: seed, Class: Classes[1+seed%uint64(len(Classes)-1)], Storm: true, Adopt: true}
 }
 
@@ -60,7 +60,7 @@ type total struct {
 	broken     []Report
 }
 
-func (sum *total) add(r Report) {
+func (sum *total) addReport(r Report) {
 	sum.mu.Lock()
 	defer sum.mu.Unlock()
 	sum.runs++
@@ -103,9 +103,9 @@ func (sum *total) String() string {
 		p99.Round(time.Millisecond), most.Round(time.Millisecond), sum.unfenced, sum.unpromised)
 }
 
-// sweep runs the seeds from 1 on all processors. It stops early once enough runs
+// sweepSeeds runs the seeds from 1 on all processors. It stops early once enough runs
 // have broken something.
-func sweep(n uint64, cfg func(seed uint64) Config, enough int) map[string]*total {
+func sweepSeeds(n uint64, cfg func(seed uint64) Config, enough int) map[string]*total {
 	sums := make(map[string]*total)
 	for _, c := range Classes {
 		sums[c.Name] = &total{}
@@ -116,7 +116,7 @@ func sweep(n uint64, cfg func(seed uint64) Config, enough int) map[string]*total
 		all.Go(func() {
 			for seed := next.Add(1); seed <= n && bad.Load() < uint64(enough); seed = next.Add(1) {
 				r := Run(cfg(seed))
-				sums[r.Class].add(r)
+				sums[r.Class].addReport(r)
 				if len(r.Broken) > 0 {
 					bad.Add(1)
 				}
@@ -130,19 +130,19 @@ func sweep(n uint64, cfg func(seed uint64) Config, enough int) map[string]*total
 func TestSim(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {
-		replay(t, config(*oneSeed))
+		replayRun(t, configOf(*oneSeed))
 		return
 	}
-	n := seeds(t)
+	n := seedCount(t)
 	start := time.Now()
-	sums := sweep(n, config, 20)
+	sums := sweepSeeds(n, configOf, 20)
 	runs, grants, unfenced, overlaps := 0, 0, 0, 0
 	for _, c := range Classes {
 		sum := sums[c.Name]
 		runs, grants = runs+sum.runs, grants+sum.grants
 		unfenced, overlaps = unfenced+sum.unfenced, overlaps+sum.unpromised[P3]
 		t.Logf("%-10s %v", c.Name, sum)
-		if p99 := sum.p99(); c.promises(P5) && len(sum.recovery) >= 100 && p99 > time.Second { // of fewer it is the worst
+		if p99 := sum.p99(); c.promisesProperty(P5) && len(sum.recovery) >= 100 && p99 > time.Second { // of fewer it is the worst
 			t.Errorf("%s: recovery takes TTL + %v (p99), more than a second beyond the TTL", c.Name, p99)
 		}
 		slices.SortFunc(sum.broken, func(a, b Report) int { return a.Events - b.Events })
@@ -160,11 +160,11 @@ func TestSim(t *testing.T) {
 func TestSimOfAdoptions(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {
-		replay(t, adoptions(*oneSeed))
+		replayRun(t, adoptionConfigOf(*oneSeed))
 		return
 	}
 	grants, adopted := 0, 0
-	for name, sum := range sweep(seeds(t)/10, adoptions, 20) {
+	for name, sum := range sweepSeeds(seedCount(t)/10, adoptionConfigOf, 20) {
 		grants, adopted = grants+sum.grants, adopted+sum.adopted
 		for _, r := range sum.broken {
 			t.Errorf("seed %d (%s, %d events): %v\n\tgo test ./sim -run TestSimOfAdoptions -seed %d -v", r.Seed, name, r.Events, r.Broken[0], r.Seed)
@@ -186,14 +186,14 @@ func TestALeaseLivesThroughOutages(t *testing.T) {
 		t.Logf("seed %d\n%s%+v", *oneSeed, history.String(), r)
 		return
 	}
-	n := seeds(t)
+	n := seedCount(t)
 	var sum total
 	var next atomic.Uint64
 	var all sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		all.Go(func() {
 			for seed := next.Add(1); seed <= n; seed = next.Add(1) {
-				sum.add(RunOutages(seed, Rules{}, nil))
+				sum.addReport(RunOutages(seed, Rules{}, nil))
 			}
 		})
 	}
@@ -223,7 +223,7 @@ func TestRestoredLocksKeepLeaseThroughOutages(t *testing.T) {
 	}
 }
 
-func replay(t *testing.T, cfg Config) {
+func replayRun(t *testing.T, cfg Config) {
 	var history strings.Builder
 	cfg.Log = &history
 	r := Run(cfg)
@@ -237,7 +237,7 @@ func TestSeedIsARun(t *testing.T) {
 	t.Parallel()
 	for seed := uint64(1); seed <= 2*uint64(len(Classes)); seed++ {
 		var first, second strings.Builder
-		cfg := config(seed)
+		cfg := configOf(seed)
 		cfg.Log = &first
 		Run(cfg)
 		cfg.Log = &second
@@ -274,7 +274,7 @@ func TestWithoutARuleThePromisesBreak(t *testing.T) {
 		"trust ends":                                        {"clients", false, Rules{TrustForever: true}, P3, false, 0},
 		"counters start at a time that two clocks agree on": {"hours", false, Rules{SeedAtAnyTime: true}, P2, false, 0},
 	} {
-		if tt.rare && seeds(t) < 100_000 {
+		if tt.rare && seedCount(t) < 100_000 {
 			continue
 		}
 		t.Run(name, func(t *testing.T) {

@@ -18,11 +18,11 @@ type worker struct {
 	keeps func() // what a worker does that keeps the lock, in place of work; nil: it works
 }
 
-// rest pauses between two cycles. When the faults are over nothing new is begun.
-func (wk *worker) rest() {
+// pauseBetweenCycles pauses between two cycles. When the faults are over nothing new is begun.
+func (wk *worker) pauseBetweenCycles() {
 	w := wk.c.w
 	pause := min(w.ttl/4, 4*w.pause)
-	wk.c.after(w.upTo(pause), func() {
+	wk.c.scheduleAfter(w.upTo(pause), func() {
 		if w.now < w.calm {
 			wk.start()
 		}
@@ -36,44 +36,44 @@ func (wk *worker) start() {
 	wk.asked = w.now
 	w.working++
 	w.report.Attempts++
-	wait := w.chance(0.85)
+	wait := w.rollChance(0.85)
 	ttl := w.ttl
-	if w.chance(0.3) && w.cfg.Nodes == 0 { // yet some round trips
+	if w.rollChance(0.3) && w.cfg.Nodes == 0 { // yet some round trips
 		ttl = max(ttl/int64(2+w.rng.IntN(4)), min(10*w.lag, ttl))
 	}
 	cl := c.newClaim(w.keys[w.rng.IntN(len(w.keys))], ttl, wait)
 	wk.claim = cl
-	if wait && w.chance(0.2) { // gives up
-		c.after(w.upTo(2*w.ttl), func() {
+	if wait && w.rollChance(0.2) { // gives up
+		c.scheduleAfter(w.upTo(2*w.ttl), func() {
 			if wk.cycle == cycle && wk.claim == cl && cl.st.Phase == quorum.Seeking {
 				wk.giveUp()
 			}
 		})
 	}
-	w.log("%s wants %s (waits: %v)", cl.owner, cl.key.name, wait)
-	cl.begin(quorum.Event{Kind: quorum.Start}, wk.decided)
+	w.logEvent("%s wants %s (waits: %v)", cl.owner, cl.key.name, wait)
+	cl.postAwaited(quorum.Event{Kind: quorum.Start}, wk.handleOutcome)
 }
 
-// done ends a cycle.
-func (wk *worker) done() {
+// endCycle ends a cycle.
+func (wk *worker) endCycle() {
 	wk.cycle++
 	wk.claim = nil
 	wk.c.w.working--
-	wk.rest()
+	wk.pauseBetweenCycles()
 }
 
 func (wk *worker) giveUp() {
-	wk.c.w.log("%s gives up", wk.claim.owner)
-	wk.claim.begin(quorum.Event{Kind: quorum.Release}, nil)
-	wk.claim.forget()
-	wk.done()
+	wk.c.w.logEvent("%s gives up", wk.claim.owner)
+	wk.claim.postAwaited(quorum.Event{Kind: quorum.Release}, nil)
+	wk.claim.forgetClaim()
+	wk.endCycle()
 }
 
-// decided hears what became of the wish.
-func (wk *worker) decided(o quorum.Outcome) {
+// handleOutcome acts on the outcome of the request.
+func (wk *worker) handleOutcome(o quorum.Outcome) {
 	if o != quorum.Won {
-		wk.claim.forget()
-		wk.done()
+		wk.claim.forgetClaim()
+		wk.endCycle()
 		return
 	}
 	w, cl := wk.c.w, wk.claim
@@ -84,68 +84,68 @@ func (wk *worker) decided(o quorum.Outcome) {
 	wk.grant = g
 	cl.key.grants = append(cl.key.grants, g)
 	w.report.Grants++
-	w.log("%s holds %s, token %d", cl.owner, cl.key.name, g.token)
+	w.logEvent("%s holds %s, token %d", cl.owner, cl.key.name, g.token)
 	w.checkLooks(cl.key)
 	if cl.st.Adopts {
 		w.report.Adopted++
 	}
-	if w.cfg.Adopt && (w.cfg.Nodes == 0 || !cl.st.Adopts) && w.chance(0.5) {
+	if w.cfg.Adopt && (w.cfg.Nodes == 0 || !cl.st.Adopts) && w.rollChance(0.5) {
 		wk.passOn()
 		return
 	}
-	wk.watch()
+	wk.watchTrust()
 	if wk.keeps != nil {
 		wk.keeps()
 		return
 	}
-	wk.work()
+	wk.doWork()
 }
 
 // passOn has the lease adopted under another id, as by another client. That ends with the TTL.
 func (wk *worker) passOn() {
 	w, from, cycle := wk.c.w, wk.claim, wk.cycle
-	wk.leave()
-	from.forget()
+	wk.endTrust()
+	from.forgetClaim()
 	wk.asked = w.now
 	cl := wk.c.newClaim(from.key, from.st.TTL, false)
 	cl.st.Adopts, cl.from, wk.claim = true, from.owner, cl
-	w.log("%s adopts %s from %s", cl.owner, cl.key.name, cl.from)
-	wk.c.after(cl.st.TTL, func() {
+	w.logEvent("%s adopts %s from %s", cl.owner, cl.key.name, cl.from)
+	wk.c.scheduleAfter(cl.st.TTL, func() {
 		if wk.cycle == cycle && wk.claim == cl && cl.st.Phase == quorum.Seeking {
 			wk.giveUp()
 		}
 	})
-	cl.begin(quorum.Event{Kind: quorum.Start}, wk.decided)
+	cl.postAwaited(quorum.Event{Kind: quorum.Start}, wk.handleOutcome)
 }
 
-// trusts reports whether the holder, by its own clock, can still rely on the lock.
-func (wk *worker) trusts() bool {
-	over := wk.c.clock() >= wk.claim.st.TrustedUntil() && !wk.c.w.cfg.Rules.TrustForever
+// trustsLock reports whether the holder, by its own clock, can still rely on the lock.
+func (wk *worker) trustsLock() bool {
+	over := wk.c.monotonicClock() >= wk.claim.st.TrustedUntil() && !wk.c.w.cfg.Rules.TrustForever
 	return wk.grant != nil && wk.claim.st.Phase == quorum.Held && !over
 }
 
-// leave ends the trust, by release or by loss.
-func (wk *worker) leave() {
+// endTrust ends the trust, by release or by loss.
+func (wk *worker) endTrust() {
 	if wk.grant != nil {
 		wk.grant.until = wk.c.w.now
 		if !wk.c.w.cfg.Rules.TrustForever {
-			wk.grant.until = min(wk.grant.until, wk.c.laboratory(wk.claim.st.TrustedUntil()))
+			wk.grant.until = min(wk.grant.until, wk.c.laboratoryTime(wk.claim.st.TrustedUntil()))
 		}
 		wk.grant = nil
 	}
 }
 
-// ttls returns how many other TTLs a holder asks for. A holder that has to keep its lease through
+// otherTTLs returns how many other TTLs a holder asks for. A holder that has to keep its lease through
 // outages asks for none that could end before a late answer.
-func (wk *worker) ttls() int {
+func (wk *worker) otherTTLs() int {
 	if wk.keeps != nil {
 		return 2
 	}
 	return 3
 }
 
-// watch renews every third of the TTL, and notices when the trust is over.
-func (wk *worker) watch() {
+// watchTrust renews every third of the TTL, and notices when the trust is over.
+func (wk *worker) watchTrust() {
 	w, cl, cycle := wk.c.w, wk.claim, wk.cycle
 	own := cl.st.TTL
 	current := func() bool { return wk.cycle == cycle && wk.grant != nil }
@@ -154,94 +154,94 @@ func (wk *worker) watch() {
 		if !current() {
 			return
 		}
-		if !wk.trusts() {
-			wk.lose()
+		if !wk.trustsLock() {
+			wk.loseLease()
 			return
 		}
 		settled, ttl := false, own
-		if w.chance(0.2) { // now and then the holder wants another TTL
-			ttl = []int64{own / 2, w.maxTTL, own / 5}[w.rng.IntN(wk.ttls())]
+		if w.rollChance(0.2) { // now and then the holder wants another TTL
+			ttl = []int64{own / 2, w.maxTTL, own / 5}[w.rng.IntN(wk.otherTTLs())]
 		}
-		cl.begin(quorum.Event{Kind: quorum.Renew, TTL: ttl}, func(o quorum.Outcome) {
+		cl.postAwaited(quorum.Event{Kind: quorum.Renew, TTL: ttl}, func(o quorum.Outcome) {
 			settled = true
 			switch {
 			case !current():
 			case o == quorum.Lost:
-				wk.lose()
+				wk.loseLease()
 			case o == quorum.Renewed:
-				wk.c.after(ttl/3, renew)
+				wk.c.scheduleAfter(ttl/3, renew)
 			default:
-				wk.c.after(min(max(ttl/10, 10*ms), second), renew)
+				wk.c.scheduleAfter(min(max(ttl/10, 10*ms), second), renew)
 			}
 		})
-		wk.c.after(quorum.RequestTimeout(ttl), func() {
+		wk.c.scheduleAfter(quorum.RequestTimeout(ttl), func() {
 			if !settled && current() {
-				cl.post(quorum.Event{Kind: quorum.Tick})
+				cl.postEvent(quorum.Event{Kind: quorum.Tick})
 			}
 		})
 	}
 	expire = func() {
 		switch {
 		case !current():
-		case !wk.trusts():
-			wk.lose()
+		case !wk.trustsLock():
+			wk.loseLease()
 		default:
-			wk.c.after(max(cl.st.TrustedUntil()-wk.c.clock(), ms), expire)
+			wk.c.scheduleAfter(max(cl.st.TrustedUntil()-wk.c.monotonicClock(), ms), expire)
 		}
 	}
 	first := own / 3
-	if given := cl.st.TrustedUntil() - wk.c.clock(); given < own/2 || len(w.nodes) > 2 {
+	if given := cl.st.TrustedUntil() - wk.c.monotonicClock(); given < own/2 || len(w.nodes) > 2 {
 		first = given / 32
 	}
-	wk.c.after(first, renew)
+	wk.c.scheduleAfter(first, renew)
 	expire()
 }
 
-func (wk *worker) lose() {
+func (wk *worker) loseLease() {
 	wk.c.w.report.Lost++
-	wk.c.w.log("%s has lost %s", wk.claim.owner, wk.claim.key.name)
+	wk.c.w.logEvent("%s has lost %s", wk.claim.owner, wk.claim.key.name)
 	if wk.keeps != nil {
 		wk.lostKept()
 	}
-	wk.finish()
+	wk.releaseLock()
 }
 
-// work reads, computes and writes, and releases.
-func (wk *worker) work() {
+// doWork reads, computes and writes, and releases.
+func (wk *worker) doWork() {
 	w, k, g, cycle := wk.c.w, wk.claim.key, wk.grant, wk.cycle
 	long := w.upTo(min(20*ms, w.lag))
 	often := 0.1
 	if w.cfg.Nodes > 0 { // few leases are followed: let half of them be renewed
 		often = 0.5
 	}
-	if w.chance(often) {
+	if w.rollChance(often) {
 		long = w.upTo(longestWork * w.ttl)
 	}
 	travel := func(do func()) { // to a store, or back: nothing keeps it from being late
 		d := w.upTo(2 * ms)
-		if w.cfg.Class.faulty() && w.chance(0.05) {
+		if w.cfg.Class.hasFaults() && w.rollChance(0.05) {
 			d = w.upTo(2 * w.ttl)
 		}
-		w.after(d, do)
+		w.scheduleAfter(d, do)
 	}
 	still := func() bool {
-		if wk.cycle != cycle || wk.grant != g || !wk.trusts() {
+		if wk.cycle != cycle || wk.grant != g || !wk.trustsLock() {
 			return false
 		}
-		w.cfg.Record.add(w, Step{Kind: Uses, Owner: wk.claim.owner})
+		w.cfg.Record.addStep(w, Step{Kind: Uses, Owner: wk.claim.owner})
 		return true
 	}
 	travel(func() {
-		fenced, ok := k.fenced.claim(g.token, g.owner)
+		fenced, ok := k.fenced.claimWrite(g.token, g.owner)
 		unfenced := k.unfenced.value
 		w.schedule(wk.c, w.upTo(ms), func() {
-			wk.c.after(long, func() {
+			wk.c.scheduleAfter(long, func() {
 				if still() { // and now let it take as long as it likes
 					travel(func() {
-						w.write(k, g, fenced, unfenced, ok)
+						w.writeStores(k, g, fenced, unfenced, ok)
 						w.schedule(wk.c, w.upTo(ms), func() {
 							if wk.cycle == cycle && wk.grant == g {
-								wk.finish()
+								wk.releaseLock()
 							}
 						})
 					})
@@ -251,19 +251,19 @@ func (wk *worker) work() {
 	})
 }
 
-// finish releases the lock. The claim is remembered until the nodes have answered
+// releaseLock releases the lock. The claim is remembered until the nodes have answered
 // or had time to.
-func (wk *worker) finish() {
-	wk.leave()
+func (wk *worker) releaseLock() {
+	wk.endTrust()
 	w, cl, cycle := wk.c.w, wk.claim, wk.cycle
 	end := func() {
 		if wk.cycle == cycle {
-			cl.forget()
-			wk.done()
+			cl.forgetClaim()
+			wk.endCycle()
 		}
 	}
-	cl.begin(quorum.Event{Kind: quorum.Release}, func(quorum.Outcome) { end() })
-	wk.c.after(quorum.RequestTimeout(w.ttl), end)
+	cl.postAwaited(quorum.Event{Kind: quorum.Release}, func(quorum.Outcome) { end() })
+	wk.c.scheduleAfter(quorum.RequestTimeout(w.ttl), end)
 }
 
 // store keeps a number that holders of a lock count up.
@@ -274,8 +274,8 @@ type store struct {
 	lost  int // updates
 }
 
-// claim is a read that feeds a write. ok is false for a holder that is too late.
-func (s *store) claim(token int64, owner string) (value int64, ok bool) {
+// claimWrite reads the value that a write starts from. ok is false for a holder that is too late.
+func (s *store) claimWrite(token int64, owner string) (value int64, ok bool) {
 	if token < s.token || token == s.token && owner != s.owner {
 		return 0, false
 	}
@@ -283,25 +283,25 @@ func (s *store) claim(token int64, owner string) (value int64, ok bool) {
 	return s.value, true
 }
 
-// put writes value, which was computed from old.
-func (s *store) put(old, value int64) {
+// putValue writes value, which was computed from old.
+func (s *store) putValue(old, value int64) {
 	if s.value != old {
 		s.lost++
 	}
 	s.value = value
 }
 
-// write does the work on both stores: one looks at tokens, one does not.
-func (w *world) write(k *key, g *grant, fenced, unfenced int64, claimed bool) {
+// writeStores does the work on both stores: one looks at tokens, one does not.
+func (w *world) writeStores(k *key, g *grant, fenced, unfenced int64, claimed bool) {
 	w.report.Writes++
-	k.unfenced.put(unfenced, unfenced+1)
+	k.unfenced.putValue(unfenced, unfenced+1)
 	if !claimed {
 		w.report.Refused++
 		return
 	}
-	if _, ok := k.fenced.claim(g.token, g.owner); !ok {
+	if _, ok := k.fenced.claimWrite(g.token, g.owner); !ok {
 		w.report.Refused++
 		return
 	}
-	k.fenced.put(fenced, fenced+1)
+	k.fenced.putValue(fenced, fenced+1)
 }

@@ -104,7 +104,7 @@ func (q *events) push(e event) {
 	h := *q
 	for i := len(h) - 1; i > 0; {
 		up := (i - 1) / 2
-		if !h[i].before(&h[up]) {
+		if !h[i].isBefore(&h[up]) {
 			return
 		}
 		h[i], h[up] = h[up], h[i]
@@ -121,7 +121,7 @@ func (q *events) pop() event {
 	for i := 0; ; {
 		least := i
 		for _, down := range [2]int{2*i + 1, 2*i + 2} {
-			if down < len(h) && h[down].before(&h[least]) {
+			if down < len(h) && h[down].isBefore(&h[least]) {
 				least = down
 			}
 		}
@@ -133,10 +133,10 @@ func (q *events) pop() event {
 	}
 }
 
-func (e *event) before(f *event) bool { return e.at < f.at || e.at == f.at && e.seq < f.seq }
+func (e *event) isBefore(f *event) bool { return e.at < f.at || e.at == f.at && e.seq < f.seq }
 
-// after has do happen in d.
-func (w *world) after(d int64, do func()) { w.schedule(nil, d, do) }
+// scheduleAfter has do happen in d.
+func (w *world) scheduleAfter(d int64, do func()) { w.schedule(nil, d, do) }
 
 // schedule has do happen to c in d.
 func (w *world) schedule(c *client, d int64, do func()) {
@@ -144,7 +144,7 @@ func (w *world) schedule(c *client, d int64, do func()) {
 	w.todo.push(event{at: w.now + max(d, 0), seq: w.seq, to: c, do: do})
 }
 
-func (w *world) log(format string, args ...any) {
+func (w *world) logEvent(format string, args ...any) {
 	if w.cfg.Log != nil {
 		fmt.Fprintf(w.cfg.Log, "%12.3f ms  %s\n", float64(w.now)/float64(ms), fmt.Sprintf(format, args...))
 	}
@@ -155,7 +155,7 @@ func (w *world) upTo(d int64) int64 {
 	return int64(float64(d) * w.rng.Float64() * w.rng.Float64())
 }
 
-func (w *world) chance(p float64) bool { return w.rng.Float64() < p }
+func (w *world) rollChance(p float64) bool { return w.rng.Float64() < p }
 
 // Run runs one seed and returns what was found.
 func Run(cfg Config) Report {
@@ -186,11 +186,11 @@ func (w *world) run() {
 			break
 		}
 		if w.now > w.hopeless {
-			w.fail(P5, "%d workers still wait %v after the last fault", w.working, time.Duration(w.now-w.calm))
+			w.noteFailure(P5, "%d workers still wait %v after the last fault", w.working, time.Duration(w.now-w.calm))
 			break
 		}
 	}
-	w.check()
+	w.checkHistory()
 }
 
 // build makes nodes, clients and keys, and starts them.
@@ -209,7 +209,7 @@ func (w *world) build() {
 	}
 	w.lag = 2 * ms
 	w.pause = w.ttl / int64(1+r.IntN(6))
-	if w.cfg.Class.faulty() && (r.IntN(3) == 0 || w.cfg.Storm) { // a storm: many faults within one exchange of messages
+	if w.cfg.Class.hasFaults() && (r.IntN(3) == 0 || w.cfg.Storm) { // a storm: many faults within one exchange of messages
 		w.lag = min(w.ttl, 4*second) / int64(10+r.IntN(40))
 		w.pause = w.lag / int64(1+r.IntN(3))
 		clients, keys, length = 2+r.IntN(3), 1, min(length, 150*w.lag)
@@ -231,21 +231,21 @@ func (w *world) build() {
 	for range clients {
 		w.newClient(workers)
 	}
-	w.hopeless = w.calm + w.patience()
-	w.log("%s: %d nodes, %d clients of %d workers, %d keys, TTL %v, MaxTTL %v",
+	w.hopeless = w.calm + w.maxRecoveryTime()
+	w.logEvent("%s: %d nodes, %d clients of %d workers, %d keys, TTL %v, MaxTTL %v",
 		w.cfg.Class.Name, n, clients, workers, keys, time.Duration(w.ttl), time.Duration(w.maxTTL))
-	w.unleash()
+	w.scheduleFaults()
 }
 
-// patience returns how long after the last fault everybody must have been served: the quarantine of
+// maxRecoveryTime returns how long after the last fault everybody must have been served: the quarantine of
 // the last node that forgot, a TTL for what dead clients hold, and for each worker its turn, or its
 // hand-over if it does not come.
-func (w *world) patience() int64 {
+func (w *world) maxRecoveryTime() int64 {
 	workers := 0
 	for _, c := range w.clients {
 		workers += len(c.workers)
 	}
-	return w.quarantine() + 2*w.maxTTL + int64(workers)*(longestWork*w.ttl+quorum.HandOver(w.ttl)) + 10*second
+	return w.quarantineTime() + 2*w.maxTTL + int64(workers)*(longestWork*w.ttl+quorum.HandOver(w.ttl)) + 10*second
 }
 
-func (w *world) quarantine() int64 { return w.maxTTL + 2*second }
+func (w *world) quarantineTime() int64 { return w.maxTTL + 2*second }
