@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// started starts a service for the length of the test.
-func started(t *testing.T, name string) *service {
+// startService starts a service for the length of the test.
+func startService(t *testing.T, name string) *service {
 	t.Helper()
-	sv, err := find(name).start(t.Context())
+	sv, err := findStarter(name).start(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestEveryScenarioRuns(t *testing.T) {
 			file, picture := filepath.Join(dir, "rows.json"), filepath.Join(dir, "waits.svg")
 			var out bytes.Buffer
 			args := append([]string{"-short", "-json", file, "-svg", picture, "-scenarios"}, strings.Fields(scenario)...)
-			if err := run(t.Context(), args, &out, io.Discard); err != nil {
+			if err := runCommand(t.Context(), args, &out, io.Discard); err != nil {
 				t.Fatalf("%v\n%s", err, &out)
 			}
 			for _, text := range want {
@@ -86,7 +86,7 @@ func TestAPartOfAScenarioRunsAlone(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	args := []string{"-short", "-scenarios", "latency", "-services", "redis-1", "-peers", "holdfast,redislock"}
-	if err := run(t.Context(), args, &out, io.Discard); err != nil {
+	if err := runCommand(t.Context(), args, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]int{"\n| latency | redis-1 | ": 2, "\n| ": 3, "| holdfast ": 1, "| redislock ": 1, "## ": 1} {
@@ -113,7 +113,7 @@ func TestJainIndexOfEqualAndUnequalShares(t *testing.T) {
 		got  []float64
 		want float64
 	}{{[]float64{5, 5, 5, 5}, 1}, {[]float64{20, 0, 0, 0}, 0.25}, {[]float64{0, 0}, 0}} {
-		if j := jain(c.got); j != c.want {
+		if j := jainIndex(c.got); j != c.want {
 			t.Errorf("jain(%v) = %v, want %v", c.got, j, c.want)
 		}
 	}
@@ -134,10 +134,10 @@ func TestUnendedWaitsCountAsLongest(t *testing.T) {
 func TestMedianOfOddAndEvenCounts(t *testing.T) {
 	t.Parallel()
 	list := []float64{9, 1, 5}
-	if got := median(list); got != 5 {
+	if got := medianOf(list); got != 5 {
 		t.Errorf("median(9, 1, 5) = %v", got)
 	}
-	if got := median([]float64{4, 1, 2, 9}); got != 3 {
+	if got := medianOf([]float64{4, 1, 2, 9}); got != 3 {
 		t.Errorf("median(4, 1, 2, 9) = %v", got)
 	}
 	if !slices.Equal(list, []float64{9, 1, 5}) {
@@ -150,7 +150,7 @@ func TestUnknownNamesAreRefused(t *testing.T) {
 	for _, args := range [][]string{
 		{"-peers", "nobody"}, {"-scenarios", "nothing"}, {"-services", "redis-0"}, {"-services", "redis-01"}, {"-services", "mongo"}, {"-reps", "0"}, {"rest"},
 	} {
-		if _, err := parse(args, io.Discard); err == nil {
+		if _, err := parseSettings(args, io.Discard); err == nil {
 			t.Errorf("%v: no error", args)
 		}
 	}

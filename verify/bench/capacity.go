@@ -43,8 +43,8 @@ type yard struct {
 	names, held, clients, waiters int // how many
 }
 
-// capacity measures what locks cost a node and a process, and computes how many sets a load needs.
-func capacity(ctx context.Context, s *session) error {
+// measureCapacity measures what locks cost a node and a process, and computes how many sets a load needs.
+func measureCapacity(ctx context.Context, s *session) error {
 	return s.eachService(ctx, func(sv *service) error {
 		if sv.redis == nil || sv.nodes > 1 {
 			return errors.New("capacity is that of one node: give -services redis-1")
@@ -52,34 +52,37 @@ func capacity(ctx context.Context, s *session) error {
 		times := func(n float64) int { return max(int(n*s.scale), 20) }
 		y := &yard{session: s, sv: sv, names: times(100_000), held: times(10_000), clients: times(2000)}
 		y.waiters = y.clients / 2
-		for _, step := range []func(context.Context) error{y.locks, y.left, y.renewals, y.watchdog, y.connections, y.localWaiters} {
-			if err := sv.redis.flush(); err != nil {
+		for _, step := range []func(context.Context) error{
+			y.measureLocks, y.measureLeftovers, y.measureRenewals,
+			y.measureWatchdog, y.measureConnections, y.localWaiters,
+		} {
+			if err := sv.redis.flushAll(); err != nil {
 				return err
 			}
 			if err := step(ctx); err != nil {
 				return err
 			}
 		}
-		if err := y.describe(s.out); err != nil {
+		if err := y.writeFigures(s.out); err != nil {
 			return err
 		}
-		return plans(s.out, y.costs)
+		return writePlans(s.out, y.costs)
 	})
 }
 
-// open opens a driver that is patient with a busy machine.
-func (y *yard) open(ctx context.Context) (*redis.Driver, error) {
+// openDriver opens a driver that is patient with a busy machine.
+func (y *yard) openDriver(ctx context.Context) (*redis.Driver, error) {
 	return openDriver(ctx, y.sv.addrs, redis.Options{Timeout: 5 * time.Second})
 }
 
 // isLate reports whether an answer came too late, as it may on a machine that does other things.
 func isLate(err error) bool { return errors.Is(err, holdfast.ErrUnavailable) }
 
-// locks measures locks whose names come back and locks whose names are new.
-func (y *yard) locks(ctx context.Context) error {
+// measureLocks measures locks whose names come back and locks whose names are new.
+func (y *yard) measureLocks(ctx context.Context) error {
 	for name, r := range map[string]*rate{"throughput": &y.again, "new-throughput": &y.fresh} {
-		l := lockLoads[slices.Index(names(lockLoads), name)]
-		got, err := measure(ctx, y.settings, y.sv, l, team{redisLibraries[0], l.clients, l.workers})
+		l := lockLoads[slices.Index(namesOf(lockLoads), name)]
+		got, err := measureLoad(ctx, y.settings, y.sv, l, team{redisLibraries[0], l.clients, l.workers})
 		if err != nil {
 			return err
 		}
@@ -91,23 +94,23 @@ func (y *yard) locks(ctx context.Context) error {
 	return nil
 }
 
-// left prints what names that were used once leave on the node, with each library.
-func (y *yard) left(ctx context.Context) error {
+// measureLeftovers prints what names that were used once leave on the node, with each library.
+func (y *yard) measureLeftovers(ctx context.Context) error {
 	cells := [][]string{{"what new names leave, once released", "bytes/name", "kept s"}}
-	for _, lib := range y.libraries(y.sv, load{}) {
+	for _, lib := range y.chosenLibraries(y.sv, load{}) {
 		fmt.Fprintf(y.progress, "new names with %s …\n", lib.name)
-		bytes, kept, err := y.leave(ctx, lib)
+		bytes, kept, err := y.measureLeftover(ctx, lib)
 		if err != nil {
 			return fmt.Errorf("%s: %w", lib.name, err)
 		}
-		cells = append(cells, []string{lib.name, digits(max(bytes, 0)), digits(kept.Seconds())})
+		cells = append(cells, []string{lib.name, formatDigits(max(bytes, 0)), formatDigits(kept.Seconds())})
 	}
-	fmt.Fprintln(y.out, markdown(cells, 1))
+	fmt.Fprintln(y.out, markdownTable(cells, 1))
 	return nil
 }
 
-func (y *yard) leave(ctx context.Context, lib library) (bytes float64, kept time.Duration, err error) {
-	prefix, addrs, _, err := y.sv.prepare(noFault)
+func (y *yard) measureLeftover(ctx context.Context, lib library) (bytes float64, kept time.Duration, err error) {
+	prefix, addrs, _, err := y.sv.prepareService(noFault)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -116,12 +119,12 @@ func (y *yard) leave(ctx context.Context, lib library) (bytes float64, kept time
 	if err != nil {
 		return 0, 0, err
 	}
-	before, err := y.sv.redis.memory()
+	before, err := y.sv.redis.usedMemory()
 	if err != nil {
 		return 0, 0, err
 	}
-	taken := inParallel(y.names, func(i int) error { return once(ctx, clients[0], fmt.Sprintf("order/%012d", i)) })
-	after, err := y.sv.redis.memory()
+	taken := inParallel(y.names, func(i int) error { return lockOnce(ctx, clients[0], fmt.Sprintf("order/%012d", i)) })
+	after, err := y.sv.redis.usedMemory()
 	if err == nil && taken == 0 {
 		err = errors.New("it took no lock")
 	}
@@ -160,14 +163,14 @@ func inParallel(n int, do func(i int) error) int {
 	return int(done.Load())
 }
 
-// renewals holds leases and renews all of them, batch after batch.
-func (y *yard) renewals(ctx context.Context) error {
-	d, err := y.open(ctx)
+// measureRenewals holds leases and renews all of them, batch after batch.
+func (y *yard) measureRenewals(ctx context.Context) error {
+	d, err := y.openDriver(ctx)
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	before, err := y.sv.redis.memory()
+	before, err := y.sv.redis.usedMemory()
 	if err != nil {
 		return err
 	}
@@ -181,7 +184,7 @@ func (y *yard) renewals(ctx context.Context) error {
 			return err
 		}
 	}
-	after, err := y.sv.redis.memory()
+	after, err := y.sv.redis.usedMemory()
 	if err != nil {
 		return err
 	}
@@ -208,10 +211,10 @@ func (y *yard) renewals(ctx context.Context) error {
 	return err
 }
 
-// watchdog has one client keep leases for a while, and prints what that costs the process. A lease that is lost is an
+// measureWatchdog has one client keep leases for a while, and prints what that costs the process. A lease that is lost is an
 // error: renewing all of them must not take as long as they last.
-func (y *yard) watchdog(ctx context.Context) error {
-	drv, err := y.open(ctx)
+func (y *yard) measureWatchdog(ctx context.Context) error {
+	drv, err := y.openDriver(ctx)
 	if err != nil {
 		return err
 	}
@@ -247,41 +250,41 @@ func (y *yard) watchdog(ctx context.Context) error {
 	return nil
 }
 
-// connections opens many clients, has some of them wait for one lock, and then hands it from one to the next.
-func (y *yard) connections(ctx context.Context) error {
-	before, err := y.sv.redis.memory()
+// measureConnections opens many clients, has some of them wait for one lock, and then hands it from one to the next.
+func (y *yard) measureConnections(ctx context.Context) error {
+	before, err := y.sv.redis.usedMemory()
 	if err != nil {
 		return err
 	}
 	var clients []client
 	defer func() { closeAll(clients) }()
 	for range y.clients {
-		c, err := overDriver(y.open(ctx))
+		c, err := overDriver(y.openDriver(ctx))
 		if err != nil {
 			return err
 		}
 		clients = append(clients, c)
 	}
-	after, err := y.sv.redis.memory()
+	after, err := y.sv.redis.usedMemory()
 	if err != nil {
 		return err
 	}
 	y.connection = (after - before) / float64(y.clients)
 	fmt.Fprintf(y.progress, "%d idle clients …\n", y.clients)
-	share, _, err := y.load(3 * y.settings.time)
+	share, _, err := y.nodeLoad(3 * y.settings.time)
 	if err != nil {
 		return err
 	}
 	y.idle = share / float64(y.clients)
 	fmt.Fprintf(y.progress, "%d waiting clients …\n", y.waiters)
-	many, err := y.crowd(ctx, clients[:y.waiters+1], 3*y.settings.time)
+	many, err := y.measureCrowd(ctx, clients[:y.waiters+1], 3*y.settings.time)
 	if err != nil {
 		return err
 	}
 	y.queue = max((many.load-share)/float64(y.waiters), 0)
 	var few []float64
 	for len(few) < len(many.gaps) { // eight hand-overs say little
-		c, err := y.crowd(ctx, clients[:9], 10*time.Millisecond)
+		c, err := y.measureCrowd(ctx, clients[:9], 10*time.Millisecond)
 		if err != nil {
 			return err
 		}
@@ -289,18 +292,18 @@ func (y *yard) connections(ctx context.Context) error {
 	}
 	fmt.Fprintf(y.out, "%d waiting clients while nobody releases: %.2f %% of the node's processor, %.0f requests/s. "+
 		"Then a hand-over takes %.3f ms (p50; %.3f with 8), %d of %d out of order.\n\n",
-		y.waiters, 100*many.load, many.asked, median(many.gaps), median(few), many.outOfOrder, len(many.gaps))
+		y.waiters, 100*many.load, many.asked, medianOf(many.gaps), medianOf(few), many.outOfOrder, len(many.gaps))
 	return nil
 }
 
-// load is the share of a processor that the node uses in so long, and how many scripts it is asked for in a second.
-func (y *yard) load(d time.Duration) (share, asked float64, err error) {
+// nodeLoad returns the share of a processor that the node uses in so long, and how many scripts it is asked for in a second.
+func (y *yard) nodeLoad(d time.Duration) (share, asked float64, err error) {
 	cpu, err1 := y.sv.redis.cpuTime()
-	calls, err2 := y.sv.redis.calls()
+	calls, err2 := y.sv.redis.readCalls()
 	begin := time.Now()
 	time.Sleep(d)
 	used, err3 := y.sv.redis.cpuTime()
-	called, err4 := y.sv.redis.calls()
+	called, err4 := y.sv.redis.readCalls()
 	took := time.Since(begin).Seconds()
 	return (used - cpu).Seconds() / took, float64(called["evalsha"]-calls["evalsha"]) / took, errors.Join(err1, err2, err3, err4)
 }
@@ -312,9 +315,9 @@ type crowd struct {
 	outOfOrder  int
 }
 
-// crowd has all clients but the first wait, looks at the node for a while, and then lets the lock go from one to the
+// measureCrowd has all clients but the first wait, looks at the node for a while, and then lets the lock go from one to the
 // next, a hundred times at most.
-func (y *yard) crowd(ctx context.Context, clients []client, look time.Duration) (out crowd, err error) {
+func (y *yard) measureCrowd(ctx context.Context, clients []client, look time.Duration) (out crowd, err error) {
 	n := len(clients) - 1
 	unlock, err := clients[0].lock(ctx, "bench")
 	if err != nil {
@@ -350,7 +353,7 @@ func (y *yard) crowd(ctx context.Context, clients []client, look time.Duration) 
 		return out, err
 	}
 	time.Sleep(look) // for what they asked as they came, and for their times to spread
-	if out.load, out.asked, err = y.load(look); err != nil {
+	if out.load, out.asked, err = y.nodeLoad(look); err != nil {
 		return out, err
 	}
 	if err := unlock(ctx); err != nil {
@@ -359,7 +362,7 @@ func (y *yard) crowd(ctx context.Context, clients []client, look time.Duration) 
 	waiting.Wait()
 	slices.SortFunc(turns, func(a, b turn) int { return a.got.Compare(b.got) })
 	for i := 1; i < len(turns); i++ {
-		out.gaps = append(out.gaps, ms(turns[i].got.Sub(turns[i-1].left)))
+		out.gaps = append(out.gaps, inMillis(turns[i].got.Sub(turns[i-1].left)))
 		if turns[i].asked.Before(turns[i-1].asked) {
 			out.outOfOrder++
 		}
@@ -415,24 +418,24 @@ func (y *yard) localWaiters(ctx context.Context) error {
 	return unlock(ctx)
 }
 
-// describe writes the measured figures.
-func (y *yard) describe(w io.Writer) error {
-	version, err := y.sv.redis.version()
+// writeFigures writes the measured figures.
+func (y *yard) writeFigures(w io.Writer) error {
+	version, err := y.sv.redis.serverVersion()
 	fmt.Fprintf(w, "One node, Redis %s; each rate was measured for %v.\n\n", version, y.settings.time)
 	cells := [][]string{{"of one node", "rate here", "its processor time, each", "a processor at 70 %"}}
 	row := func(what string, r rate) {
-		cells = append(cells, []string{what, round(r.perSecond) + "/s", fmt.Sprintf("%.1f µs", r.cpu.Seconds()*1e6), round(full/r.cpu.Seconds()) + "/s"})
+		cells = append(cells, []string{what, roundNumber(r.perSecond) + "/s", fmt.Sprintf("%.1f µs", r.cpu.Seconds()*1e6), roundNumber(full/r.cpu.Seconds()) + "/s"})
 	}
 	row("locks whose names are new, taken and released by 64 workers", y.fresh)
 	row("locks whose names come back, by 64 workers", y.again)
-	row(fmt.Sprintf("renewals of %s leases, 512 in one call", round(float64(y.held))), y.renewal)
-	fmt.Fprintln(w, markdown(cells, 1))
-	fmt.Fprint(w, markdown([][]string{
+	row(fmt.Sprintf("renewals of %s leases, 512 in one call", roundNumber(float64(y.held))), y.renewal)
+	fmt.Fprintln(w, markdownTable(cells, 1))
+	fmt.Fprint(w, markdownTable([][]string{
 		{"of one node", "each"},
 		{"memory of a lease that is held", fmt.Sprintf("%.0f bytes", y.lease)},
 		{"memory of a client's connection, with what describes the client", fmt.Sprintf("%.1f kB", y.connection/1e3)},
-		{fmt.Sprintf("processor for a client that does nothing (of %s)", round(float64(y.clients))), fmt.Sprintf("%.1f µs/s", y.idle*1e6)},
-		{fmt.Sprintf("processor for a client that waits (of %s for one lock)", round(float64(y.waiters))), fmt.Sprintf("%.1f µs/s", y.queue*1e6)},
+		{fmt.Sprintf("processor for a client that does nothing (of %s)", roundNumber(float64(y.clients))), fmt.Sprintf("%.1f µs/s", y.idle*1e6)},
+		{fmt.Sprintf("processor for a client that waits (of %s for one lock)", roundNumber(float64(y.waiters))), fmt.Sprintf("%.1f µs/s", y.queue*1e6)},
 	}, 1))
 	return err
 }

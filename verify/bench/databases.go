@@ -259,35 +259,35 @@ type throngSize struct {
 
 var crowds = []throngSize{{100, 10}, {10, 100}}
 
-// databases compares the loads of backends, and then has crowds wait for one lock.
-func databases(ctx context.Context, s *session) error {
-	if err := s.compare(ctx, backendLoads); err != nil {
+// compareDatabases compares the loads of backends, and then has crowds wait for one lock.
+func compareDatabases(ctx context.Context, s *session) error {
+	if err := s.compareLibraries(ctx, backendLoads); err != nil {
 		return err
 	}
 	hold := 25 * s.settings.time
 	cells := [][]string{{"service", "library", "clients", "callers of each", "requests/s", "server CPU %", "clients CPU %", "failed"}}
 	err := s.eachService(ctx, func(sv *service) error {
-		for _, lib := range s.libraries(sv, load{shared: true}) {
+		for _, lib := range s.chosenLibraries(sv, load{shared: true}) {
 			for _, c := range crowds {
 				c.clients = max(int(float64(c.clients)*s.scale), 1)
 				fmt.Fprintf(s.progress, "a crowd of %d clients on %s with %s …\n", c.clients, sv.name, lib.name)
-				b, err := throng(ctx, lib, sv, c, hold)
+				b, err := measureThrong(ctx, lib, sv, c, hold)
 				if err != nil {
 					return fmt.Errorf("%s: %w", lib.name, err)
 				}
 				line := []string{
 					sv.name, lib.name, strconv.Itoa(c.clients), strconv.Itoa(c.callers), "", "",
-					digits(100 * b.own.Seconds() / hold.Seconds()), strconv.Itoa(b.failed),
+					formatDigits(100 * b.own.Seconds() / hold.Seconds()), strconv.Itoa(b.failed),
 				}
 				if sv.spent != nil {
-					line[4], line[5] = digits(float64(b.requests)/hold.Seconds()), digits(100*b.cpu.Seconds()/hold.Seconds())
+					line[4], line[5] = formatDigits(float64(b.requests)/hold.Seconds()), formatDigits(100*b.cpu.Seconds()/hold.Seconds())
 				}
 				cells = append(cells, line)
 			}
 		}
 		return nil
 	})
-	fmt.Fprintf(s.out, "\nCallers who wait for one lock that is held for %v; percent of one processor:\n\n%s", hold, markdown(cells, 2))
+	fmt.Fprintf(s.out, "\nCallers who wait for one lock that is held for %v; percent of one processor:\n\n%s", hold, markdownTable(cells, 2))
 	return err
 }
 
@@ -298,9 +298,9 @@ type burden struct {
 	failed   int           // callers that did not wait until the end
 }
 
-// throng has a crowd wait for one lock that another client holds.
-func throng(ctx context.Context, lib library, sv *service, c throngSize, hold time.Duration) (b burden, err error) {
-	prefix, addrs, _, err := sv.prepare(noFault)
+// measureThrong has a crowd wait for one lock that another client holds.
+func measureThrong(ctx context.Context, lib library, sv *service, c throngSize, hold time.Duration) (b burden, err error) {
+	prefix, addrs, _, err := sv.prepareService(noFault)
 	if err != nil {
 		return b, err
 	}
@@ -330,20 +330,20 @@ func throng(ctx context.Context, lib library, sv *service, c throngSize, hold ti
 		}
 	}
 	time.Sleep(hold / 4) // until all wait
-	before, err1 := sv.burden(ctx)
+	before, err1 := sv.readBurden(ctx)
 	select {
 	case <-time.After(hold):
 	case <-ctx.Done():
 	}
-	after, err2 := sv.burden(ctx)
+	after, err2 := sv.readBurden(ctx)
 	cancel()
 	err3 := unlock(ctx)
 	all.Wait()
 	return burden{after.requests - before.requests, after.cpu - before.cpu, after.own - before.own, int(failed.Load())}, errors.Join(err1, err2, err3, ctx.Err())
 }
 
-// burden returns the cost so far.
-func (sv *service) burden(ctx context.Context) (b burden, err error) {
+// readBurden returns the cost so far.
+func (sv *service) readBurden(ctx context.Context) (b burden, err error) {
 	if sv.spent != nil {
 		b.requests, b.cpu, err = sv.spent(ctx)
 	}

@@ -14,13 +14,13 @@ import (
 // crowdOf is the number of callers that read or write one name.
 const crowdOf = 64
 
-// kinds prints what is made of locks: read and write locks, and semaphores.
-func kinds(ctx context.Context, s *session) error {
+// measureKinds prints what is made of locks: read and write locks, and semaphores.
+func measureKinds(ctx context.Context, s *session) error {
 	for _, part := range []struct {
 		name string
 		run  func(context.Context, *session) error
-	}{{"readers", readWrites}, {"semaphores", semaphores}} {
-		if !s.wants(part.name) {
+	}{{"readers", readWrites}, {"semaphores", measureSemaphores}} {
+		if !s.wantsPart(part.name) {
 			continue
 		}
 		if err := part.run(ctx, s); err != nil {
@@ -55,12 +55,13 @@ func readWrites(ctx context.Context, s *session) error {
 				{"of a plain lock", kind{}},
 			} {
 				fmt.Fprintf(s.progress, "%d %s on %s with %d client(s) …\n", crowdOf, side.name, sv.name, clients)
-				each, longest, err := s.crowd(ctx, c, side.kind, func() time.Duration { return time.Millisecond })
+				each, longest, err := s.runCrowd(ctx, c, side.kind, func() time.Duration { return time.Millisecond })
 				if err != nil {
 					return err
 				}
 				rates = append(rates, []string{
-					nodes, fmt.Sprint(clients), fmt.Sprintf("%d %s", crowdOf, side.name), digits(float64(total(each)) / s.settings.time.Seconds()), digits(ms(longest)),
+					nodes, fmt.Sprint(clients), fmt.Sprintf("%d %s", crowdOf, side.name),
+					formatDigits(float64(sumOf(each)) / s.settings.time.Seconds()), formatDigits(inMillis(longest)),
 				})
 			}
 			line, err := s.writerAmongReaders(ctx, c)
@@ -78,15 +79,15 @@ func readWrites(ctx context.Context, s *session) error {
 		}
 		return nil
 	})
-	fmt.Fprintf(s.out, "%d callers of one name, with 1 ms of work:\n\n%s", crowdOf, markdown(rates, 3))
-	fmt.Fprintf(s.out, "\nA writer who comes every 50 ms among readers that come and go, with up to 20 ms of work:\n\n%s", markdown(waits, 0))
-	fmt.Fprintf(s.out, "\nOne caller alone, against as many places; 0 is a plain lock:\n\n%s", markdown(costs, 0))
+	fmt.Fprintf(s.out, "%d callers of one name, with 1 ms of work:\n\n%s", crowdOf, markdownTable(rates, 3))
+	fmt.Fprintf(s.out, "\nA writer who comes every 50 ms among readers that come and go, with up to 20 ms of work:\n\n%s", markdownTable(waits, 0))
+	fmt.Fprintf(s.out, "\nOne caller alone, against as many places; 0 is a plain lock:\n\n%s", markdownTable(costs, 0))
 	return err
 }
 
 // kindClients are so many clients of sv, and a name that nobody had.
 func (s *session) kindClients(ctx context.Context, sv *service, n int) (name string, clients []*holdfast.Client, stop func(), err error) {
-	name, addrs, _, err := sv.prepare(noFault)
+	name, addrs, _, err := sv.prepareService(noFault)
 	if err != nil {
 		return "", nil, nil, err
 	}
@@ -106,8 +107,8 @@ func (s *session) kindClients(ctx context.Context, sv *service, n int) (name str
 	return name, clients, stop, nil
 }
 
-// total is the sum of what each of a crowd got.
-func total(each []int) (sum int) {
+// sumOf returns the sum of what each of a crowd got.
+func sumOf(each []int) (sum int) {
 	for _, n := range each {
 		sum += n
 	}
@@ -120,8 +121,8 @@ type kind struct {
 	shared         bool
 }
 
-// acquire returns how c takes key as that kind.
-func (k kind) acquire(c *holdfast.Client, key string) acquirer {
+// acquirerFor returns how c takes key as that kind.
+func (k kind) acquirerFor(c *holdfast.Client, key string) acquirer {
 	switch {
 	case k.slots > 0:
 		return c.Semaphore(key, k.slots).Acquire
@@ -137,8 +138,8 @@ func (k kind) acquire(c *holdfast.Client, key string) acquirer {
 
 type acquirer func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error)
 
-// crowd has callers take and release one name for the time of a run. It returns how often each had it, and the longest wait.
-func (s *session) crowd(
+// runCrowd has callers take and release one name for the time of a run. It returns how often each had it, and the longest wait.
+func (s *session) runCrowd(
 	ctx context.Context, clients []*holdfast.Client, k kind, work func() time.Duration,
 ) (each []int, longest time.Duration, err error) {
 	each = make([]int, crowdOf)
@@ -149,7 +150,7 @@ func (s *session) crowd(
 		all.Go(func() {
 			for time.Now().Before(end) {
 				asked := time.Now()
-				l, failed := k.acquire(clients[i%len(clients)], "crowd")(ctx, nil)
+				l, failed := k.acquirerFor(clients[i%len(clients)], "crowd")(ctx, nil)
 				waited := time.Since(asked)
 				if failed == nil {
 					time.Sleep(work())
@@ -195,7 +196,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 		}
 		failed <- err
 	}()
-	_, _, err := s.crowd(ctx, clients, kind{readers: crowdOf, shared: true}, func() time.Duration {
+	_, _, err := s.runCrowd(ctx, clients, kind{readers: crowdOf, shared: true}, func() time.Duration {
 		work := rand.N(20 * time.Millisecond)
 		mu.Lock()
 		defer mu.Unlock()
@@ -210,9 +211,9 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 	}
 	slices.Sort(waits)
 	at := func(share float64) string {
-		return digits(ms(waits[min(int(share*float64(len(waits))), len(waits)-1)]))
+		return formatDigits(inMillis(waits[min(int(share*float64(len(waits))), len(waits)-1)]))
 	}
-	return []string{fmt.Sprint(crowdOf), digits(ms(longest)), fmt.Sprint(len(waits)), at(0.5), at(0.9), at(1)}, nil
+	return []string{fmt.Sprint(crowdOf), formatDigits(inMillis(longest)), fmt.Sprint(len(waits)), at(0.5), at(0.9), at(1)}, nil
 }
 
 // writerCost returns the cost of a writer beside so many places, for one caller alone.
@@ -224,24 +225,24 @@ func (s *session) writerCost(ctx context.Context, sv *service, readers int) ([]s
 	defer stop()
 	var take, release []time.Duration
 	turns := max(int(300*s.scale), 3)
-	before, err := sv.requests()
+	before, err := sv.requestCount()
 	if err != nil {
 		return nil, err
 	}
 	for range turns {
-		took, released, err := timed(ctx, kind{readers: readers}.acquire(c[0], "alone"))
+		took, released, err := timeLock(ctx, kind{readers: readers}.acquirerFor(c[0], "alone"))
 		if err != nil {
 			return nil, err
 		}
 		take, release = append(take, took), append(release, released)
 	}
-	after, err := sv.requests()
+	after, err := sv.requestCount()
 	if err != nil {
 		return nil, err
 	}
 	slices.Sort(take)
 	slices.Sort(release)
 	return []string{
-		fmt.Sprint(readers), digits(ms(take[turns/2])), digits(ms(release[turns/2])), digits(float64(after-before) / float64(turns)),
+		fmt.Sprint(readers), formatDigits(inMillis(take[turns/2])), formatDigits(inMillis(release[turns/2])), formatDigits(float64(after-before) / float64(turns)),
 	}, nil
 }

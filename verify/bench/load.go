@@ -72,8 +72,8 @@ var backendLoads = []load{
 
 func (l load) String() string { return l.name }
 
-// fails reports whether a node fails while the others go on.
-func (l load) fails() bool { return l.fault == killed || l.fault == hung }
+// failsNode reports whether a node fails while the others go on.
+func (l load) failsNode() bool { return l.fault == killed || l.fault == hung }
 
 // team is clients of one library in a run, each with so many workers.
 type team struct {
@@ -103,9 +103,9 @@ type running struct {
 
 var errCut = errors.New("the wait did not end")
 
-// measure runs a load once. A run of several teams shows how they share one lock.
-func measure(ctx context.Context, s settings, sv *service, l load, teams ...team) (out []sample, err error) {
-	prefix, addrs, stop, err := sv.prepare(l.fault)
+// measureLoad runs a load once. A run of several teams shows how they share one lock.
+func measureLoad(ctx context.Context, s settings, sv *service, l load, teams ...team) (out []sample, err error) {
+	prefix, addrs, stop, err := sv.prepareService(l.fault)
 	if err != nil {
 		return nil, err
 	}
@@ -128,16 +128,16 @@ func measure(ctx context.Context, s settings, sv *service, l load, teams ...team
 	defer working.Wait()
 	defer cancel()
 	defer r.end()
-	tallies := r.start(cut, &working, prefix, clients, teams)
+	tallies := r.startWorkers(cut, &working, prefix, clients, teams)
 
 	time.Sleep(time.Until(r.from)) // the warm-up
-	mend, err := sv.befall(l.fault)
+	mend, err := sv.causeFault(l.fault)
 	if err != nil {
 		return nil, err
 	}
 	meter := func() (r reading, err error) {
 		if l.fault == noFault { // otherwise it would say nothing of the library
-			r, err = sv.read(ctx)
+			r, err = sv.readCosts(ctx)
 		}
 		return r, err
 	}
@@ -152,15 +152,15 @@ func measure(ctx context.Context, s settings, sv *service, l load, teams ...team
 	r.end()
 	after, err2 := meter()
 	working.Wait()
-	out = r.samples(tallies, elapsed)
+	out = r.samplesOf(tallies, elapsed)
 	if len(teams) == 1 && l.fault == noFault {
-		out[0].add(after.since(before, teams[0].direct))
+		out[0].addSpent(after.costsSince(before, teams[0].direct))
 	}
 	return out, errors.Join(err1, err2, mend(ctx))
 }
 
-// samples are the figures of each team. How often a lock was handed over is measured where one team has it for itself.
-func (r *running) samples(tallies [][]*tally, elapsed time.Duration) (out []sample) {
+// samplesOf returns the figures of each team. How often a lock was handed over is measured where one team has it for itself.
+func (r *running) samplesOf(tallies [][]*tally, elapsed time.Duration) (out []sample) {
 	for _, t := range tallies {
 		out = append(out, newSample(t, elapsed))
 	}
@@ -170,21 +170,21 @@ func (r *running) samples(tallies [][]*tally, elapsed time.Duration) (out []samp
 	return out
 }
 
-// start lets all workers begin, and returns their tallies by team.
-func (r *running) start(ctx context.Context, working *sync.WaitGroup, prefix string, clients [][]client, teams []team) [][]*tally {
+// startWorkers lets all workers begin, and returns their tallies by team.
+func (r *running) startWorkers(ctx context.Context, working *sync.WaitGroup, prefix string, clients [][]client, teams []team) [][]*tally {
 	tallies := make([][]*tally, len(teams))
 	worker := 0
 	for i, t := range teams {
 		for number, c := range clients[i] {
 			for range t.workers {
-				mine, next, id := &tally{share: number}, r.keys(prefix, worker), int64(worker)
+				mine, next, id := &tally{share: number}, r.nextKeyFunc(prefix, worker), int64(worker)
 				if t.clients == 1 {
 					mine.share = worker
 				}
 				worker++
 				tallies[i] = append(tallies[i], mine)
 				working.Go(func() {
-					r.work(ctx, r.over, c, next, func(asked time.Time, err error) { r.note(i, id, mine, asked, err) })
+					r.runWorker(ctx, r.over, c, next, func(asked time.Time, err error) { r.noteWait(i, id, mine, asked, err) })
 				})
 			}
 		}
@@ -192,8 +192,8 @@ func (r *running) start(ctx context.Context, working *sync.WaitGroup, prefix str
 	return tallies
 }
 
-// note counts a wait that has ended.
-func (r *running) note(team int, worker int64, t *tally, asked time.Time, err error) {
+// noteWait counts a wait that has ended.
+func (r *running) noteWait(team int, worker int64, t *tally, asked time.Time, err error) {
 	got := time.Now()
 	if got.After(r.from) {
 		t.longest = max(t.longest, got.Sub(asked))
@@ -230,9 +230,9 @@ func (r *running) note(team int, worker int64, t *tally, asked time.Time, err er
 	r.end()
 }
 
-// work takes and frees locks until over is closed. It reports each wait, with an error where the caller got no lock; after
+// runWorker takes and frees locks until over is closed. It reports each wait, with an error where the caller got no lock; after
 // one that failed the wait goes on.
-func (l *load) work(ctx context.Context, over <-chan struct{}, c client, next func() string, report func(asked time.Time, err error)) {
+func (l *load) runWorker(ctx context.Context, over <-chan struct{}, c client, next func() string, report func(asked time.Time, err error)) {
 	for asked := time.Now(); !isClosed(over); {
 		unlock, err := c.lock(ctx, next())
 		if ctx.Err() != nil {
@@ -266,8 +266,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// keys gives the lock that a worker wants next.
-func (l *load) keys(prefix string, worker int) func() string {
+// nextKeyFunc returns a function that names the next lock of a worker.
+func (l *load) nextKeyFunc(prefix string, worker int) func() string {
 	key := prefix
 	if !l.shared {
 		key += "/" + strconv.Itoa(worker)
@@ -295,31 +295,31 @@ func openAll(ctx context.Context, t team, addrs []string, prefix string, known i
 			return clients, err
 		}
 		clients = append(clients, c)
-		if err := prime(ctx, c, prefix+"/first/"+strconv.Itoa(i)); err != nil {
+		if err := primeLock(ctx, c, prefix+"/first/"+strconv.Itoa(i)); err != nil {
 			return clients, err
 		}
 	}
 	for i := range known {
-		if err := prime(ctx, clients[0], prefix+"/"+strconv.Itoa(i)); err != nil {
+		if err := primeLock(ctx, clients[0], prefix+"/"+strconv.Itoa(i)); err != nil {
 			return clients, err
 		}
 	}
 	return clients, nil
 }
 
-// prime takes and frees a lock. It tries more than once: on a busy machine rueidislock can miss its turn at a free lock,
+// primeLock takes and frees a lock. It tries more than once: on a busy machine rueidislock can miss its turn at a free lock,
 // and then waits for ever.
-func prime(ctx context.Context, c client, key string) (err error) {
+func primeLock(ctx context.Context, c client, key string) (err error) {
 	for range 5 {
-		if err = once(ctx, c, key); err == nil {
+		if err = lockOnce(ctx, c, key); err == nil {
 			break
 		}
 	}
 	return err
 }
 
-// once takes and frees a lock, and gives up after two seconds.
-func once(ctx context.Context, c client, key string) error {
+// lockOnce takes and frees a lock, and gives up after two seconds.
+func lockOnce(ctx context.Context, c client, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	unlock, err := c.lock(ctx, key)
@@ -350,7 +350,7 @@ func (s *session) eachService(ctx context.Context, do func(*service) error) erro
 		chosen = s.scenario.services
 	}
 	for _, name := range chosen {
-		sv, err := find(name).start(ctx)
+		sv, err := findStarter(name).start(ctx)
 		if errors.Is(err, child.ErrNotFetched) {
 			fmt.Fprintf(s.progress, "%s is left out: %v\n", name, err)
 			continue
@@ -366,8 +366,8 @@ func (s *session) eachService(ctx context.Context, do func(*service) error) erro
 	return nil
 }
 
-// libraries returns the libraries that the command line chooses and that can run a load on a service.
-func (s *session) libraries(sv *service, l load) []library {
+// chosenLibraries returns the libraries that the command line chooses and that can run a load on a service.
+func (s *session) chosenLibraries(sv *service, l load) []library {
 	var out []library
 	for _, lib := range sv.libraries {
 		switch {
@@ -380,16 +380,16 @@ func (s *session) libraries(sv *service, l load) []library {
 	return out
 }
 
-// compare runs loads with each library, round by round, on one service after the other, and prints the rows.
-func (s *session) compare(ctx context.Context, loads []load) error {
+// compareLibraries runs loads with each library, round by round, on one service after the other, and prints the rows.
+func (s *session) compareLibraries(ctx context.Context, loads []load) error {
 	var rows []row
 	err := s.eachService(ctx, func(sv *service) error {
 		for _, l := range loads {
-			if !s.wants(l.name) || l.fails() && sv.nodes < 3 || l.most > 0 && sv.nodes > l.most {
+			if !s.wantsPart(l.name) || l.failsNode() && sv.nodes < 3 || l.most > 0 && sv.nodes > l.most {
 				continue
 			}
 			fmt.Fprintf(s.progress, "%s on %s …\n", l.name, sv.name)
-			more, err := s.rounds(ctx, sv, l)
+			more, err := s.runRounds(ctx, sv, l)
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.name, err)
 			}
@@ -398,12 +398,12 @@ func (s *session) compare(ctx context.Context, loads []load) error {
 		return nil
 	})
 	s.report.Rows = append(s.report.Rows, rows...)
-	fmt.Fprintf(s.out, "Medians of %d runs of %v, for some loads of more and shorter ones, by turns.\n\n%s", s.reps, s.settings.time, table(rows))
+	fmt.Fprintf(s.out, "Medians of %d runs of %v, for some loads of more and shorter ones, by turns.\n\n%s", s.reps, s.settings.time, layOutTable(rows))
 	return err
 }
 
-// rounds runs one load with each library in turn. Another one begins each round, as servers get faster while they run.
-func (s *session) rounds(ctx context.Context, sv *service, l load) ([]row, error) {
+// runRounds runs one load with each library in turn. Another one begins each round, as servers get faster while they run.
+func (s *session) runRounds(ctx context.Context, sv *service, l load) ([]row, error) {
 	set, split := s.settings, max(l.split, 1)
 	set.reps, set.time = set.reps*split, set.time/time.Duration(split)
 	type entrant struct {
@@ -412,9 +412,9 @@ func (s *session) rounds(ctx context.Context, sv *service, l load) ([]row, error
 		samples []sample
 	}
 	var all []*entrant
-	for _, lib := range s.libraries(sv, l) {
+	for _, lib := range s.chosenLibraries(sv, l) {
 		all = append(all, &entrant{team: team{lib, l.clients, l.workers}, load: l})
-		if l.fails() && lib.name == holdfastName {
+		if l.failsNode() && lib.name == holdfastName {
 			well := l
 			well.fault = noFault
 			lib.name += ", no fault"
@@ -424,7 +424,7 @@ func (s *session) rounds(ctx context.Context, sv *service, l load) ([]row, error
 	for round := range sv.idle + set.reps {
 		for k := range all {
 			e := all[(k+round)%len(all)]
-			got, err := measure(ctx, set, sv, e.load, e.team)
+			got, err := measureLoad(ctx, set, sv, e.load, e.team)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", e.team.name, err)
 			}

@@ -53,22 +53,22 @@ type scenario struct {
 }
 
 var scenarios = []scenario{
-	{"locks", names(lockLoads), []string{"redis-1", "redis-5"}, 1500 * time.Millisecond, func(ctx context.Context, s *session) error {
-		return errors.Join(s.compare(ctx, lockLoads), s.besideOlder(ctx))
+	{"locks", namesOf(lockLoads), []string{"redis-1", "redis-5"}, 1500 * time.Millisecond, func(ctx context.Context, s *session) error {
+		return errors.Join(s.compareLibraries(ctx, lockLoads), s.besideOlder(ctx))
 	}},
 	{
-		"backends", names(backendLoads),
+		"backends", namesOf(backendLoads),
 		[]string{"redis-1", "redis-3", "postgres", "postgres-fsync", "etcd", "zookeeper"},
 		400 * time.Millisecond,
-		func(ctx context.Context, s *session) error { return s.compare(ctx, backendLoads) },
+		func(ctx context.Context, s *session) error { return s.compareLibraries(ctx, backendLoads) },
 	},
-	{"databases", nil, []string{"mariadb", "mariadb-fsync", "mysql", "postgres", "postgres-listeners", "sqlite"}, 400 * time.Millisecond, databases},
-	{"capacity", nil, []string{"redis-1"}, 5 * time.Second, capacity},
-	{"storm", nil, []string{"redis-1", "redis-3"}, time.Minute, storms},
-	{"kinds", []string{"readers", "semaphores"}, []string{"redis-1", "redis-3"}, 3 * time.Second, kinds},
+	{"databases", nil, []string{"mariadb", "mariadb-fsync", "mysql", "postgres", "postgres-listeners", "sqlite"}, 400 * time.Millisecond, compareDatabases},
+	{"capacity", nil, []string{"redis-1"}, 5 * time.Second, measureCapacity},
+	{"storm", nil, []string{"redis-1", "redis-3"}, time.Minute, measureStorms},
+	{"kinds", []string{"readers", "semaphores"}, []string{"redis-1", "redis-3"}, 3 * time.Second, measureKinds},
 }
 
-func names[T interface{ String() string }](list []T) []string {
+func namesOf[T interface{ String() string }](list []T) []string {
 	out := make([]string, len(list))
 	for i, v := range list {
 		out[i] = v.String()
@@ -98,13 +98,13 @@ type session struct {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err := runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr); err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func parse(args []string, errs io.Writer) (s settings, err error) {
+func parseSettings(args []string, errs io.Writer) (s settings, err error) {
 	s = settings{warm: 200 * time.Millisecond, grace: 5 * time.Second}
 	var chosen, services, peers string
 	var short bool
@@ -115,7 +115,7 @@ func parse(args []string, errs io.Writer) (s settings, err error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(errs)
 	f.StringVar(&chosen, "scenarios", "locks", "comma-separated; all, or of scenarios and their parts: "+strings.Join(all, " "))
-	f.StringVar(&services, "services", "", "comma-separated; default those of the scenario: redis-1 to redis-9 "+strings.Join(names(startable), " "))
+	f.StringVar(&services, "services", "", "comma-separated; default those of the scenario: redis-1 to redis-9 "+strings.Join(namesOf(startable), " "))
 	f.StringVar(&peers, "peers", "", "libraries, comma-separated; default all that fit")
 	f.IntVar(&s.reps, "reps", 3, "repetitions, of which the median counts")
 	f.DurationVar(&s.time, "time", 0, "length of one run; default that of the scenario")
@@ -137,7 +137,7 @@ func parse(args []string, errs io.Writer) (s settings, err error) {
 	s.scenarios, err = chooseFrom("scenario", chosen, append(all, "all"))
 	s.services = slices.DeleteFunc(strings.Split(services, ","), func(name string) bool { return name == "" })
 	for _, name := range s.services {
-		if find(name) == nil {
+		if findStarter(name) == nil {
 			err = errors.Join(err, fmt.Errorf("no service %q; -h lists them", name))
 		}
 	}
@@ -159,8 +159,8 @@ func chooseFrom(kind, given string, all []string) ([]string, error) {
 	return list, nil
 }
 
-// wants reports whether the command line asks for a part of a scenario.
-func (s *session) wants(part string) bool {
+// wantsPart reports whether the command line asks for a part of a scenario.
+func (s *session) wantsPart(part string) bool {
 	for _, name := range []string{"all", s.name, part} {
 		if slices.Contains(s.settings.scenarios, name) {
 			return true
@@ -169,8 +169,8 @@ func (s *session) wants(part string) bool {
 	return false
 }
 
-func run(ctx context.Context, args []string, out, progress io.Writer) (err error) {
-	set, err := parse(args, progress)
+func runCommand(ctx context.Context, args []string, out, progress io.Writer) (err error) {
+	set, err := parseSettings(args, progress)
 	if err != nil {
 		return err
 	}
@@ -185,11 +185,11 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 		}
 		defer pprof.StopCPUProfile()
 	}
-	r := &report{Machine: machine()}
+	r := &report{Machine: describeMachine()}
 	fmt.Fprintf(out, "%s; clients, servers and libraries share it.\n", r.Machine)
 	for _, sc := range scenarios {
 		s := &session{settings: set, scenario: sc, out: out, progress: progress, report: r}
-		if !s.wants(sc.name) && !slices.ContainsFunc(sc.parts, s.wants) {
+		if !s.wantsPart(sc.name) && !slices.ContainsFunc(sc.parts, s.wantsPart) {
 			continue
 		}
 		if s.settings.time == 0 {
@@ -202,11 +202,11 @@ func run(ctx context.Context, args []string, out, progress io.Writer) (err error
 		}
 		warnIfBusy(ctx, out, "after these measurements")
 	}
-	return r.save(set)
+	return r.saveFiles(set)
 }
 
-// save writes the files that are asked for.
-func (r *report) save(s settings) error {
+// saveFiles writes the files that are asked for.
+func (r *report) saveFiles(s settings) error {
 	var errs error
 	if s.json != "" {
 		text, err := json.MarshalIndent(r, "", "  ")
@@ -216,7 +216,7 @@ func (r *report) save(s settings) error {
 		errs = err
 	}
 	if s.svg != "" {
-		errs = errors.Join(errs, os.WriteFile(s.svg, []byte(plot(r)), 0o644))
+		errs = errors.Join(errs, os.WriteFile(s.svg, []byte(plotWaits(r)), 0o644))
 	}
 	return errs
 }

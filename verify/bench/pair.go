@@ -50,10 +50,10 @@ func (s *session) besideOlder(ctx context.Context) error {
 	cells := [][]string{{"load", "locks/s before", "now", "now / before"}}
 	for load, now := range rates[is] {
 		ratio, _ := medianRatio(now, rates[was][load])
-		cells = append(cells, []string{load, digits(median(rates[was][load])), digits(median(now)), digits(ratio)})
+		cells = append(cells, []string{load, formatDigits(medianOf(rates[was][load])), formatDigits(medianOf(now)), formatDigits(ratio)})
 	}
 	slices.SortFunc(cells[1:], func(a, b []string) int { return strings.Compare(a[0], b[0]) })
-	fmt.Fprintf(s.out, "\nBeside %s, run by turns:\n\n%s", s.old, markdown(cells, 1))
+	fmt.Fprintf(s.out, "\nBeside %s, run by turns:\n\n%s", s.old, markdownTable(cells, 1))
 	return nil
 }
 

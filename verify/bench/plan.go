@@ -51,9 +51,9 @@ type plan struct {
 	why         string
 }
 
-// planned computes it. Each node of a set does the work of the whole set; each client has a
+// planFor returns the plan for a demand. Each node of a set does the work of the whole set; each client has a
 // connection to each node of each set.
-func (c *costs) planned(l demand) plan {
+func (c *costs) planFor(l demand) plan {
 	p := plan{demand: l, connections: l.clients}
 	p.processor = l.locks*(l.fresh*c.fresh.cpu.Seconds()+(1-l.fresh)*c.again.cpu.Seconds()) + l.held/(ttl.Seconds()/3)*c.renewal.cpu.Seconds()
 	p.memory = l.held * c.lease
@@ -74,16 +74,16 @@ func (c *costs) planned(l demand) plan {
 	return p
 }
 
-// plans writes what each demand needs, and what a simulation shows of it.
-func plans(w io.Writer, c costs) error {
+// writePlans writes what each demand needs, and what a simulation shows of it.
+func writePlans(w io.Writer, c costs) error {
 	needs := [][]string{{
 		"load", "decided by", "locks/s", "leases held", "clients", "sets", "servers with 1, 3, 5 nodes a set", "processor of a node", "memory of a node",
 		"connections of a node",
 	}}
 	shown := [][]string{{"load", "sets of 3 nodes", "busiest set, against the mean", "busiest node", "lock taken p50 ms", "p99 ms", "p99.9 ms"}}
 	for _, l := range demands {
-		p := c.planned(l)
-		line := []string{l.name, p.why, round(l.locks), round(l.held), round(l.clients), "–", "", "", "", round(p.connections)}
+		p := c.planFor(l)
+		line := []string{l.name, p.why, roundNumber(l.locks), roundNumber(l.held), roundNumber(l.clients), "–", "", "", "", roundNumber(p.connections)}
 		if p.connections > sockets {
 			line[9] += " (!)"
 		}
@@ -92,13 +92,13 @@ func plans(w io.Writer, c costs) error {
 				fmt.Sprint(p.sets), fmt.Sprintf("%d, %d, %d", p.sets, 3*p.sets, 5*p.sets),
 				fmt.Sprintf("%.0f %%", 100*(p.processor/n+l.clients*c.idle)), fmt.Sprintf("%.1f GB", (p.memory/n+l.clients*c.connection)/gigabyte),
 			})
-			o, err := simulate(p, c)
+			o, err := simulateLoad(p, c)
 			if err != nil {
 				return err
 			}
 			shown = append(shown, []string{
 				p.name, fmt.Sprint(p.sets), fmt.Sprintf("%.3f", o.uneven), fmt.Sprintf("%.0f %%", 100*o.busiest),
-				digits(ms(o.wait(0.5))), digits(ms(o.wait(0.99))), digits(ms(o.wait(0.999))),
+				formatDigits(inMillis(o.waitQuantile(0.5))), formatDigits(inMillis(o.waitQuantile(0.99))), formatDigits(inMillis(o.waitQuantile(0.999))),
 			})
 		}
 		needs = append(needs, line)
@@ -113,7 +113,7 @@ Half of the names are new, leases are renewed every third of %v.
 The same in a simulation: a second of each load, names spread by the hash of package sharding, locks at random times, each
 node with one processor and the measured times, %v for a round trip. A lock is taken once a majority has answered.
 
-%s`, memoryOf/gigabyte, full*100, markdown(needs, 2), ttl, round(sockets), trip, markdown(shown, 1))
+%s`, memoryOf/gigabyte, full*100, markdownTable(needs, 2), ttl, roundNumber(sockets), trip, markdownTable(shown, 1))
 	return err
 }
 
@@ -124,7 +124,7 @@ type outcome struct {
 	busiest float64
 }
 
-func (o *outcome) wait(share float64) time.Duration {
+func (o *outcome) waitQuantile(share float64) time.Duration {
 	return o.waits[min(int(share*float64(len(o.waits))), len(o.waits)-1)]
 }
 
@@ -156,9 +156,9 @@ func (j *jobs) Pop() any {
 	return last
 }
 
-// simulate lets a second of the load pass: names by the hash that clients use, locks that come at random, nodes that do one
+// simulateLoad lets a second of the load pass: names by the hash that clients use, locks that come at random, nodes that do one
 // thing after the other.
-func simulate(p plan, c costs) (o outcome, err error) {
+func simulateLoad(p plan, c costs) (o outcome, err error) {
 	var sets []sharding.Set
 	for i := range p.sets {
 		sets = append(sets, sharding.Set{Name: fmt.Sprintf("set-%02d", i), Driver: memory.New(1)})
@@ -218,8 +218,8 @@ func simulate(p plan, c costs) (o outcome, err error) {
 	return o, nil
 }
 
-// round writes a number as people say it: 1.2M, 45k, 800.
-func round(v float64) string {
+// roundNumber writes a number as people say it: 1.2M, 45k, 800.
+func roundNumber(v float64) string {
 	for _, unit := range []struct {
 		size float64
 		name string

@@ -15,7 +15,7 @@ var measured = costs{
 func TestPlanHasFewestSets(t *testing.T) {
 	t.Parallel()
 	for _, l := range demands {
-		p := measured.planned(l)
+		p := measured.planFor(l)
 		node := func(sets int) float64 { return p.processor/float64(sets) + l.clients*measured.idle }
 		if p.sets == 0 || node(p.sets) > full+1e-9 {
 			t.Errorf("%s: %d sets, a node at %.2f", l.name, p.sets, node(p.sets))
@@ -28,15 +28,15 @@ func TestPlanHasFewestSets(t *testing.T) {
 
 func TestTooManyClientsAreReported(t *testing.T) {
 	t.Parallel()
-	if p := measured.planned(demand{locks: 1, clients: 1e6}); p.sets != 0 || !strings.Contains(p.why, "connections") {
+	if p := measured.planFor(demand{locks: 1, clients: 1e6}); p.sets != 0 || !strings.Contains(p.why, "connections") {
 		t.Errorf("a million clients: %d sets, %s", p.sets, p.why)
 	}
 }
 
 func TestASimulatedNodeIsAsBusyAsPlanned(t *testing.T) {
 	t.Parallel()
-	p := measured.planned(demand{name: "test", locks: 50e3, fresh: 0.5, held: 100e3, clients: 1e3})
-	o, err := simulate(p, measured)
+	p := measured.planFor(demand{name: "test", locks: 50e3, fresh: 0.5, held: 100e3, clients: 1e3})
+	o, err := simulateLoad(p, measured)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestASimulatedNodeIsAsBusyAsPlanned(t *testing.T) {
 	if o.busiest < planned*0.95 || o.busiest > planned*1.15 {
 		t.Errorf("the busiest node is at %.2f, planned at %.2f", o.busiest, planned)
 	}
-	if least, most := o.wait(0), o.wait(1); least < trip || most > 100*trip {
+	if least, most := o.waitQuantile(0), o.waitQuantile(1); least < trip || most > 100*trip {
 		t.Errorf("locks take %v to %v", least, most)
 	}
 }
@@ -52,7 +52,7 @@ func TestASimulatedNodeIsAsBusyAsPlanned(t *testing.T) {
 func TestNumbersAreWrittenAsPeopleSayThem(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[float64]string{0: "0", 800: "800", 1000: "1.0k", 45_300: "45k", 1.25e6: "1.2M", 10e6: "10M", 123e6: "123M"} {
-		if got := round(v); got != want {
+		if got := roundNumber(v); got != want {
 			t.Errorf("round(%v) = %q, want %q", v, got, want)
 		}
 	}

@@ -26,13 +26,13 @@ const (
 // axis maps waits, in ms, to places, by their logarithm.
 type axis struct{ low, high float64 } // powers of ten
 
-func (a axis) at(ms float64) float64 {
+func (a axis) pixelAt(ms float64) float64 {
 	share := (math.Log10(min(max(ms, a.low), a.high)) - math.Log10(a.low)) / (math.Log10(a.high) - math.Log10(a.low))
 	return plotLeft + share*(plotRight-plotLeft)
 }
 
-// plot draws the waits of each peer: median, 99th percentile and longest.
-func plot(r *report) string {
+// plotWaits draws the waits of each peer: median, 99th percentile and longest.
+func plotWaits(r *report) string {
 	var body strings.Builder
 	y := 34
 	scale := axis{0.01, 10_000}
@@ -42,7 +42,7 @@ func plot(r *report) string {
 			if len(rows) == 0 {
 				continue
 			}
-			y = panel(&body, y, scale, fmt.Sprintf("%s, on %s", p.title, count(nodes)), rows)
+			y = drawPanel(&body, y, scale, fmt.Sprintf("%s, on %s", p.title, nodeCount(nodes)), rows)
 		}
 	}
 	fmt.Fprintf(&body, `<text x="%d" y="%d" class="note">%s</text>`+"\n", 16, y+20, html.EscapeString(r.Machine))
@@ -59,22 +59,22 @@ text { font: 13px sans-serif; fill: #24292f }
 `, plotWidth, height, body.String())
 }
 
-func count(nodes int) string {
+func nodeCount(nodes int) string {
 	if nodes == 1 {
 		return "1 node"
 	}
 	return fmt.Sprintf("%d nodes", nodes)
 }
 
-// panel draws one scenario from y on and returns where it ends.
-func panel(b *strings.Builder, y int, scale axis, title string, rows []row) int {
+// drawPanel draws one scenario from y on and returns where it ends.
+func drawPanel(b *strings.Builder, y int, scale axis, title string, rows []row) int {
 	top := y + panelHead
 	bottom := top + lineHeight*len(rows)
 	fmt.Fprintf(b, `<text x="16" y="%d" class="title">%s</text>`+"\n", y+20, html.EscapeString(title))
 	for v := scale.low; v <= scale.high; v *= 10 {
-		x := scale.at(v)
+		x := scale.pixelAt(v)
 		fmt.Fprintf(b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" class="grid"/>`, x, top-6, x, bottom-6)
-		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle" class="note">%s</text>`+"\n", x, bottom+8, tick(v))
+		fmt.Fprintf(b, `<text x="%.1f" y="%d" text-anchor="middle" class="note">%s</text>`+"\n", x, bottom+8, tickLabel(v))
 	}
 	for i, r := range rows {
 		mid := top + lineHeight*i + 4
@@ -82,7 +82,7 @@ func panel(b *strings.Builder, y int, scale axis, title string, rows []row) int 
 		if r.Peer == holdfastName {
 			class = "ours"
 		}
-		median, p99, longest := scale.at(r.Figures["wait p50 ms"]), scale.at(r.Figures["p99 ms"]), scale.at(r.Figures["max ms"])
+		median, p99, longest := scale.pixelAt(r.Figures["wait p50 ms"]), scale.pixelAt(r.Figures["p99 ms"]), scale.pixelAt(r.Figures["max ms"])
 		fmt.Fprintf(b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, plotLeft-14, mid+4, html.EscapeString(r.Peer))
 		fmt.Fprintf(b, `<g class="%s"><line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke-width="2"/>`, class, median, mid, longest, mid)
 		fmt.Fprintf(b, `<circle cx="%.1f" cy="%d" r="4"/><rect x="%.1f" y="%d" width="4" height="12"/>`, median, mid, p99-2, mid-6)
@@ -91,8 +91,8 @@ func panel(b *strings.Builder, y int, scale axis, title string, rows []row) int 
 	return bottom + 12
 }
 
-// tick names a power of ten in ms.
-func tick(ms float64) string {
+// tickLabel names a power of ten in ms.
+func tickLabel(ms float64) string {
 	switch {
 	case ms < 0.999:
 		return fmt.Sprintf("%.0f µs", ms*1000)

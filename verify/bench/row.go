@@ -16,8 +16,8 @@ type report struct {
 	Rows    []row  `json:"rows"`
 }
 
-// machine describes the machine of the figures.
-func machine() string {
+// describeMachine describes the machine of the figures.
+func describeMachine() string {
 	cpu := "unknown CPU"
 	text, _ := os.ReadFile("/proc/cpuinfo") // not there on every system
 	for line := range strings.Lines(string(text)) {
@@ -56,14 +56,14 @@ func newSample(tallies []*tally, elapsed time.Duration) sample {
 	}
 	slices.Sort(s.waits)
 	s.figures = map[string]float64{
-		"locks/s": float64(s.locks) / elapsed.Seconds(), "wait p50 ms": ms(s.percentile(0.50)), "p99 ms": ms(s.percentile(0.99)),
-		"max ms": ms(s.longest), "Jain": jain(slices.Collect(maps.Values(shares))),
+		"locks/s": float64(s.locks) / elapsed.Seconds(), "wait p50 ms": inMillis(s.percentile(0.50)), "p99 ms": inMillis(s.percentile(0.99)),
+		"max ms": inMillis(s.longest), "Jain": jainIndex(slices.Collect(maps.Values(shares))),
 	}
 	return s
 }
 
-// add adds what was spent, for each lock.
-func (s *sample) add(spent map[string]float64) {
+// addSpent adds what was spent, for each lock.
+func (s *sample) addSpent(spent map[string]float64) {
 	for name, n := range spent {
 		s.figures[name+"/lock"] = n / max(float64(s.locks), 1)
 	}
@@ -77,9 +77,9 @@ func (s *sample) percentile(share float64) time.Duration {
 	return s.waits[min(int(share*float64(len(s.waits))), len(s.waits)-1)]
 }
 
-// jain is Jain's fairness index: 1 when all have got the same, 1/n when one has got everything. (R. Jain et al.,
+// jainIndex returns Jain's fairness index: 1 when all have got the same, 1/n when one has got everything. (R. Jain et al.,
 // DEC-TR-301, 1984.)
-func jain(got []float64) float64 {
+func jainIndex(got []float64) float64 {
 	var sum, squares float64
 	for _, x := range got {
 		sum += x
@@ -91,10 +91,10 @@ func jain(got []float64) float64 {
 	return sum * sum / (float64(len(got)) * squares)
 }
 
-func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
+func inMillis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// median is the middle of list, or the mean of its two middle values.
-func median(list []float64) float64 {
+// medianOf returns the middle of list, or the mean of its two middle values.
+func medianOf(list []float64) float64 {
 	sorted := slices.Sorted(slices.Values(list))
 	n := len(sorted)
 	if n%2 == 1 {
@@ -110,10 +110,10 @@ func medianRatio(a, b []float64) (ratio float64, ok bool) {
 	for i := range min(len(a), len(b)) {
 		ratios = append(ratios, a[i]/b[i])
 	}
-	if len(ratios) == 0 || median(b) == 0 {
+	if len(ratios) == 0 || medianOf(b) == 0 {
 		return 0, false
 	}
-	return median(ratios), true
+	return medianOf(ratios), true
 }
 
 // row is one line of a table: what one library did with one load on one service.
@@ -138,24 +138,24 @@ func newRow(l load, sv *service, peer string, samples, first []sample) row {
 		r.Rounds = append(r.Rounds, s.figures)
 	}
 	for name := range samples[0].figures {
-		r.Figures[name] = median(each(samples, name))
+		r.Figures[name] = medianOf(valuesOf(samples, name))
 	}
 	r.Rate = r.Figures["locks/s"]
-	if ratio, ok := medianRatio(each(first, "locks/s"), each(samples, "locks/s")); ok {
+	if ratio, ok := medianRatio(valuesOf(first, "locks/s"), valuesOf(samples, "locks/s")); ok {
 		r.Figures["ratio"] = ratio
 	}
 	return r
 }
 
-func each(samples []sample, name string) (list []float64) {
+func valuesOf(samples []sample, name string) (list []float64) {
 	for _, s := range samples {
 		list = append(list, s.figures[name])
 	}
 	return list
 }
 
-// table lays rows out, with the columns that any of them has.
-func table(rows []row) string {
+// layOutTable lays rows out, with the columns that any of them has.
+func layOutTable(rows []row) string {
 	cells := [][]string{{"load", "service", "library"}}
 	var shown []string
 	for _, name := range columns {
@@ -176,17 +176,17 @@ func table(rows []row) string {
 		for _, column := range shown {
 			text := ""
 			if v, ok := r.Figures[column]; ok {
-				text = digits(v)
+				text = formatDigits(v)
 			}
 			line = append(line, text)
 		}
 		cells = append(cells, line)
 	}
-	return markdown(cells, 3)
+	return markdownTable(cells, 3)
 }
 
-// digits writes v with about three digits.
-func digits(v float64) string {
+// formatDigits writes v with about three digits.
+func formatDigits(v float64) string {
 	switch {
 	case v >= 100:
 		return fmt.Sprintf("%.0f", v)
@@ -198,8 +198,8 @@ func digits(v float64) string {
 	return fmt.Sprintf("%.3f", v)
 }
 
-// markdown lays cells out as a table whose first row is the head and whose first columns, up to left, are words.
-func markdown(cells [][]string, left int) string {
+// markdownTable lays cells out as a table whose first row is the head and whose first columns, up to left, are words.
+func markdownTable(cells [][]string, left int) string {
 	width := make([]int, len(cells[0]))
 	for _, line := range cells {
 		for i, c := range line {

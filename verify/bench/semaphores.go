@@ -22,8 +22,8 @@ import (
 // slotsOfCrowd is of how many slots the semaphore is that a crowd wants.
 const slotsOfCrowd = 8
 
-// semaphores prints what semaphores cost one caller, and what a crowd gets of one.
-func semaphores(ctx context.Context, s *session) error {
+// measureSemaphores prints what semaphores cost one caller, and what a crowd gets of one.
+func measureSemaphores(ctx context.Context, s *session) error {
 	costs := [][]string{{
 		"service", "slots", "held by others", "to take p50 µs", "to release p50 µs", "cost / that of a lock", "requests", "the first time: to take", "requests",
 	}}
@@ -45,10 +45,10 @@ func semaphores(ctx context.Context, s *session) error {
 		}
 		return nil
 	})
-	fmt.Fprintf(s.out, "\nOne caller of a semaphore, time and again; 0 slots is a plain lock:\n\n%s", markdown(costs, 1))
+	fmt.Fprintf(s.out, "\nOne caller of a semaphore, time and again; 0 slots is a plain lock:\n\n%s", markdownTable(costs, 1))
 	if len(crowds) > 1 {
 		fmt.Fprintf(s.out, "\n%d workers of a semaphore of %d, with 1 ms of work, on one Redis; medians of %d runs by turns:\n\n%s",
-			crowdOf, slotsOfCrowd, s.reps, markdown(crowds, 2))
+			crowdOf, slotsOfCrowd, s.reps, markdownTable(crowds, 2))
 	}
 	return err
 }
@@ -65,30 +65,32 @@ type slotTurns struct {
 	requests      int64
 }
 
-// turn takes and releases a slot so many times.
-func (k *slotTurns) turn(ctx context.Context, sv *service, acquire acquirer, times int) error {
-	before, err := sv.requests()
+// takeTurns takes and releases a slot so many times.
+func (k *slotTurns) takeTurns(ctx context.Context, sv *service, acquire acquirer, times int) error {
+	before, err := sv.requestCount()
 	if err != nil {
 		return err
 	}
 	for range times {
-		took, released, err := timed(ctx, acquire)
+		took, released, err := timeLock(ctx, acquire)
 		if err != nil {
 			return err
 		}
 		k.take, k.release = append(k.take, took), append(k.release, released)
 	}
-	after, err := sv.requests()
+	after, err := sv.requestCount()
 	k.requests += after - before
 	return err
 }
 
-// medians are the figures of all turns, in µs, and requests for each; "–" where these are not known.
-func (k *slotTurns) medians() (take, release float64, requests string) {
-	middle := func(list []time.Duration) float64 { return ms(slices.Sorted(slices.Values(list))[len(list)/2]) * 1000 }
+// medianFigures returns the figures of all turns, in µs, and requests for each; "–" where these are not known.
+func (k *slotTurns) medianFigures() (take, release float64, requests string) {
+	middle := func(list []time.Duration) float64 {
+		return inMillis(slices.Sorted(slices.Values(list))[len(list)/2]) * 1000
+	}
 	requests = "–"
 	if k.requests > 0 {
-		requests = digits(float64(k.requests) / float64(len(k.take)))
+		requests = formatDigits(float64(k.requests) / float64(len(k.take)))
 	}
 	return middle(k.take), middle(k.release), requests
 }
@@ -110,7 +112,7 @@ func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string,
 	name := func(k *slotCost) string { return fmt.Sprintf("%s/%d/%d", prefix, k.slots, k.held) }
 	for _, k := range all {
 		for range k.held {
-			held, err := kind{slots: k.slots}.acquire(c[1], name(k))(ctx, &holdfast.AcquireOptions{TTL: time.Minute})
+			held, err := kind{slots: k.slots}.acquirerFor(c[1], name(k))(ctx, &holdfast.AcquireOptions{TTL: time.Minute})
 			if err != nil {
 				return nil, err
 			}
@@ -123,39 +125,40 @@ func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string,
 			if round == 1 { // the first one makes connections and fills caches
 				k.first, k.next = slotTurns{}, slotTurns{}
 			}
-			acquire := kind{slots: k.slots}.acquire(c[0], name(k))
-			if err := errors.Join(k.first.turn(ctx, sv, acquire, 1), k.next.turn(ctx, sv, acquire, 10)); err != nil {
+			acquire := kind{slots: k.slots}.acquirerFor(c[0], name(k))
+			if err := errors.Join(k.first.takeTurns(ctx, sv, acquire, 1), k.next.takeTurns(ctx, sv, acquire, 10)); err != nil {
 				return nil, err
 			}
 		}
 	}
 	var lock float64
 	for _, k := range all {
-		take, release, requests := k.next.medians()
-		anew, _, more := k.first.medians()
+		take, release, requests := k.next.medianFigures()
+		anew, _, more := k.first.medianFigures()
 		if k.slots == 0 {
 			lock = take + release
 		}
 		lines = append(lines, []string{
-			sv.name, fmt.Sprint(k.slots), fmt.Sprint(k.held), digits(take), digits(release), fmt.Sprintf("%.2f", (take+release)/lock), requests, digits(anew), more,
+			sv.name, fmt.Sprint(k.slots), fmt.Sprint(k.held), formatDigits(take), formatDigits(release), fmt.Sprintf("%.2f", (take+release)/lock),
+			requests, formatDigits(anew), more,
 		})
 	}
 	return lines, nil
 }
 
-// requests returns the number of requests to a service of Redis servers so far, and 0 for another
+// requestCount returns the number of requests to a service of Redis servers so far, and 0 for another
 // service.
-func (sv *service) requests() (int64, error) {
+func (sv *service) requestCount() (int64, error) {
 	if sv.redis == nil {
 		return 0, nil
 	}
-	calls, err := sv.redis.calls()
-	n, _ := calls.since(nil, nil)
+	calls, err := sv.redis.readCalls()
+	n, _ := calls.callsSince(nil, nil)
 	return n, err
 }
 
-// timed takes a lock and releases it.
-func timed(ctx context.Context, acquire acquirer) (take, release time.Duration, err error) {
+// timeLock takes a lock and releases it.
+func timeLock(ctx context.Context, acquire acquirer) (take, release time.Duration, err error) {
 	asked := time.Now()
 	l, err := acquire(ctx, nil)
 	if err != nil {
@@ -218,12 +221,12 @@ func (s *session) slotCrowds(ctx context.Context, sv *service, clients int) (lin
 	for round := range 1 + s.reps {
 		for i := range peers {
 			i = (i + round) % len(peers)
-			if err := sv.redis.flush(); err != nil {
+			if err := sv.redis.flushAll(); err != nil {
 				return nil, err
 			}
-			before, err1 := sv.requests()
+			before, err1 := sv.requestCount()
 			got, err2 := peers[i].run()
-			after, err3 := sv.requests()
+			after, err3 := sv.requestCount()
 			if err := errors.Join(err1, err2, err3); err != nil {
 				return nil, fmt.Errorf("%s: %w", peers[i].name, err)
 			}
@@ -240,12 +243,13 @@ func (s *session) slotCrowds(ctx context.Context, sv *service, clients int) (lin
 			for _, n := range g.Each {
 				each = append(each, float64(n))
 			}
-			all := float64(total(g.Each))
-			rates, jains = append(rates, all/s.settings.time.Seconds()), append(jains, jain(each))
+			all := float64(sumOf(g.Each))
+			rates, jains = append(rates, all/s.settings.time.Seconds()), append(jains, jainIndex(each))
 			requests, longest = append(requests, float64(g.requests)/max(all, 1)), max(longest, g.Longest)
 		}
 		lines = append(lines, []string{
-			fmt.Sprint(clients), p.name, digits(median(rates)), digits(slices.Min(rates)), digits(longest), digits(median(jains)), digits(median(requests)),
+			fmt.Sprint(clients), p.name, formatDigits(medianOf(rates)), formatDigits(slices.Min(rates)), formatDigits(longest),
+			formatDigits(medianOf(jains)), formatDigits(medianOf(requests)),
 		})
 	}
 	return lines, nil
@@ -255,8 +259,8 @@ func (s *session) slotCrowds(ctx context.Context, sv *service, clients int) (lin
 func ourCrowd(ctx context.Context, s *session, sv *service, n int) (slotPeer, error) {
 	_, clients, stop, err := s.kindClients(ctx, sv, n)
 	run := func() (slotGain, error) {
-		each, longest, err := s.crowd(ctx, clients, kind{slots: slotsOfCrowd}, func() time.Duration { return time.Millisecond })
-		return slotGain{Each: each, Longest: ms(longest)}, err
+		each, longest, err := s.runCrowd(ctx, clients, kind{slots: slotsOfCrowd}, func() time.Duration { return time.Millisecond })
+		return slotGain{Each: each, Longest: inMillis(longest)}, err
 	}
 	return slotPeer{holdfastName, run, stop}, err
 }

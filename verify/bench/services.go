@@ -108,8 +108,8 @@ var startable = []starter{
 	{"zookeeper", startZooKeeper},
 }
 
-// find returns what starts the service of a name, nil if there is none.
-func find(name string) *starter {
+// findStarter returns what starts the service of a name, nil if there is none.
+func findStarter(name string) *starter {
 	all := startable
 	if n, err := strconv.Atoi(strings.TrimPrefix(name, "redis-")); err == nil && n >= 1 && n <= 9 {
 		all = []starter{{"redis-" + strconv.Itoa(n), func(ctx context.Context) (*service, error) { return startRedis(ctx, n) }}}
@@ -145,11 +145,11 @@ func libraryNames() (all []string) {
 
 var prepared atomic.Int64
 
-// prepare empties the service, if it can, and returns where clients connect and how their locks begin: nobody had these
+// prepareService empties the service, if it can, and returns where clients connect and how their locks begin: nobody had these
 // names before, so that what a run has left behind does not hold up the next.
-func (sv *service) prepare(f fault) (prefix string, addrs []string, stop func(), err error) {
+func (sv *service) prepareService(f fault) (prefix string, addrs []string, stop func(), err error) {
 	prefix = fmt.Sprintf("b/%03x", prepared.Add(1))
-	if err := sv.redis.flush(); err != nil || f != slow {
+	if err := sv.redis.flushAll(); err != nil || f != slow {
 		return prefix, sv.addrs, func() {}, err
 	}
 	var proxies []*faultproxy.Proxy
@@ -171,8 +171,8 @@ func (sv *service) prepare(f fault) (prefix string, addrs []string, stop func(),
 	return prefix, addrs, stop, nil
 }
 
-// befall lets f befall the last server; mend undoes it.
-func (sv *service) befall(f fault) (mend func(context.Context) error, err error) {
+// causeFault lets f befall the last server; mend undoes it.
+func (sv *service) causeFault(f fault) (mend func(context.Context) error, err error) {
 	switch f {
 	case killed:
 		last := sv.redis[len(sv.redis)-1]
@@ -194,10 +194,10 @@ type reading struct {
 	ownCPU  time.Duration
 }
 
-func (sv *service) read(ctx context.Context) (r reading, err error) {
+func (sv *service) readCosts(ctx context.Context) (r reading, err error) {
 	var err1, err2, err3 error
 	if sv.redis != nil {
-		r.calls, err1 = sv.redis.calls()
+		r.calls, err1 = sv.redis.readCalls()
 		r.nodeCPU, err2 = sv.redis.cpuTime()
 	}
 	if sv.written != nil {
@@ -219,11 +219,11 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// since returns the costs between two readings.
-func (r reading) since(before reading, direct []string) map[string]float64 {
+// costsSince returns the costs between two readings.
+func (r reading) costsSince(before reading, direct []string) map[string]float64 {
 	spent := map[string]float64{"allocs": float64(r.mallocs - before.mallocs), "client CPU µs": float64((r.ownCPU - before.ownCPU).Microseconds())}
 	if r.calls != nil {
-		requests, commands := r.calls.since(before.calls, direct)
+		requests, commands := r.calls.callsSince(before.calls, direct)
 		spent["requests"], spent["commands"] = float64(requests), float64(commands)
 		spent["server CPU µs"] = float64((r.nodeCPU - before.nodeCPU).Microseconds())
 	}
@@ -245,16 +245,16 @@ func startRedis(ctx context.Context, n int) (*service, error) {
 	}
 	starting.Wait()
 	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, all.stop())
+		return nil, errors.Join(err, all.stopAll())
 	}
-	sv := &service{nodes: n, libraries: redisLibraries, redis: all, stop: all.stop}
+	sv := &service{nodes: n, libraries: redisLibraries, redis: all, stop: all.stopAll}
 	for _, s := range all {
 		sv.addrs = append(sv.addrs, s.Addr())
 	}
 	return sv, nil
 }
 
-func (all servers) stop() error {
+func (all servers) stopAll() error {
 	var errs error
 	for _, s := range all {
 		if s != nil {
@@ -264,8 +264,8 @@ func (all servers) stop() error {
 	return errs
 }
 
-// flush removes what an earlier run has left.
-func (all servers) flush() error {
+// flushAll removes what an earlier run has left.
+func (all servers) flushAll() error {
 	for _, s := range all {
 		if _, err := s.Do("FLUSHALL"); err != nil {
 			return err
@@ -274,8 +274,8 @@ func (all servers) flush() error {
 	return nil
 }
 
-// info gives each field of a section of INFO, of each server.
-func (all servers) info(section string, field func(name, value string) error) error {
+// eachInfoField gives each field of a section of INFO, of each server.
+func (all servers) eachInfoField(section string, field func(name, value string) error) error {
 	for _, s := range all {
 		reply, err := s.Do("INFO", section)
 		if err != nil {
@@ -292,9 +292,9 @@ func (all servers) info(section string, field func(name, value string) error) er
 	return nil
 }
 
-// sum adds up fields of INFO over all servers.
-func (all servers) sum(section string, fields ...string) (sum float64, err error) {
-	err = all.info(section, func(name, value string) error {
+// sumFields adds up fields of INFO over all servers.
+func (all servers) sumFields(section string, fields ...string) (sum float64, err error) {
+	err = all.eachInfoField(section, func(name, value string) error {
 		if !slices.Contains(fields, name) {
 			return nil
 		}
@@ -307,16 +307,16 @@ func (all servers) sum(section string, fields ...string) (sum float64, err error
 
 // cpuTime is the processor time that the servers have used.
 func (all servers) cpuTime() (time.Duration, error) {
-	sum, err := all.sum("cpu", "used_cpu_sys", "used_cpu_user")
+	sum, err := all.sumFields("cpu", "used_cpu_sys", "used_cpu_user")
 	return time.Duration(sum * float64(time.Second)), err
 }
 
-// memory is the bytes that the servers use.
-func (all servers) memory() (float64, error) { return all.sum("memory", "used_memory") }
+// usedMemory returns the bytes that the servers use.
+func (all servers) usedMemory() (float64, error) { return all.sumFields("memory", "used_memory") }
 
-// version returns the version that the servers report.
-func (all servers) version() (version string, err error) {
-	err = all.info("server", func(name, value string) error {
+// serverVersion returns the version that the servers report.
+func (all servers) serverVersion() (version string, err error) {
+	err = all.eachInfoField("server", func(name, value string) error {
 		if name == "redis_version" {
 			version = value
 		}
@@ -328,9 +328,9 @@ func (all servers) version() (version string, err error) {
 // calls counts the executions of each command, also from within scripts.
 type calls map[string]int64
 
-func (all servers) calls() (calls, error) {
+func (all servers) readCalls() (calls, error) {
 	sum := make(calls)
-	err := all.info("commandstats", func(name, value string) error {
+	err := all.eachInfoField("commandstats", func(name, value string) error {
 		n, _, _ := strings.Cut(strings.TrimPrefix(value, "calls="), ",")
 		count, err := strconv.ParseInt(n, 10, 64)
 		sum[strings.TrimPrefix(name, "cmdstat_")] += count
@@ -339,9 +339,9 @@ func (all servers) calls() (calls, error) {
 	return sum, err
 }
 
-// since returns the executions since before: the requests, counting EVALSHA and the commands in
+// callsSince returns the executions since before: the requests, counting EVALSHA and the commands in
 // direct, and everything, including the commands of scripts.
-func (c calls) since(before calls, direct []string) (requests, all int64) {
+func (c calls) callsSince(before calls, direct []string) (requests, all int64) {
 	for name := range c {
 		n := c[name] - before[name]
 		switch {

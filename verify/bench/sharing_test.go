@@ -35,9 +35,9 @@ func TestNobodyStarvesOnABareKey(t *testing.T) {
 	}{{1, 1, plainRedsync}, {1, 1, plainRedislock}, {1, 1, setNXLoop}, {1, 4, plainRedsync}, {1, 4, plainRedislock}, {1, 4, setNXLoop}, {3, 4, plainRedsync}} {
 		t.Run(fmt.Sprintf("%d and %s on %d", c.clients, c.other.name, c.nodes), func(t *testing.T) {
 			t.Parallel()
-			sv := started(t, fmt.Sprintf("redis-%d", c.nodes))
+			sv := startService(t, fmt.Sprintf("redis-%d", c.nodes))
 			s := settings{time: time.Minute, grace: 10 * time.Second}
-			got, err := measure(t.Context(), s, sv, l, team{bare, c.clients, l.workers / c.clients}, team{c.other, 1, l.workers})
+			got, err := measureLoad(t.Context(), s, sv, l, team{bare, c.clients, l.workers / c.clients}, team{c.other, 1, l.workers})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +57,7 @@ func TestRollingReplacementStarvesNobody(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	l := load{workers: 4, inside: 2 * time.Millisecond, outside: 2 * time.Millisecond}
-	stages, err := migrate(ctx, started(t, "redis-1"), l, 3)
+	stages, err := migrateWorkers(ctx, startService(t, "redis-1"), l, 3)
 	if err != nil {
 		t.Fatalf("after %+v: %v", stages, err)
 	}
@@ -106,9 +106,9 @@ type crew struct {
 	longest time.Duration
 }
 
-// migrate lets the workers of a load compete for a key, replaces redsync's workers by Holdfast's one by one, and back.
+// migrateWorkers lets the workers of a load compete for a key, replaces redsync's workers by Holdfast's one by one, and back.
 // A stage lasts until every worker has had the lock so many times in it.
-func migrate(ctx context.Context, sv *service, l load, times int) (stages []stage, err error) {
+func migrateWorkers(ctx context.Context, sv *service, l load, times int) (stages []stage, err error) {
 	theirs, err := plainRedsync.open(ctx, sv.addrs, l.workers)
 	if err != nil {
 		return nil, err
@@ -122,11 +122,11 @@ func migrate(ctx context.Context, sv *service, l load, times int) (stages []stag
 	c := &crew{load: l, key: "shared", turns: make([]int, l.workers)}
 	replace := make([]func(client), l.workers)
 	for i := range replace {
-		replace[i] = c.place(ctx, i, theirs)
+		replace[i] = c.placeClient(ctx, i, theirs)
 		defer replace[i](nil)
 	}
 	note := func(n int) {
-		locks, longest := c.stage(ctx, times)
+		locks, longest := c.runStage(ctx, times)
 		stages = append(stages, stage{n, l.workers - n, locks, longest})
 	}
 	note(0)
@@ -141,14 +141,14 @@ func migrate(ctx context.Context, sv *service, l load, times int) (stages []stag
 	return stages, ctx.Err()
 }
 
-// place lets a client work at a place, until replace ends it after its lock and puts another one there, or nobody.
-func (c *crew) place(ctx context.Context, at int, first client) (replace func(client)) {
+// placeClient lets a client work at a place, until replace ends it after its lock and puts another one there, or nobody.
+func (c *crew) placeClient(ctx context.Context, at int, first client) (replace func(client)) {
 	var over, gone chan struct{}
 	begin := func(cl client) {
 		over, gone = make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(gone)
-			c.work(ctx, over, cl, func() string { return c.key }, func(asked time.Time, err error) { c.note(at, asked, err) })
+			c.runWorker(ctx, over, cl, func() string { return c.key }, func(asked time.Time, err error) { c.noteWait(at, asked, err) })
 		}()
 	}
 	begin(first)
@@ -161,7 +161,7 @@ func (c *crew) place(ctx context.Context, at int, first client) (replace func(cl
 	}
 }
 
-func (c *crew) note(at int, asked time.Time, err error) {
+func (c *crew) noteWait(at int, asked time.Time, err error) {
 	if err != nil {
 		return // it tried too often, or the time is up
 	}
@@ -172,8 +172,8 @@ func (c *crew) note(at int, asked time.Time, err error) {
 	c.longest = max(c.longest, time.Since(asked))
 }
 
-// stage waits until every worker has had the lock so many times.
-func (c *crew) stage(ctx context.Context, times int) (locks int, longest time.Duration) {
+// runStage waits until every worker has had the lock so many times.
+func (c *crew) runStage(ctx context.Context, times int) (locks int, longest time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.turns)

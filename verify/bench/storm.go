@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// storms prints what becomes of callers of one client who ask at once, each for a name of its own, and release it as soon
+// measureStorms prints what becomes of callers of one client who ask at once, each for a name of its own, and release it as soon
 // as they have it: 100,000 on one node, 30,000 on several.
-func storms(ctx context.Context, s *session) error {
+func measureStorms(ctx context.Context, s *session) error {
 	cells := [][]string{{
 		"library", "nodes", "callers", "granted", "after s", "longest wait s", "requests/lock", "peak MB", "bytes/caller", "left MB", "failed", "an error",
 	}}
@@ -24,23 +24,23 @@ func storms(ctx context.Context, s *session) error {
 			callers = 30_000
 		}
 		callers = max(int(float64(callers)*s.scale), 1)
-		for _, lib := range s.libraries(sv, load{}) {
+		for _, lib := range s.chosenLibraries(sv, load{}) {
 			if !lib.patient {
 				continue
 			}
 			fmt.Fprintf(s.progress, "storm of %d on %s with %s …\n", callers, sv.name, lib.name)
-			o, err := storm(ctx, s.settings.time, lib, sv, callers)
+			o, err := runStorm(ctx, s.settings.time, lib, sv, callers)
 			if err != nil {
 				return fmt.Errorf("%s: %w", lib.name, err)
 			}
 			cells = append(cells, []string{
-				lib.name, fmt.Sprint(sv.nodes), fmt.Sprint(callers), fmt.Sprint(o.granted), digits(o.last.Seconds()), digits(o.longest.Seconds()),
-				digits(o.requests), digits(o.peak), digits(o.caller), digits(o.left), fmt.Sprint(o.failed), fmt.Sprint(o.err),
+				lib.name, fmt.Sprint(sv.nodes), fmt.Sprint(callers), fmt.Sprint(o.granted), formatDigits(o.last.Seconds()), formatDigits(o.longest.Seconds()),
+				formatDigits(o.requests), formatDigits(o.peak), formatDigits(o.caller), formatDigits(o.left), fmt.Sprint(o.failed), fmt.Sprint(o.err),
 			})
 		}
 		return nil
 	})
-	fmt.Fprintf(s.out, "Callers of one client who ask at once and wait for %v at most:\n\n%s", s.settings.time, markdown(cells, 1))
+	fmt.Fprintf(s.out, "Callers of one client who ask at once and wait for %v at most:\n\n%s", s.settings.time, markdownTable(cells, 1))
 	return err
 }
 
@@ -57,8 +57,8 @@ type outburst struct {
 	err      error         // of one of these
 }
 
-// note counts a caller that has waited so long, until so long after the first had begun.
-func (o *outburst) note(waited, after time.Duration, granted bool, err error) {
+// noteCaller counts a caller that has waited so long, until so long after the first had begun.
+func (o *outburst) noteCaller(waited, after time.Duration, granted bool, err error) {
 	o.longest = max(o.longest, waited)
 	if granted {
 		o.granted++
@@ -70,9 +70,9 @@ func (o *outburst) note(waited, after time.Duration, granted bool, err error) {
 	}
 }
 
-// storm has n callers ask at once.
-func storm(ctx context.Context, most time.Duration, lib library, sv *service, n int) (out outburst, err error) {
-	prefix, addrs, _, err := sv.prepare(noFault)
+// runStorm has n callers ask at once.
+func runStorm(ctx context.Context, most time.Duration, lib library, sv *service, n int) (out outburst, err error) {
+	prefix, addrs, _, err := sv.prepareService(noFault)
 	if err != nil {
 		return out, err
 	}
@@ -81,7 +81,7 @@ func storm(ctx context.Context, most time.Duration, lib library, sv *service, n 
 	if err != nil {
 		return out, err
 	}
-	before, err := sv.redis.calls()
+	before, err := sv.redis.readCalls()
 	if err != nil {
 		return out, err
 	}
@@ -113,13 +113,13 @@ func storm(ctx context.Context, most time.Duration, lib library, sv *service, n 
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			out.note(now.Sub(asked), now.Sub(begin), granted, err)
+			out.noteCaller(now.Sub(asked), now.Sub(begin), granted, err)
 		})
 	}
 	asking.Wait()
 	stop()
-	after, err := sv.redis.calls()
-	requests, _ := after.since(before, lib.direct)
+	after, err := sv.redis.readCalls()
+	requests, _ := after.callsSince(before, lib.direct)
 	out.requests = float64(requests) / max(float64(out.granted), 1)
 	out.left = max(inUse()-live, 0) / 1e6
 	return out, errors.Join(err, ctx.Err())
