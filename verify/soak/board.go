@@ -57,10 +57,10 @@ func openBoard(path string) (*board, error) {
 	return &board{cells: (*[cells]cell)(unsafe.Pointer(&memory[0]))}, nil
 }
 
-// enter notes that the holder of a lease begins to work, and counts another one that is at work, and a token that has not risen.
+// enterCell notes that the holder of a lease begins to work, and counts another one that is at work, and a token that has not risen.
 // The holder leaves before it releases the lease.
-func (b *board) enter(n int, l *holdfast.Lease) (leave func()) {
-	c, now := &b.cells[n], mono()
+func (b *board) enterCell(n int, l *holdfast.Lease) (leave func()) {
+	c, now := &b.cells[n], monotonicTime()
 	until := now + int64(time.Until(l.Deadline()))
 	if l.Context().Err() != nil || until <= now {
 		return func() {} // it trusts the lease no more
@@ -74,8 +74,8 @@ func (b *board) enter(n int, l *holdfast.Lease) (leave func()) {
 	return func() { c.until.CompareAndSwap(until, 0) }
 }
 
-// mono is the clock that all processes of a machine share, in ns.
-func mono() int64 {
+// monotonicTime returns the clock that all processes of a machine share, in ns.
+func monotonicTime() int64 {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
 		panic(err) // every Linux has it

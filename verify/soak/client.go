@@ -81,7 +81,7 @@ func openDriver(ctx context.Context, url string) (holdfast.Driver, error) {
 			return d, err
 		}
 		fmt.Fprintln(os.Stderr, "soak: to be tried again:", err)
-		sleep(ctx, time.Second)
+		sleepFor(ctx, time.Second)
 	}
 }
 
@@ -119,7 +119,7 @@ func beClient(text string) error {
 		return err
 	}
 	var workers sync.WaitGroup
-	s.work(ctx, &workers)
+	s.startWorkers(ctx, &workers)
 	answers := json.NewEncoder(os.Stdout)
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if err := answers.Encode(s.state()); err != nil {
@@ -149,39 +149,39 @@ func (s *soaker) state() state {
 
 // others are the workers beside the relay. Each takes its turn after a pause.
 var others = []func(*soaker, context.Context){
-	(*soaker).new, (*soaker).new, (*soaker).crowd, (*soaker).crowd, (*soaker).crowd, (*soaker).impatient,
-	(*soaker).place, (*soaker).place, (*soaker).read, (*soaker).read, (*soaker).bundle, (*soaker).lead,
+	(*soaker).takeNewName, (*soaker).takeNewName, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).takeCrowded, (*soaker).takeImpatiently,
+	(*soaker).takePlace, (*soaker).takePlace, (*soaker).takeAsReader, (*soaker).takeAsReader, (*soaker).takeSeveral, (*soaker).leadBriefly,
 }
 
-// work starts all workers, which end with ctx.
-func (s *soaker) work(ctx context.Context, workers *sync.WaitGroup) {
+// startWorkers starts all workers, which end with ctx.
+func (s *soaker) startWorkers(ctx context.Context, workers *sync.WaitGroup) {
 	for n := range s.Hot {
 		workers.Go(func() {
 			for ctx.Err() == nil {
-				s.relay(ctx, n)
+				s.takeRelayed(ctx, n)
 			}
 		})
 	}
 	for _, turn := range others {
 		workers.Go(func() {
 			for ctx.Err() == nil {
-				sleep(ctx, rand.N(2*s.Pause))
+				sleepFor(ctx, rand.N(2*s.Pause))
 				turn(s, ctx)
 			}
 		})
 	}
 }
 
-// take acquires a lock, holds it for a time while it is on the board, and releases it.
-func (s *soaker) take(ctx context.Context, acquire acquirer, hold time.Duration, cells func(*holdfast.Lease) []int) {
+// takeLock acquires a lock, holds it for a time while it is on the board, and releases it.
+func (s *soaker) takeLock(ctx context.Context, acquire acquirer, hold time.Duration, cells func(*holdfast.Lease) []int) {
 	s.takeUntil(ctx, acquire, func() time.Duration { return hold }, cells)
 }
 
 // acquirer takes a lock, a slot, or a reader's or the writer's part.
 type acquirer func(context.Context, *holdfast.AcquireOptions) (*holdfast.Lease, error)
 
-// lock returns how the client takes key as a lock.
-func (s *soaker) lock(key string) acquirer {
+// lockAcquirer returns how the client takes key as a lock.
+func (s *soaker) lockAcquirer(key string) acquirer {
 	return func(ctx context.Context, opts *holdfast.AcquireOptions) (*holdfast.Lease, error) {
 		return s.client.Acquire(ctx, key, opts)
 	}
@@ -191,123 +191,123 @@ func (s *soaker) lock(key string) acquirer {
 func (s *soaker) takeUntil(ctx context.Context, acquire acquirer, hold func() time.Duration, cells func(*holdfast.Lease) []int) {
 	l, err := acquire(ctx, &holdfast.AcquireOptions{TTL: ttl, Wait: patience})
 	if err != nil {
-		s.fail(ctx, err)
+		s.countFailure(ctx, err)
 		return
 	}
-	s.hold(ctx, []*holdfast.Lease{l}, cells, hold())
-	s.release(l)
+	s.holdLeases(ctx, []*holdfast.Lease{l}, cells, hold())
+	s.releaseLease(l)
 }
 
-// hold works under leases that were just granted.
-func (s *soaker) hold(ctx context.Context, leases []*holdfast.Lease, cells func(*holdfast.Lease) []int, hold time.Duration) {
+// holdLeases works under leases that were just granted.
+func (s *soaker) holdLeases(ctx context.Context, leases []*holdfast.Lease, cells func(*holdfast.Lease) []int, hold time.Duration) {
 	s.granted.Add(1)
 	var leave []func()
 	for _, l := range leases {
 		for _, n := range cells(l) {
-			leave = append(leave, s.board.enter(n, l))
+			leave = append(leave, s.board.enterCell(n, l))
 		}
 	}
-	sleep(ctx, hold)
+	sleepFor(ctx, hold)
 	for _, f := range leave {
 		f()
 	}
 }
 
-// release gives back a lease, or leases.
-func (s *soaker) release(l interface{ Release(context.Context) error }) {
+// releaseLease gives back a lease, or leases.
+func (s *soaker) releaseLease(l interface{ Release(context.Context) error }) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := l.Release(ctx); err != nil {
-		s.note(err)
+		s.noteError(err)
 	}
 }
 
-// fail counts an acquisition that ended without a lock, unless the process ends.
-func (s *soaker) fail(ctx context.Context, err error) {
+// countFailure counts an acquisition that ended without a lock, unless the process ends.
+func (s *soaker) countFailure(ctx context.Context, err error) {
 	if ctx.Err() == nil {
-		s.note(err)
-		sleep(ctx, 100*time.Millisecond)
+		s.noteError(err)
+		sleepFor(ctx, 100*time.Millisecond)
 	}
 }
 
-func (s *soaker) note(err error) {
+func (s *soaker) noteError(err error) {
 	s.failed.Add(1)
 	text := err.Error()
 	s.lastError.Store(&text)
 }
 
-func in(cells ...int) func(*holdfast.Lease) []int {
+func inCells(cells ...int) func(*holdfast.Lease) []int {
 	return func(*holdfast.Lease) []int { return cells }
 }
 
-// relay takes one of the names that somebody of another process always waits for: each release is a hand-over. It comes at the
+// takeRelayed takes one of the names that somebody of another process always waits for: each release is a hand-over. It comes at the
 // next beat of the clock that all processes share, so that a slow hand-over delays none after it.
-func (s *soaker) relay(ctx context.Context, n int) {
-	s.takeUntil(ctx, s.lock(fmt.Sprintf("relay/%d", n)), func() time.Duration {
+func (s *soaker) takeRelayed(ctx context.Context, n int) {
+	s.takeUntil(ctx, s.lockAcquirer(fmt.Sprintf("relay/%d", n)), func() time.Duration {
 		beat := int64(s.Beat)
-		rest := beat - (mono()+beat*int64(n)/int64(s.Hot))%beat
+		rest := beat - (monotonicTime()+beat*int64(n)/int64(s.Hot))%beat
 		if rest < beat/2 { // the next one may not wait yet
 			rest += beat
 		}
 		return time.Duration(rest)
-	}, in(n))
+	}, inCells(n))
 }
 
-// crowd is for a name that has several callers in each process.
-func (s *soaker) crowd(ctx context.Context) {
-	s.take(ctx, s.lock("crowd"), rand.N(s.Pause/4), in(crowdCell))
+// takeCrowded takes a name that has several callers in each process.
+func (s *soaker) takeCrowded(ctx context.Context) {
+	s.takeLock(ctx, s.lockAcquirer("crowd"), rand.N(s.Pause/4), inCells(crowdCell))
 }
 
 const newNames = "new/"
 
-// new takes a name that nobody has taken before, and leaves every fifth to lapse. The hash tag has the names fall into few slots of a
+// takeNewName takes a name that nobody has taken before, and leaves every fifth to lapse. The hash tag has the names fall into few slots of a
 // Redis Cluster, which keeps a counter for each slot that was ever used.
-func (s *soaker) new(ctx context.Context) {
+func (s *soaker) takeNewName(ctx context.Context) {
 	n := s.fresh.Add(1)
 	key := fmt.Sprintf("%s{%d}/%s/%d", newNames, n%64, s.Name, n)
 	if n%5 > 0 {
-		s.take(ctx, s.lock(key), time.Millisecond, in())
+		s.takeLock(ctx, s.lockAcquirer(key), time.Millisecond, inCells())
 		return
 	}
 	//holdfastvet:ignore it is left to lapse
 	if _, err := s.client.Acquire(ctx, key, &holdfast.AcquireOptions{TTL: s.short, NoRenew: true, Wait: patience}); err != nil {
-		s.fail(ctx, err)
+		s.countFailure(ctx, err)
 		return
 	}
 	s.granted.Add(1)
 }
 
-// impatient gives up soon.
-func (s *soaker) impatient(ctx context.Context) {
+// takeImpatiently gives up soon.
+func (s *soaker) takeImpatiently(ctx context.Context) {
 	wait, cancel := context.WithTimeout(ctx, rand.N(50*time.Millisecond))
 	defer cancel()
 	l, err := s.client.Acquire(wait, "relay/0", &holdfast.AcquireOptions{TTL: ttl})
 	switch {
 	case err == nil:
-		s.hold(ctx, []*holdfast.Lease{l}, in(0), 0)
-		s.release(l)
+		s.holdLeases(ctx, []*holdfast.Lease{l}, inCells(0), 0)
+		s.releaseLease(l)
 	case errors.Is(err, context.DeadlineExceeded):
 		s.givenUp.Add(1)
 	default:
-		s.fail(ctx, err)
+		s.countFailure(ctx, err)
 	}
 }
 
-// place takes a place of a semaphore.
-func (s *soaker) place(ctx context.Context) {
-	s.take(ctx, s.client.Semaphore("semaphore", places).Acquire, rand.N(s.Pause/2), func(l *holdfast.Lease) []int {
+// takePlace takes a place of a semaphore.
+func (s *soaker) takePlace(ctx context.Context) {
+	s.takeLock(ctx, s.client.Semaphore("semaphore", places).Acquire, rand.N(s.Pause/2), func(l *holdfast.Lease) []int {
 		return []int{placeCell + l.Slot()%places}
 	})
 }
 
-// read takes a lock as a reader, or one time in five as the writer.
-func (s *soaker) read(ctx context.Context) {
+// takeAsReader takes a lock as a reader, or one time in five as the writer.
+func (s *soaker) takeAsReader(ctx context.Context) {
 	shared := rand.N(5) > 0
 	acquire := s.client.RWLock("readers", readers).AcquireWrite
 	if shared {
 		acquire = s.client.RWLock("readers", readers).AcquireRead
 	}
-	s.take(ctx, acquire, rand.N(s.Pause/4), func(l *holdfast.Lease) []int {
+	s.takeLock(ctx, acquire, rand.N(s.Pause/4), func(l *holdfast.Lease) []int {
 		if shared {
 			return []int{readerCell + l.Slot()%readers}
 		}
@@ -315,16 +315,16 @@ func (s *soaker) read(ctx context.Context) {
 	})
 }
 
-// bundle takes two of three locks at once.
-func (s *soaker) bundle(ctx context.Context) {
+// takeSeveral takes two of three locks at once.
+func (s *soaker) takeSeveral(ctx context.Context) {
 	keys := []string{"bundle/0", "bundle/1", "bundle/2"}
 	i := rand.N(len(keys))
 	all, err := s.client.AcquireAll(ctx, []string{keys[i], keys[(i+1)%len(keys)]}, &holdfast.AcquireOptions{TTL: ttl, Wait: patience})
 	if err != nil {
-		s.fail(ctx, err)
+		s.countFailure(ctx, err)
 		return
 	}
-	s.hold(ctx, all.All(), func(l *holdfast.Lease) []int {
+	s.holdLeases(ctx, all.All(), func(l *holdfast.Lease) []int {
 		for n, key := range keys {
 			if key == l.Key() {
 				return []int{bundleCell + n}
@@ -332,21 +332,21 @@ func (s *soaker) bundle(ctx context.Context) {
 		}
 		return nil
 	}, rand.N(s.Pause/4))
-	s.release(all)
+	s.releaseLease(all)
 }
 
-// lead campaigns, leads for a while and resigns.
-func (s *soaker) lead(ctx context.Context) {
+// leadBriefly campaigns, leads for a while and resigns.
+func (s *soaker) leadBriefly(ctx context.Context) {
 	term, err := election.Campaign(ctx, s.client, "leader", s.Name, &holdfast.AcquireOptions{TTL: ttl, Wait: patience})
 	if err != nil {
-		s.fail(ctx, err)
+		s.countFailure(ctx, err)
 		return
 	}
-	s.hold(ctx, []*holdfast.Lease{term.Lease()}, in(leaderCell), rand.N(s.Pause/2))
-	s.release(term.Lease())
+	s.holdLeases(ctx, []*holdfast.Lease{term.Lease()}, inCells(leaderCell), rand.N(s.Pause/2))
+	s.releaseLease(term.Lease())
 }
 
-func sleep(ctx context.Context, d time.Duration) {
+func sleepFor(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

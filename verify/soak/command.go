@@ -56,20 +56,20 @@ func startBeside(ctx context.Context, url string, logs io.Writer) (_ *beside, er
 	if out, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build holdfast: %w: %s", err, out)
 	}
-	if err := b.hold(); err != nil {
+	if err := b.startHolder(); err != nil {
 		return nil, err
 	}
-	if err := b.serve(); err != nil {
+	if err := b.startConsole(); err != nil {
 		return nil, err
 	}
-	if err := b.watch(ctx); err != nil {
+	if err := b.watchConsole(ctx); err != nil {
 		return nil, err
 	}
-	b.work.Go(func() { b.chain(ctx) })
+	b.work.Go(func() { b.runChain(ctx) })
 	return b, nil
 }
 
-func (b *beside) command(args ...string) *exec.Cmd {
+func (b *beside) newCommand(args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(b.dir, "holdfast"), args...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND="+b.url)
 	cmd.Stderr = b.logs
@@ -77,16 +77,16 @@ func (b *beside) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// hold starts the run that lasts. Its TTL of 30 s, the default, bears a busy machine.
-func (b *beside) hold() (err error) {
-	b.guard = b.command("run", "command/guard", "--", "sleep", "infinity")
+// startHolder starts the run that lasts. Its TTL of 30 s, the default, bears a busy machine.
+func (b *beside) startHolder() (err error) {
+	b.guard = b.newCommand("run", "command/guard", "--", "sleep", "infinity")
 	b.guardOver, err = child.Start(b.guard, syscall.SIGTERM)
 	return err
 }
 
-// serve starts the console, and reads where it is.
-func (b *beside) serve() error {
-	b.console = b.command("console", "--listen", "127.0.0.1:0")
+// startConsole starts the console, and reads where it is.
+func (b *beside) startConsole() error {
+	b.console = b.newCommand("console", "--listen", "127.0.0.1:0")
 	out, in, err := os.Pipe()
 	if err != nil {
 		return err
@@ -114,9 +114,9 @@ func (b *beside) serve() error {
 	return nil
 }
 
-// watch is a browser that stays.
-func (b *beside) watch(ctx context.Context) error {
-	body, err := b.get(ctx, "/events")
+// watchConsole reads the console like a browser that stays.
+func (b *beside) watchConsole(ctx context.Context) error {
+	body, err := b.getPage(ctx, "/events")
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (b *beside) watch(ctx context.Context) error {
 	return nil
 }
 
-func (b *beside) get(ctx context.Context, path string) (io.ReadCloser, error) {
+func (b *beside) getPage(ctx context.Context, path string) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.page+path, nil)
 	if err != nil {
 		return nil, err
@@ -141,29 +141,29 @@ func (b *beside) get(ctx context.Context, path string) (io.ReadCloser, error) {
 	return resp.Body, nil
 }
 
-// chain runs the command again and again.
-func (b *beside) chain(ctx context.Context) {
+// runChain runs the command again and again.
+func (b *beside) runChain(ctx context.Context) {
 	for {
-		if sleep(ctx, chainPause); ctx.Err() != nil {
+		if sleepFor(ctx, chainPause); ctx.Err() != nil {
 			return
 		}
 		b.runs.Add(1)
-		if err := b.command("run", "--wait", "2m", "command/chain", "--", "true").Run(); err != nil {
+		if err := b.newCommand("run", "--wait", "2m", "command/chain", "--", "true").Run(); err != nil {
 			b.failed.Add(1)
 			fmt.Fprintln(b.logs, "soak: a short run of the command:", err)
 		}
 	}
 }
 
-// look is also a browser that comes and goes.
-func (b *beside) look(ctx context.Context, figures map[string]float64) error {
+// readConsole reads the console like a browser that comes and goes.
+func (b *beside) readConsole(ctx context.Context, figures map[string]float64) error {
 	select {
 	case <-b.guardOver: // once is enough for the report; another one goes on
-		return errors.Join(fmt.Errorf("the run with the guard has ended: %v", b.guard.ProcessState), b.hold())
+		return errors.Join(fmt.Errorf("the run with the guard has ended: %v", b.guard.ProcessState), b.startHolder())
 	default:
 	}
 	for _, path := range []string{"/", "/doctor", "/events"} {
-		body, err := b.get(ctx, path)
+		body, err := b.getPage(ctx, path)
 		if err != nil {
 			return err
 		}
@@ -172,9 +172,9 @@ func (b *beside) look(ctx context.Context, figures map[string]float64) error {
 			return fmt.Errorf("the console's %s: %w", path, err)
 		}
 	}
-	guard := family(b.guard.Process.Pid)
-	figures["guard rss"], figures["guard files"] = memory(guard...), descriptors(guard...)
-	figures["console rss"], figures["console files"] = memory(b.console.Process.Pid), descriptors(b.console.Process.Pid)
+	guard := processFamily(b.guard.Process.Pid)
+	figures["guard rss"], figures["guard files"] = usedMemory(guard...), openDescriptors(guard...)
+	figures["console rss"], figures["console files"] = usedMemory(b.console.Process.Pid), openDescriptors(b.console.Process.Pid)
 	return nil
 }
 

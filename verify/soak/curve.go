@@ -45,12 +45,12 @@ var figures = []figure{
 // curve has the values of one figure at some moments, in hours since the start of the run.
 type curve struct{ at, values []float64 }
 
-func (c *curve) add(at, value float64) {
+func (c *curve) addPoint(at, value float64) {
 	c.at, c.values = append(c.at, at), append(c.values, value)
 }
 
-// part is the curve between two shares of its points.
-func (c curve) part(from, to float64) curve {
+// partBetween returns the curve between two shares of its points.
+func (c curve) partBetween(from, to float64) curve {
 	n := float64(len(c.at))
 	i, j := int(from*n), int(math.Ceil(to*n))
 	return curve{c.at[i:j], c.values[i:j]}
@@ -67,25 +67,25 @@ func (c curve) pace() float64 {
 			}
 		}
 	}
-	return median(all)
+	return medianOf(all)
 }
 
 // warmUp is the share of a run after which caches and pools are full.
 const warmUp = .2
 
-// grows reports whether the figure gains, at its pace after the warm-up, more than it may in the length of the run. The pace of the
+// exceedsGrowth reports whether the figure gains, at its pace after the warm-up, more than it may in the length of the run. The pace of the
 // last half has to show the same: what rises once and then stays is no leak.
-func (c curve) grows(f figure) bool {
+func (c curve) exceedsGrowth(f figure) bool {
 	if len(c.at) < 10 {
 		return false
 	}
-	after, late := c.part(warmUp, 1), c.part(.5, 1)
+	after, late := c.partBetween(warmUp, 1), c.partBetween(.5, 1)
 	length := c.at[len(c.at)-1] - c.at[0]
-	least := f.share*median(c.part(warmUp, 2*warmUp).values) + f.floor
+	least := f.share*medianOf(c.partBetween(warmUp, 2*warmUp).values) + f.floor
 	return after.pace()*length > least && late.pace()*length > least
 }
 
-func median(values []float64) float64 {
+func medianOf(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
@@ -93,8 +93,8 @@ func median(values []float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
-// line draws the curve from 0 to its highest point, in so many characters.
-func (c curve) line(width int) string {
+// drawLine draws the curve from 0 to its highest point, in so many characters.
+func (c curve) drawLine(width int) string {
 	if len(c.values) == 0 {
 		return ""
 	}
@@ -102,7 +102,7 @@ func (c curve) line(width int) string {
 	var b strings.Builder
 	width = min(width, len(c.values))
 	for i := range width {
-		v := median(c.part(float64(i)/float64(width), float64(i+1)/float64(width)).values)
+		v := medianOf(c.partBetween(float64(i)/float64(width), float64(i+1)/float64(width)).values)
 		b.WriteRune([]rune("▁▂▃▄▅▆▇█")[min(7, int(max(v, 0)/most*8))])
 	}
 	return b.String()

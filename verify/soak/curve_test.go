@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// drawn is a curve of two hours, with a look each minute.
-func drawn(value func(minute float64) float64) curve {
+// drawCurve returns a curve of two hours, with a look each minute.
+func drawCurve(value func(minute float64) float64) curve {
 	var c curve
 	for m := range 121 {
-		c.add(float64(m)/60, value(float64(m)))
+		c.addPoint(float64(m)/60, value(float64(m)))
 	}
 	return c
 }
@@ -46,18 +46,19 @@ func TestALeakIsFoundAndNoiseIsNone(t *testing.T) {
 		{"a leak under spikes", true, func(m float64) float64 { return 100 + m + 900*math.Floor(math.Mod(m, 7)/6) }},
 		{"a leak that is ever faster", true, func(m float64) float64 { return 100 + m*m/100 }},
 	} {
-		if got := drawn(c.value); got.grows(f) != c.grows {
-			t.Errorf("%s: grows is %v, by %.3g an hour and in the end %.3g; want %v", c.name, !c.grows, got.part(warmUp, 1).pace(), got.part(.5, 1).pace(), c.grows)
+		if got := drawCurve(c.value); got.exceedsGrowth(f) != c.grows {
+			t.Errorf("%s: grows is %v, by %.3g an hour and in the end %.3g; want %v", c.name, !c.grows,
+				got.partBetween(warmUp, 1).pace(), got.partBetween(.5, 1).pace(), c.grows)
 		}
 	}
 }
 
 func TestFewLooksAreNoLeak(t *testing.T) {
 	t.Parallel()
-	if c := (curve{[]float64{0, 1, 2}, []float64{1, 100, 10000}}); c.grows(figure{}) {
+	if c := (curve{[]float64{0, 1, 2}, []float64{1, 100, 10000}}); c.exceedsGrowth(figure{}) {
 		t.Error("three looks are called a leak")
 	}
-	if (curve{}).grows(figure{}) || (curve{}).line(10) != "" {
+	if (curve{}).exceedsGrowth(figure{}) || (curve{}).drawLine(10) != "" {
 		t.Error("no look at all is called a leak")
 	}
 }

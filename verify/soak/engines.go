@@ -76,7 +76,7 @@ func startRedlock(ctx context.Context) (*service, error) {
 		}
 		all = append(all, s)
 	}
-	return overRedis("redlock://"+strings.Join(addrs(all), ",")+multi, all), nil
+	return overRedis("redlock://"+strings.Join(addrsOf(all), ",")+multi, all), nil
 }
 
 func startCluster(ctx context.Context) (*service, error) {
@@ -84,7 +84,7 @@ func startCluster(ctx context.Context) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	sv := overRedis("redis+cluster://"+strings.Join(addrs(c.Servers), ",")+multi, c.Servers)
+	sv := overRedis("redis+cluster://"+strings.Join(addrsOf(c.Servers), ",")+multi, c.Servers)
 	restart := sv.fault
 	sv.fault = func(ctx context.Context, n int) error {
 		if err := restart(ctx, n); err != nil {
@@ -112,7 +112,7 @@ func startSentinel(ctx context.Context) (*service, error) {
 	return sv, nil
 }
 
-func addrs(all []*redisproc.Server) (out []string) {
+func addrsOf(all []*redisproc.Server) (out []string) {
 	for _, s := range all {
 		out = append(out, s.Addr())
 	}
@@ -259,9 +259,9 @@ func startPostgres(ctx context.Context) (*service, error) {
 	if err := errors.Join(err, err2); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
-	sv := &service{url: s.DSN(), pids: func() []int { return family(s.Pid()) }}
+	sv := &service{url: s.DSN(), pids: func() []int { return processFamily(s.Pid()) }}
 	sv.look = func(ctx context.Context, figures map[string]float64) error {
-		return read(ctx, db, figures, "DELETE FROM holdfast.lock WHERE expires < now() - interval '1 minute'", map[string]string{
+		return readFigures(ctx, db, figures, "DELETE FROM holdfast.lock WHERE expires < now() - interval '1 minute'", map[string]string{
 			"rows":        "SELECT (SELECT count(*) FROM holdfast.lock) + (SELECT count(*) FROM holdfast.ticket)",
 			"dead rows":   "SELECT coalesce(sum(n_dead_tup), 0)::float FROM pg_stat_user_tables",
 			"size":        "SELECT coalesce(sum(pg_total_relation_size(relid)), 0)::float FROM pg_stat_user_tables",
@@ -276,8 +276,8 @@ func startPostgres(ctx context.Context) (*service, error) {
 	return sv, nil
 }
 
-// read purges a database of names that nobody takes any more, as its page says, and reads figures that are numbers.
-func read(ctx context.Context, db *sql.DB, figures map[string]float64, purge string, queries map[string]string) error {
+// readFigures purges a database of names that nobody takes any more, as its page says, and reads figures that are numbers.
+func readFigures(ctx context.Context, db *sql.DB, figures map[string]float64, purge string, queries map[string]string) error {
 	if _, err := db.ExecContext(ctx, purge); err != nil {
 		return err
 	}
@@ -322,9 +322,9 @@ func startMariaDB(ctx context.Context) (*service, error) {
 	db.SetMaxIdleConns(-1) // a fault would break it
 	return &service{
 		url:  url,
-		pids: func() []int { return family(s.Pid()) },
+		pids: func() []int { return processFamily(s.Pid()) },
 		look: func(ctx context.Context, figures map[string]float64) error {
-			return read(ctx, db, figures, fmt.Sprintf(purgeSQL, "UNIX_TIMESTAMP()"), map[string]string{
+			return readFigures(ctx, db, figures, fmt.Sprintf(purgeSQL, "UNIX_TIMESTAMP()"), map[string]string{
 				"rows":        rowsSQL,
 				"size":        "SELECT sum(file_size) FROM information_schema.innodb_sys_tablespaces WHERE name LIKE 'soak/%'",
 				"connections": "SELECT count(*) FROM information_schema.processlist",
@@ -357,7 +357,7 @@ func startSQLite(context.Context) (*service, error) {
 					figures[name] = float64(at.Size())
 				}
 			}
-			return read(ctx, db, figures, fmt.Sprintf(purgeSQL, "unixepoch()"), map[string]string{"rows": rowsSQL})
+			return readFigures(ctx, db, figures, fmt.Sprintf(purgeSQL, "unixepoch()"), map[string]string{"rows": rowsSQL})
 		},
 		stop: func() error { return errors.Join(db.Close(), os.RemoveAll(dir)) },
 	}, nil

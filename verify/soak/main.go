@@ -42,14 +42,14 @@ import (
 func main() {
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		exit(beClient(text))
+		exitWith(beClient(text))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	exitWith(runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-func exit(err error) {
+func exitWith(err error) {
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)
@@ -62,7 +62,7 @@ var errBroken = errors.New("something grows, or a promise was broken; see the re
 // usual is the pace of hand-overs on PostgreSQL, by the second: a million in two hours, and some that are lost to faults.
 const usual = 1.05e6 / 7200
 
-func command(ctx context.Context, args []string, out, logs io.Writer) error {
+func runCommand(ctx context.Context, args []string, out, logs io.Writer) error {
 	p := &plan{command: true, logs: logs}
 	var hours float64
 	var only string
@@ -84,10 +84,10 @@ func command(ctx context.Context, args []string, out, logs io.Writer) error {
 		p.handovers = usual * p.length.Seconds()
 	}
 	var err error
-	if p.engines, err = choose(only); err != nil {
+	if p.engines, err = chooseEngines(only); err != nil {
 		return err
 	}
-	r, err := p.run(ctx)
+	r, err := p.runEngines(ctx)
 	if err != nil {
 		return err
 	}
@@ -98,8 +98,8 @@ func command(ctx context.Context, args []string, out, logs io.Writer) error {
 	return nil
 }
 
-// choose returns the engines of these names, or all.
-func choose(only string) (chosen []engine, err error) {
+// chooseEngines returns the engines of these names, or all.
+func chooseEngines(only string) (chosen []engine, err error) {
 	if only == "" {
 		return engines, nil
 	}
@@ -113,8 +113,8 @@ func choose(only string) (chosen []engine, err error) {
 	return chosen, nil
 }
 
-// run starts all, one engine after the other, watches them for the length of the plan or until ctx ends, stops all, and reports.
-func (p *plan) run(ctx context.Context) (_ *Report, err error) {
+// runEngines starts all, one engine after the other, watches them for the length of the plan or until ctx ends, stops all, and reports.
+func (p *plan) runEngines(ctx context.Context) (_ *Report, err error) {
 	if p.out == "" {
 		p.out, err = os.MkdirTemp("", "holdfast-soak-report-")
 	} else {
@@ -125,7 +125,7 @@ func (p *plan) run(ctx context.Context) (_ *Report, err error) {
 	}
 	var all []*watched
 	for n, e := range p.engines {
-		w, startErr := p.start(ctx, n)
+		w, startErr := p.startEngine(ctx, n)
 		if startErr != nil {
 			err = fmt.Errorf("%s: %w", e.name, startErr)
 			break
@@ -136,22 +136,22 @@ func (p *plan) run(ctx context.Context) (_ *Report, err error) {
 	var watching sync.WaitGroup
 	if err == nil {
 		for n, w := range all {
-			watching.Go(func() { w.run(ctx, n) })
+			watching.Go(func() { w.watchRun(ctx, n) })
 		}
 		watching.Wait()
 	}
 	stopped := make([]error, len(all))
 	for n, w := range all {
-		watching.Go(func() { stopped[n] = w.stop() })
+		watching.Go(func() { stopped[n] = w.stopAll() })
 	}
 	watching.Wait()
 	if err != nil {
 		return nil, errors.Join(append(stopped, err)...)
 	}
 	for n, w := range all {
-		w.trouble("stop", stopped[n])
+		w.noteTrouble("stop", stopped[n])
 	}
 	r := newReport(all)
 	fmt.Fprintln(p.logs, "soak: report.txt and report.json are in", p.out)
-	return r, r.save(p.out)
+	return r, r.saveFiles(p.out)
 }

@@ -67,8 +67,8 @@ func startProcess(o order, logs io.Writer) (*process, error) {
 	return p, nil
 }
 
-// ask blocks until the process has said what it has done so far.
-func (p *process) ask() error {
+// askState blocks until the process has said what it has done so far.
+func (p *process) askState() error {
 	if _, err := io.WriteString(p.stdin, "state\n"); err != nil {
 		return fmt.Errorf("the client is gone: %w", err)
 	}
@@ -92,8 +92,8 @@ func (p *process) kill() {
 	p.stdin.Close()
 }
 
-// end has the process release what it has, and waits for that.
-func (p *process) end() error {
+// endClient has the process release what it has, and waits for that.
+func (p *process) endClient() error {
 	p.stdin.Close()
 	late := time.AfterFunc(2*patience, func() { p.cmd.Process.Kill() })
 	for range p.answers {
@@ -106,23 +106,23 @@ func (p *process) end() error {
 	return nil
 }
 
-// family is a process and all that it has started, directly or not.
-func family(pid int) []int {
+// processFamily returns a process and all that it has started, directly or not.
+func processFamily(pid int) []int {
 	all := []int{pid}
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) // a thread that has ended has none
 		for word := range strings.FieldsSeq(string(text)) {
 			if n, err := strconv.Atoi(word); err == nil {
-				all = append(all, family(n)...)
+				all = append(all, processFamily(n)...)
 			}
 		}
 	}
 	return all
 }
 
-// memory returns the memory of processes, in bytes. Shared pages are divided among them.
-func memory(pids ...int) (sum float64) {
+// usedMemory returns the memory of processes, in bytes. Shared pages are divided among them.
+func usedMemory(pids ...int) (sum float64) {
 	for _, pid := range pids {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 		_, rest, _ := strings.Cut(string(text), "\nPss:")
@@ -134,8 +134,8 @@ func memory(pids ...int) (sum float64) {
 	return sum
 }
 
-// descriptors returns the number of open descriptors of processes.
-func descriptors(pids ...int) (sum float64) {
+// openDescriptors returns the number of open descriptors of processes.
+func openDescriptors(pids ...int) (sum float64) {
 	for _, pid := range pids {
 		files, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		sum += float64(len(files))

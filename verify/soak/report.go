@@ -54,13 +54,13 @@ func newReport(all []*watched) *Report {
 	}
 	r.Judged = r.Hours >= settled.Hours()
 	for _, e := range r.Engines {
-		e.judge(r.Judged)
+		e.judgeCurves(r.Judged)
 	}
 	return r
 }
 
-// judge notes what is broken, and what grows if the curves are to be judged.
-func (e *EngineReport) judge(curves bool) {
+// judgeCurves notes what is broken, and what grows if the curves are to be judged.
+func (e *EngineReport) judgeCurves(curves bool) {
 	for what, n := range map[string]int64{
 		"pairs of holders were at work at once": e.Counts.Overlaps, "tokens did not rise": e.Counts.Disorders, "short runs of the command failed": e.Command[1],
 	} {
@@ -83,17 +83,17 @@ func (e *EngineReport) judge(curves bool) {
 		since = s.Hours
 	}
 	for _, f := range figures {
-		if c := e.curve(f); curves && c.grows(f) {
+		if c := e.curveOf(f); curves && c.exceedsGrowth(f) {
 			e.Grows = append(e.Grows, f.name)
 		}
 	}
 }
 
-// curve returns the curve of one figure. It has no points if the engine has no such figure.
-func (e *EngineReport) curve(f figure) (c curve) {
+// curveOf returns the curve of one figure. It has no points if the engine has no such figure.
+func (e *EngineReport) curveOf(f figure) (c curve) {
 	for _, s := range e.Samples {
 		if v, ok := s.Figures[f.name]; ok {
-			c.add(s.Hours, v)
+			c.addPoint(s.Hours, v)
 		}
 	}
 	return c
@@ -113,7 +113,7 @@ func (r *Report) Passed() bool {
 func (r *Report) Text() string {
 	var b strings.Builder
 	for _, e := range r.Engines {
-		e.text(&b, r.Judged)
+		e.writeText(&b, r.Judged)
 	}
 	if !r.Judged {
 		fmt.Fprintf(&b, "\nCurves are judged from %v on: this run says nothing of leaks.\n", settled)
@@ -133,7 +133,7 @@ func (r *Report) Text() string {
 	return b.String()
 }
 
-func (e *EngineReport) text(b *strings.Builder, judged bool) {
+func (e *EngineReport) writeText(b *strings.Builder, judged bool) {
 	c := e.Counts
 	fmt.Fprintf(b, "\n%s: %d locks, %d after a wait; %d waits given up; %d calls failed and %d leases were lost under %d faults; "+
 		"%d overlaps, %d tokens did not rise\n", e.Name, c.Granted, c.HandedOver, c.GivenUp, c.Failed, c.Lost, e.Faults, c.Overlaps, c.Disorders)
@@ -146,7 +146,7 @@ func (e *EngineReport) text(b *strings.Builder, judged bool) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "figure\tfirst\tmiddle\tlast\tby the hour\t\t\t")
 	for _, f := range figures {
-		c := e.curve(f)
+		c := e.curveOf(f)
 		if len(c.at) == 0 {
 			continue
 		}
@@ -154,25 +154,26 @@ func (e *EngineReport) text(b *strings.Builder, judged bool) {
 		switch {
 		case !judged:
 			verdict = "-"
-		case c.grows(f):
+		case c.exceedsGrowth(f):
 			verdict = "GROWS"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name, f.show(median(c.part(.2, .4).values)), f.show(median(c.part(.4, .6).values)),
-			f.show(median(c.part(.8, 1).values)), f.show(c.part(warmUp, 1).pace()), verdict, c.line(40))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", f.name,
+			f.formatValue(medianOf(c.partBetween(.2, .4).values)), f.formatValue(medianOf(c.partBetween(.4, .6).values)),
+			f.formatValue(medianOf(c.partBetween(.8, 1).values)), f.formatValue(c.partBetween(warmUp, 1).pace()), verdict, c.drawLine(40))
 	}
 	w.Flush()
 }
 
-// show prints a value of a figure.
-func (f figure) show(v float64) string {
+// formatValue prints a value of a figure.
+func (f figure) formatValue(v float64) string {
 	if f.bytes {
 		return fmt.Sprintf("%.1f MB", v/mb)
 	}
 	return fmt.Sprintf("%.0f", v)
 }
 
-// save writes the report and the samples to a folder.
-func (r *Report) save(dir string) error {
+// saveFiles writes the report and the samples to a folder.
+func (r *Report) saveFiles(dir string) error {
 	data, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) {
 	if text := os.Getenv(orderVariable); text != "" {
 		tempo.Adopt()
-		exit(beClient(text))
+		exitWith(beClient(text))
 	}
 	os.Exit(leaktest.Run(m))
 }
@@ -26,12 +26,12 @@ func TestMain(m *testing.M) {
 func TestSoakWatchesEveryGivenEngine(t *testing.T) {
 	rig.Nightly(t, "soak")
 	t.Parallel()
-	chosen, err := choose("redis,sqlite")
+	chosen, err := chooseEngines("redis,sqlite")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &plan{length: 26 * time.Second, engines: chosen, rate: 40, handovers: 1, command: true, out: t.ArtifactDir(), logs: t.Output()}
-	r, err := p.run(t.Context())
+	r, err := p.runEngines(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestSoakWatchesEveryGivenEngine(t *testing.T) {
 			t.Errorf("%s: %d locks, %d after a wait, %d given up, %d faults; want some of each", e.Name, c.Granted, c.HandedOver, c.GivenUp, e.Faults)
 		}
 		for _, name := range want {
-			if c := e.curve(figure{name: name}); len(c.at) < 5 || median(c.values) == 0 && name != "keys" {
+			if c := e.curveOf(figure{name: name}); len(c.at) < 5 || medianOf(c.values) == 0 && name != "keys" {
 				t.Errorf("%s: %s was %v", e.Name, name, c.values)
 			}
 		}
@@ -64,7 +64,7 @@ func TestReportFailsByGrowthOrBrokenPromise(t *testing.T) {
 			change(n, &s)
 			e.Samples, e.Counts = append(e.Samples, s), s.Counts
 		}
-		e.judge(true)
+		e.judgeCurves(true)
 		return e
 	}
 	for name, c := range map[string]struct {
@@ -94,14 +94,14 @@ func TestEveryProcessSeesTwoHolders(t *testing.T) {
 	if err1 != nil || err2 != nil {
 		t.Fatal(err1, err2)
 	}
-	c := client(t)
-	first, second := acquire(t, c, "a"), acquire(t, c, "b") // the board is told that both are of one lock
-	leave := one.enter(0, first)
+	c := newClient(t)
+	first, second := acquireLock(t, c, "a"), acquireLock(t, c, "b") // the board is told that both are of one lock
+	leave := one.enterCell(0, first)
 	leave()
-	if two.enter(0, second); two.overlaps.Load() != 0 {
+	if two.enterCell(0, second); two.overlaps.Load() != 0 {
 		t.Error("the second came when the first had left")
 	}
-	if one.enter(0, first); one.overlaps.Load() != 1 {
+	if one.enterCell(0, first); one.overlaps.Load() != 1 {
 		t.Error("the first came again while the second was at work, unseen")
 	}
 	if one.disorders.Load() == 0 {
@@ -109,8 +109,8 @@ func TestEveryProcessSeesTwoHolders(t *testing.T) {
 	}
 }
 
-// client is one of a driver whose tokens begin anew for each lock.
-func client(t *testing.T) *holdfast.Client {
+// newClient returns a client of a driver whose tokens begin anew for each lock.
+func newClient(t *testing.T) *holdfast.Client {
 	t.Helper()
 	c, err := holdfast.New(drivers.New(1), nil)
 	if err != nil {
@@ -120,7 +120,7 @@ func client(t *testing.T) *holdfast.Client {
 	return c
 }
 
-func acquire(t *testing.T, c *holdfast.Client, key string) *holdfast.Lease {
+func acquireLock(t *testing.T, c *holdfast.Client, key string) *holdfast.Lease {
 	t.Helper()
 	//holdfastvet:ignore the client is closed by the test's end
 	l, err := c.Acquire(t.Context(), key, nil)

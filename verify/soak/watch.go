@@ -23,14 +23,14 @@ type plan struct {
 	logs      io.Writer
 }
 
-// step is the time between two samples.
-func (p *plan) step() time.Duration { return max(p.length/120, 2*time.Second) }
+// sampleInterval returns the time between two samples.
+func (p *plan) sampleInterval() time.Duration { return max(p.length/120, 2*time.Second) }
 
 // faultEvery is the samples between two faults. Every other fault kills a client.
 const faultEvery = 5
 
-// relay returns the number of names of the relay, and the time between two hand-overs of each, for so many hand-overs a second.
-func relay(rate float64) (names int, beat time.Duration) {
+// relayShape returns the number of names of the relay, and the time between two hand-overs of each, for so many hand-overs a second.
+func relayShape(rate float64) (names int, beat time.Duration) {
 	names = min(max(int(rate/5), 1), mostHot)
 	return names, time.Duration(float64(names) / rate * float64(time.Second))
 }
@@ -61,15 +61,15 @@ type watched struct {
 	troubles []string
 }
 
-// start starts the servers of an engine and its clients. After an error nothing is left behind.
-func (p *plan) start(ctx context.Context, n int) (w *watched, err error) {
+// startEngine starts the servers of an engine and its clients. After an error nothing is left behind.
+func (p *plan) startEngine(ctx context.Context, n int) (w *watched, err error) {
 	w = &watched{plan: p, engine: p.engines[n]}
 	if w.service, err = w.engine.start(ctx); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, w.stop())
+			err = errors.Join(err, w.stopAll())
 		}
 	}()
 	if p.command && n == 0 {
@@ -83,31 +83,31 @@ func (p *plan) start(ctx context.Context, n int) (w *watched, err error) {
 		handovers = p.handovers / p.length.Seconds()
 	}
 	w.order = order{URL: w.service.url, Board: filepath.Join(p.out, w.engine.name+".board")}
-	w.order.Hot, w.order.Beat = relay(handovers)
+	w.order.Hot, w.order.Beat = relayShape(handovers)
 	w.order.Pause = time.Duration(2 * float64(len(others)) / (p.rate / 2) * float64(time.Second))
 	if err := os.RemoveAll(w.order.Board); err != nil {
 		return nil, err
 	}
 	for _, p := range []**process{&w.stays, &w.falls} {
-		if *p, err = w.launch(); err != nil {
+		if *p, err = w.launchClient(); err != nil {
 			return nil, err
 		}
 	}
 	return w, nil
 }
 
-// launch starts a client under a name that was never used.
-func (w *watched) launch() (*process, error) {
+// launchClient starts a client under a name that was never used.
+func (w *watched) launchClient() (*process, error) {
 	o := w.order
 	o.Name = fmt.Sprintf("client%d", w.fallen)
 	w.fallen++
 	return startProcess(o, w.plan.logs)
 }
 
-// run takes samples and causes faults until the end of the run, or ctx ends.
-func (w *watched) run(ctx context.Context, shift int) {
+// watchRun takes samples and causes faults until the end of the run, or ctx ends.
+func (w *watched) watchRun(ctx context.Context, shift int) {
 	w.began = time.Now()
-	end, tick := time.After(w.plan.length), time.NewTicker(w.plan.step())
+	end, tick := time.After(w.plan.length), time.NewTicker(w.plan.sampleInterval())
 	defer tick.Stop()
 	for n := 1; ; n++ {
 		select {
@@ -117,44 +117,44 @@ func (w *watched) run(ctx context.Context, shift int) {
 			return
 		case <-tick.C:
 		}
-		w.sample(ctx)
+		w.takeSample(ctx)
 		if ctx.Err() == nil && (n+shift)%faultEvery == 0 {
-			w.fault(ctx)
+			w.causeFault(ctx)
 		}
 	}
 }
 
-func (w *watched) trouble(what string, err error) {
+func (w *watched) noteTrouble(what string, err error) {
 	if err != nil {
 		w.troubles = append(w.troubles, fmt.Sprintf("after %v: %s: %v", time.Since(w.began).Round(time.Second), what, err))
 		fmt.Fprintf(w.plan.logs, "soak: %s: %s: %v\n", w.engine.name, what, err)
 	}
 }
 
-// sample notes how all is, unless a server does not answer, which after a fault may elect a leader.
-func (w *watched) sample(ctx context.Context) {
+// takeSample notes how all is, unless a server does not answer, which after a fault may elect a leader.
+func (w *watched) takeSample(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	s := sample{Hours: time.Since(w.began).Hours(), Figures: map[string]float64{}}
-	if err := w.stays.ask(); err != nil {
-		w.trouble("client", err)
+	if err := w.stays.askState(); err != nil {
+		w.noteTrouble("client", err)
 		return
 	}
-	if err := w.falls.ask(); err != nil {
-		w.trouble("client", err)
+	if err := w.falls.askState(); err != nil {
+		w.noteTrouble("client", err)
 		return
 	}
-	s.Counts = w.before.plus(w.stays.last).plus(w.falls.last)
+	s.Counts = w.before.addCounts(w.stays.last).addCounts(w.falls.last)
 	s.Figures["client heap"] = float64(w.stays.last.Heap)
 	s.Figures["client goroutines"] = float64(w.stays.last.Goroutines)
 	s.Figures["client files"] = float64(w.stays.last.Files)
-	s.Figures["client rss"] = memory(w.stays.cmd.Process.Pid)
+	s.Figures["client rss"] = usedMemory(w.stays.cmd.Process.Pid)
 	if pids := w.service.pids(); len(pids) > 0 {
-		s.Figures["server memory"] = memory(pids...)
+		s.Figures["server memory"] = usedMemory(pids...)
 	}
 	if w.beside != nil {
-		if err := w.beside.look(ctx, s.Figures); ctx.Err() == nil {
-			w.trouble("command", err)
+		if err := w.beside.readConsole(ctx, s.Figures); ctx.Err() == nil {
+			w.noteTrouble("command", err)
 		}
 	}
 	if err := w.service.look(ctx, s.Figures); err != nil {
@@ -165,28 +165,28 @@ func (w *watched) sample(ctx context.Context) {
 	w.samples = append(w.samples, s)
 }
 
-// fault kills a client, or strikes a server.
-func (w *watched) fault(ctx context.Context) {
+// causeFault kills a client, or strikes a server.
+func (w *watched) causeFault(ctx context.Context) {
 	w.faults++
 	if w.service.fault != nil && w.faults%2 == 0 {
 		err := w.service.fault(ctx, w.faults/2)
 		if ctx.Err() == nil {
-			w.trouble("fault", err)
+			w.noteTrouble("fault", err)
 		}
 		return
 	}
 	w.falls.kill()
-	w.before = w.before.plus(w.falls.last)
-	next, err := w.launch()
+	w.before = w.before.addCounts(w.falls.last)
+	next, err := w.launchClient()
 	if err != nil {
-		w.trouble("start a client", err)
+		w.noteTrouble("start a client", err)
 		return
 	}
 	w.falls = next
 }
 
-// plus adds up what two processes have done.
-func (a state) plus(b state) state {
+// addCounts adds up what two processes have done.
+func (a state) addCounts(b state) state {
 	sum := state{
 		Granted: a.Granted + b.Granted, HandedOver: a.HandedOver + b.HandedOver, GivenUp: a.GivenUp + b.GivenUp, Failed: a.Failed + b.Failed,
 		Lost: a.Lost + b.Lost, Overlaps: a.Overlaps + b.Overlaps, Disorders: a.Disorders + b.Disorders, Error: a.Error,
@@ -197,11 +197,11 @@ func (a state) plus(b state) state {
 	return sum
 }
 
-// stop ends clients and servers.
-func (w *watched) stop() (errs error) {
+// stopAll ends clients and servers.
+func (w *watched) stopAll() (errs error) {
 	for _, p := range []*process{w.stays, w.falls} {
 		if p != nil {
-			errs = errors.Join(errs, p.end())
+			errs = errors.Join(errs, p.endClient())
 		}
 	}
 	if w.beside != nil {
