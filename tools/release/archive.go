@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// create writes a file with what pack makes of files.
-func create(name string, pack func(io.Writer, []file, time.Time) error, files []file, date time.Time) error {
+// createArchive writes a file with what pack makes of files.
+func createArchive(name string, pack func(io.Writer, []file, time.Time) error, files []file, date time.Time) error {
 	f, err := os.Create(name)
 	if err != nil {
 		return err
@@ -20,8 +20,8 @@ func create(name string, pack func(io.Writer, []file, time.Time) error, files []
 	return errors.Join(pack(f, files, date), f.Close())
 }
 
-// tarball writes files as a tar archive that gzip has made small. They belong to root.
-func tarball(w io.Writer, files []file, date time.Time) error {
+// writeTarball writes files as a tar archive that gzip has made small. They belong to root.
+func writeTarball(w io.Writer, files []file, date time.Time) error {
 	small := gzip.NewWriter(w)
 	all := tar.NewWriter(small)
 	for _, f := range files {
@@ -40,8 +40,8 @@ func tarball(w io.Writer, files []file, date time.Time) error {
 	return errors.Join(all.Close(), small.Close())
 }
 
-// zipped writes files as a zip archive.
-func zipped(w io.Writer, files []file, date time.Time) error {
+// writeZip writes files as a zip archive.
+func writeZip(w io.Writer, files []file, date time.Time) error {
 	all := zip.NewWriter(w)
 	for _, f := range files {
 		header := &zip.FileHeader{Name: f.name, Method: zip.Deflate, Modified: date}
@@ -57,8 +57,8 @@ func zipped(w io.Writer, files []file, date time.Time) error {
 	return all.Close()
 }
 
-// gzipped is text as manual pages and changelogs are installed: small, and without a date.
-func gzipped(text []byte) []byte {
+// gzipText returns text as manual pages and changelogs are installed: small, and without a date.
+func gzipText(text []byte) []byte {
 	var small bytes.Buffer
 	w, _ := gzip.NewWriterLevel(&small, gzip.BestCompression) // the level is valid
 	w.Write(text)                                             // a buffer takes everything

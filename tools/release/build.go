@@ -36,21 +36,21 @@ type file struct {
 	text []byte
 }
 
-func (p *product) name() string {
+func (p *product) productName() string {
 	return fmt.Sprintf("holdfast_%s_%s_%s", strings.TrimPrefix(p.version, "v"), p.os, p.arch)
 }
 
-// build builds the command for each target, with the go command's folders in work, and writes what users download to out.
-func build(s *source, proxy, work, out string, targets []string) error {
+// buildTargets builds the command for each target, with the go command's folders in work, and writes what users download to out.
+func buildTargets(s *source, proxy, work, out string, targets []string) error {
 	g, err := newGo(s, proxy, work)
 	if err != nil {
 		return err
 	}
-	manual, err := g.manual(filepath.Join(work, "manual"))
+	manual, err := g.makeManual(filepath.Join(work, "manual"))
 	if err != nil {
 		return err
 	}
-	completions, err := g.completions(filepath.Join(work, "holdfast"))
+	completions, err := g.makeCompletions(filepath.Join(work, "holdfast"))
 	if err != nil {
 		return err
 	}
@@ -72,35 +72,35 @@ func build(s *source, proxy, work, out string, targets []string) error {
 		if p.program, err = os.ReadFile(program); err != nil {
 			return err
 		}
-		if p.notices, err = g.notices(program); err != nil {
+		if p.notices, err = g.collectNotices(program); err != nil {
 			return err
 		}
 		if err := os.WriteFile(filepath.Join(filepath.Dir(program), noticesName), p.notices, 0o644); err != nil { // for the image
 			return err
 		}
-		if err := p.write(out, program); err != nil {
+		if err := p.writePackages(out, program); err != nil {
 			return fmt.Errorf("%s: %w", target, err)
 		}
 	}
-	return finish(s, out)
+	return finishRelease(s, out)
 }
 
-// write writes the archive, the parts list and the packages of p.
-func (p *product) write(out, program string) error {
-	ext, archive := ".tar.gz", tarball
+// writePackages writes the archive, the parts list and the packages of p.
+func (p *product) writePackages(out, program string) error {
+	ext, archive := ".tar.gz", writeTarball
 	if p.os == "windows" {
-		ext, archive = ".zip", zipped
+		ext, archive = ".zip", writeZip
 	}
-	err1 := create(filepath.Join(out, p.name()+ext), archive, p.files(), p.date)
-	err2 := parts(filepath.Join(out, p.name()+".cdx.json"), program, p.source)
+	err1 := createArchive(filepath.Join(out, p.productName()+ext), archive, p.archiveFiles(), p.date)
+	err2 := writeParts(filepath.Join(out, p.productName()+".cdx.json"), program, p.source)
 	if p.os != "linux" {
 		return errors.Join(err1, err2)
 	}
-	return errors.Join(err1, err2, p.deb(out), p.rpm(out))
+	return errors.Join(err1, err2, p.writeDeb(out), p.writeRPM(out))
 }
 
-// files returns the files of an archive, in its folder.
-func (p *product) files() []file {
+// archiveFiles returns the files of an archive, in its folder.
+func (p *product) archiveFiles() []file {
 	program := file{"holdfast", 0o755, p.program}
 	if p.os == "windows" {
 		program.name = "holdfast.exe"
@@ -113,7 +113,7 @@ func (p *product) files() []file {
 		all = append(all, file{"completions/" + f.name, f.mode, f.text})
 	}
 	for i := range all {
-		all[i].name = p.name() + "/" + all[i].name
+		all[i].name = p.productName() + "/" + all[i].name
 	}
 	return all
 }
@@ -127,7 +127,7 @@ type goCommand struct {
 // newGo lets the go command take the tagged modules from proxy, and others from where it usually looks. Its module cache is of
 // its own, so that a rehearsal leaves no version there that was never published.
 func newGo(s *source, proxy, work string) (*goCommand, error) {
-	usual, err := output(exec.Command("go", "env", "GOMODCACHE", "GOPROXY"))
+	usual, err := outputOf(exec.Command("go", "env", "GOMODCACHE", "GOPROXY"))
 	if err != nil {
 		return nil, err
 	}
@@ -143,21 +143,21 @@ func newGo(s *source, proxy, work string) (*goCommand, error) {
 func (g *goCommand) run(env []string, args ...string) (string, error) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = g.dir, append(slices.Clone(g.env), env...)
-	return output(cmd)
+	return outputOf(cmd)
 }
 
-// notices returns the notices of what program consists of.
-func (g *goCommand) notices(program string) ([]byte, error) {
+// collectNotices returns the notices of what program consists of.
+func (g *goCommand) collectNotices(program string) ([]byte, error) {
 	folders, err := g.run(nil, "env", "GOMODCACHE", "GOROOT")
 	if err != nil {
 		return nil, err
 	}
 	cache, goroot, _ := strings.Cut(folders, "\n")
-	return notices(program, cache, strings.TrimSpace(goroot))
+	return collectNotices(program, cache, strings.TrimSpace(goroot))
 }
 
-// manual makes the manual pages, in dir.
-func (g *goCommand) manual(dir string) (pages []file, err error) {
+// makeManual makes the manual pages, in dir.
+func (g *goCommand) makeManual(dir string) (pages []file, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -172,13 +172,13 @@ func (g *goCommand) manual(dir string) (pages []file, err error) {
 	return pages, err
 }
 
-// completions returns the completions for each shell, as the command at program, which is built for this machine, prints them.
-func (g *goCommand) completions(program string) (all []file, err error) {
+// makeCompletions returns the completions for each shell, as the command at program, which is built for this machine, prints them.
+func (g *goCommand) makeCompletions(program string) (all []file, err error) {
 	if _, err := g.run(nil, "build", "-trimpath", "-buildvcs=false", "-o", program, "."); err != nil {
 		return nil, err
 	}
 	for shell, name := range shells {
-		text, failed := output(exec.Command(program, "completion", shell))
+		text, failed := outputOf(exec.Command(program, "completion", shell))
 		all, err = append(all, file{name, 0o644, []byte(text + "\n")}), errors.Join(err, failed)
 	}
 	slices.SortFunc(all, func(a, b file) int { return strings.Compare(a.name, b.name) })

@@ -17,9 +17,9 @@ var formula string
 //go:embed Containerfile
 var containerfile string
 
-// finish writes what is made of all that stands in out: the notes, the container's definition, the formula, the checksums.
-func finish(s *source, out string) error {
-	sums, err := checksums(out)
+// finishRelease writes what is made of all that stands in out: the notes, the container's definition, the formula, the checksums.
+func finishRelease(s *source, out string) error {
+	sums, err := checksumsIn(out)
 	if err != nil {
 		return err
 	}
@@ -29,15 +29,15 @@ func finish(s *source, out string) error {
 		fmt.Fprintf(&list, "%x  %s\n", sum.hash, sum.name)
 		byName[sum.name] = fmt.Sprintf("%x", sum.hash)
 	}
-	rb, err := homebrew(strings.TrimPrefix(s.version, "v"), byName)
+	rb, err := homebrewFormula(strings.TrimPrefix(s.version, "v"), byName)
 	for name, text := range map[string]string{"holdfast.rb": rb, "SHA256SUMS": list.String(), "Containerfile": containerfile, "NOTES.md": s.notes} {
 		err = errors.Join(err, os.WriteFile(filepath.Join(out, name), []byte(text), 0o644))
 	}
 	return err
 }
 
-// homebrew returns the formula, with the sums of the archives; an archive that was not built leaves a place that brew rejects.
-func homebrew(version string, sums map[string]string) (string, error) {
+// homebrewFormula returns the formula. Its sums are those of archives; one that was not built leaves a place that brew refuses.
+func homebrewFormula(version string, sums map[string]string) (string, error) {
 	tmpl, err := template.New("formula").Parse(formula)
 	if err != nil {
 		return "", err
@@ -55,8 +55,8 @@ type checksum struct {
 	hash [sha256.Size]byte
 }
 
-// checksums returns the checksums of the files in dir, sorted by name.
-func checksums(dir string) (sums []checksum, err error) {
+// checksumsIn returns the checksums of the files in dir, sorted by name.
+func checksumsIn(dir string) (sums []checksum, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, entry := range entries {
 		if !entry.Type().IsRegular() {

@@ -66,32 +66,32 @@ func (r *release) run() error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	s, err := cut(r.root, filepath.Join(work, "source"), r.version)
+	s, err := cutRelease(r.root, filepath.Join(work, "source"), r.version)
 	if err != nil {
 		return err
 	}
 	if len(r.targets) > 0 {
 		proxy := filepath.Join(work, "proxy")
-		if err := s.publish(proxy); err != nil {
+		if err := s.publishModules(proxy); err != nil {
 			return err
 		}
-		if err := build(s, proxy, filepath.Join(work, "go"), out, r.targets); err != nil {
+		if err := buildTargets(s, proxy, filepath.Join(work, "go"), out, r.targets); err != nil {
 			return err
 		}
 	}
-	return r.conclude(s)
+	return r.makeTags(s)
 }
 
-// conclude makes the tags, or says what they would be.
-func (r *release) conclude(s *source) error {
+// makeTags makes the tags, or says what they would be.
+func (r *release) makeTags(s *source) error {
 	var tags []string
-	for _, m := range public(s.modules) {
-		tags = append(tags, m.tag(r.version))
+	for _, m := range publicModules(s.modules) {
+		tags = append(tags, m.tagFor(r.version))
 	}
 	if r.tag && !s.tagged {
-		_, err1 := git(r.root, nil, "fetch", "-q", s.dir, "HEAD")
-		_, err2 := git(r.root, nil, "merge", "-q", "--ff-only", "FETCH_HEAD")
-		_, err3 := git(r.root, nil, "fetch", "-q", s.dir, "refs/tags/*:refs/tags/*")
+		_, err1 := runGit(r.root, nil, "fetch", "-q", s.dir, "HEAD")
+		_, err2 := runGit(r.root, nil, "merge", "-q", "--ff-only", "FETCH_HEAD")
+		_, err3 := runGit(r.root, nil, "fetch", "-q", s.dir, "refs/tags/*:refs/tags/*")
 		if err := errors.Join(err1, err2, err3); err != nil {
 			return err
 		}
@@ -110,5 +110,5 @@ func (r *release) conclude(s *source) error {
 	return nil
 }
 
-// epoch is the date of what is made now: SOURCE_DATE_EPOCH, or else in seconds the date of commit.
-func epoch(commit string) string { return cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), commit) }
+// sourceEpoch returns the date of what is made now: SOURCE_DATE_EPOCH, or else in seconds the date of commit.
+func sourceEpoch(commit string) string { return cmp.Or(os.Getenv("SOURCE_DATE_EPOCH"), commit) }

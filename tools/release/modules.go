@@ -24,26 +24,26 @@ type unit struct {
 	file *modfile.File
 }
 
-func (m *unit) private() bool { return slices.Contains(private, m.dir) }
+func (m *unit) isPrivate() bool { return slices.Contains(private, m.dir) }
 
-// siblings are the modules of the project that m requires.
-func (m *unit) siblings() (paths []string) {
+// requiredSiblings returns the modules of the project that m requires.
+func (m *unit) requiredSiblings() (paths []string) {
 	for _, r := range m.file.Require {
-		if ours(r.Mod.Path) {
+		if isOurs(r.Mod.Path) {
 			paths = append(paths, r.Mod.Path)
 		}
 	}
 	return paths
 }
 
-// tag is the name by which git has a version of m.
-func (m *unit) tag(version string) string { return path.Join(m.dir, version) }
+// tagFor returns the name by which git has a version of m.
+func (m *unit) tagFor(version string) string { return path.Join(m.dir, version) }
 
-// ours reports whether the module at path belongs to the project.
-func ours(path string) bool { return path == project || strings.HasPrefix(path, project+"/") }
+// isOurs reports whether the module at path belongs to the project.
+func isOurs(path string) bool { return path == project || strings.HasPrefix(path, project+"/") }
 
-// workspace reads go.work and the modules that it names, each after the modules that it requires.
-func workspace(root string) (*modfile.WorkFile, []*unit, error) {
+// readWorkspace reads go.work and the modules that it names, each after those that it requires.
+func readWorkspace(root string) (*modfile.WorkFile, []*unit, error) {
 	text, err := os.ReadFile(filepath.Join(root, "go.work"))
 	if err != nil {
 		return nil, nil, err
@@ -66,17 +66,17 @@ func workspace(root string) (*modfile.WorkFile, []*unit, error) {
 		}
 		all = append(all, &unit{dir: dir, path: file.Module.Mod.Path, file: file})
 	}
-	all, err = ordered(all)
+	all, err = orderModules(all)
 	return work, all, err
 }
 
-// ordered puts each module behind the modules that it requires, and otherwise keeps the order.
-func ordered(all []*unit) (sorted []*unit, err error) {
+// orderModules puts each module behind those that it requires, and otherwise keeps the order.
+func orderModules(all []*unit) (sorted []*unit, err error) {
 	placed := make(map[string]bool)
 	for len(sorted) < len(all) {
 		before := len(sorted)
 		for _, m := range all {
-			ready := !slices.ContainsFunc(m.siblings(), func(p string) bool { return !placed[p] })
+			ready := !slices.ContainsFunc(m.requiredSiblings(), func(p string) bool { return !placed[p] })
 			if ready && !placed[m.path] {
 				sorted, placed[m.path] = append(sorted, m), true
 			}
@@ -88,22 +88,22 @@ func ordered(all []*unit) (sorted []*unit, err error) {
 	return sorted, nil
 }
 
-// public are the modules that get a tag.
-func public(all []*unit) []*unit {
-	return slices.DeleteFunc(slices.Clone(all), (*unit).private)
+// publicModules returns the modules that get a tag.
+func publicModules(all []*unit) []*unit {
+	return slices.DeleteFunc(slices.Clone(all), (*unit).isPrivate)
 }
 
-// faults returns the reasons why users cannot install a module, or developers cannot work on it before its siblings are published.
-func faults(work *modfile.WorkFile, all []*unit) (found []string) {
+// moduleFaults returns the reasons why users cannot install a module, or developers cannot work on it before its siblings are published.
+func moduleFaults(work *modfile.WorkFile, all []*unit) (found []string) {
 	versions := make(map[string]bool)
 	for _, m := range all {
 		for _, r := range m.file.Replace {
-			if !m.private() || ours(r.Old.Path) {
+			if !m.isPrivate() || isOurs(r.Old.Path) {
 				found = append(found, fmt.Sprintf("%s/go.mod replaces %s: go install refuses a module with replace lines; go.work has a place for them", m.dir, r.Old.Path))
 			}
 		}
 		for _, r := range m.file.Require {
-			if !ours(r.Mod.Path) {
+			if !isOurs(r.Mod.Path) {
 				continue
 			}
 			versions[r.Mod.Version] = true

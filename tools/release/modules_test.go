@@ -12,11 +12,11 @@ const repository = "../.."
 
 func TestUsersCanInstallEveryModule(t *testing.T) {
 	t.Parallel()
-	work, all, err := workspace(repository)
+	work, all, err := readWorkspace(repository)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, fault := range faults(work, all) {
+	for _, fault := range moduleFaults(work, all) {
 		t.Error(fault)
 	}
 }
@@ -37,7 +37,7 @@ func TestAModuleThatCannotBeInstalledIsFound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found := strings.Join(faults(work, []*unit{{dir: "etcd", path: file.Module.Mod.Path, file: file}}), "\n")
+		found := strings.Join(moduleFaults(work, []*unit{{dir: "etcd", path: file.Module.Mod.Path, file: file}}), "\n")
 		if c.want == "" && found != "" || !strings.Contains(found, c.want) {
 			t.Errorf("%s: found %q, want %q", name, found, c.want)
 		}
@@ -46,7 +46,7 @@ func TestAModuleThatCannotBeInstalledIsFound(t *testing.T) {
 
 func TestModuleIsTaggedAfterItsRequirements(t *testing.T) {
 	t.Parallel()
-	_, all, err := workspace(repository)
+	_, all, err := readWorkspace(repository)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,13 +54,13 @@ func TestModuleIsTaggedAfterItsRequirements(t *testing.T) {
 		return slices.IndexFunc(all, func(m *unit) bool { return m.path == path })
 	}
 	for _, m := range all {
-		for _, required := range m.siblings() {
+		for _, required := range m.requiredSiblings() {
 			if place(required) > place(m.path) {
 				t.Errorf("%s comes before %s, which it requires", m.path, required)
 			}
 		}
 	}
-	if tags := public(all); tags[0].tag("v0.1.0") != "v0.1.0" || place(project+"/cmd/holdfast") < place(project+"/etcd") {
+	if tags := publicModules(all); tags[0].tagFor("v0.1.0") != "v0.1.0" || place(project+"/cmd/holdfast") < place(project+"/etcd") {
 		t.Errorf("the order is %v", tags)
 	}
 }

@@ -17,9 +17,9 @@ const noticesName = "THIRD_PARTY"
 // noticeFile matches the files in a module's root whose text has to go along with a binary.
 var noticeFile = regexp.MustCompile(`(?i)^(licen[sc]e|copying|notice|patents|copyright)`)
 
-// notices returns the licenses and notices of Go, in goroot, and of the foreign modules that program consists of, as the linker
+// collectNotices returns the licenses and notices of Go, in goroot, and of the foreign modules that program consists of, as the linker
 // has noted it there; cache is the module cache that it was built from. A module without any is an error.
-func notices(program, cache, goroot string) ([]byte, error) {
+func collectNotices(program, cache, goroot string) ([]byte, error) {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func notices(program, cache, goroot string) ([]byte, error) {
 		if m.Replace != nil {
 			m = m.Replace
 		}
-		if ours(m.Path) {
+		if isOurs(m.Path) {
 			continue
 		}
 		path, err1 := module.EscapePath(m.Path)

@@ -16,12 +16,12 @@ func TestNoticesNameEveryLinkedModule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	folders, err := output(exec.Command("go", "env", "GOMODCACHE", "GOROOT"))
+	folders, err := outputOf(exec.Command("go", "env", "GOMODCACHE", "GOROOT"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cache, goroot, _ := strings.Cut(folders, "\n")
-	text, err := notices(program, cache, strings.TrimSpace(goroot))
+	text, err := collectNotices(program, cache, strings.TrimSpace(goroot))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestNoticesNameEveryLinkedModule(t *testing.T) {
 	}
 	linked := 0
 	for _, m := range info.Deps {
-		if ours(m.Path) {
+		if isOurs(m.Path) {
 			continue
 		}
 		linked++

@@ -26,12 +26,12 @@ Valkey, PostgreSQL, etcd or ZooKeeper. holdfast run holds the lock while a comma
 and stops the command before another machine can get the lock.`
 )
 
-// installed are the files that a package of Linux puts on a machine, sorted, with whole paths.
-func (p *product) installed(zshFolder, licenseFile string) []file {
+// installedFiles returns the files that a package of Linux puts on a machine, sorted, with whole paths.
+func (p *product) installedFiles(zshFolder, licenseFile string) []file {
 	const share = "/usr/share/"
 	all := []file{{"/usr/bin/holdfast", 0o755, p.program}, {licenseFile, 0o644, p.license}, {noticesBeside(licenseFile), 0o644, p.notices}}
 	for _, f := range p.manual {
-		all = append(all, file{share + "man/man1/" + f.name + ".gz", 0o644, gzipped(f.text)})
+		all = append(all, file{share + "man/man1/" + f.name + ".gz", 0o644, gzipText(f.text)})
 	}
 	for _, f := range p.shells {
 		switch f.name {
@@ -55,13 +55,13 @@ func (p *product) packageVersion() string {
 	return strings.Replace(strings.TrimPrefix(p.version, "v"), "-", "~", 1)
 }
 
-// deb writes a package for Debian: an ar archive of two tar archives. See deb(5).
-func (p *product) deb(out string) error {
+// writeDeb writes a package for Debian: an ar archive of two tar archives. See deb(5).
+func (p *product) writeDeb(out string) error {
 	version := p.packageVersion() + "-1"
-	files := p.installed("/usr/share/zsh/vendor-completions/", "/usr/share/doc/holdfast/copyright")
+	files := p.installedFiles("/usr/share/zsh/vendor-completions/", "/usr/share/doc/holdfast/copyright")
 	changes := fmt.Sprintf("holdfast (%s) unstable; urgency=medium\n\n  * See %s/releases/tag/%s\n\n -- %s  %s\n",
 		version, homepage, p.version, maintainer, p.date.Format(time.RFC1123Z))
-	files = append(files, file{"/usr/share/doc/holdfast/changelog.Debian.gz", 0o644, gzipped([]byte(changes))})
+	files = append(files, file{"/usr/share/doc/holdfast/changelog.Debian.gz", 0o644, gzipText([]byte(changes))})
 	size, sums := 0, ""
 	for i, f := range files {
 		size += (len(f.text) + 1023) / 1024
@@ -71,11 +71,11 @@ func (p *product) deb(out string) error {
 	control := fmt.Sprintf("Package: holdfast\nVersion: %s\nArchitecture: %s\nMaintainer: %s\nInstalled-Size: %d\n", version, p.arch, maintainer, size) +
 		fmt.Sprintf("Section: admin\nPriority: optional\nHomepage: %s\nDescription: %s\n %s\n", homepage, summary, strings.ReplaceAll(about, "\n", "\n "))
 	var head, data bytes.Buffer
-	err1 := tarball(&head, []file{{"./control", 0o644, []byte(control)}, {"./md5sums", 0o644, []byte(sums)}}, p.date)
-	err2 := tarball(&data, withFolders(files), p.date)
+	err1 := writeTarball(&head, []file{{"./control", 0o644, []byte(control)}, {"./md5sums", 0o644, []byte(sums)}}, p.date)
+	err2 := writeTarball(&data, withFolders(files), p.date)
 	members := []file{{"debian-binary", 0o644, []byte("2.0\n")}, {"control.tar.gz", 0o644, head.Bytes()}, {"data.tar.gz", 0o644, data.Bytes()}}
 	name := fmt.Sprintf("holdfast_%s_%s.deb", version, p.arch)
-	return errors.Join(err1, err2, create(filepath.Join(out, name), ar, members, p.date))
+	return errors.Join(err1, err2, createArchive(filepath.Join(out, name), writeAr, members, p.date))
 }
 
 // withFolders puts before each file the folders that it is in.
@@ -93,8 +93,8 @@ func withFolders(files []file) (all []file) {
 	return all
 }
 
-// ar writes an archive in the format of ar(1).
-func ar(w io.Writer, files []file, date time.Time) error {
+// writeAr writes an archive in the format of ar(1).
+func writeAr(w io.Writer, files []file, date time.Time) error {
 	_, err := io.WriteString(w, "!<arch>\n")
 	for _, f := range files {
 		_, err1 := fmt.Fprintf(w, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", f.name, date.Unix(), 0, 0, "100644", len(f.text))
@@ -107,8 +107,8 @@ func ar(w io.Writer, files []file, date time.Time) error {
 	return err
 }
 
-// rpm writes a package for Fedora, SUSE and the like.
-func (p *product) rpm(out string) error {
+// writeRPM writes a package for Fedora, SUSE and the like.
+func (p *product) writeRPM(out string) error {
 	arch := map[string]string{"amd64": "x86_64", "arm64": "aarch64"}[p.arch]
 	const release = "1"
 	version := p.packageVersion()
@@ -120,7 +120,7 @@ func (p *product) rpm(out string) error {
 		return err
 	}
 	license := "/usr/share/licenses/holdfast/LICENSE"
-	for _, f := range p.installed("/usr/share/zsh/site-functions/", license) {
+	for _, f := range p.installedFiles("/usr/share/zsh/site-functions/", license) {
 		kind := rpmpack.GenericFile
 		if f.name == license || f.name == noticesBeside(license) {
 			kind = rpmpack.LicenceFile

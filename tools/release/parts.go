@@ -36,22 +36,22 @@ type (
 	}
 )
 
-// parts writes what program consists of, as the linker has noted it there.
-func parts(name, program string, s *source) error {
+// writeParts writes what program consists of, as the linker has noted it there.
+func writeParts(name, program string, s *source) error {
 	info, err := buildinfo.ReadFile(program)
 	if err != nil {
 		return err
 	}
-	command := library(&info.Main)
+	command := partOf(&info.Main)
 	command.Type = "application"
 	for _, setting := range info.Settings { // the system, the flags, the commit
 		command.Properties = append(command.Properties, property{"go:build:" + setting.Key, setting.Value})
 	}
 	list := partsList{Format: "CycloneDX", Spec: "1.5", Version: 1, Metadata: metadata{s.date.Format(time.RFC3339), command}}
 	for _, m := range info.Deps {
-		list.Components = append(list.Components, library(m))
+		list.Components = append(list.Components, partOf(m))
 	}
-	list.Components = append(list.Components, library(&debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}))
+	list.Components = append(list.Components, partOf(&debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}))
 	text, err := json.MarshalIndent(list, "", "  ")
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func parts(name, program string, s *source) error {
 	return os.WriteFile(name, append(text, '\n'), 0o644)
 }
 
-func library(m *debug.Module) part {
+func partOf(m *debug.Module) part {
 	if m.Replace != nil {
 		m = m.Replace
 	}

@@ -34,18 +34,18 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// long leaves out what compiles everything anew, as users do: minutes of a processor.
-func long(t *testing.T) {
+// skipIfShort leaves out what compiles everything anew, as users do: minutes of a processor.
+func skipIfShort(t *testing.T) {
 	t.Helper()
 	if os.Getenv("HOLDFAST_RELEASE") == "" {
 		t.Skip("make release makes releases, to test that")
 	}
 }
 
-// clone is a repository with one commit: this one, as it is on the disk.
-func clone(t *testing.T) string {
+// cloneRepository returns a repository with one commit: this one, as it is on the disk.
+func cloneRepository(t *testing.T) string {
 	t.Helper()
-	long(t)
+	skipIfShort(t)
 	dir := t.TempDir()
 	err := filepath.WalkDir(repository, func(path string, d fs.DirEntry, err error) error {
 		rel, _ := filepath.Rel(repository, path) // both are relative
@@ -75,11 +75,11 @@ func clone(t *testing.T) string {
 	}
 	inGit(t, dir, "init", "-q", "-b", "main")
 	inGit(t, dir, "config", "gc.auto", "0")
-	commit(t, dir)
+	commitAll(t, dir)
 	return dir
 }
 
-func commit(t *testing.T, dir string) {
+func commitAll(t *testing.T, dir string) {
 	t.Helper()
 	inGit(t, dir, "add", "-A")
 	inGit(t, dir, "commit", "-qm", "as it is")
@@ -87,26 +87,26 @@ func commit(t *testing.T, dir string) {
 
 func inGit(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	text, err := git(dir, nil, args...)
+	text, err := runGit(dir, nil, args...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return text
 }
 
-// tell runs a program and returns what it printed.
-func tell(t *testing.T, env []string, program string, args ...string) string {
+// runProgram runs a program and returns what it printed.
+func runProgram(t *testing.T, env []string, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Dir, cmd.Env = t.TempDir(), append(os.Environ(), env...)
-	text, err := output(cmd)
+	text, err := outputOf(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return text
 }
 
-func read(t *testing.T, elements ...string) string {
+func readFile(t *testing.T, elements ...string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(elements...))
 	if err != nil {
@@ -115,16 +115,16 @@ func read(t *testing.T, elements ...string) string {
 	return string(text)
 }
 
-// published is a release of this repository, cut but not built, and a proxy that has it.
-func published(t *testing.T) (s *source, proxy string) {
+// publishRelease returns a release of this repository, cut but not built, and a proxy that has it.
+func publishRelease(t *testing.T) (s *source, proxy string) {
 	t.Helper()
-	long(t)
+	skipIfShort(t)
 	cutOnce.Do(func() {
 		if cutIn, cutFailed = os.MkdirTemp("", "holdfast-release-test-"); cutFailed != nil {
 			return
 		}
-		if cutSource, cutFailed = cut(clone(t), filepath.Join(cutIn, "source"), "v0.1.0"); cutFailed == nil {
-			cutFailed = cutSource.publish(filepath.Join(cutIn, "proxy"))
+		if cutSource, cutFailed = cutRelease(cloneRepository(t), filepath.Join(cutIn, "source"), "v0.1.0"); cutFailed == nil {
+			cutFailed = cutSource.publishModules(filepath.Join(cutIn, "proxy"))
 		}
 	})
 	if cutFailed != nil {
@@ -141,8 +141,8 @@ var (
 	cutFailed error
 )
 
-// stranger returns the environment of a user without anything of Holdfast, which gets modules from proxy.
-func stranger(t *testing.T, s *source, proxy string) (gopath string, env []string) {
+// strangerEnv returns the environment of somebody who has nothing of Holdfast, and gets modules from proxy.
+func strangerEnv(t *testing.T, s *source, proxy string) (gopath string, env []string) {
 	t.Helper()
 	gopath = filepath.Join(t.TempDir(), "go")
 	g, err := newGo(s, proxy, gopath)
@@ -154,8 +154,8 @@ func stranger(t *testing.T, s *source, proxy string) (gopath string, env []strin
 
 func TestTheCommandIsInstalledFromAProxy(t *testing.T) {
 	t.Parallel()
-	s, proxy := published(t)
-	gopath, env := stranger(t, s, proxy)
+	s, proxy := publishRelease(t)
+	gopath, env := strangerEnv(t, s, proxy)
 	install := []string{"install", project + "/cmd/holdfast@v0.1.0"}
 	if *all {
 		env = append(env, "GOCACHE="+t.TempDir())
@@ -163,9 +163,9 @@ func TestTheCommandIsInstalledFromAProxy(t *testing.T) {
 		install = slices.Insert(install, 1, "-trimpath") // so that what earlier tests have compiled can be used
 	}
 	begin := time.Now()
-	tell(t, env, "go", install...)
+	runProgram(t, env, "go", install...)
 	firstRun(t, begin, filepath.Join(gopath, "bin"))
-	version := tell(t, nil, filepath.Join(gopath, "bin", "holdfast"), "--version")
+	version := runProgram(t, nil, filepath.Join(gopath, "bin", "holdfast"), "--version")
 	if !strings.HasPrefix(version, "holdfast v0.1.0 ") {
 		t.Errorf("the installed command says %q", version)
 	}
@@ -175,14 +175,14 @@ func TestTheCommandIsInstalledFromAProxy(t *testing.T) {
 func firstRun(t *testing.T, begin time.Time, bin string) {
 	t.Helper()
 	took := time.Since(begin)
-	_, line, ok := strings.Cut(read(t, repository, "README.md"), "\nholdfast run ")
+	_, line, ok := strings.Cut(readFile(t, repository, "README.md"), "\nholdfast run ")
 	line, _, _ = strings.Cut(line, "#")
 	if !ok {
 		t.Fatal("the README runs nothing")
 	}
 	env := []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOLDFAST_BACKEND=sqlite:" + filepath.Join(t.TempDir(), "locks.db")}
 	begin = time.Now()
-	got := tell(t, env, "sh", "-c", "printf '#!/bin/sh\necho reported $HOLDFAST_LOCK_TOKEN\n' >report.sh && chmod +x report.sh && holdfast run "+line)
+	got := runProgram(t, env, "sh", "-c", "printf '#!/bin/sh\necho reported $HOLDFAST_LOCK_TOKEN\n' >report.sh && chmod +x report.sh && holdfast run "+line)
 	if token := strings.TrimPrefix(got, "reported "); token == got || token == "" {
 		t.Errorf("the first run says %q", got)
 	}
@@ -191,11 +191,11 @@ func firstRun(t *testing.T, begin time.Time, bin string) {
 
 func TestEveryModuleCanBeImportedFromAProxy(t *testing.T) {
 	t.Parallel()
-	s, proxy := published(t)
-	_, env := stranger(t, s, proxy)
+	s, proxy := publishRelease(t)
+	_, env := strangerEnv(t, s, proxy)
 	dir := t.TempDir()
 	var imports, requires strings.Builder
-	for _, m := range public(s.modules) {
+	for _, m := range publicModules(s.modules) {
 		fmt.Fprintf(&requires, "require %s v0.1.0\n", m.path)
 		if !strings.Contains(m.path, "/cmd/") {
 			fmt.Fprintf(&imports, "import _ %q\n", m.path)
@@ -208,8 +208,8 @@ func TestEveryModuleCanBeImportedFromAProxy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	packages := tell(t, env, "go", "-C", dir, "list", "-mod=mod", "-deps", ".")
-	for _, m := range public(s.modules) {
+	packages := runProgram(t, env, "go", "-C", dir, "list", "-mod=mod", "-deps", ".")
+	for _, m := range publicModules(s.modules) {
 		if !strings.Contains(m.path, "/cmd/") && !slices.Contains(strings.Split(packages, "\n"), m.path) {
 			t.Errorf("%s was not found", m.path)
 		}
@@ -219,8 +219,8 @@ func TestEveryModuleCanBeImportedFromAProxy(t *testing.T) {
 // The go command reads the tags itself here, as it does behind a real proxy.
 func TestGoSumHasHashesOfTags(t *testing.T) {
 	t.Parallel()
-	s, proxy := published(t)
-	_, env := stranger(t, s, proxy)
+	s, proxy := publishRelease(t)
+	_, env := strangerEnv(t, s, proxy)
 	config := filepath.Join(t.TempDir(), "gitconfig")
 	text := fmt.Sprintf("[url %q]\n\tinsteadOf = https://%s\n[safe]\n\tdirectory = *\n[protocol \"file\"]\n\tallow = always\n", "file://"+s.dir, project)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -229,10 +229,10 @@ func TestGoSumHasHashesOfTags(t *testing.T) {
 	env = append(env, "GOPROXY=direct", "GIT_CONFIG_GLOBAL="+config)
 	for _, path := range []string{project, project + "/etcd"} {
 		var got struct{ Sum, GoModSum string }
-		if err := json.Unmarshal([]byte(tell(t, env, "go", "mod", "download", "-json", path+"@v0.1.0")), &got); err != nil {
+		if err := json.Unmarshal([]byte(runProgram(t, env, "go", "mod", "download", "-json", path+"@v0.1.0")), &got); err != nil {
 			t.Fatal(err)
 		}
-		sums := read(t, s.dir, "cmd/holdfast/go.sum")
+		sums := readFile(t, s.dir, "cmd/holdfast/go.sum")
 		for _, want := range []string{path + " v0.1.0 " + got.Sum + "\n", path + " v0.1.0/go.mod " + got.GoModSum + "\n"} {
 			if !strings.Contains(sums, want) {
 				t.Errorf("go.sum of the command does not have %q", want)
@@ -243,7 +243,7 @@ func TestGoSumHasHashesOfTags(t *testing.T) {
 
 func TestARehearsalLeavesTheRepositoryAsItIs(t *testing.T) {
 	t.Parallel()
-	root := clone(t)
+	root := cloneRepository(t)
 	before := inGit(t, root, "rev-parse", "HEAD")
 	r := release{root: root, version: "v0.1.0", out: t.TempDir()}
 	if err := r.run(); err != nil {
@@ -257,19 +257,19 @@ func TestARehearsalLeavesTheRepositoryAsItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	tags := strings.Fields(inGit(t, root, "tag", "--points-at", "HEAD"))
-	_, modules, err := workspace(root)
+	_, modules, err := readWorkspace(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var want []string
-	for _, m := range public(modules) {
-		want = append(want, m.tag("v0.1.0"))
+	for _, m := range publicModules(modules) {
+		want = append(want, m.tagFor("v0.1.0"))
 	}
 	slices.Sort(want)
 	if !slices.Equal(tags, want) {
 		t.Errorf("the tags are %q, want %q", tags, want)
 	}
-	if text := read(t, root, "CHANGELOG.md"); !strings.Contains(text, "## [Unreleased]\n\n## [0.1.0] - 20") {
+	if text := readFile(t, root, "CHANGELOG.md"); !strings.Contains(text, "## [Unreleased]\n\n## [0.1.0] - 20") {
 		t.Errorf("the changelog begins\n%.800s", text)
 	}
 
@@ -278,32 +278,32 @@ func TestARehearsalLeavesTheRepositoryAsItIs(t *testing.T) {
 	if err := next.run(); err == nil || !strings.Contains(err.Error(), "[Unreleased] of CHANGELOG.md is empty") {
 		t.Errorf("a release without a word in the changelog: %v", err)
 	}
-	changes := strings.Replace(read(t, root, "CHANGELOG.md"), "## [Unreleased]\n", "## [Unreleased]\n\n- All: what is new in xyzzy.\n", 1)
+	changes := strings.Replace(readFile(t, root, "CHANGELOG.md"), "## [Unreleased]\n", "## [Unreleased]\n\n- All: what is new in xyzzy.\n", 1)
 	if err := os.WriteFile(filepath.Join(root, "CHANGELOG.md"), []byte(changes), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := next.run(); err == nil || !strings.Contains(err.Error(), "not committed") {
 		t.Errorf("a release of changes that are not committed: %v", err)
 	}
-	commit(t, root)
+	commitAll(t, root)
 	if err := next.run(); err != nil {
 		t.Fatal(err)
 	}
-	work, modules, err := workspace(root)
+	work, modules, err := readWorkspace(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if found := faults(work, modules); len(found) > 0 {
+	if found := moduleFaults(work, modules); len(found) > 0 {
 		t.Errorf("after the release: %q", found)
 	}
 	for _, file := range []string{"go.work", "cmd/holdfast/go.mod", "cmd/holdfast/go.sum"} {
-		if text := read(t, root, file); strings.Contains(text, "holdfast v0.1.0") || !strings.Contains(text, "holdfast v0.2.0") {
+		if text := readFile(t, root, file); strings.Contains(text, "holdfast v0.1.0") || !strings.Contains(text, "holdfast v0.2.0") {
 			t.Errorf("%s does not name the new version:\n%s", file, text)
 		}
 	}
 
 	// What has its tag is built from that, with the notes of then.
-	again, err := cut(root, filepath.Join(t.TempDir(), "source"), "v0.1.0")
+	again, err := cutRelease(root, filepath.Join(t.TempDir(), "source"), "v0.1.0")
 	if err != nil || !again.tagged || strings.Contains(again.notes, "xyzzy") {
 		t.Errorf("the first release once more: %+v, %v", again, err)
 	}
@@ -330,18 +330,18 @@ func TestAReleaseIsRefusedBeforeAnythingIsMade(t *testing.T) {
 // TestWhatUsersDownload builds a release twice and installs it.
 func TestWhatUsersDownload(t *testing.T) {
 	t.Parallel()
-	root := clone(t)
+	root := cloneRepository(t)
 	systems := []string{"linux/amd64"}
 	if *all {
 		systems = strings.Split(targets, ",")
 	}
 	program := filepath.Join(t.TempDir(), "release") // without the race detector, which makes compression slow
-	if _, err := output(exec.Command("go", "build", "-buildvcs=false", "-o", program, ".")); err != nil {
+	if _, err := outputOf(exec.Command("go", "build", "-buildvcs=false", "-o", program, ".")); err != nil {
 		t.Fatal(err)
 	}
 	release := func(env ...string) (out string) {
 		out = t.TempDir()
-		tell(t, env, program, "-C", root, "-version", "v0.1.0", "-out", out, "-target", strings.Join(systems, ","))
+		runProgram(t, env, program, "-C", root, "-version", "v0.1.0", "-out", out, "-target", strings.Join(systems, ","))
 		return out
 	}
 	out := release()
@@ -351,22 +351,22 @@ func TestWhatUsersDownload(t *testing.T) {
 		if *all {
 			env = []string{"GOCACHE=" + t.TempDir()}
 		}
-		if a, b := tree(t, out), tree(t, release(env...)); a != b {
+		if a, b := describeTree(t, out), describeTree(t, release(env...)); a != b {
 			t.Errorf("one build has\n%s\nand the other one\n%s", a, b)
 		}
 	})
 	t.Run("Version", func(t *testing.T) {
-		got := tell(t, nil, filepath.Join(out, "bin/linux_amd64/holdfast"), "--version")
+		got := runProgram(t, nil, filepath.Join(out, "bin/linux_amd64/holdfast"), "--version")
 		if !strings.HasPrefix(got, "holdfast v0.1.0 commit ") {
 			t.Errorf("the program says %q", got)
 		}
 	})
 	t.Run("Checksums", func(t *testing.T) {
-		tell(t, nil, "sh", "-c", "cd "+out+" && sha256sum --check --strict SHA256SUMS")
+		runProgram(t, nil, "sh", "-c", "cd "+out+" && sha256sum --check --strict SHA256SUMS")
 	})
 	t.Run("Archive", func(t *testing.T) {
 		begin, dir := time.Now(), t.TempDir()
-		names := tell(t, nil, "tar", "xzvf", filepath.Join(out, "holdfast_0.1.0_linux_amd64.tar.gz"), "-C", dir)
+		names := runProgram(t, nil, "tar", "xzvf", filepath.Join(out, "holdfast_0.1.0_linux_amd64.tar.gz"), "-C", dir)
 		firstRun(t, begin, filepath.Join(dir, "holdfast_0.1.0_linux_amd64"))
 		for _, want := range []string{"holdfast", "LICENSE", "THIRD_PARTY", "man/holdfast-run.1", "completions/_holdfast"} {
 			if !slices.Contains(strings.Fields(names), "holdfast_0.1.0_linux_amd64/"+want) {
@@ -379,27 +379,27 @@ func TestWhatUsersDownload(t *testing.T) {
 		deb := filepath.Join(out, "holdfast_0.1.0-1_amd64.deb")
 		begin, dir := time.Now(), t.TempDir()
 		if os.Getuid() == 0 {
-			tell(t, nil, "sh", "-c", "mkdir -p "+dir+"/var/lib/dpkg/info "+dir+"/var/lib/dpkg/updates && touch "+dir+"/var/lib/dpkg/status")
-			tell(t, nil, "dpkg", "--root="+dir, "-i", deb)
-			if changed := tell(t, nil, "dpkg", "--root="+dir, "-V", "holdfast"); changed != "" {
+			runProgram(t, nil, "sh", "-c", "mkdir -p "+dir+"/var/lib/dpkg/info "+dir+"/var/lib/dpkg/updates && touch "+dir+"/var/lib/dpkg/status")
+			runProgram(t, nil, "dpkg", "--root="+dir, "-i", deb)
+			if changed := runProgram(t, nil, "dpkg", "--root="+dir, "-V", "holdfast"); changed != "" {
 				t.Errorf("files are not those of the package:\n%s", changed)
 			}
 		} else {
-			tell(t, nil, "dpkg-deb", "-x", deb, dir)
+			runProgram(t, nil, "dpkg-deb", "-x", deb, dir)
 		}
 		firstRun(t, begin, filepath.Join(dir, "usr/bin"))
-		if got := tell(t, nil, "dpkg-deb", "-f", deb, "Version", "Architecture"); got != "Version: 0.1.0-1\nArchitecture: amd64" {
+		if got := runProgram(t, nil, "dpkg-deb", "-f", deb, "Version", "Architecture"); got != "Version: 0.1.0-1\nArchitecture: amd64" {
 			t.Errorf("the package says %q", got)
 		}
 		installedWell(t, dir)
 	})
 	t.Run("RPM", func(t *testing.T) {
 		rpm := filepath.Join(out, "holdfast-0.1.0-1.x86_64.rpm")
-		tell(t, nil, "rpm", "-K", rpm)
-		if got := tell(t, nil, "rpm", "-qp", "--qf", "%{NAME} %{VERSION} %{ARCH} %{LICENSE}", rpm); got != "holdfast 0.1.0 x86_64 Apache-2.0" {
+		runProgram(t, nil, "rpm", "-K", rpm)
+		if got := runProgram(t, nil, "rpm", "-qp", "--qf", "%{NAME} %{VERSION} %{ARCH} %{LICENSE}", rpm); got != "holdfast 0.1.0 x86_64 Apache-2.0" {
 			t.Errorf("the package says %q", got)
 		}
-		files := tell(t, nil, "rpm", "-qplv", rpm)
+		files := runProgram(t, nil, "rpm", "-qplv", rpm)
 		for _, want := range []string{" /usr/bin/holdfast", " /usr/share/man/man1/holdfast-run.1.gz", " /usr/share/zsh/site-functions/_holdfast"} {
 			if !strings.Contains(files+"\n", want+"\n") {
 				t.Errorf("the package has no%s:\n%s", want, files)
@@ -407,7 +407,7 @@ func TestWhatUsersDownload(t *testing.T) {
 		}
 		if os.Getuid() == 0 {
 			begin, dir := time.Now(), t.TempDir()
-			tell(t, nil, "rpm", "--root", dir, "-i", "--nodeps", rpm)
+			runProgram(t, nil, "rpm", "--root", dir, "-i", "--nodeps", rpm)
 			firstRun(t, begin, filepath.Join(dir, "usr/bin"))
 			installedWell(t, dir)
 		}
@@ -420,8 +420,8 @@ func TestWhatUsersDownload(t *testing.T) {
 		imageWorks(t, out)
 	})
 	t.Run("Homebrew", func(t *testing.T) {
-		rb := read(t, out, "holdfast.rb")
-		sums := strings.Fields(read(t, out, "SHA256SUMS"))
+		rb := readFile(t, out, "holdfast.rb")
+		sums := strings.Fields(readFile(t, out, "SHA256SUMS"))
 		at := slices.Index(sums, "holdfast_0.1.0_linux_amd64.tar.gz")
 		want := "holdfast_0.1.0_linux_amd64.tar.gz\"\n      sha256 \"" + sums[at-1] + "\"\n"
 		if !strings.Contains(rb, want) || strings.Contains(rb, "{{") {
@@ -430,20 +430,20 @@ func TestWhatUsersDownload(t *testing.T) {
 	})
 }
 
-// tree is the names, modes and hashes of all files in dir.
-func tree(t *testing.T, dir string) string {
+// describeTree returns the names, modes and hashes of all files in dir.
+func describeTree(t *testing.T, dir string) string {
 	t.Helper()
-	return tell(t, nil, "sh", "-c", "cd "+dir+" && find . -type f -printf '%M %p\n' | sort && find . -type f -exec sha256sum {} + | sort -k2")
+	return runProgram(t, nil, "sh", "-c", "cd "+dir+" && find . -type f -printf '%M %p\n' | sort && find . -type f -exec sha256sum {} + | sort -k2")
 }
 
 // installedWell looks at what a package has put below dir.
 func installedWell(t *testing.T, dir string) {
 	t.Helper()
-	if got := tell(t, nil, filepath.Join(dir, "usr/bin/holdfast"), "--version"); !strings.HasPrefix(got, "holdfast v0.1.0 commit ") {
+	if got := runProgram(t, nil, filepath.Join(dir, "usr/bin/holdfast"), "--version"); !strings.HasPrefix(got, "holdfast v0.1.0 commit ") {
 		t.Errorf("the installed program says %q", got)
 	}
 	for page, want := range map[string]string{"holdfast.1.gz": "SEE ALSO", "holdfast-run.1.gz": "--kill-after", "holdfast-exit-codes.1.gz": "124"} {
-		shown := tell(t, nil, "sh", "-c", "zcat "+filepath.Join(dir, "usr/share/man/man1", page)+" | mandoc -T ascii -W error | col -b")
+		shown := runProgram(t, nil, "sh", "-c", "zcat "+filepath.Join(dir, "usr/share/man/man1", page)+" | mandoc -T ascii -W error | col -b")
 		if !strings.Contains(shown, want) {
 			t.Errorf("%s is shown without %q:\n%s", page, want, shown)
 		}
@@ -453,7 +453,7 @@ func installedWell(t *testing.T, dir string) {
 . "$1"; PATH=$2:$PATH; COMP_WORDS=(holdfast el); COMP_CWORD=1; COMP_LINE="holdfast el"; COMP_POINT=11; COMP_TYPE=9
 __start_holdfast; echo "${COMPREPLY[@]}"`
 	completions := filepath.Join(dir, "usr/share/bash-completion/completions/holdfast")
-	got := tell(t, nil, "bash", "--norc", "-c", complete, "bash", completions, filepath.Join(dir, "usr/bin"))
+	got := runProgram(t, nil, "bash", "--norc", "-c", complete, "bash", completions, filepath.Join(dir, "usr/bin"))
 	if strings.TrimSpace(got) != "elect" {
 		t.Errorf("bash completes \"holdfast el\" by %q", got)
 	}
@@ -462,14 +462,14 @@ __start_holdfast; echo "${COMPREPLY[@]}"`
 func partsNameWhatIsLinked(t *testing.T, out string) {
 	t.Helper()
 	var list partsList
-	if err := json.Unmarshal([]byte(read(t, out, "holdfast_0.1.0_linux_amd64.cdx.json")), &list); err != nil {
+	if err := json.Unmarshal([]byte(readFile(t, out, "holdfast_0.1.0_linux_amd64.cdx.json")), &list); err != nil {
 		t.Fatal(err)
 	}
 	parts := make(map[string]string)
 	for _, p := range list.Components {
 		parts[p.Name] = p.Version
 	}
-	linked := tell(t, nil, "go", "version", "-m", filepath.Join(out, "bin/linux_amd64/holdfast"))
+	linked := runProgram(t, nil, "go", "version", "-m", filepath.Join(out, "bin/linux_amd64/holdfast"))
 	for line := range strings.Lines(linked) {
 		if f := strings.Fields(line); f[0] == "dep" && parts[f[1]] != f[2] {
 			t.Errorf("the list has %s %q, the program %s", f[1], parts[f[1]], f[2])
@@ -484,7 +484,7 @@ func partsNameWhatIsLinked(t *testing.T, out string) {
 // stands for it.
 func containerWorks(t *testing.T, out string) {
 	t.Helper()
-	text := strings.NewReplacer("${TARGETOS}", "linux", "${TARGETARCH}", "amd64").Replace(read(t, out, "Containerfile"))
+	text := strings.NewReplacer("${TARGETOS}", "linux", "${TARGETARCH}", "amd64").Replace(readFile(t, out, "Containerfile"))
 	dir := t.TempDir()
 	var user, entry string
 	for line := range strings.Lines(text) {
@@ -498,7 +498,7 @@ func containerWorks(t *testing.T, out string) {
 			if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(to, []byte(read(t, out, f[2])), 0o755); err != nil {
+			if err := os.WriteFile(to, []byte(readFile(t, out, f[2])), 0o755); err != nil {
 				t.Fatal(err)
 			}
 		case "USER":
@@ -523,7 +523,7 @@ func containerWorks(t *testing.T, out string) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if got := tell(t, nil, "chroot", "--userspec="+user, dir, entry, "demo"); !strings.Contains(got, "lost") {
+	if got := runProgram(t, nil, "chroot", "--userspec="+user, dir, entry, "demo"); !strings.Contains(got, "lost") {
 		t.Errorf("the demo in the container says\n%s", got)
 	}
 }
@@ -539,7 +539,7 @@ func imageWorks(t *testing.T, out string) {
 	buildah := func(command string, args ...string) string {
 		t.Helper()
 		args = append([]string{"--root", dir + "/root", "--runroot", dir + "/run", "--storage-driver", "vfs", command}, args...)
-		return tell(t, nil, "buildah", args...) // on Debian: apt-get install buildah
+		return runProgram(t, nil, "buildah", args...) // on Debian: apt-get install buildah
 	}
 	buildah("build", "--signature-policy", policy, "--isolation", "chroot", "--from", "scratch", "--pull=never", "--timestamp", "0",
 		"-t", "holdfast", "-f", filepath.Join(out, "Containerfile"), out)

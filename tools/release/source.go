@@ -31,65 +31,65 @@ type source struct {
 	notes        string // the section of CHANGELOG.md
 }
 
-// cut clones the repository at root into dir, and makes the commit and the tags of version there, unless it has them.
-func cut(root, dir, version string) (*source, error) {
+// cutRelease clones the repository at root into dir, and makes the commit and the tags of version there, unless it has them.
+func cutRelease(root, dir, version string) (*source, error) {
 	s := &source{dir: dir, version: version}
-	_, err := git(root, nil, "rev-parse", "-q", "--verify", "refs/tags/"+version)
+	_, err := runGit(root, nil, "rev-parse", "-q", "--verify", "refs/tags/"+version)
 	s.tagged = err == nil
 	if !s.tagged {
-		if changes, err := git(root, nil, "status", "--porcelain"); err != nil || changes != "" {
+		if changes, err := runGit(root, nil, "status", "--porcelain"); err != nil || changes != "" {
 			return nil, errors.Join(err, fmt.Errorf("there are changes that are not committed; a release is made of commits:\n%s", changes))
 		}
 	}
-	if _, err := git(".", nil, "clone", "-q", "--no-hardlinks", root, dir); err != nil {
+	if _, err := runGit(".", nil, "clone", "-q", "--no-hardlinks", root, dir); err != nil {
 		return nil, err
 	}
 	if s.tagged {
-		_, err = git(dir, nil, "checkout", "-q", version)
+		_, err = runGit(dir, nil, "checkout", "-q", version)
 	} else {
-		err = s.make(root)
+		err = s.makeCommit(root)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return s, s.read()
+	return s, s.readCommit()
 }
 
-// make makes the commit and the tags.
-func (s *source) make(root string) error {
-	last, err := git(s.dir, nil, "log", "-1", "--format=%ct")
+// makeCommit makes the commit and the tags.
+func (s *source) makeCommit(root string) error {
+	last, err := runGit(s.dir, nil, "log", "-1", "--format=%ct")
 	if err != nil {
 		return err
 	}
-	seconds, err := strconv.ParseInt(epoch(last), 10, 64)
+	seconds, err := strconv.ParseInt(sourceEpoch(last), 10, 64)
 	if err != nil {
 		return fmt.Errorf("SOURCE_DATE_EPOCH: %w", err)
 	}
-	if err := s.changelog(time.Unix(seconds, 0).UTC()); err != nil {
+	if err := s.updateChangelog(time.Unix(seconds, 0).UTC()); err != nil {
 		return err
 	}
-	if err := s.requirements(); err != nil {
+	if err := s.updateRequirements(); err != nil {
 		return err
 	}
-	if err := s.sums(); err != nil {
+	if err := s.updateSums(); err != nil {
 		return err
 	}
-	env := identity(root, fmt.Sprintf("%d +0000", seconds))
-	if _, err := git(s.dir, env, "commit", "-qam", "release: "+s.version); err != nil {
+	env := commitIdentity(root, fmt.Sprintf("%d +0000", seconds))
+	if _, err := runGit(s.dir, env, "commit", "-qam", "release: "+s.version); err != nil {
 		return err
 	}
-	_, all, err := workspace(s.dir)
-	for _, m := range public(all) {
-		_, failed := git(s.dir, env, "tag", "-a", "-m", m.path+" "+s.version, m.tag(s.version))
+	_, all, err := readWorkspace(s.dir)
+	for _, m := range publicModules(all) {
+		_, failed := runGit(s.dir, env, "tag", "-a", "-m", m.path+" "+s.version, m.tagFor(s.version))
 		err = errors.Join(err, failed)
 	}
 	return err
 }
 
-// identity returns the author and the time of the commit.
-func identity(root, date string) (env []string) {
+// commitIdentity returns the author and the time of the commit.
+func commitIdentity(root, date string) (env []string) {
 	for _, key := range []string{"name", "email"} {
-		value, _ := git(root, nil, "config", "user."+key) // none: git says what is missing, or the environment has it
+		value, _ := runGit(root, nil, "config", "user."+key) // none: git says what is missing, or the environment has it
 		for _, who := range []string{"AUTHOR", "COMMITTER"} {
 			if name := "GIT_" + who + "_" + strings.ToUpper(key); value != "" && os.Getenv(name) == "" {
 				env = append(env, name+"="+value)
@@ -99,31 +99,31 @@ func identity(root, date string) (env []string) {
 	return append(env, "GIT_AUTHOR_DATE="+date, "GIT_COMMITTER_DATE="+date)
 }
 
-// read reads what the tagged commit says.
-func (s *source) read() (err error) {
-	fields, err := git(s.dir, nil, "log", "-1", "--format=%H %ct")
+// readCommit reads what the tagged commit says.
+func (s *source) readCommit() (err error) {
+	fields, err := runGit(s.dir, nil, "log", "-1", "--format=%H %ct")
 	if err != nil {
 		return err
 	}
 	commit, stamp, _ := strings.Cut(fields, " ")
-	seconds, err := strconv.ParseInt(epoch(stamp), 10, 64)
+	seconds, err := strconv.ParseInt(sourceEpoch(stamp), 10, 64)
 	if err != nil {
 		return err
 	}
 	s.commit, s.date = commit, time.Unix(seconds, 0).UTC()
-	if _, s.modules, err = workspace(s.dir); err != nil {
+	if _, s.modules, err = readWorkspace(s.dir); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(filepath.Join(s.dir, "CHANGELOG.md"))
 	if err != nil {
 		return err
 	}
-	_, s.notes, err = section(string(text), strings.TrimPrefix(s.version, "v"))
+	_, s.notes, err = findSection(string(text), strings.TrimPrefix(s.version, "v"))
 	return err
 }
 
-// section is the text of a section of a changelog, and what stands before it.
-func section(text, name string) (before, notes string, err error) {
+// findSection returns the text of a section of a changelog, and what stands before it.
+func findSection(text, name string) (before, notes string, err error) {
 	heading := regexp.MustCompile(`(?m)^## \[` + regexp.QuoteMeta(name) + `\].*\n`).FindStringIndex(text)
 	if heading == nil {
 		return "", "", fmt.Errorf("CHANGELOG.md has no section [%s]", name)
@@ -138,14 +138,14 @@ func section(text, name string) (before, notes string, err error) {
 	return text[:heading[1]], notes + "\n", nil
 }
 
-// changelog gives the section of what is unreleased to the version.
-func (s *source) changelog(date time.Time) error {
+// updateChangelog gives the section of what is unreleased to the version.
+func (s *source) updateChangelog(date time.Time) error {
 	name := filepath.Join(s.dir, "CHANGELOG.md")
 	text, err := os.ReadFile(name)
 	if err != nil {
 		return err
 	}
-	before, _, err := section(string(text), "Unreleased")
+	before, _, err := findSection(string(text), "Unreleased")
 	if err != nil {
 		return err
 	}
@@ -153,14 +153,14 @@ func (s *source) changelog(date time.Time) error {
 	return os.WriteFile(name, []byte(before+heading+string(text)[len(before):]), 0o644)
 }
 
-// requirements lets the modules require each other at the version.
-func (s *source) requirements() error {
-	work, all, err := workspace(s.dir)
+// updateRequirements lets the modules require each other at the version.
+func (s *source) updateRequirements() error {
+	work, all, err := readWorkspace(s.dir)
 	if err != nil {
 		return err
 	}
 	for _, r := range slices.Clone(work.Replace) {
-		if path, dir := r.Old.Path, r.New.Path; ours(path) {
+		if path, dir := r.Old.Path, r.New.Path; isOurs(path) {
 			err1 := work.DropReplace(path, r.Old.Version) // which empties r
 			err2 := work.AddReplace(path, s.version, dir, "")
 			err = errors.Join(err, err1, err2)
@@ -170,7 +170,7 @@ func (s *source) requirements() error {
 	err1 := os.WriteFile(filepath.Join(s.dir, "go.work"), modfile.Format(work.Syntax), 0o644)
 	err = errors.Join(err, err1)
 	for _, m := range all {
-		for _, path := range m.siblings() {
+		for _, path := range m.requiredSiblings() {
 			err = errors.Join(err, m.file.AddRequire(path, s.version))
 		}
 		text, err1 := m.file.Format()
@@ -179,22 +179,22 @@ func (s *source) requirements() error {
 	return err
 }
 
-// sums notes in each go.sum the hashes that the modules will have. A module comes after the modules that it requires, so their hashes are known.
-func (s *source) sums() error {
-	_, all, err := workspace(s.dir)
+// updateSums notes in each go.sum the hashes that the modules will have. A module comes after those that it requires, so theirs are known.
+func (s *source) updateSums() error {
+	_, all, err := readWorkspace(s.dir)
 	if err != nil {
 		return err
 	}
 	lines := make(map[string]string) // of go.sum, by the path of the module that they are about
-	for _, m := range public(all) {
+	for _, m := range publicModules(all) {
 		var own strings.Builder
-		for _, path := range m.siblings() {
+		for _, path := range m.requiredSiblings() {
 			own.WriteString(lines[path])
 		}
 		if err := setSums(filepath.Join(s.dir, m.dir, "go.sum"), own.String()); err != nil {
 			return err
 		}
-		if lines[m.path], err = s.hashes(m); err != nil {
+		if lines[m.path], err = s.sumLinesOf(m); err != nil {
 			return err
 		}
 	}
@@ -209,21 +209,21 @@ func setSums(name, lines string) error {
 	}
 	var kept strings.Builder
 	for line := range strings.Lines(string(text)) {
-		if path, _, _ := strings.Cut(line, " "); !ours(path) {
+		if path, _, _ := strings.Cut(line, " "); !isOurs(path) {
 			kept.WriteString(line)
 		}
 	}
 	return os.WriteFile(name, []byte(kept.String()+lines), 0o644)
 }
 
-// hashes are the lines of go.sum about m.
-func (s *source) hashes(m *unit) (string, error) {
+// sumLinesOf returns the lines of go.sum about m.
+func (s *source) sumLinesOf(m *unit) (string, error) {
 	temp, err := os.CreateTemp("", "holdfast-module-")
 	if err != nil {
 		return "", err
 	}
 	defer os.Remove(temp.Name())
-	if err := errors.Join(s.zip(m, temp), temp.Close()); err != nil {
+	if err := errors.Join(s.writeModuleZip(m, temp), temp.Close()); err != nil {
 		return "", err
 	}
 	whole, err1 := dirhash.HashZip(temp.Name(), dirhash.Hash1)
@@ -231,8 +231,8 @@ func (s *source) hashes(m *unit) (string, error) {
 	return fmt.Sprintf("%[1]s %[2]s %[3]s\n%[1]s %[2]s/go.mod %[4]s\n", m.path, s.version, whole, mod), errors.Join(err1, err2)
 }
 
-// zip writes the archive of m as the go command makes it of a tag: a module without a license has the repository's license.
-func (s *source) zip(m *unit, w io.Writer) error {
+// writeModuleZip writes the archive of m as the go command makes it of a tag: a module without a license has that of the repository.
+func (s *source) writeModuleZip(m *unit, w io.Writer) error {
 	dir := filepath.Join(s.dir, m.dir)
 	license := filepath.Join(dir, "LICENSE")
 	if _, err := os.Stat(license); errors.Is(err, os.ErrNotExist) {
@@ -248,9 +248,9 @@ func (s *source) zip(m *unit, w io.Writer) error {
 	return zip.CreateFromDir(w, module.Version{Path: m.path, Version: s.version}, dir)
 }
 
-// publish writes a module proxy with the tagged modules into dir.
-func (s *source) publish(dir string) error {
-	for _, m := range public(s.modules) {
+// publishModules writes a module proxy with the tagged modules into dir.
+func (s *source) publishModules(dir string) error {
+	for _, m := range publicModules(s.modules) {
 		versions := filepath.Join(dir, filepath.FromSlash(path.Join(m.path, "@v")))
 		if err := os.MkdirAll(versions, 0o755); err != nil {
 			return err
@@ -260,7 +260,7 @@ func (s *source) publish(dir string) error {
 			return err
 		}
 		var archive bytes.Buffer
-		if err := s.zip(m, &archive); err != nil {
+		if err := s.writeModuleZip(m, &archive); err != nil {
 			return err
 		}
 		info := fmt.Sprintf(`{"Version":%q,"Time":%q}`, s.version, s.date.Format(time.RFC3339))
@@ -275,15 +275,15 @@ func (s *source) publish(dir string) error {
 	return nil
 }
 
-// git runs git in dir, with env beside what is there, and returns what it printed.
-func git(dir string, env []string, args ...string) (string, error) {
+// runGit runs git in dir, with env beside what is there, and returns what it printed.
+func runGit(dir string, env []string, args ...string) (string, error) {
 	cmd := exec.Command("git", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
-	return output(cmd)
+	return outputOf(cmd)
 }
 
-// output runs a command. Its error has what the command printed on stderr.
-func output(cmd *exec.Cmd) (string, error) {
+// outputOf runs a command and returns its output. Its error has what the command printed on stderr.
+func outputOf(cmd *exec.Cmd) (string, error) {
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil {
