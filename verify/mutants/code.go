@@ -48,8 +48,8 @@ var (
 	testOf = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 )
 
-// split returns the words of text, which begins at an offset of its file.
-func split(text string, offset int) []word {
+// splitWords returns the words of text, which begins at an offset of its file.
+func splitWords(text string, offset int) []word {
 	var out []word
 	for _, at := range wordOf.FindAllStringIndex(text, -1) {
 		out = append(out, word{text: text[at[0]:at[1]], begin: offset + at[0], end: offset + at[1]})
@@ -57,8 +57,8 @@ func split(text string, offset int) []word {
 	return out
 }
 
-// blank puts as many blanks in the place of text[from:to].
-func blank(text []byte, from, to int) {
+// blankOut puts as many blanks in the place of text[from:to].
+func blankOut(text []byte, from, to int) {
 	copy(text[from:to], bytes.Repeat([]byte{' '}, to-from))
 }
 
@@ -78,12 +78,12 @@ func readCode(root string) (*code, error) {
 		if err != nil {
 			return err
 		}
-		return c.read(filepath.ToSlash(rel))
+		return c.readFile(filepath.ToSlash(rel))
 	})
 	return c, err
 }
 
-func (c *code) read(file string) error {
+func (c *code) readFile(file string) error {
 	ext := path.Ext(file)
 	if ext != ".go" && commentOf[ext] == nil {
 		return nil
@@ -105,9 +105,9 @@ func (c *code) read(file string) error {
 	}
 	bare := slices.Clone(text)
 	for _, at := range commentOf[ext].FindAllIndex(text, -1) {
-		blank(bare, at[0], at[1])
+		blankOut(bare, at[0], at[1])
 	}
-	c.parts = append(c.parts, &part{file: file, name: path.Base(file), text: string(text), words: split(string(bare), 0)})
+	c.parts = append(c.parts, &part{file: file, name: path.Base(file), text: string(text), words: splitWords(string(bare), 0)})
 	return nil
 }
 
@@ -119,16 +119,16 @@ func (c *code) readGo(file string, text []byte) error {
 	}
 	bare := slices.Clone(text)
 	for _, group := range tree.Comments {
-		blank(bare, set.Position(group.Pos()).Offset, set.Position(group.End()).Offset)
+		blankOut(bare, set.Position(group.Pos()).Offset, set.Position(group.End()).Offset)
 	}
 	add := func(node ast.Node, name, typ string) {
 		begin, end := set.Position(node.Pos()).Offset, set.Position(node.End()).Offset
-		c.parts = append(c.parts, &part{file: file, name: name, typ: typ, text: string(text), begin: begin, words: split(string(bare[begin:end]), begin)})
+		c.parts = append(c.parts, &part{file: file, name: name, typ: typ, text: string(text), begin: begin, words: splitWords(string(bare[begin:end]), begin)})
 	}
 	for _, decl := range tree.Decls {
 		switch d := decl.(type) {
 		case *ast.FuncDecl:
-			add(d, d.Name.Name, receiver(d))
+			add(d, d.Name.Name, receiverName(d))
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
 				switch s := spec.(type) {
@@ -143,8 +143,8 @@ func (c *code) readGo(file string, text []byte) error {
 	return nil
 }
 
-// receiver is the name of the type that d is a method of.
-func receiver(d *ast.FuncDecl) string {
+// receiverName returns the name of the type that d is a method of.
+func receiverName(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return ""
 	}
@@ -170,13 +170,13 @@ func (p *part) fullName() string {
 	return p.typ + "." + p.name
 }
 
-// at is the file and the line of an offset.
-func (p *part) at(offset int) string {
+// positionOf returns the file and the line of an offset.
+func (p *part) positionOf(offset int) string {
 	return fmt.Sprintf("%s:%d", p.file, 1+strings.Count(p.text[:offset], "\n"))
 }
 
-// line is the whole line of an offset, or the begin of a long one.
-func (p *part) line(offset int) string {
+// lineAt returns the whole line of an offset, or the begin of a long one.
+func (p *part) lineAt(offset int) string {
 	before := strings.LastIndexByte(p.text[:offset], '\n') + 1
 	line, _, _ := strings.Cut(p.text[before:], "\n")
 	line = strings.TrimSpace(line)
@@ -193,18 +193,18 @@ type place struct {
 // local to a function is written so, and a mutant outlives its renaming.
 var isHole = regexp.MustCompile(`^_[0-9]$`).MatchString
 
-// find returns where in p the words stand.
-func (p *part) find(words []word) (found []place) {
+// findWords returns where in p the words stand.
+func (p *part) findWords(words []word) (found []place) {
 	for i := 0; i+len(words) <= len(p.words); i++ {
-		if holes, ok := match(words, p.words[i:i+len(words)]); ok {
+		if holes, ok := matchWords(words, p.words[i:i+len(words)]); ok {
 			found = append(found, place{i, holes})
 		}
 	}
 	return found
 }
 
-// match compares words with a text. The same hole stands for the same identifier everywhere.
-func match(words, text []word) (holes map[string]string, ok bool) {
+// matchWords compares words with a text. The same hole stands for the same identifier everywhere.
+func matchWords(words, text []word) (holes map[string]string, ok bool) {
 	holes = make(map[string]string)
 	for i, w := range words {
 		want := w.text
@@ -221,19 +221,21 @@ func match(words, text []word) (holes map[string]string, ok bool) {
 	return holes, true
 }
 
-// fill puts the identifiers of holes into a text.
-func fill(text string, holes map[string]string) string {
+// fillHoles puts the identifiers of holes into a text.
+func fillHoles(text string, holes map[string]string) string {
 	return wordOf.ReplaceAllStringFunc(text, func(w string) string { return cmp.Or(holes[w], w) })
 }
 
-func (c change) in(p *part) bool {
+func (c change) isIn(p *part) bool {
 	folder := path.Dir(p.file)
 	return folder == c.folder || c.below && (c.folder == "." || strings.HasPrefix(folder, c.folder+"/"))
 }
 
-func (c change) names(p *part) bool { return c.in(p) && (c.name == p.name || c.name == p.fullName()) }
+func (c change) namesPart(p *part) bool {
+	return c.isIn(p) && (c.name == p.name || c.name == p.fullName())
+}
 
-func (c change) where() string {
+func (c change) placeName() string {
 	if c.below {
 		return c.folder + "/...: " + c.name
 	}
@@ -248,36 +250,36 @@ type edit struct {
 	to         string
 }
 
-// locate finds the one place of ch. The error names the nearest ones.
-func (c *code) locate(ch change) (edit, error) {
-	words := split(ch.from, 0)
+// locateChange finds the one place of ch. The error names the nearest ones.
+func (c *code) locateChange(ch change) (edit, error) {
+	words := splitWords(ch.from, 0)
 	var found []edit
 	var places []string
 	named := 0
 	for _, p := range c.parts {
-		if !ch.names(p) {
+		if !ch.namesPart(p) {
 			continue
 		}
 		named++
-		for _, f := range p.find(words) {
+		for _, f := range p.findWords(words) {
 			begin, end := p.words[f.at].begin, p.words[f.at+len(words)-1].end
-			found = append(found, edit{file: p.file, text: p.text, begin: begin, end: end, to: fill(strings.TrimSuffix(ch.to, "\n"), f.holes)})
-			places = append(places, p.at(begin))
+			found = append(found, edit{file: p.file, text: p.text, begin: begin, end: end, to: fillHoles(strings.TrimSuffix(ch.to, "\n"), f.holes)})
+			places = append(places, p.positionOf(begin))
 		}
 	}
 	switch {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return edit{}, fmt.Errorf("%s has the text %d times: %s", ch.where(), len(found), strings.Join(places, ", "))
+		return edit{}, fmt.Errorf("%s has the text %d times: %s", ch.placeName(), len(found), strings.Join(places, ", "))
 	case named > 0:
-		return edit{}, fmt.Errorf("%s has no such text; the nearest:%s", ch.where(), c.nearest(ch, words))
+		return edit{}, fmt.Errorf("%s has no such text; the nearest:%s", ch.placeName(), c.nearestPlaces(ch, words))
 	}
-	return edit{}, fmt.Errorf("there is no %s; the nearest text:%s", ch.where(), c.nearest(ch, words))
+	return edit{}, fmt.Errorf("there is no %s; the nearest text:%s", ch.placeName(), c.nearestPlaces(ch, words))
 }
 
-// nearest names the places that have the most words in common with a text, those with the name or the folder of ch first.
-func (c *code) nearest(ch change, words []word) string {
+// nearestPlaces names the places that have the most words in common with a text, those with the name or the folder of ch first.
+func (c *code) nearestPlaces(ch change, words []word) string {
 	type candidate struct {
 		score float64
 		line  string
@@ -292,10 +294,10 @@ func (c *code) nearest(ch change, words []word) string {
 		if p.name == ch.name || p.fullName() == ch.name {
 			pl.score += 0.3
 		}
-		if ch.in(p) {
+		if ch.isIn(p) {
 			pl.score += 0.2
 		}
-		pl.line = fmt.Sprintf("\n\t\t%s (%s): %s", p.at(p.words[at].begin), p.fullName(), p.line(p.words[at].begin))
+		pl.line = fmt.Sprintf("\n\t\t%s (%s): %s", p.positionOf(p.words[at].begin), p.fullName(), p.lineAt(p.words[at].begin))
 		all = append(all, pl)
 	}
 	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(b.score, a.score) })
@@ -345,7 +347,7 @@ func (c *code) files(m mutant) (was, bad map[string]string, err error) {
 	was, bad = make(map[string]string), make(map[string]string)
 	var errs []string
 	for _, ch := range m.changes {
-		e, err := c.locate(ch)
+		e, err := c.locateChange(ch)
 		if err != nil {
 			errs = append(errs, fmt.Sprintf("%s:%d: %s: %v\n\t- %s", m.file, ch.line, m.name, err, strings.Join(strings.Fields(ch.from), " ")))
 			continue
@@ -379,17 +381,17 @@ func (c *code) files(m mutant) (was, bad map[string]string, err error) {
 func (c *code) home(s suite) (string, error) {
 	folder := s.folder
 	for _, test := range s.tests {
-		found := c.tests[top(test)]
+		found := c.tests[topTest(test)]
 		switch {
 		case s.folder != "" && !slices.Contains(found, s.folder):
-			return "", fmt.Errorf("%s has no test %s", s.folder, top(test))
+			return "", fmt.Errorf("%s has no test %s", s.folder, topTest(test))
 		case s.folder != "":
 		case len(found) == 0:
-			return "", fmt.Errorf("there is no test %s", top(test))
+			return "", fmt.Errorf("there is no test %s", topTest(test))
 		case len(found) > 1:
-			return "", fmt.Errorf("%s is a test of several packages: %s", top(test), strings.Join(found, ", "))
+			return "", fmt.Errorf("%s is a test of several packages: %s", topTest(test), strings.Join(found, ", "))
 		case folder != "" && found[0] != folder:
-			return "", fmt.Errorf("%s is a test of %s, the one before it of %s", top(test), found[0], folder)
+			return "", fmt.Errorf("%s is a test of %s, the one before it of %s", topTest(test), found[0], folder)
 		default:
 			folder = found[0]
 		}

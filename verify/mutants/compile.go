@@ -33,9 +33,9 @@ type compiler struct {
 	compiled types.Importer
 }
 
-// compiles names the mutants whose tests would not run, and so kill nothing, as the package with the bug does not compile. changed are
+// checkCompiled names the mutants whose tests would not run, and so kill nothing, as the package with the bug does not compile. changed are
 // the files of each with the bug. It has the packages compiled as they are, and blocks until then.
-func compiles(ctx context.Context, root string, mutants []mutant, changed []map[string]string) error {
+func checkCompiled(ctx context.Context, root string, mutants []mutant, changed []map[string]string) error {
 	folders := make(map[string]bool)
 	for _, files := range changed {
 		maps.Insert(folders, maps.All(goFolders(files)))
@@ -47,7 +47,7 @@ func compiles(ctx context.Context, root string, mutants []mutant, changed []map[
 	var errs []error
 	for i, m := range mutants {
 		for folder := range goFolders(changed[i]) {
-			if err := c.check(folder, changed[i]); err != nil {
+			if err := c.checkPackage(folder, changed[i]); err != nil {
 				errs = append(errs, fmt.Errorf("%s:%d: %s does not compile: %w", m.file, m.line, m.name, err))
 			}
 		}
@@ -89,7 +89,7 @@ func newCompiler(ctx context.Context, root string, folders []string) (*compiler,
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("go list: %w\n%s", err, tail(stderr.String()))
+		return nil, fmt.Errorf("go list: %w\n%s", err, lastLines(stderr.String()))
 	}
 	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p struct {
@@ -126,8 +126,8 @@ func (c *compiler) parseAll(folders []string) error {
 	return nil
 }
 
-// check looks at the package in a folder with other texts for some of its files, by their paths from the root.
-func (c *compiler) check(folder string, instead map[string]string) error {
+// checkPackage looks at the package in a folder with other texts for some of its files, by their paths from the root.
+func (c *compiler) checkPackage(folder string, instead map[string]string) error {
 	var files []*ast.File
 	for _, name := range c.sources[folder] {
 		file := path.Join(folder, name)

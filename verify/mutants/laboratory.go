@@ -29,7 +29,7 @@ type laboratory struct {
 	code    *code
 	out     io.Writer
 	verbose bool
-	limits  map[string]time.Duration // of the suites, by together
+	limits  map[string]time.Duration // of the suites, by runKey
 }
 
 // outcome is the result of one suite.
@@ -50,19 +50,19 @@ func (r row) survived() bool {
 	return slices.ContainsFunc(r.outcomes, func(o outcome) bool { return !o.killed })
 }
 
-// together is the same for suites that can be one run.
-func (l *laboratory) together(s suite) (string, error) {
+// runKey returns the same text for suites that can be one run.
+func (l *laboratory) runKey(s suite) (string, error) {
 	folder, err := l.code.home(s)
 	return strings.Join(append(append([]string{folder}, s.env...), s.flags...), " "), err
 }
 
-// healthy runs the suites without a bug: a test that fails anyhow, or does not run, kills nothing.
-func (l *laboratory) healthy(ctx context.Context, mutants []mutant) error {
+// checkHealthy runs the suites without a bug: a test that fails anyhow, or does not run, kills nothing.
+func (l *laboratory) checkHealthy(ctx context.Context, mutants []mutant) error {
 	begin := time.Now()
 	runs := make(map[string]suite)
 	for _, m := range mutants {
 		for _, s := range m.fails {
-			key, err := l.together(s)
+			key, err := l.runKey(s)
 			if err != nil {
 				return fmt.Errorf("%s:%d: %w", m.file, s.line, err)
 			}
@@ -83,7 +83,7 @@ func (l *laboratory) healthy(ctx context.Context, mutants []mutant) error {
 	l.limits = make(map[string]time.Duration)
 	for _, key := range slices.Sorted(maps.Keys(runs)) {
 		run := runs[key]
-		r, took, err := l.run(ctx, run, healthyTime)
+		r, took, err := l.runSuite(ctx, run, healthyTime)
 		if err != nil {
 			return err
 		}
@@ -99,11 +99,11 @@ func (l *laboratory) healthy(ctx context.Context, mutants []mutant) error {
 	return nil
 }
 
-// all puts in one bug after the other.
-func (l *laboratory) all(ctx context.Context, mutants []mutant) ([]row, error) {
+// tryAll puts in one bug after the other.
+func (l *laboratory) tryAll(ctx context.Context, mutants []mutant) ([]row, error) {
 	var rows []row
 	for _, m := range mutants {
-		r, err := l.one(ctx, m)
+		r, err := l.tryMutant(ctx, m)
 		if err != nil {
 			return rows, fmt.Errorf("%s: %w", m.name, err)
 		}
@@ -112,19 +112,19 @@ func (l *laboratory) all(ctx context.Context, mutants []mutant) ([]row, error) {
 	return rows, nil
 }
 
-// one puts a bug in, runs the suites that are to notice it, and mends the files.
-func (l *laboratory) one(ctx context.Context, m mutant) (r row, err error) {
+// tryMutant puts a bug in, runs the suites that are to notice it, and mends the files.
+func (l *laboratory) tryMutant(ctx context.Context, m mutant) (r row, err error) {
 	was, bad, err := l.code.files(m)
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, l.write(was)) }()
-	if err := l.write(bad); err != nil {
+	defer func() { err = errors.Join(err, l.writeFiles(was)) }()
+	if err := l.writeFiles(bad); err != nil {
 		return r, err
 	}
 	r.mutant = m
 	for _, s := range m.fails {
-		o, err := l.test(ctx, s)
+		o, err := l.testSuite(ctx, s)
 		switch {
 		case ctx.Err() != nil:
 			return r, ctx.Err()
@@ -145,7 +145,7 @@ func (l *laboratory) one(ctx context.Context, m mutant) (r row, err error) {
 	return r, nil
 }
 
-func (l *laboratory) write(files map[string]string) error {
+func (l *laboratory) writeFiles(files map[string]string) error {
 	for file, text := range files {
 		if err := os.WriteFile(filepath.Join(l.dir, file), []byte(text), 0o644); err != nil {
 			return err
@@ -154,13 +154,13 @@ func (l *laboratory) write(files map[string]string) error {
 	return nil
 }
 
-// test runs a suite with a bug. The error says that nothing can be told from it.
-func (l *laboratory) test(ctx context.Context, s suite) (o outcome, err error) {
-	key, err := l.together(s)
+// testSuite runs a suite with a bug. The error says that nothing can be told from it.
+func (l *laboratory) testSuite(ctx context.Context, s suite) (o outcome, err error) {
+	key, err := l.runKey(s)
 	if err != nil {
 		return o, err
 	}
-	r, took, err := l.run(ctx, s, l.limits[key])
+	r, took, err := l.runSuite(ctx, s, l.limits[key])
 	if err != nil {
 		return o, err
 	}
@@ -186,15 +186,15 @@ func (l *laboratory) test(ctx context.Context, s suite) (o outcome, err error) {
 	return o, nil
 }
 
-// run runs the tests of a suite for a time.
-func (l *laboratory) run(ctx context.Context, s suite, limit time.Duration) (r result, took time.Duration, err error) {
+// runSuite runs the tests of a suite for a time.
+func (l *laboratory) runSuite(ctx context.Context, s suite, limit time.Duration) (r result, took time.Duration, err error) {
 	folder, err := l.code.home(s)
 	if err != nil {
 		return r, 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit+graceTime)
 	defer cancel()
-	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout", limit.String(), "-run", s.pattern(), "."}
+	args := []string{"test", "-json", "-vet=off", "-count=1", "-timeout", limit.String(), "-run", s.testPattern(), "."}
 	cmd := exec.CommandContext(ctx, "go", append(args, s.flags...)...)
 	cmd.Dir = filepath.Join(l.dir, folder)
 	cmd.Env = append(os.Environ(), s.env...)
@@ -207,16 +207,16 @@ func (l *laboratory) run(ctx context.Context, s suite, limit time.Duration) (r r
 	if ctx.Err() != nil {
 		return r, took, fmt.Errorf("the tests of %s: %w", folder, ctx.Err())
 	}
-	r = read(&stdout)
-	r.output = tail(r.output + stderr.String())
+	r = readResult(&stdout)
+	r.output = lastLines(r.output + stderr.String())
 	if r.broken || failure != nil && len(r.passed)+len(r.failed) == 0 && !r.crashed {
 		return r, took, fmt.Errorf("the tests of %s do not compile or run: %w\n%s", folder, failure, r.output)
 	}
 	return r, took, nil
 }
 
-// tail is the last lines of a text: a crash prints thousands.
-func tail(text string) string {
+// lastLines returns the last lines of a text: a crash prints thousands.
+func lastLines(text string) string {
 	const lines = 40
 	all := strings.Split(strings.TrimSpace(text), "\n")
 	if len(all) > lines {
@@ -235,7 +235,7 @@ type result struct {
 	output  string
 }
 
-func read(r io.Reader) result {
+func readResult(r io.Reader) result {
 	s := result{passed: make(map[string]bool), failed: make(map[string]bool)}
 	var text strings.Builder
 	for dec := json.NewDecoder(r); ; {
@@ -260,8 +260,8 @@ func read(r io.Reader) result {
 	return s
 }
 
-// summary returns the number of killed mutants as a sentence, and an error if some survived.
-func summary(rows []row, took time.Duration) (string, error) {
+// summaryOf returns the number of killed mutants as a sentence, and an error if some survived.
+func summaryOf(rows []row, took time.Duration) (string, error) {
 	var alive []string
 	kills := 0
 	for _, r := range rows {
@@ -282,8 +282,8 @@ func summary(rows []row, took time.Duration) (string, error) {
 	return text, nil
 }
 
-// table lists each mutant with the tests that killed it, as Markdown.
-func table(rows []row) []byte {
+// tableOf lists each mutant with the tests that killed it, as Markdown.
+func tableOf(rows []row) []byte {
 	var b bytes.Buffer
 	b.WriteString("| bug | rules | what it breaks | killed by | s |\n|---|---|---|---|--:|\n")
 	for _, r := range rows {

@@ -63,8 +63,8 @@ type suite struct {
 //go:embed *.txt
 var lists embed.FS
 
-// all is the mutants of all lists.
-func all() ([]mutant, error) {
+// allMutants returns the mutants of all lists.
+func allMutants() ([]mutant, error) {
 	files, err := lists.ReadDir(".")
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func parseList(file, text string) ([]mutant, error) {
 		case len(out) == 0:
 			err = errors.New("no mutant begins before this line")
 		default:
-			err = out[len(out)-1].add(line[1:], i+1, last)
+			err = out[len(out)-1].addLine(line[1:], i+1, last)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s:%d: %w", file, i+1, err))
@@ -113,7 +113,7 @@ func parseList(file, text string) ([]mutant, error) {
 		last = word[0]
 	}
 	for _, m := range out {
-		if err := m.whole(); err != nil {
+		if err := m.checkWhole(); err != nil {
 			errs = append(errs, fmt.Errorf("%s:%d: %s %w", file, m.line, m.name, err))
 		}
 	}
@@ -132,8 +132,8 @@ func parseHead(line string) (m mutant, err error) {
 	return m, nil
 }
 
-// add reads a line of m. last is how the line before began.
-func (m *mutant) add(line string, number int, last byte) error {
+// addLine reads a line of m. last is how the line before began.
+func (m *mutant) addLine(line string, number int, last byte) error {
 	n := len(m.changes) - 1
 	word, rest, _ := strings.Cut(line, " ")
 	switch {
@@ -190,8 +190,8 @@ func parseSuite(text string, number int) suite {
 	return s
 }
 
-// whole returns what m lacks.
-func (m *mutant) whole() error {
+// checkWhole returns what m lacks.
+func (m *mutant) checkWhole() error {
 	if len(m.changes) == 0 || len(m.fails) == 0 {
 		return errors.New("changes nothing, or no test fails with it")
 	}
@@ -208,8 +208,8 @@ func (m *mutant) whole() error {
 	return nil
 }
 
-// pattern is the tests as go test -run takes them.
-func (s suite) pattern() string {
+// testPattern returns the tests as go test -run takes them.
+func (s suite) testPattern() string {
 	var all []string
 	for _, test := range s.tests {
 		var levels []string
@@ -221,8 +221,8 @@ func (s suite) pattern() string {
 	return strings.Join(all, "|")
 }
 
-// top is the name of the test function of test.
-func top(test string) string {
+// topTest returns the name of the test function of test.
+func topTest(test string) string {
 	name, _, _ := strings.Cut(test, "/")
 	return name
 }

@@ -36,7 +36,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	err := runCommand(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
@@ -52,7 +52,7 @@ type settings struct {
 	table   string // path; empty: not written
 }
 
-func parse(args []string, errs io.Writer) (settings, error) {
+func parseSettings(args []string, errs io.Writer) (settings, error) {
 	var s settings
 	var only string
 	f := flag.NewFlagSet("mutants", flag.ContinueOnError)
@@ -72,23 +72,23 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	return s, nil
 }
 
-// chosen are the mutants that s asks for.
-func (s settings) chosen(all []mutant) []mutant {
+// chosenMutants returns the mutants that s asks for.
+func (s settings) chosenMutants(all []mutant) []mutant {
 	return slices.DeleteFunc(all, func(m mutant) bool {
 		return len(s.only) > 0 && !slices.ContainsFunc(s.only, func(part string) bool { return strings.Contains(m.file+" "+m.name, part) })
 	})
 }
 
-func run(ctx context.Context, args []string, out, errs io.Writer) error {
-	s, err := parse(args, errs)
+func runCommand(ctx context.Context, args []string, out, errs io.Writer) error {
+	s, err := parseSettings(args, errs)
 	if err != nil {
 		return err
 	}
-	mutants, err := all()
+	mutants, err := allMutants()
 	if err != nil {
 		return err
 	}
-	mutants = s.chosen(mutants)
+	mutants = s.chosenMutants(mutants)
 	if len(mutants) == 0 {
 		return errors.New("no mutant is chosen")
 	}
@@ -98,7 +98,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 		}
 		return nil
 	}
-	root, err := repository(ctx)
+	root, err := repositoryRoot(ctx)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := fits(ctx, source, mutants); err != nil || s.check {
+	if err := checkFits(ctx, source, mutants); err != nil || s.check {
 		return err // before an hour is spent on the others
 	}
 	dir, err := os.MkdirTemp("", "holdfast-mutants-")
@@ -119,26 +119,26 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	}
 	l := &laboratory{dir: dir, code: source, out: out, verbose: s.verbose}
 	begin := time.Now()
-	if err := l.healthy(ctx, mutants); err != nil {
+	if err := l.checkHealthy(ctx, mutants); err != nil {
 		return err
 	}
-	rows, err := l.all(ctx, mutants)
+	rows, err := l.tryAll(ctx, mutants)
 	if err != nil {
 		return err
 	}
 	took := time.Since(begin)
 	if s.table != "" {
-		if err := os.WriteFile(s.table, table(rows), 0o644); err != nil {
+		if err := os.WriteFile(s.table, tableOf(rows), 0o644); err != nil {
 			return err
 		}
 	}
-	text, err := summary(rows, took)
+	text, err := summaryOf(rows, took)
 	fmt.Fprintln(out, text)
 	return err
 }
 
-// repository is the folder of the workspace.
-func repository(ctx context.Context) (string, error) {
+// repositoryRoot returns the folder of the workspace.
+func repositoryRoot(ctx context.Context) (string, error) {
 	path, err := exec.CommandContext(ctx, "go", "env", "GOWORK").Output()
 	if err != nil {
 		return "", fmt.Errorf("go env GOWORK: %w", err)
@@ -149,9 +149,9 @@ func repository(ctx context.Context) (string, error) {
 	return "", errors.New("not inside the workspace: no go.work is found")
 }
 
-// fits names all mutants that are not found in the code, and all tests that do not exist; if there are none, the mutants that do not
+// checkFits names all mutants that are not found in the code, and all tests that do not exist; if there are none, the mutants that do not
 // compile.
-func fits(ctx context.Context, source *code, mutants []mutant) error {
+func checkFits(ctx context.Context, source *code, mutants []mutant) error {
 	var errs []error
 	changed := make([]map[string]string, len(mutants))
 	for i, m := range mutants {
@@ -168,7 +168,7 @@ func fits(ctx context.Context, source *code, mutants []mutant) error {
 	if errs != nil {
 		return errors.Join(errs...)
 	}
-	return compiles(ctx, source.root, mutants, changed)
+	return checkCompiled(ctx, source.root, mutants, changed)
 }
 
 // copyTree copies all files except the folder of version control.

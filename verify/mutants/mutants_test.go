@@ -13,10 +13,10 @@ import (
 
 var root = filepath.Join("..", "..")
 
-// mutants returns the mutants of all lists.
-func mutants(t *testing.T) []mutant {
+// readMutants returns the mutants of all lists.
+func readMutants(t *testing.T) []mutant {
 	t.Helper()
-	list, err := all()
+	list, err := allMutants()
 	if err != nil || len(list) == 0 {
 		t.Fatalf("%d mutants, %v", len(list), err)
 	}
@@ -25,14 +25,14 @@ func mutants(t *testing.T) []mutant {
 
 func TestAMutantThatDoesNotCompileIsNamed(t *testing.T) {
 	t.Parallel()
-	c := repo(t)
+	c := newRepo(t)
 	if err := os.WriteFile(filepath.Join(c.root, "go.mod"), []byte("module m\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for to, want := range map[string]string{"two := 2": "f.txt:1: m does not compile: ", "_ = 2": "<nil>"} {
-		ch := at("c: g")
+		ch := changeAt("c: g")
 		ch.from, ch.to = "one()", to
-		err := fits(t.Context(), c, []mutant{{name: "m", file: "f.txt", line: 1, changes: []change{ch}}})
+		err := checkFits(t.Context(), c, []mutant{{name: "m", file: "f.txt", line: 1, changes: []change{ch}}})
 		if !strings.HasPrefix(fmt.Sprint(err), want) {
 			t.Errorf("%s: %v, want %q", to, err, want)
 		}
@@ -46,7 +46,7 @@ func TestModelRowsOfMutantsExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range mutants(t) {
+	for _, m := range readMutants(t) {
 		for _, s := range m.fails {
 			for _, test := range s.tests {
 				row, ok := strings.CutPrefix(test, "TestModel/")
@@ -61,7 +61,7 @@ func TestModelRowsOfMutantsExist(t *testing.T) {
 func TestNoTwoMutantsHaveOneName(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
-	for _, m := range mutants(t) {
+	for _, m := range readMutants(t) {
 		if seen[m.name] {
 			t.Errorf("%s:%d: %s is there twice", m.file, m.line, m.name)
 		}
@@ -92,7 +92,7 @@ func TestEveryRuleHasAMutant(t *testing.T) {
 		}
 	}
 	broken := make(map[string]bool)
-	for _, m := range mutants(t) {
+	for _, m := range readMutants(t) {
 		for _, tag := range m.tags {
 			broken[tag] = true
 			if !slices.Contains(rules, tag) {
@@ -143,7 +143,7 @@ two: more
 		t.Errorf("changes %+v, want %+v", m.changes, want)
 	}
 	s := m.fails[1]
-	if s.folder != "dir" || s.pattern() != `^TestC$/^sub_1$` || s.env[0] != "N=1" || s.flags[0] != "-flag=2" || m.fails[0].pattern() != "^TestA$|^TestB$" {
+	if s.folder != "dir" || s.testPattern() != `^TestC$/^sub_1$` || s.env[0] != "N=1" || s.flags[0] != "-flag=2" || m.fails[0].testPattern() != "^TestA$|^TestB$" {
 		t.Errorf("%+v", m.fails)
 	}
 	if s := list[1].fails[0]; !slices.Equal(s.tests, []string{"TestScriptsMatchTwin"}) {
@@ -164,8 +164,8 @@ func TestListThatCannotBeReadIsRefused(t *testing.T) {
 	}
 }
 
-// repo is a repository of four folders.
-func repo(t *testing.T) *code {
+// newRepo returns a repository of four folders.
+func newRepo(t *testing.T) *code {
 	t.Helper()
 	dir := t.TempDir()
 	for file, text := range map[string]string{
@@ -192,7 +192,7 @@ func repo(t *testing.T) *code {
 
 func TestChangeIsFoundByNameAndWords(t *testing.T) {
 	t.Parallel()
-	c := repo(t)
+	c := newRepo(t)
 	for _, row := range []struct {
 		in, from, to string
 		want         string // a part of the file with the change, or of the error
@@ -208,7 +208,7 @@ func TestChangeIsFoundByNameAndWords(t *testing.T) {
 		{"a: T.f", "other words", "", "the nearest: none"},
 		{"a: T.f", "t.a == 1 {", "", "is no Go"},
 	} {
-		m := mutant{name: "m", changes: []change{at(row.in)}}
+		m := mutant{name: "m", changes: []change{changeAt(row.in)}}
 		m.changes[0].from, m.changes[0].to = row.from, row.to
 		_, bad, err := c.files(m)
 		got := ""
@@ -224,8 +224,8 @@ func TestChangeIsFoundByNameAndWords(t *testing.T) {
 	}
 }
 
-// at is a change in a place.
-func at(place string) change {
+// changeAt returns a change in a place.
+func changeAt(place string) change {
 	list, _ := parseList("f.txt", "m: b\n\tin "+place+"\n\t- x\n\tfails TestA\n")
 	return list[0].changes[0]
 }
@@ -238,12 +238,12 @@ func TestHoleStandsForOneIdentifier(t *testing.T) {
 		"_1.one(); _1._2()":  "{ x(t) }",
 		"1 + _1":             "no such text", // a number is no identifier
 	} {
-		ch := at("a/b: run")
+		ch := changeAt("a/b: run")
 		if strings.Contains(from, "+") {
-			ch = at("a/b: limit")
+			ch = changeAt("a/b: limit")
 		}
 		ch.from, ch.to = from, "x(_1)"
-		e, err := repo(t).locate(ch)
+		e, err := newRepo(t).locateChange(ch)
 		if err == nil {
 			err = errors.New(e.text[:e.begin] + e.to + e.text[e.end:])
 		}
@@ -251,28 +251,28 @@ func TestHoleStandsForOneIdentifier(t *testing.T) {
 			t.Errorf("%s: %v, want %q", from, err, want)
 		}
 	}
-	if _, ok := match(split("_1 + _1", 0), split("a + b", 0)); ok {
+	if _, ok := matchWords(splitWords("_1 + _1", 0), splitWords("a + b", 0)); ok {
 		t.Error("one hole stood for two identifiers")
 	}
 }
 
 func TestSeveralChangesOfOneFile(t *testing.T) {
 	t.Parallel()
-	one, two := at("a/...: run"), at("a/...: run")
+	one, two := changeAt("a/...: run"), changeAt("a/...: run")
 	one.from, one.to, two.from, two.to = "t.two()", "t.three()", "t.one()", "t.four()"
-	was, bad, err := repo(t).files(mutant{changes: []change{one, two}})
+	was, bad, err := newRepo(t).files(mutant{changes: []change{one, two}})
 	if err != nil || !strings.Contains(bad["a/b/b.go"], "{ t.four(); t.three() }") || !strings.Contains(was["a/b/b.go"], "{ t.one(); t.two() }") {
 		t.Errorf("%q, %v", bad, err)
 	}
 	two.from = "t.one(); t.two"
-	if _, _, err := repo(t).files(mutant{changes: []change{one, two}}); err == nil || !strings.Contains(err.Error(), "overlap") {
+	if _, _, err := newRepo(t).files(mutant{changes: []change{one, two}}); err == nil || !strings.Contains(err.Error(), "overlap") {
 		t.Errorf("changes that overlap: %v", err)
 	}
 }
 
 func TestPackageOfATestIsFound(t *testing.T) {
 	t.Parallel()
-	c := repo(t)
+	c := newRepo(t)
 	for text, want := range map[string]string{
 		"TestA/sub": "a", "b: TestTwice": "b", "TestTwice": "several packages: a, b", "TestNone": "no test", "b: TestA": "b has no test", "TestA TestNone": "no test",
 	} {
@@ -288,14 +288,14 @@ func TestPackageOfATestIsFound(t *testing.T) {
 
 func TestOutputOfTests(t *testing.T) {
 	t.Parallel()
-	r := read(strings.NewReader(`{"Action":"pass","Test":"TestA"}
+	r := readResult(strings.NewReader(`{"Action":"pass","Test":"TestA"}
 {"Action":"fail","Test":"TestB/sub"}
 {"Action":"output","Output":"panic: test timed out after 1s\n"}
 `))
 	if !r.passed["TestA"] || !r.failed["TestB/sub"] || !r.hung || !r.crashed || r.broken || r.output != "panic: test timed out after 1s\n" {
 		t.Errorf("%+v", r)
 	}
-	if r := read(strings.NewReader(`{"Action":"build-fail"}`)); !r.broken {
+	if r := readResult(strings.NewReader(`{"Action":"build-fail"}`)); !r.broken {
 		t.Errorf("%+v", r)
 	}
 }
