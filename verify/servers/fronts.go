@@ -26,11 +26,11 @@ import (
 // starter starts a row's server.
 type starter = func(context.Context) (url string, stop func() error, err error)
 
-// before starts the server, and then a front that front starts before it, at the address that it returns.
-func before(
+// startBehind starts the server, and then a front that front starts before it, at the address that it returns.
+func startBehind(
 	ctx context.Context, h host, err error, front func(ctx context.Context, at string) (addr string, stop func() error, err error),
 ) (string, func() error, error) {
-	_, stop, err := open(ctx, h, err)
+	_, stop, err := openHost(ctx, h, err)
 	if err != nil {
 		return "", nil, err
 	}
@@ -39,7 +39,7 @@ func before(
 		return "", nil, errors.Join(err, stop())
 	}
 	url := h.url(addr)
-	return url, stops(stop, stopFront), nil
+	return url, stopInReverse(stop, stopFront), nil
 }
 
 // behindHAProxy starts the server behind an HAProxy that cuts a link that was idle for so long, as a mesh does.
@@ -49,24 +49,24 @@ func behindHAProxy(start starter, idle string) starter {
 		if err != nil {
 			return "", nil, err
 		}
-		at, address := place(url)
-		addrs, release, err := free(1)
+		at, address := placeOf(url)
+		addrs, release, err := freeAddrs(1)
 		if err != nil {
 			return "", nil, errors.Join(err, stop())
 		}
-		_, stopFront, err := daemon(ctx, addrs[0], map[string]string{"haproxy.cfg": fmt.Sprintf(
+		_, stopFront, err := startDaemon(ctx, addrs[0], map[string]string{"haproxy.cfg": fmt.Sprintf(
 			"defaults\n mode tcp\n timeout connect 5s\n timeout client %[1]s\n timeout server %[1]s\nlisten front\n bind %[2]s\n server one %[3]s\n",
 			idle, addrs[0], at)}, "-db", "-f", "{}/haproxy.cfg")
 		if err != nil {
 			release()
 			return "", nil, errors.Join(err, stop())
 		}
-		return address(addrs[0]), stops(stop, func() error { release(); return nil }, stopFront), nil
+		return address(addrs[0]), stopInReverse(stop, func() error { release(); return nil }, stopFront), nil
 	}
 }
 
-// place returns where the server of a URL listens, as HAProxy has it, and the URL of another address.
-func place(url string) (at string, address func(string) string) {
+// placeOf returns where the server of a URL listens, as HAProxy has it, and the URL of another address.
+func placeOf(url string) (at string, address func(string) string) {
 	switch {
 	case strings.HasPrefix(url, "postgres:"):
 		return "unix@" + socketOf(guarded.dsn), postgresURL
@@ -80,13 +80,13 @@ func place(url string) (at string, address func(string) string) {
 
 func startNutcracker(ctx context.Context) (string, func() error, error) {
 	h, err := redisHost(ctx, &redisproc.Options{AppendOnly: "always"})
-	return before(ctx, h, err, func(ctx context.Context, at string) (string, func() error, error) {
-		addrs, release, err := free(2)
+	return startBehind(ctx, h, err, func(ctx context.Context, at string) (string, func() error, error) {
+		addrs, release, err := freeAddrs(2)
 		if err != nil {
 			return "", nil, err
 		}
 		_, port, _ := net.SplitHostPort(addrs[1])
-		_, stop, err := daemon(ctx, addrs[0], map[string]string{"nutcracker.yml": fmt.Sprintf(
+		_, stop, err := startDaemon(ctx, addrs[0], map[string]string{"nutcracker.yml": fmt.Sprintf(
 			"alpha:\n  listen: %s\n  redis: true\n  servers:\n   - %s:1\n", addrs[0], at)}, "-c", "{}/nutcracker.yml", "-o", "{}/nutcracker.log", "-s", port)
 		return addrs[0], func() error { release(); return stop() }, err
 	})
@@ -96,11 +96,11 @@ func startNutcracker(ctx context.Context) (string, func() error, error) {
 func behindPooler(mode string) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		s, h, err := postgresHost(ctx)
-		return before(ctx, h, err, func(ctx context.Context, _ string) (string, func() error, error) { return pooler(ctx, s, mode) })
+		return startBehind(ctx, h, err, func(ctx context.Context, _ string) (string, func() error, error) { return startPooler(ctx, s, mode) })
 	}
 }
 
-func pooler(ctx context.Context, s *pgproc.Server, mode string) (string, func() error, error) {
+func startPooler(ctx context.Context, s *pgproc.Server, mode string) (string, func() error, error) {
 	sessions := 20
 	if mode == "session" { // each connection of a client has one, as long as it is open
 		sessions = 200
@@ -115,12 +115,12 @@ func pooler(ctx context.Context, s *pgproc.Server, mode string) (string, func() 
 // behindTwoPoolers starts a PgBouncer before another, both in transaction mode, as where the provider and the user each have one.
 func behindTwoPoolers(ctx context.Context) (string, func() error, error) {
 	s, h, err := postgresHost(ctx)
-	return before(ctx, h, err, func(ctx context.Context, _ string) (string, func() error, error) {
-		first, stop, err := pooler(ctx, s, "transaction")
+	return startBehind(ctx, h, err, func(ctx context.Context, _ string) (string, func() error, error) {
+		first, stop, err := startPooler(ctx, s, "transaction")
 		if err != nil {
 			return "", nil, err
 		}
-		addrs, release, err := free(1)
+		addrs, release, err := freeAddrs(1)
 		if err == nil { // the second one runs as another user
 			err = os.Chmod(strings.TrimSuffix(first, "/.s.PGSQL.5432"), 0o755)
 		}
@@ -128,23 +128,23 @@ func behindTwoPoolers(ctx context.Context) (string, func() error, error) {
 			return "", nil, errors.Join(err, stop())
 		}
 		_, port, _ := net.SplitHostPort(addrs[0])
-		_, stopSecond, err := daemon(ctx, addrs[0], map[string]string{"pgbouncer.ini": fmt.Sprintf("[databases]\n* = host=%s port=5432 user=holdfast\n"+
+		_, stopSecond, err := startDaemon(ctx, addrs[0], map[string]string{"pgbouncer.ini": fmt.Sprintf("[databases]\n* = host=%s port=5432 user=holdfast\n"+
 			"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = %s\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = 20\n"+
 			"max_client_conn = 400\n",
 			strings.TrimSuffix(first, "/.s.PGSQL.5432"), port)}, "--", os.Getenv(poolerVariable), "-u", "nobody", "{}/pgbouncer.ini")
-		return addrs[0], stops(stop, func() error { release(); return nil }, stopSecond), err
+		return addrs[0], stopInReverse(stop, func() error { release(); return nil }, stopSecond), err
 	})
 }
 
 // behindPgpool starts a PostgreSQL with a replica, and a Pgpool that sends what only reads to one or the other.
 func behindPgpool(ctx context.Context) (string, func() error, error) {
 	s, h, err := postgresHost(ctx)
-	return before(ctx, h, err, func(ctx context.Context, at string) (string, func() error, error) {
+	return startBehind(ctx, h, err, func(ctx context.Context, at string) (string, func() error, error) {
 		r, err := s.StartReplica(ctx)
 		if err != nil {
 			return "", nil, err
 		}
-		addrs, release, err := free(2)
+		addrs, release, err := freeAddrs(2)
 		if err != nil {
 			return "", nil, errors.Join(err, r.Stop())
 		}
@@ -173,13 +173,13 @@ backend_hostname1 = '%s'
 backend_port1 = 5432
 backend_weight1 = 1
 `, port, pcp, strings.TrimSuffix(at, "/.s.PGSQL.5432"), strings.TrimSuffix(socketOf(r.DSN()), "/.s.PGSQL.5432"))
-		_, stop, err := daemon(ctx, addrs[0], map[string]string{"pgpool.conf": config, "pcp.conf": "", "pool_hba.conf": ""},
+		_, stop, err := startDaemon(ctx, addrs[0], map[string]string{"pgpool.conf": config, "pcp.conf": "", "pool_hba.conf": ""},
 			"-n", "-f", "{}/pgpool.conf", "-F", "{}/pcp.conf", "-a", "{}/pool_hba.conf")
 		if err != nil {
 			release()
 			return "", nil, errors.Join(err, r.Stop())
 		}
-		return addrs[0], stops(r.Stop, func() error { release(); return nil }, stop), nil
+		return addrs[0], stopInReverse(r.Stop, func() error { release(); return nil }, stop), nil
 	})
 }
 
@@ -196,7 +196,7 @@ type alike struct {
 // startAlike starts the program at free ports.
 func startAlike(a alike) starter {
 	return func(ctx context.Context) (string, func() error, error) {
-		addrs, release, err := free(1 + a.ports)
+		addrs, release, err := freeAddrs(1 + a.ports)
 		if err != nil {
 			return "", nil, err
 		}
@@ -210,12 +210,12 @@ func startAlike(a alike) starter {
 			}
 			files = a.files(host, ports)
 		}
-		_, stop, err := daemon(ctx, addrs[0], files, a.args(host, port)...)
+		_, stop, err := startDaemon(ctx, addrs[0], files, a.args(host, port)...)
 		if err != nil {
 			release()
 			return "", nil, err
 		}
-		return fmt.Sprintf(a.url, addrs[0]), stops(func() error { release(); return nil }, stop), nil
+		return fmt.Sprintf(a.url, addrs[0]), stopInReverse(func() error { release(); return nil }, stop), nil
 	}
 }
 
@@ -261,17 +261,17 @@ func startGRPCProxy(ctx context.Context) (string, func() error, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	addrs, release, err := free(1)
+	addrs, release, err := freeAddrs(1)
 	if err != nil {
 		return "", nil, errors.Join(err, c.Stop())
 	}
-	_, stop, err := daemon(ctx, addrs[0], nil, "--", os.Getenv(etcdVariable), "grpc-proxy", "start", "--endpoints="+strings.Join(c.Addrs(), ","),
+	_, stop, err := startDaemon(ctx, addrs[0], nil, "--", os.Getenv(etcdVariable), "grpc-proxy", "start", "--endpoints="+strings.Join(c.Addrs(), ","),
 		"--listen-addr="+addrs[0], "--advertise-client-url="+addrs[0], "--data-dir={}/data")
 	if err != nil {
 		release()
 		return "", nil, errors.Join(err, c.Stop())
 	}
-	return "etcd://" + addrs[0] + "/locks", stops(c.Stop, func() error { release(); return nil }, stop), nil
+	return "etcd://" + addrs[0] + "/locks", stopInReverse(c.Stop, func() error { release(); return nil }, stop), nil
 }
 
 // fenceDatabase checks, past whatever stands before the database, that a fence refuses an older token, and that writers behind a

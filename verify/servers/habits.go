@@ -76,7 +76,7 @@ func replaceMember(ctx context.Context, c *etcdproc.Cluster, i int) error {
 		if strings.Join(known.ClientURLs, "") != "http://"+m.Addr {
 			continue
 		}
-		if err := persist(ctx, func() error { // the cluster refuses while the last one that came is not well known
+		if err := persistUntil(ctx, func() error { // the cluster refuses while the last one that came is not well known
 			_, err := etcd.MemberRemove(ctx, known.ID)
 			return err
 		}); err != nil {
@@ -86,7 +86,7 @@ func replaceMember(ctx context.Context, c *etcdproc.Cluster, i int) error {
 		if err := clearMember(m); err != nil {
 			return err
 		}
-		if err := persist(ctx, func() error {
+		if err := persistUntil(ctx, func() error {
 			_, err := etcd.MemberAdd(ctx, known.PeerURLs)
 			return err
 		}); err != nil {
@@ -113,8 +113,8 @@ func clearMember(m *etcdproc.Member) error {
 	return errors.New("the member has no folder")
 }
 
-// persist calls try until it returns nil, for a while.
-func persist(ctx context.Context, try func() error) (err error) {
+// persistUntil calls try until it returns nil, for a while.
+func persistUntil(ctx context.Context, try func() error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
@@ -125,19 +125,19 @@ func persist(ctx context.Context, try func() error) (err error) {
 	}
 }
 
-// reconfigured starts a ZooKeeper ensemble. Its habit takes one member after the other out of the ensemble and back in.
-func reconfigured(h *habit) starter {
+// startReconfigured starts a ZooKeeper ensemble. Its habit takes one member after the other out of the ensemble and back in.
+func startReconfigured(h *habit) starter {
 	return func(ctx context.Context) (string, func() error, error) {
 		e, err := zkproc.Start(ctx, 3, "reconfigEnabled=true", "skipACL=yes")
 		if err != nil {
 			return "", nil, err
 		}
-		h.act = func(ctx context.Context) error { return reconfigure(ctx, e, int(h.done.Load())%len(e.Members)) }
+		h.act = func(ctx context.Context) error { return reconfigureMember(ctx, e, int(h.done.Load())%len(e.Members)) }
 		return "zk://" + strings.Join(e.Addrs(), ",") + "/locks", e.Stop, nil
 	}
 }
 
-func reconfigure(ctx context.Context, e *zkproc.Ensemble, i int) error {
+func reconfigureMember(ctx context.Context, e *zkproc.Ensemble, i int) error {
 	ask := func(args ...string) (string, error) {
 		args = append([]string{
 			"-Xmx64m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "org.apache.zookeeper.ZooKeeperMain", "-server", e.Members[(i+1)%3].Addr,
@@ -162,7 +162,7 @@ func reconfigure(ctx context.Context, e *zkproc.Ensemble, i int) error {
 	line, _, _ = strings.Cut(line, ";")
 	host, port, _ := net.SplitHostPort(e.Members[i].Addr)
 	for _, change := range [][]string{{"-remove", id}, {"-add", "server." + id + "=" + line + ";" + host + ":" + port}} {
-		if err := persist(ctx, func() error { // a member that came a moment ago may lag
+		if err := persistUntil(ctx, func() error { // a member that came a moment ago may lag
 			_, err := ask(append([]string{"reconfig"}, change...)...)
 			return err
 		}); err != nil {

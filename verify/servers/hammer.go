@@ -46,8 +46,8 @@ type counter struct {
 // tally counts what was seen.
 type tally struct{ Acked, Value, Refused, Repeated, Disorder int }
 
-// enter lets a holder in and returns the value to add to; ok is false for the token of an earlier holder.
-func (c *counter) enter(visitor int, token int64) (value int, ok bool) {
+// enterHolder lets a holder in and returns the value to add to; ok is false for the token of an earlier holder.
+func (c *counter) enterHolder(visitor int, token int64) (value int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -63,8 +63,8 @@ func (c *counter) enter(visitor int, token int64) (value int, ok bool) {
 	return c.value, true
 }
 
-// leave writes the value of a holder that is inside.
-func (c *counter) leave(visitor int, value int) (ok bool) {
+// writeValue writes the value of a holder that is inside.
+func (c *counter) writeValue(visitor int, value int) (ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	token, in := c.inside[visitor]
@@ -78,41 +78,41 @@ func (c *counter) leave(visitor int, value int) (ok bool) {
 	return true
 }
 
-// drop forgets a visitor whose process has gone.
-func (c *counter) drop(visitor int) {
+// dropVisitor forgets a visitor whose process has gone.
+func (c *counter) dropVisitor(visitor int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.inside, visitor)
 }
 
-// lost returns how many acknowledged increments the value lacks.
-func (t tally) lost() int { return t.Acked - t.Value }
+// lostIncrements returns how many acknowledged increments the value lacks.
+func (t tally) lostIncrements() int { return t.Acked - t.Value }
 
 func (t tally) String() string {
-	return fmt.Sprintf("%d updates: %d lost, %d out of order, %d tokens twice", t.Acked, t.lost(), t.Disorder, t.Repeated)
+	return fmt.Sprintf("%d updates: %d lost, %d out of order, %d tokens twice", t.Acked, t.lostIncrements(), t.Disorder, t.Repeated)
 }
 
-// strike runs the hammer: workers in processes of their own, one of which is killed every few seconds, count behind locks.
-func (r *row) strike(ctx context.Context, s settings, url string, res *result) {
-	if res.rejected() {
+// runHammer runs the hammer: workers in processes of their own, one of which is killed every few seconds, count behind locks.
+func (r *row) runHammer(ctx context.Context, s settings, url string, res *result) {
+	if res.isRejected() {
 		return
 	}
-	t, kills, err := r.hammer(ctx, url, s.hammer)
+	t, kills, err := r.hammerOnce(ctx, url, s.hammer)
 	done := fmt.Sprintf("%v, %d kills", s.hammer, kills)
 	if r.habit != nil {
 		done += fmt.Sprintf(", %d %s", r.habit.done.Load(), r.habit.name)
 	}
 	switch {
 	case err != nil:
-		res.fail("hammer", err)
-	case t.lost() != 0 || t.Disorder != 0 || t.Repeated != 0 || t.Acked == 0:
-		res.fail("hammer", errors.New(t.String()))
+		res.noteFailure("hammer", err)
+	case t.lostIncrements() != 0 || t.Disorder != 0 || t.Repeated != 0 || t.Acked == 0:
+		res.noteFailure("hammer", errors.New(t.String()))
 	default:
 		res.cells["hammer"] = fmt.Sprintf("%s: %v", done, t)
 	}
 }
 
-func (r *row) hammer(ctx context.Context, url string, length time.Duration) (t tally, kills int, err error) {
+func (r *row) hammerOnce(ctx context.Context, url string, length time.Duration) (t tally, kills int, err error) {
 	dir, err := os.MkdirTemp("", "holdfast-hammer-")
 	if err != nil {
 		return t, 0, err
@@ -135,7 +135,7 @@ func (r *row) hammer(ctx context.Context, url string, length time.Duration) (t t
 			}
 			serving.Go(func() {
 				defer conn.Close()
-				serve(conn, visitor, counters[:])
+				serveWorker(conn, visitor, counters[:])
 			})
 		}
 	})
@@ -239,11 +239,11 @@ func (l *lastWords) String() string {
 	return string(l.text)
 }
 
-// serve answers one worker until it goes away: "enter KEY TOKEN" with the value or "stale", "leave KEY VALUE" with "ok" or "stale".
-func serve(conn io.ReadWriter, visitor int, counters []*counter) {
+// serveWorker answers one worker until it goes away: "enter KEY TOKEN" with the value or "stale", "leave KEY VALUE" with "ok" or "stale".
+func serveWorker(conn io.ReadWriter, visitor int, counters []*counter) {
 	defer func() {
 		for _, c := range counters {
-			c.drop(visitor)
+			c.dropVisitor(visitor)
 		}
 	}()
 	in := bufio.NewReader(conn)
@@ -257,11 +257,11 @@ func serve(conn io.ReadWriter, visitor int, counters []*counter) {
 		answer := "stale"
 		switch verb {
 		case "enter":
-			if value, ok := counters[key].enter(visitor, n); ok {
+			if value, ok := counters[key].enterHolder(visitor, n); ok {
 				answer = fmt.Sprint(value)
 			}
 		case "leave":
-			if counters[key].leave(visitor, int(n)) {
+			if counters[key].writeValue(visitor, int(n)) {
 				answer = "ok"
 			}
 		}
@@ -271,8 +271,8 @@ func serve(conn io.ReadWriter, visitor int, counters []*counter) {
 	}
 }
 
-// work is a worker: it takes locks and adds to their counters until it is killed.
-func work(ctx context.Context) error {
+// runWorker takes locks and adds to their counters until the worker is killed.
+func runWorker(ctx context.Context) error {
 	conn, err := net.Dial("unix", os.Getenv(socketVariable))
 	if err != nil {
 		return err

@@ -68,13 +68,13 @@ type tests struct {
 	packages []string
 }
 
-func in(pattern string, packages ...string) tests { return tests{pattern, packages} }
+func testsIn(pattern string, packages ...string) tests { return tests{pattern, packages} }
 
 // need is a server that tools/servers fetches, and the variable that is to name its program.
 type need struct{ server, variable string }
 
-// matches reports whether the row's name has one of the texts, or is the text if that is the name of any row. Empty: it does.
-func (r *row) matches(texts string) bool {
+// matchesText reports whether the row's name has one of the texts, or is the text if that is the name of any row. Empty: it does.
+func (r *row) matchesText(texts string) bool {
 	for text := range strings.SplitSeq(texts, ";") {
 		whole := slices.ContainsFunc(rows, func(r *row) bool { return r.name == text })
 		if r.name == text || !whole && strings.Contains(r.name, text) {
@@ -90,15 +90,15 @@ func redisRows() (all []*row) {
 	for _, name := range []string{"valkey-9.1.2", "redis-8.0.6", "redict-7.3.6"} {
 		all = append(all, &row{
 			name: name, needs: []need{{name, redisVariable}}, start: startRedis, chaos: "redis",
-			suite: in("^TestConformance$", "../redis"), scripts: in("TestScripts/(leases|waiting|several|slots|readers|looking)$", "../cmd/holdfast"),
+			suite: testsIn("^TestConformance$", "../redis"), scripts: testsIn("TestScripts/(leases|waiting|several|slots|readers|looking)$", "../cmd/holdfast"),
 		})
 	}
 	all = append(all,
 		&row{
 			name: "valkey-9.1.2, cluster", needs: []need{{"valkey-9.1.2", redisVariable}}, start: startRedisCluster, chaos: "cluster",
-			suite: in("^TestConformanceOnACluster$|AtOnce", "../redis"),
+			suite: testsIn("^TestConformanceOnACluster$|AtOnce", "../redis"),
 		},
-		habitual("valkey-9.1.2, cluster, slots moved at once", need{"valkey-9.1.2", redisVariable}, "slots moved", movedSlots),
+		habitRow("valkey-9.1.2, cluster, slots moved at once", need{"valkey-9.1.2", redisVariable}, "slots moved", movedSlots),
 		&row{
 			name: "redis-8.0.6 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startRedis, "5s"), suite: suiteAtURL,
 			needs: []need{{"redis-8.0.6", redisVariable}, {"haproxy-3.2.26", frontVariable}},
@@ -108,8 +108,8 @@ func redisRows() (all []*row) {
 			name: "redis-8.0.6 behind nutcracker-0.5.0", start: startNutcracker, alike: true,
 			needs: []need{{"redis-8.0.6", redisVariable}, {"nutcracker-0.5.0", frontVariable}},
 		},
-		imitation("miniredis-2.40.0", miniredis), imitation("redka-1.0.1", redka), imitation("olric-0.7.0", olric),
-		imitation("infinispan-15.0.13.Final", infinispan),
+		imitationRow("miniredis-2.40.0", miniredis), imitationRow("redka-1.0.1", redka), imitationRow("olric-0.7.0", olric),
+		imitationRow("infinispan-15.0.13.Final", infinispan),
 	)
 	return all
 }
@@ -118,18 +118,18 @@ func consensusRows() (all []*row) {
 	for _, name := range []string{"etcd-3.5.30", "etcd-3.6.16", "etcd-3.7.3"} {
 		all = append(all, &row{
 			name: name, needs: []need{{name, etcdVariable}}, start: startEtcd, chaos: "etcd",
-			suite: in("^TestConformance(OfServers|AtURL)$", "../etcd", "./servers"), scripts: in("TestScripts/etcd$", "../cmd/holdfast"),
+			suite: testsIn("^TestConformance(OfServers|AtURL)$", "../etcd", "./servers"), scripts: testsIn("TestScripts/etcd$", "../cmd/holdfast"),
 		})
 	}
 	all = append(all,
 		&row{
 			name: "zookeeper-3.9.6", needs: []need{{"zookeeper-3.9.6", zookeeperVariable}}, start: startZooKeeper, chaos: "zookeeper",
-			suite: in("^TestConformance(OfServers|AtURL)$", "../zookeeper", "./servers"), scripts: in("TestScripts/zookeeper$", "../cmd/holdfast"),
+			suite: testsIn("^TestConformance(OfServers|AtURL)$", "../zookeeper", "./servers"), scripts: testsIn("TestScripts/zookeeper$", "../cmd/holdfast"),
 		},
 		&row{name: "etcd-3.7.3 behind its grpc-proxy", needs: []need{{"etcd-3.7.3", etcdVariable}}, start: startGRPCProxy, suite: suiteAtURL},
-		imitation("kine-0.17.5", kine),
-		habitual("etcd-3.7.3, members replaced", need{"etcd-3.7.3", etcdVariable}, "members replaced", replacedMembers),
-		habitual("zookeeper-3.9.6, members taken out and in", need{"zookeeper-3.9.6", zookeeperVariable}, "members out and in", reconfigured),
+		imitationRow("kine-0.17.5", kine),
+		habitRow("etcd-3.7.3, members replaced", need{"etcd-3.7.3", etcdVariable}, "members replaced", replacedMembers),
+		habitRow("zookeeper-3.9.6, members taken out and in", need{"zookeeper-3.9.6", zookeeperVariable}, "members out and in", startReconfigured),
 	)
 	return all
 }
@@ -138,7 +138,7 @@ func postgresRows() []*row {
 	return []*row{
 		{
 			name: "postgres-18.6", needs: []need{{"postgres-18.6", postgresVariable}}, start: startPostgres, fence: fencePostgres, chaos: "postgres",
-			suite: in("^TestConformance$", "../postgres"), scripts: in("TestScripts/postgres$", "../cmd/holdfast"),
+			suite: testsIn("^TestConformance$", "../postgres"), scripts: testsIn("TestScripts/postgres$", "../cmd/holdfast"),
 		},
 		{
 			name: "postgres-18.6 behind pgbouncer-1.26.1, sessions", start: behindPooler("session"), suite: suiteAtURL,
@@ -146,7 +146,7 @@ func postgresRows() []*row {
 		},
 		{
 			name: "postgres-18.6 behind pgbouncer-1.26.1, transactions", start: behindPooler("transaction"),
-			suite: in("^TestConformanceBehindAPoolerInTransactionMode$", "../postgres"),
+			suite: testsIn("^TestConformanceBehindAPoolerInTransactionMode$", "../postgres"),
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
@@ -168,7 +168,7 @@ func databaseRows() []*row {
 	return []*row{
 		{
 			name: "mysql-9.7.4", needs: []need{{"mysql-9.7.4", mysqlVariable}}, start: startMySQL, fence: fenceMySQL, chaos: "mysql",
-			suite: in("^TestConformance$/^(?i:mysql)$", "../sqllock"),
+			suite: testsIn("^TestConformance$/^(?i:mysql)$", "../sqllock"),
 		},
 		{
 			name: "mysql-9.7.4 behind haproxy-3.2.26, which cuts idle links", start: behindHAProxy(startMySQL, "5s"), suite: suiteAtURL,
@@ -176,7 +176,7 @@ func databaseRows() []*row {
 		},
 		{
 			name: "mariadb-11.8.9", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, start: startMariaDB, fence: fenceMySQL, chaos: "mariadb",
-			suite: in("^TestConformance$/^(?i:mariadb)$", "../sqllock"), scripts: in("TestScripts/mysql$", "../cmd/holdfast"),
+			suite: testsIn("^TestConformance$/^(?i:mariadb)$", "../sqllock"), scripts: testsIn("TestScripts/mysql$", "../cmd/holdfast"),
 		},
 		{
 			name: "mariadb-11.8.9 with Aria for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
@@ -186,18 +186,18 @@ func databaseRows() []*row {
 			name: "mariadb-11.8.9 with MyISAM for InnoDB", needs: []need{{"mariadb-11.8.9", mariadbVariable}}, fence: fenceMySQL, alike: true,
 			start: startEngine("MyISAM"), suite: suiteAtURL,
 		},
-		imitation("pglite-0.2.17", pglite), imitation("h2-2.5.252", h2), imitation("go-mysql-server-0.20.0", mysqlInGo),
+		imitationRow("pglite-0.2.17", pglite), imitationRow("h2-2.5.252", h2), imitationRow("go-mysql-server-0.20.0", mysqlInGo),
 	}
 }
 
-// habitual returns the row of a server to which something is done while the hammer strikes.
-func habitual(name string, server need, done string, start func(*habit) starter) *row {
+// habitRow returns the row of a server to which something is done while the hammer strikes.
+func habitRow(name string, server need, done string, start func(*habit) starter) *row {
 	h := &habit{name: done}
 	return &row{name: name, needs: []need{server}, start: start(h), habit: h}
 }
 
-// imitation returns the row of a server that takes the place of the one whose protocol it speaks.
-func imitation(name string, a alike) *row {
+// imitationRow returns the row of a server that takes the place of the one whose protocol it speaks.
+func imitationRow(name string, a alike) *row {
 	return &row{
 		name: name, needs: []need{{name, frontVariable}}, start: startAlike(a), alike: true,
 		tables: strings.HasPrefix(a.url, "postgres:") || strings.HasPrefix(a.url, "mysql:"),
@@ -212,7 +212,7 @@ type host struct {
 	make func(context.Context) error // prepares the database
 }
 
-func (h host) started(ctx context.Context) (string, func() error, error) {
+func (h host) startHost(ctx context.Context) (string, func() error, error) {
 	if h.make != nil {
 		if err := h.make(ctx); err != nil {
 			return "", nil, errors.Join(err, h.stop())
@@ -233,13 +233,13 @@ func redisHost(ctx context.Context, opts *redisproc.Options) (host, error) {
 
 func startRedis(ctx context.Context) (string, func() error, error) {
 	h, err := redisHost(ctx, &redisproc.Options{AppendOnly: "always"})
-	return open(ctx, h, err)
+	return openHost(ctx, h, err)
 }
 
 // startRenamed starts a server as services run it that allow no CONFIG.
 func startRenamed(ctx context.Context) (string, func() error, error) {
 	h, err := redisHost(ctx, &redisproc.Options{AppendOnly: "always", Args: []string{"--rename-command", "CONFIG", "kept-for-operators"}})
-	return open(ctx, h, err)
+	return openHost(ctx, h, err)
 }
 
 func startRedisCluster(ctx context.Context) (string, func() error, error) {
@@ -295,24 +295,24 @@ func postgresHost(ctx context.Context) (*pgproc.Server, host, error) {
 	}
 	guarded.dialect, guarded.driver, guarded.dsn = sqlfence.PostgreSQL, "pgx", s.DSN()
 	h := host{at: socketOf(s.DSN()), url: postgresURL, stop: s.Stop}
-	h.make = func(ctx context.Context) error { return migrate(ctx, h.url(h.at)) }
+	h.make = func(ctx context.Context) error { return migrateTables(ctx, h.url(h.at)) }
 	return s, h, nil
 }
 
 func startPostgres(ctx context.Context) (string, func() error, error) {
 	_, h, err := postgresHost(ctx)
-	return open(ctx, h, err)
+	return openHost(ctx, h, err)
 }
 
-func open(ctx context.Context, h host, err error) (string, func() error, error) {
+func openHost(ctx context.Context, h host, err error) (string, func() error, error) {
 	if err != nil {
 		return "", nil, err
 	}
-	return h.started(ctx)
+	return h.startHost(ctx)
 }
 
-// migrate has the command make the tables.
-func migrate(ctx context.Context, url string) error {
+// migrateTables has the command make the tables.
+func migrateTables(ctx context.Context, url string) error {
 	out, err := runCommand(ctx, "migrate", "--backend", url).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("migrate: %w: %s", err, out)
@@ -342,35 +342,35 @@ func mysqlHost(s *mariaproc.Server, err error) (host, error) {
 		if _, err = db.ExecContext(ctx, "CREATE DATABASE app"); err != nil {
 			return err
 		}
-		return migrate(ctx, h.url(h.at))
+		return migrateTables(ctx, h.url(h.at))
 	}
 	return h, nil
 }
 
 func startMySQL(ctx context.Context) (string, func() error, error) {
 	h, err := mysqlHost(mariaproc.StartMySQL(ctx, "--max-connections=300"))
-	return open(ctx, h, err)
+	return openHost(ctx, h, err)
 }
 
 func startMariaDB(ctx context.Context) (string, func() error, error) {
 	h, err := mysqlHost(mariaproc.Start(ctx, "--max-connections=300"))
-	return open(ctx, h, err)
+	return openHost(ctx, h, err)
 }
 
 // startEngine starts a MariaDB that makes each table of an engine without transactions, whatever is asked for.
 func startEngine(engine string) func(context.Context) (string, func() error, error) {
 	return func(ctx context.Context) (string, func() error, error) {
 		h, err := mysqlHost(mariaproc.Start(ctx, "--max-connections=300", "--enforce-storage-engine="+engine, "--sql-mode="))
-		return open(ctx, h, err)
+		return openHost(ctx, h, err)
 	}
 }
 
 func fencePostgres(ctx context.Context) error { return fenceDatabase(ctx) }
 func fenceMySQL(ctx context.Context) error    { return fenceDatabase(ctx) }
 
-// daemon starts a program with files in a folder of its own, from which {} in them and in the arguments leads, and waits until it
+// startDaemon starts a program with files in a folder of its own, from which {} in them and in the arguments leads, and waits until it
 // listens at addr.
-func daemon(ctx context.Context, addr string, files map[string]string, args ...string) (dir string, stop func() error, err error) {
+func startDaemon(ctx context.Context, addr string, files map[string]string, args ...string) (dir string, stop func() error, err error) {
 	if dir, err = os.MkdirTemp("", "holdfast-front-"); err != nil {
 		return "", nil, err
 	}
@@ -414,8 +414,8 @@ func daemon(ctx context.Context, addr string, files map[string]string, args ...s
 	return dir, stop, nil
 }
 
-// free returns n addresses of this machine at which nothing listens.
-func free(n int) (addrs []string, release func(), err error) {
+// freeAddrs returns n addresses of this machine at which nothing listens.
+func freeAddrs(n int) (addrs []string, release func(), err error) {
 	reserved, err := child.ForMembers.Reserve(n)
 	if err != nil {
 		return nil, nil, err
@@ -423,8 +423,8 @@ func free(n int) (addrs []string, release func(), err error) {
 	return child.Addrs(reserved), func() { child.Release(reserved) }, nil
 }
 
-// stops returns a function that calls all, the last one first.
-func stops(all ...func() error) func() error {
+// stopInReverse returns a function that calls all, the last one first.
+func stopInReverse(all ...func() error) func() error {
 	return func() (err error) {
 		for i := len(all) - 1; i >= 0; i-- {
 			err = errors.Join(err, all[i]())

@@ -20,21 +20,21 @@ const patience = 30 * time.Second
 // short has a lease whose holder was killed end soon.
 var short = &holdfast.AcquireOptions{TTL: 5 * time.Second}
 
-// look takes the steps that need only a URL: it checks that a lock excludes, serves in order, wakes and gives rising tokens, and
+// checkServer takes the steps that need only a URL: it checks that a lock excludes, serves in order, wakes and gives rising tokens, and
 // runs the doctor.
-func (r *row) look(ctx context.Context, url string, res *result) {
+func (r *row) checkServer(ctx context.Context, url string, res *result) {
 	var made error
 	if r.tables {
-		made = migrate(ctx, url)
+		made = migrateTables(ctx, url)
 	}
-	r.diagnose(ctx, url, res)
+	r.runDoctor(ctx, url, res)
 	if made != nil {
-		res.fail("locks", made)
+		res.noteFailure("locks", made)
 		return
 	}
 	clients, err := openAll(ctx, url, 3)
 	if err != nil {
-		res.fail("locks", err)
+		res.noteFailure("locks", err)
 		return
 	}
 	defer func() {
@@ -45,12 +45,12 @@ func (r *row) look(ctx context.Context, url string, res *result) {
 	for _, step := range []struct {
 		column string
 		take   func(context.Context, []*holdfast.Client) (string, error)
-	}{{"locks", exclude}, {"order", queueUp}, {"wake-up", wake}} {
+	}{{"locks", checkExclusion}, {"order", queueUp}, {"wake-up", measureWakeUp}} {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		said, err := step.take(ctx, clients)
 		cancel()
 		if err != nil {
-			res.fail(step.column, err)
+			res.noteFailure(step.column, err)
 			continue
 		}
 		res.cells[step.column] = said
@@ -59,7 +59,7 @@ func (r *row) look(ctx context.Context, url string, res *result) {
 		return
 	}
 	if err := r.fence(ctx); err != nil {
-		res.fail("fence", err)
+		res.noteFailure("fence", err)
 		return
 	}
 	res.cells["fence"] = "yes"
@@ -81,8 +81,8 @@ func openAll(ctx context.Context, url string, n int) (all []*holdfast.Client, er
 	return all, nil
 }
 
-// exclude checks that a held key is taken by nobody else, and that each next holder has a higher token.
-func exclude(ctx context.Context, clients []*holdfast.Client) (string, error) {
+// checkExclusion checks that a held key is taken by nobody else, and that each next holder has a higher token.
+func checkExclusion(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	var last holdfast.Token
 	for i := range 6 {
 		l, err := clients[i%3].Acquire(ctx, "servers:locks", short)
@@ -176,8 +176,8 @@ func awaitWaiters(ctx context.Context, c *holdfast.Client, key string, n int) er
 	}
 }
 
-// wake returns the median time from a release to the next grant. It is a figure, and no verdict.
-func wake(ctx context.Context, clients []*holdfast.Client) (string, error) {
+// measureWakeUp returns the median time from a release to the next grant. It is a figure, and no verdict.
+func measureWakeUp(ctx context.Context, clients []*holdfast.Client) (string, error) {
 	const key = "servers:wake"
 	var waits []time.Duration
 	for range 5 {
@@ -212,8 +212,8 @@ func wake(ctx context.Context, clients []*holdfast.Client) (string, error) {
 // temporary matches the address of a server in a temporary folder.
 var temporary = regexp.MustCompile(`/tmp/\S+`)
 
-// diagnose runs holdfast doctor and notes each line of it that is not ok. The servers of the rig sync nothing to disk.
-func (r *row) diagnose(ctx context.Context, url string, res *result) {
+// runDoctor runs holdfast doctor and notes each line of it that is not ok. The servers of the rig sync nothing to disk.
+func (r *row) runDoctor(ctx context.Context, url string, res *result) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	out, err := runCommand(ctx, "doctor", "-q", "--ignore", "durability,persistence,tls", "--backend", url).CombinedOutput()
@@ -223,9 +223,9 @@ func (r *row) diagnose(ctx context.Context, url string, res *result) {
 			said = append(said, strings.Join(strings.Fields(temporary.ReplaceAllString(line, "")), " "))
 		}
 	}
-	text := shorten(strings.Join(said, "; "))
+	text := shortenError(strings.Join(said, "; "))
 	if err != nil && !strings.HasPrefix(text, "warning ") { // faults come first
-		res.fail("doctor", fmt.Errorf("%s (%w)", text, err))
+		res.noteFailure("doctor", fmt.Errorf("%s (%w)", text, err))
 		return
 	}
 	if text == "" {

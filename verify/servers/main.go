@@ -49,7 +49,7 @@ type settings struct {
 func main() {
 	if os.Getenv(workerVariable) != "" {
 		tempo.Adopt()
-		exit(work(context.Background()))
+		exitWith(runWorker(context.Background()))
 	}
 	var s settings
 	flag.StringVar(&s.only, "only", "", "run the rows alone whose name has one of these `texts`, or is one, separated by semicolons")
@@ -61,10 +61,10 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exit(report(ctx, s))
+	exitWith(reportRows(ctx, s))
 }
 
-func exit(err error) {
+func exitWith(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "servers:", err)
 		os.Exit(1)
@@ -72,8 +72,8 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-// report runs the rows that are asked for, writes the table, and returns an error if a step failed on a server that is no look-alike.
-func report(ctx context.Context, s settings) (err error) {
+// reportRows runs the rows that are asked for, writes the table, and returns an error if a step failed on a server that is no look-alike.
+func reportRows(ctx context.Context, s settings) (err error) {
 	if s.out == "" {
 		if s.out, err = os.MkdirTemp("", "holdfast-servers-"); err != nil {
 			return err
@@ -91,7 +91,7 @@ func report(ctx context.Context, s settings) (err error) {
 		return err
 	}
 	defer os.RemoveAll(programs)
-	if err := build(ctx, programs); err != nil {
+	if err := buildPrograms(ctx, programs); err != nil {
 		return err
 	}
 	if s.page == "" {
@@ -99,7 +99,7 @@ func report(ctx context.Context, s settings) (err error) {
 	}
 	var failed []string
 	for _, r := range rows {
-		if !r.matches(s.only) {
+		if !r.matchesText(s.only) {
 			continue
 		}
 		res := &result{name: r.name, cells: make(map[string]string)}
@@ -108,7 +108,7 @@ func report(ctx context.Context, s settings) (err error) {
 			if err != nil {
 				return err
 			}
-			res.adopt(lines[r.name])
+			res.adoptLine(lines[r.name])
 		}
 		r.run(ctx, s, res)
 		if ctx.Err() != nil {
@@ -185,8 +185,8 @@ func (r *result) line() string {
 	return b.String()
 }
 
-// adopt takes the cells of an earlier line, for the steps that are not taken now.
-func (r *result) adopt(line string) {
+// adoptLine takes the cells of an earlier line, for the steps that are not taken now.
+func (r *result) adoptLine(line string) {
 	cells := strings.Split(strings.TrimSpace(line), " | ")
 	if len(cells) != len(columns)+2 {
 		return
@@ -196,19 +196,19 @@ func (r *result) adopt(line string) {
 	}
 }
 
-// rejected reports whether the look found no lock to work with, so that the steps behind it have nothing to try.
-func (r *result) rejected() bool {
+// isRejected reports whether the look found no lock to work with, so that the steps behind it have nothing to try.
+func (r *result) isRejected() bool {
 	return r.cells["locks"] != "yes" && r.cells["locks"] != ""
 }
 
-// fail notes what a step returned instead of success, in the server's and our own words.
-func (r *result) fail(column string, err error) {
+// noteFailure notes what a step returned instead of success, in the server's and our own words.
+func (r *result) noteFailure(column string, err error) {
 	r.bad = append(r.bad, column)
-	r.cells[column] = shorten(err.Error())
+	r.cells[column] = shortenError(err.Error())
 }
 
-// shorten makes an error fit into a cell.
-func shorten(text string) string {
+// shortenError makes an error fit into a cell.
+func shortenError(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if runes := []rune(text); len(runes) > 300 {
 		text = string(runes[:300]) + "…"
@@ -219,9 +219,9 @@ func shorten(text string) string {
 // run fetches the server, starts it and takes the steps, and notes what they showed.
 func (r *row) run(ctx context.Context, s settings, res *result) {
 	for _, need := range r.needs {
-		program, err := fetch(ctx, need.server)
+		program, err := fetchServer(ctx, need.server)
 		if err != nil {
-			res.cells["locks"] = "not run: " + shorten(err.Error())
+			res.cells["locks"] = "not run: " + shortenError(err.Error())
 			return
 		}
 		os.Setenv(need.variable, program)
@@ -229,27 +229,27 @@ func (r *row) run(ctx context.Context, s settings, res *result) {
 	}
 	url, stop, err := r.start(ctx)
 	if err != nil {
-		res.fail("locks", fmt.Errorf("it does not start: %w", err))
+		res.noteFailure("locks", fmt.Errorf("it does not start: %w", err))
 		return
 	}
 	for step := range strings.SplitSeq(s.steps, ",") {
 		if take := map[string]func(){
-			"look":    func() { r.look(ctx, url, res) },
-			"suite":   func() { r.test(ctx, s, "suite", r.suite, url, res) },
-			"scripts": func() { r.walk(ctx, s, url, res) },
-			"chaos":   func() { r.disturb(ctx, s, res) },
-			"hammer":  func() { r.strike(ctx, s, url, res) },
+			"look":    func() { r.checkServer(ctx, url, res) },
+			"suite":   func() { r.runTests(ctx, s, "suite", r.suite, url, res) },
+			"scripts": func() { r.walkCommands(ctx, s, url, res) },
+			"chaos":   func() { r.runChaos(ctx, s, res) },
+			"hammer":  func() { r.runHammer(ctx, s, url, res) },
 		}[step]; take != nil {
 			take()
 		}
 	}
 	if err := stop(); err != nil {
-		res.fail("locks", fmt.Errorf("it does not stop: %w", err))
+		res.noteFailure("locks", fmt.Errorf("it does not stop: %w", err))
 	}
 }
 
-// fetch returns the program of a server, which tools/servers fetches. Its error names a version that can no longer be had.
-func fetch(ctx context.Context, name string) (string, error) {
+// fetchServer returns the program of a server, which tools/servers fetches. Its error names a version that can no longer be had.
+func fetchServer(ctx context.Context, name string) (string, error) {
 	var said bytes.Buffer
 	cmd := exec.CommandContext(ctx, "../tools/servers", name)
 	cmd.Stderr = &said

@@ -16,40 +16,40 @@ func newCounter() *counter { return &counter{inside: make(map[int]int64)} }
 func TestTwoHoldersOfOneTokenAreCounted(t *testing.T) {
 	c := newCounter()
 	for visitor := range 2 {
-		if value, ok := c.enter(visitor, 7); value != 0 || !ok {
+		if value, ok := c.enterHolder(visitor, 7); value != 0 || !ok {
 			t.Fatalf("enter = %d, %v", value, ok)
 		}
 	}
 	for visitor := range 2 {
-		c.leave(visitor, 1)
+		c.writeValue(visitor, 1)
 	}
 	got := c.tally
 	got.Value = c.value
-	if got.lost() != 1 || got.Repeated != 1 {
+	if got.lostIncrements() != 1 || got.Repeated != 1 {
 		t.Errorf("%v, want one update lost and one token twice", got)
 	}
 }
 
 func TestEarlierHolderIsRefused(t *testing.T) {
 	c := newCounter()
-	c.enter(1, 1)
-	c.enter(2, 2)
-	if c.leave(1, 1) {
+	c.enterHolder(1, 1)
+	c.enterHolder(2, 2)
+	if c.writeValue(1, 1) {
 		t.Error("a holder wrote whom a later one has followed")
 	}
-	if _, ok := c.enter(3, 1); ok || c.Disorder != 1 {
+	if _, ok := c.enterHolder(3, 1); ok || c.Disorder != 1 {
 		t.Errorf("an earlier token came in: %v, %d out of order", ok, c.Disorder)
 	}
-	if !c.leave(2, 1) || c.value != 1 || c.Acked != 1 {
+	if !c.writeValue(2, 1) || c.value != 1 || c.Acked != 1 {
 		t.Errorf("the last holder did not write: %+v", c.tally)
 	}
 }
 
 func TestDeadHolderWritesNothing(t *testing.T) {
 	c := newCounter()
-	c.enter(1, 1)
-	c.drop(1)
-	if c.leave(1, 1) || c.value != 0 {
+	c.enterHolder(1, 1)
+	c.dropVisitor(1)
+	if c.writeValue(1, 1) || c.value != 0 {
 		t.Errorf("a holder that was dropped wrote %d", c.value)
 	}
 }
@@ -76,10 +76,10 @@ func TestWriteLineKeepsOtherRows(t *testing.T) {
 
 func TestTestsWithSubtestsAreNotCounted(t *testing.T) {
 	out := []byte("--- FAIL: TestA (1s)\n    --- PASS: TestA/b (1s)\n    --- FAIL: TestA/c (1s)\n--- PASS: TestAB (0s)\n")
-	if n := count(out, "PASS"); n != 2 {
+	if n := countVerdicts(out, "PASS"); n != 2 {
 		t.Errorf("%d passed, want TestA/b and TestAB", n)
 	}
-	if got := strings.Join(failures(out), " "); got != "TestA/c" {
+	if got := strings.Join(failedTests(out), " "); got != "TestA/c" {
 		t.Errorf("failed: %s", got)
 	}
 }
@@ -102,7 +102,7 @@ func TestWholeNameChoosesOneRow(t *testing.T) {
 	for only, want := range map[string]int{"": len(rows), "valkey-9.1.2": 1, "valkey-9.1.2, cluster": 1, "valkey-9.1.2;mysql-9.7.4": 2, "mysql-9.7": 2} {
 		n := 0
 		for _, r := range rows {
-			if r.matches(only) {
+			if r.matchesText(only) {
 				n++
 			}
 		}

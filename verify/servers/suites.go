@@ -18,8 +18,8 @@ import (
 // command is the holdfast command, built once for all rows.
 var command string
 
-// build makes the command and the chaos program in the folder.
-func build(ctx context.Context, dir string) error {
+// buildPrograms makes the command and the chaos program in the folder.
+func buildPrograms(ctx context.Context, dir string) error {
 	command = filepath.Join(dir, "holdfast")
 	for _, args := range [][]string{{"-o", command, "../cmd/holdfast"}, {"-o", filepath.Join(dir, "chaos"), "./chaos"}} {
 		if out, err := exec.CommandContext(ctx, "go", append([]string{"build"}, args...)...).CombinedOutput(); err != nil {
@@ -43,10 +43,10 @@ const (
 )
 
 // suiteAtURL runs the suite at the URL of the row. The suites of the drivers start servers of their own.
-var suiteAtURL = in("^TestConformanceAtURL$", "./servers")
+var suiteAtURL = testsIn("^TestConformanceAtURL$", "./servers")
 
-// test runs go test, and notes how many tests passed, or which failed.
-func (r *row) test(ctx context.Context, s settings, column string, which tests, url string, res *result) {
+// runTests runs go test, and notes how many tests passed, or which failed.
+func (r *row) runTests(ctx context.Context, s settings, column string, which tests, url string, res *result) {
 	if len(which.packages) == 0 {
 		return
 	}
@@ -57,13 +57,13 @@ func (r *row) test(ctx context.Context, s settings, column string, which tests, 
 		cmd.Env = append(cmd.Env, deafVariable+"=1")
 	}
 	out, err := cmd.CombinedOutput()
-	r.keep(s, column, out)
-	passed, failed := count(out, "PASS"), failures(out)
+	r.keepOutput(s, column, out)
+	passed, failed := countVerdicts(out, "PASS"), failedTests(out)
 	switch {
 	case err != nil:
-		res.fail(column, fmt.Errorf("%d passed; failed: %s (%w)", passed, strings.Join(failed, ", "), err))
+		res.noteFailure(column, fmt.Errorf("%d passed; failed: %s (%w)", passed, strings.Join(failed, ", "), err))
 	case passed == 0:
-		res.fail(column, errors.New("no test ran"))
+		res.noteFailure(column, errors.New("no test ran"))
 	default:
 		res.cells[column] = fmt.Sprintf("%d passed", passed)
 	}
@@ -71,8 +71,8 @@ func (r *row) test(ctx context.Context, s settings, column string, which tests, 
 
 var verdict = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL): (\S+)`)
 
-// leaves calls each with every test that has no tests in it, and its verdict.
-func leaves(out []byte, each func(verdict, name string)) {
+// eachLeafTest calls each with every test that has no tests in it, and its verdict.
+func eachLeafTest(out []byte, each func(verdict, name string)) {
 	all := verdict.FindAllSubmatch(out, -1)
 	for _, m := range all {
 		parent := false
@@ -85,8 +85,8 @@ func leaves(out []byte, each func(verdict, name string)) {
 	}
 }
 
-func count(out []byte, want string) (n int) {
-	leaves(out, func(verdict, _ string) {
+func countVerdicts(out []byte, want string) (n int) {
+	eachLeafTest(out, func(verdict, _ string) {
 		if verdict == want {
 			n++
 		}
@@ -94,8 +94,8 @@ func count(out []byte, want string) (n int) {
 	return n
 }
 
-func failures(out []byte) (names []string) {
-	leaves(out, func(verdict, name string) {
+func failedTests(out []byte) (names []string) {
+	eachLeafTest(out, func(verdict, name string) {
 		if verdict == "FAIL" {
 			names = append(names, name)
 		}
@@ -106,15 +106,15 @@ func failures(out []byte) (names []string) {
 // safe is the chaos program's last line if it found fault with times alone.
 const safe = "No promise of safety was broken."
 
-// disturb runs the chaos program on servers of its own.
-func (r *row) disturb(ctx context.Context, s settings, res *result) {
+// runChaos runs the chaos program on servers of its own.
+func (r *row) runChaos(ctx context.Context, s settings, res *result) {
 	if r.chaos == "" {
 		return
 	}
-	dir := filepath.Join(s.out, r.file("chaos"))
+	dir := filepath.Join(s.out, r.fileFor("chaos"))
 	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(command), "chaos"), "-backend", r.chaos, "-minutes", fmt.Sprint(s.chaos.Minutes()), "-out", dir)
 	out, err := cmd.CombinedOutput()
-	r.keep(s, "chaos", out)
+	r.keepOutput(s, "chaos", out)
 	text := "passed"
 	if line, _, _ := strings.Cut(string(out), " by "); strings.Contains(line, "acquisitions") {
 		text = line[strings.LastIndex(line, "\n")+1:]
@@ -128,14 +128,14 @@ func (r *row) disturb(ctx context.Context, s settings, res *result) {
 	}
 	if err != nil {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		res.fail("chaos", fmt.Errorf("%s: %s (%w)", text, lines[len(lines)-1], err))
+		res.noteFailure("chaos", fmt.Errorf("%s: %s (%w)", text, lines[len(lines)-1], err))
 		return
 	}
 	res.cells["chaos"] = text
 }
 
-// file is the name under which a step's output is kept.
-func (r *row) file(step string) string {
+// fileFor returns the name under which a step's output is kept.
+func (r *row) fileFor(step string) string {
 	return strings.Map(func(c rune) rune {
 		if c == ' ' || c == ',' {
 			return '-'
@@ -144,6 +144,6 @@ func (r *row) file(step string) string {
 	}, r.name) + "." + step
 }
 
-func (r *row) keep(s settings, step string, out []byte) {
-	os.WriteFile(filepath.Join(s.out, r.file(step)+".log"), out, 0o644) // the table has what matters
+func (r *row) keepOutput(s settings, step string, out []byte) {
+	os.WriteFile(filepath.Join(s.out, r.fileFor(step)+".log"), out, 0o644) // the table has what matters
 }

@@ -15,43 +15,43 @@ import (
 	"strings"
 )
 
-// walk goes through the verbs of the command at the URL, and then runs the command's scripts that start such a server themselves.
-func (r *row) walk(ctx context.Context, s settings, url string, res *result) {
-	if res.rejected() {
+// walkCommands goes through the verbs of the command at the URL, and then runs the command's scripts that start such a server themselves.
+func (r *row) walkCommands(ctx context.Context, s settings, url string, res *result) {
+	if res.isRejected() {
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, 4*patience)
 	err := walkVerbs(bounded, url)
 	cancel()
 	if err != nil {
-		res.fail("scripts", err)
+		res.noteFailure("scripts", err)
 		return
 	}
 	res.cells["scripts"] = "verbs"
 	if len(r.scripts.packages) == 0 {
 		return
 	}
-	r.test(ctx, s, "scripts", r.scripts, "", res)
+	r.runTests(ctx, s, "scripts", r.scripts, "", res)
 	res.cells["scripts"] = "verbs; " + res.cells["scripts"]
 }
 
 // shell is the command with a backend, in a folder.
 type shell struct{ backend, dir string }
 
-func (s shell) command(ctx context.Context, args ...string) *exec.Cmd {
+func (s shell) newCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := runCommand(ctx, args...)
 	cmd.Dir = s.dir
 	cmd.Env = append(cmd.Env, "HOLDFAST_BACKEND="+s.backend, "USER=tester")
 	return cmd
 }
 
-// expect runs the command and returns an error unless it exits with the code and its output has the text.
-func (s shell) expect(ctx context.Context, code int, text string, args ...string) (out string, err error) {
-	said, err := s.command(ctx, args...).CombinedOutput()
-	return string(said), judge(err, code, text, string(said), args)
+// expectCode runs the command and returns an error unless it exits with the code and its output has the text.
+func (s shell) expectCode(ctx context.Context, code int, text string, args ...string) (out string, err error) {
+	said, err := s.newCommand(ctx, args...).CombinedOutput()
+	return string(said), judgeRun(err, code, text, string(said), args)
 }
 
-func judge(err error, code int, text, said string, args []string) error {
+func judgeRun(err error, code int, text, said string, args []string) error {
 	got := 0
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		got = exit.ExitCode()
@@ -71,14 +71,14 @@ func walkVerbs(ctx context.Context, url string) error {
 	}
 	defer os.RemoveAll(dir)
 	s := shell{backend: url, dir: dir}
-	if _, err := s.expect(ctx, 3, "", "run", "--ttl", "20s", "walk", "--", "sh", "-c", "exit 3"); err != nil {
+	if _, err := s.expectCode(ctx, 3, "", "run", "--ttl", "20s", "walk", "--", "sh", "-c", "exit 3"); err != nil {
 		return err
 	}
 	if err := s.handOver(ctx); err != nil {
 		return err
 	}
 	if strings.HasPrefix(url, "zk:") { // a lock there ends with the process that took it
-		_, err := s.expect(ctx, 64, "not supported", "acquire", "--file", "f", "walk")
+		_, err := s.expectCode(ctx, 64, "not supported", "acquire", "--file", "f", "walk")
 		return err
 	}
 	return s.passAround(ctx)
@@ -86,7 +86,7 @@ func walkVerbs(ctx context.Context, url string) error {
 
 // handOver has a run hold a lock that a second one cannot have and a third one waits for.
 func (s shell) handOver(ctx context.Context) error {
-	holder := s.command(ctx, "run", "--ttl", "20s", "--note", "walking", "walk", "--", "sh", "-c", "echo held; cat >/dev/null")
+	holder := s.newCommand(ctx, "run", "--ttl", "20s", "--note", "walking", "walk", "--", "sh", "-c", "echo held; cat >/dev/null")
 	end, err := holder.StdinPipe()
 	if err != nil {
 		return err
@@ -107,18 +107,18 @@ func (s shell) handOver(ctx context.Context) error {
 	err = s.lookAtHeld(ctx)
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := s.expect(ctx, 0, "", "run", "--ttl", "20s", "-w", "60s", "walk", "--", "true")
+		_, err := s.expectCode(ctx, 0, "", "run", "--ttl", "20s", "-w", "60s", "walk", "--", "true")
 		waiting <- err
 	}()
 	end.Close()
 	io.Copy(io.Discard, out)
-	return errors.Join(err, judge(holder.Wait(), 0, "", said.String(), holder.Args[1:]), <-waiting)
+	return errors.Join(err, judgeRun(holder.Wait(), 0, "", said.String(), holder.Args[1:]), <-waiting)
 }
 
 func (s shell) lookAtHeld(ctx context.Context) error {
-	_, err1 := s.expect(ctx, 75, "is held by", "run", "--ttl", "20s", "-n", "walk", "--", "true")
-	_, err2 := s.expect(ctx, 0, "held", "show", "walk")
-	_, err3 := s.expect(ctx, 0, "walk", "ls")
+	_, err1 := s.expectCode(ctx, 75, "is held by", "run", "--ttl", "20s", "-n", "walk", "--", "true")
+	_, err2 := s.expectCode(ctx, 0, "held", "show", "walk")
+	_, err3 := s.expectCode(ctx, 0, "walk", "ls")
 	return errors.Join(err1, err2, err3)
 }
 
@@ -137,19 +137,19 @@ func (s shell) passAround(ctx context.Context) error {
 		{1, "", []string{"show", "-e", "walk"}},
 		{0, "", []string{"acquire", "--ttl", "60s", "--file", file, "walk"}},
 	} {
-		if _, err := s.expect(ctx, step.code, step.text, step.args...); err != nil {
+		if _, err := s.expectCode(ctx, step.code, step.text, step.args...); err != nil {
 			return err
 		}
 	}
-	shown, err := s.expect(ctx, 0, "token", "show", "walk")
+	shown, err := s.expectCode(ctx, 0, "token", "show", "walk")
 	if err != nil {
 		return err
 	}
 	_, rest, _ := strings.Cut(shown, "token")
 	token, _, _ := strings.Cut(strings.TrimSpace(rest), "\n")
-	if _, err := s.expect(ctx, 0, "", "force-release", "walk", "--token", token, "--reason", "walk", "--yes"); err != nil {
+	if _, err := s.expectCode(ctx, 0, "", "force-release", "walk", "--token", token, "--reason", "walk", "--yes"); err != nil {
 		return err
 	}
-	_, err = s.expect(ctx, 1, "", "check", "--file", file)
+	_, err = s.expectCode(ctx, 1, "", "check", "--file", file)
 	return err
 }
