@@ -58,7 +58,7 @@ var goLibraries = map[string]func(ctx context.Context, addr, key string) (take, 
 	},
 	"holdfast-postgres": func(ctx context.Context, addr, key string) (take, error) {
 		url := "postgres://holdfast@" + addr + "/postgres?sslmode=disable"
-		if err := migrate(ctx, url); err != nil {
+		if err := migrateTables(ctx, url); err != nil {
 			return nil, err
 		}
 		return openHoldfast(ctx, url, key)
@@ -146,7 +146,7 @@ func openRueidislock(_ context.Context, addr, key string) (take, error) {
 		if !wait {
 			lock = all.TryWithContext
 		}
-		parent, unlink := detach(ctx)
+		parent, unlink := detachContext(ctx)
 		held, cancel, err := lock(parent, key)
 		if !unlink() && err == nil {
 			cancel()
@@ -199,9 +199,9 @@ func openConcurrency(_ context.Context, addr, key string) (take, error) {
 	}, nil
 }
 
-// detach returns a context that ends with ctx until unlink is called. Otherwise a lock whose context descends from the context of
+// detachContext returns a context that ends with ctx until unlink is called. Otherwise a lock whose context descends from the context of
 // a call would end with the call. unlink reports false if ctx had ended.
-func detach(ctx context.Context) (parent context.Context, unlink func() bool) {
+func detachContext(ctx context.Context) (parent context.Context, unlink func() bool) {
 	parent, end := context.WithCancel(context.WithoutCancel(ctx))
 	return parent, context.AfterFunc(ctx, end)
 }
@@ -225,7 +225,7 @@ func openPglock(_ context.Context, addr, key string) (take, error) {
 			opts = append(opts, pglock.FailIfLocked())
 		}
 		granted, failed, done := make(chan *hold, 1), make(chan error, 1), make(chan struct{})
-		parent, unlink := detach(ctx)
+		parent, unlink := detachContext(ctx)
 		go func() {
 			failed <- all.Do(parent, key, func(work context.Context, l *pglock.Lock) error {
 				check := func(context.Context) (bool, error) { return !l.IsReleased(), nil }

@@ -45,8 +45,8 @@ type peer struct {
 	check    string // what "asked" calls
 }
 
-// url returns where a client of Holdfast finds the locks of the library, if it can.
-func (p *peer) url(addr string) string {
+// urlFor returns where a client of Holdfast finds the locks of the library, if it can.
+func (p *peer) urlFor(addr string) string {
 	switch p.server {
 	case "redis":
 		if p.lib == "redisson" {
@@ -62,8 +62,8 @@ func (p *peer) url(addr string) string {
 	}
 }
 
-// migrate creates the tables of Holdfast.
-func migrate(ctx context.Context, url string) error {
+// migrateTables creates the tables of Holdfast.
+func migrateTables(ctx context.Context, url string) error {
 	d, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true})
 	if err != nil {
 		return err
@@ -134,7 +134,7 @@ func main() {
 	if words := strings.Fields(os.Getenv(serveVariable)); len(words) == 4 {
 		var n int
 		fmt.Sscan(words[3], &n)
-		exit(serve(words[0], words[1], words[2], n))
+		exitWith(serveLibrary(words[0], words[1], words[2], n))
 	}
 	var s settings
 	flag.StringVar(&s.only, "only", "", "run the rows alone whose name or server has one of these `texts`, separated by commas")
@@ -144,10 +144,10 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	exit(report(ctx, &s))
+	exitWith(reportRows(ctx, &s))
 }
 
-func exit(err error) {
+func exitWith(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "peers:", err)
 		os.Exit(1)
@@ -164,14 +164,14 @@ type row struct {
 	failed          error
 }
 
-func report(ctx context.Context, s *settings) error {
+func reportRows(ctx context.Context, s *settings) error {
 	chosen := slices.Clone(scenes)
 	if s.scenes != "" {
 		chosen = slices.DeleteFunc(chosen, func(c scene) bool { return !slices.Contains(strings.Split(s.scenes, ","), c.name) })
 	}
 	var rows []*row
 	for _, p := range peers {
-		if matches(p, s.only) {
+		if matchesText(p, s.only) {
 			rows = append(rows, &row{peer: p, version: "?", server: p.server, cells: make([]string, len(chosen))})
 		}
 	}
@@ -187,7 +187,7 @@ func report(ctx context.Context, s *settings) error {
 			slots <- struct{}{}
 			running.Go(func() {
 				defer func() { <-slots }()
-				r.play(ctx, i, c)
+				r.playScene(ctx, i, c)
 			})
 		}
 	}
@@ -197,17 +197,17 @@ func report(ctx context.Context, s *settings) error {
 		failed = errors.Join(failed, r.failed)
 	}
 	if s.page == "" {
-		fmt.Print(heading(chosen))
+		fmt.Print(headingOf(chosen))
 		for _, r := range rows {
 			fmt.Print(r)
 		}
 		return failed
 	}
-	return errors.Join(failed, write(s.page, chosen, rows))
+	return errors.Join(failed, writePage(s.page, chosen, rows))
 }
 
-// matches reports whether the peer's name or server has one of the texts; empty: it does.
-func matches(p *peer, texts string) bool {
+// matchesText reports whether the peer's name or server has one of the texts; empty: it does.
+func matchesText(p *peer, texts string) bool {
 	for text := range strings.SplitSeq(texts, ",") {
 		if strings.Contains(strings.ToLower(p.name+" "+p.server), strings.ToLower(text)) {
 			return true
@@ -216,8 +216,8 @@ func matches(p *peer, texts string) bool {
 	return false
 }
 
-// play runs one scene of the row.
-func (r *row) play(ctx context.Context, column int, c scene) {
+// playScene runs one scene of the row.
+func (r *row) playScene(ctx context.Context, column int, c scene) {
 	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
 	defer cancel()
 	since := time.Now()
@@ -246,7 +246,7 @@ func (r *row) play(ctx context.Context, column int, c scene) {
 	fmt.Fprintf(os.Stderr, "%s (%s), %s: %s (%.0f s) %v\n", r.name, r.peer.server, c.name, cell, time.Since(since).Seconds(), err)
 }
 
-func heading(chosen []scene) string {
+func headingOf(chosen []scene) string {
 	var b strings.Builder
 	b.WriteString("| library | version | server | \"asked\" |")
 	for _, c := range chosen {
@@ -258,14 +258,14 @@ func heading(chosen []scene) string {
 
 // String returns the line of the table.
 func (r *row) String() string {
-	return fmt.Sprintf("%s%s | %s | %s | %s |\n", r.prefix(), r.version, r.server, cmp.Or(r.check, "–"), strings.Join(r.cells, " | "))
+	return fmt.Sprintf("%s%s | %s | %s | %s |\n", r.linePrefix(), r.version, r.server, cmp.Or(r.check, "–"), strings.Join(r.cells, " | "))
 }
 
-// prefix begins the line of the row, and of no other with the same kind of server.
-func (r *row) prefix() string { return "| " + r.name + " | " }
+// linePrefix begins the line of the row, and of no other with the same kind of server.
+func (r *row) linePrefix() string { return "| " + r.name + " | " }
 
-// write puts the rows between the marks of the page. Rows that were not run stay.
-func write(page string, chosen []scene, rows []*row) error {
+// writePage puts the rows between the marks of the page. Rows that were not run stay.
+func writePage(page string, chosen []scene, rows []*row) error {
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
@@ -276,7 +276,7 @@ func write(page string, chosen []scene, rows []*row) error {
 		return fmt.Errorf("%s has no lines %q and %q", page, strings.TrimSpace(begin), strings.TrimSpace(end))
 	}
 	var table bytes.Buffer
-	table.WriteString(heading(scenes))
+	table.WriteString(headingOf(scenes))
 	for _, p := range peers {
 		line := ""
 		for was := range strings.Lines(old) {
@@ -286,7 +286,7 @@ func write(page string, chosen []scene, rows []*row) error {
 		}
 		for _, r := range rows {
 			if r.peer == p && r.failed == nil {
-				line = r.over(line, chosen)
+				line = r.overwriteLine(line, chosen)
 			}
 		}
 		table.WriteString(line)
@@ -294,8 +294,8 @@ func write(page string, chosen []scene, rows []*row) error {
 	return os.WriteFile(page, []byte(head+begin+table.String()+end+tail), 0o644)
 }
 
-// over returns the line of the row, with the cells of an old line where the scene was not run.
-func (r *row) over(line string, chosen []scene) string {
+// overwriteLine returns the line of the row, with the cells of an old line where the scene was not run.
+func (r *row) overwriteLine(line string, chosen []scene) string {
 	old := strings.Split(strings.TrimSuffix(strings.TrimSpace(line), " |"), " | ")
 	whole := &row{peer: r.peer, version: r.version, server: r.server}
 	for i, c := range scenes {
@@ -313,5 +313,5 @@ func (r *row) over(line string, chosen []scene) string {
 // isLine reports whether the line of a table belongs to the row.
 func (r *row) isLine(line string) bool {
 	cells := strings.Split(line, " | ")
-	return strings.HasPrefix(line, r.prefix()) && len(cells) > 2 && strings.HasPrefix(strings.ToLower(cells[2]), r.peer.server)
+	return strings.HasPrefix(line, r.linePrefix()) && len(cells) > 2 && strings.HasPrefix(strings.ToLower(cells[2]), r.peer.server)
 }

@@ -17,8 +17,8 @@ func TestPageHasEachPeerAndEachScene(t *testing.T) {
 	}
 	_, table, _ := strings.Cut(string(text), begin)
 	table, _, _ = strings.Cut(table, end)
-	if !strings.HasPrefix(table, heading(scenes)) {
-		t.Errorf("the table does not begin with\n%s", heading(scenes))
+	if !strings.HasPrefix(table, headingOf(scenes)) {
+		t.Errorf("the table does not begin with\n%s", headingOf(scenes))
 	}
 	for _, p := range peers {
 		var cells []string
@@ -48,7 +48,7 @@ func TestCellsThatAreNotRunStay(t *testing.T) {
 		return all
 	}
 	var lines, want strings.Builder
-	want.WriteString("before\n" + begin + heading(scenes))
+	want.WriteString("before\n" + begin + headingOf(scenes))
 	for i, p := range peers {
 		r := &row{peer: p, version: "1", server: strings.ToUpper(p.server[:1]) + p.server[1:] + " 1", cells: cells("old")}
 		lines.WriteString(r.String())
@@ -63,7 +63,7 @@ func TestCellsThatAreNotRunStay(t *testing.T) {
 	}
 	run := &row{peer: peers[1], version: "1", server: "Redis 1", cells: []string{"new"}}
 	failed := &row{peer: peers[2], version: "1", server: "Redis 1", cells: []string{"?"}, failed: os.ErrClosed}
-	if err := write(page, scenes[2:3], []*row{run, failed}); err != nil {
+	if err := writePage(page, scenes[2:3], []*row{run, failed}); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := os.ReadFile(page); string(got) != want.String() {

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
-// scripts are the programs in other languages that speak the protocol of serve.
+// scripts are the programs in other languages that speak the protocol of serveLibrary.
 var scripts = map[string]string{"python": "holder.py", "node": "holder.cjs", "java": "Holder"}
 
 // notice is a message of a library that nobody asked for.
@@ -39,9 +39,9 @@ type program struct {
 	version string
 }
 
-// launch starts the program of a peer, for a server at addr, and returns when its workers are connected.
-func launch(ctx context.Context, p *peer, addr, key string, workers int) (*program, error) {
-	cmd, err := command(ctx, p, addr, key, workers)
+// launchProgram starts the program of a peer, for a server at addr, and returns when its workers are connected.
+func launchProgram(ctx context.Context, p *peer, addr, key string, workers int) (*program, error) {
+	cmd, err := programCommand(ctx, p, addr, key, workers)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func launch(ctx context.Context, p *peer, addr, key string, workers int) (*progr
 		g.answers, g.notices = append(g.answers, make(chan string, 10)), append(g.notices, make(chan notice, 100))
 	}
 	ready := make(chan string, 1)
-	go g.read(out, ready)
+	go g.readLines(out, ready)
 	select {
 	case line := <-ready:
 		var ok bool
@@ -76,8 +76,8 @@ func launch(ctx context.Context, p *peer, addr, key string, workers int) (*progr
 	}
 }
 
-// command returns the command of a peer's program.
-func command(ctx context.Context, p *peer, addr, key string, workers int) (*exec.Cmd, error) {
+// programCommand returns the command of a peer's program.
+func programCommand(ctx context.Context, p *peer, addr, key string, workers int) (*exec.Cmd, error) {
 	n, seconds := strconv.Itoa(workers), strconv.Itoa(int(ttl/time.Second))
 	switch p.language {
 	case "go":
@@ -111,8 +111,8 @@ func (h *head) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// read gives out the lines of the program until it ends.
-func (g *program) read(out io.Reader, ready chan<- string) {
+// readLines gives out the lines of the program until it ends.
+func (g *program) readLines(out io.Reader, ready chan<- string) {
 	lines := bufio.NewReader(out)
 	first, _ := lines.ReadString('\n')
 	ready <- strings.TrimSpace(first)
@@ -140,8 +140,8 @@ func (g *program) read(out io.Reader, ready chan<- string) {
 // errNoAnswer is returned by do when the worker had not answered in time.
 var errNoAnswer = errors.New("no answer")
 
-// do has a worker do something, and returns its answer. A worker that has not answered in time is of no more use.
-func (g *program) do(ctx context.Context, limit time.Duration, worker int, verb string) (string, error) {
+// sendCommand has a worker do something, and returns its answer. A worker that has not answered in time is of no more use.
+func (g *program) sendCommand(ctx context.Context, limit time.Duration, worker int, verb string) (string, error) {
 	if _, err := fmt.Fprintf(g.in, "%d %s\n", worker, verb); err != nil {
 		return "", err
 	}

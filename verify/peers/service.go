@@ -48,7 +48,7 @@ func startServer(ctx context.Context, kind string) (s *server, err error) {
 		c := redis.NewClient(&redis.Options{Addr: r.Addr()})
 		defer c.Close()
 		info, err := c.Info(ctx, "server").Result()
-		return &server{r.Addr(), "Redis " + find(`redis_version:(\S+)`, info), r.Stop}, err
+		return &server{r.Addr(), "Redis " + findGroup(`redis_version:(\S+)`, info), r.Stop}, err
 	case "etcd":
 		e, err := etcdproc.Start(ctx, 1)
 		if err != nil {
@@ -72,7 +72,7 @@ func startServer(ctx context.Context, kind string) (s *server, err error) {
 			return nil, err
 		}
 		text, err := askZooKeeper(z.Addrs()[0])
-		return &server{z.Addrs()[0], "ZooKeeper " + find(`version: ([0-9.]+)`, text), z.Stop}, err
+		return &server{z.Addrs()[0], "ZooKeeper " + findGroup(`version: ([0-9.]+)`, text), z.Stop}, err
 	default:
 		p, err := pgproc.Start(ctx)
 		if err != nil {
@@ -85,8 +85,8 @@ func startServer(ctx context.Context, kind string) (s *server, err error) {
 		defer db.Close()
 		var version string
 		err = db.QueryRowContext(ctx, "SHOW server_version").Scan(&version)
-		socket := find(`host=(\S+)`, p.DSN()) + "/.s.PGSQL.5432"
-		return &server{socket, "PostgreSQL " + find(`^([0-9.]+)`, version), p.Stop}, err
+		socket := findGroup(`host=(\S+)`, p.DSN()) + "/.s.PGSQL.5432"
+		return &server{socket, "PostgreSQL " + findGroup(`^([0-9.]+)`, version), p.Stop}, err
 	}
 }
 
@@ -146,8 +146,8 @@ func startKubernetes(ctx context.Context) (*server, error) {
 	}
 }
 
-// find returns the first group of the expression, or a question mark.
-func find(expression, text string) string {
+// findGroup returns the first group of the expression, or a question mark.
+func findGroup(expression, text string) string {
 	if m := regexp.MustCompile(expression).FindStringSubmatch(text); m != nil {
 		return m[1]
 	}
@@ -198,8 +198,8 @@ func startService(ctx context.Context, kind string) (*service, error) {
 	return s, nil
 }
 
-// replace puts an empty server in the place of the one in use. All connections break.
-func (s *service) replace(ctx context.Context) error {
+// replaceServer puts an empty server in the place of the one in use. All connections break.
+func (s *service) replaceServer(ctx context.Context) error {
 	next, err := startServer(ctx, s.kind)
 	if err != nil {
 		return err

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// serve runs the workers of a library in Go until standard input ends. Its programs in other languages
+// serveLibrary runs the workers of a library in Go until standard input ends. Its programs in other languages
 // (verify/interop: holder.py, holder.cjs, Holder.java) speak the same protocol, a line each way:
 //
 //	<- ready VERSION            all workers have a client each
@@ -30,7 +30,7 @@ import (
 //	<- 0 = held
 //	-> 0 unlock
 //	<- 0 = ok
-func serve(library, addr, key string, n int) error {
+func serveLibrary(library, addr, key string, n int) error {
 	open := goLibraries[library]
 	if open == nil {
 		return fmt.Errorf("unknown library %q", library)
@@ -44,9 +44,9 @@ func serve(library, addr, key string, n int) error {
 		}
 		c := make(chan []string)
 		commands = append(commands, c)
-		go obey(i, t, c, out)
+		go obeyCommands(i, t, c, out)
 	}
-	out.print("ready", goVersion(library))
+	out.printLine("ready", goVersion(library))
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
 		words := strings.Fields(in.Text())
@@ -62,14 +62,14 @@ func serve(library, addr, key string, n int) error {
 // lines prints whole lines of several goroutines.
 type lines struct{ mu sync.Mutex }
 
-func (l *lines) print(words ...string) {
+func (l *lines) printLine(words ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	io.WriteString(os.Stdout, strings.Join(words, " ")+"\n")
 }
 
-// obey runs the commands of one worker, one after the other.
-func obey(id int, t take, commands <-chan []string, out *lines) {
+// obeyCommands runs the commands of one worker, one after the other.
+func obeyCommands(id int, t take, commands <-chan []string, out *lines) {
 	name := strconv.Itoa(id)
 	var h *hold
 	var released chan struct{}
@@ -78,14 +78,14 @@ func obey(id int, t take, commands <-chan []string, out *lines) {
 		answer := "ok"
 		switch words[0] {
 		case "lock", "try":
-			if h, err = bounded(t, words); err != nil {
+			if h, err = takeBounded(t, words); err != nil {
 				answer = "no: " + errorText(err)
 				break
 			}
 			answer = "held"
 			if h.lost != nil {
 				released = make(chan struct{})
-				go tell(h.lost, released, func() { out.print(name, "!", "lost") })
+				go notifyLoss(h.lost, released, func() { out.printLine(name, "!", "lost") })
 			}
 		case "check":
 			var held bool
@@ -108,12 +108,12 @@ func obey(id int, t take, commands <-chan []string, out *lines) {
 				answer = "error: " + errorText(err)
 			}
 		}
-		out.print(name, "=", answer)
+		out.printLine(name, "=", answer)
 	}
 }
 
-// tell calls notify when the lock is lost before it is released.
-func tell(lost <-chan struct{}, released <-chan struct{}, notify func()) {
+// notifyLoss calls notify when the lock is lost before it is released.
+func notifyLoss(lost <-chan struct{}, released <-chan struct{}, notify func()) {
 	select {
 	case <-released:
 	case <-lost:
@@ -125,8 +125,8 @@ func tell(lost <-chan struct{}, released <-chan struct{}, notify func()) {
 	}
 }
 
-// bounded takes the lock as the words of a command ask for, and ends the context of the call then.
-func bounded(t take, words []string) (*hold, error) {
+// takeBounded takes the lock as the words of a command ask for, and ends the context of the call then.
+func takeBounded(t take, words []string) (*hold, error) {
 	limit := 30 * time.Second
 	if len(words) > 1 {
 		ms, err := strconv.Atoi(words[1])
