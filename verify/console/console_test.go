@@ -50,15 +50,15 @@ type visit struct {
 	faults []string   // that the browser has found in the page
 }
 
-// open opens the console on so many nodes. Where there is no browser the test is skipped, or
+// openConsole opens the console on so many nodes. Where there is no browser the test is skipped, or
 // fails if HOLDFAST_SERVERS_REQUIRED is set, as in continuous integration.
-func open(t *testing.T, nodes int) *visit {
+func openConsole(t *testing.T, nodes int) *visit {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short starts no browser")
 	}
 	t.Parallel()
-	if _, err := browser(); err != nil {
+	if _, err := findBrowser(); err != nil {
 		if os.Getenv("HOLDFAST_SERVERS_REQUIRED") != "" {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func open(t *testing.T, nodes int) *visit {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.close)
-	if err := s.serve(t.Context(), s.backend()); err != nil {
+	if err := s.startConsole(t.Context(), s.backendURL()); err != nil {
 		t.Fatal(err)
 	}
 	tab, end, err := newTab(t.Context())
@@ -99,12 +99,12 @@ func open(t *testing.T, nodes int) *visit {
 		}
 	}()
 	<-listening
-	v.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(s.url))
+	v.doSteps(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(s.url))
 	return v
 }
 
-// do does one step after the other.
-func (v *visit) do(steps ...step) {
+// doSteps does one step after the other.
+func (v *visit) doSteps(steps ...step) {
 	v.t.Helper()
 	ctx, cancel := context.WithTimeout(v.tab, patience)
 	defer cancel()
@@ -114,15 +114,15 @@ func (v *visit) do(steps ...step) {
 	}
 }
 
-// shows waits until an element has all of the texts.
-func (v *visit) shows(selector string, texts ...string) {
+// awaitTexts waits until an element has all of the texts.
+func (v *visit) awaitTexts(selector string, texts ...string) {
 	v.t.Helper()
 	for _, text := range texts {
-		v.do(until(fmt.Sprintf(`(document.querySelector(%q)?.innerText ?? "").includes(%q)`, selector, text)))
+		v.doSteps(waitUntil(fmt.Sprintf(`(document.querySelector(%q)?.innerText ?? "").includes(%q)`, selector, text)))
 	}
 }
 
-func evaluate[T any](v *visit, expression string) T {
+func evaluateJS[T any](v *visit, expression string) T {
 	v.t.Helper()
 	got, err := chromedp.Run(v.tab, chromedp.Evaluate[T](expression))
 	if err != nil {
@@ -131,13 +131,13 @@ func evaluate[T any](v *visit, expression string) T {
 	return got
 }
 
-// look opens the page with what its address asks for.
-func (v *visit) look(hash string) {
+// openPage opens the page with what its address asks for.
+func (v *visit) openPage(hash string) {
 	v.t.Helper()
-	evaluate[string](v, fmt.Sprintf(`location.hash = %q`, hash))
+	evaluateJS[string](v, fmt.Sprintf(`location.hash = %q`, hash))
 }
 
-func (v *visit) must(err error) {
+func (v *visit) failOn(err error) {
 	v.t.Helper()
 	if err != nil {
 		v.t.Fatal(err)
@@ -145,79 +145,79 @@ func (v *visit) must(err error) {
 }
 
 func TestThePageShowsWhoHoldsAndWhoWaits(t *testing.T) {
-	v := open(t, 3)
-	v.must(v.play(t.Context()))
-	v.shows(`#l-table`, "billing/month-end", "batch-1 pid 4121 (billing), \"month end\"", "legacy/export", "no end", "another library")
-	v.shows(`#headline`, "to look at")
-	v.look("lock=billing/month-end")
-	v.shows(`#d-name`, "billing/month-end")
-	v.shows(`#d-facts`, "batch-1", "Lease left", "Token")
-	v.do(until(`document.querySelectorAll("#d-queue li").length === 3`))
-	if got := evaluate[string](v, `[...document.querySelectorAll("#d-queue li")]
+	v := openConsole(t, 3)
+	v.failOn(v.setUpLocks(t.Context()))
+	v.awaitTexts(`#l-table`, "billing/month-end", "batch-1 pid 4121 (billing), \"month end\"", "legacy/export", "no end", "another library")
+	v.awaitTexts(`#headline`, "to look at")
+	v.openPage("lock=billing/month-end")
+	v.awaitTexts(`#d-name`, "billing/month-end")
+	v.awaitTexts(`#d-facts`, "batch-1", "Lease left", "Token")
+	v.doSteps(waitUntil(`document.querySelectorAll("#d-queue li").length === 3`))
+	if got := evaluateJS[string](v, `[...document.querySelectorAll("#d-queue li")]
 		.map((li) => li.textContent.split(" ")[0]).join(" ")`); got != "batch-3 batch-2 batch-4" {
 		t.Errorf("the queue is %s", got)
 	}
-	v.do(until(`document.querySelectorAll("#d-votes tbody tr").length === 3`))
+	v.doSteps(waitUntil(`document.querySelectorAll("#d-votes tbody tr").length === 3`))
 	for _, s := range v.servers {
-		v.shows(`#d-votes`, s.Addr())
-		v.shows(`#nodes`, s.Addr())
+		v.awaitTexts(`#d-votes`, s.Addr())
+		v.awaitTexts(`#nodes`, s.Addr())
 	}
-	v.do(until(`/Found|Nothing/.test(document.getElementById("doc-text").textContent)`))
-	v.shows(`#doc-rest summary`, "checks")
+	v.doSteps(waitUntil(`/Found|Nothing/.test(document.getElementById("doc-text").textContent)`))
+	v.awaitTexts(`#doc-rest summary`, "checks")
 }
 
 // TestForeignTextIsNotMarkup: other clients choose names, hosts and notes.
 func TestForeignTextIsNotMarkup(t *testing.T) {
-	v := open(t, 1)
+	v := openConsole(t, 1)
 	const markup = `<img src=x onerror=alert(1)><script>alert(2)</script>&lt;"'`
-	v.must(v.hold(t.Context(), holdfast.Holder{Host: markup, Program: "\u202eprogram"}, "note "+markup, markup+"\u202e", "plain"))
+	v.failOn(v.holdLocks(t.Context(), holdfast.Holder{Host: markup, Program: "\u202eprogram"}, "note "+markup, markup+"\u202e", "plain"))
 	shown := func(selector string, times int) {
 		t.Helper()
-		v.do(until(fmt.Sprintf(`document.querySelector(%q).textContent.split(%q).length > %d`, selector, markup, times)))
+		v.doSteps(waitUntil(fmt.Sprintf(`document.querySelector(%q).textContent.split(%q).length > %d`, selector, markup, times)))
 	}
 	shown(`#l-table`, 3) // the name and two hosts; Go quotes the notes
-	v.shows(`#l-table`, markup+`\u{202e}`, "plain")
-	v.look("lock=" + url.QueryEscape(markup+"\u202e"))
+	v.awaitTexts(`#l-table`, markup+`\u{202e}`, "plain")
+	v.openPage("lock=" + url.QueryEscape(markup+"\u202e"))
 	shown(`#d-name`, 1)
 	shown(`#d-facts`, 1)
-	if got := evaluate[int](v, `document.querySelectorAll("main img, main script, header img").length`); got != 0 {
+	if got := evaluateJS[int](v, `document.querySelectorAll("main img, main script, header img").length`); got != 0 {
 		t.Errorf("the page has %d elements of a name", got)
 	}
-	if got := evaluate[int](v, `document.body.textContent.split("\u202e").length - 1`); got != 0 {
+	if got := evaluateJS[int](v, `document.body.textContent.split("\u202e").length - 1`); got != 0 {
 		t.Errorf("the page has %d changes of direction", got)
 	}
 }
 
 func TestThePageFollowsWhatChanges(t *testing.T) {
-	v := open(t, 3)
-	v.shows(`#l-empty`, "No locks")
-	v.shows(`#headline`, "All well")
-	c, err := v.client(t.Context(), holdfast.Holder{Host: "web-1", PID: 1})
-	v.must(err)
+	v := openConsole(t, 3)
+	v.awaitTexts(`#l-empty`, "No locks")
+	v.awaitTexts(`#headline`, "All well")
+	c, err := v.newClient(t.Context(), holdfast.Holder{Host: "web-1", PID: 1})
+	v.failOn(err)
 	lease, err := c.Acquire(t.Context(), "job", nil)
-	v.must(err)
-	v.shows(`#l-table`, "job", "web-1")
-	v.must(lease.Release(t.Context()))
-	v.shows(`#l-empty`, "No locks")
+	v.failOn(err)
+	v.awaitTexts(`#l-table`, "job", "web-1")
+	v.failOn(lease.Release(t.Context()))
+	v.awaitTexts(`#l-empty`, "No locks")
 	v.servers[2].Kill()
-	v.shows(`#headline`, "DEGRADED: 1 of 3 nodes")
-	v.shows(`#nodes`, "DOWN")
-	v.shows(`#doc-table`, "FAULT", v.servers[2].Addr()) // the doctor is asked again
+	v.awaitTexts(`#headline`, "DEGRADED: 1 of 3 nodes")
+	v.awaitTexts(`#nodes`, "DOWN")
+	v.awaitTexts(`#doc-table`, "FAULT", v.servers[2].Addr()) // the doctor is asked again
 	v.servers[1].Kill()
-	v.shows(`#headline`, "NO MAJORITY: 2 of 3 nodes")
-	v.must(v.servers[1].Restart(t.Context()))
-	v.must(v.servers[2].Restart(t.Context()))
-	v.shows(`#headline`, "All well")
-	v.must(v.console.Process.Kill())
-	v.shows(`#headline`, "NOT LIVE")
-	if evaluate[string](v, `document.body.dataset.live`) != "no" {
+	v.awaitTexts(`#headline`, "NO MAJORITY: 2 of 3 nodes")
+	v.failOn(v.servers[1].Restart(t.Context()))
+	v.failOn(v.servers[2].Restart(t.Context()))
+	v.awaitTexts(`#headline`, "All well")
+	v.failOn(v.console.Process.Kill())
+	v.awaitTexts(`#headline`, "NOT LIVE")
+	if evaluateJS[string](v, `document.body.dataset.live`) != "no" {
 		t.Error("the page looks live")
 	}
-	v.forget() // the console that is gone
+	v.forgetErrors() // the console that is gone
 }
 
-// forget forgets what the browser has said of answers that the test has provoked.
-func (v *visit) forget() {
+// forgetErrors forgets what the browser has said of answers that the test has provoked.
+func (v *visit) forgetErrors() {
 	v.t.Cleanup(func() {
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -241,40 +241,40 @@ const seen = `[...document.querySelectorAll("header *, main *, dialog[open] *")]
 
 // TestNarrowAndEnlargedPagesShowEverything also has letters of twice the size, on a page that is as wide as before.
 func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
-	v := open(t, 3)
-	v.must(v.play(t.Context()))
+	v := openConsole(t, 3)
+	v.failOn(v.setUpLocks(t.Context()))
 	v.servers[2].Kill() // so that there is an outage with its cause, and the doctor has findings
-	v.shows(`#doc-table`, "FAULT", v.servers[2].Addr())
-	v.must(v.hold(t.Context(), holdfast.Holder{Host: strings.Repeat("long-host-", 12), Program: strings.Repeat("p", 60)},
+	v.awaitTexts(`#doc-table`, "FAULT", v.servers[2].Addr())
+	v.failOn(v.holdLocks(t.Context(), holdfast.Holder{Host: strings.Repeat("long-host-", 12), Program: strings.Repeat("p", 60)},
 		strings.Repeat("note", 16), strings.Repeat("long", 60)))
 	views := map[string]func(){
-		"list":   func() { v.look("") },
-		"detail": func() { v.look("lock=" + strings.Repeat("long", 60)) },
+		"list":   func() { v.openPage("") },
+		"detail": func() { v.openPage("lock=" + strings.Repeat("long", 60)) },
 		"dialog": func() {
-			v.do(chromedp.WaitVisible(`#d-force`), chromedp.Click(`#d-force`), chromedp.WaitVisible(`#f-reason`))
+			v.doSteps(chromedp.WaitVisible(`#d-force`), chromedp.Click(`#d-force`), chromedp.WaitVisible(`#f-reason`))
 		},
 	}
 	texts := make(map[string]int)
 	for _, name := range []string{"list", "detail", "dialog"} {
-		v.do(chromedp.EmulateViewport(1280, 900))
+		v.doSteps(chromedp.EmulateViewport(1280, 900))
 		views[name]()
 		for _, size := range []struct{ width, zoom, letters int64 }{
 			{1280, 1, 16}, {320, 1, 16}, {390, 1, 16}, {1280, 2, 16}, {1280, 4, 16}, {1280, 1, 32}, {640, 1, 32}, // zoom makes the page as narrow
 		} {
 			_, err := chromedp.Call(v.tab, page.SetFontSizes, page.SetFontSizesParams{FontSizes: &page.FontSizes{Standard: size.letters}})
-			v.must(err)
-			v.do(chromedp.EmulateViewport(size.width/size.zoom, 900/size.zoom, chromedp.EmulateScale(float64(size.zoom))))
+			v.failOn(err)
+			v.doSteps(chromedp.EmulateViewport(size.width/size.zoom, 900/size.zoom, chromedp.EmulateScale(float64(size.zoom))))
 			if name != "list" {
-				v.do(until(`document.querySelectorAll("#d-votes tbody tr").length === 3`))
+				v.doSteps(waitUntil(`document.querySelectorAll("#d-votes tbody tr").length === 3`))
 			}
-			v.do(until(`document.querySelectorAll("#l-table tbody tr").length > 10`))
-			if got := evaluate[int](v, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); got > 0 {
+			v.doSteps(waitUntil(`document.querySelectorAll("#l-table tbody tr").length > 10`))
+			if got := evaluateJS[int](v, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); got > 0 {
 				t.Errorf("%s, %+v: %d pixels too wide", name, size, got)
 			}
-			if got := evaluate[string](v, cut); got != "" {
+			if got := evaluateJS[string](v, cut); got != "" {
 				t.Errorf("%s, %+v: %s is cut off", name, size, got)
 			}
-			if got := evaluate[int](v, seen); texts[name] == 0 {
+			if got := evaluateJS[int](v, seen); texts[name] == 0 {
 				texts[name] = got
 			} else if got < texts[name] {
 				t.Errorf("%s, %+v: %d texts are shown of %d", name, size, got, texts[name])
@@ -285,8 +285,8 @@ func TestNarrowAndEnlargedPagesShowEverything(t *testing.T) {
 
 // TestThePageStaysLiveWithTenThousandLocks logs the cost of the page; its bounds hold on a busy machine.
 func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
-	v := open(t, 1)
-	v.must(v.do0("EVAL", "for i = 0, 9999 do redis.call('SET', string.format('lock:n%05d', i), 'first', 'PX', 600000) end", "0"))
+	v := openConsole(t, 1)
+	v.failOn(v.do0("EVAL", "for i = 0, 9999 do redis.call('SET', string.format('lock:n%05d', i), 'first', 'PX', 600000) end", "0"))
 	ctx, stop := context.WithCancel(t.Context())
 	var churning sync.WaitGroup
 	churning.Go(func() { // 1,000 changes a second
@@ -300,25 +300,25 @@ func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 	})
 	t.Cleanup(func() { stop(); churning.Wait() })
 	began := time.Now()
-	v.do(chromedp.Reload())
-	v.shows(`#c-locks`, "10,000")
-	v.shows(`#p-text`, "1 of 200")
-	v.do(until(`document.getElementById("c-hand_overs").textContent > "0.0"`))
+	v.doSteps(chromedp.Reload())
+	v.awaitTexts(`#c-locks`, "10,000")
+	v.awaitTexts(`#p-text`, "1 of 200")
+	v.doSteps(waitUntil(`document.getElementById("c-hand_overs").textContent > "0.0"`))
 	const paints = `performance.getEntriesByName("first-contentful-paint")`
-	v.do(until(paints + `.length === 1`)) // the browser notes it a while after it has painted
-	t.Logf("the first paint after %d ms, all locks after %s", evaluate[int](v, `Math.round(`+paints+`[0].startTime)`),
+	v.doSteps(waitUntil(paints + `.length === 1`)) // the browser notes it a while after it has painted
+	t.Logf("the first paint after %d ms, all locks after %s", evaluateJS[int](v, `Math.round(`+paints+`[0].startTime)`),
 		time.Since(began).Round(10*time.Millisecond))
 	began = time.Now()
-	v.do(chromedp.Reload(), until(`document.querySelectorAll("#l-table tbody tr").length === 50`), until(paints+`.length === 1`))
-	paint := evaluate[float64](v, paints+`[0].startTime`)
+	v.doSteps(chromedp.Reload(), waitUntil(`document.querySelectorAll("#l-table tbody tr").length === 50`), waitUntil(paints+`.length === 1`))
+	paint := evaluateJS[float64](v, paints+`[0].startTime`)
 	t.Logf("opened again: the first paint after %.0f ms, 50 rows after %s", paint, time.Since(began).Round(time.Millisecond))
 	if paint > 5000 {
 		t.Errorf("the first paint comes after %.0f ms", paint)
 	}
 
-	before := v.cost()
+	before := v.pageCosts()
 	time.Sleep(10 * time.Second) // ten refreshes, on which a thousand locks a second change
-	after := v.cost()
+	after := v.pageCosts()
 	work := (after["TaskDuration"] - before["TaskDuration"]) / 10 * 1000
 	t.Logf("a second costs the page %.1f ms (%.1f ms of scripts, %.1f ms of layout); it has %.0f nodes, and %.1f MB", work,
 		(after["ScriptDuration"]-before["ScriptDuration"])*100, (after["LayoutDuration"]-before["LayoutDuration"])*100, after["Nodes"], after["JSHeapUsedSize"]/1e6)
@@ -328,41 +328,41 @@ func TestThePageStaysLiveWithTenThousandLocks(t *testing.T) {
 
 	v.tabTo("p-next")
 	for turn := range 20 {
-		v.press(kb.Enter)
-		v.shows(`#p-text`, fmt.Sprint(turn+2, " of 200"))
-		v.shows(`#l-table`, fmt.Sprintf("n%05d", 50*(turn+1)))
+		v.pressKeys(kb.Enter)
+		v.awaitTexts(`#p-text`, fmt.Sprint(turn+2, " of 200"))
+		v.awaitTexts(`#l-table`, fmt.Sprintf("n%05d", 50*(turn+1)))
 	}
-	if elements := evaluate[int](v, `document.querySelectorAll("*").length`); elements > 1500 {
+	if elements := evaluateJS[int](v, `document.querySelectorAll("*").length`); elements > 1500 {
 		t.Errorf("the page has %d elements", elements)
 	}
-	if nodes := v.cost()["Nodes"]; nodes > 2*after["Nodes"] {
+	if nodes := v.pageCosts()["Nodes"]; nodes > 2*after["Nodes"] {
 		t.Errorf("the browser keeps %.0f nodes after twenty pages, and had %.0f on the first", nodes, after["Nodes"])
 	}
 
-	v.press("/")
+	v.pressKeys("/")
 	began = time.Now()
-	v.press("n07777")
-	v.do(until(`document.querySelectorAll("#l-table tbody tr").length === 1`))
+	v.pressKeys("n07777")
+	v.doSteps(waitUntil(`document.querySelectorAll("#l-table tbody tr").length === 1`))
 	took := time.Since(began)
 	t.Logf("a filter shows its lock after %s", took.Round(time.Millisecond))
 	if took > 5*time.Second {
 		t.Errorf("a filter takes %s", took)
 	}
-	v.shows(`#p-text`, "1 of 1")
-	v.must(v.do0("SET", "lock:n07777", "somebody", "PX", "600000"))
+	v.awaitTexts(`#p-text`, "1 of 1")
+	v.failOn(v.do0("SET", "lock:n07777", "somebody", "PX", "600000"))
 	v.tabTo("n07777")
-	v.press(kb.Enter)
-	v.shows(`#d-facts`, "somebody")
+	v.pressKeys(kb.Enter)
+	v.awaitTexts(`#d-facts`, "somebody")
 }
 
-// cost returns the resources that the page has used since it was opened: seconds, bytes and numbers, by name.
-func (v *visit) cost() map[string]float64 {
+// pageCosts returns the resources that the page has used since it was opened: seconds, bytes and numbers, by name.
+func (v *visit) pageCosts() map[string]float64 {
 	v.t.Helper()
 	_, err := chromedp.Call(v.tab, performance.Enable, performance.EnableParams{})
-	v.must(err)
-	v.must(func() error { _, err := chromedp.Call(v.tab, heapprofiler.CollectGarbage, cdp.Empty{}); return err }())
+	v.failOn(err)
+	v.failOn(func() error { _, err := chromedp.Call(v.tab, heapprofiler.CollectGarbage, cdp.Empty{}); return err }())
 	got, err := chromedp.Call(v.tab, performance.GetMetrics, cdp.Empty{})
-	v.must(err)
+	v.failOn(err)
 	all := make(map[string]float64)
 	for _, m := range got.Metrics {
 		all[m.Name] = m.Value
@@ -370,41 +370,41 @@ func (v *visit) cost() map[string]float64 {
 	return all
 }
 
-func (s *stage) do0(args ...string) error { return s.do(0, args...) }
+func (s *stage) do0(args ...string) error { return s.runOnNode(0, args...) }
 
 // TestWhatOthersWroteIsOnlyText has locks whose names would do something in a page that
 // trusted them.
 func TestWhatOthersWroteIsOnlyText(t *testing.T) {
-	v := open(t, 1)
+	v := openConsole(t, 1)
 	name := `<img src=x onerror="document.title='gotcha'">`
 	for _, key := range []string{name, "a\x1b[2J\u202eb", `&lt;b&gt;"'`} {
-		v.must(v.do0("SET", "lock:"+key, `<script>document.title='gotcha'</script>`, "PX", "600000"))
+		v.failOn(v.do0("SET", "lock:"+key, `<script>document.title='gotcha'</script>`, "PX", "600000"))
 	}
-	v.shows(`#l-table`, name, `a\u{1b}[2J\u{202e}b`, `&lt;b&gt;"'`)
-	v.do(chromedp.Click(`#l-table tbody tr:first-child a`), chromedp.WaitVisible(`#detail`))
-	v.shows(`#d-facts`, "<script>")
-	if got := evaluate[int](v, `document.querySelectorAll("img, main script, b").length`); got != 0 {
+	v.awaitTexts(`#l-table`, name, `a\u{1b}[2J\u{202e}b`, `&lt;b&gt;"'`)
+	v.doSteps(chromedp.Click(`#l-table tbody tr:first-child a`), chromedp.WaitVisible(`#detail`))
+	v.awaitTexts(`#d-facts`, "<script>")
+	if got := evaluateJS[int](v, `document.querySelectorAll("img, main script, b").length`); got != 0 {
 		t.Errorf("%d elements were made of names", got)
 	}
-	if got := evaluate[string](v, `document.title`); strings.Contains(got, "gotcha") {
+	if got := evaluateJS[string](v, `document.title`); strings.Contains(got, "gotcha") {
 		t.Error("a name ran as a script")
 	}
 }
 
 // TestTextStandsOutInLightAndDark wants the contrast of WCAG AA, 4.5 to 1, of every text.
 func TestTextStandsOutInLightAndDark(t *testing.T) {
-	v := open(t, 3)
-	v.must(v.play(t.Context()))
+	v := openConsole(t, 3)
+	v.failOn(v.setUpLocks(t.Context()))
 	v.servers[2].Kill()
-	v.look("lock=billing/month-end")
-	v.shows(`#headline`, "DEGRADED")
-	v.do(chromedp.WaitVisible(`#d-votes tbody tr`))
+	v.openPage("lock=billing/month-end")
+	v.awaitTexts(`#headline`, "DEGRADED")
+	v.doSteps(chromedp.WaitVisible(`#d-votes tbody tr`))
 	for _, scheme := range []string{"light", "dark"} {
 		media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}}
 		if _, err := chromedp.Call(v.tab, emulation.SetEmulatedMedia, media); err != nil {
 			t.Fatal(err)
 		}
-		if got := evaluate[string](v, contrast); got != "" {
+		if got := evaluateJS[string](v, contrast); got != "" {
 			t.Errorf("%s: %s", scheme, got)
 		}
 	}

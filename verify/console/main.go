@@ -29,7 +29,7 @@ func main() {
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	err := pictures(ctx, *out)
+	err := takePictures(ctx, *out)
 	if dir, _ := built(); dir != "" {
 		os.RemoveAll(dir)
 	}
@@ -50,16 +50,16 @@ type picture struct {
 	down          int  // a node that is killed before
 }
 
-func pictures(ctx context.Context, out string) error {
+func takePictures(ctx context.Context, out string) error {
 	s, err := newStage(ctx, 3)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := s.play(ctx); err != nil {
+	if err := s.setUpLocks(ctx); err != nil {
 		return err
 	}
-	if err := s.serve(ctx, strings.TrimSuffix(s.backend(), "?quarantine=off")); err != nil {
+	if err := s.startConsole(ctx, strings.TrimSuffix(s.backendURL(), "?quarantine=off")); err != nil {
 		return err
 	}
 	tab, end, err := newTab(ctx)
@@ -82,15 +82,15 @@ func pictures(ctx context.Context, out string) error {
 			s.servers[p.down].Kill()
 			time.Sleep(2 * time.Second) // until every view has noticed
 		}
-		if err := s.picture(tab, out, p); err != nil {
+		if err := s.takePicture(tab, out, p); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 	}
 	return nil
 }
 
-// play has locks held and waited for, as on an ordinary night.
-func (s *stage) play(ctx context.Context) error {
+// setUpLocks has locks held and waited for, as on an ordinary night.
+func (s *stage) setUpLocks(ctx context.Context) error {
 	who := func(host string, pid int, program string) holdfast.Holder {
 		return holdfast.Holder{Host: host, PID: pid, Program: program}
 	}
@@ -107,25 +107,25 @@ func (s *stage) play(ctx context.Context) error {
 		{who("etl-2", 90, "import"), "", []string{"import/suppliers"}},
 		{who("cron-1", 1290, "holdfast"), "", []string{"jobs/backup", "jobs/certificates", "jobs/cleanup"}},
 	} {
-		if err := s.hold(ctx, h.holder, h.note, h.names...); err != nil {
+		if err := s.holdLocks(ctx, h.holder, h.note, h.names...); err != nil {
 			return err
 		}
 	}
 	for i, host := range []string{"batch-3", "batch-2", "batch-4"} {
-		if err := s.wait(ctx, who(host, 5000+i, "billing"), "billing/month-end"); err != nil {
+		if err := s.waitForLock(ctx, who(host, 5000+i, "billing"), "billing/month-end"); err != nil {
 			return err
 		}
 	}
 	for node := range s.servers {
-		if err := s.do(node, "SET", "lock:legacy/export", "made elsewhere"); err != nil {
+		if err := s.runOnNode(node, "SET", "lock:legacy/export", "made elsewhere"); err != nil {
 			return err
 		}
 	}
-	return s.do(2, "DEL", "lock:cache/stock")
+	return s.runOnNode(2, "DEL", "lock:cache/stock")
 }
 
-// picture makes one, when the page has come to rest.
-func (s *stage) picture(tab context.Context, out string, p picture) error {
+// takePicture takes a picture when the page has come to rest.
+func (s *stage) takePicture(tab context.Context, out string, p picture) error {
 	scheme := "light"
 	if p.dark {
 		scheme = "dark"
@@ -136,7 +136,7 @@ func (s *stage) picture(tab context.Context, out string, p picture) error {
 	}
 	steps := []step{
 		chromedp.EmulateViewport(p.width, p.height), chromedp.Navigate("about:blank"), chromedp.Navigate(s.url + "#lock=" + p.lock),
-		chromedp.WaitVisible(`#l-table tbody tr`), until(`/Found|Nothing/.test(document.getElementById("doc-text").textContent)`),
+		chromedp.WaitVisible(`#l-table tbody tr`), waitUntil(`/Found|Nothing/.test(document.getElementById("doc-text").textContent)`),
 	}
 	if p.lock != "" {
 		steps = append(steps, chromedp.WaitVisible(`#d-votes tbody tr`))
@@ -149,7 +149,7 @@ func (s *stage) picture(tab context.Context, out string, p picture) error {
 		steps = append(steps, chromedp.Click(`#c-doctor`))
 	}
 	if p.down > 0 {
-		steps = append(steps, chromedp.WaitVisible(`#nodes [data-level=bad]`), until(`document.getElementById("c-doctor").textContent !== "sound"`))
+		steps = append(steps, chromedp.WaitVisible(`#nodes [data-level=bad]`), waitUntil(`document.getElementById("c-doctor").textContent !== "sound"`))
 	}
 	if err := chromedp.Do(tab, steps...); err != nil {
 		return err
@@ -158,12 +158,12 @@ func (s *stage) picture(tab context.Context, out string, p picture) error {
 	if err != nil {
 		return err
 	}
-	return write(filepath.Join(out, p.name+".png"), shot)
+	return writePicture(filepath.Join(out, p.name+".png"), shot)
 }
 
-// write keeps a picture small: with the 256 colours that it has most of, and for each other
+// writePicture keeps a picture small: with the 256 colours that it has most of, and for each other
 // one the nearest of these.
-func write(path string, shot []byte) error {
+func writePicture(path string, shot []byte) error {
 	img, err := png.Decode(bytes.NewReader(shot))
 	if err != nil {
 		return err
@@ -195,8 +195,8 @@ func write(path string, shot []byte) error {
 // step is something that the user of a page does, or waits for.
 type step = chromedp.Action[chromedp.Void]
 
-// until waits until an expression of JavaScript is true.
-func until(expression string) step {
+// waitUntil waits until an expression of JavaScript is true.
+func waitUntil(expression string) step {
 	return chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		for {
 			is, err := chromedp.Run(ctx, chromedp.Evaluate[bool](expression))

@@ -18,11 +18,11 @@ import (
 // spoken is an element as a screen reader gets it.
 type spoken struct{ role, name, text string }
 
-// tree is the page as a screen reader gets it, from top to bottom.
-func (v *visit) tree() (all []spoken) {
+// readTree returns the page as a screen reader gets it, from top to bottom.
+func (v *visit) readTree() (all []spoken) {
 	v.t.Helper()
 	got, err := chromedp.Call(v.tab, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
-	v.must(err)
+	v.failOn(err)
 	nodes := make(map[accessibility.NodeID]*accessibility.Node)
 	for _, n := range got.Nodes {
 		nodes[n.NodeID] = n
@@ -60,8 +60,8 @@ func (v *visit) tree() (all []spoken) {
 	return all
 }
 
-// of are the names of the elements with a role.
-func of(tree []spoken, role string) (names []string) {
+// namesOf returns the names of the elements with a role.
+func namesOf(tree []spoken, role string) (names []string) {
 	for _, s := range tree {
 		if s.role == role {
 			names = append(names, s.name)
@@ -72,14 +72,14 @@ func of(tree []spoken, role string) (names []string) {
 
 // TestAScreenReaderHasANameForEverything looks at each view, wide and narrow, with a node that is down.
 func TestAScreenReaderHasANameForEverything(t *testing.T) {
-	v := open(t, 3)
-	v.must(v.play(t.Context()))
+	v := openConsole(t, 3)
+	v.failOn(v.setUpLocks(t.Context()))
 	v.servers[2].Kill()
-	v.shows(`#doc-table`, "FAULT")
-	v.shows(`#l-table`, "jobs/backup")
+	v.awaitTexts(`#doc-table`, "FAULT")
+	v.awaitTexts(`#l-table`, "jobs/backup")
 	controls := []string{"button", "link", "textbox", "searchbox", "combobox", "DisclosureTriangle", "table", "dialog", "region", "list"}
 	check := func(view string, want map[string][]string) {
-		tree := v.tree()
+		tree := v.readTree()
 		for _, s := range tree {
 			if slices.Contains(controls, s.role) && strings.Trim(s.name, "–‹› ") == "" && (s.role != "list" || s.text == "") {
 				t.Errorf("%s: a %s has no name: %+v", view, s.role, s)
@@ -87,8 +87,8 @@ func TestAScreenReaderHasANameForEverything(t *testing.T) {
 		}
 		for role, names := range want {
 			for _, name := range names {
-				if !slices.ContainsFunc(of(tree, role), func(got string) bool { return strings.HasPrefix(got, name) }) {
-					t.Errorf("%s: no %s is called %q: %q", view, role, name, of(tree, role))
+				if !slices.ContainsFunc(namesOf(tree, role), func(got string) bool { return strings.HasPrefix(got, name) }) {
+					t.Errorf("%s: no %s is called %q: %q", view, role, name, namesOf(tree, role))
 				}
 			}
 		}
@@ -109,32 +109,32 @@ func TestAScreenReaderHasANameForEverything(t *testing.T) {
 		"heading":      {"holdfast", "Locks", "Doctor"},
 	}
 	for _, width := range []int64{1280, 320} {
-		v.do(chromedp.EmulateViewport(width, 900))
-		v.look("")
-		v.do(until(`document.getElementById("detail").hidden`))
+		v.doSteps(chromedp.EmulateViewport(width, 900))
+		v.openPage("")
+		v.doSteps(waitUntil(`document.getElementById("detail").hidden`))
 		check(fmt.Sprintf("list, %d wide", width), list)
-		v.rows(width, "Locks", 6)
-		v.look("lock=billing/month-end")
-		v.do(chromedp.WaitVisible(`#d-votes tbody tr`))
+		v.checkRows(width, "Locks", 6)
+		v.openPage("lock=billing/month-end")
+		v.doSteps(chromedp.WaitVisible(`#d-votes tbody tr`))
 		check(fmt.Sprintf("details, %d wide", width), map[string][]string{
 			"region": {"billing/month-end"}, "button": {"Close the details", "Take the lock away"}, "table": {"What each node says"},
 			"columnheader": {"Votes for", "Owner, token", "Left"}, "heading": {"billing/month-end", "Who waits", "Votes"},
 		})
-		v.rows(width, "What each node says", 5)
-		v.do(chromedp.Focus(`#d-force`), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible(`#f-reason`))
+		v.checkRows(width, "What each node says", 5)
+		v.doSteps(chromedp.Focus(`#d-force`), chromedp.KeyEvent(kb.Enter), chromedp.WaitVisible(`#f-reason`))
 		check(fmt.Sprintf("dialogue, %d wide", width), map[string][]string{
 			"dialog": {"Take the lock away?"}, "textbox": {"Why?", "Type the name of the lock.", "The token that the console printed"},
 			"button": {"Cancel", "Take the lock away"},
 		})
-		v.press(kb.Escape)
+		v.pressKeys(kb.Escape)
 	}
 }
 
-// rows wants as many cells in each row of a table as it has columns: otherwise a screen reader reads one under the header of another.
-func (v *visit) rows(width int64, table string, columns int) {
+// checkRows wants as many cells in each row of a table as it has columns: otherwise a screen reader reads one under the header of another.
+func (v *visit) checkRows(width int64, table string, columns int) {
 	v.t.Helper()
 	count, in := -1, false
-	for _, s := range append(v.tree(), spoken{role: "row"}) {
+	for _, s := range append(v.readTree(), spoken{role: "row"}) {
 		switch s.role {
 		case "table":
 			in = s.name == table
@@ -156,12 +156,12 @@ func (v *visit) rows(width int64, table string, columns int) {
 
 // TestAScreenReaderHearsEachChangeOnce counts what is written into the regions that are read out.
 func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
-	v := open(t, 3)
-	v.must(v.play(t.Context()))
-	v.shows(`#l-table`, "jobs/backup")
-	v.shows(`#headline`, "1 lock to look at") // the other is set again by the next renewal
-	v.shows(`#doctor`, "Found")
-	evaluate[bool](v, `(() => {
+	v := openConsole(t, 3)
+	v.failOn(v.setUpLocks(t.Context()))
+	v.awaitTexts(`#l-table`, "jobs/backup")
+	v.awaitTexts(`#headline`, "1 lock to look at") // the other is set again by the next renewal
+	v.awaitTexts(`#doctor`, "Found")
+	evaluateJS[bool](v, `(() => {
 		window.heard = [];
 		let now = Object.fromEntries([...document.querySelectorAll("[role=status], [role=alert], [aria-live]")].map((e) => [e.id, e.innerText]));
 		const listen = () => { for (const id in now) {
@@ -175,28 +175,28 @@ func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
 	heard := func(after time.Duration, want ...string) {
 		t.Helper()
 		if len(want) > 0 {
-			v.do(until(fmt.Sprintf(`heard.length >= %d`, len(want))))
+			v.doSteps(waitUntil(fmt.Sprintf(`heard.length >= %d`, len(want))))
 		}
 		time.Sleep(after) // the refreshes in which nothing may be said
-		got := evaluate[[]string](v, `heard.splice(0)`)
+		got := evaluateJS[[]string](v, `heard.splice(0)`)
 		if !slices.EqualFunc(got, want, strings.HasPrefix) {
 			t.Errorf("heard %q, want %q", got, want)
 		}
 	}
 	heard(5 * time.Second) // holders renew, and times run
-	v.press("/", "backup")
+	v.pressKeys("/", "backup")
 	heard(2*time.Second, "l-said: 1 lock for backup, trouble first, page 1 of 1")
-	v.press(kb.Tab, "n")
+	v.pressKeys(kb.Tab, "n")
 	heard(2*time.Second, "l-said: 1 lock for backup, name, page 1 of 1")
 	v.servers[2].Kill()
 	heard(10*time.Second, "headline: DEGRADED: 1 of 3 nodes", "doc-text: Found 2 faults")
-	evaluate[bool](v, `(examine(), true)`) // as every five minutes
+	evaluateJS[bool](v, `(examine(), true)`) // as every five minutes
 	heard(2 * time.Second)
-	v.must(v.console.Process.Kill())
+	v.failOn(v.console.Process.Kill())
 	heard(10*time.Second, "headline: NOT LIVE: nothing heard from the console since")
-	v.forget() // the console that is gone
+	v.forgetErrors() // the console that is gone
 	for _, region := range []string{"headline", "said", "l-said", "doc-text"} {
-		if !evaluate[bool](v, fmt.Sprintf(`document.getElementById(%q).checkVisibility()`, region)) {
+		if !evaluateJS[bool](v, fmt.Sprintf(`document.getElementById(%q).checkVisibility()`, region)) {
 			t.Errorf("%s is not there before it speaks", region)
 		}
 	}
@@ -204,13 +204,13 @@ func TestAScreenReaderHearsEachChangeOnce(t *testing.T) {
 
 // TestColourIsNotTheOnlySign wants other words, or a mark, wherever there is another colour.
 func TestColourIsNotTheOnlySign(t *testing.T) {
-	v := open(t, 3)
-	v.must(v.play(t.Context()))
-	v.look("lock=cache/stock") // which a node has lost
-	v.shows(`#d-state`, "at risk")
+	v := openConsole(t, 3)
+	v.failOn(v.setUpLocks(t.Context()))
+	v.openPage("lock=cache/stock") // which a node has lost
+	v.awaitTexts(`#d-state`, "at risk")
 	meaning := make(map[string]string) // of words: the level in which they stood
 	look := func(when string) {
-		for _, s := range evaluate[[][]string](v, `[...document.querySelectorAll("[data-level]")].filter((e) => e.checkVisibility()).map((e) => {
+		for _, s := range evaluateJS[[][]string](v, `[...document.querySelectorAll("[data-level]")].filter((e) => e.checkVisibility()).map((e) => {
 			const marks = [...e.querySelectorAll(":scope > .mark, :scope > .verdict")].map((m) => getComputedStyle(m, "::before").content).join("");
 			const kind = e.id || e.closest("[id]").id, words = e.innerText.replace(/\d+(\.\d+)?/g, (n) => n === "0" ? "0" : "n").trim();
 			return [e.dataset.level, kind + ": " + marks + " " + words.split("\n")[0]];
@@ -224,12 +224,12 @@ func TestColourIsNotTheOnlySign(t *testing.T) {
 	}
 	look("all up")
 	v.servers[1].Kill()
-	v.shows(`#headline`, "DEGRADED")
-	v.shows(`#doc-table`, "FAULT", v.servers[1].Addr())
+	v.awaitTexts(`#headline`, "DEGRADED")
+	v.awaitTexts(`#doc-table`, "FAULT", v.servers[1].Addr())
 	look("one down")
 	v.servers[2].Kill()
-	v.shows(`#headline`, "NO MAJORITY")
-	v.shows(`#l-table`, "unknown")
+	v.awaitTexts(`#headline`, "NO MAJORITY")
+	v.awaitTexts(`#l-table`, "unknown")
 	look("two down")
 	levels := make(map[string]bool)
 	for _, level := range meaning {
@@ -242,41 +242,41 @@ func TestColourIsNotTheOnlySign(t *testing.T) {
 
 // TestPageKeepsItsDataThroughOutage has nodes, and then the console, die and come back while the page is open.
 func TestPageKeepsItsDataThroughOutage(t *testing.T) {
-	v := open(t, 3)
-	v.must(v.hold(t.Context(), holdfast.Holder{Host: "web-1", PID: 1}, "nightly", "job"))
-	v.look("lock=job")
-	v.shows(`#d-facts`, "web-1 pid 1", "nightly")
-	v.shows(`#d-state`, "held")
+	v := openConsole(t, 3)
+	v.failOn(v.holdLocks(t.Context(), holdfast.Holder{Host: "web-1", PID: 1}, "nightly", "job"))
+	v.openPage("lock=job")
+	v.awaitTexts(`#d-facts`, "web-1 pid 1", "nightly")
+	v.awaitTexts(`#d-state`, "held")
 	v.servers[2].Kill()
-	v.shows(`#headline`, "DEGRADED: 1 of 3 nodes")
-	v.shows(`#nodes`, v.servers[2].Addr(), "DOWN")
-	v.shows(`#d-votes`, "SILENT")
-	v.shows(`#l-table`, "job", "held", "web-1 pid 1")
+	v.awaitTexts(`#headline`, "DEGRADED: 1 of 3 nodes")
+	v.awaitTexts(`#nodes`, v.servers[2].Addr(), "DOWN")
+	v.awaitTexts(`#d-votes`, "SILENT")
+	v.awaitTexts(`#l-table`, "job", "held", "web-1 pid 1")
 	v.servers[1].Kill()
-	v.shows(`#headline`, "NO MAJORITY: 2 of 3 nodes")
-	v.shows(`#l-table`, "unknown")
-	v.shows(`#l-table`, "job", "web-1 pid 1")
-	v.shows(`#d-facts`, "web-1 pid 1", "nightly")
+	v.awaitTexts(`#headline`, "NO MAJORITY: 2 of 3 nodes")
+	v.awaitTexts(`#l-table`, "unknown")
+	v.awaitTexts(`#l-table`, "job", "web-1 pid 1")
+	v.awaitTexts(`#d-facts`, "web-1 pid 1", "nightly")
 	v.servers[0].Kill()
-	v.shows(`#headline`, "NO MAJORITY: 3 of 3 nodes")
-	v.shows(`#l-table`, "job", "unknown", "web-1 pid 1")
+	v.awaitTexts(`#headline`, "NO MAJORITY: 3 of 3 nodes")
+	v.awaitTexts(`#l-table`, "job", "unknown", "web-1 pid 1")
 	for _, s := range v.servers {
-		v.must(s.Restart(t.Context()))
+		v.failOn(s.Restart(t.Context()))
 	}
-	v.shows(`#headline`, "All well")
-	v.must(v.hold(t.Context(), holdfast.Holder{Host: "web-2", PID: 2}, "", "job2"))
-	v.shows(`#l-table`, "job2", "held", "web-2")
+	v.awaitTexts(`#headline`, "All well")
+	v.failOn(v.holdLocks(t.Context(), holdfast.Holder{Host: "web-2", PID: 2}, "", "job2"))
+	v.awaitTexts(`#l-table`, "job2", "held", "web-2")
 
-	v.must(v.console.Process.Kill())
+	v.failOn(v.console.Process.Kill())
 	v.console.Wait()
-	v.forget() // the browser says that the console has gone
-	v.shows(`#headline`, "NOT LIVE")
-	v.shows(`#l-table`, "job2", "web-2 pid 2")
+	v.forgetErrors() // the browser says that the console has gone
+	v.awaitTexts(`#headline`, "NOT LIVE")
+	v.awaitTexts(`#l-table`, "job2", "web-2 pid 2")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	v.must(v.serve(ctx, v.backend()))
-	v.shows(`#headline`, "All well")
-	if evaluate[string](v, `document.body.dataset.live`) != "yes" {
+	v.failOn(v.startConsole(ctx, v.backendURL()))
+	v.awaitTexts(`#headline`, "All well")
+	if evaluateJS[string](v, `document.body.dataset.live`) != "yes" {
 		t.Error("the page does not look live")
 	}
 }

@@ -63,8 +63,8 @@ var built = sync.OnceValues(func() (dir string, err error) {
 	return dir, err
 })
 
-// serve starts the console of this repository's program, and reads where it is.
-func (s *stage) serve(ctx context.Context, backend string) error {
+// startConsole starts the console of this repository's program, and reads where it is.
+func (s *stage) startConsole(ctx context.Context, backend string) error {
 	dir, err := built()
 	if err != nil {
 		return err
@@ -96,8 +96,8 @@ func (s *stage) serve(ctx context.Context, backend string) error {
 	return nil
 }
 
-// backend is the URL of the nodes. A node that has just started votes at once.
-func (s *stage) backend() string {
+// backendURL returns the URL of the nodes. A node that has just started votes at once.
+func (s *stage) backendURL() string {
 	if len(s.servers) == 1 {
 		return "redis://" + s.servers[0].Addr()
 	}
@@ -121,9 +121,9 @@ func (s *stage) close() {
 	}
 }
 
-// client is one of a process that calls itself so.
-func (s *stage) client(ctx context.Context, h holdfast.Holder) (*holdfast.Client, error) {
-	drv, err := redis.Open(ctx, s.backend(), nil)
+// newClient returns a client of a process that calls itself h.
+func (s *stage) newClient(ctx context.Context, h holdfast.Holder) (*holdfast.Client, error) {
+	drv, err := redis.Open(ctx, s.backendURL(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -134,9 +134,9 @@ func (s *stage) client(ctx context.Context, h holdfast.Holder) (*holdfast.Client
 	return c, err
 }
 
-// hold has a process hold locks, with a note if there is one, until the stage is closed.
-func (s *stage) hold(ctx context.Context, h holdfast.Holder, note string, names ...string) error {
-	c, err := s.client(ctx, h)
+// holdLocks has a process hold locks, with a note if there is one, until the stage is closed.
+func (s *stage) holdLocks(ctx context.Context, h holdfast.Holder, note string, names ...string) error {
+	c, err := s.newClient(ctx, h)
 	if err != nil {
 		return err
 	}
@@ -149,23 +149,23 @@ func (s *stage) hold(ctx context.Context, h holdfast.Holder, note string, names 
 	return nil
 }
 
-// wait has a process wait for a lock until the stage is closed.
-func (s *stage) wait(ctx context.Context, h holdfast.Holder, name string) error {
-	c, err := s.client(ctx, h)
+// waitForLock has a process wait for a lock until the stage is closed.
+func (s *stage) waitForLock(ctx context.Context, h holdfast.Holder, name string) error {
+	c, err := s.newClient(ctx, h)
 	if err != nil {
 		return err
 	}
 	go c.Acquire(ctx, name, nil) // Close ends it
 	for {
 		st, err := c.Inspect(ctx, name)
-		if err != nil || st.Waiters > 0 && strings.Contains(fmt.Sprint(s.queue(ctx, c, name)), h.Host) {
+		if err != nil || st.Waiters > 0 && strings.Contains(fmt.Sprint(s.queuedHosts(ctx, c, name)), h.Host) {
 			return err
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-func (s *stage) queue(ctx context.Context, c *holdfast.Client, name string) (hosts []string) {
+func (s *stage) queuedHosts(ctx context.Context, c *holdfast.Client, name string) (hosts []string) {
 	waiters, _ := c.Queue(ctx, name, 20)
 	for _, w := range waiters {
 		hosts = append(hosts, w.Holder.Host)
@@ -173,16 +173,16 @@ func (s *stage) queue(ctx context.Context, c *holdfast.Client, name string) (hos
 	return hosts
 }
 
-// do sends a command to one node.
-func (s *stage) do(node int, args ...string) error {
+// runOnNode sends a command to one node.
+func (s *stage) runOnNode(node int, args ...string) error {
 	_, err := s.servers[node].Do(args...)
 	return err
 }
 
 var errNoBrowser = errors.New("no chromium: tools/deps installs it on Debian")
 
-// browser finds Chromium.
-func browser() (string, error) {
+// findBrowser finds Chromium.
+func findBrowser() (string, error) {
 	for _, name := range []string{"chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
@@ -193,7 +193,7 @@ func browser() (string, error) {
 
 // newTab opens a browser with a profile of its own. cancel ends it.
 func newTab(ctx context.Context) (tab context.Context, cancel func(), err error) {
-	path, err := browser()
+	path, err := findBrowser()
 	if err != nil {
 		return nil, nil, err
 	}
