@@ -29,7 +29,7 @@ func TestCommandHandlesRedissonLocks(t *testing.T) {
 	defer cancel()
 	addr := redistest.Start(t, nil).Addr()
 	java, err := foreign.Start(ctx, "java", "redisson-fenced", []string{addr}, "job", 0, 2)
-	skip(t, err)
+	skipUnlessRequired(t, err)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestCommandHandlesRedissonLocks(t *testing.T) {
 		said, _ := java.Do(worker, "token")
 		rises(said, 1)
 	}
-	holdfast := command(ctx, t, "redis://"+addr+"?format=redisson")
+	holdfast := buildCommand(ctx, t, "redis://"+addr+"?format=redisson")
 	prints := func(code int, want string, args ...string) {
 		t.Helper()
 		out, err := holdfast(args...).CombinedOutput()
@@ -68,7 +68,7 @@ func TestCommandHandlesRedissonLocks(t *testing.T) {
 	javaToken(0)
 	says(0, "lock", "lock")
 	javaToken(0)
-	watched := watch(t, holdfast("watch", "--every", "20ms"))
+	watched := startWatch(t, holdfast("watch", "--every", "20ms"))
 	if c := <-watched; !strings.Contains(c, `"present"`) || !strings.Contains(c, `"job"`) || !strings.Contains(c, "Redisson, thread") {
 		t.Errorf("watch prints %s", c)
 	}
@@ -113,8 +113,8 @@ func TestCommandHandlesRedissonLocks(t *testing.T) {
 	prints(1, "", "check", "--file", file)
 }
 
-// command builds the command, and returns how to call it.
-func command(ctx context.Context, t *testing.T, backend string) func(args ...string) *exec.Cmd {
+// buildCommand builds the command, and returns how to call it.
+func buildCommand(ctx context.Context, t *testing.T, backend string) func(args ...string) *exec.Cmd {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "holdfast")
 	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "github.com/holdfast-go/holdfast/cmd/holdfast").CombinedOutput()
@@ -128,8 +128,8 @@ func command(ctx context.Context, t *testing.T, backend string) func(args ...str
 	}
 }
 
-// watch starts holdfast watch, and returns what it prints.
-func watch(t *testing.T, cmd *exec.Cmd) <-chan string {
+// startWatch starts holdfast watch, and returns what it prints.
+func startWatch(t *testing.T, cmd *exec.Cmd) <-chan string {
 	t.Helper()
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

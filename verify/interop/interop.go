@@ -47,16 +47,16 @@ var Libraries = []Library{
 	{Name: "redsync", Nodes: 1, start: inProcess(redsyncWorker)},
 	{Name: "redsync", Nodes: 3, start: inProcess(redsyncWorker)},
 	{Name: "redislock", Nodes: 1, start: inProcess(redislockWorker)},
-	{Name: "redis-py", Version: "8.1.0", Nodes: 1, start: python("redis-py")},
-	{Name: "redis.asyncio", Version: "8.1.0", Nodes: 1, start: python("redis.asyncio")},
-	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 1, start: node("redlock")},
-	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 3, start: node("redlock")},
-	{Name: "redis-semaphore", Version: "5.8.0", Nodes: 1, Prefix: "mutex:", start: node("redis-semaphore")},
-	{Name: "Redisson RLock", Version: redisson, Nodes: 1, Format: redis.FormatRedisson, JVM: true, start: java("redisson")},
-	{Name: "Redisson RFencedLock", Version: redisson, Nodes: 1, Format: redis.FormatRedisson, JVM: true, start: java("redisson-fenced")},
-	{Name: "Redisson RFairLock", Version: redisson, Nodes: 1, Format: redis.FormatRedisson, JVM: true, start: java("redisson-fair")},
-	{Name: "ShedLock", Version: "7.10.1", Nodes: 1, Prefix: "job-lock:default:", JVM: true, start: java("shedlock")},
-	{Name: "Spring RedisLockRegistry", Version: "7.1.2", Nodes: 1, Prefix: "registry:", JVM: true, start: java("spring")},
+	{Name: "redis-py", Version: "8.1.0", Nodes: 1, start: startPython("redis-py")},
+	{Name: "redis.asyncio", Version: "8.1.0", Nodes: 1, start: startPython("redis.asyncio")},
+	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 1, start: startNode("redlock")},
+	{Name: "node-redlock", Version: "5.0.0-beta.2", Nodes: 3, start: startNode("redlock")},
+	{Name: "redis-semaphore", Version: "5.8.0", Nodes: 1, Prefix: "mutex:", start: startNode("redis-semaphore")},
+	{Name: "Redisson RLock", Version: redisson, Nodes: 1, Format: redis.FormatRedisson, JVM: true, start: startJava("redisson")},
+	{Name: "Redisson RFencedLock", Version: redisson, Nodes: 1, Format: redis.FormatRedisson, JVM: true, start: startJava("redisson-fenced")},
+	{Name: "Redisson RFairLock", Version: redisson, Nodes: 1, Format: redis.FormatRedisson, JVM: true, start: startJava("redisson-fair")},
+	{Name: "ShedLock", Version: "7.10.1", Nodes: 1, Prefix: "job-lock:default:", JVM: true, start: startJava("shedlock")},
+	{Name: "Spring RedisLockRegistry", Version: "7.1.2", Nodes: 1, Prefix: "registry:", JVM: true, start: startJava("spring")},
 }
 
 // Share is one side's result.
@@ -98,7 +98,7 @@ func Run(ctx context.Context, l Library, addrs []string, count int) (Result, err
 	ready := make(chan struct{})
 	go func() {
 		var err error
-		result.Ours, err = holdfasts(working, addrs, l, name, data, ready)
+		result.Ours, err = runHoldfasts(working, addrs, l, name, data, ready)
 		ours <- err
 	}()
 	select {
@@ -116,8 +116,8 @@ func Run(ctx context.Context, l Library, addrs []string, count int) (Result, err
 	return result, err
 }
 
-// holdfasts works with clients of Holdfast until ctx ends.
-func holdfasts(ctx context.Context, addrs []string, l Library, name string, data *goredis.Client, ready chan<- struct{}) (total Share, err error) {
+// runHoldfasts works with clients of Holdfast until ctx ends.
+func runHoldfasts(ctx context.Context, addrs []string, l Library, name string, data *goredis.Client, ready chan<- struct{}) (total Share, err error) {
 	var nodes []redis.Node
 	for _, addr := range addrs {
 		nodes = append(nodes, redis.Node{Addr: addr})
@@ -142,7 +142,7 @@ func holdfasts(ctx context.Context, addrs []string, l Library, name string, data
 	}
 	close(ready)
 	i := 0
-	return work(func() worker {
+	return runWorkers(func() worker {
 		c := clients[i]
 		i++
 		return func() (free func() error, err error) {
@@ -159,8 +159,8 @@ func holdfasts(ctx context.Context, addrs []string, l Library, name string, data
 // means that it is to try again.
 type worker func() (free func() error, err error)
 
-// work has Workers workers increment the counter while more says so.
-func work(open func() worker, data *goredis.Client, more func(done int) bool) (total Share, err error) {
+// runWorkers has Workers workers increment the counter while more says so.
+func runWorkers(open func() worker, data *goredis.Client, more func(done int) bool) (total Share, err error) {
 	var mu sync.Mutex // guards total and err
 	var all sync.WaitGroup
 	for range Workers {
@@ -172,7 +172,7 @@ func work(open func() worker, data *goredis.Client, more func(done int) bool) (t
 					continue // it may give up after so many tries
 				}
 				waited := time.Since(since)
-				failed = errors.Join(increment(data), free())
+				failed = errors.Join(incrementCounter(data), free())
 				mu.Lock()
 				total.Locks++
 				total.Longest = max(total.Longest, waited)
@@ -187,7 +187,7 @@ func work(open func() worker, data *goredis.Client, more func(done int) bool) (t
 	return total, err
 }
 
-func increment(data *goredis.Client) error {
+func incrementCounter(data *goredis.Client) error {
 	ctx := context.Background()
 	n, err := data.Get(ctx, "counter").Int()
 	if err != nil && !errors.Is(err, goredis.Nil) {
@@ -207,19 +207,19 @@ func inProcess(open func(ctx context.Context, addrs []string, key string) (next 
 		run := func() (Share, error) {
 			data := goredis.NewClient(&goredis.Options{Addr: addrs[0]})
 			defer data.Close()
-			return work(workers, data, func(done int) bool { return done < count/Workers && ctx.Err() == nil })
+			return runWorkers(workers, data, func(done int) bool { return done < count/Workers && ctx.Err() == nil })
 		}
 		return &side{run: run, stop: stop}, nil
 	}
 }
 
-func python(library string) starter { return program("python", library) }
-func node(library string) starter   { return program("node", library) }
-func java(library string) starter   { return program("java", library) }
+func startPython(library string) starter { return startProgram("python", library) }
+func startNode(library string) starter   { return startProgram("node", library) }
+func startJava(library string) starter   { return startProgram("java", library) }
 
-// program starts a program that works as side does: it says that it is ready, begins when it
+// startProgram starts a program that works as side does: it says that it is ready, begins when it
 // is sent a line, and says at the end what it got.
-func program(language, library string) starter {
+func startProgram(language, library string) starter {
 	return func(ctx context.Context, addrs []string, key string, count int) (*side, error) {
 		w, err := foreign.Start(ctx, language, library, addrs, key, count, Workers)
 		if err != nil {

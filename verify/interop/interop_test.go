@@ -34,7 +34,7 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 				addrs = append(addrs, s.Addr())
 			}
 			r, err := Run(t.Context(), l, addrs, count)
-			skip(t, err)
+			skipUnlessRequired(t, err)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,8 +56,8 @@ func TestNoLibraryLosesAnIncrementOrStarves(t *testing.T) {
 
 var jvm sync.Mutex // guards the use of Java
 
-// skip leaves out what this machine cannot run, except where everything is required.
-func skip(t *testing.T, err error) {
+// skipUnlessRequired leaves out what this machine cannot run, except where everything is required.
+func skipUnlessRequired(t *testing.T, err error) {
 	t.Helper()
 	if errors.Is(err, foreign.ErrMissing) && os.Getenv("HOLDFAST_SERVERS_REQUIRED") == "" {
 		t.Skip(err)
@@ -92,7 +92,7 @@ func TestClientsInOtherLanguagesPassTheVectors(t *testing.T) {
 					addr := redistest.Start(t, nil).Addr()
 					args := append([]string{path, addr[strings.LastIndex(addr, ":")+1:]}, book.format...)
 					cmd, err := foreign.Program(t.Context(), language, file, args...)
-					skip(t, err)
+					skipUnlessRequired(t, err)
 					if err != nil {
 						t.Fatal(err)
 					}

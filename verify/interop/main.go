@@ -27,7 +27,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := report(ctx, *count, *only, *page); err != nil {
+	if err := reportLibraries(ctx, *count, *only, *page); err != nil {
 		fmt.Fprintln(os.Stderr, "interop:", err)
 		os.Exit(1)
 	}
@@ -36,7 +36,7 @@ func main() {
 // The table stands between these lines of the page.
 const begin, end = "<!-- begin: go run ./interop -md ../docs/interop.md -->\n", "<!-- end -->\n"
 
-func report(ctx context.Context, count int, only, page string) error {
+func reportLibraries(ctx context.Context, count int, only, page string) error {
 	var table bytes.Buffer
 	fmt.Fprintln(&table, "| library | version | servers | its lock NAME is, for Holdfast "+
 		"| increments of Holdfast | longest wait | of the library | longest wait | lost |")
@@ -45,16 +45,16 @@ func report(ctx context.Context, count int, only, page string) error {
 		if !strings.Contains(l.Name, only) {
 			continue
 		}
-		r, err := once(ctx, l, count)
+		r, err := runOnce(ctx, l, count)
 		if errors.Is(err, foreign.ErrMissing) {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", l.Name, err)
-			fmt.Fprintf(&table, "| %s | %s | %d | `%s` | not run | | | | |\n", l.Name, l.version(), l.Nodes, l.Prefix+"NAME")
+			fmt.Fprintf(&table, "| %s | %s | %d | `%s` | not run | | | | |\n", l.Name, l.moduleVersion(), l.Nodes, l.Prefix+"NAME")
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", l.Name, err)
 		}
-		fmt.Fprintf(&table, "| %s | %s | %d | `%s` | %d | %v | %d | %v | %d |\n", l.Name, l.version(), l.Nodes, l.Prefix+"NAME",
+		fmt.Fprintf(&table, "| %s | %s | %d | `%s` | %d | %v | %d | %v | %d |\n", l.Name, l.moduleVersion(), l.Nodes, l.Prefix+"NAME",
 			r.Ours.Locks, r.Ours.Longest.Round(time.Millisecond), r.Theirs.Locks, r.Theirs.Longest.Round(time.Millisecond), r.Lost)
 	}
 	if page == "" {
@@ -73,7 +73,7 @@ func report(ctx context.Context, count int, only, page string) error {
 	return os.WriteFile(page, []byte(head+begin+table.String()+end+tail), 0o644)
 }
 
-func once(ctx context.Context, l Library, count int) (Result, error) {
+func runOnce(ctx context.Context, l Library, count int) (Result, error) {
 	addrs, stop, err := Servers(ctx, l.Nodes)
 	if err != nil {
 		return Result{}, err
@@ -82,8 +82,8 @@ func once(ctx context.Context, l Library, count int) (Result, error) {
 	return Run(ctx, l, addrs, count)
 }
 
-// version returns the version of the library's module, if it is a Go module.
-func (l Library) version() string {
+// moduleVersion returns the version of the library's module, if it is a Go module.
+func (l Library) moduleVersion() string {
 	modules := map[string]string{"redsync": "github.com/go-redsync/redsync/v4", "redislock": "github.com/bsm/redislock"}
 	info, _ := debug.ReadBuildInfo()
 	if info != nil {

@@ -22,19 +22,19 @@ import (
 // ErrMissing is returned when this machine lacks something that a program needs.
 var ErrMissing = errors.New("not on this machine")
 
-// folder returns the folder of the programs.
-func folder() string {
+// programFolder returns the folder of the programs.
+func programFolder() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(filepath.Dir(file))
 }
 
 // fetched has tools/foreign fetch the libraries of a language, once per process, and returns their folder.
 var fetched = map[string]func() (string, error){
-	"python": sync.OnceValues(func() (string, error) { return fetch("python") }),
-	"node":   sync.OnceValues(func() (string, error) { return fetch("node") }),
-	"java":   sync.OnceValues(func() (string, error) { return fetch("java") }),
+	"python": sync.OnceValues(func() (string, error) { return fetchModules("python") }),
+	"node":   sync.OnceValues(func() (string, error) { return fetchModules("node") }),
+	"java":   sync.OnceValues(func() (string, error) { return fetchModules("java") }),
 
-	"kubernetes": sync.OnceValues(func() (string, error) { return fetch("kubernetes") }),
+	"kubernetes": sync.OnceValues(func() (string, error) { return fetchModules("kubernetes") }),
 }
 
 // Libraries returns the folder of what tools/foreign fetches by a name. It blocks for up to fetchTimeout, or buildTimeout for
@@ -43,7 +43,7 @@ func Libraries(name string) (string, error) {
 	if once := fetched[name]; once != nil {
 		return once()
 	}
-	return fetch(name)
+	return fetchModules(name)
 }
 
 const (
@@ -51,7 +51,7 @@ const (
 	buildTimeout = 40 * time.Minute
 )
 
-func fetch(language string) (string, error) {
+func fetchModules(language string) (string, error) {
 	timeout := fetchTimeout
 	if language == "kubernetes" {
 		timeout = buildTimeout
@@ -59,7 +59,7 @@ func fetch(language string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	var said bytes.Buffer
-	cmd := exec.CommandContext(ctx, filepath.Join(folder(), "..", "..", "tools", "foreign"), language)
+	cmd := exec.CommandContext(ctx, filepath.Join(programFolder(), "..", "..", "tools", "foreign"), language)
 	cmd.Stderr, cmd.WaitDelay = &said, time.Second
 	out, err := cmd.Output()
 	if err != nil {
@@ -74,7 +74,7 @@ func Program(ctx context.Context, language, name string, args ...string) (*exec.
 	if err != nil {
 		return nil, err
 	}
-	file := filepath.Join(folder(), language, name)
+	file := filepath.Join(programFolder(), language, name)
 	var cmd *exec.Cmd
 	switch language {
 	case "java":
@@ -128,12 +128,12 @@ func Start(ctx context.Context, language, library string, addrs []string, key st
 		w.Stop()
 		return nil, fmt.Errorf("%s is not ready: %q, %w", library, line, err)
 	}
-	go w.reads(lines)
+	go w.readLines(lines)
 	return w, nil
 }
 
-// reads passes each line on to the caller that waits for it, and returns when the program ends.
-func (w *Workers) reads(lines *bufio.Reader) {
+// readLines passes each line on to the caller that waits for it, and returns when the program ends.
+func (w *Workers) readLines(lines *bufio.Reader) {
 	defer close(w.done)
 	for {
 		line, err := lines.ReadString('\n')

@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	if err := serve(genericapiserver.SetupSignalContext(), os.Args[1], os.Args[2]); err != nil {
+	if err := serveAPI(genericapiserver.SetupSignalContext(), os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -37,7 +37,7 @@ current-context: none
 users: [{name: none, user: {}}]
 `
 
-func serve(ctx context.Context, etcd, port string) error {
+func serveAPI(ctx context.Context, etcd, port string) error {
 	dir, err := os.MkdirTemp("", "apiserver-")
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ import (
 
 var printing sync.Mutex
 
-func say(words ...string) {
+func printLine(words ...string) {
 	printing.Lock()
 	defer printing.Unlock()
 	fmt.Println(strings.Join(words, " "))
@@ -42,7 +42,7 @@ type worker struct {
 	ended   chan struct{} // closed when Run has returned
 }
 
-func (w *worker) take(limit time.Duration) string {
+func (w *worker) takeLease(limit time.Duration) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	leads, ended := make(chan struct{}), make(chan struct{})
 	var released sync.Once
@@ -57,7 +57,7 @@ func (w *worker) take(limit time.Duration) string {
 				close(leads)
 				<-work.Done()
 				if ctx.Err() == nil {
-					released.Do(func() { say(w.name, "!", "lost") })
+					released.Do(func() { printLine(w.name, "!", "lost") })
 				}
 			},
 			OnStoppedLeading: func() {},
@@ -82,13 +82,13 @@ func (w *worker) take(limit time.Duration) string {
 	}
 }
 
-func (w *worker) obey(words []string) string {
+func (w *worker) obeyCommand(words []string) string {
 	switch words[0] {
 	case "lock":
 		ms, _ := strconv.Atoi(words[1])
-		return w.take(time.Duration(ms) * time.Millisecond)
+		return w.takeLease(time.Duration(ms) * time.Millisecond)
 	case "try": // for long enough to ask twice
-		return w.take(w.ttl * 6 / 15)
+		return w.takeLease(w.ttl * 6 / 15)
 	case "check":
 		if w.elector.IsLeader() {
 			return "held"
@@ -125,11 +125,11 @@ func main() {
 		commands = append(commands, c)
 		go func() {
 			for words := range c {
-				say(w.name, "=", w.obey(words))
+				printLine(w.name, "=", w.obeyCommand(words))
 			}
 		}()
 	}
-	say("ready", version())
+	printLine("ready", moduleVersion())
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		words := strings.Fields(in.Text())
 		i, _ := strconv.Atoi(words[0])
@@ -137,7 +137,7 @@ func main() {
 	}
 }
 
-func version() string {
+func moduleVersion() string {
 	info, _ := debug.ReadBuildInfo()
 	if info != nil {
 		for _, m := range info.Deps {
