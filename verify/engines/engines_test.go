@@ -81,8 +81,8 @@ type engine struct {
 	refused         func(*testing.T) (auth, config []string) // URLs that Open answers with ErrAuth and ErrConfig
 }
 
-// opens adapts Open to what all engines have.
-func opens[D holdfast.Driver, O any](open func(context.Context, string, *O) (D, error), opts *O) func(context.Context, string) (holdfast.Driver, error) {
+// openerOf adapts Open to what all engines have.
+func openerOf[D holdfast.Driver, O any](open func(context.Context, string, *O) (D, error), opts *O) func(context.Context, string) (holdfast.Driver, error) {
 	return func(ctx context.Context, url string) (holdfast.Driver, error) {
 		d, err := open(ctx, url, opts)
 		if err != nil {
@@ -92,31 +92,31 @@ func opens[D holdfast.Driver, O any](open func(context.Context, string, *O) (D, 
 	}
 }
 
-func engines(t *testing.T) []*engine {
+func allEngines(t *testing.T) []*engine {
 	all := []*engine{
 		{
 			name: "Redis, Valkey", construct: []any{redis.Open, redis.New}, example: "redis://user:password@host:6379/0",
-			open: opens(redis.Open, nil), unchecked: opens(redis.Open, &redis.Options{NoCheck: true}), refused: redisRefuses,
+			open: openerOf(redis.Open, nil), unchecked: openerOf(redis.Open, &redis.Options{NoCheck: true}), refused: redisRefuses,
 		},
 		{
 			name: "PostgreSQL", construct: []any{postgres.Open, postgres.New}, example: "postgres://user:password@host:5432/database?sslmode=verify-full",
-			open: opens(postgres.Open, nil), unchecked: opens(postgres.Open, &postgres.Options{NoCheck: true}), refused: postgresRefuses,
+			open: openerOf(postgres.Open, nil), unchecked: openerOf(postgres.Open, &postgres.Options{NoCheck: true}), refused: postgresRefuses,
 		},
 		{
 			name: "etcd", construct: []any{etcd.Open, etcd.New}, example: "etcd://user:password@host:2379,host:2380/prefix",
-			open: opens(etcd.Open, nil), unchecked: opens(etcd.Open, &etcd.Options{NoCheck: true}), refused: etcdRefuses,
+			open: openerOf(etcd.Open, nil), unchecked: openerOf(etcd.Open, &etcd.Options{NoCheck: true}), refused: etcdRefuses,
 		},
 		{
 			name: "ZooKeeper", construct: []any{zookeeper.Open, zookeeper.New}, example: "zk://user:password@host:2181,host:2182/path",
-			open: opens(zookeeper.Open, nil), unchecked: opens(zookeeper.Open, &zookeeper.Options{NoCheck: true}), refused: zookeeperRefuses,
+			open: openerOf(zookeeper.Open, nil), unchecked: openerOf(zookeeper.Open, &zookeeper.Options{NoCheck: true}), refused: zookeeperRefuses,
 		},
 		{
 			name: "MySQL, MariaDB", construct: []any{mysql.Open, sqllock.New}, example: "mysql://user:password@host:3306/database",
-			open: opens(mysql.Open, nil), unchecked: opens(mysql.Open, &mysql.Options{NoCheck: true}), refused: mysqlRefuses,
+			open: openerOf(mysql.Open, nil), unchecked: openerOf(mysql.Open, &mysql.Options{NoCheck: true}), refused: mysqlRefuses,
 		},
 		{
 			name: "SQLite", construct: []any{sqlite.Open, sqllock.New}, example: "sqlite:///path/locks.db",
-			open: opens(sqlite.Open, nil), unchecked: opens(sqlite.Open, &sqlite.Options{NoCheck: true}), refused: sqliteRefuses,
+			open: openerOf(sqlite.Open, nil), unchecked: openerOf(sqlite.Open, &sqlite.Options{NoCheck: true}), refused: sqliteRefuses,
 		},
 		{name: "memory", construct: []any{nil, memory.New}, driver: memory.New(1)},
 	}
@@ -144,36 +144,36 @@ func engines(t *testing.T) []*engine {
 
 func TestThePageSaysWhatTheEnginesDo(t *testing.T) {
 	t.Parallel()
-	all := engines(t)
-	errs := outcomes(t, all)
+	all := allEngines(t)
+	errs := openOutcomes(t, all)
 	var b strings.Builder
 	b.WriteString(opening)
-	table(&b, all, []row{
-		{"URL", func(e *engine) string { return code(e.example) }},
-		{"`Open`", func(e *engine) string { return signature(e.construct[0]) }},
-		{"`New`", func(e *engine) string { return signature(e.construct[1]) }},
+	writeTable(&b, all, []row{
+		{"URL", func(e *engine) string { return formatCode(e.example) }},
+		{"`Open`", func(e *engine) string { return signatureOf(e.construct[0]) }},
+		{"`New`", func(e *engine) string { return signatureOf(e.construct[1]) }},
 	})
 	b.WriteString(abilities)
-	table(&b, all, []row{
-		limit("fencing tokens", func(l holdfast.Limits) string { return yes(l.Token) }),
-		limit("order of arrival", func(l holdfast.Limits) string { return yes(l.Order) }),
-		limit("`MinHold`", func(l holdfast.Limits) string { return yes(l.MinHold) }),
-		limit("`Extend` to another TTL", func(l holdfast.Limits) string { return yes(l.ChangeTTL) }),
-		limit("least TTL", func(l holdfast.Limits) string { return l.MinTTL.String() }),
-		limit("longest TTL", func(l holdfast.Limits) string { return most(l.MaxTTL) }),
-		limit("TTLs in steps of", func(l holdfast.Limits) string { return step(l.Granularity) }),
-		ability[driver.Inspector]("`Inspect`"),
-		ability[driver.Lister]("`List`"),
-		ability[driver.Queuer]("`Queue`"),
-		ability[driver.Checker]("`Check`"),
-		ability[driver.Forcer]("`ForceRelease`"),
-		ability[driver.Alerter]("its holder hears of it at once"),
-		ability[driver.Adopter]("`Adoptable`, `Detach`, `Adopt`"),
-		ability[driver.Notifier]("`Nodes` and events of nodes"),
-		ability[driver.Doctor]("`Diagnose`"),
+	writeTable(&b, all, []row{
+		limitRow("fencing tokens", func(l holdfast.Limits) string { return yesOrNo(l.Token) }),
+		limitRow("order of arrival", func(l holdfast.Limits) string { return yesOrNo(l.Order) }),
+		limitRow("`MinHold`", func(l holdfast.Limits) string { return yesOrNo(l.MinHold) }),
+		limitRow("`Extend` to another TTL", func(l holdfast.Limits) string { return yesOrNo(l.ChangeTTL) }),
+		limitRow("least TTL", func(l holdfast.Limits) string { return l.MinTTL.String() }),
+		limitRow("longest TTL", func(l holdfast.Limits) string { return formatLimit(l.MaxTTL) }),
+		limitRow("TTLs in steps of", func(l holdfast.Limits) string { return formatStep(l.Granularity) }),
+		abilityRow[driver.Inspector]("`Inspect`"),
+		abilityRow[driver.Lister]("`List`"),
+		abilityRow[driver.Queuer]("`Queue`"),
+		abilityRow[driver.Checker]("`Check`"),
+		abilityRow[driver.Forcer]("`ForceRelease`"),
+		abilityRow[driver.Alerter]("its holder hears of it at once"),
+		abilityRow[driver.Adopter]("`Adoptable`, `Detach`, `Adopt`"),
+		abilityRow[driver.Notifier]("`Nodes` and events of nodes"),
+		abilityRow[driver.Doctor]("`Diagnose`"),
 	})
 	b.WriteString(refusals)
-	table(&b, all[:6], []row{
+	writeTable(&b, all[:6], []row{
 		{"`Open` of a URL that cannot be read", func(e *engine) string { return errs[e].invalid }},
 		{"wrong password, user or rights", func(e *engine) string { return errs[e].auth }},
 		{"a service that is not fit, or not what was meant", func(e *engine) string { return errs[e].config }},
@@ -199,7 +199,7 @@ type row struct {
 	of   func(*engine) string
 }
 
-func table(b *strings.Builder, all []*engine, rows []row) {
+func writeTable(b *strings.Builder, all []*engine, rows []row) {
 	b.WriteString("| |")
 	for _, e := range all {
 		b.WriteString(" " + e.name + " |")
@@ -214,47 +214,47 @@ func table(b *strings.Builder, all []*engine, rows []row) {
 	}
 }
 
-func limit(name string, of func(holdfast.Limits) string) row {
+func limitRow(name string, of func(holdfast.Limits) string) row {
 	return row{name, func(e *engine) string { return of(e.driver.Limits()) }}
 }
 
-func ability[I any](name string) row {
+func abilityRow[I any](name string) row {
 	return row{name, func(e *engine) string {
 		_, can := e.driver.(I)
-		return yes(can)
+		return yesOrNo(can)
 	}}
 }
 
-func yes(can bool) string {
+func yesOrNo(can bool) string {
 	if can {
 		return "yes"
 	}
 	return "–"
 }
 
-func most(d time.Duration) string {
+func formatLimit(d time.Duration) string {
 	if d == 0 {
 		return "a year"
 	}
 	return strings.TrimSuffix(d.String(), "0m0s")
 }
 
-func step(d time.Duration) string {
+func formatStep(d time.Duration) string {
 	if d == 0 {
 		return "–"
 	}
 	return d.String()
 }
 
-func code(text string) string {
+func formatCode(text string) string {
 	if text == "" {
 		return "–"
 	}
 	return "`" + text + "`"
 }
 
-// signature returns the parameters of a constructor.
-func signature(fn any) string {
+// signatureOf returns the parameters of a constructor.
+func signatureOf(fn any) string {
 	if fn == nil {
 		return "–"
 	}
@@ -266,14 +266,14 @@ func signature(fn any) string {
 		}
 		in = append(in, name)
 	}
-	return code("(" + strings.Join(in, ", ") + ")")
+	return formatCode("(" + strings.Join(in, ", ") + ")")
 }
 
 // outcome describes the errors of one engine's Open.
 type outcome struct{ invalid, auth, config, down string }
 
-// outcomes opens what cannot be opened.
-func outcomes(t *testing.T, all []*engine) map[*engine]*outcome {
+// openOutcomes opens what cannot be opened.
+func openOutcomes(t *testing.T, all []*engine) map[*engine]*outcome {
 	t.Helper()
 	of := make(map[*engine]*outcome)
 	var working sync.WaitGroup
@@ -282,14 +282,14 @@ func outcomes(t *testing.T, all []*engine) map[*engine]*outcome {
 		of[e] = out
 		working.Go(func() {
 			scheme, _, _ := strings.Cut(e.example, "://")
-			out.invalid, out.down = e.outcome(t, scheme+"://host:port"), "–"
+			out.invalid, out.down = e.outcomeOf(t, scheme+"://host:port"), "–"
 			if scheme != "sqlite" { // which has no server
-				out.down = e.outcome(t, scheme+"://"+nobody(t)+database[scheme])
+				out.down = e.outcomeOf(t, scheme+"://"+unusedAddr(t)+database[scheme])
 			}
 			auth, config := e.refused(t)
-			out.auth, out.config = "–", e.outcome(t, config...)
+			out.auth, out.config = "–", e.outcomeOf(t, config...)
 			if len(auth) > 0 {
-				out.auth = e.outcome(t, auth...)
+				out.auth = e.outcomeOf(t, auth...)
 			}
 		})
 	}
@@ -300,8 +300,8 @@ func outcomes(t *testing.T, all []*engine) map[*engine]*outcome {
 // database is the path of an engine's URL, if the URL needs one.
 var database = map[string]string{"mysql": "/app"}
 
-// nobody is an address where nobody listens.
-func nobody(t *testing.T) string {
+// unusedAddr returns an address where nobody listens.
+func unusedAddr(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Error(err)
@@ -316,15 +316,15 @@ var roots = map[string]error{
 	"`ErrInvalid`": holdfast.ErrInvalid, "`ErrAuth`": holdfast.ErrAuth, "`ErrConfig`": holdfast.ErrConfig, "`ErrUnavailable`": holdfast.ErrUnavailable,
 }
 
-// outcome names the errors that the result of Open matches, the same for each URL. ErrAuth and
+// outcomeOf names the errors that the result of Open matches, the same for each URL. ErrAuth and
 // ErrConfig may come from a node, inside an ErrUnavailable.
-func (e *engine) outcome(t *testing.T, urls ...string) (text string) {
+func (e *engine) outcomeOf(t *testing.T, urls ...string) (text string) {
 	for i, url := range urls {
 		d, err := e.open(t.Context(), url)
 		behind := ""
 		if err == nil {
 			behind = ", of `TryAcquire`"
-			err = try(t.Context(), d)
+			err = tryAcquire(t.Context(), d)
 		}
 		var names []string
 		for _, name := range []string{"`ErrInvalid`", "`ErrAuth`", "`ErrConfig`", "`ErrUnavailable`"} {
@@ -345,8 +345,8 @@ func (e *engine) outcome(t *testing.T, urls ...string) (text string) {
 	return text
 }
 
-// try asks for a lock.
-func try(ctx context.Context, d holdfast.Driver) error {
+// tryAcquire asks for a lock.
+func tryAcquire(ctx context.Context, d holdfast.Driver) error {
 	c, err := holdfast.New(d, nil)
 	if err != nil {
 		return err
@@ -417,7 +417,7 @@ func etcdRefuses(t *testing.T) (auth, config []string) {
 		t.Error(err)
 	}
 	if d, err := etcd.Open(t.Context(), "etcd://root:right@"+addrs[0], nil); err == nil { // once that works, all asks for a login
-		try(t.Context(), d)
+		tryAcquire(t.Context(), d)
 	}
 	return []string{"etcd://root:wrong@" + addrs[0], "etcd://" + addrs[0]}, config
 }
