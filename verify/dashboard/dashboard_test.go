@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/verify/interop/foreign"
 )
 
-// check has the compiler of TypeScript say what in text is none of a dashboard of Grafana: properties that do not exist, are
+// checkTypes has the compiler of TypeScript say what in text is none of a dashboard of Grafana: properties that do not exist, are
 // missing, or have values of another type.
-func check(t *testing.T, libraries, text string) (complaints string) {
+func checkTypes(t *testing.T, libraries, text string) (complaints string) {
 	t.Helper()
 	dir := t.TempDir()
 	program := "import type { Dashboard } from '@grafana/schema';\nexport const dashboard: Dashboard = " + text + ";\n"
@@ -49,11 +49,11 @@ func TestDashboardFitsGrafanasTypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if complaints := check(t, libraries, string(text)); complaints != "" {
+	if complaints := checkTypes(t, libraries, string(text)); complaints != "" {
 		t.Error(complaints)
 	}
 	for _, wrong := range [][2]string{{`"gridPos"`, `"gridPoz"`}, {`"schemaVersion": `, `"schemaVersion": "39" + `}} {
-		if check(t, libraries, strings.Replace(string(text), wrong[0], wrong[1], 1)) == "" {
+		if checkTypes(t, libraries, strings.Replace(string(text), wrong[0], wrong[1], 1)) == "" {
 			t.Errorf("with %s in place of %s it is a dashboard too", wrong[1], wrong[0])
 		}
 	}

@@ -57,8 +57,8 @@ func newSite(t *testing.T) *site {
 		t.Fatalf("%d rules are about a minute, want 2", n)
 	}
 	rules = bytes.ReplaceAll(rules, []byte(" > 60\n"), fmt.Appendf(nil, " > %v\n", shorter.Seconds()))
-	exporter := address(t)
-	s.prometheus = address(t)
+	exporter := freeAddr(t)
+	s.prometheus = freeAddr(t)
 	config := "global: {scrape_interval: 500ms, evaluation_interval: 500ms}\nrule_files: [rules.yml]\nscrape_configs:\n" +
 		"  - {job_name: node, static_configs: [{targets: ['" + exporter + "']}]}\n"
 	err = errors.Join(os.Mkdir(s.textfiles, 0o755), os.WriteFile(filepath.Join(dir, "rules.yml"), rules, 0o600),
@@ -66,15 +66,15 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	start(t, "prometheus-node-exporter", "--web.listen-address="+exporter, "--collector.disable-defaults",
+	startServer(t, "prometheus-node-exporter", "--web.listen-address="+exporter, "--collector.disable-defaults",
 		"--collector.textfile", "--collector.textfile.directory="+s.textfiles)
-	start(t, "prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data",
+	startServer(t, "prometheus", "--config.file="+dir+"/prometheus.yml", "--storage.tsdb.path="+dir+"/data",
 		"--web.listen-address="+s.prometheus, "--log.level=warn")
 	return s
 }
 
-// address is one on which nothing listens.
-func address(t *testing.T) string {
+// freeAddr returns an address on which nothing listens.
+func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -84,8 +84,8 @@ func address(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// start starts a server, which ends with the test. A machine without it needs tools/deps.
-func start(t *testing.T, argv ...string) {
+// startServer starts a server, which ends with the test. A machine without it needs tools/deps.
+func startServer(t *testing.T, argv ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 	var log bytes.Buffer
@@ -102,8 +102,8 @@ func start(t *testing.T, argv ...string) {
 	})
 }
 
-// holdfast runs the command and checks its exit code.
-func (s *site) holdfast(code int, argv ...string) {
+// runHoldfast runs the command and checks its exit code.
+func (s *site) runHoldfast(code int, argv ...string) {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), s.program, argv...)
 	cmd.Env = append(os.Environ(), "HOLDFAST_BACKEND=redis://"+s.redis.Addr(), "PATH="+filepath.Dir(s.program)+":"+os.Getenv("PATH"))
@@ -112,19 +112,19 @@ func (s *site) holdfast(code int, argv ...string) {
 	}
 }
 
-// job runs a command as a job that has a text file.
-func (s *site) job(code int, name string, argv ...string) {
+// runJob runs a command as a job that has a text file.
+func (s *site) runJob(code int, name string, argv ...string) {
 	s.t.Helper()
-	s.holdfast(code, append([]string{"run", "--textfile", filepath.Join(s.textfiles, name+".prom"), "-q"}, argv...)...)
+	s.runHoldfast(code, append([]string{"run", "--textfile", filepath.Join(s.textfiles, name+".prom"), "-q"}, argv...)...)
 }
 
-func (s *site) leaks(code int, argv ...string) {
+func (s *site) runLeaks(code int, argv ...string) {
 	s.t.Helper()
-	s.holdfast(code, append([]string{"leaks", "--textfile", filepath.Join(s.textfiles, "leaks.prom")}, argv...)...)
+	s.runHoldfast(code, append([]string{"leaks", "--textfile", filepath.Join(s.textfiles, "leaks.prom")}, argv...)...)
 }
 
-// ask is the answer of Prometheus to a query: the given labels of each series. An error is none.
-func (s *site) ask(query string, labels ...string) (series []string) {
+// queryPrometheus returns the answer of Prometheus to a query: the given labels of each series. An error is none.
+func (s *site) queryPrometheus(query string, labels ...string) (series []string) {
 	resp, err := http.Get("http://" + s.prometheus + "/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {
 		return nil
@@ -149,19 +149,19 @@ func (s *site) ask(query string, labels ...string) (series []string) {
 	return slices.Compact(series)
 }
 
-// becomes waits until done.
-func (s *site) becomes(what string, done func() bool) {
+// waitUntil waits until done.
+func (s *site) waitUntil(what string, done func() bool) {
 	s.t.Helper()
 	for end := time.Now().Add(patience); !done(); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("not within %v: %s; since the beginning there were %q", patience, what, s.fired())
+			s.t.Fatalf("not within %v: %s; since the beginning there were %q", patience, what, s.firedAlerts())
 		}
 	}
 }
 
-// fired are the alerts that have been raised since the beginning.
-func (s *site) fired() []string {
-	return s.ask(`count_over_time(ALERTS{alertstate="firing"}[1h])`, "alertname", "name", "outcome")
+// firedAlerts returns the alerts that have been raised since the beginning.
+func (s *site) firedAlerts() []string {
+	return s.queryPrometheus(`count_over_time(ALERTS{alertstate="firing"}[1h])`, "alertname", "name", "outcome")
 }
 
 // faults are the faults of a job, each with the alerts that must fire.
@@ -169,28 +169,28 @@ var faults = []struct {
 	alerts []string
 	plant  func(*site)
 }{
-	{[]string{"LockJobOverdue overdue"}, func(s *site) { s.job(0, "overdue", "--overdue-after", "1s", "overdue", "--", "true") }},
-	{[]string{"LockJobFailed failed ran"}, func(s *site) { s.job(3, "failed", "failed", "--", "sh", "-c", "exit 3") }},
-	{[]string{"LockJobFailed away unavailable"}, func(s *site) { s.job(69, "away", "-b", "redis://127.0.0.1:1", "away", "--", "true") }},
+	{[]string{"LockJobOverdue overdue"}, func(s *site) { s.runJob(0, "overdue", "--overdue-after", "1s", "overdue", "--", "true") }},
+	{[]string{"LockJobFailed failed ran"}, func(s *site) { s.runJob(3, "failed", "failed", "--", "sh", "-c", "exit 3") }},
+	{[]string{"LockJobFailed away unavailable"}, func(s *site) { s.runJob(69, "away", "-b", "redis://127.0.0.1:1", "away", "--", "true") }},
 	{[]string{"LockJobFailed lost lost", "LockJobLost lost lost"}, func(s *site) {
-		s.job(79, "lost", "-c", "holdfast force-release lost --token $HOLDFAST_LOCK_TOKEN --reason fault --yes; sleep 1000", "lost")
+		s.runJob(79, "lost", "-c", "holdfast force-release lost --token $HOLDFAST_LOCK_TOKEN --reason fault --yes; sleep 1000", "lost")
 	}},
-	{[]string{"LockJobSlow slow"}, func(s *site) { s.job(0, "slow", "slow", "--", "sleep", fmt.Sprint(shorter.Seconds()+1)) }},
+	{[]string{"LockJobSlow slow"}, func(s *site) { s.runJob(0, "slow", "slow", "--", "sleep", fmt.Sprint(shorter.Seconds()+1)) }},
 	{[]string{"LockJobWaits waits"}, func(s *site) {
-		s.holdfast(0, "acquire", "--ttl", fmt.Sprint(shorter+time.Second), "--file", filepath.Join(s.t.TempDir(), "lease"), "waits")
-		s.job(0, "waits", "waits", "--", "true")
+		s.runHoldfast(0, "acquire", "--ttl", fmt.Sprint(shorter+time.Second), "--file", filepath.Join(s.t.TempDir(), "lease"), "waits")
+		s.runJob(0, "waits", "waits", "--", "true")
 	}},
 	{[]string{"LockJobSkipped skipped"}, func(s *site) {
-		s.holdfast(0, "acquire", "--ttl", "1h", "--file", filepath.Join(s.textfiles, "lease"), "skipped")
+		s.runHoldfast(0, "acquire", "--ttl", "1h", "--file", filepath.Join(s.textfiles, "lease"), "skipped")
 		for range 5 {
-			s.job(0, "skipped", "-n", "-x", "skipped", "--", "true")
+			s.runJob(0, "skipped", "-n", "-x", "skipped", "--", "true")
 		}
 	}},
 	{[]string{"LockLeaks"}, func(s *site) {
 		if _, err := s.redis.Do("SET", "lock:theirs", "value"); err != nil {
 			s.t.Error(err)
 		}
-		s.leaks(1)
+		s.runLeaks(1)
 	}},
 }
 
@@ -199,15 +199,15 @@ func TestJobAlertFiresOnlyOnItsFault(t *testing.T) {
 	rig.Nightly(t, "dashboard")
 	t.Parallel()
 	s := newSite(t)
-	s.leaks(0)
+	s.runLeaks(0)
 	jobs := []string{"overdue", "failed", "away", "lost", "slow", "waits", "skipped"}
 	for _, name := range jobs {
-		s.job(0, name, "--overdue-after", "1h", name, "--", "true")
+		s.runJob(0, name, "--overdue-after", "1h", name, "--", "true")
 	}
-	s.becomes("ten scrapes of all", func() bool {
-		return len(s.ask(`count_over_time(holdfast_job_last_success_timestamp_seconds[1h]) >= 10`, "name")) == len(jobs)
+	s.waitUntil("ten scrapes of all", func() bool {
+		return len(s.queryPrometheus(`count_over_time(holdfast_job_last_success_timestamp_seconds[1h]) >= 10`, "name")) == len(jobs)
 	})
-	if fired := s.fired(); len(fired) > 0 {
+	if fired := s.firedAlerts(); len(fired) > 0 {
 		t.Errorf("where all is well there is %q", fired)
 	}
 	s.holdsThePage()
@@ -219,27 +219,27 @@ func TestJobAlertFiresOnlyOnItsFault(t *testing.T) {
 		planted.Go(func() { f.plant(s) })
 	}
 	planted.Wait()
-	s.becomes("LockLeaks", func() bool { return slices.Contains(s.fired(), "LockLeaks") })
-	s.age("leaks.prom", "holdfast_leaks_last_look_timestamp_seconds", 9*24*time.Hour)
+	s.waitUntil("LockLeaks", func() bool { return slices.Contains(s.firedAlerts(), "LockLeaks") })
+	s.ageMetric("leaks.prom", "holdfast_leaks_last_look_timestamp_seconds", 9*24*time.Hour)
 	want = append(want, "LockLeaksNotCounted")
 	slices.Sort(want)
-	s.becomes(fmt.Sprintf("%q", want), func() bool { return slices.Equal(s.fired(), want) })
+	s.waitUntil(fmt.Sprintf("%q", want), func() bool { return slices.Equal(s.firedAlerts(), want) })
 
-	s.leaks(0, "--fix", "--yes")
-	s.holdfast(0, "release", "--file", filepath.Join(s.textfiles, "lease"))
+	s.runLeaks(0, "--fix", "--yes")
+	s.runHoldfast(0, "release", "--file", filepath.Join(s.textfiles, "lease"))
 	for _, name := range jobs {
-		s.job(0, name, "--overdue-after", "1h", name, "--", "true")
+		s.runJob(0, name, "--overdue-after", "1h", name, "--", "true")
 	}
-	s.becomes("the end of all that is mended", func() bool {
-		return len(s.ask(`ALERTS{alertstate="firing"}`, "alertname")) == 0
+	s.waitUntil("the end of all that is mended", func() bool {
+		return len(s.queryPrometheus(`ALERTS{alertstate="firing"}`, "alertname")) == 0
 	})
-	if fired := s.fired(); !slices.Equal(fired, want) {
+	if fired := s.firedAlerts(); !slices.Equal(fired, want) {
 		t.Errorf("in the end there were %q, want %q", fired, want)
 	}
 }
 
-// age makes a time in a text file earlier.
-func (s *site) age(file, metric string, d time.Duration) {
+// ageMetric makes a time in a text file earlier.
+func (s *site) ageMetric(file, metric string, d time.Duration) {
 	s.t.Helper()
 	path := filepath.Join(s.textfiles, file)
 	text, err := os.ReadFile(path)
@@ -255,7 +255,7 @@ func (s *site) age(file, metric string, d time.Duration) {
 // holdsThePage checks that docs/alerts.md names the metrics that Prometheus has, and rules and dashboard no others.
 func (s *site) holdsThePage() {
 	s.t.Helper()
-	exist := s.ask(`{__name__=~"holdfast_.*"}`, "__name__")
+	exist := s.queryPrometheus(`{__name__=~"holdfast_.*"}`, "__name__")
 	name := regexp.MustCompile(`\bholdfast_(?:job|leaks)\w*`)
 	for _, file := range []string{"docs/alerts.md", "prometheus/rules/holdfast.yml", "prometheus/rules/holdfast_test.yml", "prometheus/dashboard.json"} {
 		text, err := os.ReadFile("../../" + file)
