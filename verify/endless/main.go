@@ -49,26 +49,26 @@ type flood struct {
 	serve        func(conn net.Conn)
 }
 
-// pour writes a piece again and again until the client has gone.
-func pour(conn net.Conn, begin, piece []byte) {
+// pourBytes writes a piece again and again until the client has gone.
+func pourBytes(conn net.Conn, begin, piece []byte) {
 	many := bytes.Repeat(piece, max(1, 64<<10/len(piece)))
 	for _, err := conn.Write(begin); err == nil; {
 		_, err = conn.Write(many)
 	}
 }
 
-// over answers the first message of a client with begin, and each one behind it with an endless answer.
-func over(greeting, begin, piece []byte, first func(net.Conn) error) func(net.Conn) {
+// endlessAnswer answers the first message of a client with begin, and each one behind it with an endless answer.
+func endlessAnswer(greeting, begin, piece []byte, first func(net.Conn) error) func(net.Conn) {
 	return func(conn net.Conn) {
 		if _, err := conn.Write(greeting); err != nil || first(conn) != nil {
 			return
 		}
-		pour(conn, begin, piece)
+		pourBytes(conn, begin, piece)
 	}
 }
 
-// read waits for one message of a client.
-func read(conn net.Conn) error { _, err := conn.Read(make([]byte, 16<<10)); return err }
+// readMessage waits for one message of a client.
+func readMessage(conn net.Conn) error { _, err := conn.Read(make([]byte, 16<<10)); return err }
 
 // pgMessage returns one message of PostgreSQL.
 func pgMessage(kind byte, body ...byte) []byte {
@@ -77,11 +77,11 @@ func pgMessage(kind byte, body ...byte) []byte {
 
 // pgLogin lets a client in.
 func pgLogin(conn net.Conn) error {
-	if err := read(conn); err != nil {
+	if err := readMessage(conn); err != nil {
 		return err
 	}
 	conn.Write(bytes.Join([][]byte{pgMessage('R', 0, 0, 0, 0), pgMessage('K', 0, 0, 0, 1, 0, 0, 0, 2), pgMessage('Z', 'I')}, nil))
-	return read(conn)
+	return readMessage(conn)
 }
 
 // myPacket returns one packet of MySQL.
@@ -101,11 +101,11 @@ var myGreeting = myPacket(0, bytes.Join([][]byte{
 
 // myLogin lets a client in.
 func myLogin(conn net.Conn) error {
-	if err := read(conn); err != nil {
+	if err := readMessage(conn); err != nil {
 		return err
 	}
 	conn.Write(myPacket(2, 0, 0, 0, 2, 0, 0, 0))
-	return read(conn)
+	return readMessage(conn)
 }
 
 // zkPacket returns one packet of ZooKeeper.
@@ -115,7 +115,7 @@ func zkPacket(body []byte) []byte {
 
 // zkLogin gives a client a session.
 func zkLogin(conn net.Conn) error {
-	if err := read(conn); err != nil {
+	if err := readMessage(conn); err != nil {
 		return err
 	}
 	welcome := binary.BigEndian.AppendUint32(nil, 0)
@@ -123,21 +123,24 @@ func zkLogin(conn net.Conn) error {
 	welcome = binary.BigEndian.AppendUint64(welcome, 7)
 	welcome = binary.BigEndian.AppendUint32(welcome, 16)
 	conn.Write(zkPacket(append(welcome, make([]byte, 17)...)))
-	return read(conn)
+	return readMessage(conn)
 }
 
 var floods = []flood{
-	{"Redis", "one text", "redis://%s", over(nil, []byte("$536870912\r\n"), make([]byte, 4096), read)},
-	{"Redis", "one list of numbers", "redis://%s", over(nil, []byte("*1000000000\r\n"), []byte(":1\r\n"), read)},
-	{"Redis", "lists in lists", "redis://%s", over(nil, nil, []byte("*1\r\n"), read)},
-	{"Redis", "pushes", "redis://%s", over(nil, nil, []byte(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n"), read)},
-	{"Redis", "answers", "redis://%s", over(nil, nil, []byte("+OK\r\n"), read)},
-	{"PostgreSQL", "one row", "postgres://u:p@%s/db?sslmode=disable", over(nil, append(pgMessage('1'), 'D', 0x3f, 0xff, 0xff, 0xff), make([]byte, 4096), pgLogin)},
-	{"PostgreSQL", "rows", "postgres://u:p@%s/db?sslmode=disable", over(nil, bytes.Join([][]byte{
+	{"Redis", "one text", "redis://%s", endlessAnswer(nil, []byte("$536870912\r\n"), make([]byte, 4096), readMessage)},
+	{"Redis", "one list of numbers", "redis://%s", endlessAnswer(nil, []byte("*1000000000\r\n"), []byte(":1\r\n"), readMessage)},
+	{"Redis", "lists in lists", "redis://%s", endlessAnswer(nil, nil, []byte("*1\r\n"), readMessage)},
+	{"Redis", "pushes", "redis://%s", endlessAnswer(nil, nil, []byte(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n"), readMessage)},
+	{"Redis", "answers", "redis://%s", endlessAnswer(nil, nil, []byte("+OK\r\n"), readMessage)},
+	{
+		"PostgreSQL", "one row", "postgres://u:p@%s/db?sslmode=disable",
+		endlessAnswer(nil, append(pgMessage('1'), 'D', 0x3f, 0xff, 0xff, 0xff), make([]byte, 4096), pgLogin),
+	},
+	{"PostgreSQL", "rows", "postgres://u:p@%s/db?sslmode=disable", endlessAnswer(nil, bytes.Join([][]byte{
 		pgMessage('1'), pgMessage('2'), pgMessage('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...),
 	}, nil), pgMessage('D', 0, 1, 0, 0, 0, 1, 't'), pgLogin)},
-	{"PostgreSQL", "notifications", "postgres://u:p@%s/db?sslmode=disable", over(nil, nil, pgMessage('A', 0, 0, 0, 1, 'a', 0, 'b', 0), pgLogin)},
-	{"MySQL", "one packet", "mysql://u:p@%s/db", over(myGreeting, nil, append([]byte{0xff, 0xff, 0xff, 1}, make([]byte, 1<<24-1)...), myLogin)},
+	{"PostgreSQL", "notifications", "postgres://u:p@%s/db?sslmode=disable", endlessAnswer(nil, nil, pgMessage('A', 0, 0, 0, 1, 'a', 0, 'b', 0), pgLogin)},
+	{"MySQL", "one packet", "mysql://u:p@%s/db", endlessAnswer(myGreeting, nil, append([]byte{0xff, 0xff, 0xff, 1}, make([]byte, 1<<24-1)...), myLogin)},
 	{"MySQL", "rows", "mysql://u:p@%s/db", func(conn net.Conn) {
 		if conn.Write(myGreeting); myLogin(conn) != nil {
 			return
@@ -147,11 +150,11 @@ var floods = []flood{
 		for n := range 256 {
 			rows = append(rows, myPacket(byte(n+4), 1, '1')...)
 		}
-		pour(conn, bytes.Join([][]byte{myPacket(1, 1), myPacket(2, column...), myPacket(3, 0xfe, 0, 0, 2, 0)}, nil), rows)
+		pourBytes(conn, bytes.Join([][]byte{myPacket(1, 1), myPacket(2, column...), myPacket(3, 0xfe, 0, 0, 2, 0)}, nil), rows)
 	}},
-	{"ZooKeeper", "one packet", "zk://%s", over(nil, []byte{0x7f, 0xff, 0xff, 0xff}, make([]byte, 4096), zkLogin)},
-	{"ZooKeeper", "events", "zk://%s", over(nil, nil, zkPacket(append([]byte{0xff, 0xff, 0xff, 0xff}, make([]byte, 28)...)), zkLogin)},
-	{"ZooKeeper", "pongs", "zk://%s", over(nil, nil, zkPacket(append([]byte{0xff, 0xff, 0xff, 0xfe}, make([]byte, 12)...)), zkLogin)},
+	{"ZooKeeper", "one packet", "zk://%s", endlessAnswer(nil, []byte{0x7f, 0xff, 0xff, 0xff}, make([]byte, 4096), zkLogin)},
+	{"ZooKeeper", "events", "zk://%s", endlessAnswer(nil, nil, zkPacket(append([]byte{0xff, 0xff, 0xff, 0xff}, make([]byte, 28)...)), zkLogin)},
+	{"ZooKeeper", "pongs", "zk://%s", endlessAnswer(nil, nil, zkPacket(append([]byte{0xff, 0xff, 0xff, 0xfe}, make([]byte, 12)...)), zkLogin)},
 	{"etcd", "one answer", "etcd://%s", nil},
 	{"etcd", "answers", "etcd://%s", nil},
 }
@@ -192,7 +195,7 @@ func etcdServer(l net.Listener, what string) {
 func main() {
 	flag.Parse()
 	if *client != "" {
-		if err := be(*client); err != nil {
+		if err := beClient(*client); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(2)
 		}
@@ -204,7 +207,7 @@ func main() {
 		if !strings.Contains(strings.ToLower(f.engine), strings.ToLower(*only)) {
 			continue
 		}
-		peak, err := measure(f)
+		peak, err := measureFlood(f)
 		if err != nil || peak > *limit {
 			failed = true
 			fmt.Fprintf(os.Stderr, "%s, %s: %v\n", f.engine, f.what, err)
@@ -216,8 +219,8 @@ func main() {
 	}
 }
 
-// measure runs a client beside a flood and returns by how many MB it grew.
-func measure(f flood) (peak int, err error) {
+// measureFlood runs a client beside a flood and returns by how many MB it grew.
+func measureFlood(f flood) (peak int, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, err
@@ -254,15 +257,15 @@ func measure(f flood) (peak int, err error) {
 	return strconv.Atoi(strings.TrimSpace(string(out)))
 }
 
-// be asks for a lock, looks at it, and prints by how many MB this process grew.
-func be(url string) error {
+// beClient asks for a lock, looks at it, and prints by how many MB this process grew.
+func beClient(url string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(*seconds)*time.Second)
 	defer cancel()
-	before, err := resident()
+	before, err := residentMemory()
 	if err != nil {
 		return err
 	}
-	d, err := open(ctx, url)
+	d, err := openDriver(ctx, url)
 	if err != nil {
 		return err
 	}
@@ -273,12 +276,12 @@ func be(url string) error {
 		i.Inspect(ctx, "k")
 	}
 	d.Close()
-	after, err := resident()
+	after, err := residentMemory()
 	fmt.Println(after - before)
 	return err
 }
 
-func open(ctx context.Context, url string) (driver.Driver, error) {
+func openDriver(ctx context.Context, url string) (driver.Driver, error) {
 	scheme, _, _ := strings.Cut(url, ":")
 	switch scheme {
 	case "redis":
@@ -295,8 +298,8 @@ func open(ctx context.Context, url string) (driver.Driver, error) {
 	return nil, errors.New("no such engine")
 }
 
-// resident returns how many MB of memory this process has had at most.
-func resident() (int, error) {
+// residentMemory returns how many MB of memory this process has had at most.
+func residentMemory() (int, error) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0, err
