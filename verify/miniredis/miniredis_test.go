@@ -44,12 +44,12 @@ func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
 	}
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
-		m := start(t)
+		m := startServer(t)
 		return locktest.Service{
 			Nodes: 1,
 			Deaf:  true,
 			Open: func() (driver.Driver, error) {
-				d, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{Dial: dial(m)})
+				d, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{Dial: dialServer(m)})
 				return unordered{d}, err
 			},
 			Leftovers: func() (left []string, err error) {
@@ -69,16 +69,16 @@ func TestMiniredisKeepsEveryPromiseButOrder(t *testing.T) {
 	}})
 }
 
-// start returns a server whose keys expire with the time of the test.
-func start(t testing.TB) *miniredis.Miniredis {
+// startServer returns a server whose keys expire with the time of the test.
+func startServer(t testing.TB) *miniredis.Miniredis {
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
 	t.Cleanup(m.Close)
 	return m
 }
 
-// dial connects to m in memory, without a port.
-func dial(m *miniredis.Miniredis) func(context.Context, string, string) (net.Conn, error) {
+// dialServer connects to m in memory, without a port.
+func dialServer(m *miniredis.Miniredis) func(context.Context, string, string) (net.Conn, error) {
 	return func(context.Context, string, string) (net.Conn, error) { return m.Dial() }
 }
 
@@ -94,7 +94,7 @@ func (l *log) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-func (l *log) count(word string) int {
+func (l *log) countWord(word string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Count(l.text.String(), word)
@@ -103,7 +103,7 @@ func (l *log) count(word string) int {
 func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		m, said := start(t), &log{}
+		m, said := startServer(t), &log{}
 		var dialled atomic.Int32
 		var last atomic.Pointer[net.Conn]
 		opts := &redis.Options{
@@ -132,7 +132,7 @@ func TestItIsSaidOnceThatNobodyIsWoken(t *testing.T) {
 		if dialled.Load() < 2 || client.Nodes()[0].State != holdfast.NodePolling {
 			t.Errorf("%d connections, state %v", dialled.Load(), client.Nodes()[0].State)
 		}
-		if n := said.count("who poll"); n != 1 {
+		if n := said.countWord("who poll"); n != 1 {
 			t.Errorf("said %d times, want once:\n%s", n, &said.text)
 		}
 	})
@@ -159,8 +159,8 @@ func TestFastForwardMovesServerClock(t *testing.T) {
 		t.Run(fmt.Sprint("taken=", taken), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				m := start(t)
-				holder, rival := client(t, m), client(t, m)
+				m := startServer(t)
+				holder, rival := newClient(t, m), newClient(t, m)
 				lease, err := holder.Acquire(t.Context(), "job", nil)
 				if err != nil {
 					t.Fatal(err)
@@ -180,9 +180,9 @@ func TestFastForwardMovesServerClock(t *testing.T) {
 	}
 }
 
-func client(t *testing.T, m *miniredis.Miniredis) *holdfast.Client {
+func newClient(t *testing.T, m *miniredis.Miniredis) *holdfast.Client {
 	t.Helper()
-	drv, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{Dial: dial(m)})
+	drv, err := redis.New(t.Context(), []redis.Node{{Addr: "miniredis:6379"}}, &redis.Options{Dial: dialServer(m)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// report is a job of a program: one process at a time makes it.
-func report(ctx context.Context, locks *holdfast.Client, work func(context.Context) error) error {
+// writeReport returns a job of a program: one process at a time makes it.
+func writeReport(ctx context.Context, locks *holdfast.Client, work func(context.Context) error) error {
 	return locks.Do(ctx, "report", nil, func(ctx context.Context, _ *holdfast.Lease) error { return work(ctx) })
 }
 
@@ -57,7 +57,7 @@ func secondWaits(t *testing.T, first, second *holdfast.Client) {
 	defer first.Close()
 	defer second.Close()
 	begun := make(chan bool)
-	go report(t.Context(), first, func(context.Context) error {
+	go writeReport(t.Context(), first, func(context.Context) error {
 		close(begun)
 		time.Sleep(10 * time.Minute) // of virtual time
 		return nil
@@ -67,7 +67,7 @@ func secondWaits(t *testing.T, first, second *holdfast.Client) {
 		t.Errorf("the lock is not held: %v", err)
 	}
 	start := time.Now()
-	err := report(t.Context(), second, func(context.Context) error { return nil })
+	err := writeReport(t.Context(), second, func(context.Context) error { return nil })
 	if waited := time.Since(start); err != nil || waited < 9*time.Minute || waited > 11*time.Minute {
 		t.Errorf("waited for %v, %v", waited, err)
 	}
@@ -80,7 +80,7 @@ func TestAReportEndsWithItsLease(t *testing.T) {
 		nodes := memory.New(3)
 		locks, _ := holdfast.New(nodes, nil)
 		defer locks.Close()
-		err := report(t.Context(), locks, func(ctx context.Context) error {
+		err := writeReport(t.Context(), locks, func(ctx context.Context) error {
 			nodes.Node(0).Stop()
 			time.Sleep(time.Hour) // two of three are left: the lease goes on
 			if ctx.Err() != nil {
