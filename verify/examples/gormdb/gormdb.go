@@ -35,7 +35,7 @@ func Locks(ctx context.Context, db *gorm.DB) (*holdfast.Client, error) {
 // Fenced runs write in a transaction that begins with the check of the lease's token: no write of a holder that is late gets past it.
 func Fenced(ctx context.Context, db *gorm.DB, guard *sqlfence.Fence, lease *holdfast.Lease, write func(tx *gorm.DB) error) error {
 	return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
-		own, err := transaction(tx)
+		own, err := transactionOf(tx)
 		if err != nil {
 			return err
 		}
@@ -48,15 +48,15 @@ func Fenced(ctx context.Context, db *gorm.DB, guard *sqlfence.Fence, lease *hold
 
 // RowLock locks a row until the transaction tx ends.
 func RowLock(ctx context.Context, tx *gorm.DB, table, column string, value any) error {
-	own, err := transaction(tx)
+	own, err := transactionOf(tx)
 	if err != nil {
 		return err
 	}
 	return sqllock.RowLock(ctx, own, sqllock.MySQL, table, column, value)
 }
 
-// transaction returns the transaction of database/sql behind tx.
-func transaction(tx *gorm.DB) (*sql.Tx, error) {
+// transactionOf returns the transaction of database/sql behind tx.
+func transactionOf(tx *gorm.DB) (*sql.Tx, error) {
 	switch pool := tx.Statement.ConnPool.(type) {
 	case *sql.Tx:
 		return pool, nil

@@ -46,16 +46,16 @@ func run(ctx context.Context, backend, database string) error {
 		return err
 	}
 	defer locks.Close()
-	if err := migrate(ctx, locks, db, steps); err != nil {
+	if err := migrateSchema(ctx, locks, db, steps); err != nil {
 		return err
 	}
 	log.Print("the schema is up to date") // here the work of the program begins
 	return nil
 }
 
-// migrate executes the steps that the database does not have. It blocks until this or another instance has done so. An error
+// migrateSchema executes the steps that the database does not have. It blocks until this or another instance has done so. An error
 // after ten minutes names the holder.
-func migrate(ctx context.Context, locks *holdfast.Client, db *sql.DB, steps []string) error {
+func migrateSchema(ctx context.Context, locks *holdfast.Client, db *sql.DB, steps []string) error {
 	tokens, err := sqlfence.New(sqlfence.PostgreSQL, nil)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func migrate(ctx context.Context, locks *holdfast.Client, db *sql.DB, steps []st
 		for done := false; !done; {
 			// Step, version and token are one transaction: a holder that comes too late changes nothing.
 			err := tokens.Do(ctx, db, lease.Key(), lease.Token(), lease.Owner(), func(tx *sql.Tx) (err error) {
-				done, err = step(ctx, tx, steps)
+				done, err = runStep(ctx, tx, steps)
 				return err
 			})
 			if err != nil {
@@ -79,8 +79,8 @@ func migrate(ctx context.Context, locks *holdfast.Client, db *sql.DB, steps []st
 	})
 }
 
-// step executes the first step that the database does not have. done says that it has all of them, or more.
-func step(ctx context.Context, tx *sql.Tx, steps []string) (done bool, err error) {
+// runStep executes the first step that the database does not have. done says that it has all of them, or more.
+func runStep(ctx context.Context, tx *sql.Tx, steps []string) (done bool, err error) {
 	if _, err := tx.ExecContext(ctx, `CREATE TABLE IF NOT EXISTS schema_step (number int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())`); err != nil {
 		return false, err
 	}

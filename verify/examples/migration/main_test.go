@@ -43,7 +43,7 @@ func TestLostLockLeavesNoHalfStep(t *testing.T) {
 	url := "redis://" + redistest.Start(t, nil).Addr()
 	_, db := examples.Database(t, `CREATE TABLE began (); CREATE TABLE half ()`)
 	long := []string{`DROP TABLE half; SELECT pg_sleep(60)`}
-	_, ended := examples.Start(t, func(ctx context.Context) error { return migrate(ctx, examples.Client(t, url), db, long) })
+	_, ended := examples.Start(t, func(ctx context.Context) error { return migrateSchema(ctx, examples.Client(t, url), db, long) })
 	for asleep := false; !asleep; {
 		row := db.QueryRowContext(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'DROP%')`)
 		if err := row.Scan(&asleep); err != nil {
@@ -51,8 +51,8 @@ func TestLostLockLeavesNoHalfStep(t *testing.T) {
 		}
 	}
 	examples.Take(t, url, "shop/migration")
-	if err := examples.Soon(t, "migrate returns", ended); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("migrate returned %v, want ErrLost", err)
+	if err := examples.Soon(t, "migrateSchema returns", ended); !errors.Is(err, holdfast.ErrLost) {
+		t.Errorf("migrateSchema returned %v, want ErrLost", err)
 	}
 	if _, err := db.ExecContext(t.Context(), `SELECT FROM half`); err != nil {
 		t.Errorf("half a step was done: %v", err)

@@ -61,7 +61,7 @@ func run(ctx context.Context, backend, database string, period time.Duration) er
 		now := time.Now().UTC()
 		start := now.Truncate(period) // of the period that runs now
 		next := start.Add(period)
-		if err := j.once(ctx, start.Add(-period), start); err != nil && ctx.Err() == nil {
+		if err := j.writeReport(ctx, start.Add(-period), start); err != nil && ctx.Err() == nil {
 			log.Print(err)
 			next = now.Add(min(period, time.Minute)) // another try
 		}
@@ -70,9 +70,9 @@ func run(ctx context.Context, backend, database string, period time.Duration) er
 	return nil
 }
 
-// once writes the report of a period unless it is written. Every machine calls it: the database remembers what is done, so that
+// writeReport writes the report of a period unless it is written. Every machine calls it: the database remembers what is done, so that
 // the lock need not outlast the work, and the clocks of the machines may differ.
-func (j *job) once(ctx context.Context, from, to time.Time) error {
+func (j *job) writeReport(ctx context.Context, from, to time.Time) error {
 	return j.locks.Do(ctx, "shop/report", nil, func(ctx context.Context, lease *holdfast.Lease) error {
 		// The claim comes before the read: from now on the database refuses the holders before this one.
 		if err := j.tokens.Claim(ctx, j.db, lease.Key(), lease.Token(), lease.Owner()); err != nil {

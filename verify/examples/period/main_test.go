@@ -70,17 +70,17 @@ func TestLateHolderWritesNoReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, ended := examples.Start(t, func(ctx context.Context) error { return j.once(ctx, from, to) })
+	_, ended := examples.Start(t, func(ctx context.Context) error { return j.writeReport(ctx, from, to) })
 	waitForTheRead(t, db)
 	examples.Take(t, url, "shop/report")
 	if err := examples.Soon(t, "the first holder returns", ended); !errors.Is(err, holdfast.ErrLost) {
-		t.Errorf("once returned %v, want ErrLost", err)
+		t.Errorf("writeReport returned %v, want ErrLost", err)
 	}
 	if err := blocker.Rollback(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // the second machine writes the report, a third finds it
-		if err := (&job{examples.Client(t, url), db, tokens}).once(t.Context(), from, to); err != nil {
+		if err := (&job{examples.Client(t, url), db, tokens}).writeReport(t.Context(), from, to); err != nil {
 			t.Error(err)
 		}
 	}

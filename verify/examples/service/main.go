@@ -70,8 +70,8 @@ func run(ctx context.Context, listener net.Listener, backend, database, provider
 
 	s := &service{locks: locks, db: db, tokens: tokens, provider: provider}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /readyz", s.ready)
-	mux.HandleFunc("POST /invoices/{id}/charge", s.charge)
+	mux.HandleFunc("GET /readyz", s.handleReady)
+	mux.HandleFunc("POST /invoices/{id}/charge", s.handleCharge)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -88,8 +88,8 @@ func run(ctx context.Context, listener net.Listener, backend, database, provider
 	return errors.Join(server.Shutdown(grace), locks.Shutdown(grace))
 }
 
-// ready reports whether a load balancer should send requests.
-func (s *service) ready(w http.ResponseWriter, _ *http.Request) {
+// handleReady reports whether a load balancer should send requests.
+func (s *service) handleReady(w http.ResponseWriter, _ *http.Request) {
 	nodes, silent := s.locks.Nodes(), 0
 	for _, node := range nodes {
 		if node.State == holdfast.NodeDown || node.State == holdfast.NodeStalled {
@@ -101,8 +101,8 @@ func (s *service) ready(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// charge answers a request after it has charged the invoice, or found that it is charged.
-func (s *service) charge(w http.ResponseWriter, r *http.Request) {
+// handleCharge answers a request after it has charged the invoice, or found that it is charged.
+func (s *service) handleCharge(w http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("id")
 	opts := &holdfast.AcquireOptions{Wait: 5 * time.Second}
 	err := s.locks.Do(r.Context(), "invoice/"+id, opts, func(ctx context.Context, lease *holdfast.Lease) error {
@@ -110,7 +110,7 @@ func (s *service) charge(w http.ResponseWriter, r *http.Request) {
 	})
 	if err != nil {
 		log.Print(err)
-		http.Error(w, http.StatusText(status(err)), status(err))
+		http.Error(w, http.StatusText(statusOf(err)), statusOf(err))
 	}
 }
 
@@ -124,7 +124,7 @@ func (s *service) chargeOnce(ctx context.Context, lease *holdfast.Lease, id stri
 	if err := s.db.QueryRowContext(ctx, `SELECT charged FROM invoice WHERE id = $1`, id).Scan(&charged); err != nil || charged {
 		return err
 	}
-	if err := s.order(ctx, id); err != nil {
+	if err := s.orderCharge(ctx, id); err != nil {
 		return err
 	}
 	return s.tokens.Do(ctx, s.db, lease.Key(), lease.Token(), lease.Owner(), func(tx *sql.Tx) error {
@@ -133,9 +133,9 @@ func (s *service) chargeOnce(ctx context.Context, lease *holdfast.Lease, id stri
 	})
 }
 
-// order has the provider charge an invoice. The provider knows no tokens: a process that ends here leaves the charge to the
+// orderCharge has the provider charge an invoice. The provider knows no tokens: a process that ends here leaves the charge to the
 // next holder, who orders it again. The provider does not repeat an order of the same key.
-func (s *service) order(ctx context.Context, id string) error {
+func (s *service) orderCharge(ctx context.Context, id string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.provider+"/charges", strings.NewReader(id))
 	if err != nil {
 		return err
@@ -152,8 +152,8 @@ func (s *service) order(ctx context.Context, id string) error {
 	return nil
 }
 
-// status returns the HTTP status for err. ErrLost comes first, because an error that matches it may match others too.
-func status(err error) int {
+// statusOf returns the HTTP status for err. ErrLost comes first, because an error that matches it may match others too.
+func statusOf(err error) int {
 	switch {
 	case errors.Is(err, holdfast.ErrLost), errors.Is(err, fence.ErrStale), errors.Is(err, holdfast.ErrClosed), errors.Is(err, holdfast.ErrUnavailable):
 		return http.StatusServiceUnavailable // and the client may repeat the request

@@ -29,7 +29,7 @@ type instance struct {
 	ended <-chan error
 }
 
-func start(t *testing.T, backend, database, provider string) *instance {
+func startInstance(t *testing.T, backend, database, provider string) *instance {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -42,8 +42,8 @@ func start(t *testing.T, backend, database, provider string) *instance {
 	return i
 }
 
-// request returns the status of an answer.
-func request(t *testing.T, method, url string) int {
+// requestStatus returns the status of an answer.
+func requestStatus(t *testing.T, method, url string) int {
 	req, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	if err != nil {
 		t.Error(err)
@@ -69,11 +69,11 @@ func TestAnInvoiceIsChargedOnce(t *testing.T) {
 		time.Sleep(50 * time.Millisecond) // or no two requests would meet
 	}))
 	t.Cleanup(provider.Close)
-	instances := []*instance{start(t, backend, database, provider.URL), start(t, backend, database, provider.URL)}
+	instances := []*instance{startInstance(t, backend, database, provider.URL), startInstance(t, backend, database, provider.URL)}
 	const requests = 10
 	answers := make(chan int, requests)
 	for n := range requests {
-		go func() { answers <- request(t, http.MethodPost, instances[n%2].url+"/invoices/7/charge") }()
+		go func() { answers <- requestStatus(t, http.MethodPost, instances[n%2].url+"/invoices/7/charge") }()
 	}
 	for range requests {
 		if code := examples.Soon(t, "an answer comes", answers); code != http.StatusOK {
@@ -83,13 +83,13 @@ func TestAnInvoiceIsChargedOnce(t *testing.T) {
 	if n := charges.Load(); n != 1 {
 		t.Errorf("the provider was called %d times, want once", n)
 	}
-	if code := request(t, http.MethodPost, instances[0].url+"/invoices/77/charge"); code != http.StatusNotFound {
+	if code := requestStatus(t, http.MethodPost, instances[0].url+"/invoices/77/charge"); code != http.StatusNotFound {
 		t.Errorf("an invoice that does not exist: status %d, want 404", code)
 	}
 }
 
-// slow is a provider that answers when it is told to.
-func slow(t *testing.T) (url string, called chan struct{}, answer chan struct{}) {
+// slowProvider returns a provider that answers when it is told to.
+func slowProvider(t *testing.T) (url string, called chan struct{}, answer chan struct{}) {
 	called, answer = make(chan struct{}), make(chan struct{})
 	provider := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body) // only then the server notices that the client is gone
@@ -107,13 +107,13 @@ func TestAShutdownLetsRequestsFinish(t *testing.T) {
 	t.Parallel()
 	backend := "redis://" + redistest.Start(t, nil).Addr()
 	database, db := examples.Database(t, schema)
-	provider, called, answer := slow(t)
-	i := start(t, backend, database, provider)
-	if code := request(t, http.MethodGet, i.url+"/readyz"); code != http.StatusOK {
+	provider, called, answer := slowProvider(t)
+	i := startInstance(t, backend, database, provider)
+	if code := requestStatus(t, http.MethodGet, i.url+"/readyz"); code != http.StatusOK {
 		t.Errorf("readyz: %d, want 200", code)
 	}
 	answers := make(chan int, 1)
-	go func() { answers <- request(t, http.MethodPost, i.url+"/invoices/7/charge") }()
+	go func() { answers <- requestStatus(t, http.MethodPost, i.url+"/invoices/7/charge") }()
 	examples.Soon(t, "the provider is called", called)
 	i.stop()
 	awaitUnready(t, i)                 // it still answers, for 300 ms
@@ -136,10 +136,10 @@ func TestALostLeaseEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	backend := "redis://" + redistest.Start(t, nil).Addr()
 	database, db := examples.Database(t, schema)
-	provider, called, _ := slow(t)
-	i := start(t, backend, database, provider)
+	provider, called, _ := slowProvider(t)
+	i := startInstance(t, backend, database, provider)
 	answers := make(chan int, 1)
-	go func() { answers <- request(t, http.MethodPost, i.url+"/invoices/7/charge") }()
+	go func() { answers <- requestStatus(t, http.MethodPost, i.url+"/invoices/7/charge") }()
 	examples.Soon(t, "the provider is called", called)
 	examples.Take(t, backend, "invoice/7")
 	if code := examples.Soon(t, "the request is answered", answers); code != http.StatusServiceUnavailable {
@@ -155,9 +155,9 @@ func TestWithoutLocksTheServiceIsNotReady(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, nil)
 	database, _ := examples.Database(t, schema)
-	provider, _, _ := slow(t)
-	i := start(t, "redis://"+server.Addr(), database, provider)
-	if code := request(t, http.MethodGet, i.url+"/readyz"); code != http.StatusOK {
+	provider, _, _ := slowProvider(t)
+	i := startInstance(t, "redis://"+server.Addr(), database, provider)
+	if code := requestStatus(t, http.MethodGet, i.url+"/readyz"); code != http.StatusOK {
 		t.Errorf("readyz: %d, want 200", code)
 	}
 	server.Kill()
@@ -169,7 +169,7 @@ func awaitUnready(t *testing.T, i *instance) {
 	t.Helper()
 	code := http.StatusOK
 	for end := time.Now().Add(30 * time.Second); code == http.StatusOK && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		code = request(t, http.MethodGet, i.url+"/readyz")
+		code = requestStatus(t, http.MethodGet, i.url+"/readyz")
 	}
 	if code != http.StatusServiceUnavailable {
 		t.Fatalf("readyz: %d, want 503", code)

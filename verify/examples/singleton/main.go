@@ -19,7 +19,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := run(ctx, os.Getenv("HOLDFAST_BACKEND"), schedule); err != nil {
+	if err := run(ctx, os.Getenv("HOLDFAST_BACKEND"), runSchedule); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -47,8 +47,8 @@ func run(ctx context.Context, backend string, lead func(context.Context, *holdfa
 	}
 }
 
-// schedule is the loop: what it does is yours. It passes the token to what it writes to, and returns soon after ctx has ended.
-func schedule(ctx context.Context, lease *holdfast.Lease) error {
+// runSchedule returns the loop: what it does is yours. It passes the token to what it writes to, and returns soon after ctx has ended.
+func runSchedule(ctx context.Context, lease *holdfast.Lease) error {
 	tick := time.NewTicker(10 * time.Second)
 	defer tick.Stop()
 	for {

@@ -69,7 +69,7 @@ func TestAMachineThatLosesTheLockStandsBy(t *testing.T) {
 func TestTheLoopEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	url := "redis://" + redistest.Start(t, nil).Addr()
-	stop, ended := examples.Start(t, func(ctx context.Context) error { return run(ctx, url, schedule) })
+	stop, ended := examples.Start(t, func(ctx context.Context) error { return run(ctx, url, runSchedule) })
 	locks := examples.Client(t, url)
 	for {
 		status, err := locks.Inspect(t.Context(), "scheduler")

@@ -31,7 +31,7 @@ func main() {
 	}
 	inbox, done := os.Args[1], os.Args[2]
 	err := run(ctx, os.Getenv("HOLDFAST_BACKEND"), inbox, 20*time.Second, func(ctx context.Context, lease *holdfast.Lease, name string) error {
-		return compress(ctx, filepath.Join(inbox, name), filepath.Join(done, name+".gz"), lease.Token())
+		return compressFile(ctx, filepath.Join(inbox, name), filepath.Join(done, name+".gz"), lease.Token())
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -53,13 +53,13 @@ func run(ctx context.Context, backend, inbox string, grace time.Duration, do wor
 	for range 4 {
 		workers.Go(func() {
 			for name := range names {
-				if err := take(ctx, locks, name, do); err != nil {
+				if err := processFile(ctx, locks, name, do); err != nil {
 					log.Print(err)
 				}
 			}
 		})
 	}
-	err = feed(ctx, inbox, names)
+	err = sendNames(ctx, inbox, names)
 	close(names)
 	rest, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -68,8 +68,8 @@ func run(ctx context.Context, backend, inbox string, grace time.Duration, do wor
 	return err
 }
 
-// feed sends the names of the files in inbox, again and again, until ctx ends.
-func feed(ctx context.Context, inbox string, names chan<- string) error {
+// sendNames sends the names of the files in inbox, again and again, until ctx ends.
+func sendNames(ctx context.Context, inbox string, names chan<- string) error {
 	for {
 		files, err := os.ReadDir(inbox)
 		if err != nil {
@@ -94,8 +94,8 @@ func feed(ctx context.Context, inbox string, names chan<- string) error {
 	}
 }
 
-// take does the work with one file, unless another worker is at it.
-func take(ctx context.Context, locks *holdfast.Client, name string, do work) (err error) {
+// processFile does the work with one file, unless another worker is at it.
+func processFile(ctx context.Context, locks *holdfast.Client, name string, do work) (err error) {
 	lease, err := locks.TryAcquire(ctx, "inbox/"+name, nil)
 	switch {
 	case errors.Is(err, holdfast.ErrHeld), err != nil && ctx.Err() != nil:
@@ -107,9 +107,9 @@ func take(ctx context.Context, locks *holdfast.Client, name string, do work) (er
 	return do(lease.Context(), lease, name) // which ends when the lease is lost, and not with ctx: what was begun is finished
 }
 
-// compress moves a file into a compressed one. The names of files are not used twice. So a worker that comes too late, after
+// compressFile moves a file into a compressed one. The names of files are not used twice. So a worker that comes too late, after
 // another has had the lock, finds no file, or puts the same one in its place: nothing here has to compare tokens.
-func compress(ctx context.Context, from, to string, token holdfast.Token) error {
+func compressFile(ctx context.Context, from, to string, token holdfast.Token) error {
 	in, err := os.Open(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // another worker has done it since feed has listed it

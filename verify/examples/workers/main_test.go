@@ -25,7 +25,7 @@ func TestEachFileIsOneWorkersAtATime(t *testing.T) {
 	url, inbox, done := "redis://"+redistest.Start(t, nil).Addr(), t.TempDir(), t.TempDir()
 	const files = 60
 	for i := range files {
-		write(t, filepath.Join(inbox, fmt.Sprint(i)), fmt.Sprintf("text %d", i))
+		writeFile(t, filepath.Join(inbox, fmt.Sprint(i)), fmt.Sprintf("text %d", i))
 	}
 	var mu sync.Mutex
 	busy := make(map[string]bool)
@@ -38,7 +38,7 @@ func TestEachFileIsOneWorkersAtATime(t *testing.T) {
 		busy[name] = true
 		mu.Unlock()
 		_, missing := os.Stat(filepath.Join(inbox, name))
-		err := compress(ctx, filepath.Join(inbox, name), filepath.Join(done, name+".gz"), lease.Token())
+		err := compressFile(ctx, filepath.Join(inbox, name), filepath.Join(done, name+".gz"), lease.Token())
 		mu.Lock()
 		busy[name] = false
 		mu.Unlock()
@@ -60,7 +60,7 @@ func TestEachFileIsOneWorkersAtATime(t *testing.T) {
 	if err != nil || len(packed) != files {
 		t.Errorf("%d compressed files, %v; want %d", len(packed), err, files)
 	}
-	if text := unpack(t, filepath.Join(done, "7.gz")); text != "text 7" {
+	if text := unpackFile(t, filepath.Join(done, "7.gz")); text != "text 7" {
 		t.Errorf("file 7 has %q", text)
 	}
 }
@@ -84,7 +84,7 @@ func (w *worker) work(ctx context.Context, _ *holdfast.Lease, name string) error
 func TestAShutdownWaitsForWhatHasBegun(t *testing.T) {
 	t.Parallel()
 	url, inbox := "redis://"+redistest.Start(t, nil).Addr(), t.TempDir()
-	write(t, filepath.Join(inbox, "a"), "text")
+	writeFile(t, filepath.Join(inbox, "a"), "text")
 	w := &worker{make(chan string), make(chan struct{})}
 	stop, ended := examples.Start(t, func(ctx context.Context) error { return run(ctx, url, inbox, time.Minute, w.work) })
 	examples.Soon(t, "the work begins", w.began)
@@ -104,7 +104,7 @@ func TestAShutdownWaitsForWhatHasBegun(t *testing.T) {
 func TestAShutdownStopsWhatOutlastsItsGrace(t *testing.T) {
 	t.Parallel()
 	url, inbox := "redis://"+redistest.Start(t, nil).Addr(), t.TempDir()
-	write(t, filepath.Join(inbox, "a"), "text")
+	writeFile(t, filepath.Join(inbox, "a"), "text")
 	w := &worker{make(chan string), make(chan struct{})}
 	stop, ended := examples.Start(t, func(ctx context.Context) error { return run(ctx, url, inbox, 50*time.Millisecond, w.work) })
 	examples.Soon(t, "the work begins", w.began)
@@ -118,10 +118,10 @@ func TestAShutdownStopsWhatOutlastsItsGrace(t *testing.T) {
 func TestALostLeaseStopsTheCompression(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "a"), "text")
+	writeFile(t, filepath.Join(dir, "a"), "text")
 	ctx, lose := context.WithCancelCause(t.Context())
 	lose(holdfast.ErrLost)
-	if err := compress(ctx, filepath.Join(dir, "a"), filepath.Join(dir, "a.gz"), 7); !errors.Is(err, holdfast.ErrLost) {
+	if err := compressFile(ctx, filepath.Join(dir, "a"), filepath.Join(dir, "a.gz"), 7); !errors.Is(err, holdfast.ErrLost) {
 		t.Errorf("compress returned %v, want ErrLost", err)
 	}
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
@@ -129,14 +129,14 @@ func TestALostLeaseStopsTheCompression(t *testing.T) {
 	}
 }
 
-func write(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func unpack(t *testing.T, path string) string {
+func unpackFile(t *testing.T, path string) string {
 	t.Helper()
 	file, err := os.Open(path)
 	if err != nil {
