@@ -15,10 +15,10 @@ import (
 	"time"
 )
 
-// contained starts a script of sh as root, in namespaces of its own: its mounts, its processes and, if it has a cgroup, the
+// runContained starts a script of sh as root, in namespaces of its own: its mounts, its processes and, if it has a cgroup, the
 // processes of that cgroup are seen there only, and are gone when the test is over. wait returns what the script has printed.
 // A machine that does not allow it skips the test, unless HOLDFAST_SERVERS_REQUIRED is set.
-func contained(t *testing.T, script string) (wait func() string) {
+func runContained(t *testing.T, script string) (wait func() string) {
 	t.Helper()
 	if out, err := exec.Command("unshare", "--mount", "--pid", "--cgroup", "--fork", "true").CombinedOutput(); err != nil {
 		because := fmt.Sprintf("this user cannot make namespaces, which the daemon is kept in: %v: %s", err, out)
@@ -112,7 +112,7 @@ func TestCronRunsTheLines(t *testing.T) {
 	}
 	t.Parallel()
 	m := newMachine(t)
-	table := m.here(blocks(t, "cron, on several machines", "cron")[0])
+	table := m.moveFolders(blocksOf(t, "cron, on several machines", "cron")[0])
 	table = regexp.MustCompile(`(?m)^[0-9*]+ [0-9*]+ \* \* \* `).ReplaceAllString(table, "* * * * * ")
 	table = regexp.MustCompile(`(?m)^(HOLDFAST_BACKEND)=.*$`).ReplaceAllString(table, "$1="+m.url)
 	table = strings.Replace(table, "PATH=", "PATH="+m.path("usr/bin")+":", 1)
@@ -120,7 +120,7 @@ func TestCronRunsTheLines(t *testing.T) {
 		t.Fatalf("%d lines of two are for each minute:\n%s", n, table)
 	}
 	m.write("crontab", table, 0o600)
-	contained(t, `
+	runContained(t, `
 mount -t tmpfs none /run
 mount -t tmpfs none /etc/cron.d
 mount --bind /dev/null /etc/crontab
@@ -141,9 +141,9 @@ exec cron -f
 	}
 }
 
-// manager has a systemd of its own start, with units, and then runs a script. It is one for users (--user): the other kind
+// startManager has a systemd of its own start, with units, and then runs a script. It is one for users (--user): the other kind
 // wants to be the first process of a machine. Both have the same code for services and timers.
-func (m *machine) manager(units map[string]string, script string) (wait func() string) {
+func (m *machine) startManager(units map[string]string, script string) (wait func() string) {
 	m.t.Helper()
 	folder := "home/.config/systemd/user"
 	if err := os.MkdirAll(m.path(folder), 0o755); err != nil {
@@ -152,7 +152,7 @@ func (m *machine) manager(units map[string]string, script string) (wait func() s
 	for name, text := range units {
 		m.write(filepath.Join(folder, name), text, 0o644)
 	}
-	return contained(m.t, `
+	return runContained(m.t, `
 mount -t cgroup2 none /sys/fs/cgroup
 mount -t tmpfs none /run
 mkdir -p /run/systemd/system /run/user/0/systemd
@@ -165,23 +165,23 @@ until systemctl is-system-running >/dev/null 2>&1; do sleep 0.1; done
 `+script)
 }
 
-// service is a unit that runs holdfast with the URL of the machine's server.
-func (m *machine) service(kind, lines, arguments string) string {
+// serviceUnit returns a unit that runs holdfast with the URL of the machine's server.
+func (m *machine) serviceUnit(kind, lines, arguments string) string {
 	return "[Service]\nType=" + kind + "\nEnvironment=HOLDFAST_BACKEND=" + m.url + "\nKillMode=mixed\n" + lines +
 		"\nExecStart=" + m.path("usr/bin/holdfast") + " " + arguments + "\n"
 }
 
-// holds takes a lock, which is free again after d.
-func (m *machine) holds(name string, d time.Duration) {
+// holdLock takes a lock, which is free again after d.
+func (m *machine) holdLock(name string, d time.Duration) {
 	m.t.Helper()
 	lease := m.path("lease-" + name)
-	if out, err := m.command(m.t.Context(), m.path("usr/bin/holdfast"), "acquire", "--ttl", fmt.Sprint(d), "--file", lease, name).Output(); err != nil {
+	if out, err := m.newCommand(m.t.Context(), m.path("usr/bin/holdfast"), "acquire", "--ttl", fmt.Sprint(d), "--file", lease, name).Output(); err != nil {
 		m.t.Fatalf("%v: %s", err, out)
 	}
 }
 
-// wants checks that text has each of the lines.
-func (m *machine) wants(text string, lines ...string) {
+// checkLines checks that text has each of the lines.
+func (m *machine) checkLines(text string, lines ...string) {
 	m.t.Helper()
 	for _, line := range lines {
 		if !strings.Contains("\n"+text, "\n"+line) {
@@ -199,10 +199,10 @@ func TestSystemdWaitsForServiceThatWaits(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	const held = 40 * time.Second
-	m.holds("job", held)
+	m.holdLock("job", held)
 	began := time.Now()
-	out := m.manager(map[string]string{
-		"job.service": m.service("notify", "TimeoutStartSec=2\nRuntimeMaxSec=3", "run job -- sleep 1000"),
+	out := m.startManager(map[string]string{
+		"job.service": m.serviceUnit("notify", "TimeoutStartSec=2\nRuntimeMaxSec=3", "run job -- sleep 1000"),
 	}, `
 systemctl start job.service
 state job.service
@@ -211,7 +211,7 @@ ended job.service
 	if waited := time.Since(began); waited < held {
 		t.Errorf("the lock was held for %v, and the service has started after %v", held, waited)
 	}
-	m.wants(out, "ActiveState=active NRestarts=0 Result=success StatusText=running the command under the lock job SubState=running",
+	m.checkLines(out, "ActiveState=active NRestarts=0 Result=success StatusText=running the command under the lock job SubState=running",
 		"ActiveState=failed NRestarts=0 Result=timeout") // a service that stands is not extended
 }
 
@@ -219,13 +219,14 @@ ended job.service
 func TestSystemdHearsWhatRunDoes(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	m.holds("busy", time.Hour)
+	m.holdLock("busy", time.Hour)
 	m.write("work/trap.sh", "trap 'echo >"+m.path("hup")+"' HUP\nwhile :; do sleep 0.05; done\n", 0o644)
-	out := m.manager(map[string]string{
-		"run.service":     m.service("notify", "WatchdogSec=1\nSuccessExitStatus=143\nExecReload=/bin/kill -HUP $MAINPID", "run run -- sh "+m.path("work/trap.sh")),
-		"frozen.service":  m.service("notify", "WatchdogSec=1", "run frozen -- sleep 1000"),
-		"skipped.service": m.service("notify", "", "run -n -x busy -- true"),
-		"refused.service": m.service("notify", "", "run -n busy -- true"),
+	out := m.startManager(map[string]string{
+		"run.service": m.serviceUnit("notify", "WatchdogSec=1\nSuccessExitStatus=143\nExecReload=/bin/kill -HUP $MAINPID",
+			"run run -- sh "+m.path("work/trap.sh")),
+		"frozen.service":  m.serviceUnit("notify", "WatchdogSec=1", "run frozen -- sleep 1000"),
+		"skipped.service": m.serviceUnit("notify", "", "run -n -x busy -- true"),
+		"refused.service": m.serviceUnit("notify", "", "run -n busy -- true"),
 	}, `
 systemctl start run.service
 sleep 3
@@ -242,7 +243,7 @@ systemctl start skipped.service
 echo skipped: $(ended skipped.service)
 systemctl start refused.service || echo refused: $(ended refused.service)
 `)()
-	m.wants(out,
+	m.checkLines(out,
 		"past its watchdog: ActiveState=active NRestarts=0 Result=success StatusText=running the command under the lock run SubState=running",
 		"reloaded: ActiveState=active NRestarts=0 Result=success StatusText=running the command under the lock run SubState=running",
 		"stopped: ActiveState=inactive NRestarts=0 Result=success",
@@ -258,9 +259,9 @@ func TestSystemdRunsTheUnits(t *testing.T) {
 	m := newMachine(t)
 	units := make(map[string]string)
 	for _, section := range []string{"systemd: a timer on several machines", "systemd: a service on one machine of several"} {
-		for _, unit := range blocks(t, section, "ini") {
+		for _, unit := range blocksOf(t, section, "ini") {
 			path := regexp.MustCompile(`^# /etc/systemd/system/(\S+)\n`).FindStringSubmatch(unit)
-			units[path[1]] = strings.ReplaceAll(m.here(unit), "%d", m.path("etc/holdfast"))
+			units[path[1]] = strings.ReplaceAll(m.moveFolders(unit), "%d", m.path("etc/holdfast"))
 		}
 	}
 	each := strings.Replace(units["backup.timer"], "02:30:00", "*:*:*\nAccuracySec=1us", 1)
@@ -269,7 +270,7 @@ func TestSystemdRunsTheUnits(t *testing.T) {
 	}
 	units["backup.timer"] = each
 	ran := m.path("ran")
-	out := m.manager(units, `
+	out := m.startManager(units, `
 systemctl start backup.timer
 until grep -qs backup `+ran+`; do sleep 0.05; done
 systemctl stop backup.timer
@@ -286,7 +287,7 @@ echo scheduler: $(state scheduler.service)
 systemctl stop scheduler.service
 echo stopped scheduler: $(state scheduler.service)
 `)()
-	m.wants(out,
+	m.checkLines(out,
 		"backup: ActiveState=inactive NRestarts=0 Result=success",
 		"stopped backup: ActiveState=inactive NRestarts=0 Result=success",
 		"scheduler: ActiveState=active NRestarts=0 Result=success StatusText=running the command under the lock scheduler SubState=running",

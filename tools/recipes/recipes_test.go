@@ -50,8 +50,8 @@ func sectionText(t *testing.T, section string) string {
 	return part
 }
 
-// blocks are the files of one kind in a section of the page; section "" is all of it.
-func blocks(t *testing.T, section, kind string) []string {
+// blocksOf returns the files of one kind in a section of the page; section "" is all of it.
+func blocksOf(t *testing.T, section, kind string) []string {
 	t.Helper()
 	var found []string
 	for _, m := range regexp.MustCompile("(?ms)^```"+kind+"\n(.*?)^```").FindAllStringSubmatch(sectionText(t, section), -1) {
@@ -88,14 +88,14 @@ func newMachine(t *testing.T) *machine {
 	}
 	m.write("run/locks/url", m.url, 0o600)
 	m.write("etc/holdfast/backend", m.url, 0o600)
-	if err := os.Symlink(holdfast(t), m.path("usr/bin/holdfast")); err != nil {
+	if err := os.Symlink(buildHoldfast(t), m.path("usr/bin/holdfast")); err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
-// holdfast is the program, which is built once.
-func holdfast(t *testing.T) string {
+// buildHoldfast returns the program, which is built once.
+func buildHoldfast(t *testing.T) string {
 	t.Helper()
 	buildOnce.Do(func() {
 		if buildDir, buildFailed = os.MkdirTemp("", "holdfast-recipes-"); buildFailed != nil {
@@ -135,13 +135,13 @@ func (m *machine) write(name, text string, mode os.FileMode) {
 	}
 }
 
-// here puts the folders of m in place of the folders that a recipe names.
-func (m *machine) here(text string) string {
+// moveFolders puts the folders of m in place of those that a recipe names.
+func (m *machine) moveFolders(text string) string {
 	return regexp.MustCompile(`(^|[\s=:])/(usr/local|usr/bin|app|run|etc)\b`).ReplaceAllString(text, "${1}"+m.dir+"/$2")
 }
 
-// command is a program of m with its arguments, as a job of its own.
-func (m *machine) command(ctx context.Context, argv ...string) *exec.Cmd {
+// newCommand returns a program of m with its arguments, as a job of its own.
+func (m *machine) newCommand(ctx context.Context, argv ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = m.path("work")
 	cmd.Env = []string{
@@ -152,17 +152,17 @@ func (m *machine) command(ctx context.Context, argv ...string) *exec.Cmd {
 	return cmd
 }
 
-// ran runs a command and checks that it started the programs.
-func (m *machine) ran(cmd *exec.Cmd, programs ...string) {
+// checkRan runs a command and checks that it started the programs.
+func (m *machine) checkRan(cmd *exec.Cmd, programs ...string) {
 	m.t.Helper()
 	if err := cmd.Run(); err != nil {
 		m.t.Errorf("%q: %v", cmd.Args, err)
 	}
-	m.left(programs...)
+	m.checkPrograms(programs...)
 }
 
-// left checks which programs have run.
-func (m *machine) left(programs ...string) {
+// checkPrograms checks which programs have run.
+func (m *machine) checkPrograms(programs ...string) {
 	m.t.Helper()
 	text, _ := os.ReadFile(m.path("ran")) // none: nothing has run
 	if got := strings.Join(strings.Fields(string(text)), " "); got != strings.Join(programs, " ") {
@@ -171,8 +171,8 @@ func (m *machine) left(programs ...string) {
 	os.Remove(m.path("ran"))
 }
 
-// leads starts an elect, waits until it has started its program, and stops it.
-func (m *machine) leads(cmd *exec.Cmd, program string) {
+// checkLeads starts an elect, waits until it has started its program, and stops it.
+func (m *machine) checkLeads(cmd *exec.Cmd, program string) {
 	m.t.Helper()
 	if err := cmd.Start(); err != nil {
 		m.t.Fatal(err)
@@ -188,13 +188,13 @@ func (m *machine) leads(cmd *exec.Cmd, program string) {
 	if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
 		m.t.Errorf("%q, told to stop: %v", cmd.Args, err)
 	}
-	m.left(program)
+	m.checkPrograms(program)
 }
 
 func TestCronLines(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	table := m.here(blocks(t, "cron, on several machines", "cron")[0])
+	table := m.moveFolders(blocksOf(t, "cron, on several machines", "cron")[0])
 	m.write("crontab", table, 0o600)
 	if out, err := exec.Command("crontab", "-n", m.path("crontab")).CombinedOutput(); err != nil {
 		t.Errorf("cron refuses the table: %v\n%s", err, out)
@@ -220,7 +220,7 @@ func TestCronLines(t *testing.T) {
 		}
 		command := regexp.MustCompile(`(^|[^\\])%`).ReplaceAllString(fields[5], "${1}\n") // what follows a % is for standard input
 		command, _, _ = strings.Cut(command, "\n")
-		cmd := m.command(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(command, `\%`, "%"))
+		cmd := m.newCommand(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(command, `\%`, "%"))
 		cmd.Env = env
 		cmd.Env = append(cmd.Env, "HOME="+m.path("work"))
 		for i, v := range cmd.Env {
@@ -228,14 +228,14 @@ func TestCronLines(t *testing.T) {
 				cmd.Env[i] = "PATH=" + m.path("usr/bin") + ":" + path
 			}
 		}
-		m.ran(cmd, filepath.Base(fields[5][strings.LastIndex(fields[5], "/"):]))
+		m.checkRan(cmd, filepath.Base(fields[5][strings.LastIndex(fields[5], "/"):]))
 		if strings.Contains(command, "-n ") { // a second machine skips it, without a word to cron
-			m.ran(again(cmd))
+			m.checkRan(copyCommand(cmd))
 		}
 	}
 }
 
-func again(cmd *exec.Cmd) *exec.Cmd {
+func copyCommand(cmd *exec.Cmd) *exec.Cmd {
 	return &exec.Cmd{Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Stderr: cmd.Stderr}
 }
 
@@ -244,12 +244,12 @@ func TestSystemdUnits(t *testing.T) {
 	m := newMachine(t)
 	for _, section := range []string{"systemd: a timer on several machines", "systemd: a service on one machine of several"} {
 		var files []string
-		for _, unit := range blocks(t, section, "ini") {
+		for _, unit := range blocksOf(t, section, "ini") {
 			path := regexp.MustCompile(`^# /etc/systemd/system/(\S+)\n`).FindStringSubmatch(unit)
 			if path == nil {
 				t.Fatalf("a unit does not say where it goes:\n%s", unit)
 			}
-			m.write(path[1], m.here(unit), 0o644)
+			m.write(path[1], m.moveFolders(unit), 0o644)
 			files = append(files, m.path(path[1]))
 		}
 		out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, files...)...).CombinedOutput()
@@ -262,11 +262,11 @@ func TestSystemdUnits(t *testing.T) {
 		}
 		line := regexp.MustCompile(`(?m)^ExecStart=(.*)$`).FindStringSubmatch(string(service))[1]
 		line = strings.ReplaceAll(line, "%d", m.path("etc/holdfast"))
-		cmd := m.command(t.Context(), strings.Fields(line)...)
+		cmd := m.newCommand(t.Context(), strings.Fields(line)...)
 		if strings.Contains(line, " elect ") {
-			m.leads(cmd, "scheduler")
+			m.checkLeads(cmd, "scheduler")
 		} else {
-			m.ran(cmd, "backup")
+			m.checkRan(cmd, "backup")
 		}
 	}
 
@@ -276,25 +276,25 @@ func TestSystemdUnits(t *testing.T) {
 	}
 }
 
-// container runs the command of the only container of a pod.
-func (m *machine) container(pod corev1.PodSpec) *exec.Cmd {
+// containerCommand returns the command of the only container of a pod.
+func (m *machine) containerCommand(pod corev1.PodSpec) *exec.Cmd {
 	m.t.Helper()
 	if len(pod.Containers) != 1 {
 		m.t.Fatalf("the pod has %d containers", len(pod.Containers))
 	}
 	argv := pod.Containers[0].Command
 	for i := range argv {
-		argv[i] = m.here(argv[i])
+		argv[i] = m.moveFolders(argv[i])
 	}
 	argv[0] = m.path("usr/bin/" + argv[0])
-	return m.command(m.t.Context(), argv...)
+	return m.newCommand(m.t.Context(), argv...)
 }
 
 func TestKubernetesManifests(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	var cron batchv1.CronJob
-	manifest := blocks(t, "Kubernetes: a CronJob", "yaml")[0]
+	manifest := blocksOf(t, "Kubernetes: a CronJob", "yaml")[0]
 	if err := yaml.UnmarshalStrict([]byte(manifest), &cron); err != nil {
 		t.Fatal(err)
 	}
@@ -313,10 +313,10 @@ func TestKubernetesManifests(t *testing.T) {
 			t.Errorf("the API server wants one condition of a rule: %+v", rule)
 		}
 	}
-	m.ran(m.container(job.Template.Spec), "report")
+	m.checkRan(m.containerCommand(job.Template.Spec), "report")
 
 	var deployment appsv1.Deployment
-	if err := yaml.UnmarshalStrict([]byte(blocks(t, "Kubernetes: one leader among replicas", "yaml")[0]), &deployment); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(blocksOf(t, "Kubernetes: one leader among replicas", "yaml")[0]), &deployment); err != nil {
 		t.Fatal(err)
 	}
 	spec := deployment.Spec
@@ -334,9 +334,9 @@ func TestKubernetesManifests(t *testing.T) {
 			t.Errorf("no secret is mounted as %s", mount.Name)
 		}
 	}
-	cmd := m.container(spec.Template.Spec)
+	cmd := m.containerCommand(spec.Template.Spec)
 	cmd.Env = append(cmd.Env, "HOLDFAST_BACKEND=")
-	m.leads(cmd, "scheduler")
+	m.checkLeads(cmd, "scheduler")
 }
 
 // lockServers starts a server for each host of url, by the command of a recipe, and returns url with their addresses. The command holds the
@@ -365,9 +365,9 @@ func lockServers(t *testing.T, command []string, word, url string, hosts ...stri
 func (m *machine) locksWork(url string) {
 	m.t.Helper()
 	m.url = url + "?quarantine=off"
-	m.ran(m.command(m.t.Context(), m.path("usr/bin/holdfast"), "run", "-q", "first", "--", "/bin/true"))
+	m.checkRan(m.newCommand(m.t.Context(), m.path("usr/bin/holdfast"), "run", "-q", "first", "--", "/bin/true"))
 	m.url = url
-	if out, err := m.command(m.t.Context(), m.path("usr/bin/holdfast"), "doctor").Output(); err != nil {
+	if out, err := m.newCommand(m.t.Context(), m.path("usr/bin/holdfast"), "doctor").Output(); err != nil {
 		m.t.Errorf("doctor: %v\n%s", err, out)
 	}
 }
@@ -387,7 +387,7 @@ func TestComposeFile(t *testing.T) {
 		Services map[string]service  `json:"services"`
 		Volumes  map[string]struct{} `json:"volumes"`
 	}
-	if err := yaml.UnmarshalStrict([]byte(blocks(t, "Compose: three lock servers", "yaml")[0]), &compose); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(blocksOf(t, "Compose: three lock servers", "yaml")[0]), &compose); err != nil {
 		t.Fatal(err)
 	}
 	hosts := []string{"lock-1", "lock-2", "lock-3"}
@@ -405,14 +405,14 @@ func TestComposeFile(t *testing.T) {
 	}
 	report := compose.Services["report"]
 	m.locksWork(lockServers(t, compose.Server.Command, "${LOCKS_PASSWORD:?}", report.Environment["HOLDFAST_BACKEND"], hosts...))
-	m.ran(m.container(corev1.PodSpec{Containers: []corev1.Container{{Command: report.Command}}}), "report")
+	m.checkRan(m.containerCommand(corev1.PodSpec{Containers: []corev1.Container{{Command: report.Command}}}), "report")
 }
 
 func TestKubernetesServers(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
 	const section = "Kubernetes: three lock servers"
-	manifests := strings.Split(blocks(t, section, "yaml")[0], "---\n")
+	manifests := strings.Split(blocksOf(t, section, "yaml")[0], "---\n")
 	if len(manifests) != 3 {
 		t.Fatalf("%d manifests, want a service, a set and a budget", len(manifests))
 	}
@@ -453,7 +453,7 @@ func TestKubernetesServers(t *testing.T) {
 func TestPipelines(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	workflow := blocks(t, "GitHub Actions", "yaml")[0]
+	workflow := blocksOf(t, "GitHub Actions", "yaml")[0]
 	m.write("deploy.yml", workflow, 0o600)
 	if out, err := exec.Command("go", "tool", "actionlint", m.path("deploy.yml")).CombinedOutput(); err != nil {
 		t.Errorf("actionlint: %v\n%s", err, out)
@@ -465,7 +465,7 @@ func TestPipelines(t *testing.T) {
 		t.Fatal(err)
 	}
 	steps := github.Jobs["deploy"].Steps
-	m.ran(m.command(t.Context(), "bash", "-eo", "pipefail", "-c", steps[len(steps)-1].Run), "deploy.sh")
+	m.checkRan(m.newCommand(t.Context(), "bash", "-eo", "pipefail", "-c", steps[len(steps)-1].Run), "deploy.sh")
 
 	var gitlab map[string]struct {
 		Stage     string            `json:"stage"`
@@ -476,18 +476,18 @@ func TestPipelines(t *testing.T) {
 			If string `json:"if"`
 		} `json:"rules"`
 	}
-	if err := yaml.UnmarshalStrict([]byte(blocks(t, "GitLab CI", "yaml")[0]), &gitlab); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(blocksOf(t, "GitLab CI", "yaml")[0]), &gitlab); err != nil {
 		t.Fatal(err)
 	}
-	m.ran(m.command(t.Context(), "sh", "-ec", strings.Join(gitlab["deploy"].Script, "\n")), "deploy.sh")
+	m.checkRan(m.newCommand(t.Context(), "sh", "-ec", strings.Join(gitlab["deploy"].Script, "\n")), "deploy.sh")
 }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
-	script := m.here(blocks(t, "A script that cannot be wrapped", "sh")[0])
-	m.ran(m.command(t.Context(), "sh", "-c", script), "step-one", "step-two")
-	if out, err := m.command(t.Context(), m.path("usr/bin/holdfast"), "show", "-e", "deploy").Output(); err == nil {
+	script := m.moveFolders(blocksOf(t, "A script that cannot be wrapped", "sh")[0])
+	m.checkRan(m.newCommand(t.Context(), "sh", "-c", script), "step-one", "step-two")
+	if out, err := m.newCommand(t.Context(), m.path("usr/bin/holdfast"), "show", "-e", "deploy").Output(); err == nil {
 		t.Errorf("the lock is not released:\n%s", out)
 	}
 }
