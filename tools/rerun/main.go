@@ -24,7 +24,7 @@ import (
 const maxRepeats = 3
 
 func main() {
-	code, err := run(os.Args[1:], os.Stdout, os.Stderr)
+	code, err := runTests(os.Args[1:], os.Stdout, os.Stderr)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "rerun:", err)
 		code = max(code, 1)
@@ -32,8 +32,8 @@ func main() {
 	os.Exit(code)
 }
 
-// run runs all tests, repeats some, and returns the exit code.
-func run(args []string, out, errs io.Writer) (code int, err error) {
+// runTests runs all tests, repeats some, and returns the exit code.
+func runTests(args []string, out, errs io.Writer) (code int, err error) {
 	record, err := os.CreateTemp("", "rerun")
 	if err != nil {
 		return 1, err
@@ -53,13 +53,13 @@ func run(args []string, out, errs io.Writer) (code int, err error) {
 	if code = all.ProcessState.ExitCode(); code < 0 || done == "" { // it was killed, or has run nothing
 		return max(code, 1), err
 	}
-	tests, err := read(record)
+	tests, err := readEvents(record)
 	if err != nil {
 		return code, err
 	}
 	var slow []*test
 	for _, t := range tests {
-		if why := t.verdict(); why == nil {
+		if why := t.repeatVerdict(); why == nil {
 			slow = append(slow, t)
 		} else {
 			fmt.Fprintf(out, "rerun: %s %s is not repeated: %v\n", t.pkg, t.name, why)
@@ -71,31 +71,31 @@ func run(args []string, out, errs io.Writer) (code int, err error) {
 	}
 	passed := 0
 	for _, t := range slow {
-		if repeat(t, flags(args), out) {
+		if repeatTest(t, testFlags(args), out) {
 			passed += t.failures
 		}
 	}
 	var left int
-	if done, left = recount(done, passed, len(slow)); left == 0 && passed > 0 {
+	if done, left = recountFailures(done, passed, len(slow)); left == 0 && passed > 0 {
 		return 0, nil
 	}
 	return code, nil
 }
 
-// flags returns the flags in the arguments of go test, which stand before the packages.
-func flags(args []string) []string {
+// testFlags returns the flags in the arguments of go test, which stand before the packages.
+func testFlags(args []string) []string {
 	if i := slices.IndexFunc(args, func(a string) bool { return !strings.HasPrefix(a, "-") }); i >= 0 {
 		return args[:i]
 	}
 	return args
 }
 
-// repeat runs one test again, and reports whether it has passed.
-func repeat(t *test, flags []string, out io.Writer) bool {
-	fmt.Fprintf(out, "SLOW: %s %s failed while the machine stood still %s; it is repeated at pace %g\n", t.pkg, t.name, t.stalls(), t.slower())
+// repeatTest runs one test again, and reports whether it has passed.
+func repeatTest(t *test, flags []string, out io.Writer) bool {
+	fmt.Fprintf(out, "SLOW: %s %s failed while the machine stood still %s; it is repeated at pace %g\n", t.pkg, t.name, t.describeStalls(), t.slowFactor())
 	var output bytes.Buffer
 	again := exec.Command("go", slices.Concat([]string{"test", "-v", "-count=1"}, flags, []string{"-run=^" + regexp.QuoteMeta(t.name) + "$", t.pkg})...)
-	again.Env = append(os.Environ(), "TEST_PACE="+strconv.FormatFloat(t.slower(), 'g', -1, 64))
+	again.Env = append(os.Environ(), "TEST_PACE="+strconv.FormatFloat(t.slowFactor(), 'g', -1, 64))
 	again.Stdout, again.Stderr = &output, &output
 	if again.Run() == nil && strings.Contains(output.String(), "--- PASS: "+t.name+" ") {
 		return true
@@ -119,14 +119,14 @@ func (l *lineFilter) Write(p []byte) (int, error) {
 		if i < 0 {
 			return len(p), nil
 		}
-		if err := l.pass(l.part[:i+1]); err != nil {
+		if err := l.passLine(l.part[:i+1]); err != nil {
 			return 0, err
 		}
 		l.part = l.part[i+1:]
 	}
 }
 
-func (l *lineFilter) pass(line []byte) error {
+func (l *lineFilter) passLine(line []byte) error {
 	if bytes.HasPrefix(line, []byte("DONE ")) {
 		l.done = string(line)
 		return nil
@@ -137,15 +137,15 @@ func (l *lineFilter) pass(line []byte) error {
 
 // close passes the rest on, and returns the line that counts the tests; "": there was none.
 func (l *lineFilter) close() string {
-	l.pass(l.part)
+	l.passLine(l.part)
 	return l.done
 }
 
 // counted is a number of failures or errors in the line of gotestsum.
 var counted = regexp.MustCompile(`, (\d+) (failure|error)s?`)
 
-// recount takes the failures away that passed when they were repeated, and returns how many failures and errors are left.
-func recount(done string, passed, repeats int) (line string, left int) {
+// recountFailures takes the failures away that passed when they were repeated, and returns how many failures and errors are left.
+func recountFailures(done string, passed, repeats int) (line string, left int) {
 	line = counted.ReplaceAllStringFunc(done, func(part string) string {
 		m := counted.FindStringSubmatch(part)
 		n, _ := strconv.Atoi(m[1])

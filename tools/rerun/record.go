@@ -68,8 +68,8 @@ var (
 	}, "|"))
 )
 
-// read reads the output of go test -json, and returns the tests that failed.
-func read(from io.Reader) (failed []*test, err error) {
+// readEvents reads the output of go test -json, and returns the tests that failed.
+func readEvents(from io.Reader) (failed []*test, err error) {
 	all := make(map[string]*record)
 	for in := json.NewDecoder(from); ; {
 		var e event
@@ -83,16 +83,16 @@ func read(from io.Reader) (failed []*test, err error) {
 			r = &record{tests: make(map[string]*line)}
 			all[e.Package] = r
 		}
-		r.add(e)
+		r.addEvent(e)
 	}
 	for pkg, r := range all {
-		failed = append(failed, r.failed(pkg)...)
+		failed = append(failed, r.failedTests(pkg)...)
 	}
 	slices.SortFunc(failed, func(a, b *test) int { return strings.Compare(a.pkg+" "+a.name, b.pkg+" "+b.name) })
 	return failed, nil
 }
 
-func (r *record) add(e event) {
+func (r *record) addEvent(e event) {
 	t := r.tests[e.Test]
 	if t == nil {
 		t = &line{}
@@ -114,8 +114,8 @@ func (r *record) add(e event) {
 	}
 }
 
-// failed returns the tests of a package that failed.
-func (r *record) failed(pkg string) (failed []*test) {
+// failedTests returns the tests of a package that failed.
+func (r *record) failedTests(pkg string) (failed []*test) {
 	for name, l := range r.tests {
 		if !l.failed || name == "" || strings.Contains(name, "/") {
 			continue
@@ -149,8 +149,8 @@ func (r *record) failsBelow(name string) bool {
 	return false
 }
 
-// verdict returns why the test is not repeated; nil: it is.
-func (t *test) verdict() error {
+// repeatVerdict returns why the test is not repeated; nil: it is.
+func (t *test) repeatVerdict() error {
 	if found := wrongOfPackage.FindString(t.of.output.String()); found != "" {
 		return fmt.Errorf("its package has %q", found)
 	}
@@ -158,29 +158,31 @@ func (t *test) verdict() error {
 		return fmt.Errorf("its output has %q", found)
 	}
 	for _, leaf := range t.leaves {
-		if !slices.ContainsFunc(t.of.stalls, leaf.meets) {
+		if !slices.ContainsFunc(t.of.stalls, leaf.meetsStall) {
 			return errors.New("the machine did not stand still while it ran")
 		}
 	}
 	return nil
 }
 
-// meets reports whether a stall is a part of a span.
-func (s span) meets(other stall) bool { return other.begin.Before(s.end) && other.end.After(s.begin) }
+// meetsStall reports whether a stall is a part of a span.
+func (s span) meetsStall(other stall) bool {
+	return other.begin.Before(s.end) && other.end.After(s.begin)
+}
 
-// stalls returns the stalls while the test ran, for people.
-func (t *test) stalls() string {
+// describeStalls returns the stalls while the test ran, for people.
+func (t *test) describeStalls() string {
 	var all []string
 	for _, s := range t.of.stalls {
-		if slices.ContainsFunc(t.leaves, func(leaf span) bool { return leaf.meets(s) }) {
+		if slices.ContainsFunc(t.leaves, func(leaf span) bool { return leaf.meetsStall(s) }) {
 			all = append(all, fmt.Sprintf("%.1f s", s.end.Sub(s.begin).Seconds()))
 		}
 	}
 	return strings.Join(all, ", ")
 }
 
-// slower returns four times the pace at which the test failed.
-func (t *test) slower() float64 {
+// slowFactor returns four times the pace at which the test failed.
+func (t *test) slowFactor() float64 {
 	pace := 1.0
 	for _, s := range t.of.stalls {
 		pace = max(pace, s.pace)

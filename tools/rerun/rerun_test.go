@@ -7,22 +7,22 @@ import (
 	"testing"
 )
 
-// recorded returns the tests that failed in a recorded run, each with why it is not repeated; "": it is.
-func recorded(t *testing.T, name string) (tests map[string]*test, verdicts map[string]string) {
+// readRecorded returns the tests that failed in a recorded run, each with why it is not repeated; "": it is.
+func readRecorded(t *testing.T, name string) (tests map[string]*test, verdicts map[string]string) {
 	t.Helper()
 	file, err := os.Open(filepath.Join("testdata", name+".json"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	failed, err := read(file)
+	failed, err := readEvents(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tests, verdicts = make(map[string]*test), make(map[string]string)
 	for _, f := range failed {
 		tests[f.name], verdicts[f.name] = f, ""
-		if err := f.verdict(); err != nil {
+		if err := f.repeatVerdict(); err != nil {
 			verdicts[f.name] = err.Error()
 		}
 	}
@@ -37,7 +37,7 @@ func TestOnlyStallsAreRepeated(t *testing.T) {
 		"order": {"TestTokensRise": "token 5 after"},
 		"race":  {"TestRaces": "DATA RACE", "TestTimesOut": "DATA RACE"},
 	} {
-		_, verdicts := recorded(t, name)
+		_, verdicts := readRecorded(t, name)
 		if len(verdicts) != len(want) {
 			t.Errorf("%s: the tests that failed are %v", name, verdicts)
 		}
@@ -51,10 +51,10 @@ func TestOnlyStallsAreRepeated(t *testing.T) {
 
 func TestRepeatHasFourTimesThePace(t *testing.T) {
 	t.Parallel()
-	tests, _ := recorded(t, "slow")
+	tests, _ := readRecorded(t, "slow")
 	slow := tests["TestTimesOut"]
-	if slow.slower() != 6 || slow.failures != 2 || slow.stalls() != "0.5 s" {
-		t.Errorf("pace %v, %d failures, stalls %s", slow.slower(), slow.failures, slow.stalls())
+	if slow.slowFactor() != 6 || slow.failures != 2 || slow.describeStalls() != "0.5 s" {
+		t.Errorf("pace %v, %d failures, stalls %s", slow.slowFactor(), slow.failures, slow.describeStalls())
 	}
 }
 
@@ -93,7 +93,7 @@ func TestLastLineCountsWhatIsLeft(t *testing.T) {
 		{"DONE 1577 tests, 2 skipped, 3 failures, 1 error in 300s", 2, 2, "DONE 1577 tests, 2 skipped, 1 failure, 1 error in 300s, 2 repeated for SLOW", 2},
 		{"DONE 9 tests, 2 failures in 3s", 0, 0, "DONE 9 tests, 2 failures in 3s, 0 repeated for SLOW", 2},
 	} {
-		if line, left := recount(row.done+"\n", row.passed, row.repeats); line != row.want+"\n" || left != row.left {
+		if line, left := recountFailures(row.done+"\n", row.passed, row.repeats); line != row.want+"\n" || left != row.left {
 			t.Errorf("recount(%q) = %q, %d, want %q, %d", row.done, line, left, row.want, row.left)
 		}
 	}
@@ -115,7 +115,7 @@ func TestOneLineCountsTheTests(t *testing.T) {
 
 func TestFlagsStandBeforePackages(t *testing.T) {
 	t.Parallel()
-	if got := strings.Join(flags([]string{"-race", "-timeout=30m", "./redis", "-x"}), " "); got != "-race -timeout=30m" {
+	if got := strings.Join(testFlags([]string{"-race", "-timeout=30m", "./redis", "-x"}), " "); got != "-race -timeout=30m" {
 		t.Errorf("flags are %q", got)
 	}
 }
