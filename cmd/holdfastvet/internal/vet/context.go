@@ -24,7 +24,7 @@ process has the lock. Loggers, deferred calls, go statements and context.Without
 
 func checkContext(pass *analysis.Pass) (any, error) {
 	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
-	functions(pass, in, func(node ast.Node, body *ast.BlockStmt) {
+	eachFunction(pass, in, func(node ast.Node, body *ast.BlockStmt) {
 		lit, ok := node.(*ast.FuncLit)
 		if !ok || !underLease(pass.TypesInfo, lit) {
 			return
@@ -37,8 +37,8 @@ func checkContext(pass *analysis.Pass) (any, error) {
 				return !underLease(pass.TypesInfo, n) // which is looked at by itself
 			case *ast.CallExpr:
 				for _, arg := range n.Args {
-					if name := callers(pass.TypesInfo, lit, arg); name != "" && obeys(pass.TypesInfo, n) {
-						report(pass, arg, "%s does not end when the lease is lost: use the context that the function gets with the lease", name)
+					if name := callerContext(pass.TypesInfo, lit, arg); name != "" && obeysContext(pass.TypesInfo, n) {
+						reportFinding(pass, arg, "%s does not end when the lease is lost: use the context that the function gets with the lease", name)
 					}
 				}
 			}
@@ -54,19 +54,19 @@ func underLease(info *types.Info, lit *ast.FuncLit) bool {
 	return ok && sig.Params().Len() == 2 && isNamed(sig.Params().At(0).Type(), "context", "Context") && isLease(sig.Params().At(1).Type())
 }
 
-// callers names the context in arg if it comes from around lit, and lit does not set it.
-func callers(info *types.Info, lit *ast.FuncLit, arg ast.Expr) string {
-	if v := variable(info, arg); v != nil {
+// callerContext names the context in arg if it comes from around lit, and lit does not set it.
+func callerContext(info *types.Info, lit *ast.FuncLit, arg ast.Expr) string {
+	if v := variableOf(info, arg); v != nil {
 		if isNamed(v.Type(), "context", "Context") && comesFromAround(v, lit) && !setIn(info, lit, v) {
 			return v.Name()
 		}
 		return ""
 	}
 	call, ok := ast.Unparen(arg).(*ast.CallExpr)
-	if !ok || called(info, call) == nil || called(info, call).FullName() != "(*net/http.Request).Context" {
+	if !ok || calledFunc(info, call) == nil || calledFunc(info, call).FullName() != "(*net/http.Request).Context" {
 		return ""
 	}
-	if request := variable(info, call.Fun.(*ast.SelectorExpr).X); request != nil && comesFromAround(request, lit) {
+	if request := variableOf(info, call.Fun.(*ast.SelectorExpr).X); request != nil && comesFromAround(request, lit) {
 		return request.Name() + ".Context()"
 	}
 	return ""
@@ -74,12 +74,12 @@ func callers(info *types.Info, lit *ast.FuncLit, arg ast.Expr) string {
 
 // comesFromAround reports whether v is a variable of a function around lit.
 func comesFromAround(v *types.Var, lit *ast.FuncLit) bool {
-	return !v.IsField() && v.Pkg() != nil && v.Parent() != v.Pkg().Scope() && !within(v.Pos(), lit)
+	return !v.IsField() && v.Pkg() != nil && v.Parent() != v.Pkg().Scope() && !isWithin(v.Pos(), lit)
 }
 
 func setIn(info *types.Info, lit *ast.FuncLit, v *types.Var) (found bool) {
 	ast.Inspect(lit.Body, func(n ast.Node) bool {
-		found = found || n != nil && assigns(info, n, v)
+		found = found || n != nil && assignsVar(info, n, v)
 		return !found
 	})
 	return found
@@ -88,9 +88,9 @@ func setIn(info *types.Info, lit *ast.FuncLit, v *types.Var) (found bool) {
 // observers are packages whose functions take what they look for from a context, and do not end with it.
 var observers = []string{"log", "log/slog", "github.com/rs/zerolog", "go.opentelemetry.io/otel", "go.uber.org/zap", "github.com/sirupsen/logrus"}
 
-// obeys reports whether a call may go on for as long as its context.
-func obeys(info *types.Info, call *ast.CallExpr) bool {
-	f := called(info, call)
+// obeysContext reports whether a call may go on for as long as its context.
+func obeysContext(info *types.Info, call *ast.CallExpr) bool {
+	f := calledFunc(info, call)
 	path := pathOf(f)
 	if path == "context" {
 		return f.Name() != "WithoutCancel" && f.Name() != "AfterFunc" && f.Name() != "Cause"

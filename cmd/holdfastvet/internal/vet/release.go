@@ -39,9 +39,9 @@ func checkRelease(pass *analysis.Pass) (any, error) {
 	findGivers(pass)
 	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
 	graphs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
-	functions(pass, in, func(node ast.Node, body *ast.BlockStmt) {
-		for _, a := range acquisitions(pass, body, acquiresOrGives) {
-			a.check(pass, graphs, node)
+	eachFunction(pass, in, func(node ast.Node, body *ast.BlockStmt) {
+		for _, a := range findAcquisitions(pass, body, acquiresOrGives) {
+			a.checkPaths(pass, graphs, node)
 		}
 	})
 	return nil, nil
@@ -55,8 +55,8 @@ type acquisition struct {
 	err   *types.Var // nil: the error is dropped
 }
 
-// acquisitions returns the acquisitions in body whose lease is put into a variable or dropped, without those in nested functions.
-func acquisitions(pass *analysis.Pass, body *ast.BlockStmt, acquires func(*analysis.Pass, *ast.CallExpr) bool) (all []*acquisition) {
+// findAcquisitions returns the acquisitions in body whose lease is put into a variable or dropped, without those in nested functions.
+func findAcquisitions(pass *analysis.Pass, body *ast.BlockStmt, acquires func(*analysis.Pass, *ast.CallExpr) bool) (all []*acquisition) {
 	ast.PreorderStack(body, nil, func(n ast.Node, stack []ast.Node) bool {
 		if _, ok := n.(*ast.FuncLit); ok {
 			return false
@@ -78,7 +78,7 @@ func acquisitions(pass *analysis.Pass, body *ast.BlockStmt, acquires func(*analy
 			}
 		}
 		if len(left) == 2 {
-			a.lease, a.err = variable(pass.TypesInfo, left[0]), variable(pass.TypesInfo, left[1])
+			a.lease, a.err = variableOf(pass.TypesInfo, left[0]), variableOf(pass.TypesInfo, left[1])
 			if a.lease != nil || isBlank(left[0]) {
 				all = append(all, a)
 			}
@@ -88,16 +88,16 @@ func acquisitions(pass *analysis.Pass, body *ast.BlockStmt, acquires func(*analy
 	return all
 }
 
-// acquires reports whether a call is to a client's method that returns a lease.
-func acquires(pass *analysis.Pass, call *ast.CallExpr) bool {
-	f := called(pass.TypesInfo, call)
+// acquiresLease reports whether a call is to a client's method that returns a lease.
+func acquiresLease(pass *analysis.Pass, call *ast.CallExpr) bool {
+	f := calledFunc(pass.TypesInfo, call)
 	return f != nil && returnsLease(f) && slices.Contains([]string{"Acquire", "TryAcquire", "Adopt", "AcquireAll", "TryAcquireAll"}, f.Name())
 }
 
 // acquiresOrGives reports whether a call returns a lease that the caller must release.
 func acquiresOrGives(pass *analysis.Pass, call *ast.CallExpr) bool {
-	f := called(pass.TypesInfo, call)
-	return f != nil && (acquires(pass, call) || pass.ImportObjectFact(f.Origin(), new(gives))) && !endsByItself(pass.TypesInfo, call)
+	f := calledFunc(pass.TypesInfo, call)
+	return f != nil && (acquiresLease(pass, call) || pass.ImportObjectFact(f.Origin(), new(gives))) && !endsByItself(pass.TypesInfo, call)
 }
 
 func returnsLease(f *types.Func) bool {
@@ -145,7 +145,7 @@ func findGivers(pass *analysis.Pass) {
 
 func givesLease(pass *analysis.Pass, body *ast.BlockStmt) (found bool) {
 	fresh := make(map[*types.Var]bool)
-	for _, a := range acquisitions(pass, body, acquiresOrGives) {
+	for _, a := range findAcquisitions(pass, body, acquiresOrGives) {
 		if a.lease != nil {
 			fresh[a.lease] = onlyReturned(pass.TypesInfo, body, a.lease)
 		}
@@ -159,7 +159,7 @@ func givesLease(pass *analysis.Pass, body *ast.BlockStmt) (found bool) {
 				return true
 			}
 			call, ok := ast.Unparen(n.Results[0]).(*ast.CallExpr)
-			found = found || ok && acquiresOrGives(pass, call) || fresh[variable(pass.TypesInfo, n.Results[0])]
+			found = found || ok && acquiresOrGives(pass, call) || fresh[variableOf(pass.TypesInfo, n.Results[0])]
 		}
 		return true
 	})
@@ -178,30 +178,31 @@ func onlyReturned(info *types.Info, body *ast.BlockStmt, v *types.Var) bool {
 		return true
 	})
 	only := true
-	uses(info, body, v, func(u use, at ast.Node) bool {
+	eachUse(info, body, v, func(u use, at ast.Node) bool {
 		only = u != handed || returned[at]
 		return only
 	})
 	return only
 }
 
-// check reports a, which is in the function node, if its lease is lost on some path.
-func (a *acquisition) check(pass *analysis.Pass, graphs *ctrlflow.CFGs, node ast.Node) {
-	name := called(pass.TypesInfo, a.call).Name()
+// checkPaths reports a, which is in the function node, if its lease is lost on some path.
+func (a *acquisition) checkPaths(pass *analysis.Pass, graphs *ctrlflow.CFGs, node ast.Node) {
+	name := calledFunc(pass.TypesInfo, a.call).Name()
 	switch {
-	case closes(pass, a.call):
+	case closesClient(pass, a.call):
 	case a.lease == nil:
-		report(pass, a.call, "the lease of %s is dropped: nobody can release it, nor learn that it is lost", name)
-	case !within(a.lease.Pos(), bodyOf(node)) || endedBefore(pass.TypesInfo, bodyOf(node), a):
+		reportFinding(pass, a.call, "the lease of %s is dropped: nobody can release it, nor learn that it is lost", name)
+	case !isWithin(a.lease.Pos(), bodyOf(node)) || endedBefore(pass.TypesInfo, bodyOf(node), a):
 	default:
 		w := &walk{pass: pass, acquisition: a, tests: testsIn(pass.TypesInfo, bodyOf(node)), seen: make(map[place]bool)}
 		switch end := w.run(graphOf(graphs, node)).(type) {
 		case nil:
 		case *ast.ReturnStmt:
-			report(pass, a.call, `the lease of %s is not released on the path that returns at line %d: put "defer %s.Release(ctx)" after the check of the error`,
+			reportFinding(pass, a.call, `the lease of %s is not released on the path that returns at line %d: put "defer %s.Release(ctx)" after the check of the error`,
 				name, pass.Fset.Position(end.Pos()).Line, a.lease.Name())
 		default:
-			report(pass, a.call, "the lease of %s is not released on the path that puts another one in its place at line %d", name, pass.Fset.Position(end.Pos()).Line)
+			reportFinding(pass, a.call, "the lease of %s is not released on the path that puts another one in its place at line %d",
+				name, pass.Fset.Position(end.Pos()).Line)
 		}
 	}
 }
@@ -213,20 +214,20 @@ func graphOf(graphs *ctrlflow.CFGs, node ast.Node) *cfg.CFG {
 	return graphs.FuncLit(node.(*ast.FuncLit))
 }
 
-// closes reports whether the declaration around call also closes or shuts down the client that is called.
-func closes(pass *analysis.Pass, call *ast.CallExpr) (found bool) {
+// closesClient reports whether the declaration around call also closes or shuts down the client that is called.
+func closesClient(pass *analysis.Pass, call *ast.CallExpr) (found bool) {
 	method, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
 	if !ok {
 		return false
 	}
-	client := variable(pass.TypesInfo, method.X)
+	client := variableOf(pass.TypesInfo, method.X)
 	for _, decl := range fileOf(pass, call).Decls {
-		if client == nil || !within(call.Pos(), decl) {
+		if client == nil || !isWithin(call.Pos(), decl) {
 			continue
 		}
 		ast.Inspect(decl, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok && (sel.Sel.Name == "Close" || sel.Sel.Name == "Shutdown") {
-				found = found || variable(pass.TypesInfo, sel.X) == client
+				found = found || variableOf(pass.TypesInfo, sel.X) == client
 			}
 			return !found
 		})
@@ -238,16 +239,16 @@ func closes(pass *analysis.Pass, call *ast.CallExpr) (found bool) {
 func endedBefore(info *types.Info, body *ast.BlockStmt, a *acquisition) (found bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.FuncLit); ok && lit.Pos() < a.stmt.Pos() {
-			found = found || ends(info, lit, a.lease)
+			found = found || endsLease(info, lit, a.lease)
 		}
 		return !found
 	})
 	return found
 }
 
-// ends reports whether a lease is released or handed on in node.
-func ends(info *types.Info, node ast.Node, v *types.Var) (found bool) {
-	uses(info, node, v, func(u use, _ ast.Node) bool {
+// endsLease reports whether a lease is released or handed on in node.
+func endsLease(info *types.Info, node ast.Node, v *types.Var) (found bool) {
+	eachUse(info, node, v, func(u use, _ ast.Node) bool {
 		found = u == ended || u == handed
 		return !found
 	})
@@ -259,7 +260,7 @@ func testsIn(info *types.Info, body *ast.BlockStmt) map[*types.Var]ast.Expr {
 	tests := make(map[*types.Var]ast.Expr)
 	ast.Inspect(body, func(n ast.Node) bool {
 		if assign, ok := n.(*ast.AssignStmt); ok && len(assign.Rhs) == 1 {
-			last := variable(info, assign.Lhs[len(assign.Lhs)-1])
+			last := variableOf(info, assign.Lhs[len(assign.Lhs)-1])
 			if last != nil && types.Identical(last.Type().Underlying(), types.Typ[types.Bool]) {
 				tests[last] = assign.Rhs[0]
 			}
@@ -288,23 +289,23 @@ func (w *walk) run(graph *cfg.CFG) ast.Node {
 	for _, block := range graph.Blocks {
 		for i, node := range block.Nodes {
 			if node == w.stmt {
-				return w.follow(block, block.Nodes[i+1:], w.err != nil)
+				return w.followBlock(block, block.Nodes[i+1:], w.err != nil)
 			}
 		}
 	}
 	return nil
 }
 
-// follow goes on with nodes, the rest of a block.
-func (w *walk) follow(block *cfg.Block, nodes []ast.Node, known bool) ast.Node {
+// followBlock goes on with nodes, the rest of a block.
+func (w *walk) followBlock(block *cfg.Block, nodes []ast.Node, known bool) ast.Node {
 	info := w.pass.TypesInfo
 	for _, node := range nodes {
 		switch {
-		case ends(info, node, w.lease) || known && w.veils(node):
+		case endsLease(info, node, w.lease) || known && w.veilsError(node):
 			return nil
-		case node == w.stmt || assigns(info, node, w.lease):
+		case node == w.stmt || assignsVar(info, node, w.lease):
 			return node
-		case w.err != nil && assigns(info, node, w.err):
+		case w.err != nil && assignsVar(info, node, w.err):
 			known = false
 		}
 		if ret, ok := node.(*ast.ReturnStmt); ok {
@@ -312,37 +313,37 @@ func (w *walk) follow(block *cfg.Block, nodes []ast.Node, known bool) ast.Node {
 		}
 	}
 	for i, next := range block.Succs {
-		if cond := condition(block); cond != nil && w.excludes(cond, i == 0, known) || w.seen[place{next, known}] {
+		if cond := branchCondition(block); cond != nil && w.excludesLease(cond, i == 0, known) || w.seen[place{next, known}] {
 			continue
 		}
 		w.seen[place{next, known}] = true
-		if end := w.follow(next, next.Nodes, known); end != nil {
+		if end := w.followBlock(next, next.Nodes, known); end != nil {
 			return end
 		}
 	}
 	return nil
 }
 
-// veils reports whether node decides by the error in a way that the walk does not follow: in a switch over the error, or by another
+// veilsError reports whether node decides by the error in a way that the walk does not follow: in a switch over the error, or by another
 // variable.
-func (w *walk) veils(node ast.Node) bool {
+func (w *walk) veilsError(node ast.Node) bool {
 	info := w.pass.TypesInfo
 	switch node := node.(type) {
 	case *ast.Ident:
-		return variable(info, node) == w.err
+		return variableOf(info, node) == w.err
 	case *ast.ExprStmt:
-		return isTypeSwitch(node.X) && w.mentions(node.X)
+		return isTypeSwitch(node.X) && w.mentionsError(node.X)
 	case *ast.ValueSpec:
-		return w.mentions(node)
+		return w.mentionsError(node)
 	case *ast.AssignStmt:
 		if isTypeSwitch(node.Rhs[0]) {
-			return w.mentions(node)
+			return w.mentionsError(node)
 		}
 		isError := func(left ast.Expr) bool {
-			v := variable(info, left)
+			v := variableOf(info, left)
 			return v != nil && types.Identical(v.Type(), w.err.Type())
 		}
-		return slices.ContainsFunc(node.Lhs, isError) && slices.ContainsFunc(node.Rhs, func(right ast.Expr) bool { return w.mentions(right) })
+		return slices.ContainsFunc(node.Lhs, isError) && slices.ContainsFunc(node.Rhs, func(right ast.Expr) bool { return w.mentionsError(right) })
 	}
 	return false
 }
@@ -353,17 +354,17 @@ func isTypeSwitch(expr ast.Expr) bool {
 	return ok && assert.Type == nil
 }
 
-func (w *walk) mentions(node ast.Node) (found bool) {
+func (w *walk) mentionsError(node ast.Node) (found bool) {
 	ast.Inspect(node, func(n ast.Node) bool {
 		id, ok := n.(*ast.Ident)
-		found = found || ok && variable(w.pass.TypesInfo, id) == w.err
+		found = found || ok && variableOf(w.pass.TypesInfo, id) == w.err
 		return !found
 	})
 	return found
 }
 
-// condition decides which of two blocks follows on block; nil where there is none.
-func condition(block *cfg.Block) ast.Expr {
+// branchCondition decides which of two blocks follows on block; nil where there is none.
+func branchCondition(block *cfg.Block) ast.Expr {
 	if len(block.Succs) != 2 || len(block.Nodes) == 0 || block.Kind == cfg.KindRangeLoop {
 		return nil
 	}
@@ -371,44 +372,44 @@ func condition(block *cfg.Block) ast.Expr {
 	return cond
 }
 
-func assigns(info *types.Info, node ast.Node, v *types.Var) bool {
+func assignsVar(info *types.Info, node ast.Node, v *types.Var) bool {
 	assign, ok := node.(*ast.AssignStmt)
 	if !ok {
 		return false
 	}
 	for _, left := range assign.Lhs {
-		if variable(info, left) == v {
+		if variableOf(info, left) == v {
 			return true
 		}
 	}
 	return false
 }
 
-// excludes reports whether there is no lease if cond has the value truth. known: err is the result of the acquisition.
-func (w *walk) excludes(cond ast.Expr, truth, known bool) bool {
+// excludesLease reports whether there is no lease if cond has the value truth. known: err is the result of the acquisition.
+func (w *walk) excludesLease(cond ast.Expr, truth, known bool) bool {
 	switch cond := ast.Unparen(cond).(type) {
 	case *ast.UnaryExpr:
-		return cond.Op == token.NOT && w.excludes(cond.X, !truth, known)
+		return cond.Op == token.NOT && w.excludesLease(cond.X, !truth, known)
 	case *ast.BinaryExpr:
 		return w.excludesBoth(cond, truth, known)
 	case *ast.CallExpr:
 		return known && w.asksForError(cond, truth)
 	case *ast.TypeAssertExpr:
-		return known && truth && variable(w.pass.TypesInfo, cond.X) == w.err
+		return known && truth && variableOf(w.pass.TypesInfo, cond.X) == w.err
 	case *ast.Ident:
-		test := w.tests[variable(w.pass.TypesInfo, cond)]
-		delete(w.tests, variable(w.pass.TypesInfo, cond)) // against a variable that is computed from itself
-		defer func() { w.tests[variable(w.pass.TypesInfo, cond)] = test }()
-		return test != nil && w.excludes(test, truth, known)
+		test := w.tests[variableOf(w.pass.TypesInfo, cond)]
+		delete(w.tests, variableOf(w.pass.TypesInfo, cond)) // against a variable that is computed from itself
+		defer func() { w.tests[variableOf(w.pass.TypesInfo, cond)] = test }()
+		return test != nil && w.excludesLease(test, truth, known)
 	}
 	return false
 }
 
 func (w *walk) excludesBoth(cond *ast.BinaryExpr, truth, known bool) bool {
-	left := variable(w.pass.TypesInfo, cond.X)
+	left := variableOf(w.pass.TypesInfo, cond.X)
 	switch cond.Op {
 	case token.LAND, token.LOR:
-		x, y := w.excludes(cond.X, truth, known), w.excludes(cond.Y, truth, known)
+		x, y := w.excludesLease(cond.X, truth, known), w.excludesLease(cond.Y, truth, known)
 		if truth == (cond.Op == token.LAND) {
 			return x || y
 		}
@@ -431,8 +432,8 @@ func (w *walk) excludesBoth(cond *ast.BinaryExpr, truth, known bool) bool {
 // an unknown function may mean it.
 func (w *walk) asksForError(call *ast.CallExpr, truth bool) bool {
 	for _, arg := range call.Args {
-		if variable(w.pass.TypesInfo, arg) == w.err {
-			return truth || pathOf(called(w.pass.TypesInfo, call)) != "errors"
+		if variableOf(w.pass.TypesInfo, arg) == w.err {
+			return truth || pathOf(calledFunc(w.pass.TypesInfo, call)) != "errors"
 		}
 	}
 	return false

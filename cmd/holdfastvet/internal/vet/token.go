@@ -27,13 +27,13 @@ gorm and MongoDB. A lock that only saves work needs no token: call the parameter
 
 func checkToken(pass *analysis.Pass) (any, error) {
 	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
-	functions(pass, in, func(node ast.Node, body *ast.BlockStmt) {
-		for p := range signature(pass.TypesInfo, node).Params().Variables() {
+	eachFunction(pass, in, func(node ast.Node, body *ast.BlockStmt) {
+		for p := range signatureOf(pass.TypesInfo, node).Params().Variables() {
 			if isLease(p.Type()) && p.Name() != "_" && p.Name() != "" {
 				checkWrites(pass, body, body, p)
 			}
 		}
-		for _, a := range acquisitions(pass, body, acquires) {
+		for _, a := range findAcquisitions(pass, body, acquiresLease) {
 			if a.lease != nil {
 				checkWrites(pass, body, a.stmt, a.lease)
 			}
@@ -42,7 +42,7 @@ func checkToken(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-func signature(info *types.Info, node ast.Node) *types.Signature {
+func signatureOf(info *types.Info, node ast.Node) *types.Signature {
 	if decl, ok := node.(*ast.FuncDecl); ok {
 		return info.Defs[decl.Name].(*types.Func).Signature()
 	}
@@ -53,7 +53,7 @@ func signature(info *types.Info, node ast.Node) *types.Signature {
 func checkWrites(pass *analysis.Pass, body, from ast.Node, v *types.Var) {
 	guarded := false
 	released := body.End() // by a call in the middle of the function
-	uses(pass.TypesInfo, body, v, func(u use, _ ast.Node) bool {
+	eachUse(pass.TypesInfo, body, v, func(u use, _ ast.Node) bool {
 		guarded = guarded || u == spoken || u == lent || u == handed
 		return !guarded
 	})
@@ -66,10 +66,10 @@ func checkWrites(pass *analysis.Pass, body, from ast.Node, v *types.Var) {
 		}
 		if call, ok := n.(*ast.CallExpr); ok && call.Pos() > from.Pos() && call.Pos() < released {
 			switch {
-			case ends(pass.TypesInfo, call.Fun, v):
+			case endsLease(pass.TypesInfo, call.Fun, v):
 				released = call.Pos()
-			case writes(pass.TypesInfo, call):
-				report(pass, call, "this writes under the lease %s, and its token is passed to nothing: a holder that comes too late writes too", v.Name())
+			case writesDatabase(pass.TypesInfo, call):
+				reportFinding(pass, call, "this writes under the lease %s, and its token is passed to nothing: a holder that comes too late writes too", v.Name())
 				released = body.Pos()
 			}
 		}
@@ -94,9 +94,9 @@ var storages = map[string]methods{
 	}},
 }
 
-// writes reports whether a call writes to a database.
-func writes(info *types.Info, call *ast.CallExpr) bool {
-	f := called(info, call)
+// writesDatabase reports whether a call writes to a database.
+func writesDatabase(info *types.Info, call *ast.CallExpr) bool {
+	f := calledFunc(info, call)
 	if f == nil || f.Signature().Recv() == nil {
 		return false
 	}

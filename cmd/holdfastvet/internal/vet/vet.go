@@ -43,8 +43,8 @@ func isLeases(t types.Type) bool {
 	return ok && isNamed(p.Elem(), project, "Leases")
 }
 
-// functions calls f with each function of the package, except for tests.
-func functions(pass *analysis.Pass, in *inspector.Inspector, f func(node ast.Node, body *ast.BlockStmt)) {
+// eachFunction calls f with each function of the package, except for tests.
+func eachFunction(pass *analysis.Pass, in *inspector.Inspector, f func(node ast.Node, body *ast.BlockStmt)) {
 	if helpsTests(pass) {
 		return
 	}
@@ -81,8 +81,8 @@ func bodyOf(node ast.Node) *ast.BlockStmt {
 	return nil
 }
 
-// report tells of a finding, unless a comment silences it.
-func report(pass *analysis.Pass, at ast.Node, format string, args ...any) {
+// reportFinding tells of a finding, unless a comment silences it.
+func reportFinding(pass *analysis.Pass, at ast.Node, format string, args ...any) {
 	line := func(at ast.Node) int { return pass.Fset.Position(at.Pos()).Line }
 	for _, group := range fileOf(pass, at).Comments {
 		for _, c := range group.List {
@@ -94,8 +94,8 @@ func report(pass *analysis.Pass, at ast.Node, format string, args ...any) {
 	pass.ReportRangef(at, format, args...)
 }
 
-// called is the function or method that a call names, or nil.
-func called(info *types.Info, call *ast.CallExpr) *types.Func {
+// calledFunc returns the function or method that a call names, or nil.
+func calledFunc(info *types.Info, call *ast.CallExpr) *types.Func {
 	f, _ := typeutil.Callee(info, call).(*types.Func)
 	return f
 }
@@ -108,8 +108,8 @@ func pathOf(f *types.Func) string {
 	return f.Pkg().Path()
 }
 
-// variable is the variable that expr names, or nil.
-func variable(info *types.Info, expr ast.Expr) *types.Var {
+// variableOf returns the variable that expr names, or nil.
+func variableOf(info *types.Info, expr ast.Expr) *types.Var {
 	id, ok := ast.Unparen(expr).(*ast.Ident)
 	if !ok || isBlank(id) {
 		return nil
@@ -118,8 +118,8 @@ func variable(info *types.Info, expr ast.Expr) *types.Var {
 	return v
 }
 
-// within reports whether pos is in node.
-func within(pos token.Pos, node ast.Node) bool { return node.Pos() <= pos && pos < node.End() }
+// isWithin reports whether pos is in node.
+func isWithin(pos token.Pos, node ast.Node) bool { return node.Pos() <= pos && pos < node.End() }
 
 // use is a kind of use of a lease.
 type use int
@@ -133,8 +133,8 @@ const (
 	handed            // it goes anywhere else: to a function, a field, a caller
 )
 
-// uses calls f with each use of the lease v below node, until f returns false.
-func uses(info *types.Info, node ast.Node, v *types.Var, f func(use, ast.Node) bool) {
+// eachUse calls f with each use of the lease v below node, until f returns false.
+func eachUse(info *types.Info, node ast.Node, v *types.Var, f func(use, ast.Node) bool) {
 	going := true
 	ast.PreorderStack(node, nil, func(n ast.Node, stack []ast.Node) bool {
 		if id, ok := n.(*ast.Ident); ok && going && info.ObjectOf(id) == v {
@@ -172,7 +172,7 @@ func useOf(info *types.Info, id *ast.Ident, stack []ast.Node) use {
 			return looked
 		}
 	case *ast.CallExpr:
-		if path := pathOf(called(info, parent)); path == project+"/postgres" || strings.HasPrefix(path, project+"/fence") {
+		if path := pathOf(calledFunc(info, parent)); path == project+"/postgres" || strings.HasPrefix(path, project+"/fence") {
 			return lent
 		}
 	}

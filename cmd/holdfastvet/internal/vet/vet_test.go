@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfastvet/internal/vet"
 )
 
-// run compares what a is to find in the folders with what it finds. It compiles what they import.
-func run(t *testing.T, a *analysis.Analyzer, folders ...string) {
+// runAnalyzer compares what a is to find in the folders with what it finds. It compiles what they import.
+func runAnalyzer(t *testing.T, a *analysis.Analyzer, folders ...string) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short compiles nothing more")
@@ -20,13 +20,13 @@ func run(t *testing.T, a *analysis.Analyzer, folders ...string) {
 }
 
 func TestALeaseIsReleasedOnEveryPath(t *testing.T) {
-	run(t, vet.Release, "./release", "./tests")
+	runAnalyzer(t, vet.Release, "./release", "./tests")
 }
 
 func TestWorkUnderALeaseEndsWithIt(t *testing.T) {
-	run(t, vet.Context, "./context")
+	runAnalyzer(t, vet.Context, "./context")
 }
 
 func TestWritesUnderALeaseHaveItsToken(t *testing.T) {
-	run(t, vet.Token, "./token")
+	runAnalyzer(t, vet.Token, "./token")
 }
