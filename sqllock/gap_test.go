@@ -404,17 +404,17 @@ func TestUnansweredLoginKeepsNoConnectionFromRenewals(t *testing.T) {
 
 // TestUnansweredLoginLeavesRenewalsOtherConnections: the connection of renewals has broken, and no new one is answered, in either pool.
 func TestUnansweredLoginLeavesRenewalsOtherConnections(t *testing.T) {
-	gapped(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait()
-		s.cut()
+		s.cutConns()
 		loseIdle(t, s, db)
 		if err := db.PingContext(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s.set(func() { s.hangs = true })
+		s.update(func() { s.hangs = true })
 		wantRenewed(t, d, g)
-		s.set(func() { s.hangs = false })
+		s.update(func() { s.hangs = false })
 	})
 }
 
