@@ -200,7 +200,8 @@ func (l *look) checkReplicas(ctx context.Context) error {
 
 func (l *look) checkConnections(ctx context.Context) error {
 	var used, most int
-	err := l.readRow(ctx, "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity WHERE backend_type = 'client backend'", nil, &used, &most)
+	err := l.readRow(ctx, "SELECT count(*), current_setting('max_connections')::int FROM pg_stat_activity "+
+		"WHERE backend_type = 'client backend'", nil, &used, &most)
 	switch {
 	case err != nil:
 		return err

@@ -36,7 +36,8 @@ const (
 )
 
 var roles = map[string]func() int{
-	"hold": holdLock, "count": countInTurn, "churn": churnLocks, "try": tryLock, "flock": countByFlock, "guard": guardLock, "read": readOnce, "reopen": guardReopened,
+	"hold": holdLock, "count": countInTurn, "churn": churnLocks, "try": tryLock,
+	"flock": countByFlock, "guard": guardLock, "read": readOnce, "reopen": guardReopened,
 }
 
 // inRole runs with a client of the file.

@@ -54,18 +54,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		}
 		kind := d.kindOf(err)
 		_, poolBusy := errors.AsType[busy](err)
-		// A server that takes no writes any more, or does not answer, may be one that another has taken over from, or that the
-		// network has forgotten; and the other connections of the pool lead there too.
-		unanswered := !poolBusy && isLate(ctx) && !errors.Is(context.Cause(ctx), errReplaced) && time.Since(begun) > pace.Overdue()
-		switch {
-		case d.dialect == SQLite:
-		case kind == readOnly:
-			limited, cancel := context.WithTimeout(ctx, pace.LastWords())
-			d.replaceIdle(limited, db)
-			cancel()
-		case unanswered:
-			d.replaceStale(db)
-		}
+		d.leaveOldLinks(ctx, db, kind, !poolBusy && time.Since(begun) > pace.Overdue())
 		if kind == broken && db == d.db && tries == 1 {
 			d.warmRenewals() // whose idle connection may have broken with this one
 		}
@@ -97,6 +86,21 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 			d.reportAnswer(down)
 		}
 		return down
+	}
+}
+
+// leaveOldLinks replaces the idle connections of db after an error of that kind, of a statement that took longer than any should if slow.
+// A server that takes no writes any more, or does not answer, may have a successor, or the network may have forgotten the connection; and
+// the other connections of the pool lead there too.
+func (d *Driver) leaveOldLinks(ctx context.Context, db *sql.DB, kind kind, slow bool) {
+	switch {
+	case d.dialect == SQLite:
+	case kind == readOnly:
+		limited, cancel := context.WithTimeout(ctx, pace.LastWords())
+		defer cancel()
+		d.replaceIdle(limited, db)
+	case slow && isLate(ctx) && !errors.Is(context.Cause(ctx), errReplaced):
+		d.replaceStale(db)
 	}
 }
 

@@ -213,7 +213,8 @@ func TestReplacedFilesGiveNoLock(t *testing.T) {
 					t.Errorf("Acquire() = %v, want ErrConfig as a file was replaced", err)
 				}
 			}
-			if err := holder.Renew(contextInTime(t), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "removed or replaced") {
+			err := holder.Renew(contextInTime(t), []driver.Grant{g})[0].Err
+			if !errors.Is(err, driver.ErrLost) || !strings.Contains(err.Error(), "removed or replaced") {
 				t.Errorf("Renew() = %v, want ErrLost as a file was replaced", err)
 			}
 			if _, err := sqlite.Open(contextInTime(t), url, nil); !errors.Is(err, driver.ErrConfig) {

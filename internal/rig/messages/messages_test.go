@@ -45,7 +45,8 @@ var (
 	words = regexp.MustCompile(`\pL\S*\s+\S*\pL`) // at least two
 
 	// writers are the functions whose first text is a message even if it is one word.
-	writers = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|exitcode\.Usagef|invalidError|unsupportedError|.*([Ll]og|[Ll]ogger)\.(Debug|Info|Warn|Error)|.*\.Log)$`)
+	writers = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|exitcode\.Usagef|invalidError|unsupportedError|` +
+		`.*([Ll]og|[Ll]ogger)\.(Debug|Info|Warn|Error)|.*\.Log)$`)
 
 	// readers are the functions whose texts are compared with another program's, or sent to one.
 	readers = regexp.MustCompile(`^((strings|bytes|slices)\.\w+|regexp\.\w+|has|.*\.(HandleFunc|Exec|Query|QueryRow|Row|(Exec|Query|QueryRow)Context))$`)
