@@ -38,10 +38,10 @@ type bench struct {
 // abilities are the optional interfaces that the driver has.
 type abilities struct{ inspect, list, queue, force, adopt, check, notify, alert bool }
 
-// learn asks the driver what it can do, and scales the times of the test by that.
-func (b *bench) learn() {
+// learnLimits asks the driver what it can do, and scales the times of the test by that.
+func (b *bench) learnLimits() {
 	b.patience = pace.Scale(90 * time.Second)
-	drv := b.driver()
+	drv := b.openDriver()
 	b.limits = drv.Limits()
 	_, b.can.inspect = drv.(driver.Inspector)
 	_, b.can.list = drv.(driver.Lister)
@@ -58,41 +58,41 @@ func (b *bench) learn() {
 	if l.MinTTL <= 0 || l.Granularity < 0 || l.MaxTTL != 0 && l.MaxTTL < max(10*time.Second, l.MinTTL) {
 		b.Fatalf("Limits() = %+v: MinTTL must be above 0, and MaxTTL at least MinTTL and 10 s", l)
 	}
-	b.short = b.ttl(900 * time.Millisecond)
-	b.brief = b.ttl(max(min(pace.Scale(6*time.Second).Round(100*time.Millisecond), 10*time.Second), 2*l.MinTTL)) // no longer than each driver takes
-	b.long = b.ttl(max(30*time.Second, 4*b.brief))
+	b.short = b.exactTTL(900 * time.Millisecond)
+	b.brief = b.exactTTL(max(min(pace.Scale(6*time.Second).Round(100*time.Millisecond), 10*time.Second), 2*l.MinTTL)) // no longer than each driver takes
+	b.long = b.exactTTL(max(30*time.Second, 4*b.brief))
 	b.patience = max(b.patience, pace.Scale(3*b.brief))
 }
 
-// ttl is the TTL next to want that the driver takes as it is.
-func (b *bench) ttl(want time.Duration) time.Duration {
-	want = b.rounded(max(want, b.limits.MinTTL))
+// exactTTL returns the TTL next to want that the driver takes as it is.
+func (b *bench) exactTTL(want time.Duration) time.Duration {
+	want = b.roundTTL(max(want, b.limits.MinTTL))
 	if most := b.limits.MaxTTL; most != 0 {
 		want = min(want, most)
 	}
 	return want
 }
 
-// rounded returns the TTL that the driver grants for ttl.
-func (b *bench) rounded(ttl time.Duration) time.Duration {
+// roundTTL returns the TTL that the driver grants for ttl.
+func (b *bench) roundTTL(ttl time.Duration) time.Duration {
 	if g := b.limits.Granularity; g > 0 {
 		ttl = (ttl + g - 1) / g * g
 	}
 	return ttl
 }
 
-// need skips the test if something that it needs is missing.
-func (b *bench) need(have bool, what string) {
+// skipWithout skips the test if something that it needs is missing.
+func (b *bench) skipWithout(have bool, what string) {
 	b.Helper()
 	if !have {
 		b.Skipf("this needs %s", what)
 	}
 }
 
-func (b *bench) driver() driver.Driver {
+func (b *bench) openDriver() driver.Driver {
 	b.Helper()
 	var drv driver.Driver
-	err := b.insist(func() (err error) {
+	err := b.retryLate(func() (err error) {
 		drv, err = b.Open()
 		return err
 	})
@@ -102,8 +102,8 @@ func (b *bench) driver() driver.Driver {
 	return drv
 }
 
-// client is one more client of the service.
-func (b *bench) client() *holdfast.Client { b.Helper(); return b.clientOf(b.driver(), nil) }
+// newClient returns one more client of the service.
+func (b *bench) newClient() *holdfast.Client { b.Helper(); return b.clientOf(b.openDriver(), nil) }
 
 func (b *bench) clientOf(drv driver.Driver, opts *holdfast.Options) *holdfast.Client {
 	b.Helper()
@@ -119,24 +119,24 @@ func (b *bench) clientOf(drv driver.Driver, opts *holdfast.Options) *holdfast.Cl
 	return c
 }
 
-func (b *bench) clients(n int) []*holdfast.Client {
+func (b *bench) newClients(n int) []*holdfast.Client {
 	b.Helper()
 	all := make([]*holdfast.Client, n)
 	for i := range all {
-		all[i] = b.client()
+		all[i] = b.newClient()
 	}
 	return all
 }
 
-// within bounds what is certain to come.
-func (b *bench) within() context.Context {
+// contextInTime returns a context that bounds the wait for a certain event.
+func (b *bench) contextInTime() context.Context {
 	ctx, cancel := context.WithTimeout(b.Context(), b.patience)
 	b.Cleanup(cancel)
 	return ctx
 }
 
-// grant is a lock that is taken by drv itself.
-func (b *bench) grant(drv driver.Driver, key string, ttl time.Duration) driver.Grant {
+// takeGrant takes a lock with drv itself.
+func (b *bench) takeGrant(drv driver.Driver, key string, ttl time.Duration) driver.Grant {
 	b.Helper()
 	g, err := b.tryGrant(drv, key, ttl)
 	if err != nil {
@@ -146,32 +146,32 @@ func (b *bench) grant(drv driver.Driver, key string, ttl time.Duration) driver.G
 }
 
 func (b *bench) tryGrant(drv driver.Driver, key string, ttl time.Duration) (g driver.Grant, err error) {
-	err = b.insist(func() error {
-		g, err = drv.Acquire(b.within(), driver.Request{Key: key, TTL: ttl, Adoptable: b.can.adopt})
+	err = b.retryLate(func() error {
+		g, err = drv.Acquire(b.contextInTime(), driver.Request{Key: key, TTL: ttl, Adoptable: b.can.adopt})
 		return err
 	})
 	return g, err
 }
 
-// insist repeats a call that failed because answers came too late, as they may on a
+// retryLate repeats a call that failed because answers came too late, as they may on a
 // service that shares a busy machine. In virtual time it does not.
-func (b *bench) insist(fn func() error) error {
+func (b *bench) retryLate(fn func() error) error {
 	for end := time.Now().Add(b.patience); ; {
 		err := fn()
-		if !b.stalled(err) || errors.Is(err, context.Canceled) || time.Now().After(end) {
+		if !b.isStall(err) || errors.Is(err, context.Canceled) || time.Now().After(end) {
 			return err
 		}
 	}
 }
 
-// stalled reports whether err can come of a busy machine: answers were late, or a lease ended before its renewal. After a hand-over a
+// isStall reports whether err can come of a busy machine: answers were late, or a lease ended before its renewal. After a hand-over a
 // lease begins with a second.
-func (b *bench) stalled(err error) bool {
+func (b *bench) isStall(err error) bool {
 	return !b.virtual && (errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrExpired))
 }
 
 func (b *bench) tryAcquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) (l *holdfast.Lease, err error) {
-	err = b.insist(func() error {
+	err = b.retryLate(func() error {
 		l, err = c.TryAcquire(b.Context(), key, opts)
 		return err
 	})
@@ -185,8 +185,8 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 		opts = &holdfast.AcquireOptions{TTL: b.long}
 	}
 	var l *holdfast.Lease
-	err := b.insist(func() (err error) {
-		l, err = c.Acquire(b.within(), key, opts)
+	err := b.retryLate(func() (err error) {
+		l, err = c.Acquire(b.contextInTime(), key, opts)
 		return err
 	})
 	if err != nil {
@@ -195,9 +195,9 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 	return l
 }
 
-// outlasts checks that other cannot have key until the given time and somewhat
+// checkOutlasts checks that other cannot have key until the given time and somewhat
 // longer.
-func (b *bench) outlasts(other *holdfast.Client, key string, until time.Time) {
+func (b *bench) checkOutlasts(other *holdfast.Client, key string, until time.Time) {
 	b.Helper()
 	for end := until.Add(b.brief / 6); time.Now().Before(end); time.Sleep(b.brief / 12) {
 		b.isHeld(other, key)
@@ -207,7 +207,7 @@ func (b *bench) outlasts(other *holdfast.Client, key string, until time.Time) {
 func (b *bench) release(leases ...*holdfast.Lease) {
 	b.Helper()
 	for _, l := range leases {
-		if err := l.Release(b.Context()); err != nil && !b.stalled(err) {
+		if err := l.Release(b.Context()); err != nil && !b.isStall(err) {
 			b.Fatalf("Release of %q = %v", l.Key(), err)
 		}
 	}
@@ -220,7 +220,7 @@ func (b *bench) isHeld(c *holdfast.Client, key string) {
 	if err == nil {
 		b.release(l)
 	}
-	b.wants(err, holdfast.ErrHeld)
+	b.checkError(err, holdfast.ErrHeld)
 }
 
 // isFree checks that c can have key: at once or, where a release may still be under way, long before it could lapse. In a
@@ -243,8 +243,8 @@ func (b *bench) isFree(c *holdfast.Client, key string) {
 	}
 }
 
-// wants checks that err matches every one of want.
-func (b *bench) wants(err error, want ...error) {
+// checkError checks that err matches every one of want.
+func (b *bench) checkError(err error, want ...error) {
 	b.Helper()
 	for _, w := range want {
 		if !errors.Is(err, w) {
@@ -253,8 +253,8 @@ func (b *bench) wants(err error, want ...error) {
 	}
 }
 
-// fine checks that nothing went wrong.
-func (b *bench) fine(err error) {
+// checkNoError checks that nothing went wrong.
+func (b *bench) checkNoError(err error) {
 	b.Helper()
 	if err != nil {
 		b.Errorf("unexpected error %v", err)
@@ -271,9 +271,9 @@ func (b *bench) eventually(what string, ok func() bool) {
 	}
 }
 
-// cleared checks that nothing is left on the service, long before it could lapse
+// checkCleared checks that nothing is left on the service, long before it could lapse
 // by itself.
-func (b *bench) cleared() {
+func (b *bench) checkCleared() {
 	b.Helper()
 	if b.Leftovers == nil {
 		return
@@ -291,12 +291,12 @@ func (b *bench) cleared() {
 	b.Errorf("left behind: %q", left)
 }
 
-// lost waits for the end of l and checks that it says why.
-func (b *bench) lost(l *holdfast.Lease) {
+// awaitLoss waits for the end of l and checks that it says why.
+func (b *bench) awaitLoss(l *holdfast.Lease) {
 	b.Helper()
 	select {
 	case <-l.Context().Done():
-		b.wants(context.Cause(l.Context()), holdfast.ErrLost)
+		b.checkError(context.Cause(l.Context()), holdfast.ErrLost)
 	case <-time.After(b.patience):
 		b.Fatalf("the lease still stands after %v", b.patience)
 	}

@@ -24,10 +24,10 @@ var closing = []testCase{
 }
 
 func closeReleases(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	var leases []*holdfast.Lease
 	for i := range 20 {
-		leases = append(leases, b.acquire(c, key(i), &holdfast.AcquireOptions{TTL: b.long}))
+		leases = append(leases, b.acquire(c, keyOf(i), &holdfast.AcquireOptions{TTL: b.long}))
 	}
 	if err := c.Close(); err != nil {
 		b.Errorf("Close() = %v", err)
@@ -36,25 +36,25 @@ func closeReleases(b *bench) {
 		if l.Context().Err() == nil {
 			b.Error("a lease's context goes on after Close")
 		}
-		b.isFree(other, key(i))
+		b.isFree(other, keyOf(i))
 		b.release(l)
 	}
 	_, err := c.Acquire(b.Context(), "k", nil)
-	b.wants(err, holdfast.ErrClosed)
+	b.checkError(err, holdfast.ErrClosed)
 	if err := c.Close(); err != nil {
 		b.Errorf("second Close() = %v", err)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 func closeEndsWaits(b *bench) {
-	holder, c := b.client(), b.client()
+	holder, c := b.newClient(), b.newClient()
 	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: b.long})
 	const waiters = 3
 	errs := make(chan error, waiters)
 	for range waiters {
 		go func() {
-			_, err := c.Acquire(b.within(), "k", nil)
+			_, err := c.Acquire(b.contextInTime(), "k", nil)
 			errs <- err
 		}()
 	}
@@ -63,22 +63,22 @@ func closeEndsWaits(b *bench) {
 		b.Errorf("Close() = %v", err)
 	}
 	for range waiters {
-		b.wants(<-errs, holdfast.ErrClosed)
+		b.checkError(<-errs, holdfast.ErrClosed)
 	}
 	b.release(l)
 	b.isFree(holder, "k")
-	b.cleared()
+	b.checkCleared()
 }
 
 // A caller that acquires or releases while the client is closed leaves no lock.
 func closeUnderLoad(b *bench) {
 	for range b.rounds(50, 5) {
-		c := b.client()
+		c := b.newClient()
 		var callers sync.WaitGroup
 		for i := range 4 {
 			callers.Go(func() {
 				for {
-					l, err := c.Acquire(b.within(), key(i%3), &holdfast.AcquireOptions{TTL: b.long})
+					l, err := c.Acquire(b.contextInTime(), keyOf(i%3), &holdfast.AcquireOptions{TTL: b.long})
 					if errors.Is(err, holdfast.ErrClosed) {
 						return
 					}
@@ -96,15 +96,15 @@ func closeUnderLoad(b *bench) {
 			b.Errorf("Close() = %v", err)
 		}
 		callers.Wait()
-		b.cleared()
+		b.checkCleared()
 	}
 }
 
 func shutdownWaits(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	done := make(chan error, 1)
-	go func() { done <- c.Shutdown(b.within()) }()
+	go func() { done <- c.Shutdown(b.contextInTime()) }()
 	b.eventually("new leases are refused", func() bool {
 		next, err := c.TryAcquire(b.Context(), "other", nil)
 		if err == nil {
@@ -120,28 +120,28 @@ func shutdownWaits(b *bench) {
 		b.Errorf("Shutdown() = %v", err)
 	}
 	b.isFree(other, "k")
-	b.cleared()
+	b.checkCleared()
 }
 
 func closedDriver(b *bench) {
-	drv := b.driver()
+	drv := b.openDriver()
 	if err := drv.Close(); err != nil {
 		b.Errorf("Close() = %v", err)
 	}
 	if err := drv.Close(); err != nil {
 		b.Errorf("second Close() = %v", err)
 	}
-	_, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: b.short})
-	b.wants(err, driver.ErrClosed)
-	b.cleared()
+	_, err := drv.Acquire(b.contextInTime(), driver.Request{Key: "k", TTL: b.short})
+	b.checkError(err, driver.ErrClosed)
+	b.checkCleared()
 }
 
 func closeEndsDriversWaits(b *bench) {
-	drv, other := b.driver(), b.client()
+	drv, other := b.openDriver(), b.newClient()
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	waiting := make(chan error, 1)
 	go func() {
-		_, err := drv.Acquire(b.within(), driver.Request{Key: "k", TTL: b.long})
+		_, err := drv.Acquire(b.contextInTime(), driver.Request{Key: "k", TTL: b.long})
 		waiting <- err
 	}()
 	b.awaitWait(other, "k", 1)
@@ -150,19 +150,19 @@ func closeEndsDriversWaits(b *bench) {
 	}
 	select {
 	case err := <-waiting:
-		b.wants(err, driver.ErrClosed)
+		b.checkError(err, driver.ErrClosed)
 	case <-time.After(b.long / 3): // long before the lock could lapse
 		b.Fatal("Acquire goes on after Close")
 	}
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 func doReleases(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	boom := errors.New("boom")
-	err := b.insist(func() error {
-		return c.Do(b.within(), "k", nil, func(context.Context, *holdfast.Lease) error {
+	err := b.retryLate(func() error {
+		return c.Do(b.contextInTime(), "k", nil, func(context.Context, *holdfast.Lease) error {
 			b.isHeld(other, "k")
 			return boom
 		})
@@ -177,26 +177,26 @@ func doReleases(b *bench) {
 				b.Error("fn's panic was swallowed")
 			}
 		}()
-		b.insist(func() error {
-			return c.Do(b.within(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("panic") })
+		b.retryLate(func() error {
+			return c.Do(b.contextInTime(), "k", nil, func(context.Context, *holdfast.Lease) error { panic("panic") })
 		})
 	}()
 	b.isFree(other, "k")
-	b.cleared()
+	b.checkCleared()
 }
 
 func limitsAreKept(b *bench) {
-	limits, c := b.limits, b.client()
+	limits, c := b.limits, b.newClient()
 	for _, ttl := range []time.Duration{-1, time.Nanosecond, limits.MinTTL - 1} {
 		_, err := c.Acquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: ttl})
-		b.wants(err, holdfast.ErrInvalid)
+		b.checkError(err, holdfast.ErrInvalid)
 	}
 	if limits.MaxTTL != 0 {
 		_, err := c.Acquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: limits.MaxTTL + 1})
-		b.wants(err, holdfast.ErrInvalid)
+		b.checkError(err, holdfast.ErrInvalid)
 		if limits.MinHold {
 			_, err := c.Acquire(b.Context(), "k", &holdfast.AcquireOptions{MinHold: limits.MaxTTL + 1})
-			b.wants(err, holdfast.ErrInvalid)
+			b.checkError(err, holdfast.ErrInvalid)
 		}
 		b.release(b.acquire(c, "k", &holdfast.AcquireOptions{TTL: limits.MaxTTL}))
 	}
@@ -205,12 +205,12 @@ func limitsAreKept(b *bench) {
 		b.Errorf("token %d, Limits.Token %v", l.Token(), limits.Token)
 	}
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 // A TTL is rounded up and never down, and the grant says to what.
 func ttlsAreRoundedUp(b *bench) {
-	drv := b.driver()
+	drv := b.openDriver()
 	defer drv.Close()
 	for _, ttl := range []time.Duration{b.limits.MinTTL, b.limits.MinTTL + 1, b.brief, b.brief - time.Millisecond, b.long - b.long/7} {
 		g, err := b.tryGrant(drv, "k", ttl)
@@ -218,22 +218,22 @@ func ttlsAreRoundedUp(b *bench) {
 			b.Logf("on a busy machine all answers come after a TTL of %v is over: %v", ttl, err)
 			continue
 		}
-		b.fine(err)
-		if g.TTL != b.rounded(ttl) {
-			b.Errorf("a TTL of %v is granted as %v, want %v by Limits.Granularity", ttl, g.TTL, b.rounded(ttl))
+		b.checkNoError(err)
+		if g.TTL != b.roundTTL(ttl) {
+			b.Errorf("a TTL of %v is granted as %v, want %v by Limits.Granularity", ttl, g.TTL, b.roundTTL(ttl))
 		}
 		if most := time.Now().Add(g.TTL); g.TrustedUntil.After(most) {
 			b.Errorf("trusted until %v after the TTL of %v", g.TrustedUntil.Sub(most), g.TTL)
 		}
-		b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
+		b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 // What a driver does not declare, or has no interface for, is refused and leaves nothing:
 // it is never ignored, and never done by half.
 func undeclaredIsRefused(b *bench) {
-	c := b.client()
+	c := b.newClient()
 	refuses := func(what string, declared bool, do func() error) {
 		if declared {
 			return
@@ -243,31 +243,31 @@ func undeclaredIsRefused(b *bench) {
 		}
 	}
 	acquire := func(o holdfast.AcquireOptions) func() error {
-		return func() error { return errorOf(c.Acquire(b.within(), "k", &o)) }
+		return func() error { return errorOf(c.Acquire(b.contextInTime(), "k", &o)) }
 	}
 	refuses("Acquire with MinHold", b.limits.MinHold, acquire(holdfast.AcquireOptions{MinHold: b.brief}))
 	refuses("Acquire with Fenced", b.limits.Token, acquire(holdfast.AcquireOptions{Fenced: true}))
-	refuses("Inspect", b.can.inspect, func() error { return errorOf(c.Inspect(b.within(), "k")) })
+	refuses("Inspect", b.can.inspect, func() error { return errorOf(c.Inspect(b.contextInTime(), "k")) })
 	refuses("List", b.can.list, func() error {
-		for _, err := range c.List(b.within(), "") {
+		for _, err := range c.List(b.contextInTime(), "") {
 			return err
 		}
 		return nil
 	})
-	refuses("ForceRelease", b.can.force, func() error { return c.ForceRelease(b.within(), "k", 1, "") })
+	refuses("ForceRelease", b.can.force, func() error { return c.ForceRelease(b.contextInTime(), "k", 1, "") })
 	refuses("Queue", b.can.queue, func() error {
-		_, err := c.Queue(b.within(), "k", 1)
+		_, err := c.Queue(b.contextInTime(), "k", 1)
 		return err
 	})
-	refuses("Adopt", b.can.adopt, func() error { return errorOf(c.Adopt(b.within(), "k", "someone.1", 1, nil)) })
-	b.cleared()
+	refuses("Adopt", b.can.adopt, func() error { return errorOf(c.Adopt(b.contextInTime(), "k", "someone.1", 1, nil)) })
+	b.checkCleared()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
-	refuses("Extend to another TTL", b.limits.ChangeTTL || b.long == b.brief, func() error { return l.Extend(b.within(), b.long) })
-	refuses("Check", b.can.check, func() error { return l.Check(b.within()) })
+	refuses("Extend to another TTL", b.limits.ChangeTTL || b.long == b.brief, func() error { return l.Extend(b.contextInTime(), b.long) })
+	refuses("Check", b.can.check, func() error { return l.Check(b.contextInTime()) })
 	refuses("Detach", b.can.adopt, l.Detach)
-	if err := b.insist(func() error { return l.Extend(b.within(), b.brief) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.brief) }); err != nil {
 		b.Errorf("Extend by the TTL that the lease has = %v", err)
 	}
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }

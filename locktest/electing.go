@@ -17,27 +17,27 @@ var electing = []testCase{
 
 // leadersFollow has candidates lead in turn, and an observer that sees each as it is, in terms that rise.
 func leadersFollow(b *bench) {
-	if c := b.client(); !b.limits.Token {
+	if c := b.newClient(); !b.limits.Token {
 		_, err := election.Campaign(b.Context(), c, "k", "x", nil)
-		b.wants(err, holdfast.ErrUnsupported)
+		b.checkError(err, holdfast.ErrUnsupported)
 		return
 	}
-	b.need(b.can.inspect, "driver.Inspector")
+	b.skipWithout(b.can.inspect, "driver.Inspector")
 	const candidates = 3
-	watcher := b.client()
+	watcher := b.newClient()
 	looking, stop := context.WithCancel(b.Context())
 	defer stop()
 	seen := make(chan election.Leader)
 	var watching sync.WaitGroup
-	watching.Go(func() { b.observe(looking, watcher, "k", seen) })
+	watching.Go(func() { b.observeLeaders(looking, watcher, "k", seen) })
 	var mu sync.Mutex // guards last
 	var last holdfast.Token
-	all := b.clients(candidates)
+	all := b.newClients(candidates)
 	runTogether(candidates, func(i int) {
 		var term *election.Leadership
 		value := fmt.Sprintf("10.0.0.%d:8080", i)
-		err := b.insist(func() (err error) {
-			term, err = election.Campaign(b.within(), all[i], "k", value, &holdfast.AcquireOptions{TTL: b.long})
+		err := b.retryLate(func() (err error) {
+			term, err = election.Campaign(b.contextInTime(), all[i], "k", value, &holdfast.AcquireOptions{TTL: b.long})
 			return err
 		})
 		if err != nil {
@@ -58,17 +58,17 @@ func leadersFollow(b *bench) {
 		case <-time.After(b.patience):
 			b.Errorf("the leader of term %d is not seen", term.Term())
 		}
-		if err := term.Resign(b.Context()); err != nil && !b.stalled(err) {
+		if err := term.Resign(b.Context()); err != nil && !b.isStall(err) {
 			b.Errorf("Resign() = %v", err)
 		}
 	})
 	stop()
 	watching.Wait()
-	b.cleared()
+	b.checkCleared()
 }
 
-// observe sends each leader that an observer sees, until ctx ends.
-func (b *bench) observe(ctx context.Context, c *holdfast.Client, key string, seen chan<- election.Leader) {
+// observeLeaders sends each leader that an observer sees, until ctx ends.
+func (b *bench) observeLeaders(ctx context.Context, c *holdfast.Client, key string, seen chan<- election.Leader) {
 	for leader, err := range election.Observe(ctx, c, key) {
 		switch {
 		case errors.Is(err, election.ErrWentBack):

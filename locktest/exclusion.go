@@ -21,7 +21,7 @@ var exclusion = []testCase{
 }
 
 func oneHolderAtATime(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	if l.Key() != "k" || l.Owner() == "" {
 		b.Errorf("lease has key %q and id %q", l.Key(), l.Owner())
@@ -30,18 +30,18 @@ func oneHolderAtATime(b *bench) {
 	b.isHeld(c, "k")
 	b.release(l)
 	b.isFree(other, "k")
-	b.cleared()
+	b.checkCleared()
 }
 
 func oneHolderAmongMany(b *bench) {
 	const clients, goroutines, rounds = 3, 3, 8
 	g := &guarded{b: b}
-	all := b.clients(clients)
+	all := b.newClients(clients)
 	runTogether(clients*goroutines, func(i int) {
 		for range rounds {
 			var l *holdfast.Lease
-			err := b.insist(func() (err error) {
-				l, err = all[i%clients].Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
+			err := b.retryLate(func() (err error) {
+				l, err = all[i%clients].Acquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
 				return err
 			})
 			if err != nil {
@@ -51,7 +51,7 @@ func oneHolderAmongMany(b *bench) {
 			g.enter(l)
 			time.Sleep(upTo(500 * time.Microsecond)) // or two holders would never meet
 			g.leave(l)
-			if err := l.Release(b.Context()); err != nil && !b.stalled(err) {
+			if err := l.Release(b.Context()); err != nil && !b.isStall(err) {
 				b.Errorf("Release() = %v", err)
 			}
 		}
@@ -59,12 +59,12 @@ func oneHolderAmongMany(b *bench) {
 	if n := g.count.Load(); n != clients*goroutines*rounds {
 		b.Errorf("%d grants, want %d", n, clients*goroutines*rounds)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 func tokensRise(b *bench) {
-	b.need(b.limits.Token, "Limits.Token")
-	all := b.clients(3)
+	b.skipWithout(b.limits.Token, "Limits.Token")
+	all := b.newClients(3)
 	var last holdfast.Token
 	ids := make(map[string]bool)
 	for i := range 30 {
@@ -84,12 +84,12 @@ func tokensRise(b *bench) {
 // The client gives a token of a grant's block to each caller that receives the grant
 // from it, so that the next grant begins after the block.
 func blocksAreApart(b *bench) {
-	drivers := []driver.Driver{b.driver(), b.driver()}
+	drivers := []driver.Driver{b.openDriver(), b.openDriver()}
 	defer drivers[0].Close()
 	defer drivers[1].Close()
 	var after int64
 	for i := range 6 {
-		g := b.grant(drivers[i%2], "k", b.long)
+		g := b.takeGrant(drivers[i%2], "k", b.long)
 		if !b.limits.Token && g.Token != 0 || b.limits.Token && g.Token <= 0 {
 			b.Errorf("token %d, Limits.Token %v", g.Token, b.limits.Token)
 		}
@@ -97,18 +97,18 @@ func blocksAreApart(b *bench) {
 			b.Errorf("token %d after a block that ends before %d", g.Token, after)
 		}
 		after = g.Token + int64(max(g.Block, 1))
-		b.fine(b.insist(func() error { return drivers[i%2].Release(b.within(), g, 0) }))
+		b.checkNoError(b.retryLate(func() error { return drivers[i%2].Release(b.contextInTime(), g, 0) }))
 	}
 }
 
 func tryNamesTheHolder(b *bench) {
 	me := holdfast.Holder{Host: "elsewhere", PID: 4121, Program: "billing"}
-	holder, other := b.clientOf(b.driver(), &holdfast.Options{Holder: me}), b.client()
+	holder, other := b.clientOf(b.openDriver(), &holdfast.Options{Holder: me}), b.newClient()
 	l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: b.long})
 	var held *holdfast.HeldError
 	b.eventually("the error names the holder", func() bool {
 		_, err := b.tryAcquire(other, "k", nil)
-		b.wants(err, holdfast.ErrHeld)
+		b.checkError(err, holdfast.ErrHeld)
 		return errors.As(err, &held) && held.Holder == me
 	})
 	if held.Remaining <= 0 || held.Remaining > b.long {
@@ -122,14 +122,14 @@ func tryNamesTheHolder(b *bench) {
 
 // Tries of several clients at once may all fail, but no two may win.
 func oneTryWins(b *bench) {
-	all := b.clients(4)
+	all := b.newClients(4)
 	for range 10 {
 		leases := make([]*holdfast.Lease, len(all))
 		runTogether(len(all), func(i int) {
 			l, err := all[i].TryAcquire(b.Context(), "k", nil)
 			if err == nil {
 				leases[i] = l
-			} else if !errors.Is(err, holdfast.ErrHeld) && !b.stalled(err) {
+			} else if !errors.Is(err, holdfast.ErrHeld) && !b.isStall(err) {
 				b.Errorf("TryAcquire() = %v, want a lease or ErrHeld", err)
 			}
 		})
@@ -144,33 +144,33 @@ func oneTryWins(b *bench) {
 			b.Errorf("%d tries won", won)
 		}
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 func keysAreApart(b *bench) {
-	all := b.clients(2)
+	all := b.newClients(2)
 	var leases []*holdfast.Lease
 	for i := range 40 {
-		leases = append(leases, b.acquire(all[i%2], key(i), nil))
+		leases = append(leases, b.acquire(all[i%2], keyOf(i), nil))
 	}
 	for i := range leases {
-		b.isHeld(all[(i+1)%2], key(i))
+		b.isHeld(all[(i+1)%2], keyOf(i))
 	}
 	b.release(leases...)
-	b.cleared()
+	b.checkCleared()
 }
 
 func strangerReleases(b *bench) {
-	owner, thief := b.driver(), b.driver()
+	owner, thief := b.openDriver(), b.openDriver()
 	defer owner.Close()
 	defer thief.Close()
-	g, other := b.grant(owner, "k", b.long), b.grant(thief, "other", b.long)
+	g, other := b.takeGrant(owner, "k", b.long), b.takeGrant(thief, "other", b.long)
 	// Neither the thief's own grant nor one made up may touch the owner's lock.
 	made := other
 	made.Key = "k"
 	for _, forged := range []driver.Grant{made, {Key: "k", Owner: "nobody.1", Token: g.Token, TTL: b.long}} {
 		thief.Release(b.Context(), forged, 0) // whatever it says
-		err := b.insist(func() error {
+		err := b.retryLate(func() error {
 			_, err := thief.Acquire(b.Context(), driver.Request{Key: "k", TTL: b.long, NoWait: true})
 			return err
 		})
@@ -178,33 +178,33 @@ func strangerReleases(b *bench) {
 			b.Fatalf("after a stranger's release: %v, want ErrHeld", err)
 		}
 	}
-	if err := b.renewal(owner, g); err != nil {
+	if err := b.renewGrant(owner, g); err != nil {
 		b.Errorf("the owner's renewal after a stranger's release: %v", err)
 	}
-	if err := owner.Release(b.Context(), g, 0); err != nil && !b.stalled(err) {
+	if err := owner.Release(b.Context(), g, 0); err != nil && !b.isStall(err) {
 		b.Errorf("Release() = %v", err)
 	}
 	// A grant that has passed on cannot hurt the next holder.
-	next := b.grant(thief, "k", b.long)
+	next := b.takeGrant(thief, "k", b.long)
 	owner.Release(b.Context(), g, 0)
 	if r := owner.Renew(b.Context(), []driver.Grant{g}); r[0].Err == nil {
 		b.Error("a released grant was renewed")
 	}
-	if err := b.renewal(thief, next); err != nil {
+	if err := b.renewGrant(thief, next); err != nil {
 		b.Errorf("the next holder's renewal: %v", err)
 	}
-	if err := thief.Release(b.Context(), next, 0); err != nil && !b.stalled(err) {
+	if err := thief.Release(b.Context(), next, 0); err != nil && !b.isStall(err) {
 		b.Errorf("Release() = %v", err)
 	}
 }
 
 func releaseTwice(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	b.release(l)
 	next := b.acquire(other, "k", nil)
 	b.release(l) // nil again, and not the next holder's lock
 	b.isHeld(c, "k")
 	b.release(next)
-	b.cleared()
+	b.checkCleared()
 }

@@ -26,16 +26,16 @@ var faults = []testCase{
 	{"NodesTellTheirRoundTrip", nodesTellTheirRoundTrip},
 }
 
-func (b *bench) needsCut() { b.need(b.Cut != nil && b.Mend != nil, "Service.Cut and Mend") }
+func (b *bench) needsCut() { b.skipWithout(b.Cut != nil && b.Mend != nil, "Service.Cut and Mend") }
 
 func cutOffEnds(b *bench) {
 	b.needsCut()
-	ttl := b.ttl(2 * time.Second)
-	drv := b.driver()
+	ttl := b.exactTTL(2 * time.Second)
+	drv := b.openDriver()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	next := make(chan *holdfast.Lease, 1)
-	other := b.client()
-	ctx := b.within()
+	other := b.newClient()
+	ctx := b.contextInTime()
 	go func() {
 		got, err := other.Acquire(ctx, "k", nil)
 		if err != nil {
@@ -47,11 +47,11 @@ func cutOffEnds(b *bench) {
 	}()
 	time.Sleep(ttl / 2) // a renewal has been
 	b.Cut(drv)
-	b.lost(l)
+	b.awaitLoss(l)
 	if late := time.Since(l.Deadline()); late > 0 && b.virtual {
 		b.Errorf("the context ended %v after the deadline", late)
 	}
-	b.wants(l.Release(b.Context()), holdfast.ErrLost)
+	b.checkError(l.Release(b.Context()), holdfast.ErrLost)
 	b.Mend(drv)
 	if got := <-next; got != nil {
 		b.release(got)
@@ -60,7 +60,7 @@ func cutOffEnds(b *bench) {
 
 func cutOffRelease(b *bench) {
 	b.needsCut()
-	drv, other := b.driver(), b.client()
+	drv, other := b.openDriver(), b.newClient()
 	c := b.clientOf(drv, nil)
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	b.Cut(drv)
@@ -71,7 +71,7 @@ func cutOffRelease(b *bench) {
 		if err == nil || errors.Is(err, holdfast.ErrLost) {
 			b.Errorf("Release() while cut off = %v, want an error that is not ErrLost", err)
 		}
-	case <-b.within().Done():
+	case <-b.contextInTime().Done():
 		b.Fatal("Release() while cut off does not end")
 	}
 	if l.Context().Err() == nil {
@@ -85,14 +85,14 @@ func cutOffRelease(b *bench) {
 // The answer is awaited for two seconds and no longer, with the lock kept or not.
 func promptRelease(b *bench) {
 	b.needsCut()
-	drv := b.driver()
+	drv := b.openDriver()
 	b.clientOf(drv, nil) // closes it
 	keeps := []time.Duration{0}
 	if b.limits.MinHold {
 		keeps = append(keeps, b.short)
 	}
 	for i, keep := range keeps {
-		g := b.grant(drv, key(i), b.long)
+		g := b.takeGrant(drv, keyOf(i), b.long)
 		b.Cut(drv)
 		begin, released := time.Now(), make(chan error, 1)
 		go func() { released <- drv.Release(context.Background(), g, keep) }()
@@ -101,7 +101,7 @@ func promptRelease(b *bench) {
 			if !errors.Is(err, driver.ErrUnavailable) {
 				b.Errorf("Release() while cut off = %v, want ErrUnavailable", err)
 			}
-		case <-b.within().Done():
+		case <-b.contextInTime().Done():
 			b.Fatal("Release() while cut off does not end by itself")
 		}
 		if took := time.Since(begin); took > 2*time.Second && b.virtual {
@@ -114,7 +114,7 @@ func promptRelease(b *bench) {
 func shortCut(b *bench) {
 	b.needsCut()
 	ttl := b.brief
-	drv, other := b.driver(), b.client()
+	drv, other := b.openDriver(), b.newClient()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	deadline := l.Deadline()
 	time.Sleep(ttl / 6) // a third of the TTL after the grant, or after an early renewal, the next one is due
@@ -124,14 +124,14 @@ func shortCut(b *bench) {
 	b.eventually("a renewal after the cut", func() bool { return l.Deadline().After(deadline) })
 	b.isHeld(other, "k")
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 // A reply that is lost never turns into a lost lock, nor into a second holder.
 func lostReplies(b *bench) {
-	b.need(b.LoseReplies != nil, "Service.LoseReplies")
+	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
 	g := &guarded{b: b}
-	all := b.clients(2)
+	all := b.newClients(2)
 	for k := range b.rounds(12, 4) {
 		b.LoseReplies(k % 4)
 		l := b.acquire(all[k%2], "k", &holdfast.AcquireOptions{TTL: b.long})
@@ -139,10 +139,10 @@ func lostReplies(b *bench) {
 		b.isHeldOrUnknown(all[(k+1)%2], "k")
 		b.LoseReplies((k + 2) % 4)
 		g.leave(l)
-		if err := l.Release(b.within()); err != nil {
-			b.wants(err, holdfast.ErrUnavailable)
+		if err := l.Release(b.contextInTime()); err != nil {
+			b.checkError(err, holdfast.ErrUnavailable)
 		}
-		b.cleared()
+		b.checkCleared()
 	}
 }
 
@@ -155,22 +155,22 @@ func (b *bench) isHeldOrUnknown(c *holdfast.Client, key string) {
 		b.Error("two holders")
 		b.release(l)
 	case !errors.Is(err, holdfast.ErrUnavailable):
-		b.wants(err, holdfast.ErrHeld)
+		b.checkError(err, holdfast.ErrHeld)
 	}
 }
 
 func lostRepliesToTry(b *bench) {
-	b.need(b.LoseReplies != nil, "Service.LoseReplies")
-	c, other := b.client(), b.client()
+	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
+	c, other := b.newClient(), b.newClient()
 	for k := 1; k <= b.rounds(5, 2); k++ {
 		b.LoseReplies(k)
-		l, err := c.TryAcquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
+		l, err := c.TryAcquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err == nil {
 			b.release(l)
 		} else {
-			b.wants(err, holdfast.ErrUnavailable)
+			b.checkError(err, holdfast.ErrUnavailable)
 		}
-		b.cleared()
+		b.checkCleared()
 		b.LoseReplies(0)
 		b.eventually("the lock is free again", func() bool {
 			l, err := other.TryAcquire(b.Context(), "k", &holdfast.AcquireOptions{TTL: b.long})
@@ -184,8 +184,8 @@ func lostRepliesToTry(b *bench) {
 }
 
 func lostRenewals(b *bench) {
-	b.need(b.LoseReplies != nil, "Service.LoseReplies")
-	c, other := b.client(), b.client()
+	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	for range b.rounds(10, 2) {
 		b.LoseReplies(1)
@@ -204,12 +204,12 @@ func lostRenewals(b *bench) {
 		return errors.Is(err, holdfast.ErrHeld)
 	})
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 func (b *bench) needsStop(nodes int) {
 	b.Helper()
-	b.need(b.StopNodes != nil && b.StartNodes != nil, "Service.StopNodes and StartNodes")
+	b.skipWithout(b.StopNodes != nil && b.StartNodes != nil, "Service.StopNodes and StartNodes")
 	if max(b.Nodes, 1) < nodes {
 		b.Skipf("this needs %d nodes", nodes)
 	}
@@ -217,7 +217,7 @@ func (b *bench) needsStop(nodes int) {
 
 func minorityStops(b *bench) {
 	b.needsStop(3)
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	before := b.acquire(c, "before", &holdfast.AcquireOptions{TTL: b.brief})
 	b.StopNodes((b.Nodes - 1) / 2)
 	l := b.acquire(c, "k", nil)
@@ -228,17 +228,17 @@ func minorityStops(b *bench) {
 	b.release(l, before)
 	b.release(b.acquire(other, "k", nil))
 	b.StartNodes()
-	b.cleared()
+	b.checkCleared()
 }
 
 func majorityStops(b *bench) {
 	b.needsStop(1)
-	c := b.client()
+	c := b.newClient()
 	b.release(b.acquire(c, "k", nil))
 	stop := b.Nodes/2 + 1
 	b.StopNodes(stop)
-	_, err := c.TryAcquire(b.within(), "k", nil)
-	b.wants(err, holdfast.ErrUnavailable)
+	_, err := c.TryAcquire(b.contextInTime(), "k", nil)
+	b.checkError(err, holdfast.ErrUnavailable)
 	down, ok := errors.AsType[*holdfast.UnavailableError](err)
 	if !ok || len(down.Nodes) < min(stop, b.Nodes) || len(down.Unwrap()) == 0 {
 		b.Errorf("%v names too few of the %d nodes that are down, or no cause", err, stop)
@@ -252,16 +252,16 @@ func majorityStops(b *bench) {
 		b.release(l)
 		return true
 	})
-	b.cleared()
+	b.checkCleared()
 }
 
 func waitSurvives(b *bench) {
 	b.needsStop(1)
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	told := make(chan *holdfast.Lease)
 	go func() {
-		next, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
+		next, err := other.Acquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err != nil {
 			b.Errorf("the wait ended with %v", err)
 		}
@@ -276,15 +276,15 @@ func waitSurvives(b *bench) {
 	if next := <-told; next != nil {
 		b.release(next)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 // A renewal with an unknown outcome is no loss: the old trust stands.
 func renewalInOutage(b *bench) {
 	b.needsStop(1)
-	drv := b.driver()
+	drv := b.openDriver()
 	defer drv.Close()
-	g := b.grant(drv, "k", b.long)
+	g := b.takeGrant(drv, "k", b.long)
 	b.StopNodes(max(b.Nodes, 1))
 	ctx, cancel := context.WithTimeout(b.Context(), b.long/10)
 	r := drv.Renew(ctx, []driver.Grant{g})[0]
@@ -296,16 +296,16 @@ func renewalInOutage(b *bench) {
 		b.Errorf("a renewal that reached nobody moved the trust by %v", r.TrustedUntil.Sub(g.TrustedUntil))
 	}
 	b.StartNodes()
-	b.eventually("a renewal", func() bool { return drv.Renew(b.within(), []driver.Grant{g})[0].Err == nil })
-	b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
-	b.cleared()
+	b.eventually("a renewal", func() bool { return drv.Renew(b.contextInTime(), []driver.Grant{g})[0].Err == nil })
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
+	b.checkCleared()
 }
 
 // nodesTellTheirState is for a driver that reports on its nodes.
 // A round trip is smoothed, and shows a delay in part at least after one sample.
 func nodesTellTheirRoundTrip(b *bench) {
-	b.need(b.can.notify && b.Service.Delay != nil, "driver.Notifier and Service.Delay")
-	drv := b.driver()
+	b.skipWithout(b.can.notify && b.Service.Delay != nil, "driver.Notifier and Service.Delay")
+	drv := b.openDriver()
 	defer drv.Close()
 	const delay = 40 * time.Millisecond
 	b.Delay(delay)
@@ -321,9 +321,9 @@ func nodesTellTheirRoundTrip(b *bench) {
 }
 
 func nodesTellTheirState(b *bench) {
-	b.need(b.can.notify, "driver.Notifier")
+	b.skipWithout(b.can.notify, "driver.Notifier")
 	b.needsStop(1)
-	drv := b.driver()
+	drv := b.openDriver()
 	defer drv.Close()
 	notifier := drv.(driver.Notifier)
 	nodes := cmp.Or(b.Servers, b.Nodes)

@@ -37,13 +37,13 @@ var keeping = []testCase{
 }
 
 func watchdogKeeps(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	first := l.Deadline()
 	if left := time.Until(first); left > b.brief {
 		b.Errorf("trusted for %v of a TTL of %v", left, b.brief)
 	}
-	b.outlasts(other, "k", first)
+	b.checkOutlasts(other, "k", first)
 	if err := context.Cause(l.Context()); err != nil {
 		b.Fatalf("the lease ended: %v", err)
 	}
@@ -54,45 +54,45 @@ func watchdogKeeps(b *bench) {
 	if err := context.Cause(l.Context()); err == nil || errors.Is(err, holdfast.ErrLost) {
 		b.Errorf("cause after the release = %v, want an end without ErrLost", err)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 func noRenewEnds(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.short, NoRenew: true})
 	deadline := l.Deadline()
 	next := b.acquire(other, "k", nil)
 	if now := time.Now(); now.Before(deadline) {
 		b.Errorf("the next holder came %v before the deadline", deadline.Sub(now))
 	}
-	b.lost(l)
-	b.wants(l.Release(b.Context()), holdfast.ErrLost)
+	b.awaitLoss(l)
+	b.checkError(l.Release(b.Context()), holdfast.ErrLost)
 	b.isHeld(c, "k")
 	b.release(next)
 }
 
 func maxHoldStops(b *bench) {
 	ttl, most := b.short, b.short*4/3
-	l := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: ttl, MaxHold: most})
+	l := b.acquire(b.newClient(), "k", &holdfast.AcquireOptions{TTL: ttl, MaxHold: most})
 	begin := time.Now()
-	b.lost(l)
+	b.awaitLoss(l)
 	if trusted := l.Deadline().Sub(begin); trusted > most {
 		b.Errorf("trusted for %v, want at most MaxHold %v", trusted, most)
 	}
 	if held := time.Since(begin); held > most && b.virtual {
 		b.Errorf("held for %v, want at most MaxHold %v", held, most)
 	}
-	b.release(b.acquire(b.client(), "k", nil))
+	b.release(b.acquire(b.newClient(), "k", nil))
 }
 
 func minHoldOutlasts(b *bench) {
-	b.need(b.limits.MinHold, "Limits.MinHold")
+	b.skipWithout(b.limits.MinHold, "Limits.MinHold")
 	least := b.brief
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	var begin time.Time
-	err := b.insist(func() error {
+	err := b.retryLate(func() error {
 		begin = time.Now()
-		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.ttl(b.brief - time.Second), MinHold: least})
+		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.exactTTL(b.brief - time.Second), MinHold: least})
 		return l.Release(b.Context())
 	})
 	if err != nil {
@@ -105,12 +105,12 @@ func minHoldOutlasts(b *bench) {
 		b.Errorf("kept for %v, want at least %v", kept, least)
 	}
 	b.release(next)
-	b.cleared()
+	b.checkCleared()
 }
 
-func (b *bench) remaining(c *holdfast.Client, key string) time.Duration {
+func (b *bench) remainingTTL(c *holdfast.Client, key string) time.Duration {
 	b.Helper()
-	st, err := c.Inspect(b.within(), key)
+	st, err := c.Inspect(b.contextInTime(), key)
 	if err != nil || !st.Held {
 		b.Fatalf("Inspect() = %+v, %v, want a holder", st, err)
 	}
@@ -118,91 +118,91 @@ func (b *bench) remaining(c *holdfast.Client, key string) time.Duration {
 }
 
 func extendLonger(b *bench) {
-	b.need(b.limits.ChangeTTL, "Limits.ChangeTTL")
-	c, other := b.client(), b.client()
-	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.ttl(b.long / 3), NoRenew: true})
-	if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
+	b.skipWithout(b.limits.ChangeTTL, "Limits.ChangeTTL")
+	c, other := b.newClient(), b.newClient()
+	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.exactTTL(b.long / 3), NoRenew: true})
+	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Fatal(err)
 	}
 	if left := time.Until(l.Deadline()); left < b.long/2 || left > b.long {
 		b.Errorf("trusted for %v after Extend(%v)", left, b.long)
 	}
 	if b.can.inspect {
-		if left := b.remaining(other, "k"); left < b.long/2 {
+		if left := b.remainingTTL(other, "k"); left < b.long/2 {
 			b.Errorf("the service keeps it for %v after Extend(%v)", left, b.long)
 		}
 	}
 	b.release(l)
-	b.wants(l.Extend(b.Context(), b.long), holdfast.ErrLost)
+	b.checkError(l.Extend(b.Context(), b.long), holdfast.ErrLost)
 	b.isFree(other, "k")
-	b.cleared()
+	b.checkCleared()
 }
 
 func extendNeverShortens(b *bench) {
-	b.need(b.limits.ChangeTTL, "Limits.ChangeTTL")
-	c, other := b.client(), b.client()
+	b.skipWithout(b.limits.ChangeTTL, "Limits.ChangeTTL")
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, NoRenew: true})
 	until := l.Deadline()
-	if err := b.insist(func() error { return l.Extend(b.within(), b.ttl(b.long/10)) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.exactTTL(b.long/10)) }); err != nil {
 		b.Fatal(err)
 	}
 	if d := until.Sub(l.Deadline()); d > time.Millisecond {
 		b.Errorf("the deadline has come %v nearer", d)
 	}
 	if b.can.inspect {
-		if left := b.remaining(other, "k"); left < time.Until(until) {
+		if left := b.remainingTTL(other, "k"); left < time.Until(until) {
 			b.Errorf("the service keeps it for %v, and it is trusted for %v", left, time.Until(until))
 		}
 	}
 	b.release(l)
 	b.isFree(other, "k")
-	b.cleared()
+	b.checkCleared()
 }
 
 func checkAsks(b *bench) {
-	b.need(b.can.check, "driver.Checker")
-	c := b.client()
+	b.skipWithout(b.can.check, "driver.Checker")
+	c := b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
-	if err := b.insist(func() error { return l.Check(b.within()) }); err != nil {
+	if err := b.retryLate(func() error { return l.Check(b.contextInTime()) }); err != nil {
 		b.Errorf("Check() = %v", err)
 	}
 	b.release(l)
-	b.wants(l.Check(b.within()), holdfast.ErrLost)
-	drv, other := b.driver(), b.driver()
+	b.checkError(l.Check(b.contextInTime()), holdfast.ErrLost)
+	drv, other := b.openDriver(), b.openDriver()
 	defer drv.Close()
 	defer other.Close()
 	check := func(g driver.Grant) error {
-		return b.insist(func() error { return drv.(driver.Checker).Check(b.within(), g) })
+		return b.retryLate(func() error { return drv.(driver.Checker).Check(b.contextInTime(), g) })
 	}
-	old := b.grant(drv, "k", b.long)
-	b.fine(check(old))
-	b.fine(b.insist(func() error { return drv.Release(b.within(), old, 0) }))
-	b.wants(check(old), driver.ErrLost)
-	next := b.grant(other, "k", b.long)
-	b.wants(check(old), driver.ErrLost) // which changes nothing for the next holder
-	b.fine(b.renewal(other, next))
-	b.fine(b.insist(func() error { return other.Release(b.within(), next, 0) }))
-	b.cleared()
+	old := b.takeGrant(drv, "k", b.long)
+	b.checkNoError(check(old))
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), old, 0) }))
+	b.checkError(check(old), driver.ErrLost)
+	next := b.takeGrant(other, "k", b.long)
+	b.checkError(check(old), driver.ErrLost) // which changes nothing for the next holder
+	b.checkNoError(b.renewGrant(other, next))
+	b.checkNoError(b.retryLate(func() error { return other.Release(b.contextInTime(), next, 0) }))
+	b.checkCleared()
 }
 
-func (b *bench) needsAdopter() { b.Helper(); b.need(b.can.adopt, "driver.Adopter") }
+func (b *bench) needsAdopter() { b.Helper(); b.skipWithout(b.can.adopt, "driver.Adopter") }
 
-// dead takes a grant as a process would that ends without releasing it.
-func (b *bench) dead(key string, ttl time.Duration) driver.Grant {
+// takeDeadGrant takes a grant as a process would that ends without releasing it.
+func (b *bench) takeDeadGrant(key string, ttl time.Duration) driver.Grant {
 	b.Helper()
 	b.needsAdopter()
-	drv := b.driver()
+	drv := b.openDriver()
 	defer drv.Close()
-	return b.grant(drv, key, ttl)
+	return b.takeGrant(drv, key, ttl)
 }
 
 func adoptContinues(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	var g driver.Grant
 	var l *holdfast.Lease
-	err := b.insist(func() (err error) {
-		g = b.dead("k", b.brief) // what was adopted in vain is over
-		l, err = c.Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
+	err := b.retryLate(func() (err error) {
+		g = b.takeDeadGrant("k", b.brief) // what was adopted in vain is over
+		l, err = c.Adopt(b.contextInTime(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 		return err
 	})
 	if err != nil {
@@ -211,29 +211,29 @@ func adoptContinues(b *bench) {
 	if l.Owner() == g.Owner || int64(l.Token()) < g.Token+int64(g.Block) {
 		b.Errorf("adopted %q, %d from %q, %d: want an id of its own and a later token", l.Owner(), l.Token(), g.Owner, g.Token)
 	}
-	b.outlasts(other, "k", l.Deadline())
+	b.checkOutlasts(other, "k", l.Deadline())
 	b.release(l)
 	b.isFree(other, "k")
-	b.cleared()
+	b.checkCleared()
 }
 
 func adoptPassed(b *bench) {
-	g := b.dead("k", b.short)
-	c, other := b.client(), b.client()
+	g := b.takeDeadGrant("k", b.short)
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
-	b.wants(b.adoptInVain(c, g.Owner, holdfast.Token(g.Token)), holdfast.ErrLost)
+	b.checkError(b.adoptInVain(c, g.Owner, holdfast.Token(g.Token)), holdfast.ErrLost)
 	b.isHeld(c, "k")
-	if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Errorf("the holder's renewal after a failed Adopt: %v", err)
 	}
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 // adoptInVain is the error for the adoption of a lease that is over.
 func (b *bench) adoptInVain(c *holdfast.Client, id string, token holdfast.Token) error {
-	return b.insist(func() error {
-		l, err := c.Adopt(b.within(), "k", id, token, nil)
+	return b.retryLate(func() error {
+		l, err := c.Adopt(b.contextInTime(), "k", id, token, nil)
 		if err == nil {
 			b.release(l)
 		}
@@ -243,16 +243,16 @@ func (b *bench) adoptInVain(c *holdfast.Client, id string, token holdfast.Token)
 
 // adoptOnce has several clients adopt one lease at the same time.
 func adoptOnce(b *bench) {
-	g := b.dead("k", b.brief)
-	all := b.clients(4)
+	g := b.takeDeadGrant("k", b.brief)
+	all := b.newClients(4)
 	for range b.rounds(20, 3) {
 		won := make([]*holdfast.Lease, len(all))
 		runTogether(len(all), func(i int) {
-			l, err := all[i].Adopt(b.within(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
+			l, err := all[i].Adopt(b.contextInTime(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 			if err == nil {
 				won[i] = l
 			} else if !errors.Is(err, holdfast.ErrUnavailable) { // where each has a part, nobody has the lock
-				b.wants(err, holdfast.ErrLost)
+				b.checkError(err, holdfast.ErrLost)
 			}
 		})
 		var l *holdfast.Lease
@@ -265,24 +265,24 @@ func adoptOnce(b *bench) {
 			}
 		}
 		if l == nil {
-			b.cleared()
-			g = b.dead("k", b.brief)
+			b.checkCleared()
+			g = b.takeDeadGrant("k", b.brief)
 			continue
 		}
 		if int64(l.Token()) <= g.Token {
 			b.Errorf("token %d after %d", l.Token(), g.Token)
 		}
-		b.fine(l.Detach())
+		b.checkNoError(l.Detach())
 		g = driver.Grant{Key: "k", Owner: l.Owner(), Token: int64(l.Token())}
 	}
 }
 
 func adoptReleased(b *bench) {
 	b.needsAdopter()
-	c := b.client()
+	c := b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, Adoptable: true})
 	b.release(l)
-	b.wants(b.adoptInVain(b.client(), l.Owner(), l.Token()), holdfast.ErrLost)
+	b.checkError(b.adoptInVain(b.newClient(), l.Owner(), l.Token()), holdfast.ErrLost)
 	b.isFree(c, "k")
 }
 
@@ -290,72 +290,72 @@ func adoptReleased(b *bench) {
 // by then.
 func adoptPlain(b *bench) {
 	b.needsAdopter()
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
-	b.wants(l.Detach(), holdfast.ErrInvalid)
+	b.checkError(l.Detach(), holdfast.ErrInvalid)
 	next := make(chan *holdfast.Lease, 1)
 	go func() { next <- b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long}) }()
 	b.eventually("a waiter in the process", func() bool {
-		_, err := c.TryAcquire(b.within(), "k", nil)
+		_, err := c.TryAcquire(b.contextInTime(), "k", nil)
 		held, ok := errors.AsType[*holdfast.HeldError](err)
 		return ok && held.Waiters > 0
 	})
 	b.release(l)
 	successor := <-next
-	_, err := other.Adopt(b.within(), "k", l.Owner(), l.Token(), nil)
-	b.wants(err, holdfast.ErrInvalid)
-	_, err = other.Adopt(b.within(), "k", successor.Owner(), successor.Token(), nil)
-	b.wants(err, holdfast.ErrInvalid)
-	b.fine(successor.Context().Err())
+	_, err := other.Adopt(b.contextInTime(), "k", l.Owner(), l.Token(), nil)
+	b.checkError(err, holdfast.ErrInvalid)
+	_, err = other.Adopt(b.contextInTime(), "k", successor.Owner(), successor.Token(), nil)
+	b.checkError(err, holdfast.ErrInvalid)
+	b.checkNoError(successor.Context().Err())
 	b.release(successor)
-	b.cleared()
+	b.checkCleared()
 }
 
 // adoptedGoesOn checks that a lease that can be adopted is not handed on inside its process: nobody
 // but its holder may rely on it.
 func adoptedGoesOn(b *bench) {
 	b.needsAdopter()
-	c := b.client()
+	c := b.newClient()
 	opts := &holdfast.AcquireOptions{TTL: b.long, Adoptable: true}
 	for _, behind := range []*holdfast.AcquireOptions{opts, {TTL: b.long}} {
 		l := b.acquire(c, "k", opts)
 		next := make(chan *holdfast.Lease, 1)
 		go func() { next <- b.acquire(c, "k", behind) }()
 		b.eventually("a waiter in the process", func() bool {
-			_, err := c.TryAcquire(b.within(), "k", nil)
+			_, err := c.TryAcquire(b.contextInTime(), "k", nil)
 			held, ok := errors.AsType[*holdfast.HeldError](err)
 			return ok && held.Waiters > 0
 		})
 		b.release(l)
 		successor := <-next
-		b.wants(b.adoptInVain(b.client(), l.Owner(), l.Token()), holdfast.ErrLost)
-		b.fine(successor.Context().Err())
+		b.checkError(b.adoptInVain(b.newClient(), l.Owner(), l.Token()), holdfast.ErrLost)
+		b.checkNoError(successor.Context().Err())
 		b.release(successor)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 // keptIsNobodys checks that what ended with its release is not continued while the lock stands
 // for its MinHold, and that no client ends the MinHold unasked.
 func keptIsNobodys(b *bench) {
-	b.need(b.limits.MinHold, "Limits.MinHold")
-	c, other := b.client(), b.client()
+	b.skipWithout(b.limits.MinHold, "Limits.MinHold")
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief, MinHold: b.long, Adoptable: b.can.adopt})
 	b.release(l)
 	if b.can.adopt {
-		b.wants(b.adoptInVain(other, l.Owner(), l.Token()), holdfast.ErrLost)
+		b.checkError(b.adoptInVain(other, l.Owner(), l.Token()), holdfast.ErrLost)
 	}
 	if b.can.force {
-		b.wants(other.ForceRelease(b.within(), "k", l.Token(), "by its token"), holdfast.ErrLost)
+		b.checkError(other.ForceRelease(b.contextInTime(), "k", l.Token(), "by its token"), holdfast.ErrLost)
 	}
 	b.isHeld(other, "k")
 	if b.can.inspect {
-		if st, err := other.Inspect(b.within(), "k"); err != nil || !st.Kept || st.Token != 0 || st.Remaining < b.long/2 {
+		if st, err := other.Inspect(b.contextInTime(), "k"); err != nil || !st.Kept || st.Token != 0 || st.Remaining < b.long/2 {
 			b.Errorf("Inspect() = %+v, %v, want it kept without a token", st, err)
 		}
 	}
 	if b.can.force {
-		if err := b.insist(func() error { return other.ForceRelease(b.within(), "k", 0, "its MinHold is to end") }); err != nil {
+		if err := b.retryLate(func() error { return other.ForceRelease(b.contextInTime(), "k", 0, "its MinHold is to end") }); err != nil {
 			b.Errorf("ForceRelease with token 0 = %v", err)
 		}
 		b.isFree(other, "k")
@@ -364,31 +364,31 @@ func keptIsNobodys(b *bench) {
 
 func detachLeaves(b *bench) {
 	b.needsAdopter()
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief, Adoptable: true})
 	first := l.Deadline()
 	b.eventually("a renewal", func() bool { return l.Deadline().After(first) })
-	b.fine(l.Detach())
+	b.checkNoError(l.Detach())
 	if l.Context().Err() == nil {
 		b.Error("the context goes on")
 	}
-	b.fine(c.Close())
+	b.checkNoError(c.Close())
 	b.isHeld(other, "k")
 	b.release(b.acquire(other, "k", nil))
 	if now := time.Now(); now.Before(l.Deadline()) {
 		b.Errorf("the next holder came %v before the deadline", l.Deadline().Sub(now))
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 // detachedContinues renews and releases what another client has left.
 func detachedContinues(b *bench) {
-	g := b.dead("k", b.brief)
-	drv, other := b.driver(), b.client()
+	g := b.takeDeadGrant("k", b.brief)
+	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	for end := time.Now().Add(b.brief + b.brief/6); time.Now().Before(end); time.Sleep(b.brief / 12) {
-		r := drv.Renew(b.within(), []driver.Grant{g})[0]
-		if r.Err != nil && !b.stalled(r.Err) {
+		r := drv.Renew(b.contextInTime(), []driver.Grant{g})[0]
+		if r.Err != nil && !b.isStall(r.Err) {
 			b.Fatalf("renewal: %v", r.Err)
 		}
 		if most := time.Now().Add(b.brief); r.TrustedUntil.After(most) {
@@ -396,44 +396,44 @@ func detachedContinues(b *bench) {
 		}
 		b.isHeld(other, "k")
 	}
-	b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
 	b.isFree(other, "k")
-	b.wants(b.renewal(drv, g), holdfast.ErrLost)
+	b.checkError(b.renewGrant(drv, g), holdfast.ErrLost)
 	b.isFree(other, "k")
-	b.cleared()
+	b.checkCleared()
 }
 
-// renewal is the outcome of a renewal of g.
-func (b *bench) renewal(drv driver.Driver, g driver.Grant) error {
-	return b.insist(func() error { return drv.Renew(b.within(), []driver.Grant{g})[0].Err })
+// renewGrant returns the outcome of a renewal of g.
+func (b *bench) renewGrant(drv driver.Driver, g driver.Grant) error {
+	return b.retryLate(func() error { return drv.Renew(b.contextInTime(), []driver.Grant{g})[0].Err })
 }
 
 // detachedStaysOver checks that a detached lease that is over is never taken anew.
 func detachedStaysOver(b *bench) {
-	g := b.dead("k", b.short)
-	drv, other := b.driver(), b.client()
+	g := b.takeDeadGrant("k", b.short)
+	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	b.release(b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long}))
 	if b.limits.ChangeTTL {
 		g.TTL = b.long // each node has a tenth to answer
 	}
-	b.wants(b.renewal(drv, g), holdfast.ErrLost)
+	b.checkError(b.renewGrant(drv, g), holdfast.ErrLost)
 	b.isFree(other, "k")
 	l := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
-	b.wants(b.renewal(drv, g), holdfast.ErrLost)
-	b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
-	b.isHeld(b.client(), "k")
+	b.checkError(b.renewGrant(drv, g), holdfast.ErrLost)
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
+	b.isHeld(b.newClient(), "k")
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 type valueKey struct{}
 
 func contextOutlives(b *bench) {
 	ctx, cancel := context.WithCancel(context.WithValue(b.Context(), valueKey{}, "value"))
-	c := b.client()
+	c := b.newClient()
 	var l *holdfast.Lease
-	err := b.insist(func() (err error) {
+	err := b.retryLate(func() (err error) {
 		l, err = c.Acquire(ctx, "k", nil)
 		return err
 	})
@@ -454,7 +454,7 @@ func contextOutlives(b *bench) {
 }
 
 func renewMany(b *bench) {
-	drv := b.driver()
+	drv := b.openDriver()
 	defer drv.Close()
 	var grants []driver.Grant
 	for begun := time.Now(); len(grants) < 3 || len(grants) < 100 && time.Since(begun) < b.long/3; { // fewer on a slow machine, while all live
@@ -465,9 +465,9 @@ func renewMany(b *bench) {
 		b.Fatal(err)
 	}
 	var renewals []driver.Renewal
-	b.insist(func() error {
-		renewals = drv.Renew(b.within(), grants)
-		i := slices.IndexFunc(renewals, func(r driver.Renewal) bool { return b.stalled(r.Err) })
+	b.retryLate(func() error {
+		renewals = drv.Renew(b.contextInTime(), grants)
+		i := slices.IndexFunc(renewals, func(r driver.Renewal) bool { return b.isStall(r.Err) })
 		if i < 0 {
 			return nil
 		}
@@ -489,44 +489,44 @@ func renewMany(b *bench) {
 		}
 	}
 	for i, g := range grants {
-		if err := drv.Release(b.Context(), g, 0); err != nil && i != gone && !b.stalled(err) {
+		if err := drv.Release(b.Context(), g, 0); err != nil && i != gone && !b.isStall(err) {
 			b.Errorf("Release() = %v", err)
 		}
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 // The time that an answer takes shortens the trust: the service counts from earlier.
 func trustCounts(b *bench) {
-	b.need(b.Delay != nil, "Service.Delay")
+	b.skipWithout(b.Delay != nil, "Service.Delay")
 	const slow = 200 * time.Millisecond
-	drv := b.driver()
+	drv := b.openDriver()
 	defer drv.Close()
 	b.Delay(slow)
 	defer b.Delay(0)
-	g := b.grant(drv, "k", b.long)
+	g := b.takeGrant(drv, "k", b.long)
 	if most := time.Now().Add(g.TTL - slow); g.TrustedUntil.After(most) {
 		b.Errorf("a grant is trusted until %v after its TTL began", g.TrustedUntil.Sub(most))
 	}
 	var r driver.Renewal
-	b.fine(b.insist(func() error {
-		r = drv.Renew(b.within(), []driver.Grant{g})[0]
+	b.checkNoError(b.retryLate(func() error {
+		r = drv.Renew(b.contextInTime(), []driver.Grant{g})[0]
 		return r.Err
 	}))
 	if most := time.Now().Add(g.TTL - slow); r.TrustedUntil.After(most) {
 		b.Errorf("a renewal is trusted until %v after its TTL began", r.TrustedUntil.Sub(most))
 	}
-	b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
-	b.cleared()
+	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
+	b.checkCleared()
 }
 
 func releaseIsSent(b *bench) {
-	drv, other := b.driver(), b.client()
+	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
 	for tries := b.rounds(1, 50); ; tries-- { // the answer of a busy machine may take longer than it is awaited
-		err := drv.Release(ctx, b.grant(drv, "k", b.long), 0)
+		err := drv.Release(ctx, b.takeGrant(drv, "k", b.long), 0)
 		b.isFree(other, "k")
 		if err == nil {
 			break
@@ -535,20 +535,20 @@ func releaseIsSent(b *bench) {
 			b.Fatalf("Release() that goes through with an ended context = %v, want nil", err)
 		}
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 func releaseDuringRenewal(b *bench) {
-	drv, other := b.driver(), b.client()
+	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	for range b.rounds(50, 10) {
-		g := b.grant(drv, "k", b.long)
+		g := b.takeGrant(drv, "k", b.long)
 		var renewal sync.WaitGroup
-		renewal.Go(func() { drv.Renew(b.within(), []driver.Grant{g}) })
+		renewal.Go(func() { drv.Renew(b.contextInTime(), []driver.Grant{g}) })
 		time.Sleep(upTo(time.Millisecond)) // any moment will do
-		b.fine(b.insist(func() error { return drv.Release(b.within(), g, 0) }))
+		b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
 		renewal.Wait()
 		b.isFree(other, "k")
 	}
-	b.cleared()
+	b.checkCleared()
 }

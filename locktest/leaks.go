@@ -31,7 +31,7 @@ func watchGoroutines(t testing.TB) {
 		pprof.SetGoroutineLabels(context.Background())
 		var left []string
 		for end := time.Now().Add(pace.Scale(leakTime)); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-			if left = labelled(id); len(left) == 0 {
+			if left = labelledStacks(id); len(left) == 0 {
 				return
 			}
 		}
@@ -39,8 +39,8 @@ func watchGoroutines(t testing.TB) {
 	})
 }
 
-// labelled gives the stacks of the goroutines with the label.
-func labelled(id string) []string {
+// labelledStacks returns the stacks of the goroutines with the label.
+func labelledStacks(id string) []string {
 	var text bytes.Buffer
 	pprof.Lookup("goroutine").WriteTo(&text, 1)
 	var found []string

@@ -89,9 +89,9 @@ type testCase struct {
 }
 
 // cases is the suite, theme by theme.
-var cases = concat(exclusion, waiting, keeping, faults, looking, naming, nesting, several, electing, closing)
+var cases = concatThemes(exclusion, waiting, keeping, faults, looking, naming, nesting, several, electing, closing)
 
-func concat(themes ...[]testCase) []testCase {
+func concatThemes(themes ...[]testCase) []testCase {
 	var all []testCase
 	for _, theme := range themes {
 		all = append(all, theme...)
@@ -131,9 +131,9 @@ func (h Harness) run(t *testing.T, c testCase) {
 	}
 	watchGoroutines(t)
 	b := &bench{T: t, Service: s, virtual: h.Bubble}
-	b.learn()
+	b.learnLimits()
 	c.run(b)
 }
 
-// key is a name that says where it comes from.
-func key(i int) string { return fmt.Sprintf("locktest/%d", i) }
+// keyOf returns a name that tells where it comes from.
+func keyOf(i int) string { return fmt.Sprintf("locktest/%d", i) }

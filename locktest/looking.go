@@ -23,18 +23,18 @@ var looking = []testCase{
 	{"AForcedHolderHearsWhy", forceTells},
 }
 
-func (b *bench) needsInspector() { b.Helper(); b.need(b.can.inspect, "driver.Inspector") }
+func (b *bench) needsInspector() { b.Helper(); b.skipWithout(b.can.inspect, "driver.Inspector") }
 
 func inspectShows(b *bench) {
 	b.needsInspector()
 	me := holdfast.Holder{Host: "elsewhere", PID: 7, Program: "cron"}
-	c, other := b.clientOf(b.driver(), &holdfast.Options{Holder: me}), b.client()
+	c, other := b.clientOf(b.openDriver(), &holdfast.Options{Holder: me}), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	for _, looker := range []*holdfast.Client{c, other} {
 		var st holdfast.Status
 		b.eventually("the holder is known", func() bool {
-			err := b.insist(func() (err error) {
-				st, err = looker.Inspect(b.within(), "k")
+			err := b.retryLate(func() (err error) {
+				st, err = looker.Inspect(b.contextInTime(), "k")
 				return err
 			})
 			if err != nil {
@@ -52,11 +52,11 @@ func inspectShows(b *bench) {
 			b.Errorf("%d nodes, want %d", len(st.Nodes), b.Nodes)
 		}
 	}
-	st, err := c.Inspect(b.within(), "k")
+	st, err := c.Inspect(b.contextInTime(), "k")
 	if err != nil || st.Owner != l.Owner() {
 		b.Errorf("the holder's own Inspect() = %+v, %v, want its owner", st, err)
 	}
-	if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Errorf("renewal after Inspect = %v", err)
 	}
 	b.release(l)
@@ -64,9 +64,9 @@ func inspectShows(b *bench) {
 
 func inspectFree(b *bench) {
 	b.needsInspector()
-	c := b.client()
+	c := b.newClient()
 	for range 2 {
-		st, err := c.Inspect(b.within(), "k")
+		st, err := c.Inspect(b.contextInTime(), "k")
 		if err != nil || st.Held || st.Owner != "" || st.Waiters != 0 {
 			b.Errorf("Inspect() of a free key = %+v, %v", st, err)
 		}
@@ -74,10 +74,10 @@ func inspectFree(b *bench) {
 	}
 }
 
-func (b *bench) list(c *holdfast.Client, prefix string) []string {
+func (b *bench) listKeys(c *holdfast.Client, prefix string) []string {
 	b.Helper()
 	names := []string{}
-	for st, err := range c.List(b.within(), prefix) {
+	for st, err := range c.List(b.contextInTime(), prefix) {
 		if err != nil {
 			b.Fatalf("List(%q) = %v", prefix, err)
 		}
@@ -91,9 +91,9 @@ func (b *bench) list(c *holdfast.Client, prefix string) []string {
 }
 
 func listShows(b *bench) {
-	b.need(b.can.list, "driver.Lister")
-	c, other := b.client(), b.client()
-	b.list(c, "")
+	b.skipWithout(b.can.list, "driver.Lister")
+	c, other := b.newClient(), b.newClient()
+	b.listKeys(c, "")
 	names := []string{"*", "a", "a/1", "a/2", "ab", "b", "{a}", "{a}/1"}
 	var leases []*holdfast.Lease
 	for i, name := range names {
@@ -102,26 +102,26 @@ func listShows(b *bench) {
 	for prefix, want := range map[string][]string{
 		"": names, "a": {"a", "a/1", "a/2", "ab"}, "a/": {"a/1", "a/2"}, "*": {"*"}, "{a}": {"{a}", "{a}/1"}, "none": {}, "[a-z]": {},
 	} {
-		if got := b.list(other, prefix); !slices.Equal(got, want) {
+		if got := b.listKeys(other, prefix); !slices.Equal(got, want) {
 			b.Errorf("List(%q) = %q, want %q", prefix, got, want)
 		}
 	}
 	b.release(leases...)
-	if got := b.list(c, ""); len(got) != 0 {
+	if got := b.listKeys(c, ""); len(got) != 0 {
 		b.Errorf("List() after the release = %q", got)
 	}
 }
 
 func listStops(b *bench) {
-	b.need(b.can.list, "driver.Lister")
-	c := b.client()
-	b.list(c, "")
+	b.skipWithout(b.can.list, "driver.Lister")
+	c := b.newClient()
+	b.listKeys(c, "")
 	var leases []*holdfast.Lease
 	for i := range 5 {
-		leases = append(leases, b.acquire(c, key(i), nil))
+		leases = append(leases, b.acquire(c, keyOf(i), nil))
 	}
 	n := 0
-	for range c.List(b.within(), "") {
+	for range c.List(b.contextInTime(), "") {
 		if n++; n == 2 {
 			break
 		}
@@ -134,15 +134,15 @@ func listStops(b *bench) {
 
 // queueShows compares Queue with the order in which the lock passes on. As in inOrder, a real service may try three times.
 func queueShows(b *bench) {
-	b.need(b.can.queue && b.limits.Order, "driver.Queuer and Limits.Order")
-	c := b.client()
+	b.skipWithout(b.can.queue && b.limits.Order, "driver.Queuer and Limits.Order")
+	c := b.newClient()
 	var shown, owners []string
 	for range b.rounds(1, 3) {
 		shown, owners = nil, nil
 		first := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
-		ctx := b.within()
+		ctx := b.contextInTime()
 		wait := b.queueUp("k", 3, func(int) context.Context { return ctx }, func(_ int, l *holdfast.Lease) { owners = append(owners, l.Owner()) })
-		got, err := c.Queue(b.within(), "k", 2)
+		got, err := c.Queue(b.contextInTime(), "k", 2)
 		if err != nil {
 			b.Errorf("Queue() = %v", err)
 		}
@@ -159,7 +159,7 @@ func queueShows(b *bench) {
 		b.Errorf("the first two of the queue were %q, and the lock went to %q", shown, owners)
 	}
 	b.eventually("nobody waits", func() bool { // on nodes that are behind, somebody does for a while
-		got, err := c.Queue(b.within(), "k", 2)
+		got, err := c.Queue(b.contextInTime(), "k", 2)
 		if err != nil {
 			b.Errorf("Queue() when nobody waits = %v", err)
 		}
@@ -169,22 +169,22 @@ func queueShows(b *bench) {
 
 func (b *bench) needsForcer() {
 	b.Helper()
-	b.need(b.can.force && b.limits.Token, "driver.Forcer and Limits.Token")
+	b.skipWithout(b.can.force && b.limits.Token, "driver.Forcer and Limits.Token")
 }
 
-// force tries to take a lock away that may not be taken, and returns why not.
-func (b *bench) force(c *holdfast.Client, key string, token holdfast.Token) error {
-	return b.insist(func() error { return c.ForceRelease(b.within(), key, token, "") })
+// tryForce tries to take a lock away that may not be taken, and returns why not.
+func (b *bench) tryForce(c *holdfast.Client, key string, token holdfast.Token) error {
+	return b.retryLate(func() error { return c.ForceRelease(b.contextInTime(), key, token, "") })
 }
 
-// forced takes a lock away. A second attempt may find that the first, whose answers
+// forceLock takes a lock away. A second attempt may find that the first, whose answers
 // came too late, has done so.
-func (b *bench) forced(c *holdfast.Client, key string, token holdfast.Token, why string) {
+func (b *bench) forceLock(c *holdfast.Client, key string, token holdfast.Token, why string) {
 	b.Helper()
 	late := false
-	err := b.insist(func() error {
-		err := c.ForceRelease(b.within(), key, token, why)
-		late = late || b.stalled(err)
+	err := b.retryLate(func() error {
+		err := c.ForceRelease(b.contextInTime(), key, token, why)
+		late = late || b.isStall(err)
 		return err
 	})
 	if err != nil && !(late && errors.Is(err, holdfast.ErrLost)) {
@@ -194,54 +194,54 @@ func (b *bench) forced(c *holdfast.Client, key string, token holdfast.Token, why
 
 func forceCompares(b *bench) {
 	b.needsForcer()
-	c, other := b.client(), b.client()
-	b.wants(b.force(c, "k", 1), holdfast.ErrLost) // nobody has it
+	c, other := b.newClient(), b.newClient()
+	b.checkError(b.tryForce(c, "k", 1), holdfast.ErrLost) // nobody has it
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	for _, token := range []holdfast.Token{0, l.Token() - 1, l.Token() + 1000} {
-		b.wants(b.force(other, "k", token), holdfast.ErrLost)
+		b.checkError(b.tryForce(other, "k", token), holdfast.ErrLost)
 	}
 	b.isHeld(other, "k")
-	if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
+	if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Errorf("renewal after refused force releases: %v", err)
 	}
 	old := l.Token()
 	b.release(l)
 	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
-	b.wants(b.force(c, "k", old), holdfast.ErrLost) // the newer holder is not hit
-	if err := b.insist(func() error { return next.Extend(b.within(), b.long) }); err != nil {
+	b.checkError(b.tryForce(c, "k", old), holdfast.ErrLost) // the newer holder is not hit
+	if err := b.retryLate(func() error { return next.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Errorf("the newer holder's renewal = %v", err)
 	}
 	b.release(next)
-	b.cleared()
+	b.checkCleared()
 }
 
 func forceEnds(b *bench) {
 	b.needsForcer()
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
-	b.forced(other, "k", l.Token(), "")
+	b.forceLock(other, "k", l.Token(), "")
 	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
 	if next.Token() <= l.Token() {
 		b.Errorf("token %d after %d", next.Token(), l.Token())
 	}
-	b.lost(l)
-	b.wants(l.Release(b.Context()), holdfast.ErrLost)
-	if err := b.insist(func() error { return next.Extend(b.within(), b.long) }); err != nil {
+	b.awaitLoss(l)
+	b.checkError(l.Release(b.Context()), holdfast.ErrLost)
+	if err := b.retryLate(func() error { return next.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Errorf("the next holder's renewal = %v", err)
 	}
 	b.release(next)
-	b.cleared()
+	b.checkCleared()
 }
 
 // No waiter is passed over, and the holder that was forced out does not come back
 // by itself.
 func forceServes(b *bench) {
 	b.needsForcer()
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long, NoRenew: true})
 	told := make(chan error)
 	go func() {
-		next, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
+		next, err := other.Acquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
 		if err == nil && next.Token() <= l.Token() {
 			err = fmt.Errorf("token %d after %d", next.Token(), l.Token())
 		}
@@ -251,35 +251,35 @@ func forceServes(b *bench) {
 		told <- err
 	}()
 	b.awaitWait(c, "k", 1)
-	b.forced(b.client(), "k", l.Token(), "")
+	b.forceLock(b.newClient(), "k", l.Token(), "")
 	if err := <-told; err != nil {
 		b.Errorf("the waiter: %v", err)
 	}
-	b.wants(b.insist(func() error { return l.Extend(b.within(), b.long) }), holdfast.ErrLost)
-	b.cleared()
+	b.checkError(b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }), holdfast.ErrLost)
+	b.checkCleared()
 }
 
 // The alert comes from the service, and only with it comes the reason: a renewal has none. It may be
 // lost, such as by a client that does not listen yet.
 func forceTells(b *bench) {
 	b.needsForcer()
-	b.need(b.can.alert && !b.Deaf, "driver.Alerter that hears")
+	b.skipWithout(b.can.alert && !b.Deaf, "driver.Alerter that hears")
 	const why = "ops@here: it hangs"
-	c, other := b.client(), b.client()
-	for ctx := b.within(); ctx.Err() == nil; {
+	c, other := b.newClient(), b.newClient()
+	for ctx := b.contextInTime(); ctx.Err() == nil; {
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
-		if err := b.insist(func() error { return l.Extend(b.within(), b.brief) }); err != nil {
+		if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.brief) }); err != nil {
 			b.Fatal(err)
 		}
-		b.forced(other, "k", l.Token(), why+"\x1b[2J\n"+strings.Repeat("x", 1000))
+		b.forceLock(other, "k", l.Token(), why+"\x1b[2J\n"+strings.Repeat("x", 1000))
 		<-l.Context().Done()
 		cause := context.Cause(l.Context())
-		b.wants(cause, holdfast.ErrLost, holdfast.ErrGone)
+		b.checkError(cause, holdfast.ErrLost, holdfast.ErrGone)
 		if text := cause.Error(); strings.Contains(text, why) {
 			if len(text) > 300 || strings.ContainsFunc(text, unicode.IsControl) {
 				b.Errorf("the cause is %q, want a short line", text)
 			}
-			b.cleared()
+			b.checkCleared()
 			return
 		}
 	}

@@ -22,7 +22,7 @@ var names = []string{
 }
 
 func oddNames(b *bench) {
-	all := b.clients(2)
+	all := b.newClients(2)
 	leases := make([]*holdfast.Lease, len(names))
 	for i, name := range names {
 		l, err := b.tryAcquire(all[i%2], name, &holdfast.AcquireOptions{TTL: b.long})
@@ -38,10 +38,10 @@ func oddNames(b *bench) {
 			continue
 		}
 		b.isHeld(all[(i+1)%2], names[i])
-		if err := b.insist(func() error { return l.Extend(b.within(), b.long) }); err != nil {
+		if err := b.retryLate(func() error { return l.Extend(b.contextInTime(), b.long) }); err != nil {
 			b.Errorf("Extend of %.40q = %v", names[i], err)
 		}
-		st, err := all[(i+1)%2].Inspect(b.within(), names[i])
+		st, err := all[(i+1)%2].Inspect(b.contextInTime(), names[i])
 		if err == nil && (st.Owner != l.Owner() || st.Token != l.Token() || st.Key != names[i]) {
 			b.Errorf("Inspect(%.40q) = %+v, want id %q, token %d", names[i], st, l.Owner(), l.Token())
 		}
@@ -54,11 +54,11 @@ func oddNames(b *bench) {
 		l = b.acquire(all[(i+1)%2], names[i], nil)
 		b.release(l)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 func badNames(b *bench) {
-	c := b.client()
+	c := b.newClient()
 	for _, name := range []string{
 		"", "a\nb", "\x00", "a\x00b", "\x7f", "\t", "a\u0085b", "\xff", "a\xc3", strings.Repeat("x", 513), "holdfast:x", "holdfast:",
 	} {
@@ -76,14 +76,14 @@ func badNames(b *bench) {
 			if err == nil {
 				b.Errorf("%s(%.40q) succeeded", what, name)
 			}
-			b.wants(err, holdfast.ErrInvalid)
+			b.checkError(err, holdfast.ErrInvalid)
 		}
 		if st.Held || forced == nil { // of other programs' locks, of which there are none here; they may be asked for
 			b.Errorf("Inspect(%.40q) = %+v, %v, ForceRelease: %v; want no holder", name, st, looked, forced)
 		}
 	}
 	b.release(b.acquire(c, "good", nil)) // what a service cannot store does not make it unfit
-	b.cleared()
+	b.checkCleared()
 }
 
 func errorOf[T any](_ T, err error) error { return err }

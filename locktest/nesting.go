@@ -10,27 +10,27 @@ var nesting = []testCase{
 }
 
 func nestingRefused(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	_, err := c.Acquire(l.Context(), "k", nil)
-	b.wants(err, holdfast.ErrNested)
+	b.checkError(err, holdfast.ErrNested)
 	_, err = c.TryAcquire(l.Context(), "k", nil)
-	b.wants(err, holdfast.ErrNested)
+	b.checkError(err, holdfast.ErrNested)
 	// Another key is not nested, nor is another client.
 	inner, err := c.Acquire(l.Context(), "other", nil)
 	if err != nil {
 		b.Fatal(err)
 	}
 	_, err = other.TryAcquire(l.Context(), "k", &holdfast.AcquireOptions{Reentrant: true})
-	b.wants(err, holdfast.ErrHeld)
+	b.checkError(err, holdfast.ErrHeld)
 	_, err = c.Acquire(inner.Context(), "k", nil)
-	b.wants(err, holdfast.ErrNested)
+	b.checkError(err, holdfast.ErrNested)
 	b.release(inner, l)
-	b.cleared()
+	b.checkCleared()
 }
 
 func nestingHolds(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	again := &holdfast.AcquireOptions{Reentrant: true}
 	outer := b.acquire(c, "k", again)
 	inner, err := c.Acquire(outer.Context(), "k", again)
@@ -47,5 +47,5 @@ func nestingHolds(b *bench) {
 	b.isHeld(other, "k")
 	b.release(inner)
 	b.isFree(other, "k")
-	b.cleared()
+	b.checkCleared()
 }

@@ -21,17 +21,17 @@ var several = []testCase{
 }
 
 func allOrNone(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	keys := []string{"k", "another", "k2"}
 	l := b.acquire(other, "k", nil)
 	var err error
-	b.fine(b.insist(func() error {
-		if _, err = c.TryAcquireAll(b.Context(), keys, nil); b.stalled(err) {
+	b.checkNoError(b.retryLate(func() error {
+		if _, err = c.TryAcquireAll(b.Context(), keys, nil); b.isStall(err) {
 			return err
 		}
 		return nil
 	}))
-	b.wants(err, holdfast.ErrHeld)
+	b.checkError(err, holdfast.ErrHeld)
 	b.isFree(other, "another")
 	b.isFree(other, "k2")
 	done := make(chan *holdfast.Leases)
@@ -46,16 +46,16 @@ func allOrNone(b *bench) {
 	for _, key := range keys {
 		b.isHeld(other, key)
 	}
-	if err := all.Release(b.Context()); err != nil && !b.stalled(err) {
+	if err := all.Release(b.Context()); err != nil && !b.isStall(err) {
 		b.Errorf("Release() = %v", err)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 // acquireAll returns nil where it fails.
 func (b *bench) acquireAll(c *holdfast.Client, keys []string) (all *holdfast.Leases) {
-	err := b.insist(func() (err error) {
-		all, err = c.AcquireAll(b.within(), keys, &holdfast.AcquireOptions{TTL: b.long})
+	err := b.retryLate(func() (err error) {
+		all, err = c.AcquireAll(b.contextInTime(), keys, &holdfast.AcquireOptions{TTL: b.long})
 		return err
 	})
 	if err != nil {
@@ -71,37 +71,37 @@ func setsInAnyOrder(b *bench) {
 	for i := range locks {
 		locks[i].b = b
 	}
-	all := b.clients(clients)
+	all := b.newClients(clients)
 	runTogether(clients, func(i int) {
 		for range b.rounds(60, 12) {
 			set := rand.Perm(names)[:1+rand.N(4)]
 			var keys []string
 			for _, n := range set {
-				keys = append(keys, key(n))
+				keys = append(keys, keyOf(n))
 			}
 			leases := b.acquireAll(all[i], keys)
 			if leases == nil {
 				return
 			}
 			for _, n := range set {
-				locks[n].enter(leases.Lease(key(n)))
+				locks[n].enter(leases.Lease(keyOf(n)))
 			}
 			time.Sleep(upTo(2 * time.Millisecond)) // or two holders would never meet
 			for _, n := range set {
-				locks[n].leave(leases.Lease(key(n)))
+				locks[n].leave(leases.Lease(keyOf(n)))
 			}
-			if err := leases.Release(b.Context()); err != nil && !b.stalled(err) {
+			if err := leases.Release(b.Context()); err != nil && !b.isStall(err) {
 				b.Errorf("Release() = %v", err)
 			}
 		}
 	})
-	b.cleared()
+	b.checkCleared()
 }
 
 // acquireSlot returns nil where it fails.
 func (b *bench) acquireSlot(c *holdfast.Client, slots int) (l *holdfast.Lease) {
-	err := b.insist(func() (err error) {
-		l, err = c.Semaphore("k", slots).Acquire(b.within(), &holdfast.AcquireOptions{TTL: b.long})
+	err := b.retryLate(func() (err error) {
+		l, err = c.Semaphore("k", slots).Acquire(b.contextInTime(), &holdfast.AcquireOptions{TTL: b.long})
 		return err
 	})
 	if err != nil {
@@ -119,7 +119,7 @@ func slotsBoundHolders(b *bench) {
 	for i := range each {
 		each[i].b = b
 	}
-	some := b.clients(clients)
+	some := b.newClients(clients)
 	runTogether(clients*callers, func(i int) {
 		for range b.rounds(40, 8) {
 			l := b.acquireSlot(some[i%clients], slots)
@@ -128,7 +128,7 @@ func slotsBoundHolders(b *bench) {
 			}
 			each[l.Slot()].enter(l)
 			_, n := all.enter(l, true)
-			raise(&highest, int64(n))
+			raiseTo(&highest, int64(n))
 			time.Sleep(upTo(5 * time.Millisecond)) // or two holders would never meet
 			all.leave(l)
 			each[l.Slot()].leave(l)
@@ -138,26 +138,26 @@ func slotsBoundHolders(b *bench) {
 	if n := highest.Load(); n > slots || n == 1 {
 		b.Errorf("%d held %d slots at once", n, slots)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 // slotsInOrder has a slot become free for one waiter after the other. As in inOrder, a real
 // service may try three times.
 func slotsInOrder(b *bench) {
-	b.need(b.limits.Order, "Limits.Order")
-	b.need(b.can.inspect, "driver.Inspector")
+	b.skipWithout(b.limits.Order, "Limits.Order")
+	b.skipWithout(b.can.inspect, "driver.Inspector")
 	const slots, waiters = 2, 5
 	var want, order []int
 	for i := range waiters {
 		want = append(want, i)
 	}
 	for range b.rounds(1, 3) {
-		holder := b.client()
+		holder := b.newClient()
 		held := []*holdfast.Lease{b.acquireSlot(holder, slots), b.acquireSlot(holder, slots)}
 		order = nil
 		var mu sync.Mutex // guards order
 		var waiting sync.WaitGroup
-		all := b.clients(waiters)
+		all := b.newClients(waiters)
 		served := make(chan *holdfast.Lease)
 		for i, c := range all {
 			waiting.Go(func() {
@@ -187,7 +187,7 @@ func slotsInOrder(b *bench) {
 	if !slices.Equal(order, want) {
 		b.Errorf("served in the order %v, want %v", order, want)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 // acquireSide makes c a reader or the writer of k, of so many readers. It returns nil where it fails.
@@ -196,8 +196,8 @@ func (b *bench) acquireSide(c *holdfast.Client, readers int, shared bool) (l *ho
 	if shared {
 		acquire = c.RWLock("k", readers).AcquireRead
 	}
-	err := b.insist(func() (err error) {
-		l, err = acquire(b.within(), &holdfast.AcquireOptions{TTL: b.long})
+	err := b.retryLate(func() (err error) {
+		l, err = acquire(b.contextInTime(), &holdfast.AcquireOptions{TTL: b.long})
 		return err
 	})
 	if err != nil {
@@ -206,15 +206,15 @@ func (b *bench) acquireSide(c *holdfast.Client, readers int, shared bool) (l *ho
 	return l
 }
 
-// raise sets v to at least n.
-func raise(v *atomic.Int64, n int64) {
+// raiseTo sets v to at least n.
+func raiseTo(v *atomic.Int64, n int64) {
 	for was := v.Load(); n > was && !v.CompareAndSwap(was, n); was = v.Load() {
 	}
 }
 
 // readersTogether has readers and writers, some in one process, hold a lock in turn.
 func readersTogether(b *bench) {
-	b.need(b.limits.NoReaders == "", "read and write locks")
+	b.skipWithout(b.limits.NoReaders == "", "read and write locks")
 	const clients, callers, readers = 3, 3, 4
 	var inside holders
 	var highest, highestWrite atomic.Int64
@@ -230,12 +230,12 @@ func readersTogether(b *bench) {
 		if b.limits.Token && (token <= highestWrite.Load() || !shared && token <= highest.Load()) {
 			b.Errorf("token %d after %d, and %d of a writer", token, highest.Load(), highestWrite.Load())
 		}
-		raise(&highest, token)
+		raiseTo(&highest, token)
 		if !shared {
 			highestWrite.Store(token)
 		}
 	}
-	all := b.clients(clients)
+	all := b.newClients(clients)
 	runTogether(clients*callers, func(i int) {
 		for n := range b.rounds(40, 8) {
 			shared := (i+n)%3 > 0
@@ -256,16 +256,16 @@ func readersTogether(b *bench) {
 		}
 	}
 	b.release(held...)
-	b.cleared()
+	b.checkCleared()
 }
 
 // writerStopsReaders has readers come behind a writer that waits for another, and in beside it when it reads on.
 func writerStopsReaders(b *bench) {
-	b.need(b.limits.NoReaders == "", "read and write locks")
-	b.need(b.limits.Order, "Limits.Order")
-	b.need(b.can.inspect, "driver.Inspector")
+	b.skipWithout(b.limits.NoReaders == "", "read and write locks")
+	b.skipWithout(b.limits.Order, "Limits.Order")
+	b.skipWithout(b.can.inspect, "driver.Inspector")
 	const readers = 4
-	all := b.clients(4)
+	all := b.newClients(4)
 	first := b.acquireSide(all[0], readers, true)
 	if first == nil {
 		return
@@ -300,7 +300,7 @@ func writerStopsReaders(b *bench) {
 	if w == nil {
 		return
 	}
-	reader, err := w.Downgrade(b.within())
+	reader, err := w.Downgrade(b.contextInTime())
 	if err != nil {
 		b.Fatalf("Downgrade() = %v", err)
 	}
@@ -312,5 +312,5 @@ func writerStopsReaders(b *bench) {
 		b.Errorf("tokens %d, then %d of the writer, then %d and %d", first.Token(), w.Token(), one.Token(), two.Token())
 	}
 	b.release(reader, one, two)
-	b.cleared()
+	b.checkCleared()
 }

@@ -27,7 +27,7 @@ var waiting = []testCase{
 }
 
 func acquireWaits(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	var released time.Time
 	time.AfterFunc(100*time.Millisecond, func() {
@@ -35,38 +35,38 @@ func acquireWaits(b *bench) {
 		l.Release(context.Background())
 	})
 	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
-	if err := l.Release(b.Context()); err != nil && !b.stalled(err) { // orders the read of released
+	if err := l.Release(b.Context()); err != nil && !b.isStall(err) { // orders the read of released
 		b.Error(err)
 	}
 	if released.IsZero() {
 		b.Error("granted before the release")
 	}
 	b.release(next)
-	b.cleared()
+	b.checkCleared()
 }
 
 func waitOver(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	for _, waiter := range []*holdfast.Client{c, other} {
 		begin := time.Now()
 		_, err := waiter.Acquire(b.Context(), "k", &holdfast.AcquireOptions{Wait: 120 * time.Millisecond})
-		if !b.stalled(err) {
-			b.wants(err, holdfast.ErrHeld)
+		if !b.isStall(err) {
+			b.checkError(err, holdfast.ErrHeld)
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			b.Errorf("%v looks like the caller's context, which goes on", err)
 		}
-		if took := time.Since(begin); took < 120*time.Millisecond && !b.stalled(err) {
+		if took := time.Since(begin); took < 120*time.Millisecond && !b.isStall(err) {
 			b.Errorf("Wait of 120ms was over after %v", took)
 		}
 	}
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 func cancelledWait(b *bench) {
-	c, other := b.client(), b.client()
+	c, other := b.newClient(), b.newClient()
 	l := b.acquire(c, "k", nil)
 	for _, waiter := range []*holdfast.Client{c, other} {
 		var ctx context.Context
@@ -76,18 +76,18 @@ func cancelledWait(b *bench) {
 			ctx, cancel = context.WithTimeout(b.Context(), wait)
 			_, err = waiter.Acquire(ctx, "k", nil)
 			cancel()
-			b.wants(err, context.DeadlineExceeded)
+			b.checkError(err, context.DeadlineExceeded)
 			if errors.Is(err, holdfast.ErrHeld) || b.virtual {
 				break // otherwise it was over before an answer, as it may be on a busy machine
 			}
 		}
-		b.wants(err, holdfast.ErrHeld)
+		b.checkError(err, holdfast.ErrHeld)
 		_, err = waiter.Acquire(ctx, "k", nil)
-		b.wants(err, context.DeadlineExceeded)
+		b.checkError(err, context.DeadlineExceeded)
 	}
 	b.release(l)
 	b.isFree(other, "k")
-	b.cleared()
+	b.checkCleared()
 }
 
 // Every outcome of a race between a grant and the end of its context leaves the
@@ -95,15 +95,15 @@ func cancelledWait(b *bench) {
 func cancelAnywhere(b *bench) {
 	const clients = 4
 	g := &guarded{b: b}
-	all := b.clients(clients)
+	all := b.newClients(clients)
 	runTogether(clients, func(i int) {
 		for range b.rounds(150, 40) {
 			ctx, cancel := context.WithTimeout(b.Context(), upTo(6*time.Millisecond))
 			l, err := all[i].Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: b.long})
 			if err != nil {
 				cancel()
-				if !b.stalled(err) {
-					b.wants(err, context.DeadlineExceeded)
+				if !b.isStall(err) {
+					b.checkError(err, context.DeadlineExceeded)
 				}
 				continue
 			}
@@ -114,7 +114,7 @@ func cancelAnywhere(b *bench) {
 			cancel()
 		}
 	})
-	b.cleared()
+	b.checkCleared()
 	b.eventually("the lock is free", func() bool {
 		l, err := all[0].TryAcquire(b.Context(), "k", nil)
 		if err != nil {
@@ -130,12 +130,12 @@ func cancelAnywhere(b *bench) {
 // The returned function waits for all.
 func (b *bench) queueUp(key string, n int, contexts func(i int) context.Context, granted func(i int, l *holdfast.Lease)) (wait func()) {
 	b.Helper()
-	all := b.clients(n)
+	all := b.newClients(n)
 	var waiters sync.WaitGroup
 	for i, c := range all {
 		waiters.Go(func() {
 			var l *holdfast.Lease
-			err := b.insist(func() (err error) {
+			err := b.retryLate(func() (err error) {
 				l, err = c.Acquire(contexts(i), key, &holdfast.AcquireOptions{TTL: b.long})
 				return err
 			})
@@ -146,7 +146,7 @@ func (b *bench) queueUp(key string, n int, contexts func(i int) context.Context,
 				return
 			}
 			granted(i, l)
-			if err := l.Release(b.Context()); err != nil && !b.stalled(err) {
+			if err := l.Release(b.Context()); err != nil && !b.isStall(err) {
 				b.Errorf("release by waiter %d: %v", i, err)
 			}
 		})
@@ -200,7 +200,7 @@ func (b *bench) awaitStatus(c *holdfast.Client, key string, ok func(holdfast.Sta
 // the others served in order. On a machine that stalls, a waiter whose answers
 // come too late loses its turn, so a real service may try three times.
 func (b *bench) inOrder(waiters int, leave ...int) {
-	b.need(b.limits.Order, "Limits.Order")
+	b.skipWithout(b.limits.Order, "Limits.Order")
 	var want []int
 	for i := range waiters {
 		if !slices.Contains(leave, i) {
@@ -209,23 +209,23 @@ func (b *bench) inOrder(waiters int, leave ...int) {
 	}
 	var order []int
 	for range b.rounds(1, 3) {
-		if order = b.serve(waiters, leave); slices.Equal(order, want) {
+		if order = b.serveRound(waiters, leave); slices.Equal(order, want) {
 			break
 		}
 	}
 	if !slices.Equal(order, want) {
 		b.Errorf("served in the order %v, want %v", order, want)
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
-// serve runs one round of inOrder. It returns the waiters that stayed, in the order in which they were served.
-func (b *bench) serve(waiters int, leave []int) []int {
-	first := b.acquire(b.client(), "k", &holdfast.AcquireOptions{TTL: b.long})
+// serveRound runs one round of inOrder. It returns the waiters that stayed, in the order in which they were served.
+func (b *bench) serveRound(waiters int, leave []int) []int {
+	first := b.acquire(b.newClient(), "k", &holdfast.AcquireOptions{TTL: b.long})
 	contexts := make([]context.Context, waiters)
 	cancels := make([]context.CancelFunc, waiters)
 	for i := range waiters {
-		contexts[i], cancels[i] = context.WithCancel(b.within())
+		contexts[i], cancels[i] = context.WithCancel(b.contextInTime())
 		defer cancels[i]()
 	}
 	var mu sync.Mutex
@@ -250,10 +250,10 @@ func leaverInFront(b *bench) { b.inOrder(6, 0, 3) }
 
 // A holder that is gone costs its TTL and no more than the waiters' own timer.
 func holderDies(b *bench) {
-	drv := b.driver()
+	drv := b.openDriver()
 	defer drv.Close()
-	g := b.grant(drv, "k", b.ttl(3*time.Second)) // each node has a tenth to answer
-	l := b.acquire(b.client(), "k", nil)
+	g := b.takeGrant(drv, "k", b.exactTTL(3*time.Second)) // each node has a tenth to answer
+	l := b.acquire(b.newClient(), "k", nil)
 	if now := time.Now(); now.Before(g.TrustedUntil) {
 		b.Errorf("granted %v before the old holder's trust ended", g.TrustedUntil.Sub(now))
 	}
@@ -262,12 +262,12 @@ func holderDies(b *bench) {
 
 func waitIsTold(b *bench) {
 	told := make(chan holdfast.WaitingEvent, 1)
-	c := b.client()
-	waiter := b.clientOf(b.driver(), &holdfast.Options{Hooks: holdfast.Hooks{
+	c := b.newClient()
+	waiter := b.clientOf(b.openDriver(), &holdfast.Options{Hooks: holdfast.Hooks{
 		Waiting: func(e holdfast.WaitingEvent) { told <- e },
 	}})
 	l := b.acquire(c, "k", nil)
-	ctx, cancel := context.WithCancel(b.within())
+	ctx, cancel := context.WithCancel(b.contextInTime())
 	done := make(chan error)
 	go func() {
 		_, err := waiter.Acquire(ctx, "k", nil)
@@ -283,20 +283,20 @@ func waitIsTold(b *bench) {
 	}
 	cancel()
 	err := <-done
-	b.wants(err, context.Canceled)
-	if !b.stalled(err) {
-		b.wants(err, holdfast.ErrHeld)
+	b.checkError(err, context.Canceled)
+	if !b.isStall(err) {
+		b.checkError(err, holdfast.ErrHeld)
 	}
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 // Behind a holder alone there is room for one, who does not count himself, and then for no other.
 func crowded(b *bench) {
-	b.need(b.limits.Order, "Limits.Order")
-	c, waiter, other := b.client(), b.client(), b.client()
+	b.skipWithout(b.limits.Order, "Limits.Order")
+	c, waiter, other := b.newClient(), b.newClient(), b.newClient()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
-	ctx, cancel := context.WithCancel(b.within())
+	ctx, cancel := context.WithCancel(b.contextInTime())
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {
@@ -304,24 +304,24 @@ func crowded(b *bench) {
 		done <- err
 	}()
 	b.awaitWaiters(c, "k", 1)
-	_, err := other.Acquire(b.within(), "k", &holdfast.AcquireOptions{MaxWaiters: 1})
-	if held, ok := errors.AsType[*holdfast.HeldError](err); !b.stalled(err) && (!ok || held.Waiters != 1 || errors.Is(err, context.DeadlineExceeded)) {
+	_, err := other.Acquire(b.contextInTime(), "k", &holdfast.AcquireOptions{MaxWaiters: 1})
+	if held, ok := errors.AsType[*holdfast.HeldError](err); !b.isStall(err) && (!ok || held.Waiters != 1 || errors.Is(err, context.DeadlineExceeded)) {
 		b.Errorf("behind a waiter, with MaxWaiters 1: %v", err)
 	}
 	cancel()
-	b.wants(<-done, context.Canceled)
+	b.checkError(<-done, context.Canceled)
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 // The driver reports the obstacle when a wait begins and when its kind changes, and
 // never the same kind twice.
 func obstacleIsTold(b *bench) {
-	c, waiter := b.client(), b.driver()
+	c, waiter := b.newClient(), b.openDriver()
 	defer waiter.Close()
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.brief})
 	told, done := make(chan error, 1000), make(chan error, 1)
-	ctx, cancel := context.WithCancel(b.within())
+	ctx, cancel := context.WithCancel(b.contextInTime())
 	defer cancel()
 	go func() {
 		_, err := waiter.Acquire(ctx, driver.Request{Key: "k", TTL: b.long, Obstacle: func(err error) { told <- err }})
@@ -359,39 +359,39 @@ func obstacleIsTold(b *bench) {
 	}
 	cancel()
 	err := <-done
-	b.wants(err, context.Canceled)
-	if !b.stalled(err) {
-		b.wants(err, driver.ErrHeld)
+	b.checkError(err, context.Canceled)
+	if !b.isStall(err) {
+		b.checkError(err, driver.ErrHeld)
 	}
 	for len(told) > 0 {
 		next(<-told)
 	}
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
 
 func endedContext(b *bench) {
-	drv, other := b.driver(), b.client()
+	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
 	for _, once := range []bool{false, true} {
 		_, err := drv.Acquire(ctx, driver.Request{Key: "k", TTL: b.long, NoWait: once})
-		b.wants(err, context.Canceled)
+		b.checkError(err, context.Canceled)
 		b.isFree(other, "k")
 	}
-	b.cleared()
+	b.checkCleared()
 }
 
 func waitBeginsInOutage(b *bench) {
 	b.needsStop(1)
-	c := b.client()
+	c := b.newClient()
 	b.StopNodes(max(b.Nodes, 1))
 	time.AfterFunc(300*time.Millisecond, b.StartNodes) // a client that asks meanwhile reaches no node
-	l, err := c.Acquire(b.within(), "k", &holdfast.AcquireOptions{TTL: b.long})
+	l, err := c.Acquire(b.contextInTime(), "k", &holdfast.AcquireOptions{TTL: b.long})
 	if err != nil {
 		b.Fatalf("the wait ended with %v", err)
 	}
 	b.release(l)
-	b.cleared()
+	b.checkCleared()
 }
