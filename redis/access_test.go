@@ -49,7 +49,7 @@ func startLockers(t *testing.T, commands ...string) (r *rig, c, other *holdfast.
 	opts := &redis.Options{Username: "locker", Password: secret}
 	told := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}}
-	return r, r.clientOf(r.driver(r.nodes(), opts), hooks), r.clientOf(r.driver(r.nodes(), opts), nil), told
+	return r, r.clientOf(r.openDriver(r.nodes(), opts), hooks), r.clientOf(r.openDriver(r.nodes(), opts), nil), told
 }
 
 func TestOperationsNamesTheRights(t *testing.T) {
@@ -78,7 +78,7 @@ func TestTenantsOfTheSecurityPageAreApart(t *testing.T) {
 	}
 	r := startWith(t, &redisproc.Options{ACL: []string{acl, strings.ReplaceAll(acl, "billing", "orders")}})
 	tenant := func(name string) *holdfast.Client {
-		return r.clientOf(r.driver(r.nodes(), &redis.Options{Username: name, Password: secret, Prefix: name + ":lock:"}), nil)
+		return r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: name, Password: secret, Prefix: name + ":lock:"}), nil)
 	}
 	billing, next, orders := tenant("billing"), tenant("billing"), tenant("orders")
 	theirs := r.acquire(orders, "k", &holdfast.AcquireOptions{TTL: long})
@@ -137,7 +137,7 @@ func TestAUserWithTheMinimalRights(t *testing.T) {
 			next <- err
 		}()
 		r.awaitWaiters(c, "k", 1)
-		if err := r.retryUntil(func() error { return l.Extend(t.Context(), long) }); err != nil {
+		if err := r.retryLate(func() error { return l.Extend(t.Context(), long) }); err != nil {
 			t.Error(err)
 		}
 		r.release(l)
@@ -235,12 +235,12 @@ func TestPasswords(t *testing.T) {
 	r.checkRejected(r.nodes(), &redis.Options{Password: "wrong-" + secret}, driver.ErrAuth, addr, "correct user and password")
 	r.checkRejected(r.nodes(), &redis.Options{Username: "nobody", Password: secret}, driver.ErrAuth, addr, "correct user and password")
 	for _, opts := range []redis.Options{{Password: secret}, {Username: "default", Password: secret}} {
-		c := r.clientOf(r.driver(r.nodes(), &opts), nil)
+		c := r.clientOf(r.openDriver(r.nodes(), &opts), nil)
 		r.release(r.acquire(c, "k", nil))
 	}
 	// A node's own password goes before the password of the options.
 	node := redis.Node{Addr: addr, Password: secret}
-	c := r.clientOf(r.driver([]redis.Node{node}, &redis.Options{Password: "wrong"}), nil)
+	c := r.clientOf(r.openDriver([]redis.Node{node}, &redis.Options{Password: "wrong"}), nil)
 	r.release(r.acquire(c, "k", nil))
 
 	open := redistest.Start(t, nil)
@@ -273,7 +273,7 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 		}
 		shown = append(shown, err)
 	}
-	d := r.driver(r.nodes(), &redis.Options{Password: secret})
+	d := r.openDriver(r.nodes(), &redis.Options{Password: secret})
 	c := r.clientOf(d, nil)
 	r.do(0, "CONFIG", "SET", "requirepass", "another")
 	r.servers[0].Kill()
@@ -320,7 +320,7 @@ func TestCredentialsAreAskedForAtEachConnection(t *testing.T) {
 	var name atomic.Value
 	name.Store("old")
 	var asked atomic.Int32
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{
 		Username: "nobody", Password: "nothing",
 		Credentials: func(ctx context.Context, addr string) (string, string, error) {
 			asked.Add(1)
@@ -412,8 +412,8 @@ func TestTLS(t *testing.T) {
 func TestALookAtTheRightsLeavesTheCounters(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
-			r := start(t, n)
-			r.client()
+			r := startRig(t, n)
+			r.newClient()
 			set, get, want := []string{"MSET"}, []string{"MGET"}, []any{}
 			for i := range wire.Counters {
 				counter, value := wire.Fence+strconv.Itoa(i), strconv.Itoa(1<<51+i)
@@ -423,7 +423,7 @@ func TestALookAtTheRightsLeavesTheCounters(t *testing.T) {
 				r.do(i, set...)
 			}
 			for range 2 {
-				r.client()
+				r.newClient()
 			}
 			for i := range n {
 				for at, got := range r.do(i, get...).([]any) {

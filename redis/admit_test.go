@@ -37,7 +37,7 @@ func (r *rig) openVoting(opts redis.Options) *redis.Driver {
 		opts.MaxTTL = brief
 	}
 	opts.Timeout = busy
-	r.driver(r.nodes(), &opts).Close() // without quarantine: nobody has used it before
+	r.openDriver(r.nodes(), &opts).Close() // without quarantine: nobody has used it before
 	d, err := redis.New(r.Context(), r.nodes(), &opts)
 	if err != nil {
 		r.Fatal(err)
@@ -77,7 +77,7 @@ func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 	replica := redistest.Start(t, &redisproc.Options{AppendOnly: "always", Args: r.replicaOf(0)})
 	way := newRoute(t, r.servers)
 	opts := &redis.Options{MaxTTL: time.Minute, Timeout: busy}
-	r.driver(way.nodes(), opts).Close() // without quarantine
+	r.openDriver(way.nodes(), opts).Close() // without quarantine
 	if marker := fmt.Sprint(r.do(0, "GET", "holdfast:set")); !strings.Contains(marker, "durable=") {
 		t.Fatalf("the marker of the master is %q", marker)
 	}
@@ -129,7 +129,7 @@ func TestNodeThatCannotReplaySitsOutQuarantine(t *testing.T) {
 
 // A node that boots with its clock behind seems old once it is set.
 func TestSetClockDoesNotShortenQuarantine(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	d := r.openVoting(redis.Options{MaxTTL: time.Minute})
 	r.clientOf(d, nil)
@@ -153,10 +153,10 @@ func TestFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
 	}
 	checkMentions(t, err, "OOM", "holdfast:set")
 	r.do(0, "CONFIG", "SET", "maxmemory", "0")
-	c := r.client()
+	c := r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 	r.fillMemory(0)
-	d := r.driver(r.nodes(), nil) // it was admitted: there is nothing to write
+	d := r.openDriver(r.nodes(), nil) // it was admitted: there is nothing to write
 	defer d.Close()
 	if err := l.Extend(t.Context(), long); err != nil {
 		t.Errorf("a full node does not renew: %v", err)
@@ -179,11 +179,11 @@ func (r *rig) fillMemory(i int) {
 func TestReadOnlyWritesNothing(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			r := start(t, n)
+			r := startRig(t, n)
 			for _, used := range []bool{false, true} {
 				var held *holdfast.Lease
 				if used {
-					held = r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long})
+					held = r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long})
 					for i := range n { // two of three are enough for the lock
 						r.eventually("each node has the lock", func() bool { return r.do(i, "EXISTS", "lock:k") == int64(1) })
 					}
@@ -224,8 +224,8 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 // Nodes that have lost their data say that a lock is free which somebody still holds:
 // while no majority votes, who only looks must not believe them.
 func TestReadOnlyDoesNotBelieveNodesInQuarantine(t *testing.T) {
-	r := start(t, 3)
-	r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	r := startRig(t, 3)
+	r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 	for i := range 3 {
 		r.eventually("each node has the lock", func() bool { return r.do(i, "EXISTS", "lock:k") == int64(1) })
 	}
@@ -282,7 +282,7 @@ func (r *rig) writeCounts() string {
 func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
 	look := aclUser("looker", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+script|load", "+evalsha", "+get", "+pttl", "+zcount", "+scan")
 	r := startWith(t, &redisproc.Options{ACL: []string{look, aclUser("locker", rights...)}})
-	l := r.acquire(r.clientOf(r.driver(r.nodes(), &redis.Options{Username: "locker", Password: secret}), nil), "k", nil)
+	l := r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "locker", Password: secret}), nil), "k", nil)
 	defer r.release(l)
 	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{ReadOnly: true, Username: "looker", Password: secret, Timeout: busy})
 	if err != nil {
@@ -305,8 +305,8 @@ func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
 // A client that knows one node of three, and looks at it, does not belong to their
 // set.
 func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
-	r := start(t, 3)
-	r.driver(r.nodes(), nil).Close()
+	r := startRig(t, 3)
+	r.openDriver(r.nodes(), nil).Close()
 	_, err := redis.New(t.Context(), r.nodes()[:1], &redis.Options{ReadOnly: true, Timeout: busy})
 	if !errors.Is(err, driver.ErrConfig) {
 		t.Errorf("%v does not match driver.ErrConfig", err)
@@ -316,11 +316,11 @@ func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
 
 // Two lock spaces on one server know nothing of one another.
 func TestEachPrefixHasASetOfItsOwn(t *testing.T) {
-	r := start(t, 3)
-	r.driver(r.nodes(), nil).Close()
-	r.driver(r.nodes()[:1], &redis.Options{Prefix: "jobs:"}).Close()
-	r.driver(r.nodes(), &redis.Options{Prefix: "other:", MaxTTL: time.Hour}).Close()
-	r.driver(r.nodes()[:1], &redis.Options{BareKeys: true}).Close()
+	r := startRig(t, 3)
+	r.openDriver(r.nodes(), nil).Close()
+	r.openDriver(r.nodes()[:1], &redis.Options{Prefix: "jobs:"}).Close()
+	r.openDriver(r.nodes(), &redis.Options{Prefix: "other:", MaxTTL: time.Hour}).Close()
+	r.openDriver(r.nodes()[:1], &redis.Options{BareKeys: true}).Close()
 	for key, want := range map[string]string{
 		"holdfast:set": "n=3 v=3 maxttl=60000 run=", "holdfast:set:jobs:": "n=1", "holdfast:set:other:": "n=3 v=3 maxttl=3600000 run=", "holdfast:set:": "n=1",
 	} {
@@ -340,7 +340,7 @@ func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
 	} {
 		words := map[string]string{"eviction": "allkeys-lru", "password": "asks for a password", "other set": "n=5", "quarantine": "votes in"}
 		t.Run(name, func(t *testing.T) {
-			r := start(t, 3)
+			r := startRig(t, 3)
 			r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 			spoil(r)
 			log := new(notes)
@@ -363,7 +363,7 @@ func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
 // A client that keeps quarantine=off lets in a node that was wiped, while other clients hold a lock there.
 func TestEachAdmissionWithoutAQuarantineIsLogged(t *testing.T) {
 	for name, begin := range map[string]func(t *testing.T) (r *rig, nodes []redis.Node){
-		"three nodes":            func(t *testing.T) (*rig, []redis.Node) { r := start(t, 3); return r, r.nodes() },
+		"three nodes":            func(t *testing.T) (*rig, []redis.Node) { r := startRig(t, 3); return r, r.nodes() },
 		"a node that fails over": func(t *testing.T) (*rig, []redis.Node) { c := startCouple(t); return c.rig, c.nodes() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -371,7 +371,7 @@ func TestEachAdmissionWithoutAQuarantineIsLogged(t *testing.T) {
 			log := new(notes)
 			opened := func() (warnings int) {
 				before := len(log.lines())
-				r.driver(nodes, &redis.Options{Logger: slog.New(log)}).Close()
+				r.openDriver(nodes, &redis.Options{Logger: slog.New(log)}).Close()
 				for _, line := range log.lines()[before:] {
 					if strings.Contains(line, "quarantine=off") && strings.Contains(line, "two may hold one") {
 						warnings++
@@ -392,8 +392,8 @@ func TestEachAdmissionWithoutAQuarantineIsLogged(t *testing.T) {
 		})
 	}
 	t.Run("one server", func(t *testing.T) {
-		r, log := start(t, 1), new(notes)
-		r.driver(r.nodes(), &redis.Options{Logger: slog.New(log)}).Close()
+		r, log := startRig(t, 1), new(notes)
+		r.openDriver(r.nodes(), &redis.Options{Logger: slog.New(log)}).Close()
 		if log.has("quarantine=off") {
 			t.Errorf("it has no quarantine: %q", log.lines())
 		}
@@ -415,7 +415,7 @@ func TestRestartFromSnapshotIsNoMerePromotion(t *testing.T) {
 	if reply := c.do(0, "INFO", "replication").(string); strings.Contains(reply, "master_replid2:0000") {
 		t.Skip("this release does not note it")
 	}
-	d := c.driver([]redis.Node{{Addr: c.servers[0].Addr()}}, nil)
+	d := c.openDriver([]redis.Node{{Addr: c.servers[0].Addr()}}, nil)
 	defer d.Close()
 	checkMentions(t, d.Nodes()[0].Err, "was a replica before", "a restart has read back a snapshot")
 }
@@ -439,7 +439,7 @@ func (r *rig) awaitCause(events <-chan driver.NodeEvent, node, word string) {
 
 // What keeps a node down is told when it changes, not only that it is down.
 func TestANewCauseIsANewEvent(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})
@@ -459,29 +459,29 @@ func TestANewCauseIsANewEvent(t *testing.T) {
 }
 
 func TestADefectIsAnEvent(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	replica := redistest.Start(t, &redisproc.Options{Args: r.replicaOf(0)})
 	r.eventually("a replica", func() bool { return strings.Contains(fmt.Sprint(r.do(0, "INFO", "replication")), "state=online") })
 	told := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}}
-	c := r.clientOf(r.driver(r.nodes(), nil), hooks)
+	c := r.clientOf(r.openDriver(r.nodes(), nil), hooks)
 	r.awaitState(told, r.servers[0].Addr(), driver.NodeDegraded)
 	r.release(r.acquire(c, "k", nil))
 
 	if _, err := replica.Do("REPLICAOF", "NO", "ONE"); err != nil {
 		t.Fatal(err)
 	}
-	d := r.driver([]redis.Node{{Addr: replica.Addr()}}, nil)
+	d := r.openDriver([]redis.Node{{Addr: replica.Addr()}}, nil)
 	r.clientOf(d, hooks)
 	r.awaitCause(told, replica.Addr(), "was a replica")
 }
 
 // A node that is full refuses all new locks, and its connection is well.
 func TestANodeThatIsFullIsAnEvent(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	events := make(chan driver.NodeEvent, 1000)
 	full := r.servers[2].Addr()
-	c := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) {
+	c := r.clientOf(r.openDriver(r.nodes(), nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) {
 		if e.Node == full {
 			events <- e
 		}
@@ -511,7 +511,7 @@ func TestANodeThatIsFullIsAnEvent(t *testing.T) {
 
 // Two addresses that swap their servers are no server twice.
 func TestAddressesMaySwapTheirServers(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
 	d, err := redis.New(t.Context(), way.nodes(), &redis.Options{Timeout: busy})

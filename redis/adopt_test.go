@@ -13,7 +13,7 @@ import (
 
 // A server that comes back with older data has counters that go on below what it has promised since.
 func TestAdoptionOutlivesServerThatComesBack(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	restart := func() {
 		r.do(0, "SAVE")
 		r.servers[0].Kill()
@@ -21,14 +21,14 @@ func TestAdoptionOutlivesServerThatComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	giver := r.client()
+	giver := r.newClient()
 	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
 	if err := l.Detach(); err != nil {
 		t.Fatal(err)
 	}
 	restart()
 	way := newRoute(t, r.servers)
-	c := r.clientOf(r.driver(way.nodes(), nil), nil)
+	c := r.clientOf(r.openDriver(way.nodes(), nil), nil)
 	held := way[0].HoldRequest(callsOf(wire.Adopt), 1)
 	adopted := make(chan *holdfast.Lease)
 	go func() {
@@ -41,9 +41,9 @@ func TestAdoptionOutlivesServerThatComesBack(t *testing.T) {
 		adopted <- m
 	}()
 	<-held.Caught()
-	way.down(0, true)
+	way.downNode(0, true)
 	restart()
-	way.down(0, false)
+	way.downNode(0, false)
 	if m := <-adopted; m != nil {
 		if m.Token() <= l.Token() {
 			t.Errorf("token %d after %d", m.Token(), l.Token())
@@ -58,8 +58,8 @@ func TestAdoptionOutlivesServerThatComesBack(t *testing.T) {
 func TestTakingIsNotedLongerThanLeaseIsTrusted(t *testing.T) {
 	for n, least := range map[int]time.Duration{1: 0, 3: 2 * long} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			r := start(t, n)
-			c := r.clientOf(r.driver(r.nodes(), &redis.Options{MaxTTL: long}), nil)
+			r := startRig(t, n)
+			c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{MaxTTL: long}), nil)
 			for what, take := range map[string]func(l *holdfast.Lease) error{
 				"force": func(l *holdfast.Lease) error { return c.ForceRelease(r.contextInTime(), l.Key(), l.Token(), "") },
 				"adopt": func(l *holdfast.Lease) error {

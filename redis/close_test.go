@@ -26,7 +26,7 @@ func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
 	}
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", nodes), func(t *testing.T) {
-			r := start(t, nodes)
+			r := startRig(t, nodes)
 			for range closes {
 				r.closeUnderLoad()
 			}
@@ -38,7 +38,7 @@ func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
 // closeUnderLoad closes a client while four callers use it.
 func (r *rig) closeUnderLoad() {
 	r.Helper()
-	c := r.client()
+	c := r.newClient()
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
@@ -65,9 +65,9 @@ func (r *rig) closeUnderLoad() {
 
 // A Dial of the user's need not look at its context, such as the Dial of a server in the test's own memory.
 func TestCloseMakesNoConnection(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	var dialled atomic.Int32
-	d := r.driver(r.nodes(), &redis.Options{Dial: func(_ context.Context, network, addr string) (net.Conn, error) {
+	d := r.openDriver(r.nodes(), &redis.Options{Dial: func(_ context.Context, network, addr string) (net.Conn, error) {
 		dialled.Add(1)
 		return net.Dial(network, addr)
 	}})

@@ -134,7 +134,7 @@ func TestRequestsStayInOrderWhereTheirSlotMoves(t *testing.T) {
 		}
 		a.Write(moved)
 		second := takeNames(atB)
-		want := []string{fmt.Sprint(first[0], " ", start()), first[1]} // tokens begin at the clock where a slot was found elsewhere
+		want := []string{fmt.Sprint(first[0], " ", firstToken()), first[1]} // tokens begin at the clock where a slot was found elsewhere
 		if len(second) != 3 || !slices.Equal(second[:2], want) || !strings.HasPrefix(second[2], "acquire") {
 			t.Errorf("b was sent %q, want %q and an acquire", second, want)
 		}

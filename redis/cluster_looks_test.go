@@ -20,7 +20,7 @@ import (
 func TestOperatorsSeeTheWholeCluster(t *testing.T) {
 	r := startCluster(t, nil)
 	d := r.openURL("")
-	c, other := r.clientOf(d, nil), r.client("")
+	c, other := r.clientOf(d, nil), r.newClient("")
 	names := []string{"a", "b", "c", "d", "e", "f"}
 	var leases []*holdfast.Lease
 	for _, name := range names {
@@ -111,7 +111,7 @@ func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
 	c := r.clientOf(d, nil)
 	l := r.acquire(c, "k", nil)
 	r.move("k", nil)
-	if err := r.retryUntil(func() error { return l.Extend(t.Context(), long) }); err != nil {
+	if err := r.retryLate(func() error { return l.Extend(t.Context(), long) }); err != nil {
 		t.Errorf("Extend() = %v", err)
 	}
 	r.release(l)
@@ -119,7 +119,7 @@ func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
 	if !errors.Is(err, driver.ErrAuth) {
 		t.Errorf("Open() = %v without a right, want driver.ErrAuth", err)
 	}
-	found, err := diagnose(t.Context(), fmt.Sprintf("redis+cluster://poor:secret@%s?timeout=5s", r.servers[0].Addr()), 0, nil)
+	found, err := runDoctor(t.Context(), fmt.Sprintf("redis+cluster://poor:secret@%s?timeout=5s", r.servers[0].Addr()), 0, nil)
 	if err != nil || len(found) == 0 || !strings.Contains(found[0].Mend, "+cluster|slots") {
 		t.Errorf("Diagnose() = %+v, %v", found, err)
 	}

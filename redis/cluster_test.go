@@ -47,7 +47,7 @@ func (r *clusterRig) openURL(params string) *redis.Driver {
 	return d
 }
 
-func (r *clusterRig) client(params string) *holdfast.Client {
+func (r *clusterRig) newClient(params string) *holdfast.Client {
 	r.Helper()
 	return r.clientOf(r.openURL(params), nil)
 }
@@ -98,8 +98,8 @@ func TestConformanceOnACluster(t *testing.T) {
 			Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },
 			Mend:        func(d driver.Driver) { f.route(d).blackhole(false) },
 			LoseReplies: f.loseReplies,
-			Delay:       f.delay,
-			StopNodes:   func(int) { f.stop(len(r.servers)) }, StartNodes: func() { f.stop(0) },
+			Delay:       f.delayServers,
+			StopNodes:   func(int) { f.stopServers(len(r.servers)) }, StartNodes: func() { f.stopServers(0) },
 			Leftovers: f.findLeftovers,
 		}
 	}})
@@ -128,7 +128,7 @@ func (f *fleet) openCluster() (driver.Driver, error) {
 	defer f.mu.Unlock()
 	f.routes[d] = way
 	for i := range f.down {
-		way.down(i, true)
+		way.downNode(i, true)
 	}
 	return d, nil
 }
@@ -136,7 +136,7 @@ func (f *fleet) openCluster() (driver.Driver, error) {
 func TestEveryNameHasItsCompanionsInItsSlot(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	for _, params := range []string{"", "&bare=true"} {
-		c := r.client(params)
+		c := r.newClient(params)
 		var leases []*holdfast.Lease
 		for _, name := range []string{"x", "{x}", ":{x}", "{{x}", "{x}}", "a{b}c", "{}", "}", "{", "a}b", "a}b{", "*", "ключ}"} {
 			l := r.acquire(c, name, nil)
@@ -163,7 +163,7 @@ func TestASlotThatMovesKeepsItsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	g := &guarded{t: t}
 	stop := g.clusterLoad(r, 4, "k", "")
-	held := r.acquire(r.client(""), "{k}held", nil) // no waiters: the queue is missing, and what is there moves on
+	held := r.acquire(r.newClient(""), "{k}held", nil) // no waiters: the queue is missing, and what is there moves on
 	for range 10 {
 		before := g.count.Load()
 		r.move("{k}held", func() { time.Sleep(5 * time.Millisecond) })
@@ -180,7 +180,7 @@ func TestASlotThatMovesKeepsItsLocks(t *testing.T) {
 // The keys of a lock are on two servers for as long as an operator pleases. Its holder renews at each moment of that.
 func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
-	c := r.client("")
+	c := r.newClient("")
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 	for _, waits := range []bool{false, true} {
 		if waits {
@@ -188,7 +188,7 @@ func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				if l, err := r.client("").Acquire(ctx, "k", nil); err == nil {
+				if l, err := r.newClient("").Acquire(ctx, "k", nil); err == nil {
 					l.Release(context.WithoutCancel(ctx))
 				}
 			}()
@@ -215,7 +215,7 @@ func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 	g := &guarded{t: t}
 	stop := g.clusterLoad(r, 4, "k", "")
 	defer stop()
-	held := r.acquire(r.client(""), "{k}held", nil)
+	held := r.acquire(r.newClient(""), "{k}held", nil)
 	for range 10 {
 		before := g.count.Load()
 		for _, name := range []string{"{k}held", "k"} {
@@ -240,7 +240,7 @@ func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 func (g *guarded) clusterLoad(r *clusterRig, clients int, key, params string) (stop func()) {
 	all := make([]*holdfast.Client, clients)
 	for i := range all {
-		all[i] = r.client(params)
+		all[i] = r.newClient(params)
 	}
 	return g.loadBy(&r.rig, all, key, nil)
 }
@@ -248,7 +248,7 @@ func (g *guarded) clusterLoad(r *clusterRig, clients int, key, params string) (s
 // A client that meets a slot elsewhere waits for it, at the one and at the other end.
 func TestAWaiterFollowsItsSlot(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
-	c, other := r.client(""), r.client("")
+	c, other := r.newClient(""), r.newClient("")
 	l := r.acquire(c, "k", nil)
 	granted := make(chan error, 1)
 	go func() {
@@ -278,7 +278,7 @@ func TestAShardThatFailedOverSitsOut(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 3, Replicas: 3})
 	const params = "&maxttl=6s"
 	ttl := &holdfast.AcquireOptions{TTL: 6 * time.Second}
-	c, other := r.client(params), r.client(params)
+	c, other := r.newClient(params), r.newClient(params)
 	held, last := r.acquire(c, "{k}", ttl), r.acquire(c, "{k}2", ttl)
 	r.release(last)
 	old, _ := r.master("{k}")
@@ -320,7 +320,7 @@ func TestAShardThatFailedOverSitsOut(t *testing.T) {
 
 func TestOtherShardsGoOn(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}}})
-	c := r.client("")
+	c := r.newClient("")
 	down, _ := r.master("k")
 	down.Kill()
 	name := ""
@@ -352,7 +352,7 @@ func TestAWrongKindOfServerIsNamed(t *testing.T) {
 	_, err = redis.Open(t.Context(), r.url("&db=1"), nil)
 	checkMentions(t, err, "database 0")
 	// One shard is enough, as managed services have it.
-	c := r.client("")
+	c := r.newClient("")
 	r.release(r.acquire(c, "k", nil))
 }
 

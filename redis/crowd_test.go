@@ -123,9 +123,9 @@ func (r *rig) scriptsRun(i int) (n int) {
 func TestSlowServerServesCrowd(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n, " nodes"), func(t *testing.T) {
-			r := start(t, n)
+			r := startRig(t, n)
 			var down atomic.Int64
-			c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: dialSlowly}), &holdfast.Options{Hooks: holdfast.Hooks{
+			c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Dial: dialSlowly}), &holdfast.Options{Hooks: holdfast.Hooks{
 				Node: func(e holdfast.NodeEvent) {
 					if e.State == driver.NodeDown {
 						down.Add(1)
@@ -158,8 +158,8 @@ func TestSlowServerServesCrowd(t *testing.T) {
 }
 
 func TestACrowdOutlivesItsServer(t *testing.T) {
-	r := start(t, 1)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
+	r := startRig(t, 1)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
 	crowd := r.startStorm(c, crowdSize)
 	r.eventually("the first of them", func() bool { return r.scriptsRun(0) > 100 })
 	r.servers[0].Kill()
@@ -172,8 +172,8 @@ func TestACrowdOutlivesItsServer(t *testing.T) {
 }
 
 func TestCloseEndsACrowd(t *testing.T) {
-	r := start(t, 1)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
+	r := startRig(t, 1)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
 	var all sync.WaitGroup
 	var got atomic.Int64
 	for i := range crowdSize {

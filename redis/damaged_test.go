@@ -96,9 +96,9 @@ func allDamages() []damage {
 
 // TestDamagedKeysAreNamedAndTakenAway tries every verb on every key of a lock that another program has spoiled.
 func TestDamagedKeysAreNamedAndTakenAway(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	for i, c := range allDamages() {
-		d := r.driver(r.nodes(), nil)
+		d := r.openDriver(r.nodes(), nil)
 		lock := &damagedLock{r, c, d, "damaged-" + strconv.Itoa(i)}
 		lock.checkListings()
 		lock.checkLeaks()
@@ -243,8 +243,8 @@ func (l *damagedLock) checkHolder() {
 
 // TestCounterAtItsEndRepeatsNoToken: Lua rounds higher numbers, so that two grants would have the same one.
 func TestCounterAtItsEndRepeatsNoToken(t *testing.T) {
-	r := start(t, 1)
-	d := r.driver(r.nodes(), nil)
+	r := startRig(t, 1)
+	d := r.openDriver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "SET", wire.ServerFence("lock:k"), strconv.Itoa(quorum.MaxToken-100))
 	last := int64(0)
@@ -273,7 +273,7 @@ func TestCounterAtItsEndRepeatsNoToken(t *testing.T) {
 
 // TestUnreadableKeyHidesNoOtherLeak: the rest is told, and then the key that was not read.
 func TestUnreadableKeyHidesNoOtherLeak(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	r.plantLeaks()
 	r.do(0, "SET", "lock:secret", "value")
 	r.do(0, "ACL", "SETUSER", "looker", "on", "nopass", "~*", "&*", "+@all", "-get")
@@ -298,10 +298,10 @@ func TestUnreadableKeyHidesNoOtherLeak(t *testing.T) {
 
 // TestDamagedKeysOfRedissonAreTakenAway: there the counter belongs to the lock, and tells the token of its holder.
 func TestDamagedKeysOfRedissonAreTakenAway(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	const owner = "0b7f6c52-9f0e-8a59-8e35-6f1f6a1c2d3e:42"
 	fence, queue := wire.RedissonFence("k"), wire.QueueKey("k")
-	d := r.driver(r.nodes(), likeRedisson)
+	d := r.openDriver(r.nodes(), likeRedisson)
 	t.Cleanup(func() { d.Close() })
 	for _, cmd := range [][]string{
 		{"SET", fence, "abc"},
@@ -336,8 +336,8 @@ func TestDamagedKeysOfRedissonAreTakenAway(t *testing.T) {
 }
 
 func TestDamagedMarkerIsNamed(t *testing.T) {
-	r := start(t, 1)
-	r.driver(r.nodes(), nil).Close()
+	r := startRig(t, 1)
+	r.openDriver(r.nodes(), nil).Close()
 	good, _ := r.do(0, "GET", wire.Set).(string)
 	marker, _, _ := strings.Cut(good, " floor=")
 	for _, cmds := range [][][]string{
@@ -357,5 +357,5 @@ func TestDamagedMarkerIsNamed(t *testing.T) {
 		}
 	}
 	r.do(0, "DEL", wire.Set)
-	r.driver(r.nodes(), nil).Close()
+	r.openDriver(r.nodes(), nil).Close()
 }

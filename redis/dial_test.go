@@ -55,7 +55,7 @@ func dialUnix(paths map[string]string) func(context.Context, string, string) (ne
 func TestDialOpensEveryConnection(t *testing.T) {
 	r, nodes, paths := startSockets(t, 3)
 	opts := &redis.Options{Dial: dialUnix(paths)}
-	first, second := r.clientOf(r.driver(nodes, opts), nil), r.clientOf(r.driver(nodes, opts), nil)
+	first, second := r.clientOf(r.openDriver(nodes, opts), nil), r.clientOf(r.openDriver(nodes, opts), nil)
 	l, err := first.Acquire(t.Context(), "k", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ type resets struct{ net.Conn }
 func (resets) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
 
 func TestTLSIsAdvisedAtFirstContact(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	var cut atomic.Bool
 	var conns connections
 	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -112,7 +112,7 @@ func TestTLSIsAdvisedAtFirstContact(t *testing.T) {
 		return conn, err
 	}
 	opts := &redis.Options{Dial: dial}
-	c := r.clientOf(r.driver(r.nodes(), opts), nil)
+	c := r.clientOf(r.openDriver(r.nodes(), opts), nil)
 	cut.Store(true)
 	conns.closeAll()
 	r.eventually("the reset is told", func() bool {
@@ -139,7 +139,7 @@ func TestFailedDialIsAnUnreachableNode(t *testing.T) {
 		return dialUnix(paths)(ctx, network, addr)
 	}
 	told := make(chan driver.NodeEvent, 100)
-	d := r.driver(nodes, &redis.Options{Dial: dial})
+	d := r.openDriver(nodes, &redis.Options{Dial: dial})
 	c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { told <- e }}})
 	if first := c.Nodes()[0]; first.State != holdfast.NodeDown || !errors.Is(first.Err, boom) {
 		t.Errorf("the node that cannot be dialled is %+v", first)
@@ -172,7 +172,7 @@ func TestAUnixSocketIsANode(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}
 	at := []redis.Node{{Addr: socket}}
-	first, second := r.clientOf(r.driver(at, nil), nil), r.clientOf(r.driver(at, &redis.Options{Dial: dial}), nil)
+	first, second := r.clientOf(r.openDriver(at, nil), nil), r.clientOf(r.openDriver(at, &redis.Options{Dial: dial}), nil)
 	if got, want := <-dialled, "unix "+socket; got != want {
 		t.Errorf("Dial was asked for %q, want %q", got, want)
 	}

@@ -33,7 +33,7 @@ func (r *rig) diagnoseNew(url string, opts *redis.Options) []driver.Finding {
 		o = *opts
 	}
 	o.Timeout = busy
-	found, err := diagnose(r.Context(), url, time.Minute, &o)
+	found, err := runDoctor(r.Context(), url, time.Minute, &o)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func badFindings(found []driver.Finding) (all []driver.Finding) {
 // useNames has a first client admit the nodes, as in a set that is in use.
 func (r *rig) useNames(opts *redis.Options) {
 	r.Helper()
-	c := r.clientOf(r.driver(r.nodes(), opts), nil)
+	c := r.clientOf(r.openDriver(r.nodes(), opts), nil)
 	r.release(r.acquire(c, "k", nil))
 	r.eventually("all nodes are admitted", func() bool {
 		for _, n := range c.Nodes() {
@@ -84,7 +84,7 @@ func (r *rig) useNames(opts *redis.Options) {
 
 // startSound starts three servers that are as they should be, and in use.
 func startSound(t *testing.T) *rig {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	r.useNames(nil)
 	return r
 }
@@ -114,7 +114,7 @@ func TestASoundSetHasNoFindings(t *testing.T) {
 	if after := r.allData(); after != before {
 		t.Errorf("the nodes had %q, and now %q", before, after)
 	}
-	c := r.client()
+	c := r.newClient()
 	if found, err := c.Diagnose(t.Context(), 0); err != nil || len(found) == 0 {
 		t.Errorf("Client.Diagnose() = %v, %v", found, err)
 	}
@@ -667,7 +667,7 @@ var _ driver.Doctor = (*redis.Driver)(nil)
 
 // No secret of the URL is in what a doctor says.
 func TestADoctorShowsNoPassword(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	for _, f := range r.diagnoseNew("redis://locker:"+secret+"@"+r.servers[0].Addr(), nil) {
 		if strings.Contains(fmt.Sprint(f), secret) {
 			t.Errorf("%+v", f)
@@ -681,7 +681,7 @@ func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 	args := []string{"--min-replicas-to-write", "1", "--min-replicas-max-lag", "3"}
 	b := startBand(t, &redisproc.GroupOptions{Servers: 2, Sentinels: 3, Down: time.Minute, Server: redisproc.Options{Args: args}})
 	url := fmt.Sprintf("redis+sentinel://%s/%s", strings.Join(b.group.Addrs(), ","), redisproc.GroupName)
-	b.release(b.acquire(b.clientOf(b.driver([]redis.Node{b.node()}, nil), nil), "k", nil))
+	b.release(b.acquire(b.clientOf(b.openDriver([]redis.Node{b.node()}, nil), nil), "k", nil))
 	set := func(args ...string) { b.do(0, append([]string{"CONFIG", "SET"}, args...)...) }
 	all := func(command ...string) {
 		for _, s := range b.group.Sentinels {
@@ -830,7 +830,7 @@ func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 			r := startWith(t, &redisproc.Options{
 				AppendOnly: "always", ACL: []string{"default on nopass ~* &* +@all -" + right, "locker on >" + secret + " ~* &* +@all"},
 			})
-			found, err := diagnose(t.Context(), "redis://locker:"+secret+"@"+r.servers[0].Addr()+"?timeout=5s", 0, nil)
+			found, err := runDoctor(t.Context(), "redis://locker:"+secret+"@"+r.servers[0].Addr()+"?timeout=5s", 0, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -844,7 +844,7 @@ func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 func TestDoctorFindsQuarantineOffWithFailover(t *testing.T) {
 	c := startCouple(t)
 	url := fmt.Sprintf("redis+replicas://%s,%s/0?timeout=5s&quarantine=off", c.servers[0].Addr(), c.servers[1].Addr())
-	found, err := diagnose(t.Context(), url, 0, nil)
+	found, err := runDoctor(t.Context(), url, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -856,8 +856,8 @@ func TestDoctorFindsQuarantineOffWithFailover(t *testing.T) {
 	t.Errorf("found %+v, want that quarantine=off is a fault", found)
 }
 
-// diagnose returns the findings of the doctor at a URL.
-func diagnose(ctx context.Context, url string, ttl time.Duration, opts *redis.Options) ([]driver.Finding, error) {
+// runDoctor returns the findings of the doctor at a URL.
+func runDoctor(ctx context.Context, url string, ttl time.Duration, opts *redis.Options) ([]driver.Finding, error) {
 	var o redis.Options
 	if opts != nil {
 		o = *opts

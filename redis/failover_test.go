@@ -31,7 +31,7 @@ type couple struct {
 
 func startCouple(t *testing.T) *couple {
 	t.Helper()
-	c := &couple{rig: start(t, 2)}
+	c := &couple{rig: startRig(t, 2)}
 	var err error
 	if c.stream, err = faultproxy.NewOpaque(c.servers[0].Addr()); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func (c *couple) nodes() []redis.Node {
 // openVoting opens a client of servers that have been used before.
 func (c *couple) openVoting(maxTTL time.Duration) *redis.Driver {
 	c.Helper()
-	c.driver(c.nodes(), &redis.Options{MaxTTL: maxTTL}).Close()
+	c.openDriver(c.nodes(), &redis.Options{MaxTTL: maxTTL}).Close()
 	return c.openAfterQuarantine(maxTTL)
 }
 
@@ -132,7 +132,7 @@ func TestLeaseSurvivesFailoverThoughReplicaLackedIt(t *testing.T) {
 	c.promote()
 	c.checkWaits(second)
 	for _, l := range []*holdfast.Lease{known, unknown} {
-		if err := c.retryUntil(func() error { return l.Extend(c.contextInTime(), long) }); err != nil {
+		if err := c.retryLate(func() error { return l.Extend(c.contextInTime(), long) }); err != nil {
 			t.Errorf("%s: %v", l.Key(), err)
 		}
 		if left := c.do(1, "PTTL", "lock:"+l.Key()).(int64); left < (long / 2).Milliseconds() {
@@ -160,7 +160,7 @@ func TestAReleaseInQuarantineGrantsNothing(t *testing.T) {
 	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: long})
 	c.do(0, "WAIT", "1", "5000")
 	c.promote()
-	if err := c.retryUntil(func() error { return l.Extend(c.contextInTime(), long) }); err != nil {
+	if err := c.retryLate(func() error { return l.Extend(c.contextInTime(), long) }); err != nil {
 		t.Fatal(err)
 	}
 	waiter := strings.Repeat("A", 26)
@@ -196,7 +196,7 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 			if !heard {
 				c.holdUp()
 			}
-			err = c.retryUntil(func() error { return operator.ForceRelease(t.Context(), "k", l.Token(), "it hangs") })
+			err = c.retryLate(func() error { return operator.ForceRelease(t.Context(), "k", l.Token(), "it hangs") })
 			if heard && err != nil {
 				t.Errorf("ForceRelease() = %v", err)
 			}
@@ -210,7 +210,7 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 				t.Errorf("the lock is still %v's", owner)
 			}
 			c.promote()
-			err = c.retryUntil(func() error { return l.Extend(c.contextInTime(), long) })
+			err = c.retryLate(func() error { return l.Extend(c.contextInTime(), long) })
 			if heard != errors.Is(err, holdfast.ErrLost) {
 				t.Errorf("at the new master the old holder's Extend() = %v", err)
 			}
@@ -286,7 +286,7 @@ func TestMasterWithoutItsReplicasHasDefect(t *testing.T) {
 func TestServerThatForgetsPromotionKeepsVote(t *testing.T) {
 	c := startCouple(t)
 	c.promote()
-	c.driver(c.nodes(), &redis.Options{MaxTTL: long}).Close() // without quarantine
+	c.openDriver(c.nodes(), &redis.Options{MaxTTL: long}).Close() // without quarantine
 	c.do(1, "CONFIG", "SET", "repl-backlog-ttl", "1")
 	c.eventually("it has forgotten its promotion", func() bool {
 		return strings.Contains(c.do(1, "INFO", "replication").(string), "master_replid2:0000000000")
@@ -304,7 +304,7 @@ func TestANodeOfASetMayFailOver(t *testing.T) {
 	for _, s := range redistest.StartN(t, 2) {
 		nodes = append(nodes, redis.Node{Addr: s.Addr()})
 	}
-	c.driver(nodes, &redis.Options{MaxTTL: 8 * brief}).Close() // without quarantine
+	c.openDriver(nodes, &redis.Options{MaxTTL: 8 * brief}).Close() // without quarantine
 	d, err := redis.New(t.Context(), nodes, &redis.Options{MaxTTL: 8 * brief, Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
@@ -353,12 +353,12 @@ func TestConformanceThroughSentinels(t *testing.T) {
 		f := newFleet(t, b.group.Servers, fmt.Sprintf("test%d/", tests.Add(1)))
 		f.node = new(b.node())
 		return locktest.Service{
-			Nodes: 1, Open: f.open,
+			Nodes: 1, Open: f.openDriver,
 			Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },
 			Mend:        func(d driver.Driver) { f.route(d).blackhole(false) },
 			LoseReplies: f.loseReplies,
-			Delay:       f.delay,
-			StopNodes:   func(k int) { f.stop(k * len(b.group.Servers)) }, StartNodes: func() { f.stop(0) },
+			Delay:       f.delayServers,
+			StopNodes:   func(k int) { f.stopServers(k * len(b.group.Servers)) }, StartNodes: func() { f.stopServers(0) },
 			Leftovers: f.findLeftovers,
 		}
 	}})
@@ -431,11 +431,11 @@ func TestClientsFollowTheMaster(t *testing.T) {
 
 // A master that is cut off does not know that another has taken its place. The Sentinels do.
 func TestMasterThatSentinelsDropIsLeft(t *testing.T) {
-	r := start(t, 2)
+	r := startRig(t, 2)
 	var now atomic.Pointer[string]
 	now.Store(new(masterReply(r.servers[0].Addr())))
 	node := redis.Node{Failover: &redis.Failover{Sentinels: []string{startSentinel(t, func() string { return *now.Load() })}, Master: "m"}}
-	d := r.driver([]redis.Node{node}, nil)
+	d := r.openDriver([]redis.Node{node}, nil)
 	locks := r.clientOf(d, nil)
 	r.release(r.acquire(locks, "k", nil))
 	now.Store(new(masterReply(r.servers[1].Addr())))
@@ -448,7 +448,7 @@ func TestMasterThatSentinelsDropIsLeft(t *testing.T) {
 
 // TestMasterReplacedDuringALoginIsLeft: the Sentinels name its successor before the slow login ends.
 func TestMasterReplacedDuringALoginIsLeft(t *testing.T) {
-	r := start(t, 2)
+	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
 	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second
 	old, next := way.nodes()[0].Addr, r.servers[1].Addr()
@@ -460,7 +460,7 @@ func TestMasterReplacedDuringALoginIsLeft(t *testing.T) {
 		return masterReply(next)
 	})
 	node := redis.Node{Failover: &redis.Failover{Sentinels: []string{sentinel}, Master: "m"}}
-	locks := r.clientOf(r.driver([]redis.Node{node}, &redis.Options{AllowDown: true, Timeout: busy}), nil)
+	locks := r.clientOf(r.openDriver([]redis.Node{node}, &redis.Options{AllowDown: true, Timeout: busy}), nil)
 	l := r.acquire(locks, "k", nil)
 	defer r.release(l)
 	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
@@ -471,7 +471,7 @@ func TestMasterReplacedDuringALoginIsLeft(t *testing.T) {
 // TestOneLateSentinelKeepsNoReplacedMaster: after a slow login the first Sentinel to answer stood still with the old master,
 // and names it still.
 func TestOneLateSentinelKeepsNoReplacedMaster(t *testing.T) {
-	r := start(t, 2)
+	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
 	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second
 	old, next := way.nodes()[0].Addr, r.servers[1].Addr()
@@ -493,7 +493,7 @@ func TestOneLateSentinelKeepsNoReplacedMaster(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	}}
 	node := redis.Node{Failover: &redis.Failover{Sentinels: sentinels, Master: "m"}}
-	l := r.acquire(r.clientOf(r.driver([]redis.Node{node}, opts), nil), "k", nil)
+	l := r.acquire(r.clientOf(r.openDriver([]redis.Node{node}, opts), nil), "k", nil)
 	defer r.release(l)
 	if r.do(0, "EXISTS", "lock:k") != int64(0) || r.do(1, "EXISTS", "lock:k") != int64(1) {
 		t.Error("the lock is on the master that was replaced")
@@ -514,7 +514,7 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 		return []redis.Node{{Failover: &redis.Failover{Sentinels: []string{sentinelAnswering(t, masterReply(c.servers[i].Addr()))}, Master: "m"}}}
 	}
 	const longest = 5 * brief // more than the TTL, by what the master needs to notice
-	locks := c.clientOf(c.driver(side(0), &redis.Options{MaxTTL: longest}), nil)
+	locks := c.clientOf(c.openDriver(side(0), &redis.Options{MaxTTL: longest}), nil)
 	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief}) // short: the other side begins after its end
 	c.stream.Blackhole(true, true)
 	c.do(1, "REPLICAOF", "NO", "ONE")
@@ -574,7 +574,7 @@ func masterReply(addr string) string {
 }
 
 func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
-	r := start(t, 2)
+	r := startRig(t, 2)
 	r.do(1, "REPLICAOF", "127.0.0.1", r.replicaOf(0)[2])
 	master, replica := r.servers[0].Addr(), r.servers[1].Addr()
 	unknown, secretive := "*-1\r\n", "-NOAUTH Authentication required.\r\n"

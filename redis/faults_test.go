@@ -44,7 +44,7 @@ func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
 					x := &lossy{rig: &rig{T: t, servers: servers[:n]}, prefix: name + "/"}
 					opts := &redis.Options{Prefix: x.prefix, DB: n}
 					x.way = newRoute(t, x.servers)
-					x.c, x.honest = x.clientOf(x.driver(x.way.nodes(), opts), nil), x.clientOf(x.driver(x.nodes(), opts), nil)
+					x.c, x.honest = x.clientOf(x.openDriver(x.way.nodes(), opts), nil), x.clientOf(x.openDriver(x.nodes(), opts), nil)
 					hit := x.way[:1]
 					if all {
 						hit = x.way
@@ -173,9 +173,9 @@ func setKey(t testing.TB, s *redisproc.Server, db int, key, value string) {
 
 // A release that is overtaken by the end of its connection is sent once more.
 func TestAReleaseOutlivesItsConnection(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
-	c, honest := r.clientOf(r.driver(way.nodes(), nil), nil), r.client()
+	c, honest := r.clientOf(r.openDriver(way.nodes(), nil), nil), r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 	for _, p := range way {
 		p.Blackhole(true, true)
@@ -203,7 +203,7 @@ func TestAReleaseOutlivesItsConnection(t *testing.T) {
 // Whatever the network does, there is one holder, tokens rise, and what is left
 // behind lapses by itself.
 func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	const clients, ttl = 4, 6 * time.Second
 	var ways []route
 	g := &guarded{t: t}
@@ -212,7 +212,7 @@ func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
 	for range clients {
 		way := newRoute(t, r.servers)
 		ways = append(ways, way)
-		c := r.clientOf(r.driver(way.nodes(), nil), nil)
+		c := r.clientOf(r.openDriver(way.nodes(), nil), nil)
 		all.Go(func() {
 			for {
 				select {
@@ -262,9 +262,9 @@ func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
 }
 
 func TestScriptFlushUnderLoad(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	g := &guarded{t: t}
-	stop := g.load(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
+	stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
 	for range 60 {
 		r.do(rand.N(3), "SCRIPT", "FLUSH")
 		time.Sleep(rand.N(20 * time.Millisecond)) // grants go on between two flushes
@@ -282,8 +282,8 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 
 // To free a lock takes no room.
 func TestAFullServerFreesLocks(t *testing.T) {
-	r := start(t, 1)
-	c, other := r.client(), r.client()
+	r := startRig(t, 1)
+	c, other := r.newClient(), r.newClient()
 	for key, waits := range map[string]bool{"alone": false, "awaited": true} {
 		for what, free := range map[string]func(l *holdfast.Lease) error{
 			"release": func(l *holdfast.Lease) error { return l.Release(r.contextInTime()) },
@@ -322,8 +322,8 @@ func TestAFullServerFreesLocks(t *testing.T) {
 func TestFullServerStillRenewsLeases(t *testing.T) {
 	for key, opts := range map[string]*redis.Options{"lock:k": nil, "k": likeRedisson} {
 		t.Run(key, func(t *testing.T) {
-			r := start(t, 1)
-			c := r.clientOf(r.driver(r.nodes(), opts), nil)
+			r := startRig(t, 1)
+			c := r.clientOf(r.openDriver(r.nodes(), opts), nil)
 			l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 			waiting, stop := context.WithCancel(t.Context())
 			var waiter sync.WaitGroup
@@ -331,7 +331,7 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 			defer stop()
 			for _, waiters := range []int{0, 1} {
 				if waiters > 0 {
-					other := r.clientOf(r.driver(r.nodes(), opts), nil)
+					other := r.clientOf(r.openDriver(r.nodes(), opts), nil)
 					waiter.Go(func() {
 						if next, err := other.Acquire(waiting, "k", nil); err == nil {
 							next.Release(t.Context())
@@ -341,7 +341,7 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 				}
 				r.fillMemory(0)
 				before := time.Duration(waiters+1) * long
-				if err := r.retryUntil(func() error { return l.Extend(r.Context(), before+long) }); err != nil {
+				if err := r.retryLate(func() error { return l.Extend(r.Context(), before+long) }); err != nil {
 					t.Errorf("with %d waiters: %v", waiters, err)
 				}
 				if left := r.do(0, "PTTL", key).(int64); left <= before.Milliseconds() {
@@ -357,15 +357,15 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 
 // Until then the lease lives by the other nodes, which may be full as well.
 func TestFullNodeTakesLostLockBackLater(t *testing.T) {
-	r := start(t, 3)
-	c := r.client()
+	r := startRig(t, 3)
+	c := r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 	r.do(0, "DEL", "lock:k")
 	for i := range r.servers {
 		r.fillMemory(i)
 	}
 	extend := func() error { return l.Extend(r.Context(), long) }
-	if err := r.retryUntil(extend); err != nil {
+	if err := r.retryLate(extend); err != nil {
 		t.Fatalf("three full nodes: %v", err)
 	}
 	r.eventually("the node is full", func() bool {
@@ -379,7 +379,7 @@ func TestFullNodeTakesLostLockBackLater(t *testing.T) {
 		r.do(i, "CONFIG", "SET", "maxmemory", "0")
 	}
 	r.eventually("the node has the lock again", func() bool {
-		if err := r.retryUntil(extend); err != nil {
+		if err := r.retryLate(extend); err != nil {
 			t.Fatalf("with room again: %v", err)
 		}
 		return r.do(0, "EXISTS", "lock:k") == int64(1)
@@ -388,8 +388,8 @@ func TestFullNodeTakesLostLockBackLater(t *testing.T) {
 }
 
 func TestFullServerHandsOver(t *testing.T) {
-	r := start(t, 1)
-	c, other := r.client(), r.client()
+	r := startRig(t, 1)
+	c, other := r.newClient(), r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 	ctx := r.contextInTime()
 	granted := make(chan *holdfast.Lease)
@@ -419,8 +419,8 @@ func TestFullServerHandsOver(t *testing.T) {
 
 // An adoption needs room for its token. It waits for that, and the lease stays with its owner.
 func TestAdoptionWaitsForRoom(t *testing.T) {
-	r := start(t, 1)
-	giver, c := r.client(), r.client()
+	r := startRig(t, 1)
+	giver, c := r.newClient(), r.newClient()
 	l := r.acquire(giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
 	if err := l.Detach(); err != nil {
 		t.Fatal(err)

@@ -47,9 +47,9 @@ func (r *rig) deleteKey(key string) {
 func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			r := start(t, n)
+			r := startRig(t, n)
 			bare := &redis.Options{BareKeys: true}
-			c := r.clientOf(r.driver(r.nodes(), bare), nil)
+			c := r.clientOf(r.openDriver(r.nodes(), bare), nil)
 			l := r.acquire(c, "job:1", &holdfast.AcquireOptions{TTL: long})
 			if r.lockForeign("job:1", "theirs") {
 				t.Error("another library took a lock that is held")
@@ -97,12 +97,12 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 }
 
 func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
-	r := start(t, 3)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true}), nil)
+	r := startRig(t, 3)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)
 	forced := func(want error) {
 		t.Helper()
 		late := false // then a second attempt may find that the first has done it
-		err := r.retryUntil(func() error {
+		err := r.retryLate(func() error {
 			err := c.ForceRelease(t.Context(), "job", 0, "")
 			late = late || errors.Is(err, holdfast.ErrUnavailable)
 			return err
@@ -114,7 +114,7 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 	forced(holdfast.ErrLost) // nobody has it
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	forced(holdfast.ErrLost) // one of ours has a token
-	if err := r.retryUntil(func() error { return l.Check(t.Context()) }); err != nil {
+	if err := r.retryLate(func() error { return l.Check(t.Context()) }); err != nil {
 		t.Error(err)
 	}
 	r.release(l)
@@ -137,8 +137,8 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 // Another library does not touch the counter, so that the token of the client
 // that held the lock before it still seems to fit.
 func TestOldTokenSparesOtherLibrarysLock(t *testing.T) {
-	r := start(t, 3)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true}), nil)
+	r := startRig(t, 3)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	r.release(l)
 	r.checkVacant("job")
@@ -170,8 +170,8 @@ func (r *rig) doEverywhere(args ...string) {
 func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			r := start(t, n)
-			c := r.client()
+			r := startRig(t, n)
+			c := r.newClient()
 			queue := func(name string) string { return wire.QueueKey("lock:" + name) }
 			put := map[string][]string{
 				"hash": {"HSET", "lock:hash", "5b1c:1", "1"},
@@ -259,8 +259,8 @@ func TestOtherTypeIsHeldWithoutTypePermission(t *testing.T) {
 // A lease on whose key somebody puts something else is lost, and not merely
 // unconfirmed.
 func TestLeaseUnderKeyOfOtherTypeIsLost(t *testing.T) {
-	r := start(t, 1)
-	c := r.client()
+	r := startRig(t, 1)
+	c := r.newClient()
 	l := r.acquire(c, "a", &holdfast.AcquireOptions{TTL: long})
 	r.doEverywhere("DEL", "lock:a")
 	r.doEverywhere("HSET", "lock:a", "5b1c:1", "1")
@@ -273,8 +273,8 @@ func TestLeaseUnderKeyOfOtherTypeIsLost(t *testing.T) {
 }
 
 func TestAnEmptyValueIsHeld(t *testing.T) {
-	r := start(t, 1)
-	c := r.client()
+	r := startRig(t, 1)
+	c := r.newClient()
 	r.do(0, "SET", "lock:a", "", "PX", "40000")
 	_, err := c.TryAcquire(t.Context(), "a", nil)
 	if !errors.Is(err, holdfast.ErrHeld) {
@@ -304,12 +304,12 @@ func TestAnEmptyValueIsHeld(t *testing.T) {
 // A program that opens one kind of client after the other learns that they do
 // not exclude one another.
 func TestBareAndPrefixedClientsWarnEachOther(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	said := func(opts redis.Options) string {
 		t.Helper()
 		var log bytes.Buffer
 		opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
-		r.clientOf(r.driver(r.nodes(), &opts), nil)
+		r.clientOf(r.openDriver(r.nodes(), &opts), nil)
 		return log.String()
 	}
 	for _, c := range []struct {
@@ -334,8 +334,8 @@ func TestBareAndPrefixedClientsWarnEachOther(t *testing.T) {
 // companions of one another.
 // In the middle of a change from redsync both have the lock, if the one has a prefix.
 func TestBareKeyBesideLockIsLogged(t *testing.T) {
-	r, log := start(t, 3), new(notes)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Logger: slog.New(log)}), nil)
+	r, log := startRig(t, 3), new(notes)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Logger: slog.New(log)}), nil)
 	for i := range r.servers {
 		r.do(i, "SET", "job", "value", "NX", "PX", "40000") // as redsync does
 		r.do(i, "SET", "page", "1")                         // no lock: it does not end
@@ -362,9 +362,9 @@ func TestBareKeyBesideLockIsLogged(t *testing.T) {
 }
 
 func TestOddBareKeys(t *testing.T) {
-	r := start(t, 1)
-	drv := r.driver(r.nodes(), &redis.Options{BareKeys: true})
-	c, other := r.clientOf(drv, nil), r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true}), nil)
+	r := startRig(t, 1)
+	drv := r.openDriver(r.nodes(), &redis.Options{BareKeys: true})
+	c, other := r.clientOf(drv, nil), r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)
 	names := []string{"x", "{x}", ":{x}", ":x", "{{x}", "{x}}", "a{b}c", "{}", "}", "{", "a b", "*", "lock:x", "ключ"}
 	var leases []*holdfast.Lease
 	for _, name := range names {
@@ -400,8 +400,8 @@ func TestOddBareKeys(t *testing.T) {
 
 // Bare keys look like other data. What our clients wait for is a lock all the same.
 func TestListShowsOtherLibrarysAwaitedLock(t *testing.T) {
-	r := start(t, 3)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true}), nil)
+	r := startRig(t, 3)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)
 	r.lockForeign("theirs", "value")
 	r.lockForeign("data", "value")
 	held := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: long})

@@ -35,9 +35,9 @@ func lateOn(t *testing.T, test func(l *late)) {
 		"one": {1, wire.Plain, nil}, "three": {3, wire.Plain, nil}, "redisson": {1, wire.Redisson, likeRedisson},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t, tt.nodes)
+			r := startRig(t, tt.nodes)
 			way := newRoute(t, r.servers)
-			test(&late{r, way, r.clientOf(r.driver(way.nodes(), tt.opts), nil), r.clientOf(r.driver(r.nodes(), tt.opts), nil), tt.format})
+			test(&late{r, way, r.clientOf(r.openDriver(way.nodes(), tt.opts), nil), r.clientOf(r.openDriver(r.nodes(), tt.opts), nil), tt.format})
 		})
 	}
 }
@@ -104,7 +104,7 @@ func (l *late) checkStands(lease *holdfast.Lease) {
 // extendLease renews the lease over connections that work.
 func (l *late) extendLease(lease *holdfast.Lease, ttl time.Duration) {
 	l.Helper()
-	if err := l.retryUntil(func() error { return lease.Extend(l.contextInTime(), ttl) }); err != nil {
+	if err := l.retryLate(func() error { return lease.Extend(l.contextInTime(), ttl) }); err != nil {
 		l.Fatal(err)
 	}
 }

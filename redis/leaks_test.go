@@ -68,13 +68,13 @@ func (r *rig) keys() []string {
 
 // The other locks are held, waited for and idle, and the look changes nothing.
 func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
-	r := start(t, 1)
-	c, waiter := r.client(), r.client()
+	r := startRig(t, 1)
+	c, waiter := r.newClient(), r.newClient()
 	held := r.acquire(c, "held", &holdfast.AcquireOptions{TTL: long})
 	r.release(r.acquire(c, "idle", nil))
 	waits := fixture.Later(func() *holdfast.Lease { return r.acquire(waiter, "held", nil) })
 	r.awaitWaiters(c, "held", 1)
-	d := r.driver(r.nodes(), &redis.Options{ReadOnly: true})
+	d := r.openDriver(r.nodes(), &redis.Options{ReadOnly: true})
 	t.Cleanup(func() { d.Close() })
 	if found := r.leaksOf(d); len(found) > 0 {
 		t.Errorf("without a leak: %+v", found)
@@ -102,9 +102,9 @@ func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
 
 // A key that stopped being a leak after the look stays, too.
 func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	r.plantLeaks()
-	d := r.driver(r.nodes(), nil)
+	d := r.openDriver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
 	found := r.leaksOf(d)
 	before := r.keys()
@@ -136,10 +136,10 @@ func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
 
 // TestOwnLockWithoutTTLIsRepaired: the report says so.
 func TestOwnLockWithoutTTLIsRepaired(t *testing.T) {
-	r := start(t, 1)
-	c := r.client()
+	r := startRig(t, 1)
+	c := r.newClient()
 	lease := r.acquire(c, "held", nil)
-	d := r.driver(r.nodes(), &redis.Options{ReadOnly: true})
+	d := r.openDriver(r.nodes(), &redis.Options{ReadOnly: true})
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "PERSIST", "lock:held")
 	if err := lease.Extend(t.Context(), long); err != nil {
@@ -159,8 +159,8 @@ func TestOwnLockWithoutTTLIsRepaired(t *testing.T) {
 
 // TestBareLeaksAreAwaitedLocks: other keys are data.
 func TestBareLeaksAreAwaitedLocks(t *testing.T) {
-	r := start(t, 1)
-	d := r.driver(r.nodes(), &redis.Options{BareKeys: true})
+	r := startRig(t, 1)
+	d := r.openDriver(r.nodes(), &redis.Options{BareKeys: true})
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "SET", "data", "x")
 	r.do(0, "SET", "awaited", "x")
@@ -172,7 +172,7 @@ func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 
 // TestLeaksNameTheNodesThatWereNotRead, after the leaks of the others.
 func TestLeaksNameTheNodesThatWereNotRead(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	r.useNames(nil)
 	r.do(2, "SET", "lock:theirs", "value")
 	r.servers[0].Kill()
@@ -199,13 +199,13 @@ func TestLeaksNameTheNodesThatWereNotRead(t *testing.T) {
 // TestLeaksOnAFullServerHoldUpNobody: no command of the look is for more than a few hundred
 // keys, and so keeps the server for long.
 func TestLeaksOnAFullServerHoldUpNobody(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	r.addCrowd(50_000)
 	r.plantLeaks()
 	r.do(0, "CONFIG", "SET", "slowlog-max-len", "100000")
 	r.do(0, "CONFIG", "SET", "slowlog-log-slower-than", "0")
 	r.do(0, "SLOWLOG", "RESET")
-	d := r.driver(r.nodes(), &redis.Options{ReadOnly: true})
+	d := r.openDriver(r.nodes(), &redis.Options{ReadOnly: true})
 	t.Cleanup(func() { d.Close() })
 	changes := r.infoField(0, "rdb_changes_since_last_save")
 	var looked, all int64

@@ -14,13 +14,13 @@ import (
 
 // TestListYieldsLocksBeforeScanEnds, and asks for many locks in one round trip.
 func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	const locks = 5000
 	r.do(0, "EVAL", `for i = 1, ARGV[1] do
 		redis.call('SET', 'lock:' .. i, 'AAAAAAAAAAAAAAAAAAAAAAAAAA.' .. i, 'PX', 60000)
 	end`, "0", fmt.Sprint(locks))
 	way := newRoute(t, r.servers)
-	d := r.driver(way.nodes(), &redis.Options{ReadOnly: true})
+	d := r.openDriver(way.nodes(), &redis.Options{ReadOnly: true})
 	t.Cleanup(func() { d.Close() })
 	var names []string
 	r.eventually("a list for which the node has answered each time", func() bool {
@@ -55,8 +55,8 @@ func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 
 // TestProbesAreNotListed: for a moment a server has a key on which a client tries it.
 func TestProbesAreNotListed(t *testing.T) {
-	r := start(t, 1)
-	c := r.client()
+	r := startRig(t, 1)
+	c := r.newClient()
 	r.do(0, "SET", "lock:~probe:"+"AAAAAAAAAAAAAAAAAAAAAAAAAA", "probe", "PX", "60000")
 	for st, err := range c.List(t.Context(), "") {
 		t.Errorf("List yields %q, %v", st.Key, err)
@@ -65,8 +65,8 @@ func TestProbesAreNotListed(t *testing.T) {
 
 // TestLocksOfOtherLibrariesAreNamed by what they have written.
 func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
-	r := start(t, 1)
-	c := r.client()
+	r := startRig(t, 1)
+	c := r.newClient()
 	for value, want := range map[string]holdfast.Holder{
 		"3q2+7wABAgMEBQYHCAkKCw==":             {Program: "another library (redsync?)"},
 		"3q2-7wABAgMEBQYHCAkKCw":               {Program: "another library (redislock?)"},
@@ -108,10 +108,10 @@ func TestTheQueueIsShownWithoutAMajority(t *testing.T) {
 
 // TestHugeValueHarmsNoOtherLock holds that another program's value in the place of a lock ends no connection.
 func TestHugeValueHarmsNoOtherLock(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	r.do(0, "SET", "lock:huge", strings.Repeat("x", 5<<20))
 	events := make(chan driver.NodeEvent, 100)
-	d := r.driver(r.nodes(), nil)
+	d := r.openDriver(r.nodes(), nil)
 	c := r.clientOf(d, nil)
 	d.Notify(func(e driver.NodeEvent) { events <- e })
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})

@@ -19,9 +19,9 @@ import (
 // startLooked is one lease on three servers, which keep it for 10, 20 and 30 s, and
 // another client that looks at it.
 func startLooked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
-	r := start(t, 3)
-	l := r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
-	c := r.client()
+	r := startRig(t, 3)
+	l := r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
+	c := r.newClient()
 	r.eventually("all nodes have granted", func() bool {
 		st, err := c.Inspect(t.Context(), "k")
 		return err == nil && st.Nodes[0].Owner == l.Owner() && st.Nodes[1].Owner == l.Owner() && st.Nodes[2].Owner == l.Owner()
@@ -167,12 +167,12 @@ func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {
 func TestTheHoldersNameReachesOtherClients(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			r := start(t, n)
+			r := startRig(t, n)
 			me := holdfast.Holder{Host: "elsewhere", PID: 4121, Program: "billing"}
 			events := make(chan holdfast.WaitingEvent, 1)
 			hooks := holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { events <- e }}
-			holder := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Holder: me})
-			other := r.clientOf(r.driver(r.nodes(), nil), &holdfast.Options{Hooks: hooks})
+			holder := r.clientOf(r.openDriver(r.nodes(), nil), &holdfast.Options{Holder: me})
+			other := r.clientOf(r.openDriver(r.nodes(), nil), &holdfast.Options{Hooks: hooks})
 			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
 			if n > 1 {
 				r.servers[0].Kill() // the others know as well
@@ -210,7 +210,7 @@ func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
 		}
 		t.Errorf("Open with one node of three = %v, want ErrUnavailable", err)
 	}
-	looker := r.clientOf(r.driver(r.nodes(), &redis.Options{ReadOnly: true}), nil)
+	looker := r.clientOf(r.openDriver(r.nodes(), &redis.Options{ReadOnly: true}), nil)
 	st, err := looker.Inspect(t.Context(), "k")
 	if !errors.Is(err, holdfast.ErrUnavailable) || st.Held || len(st.Nodes) != 3 || st.Nodes[2].Owner != l.Owner() {
 		t.Errorf("Inspect() = %+v, %v, want ErrUnavailable and what one node knows", st, err)
@@ -227,10 +227,10 @@ func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
 // What no node has answered is not known, and asked again: a name that came too late
 // once must not be missing for as long as names are kept.
 func TestHolderIsNamedAfterFailedLook(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	way := newRoute(t, r.servers)
-	l := r.acquire(r.client(), "k", &holdfast.AcquireOptions{TTL: long})
-	other := r.clientOf(r.driver(way.nodes(), nil), nil)
+	l := r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long})
+	other := r.clientOf(r.openDriver(way.nodes(), nil), nil)
 	cut := way[0].CutAfter(faultproxy.Command("GET"), 1)
 	r.eventually("a look at the holder fails", func() bool {
 		other.TryAcquire(t.Context(), "k", nil)
@@ -253,9 +253,9 @@ func TestHolderIsNamedAfterFailedLook(t *testing.T) {
 func TestOthersReadTheNoteOfALease(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			r := start(t, n)
+			r := startRig(t, n)
 			me := driver.Holder{Host: "web-3", Program: "billing", Note: "import, 50 %"}
-			a, b := r.driver(r.nodes(), nil), r.driver(r.nodes(), nil)
+			a, b := r.openDriver(r.nodes(), nil), r.openDriver(r.nodes(), nil)
 			t.Cleanup(func() { a.Close(); b.Close() })
 			if _, err := a.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, Holder: me}); err != nil {
 				t.Fatal(err)
@@ -276,22 +276,22 @@ func TestOthersReadTheNoteOfALease(t *testing.T) {
 // TestQueueNamesWhoWaitsInOrder holds that the queue is shown as it is served, and by a
 // majority of the nodes or not at all.
 func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
-	r := start(t, 3)
-	held := r.acquire(r.client(), "k", nil)
+	r := startRig(t, 3)
+	held := r.acquire(r.newClient(), "k", nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	queue := func() []driver.Waiter {
-		waiters, err := r.client().Queue(t.Context(), "k", 2)
+		waiters, err := r.newClient().Queue(t.Context(), "k", 2)
 		if err != nil {
 			t.Error(err)
 		}
 		return waiters
 	}
 	for i := range 3 {
-		c := r.client()
+		c := r.newClient()
 		all.Go(func() { c.Acquire(ctx, "k", &holdfast.AcquireOptions{Note: fmt.Sprint("waiter ", i)}) })
 		r.eventually("it waits", func() bool {
-			st, err := r.client().Inspect(t.Context(), "k")
+			st, err := r.newClient().Inspect(t.Context(), "k")
 			return err == nil && st.Waiters == i+1
 		})
 	}
@@ -300,7 +300,7 @@ func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
 	if len(got) != 2 || got[0].Holder.Note != "waiter 0" || got[1].Holder.Note != "waiter 1" || got[0].Holder.PID == 0 || got[0].Since.IsZero() {
 		t.Errorf("the queue is %+v", got)
 	}
-	looker := r.client()
+	looker := r.newClient()
 	r.servers[1].Kill()
 	if got, err := looker.Queue(t.Context(), "k", 2); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("without a majority: %+v, %v", got, err)

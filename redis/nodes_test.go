@@ -20,7 +20,7 @@ import (
 func (r *rig) hurtNode(hurt, mend func(s *redisproc.Server), states ...driver.NodeState) {
 	events := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}}
-	c, other := r.clientOf(r.driver(r.nodes(), nil), hooks), r.client()
+	c, other := r.clientOf(r.openDriver(r.nodes(), nil), hooks), r.newClient()
 	l := r.acquire(c, "long", &holdfast.AcquireOptions{TTL: 6 * time.Second})
 	hurt(r.servers[1])
 	for range 20 {
@@ -61,7 +61,7 @@ func (r *rig) awaitState(events <-chan driver.NodeEvent, node string, want drive
 }
 
 func TestAKilledNodeIsNotMissed(t *testing.T) {
-	r := start(t, 5)
+	r := startRig(t, 5)
 	r.hurtNode(func(s *redisproc.Server) { s.Kill() }, func(s *redisproc.Server) {
 		if err := s.Restart(t.Context()); err != nil {
 			t.Error(err)
@@ -70,7 +70,7 @@ func TestAKilledNodeIsNotMissed(t *testing.T) {
 }
 
 func TestAHungNodeIsNotMissed(t *testing.T) {
-	r := start(t, 5)
+	r := startRig(t, 5)
 	r.hurtNode(func(s *redisproc.Server) {
 		if err := s.Pause(); err != nil {
 			t.Error(err)
@@ -85,7 +85,7 @@ func TestAHungNodeIsNotMissed(t *testing.T) {
 // The Redlock page, "Performance, crash recovery and fsync": a node that has
 // forgotten its locks stays out until they are over.
 func TestARestartedNodeSitsOutItsQuarantine(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	opts := &redis.Options{MaxTTL: 2 * time.Second, Timeout: busy}
 	var d *redis.Driver
 	_, err := redis.New(t.Context(), r.nodes(), opts) // nobody can tell a first start from a restart
@@ -135,7 +135,7 @@ func TestANodeThatSyncsAlwaysNeedsNoQuarantine(t *testing.T) {
 	for range 3 {
 		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
 	}
-	r.driver(r.nodes(), nil).Close() // once without quarantine, as it is new
+	r.openDriver(r.nodes(), nil).Close() // once without quarantine, as it is new
 	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestANodeThatSyncsAlwaysNeedsNoQuarantine(t *testing.T) {
 
 // A single Redis votes at once: in quarantine it would only be down for longer.
 func TestOneNodeAloneHasNoQuarantine(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
@@ -164,8 +164,8 @@ func TestOneNodeAloneHasNoQuarantine(t *testing.T) {
 }
 
 func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
-	r := start(t, 3)
-	c := r.client()
+	r := startRig(t, 3)
+	c := r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second})
 	first := l.Deadline()
 	r.eventually("a renewal", func() bool { return l.Deadline().After(first) })
@@ -208,10 +208,10 @@ func (h hung) WithGroup(string) slog.Handler             { return h }
 
 // A node that has got a defect comes back also where the log cannot be told of it.
 func TestALoggerThatHangsHoldsUpNoNode(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	log := hung{make(chan struct{})}
 	defer close(log.mended)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{AllowEviction: true, Logger: slog.New(log)}), &holdfast.Options{Logger: slog.New(log)})
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{AllowEviction: true, Logger: slog.New(log)}), &holdfast.Options{Logger: slog.New(log)})
 	r.release(r.acquire(c, "k", nil))
 	r.do(0, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 	r.do(0, "CLIENT", "KILL", "TYPE", "normal")

@@ -65,7 +65,7 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 }
 
 func TestOpenRefusesOneServerUnderTwoNames(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	addr := r.servers[0].Addr()
 	_, port, _ := net.SplitHostPort(addr)
 	for range 10 { // both are dialled at once, and either may be first
@@ -76,7 +76,7 @@ func TestOpenRefusesOneServerUnderTwoNames(t *testing.T) {
 }
 
 func TestOpenRefusesAReplica(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	replica := redistest.Start(t, &redisproc.Options{Args: r.replicaOf(0)})
 	r.checkRejected([]redis.Node{{Addr: replica.Addr()}}, nil, driver.ErrConfig, replica.Addr(), "replica of "+r.servers[0].Addr(), "master")
 }
@@ -91,7 +91,7 @@ func TestOpenRefusesAServerThatEvicts(t *testing.T) {
 	r.checkRejected(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow")
 
 	log := new(notes)
-	d := r.driver(r.nodes(), &redis.Options{AllowEviction: true, Logger: slog.New(log)})
+	d := r.openDriver(r.nodes(), &redis.Options{AllowEviction: true, Logger: slog.New(log)})
 	defer d.Close()
 	if !log.has("allkeys-lru", r.servers[0].Addr()) {
 		t.Errorf("AllowEviction logs %q, want a warning", log.lines())
@@ -99,8 +99,8 @@ func TestOpenRefusesAServerThatEvicts(t *testing.T) {
 }
 
 func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
-	r := start(t, 3)
-	d := r.driver(r.nodes(), nil)
+	r := startRig(t, 3)
+	d := r.openDriver(r.nodes(), nil)
 	defer d.Close()
 	addr := r.servers[0].Addr()
 	r.checkRejected(r.nodes()[:1], nil, driver.ErrConfig, addr, "n=3", "n=1", "DEL holdfast:set")
@@ -119,7 +119,7 @@ func TestOpenRefusesASetOfAnotherVersion(t *testing.T) {
 		"n=1 v=10": {1, "update this program"}, "n=3 v=4 maxttl=60000": {3, "update this program"},
 	} {
 		t.Run(agreement, func(t *testing.T) {
-			r := start(t, row.n)
+			r := startRig(t, row.n)
 			for i := range row.n {
 				r.do(i, "SET", "holdfast:set", agreement+" run="+r.infoField(i, "run_id"))
 			}
@@ -129,15 +129,15 @@ func TestOpenRefusesASetOfAnotherVersion(t *testing.T) {
 }
 
 func TestOpenRefusesADatabaseThatIsNot(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	r.checkRejected(r.nodes(), &redis.Options{DB: 99}, driver.ErrConfig, r.servers[0].Addr(), "DB index", "choose another DB")
 }
 
 func TestOpenNamesEveryNodeThatIsDown(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	nodes := r.nodes()
 	r.servers[0].Kill()
-	d := r.driver(nodes, nil) // one of three is not missed
+	d := r.openDriver(nodes, nil) // one of three is not missed
 	d.Close()
 	r.servers[1].Kill()
 	_, err := r.open(nodes, nil)
@@ -188,8 +188,8 @@ func TestOpenRefusesWhatIsNotRedis(t *testing.T) {
 }
 
 func TestTTLOverMaximumIsRejected(t *testing.T) {
-	r := start(t, 1)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{MaxTTL: 20 * time.Second}), nil)
+	r := startRig(t, 1)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{MaxTTL: 20 * time.Second}), nil)
 	_, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 21 * time.Second})
 	if !errors.Is(err, holdfast.ErrInvalid) {
 		t.Errorf("%v does not match driver.ErrInvalid", err)
@@ -204,11 +204,11 @@ func TestTTLOverMaximumIsRejected(t *testing.T) {
 }
 
 func TestAnEvenNumberOfNodesIsWarnedOf(t *testing.T) {
-	r := start(t, 4)
+	r := startRig(t, 4)
 	for n, want := range map[int][]string{1: nil, 2: {"with 2 nodes as with 1, locks survive the loss of 0"}, 3: nil, 4: {"4 nodes as with 3", "loss of 1"}} {
 		log := new(notes)
-		r.driver(r.nodes()[:n], &redis.Options{DB: n}).Close() // or each admission would be in the log
-		d := r.driver(r.nodes()[:n], &redis.Options{Logger: slog.New(log), DB: n})
+		r.openDriver(r.nodes()[:n], &redis.Options{DB: n}).Close() // or each admission would be in the log
+		d := r.openDriver(r.nodes()[:n], &redis.Options{Logger: slog.New(log), DB: n})
 		d.Close()
 		if want == nil && len(log.lines()) != 0 || want != nil && !log.has(want...) {
 			t.Errorf("%d nodes: logged %q, want %q", n, log.lines(), want)
@@ -217,8 +217,8 @@ func TestAnEvenNumberOfNodesIsWarnedOf(t *testing.T) {
 }
 
 func TestClientNameAndDatabase(t *testing.T) {
-	r := start(t, 1)
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{ClientName: "billing-7", DB: 3}), nil)
+	r := startRig(t, 1)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{ClientName: "billing-7", DB: 3}), nil)
 	l := r.acquire(c, "k", nil)
 	if list, _ := r.do(0, "CLIENT", "LIST").(string); !strings.Contains(list, "name=billing-7") || !strings.Contains(list, "db=3") {
 		t.Errorf("CLIENT LIST = %s, want name=billing-7 and db=3", list)

@@ -32,8 +32,8 @@ func (r *rig) hangServer(i int) (resume func()) {
 // second of both scripts. Were the first alone sent again, it would be executed
 // behind its release and leave a lock that nobody holds.
 func TestUnknownScriptKeepsItsOrder(t *testing.T) {
-	r := start(t, 1)
-	d := r.driver(r.nodes(), nil)
+	r := startRig(t, 1)
+	d := r.openDriver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
 	for i := range 5 { // a machine that is busy does not always make such a batch
 		request := driver.Request{Key: strconv.Itoa(i), TTL: long}
@@ -62,8 +62,8 @@ func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 
 // What can do without a node that hangs is not queued for it, but a release can not.
 func TestAReleaseWaitsForANodeThatHangs(t *testing.T) {
-	r := start(t, 3)
-	c := r.client()
+	r := startRig(t, 3)
+	c := r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 	resume := r.hangServer(0)
 	if err := l.Extend(r.Context(), long); err != nil {
@@ -78,9 +78,9 @@ func TestAReleaseWaitsForANodeThatHangs(t *testing.T) {
 // A wake-up that was sent while the connection was down is lost. The waiter asks when
 // it hears again, and not when its own timer, of a second, runs out.
 func TestANewSubscriptionAsksAtOnce(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	way := newRoute(t, r.servers)
-	holder, waiter := r.client(), r.clientOf(r.driver(way.nodes(), nil), nil)
+	holder, waiter := r.newClient(), r.clientOf(r.openDriver(way.nodes(), nil), nil)
 	var asked atomic.Int32
 	way[0].CutAfter(func(args [][]byte) bool {
 		if callsOf(wire.Acquire)(args) {
@@ -116,8 +116,8 @@ func TestANewSubscriptionAsksAtOnce(t *testing.T) {
 
 // A counter that somebody set is raised to the floor of the node's admission.
 func TestCounterSetByHandGivesNoLowToken(t *testing.T) {
-	r := start(t, 1)
-	c := r.client()
+	r := startRig(t, 1)
+	c := r.newClient()
 	first := r.acquire(c, "k", nil)
 	r.release(first)
 	for _, counter := range []string{"-40", "-1", "7"} {
@@ -142,7 +142,7 @@ func TestDescriptorsAreGivenBack(t *testing.T) {
 		return len(entries)
 	}
 	round := func() {
-		c := r.client()
+		c := r.newClient()
 		for i := range 5 {
 			r.release(r.acquire(c, strconv.Itoa(i), nil))
 		}

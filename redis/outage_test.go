@@ -74,8 +74,8 @@ func TestAWaitOutlastsWhatPassesByItself(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t, 1)
-			d := r.driver(r.nodes(), nil)
+			r := startRig(t, 1)
+			d := r.openDriver(r.nodes(), nil)
 			t.Cleanup(func() { d.Close() })
 			row.begin(r)
 			r.eventually("who does not wait is told", func() bool {
@@ -102,10 +102,10 @@ func TestAWaitOutlastsWhatPassesByItself(t *testing.T) {
 // TestWaitSeesARefusalOfCredentials holds that a server which refuses a login that it took before is in the way of a wait, and is
 // reported, until it takes the login again.
 func TestWaitSeesARefusalOfCredentials(t *testing.T) {
-	r := start(t, 1)
-	l := r.acquire(r.client(), "k", nil)
+	r := startRig(t, 1)
+	l := r.acquire(r.newClient(), "k", nil)
 	r.do(0, "ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
-	d := r.driver([]redis.Node{{Addr: r.servers[0].Addr(), Username: "app", Password: "old"}}, nil)
+	d := r.openDriver([]redis.Node{{Addr: r.servers[0].Addr(), Username: "app", Password: "old"}}, nil)
 	t.Cleanup(func() { d.Close() })
 	obstacles, ended := r.startSeeking(d)
 	if err := <-obstacles; !errors.Is(err, holdfast.ErrHeld) {
@@ -131,10 +131,10 @@ func TestWaitSeesARefusalOfCredentials(t *testing.T) {
 // After a failover the name of a node leads to the new master, but an open connection
 // to the old one.
 func TestAReplicaIsDialledAnew(t *testing.T) {
-	r := start(t, 2)
+	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
 	events := make(chan driver.NodeEvent, 100)
-	d := r.driver(way.nodes(), nil)
+	d := r.openDriver(way.nodes(), nil)
 	c := r.clientOf(d, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
 	r.release(r.acquire(c, "k", nil))
 	host, port, _ := strings.Cut(r.servers[1].Addr(), ":")
@@ -160,11 +160,11 @@ func TestAReplicaIsDialledAnew(t *testing.T) {
 // A server that cuts each connection as it is used is not asked for another at once:
 // each costs it a dozen commands.
 func TestShortConnectionIsNotRedialedAtOnce(t *testing.T) {
-	r := start(t, 1)
-	holder := r.client()
+	r := startRig(t, 1)
+	holder := r.newClient()
 	l := r.acquire(holder, "k", nil)
 	way := newRoute(t, r.servers)
-	d := r.driver(way.nodes(), nil)
+	d := r.openDriver(way.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
 	cut := way[0].CutAfter(func(args [][]byte) bool {
 		return bytes.EqualFold(args[0], []byte("SUBSCRIBE")) && !bytes.Contains(args[1], []byte("~probe"))
@@ -190,14 +190,14 @@ func TestShortConnectionIsNotRedialedAtOnce(t *testing.T) {
 }
 
 func TestOpenAllowsDownNodes(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	for _, s := range r.servers[:2] {
 		s.Kill()
 	}
 	if _, err := r.open(r.nodes(), nil); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Fatalf("Open = %v, want ErrUnavailable", err)
 	}
-	d := r.driver(r.nodes(), &redis.Options{AllowDown: true})
+	d := r.openDriver(r.nodes(), &redis.Options{AllowDown: true})
 	t.Cleanup(func() { d.Close() })
 	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long, NoWait: true}); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("a try = %v, want ErrUnavailable", err)

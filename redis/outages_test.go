@@ -38,9 +38,9 @@ func TestLeaseOutlivesOutagesInTurn(t *testing.T) {
 	} {
 		for k := range *leases {
 			t.Run(fmt.Sprintf("%s/%d", name, k+1), func(t *testing.T) {
-				r := start(t, 3)
+				r := startRig(t, 3)
 				opts := redis.Options{MaxTTL: ttl, Timeout: busy}
-				r.driver(r.nodes(), &opts).Close() // lets the new servers vote
+				r.openDriver(r.nodes(), &opts).Close() // lets the new servers vote
 				client := func() *holdfast.Client {
 					d, err := redis.New(r.Context(), r.nodes(), &opts)
 					if err != nil {
@@ -101,12 +101,12 @@ func TestLeaseOutlivesOutagesInTurn(t *testing.T) {
 // TestOfTwoAdoptersOneHasTheLease has two clients adopt each lease at the same time, while replies to both are lost.
 func TestOfTwoAdoptersOneHasTheLease(t *testing.T) {
 	const ttl = 6 * time.Second
-	r := start(t, 3)
-	giver := r.client()
+	r := startRig(t, 3)
+	giver := r.newClient()
 	routes := []route{newRoute(t, r.servers), newRoute(t, r.servers)}
 	var adopters []*holdfast.Client
 	for _, way := range routes {
-		adopters = append(adopters, r.clientOf(r.driver(way.nodes(), nil), nil))
+		adopters = append(adopters, r.clientOf(r.openDriver(way.nodes(), nil), nil))
 	}
 	adopted, nobody := 0, 0
 	for round := range *adoptions {

@@ -88,8 +88,8 @@ func errorText(err error) string {
 // TestEvictionThatBeginsLaterGrantsNothing holds it on a real server: a client that was connected before gets no lock while the
 // policy evicts, and a lease goes on if the policy is put right in time.
 func TestEvictionThatBeginsLaterGrantsNothing(t *testing.T) {
-	r := start(t, 1)
-	holder, other := r.client(), r.client()
+	r := startRig(t, 1)
+	holder, other := r.newClient(), r.newClient()
 	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
 	r.do(0, "CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
 	var err error

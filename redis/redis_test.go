@@ -33,12 +33,12 @@ func TestConformance(t *testing.T) {
 				f := newFleet(t, servers, fmt.Sprintf("test%d/", tests.Add(1)))
 				f.format = set.format
 				return locktest.Service{
-					Nodes: n, Open: f.open,
+					Nodes: n, Open: f.openDriver,
 					Cut:         func(d driver.Driver) { f.route(d).blackhole(true) },
 					Mend:        func(d driver.Driver) { f.route(d).blackhole(false) },
 					LoseReplies: f.loseReplies,
-					Delay:       f.delay,
-					StopNodes:   f.stop, StartNodes: func() { f.stop(0) },
+					Delay:       f.delayServers,
+					StopNodes:   f.stopServers, StartNodes: func() { f.stopServers(0) },
 					Leftovers: f.findLeftovers,
 				}
 			}})

@@ -66,7 +66,7 @@ var likeRedisson = &redis.Options{Format: redis.FormatRedisson}
 
 func (r *rig) redissonClient() *holdfast.Client {
 	r.Helper()
-	return r.clientOf(r.driver(r.nodes(), likeRedisson), nil)
+	return r.clientOf(r.openDriver(r.nodes(), likeRedisson), nil)
 }
 
 func (r *rig) heldBy(c *holdfast.Client, key string, words ...string) {
@@ -90,7 +90,7 @@ func (r *rig) waitInVain(c *holdfast.Client, key string) (err error) {
 }
 
 func TestThreadsInJavaAndClientsExcludeOneAnother(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	c := r.redissonClient()
 	for _, key := range []string{"job", "a{b}c", "{job}"} {
 		l := r.acquire(c, key, &holdfast.AcquireOptions{TTL: long, Note: "nightly import"})
@@ -110,7 +110,7 @@ func TestThreadsInJavaAndClientsExcludeOneAnother(t *testing.T) {
 }
 
 func TestReentrantThreadFreesLockAtLastUnlock(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	c := r.redissonClient()
 	javaThread.lock(r, "job")
 	javaThread.lock(r, "job")
@@ -128,7 +128,7 @@ func TestReentrantThreadFreesLockAtLastUnlock(t *testing.T) {
 // A crowd that waits as well makes the waiter rest for 5 s at least between its own questions.
 // A Java program has an RReadWriteLock of such a name, which knows nothing of a gate and places.
 func TestReadersAreRefusedUnderNamesOfRedisson(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	_, err := r.redissonClient().RWLock("job", 2).AcquireRead(t.Context(), nil)
 	if !errors.Is(err, holdfast.ErrUnsupported) || !strings.Contains(err.Error(), "RReadWriteLock") {
 		t.Errorf("Acquire() = %v", err)
@@ -136,7 +136,7 @@ func TestReadersAreRefusedUnderNamesOfRedisson(t *testing.T) {
 }
 
 func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	p, err := faultproxy.New(r.servers[0].Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
 		}
 		return false
 	}, 1<<20)
-	c := r.clientOf(r.driver([]redis.Node{{Addr: p.Addr()}}, likeRedisson), nil)
+	c := r.clientOf(r.openDriver([]redis.Node{{Addr: p.Addr()}}, likeRedisson), nil)
 	javaThread.lock(r, "job")
 	crowd := []string{"ZADD", "holdfast:queue:{job}"}
 	for i := range 2000 {
@@ -230,7 +230,7 @@ func (e ear) takeMessages(r *rig) (all []string) {
 }
 
 func TestAFreedLockWakesWhoWaitsInJava(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	c, other := r.redissonClient(), r.redissonClient()
 	e := r.subscribeTo("redisson_lock__channel:*")
 	said := func(what string, want ...string) {
@@ -269,7 +269,7 @@ func TestAFreedLockWakesWhoWaitsInJava(t *testing.T) {
 }
 
 func TestTokensAreInOneOrderWithFencedLocks(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	c := r.redissonClient()
 	const counter = "redisson_lock_token:{job}"
 	r.do(0, "SET", counter, "57") // a fenced lock in Java began
@@ -300,7 +300,7 @@ func TestTokensAreInOneOrderWithFencedLocks(t *testing.T) {
 
 // Redisson frees a lock by force without a trace, and a thread that takes no token may have had it since.
 func TestLockForcedInJavaIsLost(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	c := r.redissonClient()
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	r.do(0, "DEL", "job")
@@ -315,7 +315,7 @@ func TestLockForcedInJavaIsLost(t *testing.T) {
 }
 
 func TestAnythingElseThanALockIsHeld(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	c := r.redissonClient()
 	for key, cmd := range map[string][]string{
 		"string": {"SET", "string", "value"}, "list": {"RPUSH", "list", "x"},
@@ -338,12 +338,12 @@ func TestAnythingElseThanALockIsHeld(t *testing.T) {
 	// And the other way round, for a client in the plain format.
 	r.release(r.acquire(c, "ours", nil))
 	l := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: long})
-	r.heldBy(r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true}), nil), "ours", "Redisson")
+	r.heldBy(r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil), "ours", "Redisson")
 	r.release(l)
 }
 
 func TestListShowsOnlyRedissonLocks(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	c := r.redissonClient()
 	javaThread.lock(r, "theirs")
 	r.do(0, "HSET", "data", "name", "x")
@@ -359,7 +359,7 @@ func TestListShowsOnlyRedissonLocks(t *testing.T) {
 	if len(listed) != 2 || !strings.Contains(listed["theirs"], "Redisson, thread 42") || strings.Contains(listed["ours"], "Redisson") {
 		t.Errorf("listed are %q", listed)
 	}
-	d := r.driver(r.nodes(), likeRedisson)
+	d := r.openDriver(r.nodes(), likeRedisson)
 	t.Cleanup(func() { d.Close() })
 	r.do(0, "PERSIST", "theirs")
 	if found := r.leaksOf(d); len(found) != 1 || found["theirs"].Owner != string(javaThread) || found["theirs"].Fixable {
@@ -398,7 +398,7 @@ func TestTheRightsForRedissonAreEnough(t *testing.T) {
 	user := &redis.Options{Format: redis.FormatRedisson, Username: "locks", Password: "secret"}
 	r.do(0, "ACL", "SETUSER", "locks", "on", ">secret", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+evalsha", "+script|load")
 	var line string
-	for _, f := range r.diagnose(user) {
+	for _, f := range r.runDoctor(user) {
 		if f.Check == "rights" {
 			line = f.Mend
 		}
@@ -407,12 +407,12 @@ func TestTheRightsForRedissonAreEnough(t *testing.T) {
 		t.Fatalf("the mend is %q", line)
 	}
 	r.do(0, strings.Fields(strings.Replace(line, "~PATTERN-OF-THE-NAMES", "~job*", 1))...)
-	for _, f := range r.diagnose(user) {
+	for _, f := range r.runDoctor(user) {
 		if f.Bad() && f.Check != "persistence" && f.Check != "tls" {
 			t.Errorf("%+v", f)
 		}
 	}
-	d := r.driver(r.nodes(), user)
+	d := r.openDriver(r.nodes(), user)
 	c := r.clientOf(d, nil)
 	javaThread.lock(r, "job")
 	next := fixture.Later(func() *holdfast.Lease { return r.acquire(c, "job", nil) })
@@ -426,9 +426,9 @@ func TestTheRightsForRedissonAreEnough(t *testing.T) {
 	}
 }
 
-func (r *rig) diagnose(opts *redis.Options) []driver.Finding {
+func (r *rig) runDoctor(opts *redis.Options) []driver.Finding {
 	r.Helper()
-	found, err := diagnose(context.Background(), "redis://"+r.servers[0].Addr(), 0, opts)
+	found, err := runDoctor(context.Background(), "redis://"+r.servers[0].Addr(), 0, opts)
 	if err != nil {
 		r.Fatal(err)
 	}

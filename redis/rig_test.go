@@ -57,8 +57,8 @@ type rig struct {
 	servers []*redisproc.Server
 }
 
-// start starts n servers for one parallel test.
-func start(t *testing.T, n int) *rig {
+// startRig starts n servers for one parallel test.
+func startRig(t *testing.T, n int) *rig {
 	t.Helper()
 	t.Parallel()
 	return &rig{T: t, servers: redistest.StartN(t, n)}
@@ -98,7 +98,7 @@ func (r *rig) open(nodes []redis.Node, opts *redis.Options) (*redis.Driver, erro
 	return redis.New(r.Context(), nodes, &o)
 }
 
-func (r *rig) driver(nodes []redis.Node, opts *redis.Options) *redis.Driver {
+func (r *rig) openDriver(nodes []redis.Node, opts *redis.Options) *redis.Driver {
 	r.Helper()
 	d, err := r.open(nodes, opts)
 	if err != nil {
@@ -107,10 +107,10 @@ func (r *rig) driver(nodes []redis.Node, opts *redis.Options) *redis.Driver {
 	return d
 }
 
-// client is one more client of the servers.
-func (r *rig) client() *holdfast.Client {
+// newClient returns one more client of the servers.
+func (r *rig) newClient() *holdfast.Client {
 	r.Helper()
-	return r.clientOf(r.driver(r.nodes(), nil), nil)
+	return r.clientOf(r.openDriver(r.nodes(), nil), nil)
 }
 
 func (r *rig) clientOf(d driver.Driver, opts *holdfast.Options) *holdfast.Client {
@@ -153,9 +153,9 @@ func (r *rig) release(leases ...*holdfast.Lease) {
 	}
 }
 
-// retryUntil repeats what failed because answers came too late, as they may on a busy
+// retryLate repeats a call that failed because answers came too late, as they may on a busy
 // machine.
-func (r *rig) retryUntil(fn func() error) error {
+func (r *rig) retryLate(fn func() error) error {
 	for end := time.Now().Add(patience()); ; {
 		if err := fn(); !errors.Is(err, holdfast.ErrUnavailable) || time.Now().After(end) {
 			return err
@@ -293,8 +293,8 @@ func (r route) blackhole(yes bool) {
 	}
 }
 
-// down makes a node unreachable, as when its server was killed.
-func (r route) down(node int, yes bool) {
+// downNode makes a node unreachable, as when its server was killed.
+func (r route) downNode(node int, yes bool) {
 	r[node].Refuse(yes)
 	if yes {
 		r[node].Cut()
@@ -329,7 +329,7 @@ func newFleet(t testing.TB, servers []*redisproc.Server, prefix string) *fleet {
 	}
 }
 
-func (f *fleet) open() (driver.Driver, error) {
+func (f *fleet) openDriver() (driver.Driver, error) {
 	way := newRoute(f.t, f.servers)
 	for i, p := range way {
 		p.CutAfter(func(args [][]byte) bool {
@@ -348,7 +348,7 @@ func (f *fleet) open() (driver.Driver, error) {
 	defer f.mu.Unlock()
 	f.routes[d] = way
 	for i := range f.down {
-		way.down(i, true)
+		way.downNode(i, true)
 	}
 	return d, nil
 }
@@ -365,18 +365,18 @@ func (f *fleet) loseReplies(k int) {
 	}
 }
 
-func (f *fleet) stop(k int) {
+func (f *fleet) stopServers(k int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.down = k
 	for _, way := range f.routes {
 		for i := range way {
-			way.down(i, i < k)
+			way.downNode(i, i < k)
 		}
 	}
 }
 
-func (f *fleet) delay(d time.Duration) {
+func (f *fleet) delayServers(d time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, way := range f.routes {
@@ -414,11 +414,11 @@ func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
 	g.inside.Add(-1)
 }
 
-// load has clients take the lock in turn until stop is called.
-func (g *guarded) load(r *rig, clients int, key string, opts *holdfast.AcquireOptions) (stop func()) {
+// startLoad makes clients take the lock in turn until stop is called.
+func (g *guarded) startLoad(r *rig, clients int, key string, opts *holdfast.AcquireOptions) (stop func()) {
 	all := make([]*holdfast.Client, clients)
 	for i := range all {
-		all[i] = r.client()
+		all[i] = r.newClient()
 	}
 	return g.loadBy(r, all, key, opts)
 }

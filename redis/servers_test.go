@@ -31,16 +31,16 @@ func (r *rig) disguiseServer(command string, words ...string) route {
 
 // Without the name of its run nobody notices that a server has been restarted.
 func TestServerWithoutRunIDVotesOnlyAlone(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	way := r.disguiseServer("INFO", "run_id:", "other_id:")
 	r.checkRejected(way.nodes(), nil, driver.ErrConfig, way[0].Addr(), "run_id", "Redis or Valkey")
-	c := r.clientOf(r.driver(way.nodes()[:1], nil), nil)
+	c := r.clientOf(r.openDriver(way.nodes()[:1], nil), nil)
 	r.release(r.acquire(c, "k", nil))
 }
 
 // Valkey 8 has other names for what Redis says of itself.
 func TestClusterNodeIsKnownByEachName(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	for _, words := range [][]string{
 		{"redis_mode:standalone", "server_mode:cluster", "server_mode:standalone", "server_mode:cluster"},
 		{"redis_mode:standalone", "redis_mode:cluster", "server_mode:standalone", "redis_mode:cluster"},
@@ -87,7 +87,7 @@ func TestACommandThatWasRenamedIsNamed(t *testing.T) {
 
 // A proxy may know RESP2 alone. Then nobody is woken, and all is well otherwise.
 func TestAServerThatRefusesResp3Polls(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	old := newRelay(t, r.servers[0].Addr())
 	old.answer = func(words []string, _ bool) []byte {
 		if words[0] == "HELLO" {
@@ -107,7 +107,7 @@ func TestWithoutPublishANodePolls(t *testing.T) {
 // A server or proxy on which a connection that is subscribed takes no commands, or
 // that speaks RESP2, must not break at the first wait.
 func TestAConnectionThatCannotBeSubscribedPolls(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	narrow, old := newRelay(t, r.servers[0].Addr()), newRelay(t, r.servers[0].Addr())
 	narrow.answer = listensOnly
 	r.checkPolls([]redis.Node{narrow.start().node()})
@@ -120,9 +120,9 @@ func TestAConnectionThatCannotBeSubscribedPolls(t *testing.T) {
 func (r *rig) checkPolls(nodes []redis.Node) {
 	r.Helper()
 	events := make(chan driver.NodeEvent, 100)
-	c := r.clientOf(r.driver(nodes, nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
+	c := r.clientOf(r.openDriver(nodes, nil), &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}})
 	r.awaitState(events, nodes[0].Addr, driver.NodePolling)
-	other := r.clientOf(r.driver(nodes, nil), nil)
+	other := r.clientOf(r.openDriver(nodes, nil), nil)
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 	next := make(chan error, 1)
 	go func() {
@@ -145,7 +145,7 @@ func (r *rig) checkPolls(nodes []redis.Node) {
 
 // Where messages may overtake replies, or replies messages, a wake-up is no grant.
 func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	for _, c := range []struct {
 		words  []string
 		grants bool
@@ -163,7 +163,7 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 			}
 			return false
 		}, 1)
-		first, waiter := r.client(), r.clientOf(r.driver(way.nodes(), nil), nil)
+		first, waiter := r.newClient(), r.clientOf(r.openDriver(way.nodes(), nil), nil)
 		granted := false
 		for i := 0; i < 3 || c.grants && !granted && i < 50; i++ { // what is woken late asks everywhere
 			key := fmt.Sprintf("k%q%d", c.words, i)
@@ -202,7 +202,7 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 				users = append(users, aclUser(fmt.Sprintf("user%d", i), less...))
 			}
 			r := startWith(t, &redisproc.Options{Program: program, ACL: append(users, aclUser("all", rights...))})
-			r.release(r.acquire(r.clientOf(r.driver(r.nodes(), &redis.Options{Username: "all", Password: secret}), nil), "k", nil))
+			r.release(r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "all", Password: secret}), nil), "k", nil))
 			for i, right := range rights {
 				switch right {
 				case "+auth", "+hello", "+ping", "+client|setname", "+publish", "+pubsub|numsub", "+subscribe", "+unsubscribe":
@@ -220,7 +220,7 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 func TestBareKeysNeedNoRightsBeyondTheirOwn(t *testing.T) {
 	bare := strings.Replace(aclUser("bare", rights...), "~lock:*", "~job:*", 1)
 	r := startWith(t, &redisproc.Options{ACL: []string{bare}})
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{BareKeys: true, Username: "bare", Password: secret}), nil)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true, Username: "bare", Password: secret}), nil)
 	r.release(r.acquire(c, "job:1", nil))
 	if denied := r.deniedCommands(); len(denied) != 0 {
 		t.Errorf("ACL LOG = %v, want nothing denied", denied)

@@ -30,8 +30,8 @@ func (c *cluster) seenWith(first int, ahead time.Duration) {
 	})
 }
 
-// start is the first token of a counter that is new now.
-func start() int64 {
+// firstToken returns the first token of a counter that is new now.
+func firstToken() int64 {
 	now := time.Now().UnixMicro()
 	floor, _ := quorum.Seed(now, now)
 	return floor
@@ -51,7 +51,7 @@ func TestTokensBeginAtClockOnceWithoutMoves(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
-		first := start()
+		first := firstToken()
 		wantFloor(t, clusterOf(d), first)
 		for range 10 {
 			time.Sleep(half)
@@ -68,7 +68,7 @@ func TestTokensBeginAtClockAfterMove(t *testing.T) {
 		for _, first := range []int{9, 8, 9} {
 			time.Sleep(time.Second)
 			clusterOf(d).seenWith(first, 0)
-			wantFloor(t, clusterOf(d), start())
+			wantFloor(t, clusterOf(d), firstToken())
 		}
 	})
 }
@@ -78,21 +78,21 @@ func TestTokensBeginAtClockWithOldMap(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
-		wantFloor(t, clusterOf(d), start())
+		wantFloor(t, clusterOf(d), firstToken())
 		time.Sleep(half + time.Millisecond)
-		begun := start()
+		begun := firstToken()
 		wantFloor(t, clusterOf(d), begun) // before the client looks again
 		time.Sleep(half)
 		wantFloor(t, clusterOf(d), begun) // once for as long as a map counts
 		time.Sleep(time.Millisecond)
-		begun = start()
+		begun = firstToken()
 		wantFloor(t, clusterOf(d), begun)
 		time.Sleep(time.Second)
 		clusterOf(d).seen(0)
 		wantFloor(t, clusterOf(d), begun)
 		time.Sleep(half + time.Millisecond)
 		clusterOf(d).seen(0)
-		then := start()
+		then := firstToken()
 		time.Sleep(time.Millisecond)
 		wantFloor(t, clusterOf(d), then+1000) // no grant was asked for while the map was old
 	})
@@ -105,7 +105,7 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 	} {
 		withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 			clusterOf(d).seen(ahead)
-			wantFloor(t, clusterOf(d), start()+want.Microseconds())
+			wantFloor(t, clusterOf(d), firstToken()+want.Microseconds())
 		})
 	}
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
@@ -114,7 +114,7 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 			t.Errorf("the least token is %d, %v", floor, err)
 		}
 		clusterOf(d).seen(0)
-		wantFloor(t, clusterOf(d), start())
+		wantFloor(t, clusterOf(d), firstToken())
 	})
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		clusterOf(d).seen(0)
@@ -131,7 +131,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 	for _, below := range []int64{1, 0} {
 		withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 			clusterOf(d).seen(0)
-			wantFloor(t, clusterOf(d), start())
+			wantFloor(t, clusterOf(d), firstToken())
 			time.Sleep(time.Second)
 			atA, atB := readNames(a), readNames(b)
 			got := make(chan driver.Grant, 1)
@@ -143,7 +143,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 			}()
 			takeNames(atA)
 			a.Write(fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k")))
-			least := start()
+			least := firstToken()
 			if sent := takeNames(atB); len(sent) != 1 || !strings.HasSuffix(sent[0], " "+format.Decimal(least)) {
 				t.Errorf("it asked by %q, want %d at least", sent, least)
 			}

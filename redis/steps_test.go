@@ -29,7 +29,7 @@ func TestServerThatInterleavesScriptsIsRejected(t *testing.T) {
 
 // The check also leaves nothing behind.
 func TestScriptsAreCheckedOnceForEachRun(t *testing.T) {
-	r := start(t, 1)
+	r := startRig(t, 1)
 	r.do(0, "CONFIG", "SET", "slowlog-log-slower-than", "0")
 	r.do(0, "CONFIG", "SET", "slowlog-max-len", "100000")
 	tries := func() (n int) {
@@ -41,7 +41,7 @@ func TestScriptsAreCheckedOnceForEachRun(t *testing.T) {
 		return n
 	}
 	var conns connections
-	c := r.clientOf(r.driver(r.nodes(), &redis.Options{Dial: conns.dial}), nil)
+	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Dial: conns.dial}), nil)
 	if n := tries(); n != 1 {
 		t.Errorf("%d tries at the first connection", n)
 	}

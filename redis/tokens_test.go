@@ -18,8 +18,8 @@ import (
 
 // Lua's numbers are doubles, and joining one to a string drops digits from 2^47 on.
 func TestLargeTokensKeepTheirDigits(t *testing.T) {
-	r := start(t, 3)
-	clients := []*holdfast.Client{r.client(), r.client()}
+	r := startRig(t, 3)
+	clients := []*holdfast.Client{r.newClient(), r.newClient()}
 	for _, preset := range []int64{1<<52 + 1, 1<<52 + 12345, 1<<53 - 999, 9007199254740001} {
 		for _, spread := range []int64{0, 7} { // 7: the nodes differ, so that a commit is needed
 			name := fmt.Sprintf("k%d/%d", preset, spread)
@@ -39,7 +39,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 				if least := last + 1; l.Token() < least || l.Token() >= least+attempts*(2*holdfast.Token(spread)+quorum.Block) {
 					t.Errorf("token %d after %d, which is not the next block, in %d attempts", l.Token(), last, attempts)
 				}
-				if err := r.retryUntil(func() error { return l.Extend(t.Context(), long) }); err != nil {
+				if err := r.retryLate(func() error { return l.Extend(t.Context(), long) }); err != nil {
 					t.Error(err)
 				}
 				if st, err := clients[(i+1)%2].Inspect(t.Context(), name); err != nil || st.Token != l.Token() {
@@ -67,9 +67,9 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 func TestCounterLostUnderLoadLowersNoToken(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
-			r := start(t, n)
+			r := startRig(t, n)
 			g := &guarded{t: t, lossy: true}
-			stop := g.load(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
+			stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
 			for i := range 100 {
 				name := wire.ServerFence("lock:k")
 				switch i % 4 {
@@ -100,12 +100,12 @@ func TestTokensRiseOnServerWithOlderData(t *testing.T) {
 			name, n = "one node whose INFO has no run_id", 1
 		}
 		t.Run(name, func(t *testing.T) {
-			r := start(t, n)
+			r := startRig(t, n)
 			nodes := r.nodes()
 			if hidden {
 				nodes = r.disguiseServer("INFO", "run_id:", "other_id:").nodes()
 			}
-			c := r.clientOf(r.driver(nodes, nil), nil)
+			c := r.clientOf(r.openDriver(nodes, nil), nil)
 			r.release(r.acquire(c, "k", nil))
 			for i := range n {
 				r.do(i, "SAVE")

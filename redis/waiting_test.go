@@ -40,7 +40,7 @@ func handOvers(t testing.TB) int {
 // fallback timer of one of them is over.
 func TestNoWakeUpIsLost(t *testing.T) {
 	for _, n := range []int{1, 3} {
-		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) { noWakeUpIsLost(start(t, n)) })
+		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) { noWakeUpIsLost(startRig(t, n)) })
 	}
 }
 
@@ -61,7 +61,7 @@ func noWakeUpIsLost(r *rig) {
 	for range clients {
 		way := newRoute(r, r.servers)
 		ways = append(ways, way)
-		c := r.clientOf(r.driver(way.nodes(), nil), nil)
+		c := r.clientOf(r.openDriver(way.nodes(), nil), nil)
 		all.Go(func() {
 			for ctx.Err() == nil && g.count.Load() < want {
 				l, err := c.Acquire(ctx, "k", nil)
@@ -189,8 +189,8 @@ func TestAStoppedWaiterInFront(t *testing.T) {
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := start(t, 3)
-			holder, second := r.client(), r.client()
+			r := startRig(t, 3)
+			holder, second := r.newClient(), r.newClient()
 			l := r.acquire(holder, "k", nil)
 			w := r.startWaiter()
 			r.awaitWaiters(holder, "k", 1)
@@ -254,8 +254,8 @@ func (r *rig) startWaiting(c *holdfast.Client) <-chan error {
 }
 
 func TestAWaitSurvivesTheDeathOfANode(t *testing.T) {
-	r := start(t, 3)
-	holder, c := r.client(), r.client()
+	r := startRig(t, 3)
+	holder, c := r.newClient(), r.newClient()
 	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
 	done := r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
@@ -286,7 +286,7 @@ func TestAWaitSurvivesTheDeathOfANode(t *testing.T) {
 
 func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	r := startWith(t, &redisproc.Options{AppendOnly: "always"})
-	holder, c := r.client(), r.client()
+	holder, c := r.newClient(), r.newClient()
 	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
 	done := r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
@@ -313,13 +313,13 @@ func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 func TestLapsedLockGoesToFirstInLine(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
-			r := start(t, nodes)
-			gone, newcomer := r.client(), r.client()
+			r := startRig(t, nodes)
+			gone, newcomer := r.newClient(), r.newClient()
 			r.acquire(gone, "k", &holdfast.AcquireOptions{TTL: long})
 			order := make(chan int, 5)
 			var all sync.WaitGroup
 			for i := range cap(order) {
-				c := r.client()
+				c := r.newClient()
 				all.Go(func() {
 					l, err := c.Acquire(r.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
 					if err != nil {

@@ -33,7 +33,7 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 		"REPLICAOF of servers that are durable": copied, // the marker comes along
 	} {
 		t.Run(name, func(t *testing.T) {
-			begin := start
+			begin := startRig
 			if strings.Contains(name, "durable") {
 				begin = startAlways
 			}
@@ -50,7 +50,7 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 				t.Fatal(err)
 			}
 			other := r.clientOf(rival, nil)
-			way.down(2, true)
+			way.downNode(2, true)
 			r.eventually("two nodes", func() bool {
 				st, err := d.Inspect(t.Context(), "k")
 				return err == nil && st.Nodes[2].Err != nil
@@ -72,7 +72,7 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 
 // A proxy that understands commands may send the commands of one connection to another server.
 func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
-	r := start(t, 4)
+	r := startRig(t, 4)
 	nodes := r.nodes()
 	for _, set := range [][]redis.Node{nodes[:3], {nodes[0], nodes[3], nodes[2]}} { // all vote, each in a set of three
 		opts := &redis.Options{Timeout: busy}
@@ -112,7 +112,7 @@ func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 
 // The quarantine is over, a client is about to write so, and the data are wiped.
 func TestServerWipedBeforeItsStepDoesNotVote(t *testing.T) {
-	r := start(t, 3)
+	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	opts := &redis.Options{MaxTTL: brief, Timeout: busy}
 	_, err := redis.New(t.Context(), r.nodes(), opts)
