@@ -458,10 +458,10 @@ func renewMany(b *bench) {
 	defer drv.Close()
 	var grants []driver.Grant
 	for begun := time.Now(); len(grants) < 3 || len(grants) < 100 && time.Since(begun) < b.long/3; { // fewer on a slow machine, while all live
-		grants = append(grants, b.grant(drv, key(len(grants)), b.long))
+		grants = append(grants, b.takeGrant(drv, keyOf(len(grants)), b.long))
 	}
 	gone := len(grants) / 2
-	if err := b.insist(func() error { return drv.Release(b.Context(), grants[gone], 0) }); err != nil {
+	if err := b.retryLate(func() error { return drv.Release(b.Context(), grants[gone], 0) }); err != nil {
 		b.Fatal(err)
 	}
 	var renewals []driver.Renewal
