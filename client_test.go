@@ -64,7 +64,7 @@ func TestForceReleaseNeverHitsANewerHolder(t *testing.T) {
 	})
 }
 
-func TestDoJoinsTheLossToTheError(t *testing.T) {
+func TestDoJoinsErrLostToError(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		mine := errors.New("mine")
 		opts := &holdfast.AcquireOptions{TTL: time.Second}

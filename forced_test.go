@@ -32,7 +32,7 @@ func TestForcedHolderLearnsTheReasonAtOnce(t *testing.T) {
 					t.Errorf("at once the cause is %v, want the reason", cause)
 				}
 				wantErr(t, l.Release(t.Context()), holdfast.ErrGone)
-				b.isFree()
+				b.wantLockFree()
 			})
 		})
 	}

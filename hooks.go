@@ -39,8 +39,8 @@ type Hooks struct {
 	Dropped  func(DroppedEvent)  // events were dropped, because those before them took too long
 }
 
-// WaitingEvent is the start of a wait. The Context of this and other events has the
-// values of the context that was given to Acquire, such as the span of a trace, and never ends.
+// WaitingEvent is the start of a wait. The Context of this and other events carries the
+// values of the context that was given to Acquire, such as a trace's span, and is never cancelled.
 type WaitingEvent struct {
 	Context context.Context
 	Key     string

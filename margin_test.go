@@ -34,16 +34,16 @@ func (b *bench) stopsEarly(l *holdfast.Lease, kind error) {
 	wantErr(b.t, l.Detach(), holdfast.ErrLost)
 }
 
-// isHeld wants the lock on k to stand.
-func (b *bench) isHeld() {
+// wantLockHeld checks that the lock on k is held.
+func (b *bench) wantLockHeld() {
 	b.t.Helper()
 	if _, err := b.newPeer().TryAcquire(b.t.Context(), "k", nil); !errors.Is(err, holdfast.ErrHeld) {
 		b.t.Errorf("the lock is not held: %v", err)
 	}
 }
 
-// isFree wants the lock on k to be free now.
-func (b *bench) isFree() {
+// wantLockFree checks that the lock on k is free now.
+func (b *bench) wantLockFree() {
 	b.t.Helper()
 	l, err := b.newPeer().TryAcquire(b.t.Context(), "k", nil)
 	if err != nil {
@@ -73,9 +73,9 @@ func TestMarginLeavesTimeBeforeTheNextHolder(t *testing.T) {
 				b.stopsEarly(l, tt.kind)
 				b.startNodes()
 				passTime(time.Second)
-				b.isHeld()
+				b.wantLockHeld()
 				wantErr(t, l.Release(t.Context()), holdfast.ErrLost, tt.kind)
-				b.isFree()
+				b.wantLockFree()
 				wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 			})
 		})
@@ -87,10 +87,10 @@ func TestLockLapsesAtDeadlineDespiteMargin(t *testing.T) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 30 * time.Second})
 		b.stopsEarly(l, holdfast.ErrMaxHold)
 		passTime(margin - time.Millisecond)
-		b.isHeld()
+		b.wantLockHeld()
 		passTime(time.Millisecond)
 		synctest.Wait()
-		b.isFree()
+		b.wantLockFree()
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 		b.release(b.acquire(b.client, "k", nil))
 	})
@@ -143,7 +143,7 @@ func TestWithMarginALossIsToldOnce(t *testing.T) {
 				if lost.Load() != 1 || released.Load() != 0 {
 					t.Errorf("Lost was called %d times and Released %d times, want once and never", lost.Load(), released.Load())
 				}
-				b.isFree()
+				b.wantLockFree()
 			})
 		})
 	}
@@ -161,9 +161,9 @@ func TestMarginOfNestedHolds(t *testing.T) {
 		b.stopsEarly(outer, holdfast.ErrExpired)
 		b.stopsEarly(inner, holdfast.ErrExpired)
 		wantErr(t, inner.Release(t.Context()), holdfast.ErrLost)
-		b.isHeld()
+		b.wantLockHeld()
 		wantErr(t, outer.Release(t.Context()), holdfast.ErrLost)
-		b.isFree()
+		b.wantLockFree()
 	})
 }
 
@@ -262,11 +262,11 @@ func TestDoReleasesWhenItsWorkHasStopped(t *testing.T) {
 		err := b.client.Do(t.Context(), "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 20 * time.Second}, func(ctx context.Context, _ *holdfast.Lease) error {
 			<-ctx.Done()
 			passTime(time.Second)
-			b.isHeld()
+			b.wantLockHeld()
 			return nil
 		})
 		wantErr(t, err, holdfast.ErrLost, holdfast.ErrMaxHold)
-		b.isFree()
+		b.wantLockFree()
 	})
 }
 
@@ -390,6 +390,6 @@ func TestForceReleaseEndsOwnLeaseAtOnce(t *testing.T) {
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost, holdfast.ErrGone)
 		wantErr(t, l.Release(t.Context()), holdfast.ErrLost)
 		synctest.Wait()
-		b.isFree()
+		b.wantLockFree()
 	})
 }

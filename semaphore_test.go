@@ -490,7 +490,7 @@ func TestSlotWaitEndedDuringTheSearchIsHeld(t *testing.T) {
 	})
 }
 
-func TestWaitForASlotNamesAHeldOne(t *testing.T) {
+func TestSlotWaitNamesHeldSlot(t *testing.T) {
 	var waits []holdfast.WaitingEvent
 	opts := &holdfast.Options{Hooks: holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { waits = append(waits, e) }}}
 	inBubbleWith(t, opts, func(t *testing.T, b *bench) {

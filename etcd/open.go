@@ -41,10 +41,10 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 }
 
 // New returns a driver for the cluster with the given members, each as host:port; opts may be
-// nil. It asks the cluster once, for five seconds at most, so that what time does not mend is an
-// error here: ErrAuth for user and rights, ErrConfig for members of two clusters, and so on. A
-// cluster that is down is none; calls wait for it or return ErrUnavailable. Wrong arguments are
-// ErrInvalid; with NoCheck there is no other error, and New does not block.
+// nil. It asks the cluster once, for five seconds at most, and returns the errors that waiting
+// would not fix: ErrAuth for user and permissions, ErrConfig for members of two clusters, and so on. If
+// the cluster is down, New returns no error; later calls wait for it or return ErrUnavailable. Invalid
+// arguments are ErrInvalid; with NoCheck there is no other error, and New does not block.
 func New(ctx context.Context, members []string, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}

@@ -38,7 +38,7 @@ func (c clocked) jumpClocks(by time.Duration) {
 	c.root.Node(2).ShiftClock(by)
 }
 
-func TestJumpOfMajorityOfClocksLowersNoToken(t *testing.T) {
+func TestMajorityClockJumpNeverLowersToken(t *testing.T) {
 	withClocks(t, func(c clocked) {
 		client, last := c.newClient(), holdfast.Token(0)
 		for i := range 20 {

@@ -19,7 +19,7 @@ func TestLeaseOutlivesOutagesInTurn(t *testing.T) {
 			for _, rivals := range []int{1, 8} {
 				t.Run(fmt.Sprintf("nodes=%d/forget=%v/rivals=%d", n, wipes, rivals), func(t *testing.T) {
 					t.Parallel()
-					synctest.Test(t, func(t *testing.T) { outagesInTurn(t, n, rivals, wipes) })
+					synctest.Test(t, func(t *testing.T) { runOutagesInTurn(t, n, rivals, wipes) })
 				})
 			}
 		}
@@ -61,7 +61,7 @@ func TestForceTakesLeaseThatOutlivedOutages(t *testing.T) {
 	})
 }
 
-func outagesInTurn(t *testing.T, n, rivals int, wipes bool) {
+func runOutagesInTurn(t *testing.T, n, rivals int, wipes bool) {
 	root := memory.New(n)
 	client := func() *holdfast.Client {
 		c, err := holdfast.New(root.Peer(), nil)

@@ -113,7 +113,8 @@ func (a answer) check() error {
 	return nil
 }
 
-// tryOnce asks the server once, or reads the answer from the turnstile. It asks once more under another name if its own has had the lock.
+// tryOnce asks the server once, or reads the reply that came through the turnstile. If the claim's owner name was granted
+// the lock and has lost it already, tryOnce takes another name and asks again.
 func (c *claim) tryOnce(ctx context.Context) (driver.Grant, error) {
 	if v := c.visit; v != nil && !v.heard && v.isOver() {
 		v.heard = true
@@ -165,8 +166,8 @@ func (c *claim) readReply(ctx context.Context, r reply[answer], granted time.Dur
 	return g, nil
 }
 
-// rename gives a claim another owner: it was handed the lock, which was taken away before it knew, and an owner names one grant. What
-// it has sent under the old name takes nothing.
+// rename gives the claim another owner name. The lock was handed to the claim and taken away before the claim knew, and an
+// owner name stands for one grant only. Statements sent under the old name take nothing.
 func (c *claim) rename() {
 	if v := c.visit; v != nil && !v.heard { // it is there under the old name
 		if ear, _ := v.end(); ear != nil {

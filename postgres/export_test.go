@@ -144,8 +144,8 @@ func (d *Driver) EndWaitForConnection() (ready bool, err error) {
 	return d.ears.isReady(), nil
 }
 
-// TryUnderNewName has a claim come through the turnstile of key, calls taken, and has the claim ask under another name before it has
-// read what it was granted under the first.
+// TryUnderNewName waits until the turnstile of key has granted a claim the lock, calls taken, and has the claim ask again
+// under another name before the claim has read that grant.
 func (d *Driver) TryUnderNewName(ctx context.Context, key string, taken func(token int64)) (driver.Grant, error) {
 	if err := d.calls.Enter(); err != nil {
 		return driver.Grant{}, err

@@ -44,10 +44,10 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 }
 
 // New returns a driver over pool, which stays the caller's; opts may be nil. It asks the
-// database once, for five seconds at most, so that what time does not mend is an error here:
-// ErrAuth for a wrong password or missing rights, ErrConfig for missing tables. A database that is
-// down is none; calls wait for it or return ErrUnavailable. Wrong arguments are ErrInvalid; with
-// NoCheck there is no other error, and New does not block.
+// database once, for five seconds at most, and returns the errors that waiting would not
+// fix: ErrAuth for a wrong password or missing permissions, ErrConfig for missing tables. If the
+// database is down, New returns no error; later calls wait for it or return ErrUnavailable. Invalid
+// arguments are ErrInvalid; with NoCheck there is no other error, and New does not block.
 //
 // A program that uses database/sql opens the pool and has its *sql.DB over it, by OpenDBFromPool of pgx's package stdlib: both then
 // use the same connections. A *sql.DB that was opened in another way has no pool; give the locks one of their own.

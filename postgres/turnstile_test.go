@@ -214,7 +214,8 @@ func TestAbandonedWaitReturnsItsTurnstile(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestGrantUnderFormerNameIsNotUsed: the lock was taken by force from a waiter that had come through, and had not read that.
+// TestGrantUnderFormerNameIsNotUsed: a waiter is granted the lock at the turnstile, and the lock is force-released
+// before the waiter has read the grant.
 func TestGrantUnderFormerNameIsNotUsed(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()

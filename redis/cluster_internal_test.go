@@ -387,17 +387,17 @@ func TestReleaseSeeksShardPastItsDeadline(t *testing.T) {
 	})
 }
 
-// identified is a shard whose id was learned.
-type identified struct{ place.Place }
+// shardWithID is a shard whose id the client has learned.
+type shardWithID struct{ place.Place }
 
-func (identified) Shard() string { return "a" }
+func (shardWithID) Shard() string { return "a" }
 
 // TestShardIsAskedForItsRoleEachSecond holds that a shard is asked neither less often, nor twice where a ping falls due.
 func TestShardIsAskedForItsRoleEachSecond(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
 		n := clusterOf(d).shards[0]
-		n.place = identified{n.place}
+		n.place = shardWithID{n.place}
 		var asked []string
 		go func() {
 			for in := resp.NewReader(a); ; {

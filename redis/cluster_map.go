@@ -162,8 +162,8 @@ func (n *node) askApart(ctx context.Context, cmds [][]string) (replies []any, er
 }
 
 // nodesToExamine returns the masters, for a doctor, and the findings about the cluster as a whole.
-func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e look) {
-	e = look{Notes: driverkit.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
+func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e exam) {
+	e = exam{Notes: driverkit.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
 	m, err := c.readMap(ctx)
 	if err != nil {
 		e.addFailure("reach", err)

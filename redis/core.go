@@ -57,7 +57,7 @@ type set interface {
 	// votersOf returns the nodes that have a vote on a lock, each at its index.
 	votersOf(lock engine.Lock) []*node
 	// nodesToExamine returns the nodes for a doctor, and the findings about the set as a whole.
-	nodesToExamine(ctx context.Context) ([]*node, look)
+	nodesToExamine(ctx context.Context) ([]*node, exam)
 	// askViews asks the voters of each lock for its state.
 	askViews(ctx context.Context, locks []engine.Lock) [][]engine.View
 	// leastToken returns the first token that a grant over s may have.

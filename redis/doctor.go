@@ -36,10 +36,10 @@ const rights = "+auth +hello +client|setname +ping +info +time +script|load +eva
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	g := newGate(&d.opts, len(d.nodes))
 	nodes, set := d.set.nodesToExamine(ctx)
-	exams := make([]look, len(nodes))
+	exams := make([]exam, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {
-		exams[i] = look{Notes: driverkit.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.ExamTTL))))}
+		exams[i] = exam{Notes: driverkit.Notes{Node: n.addr}, g: g, n: n, limit: time.Duration(quorum.RequestTimeout(int64(cmp.Or(ttl, driverkit.ExamTTL))))}
 		all.Go(func() { exams[i].runChecks(ctx) })
 	}
 	all.Wait()
@@ -55,8 +55,8 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return found
 }
 
-// look is the examination of one node by a doctor.
-type look struct {
+// exam is the examination of one node by a doctor.
+type exam struct {
 	driverkit.Notes
 	g     *gate
 	n     *node
@@ -69,7 +69,7 @@ type look struct {
 }
 
 // runChecks makes one check after the other, until one has no answer.
-func (e *look) runChecks(ctx context.Context) {
+func (e *exam) runChecks(ctx context.Context) {
 	dialling, cancel := context.WithTimeout(ctx, e.g.opts.Timeout)
 	var l *resp.Conn
 	var err error
@@ -115,7 +115,7 @@ func (e *look) runChecks(ctx context.Context) {
 }
 
 // runCheck makes one check, in its time.
-func (e *look) runCheck(ctx context.Context, check func(context.Context) error) error {
+func (e *exam) runCheck(ctx context.Context, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamStepTime())
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { e.l.SetDeadline(time.Unix(1, 0)) })()
@@ -127,7 +127,7 @@ func (e *look) runCheck(ctx context.Context, check func(context.Context) error) 
 }
 
 // addFault adds a fault, with its remedy.
-func (e *look) addFault(check string, v driver.Verdict, err error) {
+func (e *exam) addFault(check string, v driver.Verdict, err error) {
 	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
 	mend := ""
 	if a, ok := errors.AsType[*server.Advised](err); ok {
@@ -140,7 +140,7 @@ func (e *look) addFault(check string, v driver.Verdict, err error) {
 }
 
 // addFailure adds an error that ends the examination, or keeps the node from use.
-func (e *look) addFailure(check string, err error) {
+func (e *exam) addFailure(check string, err error) {
 	if server.LacksRight(err.Error()) {
 		check = "rights"
 	}
@@ -148,7 +148,7 @@ func (e *look) addFailure(check string, err error) {
 }
 
 // addHidden notes a check that the server does not permit, and the question that stays open.
-func (e *look) addHidden(check string, err error, right, open string) {
+func (e *exam) addHidden(check string, err error, right, open string) {
 	why := err.Error() + " (renamed, or hidden by the provider)"
 	if server.LacksRight(err.Error()) {
 		why = "needs the right " + right
@@ -157,7 +157,7 @@ func (e *look) addHidden(check string, err error, right, open string) {
 }
 
 // grantLine returns the command that gives the user of this client all permissions that it needs.
-func (e *look) grantLine() string {
+func (e *exam) grantLine() string {
 	user, _, err := e.n.net.Credentials(e.n.d.ctx, e.server)
 	if err != nil {
 		user = "USER"
@@ -171,7 +171,7 @@ func (e *look) grantLine() string {
 	return line + e.n.place.Rights()
 }
 
-func (e *look) checkLogin(ctx context.Context) (err error) {
+func (e *exam) checkLogin(ctx context.Context) (err error) {
 	if e.hello, err = e.n.place.Login(ctx, e.server, e.l); err == nil && e.n.place.Replaced() {
 		e.OK("reach", "%s is the master, and answers", e.server)
 	} else if err == nil {
@@ -180,14 +180,14 @@ func (e *look) checkLogin(ctx context.Context) (err error) {
 	return err
 }
 
-func (e *look) checkPace(context.Context) error {
+func (e *exam) checkPace(context.Context) error {
 	return e.Pace(e.limit, func() error {
 		_, err := server.Ask(e.l, []string{"TIME"}) // PING is refused with writes
 		return err
 	})
 }
 
-func (e *look) readInfo(context.Context) error {
+func (e *exam) readInfo(context.Context) error {
 	values, err := server.Ask(e.l, []string{"INFO"})
 	if err == nil {
 		e.info = server.ParseInfo(string(values[0].Text))
@@ -196,13 +196,13 @@ func (e *look) readInfo(context.Context) error {
 }
 
 // infoNumber returns a field of INFO; 0 if it is missing.
-func (e *look) infoNumber(field string) int64 {
+func (e *exam) infoNumber(field string) int64 {
 	n, _ := strconv.ParseInt(e.info[field], 10, 64)
 	return n
 }
 
 // checkClients compares the number of connections with its limit. Connections within a cluster count too.
-func (e *look) checkClients(context.Context) error {
+func (e *exam) checkClients(context.Context) error {
 	used, most := e.infoNumber("connected_clients")+e.infoNumber("cluster_connections"), e.infoNumber("maxclients")
 	switch {
 	case most == 0:
@@ -217,7 +217,7 @@ func (e *look) checkClients(context.Context) error {
 	return nil
 }
 
-func (e *look) checkRole(context.Context) error {
+func (e *exam) checkRole(context.Context) error {
 	defects, err := e.n.place.Role(e.hello, e.info)
 	if err != nil {
 		return err
@@ -237,7 +237,7 @@ func (e *look) checkRole(context.Context) error {
 	return nil
 }
 
-func (e *look) checkDistinct(context.Context) error {
+func (e *exam) checkDistinct(context.Context) error {
 	run := e.info["run_id"]
 	if err := e.n.place.Identify(e.l); err != nil {
 		return err
@@ -263,7 +263,7 @@ func (e *look) checkDistinct(context.Context) error {
 var errHidden = server.Advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
 	"if a proxy keeps the connection while the server behind it restarts with older data"), "give Redis or Valkey themselves, not a proxy")
 
-func (e *look) checkVersion(context.Context) error {
+func (e *exam) checkVersion(context.Context) error {
 	name, number := "Redis", e.info["redis_version"]
 	for fork, field := range map[string]string{"Valkey": "valkey_version", "Redict": "redict_version"} {
 		if own := e.info[field]; own != "" {
@@ -280,7 +280,7 @@ func (e *look) checkVersion(context.Context) error {
 	return nil
 }
 
-func (e *look) checkClock(context.Context) error {
+func (e *exam) checkClock(context.Context) error {
 	before := time.Now()
 	values, err := server.Ask(e.l, []string{"TIME"})
 	if err != nil {
@@ -304,7 +304,7 @@ func (e *look) checkClock(context.Context) error {
 	return nil
 }
 
-func (e *look) checkEviction(context.Context) error {
+func (e *exam) checkEviction(context.Context) error {
 	if err := server.CheckEviction(e.info); err != nil {
 		v := driver.VerdictFault
 		if e.g.opts.AllowEviction {
@@ -324,7 +324,7 @@ func (e *look) checkEviction(context.Context) error {
 }
 
 // checkMemory compares the free memory with the need of as many names as there are now.
-func (e *look) checkMemory(context.Context) error {
+func (e *exam) checkMemory(context.Context) error {
 	used, most := e.infoNumber("used_memory"), e.infoNumber("maxmemory")
 	what := "maxmemory"
 	if most == 0 {
@@ -368,7 +368,7 @@ func formatSize(bytes int64) string {
 }
 
 // checkDisk finds a server that could not save its data. A server that rejects writes for that rejects PING too.
-func (e *look) checkDisk() error {
+func (e *exam) checkDisk() error {
 	values, err := e.l.Do([]string{"PING"})
 	switch {
 	case err != nil:
@@ -383,7 +383,7 @@ func (e *look) checkDisk() error {
 }
 
 // checkPersistence reports the effect of a restart on the locks.
-func (e *look) checkPersistence(context.Context) error {
+func (e *exam) checkPersistence(context.Context) error {
 	if err := e.checkDisk(); err != nil {
 		return err
 	}
@@ -427,7 +427,7 @@ func (e *look) checkPersistence(context.Context) error {
 
 // mayReturnEmpty finds a master of a cluster that may come back empty before a replica takes over:
 // nothing tells it from one that is new.
-func (e *look) mayReturnEmpty() bool {
+func (e *exam) mayReturnEmpty() bool {
 	file := e.info["aof_enabled"]
 	switch {
 	case e.n.place.Shard() == "" || file == "1":
@@ -442,7 +442,7 @@ func (e *look) mayReturnEmpty() bool {
 }
 
 // checkReplay finds a server that will not read its own file.
-func (e *look) checkReplay() error {
+func (e *exam) checkReplay() error {
 	read, err := server.ReplaysScripts(e.l, e.g.opts.probeKeys("doctor"))
 	_, refused := errors.AsType[resp.Error](err)
 	switch {
@@ -461,7 +461,7 @@ func (e *look) checkReplay() error {
 }
 
 // checkRemembered finds a node that would vote at once after a restart, though it does not keep its data any more.
-func (e *look) checkRemembered(kept bool) error {
+func (e *exam) checkRemembered(kept bool) error {
 	values, err := server.Ask(e.l, []string{"GET", e.g.opts.setKey()})
 	if err != nil {
 		return err
@@ -476,7 +476,7 @@ func (e *look) checkRemembered(kept bool) error {
 }
 
 // checkSet reports whether the node votes for clients with these options.
-func (e *look) checkSet(context.Context) error {
+func (e *exam) checkSet(context.Context) error {
 	o, err := e.g.observeNode(e.l, e.n, e.markerRun())
 	if err != nil {
 		return err
@@ -500,7 +500,7 @@ func (e *look) checkSet(context.Context) error {
 }
 
 // markerRun returns the run of the server in the form of the marker.
-func (e *look) markerRun() string {
+func (e *exam) markerRun() string {
 	if e.n.place.Replaced() {
 		return member.Run(e.info["run_id"], server.Promotion(e.info))
 	}
@@ -508,7 +508,7 @@ func (e *look) markerRun() string {
 }
 
 // checkSiblings finds clients that lock the same names by other keys.
-func (e *look) checkSiblings() error {
+func (e *exam) checkSiblings() error {
 	marker, who := e.g.opts.format().Sibling(e.g.opts.Prefix)
 	if marker == "" || e.n.place.Shard() != "" {
 		return nil
@@ -525,7 +525,7 @@ func (e *look) checkSiblings() error {
 }
 
 // checkPermissions tries the permissions and commands that the scripts need.
-func (e *look) checkPermissions(ctx context.Context) error {
+func (e *exam) checkPermissions(ctx context.Context) error {
 	var rep report
 	err := e.g.tryPermissions(e.n, e.l, &rep.Wakes)
 	switch {
@@ -543,7 +543,7 @@ func (e *look) checkPermissions(ctx context.Context) error {
 }
 
 // checkWakeable reports whether the server can wake waiters.
-func (e *look) checkWakeable(ctx context.Context, rep report) error {
+func (e *exam) checkWakeable(ctx context.Context, rep report) error {
 	_, err := rep.Subscribe(e.l, e.hello, e.n.engine.Client())
 	switch why := cmp.Or(rep.Mute, rep.Deaf); {
 	case err != nil || ctx.Err() != nil:
@@ -560,7 +560,7 @@ func (e *look) checkWakeable(ctx context.Context, rep report) error {
 const ownName = "give a server that has it under its own name"
 
 // checkWakeUps finds listeners to a pattern where they cost something.
-func (e *look) checkWakeUps(context.Context) error {
+func (e *exam) checkWakeUps(context.Context) error {
 	values, err := e.l.Do([]string{"PUBSUB", "NUMSUB", wire.Wake + "~probe"})
 	switch patterns := e.infoNumber("pubsub_patterns"); {
 	case err != nil:
@@ -575,7 +575,7 @@ func (e *look) checkWakeUps(context.Context) error {
 }
 
 // checkTLS looks at how the password travels, and at the certificate.
-func (e *look) checkTLS(ctx context.Context) error {
+func (e *exam) checkTLS(ctx context.Context) error {
 	_, password, _ := e.n.net.Credentials(ctx, e.server)
 	e.Transport(e.l.Conn, password != "", e.g.opts.TLS)
 	return nil
@@ -583,7 +583,7 @@ func (e *look) checkTLS(ctx context.Context) error {
 
 // checkSlowlog finds commands that delayed all others for so long that the node seemed to stand still. Their arguments may
 // be secrets, and are not shown.
-func (e *look) checkSlowlog(context.Context) error {
+func (e *exam) checkSlowlog(context.Context) error {
 	values, err := e.l.Do([]string{"SLOWLOG", "GET", "128"}, []string{"TIME"})
 	if err != nil {
 		return err

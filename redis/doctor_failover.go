@@ -16,7 +16,7 @@ import (
 
 // checkFailover looks at what makes a failover safe: who watches, and that a master that is cut
 // off stops before another takes its place.
-func (e *look) checkFailover(ctx context.Context) error {
+func (e *exam) checkFailover(ctx context.Context) error {
 	if !e.n.place.Replaced() {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (e *look) checkFailover(ctx context.Context) error {
 
 // checkSentinels asks each for the master, and says after how long one of them takes it for
 // down; 0: none says.
-func (e *look) checkSentinels(ctx context.Context) (down time.Duration) {
+func (e *exam) checkSentinels(ctx context.Context) (down time.Duration) {
 	f, ok := e.n.place.(*place.Master)
 	if !ok || len(f.Sentinels) == 0 {
 		return 0

@@ -71,8 +71,8 @@ func (e unfitError) Error() string { return (&driver.UnavailableError{Nodes: e})
 // Unwrap gives the causes.
 func (e unfitError) Unwrap() []error { return (&driver.UnavailableError{Nodes: e}).Unwrap() }
 
-func (i *independent) nodesToExamine(context.Context) ([]*node, look) {
-	var e look
+func (i *independent) nodesToExamine(context.Context) ([]*node, exam) {
+	var e exam
 	if n := len(i.d.nodes); n%2 == 0 {
 		e.addFault("nodes", driver.VerdictWarning, evenWarning(n))
 	}

@@ -123,7 +123,7 @@ func TestAFailedExtendThatComesLateShortensNothing(t *testing.T) {
 	})
 }
 
-func TestAStuckRenewalShortensNoLaterOne(t *testing.T) {
+func TestStuckRenewalDoesNotShortenLaterOne(t *testing.T) {
 	lateOn(t, func(l *late) {
 		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: 8 * time.Second, NoRenew: true})
 		pass := l.holdScript(l.format.Renew, func() { lease.Extend(l.contextInTime(), 8*time.Second) })
@@ -133,7 +133,7 @@ func TestAStuckRenewalShortensNoLaterOne(t *testing.T) {
 	})
 }
 
-func TestALateAcquireShortensNothing(t *testing.T) {
+func TestLateAcquireDoesNotShortenLease(t *testing.T) {
 	lateOn(t, func(l *late) {
 		taken := make(chan *holdfast.Lease, 1)
 		pass := l.holdScript(l.format.Acquire, func() {
@@ -146,7 +146,7 @@ func TestALateAcquireShortensNothing(t *testing.T) {
 	})
 }
 
-func TestALateAdoptionShortensNothing(t *testing.T) {
+func TestLateAdoptionDoesNotShortenLease(t *testing.T) {
 	lateOn(t, func(l *late) {
 		old := l.acquire(l.giver, "k", &holdfast.AcquireOptions{TTL: long, Adoptable: true})
 		if err := old.Detach(); err != nil {

@@ -198,18 +198,18 @@ func TestLeaseEndsInTimeWithoutNodes(t *testing.T) {
 	r.checkCleared()
 }
 
-// hung is a log that takes no line, until it is mended.
-type hung struct{ mended chan struct{} }
+// blockedLog is a log handler that blocks on each line until it is mended.
+type blockedLog struct{ mended chan struct{} }
 
-func (h hung) Enabled(context.Context, slog.Level) bool  { return true }
-func (h hung) Handle(context.Context, slog.Record) error { <-h.mended; return nil }
-func (h hung) WithAttrs([]slog.Attr) slog.Handler        { return h }
-func (h hung) WithGroup(string) slog.Handler             { return h }
+func (h blockedLog) Enabled(context.Context, slog.Level) bool  { return true }
+func (h blockedLog) Handle(context.Context, slog.Record) error { <-h.mended; return nil }
+func (h blockedLog) WithAttrs([]slog.Attr) slog.Handler        { return h }
+func (h blockedLog) WithGroup(string) slog.Handler             { return h }
 
 // A node that has got a defect comes back also where the log cannot be told of it.
 func TestALoggerThatHangsHoldsUpNoNode(t *testing.T) {
 	r := startRig(t, 1)
-	log := hung{make(chan struct{})}
+	log := blockedLog{make(chan struct{})}
 	defer close(log.mended)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{AllowEviction: true, Logger: slog.New(log)}), &holdfast.Options{Logger: slog.New(log)})
 	r.release(r.acquire(c, "k", nil))

@@ -314,7 +314,7 @@ func TestLockForcedInJavaIsLost(t *testing.T) {
 	}
 }
 
-func TestAnythingElseThanALockIsHeld(t *testing.T) {
+func TestForeignValueCountsAsHeld(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.redissonClient()
 	for key, cmd := range map[string][]string{

@@ -183,9 +183,9 @@ func (c *claim) leaveTurnstile() {
 // isShutOut reports whether the claim still waits before the turnstile after a whole GET_LOCK.
 func (c *claim) isShutOut() bool { return c.ear != nil && !c.ear.isOver() && c.ear.rearmed.Load() }
 
-// takeInside takes the lock, for a claim that was just let in, as takeUnread does. Its statement waits for the end of the one that has let
-// it in, also if the claim has to read the lock because it has a ticket or does not know the number of places: what is read behind that
-// is no more from before the release.
+// takeInside takes the lock, as takeUnread does, for a claim that the turnstile has just let in. Its statement waits until
+// the release that let the claim in has committed. A claim that has a ticket, or does not know the number of places, has to
+// read the lock anyway, but sends the statement first: so the read never sees the lock as it was before the release.
 func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err error) {
 	places, known := c.d.knownPlaces(c.req.Key)
 	if !known || c.place {

@@ -265,8 +265,9 @@ func argumentList(first, n int) string {
 	return b.String()
 }
 
-// renewStatement returns the renewal of n locks for one TTL. It never shortens a lock: it may be carried out after one that asked for more. Nor does
-// it bring back a stamp if it is carried out twice, and finds any row changed by a second time.
+// renewStatement returns the renewal of n locks for one TTL. It never shortens a lease, as it may be
+// executed after a renewal for a longer TTL. Executed twice, it never restores an old stamp, and each execution changes
+// every row that it finds.
 func (t *tables) renewStatement(n int) statement {
 	returning := ""
 	if t.name == "SQLite" {

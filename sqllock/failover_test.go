@@ -124,12 +124,12 @@ func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
 	})
 }
 
-// absent is a server that cannot be reached.
-type absent struct{ dialed atomic.Int32 }
+// unreachableServer is a server that cannot be reached.
+type unreachableServer struct{ dialed atomic.Int32 }
 
-func (a *absent) Driver() sqldriver.Driver { return nil }
+func (a *unreachableServer) Driver() sqldriver.Driver { return nil }
 
-func (a *absent) Connect(context.Context) (sqldriver.Conn, error) {
+func (a *unreachableServer) Connect(context.Context) (sqldriver.Conn, error) {
 	a.dialed.Add(1)
 	return nil, errors.New("connection refused")
 }
@@ -138,7 +138,7 @@ func (a *absent) Connect(context.Context) (sqldriver.Conn, error) {
 func TestBrokenClaimConnectionWarmsRenewals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		claims, renewals := new(absent), new(absent)
+		claims, renewals := new(unreachableServer), new(unreachableServer)
 		db, renewDB := sql.OpenDB(claims), sql.OpenDB(renewals)
 		defer db.Close()
 		defer renewDB.Close()

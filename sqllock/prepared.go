@@ -64,7 +64,7 @@ func (l *prepared) statementContext(ctx context.Context) context.Context {
 // shelf bounds the number of statements that are kept: there is one for each number of locks that a renewal is for.
 const shelf = 64
 
-// statementFor returns the statement with that text; nil: it is not kept.
+// statementFor returns the prepared statement for text, or nil if none is kept.
 func (l *prepared) statementFor(ctx context.Context, text string) *sql.Stmt {
 	l.mu.Lock()
 	s, full := l.stmts[text], len(l.stmts) >= shelf
@@ -92,7 +92,7 @@ type preparedTx struct {
 	*sql.Tx
 }
 
-// statementFor returns the statement with that text; nil: it is not kept.
+// statementFor returns the prepared statement for text, or nil if none is kept.
 func (t preparedTx) statementFor(ctx context.Context, text string) *sql.Stmt {
 	t.kept.mu.Lock()
 	s := t.kept.stmts[text]

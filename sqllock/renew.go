@@ -52,7 +52,7 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 			r.kept = some
 		}
 		if err == nil && !done {
-			r.kept, r.sent, err = d.renewSome(ctx, ttl, grants, some, r.found)
+			r.kept, r.sent, err = d.renewBatch(ctx, ttl, grants, some, r.found)
 		}
 		return r, err
 	})
@@ -103,9 +103,10 @@ func (d *Driver) renewUnchanged(ctx context.Context, ttl time.Duration, grants [
 	return done, sent, err
 }
 
-// renewSome renews until one statement has found the locks of all that are not lost, and returns these and when it was sent. The end
-// that it sets counts; what is read behind it only tells of what came later, as it may be read from a replica that lags.
-func (d *Driver) renewSome(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, found map[string]standing) ([]int, time.Time, error) {
+// renewBatch repeats the renewal until one statement has renewed all grants that are not lost. It returns their indices
+// and the time at which that statement was sent. Only the expiry that the statement sets counts: the rows read after it
+// may come from a replica that lags, and show no more than later changes.
+func (d *Driver) renewBatch(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, found map[string]standing) ([]int, time.Time, error) {
 	for rest := some; ; {
 		names, owners := make([]any, len(rest)), make([]any, len(rest))
 		for i, at := range rest {

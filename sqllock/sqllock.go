@@ -174,10 +174,10 @@ type Driver struct {
 	passed  string            // the key of the lock that was handed to a waiter last: the next claim finds it taken
 }
 
-// New returns a driver over db, which stays the caller's; opts may be nil. It asks the database once, for five seconds at most, so
-// that what time does not mend is an error here: ErrAuth for a wrong password or missing rights, ErrConfig for missing tables. A
-// database that is down is none; calls wait for it or return ErrUnavailable. Wrong arguments are ErrInvalid; with NoCheck there is no
-// other error, and New does not block.
+// New returns a driver over db, which stays the caller's; opts may be nil. It asks the database once, for
+// five seconds at most, and returns the errors that waiting would not fix: ErrAuth for a wrong password or missing
+// permissions, ErrConfig for missing tables. If the database is down, New returns no error; later calls wait for it or
+// return ErrUnavailable. Invalid arguments are ErrInvalid; with NoCheck there is no other error, and New does not block.
 //
 // Renewals need a connection in time: a pool whose connections the caller may use up, or all of which may break while the database takes
 // no new ones, loses leases. Give renewals a pool of their own then (Options.RenewDB).

@@ -41,7 +41,7 @@ func (r *rig) sessionIn(d *sqllock.Driver, key string) int {
 	return int(id.Int64)
 }
 
-// blockedConns returns the connections that wait before turnstiles.
+// blockedConns returns the ids of the connections that wait in GET_LOCK for the turnstile of "k".
 func (r *rig) blockedConns(d *sqllock.Driver) (ids []int) {
 	r.Helper()
 	rows, err := r.db.QueryContext(r.Context(), "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'SELECT GET_LOCK(''"+d.UserLock("k")+"''%'")

@@ -21,7 +21,7 @@ func checkNoBlame(t *testing.T, d driver.Driver) {
 	})
 }
 
-func TestLeavingCallerBlamesNoMember(t *testing.T) {
+func TestCancelledCallBlamesNoMember(t *testing.T) {
 	calls := map[string]func(ctx context.Context, d driver.Driver, g driver.Grant) error{
 		"inspect": func(ctx context.Context, d driver.Driver, _ driver.Grant) error {
 			_, err := d.(driver.Inspector).Inspect(ctx, "k")

@@ -70,8 +70,8 @@ func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
 	s.mu.Lock()
 	hello := greeting{0, int32(ttl / time.Millisecond), s.id, s.password}
 	s.mu.Unlock()
-	// A session has one connection, the last that greeted. So the driver, which loses its own by
-	// this, may take the session back before the goodbye counts: at another member it is ignored.
+	// A session belongs to the connection that opened or resumed it last. bid resumes it, so the driver loses its own
+	// connection, and may resume the session at another member before the close request counts, which is ignored then.
 	for ctx.Err() == nil {
 		over, err := l.member.bid(ctx, s, hello)
 		if over {

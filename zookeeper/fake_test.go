@@ -126,7 +126,7 @@ type fakeSession struct {
 	timeout  time.Duration
 	expires  time.Time
 	timer    *time.Timer
-	conn     *conn // that greeted last
+	conn     *conn // the connection that opened or resumed the session last
 }
 
 // fake is an ensemble in memory: sessions, nodes, watches and transactions by Go's clock, which may be virtual. All members have the same

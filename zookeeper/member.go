@@ -97,8 +97,9 @@ var (
 	errSilent   = errors.New("the command srvr, which reports the leader, is not allowed; add srvr to 4lw.commands.whitelist")
 )
 
-// runFairly calls fn, which the limit ends. It calls fn once more if that came back so long after the limit that this process must have
-// stood still: the silence tells nothing of the member then, whose answer may have been there all the time.
+// runFairly calls fn, which gives up after limit. If fn returns so long after the limit that this process must have stood
+// still, runFairly calls it once more: the timeout proves nothing about the member then, whose answer may have been waiting
+// to be read.
 func runFairly[T any](ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
 	begun := time.Now()
 	value, err := fn()

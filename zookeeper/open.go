@@ -33,10 +33,11 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 }
 
 // New returns a driver for the ensemble with the given members, each as host:port; opts may be
-// nil. It asks the ensemble once, for five seconds at most, so that what time does not mend is
-// an error here: ErrAuth for a user without rights, ErrConfig for members of two ensembles, and so
-// on. An ensemble that is down is none; calls wait for it or return ErrUnavailable. Wrong
-// arguments are ErrInvalid; with NoCheck there is no other error, and New does not block.
+// nil. It asks the ensemble once, for five seconds at most, and returns the errors that
+// waiting would not fix: ErrAuth for a user without permissions, ErrConfig for members of two
+// ensembles, and so on. If the ensemble is down, New returns no error; later calls wait for it or
+// return ErrUnavailable. Invalid arguments are ErrInvalid; with NoCheck there is no other error, and
+// New does not block.
 func New(ctx context.Context, members []string, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}

@@ -254,9 +254,9 @@ func TestFullQuotaRejectsNewLocks(t *testing.T) {
 	r.Grant(d, "held", long) // there is room for one again
 }
 
-// TestPathsWithinOneAnotherShareNoLock: the locks below a path are not attempts at the lock that
+// TestNestedPathsShareNoLock: the locks below a path are not attempts at the lock that
 // an outer path has of its name, neither while they are held nor afterwards.
-func TestPathsWithinOneAnotherShareNoLock(t *testing.T) {
+func TestNestedPathsShareNoLock(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		within := func(more string) *zookeeper.Driver {
 			d, err := r.openAt(r.opts.Path + more)

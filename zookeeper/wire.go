@@ -350,7 +350,8 @@ func confirmRequest(paths []string) *request {
 	}}
 }
 
-// attemptRequest returns a transaction that creates a node and fails.
+// attemptRequest returns a transaction that creates a node and then fails, so that the server checks the permission but
+// keeps no node.
 func attemptRequest(path string, acl acl) *request {
 	return &request{op: opMulti, write: func(w *writer) {
 		w.int32(opPersistent)

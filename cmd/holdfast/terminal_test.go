@@ -187,8 +187,8 @@ func TestCommandGetsTheTerminalWhenItAsks(t *testing.T) {
 	s.expect("ready> ")
 }
 
-// TestLeaksAreDeletedWhenThatIsConfirmed on a terminal, and not by another answer.
-func TestLeaksAreDeletedWhenThatIsConfirmed(t *testing.T) {
+// TestLeaksAreDeletedOnlyAfterYes on a terminal, and not by another answer.
+func TestLeaksAreDeletedOnlyAfterYes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, 1)
 	there := func() bool {

@@ -186,7 +186,7 @@ func (k *Keeper) KeepFirst(all []*Hold) (first *Hold) {
 	return first
 }
 
-// askService takes the lock from the service. The call has the inquiry of s.
+// askService takes the lock from the service. s.asking is already the inquiry of this call.
 func (a *Call) askService(s *lock) (*Hold, error) {
 	k := a.keeper
 	asking, cancel := context.WithCancelCause(a.Wait)
@@ -206,8 +206,8 @@ func (a *Call) askService(s *lock) (*Hold, error) {
 	return a.startLease(s, grant, time.Now())
 }
 
-// beginAsking registers cancel for the inquiry of s, which a has: StopAcquiring calls it and waits for the end of the
-// inquiry, and so does a line when another caller becomes its first.
+// beginAsking registers cancel for s.asking, the inquiry of this call: StopAcquiring calls cancel and waits for the end of
+// the inquiry, and so does a line when another caller becomes its first.
 func (a *Call) beginAsking(s *lock, cancel context.CancelCauseFunc) error {
 	k := a.keeper
 	k.mu.Lock()

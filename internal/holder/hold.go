@@ -202,8 +202,8 @@ func (h *Hold) extendOne(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// beginExtension returns the grant to renew, and the time of the start. If a renewal is under way, it returns a channel that is closed
-// at the end of that.
+// beginExtension returns the grant to renew and the start time. If a renewal is under way, it returns a channel that is
+// closed when that renewal ends.
 func (h *Hold) beginExtension(ttl time.Duration) (start time.Time, grant driver.Grant, busy <-chan struct{}, err error) {
 	t := h.term
 	k := t.keeper

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Other is the class of all keys beyond the most classes.
+// Other is the class of all keys beyond the maximum number of classes.
 const Other = "other"
 
 const maxClasses = 1000
@@ -75,7 +75,7 @@ type lease struct {
 // Options say what a Tracker does; the zero value is for the defaults.
 type Options struct {
 	Class   func(key string) string    // nil: Class
-	Classes int                        // the most; 0: 1,000
+	Classes int                        // the maximum; 0: 1,000
 	Dropped func(count int)            // is called with events that the client has dropped
 	New     func(name string) Resource // is called once for each class
 }
@@ -138,7 +138,7 @@ func (t *Tracker) Each(yield func(name string, n Counts)) {
 	}
 }
 
-// ClassOf is the class of key, which counts as one of the most.
+// ClassOf returns the class that counts key: Other for a new class beyond the maximum.
 func (t *Tracker) ClassOf(key string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

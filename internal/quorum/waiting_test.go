@@ -109,7 +109,7 @@ func TestForcedIDIsGivenUpWhileSeeking(t *testing.T) {
 }
 
 // The failure of the old connection may be noticed after an answer over the new one.
-func TestGrantOvertakingGiveBackEndsID(t *testing.T) {
+func TestGrantDuringGiveBackEndsID(t *testing.T) {
 	t.Parallel()
 	p := claimAfterGiveBack(t)
 	p.step(Event{Kind: Woken, Node: 1})

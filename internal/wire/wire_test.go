@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestCompanionsShareTheSlotOfTheLock(t *testing.T) {
+func TestQueueAndCounterShareLockSlot(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{
 		"lock:a":     "{lock:a}",

@@ -41,7 +41,7 @@ func readWrites(ctx context.Context, s *session) error {
 		}
 		nodes := fmt.Sprint(sv.nodes)
 		for _, clients := range []int{1, 8} {
-			_, c, stop, err := s.kindClients(ctx, sv, clients)
+			_, c, stop, err := s.openClients(ctx, sv, clients)
 			if err != nil {
 				return err
 			}
@@ -85,8 +85,8 @@ func readWrites(ctx context.Context, s *session) error {
 	return err
 }
 
-// kindClients are so many clients of sv, and a name that nobody had.
-func (s *session) kindClients(ctx context.Context, sv *service, n int) (name string, clients []*holdfast.Client, stop func(), err error) {
+// openClients opens n clients of sv, and returns them with a lock name that was never used.
+func (s *session) openClients(ctx context.Context, sv *service, n int) (name string, clients []*holdfast.Client, stop func(), err error) {
 	name, addrs, _, err := sv.prepareService(noFault)
 	if err != nil {
 		return "", nil, nil, err
@@ -218,7 +218,7 @@ func (s *session) writerAmongReaders(ctx context.Context, clients []*holdfast.Cl
 
 // writerCost returns the cost of a writer beside so many places, for one caller alone.
 func (s *session) writerCost(ctx context.Context, sv *service, readers int) ([]string, error) {
-	_, c, stop, err := s.kindClients(ctx, sv, 1)
+	_, c, stop, err := s.openClients(ctx, sv, 1)
 	if err != nil {
 		return nil, err
 	}

@@ -104,7 +104,7 @@ func (s *session) slotCosts(ctx context.Context, sv *service) (lines [][]string,
 	for _, most := range []int{slotsOfCrowd, crowdOf} {
 		all = append(all, &slotCost{slots: most, held: most / 2}, &slotCost{slots: most, held: most - 1})
 	}
-	prefix, c, stop, err := s.kindClients(ctx, sv, 2)
+	prefix, c, stop, err := s.openClients(ctx, sv, 2)
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +257,7 @@ func (s *session) slotCrowds(ctx context.Context, sv *service, clients int) (lin
 
 // ourCrowd is workers with Holdfast.
 func ourCrowd(ctx context.Context, s *session, sv *service, n int) (slotPeer, error) {
-	_, clients, stop, err := s.kindClients(ctx, sv, n)
+	_, clients, stop, err := s.openClients(ctx, sv, n)
 	run := func() (slotGain, error) {
 		each, longest, err := s.runCrowd(ctx, clients, kind{slots: slotsOfCrowd}, func() time.Duration { return time.Millisecond })
 		return slotGain{Each: each, Longest: inMillis(longest)}, err

@@ -70,7 +70,7 @@ func (a *aparts) close() {
 func sideName(side int) string { return "side" + strconv.Itoa(side) }
 
 // lockApart takes the lock of that name, and now and then first looks at what there is.
-func (h *holdfasts) lockApart(ctx context.Context, s *span, n int, as want) (held, error) {
+func (h *holdfasts) lockApart(ctx context.Context, s *span, n int, as lockRequest) (held, error) {
 	side := h.apart.side
 	client, err := h.apart.clientFor(ctx, h, s)
 	if err != nil {

@@ -533,7 +533,7 @@ func TestHistoriesOfAnEarlierRunAreDropped(t *testing.T) {
 	}
 }
 
-func TestScheduleWithAMistakeIsRefused(t *testing.T) {
+func TestInvalidScheduleIsRejected(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"unknown field": `{"node": 5}`,

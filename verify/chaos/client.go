@@ -62,8 +62,8 @@ type worker struct {
 	locks  service
 }
 
-// want describes how a lock is requested. The other recipes ignore it.
-type want struct {
+// lockRequest describes how a lock is requested. The other recipes ignore it.
+type lockRequest struct {
 	ttl       time.Duration
 	least     time.Duration // that the lock is kept
 	adoptable bool          // by another process
@@ -81,7 +81,7 @@ type held struct {
 
 // service gives a client its locks.
 type service interface {
-	takeLock(ctx context.Context, key string, as want) (held, error)
+	takeLock(ctx context.Context, key string, as lockRequest) (held, error)
 	obeyOrder(ctx context.Context, order string) error
 	close()
 }
@@ -180,7 +180,7 @@ const keep = 700 * time.Millisecond
 type job struct {
 	key   string
 	n     int // of the lock
-	as    want
+	as    lockRequest
 	ops   int           // so many at least
 	hold  time.Duration // and for so long at least
 	think time.Duration // up to so long between a read and its write
@@ -188,7 +188,7 @@ type job struct {
 }
 
 func (w *worker) jobFor(s *span) job {
-	j := job{ops: 1, think: 4 * time.Millisecond, as: want{ttl: time.Duration(w.Schedule.TTL)}}
+	j := job{ops: 1, think: 4 * time.Millisecond, as: lockRequest{ttl: time.Duration(w.Schedule.TTL)}}
 	j.n = w.Schedule.Long + rand.N(w.Schedule.Keys-w.Schedule.Long)
 	if w.long { // longer than a TTL at times: it needs renewals
 		j.n, j.ops, j.think, j.hold = rand.N(w.Schedule.Long), 1+rand.N(10), 400*time.Millisecond, time.Duration(s.Hold)

@@ -63,23 +63,23 @@ const preVote = "--pre-vote"
 // shortLead returns the lead of servers that grant locks as soon as they are up.
 func shortLead(*Schedule) time.Duration { return 2 * time.Second }
 
-// newLeader is the time beyond a TTL that a lock may last when the cluster elects a leader. With
+// newLeader bounds the time beyond a TTL until the next grant when the cluster elects a leader. With
 // etcd's --election-timeout of 1 s, a member campaigns 1 to 2 s after its last message from the
 // leader, and the new leader gives each lease its TTL and 1 s again.
 const newLeader = 3 * time.Second
 
-// oneByOne is the time beyond a TTL that a lock may last when clients are stopped one after the other:
-// it may pass to one that is stopped later.
-const oneByOne = 1500 * time.Millisecond
+// oneByOneDelay bounds the time beyond a TTL until the next grant when clients are stopped one after another: the lock may
+// pass to a client that is stopped later.
+const oneByOneDelay = 1500 * time.Millisecond
 
-// deadLink is the time beyond a TTL that a lock may last if its next holder waits for a notice over a
-// link that carries nothing more.
-const deadLink = 3 * time.Second
+// deadLinkDelay bounds the time beyond a TTL until the next grant if the next holder waits for a notice over a link that
+// has gone dead.
+const deadLinkDelay = 3 * time.Second
 
 var etcdClasses = map[string]class{
 	"calm":                {lives: true},
 	after:                 {lives: true},
-	"client-pause":        {extra: oneByOne},
+	"client-pause":        {extra: oneByOneDelay},
 	"client-kill":         {},
 	"client-close":        {},
 	"client-throttle":     {from: fromEnd},
@@ -100,7 +100,7 @@ var etcdClasses = map[string]class{
 	"rolling-restart":     {lives: true, extra: newLeader},
 	"net-delay":           {},
 	"net-reset":           {from: fromEnd},
-	"link-dead":           {lives: true, patient: true, extra: deadLink},
+	"link-dead":           {lives: true, patient: true, extra: deadLinkDelay},
 	"net-one-way":         {from: fromEnd},
 	"net-split":           {from: fromEnd},
 	"late-requests":       {duty: stretching, from: fromEnd},
@@ -334,7 +334,7 @@ func openMutex(o *order, rec *recorder) (service, error) {
 	return mutexes{c, time.Duration(o.Schedule.TTL), rec}, err
 }
 
-func (m mutexes) takeLock(ctx context.Context, key string, _ want) (held, error) {
+func (m mutexes) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
 	alive, end := context.WithCancel(m.Ctx()) // of the session, which goes on beyond ctx
 	giveUp := context.AfterFunc(ctx, end)
 	s, err := concurrency.NewSession(m.Client, concurrency.WithTTL(int(m.ttl/time.Second)), concurrency.WithContext(alive))

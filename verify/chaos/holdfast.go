@@ -86,7 +86,7 @@ func (h *holdfasts) recordTrust(l held, err error) {
 	h.rec.record(event{Kind: renewed, Key: l.key, ID: l.id, Until: monotonicOf(l.lease.Deadline()), Err: errorText(err)})
 }
 
-func (h *holdfasts) takeLock(ctx context.Context, key string, as want) (held, error) {
+func (h *holdfasts) takeLock(ctx context.Context, key string, as lockRequest) (held, error) {
 	lease, err := h.current.Load().Acquire(ctx, key, h.requestOptions(as))
 	if err != nil {
 		return held{}, err
@@ -95,7 +95,7 @@ func (h *holdfasts) takeLock(ctx context.Context, key string, as want) (held, er
 }
 
 // requestOptions returns the options for a request.
-func (h *holdfasts) requestOptions(as want) *holdfast.AcquireOptions {
+func (h *holdfasts) requestOptions(as lockRequest) *holdfast.AcquireOptions {
 	return &holdfast.AcquireOptions{TTL: as.ttl, MinHold: as.least, Adoptable: as.adoptable}
 }
 
@@ -180,7 +180,7 @@ func (h *holdfasts) runCrowd(ctx context.Context, s *span, callers int) {
 	var freed atomic.Int64
 	for i := range callers {
 		go func() {
-			l, err := client.Acquire(ctx, s.key("c", i), h.requestOptions(want{ttl: time.Duration(h.order.Schedule.TTL)}))
+			l, err := client.Acquire(ctx, s.key("c", i), h.requestOptions(lockRequest{ttl: time.Duration(h.order.Schedule.TTL)}))
 			if err == nil && l.Release(ctx) == nil {
 				freed.Add(1)
 			}

@@ -99,7 +99,7 @@ func (w *worker) endHold(ctx context.Context, s *span, j job, try string, h held
 }
 
 // adoptOffer takes over the lease of an offer.
-func (h *holdfasts) adoptOffer(ctx context.Context, o *offer, as want) (held, error) {
+func (h *holdfasts) adoptOffer(ctx context.Context, o *offer, as lockRequest) (held, error) {
 	lease, err := h.current.Load().Adopt(ctx, o.Key, o.Owner, o.Token, h.requestOptions(as))
 	if err != nil {
 		return held{}, err

@@ -36,7 +36,7 @@ func openRedsync(o *order, rec *recorder) (service, error) {
 }
 
 // takeLock tries often enough to wait to the end of the window, and extends a lock every third of its time, as Holdfast does.
-func (r *redsyncs) takeLock(ctx context.Context, key string, _ want) (held, error) {
+func (r *redsyncs) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
 	m := r.rs.NewMutex(key, redsync.WithExpiry(r.ttl), redsync.WithTries(1<<30))
 	if err := m.LockContext(ctx); err != nil {
 		return held{}, err

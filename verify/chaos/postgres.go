@@ -64,8 +64,8 @@ var postgresClasses = map[string]class{
 	"mixed":             {from: fromEnd, extra: dead},
 }
 
-// dead is the time beyond a TTL that a lock may last because stopped or killed waiters were ahead: it
-// is handed to each for a second.
+// dead bounds the time beyond a TTL until the next grant when stopped or killed waiters are ahead in the
+// queue: the lock is handed to each for a second.
 const dead = 4 * time.Second
 
 // postgresSite is a server, behind whose second proxy is a pooler in transaction mode: every other client goes through it.
@@ -287,7 +287,7 @@ func openPglock(o *order, rec *recorder) (service, error) {
 	return pglocks{db, locks, rec}, err
 }
 
-func (p pglocks) takeLock(ctx context.Context, key string, _ want) (held, error) {
+func (p pglocks) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
 	beating := pglock.WithCustomHeartbeatContext(context.WithoutCancel(ctx)) // or the renewals would end with the wait
 	l, err := p.locks.AcquireContext(ctx, key, beating)
 	if err != nil {

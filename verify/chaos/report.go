@@ -114,7 +114,7 @@ func (r *Report) totalClass() *ClassReport {
 	return sum
 }
 
-// Mix has the locks of two builds.
+// Mix counts the locks granted to clients of each of two builds, and how often a lock passed between the builds.
 type Mix struct {
 	Granted [2]int `json:"granted"`   // locks and slots, by build
 	Passed  int    `json:"passed_on"` // to a client of the other build than its last holder

@@ -54,7 +54,7 @@ type Fault struct {
 	Side    int      `json:"side,omitempty"`  // network faults: 1 for clients with even, 2 with odd numbers; 0 for all
 }
 
-// Duration is a time.Duration that JSON has as "1.5s".
+// Duration is a time.Duration that is written as "1.5s" in JSON.
 type Duration time.Duration
 
 // UnmarshalText implements encoding.TextUnmarshaler.

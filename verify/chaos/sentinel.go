@@ -26,7 +26,7 @@ import (
 //go:embed schedule-sentinel.json
 var sentinelSchedule []byte
 
-// takeover is the time beyond a TTL that a lock may last when a replica takes over: until the
+// takeover bounds the time beyond a TTL until the next grant when a replica takes over: until the
 // Sentinels have agreed on it and clients have found it, and then for the quarantine, 10 s in the
 // schedule.
 const takeover = 15 * time.Second

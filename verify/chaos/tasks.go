@@ -110,7 +110,7 @@ func slotKey(key string, slot int) string { return key + "#" + strconv.Itoa(slot
 
 func (anySlot) takeTurn(ctx context.Context, w *worker, s *span) {
 	locks, key, try := w.locks.(*holdfasts), s.key("hs", 0), w.nextTry()
-	opts := locks.requestOptions(want{ttl: time.Duration(w.Schedule.TTL)})
+	opts := locks.requestOptions(lockRequest{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)
 	w.rec.record(event{Kind: asked, Key: key, Try: try, TTL: int64(opts.TTL), Slots: slots, Wait: int64(opts.Wait)})
 	lease, err := locks.current.Load().Semaphore(key, slots).Acquire(ctx, opts)
@@ -142,7 +142,7 @@ func (manyLocks) workers(o *order) int { return o.shareOf(manyWorkers) }
 
 func (manyLocks) takeTurn(ctx context.Context, w *worker, s *span) {
 	locks, call := w.locks.(*holdfasts), w.nextTry()
-	opts := locks.requestOptions(want{ttl: time.Duration(w.Schedule.TTL)})
+	opts := locks.requestOptions(lockRequest{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)
 	var keys, tries []string
 	for _, n := range rand.Perm(manyNames)[:1+rand.N(maxMany)] {
@@ -186,7 +186,7 @@ func (bothSides) workers(o *order) int { return o.shareOf(sideWorkers) }
 
 func (bothSides) takeTurn(ctx context.Context, w *worker, s *span) {
 	locks, key, try := w.locks.(*holdfasts), s.key("hr", 0), w.nextTry()
-	opts := locks.requestOptions(want{ttl: time.Duration(w.Schedule.TTL)})
+	opts := locks.requestOptions(lockRequest{ttl: time.Duration(w.Schedule.TTL)})
 	opts.Wait = patienceIn(s)
 	lock, reads := locks.current.Load().RWLock(key, sideReaders), rand.IntN(4) > 0
 	side, acquire := writer, lock.AcquireWrite

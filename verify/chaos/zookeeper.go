@@ -32,7 +32,7 @@ func openZookeeperBelow(o *order, prefix string) (driver.Driver, error) {
 // syncLimit has a member look for another leader once it has not heard of its own for four ticks, which here are 2 s.
 const syncLimit = "syncLimit=4"
 
-// reign is the time beyond a TTL that a lock may last when the ensemble gets another leader: until its
+// reign bounds the time beyond a TTL until the next grant when the ensemble gets another leader: until its
 // absence is noticed and another one is elected and followed, which then counts each session from the
 // beginning.
 const reign = 5 * time.Second
@@ -40,7 +40,7 @@ const reign = 5 * time.Second
 var zookeeperClasses = map[string]class{
 	"calm":                {lives: true},
 	after:                 {},
-	"client-pause":        {extra: oneByOne},
+	"client-pause":        {extra: oneByOneDelay},
 	"client-kill":         {},
 	"client-close":        {},
 	"crowd":               {lives: true},
@@ -55,7 +55,7 @@ var zookeeperClasses = map[string]class{
 	"node-isolated":       {extra: reign},
 	"node-one-way":        {from: fromEnd, extra: reign},
 	"net-reset":           {from: fromEnd},
-	"link-dead":           {lives: true, patient: true, extra: deadLink},
+	"link-dead":           {lives: true, patient: true, extra: deadLinkDelay},
 	"net-split":           {from: fromEnd},
 	"late-requests":       {duty: stretching, from: fromEnd},
 	"operator":            {duty: passing, from: fromEnd, extra: reign},
@@ -113,7 +113,7 @@ func openZkLock(o *order, rec *recorder) (service, error) {
 }
 
 // takeLock leaves a wait that ctx ends to itself, as zk.Lock cannot be told to give up; its lock is freed when it comes.
-func (z zkLocks) takeLock(ctx context.Context, key string, _ want) (held, error) {
+func (z zkLocks) takeLock(ctx context.Context, key string, _ lockRequest) (held, error) {
 	l := zk.NewLock(z.Conn, "/stock/"+key, zk.WorldACL(zk.PermAll))
 	locked := make(chan error, 1)
 	go func() { locked <- l.Lock() }()

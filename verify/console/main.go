@@ -39,7 +39,7 @@ func main() {
 	}
 }
 
-// picture is one of the page.
+// picture describes one screenshot of the page.
 type picture struct {
 	name          string
 	width, height int64

@@ -33,7 +33,7 @@ type admits struct {
 	half    bool          // a stage is half of a quarantine
 }
 
-// members is the memory of nodes and clients about their admission.
+// members holds what nodes and clients remember of the admission of nodes.
 type members struct {
 	nodes   [maxNodes]memory
 	clients [maxClients][maxNodes]view
@@ -278,7 +278,7 @@ func (s *setup) isOpen(w *world, c, n int) bool {
 	return w.members == nil || w.members.clients[c][n].open
 }
 
-// onlyKeeps reports whether a client may only keep its locks on a node.
+// onlyKeeps reports whether client c may keep its locks on node n, but get no other lock there.
 func (s *setup) onlyKeeps(w *world, c, n int) bool {
 	return w.members != nil && w.members.clients[c][n].stay
 }

@@ -149,7 +149,7 @@ func (s *setup) mutateAfter(now int64, waits bool, before quorum.Lock, l *quorum
 	}
 }
 
-// sendWakeUp sends a wake-up on its way.
+// sendWakeUp sends node n's wake-up to the client of woken. A link that is cut drops it.
 func (s *setup) sendWakeUp(w *world, n int, woken quorum.Wake) {
 	nd := &w.nodes[n]
 	to, id := splitOwner(woken.Owner)

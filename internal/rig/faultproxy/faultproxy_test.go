@@ -354,7 +354,7 @@ func TestHeldRequestArrivesAfterItsConnectionHasGone(t *testing.T) {
 	}
 }
 
-func TestHoldKeepsTheOrderOfItsConnection(t *testing.T) {
+func TestHoldKeepsRequestOrder(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	hold := proxy.HoldRequest(faultproxy.Command("APPEND"), 1)

@@ -313,7 +313,7 @@ func TestAStreamShowsWhatChanges(t *testing.T) {
 	}
 }
 
-func TestAStreamHasOnePageOfTheLocks(t *testing.T) {
+func TestStreamSendsOnlyRequestedPage(t *testing.T) {
 	t.Parallel()
 	c := serve(t, false, func(s *Server) { s.every = 10 * time.Millisecond })
 	for i := range 2*pageRows + 1 {

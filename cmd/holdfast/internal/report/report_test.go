@@ -73,9 +73,9 @@ func TestDescriptorThatWasNotInheritedIsRefused(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoFileIsNotReplaced holds that a report never puts a file where something
+// TestOnlyRegularFilesAreReplaced holds that a report never puts a file where something
 // else was, not even if that has come after the check.
-func TestWhatIsNoFileIsNotReplaced(t *testing.T) {
+func TestOnlyRegularFilesAreReplaced(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	target := filepath.Join(dir, "target")

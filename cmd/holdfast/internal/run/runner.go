@@ -34,7 +34,7 @@ func Missing() string {
 // is released.
 func (r *Runner) Run(p *Plan) Result {
 	s := &session{plan: p, runner: r, log: r.Log, signals: make(chan os.Signal, 16), renewals: make(chan holdfast.RenewedEvent, 16)}
-	notifyUnignored(s.signals, ending)
+	notifyUnignored(s.signals, endSignals)
 	defer signal.Stop(s.signals)
 
 	began := time.Now()

@@ -100,7 +100,7 @@ func (s *session) startCommand() error {
 	if s.alarm, err = boot.NewAlarm(); err != nil {
 		return notRun(err)
 	}
-	notifyUnignored(s.signals, passing) // now, or SIGTSTP would stop this process and not a command that has just begun
+	notifyUnignored(s.signals, otherSignals) // now, or SIGTSTP would stop this process and not a command that has just begun
 	s.resumed = make(chan os.Signal, 4)
 	signal.Notify(s.resumed, unix.SIGCONT)
 	c := proc.Command{Path: s.plan.Path, Args: s.plan.Args, Env: s.plan.environment(s.leases), Self: s.runner.Self}

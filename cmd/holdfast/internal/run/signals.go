@@ -16,14 +16,14 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/proc"
 )
 
-// ending are the signals that end a wait; the command gets them when it runs.
-var ending = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}
+// endSignals end a wait for the lock; once the command runs, they are forwarded to it.
+var endSignals = []os.Signal{unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT}
 
-// passing are the further ones that the command gets.
-var passing = []os.Signal{unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGTSTP}
+// otherSignals are forwarded to the command as well.
+var otherSignals = []os.Signal{unix.SIGUSR1, unix.SIGUSR2, unix.SIGWINCH, unix.SIGTSTP}
 
-// Passed are the signals that the command gets and that do not ask it to end.
-var Passed = append([]os.Signal{unix.SIGHUP}, passing[:3]...)
+// Passed lists the forwarded signals that do not ask the command to end.
+var Passed = append([]os.Signal{unix.SIGHUP}, otherSignals[:3]...)
 
 var signalNames = map[unix.Signal]string{
 	unix.SIGHUP: "SIGHUP", unix.SIGINT: "SIGINT", unix.SIGQUIT: "SIGQUIT", unix.SIGABRT: "SIGABRT",
@@ -70,15 +70,15 @@ func (s *session) checkEachReach() {
 	}
 }
 
-// reachEvery is the interval in which the processes of the command are searched, which takes a
-// millisecond for a hundred processes on the machine.
-const reachEvery = 10 * time.Second
+// reachCheckEvery is the interval between two searches for processes of the command that this user may not signal.
+// A search takes a millisecond for a hundred processes on the machine.
+const reachCheckEvery = 10 * time.Second
 
 // checkReachEarly reports processes that this user may not signal while there is time to do something about it. A signal to
 // the group shows nothing if the command is a script of this user that runs sudo.
 func (s *session) checkReachEarly(now boot.Instant) {
 	s.checkReach(s.job.Signal(0))
-	if s.reachChecked == 0 || now.Sub(s.reachChecked) >= reachEvery {
+	if s.reachChecked == 0 || now.Sub(s.reachChecked) >= reachCheckEvery {
 		s.reachChecked = now
 		s.checkEachReach()
 	}

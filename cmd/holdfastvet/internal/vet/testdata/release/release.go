@@ -315,7 +315,7 @@ func (o *owner) shared(ctx context.Context, client *holdfast.Client) (*holdfast.
 	return lease, err
 }
 
-func ofAGiver(ctx context.Context, client *holdfast.Client, o *owner) error {
+func leakFromHelper(ctx context.Context, client *holdfast.Client, o *owner) error {
 	if lease, err := o.shared(ctx, client); err == nil {
 		work(lease.Context())
 	}
