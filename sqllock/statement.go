@@ -20,7 +20,7 @@ type querier interface {
 }
 
 // maxTries bounds how often a statement is sent whose connection broke.
-const mostTries = 3
+const maxTries = 3
 
 // busy is a statement that was not sent, as no connection of the pool was free: no fault of the database.
 type busy struct{ error }
@@ -58,19 +58,19 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		if kind == broken && db == d.db && tries == 1 {
 			d.warmRenewals() // whose idle connection may have broken with this one
 		}
-		if kind == broken && tries == mostTries && db != d.db {
+		if kind == broken && tries == maxTries && db != d.db {
 			d.noteBare()
 			db, tries, vital = d.db, 0, true
 			continue
 		}
-		if kind == broken && tries == mostTries && vital && d.runBare(ctx, fn) == nil {
+		if kind == broken && tries == maxTries && vital && d.runBare(ctx, fn) == nil {
 			d.reportAnswer(nil)
 			return nil
 		}
 		if d.raiseLevel(err) {
 			continue
 		}
-		again := kind == yields || kind == broken && tries < mostTries || kind == readOnly && tries == 1 && d.dialect != SQLite
+		again := kind == yields || kind == broken && tries < maxTries || kind == readOnly && tries == 1 && d.dialect != SQLite
 		pause := min(time.Duration(tries-1)*time.Millisecond, pace.ShortPause)
 		if kind == yields && d.dialect == SQLite {
 			pause = busyPause(ctx, time.Since(begun))

@@ -120,17 +120,17 @@ type Options struct {
 
 // Driver keeps locks in one ensemble. It is safe for concurrent use.
 type Driver struct {
-	root    string
-	auth    string
-	acl     acl
-	members []*member
-	owners  *driverkit.Owners
-	calls   *driverkit.Calls
-	states  *driverkit.States
-	lane    *driverkit.Lane // of what claims ask for and what deletes their nodes
-	links   sync.WaitGroup  // the sessions
-	most    int             // users of a session: mostUsers
-	secrets []string        // files
+	root     string
+	auth     string
+	acl      acl
+	members  []*member
+	owners   *driverkit.Owners
+	calls    *driverkit.Calls
+	states   *driverkit.States
+	lane     *driverkit.Lane // of what claims ask for and what deletes their nodes
+	links    sync.WaitGroup  // the sessions
+	maxUsers int             // bounds the users of a session; tests lower it
+	secrets  []string        // files
 
 	mu       sync.Mutex // guards what follows
 	sessions map[time.Duration][]*session
@@ -163,7 +163,7 @@ func newDriver(members []string, opts *Options) (*Driver, error) {
 	d := &Driver{
 		root: root, acl: everybody, owners: driverkit.NewOwners(), secrets: opts.secrets,
 		calls: driverkit.NewCalls(), states: driverkit.NewStates(members...),
-		most: maxUsers, sessions: make(map[time.Duration][]*session), holds: make(map[string]*hold),
+		maxUsers: maxUsers, sessions: make(map[time.Duration][]*session), holds: make(map[string]*hold),
 	}
 	d.lane = driverkit.NewLane(d.states, room)
 	if opts.Username != "" {
@@ -212,7 +212,7 @@ func (d *Driver) sessionFor(ttl time.Duration) *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	some := d.sessions[ttl]
-	i := slices.IndexFunc(some, func(s *session) bool { return s.users < d.most })
+	i := slices.IndexFunc(some, func(s *session) bool { return s.users < d.maxUsers })
 	if i < 0 {
 		i = len(some)
 		d.sessions[ttl] = append(some, d.newSession(ttl))

@@ -2,8 +2,8 @@
 // drivers, and the proof that the interface of package driver is enough. Programs use
 // package memory, whose nodes can fail.
 //
-// The type service takes the place of the lock service: where this driver calls its methods at and
-// of, a real one sends a request. Words in brackets name the rules of package driver.
+// The type service takes the place of the lock service: where this driver calls its methods
+// withLock and withHeldLock, a real one sends a request. Words in brackets name the rules of package driver.
 package template
 
 import (

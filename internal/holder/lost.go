@@ -19,7 +19,7 @@ import (
 //	clock    nothing renewed it in time, or NoRenew      collectDue, renew.go; expireLocked here       ErrExpired
 //	MaxHold  its bound is reached                        collectDue, renew.go; expireLocked here       ErrMaxHold
 //	service  it says that another has the lock, or none  applyRenewalLocked, renew.go                  ErrGone
-//	force    ForceRelease of any client took it away     NoteAlert, verifyAlerts; applyRenewalLocked   ErrGone
+//	force    ForceRelease of any client took it away     NoteAlert, verifyAlerts, EndForced; renew.go  ErrGone
 //	place    a writer has lost one of its places         endHoldsLocked here, which ends the lead      the place's
 //	Close    the client released it                      ReleaseAll, keeper.go                         ErrClosed
 //	Detach   it was left to another process              Detach, hold.go                               ErrDetached
