@@ -20,8 +20,8 @@ func Over(opts Options, dial func(ctx context.Context, addr string) (net.Conn, e
 	return &opts
 }
 
-// Most sets how many users a session has at most, before the first.
-func (d *Driver) Most(n int) { d.most = n }
+// SetMaxUsers sets how many users a session has at most, before the first.
+func (d *Driver) SetMaxUsers(n int) { d.maxUsers = n }
 
 // Room sets for how many claims and releases at once there is room, before the first.
 func (d *Driver) Room(n int) { d.lane = driverkit.NewLane(d.states, n) }

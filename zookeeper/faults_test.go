@@ -270,7 +270,7 @@ func TestEqualTTLsShareAConnection(t *testing.T) {
 func TestASessionHasRoomForSomeNodesOnly(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.newDriver().(*zookeeper.Driver), r.newDirectDriver()
-		d.Most(4)
+		d.SetMaxUsers(4)
 		var held []driver.Grant
 		for i := range 10 {
 			held = append(held, r.Grant(d, fmt.Sprint("k", i), long))
