@@ -316,19 +316,32 @@ func TestRenewalsKeepOneOfClaimConnections(t *testing.T) {
 	})
 }
 
+// takeInside returns a grant of d that waited inside the turnstile. From then on the server takes no new connection.
+func takeInside(t *testing.T, s *gapServer, d *sqllock.Driver) driver.Grant {
+	t.Helper()
+	s.update(func() { s.owner = "another" })
+	got := make(chan driver.Grant, 1)
+	go func() {
+		g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- g
+	}()
+	synctest.Wait() // it is inside
+	s.setFull(true)
+	s.update(func() { s.owner = "" })
+	g := <-got
+	if g.Owner == "" {
+		t.FailNow()
+	}
+	return g
+}
+
 // TestRenewalUsesConnectionInsideTurnstile: a waiter was let in, and its connection is the only one that the client has left.
 func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
-		s.update(func() { s.owner = "another" })
-		got := make(chan driver.Grant, 1)
-		go func() {
-			g, _ := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL})
-			got <- g
-		}()
-		synctest.Wait() // it is inside
-		s.setFull(true)
-		s.update(func() { s.owner = "" })
-		g := <-got
+		g := takeInside(t, s, d)
 		loseIdle(t, s, db)
 		wantRenewed(t, d, g)
 	})
@@ -337,16 +350,7 @@ func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
 // TestRenewalInsideTurnstileHoldsUpNoRelease: its statement has no answer, and a release takes another connection.
 func TestRenewalInsideTurnstileHoldsUpNoRelease(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
-		s.update(func() { s.owner = "another" })
-		got := make(chan driver.Grant, 1)
-		go func() {
-			g, _ := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL})
-			got <- g
-		}()
-		synctest.Wait() // it is inside
-		s.setFull(true)
-		s.update(func() { s.owner = "" })
-		g := <-got
+		g := takeInside(t, s, d)
 		loseIdle(t, s, db)
 		synctest.Wait()
 		s.silenceConns()
