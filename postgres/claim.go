@@ -241,6 +241,9 @@ func (a answer) heldError(place bool) error {
 // planPause returns how long to wait until the next question: until the lock lapses at most, and not longer than what the client knows
 // of its turn allows.
 func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
+	if c.req.NoWait {
+		return pace.ShortPause, nil
+	}
 	c.d.startListening()
 	again = c.tuned
 	limit = relaxed

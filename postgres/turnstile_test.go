@@ -282,6 +282,20 @@ func TestFreedLockIsKeptForTheTurnstile(t *testing.T) {
 	}
 }
 
+// TestNobodyIsNoHolder: a lock is kept for the turnstile, where nobody comes through: who does not wait is not told that nobody has it.
+func TestNobodyIsNoHolder(t *testing.T) {
+	r := startRig(t)
+	d, other := r.newDriver(), r.newDriver()
+	g := r.Grant(d, "k", long)
+	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+	forced, err := other.Force(r.Within(), "k", g.Token, "by a test")
+	r.Must(err)
+	got, err := other.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true})
+	if !forced || err != nil || got.Token <= g.Token {
+		t.Errorf("forced: %v; then %+v, %v; want the lock", forced, got, err)
+	}
+}
+
 // TestWaitConnectionsAreBounded, however many locks a client waits for, and closed after the waits.
 func TestWaitConnectionsAreBounded(t *testing.T) {
 	r := startRig(t)

@@ -33,8 +33,12 @@ type Attempt struct {
 	turn bool // Turn was read, and no question was sent since
 }
 
+// mostPasses bounds how often a request that does not wait asks again while a free lock is kept for another. With ShortPause between
+// them that is longer than any database keeps one.
+const mostPasses = 15
+
 // Run asks until the lock is granted, a lasting error rules that out, the caller leaves, or the driver is closed. A request that does
-// not wait asks once.
+// not wait asks once, and again for a moment while the lock is nobody's and yet not granted: it would be told that nobody has the lock.
 func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 	wait := Wait{Tell: a.Request.Obstacle, Last: a.Last}
 	for tries := 0; ; tries++ {
@@ -46,7 +50,8 @@ func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 		if over := wait.Over(ctx, a.Calls); over != nil { // the driver releases a grant that came too late
 			return driver.Grant{}, over
 		}
-		if err == nil || a.Request.NoWait || Lasts(err) || errors.Is(err, driver.ErrLost) {
+		once := a.Request.NoWait && !(isUnclaimed(err) && tries < mostPasses)
+		if err == nil || once || Lasts(err) || errors.Is(err, driver.ErrLost) {
 			return g, err
 		}
 		if !errors.Is(err, ErrAgain) { // else the obstacle is unknown
@@ -54,6 +59,12 @@ func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 		}
 		a.pause(ctx, err, tries)
 	}
+}
+
+// isUnclaimed reports whether err says that nobody has the lock and nobody is known to wait.
+func isUnclaimed(err error) bool {
+	held, ok := errors.AsType[*driver.HeldError](err)
+	return ok && held.Owner == "" && held.Waiters == 0
 }
 
 // askService asks in its turn, or at once to confirm a lock that was handed to the attempt.
