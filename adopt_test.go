@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-func TestAdoptContinuesALeaseThatAnotherProcessDetached(t *testing.T) {
+func TestAdoptContinuesLeaseOfAnotherProcess(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		first, second := b.newPeer(), b.newPeer()
 		l := b.acquire(first, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
@@ -59,7 +59,7 @@ func TestDetachedLeaseLastsUntilItsDeadline(t *testing.T) {
 	})
 }
 
-func TestWaiterBehindDetachedLeaseAsksTheService(t *testing.T) {
+func TestWaiterBehindDetachedLeaseAsksService(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		c := b.newPeer()
 		l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: 5 * time.Second, Adoptable: true})
@@ -85,7 +85,7 @@ func TestWaiterBehindDetachedLeaseAsksTheService(t *testing.T) {
 }
 
 // The old holder did not detach, and hears of it at its next renewal.
-func TestOneLeaseIsHandedToOneAdopter(t *testing.T) {
+func TestOneAdopterGetsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, Adoptable: true})
 		var won []*holdfast.Lease
@@ -111,7 +111,7 @@ func TestOneLeaseIsHandedToOneAdopter(t *testing.T) {
 	})
 }
 
-func TestAReleasedLeaseCannotBeAdopted(t *testing.T) {
+func TestReleasedLeaseCannotBeAdopted(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{Adoptable: true})
 		b.release(l)
@@ -121,7 +121,7 @@ func TestAReleasedLeaseCannotBeAdopted(t *testing.T) {
 	})
 }
 
-func TestCloseEndsACallOfAdoptThatWaits(t *testing.T) {
+func TestCloseEndsWaitingAdopt(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		c := b.newPeer()
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Adoptable: true})

@@ -16,9 +16,9 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// TestPublicTypesHaveNamesInThisPackage walks from what the package exports over methods,
+// TestDriverTypesHaveAliases walks from what the package exports over methods,
 // fields, arguments and results, and wants a name in this package for each type of package driver.
-func TestPublicTypesHaveNamesInThisPackage(t *testing.T) {
+func TestDriverTypesHaveAliases(t *testing.T) {
 	t.Parallel()
 	seen := make(map[reflect.Type]bool)
 	var walk func(reflect.Type)
@@ -95,8 +95,8 @@ func driverAliases(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestNewClosesTheDriverWhenItFails, unless another client uses that.
-func TestNewClosesTheDriverWhenItFails(t *testing.T) {
+// TestFailedNewClosesDriver, unless another client uses that.
+func TestFailedNewClosesDriver(t *testing.T) {
 	t.Parallel()
 	refused := &holdfast.Options{Holder: holdfast.Holder{Note: "x"}}
 	drv := memory.New(1)

@@ -85,7 +85,7 @@ func TestDoJoinsErrLostToError(t *testing.T) {
 	})
 }
 
-func TestDoNamesAReturnedLossOnce(t *testing.T) {
+func TestDoNamesReturnedLossOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for _, format := range []string{"%w", "paying: %w"} {
 			opts := &holdfast.AcquireOptions{TTL: time.Second}
@@ -117,7 +117,7 @@ func TestDoReleasesOnPanic(t *testing.T) {
 	})
 }
 
-func TestDoEndsWithTheCallersContext(t *testing.T) {
+func TestDoEndsWithCallersContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		ctx, cancel := context.WithCancel(t.Context())
 		err := b.client.Do(ctx, "k", nil, func(ctx context.Context, l *holdfast.Lease) error {
@@ -163,7 +163,7 @@ func TestCloseReleasesAndEndsWaits(t *testing.T) {
 	})
 }
 
-func TestListShowsWhatIsHeld(t *testing.T) {
+func TestListYieldsHeldLocks(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for _, key := range []string{"a/1", "a/2", "b/1"} {
 			b.acquire(b.client, key, nil)
@@ -181,7 +181,7 @@ func TestListShowsWhatIsHeld(t *testing.T) {
 	})
 }
 
-func TestBadArgumentsAreRefusedAndChangeNothing(t *testing.T) {
+func TestBadArgumentsAreRejectedAndChangeNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.freezeNodes() // nothing may be asked
 		bad := map[string]*holdfast.AcquireOptions{
@@ -217,7 +217,7 @@ func (d unbounded) Limits() driver.Limits {
 	return l
 }
 
-func TestTTLThatWouldOverflowIsRefused(t *testing.T) {
+func TestOverflowingTTLIsRejected(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		c, err := holdfast.New(unbounded{b.drv.Peer()}, nil)
 		if err != nil {
@@ -264,7 +264,7 @@ func TestAdoptDuringCloseLeavesNothing(t *testing.T) {
 
 // Two clients would take the alerts and the states of nodes from one another, and each would close
 // the driver under the other.
-func TestADriverServesOneClient(t *testing.T) {
+func TestDriverServesOneClient(t *testing.T) {
 	t.Parallel()
 	drv := memory.New(3)
 	first, err := holdfast.New(drv, nil)
@@ -296,7 +296,7 @@ func TestADriverServesOneClient(t *testing.T) {
 	wantErr(t, err, holdfast.ErrClosed) // it was closed with its client
 }
 
-func TestDoWithoutAFunctionPanicsAndSaysSo(t *testing.T) {
+func TestDoPanicsWithoutFunction(t *testing.T) {
 	t.Parallel()
 	c, err := holdfast.New(oneNode(), nil)
 	if err != nil {

@@ -59,7 +59,7 @@ func (b *bench) isEmpty() {
 	}
 }
 
-func TestAClosedClientLooksAtNothing(t *testing.T) {
+func TestClosedClientRejectsInspection(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		if err := b.client.Close(); err != nil {
 			t.Fatal(err)
@@ -69,7 +69,7 @@ func TestAClosedClientLooksAtNothing(t *testing.T) {
 	})
 }
 
-func TestCloseUnderLoadLeavesNothing(t *testing.T) {
+func TestCloseUnderLoadReleasesEverything(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for range 300 {
 			c := b.openLongWay()
@@ -170,7 +170,7 @@ func TestInterruptedShutdownReleasesHeldLocks(t *testing.T) {
 	})
 }
 
-func TestShutdownAndCloseMayComeTogether(t *testing.T) {
+func TestShutdownAndCloseMayRunTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for range 100 {
 			c := b.openLongWay()
@@ -199,7 +199,7 @@ func TestShutdownAndCloseMayComeTogether(t *testing.T) {
 	})
 }
 
-func TestDoReportsTheEndThatCloseBrought(t *testing.T) {
+func TestDoReportsLossByClose(t *testing.T) {
 	mine := errors.New("mine")
 	for name, fails := range map[string]error{"fn succeeds": nil, "fn fails": mine} {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestDoReportsTheEndThatCloseBrought(t *testing.T) {
 	}
 }
 
-func TestDoDoesNotMindWhatItsFunctionReleases(t *testing.T) {
+func TestDoAllowsItsFunctionToRelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		err := b.client.Do(t.Context(), "k", nil, func(ctx context.Context, l *holdfast.Lease) error { return l.Release(ctx) })
 		if err != nil {

@@ -44,7 +44,7 @@ func (b *bench) lineUp(ctx context.Context, most int, clients ...*holdfast.Clien
 	return func() { cancel(); all.Wait() }
 }
 
-func TestAQueueThatIsFullTakesNoMore(t *testing.T) {
+func TestFullQueueRejectsWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		holder := b.client
 		l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
@@ -79,8 +79,8 @@ func TestFullLocalQueueRejectsWaiters(t *testing.T) {
 	})
 }
 
-// TestFirstOfSimultaneousCallersMayWait holds that the answer to the first, which asks, sends away those behind it.
-func TestFirstOfSimultaneousCallersMayWait(t *testing.T) {
+// TestFirstSimultaneousCallersMayWait holds that the answer to the first, which asks, sends away those behind it.
+func TestFirstSimultaneousCallersMayWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(10 * time.Millisecond)
@@ -113,7 +113,7 @@ func TestFirstOfSimultaneousCallersMayWait(t *testing.T) {
 	})
 }
 
-func TestMaxWaitersIgnoresAFreeLock(t *testing.T) {
+func TestMaxWaitersIgnoresFreeLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxWaiters: 1}))
 		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: -1})

@@ -46,7 +46,7 @@ func trimLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestGoInThePagesIsCompiled(t *testing.T) {
+func TestGoInPagesCompiles(t *testing.T) {
 	t.Parallel()
 	var program strings.Builder
 	for _, text := range readRepository(t, ".go") {
@@ -61,7 +61,7 @@ func TestGoInThePagesIsCompiled(t *testing.T) {
 	}
 }
 
-func TestEveryLinkInThePagesLeadsSomewhere(t *testing.T) {
+func TestLinksInPagesHaveTargets(t *testing.T) {
 	t.Parallel()
 	pages := readRepository(t, ".md")
 	code := regexp.MustCompile("(?ms)^```.*?^```")
@@ -125,8 +125,8 @@ func headingAnchors(text string) map[string]bool {
 	return names
 }
 
-// TestReadmeFiguresStandInLinkedPages compares the table of the README with the pages that each of its rows links to.
-func TestReadmeFiguresStandInLinkedPages(t *testing.T) {
+// TestReadmeFiguresMatchLinkedPages compares the table of the README with the pages that each of its rows links to.
+func TestReadmeFiguresMatchLinkedPages(t *testing.T) {
 	t.Parallel()
 	pages := readRepository(t, ".md")
 	_, table, ok := strings.Cut(pages["README.md"], "\n## Beside other locks\n\n")
@@ -157,7 +157,7 @@ func TestReadmeFiguresStandInLinkedPages(t *testing.T) {
 	}
 }
 
-func TestEveryTestThatThePagesNameExists(t *testing.T) {
+func TestTestsNamedInPagesExist(t *testing.T) {
 	t.Parallel()
 	exists := make(map[string]bool)
 	for _, text := range readRepository(t, "_test.go", "locktest.go") {
@@ -174,7 +174,7 @@ func TestEveryTestThatThePagesNameExists(t *testing.T) {
 	}
 }
 
-func TestEveryFileThatThePagesNameExists(t *testing.T) {
+func TestFilesNamedInPagesExist(t *testing.T) {
 	t.Parallel()
 	name := regexp.MustCompile("`((?:[\\w*-]+/)*[\\w*-]+\\.(?:go|lua|md|c)|(?:internal|verify|cmd|docs|driver|fence|redis|tools)/[\\w/*-]+)`")
 	for page, text := range readRepository(t, ".md") {

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-func TestEachCallThatFailsIsToldOnce(t *testing.T) {
+func TestFailedCallIsReportedOnce(t *testing.T) {
 	short := &holdfast.AcquireOptions{Wait: time.Second}
 	for name, tt := range map[string]struct {
 		call func(context.Context, *holdfast.Client) error
@@ -83,7 +83,7 @@ func TestEachCallThatFailsIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestCloseReportsTheWaitersItEnds(t *testing.T) {
+func TestCloseReportsEachEndedWait(t *testing.T) {
 	var told []error
 	hooks := holdfast.Hooks{Failed: func(e holdfast.FailedEvent) { told = append(told, e.Err) }}
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
@@ -108,7 +108,7 @@ func TestCloseReportsTheWaitersItEnds(t *testing.T) {
 
 type traceKey struct{}
 
-func TestEventsHaveTheValuesOfTheirAcquire(t *testing.T) {
+func TestEventsCarryContextValuesOfAcquire(t *testing.T) {
 	traces := make(map[string]any)
 	note := func(event string, ctx context.Context) {
 		traces[event] = ctx.Value(traceKey{})
@@ -166,7 +166,7 @@ func TestEventsHaveTheValuesOfTheirAcquire(t *testing.T) {
 	})
 }
 
-func TestHeldErrorShowsTheHoldersNote(t *testing.T) {
+func TestHeldErrorShowsHoldersNote(t *testing.T) {
 	const note = "nightly import ü"
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Note: note})
@@ -196,7 +196,7 @@ func TestHeldErrorShowsTheHoldersNote(t *testing.T) {
 	})
 }
 
-func TestHandOverNeedsTheSameNote(t *testing.T) {
+func TestHandOverNeedsSameNote(t *testing.T) {
 	var g grants
 	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Note: "first"})
@@ -212,7 +212,7 @@ func TestHandOverNeedsTheSameNote(t *testing.T) {
 	})
 }
 
-func TestNodesTellTheirState(t *testing.T) {
+func TestNodesReportTheirState(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.drv.Node(1).Stop()
 		synctest.Wait()
@@ -223,7 +223,7 @@ func TestNodesTellTheirState(t *testing.T) {
 	})
 }
 
-func TestAServiceWithoutNodesTellsOfNone(t *testing.T) {
+func TestNodesIsNilWithoutNodeReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := holdfast.New(struct{ driver.Driver }{memory.New(3)}, nil)

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-func TestForcedHolderLearnsTheReasonAtOnce(t *testing.T) {
+func TestForcedHolderLearnsReasonAtOnce(t *testing.T) {
 	for name, opts := range map[string]*holdfast.AcquireOptions{
 		"renewed":     {TTL: time.Minute},
 		"not renewed": {TTL: time.Minute, NoRenew: true},
@@ -39,7 +39,7 @@ func TestForcedHolderLearnsTheReasonAtOnce(t *testing.T) {
 }
 
 // The nodes decide, not the alert: it may be false, or of a force that has failed.
-func TestAnAlertAloneEndsNoLease(t *testing.T) {
+func TestAlertAloneDoesNotEndLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &alerting{Driver: memory.New(5)}
@@ -145,7 +145,7 @@ func aroundAlert(t *testing.T, reason string, before, after func(t *testing.T, d
 func doNothing(*testing.T, *meanwhile, *holdfast.Lease, func()) {}
 
 // Each node sends its alert when it has acted, so the first may come before a majority has.
-func TestAlertDuringCheckIsCheckedAfterwards(t *testing.T) {
+func TestAlertDuringCheckIsCheckedAgain(t *testing.T) {
 	aroundAlert(t, "the second", doNothing, func(_ *testing.T, drv *meanwhile, l *holdfast.Lease, take func()) {
 		take()
 		drv.alert(l.Owner(), "the second")
@@ -153,7 +153,7 @@ func TestAlertDuringCheckIsCheckedAfterwards(t *testing.T) {
 }
 
 // A renewal that was answered before the force does not refute the alert.
-func TestRenewalDuringCheckKeepsTheForceReason(t *testing.T) {
+func TestRenewalDuringCheckKeepsForceReason(t *testing.T) {
 	aroundAlert(t, "the first", func(t *testing.T, _ *meanwhile, l *holdfast.Lease, take func()) {
 		if err := l.Extend(t.Context(), time.Minute); err != nil {
 			t.Error(err)

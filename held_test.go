@@ -9,9 +9,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// TestHeldCountsTheOthersWhoWait checks that a waiter does not count itself, whether it
+// TestHeldErrorCountsOtherWaiters checks that a waiter does not count itself, whether it
 // is in the queue already or not.
-func TestHeldCountsTheOthersWhoWait(t *testing.T) {
+func TestHeldErrorCountsOtherWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		holder := b.acquire(b.client, "k", nil)
 		for before := range 3 {

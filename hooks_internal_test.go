@@ -10,7 +10,7 @@ import (
 )
 
 // The goroutine stays while there are events, and does not stay for ever.
-func TestTheGoroutineOfTheHooksEndsWhenIdle(t *testing.T) {
+func TestIdleHookGoroutineEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var told []time.Duration

@@ -48,7 +48,7 @@ func inSlowBubble(t *testing.T, fn func(t *testing.T, b *bench)) {
 	})
 }
 
-func TestAHookHoldsUpNoOtherLoss(t *testing.T) {
+func TestSlowHookDelaysNoLoss(t *testing.T) {
 	inSlowBubble(t, func(t *testing.T, b *bench) {
 		var leases []*holdfast.Lease
 		for i := range 10 {
@@ -63,7 +63,7 @@ func TestAHookHoldsUpNoOtherLoss(t *testing.T) {
 	})
 }
 
-func TestAHookHoldsUpNoRenewal(t *testing.T) {
+func TestSlowHookDelaysNoRenewal(t *testing.T) {
 	inSlowBubble(t, func(t *testing.T, b *bench) {
 		b.acquire(b.client, "lost", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
 		var leases []*holdfast.Lease
@@ -134,7 +134,7 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 }
 
 // What finds no room is dropped, and nothing is dropped in silence.
-func TestDroppedEventsAreCountedAndSaid(t *testing.T) {
+func TestDroppedEventsAreCountedAndReported(t *testing.T) {
 	t.Parallel()
 	const all = 17_000 // the queue has room for 16,384
 	var acquired, dropped int
@@ -183,7 +183,7 @@ type writer func(p []byte)
 
 func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
 
-func TestAHookThatHangsDoesNotHangClose(t *testing.T) {
+func TestHangingHookDoesNotBlockClose(t *testing.T) {
 	hooks := holdfast.Hooks{Acquired: func(holdfast.AcquiredEvent) { passTime(time.Hour) }}
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		b.acquire(b.client, "k", nil)
@@ -197,7 +197,7 @@ func TestAHookThatHangsDoesNotHangClose(t *testing.T) {
 	})
 }
 
-func TestHookMayCloseTheClient(t *testing.T) {
+func TestHookMayCloseClient(t *testing.T) {
 	var c *holdfast.Client
 	var errs []error
 	hooks := holdfast.Hooks{Lost: func(e holdfast.LostEvent) {
@@ -220,7 +220,7 @@ func TestHookMayCloseTheClient(t *testing.T) {
 	})
 }
 
-func TestEndOfWaitReportsWhetherItWasTold(t *testing.T) {
+func TestEventsReportWhetherWaitWasAnnounced(t *testing.T) {
 	var waiting, most int
 	end := func(told bool) {
 		if told {
@@ -256,7 +256,7 @@ func TestEndOfWaitReportsWhetherItWasTold(t *testing.T) {
 	})
 }
 
-func TestARenewalSaysHowLateItEnded(t *testing.T) {
+func TestRenewedEventReportsLateness(t *testing.T) {
 	var late []time.Duration
 	hooks := holdfast.Hooks{Renewed: func(e holdfast.RenewedEvent) { late = append(late, e.Late) }}
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-func TestCheckTellsOfALossAtOnce(t *testing.T) {
+func TestCheckReportsLossAtOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		if err := l.Check(t.Context()); err != nil {
@@ -77,7 +77,7 @@ func TestCheckChangesNothing(t *testing.T) {
 }
 
 // A nested hold shares the lease, and cannot have a TTL, or an end, of its own.
-func TestNestingWithOtherOptionsIsRefused(t *testing.T) {
+func TestNestingWithOtherOptionsIsRejected(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		opts := holdfast.AcquireOptions{TTL: 5 * time.Second, MaxHold: time.Minute, MinHold: time.Second, Reentrant: true}
 		outer := b.acquire(b.client, "k", &opts)
@@ -101,7 +101,7 @@ func TestNestingWithOtherOptionsIsRefused(t *testing.T) {
 	})
 }
 
-func TestCheckTellsLostFromUnknown(t *testing.T) {
+func TestCheckDistinguishesLossFromOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		for i := range 3 {
@@ -116,7 +116,7 @@ func TestCheckTellsLostFromUnknown(t *testing.T) {
 	})
 }
 
-func TestMinHoldKeepsTheLockAfterRelease(t *testing.T) {
+func TestMinHoldKeepsLockAfterRelease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		begin := time.Now()
 		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second}))
@@ -131,7 +131,7 @@ func TestMinHoldKeepsTheLockAfterRelease(t *testing.T) {
 	})
 }
 
-func TestReleaseNearTheEndOfMinHoldSucceeds(t *testing.T) {
+func TestReleaseNearEndOfMinHoldSucceeds(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for _, rest := range []time.Duration{1, time.Millisecond, 3 * time.Millisecond} {
 			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MinHold: time.Second})
@@ -297,7 +297,7 @@ func TestCloseKeepsMinHold(t *testing.T) {
 	})
 }
 
-func TestMinHoldBindsNobodyWhoDidNotHold(t *testing.T) {
+func TestCancelledWaiterLeavesNoMinHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for range 50 {
 			l := b.acquire(b.client, "k", nil)
@@ -313,7 +313,7 @@ func TestMinHoldBindsNobodyWhoDidNotHold(t *testing.T) {
 	})
 }
 
-func TestNoHoldOfALeaseThatIsOver(t *testing.T) {
+func TestEndedLeaseCannotBeNested(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
 		b.client.StopWatchdog()
@@ -326,7 +326,7 @@ func TestNoHoldOfALeaseThatIsOver(t *testing.T) {
 }
 
 // Inside Do the lease's own context is the one at hand.
-func TestReleaseTakesTheLeasesOwnContext(t *testing.T) {
+func TestReleaseAcceptsLeasesOwnContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 3 {
 			b.drv.Node(i).Delay(5 * time.Millisecond)

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-func TestWaitOverIsHeldAndCancelIsBoth(t *testing.T) {
+func TestWaitEndIsHeldAndCancelIsBoth(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		for _, c := range []*holdfast.Client{b.client, b.newPeer()} {
@@ -51,7 +51,7 @@ func TestWaitOverIsHeldAndCancelIsBoth(t *testing.T) {
 	})
 }
 
-func TestWaitersSurviveAnOutage(t *testing.T) {
+func TestWaitersSurviveOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Minute})
 		got := make(chan error, 1)
@@ -88,7 +88,7 @@ func TestLocalWaitersAreServedInOrder(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				order = append(order, i) // under the lock
+				order = append(order, i) // the lock guards order
 				b.release(l)
 			})
 			synctest.Wait()
@@ -137,7 +137,7 @@ func TestLocalHandOverUsesTokensOfItsBlock(t *testing.T) {
 
 var aMinute = &holdfast.AcquireOptions{TTL: time.Minute}
 
-// handOver is a lease that another client has handed to c.
+// handOver returns a lease that another client has handed over to c.
 func (b *bench) handOver(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	b.t.Helper()
 	l := b.acquire(b.client, key, nil)
@@ -148,8 +148,8 @@ func (b *bench) handOver(c *holdfast.Client, key string, opts *holdfast.AcquireO
 	return <-next
 }
 
-// What the last holder hands over stands for a second. The new one has it at once,
-// and all of its TTL soon.
+// A handed-over lease begins with a second of trust. The new holder has the lock at once, and its first
+// renewal soon gives it the whole TTL.
 func TestHandedOverLeaseIsRenewedSoon(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.handOver(b.newPeer(), "k", aMinute)
@@ -165,7 +165,7 @@ func TestHandedOverLeaseIsRenewedSoon(t *testing.T) {
 	})
 }
 
-func TestHandedOverLeaseOutlastsAFailedRenewal(t *testing.T) {
+func TestHandedOverLeaseSurvivesFailedRenewal(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.handOver(b.newPeer(), "k", aMinute)
 		for i := range 5 {
@@ -178,8 +178,8 @@ func TestHandedOverLeaseOutlastsAFailedRenewal(t *testing.T) {
 	})
 }
 
-// A caller that asks for more in vain leaves it as it was.
-func TestHandedOverLeaseOutlastsAFailedExtend(t *testing.T) {
+// A failed Extend leaves the lease as it was.
+func TestHandedOverLeaseSurvivesFailedExtend(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(20 * time.Millisecond)
@@ -193,9 +193,8 @@ func TestHandedOverLeaseOutlastsAFailedExtend(t *testing.T) {
 	})
 }
 
-// Renewals travel together. One that hangs must not keep another from being told of
-// until its second is over.
-func TestHandedOverLeaseWaitsForNoOtherRenewal(t *testing.T) {
+// Renewals travel together. A renewal that hangs for its second must not delay the report of another.
+func TestHungRenewalDoesNotDelayHandedOverLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		other := b.newPeer()
 		first := map[string]*holdfast.Lease{"slow": b.acquire(b.client, "slow", nil), "k": b.acquire(b.client, "k", nil)}
@@ -213,7 +212,7 @@ func TestHandedOverLeaseWaitsForNoOtherRenewal(t *testing.T) {
 		for i := range 2 {
 			b.drv.Node(i).Lose("slow")
 		}
-		b.drv.Node(2).Freeze() // two of five will keep it, and two not
+		b.drv.Node(2).Freeze() // two of five nodes can renew it and two cannot
 		passTime(5 * time.Second)
 		if l := second["k"]; l.Context().Err() != nil {
 			t.Errorf("lost: %v", context.Cause(l.Context()))
@@ -224,7 +223,7 @@ func TestHandedOverLeaseWaitsForNoOtherRenewal(t *testing.T) {
 	})
 }
 
-func TestNoRenewLeaseHasTTL(t *testing.T) {
+func TestNoRenewLeaseGetsWholeTTL(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		once := &holdfast.AcquireOptions{TTL: time.Minute, NoRenew: true}
 		l := b.handOver(b.newPeer(), "k", once)
@@ -237,7 +236,7 @@ func TestNoRenewLeaseHasTTL(t *testing.T) {
 			synctest.Wait()
 		}
 		b.release(l)
-		b.release(<-next) // which was trusted for a second
+		b.release(<-next) // it began with a second of trust
 		l = <-next
 		if left := time.Until(l.Deadline()); left < 59*time.Second {
 			t.Errorf("trusted for %v after one inside the process", left)
@@ -246,8 +245,8 @@ func TestNoRenewLeaseHasTTL(t *testing.T) {
 	})
 }
 
-// A grant is passed on inside the process also before its first renewal.
-func TestHandedOverLeaseIsHandedOn(t *testing.T) {
+// A grant can be passed on inside the process before its first renewal.
+func TestHandedOverLeaseIsPassedOnLocally(t *testing.T) {
 	var local atomic.Int32
 	hooks := holdfast.Hooks{Acquired: func(e holdfast.AcquiredEvent) {
 		if e.HandOver {
@@ -300,7 +299,7 @@ func TestLocalHandOverYieldsToOtherClients(t *testing.T) {
 	})
 }
 
-func TestCancelledLocalWaiterLeavesTheOthersInOrder(t *testing.T) {
+func TestCancelledLocalWaiterKeepsOrderOfOthers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		var order []int
@@ -335,7 +334,7 @@ func TestCancelledLocalWaiterLeavesTheOthersInOrder(t *testing.T) {
 	})
 }
 
-func TestAHolderInThisProcessIsCalledThat(t *testing.T) {
+func TestHeldErrorNamesHolderInThisProcess(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		here, other := b.clientOnHost("vm", holdfast.Hooks{}), b.clientOnHost("vm", holdfast.Hooks{})
 		l := b.acquire(here, "k", nil)
@@ -352,7 +351,7 @@ func TestAHolderInThisProcessIsCalledThat(t *testing.T) {
 	})
 }
 
-func TestTryOnLocallyHeldKeyNeedsNoNetwork(t *testing.T) {
+func TestTryOnLocallyHeldKeyAsksNoService(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		b.freezeNodes()
@@ -367,8 +366,8 @@ func TestTryOnLocallyHeldKeyNeedsNoNetwork(t *testing.T) {
 	})
 }
 
-// A turn that comes at the very end of a wait is none.
-func TestWaitThatEndsWithItsTurnIsHeld(t *testing.T) {
+// A waiter that gets its turn just when its Wait ends returns ErrHeld.
+func TestWaitEndingAtItsTurnIsHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for range 50 {
 			l := b.acquire(b.client, "k", nil)
@@ -383,9 +382,8 @@ func TestWaitThatEndsWithItsTurnIsHeld(t *testing.T) {
 	})
 }
 
-// While nobody knows of an obstacle there is none to alarm about: a caller who hangs
-// up is no outage.
-func TestContextEndBeforeAnyAnswerIsNoOutage(t *testing.T) {
+// A caller that cancels before the service answers has met no obstacle, so its error reports no outage.
+func TestCancelBeforeAnyAnswerIsNoOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -406,7 +404,7 @@ func TestContextEndBeforeAnyAnswerIsNoOutage(t *testing.T) {
 		}
 		bare("ended before", <-leading, context.Canceled)
 		var all sync.WaitGroup
-		for range 3 { // one asks, two wait behind
+		for range 3 { // one caller asks, two queue behind it
 			all.Go(func() {
 				short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 				defer cancel()
@@ -422,20 +420,20 @@ func TestContextEndBeforeAnyAnswerIsNoOutage(t *testing.T) {
 		}
 		all.Wait()
 		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{Wait: 10 * time.Millisecond})
-		wantErr(t, err, holdfast.ErrUnavailable) // Wait promises one of two
+		wantErr(t, err, holdfast.ErrUnavailable) // Wait promises ErrHeld or ErrUnavailable
 		if errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v blames the caller's context", err)
 		}
 	})
 }
 
-// clientOnHost returns one more client, of a machine with that name.
+// clientOnHost returns another client, whose Holder names host.
 func (b *bench) clientOnHost(host string, hooks holdfast.Hooks) *holdfast.Client {
 	b.t.Helper()
 	return b.openClient(b.drv.Peer(), &holdfast.Options{Holder: holdfast.Holder{Host: host, PID: 1}, Hooks: hooks})
 }
 
-// heldBy checks that err says that l is in the way, and by whom.
+// heldBy checks that err names l as the obstacle, and its holder.
 func heldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
 	t.Helper()
 	held, ok := errors.AsType[*holdfast.HeldError](err)
@@ -447,8 +445,8 @@ func heldBy(t *testing.T, err error, l *holdfast.Lease, host string) {
 	}
 }
 
-// A waiter holds nothing: a caller behind it gets the name of the holder.
-func TestBehindALocalWaiterTheHolderIsNamed(t *testing.T) {
+// A waiter does not hold the lock: a caller behind it gets the name of the holder.
+func TestCallerBehindLocalWaiterLearnsHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		var told []*holdfast.HeldError
 		c := b.clientOnHost("waits", holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { told = append(told, e.Held) }})
@@ -466,7 +464,7 @@ func TestBehindALocalWaiterTheHolderIsNamed(t *testing.T) {
 				heldBy(t, err, l, "holds")
 			})
 			all.Go(func() {
-				_, err := c.TryAcquire(t.Context(), "k", nil) // before there is an answer
+				_, err := c.TryAcquire(t.Context(), "k", nil) // before the first answer
 				heldBy(t, err, l, "holds")
 			})
 			all.Go(func() {
@@ -493,7 +491,7 @@ func TestBehindALocalWaiterTheHolderIsNamed(t *testing.T) {
 	})
 }
 
-func TestBehindALocalWaiterAnOutageIsNamed(t *testing.T) {
+func TestCallerBehindLocalWaiterLearnsOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Stop()
@@ -519,7 +517,7 @@ func TestBehindALocalWaiterAnOutageIsNamed(t *testing.T) {
 	})
 }
 
-func TestTryBesideAWinningAcquireIsHeldHere(t *testing.T) {
+func TestTryDuringWinningAcquireIsHeldLocally(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(20 * time.Millisecond)
@@ -535,7 +533,7 @@ func TestTryBesideAWinningAcquireIsHeldHere(t *testing.T) {
 	})
 }
 
-func TestWaitingTellsWhoHolds(t *testing.T) {
+func TestWaitingEventNamesHolder(t *testing.T) {
 	var held atomic.Pointer[holdfast.HeldError]
 	hooks := holdfast.Hooks{Waiting: func(e holdfast.WaitingEvent) { held.Store(e.Held) }}
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
@@ -549,9 +547,8 @@ func TestWaitingTellsWhoHolds(t *testing.T) {
 	})
 }
 
-// A TryAcquire right after a loss, or during a release, does not name its own
-// process.
-func TestTryBesideAReleaseNamesTheNextHolder(t *testing.T) {
+// TryAcquire right after a loss, or during a release, does not name its own process as the holder.
+func TestTryDuringReleaseNamesNextHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 3 {
 			b.drv.Node(i).Delay(5 * time.Millisecond)
@@ -581,7 +578,7 @@ func (d *paused) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return g, err
 }
 
-// The holder of before may be dead by then, and a node that had no time to answer is well.
+// The holder from before the standstill may be dead, and a node that had no time to answer may be healthy.
 func TestWaitEndedByStandstillNamesNoHolder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		stands time.Duration

@@ -9,6 +9,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	slog.SetDefault(slog.New(slog.DiscardHandler)) // clients without a Logger warn of each lease that a test has them lose
+	slog.SetDefault(slog.New(slog.DiscardHandler)) // clients without a Logger would warn of each lost lease
 	os.Exit(leaktest.Run(m))
 }

@@ -16,8 +16,8 @@ import (
 
 const margin = 2 * time.Second
 
-// stopsEarly waits for the end of l's context, and wants margin to be left, and the
-// lock to stand, with nothing sent for it any more.
+// stopsEarly waits for the end of l's context. Margin has to be left then, and the lock has to stay held,
+// without further renewals.
 func (b *bench) stopsEarly(l *holdfast.Lease, kind error) {
 	b.t.Helper()
 	<-l.Context().Done()
@@ -53,7 +53,7 @@ func (b *bench) wantLockFree() {
 	b.release(l)
 }
 
-func TestMarginLeavesTimeBeforeTheNextHolder(t *testing.T) {
+func TestMarginLeavesTimeBeforeNextHolder(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts holdfast.AcquireOptions
 		kind error
@@ -96,7 +96,7 @@ func TestLockLapsesAtDeadlineDespiteMargin(t *testing.T) {
 	})
 }
 
-func TestNothingIsRenewedAfterMarginIsReached(t *testing.T) {
+func TestNoRenewalAfterMargin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var renewed atomic.Int32
@@ -111,7 +111,7 @@ func TestNothingIsRenewedAfterMarginIsReached(t *testing.T) {
 		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 10 * time.Second, Margin: margin})
 		deadline := l.Deadline()
 		<-l.Context().Done()
-		passTime(margin - time.Millisecond) // the renewal has been answered meanwhile
+		passTime(margin - time.Millisecond) // the renewal has been answered by now
 		if !l.Deadline().Equal(deadline) || renewed.Load() != 0 {
 			t.Errorf("a renewal that was answered after the end moved the deadline by %v", l.Deadline().Sub(deadline))
 		}
@@ -119,7 +119,7 @@ func TestNothingIsRenewedAfterMarginIsReached(t *testing.T) {
 	})
 }
 
-func TestWithMarginALossIsToldOnce(t *testing.T) {
+func TestLossWithMarginIsReportedOnce(t *testing.T) {
 	for name, end := range map[string]func(*bench, *holdfast.Lease){
 		"Release": func(b *bench, l *holdfast.Lease) { wantErr(b.t, l.Release(b.t.Context()), holdfast.ErrLost) },
 		"lapse":   func(*bench, *holdfast.Lease) { passTime(2 * margin) },
@@ -149,7 +149,7 @@ func TestWithMarginALossIsToldOnce(t *testing.T) {
 	}
 }
 
-func TestMarginOfNestedHolds(t *testing.T) {
+func TestMarginEndsNestedHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		outer := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin, NoRenew: true})
 		inner, err := b.client.Acquire(outer.Context(), "k", &holdfast.AcquireOptions{Reentrant: true, Margin: margin})
@@ -167,7 +167,7 @@ func TestMarginOfNestedHolds(t *testing.T) {
 	})
 }
 
-func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
+func TestHandedOverLeaseKeepsMargin(t *testing.T) {
 	t.Run("inside the process", func(t *testing.T) {
 		var g grants
 		inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
@@ -207,7 +207,7 @@ func TestMarginIsKeptByWhatIsHandedOver(t *testing.T) {
 	})
 }
 
-func TestNothingIsHandedOverAfterMarginIsReached(t *testing.T) {
+func TestNoHandOverAfterMargin(t *testing.T) {
 	var g grants
 	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 300 * time.Millisecond, NoRenew: true, Margin: 200 * time.Millisecond})
@@ -223,7 +223,7 @@ func TestNothingIsHandedOverAfterMarginIsReached(t *testing.T) {
 	})
 }
 
-func TestExtendKeepsTheMargin(t *testing.T) {
+func TestExtendKeepsMargin(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{Margin: margin})
 		wantErr(t, l.Extend(t.Context(), 2200*time.Millisecond), holdfast.ErrInvalid)
@@ -257,7 +257,7 @@ func TestShutdownWaitsForWorkThatIsStopping(t *testing.T) {
 	})
 }
 
-func TestDoReleasesWhenItsWorkHasStopped(t *testing.T) {
+func TestDoReleasesWhenItsFunctionReturns(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		err := b.client.Do(t.Context(), "k", &holdfast.AcquireOptions{Margin: margin, MaxHold: 20 * time.Second}, func(ctx context.Context, _ *holdfast.Lease) error {
 			<-ctx.Done()
@@ -308,9 +308,9 @@ func TestMarginAndRenewEveryLeaveTimeToRenew(t *testing.T) {
 	})
 }
 
-func TestMarginLeavesTimeForALoneServer(t *testing.T) {
+func TestMarginLeavesTimeForSingleServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c, err := holdfast.New(template.New(), nil) // which may take a quarter of the TTL to answer
+		c, err := holdfast.New(template.New(), nil) // its answer may take a quarter of the TTL
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,7 +327,7 @@ func TestMarginLeavesTimeForALoneServer(t *testing.T) {
 	})
 }
 
-func TestRenewEverySetsThePaceOfTheWatchdog(t *testing.T) {
+func TestRenewEverySetsRenewalInterval(t *testing.T) {
 	for every, want := range map[time.Duration]int32{0: 18, time.Second: 60, 6 * time.Second: 10, 50 * time.Millisecond: 1200} {
 		t.Run(every.String(), func(t *testing.T) {
 			var renewed atomic.Int32
@@ -336,7 +336,7 @@ func TestRenewEverySetsThePaceOfTheWatchdog(t *testing.T) {
 				l := b.acquire(b.client, "k", &holdfast.AcquireOptions{RenewEvery: every})
 				passTime(time.Minute + time.Millisecond)
 				synctest.Wait()
-				if n := renewed.Load(); n < want || n > want+want/10 { // a little early, to go together
+				if n := renewed.Load(); n < want || n > want+want/10 { // some renewals come early, to travel with others
 					t.Errorf("%d renewals in a minute, want %d", n, want)
 				}
 				b.release(l)
@@ -345,7 +345,7 @@ func TestRenewEverySetsThePaceOfTheWatchdog(t *testing.T) {
 	}
 }
 
-func TestEachEndOfALeaseHasItsCause(t *testing.T) {
+func TestEachEndOfLeaseHasItsCause(t *testing.T) {
 	kinds := []error{holdfast.ErrExpired, holdfast.ErrMaxHold, holdfast.ErrGone, holdfast.ErrClosed, holdfast.ErrDetached}
 	for name, tt := range map[string]struct {
 		end  func(*bench, *holdfast.Lease)

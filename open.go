@@ -7,24 +7,24 @@ import (
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// Open returns a client for the service that url names; opts may be nil. The program imports the package of
+// Open returns a client for the service that url names. opts may be nil. The program imports the package of
 // the engine, which registers the schemes of its URLs:
 //
-//	import _ "github.com/holdfast-go/holdfast/redis"        // redis:// rediss:// redlock:// redis+sentinel:// redis+cluster:// unix://
+//	import _ "github.com/holdfast-go/holdfast/redis"          // redis:// rediss:// redlock:// redis+sentinel:// redis+cluster:// unix://
 //	import _ "github.com/holdfast-go/holdfast/etcd"           // etcd:// etcds://
 //	import _ "github.com/holdfast-go/holdfast/zookeeper"      // zk:// zks://
 //	import _ "github.com/holdfast-go/holdfast/postgres"       // postgres://
 //	import _ "github.com/holdfast-go/holdfast/sqllock/mysql"  // mysql:// mariadb://
 //	import _ "github.com/holdfast-go/holdfast/sqllock/sqlite" // sqlite:
 //
-// The Open of each package lists what its URLs can have. Several URLs with blanks between them are one set of
-// Redlock; with a name before each, as in "a=redis://h1 b=redis://h2", they are several sets, see package
+// The Open of each package documents the parameters of its URLs. Several URLs separated by blanks are one
+// Redlock set. With a name before each, as in "a=redis://h1 b=redis://h2", they are several sets: see package
 // sharding.
 //
-// Open asks the service once, for some seconds at most, so that what time does not fix is an error: ErrInvalid
-// for a URL that cannot be read or whose package is not imported, ErrAuth for a wrong password or missing
-// permissions, ErrConfig for a server that cannot keep locks. A service that is down is no error: Acquire waits
-// for it. No error shows a password.
+// Open asks the service once, for some seconds at most, to find errors that waiting does not fix: ErrInvalid
+// for a URL that cannot be parsed or whose package is not imported, ErrAuth for a wrong password or missing
+// permissions, ErrConfig for a server that cannot keep locks. If the service is down, Open succeeds, and
+// Acquire waits for the service. No error shows a password.
 func Open(ctx context.Context, url string, opts *Options) (*Client, error) {
 	if opts == nil {
 		opts = &Options{}

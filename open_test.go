@@ -9,12 +9,12 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-func TestOpenRejectsWhatNoEngineTakes(t *testing.T) {
+func TestOpenRejectsUnknownURLs(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"":                                 "no URL",
 		"http://localhost":                 "an example: redis://localhost:6379",
-		"etcd://localhost":                 "holdfast/etcd", // which this program does not import
+		"etcd://localhost":                 "holdfast/etcd", // this program does not import its package
 		"a=redis://localhost redis://two":  "NAME=",
 		"redis-sentinel://localhost/name":  "redis+sentinel://",
 		"redis://localhost:6379/0?pasword": "the nearest that is known is password",
@@ -26,7 +26,7 @@ func TestOpenRejectsWhatNoEngineTakes(t *testing.T) {
 	}
 }
 
-func TestOpenSucceedsWhileTheServiceIsDown(t *testing.T) {
+func TestOpenSucceedsWhileServiceIsDown(t *testing.T) {
 	t.Parallel()
 	silent := &holdfast.Options{Logger: slog.New(slog.DiscardHandler)}
 	for _, url := range []string{"redis://127.0.0.1:1", "a=redis://127.0.0.1:1 b=redis://127.0.0.1:2"} {

@@ -15,78 +15,74 @@ import (
 
 const (
 	defaultTTL  = 10 * time.Second
-	maxTTL      = 365 * 24 * time.Hour // far from where sums of times overflow
+	maxTTL      = 365 * 24 * time.Hour // low enough that sums of times do not overflow
 	maxKey      = 512                  // bytes
 	maxNote     = 64                   // bytes
-	maxSlotNote = 48                   // so that there is room for which slot it is
+	maxSlotNote = 48                   // bytes; leaves room for the number of the slot
 )
 
 // Options configure a Client. The zero value works.
 type Options struct {
-	// Holder is shown to callers that find the lock held. Default: this
-	// machine's name, this process and the name of its program.
+	// Holder is shown to callers that find the lock held. Default: the name of this machine, the id of this
+	// process and the name of its program.
 	Holder Holder
 	// Hooks are called when something happens to a lease.
 	Hooks Hooks
-	// Logger gets leases that are lost or at risk, renewals and releases that failed,
-	// changes of node state, and how many events were dropped, and in Open the warnings of the
-	// driver. nil: warnings go to slog's default; a logger over slog.DiscardHandler is silent.
+	// Logger logs leases that are lost or at risk, failed renewals and releases, changes of node states, the
+	// number of dropped events and, in Open, the warnings of the driver. nil: warnings go to slog's default
+	// logger. To silence them, use a logger with slog.DiscardHandler.
 	Logger *slog.Logger
 }
 
 // AcquireOptions configure one call of Acquire. The zero value works.
 type AcquireOptions struct {
-	// TTL bounds how long the lock stays held after its holder is gone, and so how soon
-	// others can go on after a crash. Default 10 s; from 10 ms to a year. A
-	// driver may have narrower bounds.
+	// TTL is the time after which the lock expires unless it is renewed: the longest time that others wait
+	// after the holder has crashed. Default 10 s; from 10 ms to a year. A driver may have narrower bounds.
 	TTL time.Duration
-	// Wait bounds the wait of Acquire for a held lock, or for a service that is down,
-	// before it returns ErrHeld or ErrUnavailable.
-	// 0: until its context ends.
+	// Wait bounds the time that Acquire waits for a held lock, or for a service that is down, before it
+	// returns ErrHeld or ErrUnavailable. 0: until its context ends.
 	Wait time.Duration
-	// MaxWaiters bounds the queue: Acquire returns ErrHeld at once if the lock is held and that
-	// many others or more wait for it already. It counts the waiters of this process and, if the
-	// service reports them, the first waiter of each other process. Of several processes that come
-	// at the same moment, more may wait, and a waiter whose process died counts for up to 30 s.
-	// 0: no bound.
+	// MaxWaiters bounds the queue: Acquire returns ErrHeld at once if the lock is held and at least this many
+	// others wait for it. It counts the waiters of this process and, if the service reports them, the first
+	// waiter of each other process. If several processes come at the same moment, more may wait. A waiter
+	// whose process died counts for up to 30 s. 0: no bound.
 	MaxWaiters int
-	// NoRenew leaves out the watchdog: the lease ends TTL after it was taken.
-	// Otherwise the watchdog renews it until it is released, also when TTL is set
-	// (which Redisson does not do). Another client may hand over a lease without a
-	// Margin with a second of trust at most; the watchdog then renews it at once.
+	// NoRenew turns off the watchdog: the lease ends one TTL after it was acquired. Otherwise the watchdog
+	// renews the lease until it is released, also if TTL is set (Redisson stops its watchdog then). If another
+	// client hands over such a lease, it may begin with a second of trust, unless Margin is set; the watchdog
+	// then renews it at once.
 	NoRenew bool
-	// RenewEvery is the interval of renewals. 0: a third of TTL, or of what Margin leaves of it. From 5 ms to what leaves time for one renewal
-	// before Margin is reached. Over more than two nodes the first renewal comes after a 32nd of the TTL.
+	// RenewEvery is the interval of renewals. 0: a third of TTL, or of the time that Margin leaves of it. At
+	// least 5 ms, and at most so long that one renewal fits before Margin. Over more than two nodes the first
+	// renewal follows after a 32nd of the TTL.
 	RenewEvery time.Duration
-	// Margin is the time that work needs to stop: Lease.Context ends that much before
-	// the deadline, or the end of MaxHold, unless a renewal moves it. The lease is lost
-	// then, and is not renewed any more, but the lock stays until Release frees it or
-	// the deadline passes. 0: Context ends at the deadline.
+	// Margin is the time that the holder needs to stop: Lease.Context ends that much before the deadline, or
+	// before the end of MaxHold, unless a renewal moves the deadline. The lease is lost then and is not
+	// renewed any more, but the lock stays held until Release frees it or the deadline passes. 0: Context ends
+	// at the deadline.
 	Margin time.Duration
-	// MaxHold bounds how long the lease lasts, against a holder that hangs: it is
-	// lost then at the latest, even if it was renewed or extended. No shorter than
-	// MinHold. 0: no bound.
+	// MaxHold bounds the life of the lease, against a holder that hangs: the lease is lost then, even if it
+	// was renewed or extended. MaxHold is not shorter than MinHold. 0: no bound.
 	MaxHold time.Duration
-	// MinHold keeps the lock for that long at least, even when it is released earlier:
-	// for jobs that several machines start at once, by clocks that differ. Release does not wait for it; a crash ends it.
+	// MinHold keeps the lock held for that long, even if it is released earlier. It is for jobs that several
+	// machines start at once while their clocks differ. Release does not wait for it. After a crash the lock
+	// is free after its TTL, also before MinHold ends.
 	MinHold time.Duration
-	// Adoptable lets another process continue the lease, by Client.Adopt with its Key, Owner
-	// and Token, after Detach or when this process is gone. Such a lease is never handed to
-	// the next waiter of this process without the service. A lease without it cannot be
-	// adopted, as another holder of this process may have it by then.
+	// Adoptable allows another process to continue the lease: it calls Client.Adopt with the Key, Owner and
+	// Token, after Detach or when this process is gone. Inside this process such a lease is never handed to
+	// the next waiter, so that nobody else has the same grant.
 	Adoptable bool
-	// Fenced rejects a driver whose leases carry no fencing token: Acquire returns
-	// ErrUnsupported, and no lease whose Token is 0.
+	// Fenced rejects a driver whose leases have no fencing token: Acquire then returns ErrUnsupported in place
+	// of a lease with Token 0.
 	Fenced bool
-	// Note describes the purpose of the lease to people who find the lock held: it is in
-	// Holder.Note of HeldError and Status. At most 64 bytes of UTF-8 without control
-	// characters. A waiter with another Note is not handed the lock inside the process.
+	// Note describes the purpose of the lease to people who find the lock held: HeldError and Status show it
+	// as Holder.Note. At most 64 bytes of UTF-8 without control characters. Inside a process the lock is not
+	// handed over to a waiter with another Note.
 	Note string
-	// Reentrant allows nesting: with a context that comes from a live lease of
-	// the same key, Acquire returns another hold of that lease. Without it, that
-	// is ErrNested. A nested hold shares the lease, so that TTL, NoRenew, RenewEvery,
-	// Margin, MaxHold, MinHold and Note are left out or the same as the lease's; else
-	// it is ErrInvalid.
+	// Reentrant allows nesting: if ctx comes from a live lease on the same key, Acquire returns another hold
+	// of that lease. Without Reentrant it returns ErrNested. A nested hold shares the lease: leave out TTL,
+	// NoRenew, RenewEvery, Margin, MaxHold, MinHold and Note, or give those of the lease; otherwise Acquire
+	// returns ErrInvalid.
 	Reentrant bool
 }
 
@@ -95,18 +91,19 @@ func thisProcess() Holder {
 	return Holder{Host: host, PID: os.Getpid(), Program: filepath.Base(os.Args[0])}
 }
 
-// kind is a way to use a key that has places: as a semaphore, as a reader, as a writer. nil: as a plain lock.
+// kind is a use of a key that has several places: as a semaphore, or as a reader or the writer of a read and
+// write lock. nil stands for a plain lock.
 type kind interface {
 	holder.Kind
-	// check rejects numbers of places that cannot be, and options that the kind cannot have.
+	// check rejects impossible numbers of places, and options that the kind does not support.
 	check(o *AcquireOptions, limits Limits) error
-	// obtain gets a lease for a.
+	// obtain obtains a lease for a.
 	obtain(c *Client, a *holder.Call) (*holder.Hold, error)
 	// gave returns the number of places that the caller gave, such as "3 slots".
 	gave() string
 }
 
-// checkOptions fills in defaults and rejects what cannot work.
+// checkOptions returns opts with defaults filled in, or an error for values that cannot work.
 func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (o AcquireOptions, err error) {
 	if opts != nil {
 		o = *opts
@@ -147,7 +144,7 @@ func (c *Client) checkOptions(key string, k kind, opts *AcquireOptions) (o Acqui
 	return o, call.CheckRenewal(o.TTL, c.limits)
 }
 
-// forKeeper returns the options that the keeper of the leases needs.
+// forKeeper returns the options in the form that package holder takes.
 func (o *AcquireOptions) forKeeper() holder.Options {
 	return holder.Options{
 		TTL: o.TTL, RenewEvery: o.RenewEvery, Margin: o.Margin, MaxHold: o.MaxHold, MinHold: o.MinHold,
@@ -181,8 +178,8 @@ func checkNote(note string, longest int) error {
 	return nil
 }
 
-// checkSeen checks the key of a lock that is inspected or taken away. Other programs may have made a lock whose key no
-// client here would take, and List shows it.
+// checkSeen checks the key of a lock that is inspected or force-released. It allows more than checkKey: other
+// programs may use keys that clients here reject, and List shows them.
 func checkSeen(key string) error {
 	switch {
 	case key == "":
@@ -193,7 +190,7 @@ func checkSeen(key string) error {
 	return nil
 }
 
-// reserved begins the keys of Holdfast itself.
+// reserved is the prefix of Holdfast's own keys.
 const reserved = "holdfast:"
 
 func checkKey(key string) error {

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// FuzzAcquireOptions holds that options either are refused, as ErrInvalid and before
-// anything is taken, or give a lease whose deadline is within its TTL.
+// Acquire either rejects options with ErrInvalid before it sends anything, or returns a lease whose deadline
+// is within its TTL.
 func FuzzAcquireOptions(f *testing.F) {
 	f.Add("a", "", int64(0), int64(0), int64(0), int64(0), int64(0), int64(0), false)
 	f.Add("", "a\nb", int64(time.Second), int64(0), int64(0), int64(0), int64(time.Millisecond), int64(0), true)

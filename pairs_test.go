@@ -20,13 +20,14 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// pairs counts, by key, what gauges of waits and leases rest on: each beginning has an end under the same key.
+// pairs checks that events come in pairs under the same key, because gauges of waits and leases count them up
+// and down: each start has an end.
 type pairs struct {
 	t       *testing.T
 	mu      sync.Mutex
 	waiting map[string]int
-	held    map[string]string // the key by the owner
-	over    map[string]bool   // owners
+	held    map[string]string // key by owner
+	over    map[string]bool   // owners whose leases have ended
 }
 
 func watchPairs(t *testing.T) *pairs {
@@ -83,7 +84,7 @@ func (p *pairs) hooks() holdfast.Hooks {
 	}
 }
 
-// wantNone checks that all that has begun has ended.
+// wantNone checks that every wait and every lease has ended.
 func (p *pairs) wantNone() {
 	p.t.Helper()
 	p.mu.Lock()
@@ -98,7 +99,7 @@ func (p *pairs) wantNone() {
 	}
 }
 
-func TestEventsOfOneCallerCarryOneKey(t *testing.T) {
+func TestEventsOfOneCallerShareOneKey(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	for name, opts := range map[string]func(*rand.Rand) *claim{
@@ -133,7 +134,8 @@ func TestEventsOfOneCallerCarryOneKey(t *testing.T) {
 	}
 }
 
-// acquireAndEnd acquires k in one of the ways that there are, and ends the lease in one.
+// acquireAndEnd acquires k in one of the possible ways and ends the lease in one of the possible ways, both
+// drawn from r.
 func (p *pairs) acquireAndEnd(b *bench, other *holdfast.Client, r *rand.Rand, opts *claim) {
 	ctx, cancel := context.WithTimeout(b.t.Context(), time.Duration(r.IntN(20000))*time.Millisecond)
 	defer cancel()
@@ -166,7 +168,7 @@ func (p *pairs) acquireAndEnd(b *bench, other *holdfast.Client, r *rand.Rand, op
 	l.Release(context.Background())
 }
 
-// unrenewed is a driver that does not renew some keys.
+// unrenewed is a driver that fails the renewals of some keys.
 type unrenewed struct {
 	*memory.Driver
 	keys atomic.Pointer[[]string]
@@ -182,7 +184,7 @@ func (d *unrenewed) Renew(ctx context.Context, grants []driver.Grant) []driver.R
 	return out
 }
 
-func TestWriterHearsOfPlacesThatAreNotRenewed(t *testing.T) {
+func TestWriterReportsPlacesThatAreNotRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &unrenewed{Driver: memory.New(1)}

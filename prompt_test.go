@@ -11,22 +11,22 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// TestSilentServiceHoldsUpNoWait lets waits end that have some of their locks, while nothing answers a release.
-func TestSilentServiceHoldsUpNoWait(t *testing.T) {
+// Waits end that have acquired some of their locks, while the service answers no release.
+func TestSilentServiceDelaysNoEndOfWait(t *testing.T) {
 	several := func(ctx context.Context, c *holdfast.Client, wait time.Duration) error {
 		_, err := c.AcquireAll(ctx, []string{"a", "k"}, &holdfast.AcquireOptions{Wait: wait})
 		return err
 	}
 	key := func(opts claim) func(context.Context, *holdfast.Client, time.Duration) error {
 		return func(ctx context.Context, c *holdfast.Client, wait time.Duration) error {
-			mine := opts // the tests run at once
+			mine := opts // a copy, because the tests run in parallel
 			mine.Wait = wait
 			_, err := acquireAs(ctx, c, "k", &mine)
 			return err
 		}
 	}
 	for name, tt := range map[string]struct {
-		held *claim // by another client
+		held *claim // what another client holds
 		call func(context.Context, *holdfast.Client, time.Duration) error
 	}{
 		"lock":    {nil, key(claim{})},
@@ -75,7 +75,7 @@ func TestSilentServiceHoldsUpNoWait(t *testing.T) {
 	}
 }
 
-func TestCloseAwaitsReleasesOfTheBackground(t *testing.T) {
+func TestCloseWaitsForBackgroundReleases(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		other := b.newPeer()
 		held := b.acquire(other, "k", nil)
@@ -94,7 +94,7 @@ func TestCloseAwaitsReleasesOfTheBackground(t *testing.T) {
 	})
 }
 
-func TestReleaseOutlivesItsContext(t *testing.T) {
+func TestReleaseContinuesAfterItsContext(t *testing.T) {
 	for name, release := range map[string]func(context.Context, *holdfast.Client, *holdfast.AcquireOptions) error{
 		"lease": func(ctx context.Context, c *holdfast.Client, opts *holdfast.AcquireOptions) error {
 			l, err := c.Acquire(context.WithoutCancel(ctx), "k", opts)
@@ -153,8 +153,8 @@ func TestReleaseOutlivesItsContext(t *testing.T) {
 	}
 }
 
-// The answers take longer than a release waits beyond its context.
-func TestOwnContextLeavesTimeForTheAnswer(t *testing.T) {
+// The service takes longer to answer than Release waits after the end of its context.
+func TestEndedContextLeavesTimeForAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
 			b.drv.Node(i).Delay(300 * time.Millisecond)
@@ -184,7 +184,7 @@ func TestOwnContextLeavesTimeForTheAnswer(t *testing.T) {
 	})
 }
 
-func TestExtendOfAnEndedLeaseIsLost(t *testing.T) {
+func TestExtendOfEndedLeaseIsLost(t *testing.T) {
 	for name, end := range map[string]func(*bench, *holdfast.Lease){
 		"release": func(b *bench, l *holdfast.Lease) { go l.Release(b.t.Context()) },
 		"close":   func(b *bench, _ *holdfast.Lease) { go b.client.Close() },

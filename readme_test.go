@@ -11,7 +11,8 @@ import (
 	_ "github.com/holdfast-go/holdfast/redis"
 )
 
-// The README shows the body of payInvoice, docs/from-redsync.md shows tryReport; TestGoInThePagesIsCompiled compares them.
+// The README shows the body of payInvoice, and docs/from-redsync.md shows tryReport. TestGoInPagesCompiles
+// compares them.
 
 func payInvoice(ctx context.Context, pay func(ctx context.Context, token holdfast.Token, owner string) error) error {
 	client, err := holdfast.Open(ctx, "redis://localhost:6379", nil) // one client for the whole process; or "redlock://a:6379,b:6379,c:6379"
@@ -32,8 +33,8 @@ func tryReport(ctx context.Context, client *holdfast.Client, report func(context
 	if err != nil {
 		return err // an UnavailableError names each node that did not answer, and why
 	}
-	defer func() { err = errors.Join(err, lease.Release(ctx)) }() // also where report panics
-	return report(lease.Context())                                // which ends when the lease does, and not with ctx
+	defer func() { err = errors.Join(err, lease.Release(ctx)) }() // also if report panics
+	return report(lease.Context())                                // ends with the lease; ctx does not
 }
 
 // docs/kinds.md shows the body of moveMoney.
@@ -47,7 +48,7 @@ func moveMoney(ctx context.Context, client *holdfast.Client, transfer func(ctx c
 	return transfer(leases.Context(), leases.Lease("account/7").Token(), leases.Lease("account/3").Token())
 }
 
-// And docs/kinds.md shows the body of serveThumbnails.
+// docs/kinds.md shows the body of serveThumbnails.
 
 func serveThumbnails(ctx context.Context, client *holdfast.Client, serve func(ctx context.Context, port int) error) error {
 	lease, err := client.Semaphore("thumbnails", 3).Acquire(ctx, nil)
@@ -58,7 +59,7 @@ func serveThumbnails(ctx context.Context, client *holdfast.Client, serve func(ct
 	return serve(lease.Context(), 8000+lease.Slot())
 }
 
-// And docs/kinds.md shows the body of lead.
+// docs/kinds.md shows the body of lead.
 
 func lead(ctx context.Context, client *holdfast.Client, schedule func(ctx context.Context, term holdfast.Token) error) error {
 	term, err := election.Campaign(ctx, client, "scheduler", "10.0.0.7:8080", nil)
@@ -69,7 +70,7 @@ func lead(ctx context.Context, client *holdfast.Client, schedule func(ctx contex
 	return schedule(term.Context(), term.Term())
 }
 
-// And docs/kinds.md shows Finish.
+// docs/kinds.md shows Finish.
 
 // Finish blocks until none of the workers works any more. Each of them has to have its lock before.
 func Finish(ctx context.Context, client *holdfast.Client, workers []string) error {
@@ -80,7 +81,7 @@ func Finish(ctx context.Context, client *holdfast.Client, workers []string) erro
 	return leases.Release(ctx)
 }
 
-// And docs/kinds.md shows read and write.
+// docs/kinds.md shows read and write.
 
 func read(ctx context.Context, client *holdfast.Client, show func(context.Context) error) error {
 	return client.RWLock("catalogue", 16).DoRead(ctx, nil, func(ctx context.Context, _ *holdfast.Lease) error { return show(ctx) })

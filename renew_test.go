@@ -36,7 +36,7 @@ func TestLeaseIsRenewedUntilReleased(t *testing.T) {
 	})
 }
 
-func TestNoRenewEndsByItself(t *testing.T) {
+func TestNoRenewLeaseExpires(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		begin := time.Now()
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second, NoRenew: true})
@@ -50,7 +50,7 @@ func TestNoRenewEndsByItself(t *testing.T) {
 	})
 }
 
-func TestContextEndsByTheDeadlineWhenCutOff(t *testing.T) {
+func TestContextEndsByDeadlineWhenCutOff(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		var lost []holdfast.LostEvent
 		c := b.openClient(b.drv.Peer(), &holdfast.Options{Hooks: holdfast.Hooks{
@@ -71,11 +71,11 @@ func TestContextEndsByTheDeadlineWhenCutOff(t *testing.T) {
 		if len(lost) != 1 || !errors.Is(lost[0].Reason, holdfast.ErrLost) {
 			t.Errorf("Lost hook got %+v, want one ErrLost", lost)
 		}
-		b.release(b.acquire(b.newPeer(), "k", nil)) // a late renewal left nothing behind
+		b.release(b.acquire(b.newPeer(), "k", nil)) // no late renewal has kept the lock
 	})
 }
 
-func TestLeaseOutlastsAMinority(t *testing.T) {
+func TestLeaseSurvivesMinorityFailure(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: time.Second})
 		b.drv.Node(0).Stop()
@@ -97,7 +97,7 @@ func TestMajorityLossIsNoticedAtNextRenewal(t *testing.T) {
 			t.Fatalf("Inspect() = %+v, %v", status, err)
 		}
 		for i := range 5 {
-			b.drv.Node(i).Wipe() // nobody tells the holder, as ForceRelease would
+			b.drv.Node(i).Wipe() // nobody notifies the holder, as ForceRelease would
 		}
 		b.acquire(b.newPeer(), "k", nil)
 		begin := time.Now()
@@ -109,15 +109,15 @@ func TestMajorityLossIsNoticedAtNextRenewal(t *testing.T) {
 	})
 }
 
-func TestMaxHoldStopsTheWatchdog(t *testing.T) {
+func TestMaxHoldStopsRenewals(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, MaxHold: 20 * time.Second})
 		endsAfter(t, l, 20*time.Second)
-		b.release(b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond})) // it was freed at once
+		b.release(b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{Wait: time.Millisecond})) // the lock was freed at once
 	})
 }
 
-// Else MaxHold, which releases the lock, would end a MinHold that others rely on.
+// Otherwise MaxHold, which releases the lock, would cut short a MinHold that others rely on.
 func TestMaxHoldIsNoShorterThanMinHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		_, err := b.client.TryAcquire(t.Context(), "k", &holdfast.AcquireOptions{MinHold: 5 * time.Second, MaxHold: 100 * time.Millisecond})
@@ -129,7 +129,7 @@ func TestMaxHoldIsNoShorterThanMinHold(t *testing.T) {
 	})
 }
 
-// endsAfter wants l to end, for MaxHold, when it was held for that long.
+// endsAfter checks that l ends because of MaxHold, after it was held for that long.
 func endsAfter(t *testing.T, l *holdfast.Lease, held time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -160,7 +160,7 @@ func TestMaxHoldBoundsExtendedAndUnrenewedLeases(t *testing.T) {
 	})
 }
 
-// Each holder of a grant has a MaxHold of its own: the MaxHold of the previous holder cuts none short.
+// Each holder of a grant has its own MaxHold: the previous holder's MaxHold does not shorten it.
 func TestMaxHoldEndsWithItsHolder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxHold: 50 * time.Millisecond})
@@ -177,17 +177,17 @@ func TestMaxHoldEndsWithItsHolder(t *testing.T) {
 	})
 }
 
-func TestLateAnswersKeepALease(t *testing.T) {
+func TestLateAnswersKeepLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 1500 * time.Millisecond})
 		for i := range 5 {
-			b.drv.Node(i).Delay(200 * time.Millisecond) // longer than a request counts as under way
+			b.drv.Node(i).Delay(200 * time.Millisecond) // longer than the client waits for an answer
 		}
 		passTime(time.Minute)
 		if err := context.Cause(l.Context()); err != nil {
 			t.Errorf("lost behind slow nodes: %v", err)
 		}
-		wantErr(t, l.Release(t.Context()), holdfast.ErrUnavailable) // not confirmed in time, but on its way
+		wantErr(t, l.Release(t.Context()), holdfast.ErrUnavailable) // not confirmed in time, but still under way
 		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
@@ -209,10 +209,10 @@ func TestRenewalsOfManyLeasesTravelTogether(t *testing.T) {
 	})
 }
 
-// Renewals that fall due together travel together. One whose lease is nearly over
-// has little time for its answers.
-func TestLeaseNearItsEndHurriesNoOther(t *testing.T) {
-	// Its tries take a second, with a second between them; the last begins 200 ms
+// Renewals that are due together travel together. A lease that is nearly over leaves little time for its
+// answers.
+func TestLeaseNearItsEndShortensNoOtherRenewal(t *testing.T) {
+	// The renewals of the ending lease take a second each, with a second between them; the last begins 200 ms
 	// before its end.
 	besideOneThatEnds(t, 57780*time.Millisecond, 200*time.Millisecond, aMinute, func(t *testing.T, ends, _ time.Duration) {
 		if ends > 100*time.Millisecond {
@@ -221,8 +221,8 @@ func TestLeaseNearItsEndHurriesNoOther(t *testing.T) {
 	})
 }
 
-// One that was granted for long gives its nodes more time to answer.
-func TestLeaseNearItsEndDelaysNoOther(t *testing.T) {
+// A lease with a long TTL gives its nodes more time to answer.
+func TestLeaseNearItsEndDelaysNoOtherRenewal(t *testing.T) {
 	short := &holdfast.AcquireOptions{TTL: 3 * time.Second}
 	besideOneThatEnds(t, 59760*time.Millisecond, 20*time.Millisecond, short, func(t *testing.T, _, sound time.Duration) {
 		if sound < 1900*time.Millisecond {
@@ -231,10 +231,10 @@ func TestLeaseNearItsEndDelaysNoOther(t *testing.T) {
 	})
 }
 
-// besideOneThatEnds has a lease fail all its renewals, for a majority of the nodes
-// does not keep it, while sound ones with opts are renewed. No renewal of those may
-// fail. It calls check with what was left after the last renewal of the one, and with
-// the least that was left of a sound one.
+// besideOneThatEnds runs one lease whose renewals all fail, because a majority of the nodes does not have it,
+// beside sound leases with the options opts. No renewal of a sound lease may fail. It calls check with the
+// time that was left of the ending lease after its last renewal, and with the shortest time that was left of a
+// sound one.
 func besideOneThatEnds(t *testing.T, ttl, slow time.Duration, opts *holdfast.AcquireOptions, check func(t *testing.T, ends, sound time.Duration)) {
 	var mu sync.Mutex
 	failed, ends, sound := 0, time.Hour, time.Hour
@@ -255,11 +255,11 @@ func besideOneThatEnds(t *testing.T, ttl, slow time.Duration, opts *holdfast.Acq
 		for i := range 2 {
 			b.drv.Node(i).Lose("ends")
 		}
-		b.drv.Node(2).Freeze() // two of five will keep it, and two not
+		b.drv.Node(2).Freeze() // two of five nodes can renew it and two cannot
 		for i := 3; i < 5; i++ {
 			b.drv.Node(i).Delay(slow)
 		}
-		for i := 0; one.Context().Err() == nil; i++ { // at any time one is due
+		for i := 0; one.Context().Err() == nil; i++ { // at any time, a renewal of a sound lease is due
 			b.acquire(b.client, fmt.Sprint("sound", i), opts)
 			passTime(500 * time.Millisecond)
 		}
@@ -273,11 +273,11 @@ func besideOneThatEnds(t *testing.T, ttl, slow time.Duration, opts *holdfast.Acq
 	})
 }
 
-// mute is a service that answers no renewal. It counts the grants that it was asked for.
+// mute is a driver that answers no renewal. It notes the grants of each request.
 type mute struct {
 	*memory.Driver
 	mu    sync.Mutex
-	asked map[string]time.Time // first, by key
+	asked map[string]time.Time // time of the first request, by key
 }
 
 func (d *mute) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
@@ -296,8 +296,9 @@ func (d *mute) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewa
 	return out
 }
 
-// Else the last ones would begin when nothing is left, however few of the first were to blame.
-func TestBatchesDueTogetherShareTheTimeLeft(t *testing.T) {
+// Otherwise the last batches would begin when no time is left, however few leases of the first batches caused
+// the delay.
+func TestBatchesDueTogetherShareRemainingTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const leases = 4000 // eight batches
@@ -320,14 +321,14 @@ func TestBatchesDueTogetherShareTheTimeLeft(t *testing.T) {
 			t.Errorf("%d of %d leases were renewed before their end", len(drv.asked), leases)
 		}
 		for key, at := range drv.asked {
-			if after := at.Sub(begin); after > 4500*time.Millisecond { // a third of the TTL, and a quarter of what is left
+			if after := at.Sub(begin); after > 4500*time.Millisecond { // the first renewal after a third of the TTL, and a quarter of the time left then
 				t.Fatalf("the first renewal of lease %s began %v after its grant, want all within 4.5 s", key, after)
 			}
 		}
 	})
 }
 
-// refusing is a service that refuses renewals with an error, once a test sets it.
+// refusing is a driver whose renewals fail with an error that the test sets.
 type refusing struct {
 	*memory.Driver
 	err atomic.Pointer[error]
@@ -343,8 +344,8 @@ func (d *refusing) Renew(ctx context.Context, grants []driver.Grant) []driver.Re
 	return out
 }
 
-// A holder, and who reads its log, learns what to mend.
-func TestExpiredLeaseNamesTheFailedRenewal(t *testing.T) {
+// The error tells the holder, and readers of its log, what to fix.
+func TestExpiredLeaseNamesFailedRenewal(t *testing.T) {
 	denied := errors.New("access denied; grant the role lockers to this user")
 	for name, opts := range map[string]*holdfast.AcquireOptions{
 		"at its deadline": {TTL: 6 * time.Second},
@@ -382,8 +383,8 @@ func TestExpiredLeaseNamesTheFailedRenewal(t *testing.T) {
 	}
 }
 
-// The last try before the end has too little time to blame a node. What was said of it before stands.
-func TestLeaseCutOffNamesTheSilentNodes(t *testing.T) {
+// The last attempt before the end is too short to blame a node. The causes from the attempt before it stay.
+func TestLossNamesSilentNodes(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for ttl := time.Second; ttl < 10*time.Second; ttl += 700 * time.Millisecond {
 			l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: ttl})
@@ -402,8 +403,8 @@ func TestLeaseCutOffNamesTheSilentNodes(t *testing.T) {
 	})
 }
 
-// An error of long ago is not why a lease was lost.
-func TestLossOmitsAnOlderFailedRenewal(t *testing.T) {
+// An error that a later renewal has followed is not the reason of a loss.
+func TestLossOmitsOlderFailedRenewal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &refusing{Driver: memory.New(3)}
@@ -431,7 +432,7 @@ func TestLossOmitsAnOlderFailedRenewal(t *testing.T) {
 	})
 }
 
-// overlaps is a driver whose renewals take a second. It counts the simultaneous renewals of one grant.
+// overlaps is a driver whose renewals take a second. It counts simultaneous renewals of the same grant.
 type overlaps struct {
 	*memory.Driver
 	mu       sync.Mutex

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// bench is one client of fresh nodes, inside a synctest bubble.
+// bench is one client over new nodes, inside a synctest bubble.
 type bench struct {
 	t      *testing.T
 	drv    *memory.Driver
@@ -54,7 +54,9 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 	return l
 }
 
-// claim is a request of a test for a key: a lock, a slot of a semaphore, a reader's or a writer's place. nil is a lock.
+// claim is the kind and the options of one acquisition in a test: a slot if slots is set, a reader's place if
+// shared is set as well as readers, a writer if only readers is set, otherwise a lock. nil is a lock with
+// default options.
 type claim struct {
 	holdfast.AcquireOptions
 	slots, readers int
@@ -103,7 +105,7 @@ func doAs(ctx context.Context, c *holdfast.Client, key string, w *claim, fn func
 	return c.Do(ctx, key, &w.AcquireOptions, fn)
 }
 
-// acquireAs acquires what w asks for.
+// acquireAs acquires key as w describes, and fails the test on an error.
 func (b *bench) acquireAs(c *holdfast.Client, key string, w *claim) *holdfast.Lease {
 	b.t.Helper()
 	l, err := acquireAs(b.t.Context(), c, key, w)
@@ -122,7 +124,7 @@ func (b *bench) release(all ...*holdfast.Lease) {
 	}
 }
 
-// forceLock takes the lock away from whoever holds it, with the token that is returned.
+// forceLock force-releases the lock of the present holder, and returns its token.
 func (b *bench) forceLock(by *holdfast.Client, key string) holdfast.Token {
 	b.t.Helper()
 	st, err := by.Inspect(b.t.Context(), key)
@@ -135,7 +137,7 @@ func (b *bench) forceLock(by *holdfast.Client, key string) holdfast.Token {
 	return st.Token
 }
 
-// freezeNodes cuts the service off.
+// freezeNodes makes all nodes hang.
 func (b *bench) freezeNodes() {
 	for i := range 5 {
 		b.drv.Node(i).Freeze()
@@ -157,13 +159,13 @@ func wantErr(t *testing.T, err error, want ...error) {
 	}
 }
 
-// passTime lets virtual time pass: it is for bubbles, where nobody really sleeps.
+// passTime lets virtual time pass. It is only for bubbles, where no test really sleeps.
 func passTime(d time.Duration) { time.Sleep(d) }
 
-// oneNode is one node outside of any bubble.
+// oneNode returns a driver over one node, for tests outside of bubbles.
 func oneNode() *memory.Driver { return memory.New(1) }
 
-// awaitHooks waits until hooks have been called for what has happened.
+// awaitHooks waits until the hooks have received all events so far.
 func awaitHooks() {
 	passTime(2 * time.Millisecond)
 	synctest.Wait()

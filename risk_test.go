@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// Nodes that were away, or a rival's, as the lock was granted get it by the first renewal. That comes soon: one of the others
-// may stop next.
+// The first renewal brings the lock to the nodes that were down, or that a rival had, when it was granted.
+// That renewal comes early, because one of the other nodes may stop next.
 func TestBareMajorityLeaseSoonHasAllNodes(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		const ttl = 10 * time.Second
@@ -34,7 +34,7 @@ func TestBareMajorityLeaseSoonHasAllNodes(t *testing.T) {
 	})
 }
 
-// The first renewal has been, and the next is not due.
+// The first renewal has run, and the next is not due.
 func TestPassedOnLeaseKeepsItsRenewalTime(t *testing.T) {
 	var renewed atomic.Int32
 	hooks := holdfast.Hooks{Renewed: func(holdfast.RenewedEvent) { renewed.Add(1) }}
@@ -56,8 +56,7 @@ func TestPassedOnLeaseKeepsItsRenewalTime(t *testing.T) {
 	})
 }
 
-// A node that is away is told of once, and so is its return, however often the lease is
-// renewed meanwhile.
+// A node that fails is reported once, and so is its return, however often the lease is renewed meanwhile.
 func TestAtRiskIsReportedOncePerChange(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int][]bool{1: nil, 2: nil, 3: {true, false, true, false}, 5: nil} {

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// grants counts hand-overs within the process, and grants of the service.
+// grants counts hand-overs inside the process, and grants of the service.
 type grants struct{ local, service atomic.Int32 }
 
 func (g *grants) acquired(e holdfast.AcquiredEvent) {
@@ -25,7 +25,7 @@ func (g *grants) acquired(e holdfast.AcquiredEvent) {
 	}
 }
 
-func TestReleaseAfterTheDeadlineIsALoss(t *testing.T) {
+func TestReleaseAfterDeadlineIsLoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})
 		b.client.StopWatchdog()
@@ -35,7 +35,7 @@ func TestReleaseAfterTheDeadlineIsALoss(t *testing.T) {
 	})
 }
 
-// slowRenewals answers renewals after a while, and then well.
+// slowRenewals is a driver that confirms each renewal after a delay.
 type slowRenewals struct {
 	*memory.Driver
 	after time.Duration
@@ -50,7 +50,7 @@ func (d slowRenewals) Renew(_ context.Context, grants []driver.Grant) []driver.R
 	return out
 }
 
-func TestLateRenewalIsALoss(t *testing.T) {
+func TestLateRenewalIsLoss(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{t: t}
@@ -61,7 +61,7 @@ func TestLateRenewalIsALoss(t *testing.T) {
 		t.Cleanup(func() { client.Close() })
 		b.client = client
 		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
-		passTime(3 * time.Second) // a renewal is under way from now on
+		passTime(3 * time.Second) // from here on, a renewal is under way
 		client.StopWatchdog()
 		passTime(10 * time.Second)
 		if err := context.Cause(l.Context()); !errors.Is(err, holdfast.ErrLost) {
@@ -92,10 +92,10 @@ func TestNoHandOverToAnotherTTL(t *testing.T) {
 	})
 }
 
-func TestNoHandOverWithHalfTheTrustGone(t *testing.T) {
+func TestNoHandOverAfterHalfTheTTL(t *testing.T) {
 	for name, tt := range map[string]struct {
 		noRenew bool
-		held    time.Duration // its share of time is 100 ms
+		held    time.Duration // the lease may be passed on for 100 ms
 	}{
 		"half of what it was given": {false, 80 * time.Millisecond},
 		"half of what it asked for": {true, 60 * time.Millisecond},
@@ -104,14 +104,14 @@ func TestNoHandOverWithHalfTheTrustGone(t *testing.T) {
 			var g grants
 			inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 				for i := range 5 {
-					b.drv.Node(i).Delay(45 * time.Millisecond) // which is gone when the lease begins
+					b.drv.Node(i).Delay(45 * time.Millisecond) // the lease begins 45 ms after the request
 				}
 				opts := &holdfast.AcquireOptions{TTL: 200 * time.Millisecond, NoRenew: tt.noRenew}
 				l := b.acquire(b.client, "k", opts)
 				var wg sync.WaitGroup
 				wg.Go(func() { b.release(b.acquire(b.client, "k", opts)) })
 				for i := range 3 {
-					b.drv.Node(i).Stop() // it is not renewed meanwhile
+					b.drv.Node(i).Stop() // so it is not renewed
 				}
 				passTime(tt.held)
 				for i := range 3 {
@@ -128,7 +128,7 @@ func TestNoHandOverWithHalfTheTrustGone(t *testing.T) {
 	}
 }
 
-func TestNothingIsHandedOverAfterALoss(t *testing.T) {
+func TestNoHandOverAfterLoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
 		var inside atomic.Int32
@@ -155,10 +155,10 @@ func TestNothingIsHandedOverAfterALoss(t *testing.T) {
 	})
 }
 
-// A waiter whose context ends just when its turn comes passes the turn on. Which of
-// both it sees is up to the scheduler, hence the repetition.
-func TestATurnIsNotLostWithItsWaiter(t *testing.T) {
-	for _, ttl := range []time.Duration{10 * time.Second, 9 * time.Second} { // handed over, and sent to the nodes
+// A waiter whose context ends just when its turn comes passes the turn on. The scheduler decides which of the
+// two it sees first, hence the repetition.
+func TestCancelledWaiterPassesItsTurnOn(t *testing.T) {
+	for _, ttl := range []time.Duration{10 * time.Second, 9 * time.Second} { // handed over inside the process, and freed at the nodes
 		t.Run(ttl.String(), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
 				for range 1000 {
@@ -185,11 +185,11 @@ func TestATurnIsNotLostWithItsWaiter(t *testing.T) {
 	}
 }
 
-// MinHold is for holders. The lock of a waiter that was gone when its turn came is free at once.
-func TestLeaverLeavesNoMinHold(t *testing.T) {
+// A waiter that was gone when its turn came frees the lock at once: MinHold does not apply to it.
+func TestWaiterGoneAtItsTurnFreesLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		other, left := b.newPeer(), 0
-		for left < 20 { // which of both it sees is up to the scheduler
+		for left < 20 { // the scheduler decides which of the two the waiter sees first
 			l := b.acquire(b.client, "k", nil)
 			ctx, cancel := context.WithCancel(t.Context())
 			had := make(chan *holdfast.Lease)
@@ -216,7 +216,7 @@ func TestLeaverLeavesNoMinHold(t *testing.T) {
 	})
 }
 
-func TestACancelledContextDoesNotKeepTheLock(t *testing.T) {
+func TestCancelledAcquireDoesNotKeepLock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		ctx, cancel := context.WithCancel(t.Context())
 		l := b.acquire(b.client, "k", nil)
@@ -231,8 +231,8 @@ func TestACancelledContextDoesNotKeepTheLock(t *testing.T) {
 	})
 }
 
-// A grant has tokens for longer than it may stay within one process.
-func TestLocalHandOverEndsAfterItsTime(t *testing.T) {
+// Tokens do not limit the hand-overs of one grant: its time does.
+func TestLocalHandOverYieldsAfterItsTime(t *testing.T) {
 	var g grants
 	inBubbleWith(t, &holdfast.Options{Hooks: holdfast.Hooks{Acquired: g.acquired}}, func(t *testing.T, b *bench) {
 		var wg sync.WaitGroup
@@ -245,13 +245,13 @@ func TestLocalHandOverEndsAfterItsTime(t *testing.T) {
 		}
 		wg.Wait()
 		synctest.Wait()
-		if g.local.Load() != 15 || g.service.Load() != 5 { // 30, 60, 90, 120 ms after the grant
+		if g.local.Load() != 15 || g.service.Load() != 5 { // 30, 60, 90 and 120 ms after the grant
 			t.Errorf("%d hand-overs and %d grants, want 15 and 5", g.local.Load(), g.service.Load())
 		}
 	})
 }
 
-// An outage ends the id that a waiter had queued under.
+// After an outage a waiter queues under a new owner id.
 func TestLeaseWonUnderNewIDIsRenewed(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		held := b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second, NoRenew: true})

@@ -12,83 +12,88 @@ import (
 	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
-// RWLock is a key that either several readers or one writer hold. It is safe for concurrent use, and holds no
-// resources: make one wherever it is needed.
+// RWLock is a lock that either several readers or one writer hold. It is safe for concurrent use and holds no
+// resources, so make one wherever it is needed.
 //
-// Readers and writers come in by order of arrival, so that readers who come after a waiting writer wait for it. A
-// reader's lease is on one of the places, Lease.Slot, and has the key of that place, as with a Semaphore. A writer's
-// lease is on the key itself, and with it the writer holds every place: it ends as soon as one of them is lost. Tokens
-// are of the order that all readers and writers have together. A reader that dies keeps a writer waiting for its TTL.
+// Readers and writers enter in the order of arrival: readers that arrive after a waiting writer wait for it.
+// Each reader holds one of the places (Lease.Slot), and its lease has the key of that place, as with a
+// Semaphore. A writer's lease is on the key itself, and the writer holds all places: its lease ends as soon as
+// one of them is lost. Tokens rise in one order over all readers and writers. If a reader dies, a writer waits
+// until the reader's TTL ends.
 //
-// All callers of the key give the same number of readers, and none takes it as a lock or a semaphore; Hooks.Differs is
-// told of a holder that gave another number. A call that does not wait waits for a reader that is just coming in, for a
-// quarter of a second at most. With a context from a lease on the key a reader cannot become a writer, nor a writer
-// a reader, except by Lease.Downgrade.
+// All callers of the key must give the same number of readers, and none may use the key as a lock or a
+// semaphore; Hooks.Differs reports a holder that gave another number. A Try call that finds a reader just
+// entering waits for that, for a quarter of a second at most. With a context from a lease on the key, a reader
+// cannot become a writer, and a writer becomes a reader only by Lease.Downgrade.
 //
-// Of AcquireOptions, Adoptable is ErrInvalid, and so is NoRenew for a writer. A Note has 48 bytes at most.
+// Readers and writers cannot set Adoptable, and writers cannot set NoRenew: ErrInvalid. A Note has at most 48
+// bytes.
 type RWLock struct {
 	client  *Client
 	key     string
 	readers int
 }
 
-// RWLock returns the read and write lock of key with places for so many readers, from 2 to 64. It asks no server and
-// does not block; wrong arguments are ErrInvalid of the calls that follow.
+// RWLock returns the read and write lock of key for up to readers readers at once, from 2 to 64. It sends no
+// request and does not block. Wrong arguments make its methods return ErrInvalid.
 func (c *Client) RWLock(key string, readers int) *RWLock { return &RWLock{c, key, readers} }
 
-// AcquireRead takes the key as one of its readers, as Client.Acquire takes a lock. opts may be nil.
+// AcquireRead acquires the key as one of its readers, as Client.Acquire acquires a lock. opts may be nil.
 func (l *RWLock) AcquireRead(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
 	return l.client.acquireKind(ctx, l.key, readerKind(l.readers), opts, false)
 }
 
-// TryAcquireRead takes the key as one of its readers if that is possible now, as Client.TryAcquire takes a lock.
+// TryAcquireRead acquires the key as one of its readers if that is possible now, as Client.TryAcquire acquires
+// a lock.
 func (l *RWLock) TryAcquireRead(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
 	return l.client.acquireKind(ctx, l.key, readerKind(l.readers), opts, true)
 }
 
-// DoRead calls fn as one of the readers, as Client.Do does with a lock.
+// DoRead calls fn while it holds the key as one of its readers, as Client.Do does with a lock.
 func (l *RWLock) DoRead(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
 	return l.client.doKind(ctx, l.key, readerKind(l.readers), opts, fn)
 }
 
-// AcquireWrite takes the key as its writer, as Client.Acquire takes a lock. opts may be nil.
+// AcquireWrite acquires the key as its writer, as Client.Acquire acquires a lock. opts may be nil.
 func (l *RWLock) AcquireWrite(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
 	return l.client.acquireKind(ctx, l.key, writerKind(l.readers), opts, false)
 }
 
-// TryAcquireWrite takes the key as its writer if nobody has it, as Client.TryAcquire takes a lock.
+// TryAcquireWrite acquires the key as its writer if nobody holds it, as Client.TryAcquire acquires a lock.
 func (l *RWLock) TryAcquireWrite(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
 	return l.client.acquireKind(ctx, l.key, writerKind(l.readers), opts, true)
 }
 
-// DoWrite calls fn as the writer, as Client.Do does with a lock.
+// DoWrite calls fn while it holds the key as its writer, as Client.Do does with a lock.
 func (l *RWLock) DoWrite(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
 	return l.client.doKind(ctx, l.key, writerKind(l.readers), opts, fn)
 }
 
-// A read and write lock is a gate, the lock on the key itself, and a place for each reader, the locks that a
-// semaphore of the key would have. Everyone passes the gate, in order of arrival:
+// A read and write lock consists of a gate, which is the lock on the key itself, and one place for each
+// reader, which are the locks that a semaphore of the key would have. Every caller passes the gate, in order
+// of arrival:
 //
-//	reader   takes the gate, any one place, and releases the gate; it works with the place
-//	writer   takes the gate and all places, and works with all of them
+//	reader   acquires the gate and then any place, and releases the gate; it works while it holds the place
+//	writer   acquires the gate and then all places, and works while it holds all of them
 //
-// Each place excludes by itself: a reader has one, a writer all. A writer that waits for readers has
-// the gate meanwhile, so later callers wait behind it. Behind the writer each reader has the gate
-// only until it has a place, so they come in one after the other and wait for nobody's work.
+// Each place has one holder: a reader holds one, a writer all. A writer that waits for readers holds the gate
+// meanwhile, so later callers queue behind it. When the writer has left, each reader holds the gate only until
+// it has a place. So readers enter one after the other, and none waits for the work of another.
 //
-// No circle of waits can close within a key: a caller waits for places only with the gate, and for the gate without any place.
-// One that has lost the gate stops to wait for places. So a call under a lease on the key is refused,
-// unless it asks, with Reentrant, for what it has.
+// Callers of one key cannot deadlock: a caller waits for places only while it holds the gate, and for the gate
+// only while it holds no place. A caller that loses the gate stops waiting for places. For the same reason, a
+// call under a lease on the key is rejected, unless it sets Reentrant and asks for what it already holds.
 //
-// Readers and writers have the tokens of the gate. Let g < h be two grants of it, and one of their holders a writer. The trust in g ends
-// before h is granted, and a caller is admitted only while it trusts the gate: so g's has all its places before
-// h is granted, or is not admitted. If h's is the writer, it has each of those places later,
-// when the trust in them has ended. If g's is the writer, it works only while it trusts the gate. So work with a
-// lower token, where one of two is a writer, has ended before work with the higher one begins; a storage refuses
-// what comes late all the same. A gate that is lost midway admits nobody: its holder gives back what it has
-// and asks for the gate again.
+// Readers and writers use the tokens of the gate. Let g < h be two grants of the gate, where the holder of one
+// of them is a writer. The trust in g ends before h is granted, and a caller is admitted only while it trusts
+// its gate: so the holder of g has all its places before h is granted, or is not admitted. If the holder of h
+// is the writer, it gets each of those places later, after the trust in them has ended. If the holder of g is
+// the writer, it works only while it trusts the gate. So work with the lower token has ended before work with
+// the higher one begins, and a storage rejects late writes all the same. A caller that loses the gate before
+// it has its places is not admitted: it releases them and asks for the gate again.
 
-// readerKind and writerKind take a read and write lock with places for so many readers.
+// readerKind and writerKind are the two sides of a read and write lock. Their value is the number of places
+// for readers.
 type (
 	readerKind int
 	writerKind int
@@ -126,7 +131,7 @@ func (k writerKind) check(o *AcquireOptions, limits Limits) error {
 	return cmp.Or(err, checkReaders(limits))
 }
 
-// checkSide rejects numbers of readers that cannot be, and options that neither readers nor writers can have.
+// checkSide rejects impossible numbers of readers, and options that neither readers nor writers support.
 func checkSide(readers int, o *AcquireOptions) error {
 	switch {
 	case readers < 2 || readers > maxSlots:
@@ -137,7 +142,7 @@ func checkSide(readers int, o *AcquireOptions) error {
 	return nil
 }
 
-// checkReaders rejects read and write locks if the driver cannot keep them.
+// checkReaders returns an error if the driver does not support read and write locks.
 func checkReaders(limits Limits) error {
 	if limits.NoReaders != "" {
 		return unsupportedError("a read and write lock: %s", limits.NoReaders)
@@ -158,7 +163,8 @@ func isReader(k holder.Kind) bool { _, ok := k.(readerKind); return ok }
 // isSide reports whether k is a reader or a writer.
 func isSide(k holder.Kind) bool { _, ok := k.(writerKind); return ok || isReader(k) }
 
-// errUpgrade rejects a call for a key used as wanted under a lease of its context with the kind its.
+// errUpgrade returns the error for a call that uses a key as wanted, under a lease on the same key of the kind
+// its.
 func errUpgrade(its, wanted holder.Kind) error {
 	switch {
 	case !isSide(its) || !isSide(wanted):
@@ -169,14 +175,14 @@ func errUpgrade(its, wanted holder.Kind) error {
 	return invalidError("the context comes from a writer's lease on the key, with which it may read as well; use that, or release it first")
 }
 
-// sideCall is the call of a reader or a writer.
+// sideCall is the call of a reader or of a writer.
 type sideCall struct {
 	*holder.Call
 	client *Client
 	kind   kind
 }
 
-// obtainSide makes a reader or a writer of a, which asks for a.Key.
+// obtainSide obtains a lease on a.Key as a reader or a writer, according to k.
 func (c *Client) obtainSide(a *holder.Call, k kind) (*holder.Hold, error) {
 	s := &sideCall{Call: a, client: c, kind: k}
 	for {
@@ -184,14 +190,14 @@ func (c *Client) obtainSide(a *holder.Call, k kind) (*holder.Hold, error) {
 		if !errors.Is(err, errMidway) {
 			return h, err
 		}
-		a.Admitted = true // a caller that has begun to wait stays
+		a.Admitted = true // MaxWaiters does not reject a caller that already waits
 	}
 }
 
-// gateWait bounds how long a caller that does not wait for a holder waits for a reader that has the gate to come in.
+// gateWait bounds the time that a Try call waits for a reader that holds the gate and is just entering.
 const gateWait = 250 * time.Millisecond
 
-// acquireGate takes the gate.
+// acquireGate acquires the gate.
 func (s *sideCall) acquireGate() (*holder.Hold, error) {
 	g := s.Part(s.Wait, s.Key)
 	g.Note = s.kind.NoteAt(0, s.Note)
@@ -212,7 +218,8 @@ func (s *sideCall) acquireGate() (*holder.Hold, error) {
 	return gate, err
 }
 
-// passGate goes through the gate once. It returns errMidway if that, or a place, was lost meanwhile.
+// passGate passes the gate once. It returns errMidway if the gate or a place was lost before the caller had
+// all its places.
 func (s *sideCall) passGate() (*holder.Hold, error) {
 	gate, err := s.acquireGate()
 	if err != nil {
@@ -240,15 +247,16 @@ func (s *sideCall) passGate() (*holder.Hold, error) {
 	return nil, err
 }
 
-// acquirePlace gets a place for a reader.
+// acquirePlace acquires a place for a reader.
 func (s *sideCall) acquirePlace(wait context.Context) (*holder.Hold, error) {
 	p := s.Part(wait, s.Key)
 	p.Admitted = true
 	return s.client.obtainPlace(p, s.kind, "places for readers")
 }
 
-// acquireAllPlaces gets all places for a writer. It asks for all at once, and waits for all at once: no holder of a place
-// waits for another one. cancel ends wait, also when a place is lost. After an error some may be held.
+// acquireAllPlaces acquires all places for a writer. It asks for all of them at once and then waits for all of
+// them at once: no holder of a place waits for another place. cancel ends wait, also when a place is lost.
+// After an error the returned holds still have to be released.
 func (s *sideCall) acquireAllPlaces(wait context.Context, cancel context.CancelCauseFunc) ([]*holder.Hold, error) {
 	places, errs := make([]*holder.Hold, s.kind.Places()), make([]error, s.kind.Places())
 	var parts []*holder.Call
@@ -280,7 +288,7 @@ func (s *sideCall) acquireAllPlaces(wait context.Context, cancel context.CancelC
 	if first == nil || driverkit.ObstacleIn(first) != nil {
 		return places, first
 	}
-	for _, err := range errs { // the end of the wait may have met one first that had no answer
+	for _, err := range errs { // the wait may have ended first at a place without an answer
 		if last := driverkit.ObstacleIn(err); last != nil {
 			return places, driverkit.WithObstacle(first, last)
 		}
@@ -288,13 +296,14 @@ func (s *sideCall) acquireAllPlaces(wait context.Context, cancel context.CancelC
 	return places, first
 }
 
-// Downgrade makes a reader of a writer, and nobody else writes in between. It returns the reader's lease, which has one of the
-// places that the writer has had, and the writer's token, and ends l as Release does: its context, too, so that work that
-// goes on takes the context of the new lease. It blocks as Release does; a release that fails is reported to Hooks. Other readers may
-// come in from then on, or when the writer's MinHold is over. MaxHold goes on to count from when the writer began. People who look
-// at the place see the note of the writer.
+// Downgrade turns a writer into a reader, without letting another writer in between. It returns the reader's
+// lease, which keeps one of the writer's places and the writer's token. It ends l as Release does, and with it
+// the context of l: work that continues uses the context of the new lease. It blocks as Release does. A failed
+// release is reported to Hooks. Other readers may enter from then on, or when the writer's MinHold ends.
+// MaxHold counts from when the writer began. Inspect shows the writer's note for the place.
 //
-// Errors: ErrLost where l has ended; ErrInvalid where it is no writer's, or another hold of it is nested. Then l stays as it is.
+// Errors: ErrLost if l has ended; ErrInvalid if l is no writer's lease, or has nested holds. After an error l
+// is unchanged.
 func (l *Lease) Downgrade(ctx context.Context) (*Lease, error) {
 	h, err := l.hold.KeepPlace(ctx, func(places, holds int) (holder.Kind, error) {
 		switch {

@@ -18,17 +18,17 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// readerClaim and writerClaim ask as one of n readers, and as a writer beside them.
+// readerClaim is one of n readers, and writerClaim is a writer beside n readers.
 func readerClaim(n int) *claim { return &claim{readers: n, shared: true} }
 func writerClaim(n int) *claim { return &claim{readers: n} }
 
-// house checks which holders are inside together, and their tokens.
+// house checks which holders are inside at the same time, and that their tokens rise.
 type house struct {
 	t                     *testing.T
 	mu                    sync.Mutex
 	readers, writers      int
-	most                  int            // readers at once
-	highest, highestWrite holdfast.Token // of all that were inside, and of the writers
+	most                  int            // highest number of readers at once
+	highest, highestWrite holdfast.Token // highest tokens of all holders, and of the writers
 }
 
 func (h *house) enter(l *holdfast.Lease, reads bool) {
@@ -65,7 +65,7 @@ func (h *house) leave(reads bool) {
 	}
 }
 
-// onNodes runs fn in bubbles with clients of 1, 3 and 5 nodes.
+// onNodes runs fn in three bubbles, with clients of 1, 3 and 5 nodes.
 func onNodes(t *testing.T, fn func(t *testing.T, b *bench)) {
 	t.Parallel()
 	for _, nodes := range []int{1, 3, 5} {
@@ -81,17 +81,17 @@ func onNodes(t *testing.T, fn func(t *testing.T, b *bench)) {
 	}
 }
 
-// wantAllFree checks that neither the gate nor a place is held or waited for.
+// wantAllFree checks that nobody holds or awaits the gate or a place.
 func (b *bench) wantAllFree(key string, n int) {
 	b.t.Helper()
-	passTime(time.Second) // what came too late is released in the background
+	passTime(time.Second) // late grants are released in the background
 	b.wantSlotsFree(key, n)
 	if st, err := b.client.Inspect(b.t.Context(), key); err != nil || st.Held || st.Waiters != 0 {
 		b.t.Errorf("the gate of %q: %+v, %v", key, st, err)
 	}
 }
 
-// acquireLater acquires k with c in the background.
+// acquireLater starts to acquire k with c in the background.
 func (b *bench) acquireLater(c *holdfast.Client, opts *claim) <-chan *holdfast.Lease {
 	b.t.Helper()
 	got := make(chan *holdfast.Lease, 1)
@@ -115,7 +115,7 @@ func wantWaiting(t *testing.T, who string, got <-chan *holdfast.Lease) {
 	}
 }
 
-func TestNoWriterIsBesideAnybody(t *testing.T) {
+func TestWriterExcludesEverybody(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		h := house{t: t}
 		var all sync.WaitGroup
@@ -182,7 +182,7 @@ func TestReadersHoldTogetherAndWritersAlone(t *testing.T) {
 	})
 }
 
-func TestAWriterThatWaitsStopsNewReaders(t *testing.T) {
+func TestWaitingWriterBlocksNewReaders(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		first := b.acquireAs(b.newPeer(), "k", readerClaim(8))
 		writer := b.acquireLater(b.newPeer(), writerClaim(8))
@@ -194,7 +194,7 @@ func TestAWriterThatWaitsStopsNewReaders(t *testing.T) {
 			}
 			later = append(later, b.acquireLater(c, readerClaim(8)))
 		}
-		passTime(time.Minute) // all that wait are renewed meanwhile
+		passTime(time.Minute) // the locks of all waiters are renewed meanwhile
 		wantWaiting(t, "the writer", writer)
 		for _, r := range later {
 			wantWaiting(t, "a reader behind the writer", r)
@@ -209,7 +209,7 @@ func TestAWriterThatWaitsStopsNewReaders(t *testing.T) {
 			wantWaiting(t, "a reader beside the writer", r)
 		}
 		b.release(w)
-		for _, r := range later { // none of them is released before all have come in
+		for _, r := range later { // none of them releases before all have entered
 			l := <-r
 			if l.Token() <= w.Token() || l.Key() != fmt.Sprintf("k#%d", l.Slot()) {
 				t.Errorf("a reader has the key %q and token %d after %d", l.Key(), l.Token(), w.Token())
@@ -219,7 +219,7 @@ func TestAWriterThatWaitsStopsNewReaders(t *testing.T) {
 	})
 }
 
-func TestReadersAndWritersComeInByArrival(t *testing.T) {
+func TestReadersAndWritersEnterInArrivalOrder(t *testing.T) {
 	for name, together := range map[string]bool{"one process": true, "each its own": false} {
 		t.Run(name, func(t *testing.T) {
 			onNodes(t, func(t *testing.T, b *bench) {
@@ -247,7 +247,7 @@ func TestReadersAndWritersComeInByArrival(t *testing.T) {
 				b.release(first)
 				all.Wait()
 				at := 0
-				for _, group := range [][]int{{0}, {1}, {2, 3}, {4}, {5}, {6, 7, 8}} { // readers that come in together say so in any order
+				for _, group := range [][]int{{0}, {1}, {2, 3}, {4}, {5}, {6, 7, 8}} { // readers that enter together report in any order
 					got := slices.Sorted(slices.Values(order[at : at+len(group)]))
 					if !slices.Equal(got, group) {
 						t.Fatalf("the order is %v, want %v at %d", order, group, at)
@@ -260,7 +260,7 @@ func TestReadersAndWritersComeInByArrival(t *testing.T) {
 	}
 }
 
-func TestTryWaitsForAnEnteringReader(t *testing.T) {
+func TestTryWaitsForEnteringReader(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		b.drv.Node(0).Delay(20 * time.Millisecond)
 		var held []*holdfast.Lease
@@ -284,7 +284,7 @@ func TestTryWaitsForAnEnteringReader(t *testing.T) {
 	})
 }
 
-func TestReadersBeyondTheirNumberWait(t *testing.T) {
+func TestReadersBeyondLimitWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		held := []*holdfast.Lease{b.acquireAs(b.client, "k", readerClaim(2)), b.acquireAs(b.newPeer(), "k", readerClaim(2))}
 		_, err := tryAcquire(t.Context(), b.client, "k", readerClaim(2))
@@ -300,7 +300,7 @@ func TestReadersBeyondTheirNumberWait(t *testing.T) {
 	})
 }
 
-func TestDeadReaderCostsWriterATTL(t *testing.T) {
+func TestDeadReaderDelaysWriterByTTL(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		dead := b.acquireAs(b.newPeer(), "k", &claim{readers: 4, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}})
 		begin := time.Now()
@@ -315,7 +315,7 @@ func TestDeadReaderCostsWriterATTL(t *testing.T) {
 	})
 }
 
-func TestALostPlaceEndsTheWriter(t *testing.T) {
+func TestLostPlaceEndsWriter(t *testing.T) {
 	for name, margin := range map[string]time.Duration{"at once": 0, "with a margin": time.Second} {
 		t.Run(name, func(t *testing.T) {
 			onNodes(t, func(t *testing.T, b *bench) {
@@ -344,7 +344,7 @@ func TestALostPlaceEndsTheWriter(t *testing.T) {
 	}
 }
 
-func TestWriterWithoutItsGateFreesThePlaces(t *testing.T) {
+func TestWriterWithoutGateFreesPlaces(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		w := b.acquireAs(b.client, "k", writerClaim(4))
 		if err := b.newPeer().ForceRelease(t.Context(), "k", w.Token(), "test"); err != nil {
@@ -360,8 +360,9 @@ func TestWriterWithoutItsGateFreesThePlaces(t *testing.T) {
 	})
 }
 
-// A reader whose gate is taken away while it waits for a place queues behind the callers that had the gate meanwhile.
-func TestAGateLostMidwayGrantsNothing(t *testing.T) {
+// A reader whose gate is taken away while it waits for a place queues again, behind the callers that passed
+// the gate meanwhile.
+func TestGateLostMidwayGrantsNothing(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		other := b.newPeer()
 		held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
@@ -383,7 +384,7 @@ func TestAGateLostMidwayGrantsNothing(t *testing.T) {
 	})
 }
 
-func TestMaxWaitersSparesACallerWithoutItsGate(t *testing.T) {
+func TestMaxWaitersSparesCallerThatLostGate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		other := b.newPeer()
 		held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
@@ -401,14 +402,14 @@ func TestMaxWaitersSparesACallerWithoutItsGate(t *testing.T) {
 	})
 }
 
-// A reader that was starved gets a place that it has asked for long ago, and does not trust its gate any more.
-func TestReaderWithoutItsGateReturnsItsPlace(t *testing.T) {
+// A starved reader gets the place that it asked for long ago, when it does not trust its gate any more.
+func TestReaderWithoutGateReturnsPlace(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		other, starved := b.newPeer(), b.newPeer()
 		held := []*holdfast.Lease{b.acquireAs(other, "k", readerClaim(2)), b.acquireAs(other, "k", readerClaim(2))}
 		reader := b.acquireLater(starved, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{TTL: time.Second}})
 		starved.StopWatchdog()
-		passTime(5 * time.Second) // its gate has lapsed, and nothing has told it
+		passTime(5 * time.Second) // its gate has expired, and nobody has notified it
 		writer := b.acquireLater(b.client, writerClaim(2))
 		b.release(held...)
 		w := <-writer
@@ -425,7 +426,7 @@ func TestReaderWithoutItsGateReturnsItsPlace(t *testing.T) {
 	})
 }
 
-func TestReadersAndWritersWaitOutAnOutage(t *testing.T) {
+func TestReadersAndWritersSurviveOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		h := house{t: t}
 		var all sync.WaitGroup
@@ -456,7 +457,7 @@ func TestReadersAndWritersWaitOutAnOutage(t *testing.T) {
 			b.startNodes()
 		}
 		all.Wait()
-		passTime(10 * time.Second) // what could not be released has lapsed
+		passTime(10 * time.Second) // locks that could not be released have expired
 		b.wantAllFree("k", 3)
 	})
 }
@@ -489,7 +490,7 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			ctx, cancel := context.WithTimeout(l.Context(), time.Minute) // a call that is not refused may wait for itself
+			ctx, cancel := context.WithTimeout(l.Context(), time.Minute) // a call that is not rejected may wait for itself
 			for _, c := range tt.refused {
 				if _, err := acquireAs(ctx, b.client, name, c.opts); !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("under a %s: %v, want an error that says %q", name, err, c.says)
@@ -505,7 +506,7 @@ func TestNobodyUpgradesUnderALease(t *testing.T) {
 	})
 }
 
-func TestDowngradeLetsNobodyWriteInBetween(t *testing.T) {
+func TestDowngradeAdmitsNoOtherWriter(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		type tag struct{}
 		w, err := acquireAs(context.WithValue(t.Context(), tag{}, "mine"), b.client, "k", writerClaim(3))
@@ -535,7 +536,7 @@ func TestDowngradeLetsNobodyWriteInBetween(t *testing.T) {
 		if l.Token() <= r.Token() {
 			t.Errorf("the reader that came in has token %d after %d", l.Token(), r.Token())
 		}
-		passTime(time.Minute) // it is renewed
+		passTime(time.Minute) // the lease is renewed
 		if err := r.Check(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -553,7 +554,7 @@ func TestDowngradeLetsNobodyWriteInBetween(t *testing.T) {
 	})
 }
 
-func TestWritersThatReadOnAreBesideReadersAlone(t *testing.T) {
+func TestDowngradedWritersOnlyMeetReaders(t *testing.T) {
 	onNodes(t, func(t *testing.T, b *bench) {
 		h := house{t: t}
 		var all sync.WaitGroup
@@ -589,7 +590,7 @@ func TestWritersThatReadOnAreBesideReadersAlone(t *testing.T) {
 	})
 }
 
-func TestOnlyAnUnnestedWriterDowngrades(t *testing.T) {
+func TestOnlyUnnestedWriterDowngrades(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for _, opts := range []*claim{nil, {slots: 2}, readerClaim(2)} {
 			l := b.acquireAs(b.client, "k", opts)
@@ -630,7 +631,7 @@ func TestOnlyAnUnnestedWriterDowngrades(t *testing.T) {
 	})
 }
 
-func TestAReaderAndAWriterNestInThemselves(t *testing.T) {
+func TestReadersAndWritersNestInTheirOwnKind(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for _, opts := range []*claim{readerClaim(2), writerClaim(2)} {
 			opts.Note = "n"
@@ -657,7 +658,7 @@ func TestAReaderAndAWriterNestInThemselves(t *testing.T) {
 	})
 }
 
-func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
+func TestEachLeaseHasOneEventOfEachKind(t *testing.T) {
 	for name, opts := range map[string]*claim{"reader": readerClaim(8), "writer": writerClaim(8)} {
 		t.Run(name, func(t *testing.T) {
 			var mu sync.Mutex
@@ -695,7 +696,7 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 				}
 				l := b.acquireAs(b.client, "k", opts)
 				want("acquired k")
-				passTime(2 * time.Second) // the first follows soon
+				passTime(2 * time.Second) // the first event follows soon
 				want("renewed k")
 				b.release(l)
 				want("released k")
@@ -721,7 +722,7 @@ func TestOneLeaseHasOneEventOfEachKind(t *testing.T) {
 				for range 8 {
 					places = append(places, b.acquireAs(other, "k", readerClaim(8)))
 				}
-				passTime(time.Second) // the last of them releases the gate in the background
+				passTime(time.Second) // the last reader releases the gate in the background
 				_, err = acquireAs(t.Context(), b.client, "k", &claim{readers: 8, shared: opts.shared, AcquireOptions: holdfast.AcquireOptions{Wait: time.Second}})
 				wantErr(t, err, holdfast.ErrHeld)
 				awaitHooks()
@@ -746,7 +747,7 @@ func TestWriterExtendsAndChecksAllItsLocks(t *testing.T) {
 		if err := l.Check(t.Context()); err != nil {
 			t.Error(err)
 		}
-		for i := range 3 { // the places stand as long as the gate
+		for i := range 3 { // the places last as long as the gate
 			if st, err := b.newPeer().Inspect(t.Context(), fmt.Sprintf("k#%d", i)); err != nil || !st.Held || st.Holder.Note != "writer of 3" {
 				t.Errorf("place %d: %+v, %v", i, st, err)
 			}
@@ -828,7 +829,7 @@ func TestCloseAndShutdownEndReadersAndWriters(t *testing.T) {
 	}
 }
 
-// wantAllFreeFor checks that c can write k at once.
+// wantAllFreeFor checks that c can acquire k as a writer at once.
 func wantAllFreeFor(t *testing.T, c *holdfast.Client) {
 	t.Helper()
 	l, err := tryAcquire(t.Context(), c, "k", writerClaim(2))
@@ -838,8 +839,8 @@ func wantAllFreeFor(t *testing.T, c *holdfast.Client) {
 	l.Release(t.Context())
 }
 
-// Wherever a caller is when its context ends, it leaves nothing.
-func TestAReaderOrWriterThatLeavesLeavesNothing(t *testing.T) {
+// A caller whose context ends at any step leaves no lock and no queue entry.
+func TestCancelledReaderOrWriterLeavesNothing(t *testing.T) {
 	for _, opts := range []*claim{readerClaim(3), writerClaim(3)} {
 		t.Run(fmt.Sprint(opts.shared), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
@@ -870,7 +871,7 @@ func TestAReaderOrWriterThatLeavesLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestMaxWaitersCountsThoseAtTheGate(t *testing.T) {
+func TestMaxWaitersCountsWaitersAtGate(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		w := b.acquireAs(b.newPeer(), "k", writerClaim(2))
 		opts := &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{MaxWaiters: 2}}
@@ -885,7 +886,7 @@ func TestMaxWaitersCountsThoseAtTheGate(t *testing.T) {
 	})
 }
 
-func TestAnotherNumberOfReadersIsSaid(t *testing.T) {
+func TestAnotherNumberOfReadersIsReported(t *testing.T) {
 	var said bytes.Buffer
 	opts := &holdfast.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}
 	inBubbleWith(t, opts, func(t *testing.T, b *bench) {
@@ -898,7 +899,7 @@ func TestAnotherNumberOfReadersIsSaid(t *testing.T) {
 		got := b.acquireLater(b.client, readerClaim(5))
 		b.release(w)
 		b.release(<-got)
-		b.client.Close() // all is said
+		b.client.Close() // flushes the events
 		for _, want := range []string{"differ in its slots or readers", `gave="3 readers" others="4 readers"`, `gave="5 readers" others="4 readers"`} {
 			if !strings.Contains(said.String(), want) {
 				t.Errorf("said %q, without %q", said.String(), want)
@@ -907,7 +908,7 @@ func TestAnotherNumberOfReadersIsSaid(t *testing.T) {
 	})
 }
 
-func TestReadersAreRefusedWhereTheyMeanNothing(t *testing.T) {
+func TestBadReaderCallsAreRejected(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for says, o := range map[string]claim{
 			"-1 readers": {readers: -1}, "1 readers": {readers: 1}, "65 readers": {readers: 65},
@@ -931,8 +932,8 @@ func TestReadersAreRefusedWhereTheyMeanNothing(t *testing.T) {
 	})
 }
 
-// A lease of a reader that is not renewed lasts for its TTL from when it has its place, however long it waited.
-func TestNoRenewOfReaderBeginsWithItsPlace(t *testing.T) {
+// A reader's lease with NoRenew lasts one TTL from when it got its place, however long it waited.
+func TestReadersNoRenewTTLBeginsWithItsPlace(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		w := b.acquireAs(b.newPeer(), "k", writerClaim(2))
 		got := b.acquireLater(b.client, &claim{readers: 2, shared: true, AcquireOptions: holdfast.AcquireOptions{NoRenew: true, TTL: 5 * time.Second}})
@@ -947,8 +948,8 @@ func TestNoRenewOfReaderBeginsWithItsPlace(t *testing.T) {
 	})
 }
 
-// A writer that reads on is a reader in every respect: it takes part in nesting, and a writer under it would wait for itself.
-func TestDowngradedWriterNestsLikeAReader(t *testing.T) {
+// A downgraded writer can nest further reads. A nested write would wait for itself.
+func TestDowngradedWriterNestsLikeReader(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		w := b.acquireAs(b.client, "k", writerClaim(2))
 		r, err := w.Downgrade(t.Context())

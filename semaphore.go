@@ -12,60 +12,61 @@ import (
 	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
-// Semaphore is a key that several hold at once. It is safe for concurrent use, and holds no resources: make one
-// wherever it is needed.
+// Semaphore is a lock that several callers hold at once. It is safe for concurrent use and holds no resources,
+// so make one wherever it is needed.
 //
-// Each of its slots is a lock of its own, and a lease is on one of them: Lease.Slot. The lease's key, Lease.Key, is
-// the semaphore's with "#" and the slot; no caller should take that as a lock, see AcquireAll. Tokens rise for
-// each slot by itself, so that a storage compares them for each slot. Waiters get the first slot that is free, first
-// come first served.
+// Each of its slots is a separate lock, and a lease is on one of them: Lease.Slot. The key of the lease,
+// Lease.Key, is the semaphore's key with "#" and the slot; no caller should use that key as a lock, see
+// AcquireAll. Tokens rise separately for each slot, so a storage has to compare them for each slot. Waiters
+// get the first slot that becomes free, first come first served.
 //
-// All callers give the same number of slots; Hooks.Differs is told of a holder that gave another one. With fewer slots
-// than before, the holders of the slots beyond go on until they end.
+// All callers must give the same number of slots; Hooks.Differs reports a holder that gave another number.
+// After the number was lowered, holders of the removed slots keep them until their leases end.
 type Semaphore struct {
 	client *Client
 	key    string
 	slots  slotKind
 }
 
-// Semaphore returns the semaphore of key with so many slots, from 1 to 64: for more, use a rate limiter or a queue.
-// It asks no server and does not block; wrong arguments are ErrInvalid of the calls that follow.
+// Semaphore returns the semaphore of key with the given number of slots, from 1 to 64. For more, use a rate
+// limiter or a queue. It sends no request and does not block. Wrong arguments make its methods return
+// ErrInvalid.
 func (c *Client) Semaphore(key string, slots int) *Semaphore {
 	return &Semaphore{c, key, slotKind(slots)}
 }
 
-// Acquire takes a slot, as Client.Acquire takes a lock. opts may be nil; its Note has 48 bytes at most.
+// Acquire acquires a slot, as Client.Acquire acquires a lock. opts may be nil; its Note has at most 48 bytes.
 func (s *Semaphore) Acquire(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
 	return s.client.acquireKind(ctx, s.key, s.slots, opts, false)
 }
 
-// TryAcquire takes a slot if one is free, as Client.TryAcquire takes a lock.
+// TryAcquire acquires a slot if one is free, as Client.TryAcquire acquires a lock.
 func (s *Semaphore) TryAcquire(ctx context.Context, opts *AcquireOptions) (*Lease, error) {
 	return s.client.acquireKind(ctx, s.key, s.slots, opts, true)
 }
 
-// Do takes a slot, calls fn and releases, as Client.Do does with a lock.
+// Do acquires a slot, calls fn and releases the slot, as Client.Do does with a lock.
 func (s *Semaphore) Do(ctx context.Context, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
 	return s.client.doKind(ctx, s.key, s.slots, opts, fn)
 }
 
-// maxSlots bounds a semaphore, as each waiting process has a place in the queue of each slot.
+// maxSlots bounds the slots of a semaphore, because each waiting process is in the queue of each slot.
 const maxSlots = 64
 
-// A semaphore of n slots is n locks. What is safe about it is each lock by itself: a slot has one
-// holder, so n have n at most. A caller tries the slots one after the other, until one of them is free, or
-// has waiters: they wait for any slot, so none is free. Then its process stands in the
-// queues of all slots, and takes the first that comes: who came first is first in each of them.
+// A semaphore of n slots consists of n locks. Each slot has one holder at most, so n have n at most. A caller
+// tries the slots one after the other, until it gets a free one or meets one that has waiters: as these wait
+// for any slot, none is free. Then its process joins the queues of all slots and takes the first that it gets.
+// The order is the same in all queues, so the process that came first gets a slot first.
 //
-// Inside a process, all callers wait in one line, as internal/holder describes it.
+// Inside a process all callers wait in one line; internal/holder describes it.
 
-// slotKind takes one of so many slots of a semaphore.
+// slotKind is a semaphore. Its value is the number of slots.
 type slotKind int
 
 // Places implements holder.Kind.
 func (k slotKind) Places() int { return int(k) }
 
-// The notes of a slot, a reader's place and a gate, for people who find them held.
+// The formats of the notes of a slot, a reader's place and a gate, which people see who find them held.
 const (
 	slotNote   = "slot %d of %d"
 	readerNote = "reader of %d"
@@ -77,7 +78,7 @@ func (k slotKind) NoteAt(place int, note string) string {
 	return withNote(fmt.Sprintf(slotNote, place, k), note)
 }
 
-// withNote returns the note of a kind in front of the caller's.
+// withNote puts the note of a kind before the caller's note.
 func withNote(of, note string) string {
 	if note != "" {
 		of += ": " + note
@@ -98,7 +99,7 @@ func (k slotKind) obtain(c *Client, a *holder.Call) (*holder.Hold, error) {
 	return c.obtainPlace(a, k, "slots")
 }
 
-// obtainPlace gets any place of a.Key, which is used as k. word names its places.
+// obtainPlace obtains any place of a.Key, which is used as k. word names its places.
 func (c *Client) obtainPlace(a *holder.Call, k kind, word string) (*holder.Hold, error) {
 	if !a.NoWait && c.keeper.HasLine(a.Key, a.Kind) {
 		return a.AwaitPlace(nil, nil)
@@ -116,14 +117,14 @@ type placeSearch struct {
 	client *Client
 	call   *holder.Call
 	kind   kind
-	word   string  // for the places, such as "slots"
-	met    []error // the obstacles, by place; nil: none
+	word   string  // the places, such as "slots"
+	met    []error // the obstacle at each place; nil: none
 }
 
-// tryPlaces asks for one place after the other until it gets one, or meets an error that is no obstacle. A caller that waits
-// for any place stops before that, at a place that cannot be asked for and, without MaxWaiters, at one that has waiters: it
-// finds a free one from within the line. All others ask for each place, as a waiter that has died keeps its position for a
-// while.
+// tryPlaces asks for one place after the other until it gets one, or meets an error that is no obstacle. A
+// caller that waits for any place stops earlier: at a place that does not answer and, without MaxWaiters, at a
+// place that has waiters. It then waits in line, where it also finds a free place. Every other caller asks for
+// each place, because a waiter that died keeps its queue position for a while.
 func (s *placeSearch) tryPlaces() (h *holder.Hold, err error) {
 	a, n := s.call, len(s.met)
 	first := s.client.keeper.FirstPlace(a.Key, n)
@@ -148,7 +149,7 @@ func (s *placeSearch) tryPlaces() (h *holder.Hold, err error) {
 	return nil, s.noPlaceError(err)
 }
 
-// tryPlace asks for a place, without waiting for it.
+// tryPlace asks for one place without waiting for its holder.
 func (s *placeSearch) tryPlace(wait context.Context, number int) (*holder.Hold, error) {
 	h, err := s.call.TryPlace(wait, number)
 	s.client.events.reportDiffering(s.kind, s.call.Key, err)
@@ -158,8 +159,9 @@ func (s *placeSearch) tryPlace(wait context.Context, number int) (*holder.Hold, 
 // stagger is the time that tryOthers waits for the answer about one place before it asks for the next.
 const stagger = 20 * time.Millisecond
 
-// tryOthers goes on as tryPlaces from the place first+begin on, for a caller that does not wait, after down, the error of a
-// place that could not be asked for. Each such place may take a second to fail: the next is asked for meanwhile.
+// tryOthers continues tryPlaces at the place first+begin, for a caller that does not wait for a holder. down
+// is the error of the place before. As a place that is down may take a second to fail, tryOthers asks for the
+// next one meanwhile.
 func (s *placeSearch) tryOthers(first, begin int, down error) (*holder.Hold, error) {
 	wait, cancel := context.WithCancel(s.call.Wait)
 	defer cancel()
@@ -197,8 +199,8 @@ func (s *placeSearch) tryOthers(first, begin int, down error) (*holder.Hold, err
 	return nil, s.noPlaceError(down)
 }
 
-// noPlaceError returns the error of a caller that has found no place free. last is the last error, or the
-// error of a place that could not be asked for: then it is unknown whether one is free.
+// noPlaceError returns the error for a caller that found no free place. last is the last error. If a place did
+// not answer, last is its error, because that place may be free.
 func (s *placeSearch) noPlaceError(last error) error {
 	held := 0
 	for _, obstacle := range s.met {
@@ -215,7 +217,8 @@ func (s *placeSearch) noPlaceError(last error) error {
 	return fmt.Errorf("%d of its %d %s are held, and the others cannot be asked for: %w", held, len(s.met), s.word, last)
 }
 
-// reportDiffering sends a DiffersEvent if the obstacle is a holder of key that gave another number of slots or readers than k has.
+// reportDiffering sends a DiffersEvent if obstacle names a holder of key that gave another number of slots or
+// readers than k.
 func (h *eventQueue) reportDiffering(k kind, key string, obstacle error) {
 	held, ok := errors.AsType[*HeldError](obstacle)
 	if !ok {
@@ -227,7 +230,7 @@ func (h *eventQueue) reportDiffering(k kind, key string, obstacle error) {
 	}
 }
 
-// countInNote returns the number that NoteAt has put into note, such as "3 slots"; "": it has no such number.
+// countInNote returns the number that NoteAt has written into note, such as "3 slots", or "".
 func countInNote(note string) string {
 	var slot, count int
 	if n, _ := fmt.Sscanf(note, slotNote, &slot, &count); n == 2 {
@@ -248,7 +251,7 @@ func countText(n int, what string) string {
 	return fmt.Sprint(n, " ", what)
 }
 
-// isReaderNote reports whether note is the note of a reader.
+// isReaderNote reports whether note belongs to a reader.
 func isReaderNote(note string) bool {
 	var count int
 	n, _ := fmt.Sscanf(note, readerNote, &count)

@@ -42,7 +42,7 @@ func (s *semaphore) leave(l *holdfast.Lease) {
 	delete(s.inside, l.Slot())
 }
 
-func TestASemaphoreHasAsManyHoldersAsSlots(t *testing.T) {
+func TestSemaphoreHasAtMostItsSlotsHolders(t *testing.T) {
 	for _, slots := range []int{1, 3, 8} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
@@ -85,7 +85,7 @@ func TestASemaphoreHasAsManyHoldersAsSlots(t *testing.T) {
 	}
 }
 
-// wantSlotsFree checks that all slots can be had, and nobody waits for them.
+// wantSlotsFree checks that all slots are free and have no waiters.
 func (b *bench) wantSlotsFree(key string, slots int) {
 	b.t.Helper()
 	synctest.Wait()
@@ -97,7 +97,7 @@ func (b *bench) wantSlotsFree(key string, slots int) {
 	}
 }
 
-func TestWaitersForASlotAreServedInOrder(t *testing.T) {
+func TestSlotWaitersAreServedInOrder(t *testing.T) {
 	for _, slots := range []int{1, 3, 8} {
 		for _, together := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%d slots, one process %v", slots, together), func(t *testing.T) {
@@ -141,7 +141,7 @@ func TestWaitersForASlotAreServedInOrder(t *testing.T) {
 	}
 }
 
-// counting is a driver that counts what is asked of it.
+// counting is a driver that counts its calls.
 type counting struct {
 	*memory.Driver
 	acquires, releases atomic.Int32
@@ -157,7 +157,7 @@ func (d *counting) Release(ctx context.Context, g driver.Grant, keep time.Durati
 	return d.Driver.Release(ctx, g, keep)
 }
 
-// newCountedClient returns another client of the same nodes, whose calls of the driver are counted.
+// newCountedClient returns another client of the same nodes, and the driver that counts its calls.
 func (b *bench) newCountedClient() (*holdfast.Client, *counting) {
 	d := &counting{Driver: b.drv.Peer()}
 	c, err := holdfast.New(d, nil)
@@ -168,7 +168,7 @@ func (b *bench) newCountedClient() (*holdfast.Client, *counting) {
 	return c, d
 }
 
-// wantCalls checks what was asked since it was last called.
+// wantCalls checks the number of calls since the last wantCalls.
 func (d *counting) wantCalls(t *testing.T, what string, acquires, releases int32) {
 	t.Helper()
 	if a, r := d.acquires.Swap(0), d.releases.Swap(0); a != acquires || r != releases {
@@ -176,7 +176,7 @@ func (d *counting) wantCalls(t *testing.T, what string, acquires, releases int32
 	}
 }
 
-// holdSlots makes other clients hold held slots of k.
+// holdSlots has another client hold the given number of slots of k.
 func (b *bench) holdSlots(slots, held int) (all []*holdfast.Lease) {
 	other := b.newPeer()
 	for range held {
@@ -185,7 +185,7 @@ func (b *bench) holdSlots(slots, held int) (all []*holdfast.Lease) {
 	return all
 }
 
-func TestFreeSemaphoreCostsTheRequestsOfALock(t *testing.T) {
+func TestFreeSemaphoreCostsOneRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		const way = 20 * time.Millisecond
 		for i := range 5 {
@@ -204,14 +204,14 @@ func TestFreeSemaphoreCostsTheRequestsOfALock(t *testing.T) {
 	})
 }
 
-func TestASlotThatWasReleasedIsTriedFirst(t *testing.T) {
+func TestReleasedSlotIsTriedFirst(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		held := b.holdSlots(8, 7)
 		c, d := b.newCountedClient()
 		opts := &claim{slots: 8}
 		for range 10 {
 			b.release(b.acquireAs(c, "another", opts))
-			b.release(b.acquireAs(c, "k", opts)) // chance has picked where it began
+			b.release(b.acquireAs(c, "k", opts)) // the first slot to try was chosen at random
 			b.release(b.acquire(c, "a lock", nil))
 			d.acquires.Store(0)
 			d.releases.Store(0)
@@ -222,8 +222,8 @@ func TestASlotThatWasReleasedIsTriedFirst(t *testing.T) {
 	})
 }
 
-// Nobody but a dead client, or one that names a slot as a lock, waits for one slot alone.
-func TestWaiterForOneSlotHidesNoFreeSlot(t *testing.T) {
+// Only a dead client, or a caller that uses a slot as a lock, waits for a single slot.
+func TestSingleSlotWaiterHidesNoFreeSlot(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		first := b.acquire(b.newPeer(), "k#0", nil)
 		var all sync.WaitGroup
@@ -232,7 +232,7 @@ func TestWaiterForOneSlotHidesNoFreeSlot(t *testing.T) {
 		time.Sleep(time.Second)
 		opts := &claim{slots: 3}
 		for range 10 {
-			c := b.newPeer() // one that was nowhere yet
+			c := b.newPeer() // a client that has tried no slot before
 			l, err := tryAcquire(t.Context(), c, "k", opts)
 			if err != nil {
 				t.Fatal(err)
@@ -251,7 +251,7 @@ func TestWaiterForOneSlotHidesNoFreeSlot(t *testing.T) {
 	})
 }
 
-func TestAWaiterBehindOthersTriesOneSlotAlone(t *testing.T) {
+func TestWaiterBehindOthersTriesOneSlot(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 8}
 		held := b.holdSlots(8, 8)
@@ -259,7 +259,7 @@ func TestAWaiterBehindOthersTriesOneSlotAlone(t *testing.T) {
 		var all sync.WaitGroup
 		all.Go(func() { b.release(b.acquireAs(first, "k", opts)) })
 		time.Sleep(time.Second)
-		asked.wantCalls(t, "the first to wait", 16, 0) // it tries each, and stands in the queue of each
+		asked.wantCalls(t, "the first to wait", 16, 0) // it tries each slot and joins the queue of each
 		second, asked := b.newCountedClient()
 		all.Go(func() { b.release(b.acquireAs(second, "k", opts)) })
 		time.Sleep(time.Second)
@@ -272,7 +272,7 @@ func TestAWaiterBehindOthersTriesOneSlotAlone(t *testing.T) {
 	})
 }
 
-func TestSlotLeaverLeavesNothingBehind(t *testing.T) {
+func TestCancelledSlotWaiterLeavesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 3}
 		holder := b.newPeer()
@@ -304,12 +304,12 @@ func TestSlotLeaverLeavesNothingBehind(t *testing.T) {
 		time.Sleep(time.Second + rand.N(50*time.Millisecond))
 		b.release(held...)
 		all.Wait()
-		time.Sleep(time.Second) // what came too late is released in the background
+		time.Sleep(time.Second) // late grants are released in the background
 		b.wantSlotsFree("k", 3)
 	})
 }
 
-func TestCloseEndsTheWaitForASlot(t *testing.T) {
+func TestCloseEndsWaitForSlot(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 2}
 		other := b.newPeer()
@@ -334,7 +334,7 @@ func TestCloseEndsTheWaitForASlot(t *testing.T) {
 	})
 }
 
-func TestASlotPassesOnWhenItsHolderDies(t *testing.T) {
+func TestSlotOfDeadHolderGoesToWaiter(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		opts := &claim{slots: 2, AcquireOptions: holdfast.AcquireOptions{TTL: 5 * time.Second, NoRenew: true}}
 		other := b.newPeer()
@@ -355,7 +355,7 @@ func TestASlotPassesOnWhenItsHolderDies(t *testing.T) {
 	})
 }
 
-func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
+func TestAnotherNumberOfSlotsIsReported(t *testing.T) {
 	var said bytes.Buffer
 	var told []holdfast.DiffersEvent
 	opts := &holdfast.Options{
@@ -378,7 +378,7 @@ func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
 		_, err = tryAcquire(t.Context(), b.client, "one", &claim{slots: 2})
 		wantErr(t, err, holdfast.ErrHeld)
 		b.release(held...)
-		b.client.Close() // all is said
+		b.client.Close() // flushes the events
 		if !strings.Contains(said.String(), "differ in its slots") || !strings.Contains(said.String(), `gave="3 slots" others="4 slots"`) {
 			t.Errorf("said %q", said.String())
 		}
@@ -391,7 +391,7 @@ func TestAnotherNumberOfSlotsIsSaid(t *testing.T) {
 	})
 }
 
-func TestAnOutageIsWaitedForInLine(t *testing.T) {
+func TestSlotWaitersSurviveOutageInOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		b.freezeNodes()
 		var got atomic.Int32
@@ -414,7 +414,7 @@ func TestAnOutageIsWaitedForInLine(t *testing.T) {
 	})
 }
 
-func TestSlotsAreRefusedWhereTheyMeanNothing(t *testing.T) {
+func TestBadSlotCallsAreRejected(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for name, o := range map[string]claim{
 			"-1 slots": {slots: -1}, "65 slots": {slots: 65},
@@ -436,7 +436,7 @@ func TestSlotsAreRefusedWhereTheyMeanNothing(t *testing.T) {
 	})
 }
 
-func TestASlotNestsInItself(t *testing.T) {
+func TestSlotLeaseNestsInItself(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquireAs(b.client, "k", &claim{slots: 2})
 		_, err := acquireAs(l.Context(), b.client, "k", &claim{slots: 2})
@@ -445,7 +445,7 @@ func TestASlotNestsInItself(t *testing.T) {
 		if err != nil || again.Slot() != l.Slot() || again.Token() != l.Token() {
 			t.Fatalf("a nested hold: %v, %v", again, err)
 		}
-		lock, err := b.client.Acquire(l.Context(), "k", nil) // a lock of that name is none of its slots
+		lock, err := b.client.Acquire(l.Context(), "k", nil) // the lock of that name is not one of the slots
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -454,7 +454,7 @@ func TestASlotNestsInItself(t *testing.T) {
 	})
 }
 
-func TestMaxWaitersBoundsTheLineForASlot(t *testing.T) {
+func TestMaxWaitersBoundsSlotWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		other := b.newPeer()
 		held := []*holdfast.Lease{b.acquireAs(other, "k", &claim{slots: 2}), b.acquireAs(other, "k", &claim{slots: 2})}
@@ -477,7 +477,7 @@ func TestMaxWaitersBoundsTheLineForASlot(t *testing.T) {
 }
 
 // The wait may end between the answers about two slots.
-func TestSlotWaitEndedDuringTheSearchIsHeld(t *testing.T) {
+func TestSlotWaitEndedDuringSearchIsHeld(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		p := b.newPeer()
 		held := []*holdfast.Lease{b.acquireAs(p, "k", &claim{slots: 2}), b.acquireAs(p, "k", &claim{slots: 2})}

@@ -12,53 +12,52 @@ import (
 	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
-// Leases are leases on several keys that AcquireAll has taken together. Each is renewed,
-// and can be extended and checked, by itself. It is safe for concurrent use.
+// Leases are the leases on several keys that one call of AcquireAll has acquired. Each of them is renewed, and
+// can be extended and checked, separately. It is safe for concurrent use.
 type Leases struct {
-	leases []*Lease // by key
+	leases []*Lease // sorted by key
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	unlink []func() bool
 }
 
-// AcquireAll takes the locks on all of keys, or none of them. opts, which may be nil, hold
-// for each, and Wait for all together. It blocks as Acquire does, and returns the errors of
-// Acquire, with the key that stood in the way. After an error nothing stays behind.
+// AcquireAll acquires the locks on all of keys, or none of them. opts applies to each lock, except that Wait
+// bounds the whole call; opts may be nil. It blocks as Acquire does, and returns the errors of Acquire, with
+// the key of the lock that it did not get. After an error the caller holds none of the locks.
 //
-// Calls do not wait for one another in a circle: each client takes the locks in the
-// byte order of their keys, whatever the order in which it was given them. It asks for all at
-// once, and keeps those before the first that it does not get; then it waits for one after the
-// other. The watchdog renews what it has meanwhile. Where that is lost all the same, AcquireAll
-// begins again. MaxHold and MinHold count from when all are there. A key that is given twice
-// counts once.
+// Calls of AcquireAll cannot deadlock: each client acquires the locks in the byte order of their keys,
+// whatever the order of keys. It first asks for all of them at once, and keeps the locks before the first one
+// that it does not get. Then it waits for one lock after the other, while the watchdog renews those that it
+// holds. If one of these is lost, AcquireAll begins again. MaxHold and MinHold count from when it holds all
+// locks. A key that is given twice counts once.
 //
-// Where ctx comes from a live lease on one of the keys, Reentrant is as for Acquire. ErrInvalid
-// also stands for no keys at all, for NoRenew with several keys, as the first lease would end
-// while the last is waited for, and for a key that comes before one that ctx has the lease on,
-// if that is among keys or is one of Leases: two such calls could wait for one another. So
-// take them in one call, or by TryAcquireAll, which does not wait. Locks that
-// Acquire has taken under other names have an order that is the caller's to keep.
+// If ctx comes from a live lease on one of the keys, Reentrant means the same as for Acquire. ErrInvalid is
+// also returned for an empty list of keys, and for NoRenew with several keys, because the first lease would
+// end while the last lock is awaited. It is returned, too, for a key that sorts before the key of the lease
+// that ctx comes from, if that key is among keys or belongs to Leases: two such calls could wait for one
+// another. So acquire these locks in one call, or by TryAcquireAll, which does not wait. If a program nests
+// locks that it acquired separately, it has to keep an order itself.
 //
-// The order counts for locks only. A writer of an RWLock waits for all of its places at once: one that has
-// k#1 and a call of AcquireAll that has k#0 wait for each other without end. So give a key that has slots or readers, and
-// the keys of its places, to no call that takes them as locks.
+// The order protects plain locks only. A writer of an RWLock waits for all its places at once: a writer that
+// holds k#1 and a call of AcquireAll that holds k#0 wait for each other without end. So do not pass keys with
+// slots or readers, or the keys of their places, to calls that acquire plain locks.
 func (c *Client) AcquireAll(ctx context.Context, keys []string, opts *AcquireOptions) (*Leases, error) {
 	return c.acquireAll(ctx, keys, opts, false)
 }
 
-// TryAcquireAll makes one attempt: it is AcquireAll without the wait, as TryAcquire is Acquire.
-// Its error is the error of the first key, in their order, that it did not get.
+// TryAcquireAll makes one attempt and does not wait for a holder, as TryAcquire does for one lock. It returns
+// the error of the first key, in byte order, that it did not get.
 func (c *Client) TryAcquireAll(ctx context.Context, keys []string, opts *AcquireOptions) (*Leases, error) {
 	return c.acquireAll(ctx, keys, opts, true)
 }
 
-// Context carries the values of the context that acquired the leases. It ends when they are
-// released and, with its cause, when any of them ends. Where that was lost, the cause names the
-// key and matches ErrLost.
+// Context returns a context with the values of the context that acquired the leases. It ends when the leases
+// are released and, with the same cause, when any of them ends. If a lease was lost, the cause names its key
+// and matches ErrLost.
 func (a *Leases) Context() context.Context { return a.ctx }
 
-// Deadline returns the time until which all of the leases can be trusted unless renewals move it: the
-// earliest of their deadlines.
+// Deadline returns the earliest deadline of the leases: the time until which all of them are valid unless
+// renewals move it.
 func (a *Leases) Deadline() time.Time {
 	first := a.leases[0].Deadline()
 	for _, l := range a.leases[1:] {
@@ -69,7 +68,7 @@ func (a *Leases) Deadline() time.Time {
 	return first
 }
 
-// All returns the leases, in the order of their keys. Each key has tokens of its own.
+// All returns the leases, sorted by key. Each key has tokens of its own.
 func (a *Leases) All() []*Lease { return slices.Clone(a.leases) }
 
 // Lease returns the lease on key, or nil if there is none.
@@ -81,9 +80,8 @@ func (a *Leases) Lease(key string) *Lease {
 	return a.leases[i]
 }
 
-// Release releases all of the leases, at the same time, so that one that fails or takes long
-// holds up no other. Otherwise it is as Release of a Lease. Its error joins the errors of
-// the leases that failed, each with its key.
+// Release releases all leases at the same time, so that a slow or failed release does not delay the others. It
+// blocks as Lease.Release does. It returns the errors of all leases that failed, joined, each with its key.
 func (a *Leases) Release(ctx context.Context) (err error) {
 	holds := holdsOf(a.leases)
 	ctx, cancel := holder.ReleaseContext(ctx, holds...)
@@ -109,7 +107,7 @@ func (a *Leases) Release(ctx context.Context) (err error) {
 	return err
 }
 
-// withKey returns cause, with the key of l if there are several.
+// withKey adds the key of l to cause if there are several leases.
 func (a *Leases) withKey(l *Lease, cause error) error {
 	if len(a.leases) == 1 {
 		return cause
@@ -117,24 +115,24 @@ func (a *Leases) withKey(l *Lease, cause error) error {
 	return l.hold.WithKey(cause)
 }
 
-// severalCall is one call of AcquireAll or TryAcquireAll. Each lock is safe by itself. Calls do not wait
-// in a circle because of the order: a call that waits for a key has leases on lower keys only. It has
-// others for as long as the first step and the releases after it take, and waits for no holder meanwhile.
+// severalCall is one call of AcquireAll or TryAcquireAll. Each lock is safe by itself. The order of the keys
+// prevents deadlock: a call that waits for a key holds only lower keys. During its first step, which asks for
+// all keys, it may hold others, but it waits for no holder then and releases them right afterwards.
 type severalCall struct {
 	client *Client
-	ctx    context.Context // the caller's
-	wait   context.Context // the same, bounded by Wait
-	given  *AcquireOptions // the caller's; nil: none
-	opts   AcquireOptions  // the same, with defaults
+	ctx    context.Context // the caller's context
+	wait   context.Context // ctx, bounded by Wait
+	given  *AcquireOptions // the caller's options; nil: none
+	opts   AcquireOptions  // given, with defaults
 	outer  *holder.Hold    // the hold that ctx comes from, of any key; nil: none
-	noWait bool            // it does not wait for a lock that is held
+	noWait bool            // true: do not wait for held locks
 
 	nested []*holder.Hold // further holds of leases that ctx comes from
-	keys   []string       // the others
-	held   []*holder.Hold // on the first of keys
+	keys   []string       // the other keys
+	held   []*holder.Hold // holds on the first of keys
 }
 
-// errMidway ends a wait because the call has lost a lease that it had already.
+// errMidway ends a wait because the call has lost a lease that it already had.
 var errMidway = errors.New("a lease was lost while another was waited for")
 
 func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOptions, once bool) (*Leases, error) {
@@ -162,7 +160,7 @@ func (c *Client) acquireAll(ctx context.Context, keys []string, opts *AcquireOpt
 	}
 }
 
-// checkKeys returns keys in their order, each once, or what is wrong with which of them.
+// checkKeys returns keys sorted and without duplicates, or the key that is invalid and the error.
 func (s *severalCall) checkKeys(keys []string) (all []string, key string, err error) {
 	if len(keys) == 0 {
 		return nil, "", invalidError("no keys; give at least one")
@@ -180,8 +178,8 @@ func (s *severalCall) checkKeys(keys []string) (all []string, key string, err er
 	return all, "", nil
 }
 
-// takeAll gets the locks on keys. After an error some may be held or nested; key is the one that
-// it is about.
+// takeAll acquires the locks on keys. After an error, key names its lock, and some locks may be held or
+// nested.
 func (s *severalCall) takeAll(keys []string) (key string, err error) {
 	s.nested, s.keys, s.held = nil, nil, nil
 	for _, key := range keys {
@@ -212,7 +210,8 @@ func (s *severalCall) takeAll(keys []string) (key string, err error) {
 	return "", nil
 }
 
-// checkOrder rejects a wait for a key under a lease that another call, which has that key, may wait for.
+// checkOrder rejects a wait for a key that sorts before a lease of ctx: the holder of that key may wait for
+// the lease.
 func (s *severalCall) checkOrder() (key string, err error) {
 	if len(s.keys) == 0 {
 		return "", nil
@@ -224,15 +223,16 @@ func (s *severalCall) checkOrder() (key string, err error) {
 	return "", nil
 }
 
-// newCall returns a call for the lock on key. MinHold and MaxHold count for all keys together, once they are held.
+// newCall returns a call for the lock on key, without MinHold and MaxHold: these count for all keys together,
+// once all are held.
 func (s *severalCall) newCall(wait context.Context, key string) *holder.Call {
 	a := &holder.Call{Options: s.opts.forKeeper(), Wait: wait, Outer: s.outer, Key: key}
 	a.MinHold, a.MaxHold = 0, 0
 	return a
 }
 
-// tryAll asks for all keys at once, so that the requests travel together, and keeps those
-// before the first that it does not get, which it returns.
+// tryAll asks for all keys at once, so that the requests travel together. It keeps the locks before the first
+// key that it does not get, and returns that key.
 func (s *severalCall) tryAll() (key string, err error) {
 	began := time.Now()
 	holds, errs := make([]*holder.Hold, len(s.keys)), make([]error, len(s.keys))
@@ -256,7 +256,7 @@ func (s *severalCall) tryAll() (key string, err error) {
 	return s.keys[first], errs[first]
 }
 
-// acquireNext waits for the lock on key, for as long as the others last.
+// acquireNext waits for the lock on key, as long as the locks that are held last.
 func (s *severalCall) acquireNext(key string) error {
 	wait, cancel := context.WithCancelCause(s.wait)
 	defer cancel(nil)
@@ -273,7 +273,7 @@ func (s *severalCall) acquireNext(key string) error {
 	return err
 }
 
-// makeLeases joins all leases, or returns nil if one is lost.
+// makeLeases joins all leases into one value, or returns nil if one of them is lost.
 func (s *severalCall) makeLeases() *Leases {
 	holds := slices.Concat(s.nested, s.held)
 	slices.SortFunc(holds, func(a, b *holder.Hold) int { return strings.Compare(a.Key(), b.Key()) })

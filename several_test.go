@@ -24,7 +24,7 @@ func (b *bench) acquireAll(c *holdfast.Client, opts *holdfast.AcquireOptions, ke
 	return all
 }
 
-// wantFree checks that another client can have the locks, which it releases.
+// wantFree checks that another client can acquire the locks, and releases them.
 func (b *bench) wantFree(c *holdfast.Client, keys ...string) {
 	b.t.Helper()
 	for _, key := range keys {
@@ -36,7 +36,7 @@ func (b *bench) wantFree(c *holdfast.Client, keys ...string) {
 	}
 }
 
-// keyOf is the key that an error is about.
+// keyOf returns the key in err.
 func keyOf(err error) string {
 	e, _ := errors.AsType[*holdfast.Error](err)
 	if e == nil {
@@ -113,7 +113,7 @@ func TestFreeLocksTakeOneRoundTripTogether(t *testing.T) {
 	})
 }
 
-func TestLeasesEndWithTheFirstThatIsLost(t *testing.T) {
+func TestLeasesEndWithFirstLostLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		operator := b.newPeer()
 		all := b.acquireAll(b.client, nil, "a", "b", "c")
@@ -145,8 +145,8 @@ func TestLeasesEndWithTheFirstThatIsLost(t *testing.T) {
 	})
 }
 
-// TestReleaseOfOneThatFailsFreesTheOthers cuts the nodes off while one of the leases is released twice.
-func TestReleaseOfOneThatFailsFreesTheOthers(t *testing.T) {
+// The nodes hang while one of the leases is released a second time.
+func TestFailedReleaseFreesOtherLeases(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		all := b.acquireAll(b.client, nil, "a", "b", "c")
 		b.freezeNodes()
@@ -165,7 +165,7 @@ func TestReleaseOfOneThatFailsFreesTheOthers(t *testing.T) {
 	})
 }
 
-func TestFirstLeaseLastsWhileTheLastIsAwaited(t *testing.T) {
+func TestFirstLeaseLastsWhileLastIsAwaited(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		const ttl = 2 * time.Second
 		other := b.newPeer()
@@ -184,11 +184,11 @@ func TestFirstLeaseLastsWhileTheLastIsAwaited(t *testing.T) {
 		}
 		b.release(theirs)
 		all := <-got
-		passTime(100 * time.Millisecond) // a hand-over brings a part of the TTL, and its first renewal comes at once
+		passTime(100 * time.Millisecond) // a handed-over lease begins with a part of its TTL, and its first renewal follows at once
 		if left := time.Until(all.Deadline()); left < ttl/2 || left > ttl {
 			t.Errorf("%v are left of the leases", left)
 		}
-		passTime(4 * ttl) // MaxHold counts from when all were there
+		passTime(4 * ttl) // MaxHold counts from when all locks were held
 		if err := all.Context().Err(); err != nil {
 			t.Fatalf("the leases ended: %v", context.Cause(all.Context()))
 		}
@@ -199,7 +199,7 @@ func TestFirstLeaseLastsWhileTheLastIsAwaited(t *testing.T) {
 	})
 }
 
-func TestLeaseLostMidwayIsTakenAgain(t *testing.T) {
+func TestLeaseLostMidwayIsAcquiredAgain(t *testing.T) {
 	var failed []string
 	hooks := holdfast.Hooks{Failed: func(e holdfast.FailedEvent) { failed = append(failed, e.Key) }}
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
@@ -245,7 +245,7 @@ func TestCancelledAcquireAllLeavesNothing(t *testing.T) {
 					ctx, cancel := context.WithTimeout(t.Context(), rand.N(12*time.Millisecond))
 					leases, err := c.AcquireAll(ctx, keys[rand.N(3):], &holdfast.AcquireOptions{MinHold: time.Second})
 					if err == nil {
-						for _, l := range leases.All() { // or MinHold keeps it, as it shall
+						for _, l := range leases.All() { // because MinHold would keep the lock, as it should
 							b.release(l)
 						}
 						leases.Release(ctx)
@@ -265,7 +265,7 @@ func TestCancelledAcquireAllLeavesNothing(t *testing.T) {
 	})
 }
 
-func TestNestedHoldsOfSeveralKeepTheOrder(t *testing.T) {
+func TestNestedAcquireAllKeepsKeyOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		again := &holdfast.AcquireOptions{Reentrant: true}
 		outer := b.acquire(b.client, "b", nil)
@@ -288,7 +288,7 @@ func TestNestedHoldsOfSeveralKeepTheOrder(t *testing.T) {
 		if err := trial.Release(t.Context()); err != nil {
 			t.Error(err)
 		}
-		other, err := b.client.AcquireAll(within, []string{"a", "c"}, nil) // under a name that it is not about
+		other, err := b.client.AcquireAll(within, []string{"a", "c"}, nil) // a key that the lease is not on
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -300,7 +300,7 @@ func TestNestedHoldsOfSeveralKeepTheOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, key := range []string{"b", "c", "d"} { // each of them is known to be held
+		for _, key := range []string{"b", "c", "d"} { // each of them is held
 			_, err := b.client.TryAcquire(all.Context(), key, nil)
 			wantErr(t, err, holdfast.ErrNested)
 		}
@@ -318,8 +318,8 @@ func TestNestedHoldsOfSeveralKeepTheOrder(t *testing.T) {
 	})
 }
 
-// TestFinishWaitsForDeadWorkersToo holds the recipe of docs/kinds.md to what it says.
-func TestFinishWaitsForDeadWorkersToo(t *testing.T) {
+// The recipe of docs/kinds.md keeps its promise.
+func TestFinishWaitsForDeadWorkers(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		const ttl = 5 * time.Second
 		workers := []string{"import/0", "import/1", "import/2"}
@@ -336,7 +336,7 @@ func TestFinishWaitsForDeadWorkersToo(t *testing.T) {
 		if len(finished) > 0 {
 			t.Fatal("Finish returned while a worker works")
 		}
-		if err := leases[1].Detach(); err != nil { // as if it had died
+		if err := leases[1].Detach(); err != nil { // like a worker that died
 			t.Fatal(err)
 		}
 		if err := <-finished; err != nil {
@@ -368,7 +368,7 @@ func TestCloseEndsAcquireAll(t *testing.T) {
 	})
 }
 
-// disturbNodes makes nodes fail, a minority for long and all of them for short, until ctx ends.
+// disturbNodes makes a minority of the nodes fail for long and all of them for short times, until ctx ends.
 func (b *bench) disturbNodes(ctx context.Context) {
 	for ctx.Err() == nil {
 		first, some := rand.N(5), 1+rand.N(2)
@@ -400,8 +400,7 @@ func (b *bench) disturbNodes(ctx context.Context) {
 	}
 }
 
-// TestRandomSetsDoNotDeadlock lets sixteen clients take random sets of twelve locks, in any
-// order, for ten minutes in which nodes fail.
+// Sixteen clients acquire random sets of twelve locks, in any order, for ten minutes in which nodes fail.
 func TestRandomSetsDoNotDeadlock(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		keys := make([]string, 12)
@@ -434,7 +433,7 @@ func TestRandomSetsDoNotDeadlock(t *testing.T) {
 					taken.Add(1)
 					for _, l := range leases.All() {
 						i := slices.Index(keys, l.Key())
-						// One that has just been lost is released at once, and may not have heard of that yet.
+						// A lease that was just lost is released at once, and its holder may not know that.
 						if other := inside[i].Swap(l); other != nil && other.Context().Err() == nil {
 							t.Errorf("%s and %s have %q", other.Owner(), l.Owner(), l.Key())
 						}
@@ -450,7 +449,7 @@ func TestRandomSetsDoNotDeadlock(t *testing.T) {
 					for _, l := range leases.All() {
 						inside[slices.Index(keys, l.Key())].CompareAndSwap(l, nil)
 					}
-					leases.Release(ctx) // one that is not confirmed lapses
+					leases.Release(ctx) // without confirmation the locks expire
 				}
 			})
 		}
@@ -460,7 +459,7 @@ func TestRandomSetsDoNotDeadlock(t *testing.T) {
 		if taken.Load() < 1000 || time.Duration(longest.Load()) > 2*time.Minute {
 			t.Errorf("%d sets taken, the longest wait %v", taken.Load(), time.Duration(longest.Load()))
 		}
-		passTime(70 * time.Second) // what could not be released, and places in queues
+		passTime(70 * time.Second) // for locks that could not be released, and queue entries
 		for st, err := range b.client.List(t.Context(), "") {
 			t.Errorf("left: %+v, %v", st, err)
 		}

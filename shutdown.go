@@ -8,15 +8,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Shutdown lets the holders finish: it rejects new leases and new waits with
-// ErrClosed, ends the waits that have begun, goes on renewing what is held, and
-// blocks until all of it is released or lost, or ctx ends. Then it closes the client
-// as Close does, which releases what is still held. A nested hold of a lease that
-// lives is no new lease.
+// Shutdown lets the holders finish. It rejects new leases and new waits with ErrClosed, ends the waits that
+// have begun, and continues to renew the leases that are held. It blocks until all of them are released or
+// lost, or ctx ends. Then it closes the client as Close does, which releases the remaining locks. A nested
+// hold of a live lease does not count as a new lease.
 //
-// Shutdown returns nil when nothing was held any more, also when Close came
-// meanwhile and released it; otherwise an error that matches ctx.Err(). It may
-// be called during Close, and again.
+// Shutdown returns nil if no lease was held in the end, also if Close released the last ones meanwhile;
+// otherwise an error that matches ctx.Err(). It may be called during Close, and more than once.
 func (c *Client) Shutdown(ctx context.Context) error {
 	c.keeper.StopAcquiring()
 	var err error
@@ -30,19 +28,18 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return wrapError("shutdown", "", cmp.Or(err, c.close()))
 }
 
-// Close releases what the client holds, a lock with MinHold after that time, ends
-// every wait with ErrClosed and closes the driver. The context of a lease that it
-// releases ends with a cause that matches ErrLost and ErrClosed, because another
-// process may have the lock from then on. Shutdown lets the holders finish first.
+// Close releases all leases of the client, ends every wait with ErrClosed and closes the driver. A lock with
+// MinHold stays held for that time. The context of a lease that Close releases ends with a cause that matches
+// ErrLost and ErrClosed, because another process may have the lock from then on. To let the holders finish
+// first, call Shutdown.
 //
-// Close blocks until the service has answered what was asked and released, and
-// the hooks have been called, for four seconds at most. A second Close waits for
-// the first, and returns nil.
+// Close blocks until the service has answered all requests and releases, and the hooks have received all
+// events, at most for four seconds. A second Close waits for the first, and returns nil.
 func (c *Client) Close() error { return wrapError("close", "", c.close()) }
 
 func (c *Client) close() error {
 	if !c.closing.CompareAndSwap(false, true) {
-		<-c.closed // no sync.Once: a bubble of package synctest sees no wait for its mutex
+		<-c.closed // no sync.Once: in a bubble of package synctest, its mutex does not count as a durable wait
 		return nil
 	}
 	defer close(c.closed)
@@ -63,7 +60,7 @@ func (c *Client) closeAll() error {
 	err := c.drv.Close()
 	c.unreserveDriver()
 	c.keeper.Wait()
-	<-c.keeper.Vacant() // soon: the driver has ended what was under way
+	<-c.keeper.Vacant() // soon, because the driver has ended the pending calls
 	told, cancel := context.WithTimeout(context.Background(), pace.EventsTime())
 	defer cancel()
 	c.events.drain(told)

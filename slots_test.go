@@ -16,10 +16,10 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// partly is a driver that cannot ask for some keys, such as one over several sets of which one is down.
+// partly is a driver that cannot ask for some keys, like a driver over several sets of which one is down.
 type partly struct {
 	*memory.Driver
-	down func(driver.Request) error // nil: the service answers
+	down func(driver.Request) error // nil error: the service answers
 }
 
 func (d *partly) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
@@ -34,7 +34,7 @@ func (d *partly) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return d.Driver.Acquire(ctx, req)
 }
 
-// newPartlyDownClient returns another client of the same nodes, to which down answers in place of the service.
+// newPartlyDownClient returns another client of the same nodes. down may answer in place of the service.
 func (b *bench) newPartlyDownClient(down func(driver.Request) error) *holdfast.Client {
 	c, err := holdfast.New(&partly{b.drv.Peer(), down}, nil)
 	if err != nil {
@@ -44,7 +44,7 @@ func (b *bench) newPartlyDownClient(down func(driver.Request) error) *holdfast.C
 	return c
 }
 
-// failKeys answers for keys as a set that is down does.
+// failKeys fails the requests for keys, like a set that is down.
 func failKeys(keys ...string) func(driver.Request) error {
 	return func(req driver.Request) error {
 		if slices.Contains(keys, req.Key) {
@@ -54,11 +54,11 @@ func failKeys(keys ...string) func(driver.Request) error {
 	}
 }
 
-func TestFreeSlotIsFoundBesideDeadSets(t *testing.T) {
+func TestFreeSlotIsFoundDespiteDeadSets(t *testing.T) {
 	for name, opts := range map[string]claim{"slots": {slots: 4}, "readers": {readers: 4, shared: true}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
-				for range 20 { // chance picks where it begins
+				for range 20 { // the first slot to try is random
 					c := b.newPartlyDownClient(failKeys("k#0", "k#1", "k#3"))
 					l, err := tryAcquire(t.Context(), c, "k", &opts)
 					if err != nil {
@@ -82,8 +82,8 @@ func TestFreeSlotIsFoundBesideDeadSets(t *testing.T) {
 	}
 }
 
-// A set that does not answer takes a second to be known as down, for each slot.
-func TestSilentSlotsDelayATryOnce(t *testing.T) {
+// A set that does not answer takes a second to count as down, for each slot.
+func TestSilentSlotsDelayTryOnce(t *testing.T) {
 	silent := func(req driver.Request) error {
 		if req.Key == "k#9" {
 			return nil
@@ -108,7 +108,7 @@ func TestSilentSlotsDelayATryOnce(t *testing.T) {
 	})
 }
 
-func TestRefusedSlotsHideNoOtherOnes(t *testing.T) {
+func TestDeniedSlotsDoNotHideOthers(t *testing.T) {
 	refuse := func(keys ...string) func(driver.Request) error {
 		return func(req driver.Request) error {
 			if slices.Contains(keys, req.Key) {
@@ -132,8 +132,8 @@ func TestRefusedSlotsHideNoOtherOnes(t *testing.T) {
 	})
 }
 
-// Nobody but a dead client, or one that names a slot as a lock, waits for one slot alone.
-func TestMaxWaitersRefusesNobodyBesideFreeSlots(t *testing.T) {
+// Only a dead client, or a caller that uses a slot as a lock, waits for a single slot.
+func TestMaxWaitersAllowsFreeSlots(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		first := b.acquire(b.newPeer(), "k#0", nil)
 		var all sync.WaitGroup
@@ -158,8 +158,8 @@ func TestMaxWaitersRefusesNobodyBesideFreeSlots(t *testing.T) {
 	})
 }
 
-// The answers about the slots come one after the other.
-func TestMaxWaitersAwaitsTheAnswersOfAllSlots(t *testing.T) {
+// The answers about the slots arrive one after the other.
+func TestMaxWaitersAwaitsAnswersOfAllSlots(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		first := b.acquire(b.newPeer(), "k#0", nil)
 		var all sync.WaitGroup
@@ -186,7 +186,7 @@ func TestMaxWaitersAwaitsTheAnswersOfAllSlots(t *testing.T) {
 	})
 }
 
-// differingClaim returns options of which no two agree in what the service is asked for.
+// differingClaim returns options for caller i, so that the requests of no two callers are the same.
 func differingClaim(slots, i int) *claim {
 	o := &claim{slots: slots, AcquireOptions: holdfast.AcquireOptions{Note: fmt.Sprint("job ", i)}}
 	switch i % 4 {
@@ -200,7 +200,7 @@ func differingClaim(slots, i int) *claim {
 	return o
 }
 
-func TestSlotsAreServedInOrderWhateverTheOptions(t *testing.T) {
+func TestSlotOrderIgnoresOptions(t *testing.T) {
 	for _, slots := range []int{1, 3} {
 		t.Run(fmt.Sprint(slots), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, b *bench) {
@@ -240,7 +240,7 @@ func TestSlotsAreServedInOrderWhateverTheOptions(t *testing.T) {
 	}
 }
 
-func TestSlotsThatComeTogetherKeepTheOrder(t *testing.T) {
+func TestSlotsFreedTogetherKeepOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		const slots = 4
 		held := b.holdSlots(slots, slots)
@@ -277,7 +277,7 @@ func TestSlotsThatComeTogetherKeepTheOrder(t *testing.T) {
 	})
 }
 
-func TestMaxWaitersBoundsWaitersOfAllOptions(t *testing.T) {
+func TestMaxWaitersCountsWaitersWithOtherOptions(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		held := b.holdSlots(4, 4)
 		var refused atomic.Int32
@@ -307,7 +307,7 @@ func TestMaxWaitersBoundsWaitersOfAllOptions(t *testing.T) {
 	})
 }
 
-func TestWaiterForASlotCostsOneGoroutine(t *testing.T) {
+func TestSlotWaiterCostsOneGoroutine(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		const slots, waiters = 64, 1000
 		held := b.holdSlots(slots, slots)

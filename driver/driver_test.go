@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/member"
 )
 
-// TestNodesWithOneCauseAreNamedTogether holds that a cause which several nodes have
+// TestNodesWithSameCauseAreNamedTogether holds that a cause which several nodes have
 // in common is said once, and that none is left out.
-func TestNodesWithOneCauseAreNamedTogether(t *testing.T) {
+func TestNodesWithSameCauseAreNamedTogether(t *testing.T) {
 	t.Parallel()
 	young, refused := errors.New("too young"), errors.New("refused")
 	soon, later := &member.QuarantineError{Left: 59 * time.Second}, fmt.Errorf("new: %w", &member.QuarantineError{Left: time.Minute})

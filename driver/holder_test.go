@@ -2,7 +2,7 @@ package driver
 
 import "testing"
 
-func TestTheGrantOfEachHolderIsFound(t *testing.T) {
+func TestHolderGrantsAreFound(t *testing.T) {
 	t.Parallel()
 	for _, g := range []Grant{{Owner: "a.1", Token: 1000}, {Owner: "a.1~note", Token: 1000}, {Owner: "a.1"}} {
 		seen := make(map[string]bool)

@@ -24,7 +24,7 @@ func init() {
 	driver.Register(open, "fake", "fake+sentinel")
 }
 
-func TestOpenAsksTheEngineOfTheScheme(t *testing.T) {
+func TestOpenUsesEngineOfScheme(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
 		"fake://host:1", " fake+sentinel://host/name", "fake:/path", "fake://one fake://two",
@@ -37,7 +37,7 @@ func TestOpenAsksTheEngineOfTheScheme(t *testing.T) {
 	}
 }
 
-func TestOpenNamesTheMissingImport(t *testing.T) {
+func TestOpenNamesMissingImport(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"redis://:secret@host":           `import _ "github.com/holdfast-go/holdfast/redis"`,

@@ -103,7 +103,7 @@ func (b *bench) checkQuiet(all <-chan seen) {
 	}
 }
 
-func TestOthersSeeTheLeaderAndItsValue(t *testing.T) {
+func TestOthersSeeLeaderAndValue(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		me, other := b.newClient(), b.newClient()
 		all := b.startObserver(other)
@@ -169,7 +169,7 @@ func TestHolderWithoutCampaignDoesNotLead(t *testing.T) {
 	})
 }
 
-func TestWhatCannotBeProclaimedIsRefused(t *testing.T) {
+func TestBadProclamationIsRejected(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		c := b.newClient()
 		long := strings.Repeat("x", election.MaxValue)
@@ -189,7 +189,7 @@ func TestWhatCannotBeProclaimedIsRefused(t *testing.T) {
 	})
 }
 
-func TestTheTermEndsWithTheLease(t *testing.T) {
+func TestTermEndsWithLease(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		c, operator := b.newClient(), b.newClient()
 		term := b.startTerm(c, "x")
@@ -206,8 +206,8 @@ func TestTheTermEndsWithTheLease(t *testing.T) {
 	})
 }
 
-// TestTheNextLeaderFollowsSoon holds a resignation to one round trip, and a crash to the TTL and a second.
-func TestTheNextLeaderFollowsSoon(t *testing.T) {
+// TestNextLeaderFollowsSoon holds a resignation to one round trip, and a crash to the TTL and a second.
+func TestNextLeaderFollowsSoon(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const ttl, way = 5 * time.Second, 10 * time.Millisecond
 		opts := &holdfast.AcquireOptions{TTL: ttl}
@@ -252,8 +252,8 @@ func TestTheNextLeaderFollowsSoon(t *testing.T) {
 	})
 }
 
-// TestEachCampaignOfAClientHasItsTerm, which observers see: no term is passed on inside the process.
-func TestEachCampaignOfAClientHasItsTerm(t *testing.T) {
+// TestEachCampaignHasItsOwnTerm, which observers see: no term is passed on inside the process.
+func TestEachCampaignHasItsOwnTerm(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		c := b.newClient()
 		first := b.startTerm(c, "x")
@@ -298,7 +298,7 @@ func TestObserveSurvivesOutages(t *testing.T) {
 	})
 }
 
-func TestObserveEndsWithItsClient(t *testing.T) {
+func TestCloseEndsObserve(t *testing.T) {
 	t.Parallel()
 	drv, err := redis.Open(t.Context(), "redis://"+redistest.Start(t, nil).Addr(), nil)
 	if err != nil {
@@ -319,8 +319,8 @@ func TestObserveEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// TestObserversNeverSeeATermGoBack feeds an observer with what services show that lose their memory.
-func TestObserversNeverSeeATermGoBack(t *testing.T) {
+// TestObservedTermsNeverGoBack feeds an observer with what services show that lose their memory.
+func TestObservedTermsNeverGoBack(t *testing.T) {
 	t.Parallel()
 	down := &holdfast.UnavailableError{}
 	leads := func(owner string, token holdfast.Token) holdfast.Status {
@@ -357,9 +357,9 @@ func TestObserversNeverSeeATermGoBack(t *testing.T) {
 	}
 }
 
-// TestObserversSeeTheLeadersTerm feeds an observer with what nodes show in an election, where some
+// TestObserversSeeLeadersTerm feeds an observer with what nodes show in an election, where some
 // have yet to commit to the term, and after it, where some have promised more.
-func TestObserversSeeTheLeadersTerm(t *testing.T) {
+func TestObserversSeeLeadersTerm(t *testing.T) {
 	t.Parallel()
 	shows := func(owner string, token holdfast.Token, tokens ...holdfast.Token) holdfast.Status {
 		st := holdfast.Status{Held: true, Owner: owner, Token: token, Holder: holdfast.Holder{Note: "leader"}}
@@ -394,7 +394,7 @@ func TestObserversSeeTheLeadersTerm(t *testing.T) {
 	}
 }
 
-func TestRunCallsBackAsAnElectorDoes(t *testing.T) {
+func TestRunCallsBackLikeLeaderElector(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		c := b.newClient()
 		other := b.startTerm(b.newClient(), "other")
@@ -555,7 +555,7 @@ func (r *trial) observeLeaders(ctx context.Context, c *holdfast.Client) {
 	}
 }
 
-func TestTermsRiseAndEachHasOneLeader(t *testing.T) {
+func TestTermsRiseWithOneLeaderEach(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		stop := make(chan struct{})
 		var failing sync.WaitGroup
@@ -612,7 +612,7 @@ func TestTermsRiseWithOneLeaderEachOnRedis(t *testing.T) {
 }
 
 // Close ends a term as a loss does: another process may lead from then on.
-func TestRunSaysThatCloseEndedTheTerm(t *testing.T) {
+func TestRunReportsThatCloseEndedTerm(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		c := b.newClient()
 		err := election.Run(b.Context(), c, "e", "", nil, election.Callbacks{

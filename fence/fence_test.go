@@ -68,7 +68,7 @@ func TestStaleErrorNamesKeyAndTokens(t *testing.T) {
 	}
 }
 
-func TestClaimShutsOutOlderWriters(t *testing.T) {
+func TestClaimRejectsOlderWriters(t *testing.T) {
 	t.Parallel()
 	var g fence.Guard
 	g.Do("k", 5, "old", func() error { return nil })
@@ -132,7 +132,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 	}
 }
 
-func TestKeysDoNotHoldEachOtherUp(t *testing.T) {
+func TestKeysDoNotBlockEachOther(t *testing.T) {
 	t.Parallel()
 	var g fence.Guard
 	err := g.Do("a", 1, "x", func() error {

@@ -30,7 +30,7 @@ func leaseHeaders(key, token, owner string) []string {
 	return []string{fence.KeyHeader, key, fence.TokenHeader, token, fence.OwnerHeader, owner}
 }
 
-func TestHandlerAnswers(t *testing.T) {
+func TestHandlerAnswersByToken(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name, method string
@@ -82,7 +82,7 @@ func TestHandlerReadClaimsItsToken(t *testing.T) {
 	}
 }
 
-func TestSetHeaderIsWhatHandlerReads(t *testing.T) {
+func TestHandlerReadsSetHeader(t *testing.T) {
 	t.Parallel()
 	client, err := holdfast.New(memory.New(1), nil)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestEveryRuleOfTheSeamHasItsCases holds the rules in package driver against the suite.
-func TestEveryRuleOfTheSeamHasItsCases(t *testing.T) {
+// TestEveryDriverRuleHasCases holds the rules in package driver against the suite.
+func TestEveryDriverRuleHasCases(t *testing.T) {
 	t.Parallel()
 	code, err := os.ReadFile("../driver/driver.go")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestEveryRuleOfTheSeamHasItsCases(t *testing.T) {
 	}
 }
 
-func TestNoTwoCasesHaveOneName(t *testing.T) {
+func TestCaseNamesAreUnique(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
 	for _, c := range cases {

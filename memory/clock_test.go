@@ -91,7 +91,7 @@ func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
 
 // A waiter outlasts a jump that comes with a loss of the counters, like any other outage. A caller
 // that gives up meanwhile hears of the clocks and not of a holder that is long gone.
-func TestWaitersOutlastAJump(t *testing.T) {
+func TestWaitersSurviveClockJump(t *testing.T) {
 	withClocks(t, func(c clocked) {
 		holder, err := c.newClient().Acquire(c.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})
 		if err != nil {

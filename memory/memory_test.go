@@ -52,7 +52,7 @@ func TestConformanceInRealTime(t *testing.T) {
 
 // What works over nodes in the process works over as many servers with their defaults. An error
 // names what there is in memory.
-func TestMemoryLimitsTTLAsServersDo(t *testing.T) {
+func TestMemoryLimitsTTLLikeServers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		nodes int
@@ -78,7 +78,7 @@ func TestMemoryLimitsTTLAsServersDo(t *testing.T) {
 	}
 }
 
-func TestEachChangeOfANodeIsTold(t *testing.T) {
+func TestNodeChangesAreReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(3)
@@ -149,7 +149,7 @@ func newService(n int, delay time.Duration) locktest.Service {
 func passTime(d time.Duration) { time.Sleep(d) }
 
 // A note belongs to one lease, and goes with it to the client that adopts it.
-func TestOthersReadTheNoteOfALease(t *testing.T) {
+func TestOthersSeeNoteOfLease(t *testing.T) {
 	t.Parallel()
 	ctx, root := t.Context(), memory.New(3)
 	a, b := root.Peer(), root.Peer()
@@ -179,7 +179,7 @@ func TestOthersReadTheNoteOfALease(t *testing.T) {
 }
 
 // A counter of each name would have to end, or be kept for ever.
-func TestAllLocksOfANodeShareItsCounter(t *testing.T) {
+func TestLocksOfNodeShareCounter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(1)
@@ -214,7 +214,7 @@ func TestAllLocksOfANodeShareItsCounter(t *testing.T) {
 }
 
 // The nodes' counters go apart when locks of one are not of the others.
-func TestTokensRiseBesideOtherNames(t *testing.T) {
+func TestTokensRiseAcrossOtherNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(3)

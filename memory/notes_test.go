@@ -10,7 +10,7 @@ import (
 )
 
 // A chain of adoptions leaves notes about the owners that may still send a request, and about no others.
-func TestNotesOfAdoptionsAreForgotten(t *testing.T) {
+func TestAdoptionNotesExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 10 * time.Second

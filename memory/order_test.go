@@ -16,7 +16,7 @@ import (
 
 // First come, first served, even if other waiters give up meanwhile: the order
 // of grants is the order of the stamps that waiters bring along.
-func TestGrantsFollowTheStamps(t *testing.T) {
+func TestGrantsFollowArrivalStamps(t *testing.T) {
 	t.Parallel()
 	for n := 2; n <= 50; n++ {
 		t.Run(fmt.Sprintf("waiters=%d", n), func(t *testing.T) {
@@ -95,7 +95,7 @@ func grantsFollowTheStamps(t *testing.T, waiters, nodes int) {
 }
 
 // A place in the queue does not lapse however long the holder works.
-func TestAWaitOfHoursKeepsItsPlace(t *testing.T) {
+func TestLongWaitKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(3)

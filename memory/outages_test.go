@@ -12,7 +12,7 @@ import (
 
 // One node after the other is away for longer than the TTL, while a rival waits and
 // takes what it finds free there.
-func TestLeaseOutlivesOutagesInTurn(t *testing.T) {
+func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{3, 5} {
 		for _, wipes := range []bool{false, true} {
@@ -27,7 +27,7 @@ func TestLeaseOutlivesOutagesInTurn(t *testing.T) {
 }
 
 // Each node that comes back empty is taken back, with the token of the lease.
-func TestForceTakesLeaseThatOutlivedOutages(t *testing.T) {
+func TestForceEndsLeaseThatSurvivedOutages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(3)

@@ -14,7 +14,7 @@ import (
 
 // Of a lease without a trace of its caller's, the span of its acquisition is remembered until it
 // ends, in whatever way.
-func TestOwnersStateEndsWithItsLease(t *testing.T) {
+func TestStateOfOwnerEndsWithLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		telemetry, err := New(&Options{TracerProvider: sdktrace.NewTracerProvider()})

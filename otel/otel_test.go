@@ -106,7 +106,7 @@ func (r *rig) spansNamed(name string) (all []sdktrace.ReadOnlySpan) {
 	return all
 }
 
-func TestAWaiterIsLinkedToTheHoldersTrace(t *testing.T) {
+func TestWaiterIsLinkedToHoldersTrace(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		holder, working := r.tracer.Start(t.Context(), "holder")
 		lease, err := r.client.Acquire(holder, "order/1", &holdfast.AcquireOptions{Note: otel.Note(holder)})
@@ -129,7 +129,7 @@ func TestAWaiterIsLinkedToTheHoldersTrace(t *testing.T) {
 	})
 }
 
-func TestSpansSayHowLongAndHowItEnded(t *testing.T) {
+func TestSpansShowDurationAndOutcome(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		ctx, span := r.tracer.Start(t.Context(), "work")
 		lease, err := r.client.Acquire(ctx, "order/1", &holdfast.AcquireOptions{TTL: 3 * time.Second, NoRenew: true})
@@ -205,7 +205,7 @@ func TestLockWithoutParentIsOneTrace(t *testing.T) {
 	}
 }
 
-func TestMetricsHaveTheClassAndNoKey(t *testing.T) {
+func TestMetricsShowClassWithoutKey(t *testing.T) {
 	inBubble(t, func(t *testing.T, r *rig) {
 		lease, err := r.client.Acquire(t.Context(), "order/1", nil)
 		if err != nil {
@@ -250,7 +250,7 @@ func TestMetricsHaveTheClassAndNoKey(t *testing.T) {
 	})
 }
 
-func TestNoteIsEmptyWithoutASampledTrace(t *testing.T) {
+func TestNoteIsEmptyWithoutSampledTrace(t *testing.T) {
 	t.Parallel()
 	never := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample()))
 	ctx, _ := never.Tracer("test").Start(t.Context(), "work")

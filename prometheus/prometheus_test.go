@@ -233,7 +233,7 @@ func TestCountsComeBackAfterDroppedEvents(t *testing.T) {
 	}
 }
 
-func TestWaitersOfReadersAndSlotsFall(t *testing.T) {
+func TestWaitingGaugeFallsForReadersAndSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		metrics := prometheus.New(nil)
 		client, err := holdfast.New(memory.New(1), &holdfast.Options{Hooks: metrics.Hooks()})

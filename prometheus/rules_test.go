@@ -49,7 +49,7 @@ func alertNames(t *testing.T) (names []string) {
 	return names
 }
 
-func TestRulesAreSound(t *testing.T) {
+func TestRulesAreValid(t *testing.T) {
 	t.Parallel()
 	runPromtool(t, "check", "rules", rules)
 }
@@ -79,7 +79,7 @@ func TestEachAlertIsTestedAndDocumented(t *testing.T) {
 	}
 }
 
-func TestEveryMetricThatRulesAndDashboardNameExists(t *testing.T) {
+func TestMetricsNamedInRulesAndDashboardExist(t *testing.T) {
 	t.Parallel()
 	exist := make(map[string]bool)
 	for _, name := range foreign {
@@ -105,7 +105,7 @@ func TestEveryMetricThatRulesAndDashboardNameExists(t *testing.T) {
 	}
 }
 
-func TestRulesOnMetricsOfOthersSaySo(t *testing.T) {
+func TestRulesMarkForeignMetrics(t *testing.T) {
 	t.Parallel()
 	for _, rule := range strings.Split(readFile(t, rules), "- alert: ")[1:] {
 		if strings.Contains(rule, "redis_") != strings.Contains(rule, "source: redis_exporter") {

@@ -52,7 +52,7 @@ func startLockers(t *testing.T, commands ...string) (r *rig, c, other *holdfast.
 	return r, r.clientOf(r.openDriver(r.nodes(), opts), hooks), r.clientOf(r.openDriver(r.nodes(), opts), nil), told
 }
 
-func TestOperationsNamesTheRights(t *testing.T) {
+func TestOperationsPageListsPermissions(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
@@ -64,8 +64,8 @@ func TestOperationsNamesTheRights(t *testing.T) {
 	}
 }
 
-// TestTenantsOfTheSecurityPageAreApart uses the ACL of docs/security.md for two tenants.
-func TestTenantsOfTheSecurityPageAreApart(t *testing.T) {
+// TestTenantsOfSecurityPageAreIsolated uses the ACL of docs/security.md for two tenants.
+func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 	page, err := os.ReadFile("../docs/security.md")
 	if err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestTenantsOfTheSecurityPageAreApart(t *testing.T) {
 	r.release(theirs)
 }
 
-func TestAUserWithTheMinimalRights(t *testing.T) {
+func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
 	r, c, other, events := startLockers(t, rights...)
 	for range 3 {
 		l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
@@ -191,7 +191,7 @@ func (r *rig) awaitWaiters(c *holdfast.Client, key string, n int) {
 
 // What is missing is found when the driver is opened, not when the first lock is
 // to be released.
-func TestAMissingRightIsNamedAtOpen(t *testing.T) {
+func TestOpenNamesMissingPermission(t *testing.T) {
 	var users []string
 	for i := range rights {
 		less := append(append([]string(nil), rights[:i]...), rights[i+1:]...)
@@ -228,7 +228,7 @@ func TestAMissingRightIsNamedAtOpen(t *testing.T) {
 	}
 }
 
-func TestPasswords(t *testing.T) {
+func TestPasswordOpensEachKindOfServer(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Password: secret})
 	addr := r.servers[0].Addr()
 	r.checkRejected(r.nodes(), nil, driver.ErrAuth, addr, "asks for a password", "give user and password")
@@ -252,7 +252,7 @@ func TestPasswords(t *testing.T) {
 	}
 }
 
-func TestNoErrorShowsAPassword(t *testing.T) {
+func TestErrorsHidePasswords(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Password: secret})
 	addr := r.servers[0].Addr()
 	host, port, _ := net.SplitHostPort(addr)
@@ -285,9 +285,9 @@ func TestNoErrorShowsAPassword(t *testing.T) {
 	}
 }
 
-// TestPasswordFileIsReadAtEachConnection holds that a password may be replaced in its
+// TestPasswordFileIsReadForEachConnection holds that a password may be replaced in its
 // file, and that it is never one of two.
-func TestPasswordFileIsReadAtEachConnection(t *testing.T) {
+func TestPasswordFileIsReadForEachConnection(t *testing.T) {
 	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("app", rights...)}})
 	file := filepath.Join(t.TempDir(), "password")
 	write := func(text string) {
@@ -315,7 +315,7 @@ func TestPasswordFileIsReadAtEachConnection(t *testing.T) {
 	}
 }
 
-func TestCredentialsAreAskedForAtEachConnection(t *testing.T) {
+func TestCredentialsAreRequestedForEachConnection(t *testing.T) {
 	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("old", rights...), aclUser("new", rights...)}})
 	var name atomic.Value
 	name.Store("old")
@@ -409,7 +409,7 @@ func TestTLS(t *testing.T) {
 }
 
 // Many locks share the counter that a new connection finds: trying the permissions on it changes nothing.
-func TestALookAtTheRightsLeavesTheCounters(t *testing.T) {
+func TestPermissionCheckKeepsCounters(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
 			r := startRig(t, n)
@@ -436,9 +436,9 @@ func TestALookAtTheRightsLeavesTheCounters(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreReadAtEachConnection holds that the files of ca, cert and key may be replaced while a client lives,
+// TestCertificatesAreReadForEachConnection holds that the files of ca, cert and key may be replaced while a client lives,
 // also some time after the server has its own: then it waits for them.
-func TestCertificatesAreReadAtEachConnection(t *testing.T) {
+func TestCertificatesAreReadForEachConnection(t *testing.T) {
 	t.Parallel()
 	old, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {

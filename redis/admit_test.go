@@ -100,7 +100,7 @@ func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 
 // Most releases of Redis and Valkey leave out of what they read back what the default user may not write. The marker may be
 // there all the same: an append-only file that was rewritten begins with a copy of the data.
-func TestNodeThatCannotReplaySitsOutQuarantine(t *testing.T) {
+func TestNodeWithoutReplaySitsOutQuarantine(t *testing.T) {
 	t.Parallel()
 	r := &rig{T: t}
 	for range 3 {
@@ -223,7 +223,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 
 // Nodes that have lost their data say that a lock is free which somebody still holds:
 // while no majority votes, who only looks must not believe them.
-func TestReadOnlyDoesNotBelieveNodesInQuarantine(t *testing.T) {
+func TestReadOnlyIgnoresNodesInQuarantine(t *testing.T) {
 	r := startRig(t, 3)
 	r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 	for i := range 3 {
@@ -279,7 +279,7 @@ func (r *rig) writeCounts() string {
 	return strings.Join(all, " ")
 }
 
-func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
+func TestReadOnlyNeedsOnlyReadPermissions(t *testing.T) {
 	look := aclUser("looker", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+script|load", "+evalsha", "+get", "+pttl", "+zcount", "+scan")
 	r := startWith(t, &redisproc.Options{ACL: []string{look, aclUser("locker", rights...)}})
 	l := r.acquire(r.clientOf(r.openDriver(r.nodes(), &redis.Options{Username: "locker", Password: secret}), nil), "k", nil)
@@ -304,7 +304,7 @@ func TestReadOnlyNeedsOnlyTheRightsToLook(t *testing.T) {
 
 // A client that knows one node of three, and looks at it, does not belong to their
 // set.
-func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
+func TestReadOnlyRejectsNodeOfAnotherSet(t *testing.T) {
 	r := startRig(t, 3)
 	r.openDriver(r.nodes(), nil).Close()
 	_, err := redis.New(t.Context(), r.nodes()[:1], &redis.Options{ReadOnly: true, Timeout: busy})
@@ -315,7 +315,7 @@ func TestReadOnlyRefusesANodeOfAnotherSet(t *testing.T) {
 }
 
 // Two lock spaces on one server know nothing of one another.
-func TestEachPrefixHasASetOfItsOwn(t *testing.T) {
+func TestEachPrefixHasItsOwnSet(t *testing.T) {
 	r := startRig(t, 3)
 	r.openDriver(r.nodes(), nil).Close()
 	r.openDriver(r.nodes()[:1], &redis.Options{Prefix: "jobs:"}).Close()
@@ -331,7 +331,7 @@ func TestEachPrefixHasASetOfItsOwn(t *testing.T) {
 }
 
 // A program that starts must not depend on what running ones survive.
-func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
+func TestOpenWarnsOfUnfitMinority(t *testing.T) {
 	for name, spoil := range map[string]func(r *rig){
 		"eviction":   func(r *rig) { r.do(2, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru") },
 		"password":   func(r *rig) { r.do(2, "CONFIG", "SET", "requirepass", secret) },
@@ -361,7 +361,7 @@ func TestOpenWarnsOfAnUnfitMinority(t *testing.T) {
 }
 
 // A client that keeps quarantine=off lets in a node that was wiped, while other clients hold a lock there.
-func TestEachAdmissionWithoutAQuarantineIsLogged(t *testing.T) {
+func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 	for name, begin := range map[string]func(t *testing.T) (r *rig, nodes []redis.Node){
 		"three nodes":            func(t *testing.T) (*rig, []redis.Node) { r := startRig(t, 3); return r, r.nodes() },
 		"a node that fails over": func(t *testing.T) (*rig, []redis.Node) { c := startCouple(t); return c.rig, c.nodes() },
@@ -401,7 +401,7 @@ func TestEachAdmissionWithoutAQuarantineIsLogged(t *testing.T) {
 }
 
 // A master that had replicas says after a restart from a snapshot what a replica says that was promoted.
-func TestRestartFromSnapshotIsNoMerePromotion(t *testing.T) {
+func TestRestartFromSnapshotIsNoPromotion(t *testing.T) {
 	c := startCouple(t)
 	c.eventually("a snapshot", func() bool { // the one for the replica may be under way
 		_, err := c.servers[0].Do("SAVE")
@@ -438,7 +438,7 @@ func (r *rig) awaitCause(events <-chan driver.NodeEvent, node, word string) {
 }
 
 // What keeps a node down is told when it changes, not only that it is down.
-func TestANewCauseIsANewEvent(t *testing.T) {
+func TestNewCauseSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()
@@ -458,7 +458,7 @@ func TestANewCauseIsANewEvent(t *testing.T) {
 	r.awaitCause(events, addr, "votes in")
 }
 
-func TestADefectIsAnEvent(t *testing.T) {
+func TestDefectSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 1)
 	replica := redistest.Start(t, &redisproc.Options{Args: r.replicaOf(0)})
 	r.eventually("a replica", func() bool { return strings.Contains(fmt.Sprint(r.do(0, "INFO", "replication")), "state=online") })
@@ -477,7 +477,7 @@ func TestADefectIsAnEvent(t *testing.T) {
 }
 
 // A node that is full refuses all new locks, and its connection is well.
-func TestANodeThatIsFullIsAnEvent(t *testing.T) {
+func TestFullNodeSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 3)
 	events := make(chan driver.NodeEvent, 1000)
 	full := r.servers[2].Addr()
@@ -510,7 +510,7 @@ func TestANodeThatIsFullIsAnEvent(t *testing.T) {
 }
 
 // Two addresses that swap their servers are no server twice.
-func TestAddressesMaySwapTheirServers(t *testing.T) {
+func TestAddressesMaySwapServers(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	r.openVoting(redis.Options{MaxTTL: time.Minute}).Close()

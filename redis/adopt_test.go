@@ -12,7 +12,7 @@ import (
 )
 
 // A server that comes back with older data has counters that go on below what it has promised since.
-func TestAdoptionOutlivesServerThatComesBack(t *testing.T) {
+func TestAdoptionSurvivesRestartFromSnapshot(t *testing.T) {
 	r := startRig(t, 1)
 	restart := func() {
 		r.do(0, "SAVE")
@@ -55,7 +55,7 @@ func TestAdoptionOutlivesServerThatComesBack(t *testing.T) {
 
 // Another node may have renewed the lease later than this one, so that its holder trusts it when this one has let it lapse. A
 // server alone needs no more than what it had.
-func TestTakingIsNotedLongerThanLeaseIsTrusted(t *testing.T) {
+func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 	for n, least := range map[int]time.Duration{1: 0, 3: 2 * long} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := startRig(t, n)

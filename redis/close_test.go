@@ -64,7 +64,7 @@ func (r *rig) closeUnderLoad() {
 }
 
 // A Dial of the user's need not look at its context, such as the Dial of a server in the test's own memory.
-func TestCloseMakesNoConnection(t *testing.T) {
+func TestCloseOpensNoConnection(t *testing.T) {
 	r := startRig(t, 1)
 	var dialled atomic.Int32
 	d := r.openDriver(r.nodes(), &redis.Options{Dial: func(_ context.Context, network, addr string) (net.Conn, error) {

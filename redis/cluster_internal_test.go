@@ -116,7 +116,7 @@ func startAttempt(t *testing.T, d *Driver) (giveUp func()) {
 	}
 }
 
-func TestRequestsStayInOrderWhereTheirSlotMoves(t *testing.T) {
+func TestRequestsStayInOrderDuringSlotMove(t *testing.T) {
 	t.Parallel()
 	moved := fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k"))
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -145,7 +145,7 @@ func TestRequestsStayInOrderWhereTheirSlotMoves(t *testing.T) {
 
 // A request that comes back after a later one was carried out must not follow it: an acquire
 // would outlive its release, and a give-back free a lock that was granted since.
-func TestOvertakenRequestIsNotSentAgain(t *testing.T) {
+func TestOvertakenRequestIsNotResent(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := readNames(a), readNames(b)
@@ -161,7 +161,7 @@ func TestOvertakenRequestIsNotSentAgain(t *testing.T) {
 	})
 }
 
-func TestAShardThatIsAskedIsToldSo(t *testing.T) {
+func TestShardReceivesAskingOnRedirection(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := readNames(a), readNames(b)
@@ -183,7 +183,7 @@ func TestAShardThatIsAskedIsToldSo(t *testing.T) {
 
 // Of the requests that wait together, only those go to the slot's next shard whose keys are said to be there. It would
 // answer a renewal that it has no such lock, while the other shard has it still.
-func TestOnlyWhatIsAskedForGoesAhead(t *testing.T) {
+func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := readNames(a), readNames(b)
@@ -261,7 +261,7 @@ func replyTo(far net.Conn, names []string) {
 }
 
 // A request that may be carried out goes ahead, though another has to wait.
-func TestAskingRequestWaitsForNoOther(t *testing.T) {
+func TestAskingRequestDoesNotWaitForOthers(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := readNames(a), readNames(b)
@@ -295,7 +295,7 @@ func TestAskingRequestWaitsForNoOther(t *testing.T) {
 }
 
 // The map may be read from a node that has not heard of a move yet, so a shard's answer counts for a look, too.
-func TestALookFollowsItsSlot(t *testing.T) {
+func TestInspectFollowsItsSlot(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := readNames(a), readNames(b)
@@ -369,7 +369,7 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 }
 
 // Nobody waits for its answer any more, but the lock stands until it is carried out.
-func TestReleaseSeeksShardPastItsDeadline(t *testing.T) {
+func TestReleaseSearchesShardAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
 		atA := readNames(a)
@@ -392,8 +392,8 @@ type shardWithID struct{ place.Place }
 
 func (shardWithID) Shard() string { return "a" }
 
-// TestShardIsAskedForItsRoleEachSecond holds that a shard is asked neither less often, nor twice where a ping falls due.
-func TestShardIsAskedForItsRoleEachSecond(t *testing.T) {
+// TestShardRoleIsCheckedEachSecond holds that a shard is asked neither less often, nor twice where a ping falls due.
+func TestShardRoleIsCheckedEachSecond(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
 		n := clusterOf(d).shards[0]
@@ -424,9 +424,9 @@ func TestShardIsAskedForItsRoleEachSecond(t *testing.T) {
 	})
 }
 
-// TestRequestToShardWaitsForNoGoroutine holds that callers write to a shard themselves while little is under way, as to
+// TestRequestToShardNeedsNoGoroutine holds that callers write to a shard themselves while little is under way, as to
 // one server: no other node is asked meanwhile.
-func TestRequestToShardWaitsForNoGoroutine(t *testing.T) {
+func TestRequestToShardNeedsNoGoroutine(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		near, far := net.Pipe()
@@ -450,7 +450,7 @@ func TestRequestToShardWaitsForNoGoroutine(t *testing.T) {
 
 // One shard's answer may be passed on after the answer of another shard, which knew more: waiters would then poll for ever,
 // without a place in the queue.
-func TestLastReportOfWakeUpsIsTrue(t *testing.T) {
+func TestLastSubscriptionReportWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var all news
@@ -521,9 +521,9 @@ func TestHungShardDelaysNoOtherShard(t *testing.T) {
 	})
 }
 
-// TestRedirectionsMakeNoEndlessShards holds that a server which sends each request to another place costs no more
+// TestRedirectionsCreateBoundedShards holds that a server which sends each request to another place costs no more
 // connections than a cluster has masters, twice.
-func TestRedirectionsMakeNoEndlessShards(t *testing.T) {
+func TestRedirectionsCreateBoundedShards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, err := prepareDriver([]Node{{Addr: "a:6379"}}, &Options{Cluster: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {

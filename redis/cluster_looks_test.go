@@ -17,7 +17,7 @@ import (
 
 // What an operator does with a lock finds the shard that has it, and the doctor looks at all
 // of them.
-func TestOperatorsSeeTheWholeCluster(t *testing.T) {
+func TestOperatorsSeeWholeCluster(t *testing.T) {
 	r := startCluster(t, nil)
 	d := r.openURL("")
 	c, other := r.clientOf(d, nil), r.newClient("")

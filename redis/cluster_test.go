@@ -133,7 +133,7 @@ func (f *fleet) openCluster() (driver.Driver, error) {
 	return d, nil
 }
 
-func TestEveryNameHasItsCompanionsInItsSlot(t *testing.T) {
+func TestKeysOfLockShareItsSlot(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	for _, params := range []string{"", "&bare=true"} {
 		c := r.newClient(params)
@@ -159,7 +159,7 @@ func TestEveryNameHasItsCompanionsInItsSlot(t *testing.T) {
 }
 
 // The keys of a name are on two servers for a while, and no client may take it there.
-func TestASlotThatMovesKeepsItsLocks(t *testing.T) {
+func TestMovedSlotKeepsItsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	g := &guarded{t: t}
 	stop := g.clusterLoad(r, 4, "k", "")
@@ -246,7 +246,7 @@ func (g *guarded) clusterLoad(r *clusterRig, clients int, key, params string) (s
 }
 
 // A client that meets a slot elsewhere waits for it, at the one and at the other end.
-func TestAWaiterFollowsItsSlot(t *testing.T) {
+func TestWaiterFollowsItsSlot(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	c, other := r.newClient(""), r.newClient("")
 	l := r.acquire(c, "k", nil)
@@ -274,7 +274,7 @@ func TestAWaiterFollowsItsSlot(t *testing.T) {
 
 // A replica that has taken over may not know the newest locks. So it keeps the locks that it
 // has, and grants none until the locks that it may not know are over.
-func TestAShardThatFailedOverSitsOut(t *testing.T) {
+func TestFailedOverShardSitsOutQuarantine(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 3, Replicas: 3})
 	const params = "&maxttl=6s"
 	ttl := &holdfast.AcquireOptions{TTL: 6 * time.Second}
@@ -318,7 +318,7 @@ func TestAShardThatFailedOverSitsOut(t *testing.T) {
 	r.release(l, held)
 }
 
-func TestOtherShardsGoOn(t *testing.T) {
+func TestOtherShardsKeepWorking(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2, Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}}})
 	c := r.newClient("")
 	down, _ := r.master("k")
@@ -339,7 +339,7 @@ func TestOtherShardsGoOn(t *testing.T) {
 	}
 }
 
-func TestAWrongKindOfServerIsNamed(t *testing.T) {
+func TestErrorNamesWrongKindOfServer(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 1})
 	plain := redistest.Start(t, nil)
 	_, err := redis.Open(t.Context(), "redis+cluster://"+plain.Addr()+"?timeout=5s", nil)
@@ -357,7 +357,7 @@ func TestAWrongKindOfServerIsNamed(t *testing.T) {
 }
 
 // A cluster may not know by which address its clients reach it, and know itself by names.
-func TestAClusterBehindANameIsReached(t *testing.T) {
+func TestClusterIsReachedThroughOneName(t *testing.T) {
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -55,9 +55,9 @@ func tryAcquire(ctx context.Context, d *Driver) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-// TestRefusalToStoreIsFoundInEachForm holds that a node which cannot store a lock has a defect, even if its server hides the
+// TestWriteRejectionsAreRecognized holds that a node which cannot store a lock has a defect, even if its server hides the
 // error of a command in the error of the script.
-func TestRefusalToStoreIsFoundInEachForm(t *testing.T) {
+func TestWriteRejectionsAreRecognized(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
 		"OOM command not allowed when used memory > 'maxmemory'.":                                                            true,
@@ -76,7 +76,7 @@ func TestRefusalToStoreIsFoundInEachForm(t *testing.T) {
 }
 
 // A client that was stopped, or had no processor, for longer than a node may be silent has the answers of that time before it.
-func TestStoppedClientReadsAnswersBeforeItHangsUp(t *testing.T) {
+func TestPausedClientReadsAnswersBeforeDisconnecting(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		const stopped = 10 * time.Second
@@ -108,9 +108,9 @@ type replaceable struct{ place.Place }
 
 func (replaceable) Replaced() bool { return true }
 
-// TestClientThatStoodStillLeavesItsMaster: a machine that is suspended stops both, and the master has a successor when it
+// TestPausedClientLeavesItsMaster: a machine that is suspended stops both, and the master has a successor when it
 // goes on.
-func TestClientThatStoodStillLeavesItsMaster(t *testing.T) {
+func TestPausedClientLeavesItsMaster(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		const stopped = session.Standstill + time.Second
@@ -331,9 +331,9 @@ func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 	})
 }
 
-// TestCredentialsAreAskedForOnlyByConnections holds that a connection that works asks for no user and password: each
+// TestOnlyConnectionsRequestCredentials holds that a connection that works asks for no user and password: each
 // question may be a token that somebody has to sign, and the goroutine that looks after the node waits for it.
-func TestCredentialsAreAskedForOnlyByConnections(t *testing.T) {
+func TestOnlyConnectionsRequestCredentials(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
@@ -358,9 +358,9 @@ func TestCredentialsAreAskedForOnlyByConnections(t *testing.T) {
 	})
 }
 
-// TestNodeInQuarantineIsNotListenedTo holds that a client subscribes to a node only once that votes: a release there would pass
+// TestWakeUpsInQuarantineAreIgnored holds that a client subscribes to a node only once that votes: a release there would pass
 // the lock to a waiter that it wakes.
-func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
+func TestWakeUpsInQuarantineAreIgnored(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		stay    *member.QuarantineError
@@ -396,9 +396,9 @@ func TestNodeInQuarantineIsNotListenedTo(t *testing.T) {
 	}
 }
 
-// TestPanicOverAListedAnswerEndsItsConnection holds that a fault in what reads answers for people ends the connection to
+// TestPanicInListEndsItsConnection holds that a fault in what reads answers for people ends the connection to
 // that node, not the program, and that nobody takes a node that was not read for one without the lock.
-func TestPanicOverAListedAnswerEndsItsConnection(t *testing.T) {
+func TestPanicInListEndsItsConnection(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
 		eachNode(t.Context(), d.nodes, func(context.Context, *node) { panic("unforeseen") })

@@ -157,7 +157,7 @@ func TestSlowServerServesCrowd(t *testing.T) {
 	}
 }
 
-func TestACrowdOutlivesItsServer(t *testing.T) {
+func TestCrowdSurvivesServerRestart(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
 	crowd := r.startStorm(c, crowdSize)
@@ -171,7 +171,7 @@ func TestACrowdOutlivesItsServer(t *testing.T) {
 	r.checkCleared()
 }
 
-func TestCloseEndsACrowd(t *testing.T) {
+func TestCloseEndsCrowdOfWaiters(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Dial: dialSlowly}), nil)
 	var all sync.WaitGroup

@@ -94,8 +94,8 @@ func allDamages() []damage {
 	}
 }
 
-// TestDamagedKeysAreNamedAndTakenAway tries every verb on every key of a lock that another program has spoiled.
-func TestDamagedKeysAreNamedAndTakenAway(t *testing.T) {
+// TestDamagedKeysAreNamedAndForced tries every verb on every key of a lock that another program has spoiled.
+func TestDamagedKeysAreNamedAndForced(t *testing.T) {
 	r := startRig(t, 1)
 	for i, c := range allDamages() {
 		d := r.openDriver(r.nodes(), nil)
@@ -241,8 +241,8 @@ func (l *damagedLock) checkHolder() {
 	}
 }
 
-// TestCounterAtItsEndRepeatsNoToken: Lua rounds higher numbers, so that two grants would have the same one.
-func TestCounterAtItsEndRepeatsNoToken(t *testing.T) {
+// TestExhaustedCounterRepeatsNoToken: Lua rounds higher numbers, so that two grants would have the same one.
+func TestExhaustedCounterRepeatsNoToken(t *testing.T) {
 	r := startRig(t, 1)
 	d := r.openDriver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
@@ -271,8 +271,8 @@ func TestCounterAtItsEndRepeatsNoToken(t *testing.T) {
 	}
 }
 
-// TestUnreadableKeyHidesNoOtherLeak: the rest is told, and then the key that was not read.
-func TestUnreadableKeyHidesNoOtherLeak(t *testing.T) {
+// TestUnreadableKeyDoesNotHideOtherLeaks: the rest is told, and then the key that was not read.
+func TestUnreadableKeyDoesNotHideOtherLeaks(t *testing.T) {
 	r := startRig(t, 1)
 	r.plantLeaks()
 	r.do(0, "SET", "lock:secret", "value")
@@ -296,8 +296,8 @@ func TestUnreadableKeyHidesNoOtherLeak(t *testing.T) {
 	checkMentions(t, told, "lock:secret")
 }
 
-// TestDamagedKeysOfRedissonAreTakenAway: there the counter belongs to the lock, and tells the token of its holder.
-func TestDamagedKeysOfRedissonAreTakenAway(t *testing.T) {
+// TestDamagedRedissonKeysAreForced: there the counter belongs to the lock, and tells the token of its holder.
+func TestDamagedRedissonKeysAreForced(t *testing.T) {
 	r := startRig(t, 1)
 	const owner = "0b7f6c52-9f0e-8a59-8e35-6f1f6a1c2d3e:42"
 	fence, queue := wire.RedissonFence("k"), wire.QueueKey("k")

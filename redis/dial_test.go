@@ -125,7 +125,7 @@ func TestTLSIsAdvisedAtFirstContact(t *testing.T) {
 	r.checkRejected(r.nodes(), opts, driver.ErrUnavailable, "if it speaks TLS on this port")
 }
 
-func TestFailedDialIsAnUnreachableNode(t *testing.T) {
+func TestFailedDialIsUnreachableNode(t *testing.T) {
 	r, nodes, paths := startSockets(t, 3)
 	boom := errors.New("the tunnel is down")
 	var mu sync.Mutex
@@ -163,7 +163,7 @@ func TestFailedDialIsAnUnreachableNode(t *testing.T) {
 }
 
 // The path of a socket is an address like any other, with and without Dial.
-func TestAUnixSocketIsANode(t *testing.T) {
+func TestUnixSocketIsNode(t *testing.T) {
 	r, nodes, paths := startSockets(t, 2)
 	socket, other := paths[nodes[0].Addr], paths[nodes[1].Addr]
 	dialled := make(chan string, 10)
@@ -194,7 +194,7 @@ func TestAUnixSocketIsANode(t *testing.T) {
 	r.checkRejected([]redis.Node{{Addr: "/a\nb"}}, nil, driver.ErrInvalid, "node 1 of 1", "path of a socket")
 }
 
-func TestTheGateChecksWhatDialReturns(t *testing.T) {
+func TestServersOfOwnDialAreChecked(t *testing.T) {
 	r, nodes, paths := startSockets(t, 2)
 	paths[nodes[1].Addr] = paths[nodes[0].Addr]
 	r.checkRejected(nodes, &redis.Options{Dial: dialUnix(paths)}, driver.ErrConfig, "same server", "once")

@@ -89,7 +89,7 @@ func startSound(t *testing.T) *rig {
 	return r
 }
 
-func TestASoundSetHasNoFindings(t *testing.T) {
+func TestHealthySetHasNoFindings(t *testing.T) {
 	r := startSound(t)
 	before := r.allData()
 	found := r.diagnoseNew(r.url(), nil)
@@ -162,8 +162,8 @@ func (c row) checkFindings(t *testing.T, found []driver.Finding) {
 	}
 }
 
-// TestEachFaultIsFoundAndNothingElse plants one fault in a set that is sound otherwise.
-func TestEachFaultIsFoundAndNothingElse(t *testing.T) {
+// TestDoctorFindsEachFaultAlone plants one fault in a set that is sound otherwise.
+func TestDoctorFindsEachFaultAlone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []row{
 		{"a node that is down", func(r *rig) (string, *redis.Options) {
@@ -666,7 +666,7 @@ func (r *rig) checkSkips(found []driver.Finding, want []string) {
 var _ driver.Doctor = (*redis.Driver)(nil)
 
 // No secret of the URL is in what a doctor says.
-func TestADoctorShowsNoPassword(t *testing.T) {
+func TestDoctorShowsNoPassword(t *testing.T) {
 	r := startRig(t, 1)
 	for _, f := range r.diagnoseNew("redis://locker:"+secret+"@"+r.servers[0].Addr(), nil) {
 		if strings.Contains(fmt.Sprint(f), secret) {

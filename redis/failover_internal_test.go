@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-func TestFailoverIsCheckedBeforeAnythingIsDialled(t *testing.T) {
+func TestBadFailoverIsRejectedBeforeDialing(t *testing.T) {
 	t.Parallel()
 	for mend, node := range map[string]Node{
 		"neither Sentinels nor Servers": {Failover: &Failover{}},
@@ -28,7 +28,7 @@ func TestFailoverIsCheckedBeforeAnythingIsDialled(t *testing.T) {
 	}
 }
 
-func TestURLsOfNodesThatFailOver(t *testing.T) {
+func TestFailoverURLsAreParsed(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]struct {
 		f    *Failover

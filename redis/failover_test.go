@@ -95,7 +95,7 @@ func (c *couple) checkWaits(d *redis.Driver) {
 
 // A replica may not know the newest counters of tokens. What it grants has higher ones all
 // the same, also where it hands a lock over.
-func TestTokensRiseThoughReplicaLackedThem(t *testing.T) {
+func TestTokensRiseAfterReplicaLostCounter(t *testing.T) {
 	c := startCouple(t)
 	locks := c.clientOf(c.openVoting(brief), nil)
 	c.release(c.acquire(locks, "k", nil)) // a counter that the replica knows
@@ -119,7 +119,7 @@ func TestTokensRiseThoughReplicaLackedThem(t *testing.T) {
 }
 
 // The holder keeps what it has: nobody else can be granted it before the quarantine is over.
-func TestLeaseSurvivesFailoverThoughReplicaLackedIt(t *testing.T) {
+func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
 	c := startCouple(t)
 	d := c.openVoting(long)
 	locks := c.clientOf(d, nil)
@@ -154,7 +154,7 @@ func TestLeaseSurvivesFailoverThoughReplicaLackedIt(t *testing.T) {
 
 // A release during the quarantine does not pass the lock on: the server may not know who
 // has had it since.
-func TestAReleaseInQuarantineGrantsNothing(t *testing.T) {
+func TestReleaseInQuarantineGrantsNothing(t *testing.T) {
 	c := startCouple(t)
 	locks := c.clientOf(c.openVoting(long), nil)
 	l := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: long})
@@ -255,7 +255,7 @@ func TestFormerReplicaSitsOutQuarantine(t *testing.T) {
 	c.checkWaits(d)
 }
 
-func TestTwoMastersWithoutSentinelsAreRefused(t *testing.T) {
+func TestTwoMastersWithoutSentinelsAreRejected(t *testing.T) {
 	c := startCouple(t)
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	_, err := c.open(c.nodes(), nil)
@@ -265,7 +265,7 @@ func TestTwoMastersWithoutSentinelsAreRefused(t *testing.T) {
 	checkMentions(t, err, c.servers[0].Addr(), c.servers[1].Addr(), "are all masters", "REPLICAOF")
 }
 
-func TestMasterWithoutItsReplicasHasDefect(t *testing.T) {
+func TestMasterWithoutReplicasHasDefect(t *testing.T) {
 	c := startCouple(t)
 	d := c.openVoting(brief)
 	defer d.Close()
@@ -298,7 +298,7 @@ func TestServerThatForgetsPromotionKeepsVote(t *testing.T) {
 	d.Close()
 }
 
-func TestANodeOfASetMayFailOver(t *testing.T) {
+func TestNodeOfSetMayFailOver(t *testing.T) {
 	c := startCouple(t)
 	nodes := c.nodes()
 	for _, s := range redistest.StartN(t, 2) {
@@ -366,7 +366,7 @@ func TestConformanceThroughSentinels(t *testing.T) {
 
 // Whatever way the master goes, a waiter is served by the next one, tokens rise, and no two
 // hold a lock at once.
-func TestClientsFollowTheMaster(t *testing.T) {
+func TestClientsFollowMaster(t *testing.T) {
 	b := startBand(t, &redisproc.GroupOptions{Down: 2 * time.Second}) // each failover begins a quarantine: none may come that was not made
 	// A master that is well goes on beside its successor until the clients have left it, within five seconds. The quarantine
 	// has to be longer than that and a TTL, also on a busy machine.
@@ -430,7 +430,7 @@ func TestClientsFollowTheMaster(t *testing.T) {
 }
 
 // A master that is cut off does not know that another has taken its place. The Sentinels do.
-func TestMasterThatSentinelsDropIsLeft(t *testing.T) {
+func TestReplacedMasterIsLeft(t *testing.T) {
 	r := startRig(t, 2)
 	var now atomic.Pointer[string]
 	now.Store(new(masterReply(r.servers[0].Addr())))
@@ -446,8 +446,8 @@ func TestMasterThatSentinelsDropIsLeft(t *testing.T) {
 	})
 }
 
-// TestMasterReplacedDuringALoginIsLeft: the Sentinels name its successor before the slow login ends.
-func TestMasterReplacedDuringALoginIsLeft(t *testing.T) {
+// TestMasterReplacedDuringLoginIsLeft: the Sentinels name its successor before the slow login ends.
+func TestMasterReplacedDuringLoginIsLeft(t *testing.T) {
 	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
 	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second
@@ -468,9 +468,9 @@ func TestMasterReplacedDuringALoginIsLeft(t *testing.T) {
 	}
 }
 
-// TestOneLateSentinelKeepsNoReplacedMaster: after a slow login the first Sentinel to answer stood still with the old master,
+// TestStaleSentinelDoesNotKeepReplacedMaster: after a slow login the first Sentinel to answer stood still with the old master,
 // and names it still.
-func TestOneLateSentinelKeepsNoReplacedMaster(t *testing.T) {
+func TestStaleSentinelDoesNotKeepReplacedMaster(t *testing.T) {
 	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
 	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second
@@ -573,7 +573,7 @@ func masterReply(addr string) string {
 	return string(resp.AppendCommand(nil, host, port))
 }
 
-func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
+func TestErrorNamesUselessSentinels(t *testing.T) {
 	r := startRig(t, 2)
 	r.do(1, "REPLICAOF", "127.0.0.1", r.replicaOf(0)[2])
 	master, replica := r.servers[0].Addr(), r.servers[1].Addr()
@@ -643,7 +643,7 @@ func TestSentinelsThatDoNotHelpAreNamed(t *testing.T) {
 }
 
 // Sentinels have a password of their own, and the servers another.
-func TestSentinelsAndServersHavePasswordsOfTheirOwn(t *testing.T) {
+func TestSentinelsAndServersHaveSeparatePasswords(t *testing.T) {
 	b := startBand(t, &redisproc.GroupOptions{
 		Sentinels: 1, Servers: 2, Server: redisproc.Options{Password: "servers-secret"}, Sentinel: redisproc.Options{Password: "sentinels-secret"},
 	})
@@ -666,7 +666,7 @@ func TestSentinelsAndServersHavePasswordsOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestTLSIsForSentinelsAndServers(t *testing.T) {
+func TestTLSCoversSentinelsAndServers(t *testing.T) {
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

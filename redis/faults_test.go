@@ -88,7 +88,7 @@ func (x *lossy) checkHolds(l *holdfast.Lease) {
 	}
 }
 
-func TestALostReplyToAcquire(t *testing.T) {
+func TestLostAcquireReplyKeepsLockSafe(t *testing.T) {
 	dropAnswers(t, wire.Acquire, func(x *lossy, all bool) {
 		l, err := x.c.TryAcquire(x.contextInTime(), "k", &holdfast.AcquireOptions{TTL: long})
 		switch {
@@ -111,7 +111,7 @@ func TestALostReplyToAcquire(t *testing.T) {
 }
 
 // The nodes' counters differ, so that a commit is needed.
-func TestALostReplyToCommit(t *testing.T) {
+func TestLostCommitReplyKeepsLockSafe(t *testing.T) {
 	dropAnswers(t, wire.Commit, func(x *lossy, _ bool) {
 		for i, s := range x.servers {
 			setKey(x.T, s, len(x.servers), wire.ServerFence("lock:k"), fmt.Sprint(1<<51+1000*i))
@@ -128,7 +128,7 @@ func TestALostReplyToCommit(t *testing.T) {
 	})
 }
 
-func TestALostReplyToRenew(t *testing.T) {
+func TestLostRenewReplyKeepsLease(t *testing.T) {
 	dropAnswers(t, wire.Renew, func(x *lossy, all bool) {
 		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 		deadline := l.Deadline()
@@ -149,7 +149,7 @@ func TestALostReplyToRenew(t *testing.T) {
 	})
 }
 
-func TestALostReplyToRelease(t *testing.T) {
+func TestLostReleaseReplyFreesLock(t *testing.T) {
 	dropAnswers(t, wire.Release, func(x *lossy, all bool) {
 		l := x.acquire(x.c, "k", &holdfast.AcquireOptions{TTL: long})
 		if err := l.Release(x.contextInTime()); !all && err != nil || all && !errors.Is(err, holdfast.ErrUnavailable) {
@@ -172,7 +172,7 @@ func setKey(t testing.TB, s *redisproc.Server, db int, key, value string) {
 }
 
 // A release that is overtaken by the end of its connection is sent once more.
-func TestAReleaseOutlivesItsConnection(t *testing.T) {
+func TestReleaseSurvivesItsConnection(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
 	c, honest := r.clientOf(r.openDriver(way.nodes(), nil), nil), r.newClient()
@@ -202,7 +202,7 @@ func TestAReleaseOutlivesItsConnection(t *testing.T) {
 
 // Whatever the network does, there is one holder, tokens rise, and what is left
 // behind lapses by itself.
-func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
+func TestCancelledWaitsOnBrokenNetworkLeaveNothing(t *testing.T) {
 	r := startRig(t, 3)
 	const clients, ttl = 4, 6 * time.Second
 	var ways []route
@@ -261,7 +261,7 @@ func TestCancelledWaitsOnABrokenNetwork(t *testing.T) {
 	t.Errorf("left behind: %q", left)
 }
 
-func TestScriptFlushUnderLoad(t *testing.T) {
+func TestLocksSurviveScriptFlush(t *testing.T) {
 	r := startRig(t, 3)
 	g := &guarded{t: t}
 	stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
@@ -281,7 +281,7 @@ func TestScriptFlushUnderLoad(t *testing.T) {
 }
 
 // To free a lock takes no room.
-func TestAFullServerFreesLocks(t *testing.T) {
+func TestFullServerFreesLocks(t *testing.T) {
 	r := startRig(t, 1)
 	c, other := r.newClient(), r.newClient()
 	for key, waits := range map[string]bool{"alone": false, "awaited": true} {
@@ -456,7 +456,7 @@ func TestAdoptionWaitsForRoom(t *testing.T) {
 }
 
 // Waiters get errors that only an operator can repair.
-func TestAServersErrorEndsTheWait(t *testing.T) {
+func TestLastingServerErrorEndsWait(t *testing.T) {
 	for _, c := range []struct {
 		name, text string
 		spoil      func(r *rig)

@@ -167,7 +167,7 @@ func (r *rig) doEverywhere(args ...string) {
 // What another program keeps in a key of its own kind, as Redisson does, is a lock
 // that is held, and no fault of the nodes: a program that runs without the lock
 // when these are down must not run while another holds it.
-func TestAKeyOfAnotherTypeIsHeld(t *testing.T) {
+func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := startRig(t, n)
@@ -272,7 +272,7 @@ func TestLeaseUnderKeyOfOtherTypeIsLost(t *testing.T) {
 	}
 }
 
-func TestAnEmptyValueIsHeld(t *testing.T) {
+func TestEmptyValueIsHeld(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
 	r.do(0, "SET", "lock:a", "", "PX", "40000")
@@ -303,7 +303,7 @@ func TestAnEmptyValueIsHeld(t *testing.T) {
 
 // A program that opens one kind of client after the other learns that they do
 // not exclude one another.
-func TestBareAndPrefixedClientsWarnEachOther(t *testing.T) {
+func TestBareAndPrefixedClientsReportEachOther(t *testing.T) {
 	r := startRig(t, 1)
 	said := func(opts redis.Options) string {
 		t.Helper()
@@ -361,7 +361,7 @@ func TestBareKeyBesideLockIsLogged(t *testing.T) {
 	}
 }
 
-func TestOddBareKeys(t *testing.T) {
+func TestUnusualBareKeysWork(t *testing.T) {
 	r := startRig(t, 1)
 	drv := r.openDriver(r.nodes(), &redis.Options{BareKeys: true})
 	c, other := r.clientOf(drv, nil), r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)

@@ -239,15 +239,15 @@ var hostileBytes = []string{
 	"-UNADMITTED\r\n", "-READONLY\r\n", "-NOSCRIPT\r\n", "-NOAUTH\r\n", "|1\r\n+a\r\n+b\r\n", "~2\r\n+a\r\n:1\r\n", "\r\n", "hello\r\n",
 }
 
-// TestNoBytesOfAServerEndTheProgram holds that whatever stands in the place of an answer, or comes unasked, costs its connection
+// TestHostileBytesDoNotPanic holds that whatever stands in the place of an answer, or comes unasked, costs its connection
 // at most: nothing panics, and no call takes longer than its context and a little. It tries some of the turns.
-func TestNoBytesOfAServerEndTheProgram(t *testing.T) {
+func TestHostileBytesDoNotPanic(t *testing.T) {
 	t.Parallel()
 	meetHostile(t, 61)
 }
 
-// TestNoBytesInAnyTurnEndTheProgram tries all of them.
-func TestNoBytesInAnyTurnEndTheProgram(t *testing.T) {
+// TestHostileBytesAtAnyPointDoNotPanic tries all of them.
+func TestHostileBytesAtAnyPointDoNotPanic(t *testing.T) {
 	gates.Nightly(t, "sizes")
 	t.Parallel()
 	meetHostile(t, 1)

@@ -109,7 +109,7 @@ func (l *late) extendLease(lease *holdfast.Lease, ttl time.Duration) {
 	}
 }
 
-func TestAFailedExtendThatComesLateShortensNothing(t *testing.T) {
+func TestLateFailedExtendDoesNotShortenLease(t *testing.T) {
 	lateOn(t, func(l *late) {
 		lease := l.acquire(l.client, "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
 		failed := make(chan error, 1)

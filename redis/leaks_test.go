@@ -170,8 +170,8 @@ func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 	}
 }
 
-// TestLeaksNameTheNodesThatWereNotRead, after the leaks of the others.
-func TestLeaksNameTheNodesThatWereNotRead(t *testing.T) {
+// TestLeaksNameUnreadNodes, after the leaks of the others.
+func TestLeaksNameUnreadNodes(t *testing.T) {
 	r := startRig(t, 3)
 	r.useNames(nil)
 	r.do(2, "SET", "lock:theirs", "value")
@@ -196,9 +196,9 @@ func TestLeaksNameTheNodesThatWereNotRead(t *testing.T) {
 	}
 }
 
-// TestLeaksOnAFullServerHoldUpNobody: no command of the look is for more than a few hundred
+// TestLeakScanDoesNotBlockServer: no command of the look is for more than a few hundred
 // keys, and so keeps the server for long.
-func TestLeaksOnAFullServerHoldUpNobody(t *testing.T) {
+func TestLeakScanDoesNotBlockServer(t *testing.T) {
 	r := startRig(t, 1)
 	r.addCrowd(50_000)
 	r.plantLeaks()

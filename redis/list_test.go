@@ -94,8 +94,8 @@ func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 	}
 }
 
-// TestTheQueueIsShownWithoutAMajority, as far as the nodes know that are left.
-func TestTheQueueIsShownWithoutAMajority(t *testing.T) {
+// TestQueueIsShownWithoutMajority, as far as the nodes know that are left.
+func TestQueueIsShownWithoutMajority(t *testing.T) {
 	r, c, _ := startLooked(t)
 	r.do(2, placeEntry("holdfast:queue:{lock:k}", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1", 1)...)
 	r.do(2, placeEntry("holdfast:queue:{lock:k}", "BBBBBBBBBBBBBBBBBBBBBBBBBB.1", 2)...)
@@ -106,8 +106,8 @@ func TestTheQueueIsShownWithoutAMajority(t *testing.T) {
 	}
 }
 
-// TestHugeValueHarmsNoOtherLock holds that another program's value in the place of a lock ends no connection.
-func TestHugeValueHarmsNoOtherLock(t *testing.T) {
+// TestHugeValueAffectsNoOtherLock holds that another program's value in the place of a lock ends no connection.
+func TestHugeValueAffectsNoOtherLock(t *testing.T) {
 	r := startRig(t, 1)
 	r.do(0, "SET", "lock:huge", strings.Repeat("x", 5<<20))
 	events := make(chan driver.NodeEvent, 100)

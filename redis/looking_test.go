@@ -104,7 +104,7 @@ func TestInspectWithoutMajorityReportsOtherNodes(t *testing.T) {
 	}
 }
 
-func TestForceReleaseCountsAtAMajority(t *testing.T) {
+func TestForceReleaseSucceedsAtMajority(t *testing.T) {
 	r, c, l := startLooked(t)
 	r.kill(c, 2)
 	if err := c.ForceRelease(t.Context(), "k", l.Token()+100, ""); !errors.Is(err, holdfast.ErrLost) {
@@ -153,7 +153,7 @@ func TestLastHoldersTokenSparesNextHolder(t *testing.T) {
 	}
 }
 
-func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {
+func TestForceReleaseWithoutMajorityIsUnavailable(t *testing.T) {
 	r, c, l := startLooked(t)
 	r.kill(c, 0, 1)
 	if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); !errors.Is(err, holdfast.ErrUnavailable) {
@@ -164,7 +164,7 @@ func TestForceReleaseWithoutAMajorityIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestTheHoldersNameReachesOtherClients(t *testing.T) {
+func TestOtherClientsSeeHoldersName(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := startRig(t, n)
@@ -201,7 +201,7 @@ func TestTheHoldersNameReachesOtherClients(t *testing.T) {
 	}
 }
 
-func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
+func TestInspectNeedsOneNode(t *testing.T) {
 	r, c, l := startLooked(t)
 	r.kill(c, 0, 1)
 	if d, err := r.open(r.nodes(), nil); !errors.Is(err, holdfast.ErrUnavailable) {
@@ -226,7 +226,7 @@ func TestWhoOnlyLooksIsContentWithOneNode(t *testing.T) {
 
 // What no node has answered is not known, and asked again: a name that came too late
 // once must not be missing for as long as names are kept.
-func TestHolderIsNamedAfterFailedLook(t *testing.T) {
+func TestHolderIsNamedAfterFailedLookup(t *testing.T) {
 	r := startRig(t, 1)
 	way := newRoute(t, r.servers)
 	l := r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long})
@@ -250,7 +250,7 @@ func TestHolderIsNamedAfterFailedLook(t *testing.T) {
 }
 
 // A note stands in the owner id, so that every node has it that has the lock.
-func TestOthersReadTheNoteOfALease(t *testing.T) {
+func TestOthersSeeNoteOfLease(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
 			r := startRig(t, n)
@@ -273,9 +273,9 @@ func TestOthersReadTheNoteOfALease(t *testing.T) {
 	}
 }
 
-// TestQueueNamesWhoWaitsInOrder holds that the queue is shown as it is served, and by a
+// TestQueueNamesWaitersInOrder holds that the queue is shown as it is served, and by a
 // majority of the nodes or not at all.
-func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
+func TestQueueNamesWaitersInOrder(t *testing.T) {
 	r := startRig(t, 3)
 	held := r.acquire(r.newClient(), "k", nil)
 	ctx, cancel := context.WithCancel(t.Context())

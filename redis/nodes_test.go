@@ -60,7 +60,7 @@ func (r *rig) awaitState(events <-chan driver.NodeEvent, node string, want drive
 	}
 }
 
-func TestAKilledNodeIsNotMissed(t *testing.T) {
+func TestLocksSurviveKilledNode(t *testing.T) {
 	r := startRig(t, 5)
 	r.hurtNode(func(s *redisproc.Server) { s.Kill() }, func(s *redisproc.Server) {
 		if err := s.Restart(t.Context()); err != nil {
@@ -69,7 +69,7 @@ func TestAKilledNodeIsNotMissed(t *testing.T) {
 	}, driver.NodeDown, driver.NodeUp)
 }
 
-func TestAHungNodeIsNotMissed(t *testing.T) {
+func TestLocksSurviveHungNode(t *testing.T) {
 	r := startRig(t, 5)
 	r.hurtNode(func(s *redisproc.Server) {
 		if err := s.Pause(); err != nil {
@@ -84,7 +84,7 @@ func TestAHungNodeIsNotMissed(t *testing.T) {
 
 // The Redlock page, "Performance, crash recovery and fsync": a node that has
 // forgotten its locks stays out until they are over.
-func TestARestartedNodeSitsOutItsQuarantine(t *testing.T) {
+func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 	r := startRig(t, 3)
 	opts := &redis.Options{MaxTTL: 2 * time.Second, Timeout: busy}
 	var d *redis.Driver
@@ -129,7 +129,7 @@ func TestARestartedNodeSitsOutItsQuarantine(t *testing.T) {
 }
 
 // With every answer on disk before it is given, nothing is forgotten.
-func TestANodeThatSyncsAlwaysNeedsNoQuarantine(t *testing.T) {
+func TestDurableNodeNeedsNoQuarantine(t *testing.T) {
 	t.Parallel()
 	r := &rig{T: t}
 	for range 3 {
@@ -153,7 +153,7 @@ func TestANodeThatSyncsAlwaysNeedsNoQuarantine(t *testing.T) {
 }
 
 // A single Redis votes at once: in quarantine it would only be down for longer.
-func TestOneNodeAloneHasNoQuarantine(t *testing.T) {
+func TestSingleNodeHasNoQuarantine(t *testing.T) {
 	r := startRig(t, 1)
 	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
 	if err != nil {
@@ -207,7 +207,7 @@ func (h blockedLog) WithAttrs([]slog.Attr) slog.Handler        { return h }
 func (h blockedLog) WithGroup(string) slog.Handler             { return h }
 
 // A node that has got a defect comes back also where the log cannot be told of it.
-func TestALoggerThatHangsHoldsUpNoNode(t *testing.T) {
+func TestHangingLoggerDelaysNoNode(t *testing.T) {
 	r := startRig(t, 1)
 	log := blockedLog{make(chan struct{})}
 	defer close(log.mended)

@@ -36,7 +36,7 @@ func (r *rig) checkRejected(nodes []redis.Node, opts *redis.Options, want error,
 	r.checkCleared()
 }
 
-func TestOpenRefusesBadArguments(t *testing.T) {
+func TestOpenRejectsBadArguments(t *testing.T) {
 	t.Parallel()
 	r := &rig{T: t}
 	many := make([]redis.Node, 10)
@@ -64,7 +64,7 @@ func TestOpenRefusesBadArguments(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesOneServerUnderTwoNames(t *testing.T) {
+func TestOpenRejectsServerUnderTwoNames(t *testing.T) {
 	r := startRig(t, 1)
 	addr := r.servers[0].Addr()
 	_, port, _ := net.SplitHostPort(addr)
@@ -75,18 +75,18 @@ func TestOpenRefusesOneServerUnderTwoNames(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesAReplica(t *testing.T) {
+func TestOpenRejectsReplica(t *testing.T) {
 	r := startRig(t, 1)
 	replica := redistest.Start(t, &redisproc.Options{Args: r.replicaOf(0)})
 	r.checkRejected([]redis.Node{{Addr: replica.Addr()}}, nil, driver.ErrConfig, replica.Addr(), "replica of "+r.servers[0].Addr(), "master")
 }
 
-func TestOpenRefusesAClusterNode(t *testing.T) {
+func TestOpenRejectsClusterNode(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--cluster-enabled", "yes"}})
 	r.checkRejected(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "Cluster", "independent")
 }
 
-func TestOpenRefusesAServerThatEvicts(t *testing.T) {
+func TestOpenRejectsEvictingServer(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"}})
 	r.checkRejected(r.nodes(), nil, driver.ErrConfig, r.servers[0].Addr(), "allkeys-lru", "CONFIG SET maxmemory-policy noeviction", "eviction=allow")
 
@@ -98,7 +98,7 @@ func TestOpenRefusesAServerThatEvicts(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
+func TestOpenRejectsSetWithOtherOptions(t *testing.T) {
 	r := startRig(t, 3)
 	d := r.openDriver(r.nodes(), nil)
 	defer d.Close()
@@ -108,8 +108,8 @@ func TestOpenRefusesASetOpenedOtherwise(t *testing.T) {
 		fmt.Sprintf("nodes %s, %s, %s: ", addr, r.servers[1].Addr(), r.servers[2].Addr()))
 }
 
-// TestOpenRefusesASetOfAnotherVersion, also where the set is one node.
-func TestOpenRefusesASetOfAnotherVersion(t *testing.T) {
+// TestOpenRejectsSetOfOtherVersion, also where the set is one node.
+func TestOpenRejectsSetOfOtherVersion(t *testing.T) {
 	for agreement, row := range map[string]struct {
 		n    int
 		mend string
@@ -128,12 +128,12 @@ func TestOpenRefusesASetOfAnotherVersion(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesADatabaseThatIsNot(t *testing.T) {
+func TestOpenRejectsMissingDatabase(t *testing.T) {
 	r := startRig(t, 1)
 	r.checkRejected(r.nodes(), &redis.Options{DB: 99}, driver.ErrConfig, r.servers[0].Addr(), "DB index", "choose another DB")
 }
 
-func TestOpenNamesEveryNodeThatIsDown(t *testing.T) {
+func TestOpenNamesEveryDownNode(t *testing.T) {
 	r := startRig(t, 3)
 	nodes := r.nodes()
 	r.servers[0].Kill()
@@ -148,7 +148,7 @@ func TestOpenNamesEveryNodeThatIsDown(t *testing.T) {
 }
 
 // A server that accepts and never answers does not keep Open for ever.
-func TestOpenIsBounded(t *testing.T) {
+func TestOpenTakesBoundedTime(t *testing.T) {
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -166,7 +166,7 @@ func TestOpenIsBounded(t *testing.T) {
 	}
 }
 
-func TestOpenRefusesWhatIsNotRedis(t *testing.T) {
+func TestOpenRejectsOtherServices(t *testing.T) {
 	t.Parallel()
 	web, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -203,7 +203,7 @@ func TestTTLOverMaximumIsRejected(t *testing.T) {
 	r.checkCleared()
 }
 
-func TestAnEvenNumberOfNodesIsWarnedOf(t *testing.T) {
+func TestEvenNumberOfNodesIsWarnedOf(t *testing.T) {
 	r := startRig(t, 4)
 	for n, want := range map[int][]string{1: nil, 2: {"with 2 nodes as with 1, locks survive the loss of 0"}, 3: nil, 4: {"4 nodes as with 3", "loss of 1"}} {
 		log := new(notes)
@@ -216,7 +216,7 @@ func TestAnEvenNumberOfNodesIsWarnedOf(t *testing.T) {
 	}
 }
 
-func TestClientNameAndDatabase(t *testing.T) {
+func TestConnectionSetsClientNameAndDatabase(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{ClientName: "billing-7", DB: 3}), nil)
 	l := r.acquire(c, "k", nil)

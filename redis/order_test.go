@@ -61,7 +61,7 @@ func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 }
 
 // What can do without a node that hangs is not queued for it, but a release can not.
-func TestAReleaseWaitsForANodeThatHangs(t *testing.T) {
+func TestReleaseWaitsForHungNode(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
@@ -77,7 +77,7 @@ func TestAReleaseWaitsForANodeThatHangs(t *testing.T) {
 
 // A wake-up that was sent while the connection was down is lost. The waiter asks when
 // it hears again, and not when its own timer, of a second, runs out.
-func TestANewSubscriptionAsksAtOnce(t *testing.T) {
+func TestNewSubscriptionAsksAtOnce(t *testing.T) {
 	r := startRig(t, 1)
 	way := newRoute(t, r.servers)
 	holder, waiter := r.newClient(), r.clientOf(r.openDriver(way.nodes(), nil), nil)
@@ -115,7 +115,7 @@ func TestANewSubscriptionAsksAtOnce(t *testing.T) {
 }
 
 // A counter that somebody set is raised to the floor of the node's admission.
-func TestCounterSetByHandGivesNoLowToken(t *testing.T) {
+func TestCounterSetByHandLowersNoToken(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
 	first := r.acquire(c, "k", nil)
@@ -132,7 +132,7 @@ func TestCounterSetByHandGivesNoLowToken(t *testing.T) {
 }
 
 // Not parallel: descriptors belong to the process.
-func TestDescriptorsAreGivenBack(t *testing.T) {
+func TestCloseClosesAllDescriptors(t *testing.T) {
 	r := &rig{T: t, servers: redistest.StartN(t, 3)}
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")

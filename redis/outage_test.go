@@ -34,7 +34,7 @@ func (r *rig) startSeeking(d *redis.Driver) (obstacles chan error, ended chan er
 
 // What passes by itself is waited out, whether or not anybody was ever granted a lock
 // here; who does not wait hears of it at once.
-func TestAWaitOutlastsWhatPassesByItself(t *testing.T) {
+func TestWaitSurvivesTemporaryErrors(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		begin, end func(r *rig)
@@ -99,9 +99,9 @@ func TestAWaitOutlastsWhatPassesByItself(t *testing.T) {
 	}
 }
 
-// TestWaitSeesARefusalOfCredentials holds that a server which refuses a login that it took before is in the way of a wait, and is
+// TestWaitReportsRejectedCredentials holds that a server which refuses a login that it took before is in the way of a wait, and is
 // reported, until it takes the login again.
-func TestWaitSeesARefusalOfCredentials(t *testing.T) {
+func TestWaitReportsRejectedCredentials(t *testing.T) {
 	r := startRig(t, 1)
 	l := r.acquire(r.newClient(), "k", nil)
 	r.do(0, "ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
@@ -130,7 +130,7 @@ func TestWaitSeesARefusalOfCredentials(t *testing.T) {
 
 // After a failover the name of a node leads to the new master, but an open connection
 // to the old one.
-func TestAReplicaIsDialledAnew(t *testing.T) {
+func TestReplicaIsDialedAgain(t *testing.T) {
 	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
 	events := make(chan driver.NodeEvent, 100)

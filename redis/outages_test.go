@@ -21,9 +21,9 @@ var (
 	adoptions = flag.Int("adoptions", 40, "how many leases are adopted by two clients at once")
 )
 
-// TestLeaseOutlivesOutagesInTurn has each of three servers away for longer than the TTL, one after the
+// TestLeaseSurvivesOutagesInTurn has each of three servers away for longer than the TTL, one after the
 // other, while a rival waits for the lock and takes what it finds free. Each time the holder has all of them again.
-func TestLeaseOutlivesOutagesInTurn(t *testing.T) {
+func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out half a minute of outages")
 	}
@@ -98,8 +98,8 @@ func TestLeaseOutlivesOutagesInTurn(t *testing.T) {
 	}
 }
 
-// TestOfTwoAdoptersOneHasTheLease has two clients adopt each lease at the same time, while replies to both are lost.
-func TestOfTwoAdoptersOneHasTheLease(t *testing.T) {
+// TestOneOfTwoAdoptersGetsLease has two clients adopt each lease at the same time, while replies to both are lost.
+func TestOneOfTwoAdoptersGetsLease(t *testing.T) {
 	const ttl = 6 * time.Second
 	r := startRig(t, 3)
 	giver := r.newClient()

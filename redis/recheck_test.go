@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// TestServerThatChangesIsLeft holds that what the gate would refuse ends a connection within a second or
+// TestChangedServerIsLeft holds that what the gate would refuse ends a connection within a second or
 // two, and that the error names it.
-func TestServerThatChangesIsLeft(t *testing.T) {
+func TestChangedServerIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ info, says string }{
 		"evicts":          {"maxmemory_policy:volatile-ttl\r\n", "maxmemory-policy is volatile-ttl"},
@@ -52,8 +52,8 @@ func TestServerThatChangesIsLeft(t *testing.T) {
 	}
 }
 
-// TestDefectsFollowTheServer holds that what makes no node unfit is seen to come and go.
-func TestDefectsFollowTheServer(t *testing.T) {
+// TestDefectsFollowServer holds that what makes no node unfit is seen to come and go.
+func TestDefectsFollowServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &hostileServer{turn: 1 << 30}
@@ -85,9 +85,9 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// TestEvictionThatBeginsLaterGrantsNothing holds it on a real server: a client that was connected before gets no lock while the
+// TestServerThatStartsEvictingGrantsNothing holds it on a real server: a client that was connected before gets no lock while the
 // policy evicts, and a lease goes on if the policy is put right in time.
-func TestEvictionThatBeginsLaterGrantsNothing(t *testing.T) {
+func TestServerThatStartsEvictingGrantsNothing(t *testing.T) {
 	r := startRig(t, 1)
 	holder, other := r.newClient(), r.newClient()
 	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})

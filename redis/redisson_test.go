@@ -89,7 +89,7 @@ func (r *rig) waitInVain(c *holdfast.Client, key string) (err error) {
 	return err
 }
 
-func TestThreadsInJavaAndClientsExcludeOneAnother(t *testing.T) {
+func TestJavaThreadsAndClientsExcludeEachOther(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.redissonClient()
 	for _, key := range []string{"job", "a{b}c", "{job}"} {
@@ -127,7 +127,7 @@ func TestReentrantThreadFreesLockAtLastUnlock(t *testing.T) {
 
 // A crowd that waits as well makes the waiter rest for 5 s at least between its own questions.
 // A Java program has an RReadWriteLock of such a name, which knows nothing of a gate and places.
-func TestReadersAreRefusedUnderNamesOfRedisson(t *testing.T) {
+func TestReadersAreRejectedInRedissonFormat(t *testing.T) {
 	r := startRig(t, 1)
 	_, err := r.redissonClient().RWLock("job", 2).AcquireRead(t.Context(), nil)
 	if !errors.Is(err, holdfast.ErrUnsupported) || !strings.Contains(err.Error(), "RReadWriteLock") {
@@ -135,7 +135,7 @@ func TestReadersAreRefusedUnderNamesOfRedisson(t *testing.T) {
 	}
 }
 
-func TestAWaiterAsksWhenRedissonPublishes(t *testing.T) {
+func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	r := startRig(t, 1)
 	p, err := faultproxy.New(r.servers[0].Addr())
 	if err != nil {
@@ -229,7 +229,7 @@ func (e ear) takeMessages(r *rig) (all []string) {
 	}
 }
 
-func TestAFreedLockWakesWhoWaitsInJava(t *testing.T) {
+func TestReleaseWakesJavaWaiters(t *testing.T) {
 	r := startRig(t, 1)
 	c, other := r.redissonClient(), r.redissonClient()
 	e := r.subscribeTo("redisson_lock__channel:*")
@@ -268,7 +268,7 @@ func TestAFreedLockWakesWhoWaitsInJava(t *testing.T) {
 	r.release(r.acquire(c, "job", nil))
 }
 
-func TestTokensAreInOneOrderWithFencedLocks(t *testing.T) {
+func TestTokensShareOrderWithFencedLocks(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.redissonClient()
 	const counter = "redisson_lock_token:{job}"
@@ -393,7 +393,7 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 }
 
 // The line that the doctor names is enough, also to wait and to be woken.
-func TestTheRightsForRedissonAreEnough(t *testing.T) {
+func TestRedissonPermissionsAreEnough(t *testing.T) {
 	r := startWith(t, &redisproc.Options{})
 	user := &redis.Options{Format: redis.FormatRedisson, Username: "locks", Password: "secret"}
 	r.do(0, "ACL", "SETUSER", "locks", "on", ">secret", "+auth", "+hello", "+client|setname", "+ping", "+info", "+time", "+evalsha", "+script|load")

@@ -14,10 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// TestWaiterOutlastsTheGapOfARotation holds that a server which refuses the login of a client that it had let in before is
+// TestWaiterSurvivesCredentialRotation holds that a server which refuses the login of a client that it had let in before is
 // waited for, as its password, certificate or configuration may be about to be replaced. The error of a wait that ends
 // meanwhile names the refusal, and Open fails at once.
-func TestWaiterOutlastsTheGapOfARotation(t *testing.T) {
+func TestWaiterSurvivesCredentialRotation(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		command, refusal, info string
@@ -104,8 +104,8 @@ func TestWaiterOutlastsTheGapOfARotation(t *testing.T) {
 	}
 }
 
-// TestAWaitEndsWhereCredentialsAreRefused holds that nobody waits for a login that no server has ever taken.
-func TestAWaitEndsWhereCredentialsAreRefused(t *testing.T) {
+// TestWaitEndsOnRejectedCredentials holds that nobody waits for a login that no server has ever taken.
+func TestWaitEndsOnRejectedCredentials(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := &neighbourhood{hosts: map[string]func([]string) []byte{"server": nil}}

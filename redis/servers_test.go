@@ -39,7 +39,7 @@ func TestServerWithoutRunIDVotesOnlyAlone(t *testing.T) {
 }
 
 // Valkey 8 has other names for what Redis says of itself.
-func TestClusterNodeIsKnownByEachName(t *testing.T) {
+func TestClusterNodeIsKnownByAllNames(t *testing.T) {
 	r := startRig(t, 1)
 	for _, words := range [][]string{
 		{"redis_mode:standalone", "server_mode:cluster", "server_mode:standalone", "server_mode:cluster"},
@@ -57,7 +57,7 @@ func TestClusterNodeIsKnownByEachName(t *testing.T) {
 	r.checkRejected([]redis.Node{other.start().node()}, nil, driver.ErrConfig, "Cluster", "independent")
 }
 
-func TestOpenRefusesASentinel(t *testing.T) {
+func TestOpenRejectsSentinel(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--sentinel"}})
 	r.refusedBy(r.nodes(), nil, driver.ErrConfig, "Sentinel", "address of a Redis server")
 	r.refusedBy(r.nodes(), &redis.Options{DB: 1}, driver.ErrConfig, "Sentinel", "address of a Redis server")
@@ -73,7 +73,7 @@ func (r *rig) refusedBy(nodes []redis.Node, opts *redis.Options, want error, wor
 	checkMentions(r, err, words...)
 }
 
-func TestACommandThatWasRenamedIsNamed(t *testing.T) {
+func TestErrorNamesRenamedCommand(t *testing.T) {
 	t.Parallel()
 	for command, words := range map[string][]string{
 		"INFO": {"INFO"}, "TIME": {"TIME"}, "EVALSHA": {"EVALSHA"}, "SCRIPT": {"SCRIPT"}, "INCRBY": {"INCRBY"}, "ZRANGEBYSCORE": {"ZRANGEBYSCORE"},
@@ -86,7 +86,7 @@ func TestACommandThatWasRenamedIsNamed(t *testing.T) {
 }
 
 // A proxy may know RESP2 alone. Then nobody is woken, and all is well otherwise.
-func TestAServerThatRefusesResp3Polls(t *testing.T) {
+func TestServerWithoutRESP3Polls(t *testing.T) {
 	r := startRig(t, 1)
 	old := newRelay(t, r.servers[0].Addr())
 	old.answer = func(words []string, _ bool) []byte {
@@ -99,14 +99,14 @@ func TestAServerThatRefusesResp3Polls(t *testing.T) {
 }
 
 // Without PUBLISH nobody is woken, and all is well otherwise.
-func TestWithoutPublishANodePolls(t *testing.T) {
+func TestNodeWithoutPublishPolls(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", "PUBLISH", "HIDDEN"}})
 	r.checkPolls(r.nodes())
 }
 
 // A server or proxy on which a connection that is subscribed takes no commands, or
 // that speaks RESP2, must not break at the first wait.
-func TestAConnectionThatCannotBeSubscribedPolls(t *testing.T) {
+func TestNodeWithoutSubscriptionPolls(t *testing.T) {
 	r := startRig(t, 1)
 	narrow, old := newRelay(t, r.servers[0].Addr()), newRelay(t, r.servers[0].Addr())
 	narrow.answer = listensOnly
@@ -217,7 +217,7 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 }
 
 // The rights of the documentation are enough for keys that are the names themselves.
-func TestBareKeysNeedNoRightsBeyondTheirOwn(t *testing.T) {
+func TestBareKeysNeedNoExtraPermissions(t *testing.T) {
 	bare := strings.Replace(aclUser("bare", rights...), "~lock:*", "~job:*", 1)
 	r := startWith(t, &redisproc.Options{ACL: []string{bare}})
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true, Username: "bare", Password: secret}), nil)

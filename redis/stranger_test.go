@@ -116,8 +116,8 @@ func TestMinorityOfSentinelsGetsNoPassword(t *testing.T) {
 	}
 }
 
-// TestMinorityLeadsBackToKnownServer holds that a client finds its way back while most Sentinels are silent.
-func TestMinorityLeadsBackToKnownServer(t *testing.T) {
+// TestMinorityOfSentinelsLeadsToKnownServer holds that a client finds its way back while most Sentinels are silent.
+func TestMinorityOfSentinelsLeadsToKnownServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := &hostileServer{turn: 1 << 30}

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-func TestSeveralURLsAreASet(t *testing.T) {
+func TestSeveralURLsFormSet(t *testing.T) {
 	t.Parallel()
 	one, two := &Failover{Sentinels: []string{"s1:26379", "s2:26379"}, Master: "one"}, &Failover{Servers: []string{"a:6379", "b:1"}}
 	secret := *one
@@ -64,9 +64,9 @@ func TestSeveralURLsAreASet(t *testing.T) {
 	}
 }
 
-// TestParametersThatAreNoPasswordsAreShown holds that what hides passwords knows the parameters of
+// TestHarmlessParametersAreShown holds that what hides passwords knows the parameters of
 // this package: a value that is hidden takes its URL for one with a password.
-func TestParametersThatAreNoPasswordsAreShown(t *testing.T) {
+func TestHarmlessParametersAreShown(t *testing.T) {
 	t.Parallel()
 	for _, name := range grammar.Parameters {
 		text := "redis://h?" + name + "=x"

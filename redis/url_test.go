@@ -51,9 +51,9 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// TestURLsMeanWhatTheySay has a row for each form of URL; one that other clients write in another
+// TestEachFormOfURLIsParsed has a row for each form of URL; one that other clients write in another
 // way is refused, and the error says what to write here.
-func TestURLsMeanWhatTheySay(t *testing.T) {
+func TestEachFormOfURLIsParsed(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]struct {
 		node Node
@@ -120,9 +120,9 @@ func TestURLsMeanWhatTheySay(t *testing.T) {
 	}
 }
 
-// TestURLNeverDropsAHost holds that a list is read with every host, or refused, whatever stands
+// TestURLKeepsEveryHost holds that a list is read with every host, or refused, whatever stands
 // in the passwords.
-func TestURLNeverDropsAHost(t *testing.T) {
+func TestURLKeepsEveryHost(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string][]Node{
 		"redlock://u:p@a,b,c":             {{Addr: "a:6379"}, {Addr: "b:6379"}, {Addr: "c:6379"}},
@@ -156,9 +156,9 @@ func TestURLNeverDropsAHost(t *testing.T) {
 	}
 }
 
-// TestURLOverridesTheCallersCredentials holds that what the URL says goes before the
+// TestURLOverridesCallersCredentials holds that what the URL says goes before the
 // options, also where those ask a function.
-func TestURLOverridesTheCallersCredentials(t *testing.T) {
+func TestURLOverridesCallersCredentials(t *testing.T) {
 	t.Parallel()
 	base := &Options{Credentials: func(context.Context, string) (user, pass string, err error) { return "other", "other", nil }}
 	for _, url := range []string{"redis://u:p@a", "redlock://u:p@a,b", "redis://u:p@a redis://u:p@b", "redis://a?password=p", "unix://u:p@/s"} {
@@ -172,7 +172,7 @@ func TestURLOverridesTheCallersCredentials(t *testing.T) {
 }
 
 // No part of a URL turns off encryption that another part asks for.
-func TestURLNeverDropsTLS(t *testing.T) {
+func TestURLKeepsTLS(t *testing.T) {
 	t.Parallel()
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
@@ -212,7 +212,7 @@ func TestParseURLKeepsUnnamedOptions(t *testing.T) {
 	}
 }
 
-func TestParseURLRefuses(t *testing.T) {
+func TestParseURLRejectsBadURLs(t *testing.T) {
 	t.Parallel()
 	for url, words := range map[string]string{
 		"":                             "redis://localhost:6379",
@@ -252,10 +252,10 @@ func TestParseURLRefuses(t *testing.T) {
 	}
 }
 
-// TestNoErrorShowsWhatMayBeAPassword holds that a URL with a slip in it shows nothing that
+// TestErrorsHidePossiblePasswords holds that a URL with a slip in it shows nothing that
 // its author may have meant for a password, wherever it ended up: in a host, a port, the
 // path, or the name of a parameter.
-func TestNoErrorShowsWhatMayBeAPassword(t *testing.T) {
+func TestErrorsHidePossiblePasswords(t *testing.T) {
 	t.Parallel()
 	const secret = "secretpw"
 	ctx, cancel := context.WithCancel(t.Context())

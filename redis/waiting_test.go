@@ -175,7 +175,7 @@ func TestWithoutPubSubWaitersPoll(t *testing.T) {
 
 // A waiter that is handed the lock and does not answer costs the others the time
 // of the hand-over and their own timer, no more.
-func TestAStoppedWaiterInFront(t *testing.T) {
+func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		before, after func(w *waiter) error
@@ -253,7 +253,7 @@ func (r *rig) startWaiting(c *holdfast.Client) <-chan error {
 	return done
 }
 
-func TestAWaitSurvivesTheDeathOfANode(t *testing.T) {
+func TestWaitSurvivesDeathOfNode(t *testing.T) {
 	r := startRig(t, 3)
 	holder, c := r.newClient(), r.newClient()
 	l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
@@ -310,7 +310,7 @@ func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 
 // A lock that lapsed, as after the death of its holder, goes to the first in line,
 // the client that asks first.
-func TestLapsedLockGoesToFirstInLine(t *testing.T) {
+func TestExpiredLockGoesToFirstWaiter(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {
 			r := startRig(t, nodes)

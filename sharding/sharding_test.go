@@ -111,8 +111,8 @@ func TestConformance(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return startService(setsNamed("a", "b", "c")...).harness() }})
 }
 
-// TestHomesFollowTheVectors holds the hash to what all clients have agreed on.
-func TestHomesFollowTheVectors(t *testing.T) {
+// TestPlacementMatchesVectors holds the hash to what all clients have agreed on.
+func TestPlacementMatchesVectors(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/homes.txt")
 	if err != nil {
@@ -183,7 +183,7 @@ func TestNamesAreSpreadEvenly(t *testing.T) {
 	}
 }
 
-func TestSetThatJoinsOrLeavesMovesItsShare(t *testing.T) {
+func TestChangingSetsMovesOnlyTheirShare(t *testing.T) {
 	t.Parallel()
 	few, many := startService(setsNamed("a", "b", "d")...).newDriver(t), startService(setsNamed("a", "b", "c", "d")...).newDriver(t)
 	const names = 10_000
@@ -203,7 +203,7 @@ func TestSetThatJoinsOrLeavesMovesItsShare(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatCannotWork(t *testing.T) {
+func TestNewRejectsBadSets(t *testing.T) {
 	t.Parallel()
 	root := memory.New(1)
 	of := func(name string) sharding.Set { return sharding.Set{Name: name, Driver: root.Peer()} }
@@ -226,8 +226,8 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// TestNewClosesTheDriversWhenItFails, so that the caller has nothing to undo.
-func TestNewClosesTheDriversWhenItFails(t *testing.T) {
+// TestFailedNewClosesDrivers, so that the caller has nothing to undo.
+func TestFailedNewClosesDrivers(t *testing.T) {
 	t.Parallel()
 	one, other := memory.New(1), memory.New(1)
 	if _, err := sharding.New([]sharding.Set{{Name: "a", Driver: one}, {Name: "a", Driver: other}, {Name: "b"}}, nil); err == nil {
@@ -248,7 +248,7 @@ type bounded struct {
 
 func (b bounded) Limits() driver.Limits { return b.limits }
 
-func TestLimitsAreWhatAllSetsCanDo(t *testing.T) {
+func TestLimitsHoldForAllSets(t *testing.T) {
 	t.Parallel()
 	d, err := sharding.New([]sharding.Set{
 		{Name: "a", Driver: bounded{template.New(), driver.Limits{
@@ -381,7 +381,7 @@ func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 	})
 }
 
-func TestSetThatIsDownTakesOnlyItsNames(t *testing.T) {
+func TestDownSetBlocksOnlyItsNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := startService(setsNamed("a", "b", "c")...)
@@ -416,7 +416,7 @@ func TestSetThatIsDownTakesOnlyItsNames(t *testing.T) {
 	})
 }
 
-func TestLocksOfOtherListsAreFoundNotListed(t *testing.T) {
+func TestListOmitsLocksOfOtherLists(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := startService(setsNamed("a", "b", "c")...)
@@ -462,8 +462,8 @@ func TestLocksOfOtherListsAreFoundNotListed(t *testing.T) {
 	})
 }
 
-// TestLocksOfSeveralSetsAreTakenTogether holds AcquireAll to its order where each name has a home of its own.
-func TestLocksOfSeveralSetsAreTakenTogether(t *testing.T) {
+// TestAcquireAllSpansSets holds AcquireAll to its order where each name has a home of its own.
+func TestAcquireAllSpansSets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := startService(setsNamed("a", "b", "c")...)

@@ -207,7 +207,7 @@ func inBubble(t *testing.T, test func(t *testing.T, p *plain, c *holdfast.Client
 	})
 }
 
-func TestTheErrorNamesWhatTheDriverLacks(t *testing.T) {
+func TestUnsupportedErrorNamesMissingAbility(t *testing.T) {
 	inBubble(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
 		acquire := func(o holdfast.AcquireOptions) error {
 			l, err := c.TryAcquire(t.Context(), "k", &o)
@@ -297,7 +297,7 @@ func (s slow) Limits() driver.Limits {
 }
 
 // A lease without a token never passes a storage that checks tokens.
-func TestNoTokenPassesNoGuard(t *testing.T) {
+func TestLeaseWithoutTokenPassesNoGuard(t *testing.T) {
 	inBubble(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
 		l, err := c.Acquire(t.Context(), "k", nil)
 		if err != nil {
@@ -323,7 +323,7 @@ func (p passing) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return g, err
 }
 
-func TestGrantWithoutTokensPassesOn(t *testing.T) {
+func TestGrantWithoutTokensIsPassedOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		passed := 0

@@ -167,7 +167,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 }
 
 // A table whose rows carry their own token needs one statement and no Fence.
-func TestRowsWithTheirOwnToken(t *testing.T) {
+func TestRowsKeepTheirOwnToken(t *testing.T) {
 	pool, _ := openFence(t)
 	const schema = `CREATE TABLE own (name text, balance bigint, fence bigint, fence_owner text); INSERT INTO own VALUES ('k', 0, 0, '')`
 	if _, err := pool.Exec(t.Context(), schema); err != nil {
@@ -186,9 +186,9 @@ func TestRowsWithTheirOwnToken(t *testing.T) {
 	}
 }
 
-// TestAnAbortedWriteCostsNoConnection: it is rolled back although its context has ended. Else the next writer is held up
+// TestAbortedWriteKeepsConnection: it is rolled back although its context has ended. Else the next writer is held up
 // until the server has noticed that the connection is gone.
-func TestAnAbortedWriteCostsNoConnection(t *testing.T) {
+func TestAbortedWriteKeepsConnection(t *testing.T) {
 	shared, f := openFence(t)
 	config := shared.Config()
 	config.MaxConns = 1
@@ -242,8 +242,8 @@ func (s *silent) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// TestAWriteOnADeadConnectionEnds: the roll-back waits for an answer that does not come.
-func TestAWriteOnADeadConnectionEnds(t *testing.T) {
+// TestWriteOnDeadConnectionEnds: the roll-back waits for an answer that does not come.
+func TestWriteOnDeadConnectionEnds(t *testing.T) {
 	shared, f := openFence(t)
 	config := shared.Config()
 	var first atomic.Pointer[silent]
@@ -288,16 +288,16 @@ func TestTokensOfAnotherServiceAreNamed(t *testing.T) {
 	}
 }
 
-func TestBadTableIsRefused(t *testing.T) {
+func TestBadTableNameIsRejected(t *testing.T) {
 	t.Parallel()
 	if f, err := pgxfence.New(&pgxfence.Options{Table: "f; DROP TABLE account"}); err == nil {
 		t.Errorf("accepted: %+v", f)
 	}
 }
 
-// TestClaimAtAnOlderSnapshotIsRefused: two transactions of one lease follow one another under the claim, and the second has
+// TestClaimAtOlderSnapshotIsRejected: two transactions of one lease follow one another under the claim, and the second has
 // its snapshot from before the end of the first.
-func TestClaimAtAnOlderSnapshotIsRefused(t *testing.T) {
+func TestClaimAtOlderSnapshotIsRejected(t *testing.T) {
 	pool, f := openFence(t)
 	begin := func(level pgx.TxIsoLevel) pgx.Tx {
 		tx, err := pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: level})

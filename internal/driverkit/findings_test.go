@@ -59,8 +59,8 @@ func TestColdServerIsMeasuredAgain(t *testing.T) {
 	})
 }
 
-// TestBadFindingHasOneFix: a text that names its fix gets no other.
-func TestBadFindingHasOneFix(t *testing.T) {
+// TestFindingKeepsItsOwnFix: a text that names its fix gets no other.
+func TestFindingKeepsItsOwnFix(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ check, text, mend, wantText, wantMend string }{
 		{"quarantine", "votes in 1m2s; wait for that", "", "votes in 1m2s", "wait for that"},

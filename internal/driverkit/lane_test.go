@@ -70,8 +70,8 @@ func TestLeaverOfLaneDelaysNobody(t *testing.T) {
 	})
 }
 
-// TestHandedLockTakesNoTurn, such as a waiter to which a lock was handed.
-func TestHandedLockTakesNoTurn(t *testing.T) {
+// TestHandedOverLockNeedsNoTurn, such as a waiter to which a lock was handed.
+func TestHandedOverLockNeedsNoTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, free := newBusyLane(driverkit.NewStates("a"))
@@ -89,7 +89,7 @@ func TestHandedLockTakesNoTurn(t *testing.T) {
 	})
 }
 
-func TestLaneNamesNodesThatAreDown(t *testing.T) {
+func TestLaneErrorNamesDownNodes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		states := driverkit.NewStates("a", "b", "c")

@@ -2,7 +2,7 @@ package driverkit
 
 import "testing"
 
-func TestLineFollowsItsRoom(t *testing.T) {
+func TestLineAllowsTurnsUpToItsRoom(t *testing.T) {
 	t.Parallel()
 	var l Line
 	for range DefaultRoom {
@@ -38,8 +38,8 @@ func TestLineFollowsItsRoom(t *testing.T) {
 	}
 }
 
-// TestEveryFourthTurnGoesToLater though requests with the rank Soon wait all the time.
-func TestEveryFourthTurnGoesToLater(t *testing.T) {
+// TestLaterRankGetsEveryFourthTurn though requests with the rank Soon wait all the time.
+func TestLaterRankGetsEveryFourthTurn(t *testing.T) {
 	t.Parallel()
 	l := Line{room: 1}
 	l.Pass(Soon)

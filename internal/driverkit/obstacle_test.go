@@ -37,8 +37,8 @@ func TestEndedWaitNamesObstacleOnce(t *testing.T) {
 	}
 }
 
-// TestErrorNamesHolderWhenRead, as a driver may learn who that is later.
-func TestErrorNamesHolderWhenRead(t *testing.T) {
+// TestErrorNamesLaterKnownHolder, as a driver may learn who that is later.
+func TestErrorNamesLaterKnownHolder(t *testing.T) {
 	t.Parallel()
 	held := &driver.HeldError{Owner: "x"}
 	err := driverkit.WithObstacle(context.Canceled, held)

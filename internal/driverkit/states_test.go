@@ -9,8 +9,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// TestServersThatAreUpAreAskedFirst, whichever server a client begins with.
-func TestServersThatAreUpAreAskedFirst(t *testing.T) {
+// TestAvailableServersAreAskedFirst, whichever server a client begins with.
+func TestAvailableServersAreAskedFirst(t *testing.T) {
 	t.Parallel()
 	names := []string{"a", "b", "c", "d"}
 	begun := make(map[string]bool)

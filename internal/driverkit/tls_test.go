@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// TestEachErrorOfACertificateHasItsMend: the authority is asked for only where it is not known.
-func TestEachErrorOfACertificateHasItsMend(t *testing.T) {
+// TestCertificateErrorsHaveFixes: the authority is asked for only where it is not known.
+func TestCertificateErrorsHaveFixes(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	usual := func(*x509.Certificate) {}
@@ -73,8 +73,8 @@ func TestEachErrorOfACertificateHasItsMend(t *testing.T) {
 	}
 }
 
-// TestExpiredAuthorityIsNotAskedFor: the client has it, and the same authority again does not help.
-func TestExpiredAuthorityIsNotAskedFor(t *testing.T) {
+// TestExpiredAuthorityIsIgnored: the client has it, and the same authority again does not help.
+func TestExpiredAuthorityIsIgnored(t *testing.T) {
 	t.Parallel()
 	leaf := func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid = false, false }
 	made := func(change func(*x509.Certificate)) tls.Certificate {

@@ -80,8 +80,8 @@ func configForHost(config *tls.Config, host string) *tls.Config {
 	return config
 }
 
-// TestHandshakesReadTheClientsFiles: the certificate of yesterday is not shown today, and who looks when it ends sees the new one.
-func TestHandshakesReadTheClientsFiles(t *testing.T) {
+// TestHandshakesReadClientFiles: the certificate of yesterday is not shown today, and who looks when it ends sees the new one.
+func TestHandshakesReadClientFiles(t *testing.T) {
 	t.Parallel()
 	server, client := newFiles(t), newFiles(t)
 	u, config := client.openURL("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
@@ -109,8 +109,8 @@ func TestHandshakesReadTheClientsFiles(t *testing.T) {
 	}
 }
 
-// TestBadFilesOfTheClientAreNamed by the handshake, with what fixes them, and not taken for a fault of the server.
-func TestBadFilesOfTheClientAreNamed(t *testing.T) {
+// TestBadClientFilesAreNamed by the handshake, with what fixes them, and not taken for a fault of the server.
+func TestBadClientFilesAreNamed(t *testing.T) {
 	t.Parallel()
 	server, client := newFiles(t), newFiles(t)
 	u, config := client.openURL("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
@@ -143,9 +143,9 @@ func TestBadFilesOfTheClientAreNamed(t *testing.T) {
 	refused("a file that is gone", client.key, "no such file")
 }
 
-// TestFreshAuthoritiesReplaceTheOld: authorities that left the file are not trusted any more, and the
+// TestNewAuthoritiesReplaceOldOnes: authorities that left the file are not trusted any more, and the
 // host is checked as before, by name and by address.
-func TestFreshAuthoritiesReplaceTheOld(t *testing.T) {
+func TestNewAuthoritiesReplaceOldOnes(t *testing.T) {
 	t.Parallel()
 	server := newFiles(t)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
@@ -190,8 +190,8 @@ func TestFreshAuthoritiesReplaceTheOld(t *testing.T) {
 	broken("no such file", os.Remove(ca))
 }
 
-// TestURLsWithoutFilesKeepTheirConfiguration as the caller gave it.
-func TestURLsWithoutFilesKeepTheirConfiguration(t *testing.T) {
+// TestURLsWithoutFilesKeepTLSConfig as the caller gave it.
+func TestURLsWithoutFilesKeepTLSConfig(t *testing.T) {
 	t.Parallel()
 	u, err := secure.Parse("rediss://host/")
 	if err != nil {

@@ -19,7 +19,7 @@ var small = Grammar{
 	Instead:    map[string]string{"pool": "there is none"},
 }
 
-func TestEverythingIsReadOrRefused(t *testing.T) {
+func TestURLParametersAreReadOrRejected(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]*URL{
 		" ab://h\n":              {Hosts: []string{"h:1"}},
@@ -99,9 +99,9 @@ func TestBackendIsOneSetOrNamedSets(t *testing.T) {
 	}
 }
 
-// TestMaskShowsNoPartOfAPassword holds that what may be a password is not shown, whether the
+// TestMaskHidesPasswords holds that what may be a password is not shown, whether the
 // URL can be read or not.
-func TestMaskShowsNoPartOfAPassword(t *testing.T) {
+func TestMaskHidesPasswords(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"":                                              "",
@@ -191,8 +191,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestUnknownParameterIsNoPassword: Mask hides the values of both, but only a password is reported.
-func TestUnknownParameterIsNoPassword(t *testing.T) {
+// TestUnknownParameterIsNotMasked: Mask hides the values of both, but only a password is reported.
+func TestUnknownParameterIsNotMasked(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
 		"redis://h:6379?ttl=3": false, "redis://h:6379?ttl=3&prefix=a": false, "redis://user@h?pasword_=x": true, "redis://h": false,

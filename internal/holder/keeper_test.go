@@ -15,7 +15,7 @@ import (
 
 // A waiter in line may leave in the moment in which the slot is granted to it: then the slot is given back. In real time, as
 // the test holds up the grant by a mutex.
-func TestSlotGrantedToALeaverIsReturned(t *testing.T) {
+func TestSlotGrantedToCancelledWaiterIsReturned(t *testing.T) {
 	t.Parallel()
 	drv, events := memory.New(1), &recorder{}
 	k, peer := start(t, drv, events), start(t, drv.Peer(), &recorder{})
@@ -63,7 +63,7 @@ func TestSlotGrantedToALeaverIsReturned(t *testing.T) {
 }
 
 // Who gets a lease inside the process may end it before the one that had it has told of anything.
-func TestHandOverEventPrecedesTheNextEnd(t *testing.T) {
+func TestHandOverEventPrecedesNextRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		events := &recorder{}
@@ -148,7 +148,7 @@ func obtainJoint(ctx context.Context, k *Keeper, key string, n int, o Options) (
 
 // The locks of a writer may reach their Margin together, and the watchdog find them in any order, as after a suspend. The one
 // that it finds first ends the lease, and no other takes from the work the time to stop.
-func TestWriterHasItsMarginForAllItsLocks(t *testing.T) {
+func TestWriterMarginCoversAllItsLocks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := memory.New(1)
@@ -192,7 +192,7 @@ func (d *asking) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return d.Driver.Acquire(ctx, req)
 }
 
-func TestStarvedClientAsksForAllOfTheTrust(t *testing.T) {
+func TestStarvedClientAsksForWholeTTL(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		drv := &asking{Driver: memory.New(1)}

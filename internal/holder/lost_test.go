@@ -8,7 +8,7 @@ import (
 
 // The monotonic clock stands still while the machine sleeps, and the wall clock may
 // be set: the end of a lease has both readings, and the earlier counts.
-func TestTrustEndsByTheWorseOfTwoClocks(t *testing.T) {
+func TestTrustEndsByLaterOfTwoClocks(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, trusted := range map[string]time.Time{
@@ -22,7 +22,7 @@ func TestTrustEndsByTheWorseOfTwoClocks(t *testing.T) {
 }
 
 // A client that is none of ours may have sent the reason of a force-release, and the cause of a loss is logged.
-func TestReasonOfAnotherClientIsOneLine(t *testing.T) {
+func TestForceReasonIsOneLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"it hangs": "it hangs", "two\nlines": "two lines", "\x1b[2J": " [2J", "\u009b2J": " 2J", "\u202eleft": " left", "\u2028": " ",

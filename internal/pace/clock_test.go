@@ -92,7 +92,7 @@ func TestWorseOfTwoClocksMeasuresTime(t *testing.T) {
 }
 
 // A clock that has lost one of its readings counts on by the other.
-func TestTheClockCountsByBothReadings(t *testing.T) {
+func TestClockUsesBothReadings(t *testing.T) {
 	t.Parallel()
 	for name, base := range map[string]time.Time{
 		"monotonic": apart(time.Now(), -time.Hour),                // an hour on one, the wall clock went back

@@ -13,7 +13,7 @@ func slow(t *testing.T, factor float64) {
 	t.Cleanup(func() { pace.SetFactor(func() float64 { return 1 }) })
 }
 
-func TestAttemptsFitBeforeTheLeaseEnds(t *testing.T) {
+func TestAttemptsFitBeforeLeaseEnds(t *testing.T) {
 	for _, row := range []struct {
 		service       pace.Service
 		ttl           time.Duration

@@ -116,7 +116,7 @@ func TestAdopterRaisesTokenForQuorum(t *testing.T) {
 	p.check("relied on", p.c.Token == 164 && p.c.Kept == nodeSet(1, 2))
 }
 
-// A late commit of the old token is refused: see TestCommitBelowLockTokenIsRefused.
+// A late commit of the old token is refused: see TestCommitBelowLockTokenIsRejected.
 func TestAdopterIgnoresAnswersAboutOldToken(t *testing.T) {
 	t.Parallel()
 	p := adoptingClaim(t, 3)

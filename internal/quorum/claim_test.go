@@ -165,7 +165,7 @@ func TestDifferentBasesCommitTheHighest(t *testing.T) {
 	p.checkOutcome(Won)
 }
 
-func TestTokenIsFixedOnceAQuorumGranted(t *testing.T) {
+func TestTokenIsFixedOnceQuorumGranted(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 5, 0)
 	p.grant(0, 100)
@@ -180,7 +180,7 @@ func TestTokenIsFixedOnceAQuorumGranted(t *testing.T) {
 	p.checkOutcome(Won)
 }
 
-func TestRefusedCommitDoesNotCount(t *testing.T) {
+func TestRejectedCommitDoesNotCount(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, 0)
 	p.grant(0, 100)
@@ -194,7 +194,7 @@ func TestRefusedCommitDoesNotCount(t *testing.T) {
 
 // The lock lapses on a node a TTL after the request reached it, which was not before
 // the request was sent.
-func TestValidityCountsFromTheQuorumthLatestSend(t *testing.T) {
+func TestValidityCountsFromOldestQuorumSend(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	p.deny(0, 1, 2)
@@ -216,7 +216,7 @@ func TestValidityCountsFromTheQuorumthLatestSend(t *testing.T) {
 	}
 }
 
-func TestValidityIsTestedAfterTheLastReply(t *testing.T) {
+func TestValidityIsTestedAfterLastReply(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, 0)
 	p.grant(0, 100)
@@ -256,7 +256,7 @@ func TestLateGrantsAreKeptAsRedundancy(t *testing.T) {
 
 // Busy and Unavailable
 
-func TestBusyNeedsAQuorumOfAnswers(t *testing.T) {
+func TestBusyNeedsQuorumOfAnswers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		denied, granted, failed []int
@@ -298,7 +298,7 @@ func TestBusyNeedsAQuorumOfAnswers(t *testing.T) {
 	}
 }
 
-func TestSilenceUntilTheDeadlineIsUnavailable(t *testing.T) {
+func TestSilenceUntilDeadlineIsUnavailable(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, 0)
 	p.deny(0)
@@ -311,7 +311,7 @@ func TestSilenceUntilTheDeadlineIsUnavailable(t *testing.T) {
 
 // A claim that may wait does so even before it has reached any quorum. It outwaits
 // errors as well, unless errors that last leave no quorum.
-func TestWaiterOutlastsTemporaryFailures(t *testing.T) {
+func TestWaiterSurvivesTemporaryFailures(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		rounds []string // by node: '-' denies, '!' fails, '#' fails for good
@@ -426,7 +426,7 @@ func TestPartlyUnsentRequestsNeedRelease(t *testing.T) {
 
 // Keeping the lock
 
-func TestRenewalNeedsAQuorum(t *testing.T) {
+func TestRenewalNeedsQuorum(t *testing.T) {
 	t.Parallel()
 	p := heldClaim(t, 5)
 	p.now += lease / 3
@@ -571,7 +571,7 @@ func TestWakeUpOfHeldLockRenewsNode(t *testing.T) {
 
 // Giving it up
 
-func TestReleaseIsDoneWhenAQuorumAnswered(t *testing.T) {
+func TestReleaseIsDoneWhenQuorumAnswered(t *testing.T) {
 	t.Parallel()
 	p := heldClaim(t, 3)
 	p.step(Event{Kind: Release})

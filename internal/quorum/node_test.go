@@ -52,7 +52,7 @@ func timeLeft(q Queue, owners ...string) Queue {
 	return q
 }
 
-func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
+func TestRepeatedAcquireChangesOnlyExpiry(t *testing.T) {
 	t.Parallel()
 	first := takenFrom(t)
 	again, r, _ := first.Acquire(noon+1_000_000, "a", ttl, noon+1_000_000, 0, 0, newDeafLock)
@@ -65,7 +65,7 @@ func TestAcquireAgainChangesNothingButTheExpiry(t *testing.T) {
 	}
 }
 
-func TestDenialDoesNotTouchTheCounter(t *testing.T) {
+func TestDenialDoesNotChangeCounter(t *testing.T) {
 	t.Parallel()
 	l, r, _ := takenFrom(t).Acquire(noon+5_000_000, "b", ttl, noon, 0, 0, newDeafLock)
 	if want := (Reply{Event: Event{Kind: Denied, Left: 5000 * ms}, Holder: "a"}); r != want {
@@ -92,7 +92,7 @@ func TestExpiredLockIsFree(t *testing.T) {
 	}
 }
 
-func TestNewCounterStartsAtTheClock(t *testing.T) {
+func TestNewCounterStartsAtClock(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ clock, want int64 }{
 		{noon + 999_999, noon + 999_999},
@@ -134,7 +134,7 @@ func TestNoCounterStartsOnClockSkew(t *testing.T) {
 	}
 }
 
-func TestClockErrorSaysByHowMuch(t *testing.T) {
+func TestClockErrorNamesOffset(t *testing.T) {
 	t.Parallel()
 	for ahead, want := range map[int64]string{
 		3600_000_000: "CLOCK the node's clock is 3600 s ahead of the client's",
@@ -147,7 +147,7 @@ func TestClockErrorSaysByHowMuch(t *testing.T) {
 }
 
 // Nothing but the server's memory ends the counter: no idle time, however long.
-func TestTheCounterNeverExpires(t *testing.T) {
+func TestCounterNeverExpires(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * 3600 * 1_000_000
 	l := queuedBehind(t).At(noon + year)
@@ -217,7 +217,7 @@ func TestNoGrantIsBelowMinToken(t *testing.T) {
 }
 
 // A hand-over has no client's clock. The woken waiter takes the lock by its own.
-func TestHandOverDoesNotStartALostCounter(t *testing.T) {
+func TestHandOverDoesNotStartLostCounter(t *testing.T) {
 	t.Parallel()
 	l := queuedBehind(t)
 	l.Fence = 0
@@ -252,7 +252,7 @@ func TestClockJumpLowersNoToken(t *testing.T) {
 	}
 }
 
-func TestCommitNeedsTheOwner(t *testing.T) {
+func TestCommitNeedsOwner(t *testing.T) {
 	t.Parallel()
 	l := takenFrom(t)
 	for _, owner := range []string{"b", ""} {
@@ -286,7 +286,7 @@ func TestCommitSetsTokenAndRaisesCounter(t *testing.T) {
 
 // The owner's token on the node may be of a later grant, with other grants in between: the lock was lost, and an
 // acquire of the owner was executed twice.
-func TestCommitBelowLockTokenIsRefused(t *testing.T) {
+func TestCommitBelowLockTokenIsRejected(t *testing.T) {
 	t.Parallel()
 	l := takenFrom(t)
 	l.free() // the node forgets the lock
@@ -318,7 +318,7 @@ func TestCommitStartsNoCounter(t *testing.T) {
 	}
 }
 
-func TestRenewCases(t *testing.T) {
+func TestRenewAnswersEachState(t *testing.T) {
 	t.Parallel()
 	later := noon + 3_000_000
 	free := takenFrom(t)
@@ -418,7 +418,7 @@ func TestAdoptComparesOwner(t *testing.T) {
 	}
 }
 
-func TestReleaseHandsOverToTheFirstWaiter(t *testing.T) {
+func TestReleaseHandsOverToFirstWaiter(t *testing.T) {
 	t.Parallel()
 	l, woken := queuedBehind(t).Release(noon, "a", 0, 0, 1000, hears)
 	if want := (Wake{Owner: "b", Base: end + 1, Left: 1000}); woken != want || l.Owner != "b" || l.Until != noon/1000+1000 {
@@ -455,7 +455,7 @@ func TestReleasePassesFreeLockOn(t *testing.T) {
 	}
 }
 
-func TestReleaseSkipsDeafWaiters(t *testing.T) {
+func TestReleaseSkipsUnsubscribedWaiters(t *testing.T) {
 	t.Parallel()
 	l, woken := queuedBehind(t).Release(noon, "a", 0, 0, 1000, func(o string) bool { return o == "c" })
 	if woken.Owner != "c" || l.Owner != "c" || l.Queue != "" {
@@ -479,7 +479,7 @@ func TestReleaseByAnotherOnlyWithdraws(t *testing.T) {
 	}
 }
 
-func TestGiveBackPassesToAnEarlierWaiter(t *testing.T) {
+func TestGiveBackPassesToEarlierWaiter(t *testing.T) {
 	t.Parallel()
 	l, woken := queuedBehind(t).Release(noon, "a", 0, 9, 1000, hears)
 	if woken.Owner != "b" || !slices.Equal(queueOwners(l.Queue), []string{"c", "a"}) {
@@ -539,7 +539,7 @@ func TestFirstWaiterTakesFreeLock(t *testing.T) {
 	}
 }
 
-func TestQueueIsForgottenWhenNobodyAsks(t *testing.T) {
+func TestUnusedQueueExpires(t *testing.T) {
 	t.Parallel()
 	l := queuedBehind(t).At(noon + (QueueKeep+1)*1000)
 	if l.Queue != "" {
@@ -547,7 +547,7 @@ func TestQueueIsForgottenWhenNobodyAsks(t *testing.T) {
 	}
 }
 
-func TestForceComparesTheOwner(t *testing.T) {
+func TestForceComparesOwner(t *testing.T) {
 	t.Parallel()
 	for owner, want := range map[string]bool{"a": true, "b": false, "": false} {
 		before := queuedBehind(t)
@@ -617,7 +617,7 @@ func TestLateRequestsDoNotReviveTakenLease(t *testing.T) {
 }
 
 // Each note has a time of its own: a chain of adoptions leaves only the latest notes.
-func TestNotesLapseOneByOne(t *testing.T) {
+func TestNotesExpireOneByOne(t *testing.T) {
 	t.Parallel()
 	l, now := takenFrom(t), noon
 	names := []string{"a"}
@@ -640,7 +640,7 @@ func TestNotesLapseOneByOne(t *testing.T) {
 }
 
 // A place lapses by itself, even while other waiters ask.
-func TestPlaceOfDeadWaiterLapses(t *testing.T) {
+func TestPlaceOfDeadWaiterExpires(t *testing.T) {
 	t.Parallel()
 	l := queuedBehind(t) // b and c wait
 	at := noon
@@ -661,7 +661,7 @@ func TestPlaceOfDeadWaiterLapses(t *testing.T) {
 }
 
 // One request tries a bounded number of places, and the lock still goes to a living waiter.
-func TestDeadPlacesKeepNobodyWaiting(t *testing.T) {
+func TestDeadWaitersBlockNobody(t *testing.T) {
 	t.Parallel()
 	l := takenFrom(t)
 	for i := range 10 * maxCandidates {
@@ -732,7 +732,7 @@ func TestForceInQuarantineCannotBeUndone(t *testing.T) {
 }
 
 // All locks share the counter, which may be lost.
-func TestForceGoesByTheLockAlone(t *testing.T) {
+func TestForceComparesLockOnly(t *testing.T) {
 	t.Parallel()
 	for _, fence := range []int64{0, end, end + 5*Block} {
 		l := takenFrom(t)
@@ -745,7 +745,7 @@ func TestForceGoesByTheLockAlone(t *testing.T) {
 }
 
 // A renewal can set a lock whose owner is still in the queue on that node.
-func TestForceDoesNotHandTheLockBack(t *testing.T) {
+func TestForceDoesNotReturnLockToHolder(t *testing.T) {
 	t.Parallel()
 	l := takenFrom(t)
 	l.Queue = timeLeft(l.Queue, "a", "b")
@@ -795,7 +795,7 @@ func TestKeptLockHasNoOwner(t *testing.T) {
 
 // A node may have prolonged the lease just before it took the lock away, and the first node of a quorum may take it away
 // as much earlier than the last one.
-func TestNoteLastsTwoLeasesAndTwoSeconds(t *testing.T) {
+func TestNoteLastsTwoTTLsAndTwoSeconds(t *testing.T) {
 	for longest, want := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: 2020 * time.Millisecond,
 		time.Minute:           122 * time.Second,

@@ -6,7 +6,7 @@ import (
 )
 
 // The figures come from the Redlock page; other tests take them as given.
-func TestDriftIsAHundredthAndTwoMilliseconds(t *testing.T) {
+func TestDriftIsOnePercentAndTwoMilliseconds(t *testing.T) {
 	t.Parallel()
 	for ttl, want := range map[time.Duration]time.Duration{
 		0:                2 * time.Millisecond,

@@ -17,7 +17,7 @@ func claimAfterGiveBack(t *testing.T) *claimTest {
 
 // A crowd of waiters of one lock asks at most three hundred times a second, and each of them asks within ten
 // seconds, though its wake-up is lost.
-func TestCrowdAsksSeldomEachWithinTenSeconds(t *testing.T) {
+func TestCrowdedWaitersAskWithinTenSeconds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{101, 200, 1000, 2000, 100_000} {
 		var sum int64
@@ -40,7 +40,7 @@ func TestCrowdAsksSeldomEachWithinTenSeconds(t *testing.T) {
 	}
 }
 
-func TestCrowdedWaiterRestsLonger(t *testing.T) {
+func TestCrowdedWaiterPollsLessOften(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	for n := range 3 {
@@ -355,7 +355,7 @@ func TestSilentNodeEndsPartialGrants(t *testing.T) {
 
 // Denials from before the wake-up once shortened the deadlines of the nodes that had
 // not answered yet: on a busy machine they counted as silent, and the waiter withdrew.
-func TestHandOverOutlastsSlowNodes(t *testing.T) {
+func TestHandOverSurvivesSlowNodes(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	p.now += 5 * ms
@@ -409,7 +409,7 @@ func TestSilentNodeKeepsNoPlace(t *testing.T) {
 }
 
 // The node passes the lock on to another waiter, or its message is lost: the claim would wait for it in vain.
-func TestUnheardPlaceDoesNotCount(t *testing.T) {
+func TestPlaceWithoutSubscriptionDoesNotCount(t *testing.T) {
 	t.Parallel()
 	p := queuedClaim(t, 3)
 	p.step(Event{Kind: SubscriptionChange, Nodes: nodeSet(0, 1)})
@@ -455,7 +455,7 @@ func TestUnchangedSubscriptionKeepsTimer(t *testing.T) {
 	p.check("still rests", p.c.RestUntil == rest && p.c.Alarm() == rest)
 }
 
-func TestFallbackSurvivesLostWakeUps(t *testing.T) {
+func TestPollingSurvivesLostWakeUps(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	p.deny(0, 1, 2)
@@ -466,7 +466,7 @@ func TestFallbackSurvivesLostWakeUps(t *testing.T) {
 	p.check("asks everybody", p.last.Acquire == All(3) && p.last.Stamped == All(3))
 }
 
-func TestFallbackFollowsTheShortestTimeLeft(t *testing.T) {
+func TestPollFollowsShortestRemainingTime(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
 	p.answer(Event{Kind: Denied, Node: 0, Left: 300 * ms, Queued: true})

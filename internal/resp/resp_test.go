@@ -12,7 +12,7 @@ import (
 	"testing/synctest"
 )
 
-func TestEveryKindIsReadWhole(t *testing.T) {
+func TestReaderReadsEachKind(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		raw  string
@@ -58,7 +58,7 @@ func TestEveryKindIsReadWhole(t *testing.T) {
 	}
 }
 
-func TestMalformedBytesAreRefused(t *testing.T) {
+func TestMalformedBytesAreRejected(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{
 		"hello\r\n", "\r\n", "$x\r\n", "$-2\r\n", "$1\r\nabc", "*1000000000000\r\n", "$999999999999\r\n",
@@ -70,7 +70,7 @@ func TestMalformedBytesAreRefused(t *testing.T) {
 	}
 }
 
-func TestEndOfStream(t *testing.T) {
+func TestEndOfStreamIsReported(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]error{
 		"": io.EOF, "+O": io.ErrUnexpectedEOF, "*2\r\n:1\r\n": io.ErrUnexpectedEOF, "$5\r\n": io.ErrUnexpectedEOF,
@@ -81,7 +81,7 @@ func TestEndOfStream(t *testing.T) {
 	}
 }
 
-func TestCommands(t *testing.T) {
+func TestCommandsAreEncoded(t *testing.T) {
 	t.Parallel()
 	sent := string(AppendCommand(nil, "SET", "a b", "")) + "PING  hello\r\n" + "\r\n"
 	r := NewReader(strings.NewReader(sent))
@@ -133,7 +133,7 @@ func FuzzReader(f *testing.F) {
 
 // A net.Pipe keeps nothing between its ends: a server that answers each command as it reads
 // it waits for a reader, and so for the client, which still writes.
-func TestAConnectionWithoutBuffersCarriesSeveralCommands(t *testing.T) {
+func TestUnbufferedConnectionCarriesSeveralCommands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
@@ -162,7 +162,7 @@ func TestAConnectionWithoutBuffersCarriesSeveralCommands(t *testing.T) {
 }
 
 // A server that is full says so once and hangs up.
-func TestAnErrorReplyBeforeTheEndIsSaid(t *testing.T) {
+func TestErrorReplyBeforeEndIsReported(t *testing.T) {
 	t.Parallel()
 	here, there := net.Pipe()
 	defer here.Close()
@@ -212,8 +212,8 @@ func liveBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// TestValueTakesNoMoreThanItsRoom is not parallel: it measures the memory of the process.
-func TestValueTakesNoMoreThanItsRoom(t *testing.T) {
+// TestValueFitsItsMemoryLimit is not parallel: it measures the memory of the process.
+func TestValueFitsItsMemoryLimit(t *testing.T) {
 	const slack = 1 << 20
 	for _, c := range []struct{ head, body string }{
 		{"*1073741824\r\n", "_\r\n"},
@@ -245,8 +245,8 @@ func TestValueTakesNoMoreThanItsRoom(t *testing.T) {
 	}
 }
 
-// TestTextThatDoesNotFitIsDroppedAlone holds that what follows it is read: it may be another program's value.
-func TestTextThatDoesNotFitIsDroppedAlone(t *testing.T) {
+// TestOversizedTextIsDroppedAlone holds that what follows it is read: it may be another program's value.
+func TestOversizedTextIsDroppedAlone(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", ReplyRoom)
 	r := NewReader(strings.NewReader("*2\r\n:1\r\n$" + strconv.Itoa(len(long)) + "\r\n" + long + "\r\n+next\r\n"))

@@ -12,7 +12,7 @@ import (
 
 const second = int64(time.Second)
 
-func TestRequestsKeepTheFloor(t *testing.T) {
+func TestRequestsKeepFloor(t *testing.T) {
 	t.Parallel()
 	unknown := errors.New("unknown")
 	for name, c := range map[string]struct {
@@ -67,7 +67,7 @@ func TestRequestsKeepTheFloor(t *testing.T) {
 	}
 }
 
-func TestTokensBelowTheFloorDoNotCount(t *testing.T) {
+func TestTokensBelowFloorDoNotCount(t *testing.T) {
 	t.Parallel()
 	unknown := errors.New("unknown")
 	for _, c := range []struct {
@@ -94,7 +94,7 @@ func TestTokensBelowTheFloorDoNotCount(t *testing.T) {
 	}
 }
 
-func TestSilentNodeIsLeftAtTheSecondLook(t *testing.T) {
+func TestSilentNodeIsLeftAtSecondCheck(t *testing.T) {
 	t.Parallel()
 	silence := int64(pace.Silence())
 	var w session.Watch
@@ -138,7 +138,7 @@ func TestClientLeavesAfterStandstillOrQuarantine(t *testing.T) {
 	}
 }
 
-func TestStalledNodeIsSkippedWhereSpared(t *testing.T) {
+func TestStalledNodeIsSkippedIfSpare(t *testing.T) {
 	t.Parallel()
 	overdue := int64(pace.Overdue())
 	for _, c := range []struct {
@@ -158,7 +158,7 @@ func TestStalledNodeIsSkippedWhereSpared(t *testing.T) {
 	}
 }
 
-func TestPausesDoubleUntilAConnectionLasts(t *testing.T) {
+func TestPausesDoubleUntilConnectionLasts(t *testing.T) {
 	t.Parallel()
 	r := session.Redial{Min: 20, Max: 100}
 	for i, want := range []int64{0, 10, 20, 40, 50, 50} { // of random parts of 0
@@ -197,7 +197,7 @@ func TestFailedGiveBackKeepsNoPlace(t *testing.T) {
 	}
 }
 
-func TestLatestReleaseOfAnOwnerIsOwed(t *testing.T) {
+func TestLatestReleaseOfOwnerIsOwed(t *testing.T) {
 	t.Parallel()
 	var l session.Ledger[string]
 	l.Owe("k", &quorum.Ask{Kind: quorum.AskRelease, Owner: "b"}, 0)
@@ -213,7 +213,7 @@ func TestLatestReleaseOfAnOwnerIsOwed(t *testing.T) {
 	}
 }
 
-func TestDebtLapsesWithLockAndPlace(t *testing.T) {
+func TestDebtExpiresWithLockAndPlace(t *testing.T) {
 	t.Parallel()
 	place := quorum.QueueKeep * int64(time.Millisecond)
 	for _, c := range []struct{ ttl, minHold, until int64 }{
@@ -229,7 +229,7 @@ func TestDebtLapsesWithLockAndPlace(t *testing.T) {
 	}
 }
 
-func TestLedgerHasABound(t *testing.T) {
+func TestLedgerIsBounded(t *testing.T) {
 	t.Parallel()
 	var l session.Ledger[int]
 	const more = 11_000

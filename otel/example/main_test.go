@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestTheExamplePrintsSpansAndMetrics(t *testing.T) {
+func TestExamplePrintsSpansAndMetrics(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	if err := run(t.Context(), &out, nil); err != nil {

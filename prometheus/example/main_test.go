@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestTheExampleServesItsMetrics(t *testing.T) {
+func TestExampleServesItsMetrics(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()

@@ -146,7 +146,7 @@ func dashboardQueries(t *testing.T) (all []string) {
 	return all
 }
 
-func TestEachDashboardQueryHasAnAnswer(t *testing.T) {
+func TestDashboardQueriesReturnData(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
 	reader, writer := io.Pipe()

@@ -15,7 +15,7 @@ import (
 //		in internal/quorum: Drift
 //		- ttl/100 + 2*ms
 //		+ 0
-//		fails TestDriftIsAHundredthAndTwoMilliseconds
+//		fails TestDriftIsOnePercentAndTwoMilliseconds
 //		fails SEEDS=1000 TestSim
 //
 // The head has the name, the rules of docs/protocol.md and package driver that the bug breaks, and what it breaks in words.

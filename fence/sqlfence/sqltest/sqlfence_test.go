@@ -132,7 +132,7 @@ func (db *database) readBalance(t *testing.T, key string) int {
 }
 
 // Programs that start together create the table together.
-func TestCreateMayBeCalledByManyAtOnce(t *testing.T) {
+func TestCreateMayRunConcurrently(t *testing.T) {
 	t.Parallel()
 	for name, open := range databases {
 		t.Run(name, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestRule(t *testing.T) {
 	})
 }
 
-func TestKeysThatDifferInCaseOnlyAreTwo(t *testing.T) {
+func TestKeysAreCaseSensitive(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		if err := errors.Join(db.putBalance(t, "key", 9, "a", 1), db.putBalance(t, "KEY ", 3, "b", 2)); err != nil {
 			t.Error(err)
@@ -177,7 +177,7 @@ func TestKeysThatDifferInCaseOnlyAreTwo(t *testing.T) {
 	})
 }
 
-func TestClaimShutsOutOlderWriters(t *testing.T) {
+func TestClaimRejectsOlderWriters(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		if err := db.putBalance(t, "k", 5, "old", 1); err != nil {
 			t.Fatal(err)
@@ -199,7 +199,7 @@ func TestClaimShutsOutOlderWriters(t *testing.T) {
 	})
 }
 
-func TestForgottenGuardTakesAnyToken(t *testing.T) {
+func TestForgottenGuardAcceptsAnyToken(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		err := errors.Join(db.putBalance(t, "k", 9, "a", 1), db.fence.Forget(t.Context(), db, "k"), db.putBalance(t, "k", 3, "b", 2))
 		if err != nil {
@@ -290,8 +290,8 @@ func TestTableWithoutTransactionsIsRejected(t *testing.T) {
 	}
 }
 
-// TestClaimInEachModeOfSQL: the modes of MariaDB that change operators and what SHOW CREATE TABLE tells.
-func TestClaimInEachModeOfSQL(t *testing.T) {
+// TestClaimWorksInEachSQLMode: the modes of MariaDB that change operators and what SHOW CREATE TABLE tells.
+func TestClaimWorksInEachSQLMode(t *testing.T) {
 	t.Parallel()
 	db := openMariaDB(t)
 	if err := db.fence.Create(t.Context(), db); err != nil {
@@ -397,8 +397,8 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 	})
 }
 
-// TestRowsWithTheirOwnToken is the way without a Fence: one statement.
-func TestRowsWithTheirOwnToken(t *testing.T) {
+// TestRowsKeepTheirOwnToken is the way without a Fence: one statement.
+func TestRowsKeepTheirOwnToken(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		db.exec(t, `INSERT INTO account (name, balance, fence, fence_owner) VALUES ('k', 0, 0, '')`)
 		put := func(token holdfast.Token, owner string, balance int) error {

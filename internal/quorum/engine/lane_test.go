@@ -213,7 +213,7 @@ func TestSlowNodeDoesNotFallBehind(t *testing.T) {
 	})
 }
 
-func TestCrowdOutlastsOutage(t *testing.T) {
+func TestCrowdSurvivesOutage(t *testing.T) {
 	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
 		time.Sleep(100 * perRequest)
@@ -376,7 +376,7 @@ func TestReleaseEndsWithoutAnswers(t *testing.T) {
 }
 
 // Resting claims wait for a holder, and not for an answer.
-func TestRestingClaimsLeaveRoom(t *testing.T) {
+func TestRestingClaimsUseNoRoom(t *testing.T) {
 	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		const n = 4 * initialRounds
 		acquireMany(t.Context(), e, n, time.Minute, checkGranted(t))()

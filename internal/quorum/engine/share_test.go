@@ -78,7 +78,7 @@ func handsOver(t *testing.T, e *Engine, desks []*desk, held time.Duration) int64
 	return handOver
 }
 
-func TestSharedLockIsFreeAtTimes(t *testing.T) {
+func TestSharedLockIsFreedNowAndThen(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		if handsOver(t, e, desks, time.Second) == 0 {
 			t.Error("a lock of our clients alone was handed to nobody")

@@ -98,7 +98,7 @@ func TestStatusWithoutQuorumKeepsNodeViews(t *testing.T) {
 
 // The earlier holder's token is at q nodes, and raised their counters. A node that missed both its commit and the
 // next holder's gives the next holder the same token again.
-func TestStatusTokenIsNoEarlierGrants(t *testing.T) {
+func TestStatusOmitsTokensOfEarlierGrants(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
 		owner, down := ownerID("a"), View{Err: errDown}
 		at := func(token int64) View { return grantOf(owner, token) }
@@ -140,7 +140,7 @@ func TestStatusTokenIsNoEarlierGrants(t *testing.T) {
 }
 
 // A token is not called foreign while a silent node may know its grant.
-func TestBelongsNeedsEnoughNodes(t *testing.T) {
+func TestTokenMatchNeedsEnoughNodes(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
 		a, later, b, down := grantOf(ownerID("a"), 100), grantOf(ownerID("a"), 164), grantOf(ownerID("b"), 100), View{Err: errDown}
 		for name, c := range map[string]struct {

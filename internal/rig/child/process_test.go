@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// TestAnEndThatNobodyAskedForIsTold, also when the process runs again.
-func TestAnEndThatNobodyAskedForIsTold(t *testing.T) {
+// TestUnexpectedExitIsReported, also when the process runs again.
+func TestUnexpectedExitIsReported(t *testing.T) {
 	t.Parallel()
 	p := &child.Process{Program: child.Program{
 		Cmd:    func() *exec.Cmd { return exec.Command("sh", "-c", "echo up; exec sleep 600") },
@@ -51,8 +51,8 @@ func TestAnEndThatNobodyAskedForIsTold(t *testing.T) {
 	}
 }
 
-// TestProcessNeverReadyHasNotEndedByItself: who started it has an error.
-func TestProcessNeverReadyHasNotEndedByItself(t *testing.T) {
+// TestProcessNeverReadyReportsNoExit: who started it has an error.
+func TestProcessNeverReadyReportsNoExit(t *testing.T) {
 	t.Parallel()
 	p := &child.Process{Program: child.Program{
 		Cmd:    func() *exec.Cmd { return exec.Command("sh", "-c", "echo no port; exit 3") },

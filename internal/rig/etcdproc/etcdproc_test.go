@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// TestAClusterOutlivesItsLeader, which is cut off from the others, and later killed. If a message took another way than the mesh, it
+// TestClusterSurvivesItsLeader, which is cut off from the others, and later killed. If a message took another way than the mesh, it
 // would go on serving clients.
-func TestAClusterOutlivesItsLeader(t *testing.T) {
+func TestClusterSurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	c, err := etcdproc.StartMeshed(t.Context(), 3)
 	if err != nil {

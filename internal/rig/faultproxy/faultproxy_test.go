@@ -276,7 +276,7 @@ func TestMuteAfterLeavesAHangingConnection(t *testing.T) {
 }
 
 // A reply that is lost at the right place shows that the values before it were counted rightly.
-func TestRepliesAreToldFromPushes(t *testing.T) {
+func TestRepliesAreDistinguishedFromPushes(t *testing.T) {
 	t.Parallel()
 	_, proxy := startProxy(t)
 	for name, commands := range map[string]string{
@@ -324,7 +324,7 @@ func TestLostSubscriptionIsLostWhole(t *testing.T) {
 	c.wantsEnd()
 }
 
-func TestHeldRequestArrivesAfterItsConnectionHasGone(t *testing.T) {
+func TestHeldRequestArrivesAfterItsConnection(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*client, *faultproxy.Proxy){
 		"client closes": func(c *client, _ *faultproxy.Proxy) { c.conn.Close() },
@@ -443,7 +443,7 @@ func TestBlackholeDeliversLateOrNever(t *testing.T) {
 	c.wantReply("late")
 }
 
-func TestBlackholeHidesTheEndOfTheServer(t *testing.T) {
+func TestBlackholeHidesEndOfServer(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	c := dialClient(t, proxy.Addr())
@@ -489,7 +489,7 @@ func TestServerMayComeAndGo(t *testing.T) {
 	c.wantReply("PONG")
 }
 
-func TestEndedConnectionUsesUpNoLoss(t *testing.T) {
+func TestEndedConnectionConsumesNoLoss(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
 	lost := proxy.CutAfter(faultproxy.Command("ECHO"), 1)
@@ -514,7 +514,7 @@ func TestEndedConnectionUsesUpNoLoss(t *testing.T) {
 	c.wantsEnd()
 }
 
-func TestCounters(t *testing.T) {
+func TestCountersCountTraffic(t *testing.T) {
 	t.Parallel()
 	_, proxy := startProxy(t)
 	c := dialClient(t, proxy.Addr())
@@ -628,7 +628,7 @@ func askUntilCut(t *testing.T, addr, name string, deadline time.Time) {
 	}
 }
 
-func TestAnOpaqueProxyKnowsNoProtocol(t *testing.T) {
+func TestOpaqueProxyPassesAnyProtocol(t *testing.T) {
 	t.Parallel()
 	socket := t.TempDir() + "/s"
 	upstream, err := net.Listen("unix", socket)

@@ -88,7 +88,7 @@ func parseRow(t *testing.T, row string) (v resp.Value, rest string) {
 	return v, strings.Join(words[n:], " ")
 }
 
-func TestNothingIsLeftOfAnEndedConnection(t *testing.T) {
+func TestEndedConnectionLeavesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, nil)
 	p, err := New(server.Addr())

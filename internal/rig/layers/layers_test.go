@@ -216,14 +216,14 @@ func readImports(dir string) (k pkg, err error) {
 	return k, err
 }
 
-func TestImportsFollowThePicture(t *testing.T) {
+func TestImportsFollowArrows(t *testing.T) {
 	t.Parallel()
 	for _, fault := range findFaults(readPicture(t), readPackages(t)) {
 		t.Errorf("%s\n(the picture is in docs/design.md)", fault)
 	}
 }
 
-func TestAnImportAgainstThePictureIsFound(t *testing.T) {
+func TestImportAgainstArrowsIsFound(t *testing.T) {
 	t.Parallel()
 	p, all := readPicture(t), readPackages(t)
 	before := findFaults(p, all)
@@ -256,7 +256,7 @@ func TestAnImportAgainstThePictureIsFound(t *testing.T) {
 	}
 }
 
-func TestAnArrowThatPointsUpIsRefused(t *testing.T) {
+func TestUpwardArrowIsRejected(t *testing.T) {
 	t.Parallel()
 	const page = "```mermaid\nflowchart TD\n    a[\"x: above\"]\n    b[\"y: below\"]\n    b --> a\n```\n"
 	if _, err := parsePicture(page); err == nil || !strings.Contains(err.Error(), "from b to a does not point down") {
@@ -264,7 +264,7 @@ func TestAnArrowThatPointsUpIsRefused(t *testing.T) {
 	}
 }
 
-func TestTheRootModuleRequiresNothing(t *testing.T) {
+func TestRootModuleRequiresNothing(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(root + "/go.mod")
 	if err != nil {
@@ -277,7 +277,7 @@ func TestTheRootModuleRequiresNothing(t *testing.T) {
 	}
 }
 
-func TestOnlyTheRigSetsThePace(t *testing.T) {
+func TestOnlyRigSetsPace(t *testing.T) {
 	t.Parallel()
 	found := 0
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {

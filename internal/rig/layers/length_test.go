@@ -17,7 +17,7 @@ var long = map[string]bool{
 	"verify/model/trace.go describeMove":      true,
 }
 
-func TestNoFunctionIsLongerThanAScreen(t *testing.T) {
+func TestFunctionsFitOnScreen(t *testing.T) {
 	t.Parallel()
 	const most = 60
 	seen := 0

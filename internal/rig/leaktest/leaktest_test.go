@@ -9,11 +9,11 @@ import (
 )
 
 // Not parallel, like the others here: goroutines and descriptors belong to the process.
-func TestAGoroutineThatStaysIsTold(t *testing.T) {
+func TestLeakedGoroutineIsReported(t *testing.T) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() { defer close(ended); <-end }()
 	var out strings.Builder
-	if reportLeaks(&out, openDescriptors(), 0) == 0 || !strings.Contains(out.String(), "TestAGoroutineThatStaysIsTold") {
+	if reportLeaks(&out, openDescriptors(), 0) == 0 || !strings.Contains(out.String(), "TestLeakedGoroutineIsReported") {
 		t.Errorf("a goroutine was left, and the verdict is %q", &out)
 	}
 	close(end)
@@ -24,7 +24,7 @@ func TestAGoroutineThatStaysIsTold(t *testing.T) {
 	}
 }
 
-func TestADescriptorThatStaysIsTold(t *testing.T) {
+func TestLeakedDescriptorIsReported(t *testing.T) {
 	before := openDescriptors()
 	if len(before) == 0 {
 		if _, err := os.Stat("/proc/self/fd"); err != nil {

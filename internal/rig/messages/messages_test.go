@@ -364,7 +364,7 @@ func TestCheckSeesEachRule(t *testing.T) {
 	}
 }
 
-func TestMessagesKeepTheRules(t *testing.T) {
+func TestMessagesFollowRules(t *testing.T) {
 	t.Parallel()
 	all, _ := readAll(t)
 	for _, m := range all {

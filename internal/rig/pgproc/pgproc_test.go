@@ -38,8 +38,8 @@ func TestServerAcceptsConnectionsUntilItIsStopped(t *testing.T) {
 	}
 }
 
-// TestAPausedServerAnswersOnNoConnection: neither on one that is open nor on a new one, until it goes on.
-func TestAPausedServerAnswersOnNoConnection(t *testing.T) {
+// TestPausedServerAnswersNothing: neither on one that is open nor on a new one, until it goes on.
+func TestPausedServerAnswersNothing(t *testing.T) {
 	t.Parallel()
 	server, err := pgproc.Start(t.Context())
 	if err != nil {
@@ -88,7 +88,7 @@ func TestAPausedServerAnswersOnNoConnection(t *testing.T) {
 	}
 }
 
-func TestBadSettingIsRefusedWithTheServersReason(t *testing.T) {
+func TestBadSettingReportsServersReason(t *testing.T) {
 	t.Parallel()
 	server, err := pgproc.Start(t.Context(), "no_such_setting=1")
 	if err == nil {

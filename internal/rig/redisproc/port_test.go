@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestMissingProgramNamesTheMend(t *testing.T) {
+func TestMissingProgramErrorNamesFix(t *testing.T) {
 	t.Setenv(programVariable, "") // not in parallel: it belongs to the process
 	_, err := findProgram("", []string{t.TempDir()})
 	if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "apt-get install redis-server") {

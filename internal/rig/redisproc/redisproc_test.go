@@ -127,7 +127,7 @@ func TestPasswordAndUsers(t *testing.T) {
 	}
 }
 
-func TestServerThatShutsOutTheDefaultUserStarts(t *testing.T) {
+func TestServerWithoutDefaultUserStarts(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, &redisproc.Options{ACL: []string{"default off"}})
 	if _, err := server.Do("PING"); err == nil {
@@ -177,7 +177,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-func TestWhatSurvives(t *testing.T) {
+func TestOnlyPersistentDataSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	kill := func(s *redisproc.Server, ctx context.Context) error { s.Kill(); return s.Restart(ctx) }
 	for _, c := range []struct {
@@ -273,7 +273,7 @@ func TestReplicaFollows(t *testing.T) {
 	eventually(t, "the key is replicated", func() bool { return doCommand(t, replica, "GET", "key") == "value" })
 }
 
-func TestArgumentsWin(t *testing.T) {
+func TestArgumentsOverrideOptions(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, &redisproc.Options{
 		AppendOnly: "no", Args: []string{"--appendfsync", "always"},
@@ -283,7 +283,7 @@ func TestArgumentsWin(t *testing.T) {
 	}
 }
 
-func TestBadOptionsAreRefused(t *testing.T) {
+func TestBadOptionsAreRejected(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*redisproc.Options{
 		"port":        {Port: 70000},
@@ -308,7 +308,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 }
 
 // A goroutine that ends while it holds its thread takes the thread with it, and Linux then kills what that thread started.
-func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
+func TestServerSurvivesStartingThread(t *testing.T) {
 	t.Parallel()
 	started := make(chan *redisproc.Server)
 	go func() {
@@ -330,7 +330,7 @@ func TestServerOutlivesTheThreadThatAskedForIt(t *testing.T) {
 	}
 }
 
-func TestNewerServersAreWhatTheyAreCalled(t *testing.T) {
+func TestServersMatchTheirNames(t *testing.T) {
 	t.Parallel()
 	for name, version := range map[string]string{"redis8": "redis_version:8.", "valkey8": "valkey_version:8."} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,7 @@ func TestVirtualTimeIsNotScaled(t *testing.T) {
 	})
 }
 
-func TestProcessesAdoptTheFactorOnlyWhenAsked(t *testing.T) {
+func TestChildProcessesInheritFactorOnRequest(t *testing.T) {
 	t.Setenv(Variable, "")
 	defer pace.SetFactor(func() float64 { return 1 })
 	stop := Start()

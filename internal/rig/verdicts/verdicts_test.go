@@ -401,7 +401,7 @@ func TestNoVerdictDependsOnTheMachine(t *testing.T) {
 	}
 }
 
-func TestEachRuleFindsItsFault(t *testing.T) {
+func TestEachRuleFindsItsViolation(t *testing.T) {
 	t.Parallel()
 	const head = "package x\n\nconst brief = 2 * time.Second\n\nfunc in(t *testing.T, f func(*testing.T)) { synctest.Test(t, f) }\n\nfunc TestX(t *testing.T) {\n"
 	for text, want := range map[string]string{

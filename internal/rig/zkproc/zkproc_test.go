@@ -13,9 +13,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/zkproc"
 )
 
-// TestAnEnsembleOutlivesItsLeader, which is cut off from the others, and later killed. If a message took another way than the mesh, it
+// TestEnsembleSurvivesItsLeader, which is cut off from the others, and later killed. If a message took another way than the mesh, it
 // would go on serving clients.
-func TestAnEnsembleOutlivesItsLeader(t *testing.T) {
+func TestEnsembleSurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	e, err := zkproc.StartMeshed(t.Context(), 3)
 	if err != nil {

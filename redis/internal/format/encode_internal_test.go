@@ -69,7 +69,7 @@ func TestRenewalInClusterNamesLockAlone(t *testing.T) {
 }
 
 // Locks of a server share its 256 counters of tokens, locks of a cluster the one of their slot; Redisson has a counter for each lock.
-func TestLocksShareTheCountersOfTheirNode(t *testing.T) {
+func TestLocksShareCounterOfNode(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a", "b", "{x}y"} {
 		if got := Plain.Lock("lock:", name, false); got.Fence != wire.ServerFence(got.Key) || got.Counter != wire.ServerCounter(got.Key) {

@@ -3,7 +3,7 @@ package format
 import "testing"
 
 // The key of a lock must not be read as a hash because its value has that word.
-func TestFieldsAreAskedOnlyOfHashes(t *testing.T) {
+func TestFieldsAreReadOnlyFromHashes(t *testing.T) {
 	t.Parallel()
 	for owner, want := range map[string]bool{"(hash)": true, "hash": false, "(hash": false, "(list)": false, "(empty)": false, "": false} {
 		if got := Plain.Fields("lock:k", owner) != nil; got != want {

@@ -110,7 +110,7 @@ func (n *node) tryAcquire(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), err
 }
 
-func TestAnswersAreDeliveredAsTheyCome(t *testing.T) {
+func TestAnswersAreDeliveredOneByOne(t *testing.T) {
 	t.Parallel()
 	for _, after := range []time.Duration{0, time.Millisecond, 60 * time.Millisecond} {
 		runLinked(t, func(t *testing.T, n *node, far net.Conn) {
