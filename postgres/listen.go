@@ -197,22 +197,7 @@ func (in *inbox) awaitPayload(ctx context.Context, conn *pgx.Conn) (payload stri
 // dialConn opens a connection beside the pool, by the hooks of the pool for a new one. It calls notified with the payload of each notification.
 // Close does not wait for a hook that has no regard to its context: what that opens is closed later.
 func (d *Driver) dialConn(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
-	result := make(chan dialed, 1)
-	go func() {
-		conn, err := d.dialByHooks(ctx, notified)
-		result <- dialed{conn, err}
-	}()
-	select {
-	case got := <-result:
-		return got.conn, got.err
-	case <-d.calls.Work.Done():
-		go func() {
-			if late := <-result; late.conn != nil {
-				closeConn(late.conn)
-			}
-		}()
-		return nil, context.Cause(d.calls.Work)
-	}
+	return driverkit.CallAside(d.calls.Work, func() (*pgx.Conn, error) { return d.dialByHooks(ctx, notified) }, closeConn)
 }
 
 func (d *Driver) dialByHooks(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {

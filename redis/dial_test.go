@@ -225,3 +225,55 @@ func TestTLSGoesOverDial(t *testing.T) {
 		}
 	}
 }
+
+// TestNobodyWaitsForDeafHook: Dial or Credentials hangs, and has no regard to its context, at first or after the connection is gone.
+func TestNobodyWaitsForDeafHook(t *testing.T) {
+	for name, deafFrom := range map[string]struct{ dial, credentials int }{
+		"Dial": {1, 9}, "the second Dial": {2, 9}, "Credentials": {9, 1}, "the second Credentials": {9, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server, hangs := &hostileServer{turn: 1 << 30}, make(chan struct{})
+				var conns connections
+				var dials, logins atomic.Int32
+				opts := &redis.Options{
+					Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+						if int(dials.Add(1)) >= deafFrom.dial {
+							<-hangs
+							return nil, errors.New("too late")
+						}
+						conn, err := server.dial(ctx, network, addr)
+						conns.note(conn)
+						return conn, err
+					},
+					Credentials: func(context.Context, string) (user, password string, err error) {
+						if int(logins.Add(1)) >= deafFrom.credentials {
+							<-hangs
+						}
+						return "", "", nil
+					},
+				}
+				ended := make(chan error, 1)
+				go func() {
+					d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, opts)
+					if err == nil {
+						conns.closeAll()
+						time.Sleep(10 * time.Second)
+						d.Close()
+					}
+					ended <- err
+				}()
+				time.Sleep(time.Minute)
+				select {
+				case err := <-ended:
+					if atOnce := min(deafFrom.dial, deafFrom.credentials) == 1; atOnce != errors.Is(err, driver.ErrUnavailable) {
+						t.Errorf("New() = %v", err)
+					}
+				default:
+					t.Error("a minute later New or Close waits for it")
+				}
+				close(hangs)
+			})
+		})
+	}
+}

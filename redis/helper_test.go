@@ -131,11 +131,15 @@ type connections struct {
 func (c *connections) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err == nil {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.list = append(c.list, conn)
+		c.note(conn)
 	}
 	return conn, err
+}
+
+func (c *connections) note(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, conn)
 }
 
 // count returns the number of connections so far, closed ones included.

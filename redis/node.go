@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/driver"
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/member"
 	"github.com/holdfast-go/holdfast/internal/pace"
 	"github.com/holdfast-go/holdfast/internal/quorum"
@@ -66,9 +67,24 @@ type node struct {
 	ledger  session.Ledger[engine.Lock]
 }
 
+// credentialsAside returns fn, which is the program's, with the time that its context has; nil for nil.
+func credentialsAside(fn func(context.Context, string) (user, password string, err error)) func(context.Context, string) (string, string, error) {
+	if fn == nil {
+		return nil
+	}
+	type pair struct{ user, password string }
+	return func(ctx context.Context, addr string) (string, string, error) {
+		got, err := driverkit.CallAside(ctx, func() (got pair, err error) {
+			got.user, got.password, err = fn(ctx, addr)
+			return got, err
+		}, func(pair) {})
+		return got.user, got.password, err
+	}
+}
+
 func newNode(d *core, index int, cfg Node) *node {
 	o := &d.opts
-	credentials := o.Credentials
+	credentials := credentialsAside(o.Credentials)
 	if credentials == nil {
 		user, password := cfg.Username, cfg.Password
 		if user == "" && password == "" {

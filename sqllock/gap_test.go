@@ -23,6 +23,7 @@ type gapServer struct {
 	cond    *sync.Cond
 	full    bool // opens no connection
 	hangs   bool // answers no login
+	deaf    bool // such a login goes on when its context has ended
 	stalled bool // answers nothing
 	opened  int
 	conns   map[*gapConn]bool
@@ -74,7 +75,7 @@ func (s *gapServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	defer stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.hangs && ctx.Err() == nil {
+	for s.hangs && (s.deaf || ctx.Err() == nil) {
 		s.cond.Wait()
 	}
 	if err := ctx.Err(); err != nil {
@@ -419,6 +420,31 @@ func TestUnansweredLoginLeavesRenewalsOtherConnections(t *testing.T) {
 		s.update(func() { s.hangs = true })
 		wantRenewed(t, d, g)
 		s.update(func() { s.hangs = false })
+	})
+}
+
+// TestCloseWaitsForNoDeafConnector: the connector of the program waits for a login, and has no regard to its context.
+func TestCloseWaitsForNoDeafConnector(t *testing.T) {
+	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
+		takeLock(t, d)
+		synctest.Wait()
+		s.cutConns()
+		loseIdle(t, s, db)
+		s.update(func() { s.hangs, s.deaf = true, true })
+		time.Sleep(10 * time.Second) // until the driver asks whether the database is there
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			d.Close()
+		}()
+		time.Sleep(time.Minute)
+		select {
+		case <-closed:
+		default:
+			t.Error("Close waits for the login")
+		}
+		s.update(func() { s.hangs = false })
+		<-closed
 	})
 }
 

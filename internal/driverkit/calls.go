@@ -47,6 +47,38 @@ func WithLimit(ctx context.Context, limit time.Duration) (context.Context, conte
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit.Round(time.Millisecond)))
 }
 
+// CallAside calls fn, which is the program's and may have no regard to its context, or panic, and returns its outcome, or why ctx has ended
+// before. Late is called with what fn returns after that without an error.
+func CallAside[T any](ctx context.Context, fn func() (T, error), late func(T)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	result := make(chan outcome, 1)
+	go func() {
+		var got outcome
+		defer func() {
+			if fault := recover(); fault != nil {
+				got.err = fmt.Errorf("a function of the program panicked: %v", fault)
+			}
+			result <- got
+		}()
+		got.value, got.err = fn()
+	}()
+	select {
+	case got := <-result:
+		return got.value, got.err
+	case <-ctx.Done():
+		go func() {
+			if got := <-result; got.err == nil {
+				late(got.value)
+			}
+		}()
+		var none T
+		return none, context.Cause(ctx)
+	}
+}
+
 // Insist repeats fn while the service does not answer, until ctx ends.
 func Insist(ctx context.Context, fn func() error) error {
 	for pause := pace.ShortPause; ; pause = min(2*pause, pace.LongPause) {
@@ -135,8 +167,8 @@ func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun fu
 	}
 }
 
-// Close ends Alive, waits for all calls and their work in the background, and ends Work, at the latest
-// after two seconds. A second Close returns false and does nothing.
+// Close ends Alive, waits for all calls and their work in the background, and ends Work, at the latest after two seconds. It does not wait
+// for what goes on then: a hook of the program may have no regard to its context. A second Close returns false and does nothing.
 func (c *Calls) Close() bool {
 	c.mu.Lock()
 	again := c.closed
@@ -146,9 +178,24 @@ func (c *Calls) Close() bool {
 		return false
 	}
 	c.end()
-	hurry := time.AfterFunc(pace.CloseTime(), c.stop)
-	defer hurry.Stop()
-	c.tasks.Wait()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.tasks.Wait()
+	}()
+	late := time.NewTimer(pace.CloseTime())
+	defer late.Stop()
+	select {
+	case <-ended:
+		c.stop()
+		return true
+	case <-late.C:
+	}
 	c.stop()
+	late.Reset(pace.CloseTime())
+	select {
+	case <-ended:
+	case <-late.C:
+	}
 	return true
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/holdfast-go/holdfast/internal/driverkit"
 	"github.com/holdfast-go/holdfast/internal/resp"
 	"github.com/holdfast-go/holdfast/redis/internal/format"
 )
@@ -31,7 +32,7 @@ var keepAlive = net.Dialer{KeepAlive: time.Second}
 func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
 	open := keepAlive.DialContext
 	if d.Dial != nil {
-		open = d.Dial
+		open = d.dialAside
 	}
 	network := "tcp"
 	if IsSocket(addr) {
@@ -64,6 +65,15 @@ func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
 		return nil, fmt.Errorf("TLS handshake: %w", err)
 	}
 	return resp.NewConn(secure), nil
+}
+
+// dialAside calls Dial until ctx ends, and closes a connection that comes late.
+func (d *Dialer) dialAside(ctx context.Context, network, addr string) (net.Conn, error) {
+	return driverkit.CallAside(ctx, func() (net.Conn, error) { return d.Dial(ctx, network, addr) }, func(conn net.Conn) {
+		if conn != nil {
+			conn.Close()
+		}
+	})
 }
 
 // Visit opens a connection to addr, has fn use it until ctx ends, and closes it. Its errors have advice.
