@@ -13,44 +13,41 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Acquire takes the lock on key. It blocks until the lock is granted, ctx ends,
-// opts.Wait is over, or the service refuses for good; opts may be nil. ctx bounds
-// the wait, not the lease, which carries ctx's values but not its end.
+// Acquire acquires the lock on key and returns its lease. It blocks until the lock is granted, ctx ends,
+// opts.Wait has passed, or the service reports an error that waiting cannot fix. An outage is such a wait too:
+// Acquire waits until the service answers again. opts may be nil. ctx bounds the wait only: the lease has the
+// values of ctx, and outlives it.
 //
-// Errors: ErrHeld or ErrUnavailable, the obstacle that stood last, when Wait is
-// over; ErrNested, ErrInvalid, ErrClosed. Acquire waits for the end of an outage as
-// it waits for a holder. An obstacle that time does not remove, such as a wrong
-// password, is ErrUnavailable at once. When ctx ends, the error matches both
-// ctx.Err() and the last obstacle, if one is known. Use errors.Is for ErrHeld and
-// ErrUnavailable: if the process was paused past the end of the wait, the error has no
-// *HeldError or *UnavailableError. After an error nothing stays behind.
+// Errors: when opts.Wait has passed, ErrHeld or ErrUnavailable, whichever was the last obstacle.
+// ErrUnavailable at once for an obstacle that time does not remove, such as a wrong password. When ctx ends,
+// an error that matches both ctx.Err() and the last obstacle, if one is known. ErrNested, ErrInvalid,
+// ErrClosed. Test for ErrHeld and ErrUnavailable with errors.Is: if the process was paused past the end of the
+// wait, the error contains no *HeldError and no *UnavailableError. After an error the caller holds nothing and
+// waits for nothing.
 func (c *Client) Acquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	return c.acquireKind(ctx, key, nil, opts, false)
 }
 
-// TryAcquire makes one attempt: it is Acquire without the wait. When this client
-// holds the key, TryAcquire answers at once. When another caller of this client
-// asks for the key, TryAcquire waits for the first answer to that caller and
-// returns its obstacle.
+// TryAcquire makes one attempt and does not wait for a holder. If this client holds the key, TryAcquire
+// returns at once. If another caller of this client is asking the service for the key, TryAcquire waits for
+// the service's first answer to that caller and returns its obstacle.
 func (c *Client) TryAcquire(ctx context.Context, key string, opts *AcquireOptions) (*Lease, error) {
 	return c.acquireKind(ctx, key, nil, opts, true)
 }
 
-// Do acquires key, calls fn and releases, also when fn panics. fn's context ends
-// when ctx ends and, with cause ErrLost, when the lease is lost; fn should pass
-// lease.Token to what it writes to. Do panics at once where fn is nil, a bug of the
-// caller's.
+// Do acquires key, calls fn and releases the lock, also when fn panics. The context of fn ends when ctx ends
+// and, with cause ErrLost, when the lease is lost. fn should pass lease.Token to each storage that it writes
+// to. Do panics at once if fn is nil, because that is a bug of the caller.
 //
-// Do returns the error of Acquire, or fn's error, or one that matches ErrLost if
-// the lease ended before fn returned, or both of these. If it was Close that ended
-// the lease, the error matches ErrClosed as well. Ask for ErrLost before any other:
-// that error also matches what the last renewal failed with. A release that fails is
-// reported to Hooks and does not change the error: the lock lapses by itself.
+// Do returns the error of Acquire or of fn. If the lease ended before fn returned, the error matches ErrLost,
+// and the error of fn as well. If Close ended the lease, it also matches ErrClosed. Test for ErrLost before
+// other errors: an error that matches ErrLost also matches the error of the last renewal. A failed release is
+// reported to Hooks and does not change the error: the lock then expires with its TTL.
 func (c *Client) Do(ctx context.Context, key string, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) error {
 	return c.doKind(ctx, key, nil, opts, fn)
 }
 
-// doKind does what Do does, for a key that is used as k.
+// doKind is Do for a key that is used as k: a plain lock, a semaphore, or one side of a read and write lock.
 func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOptions, fn func(ctx context.Context, lease *Lease) error) (err error) {
 	if fn == nil {
 		panic("holdfast: Do: fn is nil; give the function to call under the lock")
@@ -72,7 +69,7 @@ func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOp
 		case !errors.Is(end, ErrLost):
 		case err == nil:
 			err = loss
-		case errors.Is(err, end): // fn has returned the cause of its context
+		case errors.Is(err, end): // fn returned the cause of its own context
 			err = wrapError("do", key, err)
 		default:
 			err = fmt.Errorf("%w; %w", err, loss)
@@ -81,7 +78,7 @@ func (c *Client) doKind(ctx context.Context, key string, k kind, opts *AcquireOp
 	return fn(fctx, lease)
 }
 
-// acquireKind does what Acquire or, with once, TryAcquire does, for a key that is used as k.
+// acquireKind is Acquire or, if once is set, TryAcquire for a key that is used as k.
 func (c *Client) acquireKind(ctx context.Context, key string, k kind, opts *AcquireOptions, once bool) (*Lease, error) {
 	h, err := c.acquireHold(ctx, key, k, opts, once)
 	return c.newLease(h, wrapError("acquire", key, err))
@@ -105,8 +102,8 @@ func (c *Client) acquireHold(ctx context.Context, key string, k kind, opts *Acqu
 	return c.obtainHold(ctx, a, k)
 }
 
-// nestHold returns another hold of the live lease on key, used as k, that outer comes from, an error if
-// the options do not allow that, or neither if there is no such lease. opts may be nil.
+// nestHold returns another hold of the live lease on key that outer belongs to. It returns an error if the
+// options do not allow nesting, and (nil, nil) if there is no such lease. opts may be nil.
 func (c *Client) nestHold(ctx context.Context, outer *holder.Hold, key string, k kind, opts *AcquireOptions) (*holder.Hold, error) {
 	if outer == nil {
 		return nil, nil
@@ -116,7 +113,7 @@ func (c *Client) nestHold(ctx context.Context, outer *holder.Hold, key string, k
 		switch {
 		case isSide(its) != isSide(k) || isSide(k) && isReader(its) != isReader(k):
 			return false, errUpgrade(its, k)
-		case (its == nil) != (k == nil): // a lock and a semaphore
+		case (its == nil) != (k == nil): // a plain lock and a semaphore with the same name
 			return false, nil
 		case !wanted.Reentrant:
 			return false, ErrNested
@@ -128,7 +125,8 @@ func (c *Client) nestHold(ctx context.Context, outer *holder.Hold, key string, k
 	})
 }
 
-// agreesWith reports whether a lease with the options of outer, on a key used as k and its place, does what o asks for.
+// agreesWith reports whether the lease with the options of outer fulfils o. The lease is on the given place of
+// a key that is used as k.
 func (o *AcquireOptions) agreesWith(outer *holder.Options, k kind, place int) bool {
 	note := o.Note
 	if note != "" && k != nil {
@@ -139,7 +137,7 @@ func (o *AcquireOptions) agreesWith(outer *holder.Options, k kind, place int) bo
 		(o.Margin == 0 || o.Margin == outer.Margin) && (o.RenewEvery == 0 || o.RenewEvery == outer.RenewEvery) && (note == "" || note == outer.Note)
 }
 
-// obtainHold gets a lease for a, for a caller with ctx that uses the key as k.
+// obtainHold obtains a lease for the call a. ctx is the context of the caller, and k the use of the key.
 func (c *Client) obtainHold(ctx context.Context, a *holder.Call, k kind) (*holder.Hold, error) {
 	return c.keeper.Run(ctx, a, func() (h *holder.Hold, err error) {
 		if k == nil {
@@ -151,8 +149,8 @@ func (c *Client) obtainHold(ctx context.Context, a *holder.Call, k kind) (*holde
 	})
 }
 
-// explainEnd returns err, the end of a, or the error that the caller gets if the wait has reached its end. caller is the context
-// without Wait.
+// explainEnd returns the error that the caller gets for err, which ended a. If the wait timed out, that is the
+// last obstacle. caller is the context of the caller, without the timeout that Wait adds.
 func (c *Client) explainEnd(caller context.Context, a *holder.Call, err error) error {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -162,14 +160,14 @@ func (c *Client) explainEnd(caller context.Context, a *holder.Call, err error) e
 		last = &formerError{last, time.Since(end)}
 		err = driverkit.WithObstacle(context.DeadlineExceeded, last)
 	}
-	if caller.Err() == nil { // Wait is over, which is no fault of the caller's context
+	if caller.Err() == nil { // Wait ended the call, not the caller's context
 		return cmp.Or(last, c.tooShort())
 	}
 	return err
 }
 
-// tooShort returns the error for a Wait that was over before any answer. It names the nodes that were asked: the Wait is too
-// short, or they are slow.
+// tooShort returns the error for a Wait that ended before any answer. It names the nodes that were asked:
+// either Wait is too short or these nodes are slow.
 func (c *Client) tooShort() error {
 	text := "the wait ended before an answer came"
 	var names []string
@@ -182,11 +180,11 @@ func (c *Client) tooShort() error {
 	return &UnavailableError{Err: errors.New(text)}
 }
 
-// formerError is an obstacle from before a standstill of this process. It matches the same kind of error, but names no
-// holder and no node, as they may have changed since.
+// formerError is an obstacle that the client met before this process stood still. It matches the same sentinel
+// error, but names no holder and no node, because they may have changed since.
 type formerError struct {
 	obstacle error
-	late     time.Duration // from the end of the wait to the end of the standstill
+	late     time.Duration // time from the end of the wait until the process ran again
 }
 
 func (e *formerError) Error() string {

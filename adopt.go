@@ -7,12 +7,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
-// Detach leaves the lock of a lease that is Adoptable standing for another process, which can
-// Adopt it by the lease's Key, Owner and Token: it lapses at Deadline unless that happens. This
-// client forgets it: the contexts of all its holds end with cause ErrDetached,
-// the client neither renews nor releases it any more, and a waiter for the key
-// in this process asks the service. It does not block. Errors: ErrLost, when the
-// lease has ended before; ErrInvalid, when it is not Adoptable; ErrUnsupported.
+// Detach stops managing the lease and leaves the lock in place, so that another process can continue it: that
+// process passes the lease's Key, Owner and Token to Adopt. If no process does, the lock expires at Deadline.
+// From then on this client neither renews nor releases the lease, the contexts of all its holds end with cause
+// ErrDetached, and waiters of this process ask the service for the key. Detach does not block. The lease must
+// have been acquired with Adoptable. Errors: ErrLost if the lease has ended; ErrInvalid if it is not
+// adoptable; ErrUnsupported.
 func (l *Lease) Detach() (err error) {
 	defer func() { err = wrapError("detach", l.Key(), err) }()
 	a, ok := l.client.drv.(driver.Adopter)
@@ -22,7 +22,7 @@ func (l *Lease) Detach() (err error) {
 	return l.hold.Detach(a)
 }
 
-// canAdopt reports whether another process can continue the driver's grants.
+// canAdopt reports whether another process can adopt grants of this driver.
 func (c *Client) canAdopt() bool {
 	_, ok := c.drv.(driver.Adopter)
 	return ok
@@ -30,19 +30,17 @@ func (c *Client) canAdopt() bool {
 
 var errOneProcess = unsupportedError("its leases cannot be continued by another process")
 
-// Adopt takes over a lease that another client has acquired with Adoptable, by its Key, Owner
-// and Token, and returns a lease with an Owner and a Token of its own, later than the old one,
-// which can be adopted as well. Of
-// several clients that adopt one lease, one succeeds. A holder that still works under the
-// old lease has lost it, and learns that at its next renewal or at its Deadline, not
-// before. So detach a lease before another client adopts it. The watchdog treats it like
-// any other.
+// Adopt takes over a lease that another client has acquired with Adoptable. It returns a new lease with its
+// own Owner and a higher Token, which can be adopted as well; the watchdog renews it like any other. If
+// several clients adopt the same lease, one of them succeeds. A holder that still works under the old lease
+// has lost it, but learns that only at its next renewal or at its Deadline. So detach a lease before another
+// client adopts it.
 //
-// Adopt blocks until the lease is its own or known to be over, at most for opts.TTL.
-// Errors: ErrLost when it was released, also where the lock still stands for its MinHold, has
-// lapsed or is another's; ErrUnavailable when too few nodes have answered: then no client has
-// adopted it, and it lapses; ErrInvalid, also for a lease that was acquired without Adoptable;
-// ErrUnsupported, ErrHeld when this client itself holds or awaits the key.
+// Adopt blocks until the service confirms or denies the takeover, for at most opts.TTL. Errors: ErrLost if the
+// lease was released, has expired or belongs to another holder, also while MinHold still keeps its lock;
+// ErrUnavailable if too few nodes answered: then no client has adopted the lease, and it expires; ErrInvalid,
+// also for a lease that was acquired without Adoptable; ErrHeld if this client itself holds the key or waits
+// for it; ErrUnsupported.
 func (c *Client) Adopt(ctx context.Context, key, owner string, token Token, opts *AcquireOptions) (l *Lease, err error) {
 	defer func() { err = wrapError("adopt", key, err) }()
 	o, err := c.checkOptions(key, nil, opts)

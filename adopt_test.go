@@ -84,7 +84,7 @@ func TestWaiterBehindDetachedLeaseAsksService(t *testing.T) {
 	})
 }
 
-// The old holder did not detach, and hears of it at its next renewal.
+// The old holder has not detached its lease, and learns of the loss at its next renewal.
 func TestOneAdopterGetsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.newPeer(), "k", &holdfast.AcquireOptions{TTL: 6 * time.Second, Adoptable: true})

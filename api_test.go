@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// TestDriverTypesHaveAliases walks from what the package exports over methods,
-// fields, arguments and results, and wants a name in this package for each type of package driver.
+// TestPublicTypesHaveNamesInThisPackage walks all exported types: their methods, fields, arguments and
+// results. Each type of package driver that it meets needs an alias in this package.
 func TestDriverTypesHaveAliases(t *testing.T) {
 	t.Parallel()
 	seen := make(map[reflect.Type]bool)
@@ -45,7 +45,7 @@ func TestDriverTypesHaveAliases(t *testing.T) {
 			}
 		}
 		if typ == reflect.TypeFor[driver.Driver]() {
-			return // its methods are for the client
+			return // the client calls its methods, users do not
 		}
 		for _, typ := range []reflect.Type{typ, reflect.PointerTo(typ)} {
 			for method := range typ.Methods() {
@@ -70,7 +70,7 @@ func TestDriverTypesHaveAliases(t *testing.T) {
 	}
 }
 
-// driverAliases returns the types of package driver that this package has under the same name.
+// driverAliases returns the types of package driver that have an alias of the same name in this package.
 func driverAliases(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
@@ -95,7 +95,7 @@ func driverAliases(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestFailedNewClosesDriver, unless another client uses that.
+// New leaves a driver open only if another client uses it.
 func TestFailedNewClosesDriver(t *testing.T) {
 	t.Parallel()
 	refused := &holdfast.Options{Holder: holdfast.Holder{Note: "x"}}

@@ -47,7 +47,8 @@ func BenchmarkAcquireReleaseSlot(b *testing.B) {
 	}
 }
 
-// BenchmarkThousandWaiters measures one round: a thousand calls wait in this process, and have the lock one after the other.
+// BenchmarkThousandWaiters measures one round: a thousand callers in this process wait for the lock, and each
+// gets it once.
 func BenchmarkThousandWaiters(b *testing.B) {
 	c := benchClient(b)
 	for b.Loop() {

@@ -11,23 +11,22 @@ import (
 	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
-// Token is a fencing token: a number that grows with each holder of a key, so
-// that a storage which remembers the highest one can refuse a holder that has
-// lost its lease without noticing. It fits a BIGINT.
-// (M. Kleppmann, "How to do distributed locking", 2016.)
+// Token is a fencing token: a number that grows with each holder of a key. A storage that remembers the
+// highest token can reject a late write of a holder that has lost its lease and does not know it. It fits a
+// BIGINT. (M. Kleppmann, "How to do distributed locking", 2016.)
 type Token = int64
 
-// Holder describes the holder of a lock to people who look at it.
+// Holder describes the holder of a lock to people who inspect the lock.
 type Holder = driver.Holder
 
-// Driver connects a client to one lock service: the packages redis, postgres, etcd, zookeeper, memory and
-// sharding open one. Package driver has the rules for authors of drivers.
+// Driver connects a client to one lock service. The packages redis, postgres, etcd, zookeeper, memory and
+// sharding open drivers. Package driver documents the rules for authors of drivers.
 type Driver = driver.Driver
 
 // Limits describe the abilities of a Driver.
 type Limits = driver.Limits
 
-// Client takes leases through one driver. It is safe for concurrent use.
+// Client acquires leases through one driver. It is safe for concurrent use.
 type Client struct {
 	drv    driver.Driver
 	limits driver.Limits
@@ -35,15 +34,15 @@ type Client struct {
 	events eventQueue
 
 	closing atomic.Bool
-	closed  chan struct{} // closed when Close is done
+	closed  chan struct{} // closed once Close has finished
 }
 
-// drivers has the drivers of the open clients of this process.
+// drivers maps each driver to the open client that uses it.
 var drivers sync.Map // of driver.Driver to *Client
 
-// reserveDriver notes that c uses drv, and says whether no other open client does.
+// reserveDriver records that c uses drv. It returns false if another open client already does.
 func (c *Client) reserveDriver(drv driver.Driver) bool {
-	if v := reflect.ValueOf(drv); v.Kind() == reflect.Pointer && v.Type().Elem().Size() > 0 { // else it has no identity
+	if v := reflect.ValueOf(drv); v.Kind() == reflect.Pointer && v.Type().Elem().Size() > 0 { // other values cannot be told apart
 		if _, used := drivers.LoadOrStore(drv, c); used {
 			return false
 		}
@@ -51,7 +50,7 @@ func (c *Client) reserveDriver(drv driver.Driver) bool {
 	return true
 }
 
-// unreserveDriver forgets what c has reserved.
+// unreserveDriver removes the record of c.
 func (c *Client) unreserveDriver() {
 	drivers.Range(func(drv, user any) bool {
 		if user == c {
@@ -61,10 +60,10 @@ func (c *Client) unreserveDriver() {
 	})
 }
 
-// New returns a client over drv, which it closes with itself, and at once where it fails. A
-// driver serves one client: New refuses one that another open client uses with ErrInvalid, and
-// leaves it open; a client over a driver that was closed with its client gets ErrClosed from
-// it. opts may be nil. New does not block, unless it fails. Errors: ErrInvalid.
+// New returns a client over drv. Close closes the driver too, and so does New when it fails. opts may be nil.
+// New does not block, unless it fails. A driver serves one client: if another open client uses drv, New
+// returns ErrInvalid and leaves the driver open. A driver that was closed together with its client makes every
+// call of a new client fail with ErrClosed. Errors: ErrInvalid.
 func New(drv Driver, opts *Options) (*Client, error) {
 	if v := reflect.ValueOf(drv); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, wrapError("new", "", invalidError("no driver; open one with holdfast.Open, redis.Open or memory.New, and check its error"))
@@ -95,10 +94,9 @@ func New(drv Driver, opts *Options) (*Client, error) {
 	return c, nil
 }
 
-// Nodes returns the present state of each node of the service, in the order of opening,
-// with the cause where it does not vote and the time that it takes to answer: for
-// readiness checks and gauges. It asks no node and does not block. It is nil where the
-// driver's service has no nodes to tell of.
+// Nodes returns the present state of each node of the service, in the order in which the driver was opened
+// with them: whether the node votes, why it does not, and its response time. It is meant for readiness checks
+// and gauges. Nodes sends no request and does not block. It returns nil if the driver does not report nodes.
 func (c *Client) Nodes() []NodeEvent {
 	if n, ok := c.drv.(driver.Notifier); ok {
 		return n.Nodes()

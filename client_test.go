@@ -183,7 +183,7 @@ func TestListYieldsHeldLocks(t *testing.T) {
 
 func TestBadArgumentsAreRejectedAndChangeNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		b.freezeNodes() // nothing may be asked
+		b.freezeNodes() // any request would hang now
 		bad := map[string]*holdfast.AcquireOptions{
 			"k":                      {TTL: 9 * time.Millisecond},
 			"l":                      {Wait: -1},
@@ -201,14 +201,14 @@ func TestBadArgumentsAreRejectedAndChangeNothing(t *testing.T) {
 			wantErr(t, err, holdfast.ErrInvalid)
 		}
 		for _, none := range []driver.Driver{nil, (*memory.Driver)(nil), (*redis.Driver)(nil)} {
-			_, err := holdfast.New(none, nil) // what is left of an Open whose error nobody looked at
+			_, err := holdfast.New(none, nil) // the nil driver of a failed Open whose error was ignored
 			wantErr(t, err, holdfast.ErrInvalid)
 		}
 		b.startNodes()
 	})
 }
 
-// unbounded is nodes that take any TTL.
+// unbounded is a driver that takes any TTL.
 type unbounded struct{ *memory.Driver }
 
 func (d unbounded) Limits() driver.Limits {
@@ -236,7 +236,7 @@ func TestOverflowingTTLIsRejected(t *testing.T) {
 	})
 }
 
-// adopting lets a test act while a lease is adopted.
+// adopting is a driver that calls a function of the test during each Adopt.
 type adopting struct {
 	*memory.Driver
 	meanwhile func()
@@ -262,8 +262,8 @@ func TestAdoptDuringCloseLeavesNothing(t *testing.T) {
 	})
 }
 
-// Two clients would take the alerts and the states of nodes from one another, and each would close
-// the driver under the other.
+// Two clients would overwrite each other's callbacks for alerts and node states, and each would close the
+// driver that the other still uses.
 func TestDriverServesOneClient(t *testing.T) {
 	t.Parallel()
 	drv := memory.New(3)
@@ -293,7 +293,7 @@ func TestDriverServesOneClient(t *testing.T) {
 	}
 	defer again.Close()
 	_, err = again.TryAcquire(t.Context(), "k", nil)
-	wantErr(t, err, holdfast.ErrClosed) // it was closed with its client
+	wantErr(t, err, holdfast.ErrClosed) // the first client has closed it
 }
 
 func TestDoPanicsWithoutFunction(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// longWay is a connection on which everything takes a while, and which is cut by
-// Close: what is sent after that is lost.
+// longWay is a driver with a slow connection. Close cuts the connection, and requests that are sent afterwards
+// are lost.
 type longWay struct {
 	*memory.Driver
 	cut atomic.Bool
@@ -51,7 +51,7 @@ func (b *bench) openLongWay() *holdfast.Client {
 	return c
 }
 
-// isEmpty checks that nobody holds or awaits anything.
+// isEmpty checks that no lock is held and nobody waits.
 func (b *bench) isEmpty() {
 	b.t.Helper()
 	for st, err := range b.client.List(b.t.Context(), "") {
@@ -82,7 +82,7 @@ func TestCloseUnderLoadReleasesEverything(t *testing.T) {
 							wantErr(t, err, holdfast.ErrClosed)
 							return
 						}
-						if i > 1 { // holds it to the end
+						if i > 1 { // the last round keeps its lease until Close
 							<-l.Context().Done()
 							continue
 						}
@@ -162,7 +162,7 @@ func TestInterruptedShutdownReleasesHeldLocks(t *testing.T) {
 			t.Errorf("Shutdown took %v, want the minute of its context", took)
 		}
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrClosed, holdfast.ErrLost)
-		b.release(l) // which is nothing to complain about
+		b.release(l) // a release after Shutdown is no error
 		b.release(b.acquire(b.client, "k", nil))
 		if err := c.Shutdown(ctx); err != nil {
 			t.Errorf("a second Shutdown() = %v", err)
@@ -208,7 +208,7 @@ func TestDoReportsLossByClose(t *testing.T) {
 				err := c.Do(t.Context(), "k", nil, func(ctx context.Context, _ *holdfast.Lease) error {
 					c.Close()
 					wantErr(t, context.Cause(ctx), holdfast.ErrClosed, holdfast.ErrLost)
-					b.release(b.acquire(b.client, "k", nil)) // somebody else has it meanwhile
+					b.release(b.acquire(b.client, "k", nil)) // another client has the lock in between
 					return fails
 				})
 				wantErr(t, err, holdfast.ErrClosed, holdfast.ErrLost)

@@ -12,7 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// wantCrowd checks that c is sent away at once by most, as others wait for the key.
+// wantCrowd checks that MaxWaiters of the given number rejects c at once, and that the error counts the given
+// number of other waiters.
 func (b *bench) wantCrowd(c *holdfast.Client, most, others int) {
 	b.t.Helper()
 	begin := time.Now()
@@ -26,7 +27,8 @@ func (b *bench) wantCrowd(c *holdfast.Client, most, others int) {
 	}
 }
 
-// lineUp makes each of the clients wait, one after the other, until leave is called.
+// lineUp makes the clients wait for the key, one after the other, with MaxWaiters set to most. leave ends all
+// waits.
 func (b *bench) lineUp(ctx context.Context, most int, clients ...*holdfast.Client) (leave func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -39,7 +41,7 @@ func (b *bench) lineUp(ctx context.Context, most int, clients ...*holdfast.Clien
 				b.t.Errorf("a waiter within the bound: %v", err)
 			}
 		})
-		passTime(2 * time.Second) // it is in the queue, and a renewal has counted it
+		passTime(2 * time.Second) // the client is queued, and the renewal of the lock has counted it
 	}
 	return func() { cancel(); all.Wait() }
 }
@@ -48,14 +50,14 @@ func TestFullQueueRejectsWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		holder := b.client
 		l := b.acquire(holder, "k", &holdfast.AcquireOptions{TTL: 3 * time.Second})
-		leave := b.lineUp(t.Context(), 3, b.newPeer(), b.newPeer(), b.newPeer()) // each behind fewer than three
+		leave := b.lineUp(t.Context(), 3, b.newPeer(), b.newPeer(), b.newPeer()) // each finds fewer than three ahead
 		for _, c := range []*holdfast.Client{holder, b.newPeer()} {
 			b.wantCrowd(c, 1, 3)
 			b.wantCrowd(c, 3, 3)
 		}
 		more := b.lineUp(t.Context(), 4, b.newPeer())
 		last := b.lineUp(t.Context(), 0, b.newPeer(), holder)
-		passTime(time.Minute) // waiters keep their places, whoever comes behind them
+		passTime(time.Minute) // waiters keep their positions when others queue behind them
 		b.wantCrowd(holder, 6, 6)
 		b.release(l)
 		passTime(time.Second)
@@ -79,7 +81,7 @@ func TestFullLocalQueueRejectsWaiters(t *testing.T) {
 	})
 }
 
-// TestFirstSimultaneousCallersMayWait holds that the answer to the first, which asks, sends away those behind it.
+// Only the first caller asks the service. Its answer rejects the callers behind it.
 func TestFirstSimultaneousCallersMayWait(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 5 {
@@ -118,7 +120,7 @@ func TestMaxWaitersIgnoresFreeLock(t *testing.T) {
 		b.release(b.acquire(b.client, "k", &holdfast.AcquireOptions{MaxWaiters: 1}))
 		_, err := b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: -1})
 		wantErr(t, err, holdfast.ErrInvalid)
-		b.freezeNodes() // an outage is no queue
+		b.freezeNodes() // an outage is not a queue
 		_, err = b.client.Acquire(t.Context(), "k", &holdfast.AcquireOptions{MaxWaiters: 1, Wait: 5 * time.Second})
 		wantErr(t, err, holdfast.ErrUnavailable)
 		b.startNodes()

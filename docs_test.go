@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// readRepository returns the text of each file of the repository that ends in one of the suffixes.
+// readRepository returns the text of each file of the repository whose name ends with one of the suffixes.
 func readRepository(t *testing.T, suffixes ...string) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
@@ -37,7 +37,7 @@ func readRepository(t *testing.T, suffixes ...string) map[string]string {
 	return files
 }
 
-// trimLines returns the lines of text without the white space around them.
+// trimLines removes the white space around each line of text.
 func trimLines(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for i, line := range lines {
@@ -85,7 +85,8 @@ func TestLinksInPagesHaveTargets(t *testing.T) {
 	}
 }
 
-// TestPagesNamedInCodeExist looks at comments and messages: "docs/operations.md", "docs/operations.md, Rights", "docs/alerts.md#lockleaks".
+// TestPagesNamedInCodeExist searches comments and messages for names of pages: "docs/operations.md",
+// "docs/operations.md, Rights", "docs/alerts.md#lockleaks".
 func TestPagesNamedInCodeExist(t *testing.T) {
 	t.Parallel()
 	pages := readRepository(t, ".md")
@@ -115,7 +116,7 @@ func beginsWithHeading(text, page string) bool {
 	return false
 }
 
-// headingAnchors returns the names by which the headings of a page can be linked to.
+// headingAnchors returns the anchors of the headings of a page.
 func headingAnchors(text string) map[string]bool {
 	names := make(map[string]bool)
 	for _, heading := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
@@ -125,7 +126,7 @@ func headingAnchors(text string) map[string]bool {
 	return names
 }
 
-// TestReadmeFiguresMatchLinkedPages compares the table of the README with the pages that each of its rows links to.
+// Each row of the README's table links to pages, and these have to contain its figures.
 func TestReadmeFiguresMatchLinkedPages(t *testing.T) {
 	t.Parallel()
 	pages := readRepository(t, ".md")
@@ -135,10 +136,10 @@ func TestReadmeFiguresMatchLinkedPages(t *testing.T) {
 	}
 	table, _, _ = strings.Cut(table, "\n\n")
 	link := regexp.MustCompile(`\]\((docs/[\w-]+\.md)[^)]*\)`)
-	figure := regexp.MustCompile(`\d[\d,.]*\d`) // of two digits or more: single ones stand on every page
+	figure := regexp.MustCompile(`\d[\d,.]*\d`) // two digits or more: every page contains single digits
 	compared := 0
 	for _, row := range strings.Split(table, "\n")[2:] {
-		linked := make(map[string]bool) // the figures of all pages that the row links to
+		linked := make(map[string]bool) // figures of the pages that the row links to
 		for _, m := range link.FindAllStringSubmatch(row, -1) {
 			for _, f := range figure.FindAllString(pages[m[1]], -1) {
 				linked[f] = true
@@ -186,7 +187,8 @@ func TestFilesNamedInPagesExist(t *testing.T) {
 	}
 }
 
-// pathExists reports whether a file or folder has this path, from the root or from any folder.
+// pathExists reports whether a file or folder has this path, relative to the root of the repository or to any
+// of its folders.
 func pathExists(t *testing.T, path string) bool {
 	t.Helper()
 	found, err := filepath.Glob(path)

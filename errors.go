@@ -9,43 +9,41 @@ import (
 	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
-// Errors of opening a driver and of acquiring. They are matched with errors.Is: what a method returns
-// is an *Error around them.
+// Errors of opening a driver and of acquiring a lock. Match them with errors.Is: each method returns an *Error
+// that wraps them.
 var (
-	// ErrHeld is returned when another holder has the lock: by TryAcquire, and
-	// by Acquire when AcquireOptions.Wait is over. The error is a *HeldError,
-	// which names the holder.
+	// ErrHeld is returned when another holder has the lock: by TryAcquire, and by Acquire when
+	// AcquireOptions.Wait has passed. The error contains a *HeldError, which names the holder.
 	ErrHeld = driver.ErrHeld
-	// ErrUnavailable is returned when too few nodes answer to decide anything.
-	// The error is an *UnavailableError, which names each node and its cause.
+	// ErrUnavailable is returned when too few nodes answer to decide anything. The error contains an
+	// *UnavailableError, which names each failed node and its cause.
 	ErrUnavailable = driver.ErrUnavailable
-	// ErrNested is returned when the context comes from a live lease of the
-	// same key and AcquireOptions.Reentrant is not set: waiting would never end.
+	// ErrNested is returned when ctx comes from a live lease on the same key and AcquireOptions.Reentrant is
+	// not set: the call would wait for itself.
 	ErrNested = errors.New("key is already held by this call chain; set Reentrant to nest, or acquire with a context that is not the lease's")
-	// ErrAuth is returned for wrong credentials and for missing rights, by every driver.
+	// ErrAuth is returned by every driver for wrong credentials and missing permissions.
 	ErrAuth = driver.ErrAuth
-	// ErrConfig is returned by every driver when somebody has to change the service, or the URL,
-	// before it can keep locks: missing tables, a replica, servers of two clusters. No call waits
-	// for it.
+	// ErrConfig is returned by every driver when the service or the URL has to be changed before the service
+	// can keep locks: missing tables, a read-only replica, servers of two different clusters. No call waits
+	// for that.
 	ErrConfig = driver.ErrConfig
-	// ErrInvalid is returned for a bad key, option or URL; nothing was sent.
+	// ErrInvalid is returned for a bad key, option or URL. Nothing was sent to the service.
 	ErrInvalid = driver.ErrInvalid
 )
 
 // Errors of a lease.
 var (
-	// ErrLost is returned, and is the cause of the lease's context, when the
-	// lease ended before it was released. The error also matches what ended it:
-	// ErrExpired, ErrMaxHold, ErrGone or ErrClosed. One that has expired also matches
-	// the error of its last renewal, if that failed, such as ErrUnavailable: so ask
+	// ErrLost is returned when a lease ended before it was released, and is the cause of its context then. The
+	// error also matches the reason: ErrExpired, ErrMaxHold, ErrGone or ErrClosed. If the lease expired
+	// because a renewal failed, it matches the error of that renewal as well, such as ErrUnavailable. So test
 	// for ErrLost first.
 	ErrLost = driver.ErrLost
-	// ErrExpired means that the deadline was reached, or Margin before it.
+	// ErrExpired means that the lease reached its deadline, or came within Margin of it, without a renewal.
 	ErrExpired = holder.ErrExpired
-	// ErrMaxHold means that the end of MaxHold was reached, or Margin before it.
+	// ErrMaxHold means that the lease reached the end of MaxHold, or came within Margin of it.
 	ErrMaxHold = holder.ErrMaxHold
-	// ErrGone means that the service has given the lock to another client, was
-	// forced to release it, or has forgotten it.
+	// ErrGone means that the service no longer has this lease: another client has the lock, somebody
+	// force-released it, or the service lost its data.
 	ErrGone = holder.ErrGone
 	// ErrDetached is the cause of the context of a lease after Detach. It does not
 	// match ErrLost.
@@ -56,30 +54,30 @@ var (
 var (
 	// ErrClosed is returned once the client is closed.
 	ErrClosed = driver.ErrClosed
-	// ErrUnsupported is returned when the driver cannot do what is asked.
+	// ErrUnsupported is returned when the driver does not support the operation.
 	ErrUnsupported = driver.ErrUnsupported
-	// ErrUnconfirmed is returned by ForceRelease when it has taken the lock away, and no
-	// replica of a server that may fail over has confirmed that in time.
+	// ErrUnconfirmed is returned by ForceRelease when it has taken the lock away, but no replica of a server
+	// that may fail over has confirmed that in time.
 	ErrUnconfirmed = driver.ErrUnconfirmed
 )
 
 // HeldError names the holder of a lock. It matches ErrHeld.
 type HeldError = driver.HeldError
 
-// UnavailableError names the nodes that failed, and why. It matches ErrUnavailable.
+// UnavailableError names each node that failed, and its cause. It matches ErrUnavailable.
 type UnavailableError = driver.UnavailableError
 
 // NodeError is the failure of one node.
 type NodeError = driver.NodeError
 
-// Error is the type of the error of every method: the operation, the key and the cause.
+// Error wraps every error that a method returns, with the operation and the key.
 type Error struct {
 	Op  string // "acquire", "release", …
 	Key string // "" where the operation has none
 	Err error
 }
 
-// Error gives the operation, the key and the cause.
+// Error returns the operation, the key and the cause.
 func (e *Error) Error() string {
 	if e.Key == "" {
 		return "holdfast: " + e.Op + ": " + e.Err.Error()
@@ -87,11 +85,10 @@ func (e *Error) Error() string {
 	return "holdfast: " + e.Op + " " + strconv.Quote(e.Key) + ": " + e.Err.Error()
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// wrapError puts err into an *Error. Only exported methods call it, so that an error is
-// wrapped once.
+// wrapError wraps err in an *Error. Only exported methods call it, so that each error is wrapped once.
 func wrapError(op, key string, err error) error {
 	if err == nil {
 		return nil

@@ -89,7 +89,7 @@ func TestCloseReportsEachEndedWait(t *testing.T) {
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
 		l := b.acquire(b.newPeer(), "k", nil)
 		var wg sync.WaitGroup
-		for range 1000 { // one asks the service, and the others wait behind it
+		for range 1000 { // one caller asks the service, and the others queue behind it
 			wg.Go(func() {
 				_, err := b.client.Acquire(t.Context(), "k", nil)
 				wantErr(t, err, holdfast.ErrClosed)

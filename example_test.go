@@ -52,8 +52,8 @@ func ExampleLease_Detach() {
 	defer second.Close()
 
 	lease, _ := first.Acquire(context.Background(), "upload", &holdfast.AcquireOptions{Adoptable: true})
-	lease.Detach() // and not Release
-	first.Close()  // its Owner and Token are told to the other process somehow
+	lease.Detach() // instead of Release
+	first.Close()  // the program passes Owner and Token to the other process
 
 	adopted, err := second.Adopt(context.Background(), "upload", lease.Owner(), lease.Token(), nil)
 	if err != nil {
@@ -94,7 +94,7 @@ func ExampleClient_AcquireAll() {
 	for _, lease := range leases.All() {
 		fmt.Println(lease.Key(), lease.Token() > 0)
 	}
-	fmt.Println(leases.Context().Err()) // it ends when the first of them is lost
+	fmt.Println(leases.Context().Err()) // ends as soon as one of the leases is lost
 	// Output:
 	// account/3 true
 	// account/7 true
@@ -107,7 +107,7 @@ func ExampleLease_Context() {
 	defer client.Close()
 	lease, _ := client.Acquire(context.Background(), "report", &holdfast.AcquireOptions{TTL: 50 * time.Millisecond})
 
-	nodes.Node(0).Stop() // the service is gone: renewal fails
+	nodes.Node(0).Stop() // the service is down: renewals fail
 	<-lease.Context().Done()
 	fmt.Println(errors.Is(context.Cause(lease.Context()), holdfast.ErrLost))
 	// Output:
@@ -140,8 +140,8 @@ func ExampleClient_List() {
 	// jobs/backup true <nil>
 }
 
-// A lock for code that wants two methods: what is lost meanwhile goes unnoticed,
-// so package holdfast has no such type.
+// A program can wrap a lease as a sync.Locker. Package holdfast has no such type, because a Locker cannot
+// report a lost lease.
 type mutex struct {
 	client *holdfast.Client
 	key    string

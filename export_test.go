@@ -1,5 +1,4 @@
 package holdfast
 
-// StopWatchdog makes the watchdog come too late for ever, as on a machine that is
-// starved.
+// StopWatchdog stops all renewals, like a machine without processor time.
 func (c *Client) StopWatchdog() { c.keeper.Stop() }

@@ -38,7 +38,7 @@ func TestForcedHolderLearnsReasonAtOnce(t *testing.T) {
 	}
 }
 
-// The nodes decide, not the alert: it may be false, or of a force that has failed.
+// The nodes decide, not the alert: an alert may be forged, or come from a force-release that failed.
 func TestAlertAloneDoesNotEndLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestAlertAloneDoesNotEndLease(t *testing.T) {
 		for i := range 5 {
 			drv.Node(i).Start()
 		}
-		passTime(20 * time.Second) // renewals refute it
+		passTime(20 * time.Second) // the renewals disprove the alert
 		if err := c.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +83,7 @@ func TestAlertAloneDoesNotEndLease(t *testing.T) {
 	})
 }
 
-// alerting is a driver whose alerts a test makes, and counts the checks.
+// alerting is a driver whose alerts the test sends. It counts the calls of Check.
 type alerting struct {
 	*memory.Driver
 	alert  func(owner, why string)
@@ -97,7 +97,7 @@ func (d *alerting) Check(ctx context.Context, g driver.Grant) error {
 	return d.Driver.Check(ctx, g)
 }
 
-// meanwhile is an alerting driver that calls before and after around its first check.
+// meanwhile is an alerting driver that calls the functions before and after around its first Check.
 type meanwhile struct {
 	*alerting
 	before, after func()
@@ -111,9 +111,9 @@ func (d *meanwhile) Check(ctx context.Context, g driver.Grant) error {
 	return d.alerting.Check(ctx, g)
 }
 
-// aroundAlert has the holder of a lock hear an alert, with the reason "the first", and calls before and
-// after around the check of that. take takes the lock away in silence. It wants the lease lost at
-// once, for a reason.
+// aroundAlert sends the holder of a lock an alert with the reason "the first", and calls before and after
+// around the Check that follows. Both get take, which takes the lock away without an alert. The lease has to
+// be lost at once, for the given reason.
 func aroundAlert(t *testing.T, reason string, before, after func(t *testing.T, drv *meanwhile, l *holdfast.Lease, take func())) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,8 @@ func aroundAlert(t *testing.T, reason string, before, after func(t *testing.T, d
 
 func doNothing(*testing.T, *meanwhile, *holdfast.Lease, func()) {}
 
-// Each node sends its alert when it has acted, so the first may come before a majority has.
+// Each node sends its alert as soon as it has removed the lock, so the first alert may arrive before a
+// majority has removed it.
 func TestAlertDuringCheckIsCheckedAgain(t *testing.T) {
 	aroundAlert(t, "the second", doNothing, func(_ *testing.T, drv *meanwhile, l *holdfast.Lease, take func()) {
 		take()
@@ -152,7 +153,7 @@ func TestAlertDuringCheckIsCheckedAgain(t *testing.T) {
 	})
 }
 
-// A renewal that was answered before the force does not refute the alert.
+// A renewal that was answered before the force-release does not disprove the alert.
 func TestRenewalDuringCheckKeepsForceReason(t *testing.T) {
 	aroundAlert(t, "the first", func(t *testing.T, _ *meanwhile, l *holdfast.Lease, take func()) {
 		if err := l.Extend(t.Context(), time.Minute); err != nil {

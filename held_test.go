@@ -9,13 +9,12 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// TestHeldErrorCountsOtherWaiters checks that a waiter does not count itself, whether it
-// is in the queue already or not.
+// A waiter does not count itself, whether it is in the queue already or not.
 func TestHeldErrorCountsOtherWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		holder := b.acquire(b.client, "k", nil)
 		for before := range 3 {
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // long enough to stand in the queue
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // long enough to be queued
 			_, err := b.newPeer().Acquire(ctx, "k", nil)
 			cancel()
 			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Waiters != before {

@@ -11,91 +11,87 @@ import (
 	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
-// Hooks are called when something happens to the client's leases. Each may be
-// nil. One goroutine calls them and writes the log, one event after the other in
-// the order in which they happened, at once or a few milliseconds later: a slow hook,
-// or a Logger that blocks, delays other events, but no lease, no Acquire and no Release. When 16,384 events
-// wait, the client drops the events that follow, and reports how many through Dropped
-// and the log. So a hook may be called after the fact: Lost is for people and
-// metrics. Use Lease.Context to stop work.
+// Hooks are functions that the client calls when something happens to its leases. Each may be nil. One
+// goroutine calls them and writes the log, in the order of the events, at once or a few milliseconds later. A
+// slow hook or a blocking Logger therefore delays other events, but no lease, no Acquire and no Release. When
+// 16,384 events are pending, the client drops further events, and reports their number through Dropped and in
+// the log. Because a hook may run late, Lost is for people and metrics: use Lease.Context to stop work.
 //
-// Key, in each event, is the key that was given to Acquire. For a slot or a reader's place, Lease.Key differs from
-// that; the log names it, as ForceRelease does.
+// Key, in each event, is the key that was given to Acquire. For a slot or a reader's place, Lease.Key differs
+// from it: the log and ForceRelease use Lease.Key.
 //
-// A hook may call any method of the client. Close and Shutdown wait until the hooks
-// have been called for all events, but for no longer than a second: so they do not
-// hang when a hook hangs, or when a hook calls them. Later versions may add fields
-// to the events.
+// A hook may call any method of the client. Close and Shutdown wait up to a second for the hooks to receive
+// all events, so they return even if a hook hangs or calls them. Later versions may add fields to the events.
 type Hooks struct {
-	Waiting  func(WaitingEvent)  // the lock is held, and a wait begins
+	Waiting  func(WaitingEvent)  // the lock is held, and the caller begins to wait
 	Acquired func(AcquiredEvent) // a lease begins
 	Failed   func(FailedEvent)   // an attempt to get a lease ended without one
 	Renewed  func(RenewedEvent)  // the watchdog renewed a lease, or failed to
-	AtRisk   func(AtRiskEvent)   // a lease can spare no further node, or can again
+	AtRisk   func(AtRiskEvent)   // a lease has become at risk, or no longer is: see AtRiskEvent
 	Lost     func(LostEvent)     // a lease ended before it was released
 	Released func(ReleasedEvent) // a lease was released
 	Node     func(NodeEvent)     // a node of the service changed its state
-	Differs  func(DiffersEvent)  // another holder of the key gave another number of slots or readers
-	Dropped  func(DroppedEvent)  // events were dropped, because those before them took too long
+	Differs  func(DiffersEvent)  // the holder of the key gave another number of slots or readers
+	Dropped  func(DroppedEvent)  // events were dropped, because hooks were too slow
 }
 
-// WaitingEvent is the start of a wait. The Context of this and other events carries the
-// values of the context that was given to Acquire, such as a trace's span, and is never cancelled.
+// WaitingEvent reports that a caller begins to wait. The Context of this and other events has the values of
+// the context that was given to Acquire, such as a trace's span, and is never cancelled.
 type WaitingEvent struct {
 	Context context.Context
 	Key     string
-	Lock    string     // the key of the held lock, for Inspect: Key, or the key of a slot or a place
-	Held    *HeldError // who holds it
+	Lock    string     // key of the held lock, for Inspect: Key itself, or the key of a slot or a reader's place
+	Held    *HeldError // the holder
 }
 
-// AcquiredEvent is the start of a lease.
+// AcquiredEvent reports the start of a lease.
 type AcquiredEvent struct {
 	Context  context.Context
 	Key      string
 	Owner    string
 	Token    Token
 	Waited   time.Duration // since Acquire was called
-	Told     bool          // a WaitingEvent told of the wait
-	HandOver bool          // passed on inside the process, without the service
+	Told     bool          // a WaitingEvent reported the wait
+	HandOver bool          // another caller of this process passed the lock on, without the service
 }
 
-// FailedEvent is the end of a call of Acquire, TryAcquire, Do or Adopt that returns no
-// lease: once for each call that has begun to ask or to wait. There is none for a call
-// that was refused before: with ErrInvalid, ErrUnsupported, ErrNested, or ErrClosed by a
-// client that was closed or shut down already. AcquireAll has one for each key that it has waited
-// for in vain, TryAcquireAll one for the key that its error names.
+// FailedEvent reports that a call of Acquire, TryAcquire, Do or Adopt ended without a lease. Each call that
+// has begun to ask or to wait sends one. A call that was rejected before sends none: with ErrInvalid,
+// ErrUnsupported or ErrNested, or with ErrClosed because the client was already closed or shut down.
+// AcquireAll sends one for each key that it waited for in vain, TryAcquireAll one for the key that its error
+// names.
 type FailedEvent struct {
 	Context context.Context
 	Key     string
-	Waited  time.Duration // since the call
-	Told    bool          // a WaitingEvent told of the wait, and no AcquiredEvent of its end
-	Err     error         // what the call returns is an *Error around it
+	Waited  time.Duration // since the call began
+	Told    bool          // a WaitingEvent reported the start of the wait
+	Err     error         // the cause, without the *Error that the call returns
 }
 
-// RenewedEvent is the end of one round of renewal. A writer has one for the locks that it holds together: it is renewed
-// when all of them are, and Err names one that was not.
+// RenewedEvent reports the end of one round of renewal. A writer sends one for all its locks together: it is
+// renewed when all of them are, and Err names a lock that was not.
 type RenewedEvent struct {
 	Key      string
 	Owner    string
 	Token    Token
-	Deadline time.Time     // the lease is trusted until then
-	Left     time.Duration // what was left of the old trust when the round ended
-	Late     time.Duration // from when the round was due to its end; 0: Extend ordered it, or it ended before
-	Waiters  int           // how many others wait, as far as is known
-	Err      error         // the round failed, and another is tried while trust lasts
+	Deadline time.Time     // the lease is valid until then
+	Left     time.Duration // the time that was left of the old lease when the round ended
+	Late     time.Duration // time by which the round ended after it was due; 0 if it was not late, or Extend started it
+	Waiters  int           // number of other waiters, as far as it is known
+	Err      error         // the round failed; it is repeated until the lease ends
 }
 
-// AtRiskEvent reports that the redundancy of a lease has changed, once for each change. It
-// comes with the renewal after the one that has shown it. A driver whose lease can
-// never spare a node, as with one node or two, sends none.
+// AtRiskEvent reports a change in the redundancy of a lease, once for each change. It comes with the renewal
+// after the one that met the change. A driver whose leases can never lose a node, as with one node or two,
+// sends none.
 type AtRiskEvent struct {
 	Key    string
 	Owner  string
 	Token  Token
-	AtRisk bool // as many nodes as are needed have the lock, and no more; false: more of them do again
+	AtRisk bool // true: exactly as many nodes as needed have the lock; false: more have it again
 }
 
-// LostEvent is the end of a lease that was not released.
+// LostEvent reports the end of a lease that was not released.
 type LostEvent struct {
 	Context context.Context
 	Key     string
@@ -105,37 +101,37 @@ type LostEvent struct {
 	Reason  error         // matches ErrLost and ErrExpired, ErrMaxHold or ErrGone
 }
 
-// ReleasedEvent is the end of a lease.
+// ReleasedEvent reports the release of a lease.
 type ReleasedEvent struct {
 	Context context.Context
 	Key     string
 	Owner   string
 	Token   Token
 	Held    time.Duration // since it was acquired
-	// Detached reports that the lock was left for another client to adopt.
+	// Detached reports that the lock was left in place for another client to adopt.
 	Detached bool
-	// Err is the reason why the service did not confirm the release: the lock may stay held
-	// until its TTL is over.
+	// Err reports why the service did not confirm the release. The lock may then stay held until its TTL ends.
 	Err error
 }
 
-// NodeEvent is the state of one node, or a change to it.
+// NodeEvent is the state of one node, or a change of it.
 type NodeEvent = driver.NodeEvent
 
-// NodeState is the ability of a node to vote.
+// NodeState tells whether a node votes, and if not, why.
 type NodeState = driver.NodeState
 
 // The states of a node.
 const (
 	NodeUp       = driver.NodeUp       // votes
-	NodeDown     = driver.NodeDown     // cannot be reached or refuses the connection
+	NodeDown     = driver.NodeDown     // cannot be reached or rejects the connection
 	NodeStalled  = driver.NodeStalled  // connected, but does not answer in time
-	NodePolling  = driver.NodePolling  // votes, but cannot wake waiters: they poll
-	NodeDegraded = driver.NodeDegraded // votes, but an operator should change something
+	NodePolling  = driver.NodePolling  // votes, but cannot wake waiters, so they poll
+	NodeDegraded = driver.NodeDegraded // votes, but needs an operator
 )
 
-// DiffersEvent reports a holder that was given another number of slots or readers than the caller who found the key held.
-// All callers of a key should give the same: more may hold it than the smaller number allows. It comes with each such attempt.
+// DiffersEvent reports that a caller found the key held by a holder that had given another number of slots or
+// readers. All callers of a key should give the same number: otherwise more of them may hold the key than the
+// smaller number allows. Each such attempt sends the event.
 type DiffersEvent struct {
 	Key    string
 	Gave   string // what the attempt gave, such as "3 slots"
@@ -143,37 +139,36 @@ type DiffersEvent struct {
 	Holder Holder
 }
 
-// DroppedEvent reports that events were dropped at this place in their order.
+// DroppedEvent reports that events were dropped at this point.
 type DroppedEvent struct{ Count int }
 
 const (
-	maxEvents    = 1 << 14          // that wait for slow hooks
-	pollInterval = time.Millisecond // of the goroutine that looks for events
-	maxIdlePolls = 16               // polls without an event that end the goroutine
+	maxEvents    = 1 << 14          // bound of the events that wait for slow hooks
+	pollInterval = time.Millisecond // interval at which the goroutine looks for events
+	maxIdlePolls = 16               // number of empty polls after which the goroutine ends
 )
 
-// eventQueue delivers events to the hooks and the log, from a goroutine of its own. To start or
-// to wake a goroutine for each event would cost more than most hooks do. So the goroutine polls
-// while there are events, and ends after some polls without one. The first event after that is
-// delivered at once.
+// eventQueue delivers events to the hooks and the log, in its own goroutine. Starting or waking a goroutine
+// for each event would cost more than most hooks do. So the goroutine polls while there are events, and ends
+// after some polls without one. The first event after that starts it again and is delivered at once.
 type eventQueue struct {
 	hooks  Hooks
 	logger *slog.Logger
-	hurry  chan struct{} // closed by drain: ends the pauses between polls
+	hurry  chan struct{} // closed by drain, to end the pauses between polls
 
-	mu    sync.Mutex // guards what follows; locked after the mutex of the keeper
+	mu    sync.Mutex // guards the fields below; locked after the mutex of the keeper
 	queue []queuedEvent
-	told  int           // of queue: events delivered so far
-	done  chan struct{} // closed when the queue is empty and the goroutine ends; nil: there is none
+	told  int           // number of events of queue that are delivered
+	done  chan struct{} // closed when the goroutine ends; nil: no goroutine runs
 }
 
-// queuedEvent is one event, and how many were dropped after it.
+// queuedEvent is one event, and the number of events that were dropped after it.
 type queuedEvent struct {
 	fn      func()
 	dropped int
 }
 
-// enqueue calls tell after everything that was put before. It does not block.
+// enqueue appends an event. tell delivers it. enqueue does not block.
 func (h *eventQueue) enqueue(tell func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -191,7 +186,7 @@ func (h *eventQueue) enqueue(tell func()) {
 	}
 }
 
-// deliverAll calls what is in the queue, until that has been empty for long.
+// deliverAll delivers the queued events, until the queue has been empty for maxIdlePolls polls.
 func (h *eventQueue) deliverAll() {
 	pause := time.NewTimer(pollInterval)
 	defer pause.Stop()
@@ -215,8 +210,8 @@ func (h *eventQueue) deliverAll() {
 	}
 }
 
-// dequeue takes the first event out of the queue, if there is one. Where there is none, last
-// ends the goroutine: more is false.
+// dequeue removes the first event from the queue, if there is one. If the queue is empty and last is set, it
+// ends the goroutine and returns false for more.
 func (h *eventQueue) dequeue(last bool) (first queuedEvent, more bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -233,7 +228,7 @@ func (h *eventQueue) dequeue(last bool) (first queuedEvent, more bool) {
 	return first, !last
 }
 
-// deliverEvent calls the hooks for one event, and for the events dropped after it.
+// deliverEvent calls the hooks for one event, and reports the events that were dropped after it.
 func (h *eventQueue) deliverEvent(n queuedEvent) {
 	n.fn()
 	if n.dropped == 0 {
@@ -245,8 +240,7 @@ func (h *eventQueue) deliverEvent(n queuedEvent) {
 	}
 }
 
-// drain waits until the hooks have been called for everything, or ctx ends. It is called
-// once.
+// drain waits until the hooks have received all events, or ctx ends. It is called once.
 func (h *eventQueue) drain(ctx context.Context) {
 	close(h.hurry)
 	h.mu.Lock()
@@ -261,7 +255,7 @@ func (h *eventQueue) drain(ctx context.Context) {
 	}
 }
 
-// Log puts a line into the log, with the time of now.
+// Log queues a line for the log, with the present time.
 func (h *eventQueue) Log(level slog.Level, text string, args ...any) {
 	now := time.Now()
 	h.enqueue(func() { h.writeLog(now, level, text, args...) })
@@ -277,8 +271,8 @@ func (h *eventQueue) writeLog(at time.Time, level slog.Level, text string, args 
 	h.logger.Handler().Handle(ctx, r)
 }
 
-// readablePairs returns the pairs of a log line as people read them in JSON too: durations with their units, and no value that
-// is nil.
+// readablePairs prepares the pairs of a log line for people who read them as JSON: it writes durations with
+// their units, and leaves out nil values.
 func readablePairs(args []any) (pairs []any) {
 	for pair := range slices.Chunk(args, 2) {
 		switch v := pair[1].(type) {

@@ -9,7 +9,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/holder"
 )
 
-// The goroutine stays while there are events, and does not stay for ever.
 func TestIdleHookGoroutineEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -58,7 +57,7 @@ func TestIdleHookGoroutineEnds(t *testing.T) {
 	})
 }
 
-// BenchmarkUnset measures the events of a lock, and of a renewal of it, if no hooks are set.
+// BenchmarkUnset measures the events of one lock and one renewal if no hooks are set.
 func BenchmarkUnset(b *testing.B) {
 	h := &eventQueue{hurry: make(chan struct{})}
 	ctx := b.Context()

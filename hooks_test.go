@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// slow is the time that the hooks of these tests take.
+// slow is the time that each hook takes.
 const slow = 5 * time.Second
 
-// slowHooks are hooks of which each takes long.
+// slowHooks returns hooks that take the time slow.
 func slowHooks() holdfast.Hooks {
 	return holdfast.Hooks{
 		Waiting:  func(holdfast.WaitingEvent) { passTime(slow) },
@@ -31,7 +31,7 @@ func slowHooks() holdfast.Hooks {
 	}
 }
 
-// slowLog takes long for each line.
+// slowLog is a log handler that takes the time slow for each line.
 type slowLog struct{}
 
 func (slowLog) Enabled(context.Context, slog.Level) bool  { return true }
@@ -39,12 +39,12 @@ func (slowLog) Handle(context.Context, slog.Record) error { passTime(slow); retu
 func (l slowLog) WithAttrs([]slog.Attr) slog.Handler      { return l }
 func (l slowLog) WithGroup(string) slog.Handler           { return l }
 
-// inSlowBubble runs fn like inBubble, with a client whose hooks and Logger are slow.
+// inSlowBubble is inBubble with a client whose hooks and Logger are slow.
 func inSlowBubble(t *testing.T, fn func(t *testing.T, b *bench)) {
 	inBubbleWith(t, &holdfast.Options{Hooks: slowHooks(), Logger: slog.New(slowLog{})}, func(t *testing.T, b *bench) {
 		fn(t, b)
 		b.client.Close()
-		passTime(time.Hour) // what is left of the hooks
+		passTime(time.Hour) // the hooks finish
 	})
 }
 
@@ -101,7 +101,7 @@ func TestSlowHookDelaysNoCall(t *testing.T) {
 	})
 }
 
-// record has the events that hooks and the log received, in order.
+// record notes the events that hooks and log receive, in order.
 type record struct {
 	mu   sync.Mutex
 	told []string
@@ -133,13 +133,13 @@ func TestEventsKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// What finds no room is dropped, and nothing is dropped in silence.
+// Events that do not fit the queue are dropped, and their number is reported.
 func TestDroppedEventsAreCountedAndReported(t *testing.T) {
 	t.Parallel()
-	const all = 17_000 // the queue has room for 16,384
+	const all = 17_000 // the queue holds 16,384
 	var acquired, dropped int
 	var log record
-	var hung chan struct{} // made in the bubble
+	var hung chan struct{} // created inside the bubble
 	opts := &holdfast.Options{
 		Hooks: holdfast.Hooks{
 			Acquired: func(holdfast.AcquiredEvent) { acquired++; <-hung },
@@ -233,7 +233,7 @@ func TestEventsReportWhetherWaitWasAnnounced(t *testing.T) {
 		Failed:   func(e holdfast.FailedEvent) { end(e.Told) },
 	}
 	inBubbleWith(t, &holdfast.Options{Hooks: hooks}, func(t *testing.T, b *bench) {
-		for range 50 { // some waiters leave with the lock in their hands
+		for range 50 { // some waiters give up at the moment in which they get the lock
 			l := b.acquire(b.client, "k", nil)
 			ctx, cancel := context.WithCancel(t.Context())
 			for range 3 {

@@ -15,15 +15,16 @@ import (
 // Status describes one lock.
 type Status = driver.Status
 
-// NodeView describes a lock as one node knows it.
+// NodeView describes a lock as one node sees it.
 type NodeView = driver.NodeView
 
 // Waiter describes a client that waits for a lock.
 type Waiter = driver.Waiter
 
-// Inspect reports who holds key, without changing anything. Like Queue and ForceRelease it takes
-// each key that List yields, also one of another program with control characters. It blocks for one
-// answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid, ErrClosed.
+// Inspect returns the state of the lock on key: its holder and its waiters. It changes nothing. Inspect, Queue
+// and ForceRelease take each key that List yields, also the keys of other programs, which may contain control
+// characters. It blocks for one answer of the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid,
+// ErrClosed.
 func (c *Client) Inspect(ctx context.Context, key string) (st Status, err error) {
 	defer func() { err = wrapError("inspect", key, err) }()
 	if err := cmp.Or(checkSeen(key), c.checkOpen()); err != nil {
@@ -47,9 +48,9 @@ func (c *Client) checkOpen() error {
 	}
 }
 
-// Queue returns the first waiters for key, at most limit, in the order in which they get the
-// lock. Of the waiters of one process it shows the first. It blocks for one answer of the service. Errors: ErrUnavailable, ErrUnsupported,
-// ErrInvalid.
+// Queue returns the first waiters for key, in the order in which they will get the lock, and at most limit of
+// them. Of the waiters of one process it returns the first only. It blocks for one answer of the service.
+// Errors: ErrUnavailable, ErrUnsupported, ErrInvalid.
 func (c *Client) Queue(ctx context.Context, key string, limit int) (waiters []Waiter, err error) {
 	defer func() { err = wrapError("queue", key, err) }()
 	if err := checkSeen(key); err != nil {
@@ -62,8 +63,8 @@ func (c *Client) Queue(ctx context.Context, key string, limit int) (waiters []Wa
 	return q.Queue(ctx, key, limit)
 }
 
-// List yields the locks that are held or waited for and whose key begins with
-// prefix. An error ends the sequence.
+// List yields the locks whose key begins with prefix and that somebody holds or waits for. An error ends the
+// sequence.
 func (c *Client) List(ctx context.Context, prefix string) iter.Seq2[Status, error] {
 	return func(yield func(Status, error) bool) {
 		l, ok := c.drv.(driver.Lister)
@@ -87,18 +88,18 @@ type Verdict = driver.Verdict
 // The verdicts of a check.
 const (
 	VerdictOK      = driver.VerdictOK
-	VerdictSkipped = driver.VerdictSkipped // could not be checked, for want of a permission that locks do not need
-	VerdictWarning = driver.VerdictWarning // locks work now
-	VerdictFault   = driver.VerdictFault   // locks do not work there, or can be given to two
+	VerdictSkipped = driver.VerdictSkipped // not checked, because a permission is missing that locks do not need
+	VerdictWarning = driver.VerdictWarning // locks work, but something should be fixed
+	VerdictFault   = driver.VerdictFault   // locks do not work, or two clients can get the same lock
 )
 
-// Diagnose looks for what an operator should fix: nodes that cannot be reached, may lose
-// locks, are full or slow, deny permissions, and so on. It returns the result of each check,
-// good or bad; see Finding.Bad. Round trips are compared with ttl, the TTL of the leases; 0
-// stands for 10 s. Diagnose changes nothing, and blocks for some seconds at most, or until ctx
-// ends. Errors: ErrUnsupported.
+// Diagnose looks for problems that an operator should fix: nodes that cannot be reached, may lose locks, are
+// full or slow, or deny permissions. It returns the result of each check, good or bad; see Finding.Bad. It
+// compares response times with ttl, the TTL of the leases; 0 means 10 s. Diagnose changes nothing, and blocks
+// for some seconds at most, or until ctx ends. Errors: ErrUnsupported.
 //
-// Where no driver can be opened for locks, open one with the option NoCheck to diagnose the service.
+// If the service is in such a state that no driver can be opened for locks, open the driver with the option
+// NoCheck to diagnose it.
 func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, error) {
 	d, ok := c.drv.(driver.Doctor)
 	if !ok {
@@ -107,26 +108,24 @@ func (c *Client) Diagnose(ctx context.Context, ttl time.Duration) ([]Finding, er
 	return d.Diagnose(ctx, ttl), nil
 }
 
-// ForceRelease takes the lock away from the grant that token belongs to, with the token that
-// Inspect shows or that a lease has. It never takes it from a newer grant. One grant may serve
-// several leases of one process, which follow one another within a tenth of a second: whichever
-// of their tokens is given, the one that has the lock now loses it. A reader loses its place by the
-// token that Inspect shows for that. The old holder cannot renew
-// any more, and storages that check tokens refuse it once the next holder has written. Token 0
-// stands for a lock without a token: the lock of another library, or a released one that stays
-// for its MinHold (Status.Kept), which no other token ends.
+// ForceRelease takes the lock away from the holder with this token. Inspect shows the token, and Lease.Token
+// returns it. ForceRelease never takes the lock from a newer grant. Within a tenth of a second, one grant may
+// serve several leases of one process in turn: the token of any of them takes the lock from the current one. A
+// reader loses its place by the token that Inspect shows for the place. The old holder cannot renew any more,
+// and storages that check tokens reject it once the next holder has written. Token 0 stands for a lock without
+// a token: the lock of another library, or a released lock that its MinHold still keeps (Status.Kept), which
+// no other token ends.
 //
-// The holder loses its lease at once, if the driver is a driver.Alerter and the holder's
-// client can be reached, and otherwise at its next renewal. In the first case the cause of
-// its context includes why: say who takes the lock and what for, in a line of at most 200
-// bytes. A longer one is cut.
+// The holder loses its lease at once if the driver is a driver.Alerter and the holder's client can be reached,
+// otherwise at its next renewal. In the first case the cause of its context includes why: give the reason and
+// who takes the lock, in a line of at most 200 bytes. A longer text is cut.
 //
-// ErrUnconfirmed means that the lock has been taken away, but a replica that takes over now may not know it: then the old
-// holder, if it was not notified, goes on until its lease ends. Where a server may fail over, ForceRelease waits up to a
-// second for one replica.
+// ErrUnconfirmed means that the lock was taken away, but a replica that takes over now may not know it. A
+// holder that was not notified may then continue until its lease ends. If a server may fail over, ForceRelease
+// waits up to a second for one replica.
 //
-// Errors: ErrLost when token does not belong to the present holder,
-// ErrUnavailable, ErrUnsupported, ErrUnconfirmed.
+// Errors: ErrLost if token does not belong to the present holder, ErrUnavailable, ErrUnsupported,
+// ErrUnconfirmed.
 func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why string) (err error) {
 	defer func() { err = wrapError("force release", key, err) }()
 	if err := checkSeen(key); err != nil {
@@ -148,7 +147,7 @@ func (c *Client) ForceRelease(ctx context.Context, key string, token Token, why 
 	return err
 }
 
-// strangerError is a token that is not the present holder's.
+// strangerError rejects a token that does not belong to the present holder.
 type strangerError Token
 
 func (t strangerError) Error() string {
@@ -157,7 +156,7 @@ func (t strangerError) Error() string {
 
 func (strangerError) Is(target error) bool { return target == ErrLost }
 
-// addLocalWaiters adds the waiters of this process.
+// addLocalWaiters adds the waiters of this process to st.
 func (c *Client) addLocalWaiters(st Status) Status {
 	st.Waiters += c.keeper.WaiterCount(st.Key)
 	return st

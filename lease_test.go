@@ -22,7 +22,7 @@ func TestCheckReportsLossAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantErr(t, l.Check(t.Context()), holdfast.ErrLost)
-		passTime(4 * time.Second) // with the next renewal
+		passTime(4 * time.Second) // the next renewal is sent
 		wantErr(t, context.Cause(l.Context()), holdfast.ErrLost)
 	})
 }
@@ -39,8 +39,8 @@ func TestPrintedLeaseShowsKeyAndToken(t *testing.T) {
 	})
 }
 
-// Nodes that forgot a lock get it back with the next renewal, and a lease that a majority forgot ends
-// with it, even if a caller checks it before.
+// The next renewal restores the lock at nodes that forgot it. If a majority forgot it, the lease ends with
+// that renewal, even if a caller calls Check before.
 func TestCheckChangesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		l := b.acquire(b.client, "k", nil)
@@ -76,7 +76,7 @@ func TestCheckChangesNothing(t *testing.T) {
 	})
 }
 
-// A nested hold shares the lease, and cannot have a TTL, or an end, of its own.
+// A nested hold shares the lease, so it cannot have another TTL or end.
 func TestNestingWithOtherOptionsIsRejected(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		opts := holdfast.AcquireOptions{TTL: 5 * time.Second, MaxHold: time.Minute, MinHold: time.Second, Reentrant: true}
@@ -325,7 +325,7 @@ func TestEndedLeaseCannotBeNested(t *testing.T) {
 	})
 }
 
-// Inside Do the lease's own context is the one at hand.
+// Inside Do, the lease's own context is the one that callers have.
 func TestReleaseAcceptsLeasesOwnContext(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range 3 {
@@ -340,7 +340,7 @@ func TestReleaseAcceptsLeasesOwnContext(t *testing.T) {
 	})
 }
 
-// The caller of a Wait that is over before any answer looks at these nodes next.
+// After such an error the caller looks at the named nodes.
 func TestWaitWithoutAnswerNamesNodes(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
 		for i := range b.client.Nodes() {

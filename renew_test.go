@@ -187,7 +187,7 @@ func TestLateAnswersKeepLease(t *testing.T) {
 		if err := context.Cause(l.Context()); err != nil {
 			t.Errorf("lost behind slow nodes: %v", err)
 		}
-		wantErr(t, l.Release(t.Context()), holdfast.ErrUnavailable) // not confirmed in time, but still under way
+		wantErr(t, l.Release(t.Context()), holdfast.ErrUnavailable) // not confirmed in time, but still in progress
 		b.release(b.acquire(b.newPeer(), "k", nil))
 	})
 }
@@ -476,7 +476,7 @@ func TestHandOverStartsNoSecondRenewal(t *testing.T) {
 			l, _ := c.Acquire(t.Context(), "k", opts)
 			next <- l
 		}()
-		time.Sleep(50 * time.Millisecond) // the first renewal is under way
+		time.Sleep(50 * time.Millisecond) // the first renewal is in progress
 		first.Release(t.Context())
 		second := <-next
 		if second == nil || !strings.HasPrefix(second.Owner(), first.Owner()+"+") {

@@ -61,7 +61,7 @@ func TestLateRenewalIsLoss(t *testing.T) {
 		t.Cleanup(func() { client.Close() })
 		b.client = client
 		l := b.acquire(client, "k", &holdfast.AcquireOptions{TTL: 9 * time.Second})
-		passTime(3 * time.Second) // from here on, a renewal is under way
+		passTime(3 * time.Second) // from here on, a renewal is in progress
 		client.StopWatchdog()
 		passTime(10 * time.Second)
 		if err := context.Cause(l.Context()); !errors.Is(err, holdfast.ErrLost) {
