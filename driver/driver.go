@@ -71,7 +71,7 @@
 //     AShortCutIsSurvived)
 //   - Release. The driver sends a release even if ctx has ended. A release may be
 //     repeated, and never touches the lock of another owner. It may come while a renewal of
-//     the grant is under way, and that renewal then does not set the lock again.
+//     the grant is in progress, and that renewal then does not set the lock again.
 //     (AReleaseIsSentWithAnEndedContext, AReleaseDuringARenewalFreesTheLock,
 //     ReleaseIsIdempotent, ReleaseByAStrangerChangesNothing, CutOffAReleaseIsNotConfirmed)
 //   - Prompt. Release returns within about two seconds if the service does not answer, even if
@@ -81,7 +81,7 @@
 //     while the service answers those.
 //     (AReleaseEndsByItself, AReleaseIsSentWithAnEndedContext)
 //   - Keep. A release with keep above 0 leaves the lock in place for that time, rounded up
-//     like a TTL, and then the lock lapses. Meanwhile it belongs to nobody: Status.Kept is set, it has
+//     like a TTL, and then the lock expires. Meanwhile it belongs to nobody: Status.Kept is set, it has
 //     no token, and no renewal, adoption or Force of its last holder changes it; Force with token 0
 //     ends it. The client asks for it only with Limits.MinHold, and sends nothing more for the
 //     grant. (MinHoldOutlastsTheRelease, AKeptLockIsNobodys)
@@ -141,30 +141,28 @@ import (
 	"unicode"
 )
 
-// Driver takes, keeps and frees locks. All methods are safe for concurrent
-// use. A driver returns plain errors: the client wraps them once.
+// Driver acquires, renews and releases locks. All methods are safe for concurrent use. A driver returns plain
+// errors: the client wraps them once.
 type Driver interface {
-	// Acquire takes the lock on req.Key. It blocks until the lock is granted, the service
-	// rejects the request for good, ctx ends, or Close (Wait); with req.NoWait it makes one attempt
-	// (NoWait). After an error nothing stays (Nothing stays).
+	// Acquire acquires the lock on req.Key. It blocks until the lock is granted, the service rejects the
+	// request for good, ctx ends, or Close (Wait); with req.NoWait it makes one attempt (NoWait). After an
+	// error it leaves nothing on the service (Nothing stays).
 	//
-	// Errors: *HeldError, with NoWait only; *UnavailableError; ErrClosed; or ctx.Err(),
-	// together with the last *HeldError or *UnavailableError of the wait, if
-	// there is one (End).
+	// Errors: *HeldError, with NoWait only; *UnavailableError; ErrClosed; or ctx.Err(), together with the last
+	// *HeldError or *UnavailableError of the wait, if there is one (End).
 	Acquire(ctx context.Context, req Request) (Grant, error)
 
-	// Renew asks for a fresh TTL for all grants at once, so that they travel together. It
-	// blocks until each has an outcome or ctx ends, and returns one Renewal for each
-	// grant, in order (Renew, Loss). The client never renews a grant twice at the same
-	// time.
+	// Renew extends all grants by their TTL in one call, so that the requests travel together. It blocks until
+	// each has an outcome or ctx ends, and returns one Renewal for each grant, in order (Renew, Loss). The
+	// client never renews a grant twice at the same time.
 	Renew(ctx context.Context, grants []Grant) []Renewal
 
-	// Release frees the lock for the next holder, or with keep above 0 leaves it in place
-	// for that time (Release, Keep). It blocks until the service has answered, or has
-	// been silent for two seconds (Prompt); the end of ctx shortens that wait and nothing else.
+	// Release frees the lock for the next holder, or with keep above 0 leaves it in place for that time
+	// (Release, Keep). It blocks until the service has answered, or has been silent for two seconds (Prompt).
+	// The end of ctx shortens only that wait.
 	//
-	// Errors: none if the lock was released, or had passed on; *UnavailableError or
-	// ctx.Err() if that is not known. The lock then lapses by itself.
+	// Errors: nil if the lock was released or another owner has it; *UnavailableError or ctx.Err() if the
+	// outcome is unknown. The lock then expires with its TTL.
 	Release(ctx context.Context, grant Grant, keep time.Duration) error
 
 	// Limits returns the abilities of the driver, which never change.
@@ -191,55 +189,51 @@ type Lister interface {
 
 // Queuer is a Driver that can list the waiters for a lock.
 type Queuer interface {
-	// Queue returns the first waiters of key, at most limit, in the order in which they
-	// get the lock, as far as is known. It changes nothing. A waiter that died may be
-	// among them until its turn has come.
+	// Queue returns the first waiters of key, at most limit, in the order in which they will get the lock, as
+	// far as it is known. It changes nothing. A dead waiter may be among them until its turn.
 	Queue(ctx context.Context, key string, limit int) ([]Waiter, error)
 }
 
 // Waiter is a client that waits for a lock.
 type Waiter struct {
 	Owner  string
-	Holder Holder    // who it is
+	Holder Holder    // the waiting process
 	Since  time.Time // when it asked for the lock, by its own clock; zero if unknown
 }
 
 // Forcer is a Driver that can take a lock away from its holder.
 type Forcer interface {
-	// Force frees key if token belongs to its present holder, and reports
-	// whether it did. Token 0 stands for a holder without a token, a user of
-	// another library. The holder receives why, a line of text, if it listens.
-	// With true and ErrUnconfirmed it has freed the key, on a service that may forget that.
+	// Force frees key if token belongs to its present holder, and reports whether it did. Token 0 stands for a
+	// holder without a token, a user of another library. The holder receives why, a line of text, if its
+	// driver is an Alerter. With true and ErrUnconfirmed, Force has freed the key on a service that may forget
+	// that.
 	Force(ctx context.Context, key string, token int64, why string) (bool, error)
 }
 
-// Alerter is a Driver that is notified at once when a Force by any client takes a lock of its client
-// away (Alert).
+// Alerter is a Driver that the service notifies at once when any client's Force takes a lock away from this
+// client (Alert).
 type Alerter interface {
 	Checker
-	// Alert sets the one function to call then, from any goroutine, with the owner of the
-	// grant and the reason that was given to Force. The text comes from another process: do not trust
-	// it. The client calls Alert before the first Acquire, and fn returns quickly.
+	// Alert sets the function that the driver calls then, from any goroutine, with the owner of the grant and
+	// the reason that was given to Force. The reason comes from another process: do not trust it. The client
+	// calls Alert before the first Acquire, and fn returns quickly.
 	Alert(fn func(owner, why string))
 }
 
-// Adopter is a Driver whose grants can be continued by another process that
-// knows their owner and token (Adopt).
+// Adopter is a Driver whose grants another process can continue if it knows their owner and token (Adopt).
 //
-// Renew and Release of such a Driver also take a grant of another client that
-// has detached it, by its Key, Owner and TTL. Renew then never takes a free
-// lock, on no node: once the owner has lost it, the grant stays lost.
+// Renew and Release of an Adopter also accept a grant that another client has detached, by its Key, Owner and
+// TTL. Renew must not take a free lock then, on any node: once the owner has lost the lock, the grant stays
+// lost.
 type Adopter interface {
-	// Detach forgets grant without a release: the lock stays until its TTL is
-	// over, so that another client can adopt it.
+	// Detach forgets grant without a release: the lock stays until its TTL ends, so that another client can
+	// adopt it.
 	Detach(grant Grant)
-	// Adopt takes the lock over from grant, of which Key, Owner and TTL must be
-	// set, and returns a grant of its own, with a later token. Of several that
-	// adopt one grant, one succeeds. It blocks until it has the lock, until it
-	// knows that the lock is free or another's (ErrLost), or until ctx or TTL
-	// is over (ErrUnavailable). In the last case it releases the lock on the
-	// nodes where it has taken it; on the others the lock stays until its TTL
-	// is over.
+	// Adopt takes the lock over from grant, whose Key, Owner and TTL must be set, and returns a grant of its
+	// own with a higher token. If several clients adopt the same grant, one succeeds. Adopt blocks until it
+	// has the lock, until it knows that the lock is free or has another owner (ErrLost), or until ctx or TTL
+	// ends (ErrUnavailable). In the last case it releases the lock on the nodes where it has taken it over; on
+	// the others the lock stays until its TTL ends.
 	Adopt(ctx context.Context, grant Grant) (Grant, error)
 }
 
@@ -253,28 +247,27 @@ type Checker interface {
 
 // Notifier is a Driver that reports the state of its nodes.
 type Notifier interface {
-	// Nodes returns the present state of each node, in the order of opening. It sends no
-	// request.
+	// Nodes returns the present state of each node, in the order in which the driver was opened with them. It
+	// sends no request.
 	Nodes() []NodeEvent
-	// Notify sets the one function to call at each change, from any goroutine.
-	// The client calls it before the first Acquire, and fn returns quickly.
+	// Notify sets the function that the driver calls at each change, from any goroutine. The client calls
+	// Notify before the first Acquire, and fn returns quickly.
 	Notify(fn func(NodeEvent))
 }
 
 // Doctor is a Driver that finds faults for an operator to fix.
 type Doctor interface {
-	// Diagnose looks at the service and at each of its nodes, over connections of its own,
-	// in whatever state the driver is, and returns the result of each check, node by node.
-	// ttl is the TTL of the leases; 0 means 10 s. Diagnose changes nothing on the service,
-	// and blocks for some seconds at most, or until ctx ends: a check without an answer by then
-	// is a fault of its node.
+	// Diagnose checks the service and each of its nodes over separate connections, in whatever state the
+	// driver is. It returns the result of each check, node by node. ttl is the TTL of the leases; 0 means 10
+	// s. Diagnose changes nothing on the service, and blocks for some seconds at most, or until ctx ends: a
+	// check without an answer by then is a fault of its node.
 	Diagnose(ctx context.Context, ttl time.Duration) []Finding
 }
 
 // Finding is the result of one check of a Doctor.
 type Finding struct {
 	Node    string  `json:"node,omitempty"` // empty: the service as a whole
-	Check   string  `json:"check"`          // the name of the check, one word that never changes
+	Check   string  `json:"check"`          // name of the check: one word that never changes
 	Verdict Verdict `json:"verdict"`
 	Text    string  `json:"text"`           // the result and its meaning
 	Mend    string  `json:"mend,omitempty"` // the fix
@@ -291,7 +284,7 @@ const (
 	VerdictOK      Verdict = "ok"
 	VerdictSkipped Verdict = "skipped" // not checked: a permission is missing that locks do not need
 	VerdictWarning Verdict = "warning" // locks work now
-	VerdictFault   Verdict = "fault"   // locks do not work there, or can have two holders
+	VerdictFault   Verdict = "fault"   // locks do not work, or two clients can get the same lock
 )
 
 // Request asks for a lock.
@@ -299,19 +292,17 @@ type Request struct {
 	Key    string
 	TTL    time.Duration
 	NoWait bool
-	// Renews means that the client renews the grant, and soon if it is trusted for less
-	// than half of TTL: then the driver may return a grant with less trust, such as
-	// a grant that the last holder has handed over and the service has still to confirm.
+	// Renews reports that the client will renew the grant, and soon if it is trusted for less than half of
+	// TTL. The driver may then return a grant with less trust, such as one that the last holder has handed
+	// over and the service has not confirmed yet.
 	Renews bool
-	// Adoptable asks for a grant that another process may adopt. The function Adoptable makes
-	// its owner id, and the owner id of the grant that Adopter.Adopt returns. The client sets it only
-	// for an Adopter.
+	// Adoptable asks for a grant that another process may adopt. Its owner id, and the owner id of the grant
+	// that Adopter.Adopt returns, are made by the function Adoptable. The client sets it only for an Adopter.
 	Adoptable bool
 	Holder    Holder
-	// Obstacle, if set, is called with the obstacle of a wait (Obstacle). Calls
-	// come one after the other, perhaps a little later than the change, and the last call
-	// perhaps after Acquire has returned. The driver holds no mutex meanwhile. The
-	// function returns quickly.
+	// Obstacle, if set, receives the obstacles of a wait (Obstacle). Calls come one after the other. A call
+	// may come a little after the change, and the last one after Acquire has returned. The driver holds no
+	// mutex during the call. The function returns quickly.
 	Obstacle func(error)
 }
 
@@ -320,7 +311,7 @@ type Holder struct {
 	Host    string `json:"host,omitempty"`    // name of the machine
 	PID     int    `json:"pid,omitempty"`     // process id on that machine
 	Program string `json:"program,omitempty"` // name of the program
-	// Note describes this one lease.
+	// Note describes the purpose of this lease.
 	Note string `json:"note,omitempty"`
 }
 
@@ -348,8 +339,8 @@ func (h Holder) String() string {
 	return b.String()
 }
 
-// quoteUnprintable returns text as it is if each rune of it is printable, else quoted: another client may have chosen it, and
-// an error that names a holder is printed and logged.
+// quoteUnprintable returns text unchanged if all its runes are printable, and quoted otherwise. Another client
+// may have chosen the text, and errors that name a holder are printed and logged.
 func quoteUnprintable(text string) string {
 	if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(text)
@@ -357,56 +348,55 @@ func quoteUnprintable(text string) string {
 	return text
 }
 
-// Grant is a lock that was taken.
+// Grant is a lock that the service has granted.
 type Grant struct {
 	Key   string
-	Owner string // names this grant on the service; never used for another
-	Token int64  // fencing token; 0 where Limits.Token is false
-	// Block is the number of holders in turn that the grant may serve: with more than one the client
-	// may pass it on inside the process without asking the service. The i-th holder, from
-	// 0, has the token Token+i, or 0 where Limits.Token is false. 0 counts as 1.
+	Owner string // names this grant on the service; no other grant ever has it
+	Token int64  // fencing token; 0 if Limits.Token is false
+	// Block is the number of holders that the grant may serve in turn: with more than one, the client may pass
+	// it on inside the process without asking the service. The i-th holder, from 0, has the token Token+i, or
+	// 0 if Limits.Token is false. 0 counts as 1.
 	Block int
 	// TTL is the granted TTL. It may be longer than the requested one, by less than
 	// Limits.Granularity.
 	TTL time.Duration
-	// TrustedUntil is the time at which the grant may end without a message. It counts from
-	// before the request was sent and has both clock readings, so that the
-	// client can compare monotonic and wall time.
+	// TrustedUntil is the time at which the client has to consider the grant lost, unless it was renewed. It
+	// counts from before the request was sent. It has both clock readings, so that the client can compare
+	// monotonic and wall time.
 	TrustedUntil time.Time
 }
 
 // Renewal is the outcome of renewing one grant.
 type Renewal struct {
-	// TrustedUntil is the new end of trust; with an error, zero if
-	// the old end still holds.
+	// TrustedUntil is the new end of trust. With an error, zero means that the old end still holds.
 	TrustedUntil time.Time
 	Waiters      int // the known number of other waiters
 	// AtRisk reports that the last round left a bare quorum: losing one more node ends the
 	// lease. It is always false for a lease that can never spare a node.
 	AtRisk bool
-	// Err is nil if the grant was renewed, ErrLost if the service answered
-	// that the lock passed on, and any other error if the outcome is unknown.
+	// Err is nil if the grant was renewed, ErrLost if the service answered that the owner no longer has the
+	// lock, and any other error if the outcome is unknown.
 	Err error
 }
 
-// Limits declares the abilities of a driver. The client asks for no more (Declared).
+// Limits declares the abilities of a driver. The client uses no others (Declared).
 type Limits struct {
 	MinTTL time.Duration // the smallest TTL it can honour; above 0
 	MaxTTL time.Duration // the largest; 0 means no bound
-	// Longer is a text for an error: how to get a longer MaxTTL, and its price. Empty:
-	// there is no way.
+	// Longer tells, as part of an error, how to get a longer MaxTTL, and the price. Empty: there is no way.
 	Longer string
 	// Granularity is the unit to which TTLs are rounded up. 0: they are not rounded.
 	Granularity time.Duration
-	Token       bool // whether grants carry a fencing token
-	Order       bool // whether waiters are served in the order they came
-	MinHold     bool // whether Release can keep the lock for a time
-	ChangeTTL   bool // whether Renew can ask for another TTL than the grant has
-	// Nodes is the number of voters, a majority of which has to have a lock; 0: the service answers as one. Above 2 the
-	// first renewal follows soon after the grant, as it may put the lock on nodes that have not granted it.
+	Token       bool // grants carry a fencing token
+	Order       bool // waiters are served in the order of arrival
+	MinHold     bool // Release can keep the lock for a time
+	ChangeTTL   bool // Renew can set another TTL
+	// Nodes is the number of voters, a majority of which has to have a lock; 0: the service answers as one.
+	// Above 2 the first renewal follows soon after the grant, because it can put the lock on nodes that have
+	// not granted it.
 	Nodes int
-	// NoReaders is a text for an error: the reason why a name cannot be a read-write lock, as another
-	// library has a lock of its own under these names. Empty: it can.
+	// NoReaders tells, as part of an error, why the driver has no read and write locks: another library uses
+	// their keys. Empty: it has them.
 	NoReaders string
 }
 
@@ -414,12 +404,12 @@ type Limits struct {
 type Status struct {
 	Key       string
 	Held      bool // the service, or a quorum of its nodes, names one holder
-	Kept      bool // the holder has released the lock, which stays for its MinHold until Remaining is over
+	Kept      bool // the holder has released the lock, which MinHold keeps until Remaining ends
 	Owner     string
 	Holder    Holder
 	Since     time.Time     // when the holder asked for it, by its own clock; zero if unknown
-	Token     int64         // the first of the holder's grant; 0 where Limits.Token is false
-	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
+	Token     int64         // the first token of the holder's grant; 0 if Limits.Token is false
+	Remaining time.Duration // time until the lock expires unless it is renewed; negative: it never does
 	Waiters   int
 	Nodes     []NodeView // one for each node, in the order of opening; empty for a service without nodes
 }
@@ -438,32 +428,31 @@ type NodeView struct {
 type NodeEvent struct {
 	Node  string
 	State NodeState
-	Err   error // the reason, unless it is up
-	// RoundTrip is the time that the node takes to answer, smoothed over the last few samples
-	// of its connection. The driver takes them every few seconds, apart from the
-	// requests for locks. 0: the node is down, or still without a sample.
+	Err   error // the reason, unless the node is up
+	// RoundTrip is the smoothed response time of the node, over the last few samples of its connection. The
+	// driver takes a sample every few seconds, with requests of its own. 0: the node is down or has no sample
+	// yet.
 	RoundTrip time.Duration
 }
 
-// NodeState is the ability of a node to vote.
+// NodeState tells whether a node votes, and if not, why.
 type NodeState string
 
 // The states of a node.
 const (
 	NodeUp       NodeState = "up"       // votes
-	NodeDown     NodeState = "down"     // cannot be reached or refuses the connection
+	NodeDown     NodeState = "down"     // cannot be reached or rejects the connection
 	NodeStalled  NodeState = "stalled"  // connected, but does not answer in time
 	NodePolling  NodeState = "polling"  // votes, but cannot wake waiters: they poll
-	NodeDegraded NodeState = "degraded" // votes, but an operator should change something
+	NodeDegraded NodeState = "degraded" // votes, but needs an operator
 )
 
-// Errors that a driver returns, as they are or matched by errors.Is. Package
-// holdfast exports them under the same names.
+// Errors that a driver returns, possibly wrapped. Package holdfast exports them under the same names.
 var (
 	ErrHeld        = errors.New("lock is held")
 	ErrUnavailable = errors.New("lock service is unavailable")
-	ErrAuth        = errors.New("access denied")             // wrong credentials, or a permission is missing; it may be within an UnavailableError
-	ErrConfig      = errors.New("node is not fit for locks") // somebody has to change the service, or its address; likewise
+	ErrAuth        = errors.New("access denied")             // wrong credentials, or a permission is missing; may be wrapped in an UnavailableError
+	ErrConfig      = errors.New("node is not fit for locks") // somebody has to change the service, or its address; may be wrapped in an UnavailableError
 	ErrLost        = errors.New("lease is lost")
 	ErrClosed      = errors.New("client is closed")
 	ErrInvalid     = errors.New("invalid argument")
@@ -471,8 +460,7 @@ var (
 	ErrUnconfirmed = errors.New("the lock was taken away, but no replica has confirmed it: a failover now may bring the old holder back")
 )
 
-// LostError is ErrLost with a reason that the service knows, other than a ForceRelease. It
-// matches ErrLost.
+// LostError is ErrLost with a reason that the service knows, other than a force-release. It matches ErrLost.
 type LostError struct{ Why string }
 
 // Error returns the text of ErrLost and the reason.
@@ -486,10 +474,10 @@ type HeldError struct {
 	Owner     string
 	Holder    Holder
 	Since     time.Time     // when the holder asked for the lock, by its own clock; zero if unknown
-	Remaining time.Duration // until the lock lapses unless it is renewed; negative: never
-	Kept      bool          // the holder has released the lock, which stays for its MinHold
-	Waiters   int           // the known number of waiters, without the receiver of the error
-	Here      bool          // by the same client; only the client sets it
+	Remaining time.Duration // time until the lock expires unless it is renewed; negative: it never does
+	Kept      bool          // the holder has released the lock, which MinHold keeps
+	Waiters   int           // known number of waiters, without the caller that gets the error
+	Here      bool          // the holder is a caller of the same client; only the client sets it
 }
 
 // Error returns a text that names the holder.
@@ -517,11 +505,11 @@ func quoteOwner(owner string) string {
 	return fmt.Sprintf("%q", owner)
 }
 
-// UnavailableError names the nodes of the service that did not answer, and why. It matches
+// UnavailableError names the nodes of the service that did not answer, and their errors. It matches
 // ErrUnavailable.
 type UnavailableError struct {
-	Need  int         // the number of nodes that must answer; 0 if the service has no nodes, or any number would do
-	Nodes []NodeError // the nodes that failed; empty if none is to blame
+	Need  int         // number of nodes that must answer; 0 if the service has no nodes, or any number is enough
+	Nodes []NodeError // the nodes that failed; empty if no node is to blame
 	Err   error       // the cause if Nodes is empty
 }
 
@@ -531,8 +519,8 @@ type NodeError struct {
 	Err  error
 }
 
-// Error returns a text with each node that failed and its cause. It names nodes with the same cause
-// together, and so nodes in quarantine, with the longest time left among them.
+// Error returns a text with each node that failed and its cause. Nodes with the same cause are named together.
+// So are nodes in quarantine, with the longest remaining time of them.
 func (e *UnavailableError) Error() string {
 	switch {
 	case len(e.Nodes) == 0 && e.Err != nil:
@@ -569,7 +557,7 @@ func (e *UnavailableError) Error() string {
 	return strings.TrimSuffix(fmt.Sprintf("need %d nodes: %s", e.Need, text), ": ")
 }
 
-// quarantineLeft returns the time left in quarantine of a node that failed with err; 0 if err has another cause.
+// quarantineLeft returns the remaining quarantine of a node that failed with err; 0 if err has another cause.
 func quarantineLeft(err error) time.Duration {
 	if q, ok := errors.AsType[interface {
 		error
@@ -580,7 +568,7 @@ func quarantineLeft(err error) time.Duration {
 	return 0
 }
 
-// longestQuarantine returns the text of the node with the longest time left in quarantine.
+// longestQuarantine returns the text of the node with the longest remaining quarantine.
 func (e *UnavailableError) longestQuarantine() (text string) {
 	var left time.Duration
 	for _, n := range e.Nodes {

@@ -10,8 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/member"
 )
 
-// TestNodesWithSameCauseAreNamedTogether holds that a cause which several nodes have
-// in common is said once, and that none is left out.
+// A cause that several nodes share is printed once, and no node is left out.
 func TestNodesWithSameCauseAreNamedTogether(t *testing.T) {
 	t.Parallel()
 	young, refused := errors.New("too young"), errors.New("refused")

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Of gives the owner and the token of the i-th holder of g in this process, from 0. The
-// first has the owner and token of g, each other one "+i" behind the owner and a token that is i higher.
+// Of returns the owner and the token of the i-th holder of g in this process, from 0. The first holder has the
+// owner and the token of g. For each other one, the owner gets the suffix "+i", and the token is i higher.
 func (g Grant) Of(i int) (owner string, token int64) {
 	if owner = g.Owner; i > 0 {
 		owner += "+" + strconv.Itoa(i)
@@ -17,18 +17,18 @@ func (g Grant) Of(i int) (owner string, token int64) {
 	return owner, token
 }
 
-// adoptable ends the owner id of a grant that was asked for with Request.Adoptable.
+// adoptable is the last character of the owner id of a grant that was requested with Request.Adoptable.
 const adoptable = "*"
 
-// Adoptable is owner as the id of a grant that another process may adopt.
+// Adoptable returns owner as the id of a grant that another process may adopt.
 func Adoptable(owner string) string { return owner + adoptable }
 
 // IsAdoptable reports whether owner is the id of a grant that another process may adopt. Such a
 // grant serves one holder.
 func IsAdoptable(owner string) bool { return strings.HasSuffix(owner, adoptable) }
 
-// GrantOf gives the owner and the token of the grant that serves a holder with that owner
-// and that token: it undoes Grant.Of.
+// GrantOf returns the owner and the token of the grant that serves the holder with the given owner and token.
+// It is the inverse of Grant.Of.
 func GrantOf(owner string, token int64) (grant string, first int64) {
 	grant, behind, found := strings.Cut(owner, "+")
 	if i, err := strconv.ParseInt(behind, 10, 32); found && err == nil && token != 0 {

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// LoggerOrDefault returns l, or for nil a logger that passes warnings and errors to slog's default logger,
-// as that is when the line is written.
+// LoggerOrDefault returns l. For nil it returns a logger that passes warnings and errors to slog's default
+// logger, looked up when each line is written.
 func LoggerOrDefault(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return slog.New(defaultWarnings{func() slog.Handler { return slog.Default().Handler() }})

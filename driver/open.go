@@ -10,27 +10,27 @@ import (
 	"sync"
 )
 
-// OpenOptions are the settings of Open that all engines share. The zero value works. Each engine's own
-// Open takes all of its settings.
+// OpenOptions are the settings of Open that all engines share. The zero value works. Each engine's own Open
+// takes further settings.
 type OpenOptions struct {
 	// Logger gets warnings about the set-up. nil: warnings go to slog's default.
 	Logger *slog.Logger
-	// ClientName is shown by CLIENT LIST of Redis. Default "holdfast".
+	// ClientName is the name that CLIENT LIST of Redis shows. Default "holdfast".
 	ClientName string
-	// AllowDown lets Open succeed while a Redis cannot be reached, as it always does with the other engines.
+	// AllowDown lets Open succeed although a Redis node cannot be reached. Other engines always do.
 	AllowDown bool
-	// ReadOnly is for looking at locks: Open writes nothing to Redis or to a file of SQLite.
+	// ReadOnly is for inspecting locks: Open writes nothing to Redis or to a SQLite file.
 	ReadOnly bool
-	// NoCheck leaves out the first look at the service, for Limits, Diagnose and the Migrate of databases.
+	// NoCheck skips the first check of the service, for Limits, Diagnose and the Migrate of databases.
 	NoCheck bool
 }
 
-// OpenFunc opens the service that url names. opts is not nil.
+// OpenFunc opens the service of url. opts is not nil.
 type OpenFunc func(ctx context.Context, url string, opts *OpenOptions) (Driver, error)
 
 var (
 	registryMu sync.RWMutex
-	registry   = make(map[string]OpenFunc) // by scheme; registryMu guards it
+	registry   = make(map[string]OpenFunc) // by scheme; guarded by registryMu
 )
 
 // packages lists the packages that register schemes, in the order in which errors name them.
@@ -46,8 +46,8 @@ var packages = []struct {
 	{"zookeeper", []string{"zk", "zks"}},
 }
 
-// Register makes Open use open for URLs with these schemes. Packages of drivers call it when they are
-// imported. It panics if a scheme is registered already.
+// Register makes Open use open for URLs with these schemes. Packages of drivers call it in their init
+// functions. It panics if a scheme is registered already.
 func Register(open OpenFunc, schemes ...string) {
 	registryMu.Lock()
 	defer registryMu.Unlock()
@@ -59,10 +59,10 @@ func Register(open OpenFunc, schemes ...string) {
 	}
 }
 
-// Open opens the service that url names: one URL, or several with blanks between them for one set of
-// servers, of which the first decides. opts may be nil. It blocks as the Open of the engine does, for some
-// seconds at most. A scheme that no imported package has registered is ErrInvalid, and the error names
-// the package to import. Other errors come from the engine. No error shows a password.
+// Open opens the service of url: one URL, or several URLs separated by blanks for one set of servers. The
+// scheme of the first selects the engine. opts may be nil. It blocks as the Open of the engine does, for some
+// seconds at most. For a scheme that no imported package has registered it returns ErrInvalid, and the error
+// names the package to import. Other errors come from the engine. No error shows a password.
 func Open(ctx context.Context, url string, opts *OpenOptions) (Driver, error) {
 	var o OpenOptions
 	if opts != nil {
@@ -79,7 +79,7 @@ func Open(ctx context.Context, url string, opts *OpenOptions) (Driver, error) {
 	return d, nil
 }
 
-// schemeOf returns the text before the first colon; "" if that cannot be a scheme.
+// schemeOf returns the text before the first colon, or "" if it cannot be a scheme.
 func schemeOf(url string) string {
 	scheme, _, ok := strings.Cut(strings.TrimSpace(url), ":")
 	if !ok || strings.ContainsFunc(scheme, func(r rune) bool {
@@ -90,8 +90,8 @@ func schemeOf(url string) string {
 	return scheme
 }
 
-// openerFor returns the function that is registered for scheme. A scheme that is nearly right goes to the
-// engine that it resembles, whose error tells what to write.
+// openerFor returns the function that is registered for scheme. If no scheme matches but one is similar, it
+// returns the function of that engine, whose error tells what to write.
 func openerFor(scheme string) (OpenFunc, error) {
 	registryMu.RLock()
 	defer registryMu.RUnlock()
@@ -121,13 +121,14 @@ func openerFor(scheme string) (OpenFunc, error) {
 	return nil, fmt.Errorf("%w: the URL does not begin with %s", ErrInvalid, usualSchemes())
 }
 
-// usualSchemes names the registered schemes, without their variants, and an example. The caller holds registryMu.
+// usualSchemes returns the registered schemes without their variants, and an example. The caller holds
+// registryMu.
 func usualSchemes() string {
 	var usual []string
 	for _, p := range packages {
 		usual = append(usual, p.schemes...)
 	}
-	for _, scheme := range slices.Sorted(maps.Keys(registry)) { // of other packages
+	for _, scheme := range slices.Sorted(maps.Keys(registry)) { // packages that the list above does not know
 		if base, _, _ := strings.Cut(scheme, "+"); !slices.Contains(usual, base) {
 			usual = append(usual, scheme)
 		}

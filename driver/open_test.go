@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// errOpened is the error of an engine that was asked to open a URL.
+// errOpened is returned by the engine of these tests, to show which URL it got.
 type errOpened struct {
 	url  string
 	opts driver.OpenOptions
@@ -28,7 +28,7 @@ func TestOpenUsesEngineOfScheme(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
 		"fake://host:1", " fake+sentinel://host/name", "fake:/path", "fake://one fake://two",
-		"Fake://host", "fakes://host", "fake-sentinel://host", "fak://host", // nearly right: the engine's own error says what to write
+		"Fake://host", "fakes://host", "fake-sentinel://host", "fak://host", // similar schemes: the engine's own error tells what to write
 	} {
 		drv, err := driver.Open(t.Context(), url, &driver.OpenOptions{ClientName: "me"})
 		if got, ok := errors.AsType[errOpened](err); !ok || drv != nil || got.url != url || got.opts.ClientName != "me" {

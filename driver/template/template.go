@@ -1,9 +1,8 @@
-// Package template is a whole driver on one map under one mutex: a model for authors of
-// drivers, and the proof that the interface of package driver is enough. Programs use
-// package memory, whose nodes can fail.
+// Package template is a complete driver over one map and one mutex. It is a model for authors of drivers, and
+// shows that the interface of package driver is enough. Programs use package memory, whose nodes can fail.
 //
-// The type service takes the place of the lock service: where this driver calls its methods
-// withLock and withHeldLock, a real one sends a request. Words in brackets name the rules of package driver.
+// The type service stands for the lock service: where this driver calls its methods withLock and withHeldLock,
+// a real driver sends a request. Words in brackets name the rules of package driver.
 package template
 
 import (
@@ -21,14 +20,14 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// minPause is the shortest sleep of a waiter before it looks again by itself. The
-// first in line is woken, but over a network a wake-up can be lost.
+// minPause is the shortest pause after which a waiter asks again without a wake-up. The first waiter is woken,
+// but over a network a wake-up can be lost.
 const minPause = 100 * time.Millisecond
 
-// Driver is one client's way to the service.
+// Driver is the connection of one client to the service.
 type Driver struct {
 	service *service
-	client  string // the first part of every owner id of this client
+	client  string // first part of every owner id of this client
 	claims  atomic.Int64
 	open    context.Context // ends with Close
 	stop    context.CancelFunc
@@ -44,26 +43,25 @@ func (d *Driver) Peer() *Driver {
 	return p
 }
 
-// Limits implements driver.Driver: it declares the abilities that the methods below have, and no more.
+// Limits implements driver.Driver. It declares the abilities that the methods below have, and no others.
 func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{MinTTL: 10 * time.Millisecond, Token: true, Order: true, MinHold: true, ChangeTTL: true}
 }
 
-// trustedUntil returns the end of trust in a lock that was requested at sent [Trust]. The
-// hundredth is for clocks that do not run equally fast, as on two machines.
+// trustedUntil returns the end of trust in a lock that was requested at sent [Trust]. The hundredth allows for
+// clocks that run at different speeds on two machines.
 func trustedUntil(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - ttl/100) }
 
-// Acquire implements driver.Driver. It asks, waits until the answer may be another one,
-// and asks again.
+// Acquire implements driver.Driver. It asks, waits until the answer may have changed, and asks again.
 func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	c := &claim{
-		owner:  d.client + "." + strconv.FormatInt(d.claims.Add(1), 36), // never used again [Owner]
+		owner:  d.client + "." + strconv.FormatInt(d.claims.Add(1), 36), // no other claim ever has it [Owner]
 		holder: req.Holder, since: time.Now(), wake: make(chan struct{}, 1),
 	}
-	defer d.service.withLock(req.Key, func(l *lock) { l.leave(c) }) // however the wait ends [Nothing stays]
+	defer d.service.withLock(req.Key, func(l *lock) { l.leave(c) }) // whatever ends the wait [Nothing stays]
 	var held *driver.HeldError
 	for {
-		switch { // with the last obstacle, if that is known [End]
+		switch { // with the last obstacle, if it is known [End]
 		case d.open.Err() != nil:
 			return driver.Grant{}, driver.ErrClosed
 		case ctx.Err() != nil && held != nil:
@@ -79,7 +77,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 		case req.NoWait:
 			return driver.Grant{}, held // one attempt [NoWait]
 		case first && req.Obstacle != nil:
-			req.Obstacle(held) // once, as there is no other obstacle here [Obstacle]
+			req.Obstacle(held) // once, because this service has no other obstacle [Obstacle]
 		}
 		select {
 		case <-c.wake:
@@ -90,14 +88,14 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	}
 }
 
-// Renew implements driver.Driver. ErrLost is an answer of the service. A missing answer
-// would be another error, with which the old trust stays valid [Loss].
+// Renew implements driver.Driver. ErrLost is an answer of the service. A missing answer would be another
+// error, and would leave the old trust valid [Loss].
 func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewal {
 	out := make([]driver.Renewal, len(grants))
 	for i, g := range grants {
 		sent := time.Now()
 		out[i].Err = d.service.withHeldLock(g, func(l *lock) {
-			if until := time.Now().Add(g.TTL); until.After(l.until) { // it never shortens [Renew]
+			if until := time.Now().Add(g.TTL); until.After(l.until) { // a renewal never shortens [Renew]
 				l.until = until
 			}
 			out[i].TrustedUntil, out[i].Waiters = trustedUntil(sent, g.TTL), len(l.queue)
@@ -110,15 +108,15 @@ func (d *Driver) Renew(_ context.Context, grants []driver.Grant) []driver.Renewa
 // context.WithoutCancel [Release] and a time limit of two seconds [Prompt].
 func (d *Driver) Release(_ context.Context, g driver.Grant, keep time.Duration) error {
 	d.service.withHeldLock(g, func(l *lock) {
-		l.until, l.kept = time.Now().Add(keep), true // nobody's until then [Keep]
+		l.until, l.kept = time.Now().Add(keep), true // nobody holds it until then [Keep]
 		if keep <= 0 {
 			l.has = nil
 		}
 	})
-	return nil // also if the lock has passed on, or was released before
+	return nil // also if another owner has the lock, or it was released before
 }
 
-// Close implements driver.Driver. The service lives on for other clients.
+// Close implements driver.Driver. The service stays available to other clients.
 func (d *Driver) Close() error {
 	d.stop()
 	return nil
@@ -129,7 +127,7 @@ func (d *Driver) Check(_ context.Context, g driver.Grant) error {
 	return d.service.withHeldLock(g, func(*lock) {})
 }
 
-// Inspect implements driver.Inspector. Status.Nodes stays empty: the service has none.
+// Inspect implements driver.Inspector. Status.Nodes stays empty, because the service has no nodes.
 func (d *Driver) Inspect(_ context.Context, key string) (driver.Status, error) {
 	st := driver.Status{Key: key}
 	d.service.withLock(key, func(l *lock) {
@@ -172,16 +170,16 @@ func (d *Driver) Force(_ context.Context, key string, token int64, _ string) (do
 // service keeps the locks.
 type service struct {
 	mu    sync.Mutex       // guards the fields below
-	locks map[string]*lock // held or waited for
-	last  int64            // the last token; one counter for all keys never begins again [Tokens]
+	locks map[string]*lock // held or awaited locks
+	last  int64            // the last token: one counter for all keys, which is never reset [Tokens]
 }
 
 type lock struct {
 	service *service
-	has     *claim    // nil: nobody
-	until   time.Time // has loses it then
-	kept    bool      // has has released it, and it stays until then
-	queue   []*claim  // the waiters, the first in line first
+	has     *claim    // the holder; nil: nobody
+	until   time.Time // end of the holder's TTL
+	kept    bool      // the holder has released it, and it stays held until then
+	queue   []*claim  // the waiters, in order of arrival
 }
 
 // claim is one Acquire that waits for a lock, or has it.
@@ -189,12 +187,12 @@ type claim struct {
 	owner  string
 	holder driver.Holder
 	since  time.Time
-	token  int64         // set when it gets the lock
-	wake   chan struct{} // has an element when another look is worth it
+	token  int64         // set when the claim gets the lock
+	wake   chan struct{} // receives an element when the claim should ask again
 }
 
-// withLock calls do with the lock on key as it stands now. Then it wakes the first in line, if
-// the lock is free, or forgets a lock that nobody has or waits for.
+// withLock calls do with the present state of the lock on key. Then it wakes the first waiter if the lock is
+// free, and deletes a lock that nobody holds or awaits.
 func (s *service) withLock(key string, do func(*lock)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,7 +212,7 @@ func (s *service) withLock(key string, do func(*lock)) {
 	default:
 		select {
 		case l.queue[0].wake <- struct{}{}:
-		default: // it is awake
+		default: // the waiter is already awake
 		}
 	}
 }
@@ -231,8 +229,8 @@ func (s *service) withHeldLock(g driver.Grant, do func(*lock)) error {
 	return err
 }
 
-// take gives the lock to c if it is free and nobody waits before c [Order]. Otherwise it
-// says who stands before c, and c joins the queue if it waits.
+// take gives the lock to c if it is free and no other claim is ahead of c [Order]. Otherwise it returns the
+// holder or claim that is ahead, and c joins the queue if it waits.
 func (l *lock) take(c *claim, req driver.Request) *driver.HeldError {
 	place := slices.Index(l.queue, c)
 	if place < 0 {
@@ -243,7 +241,7 @@ func (l *lock) take(c *claim, req driver.Request) *driver.HeldError {
 	}
 	before, kept := l.has, l.kept
 	if before == nil && place > 0 {
-		before, kept = l.queue[0], false // it has been woken, and is on its way
+		before, kept = l.queue[0], false // it was woken and will take the lock
 	}
 	if before == nil {
 		l.service.last++
@@ -255,7 +253,7 @@ func (l *lock) take(c *claim, req driver.Request) *driver.HeldError {
 	}
 }
 
-// leave takes c out of the queue, whether it has got the lock or given up.
+// leave removes c from the queue, after it got the lock or gave up.
 func (l *lock) leave(c *claim) {
 	l.queue = slices.DeleteFunc(l.queue, func(w *claim) bool { return w == c })
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/locktest"
 )
 
-// findLeftovers returns the locks that are held or waited for.
+// findLeftovers returns the locks that are held or awaited.
 func findLeftovers(d *template.Driver) (names []string, err error) {
 	err = d.List(context.Background(), "", func(st driver.Status) bool {
 		names = append(names, fmt.Sprintf("%s: %q and %d waiters", st.Key, st.Owner, st.Waiters))
@@ -48,7 +48,7 @@ func TestConformanceInRealTime(t *testing.T) {
 	}})
 }
 
-// The suite passes over a service that has none of the optional abilities.
+// The service has none of the optional abilities.
 func TestConformanceOfAPlainService(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newPlain(t).lockService() }})
@@ -56,14 +56,14 @@ func TestConformanceOfAPlainService(t *testing.T) {
 
 var errDown = errors.New("connection refused")
 
-// plain is a service with a floor of 2 s and whole seconds for TTLs, without tokens,
-// order, MinHold, a change of TTL or nodes, which can only be asked: waiters ask again.
-// It can be down, slow, and cut off from one client.
+// plain is a service with few abilities: TTLs are whole seconds and at least 2 s, and there are no tokens, no
+// order, no MinHold, no change of TTL, no nodes and no wake-ups: waiters ask again. It can be down, slow, or
+// cut off from one client.
 type plain struct {
 	testing.TB
 	root *template.Driver
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	down  bool
 	delay time.Duration
 }
@@ -88,7 +88,7 @@ func (p *plain) lockService() locktest.Service {
 	}
 }
 
-// plainDriver has none of the optional interfaces.
+// plainDriver is a driver without the optional interfaces.
 type plainDriver struct {
 	*plain
 	client *template.Driver
@@ -98,7 +98,7 @@ type plainDriver struct {
 	closed  chan struct{}
 }
 
-// sendRequest sends one request, which do stands for, and waits for its answer.
+// sendRequest sends one request and waits for its answer. do is its effect on the service.
 func (d *plainDriver) sendRequest(ctx context.Context, do func()) error {
 	d.mu.Lock()
 	down, cut, delay := d.down, d.cut, d.delay
@@ -237,7 +237,7 @@ func TestUnsupportedErrorNamesMissingAbility(t *testing.T) {
 				t.Errorf("%v: want ErrUnsupported with %q", err, text)
 			}
 		}
-		for _, ttl := range []time.Duration{2500 * time.Millisecond, 3 * time.Second} { // as asked for, and as granted
+		for _, ttl := range []time.Duration{2500 * time.Millisecond, 3 * time.Second} { // as requested, and as granted
 			if err := l.Extend(t.Context(), ttl); err != nil {
 				t.Errorf("Extend(%v) = %v", ttl, err)
 			}
@@ -266,19 +266,19 @@ func TestDefaultTTLRespectsMinimum(t *testing.T) {
 	})
 }
 
-// The suite passes over a service whose locks all have the TTL of one session.
+// All locks of the service have the TTL of one session.
 func TestConformanceOfOneTTL(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
 		p := newPlain(t)
 		s := p.lockService()
 		s.Open = func() (driver.Driver, error) { return fixed{p.newDriver()}, nil }
-		s.Cut, s.Mend = nil, nil // which know a plainDriver
+		s.Cut, s.Mend = nil, nil // they need a plainDriver
 		return s
 	}})
 }
 
-// fixed is a driver with one TTL.
+// fixed is a driver with a single TTL.
 type fixed struct{ *plainDriver }
 
 func (f fixed) Limits() driver.Limits {
@@ -287,7 +287,7 @@ func (f fixed) Limits() driver.Limits {
 	return l
 }
 
-// slow is a driver with a floor above the default TTL.
+// slow is a driver with a MinTTL above the default TTL.
 type slow struct{ *plainDriver }
 
 func (s slow) Limits() driver.Limits {
@@ -296,7 +296,6 @@ func (s slow) Limits() driver.Limits {
 	return l
 }
 
-// A lease without a token never passes a storage that checks tokens.
 func TestLeaseWithoutTokenPassesNoGuard(t *testing.T) {
 	inBubble(t, func(t *testing.T, _ *plain, c *holdfast.Client) {
 		l, err := c.Acquire(t.Context(), "k", nil)
@@ -343,12 +342,12 @@ func TestGrantWithoutTokensIsPassedOn(t *testing.T) {
 		var all sync.WaitGroup
 		for range 4 {
 			all.Go(func() {
-				l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 2500 * time.Millisecond}) // is granted 3 s
+				l, err := c.Acquire(t.Context(), "k", &holdfast.AcquireOptions{TTL: 2500 * time.Millisecond}) // granted for 3 s
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				synctest.Wait() // the others wait
+				synctest.Wait() // the others wait now
 				if err := l.Release(t.Context()); err != nil {
 					t.Error(err)
 				}
