@@ -1,13 +1,13 @@
-// Package election keeps one leader at a time among the processes that campaign under a name,
-// over any driver of package holdfast. A leader has a lease on the name, and the fencing token
-// of the lease is the number of its term.
+// Package election elects one leader at a time among the processes that campaign under the same name, over any
+// driver of package holdfast. A leader has a lease on the name, and the fencing token of the lease is the
+// number of its term.
 //
 // # What is not promised
 //
-// A leader may not have noticed yet that its term is over: its process may be paused, or its
-// network cut. So work under Leadership.Context, which ends by the lease's deadline, and write
-// with the term, so that a storage refuses a leader that comes too late (package fence).
-// Observers learn of a new leader about a second after it has begun.
+// A leader may not know yet that its term has ended: its process may be paused, or its network cut. So work
+// under Leadership.Context, which ends by the lease's deadline, and pass the term to the storage, which then
+// rejects late writes of an old leader (package fence). Observers learn of a new leader about a second after
+// it has begun.
 //
 // # Use
 //
@@ -18,17 +18,17 @@
 //	defer term.Resign(ctx)
 //	return schedule(term.Context(), term.Term())
 //
-// Any process can see who leads and what it proclaims, by Observe or in a Status.
+// Any process can see the leader and the value that it proclaims, by Observe or in a Status.
 //
 // # Terms
 //
-// Terms rise, and no two leaders have the same: they are tokens of leases on one name. What is
-// proclaimed is the Note of the lease, with a word in front that tells a leader from who else
-// may hold the name. So it is fixed for the term, short, and shown wherever a holder is.
+// Terms rise, and no two leaders have the same term, because they are tokens of leases on one name. The value
+// is stored in the Note of the lease, after a word that distinguishes a leader from other holders of the name.
+// So the value cannot change during a term, is short, and is shown wherever the holder is shown.
 //
-// A leader that resigns is followed by the candidate that has waited longest. It cannot name
-// another one: the service decides the order of the waiters, and to pass the lease on
-// by Lease.Detach and Client.Adopt would leave the Note of the old leader standing.
+// When a leader resigns, the candidate that has waited longest leads next. A leader cannot choose its
+// successor: the service decides the order of the waiters. If it passed the lease on by Lease.Detach and
+// Client.Adopt, the Note would still name the old leader.
 package election
 
 import (
@@ -44,13 +44,13 @@ import (
 // MaxValue bounds the value that a leader proclaims, in bytes.
 const MaxValue = 57
 
-// mark begins the Note of a leader's lease.
+// mark begins the Note of each leader's lease.
 const mark = "leader"
 
 // noteFor returns the Note of a leader that proclaims value.
 func noteFor(value string) string { return strings.TrimSuffix(mark+" "+value, " ") }
 
-// Value returns what a holder proclaims, and whether it is a leader.
+// Value returns the value that a holder proclaims, and whether the holder is a leader.
 func Value(holder holdfast.Holder) (value string, leads bool) {
 	rest, leads := strings.CutPrefix(holder.Note, mark)
 	if value, ok := strings.CutPrefix(rest, " "); leads && (ok || rest == "") {
@@ -65,17 +65,16 @@ type Leadership struct {
 	value string
 }
 
-// Campaign blocks until this process leads under name, ctx ends, opts.Wait is over, or the
-// service refuses for good. Who campaigns leads in the order of arrival, where the driver has
-// one, and goes on waiting through outages. value is what the leader proclaims, such as its
-// address: at most MaxValue bytes of UTF-8 without control characters and blanks at the ends.
+// Campaign blocks until this process leads under name, ctx ends, opts.Wait has passed, or the service rejects
+// it for good. Candidates lead in the order of arrival if the driver keeps one, and wait through outages.
+// value, which the leader proclaims, is for example its address: at most MaxValue bytes of UTF-8 without control
+// characters and without blanks at the ends.
 //
-// opts, which may be nil, are the options of the lease, without Note, Reentrant, NoRenew and Adoptable,
-// with which there would be no value or no term of its own; TTL says how soon another process leads
-// after a crash, and Margin is the time that the leader's work has to stop.
-// ctx bounds the campaign, not the term.
+// opts are the options of the lease, and may be nil. Note, Reentrant, NoRenew and Adoptable must not be set:
+// the term could have no value or no lease of its own. TTL bounds the time until another process leads after a
+// crash. Margin is the time that the leader's work has to stop. ctx bounds the campaign, not the term.
 //
-// Errors: as of Client.Acquire. A driver without tokens has no terms: ErrUnsupported.
+// Errors: the errors of Client.Acquire. A driver without tokens has no terms: ErrUnsupported.
 func Campaign(ctx context.Context, client *holdfast.Client, name, value string, opts *holdfast.AcquireOptions) (*Leadership, error) {
 	var o holdfast.AcquireOptions
 	if opts != nil {
@@ -90,8 +89,9 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 		return nil, fmt.Errorf("%w: election: Note, Reentrant, NoRenew and Adoptable are not for a campaign; give a value in place of the Note", holdfast.ErrInvalid)
 	}
 	o.Note, o.Fenced = noteFor(value), true
-	// A lease that can be adopted is never passed on inside the process, where the next leader would begin a term that
-	// the service does not know. Where there is no adoption, two campaigns of one client with one value may look like one.
+	// A lease that can be adopted is never handed over inside the process, which would begin a term that the
+	// service does not know. If the driver has no adoption, two campaigns of one client with the same value
+	// may look like one.
 	o.Adoptable = true
 	lease, err := client.Acquire(ctx, name, &o)
 	if errors.Is(err, holdfast.ErrUnsupported) {
@@ -104,35 +104,34 @@ func Campaign(ctx context.Context, client *holdfast.Client, name, value string, 
 	return &Leadership{lease, value}, nil
 }
 
-// Term returns the number of the term, greater than the term of each earlier leader. It is the fencing
-// token of the lease: pass it to whatever the leader writes.
+// Term returns the number of the term, greater than the term of each earlier leader. It is the fencing token
+// of the lease: pass it to each storage that the leader writes to.
 func (l *Leadership) Term() holdfast.Token { return l.lease.Token() }
 
 // Value returns the value that the leader proclaims.
 func (l *Leadership) Value() string { return l.value }
 
-// Context returns the context of the lease, Lease.Context, which ends with the term.
+// Context returns the context of the lease, which ends with the term.
 func (l *Leadership) Context() context.Context { return l.lease.Context() }
 
-// Lease is the leader's lease, to look at its Deadline, Owner, and so on.
+// Lease returns the leader's lease, for its Deadline, Owner and so on.
 func (l *Leadership) Lease() *holdfast.Lease { return l.lease }
 
-// Resign ends the term, and the candidate that has waited longest leads. It is Lease.Release: it
-// may be called again, and its error is ErrLost where the term had ended before. Let the
-// leader's work end first.
+// Resign ends the term, and the candidate that has waited longest leads next. It calls Lease.Release: a second
+// call is allowed, and it returns ErrLost if the term had ended before. Stop the leader's work first.
 func (l *Leadership) Resign(ctx context.Context) error { return l.lease.Release(ctx) }
 
-// Leader describes the leader to others. The zero value means that nobody leads.
+// Leader describes a leader to other processes. The zero value means that nobody leads.
 type Leader struct {
 	Term   holdfast.Token
-	Value  string          // what it proclaims
-	Holder holdfast.Holder // which process it is
-	Since  time.Time       // when it began its campaign, by its own clock; zero if unknown
+	Value  string          // the value that the leader proclaims
+	Holder holdfast.Holder // the leader's process
+	Since  time.Time       // start of the campaign, by the leader's clock; zero if unknown
 }
 
-// Look returns the leader under name, or the zero Leader if nobody leads, or the leader has not
-// campaigned holds the name. It is the first that Observe yields, and blocks for two answers of
-// the service. Errors: ErrUnavailable, ErrUnsupported, ErrInvalid, ErrClosed, ctx.Err().
+// Look returns the leader under name, or the zero Leader if nobody leads or the holder of the name has not
+// campaigned. It returns what Observe yields first, and blocks for two answers of the service. Errors:
+// ErrUnavailable, ErrUnsupported, ErrInvalid, ErrClosed, ctx.Err().
 func Look(ctx context.Context, client *holdfast.Client, name string) (Leader, error) {
 	for leader, err := range Observe(ctx, client, name) {
 		return leader, err
@@ -140,7 +139,7 @@ func Look(ctx context.Context, client *holdfast.Client, name string) (Leader, er
 	return Leader{}, ctx.Err()
 }
 
-// leaderOf is the leader that st shows.
+// leaderOf returns the leader that st shows.
 func leaderOf(st holdfast.Status) Leader {
 	value, leads := Value(st.Holder)
 	if !st.Held || st.Kept || !leads {
@@ -151,21 +150,21 @@ func leaderOf(st holdfast.Status) Leader {
 	return Leader{Term: st.Token, Value: value, Holder: holder, Since: st.Since}
 }
 
-// Callbacks are called by Run, in the shape of client-go's LeaderCallbacks.
+// Callbacks are functions that Run calls. They have the shape of client-go's LeaderCallbacks.
 type Callbacks struct {
-	// OnStartedLeading is called when this process leads. ctx ends with the term, and when that
-	// of Run does. The term lasts until OnStartedLeading returns.
+	// OnStartedLeading is called when this process leads. ctx ends with the term, and when the ctx of Run
+	// ends. The term lasts until OnStartedLeading returns.
 	OnStartedLeading func(ctx context.Context, term holdfast.Token)
 	// OnStoppedLeading, if set, is called after a term of this process.
 	OnStoppedLeading func()
-	// OnNewLeader, if set, is called with each leader that is seen, from another goroutine.
+	// OnNewLeader, if set, is called from another goroutine with each leader that Run observes.
 	OnNewLeader func(Leader)
 }
 
-// Run campaigns, calls back, and returns after one term, like client-go's LeaderElector. Unlike
-// that it waits until OnStartedLeading has returned before it resigns, and leaves nothing
-// running. It returns the error of Campaign, or ErrLost if the term ended before
-// OnStartedLeading had returned, which matches ErrClosed as well where Close ended it.
+// Run campaigns, calls the callbacks and returns after one term, like client-go's LeaderElector. Unlike
+// LeaderElector it waits until OnStartedLeading has returned before it resigns, and leaves no goroutine
+// running. It returns the error of Campaign, or ErrLost if the term ended before OnStartedLeading returned. If
+// Close ended the term, the error matches ErrClosed as well.
 func Run(ctx context.Context, client *holdfast.Client, name, value string, opts *holdfast.AcquireOptions, calls Callbacks) (err error) {
 	if calls.OnStartedLeading == nil {
 		panic("election: Run: OnStartedLeading is nil; give the function to call as leader")
@@ -187,9 +186,9 @@ func Run(ctx context.Context, client *holdfast.Client, name, value string, opts 
 		cancel(nil)
 		end := context.Cause(term.Context())
 		switch failed := term.Resign(context.WithoutCancel(ctx)); {
-		case errors.Is(failed, holdfast.ErrLost): // any other leaves the lock to lapse by itself
+		case errors.Is(failed, holdfast.ErrLost): // after any other error the lock expires with its TTL
 			err = failed
-		case errors.Is(end, holdfast.ErrLost): // Close has released it, which is no failure of Resign
+		case errors.Is(end, holdfast.ErrLost): // Close has released the lease, so Resign did not fail
 			err = fmt.Errorf("election: %w", end)
 		}
 	}()

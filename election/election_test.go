@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// bench is nodes in memory, inside a bubble of virtual time.
+// bench is a set of nodes in memory, inside a bubble of virtual time.
 type bench struct {
 	*testing.T
 	nodes *memory.Driver
@@ -59,13 +59,13 @@ func (b *bench) endTerm(term *election.Leadership) {
 	}
 }
 
-// seen is one thing that Observe yields.
+// seen is one result that Observe yields.
 type seen struct {
 	leader election.Leader
 	err    error
 }
 
-// startObserver returns a channel of what an observer sees, until the test ends.
+// startObserver returns a channel with the results of an observer, which runs until the test ends.
 func (b *bench) startObserver(c *holdfast.Client) <-chan seen {
 	ctx, cancel := context.WithCancel(context.Background())
 	all := make(chan seen, 100)
@@ -81,7 +81,7 @@ func (b *bench) startObserver(c *holdfast.Client) <-chan seen {
 	return all
 }
 
-// awaitSeen waits for the next report of the observer.
+// awaitSeen waits for the next result of the observer.
 func (b *bench) awaitSeen(all <-chan seen) seen {
 	b.Helper()
 	select {
@@ -93,7 +93,7 @@ func (b *bench) awaitSeen(all <-chan seen) seen {
 	}
 }
 
-// checkQuiet checks that nothing is seen for some time.
+// checkQuiet checks that the observer yields nothing for some time.
 func (b *bench) checkQuiet(all <-chan seen) {
 	b.Helper()
 	select {
@@ -206,7 +206,7 @@ func TestTermEndsWithLease(t *testing.T) {
 	})
 }
 
-// TestNextLeaderFollowsSoon holds a resignation to one round trip, and a crash to the TTL and a second.
+// The next leader follows within one round trip of a resignation, and within the TTL and a second of a crash.
 func TestNextLeaderFollowsSoon(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		const ttl, way = 5 * time.Second, 10 * time.Millisecond
@@ -237,11 +237,11 @@ func TestNextLeaderFollowsSoon(t *testing.T) {
 		if took := time.Since(began); took > 3*way {
 			b.Errorf("the next leader began %v after the resignation", took)
 		}
-		time.Sleep(time.Minute) // it renews
+		time.Sleep(time.Minute) // the lease is renewed
 		lost := term.Lease()
 		stand()
 		began = time.Now()
-		if err := lost.Detach(); err != nil { // as if the process had died
+		if err := lost.Detach(); err != nil { // like a dead process
 			b.Fatal(err)
 		}
 		term = <-next
@@ -252,14 +252,14 @@ func TestNextLeaderFollowsSoon(t *testing.T) {
 	})
 }
 
-// TestEachCampaignHasItsOwnTerm, which observers see: no term is passed on inside the process.
+// Observers see each term: no term is handed over inside the process.
 func TestEachCampaignHasItsOwnTerm(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		c := b.newClient()
 		first := b.startTerm(c, "x")
 		got := make(chan *election.Leadership)
 		go func() { got <- b.startTerm(c, "x") }()
-		synctest.Wait() // it waits in the process, where a lease is passed on that was granted just now
+		synctest.Wait() // the second campaign waits in the process
 		b.endTerm(first)
 		second := <-got
 		leader, err := election.Look(b.Context(), b.newClient(), "e")
@@ -291,7 +291,7 @@ func TestObserveSurvivesOutages(t *testing.T) {
 			if s := b.awaitSeen(all); s.err != nil || s.leader.Term != term.Term() {
 				b.Errorf("after an outage %+v is seen", s)
 			}
-			time.Sleep(10 * time.Second) // the leader renews
+			time.Sleep(10 * time.Second) // the lease is renewed
 		}
 		b.checkQuiet(all)
 		b.endTerm(term)
@@ -319,7 +319,7 @@ func TestCloseEndsObserve(t *testing.T) {
 	}
 }
 
-// TestObservedTermsNeverGoBack feeds an observer with what services show that lose their memory.
+// The observer sees what services show after they lost their memory.
 func TestObservedTermsNeverGoBack(t *testing.T) {
 	t.Parallel()
 	down := &holdfast.UnavailableError{}
@@ -336,9 +336,9 @@ func TestObservedTermsNeverGoBack(t *testing.T) {
 	}{
 		{st: holdfast.Status{}, news: true},
 		{st: leads("a", 40), term: 40, news: true},
-		{st: leads("a", 90), term: 40},             // as nodes show that have lost their counters
-		{st: holdfast.Status{}, news: true},        // they have forgotten the lock,
-		{st: leads("a", 40), term: 40, news: true}, // and a renewal has set it again
+		{st: leads("a", 90), term: 40},             // nodes that lost their counters
+		{st: holdfast.Status{}, news: true},        // nodes that forgot the lock,
+		{st: leads("a", 40), term: 40, news: true}, // until a renewal restored it
 		{st: leads("b", 41), term: 41, news: true},
 		{st: leads("b", 41), term: 41},
 		{err: down, want: holdfast.ErrUnavailable, news: true},
@@ -357,8 +357,8 @@ func TestObservedTermsNeverGoBack(t *testing.T) {
 	}
 }
 
-// TestObserversSeeLeadersTerm feeds an observer with what nodes show in an election, where some
-// have yet to commit to the term, and after it, where some have promised more.
+// During an election some nodes have not committed the term yet, and afterwards some have promised a higher
+// one. The observer yields only terms that leaders have.
 func TestObserversSeeLeadersTerm(t *testing.T) {
 	t.Parallel()
 	shows := func(owner string, token holdfast.Token, tokens ...holdfast.Token) holdfast.Status {
@@ -372,8 +372,8 @@ func TestObserversSeeLeadersTerm(t *testing.T) {
 	var o election.Observer
 	o.Follow(shows("a", 96, 96, 96, 96), nil)
 	for i, st := range []holdfast.Status{
-		shows("b", 10, 10, 10, 42), // about to commit
-		shows("b", 42, 42, 42, 42), // has
+		shows("b", 10, 10, 10, 42), // nodes before the commit
+		shows("b", 42, 42, 42, 42), // nodes after the commit
 		shows("c", 128, 128, 160),  // nodes that disagree
 		shows("d", 200, 200, 200),  // and the next leader
 		shows("e", 250, 250, 250),  // and another
@@ -399,7 +399,7 @@ func TestRunCallsBackLikeLeaderElector(t *testing.T) {
 		c := b.newClient()
 		other := b.startTerm(b.newClient(), "other")
 		ctx, cancel := context.WithCancel(b.Context())
-		var calls []string // by one goroutine after the other
+		var calls []string // written by one goroutine after the other
 		var leaders []string
 		ended := make(chan error)
 		go func() {
@@ -407,7 +407,7 @@ func TestRunCallsBackLikeLeaderElector(t *testing.T) {
 				OnStartedLeading: func(ctx context.Context, term holdfast.Token) {
 					calls = append(calls, fmt.Sprint("started ", term > other.Term()))
 					<-ctx.Done()
-					time.Sleep(3 * time.Second) // to stop
+					time.Sleep(3 * time.Second) // time to stop
 					_, err := b.newClient().TryAcquire(b.Context(), "e", nil)
 					calls = append(calls, fmt.Sprint("held ", errors.Is(err, holdfast.ErrHeld)))
 				},
@@ -446,15 +446,15 @@ func TestRunCallsBackLikeLeaderElector(t *testing.T) {
 	})
 }
 
-// trial is an election with candidates that resign, lose their leases and die, and with observers.
+// trial is an election with observers, and with candidates that resign, lose their leases and die.
 type trial struct {
 	*testing.T
 	open  func() *holdfast.Client
 	until time.Duration
 	ttl   time.Duration
-	think func() time.Duration // how long a leader stays
+	think func() time.Duration // time that a leader stays
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	leading map[*election.Leadership]bool
 	terms   []holdfast.Token
 	values  map[holdfast.Token]string
@@ -487,7 +487,7 @@ func (r *trial) run() (terms int) {
 	return len(r.terms)
 }
 
-// leadOnce runs one campaign, of a client of its own.
+// leadOnce runs one campaign with a new client.
 func (r *trial) leadOnce(ctx context.Context, operator *holdfast.Client, value string) {
 	c := r.open()
 	defer c.Close()
@@ -500,7 +500,8 @@ func (r *trial) leadOnce(ctx context.Context, operator *holdfast.Client, value s
 	}
 	r.mu.Lock()
 	for earlier := range r.leading {
-		// A term may end before its leader would resign: one that begins with a bare majority and loses a node of it.
+		// A term may end before its leader resigns: a lease that begins with a bare majority and loses one of
+		// its nodes.
 		if time.Now().Before(earlier.Lease().Deadline()) {
 			r.Errorf("term %d begins within term %d", term.Term(), earlier.Term())
 		}
@@ -524,7 +525,7 @@ func (r *trial) leadOnce(ctx context.Context, operator *holdfast.Client, value s
 	case 0:
 		term.Resign(ctx)
 	case 1:
-		term.Lease().Detach() // it dies
+		term.Lease().Detach() // like a dead process
 	default:
 		operator.ForceRelease(ctx, "e", term.Term(), "")
 	}
@@ -611,7 +612,7 @@ func TestTermsRiseWithOneLeaderEachOnRedis(t *testing.T) {
 	}
 }
 
-// Close ends a term as a loss does: another process may lead from then on.
+// When Close ends a term, another process may lead, as after a loss.
 func TestRunReportsThatCloseEndedTerm(t *testing.T) {
 	inBubble(t, func(b *bench) {
 		c := b.newClient()

@@ -10,8 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// A worker of which one runs at a time writes with its term. A worker of an earlier term that has
-// not noticed its end is refused.
+// A worker writes with its term. A worker of an earlier term that has not noticed its end is rejected.
 func Example() {
 	nodes := memory.New(3)
 	first, _ := holdfast.New(nodes, nil)
@@ -58,7 +57,7 @@ func ExampleObserve() {
 
 	for leader, err := range election.Observe(ctx, client, "scheduler") {
 		if err != nil {
-			continue // who leads is not known in an outage
+			continue // during an outage the leader is unknown
 		}
 		fmt.Println(leader.Value, leader.Term == term.Term())
 		break

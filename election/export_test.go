@@ -2,10 +2,10 @@ package election
 
 import "github.com/holdfast-go/holdfast"
 
-// Observer is the memory of an Observe, fed with the terms that it would see.
+// Observer exposes the state of one Observe, so that tests can feed it with results.
 type Observer struct{ observer }
 
-// Follow is follow, called again as often as it asks for that.
+// Follow calls follow until it does not ask for another look.
 func (o *Observer) Follow(st holdfast.Status, err error) (_ Leader, news bool, _ error) {
 	for {
 		leader, news, again, err := o.follow(st, err)
@@ -15,7 +15,7 @@ func (o *Observer) Follow(st holdfast.Status, err error) (_ Leader, news bool, _
 	}
 }
 
-// See is one call of follow, and says whether to look again.
+// See calls follow once.
 func (o *Observer) See(st holdfast.Status) (leader Leader, news, again bool) {
 	leader, news, again, _ = o.follow(st, nil)
 	return leader, news, again

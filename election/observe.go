@@ -13,28 +13,27 @@ import (
 )
 
 const (
-	// lookEvery is the interval of an observer's looks. Some are a little slower, so that many that
-	// began together do not stay together.
+	// lookEvery is the interval at which an observer asks for the leader. Jitter spreads observers that began
+	// together.
 	lookEvery = time.Second
-	// lookAgain is the time until the second look at a leader that it has not seen before. After
-	// maxDoubt looks that differ from one another the leader is unknown.
+	// lookAgain is the pause before an observer confirms a leader that it has not seen before. After maxDoubt
+	// answers that differ from one another the leader is unknown.
 	lookAgain = 100 * time.Millisecond
 	maxDoubt  = 10
 )
 
-// ErrWentBack means that the service shows a lower term than before: it was restored,
-// or has lost its memory. A storage that checks terms refuses such a leader too.
+// ErrWentBack means that the service shows a lower term than before: it was restored from a backup, or has
+// lost its memory. A storage that checks terms rejects such a leader.
 var ErrWentBack = errors.New("election: the term went back")
 
-// Observe yields who leads under name: once at first, and then each change that it sees, by a look
-// about once a second, and a second one at a leader that is new. Nobody leads in a zero Leader. What
-// begins and ends between two looks is not seen. Terms never fall.
+// Observe yields the leader under name, first the present one and then each change that it sees. It asks about
+// once a second, and a second time to confirm a new leader. A zero Leader means that nobody leads. Changes
+// between two requests are not seen. Terms never fall.
 //
-// With an error nothing is known about the present leader: ErrUnavailable as an outage begins, after
-// which Observe goes on and yields who leads when that is known again, and ErrWentBack,
-// likewise. ErrUnavailable also means that the nodes do not agree on the term of the leader, as
-// may be after some have lost their memory. Any other error, such as ErrClosed, is the last that
-// it yields. It ends without an error when ctx ends.
+// With an error the present leader is unknown. At the start of an outage Observe yields ErrUnavailable,
+// continues, and yields the leader once it is known again; the same holds for ErrWentBack. ErrUnavailable also
+// means that the nodes do not agree on the leader's term, as after some have lost their memory. After any
+// other error, such as ErrClosed, Observe ends. It ends without an error when ctx ends.
 func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var seen observer
@@ -59,21 +58,21 @@ func Observe(ctx context.Context, client *holdfast.Client, name string) iter.Seq
 	}
 }
 
-// isLasting reports whether time does not remove an error.
+// isLasting reports whether Observe ends with err.
 func isLasting(err error) bool {
 	return err != nil && !errors.Is(err, holdfast.ErrUnavailable) && !errors.Is(err, ErrWentBack)
 }
 
-// observer remembers the terms that one Observe has seen. The zero value has seen nothing.
+// observer holds the terms that one Observe has seen. The zero value has seen none.
 type observer struct {
-	leader Leader // the last one
-	owner  string // of its lease
-	leads  bool   // it did at the last look
+	leader Leader // the last leader
+	owner  string // owner id of its lease
+	leads  bool   // it led at the last look
 	known  bool   // the last look had an answer
-	failed bool   // it had none, which was told
+	failed bool   // the last look had none, and that was reported
 
-	doubt sight // of another leader, not seen twice yet
-	looks int   // since there was no doubt
+	doubt sight // another leader, seen once
+	looks int   // number of looks at leaders that were not confirmed
 }
 
 // sight is the result of one look at a leader.
@@ -82,12 +81,12 @@ type sight struct {
 	term  holdfast.Token // 0: the nodes do not agree
 }
 
-// errUnsure is the error while the nodes disagree about a term for long.
+// errUnsure is the error while the nodes disagree about a term for a long time.
 var errUnsure error = &holdfast.UnavailableError{Err: errors.New("the nodes do not agree on the term of the leader")}
 
-// follow returns the leader to yield after a look, and whether it is news, or whether to look again soon. A
-// leader is believed when two looks have shown the same: while one is elected, and where
-// nodes have lost their memory, some show another term than the leader will have.
+// follow returns the leader to yield after a look, whether it is news, and whether to look again soon. A
+// leader counts once two looks agree. During an election, and after nodes have lost their memory, some nodes
+// show another term than the leader will have.
 func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again bool, _ error) {
 	leader := leaderOf(st)
 	leads := leader.Term != 0
@@ -111,7 +110,7 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again 
 	}
 	o.doubt, o.looks = sight{}, 0
 	news = !o.known || leads != o.leads || another
-	if another { // and otherwise its term is as it was, also where nodes that were away show another one
+	if another { // otherwise the leader keeps its term, even if nodes that were down show another one
 		o.leader, o.owner = leader, st.Owner
 	}
 	o.leads, o.known, o.failed = leads, true, false
@@ -121,7 +120,8 @@ func (o *observer) follow(st holdfast.Status, err error) (_ Leader, news, again 
 	return o.leader, news, false, nil
 }
 
-// agreedToken returns the token of the lease in st if most nodes show it, or all that know the lease, and otherwise 0.
+// agreedToken returns the token of the lease in st if most nodes show it, or all nodes that know the lease,
+// and otherwise 0.
 func agreedToken(st holdfast.Status) holdfast.Token {
 	same, others := 0, 0
 	for _, n := range st.Nodes {
@@ -139,8 +139,7 @@ func agreedToken(st holdfast.Status) holdfast.Token {
 	return st.Token
 }
 
-// reportLeaders calls fn with each leader, until the returned function is called, which waits for
-// the last call.
+// reportLeaders calls fn with each leader until stop is called, which waits for the last call.
 func reportLeaders(ctx context.Context, client *holdfast.Client, name string, fn func(Leader)) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var told sync.WaitGroup
