@@ -13,8 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// A holder that was paused beyond its lease writes too late, and the guard refuses
-// the write.
+// A holder that was paused beyond the end of its lease writes too late, and the guard rejects the write.
 func ExampleGuard_Do() {
 	nodes := memory.New(3)
 	client, _ := holdfast.New(nodes, nil)

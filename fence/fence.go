@@ -1,34 +1,28 @@
-// Package fence is the storage side of fencing tokens. It rejects the write of a
-// holder that has lost its lease, even if the holder does not know it.
+// Package fence checks fencing tokens on the side of the storage. It rejects the write of a holder that has
+// lost its lease, even if the holder does not know it.
 //
 // # What is not promised
 //
-// A Guard knows only what passes through it. It does not hold back a writer
-// that writes around it. Its memory ends with the process: a storage that
-// outlives the process keeps the highest token with its data, and passes it to
-// Claim when the process starts again. Several processes that write to one
-// storage need the check inside that storage (package sqlfence has the statement),
-// not a Guard each.
+// A Guard knows only the writes that pass through it. It does not stop a writer that bypasses it. Its memory
+// ends with the process: a storage that outlives the process keeps the highest token with its data, and passes
+// it to Claim when the process starts again. If several processes write to one storage, the check belongs into
+// that storage (package sqlfence has the statement), not into a Guard in each process.
 //
-// Tokens of one lock service compare with tokens of that service alone. After a move to another
-// one, or a restore of an old snapshot, they may begin far below what a storage has seen: it
-// refuses every holder then, and the error says so. When no holder of the old service is left,
-// Forget the key.
+// Tokens can be compared only with tokens of the same lock service. After a move to another service, or a
+// restore of an old snapshot, tokens may begin far below the highest token of a storage. The storage then
+// rejects every holder, and the error says so. Once no holder of the old service is left, Forget the key.
 //
 // # The rule
 //
-// A write carries the fencing token of the lease under which it is made. It is
-// refused when a higher token was seen for the key, or an equal one of another
-// lease. The check, the record of the token and the write are one atomic step:
-// with a gap between them a newer holder may write in the gap. A read that feeds
-// a write claims the token first, so that no older holder can write behind it.
-// (M. Kleppmann, "How to do distributed locking", 2016.)
+// A write carries the fencing token of its lease. It is rejected if a higher token was seen for the key, or an
+// equal token of another lease. The check, the record of the token and the write are one atomic step: in a gap
+// between them a newer holder could write. A read that feeds a write claims the token first, so that no older
+// holder can write after the read. (M. Kleppmann, "How to do distributed locking", 2016.)
 //
 // # Memory
 //
-// A Guard keeps one entry for each key, about 200 bytes and the key and owner
-// themselves, until Forget. It does not forget by itself: after a key is
-// forgotten, an old holder of it would not be refused.
+// A Guard keeps one entry for each key until Forget: about 200 bytes, plus the key and the owner. It deletes
+// no entry by itself, because without the entry an old holder would not be rejected.
 package fence
 
 import (
@@ -39,15 +33,15 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// ErrStale is returned when another holder has written, or claimed, with a later
-// token. The error is a *StaleError.
+// ErrStale is returned when another holder has written or claimed with a later token. The error is a
+// *StaleError.
 var ErrStale = errors.New("stale fencing token")
 
 // StaleError is the error of a rejected token, with the reason. It matches ErrStale.
 type StaleError struct {
 	Key     string
-	Token   holdfast.Token // the one that was refused
-	Highest holdfast.Token // the highest one seen; equal to Token when it belongs to another lease; 0 if not known
+	Token   holdfast.Token // the rejected token
+	Highest holdfast.Token // the highest token seen; equal to Token if another lease has it; 0 if not known
 }
 
 // Error names the key and both tokens.
@@ -67,7 +61,8 @@ func (e *StaleError) Error() string {
 	return text
 }
 
-// far is a token that a late holder of the same service is not a thousand times below.
+// far is the highest token from which on the error blames another service for a token a thousand times lower: a late
+// holder of the same service is not that far behind.
 const far = 1e9
 
 // Is matches ErrStale.
@@ -76,25 +71,25 @@ func (e *StaleError) Is(target error) bool { return target == ErrStale }
 // Guard checks the tokens of writes to storage in this process. The zero value
 // is ready. It is safe for concurrent use, and must not be copied.
 type Guard struct {
-	mu   sync.Mutex // guards keys and entry.users; taken before entry.mu is, never while holding it
+	mu   sync.Mutex // guards keys and entry.users; locked before entry.mu, never while entry.mu is held
 	keys map[string]*entry
 }
 
-// entry has the highest token of one key.
+// entry holds the highest token of one key.
 type entry struct {
-	users int // calls under way, which Forget must not cut off from one another
+	users int // number of calls in progress; Forget keeps the entry while it is above 0
 
-	mu      sync.Mutex // guards what follows; held during a write
+	mu      sync.Mutex // guards the fields below; held during a write
 	highest holdfast.Token
 	owner   string
 }
 
-// Do runs write if token and owner of the lease are not stale, and returns its error. It blocks while another write to the same key
-// runs; other keys are not affected. The token is recorded before write runs and
-// stays recorded if write fails or panics: no earlier holder may write after that.
+// Do runs write if token and owner are not stale for key, and returns its error. It blocks while another write
+// to the same key runs; other keys are not affected. The token is recorded before write runs and stays
+// recorded if write fails or panics, so that no earlier holder may write after that.
 //
-// A stale token is a *StaleError, and write is not called. write must not call
-// the Guard for the same key.
+// For a stale token Do returns a *StaleError and does not call write. write must not call the Guard for the
+// same key.
 func (g *Guard) Do(key string, token holdfast.Token, owner string, write func() error) error {
 	e := g.useEntry(key)
 	defer g.leaveEntry(e)
@@ -106,17 +101,16 @@ func (g *Guard) Do(key string, token holdfast.Token, owner string, write func() 
 	return write()
 }
 
-// Claim records a token without a write. A holder claims before a read that
-// feeds a later write: after it, no older holder can change what was read. The
-// first Claim after a restart tells the Guard the highest token that the storage
-// has kept. A stale token is a *StaleError.
+// Claim records a token without a write. A holder claims before a read that feeds a later write: from then on
+// no older holder can change what was read. After a restart, the first Claim gives the Guard the highest token
+// that the storage has kept. For a stale token it returns a *StaleError.
 func (g *Guard) Claim(key string, token holdfast.Token, owner string) error {
 	return g.Do(key, token, owner, func() error { return nil })
 }
 
-// Check returns the error that Do would return for a token now, and records nothing. It saves
-// work that would fail. A write still needs Do, because a newer holder may come
-// between. A stale token is a *StaleError.
+// Check returns the error that Do would return for a token now, and records nothing. It saves work that would
+// fail. A write still needs Do, because a newer holder may write in between. For a stale token it returns a
+// *StaleError.
 func (g *Guard) Check(key string, token holdfast.Token, owner string) error {
 	e := g.useEntry(key)
 	defer g.leaveEntry(e)
@@ -125,7 +119,7 @@ func (g *Guard) Check(key string, token holdfast.Token, owner string) error {
 	return e.check(key, token, owner)
 }
 
-// Highest is the highest token seen for key and the owner of its lease, or 0 and "".
+// Highest returns the highest token seen for key and the owner of its lease, or 0 and "".
 func (g *Guard) Highest(key string) (token holdfast.Token, owner string) {
 	e := g.useEntry(key)
 	defer g.leaveEntry(e)
@@ -134,9 +128,8 @@ func (g *Guard) Highest(key string) (token holdfast.Token, owner string) {
 	return e.highest, e.owner
 }
 
-// Forget drops what is known about key. No program may lock or write key any
-// more: a stale holder of it would not be refused. A key with a call under way
-// is kept, and Forget reports false.
+// Forget deletes the entry of key. No program may lock or write key any more, because a stale holder would not
+// be rejected. Forget returns false and keeps the entry if a call for the key is in progress.
 func (g *Guard) Forget(key string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -168,7 +161,7 @@ func (g *Guard) leaveEntry(e *entry) {
 	e.users--
 }
 
-// check applies the rule. The caller holds mu.
+// check returns the error for a token. The caller holds mu.
 func (e *entry) check(key string, token holdfast.Token, owner string) error {
 	if token > 0 && (token > e.highest || token == e.highest && owner == e.owner) {
 		return nil
@@ -176,7 +169,7 @@ func (e *entry) check(key string, token holdfast.Token, owner string) error {
 	return &StaleError{Key: key, Token: token, Highest: e.highest}
 }
 
-// admit checks and records. The caller holds mu.
+// admit checks a token and records it. The caller holds mu.
 func (e *entry) admit(key string, token holdfast.Token, owner string) error {
 	if err := e.check(key, token, owner); err != nil {
 		return err

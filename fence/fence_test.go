@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 )
 
-// rows of the rule: what the guard has seen, what comes, and whether it passes.
+// rows are the cases of the rule: the token that the guard has seen, the next one, and whether it passes.
 var rows = []struct {
 	name  string
 	seen  holdfast.Token
@@ -109,12 +109,12 @@ func TestFailedWriteKeepsItsTokenRecorded(t *testing.T) {
 	}
 }
 
-// TestCheckAndWriteAreOneStep has many leases write at once. If a write could
-// run apart from its check, an older one would land behind a newer one.
+// Many leases write at once. If a write could run apart from its check, an older write would land after a
+// newer one.
 func TestCheckAndWriteAreOneStep(t *testing.T) {
 	t.Parallel()
 	var g fence.Guard
-	var written []holdfast.Token // guarded by the guard: -race sees it if not
+	var written []holdfast.Token // guarded by the Guard; otherwise -race fails
 	var all sync.WaitGroup
 	for token := range holdfast.Token(200) {
 		all.Go(func() {
@@ -136,7 +136,7 @@ func TestKeysDoNotBlockEachOther(t *testing.T) {
 	t.Parallel()
 	var g fence.Guard
 	err := g.Do("a", 1, "x", func() error {
-		return g.Do("b", 1, "x", func() error { return nil }) // would never return
+		return g.Do("b", 1, "x", func() error { return nil }) // a shared mutex would block here for ever
 	})
 	if err != nil {
 		t.Error(err)
@@ -160,7 +160,7 @@ func TestForgetSparesKeysInUse(t *testing.T) {
 	}
 }
 
-// TestErrorDistinguishesServicesFromLateHolder: if two tokens are far apart, the error names the fix.
+// If two tokens are far apart, the error names the fix.
 func TestErrorDistinguishesServicesFromLateHolder(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {

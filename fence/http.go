@@ -8,35 +8,34 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// The headers in which a request carries the lease it is made under.
+// The headers of a request that name its lease.
 const (
 	KeyHeader   = "Holdfast-Key"
 	TokenHeader = "Holdfast-Token"
 	OwnerHeader = "Holdfast-Owner"
 )
 
-// SetHeader puts lease into the headers of a request.
+// SetHeader sets the headers of a request to lease.
 func SetHeader(h http.Header, lease *holdfast.Lease) {
 	h.Set(KeyHeader, lease.Key())
 	h.Set(TokenHeader, strconv.FormatInt(int64(lease.Token()), 10))
 	h.Set(OwnerHeader, lease.Owner())
 }
 
-// Handler passes a request to next if it carries a lease that is not stale. key
-// returns the lock that guards what a request is about, and "" for none. The
-// request must name that very key: the lease of another lock does not count.
+// Handler passes a request to next if it carries a lease that is not stale. key returns the lock that guards
+// the resource of the request, or "" if none does. The request must name exactly that key: the lease of
+// another lock does not count.
 //
-// A write runs inside Guard.Do: the next write to the same key waits until next
-// has returned, so next should read a slow body first or bound it. GET and HEAD
-// need no lease. With one, they claim its token and do not block other
-// requests.
+// A write runs inside Guard.Do: the next write to the same key waits until next has returned, so next should
+// read a slow body first or bound it. GET and HEAD need no lease. If they carry one, they claim its token and
+// do not block other requests.
 //
-// Handler believes the headers. Whoever can send a request can name a token that no lease has, and the real holders get
-// 412 from then on, until Forget. So authenticate callers in a handler around this one, and pass on requests of those
-// alone that may hold the lock.
+// Handler trusts the headers. A sender can name a token that no lease has, and then the real holders get 412
+// until Forget. So authenticate callers in a handler around this one, and pass on only requests of callers
+// that may hold the lock.
 //
-// Refusals: 412 for a stale token, with the highest one seen in Holdfast-Token;
-// 428 where the headers are missing; 400 where they cannot be read.
+// Rejections: 412 for a stale token, with the highest token seen in Holdfast-Token; 428 if the headers are
+// missing; 400 if they cannot be parsed.
 func (g *Guard) Handler(key func(*http.Request) string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		want := key(r)
@@ -67,8 +66,7 @@ func (g *Guard) Handler(key func(*http.Request) string, next http.Handler) http.
 	})
 }
 
-// leaseOf reads the token for key from the headers of r; with an error comes the
-// status to answer.
+// leaseOf reads the token for key from the headers of r. With an error it returns the status of the response.
 func leaseOf(r *http.Request, key string) (holdfast.Token, int, error) {
 	for _, name := range []string{KeyHeader, TokenHeader, OwnerHeader} {
 		if r.Header.Get(name) == "" {

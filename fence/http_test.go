@@ -13,7 +13,7 @@ import (
 
 func byPath(r *http.Request) string { return strings.TrimPrefix(r.URL.Path, "/") }
 
-// sendRequest sends one request with the given headers through a fresh handler of g.
+// sendRequest sends one request with the given headers through a new handler of g.
 func sendRequest(g *fence.Guard, method string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, "/ledger", nil)
 	for i := 0; i < len(headers); i += 2 {

@@ -18,14 +18,14 @@ var (
 	client *holdfast.Client
 )
 
-// The transaction begins with the check of the token, so a holder that lost its lease writes nothing.
+// The transaction begins with the check of the token, so a holder that has lost its lease writes nothing.
 func ExampleFence_Do() {
 	ctx := context.Background()
 	guard, err := pgxfence.New(nil)
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := guard.Create(ctx, pool); err != nil { // once; it makes the table if there is none
+	if err := guard.Create(ctx, pool); err != nil { // once; creates the table unless it exists
 		log.Fatal(err)
 	}
 	err = client.Do(ctx, "account/7", nil, func(ctx context.Context, lease *holdfast.Lease) error {
@@ -39,7 +39,8 @@ func ExampleFence_Do() {
 	}
 }
 
-// The columns fence and fence_owner of the row itself keep the token: no further table, and one statement.
+// The columns fence and fence_owner of the row itself keep the token, so no other table is needed, and one
+// statement is enough.
 func ExampleApplied() {
 	ctx := context.Background()
 	err := client.Do(ctx, "invoice/42", nil, func(ctx context.Context, lease *holdfast.Lease) error {

@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
-// server is one server for all tests; each has a table of its own.
+// server is one server for all tests; each test has its own table.
 var server *pgproc.Server
 
 func TestMain(m *testing.M) {
@@ -39,8 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// openFence returns a pool and a Fence with a table that is called like the test, and a
-// table of accounts.
+// openFence returns a pool and a Fence whose table has the name of the test, and creates a table of accounts.
 func openFence(t *testing.T) (*pgxpool.Pool, *pgxfence.Fence) {
 	t.Helper()
 	t.Parallel()
@@ -62,7 +61,7 @@ func openFence(t *testing.T) (*pgxpool.Pool, *pgxfence.Fence) {
 	return pool, f
 }
 
-// putBalance writes the balance of key, if it may.
+// putBalance writes the balance of key under the guard key.
 func putBalance(t *testing.T, pool *pgxpool.Pool, f *pgxfence.Fence, key string, token holdfast.Token, owner string, balance int) error {
 	return f.Do(t.Context(), pool, key, token, owner, func(tx pgx.Tx) error {
 		_, err := tx.Exec(t.Context(), `INSERT INTO account_`+t.Name()+` (name, balance) VALUES ($1, $2)
@@ -82,8 +81,7 @@ func readBalance(t *testing.T, pool *pgxpool.Pool, key string) int {
 	return n
 }
 
-// TestRule holds this package to the rule of package fence: both give the same
-// answers.
+// The package follows the rule of package fence.
 func TestRule(t *testing.T) {
 	pool, f := openFence(t)
 	var guard fence.Guard
@@ -135,9 +133,8 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestCheckAndWriteAreOneStep has many leases write at once, each what it has read
-// plus one. If a write could run apart from its check, or from its read, the sum
-// would not equal the number of accepted writes.
+// Many leases write at once, each the value that it has read plus one. If a write could run apart from its
+// check or from its read, the sum would not equal the number of accepted writes.
 func TestCheckAndWriteAreOneStep(t *testing.T) {
 	pool, f := openFence(t)
 	if err := putBalance(t, pool, f, "k", 1, "first", 0); err != nil {
@@ -186,8 +183,8 @@ func TestRowsKeepTheirOwnToken(t *testing.T) {
 	}
 }
 
-// TestAbortedWriteKeepsConnection: it is rolled back although its context has ended. Else the next writer is held up
-// until the server has noticed that the connection is gone.
+// The transaction is rolled back although its context has ended. Otherwise the next writer would wait until
+// the server notices that the connection is gone.
 func TestAbortedWriteKeepsConnection(t *testing.T) {
 	shared, f := openFence(t)
 	config := shared.Config()
@@ -220,7 +217,7 @@ func TestAbortedWriteKeepsConnection(t *testing.T) {
 		if err := pool.QueryRow(t.Context(), pid).Scan(&after); err != nil || after != before {
 			t.Errorf("the connection to process %d is lost: %d, %v", before, after, err)
 		}
-		if err := f.Claim(t.Context(), pool, "k", 1, "b"); err != nil { // which an older claim that stands would refuse
+		if err := f.Claim(t.Context(), pool, "k", 1, "b"); err != nil { // an older claim that was not rolled back would reject it
 			t.Errorf("a claim after one that was rolled back: %v", err)
 		}
 		if err := f.Forget(t.Context(), pool, "k"); err != nil {
@@ -229,7 +226,7 @@ func TestAbortedWriteKeepsConnection(t *testing.T) {
 	}
 }
 
-// silent is a connection that sends nothing any more, and hears nothing, once it has gone dead.
+// silent is a connection that neither sends nor receives once it is dead.
 type silent struct {
 	net.Conn
 	dead atomic.Bool
@@ -242,7 +239,7 @@ func (s *silent) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// TestWriteOnDeadConnectionEnds: the roll-back waits for an answer that does not come.
+// The rollback waits for an answer that does not come.
 func TestWriteOnDeadConnectionEnds(t *testing.T) {
 	shared, f := openFence(t)
 	config := shared.Config()
@@ -277,7 +274,7 @@ func TestWriteOnDeadConnectionEnds(t *testing.T) {
 	pool.Close()
 }
 
-// TestTokensOfAnotherServiceAreNamed, with what to do, as by package fence.
+// The error names the fix, as in package fence.
 func TestTokensOfAnotherServiceAreNamed(t *testing.T) {
 	pool, f := openFence(t)
 	if err := f.Claim(t.Context(), pool, "k", 1795433319149690, "before"); err != nil {
@@ -295,8 +292,8 @@ func TestBadTableNameIsRejected(t *testing.T) {
 	}
 }
 
-// TestClaimAtOlderSnapshotIsRejected: two transactions of one lease follow one another under the claim, and the second has
-// its snapshot from before the end of the first.
+// Two transactions of one lease claim one after the other. The second has a snapshot from before the end of
+// the first.
 func TestClaimAtOlderSnapshotIsRejected(t *testing.T) {
 	pool, f := openFence(t)
 	begin := func(level pgx.TxIsoLevel) pgx.Tx {
@@ -337,7 +334,7 @@ func TestClaimAtOlderSnapshotIsRejected(t *testing.T) {
 	}
 }
 
-// TestClaimAfterTransactionEndIsRejected: the next write would not be in the claim's transaction.
+// The next write would run outside of the claim's transaction.
 func TestClaimAfterTransactionEndIsRejected(t *testing.T) {
 	pool, f := openFence(t)
 	tx, err := pool.Begin(t.Context())

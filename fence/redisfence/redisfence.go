@@ -1,30 +1,24 @@
-// Package redisfence keeps values in a Redis or Valkey that refuses writers who
-// have lost their lease: the check of the fencing token and the write are one Lua
-// script.
+// Package redisfence protects values in a Redis or Valkey from writers who have lost their lease: the check of
+// the fencing token and the write are one Lua script.
 //
-// The package itself speaks to no server: New takes a function that runs a script by
-// the client that the program has. docs/your-redis.md shows it for go-redis and for
-// rueidis.
+// The package opens no connection: New takes a function that runs a script with the program's own client.
+// docs/your-redis.md shows that function for go-redis and for rueidis.
 //
 // # What is not promised
 //
-// The highest token is kept with the data and is as durable as they are: a
-// server that fails over to a replica which has not seen the last writes
-// forgets both. A Store does not hold back a program that writes around it. A
-// script that fails half way keeps what it has written so far, as every Redis
-// script does.
+// The highest token is stored with the data and is as durable as the data: a server that fails over to a
+// replica without the last writes forgets both. A Store does not stop a program that bypasses it. A script
+// that fails half way keeps its writes so far, as every Redis script does.
 //
 // # The rule
 //
-// That of package fence: a token is refused when a higher one was seen for the
-// guard, or an equal one of another lease. A guard is any name, usually the key of
-// the lock; it may stand for many keys. A read that feeds a write claims the token
-// first (Get and Claim), so that no older holder can write behind it. Every method
-// may be repeated under the same lease, after a lost reply for example.
+// As in package fence, a token is rejected if a higher token was seen for the guard, or an equal token of
+// another lease. A guard is any name, usually the key of the lock; it may stand for many keys. A read that
+// feeds a write claims the token first (Get and Claim), so that no older holder can write after the read.
+// Every method may be repeated under the same lease, for example after a lost reply.
 //
-// A guard is kept in the hash "holdfast:guard:{GUARD}" with the fields token and
-// owner, in the hash slot of the key that is called like the guard. It stays
-// until Forget.
+// The server keeps a guard in the hash "holdfast:guard:{GUARD}" with the fields token and owner, in the hash
+// slot of the key with the same name. It stays until Forget.
 //
 // (M. Kleppmann, "How to do distributed locking", 2016.)
 package redisfence
@@ -44,14 +38,14 @@ import (
 
 const (
 	prefix = wire.Companion + "guard:"
-	// refused begins the error reply to a stale token; the highest one follows.
+	// refused begins the error reply to a stale token, before the highest token.
 	refused = "STALE "
 )
 
 //go:embed guard.lua
 var guardLua string
 
-// guardScript makes a script that checks the token and then runs body.
+// guardScript returns a script that checks the token and then runs body.
 func guardScript(body string) string {
 	return "local function write(KEYS, ARGV)\n" + body + "\nend\n" + guardLua
 }
@@ -74,46 +68,43 @@ type Store struct {
 
 // New returns a Store on the Redis or Valkey that keeps the data. It does not block.
 //
-// run runs script on the server that has keys, as EVAL does, or first as EVALSHA, as
-// most clients can. It blocks for one answer, and must be safe for concurrent use. The
-// answer is nil, an int64, a string or an []any of these; an error that the server
-// answers keeps the server's text. run may send a script again whose answer did not
+// run runs script on the server that has keys, by EVAL, or first by EVALSHA, as most clients can. It blocks
+// for one answer, and must be safe for concurrent use. It returns nil, an int64, a string or an []any of
+// these. An error of the server must keep the server's text. run may send a script again if the answer did not
 // come.
 func New(run func(ctx context.Context, script string, keys, args []string) (any, error)) *Store {
 	return &Store{run}
 }
 
-// Set writes value to key if token and owner of the lease are not stale for the guard
-// called key. It blocks for one answer of the
-// server. A stale token is a *fence.StaleError, and nothing is written; after any
-// other error the write may have happened, and may be repeated.
+// Set writes value to key if token and owner are not stale for the guard key. It blocks for one answer of the
+// server. For a stale token it returns a *fence.StaleError and writes nothing. After any other error the write
+// may have happened, and may be repeated.
 func (s *Store) Set(ctx context.Context, key string, token holdfast.Token, owner, value string) error {
 	_, err := s.runGuarded(ctx, set, key, token, owner, []string{key}, value)
 	return err
 }
 
-// Get claims the guard called key and reads key, in one step. For an absent key,
-// found is false. It returns the same errors as Claim.
+// Get claims the guard key and reads key, in one step. For an absent key, found is false. It returns the same
+// errors as Claim.
 func (s *Store) Get(ctx context.Context, key string, token holdfast.Token, owner string) (value string, found bool, err error) {
 	reply, err := s.runGuarded(ctx, get, key, token, owner, []string{key})
 	value, found = reply.(string)
 	return value, found, err
 }
 
-// Claim records a token without a write: after it, no older holder can write
-// under guard. A holder claims before reads that feed a later write. A stale token
-// is a *fence.StaleError; after any other error the claim may have been recorded.
+// Claim records a token without a write: from then on no older holder can write under guard. A holder claims
+// before reads that feed a later write. For a stale token it returns a *fence.StaleError. After any other
+// error the claim may have been recorded.
 func (s *Store) Claim(ctx context.Context, guard string, token holdfast.Token, owner string) error {
 	_, err := s.runGuarded(ctx, claim, guard, token, owner, nil)
 	return err
 }
 
-// Eval runs script, which is Lua, if token and owner are not stale for guard, in the same
-// atomic step. The script finds keys and args in KEYS and ARGV. Eval returns what it
-// returns: nil, an int64, a string or an []any of these. In a Redis Cluster, keys must
-// share the hash slot of guard. A server keeps each script that it has run, so what
-// varies belongs into args. Eval returns the same errors as Set; an error of the script
-// leaves the token recorded.
+// Eval runs the Lua script if token and owner are not stale for guard, in the same atomic step. The script
+// gets keys and args as KEYS and ARGV. Eval returns the result of the script: nil, an int64, a string or an
+// []any of these. In a Redis Cluster, keys must share the hash slot of guard. A server caches each script that
+// it has run, so pass variable values in args. Eval returns the same errors as Set; if the script fails, the
+// token stays recorded.
 func (s *Store) Eval(ctx context.Context, script, guard string, token holdfast.Token, owner string, keys []string, args ...string) (any, error) {
 	return s.runGuarded(ctx, guardScript(script), guard, token, owner, keys, args...)
 }
@@ -137,8 +128,8 @@ func (s *Store) runGuarded(ctx context.Context, script, guard string, token hold
 	return nil, guardError(guard, err)
 }
 
-// Highest is the highest token seen for guard and the owner of its lease, or 0 and
-// "". It records nothing.
+// Highest returns the highest token seen for guard and the owner of its lease, or 0 and "". It records
+// nothing.
 func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token, owner string, err error) {
 	reply, err := s.run(ctx, highest, []string{serverKey(guard)}, nil)
 	if err != nil {
@@ -160,8 +151,8 @@ func (s *Store) Highest(ctx context.Context, guard string) (token holdfast.Token
 	return holdfast.Token(number), owner, nil
 }
 
-// Forget drops what is known about guard. No program may write under guard any
-// more: a stale holder would not be refused.
+// Forget deletes the entry of guard. No program may write under guard any more, because a stale holder would
+// not be rejected.
 func (s *Store) Forget(ctx context.Context, guard string) error {
 	if _, err := s.run(ctx, forget, []string{serverKey(guard)}, nil); err != nil {
 		return guardError(guard, err)

@@ -11,8 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-// FuzzRedisDecidesAsGuardDoes holds, for any row of writes, that the script on a real
-// server and the Guard in Go take and refuse the same ones.
+// For any sequence of writes, the script on a real server and the Guard in Go accept and reject the same ones.
 func FuzzRedisDecidesAsGuardDoes(f *testing.F) {
 	write := func(token int64, owner byte) []byte {
 		return append(binary.BigEndian.AppendUint64(nil, uint64(token)), owner)

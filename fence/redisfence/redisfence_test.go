@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/storetest"
 )
 
-// newPlainStore returns a store that asks server over a new connection each time.
+// newPlainStore returns a store that opens a new connection for each request.
 func newPlainStore(server *redisproc.Server) *redisfence.Store {
 	return redisfence.New(func(_ context.Context, script string, keys, args []string) (any, error) {
 		reply, err := server.Do(slices.Concat([]string{"EVAL", script, strconv.Itoa(len(keys))}, keys, args)...)

@@ -37,8 +37,8 @@ func ExampleFence_Do() {
 	}
 }
 
-// The read and the write are apart, so the read claims the token: from then on no
-// older holder can change what was read.
+// Read and write are separate, so the read claims the token: from then on no older holder can change what was
+// read.
 func ExampleFence_Claim() {
 	ctx := context.Background()
 	guard, err := sqlfence.New(sqlfence.SQLite, nil)
@@ -53,7 +53,7 @@ func ExampleFence_Claim() {
 		if err := db.QueryRowContext(ctx, `SELECT body FROM report`).Scan(&text); err != nil {
 			return err
 		}
-		text = rewriteSQL(text) // takes its time
+		text = rewriteSQL(text) // may take long
 		return guard.Do(ctx, db, lease.Key(), lease.Token(), lease.Owner(), func(tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `UPDATE report SET body = ?`, text)
 			return err

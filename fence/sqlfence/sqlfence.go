@@ -1,35 +1,31 @@
-// Package sqlfence keeps rows in a SQL database that refuses writers who have
-// lost their lease: the check of the fencing token and the write are one
-// transaction, or one statement.
+// Package sqlfence protects rows in a SQL database from writers who have lost their lease: the check of the
+// fencing token and the write are one transaction, or one statement.
 //
 // # What is not promised
 //
-// The package does not hold back a program that writes around the check. The
-// highest token is as durable as the rows: a database that fails over and loses
-// its last commits forgets both. Tokens of two lock services do not compare: see
-// package fence.
+// The package does not stop a program that bypasses the check. The highest token is as durable as the rows: a
+// database that fails over and loses its last commits forgets both. Tokens of two lock services cannot be
+// compared: see package fence.
 //
 // # The rule
 //
-// That of package fence: a token is refused when a higher one was seen for the
-// guard, or an equal one of another lease. A guard is any name, usually the key of
-// the lock. A read that feeds a write claims the token first, so that no older
-// holder can write behind it. Everything may be repeated under the same lease.
+// As in package fence, a token is rejected if a higher token was seen for the guard, or an equal token of
+// another lease. A guard is any name, usually the key of the lock. A read that feeds a write claims the token
+// first, so that no older holder can write after the read. Every call may be repeated under the same lease.
 //
 // # Two ways
 //
-// [Fence] keeps the tokens of all guards in a table of its own: [Fence.Do] runs any
-// statements in a transaction that begins with the check. The check locks the
-// guard's row until the transaction ends: that makes check and write one step.
+// [Fence] keeps the tokens of all guards in a table of its own: [Fence.Do] runs any statements in a
+// transaction that begins with the check. The check locks the guard's row until the transaction ends: that
+// makes check and write one step.
 //
-// A table whose rows carry their own token, in two columns, needs one statement and
-// no Fence; [Applied] reads its outcome:
+// A table whose rows carry their own token, in two columns, needs one statement and no Fence; [Applied] reads
+// its outcome:
 //
 //	UPDATE account SET balance = $1, fence = $2, fence_owner = $3
 //	 WHERE name = $4 AND (fence < $2 OR fence = $2 AND fence_owner = $3)
 //
-// The claim is the same statement without the balance, and with RETURNING balance
-// it is the read as well.
+// The claim is the same statement without the balance. With RETURNING balance it is also the read.
 //
 // (M. Kleppmann, "How to do distributed locking", 2016.)
 package sqlfence
@@ -46,10 +42,10 @@ import (
 	"github.com/holdfast-go/holdfast/fence/internal/sqlguard"
 )
 
-// Dialect is the SQL that a database speaks.
+// Dialect is the SQL dialect of a database.
 type Dialect = sqlguard.Dialect
 
-// The dialects. There is no default: guessing wrong would show in production only.
+// The dialects. There is no default: a wrong guess would show in production only.
 const (
 	PostgreSQL = sqlguard.PostgreSQL
 	MySQL      = sqlguard.MySQL  // and MariaDB
@@ -58,8 +54,8 @@ const (
 
 // Options configure a Fence. The zero value works.
 type Options struct {
-	// Table keeps the tokens, one row for each guard. Default "holdfast_fence"; a
-	// schema may stand before it: "locks.fence".
+	// Table keeps the tokens, one row for each guard. Default "holdfast_fence". The name may have a schema:
+	// "locks.fence".
 	Table string
 }
 
@@ -69,7 +65,7 @@ type Querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// querier is a Querier as package sqlguard wants it.
+// querier adapts a Querier to package sqlguard.
 type querier struct{ Querier }
 
 // Exec implements sqlguard.Querier.
@@ -86,11 +82,11 @@ func (q querier) Row(ctx context.Context, query string, args ...any) interface{ 
 // Fence checks tokens in one database. It is safe for concurrent use.
 type Fence struct {
 	table   sqlguard.Table
-	checked atomic.Bool // the table has transactions
+	checked atomic.Bool // the table is known to have transactions
 }
 
-// New returns a Fence for databases of one dialect; opts may be nil. It does not
-// block. The table must exist: see Create.
+// New returns a Fence for databases of one dialect. opts may be nil. New does not block. The table must exist:
+// see Create.
 func New(dialect Dialect, opts *Options) (*Fence, error) {
 	if opts == nil {
 		opts = &Options{}
@@ -102,30 +98,28 @@ func New(dialect Dialect, opts *Options) (*Fence, error) {
 	return &Fence{table: table}, nil
 }
 
-// Schema returns the statement that makes the table unless it exists, for programs
-// that keep their schema in files.
+// Schema returns the statement that creates the table unless it exists, for programs that keep their schema in
+// files.
 func (f *Fence) Schema() string { return f.table.Create }
 
-// Create makes the table unless it exists. Several programs may call it at once;
-// the table exists when Create returns. Inside a transaction the second of two
-// calls may fail. A table without transactions, as MySQL and MariaDB make by some
-// settings, is an error here and of each Claim.
+// Create creates the table unless it exists. Several programs may call it at once; the table exists when
+// Create returns. Inside a transaction the second of two concurrent calls may fail. Create and Claim return an
+// error for a table without transactions, which MySQL and MariaDB create with some settings.
 func (f *Fence) Create(ctx context.Context, q Querier) error {
 	return f.table.Make(ctx, querier{q})
 }
 
-// Do runs write in a transaction that begins with the claim of guard by token and
-// owner of the lease, and commits it. It blocks while another transaction
-// has claimed the same guard. A stale token is a *fence.StaleError, and write is
-// not called; after an error of write, or a panic, everything is rolled back, the
-// claim too. After any other error the transaction may have been committed, and
-// Do may be repeated. The isolation level is the database's default.
+// Do runs write in a transaction that begins with the claim of guard by token and owner, and commits it. It
+// blocks while another transaction has claimed the same guard. For a stale token it returns a
+// *fence.StaleError and does not call write. After an error of write, or a panic, everything is rolled back,
+// the claim included. After any other error the transaction may have been committed, and Do may be repeated.
+// The isolation level is the database's default.
 func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast.Token, owner string, write func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return f.table.Failure(guard, err)
 	}
-	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
+	defer tx.Rollback() // its error is ignored: the transaction has ended, or its error is already being returned
 	if err := f.Claim(ctx, tx, guard, token, owner); err != nil {
 		return err
 	}
@@ -138,12 +132,11 @@ func (f *Fence) Do(ctx context.Context, db *sql.DB, guard string, token holdfast
 	return nil
 }
 
-// Claim records a token. In a transaction it comes first, and covers what the
-// transaction reads and writes until it ends. On a *sql.DB it refuses older
-// holders from then on: use it before a read that feeds a later write. A stale
-// token is a *fence.StaleError; after any other error the claim may have been
-// recorded, and a transaction is rolled back, so that nothing is written in it.
-// sql.ErrTxDone also means that the database had rolled it back before.
+// Claim records a token. In a transaction it comes first, and protects what the transaction reads and writes
+// until it ends. On a *sql.DB it rejects older holders from then on: use it before a read that feeds a later
+// write. For a stale token it returns a *fence.StaleError. After any other error the claim may have been
+// recorded, and a transaction is rolled back, so that nothing is written in it. sql.ErrTxDone also means that
+// the database had rolled the transaction back before.
 func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
 	claim := f.table.Claim
 	tx, ok := q.(transaction)
@@ -155,12 +148,12 @@ func (f *Fence) Claim(ctx context.Context, q Querier, guard string, token holdfa
 		err = claim(ctx, querier{q}, guard, token, owner)
 	}
 	if ok && err != nil && !errors.Is(err, fence.ErrStale) {
-		tx.Rollback() // says nothing new
+		tx.Rollback() // its error is ignored
 	}
 	return err
 }
 
-// checkTransactions looks once whether the table has transactions.
+// checkTransactions checks once whether the table has transactions.
 func (f *Fence) checkTransactions(ctx context.Context, q Querier) error {
 	if f.checked.Load() {
 		return nil
@@ -172,29 +165,28 @@ func (f *Fence) checkTransactions(ctx context.Context, q Querier) error {
 	return err
 }
 
-// transaction is a *sql.Tx, or one of a package that wraps it.
+// transaction is a *sql.Tx, or a type of another package that wraps one.
 type transaction interface {
 	Commit() error
 	Rollback() error
 }
 
-// Highest is the highest token seen for guard and the owner of its lease, or 0 and
-// "". It records nothing.
+// Highest returns the highest token seen for guard and the owner of its lease, or 0 and "". It records
+// nothing.
 func (f *Fence) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
 	return f.table.Highest(ctx, querier{q}, guard)
 }
 
-// Forget drops what is known about guard. No program may write under guard any
-// more: a stale holder would not be refused.
+// Forget deletes the entry of guard. No program may write under guard any more, because a stale holder would
+// not be rejected.
 func (f *Fence) Forget(ctx context.Context, q Querier, guard string) error {
 	return f.table.Forget(ctx, querier{q}, guard)
 }
 
-// Applied turns the outcome of a conditional write to rows that carry their own
-// token into an error: a write that found no row is a *fence.StaleError, whose
-// Highest is not known. MySQL counts rows that were changed, not rows that were
-// found, unless the driver is told otherwise (clientFoundRows=true): without
-// that, a repeated write of the same values would pass for stale.
+// Applied turns the outcome of a conditional write, to rows that carry their own token, into an error: if the
+// write found no row, it returns a *fence.StaleError whose Highest is not known. Open MySQL with
+// clientFoundRows=true: without it, the driver counts changed rows in place of found rows, and a repeated
+// write of the same values would look stale.
 func Applied(guard string, token holdfast.Token, res sql.Result, err error) error {
 	if err != nil {
 		return err

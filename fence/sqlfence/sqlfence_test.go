@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/fence/sqlfence"
 )
 
-// The tests that need a database are in the module sqltest in this folder,
-// whose drivers this module does without.
+// The tests that need a database are in the module sqltest in this folder, because this module does not
+// require database drivers.
 
 func TestBadSetUpIsRefused(t *testing.T) {
 	t.Parallel()

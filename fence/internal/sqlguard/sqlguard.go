@@ -1,5 +1,5 @@
-// Package sqlguard is what packages sqlfence and pgxfence share: the table of tokens
-// and the statements that check and raise them.
+// Package sqlguard is shared by packages sqlfence and pgxfence: the table of tokens, and the statements that
+// check and raise them.
 package sqlguard
 
 import (
@@ -13,45 +13,44 @@ import (
 	"github.com/holdfast-go/holdfast/fence"
 )
 
-// Dialect is the SQL that a database speaks.
+// Dialect is the SQL dialect of a database.
 type Dialect int
 
-// The dialects. There is no default: guessing wrong would show in production only.
+// The dialects. There is no default: a wrong guess would show in production only.
 const (
 	PostgreSQL Dialect = iota + 1
 	MySQL              // and MariaDB
 	SQLite             // 3.24 or newer
 )
 
-// DefaultTable keeps the tokens unless the program names another.
+// DefaultTable is the name of the table unless the program sets another.
 const DefaultTable = "holdfast_fence"
 
-// Table is the statements on the table of one database.
+// Table holds the statements for the table of one database.
 type Table struct {
-	pkg                         string // begins the text of each error
+	pkg                         string // prefix of each error
 	Create, raise, look, forget string
-	mark, check                 string // before and behind a claim: fail or not by whether there is a transaction
-	nests                       bool   // check fails where there is one
-	show                        string // returns the name of the table and the statement that makes it; empty: all tables have transactions
+	mark, check                 string // statements before and after a claim, which fail depending on whether a transaction is open
+	nests                       bool   // check fails if a transaction is open
+	show                        string // returns the statement that created the table; empty: all tables of the database have transactions
 }
 
-// Querier runs one statement: a transaction, a connection or a pool.
+// Querier runs one statement, in a transaction, on a connection or on a pool.
 type Querier interface {
 	Exec(ctx context.Context, query string, args ...any) error
-	// Row is one row, whose absence is an error that matches sql.ErrNoRows.
+	// Row returns one row. If there is none, its Scan returns an error that matches sql.ErrNoRows.
 	Row(ctx context.Context, query string, args ...any) interface{ Scan(into ...any) error }
 }
 
 var tableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?$`)
 
-// The statements of each dialect; %[1]s is the table. raise leaves a row alone that
-// has a higher token, but locks it until the transaction ends. look sees the row
-// as it is now, whatever the transaction's snapshot.
+// The statements of each dialect; %[1]s is the table. raise does not change a row with a higher token, but
+// locks it until the transaction ends. look reads the present row, whatever the transaction's snapshot.
 var statements = map[Dialect]Table{
 	PostgreSQL: {
 		Create: `CREATE TABLE IF NOT EXISTS %[1]s (name text PRIMARY KEY, token bigint NOT NULL, owner text NOT NULL)`,
-		// A repeated claim changes the row, too: at REPEATABLE READ that alone has the server refuse the next
-		// transaction, which waited for this one and whose snapshot is older.
+		// A repeated claim changes the row too. At REPEATABLE READ only a change makes the server reject a
+		// transaction that waited for this one and has an older snapshot.
 		raise: `INSERT INTO %[1]s AS f (name, token, owner) VALUES ($1, $2, $3)
 			ON CONFLICT (name) DO UPDATE SET token = excluded.token, owner = excluded.owner
 				WHERE f.token < excluded.token OR f.token = excluded.token AND f.owner = excluded.owner`,
@@ -61,9 +60,9 @@ var statements = map[Dialect]Table{
 	MySQL: {
 		Create: `CREATE TABLE IF NOT EXISTS %[1]s (
 			name varbinary(512) PRIMARY KEY, token bigint NOT NULL, owner varbinary(255) NOT NULL) ENGINE = InnoDB`,
-		// Assignments take effect from left to right: owner must come first. A zero byte behind the owner comes and goes, so that
-		// each claim changes the row: a database that locks no rows and merges what two transactions have changed (Dolt) then
-		// refuses the second.
+		// Assignments take effect from left to right, so owner must come first. Each claim adds or removes a
+		// zero byte after the owner, and so changes the row: a database that locks no rows and merges the
+		// changes of two transactions (Dolt) then rejects the second.
 		raise: `INSERT INTO %[1]s (name, token, owner) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE owner = CASE
 				WHEN token < VALUES(token) OR token = VALUES(token) AND owner = CONCAT(VALUES(owner), X'00') THEN VALUES(owner)
 				WHEN token = VALUES(token) AND owner = VALUES(owner) THEN CONCAT(owner, X'00')
@@ -85,8 +84,8 @@ var statements = map[Dialect]Table{
 	},
 }
 
-// New returns the statements for the table of that name, "" for the default. The
-// text of each error begins with pkg.
+// New returns the statements for the given table; "" stands for the default name. pkg is the prefix of each
+// error.
 func New(pkg string, dialect Dialect, table string) (Table, error) {
 	if table == "" {
 		table = DefaultTable
@@ -107,12 +106,12 @@ func New(pkg string, dialect Dialect, table string) (Table, error) {
 	return s, nil
 }
 
-// Make makes the table unless it exists.
+// Make creates the table unless it exists.
 func (t *Table) Make(ctx context.Context, q Querier) error {
 	err := q.Exec(ctx, t.Create)
 	if err != nil && ctx.Err() == nil {
-		// On PostgreSQL two that create the same table at once collide (SQLSTATE 23505),
-		// IF NOT EXISTS or not. The one that comes second finds it now.
+		// On PostgreSQL two programs that create the same table at once collide (SQLSTATE 23505), even with IF
+		// NOT EXISTS. The second attempt finds the table.
 		err = q.Exec(ctx, t.Create)
 	}
 	if err != nil {
@@ -121,12 +120,13 @@ func (t *Table) Make(ctx context.Context, q Querier) error {
 	return t.CheckEngine(ctx, q)
 }
 
-// tableEngine finds the engine in the text of SHOW CREATE TABLE, in which names and comments have no line breaks.
+// tableEngine finds the engine in the text of SHOW CREATE TABLE, where names and comments contain no line
+// breaks.
 var tableEngine = regexp.MustCompile(`(?m)^\).* ENGINE=(\w+)`)
 
-// CheckEngine returns an error if the table has no transactions: a claim would lock nothing, and what is written behind it would stay
-// where it should be rolled back. MySQL and MariaDB make such a table where a setting names another engine than InnoDB. It opens no
-// snapshot unless the engine is another.
+// CheckEngine returns an error if the table has no transactions: a claim would lock nothing, and a rollback
+// would not undo writes. MySQL and MariaDB create such a table if a setting names another engine than InnoDB.
+// It opens no snapshot if the engine is InnoDB.
 func (t *Table) CheckEngine(ctx context.Context, q Querier) error {
 	if t.show == "" {
 		return nil
@@ -148,7 +148,7 @@ func (t *Table) CheckEngine(ctx context.Context, q Querier) error {
 	return nil
 }
 
-// Claim records a token, or is a *fence.StaleError.
+// Claim records a token. For a stale token it returns a *fence.StaleError.
 func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
 	if token <= 0 {
 		return &fence.StaleError{Key: guard, Token: token}
@@ -166,8 +166,9 @@ func (t *Table) Claim(ctx context.Context, q Querier, guard string, token holdfa
 	return nil
 }
 
-// ClaimIn is Claim in a transaction. The error matches sql.ErrTxDone where the database has rolled that back, as MySQL, MariaDB and
-// SQLite do after some errors: the claim was then recorded by itself, and covers nothing of what comes later.
+// ClaimIn is Claim in a transaction. The error matches sql.ErrTxDone if the database has rolled the
+// transaction back, as MySQL, MariaDB and SQLite do after some errors. The claim was then recorded outside of
+// the transaction, and does not protect what the program writes next.
 func (t *Table) ClaimIn(ctx context.Context, q Querier, guard string, token holdfast.Token, owner string) error {
 	if t.mark != "" {
 		if err := q.Exec(ctx, t.mark); err != nil {
@@ -184,7 +185,7 @@ func (t *Table) ClaimIn(ctx context.Context, q Querier, guard string, token hold
 	return nil
 }
 
-// Highest is the highest token seen for guard and the owner of its lease, or 0 and "".
+// Highest returns the highest token seen for guard and the owner of its lease, or 0 and "".
 func (t *Table) Highest(ctx context.Context, q Querier, guard string) (token holdfast.Token, owner string, err error) {
 	token, owner, err = t.highestToken(ctx, q, guard)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -200,7 +201,7 @@ func (t *Table) highestToken(ctx context.Context, q Querier, guard string) (toke
 	return token, owner, err
 }
 
-// Forget drops what is known about guard.
+// Forget deletes the row of guard.
 func (t *Table) Forget(ctx context.Context, q Querier, guard string) error {
 	if err := q.Exec(ctx, t.forget, guard); err != nil {
 		return t.Failure(guard, err)
@@ -208,7 +209,7 @@ func (t *Table) Forget(ctx context.Context, q Querier, guard string) error {
 	return nil
 }
 
-// Applied turns the number of rows that a conditional write has found into an error.
+// Applied returns a *fence.StaleError if a conditional write has found no row.
 func Applied(guard string, token holdfast.Token, rows int64) error {
 	if rows == 0 {
 		return &fence.StaleError{Key: guard, Token: token}
@@ -216,7 +217,7 @@ func Applied(guard string, token holdfast.Token, rows int64) error {
 	return nil
 }
 
-// Failure names the guard of an error.
+// Failure adds the guard to an error.
 func (t *Table) Failure(guard string, err error) error {
 	return fmt.Errorf("%s: guard %q: %w", t.pkg, guard, err)
 }

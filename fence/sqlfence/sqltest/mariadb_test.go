@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
-// mariaDB is one server for all tests; each gets a database of its own.
+// mariaDB is one server for all tests; each test has its own database.
 var mariaDB = sync.OnceValues(func() (*mariaproc.Server, error) {
 	server, err := mariaproc.Start(context.Background())
 	if err == nil {
@@ -26,14 +26,14 @@ var mariaDB = sync.OnceValues(func() (*mariaproc.Server, error) {
 	return server, err
 })
 
-// mariaDSN counts rows that were found, not rows that were changed: see sqlfence.Applied.
+// mariaDSN makes the driver count found rows, not changed rows: see sqlfence.Applied.
 func mariaDSN(s *mariaproc.Server, name string) string {
 	return "root@unix(" + s.Socket() + ")/" + name + "?clientFoundRows=true"
 }
 
 func openMariaDB(t *testing.T) *database { return openMySQLOn(t, mariaDB) }
 
-// mySQL is one server for all tests too.
+// mySQL is one server for all tests.
 var mySQL = sync.OnceValues(func() (*mariaproc.Server, error) {
 	server, err := mariaproc.StartMySQL(context.Background())
 	if err == nil {
@@ -49,7 +49,7 @@ func openMySQL(t *testing.T) *database {
 	return openMySQLOn(t, mySQL)
 }
 
-// openMySQLOn makes a database on a server, which both speak alike.
+// openMySQLOn creates a database on a MariaDB or MySQL server.
 func openMySQLOn(t *testing.T, start func() (*mariaproc.Server, error)) *database {
 	server, err := start()
 	if errors.Is(err, child.ErrNotFetched) && !child.Required() {

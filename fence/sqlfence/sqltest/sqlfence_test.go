@@ -1,5 +1,5 @@
-// Package sqltest runs package sqlfence against real databases, whose drivers the
-// root module does without.
+// Package sqltest runs package sqlfence against real databases. It is a separate module, because the root
+// module does not require database drivers.
 package sqltest
 
 import (
@@ -28,16 +28,16 @@ import (
 type database struct {
 	*sql.DB
 	fence *sqlfence.Fence
-	arg   func(n int) string // the placeholder of the n-th argument
+	arg   func(n int) string // placeholder of the n-th argument
 }
 
 func numberedPlaceholder(n int) string { return "$" + strconv.Itoa(n) }
 func plainPlaceholder(int) string      { return "?" }
 
-// databases opens one of each kind, new and empty.
+// databases opens a new, empty database of each kind.
 var databases = map[string]func(*testing.T) *database{"PostgreSQL": openPostgreSQL, "SQLite": openSQLite, "MariaDB": openMariaDB, "MySQL": openMySQL}
 
-// onEachDatabase runs test on every database, each new and empty.
+// onEachDatabase runs test on a new, empty database of each kind.
 func onEachDatabase(t *testing.T, test func(*testing.T, *database)) {
 	t.Parallel()
 	for name, open := range databases {
@@ -56,7 +56,7 @@ func onEachDatabase(t *testing.T, test func(*testing.T, *database)) {
 	}
 }
 
-// postgreSQL is one server for all tests; each gets a schema of its own.
+// postgreSQL is one server for all tests; each test has its own schema.
 var postgreSQL = sync.OnceValues(func() (*pgproc.Server, error) {
 	server, err := pgproc.Start(context.Background(), "max_connections=300")
 	if err == nil {
@@ -109,7 +109,7 @@ func (db *database) exec(t *testing.T, query string, args ...any) {
 	}
 }
 
-// putBalance writes the balance of key, if it may.
+// putBalance writes the balance of key under the guard key.
 func (db *database) putBalance(t *testing.T, key string, token holdfast.Token, owner string, balance int) error {
 	return db.fence.Do(t.Context(), db.DB, key, token, owner, func(tx *sql.Tx) error {
 		if _, err := tx.Exec(`DELETE FROM account WHERE name = `+db.arg(1), key); err != nil {
@@ -154,7 +154,7 @@ func TestCreateMayRunConcurrently(t *testing.T) {
 	}
 }
 
-// TestRule holds sqlfence to the rule of package fence: both give the same answers.
+// The package follows the rule of package fence.
 func TestRule(t *testing.T) {
 	balances := map[string]int{"before": 1, "after": 2}
 	onEachDatabase(t, func(t *testing.T, db *database) {
@@ -231,7 +231,7 @@ func TestFailedWriteLeavesNothing(t *testing.T) {
 	})
 }
 
-// TestClaimNoticesRolledBackTransaction: where the database has rolled the transaction back, nothing of what follows is covered.
+// If the database has rolled the transaction back, the claim protects nothing that follows.
 func TestClaimNoticesRolledBackTransaction(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		if db.arg(1) == numberedPlaceholder(1) {
@@ -242,7 +242,7 @@ func TestClaimNoticesRolledBackTransaction(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer tx.Rollback()
-		if _, err := tx.Exec("ROLLBACK"); err != nil { // as by an error that the program has passed over
+		if _, err := tx.Exec("ROLLBACK"); err != nil { // like an error that the program has ignored
 			t.Fatal(err)
 		}
 		if err := db.fence.Claim(t.Context(), tx, "k", 5, "a"); !errors.Is(err, sql.ErrTxDone) {
@@ -254,7 +254,7 @@ func TestClaimNoticesRolledBackTransaction(t *testing.T) {
 	})
 }
 
-// TestTableWithoutTransactionsIsRejected, also where it was made by a setting of the server, or by other means than Create.
+// Also if a setting of the server created the table, or other means than Create.
 func TestTableWithoutTransactionsIsRejected(t *testing.T) {
 	t.Parallel()
 	db := openMariaDB(t)
@@ -290,7 +290,7 @@ func TestTableWithoutTransactionsIsRejected(t *testing.T) {
 	}
 }
 
-// TestClaimWorksInEachSQLMode: the modes of MariaDB that change operators and what SHOW CREATE TABLE tells.
+// Some modes of MariaDB change operators and the text of SHOW CREATE TABLE.
 func TestClaimWorksInEachSQLMode(t *testing.T) {
 	t.Parallel()
 	db := openMariaDB(t)
@@ -306,7 +306,7 @@ func TestClaimWorksInEachSQLMode(t *testing.T) {
 		if _, err := conn.ExecContext(t.Context(), "SET sql_mode = '"+mode+"'"); err != nil {
 			t.Fatal(err)
 		}
-		f, err := sqlfence.New(sqlfence.MySQL, nil) // which looks at the table again
+		f, err := sqlfence.New(sqlfence.MySQL, nil) // a new Fence checks the table again
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +322,8 @@ func TestClaimWorksInEachSQLMode(t *testing.T) {
 	}
 }
 
-// TestRepeatedClaimChangesRow on MySQL, so that a database without row locks that merges transactions has a conflict.
+// On MySQL each claim changes the row, so that a database without row locks that merges transactions reports a
+// conflict.
 func TestRepeatedClaimChangesRow(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		if !strings.Contains(db.fence.Schema(), "InnoDB") {
@@ -356,9 +357,8 @@ func TestRepeatedClaimChangesRow(t *testing.T) {
 	})
 }
 
-// TestCheckAndWriteAreOneStep has many leases write at once, each what it has read
-// plus one. If a write could run apart from its check, or from its read, the sum
-// would not equal the number of accepted writes.
+// Many leases write at once, each the value that it has read plus one. If a write could run apart from its
+// check or from its read, the sum would not equal the number of accepted writes.
 func TestCheckAndWriteAreOneStep(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		db.exec(t, `INSERT INTO account (name, balance) VALUES ('k', 0)`)
@@ -397,7 +397,7 @@ func TestCheckAndWriteAreOneStep(t *testing.T) {
 	})
 }
 
-// TestRowsKeepTheirOwnToken is the way without a Fence: one statement.
+// One statement, without a Fence.
 func TestRowsKeepTheirOwnToken(t *testing.T) {
 	onEachDatabase(t, func(t *testing.T, db *database) {
 		db.exec(t, `INSERT INTO account (name, balance, fence, fence_owner) VALUES ('k', 0, 0, '')`)
