@@ -9,36 +9,37 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Attempt is one Acquire, or one Adopt, of a driver that keeps locks in tables. It asks the database, in its turn, and pauses until
-// another question makes sense.
+// Attempt is one Acquire, or one Adopt, of a driver that keeps locks in tables. It asks the database when its
+// turn in the lane comes, and pauses until asking again makes sense.
 type Attempt struct {
 	Calls   *Calls
 	Lane    *Lane
 	Request driver.Request
-	Adopts  bool  // continues the grant of another owner
-	Last    error // the obstacle until the database has answered; nil: unknown
+	Adopts  bool  // continues the grant of another owner, for Adopt
+	Last    error // last obstacle before the database has answered; nil: unknown
 
-	// Ask sends the question. Its context outlasts the caller's by a moment, so that a statement under
-	// way can finish; caller ends with the call. Ask returns ErrAgain if it has not found the obstacle.
+	// Ask sends one request. Its context ends a moment after the caller's, so that a statement in progress can
+	// finish; caller ends with the call. Ask returns ErrAgain if the lock changed while it asked.
 	Ask func(ctx, caller context.Context) (driver.Grant, error)
-	// Queued reports whether the attempt has a place in the queue, so that others may wait for its question.
+	// Queued reports whether the attempt has a place in the queue. Others may then wait for its request.
 	Queued func() bool
-	// Pause returns the longest pause after obstacle, and a channel that is readable when the attempt should ask sooner, or nil.
-	// Tries counts the questions before.
+	// Pause returns the longest pause after obstacle, and a channel that is readable when the attempt should
+	// ask sooner, or nil. tries counts the requests so far.
 	Pause func(obstacle error, tries int) (limit time.Duration, again <-chan struct{})
-	// Turn is readable when the lock was handed to this attempt. The attempt then confirms that at once, before all other questions of
-	// its client.
+	// Turn is readable when the lock was handed to this attempt. The attempt then confirms that at once,
+	// before all other requests of its client.
 	Turn <-chan struct{}
 
-	turn bool // Turn was read, and no question was sent since
+	turn bool // Turn was read, and no request was sent since
 }
 
-// mostPasses bounds how often a request that does not wait asks again while a free lock is kept for another. With ShortPause between
-// them that is longer than any database keeps one.
+// mostPasses bounds how often a request that does not wait asks again while the database keeps a free lock for
+// a waiter. With ShortPause in between, that is longer than any database keeps one.
 const mostPasses = 15
 
-// Run asks until the lock is granted, a lasting error rules that out, the caller leaves, or the driver is closed. A request that does
-// not wait asks once, and again for a moment while the lock is nobody's and yet not granted: it would be told that nobody has the lock.
+// Run asks until the lock is granted, a lasting error occurs, the caller leaves, or the driver is closed. A
+// request that does not wait asks once. It asks again for a moment while nobody holds the lock and the
+// database still keeps it for a waiter: otherwise its error would name no holder.
 func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 	wait := Wait{Tell: a.Request.Obstacle, Last: a.Last}
 	for tries := 0; ; tries++ {
@@ -54,20 +55,21 @@ func (a *Attempt) Run(ctx context.Context) (driver.Grant, error) {
 		if err == nil || once || Lasts(err) || errors.Is(err, driver.ErrLost) {
 			return g, err
 		}
-		if !errors.Is(err, ErrAgain) { // else the obstacle is unknown
+		if !errors.Is(err, ErrAgain) { // otherwise the obstacle is unknown
 			wait.Note(err)
 		}
 		a.pause(ctx, err, tries)
 	}
 }
 
-// isUnclaimed reports whether err says that nobody has the lock and nobody is known to wait.
+// isUnclaimed reports whether err names no holder and no waiter.
 func isUnclaimed(err error) bool {
 	held, ok := errors.AsType[*driver.HeldError](err)
 	return ok && held.Owner == "" && held.Waiters == 0
 }
 
-// askService asks in its turn, or at once to confirm a lock that was handed to the attempt.
+// askService sends one request when its turn comes, or at once to confirm a lock that was handed to the
+// attempt.
 func (a *Attempt) askService(caller context.Context) (g driver.Grant, err error) {
 	limit := pace.RequestTime(a.Request.TTL, pace.Alone)
 	once := func() (err error) {
@@ -96,7 +98,7 @@ func (a *Attempt) askService(caller context.Context) (g driver.Grant, err error)
 	return g, err
 }
 
-// pause waits until the next question.
+// pause waits until the next request.
 func (a *Attempt) pause(ctx context.Context, obstacle error, tries int) {
 	limit, again := a.Pause(obstacle, tries)
 	timer := time.NewTimer(Jitter(limit))

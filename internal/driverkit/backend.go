@@ -7,13 +7,13 @@ import (
 	"unicode"
 )
 
-// Set is one of the sets that a backend names.
+// Set is one set of servers of a backend.
 type Set struct {
-	Name string // empty: the backend is this set alone
-	URLs string // with blanks between them
+	Name string // empty: the backend has only this set
+	URLs string // separated by blanks
 }
 
-// Sets reads a backend. The sets are in the order in which their names come first.
+// Sets parses a backend. The sets are in the order in which their names appear first.
 func Sets(backend string) (all []Set, err error) {
 	items := strings.Fields(backend)
 	for i, item := range items {
@@ -40,7 +40,7 @@ func Sets(backend string) (all []Set, err error) {
 	return all, nil
 }
 
-// cutName cuts NAME=URL.
+// cutName splits NAME=URL.
 func cutName(item string) (name, u string, named bool) {
 	scheme, _, _ := strings.Cut(item, ":")
 	name, _, named = strings.Cut(scheme, "=")
@@ -50,7 +50,7 @@ func cutName(item string) (name, u string, named bool) {
 	return name, item[len(name)+1:], true
 }
 
-// schemeOf returns the scheme of a URL, or an empty text. A file's needs no slashes.
+// schemeOf returns the scheme of a URL, or "". The scheme of a file needs no slashes.
 func schemeOf(u string) string {
 	if scheme, _, ok := strings.Cut(u, "://"); ok {
 		return scheme
@@ -61,7 +61,7 @@ func schemeOf(u string) string {
 	return ""
 }
 
-// Schemes returns the schemes of a backend's URLs. They are no secrets.
+// Schemes returns the schemes of a backend's URLs. Schemes are not secret.
 func Schemes(backend string) (all []string) {
 	for item := range strings.FieldsSeq(backend) {
 		_, u, _ := cutName(item)
@@ -72,10 +72,10 @@ func Schemes(backend string) (all []string) {
 	return slices.Compact(all)
 }
 
-// hidden replaces secrets.
+// hidden is shown in place of a secret.
 const hidden = "***"
 
-// Mask returns text, which may be a backend, without each part that is a password or may belong to one.
+// Mask returns text, which may be a backend, and hides each part that is a password or may belong to one.
 func Mask(text string) string {
 	if !strings.Contains(text, "://") {
 		return maskWords(text)
@@ -95,7 +95,7 @@ func Mask(text string) string {
 		}
 		item, at := rest[:end], strings.LastIndex(rest, "@")
 		if scheme, _, ok := strings.Cut(item, "://"); !strings.Contains(item, "@") && at >= 0 && (ok || strings.Contains(item, ":")) {
-			if ok { // the next URL may be a part of a password
+			if ok { // the next URL may be part of a password
 				b.WriteString(scheme + "://")
 			}
 			b.WriteString(hidden + "@" + maskParameters(rest[at+1:]))
@@ -107,11 +107,11 @@ func Mask(text string) string {
 	return b.String()
 }
 
-// harmless matches a parameter. It is no password unless its name suggests one.
+// harmless matches a parameter, which is no password unless its name suggests one.
 var harmless = regexp.MustCompile(`[?&][A-Za-z0-9_-]+=[^&@\s]*`)
 
-// HasPassword reports whether text may have a password. Mask also hides the values of unknown
-// parameters, in case one is a password whose name is misspelt.
+// HasPassword reports whether text may contain a password. Unlike Mask it ignores the values of unknown
+// parameters, which Mask hides in case a name is misspelt.
 func HasPassword(text string) bool {
 	text = harmless.ReplaceAllStringFunc(text, func(parameter string) string {
 		if secretWord.MatchString(parameter) && !slices.Contains(shownParameters, strings.ToLower(strings.Trim(strings.SplitN(parameter, "=", 2)[0], "?&"))) {
@@ -166,8 +166,8 @@ func maskAssigned(text string) string {
 	})
 }
 
-// shownParameters lists the parameters whose values are no secrets: for Redis, etcd, ZooKeeper, MySQL and SQLite,
-// libpq and pgx, and settings of PostgreSQL that clients give. An unknown name may be a misspelt
+// shownParameters lists the parameters whose values are not secret: for Redis, etcd, ZooKeeper, MySQL and
+// SQLite, libpq and pgx, and settings of PostgreSQL that clients set. An unknown name may be a misspelt
 // password.
 var shownParameters = strings.Fields(`
 	prefix bare format maxttl timeout quarantine eviction down db name username passwordfile sentinel_username tls ca cert key servername synchronous
@@ -183,7 +183,7 @@ var shownParameters = strings.Fields(`
 // maskParameters hides the values of parameters that are, or may be, passwords.
 func maskParameters(text string) string {
 	var b strings.Builder
-	after := false // after a password, of which the text behind an & may be a part
+	after := false // after a password, which may continue after an &
 	for i, piece := range strings.SplitAfter(text, "&") {
 		begin := 0
 		if i == 0 {

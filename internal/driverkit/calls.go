@@ -1,6 +1,6 @@
 // Package driverkit has the parts that drivers share.
 //
-//   - Calls begins and ends the calls of a driver, Wait and Attempt wait for a lock, and Lane limits the requests under way.
+//   - Calls begins and ends the calls of a driver, Wait and Attempt wait for a lock, and Lane limits the requests in progress.
 //   - States has the states of nodes, Owners the names of owners, Block the tokens of a grant, Trust the end of trust.
 //   - Grammar reads URLs, Sets the sets of a backend, and Mask hides passwords.
 //   - Notes collects the findings of a doctor.
@@ -21,10 +21,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Trust returns the time until which a lease of a TTL requested at sent can be trusted.
+// Trust returns the time until which a lease of a TTL, requested at sent, can be trusted.
 func Trust(sent time.Time, ttl time.Duration) time.Time { return sent.Add(ttl - pace.Drift(ttl)) }
 
-// Jitter returns about d, so that waiters do not come back together, and 0 for less than that.
+// Jitter returns about d, so that waiters do not all come back at the same time. For values below 0 it returns
+// 0.
 func Jitter(d time.Duration) time.Duration {
 	d = max(d, 0)
 	return d - rand.N(d/4+1)
@@ -42,7 +43,7 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// WithLimit returns context.WithTimeout with a cause that people understand.
+// WithLimit returns context.WithTimeout with a readable cause.
 func WithLimit(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer in %v", limit.Round(time.Millisecond)))
 }
@@ -89,19 +90,19 @@ func Insist(ctx context.Context, fn func() error) error {
 	}
 }
 
-// Calls has the calls of a driver, and their work in the background.
+// Calls tracks the calls of a driver and their background work.
 type Calls struct {
 	Alive context.Context // ends when Close begins
-	Work  context.Context // of requests; ends when Close has waited for them
+	Work  context.Context // context of requests; ends when Close has waited for them
 	end   context.CancelFunc
 	stop  context.CancelFunc
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
-	tasks  sync.WaitGroup // once closed is set, only its own tasks add more
+	tasks  sync.WaitGroup // once closed is set, only running tasks add more
 }
 
-// NewCalls returns the calls of a new driver.
+// NewCalls returns the Calls of a new driver.
 func NewCalls() *Calls {
 	c := &Calls{}
 	c.Alive, c.end = context.WithCancel(context.Background())
@@ -123,14 +124,14 @@ func (c *Calls) Enter() error {
 // Leave ends a call.
 func (c *Calls) Leave() { c.tasks.Done() }
 
-// Go runs fn in the background. Its caller is inside a call, or inside fn of another Go, or
-// makes the driver.
+// Go runs fn in the background. Only a running call, the fn of another Go, or the constructor of the driver
+// calls it.
 func (c *Calls) Go(fn func()) { c.tasks.Go(fn) }
 
-// Finish runs fn, which frees a lock, to its end, and returns its error. fn calls begun when its
-// turn in l has come; without l it has begun. Finish returns earlier, with an error about the missing answer, a moment
-// after ctx has ended, and if the service is silent for too long (driver: Prompt). The caller is
-// inside a call.
+// Finish runs fn, which frees a lock, to its end, and returns its error. fn calls begun when its turn in l has
+// come; without l it has begun at once. Finish returns earlier, with an error about the missing answer, a
+// moment after ctx ends, and if the service is silent for too long (driver: Prompt). Only a running call calls
+// it.
 func (c *Calls) Finish(ctx context.Context, s *States, l *Lane, fn func(begun func()) error) error {
 	done, turn := make(chan error, 1), make(chan struct{})
 	begun := sync.OnceFunc(func() { close(turn) })

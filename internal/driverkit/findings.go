@@ -24,18 +24,17 @@ var Checks = []string{
 	"slowlog", "tables", "tls", "ttl", "version", "wake",
 }
 
-// ExamTTL is the TTL of leases for a doctor that gets none.
+// ExamTTL is the TTL that a doctor assumes if it gets none.
 const ExamTTL = 10 * time.Second
 
-// Notes collect the findings about one node, or about a service. They are not safe for
-// concurrent use.
+// Notes collects the findings about one node, or about a service. It is not safe for concurrent use.
 type Notes struct {
-	Node  string // empty: it is the service
+	Node  string // empty: the service as a whole
 	Found []driver.Finding
 }
 
-// Add notes a finding. A bad finding without a fix gets the usual fix of its check, or else the end of its text behind the last
-// semicolon.
+// Add adds a finding. A bad finding without a fix gets the usual fix of its check, or else the end of its text
+// after the last semicolon.
 func (n *Notes) Add(check string, v driver.Verdict, text, mend string) {
 	if v == driver.VerdictFault || v == driver.VerdictWarning {
 		if mend = cmp.Or(mend, usualFixes[check]); mend == "" {
@@ -46,18 +45,18 @@ func (n *Notes) Add(check string, v driver.Verdict, text, mend string) {
 	n.Found = append(n.Found, driver.Finding{Node: n.Node, Check: check, Verdict: v, Text: text, Mend: mend})
 }
 
-// usualFixes has the fix for most findings of a check.
+// usualFixes holds the fix for most findings of a check.
 var usualFixes = map[string]string{
 	"reach":  "start it, or correct its address, or fix the network to it",
 	"quorum": "start those that are down, or fix the network to them",
 }
 
-// ClosedFindings returns the findings of a doctor whose driver was closed.
+// ClosedFindings returns the findings of a doctor whose driver is closed.
 func ClosedFindings(err error) []driver.Finding {
 	return []driver.Finding{{Check: "reach", Verdict: driver.VerdictFault, Text: err.Error(), Mend: "diagnose before Close"}}
 }
 
-// Fault notes an error that names its fix at its end, behind the last semicolon.
+// Fault adds an error that names its fix at its end, after the last semicolon.
 func (n *Notes) Fault(check string, err error) {
 	text, mend := splitFix(err.Error())
 	n.Add(check, driver.VerdictFault, text, mend)
@@ -71,13 +70,12 @@ func splitFix(text string) (what, mend string) {
 	return text, ""
 }
 
-// OK notes a check without a problem.
+// OK adds a check without a problem.
 func (n *Notes) OK(check, format string, args ...any) {
 	n.Add(check, driver.VerdictOK, fmt.Sprintf(format, args...), "")
 }
 
-// Pace measures a round trip, and compares it with the time that a request of a lease is
-// given.
+// Pace measures a round trip, and compares it with the time limit of a lease's requests.
 func (n *Notes) Pace(limit time.Duration, ask func() error) error {
 	took, err := roundTrip(limit, ask)
 	if err != nil {
@@ -96,8 +94,8 @@ func (n *Notes) Pace(limit time.Duration, ask func() error) error {
 	return nil
 }
 
-// roundTrip returns the median of three round trips. The first answers of a server that has just started are slow. So it
-// measures again while the median is, up to six times, or to twice the limit of a request.
+// roundTrip returns the median of three round trips. A server that has just started answers slowly at first,
+// so roundTrip measures again while the median is slow, up to six times or twice the limit of a request.
 func roundTrip(limit time.Duration, ask func() error) (time.Duration, error) {
 	var last []time.Duration
 	for begun := time.Now(); ; {
@@ -116,8 +114,8 @@ func roundTrip(limit time.Duration, ask func() error) (time.Duration, error) {
 	}
 }
 
-// renewalDue bounds the time left of a certificate that is reported. Programs that renew certificates do so earlier, unless
-// the certificates live for a few days only.
+// renewalDue is the remaining life of a certificate below which it is reported. Programs that renew
+// certificates do so earlier, unless the certificates live for a few days only.
 const renewalDue = 14 * 24 * time.Hour
 
 // Transport checks the encryption of a connection, and the end dates of the certificates of both ends. config is the TLS
@@ -156,7 +154,7 @@ func (n *Notes) warnIfEnding(whose string, cert *x509.Certificate, now time.Time
 	return left < renewalDue
 }
 
-// roughDuration formats a time for people: in days, or in hours if there are few.
+// roughDuration formats a time for people: in days, or in hours if it is short.
 func roughDuration(d time.Duration) string {
 	if d < 48*time.Hour {
 		return fmt.Sprintf("%.0f hours", d.Hours())
@@ -164,7 +162,7 @@ func roughDuration(d time.Duration) string {
 	return fmt.Sprintf("%.0f days", d.Hours()/24)
 }
 
-// firstToEnd returns the certificate of the other end, or of its authority if that one ends sooner.
+// firstToEnd returns the certificate of the other end, or of its authority if the authority's expires sooner.
 func firstToEnd(state tls.ConnectionState) (whose string, first *x509.Certificate) {
 	for _, chain := range state.VerifiedChains {
 		least := slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
@@ -179,7 +177,8 @@ func firstToEnd(state tls.ConnectionState) (whose string, first *x509.Certificat
 	return "the certificate of its authority", first
 }
 
-// clientCertificate returns the certificate of this client; nil if the configuration has none before a server asks.
+// clientCertificate returns the certificate of this client; nil if the configuration has none before a server
+// asks for it.
 func clientCertificate(config *tls.Config) *x509.Certificate {
 	if config == nil || len(config.Certificates) == 0 || len(config.Certificates[0].Certificate) == 0 {
 		return nil
@@ -191,14 +190,15 @@ func clientCertificate(config *tls.Config) *x509.Certificate {
 	return cert
 }
 
-// Files checks the modes of files with passwords and keys, as ssh does. A system without modes has no finding.
+// Files checks the modes of files with passwords and keys, as ssh does. On a system without file modes it
+// reports nothing.
 func (n *Notes) Files(names ...string) {
 	if runtime.GOOS == "windows" {
 		return
 	}
 	for _, name := range names {
 		switch info, err := os.Stat(name); {
-		case err != nil: // the user of the file reports why
+		case err != nil: // the code that opens the file reports the error
 		case info.Mode().Perm()&0o006 != 0:
 			n.Add("files", driver.VerdictWarning, fmt.Sprintf("%s has a secret, and mode %04o, which is for every user of this machine", name, info.Mode().Perm()),
 				"chmod o= "+name+", and change the secret if others may have seen it")

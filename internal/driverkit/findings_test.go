@@ -22,7 +22,7 @@ func TestRoundTripIsComparedWithRequestTime(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var n Notes
-			slow := true // one of three that is slow is chance
+			slow := true // one slow answer of three is chance
 			err := n.Pace(time.Second, func() error {
 				if slow {
 					time.Sleep(10 * time.Second)
@@ -59,7 +59,7 @@ func TestColdServerIsMeasuredAgain(t *testing.T) {
 	})
 }
 
-// TestFindingKeepsItsOwnFix: a text that names its fix gets no other.
+// A text that names its fix gets no other fix.
 func TestFindingKeepsItsOwnFix(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ check, text, mend, wantText, wantMend string }{
@@ -91,8 +91,8 @@ func TestClearPasswordOnPublicNetworkIsWarned(t *testing.T) {
 	}
 }
 
-// TestEveryCheckIsListed: the command rejects other names in its list of ignored checks. The name of a check is an
-// argument of a method of a doctor, or the key of a defect.
+// The command rejects unlisted names in its list of ignored checks. The name of a check is an argument of a
+// method of a doctor, or the key of a defect.
 func TestEveryCheckIsListed(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`\b(?:bad|OK|Add|Fault|failed|hidden|add[A-Z][a-z]+)\("([a-z-]+)"|Check: +"([a-z-]+)"|defects\["([a-z-]+)"\]|` +
@@ -123,7 +123,7 @@ func TestEveryCheckIsListed(t *testing.T) {
 	}
 }
 
-// far is a connection to an address.
+// far is a connection whose other end has the given address.
 type far struct {
 	net.Conn
 	addr net.Addr

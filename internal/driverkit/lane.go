@@ -10,21 +10,21 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Lane limits the requests of one client that are under way to a service. The others wait for their turn and delay no
-// renewal, as renewals take no turn. A request leaves the lane when it is answered. It is not in the lane while it waits
-// for the holder of a lock.
+// Lane limits the requests of one client that are in progress at a service. The others wait for their turn.
+// Renewals take no turn, so no request delays them. A request leaves the lane when it is answered. While it
+// waits for the holder of a lock, it is not in the lane.
 type Lane struct {
 	states *States
 	clock  *pace.Clock
 	line   Line
 }
 
-// NewLane returns a lane with room for so many requests to the nodes of states.
+// NewLane returns a lane that allows room requests to the nodes of states at a time.
 func NewLane(states *States, room int) *Lane {
 	return &Lane{states: states, clock: pace.NewClock(), line: Line{room: max(room, 1)}}
 }
 
-// Do runs fn when its turn has come, or skip is ready, and returns its error. If ctx ends before, it
+// Do runs fn when its turn has come, or skip is readable, and returns its error. If ctx ends before, it
 // returns the obstacle: the nodes that are down, or the other requests.
 func (l *Lane) Do(ctx context.Context, rank Rank, skip <-chan struct{}, fn func() error) error {
 	turn, err := l.awaitTurn(ctx, rank, skip)
@@ -34,7 +34,7 @@ func (l *Lane) Do(ctx context.Context, rank Rank, skip <-chan struct{}, fn func(
 	return l.runTurn(turn, fn)
 }
 
-// Try runs fn if the lane has room now, and so nobody waits for a turn. It reports whether it ran fn.
+// Try runs fn if the lane has room now, and reports whether it ran fn.
 func (l *Lane) Try(fn func() error) (ran bool, err error) {
 	if !l.line.Pass(Later) {
 		return false, nil
@@ -42,7 +42,7 @@ func (l *Lane) Try(fn func() error) (ran bool, err error) {
 	return true, l.runTurn(true, fn)
 }
 
-// runTurn runs fn, and then ends its turn, if it has one.
+// runTurn runs fn, and ends the turn if fn has one.
 func (l *Lane) runTurn(turn bool, fn func() error) error {
 	err := fn()
 	answered := !errors.Is(err, driver.ErrUnavailable)
@@ -55,8 +55,8 @@ func (l *Lane) runTurn(turn bool, fn func() error) error {
 	return err
 }
 
-// Insist repeats fn, each time in its turn, while the service does not answer, until ctx ends. It
-// calls begun at each turn.
+// Insist repeats fn, each time in its turn, while the service does not answer, until ctx ends. It calls begun
+// at each turn.
 func (l *Lane) Insist(ctx context.Context, begun func(), fn func() error) error {
 	return Insist(ctx, func() error {
 		return l.Do(ctx, Soon, nil, func() error {
@@ -66,7 +66,8 @@ func (l *Lane) Insist(ctx context.Context, begun func(), fn func() error) error 
 	})
 }
 
-// awaitTurn blocks until the turn of the caller has come, or skip is ready, and reports whether the caller has a turn.
+// awaitTurn blocks until the turn of the caller has come or skip is readable, and reports whether the caller
+// has a turn.
 func (l *Lane) awaitTurn(ctx context.Context, rank Rank, skip <-chan struct{}) (turn bool, err error) {
 	if l.line.Pass(rank) {
 		return true, nil
@@ -83,7 +84,7 @@ func (l *Lane) awaitTurn(ctx context.Context, rank Rank, skip <-chan struct{}) (
 	case <-ctx.Done():
 		err = l.crowdedError()
 	}
-	if !l.line.Withdraw(t) { // its turn has come meanwhile
+	if !l.line.Withdraw(t) { // the turn has come meanwhile
 		l.line.Leave(l.clock.Now(), false, nil)
 	}
 	return false, err
@@ -94,7 +95,7 @@ type crowd struct{ error }
 
 func (c crowd) Unwrap() error { return c.error }
 
-// crowdedError returns the reason for a request without a turn: nodes that do not answer, or else the other
+// crowdedError returns the reason why a request got no turn: nodes that do not answer, or else the other
 // requests.
 func (l *Lane) crowdedError() error {
 	if down := l.states.downError(); down != nil {
@@ -103,5 +104,5 @@ func (l *Lane) crowdedError() error {
 	return crowd{l.states.Unavailable(fmt.Errorf("requests of this client that wait for their turn: %d", l.line.Load(0).Waiting))}
 }
 
-// silence returns the time without an answer to any request while others wait.
+// silence returns the time since the last answer to any request, while requests wait.
 func (l *Lane) silence() time.Duration { return l.line.Load(l.clock.Now()).Silence }

@@ -13,10 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// errSilent is a request that had no answer.
+// errSilent is the error of a request without an answer.
 var errSilent = &driver.UnavailableError{}
 
-// newBusyLane returns a lane for one request, which is under way until free is called.
+// newBusyLane returns a lane for one request, which is in progress until free is called.
 func newBusyLane(states *driverkit.States) (l *driverkit.Lane, free func()) {
 	l = driverkit.NewLane(states, 1)
 	over := make(chan struct{})
@@ -70,7 +70,7 @@ func TestLeaverOfLaneDelaysNobody(t *testing.T) {
 	})
 }
 
-// TestHandedOverLockNeedsNoTurn, such as a waiter to which a lock was handed.
+// A waiter to which the lock was handed needs no turn to confirm it.
 func TestHandedOverLockNeedsNoTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestLaneErrorNamesDownNodes(t *testing.T) {
 	})
 }
 
-// TestReleaseAwaitsTurnWhileOthersAreAnswered, and no longer.
+// Release waits no longer than others get answers.
 func TestReleaseAwaitsTurnWhileOthersAreAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestReleaseAwaitsTurnWhileOthersAreAnswered(t *testing.T) {
 	})
 }
 
-// TestWaitForHolderTakesNoTurn: another claim has its turn meanwhile.
+// Another claim has its turn meanwhile.
 func TestWaitForHolderTakesNoTurn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestUrgentClaimComesBeforeOthers(t *testing.T) {
 	})
 }
 
-// TestTryWaitsForTurnAsForAnswer, and not for as long as its caller would.
+// It does not wait as long as its caller would.
 func TestTryWaitsForTurnAsForAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

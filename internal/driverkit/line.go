@@ -5,37 +5,38 @@ import (
 	"time"
 )
 
-// DefaultRoom is the room of a Line at first.
+// DefaultRoom is the initial room of a Line.
 const DefaultRoom = 64
 
-// Line gives requests of one client their turns, first come first served. As many turns are out at once as the line has
-// room for. The other requests wait in the client: they have sent nothing, and cost nothing if their callers leave.
+// Line gives the requests of one client their turns, first come first served. At most room turns are out at
+// once. The other requests wait in the client: they have sent nothing, and cost nothing if their callers
+// leave.
 //
-// Lane has a Line with a fixed room, in which a goroutine waits for each request. The engine of a quorum has one whose
-// room follows from the answers, in which a claim waits without a goroutine. The zero value has the DefaultRoom.
+// Lane uses a Line with a fixed room, and a goroutine waits for each request. The engine of a quorum uses one
+// whose room follows the answers, and its claims wait without goroutines. The zero value has the DefaultRoom.
 type Line struct {
-	mu      sync.Mutex // guards the fields below; nothing else is locked under it
-	room    int        // the number of turns that may be out; 0: DefaultRoom
-	out     int        // the number of turns that are out
-	waiting int        // the number of turns in queues
-	passed  int        // the number of turns that left a queue
-	heard   int64      // the time of the last answer, or since when turns wait
+	mu      sync.Mutex // guards the fields below; no other mutex is locked while it is held
+	room    int        // number of turns that may be out; 0: DefaultRoom
+	out     int        // number of turns that are out
+	waiting int        // number of turns in queues
+	passed  int        // number of turns that left a queue
+	heard   int64      // time of the last answer, or of the first turn that waits
 	queues  [2]turnQueue
 }
 
-// Rank orders the requests in a Line.
+// Rank is the urgency of a request in a Line.
 type Rank int
 
-// The ranks. Of four turns that come, Later gets one at least.
+// The ranks. Later gets at least every fourth turn.
 const (
-	Soon  Rank = iota // requests on which others wait, such as a release, or which lapse
+	Soon  Rank = iota // requests that others wait for, such as a release, or that expire
 	Later             // requests that begin something
 )
 
 // Turn is a place in a Line.
 type Turn struct {
 	Rank  Rank
-	Begin func() // called when the turn has come, without a mutex; must not block
+	Begin func() // called without a mutex when the turn has come; must not block
 
 	next, prev *Turn
 	queued     bool
@@ -44,10 +45,10 @@ type Turn struct {
 // Load is the state of a Line.
 type Load struct {
 	Room, Out, Waiting int
-	Silence            time.Duration // the time without an answer while turns wait
+	Silence            time.Duration // time without an answer while turns wait
 }
 
-// Pass reports whether a request may begin at once. It then ends with Leave.
+// Pass reports whether a request may begin at once. Such a request ends with Leave.
 func (l *Line) Pass(r Rank) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,8 +66,8 @@ func (l *Line) passLocked(r Rank) bool {
 	return true
 }
 
-// Enter reports whether the request of t may begin at once. If not, t waits, and Line calls its Begin. Either way the
-// request ends with Leave, unless Withdraw takes t out before.
+// Enter reports whether the request of t may begin at once. If not, t waits, and Line calls its Begin when the
+// turn comes. In both cases the request ends with Leave, unless Withdraw removes t before.
 func (l *Line) Enter(t *Turn, now int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +82,7 @@ func (l *Line) Enter(t *Turn, now int64) bool {
 	return false
 }
 
-// Withdraw takes t out of the queue, and reports whether t was in it.
+// Withdraw removes t from the queue, and reports whether t was in it.
 func (l *Line) Withdraw(t *Turn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,8 +94,9 @@ func (l *Line) Withdraw(t *Turn) bool {
 	return true
 }
 
-// Leave ends a request, and begins the waiting requests that the line then has room for. Answered means that an answer has ended the
-// request. resize, if it is not nil, returns the room from now on; Line calls it under its mutex.
+// Leave ends a request, and begins waiting requests if the line has room for them. answered reports that an
+// answer has ended the request. resize, if it is not nil, returns the new room; Line calls it with its mutex
+// held.
 func (l *Line) Leave(now int64, answered bool, resize func(Load) int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +119,7 @@ func (l *Line) Leave(now int64, answered bool, resize func(Load) int) {
 	}
 }
 
-// nextLocked takes the next turn out of its queue; nil if none waits.
+// nextLocked removes the next turn from its queue; nil if none waits.
 func (l *Line) nextLocked() *Turn {
 	first := Soon
 	if l.passed%4 == 3 {
@@ -145,14 +147,14 @@ func (l *Line) loadLocked(now int64) Load {
 	return Load{Room: l.room, Out: l.out, Waiting: l.waiting, Silence: time.Duration(now - l.heard)}
 }
 
-// noteAnswer records the answer to a request that had no turn.
+// noteAnswer records the answer to a request without a turn.
 func (l *Line) noteAnswer(now int64) {
 	l.mu.Lock()
 	l.heard = now
 	l.mu.Unlock()
 }
 
-// turnQueue is a list of turns that wait.
+// turnQueue is a list of waiting turns.
 type turnQueue struct{ first, last *Turn }
 
 func (q *turnQueue) push(t *Turn) {

@@ -38,7 +38,7 @@ func TestLineAllowsTurnsUpToItsRoom(t *testing.T) {
 	}
 }
 
-// TestLaterRankGetsEveryFourthTurn though requests with the rank Soon wait all the time.
+// Requests with the rank Soon wait all the time.
 func TestLaterRankGetsEveryFourthTurn(t *testing.T) {
 	t.Parallel()
 	l := Line{room: 1}

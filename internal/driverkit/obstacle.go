@@ -7,11 +7,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// The obstacle of a wait is another holder, or a service that does not answer. The error of a wait that has
-// ended names its last obstacle.
+// The obstacle of a wait is another holder, or a service that does not answer. When a wait ends, its error
+// names the last obstacle.
 
-// ObstacleIn returns the obstacle that err names, a *driver.HeldError or a *driver.UnavailableError; nil if err
-// names none.
+// ObstacleIn returns the obstacle in err, a *driver.HeldError or a *driver.UnavailableError; nil if there is
+// none.
 func ObstacleIn(err error) error {
 	if held, ok := errors.AsType[*driver.HeldError](err); ok {
 		return held
@@ -22,13 +22,14 @@ func ObstacleIn(err error) error {
 	return nil
 }
 
-// ObstacleChanged reports whether the obstacle now is of another kind than last. A nil last means that there was none.
+// ObstacleChanged reports whether the obstacle now is of another kind than last. nil for last means that there
+// was none.
 func ObstacleChanged(last, now error) bool {
 	return last == nil || errors.Is(last, driver.ErrHeld) != errors.Is(now, driver.ErrHeld)
 }
 
-// WithObstacle adds last, if it is not nil, to the bare error of a context that has ended. It returns any other err,
-// and an err that names an obstacle already, as it is.
+// WithObstacle adds last, if it is not nil, to the error of a context that has ended. It returns other errors,
+// and errors that contain an obstacle already, unchanged.
 func WithObstacle(err, last error) error {
 	over := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	if !over || last == nil || ObstacleIn(err) != nil {
@@ -37,8 +38,8 @@ func WithObstacle(err, last error) error {
 	return &ended{err, last}
 }
 
-// ended has the end of a context and the last obstacle. Its text is made when it is read,
-// because drivers add the description of the holder later.
+// ended joins the error of a context and the last obstacle. It formats its text when it is read, because
+// drivers add the description of the holder later.
 type ended struct{ end, last error }
 
 func (e *ended) Error() string   { return e.end.Error() + ": " + e.last.Error() }

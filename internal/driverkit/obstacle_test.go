@@ -37,7 +37,7 @@ func TestEndedWaitNamesObstacleOnce(t *testing.T) {
 	}
 }
 
-// TestErrorNamesLaterKnownHolder, as a driver may learn who that is later.
+// A driver may learn the holder's name after it has returned the error.
 func TestErrorNamesLaterKnownHolder(t *testing.T) {
 	t.Parallel()
 	held := &driver.HeldError{Owner: "x"}

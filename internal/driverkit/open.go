@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Opened returns d, unless it could not be made or the first look shows that it cannot work.
-// A service that is down is no mistake.
+// Opened returns d, unless err is set or the first look at the service shows a mistake. A service that is down
+// is no mistake.
 func Opened[D io.Closer](ctx context.Context, service string, d D, err error, look func(context.Context) error) (D, error) {
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, pace.OpenTime())
@@ -27,9 +27,8 @@ func Opened[D io.Closer](ctx context.Context, service string, d D, err error, lo
 	return none, fmt.Errorf("%s: %w", service, err)
 }
 
-// isMistake reports whether err is a mistake of whoever opens a driver: an error that lasts, or a
-// failure of all members for want of fit certificates. As certificates may be replaced, they end no
-// wait.
+// isMistake reports whether somebody has to change the configuration: err is an error that lasts, or all
+// members failed because of certificates. As certificates may be replaced, they end no wait.
 func isMistake(err error) bool {
 	down, ok := errors.AsType[*driver.UnavailableError](err)
 	return Lasts(err) || ok && len(down.Nodes) > 0 && !slices.ContainsFunc(down.Nodes, func(n driver.NodeError) bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// Linger returns a context for one request, which ends with limit. A request that is under way when ctx ends has a
-// moment to finish, as it would cost its connection otherwise.
+// Linger returns a context for one request, which ends after limit. If ctx ends during the request, the
+// request gets a moment to finish, because ending it would cost its connection.
 func (c *Calls) Linger(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	lingering, cancel := context.WithTimeout(c.Work, limit)
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(pace.LastWords(), cancel) })
@@ -23,19 +23,19 @@ func (c *Calls) Linger(ctx context.Context, limit time.Duration) (context.Contex
 	}
 }
 
-// Owners makes names of owners that nobody has used before.
+// Owners creates owner ids that were never used before.
 type Owners struct {
-	Client      string // the first part of each
+	Client      string // first part of each id
 	first, last int64
 }
 
-// NewOwners returns the owner names of a new client.
+// NewOwners returns the Owners of a new client.
 func NewOwners() *Owners {
 	now := time.Now().UnixMicro()
 	return &Owners{Client: rand.Text(), first: now, last: now}
 }
 
-// Next returns a name.
+// Next returns a new id.
 func (o *Owners) Next(adoptable bool) string {
 	owner := quorum.NewOwner(o.Client, atomic.AddInt64(&o.last, 1), "")
 	if adoptable {
@@ -44,16 +44,17 @@ func (o *Owners) Next(adoptable bool) string {
 	return owner
 }
 
-// Count returns the number of names made.
+// Count returns the number of ids so far.
 func (o *Owners) Count() int64 { return atomic.LoadInt64(&o.last) - o.first }
 
-// Kept returns the owner of a lock that owner has released and that stands for its MinHold. It belongs to no grant.
+// Kept returns the owner id for a lock that owner has released and that MinHold keeps. The id belongs to no
+// grant.
 func Kept(owner string) string { return quorum.KeptID(owner) }
 
-// IsKept reports whether a lock with that owner was released and stands for its MinHold.
+// IsKept reports whether owner is the id of a released lock that MinHold keeps.
 func IsKept(owner string) bool { return quorum.IsKept(owner) }
 
-// Micros converts a database's duration in µs.
+// Micros converts a database's duration from µs.
 func Micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
 
 // InMicros returns d in µs, rounded up.
@@ -61,6 +62,6 @@ func InMicros(d time.Duration) int64 { return int64((d + time.Microsecond - 1) /
 
 // AsJSON returns the description of a holder that others see.
 func AsJSON(h driver.Holder) string {
-	text, _ := json.Marshal(h) // strings and a number
+	text, _ := json.Marshal(h) // cannot fail: strings and a number
 	return string(text)
 }

@@ -14,30 +14,30 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Refusal is an error that time does not fix. It matches driver.ErrAuth or driver.ErrConfig.
+// Refusal is an error that waiting does not fix. It matches driver.ErrAuth or driver.ErrConfig.
 type Refusal struct{ Err error }
 
 func (r Refusal) Error() string { return r.Err.Error() }
 func (r Refusal) Unwrap() error { return r.Err }
 
-// Is matches driver.ErrConfig unless the user or a permission is to blame.
+// Is matches driver.ErrConfig unless credentials or permissions are the cause.
 func (r Refusal) Is(target error) bool {
 	return target == driver.ErrConfig && !errors.Is(r.Err, driver.ErrAuth)
 }
 
-// Lasts reports whether err stays true however long one waits.
+// Lasts reports whether err is an error that waiting does not fix.
 func Lasts(err error) bool {
 	_, ok := errors.AsType[Refusal](err)
 	return ok || errors.Is(err, driver.ErrInvalid) || errors.Is(err, driver.ErrUnsupported)
 }
 
-// Stall is an answer that did not come in time.
+// Stall is the error of a request that was not answered in time.
 type Stall struct{ Err error }
 
 func (s Stall) Error() string { return s.Err.Error() }
 func (s Stall) Unwrap() error { return s.Err }
 
-// CheckMembers returns an error if the members of a service or its login are unfit.
+// CheckMembers returns an error if the members of a service, or its login, are invalid.
 func CheckMembers(members []string, service, username, password string) error {
 	switch {
 	case len(members) == 0:
@@ -57,9 +57,9 @@ func CheckMembers(members []string, service, username, password string) error {
 	return nil
 }
 
-// States are the states of a driver's nodes, in the order of opening. All are up at first.
+// States holds the states of a driver's nodes, in the order of opening. All are up at first.
 type States struct {
-	start int // the node to ask first, so that not all clients ask the same one
+	start int // index of the node to ask first; random, so that clients spread over the nodes
 
 	mu      sync.Mutex // guards the fields below
 	nodes   []node
@@ -69,9 +69,9 @@ type States struct {
 
 type node struct {
 	driver.NodeEvent
-	trip time.Duration // smoothed; 0: without a sample
+	trip time.Duration // smoothed; 0: no sample yet
 	best driver.NodeState
-	why  error // of best
+	why  error // reason for best
 }
 
 // NewStates returns the states of nodes with these names.
@@ -83,7 +83,7 @@ func NewStates(names ...string) *States {
 	return s
 }
 
-// Timed notes how long the i-th node took to answer.
+// Timed records the response time of the i-th node.
 func (s *States) Timed(i int, took time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,7 @@ func (s *States) Timed(i int, took time.Duration) {
 	}
 }
 
-// Limit records that the i-th node will never be in a better state, and why.
+// Limit records that the i-th node will never be in a better state, and the reason.
 func (s *States) Limit(i int, best driver.NodeState, why error) {
 	s.mu.Lock()
 	s.nodes[i].best, s.nodes[i].why = best, why
@@ -105,8 +105,8 @@ func (s *States) Limit(i int, best driver.NodeState, why error) {
 	s.Report(i, nil)
 }
 
-// Report notes the error of a request to the i-th node, nil for an answer, and notifies the client of the
-// node's state if it is new.
+// Report records the result of a request to the i-th node, nil for an answer. If the state of the node has
+// changed, it notifies the client.
 func (s *States) Report(i int, err error) {
 	s.mu.Lock()
 	n := &s.nodes[i]
@@ -129,16 +129,15 @@ func (s *States) Report(i int, err error) {
 	}
 }
 
-// Up reports whether the i-th node is up, and returns a channel that is closed when that may have
-// changed.
+// Up reports whether the i-th node is up, and returns a channel that is closed at the next change of a state.
 func (s *States) Up(i int) (up bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.nodes[i].State == s.nodes[i].best, s.changed
 }
 
-// Order returns nodes, which have the indexes of s, in the order in which to ask them: the leader (-1:
-// it does not matter), the nodes that are up, and then the others.
+// Order returns nodes, whose indexes are those of s, in the order in which to ask them: first the leader (-1:
+// none is preferred), then the nodes that are up, then the others.
 func Order[N any](s *States, nodes []N, leader int) []N {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,16 +157,16 @@ func Order[N any](s *States, nodes []N, leader int) []N {
 	return append(up, down...)
 }
 
-// Unavailable returns the error of a call that a majority of the nodes had to answer, with the nodes
-// that are to blame, or err if none is.
+// Unavailable returns the error of a call that needed a majority of the nodes. It names the nodes to blame, or
+// err if there is none.
 func (s *States) Unavailable(err error, blame ...driver.NodeError) *driver.UnavailableError {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return &driver.UnavailableError{Need: len(s.nodes)/2 + 1, Nodes: blame, Err: err}
 }
 
-// downError returns the error of a call that had to wait while no majority of the nodes answers; nil if a majority
-// does.
+// downError returns the error of a call that waited while no majority of the nodes answered; nil if a majority
+// answers.
 func (s *States) downError() error {
 	var blame []driver.NodeError
 	for _, n := range s.Nodes() {

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// TestAvailableServersAreAskedFirst, whichever server a client begins with.
+// Whichever server the client begins with.
 func TestAvailableServersAreAskedFirst(t *testing.T) {
 	t.Parallel()
 	names := []string{"a", "b", "c", "d"}

@@ -11,14 +11,15 @@ import (
 	"strings"
 )
 
-// TLS returns the TLS configuration for the hosts: the given one, changed by the parameters of the URL; nil means no TLS. The
-// parameters ca, cert and key name files in the form PEM: the authorities to trust in place of the system's, and the certificate and
-// key of the client. servername is the name that the hosts' certificates must have in place of the host.
+// TLS returns the TLS configuration for the hosts: given, changed by the parameters of the URL; nil means no
+// TLS. The parameters ca, cert and key name PEM files: the authorities to trust in place of the system's, and
+// the certificate and key of the client. servername is the name that the hosts' certificates must have in
+// place of the host.
 //
-// Certificates are replaced while clients live. So each handshake reads cert and key. For ca, whoever makes a connection
-// calls FreshTLS before: crypto/tls does not ask for authorities, and a check of our own in VerifyConnection cannot stand in
-// for its check, as it does not learn the host where that is an address, and go-sql-driver leaves out the host's name
-// together with the usual check.
+// Certificates are replaced while clients run, so each handshake reads cert and key again. For ca, the code
+// that makes a connection calls FreshTLS before: crypto/tls has no callback for authorities. VerifyConnection
+// cannot replace its check, because it does not get the host if that is an address, and because go-sql-driver
+// drops the host's name together with the usual check.
 func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 	ca, cert, key, name := u.Parameters["ca"], u.Parameters["cert"], u.Parameters["key"], u.Parameters["servername"]
 	wanted := u.secure || ca+cert+key+name != ""
@@ -50,7 +51,7 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 		config.GetClientCertificate = func(wanted *tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			pair, err := readPair(cert, key)
 			if err == nil && wanted.SupportsCertificate(pair) != nil {
-				return &tls.Certificate{}, nil // as crypto/tls does: the server answers with its error
+				return &tls.Certificate{}, nil // as crypto/tls does: the server answers with its own error
 			}
 			return pair, err
 		}
@@ -62,7 +63,7 @@ func (u *URL) TLS(given *tls.Config) (*tls.Config, error) {
 	return config, nil
 }
 
-// FreshTLS returns config, which comes from TLS, with the present content of the files of ca, cert and key.
+// FreshTLS returns config, which TLS returned, with the present contents of the files ca, cert and key.
 func (u *URL) FreshTLS(config *tls.Config) (*tls.Config, error) {
 	ca, cert, key := u.Parameters["ca"], u.Parameters["cert"], u.Parameters["key"]
 	if config == nil || ca+cert == "" {
@@ -84,12 +85,12 @@ func (u *URL) FreshTLS(config *tls.Config) (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
-		config.Certificates = []tls.Certificate{*pair} // for readers of its end date: a handshake asks GetClientCertificate
+		config.Certificates = []tls.Certificate{*pair} // for code that reads its expiry; a handshake calls GetClientCertificate
 	}
 	return config, nil
 }
 
-// badAuthorities and badPair begin the errors of files.
+// badAuthorities and badPair begin the errors about files.
 const (
 	badAuthorities = "parameter ca"
 	badPair        = "parameters cert and key"
@@ -100,7 +101,7 @@ func readPair(cert, key string) (*tls.Certificate, error) {
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
 		_, unreadable := errors.AsType[*fs.PathError](err)
-		if !unreadable { // else it names the file
+		if !unreadable { // otherwise the error names the file
 			err = fmt.Errorf("%s and %s: %w", cert, key, err)
 		}
 		return nil, fmt.Errorf("%s: %w", badPair, err)
@@ -108,7 +109,7 @@ func readPair(cert, key string) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// Secrets returns the files of these parameters that the URL names.
+// Secrets returns the files that these parameters of the URL name.
 func (u *URL) Secrets(parameters ...string) (files []string) {
 	for _, name := range parameters {
 		if file := u.Parameters[name]; file != "" {
@@ -118,19 +119,19 @@ func (u *URL) Secrets(parameters ...string) (files []string) {
 	return files
 }
 
-// TLSNaming has the names by which an engine takes the settings of TLS.
+// TLSNaming holds the names by which an engine calls the settings of TLS.
 type TLSNaming struct {
 	Authority, Pair string
-	ServerName      string // empty: the host alone can be changed
+	ServerName      string // empty: only the host can be changed
 }
 
-// URLNaming has the parameters of the URLs of this package, and the options of the drivers.
+// URLNaming names the parameters of the URLs of this package, and the options of the drivers.
 var URLNaming = TLSNaming{
 	Authority: "ca or Options.TLS", Pair: "cert and key, or Options.TLS", ServerName: "servername or Options.TLS",
 }
 
-// MendTLS returns the fix for an error of a TLS handshake, or an empty text if no certificate can fix
-// it. It goes by the words of crypto/tls, as some libraries keep nothing else of an error.
+// MendTLS returns the fix for an error of a TLS handshake, or "" if no certificate can fix it. It compares
+// texts of crypto/tls, because some libraries keep only the text of an error.
 func (n TLSNaming) MendTLS(text string) string {
 	has := func(words string) bool { return strings.Contains(text, words) }
 	expired := has("certificate has expired or is not yet valid")

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// TestCertificateErrorsHaveFixes: the authority is asked for only where it is not known.
+// The error asks for an authority only if the authority is unknown.
 func TestCertificateErrorsHaveFixes(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -73,7 +73,7 @@ func TestCertificateErrorsHaveFixes(t *testing.T) {
 	}
 }
 
-// TestExpiredAuthorityIsIgnored: the client has it, and the same authority again does not help.
+// The client has that authority, so giving the same one again does not help.
 func TestExpiredAuthorityIsIgnored(t *testing.T) {
 	t.Parallel()
 	leaf := func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid = false, false }
@@ -113,7 +113,7 @@ func handshakeError(t *testing.T, server, client *tls.Config) string {
 	defer l.Close()
 	go func() {
 		if conn, err := l.Accept(); err == nil {
-			conn.Write([]byte("x")) // shakes hands before
+			conn.Write([]byte("x")) // the handshake comes first
 			conn.Close()
 		}
 	}()

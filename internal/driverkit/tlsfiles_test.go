@@ -14,7 +14,7 @@ import (
 
 var secure = driverkit.Grammar{Usual: []string{"rediss"}, Schemes: map[string]driverkit.Scheme{"rediss": {Example: "rediss://host", Port: "6379", TLS: true}}}
 
-// files are a certificate with its key, which can be replaced.
+// files are a certificate and its key, which the test can replace.
 type files struct {
 	t         *testing.T
 	cert, key string
@@ -28,7 +28,7 @@ func newFiles(t *testing.T) *files {
 	return f
 }
 
-// replace puts another certificate and its key in the place of the present ones.
+// replace replaces the certificate and its key.
 func (f *files) replace(like func(*x509.Certificate)) {
 	f.t.Helper()
 	var err error
@@ -50,7 +50,7 @@ func (f *files) copyFile(from, to string) {
 	}
 }
 
-// serverConfig returns how to accept connections with the present files.
+// serverConfig returns a server's configuration with the present files.
 func (f *files) serverConfig() *tls.Config {
 	f.t.Helper()
 	config, err := f.made.Client()
@@ -80,14 +80,14 @@ func configForHost(config *tls.Config, host string) *tls.Config {
 	return config
 }
 
-// TestHandshakesReadClientFiles: the certificate of yesterday is not shown today, and who looks when it ends sees the new one.
+// A handshake presents the present certificate, and code that checks its expiry sees the same one.
 func TestHandshakesReadClientFiles(t *testing.T) {
 	t.Parallel()
 	server, client := newFiles(t), newFiles(t)
 	u, config := client.openURL("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
 	accept := func() *tls.Config {
 		c := server.serverConfig()
-		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, client.serverConfig().RootCAs // which knows the present one alone
+		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, client.serverConfig().RootCAs // it knows the present certificate only
 		return c
 	}
 	for _, when := range []string{"at first", "after a change", "after another"} {
@@ -104,12 +104,12 @@ func TestHandshakesReadClientFiles(t *testing.T) {
 		t.Error("FreshTLS() shows another certificate than that of the file")
 	}
 	_, config = client.openURL("ca=" + server.cert + "&cert=" + client.cert + "&key=" + client.key)
-	if text := handshakeError(t, server.serverConfig(), configForHost(config, "127.0.0.1")); text != "" { // which asks for none
+	if text := handshakeError(t, server.serverConfig(), configForHost(config, "127.0.0.1")); text != "" { // this server asks for no client certificate
 		t.Error(text)
 	}
 }
 
-// TestBadClientFilesAreNamed by the handshake, with what fixes them, and not taken for a fault of the server.
+// The error of the handshake names the files and the fix, and does not look like a fault of the server.
 func TestBadClientFilesAreNamed(t *testing.T) {
 	t.Parallel()
 	server, client := newFiles(t), newFiles(t)
@@ -143,8 +143,8 @@ func TestBadClientFilesAreNamed(t *testing.T) {
 	refused("a file that is gone", client.key, "no such file")
 }
 
-// TestNewAuthoritiesReplaceOldOnes: authorities that left the file are not trusted any more, and the
-// host is checked as before, by name and by address.
+// Authorities that were removed from the file are not trusted any more. The host is still checked, by name and
+// by address.
 func TestNewAuthoritiesReplaceOldOnes(t *testing.T) {
 	t.Parallel()
 	server := newFiles(t)
@@ -190,7 +190,7 @@ func TestNewAuthoritiesReplaceOldOnes(t *testing.T) {
 	broken("no such file", os.Remove(ca))
 }
 
-// TestURLsWithoutFilesKeepTLSConfig as the caller gave it.
+// The caller's configuration stays unchanged.
 func TestURLsWithoutFilesKeepTLSConfig(t *testing.T) {
 	t.Parallel()
 	u, err := secure.Parse("rediss://host/")

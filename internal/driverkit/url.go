@@ -13,36 +13,37 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// There is one grammar of backends, for all engines and for the command:
+// All engines and the command use one grammar of backends:
 //
 //	backend = item, blanks or line ends, item, …
 //	item    = URL, or NAME=URL: the URLs with the same NAME are one set
 //	URL     = scheme://user:password@host:port,host:port/path?name=value&name=value
 //
-// A URL is read as a whole or rejected. No error shows a possible part of a password: with a
-// character that was not escaped, a part can end up in a host, in the path or in the name of a parameter.
+// A URL is parsed as a whole or rejected. No error shows a part that may belong to a password: if a character
+// of the password was not escaped, a part of it can end up in a host, in the path or in the name of a
+// parameter.
 
 // Grammar describes the URLs of one engine.
 type Grammar struct {
 	Schemes    map[string]Scheme
-	Usual      []string          // the schemes that errors name; the first has the example
-	Parameters []string          // besides the parameters of TLS
-	Instead    map[string]string // parameters of other clients, and their replacements here
+	Usual      []string          // schemes that errors name; the first has the example
+	Parameters []string          // in addition to the parameters of TLS
+	Instead    map[string]string // parameters of other clients, and their equivalents here
 }
 
-// Scheme describes the URLs with one word before the ://.
+// Scheme describes the URLs with one scheme.
 type Scheme struct {
-	Example string // a URL that can be read
-	Port    string // where a host has none
+	Example string // a valid URL
+	Port    string // default port
 	TLS     bool
-	Socket  bool   // the path of a unix socket takes the place of hosts
-	Several string // the scheme takes one host; advice for several hosts
+	Socket  bool   // the path of a unix socket replaces the hosts
+	Several string // set if the scheme takes one host only: advice for several hosts
 }
 
-// URL has the parts of one URL.
+// URL holds the parts of one URL.
 type URL struct {
 	Scheme, Path       string
-	RawPath            string   // with its escapes, for paths that have parts
+	RawPath            string   // with its escapes, for paths with several parts
 	Hosts              []string // each as host:port
 	Username, Password string
 	Parameters         map[string]string
@@ -57,7 +58,7 @@ func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
 }
 
-// Parse reads one URL.
+// Parse parses one URL.
 func (g Grammar) Parse(text string) (*URL, error) {
 	scheme, rest, ok := strings.Cut(strings.TrimSpace(text), "://")
 	form, known := g.Schemes[scheme]
@@ -88,7 +89,7 @@ func (g Grammar) noScheme(scheme string, ok bool) error {
 	return invalidError("the URL does not begin with %s://; an example: %s", strings.Join(g.Usual, "://, "), g.Schemes[example].Example)
 }
 
-// readHosts reads the text before the ?.
+// readHosts parses the text before the ?.
 func (u *URL) readHosts(rest string, form Scheme) (err error) {
 	if strings.ContainsFunc(rest, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) }) {
 		return invalidError("the URL has a blank or a control character; write a blank as %%20, and all hosts of the service in one URL, as in %s", form.Example)
@@ -122,7 +123,7 @@ func (u *URL) readHosts(rest string, form Scheme) (err error) {
 		switch {
 		case host == "":
 			return invalidError("host %d of %d is missing in the URL; an example: %s", i+1, len(list), form.Example)
-		case port != "" && strings.Trim(port, "0123456789") == "" && !Dialable("h", port): // it is not shown, as it may be a password
+		case port != "" && strings.Trim(port, "0123456789") == "" && !Dialable("h", port): // the error does not show the port, which may be a password
 			return invalidError(
 				"the port of host %d of %d is not from 1 to 65535; write host:port, or user:password@host:port with an @ before the host", i+1, len(list))
 		case !ok:
@@ -134,8 +135,8 @@ func (u *URL) readHosts(rest string, form Scheme) (err error) {
 	return nil
 }
 
-// readLogin reads user:password, which stand once, before the first host. With a comma or an @
-// that was not escaped, a host and a password look the same.
+// readLogin parses user:password, which a URL contains once, before the first host. After an unescaped comma
+// or @, a host and a password look the same.
 func readLogin(text string) (user, pass string, err error) {
 	if strings.ContainsAny(text, ",@") {
 		return "", "", invalidError("user and password stand once, before the first host; in a password write a comma as %%2C, @ as %%40")
@@ -143,7 +144,7 @@ func readLogin(text string) (user, pass string, err error) {
 	user, pass, _ = strings.Cut(text, ":")
 	user, err1 := url.PathUnescape(user)
 	pass, err2 := url.PathUnescape(pass)
-	if err1 != nil || err2 != nil { // their text would show the password
+	if err1 != nil || err2 != nil { // their texts would show the password
 		return "", "", invalidError("user or password has a bad %%-escape; write %% as %%25, @ as %%40, / as %%2F")
 	}
 	return user, pass, nil
@@ -158,21 +159,21 @@ func completeAddress(s, usual string) (string, bool) {
 	return net.JoinHostPort(host, port), Dialable(host, port)
 }
 
-// Dialable reports whether host and port can belong to a server. Others are not looked up: the error
-// of a look-up would show them.
+// Dialable reports whether host and port can belong to a server. Other names are not looked up, because the
+// error of the lookup would show them.
 func Dialable(host, port string) bool {
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
 		return false
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		return !strings.ContainsAny(host, "[]") // a zone may have them, an address in brackets may not
+		return !strings.ContainsAny(host, "[]") // an IPv6 zone may contain them, an address in brackets may not
 	}
 	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
 		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-._", r)
 	})
 }
 
-// readParameters reads the text behind the ?.
+// readParameters parses the text after the ?.
 func (g Grammar) readParameters(u *URL, query string) error {
 	if query == "" {
 		return nil
@@ -192,7 +193,7 @@ func (g Grammar) readParameters(u *URL, query string) error {
 			u.Parameters[name] = value
 		case g.Instead[name] != "":
 			return invalidError("parameter %s is not known here; %s", name, g.Instead[name])
-		default: // it is not shown, as it may be a part of a password
+		default: // the error does not show the name, which may be part of a password
 			near := Nearest(name, known)
 			if near != "" {
 				near = "; the nearest that is known is " + near
@@ -204,7 +205,7 @@ func (g Grammar) readParameters(u *URL, query string) error {
 	return nil
 }
 
-// Nearest is the word that a few slips turn into s; empty: there is none.
+// Nearest returns the word that differs from s in a few letters; "" if there is none.
 func Nearest(s string, words []string) (near string) {
 	least := len(s)/2 + 1
 	for _, w := range words {
@@ -215,7 +216,7 @@ func Nearest(s string, words []string) (near string) {
 	return near
 }
 
-// editDistance counts the letters to insert, leave out or replace (V. Levenshtein, 1965).
+// editDistance counts the letters to insert, remove or replace (V. Levenshtein, 1965).
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

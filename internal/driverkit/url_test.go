@@ -99,8 +99,7 @@ func TestBackendIsOneSetOrNamedSets(t *testing.T) {
 	}
 }
 
-// TestMaskHidesPasswords holds that what may be a password is not shown, whether the
-// URL can be read or not.
+// Possible passwords are hidden in valid and in invalid URLs.
 func TestMaskHidesPasswords(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -167,7 +166,7 @@ func FuzzMask(f *testing.F) {
 	})
 }
 
-// FuzzParse looks for panics, for hosts that cannot be dialled, and for passwords in errors.
+// FuzzParse looks for panics, for hosts that cannot be dialed, and for passwords in errors.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
 		"ab://u:h1dden@h:1,i/p?prefix=x", "ab://h1dden%zz@h", "ab://u:h1dden/@h", "ab://u:h1dden?@h", "unix://u:h1dden@/s", "ab://u:h1dden:h:1", "ab://h?h1dden=@",
@@ -191,7 +190,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestUnknownParameterIsNotMasked: Mask hides the values of both, but only a password is reported.
+// Mask hides the values of both, but HasPassword reports only a password.
 func TestUnknownParameterIsNotMasked(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// ErrAgain means that something has changed, so that another try is worth it at once.
+// ErrAgain means that something has changed, so that the caller should ask again at once.
 var ErrAgain = errors.New("the line has changed")
 
 // Wait holds the obstacle of one Acquire.
@@ -17,7 +17,7 @@ type Wait struct {
 	Last error       // the last obstacle
 }
 
-// Note records the present obstacle. It notifies the caller if the kind of obstacle has changed.
+// Note records the present obstacle. If its kind has changed, Note reports it to the caller.
 func (w *Wait) Note(err error) {
 	if w.Tell != nil && ObstacleChanged(w.Last, err) {
 		w.Tell(err)
@@ -25,7 +25,7 @@ func (w *Wait) Note(err error) {
 	w.Last = err
 }
 
-// Leave notes err if it comes from a Lane in which the wait has ended, and there was no other obstacle
+// Leave records err if it comes from a Lane in which the wait has ended, and there was no other obstacle
 // before.
 func (w *Wait) Leave(err error) {
 	if _, crowd := errors.AsType[crowd](err); crowd && w.Last == nil {
@@ -33,7 +33,7 @@ func (w *Wait) Leave(err error) {
 	}
 }
 
-// Over returns the reason for the end of the wait, with its last obstacle; nil while the wait goes on.
+// Over returns the error for the end of the wait, with its last obstacle; nil while the wait continues.
 func (w *Wait) Over(ctx context.Context, c *Calls) error {
 	if c.Alive.Err() != nil {
 		return driver.ErrClosed
@@ -41,9 +41,8 @@ func (w *Wait) Over(ctx context.Context, c *Calls) error {
 	return WithObstacle(ctx.Err(), w.Last)
 }
 
-// Compete calls try until it returns nil, for a lock, or a lasting error, or the wait
-// is over. It tries again at once after ErrAgain, and otherwise after a pause. With once the
-// caller does not wait.
+// Compete calls try until it returns nil for a lock, or a lasting error, or the wait ends. It tries again at
+// once after ErrAgain, and otherwise after a pause. With once it tries once.
 func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(caller)
 	defer cancel()
@@ -71,7 +70,7 @@ func (w *Wait) Compete(caller context.Context, c *Calls, once bool, try func(con
 }
 
 // TakeTurn calls ask for a claim of req, in its turn in l. If ask finds something ahead of the claim, TakeTurn then waits for the
-// end of that, without a turn. It returns nil when nothing is ahead. A claim on which others wait, or which lapses, is urgent. A
+// end of that, without a turn. It returns nil when nothing is ahead. A claim on which others wait, or which expires, is urgent. A
 // request with NoWait waits for its turn no longer than for an answer.
 func TakeTurn[T any](ctx context.Context, l *Lane, req driver.Request, urgent bool,
 	ask func(context.Context) (ahead *T, err error), await func(context.Context, *T) error,
