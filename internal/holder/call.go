@@ -15,33 +15,35 @@ import (
 // Call is one call for a lease, or one of several requests that serve such a call. Keeper.Run prepares it.
 type Call struct {
 	Options
-	Context context.Context // has the values of the caller's context and no end, for the lease; Run sets it
+	Context context.Context // values of the caller's context without its end, for the lease; set by Run
 	Wait    context.Context // ends the wait
-	Outer   *Hold           // the caller's context comes from it, of any key; nil: from none
+	Outer   *Hold           // the hold that the caller's context comes from, of any key; nil: none
 	Key     string
-	Kind    Kind  // how the key is used; nil: as a plain lock
-	Place   Place // the lock that is asked for, as a place of a key; zero: it is none
-	NoWait  bool  // fails if the lock is held
-	Silent  bool  // sends no Failed event
+	Kind    Kind  // use of the key; nil: a plain lock
+	Place   Place // the lock to acquire, as a place of a key; zero: it is no place
+	NoWait  bool  // fail if the lock is held
+	Silent  bool  // send no Failed event
 
-	// Admitted reports that MaxWaiters allows the call to wait, now and later. Guarded by Keeper.mu while the call waits.
+	// Admitted reports that MaxWaiters allows the call to wait, now and later. Keeper.mu guards it while the
+	// call waits.
 	Admitted bool
 
 	keeper  *Keeper
-	parent  *Call       // the call that it serves, which gets the news of its wait; nil: itself
-	line    *line       // that it asks for; nil: it asks for itself
+	parent  *Call       // the call that this one serves, whose caller gets the events of the wait; nil: itself
+	line    *line       // the line for which the call acquires a place; nil: for itself
 	request requestSpec // of a line: the request for its first caller
 	since   time.Time
 	isPart  bool      // acquires a part of a lease, and sends no events
-	told    bool      // a Waiting event was sent, and no event of the end of the wait; guarded by Keeper.mu while the call waits
+	told    bool      // a Waiting event was sent, but no event of the end of the wait; Keeper.mu guards it while the call waits
 	turn    chan turn // receives one turn while the call is in a queue
 }
 
-// Kind is one way to use a key that has places: as a semaphore, as a reader, as a writer. Kinds are compared with ==.
+// Kind is a use of a key that has several places: as a semaphore, as a reader, as a writer. Kinds are compared
+// with ==.
 type Kind interface {
-	// Places returns the number of locks that belong to the key, beside its own.
+	// Places returns the number of locks that belong to the key, in addition to its own.
 	Places() int
-	// NoteAt returns the note of the lock on a place, with the caller's own note in it.
+	// NoteAt returns the note for the lock on a place. It includes the caller's note.
 	NoteAt(place int, note string) string
 }
 
@@ -54,7 +56,7 @@ func (a *Call) Part(wait context.Context, key string) *Call {
 	return &p
 }
 
-// Obtain gets the lock on a.Key, in this process and at the service.
+// Obtain acquires the lock on a.Key, first in this process and then at the service.
 func (a *Call) Obtain() (*Hold, error) {
 	for {
 		if err := a.Wait.Err(); err != nil {
@@ -75,17 +77,17 @@ func (a *Call) Obtain() (*Hold, error) {
 	}
 }
 
-// entry is the position that a call has found at a lock.
+// entry is the position of a call at a lock.
 type entry struct {
 	lock     *lock
-	place    *list.Element // in its queue; nil: the call is not in it
-	obstacle error         // that the call has met; nil: it is unknown
+	place    *list.Element // in the queue of the lock; nil: the call is not queued
+	obstacle error         // obstacle of the call; nil: unknown
 	known    <-chan struct{}
-	inquiry  *inquiry // of another caller, whose obstacle closes known; nil: this call is to ask the service
+	inquiry  *inquiry // inquiry of another caller, which closes known at the next obstacle; nil: this call asks the service
 }
 
-// enter finds the position of a at its lock: it asks the service, waits in the queue or, if it does not wait for a
-// holder, looks at what another caller's inquiry meets.
+// enter finds the position of a at its lock: a asks the service, waits in the queue or, if it does not wait
+// for a holder, waits for the obstacle of another caller's inquiry.
 func (a *Call) enter() (e entry, err error) {
 	k := a.keeper
 	k.mu.Lock()
@@ -115,7 +117,8 @@ func (a *Call) enter() (e entry, err error) {
 	return e, nil
 }
 
-// awaitObstacle waits for the next obstacle, or the end, of another caller's inquiry. It returns the obstacle; nil: there is none.
+// awaitObstacle waits for the next obstacle, or for the end, of another caller's inquiry. It returns the
+// obstacle, or nil if there is none.
 func (a *Call) awaitObstacle(e entry) error {
 	select {
 	case <-e.known:
@@ -141,8 +144,8 @@ func (a *Call) awaitTurn(e entry) (*Hold, error) {
 	}
 }
 
-// leaveQueue takes a call whose context ended out of the queue. A turn that came at
-// the same time is passed on: no waiter may wait for a free lock.
+// leaveQueue removes a call whose context ended from the queue. If its turn came at the same time, it passes
+// the turn on, so that no waiter waits for a free lock.
 func (a *Call) leaveQueue(e entry) error {
 	k, s := a.keeper, e.lock
 	k.mu.Lock()
@@ -163,16 +166,17 @@ func (a *Call) leaveQueue(e entry) error {
 	return driverkit.WithObstacle(a.Wait.Err(), last)
 }
 
-// returnHoldLocked releases a hold whose receiver has left; h may be nil.
+// returnHoldLocked releases a hold whose caller has left. h may be nil.
 func (k *Keeper) returnHoldLocked(h *Hold) {
 	if h == nil {
 		return
 	}
-	h.term.user.MinHold = 0 // no holder ever had it
-	go h.Release(k.alive)   // reported to the events; at the worst it lapses by itself
+	h.term.user.MinHold = 0 // it had no holder
+	go h.Release(k.alive)   // a failure is an event; then the lock expires with its TTL
 }
 
-// KeepFirst returns the first hold in all, and releases the others: their call has got one too many.
+// KeepFirst returns the first hold in all that is not nil, and releases the others, because their call needs
+// one.
 func (k *Keeper) KeepFirst(all []*Hold) (first *Hold) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -186,12 +190,12 @@ func (k *Keeper) KeepFirst(all []*Hold) (first *Hold) {
 	return first
 }
 
-// askService takes the lock from the service. s.asking is already the inquiry of this call.
+// askService acquires the lock at the service. s.asking is already the inquiry of this call.
 func (a *Call) askService(s *lock) (*Hold, error) {
 	k := a.keeper
 	asking, cancel := context.WithCancelCause(a.Wait)
 	defer cancel(nil)
-	q := s.asking // nobody else changes it
+	q := s.asking // only this call changes it
 	if err := a.beginAsking(s, cancel); err != nil {
 		return nil, err
 	}
@@ -206,8 +210,8 @@ func (a *Call) askService(s *lock) (*Hold, error) {
 	return a.startLease(s, grant, time.Now())
 }
 
-// beginAsking registers cancel for s.asking, the inquiry of this call: StopAcquiring calls cancel and waits for the end of
-// the inquiry, and so does a line when another caller becomes its first.
+// beginAsking registers cancel for s.asking, the inquiry of this call. StopAcquiring calls cancel and waits
+// for the end of the inquiry. A line calls cancel when another caller becomes its first.
 func (a *Call) beginAsking(s *lock, cancel context.CancelCauseFunc) error {
 	k := a.keeper
 	k.mu.Lock()
@@ -228,11 +232,11 @@ func (a *Call) beginAsking(s *lock, cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// noteObstacle stores the obstacle of q, the inquiry of a, and reports it to the callers that wait for it.
+// noteObstacle stores the obstacle of q, the inquiry of a, and reports it to the waiting callers.
 func (a *Call) noteObstacle(s *lock, q *inquiry, obstacle error) {
 	a.keeper.mu.Lock()
 	defer a.keeper.mu.Unlock()
-	if s.asking != q { // it is over
+	if s.asking != q { // q has ended
 		return
 	}
 	held, _ := errors.AsType[*driver.HeldError](obstacle)
@@ -247,8 +251,8 @@ func (a *Call) noteObstacle(s *lock, q *inquiry, obstacle error) {
 	s.reportLocked(obstacle)
 }
 
-// failAsking ends an inquiry of s that failed with err. It returns err with the last obstacle, or the cause for
-// which asking, the context of the inquiry, was cancelled.
+// failAsking ends an inquiry of s that failed with err. It returns err with the last obstacle, or the cause
+// with which the context of the inquiry was cancelled.
 func (k *Keeper) failAsking(asking context.Context, s *lock, err error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -261,17 +265,17 @@ func (k *Keeper) failAsking(asking context.Context, s *lock, err error) error {
 	return driverkit.WithObstacle(err, q.obstacle)
 }
 
-// startLease makes a lease of a grant, for the receiver of a, and ends the inquiry of s.
+// startLease turns a grant into a lease for the receiver of a, and ends the inquiry of s.
 func (a *Call) startLease(s *lock, grant driver.Grant, taken time.Time) (*Hold, error) {
 	h, err := a.giveGrant(s, grant, taken)
 	if err != nil {
-		h.Release(context.Background()) // a release that fails is an event
+		h.Release(context.Background()) // a failure is reported as an event
 		return nil, err
 	}
 	return h, nil
 }
 
-// giveGrant is startLease, but after an error it returns a hold for the caller to release.
+// giveGrant is startLease. After an error it returns a hold for the caller to release.
 func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, error) {
 	k := a.keeper
 	k.mu.Lock()
@@ -283,7 +287,7 @@ func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, e
 	w := a.receiverLocked()
 	h := t.beginLocked(cmp.Or(w, a), taken)
 	if k.ending || w == nil {
-		t.user.MinHold = 0 // no holder ever gets it
+		t.user.MinHold = 0 // no caller gets it
 		if k.ending {
 			return h, driver.ErrClosed
 		}
@@ -293,13 +297,14 @@ func (a *Call) giveGrant(s *lock, grant driver.Grant, taken time.Time) (*Hold, e
 		k.events.Acquired(Acquired{Context: w.Context, Key: t.givenKeyLocked(), Owner: h.owner, Token: h.token, Waited: taken.Sub(w.since), Told: w.told})
 	}
 	if w != a {
-		w.told = false // its context may end before it sees the lease: then it fails, and gives that back
+		w.told = false // its context may end before it sees the lease; then the call fails and releases the lease
 		w.turn <- turn{hold: h}
 	}
 	return h, nil
 }
 
-// errElsewhere is the obstacle of an Adopt while another call of this client has no answer from the service.
+// errElsewhere is the obstacle of an Adopt while another call of this client waits for an answer of the
+// service.
 var errElsewhere error = &driver.UnavailableError{Err: errors.New("this client is asking for the lock at the same time")}
 
 // Adopt takes the lock over from grant, which another client holds.
@@ -317,7 +322,8 @@ func (a *Call) Adopt(adopter driver.Adopter, grant driver.Grant) (*Hold, error) 
 	return a.startLease(s, adopted, a.since)
 }
 
-// beginAdopting starts the inquiry of key, unless another caller has it; cancel is registered as by beginAsking.
+// beginAdopting starts the inquiry of key, unless another caller has one. It registers cancel as beginAsking
+// does.
 func (k *Keeper) beginAdopting(key string, cancel context.CancelCauseFunc) (*lock, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -20,12 +20,12 @@ type Hold struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
-	// Keeper.mu guards what follows.
-	places   []*Hold // of a joint lease, beside its own lock
-	outer    *Hold   // the hold that the acquiring context came from, of any key; of several that were taken together the one before
-	together bool    // one of several that were taken together
+	// Keeper.mu guards the fields below.
+	places   []*Hold // of a joint lease, in addition to the lock of the term
+	outer    *Hold   // the hold that the acquiring context came from, of any key; for leases acquired together, the previous one
+	together bool    // acquired together with others
 	ended    bool    // released or lost
-	loss     error   // why, if its holder did not release it
+	loss     error   // reason of the end, unless the holder released it
 }
 
 type holdKey struct{}
@@ -36,7 +36,7 @@ func FromContext(ctx context.Context) *Hold {
 	return h
 }
 
-// givenKey returns the key that the caller gave for a lock on key at place p.
+// givenKey returns the key that the caller gave for the lock on key at place p.
 func (p Place) givenKey(key string) string { return cmp.Or(p.Of, key) }
 
 // Key returns the key of the lock.
@@ -45,16 +45,17 @@ func (h *Hold) Key() string { return h.term.lock.key }
 // Token returns the fencing token.
 func (h *Hold) Token() int64 { return h.token }
 
-// Owner returns the name of the holder.
+// Owner returns the owner id.
 func (h *Hold) Owner() string { return h.owner }
 
-// Place returns the place that the hold is on; zero: it is on no place.
+// Place returns the place that the hold is on, or zero if it is on none.
 func (h *Hold) Place() Place { return h.place }
 
-// Context returns a context with the values of the caller's context. It ends with the hold, and with the cause of the end.
+// Context returns a context with the values of the caller's context. It ends with the hold, and its cause is
+// the reason.
 func (h *Hold) Context() context.Context { return h.ctx }
 
-// Deadline returns the time until which the hold can be trusted unless a renewal moves that.
+// Deadline returns the time at which the hold ends unless a renewal moves it.
 func (h *Hold) Deadline() time.Time {
 	k := h.term.keeper
 	k.mu.Lock()
@@ -62,10 +63,10 @@ func (h *Hold) Deadline() time.Time {
 	return h.term.deadlineLocked(h.places)
 }
 
-// WithKey returns cause with the key of h.
+// WithKey adds the key of h to cause.
 func (h *Hold) WithKey(cause error) error { return fmt.Errorf("%q: %w", h.Key(), cause) }
 
-// ForEach calls fn for all holds that are not nil, at the same time, and waits.
+// ForEach calls fn concurrently for all holds that are not nil, and waits for all calls.
 func ForEach(holds []*Hold, fn func(i int, h *Hold)) {
 	var all sync.WaitGroup
 	for i, h := range holds {
@@ -76,8 +77,8 @@ func ForEach(holds []*Hold, fn func(i int, h *Hold)) {
 	all.Wait()
 }
 
-// forEachPart calls fn for h and, if the lease is a joint one, for its places at the same time. It returns the first error in
-// this order.
+// forEachPart calls fn for h and, if the lease is a joint one, for all its places, concurrently. It returns
+// the first error in this order.
 func (h *Hold) forEachPart(fn func(*Hold) error) error {
 	k := h.term.keeper
 	k.mu.Lock()
@@ -96,7 +97,7 @@ func (h *Hold) forEachPart(fn func(*Hold) error) error {
 	return cmp.Or(errs...)
 }
 
-// checkLiveLocked returns why h can no longer be used, or nil.
+// checkLiveLocked returns nil while h can be used, and otherwise the reason why it ended.
 func (h *Hold) checkLiveLocked() error {
 	switch {
 	case h.loss != nil:
@@ -116,7 +117,7 @@ func (h *Hold) checkLiveLocked() error {
 	return nil
 }
 
-// Loss returns why h has ended, if its holder did not release it, or nil.
+// Loss returns the reason why h ended, or nil if its holder released it or it has not ended.
 func (h *Hold) Loss() error {
 	k := h.term.keeper
 	k.mu.Lock()
@@ -124,9 +125,9 @@ func (h *Hold) Loss() error {
 	return h.loss
 }
 
-// Nest adds a hold, with the values of ctx, to the innermost live lease on key that outer comes from and that allows wants. It returns
-// nil if there is none. allows looks at the options and the kind of a lease and at its place, and returns early: the keeper
-// calls it with its mutex.
+// Nest adds a hold, with the values of ctx, to the innermost live lease on key that outer comes from and that
+// allows accepts. It returns nil if there is none. allows gets the options, the kind and the place of the
+// lease. It must not block, because the keeper calls it with its mutex held.
 func (k *Keeper) Nest(ctx context.Context, outer *Hold, key string, allows func(*Options, Kind, Place) (bool, error)) (*Hold, error) {
 	if outer == nil {
 		return nil, nil
@@ -147,7 +148,7 @@ func (k *Keeper) Nest(ctx context.Context, outer *Hold, key string, allows func(
 	return nil, nil
 }
 
-// Check asks the service whether the hold is still the holder's.
+// Check asks the service whether it still has the lock for this hold.
 func (h *Hold) Check(ctx context.Context) error {
 	return h.forEachPart(func(part *Hold) error { return part.checkOne(ctx) })
 }
@@ -172,7 +173,8 @@ func (h *Hold) checkOne(ctx context.Context) error {
 	return h.checkLiveLocked()
 }
 
-// Extend renews the hold now with ttl, which later renewals use too. The caller has checked the bounds of ttl.
+// Extend renews the hold now with ttl, and later renewals use ttl too. The caller has checked the bounds of
+// ttl.
 func (h *Hold) Extend(ctx context.Context, ttl time.Duration) error {
 	return h.forEachPart(func(part *Hold) error { return part.extendOne(ctx, ttl) })
 }
@@ -202,8 +204,8 @@ func (h *Hold) extendOne(ctx context.Context, ttl time.Duration) error {
 	return err
 }
 
-// beginExtension returns the grant to renew and the start time. If a renewal is under way, it returns a channel that is
-// closed when that renewal ends.
+// beginExtension returns the grant to renew and the start time. If a renewal is in progress, it returns a
+// channel that is closed when that renewal ends.
 func (h *Hold) beginExtension(ttl time.Duration) (start time.Time, grant driver.Grant, busy <-chan struct{}, err error) {
 	t := h.term
 	k := t.keeper
@@ -227,13 +229,13 @@ func (h *Hold) beginExtension(ttl time.Duration) (start time.Time, grant driver.
 	return start, grant, nil, nil
 }
 
-// endExtension applies the outcome r of an extension that was started at start.
+// endExtension applies the outcome r of an extension that began at start.
 func (h *Hold) endExtension(start time.Time, ttl time.Duration, r driver.Renewal) (followUp, error) {
 	t := h.term
 	k := t.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if r.Err == nil && !t.ended && ttl != t.grant.TTL { // releaseOne reads the grant of a term that has ended
+	if r.Err == nil && !t.ended && ttl != t.grant.TTL { // releaseOne reads the grant of an ended term
 		t.grant.TTL, t.asked = ttl, ttl
 	}
 	end, round := k.applyRenewalLocked(t, r, start)
@@ -249,7 +251,7 @@ func (h *Hold) endExtension(start time.Time, ttl time.Duration, r driver.Renewal
 	return end, &driver.UnavailableError{Err: r.Err}
 }
 
-// checkTTLChangeLocked rejects a TTL that the lease cannot have.
+// checkTTLChangeLocked rejects a TTL that the lease cannot get.
 func (t *term) checkTTLChangeLocked(ttl time.Duration) error {
 	if !t.keeper.limits.ChangeTTL && ttl != t.asked && ttl != t.grant.TTL {
 		return unsupportedError("it cannot change the TTL of a lease, which is %v", t.grant.TTL)
@@ -257,7 +259,7 @@ func (t *term) checkTTLChangeLocked(ttl time.Duration) error {
 	return t.user.CheckRenewal(ttl, t.keeper.limits)
 }
 
-// idleLocked returns a channel that is closed when the renewal under way has ended.
+// idleLocked returns a channel that is closed when the renewal in progress has ended.
 func (t *term) idleLocked() <-chan struct{} {
 	if t.idle == nil {
 		t.idle = make(chan struct{})
@@ -268,7 +270,7 @@ func (t *term) idleLocked() <-chan struct{} {
 // ErrNotAdoptable is returned for a lease that was acquired without Adoptable.
 var ErrNotAdoptable = invalidError("the lease cannot be continued by another process; acquire it with AcquireOptions.Adoptable")
 
-// Detach leaves the lock standing for another process: this one forgets it.
+// Detach leaves the lock in place for another process, and forgets it in this one.
 func (h *Hold) Detach(adopter driver.Adopter) error {
 	end, err := h.endDetached()
 	if err != nil {
@@ -286,7 +288,7 @@ func (h *Hold) Detach(adopter driver.Adopter) error {
 	return nil
 }
 
-// endDetached ends the lease, and not the lock.
+// endDetached ends the lease but not the lock.
 func (h *Hold) endDetached() (end followUp, err error) {
 	t := h.term
 	t.keeper.mu.Lock()

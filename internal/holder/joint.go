@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// A joint lease is one lease on several locks: on its lead, the lock of the key itself, and on places of the key. Its events are of the
-// lead alone. It ends as soon as one of its locks is lost, and the places are released with it.
+// A joint lease is one lease on several locks: on its lead, which is the lock of the key itself, and on places
+// of the key. Only the lead sends events. The lease ends as soon as one of its locks is lost, and then its
+// other locks are released.
 
-// Admit makes h the lease of a, which has got all of its parts: h is the first of them, and the others are its places; or h is another
-// part, and the first is released. The lease has the token of the first, and MaxHold and MinHold count from now. Admit returns
-// false, and changes nothing, if a part is lost.
+// Admit turns h into the lease of a, which has acquired all of its parts. If h is the first part, the others
+// become its places. If h is another part, the first is released. The lease has the token of the first part,
+// and MaxHold and MinHold count from now. Admit returns false, and changes nothing, if a part is lost.
 func (a *Call) Admit(h *Hold, parts []*Hold) bool {
 	passed, ok := a.admit(h, parts, time.Now())
 	a.keeper.carryOut(passed)
@@ -42,9 +43,10 @@ func (a *Call) admit(h *Hold, parts []*Hold, now time.Time) (passed followUp, ok
 	return passed, true
 }
 
-// KeepPlace ends the joint lease h and returns a lease on the first of its places, with its token. MaxHold counts from when h began.
-// choose gets the numbers of places and holds of h and returns the kind of the new lease; its error changes nothing. KeepPlace
-// blocks until the service has answered the release of all else, or ctx ends.
+// KeepPlace ends the joint lease h and returns a lease on the first of its places, with its token. MaxHold
+// counts from when h began. choose gets the numbers of places and holds of h and returns the kind of the new
+// lease; if it fails, nothing changes. KeepPlace blocks until the service has answered the release of the
+// other locks, or ctx ends.
 func (h *Hold) KeepPlace(ctx context.Context, choose func(places, holds int) (Kind, error)) (*Hold, error) {
 	kept, ended, err := h.keepPlace(choose, time.Now())
 	if err != nil {
@@ -54,7 +56,7 @@ func (h *Hold) KeepPlace(ctx context.Context, choose func(places, holds int) (Ki
 	ctx, cancel := k.releaseContext(ctx, h.term)
 	defer cancel()
 	ended.sendEvents(k)
-	k.releaseOnService(ctx, ended) // a lock that is not freed lapses by itself
+	k.releaseOnService(ctx, ended) // a lock whose release fails expires with its TTL
 	return kept, nil
 }
 
@@ -73,13 +75,13 @@ func (h *Hold) keepPlace(choose func(places, holds int) (Kind, error), now time.
 	u := &kept.term.user
 	u.isPart, u.lead, u.kind, u.since, u.token, kept.token = false, nil, kind, now, t.user.token, t.user.token
 	kept.term.recountLocked(t.user.MaxHold, u.MinHold, t.user.countedFrom)
-	h.places, t.user.places = nil, t.user.places[1:] // from now on h is about the other locks alone
+	h.places, t.user.places = nil, t.user.places[1:] // from now on h covers only the other locks
 	k.events.Acquired(Acquired{Context: u.ctx, Key: t.givenKeyLocked(), Owner: kept.owner, Token: kept.token})
 	return kept, h.endHoldLocked(now), nil
 }
 
-// Together makes one chain of holds, in their order: outer is before the first, and each is before the next. MaxHold and MinHold of the
-// fresh ones count from now. It returns the last, or nil if one of them is lost.
+// Together chains holds in their order: outer comes before the first, and each before the next. MaxHold and
+// MinHold of the fresh ones count from now. It returns the last, or nil if one of them is lost.
 func (k *Keeper) Together(outer *Hold, holds, fresh []*Hold, maxHold, minHold time.Duration) *Hold {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -100,13 +102,15 @@ func (k *Keeper) Together(outer *Hold, holds, fresh []*Hold, maxHold, minHold ti
 	return last
 }
 
-// NewContext returns a context with the values of ctx that comes from h and from each hold before it.
+// NewContext returns a context with the values of ctx that comes from h and from each hold before it in the
+// chain.
 func (h *Hold) NewContext(ctx context.Context) context.Context {
 	return context.WithValue(Values{ctx}, holdKey{}, h)
 }
 
-// LaterThan returns the innermost live hold that outer comes from and whose key is not before key, if another call may wait for
-// key while it has that: it was taken together with others, or is one of nested; nil: there is none.
+// LaterThan returns the innermost live hold that outer comes from, whose key sorts at or after key, and whose
+// holder another call may wait for while it holds key: a hold that was acquired together with others, or one
+// of nested. It returns nil if there is none.
 func (k *Keeper) LaterThan(key string, outer *Hold, nested []*Hold) *Hold {
 	k.mu.Lock()
 	defer k.mu.Unlock()

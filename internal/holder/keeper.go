@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Keeper has all waits and leases of one client. It is safe for concurrent use.
+// Keeper manages all waits and leases of one client. It is safe for concurrent use.
 type Keeper struct {
 	drv    driver.Driver
 	limits driver.Limits
@@ -18,19 +18,20 @@ type Keeper struct {
 
 	alive context.Context // ends with Stop
 	stop  context.CancelFunc
-	tasks sync.WaitGroup // the watchdog, what it started, and the calls
+	tasks sync.WaitGroup // the watchdog, its goroutines, and the calls
 
-	mu        sync.Mutex // guards what follows, and every lock, line, term and Hold
+	mu        sync.Mutex // guards the fields below, and every lock, line, term and Hold
 	locks     map[string]*lock
 	lines     map[lineKey]*line
-	lastPlace Place // released last, which the next caller tries first; zero: none
+	lastPlace Place // the place that was released last, which the next caller tries first; zero: none
 	watch     watchdog
-	ending    bool          // no new leases and waits
-	vacant    chan struct{} // closed once the keeper is ending and no lock is left in this process
-	closing   bool          // ReleaseAll has begun: alerts change nothing any more
+	ending    bool          // true: no new leases and waits
+	vacant    chan struct{} // closed once ending is set and this process holds no lock
+	closing   bool          // ReleaseAll has begun, so alerts change nothing any more
 }
 
-// New returns a keeper over drv, which shows self as its holder, and starts its watchdog. Stop and Wait end it.
+// New returns a keeper over drv, and starts its watchdog. Other clients see self as the holder of its locks.
+// Stop and Wait end the keeper.
 func New(drv driver.Driver, self driver.Holder, events Events) *Keeper {
 	k := &Keeper{
 		drv: drv, limits: drv.Limits(), self: self, events: events,
@@ -42,14 +43,14 @@ func New(drv driver.Driver, self driver.Holder, events Events) *Keeper {
 	return k
 }
 
-// selfWithNote returns the client as the holder of a lease with note.
+// selfWithNote returns the holder that other clients see for a lease with note.
 func (k *Keeper) selfWithNote(note string) driver.Holder {
 	h := k.self
 	h.Note = note
 	return h
 }
 
-// lockForLocked returns the lock of key.
+// lockForLocked returns the lock of key, which it creates if there is none.
 func (k *Keeper) lockForLocked(key string) *lock {
 	s := k.locks[key]
 	if s == nil {
@@ -59,7 +60,7 @@ func (k *Keeper) lockForLocked(key string) *lock {
 	return s
 }
 
-// forgetIfIdleLocked removes a lock that no call uses.
+// forgetIfIdleLocked deletes a lock that no call uses.
 func (k *Keeper) forgetIfIdleLocked(s *lock) {
 	if s.isTakenLocked() || s.queue.Len() > 0 {
 		return
@@ -70,13 +71,14 @@ func (k *Keeper) forgetIfIdleLocked(s *lock) {
 	}
 }
 
-// askNextLocked lets the next waiter ask the service, if there is one.
+// askNextLocked lets the next waiter, if there is one, ask the service.
 func (k *Keeper) askNextLocked(s *lock) {
 	s.passInquiryLocked()
 	k.forgetIfIdleLocked(s)
 }
 
-// WaiterCount returns the number of calls that wait for key in this process, behind its holder or behind the call that asks.
+// WaiterCount returns the number of calls of this process that wait for key, behind its holder or behind the
+// call that asks the service.
 func (k *Keeper) WaiterCount(key string) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -86,7 +88,8 @@ func (k *Keeper) WaiterCount(key string) int {
 	return 0
 }
 
-// StopAcquiring rejects new leases, and ends all waits and inquiries, with ErrClosed. What is held is still renewed.
+// StopAcquiring rejects new leases, and ends all waits and inquiries with ErrClosed. Leases that are held are
+// still renewed.
 func (k *Keeper) StopAcquiring() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -106,10 +109,11 @@ func (k *Keeper) StopAcquiring() {
 	}
 }
 
-// Vacant returns a channel that is closed once no lock is held, asked for or released, after StopAcquiring.
+// Vacant returns a channel that is closed once no lock is held, requested or being released, after
+// StopAcquiring.
 func (k *Keeper) Vacant() <-chan struct{} { return k.vacant }
 
-// HeldCount returns the number of leases that callers hold: several locks that serve one lease count once.
+// HeldCount returns the number of leases that callers hold. Several locks of one lease count once.
 func (k *Keeper) HeldCount() (n int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -131,8 +135,8 @@ func (k *Keeper) heldTermsLocked() (held []*term) {
 	return held
 }
 
-// ReleaseAll ends all leases with an error that matches ErrLost and ErrClosed, and releases them, some hundred at a time. It blocks
-// until the service has answered these releases, or ctx ends.
+// ReleaseAll ends all leases with an error that matches ErrLost and ErrClosed, and releases them, some hundred
+// at a time. It blocks until the service has answered the releases, or ctx ends.
 func (k *Keeper) ReleaseAll(ctx context.Context) {
 	k.mu.Lock()
 	k.closing = true
@@ -154,14 +158,14 @@ func (k *Keeper) ReleaseAll(ctx context.Context) {
 	all.Wait()
 }
 
-// Stop ends the watchdog, and every request that no caller waits for.
+// Stop ends the watchdog, and every request that has no waiting caller.
 func (k *Keeper) Stop() { k.stop() }
 
-// Wait blocks until the watchdog has ended, and all calls. Stop and StopAcquiring end them.
+// Wait blocks until the watchdog and all calls have ended. Stop and StopAcquiring end them.
 func (k *Keeper) Wait() { k.tasks.Wait() }
 
-// Run calls take for a, which it prepares: the lease has the values of ctx. A failure is an event, unless a is silent. Wait waits for
-// it.
+// Run prepares a, whose lease gets the values of ctx, and calls take for it. It sends a Failed event on an
+// error, unless a is silent. Wait waits for Run.
 func (k *Keeper) Run(ctx context.Context, a *Call, take func() (*Hold, error)) (*Hold, error) {
 	k.mu.Lock()
 	if k.ending {
@@ -179,8 +183,8 @@ func (k *Keeper) Run(ctx context.Context, a *Call, take func() (*Hold, error)) (
 	return h, err
 }
 
-// Values keeps a context's values and drops its cancellation and deadline. Unlike context.WithoutCancel it finds them
-// without an allocation; hooks that trace look some up many times for each event.
+// Values keeps a context's values and drops its cancellation and deadline. Unlike context.WithoutCancel it
+// finds values without an allocation; tracing hooks look some up many times for each event.
 type Values struct{ context.Context }
 
 // Deadline returns no deadline.
@@ -192,8 +196,8 @@ func (Values) Done() <-chan struct{} { return nil }
 // Err returns nil.
 func (Values) Err() error { return nil }
 
-// Events receives what happens to the leases and waits of a keeper, in the order in which it happens. Its methods store an
-// event for later and return at once: the keeper calls some of them with its mutex.
+// Events receives the events of a keeper's leases and waits, in order. Its methods store an event for later
+// and return at once, because the keeper calls some of them with its mutex held.
 type Events interface {
 	Waiting(Waiting)
 	Acquired(Acquired)
@@ -202,60 +206,60 @@ type Events interface {
 	AtRisk(AtRisk)
 	Lost(Lost)
 	Released(Released)
-	// Met reports who holds a part of key that a call wants, which uses the key as kind.
+	// Met reports the holder of a lock that belongs to key, for a call that uses key as kind.
 	Met(kind Kind, key string, held *driver.HeldError)
 	Log(level slog.Level, text string, args ...any)
 }
 
-// Waiting is the start of a wait.
+// Waiting reports that a wait begins.
 type Waiting struct {
 	Context context.Context
 	Key     string
-	Lock    string // the key of the held lock: Key, or the key of a place
+	Lock    string // key of the held lock: Key itself, or the key of a place
 	Held    *driver.HeldError
 }
 
-// Acquired is the start of a lease.
+// Acquired reports that a lease begins.
 type Acquired struct {
 	Context  context.Context
 	Key      string
 	Owner    string
 	Token    int64
-	Waited   time.Duration // since the call
-	Told     bool          // a Waiting told of the wait
-	HandOver bool          // passed on inside the process, without the service
+	Waited   time.Duration // since the call began
+	Told     bool          // a Waiting event reported the wait
+	HandOver bool          // another caller of this process passed the lock on, without the service
 }
 
-// Failed is the end of a call without a lease.
+// Failed reports that a call ended without a lease.
 type Failed struct {
 	Context context.Context
 	Key     string
-	Waited  time.Duration // since the call
-	Told    bool          // a Waiting told of the wait, and no Acquired of its end
+	Waited  time.Duration // since the call began
+	Told    bool          // a Waiting event reported the start of the wait
 	Err     error
 }
 
-// Renewed is the end of one round of renewal.
+// Renewed reports the end of one round of renewal.
 type Renewed struct {
 	Key      string
 	Owner    string
 	Token    int64
-	Deadline time.Time     // the lease is trusted until then
-	Left     time.Duration // the old trust that was left when the round ended
-	Late     time.Duration // from when the round was due to its end; 0: Extend ordered it, or it ended before
-	Waiters  int           // how many others wait, as far as is known
+	Deadline time.Time     // the lease is valid until then
+	Left     time.Duration // time that was left of the old lease when the round ended
+	Late     time.Duration // time by which the round ended after it was due; 0 if it was not late, or Extend started it
+	Waiters  int           // number of other waiters, as far as it is known
 	Err      error
 }
 
-// AtRisk is a change of the redundancy of a lease.
+// AtRisk reports a change in the redundancy of a lease.
 type AtRisk struct {
 	Key    string
 	Owner  string
 	Token  int64
-	AtRisk bool // as many nodes as are needed have the lock, and no more
+	AtRisk bool // exactly as many nodes as needed have the lock
 }
 
-// Lost is the end of a lease that was not released.
+// Lost reports the end of a lease that was not released.
 type Lost struct {
 	Context context.Context
 	Key     string
@@ -265,7 +269,7 @@ type Lost struct {
 	Reason  error
 }
 
-// Released is the end of a lease.
+// Released reports the release of a lease.
 type Released struct {
 	Context  context.Context
 	Key      string
@@ -273,5 +277,5 @@ type Released struct {
 	Token    int64
 	Held     time.Duration // since it was acquired
 	Detached bool          // the lock was left for another client to adopt
-	Err      error         // of the release on the service; nil: it was confirmed
+	Err      error         // error of the release at the service; nil: it was confirmed
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// A waiter in line may leave in the moment in which the slot is granted to it: then the slot is given back. In real time, as
-// the test holds up the grant by a mutex.
+// A waiter in line may leave at the moment in which it is granted the slot. The slot is then released. The
+// test runs in real time, because it delays the grant with a mutex.
 func TestSlotGrantedToCancelledWaiterIsReturned(t *testing.T) {
 	t.Parallel()
 	drv, events := memory.New(1), &recorder{}
@@ -35,11 +35,11 @@ func TestSlotGrantedToCancelledWaiterIsReturned(t *testing.T) {
 	until(t, k, func() bool {
 		return len(k.lines) == 1 && k.locks["k#0"] != nil && k.locks["k#0"].currentObstacleLocked() != nil
 	})
-	events.mu.Lock() // where the grant is told
+	events.mu.Lock() // the grant locks this mutex to report itself
 	if err := held.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	for range 100 { // until it is granted; the grant may keep the mutex until it has told of it
+	for range 100 { // until the slot is granted; the grant may hold the mutex until it has reported itself
 		if k.mu.TryLock() {
 			granted := len(k.lines) == 0
 			k.mu.Unlock()
@@ -50,7 +50,7 @@ func TestSlotGrantedToCancelledWaiterIsReturned(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()
-	time.Sleep(10 * time.Millisecond) // the waiter has seen that by now, or else the test shows less
+	time.Sleep(10 * time.Millisecond) // the waiter has most likely left by now; otherwise the test shows less
 	events.mu.Unlock()
 	if err := <-left; err != nil && !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -62,7 +62,8 @@ func TestSlotGrantedToCancelledWaiterIsReturned(t *testing.T) {
 	}
 }
 
-// Who gets a lease inside the process may end it before the one that had it has told of anything.
+// The next holder may release the lease before the goroutine of the previous holder has continued. The event
+// of the hand-over still comes first.
 func TestHandOverEventPrecedesNextRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +81,7 @@ func TestHandOverEventPrecedesNextRelease(t *testing.T) {
 		}()
 		synctest.Wait()
 		_, e, _ := first.end(time.Now())
-		time.Sleep(time.Second) // until the next has released
+		time.Sleep(time.Second) // the next holder has released by then
 		e.sendEvents(k)
 		if err := k.releaseOnService(t.Context(), e); err != nil {
 			t.Error(err)
@@ -94,9 +95,9 @@ func TestHandOverEventPrecedesNextRelease(t *testing.T) {
 	})
 }
 
-// During a suspend the monotonic clock stands still, and with it the timer of the next
-// renewal. The watchdog finds the end by the wall clock within a second of waking. In real
-// time, as no time in a bubble of package synctest has two readings.
+// During a suspend the monotonic clock stops, and with it the timer of the next renewal. The watchdog finds
+// the end by the wall clock within a second after waking. The test runs in real time, because times in a
+// bubble of package synctest have no two readings.
 func TestLeaseEndedDuringSuspendIsLost(t *testing.T) {
 	t.Parallel()
 	k := start(t, memory.New(1), &recorder{})
@@ -120,7 +121,7 @@ func TestLeaseEndedDuringSuspendIsLost(t *testing.T) {
 	}
 }
 
-// obtainJoint returns a lease on key and n places.
+// obtainJoint returns a joint lease on key and n places.
 func obtainJoint(ctx context.Context, k *Keeper, key string, n int, o Options) (*Hold, error) {
 	a := &Call{Options: o, Wait: ctx, Key: key, Kind: places(n)}
 	return k.Run(ctx, a, func() (*Hold, error) {
@@ -146,8 +147,9 @@ func obtainJoint(ctx context.Context, k *Keeper, key string, n int, o Options) (
 	})
 }
 
-// The locks of a writer may reach their Margin together, and the watchdog find them in any order, as after a suspend. The one
-// that it finds first ends the lease, and no other takes from the work the time to stop.
+// The locks of a writer may reach their Margin at the same time, as after a suspend, and the watchdog finds
+// them in any order. The first that it finds ends the lease, and the others must not take away the time that
+// the work has to stop.
 func TestWriterMarginCoversAllItsLocks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,7 +183,7 @@ func TestWriterMarginCoversAllItsLocks(t *testing.T) {
 	})
 }
 
-// asking is a driver that keeps the last request for a lock.
+// asking is a driver that stores the last request for a lock.
 type asking struct {
 	*memory.Driver
 	last driver.Request
@@ -197,7 +199,7 @@ func TestStarvedClientAsksForWholeTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		drv := &asking{Driver: memory.New(1)}
 		k := start(t, drv, &recorder{})
-		mustObtain(t, k, "held") // the watchdog looks each second
+		mustObtain(t, k, "held") // keeps the watchdog looking each second
 		renews := func() bool {
 			mustObtain(t, k, "k").Release(t.Context())
 			return drv.last.Renews
@@ -220,7 +222,7 @@ func TestStarvedClientAsksForWholeTTL(t *testing.T) {
 	})
 }
 
-// Not in parallel with others, whose allocations would count.
+// The test is not parallel, because it counts allocations.
 func TestEventContextFindsValuesWithoutAllocation(t *testing.T) {
 	type key struct{}
 	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), key{}, "value"))

@@ -23,9 +23,9 @@ type Place struct {
 // Key returns the key of the place's own lock.
 func (p Place) Key() string { return p.Of + "#" + strconv.Itoa(p.Number) }
 
-// FirstPlace returns the place that a caller tries first, of n. It is the one that this process has released last, for one
-// caller: who takes and releases a place in turn finds that free, however many others are held. Otherwise chance picks it, so
-// that callers seldom meet.
+// FirstPlace returns the first of n places that a caller tries. After a release, one caller tries the released
+// place: a caller that acquires and releases in turn finds it free, however many others are held. Other
+// callers begin at a random place, so that they seldom meet.
 func (k *Keeper) FirstPlace(key string, n int) int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -36,7 +36,7 @@ func (k *Keeper) FirstPlace(key string, n int) int {
 	return rand.IntN(n)
 }
 
-// TryPlace asks for one place of a.Key, without waiting for its holder. wait ends the request.
+// TryPlace asks for one place of a.Key without waiting for its holder. wait ends the request.
 func (a *Call) TryPlace(wait context.Context, number int) (*Hold, error) {
 	try := *a
 	try.NoWait, try.Wait = true, wait
@@ -45,13 +45,13 @@ func (a *Call) TryPlace(wait context.Context, number int) (*Hold, error) {
 	return try.Obtain()
 }
 
-// lineKey names a line: its callers use one key in the same way.
+// lineKey identifies a line: its callers use one key in the same way.
 type lineKey struct {
 	key  string
 	kind Kind
 }
 
-// requestSpec is the part of the options on which the request to the service depends.
+// requestSpec holds the options that change the request to the service.
 type requestSpec struct {
 	ttl               time.Duration
 	renews, adoptable bool
@@ -62,48 +62,49 @@ func (o *Options) requestSpec() requestSpec {
 	return requestSpec{ttl: o.TTL, renews: o.RenewsSoon(), adoptable: o.Adoptable, note: o.Note}
 }
 
-// line holds the callers of this process who wait for any place of one key, first come first served. Keeper.mu guards it.
+// line holds the callers of this process that wait for any place of one key, first come first served.
+// Keeper.mu guards it.
 //
-// For each place one call of the line acquires as any caller would, in the process and then at the service, and the first
-// caller gets the first grant. So a process keeps its positions at the service for as long as its callers ask for the same, and
-// a caller that waits costs no goroutine and no request of its own.
+// For each place, one call of the line acquires as any caller would, first in the process and then at the
+// service. The first caller of the line gets the first grant. So a process keeps its queue positions at the
+// service while its callers ask for the same, and a waiting caller costs no goroutine and no request.
 //
-// The calls ask with the options of the first caller. When a caller with another request becomes the first, the requests under
-// way are cancelled and sent again for that caller: the holder that the service shows, and the TTL that it grants, are the
-// caller's own. The process then queues again, as the waiters of a lock do one after the other.
+// The calls ask with the options of the first caller. When a caller with another request becomes the first,
+// the requests in progress are cancelled and sent again for that caller, so that the service shows its Holder
+// and grants its TTL. The process then queues again, like waiters of a lock that follow one another.
 type line struct {
 	keeper  *Keeper
 	key     lineKey
-	queue   list.List    // of *Call, first come first
-	untold  bool         // some callers do not know whether a place may be free
+	queue   list.List    // of *Call, in order of arrival
+	untold  bool         // some callers have not been told whether a place may be free
 	places  []placeState // by number
-	last    error        // the last error of its calls; nil: none
+	last    error        // last error of its calls; nil: none
 	held    *driver.HeldError
-	heldKey string // the key of the place that held is about
+	heldKey string // key of the place that held belongs to
 	wait    context.Context
-	stop    context.CancelFunc // ends wait, when nobody waits
+	stop    context.CancelFunc // ends wait, when no caller waits
 }
 
-// placeState is one place as a line knows it.
+// placeState is the state of one place, as far as a line knows it.
 type placeState struct {
-	answered bool                    // the service, or a holder of this process, has stood in the way
-	refused  bool                    // and time does not remove that
-	request  requestSpec             // the last one that was sent
+	answered bool                    // the service, or a holder of this process, has denied it
+	refused  bool                    // the service rejected the request, and waiting does not change that
+	request  requestSpec             // last request that was sent
 	cancel   context.CancelCauseFunc // ends the last request; nil: there was none
 }
 
-// errOtherRequest ends a request for a place: the first caller of the line has other options.
+// errOtherRequest cancels a request for a place because the first caller of the line has other options.
 var errOtherRequest = errors.New("the first in the line for a slot has other options")
 
-// HasLine reports whether calls of this process wait for any place of key, which they use as kind.
+// HasLine reports whether calls of this process wait for any place of key with this kind.
 func (k *Keeper) HasLine(key string, kind Kind) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.lines[lineKey{key, kind}] != nil
 }
 
-// AwaitPlace waits for any place of a.Key. met has the obstacles that the call has met at each of them, nil: none, and last is its
-// last error.
+// AwaitPlace waits for any place of a.Key. met holds the obstacle that the call met at each place (nil: none),
+// and last is its last error.
 func (a *Call) AwaitPlace(met []error, last error) (*Hold, error) {
 	q, e, err := a.enterLine(met, last)
 	if err != nil {
@@ -117,7 +118,7 @@ func (a *Call) AwaitPlace(met []error, last error) (*Hold, error) {
 	}
 }
 
-// enterLine puts a at the end of its line, which it makes if there is none.
+// enterLine appends a to its line, which it creates if there is none.
 func (a *Call) enterLine(met []error, last error) (q *line, e entry, err error) {
 	k := a.keeper
 	k.mu.Lock()
@@ -146,7 +147,8 @@ func (a *Call) enterLine(met []error, last error) (q *line, e entry, err error) 
 	return q, e, nil
 }
 
-// leaveLine takes a call whose context ended out of its line. A lease that came at the same time is released.
+// leaveLine removes a call whose context ended from its line. If it got a lease at the same time, leaveLine
+// releases it.
 func (a *Call) leaveLine(q *line, e entry) error {
 	a.keeper.mu.Lock()
 	defer a.keeper.mu.Unlock()
@@ -160,11 +162,11 @@ func (a *Call) leaveLine(q *line, e entry) error {
 	return driverkit.WithObstacle(a.Wait.Err(), cmp.Or(q.last, e.obstacle))
 }
 
-// newLineLocked makes a line, with a call for each place. met and last are as for AwaitPlace. The caller adds a waiter, or calls
-// updateLocked, before it unlocks the mutex.
+// newLineLocked creates a line with a call for each place. met and last are the arguments of AwaitPlace. The
+// caller adds a waiter, or calls updateLocked, before it unlocks the mutex.
 func (k *Keeper) newLineLocked(key lineKey, met []error, last error) *line {
 	q := &line{keeper: k, key: key, last: last, places: make([]placeState, key.kind.Places())}
-	for number, obstacle := range met { // one that could not be asked for a moment ago may be free
+	for number, obstacle := range met { // a place that did not answer a moment ago may be free
 		if held, ok := errors.AsType[*driver.HeldError](obstacle); ok {
 			q.places[number].answered = true
 			if q.held == nil || held.Waiters > q.held.Waiters {
@@ -180,7 +182,7 @@ func (k *Keeper) newLineLocked(key lineKey, met []error, last error) *line {
 	return q
 }
 
-// obstacleLocked returns the last known holder, of another process if there is one; nil: none.
+// obstacleLocked returns the last known holder, preferably of another process; nil: none.
 func (q *line) obstacleLocked() error {
 	if q.held == nil {
 		return nil
@@ -188,8 +190,9 @@ func (q *line) obstacleLocked() error {
 	return q.held
 }
 
-// knownHolderLocked returns a holder of a place, with the number of waiters in other processes, once there is an answer about
-// each place: before that, one of them may be free. It returns nil if no place is known to be held.
+// knownHolderLocked returns a holder of a place, with the number of waiters in other processes. It returns nil
+// until there is an answer about each place, because one of them may be free, and if no place is known to be
+// held.
 func (q *line) knownHolderLocked() *driver.HeldError {
 	if slices.ContainsFunc(q.places, func(s placeState) bool { return !s.answered }) {
 		return nil
@@ -197,7 +200,8 @@ func (q *line) knownHolderLocked() *driver.HeldError {
 	return q.held
 }
 
-// noteObstacleLocked stores the obstacle that a call has met at a place, and reports it to the callers that know of none.
+// noteObstacleLocked stores the obstacle that a call met at a place, and reports it to the callers that know
+// of none.
 func (q *line) noteObstacleLocked(number int, obstacle error) {
 	q.last, q.places[number].answered, q.places[number].refused = obstacle, true, false
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && (q.held == nil || !held.Here) {
@@ -215,7 +219,8 @@ func (q *line) noteObstacleLocked(number int, obstacle error) {
 	q.updateLocked()
 }
 
-// updateLocked ends a line without callers, and otherwise cancels the requests that were not sent for its first caller.
+// updateLocked ends a line without callers. Otherwise it cancels the requests that do not match its first
+// caller.
 func (q *line) updateLocked() {
 	first := q.queue.Front()
 	if first == nil {
@@ -233,7 +238,8 @@ func (q *line) updateLocked() {
 	}
 }
 
-// copyFirstOptionsLocked gives a, a call of the line, the options of the first caller, and returns false if nobody waits.
+// copyFirstOptionsLocked copies the options of the first caller to a, a call of the line. It returns false if
+// no caller waits.
 func (q *line) copyFirstOptionsLocked(a *Call) bool {
 	first := q.queue.Front()
 	if first == nil {
@@ -245,7 +251,7 @@ func (q *line) copyFirstOptionsLocked(a *Call) bool {
 	return true
 }
 
-// popFirstLocked removes the first caller from the line; nil: nobody waits.
+// popFirstLocked removes and returns the first caller of the line; nil: no caller waits.
 func (q *line) popFirstLocked() *Call {
 	first := q.queue.Front()
 	if first == nil {
@@ -255,7 +261,7 @@ func (q *line) popFirstLocked() *Call {
 	return q.queue.Remove(first).(*Call)
 }
 
-// servePlace acquires one place, again and again, for as long as anybody waits in the line.
+// servePlace acquires one place, again and again, while callers wait in the line.
 func (q *line) servePlace(p Place) {
 	k := q.keeper
 	for q.wait.Err() == nil {
@@ -272,13 +278,13 @@ func (q *line) servePlace(p Place) {
 	}
 }
 
-// refusedPause is the pause before a line asks again for a place that the service has refused.
+// refusedPause is the pause before a line asks again for a place whose request the service rejected.
 const refusedPause = time.Second
 
-// noteFailure ends a call for a place that has failed with err. An error that is no obstacle goes to the first caller of the
-// line, as each caller alone would have it. If the service refuses a place for good, such as with a wrong password, the callers
-// wait for the other places, and fail once all are refused. noteFailure returns true if the place was refused and others are
-// left.
+// noteFailure ends a call for a place that failed with err. If err is no obstacle, the first caller of the
+// line gets it, as each caller alone would. If the service rejects the request for good, for example because
+// of a wrong password, the callers wait for the other places, and fail once all are rejected. noteFailure
+// returns true if the request was rejected and other places are left.
 func (q *line) noteFailure(number int, err error) (pause bool) {
 	q.keeper.mu.Lock()
 	defer q.keeper.mu.Unlock()
@@ -308,8 +314,8 @@ func (q *line) dismissLocked(err error) {
 	}
 }
 
-// receiverLocked returns the caller that gets the grant of a: a itself or, if it asks for a line, the first caller in that; nil:
-// nobody waits any more, or the first caller has another request.
+// receiverLocked returns the caller that gets the grant of a: a itself or, if a acquires for a line, the first
+// caller of the line. It returns nil if no caller waits any more, or the first caller has another request.
 func (a *Call) receiverLocked() *Call {
 	if a.line == nil {
 		return a

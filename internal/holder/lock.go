@@ -8,20 +8,21 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// maxHandOverTime bounds how long a grant serves the waiters of this process
-// before the other clients get their turn.
+// maxHandOverTime bounds the time that a grant serves the waiters of this process before other clients get
+// their turn.
 const maxHandOverTime = 100 * time.Millisecond
 
-// lock is one key in this process: its term, if it is held, and the calls that wait for it.
+// lock is one key in this process: its term, if it is held, and the waiting calls.
 type lock struct {
 	key  string
-	term *term // nil: not held
+	term *term // nil: this process does not hold the lock
 	waitlist
 }
 
 func (s *lock) isTakenLocked() bool { return s.term != nil || s.asking != nil }
 
-// currentObstacleLocked returns what stands in the way of a call in this process; nil: there is nothing, or it is still unknown.
+// currentObstacleLocked returns the obstacle of a call in this process; nil: there is none, or it is still
+// unknown.
 func (s *lock) currentObstacleLocked() error {
 	switch {
 	case s.asking != nil:
@@ -42,19 +43,18 @@ func (s *lock) waiterCountLocked() int {
 	case s.term != nil:
 		n += s.term.waiters
 	case s.asking != nil:
-		if held, ok := errors.AsType[*driver.HeldError](s.asking.obstacle); ok { // and the call that asks waits too
+		if held, ok := errors.AsType[*driver.HeldError](s.asking.obstacle); ok { // the call that asks waits as well
 			n += 1 + held.Waiters
 		}
 	}
 	return n
 }
 
-// successorLocked returns the call that may have t next without asking the service, or nil. There
-// is none if the lock is lost or kept for MinHold, if another process may adopt it, or
-// if the call wants another TTL or note, or a lease that can be adopted. Other clients
-// get their turn when the grant's tokens or its share of time are used up. And trust must be
-// left: half of what was granted and, for a call that does not renew soon, half of what it
-// asked for.
+// successorLocked returns the call that may get t next without asking the service, or nil. It returns nil if
+// the lock is lost or kept for MinHold, if another process may adopt it, or if the next call wants another TTL
+// or note, or an adoptable lease. It also returns nil when the tokens of the grant or its share of time are
+// used up, so that other clients get their turn. And enough trust must be left: half of the granted time and,
+// for a call that does not renew soon, half of its requested time.
 func (t *term) successorLocked(now time.Time) *Call {
 	next := t.lock.queue.Front()
 	if next == nil {
@@ -72,7 +72,7 @@ func (t *term) successorLocked(now time.Time) *Call {
 	case a.Note != t.user.Note, a.Adoptable:
 	case left <= t.grantedFor/2, !a.RenewsSoon() && left-a.Margin <= (ttl-a.Margin)/2:
 	default:
-		if a.line == nil { // the call of a line stays for its next caller
+		if a.line == nil { // the call of a line stays, for the next caller
 			t.lock.queue.Remove(next)
 		}
 		return a.receiverLocked()
@@ -80,7 +80,7 @@ func (t *term) successorLocked(now time.Time) *Call {
 	return nil
 }
 
-// handOverLocked ends t's present user and gives t to a.
+// handOverLocked ends t's present user and hands t over to a.
 func (t *term) handOverLocked(a *Call, now time.Time) followUp {
 	e := t.endHoldsLocked(nil, now)
 	for _, h := range t.user.holds {
@@ -90,14 +90,14 @@ func (t *term) handOverLocked(a *Call, now time.Time) followUp {
 	t.handOvers++
 	next := t.beginLocked(a, now)
 	if e.event.Key != "" {
-		t.keeper.events.Released(e.event) // now, as the next may end before the caller tells of e
+		t.keeper.events.Released(e.event) // sent now, because the next holder may release before the caller sends e
 		e.event = Released{}
 	}
 	if !a.isPart {
 		t.keeper.events.Acquired(Acquired{
 			Context: a.Context, Key: t.givenKeyLocked(), Owner: next.owner, Token: next.token, Waited: now.Sub(a.since), Told: a.told, HandOver: true,
 		})
-		a.told = false // its context may end before it sees the lease: then it fails
+		a.told = false // its context may end before it sees the lease; then the call fails
 	}
 	a.turn <- turn{hold: next}
 	return e

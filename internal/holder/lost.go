@@ -13,26 +13,27 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// This file ends leases, and names why:
+// This file ends leases, and records the reason:
 //
 //	         what has happened                           who notices it                                error
-//	clock    nothing renewed it in time, or NoRenew      collectDue, renew.go; expireLocked here       ErrExpired
-//	MaxHold  its bound is reached                        collectDue, renew.go; expireLocked here       ErrMaxHold
+//	clock    no renewal came in time, or NoRenew         collectDue, renew.go; expireLocked here       ErrExpired
+//	MaxHold  its end was reached                         collectDue, renew.go; expireLocked here       ErrMaxHold
 //	service  it says that another has the lock, or none  applyRenewalLocked, renew.go                  ErrGone
-//	force    ForceRelease of any client took it away     NoteAlert, verifyAlerts, EndForced; renew.go  ErrGone
+//	force    a client's ForceRelease took it away        NoteAlert, verifyAlerts, EndForced; renew.go  ErrGone
 //	place    a writer has lost one of its places         endHoldsLocked here, which ends the lead      the place's
 //	Close    the client released it                      ReleaseAll, keeper.go                         ErrClosed
 //	Detach   it was left to another process              Detach, hold.go                               ErrDetached
 //	Release  its holder released it                      endHoldLocked, release.go                     no error
 //
-// An answer that does not come ends nothing: the lease stands until the clock ends it. It then matches the error of
-// its last renewal too. A call on a lease whose time is over does not wait for collectDue: see checkLiveLocked and Release.
+// A missing answer ends nothing: the lease lasts until the clock ends it. Its error then also matches the
+// error of its last renewal. A call on an expired lease does not wait for collectDue: see checkLiveLocked and
+// Release.
 //
-// All above Release but Detach match ErrLost; so does what a lease answers that is used after Detach or
-// Release. For the first two, and for a writer that has lost a place, the contexts end Margin before the time is over. The lock
-// stays until then, unrenewed, unless the holder releases it.
+// All of these errors except ErrDetached match ErrLost. So do the errors of a lease that is used after Detach
+// or Release. In the first two cases, and when a writer loses a place, the contexts end by Margin before the
+// deadline. The lock then stays, without renewals, until the deadline or until the holder releases it.
 
-// Causes of the end of a lease.
+// The reasons why a lease ended.
 var (
 	ErrExpired  = errors.New("lease has expired")
 	ErrMaxHold  = errors.New("lease has lasted for its MaxHold")
@@ -40,11 +41,11 @@ var (
 	ErrDetached = errors.New("lease was detached")
 )
 
-// lossError is the reason of a loss. It matches ErrLost, kind, and whatever failed matches.
+// lossError is the reason of a loss. It matches ErrLost, kind, and the errors that failed matches.
 type lossError struct {
 	kind   error
 	text   string
-	failed error // the last renewal; nil: it did not fail
+	failed error // error of the last renewal; nil: it did not fail
 }
 
 func (e *lossError) Error() string {
@@ -73,22 +74,22 @@ func forcedError(why string) error {
 	return &lossError{kind: ErrGone, text: text}
 }
 
-// maxReason bounds the text of a ForceRelease, in bytes.
+// maxReason bounds the reason of a ForceRelease, in bytes.
 const maxReason = 200
 
-// OneLine returns text from anybody as it can be part of a message.
+// OneLine returns untrusted text in a form that is safe as a part of a message.
 func OneLine(text string) string {
 	text = strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
 	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) { // also what changes the direction of writing
+		if !unicode.IsPrint(r) { // also characters that change the direction of writing
 			return ' '
 		}
 		return r
 	}, text)
 }
 
-// goneErrorLocked returns the cause of the end of t when the service reports that the lock is lost, with the reason in answer, if
-// there is one.
+// goneErrorLocked returns the reason for the end of t after the service reported the loss. answer may contain
+// a reason of the service.
 func (t *term) goneErrorLocked(answer error) error {
 	if lost, ok := errors.AsType[*driver.LostError](answer); ok {
 		return &lossError{kind: ErrGone, text: lost.Why}
@@ -99,8 +100,8 @@ func (t *term) goneErrorLocked(answer error) error {
 	return errGone
 }
 
-// NoteAlert asks the service whether it still has the grant of owner. A message claims that somebody
-// took it away, for the reason why.
+// NoteAlert checks with the service whether it still has the grant of owner, after a message that somebody
+// took it away for the reason why.
 func (k *Keeper) NoteAlert(owner, why string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -117,8 +118,8 @@ func (k *Keeper) NoteAlert(owner, why string) {
 	}
 }
 
-// verifyAlerts ends t if the service does not have it any more. It asks again if an alert has
-// come meanwhile: each node sends one, and the first may come before the others have acted.
+// verifyAlerts ends t if the service no longer has it. If another alert arrives meanwhile, it asks again: each
+// node sends one, and the first may arrive before the other nodes have acted.
 func (k *Keeper) verifyAlerts(t *term) {
 	for {
 		k.mu.Lock()
@@ -134,7 +135,8 @@ func (k *Keeper) verifyAlerts(t *term) {
 	}
 }
 
-// endCheck applies err, the answer to a check that has begun after so many alerts. It returns false if more have come since.
+// endCheck applies err, the answer to a check that began after the given number of alerts. It returns false if
+// more alerts have arrived since.
 func (t *term) endCheck(alerts int, err error) (end followUp, done bool) {
 	t.keeper.mu.Lock()
 	defer t.keeper.mu.Unlock()
@@ -150,7 +152,8 @@ func (t *term) endCheck(alerts int, err error) (end followUp, done bool) {
 	return end, true
 }
 
-// EndForced ends the lease on key if this keeper has it and token belongs to it: it was taken away for the reason why.
+// EndForced ends the lease on key if this keeper has it with this token: a ForceRelease took it away for the
+// reason why.
 func (k *Keeper) EndForced(key string, token int64, why string) {
 	k.carryOut(k.endForced(key, token, why))
 }
@@ -168,7 +171,7 @@ func (k *Keeper) endForced(key string, token int64, why string) followUp {
 	return s.term.endLocked(forcedError(why), time.Now())
 }
 
-// expiryErrorLocked returns the reason why t ends by the clock.
+// expiryErrorLocked returns the error for the end of t by the clock.
 func (t *term) expiryErrorLocked() error {
 	o := &t.user.Options
 	kind, text := ErrExpired, "it was not renewed in time"
@@ -191,24 +194,25 @@ func (t *term) expiryErrorLocked() error {
 	return e
 }
 
-// expireLocked ends what the clock ends at now: the lease, and the lock unless there is a
-// Margin left for the work to stop in.
+// expireLocked ends the lease at now, because its time is over. It ends the lock too, unless the rest of
+// Margin is left for the work to stop.
 func (t *term) expireLocked(now time.Time) followUp { return t.stopLocked(t.expiryErrorLocked(), now) }
 
-// stopLocked ends the lease for cause, and the lock unless there is a Margin left for the work to stop in.
+// stopLocked ends the lease with cause, and the lock too, unless the rest of Margin is left for the work to
+// stop.
 func (t *term) stopLocked(cause error, now time.Time) followUp {
 	if t.ended || t.stopping || t.user.Margin == 0 || pace.Until(t.trusted, now) <= 0 {
 		return t.endLocked(cause, now)
 	}
 	e := t.endHoldsLocked(cause, now)
-	e.holds = slices.Clone(e.holds) // their holder still releases them
+	e.holds = slices.Clone(e.holds) // the holder still has to release them
 	t.stopping, t.endsAt = true, t.trusted
 	t.keeper.rescheduleLocked(t, t.endsAt)
 	return e
 }
 
-// endLocked takes t out of use. The caller releases it, or leaves it to another process. With cause nil its
-// holder has ended it.
+// endLocked ends t in this process. The caller releases it, or leaves it to another process. cause nil means
+// that its holder released it.
 func (t *term) endLocked(cause error, now time.Time) followUp {
 	if t.ended {
 		return followUp{}
@@ -226,11 +230,11 @@ func (t *term) endLocked(cause error, now time.Time) followUp {
 	t.user.holds = nil
 	t.keeper.watch.due.removeLocked(t)
 	t.lock.term = nil
-	t.lock.startInquiryLocked() // until the release is answered: the next holder is unknown before
+	t.lock.startInquiryLocked() // until the release is answered, because the next holder is unknown before
 	return e
 }
 
-// endHoldsLocked ends the holds of t's present user, unless its Margin has done so.
+// endHoldsLocked ends the holds of t's present user, unless they ended at Margin already.
 func (t *term) endHoldsLocked(cause error, now time.Time) followUp {
 	if t.stopping {
 		return followUp{}
@@ -260,8 +264,8 @@ func (t *term) leavePlacesLocked(now time.Time) (all []followUp) {
 	return all
 }
 
-// keepAfterReleaseLocked returns for how long the lock stays after a release at now, and no less than
-// the shortest TTL: a lock that ends before its answer comes looks like a loss.
+// keepAfterReleaseLocked returns how long the lock stays after a release at now. If it stays at all, it stays
+// at least for the shortest TTL: a lock that ends before the answer arrives would look like a loss.
 func (t *term) keepAfterReleaseLocked(now time.Time) time.Duration {
 	rest := t.user.countedFrom.Add(t.user.MinHold).Sub(now)
 	if rest <= 0 {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// The monotonic clock stands still while the machine sleeps, and the wall clock may
-// be set: the end of a lease has both readings, and the earlier counts.
+// The monotonic clock stops while the machine sleeps, and the wall clock may be set. The end of a lease has
+// both readings, and the earlier one counts.
 func TestTrustEndsByLaterOfTwoClocks(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -21,7 +21,7 @@ func TestTrustEndsByLaterOfTwoClocks(t *testing.T) {
 	}
 }
 
-// A client that is none of ours may have sent the reason of a force-release, and the cause of a loss is logged.
+// The reason of a force-release may come from a foreign client, and is written to logs.
 func TestForceReasonIsOneLine(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -14,19 +14,19 @@ const MinTTL = 10 * time.Millisecond
 // minEvery is the shortest interval of renewals.
 const minEvery = 5 * time.Millisecond
 
-// Options are the wishes of one call, with defaults: holdfast.AcquireOptions explains each.
+// Options are the options of one call, with defaults filled in: holdfast.AcquireOptions documents each.
 type Options struct {
 	TTL, RenewEvery, Margin time.Duration
 	MaxHold, MinHold        time.Duration
 	NoRenew, Adoptable      bool
 	MaxWaiters              int
-	Note                    string // of the lock, as the service shows it
+	Note                    string // note of the lock, as the service shows it
 }
 
-// RenewsSoon reports whether a lease may begin with a small part of its TTL.
+// RenewsSoon reports whether a lease may begin with a small part of its TTL, because it is renewed at once.
 func (o *Options) RenewsSoon() bool { return !o.NoRenew && o.Margin == 0 }
 
-// renewEvery returns the interval of renewals of a lease of ttl.
+// renewEvery returns the interval of renewals for ttl.
 func (o *Options) renewEvery(ttl time.Duration) time.Duration {
 	if o.RenewEvery > 0 {
 		return o.RenewEvery
@@ -50,7 +50,7 @@ func (o *Options) CheckRenewal(ttl time.Duration, limits driver.Limits) error {
 	if limits.Nodes > 0 {
 		service = pace.Voters
 	}
-	renewal := pace.Drift(ttl) + pace.RequestShare(ttl, service) // the drift of clocks, and the time to answer
+	renewal := pace.Drift(ttl) + pace.RequestShare(ttl, service) // the drift of clocks, and the time for an answer
 	every := o.renewEvery(ttl)
 	if room := ttl - renewal - every; o.Margin > room {
 		return invalidError("a margin of %v and a renewal every %v leave no time to renew a TTL of %v, which takes up to %v; raise the TTL, or lower one of them",

@@ -12,24 +12,26 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// followUp is the work that follows a change to a term and is done without the mutex: contexts to end,
-// events to send, a lock to release. The zero value is no work.
+// followUp is the work after a change to a term, which is done without the mutex: contexts to end, events to
+// send, a lock to release. The zero value is no work.
 type followUp struct {
 	holds   []*Hold       // contexts to end
-	cause   error         // of their end; nil: they were released
-	event   Released      // without a key if no holder ends
-	release *term         // to release on the service; nil: none
-	others  []followUp    // of the leases that end with it
-	keep    time.Duration // for how long the service keeps the lock after the release
+	cause   error         // cause of their end; nil: they were released
+	event   Released      // without a key if no holder's lease ends
+	release *term         // to release at the service; nil: none
+	others  []followUp    // for the leases that end with it
+	keep    time.Duration // time that the service keeps the lock after the release
 }
 
-// isLoss reports whether the lease was lost: neither its holder nor ReleaseAll released it, and nobody detached it.
+// isLoss reports whether the lease was lost: neither its holder nor ReleaseAll released it, and it was not
+// detached.
 func (e *followUp) isLoss() bool {
 	return e.cause != nil && errors.Is(e.cause, driver.ErrLost) && !errors.Is(e.cause, errReleasedByClose)
 }
 
-// Release releases the hold, and the lock with the last hold. It blocks until the service has answered, and returns the error of
-// the release or, if the hold was lost before, of the loss. After ReleaseAll it returns nil.
+// Release releases the hold, and with the last hold the lock. It blocks until the service has answered. It
+// returns the error of the release or, if the hold was lost before, of the loss. After ReleaseAll it returns
+// nil.
 func (h *Hold) Release(ctx context.Context) error {
 	t := h.term
 	k := t.keeper
@@ -48,7 +50,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	return failed
 }
 
-// end ends h at now. late is the work for the parts of the lease whose time was over before, to which the watchdog has not come.
+// end ends h at now. late is the work for parts of the lease that have expired without the watchdog noticing.
 func (h *Hold) end(now time.Time) (late, e followUp, loss error) {
 	t := h.term
 	t.keeper.mu.Lock()
@@ -67,7 +69,7 @@ func (h *Hold) end(now time.Time) (late, e followUp, loss error) {
 	return late, e, h.loss
 }
 
-// endHoldLocked ends h alone, and with the last hold passes the lock on or ends it.
+// endHoldLocked ends h. If it is the last hold, the lock is handed over or ended.
 func (h *Hold) endHoldLocked(now time.Time) followUp {
 	t := h.term
 	if len(t.user.holds) > 1 {
@@ -81,13 +83,13 @@ func (h *Hold) endHoldLocked(now time.Time) followUp {
 	return t.endLocked(nil, now)
 }
 
-// releaseGrace bounds the wait of a call for the answers to its releases after its own end. While the service answers,
-// nothing of a call stays behind then.
+// releaseGrace bounds the time that a call waits, after its own end, for the answers to its releases. If the
+// service answers within it, the call leaves no lock behind.
 const releaseGrace = 100 * time.Millisecond
 
-// ReleaseUnused releases holds that their caller does not get. It blocks until the service has answered, or until a
-// moment after the end of wait: the releases go on, each for as long as a Release, and Close waits for them. One that
-// fails is an event, and the lock lapses by itself.
+// ReleaseUnused releases holds that their caller does not get. It blocks until the service has answered, or
+// until a moment after the end of wait. The releases continue then, each as long as a Release, and Close waits
+// for them. A failed release is an event, and its lock expires with its TTL.
 func ReleaseUnused(wait context.Context, holds []*Hold) {
 	if len(holds) == 0 {
 		return
@@ -111,8 +113,8 @@ func ReleaseUnused(wait context.Context, holds []*Hold) {
 	}
 }
 
-// ReleaseContext returns ctx for the wait for the answer to releases of holds, at least one. If ctx comes from one of them, the release
-// ends it; the context that is returned keeps its deadline only.
+// ReleaseContext returns ctx for the wait for the releases of holds, at least one. If ctx comes from one of
+// them, the release ends it: then the returned context keeps only its deadline.
 func ReleaseContext(ctx context.Context, holds ...*Hold) (context.Context, context.CancelFunc) {
 	var terms []*term
 	for _, h := range holds {
@@ -167,8 +169,8 @@ func (e *followUp) sendEvents(k *Keeper) {
 	}
 }
 
-// releaseOnService releases what has ended on the service, all at the same time, and lets the next waiters of
-// this process ask for it.
+// releaseOnService releases at the service all locks that have ended, concurrently, and lets the next waiters
+// of this process ask for them.
 func (k *Keeper) releaseOnService(ctx context.Context, e followUp) error {
 	if len(e.others) == 0 {
 		return k.releaseOne(ctx, &e)
@@ -183,7 +185,7 @@ func (k *Keeper) releaseOnService(ctx context.Context, e followUp) error {
 	return cmp.Or(errs...)
 }
 
-// releaseOne is releaseOnService without what ends with e.
+// releaseOne is releaseOnService for e without its others.
 func (k *Keeper) releaseOne(ctx context.Context, e *followUp) error {
 	if e.release == nil {
 		return nil
@@ -211,9 +213,9 @@ func (k *Keeper) endRelease(e *followUp, err error) {
 	k.askNextLocked(e.release.lock)
 }
 
-// carryOut does what follows from changes that no holder made: first it ends the contexts
-// of all, then it sends the events and releases what may still stand on the nodes, as a
-// late renewal may have set it again. A lock that cannot be released lapses by itself.
+// carryOut does the work after changes that no holder made. First it ends all contexts. Then it sends the
+// events, and releases the locks at the service, where a late renewal may have set them again. A lock that
+// cannot be released expires with its TTL.
 func (k *Keeper) carryOut(all ...followUp) {
 	for _, e := range all {
 		e.cancelContexts()
@@ -221,7 +223,7 @@ func (k *Keeper) carryOut(all ...followUp) {
 	for _, e := range all {
 		e.sendEvents(k)
 		if e.release != nil || len(e.others) > 0 {
-			go k.releaseOnService(k.alive, e) // ReleaseAll waits for it, as the lock is not free before
+			go k.releaseOnService(k.alive, e) // ReleaseAll waits for it, because the lock is not free before
 		}
 	}
 }

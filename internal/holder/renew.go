@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// maxBatch bounds the renewals in one call.
+// maxBatch bounds the grants in one call of Renew.
 const maxBatch = 512
 
-// planRenewalLocked sets when the watchdog looks at t next: RenewEvery after it was last
-// granted or renewed, and at its end. A grant that came with little trust is renewed
-// soon, and so is one that perhaps a bare majority of the nodes has given, yet not at once:
-// many locks are held for less than that, and need no renewal.
+// planRenewalLocked sets the time at which the watchdog looks at t next: RenewEvery after the last grant or
+// renewal, and at the end of t. A grant that began with little trust is renewed soon. So is a grant that
+// perhaps only a bare majority of the nodes has given, but not at once: many locks are held for a shorter
+// time, and need no renewal.
 func (t *term) planRenewalLocked() {
 	every, room := t.user.renewEvery(t.grant.TTL), t.grantedFor-t.user.Margin
 	wait := min(every, room*3/4)
@@ -30,17 +30,17 @@ func (t *term) planRenewalLocked() {
 	t.keeper.rescheduleLocked(t, t.renewAtLocked(t.renewedAt.Add(wait)))
 }
 
-// usableTrustLocked returns for how long t lasts without a renewal, at its best.
+// usableTrustLocked returns the longest time that t can last without a renewal.
 func (t *term) usableTrustLocked() time.Duration {
 	return max(min(t.grant.TTL, t.grantedFor)-t.user.Margin, 0)
 }
 
-// earlyByLocked returns by how much t may be renewed before its time.
+// earlyByLocked returns the time by which the renewal of t may come early.
 func (t *term) earlyByLocked() time.Duration {
 	return min(t.usableTrustLocked(), 3*t.user.renewEvery(t.grant.TTL)) / 64
 }
 
-// renewAtLocked returns want, or the end of t if no renewal is due before that.
+// renewAtLocked returns want, or the end of t if no renewal is due before it.
 func (t *term) renewAtLocked(want time.Time) time.Time {
 	if t.user.NoRenew || want.After(t.endsAt) {
 		return t.endsAt
@@ -48,8 +48,8 @@ func (t *term) renewAtLocked(want time.Time) time.Time {
 	return want
 }
 
-// watchLeases is the watchdog of all leases. It renews them in batches and ends leases
-// that could not be renewed in time. It never waits for the service.
+// watchLeases is the watchdog of all leases. It renews them in batches, and ends leases that were not renewed
+// in time. It never waits for the service.
 func (k *Keeper) watchLeases() {
 	timer := time.NewTimer(lookEvery)
 	defer timer.Stop()
@@ -77,28 +77,27 @@ func (k *Keeper) watchLeases() {
 	}
 }
 
-// renewalGroup is the key by which terms are renewed together: the trust that is left, and the trust at the
-// start, in powers of two.
+// renewalGroup is the key of terms that are renewed together: the trust that is left, and the trust at the
+// start, rounded to powers of two.
 type renewalGroup struct{ left, span int }
 
-// collectDue takes the terms due for renewal from the schedule, and ends the terms whose time is over.
-// Renewals come up to a small part of their time early, so that many leases are
-// renewed together and the watchdog wakes seldom. They are grouped so that no
-// renewal waits for the answers of one with a longer TTL, and none is hurried
-// by one that is nearly over.
+// collectDue removes the terms that are due for renewal from the schedule, and ends the expired ones. Renewals
+// may come a small part of their interval early, so that many leases are renewed together and the watchdog
+// wakes seldom. Groups keep renewals apart that have different times for their answers: a renewal neither
+// waits for one with a longer TTL, nor is shortened by one that is nearly over.
 func (k *Keeper) collectDue(now time.Time) (due map[renewalGroup][]*term, lost []followUp) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	due = make(map[renewalGroup][]*term)
 	if k.watch.beginLookLocked(now) {
 		var late []*term
-		for _, t := range k.watch.due { // a copy, as expire changes the schedule
+		for _, t := range k.watch.due { // a copy, because expireLocked changes the schedule
 			if t.timeLeftLocked(now) <= 0 {
 				late = append(late, t)
 			}
 		}
 		for _, t := range late {
-			if t.timeLeftLocked(now) <= 0 { // the end of a writer's place has left the gate its Margin
+			if t.timeLeftLocked(now) <= 0 { // at the end of a writer's place, the gate keeps its Margin
 				lost = append(lost, t.expireLocked(now))
 			}
 		}
@@ -125,30 +124,30 @@ func (k *Keeper) collectDue(now time.Time) (due map[renewalGroup][]*term, lost [
 	return due, lost
 }
 
-// planSleep sets the time until which the watchdog sleeps, as watchdog.planSleepLocked.
+// planSleep sets the time until which the watchdog sleeps, as watchdog.planSleepLocked does.
 func (k *Keeper) planSleep(idle bool) (wait time.Duration, some bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.watch.planSleepLocked(time.Now(), idle)
 }
 
-// isStarved reports whether this process got too little processor time a moment ago. Then a lease that begins with a
-// second of trust, as after a hand-over, may end before its first renewal is answered: the keeper asks the driver to
-// confirm it first, which takes a round trip and gives it all of its TTL.
+// isStarved reports whether this process recently got too little processor time. A lease that begins with a
+// second of trust, as after a hand-over, could then end before its first renewal is answered. So the keeper
+// asks the driver to confirm such a lease first, which takes a round trip and gives it the whole TTL.
 func (k *Keeper) isStarved(now time.Time) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.watch.isStarvedLocked(now)
 }
 
-// rescheduleLocked lets the watchdog look at t at next, unless t has ended.
+// rescheduleLocked sets the time at which the watchdog looks at t next, unless t has ended.
 func (k *Keeper) rescheduleLocked(t *term, next time.Time) {
 	if !t.ended {
 		k.watch.scheduleLocked(t, next)
 	}
 }
 
-// minTrustLocked returns the smallest trust left of due at now.
+// minTrustLocked returns the shortest remaining trust of the terms due, at now.
 func minTrustLocked(due []*term, now time.Time) time.Duration {
 	left := due[0].timeLeftLocked(now)
 	for _, t := range due[1:] {
@@ -157,10 +156,9 @@ func minTrustLocked(due []*term, now time.Time) time.Duration {
 	return left
 }
 
-// renewAll renews terms with about as much trust left, batch after batch: ten
-// thousand at once would wait for one another until each has run out of time. A
-// batch without an answer delays the next, but only so long that all are under
-// way within a quarter of what is left.
+// renewAll renews terms with similar remaining trust, batch after batch: ten thousand at once would wait for
+// one another until all time is used up. A batch without an answer delays the next, but only so long that all
+// batches are sent within a quarter of the remaining trust.
 func (k *Keeper) renewAll(due []*term) {
 	k.mu.Lock()
 	left := minTrustLocked(due, time.Now())
@@ -179,7 +177,7 @@ func (k *Keeper) renewAll(due []*term) {
 	}
 }
 
-// renew runs one batch of renewals, of terms that collectDue has marked.
+// renew renews one batch of terms that collectDue has marked.
 func (k *Keeper) renew(due []*term) {
 	grants := make([]driver.Grant, len(due))
 	k.mu.Lock()
@@ -189,7 +187,7 @@ func (k *Keeper) renew(due []*term) {
 		grants[i] = t.grant
 	}
 	k.mu.Unlock()
-	// All get their outcome when the last has one: in time to try again.
+	// All terms get their outcome when the last one has its own, early enough to try again.
 	ctx, cancel := context.WithTimeout(k.alive, left*3/4)
 	defer cancel()
 	out := k.drv.Renew(ctx, grants)
@@ -205,13 +203,13 @@ func (k *Keeper) renew(due []*term) {
 
 // round is the outcome of one renewal, for the hooks and the log.
 type round struct {
-	lease *term   // the holder's: for a writer's place the gate; nil: no lease is concerned
-	event Renewed // without a key: none
-	quiet bool    // a failure is not for the log
+	lease *term   // lease of the holder: for a writer's place, the gate; nil: no lease
+	event Renewed // without a key: no event
+	quiet bool    // a failure is not logged
 }
 
-// renewalRoundLocked returns the outcome r of a renewal of t. A writer is told that it was renewed when all of its locks were: by the
-// gate's rounds or, after a failure, by the last place to recover.
+// renewalRoundLocked returns the round for the outcome r of a renewal of t. A writer's lease counts as renewed
+// when all of its locks are: by the rounds of the gate or, after a failure, by the last place to recover.
 func (t *term) renewalRoundLocked(r driver.Renewal, recovered bool) round {
 	lease := cmp.Or(t.user.lead, t)
 	if lease.user.isPart || lease.ended || lease.stopping {
@@ -229,8 +227,9 @@ func (t *term) renewalRoundLocked(r driver.Renewal, recovered bool) round {
 	return round{lease: lease, event: Renewed{Key: lease.givenKeyLocked(), Owner: lease.user.owner, Token: lease.user.token, Waiters: lease.waiters, Err: err}}
 }
 
-// reportRoundsLocked tells the hooks and the log of rounds that have ended together, once for each lease: a writer's has several, of
-// which one that failed counts. The caller holds mu, so that no event of a lease comes after its end.
+// reportRoundsLocked sends the events and log lines of rounds that ended together, one for each lease. Of
+// several rounds of a writer, a failed one counts. The caller holds mu, so that no event of a lease comes
+// after its end.
 func (k *Keeper) reportRoundsLocked(all ...round) {
 	chosen := make(map[*term]int) // of writers
 	for i, r := range all {
@@ -257,7 +256,7 @@ func (k *Keeper) reportRoundsLocked(all ...round) {
 	}
 }
 
-// reportRiskLocked tells the hooks where the redundancy of a lease has changed.
+// reportRiskLocked sends an event if the redundancy of a lease has changed.
 func (k *Keeper) reportRiskLocked(t *term) {
 	risk := t.atRisk || slices.ContainsFunc(t.user.places, func(place *Hold) bool { return place.term.atRisk })
 	if risk != t.riskTold {
@@ -266,8 +265,8 @@ func (k *Keeper) reportRiskLocked(t *term) {
 	}
 }
 
-// applyRenewalLocked applies the outcome of a renewal of t that was started at start. A term
-// that has ended meanwhile stays as it is: nothing is renewed after it was lost.
+// applyRenewalLocked applies the outcome of a renewal of t that began at start. A term that has ended
+// meanwhile stays ended.
 func (k *Keeper) applyRenewalLocked(t *term, r driver.Renewal, start time.Time) (followUp, round) {
 	t.renewing = false
 	if t.idle != nil {
@@ -299,7 +298,7 @@ func (k *Keeper) applyRenewalLocked(t *term, r driver.Renewal, start time.Time) 
 		t.renewedAt, t.grantedFor = start, pace.Until(t.keptUntil, start)
 		t.planRenewalLocked()
 	default:
-		if !r.TrustedUntil.IsZero() { // by answers that came late
+		if !r.TrustedUntil.IsZero() { // late answers have extended it
 			t.extendTrustLocked(r.TrustedUntil, now)
 		}
 		pause := min(max(t.usableTrustLocked()/10, 10*time.Millisecond), time.Second)

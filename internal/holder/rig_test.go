@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// recorder keeps the events of a keeper as texts.
+// recorder stores the events of a keeper as texts.
 type recorder struct {
 	mu    sync.Mutex
 	texts []string
@@ -41,7 +41,7 @@ func (r *recorder) Released(e Released)                 { r.add("released ", e.T
 func (r *recorder) Met(Kind, string, *driver.HeldError) {}
 func (r *recorder) Log(slog.Level, string, ...any)      {}
 
-// places is a kind with so many places.
+// places is a kind with the given number of places.
 type places int
 
 func (p places) Places() int                       { return int(p) }
@@ -65,7 +65,7 @@ func end(k *Keeper) {
 	<-k.Vacant()
 }
 
-// call returns a call for key that ends with ctx.
+// call returns a call for key whose wait ends with ctx.
 func call(ctx context.Context, key string) *Call {
 	return &Call{Options: Options{TTL: 10 * time.Second}, Wait: ctx, Key: key}
 }
@@ -75,7 +75,7 @@ func obtain(ctx context.Context, k *Keeper, key string) (*Hold, error) {
 	return k.Run(ctx, a, a.Obtain)
 }
 
-// mustObtain is obtain in the goroutine of the test.
+// mustObtain is obtain for the goroutine of the test.
 func mustObtain(t *testing.T, k *Keeper, key string) *Hold {
 	t.Helper()
 	h, err := obtain(t.Context(), k, key)
@@ -85,7 +85,7 @@ func mustObtain(t *testing.T, k *Keeper, key string) *Hold {
 	return h
 }
 
-// until waits until holds returns true, under the mutex of k.
+// until waits until holds returns true, and calls it with the mutex of k held.
 func until(t *testing.T, k *Keeper, holds func() bool) {
 	t.Helper()
 	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(100 * time.Microsecond) {
@@ -99,10 +99,10 @@ func until(t *testing.T, k *Keeper, holds func() bool) {
 	t.Fatal("not within a minute")
 }
 
-// apart moves the monotonic reading of t by d, as nothing but a suspend can. (In a
-// bubble of package synctest no time has one.)
+// apart moves the monotonic reading of t by d, which otherwise only a suspend does. (In a bubble of package
+// synctest no time has one.)
 func apart(t time.Time, d time.Duration) time.Time {
-	type layout struct { // of time.Time
+	type layout struct { // layout of time.Time
 		wall uint64
 		mono int64
 		loc  *time.Location

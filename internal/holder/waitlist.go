@@ -10,27 +10,27 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// waitlist orders the calls for one key in this process, first come first served. Only one of them asks the service, and the
-// others wait behind it. It knows neither leases nor the service. Keeper.mu guards it.
+// waitlist orders the calls for one key in this process, first come first served. One call asks the service,
+// and the others wait behind it. waitlist knows neither leases nor the service. Keeper.mu guards it.
 type waitlist struct {
-	asking *inquiry  // of the call that asks the service, or of a release; nil: there is none
-	queue  list.List // of *Call, first come first
+	asking *inquiry  // of the call that asks the service, or of a release; nil: none
+	queue  list.List // of *Call, in order of arrival
 }
 
-// inquiry is the request of one call to the service, and the news that the other calls get of it.
+// inquiry is the request of one call to the service, and the obstacles that it reports to the other calls.
 type inquiry struct {
 	cancel   context.CancelCauseFunc // nil: it has not begun
 	obstacle error                   // the last obstacle; nil: none is known
-	known    chan struct{}           // closed when there is an obstacle or it is over; nil: no goroutine waits for that
+	known    chan struct{}           // closed at the next obstacle or the end of the inquiry; nil: no goroutine waits for that
 }
 
 // turn ends the wait of a call in a queue.
 type turn struct {
-	hold *Hold // with the lock; nil: the call asks the service
+	hold *Hold // with the lock; nil: the call asks the service now
 	err  error
 }
 
-// publishLocked reports the obstacle or, with nil, that the inquiry is over.
+// publishLocked reports the obstacle or, with nil, the end of the inquiry.
 func (q *inquiry) publishLocked(obstacle error) {
 	if obstacle != nil {
 		q.obstacle = obstacle
@@ -49,10 +49,10 @@ func (q *inquiry) updatedLocked() <-chan struct{} {
 	return q.known
 }
 
-// startInquiryLocked lets the caller, or a waiter, ask the service.
+// startInquiryLocked begins an inquiry, of the caller or of a waiter.
 func (w *waitlist) startInquiryLocked() { w.asking = &inquiry{} }
 
-// endInquiryLocked ends the inquiry: it has an answer.
+// endInquiryLocked ends the inquiry after its answer.
 func (w *waitlist) endInquiryLocked() {
 	if w.asking != nil {
 		w.asking.publishLocked(nil)
@@ -60,8 +60,8 @@ func (w *waitlist) endInquiryLocked() {
 	w.asking = nil
 }
 
-// passInquiryLocked ends the inquiry and lets the first waiter ask the service, if there is one. The last obstacle counts until
-// there is a newer one.
+// passInquiryLocked ends the inquiry and lets the first waiter, if there is one, ask the service. The last
+// obstacle counts until there is a newer one.
 func (w *waitlist) passInquiryLocked() {
 	last := w.asking
 	w.endInquiryLocked()
@@ -76,14 +76,14 @@ func (w *waitlist) passInquiryLocked() {
 	w.queue.Remove(next).(*Call).turn <- turn{}
 }
 
-// cancelInquiryLocked ends the request to the service for cause.
+// cancelInquiryLocked cancels the request to the service, with cause.
 func (w *waitlist) cancelInquiryLocked(cause error) {
 	if w.asking != nil && w.asking.cancel != nil {
 		w.asking.cancel(cause)
 	}
 }
 
-// joinLocked puts a at the end of the queue.
+// joinLocked appends a to the queue.
 func (w *waitlist) joinLocked(a *Call) *list.Element {
 	a.turn = make(chan turn, 1)
 	return w.queue.PushBack(a)
@@ -96,13 +96,15 @@ func (w *waitlist) dismissLocked(err error) {
 	}
 }
 
-// reportLocked reports the obstacle to the waiters in the queue, behind the call that asks. A waiter leaves if too many are before it.
+// reportLocked reports the obstacle to the waiters in the queue, behind the call that asks. A waiter leaves if
+// too many are ahead of it.
 func (w *waitlist) reportLocked(obstacle error) {
 	reportToQueueLocked(&w.queue, obstacle, 1, func(a *Call) { a.reportObstacleLocked(obstacle) })
 }
 
-// reportToQueueLocked calls report for the calls in the queue. Those that have more before them than they allow end with an error:
-// ahead, the waiters whom the obstacle names, and the calls that stay.
+// reportToQueueLocked calls report for the calls in the queue. A call that has more waiters ahead than it
+// allows ends with an error. Waiters ahead are: the number ahead, the waiters that the obstacle counts, and
+// the calls before it that stay.
 func reportToQueueLocked(queue *list.List, obstacle error, ahead int, report func(*Call)) {
 	held, _ := errors.AsType[*driver.HeldError](obstacle)
 	for e := queue.Front(); e != nil; {
@@ -120,8 +122,8 @@ func reportToQueueLocked(queue *list.List, obstacle error, ahead int, report fun
 	}
 }
 
-// checkMaxWaitersLocked returns the error of a if others, the number of waiters before it, reaches its MaxWaiters. It counts
-// once, at the first answer: waiters that come later do not end the wait of a.
+// checkMaxWaitersLocked returns the error of a if others, the number of waiters ahead of it, reaches its
+// MaxWaiters. It decides once, at the first answer: waiters that come later do not end the wait of a.
 func (a *Call) checkMaxWaitersLocked(obstacle error, others int) error {
 	held, ok := errors.AsType[*driver.HeldError](obstacle)
 	if !ok || a.Admitted {
@@ -136,7 +138,8 @@ func (a *Call) checkMaxWaitersLocked(obstacle error, others int) error {
 	return fmt.Errorf("%d wait for it already, and MaxWaiters is %d: %w", others, a.MaxWaiters, &full)
 }
 
-// reportWaitingLocked sends a Waiting event, once, for the caller of a, which waits for the holder of the lock on key.
+// reportWaitingLocked sends a Waiting event, once, for the caller of a, which waits for the holder of the lock
+// on key.
 func (a *Call) reportWaitingLocked(key string, obstacle error) {
 	caller := cmp.Or(a.parent, a)
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held != nil && !caller.told {
@@ -148,7 +151,7 @@ func (a *Call) reportWaitingLocked(key string, obstacle error) {
 	}
 }
 
-// reportObstacleLocked reports the obstacle to the callers that a asks for.
+// reportObstacleLocked reports the obstacle to the callers for which a asks.
 func (a *Call) reportObstacleLocked(obstacle error) {
 	if a.line != nil {
 		a.line.noteObstacleLocked(a.Place.Number, obstacle)

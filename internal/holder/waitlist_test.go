@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// A waiter may leave as its turn comes, or StopAcquiring dismisses it: nobody is there then.
+// A waiter may leave just when its turn comes, or StopAcquiring dismisses it: then no call uses the key.
 func TestUnusedKeyHasNoObstacle(t *testing.T) {
 	t.Parallel()
 	if err := (&lock{}).currentObstacleLocked(); err != nil {
@@ -15,7 +15,7 @@ func TestUnusedKeyHasNoObstacle(t *testing.T) {
 	}
 }
 
-// turnOf returns the turn that a call has got, if there is one.
+// turnOf returns the turn that a call got, if there is one.
 func turnOf(a *Call) (turn, bool) {
 	select {
 	case t := <-a.turn:
@@ -69,7 +69,7 @@ func TestWaiterBeyondItsBoundLeavesTheQueue(t *testing.T) {
 	if got, ok := turnOf(all[1]); !ok || !errors.Is(got.err, driver.ErrHeld) {
 		t.Errorf("a waiter that has two before it, and allows two, got %v, %v; want ErrHeld", got, ok)
 	}
-	w.reportLocked(&driver.HeldError{Waiters: 50}) // later ones end no wait
+	w.reportLocked(&driver.HeldError{Waiters: 50}) // later waiters end no wait
 	if n := w.queue.Len(); n != 2 {
 		t.Errorf("%d calls wait, want 2", n)
 	}

@@ -6,26 +6,27 @@ import (
 )
 
 const (
-	// lookEvery is the interval at which leases are compared with the wall clock: after a
-	// suspend the monotonic clock, and with it every timer, is late.
+	// lookEvery is the interval at which leases are compared with the wall clock: after a suspend the
+	// monotonic clock, and with it every timer, is late.
 	lookEvery = time.Second
 
-	// A process whose watchdog comes later than starvedAfter gets too little processor time; the keeper remembers
-	// that for starvedFor.
+	// If the watchdog runs later than starvedAfter, the process gets too little processor time. The keeper
+	// remembers that for starvedFor.
 	starvedAfter = 250 * time.Millisecond
 	starvedFor   = 10 * time.Second
 )
 
-// watchdog has the times at which the keeper looks at its terms. One timer serves all of them. Keeper.mu guards it.
+// watchdog schedules the times at which the keeper looks at its terms. One timer serves all of them. Keeper.mu
+// guards it.
 type watchdog struct {
 	due     schedule
-	sleeps  time.Time     // it sleeps until then; zero: until nudged
-	looked  time.Time     // when it last looked at every term
-	starved time.Time     // when it last came too late; zero: never
-	nudge   chan struct{} // wakes it; has room for one
+	sleeps  time.Time     // time until which it sleeps; zero: until it is nudged
+	looked  time.Time     // time of the last look at all terms
+	starved time.Time     // time when it last ran too late; zero: never
+	nudge   chan struct{} // wakes it; buffers one value
 }
 
-// scheduleLocked lets the watchdog look at t at next.
+// scheduleLocked sets the time at which the watchdog looks at t.
 func (w *watchdog) scheduleLocked(t *term, next time.Time) {
 	t.nextLook = next
 	if t.index == unscheduled {
@@ -41,7 +42,8 @@ func (w *watchdog) scheduleLocked(t *term, next time.Time) {
 	}
 }
 
-// beginLookLocked notes that the watchdog is awake at now, perhaps too late, and reports whether it is to look at every term.
+// beginLookLocked records that the watchdog is awake at now, perhaps too late. It reports whether the watchdog
+// has to look at all terms.
 func (w *watchdog) beginLookLocked(now time.Time) (every bool) {
 	if !w.sleeps.IsZero() && now.Sub(w.sleeps) > starvedAfter {
 		w.starved = now
@@ -53,8 +55,8 @@ func (w *watchdog) beginLookLocked(now time.Time) (every bool) {
 	return true
 }
 
-// planSleepLocked sets the time until which the watchdog sleeps. It returns for how long that is, and whether there is any term. If
-// there is none, and there was none before, the watchdog sleeps until it is nudged.
+// planSleepLocked sets the time until which the watchdog sleeps. It returns how long that is, and whether
+// there is any term. If there was none before either, the watchdog sleeps until it is nudged.
 func (w *watchdog) planSleepLocked(now time.Time, idle bool) (wait time.Duration, some bool) {
 	if some = len(w.due) > 0; !some && idle {
 		w.sleeps = time.Time{}
@@ -67,15 +69,15 @@ func (w *watchdog) planSleepLocked(now time.Time, idle bool) (wait time.Duration
 	return w.sleeps.Sub(now), some
 }
 
-// isStarvedLocked reports whether this process got too little processor time a moment ago.
+// isStarvedLocked reports whether this process recently got too little processor time.
 func (w *watchdog) isStarvedLocked(now time.Time) bool {
 	return !w.starved.IsZero() && now.Sub(w.starved) < starvedFor
 }
 
-// unscheduled is term.index of a term that the watchdog does not know.
+// unscheduled is the term.index of a term that is not in the schedule.
 const unscheduled = -1
 
-// schedule is a heap of terms by the time at which the watchdog looks at them.
+// schedule is a heap of terms, ordered by the time at which the watchdog looks at them.
 type schedule []*term
 
 func (s schedule) Len() int           { return len(s) }

@@ -1,5 +1,5 @@
-// Package observe turns the hooks of a client into measurements by classes of keys. Packages
-// prometheus and otel give them to their libraries.
+// Package observe turns the hooks of a client into measurements by classes of keys. Packages prometheus and
+// otel pass them on to their libraries.
 package observe
 
 import (
@@ -23,10 +23,11 @@ const maxClasses = 1000
 // WaitBuckets are the upper bounds of a histogram of waits, in seconds.
 var WaitBuckets = []float64{.001, .005, .01, .05, .1, .5, 1, 5}
 
-// HoldBuckets are the bounds for the time for which locks are held.
+// HoldBuckets are the upper bounds of a histogram of the times that locks are held, in seconds.
 var HoldBuckets = []float64{.001, .01, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600}
 
-// RenewalBuckets are the bounds for the delay of renewals, and for the trust left at their end.
+// RenewalBuckets are the upper bounds of histograms of the delay of renewals, and of the trust left at their
+// end, in seconds.
 var RenewalBuckets = []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
 // States are all states of a node.
@@ -37,7 +38,7 @@ var States = []string{
 
 const quarantine = "quarantine"
 
-// Class is the text of key before the first "/", ":" or digit; Other if that is empty.
+// Class returns the text of key before the first "/", ":" or digit, or Other if that is empty.
 func Class(key string) string {
 	if end := strings.IndexAny(key, "/:0123456789"); end >= 0 {
 		key = key[:end]
@@ -45,8 +46,8 @@ func Class(key string) string {
 	return cmp.Or(key, Other)
 }
 
-// Resource takes the measurements of one class. It is called by one goroutine at a time,
-// with a context that has the values of the caller's.
+// Resource takes the measurements of one class. One goroutine at a time calls it, with a context that has the
+// values of the caller's.
 type Resource interface {
 	Acquired(ctx context.Context, waited time.Duration)
 	Failed(ctx context.Context, waited time.Duration, reason string)
@@ -56,10 +57,10 @@ type Resource interface {
 	Renewed(late, left time.Duration, result string)
 }
 
-// Counts has the present numbers of a class.
+// Counts holds the present numbers of a class.
 type Counts struct{ Waiters, Held, AtRisk int }
 
-// class is a class of keys.
+// class is one class of keys.
 type class struct {
 	Resource
 	name string
@@ -72,19 +73,19 @@ type lease struct {
 	atRisk bool
 }
 
-// Options say what a Tracker does; the zero value is for the defaults.
+// Options configure a Tracker. The zero value works.
 type Options struct {
 	Class   func(key string) string    // nil: Class
-	Classes int                        // the maximum; 0: 1,000
-	Dropped func(count int)            // is called with events that the client has dropped
-	New     func(name string) Resource // is called once for each class
+	Classes int                        // maximum number; 0: 1,000
+	Dropped func(count int)            // called with the number of events that the client has dropped
+	New     func(name string) Resource // called once for each class
 }
 
-// Tracker measures what the hooks of clients tell. It is safe for concurrent use.
+// Tracker measures the events of clients. It is safe for concurrent use.
 type Tracker struct {
 	opts Options
 
-	mu      sync.Mutex // guards what follows; no hook is called under it
+	mu      sync.Mutex // guards the fields below; no hook is called while it is held
 	classes map[string]*class
 	leases  map[string]lease // by owner
 	nodes   map[string]Node
@@ -102,7 +103,7 @@ func New(o Options) *Tracker {
 	return &Tracker{opts: o, classes: make(map[string]*class), leases: make(map[string]lease), nodes: make(map[string]Node)}
 }
 
-// Watch has Nodes ask client.
+// Watch makes Nodes include the nodes of client.
 func (t *Tracker) Watch(client *holdfast.Client) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,7 +116,7 @@ type Node struct {
 	RoundTrip time.Duration // 0: unknown
 }
 
-// Nodes is each node that is known.
+// Nodes returns each known node.
 func (t *Tracker) Nodes() map[string]Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,7 +139,7 @@ func (t *Tracker) Each(yield func(name string, n Counts)) {
 	}
 }
 
-// ClassOf returns the class that counts key: Other for a new class beyond the maximum.
+// ClassOf returns the class of key: Other for a new class beyond the maximum.
 func (t *Tracker) ClassOf(key string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,7 +152,7 @@ func (t *Tracker) classOf(key string) *class {
 	if c := t.classes[name]; c != nil {
 		return c
 	}
-	if len(t.classes) >= t.opts.Classes-1 { // one is left for Other
+	if len(t.classes) >= t.opts.Classes-1 { // one is reserved for Other
 		name = Other
 	}
 	name = strings.ToValidUTF8(name, "�")
@@ -163,7 +164,7 @@ func (t *Tracker) classOf(key string) *class {
 	return c
 }
 
-// withClass calls fn with the class of key, and mu locked.
+// withClass calls fn with the class of key and with mu held.
 func (t *Tracker) withClass(key string, fn func(*class)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -231,14 +232,14 @@ func (t *Tracker) Hooks(caller holdfast.Hooks) holdfast.Hooks {
 	}
 }
 
-// endWait ends a wait that was told of. There is none after restartCounts.
+// endWait ends a wait that a Waiting event reported. After restartCounts there may be none.
 func (c *class) endWait(told bool) {
 	if told {
 		c.Waiters = max(c.Waiters-1, 0)
 	}
 }
 
-// noteHold notes that owner holds a lock of c. The caller holds mu.
+// noteHold records that owner holds a lock of c. The caller holds mu.
 func (t *Tracker) noteHold(c *class, owner string, atRisk bool) {
 	old, known := t.leases[owner]
 	if known && old.atRisk == atRisk {
@@ -252,7 +253,7 @@ func (t *Tracker) noteHold(c *class, owner string, atRisk bool) {
 	}
 }
 
-// forgetHold notes that owner holds no lock any more. The caller holds mu.
+// forgetHold records that owner holds no lock any more. The caller holds mu.
 func (t *Tracker) forgetHold(owner string) {
 	l, known := t.leases[owner]
 	if !known {
@@ -265,8 +266,8 @@ func (t *Tracker) forgetHold(owner string) {
 	}
 }
 
-// restartCounts begins the counts again, as the ends of some that were counted will never be
-// told. Leases come back with their next renewal.
+// restartCounts resets the counts after events were dropped, because the ends of some waits and leases will
+// never be reported. Leases are counted again at their next renewal.
 func (t *Tracker) restartCounts() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -287,7 +288,7 @@ func callBoth[E any](first, second func(E)) func(E) {
 	}
 }
 
-// reason is a word for the errors that match one.
+// reason is a word for the errors that match err.
 type reason struct {
 	err  error
 	word string
@@ -308,10 +309,10 @@ var losses = []reason{
 	{holdfast.ErrGone, "gone"},
 }
 
-// FailureReason is a word for why there is no lease.
+// FailureReason returns a word for the reason why a call got no lease.
 func FailureReason(err error) string { return reasonWord(failures, err) }
 
-// LossReason is a word for why a lease was lost.
+// LossReason returns a word for the reason why a lease was lost.
 func LossReason(err error) string { return reasonWord(losses, err) }
 
 func reasonWord(all []reason, err error) string {

@@ -17,10 +17,10 @@ func TestClockAddsForwardSteps(t *testing.T) {
 		{10, minStep, 11},             // noise
 		{20, hour, 21 + hour},         // a suspend
 		{30, hour + 5, 31 + hour},     // noise
-		{40, -hour, 41 + hour},        // set back
+		{40, -hour, 41 + hour},        // the clock is set back
 		{50, hour, 51 + 3*hour},       // and forward again
-		{45, -hour, 46 + 3*hour},      // read before that: an old reading takes nothing back
-		{60, hour, 61 + 3*hour},       // nor makes the next count the step again
+		{45, -hour, 46 + 3*hour},      // an earlier reading, which must not undo the step
+		{60, hour, 61 + 3*hour},       // nor make the next reading count the step again
 		{70, hour - 2, 71 + 3*hour},   // noise
 		{80, 2*hour + 1, 82 + 4*hour}, // a second suspend
 		{90, 2 * hour, 92 + 4*hour},   // noise
@@ -31,8 +31,7 @@ func TestClockAddsForwardSteps(t *testing.T) {
 	}
 }
 
-// Each reading of the clocks after a suspend counts it, also while another one
-// is about to note it.
+// Each reading after a suspend counts it, also while another reader is about to record it.
 func TestEveryReadingSeesSuspend(t *testing.T) {
 	t.Parallel()
 	for range 30_000 {
@@ -58,10 +57,10 @@ func TestEveryReadingSeesSuspend(t *testing.T) {
 	}
 }
 
-// apart moves the monotonic reading of t by d, as nothing but a suspend can. (In a
-// bubble of package synctest no time has one.)
+// apart moves the monotonic reading of t by d, which otherwise only a suspend does. (In a bubble of package
+// synctest no time has one.)
 func apart(t time.Time, d time.Duration) time.Time {
-	type layout struct { // of time.Time
+	type layout struct { // layout of time.Time
 		wall uint64
 		mono int64
 		loc  *time.Location
@@ -91,12 +90,12 @@ func TestWorseOfTwoClocksMeasuresTime(t *testing.T) {
 	}
 }
 
-// A clock that has lost one of its readings counts on by the other.
+// A clock counts on by one reading if the other one stops.
 func TestClockUsesBothReadings(t *testing.T) {
 	t.Parallel()
 	for name, base := range map[string]time.Time{
-		"monotonic": apart(time.Now(), -time.Hour),                // an hour on one, the wall clock went back
-		"wall":      apart(time.Now().Add(-time.Hour), time.Hour), // an hour asleep
+		"monotonic": apart(time.Now(), -time.Hour),                // an hour passed, and the wall clock went back
+		"wall":      apart(time.Now().Add(-time.Hour), time.Hour), // an hour of sleep
 	} {
 		c := NewClock()
 		c.base = base

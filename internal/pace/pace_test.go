@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// slow multiplies time-outs until the test ends. So no test here is parallel.
+// slow multiplies time-outs until the test ends, so the tests here are not parallel.
 func slow(t *testing.T, factor float64) {
 	pace.SetFactor(func() float64 { return factor })
 	t.Cleanup(func() { pace.SetFactor(func() float64 { return 1 }) })

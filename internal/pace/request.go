@@ -2,26 +2,27 @@ package pace
 
 import "time"
 
-// Service is a kind of service, by its way to answer a request about a lock. The time for an answer depends on it.
+// Service is a kind of service, by the way in which it answers a request about a lock. The time for an answer
+// depends on it.
 type Service int
 
 // The kinds of services.
 const (
-	// Voters are asked all at once, and the lock needs a majority of them. So a slow one costs nothing while the others
-	// answer, and the time is short: six attempts fit between the first renewal and the end of the lease. They keep locks
-	// in memory, so that nothing but the way to them takes time.
+	// Voters are asked at the same time, and the lock needs a majority of them. A slow one costs nothing while
+	// the others answer, so its time is short: six attempts fit between the first renewal and the end of the
+	// lease. Voters keep locks in memory, so only the network takes time.
 	Voters Service = iota
-	// Members are asked one after the other until one of them answers for all. Each of three has its turn between the first
-	// renewal and the end of the lease.
+	// Members are asked one after the other until one of them answers for all. Three of them can be asked
+	// between the first renewal and the end of the lease.
 	Members
-	// Alone is a service that has no other in its place, so that there is nothing better to do than to wait for it. A statement
-	// that is given up costs its connection. Two attempts fit.
+	// Alone is a service without a substitute, so the client can only wait for it. Cancelling a statement
+	// costs its connection. Two attempts fit.
 	Alone
 )
 
-// shares has a row for each Service: the share of the TTL for one request, the shortest and the longest time.
-// Members and databases write to a disk before they answer, hence their shortest time. From some TTL on, more time is of no
-// use: a server without an answer by then has lost the request.
+// shares has a row for each Service: the share of the TTL for one request, and the shortest and the longest
+// time. Members and databases write to a disk before they answer, hence their shortest time. Beyond the
+// longest time waiting is useless: a server without an answer by then has lost the request.
 var shares = [...]struct {
 	share       time.Duration
 	least, most time.Duration
@@ -31,15 +32,15 @@ var shares = [...]struct {
 	Alone:   {4, 300 * time.Millisecond, 3 * time.Second},
 }
 
-// RequestShare returns the part of a TTL that one request to s may take. A plan of a lease leaves this time free for a
-// renewal. It does not depend on the factor.
+// RequestShare returns the part of a TTL that one request to s may take. Leases are planned so that this time
+// is free for a renewal. It does not depend on the factor.
 func RequestShare(ttl time.Duration, s Service) time.Duration {
 	row := shares[s]
 	return min(max(ttl/row.share, row.least), row.most)
 }
 
-// RequestTime returns how long a client waits for the answer to one request about a lock with this TTL: its share. On a slow
-// machine it is longer, up to a quarter of the TTL, so that two attempts still fit.
+// RequestTime returns how long a client waits for the answer to one request about a lock with this TTL: its
+// share. On a slow machine it is longer, up to a quarter of the TTL, so that two attempts still fit.
 func RequestTime(ttl time.Duration, s Service) time.Duration {
 	share := RequestShare(ttl, s)
 	return max(share, min(Scale(share), ttl/shares[Alone].share))

@@ -104,7 +104,7 @@ func TestSilentNodeIsLeftAtSecondCheck(t *testing.T) {
 		err             error
 	}{
 		{silent: 0},
-		{silent: 2 * silence, stalled: true}, // this client may not have run
+		{silent: 2 * silence, stalled: true}, // this client may have been stopped
 		{silent: 0},
 		{silent: silence / 2, stalled: true},
 		{silent: silence, stalled: true},
@@ -128,7 +128,7 @@ func TestClientLeavesAfterStandstillOrQuarantine(t *testing.T) {
 	}{
 		{session.Watch{Replaced: true, Looked: second}, second + limit, nil},
 		{session.Watch{Replaced: true, Looked: second}, second + limit + 1, session.ErrSlept},
-		{session.Watch{Looked: second}, second + limit + 1, nil}, // no other server may be in its place
+		{session.Watch{Looked: second}, second + limit + 1, nil}, // no other server may have replaced it
 		{session.Watch{Votes: second}, second - 1, nil},
 		{session.Watch{Votes: second}, second, session.ErrServed},
 	} {
@@ -161,7 +161,7 @@ func TestStalledNodeIsSkippedIfSpare(t *testing.T) {
 func TestPausesDoubleUntilConnectionLasts(t *testing.T) {
 	t.Parallel()
 	r := session.Redial{Min: 20, Max: 100}
-	for i, want := range []int64{0, 10, 20, 40, 50, 50} { // of random parts of 0
+	for i, want := range []int64{0, 10, 20, 40, 50, 50} { // half of each pause is random, here 0
 		if got := r.Next(0); got != want {
 			t.Errorf("pause %d is %d, want %d", i, got, want)
 		}
@@ -179,7 +179,7 @@ func TestPausesDoubleUntilConnectionLasts(t *testing.T) {
 	}
 }
 
-// debts returns what a ledger has at the time now, as owner and kind.
+// debts returns the debts of a ledger at the time now.
 func debts(l *session.Ledger[string], now int64) (all []session.Debt[string]) {
 	all = l.Take(now)
 	for _, d := range all {

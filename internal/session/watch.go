@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// Standstill bounds the time for which a client may not look at a connection to a node that another server may replace. A machine
-// that is suspended stops both, and the node may have a successor when they go on.
+// Standstill bounds the time between two looks of a client at a connection to a node that another server may
+// replace. A suspended machine stops client and server, and the node may have a successor when they continue.
 const Standstill = 5 * time.Second
 
 // The reasons to leave a connection.
@@ -19,12 +19,13 @@ var (
 	ErrSilent = errors.New("no answer for too long")
 )
 
-// StoodStill reports whether a client that looked last at looked has stood still for so long that the server may have a successor,
-// whose quarantine is over.
+// StoodStill reports whether a client that looked last at looked has stood still for so long that the server
+// may have a successor whose quarantine is over.
 func StoodStill(looked, now int64) bool { return now-looked > int64(Standstill) }
 
-// Skips reports whether a request is failed at once, as the node has been silent for so long that it counts as stalled, and the
-// caller can spare it: because it does not wait, or because the other nodes suffice. No release is skipped.
+// Skips reports whether a request fails at once, because the node has been silent for so long that it counts
+// as stalled, and the caller can do without it: it does not wait, or the other nodes suffice. Releases are
+// never skipped.
 func Skips(kind quorum.AskKind, silent int64, spare func() bool) bool {
 	return !kind.Frees() && isStalled(silent) && spare()
 }
@@ -33,21 +34,21 @@ func isStalled(silent int64) bool { return silent > int64(pace.Overdue()) }
 
 // Watch decides when a client leaves a connection.
 type Watch struct {
-	Votes    int64 // when the node's quarantine ends; 0: it is in none
-	Replaced bool  // another server may take the node's place
-	Looked   int64 // when the client looked last
-	Stalled  bool  // the node was silent for too long at the last look
+	Votes    int64 // end of the node's quarantine; 0: it is in none
+	Replaced bool  // another server may replace the node
+	Looked   int64 // time of the client's last look
+	Stalled  bool  // at the last look the node was silent for too long
 }
 
-// Sight holds what a client sees when it looks at a connection.
+// Sight holds the state of a connection when a client looks at it.
 type Sight struct {
 	Now     int64
-	Silent  int64 // the time without any answer while requests were under way
-	Renewal int64 // the shortest TTL of a renewal under way; 0: none is
+	Silent  int64 // time without any answer while requests are in progress
+	Renewal int64 // shortest TTL of a renewal in progress; 0: none
 }
 
-// patience returns how long the node may be silent. A lease that waits for its renewal has time for another attempt over the next
-// connection then: this one may be dead, behind a firewall that has forgotten it.
+// patience returns how long the node may be silent. It leaves a waiting renewal time for another attempt over
+// the next connection: this connection may be dead, behind a firewall that has forgotten it.
 func (s Sight) patience() int64 {
 	if s.Renewal == 0 {
 		return int64(pace.Silence())
@@ -55,8 +56,9 @@ func (s Sight) patience() int64 {
 	return int64(min(pace.Silence(), pace.RequestTime(time.Duration(s.Renewal), pace.Alone)))
 }
 
-// Look returns why the client leaves the connection; nil: it stays. A node is left for its silence at the second look that finds
-// it silent: after the first, a client that has not run for a while reads the answers that are there.
+// Look returns the reason why the client leaves the connection; nil: it stays. It leaves a silent node at the
+// second look that finds the node silent: after the first, a client that was stopped reads the answers that
+// have arrived.
 func (w *Watch) Look(s Sight) error {
 	switch {
 	case w.Votes != 0 && s.Now >= w.Votes:
@@ -74,18 +76,18 @@ func (w *Watch) Look(s Sight) error {
 
 // Redial spaces the attempts to connect to a node: each pause is twice the one before.
 type Redial struct {
-	Min, Max int64 // the first pause, and the longest
+	Min, Max int64 // shortest and longest pause
 	pause    int64
 }
 
-// Next returns the pause before the next attempt, of which half is random.
+// Next returns the pause before the next attempt. Half of it is random.
 func (r *Redial) Next(rand uint32) int64 {
 	half := r.pause / 2
 	r.pause = min(max(2*r.pause, r.Min), r.Max)
 	return half + int64(rand)%(half+1)
 }
 
-// Ended notes that a connection ended that had lasted for so long. One that breaks as soon as it is made does not count.
+// Ended records how long a connection lasted. A connection that breaks at once does not reset the pauses.
 func (r *Redial) Ended(lasted int64) {
 	if lasted > r.Max {
 		r.pause = 0
