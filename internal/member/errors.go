@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Reasons why a node does not vote.
+// The reasons why a node does not vote.
 var (
-	// ErrNoRun is returned for a node of several, or one that fails over.
+	// ErrNoRun is returned for a node without a run_id that is one of several, or that fails over.
 	ErrNoRun = errors.New("its INFO has no run_id, so a restart would go unnoticed")
-	// ErrClocks is returned when tokens cannot start at the clock.
+	// ErrClocks is returned when the node's tokens cannot start at the clock.
 	ErrClocks = errors.New("its clock and this machine's differ by more than a minute: its tokens must not start there")
-	// ErrFloor is returned for a marker that another program has changed.
+	// ErrFloor is returned for a marker whose floor another program has changed.
 	ErrFloor = errors.New("its marker was changed by another program: its floor= is no token")
-	// ErrType is returned for a node that has a key of another type in place of the marker.
+	// ErrType is returned for a node whose marker key is not a string.
 	ErrType = errors.New("its marker was changed by another program: the key is not a string")
 	// ErrNoVote is returned to a read-only client that ignores a node without admission: the node may have forgotten the
 	// lock.
@@ -26,7 +26,8 @@ var (
 // QuarantineError is returned for a node that may have forgotten locks and does not vote yet.
 type QuarantineError struct{ Left time.Duration }
 
-// Quarantine returns the time that is left. By this method metrics tell such a node from one that is down.
+// Quarantine returns the remaining time. Metrics use the method to distinguish such a node from one that is
+// down.
 func (e *QuarantineError) Quarantine() time.Duration { return e.Left }
 
 func (e *QuarantineError) Error() string {

@@ -9,18 +9,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// marker is the part of a node's marker about its admission, without the part on which its clients agree.
+// marker is the part of a node's marker about its admission. The other part holds the settings on which its
+// clients agree.
 type marker struct {
 	run string // run of the server in which the node was last admitted; "": none
-	// durable is set if the node wrote to disk before it answered in that run, and can read
-	// that back. It is the client's name of the node: replication and copied files bring a
-	// marker to other nodes, whose names differ.
+	// durable is set if the node, in that run, wrote to disk before it answered and can read its data back.
+	// The value is the client's name of the node: replication and copied files bring a marker to other nodes,
+	// whose names differ.
 	durable string
 	shard   string // of a cluster: id of the node that was admitted or seen; moving slots bring markers of other shards
-	floor   int64  // first token that the node may give
+	floor   int64  // lowest token that the node may grant
 
 	seen   string     // a later run, in which the node was first seen, but is not admitted yet
-	first  wallClocks // time of that first sight
+	first  wallClocks // time at which it was first seen
 	second wallClocks // start of the second period, after a quarantine by these clocks
 }
 
@@ -46,7 +47,7 @@ func (m marker) String() (text string) {
 	return text
 }
 
-// parseMarker reads a text of String. ok is false for a text of another database, or of another version of
+// parseMarker parses a text of String. ok is false for a text of another database, or of another version of
 // the protocol.
 func parseMarker(text string) (m marker, ok bool) {
 	for field := range strings.FieldsSeq(text) {
@@ -78,11 +79,11 @@ func parseMarker(text string) (m marker, ok bool) {
 	return m, true
 }
 
-// escapeName returns the form of a name in a marker, without spaces.
+// escapeName returns a name without spaces, for a marker.
 func escapeName(name string) string { return url.PathEscape(name) }
 
-// Floor returns the first token that a server may give over a connection, by its marker; 0: any. A server
-// that names no run may have been restarted before any connection, and may have come back with older
+// Floor returns the lowest token that a server may grant over a connection, according to its marker; 0: any. A
+// server without a run id may have been restarted before any connection, and may have come back with older
 // counters: its tokens start at the clock each time.
 func Floor(marker, run string, node, client int64) (int64, error) {
 	_, text, _ := strings.Cut(marker, " floor=")

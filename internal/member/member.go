@@ -55,7 +55,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// Rules holds the settings of a node on which the clients of a set have to agree, and the choices of this
+// Rules holds the settings of a node on which the clients of a set have to agree, and the options of this
 // client.
 type Rules struct {
 	Nodes     int  // number of nodes that vote on one lock: 1 in a Redis Cluster
@@ -63,16 +63,16 @@ type Rules struct {
 	MaxTTL    time.Duration
 	DB        int
 
-	NoQuarantine bool // this client lets nodes that may have forgotten locks vote at once
+	NoQuarantine bool // this client admits nodes at once that may have forgotten locks
 	ReadOnly     bool // this client admits no node
 }
 
-// Quarantine returns how long a node that may have forgotten leases of up to maxTTL does not vote. Two more
-// seconds allow for clocks of different rates.
+// Quarantine returns how long a node that may have forgotten leases of up to maxTTL does not vote. The extra
+// two seconds allow for clocks of different rates.
 func Quarantine(maxTTL time.Duration) time.Duration { return maxTTL + 2*time.Second }
 
-// Guarded reports whether the marker guards the node's vote, because another node, or a server in its place,
-// could vote against a lock that it forgot.
+// Guarded reports whether the marker guards the node's vote: if the node forgot a lock, another node, or a
+// server in its place, could grant it again.
 func (r Rules) Guarded() bool { return r.Nodes > 1 || r.FailsOver }
 
 const (
@@ -80,9 +80,8 @@ const (
 	failsOver = " failover" // in the marker of a node that fails over
 )
 
-// markerPrefix returns the part of the marker on which all clients of a set agree: its beginning. A single
-// server has no quarantine, and so no MaxTTL that would matter. The number of the database is there for
-// SWAPDB.
+// markerPrefix returns the beginning of the marker, on which all clients of a set agree. A single server has
+// no quarantine, so its MaxTTL does not matter. The number of the database detects SWAPDB.
 func (r Rules) markerPrefix() string {
 	text := "n=" + strconv.Itoa(r.Nodes) + version
 	if r.FailsOver {
@@ -97,29 +96,29 @@ func (r Rules) markerPrefix() string {
 	return text
 }
 
-// Observation is the knowledge of a client about a node at one moment.
+// Observation is what a client has read from a node at one moment, and the time.
 type Observation struct {
 	Marker  string // marker on the node; "": none
 	Name    string // this client's name of the node
 	Run     string // run of the server: see Run
 	Shard   string // id of a shard of a cluster
-	Durable Answer // whether the node writes to disk before it answers, and reads that back
+	Durable Answer // the node writes to disk before it answers, and reads that back after a restart
 
 	Mono         time.Duration // this client's monotonic clock
 	Client, Node int64         // the wall clocks of both, in µs since 1970, read after the marker
 }
 
-// Answer is a client's knowledge about a yes-or-no question.
+// Answer is the answer to a yes-or-no question, if the client has asked.
 type Answer uint8
 
-// The answers. A client asks only on a verdict with AskDurable.
+// The answers. A client asks only after a verdict with AskDurable.
 const (
 	NotAsked Answer = iota
 	Yes
 	No
 )
 
-// AnswerOf returns Yes or No.
+// AnswerOf converts ok to Yes or No.
 func AnswerOf(ok bool) Answer {
 	if ok {
 		return Yes
@@ -129,22 +128,22 @@ func AnswerOf(ok bool) Answer {
 
 // State is the memory of one client about one node. The zero value remembers nothing.
 type State struct {
-	Admitted []string      // runs in which the client saw the node admitted, in order; never changed in place
-	Waiting  string        // marker of the quarantine that the client watches, as long as it has not changed
+	Admitted []string      // runs in which the client saw the node admitted, in order; the slice is never changed in place
+	Waiting  string        // marker of the quarantine that the client watches, while it does not change
 	Since    time.Duration // first sight of that marker, by the client's monotonic clock
 }
 
-// Verdict is the next step of a client. One of the first four fields is set.
+// Verdict is the next step of a client. Exactly one of the first four fields is set.
 type Verdict struct {
 	Votes      bool   // the node may vote
-	AskDurable bool   // find out whether the node is durable, and decide again
-	Write      string // the marker to write if the node still has the one observed; then observe again
+	AskDurable bool   // find out whether the node is durable, and call Decide again
+	Write      string // the marker to write if the node still has the observed one; then observe again
 	Err        error  // the node does not vote: *ConflictError, *QuarantineError, ErrClocks, ErrNoRun or ErrNoVote
 
 	SkipsQuarantine bool // Write admits a node that may have forgotten locks, because of NoQuarantine
 }
 
-// Decide decides about a node from the client's memory and its present observation.
+// Decide returns the next step for a node, from the client's memory and its present observation.
 func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 	switch {
 	case r.Guarded() && o.Run == "":
@@ -157,7 +156,7 @@ func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 	switch {
 	case o.Marker != "" && !(ours && known):
 		return s, Verdict{Err: r.conflictError(o)}
-	case o.Run == "" && o.Marker == "": // one server behind a proxy that hides its run; other clients may see the run
+	case o.Run == "" && o.Marker == "": // a server behind a proxy that hides its run; other clients may see the run
 		return s, r.writeMarker(marker{})
 	case o.Run == "":
 		return s, Verdict{Votes: true}
@@ -166,8 +165,8 @@ func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 	case s.remembersShard(m, o):
 		return s, r.admitNode(o)
 	}
-	// A client with another name of the node cannot tell the node's own marker from a copy. It leaves that to clients
-	// that can, and so does not delay all of them.
+	// A client that calls the node by another name cannot distinguish the node's own marker from a copy. It
+	// leaves the decision to clients that can, and so does not delay all of them.
 	remembers := m.run != "" && m.durable != "" && !s.knowsLaterRun(m.run, o.Run)
 	if remembers && o.Durable == NotAsked {
 		return s, Verdict{AskDurable: true}
@@ -191,12 +190,13 @@ func (r Rules) Decide(s State, o Observation) (State, Verdict) {
 	return r.decideWaiting(s, m, o)
 }
 
-// isUnseen reports that no client has noted when it first saw the node in this run.
+// isUnseen reports whether no client has recorded when it first saw the node in this run.
 func (m marker) isUnseen(run string) bool {
 	return m.seen != run || m.first.client <= 0 || m.first.node <= 0
 }
 
-// decideWaiting decides about a node that was first seen in its present run, but is not admitted yet.
+// decideWaiting returns the next step for a node that was first seen in its present run, but is not admitted
+// yet.
 func (r Rules) decideWaiting(s State, m marker, o Observation) (State, Verdict) {
 	period := Quarantine(r.MaxTTL)
 	s = s.watchMarker(r.markerPrefix(), m, o.Mono)
@@ -216,15 +216,15 @@ func (r Rules) decideWaiting(s State, m marker, o Observation) (State, Verdict) 
 	return s, Verdict{Err: &QuarantineError{Left: min(period-watched, left)}}
 }
 
-// admitNode lets a node vote that may have forgotten its grants, or gone back to older data. Its tokens start
-// at the clock.
+// admitNode admits a node that may have forgotten its grants, or gone back to older data. Its tokens start at
+// the clock.
 func (r Rules) admitNode(o Observation) Verdict {
 	floor, ok := quorum.Seed(o.Node, o.Client)
 	if !ok {
 		return Verdict{Err: ErrClocks}
 	}
 	m := marker{run: o.Run, shard: o.Shard, floor: floor}
-	if r.Nodes > 1 && !r.FailsOver { // a server that took over does not know the grants of the one before
+	if r.Nodes > 1 && !r.FailsOver { // a server that took over does not know the grants of its predecessor
 		switch o.Durable {
 		case NotAsked:
 			return Verdict{AskDurable: true}
@@ -259,8 +259,8 @@ func (r Rules) decideReadOnly(s State, o Observation) Verdict {
 	return Verdict{Votes: true}
 }
 
-// Run names the run of a server with this run_id. For a node that fails over it includes the last promotion
-// ("": none), because the run ends when the server is demoted and gets the data of another.
+// Run returns the run of a server with this run_id. For a node that fails over, the run includes the last
+// promotion ("": none), because it ends when the server is demoted and copies the data of another.
 func Run(id, promotion string) string {
 	if id == "" || promotion == "" {
 		return id
@@ -270,7 +270,7 @@ func Run(id, promotion string) string {
 
 // SameRun reports whether a server that is now in the run now was admitted in the same run.
 func SameRun(admitted, now string) bool {
-	return admitted == now || strings.HasPrefix(admitted, now+"/") // a server forgets its promotion once it has had no replica for an hour
+	return admitted == now || strings.HasPrefix(admitted, now+"/") // a server drops its promotion when it has had no replica for an hour
 }
 
 // clocks are the wall clocks of a client and a node at one moment, in µs since 1970.
@@ -279,12 +279,12 @@ type wallClocks struct{ client, node int64 }
 // wallClocks holds the wall clocks of a client and a node at one moment, in µs since 1970.
 func (o Observation) wallClocks() wallClocks { return wallClocks{o.Client, o.Node} }
 
-// elapsedSince returns the time since then, by the clock on which less time has passed.
+// elapsedSince returns the time since then, by the clock that shows less.
 func (o Observation) elapsedSince(then wallClocks) time.Duration {
 	return time.Duration(min(o.Client-then.client, o.Node-then.node)) * time.Microsecond
 }
 
-// withAdmitted returns s with a note that the node was seen admitted.
+// withAdmitted returns s with a record that the node was seen admitted in run.
 func (s State) withAdmitted(run string) State {
 	next := State{Admitted: s.Admitted}
 	if !slices.Contains(s.Admitted, run) {
@@ -293,9 +293,9 @@ func (s State) withAdmitted(run string) State {
 	return next
 }
 
-// watchMarker notes since when the client has seen m unchanged: nothing was wiped since, and no client was
-// admitted. The start of the second period does not count: a clock that was wrong when the node was first
-// seen delays the node, and does not exclude it for good.
+// watchMarker records since when the client has seen m unchanged: nothing was wiped since, and no client was
+// admitted. The start of the second period does not count: if a clock was wrong when the node was first seen,
+// that delays the node, but does not exclude it for good.
 func (s State) watchMarker(agreement string, m marker, mono time.Duration) State {
 	m.second = wallClocks{}
 	if text := agreement + m.String(); s.Waiting != text {
@@ -305,15 +305,16 @@ func (s State) watchMarker(agreement string, m marker, mono time.Duration) State
 }
 
 // knowsLaterRun reports whether this client has seen the node admitted in the present run, or in a run after
-// the one in its marker: then its data were put back to an earlier state.
+// the one in its marker. In that case an older state of its data was restored.
 func (s State) knowsLaterRun(remembered, now string) bool {
 	i := slices.Index(s.Admitted, remembered)
 	return slices.Contains(s.Admitted, now) || i >= 0 && i < len(s.Admitted)-1
 }
 
 // remembersShard reports whether a shard of a cluster has forgotten nothing, though its marker does not show
-// that: this client has let it vote since its last promotion, or it was never promoted, and the marker is
-// missing or of another shard, as moving slots bring it. A marker of its own belongs to a run that ended.
+// that. That holds if this client has let it vote since its last promotion, or if it was never promoted and
+// its marker is missing or came from another shard with a moved slot. A marker of its own belongs to a run
+// that ended.
 func (s State) remembersShard(m marker, o Observation) bool {
 	seen := func(run string) bool { return SameRun(run, o.Run) }
 	return o.Shard != "" && (slices.ContainsFunc(s.Admitted, seen) || !strings.Contains(o.Run, "/") && m.shard != o.Shard)

@@ -18,10 +18,10 @@ type server struct {
 	run     string
 	shard   string
 	durable bool
-	clock   time.Time // of the node
+	clock   time.Time // clock of the node
 }
 
-// client is one client, with clocks of its own.
+// client is one client, with its own clocks.
 type client struct {
 	Rules
 	state State
@@ -75,7 +75,7 @@ func (n *server) observe(c *client) Observation {
 	}
 }
 
-// observeAndDecide lets a client observe and decide until it writes nothing more, as the gate does.
+// observeAndDecide repeats Observe and Decide until the client writes nothing more, as the gate does.
 func (n *server) observeAndDecide(c *client) error {
 	for range 8 {
 		o := n.observe(c)
@@ -92,7 +92,7 @@ func (n *server) observeAndDecide(c *client) error {
 	return errors.New("it goes on writing")
 }
 
-// newBase returns the first token that a new counter would give now.
+// newBase returns the first token of a counter that would start now.
 func (n *server) newBase() string {
 	base, _ := quorum.Seed(n.clock.UnixMicro(), n.clock.UnixMicro())
 	return strconv.FormatInt(base, 10)
@@ -143,7 +143,7 @@ func TestNewNodeSitsOutQuarantineOnce(t *testing.T) {
 	n.checkVotes(newClient(three)) // one client's wait is enough for all
 }
 
-// One client that watches needs one such period; clients that live for seconds need two.
+// One client that watches all the time needs one such period; clients that live for seconds need two.
 func TestQuarantineOutlastsLongestLeaseByTwoSeconds(t *testing.T) {
 	const tick = time.Millisecond
 	for _, longest := range []time.Duration{10 * time.Millisecond, time.Minute, 24 * time.Hour} {
@@ -205,8 +205,7 @@ func TestForgetfulNodeSitsOutQuarantine(t *testing.T) {
 	}
 }
 
-// A client that misses an admission and the next wipe must not count the time before as a
-// quarantine.
+// A client that misses an admission and the next wipe must not count the time before them.
 func TestWatchRestartsWhenMarkerChanges(t *testing.T) {
 	n, early, c := newServer(t), newClient(three), newClient(three)
 	n.checkWaits(early)
@@ -225,7 +224,7 @@ func TestSettingNodeClockDoesNotEndQuarantine(t *testing.T) {
 	n.advance(quarantine-time.Second, c)
 	n.checkWaits(c)
 	n.checkWaits(newClient(three))
-	n.clock = n.clock.Add(time.Hour) // once more
+	n.clock = n.clock.Add(time.Hour) // and again
 	n.checkWaits(newClient(three))
 }
 
@@ -252,8 +251,8 @@ func TestWrongClockAtFirstSightOnlyDelays(t *testing.T) {
 	n.checkVotes(c) // by its own monotonic clock
 }
 
-// The node and a client on its machine boot with a clock that is behind. Both times of the first sight come from that clock, and
-// both seem long ago once it is set.
+// The node and a client on the same machine boot with a clock that is behind. Both times of the first sight
+// come from that clock, and both seem long ago after it is set.
 func TestSettingBothClocksDoesNotEndQuarantine(t *testing.T) {
 	n, local, c := newServer(t), newClient(three), newClient(three)
 	n.clock, local.clock = n.clock.Add(-time.Hour), local.clock.Add(-time.Hour)
@@ -313,7 +312,7 @@ func TestDurableNodeVotesAtOnce(t *testing.T) {
 	}
 	t.Run("it was and is durable", func(t *testing.T) {
 		n, c := admitted(t, true)
-		floor := n.newBase() // it stays: the node has forgotten nothing since
+		floor := n.newBase() // the floor does not change, because the node has forgotten nothing since
 		n.restart("r2", false)
 		n.advance(time.Second, c)
 		n.checkVotes(c)
@@ -367,7 +366,7 @@ func TestDurableNodeVotesAtOnce(t *testing.T) {
 	})
 }
 
-// Clients may know a node by several names: an address and a host name, or the address of a proxy.
+// Clients may know a node by several names: an address, a host name, or the address of a proxy.
 func TestOtherNameOfDurableNodeDelaysNobody(t *testing.T) {
 	restarted := func(t *testing.T) (n *server, c, stranger *client) {
 		n, c, stranger = newServer(t), newClient(three), newClient(three)
@@ -451,7 +450,7 @@ func TestDifferentRulesAreRejected(t *testing.T) {
 	}
 }
 
-// Version 1 takes each marker with " v=" in it for a marker of another version, and rejects it.
+// Version 1 rejects each marker that contains " v=", as a marker of another version.
 func TestOtherVersionIsNamedInConflict(t *testing.T) {
 	t.Parallel()
 	for text, another := range map[string]bool{
@@ -488,7 +487,7 @@ func TestOtherVersionIsNamedInConflict(t *testing.T) {
 	}
 }
 
-// MaxTTL protects nothing on a single node, and so may differ.
+// MaxTTL protects nothing on a single node, so it may differ.
 func TestSingleNodeMarkerHasNoMax(t *testing.T) {
 	n := newServer(t)
 	n.checkVotes(newClient(alone))
@@ -610,7 +609,7 @@ func TestPlainAndFailoverClientsConflict(t *testing.T) {
 	n.checkConflict(c, `opened with "n=1 v=3"`)
 }
 
-// A restart of such a node would go unnoticed, and of a server that another replaces as well.
+// A restart of such a node would go unnoticed. The same holds for a server that another one replaces.
 func TestNodeWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	for _, r := range []Rules{three, moves, {Nodes: 3, ReadOnly: true}, {Nodes: 3, NoQuarantine: true}} {
 		n := &server{T: t, run: Run("", "promoted"), clock: noon}
@@ -667,7 +666,7 @@ func TestReadOnlyClientWritesNothing(t *testing.T) {
 	}
 }
 
-// Moving slots take a marker along that tells nothing about the shard that gets them.
+// Moving slots bring along a marker that shows nothing about the shard that receives them.
 func TestUnpromotedShardIgnoresForeignMarker(t *testing.T) {
 	shard := func(t *testing.T) (*server, *client) {
 		n, c := newMover(t)
@@ -701,7 +700,7 @@ func TestUnpromotedShardIgnoresForeignMarker(t *testing.T) {
 		n.advance(quarantine, c)
 		n.checkVotes(c)
 		n.marker = ""
-		n.checkVotes(c) // this client has let the node vote since
+		n.checkVotes(c) // this client has admitted the node since
 		n.marker = ""
 		n.checkWaits(newClient(moves))
 	})
@@ -729,7 +728,7 @@ func TestOnlyNoQuarantineSkipsQuarantine(t *testing.T) {
 	}
 }
 
-// The answer takes several commands.
+// Finding out takes several commands.
 func TestDurabilityIsAskedOnlyWhenNeeded(t *testing.T) {
 	t.Parallel()
 	for marker, want := range map[string]bool{
@@ -748,7 +747,7 @@ func TestDurabilityIsAskedOnlyWhenNeeded(t *testing.T) {
 	}
 }
 
-// The model checker keeps states of clients and goes on from each of them several times.
+// The model checker continues from each state of a client several times.
 func TestDecideDoesNotMutateState(t *testing.T) {
 	t.Parallel()
 	c := newClient(three)

@@ -22,7 +22,7 @@ func TestAdopterNeedsQuorum(t *testing.T) {
 	p.check("held", p.c.Phase == Held && p.c.Token == 132)
 }
 
-// The silent node may have executed the request: only the node itself can tell.
+// The silent node may have executed the request, which only the node itself can tell.
 func TestAdopterRetriesUnansweredNode(t *testing.T) {
 	t.Parallel()
 	p := adoptingClaim(t, 3)
@@ -76,7 +76,7 @@ func TestDetachedLockIsRenewedByID(t *testing.T) {
 	p.check("released everywhere", p.last.Release == All(3))
 }
 
-// The commit may have been executed, and only its answer lost: a repeated acquire works in either case.
+// The commit may have been executed although its answer was lost. A repeated acquire works in both cases.
 func TestAdopterRetriesFailedCommit(t *testing.T) {
 	t.Parallel()
 	for _, base := range []int64{100, 132} { // not executed, and executed
@@ -99,8 +99,8 @@ func TestAdopterRetriesFailedCommit(t *testing.T) {
 	}
 }
 
-// The node that gave the lower token does not accept it any more, and the late node has given a later one. No quorum
-// can share the lower token, however often the nodes are asked.
+// The node that gave the lower token does not accept it any more, and the late node has given a higher one. No
+// quorum can share the lower token, however often the claim asks.
 func TestAdopterRaisesTokenForQuorum(t *testing.T) {
 	t.Parallel()
 	p := adoptingClaim(t, 3)
@@ -116,7 +116,7 @@ func TestAdopterRaisesTokenForQuorum(t *testing.T) {
 	p.check("relied on", p.c.Token == 164 && p.c.Kept == nodeSet(1, 2))
 }
 
-// A late commit of the old token is refused: see TestCommitBelowLockTokenIsRejected.
+// A late commit of the old token is rejected: see TestCommitBelowLockTokenIsRejected.
 func TestAdopterIgnoresAnswersAboutOldToken(t *testing.T) {
 	t.Parallel()
 	p := adoptingClaim(t, 3)
@@ -134,7 +134,7 @@ func TestAdopterIgnoresAnswersAboutOldToken(t *testing.T) {
 	p.checkOutcome(Won)
 }
 
-// Only a claim that adopts chooses again: any other claim starts over with another id.
+// Only an adopting claim chooses again: any other claim starts over with a new id.
 func TestClaimChoosesTokenOnce(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, 0)

@@ -2,7 +2,7 @@ package quorum
 
 import "iter"
 
-// AskKind names the kind of a request.
+// AskKind is the kind of a request.
 type AskKind uint8
 
 // The requests of a Claim.
@@ -17,7 +17,7 @@ const (
 
 var askNames = [...]string{"acquire", "commit", "renew", "release", "give-back", "adopt"}
 
-// String returns the name of the request, as docs/protocol.md has it.
+// String returns the name of the request in docs/protocol.md.
 func (k AskKind) String() string { return askNames[k] }
 
 // Frees reports whether the request may free a lock. Such a request is sent however late it is.
@@ -26,25 +26,25 @@ func (k AskKind) Frees() bool { return k == AskRelease || k == AskGiveBack }
 // MayStartCounter reports whether the request may start a counter of tokens, and so needs Ask.Clock.
 func (k AskKind) MayStartCounter() bool { return k == AskAcquire || k == AskAdopt }
 
-// Ask is one request to one node. Actions.Asks fills in everything that the claim knows. The sender adds the
-// clock, the least token and the time of a note.
+// Ask is one request to one node. Actions.Asks fills in what the claim knows. The sender adds the clock, the
+// lowest token and the time of a note.
 type Ask struct {
 	Kind     AskKind
 	Epoch    uint8 // Claim.Epoch[Node]
 	Node     int
-	ID       uint32 // Claim.ID; of a release, the ID before the Step
+	ID       uint32 // Claim.ID; for a release, the ID before the Step
 	TTL      int64  // ns
 	Token    int64  // commit, renew: the first token of the grant
 	Restore  bool   // renew: set the lock again if it is free
 	Stamp    int64  // acquire, give-back: place in the queue, µs since 1970; 0: none
 	HandOver int64  // release, give-back: how long the next waiter holds the lock, ns; 0: no waiter gets it
-	MinHold  int64  // release: how long the released lock stays taken, ns; 0: it passes on at once
+	MinHold  int64  // release: how long the released lock stays held, ns; 0: it is free at once
 	Sent     int64  // time of sending, by the claim's clock
 
 	Owner string // the owner id for ID
 	From  string // adopt: the owner id of the present holder
 	Clock int64  // acquire, adopt: the client's wall clock, µs since 1970
-	Noted int64  // adopt: how long the node keeps a note about From, ns; 0: as long as From had the lock
+	Noted int64  // adopt: how long the node keeps a note about From, ns; 0: as long as From's lock lasts
 	Least int64  // acquire, adopt, release, give-back: the lowest token that may be granted; 0: any
 }
 
@@ -55,9 +55,9 @@ type Owners struct {
 	From   string // of the lock that it adopts
 }
 
-// Asks yields the requests of a in the order of sending. A release comes first, under the id that it ends; a
-// commit and a renewal come after the acquire of the same Step. before is Claim.ID before that Step, c the
-// claim after it, and at the time of its event.
+// Asks yields the requests of a in the order of sending. A release comes first, under the id that it ends. A
+// commit and a renewal come after the acquire of the same Step. before is Claim.ID before that Step, c is the
+// claim after it, and at is the time of its event.
 func (a *Actions) Asks(before uint32, c *Claim, at int64, owners Owners) iter.Seq[Ask] {
 	return func(yield func(Ask) bool) { a.yieldAsks(before, c, at, owners, yield) }
 }
@@ -101,7 +101,7 @@ func (a *Actions) yieldAsks(before uint32, c *Claim, at int64, owners Owners, yi
 	}
 }
 
-// Reply is the answer of a node. The claim needs its Event; the other fields are for people.
+// Reply is the answer of a node. The claim needs its Event; the other fields are for error texts.
 type Reply struct {
 	Event
 
@@ -109,15 +109,15 @@ type Reply struct {
 	Err    error  // Failed
 }
 
-// Reply returns r as the answer to k, with the identity of the request filled in.
+// Reply returns r as the answer to k, with the fields that identify the request.
 func (k *Ask) Reply(r Reply) Reply {
 	r.Of, r.Node, r.ID, r.Epoch, r.Sent, r.TTL = k.Kind, k.Node, k.ID, k.Epoch, k.Sent, k.TTL
 	r.Queued = r.Kind == Denied && k.Stamp != 0
 	return r
 }
 
-// Answer executes ask on the lock. now is the node's clock, in µs. It returns the changed lock, the reply,
-// and the wake-up for the waiter that was handed the lock.
+// Answer executes ask on the lock. now is the node's clock, in µs. It returns the changed lock, the reply, and
+// the wake-up for the waiter to which the lock was handed.
 func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, Reply, Wake) {
 	var r Reply
 	var woken Wake
@@ -141,7 +141,7 @@ func (l Lock) Answer(now int64, ask *Ask, hears func(owner string) bool) (Lock, 
 	return l, ask.Reply(r), woken
 }
 
-// replyOf returns a reply that consists of its kind.
+// replyOf returns a reply of the given kind without other fields.
 func replyOf(kind Kind) Reply { return Reply{Event: Event{Kind: kind}} }
 
 // grantedReply reports that the owner has the lock, with its first token.
@@ -152,7 +152,8 @@ func (l Lock) deniedReply(left int64) Reply {
 	return Reply{Event: Event{Kind: Denied, Left: left * ms, Waiters: l.Queue.Len()}, Holder: l.Owner}
 }
 
-// deniedReplyAt returns the denial at the time now, also for a free lock that the owner may not have.
+// deniedReplyAt returns the denial at the time now. It also serves for a free lock that this owner may not
+// have.
 func (l Lock) deniedReplyAt(now int64) Reply {
 	if l.Owner == "" {
 		return l.deniedReply(leftWhenFree)
@@ -160,8 +161,8 @@ func (l Lock) deniedReplyAt(now int64) Reply {
 	return l.deniedReply(l.Until - now/1000)
 }
 
-// leftWhenFree is the time left, in ms, in a denial of a free lock, as PTTL reports it: this id may not have
-// the lock.
+// leftWhenFree is the remaining time, in ms, in the denial of a free lock that this owner may not have. PTTL
+// returns the same value for a missing key.
 const leftWhenFree = -2
 
 // keptReply reports that the owner still has the lock.

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// full holds the most requests that a Step may want.
+// full has the most requests that one Step can have.
 var full = Actions{Release: All(5), GiveBack: All(5), Acquire: All(5), Stamped: 0b10101, Commit: All(5), Renew: All(5), Restore: 0b01010}
 
 func TestRequestsHaveFixedOrder(t *testing.T) {
@@ -112,7 +112,7 @@ func TestLockAnswersEachRequest(t *testing.T) {
 	}
 }
 
-// A lock that is handed to nobody is free for everybody, even if somebody waits.
+// A lock that is released without a hand-over is free for everybody, even if somebody waits.
 func TestReleaseWithoutHandOverFreesLock(t *testing.T) {
 	const now = 1_000_000
 	l := Lock{Owner: "a", Token: 69, Until: now, Fence: 100, Queue: Queue("").With(Place{Owner: "b", Stamp: 1, Until: now})}

@@ -13,15 +13,15 @@ const (
 // Kind is the type of an Event.
 type Kind uint8
 
-// The events of a Claim. Events with a node are answers, or take the place of one.
+// The events of a Claim. An event with a node is an answer, or replaces one.
 const (
 	Start              Kind = iota // ask for the lock; the first event
 	Granted                        // acquire: this id has the lock; Token is the node's first token
-	Denied                         // acquire: another id has the lock, for Left
+	Denied                         // acquire: another id has the lock, for the time Left
 	Accepted                       // commit: the lock has the token
 	Refused                        // commit: the lock keeps another token or owner
 	Kept                           // renew: this id has the lock, still or again
-	NotMine                        // renew: another id has the lock, or none
+	NotMine                        // renew: another id has the lock, or it is free
 	Freed                          // release, give-back: done
 	Failed                         // no answer to the request Of, or an error
 	Woken                          // the node has handed the lock to the present id of the claim
@@ -31,7 +31,7 @@ const (
 	Release                        // give up the lock, or the attempt
 )
 
-// Event is an input of a Claim.
+// Event is one input of a Claim.
 type Event struct {
 	Kind  Kind
 	Of    AskKind // answers: the kind of the request
@@ -40,22 +40,22 @@ type Event struct {
 	Epoch uint8  // answers: Claim.Epoch[Node] when the request was sent
 	At    int64  // the present time
 	Sent  int64  // answers: when the request was handed over for sending
-	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new TTL; Woken: of the hand-over; Release: Ask.MinHold
+	TTL   int64  // Granted, Kept: the TTL of the request; Renew: the new TTL; Woken: the TTL of the hand-over; Release: Ask.MinHold
 	Token int64  // Granted, Woken: the first token that the node gave; Woken: 0 if the message has none
-	Left  int64  // Denied: time until the lock lapses; negative: it never lapses
+	Left  int64  // Denied: time until the lock expires; negative: it never expires
 	Nodes Set    // Start, SubscriptionChange
 	Rand  uint32 // for jitter
-	// Waiters is the number of waiting ids with Denied and Kept, the client's own included.
+	// Waiters, with Denied and Kept, is the number of waiting ids, including the client's own.
 	Waiters int
-	// Queued reports with Denied that this id has a place in the node's queue.
+	// Queued, with Denied, reports that this id has a place in the node's queue.
 	Queued bool
-	// Foreign reports with Denied that other programs take this lock too, without queue and
-	// wake-ups: its next release may wake nobody.
+	// Foreign, with Denied, reports that other programs use this lock too, without queue and wake-ups: its
+	// next release may wake nobody.
 	Foreign bool
-	// Unsent reports with Failed that the node cannot have seen the request.
+	// Unsent, with Failed, reports that the node cannot have received the request.
 	Unsent bool
-	// Fatal reports with Failed that asking again is pointless: an operator has to fix the
-	// cause of the server's error.
+	// Fatal, with Failed, reports that asking again is pointless: an operator has to fix the cause of the
+	// server's error.
 	Fatal bool
 }
 
@@ -75,20 +75,20 @@ const (
 	NotReleased         // too few nodes answered the release
 )
 
-// Actions lists the requests and other effects of a Step, in the order of its fields.
+// Actions lists the requests and other effects of a Step. The fields are in the order of execution.
 type Actions struct {
-	Release  Set  // for good, under the id before the Step
+	Release  Set  // final, under the id before the Step
 	FreshID  bool // take a new id: Claim.ID has changed
 	GiveBack Set  // release, but keep the place in the queue
 	Acquire  Set
-	Stamped  Set // the nodes of Acquire that shall queue the id
+	Stamped  Set // nodes of Acquire that put the id into their queue
 	Commit   Set // with Claim.Token
 	Renew    Set
-	Restore  Set // the nodes of Renew that set the lock again if it is free there
+	Restore  Set // nodes of Renew that restore the lock if it is free there
 	// Subscribe asks for the nodes' wake-ups. A SubscriptionChange follows when they arrive.
 	Subscribe bool
 	Outcome   Outcome
-	// Obstacle is the failure of a round, Busy or Unavailable, after which the claim asks again.
+	// Obstacle is the reason why a round failed, Busy or Unavailable, if the claim asks again later.
 	Obstacle Outcome
 }
 
@@ -100,21 +100,21 @@ type Claim struct {
 	ID     uint32
 	TTL    int64
 	Stamp  int64 // place in the queue, the same on every node; 0: does not wait
-	Adopts bool  // takes over the lock of another id, which will not answer for it any more
-	Renews bool  // the holder soon renews a lease with less than half of TTL left
-	Token  int64 // chosen once a quorum has granted (chooseToken), final once a quorum has it (decideOutcome: Won); 0 before
+	Adopts bool  // takes over the lock of another id, which does not use it any more
+	Renews bool  // the holder will soon renew a lease with less than half of TTL left
+	Token  int64 // set once a quorum has granted (chooseToken), final once a quorum has it (decideOutcome: Won); 0 before
 
 	Granted   Set   // nodes on which this id has the lock
-	Owed      Set   // nodes that have not answered a give-back, which may free anything that they grant
+	Owed      Set   // nodes that have not answered a give-back, which may still free what they grant
 	RoundTrip int64 // longest recent round trip
 
-	// Sends counts per node the requests of this id that may have been executed. A node
-	// without any needs no release.
+	// Sends counts, per node, the requests of this id that may have been executed. A node with 0 needs no
+	// release.
 	Sends [MaxNodes]uint8
 	// Epoch counts the give-backs per node. An answer to a request of an earlier epoch is void.
 	Epoch    [MaxNodes]uint8
 	Base     [MaxNodes]int64 // per granted node, the first token that it gave
-	Until    [MaxNodes]int64 // per granted node, the time until which it certainly keeps the lock
+	Until    [MaxNodes]int64 // per granted node, the time until which it is certain to keep the lock
 	AnswerBy [MaxNodes]int64 // per node with an open request, the time at which the request counts as failed
 	// Answered is the send time of the last request of this id that the node has answered.
 	Answered [MaxNodes]int64
@@ -123,7 +123,7 @@ type Claim struct {
 	Hold
 	End
 
-	Unreported bool // held, over: the outcome of the present round is still to be reported
+	Unreported bool // held, over: the outcome of the present round has not been reported yet
 }
 
 // Seek is the state of a claim while it seeks the lock.
@@ -135,16 +135,16 @@ type Seek struct {
 	Failed     Set // nodes without an answer
 	Fatal      Set // nodes with an error that lasts
 	Queued     Set // nodes on which the id has a place in the queue
-	GivenBack  Set // nodes that got a give-back and have not been asked since: the lock may be free there
-	HandedOver Set // nodes whose grant is known from a wake-up alone
+	GivenBack  Set // nodes that got a give-back and no request since: the lock may be free there
+	HandedOver Set // nodes whose grant is known only from a wake-up
 	Subscribed Set // nodes whose wake-ups reach this client
 
 	Queueing bool  // acquires carry the stamp
 	Polls    uint8 // number of rests without a place in the queue
 
-	MaxWaiters int   // highest number of waiters in a denial
-	MinLeft    int64 // shortest time to expiry in a denial; 0: none yet
-	GiveBackAt int64 // time at which an incomplete hand-over is given back; 0: none is under way
+	MaxWaiters int   // highest number of waiters in any denial
+	MinLeft    int64 // shortest remaining time in any denial; 0: no denial yet
+	GiveBackAt int64 // time at which an incomplete hand-over is given back; 0: none is in progress
 	RestUntil  int64 // time at which all nodes are asked again; 0: not resting
 }
 
@@ -154,14 +154,14 @@ type Hold struct {
 	Kept     Set // nodes that have kept the lock in this round
 	Missing  Set // nodes that have answered in this round that this id does not have the lock
 
-	AtRisk  bool  // the last finished round found a quorum and no node more
+	AtRisk  bool  // the last finished round found exactly a quorum
 	Regains uint8 // how often Missing nodes have been asked again since Renew
 
 	TrustUntil int64 // a quorum keeps the lock until then; 0: none yet
 	RoundStart int64 // start of this round of renewals
 }
 
-// End is the state of a claim that is over.
+// End is the state of a claim in the phase Over.
 type End struct {
 	Releasing Set // nodes with an unanswered release
 	Released  Set // nodes that have released the lock, or never had a request
@@ -169,8 +169,9 @@ type End struct {
 	MinHold int64 // Ask.MinHold of the release
 }
 
-// Detached returns a claim to a lock that another client has detached: it has only the id. It can be renewed
-// while a quorum has the lock, and released. A node that has lost the lock does not get it back.
+// Detached returns a claim to a lock that another client has detached, of which it knows only the id. The
+// claim can be renewed while a quorum has the lock, and released. A node that has lost the lock does not get
+// it back.
 func Detached(n int, ttl int64) Claim {
 	c := Claim{N: int8(n), TTL: ttl, Phase: Held}
 	for i := range n {
@@ -179,10 +180,10 @@ func Detached(n int, ttl int64) Claim {
 	return c
 }
 
-// Step applies e to c and to nothing else: the same claim and event always give the same result.
+// Step applies e to c. It depends on nothing else: the same claim and event always give the same result.
 func (c *Claim) Step(e Event) (a Actions) {
 	if e.Kind.isAnswer() && (e.ID != c.ID || e.Epoch != c.Epoch[e.Node]) {
-		return a // a release or give-back followed the request, and made its answer void
+		return a // a release or give-back followed the request, so its answer does not count
 	}
 	c.countAnswer(&e)
 	switch c.Phase {
@@ -199,7 +200,7 @@ func (c *Claim) Step(e Event) (a Actions) {
 	return a
 }
 
-// Alarm returns the time at which the claim wants a Tick; 0 for never.
+// Alarm returns the time at which the claim needs a Tick; 0: never.
 func (c *Claim) Alarm() int64 {
 	alarm := earlier(c.GiveBackAt, c.RestUntil)
 	for n := range c.Unanswered().Nodes {
@@ -216,22 +217,22 @@ func earlier(a, b int64) int64 {
 	return a
 }
 
-// TrustedUntil returns the time until which the holder may rely on the lock: a quorum of nodes keeps it for
-// at least so long.
+// TrustedUntil returns the time until which the holder may rely on the lock: a quorum of nodes keeps it at
+// least that long.
 func (c *Claim) TrustedUntil() int64 { return c.TrustUntil }
 
-// Quorum returns the number of nodes that decide.
+// Quorum returns the number of nodes that form a quorum.
 func (c *Claim) Quorum() int { return Majority(int(c.N)) }
 
 func (k Kind) isAnswer() bool { return Granted <= k && k <= Failed }
 
 func (c *Claim) allNodes() Set { return All(int(c.N)) }
 
-// canBeQuorum reports whether the nodes in s suffice for a quorum.
+// canBeQuorum reports whether the nodes in s are enough for a quorum.
 func (c *Claim) canBeQuorum(s Set) bool { return s.Len() >= c.Quorum() }
 
-// notePromise notes until when the node of an answer certainly keeps the lock: for the TTL from the time of
-// sending, and not of the answer, which may be slow.
+// notePromise records until when the node of an answer is certain to keep the lock. The TTL counts from the
+// sending of the request: the answer may be slow.
 func (c *Claim) notePromise(e *Event) {
 	c.Until[e.Node] = max(c.Until[e.Node], e.Sent+e.TTL-Drift(e.TTL))
 }
@@ -239,7 +240,7 @@ func (c *Claim) notePromise(e *Event) {
 // keptUntil returns the time until which a quorum of the nodes in s keeps the lock: the quorum-th latest of
 // their times.
 func (c *Claim) keptUntil(s Set) int64 {
-	var best [MaxNodes + 1]int64 // descending
+	var best [MaxNodes + 1]int64 // in descending order
 	for n := range s.Nodes {
 		t := c.Until[n]
 		for i := range best {
@@ -262,7 +263,7 @@ func (c *Claim) touchedNodes() Set {
 	return s
 }
 
-const sendsKnown = 255 // the node has certainly seen the id
+const sendsKnown = 255 // the node has certainly received a request of this id
 
 // countAnswer updates Sends, RoundTrip and Answered from an answer.
 func (c *Claim) countAnswer(e *Event) {
@@ -277,13 +278,13 @@ func (c *Claim) countAnswer(e *Event) {
 	case e.Kind == Failed:
 	default:
 		c.Sends[e.Node] = sendsKnown
-		// A single slow round trip, as in an outage, is soon forgotten.
+		// A single slow round trip, as in an outage, soon stops counting.
 		c.RoundTrip = max(min(e.At-e.Sent, RequestTimeout(c.TTL)), c.RoundTrip-c.RoundTrip/8)
 		c.Answered[e.Node] = max(c.Answered[e.Node], e.Sent)
 	}
 }
 
-// countSends counts a request to each node in s that may leave a lock or a place behind.
+// countSends counts a request to each node in s that may leave a lock or a queue entry behind.
 func (c *Claim) countSends(s Set) {
 	for n := range s.Nodes {
 		if c.Sends[n] < sendsKnown {
@@ -299,13 +300,13 @@ func (c *Claim) setDeadlines(s Set, at int64) {
 	}
 }
 
-// Unanswered returns the nodes that still owe an answer: to an acquire or a commit, and later to a renewal or
-// a release.
+// Unanswered returns the nodes that have not answered yet: an acquire or a commit, and later a renewal or a
+// release.
 func (c *Claim) Unanswered() Set {
 	return c.Asked | c.Pending | c.Renewing | c.Releasing
 }
 
-// overdueNodes returns the nodes whose request has run out of time.
+// overdueNodes returns the nodes that have not answered within the time of a request.
 func (c *Claim) overdueNodes(at int64) Set {
 	var s Set
 	for n := range c.Unanswered().Nodes {
@@ -316,7 +317,7 @@ func (c *Claim) overdueNodes(at int64) Set {
 	return s
 }
 
-// dropGrants forgets the grants of the nodes in s.
+// dropGrants removes the grants of the nodes in s.
 func (c *Claim) dropGrants(s Set) {
 	c.Granted &^= s
 	c.Agreed &^= s

@@ -11,12 +11,12 @@ const (
 	stamp  = int64(42)
 )
 
-// claimTest passes events to one claim and remembers when each node was last asked.
+// claimTest passes events to one claim and records when each node was last asked.
 type claimTest struct {
 	t     *testing.T
 	c     Claim
 	now   int64
-	last  Actions // on the last event
+	last  Actions // of the last event
 	asked [MaxNodes]struct {
 		at, ttl int64
 		id      uint32
@@ -24,7 +24,7 @@ type claimTest struct {
 	}
 }
 
-// startClaim starts a claim over n nodes; it waits if place is not 0, and hears all nodes.
+// startClaim starts a claim over n nodes, subscribed to all of them. The claim waits if place is not 0.
 func startClaim(t *testing.T, n int, place int64) *claimTest {
 	t.Helper()
 	return startSubscribed(t, n, place, All(n))
@@ -38,7 +38,7 @@ func startSubscribed(t *testing.T, n int, place int64, heard Set) *claimTest {
 	return p
 }
 
-// heldClaim returns a claim over n nodes that won with token 100 at once.
+// heldClaim returns a claim over n nodes that has won with token 100.
 func heldClaim(t *testing.T, n int) *claimTest {
 	t.Helper()
 	p := startClaim(t, n, 0)
@@ -135,7 +135,7 @@ func nodeSet(nodes ...int) Set {
 	return s
 }
 
-// Taking the lock
+// Acquiring
 
 func TestSharedBaseCommitsInOneRound(t *testing.T) {
 	t.Parallel()
@@ -192,8 +192,7 @@ func TestRejectedCommitDoesNotCount(t *testing.T) {
 	p.check("everything is released", p.last.Release == All(3))
 }
 
-// The lock lapses on a node a TTL after the request reached it, which was not before
-// the request was sent.
+// A node keeps the lock for a TTL after it received the request, which was not before the request was sent.
 func TestValidityCountsFromOldestQuorumSend(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
@@ -309,8 +308,8 @@ func TestSilenceUntilDeadlineIsUnavailable(t *testing.T) {
 	}
 }
 
-// A claim that may wait does so even before it has reached any quorum. It outwaits
-// errors as well, unless errors that last leave no quorum.
+// A claim that may wait does so even before it has reached a quorum. It also waits through errors, unless
+// lasting errors leave no quorum.
 func TestWaiterSurvivesTemporaryFailures(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -351,8 +350,8 @@ func TestWaiterSurvivesTemporaryFailures(t *testing.T) {
 	}
 }
 
-// The obstacle is reported when a round has ended without enough answers, or with denials, and not while an open
-// answer may still decide between the two.
+// The obstacle is reported when a round has ended without enough answers, or with denials. While a missing
+// answer may still decide between the two, nothing is reported.
 func TestObstacleIsReportedOnceKnown(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -424,7 +423,7 @@ func TestPartlyUnsentRequestsNeedRelease(t *testing.T) {
 	p.check("the first request may have been executed", p.last.Release == All(3))
 }
 
-// Keeping the lock
+// Renewing
 
 func TestRenewalNeedsQuorum(t *testing.T) {
 	t.Parallel()
@@ -569,7 +568,7 @@ func TestWakeUpOfHeldLockRenewsNode(t *testing.T) {
 	p.check("redundancy", p.c.Granted == All(3) && p.last.Outcome == None)
 }
 
-// Giving it up
+// Releasing
 
 func TestReleaseIsDoneWhenQuorumAnswered(t *testing.T) {
 	t.Parallel()
@@ -590,7 +589,7 @@ func TestUnansweredReleaseIsReported(t *testing.T) {
 	p.step(Event{Kind: Release})
 	p.answerAll(Freed, 0)
 	p.step(Event{Kind: Tick})
-	p.checkOutcome(None) // an early tick means nothing
+	p.checkOutcome(None) // an early tick does nothing
 	p.tick()
 	p.checkOutcome(NotReleased)
 }

@@ -118,16 +118,16 @@
 //     of the TTL, and a second at most, after the failed try.
 //     give-back: the id is dead, and the claim goes on under a fresh one (trace C3).
 //     release: package redis sends it again over the next connection. If no quorum has
-//     confirmed it, the caller gets ErrUnavailable, and the lock lapses at the latest. The
+//     confirmed it, the caller gets ErrUnavailable, and the lock expires at the latest. The
 //     release of a caller that gives up is sent in any case (P10 in docs/protocol.md).
 //   - A node is slow or dead. The claim does not wait for it once the outcome is
 //     certain, and keeps partial grants because of it no longer than a few round
 //     trips.
-//   - The client dies. Its locks lapse after a TTL at most. Nodes skip its place
+//   - The client dies. Its locks expire after a TTL at most. Nodes skip its place
 //     in the queue, because it does not listen for its wake-up any more, and drop the
 //     place once it has not asked for QueueKeep.
 //   - A wake-up is lost. Waiters ask again on their own after a second, or as
-//     soon as the lock they wait for can lapse; if more than a hundred wait, each
+//     soon as the lock they wait for can expire; if more than a hundred wait, each
 //     asks within ten seconds, and one of them soon.
 //   - A node gets its queue back from an old copy. Each place in it whose waiter has
 //     left since, and whose client still lives, costs the node one hand-over.
@@ -157,7 +157,7 @@
 //   - C5. A counter does not start if the client's clock and the node's differ by more
 //     than a minute: a start in a wrong hour would be above all later ones.
 //   - C6. A free lock with waiters goes to the first in the queue, even if another client
-//     asks first. A lock that lapsed or was given back is free without a hand-over; it
+//     asks first. A lock that expired or was given back is free without a hand-over; it
 //     used to go to the waiter whose timer ran out first.
 //   - C7. A wake-up grants only in its place among the node's answers. Out of order, it
 //     may be about a lock that was given back since.
@@ -182,7 +182,7 @@
 //     before, would bring the lock back to a holder that still renews it.
 //   - C16. Each request with a stamp gives the id its place again: the node may have
 //     dropped the place.
-//   - Commit is refused unless the id has the lock there, with no higher token than the
+//   - Commit is rejected unless the id has the lock there, with no higher token than the
 //     committed one. Either condition alone lets two grants have one token.
 //   - Waiters are ordered by their own stamp, the same on every node. In order of arrival
 //     each node could have another head, and no waiter would get a quorum.

@@ -6,14 +6,14 @@ const maxRegains = 6 // how often a round of renewals asks the Missing nodes aga
 func (c *Claim) stepHeld(e *Event, a *Actions) {
 	n := Only(e.Node)
 	if c.TrustUntil != 0 && e.At >= c.TrustUntil && e.Kind != Release {
-		c.loseLock(e.At, a) // whatever the answer: another client may have had the lock since
+		c.loseLock(e.At, a) // whatever the answer is: another client may have had the lock since
 		return
 	}
 	switch e.Kind {
 	case Renew:
 		c.startRenewal(e, a)
 	case Woken:
-		// The node had lost the lock or never granted it, and has handed it over now.
+		// The node had lost or never granted the lock, and has now handed it over to this id.
 		if !c.renewsSoon(e.At) {
 			a.Renew |= n
 		}
@@ -24,7 +24,7 @@ func (c *Claim) stepHeld(e *Event, a *Actions) {
 		c.MinHold = e.TTL
 		c.endClaim(e.At, a)
 		return
-	case Granted: // late, after the commit: kept as redundancy
+	case Granted: // after the commit: kept as redundancy
 		c.confirmNode(e)
 		if e.Token < c.Token {
 			a.Commit |= n
@@ -42,7 +42,7 @@ func (c *Claim) stepHeld(e *Event, a *Actions) {
 		c.dropGrants(n)
 		c.Renewing &^= n
 		c.Missing |= n
-		// Only a round with an awaited outcome ends the claim: of any other the holder would not learn.
+		// Only a round with an awaited outcome ends the claim: the holder would not learn of any other.
 		if c.Unreported && !c.canBeQuorum(c.allNodes()&^c.Missing) {
 			c.loseLock(e.At, a)
 			return
@@ -53,7 +53,7 @@ func (c *Claim) stepHeld(e *Event, a *Actions) {
 		if e.Of == AskRenew && e.Sent >= c.RoundStart {
 			c.Renewing &^= n
 		}
-	case Tick: // the driver ends the round of a held lock
+	case Tick: // the engine ends the round of a held lock
 		c.Renewing = 0
 	}
 	c.reportRound(c.Kept, c.Renewing, Renewed, NotRenewed, a)
@@ -61,8 +61,8 @@ func (c *Claim) stepHeld(e *Event, a *Actions) {
 }
 
 // regainNodes asks the Missing nodes again once a quorum has kept the lock in this round. No other client has
-// a quorum then, and a node sets the lock again if it is free there. A node that is not free holds a rival's
-// partial grant, which is soon given back (trace C8).
+// a quorum then, and a node restores the lock if it is free there. A node where it is not free holds a rival's
+// partial grant, which the rival soon gives back (trace C8).
 func (c *Claim) regainNodes(at int64, a *Actions) {
 	if c.Token == 0 || c.Missing == 0 || !c.canBeQuorum(c.Kept) || c.Regains == maxRegains {
 		return
@@ -76,12 +76,12 @@ func (c *Claim) regainNodes(at int64, a *Actions) {
 	c.Missing = 0
 }
 
-// renewsSoon reports that the first renewal of all nodes is about to be sent.
+// renewsSoon reports whether the first renewal of all nodes is about to be sent.
 func (c *Claim) renewsSoon(at int64) bool {
 	return c.Renews && c.RoundStart == 0 && c.TrustUntil-at < c.TTL/2
 }
 
-// loseLock ends a held claim whose lease is lost.
+// loseLock ends a held claim because its lease is lost.
 func (c *Claim) loseLock(at int64, a *Actions) {
 	a.Outcome = Lost
 	c.endClaim(at, a)
@@ -99,9 +99,9 @@ func (c *Claim) startRenewal(e *Event, a *Actions) {
 	c.countSends(c.allNodes())
 }
 
-// assessRisk sets AtRisk from the round that is over: whether the loss of one more node would cost the lock.
-// A round with answers still under way shows nothing, unless enough have come, nor does any round of a set in
-// which no node can be spared.
+// assessRisk sets AtRisk after a round: whether the loss of one more node would cost the lock. A round with
+// missing answers shows nothing, unless enough have come. Nor does any round of a set that cannot spare a
+// node.
 func (c *Claim) assessRisk(at int64) {
 	if c.RoundStart == 0 || int(c.N) == c.Quorum() {
 		return
@@ -112,9 +112,9 @@ func (c *Claim) assessRisk(at int64) {
 	}
 }
 
-// confirmNode notes that the node of an answer has the lock, and until when: no request of this id shortens
-// that, whenever it is executed (trace C14). A node that owes the answer to a give-back may still drop the
-// lock at any time (trace C3).
+// confirmNode records that the node of an answer has the lock, and until when. No request of this id shortens
+// that time, whenever the node executes it (trace C14). A node that has not answered a give-back may still
+// free the lock at any time (trace C3).
 func (c *Claim) confirmNode(e *Event) {
 	n := Only(e.Node)
 	if c.Owed&n != 0 {
@@ -151,14 +151,14 @@ func (c *Claim) stepOver(e *Event, a *Actions) {
 		c.Releasing &^= c.overdueNodes(e.At)
 	case Woken:
 		a.Release |= n
-	case Release: // the holder did not know of the loss yet, and waits for this outcome
+	case Release: // the holder does not know of the loss, and waits for this outcome
 		c.Unreported = true
 	}
 	c.reportRound(c.Released, c.Releasing, Released, NotReleased, a)
 }
 
-// reportRound reports the outcome of a round, once: good when done is a quorum, bad when done and the nodes
-// in out can no longer be one.
+// reportRound reports the outcome of a round, once: good if done is a quorum, and bad if done cannot become
+// one because of the nodes in out.
 func (c *Claim) reportRound(done, out Set, good, bad Outcome, a *Actions) {
 	switch {
 	case !c.Unreported:

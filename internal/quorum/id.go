@@ -10,16 +10,14 @@ import (
 	"time"
 )
 
-// An owner id is <client>.<seq>, and ~<note> behind it where the claim has a note. The
-// client part is the same for all ids of a client. seq is in base 36; it counts up and
-// runs ahead of the clock in µs, so that people can see the age of a claim. The note is
-// percent-encoded: an id has no space, no comma, no plus sign and none of the marks that may
-// end it. The mark * is for a grant that can be adopted, and ! for a released lock that stays
-// taken for its MinHold.
+// An owner id is <client>.<seq>, followed by ~<note> if the claim has a note. The client part is the same for
+// all ids of a client. seq is in base 36. It counts up and runs ahead of the clock in µs, so that people can
+// see the age of a claim. The note is percent-encoded: an id has no space, comma or plus sign, and none of the
+// marks that may end it. The mark * is for a grant that can be adopted, and ! for a released lock that is kept
+// for its MinHold.
 //
-// Where the locks are shared with Redisson, an id looks like one of its threads,
-// <uuid>:<seq>, with seq in base 10. Such a uuid is of version 8, and Redisson's are of
-// version 4.
+// If the locks are shared with Redisson, an id looks like one of Redisson's threads, <uuid>:<seq>, with seq in
+// base 10. These uuids are of version 8, and Redisson's are of version 4.
 
 const (
 	clientLen     = 26
@@ -39,7 +37,7 @@ func NewUUID() string {
 
 var ourUUID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-// NewOwner makes an owner id.
+// NewOwner returns an owner id.
 func NewOwner(client string, seq int64, note string) string {
 	id := append(make([]byte, 0, 64), client...) // on the stack, unless there is a note
 	if len(client) == clientLen {
@@ -53,26 +51,26 @@ func NewOwner(client string, seq int64, note string) string {
 	return string(id)
 }
 
-// keptMark ends the owner id of a lock that is released and stays taken for its MinHold.
+// keptMark ends the owner id of a released lock that is kept for its MinHold.
 const keptMark = "!"
 
-// KeptID returns the owner id that replaces owner while its released lock stays taken for its MinHold.
+// KeptID returns the owner id that replaces owner while its released lock is kept for its MinHold.
 func KeptID(owner string) string { return owner + keptMark }
 
-// IsKept reports whether a lock with that owner is released and only stays taken for its MinHold.
+// IsKept reports whether owner is the id of a released lock that is kept for its MinHold.
 func IsKept(owner string) bool { return strings.HasSuffix(owner, keptMark) }
 
-// ClientOf returns the client's part of an owner id, or "" if owner is not an owner id.
+// ClientOf returns the client part of an owner id, or "" if owner is not an owner id.
 func ClientOf(owner string) string {
 	client, _, _, _ := parseOwner(owner)
 	return client
 }
 
-// lastSeq is the end of the year 9999 in µs since 1970. No later time has a form in JSON.
+// lastSeq is the end of the year 9999 in µs since 1970. JSON has no form for a later time.
 const lastSeq = 253_402_300_799_999_999
 
-// Since returns when the owner asked for the lock, by its own clock. It returns zero for an owner that is no
-// owner id, or has a number that is no time.
+// Since returns when the owner asked for the lock, by its own clock. It returns zero if owner is not an owner
+// id, or its number is not a time.
 func Since(owner string) time.Time {
 	_, seq, _, ok := parseOwner(owner)
 	if !ok || seq < 0 || seq > lastSeq {
@@ -90,7 +88,7 @@ func NoteOf(owner string) string {
 
 func parseOwner(owner string) (client string, seq int64, note string, ok bool) {
 	base := 36
-	owner = strings.TrimSuffix(strings.TrimSuffix(owner, keptMark), "*") // the mark is driver.Adoptable's
+	owner = strings.TrimSuffix(strings.TrimSuffix(owner, keptMark), "*") // the mark * of driver.Adoptable
 	client, rest, found := strings.Cut(owner, ".")
 	if !found || len(client) != clientLen || strings.Trim(client, clientLetters) != "" {
 		base = 10

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// FuzzOwnerIDs checks that the value of a lock is read as an owner id only if it is
-// one, and without a panic.
+// FuzzOwnerIDs checks that the value of a lock is parsed as an owner id only if it is one, and without a
+// panic.
 func FuzzOwnerIDs(f *testing.F) {
 	client := NewClient()
 	for _, uuid := range []string{NewUUID(), "8743c9c0-0795-4907-87fd-6c719a6b4586"} {
@@ -39,8 +39,8 @@ func FuzzOwnerIDs(f *testing.F) {
 	})
 }
 
-// FuzzNotes checks that a note is read as it was given, and that an id with a note has
-// no character that would end it in a message, a list or a lease's owner.
+// FuzzNotes checks that a note survives encoding and decoding, and that an id with a note has no character
+// that would end it in a message, a list or a lease's owner.
 func FuzzNotes(f *testing.F) {
 	for _, note := range []string{"", "nightly import", "50 % + more", "~", "a.b~c", "Grüße, Müller", "\x00\n"} {
 		f.Add(note)
@@ -62,7 +62,7 @@ func FuzzNotes(f *testing.F) {
 	})
 }
 
-// The value of another library's lock is no owner id.
+// The value of another library's lock is not an owner id.
 func TestOnlyOwnIDFormsAreParsed(t *testing.T) {
 	t.Parallel()
 	client := NewClient()

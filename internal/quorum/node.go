@@ -7,24 +7,24 @@ import (
 	"strings"
 )
 
-// Lock is one lock on one node: the Go twin of the Lua scripts in internal/wire/scripts. Each exported method
-// that changes the lock does the work of one script (Release and Keep are both release.lua), as a pure
+// Lock is one lock on one node, the Go twin of the Lua scripts in internal/wire/scripts. Each exported method
+// that changes the lock corresponds to one script (Release and Keep are both release.lua). It is a pure
 // function of the lock, the node's clock now (µs since 1970) and its arguments; TTLs and hand-overs are in
-// milliseconds. The zero value is a lock that was never taken, on a node that has granted none. Times of
-// expiry are kept in milliseconds, and something expires once the clock is past them, as in Redis 7; a newer
-// server may drop it a millisecond sooner.
+// milliseconds. The zero value is a lock that was never acquired, on a node that has granted none. Times of
+// expiry are in milliseconds, and something expires once the clock is past them, as in Redis 7; a newer server
+// may drop it a millisecond sooner.
 type Lock struct {
 	Owner string // "" while free
-	Token int64  // first token of the owner: given by this node, or committed; 0: none
+	Token int64  // first token of the owner: granted by this node, or committed; 0: none
 	Until int64
 	Queue Queue
-	Notes Notes // the owners from whom Force or Adopt took the lock: no request of theirs gets it back
-	// Fence is the highest token that the node has promised for any of the locks that share
-	// this counter. It never expires. 0: the node has promised none.
+	Notes Notes // owners that lost the lock by Force or Adopt: none of their requests gets it back
+	// Fence is the highest token that the node has promised for any of the locks that share this counter. It
+	// never expires. 0: the node has promised none.
 	Fence int64
 }
 
-// At returns the lock at the time now, without the parts that have expired by then.
+// At returns the lock at the time now, without expired parts.
 func (l Lock) At(now int64) Lock {
 	now /= 1000
 	if now > l.Until {
@@ -36,7 +36,7 @@ func (l Lock) At(now int64) Lock {
 
 // ClockError is returned by a node that did not start a counter of tokens because clocks differ.
 type ClockError struct {
-	Ahead int64 // lead of the node's clock over the client's, in µs
+	Ahead int64 // time by which the node's clock is ahead of the client's, in µs
 }
 
 // Error returns the text of the error that the scripts return.
@@ -52,8 +52,8 @@ func (e ClockError) Error() string {
 // ErrTokensEnd is returned by a node whose counter has no tokens left: see MaxToken.
 var ErrTokensEnd = errors.New("COUNTER no tokens are left")
 
-// nextTokenBlock promises the next tokens, none below least. After an error nothing has changed: the counter
-// is new and must not start, or has no tokens left.
+// nextTokenBlock promises the next block of tokens, none below least. It returns an error, and changes
+// nothing, if a new counter must not start, or no tokens are left.
 func (l *Lock) nextTokenBlock(now, clock, least int64) (base int64, err error) {
 	base = l.Fence + 1
 	if l.Fence <= 0 {
@@ -75,26 +75,26 @@ func (l *Lock) take(owner string, token, now, ttl int64) {
 	l.Owner, l.Token, l.Until = owner, token, now/1000+ttl
 }
 
-// prolong keeps the lock for ttl from now on, or longer: it never shortens a lock. A connection that is gone
-// may still execute a request long after a later one of the same owner, and must not end what was promised
-// since (trace C14).
+// prolong keeps the lock for ttl from now on, and never shortens it. A broken connection may still execute a
+// request long after a later one of the same owner, and must not end what was promised since (trace C14).
 func (l *Lock) prolong(now, ttl int64) { l.Until = max(l.Until, now/1000+ttl) }
 
 func (l *Lock) free() { l.Owner, l.Token, l.Until = "", 0, 0 }
 
-// queueOwner gives owner a place, or extends the life of its place. An id from which the lock was taken gets
-// no place: the lock would be handed to it.
+// queueOwner gives owner a place in the queue, or extends the life of its place. An id from which the lock was
+// taken gets none, because the lock would be handed to it.
 func (l *Lock) queueOwner(owner string, now, stamp int64) {
 	if !l.wasTaken(owner) {
 		l.Queue = l.Queue.With(Place{Owner: owner, Stamp: stamp, Until: now/1000 + QueueKeep})
 	}
 }
 
-// Wake is a wake-up. If the holder releases on every node, the waiter needs nothing else; otherwise it asks.
+// Wake is a wake-up. If the holder releases on all nodes, it is all that the waiter needs; otherwise the
+// waiter asks.
 type Wake struct {
 	Owner string // id of the waiter; "": nobody was woken
 	Base  int64  // first token of its block; 0: not in the message
-	Left  int64  // ms until the lock lapses; 0: not in the message
+	Left  int64  // ms until the lock expires; 0: not in the message
 }
 
 // String returns the message for the waiter.
@@ -105,9 +105,9 @@ func (w Wake) String() string {
 	return fmt.Sprintf("%s %d %d", w.Owner, w.Base, w.Left)
 }
 
-// ParseWake reads a message of String. A message that it cannot read has no token, nor has one that no script
-// sends: with a number that is no token, or a hand-over that is too long. Whoever may publish can send a
-// message in the name of a node, and its receiver must not rely on it for longer than on a real one.
+// ParseWake parses a message of String. The result has no token if the message is malformed, or if no script
+// would send it: its number is no token, or its hand-over is too long. Any client with the permission to
+// publish can imitate a node, and a receiver must not trust an imitation longer than a real message.
 func ParseWake(text string) Wake {
 	owner, rest, _ := strings.Cut(text, " ")
 	base, left, _ := strings.Cut(rest, " ")
@@ -120,20 +120,20 @@ func ParseWake(text string) Wake {
 	return w
 }
 
-// forcedMark follows the id in the message to a forced holder.
+// forcedMark follows the id in the message to a force-released holder.
 const forcedMark = " forced "
 
-// Forced returns the message to the client of owner, whose lock Force took; why is the reason.
+// Forced returns the message to the client of owner, whose lock Force has taken away for the reason why.
 func Forced(owner, why string) string { return owner + forcedMark + why }
 
-// ParseForced reads a message of Forced; ok is false for any other text.
+// ParseForced parses a message of Forced. ok is false for any other text.
 func ParseForced(text string) (owner, why string, ok bool) { return strings.Cut(text, forcedMark) }
 
-// Acquire takes the lock for owner, or, with a stamp other than 0, queues it. A free lock with waiters goes
-// to the first waiter that hears its wake-up. clock is the client's wall clock in µs, least the first token
-// that the client may use. Asking again is harmless. If a free lock was handed to a waiter, the caller is
-// denied, and the wake-up is for that waiter. An id from which the lock was taken never gets it again: such a
-// request was sent before, and its client may rely on a lease that is over.
+// Acquire gives the lock to owner or, with a stamp other than 0, queues owner. If the lock is free and has
+// waiters, the first waiter with a listening client gets it, the caller is denied, and the wake-up is for that
+// waiter. clock is the client's wall clock in µs, least the lowest token that the client may use. Acquire may
+// be repeated. An id from which the lock was taken never gets it again: such a request was sent before, and
+// its client may rely on a lease that has ended.
 func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, hears func(owner string) bool) (Lock, Reply, Wake) {
 	l = l.At(now)
 	if l.Owner != owner && l.wasTaken(owner) {
@@ -166,8 +166,8 @@ func (l Lock) Acquire(now int64, owner string, ttl, clock, least, stamp int64, h
 	return l, l.deniedReplyAt(now), Wake{}
 }
 
-// grantAgain grants the owner the lock that it has, with the same token. If there is no token, or it is below
-// least, the node has gone back to older data since, and the owner gets new tokens.
+// grantAgain grants the owner its lock again, with the same token. If the lock has no token, or one below
+// least, the node has gone back to older data, and the owner gets new tokens.
 func (l Lock) grantAgain(now, ttl, clock, least int64) (Lock, Reply) {
 	if l.Token < max(least, 1) {
 		base, err := l.nextTokenBlock(now, clock, least)
@@ -180,10 +180,10 @@ func (l Lock) grantAgain(now, ttl, clock, least int64) (Lock, Reply) {
 	return l, l.grantedReply()
 }
 
-// Adopt passes the lock from its owner from to owner, with a new block of tokens, and keeps a note about from
-// for at least noted ms. Asking again is harmless; a lock of any other owner, and a free lock, is denied.
-// Force takes a lock from its owner as well, but compares the token, gives the lock to no owner of its own,
-// and uses no client's clock.
+// Adopt passes the lock from the owner from to owner, with a new block of tokens, and keeps a note about from
+// for at least noted ms. It may be repeated. It denies a free lock and a lock of any other owner. Force also
+// takes a lock from its owner, but it compares the token, gives the lock to no owner of its own, and uses no
+// client's clock.
 func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least, noted int64) (Lock, Reply) {
 	switch l = l.At(now); {
 	case l.Owner == "", l.wasTaken(owner):
@@ -208,9 +208,9 @@ func (l Lock) Adopt(now int64, from, owner string, ttl, clock, least, noted int6
 	return l, l.grantedReply()
 }
 
-// Commit fixes token for owner. All conditions are needed: the owner, because another grant may have come
-// between; no higher token in the lock, because the node may have granted the owner the lock again since,
-// with other grants in between; and the counter, because it must not start from a token.
+// Commit fixes token for owner. It checks the owner, because there may have been another grant in between. It
+// checks that the lock has no higher token, because the node may have granted the lock to the owner again,
+// with other grants in between. And it needs the counter, which must not start from a token.
 func (l Lock) Commit(now int64, owner string, token int64) (Lock, Reply) {
 	l = l.At(now)
 	if l.Owner != owner || l.Token > token || l.Fence <= 0 {
@@ -221,9 +221,9 @@ func (l Lock) Commit(now int64, owner string, token int64) (Lock, Reply) {
 }
 
 // Renew prolongs the lock, and never shortens it. A free lock does not belong to the owner, unless restore is
-// set because the owner still has a quorum: then the lock is set again, with its token. A lock that Force or
-// Adopt took from the owner is not set again. While the note about that exists, the lock cannot be the
-// owner's here, so that a lock that is not free needs no look at the notes.
+// set because the owner still has a quorum: then the lock is restored with its token. A lock that Force or
+// Adopt took from the owner is not restored. While the note about that exists, the lock cannot be the owner's
+// here, so the notes matter only for a free lock.
 func (l Lock) Renew(now int64, owner string, ttl, token int64, restore bool) (Lock, Reply) {
 	l = l.At(now)
 	switch {
@@ -237,10 +237,11 @@ func (l Lock) Renew(now int64, owner string, ttl, token int64, restore bool) (Lo
 	return l, l.keptReply()
 }
 
-// Release withdraws owner from the queue, or, with a stamp, keeps or gives it its place. A lock of owner
-// passes to the first waiter that hears its wake-up, for the time handOver, and Release returns that wake-up;
-// without such a waiter the lock is free. It is free also when the counter is lost, because no client's clock
-// is at hand: the woken waiter takes it by its own clock. Without a stamp, a free lock passes on as well.
+// Release removes owner from the queue or, with a stamp, keeps or gives it its place. A lock of owner passes
+// to the first waiter with a listening client, for the time handOver, and Release returns the wake-up; without
+// such a waiter the lock is free. The lock is also free if the counter is lost, because no client's clock is
+// known here: the woken waiter then acquires it with its own clock. Without a stamp, a free lock passes on as
+// well.
 func (l Lock) Release(now int64, owner string, least, stamp, handOver int64, hears func(owner string) bool) (Lock, Wake) {
 	l = l.At(now)
 	if stamp != 0 {
@@ -254,7 +255,7 @@ func (l Lock) Release(now int64, owner string, least, stamp, handOver int64, hea
 	return l.handOverOrFree(now, owner, least, handOver, stamp == 0, hears)
 }
 
-// Keep releases the lock for owner and keeps it taken for minHold: it has no owner then, and no request of
+// Keep releases the lock for owner and keeps it held for minHold: it has no owner then, and no request of
 // owner changes it any more. A lock of another owner stays as it is.
 func (l Lock) Keep(now int64, owner string, minHold int64) Lock {
 	l = l.At(now)
@@ -265,7 +266,7 @@ func (l Lock) Keep(now int64, owner string, minHold int64) Lock {
 	return l
 }
 
-// firstWaiter returns the first id in the queue, or "" if that is from, or nobody waits.
+// firstWaiter returns the first id in the queue, or "" if that is from, or the queue is empty.
 func (l *Lock) firstWaiter(from string) string {
 	if head, _ := l.Queue.Head(); head != from {
 		return head
@@ -273,8 +274,8 @@ func (l *Lock) firstWaiter(from string) string {
 	return ""
 }
 
-// wakeWaiter takes the first waiter that hears its wake-up out of the queue, and those before it. It returns
-// "" if from comes before any such waiter, or nobody hears.
+// wakeWaiter removes the first waiter with a listening client from the queue, and the waiters before it. It
+// returns "" if from comes before any such waiter, or there is none.
 func (l *Lock) wakeWaiter(from string, hears func(owner string) bool) string {
 	for owner := range l.Queue.candidates {
 		if owner == from {
@@ -288,10 +289,9 @@ func (l *Lock) wakeWaiter(from string, hears func(owner string) bool) string {
 	return ""
 }
 
-// handOverOrFree hands the lock over to the first waiter, or frees it. If from is the first in the queue the
-// lock becomes free: kept for from, the node would block all others until from asks again (trace C4).
-// everywhere means that from releases on all nodes. With a handOver of 0 the lock becomes free even if others
-// wait.
+// handOverOrFree hands the lock over to the first waiter, or frees it. If from is the first in the queue, it
+// frees the lock: kept for from, the lock would block all others until from asks again (trace C4). everywhere
+// reports that from releases on all nodes. With a handOver of 0 the lock becomes free even if others wait.
 func (l Lock) handOverOrFree(now int64, from string, least, handOver int64, everywhere bool, hears func(owner string) bool) (Lock, Wake) {
 	if handOver == 0 || l.firstWaiter(from) == "" {
 		l.free()
@@ -310,11 +310,12 @@ func (l Lock) handOverOrFree(now int64, from string, least, handOver int64, ever
 	return l, w
 }
 
-// maxNoteEnd bounds the end of a note, in ms since 1970. Another program may have given a lock any TTL.
+// maxNoteEnd bounds the end of a note, in ms since 1970, because another program may have given a lock any
+// TTL.
 const maxNoteEnd = 100_000_000_000_000
 
-// noteTaken keeps a note that the lock was taken from owner, for noted ms or for the time left of the lock
-// here, whichever is longer. On another node the owner may have the lock for longer, and still trust it.
+// noteTaken keeps a note that the lock was taken from owner, for noted ms or for the remaining time of the
+// lock here, whichever is longer. On another node the owner may have the lock for longer, and still trust it.
 func (l *Lock) noteTaken(owner string, now, noted int64) {
 	l.Notes = l.Notes.With(owner, min(max(l.Until, now/1000+noted, now/1000+1), maxNoteEnd))
 }
@@ -326,7 +327,7 @@ func (l *Lock) wasTaken(owner string) bool {
 }
 
 // Force takes the lock away from owner, and keeps a note about that for at least noted ms. A released lock
-// that stays taken for its MinHold does not belong to its owner any more.
+// that is kept for its MinHold does not belong to its owner any more.
 func (l Lock) Force(now int64, owner string, least, handOver, noted int64, hears func(owner string) bool) (Lock, bool, Wake) {
 	l = l.At(now)
 	if l.Owner == "" || l.Owner != owner {

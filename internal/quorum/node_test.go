@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// The initial clock in µs, and times in ms, of the tests.
+// Times of the tests: noon is the initial clock in µs, ttl is in ms.
 const (
 	noon = int64(1_800_000_000_000_000)
 	ttl  = int64(10_000)
-	end  = noon // last token of the first block of a counter seeded at noon
+	end  = noon // last token of the first block of a counter that starts at noon
 	base = end - Block + 1
 )
 
 func newDeafLock(string) bool { return false }
 func hears(string) bool       { return true }
 
-// takenFrom returns a lock that a took at noon, on a new node.
+// takenFrom returns a lock that a acquired at noon, on a new node.
 func takenFrom(t *testing.T) Lock {
 	t.Helper()
 	l, r, _ := Lock{}.Acquire(noon, "a", ttl, noon, 0, 0, newDeafLock)
@@ -28,7 +28,7 @@ func takenFrom(t *testing.T) Lock {
 	return l
 }
 
-// queuedBehind returns the lock of a, with b and c queued in this order.
+// queuedBehind returns a lock of a, with b and c in the queue.
 func queuedBehind(t *testing.T) Lock {
 	t.Helper()
 	l, _, _ := takenFrom(t).Acquire(noon, "c", ttl, noon, 0, 7, newDeafLock)
@@ -44,7 +44,7 @@ func queueOwners(q Queue) []string {
 	return all
 }
 
-// timeLeft returns q with places for some owners, the first of them with the stamp 1.
+// timeLeft returns q with places for the owners, in this order.
 func timeLeft(q Queue, owners ...string) Queue {
 	for i, owner := range owners {
 		q = q.With(Place{Owner: owner, Stamp: int64(i + 1), Until: noon/1000 + QueueKeep})
@@ -97,7 +97,7 @@ func TestNewCounterStartsAtClock(t *testing.T) {
 	for _, tt := range []struct{ clock, want int64 }{
 		{noon + 999_999, noon + 999_999},
 		{noon - 1_000_000, noon - 1_000_000},
-		{noon + 1_000_001, noon}, // a clock that is wrong by more than a second is not believed
+		{noon + 1_000_001, noon}, // a clock that differs by more than a second is not trusted
 		{noon - 1_000_001, noon},
 		{noon + 60_000_000, noon},
 		{noon - 60_000_000, noon},
@@ -146,7 +146,7 @@ func TestClockErrorNamesOffset(t *testing.T) {
 	}
 }
 
-// Nothing but the server's memory ends the counter: no idle time, however long.
+// Only the loss of the server's memory ends the counter, not time.
 func TestCounterNeverExpires(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * 3600 * 1_000_000
@@ -216,7 +216,7 @@ func TestNoGrantIsBelowMinToken(t *testing.T) {
 	}
 }
 
-// A hand-over has no client's clock. The woken waiter takes the lock by its own.
+// A hand-over knows no client's clock. The woken waiter acquires the lock with its own.
 func TestHandOverDoesNotStartLostCounter(t *testing.T) {
 	t.Parallel()
 	l := queuedBehind(t)
@@ -231,8 +231,8 @@ func TestHandOverDoesNotStartLostCounter(t *testing.T) {
 	}
 }
 
-// A later grant has the higher token, wherever the node's clock goes after the start of the counter, and however long
-// nobody asks.
+// A later grant has the higher token, wherever the node's clock goes after the start of the counter, and
+// however long no client asks.
 func TestClockJumpLowersNoToken(t *testing.T) {
 	t.Parallel()
 	const hour = 3600 * 1_000_000
@@ -268,7 +268,7 @@ func TestCommitNeedsOwner(t *testing.T) {
 func TestCommitSetsTokenAndRaisesCounter(t *testing.T) {
 	t.Parallel()
 	high := takenFrom(t)
-	high.Fence = end + 100*Block // other locks of the node
+	high.Fence = end + 100*Block // of other locks on the node
 	for _, before := range []Lock{takenFrom(t), high} {
 		for _, token := range []int64{base, base + 1, base + 1000, end + 200*Block} {
 			l, r := before.Commit(noon, "a", token)
@@ -284,8 +284,8 @@ func TestCommitSetsTokenAndRaisesCounter(t *testing.T) {
 	}
 }
 
-// The owner's token on the node may be of a later grant, with other grants in between: the lock was lost, and an
-// acquire of the owner was executed twice.
+// The owner's token on the node may belong to a later grant, with other grants in between: the lock was lost,
+// and an acquire of the owner was executed twice.
 func TestCommitBelowLockTokenIsRejected(t *testing.T) {
 	t.Parallel()
 	l := takenFrom(t)
@@ -436,7 +436,7 @@ func TestReleaseHandsOverToFirstWaiter(t *testing.T) {
 	}
 }
 
-// The first in the queue gave the lock back, and nobody has asked since.
+// The first in the queue gave the lock back, and no client has asked since.
 func TestReleasePassesFreeLockOn(t *testing.T) {
 	t.Parallel()
 	free, _ := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
@@ -487,7 +487,7 @@ func TestGiveBackPassesToEarlierWaiter(t *testing.T) {
 	}
 }
 
-// Trace C4: kept for the first in the queue, the node would block everybody until that one asks again.
+// Trace C4: kept for the first in the queue, the lock would block everybody until that waiter asks again.
 func TestGiveBackByHeadFreesLock(t *testing.T) {
 	t.Parallel()
 	l, woken := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
@@ -496,7 +496,7 @@ func TestGiveBackByHeadFreesLock(t *testing.T) {
 	}
 }
 
-// Trace C6: a client that asks while a lock happens to be free does not overtake the waiters.
+// Trace C6: a client that asks while the lock happens to be free does not overtake the waiters.
 func TestFreeLockGoesToFirstWaiter(t *testing.T) {
 	t.Parallel()
 	free, _ := queuedBehind(t).Release(noon, "a", 0, 5, 1000, hears)
@@ -616,7 +616,7 @@ func TestLateRequestsDoNotReviveTakenLease(t *testing.T) {
 	}
 }
 
-// Each note has a time of its own: a chain of adoptions leaves only the latest notes.
+// Each note expires separately: after a chain of adoptions only the latest notes are left.
 func TestNotesExpireOneByOne(t *testing.T) {
 	t.Parallel()
 	l, now := takenFrom(t), noon
@@ -639,7 +639,7 @@ func TestNotesExpireOneByOne(t *testing.T) {
 	}
 }
 
-// A place lapses by itself, even while other waiters ask.
+// A place expires even while other waiters ask.
 func TestPlaceOfDeadWaiterExpires(t *testing.T) {
 	t.Parallel()
 	l := queuedBehind(t) // b and c wait
@@ -685,7 +685,7 @@ func TestDeadWaitersBlockNobody(t *testing.T) {
 	}
 }
 
-// Another node may have prolonged the lease since this one did, and its holder trusts it for that long.
+// Another node may have prolonged the lease after this one, and its holder trusts it for that long.
 func TestNoteOutlastsLocalLock(t *testing.T) {
 	t.Parallel()
 	const noted = 3 * ttl
@@ -704,7 +704,7 @@ func TestNoteOutlastsLocalLock(t *testing.T) {
 	}
 }
 
-// In its quarantine a node that fails over hands to nobody, and each renewal sets a free lock again.
+// During quarantine a node that fails over hands locks to nobody, and each renewal restores a free lock.
 func TestForceInQuarantineCannotBeUndone(t *testing.T) {
 	t.Parallel()
 	before := queuedBehind(t)
@@ -744,7 +744,7 @@ func TestForceComparesLockOnly(t *testing.T) {
 	}
 }
 
-// A renewal can set a lock whose owner is still in the queue on that node.
+// A renewal can restore a lock whose owner is still in the queue on that node.
 func TestForceDoesNotReturnLockToHolder(t *testing.T) {
 	t.Parallel()
 	l := takenFrom(t)
@@ -793,8 +793,8 @@ func TestKeptLockHasNoOwner(t *testing.T) {
 	}
 }
 
-// A node may have prolonged the lease just before it took the lock away, and the first node of a quorum may take it away
-// as much earlier than the last one.
+// A node may have prolonged the lease just before it took the lock away, and the first node of a quorum may
+// take it away that much earlier than the last one.
 func TestNoteLastsTwoTTLsAndTwoSeconds(t *testing.T) {
 	for longest, want := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: 2020 * time.Millisecond,

@@ -10,16 +10,15 @@ import (
 type Place struct {
 	Owner string // id of the waiter
 	Stamp int64  // when the client began to ask, by its clock, µs since 1970
-	Until int64  // when the place lapses unless the client asks again, by the node's clock, ms since 1970
+	Until int64  // when the place expires unless the client asks again, by the node's clock, ms since 1970
 }
 
-// Queue holds the places of one lock on one node, first come first: by stamp, and equal stamps by the bytes
-// of their ids, as a Redis sorted set orders them. The first waiter whose client listens gets the lock when
-// it is released (Lock.Release and handOverOrFree in node.go) or when another client asks for a free lock
-// (Lock.Acquire).
+// Queue holds the places of one lock on one node, in the order of a Redis sorted set: by stamp, and equal
+// stamps by the bytes of their ids. The first waiter with a listening client gets the lock when it is released
+// (Lock.Release and handOverOrFree in node.go), or when another client asks for a free lock (Lock.Acquire).
 //
-// A Queue is an immutable value packed into a string, so that the state around it can be compared and copied;
-// the zero value is empty.
+// A Queue is an immutable value packed into a string, so that the state that contains it can be compared and
+// copied. The zero value is empty.
 type Queue string
 
 // placeHead is the length of a packed place without its id: 8 bytes of stamp, 8 of until, 2 of the id's
@@ -36,7 +35,7 @@ func (q Queue) splitFirst() (p Place, rest Queue) {
 	return p, q[end:]
 }
 
-// append returns q with p behind all others.
+// append returns q with p at the end.
 func (q Queue) append(p Place) Queue {
 	b := make([]byte, 0, len(q)+placeHead+len(p.Owner))
 	b = append(b, q...)
@@ -64,7 +63,7 @@ func (q Queue) Head() (owner string, ok bool) {
 	return p.Owner, true
 }
 
-// Places calls yield for each place, first come first.
+// Places calls yield for each place, in order.
 func (q Queue) Places(yield func(p Place) bool) {
 	for q != "" {
 		var p Place
@@ -99,7 +98,7 @@ func (q Queue) Without(owner string) Queue {
 	return q
 }
 
-// at returns q without the places that have lapsed by now, in ms.
+// at returns q without the places that have expired by now, in ms.
 func (q Queue) at(now int64) Queue {
 	lapsed := false
 	for p := range q.Places {
@@ -119,9 +118,9 @@ func (q Queue) at(now int64) Queue {
 	return kept
 }
 
-// candidates yields the ids that may be handed the lock: first the head of the queue, as far as one request
-// looks, and then the ids whose clients asked last. A living waiter asks again and again, so if the whole
-// head is dead, the last to ask are alive.
+// candidates yields the ids to which the lock may be handed: the first of the queue, as many as one request
+// tries, and then the ids whose clients asked last. A living waiter asks again and again, so if all of the
+// first are dead, the last to ask are alive.
 func (q Queue) candidates(yield func(owner string) bool) {
 	n := 0
 	for p := range q.Places {
@@ -146,11 +145,11 @@ func (q Queue) candidates(yield func(owner string) bool) {
 	}
 }
 
-// Notes lists the owners from whom Force or Adopt took one lock on one node, each with the time in ms at
-// which the note lapses. Like a Queue it is an immutable value, in the order of the owners.
+// Notes lists the owners that lost one lock on one node by Force or Adopt, each with the time in ms at which
+// the note expires. Like a Queue it is an immutable value, sorted by owner.
 type Notes struct{ q Queue }
 
-// With returns n with a note about owner that lasts until then, or longer if an earlier note does.
+// With returns n with a note about owner that lasts until the given time, or longer if an earlier note does.
 func (n Notes) With(owner string, until int64) Notes {
 	if known, ok := n.Until(owner); ok {
 		until = max(until, known)
@@ -158,7 +157,7 @@ func (n Notes) With(owner string, until int64) Notes {
 	return Notes{n.q.With(Place{Owner: owner, Until: until})}
 }
 
-// Until returns when the note about owner lapses; ok is false if there is none.
+// Until returns when the note about owner expires. ok is false if there is none.
 func (n Notes) Until(owner string) (until int64, ok bool) {
 	for p := range n.q.Places {
 		if p.Owner == owner {
@@ -177,5 +176,5 @@ func (n Notes) Owners(yield func(owner string, until int64) bool) {
 	}
 }
 
-// at returns n without the notes that have lapsed by now, in ms.
+// at returns n without the notes that have expired by now, in ms.
 func (n Notes) at(now int64) Notes { return Notes{n.q.at(now)} }

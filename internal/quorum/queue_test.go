@@ -21,7 +21,7 @@ func queueEntries(q Queue) []waiter {
 	return all
 }
 
-// A sorted set of Redis orders by score and then by the members' bytes.
+// A sorted set of Redis orders by score, and then by the bytes of the members.
 func TestQueueOrdersLikeSortedSet(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))

@@ -2,14 +2,14 @@ package quorum
 
 import "testing"
 
-// keep makes the nodes keep the lock, a moment after they were asked.
+// keep makes the nodes answer a renewal with Kept, a moment after they were asked.
 func (p *claimTest) keep(nodes ...int) {
 	p.t.Helper()
 	p.now += ms
 	p.answerAll(Kept, nodes...)
 }
 
-// Until then another client may have a quorum that includes the node.
+// Before that, another client may have a quorum that includes the node.
 func TestNodeIsRegainedOnlyAfterQuorumKept(t *testing.T) {
 	t.Parallel()
 	p := heldClaim(t, 5)
@@ -134,7 +134,7 @@ func TestRegainIsTriedFewTimes(t *testing.T) {
 	p.check("given back", p.c.Granted == All(3) && p.last.Renew == 0)
 }
 
-// Otherwise the holder would go on until its next renewal, while its locks are released.
+// Otherwise the holder would continue until its next renewal, while its locks are being released.
 func TestLossIsReportedBeforeRelease(t *testing.T) {
 	t.Parallel()
 	p := heldClaim(t, 3)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The figures come from the Redlock page; other tests take them as given.
+// The figures come from the Redlock page. Other tests rely on them.
 func TestDriftIsOnePercentAndTwoMilliseconds(t *testing.T) {
 	t.Parallel()
 	for ttl, want := range map[time.Duration]time.Duration{
@@ -19,7 +19,7 @@ func TestDriftIsOnePercentAndTwoMilliseconds(t *testing.T) {
 	}
 }
 
-// The node may have denied the open request before it handed the lock over.
+// The node may have denied the pending request before it handed the lock over.
 func TestWakeUpAsksNodeDespitePendingRequest(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)

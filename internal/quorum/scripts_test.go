@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A script cannot import a constant, so each number of the protocol is repeated in the scripts.
+// A script cannot import a constant, so the scripts repeat each number of the protocol.
 func TestScriptsUseProtocolConstants(t *testing.T) {
 	t.Parallel()
 	known := map[int]string{
@@ -30,7 +30,7 @@ func TestScriptsUseProtocolConstants(t *testing.T) {
 	}
 	found := make(map[int]bool)
 	for _, s := range append(wire.Plain.Scripts(), wire.Redisson.Scripts()...) {
-		if s == wire.Probe || s == wire.Redisson.Probe || s == wire.Admit { // they take part in no lock
+		if s == wire.Probe || s == wire.Redisson.Probe || s == wire.Admit { // they change no lock
 			continue
 		}
 		for _, text := range regexp.MustCompile(`(?m)--.*$|\b[0-9]{2,}\b`).FindAllString(s.Text, -1) {

@@ -20,14 +20,14 @@ func (c *Claim) stepSeeking(e *Event, a *Actions) {
 		return
 	case Granted, Denied:
 		if c.Owed&n != 0 {
-			// The answer overtook that to the give-back, which so went over another
-			// connection and may still be executed (trace C3).
+			// The answer overtook the answer to the give-back. So the give-back went over another connection,
+			// and may still be executed (trace C3).
 			c.renewID(a)
 			c.askNodes(c.allNodes(), e.At, a)
 			return
 		}
 		if e.Kind == Denied && e.Left == leftWhenFree*ms && !c.Adopts {
-			// The lock was forced from this id before its client learned of the grant.
+			// Force took the lock from this id before its client learned of the grant.
 			c.renewID(a)
 			c.askNodes(c.allNodes(), e.At, a)
 			return
@@ -47,8 +47,8 @@ func (c *Claim) stepSeeking(e *Event, a *Actions) {
 		c.Owed &^= n
 	case Failed:
 		if e.Of == AskGiveBack {
-			// The give-back may still be executed, and would then free a lock that this
-			// id holds again: the id is dead (trace C3).
+			// The give-back may still be executed, and would then free a lock that this id holds again: the id
+			// must not be used any more (trace C3).
 			c.renewID(a)
 			c.askNodes(c.allNodes(), e.At, a)
 			return
@@ -62,8 +62,8 @@ func (c *Claim) stepSeeking(e *Event, a *Actions) {
 	c.decideOutcome(e, a)
 }
 
-// askNodes sends an acquire to the nodes in s. A node with an open request keeps its deadline: it answers the
-// new request after the open one.
+// askNodes sends an acquire to the nodes in s. A node with an open request keeps its deadline, because it
+// answers the new request after the open one.
 func (c *Claim) askNodes(s Set, at int64, a *Actions) {
 	if s == 0 {
 		return
@@ -84,8 +84,7 @@ func (c *Claim) askNodes(s Set, at int64, a *Actions) {
 	}
 }
 
-// updateSubscribed notes the nodes whose wake-ups arrive, and takes a place in the queue once that has become
-// possible.
+// updateSubscribed records the nodes whose wake-ups arrive. It starts queueing when that becomes possible.
 func (c *Claim) updateSubscribed(e *Event, a *Actions) {
 	fresh := e.Nodes &^ c.Subscribed
 	c.Subscribed = e.Nodes
@@ -99,9 +98,9 @@ func (c *Claim) updateSubscribed(e *Event, a *Actions) {
 	}
 }
 
-// takeWakeUp starts or continues a hand-over. All nodes are asked, because others may have become free
-// without a message to this client (trace C4). If the message names a token, the nodes that queue this id are
-// skipped: as a rule the holder releases everywhere, and they send wake-ups of their own. The timer still
+// takeWakeUp starts or continues a hand-over. It asks all nodes, because the lock may have become free on
+// others without a message to this client (trace C4). If the message has a token, it skips the nodes that
+// queue this id: the holder usually releases everywhere, and they send wake-ups of their own. The timer still
 // runs.
 func (c *Claim) takeWakeUp(e *Event, n Set, a *Actions) {
 	if c.Stamp == 0 || c.Granted&n != 0 {
@@ -125,11 +124,11 @@ func (c *Claim) takeWakeUp(e *Event, n Set, a *Actions) {
 	}
 }
 
-// wakeUpGrants reports whether a wake-up is as good as an answer that grants the lock, and sets e.Sent, from
-// which the node's promise counts. The node sent the wake-up after the last answer that has arrived, and so
-// handed the lock over after the request of that answer was sent: in order, or a hand-over from before a
-// give-back would count (trace C7). Enough time must be left for the first renewal, even with slow round
-// trips and a busy machine.
+// wakeUpGrants reports whether a wake-up counts like an answer that grants the lock, and sets e.Sent, from
+// which the node's promise counts. The node sent the wake-up after the last answer that has arrived, so it
+// handed the lock over after the request of that answer was sent. That holds only for a wake-up in its place
+// among the answers: otherwise a hand-over from before a give-back would count (trace C7). Enough time must be
+// left for the first renewal, even with slow round trips and on a busy machine.
 func (c *Claim) wakeUpGrants(e *Event, n Set) bool {
 	e.Sent = c.Answered[e.Node]
 	left := e.Sent + e.TTL - Drift(e.TTL) - e.At
@@ -157,7 +156,7 @@ func (c *Claim) countVote(e *Event, n Set, a *Actions) {
 	c.Denied &^= n
 	c.Queued &^= n
 	if c.Base[e.Node] != e.Token {
-		c.dropGrants(n) // the node has forgotten the lock meanwhile and granted it again
+		c.dropGrants(n) // the node has forgotten the lock and granted it again
 	}
 	c.Granted |= n
 	c.HandedOver &^= n
@@ -171,7 +170,7 @@ func (c *Claim) countVote(e *Event, n Set, a *Actions) {
 	}
 }
 
-// noteLeft notes how soon the lock of a denial lapses, or is worth another try.
+// noteLeft records how soon the lock of a denial expires, or is worth another attempt.
 func (c *Claim) noteLeft(e *Event) {
 	left := e.Left
 	if left < 0 {
@@ -185,7 +184,7 @@ func (c *Claim) noteLeft(e *Event) {
 	}
 }
 
-// alignToken brings the lock on a granted node to the chosen token, if possible.
+// alignToken commits the chosen token on a node that granted another one, if possible.
 func (c *Claim) alignToken(node int, at int64, a *Actions) {
 	n := Only(node)
 	switch {
@@ -199,13 +198,13 @@ func (c *Claim) alignToken(node int, at int64, a *Actions) {
 	}
 }
 
-// countFailure counts a request without an answer.
+// countFailure counts a request that was not answered.
 func (c *Claim) countFailure(e *Event, n Set) {
 	switch {
 	case e.Of == AskCommit, c.HandedOver&n != 0:
 		c.dropGrants(n)
 	case c.Granted&n != 0:
-		c.Asked &^= n // an earlier request was answered, which suffices
+		c.Asked &^= n // an earlier request was answered, which is enough
 		return
 	}
 	c.Asked &^= n
@@ -223,7 +222,7 @@ func (c *Claim) markFailed(s Set) {
 	c.Queued &^= s
 }
 
-// handleTick does the work that has become due, and reports whether that settles the event.
+// handleTick does the work that is due, and reports whether nothing else follows from the event.
 func (c *Claim) handleTick(e *Event, a *Actions) bool {
 	if s := c.overdueNodes(e.At); s != 0 {
 		c.dropGrants(s & (c.Pending | c.HandedOver))
@@ -243,9 +242,9 @@ func (c *Claim) handleTick(e *Event, a *Actions) bool {
 	return false
 }
 
-// nodesToAsk returns the nodes that are asked after a rest. A claim that adopts also asks the nodes that
-// granted, to keep their locks alive, and skips the nodes that denied: nobody gives the lock back to the id
-// that had it.
+// nodesToAsk returns the nodes to ask after a rest. An adopting claim also asks the nodes that granted, to
+// keep their locks alive. It skips the nodes that denied, because no node gives the lock back to the id that
+// had it.
 func (c *Claim) nodesToAsk() Set {
 	if c.Adopts {
 		return c.allNodes() &^ c.Denied
@@ -253,7 +252,7 @@ func (c *Claim) nodesToAsk() Set {
 	return c.allNodes() &^ c.Granted
 }
 
-// decideOutcome ends the round if the votes make a quorum, or can no longer make one.
+// decideOutcome ends the round if the votes form a quorum, or no longer can.
 func (c *Claim) decideOutcome(e *Event, a *Actions) {
 	if c.Token == 0 || c.needsLaterToken() {
 		c.chooseToken(e.At, a)
@@ -285,7 +284,7 @@ func (c *Claim) decideOutcome(e *Event, a *Actions) {
 		return
 	}
 	if c.Adopts && c.canBeQuorum(c.allNodes()&^(c.Denied|c.Fatal)) {
-		if c.RestUntil == 0 { // a silent node may have executed the request: it has to be asked again
+		if c.RestUntil == 0 { // a silent node may have executed the request, so it has to be asked again
 			a.Obstacle, c.RestUntil = Unavailable, e.At+c.pollRest(e.Rand)
 		}
 		return
@@ -295,8 +294,8 @@ func (c *Claim) decideOutcome(e *Event, a *Actions) {
 	}
 }
 
-// failedOutcome returns why the answers make no lock, Busy or Unavailable, or None while an open answer may
-// still decide between the two.
+// failedOutcome returns why the answers give no lock, Busy or Unavailable. It returns None while a missing
+// answer may still decide between the two.
 func (c *Claim) failedOutcome() Outcome {
 	answered := c.Granted | c.Denied | c.GivenBack
 	switch {
@@ -308,8 +307,8 @@ func (c *Claim) failedOutcome() Outcome {
 	return Unavailable
 }
 
-// shortenDeadlines bounds how long a slow or dead node makes a waiter keep partial grants from others: once a
-// quorum has answered, the other nodes have a few round trips.
+// shortenDeadlines bounds how long a slow or dead node makes a waiter keep partial grants: once a quorum has
+// answered, the other nodes get a few round trips.
 func (c *Claim) shortenDeadlines(at int64) {
 	if c.Stamp == 0 || c.Granted == 0 || c.Denied == 0 || !c.canBeQuorum(c.Granted|c.Denied) {
 		return
@@ -320,10 +319,10 @@ func (c *Claim) shortenDeadlines(at int64) {
 	}
 }
 
-// chooseToken chooses the token: the base that a quorum shares, or, as soon as a quorum has granted, the
-// highest base. The token is final when decideOutcome sets the outcome Won: by then a quorum has the lock
-// with this token. Until then endRound and dropLateQuorum drop it together with the id, and a claim that
-// adopts may choose a later token (needsLaterToken).
+// chooseToken chooses the token: the base that a quorum shares or, as soon as a quorum has granted, the
+// highest base. The token is final when decideOutcome sets the outcome Won: by then a quorum has the lock with
+// this token. Before that, endRound and dropLateQuorum drop it together with the id, and an adopting claim may
+// choose a later token (needsLaterToken).
 func (c *Claim) chooseToken(at int64, a *Actions) {
 	var top int64
 	for n := range c.Granted.Nodes {
@@ -355,13 +354,13 @@ func (c *Claim) chooseToken(at int64, a *Actions) {
 }
 
 // needsLaterToken reports that a quorum has granted but can no longer share the token, because a node that
-// granted after the choice has given a later one. A claim that adopts then chooses the highest base: it
-// cannot start over under a fresh id, to which no node would give the lock (trace C12).
+// granted after the choice has given a later one. An adopting claim then chooses the highest base: it cannot
+// start over under a new id, to which no node would give the lock (trace C12).
 func (c *Claim) needsLaterToken() bool {
 	return c.Adopts && c.canBeQuorum(c.Granted) && !c.canBeQuorum(c.Asked|c.Agreed|c.Pending)
 }
 
-// dropLateQuorum handles a quorum that came too late to be of use.
+// dropLateQuorum handles a quorum that was reached too late.
 func (c *Claim) dropLateQuorum(e *Event, a *Actions) {
 	if c.Stamp == 0 {
 		a.Outcome = Unavailable
@@ -373,11 +372,11 @@ func (c *Claim) dropLateQuorum(e *Event, a *Actions) {
 	c.RestUntil = e.At + c.pollRest(e.Rand)
 }
 
-// endRound ends a round without a quorum: partial grants go back, and the claim waits for a wake-up, for
-// nodes that come back, or for its own timer.
+// endRound ends a round without a quorum. The claim gives partial grants back and waits for a wake-up, for
+// nodes that come back, or for its timer.
 func (c *Claim) endRound(e *Event, a *Actions) {
 	if c.GiveBackAt != 0 {
-		return // a hand-over is under way: its other nodes follow
+		return // a hand-over is in progress: its other nodes follow
 	}
 	a.Obstacle = c.failedOutcome()
 	answered := c.canBeQuorum(c.Granted | c.Denied)
@@ -386,7 +385,7 @@ func (c *Claim) endRound(e *Event, a *Actions) {
 		c.endClaim(e.At, a)
 		return
 	}
-	a.Subscribe = !c.Queueing // even in an outage: a node whose wake-ups arrive again is asked at once
+	a.Subscribe = !c.Queueing // even in an outage, so that a node is asked as soon as its wake-ups arrive again
 	if c.Token != 0 || !c.Queueing && c.Granted != 0 {
 		c.renewID(a) // an id that committed, or has no place to keep, ends here
 		c.RestUntil = e.At + c.pollRest(e.Rand)
@@ -395,7 +394,7 @@ func (c *Claim) endRound(e *Event, a *Actions) {
 	c.giveBack(a)
 	switch {
 	case c.Queueing && !c.canBeQuorum(c.Queued|c.Asked):
-		// A waiter known to a minority could block the heads of their queues for ever.
+		// A waiter that only a minority knows could block the heads of their queues for ever.
 		c.renewID(a)
 		c.Queueing = false
 		c.RestUntil = e.At + c.pollRest(e.Rand)
@@ -413,7 +412,7 @@ func (c *Claim) endRound(e *Event, a *Actions) {
 	}
 }
 
-// giveBack returns partial grants and keeps the place in the queue.
+// giveBack releases partial grants and keeps the place in the queue.
 func (c *Claim) giveBack(a *Actions) {
 	back := c.Granted
 	for n := range back.Nodes {
@@ -427,9 +426,8 @@ func (c *Claim) giveBack(a *Actions) {
 	a.GiveBack |= back
 }
 
-// renewID ends the id everywhere; the claim goes on under a fresh id, at the same place in the queue. Other
-// requests of this step are dropped: they would be sent under the fresh id, and a give-back would queue that
-// id.
+// renewID releases the id everywhere and continues under a new id, at the same place in the queue. It drops
+// the other requests of this step: they would be sent under the new id, and a give-back would queue that id.
 func (c *Claim) renewID(a *Actions) {
 	a.Release |= c.touchedNodes()
 	a.GiveBack, a.Commit = 0, 0
@@ -440,14 +438,14 @@ func (c *Claim) renewID(a *Actions) {
 	}
 }
 
-// queuedRest returns how long a queued waiter rests when no wake-up comes. A larger crowd asks together about
-// as often as a hundred waiters do.
+// queuedRest returns how long a queued waiter rests if no wake-up comes. A larger crowd asks together about as
+// often as a hundred waiters do.
 func (c *Claim) queuedRest(rand uint32) int64 {
 	d := maxQueuedRest
 	if c.MinLeft != 0 {
 		d = min(c.MinLeft, maxQueuedRest)
 	}
-	if c.MaxWaiters > crowd { // at any time, one of the waiters soon asks and finds a lock that has lapsed
+	if c.MaxWaiters > crowd { // so that at any time one of the waiters soon asks and finds an expired lock
 		d = min(int64(c.MaxWaiters)*maxQueuedRest/crowd, maxCrowdRest)
 		return d/2 + int64(rand)%(d/2)
 	}
@@ -455,7 +453,7 @@ func (c *Claim) queuedRest(rand uint32) int64 {
 }
 
 // pollRest returns how long a waiter without a place in the queue rests: 20 ms doubling to 1 s, with full
-// jitter, and no longer than the lock of a denial lasts.
+// jitter, but no longer than the denied lock lasts.
 func (c *Claim) pollRest(rand uint32) int64 {
 	d := min(minPollRest<<c.Polls, maxPollRest)
 	if d < maxPollRest {

@@ -15,10 +15,11 @@ const (
 	QueueKeep = 30 * 1000
 )
 
-// The places that one request tries when it hands the lock over, so that dead places keep nobody waiting.
+// The bounds of the places that one request tries when it hands the lock over, so that dead waiters block
+// nobody.
 const (
 	maxCandidates = 100 // from the head of the queue
-	maxRecent     = 10  // then the ids that asked last
+	maxRecent     = 10  // of the ids that asked last
 )
 
 // Times of a claim, in nanoseconds like every time in a Claim.
@@ -31,7 +32,7 @@ const (
 	maxCrowdRest   = 10 * maxQueuedRest // longest rest behind more than crowd others
 	minPollRest    = 20 * ms            // first rest of a waiter without a place in the queue
 	maxPollRest    = 1000 * ms
-	minPartialWait = 10 * ms // shortest time for which partial grants of a hand-over are kept together
+	minPartialWait = 10 * ms // shortest time that partial grants of a hand-over are kept
 	minForeignRest = 20 * ms // rest of a waiter behind a holder whose release wakes nobody
 	maxForeignRest = 90 * ms // queuedRest adds some more
 )
@@ -39,19 +40,19 @@ const (
 // Drift returns the drift of clocks over ttl, as pace.Drift does.
 func Drift(ttl int64) int64 { return int64(pace.Drift(time.Duration(ttl))) }
 
-// HandOver returns how long a handed-over lock stays taken before its new holder renews or confirms it. ttl
-// is the TTL of the holder that released it.
+// HandOver returns how long a handed-over lock stays held before its new holder has to renew or confirm it.
+// ttl is the TTL of the holder that released it.
 func HandOver(ttl int64) int64 { return min(ttl, MaxHandOver) }
 
-// Noted returns how long a node keeps a note about the owner of a lock that was forced or adopted, unless the
-// node is the only one and no other can replace it. Another node may have prolonged the lock just before it
-// executed the same request, for up to maxTTL. Between the first and the last node of a quorum at most maxTTL
-// passes in an adoption, as the adopter's first grant must still count, and a second in a force. One more
-// second allows for clocks of different rates.
+// Noted returns how long a node keeps a note about the owner of a forced or adopted lock, unless the node is
+// the only one and no other can replace it. Another node may have prolonged the lock, for up to maxTTL, just
+// before it executed the same request. Between the first and the last node of a quorum, an adoption takes at
+// most maxTTL, because the adopter's first grant must still count, and a force takes a second. One more second
+// allows for clocks of different rates.
 func Noted(maxTTL int64) int64 { return 2 * (maxTTL + 1000*ms) }
 
-// RequestTimeout returns how long a request counts as under way.
+// RequestTimeout returns how long a client waits for the answer to a request.
 func RequestTimeout(ttl int64) int64 { return int64(pace.RequestTime(time.Duration(ttl), pace.Voters)) }
 
-// Millis returns ns in milliseconds, rounded up: a node keeps a lock no shorter than its holder trusts it.
+// Millis converts ns to milliseconds, rounded up: a node keeps a lock no shorter than its holder trusts it.
 func Millis(ns int64) int64 { return (ns + 999_999) / 1_000_000 }

@@ -15,8 +15,8 @@ func claimAfterGiveBack(t *testing.T) *claimTest {
 	return p
 }
 
-// A crowd of waiters of one lock asks at most three hundred times a second, and each of them asks within ten
-// seconds, though its wake-up is lost.
+// A crowd of waiters for one lock asks at most three hundred times a second, and each asks within ten seconds
+// even if its wake-up is lost.
 func TestCrowdedWaitersAskWithinTenSeconds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{101, 200, 1000, 2000, 100_000} {
@@ -96,7 +96,7 @@ func TestUnansweredGiveBackEndsID(t *testing.T) {
 	p.check("same place", p.c.Stamp == stamp && p.last.Stamped == All(3))
 }
 
-// The lock was forced from the id before its client learned of the grant: no node gives it to that id again.
+// Force took the lock from the id before its client learned of the grant: no node gives it to that id again.
 func TestForcedIDIsGivenUpWhileSeeking(t *testing.T) {
 	t.Parallel()
 	for _, place := range []int64{0, stamp} {
@@ -146,8 +146,8 @@ func TestWakeUpAsksEveryNode(t *testing.T) {
 	p.check("unless it has granted", p.last.Acquire == 0)
 }
 
-// queuedClaim returns a claim over n nodes that is queued on all of them, and may be handed
-// the lock by wake-ups alone.
+// queuedClaim returns a claim over n nodes that is queued on all of them, so that wake-ups alone can hand it
+// the lock.
 func queuedClaim(t *testing.T, n int) *claimTest {
 	t.Helper()
 	p := startClaim(t, n, stamp)
@@ -188,8 +188,7 @@ func TestWakeUpWithTokenIsGrant(t *testing.T) {
 	p.check("who hands over after that is renewed", p.last.Renew == nodeSet(2))
 }
 
-// lateHandOver returns a queued claim over n nodes with a wake-up from node 0, 400 ms before
-// node 1 grants.
+// lateHandOver returns a queued claim over n nodes that got a wake-up from node 0 400 ms before node 1 grants.
 func lateHandOver(t *testing.T, n int) *claimTest {
 	t.Helper()
 	p := queuedClaim(t, n)
@@ -276,7 +275,7 @@ func TestHandOverOfDifferentBasesIsCommitted(t *testing.T) {
 	p.checkOutcome(Won)
 }
 
-// The hand-over may have lapsed, or have been given back, by the time the wake-up is read.
+// The hand-over may have expired or been given back before the wake-up is read.
 func TestDoubtfulHandOverIsVerified(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(p *claimTest){
@@ -353,8 +352,8 @@ func TestSilentNodeEndsPartialGrants(t *testing.T) {
 	}
 }
 
-// Denials from before the wake-up once shortened the deadlines of the nodes that had
-// not answered yet: on a busy machine they counted as silent, and the waiter withdrew.
+// Denials from before the wake-up once shortened the deadlines of the nodes that had not answered yet. On a
+// busy machine these counted as silent, and the waiter withdrew.
 func TestHandOverSurvivesSlowNodes(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
@@ -389,7 +388,7 @@ func TestWaiterKnownToMinorityWithdraws(t *testing.T) {
 	p.check("then queues again", p.last.Acquire == All(3) && p.last.Stamped == All(3) && p.c.Stamp == stamp)
 }
 
-// A give-back would be sent under the fresh id and queue that id on a minority.
+// A give-back would be sent under the new id, and queue that id on a minority.
 func TestWithdrawingWaiterSendsNoGiveBack(t *testing.T) {
 	t.Parallel()
 	p := startClaim(t, 3, stamp)
@@ -408,7 +407,7 @@ func TestSilentNodeKeepsNoPlace(t *testing.T) {
 	p.check("withdraws", p.last.FreshID && p.last.Release == All(3))
 }
 
-// The node passes the lock on to another waiter, or its message is lost: the claim would wait for it in vain.
+// The node may pass the lock on to another waiter, or its message may get lost: the claim would wait in vain.
 func TestPlaceWithoutSubscriptionDoesNotCount(t *testing.T) {
 	t.Parallel()
 	p := queuedClaim(t, 3)
@@ -433,11 +432,11 @@ func TestQueueingNeedsSubscription(t *testing.T) {
 	p.check("and where it has come to hear", p.last.Acquire == nodeSet(2) && p.last.Stamped == nodeSet(2))
 }
 
-// The claim hears nodes that come back, and asks them before the timer runs out.
+// The claim is notified of nodes that come back, and asks them before its timer expires.
 func TestInitialOutageEndsWithSubscription(t *testing.T) {
 	t.Parallel()
 	p := startSubscribed(t, 3, stamp, 0)
-	p.grant(0, 100) // which is no quorum
+	p.grant(0, 100) // no quorum
 	p.fail(AskAcquire, 1, 2)
 	p.check("subscribes", p.last.Subscribe && p.c.RestUntil != 0)
 	p.step(Event{Kind: SubscriptionChange, Nodes: nodeSet(1)})
@@ -477,8 +476,8 @@ func TestPollFollowsShortestRemainingTime(t *testing.T) {
 	}
 }
 
-// A holder that is no client of this protocol wakes nobody when it releases. A waiter
-// that asks as often as other libraries do has the same chance.
+// A holder of another library wakes nobody when it releases. A waiter that asks as often as other libraries do
+// has the same chance.
 func TestWaiterPollsForeignHolderOften(t *testing.T) {
 	t.Parallel()
 	for _, heard := range []Set{All(3), 0} { // queued, and polling
@@ -525,7 +524,7 @@ func TestPollingDoublesUpToASecond(t *testing.T) {
 			t.Fatalf("rests %v, want %v", time.Duration(rest), time.Duration(want))
 		}
 		most = min(2*most, maxPollRest)
-		for p.tick(); p.last.Acquire == 0; { // the deadline of node 2 comes between
+		for p.tick(); p.last.Acquire == 0; { // the deadline of node 2 comes first
 			p.tick()
 		}
 		p.check("asks without a stamp", p.last.Acquire == All(3) && p.last.Stamped == 0)
@@ -572,8 +571,8 @@ func TestAnswersToDeadIDAreIgnored(t *testing.T) {
 	p.check("nothing happens", p.c == before && p.last == Actions{})
 }
 
-// Otherwise one request that an outage delayed would make its claim keep partial grants for half a second each, for
-// as long as the claim waits.
+// Otherwise one request that an outage delayed would make its claim keep partial grants for half a second
+// each, as long as it waits.
 func TestSlowRoundTripIsForgotten(t *testing.T) {
 	t.Parallel()
 	c := Claim{N: 3, TTL: lease}

@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzWakeUps checks that a token is read from a wake-up only in the form that a node
-// writes.
+// FuzzWakeUps checks that a wake-up yields a token only in the form that a node writes.
 func FuzzWakeUps(f *testing.F) {
 	for _, text := range []string{
 		"", "c.1", "c.1 1032 1000", "c.1 1032", "c.1 1032 1000 7", "c.1  1032", "c.1 0 1000", "c.1 1032 0",

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Conn sends commands over a connection and waits for their replies, one batch after another.
-// It is not safe for concurrent use.
+// Conn sends commands over a connection and waits for their replies, one batch after another. It is not safe
+// for concurrent use.
 type Conn struct {
 	net.Conn
 	*Reader
@@ -15,10 +15,10 @@ type Conn struct {
 	Answered func()
 }
 
-// NewConn takes over a connection on which nothing is under way.
+// NewConn returns a Conn over a connection without pending commands.
 func NewConn(c net.Conn) *Conn { return &Conn{Conn: c, Reader: NewReader(c)} }
 
-// RoomFor returns how much memory the replies to some commands may take together.
+// RoomFor returns how much memory the replies to the commands may take together.
 func RoomFor(cmds [][]string) int {
 	scripts := 0
 	for _, cmd := range cmds {
@@ -26,7 +26,7 @@ func RoomFor(cmds [][]string) int {
 		case "SCAN", "HSCAN", "ZRANGEBYSCORE", "ZSCORE", "CLUSTER", "SLOWLOG":
 			return ListingRoom
 		case "EVALSHA":
-			if scripts++; scripts > 1 { // each looks at one of the locks of a list
+			if scripts++; scripts > 1 { // each reads one lock of a list
 				return ListingRoom
 			}
 		}
@@ -34,8 +34,9 @@ func RoomFor(cmds [][]string) int {
 	return ReplyRoom
 }
 
-// Do sends the commands at once and blocks until each has its reply. Error replies are among the values. After an error
-// the connection is of no use any more; where the other end hung up after an error reply, that is a part of the error.
+// Do sends the commands at once and blocks until each has its reply. Error replies are among the values. After
+// an error the connection is unusable. If the server closed the connection after an error reply, the error
+// contains that reply.
 func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 	left := RoomFor(cmds)
 	c.Room = func() int { return left }
@@ -45,7 +46,7 @@ func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 		out = AppendCommand(out, cmd...)
 	}
 	sent := make(chan error, 1)
-	go func() { // a server may answer the first before it reads the last, and a net.Pipe keeps nothing in between
+	go func() { // a server may answer the first command before it reads the last, and a net.Pipe buffers nothing
 		_, err := c.Write(out)
 		sent <- err
 	}()
@@ -63,7 +64,7 @@ func (c *Conn) Do(cmds ...[]string) ([]Value, error) {
 	return values, nil
 }
 
-// UnansweredError is the error of a command without a reply: the connection ended first.
+// UnansweredError is the error of a command whose connection ended before the reply.
 type UnansweredError struct {
 	Command string
 	Err     error
@@ -71,10 +72,10 @@ type UnansweredError struct {
 
 func (e *UnansweredError) Error() string { return e.Command + ": " + e.Err.Error() }
 
-// Unwrap returns why the connection ended.
+// Unwrap returns the reason why the connection ended.
 func (e *UnansweredError) Unwrap() error { return e.Err }
 
-// errorAfter returns err, which ended a connection, with the last reply if that is an error.
+// errorAfter returns err, which ended a connection, joined with the last reply if that is an error.
 func errorAfter(values []Value, err error) error {
 	if n := len(values); n > 0 && values[n-1].IsError() {
 		return fmt.Errorf("%v, and then: %w", values[n-1].Err(), err)
@@ -82,7 +83,7 @@ func errorAfter(values []Value, err error) error {
 	return err
 }
 
-// readReplies reads n replies, which take what they need of left.
+// readReplies reads n replies and subtracts their memory from left.
 func (c *Conn) readReplies(n int, left *int) (values []Value, err error) {
 	values = make([]Value, 0, n)
 	for range n {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Contain calls fn, which handles what the other end of a connection has sent, and returns a panic in it as an error that
-// names the place: bytes that nobody thought of end one connection, never the program.
+// Contain calls fn, which handles bytes of the other end of a connection, and returns a panic of fn as an
+// error that names the place. Unexpected bytes then end one connection and never the program.
 func Contain(fn func() error) (err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -18,7 +18,8 @@ func Contain(fn func() error) (err error) {
 	return fn()
 }
 
-// panicSite returns file and line of the function that panicked, for a deferred function that has recovered.
+// panicSite returns the file and line of the function that panicked, for a deferred function that has
+// recovered.
 func panicSite() string {
 	var callers [32]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers[:])])

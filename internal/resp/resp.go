@@ -1,6 +1,6 @@
 // Package resp reads and writes RESP2 and RESP3, the wire formats of Redis and Valkey, one value at a time.
 //
-// It does not know the streamed strings and aggregates of RESP3, which no server sends.
+// It does not support the streamed strings and aggregates of RESP3, because no server sends them.
 package resp
 
 import (
@@ -13,32 +13,32 @@ import (
 	"strings"
 )
 
-// ErrFormat is returned, wrapped, for bytes that are no RESP. The stream cannot be read any further.
+// ErrFormat is returned, wrapped, for bytes that are not RESP. The rest of the stream cannot be read.
 var ErrFormat = errors.New("not RESP")
 
 const (
-	maxDepth = 32        // aggregates within aggregates
+	maxDepth = 32        // levels of nested aggregates
 	maxBulk  = 512 << 20 // bytes in one string: the server's own limit
 	maxLine  = 64 << 10  // bytes in a line: the server's limit for inline commands and lengths
-	maxCount = 1 << 30   // elements of one aggregate: far fewer fit
-	chunk    = 64 << 10  // bytes asked for at once, so that a length alone reserves no memory
+	maxCount = 1 << 30   // elements of one aggregate, far more than fit
+	chunk    = 64 << 10  // bytes requested at once, so that a length alone reserves no memory
 
 	bufferSize = 16 << 10 // bytes read from the connection at once
-	maxReuse   = 64 << 10 // bytes of a value whose memory Next keeps for the next one
+	maxReuse   = 64 << 10 // bytes of a value whose memory Next reuses
 )
 
-// The memory that one value may take, with what decodes it. A server that sends more is none that a client can use; a string
-// that is too long, which may be another program's, is dropped alone.
+// The memory that one value may take, decoded form included. A client cannot use a server that sends more. A
+// single string that is too long may be another program's value, so only the string is dropped.
 const (
 	PushRoom    = 64 << 10
 	ReplyRoom   = 8 << 20
 	ListingRoom = 96 << 20 // CLUSTER SLOTS of 16,384 ranges with three servers each takes 75 MB
 
-	elementRoom = 128 // a Value, and what Decode makes of it
-	byteRoom    = 3   // a byte in Raw while that grows, and in what Decode makes of it
+	elementRoom = 128 // a Value, and its decoded form
+	byteRoom    = 3   // a byte in Raw while that grows, and in the decoded form
 )
 
-// tooLong is the text of an error that stands in the place of a string that did not fit.
+// tooLong is the error that replaces a string that did not fit.
 const tooLong = "TOOLONG the server has sent a text of %d bytes, more than fits here"
 
 // Error is an error reply of the server, without the leading '-': "NOAUTH Authentication required."
@@ -46,19 +46,19 @@ type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Value is one value of the stream, with everything it contains.
+// Value is one value of the stream, with its contents.
 type Value struct {
 	Kind  byte    // the first byte: + - : $ * _ # , ( ! = % ~ >
 	Null  bool    // $-1, *-1 or _
 	Text  []byte  // of a scalar, without kind and line end
-	Elems []Value // of an aggregate; keys and values of a map take turns
-	Raw   []byte  // every byte of the value, attributes before it included; shared with Text
+	Elems []Value // of an aggregate; a map has its keys and values in turns
+	Raw   []byte  // all bytes of the value, including attributes before it; shared with Text
 }
 
-// IsError tells whether the server answered with an error.
+// IsError reports whether the value is an error reply.
 func (v Value) IsError() bool { return v.Kind == '-' || v.Kind == '!' }
 
-// Int is the value of an integer; ok is false for everything else.
+// Int returns the value of an integer. ok is false for any other kind.
 func (v Value) Int() (n int64, ok bool) {
 	if v.Kind != ':' {
 		return 0, false
@@ -67,8 +67,9 @@ func (v Value) Int() (n int64, ok bool) {
 	return n, err == nil
 }
 
-// Decode turns the value into nil, string, int64, []any or Error. Doubles, big numbers and booleans stay strings, a map
-// is the list of its keys and values, and an integer that does not fit an int64 is a string.
+// Decode converts the value to nil, string, int64, []any or Error. Doubles, big numbers and booleans stay
+// strings, a map becomes a list of its keys and values, and an integer that does not fit an int64 becomes a
+// string.
 func (v Value) Decode() any {
 	switch {
 	case v.Null:
@@ -89,7 +90,7 @@ func (v Value) Decode() any {
 	return string(v.Text)
 }
 
-// Err is an error reply without the ERR that says nothing.
+// Err returns an error reply without the prefix "ERR ".
 func (v Value) Err() Error { return Error(strings.TrimPrefix(string(v.Text), "ERR ")) }
 
 // Says reports whether a decoded reply is an error with that code, such as NOSCRIPT.
@@ -98,13 +99,13 @@ func Says(reply any, code string) bool {
 	return ok && strings.HasPrefix(err.Error(), code)
 }
 
-// Why a reply is not what the command answers.
+// The reasons why a reply is not an answer to the command.
 var (
 	ErrShape  = errors.New("not what the script answers")
 	ErrNumber = errors.New("not a number")
 )
 
-// Unexpected is the error of a reply that is not what the command answers.
+// Unexpected returns the error for a reply that is not an answer to the command.
 func Unexpected(why error) error { return fmt.Errorf("unexpected reply: %w", why) }
 
 // AppendCommand appends a command in the form that every server reads: an array of strings.
@@ -116,7 +117,7 @@ func AppendCommand(dst []byte, args ...string) []byte {
 	return dst
 }
 
-// AppendArray begins an array of n values, which follow.
+// AppendArray appends the header of an array of n values, which the caller appends next.
 func AppendArray(dst []byte, n int) []byte { return appendLength(dst, '*', n) }
 
 // AppendString appends a string.
@@ -124,7 +125,7 @@ func AppendString(dst []byte, s string) []byte {
 	return append(append(appendLength(dst, '$', len(s)), s...), "\r\n"...)
 }
 
-// AppendDecimal appends the string of n's decimal digits, as commands have their numbers.
+// AppendDecimal appends n as a string of decimal digits, as commands have their numbers.
 func AppendDecimal(dst []byte, n int64) []byte {
 	var digits [20]byte
 	text := strconv.AppendInt(digits[:0], n, 10)
@@ -138,16 +139,16 @@ func appendLength(dst []byte, kind byte, n int) []byte {
 // Reader reads values from one connection. It is not safe for concurrent use.
 type Reader struct {
 	in   *bufio.Reader
-	raw  []byte // of the value being read
-	room int    // what the value being read may take
-	left int    // what is left of that
+	raw  []byte // of the present value
+	room int    // memory that the present value may take
+	left int    // remaining part of room
 
-	// Room, if not nil, returns how much memory the next value may take that is no push. It is called when that
-	// begins to arrive. nil: ListingRoom.
+	// Room, if not nil, returns how much memory the next value may take, unless it is a push. It is called
+	// when the value begins to arrive. nil: ListingRoom.
 	Room func() int
 }
 
-// NewReader returns a Reader with a buffer of its own.
+// NewReader returns a Reader with its own buffer.
 func NewReader(in io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(in, bufferSize)} }
 
 // ReadValue blocks until a whole value has arrived. At the end of the stream it returns io.EOF between two values and
@@ -157,8 +158,8 @@ func (r *Reader) ReadValue() (Value, error) {
 	return r.read()
 }
 
-// Next is ReadValue for a caller that no longer needs the last value: the next one
-// reuses the memory of its Text and Raw.
+// Next is ReadValue for a caller that no longer needs the last value: the next value reuses the memory of its
+// Text and Raw.
 func (r *Reader) Next() (Value, error) {
 	if r.raw = r.raw[:0]; cap(r.raw) > maxReuse {
 		r.raw = nil
@@ -166,10 +167,10 @@ func (r *Reader) Next() (Value, error) {
 	return r.read()
 }
 
-// Took returns how much memory the last value has taken, as Room counts it.
+// Took returns how much memory the last value took, counted as Room counts it.
 func (r *Reader) Took() int { return r.room - r.left }
 
-// startValue lets the next value, of that kind, take its room.
+// startValue sets the room for the next value, of the given kind.
 func (r *Reader) startValue(kind byte) {
 	r.room = ListingRoom
 	switch {
@@ -181,7 +182,7 @@ func (r *Reader) startValue(kind byte) {
 	r.left = r.room
 }
 
-// takeRoom uses up room for some elements and bytes.
+// takeRoom subtracts the memory of elements and bytes from the room.
 func (r *Reader) takeRoom(elements, bytes int) error {
 	if !r.hasRoom(elements, bytes) {
 		return fmt.Errorf("%w: a value of more than %d kB", ErrFormat, r.room>>10)
@@ -203,9 +204,9 @@ func (r *Reader) read() (Value, error) {
 	return v, nil
 }
 
-// ReadCommand blocks until a whole command has arrived and returns its arguments and its bytes, which they share. An
-// inline command (a line of words, as typed into a terminal) is split at blanks, without regard to quotes. An empty
-// line has no arguments; the server ignores it.
+// ReadCommand blocks until a whole command has arrived. It returns the arguments and the bytes of the command,
+// which share memory. An inline command (a line of words, as typed into a terminal) is split at blanks,
+// without regard to quotes. An empty line has no arguments; a server ignores it.
 func (r *Reader) ReadCommand() (args [][]byte, raw []byte, err error) {
 	first, err := r.in.Peek(1)
 	if err != nil {
@@ -267,7 +268,7 @@ func (r *Reader) readNested(depth int) (Value, error) {
 		return r.readBulk(kind, text)
 	case isAggregate(kind):
 		return r.readAggregate(kind, text, depth)
-	case kind == '|': // attributes stand before the value that they describe
+	case kind == '|': // attributes precede the value that they describe
 		if _, err := r.readAggregate(kind, text, depth); err != nil {
 			return Value{}, err
 		}
@@ -288,7 +289,7 @@ func (r *Reader) readBulk(kind byte, length []byte) (Value, error) {
 	}
 	r.takeRoom(0, n)
 	start := len(r.raw)
-	for left := n + 2; left > 0; { // the line end belongs to it
+	for left := n + 2; left > 0; { // includes the line end
 		part := min(left, chunk)
 		r.raw = append(r.raw, make([]byte, part)...)
 		if _, err := io.ReadFull(r.in, r.raw[len(r.raw)-part:]); err != nil {
@@ -303,7 +304,7 @@ func (r *Reader) readBulk(kind byte, length []byte) (Value, error) {
 	return Value{Kind: kind, Text: text}, nil
 }
 
-// skipString reads a string of n bytes and its line end, and keeps nothing of it.
+// skipString reads and drops a string of n bytes and its line end.
 func (r *Reader) skipString(n int) error {
 	if _, err := r.in.Discard(n); err != nil {
 		return err
@@ -353,7 +354,7 @@ func parseLength(text []byte, most int) (n int, null bool, err error) {
 	return n, false, nil
 }
 
-// readLine reads up to the line end and returns the line without it.
+// readLine reads a line and returns it without the line end.
 func (r *Reader) readLine() ([]byte, error) {
 	start := len(r.raw)
 	for {

@@ -108,7 +108,8 @@ func TestCommandsAreEncoded(t *testing.T) {
 	}
 }
 
-// FuzzReader holds that any bytes are either refused or read such that the raw bytes of the values are the stream.
+// FuzzReader checks that any bytes are either rejected, or read so that the raw bytes of the values equal the
+// stream.
 func FuzzReader(f *testing.F) {
 	for _, seed := range []string{
 		"+OK\r\n:1\r\n", "*2\r\n$1\r\na\r\n_\r\n", ">1\r\n+x\r\n", "|1\r\n+a\r\n+b\r\n#t\r\n", "%1\r\n+a\r\n,1\r\n", "$-1\r\n",
@@ -131,8 +132,8 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// A net.Pipe keeps nothing between its ends: a server that answers each command as it reads
-// it waits for a reader, and so for the client, which still writes.
+// A net.Pipe buffers nothing: a server that answers each command as it reads it waits for the client to read,
+// which may still be writing.
 func TestUnbufferedConnectionCarriesSeveralCommands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,7 +162,7 @@ func TestUnbufferedConnectionCarriesSeveralCommands(t *testing.T) {
 	})
 }
 
-// A server that is full says so once and hangs up.
+// A server at its limit of clients sends an error and closes the connection.
 func TestErrorReplyBeforeEndIsReported(t *testing.T) {
 	t.Parallel()
 	here, there := net.Pipe()
@@ -176,8 +177,8 @@ func TestErrorReplyBeforeEndIsReported(t *testing.T) {
 	}
 }
 
-// endless is a stream that begins with head and goes on with body until most bytes have been read. It notes the most memory that was
-// live meanwhile.
+// endless is a stream that begins with head and repeats body until most bytes have been read. It records the
+// most memory that was live meanwhile.
 type endless struct {
 	head, body string
 	most       int
@@ -212,7 +213,7 @@ func liveBytes() uint64 {
 	return m.HeapAlloc
 }
 
-// TestValueFitsItsMemoryLimit is not parallel: it measures the memory of the process.
+// The test is not parallel, because it measures the memory of the process.
 func TestValueFitsItsMemoryLimit(t *testing.T) {
 	const slack = 1 << 20
 	for _, c := range []struct{ head, body string }{
@@ -245,7 +246,7 @@ func TestValueFitsItsMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestOversizedTextIsDroppedAlone holds that what follows it is read: it may be another program's value.
+// The rest of the stream is read: the text may be another program's value.
 func TestOversizedTextIsDroppedAlone(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", ReplyRoom)

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// Redisson's prefixes of the names of keys and channels beside a lock, whose name follows.
+// Redisson's prefixes for the names of keys and channels that belong to a lock. The name of the lock follows.
 const (
-	redissonToken    = "redisson_lock_token"    // the counter of RFencedLock
-	RedissonChannels = "redisson_lock__channel" // of releases
+	redissonToken    = "redisson_lock_token"    // counter of an RFencedLock
+	RedissonChannels = "redisson_lock__channel" // channel for releases
 )
 
 // RedissonFence returns the key of the counter that Redisson's fenced locks keep for the lock on key.
 func RedissonFence(key string) string { return redissonName(redissonToken, key) }
 
-// RedissonChannel returns the channel on which Redisson publishes that the lock on key is free. For a thread
-// that waits by RFairLock the channel is this, a colon, and the owner id of the thread.
+// RedissonChannel returns the channel on which Redisson publishes that the lock on key is free. A thread that
+// waits for an RFairLock listens to this channel's name with a colon and the owner id of the thread.
 func RedissonChannel(key string) string { return redissonName(RedissonChannels, key) }
 
 func redissonName(what, key string) string {

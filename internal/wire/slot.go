@@ -41,8 +41,8 @@ var crcTable = func() (t [256]uint16) {
 	return t
 }()
 
-// SlotTag returns the smallest number whose decimal text is in a hash slot. Between braces it puts a key
-// there.
+// SlotTag returns the smallest number whose decimal text hashes to a slot. As a hash tag it puts a key into
+// that slot.
 func SlotTag(slot int) string { return slotTags()[slot] }
 
 var slotTags = sync.OnceValue(func() *[Slots]string {
@@ -57,7 +57,7 @@ var slotTags = sync.OnceValue(func() *[Slots]string {
 	return all
 })
 
-// ShardKey is SetKey for a shard of a Redis Cluster, whose marker is in one of its hash slots.
+// ShardKey returns the SetKey for a shard of a Redis Cluster, in one of the shard's hash slots.
 func ShardKey(lockPrefix string, slot int) string {
 	return Set + "{" + SlotTag(slot) + "}" + strings.TrimPrefix(SetKey(lockPrefix), Set)
 }

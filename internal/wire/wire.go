@@ -1,6 +1,6 @@
-// Package wire defines the common ground of all clients that share locks on one Redis: the names of the keys
-// and channels, and the text of the scripts. It has no I/O. The arguments and replies of each script, for
-// implementers in any language, are in docs/wire.md.
+// Package wire defines what all clients that share locks on a Redis have in common: the names of keys and
+// channels, and the text of the scripts. It does no I/O. docs/wire.md describes the arguments and replies of
+// each script, for implementers in any language.
 package wire
 
 import (
@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// Names on a node that are not locks.
+// The names of keys and channels that are not locks.
 const (
 	Companion = "holdfast:"           // prefix of all of them
 	Set       = Companion + "set"     // marker of a lock space: see SetKey
@@ -22,16 +22,16 @@ const (
 	Queue     = Companion + "queue:"  // waiters of a lock, whose tagged key follows
 )
 
-// Empty is the scripts' name for the holder of a lock with an empty value. A key of another type than string
-// has the name of its type, as in "(hash)".
+// Empty is the holder that the scripts report for a lock with an empty value. For a key of another type than
+// string they report the type, as in "(hash)".
 const Empty = "(empty)"
 
-// defaultPrefix is the prefix of locks if no other is chosen.
+// defaultPrefix is the default prefix of locks.
 const defaultPrefix = "lock:"
 
-// SetKey returns the key of the marker for the locks whose keys begin with lockPrefix: on what their clients
-// agree, and in which run of the server they admitted it. Lock spaces with different prefixes on one server
-// know nothing of one another.
+// SetKey returns the key of the marker for the locks whose keys begin with lockPrefix. The marker holds the
+// settings on which their clients agree, and the run of the server in which they admitted it. Lock spaces with
+// different prefixes on one server are independent.
 func SetKey(lockPrefix string) string {
 	if lockPrefix == defaultPrefix {
 		return Set
@@ -46,16 +46,17 @@ func QueueKey(key string) string {
 	return Queue + before + key + after
 }
 
-// LapseMember returns the member of a queue whose score is when the place of owner lapses, in ms since 1970,
-// negative.
+// LapseMember returns the member of a queue that stores, as a negative score, when the place of owner expires,
+// in ms since 1970.
 func LapseMember(owner string) string { return "!" + owner }
 
-// Counters is the number of counters of tokens on a server outside a cluster. One would do for the tokens'
-// order; but clients that take different locks at once reach the nodes of a set in different orders, and if
-// these locks share a counter, they then get different tokens there and must commit in a second round.
+// Counters is the number of counters of tokens on a server outside a cluster. One would be enough for the
+// order of tokens. But clients that acquire different locks at the same time reach the nodes of a set in
+// different orders. If these locks share a counter, they get different tokens on the nodes and need a second
+// round to commit.
 const Counters = 256
 
-// ServerCounter returns the index of the server's counter for the lock on key, from 0 on.
+// ServerCounter returns the index of the server's counter for the lock on key.
 func ServerCounter(key string) int { return int(crc16(key)) % Counters }
 
 // ServerFence returns the key of the counter of the lock on key.
@@ -68,20 +69,20 @@ var serverFences = func() (all [Counters]string) {
 	return all
 }()
 
-// SlotFence returns the key of the counter of the lock on key in a cluster: the counter of its hash slot.
+// SlotFence returns the key of the counter of the lock on key in a cluster: each hash slot has one counter.
 func SlotFence(key string) string { return Fence + "{" + SlotTag(Slot(key)) + "}" }
 
-// Tagged returns key in a form that, after a prefix without braces, is in the hash slot of key. No two keys
-// have the same form.
+// Tagged returns key in a form that, after a prefix without braces, is in the hash slot of key. Different keys
+// have different forms.
 func Tagged(key string) string {
 	before, after := tagAround(key)
 	return before + key + after
 }
 
-// tagAround returns the texts before and after key in Tagged.
+// tagAround returns the texts that Tagged puts before and after key.
 func tagAround(key string) (before, after string) {
 	switch {
-	case !hasTag(key) && strings.Contains(key, "}"): // which would end a tag too early
+	case !hasTag(key) && strings.Contains(key, "}"): // the brace would end a tag too early
 		return "{" + SlotTag(Slot(key)) + "}", ""
 	case !hasTag(key):
 		return "{", "}"
@@ -110,8 +111,8 @@ func hasTag(key string) bool {
 	return found && strings.Index(rest, "}") > 0
 }
 
-// Script is one Lua script. Scripts are plain, without a shebang line, with which the server would reject
-// even a release when its memory is full.
+// Script is one Lua script. Scripts have no shebang line: with one, the server would reject even a release
+// when its memory is full.
 type Script struct {
 	Text string
 	SHA  string // name for EVALSHA
@@ -182,8 +183,8 @@ var (
 
 // The scripts. The first line of each, after the comparison of the marker, names its keys and arguments.
 var (
-	// The code for most calls comes before the functions that the other calls need: Lua takes as long to create those as for
-	// a command.
+	// The code for most calls comes before the functions that only other calls need, because Lua takes as long
+	// to create such a function as for a command.
 	Acquire = newScript(memberLua, takeLua, decimalLua, holderLua, prolongLua, countLua, takenLua, queueLua, acquireLua,
 		seedLua, blockLua, wakeLua, handLua)
 	Adopt   = newScript(memberLua, decimalLua, holderLua, countLua, takenLua, queueLua, noteLua, seedLua, blockLua, prolongLua, adoptLua)
@@ -198,7 +199,8 @@ var (
 	Step    = newScript(stepLua)
 )
 
-// Format is one way to keep locks on a node: scripts that take the same arguments and give the same replies.
+// Format is one way to store locks on a node: a set of scripts that take the same arguments and give the same
+// replies as those of other formats.
 type Format struct {
 	Acquire, Adopt, Commit, Renew, Release, Force, Drop, Inspect, Probe *Script
 }
@@ -209,7 +211,7 @@ var Plain = &Format{
 	Inspect: Inspect, Probe: Probe,
 }
 
-// Scripts returns the scripts that every checked connection has loaded.
+// Scripts returns the scripts that are loaded over each checked connection.
 func (f *Format) Scripts() []*Script {
 	return []*Script{f.Acquire, f.Adopt, f.Commit, f.Renew, f.Release, f.Force, f.Drop, f.Inspect, f.Probe, Admit}
 }

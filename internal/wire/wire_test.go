@@ -16,7 +16,7 @@ func TestQueueAndCounterShareLockSlot(t *testing.T) {
 		"{a}":        ":{a}",
 		":{a}":       "::{a}",
 		"a{b":        "{a{b}",
-		"a{}b{c}":    "{9841}a{}b{c}", // an empty tag counts as none
+		"a{}b{c}":    "{9841}a{}b{c}", // an empty tag does not count
 		"lock:a}b":   "{1977}lock:a}b",
 		"lock:a{b}c": "lock:a{b}c",
 	} {
@@ -55,7 +55,7 @@ func TestSlotHasOneCounter(t *testing.T) {
 	}
 }
 
-// A queue belongs to one lock, and is in its slot. A counter is in the slot too.
+// A queue belongs to one lock, and is in its slot. So is the counter.
 func FuzzQueuesBelongToOneLock(f *testing.F) {
 	for _, key := range []string{"", "a", "{a}", ":{a}", "{", "}", "{}", "a{b}c", "{{a}}", ":"} {
 		f.Add(key)
@@ -79,8 +79,9 @@ func FuzzQueuesBelongToOneLock(f *testing.F) {
 	})
 }
 
-// A Redis Cluster executes a script on the shard that has all of KEYS. So a script touches no other key. (Redisson's format is for
-// one server, where the names of Java's keys follow from the lock's name.)
+// A Redis Cluster executes a script on the shard that has all of its KEYS, so a script must not touch any
+// other key. (Redisson's format is for one server, where scripts derive the names of Java's keys from the
+// lock's name.)
 func TestScriptsTouchOnlyTheirKeys(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`(?m)^local lock, (?:fence, )?queue(?:, owner)? = (.*)$`)

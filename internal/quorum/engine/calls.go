@@ -17,8 +17,8 @@ type Calls struct {
 	describe func(ctx context.Context, owner string) driver.Holder
 }
 
-// NewCalls returns the calls of a driver over e. If refusal is not nil, the calls that change a lock return
-// it and change nothing. describe returns the holder behind an owner id, and may ask the nodes.
+// NewCalls returns the calls of a driver over e. If refusal is not nil, the calls that change a lock do
+// nothing and return it. describe returns the holder behind an owner id, and may ask the nodes.
 func NewCalls(e *Engine, refusal error, describe func(ctx context.Context, owner string) driver.Holder) Calls {
 	return Calls{e, refusal, describe}
 }
@@ -39,7 +39,7 @@ func (c *Calls) Acquire(ctx context.Context, req driver.Request) (driver.Grant, 
 	return g, err
 }
 
-// introduce describes the holder in a HeldError. ctx may have ended.
+// introduce adds the description of the holder to a HeldError. ctx may have ended.
 func (c *Calls) introduce(ctx context.Context, err error) {
 	if held, ok := errors.AsType[*driver.HeldError](err); ok {
 		held.Holder = c.describe(context.WithoutCancel(ctx), held.Owner)

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// claim runs one quorum.Claim: it passes events to Step one after the other and carries out the actions in
-// the same order, which the protocol relies on.
+// claim runs one quorum.Claim. It passes events to Step one after the other and carries out the actions in the
+// same order, because the protocol relies on that order.
 type claim struct {
 	engine *Engine
 	lock   Lock
@@ -21,7 +21,7 @@ type claim struct {
 
 	adoptable bool // another process may adopt the grant
 
-	mu        sync.Mutex // guards what follows; never held while sending
+	mu        sync.Mutex // guards the fields below; never held while sending
 	state     quorum.Claim
 	owner     string
 	forgotten bool  // the engine does not know the claim any more
@@ -40,28 +40,28 @@ type claim struct {
 	timer *time.Timer
 	alarm int64 // time at which timer fires; 0: stopped
 
-	turn        driverkit.Turn          // place in lane
-	inLane      bool                    // turn waits, or has come and is still to be handled
+	turn        driverkit.Turn          // turn in lane
+	inLane      bool                    // turn waits, or has come and was not handled yet
 	rounds      int                     // number of rounds in lane that belong to this claim: 1 in a round, and for a moment 2
 	sentAt      int64                   // when the last requests of that round were sent
 	unanswered  [quorum.MaxNodes]uint16 // per node, number of requests without an answer
-	exit        exit                    // result of the round that the last step has ended
+	exit        exit                    // end of the round that the last step has ended
 	endedRounds int                     // number of rounds that the last step has ended
 
 	holder    string // owner in the last denial
 	left      int64
 	waiters   int
-	onOutcome func(quorum.Outcome) // called with the next outcome, without mu
+	onOutcome func(quorum.Outcome) // receives the next outcome, without mu
 
 	lastObstacle error       // reason for the last failure; nil: none
-	unreported   []error     // obstacles that are still to be reported
+	unreported   []error     // obstacles that have not been reported yet
 	onObstacle   func(error) // nil: obstacles are not reported
 	reporting    bool        // a goroutine calls onObstacle
 }
 
 // post passes an event to the claim. The goroutine that finds the claim idle works until the inbox is empty;
-// others only leave their event. So a node may answer from within Send, and no goroutine waits for a mutex
-// while a request travels.
+// others only add their event. So a node may answer inside Send, and no goroutine waits for a mutex while a
+// request travels.
 func (c *claim) post(a answer) {
 	c.mu.Lock()
 	c.inbox = append(c.inbox, a)
@@ -85,7 +85,7 @@ func (c *claim) post(a answer) {
 		for _, r := range c.out {
 			c.engine.nodes[r.Node].Send(r)
 		}
-		if do.Subscribe || do.Outcome == quorum.Won { // a winner subscribes to hear of a Force
+		if do.Subscribe || do.Outcome == quorum.Won { // a winner subscribes to learn of a Force
 			c.engine.subscribeOnce()
 		}
 		if notify != nil {
@@ -102,7 +102,7 @@ func (c *claim) post(a answer) {
 }
 
 // step applies one event and turns the actions into requests in c.out. The caller holds mu. It returns the
-// callback that gets no outcome any more, and the one that gets do.Outcome.
+// callback that gets no outcome any more, and the callback for do.Outcome.
 func (c *claim) step(a *answer) (overtaken, notify func(quorum.Outcome), do quorum.Actions) {
 	c.out, c.endedRounds = c.out[:0], 0
 	switch {
@@ -140,7 +140,7 @@ func (c *claim) step(a *answer) (overtaken, notify func(quorum.Outcome), do quor
 		c.owner = c.engine.renameClaim(c, owner)
 	}
 	for ask := range do.Asks(before, &c.state, now, quorum.Owners{Before: owner, Now: c.owner, From: c.from}) {
-		if ask.Kind.MayStartCounter() { // one clock for all nodes: new counters start with the same token, and the grant needs no second round
+		if ask.Kind.MayStartCounter() { // one clock for all nodes: new counters then start with the same token, and the grant needs no second round
 			ask.Clock, ask.Noted = read.UnixMicro(), int64(c.engine.noted)
 		}
 		c.addRequest(&ask)
@@ -156,8 +156,8 @@ func (c *claim) step(a *answer) (overtaken, notify func(quorum.Outcome), do quor
 	return overtaken, notify, do
 }
 
-// isOutdated does the accounts of the lane for a, and reports whether the claim has no use for it any more.
-// The caller holds mu.
+// isOutdated counts a in the lane's statistics, and reports whether the claim has no use for it any more. The
+// caller holds mu.
 func (c *claim) isOutdated(a *answer) bool {
 	if a.isAnswer {
 		c.unanswered[a.Node]--
@@ -173,7 +173,7 @@ func (c *claim) isOutdated(a *answer) bool {
 		c.rounds++
 		c.sentAt = 0
 	}
-	return a.Kind == quorum.Woken && a.woken != c.owner // the claim has a fresh id since
+	return a.Kind == quorum.Woken && a.woken != c.owner // the claim has taken a new id since
 }
 
 // recordAnswer keeps the parts of an answer that errors and renewals report.
@@ -196,7 +196,7 @@ func (c *claim) recordAnswer(a *answer) {
 	c.errs[a.Node] = a.Err
 }
 
-// blameSilentNodes notes the nodes that have had time to answer, and have not. The caller holds mu.
+// blameSilentNodes records the nodes that have had time to answer, and have not. The caller holds mu.
 func (c *claim) blameSilentNodes(now int64) {
 	timeout, overdue := quorum.RequestTimeout(c.state.TTL), int64(pace.Overdue())
 	for n := range c.state.Unanswered().Nodes {
@@ -206,10 +206,10 @@ func (c *claim) blameSilentNodes(now int64) {
 	}
 }
 
-// addRequest puts ask into c.out.
+// addRequest appends ask to c.out.
 func (c *claim) addRequest(ask *quorum.Ask) {
 	switch ask.Kind {
-	case quorum.AskGiveBack, quorum.AskRenew: // the last tries before the end of a lease have no time to blame a node again
+	case quorum.AskGiveBack, quorum.AskRenew: // the last attempts before the end of a lease are too short to blame a node
 	default:
 		c.errs[ask.Node] = nil
 	}
@@ -234,10 +234,10 @@ func (c *claim) makesOneAttempt() bool {
 	return c.state.Phase == quorum.Seeking && c.state.Stamp == 0 && !c.state.Adopts
 }
 
-// setTimer arranges a Tick for the time at which the claim wants one. A timer that is early is left alone: an
-// early Tick does nothing. So is a timer of a claim that has just won, because the release may follow at once
-// and want it again. While the lock is held, the timer only ends the claim's round in the lane: Engine.Renew
-// times renewals together.
+// setTimer sets the timer to the claim's next Alarm. A timer that is early stays as it is, because an early
+// Tick does nothing. So does the timer of a claim that has just won: the release may follow at once and need
+// it again. While the lock is held, the timer only ends the claim's round in the lane, because Engine.Renew
+// ends renewal rounds.
 func (c *claim) setTimer(now int64) {
 	alarm := c.state.Alarm()
 	if c.state.Phase == quorum.Held {
@@ -264,8 +264,8 @@ func (c *claim) setTimer(now int64) {
 	}
 }
 
-// updateRound notes the effect of the requests in do on the round of the claim in its lane; kind is the event
-// behind them. The caller holds mu.
+// updateRound applies the requests in do to the round of the claim in its lane. kind is the event that caused
+// them. The caller holds mu.
 func (c *claim) updateRound(kind quorum.Kind, do *quorum.Actions, now int64) {
 	if c.rounds == 0 {
 		return
@@ -289,7 +289,7 @@ func (c *claim) updateRound(kind quorum.Kind, do *quorum.Actions, now int64) {
 	}
 }
 
-// isDecided reports whether the claim needs no answer to its requests any more. The caller holds mu.
+// isDecided reports whether the claim needs no further answers. The caller holds mu.
 func (c *claim) isDecided() bool {
 	switch c.state.Phase {
 	case quorum.Seeking:
@@ -300,9 +300,9 @@ func (c *claim) isDecided() bool {
 	return true
 }
 
-// awaitsAnswers reports whether a node that is not silent still owes an answer. If rounds did not wait for
-// such a node, it would fall behind the others without bound, and could not replace one of them any more. The
-// caller holds mu.
+// awaitsAnswers reports whether a node that is not silent has not answered yet. If rounds did not wait for
+// such a node, it would fall behind the others without bound, and could not replace one of them. The caller
+// holds mu.
 func (c *claim) awaitsAnswers(now int64) bool {
 	for n := range c.engine.nodes {
 		if c.unanswered[n] > 0 && !c.lane.isSilent(n, now) {
@@ -335,8 +335,8 @@ func (c *claim) onTimer() {
 	c.enterLane()
 }
 
-// updateSubscribed handles a change of the nodes whose wake-ups arrive. A resting claim asks for a place in
-// the queue of a node that it hears now; it does so in its turn.
+// updateSubscribed handles a change of the nodes whose wake-ups arrive. A resting claim asks the newly
+// subscribed nodes for a place in their queues, in its turn.
 func (c *claim) updateSubscribed(more bool) {
 	c.mu.Lock()
 	if c.state.Adopts || c.rounds > 0 || !more || c.state.RestUntil == 0 {
@@ -347,7 +347,8 @@ func (c *claim) updateSubscribed(more bool) {
 	c.enterLane()
 }
 
-// enterLane has the claim ask in its turn. The caller holds mu, which enterLane unlocks.
+// enterLane queues the claim in its lane, to ask when its turn comes. The caller holds mu, which enterLane
+// unlocks.
 func (c *claim) enterLane() {
 	if c.inLane {
 		c.mu.Unlock()
@@ -369,7 +370,7 @@ func (c *claim) beginRound() {
 	c.post(a)
 }
 
-// yieldToOthers makes the release of a held shared lock give other programs a chance, if one is due.
+// yieldToOthers makes the release of a shared lock free it for other programs, if that is due.
 func (c *claim) yieldToOthers() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -377,16 +378,16 @@ func (c *claim) yieldToOthers() {
 	c.freesLock = c.state.Phase == quorum.Held && c.engine.yields.yieldSometimes(c.lock.Name, held)
 }
 
-// postCall posts e and calls onOutcome with the outcome that follows. A caller that waits for an earlier
-// outcome learns that none comes.
+// postCall posts e. onOutcome gets the outcome that follows. A caller that waits for an earlier outcome learns
+// that there will be none.
 func (c *claim) postCall(e quorum.Event, onOutcome func(quorum.Outcome)) {
 	a := eventAnswer(e)
 	a.fromCaller, a.onOutcome = true, onOutcome
 	c.post(a)
 }
 
-// flush returns when all events posted before have been handed to the nodes. That is soon: the goroutine that
-// does so waits for nothing.
+// flush returns when all events that were posted before have been handed to the nodes. That takes little time,
+// because the goroutine that does it waits for nothing.
 func (c *claim) flush() {
 	sent := make(chan struct{})
 	c.post(answer{flushed: sent})

@@ -40,8 +40,8 @@ import (
 type Node interface {
 	// Name returns the name of the node in errors and events.
 	Name() string
-	// Send hands r on and returns at once. The node answers r exactly once,
-	// from any goroutine. Requests of one lock are executed in the order sent.
+	// Send passes r on and returns at once. The node answers r exactly once, from any goroutine. It executes
+	// requests of one lock in the order in which they were sent.
 	Send(r *Request)
 	// Subscribe makes the node pass wake-ups to Engine.Wake, at once or later, and call
 	// Engine.SetSubscribed whenever wake-ups begin or cease to arrive. It does not block and is
@@ -54,26 +54,26 @@ type Config struct {
 	Nodes []Node // 1 to quorum.MaxNodes
 	// Keys returns the keys of a lock on the nodes; nil: the nodes need only its name.
 	Keys func(name string) Lock
-	// Shared means that other programs take these locks too, without queue and wake-ups.
+	// Shared reports that other programs use these locks too, without queue and wake-ups.
 	Shared bool
-	// Lane returns the lane of a lock; nil: one lane for all locks. It is for nodes that do not
-	// answer all locks alike.
+	// Lane returns the lane of a lock; nil: one lane for all locks. It is for nodes that do not answer all
+	// locks equally fast.
 	Lane func(Lock) *Lane
-	// Noted is the time for which nodes keep at least a note about the owner of a forced or adopted lock: see quorum.Noted. 0: as
-	// long as the owner had the lock, which suffices for a node that is the only one.
+	// Noted is the shortest time for which nodes keep a note about the owner of a forced or adopted lock: see
+	// quorum.Noted. 0: as long as the owner's lock lasts, which is enough for a single node.
 	Noted time.Duration
 	// Client is the first part of every owner id. Default quorum.NewClient().
 	Client string
 }
 
-// Engine takes, keeps and frees locks over a fixed set of nodes.
+// Engine acquires, renews and releases locks over a fixed set of nodes.
 type Engine struct {
 	nodes  []Node
 	keys   func(string) Lock
 	client string
 	noted  time.Duration
 	clock  *pace.Clock
-	yields *yieldTable // nil: only clients of this protocol take the locks
+	yields *yieldTable // nil: only clients of this protocol use the locks
 	lane   func(Lock) *Lane
 	seq    atomic.Int64
 
@@ -157,7 +157,7 @@ func (e *Engine) register(owner string, c *claim) error {
 	return nil
 }
 
-// renameClaim registers c under a fresh id instead of owner, unless c is forgotten. The caller holds c.mu.
+// renameClaim registers c under a new id in place of owner, unless c is forgotten. The caller holds c.mu.
 func (e *Engine) renameClaim(c *claim, owner string) string {
 	fresh := e.nextOwner(c, time.Now())
 	e.mu.Lock()
@@ -175,11 +175,11 @@ func (e *Engine) findClaim(owner string) *claim {
 	return e.claims[owner]
 }
 
-// forget removes c, under its present id.
+// forget unregisters c.
 func (e *Engine) forget(c *claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forgotten = true // or an event in its inbox could still register it again
+	c.forgotten = true // otherwise an event in its inbox could register it again
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.claims[c.owner] == c {
@@ -187,7 +187,7 @@ func (e *Engine) forget(c *claim) {
 	}
 }
 
-// Acquire takes the lock; see driver.Driver.
+// Acquire acquires a lock; see driver.Driver.
 func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant, error) {
 	if e.yields != nil && !req.NoWait {
 		e.yields.awaitYield(ctx, req.Key)
@@ -223,14 +223,14 @@ func (e *Engine) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 			if grant, ok := c.currentGrant(); ok {
 				return grant, nil
 			}
-			o = quorum.Lost // the lease was over before this goroutine ran
+			o = quorum.Lost // the lease ended before this goroutine ran
 		}
 		e.forget(c)
 		return driver.Grant{}, c.acquireError(o)
 	case <-ctx.Done():
 		err := c.cancelError(ctx.Err())
 		lane.Withdraw(&c.turn)
-		// The claim may have won meanwhile: releasing covers both.
+		// The claim may have won meanwhile: the release covers both cases.
 		c.releaseInTurn(0, nil)
 		c.flush()
 		e.forget(c)
@@ -248,8 +248,8 @@ func (c *claim) currentGrant() (g driver.Grant, ok bool) {
 	}, c.state.Phase == quorum.Held
 }
 
-// trustedUntil returns the end of trust as a time with both clock readings, for callers to compare with
-// theirs. The caller holds mu.
+// trustedUntil returns the end of trust as a time with both clock readings, which callers compare with their
+// clocks. The caller holds mu.
 func (c *claim) trustedUntil() time.Time {
 	now := time.Now()
 	return now.Add(time.Duration(c.state.TrustedUntil() - c.engine.clock.Of(now)))
@@ -259,7 +259,7 @@ func (c *claim) trustedUntil() time.Time {
 type batch struct {
 	mu   sync.Mutex // guards the fields below
 	out  []driver.Renewal
-	left int // outcomes to come
+	left int // number of missing outcomes
 	done chan struct{}
 }
 
@@ -272,7 +272,7 @@ func (b *batch) set(i int, r driver.Renewal) {
 	}
 }
 
-// Renew prolongs locks; see driver.Driver.
+// Renew renews locks; see driver.Driver.
 func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	b := &batch{out: make([]driver.Renewal, len(grants)), left: len(grants), done: make(chan struct{})}
 	if len(grants) == 0 {
@@ -303,7 +303,7 @@ func (e *Engine) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 			c.post(eventAnswer(quorum.Event{Kind: quorum.Tick}))
 		}
 	}
-	<-b.done // the Tick makes each claim report its outcome
+	<-b.done // after the Tick each claim reports its outcome
 	return b.out
 }
 
@@ -357,7 +357,8 @@ func (e *Engine) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	}
 }
 
-// releaseGrace bounds the wait of a release for its answer after the end of its context (driver: Prompt).
+// releaseGrace bounds the time that a release waits for its answer after its context has ended (driver:
+// Prompt).
 const releaseGrace = 100 * time.Millisecond
 
 func (c *claim) releaseError(o quorum.Outcome) error {
@@ -388,7 +389,7 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	}
 	done := make(chan quorum.Outcome, 1)
 	c.postCall(quorum.Event{Kind: quorum.Start}, func(o quorum.Outcome) { done <- o })
-	late := time.NewTimer(g.TTL) // by then the first nodes that adopted may have lost the lock
+	late := time.NewTimer(g.TTL) // after that the first nodes that adopted may have lost the lock
 	defer late.Stop()
 	var err error
 	select {
@@ -397,7 +398,7 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 			if grant, ok := c.currentGrant(); ok {
 				return grant, nil
 			}
-			o = quorum.Lost // the lease was over before this goroutine ran
+			o = quorum.Lost // the lease ended before this goroutine ran
 		}
 		err = c.adoptionError(o)
 	case <-late.C:
@@ -405,13 +406,13 @@ func (e *Engine) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	case <-ctx.Done():
 		err = fmt.Errorf("%w: %w", ctx.Err(), c.adoptionError(quorum.Lost))
 	}
-	// The claim may be over, and may have won meanwhile: releasing covers both.
+	// The claim may be over, and may have won meanwhile: the release covers both cases.
 	c.postCall(quorum.Event{Kind: quorum.Release}, nil)
 	e.forget(c)
 	return driver.Grant{}, err
 }
 
-// adoptionError returns the error for a claim that adopts and ended with o.
+// adoptionError returns the error for an adopting claim that ended with o.
 func (c *claim) adoptionError(o quorum.Outcome) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -450,9 +451,9 @@ func (e *Engine) claimOf(g driver.Grant) *claim {
 	return c
 }
 
-// Wake notifies the claim with the id w.Owner that node has handed it the lock. A wake-up for an id that is gone
-// needs no answer: the release of that id is under way. A wake-up with a token comes in its place among the
-// answers of the node.
+// Wake passes the wake-up w of node to the claim with the id w.Owner. A wake-up for an unknown id needs no
+// answer, because the release of that id is in progress. A wake-up with a token must arrive in its place among
+// the answers of the node.
 func (e *Engine) Wake(node int, w quorum.Wake) {
 	if c := e.findClaim(w.Owner); c != nil {
 		a := eventAnswer(quorum.Event{Kind: quorum.Woken, Node: node, Token: w.Base, TTL: w.Left * int64(time.Millisecond)})
@@ -461,7 +462,7 @@ func (e *Engine) Wake(node int, w quorum.Wake) {
 	}
 }
 
-// KeyOf returns the key of the lock that owner has or wants, or "" if owner is no claim of this engine.
+// KeyOf returns the key of the lock that owner has or waits for, or "" if owner is no claim of this engine.
 func (e *Engine) KeyOf(owner string) string {
 	if c := e.findClaim(owner); c != nil {
 		return c.lock.Key
@@ -469,7 +470,7 @@ func (e *Engine) KeyOf(owner string) string {
 	return ""
 }
 
-// subscribeOnce asks every node, once, for its wake-ups.
+// subscribeOnce asks each node, once, for its wake-ups.
 func (e *Engine) subscribeOnce() {
 	if e.askedToSubscribe.Load() || e.askedToSubscribe.Swap(true) {
 		return
@@ -479,7 +480,7 @@ func (e *Engine) subscribeOnce() {
 	}
 }
 
-// SetSubscribed sets whether the wake-ups of node reach this client.
+// SetSubscribed records whether the wake-ups of node reach this client.
 func (e *Engine) SetSubscribed(node int, yes bool) {
 	n := uint32(quorum.Only(node))
 	if yes == (e.subscribed.Load()&n != 0) {
@@ -490,7 +491,7 @@ func (e *Engine) SetSubscribed(node int, yes bool) {
 	} else {
 		e.subscribed.And(^n)
 	}
-	// A claim that is not in the map yet reads the new set when it starts.
+	// A claim that is not registered yet reads the new set when it starts.
 	for _, c := range e.allClaims() {
 		c.updateSubscribed(yes)
 	}
@@ -502,9 +503,8 @@ func (e *Engine) allClaims() []*claim {
 	return slices.Collect(maps.Values(e.claims))
 }
 
-// Close ends all waits with ErrClosed, and returns when no call of Request.Obstacle is under way. By then the
-// releases of the waiting claims, and of all claims given up before, have been handed to the nodes, which
-// send them.
+// Close ends all waits with ErrClosed. It returns when no call of Request.Obstacle is running, and the
+// releases of all abandoned claims have been handed to the nodes.
 func (e *Engine) Close() {
 	e.mu.Lock()
 	if !e.closed {

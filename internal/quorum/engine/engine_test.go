@@ -38,7 +38,7 @@ func (d *desk) next(t *testing.T, kind quorum.AskKind) *Request {
 	return r
 }
 
-// nextAcquire returns the node's next acquire; it answers requests that free the lock.
+// nextAcquire returns the node's next acquire. Before it, it answers requests that free the lock.
 func (d *desk) nextAcquire(t *testing.T) *Request {
 	t.Helper()
 	for r := range d.in {
@@ -86,7 +86,7 @@ func acquireAll(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 	return g
 }
 
-// startRenewal starts a renewal and returns the channel of its outcome.
+// startRenewal starts a renewal and returns a channel for its result.
 func startRenewal(t *testing.T, e *Engine, g driver.Grant) <-chan error {
 	out := make(chan error, 1)
 	go func() { out <- e.Renew(t.Context(), []driver.Grant{g})[0].Err }()
@@ -94,7 +94,7 @@ func startRenewal(t *testing.T, e *Engine, g driver.Grant) <-chan error {
 	return out
 }
 
-// receiveSoon returns the next value from c, and fails the test if none comes in good time.
+// receiveSoon returns the next value from c, and fails the test if none comes in time.
 func receiveSoon(t *testing.T, c <-chan error) error {
 	t.Helper()
 	select {
@@ -105,7 +105,7 @@ func receiveSoon(t *testing.T, c <-chan error) error {
 	}
 }
 
-// loseUnheard takes k and loses it while nobody waits for an outcome.
+// loseUnheard acquires k and loses it while no caller waits for an outcome.
 func loseUnheard(t *testing.T, e *Engine, desks []*desk) driver.Grant {
 	t.Helper()
 	g := acquireAll(t, e, desks)
@@ -163,9 +163,9 @@ func TestRenewalDuringReleaseEnds(t *testing.T) {
 	})
 }
 
-// Events that are open when the caller leaves may rename the claim. A caller that
-// gives up leaves nothing behind, and returns when the release is on its way to every
-// node, because Close may cut the connections next.
+// Events that arrive while the caller leaves may give the claim a new id. A caller that gives up leaves
+// nothing behind, and returns only when its release has been sent to each node, because Close may cut the
+// connections next.
 func TestAbandonedClaimIsForgotten(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -177,14 +177,14 @@ func TestAbandonedClaimIsForgotten(t *testing.T) {
 		for _, d := range desks {
 			d.next(t, quorum.AskAcquire).Denied(int64(time.Second), "x", 0)
 		}
-		<-desks[2].door // a caller that asks again is stopped here
+		<-desks[2].door // a caller that asks again stops here
 		var again []*Request
 		for _, d := range desks {
 			again = append(again, d.next(t, quorum.AskAcquire))
 		}
 		again[0].Granted(100)
 		again[1].Denied(int64(time.Second), "x", 0)
-		again[2].Denied(int64(time.Second), "x", 0) // no quorum: on under a fresh id
+		again[2].Denied(int64(time.Second), "x", 0) // no quorum: the claim continues under a new id
 		cancel()
 		synctest.Wait()
 		if len(ended) > 0 {
@@ -200,7 +200,7 @@ func TestAbandonedClaimIsForgotten(t *testing.T) {
 	})
 }
 
-// The wake-up was written before the claim took a fresh id, and read after that.
+// The wake-up was written before the claim took a new id, and was read after that.
 func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		for i := range desks {
@@ -214,7 +214,7 @@ func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 			}
 			won <- g
 		}()
-		// deny denies it everywhere, and gives the id that asked.
+		// deny denies the lock on all nodes, and returns the id that asked.
 		deny := func() (owner string) {
 			for _, d := range desks {
 				r := d.next(t, quorum.AskAcquire)
@@ -246,8 +246,8 @@ func TestWakeUpForOldIDGrantsNothing(t *testing.T) {
 	})
 }
 
-// The timer of a claim ends its round in the lane, while the lock may already be held
-// and renewed for the first time.
+// The timer of a claim ends its round in the lane, while the lock may already be held and in its first
+// renewal.
 func TestClaimTimerEndsNoRenewal(t *testing.T) {
 	t.Parallel()
 	for name, grants := range map[string]int{"all have granted": 3, "a quorum has granted": 2} {
@@ -286,7 +286,7 @@ func TestClaimTimerEndsNoRenewal(t *testing.T) {
 	}
 }
 
-// A detached lease lapses by itself, and another client may adopt it meanwhile.
+// A detached lease expires, and another client may adopt it before.
 func TestDetachedLeaseIsNotRenewed(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		g := acquireAll(t, e, desks)

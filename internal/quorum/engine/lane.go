@@ -13,58 +13,56 @@ import (
 )
 
 const (
-	initialRounds = driverkit.DefaultRoom // rounds under way at first
+	initialRounds = driverkit.DefaultRoom // initial number of rounds in progress
 	minRounds     = 16
 	maxRounds     = 1024
-	// maxQueueDelay is the time by which requests of this client may delay one another: half of the
-	// shortest quorum.RequestTimeout, so that a renewal is in time behind all of them.
+	// maxQueueDelay is the time by which requests of this client may delay one another: half of the shortest
+	// quorum.RequestTimeout, so that a renewal behind all of them still comes in time.
 	maxQueueDelay = int64(25 * time.Millisecond)
-	// maxJitter bounds the time by which the way may take longer than usual, beside its own length: little beside the
-	// time of a request, as a busy machine looks like a long way.
+	// maxJitter bounds the time by which an answer may take longer than usual. It is short compared with the
+	// time of a request, because a busy machine looks like a slow network.
 	maxJitter = int64(100 * time.Millisecond)
 )
 
-// Lane gives claims the turns to begin their rounds. A round is the requests of a claim to
-// the nodes until it has its outcome, or rests, and all nodes have answered that are not
-// silent. As many rounds are under way as the nodes answer soon; the others have sent nothing. So
-// no request waits for its answer behind thousands of others until it is of no use.
-// A claim that rests is in no lane.
+// Lane gives claims their turns to begin rounds. A round lasts from the requests of a claim until the claim
+// has its outcome or rests, and all nodes that are not silent have answered. At most as many rounds are in
+// progress as the nodes can answer soon; the other claims have sent nothing. So no request waits behind
+// thousands of others until its answer is useless. A resting claim is not in the lane.
 //
-// Releases come before acquires. Renewals, and the confirmation after a wake-up, take no
-// turn at all: they have to be in time, and wait for their answers only behind the rounds
-// under way.
+// Releases come before acquires. Renewals, and the confirmation after a wake-up, take no turn, because they
+// must be in time: they wait only behind the rounds in progress.
 //
-// The zero value is ready for use. Engine has one, unless Config.Lane separates the locks of nodes that do not answer
-// all locks alike.
+// The zero value is ready for use. Engine has one Lane, unless Config.Lane separates the locks of nodes that
+// do not answer all locks equally fast.
 type Lane struct {
 	driverkit.Line
-	shrunkAt    int64                         // the time at which the room became less; answers to earlier requests do not count. adjustLimit alone uses it
-	baseLatency int64                         // the time of an answer while few rounds are under way. adjustLimit alone uses it
-	nodeAnswers [quorum.MaxNodes]atomic.Int64 // the time of the last answer of each node
+	shrunkAt    int64                         // time of the last reduction of the room; answers to earlier requests do not count. Used by adjustLimit alone
+	baseLatency int64                         // time of an answer while few rounds are in progress. Used by adjustLimit alone
+	nodeAnswers [quorum.MaxNodes]atomic.Int64 // time of the last answer of each node
 }
 
-// isSilent reports whether the node has not answered lately. No round waits for a silent node once the
-// others have decided. A node without a request seems silent until its next answer.
+// isSilent reports whether the node has not answered lately. Once the other nodes have decided, no round waits
+// for a silent node. A node without requests counts as silent until its next answer.
 func (l *Lane) isSilent(node int, now int64) bool {
 	last := l.nodeAnswers[node].Load()
 	return last == 0 || now-last > int64(pace.Overdue())
 }
 
-// exit is the end of a round.
+// exit describes the end of a round.
 type exit struct {
-	at       int64 // now
-	duration int64 // from its last requests to its end; 0 if that tells nothing about the nodes
+	at       int64 // time of the end
+	duration int64 // from its last requests to its end; 0 if it says nothing about the nodes
 	answered bool  // an answer ended the round
 }
 
-// endRound ends a round, and begins the waiting rounds that have room then.
+// endRound ends a round, and begins the waiting rounds for which there is room.
 func (l *Lane) endRound(e exit) {
 	l.Leave(e.at, e.answered, func(load driverkit.Load) int { return l.adjustLimit(e, load) })
 }
 
 // adjustLimit returns the room after a round: one more if answers come soon and rounds wait, and half of the
-// rounds under way if answers take long. If they do so with the smallest room as well, it is not the
-// requests that delay one another but the way, or a machine that is busy. The mutex of Line is held.
+// rounds in progress if answers take long. If answers take long even with the smallest room, the network or a
+// busy machine causes the delay, and not the client's own requests. The mutex of Line is held.
 func (l *Lane) adjustLimit(e exit, load driverkit.Load) int {
 	if e.duration == 0 || e.at-e.duration < l.shrunkAt {
 		return load.Room
@@ -87,8 +85,8 @@ func (l *Lane) adjustLimit(e exit, load driverkit.Load) int {
 	return load.Room
 }
 
-// enterLane blocks until a round may begin in l, which the caller then has to leave, until ctx ends, or Close. It blocks for
-// patience at most, if that is not 0.
+// enterLane blocks until a round may begin in l, which the caller then has to leave, or until ctx ends, or
+// Close. It blocks for patience at most, if patience is not 0.
 func (e *Engine) enterLane(ctx context.Context, l *Lane, patience time.Duration) error {
 	if l.Pass(driverkit.Later) {
 		return nil
@@ -121,7 +119,7 @@ func (e *Engine) enterLane(ctx context.Context, l *Lane, patience time.Duration)
 	return err
 }
 
-// crowdedError returns the error of a claim behind others of its client.
+// crowdedError returns the error of a claim that waits behind others of its client.
 func (e *Engine) crowdedError(l *Lane) error {
 	load := l.Load(e.clock.Now())
 	err := fmt.Errorf("this client has %d requests waiting for their turn", max(load.Waiting, 1))
@@ -131,8 +129,8 @@ func (e *Engine) crowdedError(l *Lane) error {
 	return &driver.UnavailableError{Need: quorum.Majority(len(e.nodes)), Err: err}
 }
 
-// awaitTurn blocks until begun is closed, as long as the nodes answer others meanwhile and ctx
-// has not ended.
+// awaitTurn blocks until begun is closed, but only while the nodes answer other requests and ctx has not
+// ended.
 func (c *claim) awaitTurn(ctx context.Context, begun <-chan struct{}) error {
 	limit := pace.TurnTime()
 	look := time.NewTicker(limit)
@@ -151,9 +149,9 @@ func (c *claim) awaitTurn(ctx context.Context, begun <-chan struct{}) error {
 	}
 }
 
-// releaseInTurn releases c in its turn, or at once if the engine closes, and keeps the lock taken for
-// keep. It calls onOutcome with the outcome. It returns nil if the turn has come, and otherwise a
-// channel that is closed then.
+// releaseInTurn releases c in its turn, or at once if the engine closes. The service keeps the lock for the
+// time keep. onOutcome gets the outcome. releaseInTurn returns nil if the turn has come, and otherwise a
+// channel that is closed when it comes.
 func (c *claim) releaseInTurn(keep time.Duration, onOutcome func(quorum.Outcome)) <-chan struct{} {
 	a := eventAnswer(quorum.Event{Kind: quorum.Release, TTL: int64(keep)})
 	a.fromCaller, a.onOutcome = true, onOutcome
@@ -172,7 +170,7 @@ func (c *claim) releaseInTurn(keep time.Duration, onOutcome func(quorum.Outcome)
 	return c.queueRelease(a)
 }
 
-// queueRelease is releaseInTurn for a claim behind others.
+// queueRelease is releaseInTurn for a claim that has to wait behind others.
 func (c *claim) queueRelease(a answer) <-chan struct{} {
 	begun, ready := make(chan struct{}), make(chan struct{})
 	t := &driverkit.Turn{Rank: driverkit.Soon, Begin: func() { close(ready) }}

@@ -18,16 +18,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// clerk is a node that serves one request after the other, in the same time each.
+// clerk is a node that serves one request after the other, each in the same time.
 type clerk struct {
 	name       string
-	each       atomic.Int64 // how long it takes
-	maxWaiting int          // requests that have waited at once
+	each       atomic.Int64 // time of each request
+	maxWaiting int          // highest number of waiting requests
 	in         chan *Request
 	served     [quorum.AskAdopt + 1]atomic.Int64 // by kind
-	order      []string                          // the owners and keys of acquires
-	silent     atomic.Bool                       // no request is answered
-	down       atomic.Bool                       // no request gets there
+	order      []string                          // owners and keys of the acquires
+	silent     atomic.Bool                       // true: no request is answered
+	down       atomic.Bool                       // true: no request arrives
 }
 
 func (k *clerk) Name() string { return k.name }
@@ -43,7 +43,7 @@ func (k *clerk) Send(r *Request) {
 	}
 }
 
-// work serves until the test is over.
+// serveRequests serves requests until the test ends.
 func (k *clerk) serveRequests(ctx context.Context) {
 	locks := make(map[string]quorum.Lock)
 	for {
@@ -64,7 +64,7 @@ func (k *clerk) serveRequests(ctx context.Context) {
 	}
 }
 
-// runWithClerks runs fn with an engine over n clerks, which need the time each for a request, in virtual time.
+// runWithClerks runs fn in virtual time, with an engine over n clerks that need the time each for a request.
 func runWithClerks(t *testing.T, n int, each time.Duration, fn func(t *testing.T, e *Engine, clerks []*clerk)) {
 	t.Helper()
 	t.Parallel()
@@ -94,8 +94,7 @@ func (k *clerk) total() (n int64) {
 	return n
 }
 
-// acquireMany starts n callers that ask at once for names of their own. Each calls done in its
-// goroutine with its result.
+// acquireMany starts n callers at once, each with a key of its own. Each calls done with its result.
 func acquireMany(ctx context.Context, e *Engine, n int, ttl time.Duration, done func(i int, g driver.Grant, err error)) (wait func()) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -103,12 +102,12 @@ func acquireMany(ctx context.Context, e *Engine, n int, ttl time.Duration, done 
 			g, err := e.Acquire(ctx, driver.Request{Key: fmt.Sprint(i), TTL: ttl})
 			done(i, g, err)
 		})
-		synctest.Wait() // one comes after the other
+		synctest.Wait() // so that they queue in order
 	}
 	return all.Wait
 }
 
-// checkGranted fails the test if a caller got no lock.
+// checkGranted returns a callback that fails the test if a caller got no lock.
 func checkGranted(t *testing.T) func(int, driver.Grant, error) {
 	return func(i int, _ driver.Grant, err error) {
 		if err != nil {
@@ -131,7 +130,7 @@ func checkPrompt(t *testing.T, begin time.Time, n int) {
 	}
 }
 
-// checkIdle checks that no round is under way.
+// checkIdle checks that no round is in progress.
 func checkIdle(t *testing.T, e *Engine) {
 	t.Helper()
 	l := e.lane(Lock{})
@@ -148,14 +147,14 @@ func TestCrowdIsServedPromptlyInOrder(t *testing.T) {
 				begin := time.Now()
 				acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))()
 				checkPrompt(t, begin, crowdSize)
-				time.Sleep(time.Second) // a third node may be behind
+				time.Sleep(time.Second) // a third node may be slower
 				synctest.Wait()
 				for _, k := range clerks {
 					if n := k.total(); n != crowdSize {
 						t.Errorf("%s served %d requests for %d locks", k.name, n, crowdSize)
 					}
 					for i, name := range k.order {
-						if came, _ := strconv.Atoi(name); max(came-i, i-came) > 5 { // some begin together
+						if came, _ := strconv.Atoi(name); max(came-i, i-came) > 5 { // some begin at the same time
 							t.Fatalf("%s was asked for lock %s in place %d", k.name, name, i)
 						}
 					}
@@ -174,7 +173,7 @@ func TestSilentNodeDelaysNoCrowd(t *testing.T) {
 	})
 }
 
-// A node that stops answering delays the crowd until it counts as silent.
+// A node that stops answering delays the others until it counts as silent.
 func TestNewlySilentNodeDelaysCrowdBriefly(t *testing.T) {
 	runWithClerks(t, 5, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		begin := time.Now()
@@ -189,7 +188,7 @@ func TestNewlySilentNodeDelaysCrowdBriefly(t *testing.T) {
 	})
 }
 
-// A slow node must stay useful for when another one stops.
+// A slow node must be able to replace one that stops.
 func TestSlowNodeDoesNotFallBehind(t *testing.T) {
 	runWithClerks(t, 3, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		clerks[2].each.Store(int64(2 * perRequest))
@@ -285,7 +284,7 @@ func TestRenewalsAndReleasesOvertakeCrowd(t *testing.T) {
 			t.Fatal(err)
 		}
 		wait := acquireMany(t.Context(), e, crowdSize, crowdTTL, checkGranted(t))
-		for range 2 { // half of the crowd waits then
+		for range 2 { // half of them wait then
 			time.Sleep(time.Second / 3)
 			if r := e.Renew(t.Context(), []driver.Grant{g})[0]; r.Err != nil {
 				t.Errorf("a renewal beside the crowd: %v", r.Err)
@@ -323,7 +322,7 @@ func TestCrowdReleasesPromptly(t *testing.T) {
 	})
 }
 
-// The release is also sent when the engine closes before it.
+// The release is sent even if the engine closes first.
 func TestCancelledReleaseIsStillSent(t *testing.T) {
 	for _, closes := range []bool{false, true} {
 		t.Run(fmt.Sprint("closes: ", closes), func(t *testing.T) {
@@ -350,7 +349,7 @@ func TestCancelledReleaseIsStillSent(t *testing.T) {
 	}
 }
 
-// A release also ends if it waits for its turn.
+// Also if the release waits for its turn.
 func TestReleaseEndsWithoutAnswers(t *testing.T) {
 	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		const n = 500
@@ -375,7 +374,7 @@ func TestReleaseEndsWithoutAnswers(t *testing.T) {
 	})
 }
 
-// Resting claims wait for a holder, and not for an answer.
+// Resting claims wait for a holder, not for an answer.
 func TestRestingClaimsUseNoRoom(t *testing.T) {
 	runWithClerks(t, 1, perRequest, func(t *testing.T, e *Engine, clerks []*clerk) {
 		const n = 4 * initialRounds

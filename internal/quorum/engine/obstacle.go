@@ -21,7 +21,7 @@ func (c *claim) acquireError(o quorum.Outcome) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch o {
-	case quorum.None: // only Close overtakes a claim that seeks
+	case quorum.None: // only Close ends a seeking claim without an outcome
 		return driver.ErrClosed
 	case quorum.Busy:
 		return c.heldError()
@@ -29,7 +29,7 @@ func (c *claim) acquireError(o quorum.Outcome) error {
 	return c.unavailability()
 }
 
-// unavailability returns why too few answers have come. The caller holds mu.
+// unavailability returns the error for missing answers. The caller holds mu.
 func (c *claim) unavailability() error {
 	if errors.Is(c.lastObstacle, driver.ErrUnavailable) {
 		return c.lastObstacle
@@ -38,14 +38,14 @@ func (c *claim) unavailability() error {
 	return c.unavailableError()
 }
 
-// cancelError returns the error for a claim that its caller gives up, with its obstacle if one is known.
+// cancelError returns the error for a claim whose caller gives up, with its obstacle if one is known.
 func (c *claim) cancelError(end error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case c.state.Phase == quorum.Held:
 		return end
-	case errors.Is(c.lastObstacle, driver.ErrHeld): // a new error: the driver adds the holder to it, and the caller has the reported one
+	case errors.Is(c.lastObstacle, driver.ErrHeld): // a copy: the driver adds the holder to it, and the caller already has the reported one
 		return driverkit.WithObstacle(end, c.heldError())
 	case c.lastObstacle != nil:
 		return driverkit.WithObstacle(end, c.lastObstacle)
@@ -57,15 +57,15 @@ func (c *claim) cancelError(end error) error {
 	return end
 }
 
-// heldError returns the content of the last denial. The caller holds mu.
+// heldError returns the HeldError for the last denial. The caller holds mu.
 func (c *claim) heldError() *driver.HeldError {
 	return &driver.HeldError{
 		Owner: c.holder, Since: quorum.Since(c.holder), Remaining: time.Duration(c.left), Waiters: c.waiters, Kept: quorum.IsKept(c.holder),
 	}
 }
 
-// unavailableError names the nodes that failed or are overdue, including failures that wait in the inbox. The
-// caller holds mu.
+// unavailableError names the nodes that failed or are overdue, including failures that are still in the inbox.
+// The caller holds mu.
 func (c *claim) unavailableError() *driver.UnavailableError {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(c.engine.nodes))}
 	errs := slices.Clone(c.errs)
@@ -85,8 +85,8 @@ func (c *claim) unavailableError() *driver.UnavailableError {
 	return u
 }
 
-// noteObstacle notes why a step had no success. It reports the obstacle of a round if it differs in kind from
-// the one before. The caller holds mu.
+// noteObstacle records why a step did not succeed. It queues the obstacle of a round for a report if its kind
+// differs from the last one. The caller holds mu.
 func (c *claim) noteObstacle(do quorum.Actions) {
 	before := c.lastObstacle
 	switch do.Outcome {
@@ -133,7 +133,7 @@ func (c *claim) endReports() {
 	c.onObstacle, c.unreported = nil, nil
 }
 
-// spawn runs fn on a goroutine that Close waits for. It does nothing and returns false once Close has begun.
+// spawn runs fn in a goroutine that Close waits for. Once Close has begun, it does nothing and returns false.
 func (e *Engine) spawn(fn func()) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

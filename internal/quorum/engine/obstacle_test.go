@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// blamedNodes returns the nodes that err names, with the cause of each, or "" if it names none.
+// blamedNodes returns the nodes in err, each with its cause, or "".
 func blamedNodes(err error) string {
 	u, ok := errors.AsType[*driver.UnavailableError](err)
 	if !ok {
@@ -25,8 +25,8 @@ func blamedNodes(err error) string {
 	return strings.Join(names, ", ")
 }
 
-// answerAll makes each node answer its next request: "+" grants, keeps or frees,
-// "-" denies, "!" fails, "#" fails for good, " " is silence.
+// answerAll makes each node answer its next request: "+" grants, keeps or frees, "-" denies, "!" fails, "#"
+// fails for good, " " does not answer.
 func answerAll(t *testing.T, desks []*desk, kind quorum.AskKind, what string) {
 	t.Helper()
 	for i, d := range desks {
@@ -47,8 +47,7 @@ func answerAll(t *testing.T, desks []*desk, kind quorum.AskKind, what string) {
 	}
 }
 
-// The error names nodes that failed or did not answer in time, and no healthy node
-// that had no time to answer.
+// A healthy node that had no time to answer is not named.
 func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -118,7 +117,7 @@ func TestUnavailableNamesOnlyFailedNodes(t *testing.T) {
 	}
 }
 
-// Each kind of obstacle is reported once, in order, and a slow callback delays nobody.
+// A slow callback delays nobody.
 func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		reported := make(chan string)
@@ -126,7 +125,7 @@ func TestObstaclesAreReportedAsTheyChange(t *testing.T) {
 		out := make(chan error, 1)
 		go func() {
 			_, err := e.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, Obstacle: func(err error) {
-				reported <- err.Error() // nobody reads it before the end
+				reported <- err.Error() // read only at the end
 			}})
 			out <- err
 		}()

@@ -2,14 +2,14 @@ package engine
 
 import "github.com/holdfast-go/holdfast/internal/quorum"
 
-// Request is one request to one node. The node calls exactly one of the answer methods, once, and does not
-// touch the request afterwards.
+// Request is one request to one node. The node calls exactly one of the answer methods, once, and does not use
+// the request afterwards.
 type Request struct {
 	quorum.Ask
 
 	Lock     *Lock
 	Deadline int64 // time, as in Engine.Now, after which sending is pointless
-	NoWait   bool  // the caller does not wait: a node that hangs is skipped, even if no other can replace it
+	NoWait   bool  // the caller does not wait: a hung node is skipped, even if no other can replace it
 
 	claim *claim
 }
@@ -26,7 +26,7 @@ type Lock struct {
 type answer struct {
 	quorum.Reply
 
-	woken string // Woken: the owner id in the message
+	woken string // owner id in a Woken message
 
 	isAnswer   bool // the answer to a request
 	entersLane bool // the turn of the claim in its lane has come
@@ -36,7 +36,7 @@ type answer struct {
 	flushed    chan struct{} // not an event: closed when all events before it have been carried out
 }
 
-// eventAnswer returns e as an answer.
+// eventAnswer wraps e in an answer.
 func eventAnswer(e quorum.Event) answer { return answer{Reply: quorum.Reply{Event: e}} }
 
 // Granted answers acquire and adopt: the owner has the lock, and base is its first token.
@@ -44,8 +44,8 @@ func (r *Request) Granted(base int64) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Granted, Token: base}})
 }
 
-// Denied answers acquire and adopt: holder has the lock, for left ns unless it renews or,
-// if left is negative, for ever. The waiters include the caller, if it has a stamp.
+// Denied answers acquire and adopt: holder has the lock, for left ns unless it renews or, if left is negative,
+// for ever. waiters includes the caller if the request has a stamp.
 func (r *Request) Denied(left int64, holder string, waiters int) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Denied, Left: left, Waiters: waiters}, Holder: holder})
 }
@@ -64,27 +64,27 @@ func (r *Request) Kept(waiters int) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Kept, Waiters: waiters}})
 }
 
-// NotMine answers renew: another owner has the lock, or none.
+// NotMine answers renew: another owner has the lock, or it is free.
 func (r *Request) NotMine() { r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.NotMine}}) }
 
 // Freed answers release and give-back.
 func (r *Request) Freed() { r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Freed}}) }
 
-// Fail answers any request that got no answer, or an error.
+// Fail answers any request that failed or was not answered.
 func (r *Request) Fail(f Failure) {
 	r.Answer(quorum.Reply{Event: quorum.Event{Kind: quorum.Failed, Unsent: f.Unsent, Fatal: f.Fatal}, Err: f.Err})
 }
 
-// Failure is the reason why a request has no answer.
+// Failure is the reason why a request was not answered.
 type Failure struct {
 	Err error
-	// Unsent: the node cannot have seen it.
+	// Unsent reports that the node cannot have received the request.
 	Unsent bool
-	// Fatal: the server rejects it until an operator changes something.
+	// Fatal reports that the server rejects the request until an operator changes something.
 	Fatal bool
 }
 
-// Answer answers r.
+// Answer passes reply to the claim of r.
 func (r *Request) Answer(reply quorum.Reply) {
 	c := r.claim
 	a := answer{Reply: r.Reply(reply), isAnswer: true}

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// restTime returns how long a waiter rests that hears its wake-ups and was denied a lock that holder has for long.
+// restTime returns how long a subscribed waiter rests after holder has denied it a lock for a long time.
 func restTime(t *testing.T, e *Engine, desks []*desk, holder string) time.Duration {
 	t.Helper()
 	for n := range desks {
@@ -58,8 +58,8 @@ func TestWaiterPollsSharedLockOften(t *testing.T) {
 	})
 }
 
-// handsOver takes a lock, keeps it for so long and releases it. It returns how long, in
-// ns, the next waiter gets the lock; 0: no waiter gets it.
+// handsOver acquires a lock, holds it for the time held and releases it. It returns the time of the hand-over
+// to the next waiter, in ns; 0: no hand-over.
 func handsOver(t *testing.T, e *Engine, desks []*desk, held time.Duration) int64 {
 	t.Helper()
 	g := acquireAll(t, e, desks)
@@ -113,8 +113,7 @@ func TestSharedLockIsFreedNowAndThen(t *testing.T) {
 	})
 }
 
-// A client that has yielded the lock does not take it back before other programs
-// could.
+// A client that has yielded the lock does not take it back before other programs had their chance.
 func TestYieldingClientHoldsBack(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, desks []*desk) {
 		e.yields = new(yieldTable)

@@ -14,15 +14,14 @@ import (
 // View is the state of a lock on one node.
 type View struct {
 	Owner   string
-	Left    time.Duration // negative: never lapses
+	Left    time.Duration // time until expiry; negative: never
 	Token   int64         // the owner's first token; 0: none
 	Waiters int
 	Err     error // the reason why the node gave no answer
-	Defect  error // fault of the keys beside the lock, although the rest is known
+	Defect  error // fault of the lock's other keys, if the rest is known
 }
 
-// Status combines the views of all nodes into one status of a lock. Its holder is the owner that a quorum
-// names.
+// Status combines the views of all nodes into one status. The holder is the owner that a quorum names.
 func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 	st := driver.Status{Key: key}
 	votes := make(map[string][]time.Duration)
@@ -48,7 +47,7 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 		if len(left) < u.Need {
 			continue
 		}
-		slices.SortFunc(left, func(a, b time.Duration) int { return cmp.Compare(uint64(b), uint64(a)) }) // negative, which never lapses, comes first
+		slices.SortFunc(left, func(a, b time.Duration) int { return cmp.Compare(uint64(b), uint64(a)) }) // a negative value, which means no expiry, comes first
 		st.Held, st.Owner, st.Since, st.Remaining, st.Kept = true, owner, quorum.Since(owner), left[u.Need-1], quorum.IsKept(owner)
 	}
 	if st.Held {
@@ -57,8 +56,8 @@ func (e *Engine) Status(key string, views []View) (driver.Status, error) {
 	return st, nil
 }
 
-// Check returns whether the views of a lock confirm g: nil if a quorum names its owner, ErrLost if so many
-// nodes deny it that no quorum can, and otherwise an UnavailableError.
+// Check returns nil if a quorum names the owner of g, ErrLost if so many nodes deny it that no quorum can, and
+// otherwise an UnavailableError.
 func (e *Engine) Check(g driver.Grant, views []View) error {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
 	against := 0
@@ -90,11 +89,11 @@ func (e *Engine) holderToken(views []View, owner string) int64 {
 	return quorum.CertainToken(firsts, len(e.nodes))
 }
 
-// TokenBelongs reports whether token belongs to the grant of the holder in st, which was made from views: to
-// the block of st.Token, or to a later block that some node gave this holder after the commit. Token 0
-// belongs to a lock without a token: of another library, released and kept for its MinHold, or with a lost
-// token. It returns an UnavailableError if a node's block has the token, but too few nodes answer to name the
-// holder of that block.
+// TokenBelongs reports whether token belongs to the grant of the holder in st: to the block of st.Token, or to
+// a later block that a node gave this holder after the commit. views are the views that st was made from.
+// Token 0 belongs to a lock without a token: of another library, released and kept for its MinHold, or with a
+// lost token. It returns an UnavailableError if a node's block contains the token, but too few nodes answer to
+// name the holder of that block.
 func (e *Engine) TokenBelongs(st driver.Status, views []View, token int64) (bool, error) {
 	if token == 0 {
 		return st.Held && (st.Token == 0 || Tokenless(st.Owner)), nil
@@ -118,8 +117,8 @@ func (e *Engine) TokenBelongs(st driver.Status, views []View, token int64) (bool
 	return false, nil
 }
 
-// ForceResult returns the result of taking a lock away on every node: done are the nodes that did, errs the
-// errors of the others. The force counts once the old holder can no longer have a quorum.
+// ForceResult returns the result of a force-release on all nodes. done are the nodes that removed the lock,
+// errs the errors of the others. The force counts once the old holder can no longer have a quorum.
 func (e *Engine) ForceResult(done quorum.Set, errs []error) (bool, error) {
 	u := &driver.UnavailableError{Need: quorum.Majority(len(e.nodes))}
 	for i, err := range errs {
@@ -138,5 +137,5 @@ func (e *Engine) ForceResult(done quorum.Set, errs []error) (bool, error) {
 }
 
 // Tokenless reports whether a lock with that owner has no token: it belongs to another library, or was
-// released and stays taken for its MinHold.
+// released and is kept for its MinHold.
 func Tokenless(owner string) bool { return quorum.ClientOf(owner) == "" || quorum.IsKept(owner) }

@@ -11,8 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// A lock lasts for as long as a quorum keeps it, even if the times left differ by more
-// than 32 bits can count.
+// A lock lasts as long as a quorum keeps it, even if the remaining times differ by more than 32 bits.
 func TestStatusTimeLeftNeedsQuorum(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
 		const never = time.Duration(-1)
@@ -41,12 +40,12 @@ func TestStatusTimeLeftNeedsQuorum(t *testing.T) {
 
 var errDown = errors.New("down")
 
-// grantOf returns a node's view of a grant that began at token.
+// grantOf returns a node's view of a grant whose first token is token.
 func grantOf(owner string, token int64) View {
 	return View{Owner: owner, Left: time.Second, Token: token}
 }
 
-// ownerID returns an owner id of this format.
+// ownerID returns an owner id of this protocol.
 func ownerID(name string) string {
 	return strings.ToUpper(name) + strings.Repeat("A", 26-len(name)) + ".1"
 }
@@ -96,8 +95,8 @@ func TestStatusWithoutQuorumKeepsNodeViews(t *testing.T) {
 	})
 }
 
-// The earlier holder's token is at q nodes, and raised their counters. A node that missed both its commit and the
-// next holder's gives the next holder the same token again.
+// A quorum has the earlier holder's token, which raised its counters. A node that missed both its commit and
+// the next holder's gives the next holder the same token again.
 func TestStatusOmitsTokensOfEarlierGrants(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
 		owner, down := ownerID("a"), View{Err: errDown}
@@ -105,7 +104,7 @@ func TestStatusOmitsTokensOfEarlierGrants(t *testing.T) {
 		for name, c := range map[string]struct {
 			views []View
 			want  int64   // the token of the grant
-			all   []int64 // every token that belongs to the grant
+			all   []int64 // all tokens that belong to the grant
 		}{
 			"all the same":                           {[]View{at(100), at(100), at(100)}, 100, []int64{100, 131}},
 			"one has given a later one":              {[]View{at(100), at(164), at(100)}, 100, []int64{100, 131, 164, 195}},
@@ -165,8 +164,8 @@ func TestTokenMatchNeedsEnoughNodes(t *testing.T) {
 	})
 }
 
-// A force counts once the holder can no longer have a quorum, and fails only when so
-// many nodes have denied it that this cannot happen any more.
+// A force counts once the holder can no longer have a quorum. It fails only when so many nodes have denied it
+// that this cannot happen any more.
 func TestForceCountsOnceHolderLacksQuorum(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) {
 		for name, c := range map[string]struct {
@@ -192,8 +191,7 @@ func TestForceCountsOnceHolderLacksQuorum(t *testing.T) {
 	})
 }
 
-// A lease is lost only if so many nodes deny it that the others are no quorum; silent
-// nodes do not count.
+// A lease is lost only if so many nodes deny it that the others are no quorum. Silent nodes do not count.
 func TestCheckTellsLossFromOutage(t *testing.T) {
 	runWithDesks(t, func(t *testing.T, e *Engine, _ []*desk) { // 3 nodes
 		mine, free, down := grantOf(ownerID("a"), 100), View{}, View{Err: errDown}
