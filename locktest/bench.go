@@ -223,8 +223,8 @@ func (b *bench) isHeld(c *holdfast.Client, key string) {
 	b.checkError(err, holdfast.ErrHeld)
 }
 
-// isFree checks that c can have key: at once or, where a release may still be under way, long before it could lapse. In a
-// bubble that is at the same instant, once nothing is under way any more.
+// isFree checks that c can have key: at once or, where a release may still be in progress, long before it could expire. In a
+// bubble that is at the same instant, once nothing is in progress any more.
 func (b *bench) isFree(c *holdfast.Client, key string) {
 	b.Helper()
 	if b.virtual {
@@ -271,7 +271,7 @@ func (b *bench) eventually(what string, ok func() bool) {
 	}
 }
 
-// checkCleared checks that nothing is left on the service, long before it could lapse
+// checkCleared checks that nothing is left on the service, long before it could expire
 // by itself.
 func (b *bench) checkCleared() {
 	b.Helper()

@@ -151,7 +151,7 @@ func closeEndsDriversWaits(b *bench) {
 	select {
 	case err := <-waiting:
 		b.checkError(err, driver.ErrClosed)
-	case <-time.After(b.long / 3): // long before the lock could lapse
+	case <-time.After(b.long / 3): // long before the lock could expire
 		b.Fatal("Acquire goes on after Close")
 	}
 	b.release(l)
@@ -230,7 +230,7 @@ func ttlsAreRoundedUp(b *bench) {
 	b.checkCleared()
 }
 
-// What a driver does not declare, or has no interface for, is refused and leaves nothing:
+// What a driver does not declare, or has no interface for, is rejected and leaves nothing:
 // it is never ignored, and never done by half.
 func undeclaredIsRefused(b *bench) {
 	c := b.newClient()

@@ -408,7 +408,7 @@ func (b *bench) renewGrant(drv driver.Driver, g driver.Grant) error {
 	return b.retryLate(func() error { return drv.Renew(b.contextInTime(), []driver.Grant{g})[0].Err })
 }
 
-// detachedStaysOver checks that a detached lease that is over is never taken anew.
+// detachedStaysOver checks that a detached lease that is over is never taken again.
 func detachedStaysOver(b *bench) {
 	g := b.takeDeadGrant("k", b.short)
 	drv, other := b.openDriver(), b.newClient()

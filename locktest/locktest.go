@@ -10,7 +10,7 @@
 //
 // The suite asks for no more than the driver declares: driver.Driver.Limits scales its
 // TTLs, and a test of an ability that the driver does not have is skipped and says so.
-// That such an ability is refused, and not ignored, is a test of its own
+// That such an ability is rejected, and not ignored, is a test of its own
 // (WhatIsNotDeclaredIsRefused). Tests that need more of a Service than it offers are
 // skipped as well.
 package locktest

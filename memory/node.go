@@ -48,7 +48,7 @@ type work struct {
 	r   *engine.Request
 }
 
-// Stop makes the node refuse every request at once, like a server that was
+// Stop makes the node reject every request at once, like a server that was
 // killed. Its locks stay, as on a server that keeps its data on disk.
 func (n *Node) Stop() { n.setState(stopped) }
 

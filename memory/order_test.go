@@ -94,7 +94,7 @@ func grantsFollowTheStamps(t *testing.T, waiters, nodes int) {
 	}
 }
 
-// A place in the queue does not lapse however long the holder works.
+// A place in the queue does not expire however long the holder works.
 func TestLongWaitKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -25,7 +25,7 @@
 //	distributed_lock_node_round_trip_seconds{node}      how long a node takes to answer, smoothed over some seconds
 //	distributed_lock_events_dropped_total               events that the client dropped because hooks or the Logger were too slow
 //
-// After events were dropped, waiters and held begin anew and are too low until the leases
+// After events were dropped, waiters and held begin again and are too low until the leases
 // have been renewed and the waits have ended.
 package prometheus
 

@@ -403,7 +403,7 @@ func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 // A master that had replicas says after a restart from a snapshot what a replica says that was promoted.
 func TestRestartFromSnapshotIsNoPromotion(t *testing.T) {
 	c := startCouple(t)
-	c.eventually("a snapshot", func() bool { // the one for the replica may be under way
+	c.eventually("a snapshot", func() bool { // the one for the replica may be in progress
 		_, err := c.servers[0].Do("SAVE")
 		return err == nil
 	})
@@ -476,7 +476,7 @@ func TestDefectSendsNodeEvent(t *testing.T) {
 	r.awaitCause(told, replica.Addr(), "was a replica")
 }
 
-// A node that is full refuses all new locks, and its connection is well.
+// A node that is full rejects all new locks, and its connection is well.
 func TestFullNodeSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 3)
 	events := make(chan driver.NodeEvent, 1000)

@@ -53,7 +53,7 @@ func TestAdoptionSurvivesRestartFromSnapshot(t *testing.T) {
 	}
 }
 
-// Another node may have renewed the lease later than this one, so that its holder trusts it when this one has let it lapse. A
+// Another node may have renewed the lease later than this one, so that its holder trusts it when this one has let it expire. A
 // server alone needs no more than what it had.
 func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 	for n, least := range map[int]time.Duration{1: 0, 3: 2 * long} {

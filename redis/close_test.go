@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// Close during Acquire and Release, which are under way or have been given up,
+// Close during Acquire and Release, which are in progress or have been given up,
 // leaves no lock behind for its TTL. CLOSES is how often that is tried.
 func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
 	closes := 60

@@ -141,7 +141,7 @@ func (c *cluster) noteCarried(rt *route, done *engine.Request) {
 	}
 }
 
-// flushRoute sends what waits, if nothing is under way. What the slot's shard has not carried out because its keys are, or would
+// flushRoute sends what waits, if nothing is in progress. What the slot's shard has not carried out because its keys are, or would
 // be, at the next shard goes there, at once and alone: for all else the keys may still be where they were. The caller holds
 // rt.mu, which flushRoute unlocks.
 func (c *cluster) flushRoute(rt *route) {

@@ -424,7 +424,7 @@ func TestShardRoleIsCheckedEachSecond(t *testing.T) {
 	})
 }
 
-// TestRequestToShardNeedsNoGoroutine holds that callers write to a shard themselves while little is under way, as to
+// TestRequestToShardNeedsNoGoroutine holds that callers write to a shard themselves while little is in progress, as to
 // one server: no other node is asked meanwhile.
 func TestRequestToShardNeedsNoGoroutine(t *testing.T) {
 	t.Parallel()

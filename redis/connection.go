@@ -58,7 +58,7 @@ func (s *connection) takeSight() session.Sight {
 	return sight
 }
 
-// Answer implements link.Sink. If reading v panics, e fails, and so do all requests under way: the link ends.
+// Answer implements link.Sink. If reading v panics, e fails, and so do all requests in progress: the link ends.
 func (s *connection) Answer(e link.Entry, v resp.Value) {
 	n := s.n
 	read := false

@@ -68,7 +68,7 @@ type set interface {
 	hasEveryName() bool
 
 	// A connection calls prepareConnection before it carries requests, noteSubscription once it is subscribed to wake-ups or was
-	// refused that, and noteLoss when it has ended or could not be made.
+	// rejected that, and noteLoss when it has ended or could not be made.
 	prepareConnection(s *connection)
 	noteSubscription(s *connection, refused error)
 	noteLoss(n *node)

@@ -182,7 +182,7 @@ func (e *exam) checkLogin(ctx context.Context) (err error) {
 
 func (e *exam) checkPace(context.Context) error {
 	return e.Pace(e.limit, func() error {
-		_, err := server.Ask(e.l, []string{"TIME"}) // PING is refused with writes
+		_, err := server.Ask(e.l, []string{"TIME"}) // PING is rejected with writes
 		return err
 	})
 }

@@ -63,7 +63,7 @@ func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
 	}
 }
 
-// checkGone checks that the lock is free long before it could lapse: nothing was left
+// checkGone checks that the lock is free long before it could expire: nothing was left
 // behind.
 func (x *lossy) checkGone() {
 	x.Helper()
@@ -201,7 +201,7 @@ func TestReleaseSurvivesItsConnection(t *testing.T) {
 }
 
 // Whatever the network does, there is one holder, tokens rise, and what is left
-// behind lapses by itself.
+// behind expires with its TTL.
 func TestCancelledWaitsOnBrokenNetworkLeaveNothing(t *testing.T) {
 	r := startRig(t, 3)
 	const clients, ttl = 4, 6 * time.Second

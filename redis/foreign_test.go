@@ -85,7 +85,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			if err := <-next; err != nil {
 				t.Errorf("the wait behind another library: %v", err)
 			}
-			// A stray value that never lapses.
+			// A stray value that never expires.
 			for i := range n {
 				r.do(i, "SET", "job:1", "for ever")
 			}

@@ -65,7 +65,7 @@ type report struct {
 	server.Wakes                         // the way in which waiters are woken
 	proof        format.Proof            // by which the node is known again
 	ordered      bool                    // wake-ups come in their place among the replies
-	server       string                  // the address that was dialled
+	server       string                  // the address that was dialed
 	located      int64                   // Engine.Now when its place was asked for that address
 	hello        map[string]string       // what the server says of itself at the login
 	process      string                  // the run_id of the server

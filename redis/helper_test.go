@@ -122,7 +122,7 @@ func (w *waiter) awaitHeld(t testing.TB, r *rig) {
 	}
 }
 
-// connections dials, and keeps what it has dialled. Many goroutines may use it.
+// connections dials, and keeps what it has dialed. Many goroutines may use it.
 type connections struct {
 	mu   sync.Mutex // guards list
 	list []net.Conn

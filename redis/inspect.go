@@ -105,7 +105,7 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 	return waiters, nil
 }
 
-// readQueue returns the first ids in the queue of a lock whose places have not lapsed, from as many as are asked for.
+// readQueue returns the first ids in the queue of a lock whose places have not expired, from as many as are asked for.
 func (n *node) readQueue(ctx context.Context, lock engine.Lock, most int) (owners []string, err error) {
 	reply, err := n.evalScript(ctx, []string{"ZRANGEBYSCORE", lock.Queue, "(0", "+inf", "LIMIT", "0", strconv.Itoa(most)})
 	list, _ := reply.([]any)

@@ -18,7 +18,7 @@ func FuzzNames(f *testing.F) {
 		for _, o := range []*Options{{Prefix: prefix}, {BareKeys: true}} {
 			lock := o.lockKeys(name)
 			if strings.HasPrefix(lock.Key, wire.Companion) {
-				continue // refused: such prefixes by Open, such names by the client
+				continue // rejected: such prefixes by Open, such names by the client
 			}
 			if got, ok := o.nameOf(lock.Key); ok == strings.HasPrefix(name, probeName) || ok && got != name {
 				t.Errorf("prefix %q, bare %v: %q is listed as %q, %v", o.Prefix, o.BareKeys, name, got, ok)

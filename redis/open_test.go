@@ -68,7 +68,7 @@ func TestOpenRejectsServerUnderTwoNames(t *testing.T) {
 	r := startRig(t, 1)
 	addr := r.servers[0].Addr()
 	_, port, _ := net.SplitHostPort(addr)
-	for range 10 { // both are dialled at once, and either may be first
+	for range 10 { // both are dialed at once, and either may be first
 		r.checkRejected([]redis.Node{{Addr: addr}, {Addr: "localhost:" + port}}, nil, driver.ErrConfig,
 			"same server", addr, "localhost:"+port, "once")
 		r.do(0, "FLUSHALL")

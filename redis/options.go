@@ -59,14 +59,14 @@ type Options struct {
 	// renewing, releasing or forcing a lock is driver.ErrInvalid.
 	ReadOnly bool
 	// NoCheck makes a driver that connects to no node, so that there is one for nodes that
-	// refuse this client too: for Limits and Diagnose. It takes no lock, as with ReadOnly, and
+	// reject this client too: for Limits and Diagnose. It takes no lock, as with ReadOnly, and
 	// finds each node down.
 	NoCheck bool
 	// AllowEviction turns the refusal of a maxmemory-policy other than
 	// noeviction into a warning.
 	AllowEviction bool
 	// AllowDown lets Open succeed while too few nodes can be reached or vote;
-	// Acquire then waits until enough do. Open still fails where nodes refuse for a
+	// Acquire then waits until enough do. Open still fails where nodes reject for a
 	// reason that time does not remove.
 	AllowDown bool
 	// Timeout bounds dialling, and then the wait for each of the answers, a dozen or so, by which a new connection
@@ -135,7 +135,7 @@ func (o *Options) setDefaults(nodes []Node) error {
 	return nil
 }
 
-// checkNode finds what is wrong with a node, before anything is dialled, and names one that fails over. number tells people
+// checkNode finds what is wrong with a node, before anything is dialed, and names one that fails over. number tells people
 // which of the nodes it is.
 func (o *Options) checkNode(n *Node, number string) error {
 	if o.Cluster && (n.Failover != nil || server.IsSocket(n.Addr) || n.Username != "" || n.Password != "") {
@@ -241,7 +241,7 @@ type Failover struct {
 	Servers []string
 }
 
-// checkAddrs finds what is wrong with f, before anything is dialled.
+// checkAddrs finds what is wrong with f, before anything is dialed.
 func (f *Failover) checkAddrs() error {
 	addrs := slices.Concat(f.Sentinels, f.Servers)
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// FuzzOptions holds that options and addresses either are refused, as driver.ErrInvalid, or
+// FuzzOptions holds that options and addresses either are rejected, as driver.ErrInvalid, or
 // make a driver whose keys are apart from Holdfast's own.
 func FuzzOptions(f *testing.F) {
 	f.Add("a:1", "", int64(0), int64(0), 0, false)

@@ -99,7 +99,7 @@ func TestWaitSurvivesTemporaryErrors(t *testing.T) {
 	}
 }
 
-// TestWaitReportsRejectedCredentials holds that a server which refuses a login that it took before is in the way of a wait, and is
+// TestWaitReportsRejectedCredentials holds that a server which rejects a login that it took before is in the way of a wait, and is
 // reported, until it takes the login again.
 func TestWaitReportsRejectedCredentials(t *testing.T) {
 	r := startRig(t, 1)

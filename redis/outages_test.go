@@ -163,7 +163,7 @@ func TestOneOfTwoAdoptersGetsLease(t *testing.T) {
 	r.checkCleared()
 }
 
-// standsNoLongerThan checks that every lock on key lapses by itself, and when.
+// standsNoLongerThan checks that every lock on key expires with its TTL, and when.
 func (r *rig) standsNoLongerThan(ttl time.Duration, key string) {
 	r.Helper()
 	for i := range r.servers {

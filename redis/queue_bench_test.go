@@ -46,7 +46,7 @@ func reportTimes(b *testing.B, what string, times []time.Duration) {
 	b.ReportMetric(float64(times[len(times)-1].Microseconds()), "µs-longest-"+what)
 }
 
-// BenchmarkDeadPlaces takes and frees a lock with so many lapsed places in its queue, and sends PINGs meanwhile. It reports
+// BenchmarkDeadPlaces takes and frees a lock with so many expired places in its queue, and sends PINGs meanwhile. It reports
 // the time of a grant, of a PING, and of a script by the server's own clock.
 func BenchmarkDeadPlaces(b *testing.B) {
 	for _, dead := range []int{0, 100_000} {

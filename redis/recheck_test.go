@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// TestChangedServerIsLeft holds that what the gate would refuse ends a connection within a second or
+// TestChangedServerIsLeft holds that what the gate would reject ends a connection within a second or
 // two, and that the error names it.
 func TestChangedServerIsLeft(t *testing.T) {
 	t.Parallel()

@@ -7,7 +7,7 @@
 // replica, or by a restart without an append-only file that is synced always. With
 // several, a majority must keep its memory or sit out its quarantine, and their
 // clocks must not jump by more than the drift that is allowed for. Even then a
-// storage that checks tokens refuses the older holder. The table of promises is in
+// storage that checks tokens rejects the older holder. The table of promises is in
 // docs/protocol.md.
 //
 // A node may be a master that Sentinels replace when it fails (Failover). A server that takes

@@ -222,7 +222,7 @@ func findLeftovers(servers []*redisproc.Server, prefix string) ([]string, error)
 }
 
 // checkCleared checks that no lock and no queue is left on any server, long before it
-// could lapse by itself.
+// could expire with its TTL.
 func (r *rig) checkCleared() {
 	r.Helper()
 	var left []string
@@ -456,7 +456,7 @@ func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *h
 	}
 }
 
-// placeEntry returns the command that gives an owner a place in a queue, which does not lapse.
+// placeEntry returns the command that gives an owner a place in a queue, which does not expire.
 func placeEntry(queue, owner string, stamp int) []string {
 	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.LapseMember(owner)}
 }

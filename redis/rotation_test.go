@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// TestWaiterSurvivesCredentialRotation holds that a server which refuses the login of a client that it had let in before is
+// TestWaiterSurvivesCredentialRotation holds that a server which rejects the login of a client that it had let in before is
 // waited for, as its password, certificate or configuration may be about to be replaced. The error of a wait that ends
 // meanwhile names the refusal, and Open fails at once.
 func TestWaiterSurvivesCredentialRotation(t *testing.T) {

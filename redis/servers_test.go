@@ -63,7 +63,7 @@ func TestOpenRejectsSentinel(t *testing.T) {
 	r.refusedBy(r.nodes(), &redis.Options{DB: 1}, driver.ErrConfig, "Sentinel", "address of a Redis server")
 }
 
-// refusedBy is refused for servers that have no keys to look at.
+// refusedBy is rejected for servers that have no keys to look at.
 func (r *rig) refusedBy(nodes []redis.Node, opts *redis.Options, want error, words ...string) {
 	r.Helper()
 	_, err := r.open(nodes, opts)
@@ -191,7 +191,7 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 	}
 }
 
-// How a right is refused inside of a script has changed from one server to the next.
+// How a right is rejected inside of a script has changed from one server to the next.
 func TestNewerServersNameMissingPermission(t *testing.T) {
 	for _, name := range redistest.Newer {
 		t.Run(name, func(t *testing.T) {

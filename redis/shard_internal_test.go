@@ -207,7 +207,7 @@ func TestLateAnswerDoesNotLowerTokens(t *testing.T) {
 	}
 }
 
-// Or each look at the map would let tokens begin anew, and every grant would need a commit.
+// Or each look at the map would let tokens begin again, and every grant would need a commit.
 func TestMapStaysFreshUntilSecondLook(t *testing.T) {
 	t.Parallel()
 	for _, most := range []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 8 * time.Second, 10 * time.Second, time.Minute, time.Hour} {

@@ -18,7 +18,7 @@ import (
 // has logged in.
 type neighbourhood struct {
 	mu     sync.Mutex                             // guards what follows
-	hosts  map[string]func(words []string) []byte // nil: it is late; missing: it refuses
+	hosts  map[string]func(words []string) []byte // nil: it is late; missing: it rejects
 	logins []string
 }
 

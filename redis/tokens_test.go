@@ -138,7 +138,7 @@ func TestTokensRiseOnServerWithOlderData(t *testing.T) {
 }
 
 // TestSingleServersTokensBeginAtItsClock holds that clients whose clocks differ by less than a second let the tokens of a new
-// counter, and of a new run of the server, begin at the same time: the server's. A clock that is a minute from it is refused.
+// counter, and of a new run of the server, begin at the same time: the server's. A clock that is a minute from it is rejected.
 func TestSingleServersTokensBeginAtItsClock(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{0, 600 * time.Millisecond, -600 * time.Millisecond, 30 * time.Second, 2 * time.Minute} {

@@ -242,7 +242,7 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 	if first.file == "" {
 		return nil
 	}
-	// The file is read anew for each connection: what keeps secrets may have replaced it meanwhile.
+	// The file is read again for each connection: what keeps secrets may have replaced it meanwhile.
 	o.Credentials = func(context.Context, string) (string, string, error) {
 		text, err := os.ReadFile(first.file)
 		return first.user, strings.TrimRight(string(text), "\r\n"), err

@@ -52,7 +52,7 @@ func TestParseURL(t *testing.T) {
 }
 
 // TestEachFormOfURLIsParsed has a row for each form of URL; one that other clients write in another
-// way is refused, and the error says what to write here.
+// way is rejected, and the error says what to write here.
 func TestEachFormOfURLIsParsed(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]struct {
@@ -120,7 +120,7 @@ func TestEachFormOfURLIsParsed(t *testing.T) {
 	}
 }
 
-// TestURLKeepsEveryHost holds that a list is read with every host, or refused, whatever stands
+// TestURLKeepsEveryHost holds that a list is read with every host, or rejected, whatever stands
 // in the passwords.
 func TestURLKeepsEveryHost(t *testing.T) {
 	t.Parallel()
@@ -259,7 +259,7 @@ func TestErrorsHidePossiblePasswords(t *testing.T) {
 	t.Parallel()
 	const secret = "secretpw"
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // nothing is dialled
+	cancel() // nothing is dialed
 	for _, rest := range []string{
 		"u:secretpw:localhost:27101",
 		"u:secretpw%40localhost:27101",
@@ -317,7 +317,7 @@ func TestParseURLReadsCertificates(t *testing.T) {
 	}
 }
 
-// FuzzParseURL looks for panics, for nodes that cannot be dialled, and for
+// FuzzParseURL looks for panics, for nodes that cannot be dialed, and for
 // passwords in errors.
 func FuzzParseURL(f *testing.F) {
 	for _, url := range []string{

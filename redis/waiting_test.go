@@ -308,7 +308,7 @@ func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	r.checkCleared()
 }
 
-// A lock that lapsed, as after the death of its holder, goes to the first in line,
+// A lock that expired, as after the death of its holder, goes to the first in line,
 // the client that asks first.
 func TestExpiredLockGoesToFirstWaiter(t *testing.T) {
 	for _, nodes := range []int{1, 3} {

@@ -2,9 +2,9 @@
 // any kinds. Each name lives in one set, its home, which every client finds by the same fixed
 // hash (see Driver.Home). A set that is down takes its names with it, and no others.
 //
-// Clients with different lists of sets do not exclude one another, and nothing refuses them:
+// Clients with different lists of sets do not exclude one another, and nothing rejects them:
 // two of them can have one lock. So all clients have one list at a time. To change it, end all
-// clients, wait until no lock of theirs stands, have the counters of tokens begin anew, and start
+// clients, wait until no lock of theirs stands, have the counters of tokens begin again, and start
 // the clients with the new list (docs/operations.md, Several sets). Diagnose finds locks that
 // clients with another list hold.
 //

@@ -25,7 +25,7 @@ const (
 type Program struct {
 	Cmd    func() *exec.Cmd            // makes the command of each start
 	Ready  func(context.Context) error // returns nil once the server serves clients
-	Output string                      // the file for its output, made anew at each start
+	Output string                      // the file for its output, made again at each start
 	Signal syscall.Signal              // what the kernel sends the process when this one ends
 	Limit  time.Duration               // for how long Restart waits
 }

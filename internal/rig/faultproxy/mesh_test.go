@@ -54,7 +54,7 @@ func TestMeshIsolatesOneServerOnly(t *testing.T) {
 		}()
 		return answered
 	}
-	// A server that does not listen refuses, and does not accept first.
+	// A server that does not listen rejects, and does not accept first.
 	if _, err := clients[0].Get("http://192.0.2.1:1"); err == nil {
 		t.Error("a port of nobody answers")
 	}

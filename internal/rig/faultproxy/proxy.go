@@ -255,7 +255,7 @@ func (p *Proxy) serveClient(client, server net.Conn, cuts int) {
 	p.changeState(c.settle)
 }
 
-// registerConn refuses a connection that Close or Cut ended while the server was being dialed.
+// registerConn rejects a connection that Close or Cut ended while the server was being dialed.
 func (p *Proxy) registerConn(c *conn, cuts int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

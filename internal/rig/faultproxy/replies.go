@@ -40,7 +40,7 @@ func (c *conn) answeredRequest(v resp.Value) *request {
 	}
 	r := c.pending[0]
 	switch {
-	case v.Kind != '>': // also a subscription that is refused
+	case v.Kind != '>': // also a subscription that is rejected
 		r.answered = true
 	case r.confirms == 0 || len(v.Elems) == 0 || string(v.Elems[0].Text) != r.verb():
 		return nil

@@ -80,7 +80,7 @@ type Server struct {
 // Start makes a new cluster and starts a server on it. It blocks until the server
 // accepts connections, ctx ends or a minute is over. settings are further lines of
 // its configuration, such as "max_connections=200". As root, which PostgreSQL
-// refuses to run as, it runs as the user postgres or nobody.
+// rejects to run as, it runs as the user postgres or nobody.
 func Start(ctx context.Context, settings ...string) (*Server, error) {
 	return StartWith(ctx, nil, settings...)
 }

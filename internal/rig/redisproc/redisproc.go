@@ -65,7 +65,7 @@ type Options struct {
 
 	// TLS makes the port speak TLS only. Nil: plain TCP.
 	TLS *Certificate
-	// AuthClients refuses clients without the certificate TLS.
+	// AuthClients rejects clients without the certificate TLS.
 	AuthClients bool
 
 	// AppendOnly is the appendfsync policy of an append-only file: "everysec", "always" or "no". Empty: no file, so

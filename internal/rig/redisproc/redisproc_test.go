@@ -165,7 +165,7 @@ func TestTLS(t *testing.T) {
 			}
 			conn, err := tls.Dial("tcp", server.Addr(), c.client)
 			if err != nil {
-				t.Fatal(err) // TLS 1.3: a refused certificate shows at the first read only
+				t.Fatal(err) // TLS 1.3: a rejected certificate shows at the first read only
 			}
 			defer conn.Close()
 			conn.Write([]byte("PING\r\n"))

@@ -24,7 +24,7 @@ const (
 	// node less.
 	maxSharedBytes = 300
 	// maxGroup bounds the requests to a single node that wait until one of their callers writes
-	// them, unless maxBatchBytes are under way: the node works on them while the client puts the
+	// them, unless maxBatchBytes are in progress: the node works on them while the client puts the
 	// next together. With several nodes, the client has enough to do with the others, and larger
 	// batches are cheaper. A batch ends at maxBatchBytes, too: Linux takes twice as much and more
 	// before the other end has taken anything.
@@ -79,12 +79,12 @@ type Config struct {
 }
 
 // Link is one checked connection to a node. Requests go out in the order of sending and are answered in that
-// order. While few are under way, or many wait for a single node, the sending goroutine writes. Otherwise the
+// order. While few are in progress, or many wait for a single node, the sending goroutine writes. Otherwise the
 // requests that come during a write travel together in the next. The reading goroutine delivers the answers.
 type Link struct {
 	cfg       Config
 	sink      Sink
-	maxDirect int           // bytes that may be under way for a caller to write its request itself
+	maxDirect int           // bytes that may be in progress for a caller to write its request itself
 	pipe      bool          // a write blocks until the other end reads: the reading goroutine would wait for itself
 	wake      chan struct{} // starts a write
 	gone      chan struct{} // closed once all requests have been answered or failed
@@ -92,7 +92,7 @@ type Link struct {
 	mu         sync.Mutex // guards what follows; not held while writing
 	err        error      // reason why nothing is sent any more
 	writing    bool
-	paused     bool    // nothing is written until the requests under way are answered
+	paused     bool    // nothing is written until the requests in progress are answered
 	queue      []Entry // not written yet
 	pending    fifo    // written, not answered
 	resend     []Entry // sent again once the server knows the scripts
@@ -224,7 +224,7 @@ func (l *Link) SendCommand(cmd ...string) { l.Call(NewCall([][]string{cmd}, nil)
 // Call sends a call without waiting for its replies.
 func (l *Link) Call(c *Call) { l.Send(Entry{Call: c, At: l.cfg.Now()}) }
 
-// silentForLocked returns for how long the node has answered nothing while requests were under way. A node that
+// silentForLocked returns for how long the node has answered nothing while requests were in progress. A node that
 // works through many of them is not silent, however long the last of them takes. The caller holds mu.
 func (l *Link) silentForLocked(now int64) int64 {
 	if l.pending.len() == 0 {

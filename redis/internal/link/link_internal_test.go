@@ -126,7 +126,7 @@ func TestAnswersAreDeliveredOneByOne(t *testing.T) {
 	}
 }
 
-// The last caller writes though much is under way and nobody else writes.
+// The last caller writes though much is in progress and nobody else writes.
 func TestLastOfGroupWritesIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -140,7 +140,7 @@ func ParseSlots(reply any, from string) (spans []Span, err error) {
 		if !ok1 || !ok2 || len(master) < 2 || first < 0 || last < first || last >= wire.Slots {
 			return nil, resp.Unexpected(resp.ErrShape)
 		}
-		host, _ := master[0].(string) // nil: the dialled one
+		host, _ := master[0].(string) // nil: the dialed one
 		port, _ := master[1].(int64)
 		if len(master) > 3 && host == "?" { // the node has no name yet
 			host = findIP(master[3])
@@ -175,7 +175,7 @@ func findIP(v any) string {
 }
 
 // Join returns the address of a node that another node names; from is the address of that other node, whose
-// host replaces a missing one. ok is false for an address that no server can have: it is not dialled, and so
+// host replaces a missing one. ok is false for an address that no server can have: it is not dialed, and so
 // no look-up error shows it.
 func Join(host, port, from string) (addr string, ok bool) {
 	if host == "" || host == "?" {

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// A node's name in the map, or in a redirection, is dialled only if a server can have it.
+// A node's name in the map, or in a redirection, is dialed only if a server can have it.
 func TestClusterAddressesAreDialable(t *testing.T) {
 	t.Parallel()
 	for host, want := range map[string]string{
