@@ -73,6 +73,7 @@ func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
 		},
 		Queued: func() bool { return c.place },
 	}
+	c.channel, c.tuned = c.d.currentChannel()
 	if !c.req.NoWait && !attempt.Adopts && c.d.isCrowded(c.req.Key) && ctx.Err() == nil && c.startVisit() {
 		timer := time.NewTimer(ticketTime)
 		defer timer.Stop()

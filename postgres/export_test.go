@@ -119,6 +119,9 @@ func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 	return nil
 }
 
+// NoteCrowd has the next claim for key go to the turnstile at once.
+func (d *Driver) NoteCrowd(key string) { d.notesCrowd(key, true) }
+
 // Doubt notes that owner has sent a statement that may be executed late, and Doubted returns how many owners have.
 func (d *Driver) Doubt(owner string) { d.noteDoubt(owner, true) }
 

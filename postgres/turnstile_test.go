@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/driver"
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 	"github.com/holdfast-go/holdfast/postgres"
@@ -67,6 +68,35 @@ func TestWaitersComeThroughTheTurnstileInOrder(t *testing.T) {
 		r.Must(drivers[i].Release(r.Within(), g, 0))
 	}
 	r.checkCleared()
+}
+
+// TestHandOverTakesTwoStatements of the client that takes the lock and frees it. Every five seconds the driver sends one more.
+func TestHandOverTakesTwoStatements(t *testing.T) {
+	r := startRig(t)
+	holder, inside := r.newDriver(), r.openSession() // which stands for a holder that has come through the turnstile
+	d := r.newDriver()
+	client := r.Client(d)
+	first := r.Acquire(client, "first", unrenewed)
+	r.forceLock(first)
+	r.checkForced(first) // as it listens by now
+	const turns = 4
+	sent := 0
+	for range 10 { // the first time it opens a connection
+		before := r.Counts(d)["statement"]
+		for range turns {
+			g := r.Grant(holder, "k", long)
+			r.execOn(inside, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
+			d.NoteCrowd("k")
+			next := fixture.Later(func() *holdfast.Lease { return r.Acquire(client, "k", unrenewed) })
+			r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 })
+			r.execOn(inside, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
+			r.Release(fixture.Receive(r.Rig, next))
+		}
+		if sent = r.Counts(d)["statement"] - before; sent == 2*turns {
+			return
+		}
+	}
+	t.Errorf("the client sent %d statements for the last %d locks that were handed to it, want %d", sent, turns, 2*turns)
 }
 
 // TestIdleSessionAtTurnstileHoldsNobodyUp for good: those behind it wait with a ticket after a moment.
