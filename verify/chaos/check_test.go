@@ -290,6 +290,13 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 		{"kept too briefly", (*lockHistory).cutShort, 1, [][]event{{release}, next}},
 		{"kept too briefly, as it was forced", (*lockHistory).cutShort, 0, [][]event{{release}, next, force("", "")}},
 		{"kept too briefly, as it was adopted", (*lockHistory).cutShort, 0, [][]event{adopt, next, {{T: 8, Kind: released, Key: "k", Try: "a"}}}},
+		{"kept too briefly, and adopted later", (*lockHistory).cutShort, 1, [][]event{{release}, next, {
+			{T: 7, Kind: asked, Key: "k", Try: "d", From: "x"},
+		}}},
+		{"kept too briefly, as its adoption after the release failed", (*lockHistory).cutShort, 0, [][]event{{release}, {
+			{T: 5, Kind: asked, Key: "k", Try: "d", From: "x"}, {T: 6, Kind: failed, Key: "k", Try: "d"},
+			{T: 6, Kind: asked, Key: "k", Try: "c"}, {T: 7, Kind: got, Key: "k", Try: "c", ID: "z", Token: 9, Until: 16},
+		}}},
 		{"kept for long enough", (*lockHistory).cutShort, 0, [][]event{{release}, {
 			{T: 5, Kind: asked, Key: "k", Try: "d"}, {T: 9, Kind: got, Key: "k", Try: "d", ID: "z", Token: 9, Until: 19},
 		}}},
