@@ -294,8 +294,10 @@ func TestWhatIsTakenAwayStaysSo(t *testing.T) {
 			{T: 7, Kind: asked, Key: "k", Try: "d", From: "x"},
 		}}},
 		{"kept too briefly, as its adoption after the release failed", (*lockHistory).cutShort, 0, [][]event{{release}, {
-			{T: 5, Kind: asked, Key: "k", Try: "d", From: "x"}, {T: 6, Kind: failed, Key: "k", Try: "d"},
-			{T: 6, Kind: asked, Key: "k", Try: "c"}, {T: 7, Kind: got, Key: "k", Try: "c", ID: "z", Token: 9, Until: 16},
+			{T: 5, Kind: asked, Key: "k", Try: "d", From: "x"},
+			{T: 6, Kind: failed, Key: "k", Try: "d"},
+			{T: 6, Kind: asked, Key: "k", Try: "c"},
+			{T: 7, Kind: got, Key: "k", Try: "c", ID: "z", Token: 9, Until: 16},
 		}}},
 		{"kept for long enough", (*lockHistory).cutShort, 0, [][]event{{release}, {
 			{T: 5, Kind: asked, Key: "k", Try: "d"}, {T: 9, Kind: got, Key: "k", Try: "d", ID: "z", Token: 9, Until: 19},
