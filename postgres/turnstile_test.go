@@ -92,11 +92,11 @@ func TestHandOverTakesTwoStatements(t *testing.T) {
 			r.execOn(inside, "SELECT holdfast.leave('k', $1, 0, false)", g.Owner)
 			r.Release(fixture.Receive(r.Rig, next))
 		}
-		if sent = r.Counts(d)["statement"] - before; sent == 2*turns {
+		if sent = r.Counts(d)["statement"] - before; sent < 3*turns {
 			return
 		}
 	}
-	t.Errorf("the client sent %d statements for the last %d locks that were handed to it, want %d", sent, turns, 2*turns)
+	t.Errorf("the client sent %d statements for the last %d locks that were handed to it, want two for each, and one each five seconds", sent, turns)
 }
 
 // TestIdleSessionAtTurnstileHoldsNobodyUp for good: those behind it wait with a ticket after a moment.
