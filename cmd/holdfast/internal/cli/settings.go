@@ -124,19 +124,22 @@ var links = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(
 
 // warnOfVariables names the variables that look like settings and are none.
 func (a *app) warnOfVariables(root *cobra.Command) {
-	var known []string
+	prefix := variableName("")
+	var known []string // without the prefix, with which all begin
 	for _, cmd := range append(root.Commands(), root) {
-		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { known = append(known, variableName(f.Name)) }) // HOLDFAST_VERSION too: scripts that install have it
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { // VERSION too: scripts that install have it
+			known = append(known, strings.TrimPrefix(variableName(f.Name), prefix))
+		})
 	}
 	for _, entry := range os.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
-		ours := value != "" && strings.HasPrefix(name, variableName("")) && !strings.HasPrefix(name, run.EnvPrefix) && !links.MatchString(name)
-		if !ours || slices.Contains(known, name) {
+		rest, ours := strings.CutPrefix(name, prefix)
+		if !ours || value == "" || strings.HasPrefix(name, run.EnvPrefix) || links.MatchString(name) || slices.Contains(known, rest) {
 			continue
 		}
 		mend := "see holdfast config --help"
-		if near := driverkit.Nearest(name, known); near != "" {
-			mend = "did you mean " + near + "?"
+		if near := driverkit.Nearest(rest, known); near != "" {
+			mend = "did you mean " + prefix + near + "?"
 		}
 		a.log.Warn(fmt.Sprintf("the variable %s sets nothing; %s", name, mend))
 	}

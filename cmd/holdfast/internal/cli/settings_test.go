@@ -83,6 +83,11 @@ func TestVariablesThatSetNothingAreNamed(t *testing.T) {
 	if code, _, log := call("version"); code != exitcode.OK || log != want {
 		t.Errorf("exit code %d, %q, want %q", code, log, want)
 	}
+	t.Setenv("HOLDFAST_TLL", "")
+	t.Setenv("HOLDFAST_URL", "redis://h")
+	if _, _, log := call("version"); !strings.Contains(log, "HOLDFAST_URL sets nothing; see holdfast config --help") {
+		t.Errorf("of a name that is like none: %q", log)
+	}
 	if _, _, log := call("version", "-q"); log != "" {
 		t.Errorf("with -q: %q", log)
 	}
