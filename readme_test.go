@@ -11,8 +11,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/redis"
 )
 
-// The README shows the body of payInvoice, and docs/from-redsync.md shows tryReport. TestGoInPagesCompiles
-// compares them.
+// The README shows the body of payInvoice, docs/from-redsync.md shows tryReport; TestGoInPagesCompiles compares them.
 
 func payInvoice(ctx context.Context, pay func(ctx context.Context, token holdfast.Token, owner string) error) error {
 	client, err := holdfast.Open(ctx, "redis://localhost:6379", nil) // one client for the whole process; or "redlock://a:6379,b:6379,c:6379"
@@ -33,8 +32,8 @@ func tryReport(ctx context.Context, client *holdfast.Client, report func(context
 	if err != nil {
 		return err // an UnavailableError names each node that did not answer, and why
 	}
-	defer func() { err = errors.Join(err, lease.Release(ctx)) }() // also if report panics
-	return report(lease.Context())                                // ends with the lease; ctx does not
+	defer func() { err = errors.Join(err, lease.Release(ctx)) }() // also where report panics
+	return report(lease.Context())                                // which ends when the lease does, and not with ctx
 }
 
 // docs/kinds.md shows the body of moveMoney.

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/format"
 )
 
-// introduceToAll tells the nodes the process of this client.
+// introduceToAll sends the description of this client's process to all nodes.
 func (d *core) introduceToAll() {
 	for _, n := range d.set.members() {
 		if l := n.link.Load(); l != nil {
@@ -24,7 +24,7 @@ func (d *core) introduceToAll() {
 	}
 }
 
-// describeHolder returns the holder that owner stands for, with its note.
+// describeHolder returns the holder with the id owner, and its note.
 func (d *core) describeHolder(ctx context.Context, owner string) driver.Holder {
 	client := quorum.ClientOf(owner)
 	if client == "" {
@@ -35,7 +35,7 @@ func (d *core) describeHolder(ctx context.Context, owner string) driver.Holder {
 	return h
 }
 
-// holderOf returns the process of a client, as far as the nodes know it.
+// holderOf returns the process of a client, if a node knows it.
 func (d *core) holderOf(ctx context.Context, client string) driver.Holder {
 	if client == d.engine.Client() {
 		return d.holder.self()
@@ -50,8 +50,8 @@ func (d *core) holderOf(ctx context.Context, client string) driver.Holder {
 	return found
 }
 
-// lookUpClient asks all nodes for the process of a client, and takes the first answer that has it. It reports whether any node
-// answered.
+// lookUpClient asks all nodes for the process of a client, and takes the first answer that has it. It reports
+// whether any node answered.
 func (d *core) lookUpClient(ctx context.Context, client string) (found driver.Holder, answered bool) {
 	ctx, cancel := context.WithTimeout(ctx, pace.AskHolderTime())
 	defer cancel()
@@ -61,10 +61,10 @@ func (d *core) lookUpClient(ctx context.Context, client string) (found driver.Ho
 		if err != nil {
 			return
 		}
-		if _, refused := replies[0].(error); refused { // another shard of a cluster would know
+		if _, refused := replies[0].(error); refused { // in a cluster, another shard may know
 			return
 		}
-		text, _ := replies[0].(string) // anything else is a node that does not know
+		text, _ := replies[0].(string) // anything else comes from a node that does not know it
 		var holder driver.Holder
 		known := json.Unmarshal([]byte(text), &holder) == nil
 		mu.Lock()
@@ -72,18 +72,18 @@ func (d *core) lookUpClient(ctx context.Context, client string) (found driver.Ho
 		answered = true
 		if known {
 			found = holder
-			cancel() // the others need not answer
+			cancel() // the other answers are not needed
 		}
 	})
 	return found, answered
 }
 
-// evalshaCall returns the call of a script on the keys of a lock.
+// evalshaCall returns the command that runs a script on the keys of a lock.
 func evalshaCall(s *wire.Script, lock engine.Lock, args ...string) []string {
 	return append([]string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}, args...)
 }
 
-// evalScript runs a script on one node, for people.
+// evalScript runs a script on one node, for an inspection.
 func (n *node) evalScript(ctx context.Context, cmd []string) (any, error) {
 	replies, err := n.runCommands(ctx, cmd)
 	if err == nil && resp.Says(replies[0], "NOSCRIPT") {
@@ -99,7 +99,8 @@ func (n *node) evalScript(ctx context.Context, cmd []string) (any, error) {
 	return last, nil
 }
 
-// containPanic calls fn, which reads answers of n. A panic in it ends the connection to n, and not the program.
+// containPanic calls fn, which reads answers of n. A panic in fn ends the connection to n, but not the
+// program.
 func (n *node) containPanic(fn func()) {
 	err := resp.Contain(func() error {
 		fn()
@@ -110,7 +111,7 @@ func (n *node) containPanic(fn func()) {
 	}
 }
 
-// eachNode calls fn for some nodes at once and waits.
+// eachNode calls fn for some nodes concurrently and waits.
 func eachNode(ctx context.Context, nodes []*node, fn func(ctx context.Context, n *node)) {
 	ctx, cancel := context.WithTimeout(ctx, pace.AskTime())
 	defer cancel()
@@ -121,7 +122,7 @@ func eachNode(ctx context.Context, nodes []*node, fn func(ctx context.Context, n
 	all.Wait()
 }
 
-// askViews asks every node for the state of a lock.
+// askViews asks each node for the state of a lock.
 func (d *core) askViews(ctx context.Context, lock engine.Lock) []engine.View {
 	return d.set.askViews(ctx, []engine.Lock{lock})[0]
 }

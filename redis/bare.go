@@ -5,28 +5,29 @@ import (
 	"sync/atomic"
 )
 
-// maxBareNames bounds the names of which the log gets a warning.
+// maxBareNames bounds the number of names that the log is warned of.
 const maxBareNames = 1000
 
-// bareLooks finds programs that lock the same names by other keys. Libraries such as redsync use the bare name as the key, and
-// do not exclude a client with a prefix: both hold the lock then, as in the middle of a change from one library to the other.
-// At most once a second each node is asked for the bare key of one name that was asked for since.
+// bareLooks finds programs that lock the same names with other keys. Libraries such as redsync use the bare
+// name as the key, and do not exclude a client with a prefix: both may then hold the lock, for example while
+// programs change from one library to the other. At most once a second, each node is asked for the bare key of
+// one name that this client has asked for since.
 type bareLooks struct {
-	name atomic.Pointer[string] // the first that was asked for since the last look; nil: none
+	name atomic.Pointer[string] // first name that was asked for since the last look; nil: none
 
-	mu   sync.Mutex // guards told
+	mu   sync.Mutex // guards the names that were logged
 	told map[string]bool
 }
 
-// noteName keeps name for the next look.
+// noteName stores name for the next look.
 func (b *bareLooks) noteName(name string) {
 	if b.name.Load() == nil {
-		taken := name // or each call would allocate
+		taken := name // otherwise each call would allocate
 		b.name.Store(&taken)
 	}
 }
 
-// isNew reports whether the log still lacks a warning of name, and counts it as logged.
+// isNew reports whether name has not been logged yet, and counts it as logged.
 func (b *bareLooks) isNew(name string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

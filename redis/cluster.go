@@ -23,7 +23,7 @@ import (
 
 const (
 	tryAgainAfter = 10 * time.Millisecond // while the keys of a name are split over two shards
-	downAfter     = 50 * time.Millisecond // while the cluster serves nothing
+	downAfter     = 50 * time.Millisecond // while the cluster is down
 	maxTurns      = 5                     // redirections of a request without a pause
 )
 
@@ -33,41 +33,42 @@ var (
 	errOvertook = errors.New("sent to another shard after a later request was carried out")
 )
 
-// cluster is a Redis Cluster. To the engine it is one engine.Node, which sends each request to the shard that has the hash slot
-// of the lock. A shard is a node of its own: the connection to a master. Names are independent of one another, so the protocol
-// sees one server that answers for some names and not for others.
+// cluster is a Redis Cluster. The engine sees it as one engine.Node, which sends each request to the shard of
+// the lock's hash slot. A shard is a separate node: the connection to a master. Names are independent of one
+// another, so for the protocol the cluster is one server that answers for some names and not for others.
 type cluster struct {
 	d     *core
 	seeds []Node
-	doubt chan struct{} // the map may be out of date
+	doubt chan struct{} // receives a value when the map may be out of date
 
 	slots  [wire.Slots]atomic.Pointer[node]  // the shard of each slot; nil: none
-	routes [wire.Slots]atomic.Pointer[route] // made when first needed
+	routes [wire.Slots]atomic.Pointer[route] // created when first needed
 
-	astray engine.Lane // of locks whose hash slot no shard has
-	news   news        // of shards whose wake-ups are heard
+	astray engine.Lane // for locks whose hash slot no shard has
+	news   news        // orders the reports whether wake-ups arrive
 
-	floor  atomic.Int64            // the first token that a shard may give
-	looked atomic.Pointer[glimpse] // the last look at the map, or the later time at which tokens began; nil: there was none
+	floor  atomic.Int64            // lowest token that a shard may grant
+	looked atomic.Pointer[glimpse] // last look at the map, or the later time at which tokens began; nil: none
 	came   atomic.Bool             // a slot was found at another shard after floor was raised
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	shards []*node    // masters with slots
-	turn   int        // the shard to ask next for the map
+	turn   int        // index of the shard to ask next for the map
 }
 
-// route orders the requests of one hash slot, also while the slot moves: a request that a shard did not carry out waits until
-// the shard has answered all that it was sent, and then goes to the next shard, ahead of requests that came meanwhile.
+// route keeps the requests of one hash slot in order, also while the slot moves. If a shard did not carry out
+// a request, the request waits until the shard has answered everything else that it was sent. Then it goes to
+// the next shard, before requests that came meanwhile.
 type route struct {
 	slot int
 
-	mu    sync.Mutex    // guards what follows
-	on    *node         // the shard that got the last requests
-	out   int           // the number of requests there without an answer
+	mu    sync.Mutex    // guards the fields below
+	on    *node         // shard that got the last requests
+	out   int           // number of its unanswered requests
 	again []link.Entry  // requests that went to the wrong shard, in order
 	held  []link.Entry  // later requests
-	asked *node         // the shard that is asked for them while the slot moves; nil: the slot's
-	pause time.Duration // before they are sent
+	asked *node         // the importing shard that is asked for them with ASKING; nil: the slot's shard
+	pause time.Duration // pause before they are sent
 	rests bool          // the pause has begun
 }
 
@@ -97,8 +98,8 @@ func (c *cluster) Send(r *engine.Request) {
 	c.sendTo(to, e)
 }
 
-// laneOf returns the lane of the shard that has the lock, in which claims take their turn. A shard that is slow or silent delays
-// no lock of another shard.
+// laneOf returns the lane in which claims on a lock take their turns: the lane of its shard. A slow or silent
+// shard delays no lock of another shard.
 func (c *cluster) laneOf(lock engine.Lock) *engine.Lane {
 	if n := c.slots[wire.Slot(lock.Key)].Load(); n != nil {
 		return &n.lane
@@ -118,8 +119,8 @@ func (c *cluster) sendTo(to *node, e link.Entry) {
 	to.sendEntry(e)
 }
 
-// noteCarried notes that a request of rt has its answer, or never gets one, and sends the requests that waited for it. If
-// done overtook earlier requests of the same lock, these fail.
+// noteCarried records that a request of rt was answered, or never will be, and sends the requests that waited
+// for it. If done overtook earlier requests of the same lock, these fail.
 func (c *cluster) noteCarried(rt *route, done *engine.Request) {
 	var late []link.Entry
 	rt.mu.Lock()
@@ -141,9 +142,9 @@ func (c *cluster) noteCarried(rt *route, done *engine.Request) {
 	}
 }
 
-// flushRoute sends what waits, if nothing is in progress. What the slot's shard has not carried out because its keys are, or would
-// be, at the next shard goes there, at once and alone: for all else the keys may still be where they were. The caller holds
-// rt.mu, which flushRoute unlocks.
+// flushRoute sends the waiting requests, if none is in progress. A request that its shard did not carry out,
+// because its keys are or will be at the importing shard, goes there at once, with ASKING; the keys of all
+// others may still be at the old shard. The caller holds rt.mu, which flushRoute unlocks.
 func (c *cluster) flushRoute(rt *route) {
 	if rt.out > 0 || rt.rests || len(rt.again)+len(rt.held) == 0 {
 		rt.mu.Unlock()
@@ -198,13 +199,13 @@ func (c *cluster) flushRoute(rt *route) {
 	for _, e := range list {
 		c.sendTo(to, e)
 	}
-	if len(list) == 0 { // nobody's answer will send what is left
+	if len(list) == 0 { // no answer will send the rest
 		rt.mu.Lock()
 		c.flushRoute(rt)
 	}
 }
 
-// failUncarried fails a request that no shard has carried out. It is in no route any more.
+// failUncarried fails a request that no shard has carried out, and that belongs to no route any more.
 func (c *cluster) failUncarried(n *node, e link.Entry, err error) {
 	e.Route = nil
 	if n == nil {
@@ -214,7 +215,7 @@ func (c *cluster) failUncarried(n *node, e link.Entry, err error) {
 	n.failEntry(e, engine.Failure{Err: err, Unsent: true})
 }
 
-// seekDeadline returns the time until which e may look for its shard.
+// seekDeadline returns the time until which e may search for its shard.
 func seekDeadline(e *link.Entry) int64 {
 	if e.Frees() {
 		return e.Req.Deadline + int64(pace.FindShardTime())
@@ -222,7 +223,7 @@ func seekDeadline(e *link.Entry) int64 {
 	return e.Req.Deadline
 }
 
-// takeRedirection reports whether the answer v of n sends e to another shard, and sends it there.
+// takeRedirection reports whether the answer v of n redirects e to another shard, and sends e there.
 func (c *cluster) takeRedirection(n *node, e link.Entry, v resp.Value) bool {
 	rt, ok := e.Route.(*route)
 	if !ok || !v.IsError() {
@@ -265,7 +266,7 @@ func (c *cluster) takeRedirection(n *node, e link.Entry, v resp.Value) bool {
 	return true
 }
 
-// followMoved takes the place of a slot from a MOVED of n.
+// followMoved applies a MOVED of n to the map.
 func (c *cluster) followMoved(n *node, rest string) {
 	if slot, to := c.parseRedirection(n, rest); to != nil {
 		if c.slots[slot].Load() != to {
@@ -276,7 +277,7 @@ func (c *cluster) followMoved(n *node, rest string) {
 	}
 }
 
-// parseRedirection reads the "SLOT HOST:PORT" of a redirection of n. An empty host is n's own.
+// parseRedirection parses the "SLOT HOST:PORT" of a redirection by n. An empty host means n's own.
 func (c *cluster) parseRedirection(n *node, text string) (slot int, to *node) {
 	number, addr, _ := strings.Cut(text, " ")
 	slot, err := strconv.Atoi(number)
@@ -291,8 +292,8 @@ func (c *cluster) parseRedirection(n *node, text string) (slot int, to *node) {
 	return slot, c.shardAt(addr)
 }
 
-// shardAt returns the node with that address, and connects to a new one. It returns nil if there are too many, as with a server
-// that redirects requests to ever more addresses.
+// shardAt returns the node with that address, and connects to it if it is new. It returns nil if there are too
+// many, for example because a server redirects requests to ever more addresses.
 func (c *cluster) shardAt(addr string) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -301,7 +302,7 @@ func (c *cluster) shardAt(addr string) *node {
 			return n
 		}
 	}
-	if len(c.shards) >= 2*place.MaxShards { // the shards of this map, and of the map before
+	if len(c.shards) >= 2*place.MaxShards { // the shards of this map, and of the one before
 		return nil
 	}
 	n := newNode(c.d, 0, Node{Addr: addr})
@@ -317,7 +318,7 @@ func (c *cluster) shardAt(addr string) *node {
 	return n
 }
 
-// isOpening reports whether the first attempt to connect to n goes on.
+// isOpening reports whether the first attempt to connect to n has not ended.
 func (n *node) isOpening() bool {
 	select {
 	case <-n.opened:
@@ -340,9 +341,9 @@ func (c *cluster) votersOf(lock engine.Lock) []*node {
 	return nil
 }
 
-func (c *cluster) neededAnswers(members int) int { return members } // each shard has names of its own
+func (c *cluster) neededAnswers(members int) int { return members } // each shard has its own names
 func (c *cluster) canSpare(*node) bool           { return false }
-func (c *cluster) hasEveryName() bool            { return false } // it may be in another shard
+func (c *cluster) hasEveryName() bool            { return false } // another shard may have it
 
 func (c *cluster) blameNode(n *node, err error) error { return fmt.Errorf("shard %s: %w", n.addr, err) }
 
@@ -352,7 +353,7 @@ func (c *cluster) noteAnswered(e link.Entry, done *engine.Request) {
 	}
 }
 
-// prepareConnection subscribes before anything else, so that no wake-up of the shard is missed.
+// prepareConnection subscribes before it sends anything else, so that no wake-up of the shard is missed.
 func (c *cluster) prepareConnection(s *connection) {
 	c.raiseFloor(s.floor)
 	if s.n.listening.Load() {
@@ -376,8 +377,8 @@ func (c *cluster) noteSubscription(s *connection, refused error) {
 	c.news.publish(c.hearsAllShards, func(yes bool) { c.d.engine.SetSubscribed(0, yes) })
 }
 
-// hearsAllShards reports whether wake-ups come from all connected shards. A shard that is connected later gets the
-// subscription before anything else.
+// hearsAllShards reports whether wake-ups arrive from all connected shards. A shard that is connected later
+// subscribes before anything else.
 func (c *cluster) hearsAllShards() bool {
 	for _, n := range c.members() {
 		l := n.link.Load()
@@ -394,11 +395,11 @@ func (c *cluster) hearsAllShards() bool {
 	return true
 }
 
-// news orders reports of a state that several goroutines change.
+// news orders the reports of a state that several goroutines change.
 type news struct{ count atomic.Uint64 }
 
-// publish reports the state that look finds, after a change by the caller. Another goroutine may have changed the state and
-// reported it meanwhile: then publish looks again, so that the last report is true.
+// publish reports, by say, the state that look returns, after the caller has changed it. If another goroutine
+// has changed the state meanwhile, publish repeats that, so that the last report is correct.
 func (n *news) publish(look func() bool, say func(bool)) {
 	for at := n.count.Add(1); ; {
 		say(look())
@@ -410,8 +411,8 @@ func (n *news) publish(look func() bool, say func(bool)) {
 	}
 }
 
-// acceptsWakeUp reports whether a wake-up of owner from n counts. A cluster passes it on to all nodes, but only the shard
-// that has the lock sends it in order with its answers.
+// acceptsWakeUp reports whether a wake-up of owner from n counts. A cluster passes each message on to all
+// nodes, but only from the shard of the lock it comes in order with the answers.
 func (c *cluster) acceptsWakeUp(n *node, owner string) bool {
 	key := c.d.engine.KeyOf(owner)
 	if key == "" {
@@ -426,7 +427,7 @@ func (c *cluster) acceptsWakeUp(n *node, owner string) bool {
 	return rt.on == n
 }
 
-// nodeForRelease returns the shard that has a lock now, or n if no shard has it.
+// nodeForRelease returns the present shard of a lock, or n if no shard has it.
 func (c *cluster) nodeForRelease(lock *engine.Lock, n *node) *node {
 	if to := c.slots[wire.Slot(lock.Key)].Load(); to != nil {
 		return to
@@ -453,7 +454,7 @@ func (c *cluster) askViews(ctx context.Context, locks []engine.Lock) [][]engine.
 	}
 }
 
-// fillViews fills in the views of those locks whose numbers are in some.
+// fillViews fills in the views of the locks with the indexes some.
 func (c *cluster) fillViews(ctx context.Context, locks []engine.Lock, some []int, views [][]engine.View) {
 	parts := make(map[*node][]int)
 	for _, i := range some {
@@ -488,7 +489,8 @@ func (c *cluster) fillViews(ctx context.Context, locks []engine.Lock, some []int
 	all.Wait()
 }
 
-// connect opens the connections to all masters. It fails if none votes, or if one never will.
+// connect opens the connections to all masters. It fails if none of them votes, or if one of them has an error
+// that waiting does not fix.
 func (c *cluster) connect(ctx context.Context) error {
 	err := c.updateMap(ctx)
 	c.d.work.Go(c.followMap)

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	lookPause = 200 * time.Millisecond // from a doubt to the next look
+	lookPause = 200 * time.Millisecond // pause between a doubt and the next look
 )
 
-// chart is a map of the cluster: the shard of each slot, and the time at which it was read.
+// chart is a map of the cluster: the shard of each slot, and the time at which the map was read.
 type chart struct {
 	glimpse
 	spans []place.Span
@@ -36,7 +36,7 @@ func (c *cluster) followMap() {
 		select {
 		case <-tick.C:
 		case <-c.doubt:
-			pauseFor(c.d.ctx, lookPause) // the others hear of it
+			pauseFor(c.d.ctx, lookPause) // collects further doubts
 		case <-c.d.ctx.Done():
 			return
 		}
@@ -44,7 +44,7 @@ func (c *cluster) followMap() {
 	}
 }
 
-// updateMap asks one node after the other for the map, until one has it.
+// updateMap asks one node after the other for the map, until one returns it.
 func (c *cluster) updateMap(ctx context.Context) error {
 	m, err := c.readMap(ctx)
 	if err == nil {
@@ -53,10 +53,10 @@ func (c *cluster) updateMap(ctx context.Context) error {
 	return err
 }
 
-// readMap asks one node after the other for the map, and begins each time with another node.
+// readMap asks one node after the other for the map, each time beginning with another node.
 func (c *cluster) readMap(ctx context.Context) (chart, error) {
 	candidates := c.members()
-	slices.SortStableFunc(candidates, func(a, b *node) int { // connected nodes come first
+	slices.SortStableFunc(candidates, func(a, b *node) int { // connected nodes first
 		return strings.Compare(strconv.FormatBool(a.link.Load() == nil), strconv.FormatBool(b.link.Load() == nil))
 	})
 	up := 0
@@ -134,7 +134,7 @@ func (c *cluster) askForMap(ctx context.Context, n *node) (m chart, err error) {
 	case len(m.spans) == 0:
 		return m, server.Unfit("create it (redis-cli --cluster create)", "its cluster has no hash slots")
 	case !strings.Contains(state, "cluster_state:ok") && c.hasMap():
-		return m, errors.New("the cluster is down, as far as it knows") // it may be cut off, and its map old
+		return m, errors.New("the cluster is down, as far as it knows") // it may be isolated, and its map outdated
 	}
 	return m, nil
 }
@@ -146,7 +146,7 @@ func (c *cluster) hasMap() bool {
 	return len(c.shards) > 0
 }
 
-// askApart sends commands over a connection of its own.
+// askApart sends commands over a new connection.
 func (n *node) askApart(ctx context.Context, cmds [][]string) (replies []any, err error) {
 	err = n.net.Visit(ctx, n.addr, func(l *resp.Conn) error {
 		if _, err := n.place.Login(ctx, n.addr, l); err != nil {
@@ -161,7 +161,7 @@ func (n *node) askApart(ctx context.Context, cmds [][]string) (replies []any, er
 	return replies, err
 }
 
-// nodesToExamine returns the masters, for a doctor, and the findings about the cluster as a whole.
+// nodesToExamine returns the masters for a diagnosis, and the findings about the cluster as a whole.
 func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e exam) {
 	e = exam{Notes: driverkit.Notes{Node: c.Name()}, g: c.d.gate, n: newNode(c.d, 0, c.seeds[0])}
 	m, err := c.readMap(ctx)
@@ -187,7 +187,7 @@ func (c *cluster) nodesToExamine(ctx context.Context) (masters []*node, e exam) 
 	return masters, e
 }
 
-// applyMap takes over a map.
+// applyMap applies a map that was read.
 func (c *cluster) applyMap(m chart) {
 	came := c.isOutdated(m.at)
 	has := make(map[*node]bool)
@@ -195,7 +195,7 @@ func (c *cluster) applyMap(m chart) {
 	for _, s := range m.spans {
 		n := c.shardAt(s.Addr)
 		if n == nil {
-			continue // what is there now goes first
+			continue // there are too many shards: the slot keeps the present one
 		}
 		has[n] = true
 		for i := s.First; i <= s.Last; i++ {
@@ -226,7 +226,8 @@ func (c *cluster) applyMap(m chart) {
 	}
 }
 
-// retireShard ends the connection to a node that has no slots any more. The new shards of its slots inherit what it was owed.
+// retireShard ends the connection to a node that has no slots any more. The new shards of its slots take over
+// its debts.
 func (c *cluster) retireShard(n *node) {
 	n.mu.Lock()
 	n.err = place.ErrNotMaster
@@ -236,7 +237,7 @@ func (c *cluster) retireShard(n *node) {
 	c.inheritDebts(n, due)
 }
 
-// inheritDebts gives releases that n is owed to the shards that have their locks.
+// inheritDebts passes the releases that n is owed to the shards that have their locks.
 func (c *cluster) inheritDebts(n *node, debts []debt) {
 	parts := make(map[*node][]debt)
 	for _, d := range debts {

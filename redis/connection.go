@@ -16,20 +16,21 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/link"
 )
 
-// connection is one checked connection to a node, with what the gate has found. Package session decides what goes over it.
+// connection is one checked connection to a node, with the findings of the gate. Package session decides what
+// is sent over it.
 type connection struct {
 	*link.Link
 	report
 	n      *node
 	votes  int64        // with stay: Engine.Now from which the node votes
-	early  bool         // it is subscribed before it carries requests
+	early  bool         // subscribed before it carries requests
 	hears  atomic.Bool  // the subscription is confirmed
 	looked atomic.Int64 // Engine.Now when this client last looked at the connection
 
 	above [wire.Counters]atomic.Bool // counters of the server that a token has shown to be above the floor
 }
 
-// newConnection takes over a connection that the gate has checked. Nothing is sent before Start.
+// newConnection returns a connection that the gate has checked. It sends nothing before Start.
 func newConnection(n *node, c *resp.Conn, rep report) *connection {
 	s := &connection{n: n, report: rep}
 	f := n.d.opts.format()
@@ -44,7 +45,7 @@ func newConnection(n *node, c *resp.Conn, rep report) *connection {
 	return s
 }
 
-// takeSight looks at the connection for Watch.
+// takeSight returns the state of the connection, for session.Watch.
 func (s *connection) takeSight() session.Sight {
 	now := s.n.engine.Now()
 	sight := session.Sight{Now: now, Silent: s.SilentFor(now)}
@@ -58,7 +59,8 @@ func (s *connection) takeSight() session.Sight {
 	return sight
 }
 
-// Answer implements link.Sink. If reading v panics, e fails, and so do all requests in progress: the link ends.
+// Answer implements link.Sink. If reading v panics, e fails, and so do all pending requests, because the link
+// ends.
 func (s *connection) Answer(e link.Entry, v resp.Value) {
 	n := s.n
 	read := false
@@ -71,13 +73,13 @@ func (s *connection) Answer(e link.Entry, v resp.Value) {
 		read = true
 		return
 	}
-	if format.SessionError(v) != nil { // the gate looks again before anything else counts
+	if format.SessionError(v) != nil { // before anything else counts, the gate checks the server again
 		read = true
 		n.failEntry(e, engine.Failure{Err: v.Err()})
 		return
 	}
 	n.noteRefusal(e.Req.Kind, v)
-	if c := n.d.channels; c != nil && n.muteCause() == nil { // else waiters poll
+	if c := n.d.channels; c != nil && n.muteCause() == nil { // otherwise waiters poll
 		c.NoteDenial(e.Req, v, format.Subscriber{Link: s.Link, Refused: n.setDeaf, Wake: n.askClaimAgain})
 	}
 	read = true
@@ -97,7 +99,7 @@ func (s *connection) Broken(err error) { s.n.takeVote(s, err) }
 // CanBeSpared implements link.Sink.
 func (s *connection) CanBeSpared() bool { return s.n.d.set.canSpare(s.n) }
 
-// gateFor returns the knowledge of the client for a request about lock over the connection; nil: about any lock.
+// gateFor returns the session.Gate for a request about lock; nil: about any lock.
 func (s *connection) gateFor(lock *engine.Lock) session.Gate {
 	g := session.Gate{
 		Stays: s.stay != nil,
@@ -108,7 +110,7 @@ func (s *connection) gateFor(lock *engine.Lock) session.Gate {
 	return g
 }
 
-// prepareRequest completes r for the connection, or returns the reason not to send it.
+// prepareRequest completes r for the connection. It returns an error if r must not be sent.
 func (s *connection) prepareRequest(r *engine.Request) error {
 	if s.clock != 0 && r.Kind.MayStartCounter() {
 		r.Clock = s.clock + (s.n.engine.Now()-s.read)/int64(time.Microsecond)
@@ -116,8 +118,8 @@ func (s *connection) prepareRequest(r *engine.Request) error {
 	return s.gateFor(r.Lock).Prepare(&r.Ask)
 }
 
-// checkToken returns the reason not to use a token of lock that the node has given; nil: it counts. In a cluster the floor rises,
-// and each slot has a counter of its own.
+// checkToken returns an error if a token that the node has granted for lock must not be used. In a cluster the
+// floor rises, and each slot has a counter of its own.
 func (s *connection) checkToken(lock *engine.Lock, token int64) error {
 	err := s.gateFor(lock).CheckGrant(token)
 	if lock.Counter >= 0 && s.above[lock.Counter].Load() != (err == nil) {
@@ -128,7 +130,7 @@ func (s *connection) checkToken(lock *engine.Lock, token int64) error {
 
 var errFault = errors.New("its answer could not be read")
 
-// isRedirection reports whether an error reply is about the place of a key, or the state of the cluster, and passes.
+// isRedirection reports whether an error reply is a redirection, or a temporary state of the cluster.
 func isRedirection(err error) bool {
 	said, ok := errors.AsType[resp.Error](err)
 	return ok && slices.Contains([]string{"MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN"}, format.Code([]byte(said)))

@@ -22,17 +22,18 @@ import (
 )
 
 const (
-	nameBytes   = 180                    // of a name that was used, as docs/operations.md reckons
-	slowCommand = 250 * time.Millisecond // one that kept all others waiting for so long that the node seemed to stand still: pace.Overdue
-	slowPeriod  = 24 * time.Hour         // for how long a slow command is news
-	clockRefuse = time.Minute            // by which clocks may differ where a counter starts; see docs/wire.md, Scripts
+	nameBytes   = 180                    // memory of a used name, as estimated in docs/operations.md
+	slowCommand = 250 * time.Millisecond // duration from which a command makes the node seem to stand still for others: pace.Overdue
+	slowPeriod  = 24 * time.Hour         // time for which a slow command is reported
+	clockRefuse = time.Minute            // difference of clocks from which no counter starts; see docs/wire.md, Scripts
 )
 
 // rights are the permissions that a user for locks needs.
 const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha " +
 	"+get +set +del +exists +incrby +pexpire +pttl +zadd +zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe"
 
-// Diagnose implements driver.Doctor. It makes the checks of the gate, and some that do not keep a node from voting.
+// Diagnose implements driver.Doctor. It makes the checks of the gate, and further checks that do not keep a
+// node from voting.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	g := newGate(&d.opts, len(d.nodes))
 	nodes, set := d.set.nodesToExamine(ctx)
@@ -55,12 +56,12 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return found
 }
 
-// exam is the examination of one node by a doctor.
+// exam is the examination of one node by Diagnose.
 type exam struct {
 	driverkit.Notes
 	g     *gate
 	n     *node
-	limit time.Duration // for one request
+	limit time.Duration // time limit of one request
 
 	server string // the address
 	l      *resp.Conn
@@ -68,7 +69,7 @@ type exam struct {
 	info   map[string]string
 }
 
-// runChecks makes one check after the other, until one has no answer.
+// runChecks makes one check after the other, until one gets no answer.
 func (e *exam) runChecks(ctx context.Context) {
 	dialling, cancel := context.WithTimeout(ctx, e.g.opts.Timeout)
 	var l *resp.Conn
@@ -114,7 +115,7 @@ func (e *exam) runChecks(ctx context.Context) {
 	}
 }
 
-// runCheck makes one check, in its time.
+// runCheck makes one check within its time limit.
 func (e *exam) runCheck(ctx context.Context, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamStepTime())
 	defer cancel()
@@ -126,7 +127,7 @@ func (e *exam) runCheck(ctx context.Context, check func(context.Context) error) 
 	return err
 }
 
-// addFault adds a fault, with its remedy.
+// addFault adds a fault with its fix.
 func (e *exam) addFault(check string, v driver.Verdict, err error) {
 	text := strings.TrimPrefix(err.Error(), driver.ErrConfig.Error()+": ")
 	mend := ""
@@ -147,7 +148,7 @@ func (e *exam) addFailure(check string, err error) {
 	e.addFault(check, driver.VerdictFault, server.AddAdvice(err, e.g.opts.TLS != nil))
 }
 
-// addHidden notes a check that the server does not permit, and the question that stays open.
+// addHidden adds a check that the server does not permit, and the question that stays open.
 func (e *exam) addHidden(check string, err error, right, open string) {
 	why := err.Error() + " (renamed, or hidden by the provider)"
 	if server.LacksRight(err.Error()) {
@@ -156,7 +157,7 @@ func (e *exam) addHidden(check string, err error, right, open string) {
 	e.Add(check, driver.VerdictSkipped, why+open, "")
 }
 
-// grantLine returns the command that gives the user of this client all permissions that it needs.
+// grantLine returns the command that gives this client's user all permissions that it needs.
 func (e *exam) grantLine() string {
 	user, _, err := e.n.net.Credentials(e.n.d.ctx, e.server)
 	if err != nil {
@@ -182,7 +183,7 @@ func (e *exam) checkLogin(ctx context.Context) (err error) {
 
 func (e *exam) checkPace(context.Context) error {
 	return e.Pace(e.limit, func() error {
-		_, err := server.Ask(e.l, []string{"TIME"}) // PING is rejected with writes
+		_, err := server.Ask(e.l, []string{"TIME"}) // a server that rejects writes rejects PING too
 		return err
 	})
 }
@@ -201,7 +202,7 @@ func (e *exam) infoNumber(field string) int64 {
 	return n
 }
 
-// checkClients compares the number of connections with its limit. Connections within a cluster count too.
+// checkClients compares the number of connections with the limit. Connections inside a cluster count too.
 func (e *exam) checkClients(context.Context) error {
 	used, most := e.infoNumber("connected_clients")+e.infoNumber("cluster_connections"), e.infoNumber("maxclients")
 	switch {
@@ -259,7 +260,7 @@ func (e *exam) checkDistinct(context.Context) error {
 	return nil
 }
 
-// errHidden is the finding about a server without a run_id, whose tokens may fall.
+// errHidden is the finding for a server without a run_id, whose tokens may go back.
 var errHidden = server.Advise(errors.New("its INFO has no run_id: tokens begin at the clock on each new connection, and may fall "+
 	"if a proxy keeps the connection while the server behind it restarts with older data"), "give Redis or Valkey themselves, not a proxy")
 
@@ -323,7 +324,7 @@ func (e *exam) checkEviction(context.Context) error {
 	return nil
 }
 
-// checkMemory compares the free memory with the need of as many names as there are now.
+// checkMemory compares the free memory with the needs of as many names as there are now.
 func (e *exam) checkMemory(context.Context) error {
 	used, most := e.infoNumber("used_memory"), e.infoNumber("maxmemory")
 	what := "maxmemory"
@@ -367,7 +368,7 @@ func formatSize(bytes int64) string {
 	return fmt.Sprintf("%d GB", bytes>>30)
 }
 
-// checkDisk finds a server that could not save its data. A server that rejects writes for that rejects PING too.
+// checkDisk finds a server that cannot save its data. Such a server rejects writes, and PING too.
 func (e *exam) checkDisk() error {
 	values, err := e.l.Do([]string{"PING"})
 	switch {
@@ -425,8 +426,8 @@ func (e *exam) checkPersistence(context.Context) error {
 	return e.checkRemembered(kept || err != nil)
 }
 
-// mayReturnEmpty finds a master of a cluster that may come back empty before a replica takes over:
-// nothing tells it from one that is new.
+// mayReturnEmpty reports whether a master of a cluster may come back empty before a replica takes over:
+// nothing distinguishes it from a new one.
 func (e *exam) mayReturnEmpty() bool {
 	file := e.info["aof_enabled"]
 	switch {
@@ -441,7 +442,7 @@ func (e *exam) mayReturnEmpty() bool {
 	return true
 }
 
-// checkReplay finds a server that will not read its own file.
+// checkReplay finds a server that would not read its own file after a restart.
 func (e *exam) checkReplay() error {
 	read, err := server.ReplaysScripts(e.l, e.g.opts.probeKeys("doctor"))
 	_, refused := errors.AsType[resp.Error](err)
@@ -460,7 +461,8 @@ func (e *exam) checkReplay() error {
 	return nil
 }
 
-// checkRemembered finds a node that would vote at once after a restart, though it does not keep its data any more.
+// checkRemembered finds a node that would vote at once after a restart, although it does not keep its data any
+// more.
 func (e *exam) checkRemembered(kept bool) error {
 	values, err := server.Ask(e.l, []string{"GET", e.g.opts.setKey()})
 	if err != nil {
@@ -475,7 +477,7 @@ func (e *exam) checkRemembered(kept bool) error {
 	return nil
 }
 
-// checkSet reports whether the node votes for clients with these options.
+// checkSet checks whether the node votes for clients with these options.
 func (e *exam) checkSet(context.Context) error {
 	o, err := e.g.observeNode(e.l, e.n, e.markerRun())
 	if err != nil {
@@ -507,7 +509,7 @@ func (e *exam) markerRun() string {
 	return e.info["run_id"]
 }
 
-// checkSiblings finds clients that lock the same names by other keys.
+// checkSiblings finds clients that lock the same names with other keys.
 func (e *exam) checkSiblings() error {
 	marker, who := e.g.opts.format().Sibling(e.g.opts.Prefix)
 	if marker == "" || e.n.place.Shard() != "" {
@@ -542,7 +544,7 @@ func (e *exam) checkPermissions(ctx context.Context) error {
 	return e.checkWakeable(ctx, rep)
 }
 
-// checkWakeable reports whether the server can wake waiters.
+// checkWakeable checks whether the server can wake waiters.
 func (e *exam) checkWakeable(ctx context.Context, rep report) error {
 	_, err := rep.Subscribe(e.l, e.hello, e.n.engine.Client())
 	switch why := cmp.Or(rep.Mute, rep.Deaf); {
@@ -556,10 +558,11 @@ func (e *exam) checkWakeable(ctx context.Context, rep report) error {
 	return nil
 }
 
-// ownName mends a command that the server does not know by its name; where a right is missing, bad says how to give it.
+// ownName is the fix for a command that the server does not know by its name. If a permission is missing, the
+// error itself names the fix.
 const ownName = "give a server that has it under its own name"
 
-// checkWakeUps finds listeners to a pattern where they cost something.
+// checkWakeUps finds pattern subscriptions on a server that rejects PUBSUB NUMSUB: dead waiters look alive there.
 func (e *exam) checkWakeUps(context.Context) error {
 	values, err := e.l.Do([]string{"PUBSUB", "NUMSUB", wire.Wake + "~probe"})
 	switch patterns := e.infoNumber("pubsub_patterns"); {
@@ -574,15 +577,15 @@ func (e *exam) checkWakeUps(context.Context) error {
 	return nil
 }
 
-// checkTLS looks at how the password travels, and at the certificate.
+// checkTLS checks the encryption of the password, and the certificates.
 func (e *exam) checkTLS(ctx context.Context) error {
 	_, password, _ := e.n.net.Credentials(ctx, e.server)
 	e.Transport(e.l.Conn, password != "", e.g.opts.TLS)
 	return nil
 }
 
-// checkSlowlog finds commands that delayed all others for so long that the node seemed to stand still. Their arguments may
-// be secrets, and are not shown.
+// checkSlowlog finds commands that delayed all others so long that the node seemed to stand still. It does not
+// show their arguments, which may be secret.
 func (e *exam) checkSlowlog(context.Context) error {
 	values, err := e.l.Do([]string{"SLOWLOG", "GET", "128"}, []string{"TIME"})
 	if err != nil {
@@ -615,7 +618,7 @@ func (e *exam) checkSlowlog(context.Context) error {
 	return nil
 }
 
-// parseSlowEntry reads [id, time, µs, [command, …], …].
+// parseSlowEntry parses [id, time, µs, [command, …], …].
 func parseSlowEntry(v any) (at int64, took time.Duration, command string) {
 	entry, _ := v.([]any)
 	if len(entry) < 4 {

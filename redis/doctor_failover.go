@@ -14,14 +14,14 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// checkFailover looks at what makes a failover safe: who watches, and that a master that is cut
-// off stops before another takes its place.
+// checkFailover checks what makes a failover safe: which servers watch the master, and that an isolated master
+// stops before another takes its place.
 func (e *exam) checkFailover(ctx context.Context) error {
 	if !e.n.place.Replaced() {
 		return nil
 	}
 	switch {
-	case e.info["min_slaves_good_slaves"] == "0": // role has said so
+	case e.info["min_slaves_good_slaves"] == "0": // checkRole has reported it
 	case e.info["connected_slaves"] == "0":
 		e.addFault("replicas", driver.VerdictWarning, server.Advise(errors.New("it has no replica: no server can take over"),
 			"start one (REPLICAOF, and in a cluster CLUSTER REPLICATE)"))
@@ -45,7 +45,7 @@ func (e *exam) checkFailover(ctx context.Context) error {
 		unsaid = values[0].Err()
 	}
 	switch stops := time.Duration(lag+1) * time.Second; {
-	case e.info["min_slaves_good_slaves"] == "": // role has said so
+	case e.info["min_slaves_good_slaves"] == "": // checkRole has reported it
 	case err != nil:
 		e.addHidden("isolation", unsaid, "+config|get", "")
 	case down > 0 && stops > down:
@@ -58,8 +58,8 @@ func (e *exam) checkFailover(ctx context.Context) error {
 	return nil
 }
 
-// checkSentinels asks each for the master, and says after how long one of them takes it for
-// down; 0: none says.
+// checkSentinels asks each Sentinel for the master. It returns the time after which one of them considers the
+// master down; 0: unknown.
 func (e *exam) checkSentinels(ctx context.Context) (down time.Duration) {
 	f, ok := e.n.place.(*place.Master)
 	if !ok || len(f.Sentinels) == 0 {

@@ -6,20 +6,18 @@ import "github.com/holdfast-go/holdfast/redis/internal/format"
 type Format string
 
 const (
-	// FormatPlain is the format of Holdfast. With BareKeys, many other libraries use the same.
+	// FormatPlain is Holdfast's own format. With BareKeys, many other libraries use the same keys.
 	FormatPlain Format = ""
-	// FormatRedisson is the format of Redisson's RLock, RFencedLock and RFairLock: threads in
-	// Java and clients in this format exclude, wake and see one another, and their tokens
-	// are in one order. It is for one server. Prefix is then what Redisson's NameMapper
-	// puts before the names, by default nothing. A holder in Java may have the lock
-	// several times, and has it until it has freed it as often.
+	// FormatRedisson is the format of Redisson's RLock, RFencedLock and RFairLock: Java threads and clients in
+	// this format exclude, wake and see one another, and their tokens rise in one order. It supports one
+	// server only. Prefix is then the text that Redisson's NameMapper puts before the names, by default none.
+	// A Java holder may acquire the lock several times, and holds it until it has released it as often.
 	//
-	// A lock that was freed by RLock.forceUnlock, or that the server has forgotten, is
-	// lost, as a thread without a token may have had it since. Waiters are in order
-	// among clients of this format; between them and Java chance decides, and
-	// RFairLock's order is kept among its own threads. RReadWriteLock must not have the
-	// same names: it gets in beside any other lock of Redisson. Counters of tokens never
-	// expire: Redisson's begin at 1 again where they are missing.
+	// A lock is lost if RLock.forceUnlock frees it or the server forgets it, because a thread without a token
+	// may have held it since. Waiters of this format get the lock in order. Between them and Java there is no
+	// order, and RFairLock keeps its order among its own threads. RReadWriteLock must not use the same names,
+	// because it does not exclude Redisson's other locks. Counters of tokens never expire: Redisson's start at
+	// 1 again if they are missing.
 	FormatRedisson Format = "redisson"
 )
 

@@ -18,36 +18,37 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// A node votes while all of this holds:
+// A node votes while all of these conditions hold:
 //
 //	it is the master of its place        Place.Login and Role, package place
 //	it evicts nothing                    checkFitness, below, unless AllowEviction
 //	it is on the list once               noteArrival, below; a shard of a Cluster is known by its id
 //	it permits all commands of locks     tryPermissions, below
-//	its scripts are one step             checkSteps, below, once for each run of a server
-//	it names its run                     package member; not one server alone
-//	its clock and this client's agree    member.Floor, where tokens begin at the clock: to a minute
+//	its scripts are atomic               checkSteps, below, once for each run of a server
+//	it reports its run                   package member; not for a single server
+//	its clock and this client's agree    member.Floor, to a minute, if tokens begin at the clock
 //	its clients agree on the set         package member
 //	its marker names its present run     package member
-//	its marker is the one that was read  each script compares it, member.lua; not on one server alone, nor in a Cluster
+//	its marker has not changed           each script compares it, member.lua; not for a single server, nor in a Cluster
 
 const (
-	admitTries    = 8           // the marker may change so often during one check
-	staleLocation = time.Second // a check that took longer asks again for the master
+	admitTries    = 8           // how often the marker may change during one check
+	staleLocation = time.Second // duration from which a check asks again for the master
 )
 
-// gate looks at each new connection, and carries out what package member decides: whether the node may vote. While the
-// connection is open, the node asks the server about itself each second, for recheckServer, and each script compares
-// the marker of a set. docs/protocol.md, "When a server is looked at again", has what may change in between.
+// gate checks each new connection, and carries out the decisions of package member: whether the node may vote.
+// While the connection is open, the node asks the server for INFO each second, for recheckServer, and each
+// script compares the marker of a set. docs/protocol.md, "When a server is looked at again", lists what may
+// change in between.
 type gate struct {
 	opts  *Options
 	n     int // number of nodes
 	start time.Time
 
-	mu      sync.Mutex              // guards what follows
-	present map[string]string       // by address: the run of the server that it is connected to
+	mu      sync.Mutex              // guards the fields below
+	present map[string]string       // by address: the run of the connected server
 	states  map[string]member.State // by address
-	stepped map[string]string       // by address: the run of the server whose scripts were found to be one step
+	stepped map[string]string       // by address: the run of the server whose scripts were found to be atomic
 }
 
 func newGate(opts *Options, n int) *gate {
@@ -60,23 +61,23 @@ func newGate(opts *Options, n int) *gate {
 	}
 }
 
-// report has the findings of a check, except an error that keeps the node from voting.
+// report has the findings of a check, without the error that keeps the node from voting.
 type report struct {
-	server.Wakes                         // the way in which waiters are woken
-	proof        format.Proof            // by which the node is known again
-	ordered      bool                    // wake-ups come in their place among the replies
-	server       string                  // the address that was dialed
-	located      int64                   // Engine.Now when its place was asked for that address
-	hello        map[string]string       // what the server says of itself at the login
-	process      string                  // the run_id of the server
-	run          string                  // the same; of a node that fails over also names its last promotion
-	since        string                  // its last promotion, of a node that fails over
-	floor        int64                   // the least token that it may give
-	clock, read  int64                   // the server's clock, by which its tokens begin, at Engine.Now read; 0: they begin by the client's
-	stay         *member.QuarantineError // it votes not yet, but keeps what it still has
+	server.Wakes                         // how waiters are woken
+	proof        format.Proof            // identifies the node in each request
+	ordered      bool                    // wake-ups arrive in their place among the replies
+	server       string                  // the dialed address
+	located      int64                   // Engine.Now when the place was asked for that address
+	hello        map[string]string       // reply to HELLO
+	process      string                  // run_id of the server
+	run          string                  // the same; for a node that fails over, with its last promotion
+	since        string                  // last promotion, of a node that fails over
+	floor        int64                   // lowest token that the server may grant
+	clock, read  int64                   // the server's clock at Engine.Now read, at which its tokens begin; 0: they begin at the client's clock
+	stay         *member.QuarantineError // set if it does not vote yet, but keeps the locks that it has
 	skipped      bool                    // this client let it vote without a quarantine
-	warns        map[string]error        // by what they are about
-	defects      map[string]error        // likewise, but these may come and go under an open connection; never nil
+	warns        map[string]error        // by subject
+	defects      map[string]error        // by subject; these may appear and disappear while the connection is open; never nil
 }
 
 func (r *report) addWarning(about string, err error) {
@@ -86,8 +87,8 @@ func (r *report) addWarning(about string, err error) {
 	r.warns[about] = err
 }
 
-// dialNode opens a connection to a node and checks the node over it. Each answer restarts the timeout: on an overloaded machine
-// all answers come late, and an attempt that gave up each time would never end.
+// dialNode opens a connection to a node and checks the node over it. Each answer restarts the timeout: on an
+// overloaded machine all answers come late, and with one timeout for all, no attempt might ever succeed.
 func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error) {
 	opening, cancel := context.WithTimeout(ctx, g.opts.Timeout)
 	defer cancel()
@@ -106,8 +107,8 @@ func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error
 	l.Answered = answered
 	rep, err := g.checkServer(ctx, n, addr, l)
 	l.Answered = nil
-	// A master that stood still meanwhile may have a successor, whose quarantine may be over. One Sentinel alone may have
-	// stood still with it, and name it still.
+	// A master that stood still during the check may have a successor whose quarantine is over. A single
+	// Sentinel may have stood still too, and still name the old master.
 	if err == nil && n.place.Replaced() && n.engine.Now()-located > int64(staleLocation) {
 		located = n.engine.Now()
 		var now string
@@ -119,7 +120,7 @@ func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error
 		err = ctx.Err()
 	}
 	if err != nil {
-		_, secure := l.Conn.(*tls.Conn) // Dial may have made it so
+		_, secure := l.Conn.(*tls.Conn) // Dial may have encrypted it
 		l.Close()
 		g.noteLeave(n.addr)
 		if ctx.Err() != nil {
@@ -131,7 +132,8 @@ func (g *gate) dialNode(ctx context.Context, n *node) (*resp.Conn, report, error
 	return l, rep, nil
 }
 
-// checkServer finds out whether the server at the other end may vote. A panic over one of its answers is an error of this connection.
+// checkServer checks whether the server at the other end may vote. A panic about one of its answers ends only
+// this connection.
 func (g *gate) checkServer(ctx context.Context, n *node, addr string, l *resp.Conn) (rep report, err error) {
 	err = resp.Contain(func() (err error) {
 		rep, err = g.examineServer(ctx, n, addr, l)
@@ -146,7 +148,7 @@ func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.
 	if err != nil {
 		return rep, err
 	}
-	marker, err := g.admitNode(l, n, rep.run, &rep) // first: a client of a node in quarantine comes again each second
+	marker, err := g.admitNode(l, n, rep.run, &rep) // first, because a client of a node in quarantine comes again each second
 	if g.opts.ReadOnly {
 		return rep, err
 	}
@@ -157,7 +159,7 @@ func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.
 		return rep, err
 	}
 	if err := g.tryPermissions(n, l, &rep.Wakes); err != nil {
-		return rep, err // it names each missing permission
+		return rep, err // the error names each missing permission
 	}
 	if err != nil {
 		return rep, err
@@ -173,7 +175,7 @@ func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.
 			rep.clock, rep.read = own, says.read
 		}
 	}
-	if g.rulesFor(n).Guarded() && n.place.Shard() == "" { // where the marker is in another hash slot than the lock
+	if g.rulesFor(n).Guarded() && n.place.Shard() == "" { // if the marker is in another hash slot than the lock
 		rep.proof = format.Proof{Set: g.opts.setKey(), Marker: marker}
 	}
 	rep.ordered = server.KeepsMessageOrder(says.hello, says.info)
@@ -187,12 +189,13 @@ func (g *gate) examineServer(ctx context.Context, n *node, addr string, l *resp.
 // statement has the answers of a server about itself.
 type statement struct {
 	hello, info map[string]string
-	asked       time.Time // by this client's clock
-	clock       int64     // the server's then, in µs since 1970
-	read        int64     // Engine.Now when that was known
+	asked       time.Time // when it was asked, by this client's clock
+	clock       int64     // the server's clock then, in µs since 1970
+	read        int64     // Engine.Now when the answer was known
 }
 
-// identifyServer logs in, and rejects a server that is not the node, or would lose locks. It notes the run of the server.
+// identifyServer logs in, and rejects a server that is not the node, or would lose locks. It records the run
+// of the server.
 func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *report) (s statement, err error) {
 	if s.hello, err = n.place.Login(ctx, rep.server, l); err != nil {
 		return s, err
@@ -206,7 +209,7 @@ func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *r
 	rtt := time.Since(s.asked)
 	s.info = server.ParseInfo(string(values[0].Text))
 	if rep.defects, err = g.checkFitness(n, s.hello, s.info); err != nil {
-		return s, err // it is clearer than an error about the missing run_id
+		return s, err // the error is clearer than one about the missing run_id
 	}
 	if err := server.FirstError(cmds, values); err != nil {
 		return s, err
@@ -221,7 +224,7 @@ func (g *gate) identifyServer(ctx context.Context, n *node, l *resp.Conn, rep *r
 	if err := n.place.Identify(l); err != nil {
 		return s, err
 	}
-	rep.process = strings.Clone(s.info["run_id"]) // which would keep all of INFO otherwise
+	rep.process = strings.Clone(s.info["run_id"]) // a substring would keep all of INFO in memory
 	rep.hello, rep.run = s.hello, rep.process
 	if n.place.Shard() == "" {
 		if err := g.noteArrival(n.addr, rep.run); err != nil {
@@ -240,8 +243,8 @@ func (g *gate) tryPermissions(n *node, l *resp.Conn, w *server.Wakes) error {
 	return w.Try(l, g.opts.format(), g.opts.probeKeys(n.engine.Client()+n.place.Tag()), n.engine.Client())
 }
 
-// checkSteps finds out, once for each run of a server, whether a script is one step there. It needs a second connection: without
-// one, the next check of the server tries again.
+// checkSteps checks, once for each run of a server, that scripts are atomic there. It needs a second
+// connection; if that fails, the next check of the server tries again.
 func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *report) error {
 	g.mu.Lock()
 	run, known := g.stepped[rep.server]
@@ -251,7 +254,7 @@ func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *repor
 	}
 	second, answered, cancel := server.WithPatience(ctx, g.opts.Timeout/2)
 	defer cancel()
-	restart := l.Answered // nothing is asked over l meanwhile
+	restart := l.Answered // no request is sent over l meanwhile
 	var unfit error
 	n.net.Visit(second, rep.server, func(other *resp.Conn) (err error) {
 		other.Answered = func() { restart(); answered() }
@@ -259,7 +262,7 @@ func (g *gate) checkSteps(ctx context.Context, n *node, l *resp.Conn, rep *repor
 		if _, err := n.place.Login(second, rep.server, other); err != nil {
 			return err
 		}
-		unfit = errFault // if reading an answer panics, or l breaks, no later answer can be told from this one
+		unfit = errFault // if reading an answer panics, or l breaks, later answers cannot be matched to requests
 		known, unfit = server.CheckSteps(l, other, g.opts.probeKeys(n.engine.Client()+n.place.Tag()))
 		return nil
 	})
@@ -290,8 +293,8 @@ func (g *gate) checkFitness(n *node, hello, info map[string]string) (defects map
 	return defects, nil
 }
 
-// recheckServer returns the defects of the server of s by a later answer to INFO, or the error that ends its vote over s.
-// Both are nil if the answer has no information, as from a busy server.
+// recheckServer returns the defects of the server of s according to a later answer to INFO, or the error that
+// ends its vote over s. Both are nil if the answer has no information, as from a busy server.
 func (g *gate) recheckServer(s *connection, answer any) (defects map[string]error, err error) {
 	text, ok := answer.(string)
 	if !ok {
@@ -310,13 +313,13 @@ func (g *gate) recheckServer(s *connection, answer any) (defects map[string]erro
 	return g.checkFitness(s.n, s.hello, info)
 }
 
-// errProcess ends a connection whose other end did not end with its server.
+// errProcess ends a connection whose other end has switched to another server process.
 var errProcess = errors.New("another process of the server answers over the same connection, as behind a proxy: it may have forgotten locks")
 
 // errNoRun rejects a server without a run_id as one of several nodes.
 var errNoRun = server.Unfit("give Redis or Valkey themselves, not a proxy, or use this server alone", "%w", member.ErrNoRun)
 
-// noteArrival notes that addr is connected to a server, and rejects a second vote of the same server.
+// noteArrival records that addr is connected to a server, and rejects a second vote of the same server.
 func (g *gate) noteArrival(addr, run string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -329,14 +332,14 @@ func (g *gate) noteArrival(addr, run string) error {
 	return nil
 }
 
-// noteLeave notes that addr is not connected any more.
+// noteLeave records that addr is not connected any more.
 func (g *gate) noteLeave(addr string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.present, addr)
 }
 
-// rulesFor returns the rules by which this client decides about n.
+// rulesFor returns the rules of this client for n.
 func (g *gate) rulesFor(n *node) member.Rules {
 	return member.Rules{
 		Nodes: g.n, FailsOver: n.place.Replaced(), MaxTTL: g.opts.MaxTTL, DB: g.opts.DB,
@@ -344,12 +347,12 @@ func (g *gate) rulesFor(n *node) member.Rules {
 	}
 }
 
-// markerKey names the marker of n.
+// markerKey returns the key of n's marker.
 func (g *gate) markerKey(n *node) string { return n.place.MarkerKey(g.opts.format(), g.opts.Prefix) }
 
 // observeNode reads the marker of n and the clocks.
 func (g *gate) observeNode(l *resp.Conn, n *node, run string) (o member.Observation, err error) {
-	values, err := server.Ask(l, []string{"GET", g.markerKey(n)}, []string{"TIME"}) // in this order: the marker is no younger than the time
+	values, err := server.Ask(l, []string{"GET", g.markerKey(n)}, []string{"TIME"}) // in this order, so that the marker is not newer than the time
 	if refused, ok := errors.AsType[resp.Error](err); ok && format.Code([]byte(refused)) == "WRONGTYPE" {
 		return o, g.explainRefusal(fmt.Errorf("%s: %w", g.markerKey(n), member.ErrType))
 	}
@@ -363,9 +366,10 @@ func (g *gate) observeNode(l *resp.Conn, n *node, run string) (o member.Observat
 	return o, err
 }
 
-// seedClock returns the second clock, beside the node's, by which tokens begin: the client's, which all nodes of a set have in
-// common. For one server that no other replaces it is the server's own, so that tokens rise even if the clocks of clients differ.
-// If these differ by a minute, one clock is wrong, and package member finds that.
+// seedClock returns the clock, besides the node's, at which tokens begin: the client's clock, which all nodes
+// of a set have in common. For a single server that no other replaces it is the server's own, so that tokens
+// rise even if the clocks of clients differ. If the clocks differ by a minute, one of them is wrong, and
+// package member detects that.
 func (g *gate) seedClock(n *node, own, client int64) int64 {
 	if g.rulesFor(n).Guarded() || max(own-client, client-own) > quorum.MaxClockSkew {
 		return client
@@ -373,8 +377,8 @@ func (g *gate) seedClock(n *node, own, client int64) int64 {
 	return own
 }
 
-// judgeNode decides about a node, notes what this client has learned of it, and tests whether the node is durable only if
-// that counts.
+// judgeNode decides about a node, and stores what this client has learned of it. It calls durable only if the
+// answer matters.
 func (g *gate) judgeNode(r member.Rules, o member.Observation, durable func() bool) member.Verdict {
 	decide := func() (v member.Verdict) {
 		g.mu.Lock()
@@ -390,8 +394,8 @@ func (g *gate) judgeNode(r member.Rules, o member.Observation, durable func() bo
 	return v
 }
 
-// admitNode returns the marker of a server that may vote, or is in quarantine. A promoted server has the data of another server,
-// and so is not durable.
+// admitNode returns the marker of a server that may vote or is in quarantine. A promoted server has the data
+// of another server, so it does not count as durable.
 func (g *gate) admitNode(l *resp.Conn, n *node, run string, rep *report) (marker string, err error) {
 	durable := sync.OnceValue(func() bool { return rep.defects["promoted"] == nil && g.isDurable(l) })
 	for range admitTries {
@@ -423,7 +427,8 @@ func (g *gate) swapMarker(l *resp.Conn, n *node, old, next string) (done bool, e
 	return number == 1, nil
 }
 
-// isDurable reports whether the server writes everything to disk before it answers, and reads it back when it starts.
+// isDurable reports whether the server writes everything to disk before it answers, and reads it back when it
+// starts.
 func (g *gate) isDurable(l *resp.Conn) bool {
 	if kept, err := server.SyncsToDisk(l); err != nil || !kept {
 		return false
@@ -432,7 +437,7 @@ func (g *gate) isDurable(l *resp.Conn) bool {
 	return read && err == nil
 }
 
-// explainRefusal adds the remedy to the error that keeps a node from voting.
+// explainRefusal adds the fix to the error that keeps a node from voting.
 func (g *gate) explainRefusal(err error) error {
 	switch conflict, ok := errors.AsType[*member.ConflictError](err); {
 	case ok && conflict.Newer:
@@ -453,11 +458,11 @@ func (g *gate) explainRefusal(err error) error {
 	return err
 }
 
-// errSkipped is logged whenever a client skips a quarantine.
+// errSkipped is logged each time a client skips a quarantine.
 var errSkipped = server.Advise(errors.New("quarantine=off has let it vote at once, though it may have forgotten locks that still stand: "+
 	"two may hold one, unless nobody has used it before"), "leave quarantine=off out once the set has had its first lock")
 
-// errClocks rejects two clocks that disagree: tokens cannot begin there.
+// errClocks rejects clocks that disagree, because tokens cannot begin at them.
 var errClocks = server.Advise(member.ErrClocks, "synchronise both")
 
 var errMarker = errors.New("other clients keep changing its marker")

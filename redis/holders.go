@@ -10,12 +10,12 @@ import (
 const (
 	maxHolders = 1024
 	holderKeep = 30 * time.Second
-	missKeep   = time.Second // a client that no node knows is not looked up again for so long
+	missKeep   = time.Second // time for which an unknown client is not looked up again
 )
 
-// holderCache keeps the process of each client, so that a TryAcquire of a held lock costs no second request.
+// holderCache keeps the process of each client, so that a TryAcquire of a held lock needs no second request.
 type holderCache struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	mine  driver.Holder
 	known map[string]knownHolder
 }
@@ -25,9 +25,9 @@ type knownHolder struct {
 	until  time.Time
 }
 
-// setSelf notes the process of this client, and reports whether it is new.
+// setSelf stores the process of this client, and reports whether it is new.
 func (h *holderCache) setSelf(me driver.Holder) (changed bool) {
-	me.Note = "" // it is one lease's, and stands in its owner id
+	me.Note = "" // the note belongs to one lease, and is part of its owner id
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	changed = h.mine != me
@@ -42,7 +42,7 @@ func (h *holderCache) self() driver.Holder {
 	return h.mine
 }
 
-// findClient returns the process of another client, if it was looked up lately.
+// findClient returns the process of another client, if it was looked up recently.
 func (h *holderCache) findClient(client string) (driver.Holder, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,11 +50,11 @@ func (h *holderCache) findClient(client string) (driver.Holder, bool) {
 	return known.holder, ok && time.Now().Before(known.until)
 }
 
-// keepClient notes the process of another client; the zero Holder: no node knows it.
+// keepClient stores the process of another client; the zero Holder: no node knows it.
 func (h *holderCache) keepClient(client string, found driver.Holder) {
 	keep := holderKeep
 	if found == (driver.Holder{}) {
-		keep = missKeep // a node that knows may only have been late
+		keep = missKeep // a node that knows it may only have answered late
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()

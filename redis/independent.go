@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// independent are nodes that know nothing of one another.
+// independent is a set of nodes that know nothing of one another.
 type independent struct{ d *core }
 
 func (i *independent) connect(ctx context.Context) error {
@@ -62,13 +62,14 @@ func (i *independent) connect(ctx context.Context) error {
 	return u
 }
 
-// unfitError has the errors that keep nodes from voting. It does not match driver.ErrUnavailable: waiting does not help.
+// unfitError has the errors that keep nodes from voting. It does not match driver.ErrUnavailable, because
+// waiting does not help.
 type unfitError []driver.NodeError
 
-// Error names each node, and a cause that several have once.
+// Error names each node, and a cause that several nodes share once.
 func (e unfitError) Error() string { return (&driver.UnavailableError{Nodes: e}).Error() }
 
-// Unwrap gives the causes.
+// Unwrap returns the causes.
 func (e unfitError) Unwrap() []error { return (&driver.UnavailableError{Nodes: e}).Unwrap() }
 
 func (i *independent) nodesToExamine(context.Context) ([]*node, exam) {

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	scanCount = 250 // keys that one step looks at: a tenth of a millisecond or two for the server
-	listBatch = 100 // locks that are asked for together
+	scanCount = 250 // keys in one step: a tenth of a millisecond or two for the server
+	listBatch = 100 // locks in one request
 )
 
 // Check implements driver.Checker.
@@ -49,7 +49,7 @@ func (d *Driver) makeStatus(lock engine.Lock, views []engine.View) (driver.Statu
 	return st, err
 }
 
-// holderOn returns the holder of a lock, with what its nodes know beyond its id.
+// holderOn returns the holder of a lock, with what its nodes know about it.
 func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 	lock := d.opts.lockKeys(st.Key)
 	fields := d.opts.format().Fields(lock.Key, st.Owner)
@@ -72,8 +72,8 @@ func (d *Driver) holderOn(ctx context.Context, st driver.Status) driver.Holder {
 	return format.DescribeForeign(st.Owner)
 }
 
-// Queue implements driver.Queuer. It takes the order of the node with the longest queue: the other nodes have missed a waiter.
-// With ErrUnavailable it returns the waiters of the nodes that have answered.
+// Queue implements driver.Queuer. It uses the order of the node with the longest queue, because the other
+// nodes have missed a waiter. With ErrUnavailable it returns the waiters of the nodes that have answered.
 func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Waiter, error) {
 	lock := d.opts.lockKeys(key)
 	nodes := d.set.votersOf(lock)
@@ -105,7 +105,8 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) ([]driver.Wait
 	return waiters, nil
 }
 
-// readQueue returns the first ids in the queue of a lock whose places have not expired, from as many as are asked for.
+// readQueue returns the first ids in the queue of a lock whose places have not expired. It reads as many
+// places as are asked for.
 func (n *node) readQueue(ctx context.Context, lock engine.Lock, most int) (owners []string, err error) {
 	reply, err := n.evalScript(ctx, []string{"ZRANGEBYSCORE", lock.Queue, "(0", "+inf", "LIMIT", "0", strconv.Itoa(most)})
 	list, _ := reply.([]any)
@@ -132,7 +133,7 @@ func (n *node) readQueue(ctx context.Context, lock engine.Lock, most int) (owner
 	}
 	alive := owners[:0]
 	for i, owner := range owners {
-		lapses, err := strconv.ParseFloat(fmt.Sprint(replies[1+i]), 64) // nil: it has left meanwhile
+		lapses, err := strconv.ParseFloat(fmt.Sprint(replies[1+i]), 64) // nil: the waiter has left
 		if err == nil && -lapses >= seconds*1000 {
 			alive = append(alive, owner)
 		}
@@ -140,10 +141,9 @@ func (n *node) readQueue(ctx context.Context, lock engine.Lock, most int) (owner
 	return alive, nil
 }
 
-// List implements driver.Lister. It reads the key space of every node step by
-// step (SCAN), which takes long on a server that is full of other data, and yields the
-// locks of each step before it goes on. Where too few nodes answer it yields what the
-// others know, and then the error.
+// List implements driver.Lister. It reads the key space of every node step by step (SCAN), which takes long on
+// a server full of other data, and yields the locks of each step before it continues. If too few nodes answer,
+// it yields the locks that the others know, and then the error.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	l := &listing{d: d, prefix: prefix, yield: yield, seen: make(map[string]bool)}
 	reached := 0
@@ -167,10 +167,10 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	return l.vague
 }
 
-// errStopped ends a listing whose caller wants no more.
+// errStopped ends a listing when its caller has seen enough.
 var errStopped = errors.New("stopped")
 
-// scanError is an error of a node whose keys cannot be read.
+// scanError is the error of a node whose keys cannot be read.
 type scanError struct{ error }
 
 func (e *scanError) Unwrap() error { return e.error }
@@ -181,11 +181,11 @@ type listing struct {
 	prefix string
 	yield  func(driver.Status) bool
 	seen   map[string]bool
-	vague  error // of the first lock on which too few nodes have answered
+	vague  error // error of the first lock about which too few nodes have answered
 }
 
-// listNode lists the locks that a node may know. Bare keys are mixed with other data: listNode lists those with an owner or a
-// waiter of Holdfast.
+// listNode lists the locks that a node may know. Bare keys are mixed with other data: of these it lists the
+// keys with an owner or a waiter of Holdfast.
 func (l *listing) listNode(ctx context.Context, n *node) error {
 	o := &l.d.opts
 	pattern := format.Glob(o.Prefix+l.prefix) + "*"
@@ -285,7 +285,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	if its, err := d.engine.TokenBelongs(st, views, token); !its {
 		return false, err
 	}
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the results
 	var done, lasting quorum.Set
 	var unsure []string
 	nodes := d.set.votersOf(lock)

@@ -20,35 +20,33 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// Leak is a lock without a TTL. If its holder has died it stays for ever.
+// Leak is a lock without a TTL. If its holder has died, it stays held for ever.
 type Leak struct {
 	Node    string `json:"node"`
-	Key     string `json:"key"`             // as the node has it
-	Owner   string `json:"owner,omitempty"` // what the key holds
-	Text    string `json:"text"`            // whose lock it is, and what removes it
+	Key     string `json:"key"`             // on the node
+	Owner   string `json:"owner,omitempty"` // value of the key
+	Text    string `json:"text"`            // owner of the lock, and the fix
 	Fixable bool   `json:"fixable"`         // by DeleteLeak
 }
 
 const (
-	leakBatch = 200 // keys asked for together, so that others have their turn
-	unreadMax = 20  // keys of a node that may be unreadable before the look gives it up
+	leakBatch = 200 // keys in one request, so that other clients get their turn
+	unreadMax = 20  // number of unreadable keys of a node from which the scan of the node ends
 )
 
 // leakLua deletes a key that still has the same value and no TTL.
 const leakLua = `if redis.call('PTTL', KEYS[1]) ~= -1 or redis.pcall('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])`
 
-// Leaks yields the locks on the nodes that have no TTL, which other libraries have made as
-// a rule. What Holdfast keeps beside locks needs no mending: counters of tokens have no TTL, a
-// queue or a card of a client gets its own again at the next use, and a waiter whose client has
-// died is skipped. Of bare keys, which look like other data, it yields the keys that a client of
-// Holdfast waits for.
+// Leaks yields the locks on the nodes that have no TTL. Usually other libraries have made them. Holdfast's
+// other keys need no repair: counters of tokens have no TTL, a queue and the description of a client get
+// theirs again at the next use, and a dead waiter is skipped. Bare keys look like other data: of these, Leaks
+// yields the keys that a client of Holdfast waits for.
 //
-// It reads the key space of each node in small steps (SCAN, so it needs the permission +scan),
-// changes nothing, and takes long on a server that is full of other data. progress, if not
-// nil, is called after each step with about how many keys were looked at, and how many there
-// are. The nodes that cannot be read come last, in an error that matches
-// driver.ErrUnavailable. Leaks keeps in memory what it has found.
+// It reads the key space of each node in small steps (SCAN, so it needs the permission +scan), and changes
+// nothing. It takes long on a server that is full of other data. progress, if not nil, is called after each
+// step with the approximate number of scanned keys and of all keys. Nodes that cannot be read are reported
+// last, in an error that matches driver.ErrUnavailable. Leaks keeps its results in memory.
 func (d *Driver) Leaks(ctx context.Context, progress func(looked, all int64)) iter.Seq2[Leak, error] {
 	return func(yield func(Leak, error) bool) {
 		s := &sweep{d: d, progress: progress, found: make(map[Leak]bool)}
@@ -84,11 +82,11 @@ type sweep struct {
 	progress    func(looked, all int64)
 	yield       func(Leak) bool
 	looked, all int64
-	found       map[Leak]bool // SCAN may name a key twice
-	unread      []error       // of keys of the present node that could not be read
+	found       map[Leak]bool // SCAN may return a key twice
+	unread      []error       // errors of the present node's keys that could not be read
 }
 
-// countKeys returns the number of keys of a node; 0 if the node does not tell it.
+// countKeys returns the number of keys of a node; 0 if it is unknown.
 func (n *node) countKeys(ctx context.Context) int64 {
 	ctx, cancel := context.WithTimeout(ctx, pace.ScanTime())
 	defer cancel()
@@ -103,7 +101,7 @@ func (n *node) countKeys(ctx context.Context) int64 {
 	return keys
 }
 
-// sweepNode looks at one node.
+// sweepNode scans one node.
 func (s *sweep) sweepNode(ctx context.Context, n *node) error {
 	bare := s.d.opts.BareKeys
 	pattern := format.Glob(s.d.opts.Prefix) + "*"
@@ -173,8 +171,8 @@ func (s *sweep) sweepKeys(ctx context.Context, n *node, keys []string) error {
 	return nil
 }
 
-// skipKey notes that key could not be read, if the server said so: the others are looked at nevertheless. It returns err if the
-// look has to end.
+// skipKey records that the server rejected the read of key, and lets the scan continue. It returns err if the
+// scan has to end.
 func (s *sweep) skipKey(key string, err error) error {
 	if _, refused := errors.AsType[resp.Error](err); !refused || len(s.unread) == unreadMax {
 		return err
@@ -221,7 +219,7 @@ func (n *node) readLeak(ctx context.Context, key string) (l Leak, err error) {
 		if err != nil {
 			return Leak{}, err
 		}
-		if l.Owner, l.Fixable = replies[0].(string); !l.Fixable { // it has gone
+		if l.Owner, l.Fixable = replies[0].(string); !l.Fixable { // the key is gone
 			return Leak{}, nil
 		}
 		l.Text = "a lock of another library without a TTL; delete it if its holder has died"
@@ -229,10 +227,10 @@ func (n *node) readLeak(ctx context.Context, key string) (l Leak, err error) {
 	return l, nil
 }
 
-// DeleteLeak deletes the key of a leak, and reports whether it did: one that has another
-// value or a TTL by now it leaves alone, in one step on the node. Delete only locks whose
-// holders have died. It blocks for one answer of the node. Errors: driver.ErrInvalid with
-// ReadOnly or for a leak that is not Fixable, driver.ErrUnavailable.
+// DeleteLeak deletes the key of a leak, and reports whether it did. It does not delete a key that has another
+// value or a TTL by now; check and deletion are one step on the node. Delete only locks whose holders have
+// died. It blocks for one answer of the node. Errors: driver.ErrInvalid with ReadOnly or for a leak that is
+// not Fixable, driver.ErrUnavailable.
 func (d *Driver) DeleteLeak(ctx context.Context, l Leak) (bool, error) {
 	nodes := d.set.members()
 	i := slices.IndexFunc(nodes, func(n *node) bool { return n.addr == l.Node })

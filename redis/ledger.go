@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/format"
 )
 
-// debtBatch bounds how many releases travel together.
+// debtBatch bounds the releases in one request.
 const debtBatch = 256
 
 // debt is a release that a node may not have executed.
@@ -24,7 +24,7 @@ func (n *node) oweRelease(r *engine.Request) {
 	n.ledger.Owe(*r.Lock, &r.Ask, n.engine.Now())
 }
 
-// expireDebts drops the releases that are not needed any more.
+// expireDebts drops the releases of locks that have expired.
 func (n *node) expireDebts() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,8 +47,8 @@ func (n *node) returnDebts(debts []debt) {
 	}
 }
 
-// settleDebts sends what is owed over l, and keeps what gets no answer: the ids are dead, so that a release may be sent as
-// often as needed.
+// settleDebts sends the owed releases over l, and keeps those that get no answer. Their owner ids are never
+// used again, so a release may be sent as often as needed.
 func (n *node) settleDebts(l *connection) {
 	due := n.takeDebts()
 	ctx, cancel := context.WithTimeout(n.d.ctx, pace.AskTime())
@@ -60,7 +60,7 @@ func (n *node) settleDebts(l *connection) {
 		cmds := slices.Clone(f.Loads())
 		for _, d := range chunk {
 			ask := d.Ask
-			l.gateFor(nil).Prepare(&ask) // which keeps no release back
+			l.gateFor(nil).Prepare(&ask) // releases are always sent
 			cmds = append(cmds, l.proof.Call(f.Release, d.Lock, format.ReleaseArgs(&ask)...))
 		}
 		replies, err := l.Do(ctx, cmds...)
@@ -77,8 +77,8 @@ func (n *node) settleDebts(l *connection) {
 	n.d.set.inheritDebts(n, append(left, due...))
 }
 
-// isExecuted reports whether a server has carried out a release that it answers so. It did not if it lacks the scripts or the
-// marker, or if the key is at another shard.
+// isExecuted reports whether a server with this reply has executed a release. It has not if it lacks the
+// scripts or the marker, or if the key is at another shard.
 func isExecuted(reply any) bool {
 	err, failed := reply.(resp.Error)
 	return !failed || !resp.Says(reply, "NOSCRIPT") && !resp.Says(reply, "UNADMITTED") && !isRedirection(err)

@@ -31,8 +31,8 @@ var (
 	errMoved   = errors.New("another server is the master now")
 )
 
-// node is one server. It sends requests over the present connection. Its supervisor (supervisor.go) makes the connections,
-// and its ledger (ledger.go) keeps the releases that the server may not have executed.
+// node is one server of the set. It sends requests over the present connection. Its supervisor (supervisor.go)
+// opens the connections, and its ledger (ledger.go) keeps the releases that the server may not have executed.
 type node struct {
 	d      *core
 	engine *engine.Engine
@@ -40,30 +40,30 @@ type node struct {
 	addr   string
 
 	net   *place.Net
-	place place.Place // where its server is
+	place place.Place // finds its present server
 
 	ctx    context.Context // ends with the driver, or when a cluster has taken its slots away
 	stop   context.CancelFunc
 	opened chan struct{} // of a cluster: closed after the first attempt to connect
-	lane   engine.Lane   // of a shard: of the locks in its hash slots
+	lane   engine.Lane   // of a shard: for the locks in its hash slots
 
 	link      atomic.Pointer[connection] // connected and checked; nil: down
 	listening atomic.Bool                // wake-ups are wanted
 	stalled   atomic.Bool                // connected, but does not answer
 	trip      atomic.Int64               // smoothed round trip of link; 0: not measured yet
 
-	ill atomic.Pointer[error] // the reason for which it grants nothing for the time being, by its last answer
+	ill atomic.Pointer[error] // reason why it grants nothing at present, from its last answer
 
-	mu      sync.Mutex // guards what follows
-	err     error      // the reason for which it is down, or was down last
-	mute    error      // the reason for which it cannot wake waiters
-	deaf    error      // the reason for which this client cannot subscribe
-	defect  error      // a fault for an operator to repair, although the node votes
-	ordered bool       // its wake-ups come in their place among the replies
+	mu      sync.Mutex // guards the fields below
+	err     error      // reason why it is down, or was down last
+	mute    error      // reason why it cannot wake waiters
+	deaf    error      // reason why this client cannot subscribe
+	defect  error      // fault for an operator to repair, although the node votes
+	ordered bool       // its wake-ups arrive in their place among the replies
 	warned  map[string]bool
-	news    []error // defects that are not in the log yet
-	server  string  // the address of its present or last server
-	moved   bool    // a change of server is not in the log yet
+	news    []error // defects that are not logged yet
+	server  string  // address of its present or last server
+	moved   bool    // a change of server is not logged yet
 	ledger  session.Ledger[engine.Lock]
 }
 
@@ -128,7 +128,7 @@ func (n *node) sendEntry(e link.Entry) {
 	case err == nil:
 		l.Send(e)
 	case errors.Is(err, session.ErrStays):
-		n.failEntry(e, engine.Failure{Err: n.downCause(), Unsent: true}) // it names the time that is left
+		n.failEntry(e, engine.Failure{Err: n.downCause(), Unsent: true}) // the error contains the remaining quarantine
 	default:
 		n.failEntry(e, engine.Failure{Err: err, Unsent: true})
 	}
@@ -149,7 +149,7 @@ func (n *node) failEntry(e link.Entry, f engine.Failure) {
 	e.Req.Fail(f)
 }
 
-// runCommands sends commands that are not about a lock, and returns the answers.
+// runCommands sends commands that are not lock requests, and returns the answers.
 func (n *node) runCommands(ctx context.Context, cmds ...[]string) ([]any, error) {
 	l := n.link.Load()
 	switch {
@@ -161,7 +161,7 @@ func (n *node) runCommands(ctx context.Context, cmds ...[]string) ([]any, error)
 	return l.Do(ctx, cmds...)
 }
 
-// downCause returns the reason for which the node is down, or was last.
+// downCause returns the reason why the node is down, or was down last.
 func (n *node) downCause() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -188,8 +188,8 @@ func (n *node) currentEvent() driver.NodeEvent {
 	return e
 }
 
-// noteRefusal notes whether an answer shows that the node stores nothing, for instance because its memory is full. The
-// defect stands until the node grants a lock again, or its connection ends.
+// noteRefusal records whether an answer shows that the node stores nothing, for example because its memory is
+// full. The defect stays until the node grants a lock again, or its connection ends.
 func (n *node) noteRefusal(asked quorum.AskKind, v resp.Value) {
 	switch {
 	case v.IsError() && slices.Contains([]string{"OOM", "MISCONF", "NOREPLICAS"}, format.Code(v.Text)):
@@ -200,8 +200,8 @@ func (n *node) noteRefusal(asked quorum.AskKind, v resp.Value) {
 	}
 }
 
-// stableCause returns the text of err without the parts that change from one attempt to the
-// next: the port of a connection, and the time left of a quarantine.
+// stableCause returns the text of err without the parts that change from one attempt to the next: the port of
+// a connection, and the remaining quarantine.
 func stableCause(err error) string {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Op + " " + op.Err.Error()
@@ -212,8 +212,9 @@ func stableCause(err error) string {
 	return fmt.Sprint(err)
 }
 
-// awaitAnswers waits for the answers to all that was sent, for at most a second. It also waits for a node that seems silent,
-// because every node does on a busy machine, and a release that is not sent leaves its lock for a TTL.
+// awaitAnswers waits for the answers to all that was sent, for at most a second. It also waits for a node that
+// seems silent: on a busy machine every node does, and a release that is not sent keeps its lock held for a
+// TTL.
 func (n *node) awaitAnswers() {
 	l := n.link.Load()
 	if l == nil {

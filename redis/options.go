@@ -33,68 +33,61 @@ type Node struct {
 
 // Options configure Open and New. The zero value works.
 type Options struct {
-	// Prefix goes before each lock's name to make its key. Default "lock:"; with
-	// BareKeys there is none.
+	// Prefix is put before each lock's name to form its key. Default "lock:"; with BareKeys there is none.
 	Prefix string
-	// Cluster is for nodes of a Redis Cluster. Some suffice: they name the others. Each shard
-	// has one vote, for the names in its hash slots.
+	// Cluster is set for nodes of a Redis Cluster. Name some of them; they report the others. Each shard has
+	// one vote, for the names in its hash slots.
 	Cluster bool
-	// BareKeys makes the name itself the key, as redsync, redislock, redis-py and
-	// node-redlock do: all of them then exclude one another.
+	// BareKeys uses the name itself as the key, as redsync, redislock, redis-py and node-redlock do, so that
+	// these libraries and Holdfast exclude one another.
 	BareKeys bool
 	// Format selects the keys and scripts of the locks: FormatRedisson shares them with Redisson.
 	Format Format
-	// MaxTTL is the longest TTL that any client of these nodes may ask for. A node that
-	// may have forgotten locks, one of several or one that fails over, sits out that time,
-	// and all clients must agree on it. Default 60 s, and for one server alone, which sits
-	// out nothing, 24 h.
+	// MaxTTL is the longest TTL that any client of these nodes may ask for. A node of several, or one that
+	// fails over, waits that long in quarantine if it may have forgotten locks, so all clients must give the
+	// same MaxTTL. Default 60 s; for a single server, which has no quarantine, 24 h.
 	MaxTTL time.Duration
-	// NoQuarantine lets nodes vote at once that are new or may have lost their
-	// data: for tests, and once for a set that nobody has used before. One server
-	// alone is never quarantined.
+	// NoQuarantine lets nodes vote at once that are new or may have lost their data. Use it for tests, and
+	// once for a set that nobody has used before. A single server has no quarantine.
 	NoQuarantine bool
-	// ReadOnly is for looking at locks: Open writes nothing on the nodes, needs
-	// fewer permissions, and succeeds with one node that answers. A node in quarantine
-	// may have forgotten locks, and counts as one that does not answer. Taking,
-	// renewing, releasing or forcing a lock is driver.ErrInvalid.
+	// ReadOnly is for inspecting locks: Open writes nothing to the nodes, needs fewer permissions, and
+	// succeeds if one node answers. A node in quarantine may have forgotten locks, so it counts as a node that
+	// does not answer. Acquiring, renewing, releasing or forcing a lock returns driver.ErrInvalid.
 	ReadOnly bool
-	// NoCheck makes a driver that connects to no node, so that there is one for nodes that
-	// reject this client too: for Limits and Diagnose. It takes no lock, as with ReadOnly, and
-	// finds each node down.
+	// NoCheck creates a driver that connects to no node, for Limits and Diagnose, even if the nodes reject
+	// this client. Like with ReadOnly it acquires no locks, and it reports each node as down.
 	NoCheck bool
-	// AllowEviction turns the refusal of a maxmemory-policy other than
-	// noeviction into a warning.
+	// AllowEviction accepts a maxmemory-policy other than noeviction, with a warning.
 	AllowEviction bool
-	// AllowDown lets Open succeed while too few nodes can be reached or vote;
-	// Acquire then waits until enough do. Open still fails where nodes reject for a
-	// reason that time does not remove.
+	// AllowDown lets Open succeed while too few nodes can be reached or vote; Acquire then waits until enough
+	// do. Open still fails if nodes reject the client for a reason that waiting does not fix.
 	AllowDown bool
-	// Timeout bounds dialling, and then the wait for each of the answers, a dozen or so, by which a new connection
-	// is checked. Default 1 s.
+	// Timeout bounds the dialing of a new connection, and then the wait for each of the dozen answers by which
+	// the connection is checked. Default 1 s.
 	Timeout time.Duration
-	// Dial, if not nil, opens every connection, for instance through a tunnel or by a resolver of its own. network is "tcp",
-	// or "unix" for the path of a socket. addr is the node's Addr or, with a Failover, the address of a Sentinel or server.
-	// TLS goes on top. It returns when ctx ends, and may be called by many goroutines. Its error counts as a node that cannot
-	// be reached, and the node is tried again.
+	// Dial, if not nil, opens every connection, for example through a tunnel or with another resolver. network
+	// is "tcp", or "unix" for the path of a socket. addr is the node's Addr or, with a Failover, the address
+	// of a Sentinel or server. TLS is added to the connection. Dial must return when ctx ends, and be safe for
+	// concurrent use. If it fails, the node counts as unreachable and is tried again.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// TLS, if not nil, is used for every connection.
 	TLS *tls.Config
 	// Username and Password are for servers that ask for them.
 	Username, Password string
-	// Credentials, if not nil, is called for them at each new connection instead.
-	// If it returns an error, the node counts as one that cannot be reached, and is
-	// tried again.
+	// Credentials, if not nil, is called for each new connection and replaces Username and Password. If it
+	// fails, the node counts as unreachable and is tried again.
 	Credentials func(ctx context.Context, addr string) (username, password string, err error)
-	// DB is the number of the database. A cluster has others than 0 with Valkey 9 and newer alone (cluster-databases).
+	// DB is the number of the database. Only Valkey 9 and newer has other databases than 0 in a cluster
+	// (cluster-databases).
 	DB int
-	// ClientName is shown by CLIENT LIST. Default "holdfast".
+	// ClientName is the name that CLIENT LIST shows. Default "holdfast".
 	ClientName string
-	// Logger gets warnings about the set-up. nil: they go to slog's default; a logger over
-	// slog.DiscardHandler is silent.
+	// Logger logs warnings about the set-up. nil: warnings go to slog's default logger. To silence them, use a
+	// logger with slog.DiscardHandler.
 	Logger *slog.Logger
 
 	secrets  []string                               // files that the URL names
-	freshTLS func(*tls.Config) (*tls.Config, error) // reads again what TLS has of them; nil: it has nothing
+	freshTLS func(*tls.Config) (*tls.Config, error) // reads the files of TLS again; nil: it has none
 }
 
 // isSingleServer reports whether the nodes are one server that no other replaces.
@@ -135,8 +128,8 @@ func (o *Options) setDefaults(nodes []Node) error {
 	return nil
 }
 
-// checkNode finds what is wrong with a node, before anything is dialed, and names one that fails over. number tells people
-// which of the nodes it is.
+// checkNode checks a node before anything is dialed, and fills in the options of one that fails over. number
+// identifies the node in errors.
 func (o *Options) checkNode(n *Node, number string) error {
 	if o.Cluster && (n.Failover != nil || server.IsSocket(n.Addr) || n.Username != "" || n.Password != "") {
 		return fmt.Errorf("%w: node %s: a node of a Redis Cluster is named by its address, host:port; Username and Password are those of Options",
@@ -153,7 +146,7 @@ func (o *Options) checkNode(n *Node, number string) error {
 		return nil
 	}
 	if !server.IsSocket(n.Addr) {
-		// A text that is no address is not shown: it may be a URL, with a password.
+		// An invalid address is not shown, because it may be a URL with a password.
 		if host, port, err := net.SplitHostPort(n.Addr); err != nil || !driverkit.Dialable(cmp.Or(host, "localhost"), port) {
 			return fmt.Errorf("%w: the address of node %s is not host:port, such as localhost:6379, nor the path of a socket; Open takes URLs",
 				driver.ErrInvalid, number)
@@ -190,25 +183,24 @@ func (o *Options) formatFits(nodes []Node) error {
 		return fmt.Errorf("%w: %w", driver.ErrInvalid, err)
 	}
 	if f.DefaultPrefix() == "" {
-		o.BareKeys = o.BareKeys && o.Prefix != "" // no prefix already means bare keys; with a prefix setDefaults rejects both
+		o.BareKeys = o.BareKeys && o.Prefix != "" // no prefix already means bare keys; with a prefix, setDefaults rejects both
 	}
 	return nil
 }
 
-// lockKeys names the keys of a lock.
+// lockKeys returns the keys of a lock.
 func (o *Options) lockKeys(name string) engine.Lock {
 	return o.format().Lock(o.Prefix, name, o.Cluster)
 }
 
-// setKey names the marker of the set.
+// setKey returns the key of the set's marker.
 func (o *Options) setKey() string { return o.format().SetKey(o.Prefix) }
 
-// probeName begins the names of the locks on which a client tries a server. Nobody holds them.
+// probeName is the prefix of the names of locks on which a client tries a server. No client holds them.
 const probeName = "~probe:"
 
-// probeKeys returns the keys on which permissions and scripts are tried. With bare keys only the
-// operator knows for which keys there are permissions; the probe then uses the pattern
-// of the companion keys.
+// probeKeys returns the keys on which permissions and scripts are tried. With bare keys only the operator
+// knows for which keys there are permissions, so the probe uses the pattern of Holdfast's other keys.
 func (o *Options) probeKeys(client string) engine.Lock {
 	name := probeName + client
 	if o.Prefix == "" {
@@ -217,7 +209,8 @@ func (o *Options) probeKeys(client string) engine.Lock {
 	return o.lockKeys(name)
 }
 
-// nameOf returns the name of the lock that has a key; ok is false if it belongs to none, or to a probe.
+// nameOf returns the name of the lock that has a key. ok is false if the key belongs to no lock, or to a
+// probe.
 func (o *Options) nameOf(key string) (name string, ok bool) {
 	if strings.HasPrefix(key, wire.Companion) {
 		return "", false
@@ -226,22 +219,23 @@ func (o *Options) nameOf(key string) (name string, ok bool) {
 	return name, ok && !strings.HasPrefix(name, probeName)
 }
 
-// Failover locates the master of a node whose place another server may take. Give either Sentinels and Master, or Servers.
+// Failover locates the master of a node whose server can be replaced. Give either Sentinels and Master, or
+// Servers.
 type Failover struct {
-	// Sentinels are the addresses, host:port, of Sentinels. They are asked at each new
-	// connection, and every few seconds, which server is the master.
+	// Sentinels are the addresses, host:port, of Sentinels. At each new connection, and every few seconds,
+	// they are asked for the master.
 	Sentinels []string
-	// Master is the name that the Sentinels have for it, such as mymaster.
+	// Master is the Sentinels' name for the master, such as mymaster.
 	Master string
-	// Username and Password are for Sentinels that ask for them. Those of the servers
-	// are in Node or Options. TLS of Options is for both.
+	// Username and Password are for Sentinels that ask for them. The servers use those in Node or Options. TLS
+	// in Options applies to both.
 	Username, Password string
-	// Servers, host:port, are a master and its replicas where no Sentinel looks after
-	// them: the one whose role is master is the node.
+	// Servers, host:port, are a master and its replicas that no Sentinel watches: the server whose role is
+	// master is the node.
 	Servers []string
 }
 
-// checkAddrs finds what is wrong with f, before anything is dialed.
+// checkAddrs checks f before anything is dialed.
 func (f *Failover) checkAddrs() error {
 	addrs := slices.Concat(f.Sentinels, f.Servers)
 	switch {
@@ -249,7 +243,7 @@ func (f *Failover) checkAddrs() error {
 		return fmt.Errorf("%w: Failover has Sentinels and Servers; give one of them", driver.ErrInvalid)
 	case len(addrs) == 0:
 		return fmt.Errorf("%w: Failover has neither Sentinels nor Servers; give the addresses of one of them", driver.ErrInvalid)
-	case len(f.Sentinels) > 0 && !nameOfMaster.MatchString(f.Master): // it is not shown, as it may be part of a password
+	case len(f.Sentinels) > 0 && !nameOfMaster.MatchString(f.Master): // the name is not shown, as it may be part of a password
 		return fmt.Errorf("%w: the name of the master is missing, or has more than letters, digits, dots, dashes and underscores; "+
 			"give the one that the Sentinels have, as in redis+sentinel://host:26379/mymaster", driver.ErrInvalid)
 	}
@@ -268,7 +262,7 @@ func (f *Failover) checkAddrs() error {
 // nameOfMaster matches the names that Sentinels accept.
 var nameOfMaster = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
-// makePlace returns the place where the master is found.
+// makePlace returns the place that finds the master.
 func (f *Failover) makePlace(net *place.Net) *place.Master {
 	return &place.Master{
 		Fixed: place.Fixed{Net: net}, Sentinels: f.Sentinels, Watched: f.Master, Username: f.Username, Password: f.Password, Servers: f.Servers,

@@ -1,19 +1,17 @@
-// Package redis keeps locks on Redis or Valkey: on one server, or, after the
-// Redlock algorithm, on several independent ones, of which a majority decides.
+// Package redis keeps locks on Redis or Valkey: on a single server or, with the Redlock algorithm, on several
+// independent servers, of which a majority decides.
 //
 // # What is not promised
 //
-// One server that loses its data can give a lock to two: by a failover to a
-// replica, or by a restart without an append-only file that is synced always. With
-// several, a majority must keep its memory or sit out its quarantine, and their
-// clocks must not jump by more than the drift that is allowed for. Even then a
-// storage that checks tokens rejects the older holder. The table of promises is in
+// A single server that loses its data can give a lock to two holders: through a failover to a replica, or
+// through a restart without an append-only file that is always synced. Of several servers, a majority must
+// keep its memory or sit out its quarantine, and their clocks must not jump by more than the allowed drift.
+// Even then a storage that checks tokens rejects the older holder. The table of promises is in
 // docs/protocol.md.
 //
-// A node may be a master that Sentinels replace when it fails (Failover). A server that takes
-// over votes after a quarantine, as it may not know the newest locks. The
-// nodes may be a Redis Cluster (Options.Cluster), each shard of which is such a node for
-// the names in its hash slots.
+// A node may be a master that Sentinels replace when it fails (Failover). A server that takes over votes after
+// a quarantine, because it may not know the newest locks. The nodes may be a Redis Cluster (Options.Cluster),
+// each shard of which is such a node for the names in its hash slots.
 package redis
 
 import (
@@ -33,20 +31,18 @@ import (
 // calls are the calls of a Driver that need nothing of this package.
 type calls = engine.Calls
 
-// Driver keeps locks on the nodes. It implements driver.Driver; use it through
-// holdfast.New.
+// Driver keeps locks on the nodes. It implements driver.Driver; use it through holdfast.New.
 type Driver struct {
 	calls
 	core
 	closing sync.Once
 }
 
-// New connects to the nodes and checks them. It blocks until all have answered,
-// or are silent for opts.Timeout, or ctx is over; opts may be nil. While a majority is fit,
-// New reports a node that is unfit or cannot be reached by a warning and a
-// node event, not by an error, and tries it again. Errors: ErrInvalid,
-// ErrConfig, ErrAuth and ErrUnavailable of package holdfast, each of which names the node and
-// says what to change. With NoCheck it does not block, and there is only ErrInvalid.
+// New connects to the nodes and checks them. It blocks until all have answered or have been silent for
+// opts.Timeout, or ctx ends. opts may be nil. While a majority votes, New reports an unfit or unreachable node
+// by a warning and a node event, not by an error, and tries it again. Errors: ErrInvalid, ErrConfig, ErrAuth
+// and ErrUnavailable of package holdfast, each of which names the node and the fix. With NoCheck it does not
+// block, and returns only ErrInvalid.
 func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	d, err := prepareDriver(nodes, opts)
 	if err == nil && !d.opts.NoCheck {
@@ -62,15 +58,15 @@ func New(ctx context.Context, nodes []Node, opts *Options) (*Driver, error) {
 	return d, nil
 }
 
-// warnOfSet warns of a number of nodes that costs more than it gives, and of clients
-// on the same server that use other keys for the same names.
+// warnOfSet warns of a number of nodes that adds no safety, and of clients on the same server that use other
+// keys for the same names.
 func (d *Driver) warnOfSet(ctx context.Context) {
 	if n := len(d.nodes); n%2 == 0 && n > 0 {
 		d.opts.Logger.Warn(evenWarning(n).Error(), "nodes", n)
 	}
-	level := slog.LevelInfo // it may be meant so
+	level := slog.LevelInfo // it may be intended
 	if d.opts.ReadOnly {
-		level = slog.LevelWarn // the lock that is looked for may be one of the others
+		level = slog.LevelWarn // the lock that the user looks for may be one of theirs
 	}
 	marker, who := d.opts.format().Sibling(d.opts.Prefix)
 	for _, n := range d.nodes {
@@ -88,7 +84,7 @@ func (d *Driver) warnOfSet(ctx context.Context) {
 	}
 }
 
-// prepareDriver checks the arguments and makes a driver that is not connected.
+// prepareDriver checks the arguments and returns a driver that is not connected.
 func prepareDriver(nodes []Node, opts *Options) (*Driver, error) {
 	d := &Driver{}
 	if opts != nil {
@@ -165,8 +161,7 @@ func (d *Driver) Nodes() (all []driver.NodeEvent) {
 	return all
 }
 
-// errReadOnly is returned by methods that would write, where the driver was opened
-// with ReadOnly or NoCheck.
+// errReadOnly is returned by methods that would write, if the driver was opened with ReadOnly or NoCheck.
 var errReadOnly = fmt.Errorf("%w: the driver was opened with ReadOnly or NoCheck, and takes no locks", driver.ErrInvalid)
 
 // Acquire implements driver.Driver.
@@ -187,13 +182,12 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 // Limits implements driver.Driver.
 func (d *Driver) Limits() driver.Limits {
 	l := d.opts.limits()
-	l.Nodes = max(len(d.nodes), 1) // the shard of a cluster that has the name is the only node that votes on it
+	l.Nodes = max(len(d.nodes), 1) // only the shard that has the name votes on it
 	return l
 }
 
-// Close implements driver.Driver. It blocks until what was sent is answered, and the
-// Logger has taken its last lines, each for about a second at most; a second Close does
-// nothing.
+// Close implements driver.Driver. It blocks until the requests that were sent are answered, and the Logger has
+// accepted its last lines, each for about a second at most. A second Close does nothing.
 func (d *Driver) Close() error {
 	d.closing.Do(func() {
 		d.engine.Close()
@@ -205,7 +199,7 @@ func (d *Driver) Close() error {
 		d.stop()
 		d.work.Wait()
 		logged := make(chan struct{})
-		go func() { d.logs.Wait(); close(logged) }() // it stays for as long as a Logger hangs
+		go func() { d.logs.Wait(); close(logged) }() // this goroutine stays while a Logger hangs
 		select {
 		case <-logged:
 		case <-time.After(pace.AskTime()):

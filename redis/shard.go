@@ -9,10 +9,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/quorum"
 )
 
-// A slot that leaves a shard takes its counters along, and leaves the floor in the shard's marker behind. So if a client finds a
-// slot at another shard than before, its tokens begin at its clock. They also do if a slot may have left its shard and come back
-// unseen: after half of the quarantine of a shard whose data went back. A client that starts has seen no slot before. A
-// redirection by ASK changes nothing: the data come from the shard that redirects, whose floor this client has.
+// A slot that leaves a shard takes its counters along, but not the floor in the shard's marker. So if a client
+// finds a slot at another shard than before, its tokens begin at its clock. They also do if a slot may have
+// left its shard and come back unseen: after half of the quarantine of a shard whose data went back. A client
+// that starts has seen no slot before. A redirection by ASK changes nothing: the data come from the shard that
+// redirects, whose floor this client has.
 
 // maxLookPause bounds the time between two looks at the map of a healthy cluster.
 const maxLookPause = 5 * time.Second
@@ -20,19 +21,19 @@ const maxLookPause = 5 * time.Second
 // glimpse is the time at which a map was read.
 type glimpse struct {
 	at           time.Time
-	client, node int64 // the clocks of this machine then, and of the node that it came from, in µs since 1970
+	client, node int64 // clocks of this machine and of the node that sent the map, in µs since 1970
 }
 
-// newGlimpse returns the time of a map that a node with the clock node was asked for at sent, and that came at at. The node's
-// clock may have gone on until then: of its possible times the one next to this machine's counts. Otherwise a late answer
-// would let tokens begin in the past.
+// newGlimpse returns the time of a map that was requested at sent and arrived at at. node is the clock of the
+// node in the answer. That clock may have advanced before the answer arrived: of its possible times, the one
+// nearest to this machine's counts. Otherwise a late answer would let tokens begin in the past.
 func newGlimpse(sent, at time.Time, node int64) glimpse {
 	g := glimpse{at: at, client: at.UnixMicro(), node: node}
 	g.node += min(max(g.client-node, 0), pace.Elapsed(sent, at).Microseconds())
 	return g
 }
 
-// leastToken returns the first token that a shard may give now.
+// leastToken returns the lowest token that a shard may grant now.
 func (c *cluster) leastToken(*connection) (int64, error) {
 	if c.came.Load() || c.isOutdated(time.Now()) {
 		if err := c.beginAtClock(); err != nil {
@@ -43,7 +44,7 @@ func (c *cluster) leastToken(*connection) (int64, error) {
 	return c.floor.Load(), nil
 }
 
-// noteMovedSlot notes that a slot was found at another shard than before.
+// noteMovedSlot records that a slot was found at another shard than before.
 func (c *cluster) noteMovedSlot() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,11 +57,11 @@ func (c *cluster) isOutdated(now time.Time) bool {
 	return last == nil || pace.Elapsed(last.at, now) > c.quarantineTime()/2
 }
 
-// quarantineTime returns the time for which a shard that may have lost counters keeps its slots.
+// quarantineTime returns how long a shard that may have lost counters keeps its slots.
 func (c *cluster) quarantineTime() time.Duration { return member.Quarantine(c.d.opts.MaxTTL) }
 
-// mapInterval returns the time between two looks at a healthy cluster. The map is never outdated at the next look, even if a node
-// delays its answer: otherwise tokens would begin at the clock again with each look.
+// mapInterval returns the time between two looks at a healthy cluster. The map is never outdated at the next
+// look, even if a node delays its answer: otherwise tokens would begin at the clock again with each look.
 func (c *cluster) mapInterval() time.Duration { return min(maxLookPause, c.quarantineTime()/4) }
 
 // beginAtClock lets tokens begin at the clock, if the clocks of client and node agree, as for a new counter.
@@ -100,9 +101,9 @@ func (c *cluster) raiseFloor(floor int64) {
 func (c *cluster) requestLook() {
 	select {
 	case c.doubt <- struct{}{}:
-	default: // it is on its way
+	default: // a look is already requested
 	}
 }
 
-// errStep rejects this machine's clock until it was compared with a node's once more.
+// errStep rejects this machine's clock until it was compared with a node's again.
 var errStep = errors.New("this machine's clock was set, or it slept: it is compared with a node's first")

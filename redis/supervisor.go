@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	minRedial  = 20 * time.Millisecond // the first pause between attempts to reach a node
+	minRedial  = 20 * time.Millisecond // first pause between attempts to reach a node
 	maxRedial  = time.Second
 	watchEvery = 250 * time.Millisecond
 	pingEvery  = 5 * time.Second
-	// lookEvery is the time between two looks at what may change under an open connection. Changes that let a second holder
-	// in, such as an eviction policy, are noticed within it; INFO takes 13 µs of a server.
+	// lookEvery is the interval at which properties are checked that may change while a connection is open. A
+	// change that lets a second holder in, such as an eviction policy, is noticed within it. INFO takes a
+	// server 13 µs.
 	lookEvery  = time.Second
 	greetEvery = 2 * time.Minute
-	greetKeep  = 5 * time.Minute // nodes remember a client's process for so long
+	greetKeep  = 5 * time.Minute // how long nodes remember a client's process
 )
 
-// connectFirst connects for the first time. Even if that fails, supervise looks after the node
-// from then on.
+// connectFirst connects for the first time. Even if that fails, supervise continues with the node.
 func (n *node) connectFirst(ctx context.Context) error {
 	l, err := n.dialChecked(ctx)
 	n.logDefects()
@@ -42,8 +42,8 @@ func (n *node) connectFirst(ctx context.Context) error {
 	return err
 }
 
-// supervise looks after the connection l and, when that ends, makes the next one, until the driver is closed. It alone
-// reports the node's states.
+// supervise watches the connection l and, when it ends, opens the next one, until the driver is closed. Only
+// supervise reports the node's states.
 func (n *node) supervise(l *connection) {
 	told := n.currentEvent()
 	report := func() {
@@ -60,7 +60,7 @@ func (n *node) supervise(l *connection) {
 			report()
 			redial.Ended(int64(time.Since(begin)))
 		}
-		if pauseFor(n.ctx, time.Duration(redial.Next(rand.Uint32()))); n.ctx.Err() != nil { // a Dial of the user's may not look at it
+		if pauseFor(n.ctx, time.Duration(redial.Next(rand.Uint32()))); n.ctx.Err() != nil { // a Dial of the user may ignore ctx
 			return
 		}
 		if l, _ = n.dialChecked(n.ctx); l == nil {
@@ -69,13 +69,13 @@ func (n *node) supervise(l *connection) {
 		}
 		n.d.logs.Go(n.logDefects) // a Logger may block
 	}
-	if l != nil { // the connection came as the driver was closed
+	if l != nil { // the driver was closed while the connection was being opened
 		l.HangUp(errHungUp)
 	}
 }
 
-// dialChecked makes a connection that the gate has checked, and lets the node vote over it. With an error there is no
-// connection, or one over which the node does not vote yet.
+// dialChecked opens a connection that the gate has checked, and lets the node vote over it. With an error
+// there is no connection, or one over which the node does not vote yet.
 func (n *node) dialChecked(ctx context.Context) (*connection, error) {
 	line, rep, err := n.d.gate.dialNode(ctx, n)
 	if rep.skipped {
@@ -102,7 +102,7 @@ func (n *node) dialChecked(ctx context.Context) (*connection, error) {
 	return l, nil
 }
 
-// giveVote lets the node vote over l, unless l has broken already.
+// giveVote lets the node vote over l, unless l has already broken.
 func (n *node) giveVote(l *connection) {
 	n.d.set.prepareConnection(l)
 	n.mu.Lock()
@@ -123,7 +123,7 @@ func (n *node) giveVote(l *connection) {
 	}
 }
 
-// takeVote takes the vote away from the node: l has broken.
+// takeVote removes the node's vote after l has broken.
 func (n *node) takeVote(l *connection, err error) {
 	n.mu.Lock()
 	if n.link.CompareAndSwap(l, nil) {
@@ -134,8 +134,8 @@ func (n *node) takeVote(l *connection, err error) {
 	n.d.set.noteLoss(n)
 }
 
-// watchConnection looks at l from time to time, until it is gone: it leaves a node that does not answer, introduces this
-// client to the node again, and sends what is owed.
+// watchConnection looks at l at intervals until it ends. It leaves a node that does not answer, sends the
+// description of this client to the node again, and sends owed releases.
 func (n *node) watchConnection(l *connection, report func()) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -162,14 +162,14 @@ func (n *node) watchConnection(l *connection, report func()) {
 	}
 }
 
-// tendConnection does the regular work of a connection that answers, which is age old.
+// tendConnection does the regular work of a connection that answers. age is the age of the connection.
 func (n *node) tendConnection(l *connection, age time.Duration) {
 	n.settleDebts(l) // requests that came while the node was coming up, or was cut off again
 	if age%greetEvery == 0 {
 		n.introduceClient(l)
 	}
 	if age%deafPause == 0 && n.currentEvent().State == driver.NodePolling {
-		n.subscribeOver(l) // the permission may have been given
+		n.subscribeOver(l) // the permission may have been granted meanwhile
 	}
 	if age%lookEvery == 0 {
 		n.d.channels.Unsubscribe(l.Link)
@@ -180,7 +180,7 @@ func (n *node) tendConnection(l *connection, age time.Duration) {
 		n.measureTrip(l) // otherwise this client would not notice that the other end is gone
 	}
 	if n.place.Replaced() && age%pingEvery == 0 {
-		n.d.work.Go(func() { // a master that is cut off cannot know that another was promoted
+		n.d.work.Go(func() { // an isolated master cannot know that another was promoted
 			if n.place.Moved(n.d.ctx, l.server) {
 				l.HangUp(errMoved)
 			}
@@ -188,8 +188,9 @@ func (n *node) tendConnection(l *connection, age time.Duration) {
 	}
 }
 
-// recheckConnection has the gate check the server once more by what INFO reports, and hangs up if the server may not vote
-// any more: after a demotion, or with a policy that evicts locks. A client that writes nothing learns of it in no other way.
+// recheckConnection lets the gate check the server again by what INFO reports, and ends the connection if the
+// server may not vote any more: after a demotion, or with a policy that evicts locks. A client that sends no
+// requests has no other way to notice that.
 func (n *node) recheckConnection(l *connection) {
 	l.Call(link.NewCall([][]string{{"INFO"}}, func(c *link.Call) {
 		if c.Err != nil {
@@ -212,7 +213,7 @@ func (n *node) recheckConnection(l *connection) {
 	}))
 }
 
-// introduceClient tells the node the process of this client.
+// introduceClient sends the description of this client's process to the node.
 func (n *node) introduceClient(l *connection) {
 	me := n.d.holder.self()
 	if me == (driver.Holder{}) {
@@ -223,15 +224,15 @@ func (n *node) introduceClient(l *connection) {
 	}
 }
 
-// lookForBareKey looks for a key that is a bare name.
+// lookForBareKey looks for a lock on a bare name.
 func (n *node) lookForBareKey(l *connection) {
 	d := n.d
 	if !d.opts.format().BareBeside(d.opts.Prefix) || !d.set.hasEveryName() {
-		return // the name is the key; or it may be in another shard
+		return // the name is the key; or it may be at another shard
 	}
-	// The server logs each command that a user has no permission for.
+	// The server logs each command for which a user has no permission.
 	if d.opts.Credentials != nil {
-		return // it is asked at new connections alone
+		return // Credentials is called for new connections only
 	}
 	if user, _, _ := n.net.Credentials(n.ctx, l.server); user != "" {
 		return
@@ -243,7 +244,7 @@ func (n *node) lookForBareKey(l *connection) {
 	name := *taken
 	l.Call(link.NewCall([][]string{{"PTTL", name}}, func(c *link.Call) {
 		if c.Err != nil {
-			return // nobody may be waiting for the Logger any more
+			return // Close may not wait for the Logger any more
 		}
 		if left, _ := c.Replies[0].(int64); left > 0 && d.bare.isNew(name) {
 			d.logs.Go(func() { // a Logger may block
@@ -254,7 +255,7 @@ func (n *node) lookForBareKey(l *connection) {
 	}))
 }
 
-// measureTrip measures the round trip by a PING, which waits in line as every request does.
+// measureTrip measures the round trip with a PING, which queues like every request.
 func (n *node) measureTrip(l *connection) {
 	sent := n.engine.Now()
 	l.Call(link.NewCall([][]string{{"PING"}}, func(c *link.Call) {
@@ -265,8 +266,8 @@ func (n *node) measureTrip(l *connection) {
 	}))
 }
 
-// adviseError returns err with the advice of server.AddAdvice. A server at addr that has answered once speaks the protocol of
-// this client: it resets a later connection for another reason.
+// adviseError returns err with the advice of server.AddAdvice. If a server at addr has answered before, it
+// speaks the protocol of this client, so a reset connection has another reason.
 func (n *node) adviseError(addr string, err error, secure bool) error {
 	n.mu.Lock()
 	known := n.server == addr
@@ -277,7 +278,7 @@ func (n *node) adviseError(addr string, err error, secure bool) error {
 	return server.AddAdvice(err, secure)
 }
 
-// noteReport notes the results of the check of a new connection.
+// noteReport stores the results of the check of a new connection.
 func (n *node) noteReport(rep report) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -287,7 +288,7 @@ func (n *node) noteReport(rep report) {
 	n.noteDefectsLocked(rep)
 }
 
-// noteDefectsLocked notes the defects of the node, and keeps new ones for the log. The caller holds mu.
+// noteDefectsLocked stores the defects of the node, and keeps new ones for the log. The caller holds mu.
 func (n *node) noteDefectsLocked(rep report) {
 	n.defect = nil
 	all := make(map[string]error)

@@ -51,15 +51,15 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	return New(ctx, nodes, &o)
 }
 
-// What follows redis, rediss, valkey or valkeys in a scheme, for servers of which one takes
-// the place of another, and for a cluster.
+// Suffixes of the schemes redis, rediss, valkey and valkeys, for a node whose server can be replaced, and for
+// a cluster.
 const (
 	sentinelSuffix = "+sentinel"
 	replicasSuffix = "+replicas"
 	clusterSuffix  = "+cluster"
 )
 
-// socketScheme is for servers of this machine.
+// socketScheme is the scheme of servers on this machine.
 const socketScheme = "unix"
 
 // grammar has the schemes and parameters of the URLs of this package.
@@ -103,8 +103,8 @@ func schemes() map[string]driverkit.Scheme {
 	return all
 }
 
-// parseURL reads one URL, or several with blanks between them, each of which adds its nodes to
-// the set. What opts has and no URL says stays.
+// parseURL parses one URL, or several separated by blanks, each of which adds its nodes to the set. A field of
+// opts keeps its value if no URL sets it.
 func parseURL(text string, opts *Options) (nodes []Node, o Options, err error) {
 	if opts != nil {
 		o = *opts
@@ -144,8 +144,7 @@ func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
 }
 
-// readURL reads the nodes that one URL names, and who logs in there. It leaves in Path what
-// is the number of the database.
+// readURL parses the nodes of one URL and their login. It leaves the number of the database in Path.
 func (o *Options) readURL(text string, login *identity) (u *driverkit.URL, nodes []Node, err error) {
 	if u, err = grammar.Parse(text); err != nil {
 		return nil, nil, err
@@ -154,7 +153,7 @@ func (o *Options) readURL(text string, login *identity) (u *driverkit.URL, nodes
 	case strings.HasSuffix(u.Scheme, sentinelSuffix):
 		f := &Failover{Sentinels: u.Hosts, Username: u.Parameters["sentinel_username"], Password: u.Parameters["sentinel_password"]}
 		f.Master, u.Path, _ = strings.Cut(u.RawPath, "/")
-		f.Master, _ = url.PathUnescape(f.Master) // which the grammar has checked
+		f.Master, _ = url.PathUnescape(f.Master) // the grammar has checked it
 		nodes, err = []Node{{Failover: f}}, f.checkAddrs()
 	case u.Parameters["sentinel_username"]+u.Parameters["sentinel_password"] != "":
 		err = invalidError("the URL has a user or password for Sentinels, and names none; write redis+sentinel://")
@@ -174,11 +173,11 @@ func (o *Options) readURL(text string, login *identity) (u *driverkit.URL, nodes
 	return u, nodes, err
 }
 
-// ofNode are the parameters that the nodes of one URL have for themselves.
+// ofNode are the parameters that each URL may set for its own nodes.
 var ofNode = []string{"username", "password", "sentinel_username", "sentinel_password"}
 
-// admits rejects what would make the nodes of a further URL differ from the nodes of the first.
-// given is the TLS of the caller's options.
+// admits rejects parameters that would make the nodes of a further URL differ from those of the first. given
+// is the TLS of the caller's options.
 func (o *Options) admits(u *driverkit.URL, given *tls.Config) error {
 	for name := range u.Parameters {
 		if !slices.Contains(ofNode, name) {
@@ -200,7 +199,7 @@ func (o *Options) admits(u *driverkit.URL, given *tls.Config) error {
 	return nil
 }
 
-// identity has the user and the password for the nodes of one URL.
+// identity holds the user and the password for the nodes of one URL.
 type identity struct{ user, password, file string }
 
 func (id *identity) readLogin(u *driverkit.URL) error {
@@ -215,8 +214,8 @@ func (id *identity) readLogin(u *driverkit.URL) error {
 	return nil
 }
 
-// identify settles who logs in: whoever the first URL names at all nodes, or whoever each URL
-// names at its own, or else whoever the options name.
+// identify sets the logins: the login of the first URL at all nodes, or the login of each URL at its own
+// nodes, or else the login in the options.
 func (o *Options) identify(logins []identity, nodes []Node) error {
 	first, named := logins[0], 0
 	for _, id := range logins {
@@ -242,7 +241,7 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 	if first.file == "" {
 		return nil
 	}
-	// The file is read again for each connection: what keeps secrets may have replaced it meanwhile.
+	// The file is read for each connection, because a secret store may have replaced it meanwhile.
 	o.Credentials = func(context.Context, string) (string, string, error) {
 		text, err := os.ReadFile(first.file)
 		return first.user, strings.TrimRight(string(text), "\r\n"), err
@@ -255,7 +254,7 @@ func (o *Options) identify(logins []identity, nodes []Node) error {
 
 var errPath = invalidError("the path of the URL is not a database number, as in redis://localhost:6379/0; in a user or password write / as %%2F")
 
-// apply takes from a URL what is for the whole set.
+// apply takes the settings of the whole set from a URL.
 func (o *Options) apply(u *driverkit.URL) (err error) {
 	if o.setDatabase(u.Path) != nil {
 		return errPath
@@ -299,7 +298,7 @@ func (o *Options) apply(u *driverkit.URL) (err error) {
 	return err
 }
 
-// setDatabase takes the number of the database, unless that is empty.
+// setDatabase sets the number of the database, unless that is empty.
 func (o *Options) setDatabase(number string) error {
 	if number == "" {
 		return nil
@@ -312,8 +311,7 @@ func (o *Options) setDatabase(number string) error {
 	return nil
 }
 
-// parseDuration reads what flags of the command take as well: Go's notation, or a number
-// of seconds.
+// parseDuration parses a duration as the flags of the command do: in Go's notation, or as a number of seconds.
 func parseDuration(s string) (time.Duration, error) {
 	if seconds, err := strconv.ParseFloat(s, 64); err == nil && seconds >= 0 && seconds < 1e9 {
 		return time.Duration(seconds * float64(time.Second)), nil
@@ -325,7 +323,7 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// oneOf tells yes from no, and both from anything else.
+// oneOf returns whether v is yes, and an error if it is neither yes nor no.
 func oneOf(v, yes, no string) (bool, error) {
 	if v != yes && v != no {
 		return false, fmt.Errorf("%q is neither %s nor %s", v, yes, no)

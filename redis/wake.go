@@ -9,12 +9,12 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/link"
 )
 
-// deafPause is the time between attempts to subscribe without the permission to do so.
+// deafPause is the time between attempts to subscribe without the permission for it.
 const deafPause = time.Minute
 
-// Subscribe implements engine.Node. It subscribes to the client's channel on the node over the connection that also carries the
-// requests, so that a break affects both. Messages between a break and the next confirmation are lost; the engine asks the node
-// again after each confirmation.
+// Subscribe implements engine.Node. It subscribes to the client's channel on the node, over the connection
+// that also carries the requests, so that a break affects both. Messages between a break and the next
+// confirmation are lost; the engine asks the node again after each confirmation.
 func (n *node) Subscribe() {
 	n.listening.Store(true)
 	if l := n.link.Load(); l != nil {
@@ -22,8 +22,8 @@ func (n *node) Subscribe() {
 	}
 }
 
-// subscribeOver subscribes over l, unless the node cannot wake waiters, or does not vote yet: a release there would pass the lock
-// to this client.
+// subscribeOver subscribes over l, unless the node cannot wake waiters or does not vote yet: a release there
+// would pass the lock to this client.
 func (n *node) subscribeOver(l *connection) {
 	if n.muteCause() != nil || l.stay != nil {
 		return
@@ -31,7 +31,7 @@ func (n *node) subscribeOver(l *connection) {
 	l.Call(link.NewCall([][]string{{"SUBSCRIBE", wire.Wake + n.engine.Client()}}, func(c *link.Call) { n.confirmSubscription(l, c) }))
 }
 
-// confirmSubscription takes the answer to SUBSCRIBE as it is read, and so before any wake-up.
+// confirmSubscription handles the answer to SUBSCRIBE when it is read, which is before any wake-up.
 func (n *node) confirmSubscription(l *connection, c *link.Call) {
 	if c.Err != nil {
 		return // the connection broke
@@ -58,22 +58,22 @@ func (n *node) deliverPush(push resp.Value, l *connection) {
 	}
 	w := l.gateFor(nil).Wake(quorum.ParseWake(text))
 	if !n.isOrdered() {
-		w.Base, w.Left = 0, 0 // it may be older than the replies that came before it (trace C7): the waiter asks
+		w.Base, w.Left = 0, 0 // it may be older than the replies before it (trace C7), so the waiter asks
 	}
 	n.engine.Wake(n.index, w)
 }
 
-// askClaimAgain has the claim of owner ask again.
+// askClaimAgain makes the claim of owner ask again.
 func (n *node) askClaimAgain(owner string) { n.engine.Wake(n.index, quorum.Wake{Owner: owner}) }
 
-// muteCause returns the reason for which the node cannot wake waiters; nil: it can.
+// muteCause returns the reason why the node cannot wake waiters; nil: it can.
 func (n *node) muteCause() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.mute
 }
 
-// setDeaf notes the reason for which this client cannot subscribe; nil: it can.
+// setDeaf records the reason why this client cannot subscribe; nil: it can.
 func (n *node) setDeaf(why error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

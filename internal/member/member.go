@@ -96,7 +96,7 @@ func (r Rules) markerPrefix() string {
 	return text
 }
 
-// Observation is what a client has read from a node at one moment, and the time.
+// Observation holds the state of a node at one moment, as a client has read it, and the time.
 type Observation struct {
 	Marker  string // marker on the node; "": none
 	Name    string // this client's name of the node

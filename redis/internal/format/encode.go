@@ -9,21 +9,20 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// Proof is the part of a request by which a node checks that it is still the admitted one: the marker that
-// the client found, and its key. A single node checks nothing.
+// Proof is the part of a request by which a node checks that it is still the admitted one: the marker that the
+// client found, and its key. A single node checks nothing.
 type Proof struct{ Set, Marker string }
 
-// Encoder writes requests. It keeps the arguments that many of them share, and is for one goroutine at a
-// time.
+// Encoder writes requests. It caches arguments that many requests share. One goroutine at a time may use it.
 type Encoder struct {
 	Proof
 	heads *heads
 
-	ttlFor int64 // the TTL whose text is ttl
+	ttlFor int64 // TTL whose text is ttl
 	ttl    string
 }
 
-// Encode appends the call of r's script to dst.
+// Encode appends the command for r to dst.
 func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 	if t.ttlFor != r.TTL {
 		t.ttlFor, t.ttl = r.TTL, Millis(r.TTL)
@@ -56,8 +55,9 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 		case r.Restore:
 			dst = resp.AppendDecimal(appendAll(t.appendHead(dst, &t.heads.renewRestoring, r.Lock), r.Owner, t.ttl), r.Token)
 		case r.Lock.Moves:
-			// While keys are on two servers, a script runs only where all of its own keys are: a lease must not
-			// depend on a queue or a counter that has moved ahead, or does not exist.
+			// While a slot moves, a script runs only where all of its keys are. So this one names only the
+			// lock's key: a renewal must not depend on a queue or a counter that has moved before, or does not
+			// exist.
 			return appendAll(append(dst, t.heads.renewAlone...), r.Lock.Key, r.Owner, t.ttl)
 		default:
 			dst = appendAll(t.appendHead(dst, &t.heads.renew, r.Lock), r.Owner, t.ttl)
@@ -75,10 +75,10 @@ func (t *Encoder) Encode(dst []byte, r *engine.Request) []byte {
 	return dst
 }
 
-// none marks an argument that is the empty text.
+// none marks an argument that is the empty string.
 const none = -1
 
-// orNone returns n as an argument that is empty for 0.
+// orNone returns n, or for 0 the empty argument.
 func orNone(n int64) int64 {
 	if n == 0 {
 		return none
@@ -86,8 +86,8 @@ func orNone(n int64) int64 {
 	return n
 }
 
-// releaseArgs returns the arguments of a release, or of a give-back, after the owner, and how many of them
-// are sent: defaults at the end are left out.
+// releaseArgs returns the arguments of a release or a give-back after the owner, and the number of arguments
+// to send: defaults at the end are left out.
 func releaseArgs(r *quorum.Ask) (args [4]int64, n int) {
 	args = [...]int64{orNone(r.Least), orNone(r.Stamp), quorum.Millis(r.HandOver), orNone(quorum.Millis(r.MinHold))}
 	usual := [...]int64{none, none, quorum.Millis(quorum.MaxHandOver), none}
@@ -96,7 +96,7 @@ func releaseArgs(r *quorum.Ask) (args [4]int64, n int) {
 	return args, n
 }
 
-// ReleaseArgs returns the arguments of a release, or of a give-back.
+// ReleaseArgs returns the arguments of a release or a give-back.
 func ReleaseArgs(r *quorum.Ask) []string {
 	texts := []string{r.Owner}
 	args, n := releaseArgs(r)
@@ -109,7 +109,7 @@ func ReleaseArgs(r *quorum.Ask) []string {
 	return texts
 }
 
-// Call returns a rare call of a script that compares the marker.
+// Call returns a call, for rare use, of a script that compares the marker.
 func (p Proof) Call(s *wire.Script, lock engine.Lock, args ...string) []string {
 	cmd := []string{"EVALSHA", s.SHA, "3", lock.Key, lock.Fence, lock.Queue}
 	if p.Set == "" {
@@ -119,7 +119,7 @@ func (p Proof) Call(s *wire.Script, lock engine.Lock, args ...string) []string {
 	return append(append(append(cmd, p.Set), args...), p.Marker)
 }
 
-// appendHead appends the head of a call, and its keys.
+// appendHead appends the head of a call and its keys.
 func (t *Encoder) appendHead(dst []byte, h *head, l *engine.Lock) []byte {
 	if t.Set == "" {
 		return appendAll(append(dst, h.alone...), l.Key, l.Fence, l.Queue)
@@ -127,7 +127,7 @@ func (t *Encoder) appendHead(dst []byte, h *head, l *engine.Lock) []byte {
 	return appendAll(append(dst, h.member...), l.Key, l.Fence, l.Queue, t.Set)
 }
 
-// heads holds the beginnings of the calls of a format's scripts.
+// heads holds the encoded beginnings of the calls of a format's scripts.
 type heads struct {
 	acquire, acquireStamped, acquireLeastToken head
 	adopt, adoptLeastToken                     head
@@ -149,15 +149,15 @@ func newHeads(f *wire.Format) *heads {
 	return h
 }
 
-// head is the beginning of all calls of a script with one number of arguments: without the key of the set,
-// and with it, where a marker follows the arguments.
+// head is the encoded beginning of all calls of a script with the same number of arguments: alone without a
+// marker, and member with the key of the set and a marker after the arguments.
 type head struct{ alone, member []byte }
 
 func newHead(s *wire.Script, args int) head {
 	return head{alone: encodeHead(s, 3, args), member: encodeHead(s, 4, args+1)}
 }
 
-// encodeHead returns the beginning of a call of s with so many keys and arguments.
+// encodeHead returns the beginning of a call of s with the given numbers of keys and arguments.
 func encodeHead(s *wire.Script, keys, args int) []byte {
 	dst := resp.AppendArray(nil, 3+keys+args)
 	return resp.AppendDecimal(appendAll(dst, "EVALSHA", s.SHA), int64(keys))
@@ -177,7 +177,7 @@ func appendOptional(dst []byte, arg int64) []byte {
 	return resp.AppendDecimal(dst, arg)
 }
 
-// appendLeastToken appends the least token, if there is one.
+// appendLeastToken appends the lowest token, if there is one.
 func appendLeastToken(dst []byte, least int64) []byte {
 	if least == 0 {
 		return dst

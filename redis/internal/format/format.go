@@ -1,6 +1,6 @@
-// Package format defines how locks are kept on a node: the keys, the calls of the scripts and their replies.
-// Plain is Holdfast's own format; locks in Redisson's format are shared with programs in Java. No other
-// package distinguishes the two.
+// Package format defines how locks are stored on a node: the keys, the calls of the scripts and their replies.
+// Plain is Holdfast's own format; locks in Redisson's format are shared with Java programs. No other package
+// distinguishes the two.
 package format
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// Format is one way to keep locks.
+// Format is one way to store locks.
 type Format struct {
 	*wire.Format
 	loads [][]string
@@ -39,7 +39,7 @@ func (f *Format) Loads() [][]string { return f.loads }
 // Encoder returns an encoder of requests to a node with the proof p.
 func (f *Format) Encoder(p Proof) *Encoder { return &Encoder{Proof: p, heads: f.heads} }
 
-// Lock returns the keys of a lock: in a cluster all are in one hash slot.
+// Lock returns the keys of a lock. In a cluster all of them are in one hash slot.
 func (f *Format) Lock(prefix, name string, cluster bool) engine.Lock {
 	key := prefix + name
 	l := engine.Lock{Name: name, Key: key, Queue: wire.QueueKey(key), Counter: -1, Moves: cluster}
@@ -76,11 +76,11 @@ func (f *Format) Sibling(prefix string) (marker, who string) {
 	return "", ""
 }
 
-// BareBeside reports whether other libraries may lock a name of that prefix by its bare key.
+// BareBeside reports whether other libraries may lock a name with that prefix by its bare key.
 func (f *Format) BareBeside(prefix string) bool { return prefix != "" && !f.java }
 
-// OwnCounters reports whether only Holdfast's clients count tokens, which then start where the clients
-// choose.
+// OwnCounters reports whether only Holdfast's clients count tokens, so that the counters start where the
+// clients choose.
 func (f *Format) OwnCounters() bool { return !f.java }
 
 // Configure adds the format's settings to the configuration of an engine.
@@ -90,14 +90,14 @@ func (f *Format) Configure(cfg *engine.Config) {
 	}
 }
 
-// Set describes the set that a format has to fit.
+// Set describes the set to which a format has to fit.
 type Set struct {
 	Nodes    int
 	Cluster  bool
-	Replaced bool // another server may take the place of a node
+	Replaced bool // another server may replace a node
 }
 
-// Fits returns why the format does not fit a set; nil if it does.
+// Fits returns nil if the format fits the set, and otherwise the reason.
 func (f *Format) Fits(s Set) error {
 	switch {
 	case !f.java:
@@ -115,7 +115,7 @@ func (f *Format) Fits(s Set) error {
 	return nil
 }
 
-// DefaultPrefix returns the prefix of names if none is chosen.
+// DefaultPrefix returns the default prefix of names.
 func (f *Format) DefaultPrefix() string {
 	if f.java {
 		return ""
@@ -123,10 +123,10 @@ func (f *Format) DefaultPrefix() string {
 	return "lock:"
 }
 
-// extraRights are the further rights that a user needs for locks of Redisson.
+// extraRights are the additional permissions for locks of Redisson.
 const extraRights = "~redisson_lock_* &" + wire.RedissonChannels + "* +hlen +hkeys +hincrby +hscan +type +lindex +lpop +zscore"
 
-// Rights returns the rights that a user needs for the format beside the rights for all formats; "" if none.
+// Rights returns the permissions that the format needs in addition to those of all formats; "" if none.
 func (f *Format) Rights() string {
 	if f.java {
 		return " " + extraRights

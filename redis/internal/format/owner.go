@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// OtherType returns the type of a key that is no string, from the name that the scripts give to its owner.
+// OtherType returns the type of a key that is not a string, from the owner that the scripts report for it.
 func OtherType(owner string) (kind string, ok bool) {
 	kind, open := strings.CutPrefix(owner, "(")
 	kind, closed := strings.CutSuffix(kind, ")")
@@ -26,13 +26,13 @@ func Damaged(owner string) bool {
 	return more && quorum.ClientOf(id) != ""
 }
 
-// DescribeForeign describes an owner that is no client of this format.
+// DescribeForeign describes an owner that is not a client of this format.
 func DescribeForeign(owner string) driver.Holder {
 	kind, other := OtherType(owner)
 	switch {
 	case kind == "hash" && other:
 		return driver.Holder{Program: "a hash (Redisson?)"}
-	case kind == "other" && other: // the right to TYPE is missing
+	case kind == "other" && other: // the permission for TYPE is missing
 		return driver.Holder{Program: "a key of another type"}
 	case other:
 		return driver.Holder{Program: "a key of type " + kind}
@@ -49,15 +49,15 @@ func DescribeForeign(owner string) driver.Holder {
 			return driver.Holder{Host: strings.Join(m[1:], ""), Program: "another library (" + k.name + "?)"}
 		}
 	}
-	return driver.Holder{} // the value alone is all that is known
+	return driver.Holder{} // only the value is known
 }
 
-// otherLibraries lists other libraries by the values of their locks. The group in brackets names a machine.
-// Most programs never need the list.
+// otherLibraries lists other libraries by the form of their lock values. The group in brackets names a
+// machine. It is built on first use, because most programs never need it.
 var otherLibraries = sync.OnceValue(func() []library {
 	return []library{
 		{"redsync", regexp.MustCompile(`^[0-9A-Za-z+/]{22}==$`)}, // 16 bytes in base 64
-		{"redislock", regexp.MustCompile(`^[0-9A-Za-z_-]{22}$`)}, // the same for URLs
+		{"redislock", regexp.MustCompile(`^[0-9A-Za-z_-]{22}$`)}, // the same in the alphabet for URLs
 		{"redis-py or node-redlock", regexp.MustCompile(`^[0-9a-f]{32}$`)},
 		{"RedLock.net or Spring", regexp.MustCompile(`^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)},
 		{"ShedLock", regexp.MustCompile(`^ADDED:[^@]*@(.+)$`)},
@@ -70,7 +70,7 @@ type library struct {
 	shape *regexp.Regexp
 }
 
-// maxThreads bounds the threads of a lock of Redisson that are listed.
+// maxThreads bounds the listed threads of a Redisson lock.
 const maxThreads = "20"
 
 // Fields returns the command that lists the holders of the lock on key, or nil if owner names them already.
@@ -82,7 +82,7 @@ func (f *Format) Fields(key, owner string) []string {
 	return []string{"HSCAN", key, "0", "COUNT", maxThreads}
 }
 
-// OtherData reports whether the key of a lock with that owner holds other data, and no lock in this format.
+// OtherData reports whether the key of a lock with that owner holds other data than a lock of this format.
 func (f *Format) OtherData(owner string) bool {
 	_, other := OtherType(owner)
 	return f.java && other
@@ -97,7 +97,7 @@ func (f *Format) Scan(cursor, pattern, count string) []string {
 	return cmd
 }
 
-// describeThread describes the holder of a lock of Redisson as CLIENT:THREAD; "" for any other owner.
+// describeThread describes the holder of a Redisson lock as CLIENT:THREAD; "" for any other owner.
 func describeThread(owner string) string {
 	client, number, ok := strings.Cut(owner, ":")
 	if !ok || len(client) != 36 || strings.Trim(client, "0123456789abcdef-") != "" {
@@ -106,8 +106,8 @@ func describeThread(owner string) string {
 	return fmt.Sprintf("thread %s of client %s", number, client)
 }
 
-// Threads reads the fields of a hash as HSCAN lists them: CLIENT:THREAD for each thread that has the lock,
-// with how often it has taken it; and mode for read-write locks.
+// Threads parses the fields of a hash as HSCAN lists them: CLIENT:THREAD for each thread that holds the lock,
+// with the number of its acquisitions; and mode for read-write locks.
 func Threads(reply any) (driver.Holder, bool) {
 	both, _ := reply.([]any)
 	if len(both) != 2 {

@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/link"
 )
 
-// Channels subscribes to the channels on which a node announces that a lock of Redisson is free, for the
-// locks that this client waits for. It subscribes to each when the node has denied the lock, and unsubscribes
-// some time after the last caller. Other formats have none.
+// Channels subscribes to the channels on which a node publishes that a Redisson lock is free, for the locks
+// that this client waits for. It subscribes to a channel when the node has denied the lock, and unsubscribes
+// some time after the last caller has left. Other formats have no such channels.
 type Channels struct {
-	mu    sync.Mutex              // guards the fields below; requests are only handed to the writing goroutine under it
+	mu    sync.Mutex              // guards the fields below; while it is held, requests are only handed to the writing goroutine
 	named map[string]*waitChannel // by Redisson's names
 }
 
@@ -30,8 +30,8 @@ func (f *Format) Channels() *Channels {
 // Subscriber is the connection to a node, with callbacks.
 type Subscriber struct {
 	Link    *link.Link
-	Refused func(error)        // called if the right to subscribe is missing
-	Wake    func(owner string) // called with the owner id that shall ask again
+	Refused func(error)        // called if the permission to subscribe is missing
+	Wake    func(owner string) // called with the owner id that has to ask again
 }
 
 type waitChannel struct {
@@ -41,7 +41,7 @@ type waitChannel struct {
 	fair    bool            // also subscribed to the channels for waiters of RFairLock
 }
 
-// Await keeps the channel of the lock on key for a caller that waits, until done is called.
+// Await keeps the channel of the lock on key for a waiting caller, until done is called.
 func (s *Channels) Await(key string) (done func()) {
 	if s == nil {
 		return func() {}
@@ -64,12 +64,12 @@ func (s *Channels) Await(key string) (done func()) {
 	}
 }
 
-// takeOwners removes and returns the ids that wait for a message on channel. An id that is denied again is
+// takeOwners removes and returns the ids that wait for a message on the channel. An id that is denied again is
 // added again.
 func (s *Channels) takeOwners(name string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for end := len(name); end >= 0; end = strings.LastIndexByte(name[:end], ':') { // RFairLock: a colon and a thread follow
+	for end := len(name); end >= 0; end = strings.LastIndexByte(name[:end], ':') { // RFairLock appends a colon and a thread
 		if c := s.named[name[:end]]; c != nil {
 			owners := make([]string, 0, len(c.owners))
 			for owner := range c.owners {
@@ -82,8 +82,8 @@ func (s *Channels) takeOwners(name string) []string {
 	return nil
 }
 
-// NoteDenial arranges that r hears when a thread in Java frees the lock that v denies. A lock that clients of
-// this format free without a hand-over is for Java: they ask later.
+// NoteDenial makes sure that r is notified when a Java thread frees the lock that v denies. A lock that
+// clients of this format free without a hand-over is left to Java: they ask later.
 func (s *Channels) NoteDenial(r *engine.Request, v resp.Value, sub Subscriber) {
 	if s == nil || r.Kind != quorum.AskAcquire || r.Stamp == 0 || len(v.Elems) != 4 {
 		return
@@ -107,12 +107,12 @@ func (s *Channels) NoteDenial(r *engine.Request, v resp.Value, sub Subscriber) {
 	}
 	if fair == 1 && !c.fair {
 		c.fair = true
-		s.subscribe("PSUBSCRIBE", Glob(name)+":*", name, sub) // users without the right to all channels poll
+		s.subscribe("PSUBSCRIBE", Glob(name)+":*", name, sub) // users without the permission for all channels poll
 	}
 }
 
-// subscribe subscribes to a channel of name. Then it wakes the waiting ids: their locks may have become free
-// before.
+// subscribe subscribes to a channel of name. Then it wakes the waiting ids, because their locks may have
+// become free before.
 func (s *Channels) subscribe(cmd, channel, name string, sub Subscriber) {
 	sub.Link.Call(link.NewCall([][]string{{cmd, channel}}, func(c *link.Call) {
 		if c.Err != nil {
@@ -125,7 +125,7 @@ func (s *Channels) subscribe(cmd, channel, name string, sub Subscriber) {
 	}))
 }
 
-// HandlePush wakes the ids that wait for a message on the channel of push, and reports whether push is such a
+// HandlePush wakes the ids that wait for a message on the channel of push. It reports whether push is such a
 // message.
 func (s *Channels) HandlePush(push resp.Value, wake func(owner string)) bool {
 	if s == nil || len(push.Elems) == 0 {
@@ -148,7 +148,7 @@ func (s *Channels) wakeOwners(channel string, wake func(owner string)) {
 	}
 }
 
-// Unsubscribe ends the subscriptions over l without a waiting caller.
+// Unsubscribe ends the subscriptions over l that have no waiting caller.
 func (s *Channels) Unsubscribe(l *link.Link) {
 	if s == nil {
 		return
@@ -161,7 +161,7 @@ func (s *Channels) Unsubscribe(l *link.Link) {
 		}
 		delete(s.named, name)
 		if c.link != l {
-			continue // its connection is gone
+			continue // its connection has ended
 		}
 		l.SendCommand("UNSUBSCRIBE", name)
 		if c.fair {
@@ -170,7 +170,7 @@ func (s *Channels) Unsubscribe(l *link.Link) {
 	}
 }
 
-// Glob escapes the characters that Redis would take for a pattern.
+// Glob escapes the characters that are special in patterns of Redis.
 func Glob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// Deliver answers r with the server's reply v. usable returns why a token of that reply must not be used.
+// Deliver answers r with the server's reply v. usable returns an error if a token of that reply must not be
+// used.
 func Deliver(r *engine.Request, v resp.Value, usable func(lock *engine.Lock, token int64) error) {
 	if v.IsError() {
 		r.Fail(engine.Failure{Err: explainDamage(r.Lock, v.Err()), Fatal: isLasting(Code(v.Text))})
@@ -46,7 +47,7 @@ func Deliver(r *engine.Request, v resp.Value, usable func(lock *engine.Lock, tok
 	}
 }
 
-// deliverDenial reads {time left, holder, waiters}; a format may add more.
+// deliverDenial parses {time left, holder, waiters}; a format may add more.
 func deliverDenial(r *engine.Request, v resp.Value) {
 	if len(v.Elems) < 3 {
 		r.Fail(engine.Failure{Err: resp.Unexpected(resp.ErrShape)})
@@ -55,7 +56,7 @@ func deliverDenial(r *engine.Request, v resp.Value) {
 	left, ok1 := v.Elems[0].Int()
 	waiters, ok2 := v.Elems[2].Int()
 	holder := v.Elems[1]
-	if holder.IsError() { // a value that is too long to be a holder's
+	if holder.IsError() { // a value that is too long for a holder
 		r.Fail(engine.Failure{Err: holder.Err()})
 		return
 	}
@@ -66,17 +67,16 @@ func deliverDenial(r *engine.Request, v resp.Value) {
 	r.Denied(int64(millisDuration(left)), string(holder.Text), int(waiters))
 }
 
-// millisDuration returns ms milliseconds, at most the longest duration: another program may give a key any
-// TTL.
+// millisDuration converts ms milliseconds to a duration, bounded by the longest one: another program may have
+// given a key any TTL.
 func millisDuration(ms int64) time.Duration {
 	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 }
 
-// errNoToken is the cause when a script replies with a number that is no token.
+// errNoToken is the cause if a script replies with a number that is no token.
 var errNoToken = resp.Error("COUNTER its number is no token")
 
-// explainDamage adds the name of a damaged key, and how to repair it, to an error of a script about such a
-// key.
+// explainDamage adds the name of a damaged key, and the repair, to an error of a script about such a key.
 func explainDamage(lock *engine.Lock, err error) error {
 	text := err.Error()
 	switch {
@@ -89,8 +89,8 @@ func explainDamage(lock *engine.Lock, err error) error {
 	return err
 }
 
-// Code returns the first word of an error reply, by which servers name its kind. Redis 6 wraps an error of a
-// command in a script in an error of its own.
+// Code returns the first word of an error reply, which names its kind. Redis 6 wraps an error of a command in
+// a script in another error.
 func Code(text []byte) string {
 	word, rest, _ := strings.Cut(string(text), " ")
 	if word == "ERR" && strings.HasPrefix(rest, "Error running script") {
@@ -101,19 +101,19 @@ func Code(text []byte) string {
 	return word
 }
 
-// isLasting reports whether a server repeats an error with this code until an operator changes rights,
-// credentials, a key of another type in place of the queue or the counter, a counter at its end, or a missing
+// isLasting reports whether a server repeats an error with this code until an operator changes permissions,
+// credentials, a key of another type in place of the queue or the counter, an exhausted counter, or a missing
 // command or script. Errors with other codes pass: the server loads its data, is busy, lacks replicas or
 // memory for a while, cannot save, or is a replica now.
 func isLasting(code string) bool {
 	return slices.Contains([]string{"ERR", "NOPERM", "NOAUTH", "WRONGPASS", "DENIED", "WRONGTYPE", "COUNTER"}, code)
 }
 
-// errLostData ends a connection over which a script has found another marker than at the admission.
+// errLostData ends a connection over which a script has found another marker than the admitted one.
 var errLostData = errors.New("its data were lost or replaced while it was connected")
 
-// SessionError returns why the checks at the start of a connection do not hold any more, if v shows that: the
-// server is a replica now, or no longer in the run in which it was admitted.
+// SessionError returns an error if v shows that the checks at the start of a connection are no longer valid:
+// the server is a replica now, or no longer in the run in which it was admitted.
 func SessionError(v resp.Value) error {
 	if !v.IsError() {
 		return nil
@@ -127,7 +127,7 @@ func SessionError(v resp.Value) error {
 	return nil
 }
 
-// View reads the reply of the script Inspect.
+// View parses the reply of the script Inspect.
 func View(lock *engine.Lock, reply any) engine.View {
 	if err, ok := reply.(error); ok {
 		return engine.View{Err: explainDamage(lock, err)}
@@ -145,7 +145,7 @@ func View(lock *engine.Lock, reply any) engine.View {
 	if !ok1 || !ok2 || !ok3 || !ok4 && !bad || err != nil {
 		return engine.View{Err: resp.Unexpected(resp.ErrShape)}
 	}
-	if left == -2 { // no such key; -1 is a key without an end
+	if left == -2 { // no such key; -1 is a key without a TTL
 		left = 0
 	}
 	if engine.Tokenless(owner) {

@@ -1,6 +1,5 @@
-// Package link carries requests to a server of Redis and its answers back, in order, over one connection. It
-// knows bytes and requests, but neither kinds of nodes nor voters: it passes everything that arrives to a
-// Sink.
+// Package link carries requests to a Redis server and its answers back, in order, over one connection. It
+// knows bytes and requests, but neither kinds of nodes nor votes: it passes everything that arrives to a Sink.
 package link
 
 import (
@@ -16,50 +15,46 @@ import (
 )
 
 const (
-	// maxDirectBytes is the number of bytes, about four requests, up to which the caller of
-	// another request writes it itself.
+	// maxDirectBytes is the number of pending bytes, about four requests, up to which the caller of another
+	// request writes that itself.
 	maxDirectBytes = 1200
-	// maxSharedBytes is the same limit, about one request, when each request goes to several
-	// nodes: the client has enough to do meanwhile, and requests that travel together cost each
-	// node less.
+	// maxSharedBytes is the same limit, about one request, if each request goes to several nodes: the client
+	// has enough to do meanwhile, and requests that travel together cost each node less.
 	maxSharedBytes = 300
-	// maxGroup bounds the requests to a single node that wait until one of their callers writes
-	// them, unless maxBatchBytes are in progress: the node works on them while the client puts the
-	// next together. With several nodes, the client has enough to do with the others, and larger
-	// batches are cheaper. A batch ends at maxBatchBytes, too: Linux takes twice as much and more
-	// before the other end has taken anything.
+	// maxGroup bounds the requests to a single node that wait until one of their callers writes them, unless
+	// maxBatchBytes are pending: the node works on them while the client prepares the next. With several
+	// nodes, the client has enough to do with the others, and larger batches are cheaper. A batch also ends at
+	// maxBatchBytes. Linux buffers more than twice as much before the other end has read anything.
 	maxGroup      = 12
 	maxBatchBytes = 16 << 10
-	// maxBatch bounds the requests in one write: the node has something to do while the next
-	// are put together.
+	// maxBatch bounds the requests in one write, so that the node has work while the next ones are prepared.
 	maxBatch = 32
-	// maxLoads bounds how often a request is sent again after SCRIPT FLUSH. A dropped release
-	// leaves its lock for a TTL.
+	// maxLoads bounds how often a request is sent again after SCRIPT FLUSH. A dropped release keeps its lock
+	// held for a TTL.
 	maxLoads = 10
 )
 
 var (
-	// ErrStalled is returned for a request that was not sent because the node does not answer
-	// earlier ones.
+	// ErrStalled is returned for a request that was not sent because the node does not answer earlier ones.
 	ErrStalled = errors.New("skipped: it does not answer")
 	// errUnsent is returned for a request that was not sent before the connection ended.
 	errUnsent = errors.New("the connection broke before it was sent")
 )
 
-// Sink receives the events of a link. The goroutine that reads calls Answer, Push and Broken, and holds no
-// lock: a call that blocks keeps all answers waiting. Senders call Fail and CanBeSpared as well, CanBeSpared
-// while the link is locked.
+// Sink receives the events of a link. The reading goroutine calls Answer, Push and Broken, and holds no mutex:
+// a call that blocks delays all answers. Senders call Fail and CanBeSpared as well, CanBeSpared while the link
+// is locked.
 type Sink interface {
-	// Answer takes the answer to a request. v is valid until Answer returns.
+	// Answer receives the answer to a request. v is valid until Answer returns.
 	Answer(e Entry, v resp.Value)
-	// Fail takes a request that never gets an answer.
+	// Fail receives a request that will never be answered.
 	Fail(e Entry, f engine.Failure)
-	// Push takes a message that is no answer. v is valid until Push returns.
+	// Push receives a message that is not an answer. v is valid until Push returns.
 	Push(v resp.Value)
-	// Broken reports that nothing is sent any more, before the remaining requests fail.
+	// Broken reports, before the remaining requests fail, that nothing is sent any more.
 	Broken(err error)
-	// CanBeSpared reports whether the other nodes are a quorum without this one, which is then skipped while it does not
-	// answer.
+	// CanBeSpared reports whether the other nodes are a quorum without this one. Such a node is skipped while
+	// it does not answer.
 	CanBeSpared() bool
 }
 
@@ -68,47 +63,48 @@ type Config struct {
 	Conn *resp.Conn
 	Now  func() int64 // the engine's clock
 	Sole bool         // the set has no other node
-	// Shared means that each request goes to other nodes, too. In a Redis Cluster it goes to one shard.
+	// Shared reports that each request also goes to other nodes. In a Redis Cluster it goes to one shard only.
 	Shared bool
 	// Encode appends the command of a request to dst.
 	Encode func(dst []byte, r *engine.Request) []byte
 	// Loads returns the commands that load the scripts again after SCRIPT FLUSH.
 	Loads func() [][]string
-	// SessionError returns why no request may follow one with this answer; nil for most answers.
+	// SessionError returns an error if no request may follow one with this answer; nil for most answers.
 	SessionError func(v resp.Value) error
 }
 
-// Link is one checked connection to a node. Requests go out in the order of sending and are answered in that
-// order. While few are in progress, or many wait for a single node, the sending goroutine writes. Otherwise the
-// requests that come during a write travel together in the next. The reading goroutine delivers the answers.
+// Link is one checked connection to a node. It sends requests in order, and they are answered in that order.
+// While few are pending, or many wait for a single node, the sending goroutine writes. Otherwise the requests
+// that come during a write travel together in the next one. The reading goroutine delivers the answers.
 type Link struct {
 	cfg       Config
 	sink      Sink
-	maxDirect int           // bytes that may be in progress for a caller to write its request itself
-	pipe      bool          // a write blocks until the other end reads: the reading goroutine would wait for itself
+	maxDirect int           // pending bytes up to which a caller writes its request itself
+	pipe      bool          // a write blocks until the other end reads, so the reading goroutine must not write
 	wake      chan struct{} // starts a write
 	gone      chan struct{} // closed once all requests have been answered or failed
 
-	mu         sync.Mutex // guards what follows; not held while writing
+	mu         sync.Mutex // guards the fields below; not held while writing
 	err        error      // reason why nothing is sent any more
 	writing    bool
-	paused     bool    // nothing is written until the requests in progress are answered
+	paused     bool    // nothing is written until the pending requests are answered
 	queue      []Entry // not written yet
 	pending    fifo    // written, not answered
-	resend     []Entry // sent again once the server knows the scripts
-	lastAnswer int64   // when the node last answered
+	resend     []Entry // to send again once the server has the scripts
+	lastAnswer int64   // time of the node's last answer
 
 	out []byte // buffer of the writing goroutine
 }
 
-// Entry is a queued or sent request or call.
+// Entry is a request or call that is queued or sent.
 type Entry struct {
 	Req  *engine.Request
 	Call *Call
 	At   int64 // time of sending
-	// Asking sends ASKING first, because the slot of the key moves to this server. It is false once ASKING is answered.
+	// Asking sends ASKING before the request, because the slot of the key moves to this server. It is reset
+	// when ASKING is answered.
 	Asking bool
-	// Route and Turns belong to the Sink: the order of arrival there, and how often it was sent elsewhere.
+	// Route and Turns belong to the Sink: the order of arrival there, and how often the entry was redirected.
 	Route any
 	Turns int
 
@@ -116,10 +112,10 @@ type Entry struct {
 	loads int // how often it was sent before to a server without the scripts
 }
 
-// Frees reports whether e may free a lock. Such an entry is sent however late it is.
+// Frees reports whether e may free a lock. Such an entry is sent even if it is late.
 func (e *Entry) Frees() bool { return e.Req != nil && e.Req.Kind.Frees() }
 
-// Repeated reports whether e was sent before, to a server that did not know its script.
+// Repeated reports whether e was sent before, to a server that did not have its script.
 func (e *Entry) Repeated() bool { return e.loads > 0 }
 
 // confirmedBy reports whether a push of that kind is the answer to e.
@@ -129,17 +125,17 @@ func (e *Entry) confirmedBy(kind string) bool {
 
 // Call is a list of commands that are not lock requests.
 type Call struct {
-	Replies []any // including errors of the server
+	Replies []any // include errors of the server
 	Err     error // reason why there are no replies
 
 	cmds [][]string
-	room int           // memory for the replies that are still to come
+	room int           // memory for the remaining replies
 	done chan struct{} // closed when there are replies or err
-	then func()        // called before that, if not nil
+	then func()        // called before done is closed, if not nil
 }
 
-// NewCall returns a call of commands. The reading goroutine calls then, if not nil, once there are Replies or
-// Err.
+// NewCall returns a call of commands. If then is not nil, the reading goroutine calls it once there are
+// Replies or Err.
 func NewCall(cmds [][]string, then func(*Call)) *Call {
 	c := &Call{cmds: cmds, room: resp.RoomFor(cmds), done: make(chan struct{})}
 	if then != nil {
@@ -161,7 +157,7 @@ func (c *Call) End(err error) {
 type fifo struct {
 	list []Entry
 	head int
-	size int // bytes of all
+	size int // bytes of all entries
 }
 
 func (f *fifo) len() int      { return len(f.list) - f.head }
@@ -184,12 +180,12 @@ func (f *fifo) pop() (e Entry) {
 	return e
 }
 
-// New returns a link over a checked connection. Nothing is sent before Start.
+// New returns a link over a checked connection. It sends nothing before Start.
 func New(cfg Config, sink Sink) *Link {
 	l := &Link{cfg: cfg, sink: sink, maxDirect: maxDirectBytes, wake: make(chan struct{}, 1), gone: make(chan struct{})}
 	cfg.Conn.Room = l.replyRoom
 	if at := cfg.Conn.LocalAddr(); at != nil {
-		l.pipe = at.Network() == "pipe" // in tests, in memory
+		l.pipe = at.Network() == "pipe" // in memory, as in tests
 	}
 	if cfg.Shared {
 		l.maxDirect = maxSharedBytes
@@ -197,7 +193,7 @@ func New(cfg Config, sink Sink) *Link {
 	return l
 }
 
-// Start begins to read and write, on goroutines that end with the link.
+// Start starts to read and write, in goroutines that end with the link.
 func (l *Link) Start(run func(func())) {
 	run(l.readLoop)
 	run(l.writeLoop)
@@ -206,7 +202,7 @@ func (l *Link) Start(run func(func())) {
 // Gone returns a channel that is closed once all requests have been answered or failed.
 func (l *Link) Gone() <-chan struct{} { return l.gone }
 
-// Do sends commands and waits for their replies, which include errors of the server.
+// Do sends commands and waits for their replies, which may be errors of the server.
 func (l *Link) Do(ctx context.Context, cmds ...[]string) ([]any, error) {
 	c := NewCall(cmds, nil)
 	l.Call(c)
@@ -224,8 +220,8 @@ func (l *Link) SendCommand(cmd ...string) { l.Call(NewCall([][]string{cmd}, nil)
 // Call sends a call without waiting for its replies.
 func (l *Link) Call(c *Call) { l.Send(Entry{Call: c, At: l.cfg.Now()}) }
 
-// silentForLocked returns for how long the node has answered nothing while requests were in progress. A node that
-// works through many of them is not silent, however long the last of them takes. The caller holds mu.
+// silentForLocked returns how long the node has answered nothing while requests are pending. A node that works
+// through many of them is not silent, however long the last of them takes. The caller holds mu.
 func (l *Link) silentForLocked(now int64) int64 {
 	if l.pending.len() == 0 {
 		return 0
@@ -251,14 +247,14 @@ func (l *Link) EachPending(visit func(*engine.Request)) {
 	}
 }
 
-// Ended reports whether nothing is sent any more.
+// Ended reports whether the link sends nothing any more.
 func (l *Link) Ended() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err != nil
 }
 
-// HangUp ends the link. Pending requests fail when readLoop notices.
+// HangUp ends the link. Pending requests fail when readLoop notices it.
 func (l *Link) HangUp(err error) {
 	l.mu.Lock()
 	if l.err == nil {
@@ -268,7 +264,7 @@ func (l *Link) HangUp(err error) {
 	l.cfg.Conn.Close()
 }
 
-// failAll fails all remaining requests. Whether the written ones have been executed is unknown.
+// failAll fails all remaining requests. The written ones may or may not have been executed.
 func (l *Link) failAll(err error) {
 	l.HangUp(fmt.Errorf("the connection broke: %w", err))
 	l.mu.Lock()

@@ -54,7 +54,7 @@ func (l *Link) isConfirmation(v resp.Value) bool {
 	return len(v.Elems) > 0 && l.pending.len() > 0 && l.pending.first().confirmedBy(string(v.Elems[0].Text))
 }
 
-// deliverAnswer delivers v to its request. It reports whether there was one.
+// deliverAnswer delivers v to its request. It returns false if there is none.
 func (l *Link) deliverAnswer(v resp.Value) bool {
 	l.mu.Lock()
 	if l.pending.len() == 0 {
@@ -99,9 +99,9 @@ func (l *Link) deliverAnswer(v resp.Value) bool {
 	return true
 }
 
-// resendAll sends all requests again from the first script that the server did not know, once all of them
-// have been answered: all scripts may be repeated, and so keep their order. The scripts travel with them, so
-// that only another SCRIPT FLUSH can fail them again.
+// resendAll sends all requests again from the first one whose script the server did not have, once all of them
+// have been answered. All scripts may be repeated, so the requests keep their order. The scripts travel with
+// them, so that only another SCRIPT FLUSH can fail them again.
 func (l *Link) resendAll() {
 	l.mu.Lock()
 	if l.pending.len() > 0 || l.resend == nil {

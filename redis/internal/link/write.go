@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/session"
 )
 
-// Send queues e, and writes it if that cannot wait. It does not block.
+// Send queues e, and writes it at once if it should not wait. It does not block.
 func (l *Link) Send(e Entry) {
 	l.mu.Lock()
 	switch {
@@ -36,8 +36,8 @@ func (l *Link) Send(e Entry) {
 	}
 }
 
-// mayWriteDirectly reports whether the goroutine that sent the last request may write the waiting ones: so
-// little fits into any socket, and the write does not wait for the node. The caller holds mu.
+// mayWriteDirectly reports whether the goroutine that sent the last request may write the waiting ones: such a
+// small amount fits into any socket buffer, so the write does not wait for the node. The caller holds mu.
 func (l *Link) mayWriteDirectly() bool {
 	if l.pipe {
 		return false
@@ -58,8 +58,8 @@ func notify(c chan struct{}) {
 // canWrite reports whether a request waits while no goroutine writes. The caller holds mu.
 func (l *Link) canWrite() bool { return len(l.queue) > 0 && !l.writing && !l.paused && l.err == nil }
 
-// writeBatch sends the next batch, and reports whether another one waits then. The caller holds mu, which
-// writeBatch unlocks, and no other goroutine writes.
+// writeBatch sends the next batch, and reports whether another one waits. No other goroutine writes. The
+// caller holds mu, which writeBatch unlocks.
 func (l *Link) writeBatch(now int64) (more bool) {
 	l.writing = true
 	late := l.loadBatch(now)
@@ -78,8 +78,8 @@ func (l *Link) writeBatch(now int64) (more bool) {
 	return l.canWrite()
 }
 
-// loadBatch moves the next batch from the queue to pending and to out. It returns the requests that are too
-// late. The caller holds mu.
+// loadBatch moves the next batch from the queue to pending and encodes it into out. It returns the requests
+// that are too late. The caller holds mu.
 func (l *Link) loadBatch(now int64) (late []Entry) {
 	l.out = l.out[:0]
 	n := 0

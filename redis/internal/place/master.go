@@ -19,15 +19,15 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// Master is the master that Sentinels name, or the one among some servers without Sentinels.
+// Master is the master that Sentinels name or, without Sentinels, the master among some servers.
 type Master struct {
 	Fixed
 	Sentinels          []string
-	Watched            string // the Sentinels' name of the master
+	Watched            string // the Sentinels' name for the master
 	Username, Password string // for the Sentinels
 	Servers            []string
 
-	known atomic.Pointer[string] // the master at the last login; nil: none
+	known atomic.Pointer[string] // master at the last login; nil: none
 }
 
 // Name implements Place.
@@ -91,10 +91,10 @@ func (p *Master) Rights() string { return " +wait" }
 // At implements Place.
 func (p *Master) At(addr string, err error) error { return fmt.Errorf("%s: %w", addr, err) }
 
-// askSentinels returns the server that the Sentinels name as master. A client sends its password there, so it
-// must be the one that more than half of them name. Without such a majority it is the one with the most
-// votes, unless another has as many, or late Sentinels may name another; if these stay silent, the server of
-// this client's last login is trusted.
+// askSentinels returns the server that the Sentinels name as the master. A client sends its password there, so
+// more than half of the Sentinels must name it. Without such a majority it is the server with the most votes,
+// unless another has as many, or late Sentinels may name another. If these stay silent, askSentinels returns
+// the server of this client's last login.
 func (p *Master) askSentinels(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout/2)
 	type answer struct {
@@ -141,7 +141,7 @@ func (p *Master) askSentinels(ctx context.Context) (string, error) {
 	return addrs[0], nil
 }
 
-// undecidedError returns why no server is believed to be the master, with the answer of each Sentinel.
+// undecidedError returns the error if no server counts as the master, with the answer of each Sentinel.
 func (p *Master) undecidedError(why string, addrs []string, votes map[string][]string, errs []error) error {
 	var says []string
 	for _, addr := range addrs {
@@ -154,7 +154,7 @@ func (p *Master) undecidedError(why string, addrs []string, votes map[string][]s
 		"start or repair the others, or list only Sentinels that are well")
 }
 
-// Ask asks one Sentinel which server is the master.
+// Ask asks one Sentinel for the master.
 func (p *Master) Ask(ctx context.Context, sentinel string) (addr string, err error) {
 	err = p.Sentinel(ctx, sentinel, []string{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", p.Watched}, func(v resp.Value) error {
 		if v.Null {
@@ -175,7 +175,7 @@ func (p *Master) Ask(ctx context.Context, sentinel string) (addr string, err err
 	return addr, err
 }
 
-// Sentinel sends one command to a Sentinel, over a connection of its own, and passes the answer to read.
+// Sentinel sends one command to a Sentinel over a new connection, and passes the answer to read.
 func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string, read func(resp.Value) error) error {
 	err := p.Visit(ctx, addr, func(l *resp.Conn) error {
 		cmds := append(server.AuthCommands(p.Username, p.Password), cmd)
@@ -201,7 +201,7 @@ func (p *Master) Sentinel(ctx context.Context, addr string, cmd []string, read f
 	return err
 }
 
-// findMasters returns the servers that report that they are masters, in order.
+// findMasters returns the servers that report to be masters, in order.
 func (p *Master) findMasters(ctx context.Context) (found []string, errs []error) {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout/2)
 	defer cancel()
@@ -230,7 +230,7 @@ func (p *Master) isMaster(ctx context.Context, addr string) error {
 	})
 }
 
-// joinErrors returns one error for the errors of several servers. It is a lasting one if most of them are.
+// joinErrors returns one error for the errors of several servers. It is a lasting error if most of them are.
 func joinErrors(errs []error) error {
 	lasts := 0
 	for _, err := range errs {

@@ -1,5 +1,5 @@
-// Package place finds a node: one server, the master that Sentinels name, the master among replicas, or a
-// shard of a Redis Cluster. No other package distinguishes these kinds.
+// Package place finds the server of a node: a fixed server, the master that Sentinels name, the master among
+// replicas, or a shard of a Redis Cluster. No other package distinguishes these kinds.
 package place
 
 import (
@@ -15,37 +15,38 @@ import (
 )
 
 // Place finds the server of a node. Identify and the methods that return its results are for one goroutine;
-// the others may be called by many.
+// the others are safe for concurrent use.
 type Place interface {
-	// Name returns the name of the node, whichever server it is.
+	// Name returns the name of the node, which does not depend on the present server.
 	Name() string
-	// Locate returns the address of the server that is the node now. It blocks until ctx ends at most.
+	// Locate returns the address of the node's present server. It blocks at most until ctx ends.
 	Locate(ctx context.Context) (string, error)
-	// Login logs in to a server, and rejects one of another kind. It returns the server's reply to HELLO.
+	// Login logs in to a server, and rejects a server of another kind. It returns the reply to HELLO.
 	Login(ctx context.Context, addr string, l *resp.Conn) (hello map[string]string, err error)
-	// Role rejects a server that is not the node, by its replies to HELLO and INFO, and returns the defects of one that is.
+	// Role returns an error if the server is not the node, according to its replies to HELLO and INFO, and
+	// otherwise its defects.
 	Role(hello, info map[string]string) (defects map[string]error, err error)
 	// Identify asks the present server for its id and hash slots, if the place needs them.
 	Identify(l *resp.Conn) error
 	// Replaced reports whether another server may become the node.
 	Replaced() bool
-	// Moved reports whether the node is another server than the one at addr by now, as far as others know.
+	// Moved reports whether, as far as other servers know, the node has moved from addr to another server.
 	Moved(ctx context.Context, addr string) bool
 	// MarkerKey returns the key of the node's marker.
 	MarkerKey(f *format.Format, prefix string) string
-	// Tag returns the hash tag that puts a key beside the marker.
+	// Tag returns the hash tag that puts a key into the slot of the marker.
 	Tag() string
-	// Beside returns the hash tag that puts a key on the same server as another key.
+	// Beside returns the hash tag that puts a key into the slot of another key.
 	Beside(key string) string
-	// NoReplica returns the error for a master without a connected replica, so that no replica can confirm a write; nil if
-	// none can take over.
+	// NoReplica returns the error for a master without a connected replica, so that no replica can confirm a
+	// write. It returns nil if no replica can take over.
 	NoReplica(l *resp.Conn) error
-	// Shard returns the id of the shard in a Redis Cluster; "": the node is no shard. The marker of a shard is in one of
-	// its hash slots, and so not beside its locks.
+	// Shard returns the id of the shard in a Redis Cluster; "": the node is no shard. The marker of a shard is
+	// in one of its hash slots, usually not the slot of a lock.
 	Shard() string
-	// Rights returns the further rights that a user needs; "" if none.
+	// Rights returns the additional permissions that a user needs; "" if none.
 	Rights() string
-	// At adds the address of the server to an error, unless Name has it.
+	// At adds the address of the server to an error, unless Name contains it.
 	At(addr string, err error) error
 }
 
@@ -56,8 +57,8 @@ type Net struct {
 	Credentials func(ctx context.Context, addr string) (user, password string, err error) // for the login
 }
 
-// login logs in to a server, and rejects a Sentinel, a server in a Redis Cluster if cluster is not set, and
-// any other server if it is.
+// login logs in to a server. It rejects a Sentinel. If cluster is set it accepts only a server of a Redis
+// Cluster, and otherwise only other servers.
 func (n *Net) login(ctx context.Context, addr string, l *resp.Conn, cluster bool) (hello map[string]string, err error) {
 	user, pass, err := n.Credentials(ctx, addr)
 	if err != nil {
@@ -75,14 +76,15 @@ func (n *Net) login(ctx context.Context, addr string, l *resp.Conn, cluster bool
 	}
 	if hello != nil {
 		if err := checkKind(cluster, hello["mode"], "", nil); err != nil {
-			return nil, err // it tells more than the missing fields would
+			return nil, err // it tells more than an error about missing fields
 		}
 	}
 	return hello, err
 }
 
-// deniesCluster reports whether a server whose HELLO names a cluster has none by its INFO, as one that only speaks the protocol of
-// Redis. It rejects one without scripts, which a user would otherwise try as part of a cluster.
+// deniesCluster reports whether a server that calls itself a cluster in HELLO denies that in INFO, as some
+// servers do that imitate Redis. It rejects a server without scripts, which a user would otherwise try as part
+// of a cluster.
 func deniesCluster(l *resp.Conn) (bool, error) {
 	values, err := l.Do([]string{"INFO", "cluster"}, []string{"SCRIPT", "EXISTS", "none"})
 	if err != nil || server.ParseInfo(string(values[0].Text))["cluster_enabled"] != "0" {
@@ -94,10 +96,11 @@ func deniesCluster(l *resp.Conn) (bool, error) {
 	return true, nil
 }
 
-// errDemoted is returned for a server that is not the node, though it may have been.
+// errDemoted is returned for a server that is not the node any more, or never was.
 var errDemoted = errors.New("it is a replica: another server is the master, or is about to be")
 
-// checkKind rejects a server that is no single master. info may name its master, if it is a replica.
+// checkKind rejects a server that is not a master of the expected kind. info may name the master, if the
+// server is a replica.
 func checkKind(shard bool, mode, role string, info map[string]string) error {
 	cluster := mode == "cluster" || info["cluster_enabled"] == "1"
 	switch {
@@ -118,15 +121,15 @@ func checkKind(shard bool, mode, role string, info map[string]string) error {
 	return nil
 }
 
-// serverMode returns the kind of server that hello and info report; Valkey has a field of its own for it.
+// serverMode returns the kind of server according to hello and info; Valkey has its own field for it.
 func serverMode(hello, info map[string]string) string {
 	return cmp.Or(info["redis_mode"], info["server_mode"], hello["mode"])
 }
 
 func serverRole(hello, info map[string]string) string { return cmp.Or(info["role"], hello["role"]) }
 
-// checkFailoverMaster rejects a server that is no master of a node that fails over. Its defects tell whether
-// the master goes on without all of its replicas.
+// checkFailoverMaster rejects a server that is not the master of a node that fails over. A defect reports that
+// the master continues without all of its replicas.
 func checkFailoverMaster(shard bool, hello, info map[string]string) (defects map[string]error, err error) {
 	switch err := checkKind(shard, serverMode(hello, info), serverRole(hello, info), info); {
 	case errors.Is(err, server.ErrReplica):
@@ -139,7 +142,7 @@ func checkFailoverMaster(shard bool, hello, info map[string]string) (defects map
 	return nil, nil
 }
 
-// errNoMinReplicas is a defect of a master that goes on without its replicas: INFO does not count the
+// errNoMinReplicas is the defect of a master that continues without its replicas: INFO does not count the
 // replicas that keep up.
 var errNoMinReplicas = server.Advise(
 	errors.New("min-replicas-to-write is 0: if the network isolates it, it keeps granting locks beside the server that replaces it"),
@@ -163,7 +166,7 @@ func (p *Fixed) Login(ctx context.Context, addr string, l *resp.Conn) (map[strin
 	return p.login(ctx, addr, l, false)
 }
 
-// Role implements Place. It warns of a server that has replicas, or was one.
+// Role implements Place. It returns a defect if the server has replicas, or was a replica.
 func (p *Fixed) Role(hello, info map[string]string) (map[string]error, error) {
 	if err := checkKind(false, serverMode(hello, info), serverRole(hello, info), info); err != nil {
 		return nil, err

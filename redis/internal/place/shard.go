@@ -15,17 +15,18 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/server"
 )
 
-// The marker of a shard is in a hash slot that the shard has. So the scripts of locks
-// cannot compare it, and each client asks once a second whether the master is still the one
-// that it checked (package redis, recheck). That is often enough: a replica that has taken over
-// grants nothing for MaxTTL + 2 s. A slot that moves takes a marker with it, which tells
-// nothing about the shard that gets the slot.
+// The marker of a shard is in one of its hash slots. The scripts of locks run in other slots and cannot
+// compare it, so each client checks once a second that the master is still the one that it has checked
+// (package redis, recheck). That is often enough, because a replica that has taken over grants nothing for
+// MaxTTL + 2 s. A slot that moves takes a marker with it, which tells nothing about the shard that gets the
+// slot.
 
-// Shard is a master of a Redis Cluster, at its address. Another server that takes over is another Shard.
+// Shard is a master of a Redis Cluster, identified by its address. If another server takes over, that is
+// another Shard.
 type Shard struct {
 	Fixed
 	id    string // id in the cluster
-	slots int    // number of its hash slots when last asked
+	slots int    // number of its hash slots at the last look
 	top   int    // the highest of them
 }
 
@@ -37,16 +38,16 @@ func (p *Shard) Login(ctx context.Context, addr string, l *resp.Conn) (map[strin
 // Role implements Place.
 func (p *Shard) Role(hello, info map[string]string) (map[string]error, error) {
 	defects, err := checkFailoverMaster(true, hello, info)
-	if info["connected_slaves"] == "0" { // none can take over
+	if info["connected_slaves"] == "0" { // no replica can take over
 		defects = nil
 	}
 	return defects, err
 }
 
-// ErrNotMaster is returned for a server of a cluster that is no node.
+// ErrNotMaster is returned for a server of a cluster that is not a node, because it has no slots.
 var ErrNotMaster = errors.New("it is not a master with hash slots, or no longer")
 
-// Identify implements Place: the server itself names its id in the cluster, and its slots.
+// Identify implements Place. The server itself reports its id in the cluster and its slots.
 func (p *Shard) Identify(l *resp.Conn) error {
 	values, err := server.Ask(l, []string{"CLUSTER", "MYID"}, []string{"CLUSTER", "SLOTS"})
 	if err != nil {
@@ -92,7 +93,7 @@ func (p *Shard) NoReplica(l *resp.Conn) error {
 	ranges, _ := values[1].Decode().([]any)
 	for _, r := range ranges {
 		servers, _ := r.([]any)
-		if len(servers) < 4 { // the first slot, the last, and the master
+		if len(servers) < 4 { // first slot, last slot, and the master
 			continue
 		}
 		if master, _ := servers[2].([]any); len(master) > 2 && master[2] == values[0].Decode() {
@@ -105,7 +106,7 @@ func (p *Shard) NoReplica(l *resp.Conn) error {
 // Shard implements Place.
 func (p *Shard) Shard() string { return p.id }
 
-// Slots returns the number of hash slots of the shard when last asked.
+// Slots returns the number of hash slots of the shard at the last look.
 func (p *Shard) Slots() int { return p.slots }
 
 // Rights implements Place.
@@ -114,20 +115,20 @@ func (p *Shard) Rights() string { return " +cluster|myid +cluster|slots +cluster
 // MaxShards bounds the masters that a client connects to: as many as Redis recommends for a cluster.
 const MaxShards = 1000
 
-// Span is a range of hash slots, and its master.
+// Span is a range of hash slots with its master.
 type Span struct {
 	First, Last int
-	ID, Addr    string // of its master
+	ID, Addr    string // of the master
 }
 
-// ParseSlots reads the reply to CLUSTER SLOTS of the node with address from: for each range
-// the first and the last slot, the master, and its replicas.
+// ParseSlots parses the reply to CLUSTER SLOTS of the node with address from: for each range the first and the
+// last slot, the master, and its replicas.
 func ParseSlots(reply any, from string) (spans []Span, err error) {
 	ranges, ok := reply.([]any)
 	if !ok {
 		return nil, resp.Unexpected(resp.ErrShape)
 	}
-	left := wire.Slots // that no range has had
+	left := wire.Slots // slots that no range has had
 	masters := make(map[string]bool)
 	for _, r := range ranges {
 		fields, _ := r.([]any)
@@ -174,9 +175,9 @@ func findIP(v any) string {
 	return ""
 }
 
-// Join returns the address of a node that another node names; from is the address of that other node, whose
-// host replaces a missing one. ok is false for an address that no server can have: it is not dialed, and so
-// no look-up error shows it.
+// Join returns the address of a node that another node names. from is the address of that other node, whose
+// host replaces a missing one. ok is false for an address that no server can have: it is not dialed, so no
+// error of a lookup shows it.
 func Join(host, port, from string) (addr string, ok bool) {
 	if host == "" || host == "?" {
 		host, _, _ = net.SplitHostPort(from)

@@ -15,10 +15,10 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/format"
 )
 
-// maxClockSkew is the difference between a node's clock and this machine's up to which it is not reported.
+// maxClockSkew is the difference between a node's clock and this machine's from which on it is reported.
 const maxClockSkew = time.Second
 
-// maxFields bounds the fields of INFO: servers have some 250, and one for each kind of error.
+// maxFields bounds the fields of INFO. Servers have some 250, and one for each kind of error.
 const maxFields = 20_000
 
 // ParseInfo splits the reply to INFO into its fields.
@@ -35,7 +35,7 @@ func ParseInfo(text string) map[string]string {
 	return info
 }
 
-// ParseTime reads the reply to TIME, in µs since 1970.
+// ParseTime parses the reply to TIME, in µs since 1970.
 func ParseTime(v resp.Value) (int64, error) { return TimeOf(v.Decode()) }
 
 // TimeOf is ParseTime for a decoded reply.
@@ -64,14 +64,14 @@ func ClockSkew(node int64, before time.Time, rtt time.Duration) error {
 		"synchronise both (fencing after a loss of data relies on clocks)")
 }
 
-// Wakes holds the reasons why waiters cannot learn of a free lock.
+// Wakes holds the reasons why waiters cannot be woken.
 type Wakes struct {
 	Mute error // the server cannot wake waiters
-	Deaf error // this client cannot subscribe; the first wait finds that out again
+	Deaf error // this client cannot subscribe; the first wait tries again
 }
 
-// Try loads the scripts and tries the rights they need, on the keys of a lock that nobody else has. It notes
-// in w if the server may not wake waiters.
+// Try loads the scripts and tries the permissions that they need, on the keys of a lock that no other client
+// has. It records in w if the server may not wake waiters.
 func (w *Wakes) Try(l *resp.Conn, f *format.Format, lock engine.Lock, client string) error {
 	values, err := Ask(l, append(slices.Clone(f.Loads()), []string{"EVALSHA", f.Probe.SHA, "3", lock.Key, lock.Fence, lock.Queue, wire.Wake + client})...)
 	if err != nil {
@@ -91,15 +91,15 @@ func (w *Wakes) Try(l *resp.Conn, f *format.Format, lock engine.Lock, client str
 	return nil
 }
 
-// CheckSteps returns why a server does not fit whose scripts are not atomic, or whose errors undo the writes of a
-// script. known is false if the server has not shown it, for example because its memory is full. All commands sent
-// over l have been answered; other is another connection. Nobody else has the lock.
+// CheckSteps returns an error if scripts of the server are not atomic, or its errors undo the writes of a
+// script. known is false if the server has not shown it, for example because its memory is full. All commands
+// sent over l have been answered; other is another connection. No other client has the lock.
 func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
 	batch := resp.AppendCommand(nil, "SCRIPT", "LOAD", wire.Step.Text)
 	if _, err := l.Write(resp.AppendCommand(batch, "EVALSHA", wire.Step.SHA, "2", lock.Key, lock.Queue)); err != nil {
 		return false, err
 	}
-	other.Do([]string{"SET", lock.Queue, "probe", "PX", "1000"}) // as the script is carried out
+	other.Do([]string{"SET", lock.Queue, "probe", "PX", "1000"}) // while the script runs
 	if _, err := l.ReadValue(); err != nil {
 		return false, err
 	}
@@ -121,11 +121,11 @@ func CheckSteps(l, other *resp.Conn, lock engine.Lock) (known bool, err error) {
 	return failed && string(values[0].Text) == "probe", nil
 }
 
-// Subscribe finds out whether a subscribed connection still carries requests, with confirmations in their
-// place among the replies. Otherwise waiters poll, and defect is the reason. Nobody sends on the channel.
+// Subscribe checks whether a subscribed connection still carries requests, with confirmations in their place
+// among the replies. If not, waiters poll, and defect is the reason. No client publishes on the channel.
 func (w *Wakes) Subscribe(l *resp.Conn, hello map[string]string, client string) (defect, err error) {
 	if w.Mute != nil {
-		return nil, nil // a right is missing, perhaps on purpose: an event reports it
+		return nil, nil // a permission is missing, perhaps on purpose: an event reports it
 	}
 	mute := func(format string, args ...any) error {
 		w.Mute = fmt.Errorf(format, args...)
@@ -149,9 +149,9 @@ func (w *Wakes) Subscribe(l *resp.Conn, hello map[string]string, client string) 
 	return nil, nil
 }
 
-// KeepsMessageOrder reports whether a server is known to send messages in their place among the replies.
-// RESP3 does not promise that; Redis and Valkey do it, with one thread for all commands. INFO tells other
-// servers that use their names.
+// KeepsMessageOrder reports whether a server is known to send messages in their place among the replies. RESP3
+// does not promise that; Redis and Valkey do it, because they run all commands in one thread. INFO identifies
+// other servers that use their names.
 func KeepsMessageOrder(hello, info map[string]string) bool {
 	if !slices.Contains([]string{"redis", "valkey", "redict"}, hello["server"]) || info["gcc_version"] == "" {
 		return false
@@ -164,17 +164,17 @@ func KeepsMessageOrder(hello, info map[string]string) bool {
 	return true
 }
 
-// Promotion names the last promotion of a server; "" if there was none, or so long ago that the server has
-// forgotten it (repl-backlog-ttl, an hour as a rule).
+// Promotion returns the id of the last promotion of a server; "" if there was none, or so long ago that the
+// server has forgotten it (repl-backlog-ttl, usually an hour).
 func Promotion(info map[string]string) string {
 	if old := info["master_replid2"]; strings.Trim(old, "0") != "" {
-		return strings.Clone(old) // which would keep all of INFO otherwise
+		return strings.Clone(old) // a substring would keep all of INFO in memory
 	}
 	return ""
 }
 
 // SyncsToDisk reports whether the server writes everything to disk before it answers. An error of type
-// resp.Error, or ErrHidden, means that it does not tell.
+// resp.Error, or ErrHidden, means that the server does not tell.
 func SyncsToDisk(l *resp.Conn) (bool, error) {
 	values, err := Ask(l, []string{"CONFIG", "GET", "appendonly"}, []string{"CONFIG", "GET", "appendfsync"})
 	if err != nil {
@@ -187,12 +187,12 @@ func SyncsToDisk(l *resp.Conn) (bool, error) {
 	return file == "yes" && sync == "always", nil
 }
 
-// ErrHidden is returned for a hidden setting: CONFIG GET returns nothing, as with some managed services.
+// ErrHidden is returned for a setting that CONFIG GET does not return, as with some managed services.
 var ErrHidden = errors.New("CONFIG GET does not show it")
 
-// ReplaysScripts reports whether the server reads back the writes of scripts after a restart: they are
-// transactions in its append-only file, and most releases of Redis and Valkey leave out those to which the
-// default user has no right (redis/redis#14541).
+// ReplaysScripts reports whether the server reads back the writes of scripts after a restart. They are
+// transactions in its append-only file, and most releases of Redis and Valkey skip those for which the default
+// user has no permission (redis/redis#14541).
 func ReplaysScripts(l *resp.Conn, lock engine.Lock) (bool, error) {
 	tries := [][]string{{"ACL", "DRYRUN", "default", "SET", lock.Key, ""}, {"ACL", "DRYRUN", "default", "ZADD", lock.Queue, "1", "x"}}
 	values, err := l.Do(append(tries, []string{"ACL", "WHOAMI"})...)
@@ -200,7 +200,7 @@ func ReplaysScripts(l *resp.Conn, lock engine.Lock) (bool, error) {
 		return false, err
 	}
 	if string(values[2].Text) == "default" {
-		return true, nil // this client's own user, which has the rights or fails in Wakes.Try
+		return true, nil // the default user is this client's own, which has the permissions or fails in Wakes.Try
 	}
 	if err := FirstError(tries, values[:2]); err != nil {
 		return false, err

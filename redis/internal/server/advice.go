@@ -1,5 +1,5 @@
-// Package server learns about one server of Redis, and words errors about it for people: dialling and login,
-// INFO, rights, abilities, and advice how to fix a fault.
+// Package server examines one Redis server: dialing and login, INFO, permissions and abilities. It adds to
+// errors how to fix them.
 package server
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// ErrReplica does not end a wait: after a failover the address may lead to the old master for a while.
+// ErrReplica does not end a wait: after a failover the address may still lead to the old master for a while.
 var ErrReplica = errors.New("it is a replica")
 
-// AddAdvice adds to an error how to fix it, unless the server's text does. secure reports whether TLS was
+// AddAdvice adds the fix to an error, unless the server's text contains one. secure reports whether TLS was
 // used.
 func AddAdvice(err error, secure bool) error {
 	text := err.Error()
@@ -72,7 +72,7 @@ func AddAdvice(err error, secure bool) error {
 	return err
 }
 
-// WithPatience returns a context that ends with ctx, or after the time each without an answer; answered
+// WithPatience returns a context that ends with ctx, or when no answer comes for the time each. answered
 // restarts that time.
 func WithPatience(ctx context.Context, each time.Duration) (patient context.Context, answered, cancel func()) {
 	patient, end := context.WithCancelCause(ctx)
@@ -80,7 +80,8 @@ func WithPatience(ctx context.Context, each time.Duration) (patient context.Cont
 	return patient, func() { timer.Reset(each) }, func() { timer.Stop(); end(nil) }
 }
 
-// LateError returns why err is not waited out any longer, as ctx has ended. It matches the error of ctx.
+// LateError returns the error for an attempt that failed with err because ctx has ended. It matches the error
+// of ctx.
 func LateError(ctx context.Context, err error) error {
 	if !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return ctx.Err()
@@ -97,17 +98,17 @@ type lateError struct{ to string }
 func (e lateError) Error() string      { return "no answer " + e.to + "before the timeout" }
 func (lateError) Is(target error) bool { return target == context.DeadlineExceeded }
 
-// FixDisk is the advice for a server that rejects writes because it cannot save them.
+// FixDisk is the fix for a server that rejects writes because it cannot save them.
 const FixDisk = "free space on its disk or replace the disk, then BGSAVE; or CONFIG SET save \"\" if nobody needs its snapshots"
 
-// FixReplicas is the advice for a master that rejects writes because too few replicas keep up with it.
+// FixReplicas is the fix for a master that rejects writes because too few replicas keep up with it.
 const FixReplicas = "start its replicas, or fix the network to them; if it needs none, CONFIG SET min-replicas-to-write 0"
 
 // MisConf reports whether a server has rejected a write because it could not save its data.
 func MisConf(text string) bool { return strings.Contains(text, "MISCONF") }
 
-// UnknownCommand reports whether a server does not know a command. Servers that imitate Redis have other
-// words for it.
+// UnknownCommand reports whether a server does not know a command. Servers that imitate Redis use other words
+// for it.
 func UnknownCommand(text string) bool {
 	return strings.Contains(text, "command") && slices.ContainsFunc([]string{"nknown", "nsupported", "not support"},
 		func(word string) bool { return strings.Contains(text, word) })
@@ -122,24 +123,24 @@ type Advised struct {
 func (e *Advised) Error() string { return e.error.Error() + "; " + e.Fix }
 func (e *Advised) Unwrap() error { return e.error }
 
-// Advise adds to an error how to fix it.
+// Advise adds the fix to an error.
 func Advise(err error, fix string) error { return &Advised{err, fix} }
 
-// Unfit returns the error for a node that does not fit, and how to fix it.
+// Unfit returns the error for a node that is not fit for locks, with the fix.
 func Unfit(fix, format string, args ...any) error {
 	return Advise(fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...), fix)
 }
 
-// missingRights are the words with which servers report a missing right: Redis 6 and 7.0 in scripts, all
+// missingRights are the texts by which servers report a missing permission: Redis 6 and 7.0 in scripts, all
 // servers outside of scripts, and newer ones in scripts.
 var missingRights = []string{"The user executing the script", "NOPERM", "ACL failure"}
 
-// LacksRight reports whether a server has answered that a right is missing.
+// LacksRight reports whether a server has answered that a permission is missing.
 func LacksRight(text string) bool {
 	return slices.ContainsFunc(missingRights, func(r string) bool { return strings.Contains(text, r) })
 }
 
-// AuthError returns err as an error of access.
+// AuthError returns err as an error that matches driver.ErrAuth.
 func AuthError(err error) error { return fmt.Errorf("%w: %w", driver.ErrAuth, err) }
 
 // Lasting reports whether a node stays down until an operator changes something.

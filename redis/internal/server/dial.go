@@ -20,15 +20,15 @@ import (
 type Dialer struct {
 	Dial       func(ctx context.Context, network, addr string) (net.Conn, error) // nil: the standard library's
 	TLS        *tls.Config                                                       // nil: none
-	Fresh      func(*tls.Config) (*tls.Config, error)                            // returns TLS for one connection; nil: TLS for all
+	Fresh      func(*tls.Config) (*tls.Config, error)                            // returns the TLS configuration for one connection; nil: TLS for all
 	ClientName string
 	DB         int
 }
 
-// keepAlive is for idle connections: pings reveal a lost one.
+// keepAlive sends pings over idle connections, which reveal a lost one.
 var keepAlive = net.Dialer{KeepAlive: time.Second}
 
-// Connect opens a connection, without login. Its errors have no advice.
+// Connect opens a connection without a login. Its errors contain no advice.
 func (d *Dialer) Connect(ctx context.Context, addr string) (*resp.Conn, error) {
 	open := keepAlive.DialContext
 	if d.Dial != nil {
@@ -76,7 +76,7 @@ func (d *Dialer) dialAside(ctx context.Context, network, addr string) (net.Conn,
 	})
 }
 
-// Visit opens a connection to addr, has fn use it until ctx ends, and closes it. Its errors have advice.
+// Visit opens a connection to addr, calls fn with it until ctx ends, and closes it. Its errors contain advice.
 func (d *Dialer) Visit(ctx context.Context, addr string, fn func(l *resp.Conn) error) error {
 	l, err := d.Connect(ctx, addr)
 	if err == nil {
@@ -112,8 +112,8 @@ func FirstError(cmds [][]string, values []resp.Value) error {
 	return nil
 }
 
-// Login sends the credentials, and makes the settings that a connection needs only once. It returns the reply
-// to HELLO, also with an error if the server gave one.
+// Login sends the credentials and the settings of the connection. It returns the reply to HELLO, also with an
+// error if the server gave one.
 func (d *Dialer) Login(l *resp.Conn, user, pass string) (hello map[string]string, err error) {
 	cmds := AuthCommands(user, pass)
 	greets := len(cmds)
@@ -137,7 +137,7 @@ func (d *Dialer) Login(l *resp.Conn, user, pass string) (hello map[string]string
 	return ParseMap(values[greets]), err
 }
 
-// helloError returns why a server does not know HELLO.
+// helloError returns the reason why a server does not know HELLO.
 func helloError(l *resp.Conn, refused error) error {
 	values, err := l.Do([]string{"INFO", "server"})
 	if err != nil {
@@ -171,7 +171,7 @@ func AuthCommands(user, pass string) [][]string {
 	return nil
 }
 
-// ParseMap reads a map, such as the reply to HELLO.
+// ParseMap parses a map, such as the reply to HELLO.
 func ParseMap(v resp.Value) map[string]string {
 	fields := make(map[string]string)
 	for i := 0; i+1 < len(v.Elems); i += 2 {
