@@ -28,7 +28,7 @@ import (
 
 const secret = "hunter2-s3cret"
 
-// rights are the permissions of docs/operations.md. No more are needed.
+// rights are the permissions in docs/operations.md. No others are needed.
 var rights = []string{
 	"+auth", "+hello", "+client|setname", "+ping", "+info", "+time",
 	"+script|load", "+evalsha",
@@ -41,8 +41,8 @@ func aclUser(name string, commands ...string) string {
 	return fmt.Sprintf("%s on >%s resetkeys ~lock:* ~holdfast:* resetchannels &holdfast:wake:* -@all %s", name, secret, strings.Join(commands, " "))
 }
 
-// startLockers starts a server with one user, who may do what commands says, and two
-// clients that go by it. The first tells of its nodes on events.
+// startLockers starts a server with one user, who may run the given commands, and two clients that log in as
+// that user. The first client sends node events to events.
 func startLockers(t *testing.T, commands ...string) (r *rig, c, other *holdfast.Client, events <-chan driver.NodeEvent) {
 	t.Helper()
 	r = startWith(t, &redisproc.Options{ACL: []string{aclUser("locker", commands...)}})
@@ -64,7 +64,7 @@ func TestOperationsPageListsPermissions(t *testing.T) {
 	}
 }
 
-// TestTenantsOfSecurityPageAreIsolated uses the ACL of docs/security.md for two tenants.
+// The test uses the ACL of docs/security.md, for two tenants.
 func TestTenantsOfSecurityPageAreIsolated(t *testing.T) {
 	page, err := os.ReadFile("../docs/security.md")
 	if err != nil {
@@ -144,7 +144,7 @@ func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
 		if err := <-next; err != nil {
 			t.Errorf("the waiter: %v", err)
 		}
-		// Forced from, the server gives it to the next.
+		// After a force-release the server gives the lock to the next waiter.
 		l = r.acquire(c, "k", nil)
 		if err := other.ForceRelease(t.Context(), "k", l.Token(), ""); err != nil && !errors.Is(err, holdfast.ErrUnavailable) {
 			t.Error(err)
@@ -157,7 +157,7 @@ func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
 	if told := takeChanges(events); len(told) > 0 {
 		t.Errorf("node events %+v", told)
 	}
-	// To list locks takes one right more.
+	// Listing locks needs one more permission.
 	for _, err := range c.List(t.Context(), "") {
 		checkMentions(t, err, "NOPERM", "grant it +scan")
 		if !errors.Is(err, driver.ErrAuth) {
@@ -166,13 +166,13 @@ func TestUserWithMinimalPermissionsCanLock(t *testing.T) {
 	}
 }
 
-// deniedCommands returns the commands that the ACL of the first server denied.
+// deniedCommands returns the commands that the ACL of the first server has denied.
 func (r *rig) deniedCommands() []any {
 	list, _ := r.do(0, "ACL", "LOG").([]any)
 	return list
 }
 
-// awaitWaiters blocks until every node knows n waiters.
+// awaitWaiters blocks until every node has n waiters for key.
 func (r *rig) awaitWaiters(c *holdfast.Client, key string, n int) {
 	r.Helper()
 	r.eventually(fmt.Sprintf("%d waiters on every node", n), func() bool {
@@ -189,8 +189,7 @@ func (r *rig) awaitWaiters(c *holdfast.Client, key string, n int) {
 	})
 }
 
-// What is missing is found when the driver is opened, not when the first lock is
-// to be released.
+// A missing permission is reported when the driver is opened, not when the first lock is released.
 func TestOpenNamesMissingPermission(t *testing.T) {
 	var users []string
 	for i := range rights {
@@ -207,7 +206,7 @@ func TestOpenNamesMissingPermission(t *testing.T) {
 		opts := &redis.Options{Username: fmt.Sprintf("user%d", i), Password: secret}
 		switch name {
 		case "auth", "hello", "ping", "client|setname", "publish", "pubsub|numsub", "subscribe", "unsubscribe":
-			continue // below
+			continue // tested below
 		}
 		d, err := r.open(r.nodes(), opts)
 		if err == nil {
@@ -238,7 +237,7 @@ func TestPasswordOpensEachKindOfServer(t *testing.T) {
 		c := r.clientOf(r.openDriver(r.nodes(), &opts), nil)
 		r.release(r.acquire(c, "k", nil))
 	}
-	// A node's own password goes before the password of the options.
+	// A node's own password replaces the password in the options.
 	node := redis.Node{Addr: addr, Password: secret}
 	c := r.clientOf(r.openDriver([]redis.Node{node}, &redis.Options{Password: "wrong"}), nil)
 	r.release(r.acquire(c, "k", nil))
@@ -285,8 +284,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 	}
 }
 
-// TestPasswordFileIsReadForEachConnection holds that a password may be replaced in its
-// file, and that it is never one of two.
+// The password in the file may be replaced, and one password is used per connection.
 func TestPasswordFileIsReadForEachConnection(t *testing.T) {
 	r := startWith(t, &redisproc.Options{ACL: []string{aclUser("app", rights...)}})
 	file := filepath.Join(t.TempDir(), "password")
@@ -333,14 +331,14 @@ func TestCredentialsAreRequestedForEachConnection(t *testing.T) {
 	l := r.acquire(c, "k", nil)
 	before := asked.Load()
 	name.Store("new")
-	r.do(0, "ACL", "DELUSER", "old") // ends its connections
+	r.do(0, "ACL", "DELUSER", "old") // also ends its connections
 	r.eventually("a connection of the new user", func() bool { return l.Extend(t.Context(), long) == nil })
 	if asked.Load() == before {
 		t.Error("Credentials was not asked again")
 	}
 	r.release(l)
 
-	boom := errors.New("vault is sealed") // until somebody opens it, and so no refusal for good
+	boom := errors.New("vault is sealed") // a temporary error
 	r.checkRejected(r.nodes(), &redis.Options{Credentials: func(context.Context, string) (string, string, error) { return "", "", boom }},
 		driver.ErrUnavailable, r.servers[0].Addr(), "credentials", boom.Error())
 }
@@ -382,7 +380,7 @@ func TestTLS(t *testing.T) {
 	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca, &redis.Options{Timeout: busy}))
 	works(redis.Open(t.Context(), "redlock://"+lax.Addr()+ca, &redis.Options{Timeout: busy}))
 	works(redis.Open(t.Context(), "rediss://"+strict.Addr()+ca+pair, &redis.Options{Timeout: busy}))
-	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redis.Options{Timeout: busy})) // the certificate has it
+	works(redis.Open(t.Context(), "rediss://"+lax.Addr()+ca+"&servername=localhost", &redis.Options{Timeout: busy})) // the certificate has this name
 	works(redis.Open(t.Context(), "rediss://"+lax.Addr(), &redis.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
 	works(redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busy, TLS: &tls.Config{RootCAs: both.RootCAs}}))
 	works(redis.New(t.Context(), []redis.Node{{Addr: strict.Addr()}}, &redis.Options{Timeout: busy, TLS: both}))
@@ -403,12 +401,12 @@ func TestTLS(t *testing.T) {
 		checkMentions(t, err, words...)
 	}
 	late := both.Clone()
-	late.Time = func() time.Time { return time.Now().Add(100 * 24 * time.Hour) } // of 90
+	late.Time = func() time.Time { return time.Now().Add(100 * 24 * time.Hour) } // the certificate is valid for 90 days
 	_, err = redis.New(t.Context(), []redis.Node{{Addr: lax.Addr()}}, &redis.Options{Timeout: busy, TLS: late})
 	checkMentions(t, err, lax.Addr(), "expired", "renew its certificate")
 }
 
-// Many locks share the counter that a new connection finds: trying the permissions on it changes nothing.
+// Many locks share the counter that a new connection finds. Trying the permissions on it must not change it.
 func TestPermissionCheckKeepsCounters(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
@@ -436,8 +434,8 @@ func TestPermissionCheckKeepsCounters(t *testing.T) {
 	}
 }
 
-// TestCertificatesAreReadForEachConnection holds that the files of ca, cert and key may be replaced while a client lives,
-// also some time after the server has its own: then it waits for them.
+// The files of ca, cert and key may be replaced while a client runs, also some time after the server has its
+// own: the client then waits for them.
 func TestCertificatesAreReadForEachConnection(t *testing.T) {
 	t.Parallel()
 	old, err := redisproc.NewCertificate(t.TempDir())

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// brief is a MaxTTL with which a quarantine takes three seconds.
+// brief is a MaxTTL whose quarantine takes three seconds.
 const brief = time.Second
 
 func startAlways(t *testing.T, n int) *rig {
@@ -37,7 +37,7 @@ func (r *rig) openVoting(opts redis.Options) *redis.Driver {
 		opts.MaxTTL = brief
 	}
 	opts.Timeout = busy
-	r.openDriver(r.nodes(), &opts).Close() // without quarantine: nobody has used it before
+	r.openDriver(r.nodes(), &opts).Close() // without quarantine, because nobody has used the set before
 	d, err := redis.New(r.Context(), r.nodes(), &opts)
 	if err != nil {
 		r.Fatal(err)
@@ -45,7 +45,7 @@ func (r *rig) openVoting(opts redis.Options) *redis.Driver {
 	return d
 }
 
-// checkQuarantined waits until the driver says that the i-th node is in quarantine.
+// checkQuarantined waits until the driver reports that the i-th node is in quarantine.
 func (r *rig) checkQuarantined(d *redis.Driver, i int) {
 	r.Helper()
 	r.eventually("the node is in quarantine", func() bool {
@@ -54,8 +54,7 @@ func (r *rig) checkQuarantined(d *redis.Driver, i int) {
 	})
 }
 
-// The configuration of a node that was replaced looks like the configuration of a
-// durable node. Its data are gone all the same.
+// The configuration of a replaced node looks like that of a durable node, although its data are gone.
 func TestReplacedDurableNodeSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	d := r.openVoting(redis.Options{MaxTTL: time.Minute})
@@ -67,11 +66,11 @@ func TestReplacedDurableNodeSitsOutQuarantine(t *testing.T) {
 	checkMentions(t, func() error {
 		_, err := redis.New(t.Context(), r.nodes()[:1], nil)
 		return err
-	}(), "n=3", "n=1") // it is of the set from the first sight on
+	}(), "n=3", "n=1") // from its first sight on, it belongs to the set
 }
 
-// It has the marker of the node and is durable itself, and clients call it by the same address. What it has on disk is
-// what it heard of before its master went.
+// The replica has the marker of the node and is durable itself, and clients reach it at the same address. But
+// its disk has only what it received before the master failed.
 func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 	r := startAlways(t, 3)
 	replica := redistest.Start(t, &redisproc.Options{AppendOnly: "always", Args: r.replicaOf(0)})
@@ -98,8 +97,8 @@ func TestDurableReplicaAtMasterAddressSitsOutQuarantine(t *testing.T) {
 	r.checkQuarantined(d, 0)
 }
 
-// Most releases of Redis and Valkey leave out of what they read back what the default user may not write. The marker may be
-// there all the same: an append-only file that was rewritten begins with a copy of the data.
+// When most releases of Redis and Valkey read their file, they skip what the default user may not write. The
+// marker may exist all the same, because a rewritten append-only file begins with a copy of the data.
 func TestNodeWithoutReplaySitsOutQuarantine(t *testing.T) {
 	t.Parallel()
 	r := &rig{T: t}
@@ -127,7 +126,7 @@ func TestNodeWithoutReplaySitsOutQuarantine(t *testing.T) {
 	r.release(l)
 }
 
-// A node that boots with its clock behind seems old once it is set.
+// A node that boots with a slow clock seems to have run for long once the clock is set.
 func TestSetClockDoesNotShortenQuarantine(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
@@ -143,7 +142,7 @@ func TestSetClockDoesNotShortenQuarantine(t *testing.T) {
 	checkMentions(t, err, "quarantine", "votes in", "quarantine=off")
 }
 
-// What cannot be checked does not vote, and is checked as soon as it can be.
+// A node that cannot be checked does not vote. It is checked as soon as it can be.
 func TestFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--maxmemory", "20mb"}})
 	r.fillMemory(0)
@@ -156,7 +155,7 @@ func TestFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
 	c := r.newClient()
 	l := r.acquire(c, "k", &holdfast.AcquireOptions{TTL: long})
 	r.fillMemory(0)
-	d := r.openDriver(r.nodes(), nil) // it was admitted: there is nothing to write
+	d := r.openDriver(r.nodes(), nil) // it was admitted before, so nothing has to be written
 	defer d.Close()
 	if err := l.Extend(t.Context(), long); err != nil {
 		t.Errorf("a full node does not renew: %v", err)
@@ -165,7 +164,7 @@ func TestFullNodeIsCheckedOnceItHasRoom(t *testing.T) {
 	r.checkCleared()
 }
 
-// fillMemory fills the memory of a server until it takes no more.
+// fillMemory fills the memory of a server until it accepts no more writes.
 func (r *rig) fillMemory(i int) {
 	r.Helper()
 	r.do(i, "CONFIG", "SET", "maxmemory", "1")
@@ -174,8 +173,8 @@ func (r *rig) fillMemory(i int) {
 	}
 }
 
-// A command that only looks must not leave anything behind: not even what others
-// would have to agree with.
+// A read-only client must leave nothing behind, not even settings with which other clients would have to
+// agree.
 func TestReadOnlyWritesNothing(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
@@ -195,7 +194,7 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 				}
 				c := r.clientOf(d, nil)
 				st, err := c.Inspect(t.Context(), "k")
-				fresh := n > 1 && !used // and so in quarantine
+				fresh := n > 1 && !used // so it is in quarantine
 				if errors.Is(err, holdfast.ErrUnavailable) != fresh || err != nil && !fresh || st.Held != used {
 					t.Errorf("Inspect() = %+v, %v", st, err)
 				}
@@ -221,8 +220,8 @@ func TestReadOnlyWritesNothing(t *testing.T) {
 	}
 }
 
-// Nodes that have lost their data say that a lock is free which somebody still holds:
-// while no majority votes, who only looks must not believe them.
+// Nodes that have lost their data report a lock as free that somebody still holds. While no majority votes, a
+// read-only client must not trust them.
 func TestReadOnlyIgnoresNodesInQuarantine(t *testing.T) {
 	r := startRig(t, 3)
 	r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
@@ -261,7 +260,7 @@ func TestReadOnlyIgnoresNodesInQuarantine(t *testing.T) {
 	}
 }
 
-// writeCounts returns the number of calls of each command that writes, and all keys.
+// writeCounts returns the number of calls of each writing command, and all keys.
 func (r *rig) writeCounts() string {
 	r.Helper()
 	var all []string
@@ -302,8 +301,7 @@ func TestReadOnlyNeedsOnlyReadPermissions(t *testing.T) {
 	}
 }
 
-// A client that knows one node of three, and looks at it, does not belong to their
-// set.
+// A client that is given one node of three does not belong to their set.
 func TestReadOnlyRejectsNodeOfAnotherSet(t *testing.T) {
 	r := startRig(t, 3)
 	r.openDriver(r.nodes(), nil).Close()
@@ -314,7 +312,7 @@ func TestReadOnlyRejectsNodeOfAnotherSet(t *testing.T) {
 	checkMentions(t, err, "n=3", "n=1")
 }
 
-// Two lock spaces on one server know nothing of one another.
+// Two lock spaces on one server are independent.
 func TestEachPrefixHasItsOwnSet(t *testing.T) {
 	r := startRig(t, 3)
 	r.openDriver(r.nodes(), nil).Close()
@@ -330,7 +328,7 @@ func TestEachPrefixHasItsOwnSet(t *testing.T) {
 	}
 }
 
-// A program that starts must not depend on what running ones survive.
+// A program that starts must not fail because of a fault that running programs survive.
 func TestOpenWarnsOfUnfitMinority(t *testing.T) {
 	for name, spoil := range map[string]func(r *rig){
 		"eviction":   func(r *rig) { r.do(2, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru") },
@@ -360,7 +358,7 @@ func TestOpenWarnsOfUnfitMinority(t *testing.T) {
 	}
 }
 
-// A client that keeps quarantine=off lets in a node that was wiped, while other clients hold a lock there.
+// A client that keeps quarantine=off admits a wiped node while other clients hold a lock there.
 func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 	for name, begin := range map[string]func(t *testing.T) (r *rig, nodes []redis.Node){
 		"three nodes":            func(t *testing.T) (*rig, []redis.Node) { r := startRig(t, 3); return r, r.nodes() },
@@ -400,10 +398,10 @@ func TestAdmissionsWithoutQuarantineAreLogged(t *testing.T) {
 	})
 }
 
-// A master that had replicas says after a restart from a snapshot what a replica says that was promoted.
+// After a restart from a snapshot, a master that had replicas reports the same as a promoted replica.
 func TestRestartFromSnapshotIsNoPromotion(t *testing.T) {
 	c := startCouple(t)
-	c.eventually("a snapshot", func() bool { // the one for the replica may be in progress
+	c.eventually("a snapshot", func() bool { // the snapshot for the replica may be in progress
 		_, err := c.servers[0].Do("SAVE")
 		return err == nil
 	})
@@ -420,7 +418,7 @@ func TestRestartFromSnapshotIsNoPromotion(t *testing.T) {
 	checkMentions(t, d.Nodes()[0].Err, "was a replica before", "a restart has read back a snapshot")
 }
 
-// awaitCause waits for an event of a node that says why.
+// awaitCause waits for an event of a node whose cause contains word.
 func (r *rig) awaitCause(events <-chan driver.NodeEvent, node, word string) {
 	r.Helper()
 	var had []string
@@ -437,7 +435,7 @@ func (r *rig) awaitCause(events <-chan driver.NodeEvent, node, word string) {
 	}
 }
 
-// What keeps a node down is told when it changes, not only that it is down.
+// An event reports each new cause, not only that the node is down.
 func TestNewCauseSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
@@ -476,7 +474,7 @@ func TestDefectSendsNodeEvent(t *testing.T) {
 	r.awaitCause(told, replica.Addr(), "was a replica")
 }
 
-// A node that is full rejects all new locks, and its connection is well.
+// A full node rejects all new locks, although its connection works.
 func TestFullNodeSendsNodeEvent(t *testing.T) {
 	r := startRig(t, 3)
 	events := make(chan driver.NodeEvent, 1000)
@@ -491,7 +489,7 @@ func TestFullNodeSendsNodeEvent(t *testing.T) {
 	}
 	asking, stop := context.WithCancel(t.Context())
 	asked := make(chan struct{})
-	go func() { // again and again: a node that was slow is not asked
+	go func() { // repeated, because a slow node is skipped
 		defer close(asked)
 		for asking.Err() == nil {
 			if l, err := c.TryAcquire(asking, "k", nil); err == nil {
@@ -509,7 +507,7 @@ func TestFullNodeSendsNodeEvent(t *testing.T) {
 	r.awaitState(events, full, driver.NodeUp)
 }
 
-// Two addresses that swap their servers are no server twice.
+// Two addresses that swap their servers do not count as one server twice.
 func TestAddressesMaySwapServers(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)

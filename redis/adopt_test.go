@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// A server that comes back with older data has counters that go on below what it has promised since.
+// A server that comes back with older data has counters below the tokens that it has promised since.
 func TestAdoptionSurvivesRestartFromSnapshot(t *testing.T) {
 	r := startRig(t, 1)
 	restart := func() {
@@ -53,8 +53,8 @@ func TestAdoptionSurvivesRestartFromSnapshot(t *testing.T) {
 	}
 }
 
-// Another node may have renewed the lease later than this one, so that its holder trusts it when this one has let it expire. A
-// server alone needs no more than what it had.
+// Another node may have renewed the lease later than this one. The holder then trusts it after this node's
+// lock has expired. A single server needs the note only as long as its lock would last.
 func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 	for n, least := range map[int]time.Duration{1: 0, 3: 2 * long} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestNoteOfTakeoverOutlastsTrust(t *testing.T) {
 				}
 				for i := range n {
 					var score any
-					// a force is done when no q nodes are left, and the others may execute it later
+					// a force is done when the remaining nodes are no quorum; the others may execute it later
 					r.eventually(fmt.Sprintf("a note of %s on node %d", what, i), func() bool {
 						score = r.do(i, "ZSCORE", wire.QueueKey("lock:"+what), "~"+l.Owner())
 						return score != nil

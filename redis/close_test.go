@@ -17,8 +17,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// Close during Acquire and Release, which are in progress or have been given up,
-// leaves no lock behind for its TTL. CLOSES is how often that is tried.
+// Close during calls of Acquire and Release, finished and abandoned ones, leaves no lock behind. CLOSES sets
+// the number of rounds.
 func TestCloseUnderLoadLeavesNoLock(t *testing.T) {
 	closes := 60
 	if n, err := strconv.Atoi(os.Getenv("CLOSES")); err == nil {
@@ -55,15 +55,15 @@ func (r *rig) closeUnderLoad() {
 			}
 		})
 	}
-	time.Sleep(rand.N(10 * time.Millisecond)) // any moment will do
+	time.Sleep(rand.N(10 * time.Millisecond)) // any moment
 	if err := c.Close(); err != nil {
 		r.Errorf("Close() = %v", err)
 	}
 	all.Wait()
-	r.checkCleared() // a server that is behind may still have releases before it
+	r.checkCleared() // a slow server may still have releases to execute
 }
 
-// A Dial of the user's need not look at its context, such as the Dial of a server in the test's own memory.
+// A Dial of the user, for example of a server in the test's own memory, may ignore its context.
 func TestCloseOpensNoConnection(t *testing.T) {
 	r := startRig(t, 1)
 	var dialled atomic.Int32

@@ -15,10 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// BenchmarkClusterBesidePlainNodes takes and frees locks on a cluster of three masters and on
-// three plain servers, over which the names are spread in the same way, in turns of a second.
-// It reports the rates, and the median of what the cluster reaches of the other in the same
-// round.
+// BenchmarkClusterBesidePlainNodes acquires and releases locks on a cluster of three masters and on three
+// plain servers over which the names are spread in the same way, in turns of a second. It reports both rates,
+// and the median of their ratio.
 func BenchmarkClusterBesidePlainNodes(b *testing.B) {
 	for _, workers := range []int{1, 8, 64} {
 		b.Run(fmt.Sprintf("workers=%d", workers), func(b *testing.B) {
@@ -60,7 +59,7 @@ func BenchmarkClusterBesidePlainNodes(b *testing.B) {
 	}
 }
 
-// lockRate returns the number of locks that some workers take and free in a second.
+// lockRate returns the number of locks that the workers acquire and release in a second.
 func lockRate(b *testing.B, workers int, on func(name string) *redis.Driver) float64 {
 	var count atomic.Int64
 	var all sync.WaitGroup

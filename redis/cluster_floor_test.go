@@ -14,15 +14,15 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// The counters that a replica lacks are lost where it takes over. The slot takes what is left of them to another shard, and
-// the shard whose marker has the floor goes as well.
+// When a replica takes over, counters are lost that it did not have. Then the slot, with the remaining
+// counters, moves to another shard, and the shard whose marker has the floor leaves.
 func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{
 		Masters: 3, Replicas: 1, Server: redisproc.Options{Args: []string{"--cluster-require-full-coverage", "no"}},
 	})
 	old, next, safe := r.servers[0], r.servers[3], r.servers[2]
 	tag := ""
-	for i := 0; tag == "" || wire.Slot(tag) >= wire.Slots/3; i++ { // of the shard that has a replica
+	for i := 0; tag == "" || wire.Slot(tag) >= wire.Slots/3; i++ { // a slot of the shard that has a replica
 		tag = fmt.Sprintf("{%d}", i)
 	}
 	open := func(dial func(context.Context, string, string) (net.Conn, error)) *holdfast.Client {
@@ -45,7 +45,7 @@ func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 		r.release(l)
 		return l.Token()
 	}
-	for _, name := range names { // counters that the replica knows
+	for _, name := range names { // counters that the replica has
 		take(cutOff, name)
 	}
 	r.do(0, "WAIT", "1", "5000")
@@ -66,7 +66,7 @@ func TestTokensRiseWhenSlotLeavesFailedOverShard(t *testing.T) {
 		m, _ := r.master(tag)
 		return m == next && r.cluster.Await(t.Context()) == nil
 	})
-	take(first, tag) // which admits the shard
+	take(first, tag) // admits the shard
 	if err := r.cluster.Move(next, safe, nil, wire.Slot(tag)); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// withShards has fn use a driver on a cluster of two masters, a and b, of which a has all slots.
+// withShards calls fn with a driver on a cluster of two masters, a and b, of which a has all slots.
 func withShards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -58,10 +58,11 @@ func withShards(t *testing.T, fn func(t *testing.T, d *Driver, a, b net.Conn)) {
 	})
 }
 
-// clusterOf is the cluster that d is on.
+// clusterOf returns the cluster of d.
 func clusterOf(d *Driver) *cluster { return d.set.(*cluster) }
 
-// readNames yields the names of the scripts that come over a connection; of a commit also the last token.
+// readNames returns the names of the scripts that are called over a connection; for a commit also the last
+// token.
 func readNames(far net.Conn) chan string {
 	names := make(chan string, 100)
 	go func() {
@@ -82,7 +83,7 @@ func readNames(far net.Conn) chan string {
 					_, seq, _ := strings.Cut(string(args[6]), ".")
 					name = script + " " + seq
 					if script == "acquire" && len(args) > 10 {
-						name += " " + string(args[10]) // least
+						name += " " + string(args[10]) // the lowest token
 					}
 				}
 			}
@@ -92,7 +93,7 @@ func readNames(far net.Conn) chan string {
 	return names
 }
 
-// takeNames waits until nothing moves, and returns all that has come.
+// takeNames waits until all goroutines are idle, and returns all names so far.
 func takeNames(names chan string) (all []string) {
 	synctest.Wait()
 	for len(names) > 0 {
@@ -101,7 +102,7 @@ func takeNames(names chan string) (all []string) {
 	return all
 }
 
-// startAttempt asks for the lock k until the function that it returns is called.
+// startAttempt asks for the lock k until giveUp is called.
 func startAttempt(t *testing.T, d *Driver) (giveUp func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -121,20 +122,20 @@ func TestRequestsStayInOrderDuringSlotMove(t *testing.T) {
 	moved := fmt.Appendf(nil, "-MOVED %d b:6379\r\n", wire.Slot("lock:k"))
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
 		atA, atB := readNames(a), readNames(b)
-		startAttempt(t, d)() // acquire and release are on their way
+		startAttempt(t, d)() // acquire and release have been sent
 		first := takeNames(atA)
 		if len(first) != 2 || !strings.HasPrefix(first[0], "acquire") || !strings.HasPrefix(first[1], "release") {
 			t.Fatalf("a was sent %q", first)
 		}
 		a.Write(moved)
 		synctest.Wait()
-		giveUp := startAttempt(t, d) // known to be b's, but a has not answered the release
+		giveUp := startAttempt(t, d) // the slot is known to be b's, but a has not answered the release
 		if early := takeNames(atB); len(early) > 0 {
 			t.Errorf("b was sent %q before a had answered all", early)
 		}
 		a.Write(moved)
 		second := takeNames(atB)
-		want := []string{fmt.Sprint(first[0], " ", firstToken()), first[1]} // tokens begin at the clock where a slot was found elsewhere
+		want := []string{fmt.Sprint(first[0], " ", firstToken()), first[1]} // tokens begin at the clock after a slot was found at another shard
 		if len(second) != 3 || !slices.Equal(second[:2], want) || !strings.HasPrefix(second[2], "acquire") {
 			t.Errorf("b was sent %q, want %q and an acquire", second, want)
 		}
@@ -143,8 +144,8 @@ func TestRequestsStayInOrderDuringSlotMove(t *testing.T) {
 	})
 }
 
-// A request that comes back after a later one was carried out must not follow it: an acquire
-// would outlive its release, and a give-back free a lock that was granted since.
+// A redirected request must not be executed after a later one: an acquire would outlive its release, and a
+// give-back would free a lock that was granted since.
 func TestOvertakenRequestIsNotResent(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -181,8 +182,8 @@ func TestShardReceivesAskingOnRedirection(t *testing.T) {
 	})
 }
 
-// Of the requests that wait together, only those go to the slot's next shard whose keys are said to be there. It would
-// answer a renewal that it has no such lock, while the other shard has it still.
+// Of the waiting requests, only those go to the importing shard whose keys are known to be there. It would
+// deny a renewal of a lock that the old shard still has.
 func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -203,7 +204,7 @@ func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 			t.Fatalf("a was sent %q", at)
 		}
 		a.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
-		takeNames(atB) // a subscription as well
+		takeNames(atB) // also a subscription
 		b.Write([]byte(">3\r\n$9\r\nsubscribe\r\n$1\r\nw\r\n:1\r\n"))
 		var giveUp []func()
 		for _, name := range []string{"{k}x", "{k}y"} {
@@ -249,7 +250,8 @@ func TestOnlyRedirectedKeysGoToImportingShard(t *testing.T) {
 	})
 }
 
-// replyTo answers requests whose names were received: another has the lock, but for one that is renewed.
+// replyTo answers the requests with these names: another owner has the lock, except if the request is a
+// renewal.
 func replyTo(far net.Conn, names []string) {
 	for _, name := range names {
 		if strings.HasPrefix(name, "acquire") {
@@ -260,7 +262,7 @@ func replyTo(far net.Conn, names []string) {
 	}
 }
 
-// A request that may be carried out goes ahead, though another has to wait.
+// A request that can be executed does not wait for one that has to.
 func TestAskingRequestDoesNotWaitForOthers(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -294,7 +296,8 @@ func TestAskingRequestDoesNotWaitForOthers(t *testing.T) {
 	})
 }
 
-// The map may be read from a node that has not heard of a move yet, so a shard's answer counts for a look, too.
+// The map may be read from a node that does not know of a move yet, so a redirection counts for an inspection
+// too.
 func TestInspectFollowsItsSlot(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -314,7 +317,7 @@ func TestInspectFollowsItsSlot(t *testing.T) {
 	})
 }
 
-// It may say of itself that it has all slots, long after another took its place.
+// An isolated node may claim all slots long after another took its place.
 func TestMapOfIsolatedNodeIsIgnored(t *testing.T) {
 	t.Parallel()
 	for state, believed := range map[string]bool{"cluster_state:ok": true, "cluster_state:fail": false} {
@@ -328,7 +331,7 @@ func TestMapOfIsolatedNodeIsIgnored(t *testing.T) {
 			if at := takeNames(atA); len(at) != len(mapCommands) {
 				t.Fatalf("a was sent %q", at)
 			}
-			a.Write([]byte("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$1\r\na\r\n:6379\r\n$2\r\nid\r\n")) // all slots are a's
+			a.Write([]byte("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$1\r\na\r\n:6379\r\n$2\r\nid\r\n")) // all slots belong to a
 			a.Write(fmt.Appendf(nil, "$%d\r\n%s\r\n*2\r\n$10\r\n1767355200\r\n$1\r\n0\r\n", len(state), state))
 			if err := <-read; (err == nil) != believed {
 				t.Errorf("%s: %v", state, err)
@@ -337,7 +340,7 @@ func TestMapOfIsolatedNodeIsIgnored(t *testing.T) {
 	}
 }
 
-// The lock would stand for its TTL on the shard that has its slot now.
+// Otherwise the lock would stay held for its TTL on the shard that has its slot now.
 func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -368,7 +371,7 @@ func TestReleaseOwedToRetiredShardGoesToSuccessor(t *testing.T) {
 	})
 }
 
-// Nobody waits for its answer any more, but the lock stands until it is carried out.
+// No caller waits for the answer any more, but the lock stays held until the release is executed.
 func TestReleaseSearchesShardAfterItsDeadline(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
@@ -378,7 +381,7 @@ func TestReleaseSearchesShardAfterItsDeadline(t *testing.T) {
 		if len(first) != 2 {
 			t.Fatalf("a was sent %q", first)
 		}
-		time.Sleep(time.Second + 100*time.Millisecond) // the longest that a request may take is over
+		time.Sleep(time.Second + 100*time.Millisecond) // the longest time of a request is over
 		a.Write([]byte("*3\r\n:5000\r\n$1\r\nx\r\n:0\r\n-TRYAGAIN later\r\n"))
 		time.Sleep(2 * tryAgainAfter)
 		if again := takeNames(atA); !slices.Equal(again, first[1:]) {
@@ -387,12 +390,12 @@ func TestReleaseSearchesShardAfterItsDeadline(t *testing.T) {
 	})
 }
 
-// shardWithID is a shard whose id the client has learned.
+// shardWithID is a shard whose id the client knows.
 type shardWithID struct{ place.Place }
 
 func (shardWithID) Shard() string { return "a" }
 
-// TestShardRoleIsCheckedEachSecond holds that a shard is asked neither less often, nor twice where a ping falls due.
+// A shard is asked each second, and only once if a ping is due at the same time.
 func TestShardRoleIsCheckedEachSecond(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
@@ -424,17 +427,17 @@ func TestShardRoleIsCheckedEachSecond(t *testing.T) {
 	})
 }
 
-// TestRequestToShardNeedsNoGoroutine holds that callers write to a shard themselves while little is in progress, as to
-// one server: no other node is asked meanwhile.
+// Callers write to a shard themselves while few requests are pending, as to a single server, because no other
+// node is asked meanwhile.
 func TestRequestToShardNeedsNoGoroutine(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
 		near, far := net.Pipe()
 		near = socket.New(near)
-		s := newConnection(clusterOf(d).shards[0], resp.NewConn(near), report{}) // of which no goroutine writes
+		s := newConnection(clusterOf(d).shards[0], resp.NewConn(near), report{}) // no goroutine writes for it
 		at := readNames(far)
 		lock := d.opts.lockKeys("k")
-		const sent = 4 // more bytes than callers write themselves where each request goes to several nodes
+		const sent = 4 // more bytes than callers write themselves if each request goes to several nodes
 		for i := range sent {
 			s.Send(link.Entry{At: d.engine.Now(), Req: &engine.Request{
 				Ask: quorum.Ask{Kind: quorum.AskRenew, Owner: fmt.Sprint("owner", i), TTL: int64(time.Second)}, Lock: &lock, Deadline: d.engine.Now() + int64(time.Second),
@@ -448,13 +451,13 @@ func TestRequestToShardNeedsNoGoroutine(t *testing.T) {
 	})
 }
 
-// One shard's answer may be passed on after the answer of another shard, which knew more: waiters would then poll for ever,
-// without a place in the queue.
+// One shard's report may be delivered after the report of another shard, which knew more: waiters would then
+// poll for ever, without a place in the queue.
 func TestLastSubscriptionReportWins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var all news
-		var both atomic.Bool // shards are heard
+		var both atomic.Bool // wake-ups arrive from both shards
 		var said []bool
 		slow := make(chan struct{})
 		var first sync.WaitGroup
@@ -477,8 +480,8 @@ func TestLastSubscriptionReportWins(t *testing.T) {
 	})
 }
 
-// TestHungShardDelaysNoOtherShard: each shard has a line of its own for the claims to its locks. So a crowd
-// that waits for a hung shard costs the claims to another shard's locks no time at all.
+// Each shard has its own lane. A crowd that waits for a hung shard costs the claims to another shard's locks
+// no time.
 func TestHungShardDelaysNoOtherShard(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, a, b net.Conn) {
@@ -521,8 +524,8 @@ func TestHungShardDelaysNoOtherShard(t *testing.T) {
 	})
 }
 
-// TestRedirectionsCreateBoundedShards holds that a server which sends each request to another place costs no more
-// connections than a cluster has masters, twice.
+// A server that redirects each request to another address costs at most twice as many connections as a cluster
+// has masters.
 func TestRedirectionsCreateBoundedShards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// What an operator does with a lock finds the shard that has it, and the doctor looks at all
-// of them.
+// An operator's commands find the shard of a lock, and the doctor checks all shards.
 func TestOperatorsSeeWholeCluster(t *testing.T) {
 	r := startCluster(t, nil)
 	d := r.openURL("")
@@ -83,7 +82,7 @@ func TestOperatorsSeeWholeCluster(t *testing.T) {
 	r.release(leases[1:]...)
 }
 
-// atMaster sends a command to the server that has the slot of a lock, and returns its address.
+// atMaster sends a command to the server that has the slot of a lock, and returns the server's address.
 func (r *clusterRig) atMaster(name string, args ...string) string {
 	r.Helper()
 	s, _ := r.master(name)
@@ -93,7 +92,7 @@ func (r *clusterRig) atMaster(name string, args ...string) string {
 	return s.Addr()
 }
 
-// The rights that the doctor names are enough, also where a slot moves; and it names them.
+// The doctor names permissions that are enough, also while a slot moves.
 func TestClusterUserNeedsNoMorePermissions(t *testing.T) {
 	const rights = "+auth +hello +client|setname +ping +info +time +script|load +evalsha +get +set +del +exists +incrby +pexpire +pttl +zadd " +
 		"+zrangebyscore +zcard +zcount +zscore +zrem +publish +pubsub|numsub +subscribe +unsubscribe +cluster|myid +cluster|slots +cluster|info +asking"

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// clusterRig is a cluster and what a test does with it.
+// clusterRig is a cluster, with the helpers of a rig.
 type clusterRig struct {
 	rig
 	cluster *redisproc.Cluster
@@ -33,7 +33,7 @@ func startCluster(t *testing.T, opts *redisproc.ClusterOptions) *clusterRig {
 	return &clusterRig{rig{T: t, servers: c.Servers}, c}
 }
 
-// url names the cluster by its last server, which may be a replica.
+// url returns a URL with the cluster's last server, which may be a replica.
 func (r *clusterRig) url(params string) string {
 	return "redis+cluster://" + r.servers[len(r.servers)-1].Addr() + "?timeout=5s" + params
 }
@@ -52,7 +52,8 @@ func (r *clusterRig) newClient(params string) *holdfast.Client {
 	return r.clientOf(r.openURL(params), nil)
 }
 
-// master returns the master that has the slot of a lock, and another one. It waits while a failover leaves the slot to nobody.
+// master returns the master that has the slot of a lock, and another one. During a failover it waits until a
+// master has the slot.
 func (r *clusterRig) master(name string) (master, other *redisproc.Server) {
 	r.Helper()
 	r.eventually("a master has the slot of "+name, func() bool {
@@ -62,7 +63,7 @@ func (r *clusterRig) master(name string) (master, other *redisproc.Server) {
 	return master, other
 }
 
-// findMaster is master for the present moment: nil, if no master says that it has the slot.
+// findMaster returns the same for the present moment: nil if no master reports that it has the slot.
 func (r *clusterRig) findMaster(name string) (master, other *redisproc.Server) {
 	r.Helper()
 	for _, s := range r.cluster.Masters() {
@@ -105,8 +106,7 @@ func TestConformanceOnACluster(t *testing.T) {
 	}})
 }
 
-// openCluster opens the cluster that the servers are. Each client reaches them by proxies
-// of its own.
+// openCluster opens the cluster of the servers. Each client reaches them through its own proxies.
 func (f *fleet) openCluster() (driver.Driver, error) {
 	way := newRoute(f.t, f.servers)
 	for i, p := range way {
@@ -158,12 +158,12 @@ func TestKeysOfLockShareItsSlot(t *testing.T) {
 	}
 }
 
-// The keys of a name are on two servers for a while, and no client may take it there.
+// The keys of a name are on two servers for a while, and no client may acquire it there.
 func TestMovedSlotKeepsItsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	g := &guarded{t: t}
 	stop := g.clusterLoad(r, 4, "k", "")
-	held := r.acquire(r.newClient(""), "{k}held", nil) // no waiters: the queue is missing, and what is there moves on
+	held := r.acquire(r.newClient(""), "{k}held", nil) // without waiters there is no queue, and the other keys move
 	for range 10 {
 		before := g.count.Load()
 		r.move("{k}held", func() { time.Sleep(5 * time.Millisecond) })
@@ -177,7 +177,7 @@ func TestMovedSlotKeepsItsLocks(t *testing.T) {
 	r.release(held)
 }
 
-// The keys of a lock are on two servers for as long as an operator pleases. Its holder renews at each moment of that.
+// An operator may leave the keys of a lock on two servers for any time. Its holder renews in each phase.
 func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	c := r.newClient("")
@@ -209,7 +209,7 @@ func TestLeaseIsRenewedInEachPhaseOfMove(t *testing.T) {
 	r.release(l)
 }
 
-// Newer servers move a slot with all of its keys at once, and clients hear of it when all is over.
+// Newer servers move a slot with all its keys at once, and clients learn of it afterwards.
 func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	g := &guarded{t: t}
@@ -236,7 +236,7 @@ func TestAtomicSlotMoveKeepsLocks(t *testing.T) {
 	r.release(held)
 }
 
-// clusterLoad is load on a cluster.
+// clusterLoad starts load on a cluster.
 func (g *guarded) clusterLoad(r *clusterRig, clients int, key, params string) (stop func()) {
 	all := make([]*holdfast.Client, clients)
 	for i := range all {
@@ -245,7 +245,7 @@ func (g *guarded) clusterLoad(r *clusterRig, clients int, key, params string) (s
 	return g.loadBy(&r.rig, all, key, nil)
 }
 
-// A client that meets a slot elsewhere waits for it, at the one and at the other end.
+// A waiter follows the slot in both directions.
 func TestWaiterFollowsItsSlot(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 2})
 	c, other := r.newClient(""), r.newClient("")
@@ -272,8 +272,8 @@ func TestWaiterFollowsItsSlot(t *testing.T) {
 	}
 }
 
-// A replica that has taken over may not know the newest locks. So it keeps the locks that it
-// has, and grants none until the locks that it may not know are over.
+// A replica that has taken over may not know the newest locks. So it keeps the locks that it has, and grants
+// none until the locks that it may not know have expired.
 func TestFailedOverShardSitsOutQuarantine(t *testing.T) {
 	r := startCluster(t, &redisproc.ClusterOptions{Masters: 3, Replicas: 3})
 	const params = "&maxttl=6s"
@@ -290,7 +290,7 @@ func TestFailedOverShardSitsOutQuarantine(t *testing.T) {
 	asked := time.Now()
 	r.eventually("the replica has taken over", func() bool {
 		m, _ := r.findMaster("{k}")
-		if m != next && time.Since(asked) > 6*time.Second { // Redis gives a failover up after 5 s, if its master was busy
+		if m != next && time.Since(asked) > 6*time.Second { // Redis gives up a failover after 5 s if its master was busy
 			asked = time.Now()
 			next.Do("CLUSTER", "FAILOVER")
 		}
@@ -351,12 +351,12 @@ func TestErrorNamesWrongKindOfServer(t *testing.T) {
 	checkMentions(t, err, "part of a Redis Cluster", "redis+cluster://")
 	_, err = redis.Open(t.Context(), r.url("&db=1"), nil)
 	checkMentions(t, err, "database 0")
-	// One shard is enough, as managed services have it.
+	// One shard is enough, as in some managed services.
 	c := r.newClient("")
 	r.release(r.acquire(c, "k", nil))
 }
 
-// A cluster may not know by which address its clients reach it, and know itself by names.
+// A cluster may not know the address by which its clients reach it, and may use names for its nodes.
 func TestClusterIsReachedThroughOneName(t *testing.T) {
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {

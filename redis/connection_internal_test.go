@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// withLink has fn use a driver with a session, at whose other end is far.
+// withLink calls fn with a driver and a connection whose other end is far.
 func withLink(t *testing.T, fn func(t *testing.T, d *Driver, l *connection, far net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +40,7 @@ func withLink(t *testing.T, fn func(t *testing.T, d *Driver, l *connection, far 
 	})
 }
 
-// joinNode gives n a session over c.
+// joinNode gives n a connection over c.
 func joinNode(n *node, c net.Conn, rep report) *connection {
 	l := newConnection(n, resp.NewConn(socket.New(c)), rep)
 	l.Start(func(fn func()) { go fn() })
@@ -48,15 +48,15 @@ func joinNode(n *node, c net.Conn, rep report) *connection {
 	return l
 }
 
-// tryAcquire asks for a lock, and says how long that took.
+// tryAcquire asks for a lock, and returns how long that took.
 func tryAcquire(ctx context.Context, d *Driver) (time.Duration, error) {
 	start := time.Now()
 	_, err := d.engine.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
 	return time.Since(start), err
 }
 
-// TestWriteRejectionsAreRecognized holds that a node which cannot store a lock has a defect, even if its server hides the
-// error of a command in the error of the script.
+// A node that cannot store a lock has a defect, even if its server hides the error of a command in the error
+// of the script.
 func TestWriteRejectionsAreRecognized(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
@@ -75,7 +75,8 @@ func TestWriteRejectionsAreRecognized(t *testing.T) {
 	}
 }
 
-// A client that was stopped, or had no processor, for longer than a node may be silent has the answers of that time before it.
+// A client that was stopped for longer than a node may be silent finds the answers of that time in its
+// connection.
 func TestPausedClientReadsAnswersBeforeDisconnecting(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
@@ -92,7 +93,7 @@ func TestPausedClientReadsAnswersBeforeDisconnecting(t *testing.T) {
 				}
 			})
 		}()
-		time.Sleep(stopped + time.Millisecond) // it has looked at the link by now, and not read yet
+		time.Sleep(stopped + time.Millisecond) // it has looked at the link, but not read from it
 		far.Write([]byte("+PONG\r\n"))
 		time.Sleep(2 * watchEvery)
 		if l.Ended() {
@@ -103,13 +104,12 @@ func TestPausedClientReadsAnswersBeforeDisconnecting(t *testing.T) {
 	})
 }
 
-// replaceable is a place whose server another may replace.
+// replaceable is a place whose server can be replaced.
 type replaceable struct{ place.Place }
 
 func (replaceable) Replaced() bool { return true }
 
-// TestPausedClientLeavesItsMaster: a machine that is suspended stops both, and the master has a successor when it
-// goes on.
+// A suspended machine stops both client and master, and the master may have a successor when they continue.
 func TestPausedClientLeavesItsMaster(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
@@ -143,7 +143,7 @@ func TestPausedClientLeavesItsMaster(t *testing.T) {
 func TestIdleClientNoticesDeadPeer(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {
-		go io.Copy(io.Discard, far) // and no answer
+		go io.Copy(io.Discard, far) // without an answer
 		start := time.Now()
 		d.nodes[0].watchConnection(l, func() {})
 		if took := time.Since(start); took > pingEvery+pace.Silence()+2*watchEvery {
@@ -152,7 +152,7 @@ func TestIdleClientNoticesDeadPeer(t *testing.T) {
 	})
 }
 
-// TestDeadLinkLeavesTimeToRenew: a link that swallows a renewal is given up while another link can still renew the lease.
+// A link that loses a renewal is closed while another link can still renew the lease.
 func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 	t.Parallel()
 	const ttl = 2 * time.Second
@@ -171,12 +171,12 @@ func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 		}
 		far.Write([]byte(":4000000000000000\r\n"))
 		g := <-granted
-		go io.Copy(io.Discard, far) // and no answer
+		go io.Copy(io.Discard, far) // without an answer
 		var renewing sync.WaitGroup
 		renewing.Go(func() { d.engine.Renew(ctx, []driver.Grant{g}) })
 		start := time.Now()
 		d.nodes[0].watchConnection(l, func() {})
-		if took := time.Since(start); took >= ttl/2 { // the renewal is sent when a third of the TTL is over
+		if took := time.Since(start); took >= ttl/2 { // the renewal is sent after a third of the TTL
 			t.Errorf("the link was given up after %v, of a lease with a TTL of %v", took, ttl)
 		}
 		cancel()
@@ -184,8 +184,7 @@ func TestDeadLinkLeavesTimeToRenew(t *testing.T) {
 	})
 }
 
-// TestTokenOlderThanConnectionIsNotCommitted holds that a node accepts no token from before its floor rose. Any
-// other may have it since.
+// A node accepts no token from before its floor rose, because another client may have it since.
 func TestTokenOlderThanConnectionIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -245,7 +244,8 @@ func TestTokenOlderThanConnectionIsNotCommitted(t *testing.T) {
 	})
 }
 
-// serveScripts answers each script over far by what answer says, and confirms what is subscribed to, until the connection ends.
+// serveScripts answers each script over far with the result of answer, and confirms subscriptions, until the
+// connection ends.
 func serveScripts(far net.Conn, answer func(args []string) int64) {
 	defer far.Close()
 	for in := resp.NewReader(far); ; {
@@ -265,9 +265,9 @@ func serveScripts(far net.Conn, answer func(args []string) int64) {
 	}
 }
 
-// TestRequestsNameFloorUntilCounterIsAbove holds that a request about a lock says the least token over each connection, until a
-// token has shown that the counter is above it; and again where one is below, as of a counter that was lost while the clock was
-// set back. No such token counts.
+// Over each connection, requests about a lock name the lowest token until a token shows that the counter is
+// above it. They name it again after a token below it, as of a counter that was lost while the clock was set
+// back. Such a token does not count.
 func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,8 +331,8 @@ func TestRequestsNameFloorUntilCounterIsAbove(t *testing.T) {
 	})
 }
 
-// TestOnlyConnectionsRequestCredentials holds that a connection that works asks for no user and password: each
-// question may be a token that somebody has to sign, and the goroutine that looks after the node waits for it.
+// A working connection asks for no credentials: each request may create a token that somebody has to sign, and
+// the goroutine that watches the node waits for it.
 func TestOnlyConnectionsRequestCredentials(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -358,8 +358,8 @@ func TestOnlyConnectionsRequestCredentials(t *testing.T) {
 	})
 }
 
-// TestWakeUpsInQuarantineAreIgnored holds that a client subscribes to a node only once that votes: a release there would pass
-// the lock to a waiter that it wakes.
+// A client subscribes to a node only when the node votes: before that, a release there would pass the lock to
+// a waiter that it wakes.
 func TestWakeUpsInQuarantineAreIgnored(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -396,8 +396,8 @@ func TestWakeUpsInQuarantineAreIgnored(t *testing.T) {
 	}
 }
 
-// TestPanicInListEndsItsConnection holds that a fault in what reads answers for people ends the connection to
-// that node, not the program, and that nobody takes a node that was not read for one without the lock.
+// A fault in code that parses answers for an inspection ends the connection to that node, not the program. A
+// node that was not read does not count as one without the lock.
 func TestPanicInListEndsItsConnection(t *testing.T) {
 	t.Parallel()
 	withLink(t, func(t *testing.T, d *Driver, l *connection, far net.Conn) {

@@ -18,17 +18,17 @@ import (
 
 const (
 	crowdSize = 2500
-	// crowdBytes of replies come over a slow way in a second: for some 750 locks,
-	// so that the crowd takes several times as long as a request may.
+	// crowdBytes is the number of bytes of replies that the slow connection carries in a second: enough for
+	// some 750 locks, so that the crowd takes several times as long as a request may.
 	crowdBytes = 15_000
 	crowdPart  = 64
 )
 
-// slowConn is a connection whose replies come at crowdBytes a second, also where a busy machine
-// lets it sleep for too long.
+// slowConn is a connection whose replies arrive at crowdBytes a second, even if a busy machine lets it sleep
+// for too long.
 type slowConn struct {
 	net.Conn
-	free time.Time // when the way has brought what was read
+	free time.Time // time at which the bytes read so far have arrived
 }
 
 func (c *slowConn) Read(b []byte) (int, error) {
@@ -46,7 +46,7 @@ func dialSlowly(ctx context.Context, network, addr string) (net.Conn, error) {
 	return &slowConn{Conn: conn}, err
 }
 
-// storm has many callers of c ask at once. Each keeps its lock until release is called.
+// storm is a crowd of callers of c that ask at once. Each keeps its lock until release is called.
 type storm struct {
 	wait    func()
 	release func()
@@ -70,7 +70,7 @@ func (r *rig) startStorm(c *holdfast.Client, n int) *storm {
 			}
 			<-free
 			switch err := l.Release(r.Context()); {
-			case err == nil, errors.Is(err, holdfast.ErrLost), errors.Is(err, holdfast.ErrUnavailable): // cleared sees whether it was executed
+			case err == nil, errors.Is(err, holdfast.ErrLost), errors.Is(err, holdfast.ErrUnavailable): // checkCleared shows whether it was executed
 			case out.failed.Add(1) == 1:
 				r.Errorf("a release in the crowd: %v", err)
 			}
@@ -79,8 +79,8 @@ func (r *rig) startStorm(c *holdfast.Client, n int) *storm {
 	return out
 }
 
-// watchEvents looks at the clock until steady is called, which says whether this process has had its
-// time meanwhile. In one that has not, answers come too late of nodes that are well.
+// watchEvents watches the clock until steady is called, which reports whether this process got its processor
+// time meanwhile. Without it, answers of healthy nodes come too late.
 func (r *rig) watchEvents() (steady func() bool) {
 	const most = 200 * time.Millisecond
 	var stood atomic.Int64
@@ -109,7 +109,7 @@ func (r *rig) watchEvents() (steady func() bool) {
 	}
 }
 
-// scriptsRun returns the number of scripts that the server was asked for.
+// scriptsRun returns the number of script calls that the server got.
 func (r *rig) scriptsRun(i int) (n int) {
 	r.Helper()
 	for line := range strings.Lines(fmt.Sprint(r.do(i, "INFO", "commandstats"))) {
@@ -118,8 +118,8 @@ func (r *rig) scriptsRun(i int) (n int) {
 	return n
 }
 
-// TestSlowServerServesCrowd. Each takes one request, a lease of the same client is
-// renewed meanwhile, and no node is blamed, unless this process stood still.
+// Each caller needs one request, a lease of the same client is renewed meanwhile, and no node is blamed,
+// unless this process stood still.
 func TestSlowServerServesCrowd(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprint(n, " nodes"), func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestCloseEndsCrowdOfWaiters(t *testing.T) {
 		t.Error(err)
 	}
 	all.Wait()
-	if n := r.scriptsRun(0) - 2*int(got.Load()); n > crowdSize { // two for each that got its lock and had it released
+	if n := r.scriptsRun(0) - 2*int(got.Load()); n > crowdSize { // two for each caller that got its lock and released it
 		t.Errorf("the server was asked for %d scripts for callers that got no lock", n)
 	}
 	r.checkCleared()

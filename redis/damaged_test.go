@@ -15,19 +15,19 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// A damage is what another program has left in the keys of a lock, and what each verb answers.
+// damage is a state in which another program has left the keys of a lock, and the answers of each call.
 type damage struct {
 	name  string
 	cmds  func(key, fence, queue string) [][]string
 	owner string // as a listing shows it; "": the lock is free
 	token int64
-	leak  []string // what a look for leaks tells of it; nil: nothing
-	show  []string // what the node's error in a listing names, beside the owner
-	take  []string // what the error of an acquire names; nil: the lock is held, or can be had
+	leak  []string // what Leaks reports; nil: nothing
+	show  []string // words in the node's error in a listing, in addition to the owner
+	take  []string // words in the error of an acquire; nil: the lock is held or can be acquired
 	names string   // the key that each error names: "fence" or "queue"
 }
 
-// holderID is an owner whose client is none of a test's.
+// holderID is an owner id of a client that is not part of the test.
 const holderID = "AAAAAAAAAAAAAAAAAAAAAAAAAA.zzz"
 
 func allDamages() []damage {
@@ -94,7 +94,7 @@ func allDamages() []damage {
 	}
 }
 
-// TestDamagedKeysAreNamedAndForced tries every verb on every key of a lock that another program has spoiled.
+// The test tries each call on each key of a lock that another program has damaged.
 func TestDamagedKeysAreNamedAndForced(t *testing.T) {
 	r := startRig(t, 1)
 	for i, c := range allDamages() {
@@ -122,7 +122,7 @@ func (l *damagedLock) keys() (key, fence, queue string) {
 	return key, wire.ServerFence(key), wire.QueueKey(key)
 }
 
-// plantKeys spoils the keys, and no other keys are there.
+// plantKeys creates the damaged keys, without other keys.
 func (l *damagedLock) plantKeys() {
 	l.Helper()
 	l.do(0, "FLUSHDB")
@@ -131,7 +131,7 @@ func (l *damagedLock) plantKeys() {
 	}
 }
 
-// checkError reports what err does not tell of words and of the key that is damaged.
+// checkError checks that err contains the words and the damaged key.
 func (l *damagedLock) checkError(verb string, err error, words []string) {
 	l.Helper()
 	_, fence, queue := l.keys()
@@ -214,7 +214,7 @@ func (l *damagedLock) checkForce() {
 	}
 }
 
-// checkHolder spoils what stands beside the lock of a holder.
+// checkHolder damages the other keys of a held lock.
 func (l *damagedLock) checkHolder() {
 	l.Helper()
 	l.do(0, "FLUSHDB")
@@ -241,7 +241,7 @@ func (l *damagedLock) checkHolder() {
 	}
 }
 
-// TestExhaustedCounterRepeatsNoToken: Lua rounds higher numbers, so that two grants would have the same one.
+// Lua rounds higher numbers, so that two grants would get the same token.
 func TestExhaustedCounterRepeatsNoToken(t *testing.T) {
 	r := startRig(t, 1)
 	d := r.openDriver(r.nodes(), nil)
@@ -266,12 +266,12 @@ func TestExhaustedCounterRepeatsNoToken(t *testing.T) {
 		t.Error("no grant below the end")
 	}
 	r.do(0, "DEL", wire.ServerFence("lock:k"))
-	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long}); err != nil { // the first answer may be of before the floor
+	if _, err := d.Acquire(r.contextInTime(), driver.Request{Key: "k", TTL: long}); err != nil { // the first answer may be from before the floor
 		t.Errorf("after DEL: %v", err)
 	}
 }
 
-// TestUnreadableKeyDoesNotHideOtherLeaks: the rest is told, and then the key that was not read.
+// The other leaks are yielded first, and then the key that could not be read.
 func TestUnreadableKeyDoesNotHideOtherLeaks(t *testing.T) {
 	r := startRig(t, 1)
 	r.plantLeaks()
@@ -296,7 +296,7 @@ func TestUnreadableKeyDoesNotHideOtherLeaks(t *testing.T) {
 	checkMentions(t, told, "lock:secret")
 }
 
-// TestDamagedRedissonKeysAreForced: there the counter belongs to the lock, and tells the token of its holder.
+// The counter belongs to the lock, and contains the token of its holder.
 func TestDamagedRedissonKeysAreForced(t *testing.T) {
 	r := startRig(t, 1)
 	const owner = "0b7f6c52-9f0e-8a59-8e35-6f1f6a1c2d3e:42"

@@ -23,12 +23,12 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// startSockets starts n servers that listen on unix sockets too, and returns the sockets by
-// names that no resolver knows.
+// startSockets starts n servers that also listen on unix sockets. It returns the sockets by names that no
+// resolver knows.
 func startSockets(t *testing.T, n int) (*rig, []redis.Node, map[string]string) {
 	t.Helper()
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "sockets") // the path of a socket is short
+	dir, err := os.MkdirTemp("", "sockets") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestDialOpensEveryConnection(t *testing.T) {
 	}
 }
 
-// A machine that has no processor to spare gets each answer late.
+// On an overloaded machine each answer comes late.
 func TestEachAnswerRestartsLoginTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = 2 * time.Second
@@ -95,7 +95,7 @@ func TestEachAnswerRestartsLoginTimeout(t *testing.T) {
 	})
 }
 
-// resets is a connection that its other end resets, as a proxy does, and as a server of TLS does that is spoken to without.
+// resets is a connection that its other end resets, as proxies do, and TLS servers if the client uses no TLS.
 type resets struct{ net.Conn }
 
 func (resets) Read([]byte) (int, error) { return 0, syscall.ECONNRESET }
@@ -162,7 +162,7 @@ func TestFailedDialIsUnreachableNode(t *testing.T) {
 	}
 }
 
-// The path of a socket is an address like any other, with and without Dial.
+// The path of a socket is an address, with and without Dial.
 func TestUnixSocketIsNode(t *testing.T) {
 	r, nodes, paths := startSockets(t, 2)
 	socket, other := paths[nodes[0].Addr], paths[nodes[1].Addr]
@@ -214,7 +214,7 @@ func TestTLSGoesOverDial(t *testing.T) {
 	dial := func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, server.Addr())
 	}
-	for name, works := range map[string]bool{"localhost:1": true, "elsewhere.invalid:1": false} { // the certificate has localhost
+	for name, works := range map[string]bool{"localhost:1": true, "elsewhere.invalid:1": false} { // the certificate is for localhost
 		opts := &redis.Options{Timeout: busy, Dial: dial, TLS: client}
 		d, err := redis.New(t.Context(), []redis.Node{{Addr: name}}, opts)
 		if (err == nil) != works {

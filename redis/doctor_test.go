@@ -40,7 +40,7 @@ func (r *rig) diagnoseNew(url string, opts *redis.Options) []driver.Finding {
 	return found
 }
 
-// urlOf names servers and ways to them.
+// urlOf returns the URL of the servers.
 func urlOf(addrs ...string) string {
 	if len(addrs) == 1 {
 		return "redis://" + addrs[0]
@@ -56,7 +56,7 @@ func (r *rig) url() string {
 	return urlOf(addrs...)
 }
 
-// badFindings are the findings with which an operator should do something.
+// badFindings returns the findings that an operator should fix.
 func badFindings(found []driver.Finding) (all []driver.Finding) {
 	for _, f := range found {
 		if f.Bad() {
@@ -66,7 +66,7 @@ func badFindings(found []driver.Finding) (all []driver.Finding) {
 	return all
 }
 
-// useNames has a first client admit the nodes, as in a set that is in use.
+// useNames admits the nodes with a first client, as in a set that is in use.
 func (r *rig) useNames(opts *redis.Options) {
 	r.Helper()
 	c := r.clientOf(r.openDriver(r.nodes(), opts), nil)
@@ -82,7 +82,7 @@ func (r *rig) useNames(opts *redis.Options) {
 	c.Close()
 }
 
-// startSound starts three servers that are as they should be, and in use.
+// startSound starts three healthy servers that are in use.
 func startSound(t *testing.T) *rig {
 	r := startRig(t, 3)
 	r.useNames(nil)
@@ -137,13 +137,13 @@ func (r *rig) allData() string {
 	return all.String()
 }
 
-// row is a fault that is planted, and what a doctor is to find.
+// row is a planted fault and the expected finding.
 type row struct {
 	name    string
 	plant   func(r *rig) (url string, opts *redis.Options)
 	check   string
 	verdict driver.Verdict
-	words   []string // of text and mend
+	words   []string // words in the text and the fix
 }
 
 // checkFindings checks that the fault of c was found, and nothing else.
@@ -162,7 +162,7 @@ func (c row) checkFindings(t *testing.T, found []driver.Finding) {
 	}
 }
 
-// TestDoctorFindsEachFaultAlone plants one fault in a set that is sound otherwise.
+// The test plants one fault at a time in a healthy set.
 func TestDoctorFindsEachFaultAlone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []row{
@@ -312,7 +312,7 @@ func TestDoctorFindsEachFaultAlone(t *testing.T) {
 		}, "patterns", driver.VerdictWarning, []string{"1 patterns", "+pubsub|numsub"}},
 		{"a slow command", func(r *rig) (string, *redis.Options) {
 			r.do(2, "CONFIG", "SET", "slowlog-log-slower-than", "260000")
-			r.do(2, "SLOWLOG", "RESET") // what took 10 ms while the server started
+			r.do(2, "SLOWLOG", "RESET") // removes commands that took 10 ms while the server started
 			for n := 10_000_000; r.do(2, "SLOWLOG", "LEN") == int64(0); n *= 2 {
 				r.do(2, "EVAL", "for i = 1, ARGV[1] do end", "0", strconv.Itoa(n))
 			}
@@ -341,7 +341,7 @@ func TestDoctorFindsEachFaultAlone(t *testing.T) {
 	}
 }
 
-// permissionsWithout are the documented rights but one.
+// permissionsWithout returns the documented permissions except one.
 func permissionsWithout(right string) (less []string) {
 	for _, other := range rights {
 		if other != right {
@@ -351,7 +351,7 @@ func permissionsWithout(right string) (less []string) {
 	return less
 }
 
-// restrictUser has the third node know a user with these rights, and the others all.
+// restrictUser creates a user who has these permissions on the third node, and all permissions on the others.
 func (r *rig) restrictUser(commands ...string) (string, *redis.Options) {
 	for i := range r.servers {
 		line := aclUser("locker", rights...)
@@ -363,7 +363,7 @@ func (r *rig) restrictUser(commands ...string) (string, *redis.Options) {
 	return r.url(), &redis.Options{Username: "locker", Password: secret}
 }
 
-// clockAhead is a way to a server on which its clock is ahead.
+// clockAhead returns the address of a relay to a server, whose clock seems to be ahead.
 func (r *rig) clockAhead(i int, by time.Duration) string {
 	way := newRelay(r, r.servers[i].Addr())
 	way.edit = func(words []string, reply []byte) []byte {
@@ -405,7 +405,7 @@ func (r *rig) runOf(s *redisproc.Server) string {
 	return text
 }
 
-// letEvict has a server throw away keys, and then be as it was.
+// letEvict makes a server evict keys, and then restores its settings.
 func (r *rig) letEvict(i int) {
 	r.do(i, "CONFIG", "SET", "maxmemory-policy", "volatile-lru")
 	for n := range 20 {
@@ -420,7 +420,7 @@ func (r *rig) letEvict(i int) {
 	}
 }
 
-// addListener has somebody listen to all channels of a server.
+// addListener subscribes a connection to all channels of a server.
 func (r *rig) addListener(i int) {
 	conn, err := net.Dial("tcp", r.servers[i].Addr())
 	if err != nil {
@@ -431,7 +431,7 @@ func (r *rig) addListener(i int) {
 	r.eventually("it listens", func() bool { return r.do(i, "PUBSUB", "NUMPAT") == int64(1) })
 }
 
-// A node without the rights that only looking takes is not ill for it.
+// Missing permissions that only the doctor uses are no fault of the node.
 func TestDoctorNeedsNoMorePermissionsThanLocks(t *testing.T) {
 	r := startSound(t)
 	for i := range r.servers {
@@ -452,13 +452,14 @@ func TestDoctorNeedsNoMorePermissionsThanLocks(t *testing.T) {
 	}
 }
 
-// fillDisk has the i-th server fail to save its data, as where its disk is full: a folder has the name of the file.
+// fillDisk makes the i-th server fail to save its data, as with a full disk: a folder has the name of the
+// file.
 func (r *rig) fillDisk(i int) {
 	if err := os.Mkdir(filepath.Join(r.servers[i].Dir(), "data", "dump.rdb"), 0o700); err != nil {
 		r.Fatal(err)
 	}
 	r.do(i, "CONFIG", "SET", "save", "3600 1")
-	r.Cleanup(func() { r.do(i, "CONFIG", "SET", "save", "") }) // or the server would not end
+	r.Cleanup(func() { r.do(i, "CONFIG", "SET", "save", "") }) // otherwise the server would not stop
 	r.do(i, "BGSAVE")
 	r.eventually("it has failed", func() bool { return r.infoField(i, "rdb_last_bgsave_status") == "err" })
 }
@@ -472,10 +473,10 @@ func (r *rig) connectMore(i, n int) {
 		}
 		r.Cleanup(func() { conn.Close() })
 	}
-	r.eventually("they are there", func() bool { return r.infoField(i, "connected_clients") == strconv.Itoa(n+1) }) // and the one that asks
+	r.eventually("they are there", func() bool { return r.infoField(i, "connected_clients") == strconv.Itoa(n+1) }) // and one for this command
 }
 
-// secretFile is one with the password, of this mode.
+// secretFile returns a file of this mode with the password.
 func secretFile(t testing.TB, mode os.FileMode) string {
 	name := filepath.Join(t.TempDir(), "password")
 	if err := errors.Join(os.WriteFile(name, []byte(secret), 0o600), os.Chmod(name, mode)); err != nil {
@@ -506,7 +507,7 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 		return urlOf(start(r, &redisproc.Options{TLS: cert, AuthClients: asks})), &redis.Options{TLS: config}
 	}
 	in := func(days time.Duration) func(c *tls.Config) {
-		return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // a certificate is good for 90
+		return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // a certificate is valid for 90 days
 	}
 	for _, c := range []row{
 		{"a server that is as it should be", func(r *rig) (string, *redis.Options) { return plain(r), nil }, "", "", nil},
@@ -596,7 +597,7 @@ func TestDoctorFindsEachFaultOfServer(t *testing.T) {
 	}
 }
 
-// endingCertificate is a certificate that ends soon.
+// endingCertificate returns a certificate that expires soon.
 func endingCertificate(t testing.TB) tls.Certificate {
 	cert, err := redisproc.NewCertificateLike(t.TempDir(), func(c *x509.Certificate) { c.NotAfter = time.Now().Add(40*time.Hour + time.Minute) })
 	if err != nil {
@@ -613,9 +614,9 @@ func endingCertificate(t testing.TB) tls.Certificate {
 func TestUnneededCommandsMayBeHidden(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		command, answer string // as the server gives it
+		command, answer string // answer of the server
 		skipped         []string
-		alone           []string // in place of skipped, where the server is alone
+		alone           []string // for a single server, in place of skipped
 	}{
 		{"CONFIG", "-ERR unknown command 'CONFIG', with args beginning with: 'GET' \r\n", nil, []string{"persistence"}},
 		{"CONFIG", "*0\r\n", nil, []string{"persistence"}},
@@ -642,7 +643,7 @@ func TestUnneededCommandsMayBeHidden(t *testing.T) {
 	}
 }
 
-// checkSkips checks that these checks were skipped with why, and that nothing is bad.
+// checkSkips checks that these checks were skipped with the expected reason, and that there is no bad finding.
 func (r *rig) checkSkips(found []driver.Finding, want []string) {
 	r.Helper()
 	bad := slices.DeleteFunc(badFindings(found), func(f driver.Finding) bool { return f.Check == "slowlog" }) // the machine may stand still
@@ -665,7 +666,7 @@ func (r *rig) checkSkips(found []driver.Finding, want []string) {
 
 var _ driver.Doctor = (*redis.Driver)(nil)
 
-// No secret of the URL is in what a doctor says.
+// The findings show no secret of the URL.
 func TestDoctorShowsNoPassword(t *testing.T) {
 	r := startRig(t, 1)
 	for _, f := range r.diagnoseNew("redis://locker:"+secret+"@"+r.servers[0].Addr(), nil) {
@@ -675,8 +676,7 @@ func TestDoctorShowsNoPassword(t *testing.T) {
 	}
 }
 
-// TestDoctorFindsEachFaultBehindSentinels plants one fault after the other, and takes it away again. What a row does in
-// undo may take a while.
+// The test plants one fault at a time and removes it again. The undo of a row may take a while.
 func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 	args := []string{"--min-replicas-to-write", "1", "--min-replicas-max-lag", "3"}
 	b := startBand(t, &redisproc.GroupOptions{Servers: 2, Sentinels: 3, Down: time.Minute, Server: redisproc.Options{Args: args}})
@@ -695,7 +695,7 @@ func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 	none := func() {}
 	for _, c := range []struct {
 		row
-		url        string // empty: the usual one
+		url        string // empty: the default
 		fault, end func()
 	}{
 		{
@@ -752,7 +752,7 @@ func TestDoctorFindsEachFaultBehindSentinels(t *testing.T) {
 	c.checkFindings(t, slices.DeleteFunc(b.diagnoseNew(url, nil), func(f driver.Finding) bool { return f.Check == "sentinels" }))
 }
 
-// TestDoctorFindsEachFaultOfCluster plants one fault after the other, and takes it away again.
+// The test plants one fault at a time and removes it again.
 func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	args := []string{"--min-replicas-to-write", "1", "--min-replicas-max-lag", "3", "--cluster-require-full-coverage", "no"}
 	r := startCluster(t, &redisproc.ClusterOptions{
@@ -761,7 +761,7 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	one, _ := r.master("k")
 	i := slices.Index(r.servers, one)
 	url := "redis+cluster://" + r.servers[len(r.servers)-1].Addr()
-	// The quarantine of a new cluster is a minute long: it was sat out.
+	// Skips the quarantine of a new cluster, which takes a minute.
 	found := func(url string) []driver.Finding { return r.diagnoseNew(url, &redis.Options{MaxTTL: time.Second}) }
 	c, err := redis.Open(t.Context(), url+"?quarantine=off", &redis.Options{MaxTTL: time.Second, Timeout: busy})
 	if err != nil {
@@ -773,7 +773,7 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	none := func() {}
 	for _, c := range []struct {
 		row
-		url        string // empty: the usual one
+		url        string // empty: the default
 		fault, end func()
 	}{
 		{
@@ -810,7 +810,7 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 			"",
 			func() {
 				for _, s := range r.servers {
-					s.Do("CLUSTER", "DELSLOTS", "1") // fails where another one has said so
+					s.Do("CLUSTER", "DELSLOTS", "1") // fails after another master has done it
 				}
 			}, none,
 		},
@@ -822,8 +822,8 @@ func TestDoctorFindsEachFaultOfCluster(t *testing.T) {
 	}
 }
 
-// The file has what scripts wrote to locks, by SET, and to queues, by ZADD. Without the right to either the server leaves out
-// the transaction as a whole.
+// The file has the writes of scripts to locks, by SET, and to queues, by ZADD. Without the permission for
+// either, the server skips the whole transaction.
 func TestReplayNeedsPermissionsForWholeFile(t *testing.T) {
 	for _, right := range []string{"set", "zadd"} {
 		t.Run(right, func(t *testing.T) {
@@ -856,7 +856,7 @@ func TestDoctorFindsQuarantineOffWithFailover(t *testing.T) {
 	t.Errorf("found %+v, want that quarantine=off is a fault", found)
 }
 
-// runDoctor returns the findings of the doctor at a URL.
+// runDoctor returns the findings of the doctor for a URL.
 func runDoctor(ctx context.Context, url string, ttl time.Duration, opts *redis.Options) ([]driver.Finding, error) {
 	var o redis.Options
 	if opts != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// couple is a master and a replica, whose replication a test can hold up.
+// couple is a master and a replica whose replication the test can block.
 type couple struct {
 	*rig
 	stream *faultproxy.Proxy
@@ -41,7 +41,7 @@ func startCouple(t *testing.T) *couple {
 	return c
 }
 
-// follow makes the i-th server a replica of what is at addr, and waits until it is in step.
+// follow makes the i-th server a replica of the server at addr, and waits until it is in sync.
 func (c *couple) follow(i int, addr string) {
 	c.Helper()
 	host, port, _ := net.SplitHostPort(addr)
@@ -49,10 +49,10 @@ func (c *couple) follow(i int, addr string) {
 	c.eventually("the replica is in step", func() bool { return strings.Contains(c.do(i, "INFO", "replication").(string), "master_link_status:up") })
 }
 
-// holdUp keeps from the replica what the master does from now on.
+// holdUp blocks replication from now on.
 func (c *couple) holdUp() { c.stream.Blackhole(false, true) }
 
-// promote has the replica take over from a master that is gone.
+// promote promotes the replica after the master was stopped.
 func (c *couple) promote() {
 	c.Helper()
 	c.servers[0].Kill()
@@ -74,7 +74,7 @@ func (c *couple) openVoting(maxTTL time.Duration) *redis.Driver {
 	return c.openAfterQuarantine(maxTTL)
 }
 
-// openAfterQuarantine opens one more client.
+// openAfterQuarantine opens another client after the quarantine.
 func (c *couple) openAfterQuarantine(maxTTL time.Duration) *redis.Driver {
 	c.Helper()
 	d, err := redis.New(c.Context(), c.nodes(), &redis.Options{MaxTTL: maxTTL, Timeout: busy, AllowDown: true})
@@ -84,7 +84,7 @@ func (c *couple) openAfterQuarantine(maxTTL time.Duration) *redis.Driver {
 	return d
 }
 
-// checkWaits waits until the node is in quarantine, as the client d sees it.
+// checkWaits waits until the client d reports that the node is in quarantine.
 func (c *couple) checkWaits(d *redis.Driver) {
 	c.Helper()
 	c.eventually("the node is in quarantine", func() bool {
@@ -93,12 +93,12 @@ func (c *couple) checkWaits(d *redis.Driver) {
 	})
 }
 
-// A replica may not know the newest counters of tokens. What it grants has higher ones all
-// the same, also where it hands a lock over.
+// A replica may not have the newest counters of tokens. Its grants must have higher ones all the same, also
+// after a hand-over.
 func TestTokensRiseAfterReplicaLostCounter(t *testing.T) {
 	c := startCouple(t)
 	locks := c.clientOf(c.openVoting(brief), nil)
-	c.release(c.acquire(locks, "k", nil)) // a counter that the replica knows
+	c.release(c.acquire(locks, "k", nil)) // a counter that the replica has
 	c.do(0, "WAIT", "1", "5000")
 	c.holdUp()
 	var last holdfast.Token
@@ -118,7 +118,7 @@ func TestTokensRiseAfterReplicaLostCounter(t *testing.T) {
 	}
 }
 
-// The holder keeps what it has: nobody else can be granted it before the quarantine is over.
+// The holder keeps its lease, and no other client is granted the lock before the end of the quarantine.
 func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
 	c := startCouple(t)
 	d := c.openVoting(long)
@@ -152,8 +152,7 @@ func TestLeaseSurvivesFailoverToStaleReplica(t *testing.T) {
 	}
 }
 
-// A release during the quarantine does not pass the lock on: the server may not know who
-// has had it since.
+// A release during the quarantine does not hand the lock over, because the server may not know a later holder.
 func TestReleaseInQuarantineGrantsNothing(t *testing.T) {
 	c := startCouple(t)
 	locks := c.clientOf(c.openVoting(long), nil)
@@ -164,7 +163,7 @@ func TestReleaseInQuarantineGrantsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiter := strings.Repeat("A", 26)
-	listener, err := net.Dial("tcp", c.servers[1].Addr()) // as over a connection from before
+	listener, err := net.Dial("tcp", c.servers[1].Addr()) // like a connection from before
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +177,8 @@ func TestReleaseInQuarantineGrantsNothing(t *testing.T) {
 	}
 }
 
-// A holder that is cut off while its lock is taken away goes on at a replica that takes over, unless that has heard of it.
+// A holder that is cut off while its lock is forced can continue at a replica that takes over, unless the
+// replica knows of the force.
 func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 	for name, heard := range map[string]bool{"a replica in step": true, "a replica that is cut off": false} {
 		t.Run(name, func(t *testing.T) {
@@ -218,15 +218,14 @@ func TestForceReportsMissingReplicaConfirmation(t *testing.T) {
 	}
 }
 
-// Nobody else is granted the lock before the holder's trust is over, whatever the new
-// master knows of it.
+// Whatever the new master knows of the lock, no other client is granted it while the holder still trusts it.
 func TestNewMasterWaitsForOldLeases(t *testing.T) {
 	c := startCouple(t)
 	d := c.openVoting(2 * brief)
 	defer d.Close()
 	waiter := c.clientOf(c.openAfterQuarantine(2*brief), nil)
 	c.holdUp()
-	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * brief}) // short: nobody renews it, and the waiter gets it at its end
+	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * brief}) // short, because nobody renews it and the waiter gets it at its end
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,11 +240,11 @@ func TestNewMasterWaitsForOldLeases(t *testing.T) {
 	c.release(l)
 }
 
-// Data that were another server's for a while may lack what was granted before, though
-// server and process are the same as ever.
+// Data that another server has replaced for a while may lack earlier grants, although server and process are
+// the same.
 func TestFormerReplicaSitsOutQuarantine(t *testing.T) {
 	c := startCouple(t)
-	c.openVoting(long).Close() // a client that went along would note in the other's marker what it saw
+	c.openVoting(long).Close() // a client that stayed would record its observation in the other server's marker
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	c.follow(0, c.servers[1].Addr())
 	c.do(0, "REPLICAOF", "NO", "ONE")
@@ -282,7 +281,7 @@ func TestMasterWithoutReplicasHasDefect(t *testing.T) {
 	}
 }
 
-// A server forgets that it was promoted, some time after it has lost its last replica.
+// Some time after a server has lost its last replica, it forgets that it was promoted.
 func TestServerThatForgetsPromotionKeepsVote(t *testing.T) {
 	c := startCouple(t)
 	c.promote()
@@ -328,7 +327,7 @@ func TestNodeOfSetMayFailOver(t *testing.T) {
 	c.release(l)
 }
 
-// band is a group that Sentinels look after.
+// band is a group of servers with Sentinels.
 type band struct {
 	*rig
 	group *redisproc.Group
@@ -364,12 +363,12 @@ func TestConformanceThroughSentinels(t *testing.T) {
 	}})
 }
 
-// Whatever way the master goes, a waiter is served by the next one, tokens rise, and no two
-// hold a lock at once.
+// After each kind of failover the new master serves the waiter, tokens rise, and no two clients hold a lock at
+// once.
 func TestClientsFollowMaster(t *testing.T) {
-	b := startBand(t, &redisproc.GroupOptions{Down: 2 * time.Second}) // each failover begins a quarantine: none may come that was not made
-	// A master that is well goes on beside its successor until the clients have left it, within five seconds. The quarantine
-	// has to be longer than that and a TTL, also on a busy machine.
+	b := startBand(t, &redisproc.GroupOptions{Down: 2 * time.Second}) // each failover begins a quarantine, so there must be no unplanned ones
+	// A healthy old master continues beside its successor until the clients have left it, within five seconds.
+	// The quarantine has to be longer than that and a TTL, also on a busy machine.
 	longest := brief + min(pace.Scale(6*time.Second), 20*time.Second)
 	open := func() *holdfast.Client {
 		d, err := redis.New(t.Context(), []redis.Node{b.node()}, &redis.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
@@ -385,7 +384,7 @@ func TestClientsFollowMaster(t *testing.T) {
 		c := open()
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief}); err == nil { // short: each way to leave waits for its end
+				if l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief}); err == nil { // short, because each round waits for its end
 					g.hold(l, time.Millisecond)
 					l.Release(t.Context())
 				}
@@ -429,7 +428,7 @@ func TestClientsFollowMaster(t *testing.T) {
 	all.Wait()
 }
 
-// A master that is cut off does not know that another has taken its place. The Sentinels do.
+// An isolated master does not know that another has taken its place. The Sentinels do.
 func TestReplacedMasterIsLeft(t *testing.T) {
 	r := startRig(t, 2)
 	var now atomic.Pointer[string]
@@ -446,7 +445,7 @@ func TestReplacedMasterIsLeft(t *testing.T) {
 	})
 }
 
-// TestMasterReplacedDuringLoginIsLeft: the Sentinels name its successor before the slow login ends.
+// The Sentinels name the successor before the slow login ends.
 func TestMasterReplacedDuringLoginIsLeft(t *testing.T) {
 	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
@@ -468,15 +467,15 @@ func TestMasterReplacedDuringLoginIsLeft(t *testing.T) {
 	}
 }
 
-// TestStaleSentinelDoesNotKeepReplacedMaster: after a slow login the first Sentinel to answer stood still with the old master,
-// and names it still.
+// After a slow login, the first Sentinel to answer has stood still together with the old master, and still
+// names it.
 func TestStaleSentinelDoesNotKeepReplacedMaster(t *testing.T) {
 	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
 	way[0].SetDelay(300 * time.Millisecond) // so that the login takes longer than a second
 	old, next := way.nodes()[0].Addr, r.servers[1].Addr()
 	var located atomic.Bool
-	var asked atomic.Int32 // since then
+	var asked atomic.Int32 // number of requests since then
 	var sentinels []string
 	for range 3 {
 		sentinels = append(sentinels, startSentinel(t, func() string {
@@ -500,8 +499,8 @@ func TestStaleSentinelDoesNotKeepReplacedMaster(t *testing.T) {
 	}
 }
 
-// A master that is cut off from its replica stops granting and renewing before the replica
-// that took its place begins, also for clients that reach no other Sentinel than its own.
+// A master that is cut off from its replica stops granting and renewing before the replica that took its place
+// begins, also for clients that reach only the Sentinel on the old master's side.
 func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	c := startCouple(t)
 	for i := range c.servers {
@@ -513,12 +512,12 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	side := func(i int) []redis.Node {
 		return []redis.Node{{Failover: &redis.Failover{Sentinels: []string{sentinelAnswering(t, masterReply(c.servers[i].Addr()))}, Master: "m"}}}
 	}
-	const longest = 5 * brief // more than the TTL, by what the master needs to notice
+	const longest = 5 * brief // longer than the TTL by the time that the master needs to notice
 	locks := c.clientOf(c.openDriver(side(0), &redis.Options{MaxTTL: longest}), nil)
-	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief}) // short: the other side begins after its end
+	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief}) // short, because the other side begins after its end
 	c.stream.Blackhole(true, true)
 	c.do(1, "REPLICAOF", "NO", "ONE")
-	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // for it has no replica of its own here
+	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // it has no replica of its own
 	d, err := redis.New(t.Context(), side(1), &redis.Options{MaxTTL: longest, Timeout: busy, AllowDown: true})
 	if err != nil {
 		t.Fatal(err)
@@ -533,12 +532,12 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	c.release(l)
 }
 
-// sentinelAnswering is a Sentinel that gives this reply.
+// sentinelAnswering starts a Sentinel that always gives this reply.
 func sentinelAnswering(t *testing.T, reply string) string {
 	return startSentinel(t, func() string { return reply })
 }
 
-// startSentinel is a Sentinel that says what a test wants.
+// startSentinel starts a Sentinel that gives the replies of the test.
 func startSentinel(t *testing.T, reply func() string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -567,7 +566,7 @@ func startSentinel(t *testing.T, reply func() string) string {
 	return l.Addr().String()
 }
 
-// masterReply is the answer of a Sentinel that names addr.
+// masterReply returns the reply of a Sentinel that names addr.
 func masterReply(addr string) string {
 	host, port, _ := net.SplitHostPort(addr)
 	return string(resp.AppendCommand(nil, host, port))
@@ -642,7 +641,7 @@ func TestErrorNamesUselessSentinels(t *testing.T) {
 	}
 }
 
-// Sentinels have a password of their own, and the servers another.
+// Sentinels and servers have different passwords.
 func TestSentinelsAndServersHaveSeparatePasswords(t *testing.T) {
 	b := startBand(t, &redisproc.GroupOptions{
 		Sentinels: 1, Servers: 2, Server: redisproc.Options{Password: "servers-secret"}, Sentinel: redisproc.Options{Password: "sentinels-secret"},

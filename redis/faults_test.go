@@ -18,8 +18,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// lossy is a client whose way to the servers loses replies, and another that sees
-// what comes of it.
+// lossy is a client whose connections to the servers lose replies, and another client that inspects the
+// result.
 type lossy struct {
 	*rig
 	way       route
@@ -27,8 +27,8 @@ type lossy struct {
 	prefix    string
 }
 
-// dropAnswers runs fn for each way of losing one reply of a script: on one node or on
-// all, by a connection that breaks or by one that hangs.
+// dropAnswers runs fn for each way of losing one reply of a script: on one node or on all, by a broken or by a
+// hung connection.
 func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
 	t.Parallel()
 	servers := redistest.StartN(t, 3)
@@ -63,8 +63,7 @@ func dropAnswers(t *testing.T, s *wire.Script, fn func(x *lossy, all bool)) {
 	}
 }
 
-// checkGone checks that the lock is free long before it could expire: nothing was left
-// behind.
+// checkGone checks that the lock is free long before it could expire.
 func (x *lossy) checkGone() {
 	x.Helper()
 	x.eventually("the lock is free", func() bool {
@@ -136,7 +135,7 @@ func TestLostRenewReplyKeepsLease(t *testing.T) {
 		switch {
 		case !all && err != nil, all && !errors.Is(err, holdfast.ErrUnavailable):
 			x.Errorf("Extend() = %v", err)
-		case err != nil && l.Deadline().Before(deadline.Add(-long/40)): // the root's allowance for clocks is wider than the driver's
+		case err != nil && l.Deadline().Before(deadline.Add(-long/40)): // the root package allows for larger differences of clocks than the driver
 			x.Error("a renewal that nobody confirmed shortened the lease")
 		}
 		x.checkHolds(l)
@@ -171,7 +170,7 @@ func setKey(t testing.TB, s *redisproc.Server, db int, key, value string) {
 	}
 }
 
-// A release that is overtaken by the end of its connection is sent once more.
+// A release whose connection ends before it was answered is sent again.
 func TestReleaseSurvivesItsConnection(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)
@@ -200,8 +199,7 @@ func TestReleaseSurvivesItsConnection(t *testing.T) {
 	r.checkCleared()
 }
 
-// Whatever the network does, there is one holder, tokens rise, and what is left
-// behind expires with its TTL.
+// Under all network faults there is one holder, tokens rise, and all that is left behind expires with its TTL.
 func TestCancelledWaitsOnBrokenNetworkLeaveNothing(t *testing.T) {
 	r := startRig(t, 3)
 	const clients, ttl = 4, 6 * time.Second
@@ -240,7 +238,7 @@ func TestCancelledWaitsOnBrokenNetworkLeaveNothing(t *testing.T) {
 		default:
 			p.Cut()
 		}
-		time.Sleep(rand.N(30 * time.Millisecond)) // between two faults some get through
+		time.Sleep(rand.N(30 * time.Millisecond)) // some requests succeed between two faults
 	}
 	close(stop)
 	all.Wait()
@@ -267,11 +265,11 @@ func TestLocksSurviveScriptFlush(t *testing.T) {
 	stop := g.startLoad(r, 4, "k", &holdfast.AcquireOptions{TTL: long})
 	for range 60 {
 		r.do(rand.N(3), "SCRIPT", "FLUSH")
-		time.Sleep(rand.N(20 * time.Millisecond)) // grants go on between two flushes
+		time.Sleep(rand.N(20 * time.Millisecond)) // some grants succeed between two flushes
 	}
 	before := g.count.Load()
 	for end := time.Now().Add(patience()); g.count.Load() < before+10 && time.Now().Before(end); {
-		time.Sleep(time.Millisecond) // between two looks
+		time.Sleep(time.Millisecond) // pause between two looks
 	}
 	stop()
 	if after := g.count.Load(); after < before+10 {
@@ -280,7 +278,7 @@ func TestLocksSurviveScriptFlush(t *testing.T) {
 	r.checkCleared()
 }
 
-// To free a lock takes no room.
+// Freeing a lock needs no memory.
 func TestFullServerFreesLocks(t *testing.T) {
 	r := startRig(t, 1)
 	c, other := r.newClient(), r.newClient()
@@ -318,7 +316,7 @@ func TestFullServerFreesLocks(t *testing.T) {
 	r.checkCleared()
 }
 
-// A renewal takes no room, with and without waiters.
+// A renewal needs no memory, with and without waiters.
 func TestFullServerStillRenewsLeases(t *testing.T) {
 	for key, opts := range map[string]*redis.Options{"lock:k": nil, "k": likeRedisson} {
 		t.Run(key, func(t *testing.T) {
@@ -355,7 +353,7 @@ func TestFullServerStillRenewsLeases(t *testing.T) {
 	}
 }
 
-// Until then the lease lives by the other nodes, which may be full as well.
+// Until then the other nodes keep the lease, and they may be full as well.
 func TestFullNodeTakesLostLockBackLater(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.newClient()
@@ -417,7 +415,7 @@ func TestFullServerHandsOver(t *testing.T) {
 	r.checkCleared()
 }
 
-// An adoption needs room for its token. It waits for that, and the lease stays with its owner.
+// An adoption needs memory for its token. It waits for that, and the lease stays with its owner.
 func TestAdoptionWaitsForRoom(t *testing.T) {
 	r := startRig(t, 1)
 	giver, c := r.newClient(), r.newClient()
@@ -455,7 +453,7 @@ func TestAdoptionWaitsForRoom(t *testing.T) {
 	r.checkCleared()
 }
 
-// Waiters get errors that only an operator can repair.
+// Waiters get errors that only an operator can fix.
 func TestLastingServerErrorEndsWait(t *testing.T) {
 	for _, c := range []struct {
 		name, text string

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// lockForeign takes a lock as redsync, redislock and redis-py do.
+// lockForeign acquires a lock as redsync, redislock and redis-py do.
 func (r *rig) lockForeign(key, value string) bool {
 	r.Helper()
 	taken := 0
@@ -28,8 +28,7 @@ func (r *rig) lockForeign(key, value string) bool {
 	return taken > len(r.servers)/2
 }
 
-// checkVacant waits until the release of key has reached every server: a quorum of them is
-// enough for it.
+// checkVacant waits until the release of key has reached every server; the release itself needs only a quorum.
 func (r *rig) checkVacant(key string) {
 	r.Helper()
 	for i := range r.servers {
@@ -55,7 +54,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 				t.Error("another library took a lock that is held")
 			}
 			r.release(l)
-			r.deleteKey("job:1") // what they got of a minority
+			r.deleteKey("job:1") // the keys that a failed attempt has left on a minority
 
 			if !r.lockForeign("job:1", "theirs") {
 				t.Fatal("another library could not take a free lock")
@@ -71,7 +70,7 @@ func TestBareKeysExcludeOtherLibraries(t *testing.T) {
 			if err != nil || !st.Held || st.Owner != "theirs" || !st.Since.IsZero() {
 				t.Errorf("Inspect() = %+v, %v", st, err)
 			}
-			// Its release wakes nobody, and is noticed all the same.
+			// Its release wakes nobody, but the waiter finds the free lock.
 			next := make(chan error)
 			go func() {
 				l, err := c.Acquire(r.contextInTime(), "job:1", &holdfast.AcquireOptions{TTL: long})
@@ -101,7 +100,7 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)
 	forced := func(want error) {
 		t.Helper()
-		late := false // then a second attempt may find that the first has done it
+		late := false // a second attempt may find that the first has succeeded
 		err := r.retryLate(func() error {
 			err := c.ForceRelease(t.Context(), "job", 0, "")
 			late = late || errors.Is(err, holdfast.ErrUnavailable)
@@ -111,16 +110,16 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 			t.Errorf("ForceRelease(0) = %v, want %v", err, want)
 		}
 	}
-	forced(holdfast.ErrLost) // nobody has it
+	forced(holdfast.ErrLost) // nobody holds it
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
-	forced(holdfast.ErrLost) // one of ours has a token
+	forced(holdfast.ErrLost) // a lock of Holdfast has a token
 	if err := r.retryLate(func() error { return l.Check(t.Context()) }); err != nil {
 		t.Error(err)
 	}
 	r.release(l)
 	r.checkVacant("job")
 	r.lockForeign("job", "theirs")
-	r.do(2, "SET", "job", "newer") // a newer value on one node is not theirs
+	r.do(2, "SET", "job", "newer") // a newer value on one node, which must not be deleted
 	forced(nil)
 	if v := r.do(2, "GET", "job"); v != "newer" {
 		t.Errorf("the newer value has become %v", v)
@@ -134,8 +133,8 @@ func TestForceReleaseOfAnotherLibrarysLock(t *testing.T) {
 	r.release(r.acquire(c, "job", nil))
 }
 
-// Another library does not touch the counter, so that the token of the client
-// that held the lock before it still seems to fit.
+// Another library does not change the counter, so the token of the client that held the lock before still
+// seems to match.
 func TestOldTokenSparesOtherLibrarysLock(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)
@@ -156,7 +155,7 @@ func TestOldTokenSparesOtherLibrarysLock(t *testing.T) {
 	}
 }
 
-// doEverywhere does a command on all servers.
+// doEverywhere runs a command on all servers.
 func (r *rig) doEverywhere(args ...string) {
 	r.Helper()
 	for i := range r.servers {
@@ -164,9 +163,9 @@ func (r *rig) doEverywhere(args ...string) {
 	}
 }
 
-// What another program keeps in a key of its own kind, as Redisson does, is a lock
-// that is held, and no fault of the nodes: a program that runs without the lock
-// when these are down must not run while another holds it.
+// If another program stores another type of value under the key, as Redisson does, the lock counts as held,
+// and not as a fault of the nodes: a program that runs without the lock while nodes are down must not run
+// while another one holds it.
 func TestKeyOfOtherTypeIsHeld(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
@@ -256,8 +255,7 @@ func TestOtherTypeIsHeldWithoutTypePermission(t *testing.T) {
 	checkMentions(t, err, "a key of another type")
 }
 
-// A lease on whose key somebody puts something else is lost, and not merely
-// unconfirmed.
+// If a program replaces the value of the key, the lease is lost, and not merely unconfirmed.
 func TestLeaseUnderKeyOfOtherTypeIsLost(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
@@ -301,8 +299,7 @@ func TestEmptyValueIsHeld(t *testing.T) {
 	r.release(r.acquire(c, "a", nil))
 }
 
-// A program that opens one kind of client after the other learns that they do
-// not exclude one another.
+// A program that opens clients with and without a prefix learns that they do not exclude one another.
 func TestBareAndPrefixedClientsReportEachOther(t *testing.T) {
 	r := startRig(t, 1)
 	said := func(opts redis.Options) string {
@@ -330,15 +327,14 @@ func TestBareAndPrefixedClientsReportEachOther(t *testing.T) {
 	}
 }
 
-// With bare keys the names themselves are keys, and still do not touch the
-// companions of one another.
-// In the middle of a change from redsync both have the lock, if the one has a prefix.
+// With bare keys the names themselves are keys, and do not collide with Holdfast's other keys. While programs
+// change from redsync to Holdfast, both may hold the lock if one uses a prefix.
 func TestBareKeyBesideLockIsLogged(t *testing.T) {
 	r, log := startRig(t, 3), new(notes)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{Logger: slog.New(log)}), nil)
 	for i := range r.servers {
 		r.do(i, "SET", "job", "value", "NX", "PX", "40000") // as redsync does
-		r.do(i, "SET", "page", "1")                         // no lock: it does not end
+		r.do(i, "SET", "page", "1")                         // no lock: it does not expire
 	}
 	warned := func(name string) (times int) {
 		for _, line := range log.lines() {
@@ -398,7 +394,7 @@ func TestUnusualBareKeysWork(t *testing.T) {
 	r.release(leases...)
 }
 
-// Bare keys look like other data. What our clients wait for is a lock all the same.
+// Bare keys look like other data, but a key that clients of Holdfast wait for is a lock.
 func TestListShowsOtherLibrarysAwaitedLock(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil)

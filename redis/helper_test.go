@@ -17,12 +17,12 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// helperVariable makes the test binary wait for a lock instead of testing: its
-// value is the addresses of the nodes.
+// helperVariable makes the test binary wait for a lock in place of running tests. Its value has the addresses
+// of the nodes.
 const helperVariable = "HOLDFAST_TEST_WAITER"
 
-// runHelper is a process that waits for the lock "k", says what happens on its
-// standard output, and keeps what it gets until its standard input ends.
+// runHelper waits for the lock "k", reports its progress on standard output, and keeps the lock until its
+// standard input ends.
 func runHelper(nodes string) int {
 	var list []redis.Node
 	for addr := range strings.SplitSeq(nodes, ",") {
@@ -53,7 +53,7 @@ func runHelper(nodes string) int {
 	return 0
 }
 
-// waiter is a helper that runs.
+// waiter is a running helper process.
 type waiter struct {
 	*exec.Cmd
 	said chan string
@@ -96,8 +96,7 @@ func (r *rig) startWaiter() *waiter {
 	return w
 }
 
-// stop stops the process, and returns when it has stopped: the signal itself only
-// asks for that.
+// stop stops the process, and returns when it has stopped: the signal alone only requests that.
 func (w *waiter) stop() error {
 	if err := w.Process.Signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -122,7 +121,7 @@ func (w *waiter) awaitHeld(t testing.TB, r *rig) {
 	}
 }
 
-// connections dials, and keeps what it has dialed. Many goroutines may use it.
+// connections dials, and keeps track of its connections. It is safe for concurrent use.
 type connections struct {
 	mu   sync.Mutex // guards list
 	list []net.Conn
@@ -142,7 +141,7 @@ func (c *connections) note(conn net.Conn) {
 	c.list = append(c.list, conn)
 }
 
-// count returns the number of connections so far, closed ones included.
+// count returns the number of connections so far, including closed ones.
 func (c *connections) count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -19,25 +19,26 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// hostileServer answers as Redis does, as a shard of a Cluster and as a Sentinel, until it has taken turn commands, over all
-// connections. Then it sends bytes of its own once: before the next answer, or in its place.
+// hostileServer answers as Redis does, as a shard of a Cluster and as a Sentinel, until it has received turn
+// commands over all connections. Then it sends its hostile bytes once: before the next answer, or in place of
+// it.
 type hostileServer struct {
 	cluster bool
 	bytes   []byte
 	instead bool
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	turn int
 	sent bool
 	set  string // the marker of the nodes
-	info string // the end of INFO
+	info string // last lines of INFO
 
 	ahead time.Duration // of the server's clock
-	late  time.Duration // each answer comes this much after its command
-	mute  bool          // no answer comes
-	step  []byte        // the answer to the script that tries whether scripts are one step; nil: none that says so
+	late  time.Duration // delay of each answer
+	mute  bool          // true: no answers
+	step  []byte        // answer to the script that checks whether scripts are atomic; nil: that of an atomic server
 
-	locked bool // a client got a lock
+	locked bool // a client acquired a lock
 }
 
 func (s *hostileServer) dial(context.Context, string, string) (net.Conn, error) {
@@ -80,7 +81,7 @@ func (s *hostileServer) answer(words []string) []byte {
 	return append(slices.Clone(s.bytes), answer...)
 }
 
-// usualAnswer is the answer of a server that is well.
+// usualAnswer returns the answer of a healthy server.
 func (s *hostileServer) usualAnswer(words []string) []byte {
 	bulk := func(text string) []byte { return fmt.Appendf(nil, "$%d\r\n%s\r\n", len(text), text) }
 	switch strings.ToUpper(words[0]) {
@@ -161,7 +162,7 @@ func (s *hostileServer) script(sha string, args []string) []byte {
 	return []byte(":1\r\n")
 }
 
-// hostileKinds are the ways in which a client meets a server.
+// hostileKinds are the kinds of servers for a client.
 var hostileKinds = []struct {
 	node    redis.Node
 	opts    redis.Options
@@ -176,7 +177,7 @@ var hostileKinds = []struct {
 	},
 }
 
-// meetClient goes through the public API with a server that sends raw, and fails if a call hangs.
+// meetClient uses the public API with a server that sends hostile bytes, and fails if a call hangs.
 func (s *hostileServer) meetClient(t *testing.T, kind int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +211,7 @@ func (s *hostileServer) meetClient(t *testing.T, kind int) {
 			}
 		})
 		call("waiting", func(ctx context.Context) { d.Acquire(ctx, driver.Request{Key: "busy", TTL: 10 * time.Second}) })
-		time.Sleep(6 * time.Second) // an idle connection looks after itself
+		time.Sleep(6 * time.Second) // the client checks an idle connection
 		call("Inspect", func(ctx context.Context) { d.Inspect(ctx, "k") })
 		call("Queue", func(ctx context.Context) { d.Queue(ctx, "k", 10) })
 		call("List", func(ctx context.Context) { d.List(ctx, "", func(driver.Status) bool { return true }) })
@@ -230,7 +231,7 @@ func (s *hostileServer) meetClient(t *testing.T, kind int) {
 	})
 }
 
-// hostileBytes stand in the place of answers: no command has any of them.
+// hostileBytes replace answers. No command has any of them as an answer.
 var hostileBytes = []string{
 	">0\r\n", ">-1\r\n", ">1\r\n_\r\n", ">3\r\n_\r\n_\r\n_\r\n", ">3\r\n+message\r\n*0\r\n*-1\r\n", ">4\r\n+pmessage\r\n*0\r\n_\r\n:1\r\n",
 	">3\r\n+message\r\n+c\r\n+:::\r\n", "*0\r\n", "*-1\r\n", "*1\r\n*0\r\n", "*4\r\n_\r\n_\r\n_\r\n_\r\n", "%0\r\n", "%1\r\n_\r\n_\r\n", "_\r\n",
@@ -239,21 +240,21 @@ var hostileBytes = []string{
 	"-UNADMITTED\r\n", "-READONLY\r\n", "-NOSCRIPT\r\n", "-NOAUTH\r\n", "|1\r\n+a\r\n+b\r\n", "~2\r\n+a\r\n:1\r\n", "\r\n", "hello\r\n",
 }
 
-// TestHostileBytesDoNotPanic holds that whatever stands in the place of an answer, or comes unasked, costs its connection
-// at most: nothing panics, and no call takes longer than its context and a little. It tries some of the turns.
+// Unexpected bytes, in place of an answer or without a request, end at most their connection: nothing panics,
+// and no call takes much longer than its context. The test tries some of the positions.
 func TestHostileBytesDoNotPanic(t *testing.T) {
 	t.Parallel()
 	meetHostile(t, 61)
 }
 
-// TestHostileBytesAtAnyPointDoNotPanic tries all of them.
+// The test tries all positions.
 func TestHostileBytesAtAnyPointDoNotPanic(t *testing.T) {
 	gates.Nightly(t, "sizes")
 	t.Parallel()
 	meetHostile(t, 1)
 }
 
-// meetHostile tries each message in each stride-th turn of each kind of server.
+// meetHostile tries each message at each stride-th position, for each kind of server.
 func meetHostile(t *testing.T, stride int) {
 	for kind := range hostileKinds {
 		well := &hostileServer{cluster: hostileKinds[kind].cluster, turn: 1 << 30}
@@ -274,7 +275,7 @@ func meetHostile(t *testing.T, stride int) {
 	}
 }
 
-// FuzzHostileServer is the same for bytes that a fuzzer makes.
+// FuzzHostileServer does the same with the bytes of a fuzzer.
 func FuzzHostileServer(f *testing.F) {
 	for i, raw := range hostileBytes {
 		f.Add(byte(i), byte(7*i), i%2 == 0, []byte(raw))

@@ -14,17 +14,17 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// late is a client whose requests a test holds back: they reach the servers after their
-// connection has gone, and after what the client has sent since.
+// late is a client whose requests the test holds back: they reach the servers after their connection has
+// ended, and after later requests of the client.
 type late struct {
 	*rig
 	way    route
 	client *holdfast.Client
-	giver  *holdfast.Client // its requests come in time
+	giver  *holdfast.Client // its requests are not held back
 	format *wire.Format
 }
 
-// lateOn runs test over one server, over three, and over one in the format of Redisson.
+// lateOn runs test with one server, with three, and with one in the format of Redisson.
 func lateOn(t *testing.T, test func(l *late)) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -42,8 +42,8 @@ func lateOn(t *testing.T, test func(l *late)) {
 	}
 }
 
-// holdScript runs call, whose first call of the script is held back on its way to every server. When all
-// are, their connections break. pass lets them through, and returns when they have been executed.
+// holdScript calls call, whose first request for the script is held back on its way to every server. When all
+// of them are, their connections break. pass lets them through, and returns when they have been executed.
 func (l *late) holdScript(s *wire.Script, call func()) (pass func()) {
 	l.Helper()
 	var holds []*faultproxy.Hold
@@ -67,7 +67,7 @@ func (l *late) holdScript(s *wire.Script, call func()) (pass func()) {
 	}
 }
 
-// executedCalls counts the calls of scripts that a server has carried out.
+// executedCalls returns the number of script calls that a server has executed.
 func (l *late) executedCalls(i int) (calls int) {
 	for line := range strings.Lines(fmt.Sprint(l.do(i, "INFO", "commandstats"))) {
 		if rest, ok := strings.CutPrefix(line, "cmdstat_evalsha:calls="); ok {
@@ -77,7 +77,7 @@ func (l *late) executedCalls(i int) (calls int) {
 	return calls
 }
 
-// checkStands wants a majority to keep the lock for as long as the lease is trusted, and releases it.
+// checkStands checks that a majority keeps the lock as long as the lease is trusted, and releases it.
 func (l *late) checkStands(lease *holdfast.Lease) {
 	l.Helper()
 	key := "lock:k"
@@ -101,7 +101,7 @@ func (l *late) checkStands(lease *holdfast.Lease) {
 	l.checkCleared()
 }
 
-// extendLease renews the lease over connections that work.
+// extendLease renews the lease over working connections.
 func (l *late) extendLease(lease *holdfast.Lease, ttl time.Duration) {
 	l.Helper()
 	if err := l.retryLate(func() error { return lease.Extend(l.contextInTime(), ttl) }); err != nil {

@@ -28,11 +28,11 @@ func (r *rig) leaksOf(d *redis.Driver) map[string]redis.Leak {
 }
 
 const (
-	dead = "AAAAAAAAAAAAAAAAAAAAAAAAAA.1" // a waiter whose client has died
-	ours = "BBBBBBBBBBBBBBBBBBBBBBBBBB.1" // the owner of a lock whose TTL was taken away
+	dead = "AAAAAAAAAAAAAAAAAAAAAAAAAA.1" // a dead waiter
+	ours = "BBBBBBBBBBBBBBBBBBBBBBBBBB.1" // the owner of a lock whose TTL was removed
 )
 
-// plantLeaks puts leaks on the first server, and beside them what is none.
+// plantLeaks creates leaks on the first server, and other keys.
 func (r *rig) plantLeaks() {
 	r.Helper()
 	for _, cmd := range [][]string{
@@ -52,10 +52,10 @@ func (r *rig) plantLeaks() {
 	}
 }
 
-// planted has the leaks that plant makes, and for each whether it can be deleted.
+// planted has the leaks that plantLeaks creates, and whether each of them can be deleted.
 var planted = map[string]bool{"lock:theirs": true, "lock:empty": true, "lock:hash": false, "lock:ours": false}
 
-// keys are all keys of the first server.
+// keys returns all keys of the first server.
 func (r *rig) keys() []string {
 	r.Helper()
 	var keys []string
@@ -66,7 +66,7 @@ func (r *rig) keys() []string {
 	return keys
 }
 
-// The other locks are held, waited for and idle, and the look changes nothing.
+// The other locks are held, awaited and unused, and the scan changes nothing.
 func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
 	r := startRig(t, 1)
 	c, waiter := r.newClient(), r.newClient()
@@ -100,7 +100,7 @@ func TestLeaksListsOnlyLocksWithoutTTL(t *testing.T) {
 	r.release(<-waits)
 }
 
-// A key that stopped being a leak after the look stays, too.
+// A key that is no leak any more is not deleted.
 func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
 	r := startRig(t, 1)
 	r.plantLeaks()
@@ -109,7 +109,7 @@ func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
 	found := r.leaksOf(d)
 	before := r.keys()
 
-	// Meanwhile another holder took the first lock, and the second has got a TTL.
+	// Another holder has acquired the first lock, and the second has got a TTL.
 	r.do(0, "SET", "lock:theirs", "another")
 	r.do(0, "PEXPIRE", "lock:empty", "40000")
 	for _, key := range []string{"lock:theirs", "lock:empty"} {
@@ -134,7 +134,7 @@ func TestDeleteLeakDeletesOnlyForeignLeaks(t *testing.T) {
 	}
 }
 
-// TestOwnLockWithoutTTLIsRepaired: the report says so.
+// The text of the leak reports the repair.
 func TestOwnLockWithoutTTLIsRepaired(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
@@ -157,7 +157,7 @@ func TestOwnLockWithoutTTLIsRepaired(t *testing.T) {
 	}
 }
 
-// TestBareLeaksAreAwaitedLocks: other keys are data.
+// Other bare keys are data.
 func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 	r := startRig(t, 1)
 	d := r.openDriver(r.nodes(), &redis.Options{BareKeys: true})
@@ -170,7 +170,7 @@ func TestBareLeaksAreAwaitedLocks(t *testing.T) {
 	}
 }
 
-// TestLeaksNameUnreadNodes, after the leaks of the others.
+// The unread nodes are named after the leaks of the others.
 func TestLeaksNameUnreadNodes(t *testing.T) {
 	r := startRig(t, 3)
 	r.useNames(nil)
@@ -196,8 +196,7 @@ func TestLeaksNameUnreadNodes(t *testing.T) {
 	}
 }
 
-// TestLeakScanDoesNotBlockServer: no command of the look is for more than a few hundred
-// keys, and so keeps the server for long.
+// No command of the scan reads more than a few hundred keys, so none blocks the server for long.
 func TestLeakScanDoesNotBlockServer(t *testing.T) {
 	r := startRig(t, 1)
 	r.addCrowd(50_000)
@@ -239,12 +238,12 @@ func TestLeakScanDoesNotBlockServer(t *testing.T) {
 			t.Errorf("%v", words)
 		}
 	}
-	if scans < 100 { // a table that grows is looked at in both of its sizes at once
+	if scans < 100 { // SCAN reads both tables while a table grows
 		t.Errorf("%d SCANs of 50,000 keys", scans)
 	}
 }
 
-// addCrowd makes n keys of other programs on the first server.
+// addCrowd creates n keys of other programs on the first server.
 func (r *rig) addCrowd(n int) {
 	r.Helper()
 	for ; n > 0; n -= 10_000 {

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// TestListYieldsLocksBeforeScanEnds, and asks for many locks in one round trip.
+// List also asks for many locks in one round trip.
 func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	r := startRig(t, 1)
 	const locks = 5000
@@ -53,7 +53,7 @@ func TestListYieldsLocksBeforeScanEnds(t *testing.T) {
 	}
 }
 
-// TestProbesAreNotListed: for a moment a server has a key on which a client tries it.
+// While a client checks a server, the server has a key for it.
 func TestProbesAreNotListed(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
@@ -63,7 +63,7 @@ func TestProbesAreNotListed(t *testing.T) {
 	}
 }
 
-// TestLocksOfOtherLibrariesAreNamed by what they have written.
+// Libraries are recognised by the values that they write.
 func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
@@ -94,7 +94,7 @@ func TestLocksOfOtherLibrariesAreNamed(t *testing.T) {
 	}
 }
 
-// TestQueueIsShownWithoutMajority, as far as the nodes know that are left.
+// The remaining nodes show the queue as far as they know it.
 func TestQueueIsShownWithoutMajority(t *testing.T) {
 	r, c, _ := startLooked(t)
 	r.do(2, placeEntry("holdfast:queue:{lock:k}", "AAAAAAAAAAAAAAAAAAAAAAAAAA.1", 1)...)
@@ -106,7 +106,7 @@ func TestQueueIsShownWithoutMajority(t *testing.T) {
 	}
 }
 
-// TestHugeValueAffectsNoOtherLock holds that another program's value in the place of a lock ends no connection.
+// A huge value of another program in place of a lock ends no connection.
 func TestHugeValueAffectsNoOtherLock(t *testing.T) {
 	r := startRig(t, 1)
 	r.do(0, "SET", "lock:huge", strings.Repeat("x", 5<<20))

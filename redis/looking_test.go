@@ -16,8 +16,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// startLooked is one lease on three servers, which keep it for 10, 20 and 30 s, and
-// another client that looks at it.
+// startLooked returns a lease on three servers, which keep it for 10, 20 and 30 s, and another client that
+// inspects it.
 func startLooked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
 	r := startRig(t, 3)
 	l := r.acquire(r.newClient(), "k", &holdfast.AcquireOptions{TTL: long, NoRenew: true})
@@ -32,7 +32,7 @@ func startLooked(t *testing.T) (*rig, *holdfast.Client, *holdfast.Lease) {
 	return r, c, l
 }
 
-// kill ends servers and waits until c misses them.
+// kill stops servers and waits until c reports them as down.
 func (r *rig) kill(c *holdfast.Client, servers ...int) {
 	r.Helper()
 	for _, i := range servers {
@@ -58,7 +58,7 @@ func TestInspectReportsTimeOfQuorum(t *testing.T) {
 			t.Errorf("Inspect() = %+v, %v; want a little less than %v left", st, err, most)
 		}
 	}
-	left(20 * time.Second) // two nodes keep it for so long, and one does not
+	left(20 * time.Second) // two nodes keep the lock that long, and one does not
 	r.kill(c, 2)
 	left(10 * time.Second)
 	r.do(1, "DEL", "lock:k")
@@ -119,7 +119,7 @@ func TestForceReleaseSucceedsAtMajority(t *testing.T) {
 		}
 	}
 	r.eventually("the old holder hears of it", func() bool {
-		err := l.Extend(t.Context(), long) // unavailable, where the first answer decides
+		err := l.Extend(t.Context(), long) // ErrUnavailable if the first answer decides
 		if err == nil {
 			t.Fatal("the lease that was taken away was extended")
 		}
@@ -127,8 +127,8 @@ func TestForceReleaseSucceedsAtMajority(t *testing.T) {
 	})
 }
 
-// The last holder's commit did not reach one node. That one gave the next holder what the last one had elsewhere, and
-// has not heard of its commit either.
+// The last holder's commit did not reach one node. That node gave the next holder the same token as the last
+// holder had elsewhere, and has not received the next commit either.
 func TestLastHoldersTokenSparesNextHolder(t *testing.T) {
 	r, c, l := startLooked(t)
 	r.do(1, "SET", "lock:k", fmt.Sprint(l.Owner(), " ", int64(l.Token())-32), "KEEPTTL")
@@ -175,7 +175,7 @@ func TestOtherClientsSeeHoldersName(t *testing.T) {
 			other := r.clientOf(r.openDriver(r.nodes(), nil), &holdfast.Options{Hooks: hooks})
 			l := r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
 			if n > 1 {
-				r.servers[0].Kill() // the others know as well
+				r.servers[0].Kill() // the other nodes know it as well
 			}
 			_, err := other.TryAcquire(t.Context(), "k", nil)
 			if held, ok := errors.AsType[*holdfast.HeldError](err); !ok || held.Holder != me || held.Owner != l.Owner() {
@@ -190,8 +190,7 @@ func TestOtherClientsSeeHoldersName(t *testing.T) {
 					t.Errorf("List yields %+v, %v, want holder %v", st, err, me)
 				}
 			}
-			// A waiter gets the same answer, and so does a client that looked
-			// before there was a holder.
+			// A waiter gets the same answer, and so does a client that asked before there was a holder.
 			err = r.waitInVain(other, "k")
 			checkMentions(t, err, me.String())
 			if e := <-events; e.Held == nil || e.Held.Holder != me {
@@ -224,8 +223,8 @@ func TestInspectNeedsOneNode(t *testing.T) {
 	}
 }
 
-// What no node has answered is not known, and asked again: a name that came too late
-// once must not be missing for as long as names are kept.
+// A name that no node has returned is asked for again: one late answer must not hide the name for as long as
+// names are cached.
 func TestHolderIsNamedAfterFailedLookup(t *testing.T) {
 	r := startRig(t, 1)
 	way := newRoute(t, r.servers)
@@ -249,7 +248,7 @@ func TestHolderIsNamedAfterFailedLookup(t *testing.T) {
 	r.release(l)
 }
 
-// A note stands in the owner id, so that every node has it that has the lock.
+// The note is part of the owner id, so every node that has the lock has the note.
 func TestOthersSeeNoteOfLease(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
@@ -273,8 +272,7 @@ func TestOthersSeeNoteOfLease(t *testing.T) {
 	}
 }
 
-// TestQueueNamesWaitersInOrder holds that the queue is shown as it is served, and by a
-// majority of the nodes or not at all.
+// The queue is shown in the order of service, and by a majority of the nodes or not at all.
 func TestQueueNamesWaitersInOrder(t *testing.T) {
 	r := startRig(t, 3)
 	held := r.acquire(r.newClient(), "k", nil)

@@ -7,8 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// FuzzNames holds that a lock is listed by the name under which it was taken, with
-// any prefix, and that companions and probes are never taken for locks.
+// FuzzNames checks that a lock is listed under the name with which it was acquired, with any prefix, and that
+// Holdfast's other keys and probes are never listed as locks.
 func FuzzNames(f *testing.F) {
 	for _, name := range []string{"a", "{a}", ":{a}", "a{b}c", "lock:a", "holdfast:fence:7", "~probe:c", "*", "\x00", "é"} {
 		f.Add(name, "lock:")
@@ -18,7 +18,7 @@ func FuzzNames(f *testing.F) {
 		for _, o := range []*Options{{Prefix: prefix}, {BareKeys: true}} {
 			lock := o.lockKeys(name)
 			if strings.HasPrefix(lock.Key, wire.Companion) {
-				continue // rejected: such prefixes by Open, such names by the client
+				continue // Open rejects such prefixes, and the client such names
 			}
 			if got, ok := o.nameOf(lock.Key); ok == strings.HasPrefix(name, probeName) || ok && got != name {
 				t.Errorf("prefix %q, bare %v: %q is listed as %q, %v", o.Prefix, o.BareKeys, name, got, ok)

@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// hurtNode opens two clients of five nodes, does something to one of the nodes in
-// the middle of a lease, and checks that nobody misses it.
+// hurtNode opens two clients of five nodes, breaks one of the nodes during a lease, and checks that the
+// clients continue without it.
 func (r *rig) hurtNode(hurt, mend func(s *redisproc.Server), states ...driver.NodeState) {
 	events := make(chan driver.NodeEvent, 100)
 	hooks := &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e driver.NodeEvent) { events <- e }}}
@@ -82,13 +82,13 @@ func TestLocksSurviveHungNode(t *testing.T) {
 	}, driver.NodeStalled, driver.NodeUp)
 }
 
-// The Redlock page, "Performance, crash recovery and fsync": a node that has
-// forgotten its locks stays out until they are over.
+// The Redlock page, "Performance, crash recovery and fsync": a node that has forgotten its locks does not vote
+// until they have expired.
 func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 	r := startRig(t, 3)
 	opts := &redis.Options{MaxTTL: 2 * time.Second, Timeout: busy}
 	var d *redis.Driver
-	_, err := redis.New(t.Context(), r.nodes(), opts) // nobody can tell a first start from a restart
+	_, err := redis.New(t.Context(), r.nodes(), opts) // a first start and a restart look the same
 	if !errors.Is(err, driver.ErrUnavailable) {
 		t.Errorf("%v does not match ErrUnavailable", err)
 	}
@@ -108,7 +108,7 @@ func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 		st, err := c.Inspect(t.Context(), "k")
 		return err == nil && st.Nodes[0].Err != nil && strings.Contains(st.Nodes[0].Err.Error(), "votes in")
 	})
-	r.release(r.acquire(c, "k", nil)) // two of three
+	r.release(r.acquire(c, "k", nil)) // on two of three
 	r.servers[1].Kill()
 	_, err = c.TryAcquire(t.Context(), "k", nil)
 	if !errors.Is(err, holdfast.ErrUnavailable) {
@@ -128,14 +128,14 @@ func TestRestartedNodeSitsOutQuarantine(t *testing.T) {
 	}
 }
 
-// With every answer on disk before it is given, nothing is forgotten.
+// With every answer on disk before it is sent, nothing is forgotten.
 func TestDurableNodeNeedsNoQuarantine(t *testing.T) {
 	t.Parallel()
 	r := &rig{T: t}
 	for range 3 {
 		r.servers = append(r.servers, redistest.Start(t, &redisproc.Options{AppendOnly: "always"}))
 	}
-	r.openDriver(r.nodes(), nil).Close() // once without quarantine, as it is new
+	r.openDriver(r.nodes(), nil).Close() // without quarantine, because the set is new
 	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestDurableNodeNeedsNoQuarantine(t *testing.T) {
 	r.release(l)
 }
 
-// A single Redis votes at once: in quarantine it would only be down for longer.
+// A single Redis votes at once: a quarantine would only prolong the outage.
 func TestSingleNodeHasNoQuarantine(t *testing.T) {
 	r := startRig(t, 1)
 	d, err := redis.New(t.Context(), r.nodes(), &redis.Options{Timeout: busy})
@@ -206,7 +206,7 @@ func (h blockedLog) Handle(context.Context, slog.Record) error { <-h.mended; ret
 func (h blockedLog) WithAttrs([]slog.Attr) slog.Handler        { return h }
 func (h blockedLog) WithGroup(string) slog.Handler             { return h }
 
-// A node that has got a defect comes back also where the log cannot be told of it.
+// A node with a defect comes back even if the defect cannot be logged.
 func TestHangingLoggerDelaysNoNode(t *testing.T) {
 	r := startRig(t, 1)
 	log := blockedLog{make(chan struct{})}

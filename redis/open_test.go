@@ -19,8 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// checkRejected checks that Open fails as want, names the node and the mend, and leaves
-// no lock behind.
+// checkRejected checks that Open fails with want, names the node and the fix, and leaves no lock behind.
 func (r *rig) checkRejected(nodes []redis.Node, opts *redis.Options, want error, words ...string) {
 	r.Helper()
 	d, err := r.open(nodes, opts)
@@ -108,7 +107,7 @@ func TestOpenRejectsSetWithOtherOptions(t *testing.T) {
 		fmt.Sprintf("nodes %s, %s, %s: ", addr, r.servers[1].Addr(), r.servers[2].Addr()))
 }
 
-// TestOpenRejectsSetOfOtherVersion, also where the set is one node.
+// Also if the set is a single node.
 func TestOpenRejectsSetOfOtherVersion(t *testing.T) {
 	for agreement, row := range map[string]struct {
 		n    int
@@ -137,7 +136,7 @@ func TestOpenNamesEveryDownNode(t *testing.T) {
 	r := startRig(t, 3)
 	nodes := r.nodes()
 	r.servers[0].Kill()
-	d := r.openDriver(nodes, nil) // one of three is not missed
+	d := r.openDriver(nodes, nil) // two of three are enough
 	d.Close()
 	r.servers[1].Kill()
 	_, err := r.open(nodes, nil)
@@ -147,7 +146,7 @@ func TestOpenNamesEveryDownNode(t *testing.T) {
 	checkMentions(t, err, "need 2 nodes", nodes[0].Addr, nodes[1].Addr, "connection refused")
 }
 
-// A server that accepts and never answers does not keep Open for ever.
+// A server that accepts connections and never answers does not block Open for ever.
 func TestOpenTakesBoundedTime(t *testing.T) {
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
@@ -207,7 +206,7 @@ func TestEvenNumberOfNodesIsWarnedOf(t *testing.T) {
 	r := startRig(t, 4)
 	for n, want := range map[int][]string{1: nil, 2: {"with 2 nodes as with 1, locks survive the loss of 0"}, 3: nil, 4: {"4 nodes as with 3", "loss of 1"}} {
 		log := new(notes)
-		r.openDriver(r.nodes()[:n], &redis.Options{DB: n}).Close() // or each admission would be in the log
+		r.openDriver(r.nodes()[:n], &redis.Options{DB: n}).Close() // without it, each admission would be logged
 		d := r.openDriver(r.nodes()[:n], &redis.Options{Logger: slog.New(log), DB: n})
 		d.Close()
 		if want == nil && len(log.lines()) != 0 || want != nil && !log.has(want...) {
@@ -229,7 +228,7 @@ func TestConnectionSetsClientNameAndDatabase(t *testing.T) {
 	r.release(l)
 }
 
-// notes is a slog.Handler that keeps what is logged.
+// notes is a slog.Handler that stores log lines.
 type notes struct {
 	mu   sync.Mutex
 	text []string
@@ -257,7 +256,7 @@ func (n *notes) lines() []string {
 	return append([]string(nil), n.text...)
 }
 
-// has reports whether one line has all words.
+// has reports whether one line contains all words.
 func (n *notes) has(words ...string) bool {
 	for _, line := range n.lines() {
 		all := true

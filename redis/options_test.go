@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// FuzzOptions holds that options and addresses either are rejected, as driver.ErrInvalid, or
-// make a driver whose keys are apart from Holdfast's own.
+// FuzzOptions checks that options and addresses are either rejected with driver.ErrInvalid, or give a driver
+// whose lock keys are distinct from Holdfast's own keys.
 func FuzzOptions(f *testing.F) {
 	f.Add("a:1", "", int64(0), int64(0), 0, false)
 	f.Add("a:1,a:1", "lock:", int64(time.Minute), int64(time.Second), 1, false)

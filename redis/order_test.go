@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// hangServer stops the i-th server until the function that it returns is called.
+// hangServer stops the i-th server until resume is called.
 func (r *rig) hangServer(i int) (resume func()) {
 	r.Helper()
 	if err := r.servers[i].Pause(); err != nil {
@@ -28,14 +28,13 @@ func (r *rig) hangServer(i int) (resume func()) {
 	}
 }
 
-// A batch has an acquire and, behind it, its release. The server knows only the
-// second of both scripts. Were the first alone sent again, it would be executed
-// behind its release and leave a lock that nobody holds.
+// A batch has an acquire followed by its release. The server knows only the script of the release. If the
+// acquire alone were sent again, it would be executed after its release and leave a lock without a holder.
 func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 	r := startRig(t, 1)
 	d := r.openDriver(r.nodes(), nil)
 	t.Cleanup(func() { d.Close() })
-	for i := range 5 { // a machine that is busy does not always make such a batch
+	for i := range 5 { // a busy machine does not always make such a batch
 		request := driver.Request{Key: strconv.Itoa(i), TTL: long}
 		held, err := d.Acquire(r.contextInTime(), request)
 		if err != nil {
@@ -46,7 +45,7 @@ func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 		resume := r.hangServer(0)
 		released := make(chan error, 1)
 		go func() { released <- d.Release(r.Context(), held, 0) }()
-		time.Sleep(10 * time.Millisecond) // the release is away, and what follows shares the next batch
+		time.Sleep(10 * time.Millisecond) // the release is written, and the next requests share a batch
 		ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
 		if _, err := d.Acquire(ctx, request); err == nil {
 			t.Error("a server that is stopped has granted a lock")
@@ -60,7 +59,7 @@ func TestUnknownScriptKeepsItsOrder(t *testing.T) {
 	r.checkCleared()
 }
 
-// What can do without a node that hangs is not queued for it, but a release can not.
+// Other requests skip a hung node, but a release is queued for it.
 func TestReleaseWaitsForHungNode(t *testing.T) {
 	r := startRig(t, 3)
 	c := r.newClient()
@@ -75,8 +74,8 @@ func TestReleaseWaitsForHungNode(t *testing.T) {
 	r.checkCleared()
 }
 
-// A wake-up that was sent while the connection was down is lost. The waiter asks when
-// it hears again, and not when its own timer, of a second, runs out.
+// A wake-up that was sent while the connection was down is lost. The waiter asks as soon as it is subscribed
+// again, not when its own timer, of a second, expires.
 func TestNewSubscriptionAsksAtOnce(t *testing.T) {
 	r := startRig(t, 1)
 	way := newRoute(t, r.servers)
@@ -101,7 +100,7 @@ func TestNewSubscriptionAsksAtOnce(t *testing.T) {
 		r.awaitWaiters(holder, "k", 1)
 		before := asked.Load()
 		r.eventually("the waiter's timer has run out", func() bool { return asked.Load() > before })
-		time.Sleep(20 * time.Millisecond) // its answer is here, and it rests for another second
+		time.Sleep(20 * time.Millisecond) // its answer has come, and it rests for another second
 		way[0].Cut()
 		r.release(l)
 		begin := time.Now()
@@ -114,7 +113,7 @@ func TestNewSubscriptionAsksAtOnce(t *testing.T) {
 	r.checkCleared()
 }
 
-// A counter that somebody set is raised to the floor of the node's admission.
+// A counter that somebody has set is raised to the floor of the node's admission.
 func TestCounterSetByHandLowersNoToken(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.newClient()
@@ -131,7 +130,7 @@ func TestCounterSetByHandLowersNoToken(t *testing.T) {
 	r.checkCleared()
 }
 
-// Not parallel: descriptors belong to the process.
+// The test is not parallel, because descriptors belong to the process.
 func TestCloseClosesAllDescriptors(t *testing.T) {
 	r := &rig{T: t, servers: redistest.StartN(t, 3)}
 	count := func() int {

@@ -17,23 +17,22 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// startSeeking begins to wait for "k" at the driver, and returns what stands in the way, as
-// it changes, and how the wait ends.
+// startSeeking starts to wait for "k" at the driver. It returns the obstacles of the wait, and its result.
 func (r *rig) startSeeking(d *redis.Driver) (obstacles chan error, ended chan error) {
 	obstacles, ended = make(chan error, 100), make(chan error, 1)
 	ctx := r.contextInTime()
 	go func() {
 		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: long, Obstacle: func(err error) { obstacles <- err }})
 		if err == nil {
-			d.Release(ctx, g, 0) // as far as the server answers
+			d.Release(ctx, g, 0) // if the server answers
 		}
 		ended <- err
 	}()
 	return obstacles, ended
 }
 
-// What passes by itself is waited out, whether or not anybody was ever granted a lock
-// here; who does not wait hears of it at once.
+// A wait continues through temporary errors, whether or not a lock was ever granted here. A call that does not
+// wait gets the error at once.
 func TestWaitSurvivesTemporaryErrors(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -99,8 +98,8 @@ func TestWaitSurvivesTemporaryErrors(t *testing.T) {
 	}
 }
 
-// TestWaitReportsRejectedCredentials holds that a server which rejects a login that it took before is in the way of a wait, and is
-// reported, until it takes the login again.
+// A server that rejects a login that it accepted before is an obstacle of the wait, and is reported, until it
+// accepts the login again.
 func TestWaitReportsRejectedCredentials(t *testing.T) {
 	r := startRig(t, 1)
 	l := r.acquire(r.newClient(), "k", nil)
@@ -128,8 +127,7 @@ func TestWaitReportsRejectedCredentials(t *testing.T) {
 	}
 }
 
-// After a failover the name of a node leads to the new master, but an open connection
-// to the old one.
+// After a failover the name of a node leads to the new master, but an open connection leads to the old one.
 func TestReplicaIsDialedAgain(t *testing.T) {
 	r := startRig(t, 2)
 	way := newRoute(t, r.servers[:1])
@@ -157,8 +155,8 @@ func TestReplicaIsDialedAgain(t *testing.T) {
 	}
 }
 
-// A server that cuts each connection as it is used is not asked for another at once:
-// each costs it a dozen commands.
+// After a server has cut a connection at its first use, the client pauses before the next one: each costs the
+// server a dozen commands.
 func TestShortConnectionIsNotRedialedAtOnce(t *testing.T) {
 	r := startRig(t, 1)
 	holder := r.newClient()
@@ -182,7 +180,7 @@ func TestShortConnectionIsNotRedialedAtOnce(t *testing.T) {
 			first = time.Now()
 		}
 	}
-	// The first pause is none; then they double from 20 ms, less a random part of up to half.
+	// There is no first pause; then pauses double from 20 ms, less a random part of up to half.
 	if took, least := time.Since(first), (20+40+80+160+320)/2*time.Millisecond; took < least {
 		t.Errorf("%d connections in %v, want no less than %v", cuts, took, least)
 	}
@@ -222,8 +220,8 @@ func TestOpenWithAllowDownFailsWhenRejected(t *testing.T) {
 	}
 }
 
-// A subscriber to all channels is no waiter: the node does not hand a lock to a dead
-// waiter because the subscriber received the message.
+// A subscriber to all channels is not a waiter: the node does not hand a lock to a dead waiter because the
+// subscriber received the message.
 func TestPatternSubscriberKeepsNoDeadWaiterAlive(t *testing.T) {
 	for name, less := range map[string][]string{
 		"PUBSUB": nil, "without the right to it": {"+pubsub|numsub"},

@@ -21,8 +21,8 @@ var (
 	adoptions = flag.Int("adoptions", 40, "how many leases are adopted by two clients at once")
 )
 
-// TestLeaseSurvivesOutagesInTurn has each of three servers away for longer than the TTL, one after the
-// other, while a rival waits for the lock and takes what it finds free. Each time the holder has all of them again.
+// Each of three servers is down for longer than the TTL, one after the other, while a rival waits for the lock
+// and acquires it where it is free. After each outage the holder has all servers again.
 func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short leaves out half a minute of outages")
@@ -31,7 +31,7 @@ func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 	for name, outage := range map[string]func(r *rig, i int) error{
 		"paused": func(r *rig, i int) error {
 			err := r.servers[i].Pause()
-			time.Sleep(ttl + time.Second) // what the outage is
+			time.Sleep(ttl + time.Second) // the outage
 			return errors.Join(err, r.servers[i].Resume())
 		},
 		"restarted empty": func(r *rig, i int) error { return r.servers[i].Wipe(r.Context()) },
@@ -78,7 +78,7 @@ func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 						return err == nil && on == 3
 					})
 				}
-				everywhere("at first") // it can begin on two
+				everywhere("at first") // a lease may begin on two
 				for i := range r.servers {
 					if err := outage(r, i); err != nil {
 						r.Fatal(err)
@@ -98,7 +98,7 @@ func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 	}
 }
 
-// TestOneOfTwoAdoptersGetsLease has two clients adopt each lease at the same time, while replies to both are lost.
+// Two clients adopt each lease at the same time, while replies to both are lost.
 func TestOneOfTwoAdoptersGetsLease(t *testing.T) {
 	const ttl = 6 * time.Second
 	r := startRig(t, 3)
@@ -113,7 +113,7 @@ func TestOneOfTwoAdoptersGetsLease(t *testing.T) {
 		key := strconv.Itoa(round)
 		l := r.acquire(giver, key, &holdfast.AcquireOptions{TTL: ttl, Adoptable: true})
 		if err := l.Detach(); err != nil {
-			continue // this machine is busy: it is over
+			continue // the lease has expired on this busy machine
 		}
 		for _, way := range routes {
 			for range rand.N(3) {
@@ -124,7 +124,7 @@ func TestOneOfTwoAdoptersGetsLease(t *testing.T) {
 		var all sync.WaitGroup
 		for i, c := range adopters {
 			all.Go(func() {
-				time.Sleep(rand.N(2 * time.Millisecond)) // one may be first
+				time.Sleep(rand.N(2 * time.Millisecond)) // either may be first
 				m, err := c.Adopt(r.Context(), key, l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: ttl})
 				switch {
 				case err == nil:
@@ -163,7 +163,7 @@ func TestOneOfTwoAdoptersGetsLease(t *testing.T) {
 	r.checkCleared()
 }
 
-// standsNoLongerThan checks that every lock on key expires with its TTL, and when.
+// standsNoLongerThan checks that every lock on key expires within ttl.
 func (r *rig) standsNoLongerThan(ttl time.Duration, key string) {
 	r.Helper()
 	for i := range r.servers {

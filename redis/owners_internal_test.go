@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A node that does not answer keeps no goroutine of a look-up that another node has answered.
+// After one node has answered a lookup, no goroutine waits for the others.
 func TestLookUpLeavesNoGoroutine(t *testing.T) {
 	t.Parallel()
 	servers := redistest.StartN(t, 2)
@@ -39,25 +39,25 @@ func TestLookUpLeavesNoGoroutine(t *testing.T) {
 	if who.Program != "p" {
 		t.Fatalf("lookUp() = %+v", who)
 	}
-	for hasLabel(label) { // the last may be on its way out
+	for hasLabel(label) { // the last goroutine may be ending
 		if silent.Ended() {
 			t.Fatal("a goroutine has waited until the silent connection was given up")
 		}
 	}
 }
 
-// hasLabel reports whether a goroutine has a label of that value.
+// hasLabel reports whether a goroutine has a label with that value.
 func hasLabel(value string) bool {
 	var all bytes.Buffer
 	pprof.Lookup("goroutine").WriteTo(&all, 1)
 	return bytes.Contains(all.Bytes(), []byte(value))
 }
 
-// slowLog takes a line once it may.
+// slowLog is a log handler that blocks until the test allows it to continue.
 type slowLog struct {
 	slog.Handler
-	asked chan struct{} // gets a value for each line
-	may   chan struct{} // closed: now
+	asked chan struct{} // receives a value for each line
+	may   chan struct{} // closed when it may continue
 }
 
 func (s slowLog) Handle(context.Context, slog.Record) error {
@@ -66,7 +66,7 @@ func (s slowLog) Handle(context.Context, slog.Record) error {
 	return nil
 }
 
-// Close waits for a Logger that is slow, and not for one that hangs.
+// Close waits for a slow Logger, but not for one that hangs.
 func TestCloseWaitsForTheLogger(t *testing.T) {
 	t.Parallel()
 	for _, hangs := range []bool{false, true} {

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// openBench returns a driver over a server of its own.
+// openBench returns a driver over a new server.
 func openBench(b *testing.B) (*redis.Driver, *redisproc.Server) {
 	b.Helper()
 	s := redistest.Start(b, nil)
@@ -39,15 +39,15 @@ func doCommand(b *testing.B, s *redisproc.Server, args ...string) any {
 	return v
 }
 
-// reportTimes reports the median and the longest of some times, in µs.
+// reportTimes reports the median and the longest of the times, in µs.
 func reportTimes(b *testing.B, what string, times []time.Duration) {
 	slices.Sort(times)
 	b.ReportMetric(float64(times[len(times)/2].Microseconds()), "µs-"+what)
 	b.ReportMetric(float64(times[len(times)-1].Microseconds()), "µs-longest-"+what)
 }
 
-// BenchmarkDeadPlaces takes and frees a lock with so many expired places in its queue, and sends PINGs meanwhile. It reports
-// the time of a grant, of a PING, and of a script by the server's own clock.
+// BenchmarkDeadPlaces acquires and releases a lock with many expired places in its queue, and sends PINGs
+// meanwhile. It reports the time of a grant, of a PING, and of a script by the server's own clock.
 func BenchmarkDeadPlaces(b *testing.B) {
 	for _, dead := range []int{0, 100_000} {
 		b.Run(strconv.Itoa(dead), func(b *testing.B) {
@@ -114,8 +114,8 @@ func BenchmarkDeadPlaces(b *testing.B) {
 	}
 }
 
-// BenchmarkAdoptions adopts one lease again and again: each leaves a note. It reports the time of an adoption, and what the
-// server keeps in the end, for the first thousand and for those after 20,000.
+// BenchmarkAdoptions adopts one lease again and again; each adoption leaves a note. It reports the time of an
+// adoption and the memory of the notes, for the first thousand adoptions and for those after 20,000.
 func BenchmarkAdoptions(b *testing.B) {
 	for b.Loop() {
 		d, s := openBench(b)
@@ -147,8 +147,8 @@ func BenchmarkAdoptions(b *testing.B) {
 	}
 }
 
-// BenchmarkSemaphoreWaiters has 4,000 callers of one client wait for 64 slots that another client holds, each with a note of its
-// own. It reports what one of them takes of the client's memory.
+// BenchmarkSemaphoreWaiters has 4,000 callers of one client wait for 64 slots that another client holds, each
+// with its own note. It reports the memory of one waiter in the client.
 func BenchmarkSemaphoreWaiters(b *testing.B) {
 	const slots, waiters = 64, 4000
 	for b.Loop() {
@@ -186,7 +186,7 @@ func BenchmarkSemaphoreWaiters(b *testing.B) {
 				}
 			})
 		}
-		time.Sleep(5 * time.Second) // each waits by then
+		time.Sleep(5 * time.Second) // all wait by then
 		b.ReportMetric((memory()-before)/waiters/1024, "KiB/waiter")
 		stop()
 		all.Wait()

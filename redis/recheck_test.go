@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// TestChangedServerIsLeft holds that what the gate would reject ends a connection within a second or
-// two, and that the error names it.
+// A change of the server that the gate would reject ends the connection within a second or two, with an error
+// that names it.
 func TestChangedServerIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ info, says string }{
@@ -52,7 +52,7 @@ func TestChangedServerIsLeft(t *testing.T) {
 	}
 }
 
-// TestDefectsFollowServer holds that what makes no node unfit is seen to come and go.
+// Defects that do not make a node unfit appear and disappear with their cause.
 func TestDefectsFollowServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,8 +85,8 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// TestServerThatStartsEvictingGrantsNothing holds it on a real server: a client that was connected before gets no lock while the
-// policy evicts, and a lease goes on if the policy is put right in time.
+// On a real server, a client that was connected before gets no lock while the policy evicts, and a lease
+// survives if the policy is corrected in time.
 func TestServerThatStartsEvictingGrantsNothing(t *testing.T) {
 	r := startRig(t, 1)
 	holder, other := r.newClient(), r.newClient()

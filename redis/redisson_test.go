@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// What RLock does on the server, as Redisson 4 has it; verify/interop has the library itself.
+// The scripts of RLock in Redisson 4; verify/interop tests the library itself.
 const (
 	javaLock = `
 		if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
@@ -42,7 +42,7 @@ const (
 		return 1`
 )
 
-// thread is a thread in Java, by the name that Redisson gives it.
+// thread is a Java thread, with the name that Redisson gives it.
 type thread string
 
 const (
@@ -50,13 +50,14 @@ const (
 	javaOther  = thread("0b7f6c52-9f0e-4a59-8e35-6f1f6a1c2d3e:43")
 )
 
-// lock is -1, or how long the lock is another's.
+// lock returns -1, or the remaining time of another owner's lock.
 func (j thread) lock(r *rig, key string) int64 {
 	r.Helper()
 	return r.do(0, "EVAL", javaLock, "1", key, "40000", string(j)).(int64)
 }
 
-// unlock is 1 where the lock is free, 0 where it is still the thread's, and -1 where it was not.
+// unlock returns 1 if the lock is free now, 0 if the thread still holds it, and -1 if the thread did not hold
+// it.
 func (j thread) unlock(r *rig, key string) int64 {
 	r.Helper()
 	return r.do(0, "EVAL", javaUnlock, "2", key, "redisson_lock__channel:{"+key+"}", "40000", string(j)).(int64)
@@ -78,7 +79,8 @@ func (r *rig) heldBy(c *holdfast.Client, key string, words ...string) {
 	checkMentions(r, err, words...)
 }
 
-// waitInVain returns how a wait for a lock that stays held ends. A wait that was over before any answer is repeated, longer.
+// waitInVain returns the error of a wait for a lock that stays held. If the wait ended before any answer, it
+// repeats the wait with more time.
 func (r *rig) waitInVain(c *holdfast.Client, key string) (err error) {
 	r.Helper()
 	for wait := 100 * time.Millisecond; wait < fixture.Patience(); wait *= 2 {
@@ -125,8 +127,8 @@ func TestReentrantThreadFreesLockAtLastUnlock(t *testing.T) {
 	r.release(r.acquire(c, "job", nil))
 }
 
-// A crowd that waits as well makes the waiter rest for 5 s at least between its own questions.
-// A Java program has an RReadWriteLock of such a name, which knows nothing of a gate and places.
+// With a crowd of waiters, a waiter rests for at least 5 s between its own requests. A Java program has an
+// RReadWriteLock with such a name, which knows neither gate nor places.
 func TestReadersAreRejectedInRedissonFormat(t *testing.T) {
 	r := startRig(t, 1)
 	_, err := r.redissonClient().RWLock("job", 2).AcquireRead(t.Context(), nil)
@@ -176,7 +178,8 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	p.Cut()
 	hears() // over the next connection
 	ctx := r.contextInTime()
-	// A thread that waits by RFairLock is told by a channel of its own. The waiter hears that, too.
+	// A thread that waits for an RFairLock is notified on a channel of its own. The waiter receives these
+	// messages too.
 	r.do(0, "RPUSH", "redisson_lock_queue:{job}", string(javaOther))
 	r.do(0, "PUBLISH", channel, "0")
 	r.eventually("the waiter listens for threads in line", func() bool { return r.do(0, "PUBSUB", "NUMPAT") == int64(1) })
@@ -192,7 +195,7 @@ func TestWaiterAsksWhenRedissonPublishes(t *testing.T) {
 	r.eventually("nobody listens any more", func() bool { return listeners() == 0 && r.do(0, "PUBSUB", "NUMPAT") == int64(0) })
 }
 
-// ear hears the messages of a channel, as a waiter in Java does.
+// ear receives the messages of a channel, as a Java waiter does.
 type ear struct{ *resp.Conn }
 
 func (r *rig) subscribeTo(pattern string) ear {
@@ -212,7 +215,7 @@ func (r *rig) subscribeTo(pattern string) ear {
 	return e
 }
 
-// takeMessages returns what was published since the last call: channel and message.
+// takeMessages returns the messages since the last call: channel and text.
 func (e ear) takeMessages(r *rig) (all []string) {
 	r.Helper()
 	r.do(0, "PUBLISH", "end", "")
@@ -239,7 +242,7 @@ func TestReleaseWakesJavaWaiters(t *testing.T) {
 			t.Errorf("%s: messages %q, want %q", what, got, want)
 		}
 	}
-	e.takeMessages(r) // what the check of the connections has published
+	e.takeMessages(r) // the messages of the connection checks
 	l := r.acquire(c, "job", &holdfast.AcquireOptions{TTL: long})
 	said("a lock that is taken")
 	r.release(l)
@@ -272,7 +275,7 @@ func TestTokensShareOrderWithFencedLocks(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.redissonClient()
 	const counter = "redisson_lock_token:{job}"
-	r.do(0, "SET", counter, "57") // a fenced lock in Java began
+	r.do(0, "SET", counter, "57") // a Java fenced lock was used first
 	for range 3 {
 		before := fmt.Sprint(r.do(0, "GET", counter))
 		l := r.acquire(c, "job", nil)
@@ -298,7 +301,7 @@ func TestTokensShareOrderWithFencedLocks(t *testing.T) {
 	r.release(l)
 }
 
-// Redisson frees a lock by force without a trace, and a thread that takes no token may have had it since.
+// Redisson force-unlocks a lock without a trace, and a thread that uses no token may have held it since.
 func TestLockForcedInJavaIsLost(t *testing.T) {
 	r := startRig(t, 1)
 	c := r.redissonClient()
@@ -335,7 +338,7 @@ func TestForeignValueCountsAsHeld(t *testing.T) {
 			t.Errorf("%s has changed", key)
 		}
 	}
-	// And the other way round, for a client in the plain format.
+	// The other way round, with a client in the plain format.
 	r.release(r.acquire(c, "ours", nil))
 	l := r.acquire(c, "ours", &holdfast.AcquireOptions{TTL: long})
 	r.heldBy(r.clientOf(r.openDriver(r.nodes(), &redis.Options{BareKeys: true}), nil), "ours", "Redisson")
@@ -392,7 +395,7 @@ func TestFormatRedissonIsForOneServer(t *testing.T) {
 	}
 }
 
-// The line that the doctor names is enough, also to wait and to be woken.
+// The permissions that the doctor names are enough, also to wait and to be woken.
 func TestRedissonPermissionsAreEnough(t *testing.T) {
 	r := startWith(t, &redisproc.Options{})
 	user := &redis.Options{Format: redis.FormatRedisson, Username: "locks", Password: "secret"}

@@ -11,17 +11,16 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// relay passes commands on to a server one by one, as proxies do that understand them,
-// and not as it is: what a test changes is done to each connection. It delivers no
-// messages to subscribers.
+// relay passes commands to a server one by one, like proxies that understand them. The test can change the
+// answers on each connection. It delivers no messages to subscribers.
 type relay struct {
 	testing.TB
 	listener net.Listener
 	server   atomic.Pointer[string]
-	// answer may answer in the server's place; nil: does not. subscribed says that the
-	// connection is.
+	// answer may answer in place of the server; nil: it does not. subscribed reports whether the connection is
+	// subscribed.
 	answer func(words []string, subscribed bool) []byte
-	// edit changes replies; nil: does not.
+	// edit changes replies; nil: it does not.
 	edit func(words []string, reply []byte) []byte
 }
 
@@ -106,7 +105,7 @@ func (r *relay) serve(client net.Conn) {
 	}
 }
 
-// to is a connection to the server of now: it changes under the client's.
+// to returns a connection to the present server, which can change during the client's connection.
 func (r *relay) to(up *upstream) (*upstream, error) {
 	addr := *r.server.Load()
 	if up != nil && up.addr == addr {
@@ -138,7 +137,7 @@ func (u *upstream) ask(verb string, raw []byte) ([]byte, error) {
 	}
 }
 
-// inResp2 has the server of the relay speak RESP2.
+// inResp2 makes the server of the relay speak RESP2.
 func inResp2(words []string, reply []byte) []byte {
 	if words[0] == "HELLO" {
 		return bytes.Replace(reply, []byte("$5\r\nproto\r\n:3"), []byte("$5\r\nproto\r\n:2"), 1)
@@ -146,7 +145,7 @@ func inResp2(words []string, reply []byte) []byte {
 	return reply
 }
 
-// listensOnly answers a command over a subscribed connection as some servers and proxies do.
+// listensOnly answers a command over a subscribed connection like some servers and proxies do.
 func listensOnly(words []string, subscribed bool) []byte {
 	if subscribed && !strings.HasSuffix(words[0], "SUBSCRIBE") && words[0] != "PING" {
 		return []byte("-ERR Can't execute '" + words[0] + "': only (P)SUBSCRIBE / (P)UNSUBSCRIBE / PING / QUIT are allowed in this context\r\n")

@@ -18,12 +18,12 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// oddServer answers as Redis does, but answers each script with odd.
+// oddServer answers as Redis does, except that it answers each script with odd.
 type oddServer struct {
 	listener net.Listener
 	odd      atomic.Pointer[[]byte]
-	set      atomic.Pointer[string] // what the key of the set holds
-	old      atomic.Bool            // it is of the time before HELLO
+	set      atomic.Pointer[string] // value of the set's key
+	old      atomic.Bool            // a server from before HELLO
 	alike    atomic.Bool            // it calls itself part of a cluster, and has no scripts
 }
 
@@ -112,8 +112,7 @@ func (s *oddServer) reply(words []string) []byte {
 	return []byte("+OK\r\n")
 }
 
-// recipe makes a reply of bytes: what a fuzzer changes stays a reply, or else becomes
-// one of the few that are not.
+// recipe makes a reply from bytes, so that a fuzzer's changes almost always give a valid reply.
 type recipe []byte
 
 func (r *recipe) next() (b byte) {
@@ -158,7 +157,7 @@ func (r *recipe) reply(depth int) string {
 		return "*-1\r\n"
 	case 9:
 		return r.text()
-	case 10: // a message, as of a wake-up, and the reply behind it
+	case 10: // a message such as a wake-up, and the reply after it
 		return ">" + strings.TrimPrefix(r.list(depth), "*") + r.reply(depth+1)
 	}
 	return r.list(depth)
@@ -177,8 +176,7 @@ func (r *recipe) list(depth int) string {
 	return out.String()
 }
 
-// FuzzReplies holds that no reply, however odd, makes the driver panic or hang, and
-// that only a number is a grant.
+// FuzzReplies checks that no reply makes the driver panic or hang, and that only a number is a grant.
 func FuzzReplies(f *testing.F) {
 	for _, r := range []recipe{
 		{0, 1, 7},
@@ -199,7 +197,7 @@ func FuzzReplies(f *testing.F) {
 		{11, 3, 0, 1, 5, 1, 3, 'a', '.', '1', 0, 0},
 		{11, 3, 1, 1, 'x', 11, 0, 5},
 		{11, 4, 1, 3, 'a', '.', '1', 0, 1, 5, 1, 2, '3', '1', 0, 0},
-		{11, '9', '9', 'M'}, // a list that does not end
+		{11, '9', '9', 'M'}, // an unfinished list
 		{11, 4, 1, 0, 0, 8, 255, 255, 255, 255, 255, 255, 255, 254, 1, 1, '0', 0, 0},
 	} {
 		f.Add([]byte(r))
@@ -216,7 +214,7 @@ func FuzzReplies(f *testing.F) {
 		r := recipe(data)
 		reply := []byte(r.reply(0))
 		s.odd.Store(&reply)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a reply that does not end is waited for until then
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the client waits that long for the rest of an unfinished reply
 		defer cancel()
 		defer time.AfterFunc(time.Minute, func() { panic(fmt.Sprintf("%q: a call goes on after the end of its context", reply)) }).Stop()
 		g, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second, NoWait: true})
@@ -242,7 +240,7 @@ func TestOldServerIsNamed(t *testing.T) {
 	}
 }
 
-// Infinispan's HELLO says mode cluster, and its INFO cluster_enabled:0.
+// Infinispan reports mode cluster in HELLO, and cluster_enabled:0 in INFO.
 func TestServerWithoutScriptsIsNoCluster(t *testing.T) {
 	t.Parallel()
 	server := startOddServer(t)

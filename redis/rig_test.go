@@ -30,17 +30,17 @@ import (
 )
 
 const (
-	// busy bounds the check of a connection on a machine that does other things.
+	// busy bounds the check of a connection on a busy machine.
 	busy = 5 * time.Second
 	// long is a TTL that does not end within a test.
 	long = 40 * time.Second
 )
 
-// patience returns how long anything may take that is certain to come.
+// patience returns how long an event may take that is certain to come.
 func patience() time.Duration { return pace.Scale(20 * time.Second) }
 
-// TestMain lets more tests run at once than there are processors, as most of
-// them wait, and serves as the program of other processes (see helper).
+// TestMain lets more tests run at once than there are processors, because most of them wait. It also serves as
+// the program of helper processes.
 func TestMain(m *testing.M) {
 	if role := os.Getenv(helperVariable); role != "" {
 		tempo.Adopt()
@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 	os.Exit(leaktest.Run(m))
 }
 
-// rig is some servers and what a test does with them.
+// rig is a set of servers with test helpers.
 type rig struct {
 	*testing.T
 	servers []*redisproc.Server
@@ -70,13 +70,13 @@ func startWith(t *testing.T, opts *redisproc.Options) *rig {
 	return &rig{T: t, servers: []*redisproc.Server{redistest.Start(t, opts)}}
 }
 
-// replicaOf are the arguments of a replica of the i-th server.
+// replicaOf returns the arguments of a replica of the i-th server.
 func (r *rig) replicaOf(i int) []string {
 	host, port, _ := strings.Cut(r.servers[i].Addr(), ":")
 	return []string{"--replicaof", host, port}
 }
 
-// nodes are the servers themselves.
+// nodes returns the servers as nodes.
 func (r *rig) nodes() []redis.Node {
 	var nodes []redis.Node
 	for _, s := range r.servers {
@@ -85,7 +85,7 @@ func (r *rig) nodes() []redis.Node {
 	return nodes
 }
 
-// open opens a driver over nodes; servers that have just been started may vote.
+// open opens a driver over nodes, and lets servers vote that have just been started.
 func (r *rig) open(nodes []redis.Node, opts *redis.Options) (*redis.Driver, error) {
 	var o redis.Options
 	if opts != nil {
@@ -107,7 +107,7 @@ func (r *rig) openDriver(nodes []redis.Node, opts *redis.Options) *redis.Driver 
 	return d
 }
 
-// newClient returns one more client of the servers.
+// newClient returns another client of the servers.
 func (r *rig) newClient() *holdfast.Client {
 	r.Helper()
 	return r.clientOf(r.openDriver(r.nodes(), nil), nil)
@@ -123,14 +123,14 @@ func (r *rig) clientOf(d driver.Driver, opts *holdfast.Options) *holdfast.Client
 	return c
 }
 
-// contextInTime returns a context that bounds the wait for a certain event.
+// contextInTime returns a context that bounds the wait for an event that is certain to come.
 func (r *rig) contextInTime() context.Context {
 	ctx, cancel := context.WithTimeout(r.Context(), patience())
 	r.Cleanup(cancel)
 	return ctx
 }
 
-// acquire asks again when answers came too late, as they may on a busy machine.
+// acquire acquires a lock. It tries again if answers came too late, as they may on a busy machine.
 func (r *rig) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	r.Helper()
 	for end := time.Now().Add(patience()); ; {
@@ -153,8 +153,7 @@ func (r *rig) release(leases ...*holdfast.Lease) {
 	}
 }
 
-// retryLate repeats a call that failed because answers came too late, as they may on a busy
-// machine.
+// retryLate repeats a call that failed because answers came too late, as they may on a busy machine.
 func (r *rig) retryLate(fn func() error) error {
 	for end := time.Now().Add(patience()); ; {
 		if err := fn(); !errors.Is(err, holdfast.ErrUnavailable) || time.Now().After(end) {
@@ -163,8 +162,8 @@ func (r *rig) retryLate(fn func() error) error {
 	}
 }
 
-// takeChanges returns the events so far of a single node that was up, without its standstills: on a busy machine
-// a node may seem to stand still.
+// takeChanges returns the events so far of a single node that was up, without stalls: on a busy machine a node
+// may seem to stand still.
 func takeChanges(events <-chan driver.NodeEvent) (told []driver.NodeEvent) {
 	state := driver.NodeUp
 	for len(events) > 0 {
@@ -209,7 +208,7 @@ func findLeftovers(servers []*redisproc.Server, prefix string) ([]string, error)
 			list, _ := reply.([]any)
 			for _, key := range list {
 				name, _ := key.(string)
-				if strings.HasPrefix(name, wire.Queue) { // a note of a force or adoption stays
+				if strings.HasPrefix(name, wire.Queue) { // the note of a force or an adoption may stay
 					if places, err := s.Do("ZCOUNT", name, "(-1e14", "+inf"); err == nil && places == int64(0) {
 						continue
 					}
@@ -221,8 +220,7 @@ func findLeftovers(servers []*redisproc.Server, prefix string) ([]string, error)
 	return all, nil
 }
 
-// checkCleared checks that no lock and no queue is left on any server, long before it
-// could expire with its TTL.
+// checkCleared checks that no lock and no queue is left on any server, long before it could expire.
 func (r *rig) checkCleared() {
 	r.Helper()
 	var left []string
@@ -238,7 +236,7 @@ func (r *rig) checkCleared() {
 	r.Errorf("left behind: %q", left)
 }
 
-// checkMentions checks that err says everything that an operator needs.
+// checkMentions checks that err contains all words.
 func checkMentions(t testing.TB, err error, words ...string) {
 	t.Helper()
 	if err == nil {
@@ -252,7 +250,7 @@ func checkMentions(t testing.TB, err error, words ...string) {
 	}
 }
 
-// route is one client's way to the servers: a proxy before each.
+// route is the way of one client to the servers, with a proxy before each.
 type route []*faultproxy.Proxy
 
 func newRoute(t testing.TB, servers []*redisproc.Server) route {
@@ -277,7 +275,7 @@ func (r route) nodes() []redis.Node {
 	return nodes
 }
 
-// dial leads to the proxy before a server, and straight to all else.
+// dial connects to the proxy of a server, and directly to any other address.
 func (r route) dial(servers []*redisproc.Server) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if i := slices.IndexFunc(servers, func(s *redisproc.Server) bool { return s.Addr() == addr }); i >= 0 {
@@ -293,7 +291,7 @@ func (r route) blackhole(yes bool) {
 	}
 }
 
-// downNode makes a node unreachable, as when its server was killed.
+// downNode makes a node unreachable, like a killed server.
 func (r route) downNode(node int, yes bool) {
 	r[node].Refuse(yes)
 	if yes {
@@ -307,17 +305,16 @@ var scripts = faultproxy.Command("EVALSHA")
 // callsOf matches every call of one script.
 func callsOf(s *wire.Script) faultproxy.Match { return faultproxy.Command("EVALSHA", s.SHA) }
 
-// fleet is a service for package locktest: every client has its own way to the
-// same servers.
+// fleet is a service for package locktest: every client has its own route to the same servers.
 type fleet struct {
 	t       testing.TB
 	servers []*redisproc.Server
 	prefix  string
 	format  redis.Format
-	budget  []atomic.Int32 // replies still to be lost, by node
-	node    *redis.Node    // in place of the servers: it is one of them
+	budget  []atomic.Int32 // number of replies to lose, by node
+	node    *redis.Node    // the node that the servers form together; nil: each server is a node
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	routes map[driver.Driver]route
 	down   int
 }
@@ -388,7 +385,7 @@ func (f *fleet) delayServers(d time.Duration) {
 
 func (f *fleet) findLeftovers() ([]string, error) { return findLeftovers(f.servers, f.prefix) }
 
-// guarded is a resource under a lock. It notices two holders at once, and tokens that do not rise.
+// guarded is a resource under a lock. It notices simultaneous holders, and tokens that do not rise.
 type guarded struct {
 	t      testing.TB
 	inside atomic.Int32
@@ -410,11 +407,11 @@ func (g *guarded) hold(l *holdfast.Lease, d time.Duration) {
 		g.t.Errorf("token %d after %d", token, last)
 	}
 	g.count.Add(1)
-	time.Sleep(d) // or two holders would never meet
+	time.Sleep(d) // otherwise two holders would never meet
 	g.inside.Add(-1)
 }
 
-// startLoad makes clients take the lock in turn until stop is called.
+// startLoad makes clients acquire the lock in turn until stop is called.
 func (g *guarded) startLoad(r *rig, clients int, key string, opts *holdfast.AcquireOptions) (stop func()) {
 	all := make([]*holdfast.Client, clients)
 	for i := range all {
@@ -438,7 +435,7 @@ func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *h
 					continue
 				}
 				if g.lossy {
-					before -= quorum.TrustedClockSkew // a counter that is lost twice begins at the clock of a request that was on its way
+					before -= quorum.TrustedClockSkew // a counter that is lost twice begins at the clock of a request that was already sent
 				}
 				if int64(l.Token()) <= before {
 					r.Errorf("token %d for who asked after %d was granted", l.Token(), before)
@@ -456,7 +453,7 @@ func (g *guarded) loadBy(r *rig, clients []*holdfast.Client, key string, opts *h
 	}
 }
 
-// placeEntry returns the command that gives an owner a place in a queue, which does not expire.
+// placeEntry returns the command that gives an owner a place in a queue that does not expire.
 func placeEntry(queue, owner string, stamp int) []string {
 	return []string{"ZADD", queue, strconv.Itoa(stamp), owner, "-9000000000000", wire.LapseMember(owner)}
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// TestWaiterSurvivesCredentialRotation holds that a server which rejects the login of a client that it had let in before is
-// waited for, as its password, certificate or configuration may be about to be replaced. The error of a wait that ends
-// meanwhile names the refusal, and Open fails at once.
+// If a server rejects a login that it accepted before, the wait continues, because its password, certificate
+// or configuration may be about to be replaced. The error of a wait that ends meanwhile names the rejection,
+// and Open fails at once.
 func TestWaiterSurvivesCredentialRotation(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -49,7 +49,7 @@ func TestWaiterSurvivesCredentialRotation(t *testing.T) {
 					server.mu.Lock()
 					defer server.mu.Unlock()
 					if server.info = ""; yes {
-						server.info = "run_id:other\r\n" + c.info // its connections end
+						server.info = "run_id:other\r\n" + c.info // ends its connections
 					}
 				}
 				open := func() (*redis.Driver, error) {
@@ -104,7 +104,7 @@ func TestWaiterSurvivesCredentialRotation(t *testing.T) {
 	}
 }
 
-// TestWaitEndsOnRejectedCredentials holds that nobody waits for a login that no server has ever taken.
+// A login that no server has ever accepted ends the wait.
 func TestWaitEndsOnRejectedCredentials(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,8 +127,7 @@ func TestWaitEndsOnRejectedCredentials(t *testing.T) {
 	})
 }
 
-// TestImitationsOfRedisAreNamed holds that the error names the command after which a server that only looks like Redis,
-// or a proxy, says nothing more.
+// The error names the command after which a proxy, or a server that only looks like Redis, stops answering.
 func TestImitationsOfRedisAreNamed(t *testing.T) {
 	t.Parallel()
 	usual := &hostileServer{turn: 1 << 30}

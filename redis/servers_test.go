@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// disguiseServer has clients see other words in the replies to one command.
+// disguiseServer replaces words in the replies to one command.
 func (r *rig) disguiseServer(command string, words ...string) route {
 	r.Helper()
 	way := newRoute(r, r.servers)
@@ -29,7 +29,7 @@ func (r *rig) disguiseServer(command string, words ...string) route {
 	return way
 }
 
-// Without the name of its run nobody notices that a server has been restarted.
+// Without a run id, a restart of the server goes unnoticed.
 func TestServerWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	r := startRig(t, 3)
 	way := r.disguiseServer("INFO", "run_id:", "other_id:")
@@ -38,7 +38,7 @@ func TestServerWithoutRunIDVotesOnlyAlone(t *testing.T) {
 	r.release(r.acquire(c, "k", nil))
 }
 
-// Valkey 8 has other names for what Redis says of itself.
+// Valkey 8 uses other names than Redis for some of its fields.
 func TestClusterNodeIsKnownByAllNames(t *testing.T) {
 	r := startRig(t, 1)
 	for _, words := range [][]string{
@@ -51,7 +51,7 @@ func TestClusterNodeIsKnownByAllNames(t *testing.T) {
 	}
 	other := newRelay(t, r.servers[0].Addr())
 	other.edit = func(words []string, reply []byte) []byte {
-		reply = bytes.Replace(reply, []byte("cluster_enabled:"), []byte("cluster_unknown:"), 1) // or INFO denies what HELLO names
+		reply = bytes.Replace(reply, []byte("cluster_enabled:"), []byte("cluster_unknown:"), 1) // or INFO denies what HELLO reports
 		return bytes.Replace(reply, []byte("$10\r\nstandalone"), []byte("$7\r\ncluster"), 1)
 	}
 	r.checkRejected([]redis.Node{other.start().node()}, nil, driver.ErrConfig, "Cluster", "independent")
@@ -63,7 +63,7 @@ func TestOpenRejectsSentinel(t *testing.T) {
 	r.refusedBy(r.nodes(), &redis.Options{DB: 1}, driver.ErrConfig, "Sentinel", "address of a Redis server")
 }
 
-// refusedBy is rejected for servers that have no keys to look at.
+// refusedBy is checkRejected for servers that have no keys.
 func (r *rig) refusedBy(nodes []redis.Node, opts *redis.Options, want error, words ...string) {
 	r.Helper()
 	_, err := r.open(nodes, opts)
@@ -85,7 +85,7 @@ func TestErrorNamesRenamedCommand(t *testing.T) {
 	}
 }
 
-// A proxy may know RESP2 alone. Then nobody is woken, and all is well otherwise.
+// A proxy may support RESP2 only. Then waiters are not woken, and all else works.
 func TestServerWithoutRESP3Polls(t *testing.T) {
 	r := startRig(t, 1)
 	old := newRelay(t, r.servers[0].Addr())
@@ -98,14 +98,14 @@ func TestServerWithoutRESP3Polls(t *testing.T) {
 	r.checkPolls([]redis.Node{old.start().node()})
 }
 
-// Without PUBLISH nobody is woken, and all is well otherwise.
+// Without PUBLISH waiters are not woken, and all else works.
 func TestNodeWithoutPublishPolls(t *testing.T) {
 	r := startWith(t, &redisproc.Options{Args: []string{"--rename-command", "PUBLISH", "HIDDEN"}})
 	r.checkPolls(r.nodes())
 }
 
-// A server or proxy on which a connection that is subscribed takes no commands, or
-// that speaks RESP2, must not break at the first wait.
+// Some servers and proxies accept no commands over a subscribed connection, or speak RESP2. The client must
+// not fail at its first wait.
 func TestNodeWithoutSubscriptionPolls(t *testing.T) {
 	r := startRig(t, 1)
 	narrow, old := newRelay(t, r.servers[0].Addr()), newRelay(t, r.servers[0].Addr())
@@ -115,8 +115,7 @@ func TestNodeWithoutSubscriptionPolls(t *testing.T) {
 	r.checkPolls([]redis.Node{old.start().node()})
 }
 
-// checkPolls checks that locks work over the nodes, waits too, and that an event says
-// that waiters poll.
+// checkPolls checks that locks and waits work over the nodes, and that an event reports that waiters poll.
 func (r *rig) checkPolls(nodes []redis.Node) {
 	r.Helper()
 	events := make(chan driver.NodeEvent, 100)
@@ -132,7 +131,7 @@ func (r *rig) checkPolls(nodes []redis.Node) {
 		}
 		next <- err
 	}()
-	time.Sleep(100 * time.Millisecond) // it waits by now, or else the test shows less
+	time.Sleep(100 * time.Millisecond) // it waits by now; otherwise the test shows less
 	if err := l.Extend(r.Context(), long); err != nil {
 		r.Errorf("Extend() = %v", err)
 	}
@@ -143,7 +142,7 @@ func (r *rig) checkPolls(nodes []redis.Node) {
 	r.checkCleared()
 }
 
-// Where messages may overtake replies, or replies messages, a wake-up is no grant.
+// If messages may overtake replies, or replies messages, a wake-up is no grant.
 func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 	r := startRig(t, 1)
 	for _, c := range []struct {
@@ -165,7 +164,7 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 		}, 1)
 		first, waiter := r.newClient(), r.clientOf(r.openDriver(way.nodes(), nil), nil)
 		granted := false
-		for i := 0; i < 3 || c.grants && !granted && i < 50; i++ { // what is woken late asks everywhere
+		for i := 0; i < 3 || c.grants && !granted && i < 50; i++ { // a late wake-up makes the waiter ask all nodes
 			key := fmt.Sprintf("k%q%d", c.words, i)
 			l := r.acquire(first, key, &holdfast.AcquireOptions{TTL: long})
 			next := make(chan *holdfast.Lease, 1)
@@ -191,7 +190,7 @@ func TestWakeUpGrantsOnlyInOrder(t *testing.T) {
 	}
 }
 
-// How a right is rejected inside of a script has changed from one server to the next.
+// Servers differ in how they report a missing permission inside a script.
 func TestNewerServersNameMissingPermission(t *testing.T) {
 	for _, name := range redistest.Newer {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +215,7 @@ func TestNewerServersNameMissingPermission(t *testing.T) {
 	}
 }
 
-// The rights of the documentation are enough for keys that are the names themselves.
+// The documented permissions are enough for bare keys.
 func TestBareKeysNeedNoExtraPermissions(t *testing.T) {
 	bare := strings.Replace(aclUser("bare", rights...), "~lock:*", "~job:*", 1)
 	r := startWith(t, &redisproc.Options{ACL: []string{bare}})

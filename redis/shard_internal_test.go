@@ -18,10 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/redis/internal/place"
 )
 
-// seen has a client look at the map: a has all slots but the last, and a node's clock is ahead.
+// seen makes the client read the map: a has all slots except the last, and the clock of a node is ahead.
 func (c *cluster) seen(ahead time.Duration) { c.seenWith(wire.Slots-1, ahead) }
 
-// seenWith is seen where b has the slots from first on.
+// seenWith is seen if b has the slots from first on.
 func (c *cluster) seenWith(first int, ahead time.Duration) {
 	now := time.Now()
 	c.applyMap(chart{
@@ -30,7 +30,7 @@ func (c *cluster) seenWith(first int, ahead time.Duration) {
 	})
 }
 
-// firstToken returns the first token of a counter that is new now.
+// firstToken returns the first token of a counter that starts now.
 func firstToken() int64 {
 	now := time.Now().UnixMicro()
 	floor, _ := quorum.Seed(now, now)
@@ -61,7 +61,7 @@ func TestTokensBeginAtClockOnceWithoutMoves(t *testing.T) {
 	})
 }
 
-// It may come from a shard that lost counters, and whose floor this client does not know.
+// The slot may come from a shard that has lost counters, and whose floor this client does not know.
 func TestTokensBeginAtClockAfterMove(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
@@ -73,7 +73,7 @@ func TestTokensBeginAtClockAfterMove(t *testing.T) {
 	})
 }
 
-// A slot may have gone to another shard, which lost counters, and have come back meanwhile.
+// A slot may have moved to another shard, which lost counters, and have come back meanwhile.
 func TestTokensBeginAtClockWithOldMap(t *testing.T) {
 	t.Parallel()
 	withShards(t, func(t *testing.T, d *Driver, _, _ net.Conn) {
@@ -83,7 +83,7 @@ func TestTokensBeginAtClockWithOldMap(t *testing.T) {
 		begun := firstToken()
 		wantFloor(t, clusterOf(d), begun) // before the client looks again
 		time.Sleep(half)
-		wantFloor(t, clusterOf(d), begun) // once for as long as a map counts
+		wantFloor(t, clusterOf(d), begun) // once, as long as the map counts
 		time.Sleep(time.Millisecond)
 		begun = firstToken()
 		wantFloor(t, clusterOf(d), begun)
@@ -94,7 +94,7 @@ func TestTokensBeginAtClockWithOldMap(t *testing.T) {
 		clusterOf(d).seen(0)
 		then := firstToken()
 		time.Sleep(time.Millisecond)
-		wantFloor(t, clusterOf(d), then+1000) // no grant was asked for while the map was old
+		wantFloor(t, clusterOf(d), then+1000) // no grant was requested while the map was old
 	})
 }
 
@@ -125,7 +125,7 @@ func TestTokensBeginAtClockOnlyIfClocksAgree(t *testing.T) {
 	})
 }
 
-// What was granted where the slot was before may be unknown where it is now.
+// The new shard of a slot may not know what the old one has granted.
 func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 	t.Parallel()
 	for _, below := range []int64{1, 0} {
@@ -148,7 +148,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 				t.Errorf("it asked by %q, want %d at least", sent, least)
 			}
 			b.Write(fmt.Appendf(nil, ":%d\r\n", least-below))
-			if below > 0 { // a server that does not go by what is asked
+			if below > 0 { // a server that ignores the lowest token
 				takeNames(atB)
 				b.Write([]byte(":1\r\n")) // the release
 			}
@@ -160,7 +160,7 @@ func TestGrantInFoundSlotBeginsAtClock(t *testing.T) {
 	}
 }
 
-// What such a client was granted it could not use, and each time it asks it would keep the lock from all others for a TTL.
+// The client could not use a grant, and with each attempt it would keep the lock from all others for a TTL.
 func TestClientWithoutFloorAsksForNoLock(t *testing.T) {
 	t.Parallel()
 	grant := driver.Grant{Key: "k", Owner: driver.Adoptable(quorum.NewOwner(quorum.NewClient(), 1, "")), TTL: 10 * time.Second, Token: 7}
@@ -177,7 +177,7 @@ func TestClientWithoutFloorAsksForNoLock(t *testing.T) {
 		withShards(t, func(t *testing.T, d *Driver, a, _ net.Conn) {
 			clusterOf(d).seen(61 * time.Second)
 			atA := readNames(a)
-			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // nothing looks after the connections here
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // no supervisor watches the connections here
 			defer cancel()
 			if err := ask(ctx, d); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "differ by more than a minute") {
 				t.Errorf("%s: %v", what, err)
@@ -189,7 +189,7 @@ func TestClientWithoutFloorAsksForNoLock(t *testing.T) {
 	}
 }
 
-// The node's clock has gone on since it was read, for up to the time that the answer took.
+// The node's clock has advanced since it was read, by up to the time that the answer took.
 func TestLateAnswerDoesNotLowerTokens(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
@@ -207,7 +207,7 @@ func TestLateAnswerDoesNotLowerTokens(t *testing.T) {
 	}
 }
 
-// Or each look at the map would let tokens begin again, and every grant would need a commit.
+// Otherwise tokens would begin again at each look at the map, and every grant would need a commit.
 func TestMapStaysFreshUntilSecondLook(t *testing.T) {
 	t.Parallel()
 	for _, most := range []time.Duration{10 * time.Millisecond, time.Second, 5 * time.Second, 8 * time.Second, 10 * time.Second, time.Minute, time.Hour} {

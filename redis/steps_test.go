@@ -14,7 +14,7 @@ func TestServerThatInterleavesScriptsIsRejected(t *testing.T) {
 	t.Parallel()
 	for answer, words := range map[string][]string{
 		"$11\r\nINTERLEAVED\r\n":                           {"not atomic", "two clients", "give Redis or Valkey"},
-		"-ERR value is not an integer or out of range\r\n": {"lost what a script wrote", "give Redis or Valkey"}, // and GET finds nothing
+		"-ERR value is not an integer or out of range\r\n": {"lost what a script wrote", "give Redis or Valkey"}, // GET finds nothing
 	} {
 		fake := &hostileServer{step: []byte(answer), turn: 1 << 20}
 		d, err := redis.New(t.Context(), []redis.Node{{Addr: "server:6379"}}, &redis.Options{Dial: fake.dial, Timeout: busy})
@@ -27,7 +27,7 @@ func TestServerThatInterleavesScriptsIsRejected(t *testing.T) {
 	}
 }
 
-// The check also leaves nothing behind.
+// The check leaves no keys behind.
 func TestScriptsAreCheckedOnceForEachRun(t *testing.T) {
 	r := startRig(t, 1)
 	r.do(0, "CONFIG", "SET", "slowlog-log-slower-than", "0")

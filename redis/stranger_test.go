@@ -14,11 +14,11 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// neighbourhood is a network of servers, by host. One without an answer closes the connection. Each notes whether somebody
-// has logged in.
+// neighbourhood is a network of servers, by host. A host without an answer closes the connection. Each host
+// records logins.
 type neighbourhood struct {
-	mu     sync.Mutex                             // guards what follows
-	hosts  map[string]func(words []string) []byte // nil: it is late; missing: it rejects
+	mu     sync.Mutex                             // guards the fields below
+	hosts  map[string]func(words []string) []byte // nil: no answer; missing: the connection is rejected
 	logins []string
 }
 
@@ -60,15 +60,15 @@ func (h *neighbourhood) dial(ctx context.Context, _, addr string) (net.Conn, err
 	return near, nil
 }
 
-// seenAddresses returns the hosts that somebody has logged in to, in order.
+// seenAddresses returns the hosts that got a login, in order.
 func (h *neighbourhood) seenAddresses() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.logins)
 }
 
-// TestMinorityOfSentinelsGetsNoPassword holds that a Sentinel that is wrong, or another's, gets no password sent to a server
-// of its choice while the others are late, or as many name another.
+// While other Sentinels are late, or as many name another server, a wrong or hostile Sentinel cannot direct
+// the password to a server of its choice.
 func TestMinorityOfSentinelsGetsNoPassword(t *testing.T) {
 	t.Parallel()
 	const good, evil, late, refuses = "good", "evil", "late", "refuses"
@@ -83,7 +83,7 @@ func TestMinorityOfSentinelsGetsNoPassword(t *testing.T) {
 		{[]string{refuses, evil, good}, false},
 		{[]string{good, late, evil}, false},
 		{[]string{late, late, evil}, false},
-		{[]string{late, late, good}, false}, // nothing tells it from the one before
+		{[]string{late, late, good}, false}, // the case above looks the same
 		{[]string{late, good, good, evil, late}, false},
 		{[]string{evil, late}, false},
 	} {
@@ -116,7 +116,7 @@ func TestMinorityOfSentinelsGetsNoPassword(t *testing.T) {
 	}
 }
 
-// TestMinorityOfSentinelsLeadsToKnownServer holds that a client finds its way back while most Sentinels are silent.
+// A client reconnects to its known server while most Sentinels are silent.
 func TestMinorityOfSentinelsLeadsToKnownServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestMinorityOfSentinelsLeadsToKnownServer(t *testing.T) {
 		h.hosts["b"] = nil
 		h.mu.Unlock()
 		server.mu.Lock()
-		server.info = "run_id:other\r\n" // its connection ends
+		server.info = "run_id:other\r\n" // ends its connection
 		server.mu.Unlock()
 		time.Sleep(5 * time.Second)
 		if seen := h.seenAddresses(); len(seen) < 2 {

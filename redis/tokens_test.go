@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// Lua's numbers are doubles, and joining one to a string drops digits from 2^47 on.
+// Lua's numbers are doubles, and concatenating one to a string drops digits from 2^47 on.
 func TestLargeTokensKeepTheirDigits(t *testing.T) {
 	r := startRig(t, 3)
 	clients := []*holdfast.Client{r.newClient(), r.newClient()}
@@ -45,7 +45,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 				if st, err := clients[(i+1)%2].Inspect(t.Context(), name); err != nil || st.Token != l.Token() {
 					t.Errorf("Inspect() = token %d, %v, want %d", st.Token, err, l.Token())
 				}
-				// A quorum promises up to the last digit what the lease has.
+				// A quorum has promised exactly the token of the lease.
 				same := 0
 				for n := range r.servers {
 					if got := r.do(n, "GET", wire.ServerFence("lock:"+name)); got == fmt.Sprint(int64(l.Token())+quorum.Block-1) {
@@ -63,7 +63,7 @@ func TestLargeTokensKeepTheirDigits(t *testing.T) {
 	r.checkCleared()
 }
 
-// A counter that is gone starts at the clock, above what was promised before.
+// A lost counter starts at the clock, above what was promised before.
 func TestCounterLostUnderLoadLowersNoToken(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) {
@@ -77,12 +77,12 @@ func TestCounterLostUnderLoadLowersNoToken(t *testing.T) {
 					r.do(rand.N(n), "DEL", name)
 				case 1:
 					r.do(rand.N(n), "PEXPIRE", name, "1")
-				default: // everywhere
+				default: // on all nodes
 					for node := range n {
 						r.do(node, "DEL", name)
 					}
 				}
-				time.Sleep(rand.N(10 * time.Millisecond)) // grants go on between two losses
+				time.Sleep(rand.N(10 * time.Millisecond)) // some grants succeed between two losses
 			}
 			stop()
 			t.Logf("%d grants", g.count.Load())
@@ -91,8 +91,8 @@ func TestCounterLostUnderLoadLowersNoToken(t *testing.T) {
 	}
 }
 
-// A server that comes back with an older snapshot has counters that go on below what it had
-// promised since. They live as long as the names are used.
+// A server that comes back with an older snapshot has counters below the tokens that it had promised since.
+// They live as long as the names are used.
 func TestTokensRiseOnServerWithOlderData(t *testing.T) {
 	for _, n := range []int{1, 3, 0} {
 		name, hidden := fmt.Sprintf("nodes=%d", n), n == 0
@@ -137,8 +137,8 @@ func TestTokensRiseOnServerWithOlderData(t *testing.T) {
 	}
 }
 
-// TestSingleServersTokensBeginAtItsClock holds that clients whose clocks differ by less than a second let the tokens of a new
-// counter, and of a new run of the server, begin at the same time: the server's. A clock that is a minute from it is rejected.
+// If the clocks of clients differ by less than a second, the tokens of a new counter, and of a new run of the
+// server, begin at the server's clock. A clock that differs from it by a minute is rejected.
 func TestSingleServersTokensBeginAtItsClock(t *testing.T) {
 	t.Parallel()
 	for _, ahead := range []time.Duration{0, 600 * time.Millisecond, -600 * time.Millisecond, 30 * time.Second, 2 * time.Minute} {

@@ -64,8 +64,8 @@ func TestSeveralURLsFormSet(t *testing.T) {
 	}
 }
 
-// TestHarmlessParametersAreShown holds that what hides passwords knows the parameters of
-// this package: a value that is hidden takes its URL for one with a password.
+// The function that hides passwords must know the parameters of this package: a hidden value makes its URL
+// look like one with a password.
 func TestHarmlessParametersAreShown(t *testing.T) {
 	t.Parallel()
 	for _, name := range grammar.Parameters {

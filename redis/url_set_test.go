@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// A node of a set fails over, and another is gone: the third and the one that took over are a majority.
+// One node of a set fails over, and another is stopped: the third and the one that took over are a majority.
 func TestURLSetSurvivesOneFailover(t *testing.T) {
 	c := startCouple(t)
 	plain := redistest.StartN(t, 2)
@@ -33,7 +33,7 @@ func TestURLSetSurvivesOneFailover(t *testing.T) {
 	c.promote()
 	c.checkWaits(d)
 	plain[0].Kill()
-	after := c.acquire(locks, "k", nil) // once its quarantine is over
+	after := c.acquire(locks, "k", nil) // after its quarantine
 	if after.Token() <= before.Token() {
 		t.Errorf("token %d after %d", after.Token(), before.Token())
 	}

@@ -51,8 +51,8 @@ func TestParseURL(t *testing.T) {
 	}
 }
 
-// TestEachFormOfURLIsParsed has a row for each form of URL; one that other clients write in another
-// way is rejected, and the error says what to write here.
+// The test has a row for each form of URL. A form of other clients that this package does not support is
+// rejected, and the error tells what to write.
 func TestEachFormOfURLIsParsed(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]struct {
@@ -120,8 +120,7 @@ func TestEachFormOfURLIsParsed(t *testing.T) {
 	}
 }
 
-// TestURLKeepsEveryHost holds that a list is read with every host, or rejected, whatever stands
-// in the passwords.
+// A list of hosts is either parsed completely or rejected, whatever the passwords contain.
 func TestURLKeepsEveryHost(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string][]Node{
@@ -156,8 +155,7 @@ func TestURLKeepsEveryHost(t *testing.T) {
 	}
 }
 
-// TestURLOverridesCallersCredentials holds that what the URL says goes before the
-// options, also where those ask a function.
+// The URL takes precedence over the options, also over Options.Credentials.
 func TestURLOverridesCallersCredentials(t *testing.T) {
 	t.Parallel()
 	base := &Options{Credentials: func(context.Context, string) (user, pass string, err error) { return "other", "other", nil }}
@@ -252,9 +250,8 @@ func TestParseURLRejectsBadURLs(t *testing.T) {
 	}
 }
 
-// TestErrorsHidePossiblePasswords holds that a URL with a slip in it shows nothing that
-// its author may have meant for a password, wherever it ended up: in a host, a port, the
-// path, or the name of a parameter.
+// The error for a malformed URL shows no part that may have been meant as a password, wherever it ended up: in
+// a host, a port, the path, or the name of a parameter.
 func TestErrorsHidePossiblePasswords(t *testing.T) {
 	t.Parallel()
 	const secret = "secretpw"
@@ -335,8 +332,8 @@ func FuzzParseURL(f *testing.F) {
 			if !errors.Is(err, driver.ErrInvalid) {
 				t.Errorf("%q: %v does not match driver.ErrInvalid", url, err)
 			}
-			// Whatever stands before the last @ may be a password; what stands behind it is none.
-			// Where there is no @, only the value of a parameter is none.
+			// The text before the last @ may be a password; the text after it is not. Without an @, only the
+			// value of a parameter is certain not to be.
 			const secret = "hunter2"
 			at := strings.LastIndex(url, "@")
 			if before, _, _ := strings.Cut(url, "="); at < 0 {
@@ -366,7 +363,7 @@ func FuzzParseURL(f *testing.F) {
 	})
 }
 
-// FuzzParseInfo holds that whatever a server says of itself is read without a panic.
+// FuzzParseInfo checks that any reply to INFO is parsed without a panic.
 func FuzzParseInfo(f *testing.F) {
 	f.Add("# Server\r\nredis_mode:standalone\r\nrun_id:abc\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n")
 	f.Add("role:slave\r\nmaster_host:::1\r\n\r\n:\r\n:x\nno colon")
@@ -381,7 +378,7 @@ func FuzzParseInfo(f *testing.F) {
 	})
 }
 
-// The driver can do all that package driver has optional interfaces for.
+// The driver implements all optional interfaces of package driver.
 var (
 	_ driver.Driver    = (*Driver)(nil)
 	_ driver.Inspector = (*Driver)(nil)
@@ -392,7 +389,7 @@ var (
 	_ driver.Notifier  = (*Driver)(nil)
 )
 
-// limitsOf returns the limits of the driver that a URL opens.
+// limitsOf returns the limits of the driver for a URL.
 func limitsOf(url string) (driver.Limits, error) {
 	d, err := Open(context.Background(), url, &Options{NoCheck: true})
 	if err != nil {
@@ -401,7 +398,7 @@ func limitsOf(url string) (driver.Limits, error) {
 	return d.Limits(), d.Close()
 }
 
-// TestLimitsCountNodesOfLock: of a cluster the shard that has the name. A Margin has to leave time for its answer.
+// In a cluster only the shard of the name counts. A Margin has to leave time for its answer.
 func TestLimitsCountNodesOfLock(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]int{"redis://a": 1, "redlock://a,b,c": 3, "redis+cluster://a,b": 1} {
@@ -411,7 +408,7 @@ func TestLimitsCountNodesOfLock(t *testing.T) {
 	}
 }
 
-// TestOnlyOneNodeKeepsLocksForHours: several would be as silent after a restart.
+// Several nodes would be silent for that long after a restart.
 func TestOnlyOneNodeKeepsLocksForHours(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]time.Duration{

@@ -21,11 +21,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// fallback bounds the rest of a waiter that gets no wake-up: a second and an eighth of jitter.
+// fallback bounds the rest of a waiter that gets no wake-up: a second plus an eighth of jitter.
 const fallback = 1126 * time.Millisecond
 
-// handOversVariable sets how many hand-overs TestNoWakeUpIsLost makes on each
-// number of nodes. The full count is 10000.
+// handOversVariable sets the number of hand-overs that TestNoWakeUpIsLost makes with each number of nodes. The
+// full count is 10000.
 const handOversVariable = "HOLDFAST_TEST_HANDOVERS"
 
 func handOvers(t testing.TB) int {
@@ -36,8 +36,7 @@ func handOvers(t testing.TB) int {
 	return n
 }
 
-// A wake-up that is lost shows as a lock that is free, with waiters, until the
-// fallback timer of one of them is over.
+// After a lost wake-up, a lock with waiters stays free until the timer of one of them expires.
 func TestNoWakeUpIsLost(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("nodes=%d", n), func(t *testing.T) { noWakeUpIsLost(startRig(t, n)) })
@@ -66,7 +65,7 @@ func noWakeUpIsLost(r *rig) {
 			for ctx.Err() == nil && g.count.Load() < want {
 				l, err := c.Acquire(ctx, "k", nil)
 				if err != nil {
-					refused.Add(1)                   // its connection was cut when it asked for the first time
+					refused.Add(1)                   // its connection was cut at its first request
 					time.Sleep(5 * time.Millisecond) // as a caller would before it tries again
 					continue
 				}
@@ -93,25 +92,24 @@ func noWakeUpIsLost(r *rig) {
 	}
 	late := idle[slow:]
 	r.Logf("idle between holders: median %v, p99 %v, longest %v; %d over 1.1 s", idle[len(idle)/2], idle[len(idle)*99/100], idle[len(idle)-1], len(late))
-	// What is longer than a fallback means that nobody asked at all.
+	// A longer time means that no waiter asked at all.
 	if longest := idle[len(idle)-1]; longest > time.Second+fallback+5*time.Second {
 		r.Errorf("the lock was idle for %v", longest)
 	}
-	// One that was handed to a client whose connection has just been cut has it when that client is back, after a second at most:
-	// it pauses so long after cuts as frequent as these. If nobody is woken, two or three of a hundred take longer.
+	// A client whose connection was just cut gets a handed-over lock when it is back, after a second at most:
+	// that is its pause with such frequent cuts. If no waiter is woken, two or three of a hundred take longer.
 	if int64(len(late)) > want/100 {
 		r.Errorf("%d of %d hand-overs waited for the fallback timer, with %d cuts: %v", len(late), len(idle), cuts, late)
 	}
 	r.checkCleared()
 }
 
-// watchPace returns a clock that stands still while the machine or a server does: a
-// hand-over that takes long on a busy machine must not look like a wake-up that was
-// lost.
+// watchPace returns a clock that stands still while the machine or a server does: a slow hand-over on a busy
+// machine must not look like a lost wake-up.
 func (r *rig) watchPace() (now func() time.Duration) {
-	const beat = 10 * time.Millisecond // how long it takes to sleep for a half of it, and to ask all servers
+	const beat = 10 * time.Millisecond // time to sleep for half of it and to ask all servers
 	var mu sync.Mutex
-	var past time.Duration // beats until began
+	var past time.Duration // beats before the present one
 	began := time.Now()
 	ctx, cancel := context.WithCancel(r.Context())
 	var all sync.WaitGroup
@@ -120,7 +118,7 @@ func (r *rig) watchPace() (now func() time.Duration) {
 		for ctx.Err() == nil {
 			time.Sleep(beat / 2)
 			for _, s := range r.servers {
-				s.Do("PING") // the answer does not matter
+				s.Do("PING") // any answer will do
 			}
 			mu.Lock()
 			end := time.Now()
@@ -135,8 +133,8 @@ func (r *rig) watchPace() (now func() time.Duration) {
 	}
 }
 
-// cutSubscriptions breaks subscriptions at random, from the server and on the
-// way, once in about ten hand-overs, until there have been enough of those.
+// cutSubscriptions breaks subscriptions at random, at the server and on the way, once in about ten hand-overs,
+// until count reaches want.
 func (r *rig) cutSubscriptions(ways []route, count *atomic.Int64, want int64) (cuts int) {
 	for ; count.Load() < want; cuts++ {
 		if n := rand.N(len(r.servers)); rand.N(2) == 0 {
@@ -146,14 +144,13 @@ func (r *rig) cutSubscriptions(ways []route, count *atomic.Int64, want int64) (c
 		}
 		next := count.Load() + 1 + rand.N[int64](20)
 		for end := time.Now().Add(200 * time.Millisecond); count.Load() < next && time.Now().Before(end); {
-			time.Sleep(time.Millisecond) // between two looks
+			time.Sleep(time.Millisecond) // pause between two looks
 		}
 	}
 	return cuts
 }
 
-// Without the right to publish or to subscribe waiters poll. The client says so
-// once.
+// Without the permission to publish or to subscribe, waiters poll. The client reports that once.
 func TestWithoutPubSubWaitersPoll(t *testing.T) {
 	for _, right := range []string{"+publish", "+subscribe"} {
 		t.Run(right, func(t *testing.T) {
@@ -173,8 +170,8 @@ func TestWithoutPubSubWaitersPoll(t *testing.T) {
 	}
 }
 
-// A waiter that is handed the lock and does not answer costs the others the time
-// of the hand-over and their own timer, no more.
+// A waiter that is handed the lock and does not answer costs the others at most the time of the hand-over and
+// their own timer.
 func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -217,15 +214,15 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 			}
 			took := (<-done).Sub(released)
 			t.Logf("it cost %v", took)
-			// A lock that nobody answers for waits out the hand-over, and then somebody
-			// has to look. The rest is for a busy machine.
+			// A lock whose next holder does not answer waits for the end of the hand-over, and then for a
+			// waiter to ask. The rest is for a busy machine.
 			if most := time.Duration(quorum.HandOver(int64(10*time.Second))) + fallback + 5*time.Second; took > most {
 				t.Errorf("it cost %v, want %v at most", took, most)
 			}
 			if c.name != "stopped" {
 				return
 			}
-			// A waiter that answers late has lost its turn, not its wait.
+			// A waiter that answers late has lost its turn, but not its wait.
 			if err := w.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
@@ -240,7 +237,7 @@ func TestStoppedFirstWaiterDelaysOthersBriefly(t *testing.T) {
 	}
 }
 
-// startWaiting starts a wait for "k" and returns what becomes of it.
+// startWaiting starts a wait for "k" and returns its result.
 func (r *rig) startWaiting(c *holdfast.Client) <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -271,8 +268,8 @@ func TestWaitSurvivesDeathOfNode(t *testing.T) {
 	l = r.acquire(holder, "k", &holdfast.AcquireOptions{TTL: long})
 	done = r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
-	// It comes back empty. A second one might end the lease: the waiter may have
-	// taken the first, and given it back, before the holder came round.
+	// The node comes back empty. A second empty node could end the lease: the waiter may have acquired the
+	// first and given it back before the holder renewed.
 	if err := r.servers[0].Wipe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +288,7 @@ func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	done := r.startWaiting(c)
 	r.awaitWaiters(holder, "k", 1)
 	r.servers[0].Kill()
-	time.Sleep(300 * time.Millisecond) // renewals and questions fail meanwhile
+	time.Sleep(300 * time.Millisecond) // renewals and requests fail meanwhile
 	if err := r.servers[0].Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -308,8 +305,7 @@ func TestWaitSurvivesRestartOfSingleRedis(t *testing.T) {
 	r.checkCleared()
 }
 
-// A lock that expired, as after the death of its holder, goes to the first in line,
-// the client that asks first.
+// The lock of a dead holder goes to the first in line, although another client asks first.
 func TestExpiredLockGoesToFirstWaiter(t *testing.T) {
 	for _, nodes := range []int{1, 3} {
 		t.Run(fmt.Sprintf("%d nodes", nodes), func(t *testing.T) {

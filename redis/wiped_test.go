@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/redis"
 )
 
-// One lock that was on two nodes of three, one of which lost it over an open
-// connection, must not be had again from that one and the third.
+// A lock was on two nodes of three, and one of them lost it while connected. That node and the third must not
+// grant it again.
 func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 	copied := func(r *rig) {
 		host, port, _ := strings.Cut(r.servers[2].Addr(), ":")
@@ -30,7 +30,7 @@ func TestWipedServerLosesVoteWhileConnected(t *testing.T) {
 		"FLUSHDB":                               func(r *rig) { r.do(1, "FLUSHDB", "ASYNC") },
 		"SWAPDB":                                func(r *rig) { r.do(1, "SWAPDB", "0", "1") },
 		"REPLICAOF":                             copied,
-		"REPLICAOF of servers that are durable": copied, // the marker comes along
+		"REPLICAOF of servers that are durable": copied, // the marker is copied too
 	} {
 		t.Run(name, func(t *testing.T) {
 			begin := startRig
@@ -110,7 +110,7 @@ func TestProxyThatSwitchesServersAddsNoVote(t *testing.T) {
 	})
 }
 
-// The quarantine is over, a client is about to write so, and the data are wiped.
+// The quarantine is over, a client is about to write that, and the data are wiped.
 func TestServerWipedBeforeItsStepDoesNotVote(t *testing.T) {
 	r := startRig(t, 3)
 	way := newRoute(t, r.servers)

@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A missing argument has a meaning: a renewal without a token sets no lock again, and only requests
-// with a least token send one.
+// Leaving out an argument has a meaning: a renewal without a token restores no lock, and only requests with a
+// lowest token send one.
 func TestEncoderSendsNeededArguments(t *testing.T) {
 	t.Parallel()
 	const ttl = int64(10 * time.Second)
@@ -52,7 +52,8 @@ func TestEncoderSendsNeededArguments(t *testing.T) {
 	}
 }
 
-// A lease survives while the keys of its hash slot are on two shards: its renewal needs only one of the keys.
+// A lease survives while the keys of its hash slot are on two shards, because its renewal names only the key
+// of the lock.
 func TestRenewalInClusterNamesLockAlone(t *testing.T) {
 	t.Parallel()
 	lock := Plain.Lock("lock:", "k", true)
@@ -68,7 +69,8 @@ func TestRenewalInClusterNamesLockAlone(t *testing.T) {
 	}
 }
 
-// Locks of a server share its 256 counters of tokens, locks of a cluster the one of their slot; Redisson has a counter for each lock.
+// Locks of a server share its 256 counters of tokens, and locks of a cluster the counter of their slot.
+// Redisson has a counter for each lock.
 func TestLocksShareCounterOfNode(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a", "b", "{x}y"} {

@@ -2,7 +2,7 @@ package format
 
 import "testing"
 
-// The key of a lock must not be read as a hash because its value has that word.
+// A lock must not be read as a hash only because its value is the word for one.
 func TestFieldsAreReadOnlyFromHashes(t *testing.T) {
 	t.Parallel()
 	for owner, want := range map[string]bool{"(hash)": true, "hash": false, "(hash": false, "(list)": false, "(empty)": false, "": false} {

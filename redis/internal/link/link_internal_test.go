@@ -26,7 +26,7 @@ import (
 // errOver ends a link at the end of a test.
 var errOver = errors.New("the test is over")
 
-// node is the only node of an engine. It encodes a request as a command: the kind, and the key.
+// node is the only node of an engine. It encodes a request as a command with the kind and the key.
 type node struct {
 	*engine.Engine
 	l              *Link
@@ -81,17 +81,17 @@ func (n *node) Fail(e Entry, f engine.Failure) {
 	e.Req.Fail(f)
 }
 
-// start begins to read and write.
+// start starts to read and write.
 func (n *node) start() { n.l.Start(func(fn func()) { go fn() }) }
 
-// waitUntilEnded waits until the link has ended.
+// waitUntilEnded ends the link and waits for it.
 func (n *node) waitUntilEnded(far net.Conn) {
 	n.l.HangUp(errOver)
 	far.Close()
 	<-n.l.Gone()
 }
 
-// runLinked has fn use a node with a link; far is the other end.
+// runLinked calls fn with a node with a link; far is the other end.
 func runLinked(t *testing.T, fn func(t *testing.T, n *node, far net.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestAnswersAreDeliveredOneByOne(t *testing.T) {
 		runLinked(t, func(t *testing.T, n *node, far net.Conn) {
 			go func() {
 				resp.NewReader(far).ReadCommand()
-				time.Sleep(after) // of virtual time
+				time.Sleep(after) // virtual time
 				far.Write([]byte(":1000\r\n"))
 			}()
 			if took, err := n.tryAcquire(t.Context()); err != nil || took != after {
@@ -126,7 +126,7 @@ func TestAnswersAreDeliveredOneByOne(t *testing.T) {
 	}
 }
 
-// The last caller writes though much is in progress and nobody else writes.
+// The last caller writes although many requests are pending and no goroutine writes.
 func TestLastOfGroupWritesIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,7 +168,7 @@ func TestPipeReaderDoesNotWrite(t *testing.T) {
 			in := resp.NewReader(far)
 			in.ReadCommand()
 			in.ReadCommand()
-			far.Write([]byte("-held\r\n")) // upon which the claim releases
+			far.Write([]byte("-held\r\n")) // the claim then sends a release
 			far.Write([]byte("-held\r\n"))
 			for {
 				if _, _, err := in.ReadCommand(); err != nil {
@@ -190,12 +190,12 @@ func TestPipeReaderDoesNotWrite(t *testing.T) {
 	})
 }
 
-// No caller must wait for a node that does not read.
+// No caller may wait for a node that does not read.
 func TestLongNamesFitIntoOneWrite(t *testing.T) {
 	t.Parallel()
 	runLinked(t, func(t *testing.T, n *node, _ net.Conn) {
 		n.l.mu.Lock()
-		n.l.writing = true // until all wait
+		n.l.writing = true // until all requests wait
 		n.l.mu.Unlock()
 		ctx, cancel := context.WithCancel(t.Context())
 		for i := range maxBatch {
@@ -239,7 +239,7 @@ func TestContextEndIsNoticedWhileReading(t *testing.T) {
 	t.Parallel()
 	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
 		const limit = 3 * time.Millisecond
-		go resp.NewReader(far).ReadCommand() // and no answer
+		go resp.NewReader(far).ReadCommand() // without an answer
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		if took, err := n.tryAcquire(ctx); !errors.Is(err, context.DeadlineExceeded) || took != limit {
@@ -259,7 +259,7 @@ func TestNodeThatDoesNotReadBlocksNobody(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		for range 50 { // more than fits in any case
+		for range 50 { // more than fits in any buffer
 			if took, err := n.tryAcquire(ctx); err == nil || took > time.Second {
 				t.Fatalf("Acquire took %v, %v", took, err)
 			}
@@ -267,8 +267,8 @@ func TestNodeThatDoesNotReadBlocksNobody(t *testing.T) {
 	})
 }
 
-// A single node cannot be spared: a caller that may wait is queued behind the unanswered
-// requests, and a caller that does not wait fails at once.
+// A single node cannot be spared: a caller that may wait is queued behind the unanswered requests, and a
+// caller that does not wait fails at once.
 func TestHungNodeIsSkippedOnlyWhenSpare(t *testing.T) {
 	t.Parallel()
 	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
@@ -287,13 +287,13 @@ func TestHungNodeIsSkippedOnlyWhenSpare(t *testing.T) {
 		}()
 		n.l.SendCommand("PING")
 		<-read
-		time.Sleep(2 * pace.Overdue()) // of virtual time
+		time.Sleep(2 * pace.Overdue()) // virtual time
 		if took, err := n.tryAcquire(ctx); !errors.Is(err, ErrStalled) || took != 0 {
 			t.Errorf("a try took %v, %v", took, err)
 		}
 		go n.Acquire(ctx, driver.Request{Key: "k", TTL: 10 * time.Second})
 		synctest.Wait()
-		if len(read) == 0 || <-read != "acquire" { // and not what comes once it has failed
+		if len(read) == 0 || <-read != "acquire" { // not the request that follows its failure
 			t.Error("a request that waits was not queued behind the node")
 		}
 	})
@@ -389,7 +389,7 @@ func TestBusyNodeIsNotSilent(t *testing.T) {
 	})
 }
 
-// tcpPair returns the ends of a connection.
+// tcpPair returns the two ends of a connection.
 func tcpPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -427,8 +427,8 @@ func (n *node) queueAcquire(t *testing.T) (leave context.CancelFunc, ended chan 
 	return leave, ended
 }
 
-// An acquire waits for its turn as the connection breaks, and then its caller leaves. Written later than its
-// release, which goes out over the next connection, the acquire would leave a lock that nobody holds, for a TTL.
+// An acquire is queued when the connection breaks, and then its caller leaves. If the acquire were written
+// after its release, which goes over the next connection, it would leave a lock without a holder for a TTL.
 func TestBreakKeepsRequestBeforeRelease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -450,8 +450,8 @@ func TestBreakKeepsRequestBeforeRelease(t *testing.T) {
 	})
 }
 
-// An acquire is sent again, because the server did not know its script; meanwhile its
-// caller leaves. Sent behind its release, it would leave a lock that nobody holds.
+// An acquire is sent again, because the server did not have its script, and meanwhile its caller leaves. If it
+// were sent after its release, it would leave a lock without a holder.
 func TestResentRequestGoesBeforeRelease(t *testing.T) {
 	t.Parallel()
 	runLinked(t, func(t *testing.T, n *node, far net.Conn) {
@@ -482,7 +482,7 @@ func TestResentRequestGoesBeforeRelease(t *testing.T) {
 	})
 }
 
-// panicky is a Sink whose handling of one kind of message has a fault.
+// panicky is a Sink that panics on one kind of message.
 type panicky struct {
 	*node
 	broke chan error
@@ -491,7 +491,7 @@ type panicky struct {
 func (p panicky) Push(resp.Value)  { panic("unforeseen") }
 func (p panicky) Broken(err error) { p.broke <- err }
 
-// A fault in the handler of a message ends the link, and the pending requests fail.
+// The panic ends the link, and the pending requests fail.
 func TestPanicInHandlerEndsOnlyItsLink(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

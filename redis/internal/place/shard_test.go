@@ -36,7 +36,8 @@ func TestClusterAddressesAreDialable(t *testing.T) {
 	}
 }
 
-// A map names each slot once, and no more masters than a cluster may have. Reading any other could take hours.
+// A valid map names each slot once, and no more masters than a cluster may have. Processing any other could
+// take hours.
 func TestImpossibleSlotMapsAreRejected(t *testing.T) {
 	t.Parallel()
 	ranges := func(n int, of func(i int) (first, last int64, port int64)) (all []any) {
@@ -60,7 +61,7 @@ func TestImpossibleSlotMapsAreRejected(t *testing.T) {
 	}
 }
 
-// FuzzParseSlots checks that any map is read or rejected.
+// FuzzParseSlots checks that any map is either parsed or rejected.
 func FuzzParseSlots(f *testing.F) {
 	f.Add("*1\r\n*3\r\n:0\r\n:5\r\n*3\r\n$2\r\nh1\r\n:7000\r\n$2\r\nid\r\n")
 	f.Add("*1\r\n*3\r\n:0\r\n:5\r\n*4\r\n$1\r\n?\r\n:7000\r\n$2\r\nid\r\n*2\r\n$2\r\nip\r\n$3\r\n::1\r\n")

@@ -73,7 +73,7 @@ func TestForksOfRedisKeepMessagesInOrder(t *testing.T) {
 	}
 }
 
-// INFO must not fill a map with as many fields as a server likes.
+// A server must not fill the map of a client with any number of fields.
 func TestInfoSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
