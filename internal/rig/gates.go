@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// nightlyVariable names the parts of make nightly that run, separated by commas, or "all".
+// nightlyVariable lists the parts of make nightly to run, separated by commas, or "all".
 const nightlyVariable = "HOLDFAST_NIGHTLY"
 
-// Nightly skips a test that only this part of make nightly runs: it takes minutes, or it measures
-// time, or it needs a browser, a daemon or another language's libraries.
+// Nightly skips a test unless this part of make nightly runs. Such a test takes minutes, measures time, or
+// needs a browser, a daemon or another language's libraries.
 func Nightly(t testing.TB, part string) {
 	t.Helper()
 	chosen := strings.Split(os.Getenv(nightlyVariable), ",")
@@ -20,7 +20,7 @@ func Nightly(t testing.TB, part string) {
 	}
 }
 
-// NeedsServer skips a test under -short, which runs only what needs no server.
+// NeedsServer skips a test under -short, which runs only tests without servers.
 func NeedsServer(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -1,5 +1,5 @@
-// Package child starts processes that do not outlive this one, however it ends.
-// That holds on Linux; elsewhere the process that started them has to end them.
+// Package child starts processes that do not outlive this one, however it ends. That holds on Linux; on other
+// systems the process that started them has to end them.
 package child
 
 import (
@@ -9,9 +9,9 @@ import (
 	"syscall"
 )
 
-// Start starts cmd, and has the kernel send it sig when this process ends. The
-// channel is closed once the process is gone and reaped: how it ended then stands
-// in cmd.ProcessState, and nobody else may call cmd.Wait.
+// Start starts cmd, and makes the kernel send it the signal sig when this process ends. The channel is closed
+// once the process has ended and is reaped. cmd.ProcessState then has its exit state, and no other code may
+// call cmd.Wait.
 func Start(cmd *exec.Cmd, sig syscall.Signal) (exited <-chan struct{}, err error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -24,15 +24,15 @@ func Start(cmd *exec.Cmd, sig syscall.Signal) (exited <-chan struct{}, err error
 	}
 	gone := make(chan struct{})
 	go func() {
-		cmd.Wait() // how it ended stands in cmd.ProcessState
+		cmd.Wait() // cmd.ProcessState has the exit state
 		close(gone)
 	}()
 	return gone, nil
 }
 
-// starter runs functions on an operating system thread that lives as long as this process. Linux kills a child when
-// the *thread* that started it ends (see golang/go#27505), and the Go runtime ends threads as it likes, but never one that
-// a goroutine holds locked.
+// starter runs functions on an operating system thread that lives as long as this process. Linux kills a child
+// when the *thread* that started it ends (see golang/go#27505). The Go runtime may end any thread, except one
+// that a goroutine has locked.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {

@@ -11,8 +11,8 @@ import (
 // ErrNotFetched is returned by Fetched.
 var ErrNotFetched = errors.New("not fetched: call tools/servers")
 
-// Fetched returns the program of a server that tools/servers fetches, by its name there. The error matches ErrNotFetched if it is
-// missing.
+// Fetched returns the path of a server program that tools/servers fetches, by its name there. If it is
+// missing, the error matches ErrNotFetched.
 func Fetched(name string) (program string, err error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -25,12 +25,13 @@ func Fetched(name string) (program string, err error) {
 	return program, nil
 }
 
-// Required reports whether a server that was not fetched fails a test, as in continuous integration, and does not skip it.
+// Required reports whether a missing server fails a test, as in continuous integration, or skips it.
 func Required() bool { return os.Getenv("HOLDFAST_SERVERS_REQUIRED") != "" }
 
-// Find returns the program that an environment variable names, by its path or its name in PATH, or else the first of names
-// that this machine has. Links are resolved: another user may be able to read the program, and not root's cache folder, where
-// tools/servers puts a link to it. Named reports whether the variable was set.
+// Find returns the program that an environment variable names, by its path or its name in PATH, or else the
+// first of names that exists on this machine. It resolves links, because another user may be able to read the
+// program, but not root's cache folder, where tools/servers puts a link to it. named reports whether the
+// variable was set.
 func Find(variable string, names ...string) (program string, named bool, err error) {
 	if name := os.Getenv(variable); name != "" {
 		if program, err = exec.LookPath(name); err == nil {

@@ -4,4 +4,4 @@ package child
 
 import "os"
 
-var stop, resume os.Signal // there are none
+var stop, resume os.Signal // this system has none

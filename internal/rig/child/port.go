@@ -7,26 +7,27 @@ import (
 	"strconv"
 )
 
-// Ports may be reserved, from the first of 10,000 on. All lie below the ports of outgoing connections.
+// Ports is a range of 10,000 ports to reserve from, by its first port. All ranges are below the ports of
+// outgoing connections.
 type Ports int
 
 const (
-	// ForMembers are the ports of etcd and ZooKeeper.
+	// ForMembers is for etcd and ZooKeeper.
 	ForMembers Ports = 10000
-	// ForRedis are the ports of redis-server, which listens on the port above by 10,000 too where it is of a cluster.
+	// ForRedis is for redis-server. A cluster node also listens on the port 10,000 above.
 	ForRedis Ports = 20000
 )
 
-// Reservation holds the UDP port of the same number as a server's TCP port for as long as the server may come back to it. A
-// TCP listener would keep the server itself out.
+// Reservation keeps a server's TCP port for the server by holding the UDP port of the same number. A TCP
+// listener would block the server itself.
 type Reservation struct {
 	Addr   string
 	holder net.PacketConn
 }
 
-// Reserve finds n numbers whose TCP and UDP ports are free at 127.0.0.1. Between this and the server's bind another program can
-// still take a TCP port; the caller tries again then. But nobody who calls Reserve takes it until Release, also while the server
-// is down.
+// Reserve reserves n numbers whose TCP and UDP ports are free on 127.0.0.1. Before the server binds its TCP
+// port, another program can still take it; the caller then tries again. But no other caller of Reserve gets
+// the number before Release, even while the server is down.
 func (p Ports) Reserve(n int) (all []*Reservation, err error) {
 	for range 100 * n {
 		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(p)+rand.IntN(10000)))
@@ -55,7 +56,7 @@ func Release(all []*Reservation) {
 	}
 }
 
-// Addrs are the addresses that are reserved.
+// Addrs returns the reserved addresses.
 func Addrs(all []*Reservation) (addrs []string) {
 	for _, r := range all {
 		addrs = append(addrs, r.Addr)

@@ -17,34 +17,34 @@ import (
 const (
 	// endTime bounds the wait of End after each signal.
 	endTime = 10 * time.Second
-	// lastWords is the size of the end of the log that Unasked repeats, in bytes.
+	// lastWords is the number of bytes from the end of the log that Unasked repeats.
 	lastWords = 2000
 )
 
-// Program describes the start of a server, and its readiness.
+// Program describes how to start a server, and when it is ready.
 type Program struct {
-	Cmd    func() *exec.Cmd            // makes the command of each start
+	Cmd    func() *exec.Cmd            // returns the command for each start
 	Ready  func(context.Context) error // returns nil once the server serves clients
-	Output string                      // the file for its output, made again at each start
-	Signal syscall.Signal              // what the kernel sends the process when this one ends
-	Limit  time.Duration               // for how long Restart waits
+	Output string                      // file for its output, truncated at each start
+	Signal syscall.Signal              // signal from the kernel when this process ends
+	Limit  time.Duration               // bounds Restart
 }
 
-// Process is a Program that runs, or is to be started, also again. Its methods are safe for
-// concurrent use, but the methods that start or end the program run one at a time.
+// Process is a Program that can be started, ended and started again. Its methods are safe for concurrent use,
+// except that only one method that starts or ends the program may run at a time.
 type Process struct {
 	Program
 
-	mu      sync.Mutex      // guards what follows
-	cmd     *exec.Cmd       // the last one; nil: it was never started
-	exited  <-chan struct{} // closed once that is gone and reaped
-	serving bool            // it was ready, and nobody has had it end since
-	unasked error           // how it ended where nobody had it end
+	mu      sync.Mutex      // guards the fields below
+	cmd     *exec.Cmd       // the last command; nil: never started
+	exited  <-chan struct{} // closed once that command has ended and is reaped
+	serving bool            // it was ready, and no method has ended it since
+	unasked error           // its unexpected ends
 }
 
-// Begin starts the process, and does not wait until it is ready.
+// Begin starts the process without waiting until it is ready.
 func (p *Process) Begin() error {
-	p.setServing(false) // the last log is about to go
+	p.setServing(false) // the last log is about to be truncated
 	file, err := os.Create(p.Output)
 	if err != nil {
 		return err
@@ -62,14 +62,14 @@ func (p *Process) Begin() error {
 	return nil
 }
 
-// Final is an error of Program.Ready after which the process will never be ready.
+// Final is an error of Program.Ready after which the process can never become ready.
 type Final struct{ Err error }
 
 func (f Final) Error() string { return f.Err.Error() }
 func (f Final) Unwrap() error { return f.Err }
 
-// Await blocks until the process is ready. It returns an error, with the log, when the process or
-// ctx ends before.
+// Await blocks until the process is ready. If the process or ctx ends before, it returns an error with the
+// log.
 func (p *Process) Await(ctx context.Context) error {
 	cmd, exited := p.lastRun()
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
@@ -90,8 +90,8 @@ func (p *Process) Await(ctx context.Context) error {
 	}
 }
 
-// Restart starts a process that has ended, or never began. It blocks until the process is ready,
-// ctx ends or Limit is over.
+// Restart starts a process that has ended or never began. It blocks until the process is ready, ctx ends or
+// Limit has passed.
 func (p *Process) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Limit)
 	defer cancel()
@@ -113,19 +113,20 @@ func (p *Process) Began() bool {
 	return cmd != nil
 }
 
-// Exited is closed once the process has ended.
+// Exited returns a channel that is closed once the process has ended.
 func (p *Process) Exited() <-chan struct{} {
 	_, exited := p.lastRun()
 	return exited
 }
 
-// Pid is the id of the process, or of the last one where it has ended.
+// Pid returns the id of the process, or of the last one if it has ended.
 func (p *Process) Pid() int {
 	cmd, _ := p.lastRun()
 	return cmd.Process.Pid
 }
 
-// Unasked returns an error with each end of the process by itself after it had been ready, and with its last output. Nil: there was none.
+// Unasked returns an error that lists each unexpected end of the ready process, with the end of its output, or
+// nil.
 func (p *Process) Unasked() error {
 	p.noteEnd()
 	p.mu.Lock()
@@ -133,7 +134,7 @@ func (p *Process) Unasked() error {
 	return p.unasked
 }
 
-// setServing sets whether the process must serve from now on.
+// setServing sets whether an end of the process is unexpected from now on.
 func (p *Process) setServing(on bool) {
 	p.noteEnd()
 	p.mu.Lock()
@@ -141,7 +142,7 @@ func (p *Process) setServing(on bool) {
 	p.serving = on
 }
 
-// noteEnd notes an end that nobody has asked for.
+// noteEnd records an unexpected end of the process.
 func (p *Process) noteEnd() {
 	cmd, exited := p.lastRun()
 	select {
@@ -159,15 +160,15 @@ func (p *Process) noteEnd() {
 	}
 }
 
-// Log returns the output of the process since its last start; empty if that cannot be read.
+// Log returns the output of the process since its last start; "" if the file cannot be read.
 func (p *Process) Log() string {
 	text, _ := os.ReadFile(p.Output)
 	return string(text)
 }
 
-// End sends the signals one after the other, each if the process still runs some seconds
-// after the last, and kills it in the end. A paused process goes on, so that it sees them. It
-// blocks until the process is gone.
+// End sends the signals one after the other, each only if the process still runs some seconds after the one
+// before, and finally kills it. It resumes a paused process, so that the process receives them. It blocks
+// until the process has ended.
 func (p *Process) End(signals ...syscall.Signal) {
 	cmd, exited := p.lastRun()
 	if cmd == nil {
@@ -189,10 +190,11 @@ func (p *Process) End(signals ...syscall.Signal) {
 	<-exited
 }
 
-// Kill ends the process, which has no time to say so to anybody, and blocks until it is gone.
+// Kill kills the process, which cannot close anything in order, and blocks until it has ended.
 func (p *Process) Kill() { p.End() }
 
-// Pause stops the process, whose connections stay open, as when a machine hangs. Resume has it go on. Not every system can.
+// Pause stops the process while its connections stay open, like a machine that hangs. Resume continues it. Not
+// every system supports that.
 func (p *Process) Pause() error { return p.sendSignal(stop) }
 
 // Resume undoes Pause.
@@ -206,8 +208,8 @@ func (p *Process) sendSignal(sig os.Signal) error {
 	return cmd.Process.Signal(sig)
 }
 
-// OnFreePorts calls start until no other program has taken a port that it chose, and stops what it has started in vain. It gives up
-// after some times, or when limit is over.
+// OnFreePorts calls start until no other program has taken one of its ports, and stops the failed attempts. It
+// gives up after some attempts, or after limit.
 func OnFreePorts[S interface{ Stop() error }](ctx context.Context, limit time.Duration, start func(context.Context) (S, error)) (none S, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/child"
 )
 
-// TestUnexpectedExitIsReported, also when the process runs again.
+// Also if the process has been started again.
 func TestUnexpectedExitIsReported(t *testing.T) {
 	t.Parallel()
 	p := &child.Process{Program: child.Program{
@@ -51,7 +51,7 @@ func TestUnexpectedExitIsReported(t *testing.T) {
 	}
 }
 
-// TestProcessNeverReadyReportsNoExit: who started it has an error.
+// The error of the start already reports it.
 func TestProcessNeverReadyReportsNoExit(t *testing.T) {
 	t.Parallel()
 	p := &child.Process{Program: child.Program{

@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package etcdproc starts real etcd clusters on free ports of 127.0.0.1, in a folder of their
-// own, for the tests. It never touches a server that already runs.
+// Package etcdproc starts real etcd clusters for tests, on free ports of 127.0.0.1, each in its own folder. It
+// never touches a server that already runs.
 package etcdproc
 
 import (
@@ -33,7 +33,7 @@ const (
 	programVariable = "HOLDFAST_ETCD_SERVER"
 )
 
-// Cluster is some etcd members that know each other.
+// Cluster is a set of etcd members that know each other.
 type Cluster struct {
 	Members []*Member
 	Mesh    *faultproxy.Mesh // between the members; nil unless StartMeshed was called
@@ -42,21 +42,20 @@ type Cluster struct {
 	reserved []*child.Reservation
 }
 
-// Member is one etcd process, or what is left of one that was killed: Restart starts it with its data.
+// Member is one etcd process. After it was killed, Restart starts it again with its data.
 type Member struct {
 	*child.Process
-	Addr    string // where clients reach it
+	Addr    string // address for clients
 	metrics string
 }
 
-// Start starts a cluster of n members with further arguments of etcd, such as
-// "--cert-file=server.crt"; with that one, clients have to speak TLS. It blocks until every
-// member answers, ctx ends or a minute is over.
+// Start starts a cluster of n members with further arguments of etcd, such as "--cert-file=server.crt", with
+// which clients must use TLS. It blocks until every member answers, ctx ends or a minute has passed.
 func Start(ctx context.Context, n int, args ...string) (*Cluster, error) {
 	return launchCluster(ctx, n, false, args)
 }
 
-// StartMeshed is Start for members that can be cut off from each other, by Cluster.Mesh.
+// StartMeshed is Start for members that Cluster.Mesh can cut off from each other.
 func StartMeshed(ctx context.Context, n int, args ...string) (*Cluster, error) {
 	return launchCluster(ctx, n, true, args)
 }
@@ -133,7 +132,8 @@ func startCluster(ctx context.Context, program string, n int, meshed bool, args 
 	return c, nil
 }
 
-// advertisedAddr returns the address of a member for the others. In a mesh it is no address of this machine, as Go uses no proxy for those.
+// advertisedAddr returns the address of a member for the others. In a mesh it is not an address of this
+// machine, because Go uses no proxy for those.
 func advertisedAddr(peer string, meshed bool) string {
 	if _, port, err := net.SplitHostPort(peer); err == nil && meshed {
 		return net.JoinHostPort("192.0.2.1", port)
@@ -141,7 +141,7 @@ func advertisedAddr(peer string, meshed bool) string {
 	return peer
 }
 
-// Serves reports whether the member is healthy, which it is while it has a leader.
+// Serves reports whether the member is healthy, which requires a leader.
 func (m *Member) Serves(ctx context.Context) bool { return m.checkReady(ctx) == nil }
 
 func (m *Member) checkReady(ctx context.Context) error {
@@ -169,7 +169,7 @@ func (m *Member) getPath(ctx context.Context, path string) (string, error) {
 	return string(text), err
 }
 
-// Leader is the member that leads the others; nil: none says so.
+// Leader returns the member that leads the others; nil: no member reports that it does.
 func (c *Cluster) Leader(ctx context.Context) *Member {
 	for _, m := range c.Members {
 		if text, err := m.getPath(ctx, "/metrics"); err == nil && strings.Contains(text, "\netcd_server_is_leader 1") {

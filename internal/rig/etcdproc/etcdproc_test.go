@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// TestClusterSurvivesItsLeader, which is cut off from the others, and later killed. If a message took another way than the mesh, it
-// would go on serving clients.
+// The leader is cut off from the others, and later killed. If a message bypassed the mesh, the leader would
+// continue to serve clients.
 func TestClusterSurvivesItsLeader(t *testing.T) {
 	t.Parallel()
 	c, err := etcdproc.StartMeshed(t.Context(), 3)

@@ -10,35 +10,36 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// conn is a client's connection together with its connection to the server. Everything but the sockets is guarded by p.mu.
+// conn is a client's connection together with its connection to the server. p.mu guards all of it except the
+// sockets.
 type conn struct {
 	p      *Proxy
 	client net.Conn
 	server stream
 
 	up         []*request // from the client, not yet forwarded
-	upEnd      bool       // nothing will be added to up
+	upEnd      bool       // nothing more will be added to up
 	upWake     *sync.Cond
-	gate       *Hold      // that last caught the first of up; nil: none
+	gate       *Hold      // the Hold that last caught the first of up; nil: none
 	stranded   bool       // up waits for the end of a Strand
-	forgotten  bool       // neither up nor down moves
-	pending    []*request // forwarded and not answered yet, oldest first
+	forgotten  bool       // neither up nor down moves any more
+	pending    []*request // forwarded, not answered yet, oldest first
 	serverGone bool
 
-	down       []segment // from the server, not yet delivered
+	down       []segment // from the server, not delivered yet
 	downWake   *sync.Cond
 	downTimer  *time.Timer // signals downWake when the first of down is due
-	muted      bool        // a loss says so: nothing more is added to down
+	muted      bool        // after MuteAfter: nothing more is added to down
 	clientGone bool        // nothing can be delivered to the client any more
 }
 
-// stream is a connection of which one direction can be closed.
+// stream is a connection whose directions can be closed separately.
 type stream interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// segment is something to deliver to the client, or the end of the connection.
+// segment is a piece of data for the client, or the end of the connection.
 type segment struct {
 	bytes []byte
 	due   time.Time // zero: at once
@@ -51,7 +52,7 @@ func newConn(p *Proxy, client net.Conn, server stream) *conn {
 		upWake: sync.NewCond(&p.mu), downWake: sync.NewCond(&p.mu),
 	}
 	c.downTimer = time.AfterFunc(time.Hour, func() {
-		p.mu.Lock() // so that the signal cannot fall between looking at the clock and waiting
+		p.mu.Lock() // so that the signal cannot come between reading the clock and waiting
 		defer p.mu.Unlock()
 		c.downWake.Signal()
 	})
@@ -69,7 +70,7 @@ func (c *conn) run() {
 	c.downTimer.Stop()
 }
 
-// settle ends what others may wait for, and gives back the losses that this connection claimed but did not cause.
+// settle ends pending waits for this connection, and gives back the losses that it claimed but did not cause.
 func (c *conn) settle() {
 	delete(c.p.conns, c)
 	for _, r := range slices.Concat(c.pending, c.up) {
@@ -117,7 +118,7 @@ func (c *conn) sendUp() {
 			return // readServer sees it too
 		}
 	}
-	c.server.CloseWrite() // and read what is still answered: closing at once could take back what was sent
+	c.server.CloseWrite() // reads the remaining answers: closing at once could discard what was sent
 }
 
 // nextUp waits for requests that may be forwarded. It returns false with the last ones.
@@ -141,7 +142,7 @@ func (c *conn) nextUp(batch []byte) ([]byte, bool) {
 	}
 }
 
-// forwardBatch takes requests from up until one is held.
+// forwardBatch removes requests from up until one is held.
 func (c *conn) forwardBatch(batch []byte) []byte {
 	for len(c.up) > 0 {
 		r := c.up[0]
@@ -202,12 +203,12 @@ func (c *conn) readChunks() {
 	}
 }
 
-// readChunk reads the bytes that are there.
+// readChunk reads the available bytes.
 func readChunk(r io.Reader) ([]byte, error) {
 	buf := make([]byte, 16<<10)
 	n, err := r.Read(buf)
 	if n > 0 {
-		err = nil // which the next read returns again
+		err = nil // the next read returns it again
 	}
 	return buf[:n], err
 }
@@ -230,7 +231,7 @@ func (c *conn) receiveValue(v resp.Value) {
 	}
 }
 
-// causeLoss ends or silences the connection, the reply of a request having been swallowed.
+// causeLoss cuts or mutes the connection after the reply to a request was dropped.
 func (c *conn) causeLoss(l *loss) {
 	if l.cut && !c.muted {
 		c.deliverSegment(segment{end: true})
@@ -292,7 +293,8 @@ func (s segment) timeLeft() time.Duration {
 	return time.Until(s.due)
 }
 
-// cut ends the client's side and, unless a Hold or a Strand keeps it, loses what is to go up.
+// cut ends the client's side. It drops what has not been sent to the server, unless a Hold or a Strand keeps
+// it.
 func (c *conn) cut() {
 	if !c.stranded && (c.gate == nil || c.gate.released) {
 		for _, r := range c.up {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	patience = 20 * time.Second      // for something that happens
-	moment   = 50 * time.Millisecond // for something that does not
+	patience = 20 * time.Second      // for an event that happens
+	moment   = 50 * time.Millisecond // for an event that does not happen
 )
 
 func startProxy(t *testing.T) (*redisproc.Server, *faultproxy.Proxy) {
@@ -94,7 +94,7 @@ func (c *client) wantsSilence() {
 	}
 }
 
-// wantsReset wants a new connection to be reset, which may show while it is made or after.
+// wantsReset checks that a new connection is reset, either while it is opened or afterwards.
 func wantsReset(t *testing.T, addr string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -145,7 +145,7 @@ func TestBytesPassUnchanged(t *testing.T) {
 	}, "\n")
 	direct := readTranscript(t, server.Addr(), "DEL n h\n"+batch)
 	proxied := readTranscript(t, proxy.Addr(), "DEL n h\n"+batch)
-	hide := func(s string) string { // the connection's number and how many keys DEL found differ
+	hide := func(s string) string { // the connection's number and the number of keys that DEL found differ
 		_, s, _ = strings.Cut(s, "$4\r\nmode")
 		return s
 	}
@@ -220,7 +220,7 @@ func TestRewriteChangesRepliesUntilItIsStopped(t *testing.T) {
 	}
 	defer proxy.Rewrite(faultproxy.Command("INFO"), func(text string) string { return text[:len("# Server")] })()
 	c.sendBatch("INFO")
-	c.wantReply("# Server") // which the server sends as a verbatim string
+	c.wantReply("# Server") // the server sends it as a verbatim string
 	stop()
 	c.sendBatch("GET key")
 	c.wantReply("true")
@@ -275,7 +275,7 @@ func TestMuteAfterLeavesAHangingConnection(t *testing.T) {
 	}
 }
 
-// A reply that is lost at the right place shows that the values before it were counted rightly.
+// If the right reply is lost, the values before it were counted correctly.
 func TestRepliesAreDistinguishedFromPushes(t *testing.T) {
 	t.Parallel()
 	_, proxy := startProxy(t)
@@ -522,7 +522,7 @@ func TestCountersCountTraffic(t *testing.T) {
 	io.WriteString(c.conn, up)
 	c.wantReply("PONG")
 	c.wantReply("PONG")
-	c.sendBatch("PING") // whose reply shows that the empty line has been forwarded
+	c.sendBatch("PING") // its reply shows that the empty line has been forwarded
 	c.wantReply("PONG")
 	want := faultproxy.Stats{Requests: 3, Replies: 3}
 	if got := proxy.Stats(); got != want {
@@ -562,7 +562,7 @@ func TestCloseEndsEverything(t *testing.T) {
 	}
 }
 
-// Whatever fails, a client never reads the reply to another request.
+// Under all faults, a client never reads the reply to another request.
 func TestRepliesStayInStepUnderFaults(t *testing.T) {
 	t.Parallel()
 	server, proxy := startProxy(t)
@@ -600,7 +600,7 @@ func TestRepliesStayInStepUnderFaults(t *testing.T) {
 	}
 }
 
-// askUntilCut asks until its connection ends.
+// askUntilCut sends requests until its connection ends.
 func askUntilCut(t *testing.T, addr, name string, deadline time.Time) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -684,7 +684,7 @@ func TestOpaqueProxyPassesAnyProtocol(t *testing.T) {
 	}
 }
 
-// TestStrandedBytesArriveLate: past the end of their connection, whatever protocol they are in, while new connections pass.
+// The bytes arrive after the end of their connection, in any protocol, while new connections work.
 func TestStrandedBytesArriveLate(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -710,7 +710,7 @@ func TestStrandedBytesArriveLate(t *testing.T) {
 				old.wantReply("OK")
 				deliver := proxy.Strand()
 				old.sendBatch("SET lock late")
-				time.Sleep(pause) // the proxy may read it meanwhile, and nobody can tell
+				time.Sleep(pause) // the proxy may or may not read it meanwhile
 				row.end(old, proxy)
 				next := dialClient(t, proxy.Addr())
 				next.sendBatch("SET lock b", "GET lock")
@@ -734,7 +734,7 @@ func TestStrandedBytesArriveLate(t *testing.T) {
 	}
 }
 
-// TestForgottenConnectionsCarryNothing: neither side learns anything of the other until the end, and new connections pass.
+// Neither side learns anything of the other until the end, and new connections work.
 func TestForgottenConnectionsCarryNothing(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(string) (*faultproxy.Proxy, error){"RESP": faultproxy.New, "opaque": faultproxy.NewOpaque} {

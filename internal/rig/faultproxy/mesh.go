@@ -17,18 +17,18 @@ const (
 	connected, refused = 0, 5
 )
 
-// Mesh is the network between servers that talk to each other, in which one of them can be cut off from the others while clients
-// still reach all. Each server dials the others through a SOCKS 5 proxy of its own, which shows who dials whom. It is safe for
-// concurrent use.
+// Mesh is a network between servers that talk to each other. One of them can be cut off from the others while
+// clients still reach all. Each server dials the others through its own SOCKS 5 proxy, which identifies the
+// dialing server. Mesh is safe for concurrent use.
 type Mesh struct {
 	fronts  []net.Listener
-	links   []map[string]*Proxy // by the server that dials, and the port that it dials
-	owners  map[string]int      // of the ports
-	running sync.WaitGroup      // accept of each front, and a greeting per connection
+	links   []map[string]*Proxy // by dialing server and dialed port
+	owners  map[string]int      // server of each port
+	running sync.WaitGroup      // the accept loop of each front, and a goroutine per connection
 	closing chan struct{}
 }
 
-// NewMesh starts the network of servers that reach each other at these addresses of 127.0.0.1, some for each server.
+// NewMesh starts the network of servers with these addresses on 127.0.0.1, one or more for each server.
 func NewMesh(servers [][]string) (*Mesh, error) {
 	m := &Mesh{owners: map[string]int{}, closing: make(chan struct{})}
 	for i, addrs := range servers {
@@ -55,12 +55,12 @@ func NewMesh(servers [][]string) (*Mesh, error) {
 	return m, nil
 }
 
-// Front is the address of the SOCKS 5 proxy through which the server with that number has to dial the others. It looks at the port
-// alone, and goes to 127.0.0.1 whatever the host is.
+// Front returns the address of the SOCKS 5 proxy through which the server with that number has to dial the
+// others. The proxy uses only the port, and dials 127.0.0.1 whatever the host is.
 func (m *Mesh) Front(server int) string { return m.fronts[server].Addr().String() }
 
-// Isolate stops what the others send to a server (in), what it sends to them (out), or both, and new connections with either.
-// Isolate(server, false, false) delivers what was stopped, late.
+// Isolate stops what the other servers send to a server (in), what it sends to them (out), or both, and also
+// new connections. Isolate(server, false, false) delivers what was stopped.
 func (m *Mesh) Isolate(server int, in, out bool) {
 	for from, ways := range m.links {
 		for port, p := range ways {
@@ -126,7 +126,8 @@ func (m *Mesh) acceptClients(front net.Listener, ways map[string]*Proxy) {
 	}
 }
 
-// awaitPassage blocks until bytes pass both ways, as a connection begins with some. It returns false when the mesh is closed.
+// awaitPassage blocks until bytes pass both ways, because a new connection needs both. It returns false when
+// the mesh is closed.
 func (m *Mesh) awaitPassage(p *Proxy) bool {
 	for !p.passes() {
 		select {
@@ -148,19 +149,19 @@ func (p *Proxy) passes() bool {
 func readGreeting(conn net.Conn) (port string, err error) {
 	conn.SetDeadline(time.Now().Add(pace.Scale(greetTimeout)))
 	var head [4]byte
-	if _, err := io.ReadFull(conn, head[:2]); err != nil { // version, number of ways to log in
+	if _, err := io.ReadFull(conn, head[:2]); err != nil { // version, number of login methods
 		return "", err
 	}
 	if _, err := io.CopyN(io.Discard, conn, int64(head[1])); err != nil {
 		return "", err
 	}
-	conn.Write([]byte{5, 0})                              // without a login
+	conn.Write([]byte{5, 0})                              // no login
 	if _, err := io.ReadFull(conn, head[:]); err != nil { // version, command, 0, kind of the address
 		return "", err
 	}
 	length := int64(net.IPv4len)
 	switch head[3] {
-	case 3: // a name
+	case 3: // a host name
 		if _, err := io.ReadFull(conn, head[:1]); err != nil {
 			return "", err
 		}

@@ -14,7 +14,7 @@ import (
 func TestMeshIsolatesOneServerOnly(t *testing.T) {
 	t.Parallel()
 	const servers = 3
-	heard := make([]chan bool, servers) // a request
+	heard := make([]chan bool, servers) // receives when a request arrives
 	var addrs [][]string
 	for i := range servers {
 		heard[i] = make(chan bool, 10)
@@ -42,7 +42,7 @@ func TestMeshIsolatesOneServerOnly(t *testing.T) {
 		clients[i] = &http.Client{Transport: &http.Transport{Proxy: http.ProxyURL(front)}, Timeout: patience}
 		t.Cleanup(clients[i].CloseIdleConnections)
 	}
-	// ask sends a request; the channel receives once it has an answer or failed.
+	// ask sends a request; the channel receives when it was answered or failed.
 	ask := func(from, to int) <-chan bool {
 		answered := make(chan bool, 1)
 		go func() {
@@ -54,7 +54,7 @@ func TestMeshIsolatesOneServerOnly(t *testing.T) {
 		}()
 		return answered
 	}
-	// A server that does not listen rejects, and does not accept first.
+	// A mesh does not accept a connection to a server that does not listen.
 	if _, err := clients[0].Get("http://192.0.2.1:1"); err == nil {
 		t.Error("a port of nobody answers")
 	}
@@ -80,7 +80,7 @@ func TestMeshIsolatesOneServerOnly(t *testing.T) {
 		if !<-beside {
 			t.Fatalf("%+v: no answer between the others", c)
 		}
-		time.Sleep(moment) // in which what passed would arrive
+		time.Sleep(moment) // long enough for a passing request to arrive
 		cut := c.in || c.out
 		if len(to)+len(from) > 0 && cut {
 			t.Errorf("%+v: an answer across the cut", c)
@@ -89,7 +89,7 @@ func TestMeshIsolatesOneServerOnly(t *testing.T) {
 			t.Errorf("%+v: a request across the cut", c)
 		}
 		if !c.fresh && !c.out {
-			<-heard[1] // what is not stopped comes
+			<-heard[1] // what is not stopped arrives
 			heard[1] <- true
 		}
 		mesh.Isolate(0, false, false)

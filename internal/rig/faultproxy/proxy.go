@@ -1,19 +1,20 @@
-// Package faultproxy is a TCP proxy in front of one redis-server that makes the network fail at a chosen point: this reply
-// is lost after its command was executed, that request arrives a second late, after its connection has gone.
+// Package faultproxy is a TCP proxy in front of one redis-server that makes the network fail at a chosen
+// point. For example, it loses a reply after its command was executed, or delivers a request a second late,
+// after its connection has ended.
 //
-// It understands RESP3 over plain TCP, and RESP2 but for subscriptions. It cannot look into TLS, and it loses count of
-// replies after CLIENT REPLY OFF or SKIP, after MONITOR, and with subscriptions to patterns and shards or the end of all at
-// once, none of which a lock needs.
-// Delays are as exact as Go's timers, about a millisecond.
+// It understands RESP3 over plain TCP, and RESP2 except for subscriptions. It cannot look into TLS. It loses
+// count of replies after CLIENT REPLY OFF or SKIP, after MONITOR, with subscriptions to patterns and shards,
+// and when all subscriptions end at once; locks need none of these. Delays are as exact as Go's timers, about
+// a millisecond.
 //
-// The way of a byte, four goroutines for each connection:
+// Each connection has four goroutines, and a byte takes this way:
 //
 //	client --readClient--> up   --sendUp--> server     up:   requests; stopped by Blackhole(up), HoldRequest, Strand and Forget
 //	client <--sendDown-- down <--readServer-- server   down: values and the end, each with its time; stopped by Blackhole(down) and Forget
 //
-// The readers never wait for the senders, so what is stopped stays in the proxy's memory and an end of either side is
-// noticed at once; it is passed on behind everything that travels before it. A client that closes does not take back what it
-// has sent.
+// The readers never wait for the senders, so stopped data stay in the proxy's memory, and the end of either
+// side is noticed at once. The end is passed on after all data before it. A client that closes its connection
+// does not cancel what it has sent.
 package faultproxy
 
 import (
@@ -30,17 +31,17 @@ import (
 
 const (
 	dialTimeout = 5 * time.Second
-	acceptPause = 10 * time.Millisecond // when this process has no file descriptors left
+	acceptPause = 10 * time.Millisecond // pause when this process has no file descriptors left
 )
 
-// Proxy is safe for concurrent use.
+// Proxy is a proxy in front of one server. It is safe for concurrent use.
 type Proxy struct {
 	listener net.Listener    // nil in a Mesh
 	ctx      context.Context // ends with Close; for dialing
 	cancel   context.CancelFunc
-	running  sync.WaitGroup // acceptClients and one per connection
+	running  sync.WaitGroup // acceptClients and one goroutine per connection
 
-	mu       sync.Mutex // guards what follows and the state of every conn; never held across I/O
+	mu       sync.Mutex // guards the fields below and the state of every conn; never held across I/O
 	upstream string
 	opaque   bool
 	stats    Stats
@@ -49,25 +50,26 @@ type Proxy struct {
 	stopUp   bool
 	stopDown bool
 	closed   bool
-	cuts     int // calls of Cut, for connections that are just being made
+	cuts     int // number of calls of Cut, for connections that are just being opened
 	holds    []*Hold
 	losses   []*loss
 	rewrites []*rewrite
 	conns    map[*conn]struct{}
 }
 
-// Stats count since New.
+// Stats counts since New.
 type Stats struct {
 	Requests int // forwarded to the server
-	Replies  int // received from the server, lost ones included; each confirmation of a SUBSCRIBE counts
+	Replies  int // received from the server, including lost ones; each confirmation of a SUBSCRIBE counts
 }
 
-// New starts a proxy on a free port of 127.0.0.1. The server at upstream need not be up: each connection of a client makes
-// its own to the server, and is closed if that fails.
+// New starts a proxy on a free port of 127.0.0.1. The server at upstream may be down: each connection of a
+// client opens a connection to the server, and is closed if that fails.
 func New(upstream string) (*Proxy, error) { return startProxy(&Proxy{upstream: upstream}) }
 
-// NewOpaque is New for a server that speaks another protocol. The proxy does not look into what it passes on, so that
-// there are no requests or replies to hold, lose, rewrite or count. An upstream that begins with a slash is a Unix socket.
+// NewOpaque is New for a server with another protocol. The proxy does not look into what it passes on, so it
+// cannot hold, lose, rewrite or count requests and replies. An upstream that begins with a slash is a Unix
+// socket.
 func NewOpaque(upstream string) (*Proxy, error) {
 	return startProxy(&Proxy{upstream: upstream, opaque: true})
 }
@@ -91,7 +93,8 @@ func prepareProxy(p *Proxy) *Proxy {
 // Addr returns the address for clients.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Close ends every connection, loses what is stopped in the proxy and waits until all its goroutines have ended.
+// Close ends every connection, drops what is stopped in the proxy, and waits until all its goroutines have
+// ended.
 func (p *Proxy) Close() error {
 	p.cancel()
 	var err error
@@ -112,33 +115,34 @@ func (p *Proxy) Close() error {
 	return err
 }
 
-// Stats returns the counters as they stand.
+// Stats returns the present counters.
 func (p *Proxy) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stats
 }
 
-// SetDelay makes everything that arrives from the server from now on reach the client d later. Order is kept, and so is
-// pipelining: replies that arrive together travel together.
+// SetDelay makes everything that arrives from the server from now on reach the client d later. It keeps the
+// order and pipelining: replies that arrive together travel together.
 func (p *Proxy) SetDelay(d time.Duration) { p.changeState(func() { p.delay = d }) }
 
-// Refuse makes the proxy reset new connections as soon as they are made. Those that exist go on.
+// Refuse makes the proxy reset new connections as soon as they are opened. Existing connections continue.
 func (p *Proxy) Refuse(refuse bool) { p.changeState(func() { p.refuse = refuse }) }
 
-// Redirect makes new connections go to another server, as when an address moves. Those that exist go on; Cut ends them.
+// Redirect makes new connections go to another server, as when an address moves. Existing connections
+// continue; Cut ends them.
 func (p *Proxy) Redirect(upstream string) { p.changeState(func() { p.upstream = upstream }) }
 
-// Blackhole stops the bytes to the server (up), to the client (down) or both, and the news that the other side has
-// closed with them. Connections stay open and new ones can be made. Blackhole(false, false) delivers what was stopped, late; Cut
-// before it drops that.
+// Blackhole stops the bytes to the server (up), to the client (down) or both, and with them the news that the
+// other side has closed. Connections stay open and new ones can be opened. Blackhole(false, false) delivers
+// what was stopped; a Cut before it drops that.
 func (p *Proxy) Blackhole(up, down bool) {
 	p.changeState(func() { p.stopUp, p.stopDown = up, down })
 }
 
-// Strand stops the bytes to the server on the connections that exist, as when their packets go a long way round; new
-// connections pass. What was stopped reaches the server, late, when deliver is called, also where Cut or the client has ended
-// the connection meanwhile, but not where the server has. A second deliver does nothing.
+// Strand stops the bytes to the server on the existing connections, like packets on a slow route; new
+// connections work. When deliver is called, the stopped bytes reach the server, even if Cut or the client has
+// ended the connection meanwhile, but not if the server has. A second deliver does nothing.
 func (p *Proxy) Strand() (deliver func()) {
 	var stranded []*conn
 	p.changeState(func() {
@@ -159,9 +163,9 @@ func (p *Proxy) Strand() (deliver func()) {
 	}
 }
 
-// Forget has the connections that exist carry nothing more in either direction, as when a firewall forgets them: they stay
-// open, neither side learns that the other has closed, and new connections pass. What they were to carry is lost. end closes
-// the forgotten connections that are left; a second end does nothing.
+// Forget makes the existing connections carry nothing more in either direction, like a firewall that forgets
+// them: they stay open, and neither side learns that the other has closed. New connections work. What the
+// forgotten ones should carry is lost. end closes those that are left; a second end does nothing.
 func (p *Proxy) Forget() (end func()) {
 	var forgotten []*conn
 	p.changeState(func() {
@@ -182,9 +186,10 @@ func (p *Proxy) Forget() (end func()) {
 	}
 }
 
-// Cut closes every connection; clients can make new ones at once. Whatever has not reached the other side is lost, but for
-// what HoldRequest and Strand keep: that is taken to be on its way and is delivered when released. The server learns of the end of its
-// connection behind that, and not while Blackhole stops the way up.
+// Cut closes every connection; clients can open new ones at once. Data that have not reached the other side
+// are lost, except those that HoldRequest and Strand keep: they count as sent, and are delivered when
+// released. The server learns of the end of its connection after them, and not while Blackhole stops the way
+// up.
 func (p *Proxy) Cut() {
 	p.changeState(func() {
 		p.cuts++
@@ -194,7 +199,7 @@ func (p *Proxy) Cut() {
 	})
 }
 
-// changeState lets f change the state and then lets every connection look at it.
+// changeState calls f to change the state, and wakes every connection.
 func (p *Proxy) changeState(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +271,7 @@ func (p *Proxy) registerConn(c *conn, cuts int) bool {
 	return true
 }
 
-// resetConn closes a connection such that the other side sees an error rather than an orderly end.
+// resetConn closes a connection so that the other side sees an error, not an orderly end.
 func resetConn(conn net.Conn) {
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		tcp.SetLinger(0)

@@ -6,17 +6,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// request is a command on its way, from its arrival to its answer.
+// request is a command, from its arrival to its answer.
 type request struct {
 	args     [][]byte
 	raw      []byte
-	loss     *loss         // that swallows its reply; nil: none
-	confirms int           // of SUBSCRIBE and UNSUBSCRIBE: pushes still to come, one for each channel
-	answered bool          // completely
-	done     chan struct{} // of one that was held; closed with the answer or the end of its connection
+	loss     *loss         // drops its reply; nil: none
+	confirms int           // of SUBSCRIBE and UNSUBSCRIBE: number of missing pushes, one for each channel
+	answered bool          // it has its whole answer
+	done     chan struct{} // of a held request; closed with the answer or the end of its connection
 }
 
-// expect notes how the request will be answered.
+// expect records how the request will be answered.
 func (r *request) expect() {
 	if verb := r.verb(); verb == "subscribe" || verb == "unsubscribe" {
 		r.confirms = len(r.args) - 1
@@ -32,8 +32,9 @@ func (r *request) finish() {
 	}
 }
 
-// answeredRequest returns the request that v belongs to, with request.answered set if v completes its answer. It returns nil for a
-// value out of turn: a push that confirms nothing, or an error that the server volunteers.
+// answeredRequest returns the request that v answers, and sets request.answered if v completes the answer. It
+// returns nil for a value without a request: a push that confirms nothing, or an error that the server sends
+// unasked.
 func (c *conn) answeredRequest(v resp.Value) *request {
 	if len(c.pending) == 0 {
 		return nil

@@ -11,10 +11,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-// Every request of a row is forwarded before the first value arrives.
+// All requests of a row are forwarded before the first value arrives.
 func TestValuesFindTheirRequests(t *testing.T) {
 	t.Parallel()
-	const push = "push" // out of turn
+	const push = "push" // a push without a request
 	for _, c := range []struct {
 		name     string
 		requests []string
@@ -67,7 +67,7 @@ func TestValuesFindTheirRequests(t *testing.T) {
 	}
 }
 
-// parseRow reads "*3 elem elem elem rest" or "scalar rest".
+// parseRow parses "*3 elem elem elem rest" or "scalar rest".
 func parseRow(t *testing.T, row string) (v resp.Value, rest string) {
 	t.Helper()
 	words := strings.Fields(row)
@@ -106,7 +106,7 @@ func TestEndedConnectionLeavesNothing(t *testing.T) {
 		client.Write(resp.AppendCommand(nil, command))
 		if command == "MUTED" {
 			<-lost
-			server.Kill() // which also ends the first
+			server.Kill() // also ends the first
 			client.Close()
 			if err := server.Restart(t.Context()); err != nil {
 				t.Fatal(err)

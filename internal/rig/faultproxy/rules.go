@@ -8,11 +8,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/resp"
 )
 
-// Match chooses requests by their arguments, the command's name first. It is called with the proxy's lock held, at the
-// moment the request is about to be forwarded: it must be quick and must not call the proxy.
+// Match selects requests by their arguments, the command's name first. It is called with the proxy's mutex
+// held, when the request is about to be forwarded: it must be quick and must not call the proxy.
 type Match func(args [][]byte) bool
 
-// Command matches requests that begin with these words, whatever their case. None match every request.
+// Command matches requests that begin with these words, in any case. Without words it matches every request.
 func Command(words ...string) Match {
 	return func(args [][]byte) bool {
 		if len(args) < len(words) {
@@ -27,7 +27,7 @@ func Command(words ...string) Match {
 	}
 }
 
-// loss swallows replies.
+// loss drops replies.
 type loss struct {
 	match Match
 	cut   bool
@@ -35,15 +35,15 @@ type loss struct {
 	seen  chan struct{}
 }
 
-// CutAfter lets the next so many matching requests be executed, swallows their replies and closes their connections, after
-// what was answered before them is delivered. Requests that follow on such a connection may or may not be executed; none is
-// answered. The channel receives once for each reply, when the server has sent it.
+// CutAfter lets the next matching requests, as many as times, be executed, drops their replies and closes
+// their connections after the earlier answers are delivered. Later requests on such a connection may or may
+// not be executed; none is answered. The channel receives once for each dropped reply.
 func (p *Proxy) CutAfter(match Match, times int) <-chan struct{} {
 	return p.addLoss(&loss{match: match, cut: true, left: times})
 }
 
-// MuteAfter is CutAfter for a connection that hangs: it stays open, requests on it are executed, and nothing more reaches
-// the client on it, neither replies nor pushes nor the end of the server.
+// MuteAfter is CutAfter for a connection that hangs: it stays open and its requests are executed, but nothing
+// more reaches the client over it: no replies, no pushes and no end of the server.
 func (p *Proxy) MuteAfter(match Match, times int) <-chan struct{} {
 	return p.addLoss(&loss{match: match, left: times})
 }
@@ -54,7 +54,8 @@ func (p *Proxy) addLoss(l *loss) <-chan struct{} {
 	return l.seen
 }
 
-// claimLoss counts at forwarding, so that no more than the wanted number are on their way; settle gives unused ones back.
+// claimLoss counts when a request is forwarded, so that no more replies than wanted are lost. settle gives
+// unused losses back.
 func (p *Proxy) claimLoss(args [][]byte) *loss {
 	for _, l := range p.losses {
 		if l.left > 0 && l.match(args) {
@@ -71,8 +72,8 @@ type rewrite struct {
 	edit  func(text string) string
 }
 
-// Rewrite passes the text in the replies to matching requests through edit, as when the server were another one. Replies that
-// are no strings stay as they are. edit is called as a Match is. The function that is returned ends it.
+// Rewrite passes the text in the replies to matching requests through edit. Replies that are not strings stay
+// as they are. edit is called like a Match. stop ends the rewriting.
 func (p *Proxy) Rewrite(match Match, edit func(text string) string) (stop func()) {
 	w := &rewrite{match, edit}
 	p.changeState(func() { p.rewrites = append(p.rewrites, w) })
@@ -81,7 +82,8 @@ func (p *Proxy) Rewrite(match Match, edit func(text string) string) (stop func()
 	}
 }
 
-// rewriteReply returns the bytes of v that the client receives. v answers r; r is nil if v answers no request.
+// rewriteReply returns the bytes that the client receives for v. v answers r; r is nil if v answers no
+// request.
 func (p *Proxy) rewriteReply(r *request, v resp.Value) []byte {
 	if r == nil || v.Null || (v.Kind != '$' && v.Kind != '=') {
 		return v.Raw
@@ -110,20 +112,20 @@ type Hold struct {
 	released bool
 }
 
-// HoldRequest stops the next so many matching requests, and everything after each on its connection, before they reach the
-// server. They are delivered by Release, even when the client has closed its connection or Cut has ended it, but not when
-// the server has.
+// HoldRequest stops the next matching requests, as many as times, and everything after each on its connection,
+// before they reach the server. Release delivers them, even if the client has closed its connection or Cut has
+// ended it, but not if the server has.
 func (p *Proxy) HoldRequest(match Match, times int) *Hold {
 	h := &Hold{p: p, match: match, left: times, caught: make(chan struct{}, times)}
 	p.changeState(func() { p.holds = append(p.holds, h) })
 	return h
 }
 
-// Caught receives once for each request that is stopped.
+// Caught returns a channel that receives once for each stopped request.
 func (h *Hold) Caught() <-chan struct{} { return h.caught }
 
-// Release delivers the requests and stops no more. It blocks until the server has answered each of them or its connection has
-// ended, so it never returns while Blackhole stops the way up. A second Release does nothing.
+// Release delivers the requests and stops no more. It blocks until the server has answered each of them or its
+// connection has ended, so it does not return while Blackhole stops the way up. A second Release does nothing.
 func (h *Hold) Release() {
 	var requests []*request
 	h.p.changeState(func() {
@@ -136,7 +138,7 @@ func (h *Hold) Release() {
 	}
 }
 
-// holdFor returns the Hold that stops r now. A request is stopped once only.
+// holdFor returns the Hold that stops r now. A request is stopped only once.
 func (p *Proxy) holdFor(r *request) *Hold {
 	if r.done != nil {
 		return nil

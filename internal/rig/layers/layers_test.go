@@ -1,6 +1,6 @@
-// Package layers holds the imports of all packages against the picture of the layers in
-// docs/design.md. The picture is the rule: a package imports only what an arrow of its
-// layer reaches, each arrow is an import, and every arrow points down.
+// Package layers compares the imports of all packages with the picture of the layers in docs/design.md. The
+// picture is the rule: a package imports only packages that an arrow of its layer reaches, each arrow is an
+// import, and every arrow points down.
 package layers
 
 import (
@@ -23,24 +23,25 @@ const (
 	drawing = root + "/docs/design.md"
 	project = "github.com/holdfast-go/holdfast"
 
-	// tests is the layer of what only tests: it imports what it likes, and nothing imports it.
+	// tests is the layer of code for tests only: it may import anything, and nothing may import it.
 	tests = "tests"
 )
 
-// layer is some packages that may import the same.
+// layer is a group of packages that may import the same.
 type layer struct {
 	name  string
-	paths []string // of folders below the project; what is below these belongs to the layer too
+	paths []string // folders below the root of the project, with their subfolders
 }
 
 // picture has the layers and arrows of the page.
 type picture struct {
 	layers  []layer // from the top
 	imports map[[2]string]bool
-	calls   map[[2]string]bool // through an interface, so without an import
+	calls   map[[2]string]bool // through an interface, without an import
 }
 
-// parsePicture reads the diagram in a page: lines `name["path, path: what it is"]`, `from --> to & to` and `from -.->|interface| to`.
+// parsePicture parses the diagram in a page: lines `name["path, path: description"]`, `from --> to & to` and
+// `from -.->|interface| to`.
 func parsePicture(page string) (p picture, err error) {
 	p.imports, p.calls = make(map[[2]string]bool), make(map[[2]string]bool)
 	_, text, ok := strings.Cut(page, "```mermaid\n")
@@ -77,13 +78,13 @@ func (p *picture) rank(name string) int {
 	return slices.IndexFunc(p.layers, func(l layer) bool { return l.name == name })
 }
 
-// layerOf returns the layer with the longest path that leads to pkg; "" if there is none.
+// layerOf returns the layer with the longest path that contains pkg; "" if there is none.
 func (p *picture) layerOf(pkg string) (name string) {
 	longest := -1
 	for _, l := range p.layers {
 		for _, folder := range l.paths {
 			full := project + "/" + folder
-			if folder == "holdfast" { // the package itself, without those below it
+			if folder == "holdfast" { // the package itself, without its subfolders
 				full = project
 				if pkg != full {
 					continue
@@ -97,7 +98,7 @@ func (p *picture) layerOf(pkg string) (name string) {
 	return name
 }
 
-// pkg is one package, for every system at once.
+// pkg is one package, for all systems together.
 type pkg struct {
 	path             string
 	imports, inTests []string
@@ -161,8 +162,8 @@ func readPicture(t *testing.T) picture {
 	return p
 }
 
-// readPackages reads the imports of all modules. It does not ask the go command, so that the cache of tests knows which
-// files they come from.
+// readPackages reads the imports of all modules. It does not run the go command, so that the test cache knows
+// the files that it reads.
 func readPackages(t *testing.T) (all []pkg) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// long are the functions that may be longer: two tables, and the names of what happens in a trace.
+// long lists the functions that may be longer: two tables, and the descriptions of the events in a trace.
 var long = map[string]bool{
 	"verify/differential/vectors.go examples": true,
 	"verify/spec/rows.go specRows":            true,

@@ -15,20 +15,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/tempo"
 )
 
-// patience is for what ends a little after the last test: a connection that is
-// being closed, a child that is being reaped.
+// patience allows for what ends a little after the last test: a connection that is being closed, a child that
+// is being reaped.
 const patience = 10 * time.Second
 
-// kept is the one goroutine that is meant to stay: it starts child processes, which
-// die with its thread.
+// kept is the goroutine that is meant to stay: it starts child processes, which die with its thread.
 const kept = "/internal/rig/child.init.func"
 
-// ours are the paths of code whose goroutines count. Those of the runtime and of the
-// testing package come and go as they like.
+// ours are the import paths of code whose goroutines count. The runtime and the testing package start and end
+// goroutines at any time.
 var ours = []string{"github.com/holdfast-go/holdfast", "github.com/redis/rueidis"}
 
-// Run runs all tests of a package, at the pace of this machine, and returns its exit code: not 0 when tests fail or when
-// they leave something behind. Call it from TestMain:
+// Run runs all tests of a package, with times scaled to this machine, and returns the exit code: not 0 if
+// tests fail or leave something behind. Call it from TestMain:
 //
 //	os.Exit(leaktest.Run(m))
 func Run(m interface{ Run() int }) int {
@@ -37,7 +36,7 @@ func Run(m interface{ Run() int }) int {
 	code := m.Run()
 	stop()
 	if code != 0 {
-		return code // what is left of a failed test is not news
+		return code // a failed test may leave anything
 	}
 	return reportLeaks(os.Stderr, before, pace.Scale(patience))
 }
@@ -60,13 +59,13 @@ func reportLeaks(out io.Writer, before map[string]int, patience time.Duration) i
 	return 1
 }
 
-// goroutineStacks returns the stacks of the goroutines that run our code, without the caller's.
+// goroutineStacks returns the stacks of the goroutines that run this project's code, without the caller's.
 func goroutineStacks() []string {
 	text := make([]byte, 1<<24)
 	text = text[:runtime.Stack(text, true)]
 	var left []string
 	for i, stack := range strings.Split(string(text), "\n\n") {
-		mine := i == 0 // the first is this one
+		mine := i == 0 // the first is this goroutine
 		for _, path := range ours {
 			if !mine && strings.Contains(stack, path) && !strings.Contains(stack, kept) {
 				left = append(left, stack)
@@ -77,9 +76,8 @@ func goroutineStacks() []string {
 	return left
 }
 
-// openDescriptors counts the open sockets, pipes and files by what they are; it is empty
-// where the system does not tell. What the runtime keeps for itself, such as its
-// epoll, is none of these.
+// openDescriptors counts the open sockets, pipes and files by their names. It returns an empty map on a system
+// that does not list them. Descriptors of the runtime, such as its epoll, do not count.
 func openDescriptors() map[string]int {
 	const dir = "/proc/self/fd"
 	names, _ := os.ReadDir(dir)

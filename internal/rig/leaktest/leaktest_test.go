@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Not parallel, like the others here: goroutines and descriptors belong to the process.
+// The tests here are not parallel, because goroutines and descriptors belong to the process.
 func TestLeakedGoroutineIsReported(t *testing.T) {
 	end, ended := make(chan struct{}), make(chan struct{})
 	go func() { defer close(ended); <-end }()

@@ -1,9 +1,9 @@
 //go:build unix
 
-// Package mariaproc starts real servers of MariaDB and MySQL, each on a socket in a folder of its own, for the tests. It never touches
-// a server that already runs.
+// Package mariaproc starts real MariaDB and MySQL servers for tests, each on a socket in its own folder. It
+// never touches a server that already runs.
 //
-// It is no way to run either in production: nothing is ever synced to disk, and everybody may do everything.
+// Do not run either like this in production: nothing is ever synced to disk, and every user may do everything.
 package mariaproc
 
 import (
@@ -39,9 +39,10 @@ type Server struct {
 	dir string
 }
 
-// Start starts a server of MariaDB without any database, of the program that HOLDFAST_MARIADB_SERVER names or the machine's own.
-// It blocks until that accepts connections, ctx ends or a minute is over. settings are further options, such as
-// "--max-connections=200". As root it runs as the user nobody.
+// Start starts a MariaDB server without any database. The program is the one that HOLDFAST_MARIADB_SERVER
+// names, or the machine's own. It blocks until the server accepts connections, ctx ends or a minute has
+// passed. settings are further options, such as "--max-connections=200". As root it runs the server as the
+// user nobody.
 func Start(ctx context.Context, settings ...string) (*Server, error) {
 	program, _, err := child.Find(mariaVariable, "mariadbd", "/usr/sbin/mariadbd")
 	if err != nil {
@@ -50,9 +51,10 @@ func Start(ctx context.Context, settings ...string) (*Server, error) {
 	return startServer(ctx, "nobody", program, append([]string{"--innodb-log-file-size=8M"}, settings...), nil)
 }
 
-// StartMySQL does the same with the program that HOLDFAST_MYSQL_SERVER names, or else the MySQL 8 that tools/servers fetches, in
-// some seconds. The error matches child.ErrNotFetched if that was not fetched. As root it runs as root, whose cache folder others
-// may not read.
+// StartMySQL does the same with the program that HOLDFAST_MYSQL_SERVER names, or else with the MySQL 8 that
+// tools/servers fetches. It takes some seconds. If that was not fetched, the error matches
+// child.ErrNotFetched. As root it runs the server as root, because other users may not read root's cache
+// folder.
 func StartMySQL(ctx context.Context, settings ...string) (*Server, error) {
 	program, named, err := child.Find(mysqlVariable)
 	if !named {
@@ -67,7 +69,8 @@ func StartMySQL(ctx context.Context, settings ...string) (*Server, error) {
 		[]string{"--initialize-insecure"})
 }
 
-// startServer starts a program as a user, after a run of it with the options first that fills its folder, if there are any.
+// startServer starts a program as the user who. If first is set, it runs the program with these options
+// before, to fill the folder.
 func startServer(ctx context.Context, who, program string, settings, first []string) (_ *Server, err error) {
 	dir, err := os.MkdirTemp("", "holdfast-mariadb-")
 	if err != nil {
@@ -103,7 +106,7 @@ func startServer(ctx context.Context, who, program string, settings, first []str
 // dataFolder returns the folder of the tables.
 func (s *Server) dataFolder() string { return filepath.Join(s.dir, "data") }
 
-// makeFolders makes the folders, and gives them to the user as whom the server runs.
+// makeFolders creates the folders for the user of the server.
 func (s *Server) makeFolders(who string) error {
 	err := os.Mkdir(s.dataFolder(), 0o700)
 	if err == nil && os.Getuid() == 0 {
@@ -122,10 +125,10 @@ func giveTo(name, dir string) error {
 	return errors.Join(err1, err2, os.Chown(dir, uid, gid))
 }
 
-// Socket returns the path of the socket of the server. Anybody may connect as root.
+// Socket returns the path of the server's socket. Any local user may connect as root.
 func (s *Server) Socket() string { return filepath.Join(s.dir, "socket") }
 
-// checkReady returns nil once the server greets.
+// checkReady returns nil once the server sends its greeting.
 func (s *Server) checkReady(ctx context.Context) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", s.Socket())
@@ -138,13 +141,14 @@ func (s *Server) checkReady(ctx context.Context) error {
 	if _, err := io.ReadFull(conn, head); err != nil {
 		return err
 	}
-	if head[4] != 10 { // the version of the protocol
+	if head[4] != 10 { // version of the protocol
 		return errors.New("not ready yet")
 	}
 	return nil
 }
 
-// Stop ends the server and removes its folder. It blocks until the process is gone; a second Stop does nothing.
+// Stop ends the server and removes its folder. It blocks until the process has ended; a second Stop does
+// nothing.
 func (s *Server) Stop() error {
 	s.End(syscall.SIGTERM, syscall.SIGKILL)
 	return os.RemoveAll(s.dir)

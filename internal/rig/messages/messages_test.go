@@ -1,6 +1,6 @@
-// Package messages prints every text that Holdfast writes for people into one table: errors, log lines, events, findings of
-// the doctor, help, descriptions of metrics. A reviewer reads all of them in messages.txt, and sees in a diff which have changed.
-// It also checks the rules for them that a program can check.
+// Package messages collects every text that Holdfast writes for people in one table: errors, log lines,
+// events, findings of the doctor, help, descriptions of metrics. A reviewer reads all of them in messages.txt,
+// and a diff shows the changed ones. The package also checks the rules for messages that a program can check.
 //
 //	go test ./internal/rig/messages -update    # after a change of a text
 package messages
@@ -30,21 +30,22 @@ import (
 const (
 	root  = "../../.."
 	table = "messages.txt"
-	pages = "https://github.com/holdfast-go/holdfast/blob/main/" // the base of each link to a page
+	pages = "https://github.com/holdfast-go/holdfast/blob/main/" // base of each link to a page
 )
 
 var update = flag.Bool("update", false, "write the present messages into "+table)
 
-// unseen are the folders whose texts no user sees: tests and their helpers, tools, examples, and code that a user copies.
+// unseen are the folders whose texts no user sees: tests and their helpers, tools, examples, and code that
+// users copy.
 var unseen = []string{
 	".git", "docs", "findings", "tools", "verify", "testdata", "node_modules", "internal/rig", "locktest",
 	"driver/drivertest", "driver/template", "otel/example", "prometheus/example",
 }
 
 var (
-	words = regexp.MustCompile(`\pL\S*\s+\S*\pL`) // at least two
+	words = regexp.MustCompile(`\pL\S*\s+\S*\pL`) // at least two words
 
-	// writers are the functions whose first text is a message even if it is one word.
+	// writers are the functions whose first text is a message, even if it is one word.
 	writers = regexp.MustCompile(`^(errors\.New|fmt\.Errorf|exitcode\.Usagef|invalidError|unsupportedError|` +
 		`.*([Ll]og|[Ll]ogger)\.(Debug|Info|Warn|Error)|.*\.Log)$`)
 
@@ -56,12 +57,12 @@ var (
 		`ORDER BY|FOR UPDATE|return redis|local) `)
 )
 
-// message is one text, where it stands, and what writes it.
+// message is one text, its file, and the function or field that gets it.
 type message struct{ file, by, text string }
 
 func (m message) String() string { return m.by + "\t" + strconv.Quote(m.text) }
 
-// readMessages returns the messages in a Go file, in their order.
+// readMessages returns the messages in a Go file, in order.
 func readMessages(file string, source []byte) (all []message, err error) {
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, source, parser.SkipObjectResolution)
 	if err != nil {
@@ -92,7 +93,7 @@ func readMessages(file string, source []byte) (all []message, err error) {
 	return all, nil
 }
 
-// joinText returns the text of an expression that is a text or adds several, with {x} for each part x that is not constant.
+// joinText returns the text of a string expression, with {x} for each part x that is not constant.
 func joinText(e ast.Expr) (text string, ok bool) {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -120,8 +121,9 @@ func joinText(e ast.Expr) (text string, ok bool) {
 	return "", false
 }
 
-// findWriter returns the name of the function or field that gets the text at the end of path, = for a variable, or func for a function that returns
-// it, and reports whether the text is the first argument, and whether people see it.
+// findWriter returns the name of the function or field that gets the text at the end of path: "=" for a
+// variable, or "func" for a function that returns the text. first reports whether the text is the first
+// argument, and shown whether people see it.
 func findWriter(path []ast.Node) (by string, first, shown bool) {
 	child := path[len(path)-1]
 	for _, n := range slices.Backward(path[:len(path)-1]) {
@@ -173,7 +175,7 @@ func g() string { return "two words" }`
 	}
 }
 
-// readAll returns the messages of all files whose texts users see, and the number of files read.
+// readAll returns the messages of all files whose texts users see, and the number of files.
 func readAll(t *testing.T) (all []message, files int) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -253,7 +255,7 @@ func compareLines(then, now []byte) (added, removed []string) {
 	return added, removed
 }
 
-// names are the words with which an error may begin although they have a capital: names of programs and of options.
+// names are the names of programs and options with which an error may begin, although they have capitals.
 var names = regexp.MustCompile(`^(ZooKeeper|Redis|Valkey|PostgreSQL|MySQL|MariaDB|SQLite|Sentinel|Galera|PgBouncer|Holdfast|` +
 	`Options|Note|Wait|Margin|Fenced|Adoptable|Holder|[A-Z][a-z]+[A-Z]\w*)\b`)
 
@@ -304,13 +306,13 @@ func checkMessage(m message) (broken []string) {
 	return broken
 }
 
-// isAbbreviation reports whether the text begins with a word of capitals, such as TLS or MISCONF.
+// isAbbreviation reports whether the text begins with a word in capitals, such as TLS or MISCONF.
 func isAbbreviation(text string) bool {
 	word := strings.FieldsFunc(text, func(r rune) bool { return !unicode.IsLetter(r) })
 	return len(word) > 0 && len(word[0]) > 1 && strings.ToUpper(word[0]) == word[0]
 }
 
-// isPage reports whether the repository has the page, and the page the section behind #.
+// isPage reports whether the repository has the page, and the page has the section after the #.
 func isPage(path string) bool {
 	path, section, _ := strings.Cut(strings.TrimRight(path, ".,;"), "#")
 	text, err := os.ReadFile(filepath.Join(root, path))
@@ -325,7 +327,7 @@ func isPage(path string) bool {
 	return false
 }
 
-// headingAnchor returns the name that GitHub gives a heading.
+// headingAnchor returns the anchor that GitHub gives a heading.
 func headingAnchor(heading string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -1,9 +1,9 @@
 //go:build unix
 
-// Package pgproc starts real PostgreSQL servers, each on a socket in a folder of
-// its own, for the tests. It never touches a server that already runs.
+// Package pgproc starts real PostgreSQL servers for tests, each on a socket in its own folder. It never
+// touches a server that already runs.
 //
-// It is no way to run PostgreSQL in production: nothing is ever synced to disk.
+// Do not run PostgreSQL like this in production: nothing is ever synced to disk.
 package pgproc
 
 import (
@@ -29,21 +29,22 @@ var ErrNotInstalled = errors.New("the PostgreSQL server is not installed (on Deb
 
 const (
 	startTimeout = time.Minute
-	port         = "5432" // part of the socket's name; nothing listens on TCP
+	port         = "5432" // part of the socket's name; no process listens on TCP
 
-	// These variables name other programs: the postgres in a folder that has initdb and pg_basebackup too, and a pgbouncer.
+	// These variables name other programs: the postgres in a folder that also has initdb and pg_basebackup,
+	// and a pgbouncer.
 	programVariable = "HOLDFAST_POSTGRES_SERVER"
 	poolerVariable  = "HOLDFAST_PGBOUNCER_SERVER"
 )
 
-// process is a process with a folder of its own, in which its socket is.
+// process is a process with its own folder, which contains its socket.
 type process struct {
 	*child.Process
 	dir  string
-	attr *syscall.SysProcAttr // as whom it runs
+	attr *syscall.SysProcAttr // the user of the process
 }
 
-// newProcess makes the folder. command says what is to run there.
+// newProcess creates the folder of a process. command returns the command to run.
 func newProcess(pattern string, sig syscall.Signal, command func() *exec.Cmd, ready func(context.Context) error) (p process, err error) {
 	if p.dir, err = os.MkdirTemp("", pattern); err == nil {
 		p.attr, err = unprivilegedUser(p.dir)
@@ -57,14 +58,14 @@ func newProcess(pattern string, sig syscall.Signal, command func() *exec.Cmd, re
 	return p, err
 }
 
-// DSN is for a driver: a list of settings as libpq and pgx take it. Any local user
-// may connect as the superuser holdfast.
+// DSN returns the settings for a driver, as libpq and pgx take them. Any local user may connect as the
+// superuser holdfast.
 func (p *process) DSN() string {
 	return "host=" + p.dir + " port=" + port + " user=holdfast dbname=postgres sslmode=disable"
 }
 
-// Stop ends the process and removes its folder. It blocks until the process is
-// gone; a second Stop does nothing.
+// Stop ends the process and removes its folder. It blocks until the process has ended; a second Stop does
+// nothing.
 func (p *process) Stop() error {
 	p.End(syscall.SIGINT, syscall.SIGQUIT) // "fast": open connections are cut; and if that takes too long, "immediate"
 	return os.RemoveAll(p.dir)
@@ -77,16 +78,14 @@ type Server struct {
 	env, settings []string
 }
 
-// Start makes a new cluster and starts a server on it. It blocks until the server
-// accepts connections, ctx ends or a minute is over. settings are further lines of
-// its configuration, such as "max_connections=200". As root, which PostgreSQL
-// rejects to run as, it runs as the user postgres or nobody.
+// Start creates a new database cluster and starts a server on it. It blocks until the server accepts
+// connections, ctx ends or a minute has passed. settings are further lines of its configuration, such as
+// "max_connections=200". PostgreSQL does not run as root; then it runs as the user postgres or nobody.
 func Start(ctx context.Context, settings ...string) (*Server, error) {
 	return StartWith(ctx, nil, settings...)
 }
 
-// StartWith is Start with further variables for the server's environment, such as
-// "LD_PRELOAD=clock.so".
+// StartWith is Start with further environment variables for the server, such as "LD_PRELOAD=clock.so".
 func StartWith(ctx context.Context, env []string, settings ...string) (*Server, error) {
 	s := &Server{env: env, settings: settings}
 	err := s.launchWith(ctx, "initdb", "-U", "holdfast", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
@@ -96,8 +95,8 @@ func StartWith(ctx context.Context, env []string, settings ...string) (*Server, 
 	return s, nil
 }
 
-// StartReplica starts a replica of s, with the same settings. It follows s, which does not wait
-// for it unless synchronous_standby_names says so. SELECT pg_promote() makes it a primary.
+// StartReplica starts a replica of s, with the same settings. s does not wait for the replica unless
+// synchronous_standby_names is set. SELECT pg_promote() promotes it.
 func (s *Server) StartReplica(ctx context.Context) (*Server, error) {
 	r := &Server{env: s.env, settings: s.settings}
 	err := r.launchWith(ctx, "pg_basebackup", "-h", s.dir, "-p", port, "-U", "holdfast", "-R", "-c", "fast", "--no-sync")
@@ -119,7 +118,7 @@ func (s *Server) launchWith(ctx context.Context, fill string, args ...string) (e
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	// By SIGQUIT the server takes its own children with it; by SIGKILL it would not.
+	// After SIGQUIT the server ends its own children; after SIGKILL it would not.
 	if s.process, err = newProcess("holdfast-pg-", syscall.SIGQUIT, s.newCommand, s.checkReady); err != nil {
 		return err
 	}
@@ -142,8 +141,8 @@ func (s *Server) newCommand() *exec.Cmd {
 	return cmd
 }
 
-// checkReady returns nil once the server says in its lock file that it is ready, which it does
-// as soon as it accepts connections.
+// checkReady returns nil once the server's lock file reports that it is ready, which it does as soon as it
+// accepts connections.
 func (s *Server) checkReady(context.Context) error {
 	text, err := os.ReadFile(filepath.Join(s.dataFolder(), "postmaster.pid"))
 	if lines := strings.Split(string(text), "\n"); err == nil && (len(lines) <= 7 || strings.TrimSpace(lines[7]) != "ready") {
@@ -152,29 +151,30 @@ func (s *Server) checkReady(context.Context) error {
 	return err
 }
 
-// Kill ends the server as a crash would: it finishes nothing. It keeps its data, and
-// blocks until the process is gone.
+// Kill ends the server like a crash: it finishes nothing. It keeps its data. Kill blocks until the process has
+// ended.
 func (s *Server) Kill() { s.End(syscall.SIGQUIT) }
 
-// Restart starts a server that was killed again, on the same data. It blocks until the server
-// accepts connections, ctx ends or a minute is over.
+// Restart starts a killed server again, on the same data. It blocks until the server accepts connections, ctx
+// ends or a minute has passed.
 func (s *Server) Restart(ctx context.Context) error {
-	os.Remove(filepath.Join(s.dataFolder(), "postmaster.pid")) // of the killed process; checkReady must not read it
+	os.Remove(filepath.Join(s.dataFolder(), "postmaster.pid")) // it belongs to the killed process; checkReady must not read it
 	if err := s.process.Restart(ctx); err != nil {
 		return fmt.Errorf("restart PostgreSQL: %w", err)
 	}
 	return nil
 }
 
-// Pause stops all processes of the server, whose connections stay open. Resume has them go on.
-// Both need Linux.
+// Pause stops all processes of the server, whose connections stay open. Resume continues them. Both need
+// Linux.
 func (s *Server) Pause() error { return s.signalAll(s.process.Pause, syscall.SIGSTOP) }
 
 // Resume undoes Pause.
 func (s *Server) Resume() error { return s.signalAll(s.process.Resume, syscall.SIGCONT) }
 
-// signalAll does what first does with the first process of the server, and sends sig to its children, each of which is a
-// group of its own. The first one comes first: while it is stopped there are no new children.
+// signalAll applies first to the first process of the server, and then sends sig to its children, each of
+// which is a process group. The first process comes first, because it starts no new children while it is
+// stopped.
 func (s *Server) signalAll(first func() error, sig syscall.Signal) error {
 	if err := first(); err != nil {
 		return err
@@ -189,7 +189,7 @@ func (s *Server) signalAll(first func() error, sig syscall.Signal) error {
 	return err
 }
 
-// unprivilegedUser returns the user for the server, and gives dir to that user.
+// unprivilegedUser returns the user for the server, and makes that user the owner of dir.
 func unprivilegedUser(dir string) (*syscall.SysProcAttr, error) {
 	attr := &syscall.SysProcAttr{}
 	if os.Getuid() != 0 {
@@ -211,8 +211,8 @@ func unprivilegedUser(dir string) (*syscall.SysProcAttr, error) {
 	return attr, nil
 }
 
-// findPrograms returns the folder of the programs of the server that HOLDFAST_POSTGRES_SERVER names,
-// or else of the newest PostgreSQL: Debian keeps several side by side, outside of PATH.
+// findPrograms returns the folder of the server programs: the one that HOLDFAST_POSTGRES_SERVER names, or else
+// the newest installed PostgreSQL. Debian installs several versions side by side, outside of PATH.
 func findPrograms() (string, error) {
 	if program, named, err := child.Find(programVariable); named {
 		return filepath.Dir(program), err

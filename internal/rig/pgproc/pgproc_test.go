@@ -38,7 +38,7 @@ func TestServerAcceptsConnectionsUntilItIsStopped(t *testing.T) {
 	}
 }
 
-// TestPausedServerAnswersNothing: neither on one that is open nor on a new one, until it goes on.
+// Neither an open connection nor a new one gets an answer until the server is resumed.
 func TestPausedServerAnswersNothing(t *testing.T) {
 	t.Parallel()
 	server, err := pgproc.Start(t.Context())

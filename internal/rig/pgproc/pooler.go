@@ -18,13 +18,12 @@ import (
 // ErrNoPooler is returned by StartPooler when there is no pgbouncer on this machine.
 var ErrNoPooler = errors.New("pgbouncer is not installed (on Debian and Ubuntu: apt-get install pgbouncer)")
 
-// Pooler is a pgbouncer in front of a Server. Kill ends it without regard to its clients, and
-// Restart starts it again.
+// Pooler is a pgbouncer in front of a Server. Kill ends it without waiting for its clients, and Restart starts
+// it again.
 type Pooler struct{ process }
 
-// StartPooler starts a pgbouncer in front of s, with a pool mode such as "transaction" and so
-// many connections to s. It blocks until the pooler accepts connections, ctx ends or
-// a minute is over.
+// StartPooler starts a pgbouncer in front of s, with a pool mode such as "transaction" and the given number of
+// connections to s. It blocks until the pooler accepts connections, ctx ends or a minute has passed.
 func StartPooler(ctx context.Context, s *Server, mode string, connections int) (*Pooler, error) {
 	p, err := s.startPooler(ctx, mode, connections)
 	if err != nil {
@@ -80,8 +79,7 @@ func (p *Pooler) checkReady(context.Context) error {
 	return err
 }
 
-// Stop ends the pooler at once, without regard to its clients, and removes its folder; a
-// second Stop does nothing.
+// Stop ends the pooler without waiting for its clients, and removes its folder. A second Stop does nothing.
 func (p *Pooler) Stop() error {
 	p.Kill()
 	return p.process.Stop()

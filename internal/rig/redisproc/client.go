@@ -14,9 +14,9 @@ import (
 
 const doTimeout = 5 * time.Second
 
-// Do sends one command over a new connection, as the default user, and returns its reply: nil, string, int64 or a list of
-// these. An error reply is returned as an error. It blocks for at most five seconds. It is meant for looking at a server
-// from outside, so it keeps no state between calls.
+// Do sends one command over a new connection, as the default user, and returns its reply: nil, string, int64
+// or a list of these. An error reply is returned as an error. It blocks at most for five seconds, and keeps no
+// state between calls.
 func (s *Server) Do(args ...string) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.Scale(doTimeout))
 	defer cancel()
@@ -30,8 +30,8 @@ func (s *Server) Do(args ...string) (any, error) {
 	return replies[0], nil
 }
 
-// exchangeBatch sends commands in one batch, after AUTH where there is a password, and returns a reply for each. Error replies
-// are among them, as resp.Error.
+// exchangeBatch sends commands in one batch, after AUTH if there is a password, and returns a reply for each.
+// Error replies are returned as resp.Error among them.
 func (s *Server) exchangeBatch(ctx context.Context, commands ...[]string) ([]any, error) {
 	conn, err := s.dial(ctx)
 	if err != nil {
@@ -76,7 +76,8 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 	return (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", s.Addr())
 }
 
-// refusesDefaultUser recognises the answers of a server whose ACL shuts out the user that probe and Do are.
+// refusesDefaultUser recognises the answers of a server whose ACL rejects the default user, which checkReady
+// and Do use.
 func refusesDefaultUser(reply any) bool {
 	err, ok := reply.(resp.Error)
 	return ok && (strings.HasPrefix(string(err), "NOAUTH ") || strings.HasPrefix(string(err), "NOPERM "))

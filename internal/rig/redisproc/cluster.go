@@ -17,8 +17,8 @@ import (
 // clusterSlots is the number of hash slots of a Redis Cluster.
 const clusterSlots = 16384
 
-// Cluster is a Redis Cluster. Its first servers began as the masters, with equal shares of
-// the hash slots; the others began as their replicas, one after the other.
+// Cluster is a Redis Cluster. Its first servers start as the masters, with equal shares of the hash slots; the
+// others start as their replicas, assigned in turn.
 type Cluster struct {
 	Servers []*Server
 	masters int
@@ -26,13 +26,13 @@ type Cluster struct {
 
 // ClusterOptions describe a Cluster.
 type ClusterOptions struct {
-	Masters, Replicas int           // of all masters together; 0: three masters
-	Timeout           time.Duration // cluster-node-timeout; 0: one second, at the pace of the tests
-	Server            Options       // what the servers have in common
+	Masters, Replicas int           // total numbers; 0: three masters
+	Timeout           time.Duration // cluster-node-timeout; 0: one second, scaled to the machine
+	Server            Options       // common settings of the servers
 }
 
-// StartCluster starts a cluster, and blocks until all of its servers agree that it works:
-// some seconds. After an error nothing is left behind.
+// StartCluster starts a cluster, and blocks until all its servers agree that it works, which takes some
+// seconds. After an error it leaves nothing behind.
 func StartCluster(ctx context.Context, opts *ClusterOptions) (*Cluster, error) {
 	o := ClusterOptions{}
 	if opts != nil {
@@ -91,8 +91,8 @@ func (c *Cluster) joinServers(ctx context.Context) error {
 	return c.Await(ctx)
 }
 
-// Await blocks until every server that runs says that the cluster works, has the same
-// master for each slot and, as a replica, is in touch with its own.
+// Await blocks until every running server reports that the cluster works, has the same master for each slot
+// and, if it is a replica, is connected to its own master.
 func (c *Cluster) Await(ctx context.Context) error {
 	return retryUntilDone(ctx, func() error {
 		var views []string
@@ -146,7 +146,7 @@ func (c *Cluster) slotOwners(s *Server) (ports [clusterSlots]int64, err error) {
 	return ports, nil
 }
 
-// Masters are the servers that are masters now.
+// Masters returns the present masters.
 func (c *Cluster) Masters() (all []*Server) {
 	for _, s := range c.Servers {
 		if reply, err := s.Do("INFO", "replication"); err == nil && strings.Contains(reply.(string), "role:master") {
@@ -156,7 +156,7 @@ func (c *Cluster) Masters() (all []*Server) {
 	return all
 }
 
-// Slots returns the slots of s by its own answer.
+// Slots returns the slots of s according to s itself.
 func (c *Cluster) Slots(s *Server) (slots []int, err error) {
 	ports, err := c.slotOwners(s)
 	for i, port := range ports {
@@ -167,7 +167,7 @@ func (c *Cluster) Slots(s *Server) (slots []int, err error) {
 	return slots, err
 }
 
-// ReplicaOf is a replica of s that is in touch with it; nil: there is none.
+// ReplicaOf returns a replica that is connected to s; nil: there is none.
 func (c *Cluster) ReplicaOf(s *Server) *Server {
 	for _, r := range c.Servers {
 		reply, err := r.Do("INFO", "replication")
@@ -180,16 +180,15 @@ func (c *Cluster) ReplicaOf(s *Server) *Server {
 	return nil
 }
 
-// ID is by which a cluster knows the server.
+// ID returns the id of the server in the cluster.
 func (s *Server) ID() (string, error) {
 	reply, err := s.Do("CLUSTER", "MYID")
 	id, _ := reply.(string)
 	return id, err
 }
 
-// Move moves slots with their keys from one master to another, as redis-cli does. pause, if
-// not nil, is called while the keys of a slot are on the way: before, between and after
-// them.
+// Move moves slots with their keys from one master to another, as redis-cli does. pause, if not nil, is called
+// before, between and after the moves of the keys of a slot.
 func (c *Cluster) Move(from, to *Server, pause func(), slots ...int) error {
 	if pause == nil {
 		pause = func() {}
@@ -230,7 +229,7 @@ func (c *Cluster) Move(from, to *Server, pause func(), slots ...int) error {
 				return err
 			}
 		}
-		// The new owner first: the old one still sends what it does not have to it.
+		// The new owner first, because the old one still redirects requests for missing keys to it.
 		for _, s := range append([]*Server{to, from}, c.Masters()...) {
 			if _, err := s.Do("CLUSTER", "SETSLOT", number, "NODE", target); err != nil && (s == to || s == from) {
 				return err // another one may just have become a replica
@@ -240,8 +239,8 @@ func (c *Cluster) Move(from, to *Server, pause func(), slots ...int) error {
 	return nil
 }
 
-// Migrate moves a slot with its keys at once, as Redis 8.4 and Valkey 9 do by themselves. It blocks until the slot has
-// arrived. Where the servers are older, the error matches errors.ErrUnsupported.
+// Migrate moves a slot with its keys at once, as Redis 8.4 and Valkey 9 can. It blocks until the slot has
+// arrived. For older servers the error matches errors.ErrUnsupported.
 func (c *Cluster) Migrate(ctx context.Context, from, to *Server, slot int) error {
 	number := strconv.Itoa(slot)
 	target, err := to.ID()
@@ -250,7 +249,7 @@ func (c *Cluster) Migrate(ctx context.Context, from, to *Server, slot int) error
 	}
 	unknown := func(err error) bool { return err != nil && strings.Contains(err.Error(), "nknown") }
 	able := false
-	err = retryUntilDone(ctx, func() error { // the last one may not be over yet
+	err = retryUntilDone(ctx, func() error { // an earlier migration may not have ended yet
 		_, err := to.Do("CLUSTER", "MIGRATION", "IMPORT", number, number)
 		if unknown(err) {
 			_, err = from.Do("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", number, number, "NODE", target)

@@ -22,7 +22,8 @@ func (o *Options) check() error {
 	return nil
 }
 
-// configText returns the text of the server's configuration file. A file, unlike arguments, keeps the password from ps.
+// configText returns the text of the server's configuration file. Unlike arguments, a file hides the password
+// from ps.
 func (o *Options) configText(port int, dataDir string) string {
 	var text strings.Builder
 	set := func(name string, values ...string) {
@@ -35,7 +36,7 @@ func (o *Options) configText(port int, dataDir string) string {
 	set("bind", "127.0.0.1")
 	set("daemonize", "no")
 	set("dir", dataDir)
-	set("save", "")                      // a snapshot at SIGTERM would make an orderly stop keep what a crash loses
+	set("save", "")                      // a snapshot at SIGTERM would keep, in an orderly stop, what a crash loses
 	set("repl-diskless-sync-delay", "0") // by default a replica waits five seconds for others to join it
 	o.setListeners(port, set)
 	if o.Password != "" {
@@ -66,7 +67,7 @@ func (o *Options) setListeners(port int, set func(name string, values ...string)
 	set("tls-auth-clients", map[bool]string{true: "yes", false: "no"}[o.AuthClients])
 }
 
-// quoteValue writes a value in the quoting of the configuration file, which knows \xHH but not Go's \u.
+// quoteValue quotes a value for the configuration file, which supports \xHH but not Go's \u.
 func quoteValue(value string) string {
 	var quoted strings.Builder
 	quoted.WriteByte('"')

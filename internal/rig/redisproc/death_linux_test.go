@@ -40,7 +40,7 @@ func TestServerDiesWithItsParent(t *testing.T) {
 	eventually(t, "the server is gone", func() bool { return !isListening(strings.TrimSpace(addr)) })
 }
 
-// beParent is this test binary as the parent that gets killed.
+// beParent runs this test binary as the parent that gets killed.
 func beParent() {
 	server, err := redisproc.Start(context.Background(), nil)
 	if err != nil {

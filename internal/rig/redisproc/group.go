@@ -13,27 +13,27 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// GroupName is the name under which the Sentinels of a Group know its master.
+// GroupName is the Sentinels' name for the master of a Group.
 const GroupName = "mymaster"
 
-// Group is a master, its replicas, and the Sentinels that let one of them take over.
+// Group is a master, its replicas, and the Sentinels that promote one of them when the master fails.
 type Group struct {
-	Servers   []*Server // the first began as the master
+	Servers   []*Server // the first starts as the master
 	Sentinels []*Server
 }
 
-// GroupOptions describe a Group. The zero value is three servers, three Sentinels that
-// take a server for down after half a second, and no password.
+// GroupOptions describe a Group. The zero value is three servers, three Sentinels that consider a server down
+// after half a second, and no password.
 type GroupOptions struct {
 	Servers, Sentinels int
 	// Down is down-after-milliseconds.
 	Down time.Duration
-	// Server has the common settings of the servers, and Sentinel the settings of the Sentinels.
+	// Server has the common settings of the servers, and Sentinel those of the Sentinels.
 	Server, Sentinel Options
 }
 
-// StartGroup starts a group, and blocks until each Sentinel knows the replicas and the
-// other Sentinels: some seconds. After an error nothing is left behind.
+// StartGroup starts a group, and blocks until each Sentinel knows the replicas and the other Sentinels, which
+// takes some seconds. After an error it leaves nothing behind.
 func StartGroup(ctx context.Context, opts *GroupOptions) (*Group, error) {
 	o := GroupOptions{Servers: 3, Sentinels: 3, Down: pace.Scale(500 * time.Millisecond)}
 	if opts != nil {
@@ -49,7 +49,7 @@ func StartGroup(ctx context.Context, opts *GroupOptions) (*Group, error) {
 			o.Sentinels = 3
 		}
 	}
-	o.Server.KeepConfig = true // Sentinels have it rewritten
+	o.Server.KeepConfig = true // Sentinels change it
 	o.Sentinel.Args = append(slices.Clone(o.Sentinel.Args), "--sentinel")
 	all, err := startAll(ctx, append(slices.Repeat([]*Options{&o.Server}, o.Servers), slices.Repeat([]*Options{&o.Sentinel}, o.Sentinels)...))
 	g := &Group{Servers: all[:o.Servers], Sentinels: all[o.Servers:]}
@@ -94,7 +94,7 @@ func (g *Group) introduceServers(ctx context.Context, o GroupOptions) error {
 	return retryUntilDone(ctx, func() error { return g.checkWatched(o.Servers-1, o.Sentinels-1) })
 }
 
-// checkLinked reports whether so many replicas are in step with the master.
+// checkLinked returns nil if that many replicas are in sync with the master.
 func (g *Group) checkLinked(replicas int) error {
 	info, err := g.Servers[0].Do("INFO", "replication")
 	if err != nil {
@@ -106,7 +106,7 @@ func (g *Group) checkLinked(replicas int) error {
 	return nil
 }
 
-// checkWatched reports whether each Sentinel knows all the others.
+// checkWatched returns nil if each Sentinel knows all the others and the replicas.
 func (g *Group) checkWatched(replicas, others int) error {
 	for _, sentinel := range g.Sentinels {
 		reply, err := sentinel.Do("SENTINEL", "MASTER", GroupName)
@@ -131,7 +131,7 @@ func (g *Group) Addrs() (addrs []string) {
 	return addrs
 }
 
-// Master is the server that most of the Sentinels name as the master now, or nil.
+// Master returns the server that most of the Sentinels name as the master now, or nil.
 func (g *Group) Master() *Server {
 	votes := make(map[string]int)
 	for _, s := range g.Sentinels {
@@ -149,8 +149,8 @@ func (g *Group) Master() *Server {
 	return nil
 }
 
-// Switch has a replica take over, while the master is well (SENTINEL FAILOVER). It blocks
-// until a Sentinel has begun with it, or ctx ends.
+// Switch makes a replica take over from a healthy master (SENTINEL FAILOVER). It blocks until a Sentinel has
+// begun with it, or ctx ends.
 func (g *Group) Switch(ctx context.Context) error {
 	return retryUntilDone(ctx, func() (err error) {
 		for _, s := range g.Sentinels {
@@ -162,8 +162,7 @@ func (g *Group) Switch(ctx context.Context) error {
 	})
 }
 
-// Settled blocks until so many replicas are in step with the master, or ctx or half a
-// minute is over.
+// Settled blocks until that many replicas are in sync with the master, ctx ends or half a minute has passed.
 func (g *Group) Settled(ctx context.Context, replicas int) error {
 	return retryUntilDone(ctx, func() error {
 		master := g.Master()

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMissingProgramErrorNamesFix(t *testing.T) {
-	t.Setenv(programVariable, "") // not in parallel: it belongs to the process
+	t.Setenv(programVariable, "") // not parallel, because the environment belongs to the process
 	_, err := findProgram("", []string{t.TempDir()})
 	if !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "apt-get install redis-server") {
 		t.Errorf("error %v, want ErrNotInstalled with the command that installs it", err)
@@ -18,7 +18,7 @@ func TestMissingProgramErrorNamesFix(t *testing.T) {
 }
 
 func TestProgramNeedNotBeInPath(t *testing.T) {
-	t.Setenv(programVariable, "") // not in parallel: it belongs to the process
+	t.Setenv(programVariable, "") // not parallel, because the environment belongs to the process
 	dir := t.TempDir()
 	want := filepath.Join(dir, "redis-server")
 	if err := os.WriteFile(want, []byte("#!/bin/sh\n"), 0o700); err != nil {
@@ -36,7 +36,7 @@ func TestPortTakenByAnotherServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { first.Stop() })
-	// It answers PING on that port, and must not be mistaken for the second one.
+	// The first server answers PING on that port, and must not be mistaken for the second one.
 	if second, err := Start(t.Context(), &Options{Port: first.port}); !errors.Is(err, errPortTaken) {
 		t.Errorf("second server on one port: %v, %v; want errPortTaken", second, err)
 	}

@@ -1,12 +1,12 @@
-// Package redisproc starts real redis-server processes on free ports of 127.0.0.1, each in a folder of its own. The
-// tests, the benchmarks and the demonstration of the command line use it.
+// Package redisproc starts real redis-server processes on free ports of 127.0.0.1, each in its own folder. The
+// tests, the benchmarks and the demonstration of the command use it.
 //
-// It is no way to run Redis in production: nothing here watches or restarts a server, memory is all that a server
-// keeps unless Options.AppendOnly is set, and on Linux it dies with the process that started it, however that ends.
-// Elsewhere only Stop ends it.
+// Do not run Redis like this in production: nothing watches or restarts a server, and a server keeps its data
+// only in memory unless Options.AppendOnly is set. On Linux it dies with the process that started it, however
+// that ends; on other systems only Stop ends it.
 //
-// A server keeps its port through Kill, Restart and Wipe. While it is down, the UDP port of the same number stays taken
-// by this process, which is how servers of other processes that use this package know to leave the port alone.
+// A server keeps its port through Kill, Restart and Wipe. While it is down, this process holds the UDP port of
+// the same number, so that other processes with this package do not take the port.
 package redisproc
 
 import (
@@ -31,73 +31,77 @@ import (
 var ErrNotInstalled = errors.New("redis-server is not installed (on Debian and Ubuntu: apt-get install redis-server) and " +
 	programVariable + " does not name another server program")
 
-// programVariable is the environment variable that names the server program, for instance a valkey-server.
+// programVariable is the environment variable that names the server program, for example a valkey-server.
 const programVariable = "HOLDFAST_REDIS_SERVER"
 
 const (
-	startTimeout = 30 * time.Second // for a server to answer, on a machine that is busy
-	probeTimeout = time.Second      // for one attempt at that; a program that took the port may never answer
+	startTimeout = 30 * time.Second // for a server to answer, on a busy machine
+	probeTimeout = time.Second      // for one attempt to reach it; another program on the port may never answer
 	portAttempts = 20
 )
 
-// errPortTaken is returned by run when another program got the port first.
+// errPortTaken is returned when another program has taken the port first.
 var errPortTaken = errors.New("port is taken")
 
-// Options describe a server. Nil and the zero value start one without a password that keeps everything in memory only.
+// Options describe a server. nil and the zero value start one without a password that keeps everything in
+// memory only.
 type Options struct {
-	// Program is the server program, a path or a name in PATH. Empty: the one that HOLDFAST_REDIS_SERVER names, or else
-	// the machine's redis-server.
+	// Program is the server program, a path or a name in PATH. Empty: the one that HOLDFAST_REDIS_SERVER
+	// names, or else the machine's redis-server.
 	Program string
 
 	// Dir is the folder for the configuration, the log and the data. It is created if needed and never removed.
 	// Empty: a new temporary folder, which Stop removes.
 	Dir string
 
-	// Port of 127.0.0.1. 0: a free one between 20000 and 29999, below the ports that outgoing connections use.
+	// Port is a port of 127.0.0.1. 0: a free one between 20000 and 29999, below the ports of outgoing
+	// connections.
 	Port int
 
-	// Password of the default user. Empty: none.
+	// Password is the password of the default user. Empty: none.
 	Password string
 
-	// ACL has a line for each further user, as the server's configuration has it after the word "user":
-	// "locker on >secret ~lock:* +@all".
+	// ACL has a line for each further user, as in the server's configuration after the word "user": "locker on
+	// >secret ~lock:* +@all".
 	ACL []string
 
-	// TLS makes the port speak TLS only. Nil: plain TCP.
+	// TLS makes the port accept TLS only. nil: plain TCP.
 	TLS *Certificate
 	// AuthClients rejects clients without the certificate TLS.
 	AuthClients bool
 
-	// AppendOnly is the appendfsync policy of an append-only file: "everysec", "always" or "no". Empty: no file, so
-	// that the data end with the process.
+	// AppendOnly is the appendfsync policy of an append-only file: "everysec", "always" or "no". Empty: no
+	// file, so that the data end with the process.
 	AppendOnly string
 
-	// KeepConfig has Restart leave the configuration as the server has rewritten it (CONFIG REWRITE).
+	// KeepConfig makes Restart keep the configuration that the server has rewritten (CONFIG REWRITE).
 	KeepConfig bool
 
-	// Args are more arguments of the program; they take precedence over everything above. Example: "--maxmemory", "10mb".
+	// Args are further arguments of the program, which override the settings above. Example: "--maxmemory",
+	// "10mb".
 	Args []string
 
-	// Env are more environment variables of the process, each as "NAME=value".
+	// Env has further environment variables of the process, each as "NAME=value".
 	Env []string
 }
 
-// Server is a redis-server process, or what is left of one between Kill and Restart.
+// Server is a redis-server process. After Kill it can be started again by Restart, with the same port and
+// folder.
 //
-// Its methods are safe for concurrent use, but Stop, Kill, Restart and Wipe run one at
-// a time. A server that was killed keeps its port and its folder.
+// Its methods are safe for concurrent use, except that only one of Stop, Kill, Restart and Wipe may run at a
+// time.
 type Server struct {
 	*child.Process
 	opts     Options
 	program  string
 	dir      string
-	ownDir   bool                 // made by Start, to be removed by Stop
-	port     int                  // of 127.0.0.1
-	reserved []*child.Reservation // none when Options named the port
+	ownDir   bool                 // created by Start, and removed by Stop
+	port     int                  // on 127.0.0.1
+	reserved []*child.Reservation // none if Options named the port
 }
 
-// Start starts a server and blocks until it answers, ctx ends or half a minute is over. After an error nothing is left
-// behind but a Dir that the caller named.
+// Start starts a server and blocks until it answers, ctx ends or half a minute has passed. After an error it
+// leaves nothing behind, except a Dir that the caller named.
 func Start(ctx context.Context, opts *Options) (*Server, error) {
 	if opts == nil {
 		opts = &Options{}
@@ -109,7 +113,7 @@ func Start(ctx context.Context, opts *Options) (*Server, error) {
 	return s, nil
 }
 
-// startAll starts a server with each of the options, all at once. One that has failed is nil.
+// startAll starts a server with each of the options, concurrently. A failed one is nil.
 func startAll(ctx context.Context, opts []*Options) ([]*Server, error) {
 	all, errs := make([]*Server, len(opts)), make([]error, len(opts))
 	var starting sync.WaitGroup
@@ -130,7 +134,7 @@ func stopAll(all []*Server) (errs error) {
 	return errs
 }
 
-// retryUntilDone repeats try until it returns nil, for half a minute at most.
+// retryUntilDone repeats try until it returns nil, at most for half a minute.
 func retryUntilDone(ctx context.Context, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, pace.Scale(startTimeout))
 	defer cancel()
@@ -197,7 +201,7 @@ func (s *Server) makeDir() error {
 func (s *Server) dataDir() string    { return filepath.Join(s.dir, "data") }
 func (s *Server) configFile() string { return filepath.Join(s.dir, "redis.conf") }
 
-// runProcess starts a process on s.port and waits until it answers. After an error that process is gone.
+// runProcess starts a process on s.port and waits until it answers. After an error no process is left.
 func (s *Server) runProcess(ctx context.Context) error {
 	if !s.Began() || !s.opts.KeepConfig {
 		if err := os.WriteFile(s.configFile(), []byte(s.opts.configText(s.port, s.dataDir())), 0o600); err != nil {
@@ -217,7 +221,8 @@ func (s *Server) newCommand() *exec.Cmd {
 	return cmd
 }
 
-// checkReady asks for PONG and for the process id: another program may have taken the port before ours could, and answer.
+// checkReady checks for PONG and the process id: another program may have taken the port before the server,
+// and answer.
 func (s *Server) checkReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, pace.Scale(probeTimeout))
 	defer cancel()
@@ -235,7 +240,8 @@ func (s *Server) checkReady(ctx context.Context) error {
 	return nil
 }
 
-// explainError recognises a port that could not be bound, and masks the password, which the server's log may have.
+// explainError recognises a port that could not be bound, and masks the password, which the server's log may
+// contain.
 func (s *Server) explainError(err error) error {
 	switch {
 	case strings.Contains(s.Log(), "Address already in use"):
@@ -246,14 +252,14 @@ func (s *Server) explainError(err error) error {
 	return err
 }
 
-// Addr returns the address of the server: 127.0.0.1 and its port. It stays the same for the life of the Server.
+// Addr returns the address of the server: 127.0.0.1 and its port. It never changes.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// Dir is the folder of the configuration, the log and, in "data", of the data.
+// Dir returns the folder of the configuration, the log and, in "data", of the data.
 func (s *Server) Dir() string { return s.dir }
 
-// Stop ends the server for good: SIGTERM, and SIGKILL if it is not gone some seconds later. It blocks until the process has
-// ended, then removes the folder if Start made it. A second Stop does nothing.
+// Stop ends the server for good: by SIGTERM, and by SIGKILL if it still runs some seconds later. It blocks
+// until the process has ended, and then removes the folder if Start created it. A second Stop does nothing.
 func (s *Server) Stop() error {
 	if err := s.discardFolder(); err != nil {
 		return fmt.Errorf("stop redis-server: %w", err)
@@ -270,8 +276,8 @@ func (s *Server) discardFolder() error {
 	return nil
 }
 
-// Restart starts the server again on the same port and folder, and blocks as Start does. A server that runs is stopped in an
-// orderly way first. After an error it is down.
+// Restart starts the server again on the same port and folder, and blocks as Start does. It first stops a
+// running server in an orderly way. After an error the server is down.
 func (s *Server) Restart(ctx context.Context) error {
 	s.End(syscall.SIGTERM)
 	if err := s.runProcess(ctx); err != nil {
@@ -280,7 +286,8 @@ func (s *Server) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Wipe kills the server, removes its data and starts it again, as when a machine comes back with an empty disk.
+// Wipe kills the server, removes its data and starts it again, like a machine that comes back with an empty
+// disk.
 func (s *Server) Wipe(ctx context.Context) error {
 	s.Kill()
 	if err := errors.Join(os.RemoveAll(s.dataDir()), os.Mkdir(s.dataDir(), 0o700)); err != nil {
@@ -289,8 +296,8 @@ func (s *Server) Wipe(ctx context.Context) error {
 	return s.Restart(ctx)
 }
 
-// programDirs lists the folders of packages and of "make install", in addition to PATH (the
-// empty one), which does not always name them.
+// programDirs lists the folders of packages and of "make install", in addition to PATH (the empty one), which
+// does not always contain them.
 var programDirs = []string{"", "/usr/bin", "/usr/local/bin", "/usr/sbin", "/opt/homebrew/bin"}
 
 func findProgram(named string, dirs []string) (string, error) {

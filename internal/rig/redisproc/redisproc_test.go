@@ -26,7 +26,7 @@ func doCommand(t *testing.T, server *redisproc.Server, args ...string) any {
 	return reply
 }
 
-// eventually waits for something that another process does in its own time.
+// eventually waits for another process to do something.
 func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !done(); time.Sleep(5 * time.Millisecond) {
@@ -307,7 +307,8 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A goroutine that ends while it holds its thread takes the thread with it, and Linux then kills what that thread started.
+// A goroutine that ends while it has locked its thread ends the thread too, and Linux then kills the children
+// that the thread has started.
 func TestServerSurvivesStartingThread(t *testing.T) {
 	t.Parallel()
 	started := make(chan *redisproc.Server)

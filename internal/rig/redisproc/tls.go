@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// Certificate names the PEM files of a throw-away certificate that is its own authority. It is good for both ends of a
-// connection, for 127.0.0.1, ::1 and localhost, and for three months.
+// Certificate names the PEM files of a temporary certificate that is its own authority. It is valid for both
+// ends of a connection, for 127.0.0.1, ::1 and localhost, and for three months.
 type Certificate struct{ Cert, Key string }
 
 // NewCertificate writes a certificate and its key into dir, which must exist.
@@ -26,7 +26,7 @@ func NewCertificate(dir string) (*Certificate, error) {
 	return NewCertificateLike(dir, func(*x509.Certificate) {})
 }
 
-// NewCertificateLike is NewCertificate for a certificate that differs from the usual one.
+// NewCertificateLike is NewCertificate with a change to the certificate.
 func NewCertificateLike(dir string, change func(*x509.Certificate)) (*Certificate, error) {
 	c := &Certificate{Cert: filepath.Join(dir, "tls.crt"), Key: filepath.Join(dir, "tls.key")}
 	if err := c.writeFiles(change); err != nil {
@@ -69,7 +69,7 @@ func writePEM(file, kind string, der []byte) error {
 	return os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
 }
 
-// Client is a configuration that trusts the certificate and presents it.
+// Client returns a configuration that trusts the certificate and presents it.
 func (c *Certificate) Client() (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
 	if err != nil {

@@ -1,19 +1,20 @@
-// Package socket is a connection in memory that behaves like one over a network: a write does not wait until the other end reads.
+// Package socket provides connections in memory that behave like network connections: a write does not wait
+// until the other end reads.
 package socket
 
 import "net"
 
-// Room returns the number of bytes that a socket takes before its other end reads.
+// Room is the number of bytes that a socket buffers before its other end reads.
 const Room = 4096
 
-// socket is a net.Pipe with room for what was written and not read yet.
+// socket is a net.Pipe with a buffer.
 type socket struct {
 	net.Conn
 	bytes chan byte
 	done  chan struct{}
 }
 
-// New gives inner room. Close ends both.
+// New adds a buffer to inner. Close closes both.
 func New(inner net.Conn) net.Conn {
 	s := &socket{Conn: inner, bytes: make(chan byte, Room), done: make(chan struct{})}
 	go func() {
@@ -31,7 +32,7 @@ func New(inner net.Conn) net.Conn {
 	return s
 }
 
-// LocalAddr is no end of a pipe.
+// LocalAddr returns an address that does not look like a pipe's.
 func (s *socket) LocalAddr() net.Addr { return &net.TCPAddr{} }
 
 func (s *socket) Write(b []byte) (int, error) {

@@ -1,4 +1,4 @@
-// Package storetest is what every client passes that package redisfence works through.
+// Package storetest is the test suite for the Redis clients that package redisfence supports.
 package storetest
 
 import (
@@ -17,11 +17,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc/redistest"
 )
 
-// Open makes a Store that works through the client under test. It closes the client
-// when the test ends.
+// Open returns a Store that works through the client under test. It closes the client when the test ends.
 type Open func(t *testing.T, server *redisproc.Server) *redisfence.Store
 
-// Run runs all tests, each on a server of its own.
+// Run runs all tests, each on its own server.
 func Run(t *testing.T, open Open) {
 	for _, test := range []struct {
 		name string
@@ -61,7 +60,7 @@ func readValue(t *testing.T, server *redisproc.Server, key string) any {
 	return got
 }
 
-// checkRule holds a store of Redis to the rule of package fence.
+// checkRule checks that a store of Redis follows the rule of package fence.
 func checkRule(t *testing.T, open Open) {
 	store, server := startStore(t, open)
 	Rule(t, func(t *testing.T, key string, token holdfast.Token, owner, value string) error {
@@ -69,11 +68,11 @@ func checkRule(t *testing.T, open Open) {
 	}, func(t *testing.T, key string) any { return readValue(t, server, key) })
 }
 
-// Rule holds a storage to the rule of package fence: both give the same answers. write stores a value, "before" or "after",
-// under a key for the holder of a token, and stored is what is there.
+// Rule checks that a storage follows the rule of package fence. write stores a value, "before" or "after",
+// under a key for the holder of a token, and stored returns the present value.
 func Rule(t *testing.T, write func(t *testing.T, key string, token holdfast.Token, owner, value string) error, stored func(t *testing.T, key string) any) {
 	t.Helper()
-	const big = math.MaxInt64 - 1 // one more differs only below a Lua number's precision
+	const big = math.MaxInt64 - 1 // a Lua number cannot distinguish it from the next one
 	for i, row := range []struct {
 		name  string
 		seen  holdfast.Token
@@ -202,8 +201,8 @@ func failedScriptKeepsItsTokenRecorded(t *testing.T, open Open) {
 	}
 }
 
-// checkAndWriteAreOneStep has many leases write at once. If a write could run
-// apart from its check, the value would not come from the highest token.
+// Many leases write at once. If a write could run apart from its check, the value would not come from the
+// highest token.
 func checkAndWriteAreOneStep(t *testing.T, open Open) {
 	store, server := startStore(t, open)
 	other := open(t, server)
@@ -247,8 +246,8 @@ func serverErrorIsNotStale(t *testing.T, open Open) {
 	}
 }
 
-// serverMayForgetScripts holds that a script is sent again as text: SCRIPT FLUSH and a
-// restart make every SHA1 unknown.
+// serverMayForgetScripts checks that a script is sent again as text after SCRIPT FLUSH or a restart, which
+// make every SHA1 unknown.
 func serverMayForgetScripts(t *testing.T, open Open) {
 	store, server := startStore(t, open)
 	for token := range holdfast.Token(3) {

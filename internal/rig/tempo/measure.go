@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// measureFactor returns the factor: the largest of three times that tests depend on, each divided by what it takes on a quiet
-// machine; from 1 to most, in quarters. It takes 50 ms on such a machine.
+// measureFactor returns the factor by which this machine is slower than a quiet one: the largest of three
+// ratios of times that tests depend on, from 1 to most, in quarters. It takes 50 ms on a quiet machine.
 //
-// What is quick is served at once also by a machine on which much is going on. So the handshakes keep all processors busy for
-// longer than a share of these lasts.
+// Even a busy machine serves short bursts at once. So the handshakes keep all processors busy for longer than
+// such a burst lasts.
 func measureFactor() float64 {
 	factor := 1.0
 	for _, m := range []struct {
@@ -32,7 +32,7 @@ func measureFactor() float64 {
 		{25 * time.Millisecond, syncFile},
 	} {
 		before := time.Now()
-		if err := m.work(); err == nil { // otherwise the machine does not have it
+		if err := m.work(); err == nil { // otherwise the machine does not support it
 			factor = max(factor, float64(time.Since(before))/float64(m.normal))
 		}
 	}
@@ -47,7 +47,7 @@ func startProcesses() (err error) {
 	return err
 }
 
-// shakeHands does twenty TLS handshakes on each processor.
+// shakeHands makes twenty TLS handshakes on each processor.
 func shakeHands() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -59,7 +59,7 @@ func shakeHands() error {
 		return err
 	}
 	server := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{text}, PrivateKey: key}}}
-	client := &tls.Config{InsecureSkipVerify: true} // both ends are here
+	client := &tls.Config{InsecureSkipVerify: true} // both ends are in this process
 	errs := make([]error, runtime.GOMAXPROCS(0))
 	var all sync.WaitGroup
 	for i := range errs {
@@ -87,7 +87,7 @@ func shakeHand(server, client *tls.Config) error {
 	return nil
 }
 
-// syncFile writes five times to a file, and each time to its disk.
+// syncFile writes five times to a file and syncs each write to disk.
 func syncFile() error {
 	f, err := os.CreateTemp("", "holdfast-pace")
 	if err != nil {

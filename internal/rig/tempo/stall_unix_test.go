@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// helperVariable makes this test program one that only waits.
+// helperVariable makes this test program a helper that only waits.
 const helperVariable = "TEMPO_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func TestStallIsNoted(t *testing.T) {
 	}()
 	for line := ""; line == ""; { // it may be stopped before it has begun to watch
 		helper.Process.Signal(syscall.SIGSTOP)
-		time.Sleep(3 * stallTime()) // it has twice as much as this process
+		time.Sleep(3 * stallTime()) // the helper was stopped for twice as long as it takes to notice
 		helper.Process.Signal(syscall.SIGCONT)
 		select {
 		case line = <-noted:

@@ -1,6 +1,7 @@
-// Package tempo gives tests on a slow machine more time. When a test program starts, it measures how slow the machine is, and
-// multiplies the time-outs of internal/pace by that. Virtual time is exact: there the factor is 1. While the program runs, it
-// notes when the machine stands still, so that tools/rerun can tell a stall from a fault.
+// Package tempo gives tests on a slow machine more time. When a test program starts, the package measures how
+// slow the machine is, and multiplies the time-outs of internal/pace by that factor. Virtual time is exact, so
+// its factor is 1. While the program runs, the package records when the machine stands still, so that
+// tools/rerun can distinguish a stall from a fault.
 package tempo
 
 import (
@@ -14,22 +15,22 @@ import (
 )
 
 const (
-	// Variable is the environment variable with the factor. If it is set, nothing is measured. Start sets it for the
-	// processes that a test starts, which follow it only if they call Adopt. Its name does not begin like the
-	// command's settings, as the command complains about settings that it does not know.
+	// Variable is the environment variable with the factor. If it is set, nothing is measured. Start sets it
+	// for the processes that a test starts; they use it only if they call Adopt. Its name does not begin like
+	// the command's settings, because the command warns of settings that it does not know.
 	Variable = "TEST_PACE"
 
-	// most is the highest factor. A machine that is slower still makes tests fail rather than last for hours.
+	// most is the highest factor. On a slower machine tests fail, in place of lasting for hours.
 	most = 8
 
 	tick = 50 * time.Millisecond
 )
 
-// stallTime returns how much later than due a tick comes when the machine stood still: as long as the shortest time after which
-// the product blames a node.
+// stallTime returns the delay of a tick from which on the machine counts as having stood still: the shortest
+// time after which the product blames a node.
 func stallTime() time.Duration { return pace.Overdue() }
 
-// Start sets the factor of this test program, and begins to note stalls on standard error. stop ends that.
+// Start sets the factor of this test program, and begins to report stalls on standard error. stop ends that.
 func Start() (stop func()) {
 	f, given := factorOfEnvironment()
 	if !given {
@@ -48,17 +49,18 @@ func Start() (stop func()) {
 	}
 }
 
-// Adopt takes the factor over from the test program that has started this process. Without one it does nothing.
+// Adopt takes the factor from the test program that has started this process. Without one it does nothing.
 func Adopt() {
 	if f, ok := factorOfEnvironment(); ok {
 		setFactor(f)
 	}
 }
 
-// Env returns the environment variable with the factor, for a process that does not inherit this one's environment.
+// Env returns the environment variable with the factor, for a process that does not inherit this one's
+// environment.
 func Env() string { return Variable + "=" + os.Getenv(Variable) }
 
-// factorOfEnvironment returns the factor that the environment gives.
+// factorOfEnvironment returns the factor that the environment sets.
 func factorOfEnvironment() (f float64, ok bool) {
 	f, err := strconv.ParseFloat(os.Getenv(Variable), 64)
 	return max(f, 1), err == nil
@@ -73,7 +75,7 @@ func setFactor(f float64) {
 	})
 }
 
-// isVirtual reports whether now is the time of a synctest bubble, which begins in the year 2000.
+// isVirtual reports whether now belongs to a synctest bubble, whose time begins in the year 2000.
 func isVirtual(now time.Time) bool { return now.Year() < 2020 }
 
 // watchStalls writes a line to out whenever this process stood still, until quit is closed.

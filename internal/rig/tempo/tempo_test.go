@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// No test here is parallel: the factor and the environment belong to the process.
+// The tests here are not parallel, because the factor and the environment belong to the process.
 
 func TestVirtualTimeIsNotScaled(t *testing.T) {
 	t.Setenv(Variable, "3")
@@ -35,7 +35,7 @@ func TestChildProcessesInheritFactorOnRequest(t *testing.T) {
 	if measured < 1 || measured > most {
 		t.Errorf("the factor is %v", measured)
 	}
-	pace.SetFactor(func() float64 { return 1 }) // as in a process that was started from here
+	pace.SetFactor(func() float64 { return 1 }) // as in a child process
 	if got := pace.Factor(); got != 1 {
 		t.Errorf("the environment alone makes the factor %v", got)
 	}

@@ -1,13 +1,15 @@
-// Package verdicts finds what makes the verdict of a test on a real server depend on how fast the machine is:
+// Package verdicts finds tests on real servers whose verdict depends on the speed of the machine:
 //
-//   - short-ttl: a TTL under 5 s. The lease may be over before the test looks. A test that waits for the end of the lease has a
-//     comment on the same line, or on the one before: "// short: " and the reason.
-//   - bare-send: a goroutine that sends the bare result of Acquire or Grant. These end the goroutine if they fail, and whoever
-//     waits for the value waits for ever. fixture.Later is for that.
-//   - clock: a test that fails if something took too long by the clock of this machine. Order, tokens and the server's own clock
-//     tell whether it happened. A test that compares clocks, or waits for minutes, has a comment: "// clock: " and the reason.
+//   - short-ttl: a TTL under 5 s. The lease may expire before the test looks. A test that waits for the end of
+//     the lease has a comment on the same line, or on the line before: "// short: " and the reason.
+//   - bare-send: a goroutine that sends the bare result of Acquire or Grant. These end the goroutine if they
+//     fail, and then the reader of the channel waits for ever. Use fixture.Later.
+//   - clock: a test that fails if something took too long by the clock of this machine. Judge by order, by
+//     tokens and by the server's own clock. A test that compares clocks, or waits for minutes, has a comment:
+//     "// clock: " and the reason.
 //
-// In a synctest bubble none of this is wrong. known.txt lists the files that have some of each. It may only become shorter.
+// In a synctest bubble all of these are allowed. known.txt lists the files that still have some of them. It
+// may only become shorter.
 package verdicts
 
 import (
@@ -32,27 +34,28 @@ const root = "../../.."
 // folders lists the folders with tests on real servers.
 var folders = []string{"redis", "etcd", "zookeeper", "postgres", "sqllock", "sharding", "fence", "cmd/holdfast", "internal/rig/fixture"}
 
-// shortest is the shortest TTL of a lease that a test relies on.
+// shortest is the shortest TTL on which a test may rely.
 const shortest = 5 * time.Second
 
-// fault is one place.
+// fault is one violation of a rule.
 type fault struct {
 	rule, file string
 	line       int
 	text       string
 }
 
-// source is one file, and what is known of its package.
+// source is one file, with the facts about its package that the rules need.
 type source struct {
 	name      string
 	files     *token.FileSet
 	file      *ast.File
 	lines     []string
-	durations map[string]time.Duration // of the constants of the package and of the function that is checked
+	durations map[string]time.Duration // constants of the package and of the checked function
 	bubbles   map[string]bool          // functions of the package that run a function in a bubble
 }
 
-// parseSources reads the test files of a folder, or all of internal/rig/fixture, by their names below root.
+// parseSources parses the test files of a folder, or all files of internal/rig/fixture. texts maps names below
+// root to their contents.
 func parseSources(texts map[string]string) (all []*source, err error) {
 	durations, bubbles := make(map[string]time.Duration), make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
@@ -73,7 +76,8 @@ func parseSources(texts map[string]string) (all []*source, err error) {
 	return all, nil
 }
 
-// addConstants adds the durations among the constants that n declares, and among the variables with such a value.
+// addConstants adds the durations among the constants that n declares, and among the variables with such a
+// value.
 func (s *source) addConstants(n ast.Node, to map[string]time.Duration) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -96,7 +100,7 @@ func (s *source) addConstants(n ast.Node, to map[string]time.Duration) {
 	})
 }
 
-// takesFunc reports whether a parameter of f is a function, which it may run in a bubble.
+// takesFunc reports whether a parameter of f is a function, which f may run in a bubble.
 func takesFunc(f *ast.FuncDecl) bool {
 	return slices.ContainsFunc(f.Type.Params.List, func(p *ast.Field) bool { _, ok := p.Type.(*ast.FuncType); return ok })
 }
@@ -124,7 +128,7 @@ func isCallOf(pkg, name string) func(ast.Node) bool {
 	}
 }
 
-// calledName returns the name of the function or method that is called.
+// calledName returns the name of the called function or method.
 func calledName(call *ast.CallExpr) string {
 	switch fun := call.Fun.(type) {
 	case *ast.Ident:
@@ -135,7 +139,7 @@ func calledName(call *ast.CallExpr) string {
 	return ""
 }
 
-// durationOf returns the value of an expression made of numbers, units and constants.
+// durationOf returns the value of an expression of numbers, units and constants.
 func (s *source) durationOf(x ast.Expr) (time.Duration, bool) {
 	v, unit := s.valueOf(x)
 	d, exact := constant.Int64Val(constant.ToInt(v))
@@ -173,7 +177,7 @@ func (s *source) valueOf(x ast.Expr) (v constant.Value, isDuration bool) {
 	return constant.MakeUnknown(), false
 }
 
-// check returns what is wrong in a file.
+// check returns the violations in a file.
 func (s *source) check() (found []fault) {
 	add := func(rule string, at ast.Node, format string, args ...any) {
 		found = append(found, fault{rule, s.name, s.files.Position(at.Pos()).Line, fmt.Sprintf(format, args...)})
@@ -227,7 +231,7 @@ func (s *source) visitOutside(n ast.Node, fn func(ast.Node)) {
 	})
 }
 
-// shortOption finds a short TTL among the fields of what is asked for.
+// shortOption finds a short TTL among the fields of an options literal.
 func (s *source) shortOption(lit *ast.CompositeLit, add func(string, ast.Node, string, ...any)) {
 	of := ""
 	switch x := lit.Type.(type) {
@@ -248,7 +252,7 @@ func (s *source) shortOption(lit *ast.CompositeLit, add func(string, ast.Node, s
 	}
 }
 
-// findShortTTL finds a TTL that is short without a reason.
+// findShortTTL finds a short TTL without a reason.
 func (s *source) findShortTTL(x ast.Expr, add func(string, ast.Node, string, ...any)) {
 	d, ok := s.durationOf(x)
 	if !ok || d >= shortest || s.isExcused(x, "short") {
@@ -257,14 +261,15 @@ func (s *source) findShortTTL(x ast.Expr, add func(string, ast.Node, string, ...
 	add("short-ttl", x, "a TTL of %v: give %v or more, or the reason to wait for its end behind \"// short: \"", d, shortest)
 }
 
-// isExcused reports whether a comment on the line of n, or on the line before, has the reason for what a rule forbids.
+// isExcused reports whether a comment on the line of n, or on the line before, gives the reason that a rule
+// asks for.
 func (s *source) isExcused(n ast.Node, rule string) bool {
 	reason := regexp.MustCompile("// " + rule + `: \S+ \S+`)
 	line := s.files.Position(n.Pos()).Line
 	return reason.MatchString(s.lines[line-1]) || line > 1 && reason.MatchString(s.lines[line-2])
 }
 
-// findBareSend finds a send of what ends the goroutine that a function runs in.
+// findBareSend finds a send of the result of a call that may end the goroutine.
 func (s *source) findBareSend(fn ast.Expr, add func(string, ast.Node, string, ...any)) {
 	lit, ok := fn.(*ast.FuncLit)
 	if !ok {
@@ -280,7 +285,7 @@ func (s *source) findBareSend(fn ast.Expr, add func(string, ast.Node, string, ..
 	})
 }
 
-// isElapsed reports whether n is a time that has passed, by the clock of this machine.
+// isElapsed reports whether n is an elapsed time by the clock of this machine.
 func isElapsed(n ast.Node) bool {
 	if isCallOf("time", "Since")(n) {
 		return true
@@ -293,7 +298,7 @@ func isElapsed(n ast.Node) bool {
 	return ok && isCallOf("time", "Now")(sel.X)
 }
 
-// timedVariables returns the variables of a function that have such a time.
+// timedVariables returns the variables of a function that hold an elapsed time.
 func (s *source) timedVariables(body ast.Node) map[string]bool {
 	names := make(map[string]bool)
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -309,7 +314,8 @@ func (s *source) timedVariables(body ast.Node) map[string]bool {
 	return names
 }
 
-// isUpperBound reports whether a condition is that a time is too long. One that is too short says nothing about the machine.
+// isUpperBound reports whether a condition tests that a time is too long. A time that is too short says
+// nothing about the machine.
 func isUpperBound(n *ast.IfStmt, timed map[string]bool) bool {
 	isTime := func(n ast.Node) bool {
 		name, ok := n.(*ast.Ident)
@@ -336,7 +342,7 @@ func isFailure(n ast.Node) bool {
 	return ok && slices.Contains([]string{"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow"}, calledName(call))
 }
 
-// faultsOf returns the faults of all tests on real servers.
+// faultsOf returns the violations in all tests on real servers.
 func faultsOf(t *testing.T) (found []fault) {
 	t.Helper()
 	packages := make(map[string]map[string]string)

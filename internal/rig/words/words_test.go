@@ -35,7 +35,7 @@ var (
 	literals = regexp.MustCompile("\"(?:[^\"\\\\]|\\\\.)*\"|`[^`]*`")
 )
 
-// place is one habit at one line.
+// place is one habit in one line.
 type place struct{ habit, file, text string }
 
 // findHabits returns the habits in the text of a Go file.
@@ -60,13 +60,13 @@ func findHabits(file, text string) (all []place) {
 	return all
 }
 
-// wordCount returns the number of words in a name. A run of three and more capitals is an abbreviation, and the first letter of the
-// next word.
+// wordCount returns the number of words in a name. A run of three or more capitals is an abbreviation followed
+// by the first letter of the next word.
 func wordCount(name string) (n int) {
 	for _, run := range upper.FindAllString(name, -1) {
 		capitals := len(strings.TrimRight(run, "abcdefghijklmnopqrstuvwxyz0123456789"))
 		switch {
-		case capitals == len(run): // at the end
+		case capitals == len(run): // at the end of the name
 			n++
 		default:
 			n += min(capitals, 2)

@@ -1,9 +1,9 @@
 //go:build unix
 
-// Package zkproc starts real ZooKeeper ensembles on free ports of 127.0.0.1, in a folder of
-// their own, for the tests. It never touches a server that already runs.
+// Package zkproc starts real ZooKeeper ensembles for tests, on free ports of 127.0.0.1, each in its own
+// folder. It never touches a server that already runs.
 //
-// It is no way to run ZooKeeper in production: nothing is synced to disk, and ticks are short.
+// Do not run ZooKeeper like this in production: nothing is synced to disk, and ticks are short.
 package zkproc
 
 import (
@@ -34,12 +34,13 @@ const (
 	startTimeout = 2 * time.Minute
 	probeTime    = time.Second
 	jars         = "/usr/share/java/"
-	// programVariable names a program that calls java with the jars of another ZooKeeper, as tools/servers fetches one.
+	// programVariable names a script that calls java with the jars of another ZooKeeper, as tools/servers
+	// fetches one.
 	programVariable = "HOLDFAST_ZOOKEEPER_SERVER"
 )
 
-// settings has the settings of all members. A tick is a quarter of the usual one, and the limits of
-// sessions are its floor and more than its ceiling.
+// settings are the settings of all members. A tick is a quarter of the default. Sessions last at least two
+// ticks, as by default, and up to a minute, which is more than the default.
 const settings = `tickTime=500
 initLimit=20
 syncLimit=10
@@ -51,7 +52,7 @@ forceSync=no
 admin.enableServer=false
 `
 
-// Ensemble is some ZooKeeper members that know each other.
+// Ensemble is a set of ZooKeeper members that know each other.
 type Ensemble struct {
 	Members []*Member
 	Mesh    *faultproxy.Mesh // between the members; nil unless StartMeshed was called
@@ -60,23 +61,22 @@ type Ensemble struct {
 	reserved []*child.Reservation
 }
 
-// Member is one ZooKeeper process, or what is left of one that was killed: Restart starts it with its data.
+// Member is one ZooKeeper process. After it was killed, Restart starts it again with its data.
 type Member struct {
 	*child.Process
-	Addr string // where clients reach it, without TLS
-	Safe string // where they reach it over TLS; empty where the settings have none
+	Addr string // address for clients, without TLS
+	Safe string // address for clients, with TLS; empty without a TLS port
 	dir  string
 }
 
-// Start starts an ensemble of n members; a single one stands alone. more are further lines of
-// their configuration, such as "maxSessionTimeout=5000". "secureClientPort" without a value
-// is given a free port. It blocks until every member answers, ctx ends or two minutes are
-// over.
+// Start starts an ensemble of n members, or a standalone server if n is 1. more are further lines of their
+// configuration, such as "maxSessionTimeout=5000". "secureClientPort" without a value gets a free port. It
+// blocks until every member answers, ctx ends or two minutes have passed.
 func Start(ctx context.Context, n int, more ...string) (*Ensemble, error) {
 	return launchEnsemble(ctx, n, false, more)
 }
 
-// StartMeshed is Start for members that can be cut off from each other, by Ensemble.Mesh.
+// StartMeshed is Start for members that Ensemble.Mesh can cut off from each other.
 func StartMeshed(ctx context.Context, n int, more ...string) (*Ensemble, error) {
 	return launchEnsemble(ctx, n, true, more)
 }
@@ -105,12 +105,12 @@ func startEnsemble(ctx context.Context, java string, n int, meshed bool, more []
 		return e, err
 	}
 	addrs := child.Addrs(e.reserved)
-	var common strings.Builder // of the configuration of all members
+	var common strings.Builder // configuration of all members
 	common.WriteString(settings)
 	var peers [][]string
 	for i := range n {
 		peers = append(peers, addrs[4*i:4*i+2])
-		if n > 1 { // for the others, and for elections
+		if n > 1 { // for the other members, and for elections
 			_, port, _ := net.SplitHostPort(addrs[4*i+1])
 			fmt.Fprintf(&common, "server.%d=%s:%s\n", i+1, addrs[4*i], port)
 		}
@@ -122,7 +122,7 @@ func startEnsemble(ctx context.Context, java string, n int, meshed bool, more []
 	}
 	for i := range n {
 		m := &Member{Addr: addrs[4*i+2], dir: filepath.Join(e.dir, strconv.Itoa(i+1))}
-		var way []string // properties of Java, for the way to the others
+		var way []string // Java properties for the connections between members
 		if meshed {
 			host, port, _ := net.SplitHostPort(e.Mesh.Front(i))
 			way = []string{"-DsocksProxyHost=" + host, "-DsocksProxyPort=" + port, "-DsocksNonProxyHosts="}
@@ -147,8 +147,8 @@ func startEnsemble(ctx context.Context, java string, n int, meshed bool, more []
 	return e, nil
 }
 
-// writeConfig makes the member's folder, and in it its configuration: what is common to all members, what is its own, and more. If more has
-// the port for TLS, the member listens at safe too.
+// writeConfig creates the member's folder with its configuration: the common lines, its own lines, and more.
+// If more has the port for TLS, the member also listens on safe.
 func (m *Member) writeConfig(id int, common, safe string, more []string) error {
 	host, port, _ := net.SplitHostPort(m.Addr)
 	var config strings.Builder
@@ -166,11 +166,12 @@ func (m *Member) writeConfig(id int, common, safe string, more []string) error {
 		os.WriteFile(filepath.Join(m.dir, "zoo.cfg"), []byte(config.String()), 0o600))
 }
 
-// newCommand returns the command of a process that is small and starts soon. A program that the environment names has jars of its own.
+// newCommand returns the command of a small process that starts soon. A program that the environment names has
+// its own jars.
 func (m *Member) newCommand(java string, way []string) *exec.Cmd {
 	path := jars + "zookeeper.jar:" + jars + "slf4j-simple.jar"
 	args := []string{"-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}
-	if m.Safe != "" { // only Netty speaks TLS, and the manifest names a part of it
+	if m.Safe != "" { // only Netty supports TLS, and the manifest names a part of it
 		path += ":" + jars + "netty-codec.jar:" + jars + "netty-resolver.jar"
 		args = append(args, "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory")
 	}
@@ -183,7 +184,7 @@ func (m *Member) newCommand(java string, way []string) *exec.Cmd {
 	return cmd
 }
 
-// Serves reports whether the member serves clients, which it does while it follows a leader or leads.
+// Serves reports whether the member serves clients: it leads, or follows a leader.
 func (m *Member) Serves() bool { return m.readMode() != "" }
 
 func (m *Member) checkReady(ctx context.Context) error {
@@ -196,8 +197,9 @@ func (m *Member) checkReady(ctx context.Context) error {
 	return m.warmUp(ctx)
 }
 
-// warmUp makes the member try a handshake over TLS: it listens there a little later, and the first handshake of a Java machine takes seconds
-// where the processors are busy. The member rejects a client without a certificate.
+// warmUp makes the member do a first TLS handshake. It listens for TLS a little later than without, and on a
+// busy machine the first handshake of a Java machine takes seconds. The member rejects a client without a
+// certificate.
 func (m *Member) warmUp(ctx context.Context) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", m.Safe)
@@ -209,14 +211,14 @@ func (m *Member) warmUp(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// readMode returns the role of the member: leader, follower or standalone; empty if it does not serve.
+// readMode returns the role of the member: leader, follower or standalone; "" if it does not serve.
 func (m *Member) readMode() string {
 	_, mode, _ := strings.Cut(m.Ask("srvr"), "\nMode: ")
 	mode, _, _ = strings.Cut(mode, "\n")
 	return mode
 }
 
-// Ask sends one of the commands of four letters, and returns the answer; empty if there was none.
+// Ask sends one of the four-letter commands, and returns the answer; "" if there was none.
 func (m *Member) Ask(command string) string {
 	conn, err := net.DialTimeout("tcp", m.Addr, pace.Scale(probeTime))
 	if err != nil {
@@ -229,8 +231,8 @@ func (m *Member) Ask(command string) string {
 	return string(text)
 }
 
-// Whole reports whether all other members follow a leader: then one of three may fail. A
-// leader counts those, too, that have yet to begin, and in which that may fail.
+// Whole reports whether all other members follow a leader, so that one of three may fail. The leader also
+// counts members that have not finished joining, which may still fail.
 func (e *Ensemble) Whole() bool {
 	leader := e.Leader()
 	if leader == nil || len(e.Members) > 1 && !strings.Contains(leader.Ask("mntr"), fmt.Sprintf("zk_synced_followers\t%d\n", len(e.Members)-1)) {
@@ -239,7 +241,7 @@ func (e *Ensemble) Whole() bool {
 	return !slices.ContainsFunc(e.Members, func(m *Member) bool { return !m.Serves() })
 }
 
-// Leader is the member that leads the others; nil: none says so.
+// Leader returns the member that leads the others; nil: no member reports that it does.
 func (e *Ensemble) Leader() *Member {
 	for _, m := range e.Members {
 		if mode := m.readMode(); mode == "leader" || mode == "standalone" {
@@ -257,7 +259,7 @@ func (e *Ensemble) Addrs() (addrs []string) {
 	return addrs
 }
 
-// Data is the folder where the member keeps its snapshots.
+// Data returns the folder with the member's snapshots.
 func (m *Member) Data() string { return filepath.Join(m.dir, "version-2") }
 
 // Stop kills all members and removes their folder. A second Stop does nothing.

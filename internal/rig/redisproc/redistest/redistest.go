@@ -1,7 +1,6 @@
 // Package redistest starts real redis-servers for tests and stops them when the test ends.
 //
-// A machine without redis-server fails the test, and the failure says how to install it: a test that skips itself proves
-// nothing.
+// On a machine without redis-server the test fails, with the way to install it: a skipped test proves nothing.
 package redistest
 
 import (
@@ -14,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/redisproc"
 )
 
-// Start starts a server for the length of the test. Nil options mean the defaults of redisproc.Start. With -short
-// every function of this package skips the test.
+// Start starts a server that runs until the end of the test. nil options mean the defaults of redisproc.Start.
+// With -short every function of this package skips the test.
 func Start(t testing.TB, opts *redisproc.Options) *redisproc.Server {
 	t.Helper()
 	rig.NeedsServer(t)
@@ -26,7 +25,7 @@ func Start(t testing.TB, opts *redisproc.Options) *redisproc.Server {
 	return server
 }
 
-// StartN starts n servers with default options, all at once.
+// StartN starts n servers with default options, concurrently.
 func StartN(t testing.TB, n int) []*redisproc.Server {
 	t.Helper()
 	rig.NeedsServer(t)
@@ -42,8 +41,8 @@ func StartN(t testing.TB, n int) []*redisproc.Server {
 	return servers
 }
 
-// StartGroup starts a master, replicas and Sentinels for the length of the test. Nil
-// options has the options of redisproc.StartGroup.
+// StartGroup starts a master, replicas and Sentinels that run until the end of the test. nil options mean the
+// defaults of redisproc.StartGroup.
 func StartGroup(t testing.TB, opts *redisproc.GroupOptions) *redisproc.Group {
 	t.Helper()
 	rig.NeedsServer(t)
@@ -72,12 +71,11 @@ func startServer(t testing.TB, opts *redisproc.Options) (*redisproc.Server, erro
 	return server, nil
 }
 
-// Newer are the names of the servers that tools/servers fetches, in addition to the
-// machine's own: Redis 8 and Valkey 8.
+// Newer names the servers that tools/servers fetches, in addition to the machine's own: Redis 8 and Valkey 8.
 var Newer = []string{"redis8", "valkey8"}
 
-// Program is the program of a newer server, for redisproc.Options. Where it has not been fetched the test is skipped, as not
-// every system has a way to it, or fails if HOLDFAST_SERVERS_REQUIRED is set.
+// Program returns the program of a newer server, for redisproc.Options. If it was not fetched, the test is
+// skipped, because not every system can fetch it, or fails if HOLDFAST_SERVERS_REQUIRED is set.
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	program, err := child.Fetched(name)
@@ -90,7 +88,7 @@ func Program(t testing.TB, name string) string {
 	return program
 }
 
-// Cluster starts a cluster for the length of the test.
+// Cluster starts a cluster that runs until the end of the test.
 func Cluster(t testing.TB, opts *redisproc.ClusterOptions) *redisproc.Cluster {
 	t.Helper()
 	rig.NeedsServer(t)
