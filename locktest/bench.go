@@ -15,30 +15,29 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// bench is one test at work.
+// bench is one test case with its service.
 type bench struct {
 	*testing.T
 	Service
-	virtual bool // in a bubble of synctest, where times are exact
+	virtual bool // in a synctest bubble, where times are exact
 	limits  driver.Limits
 	can     abilities
 
-	// patience bounds the wait for what is certain to come. Only a failure waits so long.
+	// patience bounds the wait for an event that is certain to come. Only a failure waits that long.
 	patience time.Duration
-	// long is a TTL that does not end within a test: a lock that goes before was
-	// released.
+	// long is a TTL that does not end within a test: a lock that is gone before was released.
 	long time.Duration
-	// brief is a TTL that a test waits for: that it ends, or that renewal outlasts
-	// it. A machine that is busy needs some seconds for a renewal.
+	// brief is a TTL whose end a test waits for, or that a renewal outlasts. A busy machine needs some seconds
+	// for a renewal.
 	brief time.Duration
 	// short is a TTL whose end a test only waits for.
 	short time.Duration
 }
 
-// abilities are the optional interfaces that the driver has.
+// abilities lists the optional interfaces that the driver has.
 type abilities struct{ inspect, list, queue, force, adopt, check, notify, alert bool }
 
-// learnLimits asks the driver what it can do, and scales the times of the test by that.
+// learnLimits reads the limits of the driver, and scales the times of the test by them.
 func (b *bench) learnLimits() {
 	b.patience = pace.Scale(90 * time.Second)
 	drv := b.openDriver()
@@ -59,12 +58,12 @@ func (b *bench) learnLimits() {
 		b.Fatalf("Limits() = %+v: MinTTL must be above 0, and MaxTTL at least MinTTL and 10 s", l)
 	}
 	b.short = b.exactTTL(900 * time.Millisecond)
-	b.brief = b.exactTTL(max(min(pace.Scale(6*time.Second).Round(100*time.Millisecond), 10*time.Second), 2*l.MinTTL)) // no longer than each driver takes
+	b.brief = b.exactTTL(max(min(pace.Scale(6*time.Second).Round(100*time.Millisecond), 10*time.Second), 2*l.MinTTL)) // no longer than every driver accepts
 	b.long = b.exactTTL(max(30*time.Second, 4*b.brief))
 	b.patience = max(b.patience, pace.Scale(3*b.brief))
 }
 
-// exactTTL returns the TTL next to want that the driver takes as it is.
+// exactTTL returns the TTL nearest to want that the driver does not have to round.
 func (b *bench) exactTTL(want time.Duration) time.Duration {
 	want = b.roundTTL(max(want, b.limits.MinTTL))
 	if most := b.limits.MaxTTL; most != 0 {
@@ -102,7 +101,7 @@ func (b *bench) openDriver() driver.Driver {
 	return drv
 }
 
-// newClient returns one more client of the service.
+// newClient returns another client of the service.
 func (b *bench) newClient() *holdfast.Client { b.Helper(); return b.clientOf(b.openDriver(), nil) }
 
 func (b *bench) clientOf(drv driver.Driver, opts *holdfast.Options) *holdfast.Client {
@@ -128,14 +127,14 @@ func (b *bench) newClients(n int) []*holdfast.Client {
 	return all
 }
 
-// contextInTime returns a context that bounds the wait for a certain event.
+// contextInTime returns a context that bounds the wait for an event that is certain to come.
 func (b *bench) contextInTime() context.Context {
 	ctx, cancel := context.WithTimeout(b.Context(), b.patience)
 	b.Cleanup(cancel)
 	return ctx
 }
 
-// takeGrant takes a lock with drv itself.
+// takeGrant acquires a lock with drv itself.
 func (b *bench) takeGrant(drv driver.Driver, key string, ttl time.Duration) driver.Grant {
 	b.Helper()
 	g, err := b.tryGrant(drv, key, ttl)
@@ -153,8 +152,8 @@ func (b *bench) tryGrant(drv driver.Driver, key string, ttl time.Duration) (g dr
 	return g, err
 }
 
-// retryLate repeats a call that failed because answers came too late, as they may on a
-// service that shares a busy machine. In virtual time it does not.
+// retryLate repeats a call that failed because answers came too late, as they may from a service on a busy
+// machine. In virtual time it does not repeat.
 func (b *bench) retryLate(fn func() error) error {
 	for end := time.Now().Add(b.patience); ; {
 		err := fn()
@@ -164,8 +163,8 @@ func (b *bench) retryLate(fn func() error) error {
 	}
 }
 
-// isStall reports whether err can come of a busy machine: answers were late, or a lease ended before its renewal. After a hand-over a
-// lease begins with a second.
+// isStall reports whether a busy machine can be the cause of err: answers were late, or a lease ended before
+// its renewal. After a hand-over a lease begins with a second.
 func (b *bench) isStall(err error) bool {
 	return !b.virtual && (errors.Is(err, holdfast.ErrUnavailable) || errors.Is(err, holdfast.ErrExpired))
 }
@@ -178,7 +177,7 @@ func (b *bench) tryAcquire(c *holdfast.Client, key string, opts *holdfast.Acquir
 	return l, err
 }
 
-// acquire takes a lock. Without opts it has a TTL that does not end within the test.
+// acquire acquires a lock. Without opts its TTL does not end within the test.
 func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOptions) *holdfast.Lease {
 	b.Helper()
 	if opts == nil {
@@ -195,8 +194,7 @@ func (b *bench) acquire(c *holdfast.Client, key string, opts *holdfast.AcquireOp
 	return l
 }
 
-// checkOutlasts checks that other cannot have key until the given time and somewhat
-// longer.
+// checkOutlasts checks that other cannot acquire key until the given time and somewhat longer.
 func (b *bench) checkOutlasts(other *holdfast.Client, key string, until time.Time) {
 	b.Helper()
 	for end := until.Add(b.brief / 6); time.Now().Before(end); time.Sleep(b.brief / 12) {
@@ -213,7 +211,7 @@ func (b *bench) release(leases ...*holdfast.Lease) {
 	}
 }
 
-// isHeld checks that c cannot have key.
+// isHeld checks that c cannot acquire key.
 func (b *bench) isHeld(c *holdfast.Client, key string) {
 	b.Helper()
 	l, err := b.tryAcquire(c, key, nil)
@@ -223,8 +221,8 @@ func (b *bench) isHeld(c *holdfast.Client, key string) {
 	b.checkError(err, holdfast.ErrHeld)
 }
 
-// isFree checks that c can have key: at once or, where a release may still be in progress, long before it could expire. In a
-// bubble that is at the same instant, once nothing is in progress any more.
+// isFree checks that c can acquire key: at once or, if a release may still be in progress, long before the
+// lock could expire. In a bubble that is at the same instant, once no request is in progress any more.
 func (b *bench) isFree(c *holdfast.Client, key string) {
 	b.Helper()
 	if b.virtual {
@@ -253,7 +251,7 @@ func (b *bench) checkError(err error, want ...error) {
 	}
 }
 
-// checkNoError checks that nothing went wrong.
+// checkNoError fails the test on an error.
 func (b *bench) checkNoError(err error) {
 	b.Helper()
 	if err != nil {
@@ -271,8 +269,7 @@ func (b *bench) eventually(what string, ok func() bool) {
 	}
 }
 
-// checkCleared checks that nothing is left on the service, long before it could expire
-// by itself.
+// checkCleared checks that no lock and no queue entry is left on the service, long before it could expire.
 func (b *bench) checkCleared() {
 	b.Helper()
 	if b.Leftovers == nil {
@@ -291,7 +288,7 @@ func (b *bench) checkCleared() {
 	b.Errorf("left behind: %q", left)
 }
 
-// awaitLoss waits for the end of l and checks that it says why.
+// awaitLoss waits for the end of l and checks its cause.
 func (b *bench) awaitLoss(l *holdfast.Lease) {
 	b.Helper()
 	select {
@@ -302,7 +299,7 @@ func (b *bench) awaitLoss(l *holdfast.Lease) {
 	}
 }
 
-// rounds is the number of repetitions of a step that takes seconds.
+// rounds returns the number of repetitions of a step that takes seconds.
 func (b *bench) rounds(virtual, actual int) int {
 	if b.virtual {
 		return virtual
@@ -310,14 +307,15 @@ func (b *bench) rounds(virtual, actual int) int {
 	return actual
 }
 
-// holders are the leases in a section that a lock protects. A lease that ended while its holder got no processor time counts for
-// nothing: its holder has been told.
+// holders are the leases inside a section that a lock protects. A lease that ended while its holder got no
+// processor time does not count, because its context has ended.
 type holders struct {
 	mu     sync.Mutex
-	inside map[*holdfast.Lease]bool // whether it is shared
+	inside map[*holdfast.Lease]bool // whether the lease is shared
 }
 
-// enter adds l and returns the exclusive and the shared leases inside that were trusted at one instant. Both are 0 if l was not.
+// enter adds l and returns the numbers of exclusive and shared leases inside that were trusted at one instant.
+// Both are 0 if l was not trusted.
 func (h *holders) enter(l *holdfast.Lease, share bool) (exclusive, shared int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -349,7 +347,7 @@ func (h *holders) leave(l *holdfast.Lease) {
 	delete(h.inside, l)
 }
 
-// guarded is a section for one holder at a time. It notices two holders at once and tokens that do not rise.
+// guarded is a section for one holder at a time. It detects two holders at once and tokens that do not rise.
 type guarded struct {
 	holders
 	b     *bench
@@ -357,7 +355,7 @@ type guarded struct {
 	count atomic.Int64
 }
 
-// enter is called by a holder with the lease; leave, before the release.
+// enter is called by a holder with its lease, and leave before the release.
 func (g *guarded) enter(l *holdfast.Lease) {
 	g.count.Add(1)
 	if !g.b.limits.Token && l.Token() != 0 {
@@ -375,7 +373,7 @@ func (g *guarded) enter(l *holdfast.Lease) {
 	}
 }
 
-// runTogether runs fn n times at once and waits.
+// runTogether runs fn n times concurrently and waits.
 func runTogether(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -384,5 +382,5 @@ func runTogether(n int, fn func(i int)) {
 	all.Wait()
 }
 
-// upTo is a random time in [0, d).
+// upTo returns a random time in [0, d).
 func upTo(d time.Duration) time.Duration { return rand.N(d) }

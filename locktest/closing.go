@@ -86,12 +86,12 @@ func closeUnderLoad(b *bench) {
 						b.Errorf("Acquire() = %v", err)
 						return
 					}
-					time.Sleep(upTo(2 * time.Millisecond)) // or all would be over before Close
+					time.Sleep(upTo(2 * time.Millisecond)) // otherwise all would be over before Close
 					l.Release(b.Context())
 				}
 			})
 		}
-		time.Sleep(upTo(10 * time.Millisecond)) // any moment will do
+		time.Sleep(upTo(10 * time.Millisecond)) // any moment
 		if err := c.Close(); err != nil {
 			b.Errorf("Close() = %v", err)
 		}
@@ -208,7 +208,7 @@ func limitsAreKept(b *bench) {
 	b.checkCleared()
 }
 
-// A TTL is rounded up and never down, and the grant says to what.
+// A TTL is rounded up and never down, and the grant has the result.
 func ttlsAreRoundedUp(b *bench) {
 	drv := b.openDriver()
 	defer drv.Close()
@@ -230,8 +230,8 @@ func ttlsAreRoundedUp(b *bench) {
 	b.checkCleared()
 }
 
-// What a driver does not declare, or has no interface for, is rejected and leaves nothing:
-// it is never ignored, and never done by half.
+// A call that needs an ability which the driver does not declare, or an interface that it lacks, is rejected
+// and has no effect. It is never ignored, and never half executed.
 func undeclaredIsRefused(b *bench) {
 	c := b.newClient()
 	refuses := func(what string, declared bool, do func() error) {

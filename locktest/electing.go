@@ -15,7 +15,7 @@ var electing = []testCase{
 	{"LeadersFollowOneAnother", leadersFollow},
 }
 
-// leadersFollow has candidates lead in turn, and an observer that sees each as it is, in terms that rise.
+// leadersFollow lets candidates lead in turn. An observer sees each leader, in terms that rise.
 func leadersFollow(b *bench) {
 	if c := b.newClient(); !b.limits.Token {
 		_, err := election.Campaign(b.Context(), c, "k", "x", nil)
@@ -67,7 +67,7 @@ func leadersFollow(b *bench) {
 	b.checkCleared()
 }
 
-// observeLeaders sends each leader that an observer sees, until ctx ends.
+// observeLeaders sends each leader that an observer sees to seen, until ctx ends.
 func (b *bench) observeLeaders(ctx context.Context, c *holdfast.Client, key string, seen chan<- election.Leader) {
 	for leader, err := range election.Observe(ctx, c, key) {
 		switch {

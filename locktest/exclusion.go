@@ -49,7 +49,7 @@ func oneHolderAmongMany(b *bench) {
 				return
 			}
 			g.enter(l)
-			time.Sleep(upTo(500 * time.Microsecond)) // or two holders would never meet
+			time.Sleep(upTo(500 * time.Microsecond)) // otherwise two holders would never meet
 			g.leave(l)
 			if err := l.Release(b.Context()); err != nil && !b.isStall(err) {
 				b.Errorf("Release() = %v", err)
@@ -81,8 +81,8 @@ func tokensRise(b *bench) {
 	}
 }
 
-// The client gives a token of a grant's block to each caller that receives the grant
-// from it, so that the next grant begins after the block.
+// The client gives a token of a grant's block to each caller to which the grant is passed on, so the next
+// grant must begin after the block.
 func blocksAreApart(b *bench) {
 	drivers := []driver.Driver{b.openDriver(), b.openDriver()}
 	defer drivers[0].Close()
@@ -120,7 +120,7 @@ func tryNamesTheHolder(b *bench) {
 	b.release(l)
 }
 
-// Tries of several clients at once may all fail, but no two may win.
+// If several clients try at once, all may fail, but no two may win.
 func oneTryWins(b *bench) {
 	all := b.newClients(4)
 	for range 10 {
@@ -165,11 +165,11 @@ func strangerReleases(b *bench) {
 	defer owner.Close()
 	defer thief.Close()
 	g, other := b.takeGrant(owner, "k", b.long), b.takeGrant(thief, "other", b.long)
-	// Neither the thief's own grant nor one made up may touch the owner's lock.
+	// Neither the thief's own grant nor a forged one may affect the owner's lock.
 	made := other
 	made.Key = "k"
 	for _, forged := range []driver.Grant{made, {Key: "k", Owner: "nobody.1", Token: g.Token, TTL: b.long}} {
-		thief.Release(b.Context(), forged, 0) // whatever it says
+		thief.Release(b.Context(), forged, 0) // the result does not matter
 		err := b.retryLate(func() error {
 			_, err := thief.Acquire(b.Context(), driver.Request{Key: "k", TTL: b.long, NoWait: true})
 			return err
@@ -184,7 +184,7 @@ func strangerReleases(b *bench) {
 	if err := owner.Release(b.Context(), g, 0); err != nil && !b.isStall(err) {
 		b.Errorf("Release() = %v", err)
 	}
-	// A grant that has passed on cannot hurt the next holder.
+	// A grant whose lock has passed on cannot affect the next holder.
 	next := b.takeGrant(thief, "k", b.long)
 	owner.Release(b.Context(), g, 0)
 	if r := owner.Renew(b.Context(), []driver.Grant{g}); r[0].Err == nil {
@@ -203,7 +203,7 @@ func releaseTwice(b *bench) {
 	l := b.acquire(c, "k", nil)
 	b.release(l)
 	next := b.acquire(other, "k", nil)
-	b.release(l) // nil again, and not the next holder's lock
+	b.release(l) // nil again, and the next holder keeps its lock
 	b.isHeld(c, "k")
 	b.release(next)
 	b.checkCleared()

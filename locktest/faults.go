@@ -45,7 +45,7 @@ func cutOffEnds(b *bench) {
 		}
 		next <- got
 	}()
-	time.Sleep(ttl / 2) // a renewal has been
+	time.Sleep(ttl / 2) // one renewal has run
 	b.Cut(drv)
 	b.awaitLoss(l)
 	if late := time.Since(l.Deadline()); late > 0 && b.virtual {
@@ -82,7 +82,7 @@ func cutOffRelease(b *bench) {
 	b.release(b.acquire(c, "k", nil))
 }
 
-// The answer is awaited for two seconds and no longer, with the lock kept or not.
+// Release waits for its answer for two seconds at most, with MinHold or without.
 func promptRelease(b *bench) {
 	b.needsCut()
 	drv := b.openDriver()
@@ -117,9 +117,9 @@ func shortCut(b *bench) {
 	drv, other := b.openDriver(), b.newClient()
 	l := b.acquire(b.clientOf(drv, nil), "k", &holdfast.AcquireOptions{TTL: ttl})
 	deadline := l.Deadline()
-	time.Sleep(ttl / 6) // a third of the TTL after the grant, or after an early renewal, the next one is due
+	time.Sleep(ttl / 6) // the next renewal is due a third of the TTL after the grant or an early renewal
 	b.Cut(drv)
-	time.Sleep(ttl / 4) // that fails meanwhile
+	time.Sleep(ttl / 4) // that renewal fails meanwhile
 	b.Mend(drv)
 	b.eventually("a renewal after the cut", func() bool { return l.Deadline().After(deadline) })
 	b.isHeld(other, "k")
@@ -127,7 +127,7 @@ func shortCut(b *bench) {
 	b.checkCleared()
 }
 
-// A reply that is lost never turns into a lost lock, nor into a second holder.
+// A lost reply never becomes a lost lock, nor a second holder.
 func lostReplies(b *bench) {
 	b.skipWithout(b.LoseReplies != nil, "Service.LoseReplies")
 	g := &guarded{b: b}
@@ -146,7 +146,7 @@ func lostReplies(b *bench) {
 	}
 }
 
-// isHeldOrUnknown checks that c cannot have key while replies are lost.
+// isHeldOrUnknown checks that c cannot acquire key while replies are lost.
 func (b *bench) isHeldOrUnknown(c *holdfast.Client, key string) {
 	b.Helper()
 	l, err := c.TryAcquire(b.Context(), key, nil)
@@ -279,7 +279,7 @@ func waitSurvives(b *bench) {
 	b.checkCleared()
 }
 
-// A renewal with an unknown outcome is no loss: the old trust stands.
+// A renewal with an unknown outcome is no loss: the old trust stays valid.
 func renewalInOutage(b *bench) {
 	b.needsStop(1)
 	drv := b.openDriver()
@@ -301,8 +301,8 @@ func renewalInOutage(b *bench) {
 	b.checkCleared()
 }
 
-// nodesTellTheirState is for a driver that reports on its nodes.
-// A round trip is smoothed, and shows a delay in part at least after one sample.
+// nodesTellTheirRoundTrip is for a driver that reports on its nodes. The round trip is smoothed, so after one
+// sample it shows a part of a delay.
 func nodesTellTheirRoundTrip(b *bench) {
 	b.skipWithout(b.can.notify && b.Service.Delay != nil, "driver.Notifier and Service.Delay")
 	drv := b.openDriver()

@@ -179,7 +179,7 @@ func checkAsks(b *bench) {
 	b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), old, 0) }))
 	b.checkError(check(old), driver.ErrLost)
 	next := b.takeGrant(other, "k", b.long)
-	b.checkError(check(old), driver.ErrLost) // which changes nothing for the next holder
+	b.checkError(check(old), driver.ErrLost) // and it changes nothing for the next holder
 	b.checkNoError(b.renewGrant(other, next))
 	b.checkNoError(b.retryLate(func() error { return other.Release(b.contextInTime(), next, 0) }))
 	b.checkCleared()
@@ -187,7 +187,7 @@ func checkAsks(b *bench) {
 
 func (b *bench) needsAdopter() { b.Helper(); b.skipWithout(b.can.adopt, "driver.Adopter") }
 
-// takeDeadGrant takes a grant as a process would that ends without releasing it.
+// takeDeadGrant acquires a grant and does not release it, like a process that died.
 func (b *bench) takeDeadGrant(key string, ttl time.Duration) driver.Grant {
 	b.Helper()
 	b.needsAdopter()
@@ -201,7 +201,7 @@ func adoptContinues(b *bench) {
 	var g driver.Grant
 	var l *holdfast.Lease
 	err := b.retryLate(func() (err error) {
-		g = b.takeDeadGrant("k", b.brief) // what was adopted in vain is over
+		g = b.takeDeadGrant("k", b.brief) // the grant of the failed adoption has expired
 		l, err = c.Adopt(b.contextInTime(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 		return err
 	})
@@ -230,7 +230,7 @@ func adoptPassed(b *bench) {
 	b.checkCleared()
 }
 
-// adoptInVain is the error for the adoption of a lease that is over.
+// adoptInVain returns the error of adopting a lease that has ended.
 func (b *bench) adoptInVain(c *holdfast.Client, id string, token holdfast.Token) error {
 	return b.retryLate(func() error {
 		l, err := c.Adopt(b.contextInTime(), "k", id, token, nil)
@@ -241,7 +241,7 @@ func (b *bench) adoptInVain(c *holdfast.Client, id string, token holdfast.Token)
 	})
 }
 
-// adoptOnce has several clients adopt one lease at the same time.
+// adoptOnce lets several clients adopt one lease at the same time.
 func adoptOnce(b *bench) {
 	g := b.takeDeadGrant("k", b.brief)
 	all := b.newClients(4)
@@ -251,7 +251,7 @@ func adoptOnce(b *bench) {
 			l, err := all[i].Adopt(b.contextInTime(), "k", g.Owner, holdfast.Token(g.Token), &holdfast.AcquireOptions{TTL: b.brief})
 			if err == nil {
 				won[i] = l
-			} else if !errors.Is(err, holdfast.ErrUnavailable) { // where each has a part, nobody has the lock
+			} else if !errors.Is(err, holdfast.ErrUnavailable) { // if each has some of the nodes, none has the lock
 				b.checkError(err, holdfast.ErrLost)
 			}
 		})
@@ -286,8 +286,8 @@ func adoptReleased(b *bench) {
 	b.isFree(c, "k")
 }
 
-// adoptPlain checks that a lease cannot be adopted that another holder of its process may have
-// by then.
+// adoptPlain checks that a lease without Adoptable cannot be adopted, because another holder of its process
+// may have it by then.
 func adoptPlain(b *bench) {
 	b.needsAdopter()
 	c, other := b.newClient(), b.newClient()
@@ -311,8 +311,8 @@ func adoptPlain(b *bench) {
 	b.checkCleared()
 }
 
-// adoptedGoesOn checks that a lease that can be adopted is not handed on inside its process: nobody
-// but its holder may rely on it.
+// adoptedGoesOn checks that an adoptable lease is not handed over inside its process: only its holder may rely
+// on it.
 func adoptedGoesOn(b *bench) {
 	b.needsAdopter()
 	c := b.newClient()
@@ -335,8 +335,8 @@ func adoptedGoesOn(b *bench) {
 	b.checkCleared()
 }
 
-// keptIsNobodys checks that what ended with its release is not continued while the lock stands
-// for its MinHold, and that no client ends the MinHold unasked.
+// keptIsNobodys checks that a released lock which MinHold keeps cannot be renewed or adopted, and that no
+// client ends the MinHold by mistake.
 func keptIsNobodys(b *bench) {
 	b.skipWithout(b.limits.MinHold, "Limits.MinHold")
 	c, other := b.newClient(), b.newClient()
@@ -381,7 +381,7 @@ func detachLeaves(b *bench) {
 	b.checkCleared()
 }
 
-// detachedContinues renews and releases what another client has left.
+// detachedContinues renews and releases a grant that another client has detached.
 func detachedContinues(b *bench) {
 	g := b.takeDeadGrant("k", b.brief)
 	drv, other := b.openDriver(), b.newClient()
@@ -403,19 +403,19 @@ func detachedContinues(b *bench) {
 	b.checkCleared()
 }
 
-// renewGrant returns the outcome of a renewal of g.
+// renewGrant returns the result of a renewal of g.
 func (b *bench) renewGrant(drv driver.Driver, g driver.Grant) error {
 	return b.retryLate(func() error { return drv.Renew(b.contextInTime(), []driver.Grant{g})[0].Err })
 }
 
-// detachedStaysOver checks that a detached lease that is over is never taken again.
+// detachedStaysOver checks that a detached lease that has expired is never renewed again.
 func detachedStaysOver(b *bench) {
 	g := b.takeDeadGrant("k", b.short)
 	drv, other := b.openDriver(), b.newClient()
 	defer drv.Close()
 	b.release(b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long}))
 	if b.limits.ChangeTTL {
-		g.TTL = b.long // each node has a tenth to answer
+		g.TTL = b.long // each node has a tenth of it to answer
 	}
 	b.checkError(b.renewGrant(drv, g), holdfast.ErrLost)
 	b.isFree(other, "k")
@@ -457,7 +457,7 @@ func renewMany(b *bench) {
 	drv := b.openDriver()
 	defer drv.Close()
 	var grants []driver.Grant
-	for begun := time.Now(); len(grants) < 3 || len(grants) < 100 && time.Since(begun) < b.long/3; { // fewer on a slow machine, while all live
+	for begun := time.Now(); len(grants) < 3 || len(grants) < 100 && time.Since(begun) < b.long/3; { // fewer on a slow machine, while all are valid
 		grants = append(grants, b.takeGrant(drv, keyOf(len(grants)), b.long))
 	}
 	gone := len(grants) / 2
@@ -496,7 +496,7 @@ func renewMany(b *bench) {
 	b.checkCleared()
 }
 
-// The time that an answer takes shortens the trust: the service counts from earlier.
+// The time of an answer shortens the trust, because the service counts from an earlier time.
 func trustCounts(b *bench) {
 	b.skipWithout(b.Delay != nil, "Service.Delay")
 	const slow = 200 * time.Millisecond
@@ -525,7 +525,7 @@ func releaseIsSent(b *bench) {
 	defer drv.Close()
 	ctx, cancel := context.WithCancel(b.Context())
 	cancel()
-	for tries := b.rounds(1, 50); ; tries-- { // the answer of a busy machine may take longer than it is awaited
+	for tries := b.rounds(1, 50); ; tries-- { // the answer of a busy machine may take longer than Release waits
 		err := drv.Release(ctx, b.takeGrant(drv, "k", b.long), 0)
 		b.isFree(other, "k")
 		if err == nil {
@@ -545,7 +545,7 @@ func releaseDuringRenewal(b *bench) {
 		g := b.takeGrant(drv, "k", b.long)
 		var renewal sync.WaitGroup
 		renewal.Go(func() { drv.Renew(b.contextInTime(), []driver.Grant{g}) })
-		time.Sleep(upTo(time.Millisecond)) // any moment will do
+		time.Sleep(upTo(time.Millisecond)) // any moment
 		b.checkNoError(b.retryLate(func() error { return drv.Release(b.contextInTime(), g, 0) }))
 		renewal.Wait()
 		b.isFree(other, "k")

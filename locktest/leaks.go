@@ -15,15 +15,14 @@ import (
 
 const (
 	leakLabel = "locktest"
-	leakTime  = 10 * time.Second // for goroutines to end after Close
+	leakTime  = 10 * time.Second // time for goroutines to end after Close
 )
 
 var leakID atomic.Int64
 
-// watchGoroutines fails t if a goroutine that was started from now on by the
-// calling goroutine, or by a descendant, outlives the test. A goroutine inherits
-// the profiler's labels of the goroutine that starts it. The labels tell the
-// goroutines of one test from other tests' goroutines at the same time.
+// watchGoroutines fails t if a goroutine outlives the test that the calling goroutine, or one of its
+// descendants, starts from now on. A goroutine inherits the profiler's labels of the goroutine that starts it.
+// The labels distinguish the goroutines of concurrent tests.
 func watchGoroutines(t testing.TB) {
 	id := strconv.FormatInt(leakID.Add(1), 10)
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(leakLabel, id)))

@@ -132,7 +132,8 @@ func listStops(b *bench) {
 	b.release(leases...)
 }
 
-// queueShows compares Queue with the order in which the lock passes on. As in inOrder, a real service may try three times.
+// queueShows compares Queue with the order in which the waiters get the lock. Like inOrder, it makes up to
+// three attempts on a real service.
 func queueShows(b *bench) {
 	b.skipWithout(b.can.queue && b.limits.Order, "driver.Queuer and Limits.Order")
 	c := b.newClient()
@@ -158,7 +159,7 @@ func queueShows(b *bench) {
 	if len(owners) != 3 || !slices.Equal(shown, owners[:2]) {
 		b.Errorf("the first two of the queue were %q, and the lock went to %q", shown, owners)
 	}
-	b.eventually("nobody waits", func() bool { // on nodes that are behind, somebody does for a while
+	b.eventually("nobody waits", func() bool { // a slow node may still show a waiter
 		got, err := c.Queue(b.contextInTime(), "k", 2)
 		if err != nil {
 			b.Errorf("Queue() when nobody waits = %v", err)
@@ -172,13 +173,13 @@ func (b *bench) needsForcer() {
 	b.skipWithout(b.can.force && b.limits.Token, "driver.Forcer and Limits.Token")
 }
 
-// tryForce tries to take a lock away that may not be taken, and returns why not.
+// tryForce tries to force a lock that must not be forced, and returns the error.
 func (b *bench) tryForce(c *holdfast.Client, key string, token holdfast.Token) error {
 	return b.retryLate(func() error { return c.ForceRelease(b.contextInTime(), key, token, "") })
 }
 
-// forceLock takes a lock away. A second attempt may find that the first, whose answers
-// came too late, has done so.
+// forceLock forces a lock. If the answers of the first attempt came too late, a second one may find that it
+// succeeded.
 func (b *bench) forceLock(c *holdfast.Client, key string, token holdfast.Token, why string) {
 	b.Helper()
 	late := false
@@ -195,7 +196,7 @@ func (b *bench) forceLock(c *holdfast.Client, key string, token holdfast.Token, 
 func forceCompares(b *bench) {
 	b.needsForcer()
 	c, other := b.newClient(), b.newClient()
-	b.checkError(b.tryForce(c, "k", 1), holdfast.ErrLost) // nobody has it
+	b.checkError(b.tryForce(c, "k", 1), holdfast.ErrLost) // nobody holds it
 	l := b.acquire(c, "k", &holdfast.AcquireOptions{TTL: b.long})
 	for _, token := range []holdfast.Token{0, l.Token() - 1, l.Token() + 1000} {
 		b.checkError(b.tryForce(other, "k", token), holdfast.ErrLost)
@@ -207,7 +208,7 @@ func forceCompares(b *bench) {
 	old := l.Token()
 	b.release(l)
 	next := b.acquire(other, "k", &holdfast.AcquireOptions{TTL: b.long})
-	b.checkError(b.tryForce(c, "k", old), holdfast.ErrLost) // the newer holder is not hit
+	b.checkError(b.tryForce(c, "k", old), holdfast.ErrLost) // the newer holder keeps its lock
 	if err := b.retryLate(func() error { return next.Extend(b.contextInTime(), b.long) }); err != nil {
 		b.Errorf("the newer holder's renewal = %v", err)
 	}
@@ -233,8 +234,7 @@ func forceEnds(b *bench) {
 	b.checkCleared()
 }
 
-// No waiter is passed over, and the holder that was forced out does not come back
-// by itself.
+// No waiter is passed over, and the old holder does not get the lock again.
 func forceServes(b *bench) {
 	b.needsForcer()
 	c, other := b.newClient(), b.newClient()
@@ -259,8 +259,8 @@ func forceServes(b *bench) {
 	b.checkCleared()
 }
 
-// The alert comes from the service, and only with it comes the reason: a renewal has none. It may be
-// lost, such as by a client that does not listen yet.
+// The reason comes only with the alert of the service: a renewal has none. The alert may be lost, for example
+// if the client does not listen yet.
 func forceTells(b *bench) {
 	b.needsForcer()
 	b.skipWithout(b.can.alert && !b.Deaf, "driver.Alerter that hears")

@@ -11,8 +11,7 @@ var naming = []testCase{
 	{"BadNamesAreRefused", badNames},
 }
 
-// names lists keys that a service could take for something else, or for one
-// another.
+// names lists keys that a service could confuse with its own keys, or with one another.
 var names = []string{
 	"x", "{x}", "{{x}", "{x}}", "{{x}}", ":x", ":{x}", "{x}y", "y{x}", "a{b}c", "a{b}{c}", "{", "}", "{}", "{}x", "}{", "x{", "x}", ":", "::", "{:}",
 	"a/b/c", "a//b", "/", "/a/", "a/", ".", "..", "a b", " ", " x", "x ", "a:b", "lock:x", "lock:", "fence:x", "queue:x", "holdfast",
@@ -78,11 +77,11 @@ func badNames(b *bench) {
 			}
 			b.checkError(err, holdfast.ErrInvalid)
 		}
-		if st.Held || forced == nil { // of other programs' locks, of which there are none here; they may be asked for
+		if st.Held || forced == nil { // other programs' locks, which may be inspected; there are none here
 			b.Errorf("Inspect(%.40q) = %+v, %v, ForceRelease: %v; want no holder", name, st, looked, forced)
 		}
 	}
-	b.release(b.acquire(c, "good", nil)) // what a service cannot store does not make it unfit
+	b.release(b.acquire(c, "good", nil)) // a key that the service cannot store does not make it unfit
 	b.checkCleared()
 }
 

@@ -16,7 +16,7 @@ func nestingRefused(b *bench) {
 	b.checkError(err, holdfast.ErrNested)
 	_, err = c.TryAcquire(l.Context(), "k", nil)
 	b.checkError(err, holdfast.ErrNested)
-	// Another key is not nested, nor is another client.
+	// Neither another key nor another client is nested.
 	inner, err := c.Acquire(l.Context(), "other", nil)
 	if err != nil {
 		b.Fatal(err)

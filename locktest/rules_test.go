@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestEveryDriverRuleHasCases holds the rules in package driver against the suite.
+// Each rule in package driver names cases of the suite that exist.
 func TestEveryDriverRuleHasCases(t *testing.T) {
 	t.Parallel()
 	code, err := os.ReadFile("../driver/driver.go")

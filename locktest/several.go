@@ -52,7 +52,7 @@ func allOrNone(b *bench) {
 	b.checkCleared()
 }
 
-// acquireAll returns nil where it fails.
+// acquireAll returns nil if it fails.
 func (b *bench) acquireAll(c *holdfast.Client, keys []string) (all *holdfast.Leases) {
 	err := b.retryLate(func() (err error) {
 		all, err = c.AcquireAll(b.contextInTime(), keys, &holdfast.AcquireOptions{TTL: b.long})
@@ -64,7 +64,7 @@ func (b *bench) acquireAll(c *holdfast.Client, keys []string) (all *holdfast.Lea
 	return all
 }
 
-// setsInAnyOrder has clients take sets of locks that overlap, and name them in any order.
+// setsInAnyOrder lets clients acquire overlapping sets of locks, named in any order.
 func setsInAnyOrder(b *bench) {
 	const clients, names = 4, 6
 	var locks [names]guarded
@@ -86,7 +86,7 @@ func setsInAnyOrder(b *bench) {
 			for _, n := range set {
 				locks[n].enter(leases.Lease(keyOf(n)))
 			}
-			time.Sleep(upTo(2 * time.Millisecond)) // or two holders would never meet
+			time.Sleep(upTo(2 * time.Millisecond)) // otherwise two holders would never meet
 			for _, n := range set {
 				locks[n].leave(leases.Lease(keyOf(n)))
 			}
@@ -98,7 +98,7 @@ func setsInAnyOrder(b *bench) {
 	b.checkCleared()
 }
 
-// acquireSlot returns nil where it fails.
+// acquireSlot returns nil if it fails.
 func (b *bench) acquireSlot(c *holdfast.Client, slots int) (l *holdfast.Lease) {
 	err := b.retryLate(func() (err error) {
 		l, err = c.Semaphore("k", slots).Acquire(b.contextInTime(), &holdfast.AcquireOptions{TTL: b.long})
@@ -110,7 +110,7 @@ func (b *bench) acquireSlot(c *holdfast.Client, slots int) (l *holdfast.Lease) {
 	return l
 }
 
-// slotsBoundHolders has more callers than slots, some in one process, hold slots in turn.
+// slotsBoundHolders lets more callers than slots, some in one process, hold slots in turn.
 func slotsBoundHolders(b *bench) {
 	const clients, callers, slots = 3, 3, 3
 	var all holders
@@ -129,7 +129,7 @@ func slotsBoundHolders(b *bench) {
 			each[l.Slot()].enter(l)
 			_, n := all.enter(l, true)
 			raiseTo(&highest, int64(n))
-			time.Sleep(upTo(5 * time.Millisecond)) // or two holders would never meet
+			time.Sleep(upTo(5 * time.Millisecond)) // otherwise two holders would never meet
 			all.leave(l)
 			each[l.Slot()].leave(l)
 			b.release(l)
@@ -141,8 +141,8 @@ func slotsBoundHolders(b *bench) {
 	b.checkCleared()
 }
 
-// slotsInOrder has a slot become free for one waiter after the other. As in inOrder, a real
-// service may try three times.
+// slotsInOrder frees a slot for one waiter after the other. Like inOrder, it makes up to three attempts on a
+// real service.
 func slotsInOrder(b *bench) {
 	b.skipWithout(b.limits.Order, "Limits.Order")
 	b.skipWithout(b.can.inspect, "driver.Inspector")
@@ -170,11 +170,11 @@ func slotsInOrder(b *bench) {
 			for slot := range slots {
 				b.awaitWaiters(holder, fmt.Sprintf("k#%d", slot), i+1)
 			}
-			time.Sleep(time.Millisecond) // in a bubble the next might come at the same time otherwise
+			time.Sleep(time.Millisecond) // in a bubble the next could otherwise come at the same time
 		}
 		b.release(held[0])
 		for range waiters {
-			if l := <-served; l != nil { // the other slot is held, so that one has it at a time
+			if l := <-served; l != nil { // the other slot is held, so one waiter at a time gets a slot
 				b.release(l)
 			}
 		}
@@ -190,7 +190,7 @@ func slotsInOrder(b *bench) {
 	b.checkCleared()
 }
 
-// acquireSide makes c a reader or the writer of k, of so many readers. It returns nil where it fails.
+// acquireSide acquires k as a reader or as the writer, with that many readers. It returns nil if it fails.
 func (b *bench) acquireSide(c *holdfast.Client, readers int, shared bool) (l *holdfast.Lease) {
 	acquire := c.RWLock("k", readers).AcquireWrite
 	if shared {
@@ -212,7 +212,7 @@ func raiseTo(v *atomic.Int64, n int64) {
 	}
 }
 
-// readersTogether has readers and writers, some in one process, hold a lock in turn.
+// readersTogether lets readers and writers, some in one process, hold a lock in turn.
 func readersTogether(b *bench) {
 	b.skipWithout(b.limits.NoReaders == "", "read and write locks")
 	const clients, callers, readers = 3, 3, 4
@@ -244,7 +244,7 @@ func readersTogether(b *bench) {
 				return
 			}
 			check(l, shared)
-			time.Sleep(upTo(5 * time.Millisecond)) // or two holders would never meet
+			time.Sleep(upTo(5 * time.Millisecond)) // otherwise two holders would never meet
 			inside.leave(l)
 			b.release(l)
 		}
@@ -259,7 +259,7 @@ func readersTogether(b *bench) {
 	b.checkCleared()
 }
 
-// writerStopsReaders has readers come behind a writer that waits for another, and in beside it when it reads on.
+// writerStopsReaders lets readers queue behind a waiting writer, and enter beside it after its Downgrade.
 func writerStopsReaders(b *bench) {
 	b.skipWithout(b.limits.NoReaders == "", "read and write locks")
 	b.skipWithout(b.limits.Order, "Limits.Order")
@@ -304,7 +304,7 @@ func writerStopsReaders(b *bench) {
 	if err != nil {
 		b.Fatalf("Downgrade() = %v", err)
 	}
-	one, two := <-later[0], <-later[1] // none is released before all have come in
+	one, two := <-later[0], <-later[1] // none releases before all have entered
 	if one == nil || two == nil {
 		return
 	}

@@ -78,7 +78,7 @@ func cancelledWait(b *bench) {
 			cancel()
 			b.checkError(err, context.DeadlineExceeded)
 			if errors.Is(err, holdfast.ErrHeld) || b.virtual {
-				break // otherwise it was over before an answer, as it may be on a busy machine
+				break // otherwise the wait ended before an answer, as it may on a busy machine
 			}
 		}
 		b.checkError(err, holdfast.ErrHeld)
@@ -90,8 +90,8 @@ func cancelledWait(b *bench) {
 	b.checkCleared()
 }
 
-// Every outcome of a race between a grant and the end of its context leaves the
-// lock either held by the caller or free.
+// Whatever the outcome of a race between a grant and the end of its context, the lock is either held by the
+// caller or free.
 func cancelAnywhere(b *bench) {
 	const clients = 4
 	g := &guarded{b: b}
@@ -108,9 +108,9 @@ func cancelAnywhere(b *bench) {
 				continue
 			}
 			g.enter(l)
-			time.Sleep(upTo(2 * time.Millisecond)) // or two holders would never meet
+			time.Sleep(upTo(2 * time.Millisecond)) // otherwise two holders would never meet
 			g.leave(l)
-			l.Release(ctx) // it may have ended: the release is sent all the same
+			l.Release(ctx) // ctx may have ended: the release is sent all the same
 			cancel()
 		}
 	})
@@ -125,9 +125,8 @@ func cancelAnywhere(b *bench) {
 	})
 }
 
-// queueUp starts n waiters on key, each of a client of its own, one after the
-// other, and calls granted for each in the order in which they get the lock.
-// The returned function waits for all.
+// queueUp starts n waiters on key, one after the other, each with its own client. It calls granted for each in
+// the order in which they get the lock. wait waits for all of them.
 func (b *bench) queueUp(key string, n int, contexts func(i int) context.Context, granted func(i int, l *holdfast.Lease)) (wait func()) {
 	b.Helper()
 	all := b.newClients(n)
@@ -151,7 +150,7 @@ func (b *bench) queueUp(key string, n int, contexts func(i int) context.Context,
 			}
 		})
 		b.awaitWaiters(all[0], key, i+1)
-		time.Sleep(time.Millisecond) // in a bubble the next might come at the same time otherwise
+		time.Sleep(time.Millisecond) // in a bubble the next could otherwise come at the same time
 	}
 	return waiters.Wait
 }
@@ -164,8 +163,8 @@ func (b *bench) awaitWaiters(c *holdfast.Client, key string, n int) {
 	})
 }
 
-// awaitWait blocks until n wait for key, as far as anybody knows: a driver without an order
-// need not know its waiters.
+// awaitWait blocks until n callers wait for key, if that can be known: a driver without an order need not know
+// its waiters.
 func (b *bench) awaitWait(c *holdfast.Client, key string, n int) {
 	b.Helper()
 	if !b.limits.Order {
@@ -175,12 +174,12 @@ func (b *bench) awaitWait(c *holdfast.Client, key string, n int) {
 	b.awaitStatus(c, key, func(st holdfast.Status) bool { return st.Waiters >= n })
 }
 
-// awaitStatus blocks until c sees key as ok wants it. Without driver.Inspector nobody can
-// tell, and it waits for as long as that takes on any machine that is not overloaded.
+// awaitStatus blocks until ok accepts the status of key. Without driver.Inspector it waits for a fixed time,
+// which is enough on any machine that is not overloaded.
 func (b *bench) awaitStatus(c *holdfast.Client, key string, ok func(holdfast.Status) bool) {
 	b.Helper()
 	if !b.can.inspect {
-		time.Sleep(200 * time.Millisecond) // this driver does not tell
+		time.Sleep(200 * time.Millisecond) // this driver has no Inspect
 		return
 	}
 	var st holdfast.Status
@@ -196,9 +195,9 @@ func (b *bench) awaitStatus(c *holdfast.Client, key string, ok func(holdfast.Sta
 	})
 }
 
-// inOrder has waiters queue up behind a holder, has some of them leave, and wants
-// the others served in order. On a machine that stalls, a waiter whose answers
-// come too late loses its turn, so a real service may try three times.
+// inOrder queues waiters behind a holder, lets some of them leave, and checks that the others are served in
+// order. On a machine that stalls, a waiter whose answers come too late loses its turn, so a real service gets
+// up to three attempts.
 func (b *bench) inOrder(waiters int, leave ...int) {
 	b.skipWithout(b.limits.Order, "Limits.Order")
 	var want []int
@@ -219,7 +218,8 @@ func (b *bench) inOrder(waiters int, leave ...int) {
 	b.checkCleared()
 }
 
-// serveRound runs one round of inOrder. It returns the waiters that stayed, in the order in which they were served.
+// serveRound runs one round of inOrder. It returns the waiters that stayed, in the order in which they were
+// served.
 func (b *bench) serveRound(waiters int, leave []int) []int {
 	first := b.acquire(b.newClient(), "k", &holdfast.AcquireOptions{TTL: b.long})
 	contexts := make([]context.Context, waiters)
@@ -240,7 +240,7 @@ func (b *bench) serveRound(waiters int, leave []int) []int {
 	}
 	b.release(first)
 	wait()
-	// Those that left may have been served at the last moment.
+	// Waiters that left may have been served at the last moment.
 	return slices.DeleteFunc(order, func(i int) bool { return slices.Contains(leave, i) })
 }
 
@@ -248,11 +248,11 @@ func servedInOrder(b *bench) { b.inOrder(8) }
 
 func leaverInFront(b *bench) { b.inOrder(6, 0, 3) }
 
-// A holder that is gone costs its TTL and no more than the waiters' own timer.
+// A dead holder delays the waiters by its TTL and their own timer at most.
 func holderDies(b *bench) {
 	drv := b.openDriver()
 	defer drv.Close()
-	g := b.takeGrant(drv, "k", b.exactTTL(3*time.Second)) // each node has a tenth to answer
+	g := b.takeGrant(drv, "k", b.exactTTL(3*time.Second)) // each node has a tenth of it to answer
 	l := b.acquire(b.newClient(), "k", nil)
 	if now := time.Now(); now.Before(g.TrustedUntil) {
 		b.Errorf("granted %v before the old holder's trust ended", g.TrustedUntil.Sub(now))
@@ -291,7 +291,8 @@ func waitIsTold(b *bench) {
 	b.checkCleared()
 }
 
-// Behind a holder alone there is room for one, who does not count himself, and then for no other.
+// With MaxWaiters of 1, one caller may wait behind the holder: it does not count itself. The next caller is
+// rejected.
 func crowded(b *bench) {
 	b.skipWithout(b.limits.Order, "Limits.Order")
 	c, waiter, other := b.newClient(), b.newClient(), b.newClient()
@@ -314,8 +315,7 @@ func crowded(b *bench) {
 	b.checkCleared()
 }
 
-// The driver reports the obstacle when a wait begins and when its kind changes, and
-// never the same kind twice.
+// The driver reports the obstacle when a wait begins and when its kind changes, and never the same kind twice.
 func obstacleIsTold(b *bench) {
 	c, waiter := b.newClient(), b.openDriver()
 	defer waiter.Close()
@@ -337,7 +337,7 @@ func obstacleIsTold(b *bench) {
 	}
 	await := func(kind error) {
 		b.Helper()
-		for !errors.Is(last, kind) { // a service that stalls brings an outage of its own
+		for !errors.Is(last, kind) { // a service that stalls adds an outage
 			select {
 			case err := <-told:
 				next(err)
@@ -353,7 +353,7 @@ func obstacleIsTold(b *bench) {
 	if b.StopNodes != nil && b.StartNodes != nil {
 		b.StopNodes(max(b.Nodes, 1))
 		await(driver.ErrUnavailable)
-		time.Sleep(b.short / 4) // it asks again meanwhile, and says nothing new
+		time.Sleep(b.short / 4) // it asks again meanwhile, and reports nothing new
 		b.StartNodes()
 		await(driver.ErrHeld)
 	}
