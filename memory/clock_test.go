@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// clocked is three nodes whose clocks a test sets.
+// clocked is a set of three nodes whose clocks the test sets.
 type clocked struct {
 	*testing.T
 	root *memory.Driver
@@ -32,7 +32,7 @@ func (c clocked) newClient() *holdfast.Client {
 	return cl
 }
 
-// jumpClocks sets the clocks of a majority.
+// jumpClocks shifts the clocks of a majority.
 func (c clocked) jumpClocks(by time.Duration) {
 	c.root.Node(0).ShiftClock(by)
 	c.root.Node(2).ShiftClock(by)
@@ -80,7 +80,7 @@ func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
 		if left := c.root.Leftovers(); len(left) > 0 {
 			c.Errorf("left behind: %q", left)
 		}
-		c.jumpClocks(5 * time.Second) // seconds are borne
+		c.jumpClocks(5 * time.Second) // seconds are tolerated
 		lease, err := client.TryAcquire(c.Context(), "k", nil)
 		if err != nil {
 			c.Fatal(err)
@@ -89,8 +89,8 @@ func TestRejectionNamesWrongClockAndOffset(t *testing.T) {
 	})
 }
 
-// A waiter outlasts a jump that comes with a loss of the counters, like any other outage. A caller
-// that gives up meanwhile hears of the clocks and not of a holder that is long gone.
+// A waiter survives a clock jump together with a loss of the counters, like any other outage. The error of a
+// caller that gives up meanwhile names the clocks, and not the holder from before.
 func TestWaitersSurviveClockJump(t *testing.T) {
 	withClocks(t, func(c clocked) {
 		holder, err := c.newClient().Acquire(c.Context(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second})

@@ -2,7 +2,7 @@ package memory
 
 import "fmt"
 
-// Leftovers names the locks and places in queues that are on any node.
+// Leftovers names the locks and queue entries that are on any node.
 func (d *Driver) Leftovers() []string {
 	var names []string
 	for _, n := range d.cluster.nodes {
@@ -13,7 +13,8 @@ func (d *Driver) Leftovers() []string {
 	return names
 }
 
-// Notes counts the owners from whom the first node knows that a lock was taken.
+// Notes returns the number of owners of whom the first node remembers that they lost the lock to a force or an
+// adoption.
 func (d *Driver) Notes(key string) int {
 	n := d.cluster.nodes[0]
 	n.mu.Lock()

@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 )
 
-// TestMain lets more tests run at once than there are processors: most of them
-// wait.
+// TestMain lets more tests run at once than there are processors, because most of them wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	flag.Set("test.parallel", "16")

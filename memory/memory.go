@@ -1,10 +1,9 @@
-// Package memory keeps locks on nodes inside the process: for programs of one
-// process, for tests and for simulations. It does not coordinate processes: its
-// locks are gone with the process, and no other process sees them.
+// Package memory keeps locks on nodes inside the process, for programs with one process, for tests and for
+// simulations. It does not coordinate processes: no other process sees its locks, and they end with the
+// process.
 //
-// It speaks the same protocol as package redis, over the Go twin of its
-// scripts, and its nodes can be stopped, frozen, wiped, delayed, and given a
-// wrong clock. It starts no goroutine of its own, so it works under
+// It uses the same protocol as package redis, over the Go twin of the Lua scripts. Its nodes can be stopped,
+// frozen, wiped, delayed, and given a wrong clock. It starts no goroutine of its own, so it works under
 // testing/synctest.
 package memory
 
@@ -24,22 +23,22 @@ import (
 const (
 	// sweepEvery is the number of grants between two sweeps of expired locks.
 	sweepEvery = 1 << 14
-	// maxTTLOfOne and maxTTLOfMany are what package redis allows by default: a program that
-	// works here works there.
+	// maxTTLOfOne and maxTTLOfMany are the defaults of package redis, so that a program that works here works
+	// there.
 	maxTTLOfOne, maxTTLOfMany = 24 * time.Hour, time.Minute
 )
 
 // calls are the calls of a Driver that need nothing of this package.
 type calls = engine.Calls
 
-// Driver is one client's way to the nodes.
+// Driver is the connection of one client to the nodes.
 type Driver struct {
 	calls
 	cluster *cluster
 	engine  *engine.Engine
 }
 
-// cluster has the state that all clients of the nodes share.
+// cluster is the state that all clients of the nodes share.
 type cluster struct {
 	nodes []*Node
 
@@ -52,19 +51,18 @@ type client struct {
 	engine *engine.Engine
 	holder driver.Holder
 	hears  quorum.Set
-	notify func(driver.NodeEvent)  // nil: none was given
-	alert  func(owner, why string) // nil: none was given
+	notify func(driver.NodeEvent)  // nil: not set
+	alert  func(owner, why string) // nil: not set
 }
 
-// inlet is one client's connection to one node.
+// inlet is the connection of one client to one node.
 type inlet struct {
 	driver *Driver
 	index  int
 }
 
-// New returns a driver over n fresh nodes, 1 to 9. It panics on another n,
-// which is a programming error. A TTL is at most 24 hours on one node, and a
-// minute on several.
+// New returns a driver over n new nodes, 1 to 9. It panics for another n, because that is a bug of the caller.
+// A TTL is at most 24 hours on one node, and a minute on several.
 func New(n int) *Driver {
 	if n < 1 || n > quorum.MaxNodes {
 		panic(fmt.Sprintf("memory.New(%d): give 1 to %d nodes", n, quorum.MaxNodes))
@@ -79,7 +77,7 @@ func New(n int) *Driver {
 // Peer returns the driver of another client of the same nodes.
 func (d *Driver) Peer() *Driver { return d.cluster.newDriver() }
 
-// Node is the i-th node, from 0.
+// Node returns the i-th node, from 0.
 func (d *Driver) Node(i int) *Node { return d.cluster.nodes[i] }
 
 func (c *cluster) newDriver() *Driver {
@@ -115,7 +113,7 @@ func (d *Driver) Limits() driver.Limits {
 	return l
 }
 
-// Close implements driver.Driver. The nodes live on for other clients.
+// Close implements driver.Driver. The nodes stay available to other clients.
 func (d *Driver) Close() error {
 	d.engine.Close()
 	d.cluster.mu.Lock()
@@ -126,8 +124,7 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// Notify implements driver.Notifier: a node that is stopped is down, and one that
-// is frozen stalled.
+// Notify implements driver.Notifier. A stopped node is down, and a frozen node is stalled.
 func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 	d.cluster.mu.Lock()
 	d.cluster.clients[d.engine.Client()].notify = fn
@@ -222,7 +219,7 @@ func (d *Driver) Force(_ context.Context, key string, token int64, why string) (
 		}
 		errs[i] = err
 		if woken != "" {
-			d.cluster.wakeOwner(i, quorum.Wake{Owner: woken}) // not in its place among the node's answers
+			d.cluster.wakeOwner(i, quorum.Wake{Owner: woken}) // it does not arrive in its place among the node's answers
 		}
 	}
 	return d.engine.ForceResult(done, errs)
@@ -241,10 +238,10 @@ func (c *cluster) alertOwner(node int, owner, why string) {
 	}
 }
 
-// noteClient notes the description of a client, and now and then forgets expired entries.
+// noteClient stores the description of a client. Now and then it also sweeps expired entries.
 func (c *cluster) noteClient(id string, h driver.Holder) {
 	c.mu.Lock()
-	h.Note = "" // it is one lease's
+	h.Note = "" // the note belongs to one lease
 	c.clients[id].holder = h
 	c.grants++
 	due := c.grants%sweepEvery == 0

@@ -30,8 +30,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// With a delay every request takes time, so that what ends meanwhile ends in the
-// middle of things.
+// With a delay every request takes time, so that contexts end while requests are in progress.
 func TestConformanceOfSlowNodes(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 3, 5} {
@@ -50,8 +49,8 @@ func TestConformanceInRealTime(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Start: func(testing.TB) locktest.Service { return newService(3, 0) }})
 }
 
-// What works over nodes in the process works over as many servers with their defaults. An error
-// names what there is in memory.
+// A TTL that works over nodes in memory works over as many servers with their defaults. The error names
+// package memory.
 func TestMemoryLimitsTTLLikeServers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -82,7 +81,7 @@ func TestNodeChangesAreReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		root := memory.New(3)
-		root.Node(2).Stop() // before anybody listens
+		root.Node(2).Stop() // before any client listens
 		var got []string
 		c, err := holdfast.New(root, &holdfast.Options{Hooks: holdfast.Hooks{Node: func(e holdfast.NodeEvent) {
 			got = append(got, fmt.Sprint(e.Node, " ", e.State))
@@ -112,7 +111,7 @@ func TestNodeChangesAreReported(t *testing.T) {
 	})
 }
 
-// newService returns n nodes; each is slower than the node before by delay.
+// newService returns n nodes; each is slower than the one before by delay.
 func newService(n int, delay time.Duration) locktest.Service {
 	root := memory.New(n)
 	each := func(fn func(*memory.Node)) {
@@ -145,7 +144,7 @@ func newService(n int, delay time.Duration) locktest.Service {
 	}
 }
 
-// passTime lets virtual time pass: it is for bubbles, where nobody really sleeps.
+// passTime lets virtual time pass. It is only for bubbles, where no test really sleeps.
 func passTime(d time.Duration) { time.Sleep(d) }
 
 // A note belongs to one lease, and goes with it to the client that adopts it.
@@ -178,7 +177,7 @@ func TestOthersSeeNoteOfLease(t *testing.T) {
 	}
 }
 
-// A counter of each name would have to end, or be kept for ever.
+// A counter for each name would have to expire, or be kept for ever.
 func TestLocksOfNodeShareCounter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,12 +207,12 @@ func TestLocksOfNodeShareCounter(t *testing.T) {
 			if left := root.Leftovers(); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
-			time.Sleep(24 * time.Hour) // no idle time ends it, and no clock has a part in it
+			time.Sleep(24 * time.Hour) // the counter does not expire, and no clock changes it
 		}
 	})
 }
 
-// The nodes' counters go apart when locks of one are not of the others.
+// The nodes' counters diverge if some locks are not on all nodes.
 func TestTokensRiseAcrossOtherNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -245,7 +244,7 @@ func TestTokensRiseAcrossOtherNames(t *testing.T) {
 	})
 }
 
-// Nothing else can have kept it: it is lost, and no renewal brings it back.
+// No other node can have the lock: the lease is lost, and no renewal restores it.
 func TestLeaseForgottenByOnlyNodeIsLost(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 3} {
@@ -261,7 +260,7 @@ func TestLeaseForgottenByOnlyNodeIsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			root.Node(0).Lose("k")
-			time.Sleep(5 * time.Second) // with the next renewal
+			time.Sleep(5 * time.Second) // the next renewal is sent
 			if lost := errors.Is(context.Cause(l.Context()), holdfast.ErrLost); lost != (n == 1) {
 				t.Errorf("one of %d nodes forgot it: %v", n, context.Cause(l.Context()))
 			}

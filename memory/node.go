@@ -15,8 +15,7 @@ var (
 	errFrozen  = errors.New("node is frozen")
 )
 
-// Node is one of the nodes, for tests that make it fail as servers do. Its methods
-// are safe for concurrent use.
+// Node is one of the nodes. Tests make it fail as servers do. Its methods are safe for concurrent use.
 type Node struct {
 	cluster *cluster
 	name    string
@@ -24,11 +23,11 @@ type Node struct {
 	mu       sync.Mutex             // guards the fields below
 	locks    map[string]quorum.Lock // without their Fence and Notes
 	notes    map[string]*notes      // of the locks that were forced or adopted
-	fence    int64                  // of all of them
+	fence    int64                  // highest token, for all locks
 	state    state
 	delay    time.Duration
 	shift    time.Duration
-	lose     int // replies still to be lost
+	lose     int // number of replies to lose
 	pending  []work
 	draining bool
 }
@@ -41,26 +40,25 @@ const (
 	frozen
 )
 
-// work is a request on its way.
+// work is a request that has not been executed yet.
 type work struct {
 	due time.Time
 	in  *inlet
 	r   *engine.Request
 }
 
-// Stop makes the node reject every request at once, like a server that was
-// killed. Its locks stay, as on a server that keeps its data on disk.
+// Stop makes the node reject every request at once, like a killed server. Its locks stay, as on a server that
+// keeps its data on disk.
 func (n *Node) Stop() { n.setState(stopped) }
 
-// Freeze makes the node take requests and answer none, like a server that got
-// SIGSTOP: it executes them when Start is called, however late.
+// Freeze makes the node accept requests without answering, like a server after SIGSTOP. It executes them when
+// Start is called, however late.
 func (n *Node) Freeze() { n.setState(frozen) }
 
 // Start ends Stop and Freeze.
 func (n *Node) Start() { n.setState(running) }
 
-// Wipe makes the node forget everything, like a server without persistence that
-// was restarted.
+// Wipe deletes all data of the node, like a restart of a server without persistence.
 func (n *Node) Wipe() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -69,8 +67,7 @@ func (n *Node) Wipe() {
 	n.fence = 0
 }
 
-// Lose makes the node forget the lock on key, but not the token counter and
-// queue.
+// Lose deletes the lock on key from the node, but not the counter of tokens and the queue.
 func (n *Node) Lose(key string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,7 +76,7 @@ func (n *Node) Lose(key string) {
 	n.storeLock(key, l)
 }
 
-// Delay makes each request take d before it is executed. They keep their order.
+// Delay makes each request take d before it is executed. Requests keep their order.
 func (n *Node) Delay(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -111,7 +108,7 @@ func (n *Node) setState(s state) {
 	n.drain()
 }
 
-// event is the node's state.
+// event returns the node's state.
 func (n *Node) event() driver.NodeEvent {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -124,10 +121,10 @@ func (n *Node) event() driver.NodeEvent {
 	return driver.NodeEvent{Node: n.name, State: driver.NodeUp, RoundTrip: n.delay}
 }
 
-// now is the node's clock in µs. The caller holds mu.
+// now returns the node's clock in µs. The caller holds mu.
 func (n *Node) now() int64 { return time.Now().Add(n.shift).UnixMicro() }
 
-// acceptWork takes a request; it is executed at once if nothing is in its way.
+// acceptWork accepts a request, and executes it at once if nothing delays it.
 func (n *Node) acceptWork(w work) {
 	n.mu.Lock()
 	if n.state == stopped {
@@ -208,7 +205,7 @@ func (n *Node) lockState(name string, owners ...string) quorum.Lock {
 	return l
 }
 
-// storeLock stores a lock, or forgets it when it is empty. The caller holds mu.
+// storeLock stores a lock, or deletes it if it is empty. The caller holds mu.
 func (n *Node) storeLock(name string, l quorum.Lock) {
 	for owner, until := range l.Notes.Owners {
 		if n.notes[name] == nil {
@@ -225,10 +222,11 @@ func (n *Node) storeLock(name string, l quorum.Lock) {
 	n.locks[name] = l
 }
 
-// notes has the notes about one lock. They are beside the lock, because there may be many and a request needs two.
+// notes holds the notes about one lock. They are stored apart from the lock, because there may be many and a
+// request needs two.
 type notes struct {
-	until map[string]int64 // by the owner
-	order []string         // the owners as they came, and so, as a rule, as they are forgotten
+	until map[string]int64 // by owner
+	order []string         // owners in the order of their notes, which is usually the order of expiry
 }
 
 func (n *notes) add(owner string, until int64) {
@@ -238,7 +236,7 @@ func (n *notes) add(owner string, until int64) {
 	n.until[owner] = until
 }
 
-// forgetNotes drops the notes about a lock whose time is over. The caller holds mu.
+// forgetNotes deletes the expired notes about a lock. The caller holds mu.
 func (n *Node) forgetNotes(name string) {
 	all := n.notes[name]
 	if all == nil {
@@ -270,7 +268,7 @@ func (n *Node) viewOf(name string) engine.View {
 	return v
 }
 
-// forceLock takes a lock away from owner. It reports whether it did, and returns the waiter that this woke.
+// forceLock takes a lock away from owner. It reports whether it did, and returns the waiter that it woke.
 func (n *Node) forceLock(name, owner string, noted time.Duration, hears func(owner string) bool) (ok bool, woken string, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -282,7 +280,7 @@ func (n *Node) forceLock(name, owner string, noted time.Duration, hears func(own
 	return ok, w.Owner, nil
 }
 
-// dropKept frees a lock that was released and stays for its MinHold, if it is still the lock of st.
+// dropKept frees a released lock that is kept for its MinHold, if it is still the lock of st.
 func (n *Node) dropKept(name string, st driver.Status) (done bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -297,8 +295,7 @@ func (n *Node) dropKept(name string, st driver.Status) (done bool, err error) {
 	return done, nil
 }
 
-// sweep forgets what has expired and returns the names of the locks that are
-// held or waited for.
+// sweep deletes expired entries and returns the names of the locks that are held or waited for.
 func (n *Node) sweep() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// A chain of adoptions leaves notes about the owners that may still send a request, and about no others.
+// A chain of adoptions leaves notes only about owners that may still send a request.
 func TestAdoptionNotesExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// First come, first served, even if other waiters give up meanwhile: the order
-// of grants is the order of the stamps that waiters bring along.
+// Waiters are served in the order of their arrival stamps, even if other waiters give up meanwhile.
 func TestGrantsFollowArrivalStamps(t *testing.T) {
 	t.Parallel()
 	for n := 2; n <= 50; n++ {
@@ -53,7 +52,7 @@ func grantsFollowTheStamps(t *testing.T, waiters, nodes int) {
 		stays[i] = rand.N(4) != 0
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		if !stays[i] { // some before the first hand-over, some in the middle of it
+		if !stays[i] { // some before the first hand-over, some during it
 			time.AfterFunc(time.Second+rand.N(time.Duration(waiters)*10*time.Millisecond)-100*time.Millisecond, cancel)
 		}
 		c := client()
@@ -94,7 +93,7 @@ func grantsFollowTheStamps(t *testing.T, waiters, nodes int) {
 	}
 }
 
-// A place in the queue does not expire however long the holder works.
+// A place in the queue does not expire, however long the holder works.
 func TestLongWaitKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// One node after the other is away for longer than the TTL, while a rival waits and
-// takes what it finds free there.
+// One node after the other is down for longer than the TTL, while a rival waits and acquires the lock where it
+// is free.
 func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{3, 5} {
@@ -26,7 +26,7 @@ func TestLeaseSurvivesOutagesInTurn(t *testing.T) {
 	}
 }
 
-// Each node that comes back empty is taken back, with the token of the lease.
+// Each node that comes back empty gets the lock again, with the token of the lease.
 func TestForceEndsLeaseThatSurvivedOutages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -4,18 +4,17 @@
 //	client, err := holdfast.New(nodes, &holdfast.Options{Hooks: telemetry.Hooks()})
 //	telemetry.Watch(client)
 //
-// Each call of Acquire becomes a span "lock acquire", which lasts as long as the wait, and
-// each lease a span "lock hold". Both are children of the span in the context that was given
-// to Acquire. Where there is none, "lock acquire" begins a trace, and "lock hold" is its child:
-// one sampling decides for both. They are made when they have ended, from events: when hooks
-// fall behind, they are shifted by the delay.
+// Each call of Acquire becomes a span "lock acquire", which lasts as long as the wait, and each lease a span
+// "lock hold". Both are children of the span in the context that was given to Acquire. If there is none, "lock
+// acquire" begins a trace, and "lock hold" is its child, so that one sampling decision covers both. The spans
+// are created from events when they have ended: if hooks are late, the spans are shifted by the delay.
 //
-// A holder that gives Note(ctx) as its AcquireOptions.Note names its trace to the callers
-// that wait: a caller's span gets a link to it when the wait begins.
+// A holder that passes Note(ctx) as its AcquireOptions.Note shows its trace to waiting callers: the span of a
+// caller gets a link to that trace when the wait begins.
 //
-// The metrics are the same as in package prometheus, with points for underscores and without
-// the suffixes for units: distributed_lock.wait, with the attribute resource, the class of the key.
-// otel/example is a whole program.
+// The metrics are the same as in package prometheus, with points for underscores and without the suffixes for
+// units: distributed_lock.wait, with the attribute resource, the class of the key. otel/example is a whole
+// program.
 package otel
 
 import (
@@ -39,31 +38,30 @@ import (
 
 const scope = "github.com/holdfast-go/holdfast/otel"
 
-// The attributes of spans. Those of metrics are resource, reason, outcome, result, node and
-// state: a key or an owner is in no metric.
+// The attributes of spans. The attributes of metrics are resource, reason, outcome, result, node and state: no
+// metric has a key or an owner.
 const (
 	Key      = attribute.Key("distributed_lock.key")
-	Resource = attribute.Key("distributed_lock.resource") // the class of the key
+	Resource = attribute.Key("distributed_lock.resource") // class of the key
 	Owner    = attribute.Key("distributed_lock.owner")
 	Token    = attribute.Key("distributed_lock.token")
 	HandOver = attribute.Key("distributed_lock.hand_over")
 )
 
-// Options say where telemetry goes. The zero value is for the global providers.
+// Options configure Telemetry. The zero value uses the global providers.
 type Options struct {
 	TracerProvider trace.TracerProvider // nil: the global one
 	MeterProvider  metric.MeterProvider // nil: the global one
-	// Class gives the class of a key. It is called for each event and returns quickly.
-	// nil: the text before the first "/", ":" or digit.
+	// Class returns the class of a key. It is called for each event and must return quickly. nil: the text
+	// before the first "/", ":" or digit.
 	Class func(key string) string
-	// Classes is the most that there can be: keys of further ones are of class "other".
-	// 0: 1,000.
+	// Classes bounds the number of classes: keys of further classes have the class "other". 0: 1,000.
 	Classes int
-	// Hooks are the caller's own. They are called after the event was measured.
+	// Hooks are the caller's own hooks. They are called after the event was measured.
 	Hooks holdfast.Hooks
 }
 
-// Telemetry serves any number of clients, and is safe for concurrent use.
+// Telemetry measures and traces any number of clients. It is safe for concurrent use.
 type Telemetry struct {
 	hooks   holdfast.Hooks
 	tracer  trace.Tracer
@@ -80,7 +78,7 @@ type Telemetry struct {
 	roundTrip                                     metric.Float64ObservableGauge
 }
 
-// New returns Telemetry. opts may be nil. An error is one of the MeterProvider.
+// New returns Telemetry. opts may be nil. It returns the errors of the MeterProvider.
 func New(opts *Options) (*Telemetry, error) {
 	var o Options
 	if opts != nil {
@@ -104,7 +102,7 @@ func New(opts *Options) (*Telemetry, error) {
 	return t, nil
 }
 
-// makeInstruments makes the instruments.
+// makeInstruments creates the instruments.
 func (t *Telemetry) makeInstruments(m metric.Meter) (err error) {
 	histogram := func(name, help string, buckets []float64) metric.Float64Histogram {
 		h, failed := m.Float64Histogram(prefix+name, metric.WithUnit("s"), metric.WithDescription(help), metric.WithExplicitBucketBoundaries(buckets...))
@@ -148,7 +146,7 @@ func (t *Telemetry) makeInstruments(m metric.Meter) (err error) {
 
 const prefix = "distributed_lock."
 
-// observeNow tells what there is now.
+// observeNow reports the present counts and states.
 func (t *Telemetry) observeNow(_ context.Context, o metric.Observer) error {
 	t.tracker.Each(func(class string, n observe.Counts) {
 		by := metric.WithAttributes(attribute.String("resource", class))
@@ -172,14 +170,14 @@ func (t *Telemetry) observeNow(_ context.Context, o metric.Observer) error {
 	return nil
 }
 
-// Hooks returns what goes into holdfast.Options.
+// Hooks returns the hooks for holdfast.Options.
 func (t *Telemetry) Hooks() holdfast.Hooks { return t.hooks }
 
-// Watch has each reading of the metrics ask client for the states of its nodes and their
-// round trips. Without it, a node is seen only from its first change on, and as it was then.
+// Watch makes each reading of the metrics ask client for the states and round trips of its nodes. Without it,
+// a node is reported only after its first change, with the state of that change.
 func (t *Telemetry) Watch(client *holdfast.Client) { t.tracker.Watch(client) }
 
-// Close ends the observation of counts. It ends no client.
+// Close ends the observation of counts. It closes no client.
 func (t *Telemetry) Close() error { return t.reader.Unregister() }
 
 // addSpans adds spans to hooks.
@@ -226,14 +224,14 @@ func (t *Telemetry) addSpans(h holdfast.Hooks) holdfast.Hooks {
 	}
 	with.Dropped = func(e holdfast.DroppedEvent) {
 		t.mu.Lock()
-		clear(t.roots) // the ends of some will never be told
+		clear(t.roots) // the ends of some leases will never be reported
 		t.mu.Unlock()
 		h.Dropped(e)
 	}
 	return with
 }
 
-// keepParent keeps span as the parent of the hold's span, if it has no parent itself.
+// keepParent stores span as the parent of the hold's span, if the hold has no parent itself.
 func (t *Telemetry) keepParent(e holdfast.AcquiredEvent, span trace.Span) {
 	if trace.SpanContextFromContext(e.Context).IsValid() {
 		return
@@ -243,7 +241,7 @@ func (t *Telemetry) keepParent(e holdfast.AcquiredEvent, span trace.Span) {
 	t.roots[e.Owner] = span.SpanContext()
 }
 
-// holdSpan is the span of a lease that has ended.
+// holdSpan returns the span of a lease that has ended.
 func (t *Telemetry) holdSpan(ctx context.Context, key, owner string, held time.Duration) trace.Span {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		t.mu.Lock()
@@ -263,8 +261,7 @@ var (
 	isInternal = trace.WithSpanKind(trace.SpanKindInternal)
 )
 
-// startSpan starts a span that has taken so long already. The caller ends it. It is nil where
-// the span is not recorded.
+// startSpan starts a span that began took ago. The caller ends it. It returns nil if the span is not recorded.
 func (t *Telemetry) startSpan(ctx context.Context, name string, kind trace.SpanStartOption, key string, took time.Duration) trace.Span {
 	_, span := t.tracer.Start(ctx, name, trace.WithTimestamp(time.Now().Add(-took)), kind)
 	if !span.IsRecording() {
@@ -280,8 +277,8 @@ func failSpan(span trace.Span, reason string, err error) {
 	span.SetStatus(codes.Error, err.Error())
 }
 
-// Note returns the trace of ctx for AcquireOptions.Note, and "" if ctx has none that is
-// sampled. It has 55 bytes. A waiter with another Note is not handed the lock inside the process.
+// Note returns the trace of ctx for AcquireOptions.Note, or "" if ctx has no sampled trace. It has 55 bytes.
+// Inside a process the lock is not handed over to a waiter with another Note.
 func Note(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ""
@@ -291,7 +288,7 @@ func Note(ctx context.Context) string {
 	return carrier["traceparent"]
 }
 
-// linkHolder links span to the trace of the holder that held names, if it names one. held may be nil.
+// linkHolder links span to the trace of the holder in held, if its note names one. held may be nil.
 func linkHolder(span trace.Span, held *holdfast.HeldError) {
 	if held == nil || !strings.HasPrefix(held.Holder.Note, "00-") || !span.IsRecording() {
 		return
@@ -302,7 +299,7 @@ func linkHolder(span trace.Span, held *holdfast.HeldError) {
 	}
 }
 
-// series are the metrics of one class, with its attributes made once.
+// series are the metrics of one class. Their attributes are created once.
 type series struct {
 	*Telemetry
 	resource                attribute.KeyValue

@@ -12,8 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/memory"
 )
 
-// Of a lease without a trace of its caller's, the span of its acquisition is remembered until it
-// ends, in whatever way.
+// For a lease without a trace of its caller, the span of its acquisition is stored until the lease ends, in
+// whatever way.
 func TestStateOfOwnerEndsWithLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -28,7 +28,7 @@ func TestStateOfOwnerEndsWithLease(t *testing.T) {
 		}
 		defer client.Close()
 		remembered := func() int {
-			time.Sleep(10 * time.Millisecond) // the hooks have been called then
+			time.Sleep(10 * time.Millisecond) // the hooks have received the events by then
 			synctest.Wait()
 			telemetry.mu.Lock()
 			defer telemetry.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 )
 
 func Example() {
-	spans := tracetest.NewSpanRecorder() // a program has an exporter
+	spans := tracetest.NewSpanRecorder() // a real program has an exporter
 	tracing := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
 	telemetry, err := otel.New(&otel.Options{TracerProvider: tracing})
 	if err != nil {
@@ -63,7 +63,7 @@ func attributesOf(s sdktrace.ReadOnlySpan) map[attribute.Key]attribute.Value {
 	return all
 }
 
-// rig is a client whose spans and metrics are kept.
+// rig is a client whose spans and metrics are stored.
 type rig struct {
 	tracer trace.Tracer
 	spans  *tracetest.SpanRecorder
@@ -166,7 +166,7 @@ func TestSpansShowDurationAndOutcome(t *testing.T) {
 	})
 }
 
-// Where the caller has no trace, one sampling decides for the wait and the hold of a lock.
+// If the caller has no trace, one sampling decision covers the wait and the hold of a lock.
 func TestLockWithoutParentIsOneTrace(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewSpanRecorder()
@@ -186,7 +186,7 @@ func TestLockWithoutParentIsOneTrace(t *testing.T) {
 		}
 	}
 	client.Close()
-	acquires := make(map[trace.SpanID]attribute.Value) // the owner
+	acquires := make(map[trace.SpanID]attribute.Value) // by span; the value is the owner
 	holds := 0
 	for _, s := range spans.Ended() {
 		owner := attributesOf(s)[otel.Owner]

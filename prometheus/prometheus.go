@@ -39,19 +39,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/observe"
 )
 
-// Options say what Metrics measures. The zero value is for the defaults.
+// Options configure Metrics. The zero value works.
 type Options struct {
-	// Class gives the class of a key, the label resource. It is called for each event
-	// and returns quickly. nil: the text before the first "/", ":" or digit.
+	// Class returns the class of a key, for the label resource. It is called for each event and must return
+	// quickly. nil: the text before the first "/", ":" or digit.
 	Class func(key string) string
-	// Classes is the most that there can be: keys of further ones are of class "other".
-	// 0: 1,000.
+	// Classes bounds the number of classes: keys of further classes have the class "other". 0: 1,000.
 	Classes int
-	// Hooks are the caller's own. They are called after the event was measured.
+	// Hooks are the caller's own hooks. They are called after the event was measured.
 	Hooks holdfast.Hooks
 }
 
-// Metrics is a Collector. It serves any number of clients, and is safe for concurrent use.
+// Metrics is a Collector for any number of clients. It is safe for concurrent use.
 type Metrics struct {
 	hooks   holdfast.Hooks
 	tracker *observe.Tracker
@@ -70,7 +69,7 @@ var (
 	roundTrip = prometheus.NewDesc("distributed_lock_node_round_trip_seconds", "How long a node takes to answer, smoothed.", []string{"node"}, nil)
 )
 
-// New returns Metrics that have measured nothing yet. opts may be nil.
+// New returns Metrics without measurements. opts may be nil.
 func New(opts *Options) *Metrics {
 	if opts == nil {
 		opts = &Options{}
@@ -107,14 +106,14 @@ func newCounter(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, append(labels, resource...))
 }
 
-// Hooks returns what goes into holdfast.Options.
+// Hooks returns the hooks for holdfast.Options.
 func (m *Metrics) Hooks() holdfast.Hooks { return m.hooks }
 
-// Watch has each scrape ask client for the states of its nodes and their round trips. Without
-// it, a node is seen only from its first change on, and as it was then.
+// Watch makes each scrape ask client for the states and round trips of its nodes. Without it, a node is
+// reported only after its first change, with the state of that change.
 func (m *Metrics) Watch(client *holdfast.Client) { m.tracker.Watch(client) }
 
-// vectors are the collectors that keep what they have measured.
+// vectors returns the collectors that store measurements.
 func (m *Metrics) vectors() []prometheus.Collector {
 	return []prometheus.Collector{m.wait, m.hold, m.lag, m.margin, m.failures, m.lost, m.renewed, m.unconfirmed, m.dropped}
 }
@@ -166,7 +165,7 @@ type series struct {
 }
 
 func (m *Metrics) resourceOf(class string) observe.Resource {
-	m.failures.WithLabelValues("other", class) // 0 is a value: the first failure of a class is an increase
+	m.failures.WithLabelValues("other", class) // starts at 0, so that the first failure of a class is an increase
 	for _, reason := range []string{"expired", "gone", "max_hold"} {
 		m.lost.WithLabelValues(reason, class)
 	}

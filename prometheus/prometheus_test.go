@@ -49,7 +49,7 @@ func Example() {
 	// Output: order 3
 }
 
-// gatherSeries returns the value of each series of m, by name and labels; of a histogram the count.
+// gatherSeries returns the value of each series of m, by name and labels; for a histogram the count.
 func gatherSeries(t *testing.T, m client_golang.Collector) map[string]float64 {
 	t.Helper()
 	registry := client_golang.NewPedanticRegistry()
@@ -71,7 +71,7 @@ func gatherSeries(t *testing.T, m client_golang.Collector) map[string]float64 {
 	return all
 }
 
-// inBusyBubble runs a client with metrics in a bubble through every event.
+// inBusyBubble runs a client with metrics through every event, in a bubble.
 func inBusyBubble(t *testing.T, look func(at string, m *prometheus.Metrics)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestClassesAreBounded(t *testing.T) {
 	}
 }
 
-// Each hook that there is, and no list of them that a new one would be missing in.
+// The test finds all hooks by reflection, so that a new one cannot be missing.
 func TestCallersHooksAreCalled(t *testing.T) {
 	t.Parallel()
 	var own holdfast.Hooks
@@ -202,10 +202,10 @@ func TestCallersHooksAreCalled(t *testing.T) {
 			t.Errorf("%s calls %v", name, called)
 		}
 	}
-	prometheus.New(nil).Hooks().Released(holdfast.ReleasedEvent{Key: "a"}) // the caller has none
+	prometheus.New(nil).Hooks().Released(holdfast.ReleasedEvent{Key: "a"}) // the caller has no hooks
 }
 
-// quarantined is an error as of package redis.
+// quarantined is an error like the QuarantineError of package redis.
 type quarantined struct{}
 
 func (quarantined) Error() string             { return "quarantine" }

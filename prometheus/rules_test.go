@@ -30,7 +30,7 @@ func readFile(t *testing.T, path string) string {
 	return string(text)
 }
 
-// runPromtool runs it. A machine without it needs tools/deps.
+// runPromtool runs promtool. tools/deps installs it.
 func runPromtool(t *testing.T, args ...string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), "promtool", args...).CombinedOutput(); err != nil {
@@ -54,7 +54,7 @@ func TestRulesAreValid(t *testing.T) {
 	runPromtool(t, "check", "rules", rules)
 }
 
-// TestEachAlertPassesItsTest takes half a minute of a processor.
+// The test takes half a minute of processor time.
 func TestEachAlertPassesItsTest(t *testing.T) {
 	rig.Nightly(t, "dashboard")
 	t.Parallel()

@@ -225,7 +225,7 @@ func TestNewMasterWaitsForOldLeases(t *testing.T) {
 	defer d.Close()
 	waiter := c.clientOf(c.openAfterQuarantine(2*brief), nil)
 	c.holdUp()
-	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * brief}) // short, because nobody renews it and the waiter gets it at its end
+	g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: 2 * brief}) // short: nobody renews it and the waiter gets it at its end
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -384,7 +384,7 @@ func TestClientsFollowMaster(t *testing.T) {
 		c := open()
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief}); err == nil { // short, because each round waits for its end
+				if l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief}); err == nil { // short: each round waits for its end
 					g.hold(l, time.Millisecond)
 					l.Release(t.Context())
 				}
@@ -514,7 +514,7 @@ func TestIsolatedMasterStopsBeforeNextBegins(t *testing.T) {
 	}
 	const longest = 5 * brief // longer than the TTL by the time that the master needs to notice
 	locks := c.clientOf(c.openDriver(side(0), &redis.Options{MaxTTL: longest}), nil)
-	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief}) // short, because the other side begins after its end
+	old := c.acquire(locks, "k", &holdfast.AcquireOptions{TTL: 2 * brief}) // short: the other side begins after its end
 	c.stream.Blackhole(true, true)
 	c.do(1, "REPLICAOF", "NO", "ONE")
 	c.do(1, "CONFIG", "SET", "min-replicas-to-write", "0") // it has no replica of its own

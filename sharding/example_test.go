@@ -10,7 +10,7 @@ import (
 )
 
 func Example() {
-	// One redis.Open for each set, in a program that has several.
+	// A program with several sets calls redis.Open for each of them.
 	drv, err := sharding.New([]sharding.Set{
 		{Name: "eu-1", Driver: memory.New(3)},
 		{Name: "eu-2", Driver: memory.New(3)},

@@ -20,7 +20,7 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	return s.nameSet(c.Check(ctx, g))
 }
 
-// Alert implements driver.Alerter, for the sets that do.
+// Alert implements driver.Alerter, for the sets that support it.
 func (d *Driver) Alert(fn func(owner, why string)) {
 	for _, s := range d.sets {
 		if a, ok := s.Driver.(driver.Alerter); ok {
@@ -29,7 +29,7 @@ func (d *Driver) Alert(fn func(owner, why string)) {
 	}
 }
 
-// Notify implements driver.Notifier, for the sets that do.
+// Notify implements driver.Notifier, for the sets that support it.
 func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 	for _, s := range d.sets {
 		if n, ok := s.Driver.(driver.Notifier); ok {
@@ -41,7 +41,8 @@ func (d *Driver) Notify(fn func(driver.NodeEvent)) {
 	}
 }
 
-// Nodes implements driver.Notifier, for the sets that do. A node is named by its set: <set>/<node>.
+// Nodes implements driver.Notifier, for the sets that support it. A node's name begins with its set:
+// <set>/<node>.
 func (d *Driver) Nodes() (all []driver.NodeEvent) {
 	for _, s := range d.sets {
 		if n, ok := s.Driver.(driver.Notifier); ok {
@@ -67,7 +68,7 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	return d.statusOf(s, st), s.nameSet(err)
 }
 
-// statusOf returns the status of a set as this driver reports it.
+// statusOf returns the status of a set in the form in which this driver reports it.
 func (d *Driver) statusOf(s *set, st driver.Status) driver.Status {
 	st.Nodes = slices.Clone(st.Nodes)
 	for n := range st.Nodes {
@@ -82,8 +83,8 @@ func (d *Driver) statusOf(s *set, st driver.Status) driver.Status {
 	return st
 }
 
-// List implements driver.Lister, set after set. A lock in a set that is not the home of its name is
-// not listed.
+// List implements driver.Lister, set after set. It does not list a lock in a set that is not the home of its
+// name.
 func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Status) bool) error {
 	var errs []error
 	for i := range d.sets {
@@ -128,11 +129,11 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	return done, s.nameSet(err)
 }
 
-// maxSurvey bounds the number of locks of each set that Diagnose looks at.
+// maxSurvey bounds the number of locks of each set that Diagnose reads.
 const maxSurvey = 1000
 
-// Diagnose implements driver.Doctor. Besides the checks of the sets that have some it looks at up to
-// 1000 locks of each set (check "homes"), for clients whose list of sets is another.
+// Diagnose implements driver.Doctor. Besides the checks of the sets it reads up to 1000 locks of each set
+// (check "homes"), to find clients with another list of sets.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	found := make([][]driver.Finding, len(d.sets)+1)
 	runTogether(len(found), func(i int) {
@@ -157,7 +158,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return slices.Concat(found...)
 }
 
-// surveySets finds the sets of locks that are held.
+// surveySets returns a finding about held locks that are not in the home of their name.
 func (d *Driver) surveySets(ctx context.Context) driver.Finding {
 	var astray []string
 	for i := range d.sets {

@@ -8,8 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/leaktest"
 )
 
-// TestMain lets more tests run at once than there are processors, as those over servers mostly
-// wait.
+// TestMain lets more tests run at once than there are processors, because tests over servers mostly wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	flag.Set("test.parallel", "8")

@@ -10,13 +10,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// Open opens what urls names: one service as driver.Open does, or several sets, each URL with the name of
-// its set before it, over which New then spreads the names. opts may be nil.
+// Open opens the services in urls: one service, as driver.Open does, or several sets, over which New then
+// spreads the names. For several sets, each URL has the name of its set before it. opts may be nil.
 //
 //	a=redis://h1:6379 b=redis://h2:6379 b=redis://h3:6379 b=redis://h4:6379
 //
-// Of several sets, each may be down when they are opened: it takes its names with it, and no others.
-// Errors: the errors of driver.Open; ErrInvalid for a list that cannot be read.
+// If there are several sets, each may be down when it is opened: then only its names are unavailable. Errors:
+// the errors of driver.Open; ErrInvalid for a list that cannot be parsed.
 func Open(ctx context.Context, urls string, opts *driver.OpenOptions) (driver.Driver, error) {
 	all, err := driverkit.Sets(urls)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// redisSets has two sets of one server each.
+// redisSets is two sets of one server each.
 type redisSets struct {
 	nodes map[string]redis.Node
 }

@@ -1,15 +1,14 @@
-// Package sharding spreads locks over several sets of servers: a driver made of drivers, of
-// any kinds. Each name lives in one set, its home, which every client finds by the same fixed
-// hash (see Driver.Home). A set that is down takes its names with it, and no others.
+// Package sharding spreads locks over several sets of servers: a driver made of drivers, of any kinds. Each
+// name belongs to one set, its home, which every client finds by the same fixed hash (see Driver.Home). If a
+// set is down, only its names are unavailable.
 //
-// Clients with different lists of sets do not exclude one another, and nothing rejects them:
-// two of them can have one lock. So all clients have one list at a time. To change it, end all
-// clients, wait until no lock of theirs stands, have the counters of tokens begin again, and start
-// the clients with the new list (docs/operations.md, Several sets). Diagnose finds locks that
-// clients with another list hold.
+// Clients with different lists of sets do not exclude one another, and nothing rejects them: two of them can
+// hold the same lock. So all clients must use one list at a time. To change it, stop all clients, wait until
+// none of their locks is left, reset the counters of tokens, and start the clients with the new list
+// (docs/operations.md, Several sets). Diagnose finds locks that clients with another list hold.
 //
-// A set may be able to do less than the others. What it has no interface for is ErrUnsupported
-// for the names that live there.
+// A set may have fewer abilities than the others. If its driver lacks an interface, calls that need it return
+// ErrUnsupported for its names.
 package sharding
 
 import (
@@ -28,25 +27,25 @@ import (
 
 // Set is one set of servers.
 type Set struct {
-	// Name decides which names live in the set. All clients must give it the same name, and
-	// a set keeps its name when its servers move. 1 to 64 letters, digits, "-", "_" and ".".
+	// Name determines which names belong to the set. All clients must give the set the same name, and it keeps
+	// its name when its servers move. 1 to 64 letters, digits, "-", "_" and ".".
 	Name string
-	// Driver is the way to the set. The Driver of New closes it, and nobody else uses it.
+	// Driver is the driver of the set. The Driver of New closes it, and no other code may use it.
 	Driver driver.Driver
 }
 
-// Options are settings of New. A nil *Options is valid.
+// Options are the settings of New. A nil *Options is valid.
 type Options struct {
-	// MaxTTL lowers Limits.MaxTTL: a lock that nobody renews or releases stays for so long
-	// at most, and so long a change of the list has to wait. Default: the least of the sets.
+	// MaxTTL lowers Limits.MaxTTL. It bounds how long a lock stays that nobody renews or releases, and so how
+	// long a change of the list has to wait. Default: the shortest MaxTTL of the sets.
 	MaxTTL time.Duration
 }
 
-// Driver is the driver over the sets. It implements driver.Driver and all optional interfaces.
-// Where the driver of a set lacks one, its methods return ErrUnsupported for names of that set,
-// or leave the set out if they return no error.
+// Driver is the driver over the sets. It implements driver.Driver and all optional interfaces. If the driver
+// of a set lacks one, its methods return ErrUnsupported for names of that set. Methods that return no error
+// skip the set.
 type Driver struct {
-	sets   []set // by name
+	sets   []set // sorted by name
 	limits driver.Limits
 }
 
@@ -55,8 +54,8 @@ type set struct {
 	seed uint64
 }
 
-// New returns a driver over sets, which it closes with itself, and at once if it fails. opts may
-// be nil. It does not block. Errors: ErrInvalid.
+// New returns a driver over sets. Its Close closes the sets, and so does New if it fails. opts may be nil. It
+// does not block. Errors: ErrInvalid.
 func New(sets []Set, opts *Options) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
@@ -118,7 +117,7 @@ func invalidError(format string, args ...any) error {
 	return fmt.Errorf("%w: sharding: "+format, append([]any{driver.ErrInvalid}, args...)...)
 }
 
-// setLimits computes the limits that all sets have in common. most is Options.MaxTTL.
+// setLimits computes the limits that all sets share. most is Options.MaxTTL.
 func (d *Driver) setLimits(most time.Duration) error {
 	l := driver.Limits{MaxTTL: most, Longer: "raise the longest TTL with which the sets are opened", Token: true, Order: true, MinHold: true, ChangeTTL: true}
 	for _, s := range d.sets {
@@ -161,7 +160,7 @@ func commonMultiple(a, b time.Duration) time.Duration {
 	return a / x * b
 }
 
-// Limits implements driver.Driver: it returns the limits that all sets have in common.
+// Limits implements driver.Driver. It returns the limits that all sets share.
 func (d *Driver) Limits() driver.Limits { return d.limits }
 
 // roundTTL returns ttl as every set grants it.
@@ -188,7 +187,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return d.hideToken(g), s.nameSet(err)
 }
 
-// hideToken returns a set's grant without its token if the sets together promise none.
+// hideToken returns a set's grant, without its token if the sets together promise none.
 func (d *Driver) hideToken(g driver.Grant) driver.Grant {
 	if !d.limits.Token {
 		g.Token = 0
@@ -196,7 +195,7 @@ func (d *Driver) hideToken(g driver.Grant) driver.Grant {
 	return g
 }
 
-// nameSet adds to an error which set has no answer.
+// nameSet adds the set to an error about missing answers.
 func (s *set) nameSet(err error) error {
 	if errors.Is(err, driver.ErrUnavailable) {
 		return fmt.Errorf("set %s: %w", s.Name, err)
@@ -219,7 +218,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	return s.nameSet(s.Driver.Release(ctx, g, keep))
 }
 
-// runTogether calls fn with 0 to n-1 at the same time, and waits.
+// runTogether calls fn with 0 to n-1 concurrently, and waits.
 func runTogether(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
@@ -228,15 +227,15 @@ func runTogether(n int, fn func(i int)) {
 	all.Wait()
 }
 
-// renewals has the grants that one set renews.
+// renewals are the grants that one set renews.
 type renewals struct {
 	set    *set
 	grants []driver.Grant
-	at     []int // places of the grants in the caller's list
+	at     []int // indexes of the grants in the caller's list
 }
 
-// Renew implements driver.Driver. Each set renews its own at the same time. One that does not
-// answer holds up the others' outcomes for a third of the time that there is.
+// Renew implements driver.Driver. All sets renew their grants concurrently. A set that does not answer delays
+// the results of the others by at most a third of the available time.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	var sets []*renewals
 	by := make(map[*set]*renewals)

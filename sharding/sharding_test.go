@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/sharding"
 )
 
-// service is sets of servers in memory, and the list that a test's clients have of them. The
-// suite sees the nodes of the home of the name "k".
+// service is a group of sets of servers in memory, with the list of sets that the clients use. The suite sees
+// the nodes of the home of the name "k".
 type service struct {
 	roots map[string]*memory.Driver
 	list  []sharding.Set // without drivers
@@ -43,7 +43,7 @@ func (s *service) openDriver() (driver.Driver, error) {
 }
 
 // seen is a driver that shows only the nodes of the home of "k". It has every interface that sets in memory
-// have, as the suite expects of a driver the work that its interfaces promise.
+// have, because the suite expects of a driver that its interfaces work.
 type seen struct {
 	abilities
 	drv *sharding.Driver
@@ -111,7 +111,7 @@ func TestConformance(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(testing.TB) locktest.Service { return startService(setsNamed("a", "b", "c")...).harness() }})
 }
 
-// TestPlacementMatchesVectors holds the hash to what all clients have agreed on.
+// The hash must give the results that all clients have agreed on.
 func TestPlacementMatchesVectors(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/homes.txt")
@@ -177,7 +177,7 @@ func TestNamesAreSpreadEvenly(t *testing.T) {
 			off := float64(count[set.Name] - names/len(list))
 			chi += off * off / float64(names/len(list))
 		}
-		if chi > 33.7 { // 9 degrees of freedom: by chance once in 10,000
+		if chi > 33.7 { // with 9 degrees of freedom, by chance once in 10,000
 			t.Errorf("%s: chi square %.1f for %v", form, chi, count)
 		}
 	}
@@ -226,7 +226,7 @@ func TestNewRejectsBadSets(t *testing.T) {
 	}
 }
 
-// TestFailedNewClosesDrivers, so that the caller has nothing to undo.
+// The caller has nothing to close after an error.
 func TestFailedNewClosesDrivers(t *testing.T) {
 	t.Parallel()
 	one, other := memory.New(1), memory.New(1)
@@ -264,7 +264,7 @@ func TestLimitsHoldForAllSets(t *testing.T) {
 	defer d.Close()
 	want := driver.Limits{
 		MinTTL: 2400 * time.Millisecond, MaxTTL: time.Minute, Granularity: 1200 * time.Millisecond, Token: true, Order: true,
-		Nodes: 3, // the first renewal comes early where one of them needs that
+		Nodes: 3, // the first renewal comes early if one of them needs that
 	}
 	if got := d.Limits(); got != want {
 		t.Errorf("Limits() = %+v, want %+v", got, want)
@@ -275,7 +275,7 @@ func TestLimitsHoldForAllSets(t *testing.T) {
 	}
 }
 
-// nameIn is a name that lives in set.
+// nameIn returns a name whose home is set.
 func nameIn(d *sharding.Driver, set string) string {
 	for i := 0; ; i++ {
 		if name := fmt.Sprint("job-", i); d.Home(name) == set {
@@ -284,7 +284,7 @@ func nameIn(d *sharding.Driver, set string) string {
 	}
 }
 
-// A set that can do less takes nothing from the others.
+// A set with fewer abilities does not restrict the others.
 func TestMissingAbilityOfSetIsUnsupported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -333,8 +333,8 @@ func (s *service) newClient(t *testing.T, sets ...string) (*holdfast.Client, *sh
 	return c, d
 }
 
-// The procedure of docs/operations.md, there and back: a lock that was left standing is waited for,
-// and each counter begins again, as it may be older than the counter of the set that a name leaves.
+// The test follows the procedure of docs/operations.md in both directions: it waits for locks that clients
+// have left, and resets each counter, because it may be older than the counter of the set that a name leaves.
 func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -342,7 +342,7 @@ func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 		s.most = time.Minute
 		const wait = 2 * time.Minute
 		last := make(map[string]holdfast.Token)
-		var before map[string]string // where the names lived
+		var before map[string]string // homes of the names
 		moved := 0
 		for _, list := range [][]string{{"a", "b"}, {"a", "b", "c"}, {"a", "b"}, {"b", "c"}} {
 			c, d := s.newClient(t, list...)
@@ -364,7 +364,7 @@ func TestChangedListKeepsOneHolderAndTokenOrder(t *testing.T) {
 					t.Errorf("%s: token %d after %d", name, l.Token(), last[name])
 				}
 				last[name] = l.Token()
-				if err := l.Detach(); err != nil { // as by a client that dies: the lock stands
+				if err := l.Detach(); err != nil { // like a client that died: the lock stays
 					t.Error(err)
 				}
 			}
@@ -462,7 +462,7 @@ func TestListOmitsLocksOfOtherLists(t *testing.T) {
 	})
 }
 
-// TestAcquireAllSpansSets holds AcquireAll to its order where each name has a home of its own.
+// AcquireAll keeps its order if each name has a different home.
 func TestAcquireAllSpansSets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

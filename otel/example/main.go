@@ -1,6 +1,5 @@
-// Example takes two locks one after the other, the second behind another holder, and prints the
-// spans and the metrics that a program would send to its collector. Run it, with the URL of a
-// backend or without:
+// Example acquires two locks one after the other, the second behind another holder, and prints the spans and
+// the metrics that a program would send to its collector. Run it with or without the URL of a backend:
 //
 //	go run ./example [redis://127.0.0.1:6379]
 package main
@@ -31,7 +30,7 @@ func main() {
 	}
 }
 
-// printer stands where a program has an OTLP exporter.
+// printer takes the place of an OTLP exporter.
 type printer struct{ out io.Writer }
 
 func (p printer) ExportSpans(_ context.Context, spans []sdktrace.ReadOnlySpan) error {
@@ -47,7 +46,7 @@ func (printer) Shutdown(context.Context) error { return nil }
 func run(ctx context.Context, out io.Writer, backend []string) error {
 	tracing := sdktrace.NewTracerProvider(sdktrace.WithSyncer(printer{out}))
 	defer tracing.Shutdown(ctx)
-	reader := sdkmetric.NewManualReader() // a program has a PeriodicReader with an exporter
+	reader := sdkmetric.NewManualReader() // a real program has a PeriodicReader with an exporter
 	telemetry, err := otel.New(&otel.Options{TracerProvider: tracing, MeterProvider: sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))})
 	if err != nil {
 		return err
@@ -66,7 +65,7 @@ func run(ctx context.Context, out io.Writer, backend []string) error {
 	if err := reader.Collect(ctx, &all); err != nil {
 		return err
 	}
-	client.Close() // waits until the hooks have been called
+	client.Close() // waits until the hooks have received all events
 	for _, s := range all.ScopeMetrics {
 		for _, m := range s.Metrics {
 			fmt.Fprintf(out, "metric %-30s %s\n", m.Name, m.Description)
@@ -75,7 +74,7 @@ func run(ctx context.Context, out io.Writer, backend []string) error {
 	return nil
 }
 
-// openClient returns a client of the Redis that a URL names, or of nodes in memory.
+// openClient returns a client of the Redis at a URL, or of nodes in memory.
 func openClient(ctx context.Context, backend []string, opts *holdfast.Options) (*holdfast.Client, error) {
 	if len(backend) == 0 {
 		return holdfast.New(memory.New(3), opts)
@@ -83,8 +82,8 @@ func openClient(ctx context.Context, backend []string, opts *holdfast.Options) (
 	return holdfast.Open(ctx, backend[0], opts)
 }
 
-// payOrder pays an order while another part of the program packs it: the span that waits has a link
-// to the one that holds.
+// payOrder pays an order while another part of the program packs it: the waiting span gets a link to the span
+// of the holder.
 func payOrder(ctx context.Context, tracer trace.Tracer, client *holdfast.Client) error {
 	packing, packs := tracer.Start(ctx, "pack order")
 	lease, err := client.Acquire(packing, "order/17", &holdfast.AcquireOptions{Note: otel.Note(packing)})
@@ -94,7 +93,7 @@ func payOrder(ctx context.Context, tracer trace.Tracer, client *holdfast.Client)
 	var packer sync.WaitGroup
 	defer packer.Wait()
 	packer.Go(func() {
-		time.Sleep(100 * time.Millisecond) // its work
+		time.Sleep(100 * time.Millisecond) // the work
 		lease.Release(packing)
 		packs.End()
 	})

@@ -1,5 +1,4 @@
-// Example takes locks and serves what it measures of them to Prometheus. Run it, with the URL
-// of a backend or without:
+// Example acquires locks and serves their metrics to Prometheus. Run it with or without the URL of a backend:
 //
 //	go run ./example [redis://127.0.0.1:6379]
 //	curl http://127.0.0.1:9464/metrics
@@ -42,7 +41,7 @@ func run(ctx context.Context, out io.Writer, addr string, backend []string) erro
 	if err != nil {
 		return err
 	}
-	defer func() { // once the server is closed and the workers have ended
+	defer func() { // after the server is closed and the workers have ended
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
 		client.Shutdown(last)
@@ -72,7 +71,7 @@ func run(ctx context.Context, out io.Writer, addr string, backend []string) erro
 	return nil
 }
 
-// openClient returns a client of the Redis that a URL names, or of nodes in memory.
+// openClient returns a client of the Redis at a URL, or of nodes in memory.
 func openClient(ctx context.Context, backend []string, opts *holdfast.Options) (*holdfast.Client, error) {
 	if len(backend) == 0 {
 		return holdfast.New(memory.New(3), opts)

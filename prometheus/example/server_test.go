@@ -24,7 +24,8 @@ const (
 	dashboard = "../dashboard.json"
 )
 
-// others has metrics of redis_exporter, and metrics of the command as the node exporter serves them; verify/dashboard serves them too.
+// others has metrics of redis_exporter, and metrics of the command as the node exporter serves them.
+// verify/dashboard serves them too.
 const others = `# TYPE redis_db_keys gauge
 redis_db_keys{db="db0"} 5
 # TYPE redis_db_keys_expiring gauge
@@ -49,7 +50,8 @@ holdfast_job_skips_in_a_row{name="a"} 0
 holdfast_leaks 0
 `
 
-// startPrometheus starts a Prometheus that scrapes the example and an exporter each second, and returns its address.
+// startPrometheus starts a Prometheus that scrapes the example and an exporter each second, and returns its
+// address.
 func startPrometheus(t *testing.T, example, exporter string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -86,7 +88,7 @@ func startPrometheus(t *testing.T, example, exporter string) (address string) {
 	return address
 }
 
-// countSeries asks the server a query, and returns the number of series and the problem, if any.
+// countSeries sends a query to the server, and returns the number of series and the problem, if any.
 func countSeries(address, query string) (series int, problem string) {
 	resp, err := http.Get("http://" + address + "/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {
@@ -103,7 +105,8 @@ func countSeries(address, query string) (series int, problem string) {
 	return len(answer.Data.Result), answer.Error
 }
 
-// dashboardQueries returns the expressions of the dashboard and of its variables, with values for these.
+// dashboardQueries returns the expressions of the dashboard and of its variables, with values for the
+// variables.
 func dashboardQueries(t *testing.T) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(dashboard)
