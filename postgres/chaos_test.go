@@ -22,25 +22,24 @@ import (
 
 var chaosTime = flag.Duration("chaos", 8*time.Second, "how long TestChaos lasts")
 
-// held is one lease, from when its holder knew of it to when he knew of its end.
+// held records one lease: from records the grant, to the moment when the holder learned of its end.
 type held struct {
 	from, to time.Time
 	token    holdfast.Token
 }
 
-// chaos is clients that lock one name, and what they saw.
+// chaos holds clients that compete for one lock, and the leases that they were granted.
 type chaos struct {
 	*rig
 	drivers   []driver.Driver
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	leases    []held
 	committed int
 	refused   int
 }
 
-// TestChaos has clients add to a number under a lock, each in a transaction that Fenced
-// checks, while connections are cut, muted and stopped, statements lose their replies,
-// and the server crashes.
+// TestChaos has clients increment a number under a lock, each in a transaction that Fenced checks. Meanwhile
+// it cuts, mutes and stops connections, drops replies, and crashes the server.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t, "max_connections=100")
@@ -64,9 +63,9 @@ func TestChaos(t *testing.T) {
 	c.checkBalance(t)
 }
 
-// takeTurn takes the lock and adds one.
+// takeTurn acquires the lock and increments the number.
 func (c *chaos) takeTurn(ctx context.Context, d *postgres.Driver, client *holdfast.Client) {
-	brood := rand.IntN(20) == 0                                                              // and go on after the loss
+	brood := rand.IntN(20) == 0                                                              // keep working after the loss
 	l, err := client.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: brief, NoRenew: brood}) // short: leases end in the trouble
 	if err != nil {
 		return
@@ -83,13 +82,13 @@ func (c *chaos) takeTurn(ctx context.Context, d *postgres.Driver, client *holdfa
 		if err := tx.QueryRow(ctx, c.in("SELECT balance FROM holdfast.account")).Scan(&balance); err != nil {
 			return err
 		}
-		time.Sleep(rand.N(5 * time.Millisecond)) // or no two would meet
+		time.Sleep(rand.N(5 * time.Millisecond)) // so that holders overlap
 		_, err := tx.Exec(ctx, c.in("UPDATE holdfast.account SET balance = $1"), balance+1)
 		return err
 	})
 	h.to = time.Now()
 	if deadline := l.Deadline(); deadline.Before(h.to) {
-		h.to = deadline // the work went on under a lease that was over
+		h.to = deadline // the holder worked on after the lease had ended
 	}
 	l.Release(context.WithoutCancel(ctx))
 	c.mu.Lock()
@@ -103,10 +102,10 @@ func (c *chaos) takeTurn(ctx context.Context, d *postgres.Driver, client *holdfa
 	}
 }
 
-// makeTrouble disturbs the clients until ctx ends.
+// makeTrouble causes faults until ctx ends.
 func (c *chaos) makeTrouble(ctx context.Context, s *pgproc.Server) {
 	for n := 0; ctx.Err() == nil; n++ {
-		time.Sleep(rand.N(200 * time.Millisecond)) // between two faults some get through
+		time.Sleep(rand.N(200 * time.Millisecond)) // some callers get the lock between two faults
 		switch rand.IntN(5) {
 		case 0:
 			c.All(func(_ int, p *fixture.Link) { p.Lose, p.Mute = rand.IntN(3), false })
@@ -120,7 +119,7 @@ func (c *chaos) makeTrouble(ctx context.Context, s *pgproc.Server) {
 			}
 		case 3:
 			c.All(func(_ int, p *fixture.Link) { p.Hole = rand.IntN(5) == 0 })
-			time.Sleep(rand.N(2 * brief)) // leases end meanwhile, or do not
+			time.Sleep(rand.N(2 * brief)) // long enough for some leases to end
 			c.All(func(_ int, p *fixture.Link) { p.Hole = false })
 		case 4:
 			if n%4 != 0 {
@@ -140,7 +139,7 @@ func (c *chaos) checkBalance(t *testing.T) {
 	c.pool.Reset() // the server may have crashed since each connection was last used
 	balance := c.countRows("SELECT balance FROM holdfast.account")
 	t.Logf("%d leases, %d commits, %d refused; balance %d", len(c.leases), c.committed, c.refused, balance)
-	if balance < c.committed { // a commit without an answer may have happened
+	if balance < c.committed { // a commit without an answer may have succeeded
 		t.Errorf("%d updates are lost", c.committed-balance)
 	}
 	if c.committed == 0 {

@@ -13,38 +13,40 @@ import (
 )
 
 const (
-	// place bounds the time that a place in the queue lasts without a sign of its client.
+	// place bounds the lifetime of a waiter's ticket after the client's last request.
 	place = 8 * time.Second
-	// blockedPlace is the same while the client blocks at the turnstile, where it asks each turnPoll. A freed lock is left to the oldest
-	// that blocks, and the waiters behind it are not notified: so the tickets of dead waiters there must not stay for long.
+	// blockedPlace bounds the lifetime of a ticket while its client blocks at the turnstile and polls each
+	// turnPoll. A release leaves the lock to the oldest waiter there and notifies no other, so the ticket of a
+	// dead waiter must lapse soon.
 	blockedPlace = 3 * time.Second
-	// relaxed is the time between two polls of a waiter that is notified of its turn; hasty is the time between the polls of
-	// another waiter, after a while.
+	// relaxed is the poll interval of a waiter that receives notifications; hasty is the longest poll interval
+	// of any other waiter.
 	relaxed = 2 * time.Second
 	hasty   = 200 * time.Millisecond
-	// grace is the time in which a waiter has to confirm a hand-over. A dead waiter costs the waiters behind it this time. A waiter that
-	// is notified of its turn takes a round trip, and one that polls hasty and a round trip.
+	// grace is the time that a waiter has to confirm a hand-over. If the waiter is dead, the waiters behind it
+	// lose this time. A waiter that is notified needs one round trip to confirm; a waiter that polls needs up
+	// to hasty more.
 	grace = time.Second
 )
 
-// claim is one attempt at a lock.
+// claim is one attempt to acquire a lock.
 type claim struct {
 	d      *Driver
 	req    driver.Request
 	owner  string
 	holder string
-	from   string        // whose lock it takes over; empty: nobody's
-	wake   chan struct{} // it is its turn to have the lock
+	from   string        // owner whose lock the claim adopts; empty: none
+	wake   chan struct{} // receives when the lock was handed to this claim
 
-	left  bool // there may be something on the server
-	doubt bool // a statement had no answer, and may be executed late
-	place bool // it has one in the queue
+	left  bool // the server may have a lock or a ticket of this claim
+	doubt bool // a statement got no answer and may still be executed
+	place bool // it has a ticket in the queue
 
-	visit   *visit // at the turnstile; nil: it is not there
-	visited bool   // it has been there, or cannot go: it waits with a ticket
+	visit   *visit // wait at the turnstile; nil: none
+	visited bool   // it left the turnstile or cannot go there: it waits with a ticket
 
-	channel *string         // where its client listens, as the server knows; nil: nowhere
-	tuned   <-chan struct{} // closed when that is otherwise
+	channel *string         // the client's channel, as last sent to the server; nil: it does not listen
+	tuned   <-chan struct{} // closed when the client's channel changes
 }
 
 func (d *Driver) newClaim(req driver.Request) *claim {
@@ -57,14 +59,14 @@ func (d *Driver) newClaim(req driver.Request) *claim {
 	return c
 }
 
-// leave removes the claim from the waiters that can be woken.
+// leave removes the claim from the waiters that notifications can wake.
 func (c *claim) leave() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	delete(c.d.waiting, c.owner)
 }
 
-// acquireLock asks until the lock is granted or that is out of the question.
+// acquireLock asks until the server grants the lock or an error ends the attempt.
 func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
 	attempt := driverkit.Attempt{
 		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.from != "", Turn: c.wake, Pause: c.planPause,
@@ -90,7 +92,7 @@ func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
 	return attempt.Run(ctx)
 }
 
-// answer has the columns that acquire returns.
+// answer has the columns that the SQL function acquire returns.
 type answer struct {
 	Token              *int64 // nil: denied
 	Owner              *string
@@ -98,7 +100,7 @@ type answer struct {
 	Age, Left, Waiters *int64
 }
 
-// readAnswer does without reflection, as it is in the way of every lock.
+// readAnswer scans one row. It uses no reflection, because each acquisition calls it.
 func readAnswer(row pgx.CollectableRow) (a answer, err error) {
 	if err = row.Scan(&a.Token, &a.Owner, &a.Holder, &a.Age, &a.Left, &a.Waiters); err == nil {
 		err = a.check()
@@ -106,7 +108,7 @@ func readAnswer(row pgx.CollectableRow) (a answer, err error) {
 	return a, err
 }
 
-// check returns an error if the answer names a holder and not what belongs to it: then it is none of our functions that answers.
+// check returns an error if the answer names a holder but lacks other columns: then another program answered.
 func (a answer) check() error {
 	if a.Token == nil && a.Owner != nil && (a.Age == nil || a.Left == nil || a.Waiters == nil) {
 		return errors.New("the answer is incomplete; look what answers at this address")
@@ -114,8 +116,8 @@ func (a answer) check() error {
 	return nil
 }
 
-// tryOnce asks the server once, or reads the reply that came through the turnstile. If the claim's owner name was granted
-// the lock and has lost it already, tryOnce takes another name and asks again.
+// tryOnce asks the server once, or takes the reply that the turnstile has brought. If the claim's owner was
+// granted the lock and has lost it already, tryOnce asks again under a new owner name.
 func (c *claim) tryOnce(ctx context.Context) (driver.Grant, error) {
 	if v := c.visit; v != nil && !v.heard && v.isOver() {
 		v.heard = true
@@ -130,7 +132,8 @@ func (c *claim) tryOnce(ctx context.Context) (driver.Grant, error) {
 			if errors.Is(err, driver.ErrHeld) || err == nil && pace.Until(g.TrustedUntil, time.Now()) >= granted/2 {
 				return g, err
 			}
-			// The grant is too short for who does not renew it, or the statement was sent too long ago: it is confirmed by another.
+			// The grant at the turnstile is too short for a holder that does not renew, or its statement was
+			// sent too long ago. The claim confirms it by a second statement.
 		}
 	}
 	send := c.requestLock
@@ -141,7 +144,7 @@ func (c *claim) tryOnce(ctx context.Context) (driver.Grant, error) {
 	return c.readReply(ctx, r, c.req.TTL, err)
 }
 
-// readReply returns the meaning of the answer to the claim, which asked for the lock for granted.
+// readReply turns the server's answer into a grant or an error. The claim asked for a TTL of granted.
 func (c *claim) readReply(ctx context.Context, r reply[answer], granted time.Duration, err error) (driver.Grant, error) {
 	c.doubt = c.doubt || r.doubt || isDoubtful(err)
 	switch {
@@ -167,10 +170,11 @@ func (c *claim) readReply(ctx context.Context, r reply[answer], granted time.Dur
 	return g, nil
 }
 
-// rename gives the claim another owner name. The lock was handed to the claim and taken away before the claim knew, and an
-// owner name stands for one grant only. Statements sent under the old name take nothing.
+// rename gives the claim a new owner name. The lock was handed to the claim and taken away before the claim
+// read the grant, and one owner name stands for one grant only. Statements that were sent under the old name
+// take nothing.
 func (c *claim) rename() {
-	if v := c.visit; v != nil && !v.heard { // it is there under the old name
+	if v := c.visit; v != nil && !v.heard { // it waits there under the old name
 		if ear, _ := v.end(); ear != nil {
 			c.d.quitLater(ear)
 		}
@@ -185,7 +189,8 @@ func (c *claim) rename() {
 	}
 }
 
-// requestLock asks for the lock, or for a place in the queue. The first question is only for the lock if the claim can go to the turnstile.
+// requestLock asks for the lock, and for a ticket in the queue. The first request asks for no ticket if the
+// claim can wait at the turnstile.
 func (c *claim) requestLock(ctx context.Context) (reply[answer], error) {
 	c.channel, c.tuned = c.d.currentChannel()
 	at, lasts := c.channel, place
@@ -204,7 +209,7 @@ func (c *claim) requestLock(ctx context.Context) (reply[answer], error) {
 		c.holder, c.place, at, driverkit.InMicros(grace), driverkit.InMicros(lasts))
 }
 
-// requestAdoption asks for the lock that another owner has.
+// requestAdoption asks the server to transfer the lock from the owner in c.from.
 func (c *claim) requestAdoption(ctx context.Context) (reply[answer], error) {
 	ttl := c.req.TTL
 	_, c.tuned = c.d.currentChannel()
@@ -222,10 +227,11 @@ func (c *claim) requestAdoption(ctx context.Context) (reply[answer], error) {
 	return out, err
 }
 
-// isGone reports that the owner has had the lock, or was given up.
+// isGone reports that the owner has lost the lock or was released.
 func (a answer) isGone() bool { return a.Token == nil && a.Waiters == nil }
 
-// heldError returns an error that names the holder. The server counts the asker as well if the asker has a place.
+// heldError returns an error that names the holder. If the caller has a place in the queue, it is not counted
+// among the waiters.
 func (a answer) heldError(place bool) error {
 	held := &driver.HeldError{}
 	if a.Owner != nil {
@@ -239,8 +245,8 @@ func (a answer) heldError(place bool) error {
 	return held
 }
 
-// planPause returns how long to wait until the next question: until the lock lapses at most, and not longer than what the client knows
-// of its turn allows.
+// planPause returns how long to wait until the next request: at most until the lock lapses, and at most as
+// long as the claim can rely on a notification.
 func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	if c.req.NoWait {
 		return pace.ShortPause, nil
@@ -253,7 +259,7 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 			c.visited = !c.startVisit()
 		}
 		switch v := c.visit; {
-		case v == nil && c.visited && !c.place: // there was no room at the turnstile
+		case v == nil && c.visited && !c.place: // no connection to wait at the turnstile
 			return 0, nil
 		case v == nil && c.channel == nil:
 			limit = min(pace.ShortPause<<min(tries, 10), hasty)
@@ -273,8 +279,8 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 		}
 	}
 	if held, ok := errors.AsType[*driver.HeldError](obstacle); ok && held.Remaining == 0 {
-		// A transaction outlives the lease (Fenced), and its end wakes nobody. Whoever asks next hands
-		// the lock to the first: all together ask so often.
+		// The lease is over, but a transaction still relies on it (Fenced). The end of that transaction wakes
+		// no waiter: the next request hands the lock over. So all waiters together ask once each ShortPause.
 		limit = min(limit, pace.ShortPause*time.Duration(held.Waiters+1))
 	} else if ok {
 		limit = min(limit, held.Remaining+pace.ShortPause)
@@ -284,14 +290,13 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 	return limit, again
 }
 
-// leaveTurnstile lets the next one through. The claim keeps its place in the queue.
+// leaveTurnstile passes the turnstile to the next waiter. The claim keeps its ticket.
 func (c *claim) leaveTurnstile() {
 	c.d.quitLater(c.visit.ear)
 	c.visit, c.visited = nil, true
 }
 
-// noteResult notes what the driver holds, or begins to clear away what the claim may have left,
-// and returns the outcome of the claim.
+// noteResult records a grant, or begins to release what a failed claim may have left, and returns the outcome.
 func (c *claim) noteResult(g driver.Grant, err error) (driver.Grant, error) {
 	if err != nil {
 		c.abandon()
@@ -310,14 +315,14 @@ func (c *claim) noteResult(g driver.Grant, err error) (driver.Grant, error) {
 	d.held[g.Owner] = g.Key
 	retuned := c.tuned != d.tuned
 	d.mu.Unlock()
-	if retuned { // the look at what is held may have come before the grant
+	if retuned { // the check for forced locks may have run before this grant
 		d.calls.Go(func() { d.lookForForced([]string{g.Key}, []string{g.Owner}) })
 	}
 	return g, nil
 }
 
-// abandon clears away, in the background, what the claim has left on the server. What it
-// cannot clear away lapses.
+// abandon releases in the background what the claim may have left on the server. What it cannot release
+// lapses.
 func (c *claim) abandon() {
 	d, v, left := c.d, c.visit, c.left
 	if !left && v == nil {
@@ -336,7 +341,7 @@ func (c *claim) abandon() {
 			case ear != nil:
 				d.holdTurnstile(g.Owner, ear)
 				left = true
-			case len(v.answer.rows) > 0: // it was through, before it was ended
+			case len(v.answer.rows) > 0: // it came through the turnstile before it was ended
 				left = true
 			}
 		}

@@ -7,9 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// TestACrowdOfOneClientIsServed over the four connections that a pool has on a small machine, each of which answers 200 times a
-// second.
-func TestACrowdOfOneClientIsServed(t *testing.T) {
+// The pool has four connections, as on a small machine, and each connection answers 200 times a second.
+func TestSmallPoolServesCrowd(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.linkOf(d).Set(func() { r.linkOf(d).Slow = 5 * time.Millisecond })

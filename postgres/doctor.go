@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	clockNoise = time.Second // by which clocks differ without being reported
-	oldest     = 110000      // version of a server that knows all that the schema uses
-	manyTurns  = 10000       // transactions since an old snapshot from which on locks become slower
+	clockNoise = time.Second // difference between clocks that is not reported
+	oldest     = 110000      // first server version that the schema runs on
+	manyTurns  = 10000       // age of a snapshot, in transactions, from which locks become slower
 )
 
 // Diagnose implements driver.Doctor.
@@ -49,17 +49,17 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return l.Found
 }
 
-// look is one at a database, by a doctor.
+// look is one run of the doctor.
 type look struct {
 	driverkit.Notes
 	d     *Driver
 	conn  *pgx.Conn
-	ttl   time.Duration // of leases
-	in    inbox         // of conn
+	ttl   time.Duration // TTL of the leases
+	in    inbox         // notifications of conn
 	limit time.Duration // for one statement
 }
 
-// runChecks makes one check after the other, until one has no answer.
+// runChecks runs the checks in order, until one gets no answer.
 func (l *look) runChecks(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pace.ExamTime())
 	defer cancel()
@@ -76,7 +76,7 @@ func (l *look) runChecks(ctx context.Context) {
 		{"connections", l.checkConnections},
 		{"pooler", l.checkPooler},
 		{"tls", l.checkTransport},
-		{"schema", l.checkSchema}, // last, as there may be none
+		{"schema", l.checkSchema}, // last, as the schema may be missing
 		{"rights", l.checkPermissions},
 		{"tables", l.checkLogged},
 		{"tables", l.checkSnapshots},
@@ -88,7 +88,7 @@ func (l *look) runChecks(ctx context.Context) {
 	}
 }
 
-// addFailure notes why the database cannot be used, or not be looked at any further.
+// addFailure notes why the database cannot be used, or why the checks stop.
 func (l *look) addFailure(ctx context.Context, check string, err error) {
 	if errorCode(err) == noRights {
 		l.Add("rights", driver.VerdictFault, err.Error(), l.grantStatements(ctx))
@@ -125,7 +125,7 @@ func (l *look) checkNumber(number int, text string) {
 	l.OK("version", "PostgreSQL %s", text)
 }
 
-// checkRole checks that the server takes writes.
+// checkRole checks that the server accepts writes.
 func (l *look) checkRole(ctx context.Context) error {
 	var standby, reads bool
 	err := l.readRow(ctx, "SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')::bool", nil, &standby, &reads)
@@ -144,7 +144,7 @@ func (l *look) checkRole(ctx context.Context) error {
 }
 
 func (l *look) checkClock(ctx context.Context) error {
-	var at int64 // as a number, because each session may have a style of its own for dates
+	var at int64 // a number, because the format of dates depends on the session
 	before := time.Now()
 	if err := l.readRow(ctx, "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint", nil, &at); err != nil {
 		return err
@@ -214,11 +214,11 @@ func (l *look) checkConnections(ctx context.Context) error {
 	return nil
 }
 
-// checkPooler finds a pooler through which LISTEN does not work, or a server with one session for all connections.
+// checkPooler finds a pooler that breaks LISTEN, or a server that gives all connections one session.
 func (l *look) checkPooler(ctx context.Context) error {
 	there, shared, err := l.d.compareSessions(ctx, l.conn)
 	switch {
-	case there && errorCode(err) == tooMany: // of which connections warns; no second session can be compared
+	case there && errorCode(err) == tooMany: // checkConnections warns of it; there is no second session to compare
 		l.OK("pooler", "none; %s", l.d.wayToWait())
 		return nil
 	case err != nil:
@@ -249,8 +249,8 @@ func (l *look) checkPooler(ctx context.Context) error {
 	return nil
 }
 
-// maxConns returns how many connections the driver opens at most: its pool, one for each waiter that blocks, the one that listens, and
-// the reserve.
+// maxConns returns the highest number of connections that the driver opens: the pool, one for each waiter that
+// blocks, the listening connection, and the reserve.
 func (d *Driver) maxConns() int {
 	d.ears.mu.Lock()
 	defer d.ears.mu.Unlock()
@@ -261,7 +261,7 @@ func (d *Driver) maxConns() int {
 	return n
 }
 
-// wayToWait returns how waiters hear of their turn on direct connections.
+// wayToWait describes how waiters learn of their turn on direct connections.
 func (d *Driver) wayToWait() string {
 	d.ears.mu.Lock()
 	defer d.ears.mu.Unlock()
@@ -288,8 +288,8 @@ func (l *look) checkTransport(context.Context) error {
 	return nil
 }
 
-// tlsWeakness returns what somebody in between could do to conn, which was made by config, though the URL asks for TLS or
-// leaves that open, as it does without sslmode; empty: nothing, or the URL asks for no TLS.
+// tlsWeakness returns what an attacker between client and server could do to conn, which was opened by config.
+// It returns "" if there is no weakness or the URL asks for no TLS. Without sslmode the URL leaves TLS open.
 func tlsWeakness(config *pgx.ConnConfig, conn net.Conn) string {
 	asked := []*tls.Config{config.TLSConfig}
 	for _, f := range config.Fallbacks {
@@ -341,7 +341,7 @@ func (l *look) checkPermissions(ctx context.Context) error {
 	return nil
 }
 
-// grantStatements returns the statements that give this user all rights that locks need.
+// grantStatements returns the statements that give this user all permissions that locks need.
 func (l *look) grantStatements(ctx context.Context) string {
 	var user string
 	if l.conn == nil || l.readRow(ctx, "SELECT quote_ident(current_user)", nil, &user) != nil {
@@ -351,9 +351,9 @@ func (l *look) grantStatements(ctx context.Context) string {
 	return "GRANT USAGE ON" + in + "; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN" + in + "; GRANT EXECUTE ON ALL FUNCTIONS IN" + in
 }
 
-// snapshotSQL finds what has the oldest snapshot, by the transactions since: rows that were changed since then stay, and
-// each statement about a name passes all versions of its row. A transaction that has written holds them back as well. What a user may
-// not see of others is NULL.
+// snapshotSQL finds the owner of the oldest snapshot. The server cannot clean up rows that changed after that
+// snapshot, so each statement reads all these versions of a lock's row. A transaction that has written has the
+// same effect. Columns that the user may not read are NULL.
 const snapshotSQL = `SELECT turns, whose, name FROM (
 		SELECT greatest(age(backend_xmin), age(backend_xid)), 'a transaction of the program', application_name FROM pg_stat_activity WHERE pid <> pg_backend_pid()
 		UNION ALL SELECT age(backend_xmin), 'the replica', application_name FROM pg_stat_replication
@@ -361,12 +361,13 @@ const snapshotSQL = `SELECT turns, whose, name FROM (
 		UNION ALL SELECT age(transaction), 'the prepared transaction', gid FROM pg_prepared_xacts) s (turns, whose, name)
 	WHERE turns > $1::int ORDER BY turns DESC LIMIT 1`
 
-// idleSQL finds the transaction in which nothing has been sent for longest.
+// idleSQL finds the transaction that has been idle for longest.
 const idleSQL = `SELECT extract(epoch FROM clock_timestamp() - state_change)::bigint AS s, application_name FROM pg_stat_activity
 	WHERE state LIKE 'idle in transaction%' AND datname = current_database() AND clock_timestamp() - state_change > $1::bigint * interval '1 microsecond'
 	ORDER BY s DESC LIMIT 1`
 
-// checkSnapshots finds an old snapshot, which keeps the rows of locks from being cleaned up, or a transaction that may become one.
+// checkSnapshots finds an old snapshot, which keeps the server from cleaning up the rows of locks, and a
+// transaction that may become one.
 func (l *look) checkSnapshots(ctx context.Context) error {
 	const bound = "transaction_timeout (from PostgreSQL 17 on) or idle_in_transaction_session_timeout"
 	var turns, seconds int
@@ -380,7 +381,7 @@ func (l *look) checkSnapshots(ctx context.Context) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = l.readRow(ctx, idleSQL, []any{driverkit.InMicros(l.ttl)}, &seconds, &name)
 	}
-	if errors.Is(err, pgx.ErrNoRows) || errorCode(err) == noTable { // locks need none of these views
+	if errors.Is(err, pgx.ErrNoRows) || errorCode(err) == noTable { // the user may lack these views; locks do not need them
 		return nil
 	}
 	if err == nil {
@@ -391,7 +392,7 @@ func (l *look) checkSnapshots(ctx context.Context) error {
 	return err
 }
 
-// checkLogged finds tables that a crash empties.
+// checkLogged finds unlogged tables, which a crash empties.
 func (l *look) checkLogged(ctx context.Context) error {
 	rows, err := l.conn.Query(ctx, "SELECT relname::text FROM pg_class WHERE relnamespace = to_regnamespace($1::text) AND relkind = 'r' AND relpersistence <> 'p'",
 		pgx.QueryExecModeExec, l.d.schema.name)

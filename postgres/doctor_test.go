@@ -25,7 +25,7 @@ import (
 
 var _ driver.Doctor = (*postgres.Driver)(nil)
 
-// badFindings returns the bad findings.
+// badFindings returns the findings that are not good.
 func (r *rig) badFindings(dsn string) (bad []driver.Finding) {
 	r.Helper()
 	found, err := runDoctor(r.Within(), dsn, time.Minute, &r.opts)
@@ -46,7 +46,7 @@ func (r *rig) badFindings(dsn string) (bad []driver.Finding) {
 	return bad
 }
 
-// wantOnly checks that one thing was found.
+// wantOnly checks that the doctor found one thing.
 func (r *rig) wantOnly(dsn, check string, v driver.Verdict, words ...string) {
 	r.Helper()
 	found := r.badFindings(dsn)
@@ -61,13 +61,14 @@ func (r *rig) wantOnly(dsn, check string, v driver.Verdict, words ...string) {
 	}
 }
 
-// startDurable starts a server that keeps what it has answered, unlike the server of the other tests.
+// startDurable starts a server that does not lose commits in a crash. The other tests' server has that turned
+// off.
 func startDurable(t *testing.T, settings ...string) *pgproc.Server {
 	t.Helper()
 	return startAlone(t, append(settings, "fsync=on", "full_page_writes=on", "synchronous_commit=on")...)
 }
 
-func TestASoundDatabaseHasNoFindings(t *testing.T) {
+func TestSoundDatabaseHasNoFindings(t *testing.T) {
 	t.Parallel()
 	r := newRigOn(t, startDurable(t))
 	d := r.newDriver()
@@ -217,7 +218,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 		r.wantOnly(url, "tls", driver.VerdictWarning, "not verified", "verify-full", "sslrootcert")
 	})
 	t.Run("an old snapshot", func(t *testing.T) {
-		s := startDurable(t) // as it hurts the others
+		s := startDurable(t) // a server of its own, because the fault would disturb other tests
 		r := newRigOn(t, s)
 		tx := r.beginAt(pgx.RepeatableRead)
 		if found := r.badFindings(s.DSN()); len(found) > 0 {
@@ -263,7 +264,7 @@ func TestDoctorFindsEachDatabaseFault(t *testing.T) {
 	})
 }
 
-// serveTLS speaks TLS as a server of PostgreSQL does, or refuses to, and says nothing more.
+// serveTLS answers the request for TLS as a PostgreSQL server does, or rejects it, and sends nothing more.
 func serveTLS(t *testing.T, cert *redisproc.Certificate) string {
 	l, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
@@ -290,8 +291,8 @@ func serveTLS(t *testing.T, cert *redisproc.Certificate) string {
 	return "127.0.0.1:" + port
 }
 
-// tlsAddress returns the address of a way to the server that speaks TLS. It reads the certificate for each connection, and verifies the
-// certificate of a client that has one.
+// tlsAddress returns the address of a relay that speaks TLS before the server. It reads the certificate for
+// each connection and verifies a client's certificate if there is one.
 func (r *rig) tlsAddress(cert *redisproc.Certificate) string {
 	r.Helper()
 	config := func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -313,7 +314,7 @@ func (r *rig) tlsAddress(cert *redisproc.Certificate) string {
 			all.Go(func() {
 				defer client.Close()
 				request := make([]byte, 8)
-				if _, err := io.ReadFull(client, request); err != nil || request[7] != 47 { // the other one cancels a statement
+				if _, err := io.ReadFull(client, request); err != nil || request[7] != 47 { // 47: SSLRequest; the other short message cancels a statement
 					return
 				}
 				client.Write([]byte("S"))
@@ -338,7 +339,7 @@ func (r *rig) tlsAddress(cert *redisproc.Certificate) string {
 	return l.Addr().String()
 }
 
-// plain is a connection without TLS to an address.
+// plain is a connection without TLS to the address in to.
 type plain struct {
 	net.Conn
 	to netip.AddrPort
@@ -347,8 +348,8 @@ type plain struct {
 // RemoteAddr implements net.Conn.
 func (p plain) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(p.to) }
 
-// TestFallbackToClearTextIsAWarning, unless the server is on this machine or the URL asks for no TLS.
-func TestFallbackToClearTextIsAWarning(t *testing.T) {
+// A connection within this machine, or a URL that asks for no TLS, gets no warning.
+func TestDoctorWarnsOfClearTextFallback(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		url, to string
@@ -367,7 +368,7 @@ func TestFallbackToClearTextIsAWarning(t *testing.T) {
 	}
 }
 
-// runDoctor returns the doctor's findings at a URL.
+// runDoctor opens a driver for url and returns the doctor's findings.
 func runDoctor(ctx context.Context, url string, ttl time.Duration, opts *postgres.Options) ([]driver.Finding, error) {
 	var o postgres.Options
 	if opts != nil {

@@ -21,7 +21,7 @@ import (
 func Example() {
 	ctx := context.Background()
 	const url = "postgres://app@db.example.com/app?sslmode=verify-full"
-	drv, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true}) // as there may be no tables yet
+	drv, err := postgres.Open(ctx, url, &postgres.Options{NoCheck: true}) // the tables may not exist
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func Example() {
 	}
 }
 
-// A program that uses database/sql has its *sql.DB over the pool of the locks.
+// A program that uses database/sql opens its *sql.DB over the pool of the locks.
 func ExampleNew_databaseSQL() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://app@db.example.com/app?sslmode=verify-full")
@@ -63,8 +63,7 @@ func ExampleNew_databaseSQL() {
 	defer client.Close()
 }
 
-// The lock and the data are in one database: what is written in the transaction is
-// written under the lock, or not at all.
+// The lock and the data are in one database. So the transaction commits only while the lock is held.
 func ExampleFenced() {
 	var pool *pgxpool.Pool
 	var client *holdfast.Client
@@ -99,9 +98,8 @@ func ExampleRowLock() {
 	}
 }
 
-// deposit changes a row without any lock: it writes only if the row is still in the
-// version that it has read, and otherwise begins again. This is the worked example of
-// docs/choosing.md.
+// deposit changes a row without any lock: it writes only if nobody has changed the row since it was read, and
+// otherwise begins again. docs/choosing.md uses it as an example.
 func deposit(ctx context.Context, pool *pgxpool.Pool, id, amount int) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
 		var balance, version int
@@ -121,7 +119,7 @@ func deposit(ctx context.Context, pool *pgxpool.Pool, id, amount int) error {
 	}
 }
 
-func TestAVersionColumnLosesNoUpdate(t *testing.T) {
+func TestVersionColumnLosesNoUpdate(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account AS SELECT 7 AS id, 0 AS balance, 0 AS version")
 	pool := r.openPool(server.DSN() + ` search_path='"` + r.opts.Schema + `"'`)

@@ -12,26 +12,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Take sends the statement of an Acquire in the name of owner, and says whether that has the
-// lock then.
+// Take sends the acquire statement for owner and reports whether owner has the lock afterwards.
 func (d *Driver) Take(ctx context.Context, key, owner string) (bool, error) {
 	a, err := queryOne(ctx, d, readAnswer, d.schema.acquire, key, owner,
 		driverkit.InMicros(pace.RequestTime(0, pace.Alone)), "{}", true, nil, driverkit.InMicros(grace), driverkit.InMicros(place))
 	return a.Token != nil, err
 }
 
-// Excused reports whether the end of ctx is no news of the server, for a caller with its own context.
+// Excused reports whether the end of ctx tells nothing about the server. caller is the context of the caller.
 func Excused(ctx, caller context.Context) bool {
 	return isExcused(context.WithValue(ctx, callerKey{}, caller))
 }
 
-// AnyVersion has d believe that the tables have its own version.
+// AnyVersion makes d accept the tables of any version.
 func (d *Driver) AnyVersion() {
 	d.checked.Store(true)
 	d.ears.max = 0 // older versions have no turnstile
 }
 
-// Weakness returns what the doctor finds about a connection that a client with this URL has made.
+// Weakness returns the doctor's finding about conn, which a client opened for url.
 func Weakness(url string, conn net.Conn) string {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -40,13 +39,13 @@ func Weakness(url string, conn net.Conn) string {
 	return tlsWeakness(cfg, conn)
 }
 
-// Bury releases what owner may have, and will have by a statement that is under way.
+// Bury releases the lock of owner and marks owner as gone, so that a late statement takes nothing.
 func (d *Driver) Bury(ctx context.Context, tx pgx.Tx, key, owner string) error {
 	_, err := tx.Exec(ctx, d.schema.release, key, owner, 0, true)
 	return err
 }
 
-// LockedTable is the table of which RowLock would lock a row, and what the server sees of the query.
+// LockedTable returns the table whose row RowLock would lock for query, and the lexemes that the server sees.
 func LockedTable(query string) (table string, seen []string, err error) {
 	all, _ := splitLexemes(query)
 	for _, l := range all {
@@ -56,10 +55,10 @@ func LockedTable(query string) (table string, seen []string, err error) {
 	return table, seen, err
 }
 
-// Heed does what a notification calls for.
+// Heed handles a notification with this payload.
 func (d *Driver) Heed(payload string) { d.handlePayload(payload) }
 
-// Awaits returns a channel that receives when a waiter of this name is woken.
+// Awaits returns a channel that receives when a notification wakes the waiter owner.
 func (d *Driver) Awaits(owner string) <-chan struct{} {
 	wake := make(chan struct{}, 1)
 	d.mu.Lock()
@@ -69,17 +68,17 @@ func (d *Driver) Awaits(owner string) <-chan struct{} {
 	return wake
 }
 
-// RestWaitConns closes the connections for turnstiles that are idle.
+// RestWaitConns closes the idle connections for turnstiles.
 func (d *Driver) RestWaitConns() { d.ears.closeIdle(0) }
 
-// WaitConns returns how many connections for turnstiles are open.
+// WaitConns returns the number of open connections for turnstiles.
 func (d *Driver) WaitConns() int {
 	d.ears.mu.Lock()
 	defer d.ears.mu.Unlock()
 	return d.ears.open
 }
 
-// RenewalConns returns how many connections are open for renewals.
+// RenewalConns returns the number of open connections for renewals.
 func (d *Driver) RenewalConns() int {
 	d.reserve.turn <- struct{}{}
 	defer d.reserve.passTurn()
@@ -89,8 +88,8 @@ func (d *Driver) RenewalConns() int {
 	return 1
 }
 
-// GiveUpAsItComesThrough has a claim wait at the turnstile of key, calls open, which lets it through, and gives it up once its statement
-// was answered, and before it knows.
+// GiveUpAsItComesThrough has a claim wait at the turnstile of key and calls open, which lets the claim
+// through. It gives the claim up after the server has answered and before the claim has read the answer.
 func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -122,7 +121,7 @@ func (d *Driver) GiveUpAsItComesThrough(key string, open func()) error {
 // NoteCrowd has the next claim for key go to the turnstile at once.
 func (d *Driver) NoteCrowd(key string) { d.notesCrowd(key, true) }
 
-// Doubt notes that owner has sent a statement that may be executed late, and Doubted returns how many owners have.
+// Doubt notes that a statement of owner may be executed late. Doubted returns the number of such owners.
 func (d *Driver) Doubt(owner string) { d.noteDoubt(owner, true) }
 
 func (d *Driver) Doubted() int {
@@ -131,7 +130,8 @@ func (d *Driver) Doubted() int {
 	return len(d.doubted)
 }
 
-// EndWaitForConnection ends a wait at the turnstile while its connection is opened, and reports whether the next wait may have one.
+// EndWaitForConnection ends a wait at the turnstile while its connection is being opened. It reports whether
+// the next wait may open one.
 func (d *Driver) EndWaitForConnection() (ready bool, err error) {
 	if err := d.calls.Enter(); err != nil {
 		return false, err
@@ -147,8 +147,8 @@ func (d *Driver) EndWaitForConnection() (ready bool, err error) {
 	return d.ears.isReady(), nil
 }
 
-// TryUnderNewName waits until the turnstile of key has granted a claim the lock, calls taken, and has the claim ask again
-// under another name before the claim has read that grant.
+// TryUnderNewName waits until the turnstile of key has granted the lock to a claim and calls taken. Then the
+// claim asks again under a new owner name, before it has read that grant.
 func (d *Driver) TryUnderNewName(ctx context.Context, key string, taken func(token int64)) (driver.Grant, error) {
 	if err := d.calls.Enter(); err != nil {
 		return driver.Grant{}, err
@@ -170,6 +170,6 @@ func (d *Driver) TryUnderNewName(ctx context.Context, key string, taken func(tok
 		if !errors.Is(err, driver.ErrHeld) {
 			return c.noteResult(g, err)
 		}
-		time.Sleep(time.Millisecond) // the lock is left to the turnstile for a moment, which its session leaves in the background
+		time.Sleep(time.Millisecond) // the lock is kept for the turnstile until its session leaves in the background
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// pair is a primary with a replica, and clients that go to whichever is the primary.
+// pair is a primary with a replica. Clients connect to the server that is primary.
 type pair struct {
 	*rig
 	primary, replica *pgproc.Server
-	standby          *pgxpool.Pool // straight to the replica
+	standby          *pgxpool.Pool // directly to the replica
 }
 
 func startPair(t *testing.T) *pair {
@@ -51,7 +51,7 @@ func (p *pair) newDriver() *postgres.Driver {
 
 func (p *pair) newClient() *holdfast.Client { p.Helper(); return p.Client(p.newDriver()) }
 
-// awaitTrue awaits that a server answers a query with true.
+// awaitTrue waits until a server answers query with true.
 func (p *pair) awaitTrue(server *pgxpool.Pool, query string, args ...any) {
 	p.Helper()
 	p.Eventually(query, func() (yes bool) {
@@ -68,7 +68,7 @@ func (p *pair) setOption(server *pgxpool.Pool, line string) {
 	}
 }
 
-// catchUp awaits that the replica has all there is.
+// catchUp waits until the replica has everything that the primary has written.
 func (p *pair) catchUp() {
 	p.Helper()
 	var lsn string
@@ -78,14 +78,14 @@ func (p *pair) catchUp() {
 	p.awaitTrue(p.standby, "SELECT pg_last_wal_replay_lsn() >= $1::text::pg_lsn", lsn)
 }
 
-// cutOff ends the replication.
+// cutOff stops the replication.
 func (p *pair) cutOff() {
 	p.Helper()
 	p.setOption(p.standby, "primary_conninfo = ''")
 	p.awaitTrue(p.standby, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
 }
 
-// failOver ends the primary and promotes the replica.
+// failOver kills the primary and promotes the replica.
 func (p *pair) failOver() {
 	p.Helper()
 	p.primary.Kill()
@@ -93,15 +93,15 @@ func (p *pair) failOver() {
 	p.pool = p.standby
 }
 
-// TestFailoverToLaggingReplicaReusesNoToken: another may be granted what its holder still trusts. What
-// the replica had is kept, and storages that check tokens, as well as Fenced, refuse the older holder.
+// A lagging replica may grant a lock whose older holder still trusts its lease. What had been replicated
+// stays, and both Fenced and a storage that compares tokens reject the older holder.
 func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
 	d := p.newDriver()
 	c := p.Client(d)
 	kept := p.Acquire(c, "kept", long)
-	p.Release(p.Acquire(c, "lost", long)) // the row, with its token, is older than the grant
+	p.Release(p.Acquire(c, "lost", long)) // the row and its token exist before the grant
 	p.catchUp()
 	p.cutOff()
 	older := p.Acquire(c, "lost", long)
@@ -120,7 +120,7 @@ func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	if err := kept.Extend(p.Within(), long); err != nil {
 		t.Errorf("Extend() of it = %v", err)
 	}
-	newer := p.Acquire(p.newClient(), "lost", long) // exclusion is gone: the grant was lost
+	newer := p.Acquire(p.newClient(), "lost", long) // exclusion is broken: the failover lost the grant
 	if err := older.Context().Err(); err != nil {
 		t.Errorf("the older holder knows already: %v", err)
 	}
@@ -143,7 +143,7 @@ func TestFailoverToLaggingReplicaReusesNoToken(t *testing.T) {
 	p.Release(newer, kept)
 }
 
-// TestSynchronousReplicaHasEveryTrustedGrant: one that has not reached it is not confirmed.
+// A grant is confirmed only once the synchronous replica has it.
 func TestSynchronousReplicaHasEveryTrustedGrant(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
@@ -167,7 +167,7 @@ func TestSynchronousReplicaHasEveryTrustedGrant(t *testing.T) {
 	p.Release(l)
 }
 
-// TestTicketsAndReleasesWaitForNoReplica, as a crash that undoes them harms nobody.
+// Tickets and releases do not wait for a replica: losing them in a crash is harmless.
 func TestTicketsAndReleasesWaitForNoReplica(t *testing.T) {
 	t.Parallel()
 	p := startPair(t)
@@ -188,7 +188,7 @@ func TestTicketsAndReleasesWaitForNoReplica(t *testing.T) {
 	if err := l.Release(p.Within()); err != nil {
 		t.Errorf("Release() = %v", err)
 	}
-	cancel() // what it was handed it cannot confirm
+	cancel() // it cannot confirm the hand-over
 	if err := <-over; !errors.Is(err, context.Canceled) {
 		t.Errorf("Acquire() = %v, want the end of the wait", err)
 	}

@@ -14,12 +14,10 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// brief is a TTL for tests that wait for the end of the lease.
+// brief is the TTL in tests that wait for the end of a lease.
 const brief = time.Second
 
-// TestStatementOfGoneSenderTakesNothing stops the statement of an
-// Acquire on its way until its caller has gone and what it could have taken is
-// released.
+// The test holds back the acquire statement until its caller has gone and the release has run.
 func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
 	r := startRig(t)
 	for _, noWait := range []bool{true, false} {
@@ -40,7 +38,7 @@ func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
 		if e := d.Nodes()[0]; e.State != driver.NodeUp {
 			t.Errorf("a caller that left makes the database %v: %v", e.State, e.Err)
 		}
-		if err := d.Close(); err != nil { // which waits for the release
+		if err := d.Close(); err != nil { // Close waits for the release
 			t.Fatal(err)
 		}
 		p.Resume()
@@ -51,8 +49,8 @@ func TestStatementOfGoneSenderTakesNothing(t *testing.T) {
 	}
 }
 
-// TestNoServerIsBlamedForItsCallers: neither for one that has left, nor for a process that stood still.
-func TestNoServerIsBlamedForItsCallers(t *testing.T) {
+// A time-out does not count against the server if the caller left, or if this process was suspended.
+func TestCallerTimeoutIsNoServerFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone, leave := context.WithCancel(t.Context())
 		leave()
@@ -77,8 +75,7 @@ func TestNoServerIsBlamedForItsCallers(t *testing.T) {
 	})
 }
 
-// TestLateRepeatedStatementTakesNothing cuts the connection of a
-// statement that is stopped on its way, so that its owner repeats it.
+// The connection is cut while the statement is held back, so its owner sends the statement again.
 func TestLateRepeatedStatementTakesNothing(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
@@ -96,9 +93,9 @@ func TestLateRepeatedStatementTakesNothing(t *testing.T) {
 	}
 }
 
-// TestAHandOverCostsTheWaiterOneStatement: beside the release that makes it, and the
-// notification that comes with it. On a busy machine the waiter may ask again meanwhile.
-func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
+// Only the release and its notification come on top. On a busy machine the waiter may also poll once
+// meanwhile.
+func TestHandOverCostsWaiterOneStatement(t *testing.T) {
 	r := startRig(t)
 	holder, waiting := r.newClient(), r.newDriver()
 	waiter := r.Client(waiting)
@@ -121,9 +118,8 @@ func TestAHandOverCostsTheWaiterOneStatement(t *testing.T) {
 	t.Errorf("each hand-over took more: the last %d statements of the waiter and %d notifications, want one of each", sent, heard)
 }
 
-// TestADeadWaiterLosesItsTurn hands the lock to a waiter that does not live to see
-// it, which costs the next one a second.
-func TestADeadWaiterLosesItsTurn(t *testing.T) {
+// A hand-over to a dead waiter delays the next waiter by a second.
+func TestDeadWaiterLosesItsTurn(t *testing.T) {
 	r := startRig(t)
 	holder, dead := r.newClient(), r.newDriver()
 	l := r.Acquire(holder, "k", long)
@@ -139,7 +135,7 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 	first := r.countRows("SELECT max(place) FROM holdfast.ticket")
 	other := r.newClient()
 	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
-	r.Eventually("another waits", func() bool { // the ticket of the dead may have lapsed meanwhile
+	r.Eventually("another waits", func() bool { // the dead waiter's ticket may have lapsed meanwhile
 		return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE place > $1 AND NOT gone", first) == 1
 	})
 	if n := r.countRows("SELECT max(grace) FROM holdfast.ticket"); n > 1e6 {
@@ -152,9 +148,8 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 	p.Set(func() { p.Hole = false })
 }
 
-// TestMissingReplyIsNotAwaited has a connection hang behind a statement
-// that was executed.
-func TestMissingReplyIsNotAwaited(t *testing.T) {
+// The server executes a statement, and then its connection hangs.
+func TestHangingConnectionDelaysNoRetry(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	c, p := r.Client(d), r.linkOf(d)
@@ -172,9 +167,8 @@ func TestMissingReplyIsNotAwaited(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestTombstonesAndDeadTicketsAreSwept: what is over is deleted by the next that
-// queues up, on any name.
-func TestTombstonesAndDeadTicketsAreSwept(t *testing.T) {
+// A waiter that queues up on any name deletes marks of gone owners and tickets that have lapsed.
+func TestWaiterSweepsLapsedTickets(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(`INSERT INTO holdfast.ticket (name, owner, expires, gone) VALUES
 		('a', 'x', clock_timestamp() - interval '1 second', true), ('b', 'y', clock_timestamp() - interval '1 second', false)`)
@@ -195,8 +189,7 @@ func TestTombstonesAndDeadTicketsAreSwept(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestTokensFollowTheClock: a row that was lost, or is older than the last grant, does not bring
-// back tokens that were given.
+// Tokens rise even if a row was lost, or was restored to a version from before the last grant.
 func TestTokensFollowTheClock(t *testing.T) {
 	const older = "UPDATE holdfast.lock SET token = 1"
 	for name, grant := range map[string]func(r *rig, l *holdfast.Lease) *holdfast.Lease{
@@ -231,9 +224,8 @@ func TestTokensFollowTheClock(t *testing.T) {
 	}
 }
 
-// TestALateRenewalRevivesNothing: a renewal that comes after the lock has lapsed finds
-// it lost, though nobody else has taken it.
-func TestALateRenewalRevivesNothing(t *testing.T) {
+// A renewal that comes after the lock has lapsed reports a loss, even if nobody else has the lock.
+func TestLateRenewalRevivesNoLease(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: brief}) // short: it lapses
@@ -243,14 +235,13 @@ func TestALateRenewalRevivesNothing(t *testing.T) {
 	r.Eventually("it has lapsed", func() bool {
 		return r.countRows("SELECT count(*) FROM holdfast.lock WHERE expires <= clock_timestamp()") == 1
 	})
-	g.TTL = long // which bounds how long the renewal may take
+	g.TTL = long // also bounds the time that the renewal may take
 	if err := d.Renew(r.Within(), []driver.Grant{g})[0].Err; !errors.Is(err, driver.ErrLost) {
 		t.Errorf("Renew() = %v, want ErrLost", err)
 	}
 }
 
-// TestTrustCountsFromBeforeTheStatement: the time that the answer takes is the holder's
-// loss.
+// The holder loses the time that the answer takes.
 func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 	const slow, ttl = 200 * time.Millisecond, 6 * brief
 	r := startRig(t)
@@ -273,9 +264,9 @@ func TestTrustCountsFromBeforeTheStatement(t *testing.T) {
 	}
 }
 
-// TestLateAnswerGivesNoBriefLease: it leaves less than half of the TTL.
-func TestLateAnswerGivesNoBriefLease(t *testing.T) {
-	// 300 ms is how long a statement may take
+// A grant whose answer leaves less than half of the TTL is not used.
+func TestLateAnswerGrantsNoShortLease(t *testing.T) {
+	// A statement may take 300 ms.
 	const ttl, slow = 400 * time.Millisecond, 230 * time.Millisecond
 	r := startRig(t)
 	d := r.newDriver()

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// beginTx begins a transaction that a test ends, or its end.
+// beginTx begins a transaction, which ends with the test at the latest.
 func (r *rig) beginTx() pgx.Tx {
 	r.Helper()
 	tx, err := r.pool.Begin(r.Context())
@@ -28,7 +28,7 @@ func (r *rig) beginTx() pgx.Tx {
 	return tx
 }
 
-// holdLock has a driver take a lock that nothing renews.
+// holdLock acquires "k" without renewal.
 func (r *rig) holdLock(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
 	r.Helper()
 	l, err := r.Client(d).Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: ttl, NoRenew: true, Adoptable: true})
@@ -38,9 +38,8 @@ func (r *rig) holdLock(d *postgres.Driver, ttl time.Duration) *holdfast.Lease {
 	return l
 }
 
-// TestLockStaysUnderFencedTransaction: neither by a lapse, nor by
-// force, nor by the holder's own release.
-func TestLockStaysUnderFencedTransaction(t *testing.T) {
+// A lapse, a force-release and the holder's own release all wait for the transaction.
+func TestFencedTransactionKeepsLock(t *testing.T) {
 	for name, end := range map[string]func(r *rig, l *holdfast.Lease) error{
 		"lapse":   func(*rig, *holdfast.Lease) error { return nil },
 		"release": func(_ *rig, l *holdfast.Lease) error { return l.Release(context.Background()) },
@@ -85,7 +84,7 @@ func TestLockStaysUnderFencedTransaction(t *testing.T) {
 	}
 }
 
-// TestReleaseWaitsForFencedTransaction where nobody waits either.
+// Also if no client waits for the lock.
 func TestReleaseWaitsForFencedTransaction(t *testing.T) {
 	r := startRig(t)
 	d, other := r.newDriver(), r.newClient()
@@ -99,7 +98,7 @@ func TestReleaseWaitsForFencedTransaction(t *testing.T) {
 	r.Release(r.Acquire(other, "k", long))
 }
 
-// TestAdoptionWaitsForFencedTransaction as any takeover does.
+// Adoption waits for the transaction like any other takeover.
 func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	r := startRig(t)
 	d, heir := r.newDriver(), r.newClient()
@@ -116,7 +115,7 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	if _, err := heir.Adopt(under, "k", l.Owner(), l.Token(), &holdfast.AcquireOptions{TTL: long}); !errors.Is(err, holdfast.ErrUnavailable) {
 		t.Errorf("Adopt() under the transaction = %v, want ErrUnavailable", err)
 	}
-	if err := heir.Close(); err != nil { // after which no statement of it is under way
+	if err := heir.Close(); err != nil { // waits for its statements
 		t.Error(err)
 	}
 	heir = r.newClient()
@@ -128,7 +127,7 @@ func TestAdoptionWaitsForFencedTransaction(t *testing.T) {
 	r.Release(next)
 }
 
-func TestRenewalsGoOnUnderATransaction(t *testing.T) {
+func TestRenewalsContinueUnderTransaction(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	l := r.Acquire(r.Client(d), "k", long)
@@ -146,7 +145,7 @@ func TestRenewalsGoOnUnderATransaction(t *testing.T) {
 	r.Release(l)
 }
 
-func TestFencedRefusesALeaseThatIsOver(t *testing.T) {
+func TestFencedRejectsEndedLease(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	l := r.holdLock(d, long)
@@ -169,8 +168,7 @@ func TestFencedRefusesALeaseThatIsOver(t *testing.T) {
 	}
 }
 
-// TestNoUpdateIsLostUnderFenced has holders whose leases end at any moment add to a
-// number that they have read.
+// Holders whose leases end at any moment add to a number that they have read.
 func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account (balance bigint NOT NULL); INSERT INTO holdfast.account VALUES (0)", pgx.QueryExecModeSimpleProtocol)
@@ -199,7 +197,7 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 					if err := tx.QueryRow(t.Context(), r.in("SELECT balance FROM holdfast.account")).Scan(&balance); err != nil {
 						return err
 					}
-					time.Sleep(rand.N(10 * time.Millisecond)) // or no two would meet
+					time.Sleep(rand.N(10 * time.Millisecond)) // so that holders overlap
 					_, err := tx.Exec(t.Context(), r.in("UPDATE holdfast.account SET balance = $1"), balance+1)
 					return err
 				})
@@ -221,8 +219,8 @@ func TestNoUpdateIsLostUnderFenced(t *testing.T) {
 	}
 }
 
-// TestFencedEndsWithItsContext on a connection that has gone dead, and so does the transaction: its roll-back has nothing to
-// wait for then. After a refusal that was not asked of the server, the roll-back ends with its own context.
+// On a dead connection, Fenced ends with its context. The roll-back then has nothing to wait for. If Fenced
+// failed without asking the server, the roll-back ends with its own context.
 func TestFencedEndsWithItsContext(t *testing.T) {
 	r := startRig(t)
 	l := r.holdLock(r.newDriver(), long)

@@ -11,19 +11,19 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// unrenewed is a TTL whose first renewal comes long after the end of a test.
+// unrenewed is a TTL so long that no renewal is sent within a test.
 const unrenewed = time.Hour
 
-// byWhom is the reason that the tests give to a force-release.
+// byWhom is the reason that the tests give for a force-release.
 const byWhom = "ops@here: it hangs"
 
-// forceLock takes the lock of l away.
+// forceLock force-releases the lock of l.
 func (r *rig) forceLock(l *holdfast.Lease) {
 	r.Helper()
 	r.Must(r.newClient().ForceRelease(r.Within(), l.Key(), l.Token(), byWhom))
 }
 
-// checkForced awaits the end of l and checks that its cause names who took the lock away.
+// checkForced waits for the end of l and checks that its cause names the author of the force-release.
 func (r *rig) checkForced(l *holdfast.Lease) {
 	r.Helper()
 	select {
@@ -36,15 +36,15 @@ func (r *rig) checkForced(l *holdfast.Lease) {
 	}
 }
 
-func TestHolderHearsOfForceBeforeItsFirstRenewal(t *testing.T) {
+func TestForceEndsLeaseBeforeFirstRenewal(t *testing.T) {
 	r := startRig(t)
 	l := r.Acquire(r.newClient(), "k", unrenewed)
 	r.forceLock(l)
 	r.checkForced(l)
 }
 
-// TestForceBeforeListenIsFoundOnceItListens: the notification went to nobody.
-func TestForceBeforeListenIsFoundOnceItListens(t *testing.T) {
+// The driver did not listen when the notification was sent.
+func TestForceBeforeListenIsFoundLater(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.linkOf(d).Halt("LISTEN ")
@@ -55,14 +55,14 @@ func TestForceBeforeListenIsFoundOnceItListens(t *testing.T) {
 	r.checkForced(l)
 }
 
-// TestForceDuringReconnectIsFoundAfterwards: the connection that listens broke before the notification.
-func TestForceDuringReconnectIsFoundAfterwards(t *testing.T) {
+// The listening connection broke before the notification was sent.
+func TestForceDuringReconnectIsFound(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	c := r.Client(d)
 	first, l := r.Acquire(c, "first", unrenewed), r.Acquire(c, "k", unrenewed)
 	r.forceLock(first)
-	r.checkForced(first) // as it listens by now
+	r.checkForced(first) // so the driver listens now
 	r.linkOf(d).Halt("LISTEN ")
 	r.linkOf(d).Cut()
 	r.Caught(d)
@@ -71,7 +71,7 @@ func TestForceDuringReconnectIsFoundAfterwards(t *testing.T) {
 	r.checkForced(l)
 }
 
-// TestPollingHolderLearnsWhoForcedIt at its next renewal.
+// A holder that polls reads the reason at its next renewal.
 func TestPollingHolderLearnsWhoForcedIt(t *testing.T) {
 	r := startRig(t)
 	d, err := postgres.New(t.Context(), r.pool, &postgres.Options{Schema: r.opts.Schema, NoListen: true})
@@ -85,14 +85,15 @@ func TestPollingHolderLearnsWhoForcedIt(t *testing.T) {
 	r.checkForced(l)
 }
 
-// TestListeningCostsAcquireNoStatement: beside its own and the release's. Every five seconds the driver sends one more.
+// Acquire and Release send one statement each. Apart from them the driver sends one statement every five
+// seconds.
 func TestListeningCostsAcquireNoStatement(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	c := r.Client(d)
 	first := r.Acquire(c, "first", unrenewed)
 	r.forceLock(first)
-	r.checkForced(first) // as it listens by now
+	r.checkForced(first) // so the driver listens now
 	sent := 0
 	for range 10 {
 		before := r.Counts(d)["statement"]

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// outliveLease has a transaction rely on a lease of "k" that is over, with so many waiters, each a client of its own.
+// outliveLease begins a transaction that relies on a lease of "k", starts waiters of d, and releases the lease.
 func (r *rig) outliveLease(d *postgres.Driver, waiters int) (commit func(), next <-chan driver.Grant) {
 	r.Helper()
 	l, tx := r.holdLock(r.newDriver(), long), r.beginTx()
@@ -33,9 +33,8 @@ func (r *rig) outliveLease(d *postgres.Driver, waiters int) (commit func(), next
 	return func() { r.Must(tx.Commit(r.Context())) }, got
 }
 
-// TestWaitersChangeNoRowUnderOutlivingTransaction: the row of the lock stays the version that the release has made,
-// and a place in the queue is kept without a change of it.
-func TestWaitersChangeNoRowUnderOutlivingTransaction(t *testing.T) {
+// The waiters poll and prolong their tickets, and the row of the lock stays as the release has left it.
+func TestWaitersLeaveLockRowUnchanged(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	commit, next := r.outliveLease(d, 3)
@@ -44,7 +43,7 @@ func TestWaitersChangeNoRowUnderOutlivingTransaction(t *testing.T) {
 		return version
 	}
 	before, sent := row(), r.Counts(d)["statement"]
-	r.Eventually("each place is due to be kept", func() bool { // the waiters lock these rows in an order of their own: one of both may have to begin again
+	r.Eventually("each place is due to be kept", func() bool { // the waiters lock these rows in another order, so a deadlock may abort this statement
 		_, err := r.pool.Exec(r.Context(), r.in("UPDATE holdfast.ticket SET expires = clock_timestamp() + interval '3.9 seconds'"))
 		return err == nil
 	})
@@ -59,9 +58,8 @@ func TestWaitersChangeNoRowUnderOutlivingTransaction(t *testing.T) {
 	<-next
 }
 
-// TestTicketIsKeptBeforeItLapses: its client asks for it anew when half of its time is over. One that has lapsed
-// another waiter sweeps.
-func TestTicketIsKeptBeforeItLapses(t *testing.T) {
+// A client prolongs its ticket after half of its lifetime. Other waiters delete a ticket that has lapsed.
+func TestWaiterProlongsItsTicket(t *testing.T) {
 	r := startRig(t)
 	l := r.Acquire(r.newClient(), "k", long)
 	var served [2]<-chan bool
@@ -87,8 +85,8 @@ func TestTicketIsKeptBeforeItLapses(t *testing.T) {
 	}
 }
 
-// TestWaiterReceivesEndOfOutlivedLease, and looks often from then on.
-func TestWaiterReceivesEndOfOutlivedLease(t *testing.T) {
+// The waiter is notified that the lease ended, and polls often from then on.
+func TestWaiterLearnsEndOfOutlivedLease(t *testing.T) {
 	r := startRig(t)
 	l, tx, waiting := r.holdLock(r.newDriver(), long), r.beginTx(), r.newDriver()
 	r.Must(waiting.Fenced(t.Context(), tx, l))
@@ -107,8 +105,8 @@ func TestWaiterReceivesEndOfOutlivedLease(t *testing.T) {
 	r.Must(<-got)
 }
 
-// BenchmarkOutlivedLease measures the cost of 100 waiters while a transaction outlives its lease, and how soon one has the lock
-// when that ends. It takes ten seconds.
+// BenchmarkOutlivedLease measures the cost of 100 waiters while a transaction outlives its lease, and the time
+// from the end of that transaction to the next grant. It takes ten seconds.
 func BenchmarkOutlivedLease(b *testing.B) {
 	r := newRig(b)
 	pool := r.openPool(server.DSN() + " pool_max_conns=40")
@@ -119,7 +117,7 @@ func BenchmarkOutlivedLease(b *testing.B) {
 	updates := func() int {
 		return r.countRows("SELECT n_tup_upd FROM pg_stat_user_tables WHERE relid = to_regclass($1)", r.in("holdfast.lock"))
 	}
-	time.Sleep(3 * time.Second) // the crowd has come to rest
+	time.Sleep(3 * time.Second) // let all waiters settle into their poll interval
 	before, begin := updates(), time.Now()
 	var busy, looks atomic.Int64
 	for range 500 {
@@ -127,7 +125,7 @@ func BenchmarkOutlivedLease(b *testing.B) {
 		looks.Add(1)
 		time.Sleep(10 * time.Millisecond)
 	}
-	time.Sleep(time.Second) // until the server has counted
+	time.Sleep(time.Second) // let the server update its statistics
 	b.ReportMetric(float64(updates()-before)/time.Since(begin).Seconds(), "updates/s")
 	b.ReportMetric(float64(busy.Load())/float64(looks.Load()), "connections")
 	b.ReportMetric(float64(r.countRows("SELECT pg_total_relation_size(to_regclass($1))", r.in("holdfast.lock")))/1e3, "kB")

@@ -16,15 +16,16 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// serverMessage returns one message of a server.
+// serverMessage encodes one message of a server.
 func serverMessage(kind byte, body ...byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(body)+4)), body...)
 }
 
-// greeting lets each client in.
+// greeting accepts any client.
 var greeting = bytes.Join([][]byte{serverMessage('R', 0, 0, 0, 0), serverMessage('K', 0, 0, 0, 1, 0, 0, 0, 2), serverMessage('Z', 'I')}, nil)
 
-// startImpostor starts a server that lets each client in and then answers with what talk writes. It returns its address.
+// startImpostor starts a server that accepts each client and then sends what talk writes. It returns its
+// address.
 func startImpostor(t testing.TB, talk func(net.Conn)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -40,7 +41,7 @@ func startImpostor(t testing.TB, talk func(net.Conn)) string {
 			}
 			go func() {
 				defer conn.Close()
-				if n, err := conn.Read(make([]byte, 4096)); err != nil || n == 16 { // the last one cancels a statement
+				if n, err := conn.Read(make([]byte, 4096)); err != nil || n == 16 { // 16 bytes: a request to cancel a statement
 					return
 				}
 				conn.Write(greeting)
@@ -53,8 +54,8 @@ func startImpostor(t testing.TB, talk func(net.Conn)) string {
 	return "postgres://" + l.Addr().String() + "/db?sslmode=disable"
 }
 
-// TestEndlessAnswerIsGivenUp after some MB, whether it is one message or many.
-func TestEndlessAnswerIsGivenUp(t *testing.T) {
+// The client gives up after some MB, whether one message or many make up the answer.
+func TestEndlessAnswerReturnsError(t *testing.T) {
 	t.Parallel()
 	description := serverMessage('T', append([]byte{0, 1, 'x', 0}, make([]byte, 18)...)...)
 	row := bytes.Repeat(serverMessage('D', 0, 1, 0, 0, 0, 1, 't'), 1000)
@@ -83,7 +84,7 @@ func TestEndlessAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
-// An error whose code has no class of PostgreSQL's comes from another database.
+// PostgreSQL has no error codes of this class, so another database has answered.
 func TestForeignErrorNamesOtherServer(t *testing.T) {
 	t.Parallel()
 	refused := serverMessage('E', []byte("SERROR\x00C90022\x00MFunction \"pg_advisory_xact_lock\" not found\x00\x00")...)
@@ -102,8 +103,8 @@ func TestForeignErrorNamesOtherServer(t *testing.T) {
 	}
 }
 
-// TestAnswerWithoutRowIsAnError, and does not end the program: a server that only speaks the protocol may give one.
-func TestAnswerWithoutRowIsAnError(t *testing.T) {
+// A server that only speaks the protocol may answer without a row. The program must not panic.
+func TestAnswerWithoutRowReturnsError(t *testing.T) {
 	t.Parallel()
 	url := startImpostor(t, func(conn net.Conn) {
 		conn.Write(bytes.Join([][]byte{serverMessage('1'), serverMessage('2'), serverMessage('n'), serverMessage('C', 'S', 0), serverMessage('Z', 'I')}, nil))
@@ -127,8 +128,8 @@ func TestAnswerWithoutRowIsAnError(t *testing.T) {
 	}
 }
 
-// TestReleaseGivenUpIsForgotten: a database that is down for long, and locks that lapse meanwhile, take no memory for good.
-func TestReleaseGivenUpIsForgotten(t *testing.T) {
+// While a database is down for long and locks lapse, the driver keeps no memory for their releases.
+func TestExpiredReleaseFreesMemory(t *testing.T) {
 	t.Parallel()
 	d, err := postgres.Open(t.Context(), "postgres://127.0.0.1:1/db?sslmode=disable", &postgres.Options{NoCheck: true, NoListen: true})
 	if err != nil {
@@ -144,8 +145,8 @@ func TestReleaseGivenUpIsForgotten(t *testing.T) {
 	}
 }
 
-// TestWaitEndedWhileConnectingDelaysNoOther: it was its caller, and not the server, that ended it.
-func TestWaitEndedWhileConnectingDelaysNoOther(t *testing.T) {
+// The caller ended the wait, not the server, so the next wait may open a connection at once.
+func TestEndedWaitDelaysNoOtherConnection(t *testing.T) {
 	t.Parallel()
 	d, err := postgres.Open(t.Context(), startSilent(t), &postgres.Options{NoCheck: true})
 	if err != nil {
@@ -157,7 +158,7 @@ func TestWaitEndedWhileConnectingDelaysNoOther(t *testing.T) {
 	}
 }
 
-// startSilent starts a server that greets nobody, and returns its address.
+// startSilent starts a server that accepts connections and sends nothing. It returns its address.
 func startSilent(t *testing.T) (url string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -168,7 +169,7 @@ func startSilent(t *testing.T) (url string) {
 	return "postgres://" + l.Addr().String() + "/db?sslmode=disable"
 }
 
-// TestRenewalOnFullDatabaseReturnsAtOnce: its caller hears that somebody has to make room, and not after the TTL.
+// The caller learns at once that the disk is full, not after the TTL.
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()
 	said := append([]byte("SERROR\x00VERROR\x00C53100\x00Mcould not extend file: No space left on device\x00"), 0)
@@ -182,14 +183,14 @@ func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	}
 	defer d.Close()
 	d.AnyVersion()
-	r := d.Renew(t.Context(), []driver.Grant{{Key: "k", Owner: "o", TTL: time.Hour}})[0] // else it returns after an hour
+	r := d.Renew(t.Context(), []driver.Grant{{Key: "k", Owner: "o", TTL: time.Hour}})[0] // a retry would go on for an hour
 	if !errors.Is(r.Err, driver.ErrUnavailable) || !strings.Contains(r.Err.Error(), "make room on the disk") {
 		t.Errorf("Renew() = %v, want that the disk is full", r.Err)
 	}
 }
 
-// TestOddRowsHideNoOthers: whoever may write to the tables may have written anything.
-func TestOddRowsHideNoOthers(t *testing.T) {
+// A row that another program has written with odd values hides no other row.
+func TestOddRowHidesNoOther(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.Grant(d, "sound", long)
@@ -223,7 +224,7 @@ func TestOddRowsHideNoOthers(t *testing.T) {
 	}
 }
 
-// FuzzNotification: whatever another client sends blocks nobody, and alerts of nothing but what has the form of that.
+// FuzzNotification: a payload blocks nothing, and raises an alert only if it has the form of an alert.
 func FuzzNotification(f *testing.F) {
 	pool, err := pgxpool.New(context.Background(), "host=127.0.0.1 port=1 sslmode=disable")
 	if err != nil {
@@ -247,7 +248,7 @@ func FuzzNotification(f *testing.F) {
 			}
 		})
 		wake := d.Awaits(payload)
-		for range 3 { // nobody takes the wake-up, and the second has no room
+		for range 3 { // nobody reads the wake-up, so the channel is full after the first
 			d.Heed(payload)
 		}
 		select {
@@ -261,7 +262,7 @@ func FuzzNotification(f *testing.F) {
 	})
 }
 
-// FuzzServer: whatever a server answers, a call ends in time and the program goes on.
+// FuzzServer: whatever the server answers, the call ends in time without a panic.
 func FuzzServer(f *testing.F) {
 	answers := make(chan []byte, 1)
 	url := startImpostor(f, func(conn net.Conn) {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestNotificationsWithoutEndAreDropped: any user of the database can notify.
-func TestNotificationsWithoutEndAreDropped(t *testing.T) {
+// Any user of the database can send notifications without end.
+func TestInboxDropsFloodOfNotifications(t *testing.T) {
 	t.Parallel()
 	var in inbox
 	in.add("first")
@@ -34,7 +34,7 @@ func TestNotificationsWithoutEndAreDropped(t *testing.T) {
 	}
 }
 
-// TestPoolKeepsNoNotifications: pgx keeps them until they are asked for, and nobody asks a connection of the pool.
+// pgx keeps notifications until the program reads them, and nobody reads them on a connection of the pool.
 func TestPoolKeepsNoNotifications(t *testing.T) {
 	t.Parallel()
 	d, err := Open(t.Context(), "postgres://u@127.0.0.1:1/db?sslmode=disable", &Options{NoCheck: true, NoListen: true})

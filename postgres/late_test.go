@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// beginDirect begins a transaction straight to the server.
+// beginDirect begins a transaction on a direct connection to the server.
 func (r *rig) beginDirect() pgx.Tx {
 	r.Helper()
 	tx, err := r.pool.Begin(r.Context())
@@ -24,7 +24,7 @@ func (r *rig) beginDirect() pgx.Tx {
 	return tx
 }
 
-// awaitBlocked awaits that so many statements wait for another transaction.
+// awaitBlocked waits until n statements wait for another transaction.
 func (r *rig) awaitBlocked(n int) {
 	r.Helper()
 	r.Eventually("a statement waits for the row", func() bool {
@@ -32,8 +32,8 @@ func (r *rig) awaitBlocked(n int) {
 	})
 }
 
-// checkLate has a statement of an owner wait for the row while the owner is buried, and checks that
-// it takes nothing.
+// checkLate has a statement of an owner wait for the row while Bury marks the owner as gone. Then it checks
+// that the statement takes nothing.
 func (r *rig) checkLate(d *postgres.Driver, key string) {
 	r.Helper()
 	tx := r.beginDirect()
@@ -56,8 +56,8 @@ func (r *rig) checkLate(d *postgres.Driver, key string) {
 	}
 }
 
-// TestStatementBehindItsOwnersBurialTakesNothing: its snapshot is from before.
-func TestStatementBehindItsOwnersBurialTakesNothing(t *testing.T) {
+// The statement's snapshot is older than the mark that its owner is gone.
+func TestBlockedStatementOfGoneOwnerTakesNothing(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	r.checkLate(d, "new")
@@ -67,9 +67,8 @@ func TestStatementBehindItsOwnersBurialTakesNothing(t *testing.T) {
 	r.Release(r.Acquire(r.newClient(), "new", long), r.Acquire(r.newClient(), "free", long))
 }
 
-// TestBurialOutlastsFencedTransaction: the lock cannot pass on meanwhile, and
-// still is not its old owner's.
-func TestBurialOutlastsFencedTransaction(t *testing.T) {
+// The transaction keeps the lock from passing on, and still its buried owner does not get it back.
+func TestGoneOwnerGetsNoLockAfterTransaction(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	if ok, err := d.Take(r.Within(), "k", "gone"); err != nil || !ok {
@@ -86,8 +85,8 @@ func TestBurialOutlastsFencedTransaction(t *testing.T) {
 	}
 }
 
-// TestANameIsQuickAgainAfterABurial: the mark in its row goes with the ticket.
-func TestANameIsQuickAgainAfterABurial(t *testing.T) {
+// The release that deletes the ticket also clears the mark in the row of the lock.
+func TestReleaseClearsMarkOfGoneOwner(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	tx := r.beginDirect()
@@ -107,15 +106,16 @@ func TestANameIsQuickAgainAfterABurial(t *testing.T) {
 	}
 }
 
-// Texts by which a proxy knows a statement.
+// A proxy recognises a statement by one of these texts.
 const (
 	anAcquire  = ".acquire("
 	anAdoption = ".adopt("
 	aRenewal   = "::bigint[])"
 )
 
-// sendLate has send send the statement that has this text, stops that on its way and ends the client's side of its connection.
-// What is returned has it carried out. With repeat, send goes on, and is over when sendLate returns; otherwise it fails.
+// sendLate has send send the statement that contains text. It holds that statement back and closes the
+// client's side of the connection. pass delivers the statement to the server. With repeat, send retries and
+// has returned when sendLate returns; otherwise send fails.
 func (r *rig) sendLate(d *postgres.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
 	r.Helper()
 	p := r.linkOf(d)
@@ -148,7 +148,7 @@ func (r *rig) timeLeft() time.Duration {
 	return time.Duration(r.countRows(query)) * time.Microsecond
 }
 
-// renewGrant renews g for ttl, which succeeds.
+// renewGrant renews g for ttl and fails the test on an error.
 func (r *rig) renewGrant(d *postgres.Driver, g driver.Grant, ttl time.Duration) {
 	r.Helper()
 	g.TTL = ttl
@@ -162,7 +162,7 @@ func (r *rig) acquireAdoptable(d *postgres.Driver, ttl time.Duration) (g driver.
 	return g
 }
 
-// acquireInto returns the send of sendLate for an Acquire.
+// acquireInto returns a send function for sendLate: it acquires and stores the grant.
 func (r *rig) acquireInto(d *postgres.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
 	return func(ctx context.Context) {
 		var err error
@@ -172,8 +172,7 @@ func (r *rig) acquireInto(d *postgres.Driver, req driver.Request, into *driver.G
 	}
 }
 
-// TestLateStatementDoesNotShortenLease: whatever was sent before for a shorter time, and is carried out after a renewal
-// for a longer one that was confirmed.
+// A statement with a shorter TTL was sent first and is executed after a confirmed renewal with a longer TTL.
 func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	const short = long / 4
 	for name, late := range map[string]func(r *rig, d *postgres.Driver) (g driver.Grant, pass func()){
@@ -211,8 +210,8 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	}
 }
 
-// TestALateStatementRevivesNothing: what is over is neither taken nor kept for longer by what was sent before.
-func TestALateStatementRevivesNothing(t *testing.T) {
+// A late statement neither takes nor prolongs a lease that is over.
+func TestLateStatementRevivesNoLease(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
 		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
 		"release, kept": func(r *rig, d *postgres.Driver, g driver.Grant) {
@@ -221,14 +220,14 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 		"force": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
 			r.Must(err)
-			r.Must(d.Release(r.Within(), g, 0)) // as the client does with what it has lost
+			r.Must(d.Release(r.Within(), g, 0)) // a client also releases what it has lost
 		},
 		"adoption": func(r *rig, d *postgres.Driver, g driver.Grant) {
 			d.Detach(g)
 			heir := r.newDriver()
 			own, err := heir.Adopt(r.Within(), g)
 			r.Must(err)
-			r.Must(d.Close()) // which ends what Detach has begun
+			r.Must(d.Close()) // waits for the work that Detach has begun
 			r.Must(heir.Release(r.Within(), own, 0))
 		},
 		"force, of which its holder has not heard": func(r *rig, _ *postgres.Driver, g driver.Grant) {
@@ -279,8 +278,9 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 	}
 }
 
-// TestAnOwnerNamesOneGrant: a lock that is handed over, and taken away before the waiter knows, is granted to it under another name.
-func TestAnOwnerNamesOneGrant(t *testing.T) {
+// If a lock is handed to a waiter and taken away before the waiter reads the grant, the waiter gets its next
+// grant under a new owner name.
+func TestOwnerNamesOneGrant(t *testing.T) {
 	for name, take := range map[string]func(r *rig, d *postgres.Driver, token int64){
 		"force, and held by another": func(r *rig, d *postgres.Driver, token int64) {
 			if ok, err := d.Force(r.Within(), "k", token, ""); err != nil || !ok {
@@ -328,8 +328,8 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 	}
 }
 
-// TestFullNotificationQueueStopsNoHandOver: a waiter that cannot be told of its turn finds it when it asks.
-func TestFullNotificationQueueStopsNoHandOver(t *testing.T) {
+// If the server cannot notify the waiter of its turn, the waiter finds the lock at its next poll.
+func TestFullNotificationQueueKeepsHandOver(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE OR REPLACE FUNCTION holdfast.told(p_channel text, p_owner text) RETURNS boolean LANGUAGE sql AS 'SELECT false'")
 	l := r.Acquire(r.newClient(), "k", long)
@@ -351,7 +351,7 @@ func TestFullNotificationQueueStopsNoHandOver(t *testing.T) {
 	}
 }
 
-// TestNobodyContinuesKeptLock: neither by the owner that released it, nor by one that Inspect names.
+// Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
 func TestNobodyContinuesKeptLock(t *testing.T) {
 	r := startRig(t)
 	d, heir := r.newDriver(), r.newDriver()

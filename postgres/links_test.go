@@ -24,16 +24,16 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// network is the network of one pool. Its connections can die without a word, as those do that a firewall has forgotten.
+// network is the network of one pool. Its connections can die silently, as behind a firewall that drops them.
 type network struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	conns []*mortal
 }
 
-// mortal is a connection that swallows what is sent to either end once it is dead.
+// mortal is a connection that, once dead, drops everything sent to either end.
 type mortal struct {
 	net.Conn
-	dead, used    atomic.Bool // used: something was sent after its death
+	dead, used    atomic.Bool // used: the client wrote to it after its death
 	listens, left atomic.Bool // left: the client has closed it
 }
 
@@ -50,7 +50,7 @@ func (c *mortal) Write(b []byte) (int, error) {
 	}
 	switch {
 	case !c.dead.Load():
-	case b[0] == 'X': // the client closes it, of which the server hears nothing either
+	case b[0] == 'X': // Terminate, which the server does not receive either
 		return len(b), nil
 	default:
 		c.used.Store(true)
@@ -69,7 +69,7 @@ func (c *mortal) Read(b []byte) (int, error) {
 	}
 }
 
-// dial is for pgx.
+// dial implements pgconn.DialFunc.
 func (n *network) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -82,7 +82,7 @@ func (n *network) dial(ctx context.Context, network, addr string) (net.Conn, err
 	return c, nil
 }
 
-// killConnections ends all connections without a word.
+// killConnections makes all connections die silently.
 func (n *network) killConnections() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -91,7 +91,7 @@ func (n *network) killConnections() {
 	}
 }
 
-// wastedCount returns how many dead connections were used.
+// wastedCount returns how many connections the client used after their death.
 func (n *network) wastedCount() (count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -103,7 +103,8 @@ func (n *network) wastedCount() (count int) {
 	return count
 }
 
-// listenerCount returns how many connections listen, or did until the client left them.
+// listenerCount returns the number of connections that listen; with left, of those which the client has
+// closed.
 func (n *network) listenerCount(left bool) (count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -115,7 +116,7 @@ func (n *network) listenerCount(left bool) (count int) {
 	return count
 }
 
-// poolThrough returns a pool of this size over a network of its own.
+// poolThrough returns a pool of this size over n.
 func (r *rig) poolThrough(n *network, size int32) *pgxpool.Pool {
 	r.Helper()
 	cfg, err := pgxpool.ParseConfig(server.DSN())
@@ -127,7 +128,7 @@ func (r *rig) poolThrough(n *network, size int32) *pgxpool.Pool {
 	return pool
 }
 
-// TestDeadPoolCostsOneAttempt: the driver itself asks now and then besides.
+// One request fails on a dead connection, and no other. The driver itself asks now and then besides.
 func TestDeadPoolCostsOneAttempt(t *testing.T) {
 	r := startRig(t)
 	const size = 10
@@ -143,7 +144,7 @@ func TestDeadPoolCostsOneAttempt(t *testing.T) {
 	}
 }
 
-// fillPool takes all connections of a pool, as the program's own transactions do, and returns what gives them back.
+// fillPool takes all connections of a pool, as the program's transactions do. empty gives them back.
 func (r *rig) fillPool(pool *pgxpool.Pool) (empty func()) {
 	r.Helper()
 	var taken []*pgxpool.Conn
@@ -159,7 +160,7 @@ func (r *rig) fillPool(pool *pgxpool.Pool) (empty func()) {
 	}
 }
 
-// TestRenewalNeedsNoConnectionOfPool: the program may have all of them in use, and a lease is renewed and asked for all the same.
+// The program uses all connections of the pool. Leases are still renewed and checked.
 func TestRenewalNeedsNoConnectionOfPool(t *testing.T) {
 	r := startRig(t)
 	n := &network{}
@@ -188,7 +189,8 @@ func TestRenewalNeedsNoConnectionOfPool(t *testing.T) {
 	}
 }
 
-// TestRenewalOutlivesDeadConnections: all are dead. Claims wait on the connections of the pool, and pgx keeps the place of each for 15 s more.
+// All connections have died. Claims wait for connections of the pool, and pgx keeps the place of each for 15
+// s.
 func TestRenewalOutlivesDeadConnections(t *testing.T) {
 	r := startRig(t)
 	n := &network{}
@@ -213,9 +215,9 @@ func TestRenewalOutlivesDeadConnections(t *testing.T) {
 	}
 }
 
-// TestWaitOutlastsAPasswordRotation: the server has the new password before the file of the client has it. The waiter
-// reports what it sees meanwhile, and takes the new password from the file.
-func TestWaitOutlastsAPasswordRotation(t *testing.T) {
+// The server has the new password before the client's password file has it. The waiter reports the error
+// meanwhile, and reads the new password from the file.
+func TestWaitSurvivesPasswordRotation(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
 	r := newRigOn(t, s)
@@ -263,7 +265,7 @@ func TestWaitOutlastsAPasswordRotation(t *testing.T) {
 	}
 }
 
-// TestNewConnectionsUseRotatedCertificates: authority, certificate and key of the client are read again for each connection.
+// The driver reads authority, certificate and key of the client again for each connection.
 func TestNewConnectionsUseRotatedCertificates(t *testing.T) {
 	r := startRig(t)
 	dir := t.TempDir()
@@ -274,7 +276,7 @@ func TestNewConnectionsUseRotatedCertificates(t *testing.T) {
 		r.tlsAddress(cert), cert.Cert, cert.Cert, cert.Key, name), &r.opts)
 	fixture.Closed(r.Rig, d, err)
 	g := r.Grant(d, "k", long)
-	_, err = redisproc.NewCertificate(dir) // in the place of the first
+	_, err = redisproc.NewCertificate(dir) // replaces the first one
 	r.Must(err)
 	if r.countRows("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = $1", name) == 0 {
 		t.Fatal("no connection has ended")
@@ -283,8 +285,8 @@ func TestNewConnectionsUseRotatedCertificates(t *testing.T) {
 	r.Must(d.Release(r.Within(), g, 0))
 }
 
-// TestListenerLeavesAnOldPrimary that lives on and only reads any more, when the pool leaves it.
-func TestListenerLeavesAnOldPrimary(t *testing.T) {
+// When the pool leaves a primary that has become read-only, the listening connection leaves it too.
+func TestListenerLeavesFormerPrimary(t *testing.T) {
 	r := startRig(t)
 	n := &network{}
 	pool := r.poolThrough(n, 2)
@@ -293,7 +295,7 @@ func TestListenerLeavesAnOldPrimary(t *testing.T) {
 	c := r.Client(d)
 	first := r.Acquire(c, "first", unrenewed)
 	r.forceLock(first)
-	r.checkForced(first) // as it listens by now
+	r.checkForced(first) // so the driver listens now
 	var old []*pgxpool.Conn
 	for range 2 {
 		conn, err := pool.Acquire(r.Within())
@@ -309,9 +311,9 @@ func TestListenerLeavesAnOldPrimary(t *testing.T) {
 	r.Eventually("it listens elsewhere", func() bool { return n.listenerCount(true) == 1 && n.listenerCount(false) == 1 })
 }
 
-// TestHookThatHangsHoldsUpNoRenewal: a hook of the pool has no regard to its context. Renewals that could have a connection of their own
-// by it take one of the pool.
-func TestHookThatHangsHoldsUpNoRenewal(t *testing.T) {
+// A hook of the pool ignores its context. Renewals that would open their own connection through that hook use
+// a connection of the pool.
+func TestHangingHookDelaysNoRenewal(t *testing.T) {
 	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN())
 	r.Must(err)
@@ -351,8 +353,8 @@ func TestHookThatHangsHoldsUpNoRenewal(t *testing.T) {
 	}
 }
 
-// TestDialOfShortLeaseEndsInTime: it leads nowhere, and the next attempt may lead somewhere. The program uses the whole pool.
-func TestDialOfShortLeaseEndsInTime(t *testing.T) {
+// An attempt to connect hangs, and the next may succeed. The program uses the whole pool.
+func TestShortLeaseBoundsConnectTime(t *testing.T) {
 	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN())
 	r.Must(err)

@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	// watchEvery is the time between two questions of an idle driver to the database.
+	// watchEvery is the interval at which an idle driver sends a statement.
 	watchEvery = 5 * time.Second
-	// lookEvery is the time between two pings of a connection that brings no notification.
+	// lookEvery is the interval between pings of a listening connection that receives nothing.
 	lookEvery = 5 * time.Second
 )
 
-// Reasons for which a driver never listens.
+// Reasons why a driver never listens.
 var (
 	errPooled = errors.New("LISTEN does not work through this connection pooler, so waiters poll; it does on a direct connection, or in session mode")
 	errShared = errors.New("several connections share one session of the server, so waiters poll, and no statement is prepared; " +
 		"use a server that gives each connection a session of its own")
 )
 
-// currentChannel returns the channel on which the driver listens, nil where it does not, and a channel that is
+// currentChannel returns the channel on which the driver listens, nil if it does not, and a channel that is
 // closed when that changes.
 func (d *Driver) currentChannel() (channel *string, changed <-chan struct{}) {
 	d.mu.Lock()
@@ -37,7 +37,7 @@ func (d *Driver) currentChannel() (channel *string, changed <-chan struct{}) {
 	return d.channel, d.tuned
 }
 
-// setChannel sets the channel and has all that wait ask again, so that the server knows.
+// setChannel sets the channel and makes all waiters ask again, which gives the server the new channel.
 func (d *Driver) setChannel(channel *string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -46,8 +46,7 @@ func (d *Driver) setChannel(channel *string) {
 	d.tuned = make(chan struct{})
 }
 
-// startListening opens, once, the connection on which the driver listens until Close. The
-// caller is inside a call.
+// startListening starts the goroutine that listens until Close, once. The caller is inside a call.
 func (d *Driver) startListening() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,7 +64,7 @@ func (d *Driver) startListening() {
 	})
 }
 
-// listenOnce listens while one connection lasts.
+// listenOnce opens a connection and listens on it until it ends.
 func (d *Driver) listenOnce() error {
 	var in inbox
 	conn, err := d.dialConn(d.calls.Alive, in.add)
@@ -102,8 +101,9 @@ func (d *Driver) listenOnce() error {
 	}
 }
 
-// handlePayload does what a notification calls for: it has a waiter ask, or the client look whether its lock was taken away.
-// Every user of the database can send one, so what it has in it is a hint, and text of a stranger.
+// handlePayload handles a notification: it wakes a waiter, or raises the alert for a lock that was
+// force-released. Every user of the database can send one, so the payload is only a hint, and its text is
+// untrusted.
 func (d *Driver) handlePayload(payload string) {
 	d.mu.Lock()
 	if wake := d.waiting[payload]; wake != nil {
@@ -126,8 +126,8 @@ func (d *Driver) forgetHold(owner string) {
 	delete(d.held, owner)
 }
 
-// lookAtHeld looks once at each lock that the driver holds: while it did not listen, one may have been
-// taken away by force.
+// lookAtHeld checks once, for each lock that the driver holds, whether it was force-released while the driver
+// did not listen.
 func (d *Driver) lookAtHeld() {
 	var names, owners []string
 	d.mu.Lock()
@@ -138,7 +138,7 @@ func (d *Driver) lookAtHeld() {
 	d.lookForForced(names, owners)
 }
 
-// lookForForced is alertForced, repeated while the database does not answer, until Close.
+// lookForForced calls alertForced until the database answers, or until Close.
 func (d *Driver) lookForForced(names, owners []string) {
 	if len(names) == 0 {
 		return
@@ -150,7 +150,7 @@ func (d *Driver) lookForForced(names, owners []string) {
 	})
 }
 
-// alertForced tells the client which of these locks were taken away by force, and why.
+// alertForced tells the client which of these locks were force-released, and why.
 func (d *Driver) alertForced(ctx context.Context, names, owners []string) error {
 	type taken struct{ Owner, Why string }
 	r, err := queryVital(ctx, d, 0, false, pgx.RowToStructByPos[taken], d.schema.forced, names, owners)
@@ -165,24 +165,24 @@ func (d *Driver) alertForced(ctx context.Context, names, owners []string) error 
 	return err
 }
 
-// inbox keeps the payloads of notifications that came to a connection, and drops those for which it has no room: whoever sends
-// without end costs wake-ups, no memory. A poll stands behind each of them.
+// inbox queues the payloads of notifications on a connection. It drops payloads beyond its room, so that a
+// flood of notifications costs no memory. A dropped wake-up is found by the next poll.
 type inbox struct {
 	payloads []string
 	bytes    int
 }
 
-// inboxRoom bounds the payloads that wait, in bytes. A payload has at most 8,000.
+// inboxRoom bounds the bytes of queued payloads. A payload has at most 8,000.
 const inboxRoom = 1 << 20
 
-// add keeps one more payload.
+// add queues a payload, or drops it if there is no room.
 func (in *inbox) add(payload string) {
 	if size := len(payload) + rowBytes; in.bytes+size <= inboxRoom {
 		in.payloads, in.bytes = append(in.payloads, payload), in.bytes+size
 	}
 }
 
-// awaitPayload returns the next payload that came to conn, and waits for it until ctx ends.
+// awaitPayload returns the next payload of conn. It waits until ctx ends.
 func (in *inbox) awaitPayload(ctx context.Context, conn *pgx.Conn) (payload string, err error) {
 	for len(in.payloads) == 0 {
 		if err := conn.PgConn().WaitForNotification(ctx); err != nil && len(in.payloads) == 0 {
@@ -194,8 +194,9 @@ func (in *inbox) awaitPayload(ctx context.Context, conn *pgx.Conn) (payload stri
 	return payload, nil
 }
 
-// dialConn opens a connection beside the pool, by the hooks of the pool for a new one. It calls notified with the payload of each notification.
-// Close does not wait for a hook that has no regard to its context: what that opens is closed later.
+// dialConn opens a connection beside the pool, with the pool's hooks for new connections. It calls notified
+// with the payload of each notification. Close does not wait for a hook that ignores its context: the
+// connection that such a hook returns late is closed then.
 func (d *Driver) dialConn(ctx context.Context, notified func(payload string)) (*pgx.Conn, error) {
 	return driverkit.CallAside(d.calls.Work, func() (*pgx.Conn, error) { return d.dialByHooks(ctx, notified) }, closeConn)
 }
@@ -221,7 +222,7 @@ func (d *Driver) dialByHooks(ctx context.Context, notified func(payload string))
 	return conn, nil
 }
 
-// nextPayload waits for the next notification and returns its payload. It ends with alive.
+// nextPayload waits for the next notification and returns its payload. It returns an error when alive ends.
 func (d *Driver) nextPayload(alive context.Context, conn *pgx.Conn, in *inbox) (string, error) {
 	for {
 		ctx, cancel := context.WithTimeout(alive, lookEvery)
@@ -242,9 +243,10 @@ func (d *Driver) nextPayload(alive context.Context, conn *pgx.Conn, in *inbox) (
 	}
 }
 
-// probeChannel finds out whether notifications arrive at conn, which listens. It returns errPooled behind a pooler in
-// transaction mode, which accepts LISTEN and gives the connection that listens to the next client (findings/pgbouncer-listen-is-deaf.sh),
-// and errShared where a notification goes to any connection of the one session (findings/pglite-advisory-lock-for-each.sh).
+// probeChannel finds out whether conn, which listens, receives notifications. It returns errPooled behind a
+// pooler in transaction mode, which accepts LISTEN and then gives the listening connection to another client
+// (findings/pgbouncer-listen-is-deaf.sh). It returns errShared if all connections share one session, so that
+// any of them may receive the notification (findings/pglite-advisory-lock-for-each.sh).
 func (d *Driver) probeChannel(ctx context.Context, conn *pgx.Conn, in *inbox) error {
 	there, shared, err := d.compareSessions(ctx, conn)
 	switch {
@@ -260,32 +262,33 @@ func (d *Driver) probeChannel(ctx context.Context, conn *pgx.Conn, in *inbox) er
 	case err != nil:
 		return fmt.Errorf("probe: %w", err)
 	case !heard:
-		d.states.Limit(0, driver.NodePolling, errPooled) // while the driver can but poll, that is the best there is
+		d.states.Limit(0, driver.NodePolling, errPooled) // a driver that can only poll is never better than NodePolling
 		return errPooled
 	}
 	return nil
 }
 
-// compareSessions reports whether conn leads to the server itself, and if so, whether a connection of the pool leads to
-// the same session.
+// compareSessions reports whether conn leads directly to the server, and if so, whether a connection of the
+// pool shares its session.
 func (d *Driver) compareSessions(ctx context.Context, conn *pgx.Conn) (there, shared bool, err error) {
 	if there, err = isDirect(ctx, conn); !there || err != nil {
 		return there, false, err
 	}
 	own, other := conn.PgConn().PID(), d.backend.Load()
-	if other == 0 || other == own { // not known, or perhaps of a connection that has ended
+	if other == 0 || other == own { // unknown, or of a connection that has ended
 		err = d.pool.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&other)
 	}
 	return true, other == own, err
 }
 
-// noteShared notes that connections share a session of the server. What one of them prepares is there for all.
+// noteShared records that connections share one session. Then a statement that one prepares exists for all.
 func (d *Driver) noteShared() {
 	d.straight.Store(false)
 	d.states.Limit(0, driver.NodePolling, errShared)
 }
 
-// hearsChannel reports whether a notification arrives at conn, which listens to the driver's channel. If none does, conn stops listening.
+// hearsChannel reports whether conn, which listens to the driver's channel, receives a notification. If not,
+// conn stops listening.
 func (d *Driver) hearsChannel(ctx context.Context, conn *pgx.Conn, in *inbox) (bool, error) {
 	if _, err := d.pool.Exec(ctx, "SELECT pg_notify($1, '')", pgx.QueryExecModeExec, d.owners.Client); err != nil {
 		return false, err
@@ -298,14 +301,14 @@ func (d *Driver) hearsChannel(ctx context.Context, conn *pgx.Conn, in *inbox) (b
 	return false, nil
 }
 
-// watchDatabase asks the database now and then, so that its state is known while nobody calls.
+// watchDatabase asks the database now and then, so that its state stays known while nobody calls.
 func (d *Driver) watchDatabase() {
 	for driverkit.Sleep(d.calls.Alive, watchEvery) {
 		d.ears.closeIdle(earRest)
 		d.reserve.closeIdle()
 		d.forgetCrowds()
 		ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
-		r, err := queryRows(ctx, d, pgx.RowTo[int], "SELECT 1") // the outcome is reported
+		r, err := queryRows(ctx, d, pgx.RowTo[int], "SELECT 1") // reports the outcome
 		cancel()
 		if err == nil {
 			d.states.Timed(0, time.Since(r.sent))
@@ -313,7 +316,7 @@ func (d *Driver) watchDatabase() {
 	}
 }
 
-// reportAnswer notes the outcome of a statement.
+// reportAnswer reports the outcome of a statement as the state of the node.
 func (d *Driver) reportAnswer(err error) {
 	if d.calls.Alive.Err() == nil {
 		d.states.Report(0, err)

@@ -11,7 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// createDatabase makes a database for one test and returns its DSN. What is done to the rest of the server does not hurt the others.
+// createDatabase creates a database for one test and returns its DSN, so that the test can change settings of
+// the whole database.
 func (r *rig) createDatabase() string {
 	r.Helper()
 	name := strings.ReplaceAll(strings.ToLower(r.opts.Schema), " ", "_")
@@ -19,14 +20,14 @@ func (r *rig) createDatabase() string {
 	return strings.Replace(server.DSN(), "dbname=postgres", "dbname="+name, 1)
 }
 
-// TestMigrateWorksWhereAllTablesArePublished: a table of a publication needs what identifies its rows.
-func TestMigrateWorksWhereAllTablesArePublished(t *testing.T) {
+// A table in a publication needs a replica identity.
+func TestMigrateWorksWithPublicationForAllTables(t *testing.T) {
 	r := startRig(t)
 	dsn := r.createDatabase()
 	r.pool = r.openPool(dsn)
 	r.Must(r.migrate(r.pool, r.opts))
-	r.execSQL("ALTER TABLE holdfast.version REPLICA IDENTITY DEFAULT") // as versions before made it
-	r.execSQL("UPDATE holdfast.version SET version = 2")               // so that there is something to do
+	r.execSQL("ALTER TABLE holdfast.version REPLICA IDENTITY DEFAULT") // as earlier versions created it
+	r.execSQL("UPDATE holdfast.version SET version = 2")               // so that migrate has something to do
 	r.execSQL("CREATE PUBLICATION everything FOR ALL TABLES")
 	for _, schema := range []string{r.opts.Schema, "fresh"} {
 		r.opts.Schema = schema
@@ -37,8 +38,8 @@ func TestMigrateWorksWhereAllTablesArePublished(t *testing.T) {
 	r.Release(r.Acquire(c, "k", long))
 }
 
-// TestMigrateNeedsNoRightsBeyondItsSchema, where that is there, whatever it is called.
-func TestMigrateNeedsNoRightsBeyondItsSchema(t *testing.T) {
+// If the schema exists, its owner needs no other permission, whatever the names are.
+func TestMigrateNeedsOnlyItsSchema(t *testing.T) {
 	r := startRig(t)
 	role := "owner of " + r.opts.Schema
 	quoted := pgx.Identifier{role}.Sanitize()
@@ -54,8 +55,9 @@ func TestMigrateNeedsNoRightsBeyondItsSchema(t *testing.T) {
 	r.checkError(r.migrate(pool, postgres.Options{Schema: r.opts.Schema + " new"}), driver.ErrAuth, "permission denied for database", "owns the schema")
 }
 
-// TestMissingServerFunctionIsNoMissingTable: a server that only looks like PostgreSQL may lack one, and migrate mends nothing then.
-func TestMissingServerFunctionIsNoMissingTable(t *testing.T) {
+// A server that only resembles PostgreSQL may lack a function. The error must not advise migrate, which would
+// not help.
+func TestMissingServerFunctionNeedsNoMigrate(t *testing.T) {
 	r := startRig(t)
 	dsn := r.createDatabase()
 	r.pool = r.openPool(dsn)
@@ -76,8 +78,8 @@ func TestMissingServerFunctionIsNoMissingTable(t *testing.T) {
 	check(d.List(r.Within(), "", func(driver.Status) bool { return true }), "starts_with")
 }
 
-// TestSinceOfAHolderStaysTheSame with each look.
-func TestSinceOfAHolderStaysTheSame(t *testing.T) {
+// Each Inspect returns the same time.
+func TestSinceStaysConstant(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	g := r.Grant(d, "k", long)
@@ -99,7 +101,8 @@ func TestSinceOfAHolderStaysTheSame(t *testing.T) {
 	r.Must(d.Release(r.Within(), g, 0))
 }
 
-// TestMigrateReplacesFunctionsOfEarlierBuild: tables of the same version may have slower functions. Who does not own them leaves them.
+// Tables of the same version may have slower functions of an earlier build. A user who does not own the
+// functions leaves them.
 func TestMigrateReplacesFunctionsOfEarlierBuild(t *testing.T) {
 	r := startRig(t)
 	body := func() (text string) {
@@ -110,7 +113,7 @@ func TestMigrateReplacesFunctionsOfEarlierBuild(t *testing.T) {
 	r.execSQL("CREATE OR REPLACE FUNCTION holdfast.waiters(p_name text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$BEGIN RETURN 0; END$$")
 	for name, grants := range map[string][]string{
 		"guest of ":  {"USAGE ON SCHEMA {schema}", "SELECT ON ALL TABLES IN SCHEMA {schema}"},
-		"member of ": {"USAGE ON SCHEMA {schema}", "SELECT ON ALL TABLES IN SCHEMA {schema}", "holdfast"}, // who would have to take the role first
+		"member of ": {"USAGE ON SCHEMA {schema}", "SELECT ON ALL TABLES IN SCHEMA {schema}", "holdfast"}, // a member that would need SET ROLE first
 	} {
 		role := name + r.opts.Schema
 		r.execSQL("CREATE ROLE " + pgx.Identifier{role}.Sanitize() + " LOGIN NOINHERIT")

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// schemaParameter names the schema in a URL.
+// schemaParameter is the URL parameter that names the schema.
 const schemaParameter = "holdfast_schema"
 
 // Open returns a driver over a pool of its own for the database that url names, in
@@ -67,7 +67,8 @@ func New(ctx context.Context, pool *pgxpool.Pool, opts *Options) (*Driver, error
 	return d.finishOpen(ctx, opts, err)
 }
 
-// finishOpen returns d, unless it could not be made, or cannot work.
+// finishOpen checks the database and returns d. If the check finds an error that waiting does not fix, it
+// closes d.
 func (d *Driver) finishOpen(ctx context.Context, opts *Options, err error) (*Driver, error) {
 	if err == nil && opts.NoCheck {
 		return d, nil
@@ -75,7 +76,7 @@ func (d *Driver) finishOpen(ctx context.Context, opts *Options, err error) (*Dri
 	return driverkit.Opened(ctx, "postgres", d, err, d.checkDatabase)
 }
 
-// checkDatabase looks at the database for the first time.
+// checkDatabase asks the database for the first time.
 func (d *Driver) checkDatabase(ctx context.Context) error {
 	conn, err := d.pool.Acquire(ctx)
 	if err == nil {
@@ -112,14 +113,15 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 	}
 	cfg.ConnConfig.MaxProtocolMessageBodyLen = messageBytes
 	cfg.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
-		// Passwords and certificates that the URL names files of are replaced while the program runs.
-		if now, err := pgxpool.ParseConfig(dsn); err == nil { // else the files are being replaced at this moment
+		// Files that the URL names may be replaced while the program runs, so each connection reads them
+		// again.
+		if now, err := pgxpool.ParseConfig(dsn); err == nil { // an error: the files are being replaced right now
 			cc.Password, cc.TLSConfig, cc.Fallbacks = now.ConnConfig.Password, now.ConnConfig.TLSConfig, now.ConnConfig.Fallbacks
 		}
 		return nil
 	}
 	cfg.BeforeClose = dropSoon
-	cfg.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} // pgx would keep them; the connection that listens is no part of the pool
+	cfg.ConnConfig.OnNotification = func(*pgconn.PgConn, *pgconn.Notification) {} // drop them: pgx would queue them, and the pool's connections do not listen
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
 		err = errors.Join(driver.ErrInvalid, err)
@@ -127,10 +129,10 @@ func openPool(dsn string, opts *Options) (*pgxpool.Pool, Options, error) {
 	return pool, o, err
 }
 
-// secret finds a parameter that names a file which only its users shall read, in a URL or among the words of libpq.
+// secret finds a parameter that names a file which only its users may read, in a URL or a libpq string.
 var secret = regexp.MustCompile(`(?:^|[?&\s])(?:sslkey|passfile)\s*=\s*('[^']*'|[^&\s']+)`)
 
-// secretFiles returns the files that the URL names and only its users shall read.
+// secretFiles returns the files that the URL names and that only their users may read.
 func secretFiles(text string) (files []string) {
 	for _, found := range secret.FindAllStringSubmatch(text, -1) {
 		name := strings.Trim(found[1], "'")

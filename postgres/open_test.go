@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// checkRejected checks what opening says, and that it shows no password.
+// checkRejected checks the error of Open, and that it shows no password.
 func (r *rig) checkRejected(url string, opts *postgres.Options, is error, words ...string) {
 	r.Helper()
 	d, err := postgres.Open(r.Context(), url, opts)
@@ -45,7 +45,7 @@ func (r *rig) checkError(err, is error, words ...string) {
 	}
 }
 
-func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
+func TestSchemaErrorsNameFix(t *testing.T) {
 	r := startRig(t)
 	none := postgres.Options{Schema: "none"}
 	r.checkRejected(server.DSN(), &none, driver.ErrUnavailable, `"none"`, "Migrate")
@@ -73,7 +73,7 @@ func TestErrorsOfTheSchemaNameTheMend(t *testing.T) {
 	r.checkRejected(server.DSN()+" holdfast_schema=nowhere", nil, driver.ErrUnavailable, `"nowhere"`)
 }
 
-func TestMissingRightsAreNamed(t *testing.T) {
+func TestErrorNamesMissingPermissions(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE ROLE " + pgx.Identifier{"none " + r.opts.Schema}.Sanitize() + " LOGIN")
 	dsn := strings.Replace(server.DSN(), "user=holdfast", "user='none "+r.opts.Schema+"'", 1)
@@ -89,10 +89,10 @@ func TestMissingRightsAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := r.Client(d)
-	r.Release(r.Acquire(c, "k", long)) // these rights are enough
+	r.Release(r.Acquire(c, "k", long)) // these permissions are enough
 }
 
-func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
+func TestWrongPasswordErrorHidesPassword(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
 	r := newRigOn(t, s)
@@ -120,8 +120,8 @@ func TestAWrongPasswordIsNamedAndNotShown(t *testing.T) {
 	r.checkRejected("postgres://locked:hunter2@h/db", &postgres.Options{Schema: strings.Repeat("x", 64)}, driver.ErrInvalid, "schema")
 }
 
-// TestADatabaseThatOnlyReadsIsNamed, and is taken for no standby.
-func TestADatabaseThatOnlyReadsIsNamed(t *testing.T) {
+// The error does not call the database a standby.
+func TestErrorNamesReadOnlyDatabase(t *testing.T) {
 	r := startRig(t)
 	d, err := postgres.Open(t.Context(), server.DSN()+" options='-c default_transaction_read_only=on'", &r.opts)
 	r.Must(err)
@@ -130,8 +130,8 @@ func TestADatabaseThatOnlyReadsIsNamed(t *testing.T) {
 	r.checkError(err, driver.ErrUnavailable, "read-only transaction", "default_transaction_read_only off", "if this is a standby")
 }
 
-// TestAddressTriedTwiceIsNamedOnce: with TLS and without.
-func TestAddressTriedTwiceIsNamedOnce(t *testing.T) {
+// pgx tries an address with TLS and without; the error names it once.
+func TestErrorNamesEachAddressOnce(t *testing.T) {
 	t.Parallel()
 	d, err := postgres.Open(t.Context(), "postgres://me:hunter2@127.0.0.1:1/postgres", nil)
 	if err != nil {
@@ -144,8 +144,8 @@ func TestAddressTriedTwiceIsNamedOnce(t *testing.T) {
 	}
 }
 
-// TestADatabaseThatIsDownIsWaitedFor: opening is no error, a try is, and a wait goes on.
-func TestADatabaseThatIsDownIsWaitedFor(t *testing.T) {
+// Open returns no error, an attempt without waiting fails, and a wait goes on.
+func TestAcquireWaitsForDatabaseThatIsDown(t *testing.T) {
 	r := startRig(t)
 	p := r.newRelay()
 	p.Set(func() { p.Refuse = true })
@@ -169,7 +169,7 @@ func TestADatabaseThatIsDownIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestAPoolThatIsInUseIsNamed(t *testing.T) {
+func TestErrorNamesExhaustedPool(t *testing.T) {
 	r := startRig(t)
 	cfg, err := pgxpool.ParseConfig(server.DSN() + " pool_max_conns=2")
 	if err != nil {
@@ -199,7 +199,7 @@ func TestAPoolThatIsInUseIsNamed(t *testing.T) {
 	}
 }
 
-func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {
+func TestConcurrentMigrateCreatesOneSchema(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("DROP SCHEMA " + strings.TrimSuffix(r.in("holdfast."), ".") + " CASCADE")
 	var all sync.WaitGroup
@@ -219,26 +219,26 @@ func TestMigrateByManyAtOnceMakesOneSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := r.Acquire(r.newClient(), "k", long)
-	r.execSQL(text, pgx.QueryExecModeSimpleProtocol) // run by hand, with locks held
+	r.execSQL(text, pgx.QueryExecModeSimpleProtocol) // as if run by hand, with locks held
 	if err := l.Extend(r.Within(), long); err != nil {
 		t.Errorf("after the SQL was run again: %v", err)
 	}
 	r.Release(l)
 }
 
-// levels are the isolation levels that are stricter than the usual one.
+// levels are the isolation levels above READ COMMITTED.
 var levels = []string{"repeatable read", "serializable"}
 
-// isolatedDriver returns the driver of a client for whose statements a level is the default.
+// isolatedDriver returns a driver whose statements run at this isolation level by default.
 func (r *rig) isolatedDriver(level string) *postgres.Driver {
 	r.Helper()
 	d, err := postgres.Open(r.Context(), server.DSN()+" default_transaction_isolation='"+level+"'", &r.opts)
 	return fixture.Closed(r.Rig, d, err)
 }
 
-// TestAnotherIsolationLevelChangesNothing: the database's default may be stricter. Statements that the server refuses for that
-// are no outage, however often.
-func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
+// The database's default level may be stricter. Statements that the server then rejects are no outage, however
+// many.
+func TestLocksWorkAtAnyIsolationLevel(t *testing.T) {
 	for _, level := range levels {
 		t.Run(level, func(t *testing.T) {
 			r := startRig(t)
@@ -262,7 +262,7 @@ func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
 							t.Errorf("%d holders", held)
 						}
 						mu.Unlock()
-						time.Sleep(time.Millisecond) // or two holders would never meet
+						time.Sleep(time.Millisecond) // so that two holders would overlap
 						mu.Lock()
 						held--
 						mu.Unlock()
@@ -276,8 +276,7 @@ func TestAnotherIsolationLevelChangesNothing(t *testing.T) {
 	}
 }
 
-// TestReleaseFindsTicketNewerThanItsSnapshot: it waited for the row while another
-// waiter queued up, behind an earlier one.
+// The release waited for the row while a waiter queued up behind an earlier one.
 func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
 	for _, level := range append(levels, "read committed") {
 		t.Run(level, func(t *testing.T) {
@@ -313,7 +312,7 @@ func TestReleaseFindsTicketNewerThanItsSnapshot(t *testing.T) {
 	}
 }
 
-// TestDatabaseSQLSharesThePool: closing the *sql.DB ends no lock.
+// Closing the *sql.DB ends no lock.
 func TestDatabaseSQLSharesThePool(t *testing.T) {
 	r := startRig(t)
 	pool := r.openPool(server.DSN())

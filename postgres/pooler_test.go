@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/locktest"
 )
 
-// startPooler starts a pgbouncer before the server, and starts it again when it ends by itself: 1.18 can when statements are
-// cancelled while the server is busy (pgbouncer/pgbouncer#822).
+// startPooler starts a pgbouncer before the server, and restarts it whenever it exits: version 1.18 may crash
+// when statements are cancelled while the server is busy (pgbouncer/pgbouncer#822).
 func startPooler(t testing.TB, mode string) *pgproc.Pooler {
 	t.Helper()
 	ctx := t.Context()
@@ -45,7 +45,7 @@ func startPooler(t testing.TB, mode string) *pgproc.Pooler {
 	return p
 }
 
-func TestConformanceBehindAPoolerInTransactionMode(t *testing.T) {
+func TestConformanceBehindTransactionPooler(t *testing.T) {
 	gates.Nightly(t, "sizes") // TestOddSessionsAnswerAlike compares its statements
 	t.Parallel()
 	p := startPooler(t, "transaction")
@@ -58,7 +58,7 @@ func TestConformanceBehindAPoolerInTransactionMode(t *testing.T) {
 	}})
 }
 
-// TestDriverReportsPollingBehindPoolerOnce, where LISTEN does not work.
+// LISTEN does not work behind a pooler in transaction mode.
 func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 	for mode, listens := range map[string]bool{"transaction": false, "session": true} {
 		t.Run(mode, func(t *testing.T) {
@@ -75,7 +75,7 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // it is said at the first wait, and not again
+			for range 2 { // only the first wait reports it
 				l := r.Acquire(r.newClient(), "k", long)
 				next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "k", long) })
 				r.Eventually("the waiter has found out", func() bool {
@@ -87,7 +87,7 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 				r.Release(l)
 				r.Release(<-next)
 			}
-			if err := c.Close(); err != nil { // after which no more events come
+			if err := c.Close(); err != nil { // no event comes after Close
 				t.Error(err)
 			}
 			if listens && len(events) != 0 || !listens && (len(events) != 1 || events[0].State != driver.NodePolling || events[0].Err == nil) {
@@ -97,8 +97,8 @@ func TestDriverReportsPollingBehindPoolerOnce(t *testing.T) {
 	}
 }
 
-// TestALockIsAsDurableAsTheDatabase crashes a server that has locks and waiters.
-func TestALockIsAsDurableAsTheDatabase(t *testing.T) {
+// The server crashes while clients hold locks and wait for them.
+func TestLocksSurviveServerCrash(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t, "synchronous_commit=on")
 	r := newRigOn(t, s)

@@ -118,32 +118,32 @@ type Driver struct {
 	noListen bool
 	node     string
 	schema   schema
-	owners   *driverkit.Owners // the name of the client is the channel as well
+	owners   *driverkit.Owners // the client's name is also its channel
 	checked  atomic.Bool       // the schema is of our version
-	straight atomic.Bool       // there is no pooler before the server, and statements can be prepared
+	straight atomic.Bool       // no pooler before the server: statements can be prepared
 
-	answered atomic.Int64  // when the database answered a statement last, in ns since 1970
-	replaced atomic.Int64  // when all connections were replaced last
-	backend  atomic.Uint32 // the server's process for the connection of the pool that was used last, by the server's greeting; 0: none was
+	answered atomic.Int64  // time of the last answer to a statement, in ns since 1970
+	replaced atomic.Int64  // time of the last replacement of all connections
+	backend  atomic.Uint32 // server process of the last used connection of the pool; 0: none was used
 
 	calls   *driverkit.Calls
-	states  *driverkit.States // of one node
-	lane    *driverkit.Lane   // of what claims and releases send
+	states  *driverkit.States // state of the one node
+	lane    *driverkit.Lane   // turns for the statements of claims and releases
 	ears    ears
 	reserve *reserve
 
-	mu      sync.Mutex                 // guards what follows
-	doubted map[string]bool            // our owners that hold a lock, a statement of which had no answer
-	held    map[string]string          // the locks that we hold, by owner: what a force may have taken away unheard
-	waiting map[string]chan<- struct{} // by owner: wakes a claim, whose turn it is
-	channel *string                    // where the driver listens; nil: it does not
+	mu      sync.Mutex                 // guards the fields below
+	doubted map[string]bool            // owners of locks with a statement that got no answer
+	held    map[string]string          // keys of held locks, by owner, to check for missed force-releases
+	waiting map[string]chan<- struct{} // by owner: wakes the claim whose turn has come
+	channel *string                    // channel on which the driver listens; nil: none
 	tuned   chan struct{}              // closed when channel changes
-	listens bool                       // or is about to
-	hangUp  context.CancelFunc         // ends the connection that listens, and another follows
+	listens bool                       // the listening goroutine was started
+	hangUp  context.CancelFunc         // closes the listening connection; the driver opens another
 	alert   func(owner, why string)
 
-	passages map[string]passage   // by owner: the turnstiles that our holders have
-	crowded  map[string]time.Time // by name: when others were last seen at its turnstile
+	passages map[string]passage   // by owner: turnstiles that holders of this client keep
+	crowded  map[string]time.Time // by name: last time that others were at its turnstile
 }
 
 func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
@@ -163,7 +163,7 @@ func newDriver(pool *pgxpool.Pool, opts *Options) (*Driver, error) {
 	if !opts.NoListen {
 		d.ears.max = max(cmp.Or(opts.MaxWaitConns, maxEars), 0)
 	}
-	d.lane = driverkit.NewLane(d.states, int(pool.Config().MaxConns)-1) // one is for renewals
+	d.lane = driverkit.NewLane(d.states, int(pool.Config().MaxConns)-1) // one connection is left for renewals
 	d.calls.Go(d.watchDatabase)
 	return d, nil
 }
@@ -179,7 +179,7 @@ func (d *Driver) Close() error {
 		return nil
 	}
 	d.closeEars()
-	d.reserve.turn <- struct{}{} // no call is under way
+	d.reserve.turn <- struct{}{} // waits for the statement that uses the reserve
 	d.reserve.close()
 	d.reserve.passTurn()
 	if !d.ours {
@@ -192,7 +192,7 @@ func (d *Driver) Close() error {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(pace.CloseTime()): // connections that hang take the pool 15 s
+	case <-time.After(pace.CloseTime()): // with hanging connections, closing the pool takes 15 s
 	}
 	return nil
 }
@@ -208,7 +208,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return c.noteResult(c.acquireLock(ctx))
 }
 
-// Renew implements driver.Driver. It tries again until ctx ends.
+// Renew implements driver.Driver. It retries until ctx ends.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	out := make([]driver.Renewal, len(grants))
 	if err := d.calls.Enter(); err != nil {
@@ -229,7 +229,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 		names[i], owners[i], ttls[i] = g.Key, g.Owner, driverkit.InMicros(g.TTL)
 	}
 	var r reply[renewed]
-	var full error // somebody has to make room: the holder hears of it now, and its client tries again while trust lasts
+	var full error // disk or memory is full: report it now; the client retries while trust lasts
 	again := false
 	err := driverkit.Insist(ctx, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(shortest, pace.Alone))
@@ -260,7 +260,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 			out[i] = driver.Renewal{TrustedUntil: driverkit.Trust(r.sent, g.TTL), Waiters: n}
 		}
 	}
-	if len(lostNames) > 0 { // before the client hears of the loss, as it asks nobody for the reason then
+	if len(lostNames) > 0 { // before the loss is returned: the client asks for no reason afterwards
 		ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(0, pace.Alone))
 		defer cancel()
 		d.alertForced(ctx, lostNames, lostOwners)
@@ -268,14 +268,14 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	return out
 }
 
-// renewed is the server's answer about a lock that it has renewed.
+// renewed is a row about a lock that the server has renewed.
 type renewed struct {
 	Name    string
 	Waiters int
 }
 
-// Release implements driver.Driver. The release is repeated, in the background if need be,
-// until it is confirmed or the lock has lapsed.
+// Release implements driver.Driver. It repeats the release, if need be in the background, until the release is
+// confirmed or the lock has lapsed.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -285,10 +285,11 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.insistOnFree(g, keep, begun) })
 }
 
-// detached in place of the time for which a released lock is kept: the lock is not released.
+// detached stands in the place of the keep time of a release: the owner gives up the lock without releasing
+// it.
 const detached = time.Duration(-1)
 
-// freeLock releases what g may have, once.
+// freeLock sends one release of g.
 func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	bury := d.isDoubted(g.Owner)
 	sql, args := d.schema.free, []any{g.Key, g.Owner}
@@ -305,8 +306,8 @@ func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duratio
 	return err
 }
 
-// insistOnFree repeats a release, each time in its turn, until it is confirmed, or the lock has
-// lapsed. It calls begun at each turn.
+// insistOnFree repeats a release in its lane until it is confirmed or the lock has lapsed. It calls begun at
+// each turn.
 func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) error {
 	ctx, cancel := context.WithTimeout(d.calls.Work, max(g.TTL, keep))
 	defer cancel()
@@ -321,13 +322,13 @@ func (d *Driver) insistOnFree(g driver.Grant, keep time.Duration, begun func()) 
 		return d.freeLock(ctx, g, keep)
 	})
 	if err != nil {
-		d.noteDoubt(g.Owner, false) // nobody asks again
+		d.noteDoubt(g.Owner, false) // nobody reads it again
 	}
 	return err
 }
 
-// noteDoubt notes whether owner, which has a lock or gives it up, has sent a statement that
-// may be executed late.
+// noteDoubt records whether owner, which has a lock or releases it, has sent a statement that may be executed
+// late.
 func (d *Driver) noteDoubt(owner string, doubt bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -338,15 +339,15 @@ func (d *Driver) noteDoubt(owner string, doubt bool) {
 	}
 }
 
-// isDoubted reports what noteDoubt has noted of owner.
+// isDoubted reports whether owner has sent a statement that may be executed late.
 func (d *Driver) isDoubted(owner string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.doubted[owner]
 }
 
-// Detach implements driver.Adopter. It does not block: if a statement of the owner may be carried
-// out late, it is marked as gone in the background, until the lock lapses.
+// Detach implements driver.Adopter. It does not block. If a statement of the owner may be executed late,
+// Detach marks the owner as gone in the background, until the lock lapses.
 func (d *Driver) Detach(g driver.Grant) {
 	d.forgetHold(g.Owner)
 	if !d.isDoubted(g.Owner) || d.calls.Enter() != nil {
@@ -362,7 +363,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	if !driver.IsAdoptable(g.Owner) { // the owner of a kept lock is not either
+	if !driver.IsAdoptable(g.Owner) { // nor is the owner of a kept lock
 		return driver.Grant{}, fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
 	}
 	c := d.newClaim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
@@ -382,17 +383,16 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	ok, err := queryOne(ctx, d, pgx.RowTo[bool], d.schema.force, key, token)
 	if ok && err == nil && st.Owner != "" && !st.Kept {
 		channel, _, _ := strings.Cut(st.Owner, ".")
-		queryOne(ctx, d, pgx.RowTo[any], d.schema.tell, key, st.Owner, why, channel, st.Owner+forced+why) // a hint: its error changes nothing
+		queryOne(ctx, d, pgx.RowTo[any], d.schema.tell, key, st.Owner, why, channel, st.Owner+forced+why) // only a hint, so its error is ignored
 	}
 	return ok, err
 }
 
-// forced stands behind the owner in the notification of a Force.
+// forced separates the owner from the reason in the notification of a force-release.
 const forced = " forced "
 
-// Alert implements driver.Alerter. The driver opens the connection on which it listens with its first
-// grant or its first wait. Once it listens, it looks whether a lock that it was granted before was taken
-// away meanwhile.
+// Alert implements driver.Alerter. The driver begins to listen at its first grant or first wait. Once it
+// listens, it checks whether a lock that it was granted before was force-released meanwhile.
 func (d *Driver) Alert(fn func(owner, why string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -419,7 +419,8 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	return nil
 }
 
-// holder reads what a client has written of itself. What is no such text is nobody: it hides no other row.
+// holder decodes a client's description of itself. Text that it cannot decode gives a zero holder, so that one
+// bad row hides no other.
 type holder driver.Holder
 
 // ScanText implements pgtype.TextScanner.
@@ -433,10 +434,10 @@ func (h *holder) ScanText(text pgtype.Text) error {
 // view is a row of Inspect and List.
 type view struct {
 	Name    string
-	Owner   *string // nil: nobody has it
+	Owner   *string // nil: the lock is free
 	Holder  holder
 	Token   int64
-	Since   int64 // µs since 1970, by the server's clock, so that each look has the same
+	Since   int64 // µs since 1970, by the server's clock: each look returns the same value
 	Left    int64 // µs
 	Waiters int
 }

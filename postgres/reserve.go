@@ -11,21 +11,22 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Times for which the reserve connection stays open while nothing needs it. After a renewal that is a TTL within these bounds.
+// Bounds of the time for which the idle reserve connection stays open. After a renewal this time is the TTL.
 const (
 	minReserveRest = 10 * time.Second
 	maxReserveRest = time.Minute
 )
 
-// reserve is a connection beside the pool for renewals, and for the looks that decide whether a lease is lost. The pool may have none for
-// them: the program and claims may have all in use, or none leads anywhere any more. It is open while leases are renewed, as a server that
-// is full, or has a new password, opens no other.
+// reserve is a connection beside the pool for renewals, and for the statements that decide whether a lease is
+// lost. The pool may have no connection for these: the program and the claims may use all of them, or all may
+// be dead. The reserve stays open while leases are renewed, because a server that is full or has a new
+// password may accept no other.
 type reserve struct {
-	turn  chan struct{} // has room for one: the statement that uses conn
-	conn  *pgx.Conn     // guarded by turn; nil: none is open
-	until time.Time     // guarded by turn: conn stays open
+	turn  chan struct{} // capacity one: the statement that uses conn
+	conn  *pgx.Conn     // guarded by turn; nil: not open
+	until time.Time     // guarded by turn: time until which conn stays open
 
-	// dialing receives conn from the attempt to open it that is under way; nil: none is. Guarded by turn.
+	// dialing receives conn from the attempt that is opening it; nil: there is no attempt. Guarded by turn.
 	dialing chan dialed
 
 	mu  sync.Mutex         // guards cut
@@ -43,8 +44,8 @@ func newReserve() *reserve { return &reserve{turn: make(chan struct{}, 1), cut: 
 // isBusy reports whether a statement would have to wait for its turn.
 func (r *reserve) isBusy() bool { return len(r.turn) > 0 }
 
-// awaitTurn waits for the turn. If it does not come in time, the statement that has it is cut: its connection leads nowhere, and
-// it may have more time than the caller.
+// awaitTurn waits for the turn. If it does not come in time, awaitTurn cuts the statement that has it: its
+// connection may be dead, and its caller may have more time than this one.
 func (r *reserve) awaitTurn(ctx context.Context) error {
 	select {
 	case r.turn <- struct{}{}:
@@ -62,7 +63,8 @@ func (r *reserve) awaitTurn(ctx context.Context) error {
 // passTurn gives the turn to the next statement.
 func (r *reserve) passTurn() { <-r.turn }
 
-// cuttableContext returns a context that ends too when another statement needs the turn. The caller has it.
+// cuttableContext returns a context that ends with ctx, or when another statement cuts this one. The caller
+// has the turn.
 func (r *reserve) cuttableContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cut := context.WithCancel(ctx)
 	r.mu.Lock()
@@ -71,12 +73,12 @@ func (r *reserve) cuttableContext(ctx context.Context) (context.Context, context
 	return ctx, cut
 }
 
-// closeIdle closes the connection if nothing has needed it for a while.
+// closeIdle closes the connection if no statement has needed it for a while.
 func (r *reserve) closeIdle() {
 	select {
 	case r.turn <- struct{}{}:
 	default:
-		return // it is in use
+		return // in use
 	}
 	defer r.passTurn()
 	if time.Now().After(r.until) {
@@ -84,7 +86,8 @@ func (r *reserve) closeIdle() {
 	}
 }
 
-// close closes the connection, if one is open, or was opened after its caller had left. The caller has the turn.
+// close closes the open connection, and a connection that an abandoned attempt has opened. The caller has the
+// turn.
 func (r *reserve) close() {
 	select {
 	case late := <-r.dialing:
@@ -100,15 +103,15 @@ func (r *reserve) close() {
 	}
 }
 
-// closeConn closes a connection, of which the server hears if it is there.
+// closeConn closes a connection and notifies the server if it can be reached.
 func closeConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 	defer cancel()
 	conn.Close(ctx)
 }
 
-// onReserve runs a statement about a lease with this TTL on the reserve connection, and on one of the pool if that cannot be opened in half
-// of the time.
+// onReserve runs a statement about a lease with this TTL on the reserve connection. If that cannot be opened
+// in half of the time, it uses a connection of the pool.
 func onReserve[T any](ctx context.Context, d *Driver, ttl time.Duration, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
 	if err := d.reserve.awaitTurn(ctx); err != nil {
 		return r, d.explainError(ctx, err, false)
@@ -130,9 +133,10 @@ func onReserve[T any](ctx context.Context, d *Driver, ttl time.Duration, scan pg
 	return r, failed
 }
 
-// openReserve opens the reserve connection unless it is open, in half of the time until ctx ends. The caller has the turn. An attempt goes
-// on when its caller has left, for the next one: a hook of the pool may take any time, and have no regard to its context. It is given as
-// much time as its caller has, so that one that leads nowhere does not cost a short lease.
+// openReserve opens the reserve connection unless it is open, in half of the time until ctx ends. The caller
+// has the turn. The attempt goes on after its caller has left, and the next caller takes its result: a hook of
+// the pool may take any time and ignore its context. The attempt has only its caller's time, so that a
+// connection that hangs does not cost a short lease.
 func (d *Driver) openReserve(ctx context.Context) error {
 	r := d.reserve
 	if r.conn != nil {
@@ -161,7 +165,7 @@ func (d *Driver) openReserve(ctx context.Context) error {
 		select {
 		case got := <-r.dialing:
 			r.dialing = nil
-			if got.err != nil && earlier { // there may be a connection now
+			if got.err != nil && earlier { // a new attempt may succeed now
 				continue
 			}
 			r.conn = got.conn
@@ -178,8 +182,9 @@ func (d *Driver) isPoolFull() bool {
 	return s.IdleConns() == 0 && s.TotalConns() >= s.MaxConns()
 }
 
-// queryVital is query for what keeps a lease or decides that it is lost. It uses the reserve connection, and the pool only if many such
-// statements come at once; again reports that an attempt before got no answer.
+// queryVital runs a statement that keeps a lease or decides that it is lost, like queryRows. It uses the
+// reserve connection, and the pool only if many such statements come at once. again reports that an earlier
+// attempt got no answer.
 func queryVital[T any](ctx context.Context, d *Driver, ttl time.Duration, again bool, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
 	return repeatStatement(ctx, d, func(broken bool) (reply[T], *failure) {
 		if !again && !broken && d.reserve.isBusy() && !d.isPoolFull() {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestWaitForReserveCutsItsUser: a statement of a lease with a long TTL may wait for longer on a dead connection than another lease lasts. A
+// A statement of a lease with a long TTL may wait on a dead connection for longer than another lease lasts. A
 // caller that leaves cuts nothing.
 func TestWaitForReserveCutsItsUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

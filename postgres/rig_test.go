@@ -20,7 +20,7 @@ import (
 // long is a TTL that does not end within a test.
 const long = fixture.Long
 
-// server is one server for all tests; each has a schema of its own.
+// server is shared by all tests; each test has its own schema.
 var (
 	server  *pgproc.Server
 	schemas atomic.Int32
@@ -51,12 +51,12 @@ func startAlone(t *testing.T, settings ...string) *pgproc.Server {
 	return fixture.Stopped(t, s, err)
 }
 
-// rig is a schema of the server and its clients.
+// rig has a schema of the server and the clients that use it.
 type rig struct {
 	*fixture.Rig
-	socket string // to which clients go
+	socket string // address for clients
 	opts   postgres.Options
-	pool   *pgxpool.Pool // straight to the server
+	pool   *pgxpool.Pool // directly to the server
 }
 
 // startRig makes a schema for one parallel test.
@@ -88,7 +88,7 @@ func (r *rig) openPool(dsn string) *pgxpool.Pool {
 	return pool
 }
 
-// openLinked returns the driver of one more client, behind a proxy of its own.
+// openLinked opens a driver for one more client, behind a proxy of its own.
 func (r *rig) openLinked() (driver.Driver, error) { return r.openWith(r.opts) }
 
 func (r *rig) openWith(opts postgres.Options) (*postgres.Driver, error) {
@@ -143,7 +143,7 @@ func (r *rig) lockService() locktest.Service {
 	return s
 }
 
-// in puts the schema of r into a statement.
+// in replaces the schema in a statement by the schema of r.
 func (r *rig) in(sql string) string {
 	return strings.ReplaceAll(sql, "holdfast.", `"`+r.opts.Schema+`".`)
 }
@@ -168,13 +168,13 @@ func (r *rig) waiterCount(key string) int {
 	return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE name = $1 AND NOT gone", key)
 }
 
-// listenerCount returns how many waiters are notified when the lock is handed to them.
+// listenerCount returns the number of waiters that are notified when the lock is handed to them.
 func (r *rig) listenerCount() int {
 	r.Helper()
 	return r.countRows("SELECT count(*) FROM holdfast.ticket WHERE ltrim(channel, '+') ~ '^[A-Z0-9]'")
 }
 
-// checkCleared checks that nothing is left, long before it could lapse by itself.
+// checkCleared waits until the tables are empty, long before the rows could lapse.
 func (r *rig) checkCleared() {
 	r.Helper()
 	r.Eventually("nothing is left", func() bool {
@@ -183,13 +183,13 @@ func (r *rig) checkCleared() {
 	})
 }
 
-// withoutCheck returns opts for a driver that was not asked whether it works.
+// withoutCheck returns opts with NoCheck set.
 func withoutCheck(opts postgres.Options) *postgres.Options {
 	opts.NoCheck = true
 	return &opts
 }
 
-// migrate makes the tables.
+// migrate creates the tables.
 func (r *rig) migrate(pool *pgxpool.Pool, opts postgres.Options) error {
 	d, err := postgres.New(r.Context(), pool, withoutCheck(opts))
 	r.Must(err)

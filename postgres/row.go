@@ -60,8 +60,8 @@ func (r rowLock) Scan(dest ...any) error {
 	return err
 }
 
-// rewriteQuery has a pgx.QueryRewriter among args, such as pgx.NamedArgs, write the query now, so that
-// what is looked at is what is sent.
+// rewriteQuery applies a pgx.QueryRewriter among args, such as pgx.NamedArgs, so that RowLock checks the query
+// that is sent.
 func rewriteQuery(ctx context.Context, tx pgx.Tx, query string, args []any) (string, []any, error) {
 	for i, arg := range args {
 		switch arg := arg.(type) {
@@ -76,8 +76,8 @@ func rewriteQuery(ctx context.Context, tx pgx.Tx, query string, args []any) (str
 	return query, args, nil
 }
 
-// kindSQL returns the isolation level, and finds what is no table of this database that keeps rows of its own,
-// among a relation and all that is below it.
+// kindSQL returns the isolation level. It also finds, among a relation and all its children, what is not a
+// table of this database with rows of its own.
 const kindSQL = `WITH RECURSIVE part AS (SELECT to_regclass($1::text)::oid AS id UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = id)
 	SELECT current_setting('transaction_isolation'), name, kind FROM (SELECT) one LEFT JOIN (
 		SELECT coalesce(relname, $1::text) AS name, CASE relkind WHEN 'v' THEN 'a view' WHEN 'm' THEN 'a materialized view'
@@ -91,7 +91,7 @@ func checkLockable(ctx context.Context, tx pgx.Tx, query string) error {
 		return err
 	}
 	var level string
-	var name, kind *string // nil: it is a table
+	var name, kind *string // nil: a table
 	err = tx.QueryRow(ctx, kindSQL, pgx.QueryExecModeExec, table).Scan(&level, &name, &kind)
 	if err == nil {
 		err = underWay(tx)
@@ -107,8 +107,8 @@ func checkLockable(ctx context.Context, tx pgx.Tx, query string) error {
 	return fmt.Errorf("%w: %s is %s, whose rows FOR UPDATE does not lock for sure; read from the table itself", driver.ErrInvalid, *name, *kind)
 }
 
-// underWay returns an error if the server has ended the transaction: each statement is one by itself then, and locks
-// nothing beyond its end. Call it after a statement that has succeeded.
+// underWay returns an error if the server has ended the transaction. Without one, each statement commits by
+// itself and its row locks end with it. Call it after a statement that has succeeded.
 func underWay(tx pgx.Tx) error {
 	if conn := tx.Conn(); conn != nil && conn.PgConn().TxStatus() == 'I' { // nil: tx is a fake of a test
 		return fmt.Errorf("%w: something in it has sent COMMIT or ROLLBACK, so nothing stays locked; begin another", pgx.ErrTxClosed)
@@ -116,11 +116,11 @@ func underWay(tx pgx.Tx) error {
 	return nil
 }
 
-// ends are the words behind a table that end FROM where there is nothing else in it.
+// ends are the words that may follow the table and its alias; empty: the end of the query.
 var ends = []string{"", "WHERE", "GROUP", "HAVING", "WINDOW", "ORDER", "LIMIT", "OFFSET", "FETCH", "FOR"}
 
-// tableOf is the one table that query reads from, as it is written there, or says why FOR UPDATE
-// behind it might lock none of its rows.
+// tableOf returns the one table that query reads from, as the query names it. It returns an error if FOR
+// UPDATE behind the query might lock none of its rows.
 func tableOf(query string) (string, error) {
 	all, err := splitLexemes(query)
 	refuse := func(format string, args ...any) (string, error) {
@@ -168,7 +168,7 @@ func tableOf(query string) (string, error) {
 		i++
 	}
 	if at(i).name && !slices.Contains(ends, at(i).word) {
-		i++ // another name for the table
+		i++ // alias of the table
 	}
 	if !named || !slices.Contains(ends, at(i).word) || at(i).word == "" && at(i).text != "" {
 		return refuse("reads from more than a table, near %q; name one table behind FROM, and nothing else", at(i).text)
@@ -176,16 +176,15 @@ func tableOf(query string) (string, error) {
 	return table.String(), nil
 }
 
-// lexeme is a unit of the server's parser: a word, a name in quotes, a string, a number or any
-// other character.
+// lexeme is a token of the SQL parser: a word, a quoted name, a string, a number or any other character.
 type lexeme struct {
-	text string // as it is written
-	word string // in upper case; empty: it is no word
-	name bool   // it can name a table
+	text string // as in the query
+	word string // in upper case; empty: not a word
+	name bool   // can name a table
 }
 
-// errOpen is a query whose end the server may see elsewhere. By a setting of the server, a
-// backslash hides the end of a string.
+// errOpen rejects a query whose end the server may see elsewhere. With one setting of the server, a backslash
+// hides the end of a string.
 var errOpen = errors.New("has a comment, string or name that does not end, or a string with a backslash; give strings as arguments")
 
 var (
@@ -239,8 +238,8 @@ func splitLexemes(query string) (all []lexeme, err error) {
 	return all, nil
 }
 
-// commentLength returns the length of the comment with which query begins, which may have others in it; 0:
-// it does not end.
+// commentLength returns the length of the comment at the start of query, with any nested comments; 0: it does
+// not end.
 func commentLength(query string) int {
 	depth := 0
 	for i := 0; i+1 < len(query); i++ {

@@ -7,7 +7,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// FuzzRowLock: what RowLock puts behind a query that it takes is part of no comment and no string, and changes no table.
+// FuzzRowLock: the clause that RowLock appends to a query is never part of a comment or a string, and changes
+// no table.
 func FuzzRowLock(f *testing.F) {
 	for _, query := range []string{
 		"SELECT balance FROM account WHERE id = $1", `select a."x""y" from only s."A" as a -- c`, "SELECT '' /* /* */ */ FROM a b ORDER BY 1",

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// accounts are tables and views that have the account 7 with a balance of 100, and what finds it.
+// accounts creates tables and views of the account 7 with a balance of 100, and functions that read it.
 const accounts = `
 	CREATE TABLE holdfast.account AS SELECT 7 AS id, 100 AS balance;
 	CREATE TABLE holdfast."Account" () INHERITS (holdfast.account);
@@ -33,13 +33,13 @@ const accounts = `
 	CREATE TABLE holdfast.mixed (id int, balance int) PARTITION BY LIST (id);
 	CREATE FOREIGN TABLE holdfast.mixed_7 PARTITION OF holdfast.mixed FOR VALUES IN (7) SERVER files OPTIONS (program 'echo 7,100', format 'csv');`
 
-// TestRowLockLocksRowOrFails: whatever the query is, a row that it returns is locked.
+// A row that RowLock returns is locked, whatever the query is.
 func TestRowLockLocksRowOrFails(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(accounts, pgx.QueryExecModeSimpleProtocol)
 	for _, q := range []struct {
 		sql    string
-		locked string // where the row is; empty: the query is refused
+		locked string // table of the locked row; empty: the query is rejected
 		args   []any
 	}{
 		{"SELECT balance FROM holdfast.account WHERE id = $1", "account", []any{7}},
@@ -135,8 +135,8 @@ func TestRowLockLocksRowOrFails(t *testing.T) {
 	}
 }
 
-// TestARowLockSaysWhatItNeeds: a query that it refuses has not been sent, and the transaction goes on.
-func TestARowLockSaysWhatItNeeds(t *testing.T) {
+// A rejected query has not been sent, and the transaction goes on.
+func TestRowLockErrorNamesFix(t *testing.T) {
 	r := startRig(t)
 	r.execSQL(accounts, pgx.QueryExecModeSimpleProtocol)
 	tx := r.beginDirect()
@@ -156,7 +156,7 @@ func TestARowLockSaysWhatItNeeds(t *testing.T) {
 	}
 }
 
-func TestARowLockThatAnotherHasIsHeld(t *testing.T) {
+func TestLockedRowReturnsErrHeld(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account AS SELECT 7 AS id, 100 AS balance")
 	var balance int

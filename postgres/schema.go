@@ -25,12 +25,13 @@ const defaultSchema = "holdfast"
 //go:embed schema.sql
 var schemaSQL string
 
-// errVersion means that another version of this package has made the schema, or that a part of it is missing.
+// errVersion reports that another version of this package has made the schema, or that a part of it is
+// missing.
 var errVersion = errors.New("the schema does not fit")
 
-// takeSQL takes a lock that is free, or was handed to the owner. What else it finds is for the
-// function, which sees what has happened while this statement waited for the row; that nobody
-// may have a ticket stands in the row itself, so that the newest version of it counts.
+// takeSQL takes a lock that is free or was handed to the owner. All other cases are for the SQL function,
+// which sees what happened while this statement waited for the row. The row itself notes that there are no
+// tickets, so that the newest version of the row decides.
 const takeSQL = `WITH taken AS (
 	UPDATE holdfast.lock SET
 		token = CASE WHEN owner = $2 THEN token ELSE greatest(token + {block}, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) END,
@@ -46,23 +47,23 @@ SELECT token, NULL, NULL::jsonb, NULL::bigint, NULL::bigint, NULL::bigint FROM g
 UNION ALL SELECT * FROM holdfast.acquire($1::text, $2::text, $3::bigint, $4::jsonb, $5::boolean, $6::text, $7::bigint, $8::bigint)
 	WHERE NOT EXISTS (SELECT FROM got)`
 
-// freeSQL frees a lock for which nobody waits, and on which no transaction relies (Fenced). A
-// crash may undo it, as with the function, which does what is more.
+// freeSQL frees a lock that has no waiter and no transaction that relies on it (Fenced). The function handles
+// all other cases. A crash may undo either.
 const freeSQL = `WITH freed AS (
 	UPDATE holdfast.lock SET owner = NULL, holder = NULL, expires = clock_timestamp() WHERE name = (
 		SELECT name FROM holdfast.lock WHERE name = $1 AND owner = $2 AND NOT queued FOR UPDATE SKIP LOCKED)
 	RETURNING set_config('synchronous_commit', 'off', true)
 ) SELECT CASE WHEN NOT EXISTS (SELECT FROM freed) THEN holdfast.release($1::text, $2::text, 0, false) END`
 
-// renewSQL renews each lock that its owner still has, and never shortens one: it may be carried
-// out after another renewal that asked for more.
+// renewSQL renews each lock that its owner still has. It never shortens one: it may be executed after another
+// renewal with a longer TTL.
 const renewSQL = `UPDATE holdfast.lock l SET expires = greatest(l.expires, clock_timestamp() + g.ttl * interval '1 microsecond')
 	FROM unnest($1::text[], $2::text[], $3::bigint[]) AS g (name, owner, ttl)
 	WHERE l.name = g.name AND l.owner = g.owner AND l.expires > clock_timestamp()
 	RETURNING l.name, holdfast.waiters(l.name)`
 
-// tellSQL notifies the holder's client of a Force, with its author and reason, and writes the same to the mark of the gone owner, which is
-// all that is left of the holder, for a client that does not receive the notification.
+// tellSQL notifies the holder's client of a force-release, with its author and reason. It also writes both to
+// the mark of the gone owner, for a client that does not receive the notification.
 const tellSQL = `WITH noted AS (
 	UPDATE holdfast.ticket SET holder = jsonb_build_object('forced', $3::text) WHERE name = $1::text AND owner = $2::text AND gone
 ) SELECT holdfast.told($4::text, $5::text)`
@@ -113,7 +114,7 @@ func newSchema(name string) (schema, error) {
 	return s, nil
 }
 
-// in puts the name of the schema, and the size of a block of tokens, into a text.
+// in inserts the name of the schema and the size of a token block into a text.
 func (s schema) in(text string) string {
 	text = strings.ReplaceAll(text, "{block}", strconv.Itoa(driverkit.Block))
 	quoted := func(text string) string { return strings.ReplaceAll(text, "'", "''") }
@@ -126,7 +127,7 @@ func (s schema) in(text string) string {
 	return strings.ReplaceAll(text, "CREATE SCHEMA holdfast;", "CREATE SCHEMA "+quoted(s.name)+";")
 }
 
-// parts are the names of the tables and functions that schema.sql makes.
+// parts returns the names of the tables and functions that schema.sql creates.
 var parts = sync.OnceValue(func() (names []string) {
 	for _, m := range regexp.MustCompile(`(?m)^CREATE (?:TABLE IF NOT EXISTS|OR REPLACE FUNCTION) holdfast\.(\w+)`).FindAllStringSubmatch(schemaSQL, -1) {
 		names = append(names, m[1])
@@ -134,7 +135,7 @@ var parts = sync.OnceValue(func() (names []string) {
 	return names
 })
 
-// state is the state of the schema in the database.
+// state is the version of the schema in the database, and the parts that it lacks.
 type state struct {
 	version int
 	missing []string // parts
@@ -148,7 +149,7 @@ func (s schema) readState(ctx context.Context, q interface {
 	return in, err
 }
 
-// checkSchema looks once whether the schema is the one that this package works with.
+// checkSchema checks once that this package can work with the schema.
 func (d *Driver) checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	if d.checked.Load() {
 		return nil
@@ -169,7 +170,8 @@ func (d *Driver) checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// isDirect reports whether conn leads to the server itself: a pooler makes numbers of its own for its connections.
+// isDirect reports whether conn leads directly to the server. A pooler makes up the process numbers that it
+// reports.
 func isDirect(ctx context.Context, conn *pgx.Conn) (bool, error) {
 	var pid uint32
 	err := conn.QueryRow(ctx, "SELECT pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid)
@@ -232,13 +234,14 @@ func (s schema) migrate(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// function matches a statement of schema.sql that makes a function: its name and its body.
+// function matches a statement of schema.sql that creates a function: its name and its body.
 var function = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`(?ms)^CREATE OR REPLACE FUNCTION holdfast\.(\w+)\(.*?\$\$(.*?)\$\$;$`)
 })
 
-// replaceFunctions replaces functions whose text is not the text of this build: builds of one version differ in nothing but their speed. It
-// leaves alone what this user may not replace: functions of another user, and of a role whose rights the user does not inherit.
+// replaceFunctions replaces functions whose text differs from this build: builds of one version differ only in
+// speed. It leaves functions that this user may not replace: those of another user, or of a role whose
+// permissions the user does not inherit.
 func (s schema) replaceFunctions(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, `SELECT proname::text, prosrc FROM pg_proc
 		WHERE pronamespace = to_regnamespace($1::text) AND pg_has_role(proowner, 'USAGE') AND has_schema_privilege(pronamespace, 'CREATE')`,

@@ -23,15 +23,15 @@ var oddSettings = strings.Join([]string{
 	"enable_indexscan=off", "enable_bitmapscan=off", "lock_timeout=9000", "statement_timeout=9000", "idle_in_transaction_session_timeout=9000",
 }, " ")
 
-// session is clients with one kind of session, in a schema of their own.
+// session is a group of clients with one kind of session, in a schema of their own.
 type session struct {
 	*rig
 	clients []*postgres.Driver
-	grants  map[string]driver.Grant        // by key: the holder's
-	kept    map[string]bool                // the lock is nobody's until it lapses
-	line    map[string][]chan driver.Grant // of the waiters, in order
-	tokens  map[string]int64               // the last of each key
-	names   map[string]string              // of owners, in the order in which they are seen
+	grants  map[string]driver.Grant        // by key: grant of the holder
+	kept    map[string]bool                // by key: released, and kept until it lapses
+	line    map[string][]chan driver.Grant // by key: waiters in order
+	tokens  map[string]int64               // by key: last token
+	names   map[string]string              // by owner: short name, numbered in order of appearance
 }
 
 func newSession(t *testing.T, dsn string, opts postgres.Options) *session {
@@ -49,7 +49,7 @@ func newSession(t *testing.T, dsn string, opts postgres.Options) *session {
 	return s
 }
 
-// ownerName returns a short name of an owner.
+// ownerName returns a short name for an owner.
 func (s *session) ownerName(owner string) string {
 	owner, kept := strings.CutSuffix(owner, "!")
 	if owner != "" && s.names[owner] == "" {
@@ -61,7 +61,7 @@ func (s *session) ownerName(owner string) string {
 	return s.names[owner]
 }
 
-// describeError returns the outcome of a request.
+// describeError returns the outcome of a request as text.
 func (s *session) describeError(err error) string {
 	held, ok := errors.AsType[*driver.HeldError](err)
 	switch {
@@ -73,7 +73,7 @@ func (s *session) describeError(err error) string {
 	return fmt.Sprint(err)
 }
 
-// noteGrant notes a grant.
+// noteGrant records a grant and describes it.
 func (s *session) noteGrant(g driver.Grant) string {
 	rises := g.Token > s.tokens[g.Key]
 	s.tokens[g.Key], s.grants[g.Key] = g.Token, g
@@ -81,7 +81,7 @@ func (s *session) noteGrant(g driver.Grant) string {
 	return fmt.Sprintf("granted to %s, the token rises: %v", s.ownerName(g.Owner), rises)
 }
 
-// notePassed notes that the lock of key is free, or has been handed to the first that waits.
+// notePassed records that the lock of key is free or was handed to its first waiter.
 func (s *session) notePassed(key string) string {
 	delete(s.grants, key)
 	delete(s.kept, key)
@@ -99,7 +99,7 @@ func (s *session) notePassed(key string) string {
 	}
 }
 
-// doStep makes the request with this number on key, by one of the clients, and returns what came of it.
+// doStep makes request number step on key, by one of the clients, and returns its outcome.
 func (s *session) doStep(step, by int, key string) string {
 	d, ctx := s.clients[by], s.Within()
 	g, held := s.grants[key]
@@ -144,7 +144,7 @@ func (s *session) doStep(step, by int, key string) string {
 		s.kept[key] = true
 		return "kept"
 	case 6:
-		token := g.Token + int64(by) // any of its block
+		token := g.Token + int64(by) // any token of its block
 		ok, err := d.Force(ctx, key, token, "by a test")
 		if err != nil || !ok {
 			return fmt.Sprint(ok, s.describeError(err))
@@ -171,8 +171,8 @@ func (s *session) doStep(step, by int, key string) string {
 	return fmt.Sprint(s.describeError(err), list)
 }
 
-// TestOddSessionsAnswerAlike: whatever is set for a session, whatever is before the server, and whether a client listens or polls,
-// the same requests have the same outcome.
+// The same requests have the same outcome whatever settings a session has, whatever stands before the server,
+// and whether a client listens or polls.
 func TestOddSessionsAnswerAlike(t *testing.T) {
 	t.Parallel()
 	seed := *sessionsSeed

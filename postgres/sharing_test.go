@@ -14,16 +14,16 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// sharing is a way to the server on which all connections use one session, as those to PGlite do. What the server
-// sends unasked goes to the connection that has sent a statement last.
+// sharing is a relay whose connections all share one session of the server, as with PGlite. Messages that the
+// server sends unasked go to the connection that has sent the last statement.
 type sharing struct {
 	session  net.Conn
-	mu       sync.Mutex // held for one statement and its answer
+	mu       sync.Mutex // held from a statement to its answer
 	speaks   fixture.PostgreSQL
-	greeting []byte // of the session; nil: there was no client yet
+	greeting []byte // the session's greeting; nil: no client has connected
 }
 
-// shareSession returns the DSN of such a way.
+// shareSession starts such a relay and returns its DSN.
 func (r *rig) shareSession() string {
 	r.Helper()
 	session, err := net.Dial("unix", r.socket)
@@ -55,7 +55,7 @@ func (s *sharing) serve(client net.Conn) {
 	var speaks fixture.PostgreSQL
 	for first := true; ; first = false {
 		req, err := speaks.Request(client)
-		if err != nil || req.Bytes[0] == 'X' || first && len(req.Bytes) == 16 { // the last one cancels a statement
+		if err != nil || req.Bytes[0] == 'X' || first && len(req.Bytes) == 16 { // 16 bytes: a request to cancel a statement
 			return
 		}
 		s.mu.Lock()
@@ -74,7 +74,7 @@ func (s *sharing) serve(client net.Conn) {
 	}
 }
 
-// sendStatement sends a statement to the session and returns all that comes back.
+// sendStatement sends a statement to the session and returns the whole reply.
 func (s *sharing) sendStatement(statement []byte) (reply []byte, err error) {
 	if _, err := s.session.Write(statement); err != nil {
 		return nil, err
@@ -90,8 +90,8 @@ func (s *sharing) sendStatement(statement []byte) (reply []byte, err error) {
 	}
 }
 
-// TestSharedSessionIsPolledAndNothingPrepared, whether the driver would listen or not, and it says so once.
-func TestSharedSessionIsPolledAndNothingPrepared(t *testing.T) {
+// A driver on a shared session polls and prepares nothing, with NoListen or without, and reports it once.
+func TestSharedSessionPollsAndPreparesNothing(t *testing.T) {
 	for _, noListen := range []bool{false, true} {
 		t.Run(fmt.Sprint("NoListen ", noListen), func(t *testing.T) {
 			r := startRig(t)
@@ -125,7 +125,7 @@ func TestSharedSessionIsPolledAndNothingPrepared(t *testing.T) {
 			}
 			all.Wait()
 			r.Eventually("it polls", func() bool { return d.Nodes()[0].State == driver.NodePolling })
-			r.Must(c.Close()) // after which no more events come
+			r.Must(c.Close()) // no event comes after Close
 			if len(events) != 1 || !strings.Contains(events[0].Err.Error(), "share one session") {
 				t.Errorf("events %+v, want one that says that connections share a session", events)
 			}
@@ -133,8 +133,7 @@ func TestSharedSessionIsPolledAndNothingPrepared(t *testing.T) {
 	}
 }
 
-// TestDoctorNamesASharedSession, to which several connections lead.
-func TestDoctorNamesASharedSession(t *testing.T) {
+func TestDoctorReportsSharedSession(t *testing.T) {
 	t.Parallel()
 	r := newRigOn(t, startDurable(t))
 	r.wantOnly(r.shareSession(), "pooler", driver.VerdictWarning, "share one session", "session of its own")

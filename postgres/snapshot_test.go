@@ -13,7 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// beginAt begins a transaction at an isolation level. Its snapshot is taken, where it keeps one.
+// beginAt begins a transaction at an isolation level and runs a statement, so that the server takes its
+// snapshot.
 func (r *rig) beginAt(level pgx.TxIsoLevel) pgx.Tx {
 	r.Helper()
 	tx, err := r.pool.BeginTx(r.Context(), pgx.TxOptions{IsoLevel: level})
@@ -24,8 +25,8 @@ func (r *rig) beginAt(level pgx.TxIsoLevel) pgx.Tx {
 	return tx
 }
 
-// TestRowLockReadsNothingFromBeforeIt: what another transaction has written under the lock of the row is seen, or the lock is refused.
-func TestRowLockReadsNothingFromBeforeIt(t *testing.T) {
+// RowLock shows what another transaction has written under the row's lock, or rejects the isolation level.
+func TestRowLockReadsLatestRow(t *testing.T) {
 	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: true} {
 		t.Run(string(level), func(t *testing.T) {
 			r := startRig(t)
@@ -50,15 +51,16 @@ func TestRowLockReadsNothingFromBeforeIt(t *testing.T) {
 	}
 }
 
-// claimed is a lease as far as Fenced looks at it. Its holder does not know whether it is over.
+// claimed is a lease for Fenced whose context never ends, as if its holder had not noticed the end of the
+// lease.
 type claimed struct{ grant driver.Grant }
 
 func (c claimed) Key() string            { return c.grant.Key }
 func (c claimed) Owner() string          { return c.grant.Owner }
 func (claimed) Context() context.Context { return context.Background() }
 
-// TestFencedRefusesWhatOnlyItsSnapshotHolds: the lease stood when the transaction began, and is over.
-func TestFencedRefusesWhatOnlyItsSnapshotHolds(t *testing.T) {
+// The lease was held when the transaction began, and is over.
+func TestFencedRejectsLeaseThatEndedAfterSnapshot(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *postgres.Driver, g driver.Grant){
 		"release": func(r *rig, d *postgres.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
 		"hand-over": func(r *rig, d *postgres.Driver, g driver.Grant) {
@@ -106,8 +108,7 @@ func TestFencedRefusesWhatOnlyItsSnapshotHolds(t *testing.T) {
 	}
 }
 
-// TestEndedTransactionLocksNothing: somebody has sent COMMIT inside it, and what comes later is a
-// transaction by itself.
+// A statement has sent COMMIT inside the transaction, so later statements are transactions of their own.
 func TestEndedTransactionLocksNothing(t *testing.T) {
 	r := startRig(t)
 	r.execSQL("CREATE TABLE holdfast.account AS SELECT 7 AS id")
@@ -132,8 +133,9 @@ func TestEndedTransactionLocksNothing(t *testing.T) {
 	r.Must(d.Release(r.Within(), g, 0))
 }
 
-// TestReleaseSeesNewChannelOfWaiter: a waiter leaves the turnstile and waits for a notification. A release whose snapshot is older is
-// refused, and so repeated: by what it sees, the lock would be left to the turnstile, and the waiter would notice that at its next poll.
+// A waiter leaves the turnstile and waits for a notification. A release with an older snapshot is rejected and
+// repeated: by its snapshot, it would leave the lock to the turnstile, and the waiter would find it at its
+// next poll.
 func TestReleaseSeesNewChannelOfWaiter(t *testing.T) {
 	for level, refused := range map[pgx.TxIsoLevel]bool{pgx.ReadCommitted: false, pgx.RepeatableRead: true, pgx.Serializable: true} {
 		t.Run(string(level), func(t *testing.T) {

@@ -20,9 +20,9 @@ import (
 // failure is a statement that failed.
 type failure struct {
 	err   error
-	doubt bool // it may have been executed, or may be yet
-	busy  bool // it was not sent, as no connection of the pool was free: no fault of the server
-	again bool // it was not executed, and is to be sent again at once
+	doubt bool // it may have been executed, or may still be
+	busy  bool // not sent, as the pool had no free connection: no fault of the server
+	again bool // not executed: send it again at once
 }
 
 func (f *failure) Error() string { return f.err.Error() }
@@ -38,7 +38,7 @@ func isDoubtful(err error) bool {
 type reply[T any] struct {
 	rows  []T
 	sent  time.Time
-	doubt bool // it was sent before, without an answer, and may be executed late
+	doubt bool // an earlier attempt got no answer and may be executed late
 }
 
 // runOnce runs a statement on a connection of the pool.
@@ -75,8 +75,9 @@ func runOnce[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql s
 	return r, failed
 }
 
-// dropSoon bounds how long pgx waits, and a pool keeps the place of the connection, for the server to end a connection that was closed in
-// the middle of a statement. Pgx waits for 15 s, and a link that has died never ends.
+// dropSoon closes the socket of a closed connection after a short time. If the connection was closed in the
+// middle of a statement, pgx would wait 15 s for the server to end it, and the pool would keep its place for
+// as long.
 func dropSoon(conn *pgx.Conn) {
 	socket := conn.PgConn().Conn()
 	time.AfterFunc(pace.Overdue(), func() { socket.Close() })
@@ -85,7 +86,7 @@ func dropSoon(conn *pgx.Conn) {
 // sendStatement runs a statement on conn.
 func sendStatement[T any](ctx context.Context, d *Driver, conn *pgx.Conn, scan pgx.RowToFunc[T], sql string, args []any) (r reply[T], failed *failure) {
 	r.sent = time.Now()
-	rows, _ := conn.Query(ctx, sql, append([]any{d.execMode()}, args...)...) // its error comes with the rows
+	rows, _ := conn.Query(ctx, sql, append([]any{d.execMode()}, args...)...) // rows reports its error
 	limit := mostBytes
 	if sql == d.schema.list {
 		limit = math.MaxInt
@@ -106,8 +107,8 @@ func sendStatement[T any](ctx context.Context, d *Driver, conn *pgx.Conn, scan p
 	return r, d.explainError(ctx, err, !refused && !pgconn.SafeToRetry(err))
 }
 
-// collectRows returns all rows, unless they have more than limit bytes. Then it calls abort, which ends the connection, as the
-// server may have no end.
+// collectRows returns all rows. If they have more than limit bytes, it calls abort, which ends the connection:
+// the server may send rows without end.
 func collectRows[T any](rows pgx.Rows, scan pgx.RowToFunc[T], limit int, abort func()) (all []T, err error) {
 	defer rows.Close()
 	for size := 0; rows.Next(); {
@@ -127,10 +128,9 @@ func collectRows[T any](rows pgx.Rows, scan pgx.RowToFunc[T], limit int, abort f
 	return all, rows.Err()
 }
 
-// replaceConnections closes the idle connections of the pool, the others once they are free, and the connection that
-// listens, unless the database has answered anything since begun. A link that has died without a word, and a primary
-// that only reads any more, is behind all of them: each would cost an attempt of its own otherwise, and a lease has
-// time for few.
+// replaceConnections closes the idle connections of the pool, the others once they are free, and the listening
+// connection, unless the database has answered since begun. After a silent failure, or behind a primary that
+// has become read-only, all of them are useless: each would cost an attempt, and a lease has time for few.
 func (d *Driver) replaceConnections(begun time.Time) {
 	last := d.replaced.Load()
 	if since := begun.UnixNano(); d.answered.Load() > since || last > since || !d.replaced.CompareAndSwap(last, time.Now().UnixNano()) {
@@ -142,8 +142,8 @@ func (d *Driver) replaceConnections(begun time.Time) {
 	d.hangUp()
 }
 
-// execMode returns the way to send a statement. A server without a pooler before it remembers
-// statements, which halves its work; but making it do so costs a round trip.
+// execMode returns the way to send a statement. Without a pooler, the server can prepare statements, which
+// halves its work per statement but costs a round trip once.
 func (d *Driver) execMode() pgx.QueryExecMode {
 	if d.straight.Load() && d.owners.Count() > few {
 		return pgx.QueryExecModeCacheStatement
@@ -151,14 +151,15 @@ func (d *Driver) execMode() pgx.QueryExecMode {
 	return pgx.QueryExecModeExec
 }
 
-// queryRows runs a statement that may be repeated, until ctx ends. It does so at once if the
-// connection breaks meanwhile, as one does that a restarted server has left in the pool, and
-// as often as the server asks for it: then another's statement was carried out.
+// queryRows runs a statement that may be repeated, until ctx ends. It repeats the statement at once if the
+// connection breaks, as after a restart of the server, or if the server asks for that because of a conflicting
+// statement.
 func queryRows[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
 	return repeatStatement(ctx, d, func(bool) (reply[T], *failure) { return runOnce(ctx, d, scan, sql, args) })
 }
 
-// repeatStatement is queryRows with its own way to run the statement once, which is told whether a connection broke under it before.
+// repeatStatement is queryRows for a statement that run sends. broken tells run that a connection broke
+// before.
 func repeatStatement[T any](ctx context.Context, d *Driver, run func(broken bool) (reply[T], *failure)) (reply[T], error) {
 	doubt := false
 	for tries := 1; ; tries++ {
@@ -185,10 +186,10 @@ func repeatStatement[T any](ctx context.Context, d *Driver, run func(broken bool
 	}
 }
 
-// errNoRow is an answer of something that only speaks the protocol.
+// errNoRow reports an answer without a row, as from a server that only speaks the protocol.
 var errNoRow = errors.New("the answer has no row; look what answers at this address")
 
-// queryRow is query for a statement that returns a row.
+// queryRow is queryRows for a statement that returns a row.
 func queryRow[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql string, args ...any) (reply[T], error) {
 	r, err := queryRows(ctx, d, scan, sql, args...)
 	if err == nil && len(r.rows) == 0 {
@@ -197,11 +198,11 @@ func queryRow[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql 
 	return r, err
 }
 
-// callerKey is the key of the caller's own context in the context of a statement that outlasts it for a moment.
+// callerKey is the context key of the caller's own context, for a statement that may outlive its caller.
 type callerKey struct{}
 
-// isExcused reports whether the end of ctx, before an answer came, is no news of the server: the caller has left, or
-// this process stood still, and there may be an answer that it could not read.
+// isExcused reports whether the end of ctx tells nothing about the server: the caller has left, or this
+// process was suspended and could not read an answer in time.
 func isExcused(ctx context.Context) bool {
 	caller, _ := ctx.Value(callerKey{}).(context.Context)
 	deadline, limited := ctx.Deadline()
@@ -228,17 +229,18 @@ func queryOne[T any](ctx context.Context, d *Driver, scan pgx.RowToFunc[T], sql 
 
 const (
 	mostTries = 3
-	few       = 5 // attempts at locks after which statements are prepared
+	few       = 5 // attempts at locks before statements are prepared
 
-	mostBytes    = 8 << 20 // of one answer but for a list
-	messageBytes = 1 << 20 // of one message of a server
-	rowBytes     = 100     // that a row takes besides its values
+	mostBytes    = 8 << 20 // bound of one answer, except of a list
+	messageBytes = 1 << 20 // bound of one message of the server
+	rowBytes     = 100     // overhead of a row beside its values
 
-	// stoodStill bounds the delay of a time-out in a process that has a processor.
+	// stoodStill is the delay of a time-out that shows that this process was suspended: a running process is
+	// never as late.
 	stoodStill = 100 * time.Millisecond
 )
 
-// unavailableError returns an error for a database that has not answered, with its reason.
+// unavailableError wraps the reason why the database has not answered.
 func (d *Driver) unavailableError(err error) error {
 	if errors.Is(err, driver.ErrUnavailable) {
 		return err
@@ -246,9 +248,9 @@ func (d *Driver) unavailableError(err error) error {
 	return d.states.Unavailable(nil, driver.NodeError{Node: d.node, Err: err})
 }
 
-// Codes of errors of the server.
+// Error codes of the server.
 const (
-	conflict         = "40001" // where the isolation is stricter than the usual one
+	conflict         = "40001" // only above READ COMMITTED
 	deadlock         = "40P01"
 	readOnly         = "25006"
 	noRights         = "42501"
@@ -263,10 +265,10 @@ const (
 	queryCanceled    = "57014"
 	noSetting        = "42704"
 	tooMany          = "53300"
-	prepared         = "42P05" // by another connection with the same session
+	prepared         = "42P05" // another connection with the same session has prepared it
 )
 
-// lacking is the text about a server that does not know what every PostgreSQL knows.
+// lacking is the error for a server that lacks what every PostgreSQL has.
 const lacking = "the server lacks what locks need: %w; use PostgreSQL 11 or newer, and not a server that only speaks its protocol"
 
 func errorCode(err error) string {
@@ -276,14 +278,14 @@ func errorCode(err error) string {
 	return ""
 }
 
-// explainError returns err with its meaning and how to correct it.
+// explainError returns err with its cause and its fix.
 func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failure {
 	f := &failure{err: err, doubt: doubt}
 	lasts := func(format string, args ...any) { f.err = driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
 	switch errorCode(err) {
 	case wrongPassword, wrongUser:
 		lasts("%w: %w; correct user and password", driver.ErrAuth, err)
-		if d.checked.Load() { // they were right once, and are being changed: server first, or client first
+		if d.checked.Load() { // the password was right before: it is being rotated
 			f.err = fmt.Errorf("%w: %w; user and password were right before: correct them where this program reads them, or on the server", driver.ErrAuth, err)
 		}
 	case noSetting:
@@ -291,7 +293,7 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 	case noDatabase:
 		lasts("%w; create it, or name another", err)
 	case noTable, noFunction:
-		if !strings.Contains(err.Error(), d.schema.raw+".") { // it is none of ours
+		if !strings.Contains(err.Error(), d.schema.raw+".") { // not an object of the schema
 			lasts(lacking, err)
 			break
 		}
@@ -305,7 +307,7 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 	case noRoom:
 		f.err = fmt.Errorf("%w; make room on the disk, as locks that are held lapse meanwhile", err)
 	default:
-		if strings.HasPrefix(errorCode(err), "9") { // PostgreSQL has no such class: H2 counts its errors so
+		if strings.HasPrefix(errorCode(err), "9") { // PostgreSQL has no such class; H2 numbers its errors like this
 			lasts(lacking, err)
 		} else if errors.Is(err, errVersion) {
 			f.err = driverkit.Refusal{Err: err}
@@ -322,10 +324,11 @@ func (d *Driver) explainError(ctx context.Context, err error, doubt bool) *failu
 	return f
 }
 
-// ofTLS are the settings of libpq for TLS. The host is the name to which the server's certificate is held.
+// ofTLS names the libpq settings for TLS. The server's certificate must name the host.
 var ofTLS = driverkit.TLSNaming{Authority: "sslrootcert", Pair: "sslcert and sslkey"}
 
-// mendConnecting returns how to correct an error of connecting, which time may correct too; empty: its text is enough.
+// mendConnecting returns the fix for a connect error that may also go away by itself; empty: the error's text
+// is enough.
 func mendConnecting(err error) string {
 	switch {
 	case errorCode(err) == tooMany:
@@ -336,10 +339,11 @@ func mendConnecting(err error) string {
 	return ofTLS.MendTLS(err.Error())
 }
 
-// mendTooMany mends a server whose connections are used up.
+// mendTooMany is the fix for a server without free connections.
 const mendTooMany = "raise max_connections, or bound the pools of the programs (pool_max_conns)"
 
-// apart is an error of connecting, in which pgx gives each attempt a line: it tries each address with TLS and without.
+// apart is a connect error whose text puts each attempt on a line: pgx tries each address with TLS and
+// without.
 type apart struct{ error }
 
 func (a apart) Error() string {

@@ -16,34 +16,39 @@ import (
 )
 
 const (
-	// visitTime bounds how long a waiter stays at the turnstile. A blocked statement has a snapshot, which keeps dead rows of the whole
-	// database from being cleaned up, and after a second the server looks for deadlocks and may log the wait.
+	// visitTime bounds the time that a waiter blocks at the turnstile. A blocked statement has a snapshot,
+	// which keeps the server from cleaning up dead rows of the whole database. After a second the server also
+	// looks for deadlocks and may log the wait.
 	visitTime = 900 * time.Millisecond
-	// ticketTime is the time that a waiter stays at the turnstile without a ticket. Most waits are over by then.
+	// ticketTime is the time that a waiter blocks at the turnstile before it asks for a ticket. Most waits are
+	// shorter.
 	ticketTime = 50 * time.Millisecond
-	// turnPoll is the time between two polls of a waiter that blocks at the turnstile: somebody may have that and not come for the lock.
+	// turnPoll is the poll interval of a waiter that blocks at the turnstile: the session that has it may
+	// never ask for the lock.
 	turnPoll = 500 * time.Millisecond
-	// entryTTL bounds what a waiter is granted at the turnstile until it confirms, or renews: it may have died while it was blocked.
+	// entryTTL is the TTL of a grant at the turnstile until the claim confirms or renews it: the waiter may
+	// have died while it was blocked.
 	entryTTL = 2 * time.Second
-	// passTime bounds the time for which a holder keeps the turnstile, and so a connection. The next one there then waits for the row.
+	// passTime bounds the time for which a holder keeps the turnstile, and so a connection. After it, the next
+	// waiter comes through and waits for the row.
 	passTime = 200 * time.Millisecond
 
 	// maxEars is the default of Options.MaxWaitConns.
 	maxEars = 4
-	// earRest is the time that a connection stays open for the next waiter.
+	// earRest is the time that an idle connection stays open for the next waiter.
 	earRest = 5 * time.Second
-	// earRetry is the time without an attempt to open a connection after one has failed.
+	// earRetry is the pause after a failed attempt to open a connection.
 	earRetry = 5 * time.Second
 )
 
-// ears are the connections on which the waiters of a driver block at turnstiles. Each has its session for itself, until it has left
-// the turnstile.
+// ears has the connections on which waiters of a driver block at turnstiles. A waiter has its session to
+// itself until it has left the turnstile.
 type ears struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	max  int
-	open int // also the ones that are being opened
+	open int // includes connections that are being opened
 	idle []idleEar
-	off  time.Time // until when none is opened
+	off  time.Time // no connection is opened before
 }
 
 type idleEar struct {
@@ -51,14 +56,15 @@ type idleEar struct {
 	since time.Time
 }
 
-// isReady reports whether a waiter can have a connection now.
+// isReady reports whether a waiter can get a connection now.
 func (e *ears) isReady() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.idle) > 0 || e.open < e.max && time.Now().After(e.off)
 }
 
-// takeIdle returns an idle connection, or else room for another one.
+// takeIdle returns an idle connection. If there is none, it reserves room for a new one; ok is false without
+// room.
 func (e *ears) takeIdle() (conn *pgx.Conn, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -74,7 +80,7 @@ func (e *ears) takeIdle() (conn *pgx.Conn, ok bool) {
 	return nil, false
 }
 
-// putBack returns a connection that has no turnstile.
+// putBack returns a connection whose session has no turnstile.
 func (e *ears) putBack(conn *pgx.Conn) {
 	e.mu.Lock()
 	if e.max > 0 {
@@ -87,7 +93,7 @@ func (e *ears) putBack(conn *pgx.Conn) {
 	}
 }
 
-// discardConn closes a connection, and with it whatever its session has.
+// discardConn closes a connection, which frees the locks of its session.
 func (e *ears) discardConn(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), pace.CloseTime())
 	defer cancel()
@@ -97,11 +103,11 @@ func (e *ears) discardConn(conn *pgx.Conn) {
 	e.open--
 }
 
-// closeIdle closes the connections that nobody has needed for a while.
+// closeIdle closes connections that have been idle for rest.
 func (e *ears) closeIdle(rest time.Duration) {
 	var old []idleEar
 	e.mu.Lock()
-	for len(e.idle) > 0 && time.Since(e.idle[0].since) >= rest { // the first was used before all others
+	for len(e.idle) > 0 && time.Since(e.idle[0].since) >= rest { // in order of last use
 		old, e.idle = append(old, e.idle[0]), e.idle[1:]
 	}
 	e.mu.Unlock()
@@ -110,14 +116,15 @@ func (e *ears) closeIdle(rest time.Duration) {
 	}
 }
 
-// pauseOpening has no connection opened for a while.
+// pauseOpening stops the opening of connections for a while.
 func (e *ears) pauseOpening() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.off = time.Now().Add(earRetry)
 }
 
-// noteFailure gives room back: no connection was opened. No other is for a while if that could not be, and never again after errNoTurnstile.
+// noteFailure frees the room of a connection that was not opened. If opening failed, no other is tried for a
+// while; after errNoTurnstile, never again.
 func (e *ears) noteFailure(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -125,12 +132,12 @@ func (e *ears) noteFailure(err error) {
 	switch {
 	case errors.Is(err, errNoTurnstile):
 		e.max = 0
-	case !errors.Is(err, context.Canceled): // its wait was over before
+	case !errors.Is(err, context.Canceled): // no failure: its wait ended before
 		e.off = time.Now().Add(earRetry)
 	}
 }
 
-// close closes the idle connections, and has the others closed when they are put back.
+// close closes the idle connections, and the others when they are put back.
 func (e *ears) close() {
 	e.mu.Lock()
 	e.max = 0
@@ -138,14 +145,16 @@ func (e *ears) close() {
 	e.closeIdle(0)
 }
 
-// errNoTurnstile is the reason for which the turnstile is of no use: what one connection locks, another has as well, or keeps.
+// errNoTurnstile reports that advisory locks do not work here: two connections may share a lock, or a lock
+// outlives its client.
 var errNoTurnstile = errors.New("connections do not lead to sessions of their own")
 
-// earSQL prepares a session for the turnstile, unless a pooler may give it to another client: then it returns no row.
+// earSQL prepares a session for the turnstile. Behind a pooler, which may give the session to another client,
+// it returns no row.
 const earSQL = `SELECT set_config('lock_timeout', $1::text, false), set_config('statement_timeout', '0', false),
 	set_config('default_transaction_isolation', 'read committed', false) WHERE pg_backend_pid() = $2::bigint`
 
-// openEar opens a connection for the turnstile.
+// openEar opens a connection for waits at the turnstile.
 func (d *Driver) openEar(ctx context.Context) (conn *pgx.Conn, err error) {
 	defer func() {
 		if err != nil {
@@ -175,26 +184,26 @@ func (d *Driver) openEar(ctx context.Context) (conn *pgx.Conn, err error) {
 	return conn, nil
 }
 
-// visit is one wait at the turnstile, in a goroutine of its own.
+// visit is one wait at the turnstile, in its own goroutine.
 type visit struct {
 	begun time.Time
 	stop  context.CancelFunc // cuts the connection
-	done  chan struct{}      // closed when there is an answer, or never will be
+	done  chan struct{}      // closed when the wait is over, with an answer or without
 
-	mu    sync.Mutex // guards what follows
-	conn  *pgx.Conn  // has sent the statement; nil: not yet, or no more
-	ended bool       // nobody waits for the answer, so that ear is set no more
-	ear   *pgx.Conn  // its session has the turnstile; nil: none has. The owner of the visit gives it back
+	mu    sync.Mutex // guards the fields below
+	conn  *pgx.Conn  // the connection that has sent the statement; nil: not sent, or ended
+	ended bool       // nobody waits for the answer: ear must not be set
+	ear   *pgx.Conn  // the connection whose session has the turnstile; nil: none. The visit's owner returns it
 
-	// What follows is for the owner of the visit, once done is closed.
+	// The fields below are for the visit's owner, once done is closed.
 	answer reply[answer]
 	err    error
-	heard  bool // the claim knows the answer
-	looks  int  // at the row, since it is through
-	tells  bool // the claim is to be told when the row is handed to it
+	heard  bool // the claim has read the answer
+	looks  int  // polls of the row since the claim came through
+	tells  bool // the server notifies the claim when the lock is handed to it
 }
 
-// isOver reports whether there is an answer, or never will be.
+// isOver reports whether the wait is over, with an answer or without.
 func (v *visit) isOver() bool {
 	select {
 	case <-v.done:
@@ -204,8 +213,9 @@ func (v *visit) isOver() bool {
 	}
 }
 
-// ticketChannel returns what the ticket of a claim has for a channel while it is at the turnstile, or has that. The server notifies a waiter that
-// blocks only if nobody comes through, and a waiter that is through only after a while, as it looks at the row often before.
+// ticketChannel returns the channel for the claim's ticket while the claim blocks at the turnstile or has it.
+// The server notifies a blocked waiter only if no waiter comes through. It notifies a waiter that came through
+// only after a while, because that waiter polls the row often at first.
 func (v *visit) ticketChannel(listens *string) *string {
 	where := "-"
 	if v.heard {
@@ -231,7 +241,7 @@ func readEntered(row pgx.CollectableRow) (e entered, err error) {
 	return e, err
 }
 
-// startVisit sends c to the turnstile, and reports whether there is a connection for that.
+// startVisit sends c to the turnstile. It reports whether there was a connection for that.
 func (c *claim) startVisit() bool {
 	conn, ok := c.d.ears.takeIdle()
 	if !ok {
@@ -254,7 +264,7 @@ func (c *claim) startVisit() bool {
 	return true
 }
 
-// run waits at the turnstile, with conn or a connection that it opens.
+// run waits at the turnstile, on conn or on a connection that it opens.
 func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) {
 	if conn == nil {
 		if conn, v.err = d.openEar(ctx); v.err != nil {
@@ -287,7 +297,7 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 	if failed != nil {
 		v.err = failed
 		if errorCode(failed) == queryCanceled && ended {
-			d.quitTurnstile(ctx, conn) // it may have come through before
+			d.quitTurnstile(ctx, conn) // it may have come through already
 		} else {
 			d.ears.pauseOpening()
 			d.ears.discardConn(conn)
@@ -296,14 +306,14 @@ func (v *visit) run(ctx context.Context, d *Driver, conn *pgx.Conn, args []any) 
 	}
 	d.notesCrowd(args[0].(string), !through || *r.rows[0].Blocked)
 	switch {
-	case ended: // the request to cancel it may be on its way yet, and would hit the next statement
+	case ended: // a late cancel request would hit the next statement
 		d.ears.discardConn(conn)
 	case !through:
 		d.ears.putBack(conn)
 	}
 }
 
-// notesCrowd notes whether others were at the turnstile of the name.
+// notesCrowd records whether others were at the turnstile of the name.
 func (d *Driver) notesCrowd(name string, crowd bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -314,7 +324,8 @@ func (d *Driver) notesCrowd(name string, crowd bool) {
 	}
 }
 
-// isCrowded reports whether others were at the turnstile of the name a moment ago, so that a claim goes there at once.
+// isCrowded reports whether others were at the turnstile of the name a moment ago. Then a claim goes there at
+// once.
 func (d *Driver) isCrowded(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -322,27 +333,27 @@ func (d *Driver) isCrowded(name string) bool {
 	return ok && time.Since(at) < visitTime
 }
 
-// forgetCrowds forgets the names that have no crowd any more.
+// forgetCrowds forgets the names whose crowd was seen too long ago.
 func (d *Driver) forgetCrowds() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	maps.DeleteFunc(d.crowded, func(_ string, at time.Time) bool { return time.Since(at) >= visitTime })
 }
 
-// end ends a wait at the turnstile. It returns the connection that has come through before, which the caller gives back, and whether the
-// outcome is known: the statement may be executed late otherwise.
+// end ends a wait at the turnstile. It returns the connection that came through, which the caller puts back.
+// known is false if the statement may still be executed.
 func (v *visit) end() (ear *pgx.Conn, known bool) {
 	v.mu.Lock()
 	v.ended = true
 	conn, ear := v.conn, v.ear
 	v.mu.Unlock()
-	if ear != nil { // whether or not done is closed yet
+	if ear != nil { // even before done is closed
 		return ear, true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), pace.LastWords())
 	defer cancel()
 	if conn != nil {
-		conn.PgConn().CancelRequest(ctx) // whether it has arrived, the answer tells
+		conn.PgConn().CancelRequest(ctx) // the statement's answer shows whether it arrived
 	} else if !v.isOver() {
 		v.stop()
 	}
@@ -355,7 +366,7 @@ func (v *visit) end() (ear *pgx.Conn, known bool) {
 	}
 }
 
-// quitTurnstile gives back a connection that has a turnstile, or may have one.
+// quitTurnstile leaves the turnstile that conn has or may have, and puts conn back.
 func (d *Driver) quitTurnstile(ctx context.Context, conn *pgx.Conn) {
 	if _, err := sendStatement(ctx, d, conn, pgx.RowTo[any], "SELECT pg_advisory_unlock_all()", nil); err != nil {
 		d.ears.discardConn(conn)
@@ -364,7 +375,7 @@ func (d *Driver) quitTurnstile(ctx context.Context, conn *pgx.Conn) {
 	d.ears.putBack(conn)
 }
 
-// quitLater is quitTurnstile in the background. Its caller is inside a call.
+// quitLater calls quitTurnstile in the background. The caller is inside a call.
 func (d *Driver) quitLater(conn *pgx.Conn) {
 	d.calls.Go(func() {
 		ctx, cancel := context.WithTimeout(d.calls.Work, pace.RequestTime(time.Minute, pace.Alone))
@@ -373,13 +384,14 @@ func (d *Driver) quitLater(conn *pgx.Conn) {
 	})
 }
 
-// passage is the turnstile that the holder of a lock has.
+// passage is a turnstile that a holder keeps.
 type passage struct {
 	conn  *pgx.Conn
 	timer *time.Timer
 }
 
-// holdTurnstile notes that the grant of owner has a turnstile, until its release, or for a moment.
+// holdTurnstile records that the grant of owner has a turnstile, and keeps it until the release, or for
+// passTime.
 func (d *Driver) holdTurnstile(owner string, conn *pgx.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -394,7 +406,7 @@ func (d *Driver) holdTurnstile(owner string, conn *pgx.Conn) {
 	})}
 }
 
-// takeTurnstile returns the connection that has the turnstile for the grant of owner, and forgets that; nil: none has.
+// takeTurnstile removes and returns the connection that has the turnstile for the grant of owner; nil: none.
 func (d *Driver) takeTurnstile(owner string) *pgx.Conn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -407,8 +419,8 @@ func (d *Driver) takeTurnstile(owner string) *pgx.Conn {
 	return p.conn
 }
 
-// freeThrough releases what g may have, and leaves the turnstile, in one statement on the session that has that. It reports whether
-// the release is confirmed.
+// freeThrough releases g and leaves the turnstile in one statement, on the session that has the turnstile. It
+// reports whether the release is confirmed.
 func (d *Driver) freeThrough(ctx context.Context, conn *pgx.Conn, g driver.Grant, keep time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, pace.RequestTime(g.TTL, pace.Alone))
 	defer cancel()
@@ -424,7 +436,7 @@ func (d *Driver) freeThrough(ctx context.Context, conn *pgx.Conn, g driver.Grant
 	return true
 }
 
-// closeEars closes the connections of turnstiles. No call is under way.
+// closeEars closes the connections for turnstiles. No call is under way.
 func (d *Driver) closeEars() {
 	d.ears.close()
 	d.mu.Lock()

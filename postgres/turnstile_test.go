@@ -18,10 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// anEntry is a text by which a proxy knows the statement that blocks at the turnstile.
+// anEntry is a text by which a proxy recognises the statement that blocks at the turnstile.
 const anEntry = ".enter("
 
-// openSession returns a session of the server.
+// openSession opens a session of the server.
 func (r *rig) openSession() *pgx.Conn {
 	r.Helper()
 	conn, err := r.pool.Acquire(r.Context())
@@ -38,18 +38,18 @@ func (r *rig) execOn(conn *pgx.Conn, sql string, args ...any) {
 	r.Must(err)
 }
 
-// atTurnstile returns how many sessions have or await the turnstile of "k".
+// atTurnstile returns how many sessions have the turnstile of "k", or, without granted, wait for it.
 func (r *rig) atTurnstile(granted bool) int {
 	r.Helper()
 	return r.countRows(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted = $1
 		AND (classid::bigint << 32) + objid::bigint = holdfast.turnstile('k')`, granted)
 }
 
-// TestWaitersComeThroughTheTurnstileInOrder of their arrival, one with each release.
-func TestWaitersComeThroughTheTurnstileInOrder(t *testing.T) {
+// Each release lets one waiter through.
+func TestWaitersPassTurnstileInOrder(t *testing.T) {
 	r := startRig(t)
 	g := r.Grant(r.newDriver(), "k", long)
-	blocks := r.openSession() // stands for a holder that has come through the turnstile
+	blocks := r.openSession() // as a holder that has come through the turnstile would
 	r.execOn(blocks, "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	var drivers [3]*postgres.Driver
 	var grants [3]<-chan driver.Grant
@@ -99,8 +99,8 @@ func TestHandOverTakesTwoStatements(t *testing.T) {
 	t.Errorf("the client sent %d statements for the last %d locks that were handed to it, want two for each, and one each five seconds", sent, turns)
 }
 
-// TestIdleSessionAtTurnstileHoldsNobodyUp for good: those behind it wait with a ticket after a moment.
-func TestIdleSessionAtTurnstileHoldsNobodyUp(t *testing.T) {
+// Waiters behind the idle session leave the turnstile after a moment and wait with a ticket.
+func TestIdleSessionAtTurnstileBlocksNoWaiter(t *testing.T) {
 	r := startRig(t)
 	r.execOn(r.openSession(), "SELECT pg_advisory_lock(holdfast.turnstile('k'))")
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -118,12 +118,12 @@ func TestIdleSessionAtTurnstileHoldsNobodyUp(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestTurnstileWithoutTheRowIsNoLock: a session that comes through while the row is held is denied, and queues up.
-func TestTurnstileWithoutTheRowIsNoLock(t *testing.T) {
+// A session that comes through while the row is held is denied and queues up.
+func TestTurnstileWithoutRowGrantsNothing(t *testing.T) {
 	r := startRig(t)
 	holder := r.newDriver()
 	g := r.Grant(holder, "k", long)
-	for i := range 2 { // a turnstile that two have, one after the other, as one of them was cut off
+	for i := range 2 { // two sessions have it, one after the other, as if the first was cut
 		conn := r.openSession()
 		var token *int64
 		var owner string
@@ -137,7 +137,7 @@ func TestTurnstileWithoutTheRowIsNoLock(t *testing.T) {
 	r.Must(holder.Check(r.Within(), g))
 }
 
-// TestCutTurnstileEndsNoLease, and the lock passes on with the release as before.
+// After the cut, a release still passes the lock on.
 func TestCutTurnstileEndsNoLease(t *testing.T) {
 	r := startRig(t)
 	holder, middle, last := r.newDriver(), r.newDriver(), r.newDriver()
@@ -163,7 +163,7 @@ func TestCutTurnstileEndsNoLease(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestLateEntryTakesNothing: the statement that blocks at the turnstile is carried out after its caller has gone.
+// The statement that blocks at the turnstile is executed after its caller has gone.
 func TestLateEntryTakesNothing(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -173,13 +173,13 @@ func TestLateEntryTakesNothing(t *testing.T) {
 			t.Errorf("Acquire() = %v, want that it was cancelled", err)
 		}
 	})
-	r.Must(waiter.Close()) // which waits for what the caller has left
+	r.Must(waiter.Close()) // waits for the release in the background
 	r.Must(holder.Release(r.Within(), g, 0))
 	pass()
 	r.checkCleared()
 }
 
-// TestCancelledWaitLeavesNoMark: its statement is answered, so that nobody need remember its owner as gone.
+// The cancelled statement was answered, so the server need not keep a mark that the owner is gone.
 func TestCancelledWaitLeavesNoMark(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -204,7 +204,7 @@ func TestCancelledWaitLeavesNoMark(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestTicketAtTurnstileLapsesSoon: nobody is told of a lock that is left to waiters which have died there.
+// If the waiters at the turnstile have died, nobody is notified of a lock that is left to them.
 func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -225,8 +225,8 @@ func TestTicketAtTurnstileLapsesSoon(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestAbandonedWaitReturnsItsTurnstile: a process may stand still between the answer and the end of the wait.
-func TestAbandonedWaitReturnsItsTurnstile(t *testing.T) {
+// The process may be suspended between the answer and the end of the wait.
+func TestAbandonedWaitLeavesTurnstile(t *testing.T) {
 	r := startRig(t)
 	holder, waiter := r.newDriver(), r.newDriver()
 	g := r.Grant(holder, "k", long)
@@ -244,12 +244,12 @@ func TestAbandonedWaitReturnsItsTurnstile(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestGrantUnderFormerNameIsNotUsed: a waiter is granted the lock at the turnstile, and the lock is force-released
-// before the waiter has read the grant.
-func TestGrantUnderFormerNameIsNotUsed(t *testing.T) {
+// A waiter is granted the lock at the turnstile, and the lock is force-released before the waiter reads the
+// grant.
+func TestGrantOfFormerOwnerIsNotUsed(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
-	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // there is a row
+	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // creates the row
 	var forced int64
 	g, err := d.TryUnderNewName(r.Within(), "k", func(token int64) {
 		forced = token
@@ -266,8 +266,8 @@ func TestGrantUnderFormerNameIsNotUsed(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestTicketComesBeforeTheTurnstile: a waiter that has waited for longer, on another way, is served before whoever comes through.
-func TestTicketComesBeforeTheTurnstile(t *testing.T) {
+// A waiter with an older ticket is served before a waiter that comes through the turnstile.
+func TestTicketPrecedesTurnstile(t *testing.T) {
 	r := startRig(t)
 	r.opts.NoListen = true
 	holder, polls := r.newDriver(), r.newDriver()
@@ -288,8 +288,8 @@ func TestTicketComesBeforeTheTurnstile(t *testing.T) {
 	r.Must(polls.Release(r.Within(), fixture.Receive(r.Rig, next), 0))
 }
 
-// TestFreedLockIsKeptForTheTurnstile: no newcomer takes it from the waiters there. If nobody waits, a newcomer takes it at once.
-func TestFreedLockIsKeptForTheTurnstile(t *testing.T) {
+// No newcomer takes the lock from waiters at the turnstile. If nobody waits, a newcomer takes it at once.
+func TestReleaseKeepsLockForTurnstile(t *testing.T) {
 	r := startRig(t)
 	d := r.newDriver()
 	g := r.Grant(d, "k", long)
@@ -312,8 +312,9 @@ func TestFreedLockIsKeptForTheTurnstile(t *testing.T) {
 	}
 }
 
-// TestNobodyIsNoHolder: a lock is kept for the turnstile, where nobody comes through: who does not wait is not told that nobody has it.
-func TestNobodyIsNoHolder(t *testing.T) {
+// The lock is kept for the turnstile, but no waiter comes through. A client that does not wait takes the lock,
+// instead of an error that names no holder.
+func TestAbandonedTurnstileLeavesLockFree(t *testing.T) {
 	r := startRig(t)
 	d, other := r.newDriver(), r.newDriver()
 	g := r.Grant(d, "k", long)
@@ -326,7 +327,7 @@ func TestNobodyIsNoHolder(t *testing.T) {
 	}
 }
 
-// TestWaitConnectionsAreBounded, however many locks a client waits for, and closed after the waits.
+// A client may wait for many locks and still opens few connections. It closes them after the waits.
 func TestWaitConnectionsAreBounded(t *testing.T) {
 	r := startRig(t)
 	r.opts.MaxWaitConns = 2
@@ -357,7 +358,7 @@ func TestWaitConnectionsAreBounded(t *testing.T) {
 	})
 }
 
-// TestGrantAtTurnstileIsShortUntilConfirmed: a waiter that died while it was blocked costs those behind it so much and no more.
+// A waiter that died while it was blocked delays the waiters behind it by that TTL only.
 func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 	for _, renews := range []bool{true, false} {
 		t.Run(fmt.Sprint("renews ", renews), func(t *testing.T) {
@@ -373,7 +374,7 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 				return g
 			})
 			r.Eventually("it blocks", func() bool { return r.atTurnstile(false) == 1 && r.waiterCount("k") == 1 })
-			r.linkOf(d).Halt(anAcquire) // which confirms
+			r.linkOf(d).Halt(anAcquire) // the confirmation
 			r.execOn(conn, "SELECT holdfast.leave('k', $1, 0, false)", holder.Owner)
 			r.Eventually("it is granted, or asks again", func() bool {
 				return r.countRows("SELECT count(*) FROM holdfast.lock WHERE owner <> $1", holder.Owner) == 1 || len(r.linkOf(d).Caught) > 0
@@ -391,8 +392,8 @@ func TestGrantAtTurnstileIsShortUntilConfirmed(t *testing.T) {
 	}
 }
 
-// TestHolderSinceFollowsTheAdoption: the lock is the heir's since then.
-func TestHolderSinceFollowsTheAdoption(t *testing.T) {
+// Since then, the lock is the adopter's.
+func TestAdoptionSetsSince(t *testing.T) {
 	r := startRig(t)
 	d, heir := r.newDriver(), r.newDriver()
 	g := r.acquireAdoptable(d, long)
@@ -406,7 +407,7 @@ func TestHolderSinceFollowsTheAdoption(t *testing.T) {
 	}
 }
 
-// TestFunctionsInSQLAreInlined: the server parses and plans another one at each call, which costs more than a hand-over.
+// The server parses and plans a function that is not inlined at each call, which costs more than a hand-over.
 func TestFunctionsInSQLAreInlined(t *testing.T) {
 	r := startRig(t)
 	calls := map[string]string{

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/postgres"
 )
 
-// runScript runs a file with tables, in the schema of r.
+// runScript runs an SQL file in the schema of r.
 func (r *rig) runScript(file string) {
 	r.Helper()
 	text, err := os.ReadFile(file)
@@ -26,8 +26,8 @@ func (r *rig) runScript(file string) {
 	r.execSQL(strings.ReplaceAll(string(text), "EXISTS holdfast;", "EXISTS "+strings.TrimSuffix(r.in("holdfast."), ".")+";"), pgx.QueryExecModeSimpleProtocol)
 }
 
-// olderClient returns a client of an older version of the tables. Its statements are the statements of the present one: only the functions have
-// changed, and such a client knows no turnstile.
+// olderClient returns a client of an older version of the tables. It sends the same statements, because only
+// functions have changed, and does not use the turnstile.
 func (r *rig) olderClient() *holdfast.Client {
 	r.Helper()
 	d, err := r.openWith(*withoutCheck(r.opts))
@@ -35,8 +35,8 @@ func (r *rig) olderClient() *holdfast.Client {
 	return r.Client(d)
 }
 
-// TestSchemaMigratesUnderLoad: tables of an older version are brought up to date, by many programs at once, while clients of
-// both versions take turns and one holds a lease. It loses none, and nobody is turned away or holds what another has.
+// Many programs migrate the tables of an older version at once, while clients of both versions take turns and
+// one holds a lease. No lease is lost, no client gets an error, and no two clients hold one lock.
 func TestSchemaMigratesUnderLoad(t *testing.T) {
 	for _, version := range []string{"2", "3"} {
 		t.Run(version, func(t *testing.T) { testMigration(t, version) })
@@ -49,14 +49,14 @@ func testMigration(t *testing.T, version string) {
 	r.runScript("testdata/version-" + version + ".sql")
 	r.checkRejected(server.DSN(), &r.opts, driver.ErrUnavailable, "version "+version, "version 4", "Migrate")
 
-	held := r.Acquire(r.olderClient(), "held", 6*brief) // and renewed
+	held := r.Acquire(r.olderClient(), "held", 6*brief) // and renews it
 	var inside atomic.Int32
 	turn := func(c *holdfast.Client) {
 		l := r.Acquire(c, "k", long)
 		if n := inside.Add(1); n != 1 {
 			t.Errorf("%d holders", n)
 		}
-		time.Sleep(time.Millisecond) // or two holders would never meet
+		time.Sleep(time.Millisecond) // so that two holders would overlap
 		inside.Add(-1)
 		r.Release(l)
 	}
@@ -102,8 +102,8 @@ func testMigration(t *testing.T, version string) {
 	r.checkCleared()
 }
 
-// TestRunningProgramKeepsNewerTables, and one that starts is refused (TestErrorsOfTheSchemaNameTheMend).
-func TestRunningProgramKeepsNewerTables(t *testing.T) {
+// A program that starts with newer tables is rejected (TestSchemaErrorsNameFix).
+func TestRunningProgramAcceptsNewerTables(t *testing.T) {
 	r := startRig(t)
 	c := r.newClient()
 	l := r.Acquire(c, "k", long)
@@ -112,8 +112,8 @@ func TestRunningProgramKeepsNewerTables(t *testing.T) {
 	r.Release(r.Acquire(c, "another", long), l)
 }
 
-// TestSchemaFileIsWhatMigrateRuns: but for the name of the schema.
-func TestSchemaFileIsWhatMigrateRuns(t *testing.T) {
+// The files differ only in the name of the schema.
+func TestSchemaFileMatchesMigrate(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile("schema.sql")
 	if err != nil {

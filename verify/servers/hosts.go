@@ -146,7 +146,7 @@ func postgresRows() []*row {
 		},
 		{
 			name: "postgres-18.6 behind pgbouncer-1.26.1, transactions", start: behindPooler("transaction"),
-			suite: testsIn("^TestConformanceBehindAPoolerInTransactionMode$", "../postgres"),
+			suite: testsIn("^TestConformanceBehindTransactionPooler$", "../postgres"),
 			needs: []need{{"postgres-18.6", postgresVariable}, {"pgbouncer-1.26.1", poolerVariable}},
 		},
 		{
