@@ -12,29 +12,30 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// attempts are the attempts at one renewal on a server. To give up a statement costs its connection, and maybe no other can be had. So an
-// attempt without an answer in time stays under way, the next one begins beside it over another connection, and the first answer counts.
-// It is given up once the next one has a new connection, or if the pool has no room for one. On SQLite, whose statements cost no connection, each
-// attempt ends before the next.
+// attempts runs the attempts at one renewal on a server. Cancelling a statement costs its connection, and the
+// database may accept no new one. So an attempt without an answer in time goes on, the next one starts beside
+// it on another connection, and the first answer counts. An attempt is cancelled once the next one has a new
+// connection, or if the pool has no room for one. On SQLite, where a cancelled statement costs no connection,
+// each attempt ends before the next.
 type attempts struct {
 	d     *Driver
 	try   func(ctx context.Context, first bool) (renewed, error)
-	limit time.Duration // for an answer, before the next attempt begins
+	limit time.Duration // time for an answer before the next attempt begins
 
-	work    context.Context // of all attempts
+	work    context.Context // context of all attempts
 	stop    context.CancelFunc
 	begun   int
-	running []running // in the order of their beginning
+	running []running // in the order in which they began
 	results chan result
 	over    chan struct{} // closed when nobody receives results any more
 	next    *time.Timer   // fires when another attempt begins
 }
 
-// running is an attempt that is under way.
+// running is an attempt that has not ended.
 type running struct {
 	number int
 	giveUp context.CancelCauseFunc
-	linked *atomic.Bool // it has had a connection of the pool of renewals
+	linked *atomic.Bool // it had a connection of the renewal pool
 }
 
 // result is the outcome of one attempt.
@@ -44,7 +45,7 @@ type result struct {
 	number int
 }
 
-// tryRenewal calls try until the database answers, for a TTL or until ctx ends.
+// tryRenewal calls try until the database answers, the TTL is over or ctx ends.
 func (d *Driver) tryRenewal(ctx context.Context, ttl time.Duration, try func(ctx context.Context, first bool) (renewed, error)) (renewed, error) {
 	end := time.Now().Add(ttl)
 	if deadline, ok := ctx.Deadline(); ok && deadline.Before(end) {
@@ -59,7 +60,7 @@ func (d *Driver) tryRenewal(ctx context.Context, ttl time.Duration, try func(ctx
 	return a.run()
 }
 
-// run begins one attempt after the other until one succeeds or fails for good, or their time is over.
+// run starts attempts until one succeeds, one fails for good, or the time is over.
 func (a *attempts) run() (renewed, error) {
 	a.begin()
 	var last error
@@ -87,14 +88,14 @@ func (a *attempts) run() (renewed, error) {
 	}
 }
 
-// isFinal reports whether another attempt at a renewal is of no use: somebody has to correct something, or to make room, and the holder
-// learns of it now, while its lease lasts.
+// isFinal reports whether another attempt is useless, because a person must fix the cause or free disk space.
+// The holder then learns of the error while its lease lasts.
 func (d *Driver) isFinal(err error) bool {
 	kind := d.kindOf(err)
 	return kind == full || kind == worn || !errors.Is(err, driver.ErrUnavailable) || driverkit.Lasts(err)
 }
 
-// begin begins another attempt.
+// begin starts another attempt.
 func (a *attempts) begin() {
 	earlier := slices.Clone(a.running)
 	ctx, giveUp := context.WithCancelCause(a.work)
@@ -133,11 +134,12 @@ func (a *attempts) begin() {
 	})
 }
 
-// linkedKey is the key, in the context of a renewal, of a function to call when that has a connection of the pool of renewals.
+// linkedKey is the context key of a function that a renewal calls once it has a connection of the renewal
+// pool.
 type linkedKey struct{}
 
-// makeRoom has the next connection for renewals be a new one, and reports whether it will be. If the pool has no room for one, it gives up
-// the oldest attempt.
+// makeRoom makes the renewal pool open a new connection for the next attempt, and reports whether it will. If
+// the pool is full, makeRoom cancels the oldest attempt.
 func (d *Driver) makeRoom(ctx context.Context, limit time.Duration, giveUpOldest context.CancelCauseFunc) bool {
 	s := d.renewDB.Stats()
 	if s.MaxOpenConnections > 0 && s.InUse >= s.MaxOpenConnections {
@@ -151,7 +153,8 @@ func (d *Driver) makeRoom(ctx context.Context, limit time.Duration, giveUpOldest
 	return d.replaceIdle(ctx, d.renewDB)
 }
 
-// end ends all attempts: at once, or after a moment if some are under way, as one that ends by itself keeps its connection.
+// end ends all attempts. It leaves running attempts a moment, because an attempt that ends by itself keeps its
+// connection.
 func (a *attempts) end() {
 	close(a.over)
 	a.next.Stop()

@@ -8,10 +8,11 @@ import (
 )
 
 const (
-	// ringTime bounds the age of a hand-over that a waiter finds by itself. The ring for an older one counts as lost.
+	// ringTime bounds the age of a hand-over that a waiter finds by polling. If the hand-over is older, its
+	// ring was lost.
 	ringTime = 100 * time.Millisecond
-	// deafTime is the time after a lost ring in which waiters poll as if there were no bell: the process that hands the lock over may
-	// run under another user, or an older program, and be unable to ring.
+	// deafTime is the time after a lost ring in which waiters poll as if there were no bell. The process that
+	// hands locks over may run as another user or be an older program, and may be unable to ring.
 	deafTime = 30 * time.Second
 )
 
@@ -26,11 +27,12 @@ func init() {
 	}
 }
 
-// bell reaches the waiters and holders of other clients sooner than they would look at their lock. What it sends may be lost, doubled or
-// false, which costs time and never safety: each waiter polls besides, and a holder renews. Whoever receives a ring calls wakeOwn.
+// bell wakes waiters and alerts holders of other clients before their next poll. A ring may be lost, doubled
+// or false: this costs time and never safety, because each waiter also polls and each holder renews. The
+// receiver of a ring calls wakeOwn.
 type bell = doorbell.Ringer
 
-// wakeOwn wakes the waiter of this client with that owner, if there is one.
+// wakeOwn wakes the waiter of this client with that owner. It reports whether there is one.
 func (d *Driver) wakeOwn(owner string) (ours bool) {
 	d.mu.Lock()
 	c := d.waiting[owner]
@@ -41,18 +43,18 @@ func (d *Driver) wakeOwn(owner string) (ours bool) {
 	c.rung.Store(true)
 	select {
 	case c.wake <- struct{}{}:
-	default: // it is awake
+	default: // it is awake already
 	}
 	return true
 }
 
-// hasBell reports whether waiters may rely on the bell, and look only now and then in case that a ring was lost.
+// hasBell reports whether waiters may rely on the bell and poll only rarely, for lost rings.
 func (d *Driver) hasBell() bool {
 	lost := d.ringLost.Load()
 	return d.bell != nil && (lost == nil || time.Since(*lost) > deafTime)
 }
 
-// noteHandOver notes a ring that was lost, where a waiter confirms what was handed to it as it was read.
+// noteHandOver notes a lost ring if the hand-over that a waiter has read is older than ringTime.
 func (d *Driver) noteHandOver(r row) {
 	if d.bell != nil && driverkit.Micros(r.now-r.since) > ringTime {
 		now := time.Now()

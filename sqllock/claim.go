@@ -14,31 +14,31 @@ import (
 )
 
 const (
-	// place bounds the time that a place in the queue lasts without a sign of its client.
+	// place bounds the lifetime of a waiter's ticket after the client's last request.
 	place = 8 * time.Second
-	// grace is the time in which a waiter has to confirm a hand-over, which takes it manners.slowest and two round trips. A dead waiter
-	// costs the waiters behind it this time.
+	// grace is the time that a waiter has to confirm a hand-over. It needs up to manners.slowest and two round
+	// trips. If the waiter is dead, the waiters behind it lose this time.
 	grace = time.Second
 )
 
-// claim is one attempt at a lock.
+// claim is one attempt to acquire a lock.
 type claim struct {
 	d      *Driver
 	req    driver.Request
 	owner  string
 	holder string
-	from   driver.Grant  // which it takes over; zero: none
-	wake   chan struct{} // it is its turn to have the lock
-	rung   atomic.Bool   // likewise, and it has not asked since
+	from   driver.Grant  // the grant that the claim adopts; zero: none
+	wake   chan struct{} // receives when the lock was handed to this claim
+	rung   atomic.Bool   // the claim was woken and has not asked since
 
-	left  bool // there may be something in the database
-	doubt bool // a statement that takes the lock unread had no answer, and may be carried out late
-	place bool // it has one in the queue
-	ear   *ear // which waits before the turnstile of the lock, or is inside; nil: none does
-	heard bool // it has asked since the ear was let in
+	left  bool // the database may have a lock or a ticket of this claim
+	doubt bool // an unread acquire got no answer and may be executed late
+	place bool // it has a ticket in the queue
+	ear   *ear // its connection before or inside the turnstile; nil: none
+	heard bool // it has asked since its ear was let in
 	begun time.Time
-	count int   // how many wait, as was read when it began
-	ahead int64 // about how many come before it
+	count int   // number of waiters, as read at the start
+	ahead int64 // approximate number of waiters before it
 }
 
 func (d *Driver) newClaim(req driver.Request) *claim {
@@ -51,19 +51,19 @@ func (d *Driver) newClaim(req driver.Request) *claim {
 	return c
 }
 
-// isAdoption reports whether the claim takes over the lock of another owner.
+// isAdoption reports whether the claim adopts the lock of another owner.
 func (c *claim) isAdoption() bool { return c.from.Owner != "" }
 
-// leave removes the claim from the waiters that a release of this client can wake.
+// leave removes the claim from the waiters that this client can wake.
 func (c *claim) leave() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
 	delete(c.d.waiting, c.owner)
 }
 
-// acquireLock asks until the lock is granted or that is out of the question.
+// acquireLock asks until the database grants the lock or an error ends the attempt.
 func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
-	first, look := true, true // the first look counts the waiters
+	first, look := true, true // the first read counts the waiters
 	attempt := driverkit.Attempt{
 		Calls: c.d.calls, Lane: c.d.lane, Request: c.req, Adopts: c.isAdoption(), Turn: c.wake, Pause: c.planPause,
 		Ask: func(ctx, caller context.Context) (driver.Grant, error) {
@@ -83,7 +83,8 @@ func (c *claim) acquireLock(ctx context.Context) (driver.Grant, error) {
 	return attempt.Run(ctx)
 }
 
-// tryOnce takes the lock if it may. The first time, with look, it does so unread if it can. The caller's context ends with its call.
+// tryOnce takes the lock if it may. With look, at the first try, it does so without reading the lock if it
+// can. The context caller ends with the call of the claim.
 func (c *claim) tryOnce(ctx, caller context.Context, look bool) (driver.Grant, error) {
 	if c.d.dialect == SQLite {
 		return c.tryTogether(ctx, look)
@@ -102,8 +103,8 @@ func (c *claim) tryOnce(ctx, caller context.Context, look bool) (driver.Grant, e
 	return c.tryRead(ctx, caller, look)
 }
 
-// tryRead reads the lock and changes what it has read, until nobody else was faster. Trust counts from before the read, as the time of
-// the database at which the lock lapses does.
+// tryRead reads the lock and changes the row that it has read. It repeats both while other clients change the
+// row in between. Trust counts from before the read, like the time at which the lock lapses.
 func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, error) {
 	for tries := 0; ; tries++ {
 		sent := time.Now()
@@ -125,7 +126,7 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 		if err != nil {
 			return driver.Grant{}, err
 		}
-		if want.owner != c.owner && want.stamp == r.stamp && r.there { // nothing changes
+		if want.owner != c.owner && want.stamp == r.stamp && r.there { // the row stays as it is
 			return driver.Grant{}, c.queueUp(ctx, caller, r)
 		}
 		if want.owner == c.owner && r.owner != c.owner && c.isShutOut() {
@@ -136,7 +137,7 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 		switch {
 		case err != nil:
 			return driver.Grant{}, err
-		case !changed: // another was faster
+		case !changed: // another client was faster
 			if tries > 0 {
 				driverkit.Sleep(ctx, rand.N(min(time.Duration(tries)*time.Millisecond, pace.ShortPause)))
 			}
@@ -147,8 +148,8 @@ func (c *claim) tryRead(ctx, caller context.Context, look bool) (driver.Grant, e
 	}
 }
 
-// enterTurnstile has the claim wait before the turnstile of its lock, and reports whether it does. A caller that will not wait for long polls: its
-// end would cost the connection.
+// enterTurnstile makes the claim wait before the turnstile of its lock, and reports whether it does. A caller
+// with little time polls instead, because its end would cost the connection.
 func (c *claim) enterTurnstile(caller context.Context) bool {
 	c.dropBrokenEar()
 	if c.ear != nil {
@@ -164,7 +165,8 @@ func (c *claim) enterTurnstile(caller context.Context) bool {
 	return c.ear != nil
 }
 
-// dropBrokenEar has the claim do without an ear whose connection broke, for a while.
+// dropBrokenEar drops an ear whose connection broke. The claim then polls, and the client avoids the turnstile
+// for a while.
 func (c *claim) dropBrokenEar() {
 	if c.ear != nil && c.ear.isOver() && !c.ear.isInside() {
 		c.d.turnstile.shunKey(c.req.Key)
@@ -172,7 +174,7 @@ func (c *claim) dropBrokenEar() {
 	}
 }
 
-// leaveTurnstile ends, in the background, what the claim has begun before the turnstile.
+// leaveTurnstile ends the claim's wait before the turnstile, in the background.
 func (c *claim) leaveTurnstile() {
 	if c.ear != nil {
 		c.d.calls.Go(c.ear.leave)
@@ -183,18 +185,19 @@ func (c *claim) leaveTurnstile() {
 // isShutOut reports whether the claim still waits before the turnstile after a whole GET_LOCK.
 func (c *claim) isShutOut() bool { return c.ear != nil && !c.ear.isOver() && c.ear.rearmed.Load() }
 
-// takeInside takes the lock, as takeUnread does, for a claim that the turnstile has just let in. Its statement waits until
-// the release that let the claim in has committed. A claim that has a ticket, or does not know the number of places, has to
-// read the lock anyway, but sends the statement first: so the read never sees the lock as it was before the release.
+// takeInside takes the lock, as takeUnread does, for a claim that the turnstile has just let in. Its statement
+// waits until the release that let the claim in has committed. A claim that has a ticket or does not know the
+// number of places must read the lock anyway. It still sends the statement first, so that the read sees the
+// lock after the release.
 func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err error) {
 	places, known := c.d.knownPlaces(c.req.Key)
 	if !known || c.place {
-		places = -1 // no row has that
+		places = -1 // no row matches
 	}
 	stamp, sent := newStamp(), time.Now()
 	token, taken, err := c.ear.takeLock(ctx, c, stamp, places)
 	switch {
-	case err != nil: // what it was, the next statement tells, over another connection
+	case err != nil: // the next statement, on another connection, shows the outcome
 		c.ear, c.doubt, c.left = nil, true, true
 		return driver.Grant{}, false, nil
 	case !taken:
@@ -211,13 +214,14 @@ func (c *claim) takeInside(ctx context.Context) (g driver.Grant, taken bool, err
 	return g, true, err
 }
 
-// minToken is below the token of each grant, as tokens follow the clock of the server in µs: it is of the year 2001. A server, or a proxy,
-// that tells less, or nothing, for what LAST_INSERT_ID has kept did not tell the token. The row has it, and the next look at that finds
-// that the claim has the lock.
+// minToken is below the token of any grant, because tokens follow the server's clock in µs: it is a time in
+// 2001. A smaller number means that a server or proxy did not return what LAST_INSERT_ID has kept. The row has
+// the token, and the next read finds that the claim has the lock.
 const minToken = 1e15
 
-// takeUnread takes the lock by one statement if it is free and nobody waits: a first row for a name that this client does not know,
-// and otherwise a change under the condition that no place in the queue was given since the client saw that nobody had one.
+// takeUnread takes a lock that is free and has no waiters by one statement. For a name that this client does
+// not know, it inserts the first row. Otherwise it updates the row if no place in the queue was given since
+// the client saw the queue empty.
 func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err error) {
 	stamp, ttl := newStamp(), driverkit.InMicros(c.req.TTL)
 	s, args := c.d.first, []any{c.req.Key, stamp, c.owner, c.holder, ttl}
@@ -255,8 +259,8 @@ func (c *claim) takeUnread(ctx context.Context) (g driver.Grant, taken bool, err
 	return g, true, err
 }
 
-// rename gives a claim that has lost its place another owner. It may have had its turn, and the lock was taken away before it knew;
-// and an owner names one grant.
+// rename gives a claim that has lost its ticket a new owner name. The lock may have been handed to the claim
+// and taken away before the claim knew, and one owner name stands for one grant only.
 func (c *claim) rename() {
 	c.leave()
 	c.d.mu.Lock()
@@ -265,10 +269,10 @@ func (c *claim) rename() {
 	c.d.waiting[c.owner] = c
 }
 
-// nextRow returns the row to which the claim would change a lock: its own if it may take the lock, the next waiter's if a hand-over is due,
-// and else the row as it was read.
+// nextRow returns the row to which the claim would change a lock: its own if it may take the lock, the next
+// waiter's if a hand-over is due, otherwise the row as read.
 func (c *claim) nextRow(r row) (row, error) {
-	mine := r.owner == c.owner // also where a hand-over has lapsed: nobody else has asked since
+	mine := r.owner == c.owner // also after a hand-over has lapsed: no other client has asked since
 	switch {
 	case c.isAdoption() && r.precedes(c.from):
 		return r, c.d.unavailableError(errPrecedes)
@@ -294,7 +298,7 @@ func (c *claim) nextRow(r row) (row, error) {
 	return r, nil
 }
 
-// completeGrant returns the grant that the claim has received, without its place in the queue.
+// completeGrant removes the claim's ticket and returns the grant.
 func (c *claim) completeGrant(ctx context.Context, r, own row, sent time.Time) (driver.Grant, error) {
 	if r.place != nil {
 		if _, err := c.d.execRepeated(ctx, c.d.leave, c.req.Key, c.owner); err != nil {
@@ -309,7 +313,8 @@ func (c *claim) completeGrant(ctx context.Context, r, own row, sent time.Time) (
 	return g, err
 }
 
-// newGrant returns the grant with that token, which was asked for at sent, unless too little is left of it.
+// newGrant returns the grant with this token, for a request sent at sent. It fails if too little of the TTL is
+// left.
 func (c *claim) newGrant(token int64, sent time.Time) (driver.Grant, error) {
 	ttl := c.req.TTL
 	g := driver.Grant{Key: c.req.Key, Owner: c.owner, Token: token, Block: driverkit.Block, TTL: ttl, TrustedUntil: driverkit.Trust(sent, ttl)}
@@ -319,16 +324,16 @@ func (c *claim) newGrant(token int64, sent time.Time) (driver.Grant, error) {
 	return g, nil
 }
 
-// queueUp gives the claim a place in the queue, or keeps its place, and returns the holder as an error.
+// queueUp gives the claim a ticket, or prolongs it, and returns an error that names the holder.
 func (c *claim) queueUp(ctx, caller context.Context, r row) error {
 	held := c.heldError(r)
 	if c.req.NoWait {
 		return held
 	}
-	if c.ear.isInside() && r.isUnconfirmed() { // the waiter that the lock was handed to may stand behind
+	if c.ear.isInside() && r.isUnconfirmed() { // the lock may have been handed to a waiter further back
 		c.leaveTurnstile()
 	} else if c.enterTurnstile(caller) && !c.place && (time.Since(c.begun) < ticketAfter || !c.ear.isQueued()) {
-		return held // the ticket comes after the place in GET_LOCK, and so has the order of that
+		return held // write the ticket once the ear is queued, so that tickets have the order of GET_LOCK
 	}
 	c.left, c.ahead = true, r.waitersAhead()
 	until := r.now + driverkit.InMicros(place)
@@ -339,7 +344,8 @@ func (c *claim) queueUp(ctx, caller context.Context, r row) error {
 				return err
 			}
 		}
-		// First the ticket, then the stamp: a release that has not seen the one finds another than it has read, and reads again.
+		// Write the ticket before the stamp: a release that has not seen the ticket then finds another stamp
+		// and reads again.
 		holder := c.holder
 		if c.ear != nil {
 			holder += queued
@@ -359,16 +365,16 @@ func (c *claim) queueUp(ctx, caller context.Context, r row) error {
 	return held
 }
 
-// heldError returns an error that names the holder as it was read.
+// heldError returns an error that names the holder.
 func (c *claim) heldError(r row) *driver.HeldError {
 	held := r.heldError()
 	held.Waiters = c.count
 	return held
 }
 
-// planPause returns how long to wait until the next question: until the lock lapses at most, and otherwise less for a claim that will
-// soon be the first in line, and longer while the holder has had the lock for long. Where a hand-over rings, a look is for a ring that
-// was lost.
+// planPause returns how long to wait until the next request: at most until the lock lapses. It is shorter for
+// a claim that will soon be first, and longer if the holder has had the lock for long. With a bell, the claim
+// polls only for lost rings.
 func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again <-chan struct{}) {
 	m := c.d.manners
 	c.dropBrokenEar()
@@ -387,7 +393,7 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 		}
 		limit = min(limit, held.Remaining+m.poll)
 		switch {
-		case c.ear != nil && !c.place: // then it writes a ticket
+		case c.ear != nil && !c.place: // the next request writes a ticket
 			limit = min(limit, ticketAfter)
 		case again != nil:
 			limit = min(m.blocked*time.Duration(min(c.ahead+1, 5)), held.Remaining+m.poll)
@@ -396,8 +402,8 @@ func (c *claim) planPause(obstacle error, tries int) (limit time.Duration, again
 	return limit, again
 }
 
-// abandon clears away, in the background, what the claim has left in the database. What it cannot
-// clear away lapses.
+// abandon releases in the background what the claim may have left in the database. What it cannot release
+// lapses.
 func (c *claim) abandon() {
 	if !c.left {
 		return
@@ -410,14 +416,15 @@ func (c *claim) abandon() {
 	})
 }
 
-// giveUp frees what a claim that has failed may have, and may get by what was sent and not answered. It takes its place away and
-// then changes the stamp and the number of places, which are what all of that was decided by. So what it finds then stays.
+// giveUp frees the lock that a failed claim may have or may still get by an unanswered statement. It deletes
+// the claim's ticket, and then changes the stamp and the number of places, on which all those statements
+// depend. So they find nothing afterwards.
 func (d *Driver) giveUp(ctx context.Context, g driver.Grant) error {
 	if _, err := d.execRepeated(ctx, d.leave, g.Key, g.Owner); err != nil {
 		return err
 	}
 	stirred, err := d.execRepeated(ctx, d.stir, g.Key, newStamp(), 1)
-	if err == nil && !stirred { // a first row that is still to come would find none
+	if err == nil && !stirred { // an unanswered insert of the first row must find a row
 		r, err := d.readLock(ctx, g.Key, g.Owner, false)
 		if err == nil && !r.there {
 			free := row{now: r.now, stamp: newStamp(), token: r.now - driverkit.Block, since: r.now, expires: r.now}
@@ -433,7 +440,7 @@ func (d *Driver) giveUp(ctx context.Context, g driver.Grant) error {
 	return d.freeLock(ctx, g, 0)
 }
 
-// readLock reads a lock, for owner. With look it counts the waiters.
+// readLock reads a lock for owner. With look it counts the waiters.
 func (d *Driver) readLock(ctx context.Context, key, owner string, look bool) (r row, err error) {
 	s := d.tables.read
 	if look {
@@ -451,8 +458,8 @@ func (d *Driver) readLock(ctx context.Context, key, owner string, look bool) (r 
 	return r, err
 }
 
-// changeLock changes a lock to another row if it is still as it was read, and reports whether it was. A hand-over removes the ticket, and wakes
-// the waiter if it is one of this client.
+// changeLock changes a lock to another row if the lock is still as read, and reports whether it was. A
+// hand-over deletes the ticket and wakes the waiter if it belongs to this client.
 func (d *Driver) changeLock(ctx context.Context, key string, was row, is *row) (changed bool, err error) {
 	if was.there {
 		changed, err = d.execRepeated(ctx, d.put, is.stamp, is.token, is.owner, is.holder, is.since, is.expires, was.endCount(is), key, was.stamp)
@@ -474,22 +481,22 @@ func (d *Driver) changeLock(ctx context.Context, key string, was row, is *row) (
 	} else {
 		d.wakeWaiter(is.owner)
 	}
-	d.execRepeated(ctx, d.leave, key, is.owner) // an error changes nothing: the new owner takes it away, or it lapses
+	d.execRepeated(ctx, d.leave, key, is.owner) // ignore an error: the new owner deletes the ticket, or it lapses
 	return true, nil
 }
 
-// wakeWaiter tells the waiter with that owner, which the lock was handed to, to confirm that at once: one of this client directly, and
-// one of another by the bell, if there is one.
+// wakeWaiter tells the waiter with that owner to confirm its hand-over at once: directly in this client, by
+// the bell in another.
 func (d *Driver) wakeWaiter(owner string) {
 	if !d.wakeOwn(owner) && d.bell != nil {
 		d.bell.Ring(owner)
 	}
 }
 
-// stampEnd is above what a renewal adds to a stamp, and half of what a column takes.
+// stampEnd is above what a renewal adds to a stamp, and half of the range of the column.
 const stampEnd = 1 << 62
 
-// newStamp returns a stamp that no row has.
+// newStamp returns a random stamp, which no row has.
 func newStamp() int64 { return rand.Int64() }
 
 // scanRow scans a row of a listing.

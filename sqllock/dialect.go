@@ -19,7 +19,7 @@ import (
 // Dialect is the SQL that a database speaks.
 type Dialect int
 
-// The dialects. There is no default: guessing wrong would show in production only.
+// There is no default dialect: a wrong guess would show in production only.
 const (
 	MySQL  Dialect = iota + 1 // 8 or newer, and MariaDB 10.2 or newer
 	SQLite                    // 3.35 or newer
@@ -32,48 +32,47 @@ var (
 	sqliteSQL string
 )
 
-// speech has the differences between dialects.
+// speech has what differs between dialects.
 type speech struct {
 	name    string
 	schema  string
-	now     string // the server's clock in µs; empty: an argument gives the clock of this machine
-	anew    string // stands behind an INSERT of a row that may be there, where that is no error then
-	session string // what has a row if the sessions of this user do not commit each statement; empty: they all do
+	now     string // SQL of the server's clock in µs; empty: this machine's clock is an argument
+	anew    string // clause of an INSERT that ignores a row that exists
+	session string // query with a row if sessions do not commit each statement; empty: they all do
 
-	// How a statement that takes a lock without a look at it before tells the token that the lock has then; both empty: none does, and
-	// each lock is read first.
-	noted    string // an expression that keeps its argument, {x}, for the LastInsertId of the result
-	returned string // stands behind the statement, which returns the token as its one row
+	// How an unread acquire returns its token. If both are empty, each lock is read first.
+	noted    string // expression that returns its argument, {x}, as LastInsertId
+	returned string // clause that returns the token as the only row
 
 	manners
 
 	// For RowLock.
 	locksRows   func(ctx context.Context, s speech, tx *sql.Tx, table string) (bool, error) // reports whether rows of the table can be locked; nil: it need not
-	seize       string                                                                      // makes a transaction the one writer
-	forUpdate   string                                                                      // locks what a SELECT returns
-	mark, check string                                                                      // before and behind: fail or not by whether there is a transaction
+	seize       string                                                                      // makes a transaction the only writer
+	forUpdate   string                                                                      // locks the rows of a SELECT
+	mark, check string                                                                      // run before and after: the error of check shows whether the transaction is open
 }
 
-// manners are the times that suit a database.
+// manners are the poll intervals for a kind of database.
 type manners struct {
-	poll, hasty time.Duration // how often the first in line asks: at first, and when the lock is held for long
-	slowest     time.Duration // how often one asks that has many before it
-	blocked     time.Duration // how often one asks that is before the turnstile
-	room        int           // how many statements at once, where the pool has no bound
+	poll, hasty time.Duration // of the first waiter: at first, and once the lock was held for long
+	slowest     time.Duration // of a waiter with many before it
+	blocked     time.Duration // of a waiter before the turnstile
+	room        int           // number of concurrent statements if the pool has no bound
 }
 
-// remote has the times for a server, over a network.
+// remote has the intervals for a server over a network.
 var remote = manners{poll: 20 * time.Millisecond, hasty: 200 * time.Millisecond, slowest: 500 * time.Millisecond, blocked: blockedLook, room: 8}
 
 var dialects = map[Dialect]speech{
-	// UNIX_TIMESTAMP would go by the time zone of the session, and is ambiguous for an hour each year.
+	// UNIX_TIMESTAMP depends on the time zone of the session and is ambiguous for an hour each year.
 	MySQL: {
 		name: "MySQL", schema: mysqlSQL, now: "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))",
 		session: "SELECT 1 FROM DUAL WHERE @@autocommit = 0", noted: "LAST_INSERT_ID({x})",
 		manners: remote, locksRows: locksRowsMySQL, forUpdate: " FOR UPDATE NOWAIT",
 		mark: "SAVEPOINT holdfast_row_lock", check: "RELEASE SAVEPOINT holdfast_row_lock",
 	},
-	// A process that is on the same file is on the same machine.
+	// All processes that use one file run on one machine, and so share its clock.
 	SQLite: {
 		name: "SQLite", schema: sqliteSQL, anew: " ON CONFLICT DO NOTHING", seize: "DELETE FROM ", check: "BEGIN",
 		manners: manners{poll: 5 * time.Millisecond, hasty: 50 * time.Millisecond, slowest: 500 * time.Millisecond, room: 1},
@@ -83,19 +82,19 @@ var dialects = map[Dialect]speech{
 // statement is the text of a statement and the order of its arguments.
 type statement struct {
 	text  string
-	order []int // which argument, from 1; 0: the clock
+	order []int // number of the argument, from 1; 0: the clock
 	write bool
 }
 
-// slot is a place for an argument or the clock. Like other patterns, it is made ready when it is used: the command has many drivers, and
-// runs with one.
+// slot matches a placeholder for an argument or the clock. It is compiled at first use, because the command
+// links many drivers and runs one.
 var slot = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\$(\d+)|\{now\}`) })
 
-// translate puts a text that has $1, $2 and {now} into the dialect.
+// translate converts a text with $1, $2 and {now} into the dialect.
 func (s speech) translate(text string) (out statement) {
 	out.write = !strings.HasPrefix(text, "SELECT")
 	out.text = slot().ReplaceAllStringFunc(text, func(found string) string {
-		number, _ := strconv.Atoi(strings.TrimPrefix(found, "$")) // 0 for the clock
+		number, _ := strconv.Atoi(strings.TrimPrefix(found, "$")) // 0: the clock
 		if number == 0 && s.now != "" {
 			return s.now
 		}
@@ -110,7 +109,7 @@ func (s speech) greaterOf(a, b string) string {
 	return "CASE WHEN " + a + " > " + b + " THEN " + a + " ELSE " + b + " END"
 }
 
-// orderArgs puts the arguments into the order of the statement.
+// orderArgs orders the arguments as the statement needs them.
 func (s statement) orderArgs(args []any) []any {
 	if s.order == nil {
 		return args
@@ -126,24 +125,24 @@ func (s statement) orderArgs(args []any) []any {
 	return out
 }
 
-// usual is the default prefix of the tables' names.
+// usual is the default prefix of table names.
 const usual = "holdfast_"
 
-// plain is a prefix that needs no quotes.
+// plain matches a prefix that needs no quotes.
 var plain = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,39}$`)
 })
 
-// tables are the statements over the tables of one prefix.
+// tables has the statements over the tables of one prefix.
 type tables struct {
 	speech
 	prefix string
 
 	read, look, put, insert, freeAlone, stir, join, stay, leave, sweep, list, queue, version statement
-	lapsed, drop                                                                             statement // of MySQL: sweep, row by row
-	first, take                                                                              statement // empty: the dialect has none
-	takeFree                                                                                 statement // of SQLite
-	takeInside                                                                               statement // take, also of a lock that is reserved
+	lapsed, drop                                                                             statement // for MySQL: sweep, row by row
+	first, take                                                                              statement // empty: not in this dialect
+	takeFree                                                                                 statement // for SQLite
+	takeInside                                                                               statement // like take, also for a reserved lock
 }
 
 // version is the version of the schemas.
@@ -194,8 +193,8 @@ func newTables(dialect Dialect, prefix string) (*tables, error) {
 	return t, nil
 }
 
-// in puts the prefix, and the size of a block of tokens, into a text. The name of an index has no schema before it, as an index belongs to
-// the schema of its table. In an ON clause of SQLite the table has no schema either.
+// in inserts the prefix and the size of a token block into a text. The name of an index has no schema, because
+// an index belongs to the schema of its table. In an ON clause of SQLite the table has no schema either.
 func (t *tables) in(text string) string {
 	schema, bare, found := strings.Cut(t.prefix, ".")
 	if !found {
@@ -211,16 +210,17 @@ func (t *tables) in(text string) string {
 	return strings.NewReplacer(pairs...).Replace(text)
 }
 
-// firstSQL is a column of the ticket whose turn is next. That of the owner does not count: it goes when that has the lock.
+// firstSQL returns a column of the first ticket in the queue. It skips the owner's ticket, which the owner
+// deletes once it has the lock.
 func firstSQL(column string) string {
 	return `(SELECT t.` + column + ` FROM holdfast_ticket t WHERE t.name = $1 AND t.expires > {now} AND t.owner <> COALESCE(l.owner, '')
 		ORDER BY t.place, t.owner LIMIT 1)`
 }
 
-// waitersSQL counts the waiters for a lock.
+// waitersSQL counts the waiters of a lock.
 const waitersSQL = `(SELECT COUNT(*) FROM holdfast_ticket t WHERE t.name = l.name AND t.expires > {now} AND t.owner <> l.owner)`
 
-// readSQL is a row with all that is decided by it. There is always one, as it has the clock.
+// readSQL reads all on which decisions about a lock depend. It always returns one row, which has the clock.
 func readSQL(waiters string) string {
 	return `SELECT o.at, l.stamp, l.token, l.owner, l.holder, l.since, l.expires, l.places, m.place, m.expires,
 		` + firstSQL("owner") + `, ` + firstSQL("holder") + `, ` + firstSQL("place") + `,
@@ -228,8 +228,8 @@ func readSQL(waiters string) string {
 		FROM (SELECT {now} AS at) o LEFT JOIN holdfast_lock l ON l.name = $1 LEFT JOIN holdfast_ticket m ON m.name = $1 AND m.owner = $2`
 }
 
-// takeFreeSQL takes a lock that is free, if nobody else waits for it, or confirms one that was handed to the owner: what claim.want
-// decides of these. On SQLite nobody comes between its condition and its change.
+// takeFreeSQL takes a lock that is free and has no other waiter, or confirms a hand-over to the owner, as
+// claim.nextRow decides these cases. On SQLite no other writer comes between its condition and its change.
 const takeFreeSQL = `INSERT INTO holdfast_lock AS l (name, stamp, token, owner, holder, since, expires, places) SELECT $1, $2, $3, $4, $5, $3, $6, 0
 	WHERE NOT EXISTS (SELECT 1 FROM holdfast_ticket t WHERE t.name = $1 AND t.expires > $3 AND t.owner <> $4
 		AND t.owner <> COALESCE((SELECT o.owner FROM holdfast_lock o WHERE o.name = $1), ''))
@@ -241,19 +241,19 @@ const takeFreeSQL = `INSERT INTO holdfast_lock AS l (name, stamp, token, owner, 
 	RETURNING token, EXISTS (SELECT 1 FROM holdfast_ticket t WHERE t.name = $1 AND t.owner = $4),
 		EXISTS (SELECT 1 FROM holdfast_ticket t WHERE t.name = $1 AND t.owner <> $4)`
 
-// listSQL is a page of what is held or waited for, in the order of the names, from one name on and without another.
+// listSQL returns a page of locks that are held or waited for, ordered by name, from $1 on and without $2.
 var listSQL = `SELECT {now}, l.name, l.token, l.owner, l.holder, l.since, l.expires, ` + waitersSQL + ` FROM holdfast_lock l
 	WHERE l.name >= $1 AND l.name <> $2 AND (l.owner <> '' AND l.expires > {now} OR EXISTS (
 		SELECT 1 FROM holdfast_ticket t WHERE t.name = l.name AND t.expires > {now} AND t.owner <> l.owner)) ORDER BY l.name LIMIT ` + strconv.Itoa(page)
 
-// page bounds the number of locks that one statement lists.
+// page is the number of locks per listing statement.
 const page = 500
 
 // queueSQL lists the waiters, in order.
 const queueSQL = `SELECT t.owner, t.holder FROM holdfast_ticket t LEFT JOIN holdfast_lock l ON l.name = t.name
 	WHERE t.name = $1 AND t.expires > {now} AND t.owner <> COALESCE(l.owner, '') ORDER BY t.place, t.owner LIMIT $2`
 
-// argumentList returns a list of n arguments from the one with that number on.
+// argumentList returns a list of n placeholders, beginning with number first.
 func argumentList(first, n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -265,9 +265,9 @@ func argumentList(first, n int) string {
 	return b.String()
 }
 
-// renewStatement returns the renewal of n locks for one TTL. It never shortens a lease, as it may be
-// executed after a renewal for a longer TTL. Executed twice, it never restores an old stamp, and each execution changes
-// every row that it finds.
+// renewStatement returns the renewal of n locks for one TTL. It never shortens a lease, because it may be
+// executed after a renewal for a longer TTL. Executed twice, it never restores an old stamp. Each execution
+// changes every row that it finds.
 func (t *tables) renewStatement(n int) statement {
 	returning := ""
 	if t.name == "SQLite" {
@@ -276,9 +276,9 @@ func (t *tables) renewStatement(n int) statement {
 	return t.translate(t.in(t.renewSQL() + `name IN (` + argumentList(3, n) + `) AND owner IN (` + argumentList(3+n, n) + `)` + returning))
 }
 
-// renewSQL returns the begin of a statement that renews locks that have not lapsed, and changes their stamps as renewedStamp does. It has
-// the server find them by their names: of a small table MariaDB would read all rows for four of them, and so wait for a row that is none
-// of them.
+// renewSQL returns the beginning of a statement that renews locks that have not lapsed, and changes their
+// stamps as renewedStamp does. A hint makes the server find rows by name: on a small table MariaDB would read
+// all rows, and so wait for a row of another lock.
 func (t *tables) renewSQL() string {
 	hint := ""
 	if t.name == "MySQL" {
@@ -288,7 +288,7 @@ func (t *tables) renewSQL() string {
 	expires = CASE WHEN expires < {now} + $2 THEN {now} + $2 ELSE expires END WHERE expires > {now} AND `
 }
 
-// renewedStamp returns the stamp of a row after a renewal that adds so much to it.
+// renewedStamp returns the stamp of a row after a renewal that adds by.
 func renewedStamp(stamp, by int64) int64 {
 	if stamp >= stampEnd {
 		stamp -= stampEnd
@@ -296,7 +296,7 @@ func renewedStamp(stamp, by int64) int64 {
 	return stamp + by
 }
 
-// renewKnown returns the renewal of n locks by their names and stamps.
+// renewKnown returns the renewal of n locks whose stamps the client knows.
 func (t *tables) renewKnown(n int) statement {
 	var rows strings.Builder
 	for i := range n {
@@ -308,7 +308,7 @@ func (t *tables) renewKnown(n int) statement {
 	return t.translate(t.in(t.renewSQL() + "(" + rows.String() + ")"))
 }
 
-// standingSQL has the columns that tell the state of a lock after a renewal.
+// standingSQL has the columns with the state of a lock after a renewal.
 const standingSQL = `l.name, l.owner, l.token, l.stamp, l.expires - {now}, ` + waitersSQL
 
 // selectStandings returns the statement that reads the states of n locks.

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	clockNoise = time.Second // by which clocks differ without being reported
+	clockNoise = time.Second // difference between clocks that is not reported
 )
 
-// Diagnose implements driver.Doctor. It looks over a connection of the pool that New was given.
+// Diagnose implements driver.Doctor. It uses a connection of the pool given to New.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
 		return driverkit.ClosedFindings(err)
@@ -45,7 +45,7 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	l.OK("reach", "answers")
 	failed := make(map[string]bool)
 	for _, check := range []struct {
-		name, needs string // needs: which has to be well before it
+		name, needs string // needs: the check that must pass first
 		run         func(context.Context) error
 	}{
 		{"round-trip", "", l.checkPace},
@@ -68,22 +68,22 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 		}
 		failed[check.name] = true
 		l.Fault(check.name, d.explainError(ctx, err))
-		if ctx.Err() != nil || d.kindOf(err) == broken { // the others would find the same
+		if ctx.Err() != nil || d.kindOf(err) == broken { // the other checks would fail alike
 			break
 		}
 	}
 	return l.Found
 }
 
-// look is one at a database, by a doctor.
+// look is one run of the doctor.
 type look struct {
 	driverkit.Notes
 	d     *Driver
 	conn  *sql.Conn
-	limit time.Duration // for one attempt
+	limit time.Duration // bounds one attempt
 }
 
-// whenFree calls fn, and again while another writes to the file of SQLite, for as long as an attempt may take.
+// whenFree calls fn, and repeats it for up to l.limit while another process writes to the SQLite file.
 func (l *look) whenFree(ctx context.Context, fn func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, l.limit)
 	defer cancel()
@@ -100,7 +100,7 @@ func (l *look) checkPace(ctx context.Context) error {
 	return l.Pace(l.limit, func() error { return l.readRow(ctx, "SELECT 1", &one) })
 }
 
-// known are the least versions, and how a server is asked for its own.
+// known has the oldest supported version of each dialect, and the query for the server's own.
 var known = map[Dialect]struct {
 	ask   string
 	least []int
@@ -127,7 +127,7 @@ func (l *look) checkVersion(ctx context.Context) error {
 	return nil
 }
 
-// isOlder reports whether a version is below another.
+// isOlder reports whether the version text is below least.
 func isOlder(text string, least []int) bool {
 	for i, part := range strings.SplitN(text, ".", len(least)+1) {
 		n, err := strconv.Atoi(strings.TrimRightFunc(part, func(r rune) bool { return r < '0' || r > '9' }))
@@ -141,14 +141,14 @@ func isOlder(text string, least []int) bool {
 	return false
 }
 
-// checkRole checks that the server takes writes, and that each statement is a transaction.
+// checkRole checks that the server accepts writes and commits each statement.
 func (l *look) checkRole(ctx context.Context) error {
 	var reads, commits bool
 	var err error
 	switch l.d.dialect {
 	case MySQL:
 		err = l.readRow(ctx, "SELECT @@global.read_only OR @@tx_read_only, @@autocommit", &reads, &commits)
-		if err != nil { // MySQL 8 has another name for it
+		if err != nil { // MySQL 8 renamed the variable
 			err = l.readRow(ctx, "SELECT @@global.read_only OR @@transaction_read_only, @@autocommit", &reads, &commits)
 		}
 	case SQLite:
@@ -214,7 +214,7 @@ func (l *look) checkDurability(ctx context.Context) error {
 		switch {
 		case flush != 1:
 			off = "set innodb_flush_log_at_trx_commit to 1"
-		case log != 0 && sync != 1: // what is not in the binlog after a crash is rolled back
+		case log != 0 && sync != 1: // a crash rolls back what the binlog lacks
 			off = "set sync_binlog to 1, as log_bin is on"
 		}
 	case SQLite:
@@ -237,7 +237,7 @@ func (l *look) checkDurability(ctx context.Context) error {
 	return nil
 }
 
-// tableEngine returns the engine of the locks' table on MySQL; empty: there is no such table yet.
+// tableEngine returns the engine of the lock table on MySQL; empty: there is no such table.
 func (l *look) tableEngine(ctx context.Context) (name string, err error) {
 	look := l.d.translate(engineMySQL)
 	err = l.conn.QueryRowContext(ctx, look.text, look.orderArgs([]any{l.d.in("holdfast_lock")})...).Scan(&name)
@@ -255,7 +255,7 @@ func (l *look) checkSchema(ctx context.Context) error {
 	return err
 }
 
-// checkPermissions tries statements that find nothing, and on SQLite one that changes nothing but is written.
+// checkPermissions tries statements that match no row. On SQLite it also writes without a change.
 func (l *look) checkPermissions(ctx context.Context) error {
 	err := l.tryStatements(ctx)
 	if err != nil && l.d.raiseLevel(err) {

@@ -13,33 +13,33 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// kind is the meaning of an error for its statement.
+// kind classifies an error by its meaning for the statement.
 type kind int
 
 const (
 	fails    kind = iota
-	yields        // another's statement was carried out, and this one was not
-	cut           // somebody, or a limit of the server, has ended the statement
-	locked        // another has the row, and it was not waited for
+	yields        // a conflicting statement was executed instead: repeat this one
+	cut           // a user or a limit of the server has ended the statement
+	locked        // another transaction has locked the row (NOWAIT)
 	broken        // the connection has ended
-	there         // the row is there already
-	denied        // for want of rights
-	alien         // for want of the right user or password
-	lacks         // for want of tables
-	nameless      // there is no such database
-	foreign       // there is no such database, or this user has no rights on it
-	misset        // a setting that the server does not have
-	unlogged      // its binlog takes no change at this level of isolation
-	unmarked      // there is no such savepoint, and so not the transaction in which it was set
+	there         // the row exists
+	denied        // the user lacks a permission
+	alien         // wrong user or password
+	lacks         // a table is missing
+	nameless      // the database does not exist
+	foreign       // the database does not exist, or the user may not use it
+	misset        // the server does not know a setting
+	unlogged      // the binlog rejects changes at this isolation level
+	unmarked      // the savepoint, and so its transaction, is gone
 	readOnly
 	full
 	crowded
-	worn     // the disk takes nothing
+	worn     // the disk rejects writes
 	unopened // the file cannot be opened
-	spoiled  // the file is no database
+	spoiled  // the file is not a database
 )
 
-// kinds has the kind for each number of an error of MySQL and of SQLite.
+// kinds maps error numbers of MySQL and SQLite to kinds.
 var kinds = map[string]kind{
 	"mysql 1213": yields, "mysql 1205": yields, "mysql 1020": yields, "mysql 3058": yields, "mysql 3572": locked, "mysql 1062": there,
 	"mysql 1317": cut, "mysql 1969": cut, "mysql 3024": cut, "mysql 1142": denied, "mysql 1143": denied,
@@ -55,7 +55,8 @@ var kinds = map[string]kind{
 
 var mysqlError = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:^|: )Error (\d+)(?: \(\w+\))?: `) })
 
-// kindOf sorts an error by what every driver of the database shows, so that none has to be imported.
+// kindOf classifies an error by its text and by what every sql driver returns, so that no driver must be
+// imported.
 func (s speech) kindOf(err error) kind {
 	text := err.Error()
 	switch {
@@ -85,10 +86,10 @@ func (s speech) kindOf(err error) kind {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fails
 	}
-	return broken // the server has not said anything
+	return broken // no answer from the server
 }
 
-// explainError returns err with its meaning and how to correct it.
+// explainError returns err with its meaning and its fix.
 func (d *Driver) explainError(ctx context.Context, err error) error {
 	lasts := func(format string, args ...any) error { return driverkit.Refusal{Err: fmt.Errorf(format, args...)} }
 	switch d.kindOf(err) {
@@ -129,7 +130,7 @@ func (d *Driver) explainError(ctx context.Context, err error) error {
 	return err
 }
 
-// unavailableError returns an error for a database that has not answered, with its reason.
+// unavailableError returns an error for a database that has not answered, with the reason.
 func (d *Driver) unavailableError(err error) error {
 	if errors.Is(err, driver.ErrUnavailable) {
 		return err

@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// Locks in the database of a program that has a *sql.DB, by whatever driver.
+// Locks in the database of a program that has a *sql.DB of any driver.
 func ExampleNew() {
 	ctx := context.Background()
 	var db *sql.DB
-	drv, err := sqllock.New(ctx, db, sqllock.MySQL, &sqllock.Options{NoCheck: true}) // db is a *sql.DB; there may be no tables yet
+	drv, err := sqllock.New(ctx, db, sqllock.MySQL, &sqllock.Options{NoCheck: true}) // db is a *sql.DB; the tables may not exist
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -13,32 +13,34 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// exclusion tells what a database does with two transactions that change one row at once. It is found out by two that do, because
-// neither a name nor a version says it: some servers speak the protocol of MySQL and keep rows in another way, and MySQL and MariaDB
-// make tables of another engine than was asked for where a setting says so.
+// exclusion classifies how a database treats two transactions that change one row at once. The driver finds it
+// out by trying, because neither name nor version shows it: some servers speak the MySQL protocol over another
+// storage, and MySQL and MariaDB may silently create tables with another engine.
 type exclusion int
 
 const (
 	notTried   exclusion = iota
 	byRowLock            // the second waits for the first
 	byConflict           // the second fails at its commit
-	byTable              // each statement is carried out at once by itself: there are no transactions
+	byTable              // no transactions: each statement commits by itself
 	noExclusion
 )
 
-// probeTime bounds what is tried of exclusion.
+// probeTime bounds the probe for exclusion.
 func probeTime() time.Duration { return pace.Scale(2 * time.Second) }
 
-// probeWait bounds a statement that is expected to wait for another.
+// probeWait bounds a statement that should wait for another.
 func probeWait() time.Duration { return pace.Scale(500 * time.Millisecond) }
 
-// errNoExclusion is the error of a database that excludes nobody (findings/go-mysql-server-both-updates-match.sh).
+// errNoExclusion reports a database that lets two writers change one row
+// (findings/go-mysql-server-both-updates-match.sh).
 var errNoExclusion = errors.New("two transactions changed the same row at once, and the database has carried both out: it cannot keep locks; " +
 	"take a server of MySQL or MariaDB, with tables of InnoDB")
 
-// checkExclusion returns errNoExclusion where the database lets two change one row. Where that could not be found out, because the
-// database does not answer or this user may not do all, it returns nil: what else is sent then says why. quick asks first whether a
-// row of the version can be locked, which suffices on nearly all servers and writes nothing.
+// checkExclusion returns errNoExclusion if the database lets two transactions change one row. It returns nil
+// if it could not find out, because the database does not answer or the user lacks permissions: the next
+// statement reports that. With quick it first tries to lock the version row twice, which is enough on nearly
+// all servers and writes nothing.
 func (d *Driver) checkExclusion(ctx context.Context, quick bool) error {
 	if quick {
 		if locks, err := d.versionLocks(ctx); locks || err != nil {
@@ -51,7 +53,7 @@ func (d *Driver) checkExclusion(ctx context.Context, quick bool) error {
 	return nil
 }
 
-// withPair calls fn with two connections of the pool. It does nothing where the pool has but one, and returns errPool.
+// withPair calls fn with two connections of the pool. If the pool has only one, it returns errPool.
 func (d *Driver) withPair(ctx context.Context, fn func(a, b *sql.Conn) error) error {
 	if d.db.Stats().MaxOpenConnections == 1 {
 		return errPool
@@ -71,8 +73,8 @@ func (d *Driver) withPair(ctx context.Context, fn func(a, b *sql.Conn) error) er
 
 var errPool = errors.New("the pool has one connection, and two are needed to see whether the database keeps two writers apart")
 
-// versionLocks reports whether a transaction that has locked the row of the version keeps another from it. Where somebody else has it
-// locked already, that has been seen too.
+// versionLocks reports whether one transaction's lock on the version row keeps another transaction out. If
+// another client has locked the row already, that counts as well.
 func (d *Driver) versionLocks(ctx context.Context) (locks bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime())
 	defer cancel()
@@ -98,7 +100,8 @@ func (d *Driver) versionLocks(ctx context.Context) (locks bool, err error) {
 	return locks, err
 }
 
-// tryExclusion has two transactions change one row, a ticket of nobody's, and tells what became of the second.
+// tryExclusion has two transactions change one row, a ticket of no waiter, and returns how the second one
+// ended.
 func (d *Driver) tryExclusion(ctx context.Context) (kind exclusion, err error) {
 	ctx, cancel := context.WithTimeout(ctx, probeTime())
 	defer cancel()
@@ -110,7 +113,7 @@ func (d *Driver) tryExclusion(ctx context.Context) (kind exclusion, err error) {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeTime())
 		defer cancel()
-		d.execRepeated(ctx, d.leave, "", owner) // or it lapses
+		d.execRepeated(ctx, d.leave, "", owner) // if this fails, the ticket lapses
 	}()
 	err = d.withPair(ctx, func(a, b *sql.Conn) error {
 		kind, err = d.raceWriters(ctx, a, b, owner)
@@ -128,7 +131,7 @@ func (d *Driver) raceWriters(ctx context.Context, a, b *sql.Conn, owner string) 
 	defer first.Rollback()
 	change := d.translate(d.in("UPDATE holdfast_ticket SET place = place + 1 WHERE name = '' AND owner = $1 AND place = 0"))
 	if n, err := execCount(ctx, first, change, owner); err != nil || n != 1 {
-		return notTried, err // somebody has swept it away
+		return notTried, err // another client has swept the ticket
 	}
 	second, err := d.beginTx(ctx, b)
 	if err != nil {
@@ -162,13 +165,13 @@ func (d *Driver) raceWriters(ctx context.Context, a, b *sql.Conn, owner string) 
 	return noExclusion, nil
 }
 
-// isHeld reports whether err says that another transaction has the row.
+// isHeld reports whether err means that another transaction has locked the row.
 func (s speech) isHeld(err error) bool {
 	k := s.kindOf(err)
 	return k == locked || k == yields
 }
 
-// checkIsolation reports to a doctor what keeps two writers apart.
+// checkIsolation reports how the database excludes two writers.
 func (l *look) checkIsolation(ctx context.Context) error {
 	if l.d.forUpdate == "" {
 		return nil // SQLite has one writer

@@ -14,13 +14,13 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// impostor answers as a server does that speaks the protocol of MySQL and locks no rows.
+// impostor is a server that speaks the MySQL protocol and locks no rows.
 type impostor struct {
-	rows   int64 // that the second of two changes finds
-	commit error // of the second
-	nowait error // of a SELECT … FOR UPDATE NOWAIT
+	rows   int64 // rows that the second of two changes finds
+	commit error // error of the second commit
+	nowait error // error of SELECT … FOR UPDATE NOWAIT
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	changes int
 	commits int
 }
@@ -71,7 +71,7 @@ func (c *impostorConn) QueryContext(_ context.Context, text string, _ []sqldrive
 	return row, nil
 }
 
-// oneRow is a result of ones.
+// oneRow is a result with one row of ones.
 type oneRow struct {
 	columns int
 	over    bool
@@ -91,14 +91,14 @@ func (r *oneRow) Next(to []sqldriver.Value) error {
 	return nil
 }
 
-// serverError is one as the drivers of MySQL show it.
+// serverError is an error in the format of the MySQL drivers.
 type serverError string
 
 func (e serverError) Error() string { return string(e) }
 
-// TestDatabaseThatExcludesNobodyIsRejected, by Migrate, New and the doctor. The first is go-mysql-server with its engine in memory, the
-// third Dolt.
-func TestDatabaseThatExcludesNobodyIsRejected(t *testing.T) {
+// Migrate, New and the doctor reject it. The first case is go-mysql-server with its engine in memory, the
+// third is Dolt.
+func TestDatabaseWithoutExclusionIsRejected(t *testing.T) {
 	t.Parallel()
 	conflict, syntax := serverError("Error 1213 (40001): serialization failure"), serverError("Error 1105 (HY000): syntax error near 'NOWAIT'")
 	for name, c := range map[string]struct {
@@ -143,8 +143,7 @@ func TestDatabaseThatExcludesNobodyIsRejected(t *testing.T) {
 	}
 }
 
-// TestTablesWithoutTransactionsKeepLocks, and RowLock is refused. Two settings of MariaDB make tables of another engine than was asked
-// for.
+// RowLock rejects these tables. Two settings of MariaDB make it create tables with another engine.
 func TestTablesWithoutTransactionsKeepLocks(t *testing.T) {
 	for _, engine := range []string{"MyISAM", "Aria"} {
 		t.Run(engine, func(t *testing.T) {

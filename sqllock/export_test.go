@@ -8,19 +8,20 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// Ping asks the database as d does now and then.
+// Ping asks the database, as the driver does now and then.
 func (d *Driver) Ping(ctx context.Context) error { return d.pingDatabase(ctx, d.renewDB) }
 
-// Sleepy has the waiters of d ask so seldom.
+// Sleepy sets all poll intervals of d's waiters to every.
 func (d *Driver) Sleepy(every time.Duration) {
 	d.manners.poll, d.manners.hasty, d.manners.slowest, d.manners.blocked = every, every, every, every
 }
 
-// Mute has d ring for nobody, as an older program does. Nothing else uses d meanwhile.
+// Mute removes d's bell, as in an older program. Nothing else may use d meanwhile.
 func (d *Driver) Mute() { d.bell = nil }
 
-// Decide has a claim of owner, who may have a place in the queue, decide about the lock "k" twice: by the one statement of SQLite, whose
-// change stays, and by the row as it was before. It returns what each makes of the lock; an empty owner: it leaves the lock.
+// Decide has a claim of owner, with a ticket if place, decide about the lock "k" twice: by the one statement
+// of SQLite, whose change stays, and by the row as it was before. It returns both decisions; an empty owner
+// leaves the lock.
 func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatement, byRow Decision, err error) {
 	c := d.newClaim(driver.Request{Key: "k", TTL: time.Minute})
 	defer c.leave()
@@ -43,14 +44,14 @@ func (d *Driver) Decide(ctx context.Context, owner string, place bool) (byStatem
 	return byStatement, byRow, err
 }
 
-// BusyPauses returns how long a statement that has waited so long pauses before its next try at a busy file: one that has to be through
-// by end, and one of a newcomer.
+// BusyPauses returns the pause before the next try at a busy file, after waiting for waited: of a statement
+// that must succeed by end, and of a newcomer.
 func BusyPauses(waited time.Duration, end time.Time) (hurried, newcomer time.Duration) {
 	d := &Driver{dialect: SQLite}
 	return busyPause(d.withHurry(context.Background(), end), waited), busyPause(context.Background(), waited)
 }
 
-// Decision is the change that a claim would make to a lock.
+// Decision is a change to a lock by a claim.
 type Decision struct {
 	Owner                    string
 	TokenRises, SinceChanges int64

@@ -15,11 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// address is a name that leads to one server first and to another later, as after a failover.
+// address is a host name that leads to another server after a failover.
 type address struct {
 	before, after *sql.DB
 	moved         atomic.Bool
-	connected     atomic.Int32 // since it has moved
+	connected     atomic.Int32 // connections since the move
 }
 
 func (a *address) Driver() sqldriver.Driver { return nil }
@@ -30,7 +30,7 @@ func (a *address) Connect(ctx context.Context) (sqldriver.Conn, error) {
 		db = a.after
 		a.connected.Add(1)
 	}
-	conn, err := db.Conn(ctx) // for its connection alone, which stays with it
+	conn, err := db.Conn(ctx) // only for its driver connection
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (a *address) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return inner, err
 }
 
-// fillPool opens so many connections of a pool, which has them idle then.
+// fillPool opens size connections of a pool and leaves them idle.
 func (r *rig) fillPool(db *sql.DB, size int) {
 	r.Helper()
 	db.SetMaxIdleConns(size)
@@ -54,8 +54,8 @@ func (r *rig) fillPool(db *sql.DB, size int) {
 	}
 }
 
-// TestServerThatOnlyReadsIsLeftAtOnce: a primary that another has taken over from lives on, and the connections of the pool lead to it.
-func TestServerThatOnlyReadsIsLeftAtOnce(t *testing.T) {
+// After a failover the former primary still runs, and the connections of the pool lead to it.
+func TestDriverLeavesReadOnlyServer(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		after := r.openPool(r.newRelay().Addr)
 		r.settings = map[string]string{
@@ -78,9 +78,9 @@ func TestServerThatOnlyReadsIsLeftAtOnce(t *testing.T) {
 	})
 }
 
-// TestDeadPoolOutlastsNoLease: all idle connections have died without a word, as where a firewall has forgotten them. Each costs a quarter
-// of the TTL.
-func TestDeadPoolOutlastsNoLease(t *testing.T) {
+// All idle connections have died silently, as behind a firewall that drops them. Each costs a quarter of the
+// TTL.
+func TestDeadPoolCostsNoLease(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		const ttl = 8 * time.Second
 		relay := r.newRelay()
@@ -104,7 +104,7 @@ func TestDeadPoolOutlastsNoLease(t *testing.T) {
 	})
 }
 
-// TestBrokenRenewPoolCostsNoLease: renewals take a connection of the other pool, and the node is not blamed.
+// Renewals use a connection of the other pool, and the node stays up.
 func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		relay := r.newRelay()
@@ -124,7 +124,7 @@ func TestBrokenRenewPoolCostsNoLease(t *testing.T) {
 	})
 }
 
-// unreachableServer is a server that cannot be reached.
+// unreachableServer fails each connection attempt.
 type unreachableServer struct{ dialed atomic.Int32 }
 
 func (a *unreachableServer) Driver() sqldriver.Driver { return nil }
@@ -134,7 +134,7 @@ func (a *unreachableServer) Connect(context.Context) (sqldriver.Conn, error) {
 	return nil, errors.New("connection refused")
 }
 
-// TestBrokenClaimConnectionWarmsRenewals at once, and not at the next look at the node: a connection for renewals may have broken as well.
+// The driver warms the renewal pool at once, not at its next ping: the renewal connection may have broken too.
 func TestBrokenClaimConnectionWarmsRenewals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

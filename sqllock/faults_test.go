@@ -15,8 +15,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// TestPoolOfOneConnectionIsEnough, also while others of the client wait.
-func TestPoolOfOneConnectionIsEnough(t *testing.T) {
+// Also if several callers of the client wait.
+func TestOneConnectionIsEnough(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.most = 1
 		if r.dialect == sqllock.SQLite {
@@ -33,7 +33,6 @@ func TestPoolOfOneConnectionIsEnough(t *testing.T) {
 	})
 }
 
-// TestBusyPoolIsNoDatabaseFault.
 func TestBusyPoolIsNoDatabaseFault(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		db := r.openPool(r.newRelay().Addr)
@@ -54,7 +53,8 @@ func TestBusyPoolIsNoDatabaseFault(t *testing.T) {
 	})
 }
 
-// TestConflictIsRepeated: a row that another transaction has locked, and a deadlock of which the driver's statement is the victim.
+// The conflicts: another transaction has locked the row, and a deadlock whose victim is the driver's
+// statement.
 func TestConflictIsRepeated(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
@@ -66,13 +66,13 @@ func TestConflictIsRepeated(t *testing.T) {
 			_, err := tx.ExecContext(r.Within(), r.in(text))
 			r.Must(err)
 		}
-		for i := range 20 { // so that this is not the cheaper victim
+		for i := range 20 { // make this transaction the costlier victim
 			run(fmt.Sprintf("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('x', 'x%d', 1, '{}', 1)", i))
 		}
 		run("UPDATE holdfast_lock SET places = places WHERE name = 'b'")
 		renewed := make(chan []driver.Renewal, 1)
 		go func() { renewed <- d.Renew(r.Within(), []driver.Grant{a, b}) }()
-		time.Sleep(300 * time.Millisecond) // it has a, and waits for b
+		time.Sleep(300 * time.Millisecond) // the driver has a and waits for b
 		run("UPDATE holdfast_lock SET places = places WHERE name = 'a'")
 		r.Must(tx.Commit())
 		for i, renewal := range <-renewed {
@@ -84,8 +84,8 @@ func TestConflictIsRepeated(t *testing.T) {
 	})
 }
 
-// TestSweepKeepsNoWaiterWaiting: a transaction that does not end has locked a ticket which has lapsed.
-func TestSweepKeepsNoWaiterWaiting(t *testing.T) {
+// An open transaction has locked a ticket that has lapsed.
+func TestLockedTicketDelaysNoWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
 		g := r.Grant(d, "k", 2*long)
@@ -104,8 +104,8 @@ func TestSweepKeepsNoWaiterWaiting(t *testing.T) {
 	})
 }
 
-// TestReadOnlySessionIsNamed: the error tells how to correct it. The session is waited for, as its server may be about to take over.
-func TestReadOnlySessionIsNamed(t *testing.T) {
+// The error names the fix. The driver waits for the session, because its server may become the primary.
+func TestErrorNamesReadOnlySession(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.settings = map[string]string{
 			"MariaDB": "&tx_read_only=1", "MySQL": "&transaction_read_only=1",
@@ -117,7 +117,6 @@ func TestReadOnlySessionIsNamed(t *testing.T) {
 	})
 }
 
-// TestUnknownSettingEndsWait.
 func TestUnknownSettingEndsWait(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.settings = "&nonsense=1"
@@ -127,8 +126,8 @@ func TestUnknownSettingEndsWait(t *testing.T) {
 	})
 }
 
-// TestMissingTablesEndAWait, and Open.
-func TestMissingTablesEndAWait(t *testing.T) {
+// Open fails too.
+func TestMissingTablesEndWait(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
 		r.execSQL("DROP TABLE holdfast_ticket")
@@ -149,8 +148,7 @@ func TestMissingTablesEndAWait(t *testing.T) {
 	})
 }
 
-// TestTablesOfANewerVersionAreLeftAlone.
-func TestTablesOfANewerVersionAreLeftAlone(t *testing.T) {
+func TestMigrateKeepsNewerTables(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
 		r.execSQL("INSERT INTO holdfast_version (version) VALUES (99)")
@@ -162,8 +160,8 @@ func TestTablesOfANewerVersionAreLeftAlone(t *testing.T) {
 	})
 }
 
-// TestRunningProgramKeepsNewerTables: they are brought up to date while it has locks, and somebody waits for one.
-func TestRunningProgramKeepsNewerTables(t *testing.T) {
+// The tables are migrated to a newer version while the program has locks and a waiter.
+func TestRunningProgramAcceptsNewerTables(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
 		c := r.Client(d)
@@ -185,8 +183,7 @@ func TestRunningProgramKeepsNewerTables(t *testing.T) {
 	})
 }
 
-// TestManyMakeTheTablesAtOnce.
-func TestManyMakeTheTablesAtOnce(t *testing.T) {
+func TestConcurrentMigrateCreatesTables(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.execSQL("DROP TABLE holdfast_ticket")
 		r.execSQL("DROP TABLE holdfast_lock")
@@ -205,14 +202,13 @@ func TestManyMakeTheTablesAtOnce(t *testing.T) {
 	})
 }
 
-// TestAllIsWellWithAHealthyDatabase.
-func TestAllIsWellWithAHealthyDatabase(t *testing.T) {
+func TestHealthyDatabaseHasNoFindings(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
 		seen := make(map[string]bool)
 		for _, f := range d.Diagnose(r.Within(), 0) {
 			seen[f.Check] = true
-			if f.Bad() && f.Check != "durability" { // the tests sync nothing
+			if f.Bad() && f.Check != "durability" { // the test servers do not sync
 				r.Errorf("%+v", f)
 			}
 		}
@@ -227,8 +223,7 @@ func TestAllIsWellWithAHealthyDatabase(t *testing.T) {
 	})
 }
 
-// TestBadOptionsAreRefused.
-func TestBadOptionsAreRefused(t *testing.T) {
+func TestBadOptionsAreRejected(t *testing.T) {
 	t.Parallel()
 	for prefix, dialect := range map[string]sqllock.Dialect{"": 0, "x; DROP TABLE y": sqllock.SQLite, "a.b.c_": sqllock.MySQL} {
 		if _, err := sqllock.New(t.Context(), nil, dialect, &sqllock.Options{Prefix: prefix}); !errors.Is(err, driver.ErrInvalid) {
@@ -237,8 +232,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	}
 }
 
-// TestWaiterOfSameClientIsWoken, which would not ask again for a minute.
-func TestWaiterOfSameClientIsWoken(t *testing.T) {
+// Without the wake-up, the waiter would ask again only after a minute.
+func TestReleaseWakesWaiterOfSameClient(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d := r.newDriver()
 		d.Sleepy(time.Minute)
@@ -257,8 +252,8 @@ func TestWaiterOfSameClientIsWoken(t *testing.T) {
 	})
 }
 
-// TestWaiterOfAnotherProcessIsRung, which would not look again for a minute.
-func TestWaiterOfAnotherProcessIsRung(t *testing.T) {
+// Without the ring, the waiter would read the lock again only after a minute.
+func TestReleaseRingsWaiterOfOtherProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	holder, waiter := r.newDriver(), r.newDriver()
@@ -276,7 +271,6 @@ func TestWaiterOfAnotherProcessIsRung(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestLeavingCallerCostsNoConnection.
 func TestLeavingCallerCostsNoConnection(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()

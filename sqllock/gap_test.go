@@ -16,18 +16,18 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// gapServer answers as MySQL does, and may take no new connections for a while: a certificate or a password was replaced, and its clients
-// do not know it, or all connections are in use. One lock is all that it has.
+// gapServer is a MySQL server with one lock that may accept no new connection for a while: all connections are
+// in use, or its clients do not know a new certificate or password.
 type gapServer struct {
 	mu      sync.Mutex
 	cond    *sync.Cond
-	full    bool // opens no connection
+	full    bool // accepts no connection
 	hangs   bool // answers no login
 	deaf    bool // such a login goes on when its context has ended
 	stalled bool // answers nothing
 	opened  int
 	conns   map[*gapConn]bool
-	renewed []int // the connection of each renewal
+	renewed []int // connection ids of the renewals
 	owner   string
 	token   int64
 }
@@ -45,10 +45,10 @@ func (s *gapServer) update(fn func()) {
 	s.cond.Broadcast()
 }
 
-// cutConns breaks all connections. Their clients find out when they use them.
+// cutConns breaks all connections. The clients notice at their next use.
 func (s *gapServer) cutConns() { s.update(func() { s.eachConn(func(c *gapConn) { c.broken = true }) }) }
 
-// silenceConns has all connections lead nowhere from now on.
+// silenceConns makes all connections swallow what is sent.
 func (s *gapServer) silenceConns() {
 	s.update(func() { s.eachConn(func(c *gapConn) { c.silent = true }) })
 }
@@ -93,7 +93,7 @@ func (s *gapServer) Connect(ctx context.Context) (sqldriver.Conn, error) {
 // Driver implements sqldriver.Connector.
 func (s *gapServer) Driver() sqldriver.Driver { return nil }
 
-// gapConn is a connection, which ends when a statement is given up, as a connection of go-sql-driver does.
+// gapConn is a connection that ends when its statement is cancelled, like a connection of go-sql-driver.
 type gapConn struct {
 	s              *gapServer
 	id             int
@@ -119,7 +119,7 @@ func (c *gapConn) ResetSession(context.Context) error {
 	return nil
 }
 
-// awaitServer returns when the server has carried out a statement.
+// awaitServer returns when the server has executed a statement.
 func (c *gapConn) awaitServer(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { c.s.update(func() {}) })
 	defer stop()
@@ -149,12 +149,12 @@ func (c *gapConn) ExecContext(ctx context.Context, query string, args []sqldrive
 	case strings.Contains(query, "FORCE INDEX"):
 		c.s.renewed = append(c.s.renewed, c.id)
 		return gapResult(c.s.token), nil
-	case strings.Contains(query, "owner = ?") && strings.Contains(query, "LAST_INSERT_ID(CASE"): // it takes the lock
+	case strings.Contains(query, "owner = ?") && strings.Contains(query, "LAST_INSERT_ID(CASE"): // an unread acquire
 		if c.s.owner != "" {
 			return gapResult(0), nil
 		}
 		c.s.owner = args[1].Value.(string)
-	case strings.Contains(query, "WHERE name = ? AND stamp = ?") && strings.Contains(query, "token = ?"): // it changes what it has read
+	case strings.Contains(query, "WHERE name = ? AND stamp = ?") && strings.Contains(query, "token = ?"): // a change of a row that was read
 		c.s.owner = args[2].Value.(string)
 	case strings.Contains(query, "INSERT INTO holdfast_lock"):
 		if c.s.owner != "" {
@@ -165,7 +165,7 @@ func (c *gapConn) ExecContext(ctx context.Context, query string, args []sqldrive
 	return gapResult(c.s.token), nil
 }
 
-// gapResult is the result of a statement that has found one row; 0: none.
+// gapResult is the result of a statement that has matched one row; 0: none.
 type gapResult int64
 
 // LastInsertId implements sqldriver.Result.
@@ -197,7 +197,7 @@ func (c *gapConn) QueryContext(ctx context.Context, query string, args []sqldriv
 		return row(int64(1))
 	case strings.Contains(query, "DATABASE()"):
 		return row("locks")
-	case strings.Contains(query, "FROM (SELECT"): // a look
+	case strings.Contains(query, "FROM (SELECT"): // a read of the lock
 		owner, expires := c.s.owner, now
 		if owner != "" {
 			expires += int64(time.Hour / time.Microsecond)
@@ -207,7 +207,7 @@ func (c *gapConn) QueryContext(ctx context.Context, query string, args []sqldriv
 	return &gapRows{}, nil
 }
 
-// gapRows is one row, or none.
+// gapRows has one row or none.
 type gapRows struct{ row []sqldriver.Value }
 
 func (r *gapRows) Columns() []string { return make([]string, len(r.row)) }
@@ -221,7 +221,7 @@ func (r *gapRows) Next(dest []sqldriver.Value) error {
 	return nil
 }
 
-// runInGap runs a test, in a bubble, of a driver with pools like the pools of package mysql.
+// runInGap runs a test in a bubble, with a driver whose pools are like those of package mysql.
 func runInGap(t *testing.T, test func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newGapServer()
@@ -249,7 +249,7 @@ func takeLock(t *testing.T, d *sqllock.Driver) driver.Grant {
 	return g
 }
 
-// wantRenewed renews the lock until its lease ends.
+// wantRenewed fails unless a renewal succeeds before the lease ends.
 func wantRenewed(t *testing.T, d *sqllock.Driver, g driver.Grant) {
 	t.Helper()
 	ctx, cancel := context.WithDeadline(t.Context(), g.TrustedUntil)
@@ -259,7 +259,7 @@ func wantRenewed(t *testing.T, d *sqllock.Driver, g driver.Grant) {
 	}
 }
 
-// loseIdle breaks the connections of the pool that nobody uses, as callers do that give up.
+// loseIdle breaks the idle connections of the pool, as callers that give up do.
 func loseIdle(t *testing.T, s *gapServer, db *sql.DB) {
 	t.Helper()
 	for range db.Stats().Idle {
@@ -272,11 +272,11 @@ func loseIdle(t *testing.T, s *gapServer, db *sql.DB) {
 	}
 }
 
-// TestRenewalOutlastsSlowServerInGap: an attempt that is given up costs its connection, and no other can be had.
-func TestRenewalOutlastsSlowServerInGap(t *testing.T) {
+// A cancelled attempt would lose its connection, and the server accepts no other.
+func TestRenewalSurvivesSlowServerInGap(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
-		synctest.Wait() // renewals have a connection
+		synctest.Wait() // the renewal pool now has a connection
 		s.setFull(true)
 		s.update(func() { s.stalled = true })
 		go func() {
@@ -287,8 +287,8 @@ func TestRenewalOutlastsSlowServerInGap(t *testing.T) {
 	})
 }
 
-// TestDeadRenewalConnectionIsLeftInGap: the link of renewals has died without a word, and another connection of the client works.
-func TestDeadRenewalConnectionIsLeftInGap(t *testing.T) {
+// The renewal connection has died silently, and another connection of the client works.
+func TestGapRenewalLeavesDeadConnection(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait()
@@ -302,8 +302,8 @@ func TestDeadRenewalConnectionIsLeftInGap(t *testing.T) {
 	})
 }
 
-// TestRenewalsKeepOneOfClaimConnections: theirs has broken, and callers that give up cost all others of the pool.
-func TestRenewalsKeepOneOfClaimConnections(t *testing.T) {
+// The renewal connection has broken, and callers that give up have cost all other connections of the pool.
+func TestRenewalsKeepOneClaimConnection(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		s.update(func() { s.owner = "another" })
 		if _, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: gapTTL, NoWait: true}); !errors.Is(err, driver.ErrHeld) {
@@ -311,13 +311,14 @@ func TestRenewalsKeepOneOfClaimConnections(t *testing.T) {
 		}
 		s.update(func() { s.owner, s.full = "", true })
 		g := takeLock(t, d)
-		time.Sleep(gapTTL / 10) // the client finds out that renewals have no connection
+		time.Sleep(gapTTL / 10) // the client notices that renewals have no connection
 		loseIdle(t, s, db)
 		wantRenewed(t, d, g)
 	})
 }
 
-// takeInside returns a grant of d that waited inside the turnstile. From then on the server takes no new connection.
+// takeInside returns a grant of d that was acquired through the turnstile. From then on the server accepts no
+// new connection.
 func takeInside(t *testing.T, s *gapServer, d *sqllock.Driver) driver.Grant {
 	t.Helper()
 	s.update(func() { s.owner = "another" })
@@ -329,7 +330,7 @@ func takeInside(t *testing.T, s *gapServer, d *sqllock.Driver) driver.Grant {
 		}
 		got <- g
 	}()
-	synctest.Wait() // it is inside
+	synctest.Wait() // the waiter is inside
 	s.setFull(true)
 	s.update(func() { s.owner = "" })
 	g := <-got
@@ -339,7 +340,7 @@ func takeInside(t *testing.T, s *gapServer, d *sqllock.Driver) driver.Grant {
 	return g
 }
 
-// TestRenewalUsesConnectionInsideTurnstile: a waiter was let in, and its connection is the only one that the client has left.
+// A waiter was let in, and its connection is the only one that the client has left.
 func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeInside(t, s, d)
@@ -348,17 +349,17 @@ func TestRenewalUsesConnectionInsideTurnstile(t *testing.T) {
 	})
 }
 
-// TestRenewalInsideTurnstileHoldsUpNoRelease: its statement has no answer, and a release takes another connection.
-func TestRenewalInsideTurnstileHoldsUpNoRelease(t *testing.T) {
+// The renewal gets no answer, and the release uses another connection.
+func TestRenewalInsideTurnstileDelaysNoRelease(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeInside(t, s, d)
 		loseIdle(t, s, db)
 		synctest.Wait()
 		s.silenceConns()
 		go d.Renew(t.Context(), []driver.Grant{g})
-		time.Sleep(100 * time.Millisecond) // it waits for an answer
+		time.Sleep(100 * time.Millisecond) // the renewal waits for an answer
 		s.setFull(false)
-		d.Release(t.Context(), g, 0) // which goes on in the background
+		d.Release(t.Context(), g, 0) // goes on in the background
 		time.Sleep(gapTTL / 2)
 		s.update(func() {
 			if s.owner != "" {
@@ -368,8 +369,8 @@ func TestRenewalInsideTurnstileHoldsUpNoRelease(t *testing.T) {
 	})
 }
 
-// TestRenewalConnectionIsReplacedBeforeItCloses: an old one, as servers and what stands before them cut these.
-func TestRenewalConnectionIsReplacedBeforeItCloses(t *testing.T) {
+// Servers and proxies cut old connections, so the driver replaces its renewal connection in time.
+func TestRenewalConnectionIsReplacedEarly(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		renewals := func() (n int) { s.update(func() { n = s.renewed[len(s.renewed)-1] }); return n }
 		g := takeLock(t, d)
@@ -393,9 +394,8 @@ func TestRenewalConnectionIsReplacedBeforeItCloses(t *testing.T) {
 	})
 }
 
-// TestUnansweredLoginKeepsNoConnectionFromRenewals: a server, or what stands before it, takes new connections and answers nothing over them,
-// while the connection of renewals grows old.
-func TestUnansweredLoginKeepsNoConnectionFromRenewals(t *testing.T) {
+// The server accepts new connections but answers no login, while the renewal connection grows old.
+func TestUnansweredLoginKeepsRenewalConnection(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, _ *sql.DB) {
 		g := takeLock(t, d)
 		wantRenewed(t, d, g)
@@ -407,8 +407,8 @@ func TestUnansweredLoginKeepsNoConnectionFromRenewals(t *testing.T) {
 	})
 }
 
-// TestUnansweredLoginLeavesRenewalsOtherConnections: the connection of renewals has broken, and no new one is answered, in either pool.
-func TestUnansweredLoginLeavesRenewalsOtherConnections(t *testing.T) {
+// The renewal connection has broken, and no new login is answered, in either pool.
+func TestUnansweredLoginKeepsOtherConnections(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait()
@@ -448,8 +448,8 @@ func TestCloseWaitsForNoDeafConnector(t *testing.T) {
 	})
 }
 
-// TestUnansweredStatementKeepsOthersInGap: it may be the fault of the server, and not of the connections.
-func TestUnansweredStatementKeepsOthersInGap(t *testing.T) {
+// An unanswered statement may be the fault of the server, not of the connections.
+func TestUnansweredStatementKeepsConnectionsInGap(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait()
@@ -480,8 +480,8 @@ func TestUnansweredStatementKeepsOthersInGap(t *testing.T) {
 	})
 }
 
-// TestGrantRenewsBrokenRenewalConnection: it broke while the client had no lease. The next lease finds a new one.
-func TestGrantRenewsBrokenRenewalConnection(t *testing.T) {
+// The connection broke while the client had no lease. The next lease finds a new connection.
+func TestGrantReopensBrokenRenewalConnection(t *testing.T) {
 	runInGap(t, func(t *testing.T, s *gapServer, d *sqllock.Driver, db *sql.DB) {
 		g := takeLock(t, d)
 		synctest.Wait()
@@ -489,7 +489,7 @@ func TestGrantRenewsBrokenRenewalConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.update(func() { s.owner = "" })
-		time.Sleep(2 * time.Second) // not when the driver looks for itself
+		time.Sleep(2 * time.Second) // not at one of the driver's own pings
 		s.cutConns()
 		g = takeLock(t, d)
 		synctest.Wait()

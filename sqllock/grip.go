@@ -6,19 +6,20 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// grip has the client's knowledge of a lock that it holds.
+// grip holds what the client knows of a lock that it has.
 type grip struct {
 	stamp int64 // as last known
-	alone bool  // nobody waited then
-	doubt bool  // a statement that takes the lock for this owner may come late
-	ear   *ear  // which is inside; nil: none is
+	alone bool  // it had no waiters when last seen
+	doubt bool  // an acquire of this owner may be executed late
+	ear   *ear  // ear inside the turnstile; nil: none
 	since time.Time
 }
 
-// maxPlaces bounds for how many keys a client remembers the number of places.
+// maxPlaces bounds the number of keys for which a client remembers the number of places.
 const maxPlaces = 4096
 
-// notePlaces remembers how many places in the queue of a lock were given, if nobody has one, and otherwise forgets it.
+// notePlaces remembers how many places a lock's queue has given, if the queue is empty. Otherwise it forgets
+// the number.
 func (d *Driver) notePlaces(key string, places int64, nobody bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -30,7 +31,7 @@ func (d *Driver) notePlaces(key string, places int64, nobody bool) {
 		d.passed = ""
 	}
 	if _, known := d.places[key]; !known && len(d.places) >= maxPlaces {
-		for other := range d.places { // any: it costs one statement to learn it again
+		for other := range d.places { // any key: learning it again costs one statement
 			delete(d.places, other)
 			break
 		}
@@ -45,14 +46,14 @@ func (d *Driver) notePassed(key string) {
 	d.passed = key
 }
 
-// wasPassed reports whether the lock was handed to a waiter, and was not seen without waiters since.
+// wasPassed reports whether the lock was handed to a waiter and not seen without waiters since.
 func (d *Driver) wasPassed(key string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.passed == key
 }
 
-// knownPlaces returns how many places in the queue of a lock were given when nobody had one.
+// knownPlaces returns the number of places that a lock's queue had given when it was last seen empty.
 func (d *Driver) knownPlaces(key string) (places int64, known bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,7 +61,7 @@ func (d *Driver) knownPlaces(key string) (places int64, known bool) {
 	return places, known
 }
 
-// noteGrip remembers what is known of the lock that a claim has got, and that its ear stays inside meanwhile.
+// noteGrip remembers the grip of a claim that has succeeded, with its ear if that is inside the turnstile.
 func (d *Driver) noteGrip(c *claim, g grip) {
 	g.doubt, g.since = c.doubt, time.Now()
 	if c.ear.isInside() {
@@ -72,13 +73,13 @@ func (d *Driver) noteGrip(c *claim, g grip) {
 	d.grips[c.owner] = g
 }
 
-// renewGrip remembers the stamp of a lock that was renewed, if this client has taken it.
+// renewGrip updates the stamp of a renewed lock, if this client has taken it.
 func (d *Driver) renewGrip(owner string, stamp int64, alone bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if g, known := d.grips[owner]; known {
 		g.stamp, g.alone = stamp, alone
-		if alone && g.ear != nil { // nobody has waited for long: the next waiters find the connection free
+		if alone && g.ear != nil { // no waiter for long: free the connection for the next waiters
 			d.calls.Go(g.ear.leave)
 			g.ear = nil
 		}
@@ -86,8 +87,9 @@ func (d *Driver) renewGrip(owner string, stamp int64, alone bool) {
 	}
 }
 
-// reclaimEar has the longest holder inside a turnstile leave it, unless that is there only for a moment: a waiter needs its connection
-// more. Whoever is let in then polls until the lock is released, which costs little beside such a lease.
+// reclaimEar makes the longest holder inside a turnstile leave it, unless it came in a moment ago: a waiter
+// needs the connection more. The next client that is let in polls until the lock is released, which costs
+// little beside such a lease.
 func (d *Driver) reclaimEar() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -106,8 +108,8 @@ func (d *Driver) reclaimEar() {
 	d.grips[oldest] = own
 }
 
-// Detach implements driver.Adopter. It does not block: what the owner has sent and had no answer to finds the stamp of its grant, and
-// changes nothing.
+// Detach implements driver.Adopter. It does not block: unanswered statements of the owner name the stamp of
+// its grant, and so find nothing after the adoption.
 func (d *Driver) Detach(g driver.Grant) {
 	d.mu.Lock()
 	own := d.grips[g.Owner]

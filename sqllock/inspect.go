@@ -17,7 +17,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 		return driver.Grant{}, err
 	}
 	defer d.calls.Leave()
-	if !driver.IsAdoptable(g.Owner) { // the owner of a kept lock is not either
+	if !driver.IsAdoptable(g.Owner) { // nor is the owner of a kept lock
 		return driver.Grant{}, fmt.Errorf("%w: it was not acquired to be adopted", driver.ErrInvalid)
 	}
 	c := d.newClaim(driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true})
@@ -27,7 +27,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	return d.settleClaim(ctx, c)
 }
 
-// Force implements driver.Forcer. Where there is a bell, the holder is told why.
+// Force implements driver.Forcer. With a bell it sends the holder the reason.
 func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (forced bool, err error) {
 	holder := ""
 	err = d.callBriefly(ctx, func(ctx context.Context) (err error) {
@@ -43,7 +43,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	return forced, err
 }
 
-// callBriefly calls fn within a call of the driver, for some seconds at most.
+// callBriefly calls fn as a call of the driver, for some seconds at most.
 func (d *Driver) callBriefly(ctx context.Context, fn func(context.Context) error) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	}
 }
 
-// Queue implements driver.Queuer. When a waiter began is not known.
+// Queue implements driver.Queuer. The table does not have the time at which a waiter began.
 func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []driver.Waiter, err error) {
 	err = d.callBriefly(ctx, func(ctx context.Context) error {
 		return d.run(ctx, func(q querier) error {

@@ -14,18 +14,19 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// Texts by which a proxy knows a statement.
+// A proxy recognises a statement by one of these texts.
 const (
-	anInsert = "INTO t" // a first lock on a name
+	anInsert = "INTO t" // the first lock on a name
 	aChange  = ", owner = "
-	aTake    = "AND places = " // of a lock that was not read
+	aTake    = "AND places = " // acquire of a lock that was not read
 	aRenewal = "CASE WHEN expires"
-	aKnown   = "AND (name = "          // of a renewal that names stamps
-	aLook    = "l.stamp, l.expires - " // of a renewal
+	aKnown   = "AND (name = "          // renewal that names stamps
+	aLook    = "l.stamp, l.expires - " // read of a renewal
 )
 
-// sendLate has send send the statement that has this text, stops that on its way and ends the client's side of its connection.
-// What is returned has it carried out. With repeat, send goes on, and is over when sendLate returns; otherwise it fails.
+// sendLate has send send the statement that contains text. It holds that statement back and closes the
+// client's side of the connection. pass delivers the statement to the server. With repeat, send retries and
+// has returned when sendLate returns; otherwise send fails.
 func (r *rig) sendLate(d *sqllock.Driver, text string, repeat bool, send func(ctx context.Context)) (pass func()) {
 	r.Helper()
 	p := r.linkOf(d)
@@ -51,26 +52,26 @@ func (r *rig) sendLate(d *sqllock.Driver, text string, repeat bool, send func(ct
 	}
 }
 
-// renewGrant renews g for ttl, which succeeds.
+// renewGrant renews g for ttl and fails the test on an error.
 func (r *rig) renewGrant(d *sqllock.Driver, g driver.Grant, ttl time.Duration) {
 	r.Helper()
 	g.TTL = ttl
 	r.Must(d.Renew(r.Within(), []driver.Grant{g})[0].Err)
 }
 
-// makeRow makes the row of "k", so that to lock it is a change and no insertion.
+// makeRow creates the row of "k", so that the next acquire updates it and inserts nothing.
 func (r *rig) makeRow() {
 	r.Helper()
 	r.knownBy(r.newDriver())
 }
 
-// knownBy makes the row of "k" as known does, by d, which then takes it without reading it.
+// knownBy creates the row of "k" by d, so that d then takes the lock without reading it.
 func (r *rig) knownBy(d *sqllock.Driver) {
 	r.Helper()
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 }
 
-// acquireInto returns the send of sendLate for an Acquire.
+// acquireInto returns a send function for sendLate: it acquires and stores the grant.
 func (r *rig) acquireInto(d *sqllock.Driver, req driver.Request, into *driver.Grant) func(context.Context) {
 	return func(ctx context.Context) {
 		var err error
@@ -87,8 +88,7 @@ func (r *rig) acquireAdoptable(d *sqllock.Driver, ttl time.Duration) (g driver.G
 	return g
 }
 
-// TestLateStatementDoesNotShortenLease: whatever was sent before for a shorter time, and is carried out after a renewal
-// for a longer one that was confirmed.
+// A statement with a shorter TTL was sent first and is executed after a confirmed renewal with a longer TTL.
 func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	const short = long / 4
 	for name, late := range map[string]func(r *rig, d *sqllock.Driver) (g driver.Grant, pass func()){
@@ -142,8 +142,8 @@ func TestLateStatementDoesNotShortenLease(t *testing.T) {
 	}
 }
 
-// TestALateStatementRevivesNothing: what is over is neither taken nor kept for longer by what was sent before.
-func TestALateStatementRevivesNothing(t *testing.T) {
+// A late statement neither takes nor prolongs a lease that is over.
+func TestLateStatementRevivesNoLease(t *testing.T) {
 	for name, end := range map[string]func(r *rig, d *sqllock.Driver, g driver.Grant){
 		"release": func(r *rig, d *sqllock.Driver, g driver.Grant) { r.Must(d.Release(r.Within(), g, 0)) },
 		"release, kept": func(r *rig, d *sqllock.Driver, g driver.Grant) {
@@ -152,7 +152,7 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 		"force": func(r *rig, d *sqllock.Driver, g driver.Grant) {
 			_, err := r.newDriver().Force(r.Within(), "k", g.Token, "")
 			r.Must(err)
-			r.Must(d.Release(r.Within(), g, 0)) // as the client does with what it has lost
+			r.Must(d.Release(r.Within(), g, 0)) // a client also releases what it has lost
 		},
 		"adoption": func(r *rig, d *sqllock.Driver, g driver.Grant) {
 			d.Detach(g)
@@ -223,8 +223,7 @@ func TestALateStatementRevivesNothing(t *testing.T) {
 	}
 }
 
-// TestLateStatementOfGoneSenderTakesNothing stops the statement of an Acquire on its way until its caller has gone and
-// what it could have taken is released.
+// The test holds back the acquire statement until its caller has gone and the release has run.
 func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
 	for name, prepare := range map[string]func(r *rig, d *sqllock.Driver) (text string){
 		"first of the name": func(*rig, *sqllock.Driver) string { return anInsert },
@@ -252,7 +251,7 @@ func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
 				if e := d.Nodes()[0]; e.State != driver.NodeUp {
 					r.Errorf("a caller that left makes the database %v: %v", e.State, e.Err)
 				}
-				r.Must(d.Close()) // which waits for the release
+				r.Must(d.Close()) // Close waits for the release
 				p.Resume()
 				<-p.Late
 				if left, err := r.leftoverRows(); err != nil || len(left) > 0 {
@@ -263,8 +262,8 @@ func TestLateStatementOfGoneSenderTakesNothing(t *testing.T) {
 	}
 }
 
-// TestAReleaseSeesWhoQueuedUpMeanwhile: it was decided before the ticket, and comes after it.
-func TestAReleaseSeesWhoQueuedUpMeanwhile(t *testing.T) {
+// The release was decided before the waiter wrote its ticket, and is executed after.
+func TestReleaseSeesNewWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		holder, waiter := r.newDriver(), r.newDriver()
 		g := r.Grant(holder, "k", long)
@@ -278,7 +277,7 @@ func TestAReleaseSeesWhoQueuedUpMeanwhile(t *testing.T) {
 		r.Eventually("it has stirred the lock", func() bool { return r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		p.Resume()
 		r.Must(<-released)
-		if free := r.countRows("SELECT COUNT(*) FROM holdfast_lock WHERE owner = '' AND expires <= since"); free != 0 { // and not left to the waiter
+		if free := r.countRows("SELECT COUNT(*) FROM holdfast_lock WHERE owner = '' AND expires <= since"); free != 0 { // and not reserved for the waiter
 			r.Error("the lock was freed past a waiter")
 		}
 		r.Must(waiter.Release(r.Within(), <-got, 0))
@@ -286,7 +285,7 @@ func TestAReleaseSeesWhoQueuedUpMeanwhile(t *testing.T) {
 	})
 }
 
-// TestNobodyContinuesKeptLock: neither by the owner that released it, nor by one that Inspect names.
+// Neither the owner that released the lock nor the owner that Inspect names can continue a kept lock.
 func TestNobodyContinuesKeptLock(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d, heir := r.newDriver(), r.newDriver()
@@ -326,10 +325,11 @@ func TestNobodyContinuesKeptLock(t *testing.T) {
 	})
 }
 
-// TestAnOwnerNamesOneGrant: a lock that is handed over, and taken away before the waiter knows, is granted to it under another name.
-func TestAnOwnerNamesOneGrant(t *testing.T) {
+// If a lock is handed to a waiter and taken away before the waiter reads the grant, the waiter gets its next
+// grant under a new owner name.
+func TestOwnerNamesOneGrant(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
-		r.wait = -1 // no lock is handed to a waiter in GET_LOCK
+		r.wait = -1 // without GET_LOCK, releases hand the lock over
 		holder, waiter := r.newDriver(), r.newDriver()
 		holder.Mute()
 		waiter.Sleepy(2 * time.Second)
@@ -351,7 +351,7 @@ func TestAnOwnerNamesOneGrant(t *testing.T) {
 	})
 }
 
-// TestLateRenewalDoesNotReviveTakenLease: not by a ticket of its holder's that comes late, to which the lock is handed.
+// Nor does it if the lock is handed to a late ticket of the former holder.
 func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 	for name, take := range map[string]func(r *rig, g driver.Grant){
 		"force": func(r *rig, g driver.Grant) {
@@ -394,9 +394,9 @@ func TestLateRenewalDoesNotReviveTakenLease(t *testing.T) {
 	}
 }
 
-// TestALateRenewalBringsBackNoStamp: what was decided by that, before the lock changed, may come later still. A renewal that names the
-// stamp finds nothing then.
-func TestALateRenewalBringsBackNoStamp(t *testing.T) {
+// A statement that was decided by the old stamp may come later still. So a late renewal that names a stamp
+// finds nothing and does not restore it.
+func TestLateRenewalRestoresNoStamp(t *testing.T) {
 	for _, reads := range []bool{true, false} {
 		t.Run(fmt.Sprint("reads: ", reads), func(t *testing.T) {
 			forEach(t, servers, func(r *rig) {
@@ -421,7 +421,8 @@ func TestALateRenewalBringsBackNoStamp(t *testing.T) {
 	}
 }
 
-// TestKnownStampsRenewByOneStatement, as long as nobody waits for one of the locks, and the release by one more finds the new stamps.
+// One statement renews if none of the locks has a waiter, and the release by one more statement finds the new
+// stamps.
 func TestKnownStampsRenewByOneStatement(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
@@ -447,7 +448,7 @@ func TestKnownStampsRenewByOneStatement(t *testing.T) {
 		got := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", long) })
 		r.Eventually("it waits", func() bool { return r.waiterCount() == 1 && r.countRows("SELECT MAX(places) FROM holdfast_lock") == 1 })
 		renew(1, 0)
-		renew(1, 0) // by a stamp that it knows, and nobody has come meanwhile
+		renew(1, 0) // by a known stamp, without a new waiter
 		if n := sent(func() { r.Must(d.Release(r.Within(), grants[1], 0)) }); n != 1 {
 			r.Errorf("a release took %d statements", n)
 		}
@@ -457,9 +458,9 @@ func TestKnownStampsRenewByOneStatement(t *testing.T) {
 	})
 }
 
-// TestRenewalThatFoundLapsedLockIsRepeated, where the clock is set back before it looks: somebody may have decided meanwhile to take
-// the lock.
-func TestRenewalThatFoundLapsedLockIsRepeated(t *testing.T) {
+// The clock is set back before the renewal reads the lock: meanwhile another client may have decided to take
+// it.
+func TestRenewalOfLapsedLockIsRepeated(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
 		g, other := r.Grant(d, "k", long), r.Grant(d, "other", long)
@@ -485,8 +486,8 @@ func TestRenewalThatFoundLapsedLockIsRepeated(t *testing.T) {
 	})
 }
 
-// TestTokensRiseBeyondARowThatWasLost: a row that was lost, or is older than the last grant, does not bring back tokens that were given.
-func TestTokensRiseBeyondARowThatWasLost(t *testing.T) {
+// Tokens rise even if a row was lost, or was restored to a version from before the last grant.
+func TestTokensRiseAfterLostRow(t *testing.T) {
 	for name, older := range map[string]string{"no row": "DELETE FROM holdfast_lock", "an older row": "UPDATE holdfast_lock SET token = 1"} {
 		t.Run(name, func(t *testing.T) {
 			forEach(t, kinds, func(r *rig) {
@@ -504,8 +505,8 @@ func TestTokensRiseBeyondARowThatWasLost(t *testing.T) {
 	}
 }
 
-// TestADeadWaiterLosesItsTurn hands the lock to a waiter that does not live to see it, which costs the next one a second.
-func TestADeadWaiterLosesItsTurn(t *testing.T) {
+// A hand-over to a dead waiter delays the next waiter by a second.
+func TestDeadWaiterLosesItsTurn(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		holder, dead := r.newClient(), r.newDriver()
 		l := r.Acquire(holder, "k", long)
@@ -522,7 +523,7 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 		r.Must(r.db.QueryRowContext(r.Within(), r.in("SELECT owner FROM holdfast_ticket")).Scan(&first))
 		other := r.newClient()
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(other, "k", long) })
-		r.Eventually("another waits", func() bool { // the ticket of the dead may have lapsed meanwhile
+		r.Eventually("another waits", func() bool { // the dead waiter's ticket may have lapsed meanwhile
 			return r.countRows("SELECT COUNT(*) FROM holdfast_ticket WHERE owner <> '"+first+"'") == 1
 		})
 		r.Release(l)
@@ -530,7 +531,7 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 		var span int64
 		r.Must(r.db.QueryRowContext(r.Within(), r.in("SELECT owner, expires - since FROM holdfast_lock WHERE name = 'k'")).Scan(&owner, &span))
 		got := <-next
-		// A row without an owner is left to whoever the turnstile lets in, and still has the time at which the last holder got it.
+		// A row without an owner is reserved for the turnstile, and still has the time of the last grant.
 		if span := time.Duration(span) * time.Microsecond; owner != "" && owner != got.Owner() && span > time.Second {
 			r.Errorf("the lock was handed to the dead waiter %q for %v, want a second; then %q had it", owner, span, got.Owner())
 		}
@@ -541,7 +542,7 @@ func TestADeadWaiterLosesItsTurn(t *testing.T) {
 	})
 }
 
-// TestNextWaiterSweepsDeadTickets, on any name.
+// A waiter on any name deletes tickets that have lapsed.
 func TestNextWaiterSweepsDeadTickets(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.execSQL("INSERT INTO holdfast_ticket (name, owner, place, holder, expires) VALUES ('a', 'x', 1, '{}', 1)")
@@ -561,8 +562,8 @@ func TestNextWaiterSweepsDeadTickets(t *testing.T) {
 	})
 }
 
-// TestOneStatementDecidesAsRowDoes goes through all ways in which a lock and its queue can stand when somebody asks for it on SQLite.
-func TestOneStatementDecidesAsRowDoes(t *testing.T) {
+// The test goes through all states of a lock and its queue in which a claim may find them on SQLite.
+func TestOneStatementMatchesRowDecision(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	d := r.newDriver()
@@ -600,9 +601,9 @@ func TestOneStatementDecidesAsRowDoes(t *testing.T) {
 				if byStatement.Owner != "" {
 					taken++
 				}
-				near := func(a, b int64) bool { return max(a-b, b-a) < time.Minute.Microseconds() } // of the time between the two
+				near := func(a, b int64) bool { return max(a-b, b-a) < time.Minute.Microseconds() } // the two decisions are made at slightly different times
 				same := byStatement.Owner == byRow.Owner && near(byStatement.TokenRises, byRow.TokenRises) && near(byStatement.SinceChanges, byRow.SinceChanges)
-				// The statement leaves to the transaction what has to go past the tickets of others.
+				// The statement leaves it to the transaction to pass other waiters' tickets.
 				if passes := byStatement.Owner == "" && mine && queue > 1; !same && !passes {
 					t.Errorf("owner %q, lives: %v, queue %b: the statement makes it %+v, and the row %+v", owner, lives, queue, byStatement, byRow)
 				}
@@ -614,9 +615,9 @@ func TestOneStatementDecidesAsRowDoes(t *testing.T) {
 	}
 }
 
-// TestHurriedStatementsPauseNoLongerThanNewcomers: whatever the TTL is, which bounds how long a renewal or a release may take.
-func TestHurriedStatementsPauseNoLongerThanNewcomers(t *testing.T) {
-	const jitter = 100 * time.Microsecond // of a hurried one, at most; a newcomer has 50 µs at least
+// This holds for any TTL, which bounds the time that a renewal or a release may take.
+func TestHurriedStatementsPauseBriefly(t *testing.T) {
+	const jitter = 100 * time.Microsecond // upper bound of a hurried pause; a newcomer pauses for 50 µs at least
 	for _, left := range []time.Duration{time.Minute, time.Hour, 24 * time.Hour} {
 		for waited := time.Millisecond; waited < time.Minute; waited *= 2 {
 			hurried, newcomer := sqllock.BusyPauses(waited, time.Now().Add(left))

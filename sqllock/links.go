@@ -14,26 +14,27 @@ import (
 )
 
 const (
-	// watchEvery is the time between two questions of an idle driver to the database.
+	// watchEvery is the interval at which an idle driver pings the database.
 	watchEvery = 5 * time.Second
-	// maxLinkAge bounds the age of a connection for renewals: servers, and proxies before them, cut old ones.
+	// maxLinkAge bounds the age of a renewal connection: servers and proxies cut old connections.
 	maxLinkAge = 3 * time.Minute
 )
 
-// links has the connections over which leases are renewed. A database may take no new connections for a while (it is full, a certificate
-// or a password was replaced), and each one that is closed meanwhile is one fewer. So a connection that may still lead somewhere is closed
-// only once another is open, and renewals may use any that the client has.
+// links has the connections for renewals. A database may accept no new connection for a while (it is full, or
+// a certificate or password was replaced), and a connection that is closed meanwhile is not replaced. So the
+// driver closes a connection that may still work only once another is open, and renewals may use any
+// connection of the client.
 type links struct {
-	mu        sync.Mutex // guards what follows
-	bare      bool       // the pool of renewals could open no connection when it was used last
-	spare     *sql.Conn  // of the other pool, for renewals while theirs is bare; nil: none is kept
-	answered  time.Time  // the pool of renewals had an answer last
-	replaced  time.Time  // its connection was replaced last
-	warming   bool       // it is asked in the background
+	mu        sync.Mutex // guards the fields below
+	bare      bool       // the renewal pool could open no connection at its last use
+	spare     *sql.Conn  // connection of the other pool, kept for renewals while bare; nil: none
+	answered  time.Time  // time of the last answer over the renewal pool
+	replaced  time.Time  // time of the last replacement of its connection
+	warming   bool       // a ping in the background is under way
 	replacing map[*sql.DB]bool
 }
 
-// errReplaced ends a statement that has no answer and whose connection was replaced.
+// errReplaced ends a statement without an answer whose connection was replaced.
 var errReplaced = fmt.Errorf("no answer over a connection that was replaced: %w", context.DeadlineExceeded)
 
 // isLate reports whether the time for a statement is over.
@@ -41,10 +42,10 @@ func isLate(ctx context.Context) bool {
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 }
 
-// hasRenewPool reports whether renewals have a pool of their own.
+// hasRenewPool reports whether renewals have their own pool.
 func (d *Driver) hasRenewPool() bool { return d.renewDB != d.db }
 
-// watchDatabase asks the database now and then, so that its state is known while nobody calls.
+// watchDatabase pings the database now and then, so that its state stays known while nobody calls.
 func (d *Driver) watchDatabase() {
 	for driverkit.Sleep(d.calls.Alive, watchEvery) {
 		d.links.mu.Lock()
@@ -57,15 +58,15 @@ func (d *Driver) watchDatabase() {
 	}
 }
 
-// replaceOld replaces the connection for renewals. A login without an answer keeps the old one from renewals only for a moment.
+// replaceOld replaces the renewal connection. A login that gets no answer delays renewals only for a moment.
 func (d *Driver) replaceOld() {
 	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.AskTime())
 	defer cancel()
 	d.replaceIdle(ctx, d.renewDB)
 }
 
-// checkNode asks the database whether it is there, and reports the outcome. It does so over a connection for renewals, which so is there
-// already when no new one can be opened.
+// checkNode pings the database and reports the outcome. It uses the renewal pool, so that a connection is
+// already open when the database accepts no new one.
 func (d *Driver) checkNode() {
 	ctx, cancel := context.WithTimeout(d.calls.Alive, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
@@ -75,8 +76,8 @@ func (d *Driver) checkNode() {
 	}
 }
 
-// warmRenewals asks the database over the pool of renewals in the background, if that had no answer lately: so it has a connection when a
-// lease needs one, or it is known that it has none. The caller is inside a call.
+// warmRenewals pings the database over the renewal pool in the background, if that pool had no answer lately.
+// So the pool has a connection when a lease needs one, or is known to have none. The caller is inside a call.
 func (d *Driver) warmRenewals() {
 	l := &d.links
 	l.mu.Lock()
@@ -87,14 +88,15 @@ func (d *Driver) warmRenewals() {
 	l.warming = true
 	d.calls.Go(func() {
 		d.checkNode()
-		driverkit.Sleep(d.calls.Alive, pace.LongPause) // not for each of many connections that break together
+		driverkit.Sleep(d.calls.Alive, pace.LongPause) // once for many connections that break together
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.warming = false
 	})
 }
 
-// noteAnswer records an answer over a pool. The spare connection is not needed once the pool of renewals has one of its own.
+// noteAnswer records an answer over a pool. Once the renewal pool has a connection, it gives the spare one
+// back.
 func (d *Driver) noteAnswer(db *sql.DB) {
 	if db != d.renewDB || !d.hasRenewPool() {
 		return
@@ -110,8 +112,8 @@ func (d *Driver) noteAnswer(db *sql.DB) {
 	}
 }
 
-// giveBack gives a connection of db that has answered back to its pool, or keeps it for renewals if those have none. A pool of one
-// connection is left alone, as claims need it.
+// giveBack returns a connection of db that has answered to its pool, or keeps it for renewals if the renewal
+// pool has none. It never keeps the only connection of a pool, because claims need it.
 func (d *Driver) giveBack(db *sql.DB, conn *sql.Conn) {
 	l := &d.links
 	l.mu.Lock()
@@ -125,7 +127,7 @@ func (d *Driver) giveBack(db *sql.DB, conn *sql.Conn) {
 	}
 }
 
-// takeSpare returns the spare connection, which is the caller's then; nil: there is none.
+// takeSpare removes and returns the spare connection; nil: there is none.
 func (d *Driver) takeSpare() *sql.Conn {
 	l := &d.links
 	l.mu.Lock()
@@ -135,18 +137,19 @@ func (d *Driver) takeSpare() *sql.Conn {
 	return conn
 }
 
-// noteBare records that the pool of renewals can open no connection.
+// noteBare records that the renewal pool can open no connection.
 func (d *Driver) noteBare() {
 	d.links.mu.Lock()
 	defer d.links.mu.Unlock()
 	d.links.bare = true
 }
 
-// oldLinksKey is the key, in the context of an attempt at a renewal, of the news that the one before got no connection in time. The server
-// may answer no login, in neither pool.
+// oldLinksKey is the context key that marks an attempt at a renewal whose predecessor got no connection in
+// time. The server may answer no login in either pool.
 type oldLinksKey struct{}
 
-// runOld calls fn, for such an attempt, with an idle connection of the other pool, or else as runBare does.
+// runOld calls fn, for such an attempt, with an idle connection of the other pool. Without one, it calls
+// runBare.
 func (d *Driver) runOld(ctx context.Context, fn func(querier) error) error {
 	d.noteBare()
 	if d.db.Stats().Idle > 0 && d.runOnce(ctx, d.db, fn) == nil {
@@ -155,8 +158,8 @@ func (d *Driver) runOld(ctx context.Context, fn func(querier) error) error {
 	return d.runBare(ctx, fn)
 }
 
-// runBare calls fn, for renewals when neither pool can open a connection, with the spare one or one that is inside a turnstile, where it is
-// idle.
+// runBare calls fn for a renewal when neither pool can open a connection. It uses the spare connection, or one
+// inside a turnstile that is idle.
 func (d *Driver) runBare(ctx context.Context, fn func(querier) error) error {
 	err := error(sql.ErrConnDone)
 	if conn := d.takeSpare(); conn != nil {
@@ -179,7 +182,7 @@ func (d *Driver) runBare(ctx context.Context, fn func(querier) error) error {
 	return err
 }
 
-// insideEars returns the ears inside turnstiles. Their holders may leave these meanwhile.
+// insideEars returns the ears inside turnstiles. Their holders may leave meanwhile.
 func (d *Driver) insideEars() (ears []*ear) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -191,8 +194,8 @@ func (d *Driver) insideEars() (ears []*ear) {
 	return ears
 }
 
-// replaceStale replaces, in the background, the idle connections of the pool of a statement that had no answer, and those for renewals,
-// which lead to the same place. The caller is inside a call.
+// replaceStale replaces, in the background, the idle connections of the pool whose statement got no answer,
+// and those of the renewal pool, which lead to the same server. The caller is inside a call.
 func (d *Driver) replaceStale(db *sql.DB) {
 	d.calls.Go(func() {
 		ctx, cancel := context.WithTimeout(d.calls.Work, pace.AskTime())
@@ -204,9 +207,9 @@ func (d *Driver) replaceStale(db *sql.DB) {
 	})
 }
 
-// replaceIdle opens a connection of a pool and then closes the unused ones, so that the next statement has the new one, and reports
-// whether it has. If no connection can be opened, all stay: one that leads nowhere costs time, and one too few a lease. Nobody else has
-// them until then, so ctx ends soon.
+// replaceIdle opens a connection of a pool and then closes the idle ones, so that the next statement uses the
+// new one. It reports whether it did. If no connection can be opened, it closes none: a dead connection costs
+// time, a missing one costs a lease. It holds the idle connections meanwhile, so ctx must end soon.
 func (d *Driver) replaceIdle(ctx context.Context, db *sql.DB) bool {
 	l := &d.links
 	l.mu.Lock()
@@ -226,15 +229,15 @@ func (d *Driver) replaceIdle(ctx context.Context, db *sql.DB) bool {
 		}
 	}()
 	var idle []*sql.Conn
-	for range db.Stats().Idle { // while they are taken, the pool has no other to give
-		conn, err := db.Conn(ctx) // a driver may ask the server whether it is alive
+	for range db.Stats().Idle { // while these are taken, the pool must open a new one
+		conn, err := db.Conn(ctx) // the sql driver may ping the server
 		if err != nil {
 			break
 		}
 		idle = append(idle, conn)
 	}
 	if s := db.Stats(); s.MaxOpenConnections > 0 && s.OpenConnections >= s.MaxOpenConnections && len(idle) > 0 {
-		discardConn(idle[0]) // to make room
+		discardConn(idle[0]) // make room
 		idle = idle[1:]
 	}
 	fresh, err := db.Conn(ctx)
@@ -252,7 +255,7 @@ func (d *Driver) replaceIdle(ctx context.Context, db *sql.DB) bool {
 	return true
 }
 
-// discardConn closes a connection, and not only gives it back to the pool.
+// discardConn closes a connection instead of returning it to its pool.
 func discardConn(conn *sql.Conn) {
 	conn.Raw(func(any) error { return sqldriver.ErrBadConn })
 	conn.Close()

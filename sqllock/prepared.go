@@ -8,27 +8,29 @@ import (
 	"time"
 )
 
-// prepared has statements that are compiled once for each connection, which for SQLite, where that is done in this process, is most of
-// the work. Elsewhere a pooler may stand before the server, which does not bear them.
+// prepared has statements that are compiled once per connection. SQLite compiles in this process, and
+// compiling is most of the work of a statement. Other databases may be behind a pooler, which does not support
+// prepared statements.
 type prepared struct {
 	db *sql.DB
-	// room has a place for each connection of a pool that only the driver uses, and whose statements wait for nothing. Then contexts end
-	// the wait for a place, and need not watch each statement, which costs as much as the statement itself. nil: statements may wait.
+	// room has one place for each connection of a pool that only the driver uses and whose statements never
+	// block. Then a context ends the wait for a place, and need not watch each statement, which would cost as
+	// much as the statement. nil: statements may block.
 	room chan struct{}
-	nap  func(time.Duration) // blocks for less than a millisecond; nil: nothing does better than a timer
+	nap  func(time.Duration) // sleeps for less than a millisecond; nil: use a timer
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	stmts map[string]*sql.Stmt
 }
 
-// instant is implemented by the sql driver of a pool that only a Driver of this package uses, and none of whose statements waits, not for
-// another writer either. Package sqlite has one.
+// instant is implemented by the sql driver of a pool that only a Driver of this package uses, and whose
+// statements never block, not even for another writer. Package sqlite has one.
 type instant interface {
-	// Nap blocks for less than a millisecond.
+	// Nap sleeps for less than a millisecond.
 	Nap(d time.Duration)
 }
 
-// newPrepared returns an empty shelf for the statements of a pool.
+// newPrepared returns a store of prepared statements for db.
 func newPrepared(db *sql.DB) *prepared {
 	l := &prepared{db: db, stmts: make(map[string]*sql.Stmt)}
 	if driver, ok := db.Driver().(instant); ok {
@@ -37,10 +39,10 @@ func newPrepared(db *sql.DB) *prepared {
 	return l
 }
 
-// awaitConn waits until a connection is free, and returns what gives it back.
+// awaitConn waits for a free connection. leave gives it back.
 func (l *prepared) awaitConn(ctx context.Context) (leave func(), err error) {
 	if l.room == nil {
-		return func() {}, nil // the pool waits
+		return func() {}, nil // the pool itself waits
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -61,7 +63,7 @@ func (l *prepared) statementContext(ctx context.Context) context.Context {
 	return context.WithoutCancel(ctx)
 }
 
-// shelf bounds the number of statements that are kept: there is one for each number of locks that a renewal is for.
+// shelf bounds the number of statements that are kept: renewals need one for each number of locks.
 const shelf = 64
 
 // statementFor returns the prepared statement for text, or nil if none is kept.
@@ -74,19 +76,19 @@ func (l *prepared) statementFor(ctx context.Context, text string) *sql.Stmt {
 	}
 	s, err := l.db.PrepareContext(ctx, text)
 	if err != nil {
-		return nil // it fails without, too
+		return nil // the unprepared statement fails too
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if other := l.stmts[text]; other != nil || l.stmts == nil {
-		s.Close() // another was faster, or the driver is closed
+		s.Close() // another goroutine was faster, or the driver is closed
 		return other
 	}
 	l.stmts[text] = s
 	return s
 }
 
-// preparedTx is a transaction with the statements that are kept.
+// preparedTx is a transaction that uses prepared statements.
 type preparedTx struct {
 	kept *prepared
 	*sql.Tx
@@ -148,7 +150,7 @@ func (l *prepared) QueryRowContext(ctx context.Context, query string, args ...an
 	return l.db.QueryRowContext(ctx, query, args...)
 }
 
-// close forgets all statements.
+// close closes all statements.
 func (l *prepared) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// This program is also what other processes run, in a role that a variable names.
+// The test program runs itself as another process, in the role that a variable names.
 const (
 	roleVariable  = "SQLLOCK_TEST_ROLE"
 	fileVariable  = "SQLLOCK_TEST_FILE"
@@ -40,7 +40,7 @@ var roles = map[string]func() int{
 	"flock": countByFlock, "guard": guardLock, "read": readOnce, "reopen": guardReopened,
 }
 
-// inRole runs with a client of the file.
+// inRole calls do with a client of the file and returns the exit code of the process.
 func inRole(do func(ctx context.Context, c *holdfast.Client) error) int {
 	return exitCode(withClient(do))
 }
@@ -69,7 +69,7 @@ func exitCode(err error) int {
 	return 0
 }
 
-// holdLock holds the lock until it is killed.
+// holdLock holds the lock until the process is killed.
 func holdLock() int {
 	return inRole(func(ctx context.Context, c *holdfast.Client) error {
 		l, err := c.Acquire(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL})
@@ -82,7 +82,7 @@ func holdLock() int {
 	})
 }
 
-// tryLock finds out whether another has the lock, and closes the file.
+// tryLock finds out whether another process has the lock, and closes the file.
 func tryLock() int {
 	return inRole(func(ctx context.Context, c *holdfast.Client) error {
 		_, err := c.TryAcquire(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL})
@@ -93,7 +93,7 @@ func tryLock() int {
 	})
 }
 
-// churnLocks takes and releases locks until it is killed.
+// churnLocks takes and releases locks until the process is killed.
 func churnLocks() int {
 	return inRole(func(ctx context.Context, c *holdfast.Client) error {
 		fmt.Println("held")
@@ -113,8 +113,8 @@ func churnLocks() int {
 	})
 }
 
-// countInTurn writes down its number and the time, in its turn, and then increments a counter some times, with how long it had to wait for
-// each. Nothing but the lock orders what it does.
+// countInTurn records the process's number and the time, in its turn. Then it increments a counter several
+// times and records each wait. Only the lock orders these writes.
 func countInTurn() int {
 	return inRole(func(ctx context.Context, c *holdfast.Client) error {
 		for i := range 1 + rounds {
@@ -133,13 +133,13 @@ func countInTurn() int {
 	})
 }
 
-// guardLock takes the lock again and again, and notes each time and each process that was inside already, until a file is removed. It ends well only by an
-// error that names the file.
+// guardLock takes the lock repeatedly and notes each grant, and each process that was inside at the same time,
+// until a file is removed. It succeeds only by an error that names the file.
 func guardLock() int {
 	return exitCode(noteNamed(withClient(func(ctx context.Context, c *holdfast.Client) error { return takeGuarded(ctx, c, 1<<30) })))
 }
 
-// readOnce is guardLock in a process that reads the files by other means before, as a backup does.
+// readOnce is guardLock in a process that has first read the files directly, as a backup does.
 func readOnce() int {
 	return exitCode(noteNamed(withClient(func(ctx context.Context, c *holdfast.Client) error {
 		err := takeGuarded(ctx, c, 20)
@@ -155,7 +155,8 @@ func readOnce() int {
 	})))
 }
 
-// guardReopened is guardLock with a client for every few locks, which opens the files and closes them, until there is a file named stop.
+// guardReopened is guardLock with a new client for every few locks, which opens and closes the files, until a
+// file named stop exists.
 func guardReopened() int {
 	for {
 		if _, err := os.Stat(pathBeside("stop")); err == nil {
@@ -172,7 +173,7 @@ func pathBeside(name string) string {
 	return filepath.Join(filepath.Dir(os.Getenv(fileVariable)), name)
 }
 
-// noteNamed notes that this process has got an error that names a file which was removed, or has lost what was in it, and returns all other
+// noteNamed notes that this process got an error that names a removed or damaged file. It returns all other
 // errors.
 func noteNamed(err error) error {
 	if err != nil && (strings.Contains(err.Error(), "removed or replaced") || strings.Contains(err.Error(), "malformed")) {
@@ -181,14 +182,15 @@ func noteNamed(err error) error {
 	return err
 }
 
-// takeGuarded takes the lock n times. Inside it has a flock, by which it finds out whether somebody else is inside.
+// takeGuarded takes the lock n times. While it holds the lock it takes a flock, which fails if another process
+// is inside.
 func takeGuarded(ctx context.Context, c *holdfast.Client, n int) error {
 	door, err := os.OpenFile(pathBeside("door"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	defer door.Close()
-	slog.SetLogLoggerLevel(slog.LevelError) // the end of each of these processes is a warning
+	slog.SetLogLoggerLevel(slog.LevelError) // the end of each of these processes logs a warning
 	for range n {
 		err := c.Do(ctx, "k", &holdfast.AcquireOptions{TTL: shortTTL}, func(context.Context, *holdfast.Lease) error {
 			if syscall.Flock(int(door.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
@@ -207,7 +209,7 @@ func takeGuarded(ctx context.Context, c *holdfast.Client, n int) error {
 	return nil
 }
 
-// addWord adds a word to a file in the folder of the locks, while other processes may do so too.
+// addWord appends a word to a file in the folder of the locks. Other processes may append at the same time.
 func addWord(name, word string) error {
 	f, err := os.OpenFile(pathBeside(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -217,7 +219,7 @@ func addWord(name, word string) error {
 	return errors.Join(err, f.Close())
 }
 
-// countByFlock does what count does, with a flock of the file "door".
+// countByFlock does what countInTurn does, with a flock of the file "door" as the lock.
 func countByFlock() int {
 	err := addWord("ready", strconv.Itoa(os.Getpid()))
 	for i := 0; err == nil && i < 1+rounds; i++ {
@@ -237,7 +239,8 @@ func countByFlock() int {
 	return exitCode(err)
 }
 
-// noteWord reads a file in the folder of the locks and writes it again: with one more word, or with the next number.
+// noteWord reads a file in the folder of the locks and rewrites it, with one more word or with the next
+// number.
 func noteWord(name, word string) error {
 	name = pathBeside(name)
 	text, err := os.ReadFile(name)
@@ -251,7 +254,7 @@ func noteWord(name, word string) error {
 	return os.WriteFile(name, append(text, word...), 0o600)
 }
 
-// startProcess starts another process on the file of r.
+// startProcess starts another process in a role, on the file of r.
 func (r *rig) startProcess(role string, index int) (cmd *exec.Cmd, exited <-chan struct{}) {
 	r.Helper()
 	cmd = exec.Command(os.Args[0])
@@ -271,7 +274,7 @@ func (r *rig) startProcess(role string, index int) (cmd *exec.Cmd, exited <-chan
 	return cmd, exited
 }
 
-// TestLockOfKilledProcessPassesOn, to a process that waits.
+// The lock passes on to another process that waits.
 func TestLockOfKilledProcessPassesOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
@@ -292,15 +295,15 @@ func TestLockOfKilledProcessPassesOn(t *testing.T) {
 	r.checkCleared()
 }
 
-// TestReadFilesStayThoseOfTheLocks reads the files in the process that has them open, as a backup does. By that the process loses the
-// locks by which SQLite knows of it, and other processes take themselves for the last when they close the file.
-func TestReadFilesStayThoseOfTheLocks(t *testing.T) {
+// The process that has the files open also reads them directly, as a backup does. That drops its SQLite locks,
+// so another process believes that it is the last when it closes the file.
+func TestDirectReadKeepsLockFiles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
-	r.db.Close() // so that the driver is the only one of this process
+	r.db.Close() // the driver must be this process's only user of the file
 	d, err := r.openLinked()
 	fixture.Closed(r.Rig, d, err)
-	for range 3 { // by each, what was written before might be in a file that the next process does not see
+	for range 3 { // each process might leave writes in a file that the next one does not see
 		g := r.Grant(d, "k", long)
 		for _, end := range []string{"", "-wal", "-shm"} {
 			_, err := os.ReadFile(r.file + end)
@@ -318,8 +321,8 @@ func TestReadFilesStayThoseOfTheLocks(t *testing.T) {
 	}
 }
 
-// TestProcessKilledWritingLeavesSoundFile, at any moment: what was committed stays, and so tokens rise.
-func TestProcessKilledWritingLeavesSoundFile(t *testing.T) {
+// What was committed before the kill stays, and so tokens rise.
+func TestKilledWriterLeavesSoundFile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, onSQLite)
 	r.makeRow()
@@ -329,11 +332,11 @@ func TestProcessKilledWritingLeavesSoundFile(t *testing.T) {
 	}
 	before := r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'")
 	for range kills {
-		r.execSQL("UPDATE holdfast_lock SET owner = '', expires = 1 WHERE name = 'k'") // as if the TTL of the killed process were over
+		r.execSQL("UPDATE holdfast_lock SET owner = '', expires = 1 WHERE name = 'k'") // as if the lease of the killed process had lapsed
 		r.execSQL("DELETE FROM holdfast_ticket")
 		cmd, exited := r.startProcess("churn", 0)
 		r.Eventually("it writes", func() bool { return r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'") > before })
-		time.Sleep(rand.N(10 * time.Millisecond)) // between two kills, any moment is as good
+		time.Sleep(rand.N(10 * time.Millisecond)) // kill at a random moment
 		before = r.countRows("SELECT token FROM holdfast_lock WHERE name = 'k'")
 		r.Must(cmd.Process.Kill())
 		<-exited
@@ -352,8 +355,8 @@ func TestProcessKilledWritingLeavesSoundFile(t *testing.T) {
 	r.Release(l)
 }
 
-// TestManyProcessesOverOneFile: waiters get the lock in the order in which they came, the first when the TTL of a killed holder is over,
-// and a counter that nothing but the lock guards is exact in the end.
+// The first waiter gets the lock when the lease of a killed holder lapses, the others in order of arrival. A
+// counter that only the lock guards is exact at the end.
 func TestManyProcessesOverOneFile(t *testing.T) {
 	t.Parallel()
 	processes := 50
@@ -364,7 +367,7 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 		processes = 8
 	}
 	r := newRig(t, onSQLite)
-	r.execSQL("CREATE TABLE joined (owner text, place bigint)") // a process that stood still for long has lost its place, and takes another
+	r.execSQL("CREATE TABLE joined (owner text, place bigint)") // a process that was suspended for long loses its ticket and takes another
 	r.execSQL("CREATE TRIGGER join_noted AFTER INSERT ON holdfast_ticket BEGIN INSERT INTO joined VALUES (NEW.owner, NEW.place); END")
 	holder, over := r.startProcess("hold", 0)
 	var all sync.WaitGroup
@@ -383,7 +386,7 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 	killed := time.Now()
 	all.Wait()
 	var order, places []int
-	passed := time.Duration(0) // on to the first
+	passed := time.Duration(0) // time until the first waiter has the lock
 	for _, word := range r.notedWords("order") {
 		parts := strings.SplitN(word, "@", 3)
 		if ms, _ := strconv.ParseInt(parts[1], 10, 64); order == nil {
@@ -409,7 +412,7 @@ func TestManyProcessesOverOneFile(t *testing.T) {
 	}
 }
 
-// flockWait returns the longest wait of as many processes that count by flock.
+// flockWait returns the longest wait of the same number of processes that count by flock.
 func (r *rig) flockWait(processes int) time.Duration {
 	r.Helper()
 	door, err := os.OpenFile(filepath.Join(filepath.Dir(r.file), "door"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -440,15 +443,15 @@ func (r *rig) longestWait(name string) (wait time.Duration) {
 	return wait
 }
 
-// TestRemovedFilesGiveNoSecondHolder has eight processes take a lock all the time. One of them reads the files by other means, and one
-// opens and closes them. Then -wal and -shm are removed, and eight new processes follow: two are inside at once only if one of them had
-// an error that names the file. With HOLDFAST_LONG this goes on for five minutes.
+// Eight processes take a lock all the time. One of them has read the files directly, and one opens and closes
+// them. Then -wal and -shm are removed and eight new processes start. Two processes may be inside at once only
+// if one of them got an error that names the file. With HOLDFAST_LONG this goes on for five minutes.
 func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
 	t.Parallel()
-	const grants = 200 // of each round
+	const grants = 200 // grants per round
 	begun, long := time.Now(), os.Getenv("HOLDFAST_LONG") != ""
 	r := newRig(t, onSQLite)
-	r.db.Close() // it would keep a file that was removed
+	r.db.Close() // an open handle would keep a removed file
 	rounds, damaged := 0, 0
 	stop := filepath.Join(filepath.Dir(r.file), "stop")
 	for ; rounds < 2 || long && time.Since(begun) < 5*time.Minute; rounds++ {
@@ -479,7 +482,7 @@ func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
 		if t.Failed() {
 			break
 		}
-		if !r.isReadable() { // without its -wal a file may be of no use
+		if !r.isReadable() { // without its -wal the file may be unusable
 			damaged++
 			r.Must(errors.Join(os.Remove(r.file), os.RemoveAll(r.file+"-wal"), os.RemoveAll(r.file+"-shm")))
 		}
@@ -496,7 +499,7 @@ func TestRemovedFilesGiveNoSecondHolder(t *testing.T) {
 		len(r.notedWords("inside")), rounds, time.Since(begun).Round(time.Second), len(named), len(overlaps), damaged)
 }
 
-// isReadable reports whether the file can be read.
+// isReadable reports whether SQLite can read the file.
 func (r *rig) isReadable() bool {
 	r.Helper()
 	db := r.openPool("")

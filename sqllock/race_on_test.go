@@ -2,5 +2,5 @@
 
 package sqllock_test
 
-// raced reports that the race detector is on: each process then takes several times the memory.
+// raced reports that the race detector is on. Each process then takes several times the memory.
 const raced = true

@@ -8,8 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Release implements driver.Driver. The release is repeated, in the background if need be,
-// until it is confirmed or the lock has lapsed.
+// Release implements driver.Driver. It repeats the release, if need be in the background, until the release is
+// confirmed or the lock has lapsed.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -23,12 +23,12 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	})
 }
 
-// releaseHere releases in the goroutine of the caller, and reports whether the lock was released. On SQLite handing the release to
-// another goroutine costs more than the release itself. It waits for nothing but, for a moment, other writers; what takes longer is for
-// the background.
+// releaseHere releases in the goroutine of the caller, and reports whether the lock was released. On SQLite,
+// passing the release to another goroutine costs more than the release. It waits only for other writers, for a
+// moment; the background does what takes longer.
 func (d *Driver) releaseHere(g driver.Grant, keep time.Duration) (released bool) {
 	ran, err := d.lane.Try(func() error {
-		ctx, cancel := context.WithCancel(d.calls.Work) // no deadline: its end is no news of the file
+		ctx, cancel := context.WithCancel(d.calls.Work) // no deadline: a time-out here would tell nothing about the file
 		defer cancel()
 		defer time.AfterFunc(pace.LastWords(), cancel).Stop()
 		return d.freeLock(ctx, g, keep)
@@ -36,8 +36,8 @@ func (d *Driver) releaseHere(g driver.Grant, keep time.Duration) (released bool)
 	return ran && err == nil
 }
 
-// insistFree repeats fn, which frees a lock, each time in its turn, until it is confirmed or the lock has lapsed. It calls begun at
-// each turn.
+// insistFree repeats fn, which frees a lock, until it is confirmed or the lock has lapsed. Each time it waits
+// for its turn in the lane and then calls begun.
 func (d *Driver) insistFree(limit time.Duration, begun func(), fn func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(d.calls.Work, limit)
 	defer cancel()
@@ -48,15 +48,15 @@ func (d *Driver) insistFree(limit time.Duration, begun func(), fn func(context.C
 	})
 }
 
-// freeLock releases the lock of g. If nothing has happened to the lock since its owner got or renewed it, nobody waits, and it need not be
-// read.
+// freeLock releases the lock of g. If the row is unchanged since its owner acquired or renewed the lock, there
+// are no waiters and freeLock need not read it.
 func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	d.mu.Lock()
 	own, known := d.grips[g.Owner]
 	delete(d.grips, g.Owner)
 	d.mu.Unlock()
-	if !own.alone { // others may wait for it
-		ctx = d.withHurry(ctx, time.Now().Add(g.TTL)) // when the lock lapses by itself
+	if !own.alone { // the lock may have waiters
+		ctx = d.withHurry(ctx, time.Now().Add(g.TTL)) // the lock lapses then
 	}
 	late := 0
 	if own.doubt {
@@ -89,7 +89,8 @@ func (d *Driver) freeLock(ctx context.Context, g driver.Grant, keep time.Duratio
 	return err
 }
 
-// updateLock reads a lock and changes it to what next returns, until nobody else was faster, and reports whether it was changed.
+// updateLock reads a lock and changes it to the result of next, and repeats both while other clients change it
+// in between. It reports whether the lock was changed.
 func (d *Driver) updateLock(ctx context.Context, key string, next func(row) (row, bool)) (changed bool, err error) {
 	err = d.runTogether(ctx, func(ctx context.Context) (err error) {
 		for changed = false; !changed && err == nil; {

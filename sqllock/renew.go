@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// Renew implements driver.Driver. It tries again until ctx ends.
+// Renew implements driver.Driver. It retries until ctx ends.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	out := make([]driver.Renewal, len(grants))
 	if err := d.calls.Enter(); err != nil {
@@ -27,7 +27,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	for i, g := range grants {
 		together[g.TTL] = append(together[g.TTL], i)
 	}
-	for _, ttl := range slices.Sorted(maps.Keys(together)) { // leases that lapse first come first
+	for _, ttl := range slices.Sorted(maps.Keys(together)) { // the shortest leases first
 		for some := range slices.Chunk(together[ttl], batch) {
 			d.renewTogether(ctx, ttl, grants, some, out)
 		}
@@ -38,16 +38,16 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 // renewed is the outcome of an attempt to renew some grants.
 type renewed struct {
 	kept  []int               // the indexes of the grants that are not lost
-	sent  time.Time           // of the statement that renewed them
+	sent  time.Time           // time of the statement that renewed them
 	found map[string]standing // by key
 }
 
-// renewTogether renews some of the grants, which have one TTL.
+// renewTogether renews the grants with indices some, which share one TTL.
 func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, out []driver.Renewal) {
 	r, err := d.tryRenewal(ctx, ttl, func(ctx context.Context, first bool) (r renewed, err error) {
 		r.found = make(map[string]standing, len(some))
 		done := false
-		if first && d.dialect == MySQL { // SQLite renews by one statement anyway; without an answer, the stamps are not known any more
+		if first && d.dialect == MySQL { // SQLite always needs one statement; after a lost answer the stamps are unknown
 			done, r.sent, err = d.renewUnchanged(ctx, ttl, grants, some, r.found)
 			r.kept = some
 		}
@@ -68,7 +68,7 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 				d.renewGrip(g.Owner, s.stamp, s.waiters == 0)
 			}
 			until := driverkit.Trust(r.sent, ttl)
-			if until.Before(g.TrustedUntil) { // the answer took longer than that to the grant: no renewal shortens
+			if until.Before(g.TrustedUntil) { // the answer was slower than the grant's: never shorten the trust
 				until = g.TrustedUntil
 			}
 			out[at] = driver.Renewal{TrustedUntil: until, Waiters: s.waiters}
@@ -76,8 +76,8 @@ func (d *Driver) renewTogether(ctx context.Context, ttl time.Duration, grants []
 	}
 }
 
-// renewUnchanged renews some of the grants by one statement, and reports whether it has renewed all of them. It does so if this client
-// knows their stamps, and nobody waited for one of the locks when it saw that: a waiter that comes changes the stamp.
+// renewUnchanged renews the grants by one statement, and reports whether it has renewed all. It needs their
+// stamps, and locks that had no waiters when last seen: a new waiter changes the stamp.
 func (d *Driver) renewUnchanged(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, found map[string]standing,
 ) (done bool, sent time.Time, err error) {
 	by, args := 1+rand.Int64N(stampEnd), make([]any, 2, 2+2*len(some))
@@ -103,9 +103,9 @@ func (d *Driver) renewUnchanged(ctx context.Context, ttl time.Duration, grants [
 	return done, sent, err
 }
 
-// renewBatch repeats the renewal until one statement has renewed all grants that are not lost. It returns their indices
-// and the time at which that statement was sent. Only the expiry that the statement sets counts: the rows read after it
-// may come from a replica that lags, and show no more than later changes.
+// renewBatch repeats the renewal until one statement has renewed all grants that are not lost. It returns
+// their indices and the time at which that statement was sent. Only the expiry that the statement sets counts:
+// the rows read afterwards may come from a lagging replica, and show no more than later changes.
 func (d *Driver) renewBatch(ctx context.Context, ttl time.Duration, grants []driver.Grant, some []int, found map[string]standing) ([]int, time.Time, error) {
 	for rest := some; ; {
 		names, owners := make([]any, len(rest)), make([]any, len(rest))
@@ -116,7 +116,7 @@ func (d *Driver) renewBatch(ctx context.Context, ttl time.Duration, grants []dri
 		change, sent := d.renewStatement(len(rest)), time.Now()
 		var renewed int64
 		err := d.runOn(ctx, d.renewDB, func(q querier) (err error) {
-			if d.dialect == SQLite { // which tells how the locks stand that it has renewed
+			if d.dialect == SQLite { // it returns the renewed rows
 				renewed, err = scanStandings(ctx, q, change, args, names, found)
 				return err
 			}
@@ -139,13 +139,13 @@ func (d *Driver) renewBatch(ctx context.Context, ttl time.Duration, grants []dri
 		case renewed >= int64(before) || len(rest) == 0:
 			return rest, sent, nil
 		case len(rest) == before:
-			// It was decided elsewhere that one of them has lapsed, and what was decided may come late.
+			// Another client has decided that a lock had lapsed, and its statement may still come.
 			return nil, sent, d.unavailableError(errors.New("a lock had lapsed and is held again: the clock was set back, or a read was answered by a replica"))
 		}
 	}
 }
 
-// readStandings reads the state of the locks with these names.
+// readStandings reads the states of the named locks.
 func (d *Driver) readStandings(ctx context.Context, names []any, found map[string]standing) error {
 	look := d.selectStandings(len(names))
 	return d.runOn(ctx, d.renewDB, func(q querier) error {
@@ -154,7 +154,7 @@ func (d *Driver) readStandings(ctx context.Context, names []any, found map[strin
 	})
 }
 
-// scanStandings notes the states of the locks with these names that a statement returns, and returns the number of these.
+// scanStandings stores the states of the named locks that a statement returns, and returns their number.
 func scanStandings(ctx context.Context, q querier, s statement, args, names []any, found map[string]standing) (n int64, err error) {
 	for _, name := range names {
 		delete(found, name.(string))
@@ -184,15 +184,16 @@ func (s standing) isHeldBy(g driver.Grant) bool {
 	return s.left > 0 && s.owner == g.Owner && isSameGrant(s.token, g)
 }
 
-// followsLossOf reports whether the lock stands as it can only after g has lost it. Tokens rise with each grant, so that a lower one, or no
-// row, is from before g.
+// followsLossOf reports whether this state can only follow the loss of g. Tokens rise with each grant, so a
+// lower token, or no row, is a state from before g.
 func (s standing) followsLossOf(g driver.Grant) bool {
 	return s.token > g.Token && g.Token != 0 || s.owner != g.Owner && s.token >= g.Token && s != standing{}
 }
 
-// errPrecedes means that a lock was read in a state from before a grant.
+// errPrecedes reports that a lock was read in a state from before its grant.
 var errPrecedes = errors.New("the lock was read as it was before it was granted: by a replica that lags, or from a database that was set back")
 
-// isSameGrant reports whether a lock with this token, held by the owner of g, was held by it all the time since g. The token is another if
-// the lock was taken away and then handed to a late ticket of the owner. A client that continues the grant of another may not know it.
+// isSameGrant reports whether a lock with this token, held by the owner of g, is still the grant g. The token
+// differs if the lock was taken away and then handed to a late ticket of the owner. A client that adopts a
+// grant may not know its token.
 func isSameGrant(token int64, g driver.Grant) bool { return g.Token == 0 || g.Token == token }

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// splitter is a proxy that sends the looks of renewals to a replica that lags: to a table that somebody else fills.
+// splitter is a proxy that sends the reads of renewals to a lagging replica: a table that the test fills.
 type splitter struct {
 	sqldriver.Connector
 	prefix string
@@ -53,11 +53,11 @@ func (c splitConn) QueryContext(ctx context.Context, text string, args []sqldriv
 	return c.mysqlConn.QueryContext(ctx, text, args)
 }
 
-// TestLaggingReplicaLosesNoLease: what the primary has renewed is renewed, whatever a replica tells of the time before; and what tells of a
-// later holder is a loss.
+// A lease that the primary has renewed is renewed, even if the replica shows an older state. A row of a later
+// holder is a loss.
 func TestLaggingReplicaLosesNoLease(t *testing.T) {
 	for name, c := range map[string]struct {
-		row  string // of the replica, of $owner and $token
+		row  string // the replica's row, with $owner and $token
 		lost bool
 	}{
 		"no row yet":             {"", false},
@@ -85,7 +85,7 @@ func TestLaggingReplicaLosesNoLease(t *testing.T) {
 					row := strings.NewReplacer("$owner", "'"+g.Owner+"'", "$token", fmt.Sprint(g.Token), "$later", fmt.Sprint(time.Now().Add(long).UnixMicro())).Replace(c.row)
 					r.execSQL("INSERT INTO holdfast_replica (name, owner, token, expires, stamp, holder, since, places) VALUES ('k', " + row + ", 1, '{}', 1, 0)")
 				}
-				d.Detach(g) // so that the renewal reads the lock
+				d.Detach(g) // the driver forgets the stamp, so the renewal reads the lock
 				out := d.Renew(r.Within(), []driver.Grant{g})[0]
 				switch {
 				case errors.Is(out.Err, driver.ErrLost) != c.lost, out.Err != nil && !c.lost:
@@ -99,8 +99,9 @@ func TestLaggingReplicaLosesNoLease(t *testing.T) {
 	}
 }
 
-// TestReadFromBeforeGrantIsNoLoss, as a replica that lags answers it: Check does not know, and an adoption waits for the newer row.
-func TestReadFromBeforeGrantIsNoLoss(t *testing.T) {
+// A lagging replica returns a row from before the grant. Check returns ErrUnavailable, and an adoption waits
+// for the newer row.
+func TestStaleReadIsNoLoss(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		d, heir := r.newDriver(), r.newDriver()
 		g := r.acquireAdoptable(d, long)

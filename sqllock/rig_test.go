@@ -28,15 +28,15 @@ import (
 )
 
 const (
-	// long is a TTL that does not end within a test, and brief one that gives a statement little time.
+	// long is a TTL that does not end within a test. brief is a TTL that gives a statement little time.
 	long  = fixture.Long
 	brief = time.Second
 )
 
-// The servers of all tests; each test has tables of its own.
+// The servers are shared by all tests; each test has its own tables.
 var (
 	mariaDB  *mariaproc.Server
-	mySQL    *mariaproc.Server // nil: it was not fetched
+	mySQL    *mariaproc.Server // nil: not downloaded
 	prefixes atomic.Int32
 )
 
@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 			mySQL, err = mariaproc.StartMySQL(ctx, "--max-connections=400")
 		}
 		if errors.Is(err, child.ErrNotFetched) {
-			err = nil // newRig reports it
+			err = nil // newRig reports the missing server
 		}
 		if err = errors.Join(err, prepareServer(ctx, mariaDB), prepareServer(ctx, mySQL)); err != nil {
 			return nil, errors.Join(err, stop())
@@ -67,7 +67,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// prepareServer makes the database of the tests.
+// prepareServer creates the database for the tests.
 func prepareServer(ctx context.Context, s *mariaproc.Server) error {
 	if s == nil {
 		return nil
@@ -81,12 +81,12 @@ func prepareServer(ctx context.Context, s *mariaproc.Server) error {
 	return err
 }
 
-// database is one kind under test.
+// database is a kind of database under test.
 type database struct {
 	name     string
 	dialect  sqllock.Dialect
-	second   bool   // MySQL itself, and not MariaDB
-	settings string // of the sessions of clients
+	second   bool   // MySQL instead of MariaDB
+	settings string // session settings of clients
 	schema   string // a database of the server; empty: test
 }
 
@@ -98,18 +98,18 @@ var (
 	kinds     = append(servers, onSQLite)
 )
 
-// rig is tables in a database and their clients.
+// rig has the tables in a database and the clients that use them.
 type rig struct {
 	*fixture.Rig
 	database
 	prefix string
-	file   string // of SQLite
+	file   string // the SQLite file
 	db     *sql.DB
-	most   int // connections of a client
-	wait   int // of these, for waiters; 0: as usual
+	most   int // connections per client
+	wait   int // connections for waiters; 0: the default
 }
 
-// forEach runs a test on each of these, at once.
+// forEach runs a test on each database, in parallel.
 func forEach(t *testing.T, all []database, test func(r *rig)) {
 	t.Parallel()
 	for _, b := range all {
@@ -142,7 +142,7 @@ func newRig(t testing.TB, b database) *rig {
 	return r
 }
 
-// migrate makes the tables.
+// migrate creates the tables.
 func (r *rig) migrate() {
 	r.Helper()
 	d, err := sqllock.New(r.Context(), r.db, r.dialect, &sqllock.Options{Prefix: r.prefix, NoCheck: true})
@@ -159,7 +159,7 @@ func (r *rig) socketPath() string {
 	return mariaDB.Socket()
 }
 
-// openPool opens the database, at a socket or behind a relay.
+// openPool opens the database, at a socket or through a relay.
 func (r *rig) openPool(at string) *sql.DB {
 	r.Helper()
 	var db *sql.DB
@@ -177,7 +177,7 @@ func (r *rig) openPool(at string) *sql.DB {
 	return db
 }
 
-// openLinked returns the driver of one more client, of a server behind a proxy of its own.
+// openLinked opens a driver for one more client; on a server, through a proxy of its own.
 func (r *rig) openLinked() (driver.Driver, error) {
 	if r.dialect == sqllock.SQLite {
 		return sqlite.Open(r.Context(), "sqlite://"+r.file, nil)
@@ -215,7 +215,7 @@ func (r *rig) newClient() *holdfast.Client { r.Helper(); return r.Client(r.newDr
 
 func (r *rig) linkOf(d driver.Driver) *fixture.Link { return r.Links(d)[0] }
 
-// in puts the prefix of r into a statement.
+// in replaces the prefix in a statement by the prefix of r.
 func (r *rig) in(text string) string { return strings.ReplaceAll(text, "holdfast_", r.prefix) }
 
 func (r *rig) execSQL(text string) {
@@ -230,7 +230,7 @@ func (r *rig) countRows(text string) (n int) {
 	return n
 }
 
-// waiterCount counts the places in the queue that have not lapsed.
+// waiterCount returns the number of tickets that have not lapsed.
 func (r *rig) waiterCount() int {
 	r.Helper()
 	return r.countRows(fmt.Sprint("SELECT COUNT(*) FROM holdfast_ticket WHERE expires > ", time.Now().UnixMicro()))
@@ -260,7 +260,7 @@ func (r *rig) leftoverRows() (left []string, err error) {
 	return left, nil
 }
 
-// checkCleared checks that nothing is left, long before it could lapse by itself.
+// checkCleared waits until the tables are empty, long before the rows could lapse.
 func (r *rig) checkCleared() {
 	r.Helper()
 	r.Eventually("nothing is left", func() bool {
@@ -286,7 +286,7 @@ func (r *rig) lockService() locktest.Service {
 	return r.Service(1, r.openLinked, r.leftoverRows)
 }
 
-// runTogether runs fn n times at once.
+// runTogether calls fn n times in parallel.
 func runTogether(n int, fn func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {

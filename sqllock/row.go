@@ -9,10 +9,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// row is a lock as a client has read it, with what the queue has for it. What it turns into is
-// decided by it alone: see grant, pass, keep.
+// row is a lock as a client has read it, with the first ticket of its queue. Its next state depends on it
+// alone: see grant, pass and keep.
 type row struct {
-	there   bool // somebody has locked the name before
+	there   bool // the row exists
 	now     int64
 	stamp   int64
 	token   int64
@@ -22,32 +22,33 @@ type row struct {
 	expires int64
 	places  int64
 
-	place *int64 // of who reads; nil: it has none
-	lapse int64  // of that
+	place *int64 // place of the reader's ticket; nil: it has none
+	lapse int64  // end of the reader's ticket
 	first *ticket
-	dead  bool // there are tickets that have lapsed
-	count int  // how many wait, where that was asked for
+	dead  bool // some tickets have lapsed
+	count int  // number of waiters, if asked for
 }
 
-// ticket is a place in the queue.
+// ticket is an entry of the queue.
 type ticket struct {
 	owner, holder string
 	place         int64
 }
 
-// queued stands behind the holder in the ticket of a waiter that is before the turnstile as well, and so is let in without the ticket.
+// queued follows the holder in the ticket of a waiter that also waits before the turnstile, and so is let in
+// without the ticket.
 const queued = " "
 
-// isQueued reports whether the waiter of the ticket is before the turnstile as well.
+// isQueued reports whether the waiter also waits before the turnstile.
 func (t *ticket) isQueued() bool { return strings.HasSuffix(t.holder, queued) }
 
-// columns has the columns of readSQL that may be empty.
+// columns has the columns of readSQL that may be NULL.
 type columns struct {
 	stamp, token, since, expires, places, lapse, place *int64
 	owner, holder, firstOwner, firstHolder             *string
 }
 
-// scanTargets returns the places for the columns of readSQL.
+// scanTargets returns the scan targets for the columns of readSQL.
 func (r *row) scanTargets(c *columns) []any {
 	return []any{
 		&r.now, &c.stamp, &c.token, &c.owner, &c.holder, &c.since, &c.expires, &c.places, &r.place, &c.lapse,
@@ -55,7 +56,7 @@ func (r *row) scanTargets(c *columns) []any {
 	}
 }
 
-// complete completes what was read.
+// complete copies the columns that are not NULL.
 func (r *row) complete(c *columns) {
 	if r.there = c.stamp != nil; r.there {
 		r.stamp, r.token, r.owner, r.holder, r.since, r.expires, r.places = *c.stamp, *c.token, *c.owner, *c.holder, *c.since, *c.expires, *c.places
@@ -68,14 +69,14 @@ func (r *row) complete(c *columns) {
 	}
 }
 
-// isHeld reports whether somebody has the lock.
+// isHeld reports whether an owner has the lock.
 func (r row) isHeld() bool { return r.owner != "" && r.expires > r.now }
 
 // isHeldBy reports whether owner has the lock.
 func (r row) isHeldBy(owner string) bool { return r.isHeld() && r.owner == owner }
 
-// isReserved reports whether the lock is free, and left to whoever is let in by the turnstile. One that is left for longer was freed before
-// the clock was set back.
+// isReserved reports whether the lock is free and reserved for the next client that the turnstile lets in. If
+// the reservation lasts longer than reserved, the clock was set back since, and it does not count.
 func (r row) isReserved() bool {
 	left := driverkit.Micros(r.expires - r.now)
 	return r.there && r.owner == "" && left > 0 && left <= reserved && (r.first == nil || r.first.isQueued())
@@ -86,7 +87,7 @@ func (r row) isUnconfirmed() bool {
 	return r.isHeld() && r.expires-r.since <= driverkit.InMicros(grace)
 }
 
-// endCount returns 1 if the change of r to is ends a lease, and else 0.
+// endCount returns 1 if the change of r to is ends a lease, otherwise 0.
 func (r row) endCount(is *row) int64 {
 	if r.owner != "" && r.owner != is.owner {
 		return 1
@@ -94,17 +95,17 @@ func (r row) endCount(is *row) int64 {
 	return 0
 }
 
-// precedes reports whether the lock was read as it was before g: tokens rise with each grant.
+// precedes reports whether the lock was read in a state from before g: tokens rise with each grant.
 func (r row) precedes(g driver.Grant) bool { return g.Token != 0 && r.token < g.Token }
 
-// isTurnOf reports whether owner may take a free lock: nobody waits before it.
+// isTurnOf reports whether owner may take a free lock: no other waiter is before it.
 func (r row) isTurnOf(owner string) bool { return r.first == nil || r.first.owner == owner }
 
-// nextToken returns the first token of the next grant. It follows the clock as well, so that a row that was lost, with a replica
-// that lagged or by a purge, begins above what went before.
+// nextToken returns the first token of the next grant. It also follows the clock, so that tokens still rise
+// after a row was lost, with a lagging replica or by a purge.
 func (r row) nextToken() int64 { return max(r.token+driverkit.Block, r.now) }
 
-// grant gives the lock to owner for ttl. An owner that it was handed to keeps the token.
+// grant gives the lock to owner for ttl. If the lock was handed to owner before, it keeps the token.
 func (r row) grant(owner, holder string, ttl time.Duration) row {
 	if r.owner != owner {
 		r.token, r.since = r.nextToken(), r.now
@@ -113,7 +114,7 @@ func (r row) grant(owner, holder string, ttl time.Duration) row {
 	return r
 }
 
-// pass gives the lock to the first waiter, which has to confirm it, or to nobody.
+// pass hands the lock to the first waiter, which must confirm it, or frees it.
 func (r row) pass() row {
 	if r.first == nil {
 		r.owner, r.holder, r.expires = "", "", r.now
@@ -122,7 +123,8 @@ func (r row) pass() row {
 	return r.grant(r.first.owner, strings.TrimSuffix(r.first.holder, queued), grace)
 }
 
-// end ends the lease, for the first waiter or for nobody. A lock whose first waiter is before the turnstile is left to whoever is let in.
+// end ends the lease by a hand-over to the first waiter, or frees the lock. If the first waiter is before the
+// turnstile, the lock is reserved for the next client that is let in.
 func (r row) end() row {
 	if r.first == nil || !r.first.isQueued() {
 		return r.pass()
@@ -131,14 +133,14 @@ func (r row) end() row {
 	return r
 }
 
-// keep holds the lock for a time. It belongs to nobody: no owner has a name with a ! at its end, so nothing that its owner has sent
-// prolongs or continues it.
+// keep holds the lock for a time under an owner that no client has: no owner name ends in "!". So no statement
+// of the former owner prolongs or adopts it.
 func (r row) keep(d time.Duration) row {
 	r.owner, r.expires = driverkit.Kept(r.owner), r.now+driverkit.InMicros(d)
 	return r
 }
 
-// hasToken reports whether token is one of the holder's. A lock that is kept has the token 0.
+// hasToken reports whether token is a token of the holder. A kept lock has the token 0.
 func (r row) hasToken(token int64) bool {
 	if driverkit.IsKept(r.owner) {
 		return token == 0
@@ -146,7 +148,7 @@ func (r row) hasToken(token int64) bool {
 	return driverkit.InBlock(r.token, token)
 }
 
-// waitersAhead returns about how many waiters come before the owner that reads.
+// waitersAhead returns the approximate number of waiters before the reader.
 func (r row) waitersAhead() int64 {
 	if r.place == nil || r.first == nil {
 		return 0
@@ -163,7 +165,7 @@ func (r row) heldError() *driver.HeldError {
 	return held
 }
 
-// lockStatus returns the state of the lock as people read it.
+// lockStatus converts the row to a driver.Status.
 func (r row) lockStatus(key, node string) driver.Status {
 	st := driver.Status{Key: key, Waiters: r.count}
 	if r.isHeld() {
@@ -177,8 +179,8 @@ func (r row) lockStatus(key, node string) driver.Status {
 	return st
 }
 
-// parseHolder returns the description of a holder.
+// parseHolder decodes the description of a holder.
 func parseHolder(text string) (h driver.Holder) {
-	json.Unmarshal([]byte(text), &h) // what another has written there is no holder
+	json.Unmarshal([]byte(text), &h) // text that does not decode gives an empty holder
 	return h
 }

@@ -66,7 +66,7 @@ func rowLock(ctx context.Context, tx *sql.Tx, dialect Dialect, table, column str
 	open, failed := s.transactionOpen(ctx, tx)
 	switch {
 	case !open:
-		tx.Rollback() // there is nothing to roll back, but what comes later fails
+		tx.Rollback() // the server has rolled back; this makes later statements of tx fail
 		if err == nil || errors.Is(err, sql.ErrNoRows) {
 			err = fmt.Errorf("%w: the database has rolled it back after an error of an earlier statement; begin again", sql.ErrTxDone)
 		}
@@ -90,7 +90,7 @@ func (s speech) lockRows(ctx context.Context, tx *sql.Tx, table, column string, 
 	}
 	defer rows.Close()
 	found := false
-	for rows.Next() { // each is locked when it is read
+	for rows.Next() { // reading a row locks it
 		found = true
 	}
 	if err := rows.Err(); err != nil || found {
@@ -99,20 +99,20 @@ func (s speech) lockRows(ctx context.Context, tx *sql.Tx, table, column string, 
 	return sql.ErrNoRows
 }
 
-// transactionOpen reports whether the database still has the transaction. Otherwise each statement is one of its own, and locks
-// last for no longer.
+// transactionOpen reports whether the database still has the transaction. Without it each statement commits by
+// itself and its locks end with it.
 func (s speech) transactionOpen(ctx context.Context, tx *sql.Tx) (bool, error) {
-	if s.check == "" { // any further statement of such a transaction fails by itself
+	if s.check == "" { // any further statement of an ended transaction fails anyway
 		return true, nil
 	}
 	_, err := tx.ExecContext(ctx, s.check)
-	if s.name == "SQLite" { // a transaction cannot begin within another
+	if s.name == "SQLite" { // BEGIN fails inside a transaction
 		return err != nil, nil
 	}
 	return err == nil || s.kindOf(err) != unmarked, err
 }
 
-// heldError returns err, as ErrHeld if another transaction has the row.
+// heldError returns err, wrapped in ErrHeld if another transaction has the row.
 func (s speech) heldError(err error) error {
 	if err == nil {
 		return nil
@@ -123,20 +123,21 @@ func (s speech) heldError(err error) error {
 	return err
 }
 
-// named is a name that needs no quotes, perhaps in a schema.
+// named matches a table name that needs no quotes, with or without a schema.
 var named = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,62}\.)?[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 })
 
-// engineMySQL finds the engine of a table where SHOW CREATE TABLE leaves it out, as on MariaDB in some values of sql_mode.
+// engineMySQL reads the engine of a table if SHOW CREATE TABLE leaves it out, as on MariaDB with some values
+// of sql_mode.
 const engineMySQL = `SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_TYPE = 'BASE TABLE' AND ENGINE IS NOT NULL
 	AND TABLE_NAME = SUBSTRING_INDEX($1, '.', -1) AND TABLE_SCHEMA = IF($1 LIKE '%.%', SUBSTRING_INDEX($1, '.', 1), DATABASE())`
 
-// tableOptions is the end of what SHOW CREATE TABLE returns for a table of InnoDB. Names and comments have no line breaks there.
+// tableOptions matches the end of SHOW CREATE TABLE, where names and comments have no line breaks.
 var tableOptions = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\).* ENGINE=(\w+)`) })
 
-// locksRowsMySQL finds it out by SHOW CREATE TABLE, because that opens no snapshot. On MySQL any query on information_schema does, and
-// what is read behind the lock would be from before it.
+// locksRowsMySQL reads SHOW CREATE TABLE, because that opens no snapshot. On MySQL any query of
+// information_schema opens one, and reads under the lock would then show rows from before the lock.
 func locksRowsMySQL(ctx context.Context, s speech, tx *sql.Tx, table string) (locks bool, err error) {
 	rows, err := tx.QueryContext(ctx, "SHOW CREATE TABLE "+table)
 	if err != nil {
@@ -147,20 +148,20 @@ func locksRowsMySQL(ctx context.Context, s speech, tx *sql.Tx, table string) (lo
 	}
 	defer rows.Close()
 	columns, err := rows.Columns()
-	if err != nil || len(columns) != 2 || !rows.Next() { // a view has four
+	if err != nil || len(columns) != 2 || !rows.Next() { // a view has four columns
 		return false, cmp.Or(err, rows.Err())
 	}
 	var text string
 	if err := rows.Scan(new(string), &text); err != nil {
 		return false, err
 	}
-	if !strings.HasPrefix(text, "CREATE TABLE ") { // it is a temporary one
+	if !strings.HasPrefix(text, "CREATE TABLE ") { // a temporary table
 		return false, nil
 	}
 	if found := tableOptions().FindStringSubmatch(text); found != nil {
 		return found[1] == "InnoDB", nil
 	}
-	rows.Close() // so that the connection takes another statement
+	rows.Close() // the connection can take the next statement only then
 	look := s.translate(engineMySQL)
 	var engine string
 	if err := tx.QueryRowContext(ctx, look.text, look.orderArgs([]any{table})...).Scan(&engine); err != nil && !errors.Is(err, sql.ErrNoRows) {

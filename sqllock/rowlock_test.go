@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// beginTx begins a transaction on a connection that waits for nobody.
+// beginTx begins a transaction whose statements do not wait for locks.
 func (r *rig) beginTx() *sql.Tx {
 	r.Helper()
 	tx, err := r.db.BeginTx(r.Context(), nil)
@@ -22,10 +22,10 @@ func (r *rig) beginTx() *sql.Tx {
 	return tx
 }
 
-// createAccounts makes a table of two accounts, and others beside it.
+// createAccounts creates a table of two accounts, and other kinds of tables beside it.
 func (r *rig) createAccounts() {
 	r.Helper()
-	if r.dialect == sqllock.SQLite { // as the transactions of the rig begin with a write
+	if r.dialect == sqllock.SQLite { // because the rig's transactions begin with a write
 		r.db = r.openDeferring()
 	}
 	r.execSQL("CREATE TABLE holdfast_account (id varchar(9) PRIMARY KEY, balance bigint)")
@@ -34,7 +34,7 @@ func (r *rig) createAccounts() {
 	r.execSQL("CREATE VIEW holdfast_counted AS SELECT MAX(id) AS id FROM holdfast_account")
 }
 
-// openDeferring opens the file as programs do that do not lock.
+// openDeferring opens the file like a program that takes no locks.
 func (r *rig) openDeferring() *sql.DB {
 	r.Helper()
 	db, err := sql.Open("sqlite", "file:"+r.file+"?_pragma=busy_timeout(50)")
@@ -43,12 +43,12 @@ func (r *rig) openDeferring() *sql.DB {
 	return db
 }
 
-// lockRow is RowLock on the accounts of r.
+// lockRow calls RowLock on a table of r.
 func (r *rig) lockRow(tx *sql.Tx, table, id string) error {
 	return sqllock.RowLock(r.Within(), tx, r.dialect, r.in(table), "id", id)
 }
 
-// TestRowLockLastsUntilTransactionEnds: others can neither lock nor write the row.
+// Other transactions can neither lock nor write the row.
 func TestRowLockLastsUntilTransactionEnds(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.createAccounts()
@@ -79,11 +79,11 @@ func TestRowLockLastsUntilTransactionEnds(t *testing.T) {
 	})
 }
 
-// TestRowLockOnChangedRowIsHeld: what the transaction has read before is out of date.
+// Another transaction has changed the row since this one read it.
 func TestRowLockOnChangedRowIsHeld(t *testing.T) {
 	forEach(t, []database{onSQLite}, func(r *rig) {
 		r.createAccounts()
-		r.execSQL("PRAGMA journal_mode = wal") // without, nobody can write while another reads
+		r.execSQL("PRAGMA journal_mode = wal") // without WAL no transaction can write while another reads
 		tx := r.beginTx()
 		var balance int
 		r.Must(tx.QueryRowContext(r.Within(), r.in("SELECT balance FROM holdfast_account WHERE id = 'a'")).Scan(&balance))
@@ -94,7 +94,7 @@ func TestRowLockOnChangedRowIsHeld(t *testing.T) {
 	})
 }
 
-// TestRowLockOpensNoSnapshot: what is read behind a lock is not from before it, however many locks the transaction takes.
+// A read under the lock sees the latest commit, however many locks the transaction takes.
 func TestRowLockOpensNoSnapshot(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.createAccounts()
@@ -109,8 +109,8 @@ func TestRowLockOpensNoSnapshot(t *testing.T) {
 	})
 }
 
-// TestRowLockFindsEngineInEachMode: in some, SHOW CREATE TABLE leaves it out.
-func TestRowLockFindsEngineInEachMode(t *testing.T) {
+// With some values of sql_mode, SHOW CREATE TABLE leaves the engine out.
+func TestRowLockFindsEngineInAnySQLMode(t *testing.T) {
 	forEach(t, []database{onMariaDB}, func(r *rig) {
 		r.createAccounts()
 		r.execSQL("CREATE TABLE holdfast_old (id varchar(9)) ENGINE = MyISAM")
@@ -129,12 +129,12 @@ func TestRowLockFindsEngineInEachMode(t *testing.T) {
 	})
 }
 
-// TestRowLockNoticesRolledBackTransaction: where the database has rolled the transaction back, later statements run without one.
+// If the database has rolled the transaction back, later statements would run without one.
 func TestRowLockNoticesRolledBackTransaction(t *testing.T) {
 	forEach(t, []database{onMariaDB, onMySQL, onSQLite}, func(r *rig) {
 		r.createAccounts()
 		tx := r.beginTx()
-		_, err := tx.ExecContext(r.Within(), "ROLLBACK") // as by an error that the program has passed over
+		_, err := tx.ExecContext(r.Within(), "ROLLBACK") // as after an error that the program has ignored
 		r.Must(err)
 		if err := r.lockRow(tx, "holdfast_account", "a"); !errors.Is(err, sql.ErrTxDone) {
 			r.Errorf("RowLock() = %v, want ErrTxDone", err)
@@ -145,9 +145,8 @@ func TestRowLockNoticesRolledBackTransaction(t *testing.T) {
 	})
 }
 
-// TestRowLockEndsTransactionThatItRollsBack: MariaDB rolls the whole transaction back where a row has changed since its snapshot, as
-// it does by default from 11.6 on.
-func TestRowLockEndsTransactionThatItRollsBack(t *testing.T) {
+// MariaDB rolls the whole transaction back if a row has changed since its snapshot, by default from 11.6 on.
+func TestRowLockEndsRolledBackTransaction(t *testing.T) {
 	for _, autocommit := range []int{0, 1} {
 		t.Run(fmt.Sprint("autocommit=", autocommit), func(t *testing.T) {
 			forEach(t, []database{onMariaDB}, func(r *rig) {
@@ -170,8 +169,8 @@ func TestRowLockEndsTransactionThatItRollsBack(t *testing.T) {
 	}
 }
 
-// TestARowLockLocksOrIsRefused: where FOR UPDATE would lock nothing of what a name stands for, it is not taken.
-func TestARowLockLocksOrIsRefused(t *testing.T) {
+// RowLock rejects a name if FOR UPDATE would lock none of its rows.
+func TestRowLockLocksOrFails(t *testing.T) {
 	forEach(t, kinds, func(r *rig) {
 		r.createAccounts()
 		tables := []string{"holdfast_account; SELECT", "a.b.c", ""}
@@ -208,7 +207,7 @@ func TestARowLockLocksOrIsRefused(t *testing.T) {
 	})
 }
 
-// TestRowLockLosesNoUpdate: writers read a row that they have locked, and write it, each in a transaction.
+// Each writer locks, reads and writes a row in one transaction.
 func TestRowLockLosesNoUpdate(t *testing.T) {
 	gates.Nightly(t, "rowlock")
 	const writers, length = 4, 30 * time.Second

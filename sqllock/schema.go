@@ -11,10 +11,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// errVersion means that another version of this package has made the tables.
+// errVersion reports that another version of this package has created the tables.
 var errVersion = errors.New("the tables do not fit")
 
-// checkVersion returns an error if the version of the tables is not the version that this package works with.
+// checkVersion returns an error if this package cannot work with the version of the tables.
 func (d *Driver) checkVersion(ctx context.Context, q querier) error {
 	var v *int
 	err := q.QueryRowContext(ctx, d.version.text).Scan(&v)
@@ -35,7 +35,7 @@ func (d *Driver) checkVersion(ctx context.Context, q querier) error {
 // version.
 func (d *Driver) Migrate(ctx context.Context) error {
 	var err error
-	for range 4 { // two that make the same tables at once may collide, and the second finds them then
+	for range 4 { // two programs that create the tables at once may collide; the retry finds the tables
 		if err = d.whenFree(ctx, func() error { return d.migrate(ctx) }); err == nil || ctx.Err() != nil || errors.Is(err, errVersion) {
 			break
 		}
@@ -73,7 +73,7 @@ func (d *Driver) migrate(ctx context.Context) error {
 	for text := range strings.SplitSeq(d.in(d.schema), ";\n") {
 		switch {
 		case strings.TrimSpace(text) == "":
-		case len(together) == 0 || d.dialect == MySQL: // which commits after each statement that makes a table
+		case len(together) == 0 || d.dialect == MySQL: // MySQL commits after each statement that creates a table
 			together = append(together, []string{text})
 		default:
 			together[0] = append(together[0], text)
@@ -93,7 +93,7 @@ func (d *Driver) execAll(ctx context.Context, conn *sql.Conn, texts []string) er
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
+	defer tx.Rollback() // ignore the error: the transaction is over, or its error is returned
 	for _, text := range texts {
 		if _, err := tx.ExecContext(ctx, text); err != nil {
 			return err
@@ -102,8 +102,8 @@ func (d *Driver) execAll(ctx context.Context, conn *sql.Conn, texts []string) er
 	return tx.Commit()
 }
 
-// tryWrite returns an error where the file takes no writes, so that whoever opens it learns of a full disk then. Another that writes at
-// the moment is none.
+// tryWrite returns an error if the file rejects writes, so that Open reports a full disk. Another writer is no
+// error.
 func (d *Driver) tryWrite(ctx context.Context, conn *sql.Conn) error {
 	_, err := conn.ExecContext(ctx, d.in("UPDATE holdfast_version SET version = version"))
 	if err == nil {

@@ -12,15 +12,15 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// TestSchemaMayStandBeforePrefix, also before the usual one.
-func TestSchemaMayStandBeforePrefix(t *testing.T) {
+// Also before the default prefix.
+func TestPrefixMayNameSchema(t *testing.T) {
 	for _, bare := range []string{"holdfast_", "l_", "holdfast_ticket_"} {
 		t.Run(bare, func(t *testing.T) {
 			forEach(t, kinds, func(r *rig) {
 				schema := "s" + r.prefix[:len(r.prefix)-1]
 				switch r.dialect {
 				case sqllock.SQLite:
-					r.db.SetMaxOpenConns(1) // which has the second file
+					r.db.SetMaxOpenConns(1) // the connection with the attached file
 					_, err := r.db.ExecContext(r.Context(), "ATTACH ? AS "+schema, filepath.Join(t.TempDir(), "second.db"))
 					r.Must(err)
 				case sqllock.MySQL:
@@ -42,8 +42,8 @@ func TestSchemaMayStandBeforePrefix(t *testing.T) {
 	}
 }
 
-// TestBinlogOfStatementsTakesEachLevel: MySQL and MariaDB refuse each change at READ COMMITTED then. And the doctor looks at the binlog.
-func TestBinlogOfStatementsTakesEachLevel(t *testing.T) {
+// MySQL and MariaDB then reject changes at READ COMMITTED. The doctor also checks the binlog.
+func TestStatementBinlogWorksAtAnyLevel(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short starts no servers for one test alone")

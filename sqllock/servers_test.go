@@ -18,10 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// failChanges has the next n changes of a lock fail with an error of the server, by a trigger.
+// failChanges makes the next n changes of a lock fail with a server error, by a trigger.
 func (r *rig) failChanges(n int, number, state string) {
 	r.Helper()
-	r.execSQL("CREATE TABLE holdfast_left (n int) ENGINE = MyISAM") // which no rollback undoes
+	r.execSQL("CREATE TABLE holdfast_left (n int) ENGINE = MyISAM") // MyISAM: a rollback does not undo it
 	r.execSQL(fmt.Sprintf("INSERT INTO holdfast_left VALUES (%d)", n))
 	r.execSQL(`CREATE TRIGGER holdfast_trip BEFORE UPDATE ON holdfast_lock FOR EACH ROW BEGIN
 		IF (SELECT n FROM holdfast_left) > 0 THEN
@@ -31,7 +31,7 @@ func (r *rig) failChanges(n int, number, state string) {
 	END`)
 }
 
-// checkNoBlame has the test fail if d says that the database is not up.
+// checkNoBlame fails the test if d reports that the database is not up.
 func (r *rig) checkNoBlame(d *sqllock.Driver) {
 	d.Notify(func(e driver.NodeEvent) {
 		if e.State != driver.NodeUp {
@@ -40,9 +40,9 @@ func (r *rig) checkNoBlame(d *sqllock.Driver) {
 	})
 }
 
-// TestAConflictIsRepeatedHoweverOften: a deadlock, which is also what a node of Galera calls a certification that has failed, a lock that
-// was not had in time, a row that has changed since, and a node that is not ready for a moment.
-func TestAConflictIsRepeatedHoweverOften(t *testing.T) {
+// The conflicts: a deadlock (also a failed certification on Galera), a lock wait time-out, a row that has
+// changed since, and a node that is briefly not ready.
+func TestRepeatedConflictsAreRetried(t *testing.T) {
 	for what, c := range map[string]struct {
 		number, state string
 		times         int
@@ -58,7 +58,7 @@ func TestAConflictIsRepeatedHoweverOften(t *testing.T) {
 				d := r.newDriver()
 				r.checkNoBlame(d)
 				r.failChanges(c.times, c.number, c.state)
-				g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}) // which takes no error for an outage to wait for
+				g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long, NoWait: true}) // does not wait during an outage
 				r.Must(err)
 				if left := r.countRows("SELECT n FROM holdfast_left"); left != 0 {
 					r.Errorf("the lock was granted with %d errors to come", left)
@@ -73,19 +73,19 @@ func TestAConflictIsRepeatedHoweverOften(t *testing.T) {
 	}
 }
 
-// TestAnErrorThatLastsSaysWhatMendsIt, and a caller that does not wait has it at once.
-func TestAnErrorThatLastsSaysWhatMendsIt(t *testing.T) {
+// A caller that does not wait gets the error at once.
+func TestPermanentErrorNamesFix(t *testing.T) {
 	for number, c := range map[string]struct {
 		state, want string
 		matches     error
 	}{
 		"1290": {"HY000", "name the primary", driver.ErrUnavailable}, // --read-only
 		"1836": {"HY000", "name the primary", driver.ErrUnavailable}, // --innodb-read-only of MySQL
-		"1036": {"HY000", "name the primary", driver.ErrUnavailable}, // the same of MariaDB
+		"1036": {"HY000", "name the primary", driver.ErrUnavailable}, // the same on MariaDB
 		"1792": {"25006", "name the primary", driver.ErrUnavailable},
 		"1114": {"HY000", "make room", driver.ErrUnavailable},
 		"1021": {"HY000", "make room", driver.ErrUnavailable},
-		"1044": {"42000", "correct the name of the database, or grant", driver.ErrAuth}, // also where there is no such database
+		"1044": {"42000", "correct the name of the database, or grant", driver.ErrAuth}, // also if the database does not exist
 		"1142": {"42000", "grant SELECT, INSERT, UPDATE, DELETE", driver.ErrAuth},
 	} {
 		t.Run(number, func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestAnErrorThatLastsSaysWhatMendsIt(t *testing.T) {
 	}
 }
 
-// TestReplicaIsNamed, by the error of a claim and by a doctor.
-func TestReplicaIsNamed(t *testing.T) {
+// Both the error of a claim and the doctor name the replica.
+func TestErrorNamesReplica(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short starts no servers for one test alone")
@@ -154,8 +154,7 @@ func TestReplicaIsNamed(t *testing.T) {
 	})
 }
 
-// TestEachIsolationLevelExcludes.
-func TestEachIsolationLevelExcludes(t *testing.T) {
+func TestLocksExcludeAtAnyIsolationLevel(t *testing.T) {
 	for _, level := range []string{"READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"} {
 		t.Run(level, func(t *testing.T) {
 			forEach(t, servers, func(r *rig) {
@@ -184,9 +183,9 @@ func TestEachIsolationLevelExcludes(t *testing.T) {
 	}
 }
 
-// TestConnectionCutAtAnyStepCostsNoLock: what a client sends in its life, from the first lock on a name to a place in the queue that
-// it gives up, is lost once with its connection.
-func TestConnectionCutAtAnyStepCostsNoLock(t *testing.T) {
+// Each statement of a client's life, from the first lock on a name to a ticket that it gives up, loses its
+// connection once.
+func TestCutConnectionCostsNoLock(t *testing.T) {
 	for step, text := range map[string]string{
 		"read": "o.at", "first lock": "INSERT INTO holdfast_lock", "place": "INSERT INTO holdfast_ticket", "stir": "places + ",
 		"stay": "UPDATE holdfast_ticket", "leave": "DELETE FROM holdfast_ticket", "change": aChange, "renewal": aRenewal, "look": aLook,
@@ -230,7 +229,7 @@ func TestConnectionCutAtAnyStepCostsNoLock(t *testing.T) {
 				r.Must(holder.Release(r.Within(), held, 0))
 				g := <-got
 				if step == "look" {
-					d.Detach(g) // so that the renewal reads the lock
+					d.Detach(g) // the driver forgets the stamp, so the renewal reads the lock
 				}
 				r.renewGrant(d, g, long)
 				r.Must(d.Check(r.Within(), g))
@@ -246,8 +245,8 @@ func TestConnectionCutAtAnyStepCostsNoLock(t *testing.T) {
 	}
 }
 
-// TestRenewalsWaitForNoRowOfOthers, such as the row of a process that was stopped in a transaction: renewals by stamps, and by owners.
-func TestRenewalsWaitForNoRowOfOthers(t *testing.T) {
+// Renewals by stamp and by owner do not wait for a row that, for example, a suspended process has locked.
+func TestRenewalWaitsForNoOtherRow(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d, other := r.newDriver(), r.newDriver()
 		var grants []driver.Grant
@@ -271,7 +270,7 @@ func TestRenewalsWaitForNoRowOfOthers(t *testing.T) {
 				}
 			}
 			cancel()
-			_, err = r.db.ExecContext(r.Context(), r.in("UPDATE holdfast_lock SET stamp = stamp + 1 WHERE name = 'k0'")) // as who queues up does
+			_, err = r.db.ExecContext(r.Context(), r.in("UPDATE holdfast_lock SET stamp = stamp + 1 WHERE name = 'k0'")) // as a new waiter does
 			r.Must(err)
 		}
 	})

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// sessions are ways to set up the sessions of a program, some of which programs get wrong.
+// sessions are session settings that programs may have, some of them mistakes.
 var sessions = map[string]map[string]string{
 	"MariaDB": {
 		"strict": "&autocommit=0&tx_isolation=%27SERIALIZABLE%27&time_zone=%27%2B05:30%27" +
@@ -32,12 +32,12 @@ var sessions = map[string]map[string]string{
 	},
 }
 
-// oddNames are apart from one another, and in this order.
+// oddNames are distinct names, in this order.
 var oddNames = []string{"", "K", "a b", "a'b", `a\b`, `a"b`, "a%b", "a;--", "k", "k ", "k\t", "ß", "日本"}
 
-// TestSessionsGiveSameAnswers: each statement does the same however the session is set up. The suite goes through sessions with the
-// server's own settings.
-func TestSessionsGiveSameAnswers(t *testing.T) {
+// The conformance suite runs with the server's own settings. Here each statement must do the same with other
+// settings.
+func TestSessionSettingsChangeNoAnswer(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		want := r.recordAnswers()
 		for name, settings := range sessions[r.name] {
@@ -53,7 +53,8 @@ func TestSessionsGiveSameAnswers(t *testing.T) {
 	})
 }
 
-// recordAnswers returns the answers of the drivers of r to each of their statements, with numbers in place of owners and without times.
+// recordAnswers records the answers of r's drivers to each of their statements, with numbers for owners and
+// without times.
 func (r *rig) recordAnswers() string {
 	r.Helper()
 	var text strings.Builder
@@ -137,7 +138,7 @@ func (r *rig) recordAnswers() string {
 	left, err := r.leftoverRows()
 	say("left", err, left)
 	for _, f := range d.Diagnose(r.Within(), 0) {
-		if f.Check != "durability" && f.Check != "round-trip" && f.Check != "role" { // of which it is told that autocommit is off
+		if f.Check != "durability" && f.Check != "round-trip" && f.Check != "role" { // these findings mention that autocommit is off
 			say("doctor "+f.Check, nil, f.Verdict)
 		}
 	}

@@ -146,32 +146,32 @@ type Options struct {
 type Driver struct {
 	*tables
 	db       *sql.DB
-	renewDB  *sql.DB // for renewals; db if they have no pool of their own
+	renewDB  *sql.DB // pool for renewals; db if there is no other
 	links    links
-	prepared *prepared // nil: statements are not kept
+	prepared *prepared // nil: statements are not prepared
 	dialect  Dialect
 	node     string
 	owners   *driverkit.Owners
-	checked  atomic.Bool  // the tables are of our version
-	manual   atomic.Bool  // sessions do not commit by themselves
-	level    atomic.Int32 // sql.IsolationLevel of each statement; by default the level of the sessions, which almost all databases take
+	checked  atomic.Bool  // the version of the tables was checked
+	manual   atomic.Bool  // sessions do not commit each statement
+	level    atomic.Int32 // sql.IsolationLevel of each statement; the session's own unless a database rejects it
 
 	calls  *driverkit.Calls
-	states *driverkit.States // of one node
-	lane   *driverkit.Lane   // of what claims and releases send
+	states *driverkit.States // state of the one node
+	lane   *driverkit.Lane   // turns for the statements of claims and releases
 	bell   bell              // nil: waiters of other clients poll
 
-	ringLost atomic.Pointer[time.Time] // when a ring did not come, last; nil: never
+	ringLost atomic.Pointer[time.Time] // time of the last lost ring; nil: none
 
 	turnstile *turnstile // nil: waiters poll
-	maxEars   int        // of the turnstile
+	maxEars   int        // bound of the turnstile's connections
 
-	mu      sync.Mutex        // guards what follows
-	waiting map[string]*claim // by owner: claims that wait, or ask for the first time
-	grips   map[string]grip   // by owner: of the locks that this client has
-	places  map[string]int64  // by key: how many places were given when nobody had one
-	swept   time.Time         // tickets that have lapsed were deleted
-	passed  string            // the key of the lock that was handed to a waiter last: the next claim finds it taken
+	mu      sync.Mutex        // guards the fields below
+	waiting map[string]*claim // by owner: claims under way
+	grips   map[string]grip   // by owner: locks that this client has
+	places  map[string]int64  // by key: places that an empty queue had given
+	swept   time.Time         // time of the last sweep of lapsed tickets
+	passed  string            // key of the last lock that was handed over: the next claim finds it taken
 }
 
 // New returns a driver over db, which stays the caller's; opts may be nil. It asks the database once, for
@@ -204,7 +204,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 		ears = min(ears, most-3)
 		room = min(room, most-max(ears, 0))
 		if d.renewDB == db {
-			room-- // one is for renewals
+			room-- // one connection is left for renewals
 		}
 	}
 	if dialect == MySQL && ears > 0 {
@@ -217,7 +217,7 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	}
 	return driverkit.Opened(ctx, "sqllock", d, nil, func(ctx context.Context) error {
 		err := d.pingDatabase(ctx, db)
-		if err != nil || dialect != MySQL { // whose protocol many servers speak
+		if err != nil || dialect != MySQL { // many servers speak the MySQL protocol
 			return err
 		}
 		if err = d.checkExclusion(ctx, true); err != nil {
@@ -227,8 +227,8 @@ func New(ctx context.Context, db *sql.DB, dialect Dialect, opts *Options) (*Driv
 	})
 }
 
-// pingDatabase asks the database, over a connection of db, whether it is there, and has the tables. Their version is
-// checked once (checkDatabase): a program that runs goes on while the tables are brought up to date.
+// pingDatabase checks, over a connection of db, that the database answers and has the tables. Only
+// checkDatabase checks their version, once: a running program goes on while the tables are migrated.
 func (d *Driver) pingDatabase(ctx context.Context, db *sql.DB) error {
 	return d.runOn(ctx, db, func(q querier) error {
 		var v *int
@@ -256,7 +256,7 @@ func (d *Driver) Close() error {
 	grips := d.grips
 	d.grips = nil
 	d.mu.Unlock()
-	for _, own := range grips { // of leases that were not released
+	for _, own := range grips { // ears of leases that were not released
 		if own.ear != nil {
 			own.ear.discard()
 		}
@@ -273,7 +273,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return d.settleClaim(ctx, d.newClaim(req))
 }
 
-// settleClaim has a claim acquire its lock, and clears away what it leaves.
+// settleClaim runs a claim and releases what it leaves if it fails.
 func (d *Driver) settleClaim(ctx context.Context, c *claim) (driver.Grant, error) {
 	defer c.leave()
 	g, err := c.acquireLock(ctx)

@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/locktest"
 )
 
-// TestConformance goes through the suite on each server, with sessions as the server has them; TestSessionsGiveSameAnswers has others.
-// SQLite passes it in a bubble: see package sqlite.
+// TestConformance runs the suite on each server with default sessions; TestSessionSettingsChangeNoAnswer has others.
+// SQLite runs it in a bubble: see package sqlite.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for _, b := range servers {

@@ -19,22 +19,23 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// maxTries bounds how often a statement is sent whose connection broke.
+// maxTries bounds the attempts at a statement whose connection broke.
 const maxTries = 3
 
-// busy is a statement that was not sent, as no connection of the pool was free: no fault of the database.
+// busy is the error of a statement that was not sent, because the pool had no free connection: no fault of the
+// database.
 type busy struct{ error }
 
 func (b busy) Unwrap() error { return b.error }
 
-// run calls runOn for the pool that everything but renewals uses.
+// run calls runOn with the pool that serves everything but renewals.
 func (d *Driver) run(ctx context.Context, fn func(querier) error) error {
 	return d.runOn(ctx, d.db, fn)
 }
 
-// runOn calls fn with a connection of db, and again while the database asks for it: then another's statement was carried out. It does so
-// at once if the connection breaks, as one does that a restarted server has left in the pool. If connections for renewals break again and
-// again, or cannot be opened, it takes any other that the client has. So fn may be repeated.
+// runOn calls fn with a connection of db, and again if a conflicting statement was executed instead, or if the
+// connection broke, as after a restart of the server. If renewal connections break repeatedly or cannot be
+// opened, it uses any other connection of the client. So fn may run more than once.
 func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) error {
 	if u := unitOf(ctx); u != nil {
 		return u.runStep(fn)
@@ -44,7 +45,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		d.reportAnswer(nil)
 		return nil
 	}
-	vital := false // renewals had no connection of their pool
+	vital := false // the renewal pool had no connection
 	for tries := 1; ; tries++ {
 		err := d.runOnce(ctx, db, fn)
 		if err == nil {
@@ -56,7 +57,7 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 		_, poolBusy := errors.AsType[busy](err)
 		d.leaveOldLinks(ctx, db, kind, !poolBusy && time.Since(begun) > pace.Overdue())
 		if kind == broken && db == d.db && tries == 1 {
-			d.warmRenewals() // whose idle connection may have broken with this one
+			d.warmRenewals() // the renewal connection may have broken too
 		}
 		if kind == broken && tries == maxTries && db != d.db {
 			d.noteBare()
@@ -82,16 +83,16 @@ func (d *Driver) runOn(ctx context.Context, db *sql.DB, fn func(querier) error) 
 			return d.states.Unavailable(err)
 		}
 		down := d.unavailableError(d.explainError(ctx, err))
-		if isLate(ctx) || !errors.Is(ctx.Err(), context.Canceled) { // a caller that leaves is no news of the database
+		if isLate(ctx) || !errors.Is(ctx.Err(), context.Canceled) { // a caller that leaves tells nothing about the database
 			d.reportAnswer(down)
 		}
 		return down
 	}
 }
 
-// leaveOldLinks replaces the idle connections of db after an error of that kind, of a statement that took longer than any should if slow.
-// A server that takes no writes any more, or does not answer, may have a successor, or the network may have forgotten the connection; and
-// the other connections of the pool lead there too.
+// leaveOldLinks replaces the idle connections of db after an error of that kind; slow means that the statement
+// took longer than any should. A server that rejects writes or does not answer may have a successor, or the
+// network may have dropped the connection. The other connections of the pool lead to the same place.
 func (d *Driver) leaveOldLinks(ctx context.Context, db *sql.DB, kind kind, slow bool) {
 	switch {
 	case d.dialect == SQLite:
@@ -104,13 +105,13 @@ func (d *Driver) leaveOldLinks(ctx context.Context, db *sql.DB, kind kind, slow 
 	}
 }
 
-// busyPause returns the pause before another try at a file of SQLite that somebody writes to, for which a statement has waited
-// so long. A write takes well below a millisecond, and whoever has written often does so again at once: longer pauses, such as SQLite's
-// busy_timeout makes, miss the gaps, and starve whoever wants to queue. Behind a writer that is slow or stopped they grow, as
-// tries cost the processor that it needs.
+// busyPause returns the pause before the next try at an SQLite file that another process writes to, after the
+// statement has waited for waited. A write takes well below a millisecond, and a busy writer soon writes
+// again. Longer pauses, such as those of SQLite's busy_timeout, miss the gaps and starve a waiter. Behind a
+// slow or suspended writer the pauses grow, because tries use the processor that the writer needs.
 //
-// Where many processes write, the file goes to whoever tries first in a gap. Pauses that have grown lose each gap to newcomers, and so
-// a statement that has to be through by some time (withHurry) has shorter ones, with room for thousands of tries until then.
+// Among many writers, the first to try in a gap gets the file. Grown pauses lose every gap to newcomers, so a
+// statement with a deadline (withHurry) has shorter pauses, enough for thousands of tries before its deadline.
 func busyPause(ctx context.Context, waited time.Duration) time.Duration {
 	end, _ := ctx.Value(hurryKey{}).(time.Time)
 	if left := time.Until(end); left > 0 {
@@ -119,11 +120,11 @@ func busyPause(ctx context.Context, waited time.Duration) time.Duration {
 	return min(waited/100, 5*time.Millisecond) + 50*time.Microsecond + rand.N(200*time.Microsecond)
 }
 
-// hurryKey is the key, in the context of a statement, of the time by which it has to be through.
+// hurryKey is the context key of the time by which a statement must be executed.
 type hurryKey struct{}
 
-// withHurry returns a context for statements that come before the statements of newcomers on a busy file of SQLite, as a lease ends unless
-// they are through by end, or others wait for them.
+// withHurry returns a context for statements that go before newcomers on a busy SQLite file: a lease ends if
+// they are not executed by end, or others wait for them.
 func (d *Driver) withHurry(ctx context.Context, end time.Time) context.Context {
 	if d.dialect != SQLite {
 		return ctx
@@ -131,8 +132,8 @@ func (d *Driver) withHurry(ctx context.Context, end time.Time) context.Context {
 	return context.WithValue(ctx, hurryKey{}, end)
 }
 
-// pauseFor waits, and returns false if ctx ends before. What is in a hurry naps: on Linux a timer of Go takes a whole millisecond in a process
-// that has nothing else to do.
+// pauseFor sleeps for limit and returns false if ctx ends first. A hurried statement naps: on Linux, a Go
+// timer takes a whole millisecond in an otherwise idle process.
 func (d *Driver) pauseFor(ctx context.Context, limit time.Duration) bool {
 	if ctx.Value(hurryKey{}) == nil || d.prepared == nil || d.prepared.nap == nil || limit > time.Millisecond {
 		return driverkit.Sleep(ctx, limit)
@@ -141,7 +142,8 @@ func (d *Driver) pauseFor(ctx context.Context, limit time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// whenFree calls fn, and again while another writes to the file of SQLite, until ctx ends: for what no driver's statement does.
+// whenFree calls fn, and repeats it until ctx ends while another process writes to the SQLite file. It is for
+// work that is no statement of the driver.
 func (d *Driver) whenFree(ctx context.Context, fn func() error) error {
 	for begun := time.Now(); ; {
 		err := fn()
@@ -151,7 +153,8 @@ func (d *Driver) whenFree(ctx context.Context, fn func() error) error {
 	}
 }
 
-// runOnce calls fn with a connection of db. One that takes no writes does not go back to the pool.
+// runOnce calls fn with a connection of db. A connection whose server rejects writes does not return to the
+// pool.
 func (d *Driver) runOnce(ctx context.Context, db *sql.DB, fn func(querier) error) (err error) {
 	if d.prepared != nil && d.checked.Load() {
 		leave, err := d.prepared.awaitConn(ctx)
@@ -183,7 +186,7 @@ func (d *Driver) runOnce(ctx context.Context, db *sql.DB, fn func(querier) error
 	return err
 }
 
-// runWith calls fn with a connection, in a transaction if its sessions need one.
+// runWith calls fn with a connection, in a transaction if the sessions need one.
 func (d *Driver) runWith(ctx context.Context, conn *sql.Conn, fn func(querier) error) error {
 	if err := d.checkDatabase(ctx, conn); err != nil {
 		return err
@@ -195,24 +198,25 @@ func (d *Driver) runWith(ctx context.Context, conn *sql.Conn, fn func(querier) e
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
+	defer tx.Rollback() // ignore the error: the transaction is over, or its error is returned
 	if err := fn(tx); err != nil {
 		return err
 	}
 	return tx.Commit()
 }
 
-// raiseLevel reports whether err was cured by another level of isolation: a binlog of statements takes no change below REPEATABLE READ.
+// raiseLevel raises the isolation level if err calls for that, and reports whether it did: a statement-based
+// binlog rejects changes below REPEATABLE READ.
 func (d *Driver) raiseLevel(err error) bool {
 	return d.kindOf(err) == unlogged && d.level.CompareAndSwap(int32(sql.LevelDefault), int32(sql.LevelRepeatableRead))
 }
 
-// beginTx begins a transaction at the level that the database takes.
+// beginTx begins a transaction at the isolation level that the database accepts.
 func (d *Driver) beginTx(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	return conn.BeginTx(ctx, &sql.TxOptions{Isolation: sql.IsolationLevel(d.level.Load())})
 }
 
-// checkDatabase looks once whether the tables fit this package, and how the sessions are set up.
+// checkDatabase checks once that the tables fit this package, and how the sessions are set up.
 func (d *Driver) checkDatabase(ctx context.Context, q querier) error {
 	if d.checked.Load() {
 		return nil
@@ -233,7 +237,7 @@ func (d *Driver) checkDatabase(ctx context.Context, q querier) error {
 	return nil
 }
 
-// execCount runs a statement that changes something, and returns the number of rows that it has found.
+// execCount runs a statement and returns the number of rows that it has matched.
 func execCount(ctx context.Context, q querier, s statement, args ...any) (int64, error) {
 	res, err := q.ExecContext(ctx, s.text, s.orderArgs(args)...)
 	if err != nil {
@@ -242,8 +246,8 @@ func execCount(ctx context.Context, q querier, s statement, args ...any) (int64,
 	return res.RowsAffected()
 }
 
-// execRepeated runs one statement that may be repeated, and reports whether it has changed anything. An attempt without an answer may have changed
-// a row that the next one does not find any more.
+// execRepeated runs a statement that may be repeated, and reports whether it has changed a row. After an
+// attempt without an answer, that change may already be done, and the next attempt may find no row.
 func (d *Driver) execRepeated(ctx context.Context, s statement, args ...any) (found bool, err error) {
 	err = d.run(ctx, func(q querier) error {
 		n, err := execCount(ctx, q, s, args...)
@@ -256,7 +260,7 @@ func (d *Driver) execRepeated(ctx context.Context, s statement, args ...any) (fo
 	return found, err
 }
 
-// execTake runs a statement that takes a lock unread, and returns the token that the lock has by it, and whether it was taken.
+// execTake runs an unread acquire. It returns the token of the lock, and whether the lock was taken.
 func (t *tables) execTake(ctx context.Context, q querier, s statement, args ...any) (token int64, taken bool, err error) {
 	if t.returned != "" {
 		err = q.QueryRowContext(ctx, s.text, s.orderArgs(args)...).Scan(&token)
@@ -294,7 +298,7 @@ func queryRows(ctx context.Context, q querier, s statement, args []any, scan fun
 	return rows.Err()
 }
 
-// reportAnswer notes the outcome of a statement.
+// reportAnswer reports the outcome of a statement as the state of the node.
 func (d *Driver) reportAnswer(err error) {
 	if d.calls.Alive.Err() == nil {
 		d.states.Report(0, err)

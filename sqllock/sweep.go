@@ -8,8 +8,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// sweepTickets deletes tickets that have lapsed. On a server a transaction may have locked one, and be stopped. So it does that in the
-// background, now and then, and row by row: whoever waits for one row has locked no other.
+// sweepTickets deletes tickets that have lapsed. On a server a suspended transaction may have locked a ticket.
+// So there the sweep runs in the background, now and then, and row by row: while it waits for a row it has
+// locked no other.
 func (d *Driver) sweepTickets(ctx context.Context) error {
 	if d.dialect == SQLite {
 		_, err := d.execRepeated(ctx, d.sweep)
@@ -27,12 +28,12 @@ func (d *Driver) sweepTickets(ctx context.Context) error {
 	return nil
 }
 
-// sweepRows deletes tickets that have lapsed, until it has to wait for one.
+// sweepRows deletes lapsed tickets until it meets a locked one.
 func (d *Driver) sweepRows() {
 	type ticketKey struct{ name, owner string }
 	var lapsed []ticketKey
 	quickly := func(fn func(context.Context) error) error {
-		ctx, cancel := context.WithCancel(d.calls.Alive) // no deadline: its end is no news of the database
+		ctx, cancel := context.WithCancel(d.calls.Alive) // no deadline: a time-out here would tell nothing about the database
 		defer cancel()
 		defer time.AfterFunc(pace.LastWords(), cancel).Stop()
 		return fn(ctx)

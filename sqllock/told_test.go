@@ -11,11 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// forgetful connects to a server that does not tell what LAST_INSERT_ID has kept, as some that only speak the protocol of MySQL, and
-// proxies before a server, may do.
+// forgetful connects to a server that does not return what LAST_INSERT_ID has kept. Some servers that only
+// speak the MySQL protocol, and some proxies, are like that.
 type forgetful struct {
 	sqldriver.Connector
-	tells int64 // in its place
+	tells int64 // the number that it returns instead
 }
 
 func (f forgetful) Connect(ctx context.Context) (sqldriver.Conn, error) {
@@ -51,8 +51,8 @@ func (r told) LastInsertId() (int64, error) {
 	return r.id, nil
 }
 
-// TestTokenThatIsNotToldIsRead: a server that tells another number, or none, gives out no wrong token.
-func TestTokenThatIsNotToldIsRead(t *testing.T) {
+// The driver never gives out a wrong token if the server returns another number or none.
+func TestMissingTokenIsReadFromRow(t *testing.T) {
 	for _, tells := range []int64{0, 5, -1} {
 		t.Run(fmt.Sprint(tells), func(t *testing.T) {
 			forEach(t, []database{onMariaDB}, func(r *rig) {
@@ -63,7 +63,7 @@ func TestTokenThatIsNotToldIsRead(t *testing.T) {
 				d, err := r.openOn(db)
 				r.Must(err)
 				defer d.Close()
-				for range 3 { // a first row, one that was known, and one that is known to be free
+				for range 3 { // a first row, a known row, and a row known to be free
 					before := r.countRows("SELECT COALESCE(MAX(token), 0) FROM holdfast_lock")
 					g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long})
 					r.Must(err)

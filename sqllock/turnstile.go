@@ -19,68 +19,73 @@ import (
 )
 
 const (
-	// maxEars bounds the connections on which the waiters of a client wait, unless Options say otherwise.
+	// maxEars is the default number of connections on which a client's waiters block.
 	maxEars = 4
-	// ticketAfter is the time for which a waiter before the turnstile does without a ticket.
+	// ticketAfter is the time that a waiter blocks before the turnstile without a ticket.
 	ticketAfter = 50 * time.Millisecond
-	// blockedLook bounds the time between two looks of a waiter before the turnstile. It is below grace, so that a lock which was
-	// handed to the waiter by its ticket is confirmed in time.
+	// blockedLook bounds the poll interval of a waiter before the turnstile. It is below grace, so that a lock
+	// handed to the waiter's ticket is confirmed in time.
 	blockedLook = 800 * time.Millisecond
-	// rearmTime bounds one GET_LOCK, so that a server has no session that waits for a client which has gone.
+	// rearmTime bounds one GET_LOCK, so that no session waits for a client that is gone.
 	rearmTime = 4 * time.Second
-	// reserved is the time for which a lock that was freed inside the turnstile is left to whoever is let in next.
+	// reserved is the time for which a lock freed inside the turnstile is reserved for the next client that is
+	// let in.
 	reserved = 500 * time.Millisecond
 	// crowdedTime is the time for which a client that has found a lock taken goes to its turnstile at once.
 	crowdedTime = time.Second
-	// shunTime is the time for which a client does without a turnstile that has let nobody in while the lock was free.
+	// shunTime is the time for which a client avoids a turnstile that has let no waiter in while the lock was
+	// free.
 	shunTime = 10 * time.Second
-	// longInside is the time for which a holder keeps its connection inside though a waiter of its client finds none.
+	// longInside is the time after which a holder gives up its connection inside if a waiter of its client has
+	// none.
 	longInside = 2 * time.Second
 )
 
-// turnstile is the queue before the locks of MySQL and MariaDB: GET_LOCK under a name that is made from the lock's name. A waiter blocks in it on
-// a connection of its own, an ear. Whoever is let in takes the row, stays inside while it holds the lock, and leaves by the statement
-// that frees the row, so that the server lets in the next. That is a hint: the row alone decides. All that goes wrong here costs the
-// time until the next look of a waiter at the row.
+// turnstile is the queue before the locks of MySQL and MariaDB: GET_LOCK under a name derived from the lock's
+// name. A waiter blocks in it on a connection of its own, an ear. The client that is let in takes the row,
+// stays inside while it holds the lock, and leaves by the statement that frees the row, so that the server
+// lets in the next one. The turnstile is only a hint: the row alone decides. Any fault here costs the time
+// until a waiter's next poll.
 //
-// First in is first out, by the server. A waiter that was not let in for a while writes a ticket as well, by which others see it. A waiter
-// that polls, for want of a connection, has nothing but its ticket: when that is the first of all, whoever is let in hands the lock to
-// it.
+// The server lets waiters in in order of arrival. A waiter that is not let in for a while also writes a
+// ticket, which other clients see. A waiter without a connection polls and has only its ticket: when that is
+// the first of all tickets, the client that is let in hands the lock to it.
 type turnstile struct {
 	d    *Driver
-	free string // frees a lock and leaves the turnstile
+	free string // statement that frees a lock and leaves the turnstile
 
-	mu      sync.Mutex // guards what follows
-	ears    int        // how many more may be in use
-	known   bool       // it is known whether the turnstile works, and home
-	home    string     // the database of the sessions, as a server has one GET_LOCK for all of its databases
-	off     error      // why waiters poll instead; nil: they need not
+	mu      sync.Mutex // guards the fields below
+	ears    int        // number of further ears allowed
+	known   bool       // home is known, and whether the turnstile works
+	home    string     // database of the sessions, because a server has one GET_LOCK for all databases
+	off     error      // why waiters poll instead; nil: they do not
 	crowded map[string]time.Time
 	shunned map[string]time.Time
 
-	reclaimed time.Time // when an ear was looked for that a waiter needs more than its holder
+	reclaimed time.Time // time of the last search for an ear to reclaim
 }
 
-// ear is a connection on which a waiter blocks in the turnstile of a lock, and then is inside.
+// ear is a connection on which a waiter blocks before the turnstile of a lock, and then stays inside.
 type ear struct {
 	t       *turnstile
 	key     string
 	cancel  context.CancelFunc
-	rearmed atomic.Bool   // one GET_LOCK has ended without success
+	rearmed atomic.Bool   // one GET_LOCK has timed out
 	asked   chan struct{} // closed when the ear is about to send GET_LOCK
-	done    chan struct{} // closed when the ear waits no more
+	done    chan struct{} // closed when the wait is over
 
-	// Not to be read before done is closed.
-	name string // of the user lock
+	// The fields below may be read only after done is closed.
+	name string // name of the user lock
 	conn *sql.Conn
 	err  error // nil: inside
 
-	// lent has room for one: who sends statements over conn, once a lock was taken over it. A renewal that finds no other connection may
-	// (links.runBare). A connection takes one statement at a time, and database/sql waits for it without regard to a context.
+	// lent has capacity one: it is held by the goroutine that sends statements over conn after the lock was
+	// taken. A renewal that finds no other connection may use it (runBare). A connection runs one statement at
+	// a time, and database/sql waits for it without a context.
 	lent chan struct{}
 }
 
-// Errors that have waiters poll.
+// Errors that make waiters poll.
 var (
 	errMoves  = errors.New("GET_LOCK does not work through this proxy, which moves sessions, so waiters poll; it does on a direct connection")
 	errPrimes = errors.New("each server of the cluster has GET_LOCK for itself, so waiters poll")
@@ -88,16 +93,16 @@ var (
 	errManual = errors.New("autocommit is off, so waiters poll")
 )
 
-// newTurnstile returns the turnstile of d for at most so many ears.
+// newTurnstile returns the turnstile of d with at most ears connections.
 func newTurnstile(d *Driver, ears int) *turnstile {
 	t := &turnstile{d: d, ears: ears, crowded: make(map[string]time.Time), shunned: make(map[string]time.Time)}
-	// RELEASE_LOCK takes effect before the commit. The statement of the next one inside waits for that at the row.
+	// RELEASE_LOCK takes effect before the commit, so the next client's statement inside waits at the row.
 	t.free = d.in(`UPDATE holdfast_lock SET stamp = ?, owner = '', holder = '', since = ` + d.now + ` + 0 * LAST_INSERT_ID(COALESCE(RELEASE_LOCK(?), 2)),
 		expires = ` + d.now + ` + ?, places = places + ? WHERE name = ? AND owner = ? AND token = ?`)
 	return t
 }
 
-// userLock returns the name of the lock of a turnstile: at most 64 characters, of which upper and lower case are the same.
+// userLock returns the name of the user lock for key: at most 64 characters, without regard to case.
 func (t *turnstile) userLock(key string) string {
 	t.mu.Lock()
 	home := t.home
@@ -106,10 +111,10 @@ func (t *turnstile) userLock(key string) string {
 	return "hf." + hex.EncodeToString(sum[:24])
 }
 
-// noteCrowd remembers that the lock was taken when a claim came.
+// noteCrowd remembers that a claim has found the lock taken.
 func (t *turnstile) noteCrowd(key string) { t.noteKey(t.crowded, key, crowdedTime) }
 
-// shunKey has the client do without the turnstile of key for a while.
+// shunKey makes the client avoid the turnstile of key for a while.
 func (t *turnstile) shunKey(key string) { t.noteKey(t.shunned, key, shunTime) }
 
 func (t *turnstile) noteKey(in map[string]time.Time, key string, d time.Duration) {
@@ -121,14 +126,14 @@ func (t *turnstile) noteKey(in map[string]time.Time, key string, d time.Duration
 	in[key] = time.Now().Add(d)
 }
 
-// isCrowded reports whether the lock was taken lately when a claim of this client came.
+// isCrowded reports whether a claim of this client has lately found the lock taken.
 func (t *turnstile) isCrowded(key string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return time.Now().Before(t.crowded[key])
 }
 
-// enter returns an ear that waits to be let in for key; nil: there is none to be had, and the waiter polls.
+// enter returns an ear that waits to be let in for key; nil: none is available, and the waiter polls.
 func (t *turnstile) enter(key string) *ear {
 	t.mu.Lock()
 	if t.off != nil || t.ears == 0 || time.Now().Before(t.shunned[key]) {
@@ -153,7 +158,8 @@ func (t *turnstile) enter(key string) *ear {
 	return e
 }
 
-// awaitTurn blocks until the server lets the ear in. A link that has died without a word ends it: the claim then asks over another one.
+// awaitTurn blocks until the server lets the ear in. It returns an error if the link has died: the claim then
+// asks over another connection.
 func (e *ear) awaitTurn(ctx context.Context) (err error) {
 	begin, cancel := context.WithTimeout(ctx, pace.RequestTime(time.Minute, pace.Alone))
 	defer cancel()
@@ -181,7 +187,7 @@ func (e *ear) awaitTurn(ctx context.Context) (err error) {
 		case err != nil && e.t.d.kindOf(err) == cut:
 			e.rearmed.Store(true)
 			driverkit.Sleep(ctx, pace.ShortPause)
-		case err != nil && e.t.d.kindOf(err) != broken: // the server does not know it, or has forbidden it
+		case err != nil && e.t.d.kindOf(err) != broken: // the server does not know GET_LOCK or forbids it
 			e.t.turnOff(fmt.Errorf("GET_LOCK failed, so waiters poll: %w", err))
 			return err
 		case err != nil:
@@ -194,7 +200,7 @@ func (e *ear) awaitTurn(ctx context.Context) (err error) {
 	}
 }
 
-// isOver reports whether the ear waits no more.
+// isOver reports whether the wait is over.
 func (e *ear) isOver() bool {
 	select {
 	case <-e.done:
@@ -204,7 +210,7 @@ func (e *ear) isOver() bool {
 	}
 }
 
-// isQueued reports whether the ear has its place in GET_LOCK, or will have none.
+// isQueued reports whether the ear has its place in GET_LOCK, or will not get one.
 func (e *ear) isQueued() bool {
 	select {
 	case <-e.asked:
@@ -219,7 +225,7 @@ func (e *ear) isQueued() bool {
 // isInside reports whether the ear was let in.
 func (e *ear) isInside() bool { return e != nil && e.isOver() && e.err == nil }
 
-// leave ends the wait of the ear, or lets in the next.
+// leave ends the ear's wait, or leaves the turnstile, which lets in the next waiter.
 func (e *ear) leave() {
 	if e == nil {
 		return
@@ -243,7 +249,8 @@ func (e *ear) leave() {
 	e.giveBack()
 }
 
-// borrow waits until nobody else sends statements over the connection, or ctx ends. The caller gives it back, to the ear or to the pool.
+// borrow waits until no other goroutine uses the connection, or ctx ends. The caller then hands the connection
+// back to the ear or gives it back to the pool.
 func (e *ear) borrow(ctx context.Context) error {
 	select {
 	case e.lent <- struct{}{}:
@@ -253,7 +260,7 @@ func (e *ear) borrow(ctx context.Context) error {
 	}
 }
 
-// tryBorrow reports whether nobody else sends statements over the connection, which the caller then has to give back.
+// tryBorrow borrows the connection if no other goroutine uses it, and reports whether it did.
 func (e *ear) tryBorrow() bool {
 	select {
 	case e.lent <- struct{}{}:
@@ -263,10 +270,11 @@ func (e *ear) tryBorrow() bool {
 	}
 }
 
-// handBack ends what borrow or tryBorrow has begun, for an ear that stays inside.
+// handBack ends a borrow or tryBorrow of an ear that stays inside.
 func (e *ear) handBack() { <-e.lent }
 
-// discardLater discards the ear, in the background, once whoever has borrowed the connection has given it back. The caller is inside a call.
+// discardLater discards the ear in the background, once its borrower has handed the connection back. The
+// caller is inside a call.
 func (e *ear) discardLater() {
 	e.t.d.calls.Go(func() {
 		e.lent <- struct{}{}
@@ -274,7 +282,7 @@ func (e *ear) discardLater() {
 	})
 }
 
-// discard closes the session of the ear, and so lets in the next.
+// discard closes the ear's session, which lets in the next waiter.
 func (e *ear) discard() {
 	e.cancel()
 	if e.conn != nil {
@@ -283,22 +291,23 @@ func (e *ear) discard() {
 	e.t.returnEar()
 }
 
-// giveBack gives the connection back to the pool. The ear is not inside any more.
+// giveBack returns the connection to the pool. The ear is not inside any more.
 func (e *ear) giveBack() {
 	e.cancel()
 	e.conn.Close()
 	e.t.returnEar()
 }
 
-// returnEar counts an ear that is in use no more.
+// returnEar counts one ear fewer in use.
 func (t *turnstile) returnEar() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ears++
 }
 
-// execInside runs one statement of a session that is inside, and returns how many rows it found, and what it had noted. It repeats
-// conflicts. After any other error the ear is discarded, and the statement may be carried out late.
+// execInside runs a statement in the session of an ear that is inside. It returns the number of matched rows
+// and the LastInsertId. It repeats the statement after conflicts. After any other error it discards the ear,
+// and the statement may be executed late.
 func (e *ear) execInside(ctx context.Context, text string, args ...any) (found, noted int64, err error) {
 	for {
 		res, err := e.conn.ExecContext(ctx, text, args...)
@@ -318,14 +327,16 @@ func (e *ear) execInside(ctx context.Context, text string, args ...any) (found, 
 	}
 }
 
-// takeLock takes the lock for a claim that was let in, if it is free and no place was given since the claim knew how many were.
+// takeLock takes the lock for a claim that was let in, if the lock is free and its queue has given no further
+// place.
 func (e *ear) takeLock(ctx context.Context, c *claim, stamp, places int64) (token int64, taken bool, err error) {
 	s := c.d.takeInside
 	found, token, err := e.execInside(ctx, s.text, s.orderArgs([]any{stamp, c.owner, c.holder, driverkit.InMicros(c.req.TTL), c.req.Key, places})...)
 	return token, found > 0, err
 }
 
-// releaseLock frees the lock of g and lets in the next. It reports whether the ear is still inside, and the lock another's.
+// releaseLock frees the lock of g and lets in the next waiter. It reports whether the ear is still inside
+// because another owner has the lock.
 func (e *ear) releaseLock(ctx context.Context, g driver.Grant, late int) (inside bool, err error) {
 	if err := e.borrow(ctx); err != nil {
 		e.discardLater()
@@ -347,7 +358,7 @@ func (e *ear) releaseLock(ctx context.Context, g driver.Grant, late int) (inside
 	return false, nil
 }
 
-// turnOff has all waiters poll from now on.
+// turnOff makes all waiters poll from now on.
 func (t *turnstile) turnOff(why error) {
 	t.mu.Lock()
 	first := t.off == nil
@@ -426,7 +437,7 @@ func (d *Driver) tryTurnstile(ctx context.Context, conn *sql.Conn) (why, err err
 	return nil, nil
 }
 
-// handOver tells a doctor how a waiter learns of its turn.
+// handOver reports how a waiter learns of its turn.
 func (l *look) handOver(ctx context.Context) error {
 	switch t := l.d.turnstile; {
 	case l.d.dialect != MySQL:

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock"
 )
 
-// never is above the length of any test: a waiter that looks so seldom gets its lock by another way, or not at all.
+// never is a poll interval above the length of any test: a waiter with it must get its lock without polling.
 const never = time.Hour
 
 // insideHolder returns a driver and its grant of "k", which it holds inside the turnstile.
@@ -31,7 +31,7 @@ func (r *rig) insideHolder() (*sqllock.Driver, driver.Grant) {
 	return d, <-got
 }
 
-// insideConn returns the connection that is inside the turnstile of "k"; 0: none is.
+// insideConn returns the id of the connection inside the turnstile of "k"; 0: none.
 func (r *rig) insideConn(d *sqllock.Driver) int { r.Helper(); return r.sessionIn(d, "k") }
 
 func (r *rig) sessionIn(d *sqllock.Driver, key string) int {
@@ -56,8 +56,8 @@ func (r *rig) blockedConns(d *sqllock.Driver) (ids []int) {
 	return ids
 }
 
-// queueClients has n more clients wait for "k", one after another, which look at it no more often than every, and returns the channel of their
-// grants.
+// queueClients makes n more clients wait for "k", one after another, with the poll interval every. It returns
+// the channel of their grants.
 func (r *rig) queueClients(n int, every time.Duration) <-chan func() {
 	r.Helper()
 	order := make(chan func(), n)
@@ -77,7 +77,7 @@ func (r *rig) queueClients(n int, every time.Duration) <-chan func() {
 	return order
 }
 
-// TestReleaseLetsInNextWaiter without a look of any.
+// The next waiter gets the lock without any poll.
 func TestReleaseLetsInNextWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d, g := r.insideHolder()
@@ -91,7 +91,7 @@ func TestReleaseLetsInNextWaiter(t *testing.T) {
 	})
 }
 
-// TestLongHolderGivesUpItsConnection inside the turnstile, without a renewal, to a waiter of its client that has none.
+// The holder leaves the turnstile without a renewal, because a waiter of its client needs the connection.
 func TestLongHolderGivesUpItsConnection(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.wait = 1
@@ -99,7 +99,7 @@ func TestLongHolderGivesUpItsConnection(t *testing.T) {
 		other := r.newDriver()
 		of := r.Grant(other, "j", long)
 		got := fixture.Later(func() driver.Grant { return r.Grant(d, "j", long) })
-		r.Eventually("the waiter is inside", func() bool { return r.sessionIn(d, "j") != 0 }) // as its holder is not
+		r.Eventually("the waiter is inside", func() bool { return r.sessionIn(d, "j") != 0 }) // its holder is not inside
 		if id := r.insideConn(d); id != 0 {
 			r.Errorf("connection %d is still inside", id)
 		}
@@ -111,7 +111,7 @@ func TestLongHolderGivesUpItsConnection(t *testing.T) {
 	})
 }
 
-// TestKilledEarCostsNoLock: neither the holder's nor a waiter's.
+// Neither the holder's nor a waiter's.
 func TestKilledEarCostsNoLock(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d, g := r.insideHolder()
@@ -128,8 +128,8 @@ func TestKilledEarCostsNoLock(t *testing.T) {
 	})
 }
 
-// TestLimitOfStatementsEndsNoQueue: a server that ends statements after a while ends waits of GET_LOCK, which begin again.
-func TestLimitOfStatementsEndsNoQueue(t *testing.T) {
+// A server with a statement time limit ends GET_LOCK early. The waiter then repeats it.
+func TestStatementTimeLimitKeepsQueue(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		const limit = 2 * time.Second
 		r.settings = fmt.Sprint("&max_statement_time=", limit.Seconds())
@@ -145,8 +145,8 @@ func TestLimitOfStatementsEndsNoQueue(t *testing.T) {
 	})
 }
 
-// TestDeadLinkOfWaiterEndsItsWait: a GET_LOCK that a firewall has swallowed is given up, and its claim asks on another connection.
-func TestDeadLinkOfWaiterEndsItsWait(t *testing.T) {
+// If a firewall swallows GET_LOCK, the claim gives it up and asks on another connection.
+func TestDeadConnectionEndsWaitInTurnstile(t *testing.T) {
 	forEach(t, []database{onMariaDB}, func(r *rig) {
 		holder, d := r.newDriver(), r.newDriver()
 		g := r.Grant(holder, "k", long)
@@ -163,8 +163,8 @@ func TestDeadLinkOfWaiterEndsItsWait(t *testing.T) {
 	})
 }
 
-// TestTurnstileBelongsToItsDatabase: a server has one GET_LOCK for all, and programs of two databases may lock the same names.
-func TestTurnstileBelongsToItsDatabase(t *testing.T) {
+// A server has one GET_LOCK for all databases, and programs in two databases may use the same lock names.
+func TestTurnstilesOfDatabasesAreSeparate(t *testing.T) {
 	forEach(t, []database{onMariaDB}, func(r *rig) {
 		other := *r
 		other.schema = "other"
@@ -181,8 +181,8 @@ func TestTurnstileBelongsToItsDatabase(t *testing.T) {
 	})
 }
 
-// TestIdleSessionInsideStopsNobody: waiters find the lock free when they look.
-func TestIdleSessionInsideStopsNobody(t *testing.T) {
+// Waiters find the lock free when they poll.
+func TestIdleSessionInsideBlocksNoWaiter(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		d := r.newDriver()
 		conn, err := r.db.Conn(r.Within())
@@ -199,7 +199,7 @@ func TestIdleSessionInsideStopsNobody(t *testing.T) {
 	})
 }
 
-// TestLateTakeInsideTakesNothing: the claim has been let in, and has gone when its statement is carried out.
+// The claim was let in, and has ended when its statement is executed.
 func TestLateTakeInsideTakesNothing(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		holder, d := r.newDriver(), r.newDriver()
@@ -218,7 +218,7 @@ func TestLateTakeInsideTakesNothing(t *testing.T) {
 		if err := <-failed; !errors.Is(err, context.Canceled) {
 			r.Fatalf("Acquire() = %v, want that it was cancelled", err)
 		}
-		r.Must(d.Close()) // which waits for what the claim has left
+		r.Must(d.Close()) // waits for the claim's release
 		r.Must(holder.Release(r.Within(), g, 0))
 		p.Resume()
 		<-p.Late
@@ -226,7 +226,7 @@ func TestLateTakeInsideTakesNothing(t *testing.T) {
 	})
 }
 
-// mover sends one question about user locks over another connection, as a proxy does that moves sessions.
+// mover sends one query about user locks over another connection, like a proxy that moves sessions.
 type mover struct{ sqldriver.Connector }
 
 func (m mover) Connect(ctx context.Context) (sqldriver.Conn, error) {
@@ -255,7 +255,7 @@ func (c movedConn) QueryContext(ctx context.Context, text string, args []sqldriv
 	return c.mysqlConn.QueryContext(ctx, text, args)
 }
 
-// TestMovedSessionsMakeWaitersPoll, and the state of the node and the doctor tell why.
+// The node's state and the doctor report the reason.
 func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		cfg, err := mysql.ParseDSN("root@unix(" + r.socketPath() + ")/test?interpolateParams=true")
@@ -281,8 +281,8 @@ func TestMovedSessionsMakeWaitersPoll(t *testing.T) {
 	})
 }
 
-// TestReservationEndsThoughClockWasSetBack: a free lock is left to whoever is let in for a moment, and not until a clock says so again.
-func TestReservationEndsThoughClockWasSetBack(t *testing.T) {
+// A free lock is reserved for a moment only, not until the clock catches up again.
+func TestReservationEndsAfterClockSetBack(t *testing.T) {
 	forEach(t, servers, func(r *rig) {
 		r.makeRow()
 		later := time.Now().Add(time.Hour).UnixMicro()

@@ -10,26 +10,27 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// unit is a transaction of SQLite for statements that belong together. SQLite is in this process: so a transaction costs less
-// than its statements by themselves, nobody comes between these, and nothing that is cut off leaves it open.
+// unit is a transaction of SQLite for statements that belong together. SQLite runs in this process, so one
+// transaction costs less than its statements alone, no other writer comes between them, and no broken
+// connection can leave it open.
 type unit struct {
 	tx     querier
-	failed error    // of a statement: the transaction is repeated or given up as a whole
-	handed []string // owners that were handed a lock, and are woken behind the transaction
+	failed error    // error of a statement: the whole transaction is repeated or fails
+	handed []string // owners to which locks were handed: woken after the commit
 }
 
 // unitKey is the key of the unit in the context of its statements.
 type unitKey struct{}
 
-// unitOf returns the unit that statements with this context belong to; nil: none.
+// unitOf returns the unit of statements with this context; nil: none.
 func unitOf(ctx context.Context) *unit {
 	u, _ := ctx.Value(unitKey{}).(*unit)
 	return u
 }
 
-// runTogether calls fn, and on SQLite has all statements that fn runs with its context in one transaction, which it repeats while the file
-// asks for that. Elsewhere each statement stands for itself, so that nothing is locked between two of them. It returns the error of fn,
-// or why the transaction failed.
+// runTogether calls fn. On SQLite it runs all statements of fn's context in one transaction, and repeats that
+// while the file is busy. On other databases each statement commits by itself, so that nothing stays locked
+// between two of them. It returns the error of fn or of the transaction.
 func (d *Driver) runTogether(ctx context.Context, fn func(ctx context.Context) error) error {
 	if d.dialect != SQLite || unitOf(ctx) != nil {
 		return fn(ctx)
@@ -41,7 +42,7 @@ func (d *Driver) runTogether(ctx context.Context, fn func(ctx context.Context) e
 		if err != nil {
 			return err
 		}
-		defer tx.Rollback() // says nothing new: the transaction is over, or its error is on its way
+		defer tx.Rollback() // ignore the error: the transaction is over, or its error is returned
 		u = &unit{tx: on}
 		outcome = fn(context.WithValue(ctx, unitKey{}, u))
 		if u.failed != nil {
@@ -58,11 +59,11 @@ func (d *Driver) runTogether(ctx context.Context, fn func(ctx context.Context) e
 	return outcome
 }
 
-// beginUnit begins a transaction on what run has given.
+// beginUnit begins a transaction on q, which run has provided.
 func (d *Driver) beginUnit(ctx context.Context, q querier) (tx *sql.Tx, on querier, err error) {
 	switch q := q.(type) {
 	case *prepared:
-		// Within the transaction none is prepared, as it may have all connections that there are.
+		// Prepare before the transaction begins, as it may use the only connection.
 		for _, s := range []*statement{&d.tables.read, &d.look, &d.put, &d.insert, &d.stir, &d.join, &d.stay, &d.leave} {
 			q.statementFor(ctx, s.text)
 		}
@@ -84,18 +85,19 @@ func (u *unit) runStep(fn func(querier) error) error {
 	return err
 }
 
-// tryTogether takes the lock of SQLite if it may: by one statement if it is free and nobody waits, or was handed to the claim. Else, and
-// at once where the client has just handed it to a waiter, it reads the lock, and takes it or queues up, in one transaction, so that no
-// release comes between the look and the place in the queue.
+// tryTogether takes an SQLite lock if it may. One statement suffices if the lock is free without waiters or
+// was handed to the claim. Otherwise, and at once if the client has just handed the lock to a waiter, it reads
+// the lock and takes it or queues up in one transaction, so that no release comes between the read and the
+// ticket.
 func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err error) {
 	rung := c.rung.Swap(false)
 	switch {
 	case c.isAdoption():
 		ctx = c.d.withHurry(ctx, c.begun.Add(c.from.TTL))
-	case rung: // what was handed over lapses
+	case rung: // a hand-over lapses unless confirmed soon
 		ctx = c.d.withHurry(ctx, time.Now().Add(grace))
 	}
-	if !c.isAdoption() && (!c.place && !(look && c.d.wasPassed(c.req.Key)) || rung) { // others look first, as who writes keeps all from it
+	if !c.isAdoption() && (!c.place && !(look && c.d.wasPassed(c.req.Key)) || rung) { // other claims read first, because a write blocks all others
 		if g, taken, err := c.takeFree(ctx); taken || err != nil {
 			return g, err
 		}
@@ -124,13 +126,14 @@ func (c *claim) tryTogether(ctx context.Context, look bool) (g driver.Grant, err
 	return g, err
 }
 
-// takeFree takes a lock of SQLite by one statement if it is free and nobody waits for it, or confirms one that was handed to the claim.
+// takeFree takes a free SQLite lock without other waiters by one statement, or confirms a hand-over to the
+// claim.
 func (c *claim) takeFree(ctx context.Context) (g driver.Grant, taken bool, err error) {
 	c.left = true
 	own := row{stamp: newStamp()}
 	var r row
 	var sent time.Time
-	var queued, others bool // have a ticket
+	var queued, others bool // the claim has a ticket; other clients have one
 	err = c.d.run(ctx, func(q querier) error {
 		sent = time.Now()
 		r.now = sent.UnixMicro()

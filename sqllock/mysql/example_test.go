@@ -8,7 +8,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// The first program that starts makes the tables; holdfast migrate does the same by a user who may create them.
+// The first program to start creates the tables. Alternatively a user who may create them runs holdfast
+// migrate.
 func Example() {
 	ctx := context.Background()
 	drv, err := mysql.Open(ctx, "mysql://app:secret@db.example.com/app?tls=true", &mysql.Options{NoCheck: true})

@@ -13,9 +13,10 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// The package that speaks the protocol of MySQL trusts the server: it keeps packets of any length, makes room for as many
-// columns as an answer announces, and panics over some packets that are too short. Without TLS whoever is on the path is the
-// server. So the connections of Open bound what the package reads, and a panic in it ends one connection, not the program.
+// The MySQL driver trusts the server: it keeps packets of any length, allocates as many columns as an answer
+// announces, and panics on some packets that are too short. Without TLS, an attacker on the network can act as
+// the server. So the connections of Open bound what the driver reads, and a panic in it ends one connection,
+// not the program.
 
 // maxAnswer bounds an answer, in bytes. The longest is a page of List.
 const maxAnswer = 8 << 20
@@ -25,17 +26,17 @@ var (
 	errColumns = errors.New("the answer announces more columns than any answer here has; look what answers at this address")
 )
 
-// wire is a connection that ends if an answer is longer than maxAnswer.
+// wire is a connection that closes if an answer is longer than maxAnswer.
 type wire struct {
 	net.Conn
-	plain bool                  // no TLS follows, so that packets can be read here
+	plain bool                  // no TLS: packets can be inspected here
 	read  atomic.Int64          // bytes since the last write
 	cut   atomic.Pointer[error] // why Read closed the connection; nil: it did not
 
-	// What follows is for Read alone.
+	// The fields below are for Read alone.
 
-	head []byte // of the packet that has begun: its length in three bytes, its number, and the first byte of what it has
-	rest int    // bytes that are left of it
+	head []byte // header of the current packet: length (3 bytes), number, first byte of the body
+	rest int    // remaining bytes of the packet
 }
 
 // Write implements net.Conn.
@@ -61,7 +62,8 @@ func (w *wire) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// inspectPackets follows the packets in b, and returns an error for one for which the package would make too much room.
+// inspectPackets follows the packets in b. It returns an error for a packet that would make the driver
+// allocate too much.
 func (w *wire) inspectPackets(b []byte) error {
 	for len(b) > 0 {
 		if w.rest > 0 {
@@ -77,7 +79,8 @@ func (w *wire) inspectPackets(b []byte) error {
 		case len(w.head) == 4 && length() == 0:
 			w.head = w.head[:0]
 		case len(w.head) == 5:
-			// The first packet behind a statement begins with the number of columns, which from 251 on takes several bytes.
+			// The first packet after a statement begins with the number of columns. From 251 on, that takes
+			// several bytes.
 			if number, first := w.head[3], w.head[4]; number == 1 && first >= 0xfc && first <= 0xfe {
 				return errColumns
 			}
@@ -87,7 +90,8 @@ func (w *wire) inspectPackets(b []byte) error {
 	return nil
 }
 
-// SyscallConn implements syscall.Conn: the package looks by it whether the server has closed an idle connection.
+// SyscallConn implements syscall.Conn: the driver uses it to check whether the server has closed an idle
+// connection.
 func (w *wire) SyscallConn() (syscall.RawConn, error) {
 	if c, ok := w.Conn.(syscall.Conn); ok {
 		return c.SyscallConn()
@@ -95,7 +99,7 @@ func (w *wire) SyscallConn() (syscall.RawConn, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// wireKey is the key of a context by which Connect learns of the connection that it dials.
+// wireKey is the context key by which Connect receives the wire that it dials.
 type wireKey struct{}
 
 // newDialer returns a function that dials a wire.
@@ -107,7 +111,7 @@ func newDialer(plain bool) func(ctx context.Context, network, addr string) (net.
 			return nil, err
 		}
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			tcp.SetKeepAlive(true) // as the package does with connections that it dials
+			tcp.SetKeepAlive(true) // as the driver does for connections that it dials
 		}
 		w := &wire{Conn: conn, plain: plain}
 		if at, ok := ctx.Value(wireKey{}).(**wire); ok {
@@ -117,7 +121,7 @@ func newDialer(plain bool) func(ctx context.Context, network, addr string) (net.
 	}
 }
 
-// connection has the methods of a connection of the package.
+// connection has the methods of a connection of the MySQL driver.
 type connection interface {
 	sqldriver.Conn
 	sqldriver.ConnBeginTx
@@ -130,7 +134,7 @@ type connection interface {
 	sqldriver.NamedValueChecker
 }
 
-// connectGuarded makes a guarded connection.
+// connectGuarded opens a guarded connection.
 func connectGuarded(ctx context.Context, connector sqldriver.Connector) (sqldriver.Conn, error) {
 	g := &guarded{}
 	err := g.callGuarded(func() error {
@@ -146,7 +150,7 @@ func connectGuarded(ctx context.Context, connector sqldriver.Connector) (sqldriv
 	return g, nil
 }
 
-// guarded is a connection on which a panic ends the connection.
+// guarded is a connection on which a panic ends only the connection.
 type guarded struct {
 	connection
 	wire  *wire
@@ -166,7 +170,7 @@ func (g *guarded) callGuarded(fn func() error) (err error) {
 	}()
 	err = fn()
 	if g.wire != nil && err != nil && !errors.Is(err, io.EOF) {
-		if cut := g.wire.cut.Load(); cut != nil { // of which the package keeps nothing
+		if cut := g.wire.cut.Load(); cut != nil { // the driver drops this reason
 			err = fmt.Errorf("%w: %w", err, *cut)
 		}
 	}

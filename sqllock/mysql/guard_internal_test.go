@@ -11,7 +11,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// faulty panics wherever an answer is read.
+// faulty panics where an answer is read.
 type faulty struct{ connection }
 
 func (faulty) QueryContext(context.Context, string, []sqldriver.NamedValue) (sqldriver.Rows, error) {
@@ -19,8 +19,8 @@ func (faulty) QueryContext(context.Context, string, []sqldriver.NamedValue) (sql
 }
 func (faulty) IsValid() bool { return true }
 
-// TestEndlessAnswerIsGivenUp also where each packet is small, and none if each is an answer of its own.
-func TestEndlessAnswerIsGivenUp(t *testing.T) {
+// Many small packets also count as one endless answer, but not answers to separate statements.
+func TestEndlessAnswerReturnsError(t *testing.T) {
 	t.Parallel()
 	for _, asks := range []bool{false, true} {
 		near, far := net.Pipe()
@@ -53,7 +53,7 @@ func TestEndlessAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestPanicEndsOneConnection, which the pool then does not use again, and not the program.
+// The pool does not use that connection again, and the program goes on.
 func TestPanicEndsOneConnection(t *testing.T) {
 	t.Parallel()
 	near, far := net.Pipe()

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// serverPacket returns one packet of a server.
+// serverPacket encodes one packet of a server.
 func serverPacket(number byte, body ...byte) []byte {
 	n := len(body)
 	return append([]byte{byte(n), byte(n >> 8), byte(n >> 16), number}, body...)
@@ -35,10 +35,11 @@ var greeting = serverPacket(0, bytes.Join([][]byte{
 
 func politeGreeting() []byte { return greeting }
 
-// okPacket returns an OK.
+// okPacket encodes an OK packet.
 func okPacket(number byte) []byte { return serverPacket(number, 0, 0, 0, 2, 0, 0, 0) }
 
-// startImpostor starts a server that greets each client and answers each statement with what talk writes. It returns its URL.
+// startImpostor starts a server that sends greet to each client and answers each statement by talk. It returns
+// its URL.
 func startImpostor(t testing.TB, greet func() []byte, talk func(conn net.Conn, statement []byte)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -76,8 +77,8 @@ func startImpostor(t testing.TB, greet func() []byte, talk func(conn net.Conn, s
 	return "mysql://u:p@" + l.Addr().String() + "/db"
 }
 
-// TestOddAnswerIsGivenUp before the package makes room for what it announces.
-func TestOddAnswerIsGivenUp(t *testing.T) {
+// The connection ends before the driver allocates memory for the announced size.
+func TestHugeAnswerReturnsError(t *testing.T) {
 	t.Parallel()
 	for want, answer := range map[string][]byte{
 		"more columns":   serverPacket(1, 0xfc, 0xfb, 0),
@@ -95,7 +96,7 @@ func TestOddAnswerIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestRenewalOnFullDatabaseReturnsAtOnce: its caller hears that somebody has to make room, and not after the TTL.
+// The caller learns at once that the disk is full, not after the TTL.
 func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 	t.Parallel()
 	url := startImpostor(t, politeGreeting, func(conn net.Conn, _ []byte) {
@@ -106,13 +107,13 @@ func TestRenewalOnFullDatabaseReturnsAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	r := d.Renew(t.Context(), []driver.Grant{{Key: "k", Owner: "o", TTL: time.Hour}})[0] // else it returns after an hour
+	r := d.Renew(t.Context(), []driver.Grant{{Key: "k", Owner: "o", TTL: time.Hour}})[0] // a retry would go on for an hour
 	if !errors.Is(r.Err, driver.ErrUnavailable) || !strings.Contains(r.Err.Error(), "make room on the disk") {
 		t.Errorf("Renew() = %v, want that the disk is full", r.Err)
 	}
 }
 
-// FuzzServer: whatever a server answers, or greets with, each call ends in time and the program goes on.
+// FuzzServer: whatever the server sends, each call ends in time without a panic.
 func FuzzServer(f *testing.F) {
 	answers, greetings := make(chan []byte, 1), make(chan []byte, 1)
 	url := startImpostor(f, func() []byte {
@@ -126,7 +127,7 @@ func FuzzServer(f *testing.F) {
 		select {
 		case answer := <-answers:
 			conn.Write(answer)
-			conn.Close() // or a client that wants more waits for the end of its context
+			conn.Close() // else a client that expects more waits until its context ends
 		default:
 			conn.Write(okPacket(1))
 		}

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// connections are four for waiters, and three for claims and releases.
+	// connections is the size of the pool: four for waiters, three for claims and releases.
 	connections = 7
-	// renewConnections are for renewals alone: one is open, and more only while several renewals meet (of several TTLs, or by Extend), or
-	// one of them has no answer.
+	// renewConnections is the size of the renewal pool. One connection is open; more are needed only if
+	// several renewals run at once (of several TTLs, or by Extend) or one of them gets no answer.
 	renewConnections = 3
-	// lifetime bounds the age of a connection: servers, and proxies before them, cut old ones.
+	// lifetime bounds the age of a connection: servers and proxies cut old connections.
 	lifetime = 3 * time.Minute
 )
 
@@ -71,7 +71,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		return nil, fmt.Errorf("mysql: %w", err)
 	}
 	cfg.Apply(mysql.BeforeConnect(func(_ context.Context, c *mysql.Config) (err error) {
-		c.TLS, err = u.FreshTLS(c.TLS) // authorities are replaced while the program runs
+		c.TLS, err = u.FreshTLS(c.TLS) // certificate files may be replaced while the program runs
 		return err
 	}))
 	connector, err := mysql.NewConnector(cfg)
@@ -85,7 +85,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 		db.SetConnMaxLifetime(life)
 		return db
 	}
-	// The connection of renewals has no lifetime: the driver replaces it, once another is open.
+	// The renewal connection has no lifetime: the driver replaces it once another is open.
 	d := &Driver{db: pool(connections, connections, lifetime), renewDB: pool(renewConnections, 1, 0), secrets: u.Secrets("key")}
 	d.Driver, err = sqllock.New(ctx, d.db, sqllock.MySQL, &sqllock.Options{
 		NoCheck: opts.NoCheck, Node: cfg.Addr, Prefix: u.Parameters["prefix"], RenewDB: d.renewDB,
@@ -98,8 +98,8 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 
 func (d *Driver) closePools() error { return errors.Join(d.db.Close(), d.renewDB.Close()) }
 
-// explained is a connector whose errors tell how to correct a way to log in that is rejected here. The driver's own errors name parameters
-// that no URL has, as they would send passwords that others can read.
+// explained adds a fix to errors about login methods that this package rejects. The driver's own errors name
+// parameters that no URL of this package has, because they would send passwords in clear text.
 type explained struct{ sqldriver.Connector }
 
 // Connect implements sqldriver.Connector.
@@ -114,7 +114,7 @@ func (e explained) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return conn, err
 }
 
-// parseURL returns the settings that a URL has.
+// parseURL returns the driver configuration for a URL.
 func parseURL(url string) (*mysql.Config, *driverkit.URL, error) {
 	u, err := grammar.Parse(url)
 	if err != nil {
@@ -123,8 +123,8 @@ func parseURL(url string) (*mysql.Config, *driverkit.URL, error) {
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Passwd, cfg.DBName = u.Username, u.Password, u.Path
 	cfg.Net, cfg.Timeout = "tcp", pace.ConnectTime()
-	cfg.InterpolateParams = true    // one round trip for each statement, and not two
-	cfg.Logger = &mysql.NopLogger{} // errors are returned; errors of connections do not belong in the log of a job
+	cfg.InterpolateParams = true    // one round trip per statement instead of two
+	cfg.Logger = &mysql.NopLogger{} // errors are returned; do not write them to the program's log
 	if cfg.TLS, err = u.TLS(nil); err != nil {
 		return nil, nil, err
 	}

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-func TestBadURLsAreRefused(t *testing.T) {
+func TestBadURLsAreRejected(t *testing.T) {
 	t.Parallel()
 	fixture.BadURLs(t, func(ctx context.Context, url string) (*mysql.Driver, error) { return mysql.Open(ctx, url, nil) }, map[string]string{
 		"redis://localhost":                     "mysql://user:password@host:3306/database",
@@ -36,7 +36,6 @@ func TestBadURLsAreRefused(t *testing.T) {
 	})
 }
 
-// TestURLNamesDatabaseAndTables.
 func TestURLNamesDatabaseAndTables(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -64,15 +63,15 @@ func TestURLNamesDatabaseAndTables(t *testing.T) {
 		t.Errorf("the table says %q, want %q", owner, g.Owner)
 	}
 	for _, f := range d.Diagnose(r.Within(), 0) {
-		if f.Bad() && f.Check != "durability" { // the tests sync nothing
+		if f.Bad() && f.Check != "durability" { // the test servers do not sync
 			t.Errorf("%+v", f)
 		}
 	}
 	r.Must(other.Release(r.Within(), g, 0))
 }
 
-// TestOldLoginIsNamedWithoutUnsafeAdvice: the driver advises a parameter that no URL takes.
-func TestOldLoginIsNamedWithoutUnsafeAdvice(t *testing.T) {
+// The MySQL driver's own error advises a parameter that no URL of this package has.
+func TestOldLoginErrorGivesNoUnsafeAdvice(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -89,7 +88,7 @@ func TestOldLoginIsNamedWithoutUnsafeAdvice(t *testing.T) {
 			}
 			fmt.Fprintf(conn, "%c\x00\x00\x00%s", len(greeting), greeting)
 			conn.Read(make([]byte, 1000))
-			fmt.Fprint(conn, "\x01\x00\x00\x02\xfe") // log in the old way
+			fmt.Fprint(conn, "\x01\x00\x00\x02\xfe") // request the old login method
 			conn.Read(make([]byte, 1000))
 			conn.Close()
 		}

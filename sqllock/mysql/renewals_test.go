@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// TestLooksKeepNoRenewalWaiting: more of them are under way than there are connections, and the server answers none of them.
-func TestLooksKeepNoRenewalWaiting(t *testing.T) {
+// More reads are under way than the pool has connections, and the server answers none of them.
+func TestReadsDelayNoRenewal(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("-short starts no servers for one test alone")
@@ -30,7 +30,7 @@ func TestLooksKeepNoRenewalWaiting(t *testing.T) {
 	fixture.Closed(r, d, err)
 	r.Must(d.Migrate(r.Within()))
 	g := r.Grant(d, "k", fixture.Long)
-	relay.Halt("LEFT JOIN") // a look
+	relay.Halt("LEFT JOIN") // a read of a lock
 	seen := make(chan error, looks)
 	for range looks {
 		go func() {

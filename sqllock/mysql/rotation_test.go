@@ -20,13 +20,13 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/mysql"
 )
 
-// secured is a server with TLS, whose certificate can be replaced, and the way of clients to it.
+// secured is a server with TLS and a replaceable certificate, and the proxy through which clients connect.
 type secured struct {
 	*fixture.Rig
 	root  *sql.DB
 	proxy *faultproxy.Proxy
 	dir   string
-	ca    string // the file in which clients find whom to trust
+	ca    string // file with the authorities that clients trust
 }
 
 func newSecured(t *testing.T) *secured {
@@ -34,7 +34,7 @@ func newSecured(t *testing.T) *secured {
 	if testing.Short() {
 		t.Skip("-short starts no servers for one test alone")
 	}
-	dir, err := os.MkdirTemp("", "holdfast-") // the server's user can read it
+	dir, err := os.MkdirTemp("", "holdfast-") // a folder that the server's user can read
 	s := &secured{Rig: fixture.New(t), dir: dir, ca: filepath.Join(dir, "ca.pem")}
 	s.Must(err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
@@ -53,7 +53,7 @@ func newSecured(t *testing.T) *secured {
 	return s
 }
 
-// openDriver returns a driver over tables that it makes.
+// openDriver creates the tables and returns a driver over them.
 func (s *secured) openDriver() *mysql.Driver {
 	s.Helper()
 	d, err := mysql.Open(s.Within(), "mysql://root@"+s.proxy.Addr()+"/locks?ca="+s.ca, &mysql.Options{NoCheck: true})
@@ -62,7 +62,7 @@ func (s *secured) openDriver() *mysql.Driver {
 	return d
 }
 
-// newCertificate makes a new certificate, which is its own authority.
+// newCertificate creates a new self-signed certificate.
 func (s *secured) newCertificate() *redisproc.Certificate {
 	s.Helper()
 	c, err := redisproc.NewCertificate(s.dir)
@@ -70,7 +70,7 @@ func (s *secured) newCertificate() *redisproc.Certificate {
 	return c
 }
 
-// trustCertificate has the clients trust the certificate.
+// trustCertificate makes the clients trust the current certificate.
 func (s *secured) trustCertificate() {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(s.dir, "tls.crt"))
@@ -83,8 +83,9 @@ func (s *secured) execSQL(text string) {
 	s.Must(err)
 }
 
-// TestReplacedAuthorityIsTrusted: the server and the file of ca get a new certificate while a client lives. Its next connection trusts it.
-func TestReplacedAuthorityIsTrusted(t *testing.T) {
+// The server and the client's ca file get a new certificate while the client runs. Its next connection trusts
+// it.
+func TestNewConnectionTrustsReplacedAuthority(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
 	d := s.openDriver()
@@ -96,9 +97,9 @@ func TestReplacedAuthorityIsTrusted(t *testing.T) {
 	s.Must(d.Renew(s.Within(), []driver.Grant{g})[0].Err)
 }
 
-// TestRenewalOutlastsLossOfAllClaimConnections: no new connection can be opened while the client does not know a new certificate, and
-// what callers gave up has cost all connections that there were.
-func TestRenewalOutlastsLossOfAllClaimConnections(t *testing.T) {
+// Callers that gave up have cost all connections, and the client cannot open new ones until it knows the
+// server's new certificate.
+func TestRenewalSurvivesLossOfClaimConnections(t *testing.T) {
 	t.Parallel()
 	s := newSecured(t)
 	d := s.openDriver()
@@ -114,7 +115,7 @@ func TestRenewalOutlastsLossOfAllClaimConnections(t *testing.T) {
 		s.Must(s.root.QueryRowContext(s.Within(), "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE INFO LIKE '%holdfast_lock l %'").Scan(&n))
 		return n
 	}
-	for gone := false; !gone; { // until no connection is left for another look
+	for gone := false; !gone; { // until no connection is left for a read
 		before := stuck()
 		ctx, cancel := context.WithCancel(s.Context())
 		failed := fixture.Later(func() error {

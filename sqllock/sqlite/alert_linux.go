@@ -1,4 +1,5 @@
 package sqlite
 
-// Alert implements driver.Alerter, on Linux alone: elsewhere there is no bell. Nor does it tell anything where a folder takes no socket.
+// Alert implements driver.Alerter. There is a bell only on Linux, and only if the folder accepts a socket;
+// otherwise fn is never called.
 func (d *Driver) Alert(fn func(owner, why string)) { d.alert.Store(&fn) }

@@ -7,26 +7,26 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/internal/doorbell"
 )
 
-// The messages that bells send, each before a blank and what it is about.
+// The messages between bells. A space separates the kind from the rest.
 const (
-	turnMessage   = "turn"   // owner: a lock was handed to it
-	forcedMessage = "forced" // owner and, behind another blank, why: its lock was taken away
+	turnMessage   = "turn"   // owner of a waiter to which a lock was handed
+	forcedMessage = "forced" // owner whose lock was force-released, space, reason
 )
 
-// socket is a doorbell.Bell, or what a test has in its place.
+// socket is a doorbell.Bell, or its replacement in a test.
 type socket interface {
 	Ring(id, message string) (dead bool)
 	Close()
 }
 
-// opener makes the socket of id beside a file.
+// opener creates the socket of id beside a file.
 type opener func(file, id string, hear func(message string)) (socket, error)
 
 func openSocket(file, id string, hear func(message string)) (socket, error) {
 	return doorbell.Open(file, id, hear)
 }
 
-// bell reaches the other processes that lock in the file.
+// bell sends messages to other processes that use the file.
 type bell struct{ socket socket }
 
 // Ring implements doorbell.Ringer.
@@ -35,13 +35,13 @@ func (b *bell) Ring(owner string) { b.sendMessage(owner, turnMessage+" "+owner) 
 // Forced implements doorbell.Ringer.
 func (b *bell) Forced(owner, why string) { b.sendMessage(owner, forcedMessage+" "+owner+" "+why) }
 
-// sendMessage sends a message to the process whose owner it is about.
+// sendMessage sends a message to the process of owner.
 func (b *bell) sendMessage(owner, message string) {
 	id, _, _ := strings.Cut(owner, ".")
 	b.socket.Ring(id, message)
 }
 
-// hangBell has other processes reach d, and d reach them.
+// hangBell opens the socket of d, so that d and other processes can ring each other.
 func (d *Driver) hangBell(hang opener) {
 	doorbell.Attach(d.Driver, func(client string, wake func(owner string)) (doorbell.Ringer, error) {
 		socket, err := hang(followLink(d.path), client, func(message string) { d.handleMessage(message, wake) })
@@ -53,7 +53,7 @@ func (d *Driver) hangBell(hang opener) {
 	})
 }
 
-// handleMessage acts on a message, which may be from anybody who can write to the file.
+// handleMessage handles a message. Any user who can write to the file may have sent it.
 func (d *Driver) handleMessage(message string, wake func(owner string)) {
 	kind, rest, _ := strings.Cut(message, " ")
 	switch kind {
@@ -67,7 +67,7 @@ func (d *Driver) handleMessage(message string, wake func(owner string)) {
 	}
 }
 
-// tellBell tells a doctor how waiters of the file learn of their turn.
+// tellBell reports to a doctor how waiters learn of their turn.
 func tellBell(notes *driverkit.Notes, path string) {
 	if err := doorbell.Check(followLink(path)); err != nil {
 		notes.OK("wake", "waiters look every 5 to 50 ms, as there can be no socket beside the file: %v", err)

@@ -18,11 +18,11 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// faultyBells are bells that lose messages, deliver them twice, or as late as two seconds.
+// faultyBells are bells that lose messages, deliver them twice, or delay them by up to two seconds.
 type faultyBells struct {
 	*bells
 
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards the fields below
 	rnd *mathrand.Rand
 }
 
@@ -47,7 +47,7 @@ func (b *faultyBells) open(file, id string, hear func(string)) (sqlite.Socket, e
 	})
 }
 
-// ringFalsely rings now and then for a waiter whose turn it may not be, until stop is closed.
+// ringFalsely rings for random waiters until stop is closed.
 func (b *faultyBells) ringFalsely(t *testing.T, db *sql.DB, stop <-chan struct{}) {
 	for {
 		select {
@@ -58,15 +58,15 @@ func (b *faultyBells) ringFalsely(t *testing.T, db *sql.DB, stop <-chan struct{}
 		var owner string
 		err := db.QueryRowContext(t.Context(), "SELECT owner FROM holdfast_ticket ORDER BY random() LIMIT 1").Scan(&owner)
 		if err != nil {
-			continue // nobody waits, or another writes
+			continue // no waiter, or the file is busy
 		}
 		client, _, _ := strings.Cut(owner, ".")
 		oneBell{b.bells, ""}.Ring(client, "turn "+owner)
 	}
 }
 
-// TestFaultyBellsKeepOrder has waiters behind one another, and a process that was stopped in its place among them: it has a ticket, and
-// takes what it is rung. A seed is a test of its own.
+// Several waiters queue up, and among them a suspended process, which has a ticket and takes the lock when
+// rung. Each seed is a subtest.
 func TestFaultyBellsKeepOrder(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
@@ -99,7 +99,7 @@ func keepOrder(t *testing.T, path string, seed uint64) {
 	db, err := sql.Open("sqlite", "file:"+path+"?_txlock=immediate")
 	must(err)
 	defer db.Close()
-	var mu sync.Mutex // guards what follows
+	var mu sync.Mutex // guards the variables below
 	var order []int
 	tokens := []int64{g.Token}
 	var all sync.WaitGroup
@@ -151,8 +151,8 @@ func keepOrder(t *testing.T, path string, seed uint64) {
 	}
 }
 
-// TestForcedHolderHearsOverSocket: the holder of a driver without a client renews nothing, and hears by the socket alone.
-func TestForcedHolderHearsOverSocket(t *testing.T) {
+// The driver is used without a client, so nothing renews, and only the socket can bring the message.
+func TestForceAlertsHolderOverSocket(t *testing.T) {
 	t.Parallel()
 	url := "sqlite://" + filepath.Join(t.TempDir(), "locks.db")
 	holder, other := openDriver(t, url, nil), openDriver(t, url, nil)

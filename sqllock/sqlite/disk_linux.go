@@ -9,16 +9,16 @@ import (
 	"syscall"
 )
 
-// networks are the file systems that several machines mount, by the number that Linux gives them.
+// networks maps file-system numbers of Linux to file systems that several machines can mount.
 var networks = map[int64]string{
 	0x6969: "NFS", 0x517B: "SMB", 0xFE534D42: "SMB", 0xFF534D42: "CIFS", 0x5346414F: "AFS", 0x6B414653: "AFS", 0x73757245: "Coda", 0x564C: "NCP",
 	0x00C36400: "CephFS", 0x01161970: "GFS2", 0x7461636F: "OCFS2", 0x0BD00BD0: "Lustre", 0x47504653: "GPFS",
 }
 
-// doubtful are file systems that may have a network behind them.
+// doubtful are file systems that may be on a network.
 var doubtful = map[int64]string{0x65735546: "FUSE", 0x01021997: "9P"}
 
-// fileSystem returns the number of the file system with a folder; 0: not known.
+// fileSystem returns the file-system number of a folder; 0: unknown.
 func fileSystem(folder string) (kind int64, free uint64) {
 	var s syscall.Statfs_t
 	if syscall.Statfs(folder, &s) != nil {
@@ -27,19 +27,20 @@ func fileSystem(folder string) (kind int64, free uint64) {
 	return int64(s.Type) & 0xFFFFFFFF, s.Bavail * uint64(s.Bsize)
 }
 
-// networkOf returns the network file system that the folder is on; empty: none, as far as is known.
+// networkOf returns the name of the folder's network file system; empty: none is known.
 func networkOf(folder string) string {
 	kind, _ := fileSystem(folder)
 	return networks[kind]
 }
 
-// diskSpace returns the free space for this user, and the kind of the file system if it may have a network behind it.
+// diskSpace returns the free space for this user, and the kind of the file system if it may be on a network.
 func diskSpace(folder string) (free uint64, kind string) {
 	n, free := fileSystem(folder)
 	return free, doubtful[n]
 }
 
-// orphanIDs returns the ids of the processes that have a file of path open that was removed, as far as this user may look into them.
+// orphanIDs returns the ids of the processes that have a removed file of path open, as far as this user may
+// see them.
 func orphanIDs(path string) (ids []string) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real

@@ -10,8 +10,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestAFileSystemOfANetworkIsRefused by its number, of which there is none here that could be mounted: so a local one is taken for it.
-func TestAFileSystemOfANetworkIsRefused(t *testing.T) {
+// No network file system can be mounted here, so the test takes the number of the local one for a network.
+func TestNetworkFileSystemIsRejected(t *testing.T) {
 	dir := t.TempDir()
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {

@@ -4,11 +4,11 @@ package sqlite
 
 import "math"
 
-// networkOf returns the network file system that the folder is on; here nobody can tell.
+// networkOf returns "": this system does not tell.
 func networkOf(string) string { return "" }
 
-// diskSpace returns the free space, and the kind of the file system if it may have a network behind it; here neither is known.
+// diskSpace returns no limit: this system does not tell the free space or the kind of the file system.
 func diskSpace(string) (free uint64, kind string) { return math.MaxUint64, "" }
 
-// orphanIDs returns the ids of the processes that have a file of path open that was removed; here nobody can tell.
+// orphanIDs returns nil: this system does not tell which processes have a file open.
 func orphanIDs(string) []string { return nil }

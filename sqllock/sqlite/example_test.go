@@ -8,7 +8,7 @@ import (
 	_ "github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// Locks of the processes of one machine, with no server.
+// Locks between the processes of one machine, without a server.
 func Example() {
 	ctx := context.Background()
 	client, err := holdfast.Open(ctx, "sqlite:///var/lib/holdfast/locks.db", nil) // import _ "github.com/holdfast-go/holdfast/sqllock/sqlite"

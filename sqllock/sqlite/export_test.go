@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Limit sets how many pages the file may have, on every connection of d.
+// Limit sets the maximal number of pages of the file, on every connection of d.
 func Limit(d *Driver, pages string) error {
 	if pages == "page_count" {
 		var n string
@@ -19,7 +19,7 @@ func Limit(d *Driver, pages string) error {
 		if err != nil {
 			return err
 		}
-		defer conn.Close() // all are taken until each has heard
+		defer conn.Close() // keep all connections until each one is set
 		if _, err := conn.ExecContext(context.Background(), "PRAGMA max_page_count = "+pages); err != nil {
 			return err
 		}
@@ -27,10 +27,11 @@ func Limit(d *Driver, pages string) error {
 	return nil
 }
 
-// Socket is a test's socket in the place of a bell's.
+// Socket is the type of a bell's socket, for tests.
 type Socket = socket
 
-// OpenWith does what Open does in a bubble, whose clock has to go on in pauses, with another way for processes to reach one another.
+// OpenWith does what Open does, inside a bubble: hang connects the processes, and pauses sleep, so that the
+// bubble's clock advances.
 func OpenWith(ctx context.Context, url string, hang func(file, id string, hear func(message string)) (Socket, error)) (*Driver, error) {
 	return openFile(ctx, url, nil, hang, time.Sleep)
 }

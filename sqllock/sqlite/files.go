@@ -15,25 +15,26 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// suffixes end the names of the files that keep the locks together: SQLite works with all three or with none.
+// suffixes are the endings of the three files that hold the locks. SQLite needs all of them to be from one
+// set.
 var suffixes = [...]string{"", "-wal", "-shm"}
 
 // fileSet identifies the files of one path.
-type fileSet [len(suffixes)]os.FileInfo // nil: not there
+type fileSet [len(suffixes)]os.FileInfo // nil: missing
 
-// inUse has the files that connections of this process have open, by path. It is for the whole process because SQLite shares
-// one -shm among all connections of a process, whoever opened them.
+// inUse has the files that connections of this process have open, by path. It is global, because all
+// connections of a process share one -shm in SQLite.
 var inUse struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	sets map[string]*openSet
 }
 
 type openSet struct {
 	fileSet
-	connections int // with the ones that were left open, as their files were replaced
+	connections int // including those left open because their files were replaced
 }
 
-// statFiles returns the files that path leads to now. What cannot be looked at is as good as replaced.
+// statFiles returns the files that path names now. A file that cannot be examined counts as replaced.
 func statFiles(path string) (found fileSet) {
 	found[0], path = lookUp(path)
 	for i, end := range suffixes[1:] {
@@ -42,8 +43,8 @@ func statFiles(path string) (found fileSet) {
 	return found
 }
 
-// lookUp returns what path leads to, and its own path: the target of a link, beside which SQLite keeps the other two. No name is looked
-// up twice, as this stands before each statement.
+// lookUp returns the file that path names, and its own path. For a symbolic link that is the target, beside
+// which SQLite keeps the other files. It examines no name twice, because it runs before each statement.
 func lookUp(path string) (info os.FileInfo, target string) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -59,14 +60,14 @@ func lookUp(path string) (info os.FileInfo, target string) {
 	return info, path
 }
 
-// followLink returns the target of a link.
+// followLink returns the target if path is a symbolic link, otherwise path.
 func followLink(path string) string {
 	_, target := lookUp(path)
 	return target
 }
 
-// firstReplaced returns the end of the name of a file that is not the one in s, and whether there is any. While a connection is open
-// all three are there.
+// firstReplaced returns the suffix of a file that was replaced since s. While a connection is open, all three
+// files exist.
 func (s fileSet) firstReplaced(now fileSet) (end string, yes bool) {
 	for i, was := range s {
 		if was == nil || now[i] == nil || !os.SameFile(was, now[i]) {
@@ -76,8 +77,8 @@ func (s fileSet) firstReplaced(now fileSet) (end string, yes bool) {
 	return "", false
 }
 
-// checkFiles returns an error if path no longer leads to the files that connections of this process have open. Whoever opens
-// that path now does not see their locks, nor they his.
+// checkFiles returns an error if path no longer names the files that connections of this process have open. A
+// process that opens path now would not see their locks.
 func checkFiles(path string) error {
 	inUse.mu.Lock()
 	s := inUse.sets[path]
@@ -85,7 +86,7 @@ func checkFiles(path string) error {
 	if s == nil {
 		return nil
 	}
-	if end, yes := s.firstReplaced(statFiles(path)); yes { // what s identifies never changes
+	if end, yes := s.firstReplaced(statFiles(path)); yes { // s is never modified
 		return errReplaced(path + end)
 	}
 	return nil
@@ -96,7 +97,7 @@ func errReplaced(name string) error {
 		"locks in another one; start this program again, and remove no file of locks", driver.ErrConfig, name)}
 }
 
-// keeper opens connections that keep to the files of their path: none runs a statement once these were replaced.
+// keeper opens connections that run no statement once the files of their path were replaced.
 type keeper struct {
 	sqldriver.Connector
 	path string
@@ -113,7 +114,7 @@ func (k keeper) Connect(ctx context.Context) (sqldriver.Conn, error) {
 		return nil, err
 	}
 	conn := opened.(fileConn)
-	if _, err := conn.ExecContext(ctx, "PRAGMA schema_version", nil); err != nil { // which opens the other two
+	if _, err := conn.ExecContext(ctx, "PRAGMA schema_version", nil); err != nil { // creates the other two files
 		conn.Close()
 		return nil, err
 	}
@@ -121,7 +122,7 @@ func (k keeper) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	inUse.mu.Lock()
 	defer inUse.mu.Unlock()
 	s := inUse.sets[k.path]
-	if s == nil { // so nobody else of this process has an older -shm
+	if s == nil { // so no connection of this process has an older -shm
 		s = &openSet{fileSet: found}
 		if inUse.sets == nil {
 			inUse.sets = make(map[string]*openSet)
@@ -138,16 +139,17 @@ func (k keeper) Connect(ctx context.Context) (sqldriver.Conn, error) {
 // Driver implements sqldriver.Connector.
 func (k keeper) Driver() sqldriver.Driver { return instant{k.Connector.Driver(), k.nap} }
 
-// instant tells package sqllock that no statement on these connections waits, as source sets no busy_timeout.
+// instant tells package sqllock that no statement on these connections blocks: sourceName sets no
+// busy_timeout.
 type instant struct {
 	sqldriver.Driver
 	nap func(time.Duration)
 }
 
-// Nap blocks for less than a millisecond.
+// Nap sleeps for less than a millisecond.
 func (i instant) Nap(d time.Duration) { i.nap(d) }
 
-// fileConn has what the SQLite driver's connections can do.
+// fileConn has the methods of a connection of the SQLite driver.
 type fileConn interface {
 	sqldriver.Conn
 	sqldriver.ConnBeginTx
@@ -165,7 +167,8 @@ type keptConn struct {
 	path string
 }
 
-// ResetSession implements sqldriver.SessionResetter: the pool calls it before each use but the first. Connect then has the reason.
+// ResetSession implements sqldriver.SessionResetter. The pool calls it before each use but the first. After
+// ErrBadConn the pool calls Connect, which returns the reason.
 func (c *keptConn) ResetSession(ctx context.Context) error {
 	if checkFiles(c.path) != nil {
 		return sqldriver.ErrBadConn
@@ -173,8 +176,8 @@ func (c *keptConn) ResetSession(ctx context.Context) error {
 	return c.fileConn.ResetSession(ctx)
 }
 
-// Close implements sqldriver.Conn. A connection whose files were replaced is left open until the process ends: SQLite would copy
-// the pages of the old -wal over pages of a file that others write to.
+// Close implements sqldriver.Conn. If the files were replaced, it leaves the connection open until the process
+// ends: SQLite would copy pages of the old -wal over pages of a file that others write to.
 func (c *keptConn) Close() error {
 	if checkFiles(c.path) != nil {
 		return nil
@@ -190,9 +193,9 @@ func (c *keptConn) Close() error {
 	return err
 }
 
-// persistent opens connections whose end never removes -wal and -shm. SQLite lets the last program that closes the file remove
-// both, and takes itself for the last where another has lost its locks on the file: a process does so that opens the file by
-// any other way, such as to copy it, and closes it.
+// persistent opens connections that never remove -wal and -shm when they close. SQLite removes both in the
+// last process that closes the file. But a process loses its SQLite locks when it opens and closes the file
+// directly, for example to copy it, and another process then takes itself for the last.
 type persistent struct{ sqldriver.Connector }
 
 // Connect implements sqldriver.Connector.

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// napFor blocks the thread for less than a millisecond. A timer of the runtime rounds that up to one, as its wait for files does.
+// napFor blocks the thread for less than a millisecond. A timer of the Go runtime rounds that up to a
+// millisecond.
 func napFor(d time.Duration) {
 	ts := syscall.NsecToTimespec(int64(d))
-	syscall.Nanosleep(&ts, nil) // a signal may end it sooner
+	syscall.Nanosleep(&ts, nil) // a signal may end it early
 }

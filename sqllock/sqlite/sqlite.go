@@ -49,11 +49,13 @@ import (
 )
 
 const (
-	// connections are one for claims and releases, which take turns, and one for renewals.
+	// connections is the size of the pool: one connection for claims and releases, which take turns, and one
+	// for renewals.
 	connections = 2
-	// maxWAL bounds what -wal keeps of the disk. With any bound, the last connection to end leaves an empty one.
+	// maxWAL bounds the size of -wal after a checkpoint. With any bound, the last connection to close leaves
+	// an empty -wal.
 	maxWAL = 4 << 20
-	// little is the free space on the disk below which a doctor warns.
+	// little is the free disk space below which a doctor warns.
 	little = 16 << 20
 )
 
@@ -70,8 +72,8 @@ type Driver struct {
 	*sqllock.Driver
 	db   *sql.DB
 	path string
-	bell *bell // nil: none is needed, or there can be none
-	// alert is called when a lock of this driver was taken away; nil: nobody wants to know.
+	bell *bell // nil: not needed, or not possible
+	// alert is called when a lock of this driver was force-released; nil: not set.
 	alert atomic.Pointer[func(owner, why string)]
 }
 
@@ -88,7 +90,7 @@ func Open(ctx context.Context, url string, opts *Options) (*Driver, error) {
 	return openFile(ctx, url, opts, openSocket, napFor)
 }
 
-// openFile does what Open does, with hang for the socket of the driver's bell, and nap for pauses.
+// openFile does what Open does. hang creates the socket of the driver's bell, and nap pauses.
 func openFile(ctx context.Context, url string, opts *Options, hang opener, nap func(time.Duration)) (*Driver, error) {
 	if opts == nil {
 		opts = &Options{}
@@ -104,7 +106,7 @@ func openFile(ctx context.Context, url string, opts *Options, hang opener, nap f
 	}
 	d := &Driver{path: path}
 	if !opts.ReadOnly && !opts.NoCheck {
-		createFile(path) // an error is found by SQLite, and told by it
+		createFile(path) // ignore an error: SQLite reports it
 	}
 	if err := d.connectFile(full, opts.ReadOnly || opts.NoCheck, nap); err != nil {
 		return nil, fmt.Errorf("sqlite: %w: %w", driver.ErrInvalid, err)
@@ -115,7 +117,7 @@ func openFile(ctx context.Context, url string, opts *Options, hang opener, nap f
 		ctx, cancel := context.WithTimeout(ctx, pace.MakeTablesTime())
 		defer cancel()
 		if err = d.Migrate(ctx); err != nil {
-			err = fmt.Errorf("sqlite: %w", errors.Unwrap(err)) // nobody has asked for a migration
+			err = fmt.Errorf("sqlite: %w", errors.Unwrap(err)) // drop the word migrate: the caller asked to open
 		}
 	}
 	if err != nil {
@@ -123,13 +125,13 @@ func openFile(ctx context.Context, url string, opts *Options, hang opener, nap f
 		return nil, err
 	}
 	if makes {
-		d.hangBell(hang) // without one, all polls
+		d.hangBell(hang) // without a bell, waiters poll
 	}
 	return d, nil
 }
 
-// connectFile prepares the file, which is opened when it is used first. If it is not to be made, there is one in memory in its place while
-// it is missing.
+// connectFile prepares the pools; the first use opens the file. With leave, a missing file is not created, and
+// a database in memory stands in for it.
 func (d *Driver) connectFile(full, leave bool, nap func(time.Duration)) error {
 	file, err := sqlite.NewConnector(sourceName(d.path, full))
 	if err != nil {
@@ -151,7 +153,7 @@ func (d *Driver) connectFile(full, leave bool, nap func(time.Duration)) error {
 	return nil
 }
 
-// shadow is a file that may be missing, and tables without a lock then.
+// shadow connects to a file if it exists, and otherwise to empty tables in memory.
 type shadow struct {
 	sqldriver.Connector
 	path, schema string
@@ -179,7 +181,7 @@ func (s shadow) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return conn, err
 }
 
-// parseURL reads a URL.
+// parseURL parses a URL.
 func parseURL(text string) (path string, full bool, err error) {
 	invalid := func(format string, args ...any) (string, bool, error) {
 		return "", false, fmt.Errorf("%w: "+format, append([]any{driver.ErrInvalid}, args...)...)
@@ -226,7 +228,8 @@ func parseURL(text string) (path string, full bool, err error) {
 	return filepath.Clean(path), full, nil
 }
 
-// sourceName returns the file in the words of the SQLite driver. SQLite itself does not wait for other writers: package sqllock does.
+// sourceName returns the data source name for the SQLite driver. SQLite must not wait for other writers:
+// package sqllock does.
 func sourceName(path string, full bool) string {
 	sync := "normal"
 	if full {
@@ -236,13 +239,13 @@ func sourceName(path string, full bool) string {
 	return fmt.Sprintf("%s?_txlock=immediate&_pragma=journal_mode(wal)&_pragma=journal_size_limit(%d)&_pragma=synchronous(%s)", u.String(), maxWAL, sync)
 }
 
-// configError returns an error that somebody has to correct.
+// configError returns an error that the user must fix.
 func configError(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{driver.ErrConfig}, args...)...)
 }
 
-// checkUsable returns an error if a file cannot be used, as far as can be seen without opening it: whoever closes a file of SQLite gives up the
-// locks that others of the process have on it.
+// checkUsable returns an error if the file cannot be used. It does not open the file: closing it would drop
+// the SQLite locks that this process has on it.
 func checkUsable(path string) error {
 	folder := filepath.Dir(path)
 	switch info, err := os.Stat(folder); {
@@ -266,7 +269,8 @@ func checkUsable(path string) error {
 	return nil
 }
 
-// Renew implements driver.Driver. Where the files were replaced the leases are lost: others may have the locks already.
+// Renew implements driver.Driver. If the files were replaced, the leases are lost: others may have the locks
+// already.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	out := d.Driver.Renew(ctx, grants)
 	for i, r := range out {
@@ -291,7 +295,7 @@ func (d *Driver) Close() error {
 	return d.db.Close()
 }
 
-// Diagnose implements driver.Doctor. It makes no file.
+// Diagnose implements driver.Doctor. It creates no file.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	notes := driverkit.Notes{Node: d.path}
 	if err := checkUsable(d.path); err != nil {
@@ -313,17 +317,18 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return notes.Found
 }
 
-// The modes of a new file. SQLite gives it to the two beside the file. A user who may only read could hold a lock on -shm, and stop all
-// others.
+// Modes of a new file. SQLite copies them to the other two files. A user with read access could lock -shm and
+// block all others.
 const mode, groupMode = 0o600, 0o660
 
-// createFile makes the file unless it is there, for the group too if its folder hands its group on.
+// createFile creates the file unless it exists. The group may write if the folder is setgid.
 func createFile(path string) {
 	perm := fs.FileMode(mode)
 	if info, err := os.Stat(filepath.Dir(path)); err == nil && info.Mode()&fs.ModeSetgid != 0 {
 		perm = groupMode
 	}
-	// It gets its name when it is closed, as closing it takes away the locks that others of this process have on it.
+	// The file gets its name after it was closed: closing it drops the SQLite locks that this process has on
+	// it.
 	temp, err := os.OpenFile(fmt.Sprintf("%s.%s.new", path, rand.Text()), os.O_CREATE|os.O_EXCL|os.O_WRONLY, perm)
 	if err != nil {
 		return
@@ -333,7 +338,7 @@ func createFile(path string) {
 	os.Remove(temp.Name())
 }
 
-// checkPermissions tells who may take locks away, or hold all others up.
+// checkPermissions reports other users who may take locks away or block all others.
 func checkPermissions(notes *driverkit.Notes, path string) {
 	var all fs.FileMode
 	for _, info := range statFiles(path) {
@@ -353,7 +358,7 @@ func checkPermissions(notes *driverkit.Notes, path string) {
 	}
 }
 
-// checkOrphans names the processes that have files of these locks open which the path no longer leads to.
+// checkOrphans reports processes that have removed or replaced files of these locks open.
 func checkOrphans(notes *driverkit.Notes) {
 	if all := orphanIDs(notes.Node); len(all) > 0 {
 		notes.Add("files", driver.VerdictFault, fmt.Sprintf("a file of these locks was removed or replaced while process %s had it open: "+
@@ -361,7 +366,7 @@ func checkOrphans(notes *driverkit.Notes) {
 	}
 }
 
-// checkSpace looks at the disk with the folder.
+// checkSpace checks the disk of the folder.
 func checkSpace(notes *driverkit.Notes, folder string) {
 	free, kind := diskSpace(folder)
 	switch {

@@ -24,7 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// leaves is set for a process whose tests leave files open.
+// leaves marks a process whose tests leave files open.
 const leaves = "SQLITE_TEST_LEAVES_FILES"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(leaktest.Run(m))
 }
 
-// contextInTime returns a context that bounds the wait for a certain event.
+// contextInTime returns a context that bounds the wait for an expected event.
 func contextInTime(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), fixture.Patience())
 	t.Cleanup(cancel)
@@ -47,14 +47,14 @@ func openDriver(t *testing.T, url string, opts *sqlite.Options) *sqlite.Driver {
 	return fixture.Closed(fixture.New(t), d, err)
 }
 
-// takeOnce takes the lock "k" and gives it back.
+// takeOnce acquires and releases the lock "k".
 func takeOnce(t *testing.T, d driver.Driver) {
 	t.Helper()
 	r := fixture.New(t)
 	r.Must(d.Release(contextInTime(t), r.Grant(d, "k", fixture.Long), 0))
 }
 
-func TestBadURLsAreRefused(t *testing.T) {
+func TestBadURLsAreRejected(t *testing.T) {
 	t.Parallel()
 	fixture.BadURLs(t, func(ctx context.Context, url string) (*sqlite.Driver, error) { return sqlite.Open(ctx, url, nil) }, map[string]string{
 		"/tmp/locks.db":                        "sqlite:///",
@@ -71,8 +71,8 @@ func TestBadURLsAreRefused(t *testing.T) {
 	})
 }
 
-// TestAnOddPathIsOneFile, by each form of the URL.
-func TestAnOddPathIsOneFile(t *testing.T) {
+// Each form of the URL leads to the same file.
+func TestOddPathNamesOneFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	const escaped = "a%20b%25c%3Fd%23e%26.db"
@@ -92,8 +92,7 @@ func TestAnOddPathIsOneFile(t *testing.T) {
 	}
 }
 
-// TestUnusableFileIsNamedWithCorrection.
-func TestUnusableFileIsNamedWithCorrection(t *testing.T) {
+func TestUnusableFileErrorNamesFix(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	garbage := filepath.Join(dir, "garbage.db")
@@ -117,8 +116,8 @@ func TestUnusableFileIsNamedWithCorrection(t *testing.T) {
 	}
 }
 
-// TestWhoOnlyLooksMakesNoFile, and sees what others make meanwhile.
-func TestWhoOnlyLooksMakesNoFile(t *testing.T) {
+// A read-only driver sees what others create meanwhile.
+func TestReadOnlyDriverCreatesNoFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	url := "sqlite://" + dir + "/locks.db"
@@ -148,8 +147,8 @@ func TestWhoOnlyLooksMakesNoFile(t *testing.T) {
 	r.Must(d.Release(contextInTime(t), g, 0))
 }
 
-// TestReplacedFilesGiveNoLock replaces files under drivers of this process: one that holds a lock, one that waits, and one that was
-// opened and has done nothing yet. It runs in a process of its own, as connections to files that were replaced stay open.
+// The files are replaced under three drivers of this process: one holds a lock, one waits, one was opened and
+// has done nothing. The test runs in its own process, because connections to replaced files stay open.
 func TestReplacedFilesGiveNoLock(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(leaves) == "" {
@@ -224,8 +223,8 @@ func TestReplacedFilesGiveNoLock(t *testing.T) {
 	}
 }
 
-// TestDoctorNamesWhoHasRemovedFiles, from outside of the drivers that do.
-func TestDoctorNamesWhoHasRemovedFiles(t *testing.T) {
+// The doctor is not one of the drivers that have the removed files open.
+func TestDoctorNamesProcessesWithRemovedFiles(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells who has which file open")
@@ -254,14 +253,14 @@ func TestDoctorNamesWhoHasRemovedFiles(t *testing.T) {
 	}
 }
 
-// TestAFullDiskLosesNothing: what is held stays, nothing is taken for granted, and all goes on when there is room.
-func TestAFullDiskLosesNothing(t *testing.T) {
+// Held locks stay, nothing new is granted, and all continues once there is space.
+func TestFullDiskLosesNoLock(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	d := openDriver(t, "sqlite://"+path, nil)
 	r := fixture.New(t)
 	before := r.Grant(d, "before", fixture.Long)
-	limit := func(pages string) { // of each connection, so that the driver makes its connections again
+	limit := func(pages string) { // set on each connection: the driver opens its connections again
 		t.Helper()
 		r.Must(sqlite.Limit(d, pages))
 	}
@@ -289,8 +288,8 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 	}
 }
 
-// TestSlowWriterIsAwaited: another program has the file for longer than a request takes.
-func TestSlowWriterIsAwaited(t *testing.T) {
+// Another program keeps the file busy for longer than a request takes.
+func TestAcquireWaitsForSlowWriter(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	d := openDriver(t, "sqlite://"+path, nil)
@@ -309,8 +308,8 @@ func TestSlowWriterIsAwaited(t *testing.T) {
 	takeOnce(t, d)
 }
 
-// TestFirstGapBetweenWritesIsFound has another program write for most of the time. In virtual time it is certain which gaps are found.
-func TestFirstGapBetweenWritesIsFound(t *testing.T) {
+// Another program writes most of the time. In virtual time it is certain which gaps are found.
+func TestClaimFindsFirstGapBetweenWrites(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	const locks = 10
@@ -328,7 +327,7 @@ func TestFirstGapBetweenWritesIsFound(t *testing.T) {
 		done := make(chan error, 1)
 		go func() {
 			for range locks {
-				time.Sleep(4 * time.Millisecond) // which is over when the other writes again
+				time.Sleep(4 * time.Millisecond) // over before the other program writes again
 				g, err := d.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Minute})
 				if err == nil {
 					err = d.Release(t.Context(), g, 0)
@@ -363,8 +362,8 @@ func TestFirstGapBetweenWritesIsFound(t *testing.T) {
 	})
 }
 
-// TestEachReleaseRingsNextWaiter: none frees the lock past the waiters, which would find it only by a look. In virtual time a hand-over
-// takes none, and a look comes twice a second.
+// No release frees the lock past the waiters, which would find it only by polling. In virtual time a hand-over
+// takes no time, and a waiter polls twice a second.
 func TestEachReleaseRingsNextWaiter(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -397,7 +396,7 @@ func TestEachReleaseRingsNextWaiter(t *testing.T) {
 			if waited := h.at.Sub(released); i > 0 && waited > 20*time.Millisecond {
 				t.Errorf("hand-over %d took %v", i, waited)
 			}
-			time.Sleep(time.Second + 30*time.Millisecond) // at which nobody looks
+			time.Sleep(time.Second + 30*time.Millisecond) // between two polls
 			released = time.Now()
 			if err := h.by.Release(t.Context(), h.Grant, 0); err != nil {
 				t.Error(err)
@@ -406,7 +405,7 @@ func TestEachReleaseRingsNextWaiter(t *testing.T) {
 	})
 }
 
-// TestDoctorWaitsForAnotherWriter, which is no fault of the file.
+// Another writer is no fault of the file.
 func TestDoctorWaitsForAnotherWriter(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
@@ -435,8 +434,8 @@ func TestDoctorWaitsForAnotherWriter(t *testing.T) {
 	})
 }
 
-// TestNewFileIsForItsUserAlone, and for the group where the folder hands its group on: who may only read can stop all locks.
-func TestNewFileIsForItsUserAlone(t *testing.T) {
+// The group gets access if the folder is setgid. A user with read access could block all locks.
+func TestNewFileIsPrivate(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS == "windows" {
 		t.Skip("Windows has other permissions")
@@ -453,12 +452,12 @@ func TestNewFileIsForItsUserAlone(t *testing.T) {
 			defer plain.Close()
 			info, err := plain.Stat()
 			r.Must(err)
-			c.want = info.Mode().Perm() // what the umask leaves of it
+			c.want = info.Mode().Perm() // the mode after umask
 			d := openDriver(t, "sqlite://"+path, nil)
 			takeOnce(t, d)
 			files, err := os.ReadDir(dir)
 			r.Must(err)
-			if len(files) != 4 { // with the socket of the driver
+			if len(files) != 4 { // three files and the driver's socket
 				t.Errorf("the folder has %v", files)
 			}
 			for _, f := range files {
@@ -490,9 +489,9 @@ func TestNewFileIsForItsUserAlone(t *testing.T) {
 	}
 }
 
-// TestRenewalComesThroughCrowdOfWriters has 40 other programs write all the time, as slowly as on a machine that is overloaded. Each of
-// them waits between its tries as a driver does that takes a lock.
-func TestRenewalComesThroughCrowdOfWriters(t *testing.T) {
+// 40 other programs write all the time, as slowly as on an overloaded machine. Each waits between its tries
+// like a driver that acquires a lock.
+func TestRenewalSucceedsAmongManyWriters(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "locks.db")
 	const writers, ttl = 40, 5 * time.Second
@@ -527,7 +526,7 @@ func TestRenewalComesThroughCrowdOfWriters(t *testing.T) {
 					writes.Add(1)
 					time.Sleep(20 * time.Millisecond)
 					tx.Rollback()
-					time.Sleep(30 * time.Microsecond) // which a client needs between two writes
+					time.Sleep(30 * time.Microsecond) // a client's own time between two writes
 					begun = time.Now()
 				}
 			})
@@ -539,7 +538,7 @@ func TestRenewalComesThroughCrowdOfWriters(t *testing.T) {
 		for round := range rounds {
 			time.Sleep(ttl / 3)
 			before := writes.Load()
-			// A client leaves itself a quarter of what is left for another try.
+			// A client keeps a quarter of the remaining time for another try.
 			within, done := context.WithTimeout(t.Context(), ttl*2/3*3/4)
 			err := d.Renew(within, []driver.Grant{g})[0].Err
 			done()
@@ -551,9 +550,9 @@ func TestRenewalComesThroughCrowdOfWriters(t *testing.T) {
 	})
 }
 
-// TestReleaseGoesOnBehindAnotherWriter: the caller is told in time that it is not confirmed, sooner if its context has ended, and the lock
-// is free when the other program has written.
-func TestReleaseGoesOnBehindAnotherWriter(t *testing.T) {
+// The caller learns in time that the release is not confirmed, earlier if its context ends. The lock is free
+// once the other program has written.
+func TestReleaseContinuesBehindOtherWriter(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		ended bool

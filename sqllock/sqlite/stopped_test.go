@@ -19,15 +19,16 @@ import (
 	locksqlite "github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// gate stops the process that it stands for: before the next statement with this text, whose arguments and so the time are given by then.
+// gate suspends a process before its next statement with this text. The statement's arguments, and so its
+// time, are fixed by then.
 type gate struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	text   string     // empty: none
 	caught chan struct{}
 	open   chan struct{}
 }
 
-// stopStatement has the next statement with text wait for resume, and returns a channel that is closed when it does.
+// stopStatement makes the next statement with text wait for resume. caught is closed once it waits.
 func (g *gate) stopStatement(text string) (caught <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -96,7 +97,8 @@ type gatedStmt struct {
 	gate *gate
 }
 
-// ExecContext carries the statement out though its caller's time may be over: so does a process that was stopped within the call.
+// ExecContext executes the statement even if its context has ended, as a process does that was suspended
+// within the call.
 func (s gatedStmt) ExecContext(ctx context.Context, args []sqldriver.NamedValue) (sqldriver.Result, error) {
 	s.gate.passStatement(s.text)
 	return s.plainStmt.ExecContext(context.WithoutCancel(ctx), args)
@@ -107,16 +109,16 @@ func (s gatedStmt) QueryContext(ctx context.Context, args []sqldriver.NamedValue
 	return s.plainStmt.QueryContext(context.WithoutCancel(ctx), args)
 }
 
-// TestStoppedProcessChangesNothingOfOthers stops a process after it has read the clock for a statement until its lease, or what it would
-// have taken, is over and another has the lock.
-func TestStoppedProcessChangesNothingOfOthers(t *testing.T) {
+// A process is suspended after it has read the clock for a statement, until its lease, or the one that it
+// would have taken, is over and another process has the lock.
+func TestSuspendedProcessChangesNoOtherLock(t *testing.T) {
 	t.Parallel()
 	const ttl = 5 * time.Second
 	for name, c := range map[string]struct {
-		text  string // of the statement
+		text  string // text of the statement
 		held  bool   // the process has the lock before
 		do    func(ctx context.Context, d driver.Driver, g driver.Grant) error
-		fails bool // as it is too late to take or to keep anything
+		fails bool // the process is too late to take or keep the lock
 	}{
 		"acquire": {"ON CONFLICT (name) DO UPDATE", false, func(ctx context.Context, d driver.Driver, _ driver.Grant) error {
 			_, err := d.Acquire(ctx, driver.Request{Key: "k", TTL: ttl, NoWait: true})
@@ -164,7 +166,8 @@ func TestStoppedProcessChangesNothingOfOthers(t *testing.T) {
 				go func() { outcome <- c.do(t.Context(), stopped, g) }()
 				<-caught
 				if inTransaction {
-					// It has the file, so that nobody comes between: others are told that it is locked.
+					// The suspended process has the file locked, so no other can change it: others get an
+					// error that the file is locked.
 					_, err := other.Acquire(t.Context(), driver.Request{Key: "k", TTL: time.Second, NoWait: true})
 					if !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "locked") {
 						t.Errorf("Acquire() beside a process that is stopped in a transaction = %v, want that the file is locked", err)

@@ -16,25 +16,25 @@ import (
 	"github.com/holdfast-go/holdfast/sqllock/sqlite"
 )
 
-// TestConformance goes through the suite on real files in bubbles: SQLite is part of the process and its calls take no virtual time.
-// The bells ring within the process.
+// TestConformance runs the suite on real files in bubbles: SQLite is part of the process, and its calls take
+// no virtual time. The bells ring within the process.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, newHarness(func(string) int { return 1 }))
 }
 
-// TestConformanceWithFaultyBells loses rings, doubles others, and rings for owners that nothing was handed to.
+// The bells lose rings, double others, and ring for owners to which nothing was handed.
 func TestConformanceWithFaultyBells(t *testing.T) {
 	t.Parallel()
 	locktest.Run(t, newHarness(func(message string) int {
 		if strings.HasPrefix(message, "forced") {
-			return 1 // the suite wants that the holder hears of it
+			return 1 // the suite expects the holder to be notified
 		}
 		return rand.N(3)
 	}))
 }
 
-// newHarness returns a harness of drivers whose bells deliver a message as often as times returns.
+// newHarness returns a harness for drivers whose bells deliver a message times(message) times.
 func newHarness(times func(message string) int) locktest.Harness {
 	return locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service {
 		file := filepath.Join(t.TempDir(), "locks.db")
@@ -53,11 +53,11 @@ func newHarness(times func(message string) int) locktest.Harness {
 	}}
 }
 
-// bells are the bells of one file, for processes that are goroutines of a bubble. A ring is heard at once.
+// bells are the bells of one file. The processes are goroutines of a bubble, and a ring arrives at once.
 type bells struct {
 	times func(message string) int
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	hear map[string]func(string)
 }
 

@@ -1,16 +1,17 @@
 package doorbell
 
-// Attach gives a driver of package sqllock, which sets this variable, a bell that open makes, or returns the error of open. Only
-// package sqlite calls it, right after it has made the driver: the bell is no business of programs.
+// Attach gives a driver of package sqllock a bell that open creates, or returns the error of open. Package
+// sqllock sets this variable; only package sqlite calls it, right after creating the driver, so programs
+// cannot.
 //
-// Client begins the owners of the driver's locks and tickets, before a dot. Wake has the waiter of this driver with that owner
-// look at its lock; it does not block.
+// The owners of the driver's locks and tickets begin with client and a dot. wake makes the waiter with that
+// owner poll its lock; it does not block.
 var Attach func(driver any, open func(client string, wake func(owner string)) (Ringer, error)) error
 
-// Ringer reaches the processes that owners of locks and tickets belong to. Its methods do not block, and what they send may be lost.
+// Ringer sends messages to the processes of other owners. Its methods do not block, and a message may be lost.
 type Ringer interface {
-	// Ring has a waiter that a lock was handed to look at it.
+	// Ring tells a waiter that a lock was handed to it.
 	Ring(owner string)
-	// Forced tells a holder that its lock was taken away, and why.
+	// Forced tells a holder that its lock was force-released, and why.
 	Forced(owner, why string)
 }

@@ -23,19 +23,19 @@ package doorbell
 
 import "errors"
 
-// MaxMessage bounds a message. Longer ones are cut off.
+// MaxMessage bounds a message in bytes. Longer messages are truncated.
 const MaxMessage = 1024
 
-// infix stands between the name of the file and an id.
+// infix separates the name of the file from an id.
 const infix = "-holdfast-"
 
-// idLen is the length of an id, which is the text of crypto/rand.
+// idLen is the length of an id from crypto/rand.Text.
 const idLen = 26
 
 // ErrUnsupported is returned by Open on systems other than Linux.
 var ErrUnsupported = errors.New("only Linux has what a bell needs")
 
-// validID reports whether id may be part of the name of a socket.
+// validID reports whether id may be part of a socket's name.
 func validID(id string) bool {
 	if len(id) != idLen {
 		return false

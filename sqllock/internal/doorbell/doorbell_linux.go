@@ -15,11 +15,12 @@ import (
 )
 
 const (
-	// maxAddress bounds the address of a socket: what sockaddr_un takes without the zero at its end.
+	// maxAddress bounds the address of a socket: the size of sockaddr_un.sun_path without its final zero.
 	maxAddress = 107
-	// maxNames and maxProbes bound how many names of the folder Open reads, and how many sockets it tries.
+	// maxNames and maxProbes bound the number of names that Open reads in the folder, and of sockets that it
+	// tries.
 	maxNames, maxProbes = 4096, 32
-	// settled is the age from which Open tries a socket: a younger one may be between its making and its first ring.
+	// settled is the age from which Open tries a socket: a younger socket may not have been opened fully.
 	settled = time.Minute
 
 	openPath = 0x200000 // O_PATH, which syscall lacks
@@ -27,17 +28,17 @@ const (
 
 // Bell is the socket of one process for one file. It is safe for concurrent use.
 type Bell struct {
-	file   string   // whose locks it is for
-	name   string   // of the socket in the folder
-	folder *os.File // of the file, so that addresses are short, and lead to one folder
+	file   string   // the file with the locks
+	name   string   // name of the socket in the folder
+	folder *os.File // the file's folder, opened so that addresses are short and stay in it
 	socket *os.File
 	drain  sync.WaitGroup
 	once   sync.Once
 }
 
-// Open makes the socket of id beside the file, which has to be there and no symbolic link, and removes some of the
-// sockets beside it whose processes have ended. From then on hear is called with each message, one after the other; it
-// must not block. Close ends that.
+// Open creates the socket of id beside the file, which must exist and not be a symbolic link. It also removes
+// some sockets beside the file whose processes have ended. It calls hear with each message, one at a time;
+// hear must not block. Close ends that.
 func Open(file, id string, hear func(message string)) (*Bell, error) {
 	if !validID(id) {
 		return nil, fmt.Errorf("%q is not the id of a bell", id)
@@ -60,21 +61,21 @@ func Open(file, id string, hear func(message string)) (*Bell, error) {
 	return b, nil
 }
 
-// addressOf returns a short name of an entry of the folder.
+// addressOf returns a short path of an entry of the folder.
 func (b *Bell) addressOf(name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(b.folder.Fd())) + "/" + name
 }
 
 // checkName returns an error if the name of the file is too long for sockets beside it.
 func checkName(file string) error {
-	// The number of the folder may have three digits.
+	// The descriptor of the folder may have three digits.
 	if most := maxAddress - len("/proc/self/fd/999/") - len(infix) - idLen; len(filepath.Base(file)) > most {
 		return fmt.Errorf("the name of the file has %d bytes, and more than %d leave no room for that of a socket", len(filepath.Base(file)), most)
 	}
 	return nil
 }
 
-// Check returns why there can be no socket beside the file; nil: there can. It makes none.
+// Check returns why a socket cannot be created beside the file; nil: it can. It creates none.
 func Check(file string) error {
 	const write = 2 // W_OK
 	if err := checkName(file); err != nil {
@@ -89,7 +90,7 @@ func Check(file string) error {
 	return nil
 }
 
-// bindSocket makes the socket, for the users that may write to the file.
+// bindSocket creates the socket for the users who may write to the file.
 func (b *Bell) bindSocket(mode fs.FileMode) error {
 	if err := checkName(b.file); err != nil {
 		return err
@@ -100,7 +101,7 @@ func (b *Bell) bindSocket(mode fs.FileMode) error {
 		return err
 	}
 	b.socket = os.NewFile(uintptr(fd), b.name)
-	// Linux gives the file the mode that the socket has before. A change by name might hit another file by then.
+	// Linux gives the new socket file the mode that the socket has. A chmod by name might hit another file.
 	err = syscall.Fchmod(fd, uint32(mode))
 	if err == nil {
 		err = os.NewSyscallError("bind", syscall.Bind(fd, &syscall.SockaddrUnix{Name: address}))
@@ -125,14 +126,14 @@ func (b *Bell) readMessages(hear func(string)) {
 		switch {
 		case err == nil:
 			hear(string(buf[:n]))
-		case !errors.Is(err, io.EOF): // which is an empty message
+		case !errors.Is(err, io.EOF): // io.EOF: an empty message
 			return
 		}
 	}
 }
 
-// Ring sends a message to the process with that id, unless it does not take any now. It does not block. dead reports
-// that the process has closed its bell or has ended.
+// Ring sends a message to the process with that id, unless that process accepts none now. It does not block.
+// dead reports that the process has closed its bell or has ended.
 func (b *Bell) Ring(id, message string) (dead bool) {
 	if !validID(id) {
 		return false
@@ -143,7 +144,8 @@ func (b *Bell) Ring(id, message string) (dead bool) {
 		return errors.Is(err, syscall.ENOENT)
 	}
 	defer s.close()
-	// A socket for each ring: what lies in the queues of processes that are stopped counts against the sender's buffer.
+	// Open a socket for each ring: messages in the queues of stopped processes count against the sender's
+	// buffer.
 	fd, err := newSocket()
 	if err != nil {
 		return false
@@ -160,7 +162,7 @@ func (b *Bell) Ring(id, message string) (dead bool) {
 	return true
 }
 
-// found is a socket in the folder, whatever its name leads to later.
+// found is an open descriptor of a socket in the folder, whatever its name leads to later.
 type found int
 
 func (f found) close() { syscall.Close(int(f)) }
@@ -171,7 +173,7 @@ func (f found) address() syscall.Sockaddr {
 
 var errForeign = errors.New("it is not a socket of this file's users")
 
-// findSocket returns the socket with that name, if it belongs to a user that may write to the file.
+// findSocket returns the socket with that name, if it belongs to a user who may write to the file.
 func (b *Bell) findSocket(name string) (found, error) {
 	var own, s syscall.Stat_t
 	if err := syscall.Stat(b.file, &own); err != nil {
@@ -191,7 +193,7 @@ func (b *Bell) findSocket(name string) (found, error) {
 	return found(fd), nil
 }
 
-// isTrusted reports whether s is a socket of this user, or of one who may write to the file.
+// isTrusted reports whether s is a socket of this user, or of a user who may write to the file.
 func isTrusted(file, s *syscall.Stat_t) bool {
 	switch {
 	case s.Mode&syscall.S_IFMT != syscall.S_IFSOCK:
@@ -202,12 +204,12 @@ func isTrusted(file, s *syscall.Stat_t) bool {
 	return s.Gid == file.Gid && file.Mode&0o020 != 0
 }
 
-// removeSocket removes a socket. Ids are used once, so that it is not a newer one of that name.
+// removeSocket removes a socket. Ids are never reused, so no newer socket can have that name.
 func (b *Bell) removeSocket(name string) { syscall.Unlinkat(int(b.folder.Fd()), name) }
 
-// sweepDead removes sockets of the file whose processes have ended: some, as others sweep too.
+// sweepDead removes some sockets of processes that have ended. Other processes sweep too.
 func (b *Bell) sweepDead() {
-	names, _ := b.folder.Readdirnames(maxNames) // the names that were read before an error are as good
+	names, _ := b.folder.Readdirnames(maxNames) // names read before an error are valid
 	probes := 0
 	for _, name := range names {
 		id, ours := strings.CutPrefix(name, filepath.Base(b.file)+infix)
@@ -223,7 +225,7 @@ func (b *Bell) sweepDead() {
 	}
 }
 
-// isDead reports whether nobody listens at a socket any more.
+// isDead reports whether no process listens at a socket any more.
 func (b *Bell) isDead(name string) bool {
 	s, err := b.findSocket(name)
 	if err != nil {

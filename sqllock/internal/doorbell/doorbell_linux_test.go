@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(leaktest.Run(m)) }
 
-// newFile makes a file whose locks somebody rings for.
+// newFile creates a lock file with this mode.
 func newFile(t *testing.T, mode fs.FileMode) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "locks.db")
@@ -27,13 +27,13 @@ func newFile(t *testing.T, mode fs.FileMode) (path string) {
 	return path
 }
 
-// newID returns an id that begins with a word.
+// newID returns an id that begins with word.
 func newID(word ...any) string {
 	text := fmt.Sprint(word...)
 	return text + strings.Repeat("x", idLen-len(text))
 }
 
-// openBell opens a bell of the file, and returns what it hears.
+// openBell opens a bell for the file and returns the channel of its messages.
 func openBell(t *testing.T, file, word string) (*Bell, <-chan string) {
 	t.Helper()
 	heard := make(chan string, 100)
@@ -45,7 +45,7 @@ func openBell(t *testing.T, file, word string) (*Bell, <-chan string) {
 	return b, heard
 }
 
-// wantNext fails unless the next message is the one that was sent.
+// wantNext fails unless the next message is want.
 func wantNext(t *testing.T, heard <-chan string, want string) {
 	t.Helper()
 	select {
@@ -58,7 +58,7 @@ func wantNext(t *testing.T, heard <-chan string, want string) {
 	}
 }
 
-// folderNames returns the entries of the folder of the file, without the file.
+// folderNames returns the entries of the file's folder, without the file.
 func folderNames(t *testing.T, file string) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Dir(file))
@@ -105,9 +105,8 @@ func TestRingReachesOneProcess(t *testing.T) {
 	}
 }
 
-// TestStoppedProcessHoldsUpNobody has 40 processes that take nothing from their queues: more than the buffer of one sending
-// socket has room for.
-func TestStoppedProcessHoldsUpNobody(t *testing.T) {
+// 40 processes take nothing from their queues: more than fits into the buffer of one sending socket.
+func TestSuspendedProcessDelaysNoRing(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
 	for i := range 40 {
@@ -146,7 +145,7 @@ func TestRingRemovesSocketOfDeadProcess(t *testing.T) {
 	}
 }
 
-// leaveSocket leaves a socket of a process that has ended so long ago.
+// leaveSocket leaves a socket of a process that ended age ago.
 func leaveSocket(t *testing.T, path string, age time.Duration) {
 	t.Helper()
 	fd, err := newSocket()
@@ -175,7 +174,7 @@ func TestOpenSweepsSocketsOfKilledCrowd(t *testing.T) {
 	}
 	leaveSocket(t, file+infix+newID("young"), 0)
 	leaveSocket(t, file+".other-holdfast-"+newID("D"), time.Hour)
-	for range 3 { // each tries some
+	for range 3 { // each Open tries some
 		b, _ := openBell(t, file, "B")
 		b.Ring(newID("L"), "still there?")
 		wantNext(t, heard, "still there?")
@@ -186,7 +185,7 @@ func TestOpenSweepsSocketsOfKilledCrowd(t *testing.T) {
 	}
 }
 
-// TestHostileFilesAreLeftAlone puts what another user of the folder may put there at the places of sockets.
+// The test puts into the folder what another user might put in the places of sockets.
 func TestHostileFilesAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	file := newFile(t, 0o600)
@@ -219,7 +218,7 @@ func TestHostileFilesAreLeftAlone(t *testing.T) {
 	if left := folderNames(t, file); len(left) != len(before) {
 		t.Errorf("there are %q, want %q", left, before)
 	}
-	service.SetReadDeadline(time.Now()) // a datagram that was sent is there already
+	service.SetReadDeadline(time.Now()) // a datagram would have arrived already
 	if n, err := service.Read(make([]byte, 10)); err == nil {
 		t.Errorf("a service elsewhere was sent %d bytes", n)
 	}
@@ -228,7 +227,7 @@ func TestHostileFilesAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestOnlyUsersOfFileAreTrusted(t *testing.T) {
+func TestOnlyWritersOfFileAreTrusted(t *testing.T) {
 	t.Parallel()
 	const socket, stranger, group, otherGroup = syscall.S_IFSOCK | 0o600, 1 << 20, 2 << 20, 3 << 20
 	me := uint32(os.Geteuid())
@@ -254,7 +253,7 @@ func TestSocketHasModeOfFile(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fs.FileMode{0o600, 0o660, 0o666} {
 		file := newFile(t, mode)
-		info, err := os.Stat(file) // with what umask has left of the mode
+		info, err := os.Stat(file) // the mode after umask
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +265,7 @@ func TestSocketHasModeOfFile(t *testing.T) {
 	}
 }
 
-func TestLongFolderHasBells(t *testing.T) {
+func TestLongFolderPathWorks(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), strings.Repeat("f", 120))
 	if err := os.Mkdir(folder, 0o700); err != nil {
@@ -294,7 +293,7 @@ func TestLongFolderHasBells(t *testing.T) {
 	}
 }
 
-func TestNoChildInheritsBell(t *testing.T) {
+func TestChildInheritsNoBell(t *testing.T) {
 	t.Parallel()
 	b, _ := openBell(t, newFile(t, 0o600), "A")
 	for name, f := range map[string]*os.File{"socket": b.socket, "folder": b.folder} {
