@@ -18,13 +18,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// checkNoBlame fails the test when a member is blamed.
+// checkNoBlame fails the test if d reports a member as not up.
 func (r *rig) checkNoBlame(d driver.Driver) {
 	d.(driver.Notifier).Notify(func(e driver.NodeEvent) { r.Errorf("%s is %s: %v", e.Node, e.State, e.Err) })
 }
 
-// TestCallersThatLeaveBlameNobody, whatever they have asked for when they leave.
-func TestCallersThatLeaveBlameNobody(t *testing.T) {
+// Whatever the callers have asked for when they leave.
+func TestLeavingCallerBlamesNoMember(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDriver()
 		r.Must(d.Release(r.Within(), r.Grant(d, "free", long), 0))
@@ -36,7 +36,7 @@ func TestCallersThatLeaveBlameNobody(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range 20 {
 				ctx, leave := context.WithCancel(r.Context())
-				time.AfterFunc(rand.N(300*time.Millisecond), leave) // before a member is late
+				time.AfterFunc(rand.N(300*time.Millisecond), leave) // before a member counts as late
 				all.Go(func() {
 					key := []string{"free", "held"}[i%2]
 					if g, err := d.Acquire(ctx, driver.Request{Key: key, TTL: long, NoWait: i%3 == 0}); err == nil {
@@ -47,14 +47,14 @@ func TestCallersThatLeaveBlameNobody(t *testing.T) {
 			}
 			all.Wait()
 			r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
-			time.Sleep(5 * time.Second) // for what goes on in the background
+			time.Sleep(5 * time.Second) // wait for requests in the background
 		}
 		r.checkNoBlame(d)
 	})
 }
 
-// TestStandstillsOfTheClientBlameNobody: the limit of a request is over for long when the client looks again.
-func TestStandstillsOfTheClientBlameNobody(t *testing.T) {
+// The client was suspended, so the time limit of its request is long over when it runs again.
+func TestSuspendedClientBlamesNoMember(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()
 		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
@@ -70,7 +70,6 @@ func TestStandstillsOfTheClientBlameNobody(t *testing.T) {
 	})
 }
 
-// TestMembersWithoutAnswersAreStalled, in time.
 func TestMembersWithoutAnswersAreStalled(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()
@@ -93,8 +92,8 @@ func TestMembersWithoutAnswersAreStalled(t *testing.T) {
 	})
 }
 
-// TestServicesThatOnlyAnswerLikeEtcdAreRefused, as kine: they are known by what they do, and the reader hears what to do.
-func TestServicesThatOnlyAnswerLikeEtcdAreRefused(t *testing.T) {
+// kine, for example, is recognised by its behaviour, and the error names the fix.
+func TestImitationsOfEtcdAreRejected(t *testing.T) {
 	refused := func(r *rig, what string, err error) {
 		r.Helper()
 		if !errors.Is(err, driver.ErrConfig) || !strings.Contains(err.Error(), "as kine") || !strings.Contains(err.Error(), "use etcd itself") {
@@ -135,8 +134,8 @@ func TestServicesThatOnlyAnswerLikeEtcdAreRefused(t *testing.T) {
 	})
 }
 
-// TestLimitsThatTheMemberNoticesFirstAreStalls: it learns of them with the request, and its clock may be a moment ahead.
-func TestLimitsThatTheMemberNoticesFirstAreStalls(t *testing.T) {
+// The member learns the limit from the request, and its clock may be slightly ahead.
+func TestMemberTimeLimitIsStall(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		d := r.newDirectDriver()
 		r.fake.members[0].update(func(m *fakeMember) {

@@ -15,15 +15,14 @@ import (
 
 var chaosTime = flag.Duration("chaos", 15*time.Second, "how long members fail in TestHoldersTakeTurnsWhileMembersFail")
 
-// span is for how long a holder trusted its lease.
+// span is the time for which a holder trusted its lease.
 type span struct {
 	token      holdfast.Token
 	begin, end time.Time
 }
 
-// TestHoldersTakeTurnsWhileMembersFail kills, freezes and cuts off members, the leader among
-// them, while clients take turns. No two trust a lease at the same time, and tokens rise
-// from holder to holder.
+// The test kills, freezes and cuts off members, among them the leader, while clients take turns. No two
+// clients trust a lease at the same time, and tokens rise from holder to holder.
 func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 	r := startAlone(t, 3)
 	ctx, cancel := context.WithTimeout(t.Context(), *chaosTime)
@@ -49,7 +48,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 				}
 				s.end = time.Now()
 				if d := l.Deadline(); d.Before(s.end) {
-					s.end = d // it looked too late, and knows
+					s.end = d // the holder looked after its deadline, and knows that
 				}
 				l.Release(ctx)
 				mu.Lock()
@@ -92,7 +91,7 @@ func TestHoldersTakeTurnsWhileMembersFail(t *testing.T) {
 	}
 }
 
-// failMembers has one member after the other fail until ctx ends.
+// failMembers makes one member after another fail until ctx ends.
 func (r *rig) failMembers(ctx context.Context) {
 	pause := func(d time.Duration) {
 		select {

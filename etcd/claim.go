@@ -14,40 +14,40 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// claim is one attempt at a lock.
+// claim is one attempt to acquire a lock.
 type claim struct {
 	d        *Driver
 	req      driver.Request
-	place    string // in the folder of the lock
+	place    string // name of the key in the lock's folder
 	lease    loan
-	revision int64 // that created the key; 0: it is not known to exist
+	revision int64 // revision that created the key; 0: not known to exist
 	moves    int64 // as in id
 	token    int64
-	loose    bool // whether a request to create the key may still be carried out
+	loose    bool // a request to create the key may still be executed
 	wait     driverkit.Wait
 }
 
 func (c *claim) key() string { return c.d.folderOf(c.req.Key) + c.place }
 
-// acquireLock goes on until the lock is granted or that is out of the question.
+// acquireLock makes the steps of the claim until the lock is granted or an error ends the attempt.
 func (c *claim) acquireLock(ctx context.Context) error {
 	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, c.tryStep)
 }
 
-// tryStep does what is to be done next, and returns nil when the claim has the lock. A lease that it has lapses.
+// tryStep makes the next step and returns nil once the claim has the lock.
 func (c *claim) tryStep(ctx context.Context) error {
 	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.lease.id != clientv3.NoLease, c.requestMissing, c.awaitTurn)
 }
 
-// rivals are the claims ahead of a claim, as of a revision.
+// rivals are the claims before a claim, at one revision.
 type rivals struct {
-	before   entry // for whose end it waits
+	before   entry // the claim waits until this key is deleted
 	line     lineUp
 	revision int64
 }
 
-// requestMissing gets what the claim lacks: a lease, a key, the lock. It has the lock if there is neither an
-// error nor anybody ahead.
+// requestMissing requests what the claim lacks: a lease, a key, the lock. If there is no error and no rival,
+// the claim has the lock.
 func (c *claim) requestMissing(ctx context.Context) (*rivals, error) {
 	if c.lease.id == clientv3.NoLease {
 		if err := c.borrowLease(ctx); err != nil {
@@ -60,8 +60,8 @@ func (c *claim) requestMissing(ctx context.Context) (*rivals, error) {
 	return c.readRivals(ctx)
 }
 
-// borrowLease gets a lease. A try that would need a new one looks first, so that one in vain changes nothing. A lease that comes
-// when its claim has gone is revoked.
+// borrowLease gets a lease. If the caller does not wait and no spare lease exists, it first reads the lock, so
+// that a failed attempt changes nothing. A lease that arrives after its claim has ended is revoked.
 func (c *claim) borrowLease(ctx context.Context) error {
 	c.place, c.loose = c.d.owners.Next(false), false
 	if c.req.Renews {
@@ -92,15 +92,15 @@ func (c *claim) borrowLease(ctx context.Context) error {
 	}
 }
 
-// giveUp ends a claim that has failed. A lease that has no key and gets none is spare.
+// giveUp ends a failed claim. A lease that certainly has no key becomes spare; any other is revoked.
 func (c *claim) giveUp() {
 	if c.revision != 0 || c.loose || !c.d.loans.save(c.lease) {
 		c.d.abandonLease(c.lease)
 	}
 }
 
-// createKey creates the key; for a try, only if no other key exists. For a key that already exists the
-// answer was lost. The last key before a key that was just created is the one to wait for.
+// createKey creates the key; without waiting, only if no other key exists. If the key exists already, an
+// earlier answer was lost. The claim waits for the newest key before its own.
 func (c *claim) createKey(ctx context.Context) (*rivals, error) {
 	folder := c.d.folderOf(c.req.Key)
 	base, known := c.d.base.known(c.d.baseKey())
@@ -149,10 +149,10 @@ func (c *claim) createKey(ctx context.Context) (*rivals, error) {
 	return nil, driverkit.ErrAgain
 }
 
-// forgetLease forgets a lease that is over, and the place in line with it. Nothing can be created under it.
+// forgetLease drops a lease that is over, and the key under it. No request can create a key under that lease.
 func (c *claim) forgetLease() { c.lease, c.revision = loan{}, 0 }
 
-// readRivals reads the keys ahead of the claim.
+// readRivals reads the keys before the claim's own.
 func (c *claim) readRivals(ctx context.Context) (*rivals, error) {
 	var resp *clientv3.TxnResponse
 	err := c.d.callAny(ctx, pace.RequestTime(c.req.TTL, pace.Members), func(ctx context.Context, cl *clientv3.Client) (err error) {
@@ -176,8 +176,8 @@ func (c *claim) readRivals(ctx context.Context) (*rivals, error) {
 	return &rivals{before, lineFrom(resp, 2), resp.Header.Revision}, nil
 }
 
-// completeGrant completes the claim as the holder. The lease may be old by now: a holder that renews it gets no
-// less than half of the TTL, and a holder that does not gets the TTL less the bound of one request.
+// completeGrant completes the claim as the holder. The lease may be old by now. A holder that renews gets at
+// least half of the TTL; a holder that does not gets the TTL less the limit of one request.
 func (c *claim) completeGrant(ctx context.Context, own entry) error {
 	c.token = own.token
 	age := c.lease.ttl / 2
@@ -200,7 +200,7 @@ func (c *claim) newGrant() driver.Grant {
 	}
 }
 
-// renewLease renews the lease, and has all looked at anew where the key before is gone.
+// renewLease renews the lease. If the key before the claim's is gone, the claim reads its rivals again.
 func (c *claim) renewLease(ctx context.Context, before string) error {
 	var r renewal
 	stands := clientv3.OpGet(before, clientv3.WithCountOnly())
@@ -219,8 +219,8 @@ func (c *claim) renewLease(ctx context.Context, before string) error {
 	return nil
 }
 
-// awaitTurn returns when the key before the claim's or its own is deleted, when the member that
-// watches them fails, and when it cannot renew the lease.
+// awaitTurn waits until the key before the claim's or the claim's own is deleted. It also returns if the
+// member that watches them fails or the lease cannot be renewed.
 func (c *claim) awaitTurn(ctx context.Context, a *rivals) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -231,16 +231,16 @@ func (c *claim) awaitTurn(ctx context.Context, a *rivals) error {
 		c.d.calls.Go(func() { gone <- n.awaitDelete(ctx, key, a.revision+1) })
 	}
 	held, left := a.line.heldError(), make(chan time.Duration, 1)
-	held.Waiters = max(held.Waiters-1, 0) // but for the claim itself
+	held.Waiters = max(held.Waiters-1, 0) // do not count the claim itself
 
-	c.d.calls.Go(func() { // which must not hold up the others
+	c.d.calls.Go(func() { // the report must not delay the watch
 		c.d.lane.Do(ctx, driverkit.Later, nil, func() error {
 			known, err := c.d.leaseRemaining(ctx, a.line.first.lease)
 			left <- known
 			return err
 		})
 	})
-	early := *held // as it is where nobody says in time how long the holder's lease lasts
+	early := *held // used if no member reports the remaining time early enough
 	soon := time.NewTimer(pace.LongPause)
 	defer soon.Stop()
 	due := time.NewTimer(time.Until(c.lease.sent.Add(c.lease.ttl / 3)))
@@ -254,7 +254,7 @@ func (c *claim) awaitTurn(ctx context.Context, a *rivals) error {
 			return c.d.states.Unavailable(nil, driver.NodeError{Node: n.name, Err: err})
 		case <-changed:
 			up, changed = c.d.states.Up(n.place)
-		case <-due.C: // a cluster that was restored may be before the revision from which the watch goes on
+		case <-due.C: // a restored cluster may be at a revision before the watch's
 			if err := c.renewLease(ctx, a.before.key); err != nil {
 				return err
 			}
@@ -274,8 +274,8 @@ func (c *claim) awaitTurn(ctx context.Context, a *rivals) error {
 	return driverkit.ErrAgain
 }
 
-// awaitDelete returns nil when key has been deleted, at revision or later. The servers look
-// only ten times a second for what happened before a watch was there, so it asks for that.
+// awaitDelete returns nil once key was deleted, at revision or later. It also reads the key, because servers
+// check only ten times a second for events before a new watch.
 func (n *node) awaitDelete(ctx context.Context, key string, revision int64) error {
 	in, _, err := n.withLogin(ctx)
 	if err != nil {
@@ -284,7 +284,7 @@ func (n *node) awaitDelete(ctx context.Context, key string, revision int64) erro
 	for resp := range n.client.Watch(clientv3.WithRequireLeader(in), key, clientv3.WithRev(revision), clientv3.WithFilterPut(), clientv3.WithCreatedNotify()) {
 		err := resp.Err()
 		switch {
-		case errors.Is(err, rpctypes.ErrCompacted): // what happened before the connection was made anew is not known
+		case errors.Is(err, rpctypes.ErrCompacted): // events before the reconnect are lost
 			return nil
 		case err != nil:
 			return n.watchError(ctx, key, err)
@@ -299,8 +299,8 @@ func (n *node) awaitDelete(ctx context.Context, key string, revision int64) erro
 	return explainError(ctx, errors.New("the watch has ended"))
 }
 
-// watchError returns the error of a watch. A rejected watch may have come with an old login: a read renews that, or tells what right
-// the user lacks, and then all is looked at anew.
+// watchError returns the error of a watch. A watch may be rejected for an old login: a read renews the login
+// or reports the missing permission. Then the claim reads its rivals again.
 func (n *node) watchError(ctx context.Context, key string, err error) error {
 	if err = explainError(ctx, err); !driverkit.Lasts(err) {
 		return err
@@ -314,7 +314,7 @@ func (n *node) watchError(ctx context.Context, key string, err error) error {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// heldBy returns the HeldError with the holder and the time left.
+// heldBy returns a HeldError with the holder and the remaining time.
 func (d *Driver) heldBy(ctx context.Context, l lineUp) error {
 	held := l.heldError()
 	held.Remaining, _ = d.leaseRemaining(ctx, l.first.lease)
@@ -325,7 +325,7 @@ func (l lineUp) heldError() *driver.HeldError {
 	return &driver.HeldError{Owner: l.first.owner, Holder: l.first.value.Holder, Since: l.first.value.Since, Kept: l.first.value.Kept, Waiters: l.waiterCount()}
 }
 
-// readLine reads the line of a lock.
+// readLine reads the line-up of a lock.
 func (d *Driver) readLine(ctx context.Context, name string) (l lineUp, err error) {
 	err = d.callAny(ctx, pace.CallTime(), d.lineRequest(name, &l))
 	return l, err
@@ -341,14 +341,14 @@ func (d *Driver) lineRequest(name string, l *lineUp) request {
 	}
 }
 
-// grantRequest gets a lease. One whose answer was lost has no key, and lapses.
+// grantRequest requests a lease. If the answer is lost, that lease has no key and lapses.
 func grantRequest(ttl time.Duration, l *loan) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		sent := time.Now()
 		resp, err := c.Grant(ctx, wholeSeconds(ttl))
 		switch {
 		case err != nil:
-		case int64(resp.ID) == wholeSeconds(ttl): // the same for all: kine gives back the TTL
+		case int64(resp.ID) == wholeSeconds(ttl): // kine returns the TTL as the id, which all leases then share
 			return errNoEtcd
 		case resp.ID == clientv3.NoLease, resp.TTL <= 0:
 			return errors.New("the member has granted a lease without an id or a time")
@@ -359,11 +359,12 @@ func grantRequest(ttl time.Duration, l *loan) request {
 	}
 }
 
-// wholeSeconds returns a TTL as the servers count it.
+// wholeSeconds returns a TTL in seconds, rounded up as servers count it.
 func wholeSeconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
 
-// tooLong returns an error if the servers granted a longer lease than was asked for, which a long election timeout makes them do
-// (findings/etcd-lease-is-longer-than-asked.sh): the lock of a holder that died would stand for so long.
+// tooLong returns an error if the servers granted a longer lease than requested, as they do with a long
+// election timeout (findings/etcd-lease-is-longer-than-asked.sh): the lock of a dead holder would last as
+// long.
 func (l loan) tooLong(asked time.Duration) error {
 	if l.ttl <= time.Duration(wholeSeconds(asked))*time.Second {
 		return nil
@@ -372,8 +373,8 @@ func (l loan) tooLong(asked time.Duration) error {
 		driver.ErrInvalid, l.ttl, asked)
 }
 
-// adoptKey takes over the key of g, if that has the lock. Once first in line, a key stays so. The lease stays as well: so it does
-// not matter how late the change is carried out, as it ends nothing sooner than the last renewal has promised.
+// adoptKey takes over the key of g, if that has the lock. A key that is first in line stays first, and its
+// lease stays too. So a late execution of the change ends nothing earlier than the last renewal promised.
 func (c *claim) adoptKey(ctx context.Context, g driver.Grant) error {
 	var l lineUp
 	err := c.d.callUntilAnswer(ctx, g.TTL, c.d.lineRequest(g.Key, &l))
@@ -410,7 +411,7 @@ func (c *claim) adoptKey(ctx context.Context, g driver.Grant) error {
 	return nil
 }
 
-// changeKey does something to a key if that is as it was, and returns the key as it is then.
+// changeKey applies do to a key if it is unchanged since was, and returns the new state of the key.
 func (d *Driver) changeKey(ctx context.Context, ttl time.Duration, was entry, do clientv3.Op) (now entry, err error) {
 	err = d.callUntilAnswer(ctx, ttl, func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Txn(ctx).If(was.compareUnchanged(was.key[:len(was.key)-len(was.place)])).
@@ -423,7 +424,7 @@ func (d *Driver) changeKey(ctx context.Context, ttl time.Duration, was entry, do
 	return now, err
 }
 
-// revokeLease ends a lease, and deletes the key under it.
+// revokeLease revokes a lease, which deletes its key.
 func (d *Driver) revokeLease(l loan) error {
 	if l.id == clientv3.NoLease {
 		return nil

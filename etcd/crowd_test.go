@@ -12,16 +12,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-var waiters = flag.Int("waiters", 64, "how many wait in TestManyWaitersOutliveTheLeader; a multiple of four")
+var waiters = flag.Int("waiters", 64, "how many wait in TestManyWaitersSurviveLeaderFailure; a multiple of four")
 
-func TestACrowdOfOneClientIsServed(t *testing.T) {
+func TestClientServesCrowd(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		fixture.Crowd(r.Rig, r.newDriver(), 1000)
 	})
 }
 
-// TestManyWaitersOutliveTheLeader, each of them once, in the order in which they came.
-func TestManyWaitersOutliveTheLeader(t *testing.T) {
+// Each waiter gets the lock once, in order of arrival.
+func TestManyWaitersSurviveLeaderFailure(t *testing.T) {
 	r := startAlone(t, 3)
 	const clients = 4
 	drivers := make([]*etcd.Driver, clients)
@@ -56,7 +56,7 @@ func TestManyWaitersOutliveTheLeader(t *testing.T) {
 	}
 	r.awaitKeys("k", 1+len(turns))
 	r.leader().Kill()
-	holder.Release(ctx, g, 0) // which no leader may confirm in time; the driver goes on with it
+	holder.Release(ctx, g, 0) // may get no answer while there is no leader; the driver retries
 	all.Wait()
 	for i, turn := range turns {
 		if row := i / clients; int(turn-1)/clients != row { // the waiters of a row arrived at once

@@ -23,16 +23,16 @@ import (
 )
 
 var (
-	sequences = flag.Int("sequences", 60, "how many sequences TestTheFakeAnswersAsEtcdDoes compares")
-	seed      = flag.Uint64("seed", 0, "the first seed of TestTheFakeAnswersAsEtcdDoes; 0: a random one")
+	sequences = flag.Int("sequences", 60, "how many sequences TestFakeAnswersAsEtcdDoes compares")
+	seed      = flag.Uint64("seed", 0, "the first seed of TestFakeAnswersAsEtcdDoes; 0: a random one")
 )
 
-// side is one of the two services that are compared.
+// side is one of the two services under comparison.
 type side struct {
 	kv    pb.KVClient
 	lease pb.LeaseClient
 	watch pb.WatchClient
-	base  int64 // the revision at which the sequence has begun
+	base  int64 // revision at the start of the sequence
 }
 
 func newSide(c *clientv3.Client) *side {
@@ -40,8 +40,9 @@ func newSide(c *clientv3.Client) *side {
 	return &side{kv: pb.NewKVClient(conn), lease: pb.NewLeaseClient(conn), watch: pb.NewWatchClient(conn)}
 }
 
-// TestTheFakeAnswersAsEtcdDoes to random steps, so that what passes on the fake passes on etcd. It prints its first seed.
-func TestTheFakeAnswersAsEtcdDoes(t *testing.T) {
+// A rig on the fake passes on etcd only if both answer alike. The test sends random steps to both and prints
+// its first seed.
+func TestFakeAnswersAsEtcdDoes(t *testing.T) {
 	r := startAlone(t, 1)
 	invented := newFakeRig(t, 1)
 	first := *seed
@@ -83,7 +84,7 @@ func TestTheFakeAnswersAsEtcdDoes(t *testing.T) {
 	t.Logf("%d sequences of %d steps in all", *sequences, steps)
 }
 
-// script makes up requests. Revisions in them are counted from the beginning of the sequence.
+// script generates requests. It counts revisions from the start of the sequence.
 type script struct {
 	*rand.Rand
 	seed   uint64
@@ -98,7 +99,7 @@ func newScript(seed uint64, number int) *script {
 
 func (s *script) key() []byte { return fmt.Append(nil, s.prefix, s.IntN(5)) }
 
-// span is a key or a range of keys of this sequence.
+// span returns a key or a range of keys of this sequence.
 func (s *script) span() (from, end []byte) {
 	switch s.IntN(3) {
 	case 0:
@@ -174,7 +175,7 @@ func (s *script) compare() *pb.Compare {
 	return c
 }
 
-// step is one request.
+// step generates one request.
 func (s *script) step() proto.Message {
 	switch s.IntN(12) {
 	case 0, 1:
@@ -184,7 +185,7 @@ func (s *script) step() proto.Message {
 	case 3, 4:
 		return s.get()
 	case 5:
-		if s.IntN(4) == 0 { // which no key has, as it may lapse
+		if s.IntN(4) == 0 { // this lease has no key, because it may lapse
 			return &pb.LeaseGrantRequest{ID: s.lease + 100 + s.Int64N(1e6), TTL: []int64{0, 1, 2, 3, 1 << 40}[s.IntN(5)]}
 		}
 		return &pb.LeaseGrantRequest{ID: s.id(), TTL: 3600 + s.Int64N(2)}
@@ -213,7 +214,7 @@ func (s *script) step() proto.Message {
 	return txn
 }
 
-// watching is a watch of what the sequence has done.
+// watching generates a watch of the sequence's changes.
 func (s *script) watching() *pb.WatchCreateRequest {
 	w := &pb.WatchCreateRequest{StartRevision: 1 + s.Int64N(8)}
 	for slices.Contains(s.gaps, w.StartRevision) { // etcd 3.4.23 forgets a deletion at the very revision that is compacted
@@ -228,7 +229,7 @@ func (s *script) watching() *pb.WatchCreateRequest {
 
 func marshalText(m proto.Message) string { return prototext.MarshalOptions{Multiline: true}.Format(m) }
 
-// translateRevisions translates the revisions in a request to the revisions of this side.
+// translateRevisions adds this side's base to the revisions in a request.
 func (b *side) translateRevisions(m proto.Message) proto.Message {
 	m = proto.Clone(m)
 	move := func(revs ...*int64) {
@@ -266,7 +267,7 @@ func (b *side) translateRevisions(m proto.Message) proto.Message {
 	return m
 }
 
-// sendRequest sends a request, and returns the answer as if the sequence had begun at revision 0.
+// sendRequest sends a request. It returns the answer as if the sequence had begun at revision 0.
 func (b *side) sendRequest(ctx context.Context, what proto.Message) string {
 	var answer proto.Message
 	var err error
@@ -310,7 +311,8 @@ func (b *side) renew(ctx context.Context, r *pb.LeaseKeepAliveRequest) (*pb.Leas
 	return s.Recv()
 }
 
-// subtractBase takes the beginning off the revisions in an answer, and leaves out what differs between any two clusters.
+// subtractBase subtracts this side's base from the revisions in an answer, and clears what differs between any
+// two clusters.
 func (b *side) subtractBase(answer proto.Message) {
 	header := func(h *pb.ResponseHeader) {
 		if h != nil {
@@ -325,7 +327,7 @@ func (b *side) subtractBase(answer proto.Message) {
 	case *pb.RangeResponse:
 		b.keys(r.Kvs...)
 	case *pb.TxnResponse:
-		for _, op := range r.Responses { // the headers in it have what the server's version puts there
+		for _, op := range r.Responses { // headers inside depend on the server's version
 			switch {
 			case op.GetResponseRange() != nil:
 				op.GetResponseRange().Header = nil
@@ -337,7 +339,7 @@ func (b *side) subtractBase(answer proto.Message) {
 			}
 		}
 	case *pb.LeaseTimeToLiveResponse:
-		r.TTL = min(r.TTL, 0) // which goes by the clock
+		r.TTL = min(r.TTL, 0) // depends on the clock
 	}
 }
 
@@ -348,7 +350,7 @@ func (b *side) keys(kvs ...*mvccpb.KeyValue) {
 	}
 }
 
-// observeWatch returns what a watch sees up to a last change, which it makes, or how it ends.
+// observeWatch returns the events of a watch up to a last change, which it makes, or the end of the watch.
 func (b *side) observeWatch(ctx context.Context, w *pb.WatchCreateRequest) string {
 	ctx, cancel := context.WithTimeout(ctx, fixture.Patience())
 	defer cancel()

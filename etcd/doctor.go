@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// calmTTL outlasts an election.
+	// calmTTL is a TTL that outlasts an election.
 	calmTTL = 5 * time.Second
-	// farBehind is for how many entries of the log a member may lag that is asked as any other.
+	// farBehind is the lag, in log entries, from which a member counts as behind.
 	farBehind = 1000
 )
 
-// Diagnose implements driver.Doctor. It writes no key, but has a lease granted and gives it
-// back: only that tells the servers' floor of TTLs.
+// Diagnose implements driver.Doctor. It writes no key, but requests a lease and revokes it: only a granted
+// lease shows the servers' minimal TTL.
 func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Finding {
 	if err := d.calls.Enter(); err != nil {
 		return driverkit.ClosedFindings(err)
@@ -49,14 +49,14 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return whole.Found
 }
 
-// member is a look at one member.
+// member is the doctor's check of one member.
 type member struct {
 	driverkit.Notes
 	node   *node
-	status *pb.StatusResponse // nil: it has not answered
+	status *pb.StatusResponse // nil: no answer
 }
 
-// examine asks a member what it says of itself.
+// examine asks a member for its state and checks it.
 func (m *member) examine(ctx context.Context, ttl time.Duration) {
 	ask := func() error {
 		return m.node.tryRequest(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) (err error) {
@@ -86,7 +86,7 @@ func (m *member) examine(ctx context.Context, ttl time.Duration) {
 	m.checkTransport(ctx)
 }
 
-// checkVersion knows the faults of old servers from which the driver cannot protect itself.
+// checkVersion reports server versions with faults from which the driver cannot protect itself.
 func (m *member) checkVersion(text string) {
 	parts := strings.SplitN(text, ".", 3)
 	major, _ := strconv.Atoi(parts[0])
@@ -107,7 +107,7 @@ func (m *member) checkVersion(text string) {
 	}
 }
 
-// checkRole checks whether the member takes part in decisions.
+// checkRole checks that the member takes part in decisions.
 func (m *member) checkRole() {
 	s := m.status
 	switch {
@@ -123,7 +123,7 @@ func (m *member) checkRole() {
 	}
 }
 
-// checkSpace checks whether there is room for more keys.
+// checkSpace checks that there is space for more keys.
 func (m *member) checkSpace() {
 	s := m.status
 	switch {
@@ -140,7 +140,7 @@ func (m *member) checkSpace() {
 
 func (m *member) hasAlarm() bool { return m.status != nil && len(m.status.Errors) > 0 }
 
-// checkTransport looks at a connection of its own.
+// checkTransport checks the transport on a connection of its own.
 func (m *member) checkTransport(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, pace.CallTime())
 	defer cancel()
@@ -153,7 +153,7 @@ func (m *member) checkTransport(ctx context.Context) {
 	m.Transport(conn, m.node.password != "", config)
 }
 
-// examineCluster looks at what is no single member's.
+// examineCluster checks what concerns the whole cluster.
 func (d *Driver) examineCluster(ctx context.Context, members []*member, ttl time.Duration) driverkit.Notes {
 	var whole driverkit.Notes
 	first := -1
@@ -176,7 +176,7 @@ func (d *Driver) examineCluster(ctx context.Context, members []*member, ttl time
 		return whole
 	}
 	if err := d.callAny(ctx, pace.CallTime(), d.rehearseWrites); errors.Is(err, errForeign) {
-		return whole // it is said already
+		return whole // already reported
 	} else if errors.Is(err, driver.ErrAuth) {
 		whole.Fault("rights", err)
 	} else if err != nil {
@@ -184,26 +184,26 @@ func (d *Driver) examineCluster(ctx context.Context, members []*member, ttl time
 	} else {
 		whole.OK("rights", "to read and write below %q", d.prefix)
 		d.countMembers(ctx, &whole)
-		if !slices.ContainsFunc(members, (*member).hasAlarm) { // they grant nothing then
+		if !slices.ContainsFunc(members, (*member).hasAlarm) { // with an alarm they grant nothing
 			d.checkMinTTL(ctx, &whole, ttl)
 		}
 	}
 	return whole
 }
 
-// rehearseWrites asks for what locks need, under a condition that does not hold: nothing is
-// written, and the rights are looked at all the same.
+// rehearseWrites sends the writes that locks need, under a condition that fails: the cluster checks the
+// permissions and writes nothing.
 func (d *Driver) rehearseWrites(ctx context.Context, c *clientv3.Client) error {
 	key := d.folderOf("holdfast") + "~probe"
 	resp, err := c.Txn(ctx).If(clientv3.Compare(clientv3.Version(key), "<", 0)).
-		Then(clientv3.OpDelete(key)).Else(clientv3.OpGet(key)).Commit() // a put is refused where there is no space
+		Then(clientv3.OpDelete(key)).Else(clientv3.OpGet(key)).Commit() // a put would fail without space
 	if err == nil && resp.Succeeded {
 		err = errors.New("a key has a version below 0")
 	}
 	return err
 }
 
-// checkMinTTL holds the TTL against the lease that the servers grant for it.
+// checkMinTTL compares the TTL with the lease that the servers grant for it.
 func (d *Driver) checkMinTTL(ctx context.Context, whole *driverkit.Notes, ttl time.Duration) {
 	var granted loan
 	if err := d.callAny(ctx, pace.CallTime(), grantRequest(ttl, &granted)); err != nil {
@@ -218,7 +218,7 @@ func (d *Driver) checkMinTTL(ctx context.Context, whole *driverkit.Notes, ttl ti
 	whole.OK("floor", "leases of %v are granted", granted.ttl)
 }
 
-// countMembers finds members that are not named.
+// countMembers reports members that the URL does not name.
 func (d *Driver) countMembers(ctx context.Context, whole *driverkit.Notes) {
 	voters := 0
 	err := d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {

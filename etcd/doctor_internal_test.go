@@ -6,8 +6,8 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestADoctorKnowsWhichServersAreTooOld by what the releases have mended.
-func TestADoctorKnowsWhichServersAreTooOld(t *testing.T) {
+// A version is too old if a later release fixed a fault in it.
+func TestDoctorReportsOldVersions(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]driver.Verdict{
 		"3.3.27": driver.VerdictFault, "2.3.8": driver.VerdictFault, "3.4.30": driver.VerdictWarning, "3.4.31": driver.VerdictOK,

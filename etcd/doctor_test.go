@@ -22,7 +22,7 @@ import (
 
 var _ driver.Doctor = (*etcd.Driver)(nil)
 
-// findingsAt returns what is bad with the members at these addresses.
+// findingsAt returns the bad findings for the members at these addresses.
 func (r *rig) findingsAt(addrs []string, ttl time.Duration) []driver.Finding {
 	r.Helper()
 	d, err := r.openDriver(addrs, withoutCheck(r.opts))
@@ -31,7 +31,7 @@ func (r *rig) findingsAt(addrs []string, ttl time.Duration) []driver.Finding {
 	return r.badFindings(d.Diagnose(r.Within(), ttl))
 }
 
-// diagnosedAt returns what is bad with the cluster that a URL names.
+// diagnosedAt returns the bad findings for the cluster at url.
 func (r *rig) diagnosedAt(url string, ttl time.Duration, opts *etcd.Options) []driver.Finding {
 	r.Helper()
 	found, err := runDoctor(r.Within(), url, ttl, opts)
@@ -39,7 +39,7 @@ func (r *rig) diagnosedAt(url string, ttl time.Duration, opts *etcd.Options) []d
 	return r.badFindings(found)
 }
 
-// badFindings returns the bad findings, without the version, which depends on the etcd of this machine.
+// badFindings returns the bad findings except the version, which depends on the etcd of this machine.
 func (r *rig) badFindings(found []driver.Finding) (bad []driver.Finding) {
 	r.Helper()
 	for _, f := range found {
@@ -58,7 +58,7 @@ func (r *rig) badFindings(found []driver.Finding) (bad []driver.Finding) {
 
 func urlOf(addrs ...string) string { return "etcd://" + strings.Join(addrs, ",") + "/locks" }
 
-// wantOnly checks that one thing was found.
+// wantOnly checks that the doctor found one thing.
 func (r *rig) wantOnly(found []driver.Finding, check string, v driver.Verdict, words ...string) {
 	r.Helper()
 	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
@@ -72,7 +72,7 @@ func (r *rig) wantOnly(found []driver.Finding, check string, v driver.Verdict, w
 	}
 }
 
-func TestASoundClusterHasNoFindings(t *testing.T) {
+func TestSoundClusterHasNoFindings(t *testing.T) {
 	r := startAlone(t, 3)
 	before, err := r.direct.Get(r.Within(), "\x00", clientv3.WithFromKey())
 	r.Must(err)
@@ -92,7 +92,7 @@ func TestASoundClusterHasNoFindings(t *testing.T) {
 	if checks["rights"] != 1 || checks["members"] != 1 || checks["floor"] != 1 {
 		t.Errorf("found %+v", found)
 	}
-	r.Eventually("no lease is left", func() bool { // a member that follows may know a moment later
+	r.Eventually("no lease is left", func() bool { // a follower may see it a moment later
 		leases, err := r.direct.Leases(r.Within())
 		return err == nil && len(leases.Leases) == 0
 	})
@@ -103,7 +103,7 @@ func TestASoundClusterHasNoFindings(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsEachFaultOfACluster(t *testing.T) {
+func TestDoctorFindsEachClusterFault(t *testing.T) {
 	t.Parallel()
 	faults := func(name string, members int, test func(r *rig)) {
 		t.Run(name, func(t *testing.T) { inBubbleOf(t, members, test) })
@@ -230,7 +230,7 @@ func TestDoctorFindsEachFaultOfACluster(t *testing.T) {
 			return r.diagnosedAt(url, 0, &etcd.Options{TLS: c})
 		}
 		in := func(days time.Duration) func(c *tls.Config) {
-			return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // it is good for 90
+			return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // the certificate is valid for 90 days
 		}
 		r.wantOnly(with(in(87)), "tls", driver.VerdictWarning, "certificate ends on ", "in 3 days", "renew it")
 		r.wantOnly(with(in(91)), "reach", driver.VerdictFault, "expired", "renew its certificate")

@@ -71,10 +71,10 @@ import (
 
 const (
 	minTTL = 2 * time.Second
-	// batch bounds the grants that are renewed together. A transaction may have 128 parts.
+	// batch bounds the grants per renewal request. A transaction may have 128 operations.
 	batch = 64
-	// room is for how many requests at once that begin locks or free them. The members write those
-	// together to the disk that come together.
+	// room bounds the concurrent requests that acquire or release locks. The members write concurrent requests
+	// to disk together.
 	room = 64
 )
 
@@ -106,16 +106,16 @@ type Driver struct {
 
 	calls  *driverkit.Calls
 	states *driverkit.States
-	lane   *driverkit.Lane // of what claims begin and what frees locks
+	lane   *driverkit.Lane // turns for requests that acquire or release locks
 	union  *union
 	loans  loans
 	base   base
 
 	secrets []string // files
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	alert func(owner, why string)
-	hears bool // of what Force tells this client
+	hears bool // the watch for messages of Force was started
 }
 
 func newDriver(members []string, opts *Options) (*Driver, error) {
@@ -187,7 +187,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return c.newGrant(), nil
 }
 
-// Renew implements driver.Driver. It tries again until ctx ends.
+// Renew implements driver.Driver. It retries until ctx ends.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	out := make([]driver.Renewal, len(grants))
 	var all sync.WaitGroup
@@ -221,8 +221,8 @@ func (d *Driver) renewGrants(ctx context.Context, grants []driver.Grant, out []d
 	}
 }
 
-// Release implements driver.Driver. The release is repeated in the background until it is
-// confirmed, or the lock has lapsed.
+// Release implements driver.Driver. It repeats the release in the background until it is confirmed or the lock
+// has lapsed.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -231,10 +231,10 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error { return d.freeLock(g, keep, begun) })
 }
 
-// freeLock deletes the key of g, if that is still its own, and has the lease used again or revoked. To keep the lock, it leaves
-// the key, under another lease, which nobody renews.
+// freeLock deletes the key of g, if g still owns it. Then it makes the lease spare, or revokes it. To keep the
+// lock for a while, it moves the key to another lease, which is not renewed.
 //
-// It does not just revoke the lease: one that was adopted has another holder, and a spare one another lock.
+// It does not simply revoke the lease: an adopted lease has another holder, and a spare lease another lock.
 func (d *Driver) freeLock(g driver.Grant, keep time.Duration, begun func()) error {
 	was := parseOwner(g.Owner)
 	ctx, cancel := context.WithTimeout(d.calls.Work, g.TTL)
@@ -250,7 +250,7 @@ func (d *Driver) freeLock(g driver.Grant, keep time.Duration, begun func()) erro
 		do = changeRequest(d.folderOf(g.Key), was, kept, &done)
 	case driver.IsAdoptable(g.Owner):
 		do = changeRequest(d.folderOf(g.Key), was, clientv3.OpDelete(key), &done)
-	default: // only its holder changes the key: so each member is spared the transaction that would compare that
+	default: // only its holder changes the key, so no transaction needs to compare it
 		do = func(ctx context.Context, c *clientv3.Client) error {
 			resp, err := c.Delete(ctx, key)
 			done = err == nil && resp.Deleted > 0
@@ -264,8 +264,8 @@ func (d *Driver) freeLock(g driver.Grant, keep time.Duration, begun func()) erro
 	return err
 }
 
-// keepLock returns what leaves the key of g under a lease of this TTL, nothing if the key is no longer its own. After an error it
-// revokes nothing: the lock may stand under either lease.
+// keepLock returns the operation that moves the key of g to another lease with this TTL, or none if g no
+// longer owns the key. After an error it revokes neither lease: the key may be under either.
 func (d *Driver) keepLock(ctx context.Context, g driver.Grant, ttl time.Duration, begun func()) (put clientv3.Op, err error) {
 	var l lineUp
 	var last loan
@@ -280,7 +280,8 @@ func (d *Driver) keepLock(ctx context.Context, g driver.Grant, ttl time.Duration
 	return clientv3.OpPut(l.first.key, says.text(), clientv3.WithLease(last.id)), nil
 }
 
-// changeRequest does something to a key of a folder if nobody has changed it since, and notes whether it has.
+// changeRequest applies do to a key of a folder if the key is unchanged since was, and stores in done whether
+// it did.
 func changeRequest(folder string, was id, do clientv3.Op, done *bool) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Txn(ctx).If(was.compareUnchanged(folder)).Then(do).Commit()
@@ -289,7 +290,7 @@ func changeRequest(folder string, was id, do clientv3.Op, done *bool) request {
 	}
 }
 
-// Detach implements driver.Adopter: the lease may get another holder, and so never another lock.
+// Detach implements driver.Adopter. The lease may get another holder, so it must never become spare.
 func (d *Driver) Detach(g driver.Grant) { d.loans.forget(parseOwner(g.Owner).lease) }
 
 // Adopt implements driver.Adopter.
@@ -303,7 +304,7 @@ func (d *Driver) Adopt(ctx context.Context, g driver.Grant) (driver.Grant, error
 	defer context.AfterFunc(d.calls.Alive, cancel)()
 	c := &claim{d: d, req: driver.Request{Key: g.Key, TTL: g.TTL, Adoptable: true}, loose: true}
 	if err := c.adoptKey(ctx, g); err != nil {
-		if c.revision != 0 { // it has the lock
+		if c.revision != 0 { // the claim has the lock
 			d.calls.Go(func() { d.freeLock(c.newGrant(), 0, func() {}) })
 		}
 		if d.calls.Alive.Err() != nil {

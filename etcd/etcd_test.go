@@ -24,7 +24,8 @@ var (
 	_ driver.Notifier  = (*etcd.Driver)(nil)
 )
 
-// statements are tests of the suite that send every request of the driver. All tests run over a fake, which is compared with a real server.
+// statements are suite tests that together send every request of the driver. They run on real servers; all
+// tests run on a fake, which is compared with a real server.
 var statements = []string{
 	"OneHolderAmongClientsAndGoroutines", "TokensRiseAcrossClients", "TryOnAHeldKeyNamesTheHolder", "WaitersAreServedInOrder",
 	"TheWatchdogKeepsALease", "ManyGrantsAreRenewedInOneCall", "MinHoldOutlastsTheRelease", "LostRepliesLeaveNoLock",
@@ -47,7 +48,7 @@ func TestConformance(t *testing.T) {
 	locktest.Run(t, locktest.Harness{Bubble: true, Start: func(t testing.TB) locktest.Service { return newFakeRig(t, 3).lockService() }})
 }
 
-func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
+func TestQueueListsWaitersInOrder(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		looker := r.Client(r.newDirectDriver())
 		if got, err := looker.Queue(r.Within(), "k", 2); err != nil || len(got) != 0 {
@@ -72,7 +73,7 @@ func TestQueueNamesWhoWaitsInOrder(t *testing.T) {
 	})
 }
 
-// TestListReadsManyPages: more keys than one answer has.
+// The lock has more keys than fit into one answer.
 func TestListReadsManyPages(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()

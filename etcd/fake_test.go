@@ -23,19 +23,19 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// network has listeners in memory, by their addresses.
+// network has in-memory listeners by address.
 type network struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	listeners map[string]*bufconn.Listener
 	wires     []*wire
 	last      int
-	garble    func(b []byte) error // changes what new connections of drivers read; nil: nothing does
+	garble    func(b []byte) error // changes what new connections of drivers read; nil: no change
 }
 
-// wire is one connection of a network. A dead one passes nothing more and does not end.
+// wire is one connection of a network. A dead wire passes nothing more and does not close.
 type wire struct {
 	net.Conn
-	dead   chan struct{} // closed when it is
+	dead   chan struct{} // closed when the wire dies
 	garble func(b []byte) error
 }
 
@@ -50,7 +50,7 @@ func (n *network) listen() (string, *bufconn.Listener) {
 	return addr, l
 }
 
-// dialStable makes a connection that does not die: of the test's own client, and behind a link.
+// dialStable opens a connection that does not die: for the test's own client, and behind a link.
 func (n *network) dialStable(ctx context.Context, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	l := n.listeners[addr]
@@ -61,7 +61,7 @@ func (n *network) dialStable(ctx context.Context, addr string) (net.Conn, error)
 	return l.DialContext(ctx)
 }
 
-// dial makes a connection of a driver.
+// dial opens a connection for a driver.
 func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	conn, err := n.dialStable(ctx, addr)
 	if err != nil {
@@ -74,21 +74,21 @@ func (n *network) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return w, nil
 }
 
-// setGarble has garble change what connections of drivers read that are made from now on.
+// setGarble makes garble change what later connections of drivers read.
 func (n *network) setGarble(garble func(b []byte) error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.garble = garble
 }
 
-// connectionCount returns how many connections drivers have made.
+// connectionCount returns the number of connections that drivers have opened.
 func (n *network) connectionCount() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.wires)
 }
 
-// killConnections has all connections of drivers that exist pass nothing more. New ones pass.
+// killConnections makes all current connections of drivers die. New ones work.
 func (n *network) killConnections() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -107,7 +107,7 @@ func (w *wire) Write(b []byte) (int, error) {
 	}
 }
 
-// Read drops what comes over a dead connection.
+// Read drops what arrives over a dead connection.
 func (w *wire) Read(b []byte) (int, error) {
 	for {
 		n, err := w.Conn.Read(b)
@@ -125,30 +125,30 @@ func (w *wire) Read(b []byte) (int, error) {
 	}
 }
 
-// most bounds the requests that the fake takes at one moment. Whoever sends more is taken to be in a loop, in which virtual time
-// stands still.
+// most bounds the requests at one virtual moment. More requests mean an endless loop, in which virtual time
+// stops.
 const most = 20_000
 
-// fake is a cluster of etcd in memory: keys, leases, transactions and watches, by Go's clock, which may be virtual.
-// TestTheFakeAnswersAsEtcdDoes compares it with a real one.
+// fake is an in-memory etcd cluster: keys, leases, transactions and watches, by Go's clock, which may be
+// virtual. TestFakeAnswersAsEtcdDoes compares it with a real cluster.
 type fake struct {
 	t       testing.TB
-	id      uint64 // of the cluster
+	id      uint64 // id of the cluster
 	floor   int64  // the shortest TTL that it grants
 	members []*fakeMember
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	rev       int64
 	compacted int64
 	term      uint64
-	lease     int64 // the last id
+	lease     int64 // id of the last lease
 	kvs       map[string]*mvccpb.KeyValue
 	leases    map[int64]*fakeLease
-	history   []*mvccpb.Event // of all time: also what was compacted is kept
+	history   []*mvccpb.Event // all events, also compacted ones
 	changed   chan struct{}   // closed at the next change
-	alarm     []string        // in force
-	moment    time.Time       // of the last request
-	requests  int             // at that moment
+	alarm     []string        // active alarms
+	moment    time.Time       // time of the last request
+	requests  int             // number of requests at that time
 }
 
 type fakeLease struct {
@@ -157,7 +157,7 @@ type fakeLease struct {
 	timer   *time.Timer
 }
 
-// fakeMember is one member. All share the keys.
+// fakeMember is one member. All members share the keys.
 type fakeMember struct {
 	pb.UnimplementedKVServer
 	pb.UnimplementedLeaseServer
@@ -170,13 +170,13 @@ type fakeMember struct {
 	number uint64
 	addr   string
 
-	// What follows is for set.
+	// Tests change the fields below through update.
 
-	status func(*pb.StatusResponse)                 // changes what the member says of itself
+	status func(*pb.StatusResponse)                 // changes the member's status
 	twist  func(method string, reply proto.Message) // changes any answer
-	fail   func(method string) error                // its error is the answer
-	again  func() bool                              // whether a stream sends its answer once more
-	login  time.Duration                            // how long one takes
+	fail   func(method string) error                // the error to answer with
+	again  func() bool                              // whether a stream repeats its answer
+	login  time.Duration                            // duration of a login
 }
 
 func newFake(t testing.TB, n *network, members int) *fake {
@@ -206,7 +206,7 @@ func (f *fake) addrs() (all []string) {
 	return all
 }
 
-// update changes what a member says.
+// update changes the member's behaviour.
 func (m *fakeMember) update(change func(m *fakeMember)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -293,7 +293,7 @@ func (s *fakeStream) SendMsg(v any) error {
 	return s.ServerStream.SendMsg(v)
 }
 
-// countRequest fails the test when too many requests come at one moment, and lets time go on.
+// countRequest fails the test if too many requests arrive at one virtual moment.
 func (f *fake) countRequest() {
 	f.mu.Lock()
 	now := time.Now()
@@ -323,7 +323,7 @@ func inRange(key string, from, end []byte) bool {
 	return key >= string(from) && key < string(end)
 }
 
-// keysAt returns the keys as they were at a revision; 0: as they are, with what a transaction has changed so far.
+// keysAt returns the keys at a revision; 0: the current keys, with the changes of a running transaction.
 func (f *fake) keysAt(rev int64) map[string]*mvccpb.KeyValue {
 	if rev == 0 {
 		return f.kvs
@@ -372,7 +372,7 @@ func (m *fakeMember) rangeKeys(r *pb.RangeRequest) (*pb.RangeResponse, error) {
 	})
 	if selects := r.MinCreateRevision + r.MaxCreateRevision + r.MinModRevision + r.MaxModRevision; r.SortOrder == pb.RangeRequest_NONE && selects == 0 &&
 		r.Limit > 0 && int64(len(all)) > r.Limit+1 {
-		all = all[:r.Limit+1] // etcd reads no more of them, also where it sorts afterwards by another target
+		all = all[:r.Limit+1] // etcd reads no more keys, even if it then sorts by another target
 	}
 	if r.SortOrder != pb.RangeRequest_NONE || r.SortTarget != pb.RangeRequest_KEY {
 		slices.SortStableFunc(all, func(a, b *mvccpb.KeyValue) int {
@@ -423,7 +423,7 @@ func (c *changes) commit() {
 	c.f.changed = make(chan struct{})
 }
 
-// wellFormed returns what is wrong with a request whatever the keys are.
+// wellFormed returns an error for a request that is invalid with any keys.
 func wellFormed(r *pb.PutRequest) error {
 	switch {
 	case len(r.Key) == 0:
@@ -436,7 +436,7 @@ func wellFormed(r *pb.PutRequest) error {
 	return nil
 }
 
-// checkPut returns why a key cannot be put, before anything is changed.
+// checkPut returns why a key cannot be put. It changes nothing.
 func (f *fake) checkPut(r *pb.PutRequest) error {
 	if err := wellFormed(r); err != nil {
 		return err
@@ -550,7 +550,8 @@ func (f *fake) evaluate(c *pb.Compare) bool {
 	return true
 }
 
-// changesTwice reports whether a branch of a transaction changes a key twice, which etcd refuses but for two deletions.
+// changesTwice reports whether a branch of a transaction changes a key twice. etcd rejects that, except for
+// two deletions.
 func changesTwice(ops []*pb.RequestOp) bool {
 	for i, op := range ops {
 		p := op.GetRequestPut()
@@ -593,7 +594,7 @@ func (m *fakeMember) Txn(_ context.Context, r *pb.TxnRequest) (*pb.TxnResponse, 
 	if !resp.Succeeded {
 		ops = r.Failure
 	}
-	for _, op := range ops { // as the server does, before anything is changed
+	for _, op := range ops { // like the server, before any change
 		if p := op.GetRequestPut(); p != nil {
 			if err := m.checkPut(p); err != nil {
 				return nil, err
@@ -742,7 +743,7 @@ func (m *fakeMember) Status(context.Context, *pb.StatusRequest) (*pb.StatusRespo
 	return resp, nil
 }
 
-// Authenticate lets everybody in, after a while.
+// Authenticate accepts any user, after a delay.
 func (m *fakeMember) Authenticate(ctx context.Context, _ *pb.AuthenticateRequest) (*pb.AuthenticateResponse, error) {
 	m.mu.Lock()
 	header, slow := m.header(), m.login
@@ -770,7 +771,7 @@ func (m *fakeMember) Watch(s pb.Watch_WatchServer) error {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	sending := make(chan struct{}, 1) // a mutex would stop a bubble's time
+	sending := make(chan struct{}, 1) // a blocked mutex would stop a bubble's time
 	send := func(resp *pb.WatchResponse) error {
 		sending <- struct{}{}
 		defer func() { <-sending }()

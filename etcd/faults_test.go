@@ -14,19 +14,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// TestALeaseOutlivesAMember, the one that leads too.
-func TestALeaseOutlivesAMember(t *testing.T) {
+// Also if that member is the leader.
+func TestLeaseOutlivesMember(t *testing.T) {
 	r := startAlone(t, 3)
 	fixture.Outlives(r.Rig, r.Client(r.newDirectDriver()), r.cluster.Members, r.leader, func() {}, 5*time.Second, 10*time.Second)
 }
 
-// TestAMajorityThatComesBackServesTheWaiters and nobody before.
-func TestAMajorityThatComesBackServesTheWaiters(t *testing.T) {
+// Nobody gets the lock before.
+func TestReturningMajorityServesWaiters(t *testing.T) {
 	r := startAlone(t, 3)
 	fixture.ComesBack(r.Rig, r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver()), r.cluster.Members, func() { r.awaitKeys("k", 2) })
 }
 
-// TestDeadWatchDoesNotHangWait cuts off the member that watches for a waiter.
+// The test cuts off the member that watches for the waiter.
 func TestDeadWatchDoesNotHangWait(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiting := r.Client(r.newDirectDriver()), r.newDriver()
@@ -44,13 +44,13 @@ func TestDeadWatchDoesNotHangWait(t *testing.T) {
 		})
 		r.On(waiting, func(i int, p *fixture.Link) { p.Hole = i == watches })
 		r.Release(l)
-		r.Release(<-next) // within patience, which is shorter than a third of the TTL of either
+		r.Release(<-next) // within patience, which is below a third of either TTL
 		r.On(waiting, func(_ int, p *fixture.Link) { p.Hole = false })
 	})
 }
 
-// TestAWaitGoesOnAfterACompaction, which takes away what a watch would have to begin with once its connection was cut.
-func TestAWaitGoesOnAfterACompaction(t *testing.T) {
+// After its connection was cut, the watch cannot continue from a revision that was compacted.
+func TestWaitSurvivesCompaction(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		holder, waiting := r.Client(r.newDirectDriver()), r.newDriver()
 		l := r.Acquire(holder, "k", long)
@@ -89,21 +89,20 @@ func TestAWaitGoesOnAfterACompaction(t *testing.T) {
 	})
 }
 
-// TestALostReplyCostsNoLock of whatever request.
-func TestALostReplyCostsNoLock(t *testing.T) {
+// For each kind of request.
+func TestLostReplyCostsNoLock(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		fixture.LosesReplies(r.Rig, r.newDriver(), func() { r.awaitKeys("k", 0) }, "LeaseGrant", "Txn", "DeleteRange", "Range", "LeaseKeepAlive", "LeaseRevoke")
 	})
 }
 
-// TestLateRequestTakesNothing stops the request that creates the
-// key on its way until its caller has gone and its lease is revoked.
+// The test holds back the request that creates the key until its caller has gone and its lease is revoked.
 func TestLateRequestTakesNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for _, noWait := range []bool{true, false} {
 			d := r.newDriver()
 			caught := fixture.Cancels(r.Rig, d, "Txn", noWait)
-			r.Must(d.Close()) // which waits for the revocation
+			r.Must(d.Close()) // Close waits for the revocation
 			r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
 			<-caught.Late
 			if left, err := r.leftoverKeys(); err != nil || len(left) > 0 {
@@ -113,17 +112,17 @@ func TestLateRequestTakesNothing(t *testing.T) {
 	})
 }
 
-// TestAWaiterAsksForNothing: it costs the renewals of its lease.
-func TestAWaiterAsksForNothing(t *testing.T) {
+// A waiter sends nothing but the renewals of its lease.
+func TestWaiterSendsOnlyRenewals(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		waiting := r.newDriver()
 		watches := func() bool { n := r.Counts(waiting); return n["Watch"] > 0 && n["LeaseTimeToLive"] > 0 }
-		// With its first lease a client begins to watch for what Force tells it.
+		// With its first lease, a client begins to watch for messages of Force.
 		fixture.AsksNothing(r.Rig, r.newDriver(), waiting, watches, []string{"Txn", "Watch"}, "DeleteRange", "Status")
 	})
 }
 
-// TestWaitIsReportedBeforeTTL: AcquireAll waits for the report.
+// AcquireAll waits for the report.
 func TestWaitIsReportedBeforeTTL(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		g := r.Grant(r.newDriver(), "k", long)
@@ -150,9 +149,9 @@ func TestWaitIsReportedBeforeTTL(t *testing.T) {
 	})
 }
 
-// TestARenewalByADeposedLeaderIsNone: one that was stopped confirms renewals before it learns of its successor, who does not know
-// of them. They are sent again, and trust counts from then.
-func TestARenewalByADeposedLeaderIsNone(t *testing.T) {
+// A leader that was suspended may confirm renewals before it learns of its successor, which does not have
+// them. The driver sends them again, and trust counts from then.
+func TestRenewalByDeposedLeaderIsRepeated(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDriver()
 		sent := func() int { return r.Counts(d)["LeaseKeepAlive"] }
@@ -171,7 +170,7 @@ func TestARenewalByADeposedLeaderIsNone(t *testing.T) {
 		depose(1)
 		next := make(chan driver.Grant, 1)
 		go func() {
-			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 3 * time.Second}) // short: the waiter is to renew it
+			g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: 3 * time.Second}) // short: the waiter must renew it
 			if err != nil {
 				r.Errorf("Acquire() = %v", err)
 			}
@@ -183,8 +182,8 @@ func TestARenewalByADeposedLeaderIsNone(t *testing.T) {
 	})
 }
 
-// TestAKeyDeletedByHandIsALoss: the lease of etcd goes on, but the lock is another's.
-func TestAKeyDeletedByHandIsALoss(t *testing.T) {
+// The etcd lease goes on, but the lock is free for another client.
+func TestDeletedKeyIsLoss(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDirectDriver()
 		g := r.Grant(d, "k", long)
@@ -198,13 +197,12 @@ func TestAKeyDeletedByHandIsALoss(t *testing.T) {
 	})
 }
 
-// TestWaiterWithoutKeyQueuesAgain: it gets no lock by a key that is
-// gone.
+// A waiter whose key is gone does not get the lock by it.
 func TestWaiterWithoutKeyQueuesAgain(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiter := r.Client(r.newDirectDriver()), r.Client(r.newDirectDriver())
 		l := r.Acquire(holder, "k", long)
-		line := r.opts.Prefix + "k," // beside which there may be a base of the tokens
+		line := r.opts.Prefix + "k," // there may also be the key with the token base
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", long) })
 		for _, revoke := range []bool{false, true} {
 			r.awaitKeys("k", 2)
@@ -228,8 +226,7 @@ func TestWaiterWithoutKeyQueuesAgain(t *testing.T) {
 	})
 }
 
-// TestTokensBoundAdoptions: each adopter has a later token than the last,
-// and an earlier one than the waiter.
+// Each adopter has a higher token than the last one, and a lower token than the waiter.
 func TestTokensBoundAdoptions(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d, other := r.newDirectDriver(), r.newDirectDriver()
@@ -257,7 +254,7 @@ func TestTokensBoundAdoptions(t *testing.T) {
 	})
 }
 
-// TestRequestsAvoidMemberThatIsDown, whichever member the client has chosen to ask first.
+// Whichever member the client has chosen to ask first.
 func TestRequestsAvoidMemberThatIsDown(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for place := range 3 {
@@ -277,8 +274,8 @@ func TestRequestsAvoidMemberThatIsDown(t *testing.T) {
 	})
 }
 
-// TestRequestsGoToTheLeader, and to the next leader as soon as its state is known.
-func TestRequestsGoToTheLeader(t *testing.T) {
+// They go to a new leader as soon as its state is known.
+func TestRequestsGoToLeader(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for range 5 {
 			d := r.newDriver()
@@ -286,7 +283,7 @@ func TestRequestsGoToTheLeader(t *testing.T) {
 				for _, m := range r.fake.members {
 					m.update(func(m *fakeMember) { m.status = func(s *pb.StatusResponse) { s.Leader = uint64(leader + 1) } })
 				}
-				time.Sleep(5 * time.Second) // in which each member is asked for its state
+				time.Sleep(5 * time.Second) // enough to ask each member for its state
 				asked := func(place int) (n int) {
 					for _, kind := range []string{"LeaseGrant", "Txn", "DeleteRange", "LeaseKeepAlive"} {
 						n += r.Links(d)[place].Count(kind)

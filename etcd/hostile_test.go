@@ -21,13 +21,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-var hostile = flag.Int("hostile", 150, "how many seeds TestNoAnswerEndsTheProgram tries, beginning with -seed")
+var hostile = flag.Int("hostile", 150, "how many seeds TestHostileAnswersCauseNoPanic tries, beginning with -seed")
 
-// spoiler changes answers as draw decides, which returns a number below n.
+// spoiler changes answers at random: draw(n) returns a number below n.
 type spoiler struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	draw func(n int) int
-	odds int // of one field in so many
+	odds int // one of odds fields is changed
 }
 
 func (s *spoiler) IntN(n int) int {
@@ -36,7 +36,7 @@ func (s *spoiler) IntN(n int) int {
 	return s.draw(n)
 }
 
-// garbleBytes changes a byte of what comes over a connection, or ends it.
+// garbleBytes changes a byte that arrives over a connection, or ends the connection.
 func (s *spoiler) garbleBytes(b []byte) error {
 	switch s.IntN(4 * s.odds) {
 	case 0:
@@ -53,7 +53,7 @@ func (s *spoiler) garbleBytes(b []byte) error {
 	return nil
 }
 
-// spoilMessage changes a message, and all below it.
+// spoilMessage changes fields of a message and of the messages in it.
 func (s *spoiler) spoilMessage(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -73,7 +73,7 @@ func (s *spoiler) spoilMessage(m protoreflect.Message) {
 	}
 }
 
-// setField gives a field an odd value, or none.
+// setField sets a field to an odd value, or clears it.
 func (s *spoiler) setField(m protoreflect.Message, f protoreflect.FieldDescriptor) {
 	odd := []int64{-1, 0, 1, 2, math.MaxInt64, math.MinInt64, math.MaxInt64/int64(time.Second) + 1}
 	n := odd[s.IntN(len(odd))]
@@ -81,7 +81,7 @@ func (s *spoiler) setField(m protoreflect.Message, f protoreflect.FieldDescripto
 	case f.IsList() && s.IntN(2) == 0 && m.Get(f).List().Len() > 0:
 		m.Mutable(f).List().Truncate(m.Get(f).List().Len() - 1)
 	case f.IsList() && f.Message() != nil && s.IntN(2) == 0:
-		m.Mutable(f).List().AppendMutable() // an empty one
+		m.Mutable(f).List().AppendMutable() // an empty element
 	case f.IsList() || s.IntN(3) == 0:
 		m.Clear(f)
 	case kind == protoreflect.Int64Kind:
@@ -97,9 +97,8 @@ func (s *spoiler) setField(m protoreflect.Message, f protoreflect.FieldDescripto
 	}
 }
 
-// TestNoAnswerEndsTheProgram: what answers at the address of a member may send anything. Every call ends with its context, and
-// nothing panics.
-func TestNoAnswerEndsTheProgram(t *testing.T) {
+// Another program at a member's address may send anything. Every call ends with its context, without a panic.
+func TestHostileAnswersCauseNoPanic(t *testing.T) {
 	t.Parallel()
 	first := *seed
 	if first == 0 {
@@ -119,15 +118,15 @@ func TestNoAnswerEndsTheProgram(t *testing.T) {
 	}
 }
 
-// FuzzServer is the same for what a fuzzer makes: one byte decides what becomes of one field or of one piece of a connection.
-// Behind the end of the script nothing is changed.
+// FuzzServer spoils answers by a script: one byte decides about one field or one piece of a connection. After
+// the end of the script nothing is changed.
 func FuzzServer(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{3, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{9, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 2, 0, 1, 0})
 	f.Add([]byte{0, 1, 1, 1, 0, 1, 1, 1, 0, 3, 1, 2})
 	f.Fuzz(func(t *testing.T, script []byte) {
-		script = script[:min(len(script), 1024)] // a longer one takes seconds, which the fuzzer takes for a hang on a busy machine
+		script = script[:min(len(script), 1024)] // a longer one takes seconds, which the fuzzer may count as a hang
 		synctest.Test(t, func(t *testing.T) {
 			callEverything(t, func(n int) int {
 				if len(script) == 0 {
@@ -141,7 +140,7 @@ func FuzzServer(f *testing.F) {
 	})
 }
 
-// callEverything has a driver call all that it can beside a member that draw spoils.
+// callEverything makes every call of a driver to a member that draw spoils.
 func callEverything(t *testing.T, draw func(n int) int) {
 	r := newFakeRig(t, 1)
 	s := &spoiler{draw: draw}
@@ -156,10 +155,10 @@ func callEverything(t *testing.T, draw func(n int) int) {
 			m.twist, m.again = nil, nil
 			if on {
 				m.twist = func(_ string, reply proto.Message) {
-					time.Sleep(time.Millisecond) // so that a loop ends with its context
+					time.Sleep(time.Millisecond) // let a loop notice the end of its context
 					s.spoilMessage(reply.ProtoReflect())
 					if w, ok := reply.(*pb.WatchResponse); ok && w.Created {
-						w.Canceled = false // which leaves goroutines of etcd's package behind (node.close)
+						w.Canceled = false // it would leave goroutines of etcd's client behind (node.close)
 					}
 				}
 				m.again = func() bool { return s.IntN(s.odds) == 0 }
@@ -200,7 +199,7 @@ func callEverything(t *testing.T, draw func(n int) int) {
 			ctx, cancel := context.WithTimeout(r.Context(), 10*time.Second)
 			defer cancel()
 			call(ctx)
-			if took := time.Since(begin); took > 15*time.Second { // clock: which is virtual
+			if took := time.Since(begin); took > 15*time.Second { // clock: virtual time
 				t.Errorf("%s took %v, with a context of 10 s", what, took)
 			}
 		})
@@ -212,8 +211,8 @@ func callEverything(t *testing.T, draw func(n int) int) {
 	r.Must(sound.Close())
 }
 
-// TestOddWatchesCostAWaiterOnlyTime: events without a key, and a watch that ends twice, end the program in etcd's own package.
-func TestOddWatchesCostAWaiterOnlyTime(t *testing.T) {
+// Events without a key, and a watch that ends twice, would panic in etcd's client.
+func TestOddWatchEventsOnlyDelayWaiter(t *testing.T) {
 	for what, odd := range map[string]struct {
 		twist func(*pb.WatchResponse)
 		again bool

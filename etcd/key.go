@@ -14,19 +14,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// The keys of a lock are a folder, <prefix><name>,, with a key for each attempt that has
-// the lock or waits for it: <client>.<number>. An owner is that place in the folder, the
-// lease of the key, and how often the key was changed: <client>.<number>.<lease>.<changes>. So
-// a lock that is adopted keeps its place and its lease, and has a new owner.
+// The keys of a lock form a folder, <prefix><name>,, with one key for the holder and for each waiter:
+// <client>.<number>. An owner consists of that name in the folder, the lease of the key, and the number of
+// changes to the key: <client>.<number>.<lease>.<changes>. So an adopted lock keeps its key and its lease, and
+// has a new owner.
 //
-// Prefixes end in a slash and have no comma, and names have neither of them in a key. So no
-// key is of two locks, even where one prefix begins with another.
+// Prefixes end in a slash and have no comma; names are escaped, so they have neither. So no key belongs to two
+// locks, even if one prefix begins with another.
 
 const (
-	// mark ends a name.
+	// mark ends a name in a key.
 	mark = ","
-	// adoptions is the number of grants that fit between two revisions: the first one, and the grants
-	// of clients that adopt it.
+	// adoptions is the number of grants for which there are tokens between two revisions: the first grant and
+	// its adopters.
 	adoptions = 32
 )
 
@@ -35,37 +35,37 @@ type value struct {
 	driver.Holder
 	Since     time.Time `json:"since"`
 	Adoptable bool      `json:"adoptable,omitempty"` // driver.Request.Adoptable
-	Adopter   string    `json:"adopter,omitempty"`   // a place that is of no other adopter
-	Base      int64     `json:"base,omitempty"`      // of its tokens
-	Kept      bool      `json:"kept,omitempty"`      // the holder has released it, and it stands for its MinHold
+	Adopter   string    `json:"adopter,omitempty"`   // place of the adopter's claim, which no other adopter has
+	Base      int64     `json:"base,omitempty"`      // base of its tokens
+	Kept      bool      `json:"kept,omitempty"`      // released, and kept for the rest of its MinHold
 }
 
 func (v value) text() string {
-	text, _ := json.Marshal(v) // strings, numbers and a time
+	text, _ := json.Marshal(v) // cannot fail: strings, numbers and a time
 	return string(text)
 }
 
-// id is the content of an owner.
+// id identifies an owner.
 type id struct {
 	place string
 	lease clientv3.LeaseID
-	moves int64 // how often the key was changed since it was created
+	moves int64 // number of changes since the key was created
 }
 
-// entry is a key.
+// entry is a key of a lock.
 type entry struct {
 	id
-	key      string // empty: there is none
-	revision int64  // that created it
+	key      string // empty: no key
+	revision int64  // revision that created it
 	owner    string
-	token    int64 // 0: it is nobody's
+	token    int64 // 0: the key belongs to no client
 	value    value
 }
 
 func readEntry(kv *mvccpb.KeyValue) entry {
 	e := entry{key: string(kv.Key), revision: kv.CreateRevision}
 	e.id = id{e.key[strings.LastIndex(e.key, mark)+1:], clientv3.LeaseID(kv.Lease), kv.Version - 1}
-	json.Unmarshal(kv.Value, &e.value) // the key of another program names no holder
+	json.Unmarshal(kv.Value, &e.value) // ignore an error: a key of another program names no holder
 	e.owner = e.id.owner(e.value.Adoptable)
 	if !e.value.Kept {
 		e.token = tokenOf(e.value.Base, e.revision, e.moves)
@@ -81,7 +81,7 @@ func (e entry) hasToken(token int64) bool {
 	return e.key != "" && driverkit.InBlock(e.token, token)
 }
 
-// tokenOf is the first token of a grant.
+// tokenOf returns the first token of a grant.
 func tokenOf(base, revision, moves int64) int64 {
 	return base + (revision*adoptions+min(moves, adoptions-1))*driverkit.Block
 }
@@ -94,7 +94,7 @@ func (i id) owner(adoptable bool) string {
 	return owner
 }
 
-// parseOwner reverses id.owner. An owner of another form gets the lease 0, which no lease has.
+// parseOwner parses the result of id.owner. Any other text gets the lease 0, which no lease has.
 func parseOwner(owner string) (i id) {
 	if driver.IsAdoptable(owner) {
 		owner = strings.TrimSuffix(owner, driver.Adoptable(""))
@@ -111,28 +111,29 @@ func parseOwner(owner string) (i id) {
 	return id{parts[0] + "." + parts[1], clientv3.LeaseID(lease), moves}
 }
 
-// compareUnchanged compares that nobody has changed the key since, nor deleted it. A place is never used for another key.
+// compareUnchanged returns a condition: the key exists and is unchanged since i. A place is never used for
+// another key.
 func (i id) compareUnchanged(folder string) clientv3.Cmp {
 	return clientv3.Compare(clientv3.Version(folder+i.place), "=", i.moves+1)
 }
 
-// escapeName leaves no slash and no mark in a name, and works byte by byte, so that it keeps prefixes.
+// escapeName escapes slashes and marks in a name. It works byte by byte, so a prefix of a name stays a prefix.
 func escapeName(name string) string { return url.PathEscape(name) }
 
-// messagePrefix begins the names of the keys by which Force tells a holder, of which the owner
-// follows. No name of a lock is empty.
+// messagePrefix begins the keys by which Force notifies a holder; the owner follows. No lock has an empty
+// name.
 func (d *Driver) messagePrefix() string { return d.prefix + mark }
 
 func (d *Driver) folderOf(name string) string { return d.prefix + escapeName(name) + mark }
 
-// nameOf is the name of the lock that key is for.
+// nameOf returns the name of the lock to which key belongs.
 func (d *Driver) nameOf(key string) (string, bool) {
 	text, _, ok := strings.Cut(strings.TrimPrefix(key, d.prefix), mark)
 	name, err := url.PathUnescape(text)
 	return name, ok && err == nil && name != "" && !strings.Contains(text, "/")
 }
 
-// lineUp is the line of a lock: its holder, and the number of waiters.
+// lineUp is the state of a lock's queue: its first key, which has the lock, and the number of keys.
 type lineUp struct {
 	first entry
 	keys  int
@@ -146,7 +147,7 @@ func (l *lineUp) add(e entry) {
 	}
 }
 
-// getFirst reads the line-up of a lock.
+// getFirst returns the operation that reads the line-up of a lock.
 func (d *Driver) getFirst(name string) clientv3.Op {
 	return clientv3.OpGet(d.folderOf(name), clientv3.WithFirstCreate()...)
 }
@@ -159,7 +160,7 @@ func lineOf(resp *clientv3.GetResponse) lineUp {
 	return l
 }
 
-// lineFrom returns the line-up that the i-th operation of a transaction has read.
+// lineFrom returns the line-up from the i-th operation of a transaction.
 func lineFrom(resp *clientv3.TxnResponse, i int) lineUp {
 	return lineOf((*clientv3.GetResponse)(resp.Responses[i].GetResponseRange()))
 }

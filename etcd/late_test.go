@@ -22,10 +22,11 @@ func (r *rig) acquireAdoptable(d driver.Driver) driver.Grant {
 	return g
 }
 
-// leaseOf is the lease of etcd that is in an owner.
+// leaseOf returns the etcd lease in an owner.
 func leaseOf(g driver.Grant) string { return strings.Split(g.Owner, ".")[2] }
 
-// sendLate has d send a request, and cuts d off for good once the transaction of it is on its way. It returns what lets that pass.
+// sendLate has d send a request, and cuts d off once the transaction of the request is on its way. pass lets
+// the transaction through.
 func (r *rig) sendLate(d driver.Driver, send func(ctx context.Context)) (pass func()) {
 	r.Helper()
 	r.On(d, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "Txn", true })
@@ -43,18 +44,18 @@ func (r *rig) sendLate(d driver.Driver, send func(ctx context.Context)) (pass fu
 	}
 }
 
-// checkTrusted checks that the lock stands for as long as g is trusted.
+// checkTrusted checks that the lock is held for as long as g is trusted.
 func (r *rig) checkTrusted(what string, key string, g driver.Grant) {
 	r.Helper()
 	st, err := r.newDirectDriver().Inspect(r.Within(), key)
 	r.Must(err)
-	if left := time.Until(g.TrustedUntil); !st.Held || st.Remaining < left-time.Second { // which are whole seconds
+	if left := time.Until(g.TrustedUntil); !st.Held || st.Remaining < left-time.Second { // Remaining is in whole seconds
 		r.Errorf("%s: %+v, and a holder trusts it for another %v", what, st, left)
 	}
 }
 
-// TestALateAdoptionShortensNoTrust: it comes when its sender has gone, and its holder has renewed the lease since.
-func TestALateAdoptionShortensNoTrust(t *testing.T) {
+// The late adoption arrives after its sender has gone and the holder has renewed the lease.
+func TestLateAdoptionShortensNoTrust(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, adopter := r.newDirectDriver(), r.newDriver()
 		g := r.acquireAdoptable(holder)
@@ -63,7 +64,7 @@ func TestALateAdoptionShortensNoTrust(t *testing.T) {
 				r.Error("adopted")
 			}
 		})
-		time.Sleep(3 * time.Second) // by so much an adopter's own lease would be older
+		time.Sleep(3 * time.Second) // an own lease of the adopter would be this much older
 		renewed := holder.Renew(r.Within(), []driver.Grant{g})[0]
 		r.Must(renewed.Err)
 		g.TrustedUntil = renewed.TrustedUntil
@@ -72,7 +73,7 @@ func TestALateAdoptionShortensNoTrust(t *testing.T) {
 	})
 }
 
-// TestLateRequestLeavesNextHolderAlone: the next holder has adopted the lock meanwhile.
+// Meanwhile the next holder has adopted the lock.
 func TestLateRequestLeavesNextHolderAlone(t *testing.T) {
 	t.Parallel()
 	for what, send := range map[string]func(ctx context.Context, d *etcd.Driver, g driver.Grant){
@@ -97,7 +98,7 @@ func TestLateRequestLeavesNextHolderAlone(t *testing.T) {
 	}
 }
 
-// TestLateForceLeavesNextLockAlone: the next lock has the same lease of etcd.
+// The next lock uses the same etcd lease.
 func TestLateForceLeavesNextLockAlone(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, other := r.newDirectDriver(), r.newDriver()
@@ -111,13 +112,13 @@ func TestLateForceLeavesNextLockAlone(t *testing.T) {
 		pass()
 		r.Must(holder.Check(r.Within(), next))
 		r.checkTrusted("a late force", "k", next)
-		r.Must(holder.Release(r.Within(), g, 0)) // as does a release that is repeated
+		r.Must(holder.Release(r.Within(), g, 0)) // like a repeated release
 		r.Must(holder.Check(r.Within(), next))
 		r.Must(holder.Release(r.Within(), next, 0))
 	})
 }
 
-// TestLeaseWithLateKeyIsNotReused: the request to create the first key is still under way when the lock is released.
+// When the lock is released, a request to create its key is still under way.
 func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		d := r.newDriver()
@@ -126,7 +127,7 @@ func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 		caught := r.Caught(d)
 		r.On(d, func(_ int, l *fixture.Link) {
 			if l != caught {
-				l.Stop, l.Halted = "", false // the next member carries it out
+				l.Stop, l.Halted = "", false // the next member executes it
 			}
 		})
 		g := <-granted
@@ -143,8 +144,9 @@ func TestLeaseWithLateKeyIsNotReused(t *testing.T) {
 	})
 }
 
-// TestALeaseServesOneLockAfterTheOther, and never two, nor one whose holder does not renew it; the rest is given back by Close.
-func TestALeaseServesOneLockAfterTheOther(t *testing.T) {
+// A lease never serves two locks at once, nor a lock whose holder does not renew it. Close revokes the spare
+// leases.
+func TestLeaseIsReusedForNextLock(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		d := r.newDirectDriver()
 		take := func(key string, renews bool) driver.Grant {
@@ -184,8 +186,8 @@ func TestALeaseServesOneLockAfterTheOther(t *testing.T) {
 	})
 }
 
-// TestALeaseThatEndedIsNotBuiltOn: the next lock gets another one.
-func TestALeaseThatEndedIsNotBuiltOn(t *testing.T) {
+// The next lock gets another lease.
+func TestEndedLeaseIsNotReused(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		d := r.newDirectDriver()
 		r.Must(d.Release(r.Within(), r.acquireAdoptable(d), 0))
@@ -200,14 +202,14 @@ func TestALeaseThatEndedIsNotBuiltOn(t *testing.T) {
 	})
 }
 
-// TestHolderWithoutRenewalKeepsItsTTL, less the time of one request, also after a long wait.
-func TestHolderWithoutRenewalKeepsItsTTL(t *testing.T) {
+// Less the time of one request, also after a long wait.
+func TestHolderWithoutRenewalGetsFullTTL(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		holder, waiter := r.newDirectDriver(), r.newDirectDriver()
 		g := r.Grant(holder, "k", long)
 		next := fixture.Later(func() driver.Grant { return r.Grant(waiter, "k", 6*time.Second) })
 		r.awaitKeys("k", 2)
-		time.Sleep(1500 * time.Millisecond) // less than the third after which the waiter renews its lease
+		time.Sleep(1500 * time.Millisecond) // below a third of the TTL, when the waiter would renew its lease
 		asked := time.Now()
 		r.Must(holder.Release(r.Within(), g, 0))
 		n := <-next

@@ -12,22 +12,22 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// link follows the connection to one member. gRPC sends a request over an established connection for as long as that has not
-// broken, and a firewall that forgets a connection, or a router that drops its packets, breaks nothing. gRPC's own keepalive
-// waits for 10 s at least before it pings, and most leases are over by then.
+// link tracks the connection to one member. gRPC keeps using an established connection until it breaks, and a
+// firewall that drops its packets silently breaks nothing. gRPC's own keepalive waits at least 10 s before it
+// pings, longer than most leases.
 //
-// A link wraps the credentials because gRPC passes each new connection to them, with TLS or without. A dialer of our own
-// would see the connections too, but would take away gRPC's support for HTTP proxies.
+// A link wraps the credentials because gRPC passes each new connection to them, with TLS or without. A custom
+// dialer would see the connections too, but would turn off gRPC's support for HTTP proxies.
 type link struct {
 	credentials.TransportCredentials
-	fresh func() (*tls.Config, error) // of the next connection; nil: without TLS
+	fresh func() (*tls.Config, error) // TLS settings for the next connection; nil: no TLS
 	last  *lastConn
 }
 
-// lastConn is shared by all clones of a link.
+// lastConn has the last connection. All clones of a link share it.
 type lastConn struct{ atomic.Pointer[countedConn] }
 
-// countedConn counts what comes from the member.
+// countedConn counts reads from the member.
 type countedConn struct {
 	net.Conn
 	reads  atomic.Int64
@@ -35,7 +35,7 @@ type countedConn struct {
 	once   sync.Once
 }
 
-// errSilent ends the requests of a connection that was closed because nothing came over it.
+// errSilent ends the requests of a connection that was closed because nothing arrived over it.
 var errSilent = errors.New("no answer in time, and nothing else comes over the connection")
 
 func newLink(config *tls.Config, fresh func() (*tls.Config, error)) link {
@@ -57,7 +57,7 @@ func (l link) ClientHandshake(ctx context.Context, host string, raw net.Conn) (n
 		return nil, nil, err
 	}
 	if config.ServerName != "" {
-		host = config.ServerName // in whose place etcd's package would take the member's host
+		host = config.ServerName // etcd's client would use the member's host instead
 	}
 	return credentials.NewTLS(config).ClientHandshake(ctx, host, conn)
 }
@@ -79,14 +79,14 @@ func (c *countedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the connection once: gRPC closes again what dropSilent has closed.
+// Close closes the connection once: gRPC also closes what dropSilent has closed.
 func (c *countedConn) Close() (err error) {
 	c.once.Do(func() { err = c.Conn.Close() })
 	return err
 }
 
-// dropSilent returns a function that closes the present connection if nothing has come over it since. gRPC then makes
-// another one at once, and repeats or fails what was sent over the old one.
+// dropSilent returns a function that closes the current connection if nothing has arrived over it since. gRPC
+// then opens another one at once, and repeats or fails the requests of the old one.
 func (l link) dropSilent() (drop func()) {
 	conn := l.last.Load()
 	if conn == nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// TestDeadLinksAreReplaced runs with one member and with three: all connections stop passing bytes without an end, as when a
-// firewall forgets them, and new ones pass. Nothing less than a new connection renews the lease.
+// The test runs with one member and with three. All connections silently stop passing data, as behind a
+// firewall that drops them, and new ones work. Only a new connection can renew the lease.
 func TestDeadLinksAreReplaced(t *testing.T) {
 	r := startRig(t)
 	for _, members := range []int{1, 3} {
@@ -40,7 +40,7 @@ func TestDeadLinksAreReplaced(t *testing.T) {
 	}
 }
 
-// TestDeadLinksCostNoLease of 5 s, whenever they die, nor the waiter its turn.
+// The leases have a TTL of 5 s, and the links die at different times. The waiter keeps its turn too.
 func TestDeadLinksCostNoLease(t *testing.T) {
 	for _, members := range []int{1, 3} {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestDeadLinksCostNoLease(t *testing.T) {
 	}
 }
 
-// TestSlowLoginsKeepTheirLink: the member is asked for its state beside the login, and answers that.
+// During the login the driver asks the member for its state, and the member answers that.
 func TestSlowLoginsKeepTheirLink(t *testing.T) {
 	inBubbleOf(t, 1, func(r *rig) {
 		r.fake.members[0].update(func(m *fakeMember) { m.login = 4 * time.Second })

@@ -8,34 +8,34 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// spares bounds the leases that a client keeps for its next locks.
+// spares bounds the number of spare leases.
 const spares = 64
 
-// loan is a lease of etcd, which this package calls so because a holder has a lease too.
+// loan is an etcd lease. This package calls it so because a holder has a lease too.
 type loan struct {
 	id   clientv3.LeaseID
 	ttl  time.Duration
-	sent time.Time // when its last renewal was, or it was asked for
+	sent time.Time // time of the request that granted or last renewed it
 }
 
-// isFresh reports whether a lock can begin with the lease as it is.
+// isFresh reports whether the lease is new enough for another lock.
 func (l loan) isFresh() bool { return time.Since(l.sent) < l.ttl/3 }
 
-// loans are leases of this client that the next lock can have: the cluster then writes no entry of its log to grant one, and none
-// to revoke one. A lease has one key at a time. It comes back when its key was deleted for certain and no request can create that
-// again, so that a late one ends and revives nothing.
+// loans are the leases of this client, of which spare ones serve the next locks: this saves the cluster log
+// entries for a grant and a revocation. A lease has one key at a time. It becomes spare once its key is
+// certainly deleted and no request can create the key again, so a late request ends and revives nothing.
 type loans struct {
-	mu    sync.Mutex                // guards what follows
-	used  map[clientv3.LeaseID]loan // they have a key, and all requests to create it were answered
-	full  int                       // with so many, old ones are removed from used: of holders that lost their locks
+	mu    sync.Mutex                // guards the fields below
+	used  map[clientv3.LeaseID]loan // leases with a key whose creation has been answered
+	full  int                       // size of used from which old entries are removed: their holders lost the locks
 	spare []loan
 }
 
-// take is a spare lease for that TTL, if there is one.
+// take removes and returns a fresh spare lease with that TTL, if there is one.
 func (l *loans) take(ttl time.Duration) (loan, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.spare = slices.DeleteFunc(l.spare, func(s loan) bool { return !s.isFresh() }) // these lapse
+	l.spare = slices.DeleteFunc(l.spare, func(s loan) bool { return !s.isFresh() }) // stale leases lapse
 	for i, s := range l.spare {
 		if s.ttl == time.Duration(wholeSeconds(ttl))*time.Second {
 			l.spare = slices.Delete(l.spare, i, i+1)
@@ -45,7 +45,7 @@ func (l *loans) take(ttl time.Duration) (loan, bool) {
 	return loan{}, false
 }
 
-// markUsed notes that the lease has a key that can be deleted for certain.
+// markUsed records that the lease has a key, and that no request can create the key again after a deletion.
 func (l *loans) markUsed(s loan) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,14 +63,14 @@ func (l *loans) markUsed(s loan) {
 	l.used[s.id] = s
 }
 
-// forget has the lease never be spare.
+// forget makes sure that the lease never becomes spare.
 func (l *loans) forget(id clientv3.LeaseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.used, id)
 }
 
-// giveBack returns a lease whose key was deleted, and says whether it is spare now.
+// giveBack makes a lease spare whose key was deleted, and reports whether it did.
 func (l *loans) giveBack(id clientv3.LeaseID) bool {
 	l.mu.Lock()
 	s, ok := l.used[id]
@@ -79,7 +79,7 @@ func (l *loans) giveBack(id clientv3.LeaseID) bool {
 	return ok && l.save(s)
 }
 
-// save makes the lease spare, unless it is too old or there are enough.
+// save makes the lease spare, unless it is too old or there are enough. It reports whether it did.
 func (l *loans) save(s loan) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,7 +90,7 @@ func (l *loans) save(s loan) bool {
 	return true
 }
 
-// drain is all that are spare.
+// drain removes and returns all spare leases.
 func (l *loans) drain() []loan {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,23 +14,24 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// login logs in to one member. The client of etcd is not left to do it: it sends the token that has run out with the
-// request for a new one, which servers of version 3.4 refuse therefore, and it logs in for each request by itself.
+// login logs in to one member. The client library cannot do it: it sends an expired token with the request for
+// a new one, which servers of version 3.4 reject, and it logs in for each request separately.
 //
-// All who need a login wait for the same one. It goes on when they have given up, so that whoever comes next finds it done.
+// All callers wait for the same login. It goes on after they have given up, so that the next caller finds it
+// done.
 type login struct {
 	username, password string
 
 	mu     sync.Mutex // guards what follows
-	last   *pass      // under way, or accepted so far; nil: there is none
+	last   *pass      // under way or accepted; nil: none
 	closed bool
-	tasks  sync.WaitGroup // nothing is added after closed
+	tasks  sync.WaitGroup // no task is added after closed is set
 }
 
 // pass is one login.
 type pass struct {
-	done  chan struct{} // closed once the others are set
-	token string        // empty: the member asks for none
+	done  chan struct{} // closed once the other fields are set
+	token string        // empty: the member needs no token
 	err   error
 }
 
@@ -41,7 +42,7 @@ func isStale(err error) bool {
 	return errors.Is(err, rpctypes.ErrInvalidAuthToken) || errors.Is(err, rpctypes.ErrAuthOldRevision) || errors.Is(err, rpctypes.ErrUserEmpty)
 }
 
-// withLogin returns ctx with what requests need, and the login that it stands for; nil: there is no user to log in.
+// withLogin returns ctx with the token for requests, and the login that it uses; nil: there is no user.
 func (n *node) withLogin(ctx context.Context) (context.Context, *pass, error) {
 	if n.username == "" {
 		return ctx, nil, nil
@@ -61,7 +62,7 @@ func (n *node) withLogin(ctx context.Context) (context.Context, *pass, error) {
 	return ctx, p, p.err
 }
 
-// currentLogin returns the last login, or one that begins now; nil after close.
+// currentLogin returns the last login, or begins one; nil after close.
 func (n *node) currentLogin() *pass {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -90,7 +91,7 @@ func (n *node) authenticate(p *pass) {
 	}
 }
 
-// loggingIn reports whether a login has no answer yet.
+// loggingIn reports whether a login is waiting for its answer.
 func (l *login) loggingIn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +106,7 @@ func (l *login) loggingIn() bool {
 	}
 }
 
-// forget has the next caller log in anew, unless somebody has done so since p.
+// forget makes the next caller log in again, unless another caller has done so since p.
 func (l *login) forget(p *pass) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

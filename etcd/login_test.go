@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// startWithLogin starts a rig with a cluster that requires a login, which its drivers use.
+// startWithLogin starts a rig with a cluster that requires a login. Its drivers log in.
 func startWithLogin(t *testing.T, members int, args ...string) *rig {
 	t.Helper()
 	r := startAlone(t, members, append(args, "--bcrypt-cost=4")...)
@@ -43,7 +43,7 @@ func startWithLogin(t *testing.T, members int, args ...string) *rig {
 	return r
 }
 
-// jwtArgument returns an argument of etcd: logins are tokens that end after ttl, however often they are used.
+// jwtArgument returns an argument of etcd for login tokens that expire after ttl, even if they are used.
 func jwtArgument(t *testing.T, ttl string) string {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -68,7 +68,7 @@ func jwtArgument(t *testing.T, ttl string) string {
 	return arg.String()
 }
 
-// asRoot does something to users and roles.
+// asRoot calls do with root's client, to change users and roles.
 func (r *rig) asRoot(do func(c *clientv3.Client) error) {
 	r.Helper()
 	c, err := clientv3.New(clientv3.Config{Endpoints: r.cluster.Addrs(), Username: "root", Password: "root", DialTimeout: fixture.Patience()})
@@ -77,8 +77,8 @@ func (r *rig) asRoot(do func(c *clientv3.Client) error) {
 	r.Must(do(c))
 }
 
-// TestALoginThatExpiredIsRenewedOnce for each member, and no lease is lost over it.
-func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
+// Each member gets one new login, and no lease is lost.
+func TestExpiredLoginIsRenewedOnce(t *testing.T) {
 	r := startWithLogin(t, 3, jwtArgument(t, "4s"))
 	d := r.newDriver()
 	began := time.Now()
@@ -87,7 +87,7 @@ func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
 	next := fixture.Later(func() *holdfast.Lease { return r.Acquire(waiter, "k", 12*time.Second) })
 	var busy sync.WaitGroup
 	done := make(chan struct{})
-	for range 8 { // who all learn at once that the login is over
+	for range 8 { // all see at once that the login has expired
 		busy.Go(func() {
 			for {
 				select {
@@ -101,7 +101,7 @@ func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
 			}
 		})
 	}
-	r.Renewed(l, 3) // three times as long as a login lasts
+	r.Renewed(l, 3) // three times the lifetime of a login
 	close(done)
 	busy.Wait()
 	if err := context.Cause(l.Context()); err != nil {
@@ -117,8 +117,8 @@ func TestALoginThatExpiredIsRenewedOnce(t *testing.T) {
 	r.Release(<-next)
 }
 
-// TestALoginIsRenewedWhenRolesChange: tokens of the kind JWT are refused then.
-func TestALoginIsRenewedWhenRolesChange(t *testing.T) {
+// The members then reject older JWT tokens.
+func TestRoleChangeRenewsLogin(t *testing.T) {
 	r := startWithLogin(t, 1, jwtArgument(t, "1h"))
 	d := r.newDriver()
 	g := r.Grant(d, "k", long)
@@ -135,8 +135,8 @@ func TestALoginIsRenewedWhenRolesChange(t *testing.T) {
 	r.Must(d.Release(r.Within(), g, 0))
 }
 
-// TestALoginOutlivesItsMembers: they are restarted one by one, and each forgets its logins.
-func TestALoginOutlivesItsMembers(t *testing.T) {
+// The members are restarted one by one, and each forgets its logins.
+func TestLoginSurvivesMemberRestarts(t *testing.T) {
 	r := startWithLogin(t, 3)
 	const clients = 10
 	var leases []*holdfast.Lease
@@ -165,15 +165,14 @@ func TestALoginOutlivesItsMembers(t *testing.T) {
 	}
 }
 
-// TestExpiredLoginIsRenewedOnAllMembers: members that a client does not use end its login
-// after a while.
+// A member expires a login that is not used for a while.
 func TestExpiredLoginIsRenewedOnAllMembers(t *testing.T) {
 	r := startWithLogin(t, 3, "--auth-token-ttl=1")
 	d := r.newDriver()
 	c := r.Client(d)
 	l := r.Acquire(c, "k", 10*time.Second)
 	for _, m := range r.cluster.Members {
-		r.Renewed(l, 1) // seconds later
+		r.Renewed(l, 1) // takes seconds
 		r.Must(m.Pause())
 		other := r.Acquire(c, "other", 5*time.Second)
 		r.Release(other)
@@ -185,8 +184,8 @@ func TestExpiredLoginIsRenewedOnAllMembers(t *testing.T) {
 	r.Release(l)
 }
 
-// TestALoginWithoutAnAnswerIsNamed in the error, and goes on when its caller has given up.
-func TestALoginWithoutAnAnswerIsNamed(t *testing.T) {
+// The error names the login, and the login goes on after its caller has given up.
+func TestErrorNamesUnansweredLogin(t *testing.T) {
 	r := startWithLogin(t, 1)
 	d := r.newDriver()
 	r.Grant(d, "k", long)
@@ -208,7 +207,7 @@ func TestALoginWithoutAnAnswerIsNamed(t *testing.T) {
 	r.Must(d.Release(r.Within(), g, 0))
 }
 
-// TestNewLoginRestartsWatches: the old login has run out when its connection is cut.
+// The old login has expired when its connection is cut.
 func TestNewLoginRestartsWatches(t *testing.T) {
 	r := startWithLogin(t, 1, jwtArgument(t, "4s"))
 	waiting := r.newDriver()
@@ -227,8 +226,8 @@ func TestNewLoginRestartsWatches(t *testing.T) {
 	r.Release(<-next)
 }
 
-// TestALoginIsNeededOnceUsersAreAsked for one: a cluster may begin to ask for it while clients have leases.
-func TestALoginIsNeededOnceUsersAreAsked(t *testing.T) {
+// A cluster may turn authentication on while clients have leases.
+func TestAuthenticationTurnedOnCostsNoLease(t *testing.T) {
 	r := startWithLogin(t, 1)
 	r.asRoot(func(c *clientv3.Client) error { return errorOf(c.AuthDisable(t.Context())) })
 	d, err := etcd.New(r.Context(), r.cluster.Addrs(), withoutCheck(r.opts))

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// pageSize is the number of keys that List reads at once.
+// pageSize is the number of keys per request of List.
 const pageSize = 1000
 
 // Check implements driver.Checker.
@@ -36,12 +36,12 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	if err != nil || !l.first.hasToken(token) {
 		return false, err
 	}
-	var message loan // of the key that tells the holder
+	var message loan // lease of the key that notifies the holder
 	if err := d.callAny(ctx, pace.CallTime(), grantRequest(minTTL, &message)); err != nil {
 		return false, err
 	}
-	defer d.abandonLease(message) // who watches it hears of it all the same
-	unknown := false              // whether a try before may have done it
+	defer d.abandonLease(message) // its watcher still receives the message
+	unknown := false              // an earlier attempt may have succeeded
 	err = d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {
 		resp, err := c.Txn(ctx).If(l.first.compareUnchanged(d.folderOf(key))).
 			Then(clientv3.OpDelete(l.first.key), clientv3.OpPut(d.messagePrefix()+l.first.owner, why, clientv3.WithLease(message.id))).Commit()
@@ -49,7 +49,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		unknown = unknown || err != nil && !isStale(err)
 		return err
 	})
-	return done, err // its lease lapses: the holder may have given it another lock
+	return done, err // do not revoke its lease: the holder may use it for another lock
 }
 
 // Alert implements driver.Alerter.
@@ -59,7 +59,7 @@ func (d *Driver) Alert(fn func(owner, why string)) {
 	d.alert = fn
 }
 
-// startAlerts begins, once, to watch for what Force tells this client. The caller is inside a call.
+// startAlerts starts the watch for messages of Force to this client, once. The caller is inside a call.
 func (d *Driver) startAlerts() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -78,7 +78,7 @@ func (d *Driver) startAlerts() {
 	})
 }
 
-// watchAlerts watches while the member that it asks is up. What is sent between two watches is lost.
+// watchAlerts watches until its member fails. Messages between two watches are lost.
 func (d *Driver) watchAlerts(alert func(owner, why string)) {
 	ctx, cancel := context.WithCancel(d.calls.Alive)
 	defer cancel()
@@ -105,7 +105,7 @@ func (d *Driver) watchAlerts(alert func(owner, why string)) {
 	}
 }
 
-// Inspect implements driver.Inspector. Status.Nodes has what each member knows by itself.
+// Inspect implements driver.Inspector. Status.Nodes has the state of each member.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	l, err := d.readLine(ctx, key)
 	st := d.lockStatus(ctx, key, l)
@@ -140,7 +140,7 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []dri
 		if err != nil {
 			return err
 		}
-		for _, kv := range resp.Kvs[min(1, len(resp.Kvs)):] { // the first has the lock
+		for _, kv := range resp.Kvs[min(1, len(resp.Kvs)):] { // the first key has the lock
 			e := readEntry(kv)
 			waiters = append(waiters, driver.Waiter{Owner: e.owner, Holder: e.value.Holder, Since: e.value.Since})
 		}
@@ -155,7 +155,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	err := d.eachKey(ctx, d.prefix+escapeName(prefix), func(e entry) {
 		name, ok := d.nameOf(e.key)
 		if !ok {
-			return // the key of another program
+			return // a key of another program
 		}
 		if locks[name] == nil {
 			locks[name] = &lineUp{}
@@ -173,7 +173,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	return nil
 }
 
-// eachKey calls found for each key that begins with prefix, as all were at one revision.
+// eachKey calls found for each key that begins with prefix, all at one revision.
 func (d *Driver) eachKey(ctx context.Context, prefix string, found func(entry)) error {
 	from, end, revision := prefix, clientv3.GetPrefixRangeEnd(prefix), int64(0)
 	for {
@@ -198,7 +198,7 @@ func (d *Driver) eachKey(ctx context.Context, prefix string, found func(entry)) 
 	}
 }
 
-// lockStatus describes the lock.
+// lockStatus returns the driver.Status of a lock.
 func (d *Driver) lockStatus(ctx context.Context, key string, l lineUp) driver.Status {
 	st := driver.Status{Key: key, Waiters: l.waiterCount()}
 	if l.first.key != "" {
@@ -209,10 +209,10 @@ func (d *Driver) lockStatus(ctx context.Context, key string, l lineUp) driver.St
 	return st
 }
 
-// leaseRemaining returns the time until a lease ends unless it is renewed; 0 if it is unknown.
+// leaseRemaining returns the time until a lease ends unless it is renewed; 0: unknown.
 func (d *Driver) leaseRemaining(ctx context.Context, lease clientv3.LeaseID) (time.Duration, error) {
 	if lease == clientv3.NoLease {
-		return -1, nil // another program has put the key there
+		return -1, nil // a key of another program
 	}
 	var left time.Duration
 	err := d.callAny(ctx, pace.CallTime(), func(ctx context.Context, c *clientv3.Client) error {

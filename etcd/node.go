@@ -27,31 +27,32 @@ import (
 )
 
 const (
-	// probeEvery is the interval in which the members are asked for their state.
+	// probeEvery is the interval at which members are asked for their state.
 	probeEvery = 2 * time.Second
 )
 
-// errNoEtcd is the error of a service that answers as etcd does, but has no members (findings/kine-session-outlives-its-key.sh).
+// errNoEtcd reports a service that answers like etcd but has no members
+// (findings/kine-session-outlives-its-key.sh).
 var errNoEtcd = driverkit.Refusal{Err: errors.New("it answers as etcd does, but names no cluster and no member, as kine: such a service has no leases " +
 	"that locks could build on; use etcd itself, or a driver for the database behind that service")}
 
-// request asks one member for something. As its answer may be lost, it bears to be repeated.
+// request asks one member for something. It may be repeated, because its answer may be lost.
 type request func(context.Context, *clientv3.Client) error
 
-// node is one member of the cluster. It has a client of its own, because one for all
-// members would choose the member itself.
+// node is one member of the cluster. Each node has its own client, because a client of all members would
+// choose the member itself.
 type node struct {
 	name     string
-	place    int // in the order of opening
+	place    int // index in the list of members
 	tls      *tls.Config
-	renewTLS func(*tls.Config) (*tls.Config, error)                   // nil: no file says anything
-	test     string                                                   // a key of which a read shows whether the login is good
+	renewTLS func(*tls.Config) (*tls.Config, error)                   // nil: no files
+	test     string                                                   // a read of this key shows whether the login is valid
 	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: over the network
-	work     context.Context                                          // of all requests
+	work     context.Context                                          // context of all requests
 	client   *clientv3.Client
 	link     link
-	doubt    chan struct{} // receives when a request had no answer in time
-	leads    atomic.Uint64 // the term in which the member led when it was asked last; 0: it did not lead
+	doubt    chan struct{} // receives when a request got no answer in time
+	leads    atomic.Uint64 // term in which the member led at the last probe; 0: it did not lead
 	login
 	union *union
 }
@@ -75,17 +76,17 @@ func newNode(work context.Context, place int, name, test string, opts *Options, 
 	if n.dial = opts.dial; n.dial != nil {
 		options = append(options, grpc.WithContextDialer(n.dial))
 	}
-	n.client, err = clientv3.New(clientv3.Config{ // without user and password: see login
+	n.client, err = clientv3.New(clientv3.Config{ // no user and password: see login
 		Endpoints: []string{scheme + name}, TLS: opts.TLS, Logger: zap.NewNop(),
 		DialKeepAliveTime: opts.keepAlive.Time, DialKeepAliveTimeout: opts.keepAlive.Timeout, PermitWithoutStream: opts.keepAlive.PermitWithoutStream,
 		MaxCallRecvMsgSize: maxAnswer,
-		MaxUnaryRetries:    2, // a read whose connection broke, and what came while users or roles were changed, is asked again
+		MaxUnaryRetries:    2, // retry reads after a broken connection, and requests during a change of users
 		DialOptions:        options,
 	})
 	return n, err
 }
 
-// freshTLS returns how to speak TLS over a connection that begins now: files may have been replaced.
+// freshTLS returns the TLS settings for a new connection: the files may have been replaced.
 func (n *node) freshTLS() (*tls.Config, error) {
 	if n.renewTLS == nil {
 		return n.tls, nil
@@ -93,7 +94,7 @@ func (n *node) freshTLS() (*tls.Config, error) {
 	return n.renewTLS(n.tls)
 }
 
-// connect makes a connection without gRPC, for a look at it.
+// connect opens a connection without gRPC, to check its transport.
 func (n *node) connect(ctx context.Context) (net.Conn, *tls.Config, error) {
 	config, err := n.freshTLS()
 	if err != nil {
@@ -111,9 +112,9 @@ func (n *node) connect(ctx context.Context) (net.Conn, *tls.Config, error) {
 	return conn, config, err
 }
 
-// unary and stream have a request fail at once while the member is down: another may serve
-// it. Both look at the form of an answer, and unary from which cluster it comes. stream stands in for the package's own,
-// which cannot be told not to wait.
+// interceptUnary and interceptStream make a request fail at once while the member is down: another member may
+// serve it. Both check the form of answers, and interceptUnary also the answer's cluster. interceptStream
+// replaces the library's own, which always waits.
 
 func (n *node) interceptUnary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker,
 	opts ...grpc.CallOption,
@@ -128,7 +129,7 @@ func (n *node) interceptUnary(ctx context.Context, method string, req, reply any
 	}
 	n.union.noteMember(n.place, answer.GetHeader().GetClusterId())
 	if _, status := reply.(*pb.StatusResponse); status {
-		return nil // which also a doctor wants to see
+		return nil // a doctor needs this answer too
 	}
 	return n.union.foreignError(n.place)
 }
@@ -142,8 +143,8 @@ func interceptStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.Clie
 	return &checkedStream{s, make(map[int64]bool)}, nil
 }
 
-// close waits for a login that is under way, and for etcd's package for a while: a watch that is refused at the moment when its
-// context ends keeps that from closing for ever (watch.go, addSubstream, in 3.7.3).
+// close waits for a login that is under way, and for a while for etcd's client. If a watch is rejected just
+// when its context ends, the client's Close hangs forever (watch.go, addSubstream, in 3.7.3).
 func (n *node) close() {
 	n.login.close()
 	closed := make(chan struct{})
@@ -160,11 +161,11 @@ func (n *node) close() {
 	}
 }
 
-// standstill is the error of a request whose limit passed while this process had no processor, as in a pause of its machine:
-// the answer may be there, and the member is not to blame.
+// standstill is the error of a request whose limit passed while this process was suspended: the answer may
+// have arrived, and the member is not at fault.
 type standstill struct{ error }
 
-// tryRequest runs fn against this member, for limit at most.
+// tryRequest calls fn for this member, for limit at most.
 func (n *node) tryRequest(ctx context.Context, limit time.Duration, fn request) error {
 	begin := time.Now()
 	ctx, cancel := driverkit.WithLimit(ctx, limit)
@@ -174,7 +175,7 @@ func (n *node) tryRequest(ctx context.Context, limit time.Duration, fn request) 
 	if took := time.Since(begin); isStallError(err) && took > limit+limit/4 {
 		return standstill{fmt.Errorf("this process stood still for %v, and did not see whether the answer came in %v", (took - limit).Round(time.Millisecond), limit)}
 	}
-	if errors.Is(err, driver.ErrLost) || driverkit.Lasts(err) { // an error does not say from which cluster it comes
+	if errors.Is(err, driver.ErrLost) || driverkit.Lasts(err) { // an error does not name its cluster
 		pb.NewMaintenanceClient(n.client.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
 		if other := n.union.foreignError(n.place); other != nil {
 			return other
@@ -183,7 +184,7 @@ func (n *node) tryRequest(ctx context.Context, limit time.Duration, fn request) 
 	return err
 }
 
-// runWithLogin runs fn with a login. One that the member does not accept any more is replaced.
+// runWithLogin calls fn with a login. If the member rejects the login, it logs in again.
 func (n *node) runWithLogin(ctx context.Context, fn request) error {
 	for again := false; ; again = true {
 		in, p, err := n.withLogin(ctx)
@@ -198,13 +199,13 @@ func (n *node) runWithLogin(ctx context.Context, fn request) error {
 			return explainError(ctx, err)
 		}
 		n.forget(p)
-		if again { // time may mend it
+		if again { // may go away by itself
 			return fmt.Errorf("login: the member rejects the token that it has just issued: %w", err)
 		}
 	}
 }
 
-// explainError gives an error of a member in words of use to its reader.
+// explainError rewrites an error of a member for its reader.
 func explainError(ctx context.Context, err error) error {
 	err = rpctypes.Error(err)
 	switch {
@@ -217,7 +218,7 @@ func explainError(ctx context.Context, err error) error {
 	if e, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		code, text = e.Code(), e.Error()
 	}
-	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok { // of little use to a reader
+	if _, inner, ok := strings.Cut(text, `connection error: desc = "`); ok { // internals of gRPC
 		text = strings.TrimPrefix(strings.TrimPrefix(strings.TrimSuffix(inner, `"`), "transport: "), "Error while dialing: ")
 	}
 	mend := driverkit.URLNaming.MendTLS(text)
@@ -236,11 +237,11 @@ func explainError(ctx context.Context, err error) error {
 		return denied("give user and password")
 	case code == codes.PermissionDenied:
 		return denied("grant a role of the user permission to read and write keys with the prefix")
-	case errors.Is(err, rpctypes.ErrAuthOldRevision): // somebody changes users or roles right now
+	case errors.Is(err, rpctypes.ErrAuthOldRevision): // users or roles are being changed right now
 		return errors.New(text)
 	case code == codes.InvalidArgument, code == codes.Unauthenticated, code == codes.OutOfRange, code == codes.Unimplemented:
 		return driverkit.Refusal{Err: errors.New(text)}
-	case code == codes.DeadlineExceeded: // by the member's clock, a moment before ours
+	case code == codes.DeadlineExceeded: // the member's clock is slightly ahead
 		return driverkit.Stall{Err: errors.New("no answer in time")}
 	case strings.Contains(text, errSilent.Error()):
 		return driverkit.Stall{Err: errSilent}
@@ -254,19 +255,18 @@ func explainError(ctx context.Context, err error) error {
 	return errors.New(text + mend)
 }
 
-// gaveUp reports whether text is the error of a connection to a member that hangs: nothing came until
-// gRPC closed it.
+// gaveUp reports whether text is the error of a connection that gRPC closed because nothing arrived.
 func gaveUp(text string) bool {
 	return strings.Contains(text, "server preface") && strings.Contains(text, net.ErrClosed.Error()) ||
 		strings.Contains(text, "handshake failed") && strings.Contains(text, context.DeadlineExceeded.Error())
 }
 
-// nodeOrder returns the members in the order in which to watch over them. Clients begin with different members.
+// nodeOrder returns the members in the order in which to watch them. Clients begin with different members.
 func (d *Driver) nodeOrder() []*node { return driverkit.Order(d.states, d.nodes, -1) }
 
-// leaderFirst returns the members in the order in which to ask them. A follower passes writes and the renewals of leases on to
-// the leader, and asks the leader before it reads: that costs the cluster more work and the caller another way through the network.
-// Of two members that claim to lead, the one with the later term does.
+// leaderFirst returns the members in the order in which to send requests. A follower forwards writes and lease
+// renewals to the leader, and asks the leader before a read: more work for the cluster and one more hop for
+// the caller. If two members claim to lead, the later term counts.
 func (d *Driver) leaderFirst() []*node {
 	leader, latest := -1, uint64(0)
 	for _, n := range d.nodes {
@@ -277,7 +277,7 @@ func (d *Driver) leaderFirst() []*node {
 	return driverkit.Order(d.states, d.nodes, leader)
 }
 
-// callAny has the members try fn in turn until one has an answer, each for limit at most.
+// callAny calls fn with one member after another until one answers, each for limit at most.
 func (d *Driver) callAny(ctx context.Context, limit time.Duration, fn request) error {
 	if d.calls.Work.Err() != nil {
 		return driver.ErrClosed
@@ -307,7 +307,8 @@ func (d *Driver) callAny(ctx context.Context, limit time.Duration, fn request) e
 	return failed
 }
 
-// surveyMembers asks all members for their state, for limit at most, until most are known to be of one cluster.
+// surveyMembers asks all members for their state, for limit at most, until it is known that most belong to one
+// cluster.
 func (d *Driver) surveyMembers(ctx context.Context, limit time.Duration) error {
 	if d.union.isKnown() {
 		return nil
@@ -345,18 +346,18 @@ func (d *Driver) surveyMembers(ctx context.Context, limit time.Duration) error {
 	return failed
 }
 
-// callUntilAnswer repeats a call for a lock with this TTL until it has an answer or ctx ends.
+// callUntilAnswer repeats a request about a lock with this TTL until it is answered or ctx ends.
 func (d *Driver) callUntilAnswer(ctx context.Context, ttl time.Duration, fn request) error {
 	return driverkit.Insist(ctx, func() error { return d.callAny(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
-// callInTurn repeats fn as callUntilAnswer does, waits for a turn before each try, and then calls begun.
+// callInTurn repeats fn like callUntilAnswer. Before each attempt it waits for its turn and then calls begun.
 func (d *Driver) callInTurn(ctx context.Context, ttl time.Duration, begun func(), fn request) error {
 	return d.lane.Insist(ctx, begun, func() error { return d.callAny(ctx, pace.RequestTime(ttl, pace.Members), fn) })
 }
 
-// watchMember asks a member for its state until Close. In between it tests the connection when a request had no answer. That a
-// member answers then is no news of its state: it may have no disk to write to.
+// watchMember asks a member for its state at intervals, until Close. In between it tests the connection after
+// a request without an answer. An answer to that test does not clear the member: its disk may hang.
 func (d *Driver) watchMember(n *node) {
 	for {
 		begin := time.Now()
@@ -380,9 +381,9 @@ func (d *Driver) watchMember(n *node) {
 	}
 }
 
-// ping asks for the member's state, which the member knows without the others. If no answer comes, and nothing else either,
-// ping ends the connection, so that the next request takes a new one. A login that is slow, as those are meant to be, does not
-// count: the state is asked for once more then, without one.
+// ping asks for the member's state, which it knows without the other members. If nothing at all arrives, ping
+// closes the connection, so that the next request opens a new one. A slow login, which is slow on purpose,
+// does not count: ping then asks once more without one.
 func (n *node) ping(ctx context.Context) error {
 	drop := n.link.dropSilent()
 	err := n.tryRequest(ctx, pace.CallTime()/2, n.probe)
@@ -398,11 +399,11 @@ func (n *node) ping(ctx context.Context) error {
 	return err
 }
 
-// suspect has watchMember test the connection soon.
+// suspect makes watchMember test the connection soon.
 func (n *node) suspect() {
 	select {
 	case n.doubt <- struct{}{}:
-	default: // it is going to
+	default: // a test is pending
 	}
 }
 
@@ -411,8 +412,9 @@ func isStallError(err error) bool {
 	return ok
 }
 
-// probe asks for a member's state, whether it leads, and whether it is of the cluster. A read keeps the login from running out,
-// or has it renewed before a request needs it. Whether the user may read that is no matter of one member.
+// probe asks a member for its state, its term as leader and its cluster. It also reads a key: this keeps the
+// login from expiring, or renews it before a request needs it. Whether the user may read that key does not
+// matter here.
 func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 	resp, err := pb.NewMaintenanceClient(c.ActiveConnection()).Status(ctx, &pb.StatusRequest{})
 	term := uint64(0)
@@ -439,7 +441,8 @@ func (n *node) probe(ctx context.Context, c *clientv3.Client) error {
 	return err
 }
 
-// reportAnswer notes what a member has answered. That this process stood still is no news of the member.
+// reportAnswer reports a member's answer as its state. An error by a suspension of this process tells nothing
+// about the member.
 func (d *Driver) reportAnswer(n *node, err error) {
 	_, blind := errors.AsType[standstill](err)
 	if d.calls.Alive.Err() == nil && !blind {
@@ -447,15 +450,16 @@ func (d *Driver) reportAnswer(n *node, err error) {
 	}
 }
 
-// renewal has the members' answers about renewed leases.
+// renewal holds the answers about renewed leases.
 type renewal struct {
 	sent time.Time
-	ttls map[clientv3.LeaseID]time.Duration // without the leases that are over
-	seen *clientv3.TxnResponse              // what was read afterwards
+	ttls map[clientv3.LeaseID]time.Duration // without leases that are over
+	seen *clientv3.TxnResponse              // read after the renewals
 }
 
-// renewRequest renews leases and reads something. It does so again if the leader has changed meanwhile: the old one may have
-// confirmed the renewals though it no longer led. What is read is always of the present leader's term.
+// renewRequest renews leases and then reads keys. If the leader has changed in between, it does both again:
+// the old leader may have confirmed renewals that no longer counted. The read always has the term of the
+// current leader.
 func renewRequest(leases []clientv3.LeaseID, gets []clientv3.Op, r *renewal) request {
 	return func(ctx context.Context, c *clientv3.Client) error {
 		for {
@@ -475,8 +479,8 @@ func renewRequest(leases []clientv3.LeaseID, gets []clientv3.Op, r *renewal) req
 	}
 }
 
-// keepAlive renews leases, and returns their TTLs and the term of the leader, as the member knew it before. The package's
-// KeepAliveOnce repeats a request without a pause while a member is down.
+// keepAlive renews leases. It returns their TTLs and the leader's term as the member knew it before. The
+// client library's KeepAliveOnce would retry without a pause while a member is down.
 func keepAlive(ctx context.Context, c *clientv3.Client, leases []clientv3.LeaseID) (ttls map[clientv3.LeaseID]time.Duration, term uint64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

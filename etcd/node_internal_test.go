@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// silentConn takes all that is written to it, and nothing comes over it.
+// silentConn accepts writes and never returns data.
 type silentConn struct {
 	net.Conn
 	closed chan struct{}
@@ -40,7 +40,7 @@ func (c *silentConn) Close() error {
 	return nil
 }
 
-// The error blames neither TLS nor its absence when the connection is given up before the request.
+// If the connection is given up before the request, the error blames neither TLS nor its absence.
 func TestHangingMemberIsNoTLSFault(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]*Options{"plain": {}, "TLS": {TLS: &tls.Config{InsecureSkipVerify: true}}} {

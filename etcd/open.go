@@ -85,7 +85,7 @@ func parseConfig(config clientv3.Config, opts *Options) (members []string, o Opt
 	o.keepAlive = keepalive.ClientParameters{
 		Time: config.DialKeepAliveTime, Timeout: config.DialKeepAliveTimeout, PermitWithoutStream: config.PermitWithoutStream,
 	}
-	secure := 0 // endpoints that speak TLS
+	secure := 0 // number of endpoints with TLS
 	for _, endpoint := range config.Endpoints {
 		name, https := strings.CutPrefix(endpoint, "https://")
 		name, http := strings.CutPrefix(name, "http://")
@@ -103,7 +103,7 @@ func parseConfig(config clientv3.Config, opts *Options) (members []string, o Opt
 	return members, o, nil
 }
 
-// checkCluster looks at the cluster for the first time.
+// checkCluster asks the cluster for the first time.
 func (d *Driver) checkCluster(ctx context.Context) error {
 	var all sync.WaitGroup
 	for _, n := range d.nodes {

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-func TestConfigurationKeepsItsKeepalive(t *testing.T) {
+func TestConfigurationKeepsKeepalive(t *testing.T) {
 	t.Parallel()
 	_, o, err := parseConfig(clientv3.Config{
 		Endpoints: []string{"h1:2379"}, DialKeepAliveTime: 20 * time.Second, DialKeepAliveTimeout: 5 * time.Second, PermitWithoutStream: true,

@@ -24,7 +24,7 @@ func openPlain(ctx context.Context, url string) (*etcd.Driver, error) {
 	return etcd.Open(ctx, url, nil)
 }
 
-// TestBadURLErrorNamesTheFix also checks that no error shows a password.
+// No error shows a password.
 func TestBadURLErrorNamesTheFix(t *testing.T) {
 	t.Parallel()
 	fixture.BadURLs(t, openPlain, map[string]string{
@@ -49,9 +49,8 @@ func TestBadURLErrorNamesTheFix(t *testing.T) {
 	})
 }
 
-// TestAURLNamesMembersAndPrefix: what is taken by a URL is held for one that says the same
-// in other words, and the keys are where the URL says.
-func TestAURLNamesMembersAndPrefix(t *testing.T) {
+// A lock taken through one URL is held for an equivalent URL, and the keys have the URL's prefix.
+func TestURLNamesMembersAndPrefix(t *testing.T) {
 	r := startRig(t)
 	url := "etcd://" + strings.Join(r.cluster.Addrs(), ",")
 	for path, prefix := range map[string]string{"/a/" + t.Name(): "a/" + t.Name() + "/", "//b/" + t.Name() + "/": "/b/" + t.Name() + "/", "": "holdfast/"} {
@@ -67,8 +66,8 @@ func TestAURLNamesMembersAndPrefix(t *testing.T) {
 	}
 }
 
-// TestAConfigurationOfAClientNamesTheCluster, with endpoints of each form.
-func TestAConfigurationOfAClientNamesTheCluster(t *testing.T) {
+// With endpoints of each form.
+func TestClientConfigurationNamesCluster(t *testing.T) {
 	r := startRig(t)
 	config := clientv3.Config{Endpoints: r.cluster.Addrs()}
 	config.Endpoints[0] = "http://" + config.Endpoints[0]
@@ -97,15 +96,15 @@ func TestUnusableConfigurationIsRejected(t *testing.T) {
 	}
 }
 
-// TestAClusterThatIsDownIsNoMistake: it may be back soon.
-func TestAClusterThatIsDownIsNoMistake(t *testing.T) {
+// The cluster may be back soon.
+func TestOpenAcceptsClusterThatIsDown(t *testing.T) {
 	t.Parallel()
 	d, err := etcd.Open(t.Context(), "etcd://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", nil)
 	fixture.NobodyThere(t, d, err)
 }
 
-// TestAUserNeedsTheRightPasswordAndRole runs against a cluster with authentication.
-func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
+// The cluster requires authentication.
+func TestUserNeedsPasswordAndRole(t *testing.T) {
 	r := startAlone(t, 1)
 	for _, do := range []func() error{
 		func() error { return errorOf(r.direct.UserAdd(t.Context(), "root", "root")) },
@@ -159,7 +158,7 @@ func TestAUserNeedsTheRightPasswordAndRole(t *testing.T) {
 	r.Release(<-next)
 }
 
-// An error of the network comes without filler words.
+// The error of the network comes without filler words.
 func TestPlainMembersGetNoTLS(t *testing.T) {
 	r := startRig(t)
 	fixture.MendsTLS(r.Rig, openPlain, map[string]string{"etcds://" + r.cluster.Addrs()[0]: "write etcd://"})
@@ -172,7 +171,7 @@ func TestPlainMembersGetNoTLS(t *testing.T) {
 	}
 }
 
-// TestTLS: the members show a certificate, and so does the client.
+// Both the members and the client present a certificate.
 func TestTLS(t *testing.T) {
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
@@ -209,17 +208,17 @@ func TestTLS(t *testing.T) {
 		fixture.Closed(r.Rig, d, err)
 		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 	}
-	_, err = etcd.NewFromConfig(r.Within(), clientv3.Config{Endpoints: []string{"https://" + addr}}, nil) // by the system's authorities
+	_, err = etcd.NewFromConfig(r.Within(), clientv3.Config{Endpoints: []string{"https://" + addr}}, nil) // with the system's authorities
 	if err == nil || !strings.Contains(err.Error(), "by ca") {
 		t.Errorf("NewFromConfig() = %v, want that the certificate is not known", err)
 	}
 }
 
-// TestTTLBelowServerMinimumIsNamed: the servers would grant a longer TTL.
-func TestTTLBelowServerMinimumIsNamed(t *testing.T) {
+// The servers would grant a longer TTL.
+func TestTTLBelowServerMinimumIsRejected(t *testing.T) {
 	r := startAlone(t, 1, "--election-timeout=3000")
 	c := r.Client(r.newDirectDriver())
-	_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second}) // short: it is refused
+	_, err := c.Acquire(r.Within(), "k", &holdfast.AcquireOptions{TTL: 2 * time.Second}) // short: it is rejected
 	if !errors.Is(err, holdfast.ErrInvalid) || !strings.Contains(err.Error(), "no TTL under 5s") {
 		t.Errorf("Acquire() = %v, want ErrInvalid and the floor", err)
 	}
@@ -228,9 +227,9 @@ func TestTTLBelowServerMinimumIsNamed(t *testing.T) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// TestReplacedFilesServeTheNextConnection: authorities, certificates and keys of both sides are replaced while there is a
-// lease, and the server does not accept the old ones any more.
-func TestReplacedFilesServeTheNextConnection(t *testing.T) {
+// Authorities, certificates and keys of both sides are replaced while there is a lease, and the server rejects
+// the old ones.
+func TestNextConnectionUsesReplacedFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	var config *tls.Config

@@ -19,14 +19,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// proxy is a link for calls of gRPC: it passes each on as it is, but knows its method. It
-// falsifies the confirmation of a renewal, which is then one of the term before.
+// proxy is a link for gRPC calls: it forwards each call unchanged and knows its method. It can falsify the
+// confirmation of a renewal, as if it were from the term before.
 type proxy struct {
 	*fixture.Link
 	member *grpc.ClientConn
 }
 
-// call is one that is under way.
+// call is a call that is under way.
 type call struct {
 	fixture.Flow
 	ctx                  context.Context
@@ -34,7 +34,7 @@ type call struct {
 	lost, muted, stopped bool
 }
 
-// raw passes messages as they are.
+// raw is a codec that leaves messages as bytes.
 type raw struct{}
 
 func (raw) Name() string                  { return "raw" }
@@ -100,7 +100,7 @@ func (p *proxy) forward(s grpc.ServerStream) error {
 		p.NoteLate()
 	}
 	switch {
-	case s.Context().Err() != nil: // by its client, or its limit
+	case s.Context().Err() != nil: // ended by its client or its time limit
 		return status.FromContextError(s.Context().Err()).Err()
 	case c.muted:
 		<-c.ctx.Done()
@@ -156,7 +156,7 @@ func (p *proxy) forwardReplies(c *call, s grpc.ServerStream, up grpc.ClientStrea
 	}
 }
 
-// waitUntilOpen waits while the link is a hole, and returns false when the call has ended.
+// waitUntilOpen waits while the link drops everything. It returns false if the call has ended.
 func (p *proxy) waitUntilOpen(c *call) bool {
 	p.Open(func() bool { return c.ctx.Err() == nil })
 	return c.stopped || c.ctx.Err() == nil

@@ -15,9 +15,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// TestAWaiterOutlastsTheRestoreOfASnapshot: the cluster that it goes on with knows its key, and is at a revision before the one that
-// it watches from. Of what happens there up to that revision no watch tells.
-func TestAWaiterOutlastsTheRestoreOfASnapshot(t *testing.T) {
+// The restored cluster knows the waiter's key, and is at an earlier revision than the waiter's watch. So that
+// watch reports no event up to its revision.
+func TestWaiterSurvivesSnapshotRestore(t *testing.T) {
 	r := startAlone(t, 1)
 	was := r.cluster.Members[0]
 	way, err := faultproxy.NewOpaque(was.Addr)
@@ -33,7 +33,7 @@ func TestAWaiterOutlastsTheRestoreOfASnapshot(t *testing.T) {
 	_, holder := client()
 	waiting, waiter := client()
 	l := r.Acquire(holder, "k", long)
-	other := r.opts.Prefix + "k,other.1" // who leaves, so that the waiter looks anew
+	other := r.opts.Prefix + "k,other.1" // another waiter's key, deleted to make the waiter read again
 	r.Must(errorOf(r.direct.Put(r.Within(), other, "")))
 	next := make(chan *holdfast.Lease, 1)
 	ctx, cancel := context.WithTimeout(r.Context(), 4*fixture.Patience())
@@ -56,7 +56,8 @@ func TestAWaiterOutlastsTheRestoreOfASnapshot(t *testing.T) {
 	}
 	looked := r.Counts(waiting)
 	r.Must(errorOf(r.direct.Delete(r.Within(), other)))
-	// It asks how long the holder has while it watches. That may go over the stream of the last watch, which counts once.
+	// The waiter asks for the holder's remaining time while it watches. The new watch may share the stream of
+	// the last one, which counts once.
 	r.Eventually("the waiter watches again", func() bool {
 		n := r.Counts(waiting)
 		return n["Txn"] > looked["Txn"] && n["LeaseTimeToLive"] > looked["LeaseTimeToLive"]

@@ -25,7 +25,8 @@ import (
 // long is a TTL that does not end within a test.
 const long = fixture.Long
 
-// shared is one cluster for all tests that leave it alone; each has a prefix of its own. It is started when the first one asks.
+// shared is one cluster for all tests that do not break it; each test has its own prefix. The first test that
+// needs it starts it.
 var (
 	shared = sync.OnceValues(func() (*etcdproc.Cluster, error) {
 		begun.Store(true)
@@ -50,17 +51,17 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// rig is a prefix of a cluster and its clients.
+// rig has a prefix of a cluster and the clients that use it.
 type rig struct {
 	*fixture.Rig
-	cluster *etcdproc.Cluster // nil: fake is set
+	cluster *etcdproc.Cluster // nil: the fake is used
 	fake    *fake
 	net     *network
 	opts    etcd.Options
 	direct  *clientv3.Client
 }
 
-// startRig makes a rig for one parallel test.
+// startRig starts a rig for a parallel test.
 func startRig(t *testing.T) *rig {
 	t.Helper()
 	gates.NeedsServer(t)
@@ -72,7 +73,7 @@ func startRig(t *testing.T) *rig {
 	return newRig(t, c)
 }
 
-// inBubble runs a test on a fake of three members, in virtual time.
+// inBubble runs a test on a fake with three members, in virtual time.
 func inBubble(t *testing.T, test func(r *rig)) {
 	t.Helper()
 	inBubbleOf(t, 3, test)
@@ -92,7 +93,7 @@ func newFakeRig(t testing.TB, members int) *rig {
 	return r
 }
 
-// connectClient makes the client of the test's own.
+// connectClient connects the test's own client.
 func (r *rig) connectClient(config clientv3.Config) {
 	r.Helper()
 	config.Endpoints, config.Logger = r.addrs(), zap.NewNop()
@@ -109,7 +110,7 @@ func (r *rig) addrs() []string {
 	return r.cluster.Addrs()
 }
 
-// startAlone makes a rig with a cluster of its own, which the test may break.
+// startAlone starts a rig with its own cluster, which the test may break.
 func startAlone(t *testing.T, members int, args ...string) *rig {
 	t.Helper()
 	return aloneWith(t, nil, members, args...)
@@ -132,7 +133,7 @@ func newRigWith(t testing.TB, c *etcdproc.Cluster, config *tls.Config) *rig {
 	return r
 }
 
-// openDriver returns the driver of one more client of the members at these addresses. opts may be nil.
+// openDriver opens a driver for one more client of these members. opts may be nil.
 func (r *rig) openDriver(addrs []string, opts *etcd.Options) (*etcd.Driver, error) {
 	if r.net == nil {
 		return etcd.New(r.Context(), addrs, opts)
@@ -140,7 +141,7 @@ func (r *rig) openDriver(addrs []string, opts *etcd.Options) (*etcd.Driver, erro
 	return etcd.NewDialled(r.Context(), addrs, opts, r.net.dial)
 }
 
-// openLinked returns the driver of one more client, behind links of its own.
+// openLinked opens a driver for one more client, behind its own links.
 func (r *rig) openLinked() (driver.Driver, error) {
 	var links []*fixture.Link
 	var addrs []string
@@ -170,7 +171,7 @@ func (r *rig) newDirectDriver() *etcd.Driver {
 	return fixture.Closed(r.Rig, d, err)
 }
 
-// leftoverKeys returns all keys except the base of tokens.
+// leftoverKeys returns all keys except the token base.
 func (r *rig) leftoverKeys() (left []string, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), fixture.Patience())
 	defer cancel()
@@ -189,11 +190,11 @@ func (r *rig) leftoverKeys() (left []string, err error) {
 // lockService returns r as a service for the conformance suite.
 func (r *rig) lockService() locktest.Service {
 	s := r.Service(len(r.addrs()), r.openLinked, r.leftoverKeys)
-	s.Delay = nil // replies are calls, which do not wait for one another
+	s.Delay = nil // gRPC calls do not wait for one another
 	return s
 }
 
-// awaitKeys awaits that the lock has so many keys.
+// awaitKeys waits until the lock has n keys.
 func (r *rig) awaitKeys(name string, n int) {
 	r.Helper()
 	r.Eventually(fmt.Sprintf("%d keys of %s", n, name), func() bool {
@@ -214,7 +215,7 @@ func (r *rig) leader() (m *etcdproc.Member) {
 	return m
 }
 
-// withoutCheck returns opts for a driver that is not checked.
+// withoutCheck returns opts with NoCheck set.
 func withoutCheck(opts etcd.Options) *etcd.Options {
 	opts.NoCheck = true
 	return &opts

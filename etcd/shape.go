@@ -13,14 +13,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Whoever answers at the address of a member may send anything. So answers are held to the form that the requests ask for
-// before anybody reads them: this package, and the watches of etcd's own, which end the program at an event without a key and
-// at a watch that ends twice.
+// Another program at a member's address may send anything. So this file checks the form of each answer before
+// this package or the watches of etcd's client read it: the client panics on an event without a key and on a
+// watch that ends twice.
 
-// maxAnswer bounds an answer, in bytes. The longest are a page of List, and the first keys of a batch of locks.
+// maxAnswer bounds an answer in bytes. The longest are a page of List and the first keys of a batch of locks.
 const maxAnswer = 16 << 20
 
-// checkAnswer returns what is wrong with the form of an answer.
+// checkAnswer returns an error if an answer is malformed.
 func checkAnswer(req, reply any) error {
 	if r, ok := reply.(interface{ GetHeader() *pb.ResponseHeader }); ok && r.GetHeader() == nil {
 		return errors.New("the answer is not in the form of etcd's: it has no header")
@@ -41,7 +41,7 @@ func checkRange(r *pb.RangeResponse) error {
 	return nil
 }
 
-// checkTxn looks that each part of a transaction has an answer of its kind.
+// checkTxn checks that each operation of a transaction has an answer of its kind.
 func checkTxn(req any, r *pb.TxnResponse) error {
 	txn, ok := req.(*pb.TxnRequest)
 	if !ok {
@@ -56,7 +56,7 @@ func checkTxn(req any, r *pb.TxnResponse) error {
 	}
 	for i, op := range asked {
 		if op.GetRequestRange() == nil {
-			continue // nobody reads more of it
+			continue // nothing else of it is read
 		}
 		if err := checkRange(r.Responses[i].GetResponseRange()); err != nil {
 			return err
@@ -65,10 +65,10 @@ func checkTxn(req any, r *pb.TxnResponse) error {
 	return nil
 }
 
-// checkedStream holds the answers of a stream to their form.
+// checkedStream checks the form of a stream's answers.
 type checkedStream struct {
 	grpc.ClientStream
-	ended map[int64]bool // whether a watch has, by its id; in RecvMsg alone, which nobody calls twice at once
+	ended map[int64]bool // by watch id; used only in RecvMsg, which is not called concurrently
 }
 
 func (s *checkedStream) RecvMsg(m any) error {
@@ -80,7 +80,7 @@ func (s *checkedStream) RecvMsg(m any) error {
 		err = s.checkWatch(w)
 	}
 	if _, known := status.FromError(err); err != nil && !known {
-		err = status.Error(codes.DataLoss, err.Error()) // after which etcd's package makes no new stream by itself
+		err = status.Error(codes.DataLoss, err.Error()) // after this code etcd's client opens no new stream by itself
 	}
 	return err
 }
@@ -95,7 +95,7 @@ func (s *checkedStream) checkWatch(w *pb.WatchResponse) error {
 	switch {
 	case w.Fragment:
 		return errors.New("the answer is not in the form of etcd's: it is a fragment, which nobody has asked for")
-	case w.WatchId == clientv3.InvalidWatchID && w.Created == w.Canceled: // a watch that is refused, or news for all
+	case w.WatchId == clientv3.InvalidWatchID && w.Created == w.Canceled: // a rejected watch, or a message to all watches
 	case w.WatchId < 0, w.Created == begun, ended:
 		return errors.New("the answer is not in the form of etcd's: it is of no watch, or of one that begins or ends twice")
 	case w.Created || w.Canceled:
@@ -104,13 +104,13 @@ func (s *checkedStream) checkWatch(w *pb.WatchResponse) error {
 	return nil
 }
 
-// inSeconds is a time that a member gives in seconds, and no longer than a duration can be.
+// inSeconds converts a member's number of seconds, bounded by the longest duration.
 func inSeconds(n int64) time.Duration {
 	const longest = int64(1<<63-1) / int64(time.Second)
 	return time.Duration(min(max(n, -1), longest)) * time.Second
 }
 
-// hasForeignKey reports a key that is none of those a page was asked for.
+// hasForeignKey reports whether an answer has a key outside the requested page.
 func hasForeignKey(kvs []*mvccpb.KeyValue, from string) bool {
 	for _, kv := range kvs {
 		if string(kv.Key) < from {

@@ -12,26 +12,27 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// Tokens are the revision that created a key, times the tokens between two revisions, and a base. The base is in a key beside
-// the locks, and makes them begin at the time, in µs since 1970, as tokens of Redis and PostgreSQL do: so a row that was fenced
-// with their tokens goes on with these. It only rises. A client raises it when it begins and finds the tokens behind its clock.
+// A token is the revision that created a key, times the number of tokens between two revisions, plus a base.
+// The base is in a key beside the locks. It makes tokens begin at the time, in µs since 1970, like tokens of
+// Redis and PostgreSQL, so that a row that was fenced with their tokens accepts these. The base only rises. A
+// client raises it at its start if it finds the tokens behind its clock.
 //
-// A key of a lock is created on condition that the base is still the one that it says, so that whoever comes later has a later
-// token, and nobody has to ask for the base.
+// A client creates the key of a lock on condition that the base is unchanged. So a later claim has a later
+// token, without a request for the base.
 
-// ahead is the time by which a client raises the tokens before its clock, so that not each client that
-// starts does so.
+// ahead is the time by which a client raises the tokens beyond its clock, so that not each client must raise
+// them at its start.
 const ahead = 10 * time.Second
 
-// base is a client's knowledge of the base of tokens.
+// base is the token base as a client knows it.
 type base struct {
-	mu       sync.Mutex // guards what follows
-	begun    bool       // it was not behind the clock
+	mu       sync.Mutex // guards the fields below
+	begun    bool       // it was seen not to be behind the clock
 	value    int64
-	revision int64 // that wrote it; 0: none is known
+	revision int64 // revision that wrote it; 0: unknown
 }
 
-// known is the base and what compares that it is still so, which fails where none is known.
+// known returns the base and the condition that it is unchanged, which fails if the base is unknown.
 func (b *base) known(key string) (int64, clientv3.Cmp) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,8 +42,8 @@ func (b *base) known(key string) (int64, clientv3.Cmp) {
 	return b.value, clientv3.Compare(clientv3.ModRevision(key), "=", b.revision)
 }
 
-// readKey notes what the key says at a revision of the cluster, and returns what to write there, if anything, where that was
-// written last at revision before.
+// readKey stores the key's value at a revision of the cluster. If the base must be written, raise is true,
+// raised is the new value, and before is the revision of the last write.
 func (b *base) readKey(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (raised, before int64, raise bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,7 +54,7 @@ func (b *base) readKey(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (r
 		stored, _ = strconv.ParseInt(string(kv.Value), 10, 64)
 	}
 	clock := now.UnixMicro() - tokenOf(0, revision, 0)
-	lost := b.revision == 0 || stored < b.value // people delete keys
+	lost := b.revision == 0 || stored < b.value // the key may have been deleted by hand
 	b.value = max(b.value, stored)
 	if !lost && (b.begun || stored >= clock) {
 		b.begun = true
@@ -63,7 +64,7 @@ func (b *base) readKey(kvs []*mvccpb.KeyValue, revision int64, now time.Time) (r
 	return max(b.value, clock+ahead.Microseconds()), before, true
 }
 
-// noteWritten notes what this client has written.
+// noteWritten stores what this client has written.
 func (b *base) noteWritten(value, revision int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,7 +73,7 @@ func (b *base) noteWritten(value, revision int64) {
 
 func (d *Driver) baseKey() string { return d.messagePrefix() + "tokens" }
 
-// updateBase reads the base of tokens that another client has written since, or writes one.
+// updateBase stores the token base that another client has written, or writes one.
 func (d *Driver) updateBase(ctx context.Context, ttl time.Duration, kvs []*mvccpb.KeyValue, revision int64) error {
 	value, before, raise := d.base.readKey(kvs, revision, time.Now())
 	if !raise {

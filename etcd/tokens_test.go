@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// TestTokensBeginAtTheTime: a row that was fenced with tokens of Redis or PostgreSQL goes on with
-// these, and each look at a lock shows the same.
-func TestTokensBeginAtTheTime(t *testing.T) {
+// A row that was fenced with tokens of Redis or PostgreSQL accepts them, and each Inspect of a lock shows the
+// same token.
+func TestTokensBeginAtClock(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		before := time.Now().UnixMicro()
 		d := r.newDirectDriver()
@@ -35,8 +35,8 @@ func TestTokensBeginAtTheTime(t *testing.T) {
 	})
 }
 
-// TestTokensRiseWhateverBecomesOfTheirBase: a client that begins may raise it, and people may delete it.
-func TestTokensRiseWhateverBecomesOfTheirBase(t *testing.T) {
+// A new client may raise the base, and a person may delete it.
+func TestTokensRiseWhenBaseChanges(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		key := r.opts.Prefix + ",tokens"
 		drivers := []driver.Driver{r.newDirectDriver(), r.newDirectDriver()}
@@ -68,7 +68,7 @@ func TestTokensRiseWhateverBecomesOfTheirBase(t *testing.T) {
 	})
 }
 
-// TestTokenBaseBehindClockIsRaised: a client raises it when it begins, and only then.
+// A client raises it only at its start.
 func TestTokenBaseBehindClockIsRaised(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		key := r.opts.Prefix + ",tokens"

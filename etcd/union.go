@@ -6,19 +6,19 @@ import (
 	"sync"
 )
 
-// errForeign means that a member belongs to another cluster than most others.
+// errForeign reports a member that belongs to another cluster than most members.
 var errForeign = errors.New("it belongs to another cluster than most of the members that are named, so that their locks would not exclude one another; " +
 	"name members of one cluster")
 
-// union holds the cluster of each member. Most of the named members have to belong to one cluster:
-// otherwise two clients could each reach another cluster, and both get a lock. It needs no more
-// members than the cluster itself needs to work.
+// union holds the cluster id of each member. Most of the named members must belong to one cluster: otherwise
+// two clients could each reach a different cluster and both get a lock. That needs no more members than the
+// cluster itself needs.
 type union struct {
-	mu  sync.Mutex // guards what follows
-	ids []uint64   // as each member has said last; 0: it has said nothing yet
+	mu  sync.Mutex // guards the fields below
+	ids []uint64   // last cluster id of each member; 0: unknown
 }
 
-// noteMember notes which cluster a member belongs to; 0: its answer does not say.
+// noteMember stores the cluster id of a member; 0: its answer has none.
 func (u *union) noteMember(place int, id uint64) {
 	if id != 0 {
 		u.mu.Lock()
@@ -27,7 +27,7 @@ func (u *union) noteMember(place int, id uint64) {
 	}
 }
 
-// foreignError returns an error if the member is of another cluster than most, or no cluster has most of them.
+// foreignError returns an error if the member's cluster is not the one of most members.
 func (u *union) foreignError(place int) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()

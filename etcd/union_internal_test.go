@@ -11,8 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/etcdproc"
 )
 
-// TestAMemberOfAnotherClusterLosesNoLease: that it does not know a lease says nothing, though such an answer does not say where it is from.
-func TestAMemberOfAnotherClusterLosesNoLease(t *testing.T) {
+// The answer of another cluster's member that it does not know a lease must not count, though the answer names
+// no cluster.
+func TestForeignMemberCostsNoLease(t *testing.T) {
 	t.Parallel()
 	other, err := etcdproc.Start(t.Context(), 1)
 	if err != nil {

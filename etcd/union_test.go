@@ -15,15 +15,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// startForeign starts a cluster of one member that nobody here knows.
+// startForeign starts another cluster with one member.
 func (r *rig) startForeign(args ...string) *rig {
 	r.Helper()
 	c, err := etcdproc.Start(r.Within(), 1, args...)
 	return newRig(r.TB, fixture.Stopped(r.TB, c, err))
 }
 
-// TestTwoClustersUnderOneNameAreRefused, by Open at once and otherwise by each request: else each could grant the same lock.
-func TestTwoClustersUnderOneNameAreRefused(t *testing.T) {
+// Open rejects them at once, and without its check each request does. Otherwise each cluster could grant the
+// same lock.
+func TestMembersOfTwoClustersAreRejected(t *testing.T) {
 	r := startAlone(t, 1)
 	other := r.startForeign()
 	addrs := []string{r.cluster.Addrs()[0], other.cluster.Addrs()[0]}
@@ -44,8 +45,8 @@ func TestTwoClustersUnderOneNameAreRefused(t *testing.T) {
 	}
 }
 
-// TestHalfOfTheMembersIsNoCluster: the others may be of another one, which a second client reaches.
-func TestHalfOfTheMembersIsNoCluster(t *testing.T) {
+// The other half may belong to another cluster, which a second client reaches.
+func TestHalfOfMembersIsNoMajority(t *testing.T) {
 	r := startAlone(t, 1)
 	d, err := etcd.New(r.Context(), []string{r.cluster.Addrs()[0], "127.0.0.1:1"}, withoutCheck(etcd.Options{}))
 	d = fixture.Closed(r.Rig, d, err)
@@ -55,7 +56,7 @@ func TestHalfOfTheMembersIsNoCluster(t *testing.T) {
 	}
 }
 
-// TestMemberOfAnotherClusterIsNotAsked: the error names the other cluster.
+// The error names the other cluster.
 func TestMemberOfAnotherClusterIsNotAsked(t *testing.T) {
 	r := startAlone(t, 3)
 	d := r.newDirectDriver()
@@ -96,7 +97,7 @@ func TestMemberOfAnotherClusterIsNotAsked(t *testing.T) {
 	r.Release(l)
 }
 
-// TestReplacedClusterServesItsClients, as after a restore: the clients lose their leases, and need no restart.
+// After a restore the clients lose their leases and need no restart.
 func TestReplacedClusterServesItsClients(t *testing.T) {
 	r := startAlone(t, 1)
 	d := r.newDirectDriver()
@@ -114,8 +115,8 @@ func TestReplacedClusterServesItsClients(t *testing.T) {
 	r.Must(d.Release(r.Within(), next, 0))
 }
 
-// TestPrefixesWithinOneAnotherAreApart: the keys of the inner one are no locks of the outer one, whatever their names.
-func TestPrefixesWithinOneAnotherAreApart(t *testing.T) {
+// A key under the inner prefix is no lock of the outer one, whatever its name.
+func TestNestedPrefixesShareNoLock(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		outer := r.newDirectDriver()
 		prefix := r.opts.Prefix
