@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// checkNoBlame fails the test when d takes a member for anything but up.
+// checkNoBlame fails the test if d reports a member as not up.
 func checkNoBlame(t *testing.T, d driver.Driver) {
 	t.Helper()
 	d.(driver.Notifier).Notify(func(e driver.NodeEvent) {
@@ -94,9 +94,9 @@ func TestCancelledCallBlamesNoMember(t *testing.T) {
 	}
 }
 
-// TestProcessThatStoodStillBlamesNoMember has the client read nothing for ten seconds, during requests, pings and probes alike. What the
-// members have answered meanwhile counts.
-func TestProcessThatStoodStillBlamesNoMember(t *testing.T) {
+// The client reads nothing for ten seconds, during requests, pings and probes. The answers that arrive
+// meanwhile count.
+func TestSuspendedProcessBlamesNoMember(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		g := r.Grant(d, "k", long)
@@ -114,7 +114,7 @@ func TestProcessThatStoodStillBlamesNoMember(t *testing.T) {
 	})
 }
 
-// TestEndOfSessionBlamesNoMember, nor does a cut of the connection by a member that serves others.
+// Nor does a member that cuts the connection and still serves others.
 func TestEndOfSessionBlamesNoMember(t *testing.T) {
 	for name, strike := range map[string]func(f *fake){
 		"session": func(f *fake) {
@@ -141,7 +141,7 @@ func TestEndOfSessionBlamesNoMember(t *testing.T) {
 	}
 }
 
-// TestCutProbeBlamesNoMember, where the member answers the next one.
+// The member answers the next probe.
 func TestCutProbeBlamesNoMember(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
@@ -149,7 +149,7 @@ func TestCutProbeBlamesNoMember(t *testing.T) {
 		for _, m := range r.fake.members {
 			r.fake.update(func() { m.cuts = 1 })
 		}
-		time.Sleep(30 * time.Second) // longer than the interval of the probes
+		time.Sleep(30 * time.Second) // longer than the probe interval
 		r.fake.update(func() {
 			for _, m := range r.fake.members {
 				if m.cuts != 0 {
@@ -166,7 +166,7 @@ func TestMemberThatDiesIsDownAtOnce(t *testing.T) {
 		r.Grant(d, "k", long)
 		down := make(chan string, 10)
 		d.(driver.Notifier).Notify(func(e driver.NodeEvent) { down <- e.Node + " " + string(e.State) })
-		time.Sleep(time.Second) // the look at all members is over
+		time.Sleep(time.Second) // the survey of all members is over
 		begun := time.Now()
 		r.fake.update(func() { r.fake.members[2].refuse = true })
 		r.fake.cutConnections()

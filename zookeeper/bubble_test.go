@@ -37,7 +37,7 @@ func (r *rig) memberLinks() (links []*fixture.Link) {
 	return links
 }
 
-// dialThrough returns a way to dial the members of a fake through links, one for each.
+// dialThrough returns a function that dials the members of a fake through links, one for each member.
 func (r *rig) dialThrough(links []*fixture.Link, speak func() fixture.Protocol) func(ctx context.Context, addr string) (net.Conn, error) {
 	var carried sync.WaitGroup
 	r.Cleanup(func() {

@@ -14,38 +14,39 @@ import (
 )
 
 const (
-	// maxCuts bounds the attempts of a claim that go on at once after its connection has ended.
+	// maxCuts bounds the immediate retries of a claim after its connection ended.
 	maxCuts = 3
-	// maxTurns bounds how often a claim looks at once because its line has changed. Then it looks with pauses, until it waits for a node
-	// again: members that contradict themselves would be asked without end otherwise.
+	// maxTurns bounds how often a claim reads its line again at once because the line has changed. Then it
+	// pauses between reads, until it waits for a node again. Without the bound, members that contradict
+	// themselves would be asked endlessly.
 	maxTurns = 16
 )
 
 var (
-	// errRestless stands in the way of a claim that has looked too often.
+	// errRestless reports that a claim has read its line too often.
 	errRestless = errors.New("its queue changes at each read")
-	// errSenseless reports an answer that no server gives.
+	// errSenseless reports an answer that no correct server gives.
 	errSenseless = errors.New("a server's answer contradicts the request")
 )
 
-// errSpent stands in the way of a claim until the folder of its lock is empty.
+// errSpent makes a claim wait until the folder of its lock is empty.
 var errSpent = errors.New("the sequence numbers of this lock are used up; they start again once nobody holds it or waits for it")
 
-// claim is one attempt at a lock.
+// claim is one attempt to acquire a lock.
 type claim struct {
 	d     *Driver
 	req   driver.Request
 	s     *session // nil: none yet
 	owner string
-	doubt bool   // a request to create the node had no answer
-	path  string // of the node; empty: it is not known to exist
-	czxid int64  // of the node; 0: not known
-	cuts  int    // of the connection, after which it went on at once
-	turns int    // since it waited for a node
+	doubt bool   // a request to create the node got no answer
+	path  string // path of the node; empty: not known to exist
+	czxid int64  // czxid of the node; 0: unknown
+	cuts  int    // number of cuts of the connection after which it retried at once
+	turns int    // number of reads since it waited for a node
 	wait  driverkit.Wait
 }
 
-// acquireLock goes on until the lock is granted or that is out of the question.
+// acquireLock makes the steps of the claim until the lock is granted or an error ends the attempt.
 func (c *claim) acquireLock(ctx context.Context) error {
 	return c.wait.Compete(ctx, c.d.calls, c.req.NoWait, func(ctx context.Context) error {
 		err := c.tryStep(ctx)
@@ -53,7 +54,7 @@ func (c *claim) acquireLock(ctx context.Context) error {
 		case errors.Is(err, errOver):
 			c.forgetSession()
 			err = driverkit.ErrAgain
-		case errors.Is(err, errCut) && c.cuts < maxCuts: // another member may be there
+		case errors.Is(err, errCut) && c.cuts < maxCuts: // another member may be up
 			c.cuts++
 			err = driverkit.ErrAgain
 		case err == nil:
@@ -69,7 +70,7 @@ func (c *claim) acquireLock(ctx context.Context) error {
 	})
 }
 
-// callerError returns an error in the form for the caller. What the servers refuse is no fault of a member.
+// callerError converts an error for the caller. A request that the servers reject is no fault of a member.
 func (d *Driver) callerError(err error) error {
 	switch {
 	case errors.Is(err, driver.ErrHeld), errors.Is(err, driver.ErrUnavailable), errors.Is(err, driver.ErrInvalid), errors.Is(err, driver.ErrLost):
@@ -78,7 +79,7 @@ func (d *Driver) callerError(err error) error {
 	return &driver.UnavailableError{Err: err}
 }
 
-// forgetSession forgets a session that is over, and the place in line with it.
+// forgetSession drops a session that is over, and the node in it.
 func (c *claim) forgetSession() {
 	if c.s != nil {
 		c.d.releaseSession(c.s)
@@ -86,20 +87,20 @@ func (c *claim) forgetSession() {
 	c.s, c.doubt, c.path, c.czxid = nil, false, "", 0
 }
 
-// tryStep does what is to be done next, and returns nil when the claim has the lock. Others wait behind a node that it has.
+// tryStep makes the next step and returns nil once the claim has the lock.
 func (c *claim) tryStep(ctx context.Context) error {
 	return driverkit.TakeTurn(ctx, c.d.lane, c.req, c.doubt || c.path != "", c.requestMissing, c.awaitTurn)
 }
 
-// watches has what a claim waits for while it is not first in line.
+// watches has the events that a waiting claim waits for.
 type watches struct {
-	gone <-chan struct{}   // the node before it is deleted
-	own  <-chan struct{}   // its own is
-	held *driver.HeldError // the holder
+	gone <-chan struct{}   // closed when the node before its own is deleted
+	own  <-chan struct{}   // closed when its own node is deleted
+	held *driver.HeldError // names the holder
 }
 
-// requestMissing gets what the claim lacks: a session, a node, the lock. It has the lock if there is neither
-// an error nor anything to wait for.
+// requestMissing requests what the claim lacks: a session, a node, the lock. If there is no error and nothing
+// to wait for, the claim has the lock.
 func (c *claim) requestMissing(ctx context.Context) (*watches, error) {
 	if c.s == nil {
 		c.s, c.owner = c.d.sessionFor(c.req.TTL), c.d.owners.Next(false)
@@ -116,8 +117,8 @@ func (c *claim) requestMissing(ctx context.Context) (*watches, error) {
 	return c.readLine(ctx)
 }
 
-// createNode creates the claim's node and reads the line in the same transaction. A try reads first, so
-// that a try in vain changes nothing.
+// createNode creates the claim's node and reads the line in the same transaction. If the caller does not wait,
+// it reads the line first, so that a failed attempt changes nothing.
 func (c *claim) createNode(ctx context.Context) (*watches, error) {
 	folder := c.d.folderOf(c.req.Key)
 	if c.req.NoWait {
@@ -151,7 +152,7 @@ func (c *claim) createNode(ctx context.Context) (*watches, error) {
 		}
 		c.doubt = false
 		switch {
-		case errors.Is(own.err, codeNoNode) && made: // somebody has deleted the folder
+		case errors.Is(own.err, codeNoNode) && made: // the folder was deleted
 			return nil, driverkit.ErrAgain
 		case errors.Is(own.err, codeNoNode):
 			if err := c.d.makeFolder(ctx, c.s, folder); err != nil {
@@ -166,8 +167,8 @@ func (c *claim) createNode(ctx context.Context) (*watches, error) {
 	}
 }
 
-// restartNumbers has the servers count from 0 again. They do for a new folder, and delete the old one when
-// all who have or want the lock by its numbers are through. Until then the claim stands aside.
+// restartNumbers makes the servers count from 0 again, as they do in a new folder. They delete the old folder
+// once all claims with a number in it have ended. Until then the claim deletes its node and waits.
 func (c *claim) restartNumbers(ctx context.Context) error {
 	if err := c.s.removeOnce(ctx, c.path); err != nil {
 		return err
@@ -180,12 +181,12 @@ func (c *claim) restartNumbers(ctx context.Context) error {
 	return c.d.states.Unavailable(errSpent)
 }
 
-// makeFolder creates the folder of a lock, and what is above it.
+// makeFolder creates the folder of a lock and its parents.
 func (d *Driver) makeFolder(ctx context.Context, s *session, folder string) error {
 	var all []*request
 	for i := range folder {
 		if i > 0 && folder[i] == '/' {
-			acl := everybody // what is above the path of the locks is not the user's alone
+			acl := everybody // parents of the locks' path are not for this user alone
 			if i >= len(d.root) {
 				acl = d.acl
 			}
@@ -210,9 +211,9 @@ func (d *Driver) makeFolder(ctx context.Context, s *session, folder string) erro
 	return nil
 }
 
-// findNode looks for a node whose creation had no answer. A member that has just taken over the
-// session may know less than the one before, unless it asks the one that leads. Where there is none,
-// the claim goes on under another owner: if that creation is carried out after all, nobody has the node.
+// findNode looks for a node whose creation got no answer. It reads behind a sync, because the member that has
+// just taken over the session may lag. If it finds no node, the claim goes on under another owner: if that
+// creation is executed later, the node belongs to no claim.
 func (c *claim) findNode(ctx context.Context) error {
 	folder := c.d.folderOf(c.req.Key)
 	all := getChildren(folder)
@@ -227,7 +228,7 @@ func (c *claim) findNode(ctx context.Context) error {
 	}
 	if all.err == nil {
 		for name := range all.reply.names() {
-			if e, ok := readEntry(name); ok && e.owner == c.owner { // whatever its number
+			if e, ok := readEntry(name); ok && e.owner == c.owner { // with any number
 				c.path = folder + "/" + name
 			}
 		}
@@ -243,8 +244,8 @@ func (c *claim) findNode(ctx context.Context) error {
 	return driverkit.ErrAgain
 }
 
-// readLine checks that the node still exists and reads the line. A session that is trusted for long enough
-// keeps the node, and a claim that is first stays first: then one read is enough.
+// readLine checks that the node still exists and reads the line. One read is enough if the session is trusted
+// for long enough: then the node exists, and a claim that is first stays first.
 func (c *claim) readLine(ctx context.Context) (*watches, error) {
 	folder := c.d.folderOf(c.req.Key)
 	all := getChildren(folder)
@@ -258,7 +259,7 @@ func (c *claim) readLine(ctx context.Context) (*watches, error) {
 				return c.placeIfRead(ctx, l, err)
 			}
 		}
-		all = getChildren(folder) // somebody has deleted the node, or the folder as well
+		all = getChildren(folder) // the node, or the folder too, was deleted
 	}
 	own := getData(c.path, false)
 	_, stands, err := c.s.confirmNodes(ctx, []string{c.path}, all, own)
@@ -277,7 +278,7 @@ func (c *claim) readLine(ctx context.Context) (*watches, error) {
 	return c.placeIfRead(ctx, l, cmp.Or(err, own.reply.err))
 }
 
-// placeIfRead returns err, or what takePlace returns if the line could be read.
+// placeIfRead returns err, or calls takePlace if the line could be read.
 func (c *claim) placeIfRead(ctx context.Context, l []entry, err error) (*watches, error) {
 	if err != nil {
 		return nil, c.d.states.Unavailable(errSenseless)
@@ -288,14 +289,14 @@ func (c *claim) placeIfRead(ctx context.Context, l []entry, err error) (*watches
 // isFresh reports whether the session is trusted for most of its TTL.
 func (c *claim) isFresh() bool { return time.Until(c.s.trustedUntil()) > c.req.TTL*3/4 }
 
-// takePlace takes the lock if the claim is the first in line, and watches the node before it otherwise.
+// takePlace takes the lock if the claim is first in line. Otherwise it watches the node before its own.
 func (c *claim) takePlace(ctx context.Context, l []entry) (*watches, error) {
 	switch i := placeOf(c.owner, l); {
-	case i < 0: // somebody has deleted the node: the next look makes sure
+	case i < 0: // the node was deleted: the next read makes sure
 		return nil, driverkit.ErrAgain
 	case i == 0:
 		return nil, c.completeGrant(ctx)
-	case c.req.NoWait: // another one was faster
+	case c.req.NoWait: // another claim was faster
 		return nil, c.heldBy(ctx, l)
 	default:
 		return c.watchLine(ctx, l, i)
@@ -304,7 +305,7 @@ func (c *claim) takePlace(ctx context.Context, l []entry) (*watches, error) {
 
 // completeGrant completes the claim as the holder. The session may be old by now.
 func (c *claim) completeGrant(ctx context.Context) error {
-	if c.czxid <= 0 || c.czxid > math.MaxInt64/driverkit.Block { // of which there is no token
+	if c.czxid <= 0 || c.czxid > math.MaxInt64/driverkit.Block { // outside the range of tokens
 		return c.d.states.Unavailable(errSenseless)
 	}
 	if c.isFresh() {
@@ -323,7 +324,7 @@ func (c *claim) completeGrant(ctx context.Context) error {
 	return nil
 }
 
-// newGrant returns the lock that the claim has.
+// newGrant returns the grant of the claim.
 func (c *claim) newGrant() driver.Grant {
 	g := driver.Grant{
 		Key: c.req.Key, Owner: c.owner, Token: tokenOf(c.czxid), Block: driverkit.Block,
@@ -333,9 +334,8 @@ func (c *claim) newGrant() driver.Grant {
 	return g
 }
 
-// watchLine sets watches on the node before the claim's and on its own, and reads the holder. If the
-// holder has just gone, the next in line is the holder: a waiter is told an obstacle in any case
-// (driver: Obstacle).
+// watchLine sets watches on the claim's own node and the one before it, and reads the holder. If the holder
+// has just gone, the next node in line is the holder: a waiter always reports an obstacle (driver: Obstacle).
 func (c *claim) watchLine(ctx context.Context, l []entry, place int) (*watches, error) {
 	folder := c.d.folderOf(c.req.Key)
 	before := folder + "/" + l[place-1].name
@@ -349,7 +349,7 @@ func (c *claim) watchLine(ctx context.Context, l []entry, place int) (*watches, 
 		switch {
 		case r.err == nil:
 			continue
-		case errors.Is(r.err, codeNoNode): // the servers do not watch what is not there
+		case errors.Is(r.err, codeNoNode): // the servers do not watch a missing node
 			err = cmp.Or(err, driverkit.ErrAgain)
 		default:
 			err = c.d.refusedError(r.err)
@@ -363,7 +363,7 @@ func (c *claim) watchLine(ctx context.Context, l []entry, place int) (*watches, 
 	if errors.Is(first.err, codeNoNode) {
 		l, first, known = l[1:], watched, place == 2
 	}
-	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 2} // but for the claim itself
+	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 2} // without the holder and the claim itself
 	if known {
 		v := readValue(first.reply.bytes())
 		held.Holder, held.Since, held.Remaining = v.Holder, v.Since, v.TTL
@@ -371,8 +371,8 @@ func (c *claim) watchLine(ctx context.Context, l []entry, place int) (*watches, 
 	return &watches{gone, own, held}, nil
 }
 
-// awaitTurn returns when one of the nodes is deleted, and when the connection ends, with which the
-// watches are gone.
+// awaitTurn waits until one of the two nodes is deleted, or the connection ends, with which the watches are
+// gone.
 func (c *claim) awaitTurn(ctx context.Context, w *watches) error {
 	c.turns = 0
 	c.wait.Note(w.held)
@@ -385,11 +385,11 @@ func (c *claim) awaitTurn(ctx context.Context, w *watches) error {
 	return driverkit.ErrAgain
 }
 
-// heldBy returns the HeldError for the first entry of the line.
+// heldBy returns a HeldError for the first entry of the line.
 func (c *claim) heldBy(ctx context.Context, l []entry) error {
 	held := &driver.HeldError{Owner: l[0].owner, Waiters: len(l) - 1}
 	if c.path != "" {
-		held.Waiters-- // the claim itself
+		held.Waiters-- // do not count the claim itself
 	}
 	r := getData(c.d.folderOf(c.req.Key)+"/"+l[0].name, false)
 	if err := c.s.sendAll(ctx, r); err != nil {
@@ -402,8 +402,7 @@ func (c *claim) heldBy(ctx context.Context, l []entry) error {
 	return held
 }
 
-// abandon deletes, in the background, what the claim has left. What it cannot delete goes
-// with the session.
+// abandon deletes in the background what the claim may have left. What it cannot delete goes with the session.
 func (c *claim) abandon() {
 	if c.s == nil {
 		return
@@ -423,8 +422,8 @@ func (c *claim) abandon() {
 	})
 }
 
-// deleteNode deletes a node, and returns nil when it is gone. It waits for its turn, and calls begun
-// then.
+// deleteNode deletes a node. It returns nil once the node is gone. Before each request it waits for its turn
+// in the lane and calls begun.
 func (s *session) deleteNode(ctx context.Context, path string, begun func()) error {
 	err := s.d.lane.Insist(ctx, begun, func() error { return s.removeOnce(ctx, path) })
 	if errors.Is(err, errOver) {
@@ -433,7 +432,7 @@ func (s *session) deleteNode(ctx context.Context, path string, begun func()) err
 	return err
 }
 
-// removeOnce asks once that a node be deleted, and returns nil when it is gone.
+// removeOnce sends one request to delete a node. It returns nil if the node is gone.
 func (s *session) removeOnce(ctx context.Context, path string) error {
 	r := removeRequest(path)
 	if err := s.sendAll(ctx, r); err != nil {

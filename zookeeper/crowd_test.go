@@ -13,8 +13,8 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// TestACrowdOfOneClientIsServed by members that answer 500 times a second over each connection.
-func TestACrowdOfOneClientIsServed(t *testing.T) {
+// The members answer 500 times a second over each connection.
+func TestClientServesCrowd(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 2 * time.Millisecond })
@@ -22,9 +22,8 @@ func TestACrowdOfOneClientIsServed(t *testing.T) {
 	})
 }
 
-// TestASlowMemberIsNotBlamed for answers that come one after the other, the last of them long after
-// it was asked for.
-func TestASlowMemberIsNotBlamed(t *testing.T) {
+// The answers come one by one, the last of them long after its request.
+func TestSlowMemberStaysUp(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 50 * time.Millisecond })
@@ -45,11 +44,11 @@ func TestASlowMemberIsNotBlamed(t *testing.T) {
 	})
 }
 
-func TestWhoLeavesBeforeItsTurnHasSentNothing(t *testing.T) {
+func TestCallerLeavingInQueueSendsNothing(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		d.(*zookeeper.Driver).Room(1)
-		r.Release(r.Acquire(r.Client(d), "k", long)) // then it is there to create a node in
+		r.Release(r.Acquire(r.Client(d), "k", long)) // creates the folder
 		r.On(d, func(_ int, l *fixture.Link) { l.Slow = 500 * time.Millisecond })
 		before := r.Counts(d)["create"]
 		served := make(chan error, 1)

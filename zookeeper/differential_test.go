@@ -21,15 +21,15 @@ var (
 	sequences = flag.Int("sequences", 150, "how many seeds of the comparison of the fake with a server to run")
 )
 
-// side is one of the two ensembles that are compared, as a client sees it.
+// side is one of the two ensembles under comparison, as a client sees it.
 type side struct {
 	dial     func() (net.Conn, error)
 	base     int64         // zxid before the first step
-	sessions map[int64]int // by id: the order of opening
+	sessions map[int64]int // by id: order of opening
 	clients  [3]*speaker
 }
 
-// speaker is a client that sends bytes of its own.
+// speaker is a client that writes the protocol itself.
 type speaker struct {
 	*side
 	conn     net.Conn
@@ -38,7 +38,7 @@ type speaker struct {
 	xid      int32
 }
 
-// open greets over a new connection, and describes the answer.
+// open sends a greeting over a new connection and describes the answer.
 func (s *speaker) open(id int64, password string, seen int64, timeout int32) string {
 	conn, err := s.dial()
 	if err != nil {
@@ -76,7 +76,7 @@ func frame(r io.Reader) ([]byte, error) {
 	return p, err
 }
 
-// ask sends one request, and describes the events before its answer, and the answer.
+// ask sends one request. It describes the events before the answer, and the answer.
 func (s *speaker) ask(op int32, body *jot) string {
 	s.xid++
 	xid := s.xid
@@ -112,7 +112,7 @@ func (s *speaker) ask(op int32, body *jot) string {
 	}
 }
 
-// at returns a zxid as counted from the first step.
+// at returns a zxid relative to the first step.
 func (s *speaker) at(zxid int64) string {
 	if zxid <= 0 {
 		return fmt.Sprint(zxid)
@@ -159,7 +159,7 @@ func (s *speaker) describe(op int32, r *scan) string {
 
 func (s *speaker) stat(r *scan) string {
 	czxid, mzxid := s.at(r.int64()), s.at(r.int64())
-	r.take(16) // by the clock
+	r.take(16) // skip the times
 	version, cversion, aversion, owner := r.int32(), r.int32(), r.int32(), r.int64()
 	whose := fmt.Sprint(owner)
 	if n, ok := s.sessions[owner]; ok {
@@ -168,13 +168,13 @@ func (s *speaker) stat(r *scan) string {
 	return fmt.Sprintf("{%s %s %d %d %d %s %d %d %s}", czxid, mzxid, version, cversion, aversion, whose, r.int32(), r.int32(), s.at(r.int64()))
 }
 
-// step is something to do on either side. It does not depend on what came of the steps before.
+// step is an action on either side. It does not depend on the outcome of earlier steps.
 type step struct {
 	name string
 	do   func(s *side) string
 }
 
-// drawSteps draws the steps of one seed, all below a folder of its own.
+// drawSteps draws the steps of one seed, in a folder of its own.
 func drawSteps(seed uint64, root string) []step {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	pick := func(all ...string) string { return all[rnd.IntN(len(all))] }
@@ -306,7 +306,7 @@ func drawSteps(seed uint64, root string) []step {
 	return all
 }
 
-// beginSide opens the sessions of a seed.
+// beginSide opens the sessions for a seed.
 func beginSide(dial func() (net.Conn, error)) (*side, error) {
 	s := &side{dial: dial, sessions: make(map[int64]int)}
 	for i := range s.clients {
@@ -334,8 +334,8 @@ func (s *side) end() {
 	}
 }
 
-// TestFakeAnswersAsServersDo has the fake and a server carry out the same random steps, and compares all that their clients receive: answers,
-// versions, numbers of transactions, events and ends of connections.
+// The test runs the same random steps on the fake and on a server. It compares all that the clients receive:
+// answers, versions, zxids, events and ends of connections.
 func TestFakeAnswersAsServersDo(t *testing.T) {
 	r := startAlone(t, 1)
 	f := newFake(t, 1)
@@ -345,7 +345,7 @@ func TestFakeAnswersAsServersDo(t *testing.T) {
 	if *oneSeed != 0 {
 		first, n = *oneSeed, 1
 	}
-	// A server looks each minute for containers that are empty, and the fake does so at another time.
+	// A server deletes empty containers each minute, and the fake does so at another time.
 	end := time.Now().Add(reapEvery - 15*time.Second)
 	compared := 0
 	for seed := first; compared < n && time.Now().Before(end) && !t.Failed(); seed++ {
@@ -371,13 +371,13 @@ func TestFakeAnswersAsServersDo(t *testing.T) {
 	t.Logf("%d sequences from seed %d", compared, first)
 }
 
-// TestFakeMovesSessionsAsServersDo has a session go from member to member, beside its old connections.
+// A session goes from member to member while its old connections are open.
 func TestFakeMovesSessionsAsServersDo(t *testing.T) {
 	r := startRig(t)
 	f := newFake(t, 3)
 	root := r.opts.Path[strings.LastIndexByte(r.opts.Path, '/'):]
 	play := func(dial func(member int) (net.Conn, error)) (seen []string) {
-		s := &side{sessions: make(map[int64]int), base: 1 << 62} // of which no answer has more
+		s := &side{sessions: make(map[int64]int), base: 1 << 62} // above the zxid of any answer
 		create := func(c *speaker, name string) {
 			text := c.ask(opCreate, (&jot{}).text(root+name).text("").int32(1).int32(31).text("world").text("anyone").int32(0))
 			seen = append(seen, fmt.Sprintf("create %q: done %v, closed %v", name, strings.Contains(text, "error 0"), strings.HasSuffix(text, "closed")))

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/pace"
 )
 
-// calmTTL outlasts an election.
+// calmTTL is a TTL that outlasts an election.
 const calmTTL = 6 * time.Second
 
 // Diagnose implements driver.Doctor. It opens a session, and creates no node.
@@ -40,14 +40,14 @@ func (d *Driver) Diagnose(ctx context.Context, ttl time.Duration) []driver.Findi
 	return whole.Found
 }
 
-// patient is a look at one member.
+// patient is the doctor's check of one member.
 type patient struct {
 	driverkit.Notes
 	member *member
 	health health
 }
 
-// examine asks a member what it says of itself.
+// examine asks a member for its state and checks it.
 func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 	ask := func() (err error) {
 		p.health, err = p.member.probe(ctx, pace.CallTime())
@@ -94,7 +94,7 @@ func (p *patient) examine(ctx context.Context, d *Driver, ttl time.Duration) {
 	p.Transport(conn, d.auth != "", config)
 }
 
-// checkVersion knows what the driver needs.
+// checkVersion reports a version that is too old for the driver.
 func (p *patient) checkVersion(text string) {
 	number, _, _ := strings.Cut(text, "-")
 	parts := append(strings.Split(number, "."), "0", "0", "0")
@@ -108,7 +108,7 @@ func (p *patient) checkVersion(text string) {
 	p.OK("version", "ZooKeeper %s", number)
 }
 
-// examineEnsemble looks at what is no single member's.
+// examineEnsemble checks what concerns the whole ensemble.
 func (d *Driver) examineEnsemble(ctx context.Context, patients []*patient, ttl time.Duration) (whole driverkit.Notes) {
 	first, answers := "", false
 	for _, p := range patients {
@@ -146,8 +146,8 @@ func (d *Driver) examineEnsemble(ctx context.Context, patients []*patient, ttl t
 	return whole
 }
 
-// rehearseWrites asks for a node and for something impossible in one transaction, so that nothing
-// is created, and the rights are looked at all the same.
+// rehearseWrites sends a transaction that creates a node and then fails: the servers check the permissions and
+// create nothing.
 func (d *Driver) rehearseWrites(ctx context.Context, s *session) error {
 	for at := d.root; ; at = at[:strings.LastIndexByte(at, '/')] {
 		r := attemptRequest(at+"/holdfast~probe", d.acl)
@@ -161,7 +161,7 @@ func (d *Driver) rehearseWrites(ctx context.Context, s *session) error {
 		switch {
 		case err != nil:
 			return err
-		case outcomes[0] == codeNoNode && at != "": // what is above is not there yet
+		case outcomes[0] == codeNoNode && at != "": // the parent does not exist yet
 			continue
 		case outcomes[1] == codeNoNode:
 			return nil

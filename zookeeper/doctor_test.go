@@ -39,7 +39,7 @@ func (r *rig) findingsAt(url string, ttl time.Duration, opts zookeeper.Options) 
 	return bad
 }
 
-// wantOnly checks that one thing was found.
+// wantOnly checks that the doctor found one thing.
 func (r *rig) wantOnly(found []driver.Finding, check string, v driver.Verdict, words ...string) {
 	r.Helper()
 	if len(found) != 1 || found[0].Check != check || found[0].Verdict != v {
@@ -55,10 +55,10 @@ func (r *rig) wantOnly(found []driver.Finding, check string, v driver.Verdict, w
 
 func urlOf(addrs ...string) string { return "zk://" + strings.Join(addrs, ",") + "/locks" }
 
-func TestASoundEnsembleHasNoFindings(t *testing.T) {
+func TestSoundEnsembleHasNoFindings(t *testing.T) {
 	r := startRig(t)
 	for _, f := range r.findingsAt(urlOf(r.ensemble.Addrs()...), 0, zookeeper.Options{}) {
-		if f.Check != "round-trip" { // which tells of this machine
+		if f.Check != "round-trip" { // the round trip depends on this machine
 			t.Errorf("found %+v", f)
 		}
 	}
@@ -76,7 +76,7 @@ func TestASoundEnsembleHasNoFindings(t *testing.T) {
 	}
 }
 
-func TestDoctorFindsEachFaultOfAnEnsemble(t *testing.T) {
+func TestDoctorFindsEachEnsembleFault(t *testing.T) {
 	for name, run := range map[string]func(t *testing.T, r *rig){
 		"nothing": func(t *testing.T, r *rig) {
 			if found := r.findingsAt(urlOf(r.addrs...), 0, r.opts); len(found) > 0 {
@@ -163,7 +163,7 @@ func (r *rig) addEnsemble(other *fake) {
 	})
 }
 
-func TestFaultsOfCertificatesAreFound(t *testing.T) {
+func TestDoctorFindsCertificateFaults(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		cert, config := r.useTLS(t.TempDir(), 90*24*time.Hour)
 		with := func(change func(*tls.Config)) []driver.Finding {
@@ -173,7 +173,7 @@ func TestFaultsOfCertificatesAreFound(t *testing.T) {
 			return r.findingsAt(urlOf(r.addrs...), 0, opts)
 		}
 		in := func(days time.Duration) func(c *tls.Config) {
-			return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // it is good for 90
+			return func(c *tls.Config) { c.Time = func() time.Time { return time.Now().Add(days * 24 * time.Hour) } } // the certificate is valid for 90 days
 		}
 		each := func(found []driver.Finding, n int, check string, v driver.Verdict, words ...string) {
 			t.Helper()
@@ -201,7 +201,8 @@ func TestFaultsOfCertificatesAreFound(t *testing.T) {
 	})
 }
 
-// useTLS has the members of a fake speak TLS, with a certificate that is good for so long, is in files of dir, and is the client's too.
+// useTLS makes the members of a fake speak TLS. The certificate is valid for good, is stored in dir, and
+// serves the client too.
 func (r *rig) useTLS(dir string, good time.Duration) (*redisproc.Certificate, *tls.Config) {
 	r.Helper()
 	cert, err := redisproc.NewCertificateLike(dir, func(c *x509.Certificate) {

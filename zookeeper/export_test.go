@@ -11,28 +11,28 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// Spent is the first number that nobody has a lock by.
+// Spent is the first sequence number that grants no lock.
 const Spent = spent
 
-// Over returns opts for connections of the test's own.
+// Over returns opts with the test's own way to dial.
 func Over(opts Options, dial func(ctx context.Context, addr string) (net.Conn, error)) *Options {
 	opts.dial = dial
 	return &opts
 }
 
-// SetMaxUsers sets how many users a session has at most, before the first.
+// SetMaxUsers sets the maximal number of users of a session. Call it before the first use.
 func (d *Driver) SetMaxUsers(n int) { d.maxUsers = n }
 
-// Room sets for how many claims and releases at once there is room, before the first.
+// Room sets the number of concurrent claims and releases. Call it before the first use.
 func (d *Driver) Room(n int) { d.lane = driverkit.NewLane(d.states, n) }
 
-// ReadPacket returns the length of a packet that may have so many bytes.
+// ReadPacket returns the length of a packet of at most room bytes.
 func ReadPacket(from io.Reader, room int) (int, error) {
 	p, err := readPacket(from, func() int { return room })
 	return len(p), err
 }
 
-// Put creates a node with a value, and what is above it.
+// Put creates a node with a value, and its parents.
 func (d *Driver) Put(ctx context.Context, at, value string) error {
 	s := d.sessionFor(lookTTL)
 	defer d.releaseSession(s)
@@ -46,7 +46,7 @@ func (d *Driver) Put(ctx context.Context, at, value string) error {
 	return errors.Join(s.sendAll(ctx, append(all, last)...), last.err)
 }
 
-// Delete deletes the node of an owner, as people do by hand.
+// Delete deletes the node of an owner, as a person might do by hand.
 func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	l, err := d.lookUp(ctx, key)
 	i := placeOf(owner, l.entries)
@@ -58,8 +58,7 @@ func (d *Driver) Delete(ctx context.Context, key, owner string) error {
 	return s.removeOnce(ctx, d.folderOf(key)+"/"+l.entries[i].name)
 }
 
-// Expire has the servers end the session for locks with this TTL, as they do when they have
-// not heard of it for too long.
+// Expire makes the servers end the session for locks with this TTL, as they do if they hear nothing of it.
 func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
 	s := d.sessionFor(ttl)
 	defer d.releaseSession(s)
@@ -70,8 +69,9 @@ func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
 	s.mu.Lock()
 	hello := greeting{0, int32(ttl / time.Millisecond), s.id, s.password}
 	s.mu.Unlock()
-	// A session belongs to the connection that opened or resumed it last. bid resumes it, so the driver loses its own
-	// connection, and may resume the session at another member before the close request counts, which is ignored then.
+	// A session belongs to the connection that opened or resumed it last. bid resumes it, so the driver loses
+	// its connection. The driver may resume the session at another member before the close request arrives,
+	// which is then ignored.
 	for ctx.Err() == nil {
 		over, err := l.member.bid(ctx, s, hello)
 		if over {
@@ -81,7 +81,7 @@ func (d *Driver) Expire(ctx context.Context, ttl time.Duration) error {
 	return ctx.Err()
 }
 
-// bid goes on with the session that hello names and ends it, unless it is over.
+// bid resumes the session of hello and closes it. over reports that the session is over.
 func (m *member) bid(ctx context.Context, s *session, hello greeting) (over bool, err error) {
 	conn, err := m.dial(ctx)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// Numbers of the protocol, as the servers name them.
+// Constants of the protocol, with the servers' names.
 const (
 	opCreate      = 1
 	opDelete      = 2
@@ -45,24 +45,24 @@ const (
 	errExpired     = -112
 	errInvalidACL  = -114
 	errAuthFailed  = -115
-	errCut         = 1 // no error of the servers: the member cuts the connection
+	errCut         = 1 // not an error of the servers: the member cuts the connection
 	permRead       = 1
 	permWrite      = 2
 	permCreate     = 4
 	permDelete     = 8
 	ownerContainer = -1 << 63
 
-	// tick separates two looks of the servers for sessions that are over: zkproc sets the same.
+	// tick is the interval at which servers look for expired sessions: zkproc sets the same.
 	tick = 500 * time.Millisecond
-	// reapEvery separates two rounds in which the servers delete containers that are empty again.
+	// reapEvery is the interval at which servers delete empty containers.
 	reapEvery = time.Minute
-	// maxSteps bounds the requests in one instant of virtual time: a client that asks without a pause never lets that time pass.
+	// maxSteps bounds the requests at one virtual moment: a client in an endless loop would stop virtual time.
 	maxSteps = 50_000
 	// maxPacket bounds a request, as jute.maxbuffer does.
 	maxPacket = 1 << 20
 )
 
-// jot writes records of jute.
+// jot encodes jute records.
 type jot struct{ b []byte }
 
 func (j *jot) int32(v int32) *jot { j.b = binary.BigEndian.AppendUint32(j.b, uint32(v)); return j }
@@ -78,12 +78,12 @@ func (j *jot) bool(v bool) *jot {
 	return j
 }
 
-// packet puts the length before the record.
+// packet prepends the length of the record.
 func (j *jot) packet() []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(j.b))), j.b...)
 }
 
-// scan reads records of jute; too short a record panics, which fails the test.
+// scan decodes jute records. A record that is too short panics, which fails the test.
 type scan struct{ b []byte }
 
 func (s *scan) take(n int) []byte { v := s.b[:n]; s.b = s.b[n:]; return v }
@@ -92,7 +92,7 @@ func (s *scan) int64() int64      { return int64(binary.BigEndian.Uint64(s.take(
 func (s *scan) bool() bool        { return s.take(1)[0] != 0 }
 func (s *scan) text() string      { return string(s.take(max(int(s.int32()), 0))) }
 
-// identity names somebody in an access list or of a connection.
+// identity is an identity of a connection or an entry of an access list.
 type identity struct {
 	perms      int32
 	scheme, id string
@@ -104,7 +104,7 @@ type znode struct {
 	acl                 []identity
 	czxid, mzxid, pzxid int64
 	ctime, mtime        int64
-	version, creates    int32 // creates counts the children that were ever made
+	version, creates    int32 // creates counts all children ever created
 	owner               int64 // session of an ephemeral node, or ownerContainer
 	children            map[string]bool
 	watchers            map[*conn]bool
@@ -112,14 +112,14 @@ type znode struct {
 
 func (n *znode) stat(j *jot) {
 	owner := n.owner
-	if owner == ownerContainer { // the servers keep that to themselves
+	if owner == ownerContainer { // the servers do not show that
 		owner = 0
 	}
 	j.int64(n.czxid).int64(n.mzxid).int64(n.ctime).int64(n.mtime).int32(n.version)
 	j.int32(n.creates*2 - int32(len(n.children))).int32(0).int64(owner).int32(int32(len(n.data))).int32(int32(len(n.children))).int64(n.pzxid)
 }
 
-// fakeSession is one session that the leader knows.
+// fakeSession is a session as the leader knows it.
 type fakeSession struct {
 	id       int64
 	password string
@@ -129,13 +129,13 @@ type fakeSession struct {
 	conn     *conn // the connection that opened or resumed the session last
 }
 
-// fake is an ensemble in memory: sessions, nodes, watches and transactions by Go's clock, which may be virtual. All members have the same
-// nodes at any time; what only the leader knows is how long the sessions last.
+// fake is an in-memory ensemble: sessions, nodes, watches and transactions, by Go's clock, which may be
+// virtual. All members have the same nodes at any time. Only the leader knows how long sessions last.
 type fake struct {
 	t       testing.TB
 	running sync.WaitGroup
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	thawed   *sync.Cond
 	members  []*server
 	nodes    map[string]*znode
@@ -143,17 +143,17 @@ type fake struct {
 	conns    map[*conn]bool
 	zxid     int64
 	ids      int64
-	min, max time.Duration // of sessions
-	still    time.Time     // until then no client reads, as in a process that stands still
-	frozen   bool          // the leader stands still: it answers nothing and ends no session
+	min, max time.Duration // bounds of session timeouts
+	still    time.Time     // until then no client reads, as in a suspended process
+	frozen   bool          // the leader is suspended: it answers nothing and ends no session
 	reaper   *time.Timer
-	reaps    []string                             // containers to look at when the reaper comes
+	reaps    []string                             // containers that the reaper will check
 	lie      func(op, code int32, out *jot) int32 // changes an answer, and returns its error
-	held     int                                  // requests that a member has held back
+	held     int                                  // number of requests that members hold back
 	now      time.Time
-	steps    int // since the time is now
+	steps    int // requests at the current moment
 	looped   bool
-	asked    int // requests in all
+	asked    int // number of all requests
 	ended    bool
 }
 
@@ -163,15 +163,15 @@ type server struct {
 	addr    string
 	leads   bool
 	alone   bool   // standalone
-	words   string // its answer to srvr in place of the usual one
-	cuts    int    // so many times it ends the connection in place of an answer to srvr
+	words   string // replaces its answer to srvr
+	cuts    int    // number of srvr requests to answer with a cut
 	version string
 	tls     *tls.Config
-	refuse  bool        // connections
-	parted  bool        // it follows a leader that it does not reach, and has not noticed
-	talk    func(*wire) // another program at its port
-	noAuth  bool        // it refuses every login
-	holds   int32       // requests of this kind are read and carried out only once it is 0
+	refuse  bool        // it refuses connections
+	parted  bool        // it follows a leader that it cannot reach, and has not noticed
+	talk    func(*wire) // another program listens at its port
+	noAuth  bool        // it rejects every login
+	holds   int32       // kind of requests to hold back until this is 0
 }
 
 // conn is a connection to a member.
@@ -181,10 +181,11 @@ type conn struct {
 	s       *server
 	session *fakeSession
 	auth    []identity
-	paths   map[string]bool // that it watches
+	paths   map[string]bool // paths that it watches
 }
 
-// newFake starts an ensemble of n members, of which the last leads; a single one stands alone. It stops with the test.
+// newFake starts an ensemble of n members, the last of which leads; a single member is standalone. It stops
+// with the test.
 func newFake(t testing.TB, n int) *fake {
 	f := &fake{
 		t: t, nodes: make(map[string]*znode), sessions: make(map[int64]*fakeSession), conns: make(map[*conn]bool),
@@ -219,7 +220,7 @@ func (f *fake) stop() {
 	f.running.Wait()
 }
 
-// update changes something about the ensemble.
+// update changes the ensemble.
 func (f *fake) update(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -227,7 +228,7 @@ func (f *fake) update(change func()) {
 	f.thawed.Broadcast()
 }
 
-// thaw lets the leader go on: it ends at once what is over.
+// thaw resumes the leader, which at once ends expired sessions.
 func (f *fake) thaw() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -256,14 +257,14 @@ func (f *fake) cutConnections() {
 	}
 }
 
-// requestCount returns how many requests there were, with connections.
+// requestCount returns the number of requests, including connections.
 func (f *fake) requestCount() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.asked
 }
 
-// restore sets the ensemble back to an old and empty state, as from a snapshot. Its members restart with that.
+// restore resets the ensemble to an old, empty state, as from a snapshot, and restarts its members.
 func (f *fake) restore() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -279,7 +280,7 @@ func (f *fake) restore() {
 	}
 }
 
-// swallowTraffic has all connections of now carry nothing any more, and tell nobody.
+// swallowTraffic makes all current connections drop their data silently.
 func (f *fake) swallowTraffic() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -324,7 +325,7 @@ func (f *fake) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return near, nil
 }
 
-// pauseClient keeps a client from reading while it stands still.
+// pauseClient blocks the reads of a client while it is suspended.
 func (f *fake) pauseClient() {
 	f.mu.Lock()
 	left := time.Until(f.still)
@@ -343,14 +344,14 @@ func (f *fake) countRequest() {
 		f.looped = true
 		f.t.Errorf("%d requests in one instant: the client asks without a pause", f.steps)
 	}
-	if f.looped { // so that the test comes to its end
+	if f.looped { // end the connection, so that the test ends
 		f.mu.Unlock()
 		time.Sleep(100 * time.Millisecond)
 		f.mu.Lock()
 	}
 }
 
-// serveConn answers one connection until it ends.
+// serveConn serves one connection until it ends.
 func (f *fake) serveConn(c *conn) {
 	word := make([]byte, 4)
 	if _, err := io.ReadFull(c, word); err != nil {
@@ -410,10 +411,10 @@ func (f *fake) awaitState(ready func() bool) {
 	}
 }
 
-// awaitLeader waits until the leader hears of what the member is asked.
+// awaitLeader waits until the member can reach the leader.
 func (f *fake) awaitLeader(s *server) { f.awaitState(func() bool { return !f.frozen && !s.parted }) }
 
-// greetClient opens a session or goes on with one, and reports whether the connection stands.
+// greetClient opens or resumes a session. It reports whether the connection stays open.
 func (f *fake) greetClient(c *conn, hello []byte) bool {
 	r := scan{hello}
 	r.int32()
@@ -428,7 +429,7 @@ func (f *fake) greetClient(c *conn, hello []byte) bool {
 	}
 	granted := min(max(asked, f.min), f.max)
 	s := f.sessions[id]
-	if s != nil && s.conn != nil && s.conn.s == c.s { // whatever the password
+	if s != nil && s.conn != nil && s.conn.s == c.s { // with any password
 		f.forgetWatches(s.conn)
 		s.conn.Close()
 	}
@@ -449,13 +450,13 @@ func (f *fake) greetClient(c *conn, hello []byte) bool {
 	return true
 }
 
-// touchSession has the session last for its timeout from now on.
+// touchSession extends the session by its timeout.
 func (f *fake) touchSession(s *fakeSession) {
 	s.expires = time.Now().Add(s.timeout).Truncate(tick).Add(tick)
 	s.timer.Reset(time.Until(s.expires))
 }
 
-// expireSession ends a session of which nothing was heard.
+// expireSession ends a session that was silent for its timeout.
 func (f *fake) expireSession(s *fakeSession) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -484,7 +485,7 @@ func (f *fake) endSession(s *fakeSession) {
 	}
 }
 
-// forgetWatches forgets what a connection watches.
+// forgetWatches removes the watches of a connection.
 func (f *fake) forgetWatches(c *conn) {
 	for path := range c.paths {
 		if n := f.nodes[path]; n != nil {
@@ -503,27 +504,27 @@ func (f *fake) fireEvent(n *znode, path string, event int32) {
 	clear(n.watchers)
 }
 
-// change holds the effect of one transaction on the tree.
+// change collects the effects of one transaction on the tree.
 type change struct {
-	undo    []func() // of what was done so far
-	effects []func() // on others, once the transaction is sure
+	undo    []func() // undo steps for the changes so far
+	effects []func() // events to send after the commit
 }
 
-// commit tells others of what was done.
+// commit sends the events.
 func (ch *change) commit() {
 	for _, effect := range ch.effects {
 		effect()
 	}
 }
 
-// rollback takes back what was done.
+// rollback undoes the changes.
 func (ch *change) rollback() {
 	for _, back := range slices.Backward(ch.undo) {
 		back()
 	}
 }
 
-// removeNode deletes a node at the present zxid.
+// removeNode deletes a node at the current zxid.
 func (f *fake) removeNode(path string, ch *change) {
 	above, name := splitPath(path)
 	n, parent := f.nodes[path], f.nodes[above]
@@ -568,7 +569,7 @@ func splitPath(path string) (above, name string) {
 	return cmp.Or(path[:i], "/"), path[i+1:]
 }
 
-// answerRequest carries out one request, and reports whether the connection stands.
+// answerRequest executes one request. It reports whether the connection stays open.
 func (f *fake) answerRequest(c *conn, p []byte) bool {
 	r := scan{p}
 	xid, op := r.int32(), r.int32()
@@ -589,7 +590,7 @@ func (f *fake) answerRequest(c *conn, p []byte) bool {
 		f.held++
 		f.awaitState(func() bool { return c.s.holds == 0 })
 	}
-	if held && f.sessions[s.id] == s && s.conn.s == c.s { // also from a connection that was closed meanwhile
+	if held && f.sessions[s.id] == s && s.conn.s == c.s { // even if its connection was closed meanwhile
 		f.conns[c] = true
 		defer delete(f.conns, c)
 	} else if write && op != opSync && f.sessions[s.id] == s && s.conn.s != c.s { // the session has moved
@@ -598,13 +599,13 @@ func (f *fake) answerRequest(c *conn, p []byte) bool {
 	if f.sessions[s.id] != s {
 		return false
 	}
-	if s.conn.s == c.s && s.conn != c && !held { // the member has closed it
+	if s.conn.s == c.s && s.conn != c && !held { // the member has closed the connection
 		return false
 	}
 	if c.s.leads {
 		f.touchSession(s)
 	} else {
-		f.running.Go(func() { // with the next ping of the member to the one that leads
+		f.running.Go(func() { // with the member's next ping to the leader
 			time.Sleep(tick / 2)
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -633,7 +634,7 @@ func (f *fake) answerRequest(c *conn, p []byte) bool {
 	case opExists, opGetData, opGetChildren:
 		code = f.answerRead(c, op, r.text(), r.bool(), out)
 	case opClose:
-		c.session = nil // the connection ends behind the answer, and not with the session
+		c.session = nil // the connection ends after the answer, not with the session
 		f.endSession(s)
 		c.Write((&jot{}).int32(xid).int64(f.zxid).int32(0).packet())
 		return false
@@ -662,7 +663,7 @@ func (f *fake) answerRequest(c *conn, p []byte) bool {
 	return true
 }
 
-// answerRead answers what changes nothing.
+// answerRead answers a request that changes nothing.
 func (f *fake) answerRead(c *conn, op int32, path string, watch bool, out *jot) int32 {
 	n := f.nodes[path]
 	switch {
@@ -690,14 +691,14 @@ func (f *fake) answerRead(c *conn, op int32, path string, watch bool, out *jot) 
 	return 0
 }
 
-// isAllowed reports whether the connection has a permission for a node.
+// isAllowed reports whether the connection has a permission on a node.
 func (c *conn) isAllowed(n *znode, perm int32) bool {
 	return slices.ContainsFunc(n.acl, func(a identity) bool {
 		return a.perms&perm != 0 && (a.scheme == "world" || slices.Contains(c.auth, identity{0, a.scheme, a.id}))
 	})
 }
 
-// order is one change that a client asks for.
+// order is one change that a client requests.
 type order struct {
 	op             int32
 	path, data     string
@@ -722,7 +723,7 @@ func readOrder(op int32, r *scan) order {
 	return o
 }
 
-// applyChange carries out one change at the present zxid.
+// applyChange executes one change at the current zxid.
 func (f *fake) applyChange(c *conn, o order, out *jot, ch *change) int32 {
 	switch o.op {
 	case opCreate, opCreate2, opContainer:
@@ -748,7 +749,7 @@ func (f *fake) applyChange(c *conn, o order, out *jot, ch *change) int32 {
 	return -6
 }
 
-// checkNode returns the error of a request for a node of this version.
+// checkNode returns the error code for a request about a node with this version.
 func (c *conn) checkNode(n *znode, perm, version int32) int32 {
 	switch {
 	case n == nil:
@@ -804,7 +805,7 @@ func (f *fake) createNode(c *conn, o order, out *jot, ch *change) int32 {
 	})
 	f.nodes[path] = n
 	parent.children[name], parent.pzxid = true, f.zxid
-	if parent.creates < math.MaxInt32 { // the last number comes again and again
+	if parent.creates < math.MaxInt32 { // the last number is given repeatedly
 		parent.creates++
 	}
 	out.text(path)
@@ -814,7 +815,7 @@ func (f *fake) createNode(c *conn, o order, out *jot, ch *change) int32 {
 	return 0
 }
 
-// fixACL has the creator's identities in place of the scheme auth; nil: the list is none.
+// fixACL replaces the scheme auth by the creator's identities; nil: the list is invalid.
 func (c *conn) fixACL(acl []identity) (fixed []identity) {
 	for _, a := range acl {
 		switch {
@@ -849,12 +850,12 @@ func (f *fake) deleteNode(c *conn, o order, ch *change) int32 {
 	return 0
 }
 
-// applyTransaction carries out all parts of a transaction or none.
+// applyTransaction executes all operations of a transaction or none.
 func (f *fake) applyTransaction(c *conn, r *scan, out *jot) {
 	var ch change
 	var parts []order
 	var answers []jot
-	failed := -1 // the part that did
+	failed := -1 // index of the failed operation
 	var why int32
 	for {
 		op, done := r.int32(), r.bool()
@@ -862,7 +863,7 @@ func (f *fake) applyTransaction(c *conn, r *scan, out *jot) {
 		if done {
 			break
 		}
-		if op == opCreate2 { // the servers take it for this one
+		if op == opCreate2 { // the servers treat it as a create
 			op = opCreate
 		}
 		o, answer := readOrder(op, r), jot{}

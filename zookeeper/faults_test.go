@@ -21,23 +21,22 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// TestALeaseOutlivesAMember, the one that leads too.
-func TestALeaseOutlivesAMember(t *testing.T) {
+// Also if that member is the leader.
+func TestLeaseOutlivesMember(t *testing.T) {
 	r := startAlone(t, 3)
 	whole := func() { r.Eventually("all members follow", r.ensemble.Whole) }
 	fixture.Outlives(r.Rig, r.Client(r.newDirectDriver()), r.ensemble.Members, r.leader, whole, 8*time.Second, 15*time.Second)
 }
 
-// TestAMajorityThatComesBackServesTheWaiters and nobody before.
-func TestAMajorityThatComesBackServesTheWaiters(t *testing.T) {
+// Nobody gets the lock before.
+func TestReturningMajorityServesWaiters(t *testing.T) {
 	r := startAlone(t, 3)
 	d := r.newDirectDriver()
 	fixture.ComesBack(r.Rig, r.Client(d), r.Client(r.newDirectDriver()), r.ensemble.Members, func() { r.awaitNodes(d, "k", 2) })
 }
 
-// TestAWaiterWhoseNodeIsDeletedQueuesAnew: it watches its own node too, and never takes the
-// lock for one that is gone.
-func TestAWaiterWhoseNodeIsDeletedQueuesAnew(t *testing.T) {
+// The waiter also watches its own node, and does not take the lock for a node that is gone.
+func TestWaiterWithoutNodeQueuesAgain(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDriver()
 		g := r.Grant(d, "k", long)
@@ -59,14 +58,13 @@ func TestAWaiterWhoseNodeIsDeletedQueuesAnew(t *testing.T) {
 	})
 }
 
-// TestEndedSessionLosesItsLeasesAtOnce: the holder learns of it before its next renewal,
-// and one that waited in the same session queues anew.
+// The holder learns of it before its next renewal, and a waiter in the same session queues up again.
 func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.newDirectDriver(), r.newDirectDriver()
 		c := r.Client(d)
 		mine, theirs := r.Acquire(c, "mine", long), r.Grant(looker, "theirs", long)
-		r.Must(mine.Extend(r.Within(), long)) // from now on the driver heeds the node
+		r.Must(mine.Extend(r.Within(), long)) // from now on the driver watches the node
 		next := fixture.Later(func() *holdfast.Lease { return r.Acquire(c, "theirs", long) })
 		first := r.awaitWaiter(looker, "theirs")
 		r.Must(d.Expire(r.Within(), long))
@@ -86,8 +84,8 @@ func TestEndedSessionLosesItsLeasesAtOnce(t *testing.T) {
 	})
 }
 
-// TestTrustEndsBeforeLeaderEndsSession stops the leader for longer than the session of the holder lasts, at any time after a renewal. When
-// the leader goes on, it ends the session at once, whatever a member that follows it has answered meanwhile.
+// The test suspends the leader for longer than the holder's session lasts, at any time after a renewal. When
+// the leader resumes, it ends the session at once, whatever a follower has answered meanwhile.
 func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 	for name, leads := range map[string]bool{"by the leader": true, "by others": false} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +123,7 @@ func TestTrustEndsBeforeLeaderEndsSession(t *testing.T) {
 	}
 }
 
-// TestFollowerThatLostLeaderKeepsNoLease: it goes on answering pings and reads while the leader ends the session.
+// The follower goes on answering pings and reads while the leader ends the session.
 func TestFollowerThatLostLeaderKeepsNoLease(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
@@ -142,7 +140,7 @@ func TestFollowerThatLostLeaderKeepsNoLease(t *testing.T) {
 	})
 }
 
-// TestLockIsNotGrantedWhileHolderTrustsIt checks this on real servers, once.
+// The test checks this on real servers, once.
 func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 	r := startAlone(t, 3, "syncLimit=40")
 	leader := r.leader()
@@ -160,7 +158,7 @@ func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 		waiter := r.Client(r.newDirectDriver())
 		granted := fixture.Later(func() next { n := r.Acquire(waiter, "k", long); return next{n, time.Now()} })
 		r.Must(leader.Pause())
-		time.Sleep(4 * time.Second) // longer than the session
+		time.Sleep(4 * time.Second) // longer than the session lasts
 		r.Must(leader.Resume())
 		<-l.Context().Done()
 		n := <-granted
@@ -175,8 +173,8 @@ func TestLockIsNotGrantedWhileHolderTrustsIt(t *testing.T) {
 	}
 }
 
-// TestALeaseIsKeptThroughMembersThatFollow: the client cannot reach the leader.
-func TestALeaseIsKeptThroughMembersThatFollow(t *testing.T) {
+// The client cannot reach the leader.
+func TestFollowerRenewsLease(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		r.On(d, func(i int, p *fixture.Link) { p.Refuse = r.fake.members[i].leads })
@@ -193,28 +191,27 @@ func TestALeaseIsKeptThroughMembersThatFollow(t *testing.T) {
 	})
 }
 
-// TestALostReplyCostsNoLock of whatever request.
-func TestALostReplyCostsNoLock(t *testing.T) {
+// For each kind of request.
+func TestLostReplyCostsNoLock(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.newDriver(), r.newDirectDriver()
 		fixture.LosesReplies(r.Rig, d, func() { r.awaitNodes(looker, "k", 0) }, "create", "children", "sync", "multi", "delete")
 	})
 }
 
-// TestLateRequestTakesNothing stops the request that creates the
-// node on its way until the caller has gone, over a session that goes on.
+// The test holds back the request that creates the node until the caller has gone. The session goes on.
 func TestLateRequestTakesNothing(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		looker := r.newDirectDriver()
 		for _, noWait := range []bool{true, false} {
 			d := r.newDriver()
-			r.Grant(d, fmt.Sprint("other", noWait), long) // which keeps the session
+			r.Grant(d, fmt.Sprint("other", noWait), long) // keeps the session
 			caught := fixture.Cancels(r.Rig, d, "create", noWait)
 			looked := r.Counts(d)["sync"]
 			r.Eventually("the driver has looked for the node", func() bool { return r.Counts(d)["sync"] > looked })
 			r.On(d, func(_ int, p *fixture.Link) { p.Stop, p.Halted = "", false })
 			<-caught.Late
-			for range 10 { // the servers read what came late in their own time
+			for range 10 { // wait until the servers have read the late request
 				if st, err := looker.Inspect(r.Within(), "k"); err != nil || st.Held {
 					t.Fatalf("NoWait %v: the late request has left %+v, %v", noWait, st, err)
 				}
@@ -224,8 +221,8 @@ func TestLateRequestTakesNothing(t *testing.T) {
 	})
 }
 
-// TestAWaiterAsksForNothing: it costs pings.
-func TestAWaiterAsksForNothing(t *testing.T) {
+// A waiter sends nothing but pings.
+func TestWaiterSendsOnlyPings(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		waiting := r.newDriver()
 		watches := func() bool { return r.Counts(waiting)["read"] >= 3 }
@@ -233,14 +230,14 @@ func TestAWaiterAsksForNothing(t *testing.T) {
 	})
 }
 
-// TestLongWaiterRenewsBeforeItsGrant, as its session may be over soon, or is.
-func TestLongWaiterRenewsBeforeItsGrant(t *testing.T) {
+// The waiter's session may be over soon, or already.
+func TestLongWaiterRenewsBeforeGrant(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDriver()
 		g := r.Grant(d, "k", long)
 		next := fixture.Later(func() driver.Grant { return r.Grant(waiting, "k", 5*time.Second) })
 		r.awaitNodes(d, "k", 2)
-		time.Sleep(2 * time.Second) // more than a quarter
+		time.Sleep(2 * time.Second) // more than a quarter of the TTL
 		before := r.Counts(waiting)["multi"]
 		r.Must(d.Release(r.Within(), g, 0))
 		g = <-next
@@ -251,7 +248,7 @@ func TestLongWaiterRenewsBeforeItsGrant(t *testing.T) {
 	})
 }
 
-// TestEqualTTLsShareAConnection, as servers allow few connections of one machine.
+// Servers allow few connections from one machine.
 func TestEqualTTLsShareAConnection(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
@@ -265,9 +262,9 @@ func TestEqualTTLsShareAConnection(t *testing.T) {
 	})
 }
 
-// TestASessionHasRoomForSomeNodesOnly: the servers do not survive the end of one with too many.
-// What a session has no room for is in another, which is renewed, released and closed like the first.
-func TestASessionHasRoomForSomeNodesOnly(t *testing.T) {
+// The servers do not survive the end of a session with too many nodes. Further nodes go into another session,
+// which is renewed, released and closed like the first.
+func TestSessionHasBoundedNodes(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, looker := r.newDriver().(*zookeeper.Driver), r.newDirectDriver()
 		d.SetMaxUsers(4)
@@ -303,8 +300,8 @@ func TestASessionHasRoomForSomeNodesOnly(t *testing.T) {
 	})
 }
 
-// TestReusedNumberGrantsNothing: the servers number the nodes of a folder with 31 bits, and give the last number to all that come
-// behind it. Before that, the folder is made anew.
+// The servers number the nodes of a folder with 31 bits, and give the last number to all later nodes. Before
+// that happens, the folder is created again.
 func TestReusedNumberGrantsNothing(t *testing.T) {
 	for name, begin := range map[string]int32{"before the last numbers": zookeeper.Spent - 2, "at the last number": math.MaxInt32} {
 		t.Run(name, func(t *testing.T) {
@@ -318,21 +315,21 @@ func TestReusedNumberGrantsNothing(t *testing.T) {
 	}
 }
 
-// TestServersGiveTheLastNumberAgain is that on a real server.
-func TestServersGiveTheLastNumberAgain(t *testing.T) {
+// The test shows this on a real server.
+func TestServersRepeatLastNumber(t *testing.T) {
 	r := startAlone(t, 1)
 	d := r.newDirectDriver()
 	r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0))
 	m := r.ensemble.Members[0]
 	m.Kill()
-	r.Must(m.Restart(r.Context())) // which takes a snapshot
+	r.Must(m.Restart(r.Context())) // writes a snapshot
 	m.Kill()
 	setChildCount(r.Rig, m.Data(), r.opts.Path+"/lock:k", math.MaxInt32)
 	r.Must(m.Restart(r.Context()))
 	r.passSpentLock(3)
 }
 
-// passSpentLock passes the lock k, whose numbers are used up, from holder to holder.
+// passSpentLock passes the lock "k", whose sequence numbers are used up, from holder to holder.
 func (r *rig) passSpentLock(waiters int) {
 	r.Helper()
 	d := r.newDriver().(*zookeeper.Driver)
@@ -371,8 +368,8 @@ func (r *rig) passSpentLock(waiters int) {
 	r.awaitNodes(d, "k", 0)
 }
 
-// setChildCount changes, in the newest snapshot of a server that stands still, how often the children of
-// a node have changed, from which the servers number them.
+// setChildCount edits the newest snapshot of a stopped server: it sets the number of changes to a node's
+// children, from which the servers number them.
 func setChildCount(r *fixture.Rig, data, node string, n int32) {
 	r.Helper()
 	all, err := filepath.Glob(filepath.Join(data, "snapshot.*"))
@@ -384,9 +381,9 @@ func setChildCount(r *fixture.Rig, data, node string, n int32) {
 		if at < 0 {
 			continue
 		}
-		at += len(node) + 4 + 8 + 4*8 + 4 // behind the value, the rights, two transactions and their times, and a version
+		at += len(node) + 4 + 8 + 4*8 + 4 // skip the value, the ACL, two zxids and their times, and a version
 		binary.BigEndian.PutUint32(text[at:], uint32(n))
-		const seal, digest = 8 + 4 + 1, 8 + 4 + 8 // a sum of all that is before, with a mark; and what is between the two
+		const seal, digest = 8 + 4 + 1, 8 + 4 + 8 // length of a checksum with its mark, and of the digest before it
 		for _, end := range []int{len(text) - 2*seal - digest, len(text) - seal} {
 			binary.BigEndian.PutUint64(text[end:], uint64(adler32.Checksum(text[:end])))
 		}
@@ -396,8 +393,8 @@ func setChildCount(r *fixture.Rig, data, node string, n int32) {
 	r.Fatalf("no snapshot has %s", node)
 }
 
-// TestForceComparesTheTransaction that created the node: the next holder is not hit.
-func TestForceComparesTheTransaction(t *testing.T) {
+// Force compares the transaction that created the node, so it does not hit the next holder.
+func TestForceLeavesNextHolderAlone(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
 		old := r.Grant(d, "k", long)
@@ -417,12 +414,12 @@ func TestForceComparesTheTransaction(t *testing.T) {
 	})
 }
 
-// TestALeaverLeavesNoNode, in a session that goes on.
-func TestALeaverLeavesNoNode(t *testing.T) {
+// The session goes on.
+func TestLeavingWaiterLeavesNoNode(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, waiting := r.newDirectDriver(), r.newDirectDriver()
 		g := r.Grant(d, "k", long)
-		r.Grant(waiting, "other", long) // which keeps the session
+		r.Grant(waiting, "other", long) // keeps the session
 		ctx, cancel := context.WithCancel(t.Context())
 		left := make(chan error, 1)
 		go func() {
@@ -440,8 +437,8 @@ func TestALeaverLeavesNoNode(t *testing.T) {
 	})
 }
 
-// TestALeaseThatNobodyRenewsLapses while its session goes on for another.
-func TestALeaseThatNobodyRenewsLapses(t *testing.T) {
+// The session goes on for another lease.
+func TestUnrenewedLeaseLapses(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
 		const ttl = 6 * time.Second
@@ -461,8 +458,8 @@ func TestALeaseThatNobodyRenewsLapses(t *testing.T) {
 	})
 }
 
-// TestWaitIsReportedAfterFirstHasGone has the holder leave between two looks of a waiter: calls
-// of its process that only try the lock wait for that obstacle.
+// The holder leaves between two reads of a waiter. Calls of the waiter's process that do not wait need to
+// learn that obstacle.
 func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d, last := r.newDriver(), r.newDriver()
@@ -488,7 +485,7 @@ func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
 		r.On(last, func(_ int, l *fixture.Link) { l.Stop, l.Halted = "", false })
 		for held := false; !held; {
 			select {
-			case held = <-told: // false: of a member that did not answer while the request was stopped
+			case held = <-told: // not held: an error of a member that did not answer
 			case <-time.After(fixture.Patience()):
 				t.Fatal("it is not told that it waits for a holder")
 			}
@@ -496,11 +493,11 @@ func TestWaitIsReportedAfterFirstHasGone(t *testing.T) {
 	})
 }
 
-// TestUnreadableNodeAheadIsNamed: a client that logs in has nodes of its own, and one that does not can watch none of them.
-func TestUnreadableNodeAheadIsNamed(t *testing.T) {
+// Nodes of a client that logs in are only for its user. A client without a login cannot watch them.
+func TestErrorNamesUnreadableNode(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
-		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // the folder is everybody's
+		r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // creates the folder for everybody
 		r.opts.Username, r.opts.Password = "u", "p"
 		r.Grant(r.newDirectDriver(), "k", long)
 		if _, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); !errors.Is(err, driver.ErrAuth) {

@@ -15,14 +15,15 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// spoiler is a protocol that spoils what the servers send, by a script: a byte for each packet, and what it needs.
+// spoiler is a protocol that spoils the servers' packets by a script: one byte chooses the fault of a packet,
+// further bytes its details.
 type spoiler struct {
 	jute
 	mu     *sync.Mutex
 	script *[]byte
 }
 
-// nextByte returns the next byte of the script; 0, which spoils nothing, behind its end.
+// nextByte returns the next byte of the script. After its end it returns 0, which changes nothing.
 func (s *spoiler) nextByte() (b byte) {
 	if len(*s.script) > 0 {
 		b, *s.script = (*s.script)[0], (*s.script)[1:]
@@ -30,7 +31,7 @@ func (s *spoiler) nextByte() (b byte) {
 	return b
 }
 
-// odd are numbers that parsers stumble over.
+// odd are numbers that often break parsers.
 var odd = []uint32{0, 1, 0xffffffff, 0x7fffffff, 0x80000000, 0xfffffffe, 0x00100000, 0x04000000, 0xffffff9b, 0xffffff90}
 
 func (s *spoiler) Reply(r io.Reader) (p fixture.Packet, err error) {
@@ -52,7 +53,7 @@ func (s *spoiler) spoilPacket(p []byte) []byte {
 		return p
 	}
 	switch s.nextByte() % 16 {
-	case 1: // a number of another place
+	case 1: // an odd number at some place
 		i := 4 + int(s.nextByte())%(len(p)-4)
 		n := odd[int(s.nextByte())%len(odd)]
 		for len(p) < i+4 {
@@ -60,7 +61,7 @@ func (s *spoiler) spoilPacket(p []byte) []byte {
 		}
 		binary.BigEndian.PutUint32(p[i:], n)
 		return sized(p)
-	case 2: // cut short
+	case 2: // truncated
 		return sized(p[:4+int(s.nextByte())%(len(p)-4)])
 	case 3: // another length
 		binary.BigEndian.PutUint32(p, odd[int(s.nextByte())%len(odd)])
@@ -74,12 +75,12 @@ func (s *spoiler) spoilPacket(p []byte) []byte {
 		return append((&jot{}).int32(-2).int64(int64(s.nextByte())<<56).int32(0).packet(), p...)
 	case 7: // nothing
 		return nil
-	case 8: // bytes of the script in place of it
+	case 8: // replaced by bytes of the script
 		n := min(int(s.nextByte()), len(*s.script))
 		q := append(make([]byte, 4), (*s.script)[:n]...)
 		*s.script = (*s.script)[n:]
 		return sized(q)
-	case 9: // these without a length of their own
+	case 9: // the same without a length prefix
 		n := min(int(s.nextByte()), len(*s.script))
 		q := (*s.script)[:n]
 		*s.script = (*s.script)[n:]
@@ -92,19 +93,21 @@ func (s *spoiler) spoilPacket(p []byte) []byte {
 	return p
 }
 
-// FuzzServer has a client call everything while what its servers send is spoiled: nothing panics, and each call ends soon after its context.
+// FuzzServer makes every call of a client while the servers' packets are spoiled. Nothing panics, and each
+// call ends soon after its context.
 func FuzzServer(f *testing.F) {
 	f.Add([]byte{})
 	for kind := range byte(11) {
 		f.Add([]byte{0, 0, kind, 20, 3, 0, kind, 9, 1, 0, 0, kind, 30, 5})
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
-		script = script[:min(len(script), 256)] // a longer one takes seconds, which the fuzzer takes for a hang on a busy machine
+		script = script[:min(len(script), 256)] // a longer one takes seconds, which the fuzzer may count as a hang
 		synctest.Test(t, func(t *testing.T) { callSpoilt(t, script) })
 	})
 }
 
-// callSpoilt has a client call everything beside servers that are spoiled by a script. It returns how many requests there were.
+// callSpoilt makes every call of a client while the servers' packets are spoiled by a script. It returns the
+// number of requests.
 func callSpoilt(t *testing.T, script []byte) int {
 	r := newFakeRig(t, newFake(t, 3))
 	holder := r.newDirectDriver()
@@ -121,7 +124,7 @@ func callSpoilt(t *testing.T, script []byte) int {
 		defer cancel()
 		begun := time.Now()
 		err := do(ctx)
-		if took := time.Since(begun); took > 5*time.Second+limit { // clock: it is virtual
+		if took := time.Since(begun); took > 5*time.Second+limit { // clock: virtual time
 			t.Errorf("%s returned after %v", name, took)
 		}
 		if err != nil && ctx.Err() == nil && !hasKind(err) {
@@ -166,7 +169,7 @@ func callSpoilt(t *testing.T, script []byte) int {
 	return r.fake.requestCount()
 }
 
-// hasKind reports whether callers can tell what to do about an error.
+// hasKind reports whether err matches one of the errors that callers can handle.
 func hasKind(err error) bool {
 	for _, kind := range []error{
 		driver.ErrUnavailable, driver.ErrHeld, driver.ErrLost, driver.ErrInvalid, driver.ErrAuth, driver.ErrConfig, driver.ErrUnsupported,

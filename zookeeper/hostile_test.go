@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// TestMemberThatMakesNoSenseIsAskedSeldom: each call ends with its context, and meanwhile asks with pauses in between.
-func TestMemberThatMakesNoSenseIsAskedSeldom(t *testing.T) {
+// Each call ends with its context, and pauses between requests.
+func TestSenselessMemberIsAskedWithPauses(t *testing.T) {
 	empty := func(j *jot) { j.b = append((&jot{}).int32(0).b, make([]byte, 68)...) }
 	for name, lie := range map[string]func(op, code int32, out *jot) int32{
 		"the own node is never there": func(op, code int32, out *jot) int32 {
@@ -110,11 +110,11 @@ func TestMemberThatMakesNoSenseIsAskedSeldom(t *testing.T) {
 	}
 }
 
-// TestAnswerTakesMemoryAsItComes: the length that a member announces costs nothing, and more than is asked for ends the connection.
-func TestAnswerTakesMemoryAsItComes(t *testing.T) {
+// An announced length allocates no memory, and an answer longer than requested ends the connection.
+func TestAnnouncedLengthAllocatesNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		length    uint32
-		come, max int // bytes of the answer, and that may be taken for it
+		come, max int // bytes that arrive, and bytes that may be allocated
 	}{
 		"announced":     {8 << 20, 1000, 64 << 10},
 		"more than all": {8<<20 + 1, 9 << 20, 64 << 10},
@@ -135,7 +135,7 @@ func TestAnswerTakesMemoryAsItComes(t *testing.T) {
 	}
 }
 
-// zeros is a member that sends without end.
+// zeros is a member that sends zeros without end.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {

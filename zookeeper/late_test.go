@@ -11,15 +11,16 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// late is a request that is stopped on its way, and whose sender and connection have gone since.
+// late is a request that is held back, and whose sender and connection are gone.
 type late struct {
 	*rig
 	d     driver.Driver
 	there *fixture.Link
 }
 
-// stopRequest stops the next request of a kind that do has d send, and drops its connection. d goes on
-// over the same member, or over others only until the request passes. What do begins may go on.
+// stopRequest holds back the next request of a kind that do makes d send, and drops its connection. d then
+// reconnects to the same member, or with elsewhere only to others until the request passes. Work that do
+// starts may go on.
 func (r *rig) stopRequest(d driver.Driver, kind string, elsewhere bool, do func()) late {
 	r.Helper()
 	r.On(d, func(_ int, link *fixture.Link) { link.Stop, link.Halted = kind, true })
@@ -41,13 +42,12 @@ func (r *rig) stopRequest(d driver.Driver, kind string, elsewhere bool, do func(
 	return l
 }
 
-// reconnect lets d come back after it was cut off.
+// reconnect lets d connect to the member again.
 func (r *rig) reconnect(d driver.Driver) {
 	r.On(d, func(_ int, link *fixture.Link) { link.Refuse = false })
 }
 
-// letPass lets the request pass, and returns when the server has answered it, or has closed its
-// connection.
+// letPass delivers the request. It returns once the server has answered it or closed its connection.
 func (l late) letPass() {
 	l.Helper()
 	l.On(l.d, func(_ int, link *fixture.Link) { link.Hole, link.Halted = false, false })
@@ -58,7 +58,7 @@ func (l late) letPass() {
 	}
 }
 
-// startWait begins to take a lock, and says what came of it.
+// startWait prepares an acquire: begin starts it, and got returns its outcome.
 func (r *rig) startWait(ctx context.Context, d driver.Driver, ttl time.Duration) (begin func(), got func() (driver.Grant, error)) {
 	var g driver.Grant
 	var err error
@@ -72,8 +72,8 @@ func (r *rig) startWait(ctx context.Context, d driver.Driver, ttl time.Duration)
 	return begin, func() (driver.Grant, error) { <-done; return g, err }
 }
 
-// greetingCase returns the case of a greeting that passes late, while the lock is held. What the driver then sends first, a renewal or
-// the release, finds that the session has moved.
+// greetingCase returns a case in which a greeting arrives late while the lock is held. The driver's next
+// request, a renewal or the release, finds that the session has moved.
 func greetingCase(renew bool) func(r *rig, d driver.Driver, stop func(kind string, do func()) late) (newest int64) {
 	return func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
 		g := r.Grant(d, "k", long)
@@ -88,10 +88,10 @@ func greetingCase(renew bool) func(r *rig, d driver.Driver, stop func(kind strin
 	}
 }
 
-// TestALateRequestChangesNothing: what is executed after its sender and its connection have gone
-// ends no lock that is held, and leaves none that nobody holds. Each request is stopped on its way
-// to the servers while the driver goes on, over a new connection to the same member, or to others.
-func TestALateRequestChangesNothing(t *testing.T) {
+// A request that is executed after its sender and its connection have gone neither ends a held lock nor leaves
+// one that nobody holds. Each request is held back while the driver goes on, over a new connection to the same
+// member or to others.
+func TestLateRequestChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, run := range map[string]func(r *rig, d driver.Driver, stop func(kind string, do func()) late) (newest int64){
 		"creation, and the lock is held": func(r *rig, d driver.Driver, stop func(string, func()) late) int64 {
@@ -191,9 +191,9 @@ func TestALateRequestChangesNothing(t *testing.T) {
 			t.Run(name+", over "+where, func(t *testing.T) {
 				runInBubble(t, func(t *testing.T, r *rig) {
 					d, looker := r.newDriver(), r.newDirectDriver()
-					other := r.Grant(d, "other", long) // which keeps the session
+					other := r.Grant(d, "other", long) // keeps the session
 					newest := run(r, d, func(kind string, do func()) late { return r.stopRequest(d, kind, elsewhere, do) })
-					// As a client would soon: it finds out where the session is, or that it is over.
+					// As a client would soon, the driver finds out where the session is, or that it is over.
 					if err := d.Renew(r.Within(), []driver.Grant{other})[0].Err; err != nil && !errors.Is(err, driver.ErrLost) {
 						r.Errorf("Renew() = %v", err)
 					}
@@ -209,15 +209,15 @@ func TestALateRequestChangesNothing(t *testing.T) {
 	}
 }
 
-// TestCreationBehindTheLookIsDeleted: a member that a session comes back to may carry out what it has read from the connection before, and
-// only after the driver has looked for its node. The session goes on for another lock.
-func TestCreationBehindTheLookIsDeleted(t *testing.T) {
+// When a session returns to a member, that member may execute what it has read from the earlier connection,
+// after the driver has looked for its node. The session goes on for another lock.
+func TestLateNodeIsDeleted(t *testing.T) {
 	for name, leaves := range map[string]bool{"the lock is taken": false, "the caller has left": true} {
 		t.Run(name, func(t *testing.T) {
 			runInBubble(t, func(t *testing.T, r *rig) {
 				d, looker := r.newDirectDriver(), r.newDirectDriver()
 				r.Grant(d, "other", long)
-				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // the folder is there
+				r.Must(d.Release(r.Within(), r.Grant(d, "k", long), 0)) // creates the folder
 				all := func(op int32) {
 					r.fake.update(func() {
 						for _, m := range r.fake.members {
@@ -235,7 +235,7 @@ func TestCreationBehindTheLookIsDeleted(t *testing.T) {
 					cancel()
 				}
 				r.fake.cutConnections()
-				time.Sleep(time.Second) // the driver has looked over its next connection
+				time.Sleep(time.Second) // the driver has looked for the node over its next connection
 				all(0)
 				g, err := got()
 				if (err == nil) == leaves {

@@ -1,6 +1,6 @@
 package zookeeper
 
-// This file answers how requests and their answers travel over one connection.
+// This file has the exchange of requests and answers over one connection.
 
 import (
 	"bufio"
@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/driver"
 )
 
-// errCut means that a connection ended before the answer came.
+// errCut reports that a connection ended before the answer came.
 var errCut = errors.New("the connection ended before the answer")
 
 // link is one connection of a session.
@@ -25,29 +25,29 @@ type link struct {
 	member *member
 	conn   net.Conn
 	in     *bufio.Reader
-	leads  bool      // the member decides how long sessions last
+	leads  bool      // the member is the leader, which decides how long sessions last
 	opened time.Time // before the greeting was sent
 	limit  time.Duration
-	wake   chan struct{} // has an element when there is something to write
+	wake   chan struct{} // receives when there is something to write
 
-	mu      sync.Mutex // guards what follows
-	out     []byte     // to be written
-	pending []flight   // in the order of sending, in which the answers come
-	heard   time.Time  // from when the member has its time for the next answer
-	until   time.Time  // when that ends; zero: it owes none
-	pinged  time.Time  // when the ping was sent that has no answer; zero: all have one
+	mu      sync.Mutex // guards the fields below
+	out     []byte     // bytes to write
+	pending []flight   // requests without an answer, in the order of sending
+	heard   time.Time  // start of the member's time for the next answer
+	until   time.Time  // end of that time; zero: no answer is due
+	pinged  time.Time  // time of the unanswered ping; zero: none
 	dead    error
 }
 
-// batch is some requests that were sent together.
+// batch is a group of requests that were sent together.
 type batch struct {
 	left int
-	room int   // for how many more bytes of answers
-	err  error // why some have no answer
+	room int   // bytes that the remaining answers may have
+	err  error // why some requests got no answer
 	done chan struct{}
 }
 
-// flight is a request on its way.
+// flight is a request that was sent and has no answer.
 type flight struct {
 	*request
 	batch *batch
@@ -55,7 +55,7 @@ type flight struct {
 	sent  time.Time
 }
 
-// exchangePacket sends one packet and reads one, before readLoop.
+// exchangePacket sends one packet and reads one. It is for use before readLoop.
 func (l *link) exchangePacket(p []byte) ([]byte, error) {
 	if _, err := l.conn.Write(p); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (l *link) exchangePacket(p []byte) ([]byte, error) {
 	return readPacket(l.in, func() int { return maxWelcome })
 }
 
-// packetRoom returns how many bytes the next packet may have.
+// packetRoom returns the maximal size of the next packet.
 func (l *link) packetRoom() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +73,7 @@ func (l *link) packetRoom() int {
 	return l.pending[0].batch.room
 }
 
-// askOnce sends one request and reads its answer, before readLoop.
+// askOnce sends one request and reads its answer. It is for use before readLoop.
 func (l *link) askOnce(r *request) ([]byte, error) {
 	p, _ := l.formPacket(r)
 	return l.exchangePacket(p)
@@ -99,7 +99,7 @@ func (l *link) login(auth string) error {
 	return r.err
 }
 
-// sendRequests puts requests on their way.
+// sendRequests queues requests for writing.
 func (l *link) sendRequests(all []*request) *batch {
 	b := &batch{left: len(all), room: maxAnswers, done: make(chan struct{})}
 	if slices.ContainsFunc(all, func(r *request) bool { return r.listing }) {
@@ -122,8 +122,9 @@ func (l *link) sendRequests(all []*request) *batch {
 	return b
 }
 
-// formPacket gives the request the next number of the session. A member that carries out a late request of a connection before
-// answers the one of this connection that has the same number and the same session, if there is one.
+// formPacket encodes a request with the next number of the session. The number is unique in the session,
+// because a member that executes a late request of an earlier connection sends the answer over the current
+// one.
 func (l *link) formPacket(r *request) (p []byte, xid int32) {
 	xid = int32(l.s.xids.Add(1) & math.MaxInt32)
 	return packet(func(w *writer) {
@@ -133,7 +134,7 @@ func (l *link) formPacket(r *request) (p []byte, xid int32) {
 	}), xid
 }
 
-// wakeWriter has the writer look. The caller has the mutex.
+// wakeWriter wakes writeLoop. The caller has the mutex.
 func (l *link) wakeWriter() {
 	select {
 	case l.wake <- struct{}{}:
@@ -142,8 +143,8 @@ func (l *link) wakeWriter() {
 	l.setDue()
 }
 
-// setDue sets by when the member has to answer. It answers one request after the other, so that each answer gives it the time
-// for the next. The caller has the mutex.
+// setDue sets the time by which the member must answer. The member answers one request after another, so each
+// answer restarts the time for the next. The caller has the mutex.
 func (l *link) setDue() {
 	oldest := l.pinged
 	if len(l.pending) > 0 && (oldest.IsZero() || l.pending[0].sent.Before(oldest)) {
@@ -159,8 +160,8 @@ func (l *link) setDue() {
 	l.conn.SetReadDeadline(l.until)
 }
 
-// Read reads from the connection. If this process has stood still for longer than the member had time, it reads on: an answer may have
-// been there all the time, and the silence tells nothing of the member.
+// Read reads from the connection. If this process was suspended for longer than the member's time, it reads
+// again: an answer may be waiting, and the silence proves nothing about the member.
 func (l *link) Read(p []byte) (n int, err error) {
 	for {
 		n, err = l.conn.Read(p)
@@ -170,7 +171,7 @@ func (l *link) Read(p []byte) (n int, err error) {
 	}
 }
 
-// excuseDelay gives the member its time again if this process has stood still.
+// excuseDelay restarts the member's time if this process was suspended, and reports whether it did.
 func (l *link) excuseDelay() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,8 +204,8 @@ func (l *link) readLoop() error {
 	}
 }
 
-// writeLoop writes what is to be sent. Six times in a TTL it pings, has the session look for nodes that are
-// nobody's, and ends it where no lock needs it.
+// writeLoop writes queued bytes. Six times per TTL it pings the member, makes the session look for stray
+// nodes, and ends the session if no lock needs it.
 func (l *link) writeLoop(stop context.Context) {
 	ping := packet(func(w *writer) {
 		w.int32(xidPing)
@@ -244,7 +245,7 @@ func (l *link) writeLoop(stop context.Context) {
 	}
 }
 
-// receivePacket takes one packet of the member.
+// receivePacket handles one packet of the member.
 func (l *link) receivePacket(p []byte) error {
 	r := reader{b: p}
 	xid, zxid, c := r.int32(), r.int64(), code(r.int32())
@@ -286,12 +287,12 @@ func (l *link) receivePacket(p []byte) error {
 		close(f.batch.done)
 	}
 	if c == codeExpired || c == codeMoved {
-		return c // the next greeting tells which
+		return c // the next greeting shows which
 	}
 	return nil
 }
 
-// isAlive returns false once the connection has ended, also before the session knows.
+// isAlive returns false once the connection has ended, even before the session notices.
 func (l *link) isAlive() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -321,7 +322,7 @@ func (l *link) failPending() {
 	l.pending = nil
 }
 
-// cutError returns the error of a request without an answer.
+// cutError returns the error for a request without an answer.
 func (l *link) cutError(why error) error {
 	return l.s.d.states.Unavailable(nil, driver.NodeError{Node: l.member.name, Err: fmt.Errorf("%w: %w", errCut, why)})
 }

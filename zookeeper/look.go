@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	// lookTTL is the TTL of the session of a client that only looks. A session with another
-	// TTL serves as well: anyTTL asks for any.
+	// lookTTL is the TTL of a session that is opened only to read. A session with any other TTL serves as
+	// well: anyTTL stands for any.
 	lookTTL = 10 * time.Second
 	anyTTL  = time.Duration(0)
 	// pageSize is the number of locks that List requests at once.
 	pageSize = 128
 )
 
-// lineUp is the line of a lock: its holder and its waiters.
+// lineUp is the queue of a lock: its holder and its waiters.
 type lineUp struct {
-	entries []entry // the first has the lock
-	pzxid   int64   // of the last change
+	entries []entry // the first entry has the lock
+	pzxid   int64   // zxid of the last change
 	first   value
 	token   int64
-	node    string // of the first
+	node    string // path of the first node
 }
 
 func (l lineUp) owner() string {
@@ -44,8 +44,8 @@ func (l lineUp) owner() string {
 
 func (l lineUp) waiterCount() int { return max(len(l.entries)-1, 0) }
 
-// withSession calls fn with a session that is open already, or with one that is for looks, until fn
-// reaches a member, or all have failed.
+// withSession calls fn with an open session, or else with a new one for reads. It repeats that until fn has
+// reached a member or all members have failed.
 func (d *Driver) withSession(ctx context.Context, fn func(context.Context, *session) error) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -60,7 +60,7 @@ func (d *Driver) withSession(ctx context.Context, fn func(context.Context, *sess
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, errOver), errors.Is(err, errCut): // the next one has another connection
+		case errors.Is(err, errOver), errors.Is(err, errCut): // the next session has another connection
 			if driverkit.Sleep(ctx, pause) {
 				continue
 			}
@@ -72,7 +72,7 @@ func (d *Driver) withSession(ctx context.Context, fn func(context.Context, *sess
 	}
 }
 
-// anySession returns any session that is open.
+// anySession returns any open session.
 func (d *Driver) anySession() *session {
 	d.mu.Lock()
 	ttl := anyTTL
@@ -92,7 +92,7 @@ func (s *session) isConnected() bool {
 	return s.link != nil
 }
 
-// lookUp reads the line of a lock, as it was not before this call.
+// lookUp reads the queue of a lock, in a state not older than this call.
 func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) {
 	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
 		folder := d.folderOf(name)
@@ -121,7 +121,7 @@ func (d *Driver) lookUp(ctx context.Context, name string) (l lineUp, err error) 
 	return l, err
 }
 
-// lineUp reads the line from the children of a folder.
+// lineUp decodes the queue from the children of a folder.
 func (d *Driver) lineUp(folder string, all *request) (l lineUp, err error) {
 	switch {
 	case errors.Is(all.err, codeNoNode):
@@ -139,7 +139,7 @@ func (d *Driver) lineUp(folder string, all *request) (l lineUp, err error) {
 	return l, nil
 }
 
-// addFirst adds what the first node says; false: it has gone.
+// addFirst adds the data of the first node; false: the node is gone.
 func (l *lineUp) addFirst(first *request) (bool, error) {
 	switch {
 	case errors.Is(first.err, codeNoNode):
@@ -161,7 +161,7 @@ func (d *Driver) Check(ctx context.Context, g driver.Grant) error {
 	return err
 }
 
-// lossReason returns the reason why an owner does not have its lock, as far as the driver knows.
+// lossReason returns why an owner does not have its lock, as far as the driver knows.
 func (d *Driver) lossReason(owner string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -171,19 +171,19 @@ func (d *Driver) lossReason(owner string) error {
 	return driver.ErrLost
 }
 
-// message is left by Force in the folder of a lock for the holder that it ended.
+// message is the note of a Force for the former holder, in the folder of the lock.
 type message struct {
 	Owner string `json:"forced"`
 	Why   string `json:"why"`
 }
 
-// Force implements driver.Forcer. No other node ever has the name of the one that is deleted.
+// Force implements driver.Forcer. The name of the deleted node is never used again.
 func (d *Driver) Force(ctx context.Context, key string, token int64, why string) (done bool, err error) {
 	l, err := d.lookUp(ctx, key)
 	if err != nil || l.node == "" || !driverkit.InBlock(l.token, token) {
 		return false, err
 	}
-	text, _ := json.Marshal(message{l.owner(), why}) // strings
+	text, _ := json.Marshal(message{l.owner(), why}) // cannot fail: strings
 	tries := 0
 	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
 		tries++
@@ -199,7 +199,7 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 		case err != nil:
 			return d.states.Unavailable(err)
 		case outcomes[0] == codeNoNode:
-			done = tries > 1 // the try before may have done it
+			done = tries > 1 // the attempt before may have succeeded
 			return nil
 		}
 		done = outcomes[0] == 0 && outcomes[1] == 0
@@ -211,16 +211,16 @@ func (d *Driver) Force(ctx context.Context, key string, token int64, why string)
 	return done, err
 }
 
-// Alert implements driver.Alerter. The driver also tells when a node was deleted by hand, and
-// when a session is over.
+// Alert implements driver.Alerter. The driver also raises the alert when a node was deleted by hand, or when a
+// session is over.
 func (d *Driver) Alert(fn func(owner, why string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.alert = fn
 }
 
-// watchHold has the servers say when the node of a hold is deleted, and tells the client then. It
-// returns the request for that, or nil where they will do so already.
+// watchHold waits for the deletion of a hold's node, and then alerts the client. It returns the request that
+// sets the watch on the servers, or nil if there is one.
 func (d *Driver) watchHold(owner string) *request {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -240,7 +240,7 @@ func (d *Driver) watchHold(owner string) *request {
 			return
 		}
 		d.mu.Lock()
-		h.heeded = false // the connection may have ended; the next renewal begins anew
+		h.heeded = false // the connection may have ended; the next renewal watches again
 		stands := d.holds[owner] == h
 		d.mu.Unlock()
 		if !stands {
@@ -255,8 +255,8 @@ func (d *Driver) watchHold(owner string) *request {
 	return getData(h.path, true)
 }
 
-// fate reports whether the node of a hold is gone, and why. It asks again over the next connection if
-// one ends with the session that had the node.
+// fate reports whether the node of a hold is gone, and why. If a connection ends with the node's session, it
+// asks again over the next.
 func (h *hold) fate(ctx context.Context, owner string) (why string, gone bool) {
 	var node, folder *request
 	err := driverkit.Insist(ctx, func() error {
@@ -276,8 +276,8 @@ func (h *hold) fate(ctx context.Context, owner string) (why string, gone bool) {
 	return why, true
 }
 
-// Inspect implements driver.Inspector. In Status.Nodes a member that has the last change of
-// the lock's line has the view of all.
+// Inspect implements driver.Inspector. In Status.Nodes, a member that has the last change of the lock's queue
+// has the full view.
 func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error) {
 	l, err := d.lookUp(ctx, key)
 	st := l.status(key)
@@ -306,8 +306,8 @@ func (d *Driver) Inspect(ctx context.Context, key string) (driver.Status, error)
 	return st, err
 }
 
-// status describes the lock. The servers do not tell the time that a session has left: its TTL at
-// most.
+// status returns the driver.Status of the lock. The servers do not show the remaining time of a session: it is
+// its TTL at most.
 func (l lineUp) status(key string) driver.Status {
 	st := driver.Status{Key: key, Waiters: l.waiterCount()}
 	if l.node != "" {
@@ -335,7 +335,7 @@ func (d *Driver) Queue(ctx context.Context, key string, most int) (waiters []dri
 		}
 		for i, r := range all {
 			if r.err != nil {
-				continue // it has left meanwhile
+				continue // the waiter has left meanwhile
 			}
 			v := readValue(r.reply.bytes())
 			waiters = append(waiters, driver.Waiter{Owner: queue[i].owner, Holder: v.Holder, Since: v.Since})
@@ -385,7 +385,7 @@ func (d *Driver) List(ctx context.Context, prefix string, yield func(driver.Stat
 	return nil
 }
 
-// statusPage returns the statuses of the locks in parts that are held.
+// statusPage returns the status of each lock in parts that is held.
 func (d *Driver) statusPage(ctx context.Context, parts []string) (found []driver.Status, err error) {
 	err = d.withSession(ctx, func(ctx context.Context, s *session) error {
 		found = nil

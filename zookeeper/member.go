@@ -22,28 +22,28 @@ import (
 )
 
 const (
-	// probeEvery is the interval in which the members are asked for their state while nothing happens.
+	// probeEvery is the interval at which idle members are asked for their state.
 	probeEvery = 10 * time.Second
 )
 
 // member is one server of the ensemble.
 type member struct {
 	name     string
-	place    int                                                      // in the order of opening
-	tls      *tls.Config                                              // nil: none
-	renewTLS func(*tls.Config) (*tls.Config, error)                   // nil: it stays as it is
-	over     func(ctx context.Context, addr string) (net.Conn, error) // opens what TLS goes over
+	place    int                                                      // index in the list of members
+	tls      *tls.Config                                              // nil: no TLS
+	renewTLS func(*tls.Config) (*tls.Config, error)                   // nil: the settings do not change
+	over     func(ctx context.Context, addr string) (net.Conn, error) // opens the connection below TLS
 	states   *driverkit.States
-	leads    atomic.Bool // when it was asked last
+	leads    atomic.Bool // as of the last probe
 }
 
-// dialTCP opens a connection to a member as it is.
+// dialTCP opens a TCP connection.
 func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 	var d net.Dialer
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// tlsConfig returns how to speak TLS over the next connection to a member that does.
+// tlsConfig returns the TLS settings for the next connection.
 func (m *member) tlsConfig() (config *tls.Config, err error) {
 	config = m.tls.Clone()
 	if m.renewTLS != nil {
@@ -80,16 +80,16 @@ func (m *member) dial(ctx context.Context) (net.Conn, error) {
 
 // health is the state that a member reports.
 type health struct {
-	mode string // leader, follower, observer or standalone; empty: it may not say
-	zxid int64  // of the last change that it knows
+	mode string // leader, follower, observer or standalone; empty: not reported
+	zxid int64  // zxid of the last change that it knows
 
 	version string
 }
 
-// epoch counts elections.
+// epoch returns the number of the election.
 func (h health) epoch() int64 { return h.zxid >> 32 }
 
-// leads reports whether the member decides alone when sessions end.
+// leads reports whether the member alone decides when sessions end.
 func (h health) leads() bool { return h.mode == "leader" || h.mode == "standalone" }
 
 var (
@@ -97,9 +97,9 @@ var (
 	errSilent   = errors.New("the command srvr, which reports the leader, is not allowed; add srvr to 4lw.commands.whitelist")
 )
 
-// runFairly calls fn, which gives up after limit. If fn returns so long after the limit that this process must have stood
-// still, runFairly calls it once more: the timeout proves nothing about the member then, whose answer may have been waiting
-// to be read.
+// runFairly calls fn, which gives up after limit. If fn returns so late that this process must have been
+// suspended, runFairly calls it once more: the time-out then proves nothing about the member, whose answer may
+// have been waiting.
 func runFairly[T any](ctx context.Context, limit time.Duration, fn func() (T, error)) (T, error) {
 	begun := time.Now()
 	value, err := fn()
@@ -109,11 +109,11 @@ func runFairly[T any](ctx context.Context, limit time.Duration, fn func() (T, er
 	return value, err
 }
 
-// stoodStill reports whether a wait that was to end by then is noticed to be over only much later.
+// stoodStill reports whether a wait until end returned so late that this process must have been suspended.
 func stoodStill(end time.Time, limit time.Duration) bool { return time.Since(end) > limit/4 }
 
-// probe asks the member by the command srvr, which it takes without a session. It asks again once if the connection is cut before an
-// answer: a member that serves others cuts connections too, and is not down for that.
+// probe sends the member the command srvr, which needs no session. If the connection is cut before an answer,
+// it sends srvr once more: a member that serves other clients may also cut connections, and is not down.
 func (m *member) probe(ctx context.Context, limit time.Duration) (h health, err error) {
 	for range 2 {
 		h, err = runFairly(ctx, limit, func() (health, error) { return m.probeOnce(ctx, limit) })
@@ -142,10 +142,10 @@ func (m *member) probeOnce(ctx context.Context, limit time.Duration) (health, er
 	return readHealth(string(text), explainError(ctx, err))
 }
 
-// errStranger is the error of a server that ends a connection without an answer.
+// errStranger reports a server that ends a connection without an answer.
 var errStranger = errors.New("this is not a ZooKeeper server, or one that expects TLS")
 
-// readHealth takes a connection that is cut after the answer for a good one.
+// readHealth parses the answer to srvr. If the connection was cut after the whole answer, that is no error.
 func readHealth(text string, cut error) (h health, err error) {
 	switch {
 	case strings.Contains(text, "not currently serving"):
@@ -175,12 +175,12 @@ func readHealth(text string, cut error) (h health, err error) {
 	return h, errStranger
 }
 
-// handshake is an error before a connection is safe.
+// handshake is an error before TLS is established.
 type handshake struct{ error }
 
 func (h handshake) Unwrap() error { return h.error }
 
-// explainError gives an error of a connection in words of use to its reader.
+// explainError rewrites the error of a connection for its reader.
 func explainError(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -202,14 +202,14 @@ func explainError(ctx context.Context, err error) error {
 	return err
 }
 
-// reportAnswer notes what a member has answered.
+// reportAnswer reports the outcome of a request as the member's state.
 func (d *Driver) reportAnswer(m *member, err error) {
 	if d.calls.Alive.Err() == nil {
 		d.states.Report(m.place, err)
 	}
 }
 
-// askMember probes a member and notes its answer. An end of ctx is the caller's, and no news of the member.
+// askMember probes a member and reports its answer. If ctx ends, that tells nothing about the member.
 func (d *Driver) askMember(ctx context.Context, m *member, limit time.Duration) (health, error) {
 	h, err := m.probe(ctx, limit)
 	if err != nil && ctx.Err() != nil {
@@ -220,7 +220,7 @@ func (d *Driver) askMember(ctx context.Context, m *member, limit time.Duration) 
 	return h, err
 }
 
-// downMembers returns the members that are not up, with what is wrong.
+// downMembers returns the members that are not up, with their errors.
 func (d *Driver) downMembers() (all []driver.NodeError) {
 	for _, e := range d.states.Nodes() {
 		if e.Err != nil {
@@ -230,7 +230,7 @@ func (d *Driver) downMembers() (all []driver.NodeError) {
 	return all
 }
 
-// surveyMembers asks all members who leads. It returns as soon as one says that it does.
+// surveyMembers probes all members to find the leader. It returns as soon as one member reports that it leads.
 func (d *Driver) surveyMembers(ctx context.Context, limit time.Duration) {
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -256,14 +256,13 @@ func (d *Driver) surveyMembers(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// memberOrder returns the members in the order in which to try them: the leader, then the members that are
-// up.
+// memberOrder returns the members in the order in which to try them: the leader, then the members that are up.
 func (d *Driver) memberOrder() []*member {
 	leader := slices.IndexFunc(d.members, func(m *member) bool { return m.leads.Load() })
 	return driverkit.Order(d.states, d.members, leader)
 }
 
-// watchMembers asks the members for their state until Close.
+// watchMembers probes the members at intervals until Close.
 func (d *Driver) watchMembers() {
 	for {
 		err := d.checkOneEnsemble(d.calls.Alive)
@@ -276,13 +275,13 @@ func (d *Driver) watchMembers() {
 	}
 }
 
-// checkOneEnsemble asks all members for their state, and returns an error if two of them serve ensembles of
-// their own. Locks of the one and of the other do not exclude one another.
+// checkOneEnsemble probes all members. It returns an error if two of them serve different ensembles, whose
+// locks do not exclude each other.
 //
-// Two members may lead for a while where one was deposed and has not noticed. That one has no
-// majority for what it is asked after the other leads, and the other has the later epoch. So there
-// are two ensembles if the member with the earlier epoch carries out a transaction, and both lead
-// in their epochs before and after it.
+// Two members of one ensemble may both claim to lead for a while, if one was deposed and has not noticed. That
+// one has no majority for requests after the other leads, and the other has a later epoch. So there are two
+// ensembles if the member with the earlier epoch executes a transaction, and both lead in their epochs before
+// and after it.
 func (d *Driver) checkOneEnsemble(ctx context.Context) error {
 	all := make([]health, len(d.members))
 	var wait sync.WaitGroup

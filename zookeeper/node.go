@@ -13,12 +13,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/driverkit"
 )
 
-// A lock is a folder <path>/lock:<name>, a container that the servers delete some time after its
-// last child. Each attempt that has the lock or waits for it is a child
-// <client>.<number>-<sequence>, of which the first part is the owner.
+// A lock is a folder <path>/lock:<name>, a container that the servers delete some time after its last child.
+// The holder and each waiter is a child <client>.<number>-<sequence>; the part before the hyphen is the owner.
 
-// mark begins the name of each folder of a lock. No part of a path for locks begins with it. So
-// the folder of a lock is never the path of other locks, whose folders would be in it.
+// mark begins the name of each lock folder. No part of a path for locks begins with it. So the folder of a
+// lock is never the path of other locks.
 const mark = "lock:"
 
 // value is the data of a node.
@@ -29,46 +28,46 @@ type value struct {
 }
 
 func (v value) text() string {
-	text, _ := json.Marshal(v) // strings, numbers and a time
+	text, _ := json.Marshal(v) // cannot fail: strings, numbers and a time
 	return string(text)
 }
 
 func readValue(text []byte) (v value) {
-	json.Unmarshal(text, &v) // the node of another program names no holder
+	json.Unmarshal(text, &v) // ignore an error: a node of another program names no holder
 	return v
 }
 
-// tokenOf is the first token of a grant. Other services begin at the clock. An offset that is kept
-// beside the locks would bring these tokens there only if it was raised again and again, each time
-// with the transaction from which on it counts, as two clients must not add different ones.
+// tokenOf returns the first token of a grant. Unlike in other services, tokens do not begin at the clock. An
+// offset beside the locks would have to be raised repeatedly, each time with the zxid from which it counts,
+// because two clients must not add different offsets.
 func tokenOf(czxid int64) int64 { return czxid * driverkit.Block }
 
 // entry is a child of a lock's folder.
 type entry struct {
-	name  string // empty: there is none
+	name  string // empty: no node
 	owner string
 	seq   int32
 }
 
-// readEntry takes the name of a child apart. Another program's has no owner.
+// readEntry parses the name of a child. The child of another program has no owner.
 func readEntry(name string) (e entry, ok bool) {
 	owner, seq, ok := strings.Cut(name, "-")
 	n, err := strconv.ParseInt(seq, 10, 32)
 	return entry{name, owner, int32(n)}, ok && err == nil && owner != "" && len(seq) >= digits
 }
 
-// digits is the minimum number of digits of a sequence number. Shorter names are not worth the memory
-// for an entry.
+// digits is the minimal number of digits of a sequence number. Shorter names are skipped, so that they cost no
+// memory.
 const digits = 10
 
-// spent is the first number with which no claim takes the lock. Numbers have 31 bits. After the last
-// one the servers give numbers again, and the order of waiters is lost.
+// spent is the first sequence number that grants no lock. Numbers have 31 bits; after the last, the servers
+// repeat numbers, and the order of waiters is lost.
 const spent = 1<<31 - 1<<24
 
-// isSpent reports whether the numbers of a folder are used up, going by one of its nodes.
+// isSpent reports whether the numbers of a folder are used up, from the number of one of its nodes.
 func isSpent(seq int32) bool { return seq >= spent || seq < 0 }
 
-// lineEntries returns the children of a folder in the order in which they have the lock.
+// lineEntries returns the children of a folder in the order in which they get the lock.
 func (r *request) lineEntries() (l []entry, err error) {
 	if n := r.reply.count(4 + digits); n > 0 {
 		l = make([]entry, 0, n)
@@ -82,15 +81,15 @@ func (r *request) lineEntries() (l []entry, err error) {
 	return l, r.reply.err
 }
 
-// placeOf returns the place of an owner in line; -1: it is not there.
+// placeOf returns the index of an owner in the line; -1: not found.
 func placeOf(owner string, l []entry) int {
 	return slices.IndexFunc(l, func(e entry) bool { return e.owner == owner })
 }
 
-// folderOf returns the path of the folder with the attempts at a lock.
+// folderOf returns the path of the folder of a lock.
 func (d *Driver) folderOf(name string) string { return d.root + "/" + mark + url.PathEscape(name) }
 
-// nameOf is the name of the lock that a child of the root is for, if it is for one.
+// nameOf returns the name of the lock to which a child of the root belongs, if it belongs to one.
 func nameOf(part string) (string, bool) {
 	escaped, ok := strings.CutPrefix(part, mark)
 	name, err := url.PathUnescape(escaped)

@@ -23,7 +23,7 @@ func openPlain(ctx context.Context, url string) (*zookeeper.Driver, error) {
 	return zookeeper.Open(ctx, url, nil)
 }
 
-// TestBadURLErrorNamesTheFix also checks that no error shows a password.
+// No error shows a password.
 func TestBadURLErrorNamesTheFix(t *testing.T) {
 	t.Parallel()
 	fixture.BadURLs(t, openPlain, map[string]string{
@@ -55,9 +55,8 @@ func TestBadURLErrorNamesTheFix(t *testing.T) {
 	})
 }
 
-// TestAURLNamesMembersAndPath: what is taken by a URL is held for a driver of that path, and
-// for no other.
-func TestAURLNamesMembersAndPath(t *testing.T) {
+// A lock taken through one URL is held for a driver with the same path, and for no other.
+func TestURLNamesMembersAndPath(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		url := "zk://" + strings.Join(r.addrs, ",")
 		for path, node := range map[string]string{"/a/b/c": "/a/b/c", "/d/": "/d", "": "/holdfast", "/": "/holdfast"} {
@@ -78,15 +77,15 @@ func TestAURLNamesMembersAndPath(t *testing.T) {
 	})
 }
 
-// TestAnEnsembleThatIsDownIsNoMistake: it may be back soon.
-func TestAnEnsembleThatIsDownIsNoMistake(t *testing.T) {
+// The ensemble may be back soon.
+func TestOpenAcceptsEnsembleThatIsDown(t *testing.T) {
 	t.Parallel()
 	d, err := zookeeper.Open(t.Context(), "zk://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", nil)
 	fixture.NobodyThere(t, d, err)
 }
 
-// TestNodesAreForTheirUserAlone: another user, or one with a wrong password, is told so.
-func TestNodesAreForTheirUserAlone(t *testing.T) {
+// Another user, or one with a wrong password, gets an error that names the cause.
+func TestNodesArePrivateToUser(t *testing.T) {
 	r := startRig(t)
 	open := func(login string) (*zookeeper.Driver, error) {
 		return zookeeper.Open(r.Within(), "zk://"+login+strings.Join(r.ensemble.Addrs(), ",")+r.opts.Path, nil)
@@ -115,7 +114,7 @@ func TestNodesAreForTheirUserAlone(t *testing.T) {
 	r.Release(<-next)
 }
 
-// writeKeyStore returns a file with the key and the certificate, for a server.
+// writeKeyStore writes the key and the certificate to one file, for a server, and returns its path.
 func writeKeyStore(t *testing.T, cert *redisproc.Certificate) string {
 	var both []byte
 	for _, name := range []string{cert.Key, cert.Cert} {
@@ -132,7 +131,7 @@ func writeKeyStore(t *testing.T, cert *redisproc.Certificate) string {
 	return name
 }
 
-// TestTLS: the members show a certificate, and so does the client.
+// Both the members and the client present a certificate.
 func TestTLS(t *testing.T) {
 	cert, err := redisproc.NewCertificate(t.TempDir())
 	if err != nil {
@@ -167,7 +166,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestTTLOutsideServerLimitsIsRejected: the servers shorten and lengthen sessions in silence.
+// The servers would silently shorten or lengthen the session.
 func TestTTLOutsideServerLimitsIsRejected(t *testing.T) {
 	r := startAlone(t, 1, "minSessionTimeout=5000", "maxSessionTimeout=9000")
 	c := r.Client(r.newDirectDriver())
@@ -189,8 +188,8 @@ func TestTTLOutsideServerLimitsIsRejected(t *testing.T) {
 	}
 }
 
-// TestASessionThatWasRefusedIsClosed: it would stay with the servers for as long as they granted.
-func TestASessionThatWasRefusedIsClosed(t *testing.T) {
+// Otherwise the session would stay with the servers until it expires.
+func TestRejectedSessionIsClosed(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		for n := range 3 {
@@ -205,8 +204,8 @@ func TestASessionThatWasRefusedIsClosed(t *testing.T) {
 	})
 }
 
-// TestMembersOfTwoEnsemblesAreRefused: the locks of one ensemble do not exclude holders in the other.
-func TestMembersOfTwoEnsemblesAreRefused(t *testing.T) {
+// The locks of one ensemble do not exclude holders in the other.
+func TestMembersOfTwoEnsemblesAreRejected(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		r.addEnsemble(newFake(t, 1))
 		d, err := zookeeper.New(r.Within(), r.addrs, &r.opts)
@@ -217,15 +216,15 @@ func TestMembersOfTwoEnsemblesAreRefused(t *testing.T) {
 			t.Errorf("New() = %v", err)
 		}
 		d = r.newDirectDriver()
-		synctest.Wait() // it has looked at all members
+		synctest.Wait() // the driver has probed all members
 		if g, err := d.Acquire(r.Within(), driver.Request{Key: "k", TTL: long}); err == nil || !strings.Contains(err.Error(), "lead two ensembles") {
 			t.Errorf("Acquire() = %+v, %v", g, err)
 		}
 	})
 }
 
-// TestALeaderWithoutAMajorityIsNoEnsemble of its own: one that was deposed reports that it leads until it notices.
-func TestALeaderWithoutAMajorityIsNoEnsemble(t *testing.T) {
+// A deposed leader reports that it leads until it notices.
+func TestDeposedLeaderIsNoSecondEnsemble(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		r.fake.members[0].words = "Zookeeper version: 3.8.0\nZxid: 0x5\nMode: leader\n"
 		d, err := zookeeper.New(t.Context(), r.addrs, &r.opts)
@@ -234,7 +233,7 @@ func TestALeaderWithoutAMajorityIsNoEnsemble(t *testing.T) {
 	})
 }
 
-// TestFullQuotaRejectsNewLocks, and leaves held locks alone.
+// Held locks stay.
 func TestFullQuotaRejectsNewLocks(t *testing.T) {
 	r := startAlone(t, 1, "enforceQuota=true")
 	d := r.newDirectDriver()
@@ -254,8 +253,8 @@ func TestFullQuotaRejectsNewLocks(t *testing.T) {
 	r.Grant(d, "held", long) // there is room for one again
 }
 
-// TestNestedPathsShareNoLock: the locks below a path are not attempts at the lock that
-// an outer path has of its name, neither while they are held nor afterwards.
+// The locks below an inner path are not attempts at an outer path's lock with that name, neither while they
+// are held nor afterwards.
 func TestNestedPathsShareNoLock(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		within := func(more string) *zookeeper.Driver {

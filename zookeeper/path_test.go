@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// TestDeadLinkCostsNoLease: a connection that swallows everything is given up in time for a renewal over another one, whenever it dies.
+// The connection drops everything silently. The driver replaces it in time for a renewal, whenever it dies.
 func TestDeadLinkCostsNoLease(t *testing.T) {
 	for _, ttl := range []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 40 * time.Second} {
 		t.Run(fmt.Sprint(ttl), func(t *testing.T) {
@@ -41,8 +41,8 @@ func TestDeadLinkCostsNoLease(t *testing.T) {
 	}
 }
 
-// TestDeadLinkHoldsUpNoCaller for longer than two requests may take: one to each session that has a connection.
-func TestDeadLinkHoldsUpNoCaller(t *testing.T) {
+// A caller waits for two requests at most: one to each session that has a connection.
+func TestDeadLinkDelaysNoCaller(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDirectDriver()
 		r.Acquire(r.Client(d), "k", long)
@@ -58,7 +58,7 @@ func TestDeadLinkHoldsUpNoCaller(t *testing.T) {
 	})
 }
 
-// TestRestoredEnsembleServesOldClients: its members refuse a client that has seen more than they know.
+// The restored members reject a client that has seen a later state.
 func TestRestoredEnsembleServesOldClients(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		const ttl = 10 * time.Second

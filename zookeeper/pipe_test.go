@@ -10,19 +10,20 @@ import (
 	"time"
 )
 
-// wire is one end of a connection in memory. Unlike net.Pipe it has room for what the other end has not read yet, as a socket has.
+// wire is one end of an in-memory connection. Unlike net.Pipe, it buffers what the other end has not read yet,
+// as a socket does.
 type wire struct {
 	in, out *inbox
-	lost    *atomic.Bool // nothing arrives any more, either way
-	pause   func()       // called before each look at what has come; may be nil
+	lost    *atomic.Bool // all data is lost, in both directions
+	pause   func()       // called before each read of the buffer; may be nil
 }
 
-// inbox holds the bytes that one end of a connection has to read.
+// inbox holds the bytes that one end of a connection can read.
 type inbox struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	data    []byte
-	ended   error // what a read returns behind the data; nil: more may come
-	closed  bool  // by the reader
+	ended   error // error of a read after the data; nil: more may come
+	closed  bool  // the reader has closed it
 	until   time.Time
 	changed chan struct{} // closed at each change
 }
@@ -34,7 +35,7 @@ func newWires() (a, b *wire) {
 	return &wire{in: one, out: two, lost: lost}, &wire{in: two, out: one, lost: lost}
 }
 
-// update sets something about the box and wakes its reader.
+// update changes the inbox and wakes its reader.
 func (b *inbox) update(set func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,7 +44,7 @@ func (b *inbox) update(set func()) {
 	b.changed = make(chan struct{})
 }
 
-// Read reports a deadline that has passed before it returns what is there, as sockets do.
+// Read checks the deadline before it returns data, as sockets do.
 func (w *wire) Read(p []byte) (int, error) {
 	for b := w.in; ; {
 		if w.pause != nil {

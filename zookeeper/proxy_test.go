@@ -9,17 +9,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// kinds are the requests that tests tell apart.
+// kinds maps the operation codes that tests distinguish to names.
 var kinds = map[int32]string{2: "delete", 4: "read", 9: "sync", 11: "ping", 12: "children", 14: "multi", 15: "create", -11: "close"}
 
-// jute is the protocol on one connection of ZooKeeper. The first request is a greeting, or
-// srvr, by which a client asks who leads.
+// jute is the protocol of one ZooKeeper connection. The first request is a greeting, or srvr, which asks for
+// the member's state.
 type jute struct {
 	greeted, welcomed bool
 	plain             atomic.Bool
 }
 
-// packet reads one, which begins with its length.
+// packet reads one packet, whose length is word.
 func packet(r io.Reader, word []byte) ([]byte, error) {
 	body := make([]byte, binary.BigEndian.Uint32(word))
 	_, err := io.ReadFull(r, body)

@@ -18,11 +18,11 @@ import (
 // long is a TTL that does not end within a test.
 const long = fixture.Long
 
-// paths numbers the tests, each of which has a path of its own.
+// paths counts the tests: each test has its own path.
 var paths atomic.Int32
 
-// ensemble starts servers for all tests that leave them alone, when the first of these asks for them: most tests, and the processes of a fuzzer,
-// do without.
+// ensemble starts the servers shared by all tests that do not break them, at the first use: most tests, and
+// the processes of a fuzzer, need none.
 var ensemble = sync.OnceValues(func() (*zkproc.Ensemble, error) { return zkproc.Start(context.Background(), 3) })
 
 var started atomic.Bool
@@ -35,14 +35,14 @@ func TestMain(m *testing.M) {
 			}
 			e, err := ensemble()
 			if err != nil {
-				return nil // as the tests have told
+				return nil // the tests have reported it
 			}
 			return e.Stop()
 		}, nil
 	})
 }
 
-// sharedRig makes a rig with the servers of all tests.
+// sharedRig starts a rig on the shared servers.
 func sharedRig(t testing.TB) *rig {
 	t.Helper()
 	gates.NeedsServer(t)
@@ -54,23 +54,23 @@ func sharedRig(t testing.TB) *rig {
 	return newRig(t, e)
 }
 
-// rig is a path of an ensemble and its clients.
+// rig has a path of an ensemble and the clients that use it.
 type rig struct {
 	*fixture.Rig
-	ensemble *zkproc.Ensemble // nil: a fake
+	ensemble *zkproc.Ensemble // nil: a fake is used
 	opts     zookeeper.Options
 	addrs    []string
-	fake     *fake // nil: members that are real
+	fake     *fake // nil: real members
 }
 
-// startRig makes a rig for one parallel test.
+// startRig starts a rig for a parallel test.
 func startRig(t *testing.T) *rig {
 	t.Helper()
 	t.Parallel()
 	return sharedRig(t)
 }
 
-// startAlone makes a rig with an ensemble of its own, which the test may break.
+// startAlone starts a rig with its own ensemble, which the test may break.
 func startAlone(t *testing.T, members int, more ...string) *rig {
 	t.Helper()
 	gates.NeedsServer(t)
@@ -84,7 +84,7 @@ func newRig(t testing.TB, e *zkproc.Ensemble) *rig {
 	return &rig{Rig: fixture.New(t), ensemble: e, opts: zookeeper.Options{Path: fmt.Sprint("/test/", paths.Add(1))}, addrs: e.Addrs()}
 }
 
-// openLinked returns the driver of one more client, behind links of its own.
+// openLinked opens a driver for one more client, behind its own links.
 func (r *rig) openLinked() (driver.Driver, error) {
 	var links []*fixture.Link
 	addrs, opts := r.addrs, withoutCheck(r.opts)
@@ -127,7 +127,7 @@ func (r *rig) openAt(path string) (*zookeeper.Driver, error) {
 	return zookeeper.New(r.Context(), r.addrs, withoutCheck(opts))
 }
 
-// leftoverNodes returns the nodes of all attempts.
+// leftoverNodes returns the nodes of all claims.
 func (r *rig) leftoverNodes() (left []string, err error) {
 	d, err := zookeeper.New(r.Context(), r.addrs, withoutCheck(r.opts))
 	if err != nil {
@@ -148,7 +148,7 @@ func (r *rig) lockService() locktest.Service {
 	return r.Service(len(r.addrs), r.openLinked, r.leftoverNodes)
 }
 
-// awaitNodes awaits that so many have the lock or wait for it.
+// awaitNodes waits until the holder and the waiters of the lock have n nodes.
 func (r *rig) awaitNodes(d *zookeeper.Driver, name string, n int) {
 	r.Helper()
 	r.Eventually(fmt.Sprintf("%d nodes of %s", n, name), func() bool {
@@ -161,7 +161,7 @@ func (r *rig) awaitNodes(d *zookeeper.Driver, name string, n int) {
 	})
 }
 
-// awaitWaiter waits until somebody waits for the lock, and returns the first waiter.
+// awaitWaiter waits until the lock has a waiter, and returns the first waiter's owner.
 func (r *rig) awaitWaiter(d *zookeeper.Driver, name string) (owner string) {
 	r.Helper()
 	r.Eventually("somebody waits for "+name, func() bool {
@@ -180,7 +180,7 @@ func (r *rig) leader() (m *zkproc.Member) {
 	return m
 }
 
-// withoutCheck returns opts for a driver that is not checked.
+// withoutCheck returns opts with NoCheck set.
 func withoutCheck(opts zookeeper.Options) *zookeeper.Options {
 	opts.NoCheck = true
 	return &opts

@@ -1,6 +1,6 @@
 package zookeeper
 
-// This file answers whether a session stands, and until when: what its connections bring.
+// This file tracks whether a session exists, and until when, from what its connections bring.
 
 import (
 	"bufio"
@@ -19,57 +19,56 @@ import (
 )
 
 const (
-	// idleTime bounds the life of a session that no lock needs.
+	// idleTime bounds the life of a session without locks.
 	idleTime = 20 * time.Second
-	// agePart of its TTL is how old a connection to a member that does not lead may be when
-	// a grant counts from it.
+	// agePart is the part of the TTL that bounds the age of a connection to a follower from which a grant may
+	// count.
 	agePart = 8
-	// strayTime is for how long a creation without an answer may still be carried out. Servers close a connection from which they
-	// have heard nothing for the timeout of its session, which is 40 s at most unless they are set up otherwise.
+	// strayTime bounds the time in which a creation without an answer may still be executed. Servers close a
+	// connection that was silent for its session's timeout, which is 40 s at most by default.
 	strayTime = 10 * time.Minute
 )
 
 var (
-	// errOver means that a session is over, and all nodes that it made are gone.
+	// errOver reports that a session is over and all its nodes are gone.
 	errOver = errors.New("the session is over")
-	// errEnded is the loss of a lease by that.
+	// errEnded is the cause of a lease loss by the end of its session.
 	errEnded = &driver.LostError{Why: "the servers have ended its session, as they had not heard of this client for the TTL"}
-	// errMove has a session go on over another connection.
+	// errMove makes a session continue over another connection.
 	errMove = errors.New("the connection is renewed")
 )
 
-// session is a session of ZooKeeper, which all locks with the same TTL share. It outlives its
-// connections.
+// session is a ZooKeeper session, shared by all locks with the same TTL. It outlives its connections.
 //
 //	          answer                     no answer, cut
 //	opening ─────────> connected (Held) ───────────────> suspended (still trusted)
 //	   │                   │  ▲                               │   │
-//	   │ other TTL         │  └───────────────────────────────┘   │ the servers say that
-//	   ▼                   │ close                  answer        ▼ it is over
+//	   │ other TTL         │  └───────────────────────────────┘   │ the servers report
+//	   ▼                   │ close                  answer        ▼ that it is over
 //	refused                ▼                                    lost
 type session struct {
 	d    *Driver
-	key  time.Duration // in d.sessions: the TTL that was asked for, or anyTTL
+	key  time.Duration // key in d.sessions: the requested TTL, or anyTTL
 	ttl  time.Duration
 	quit context.Context // ends with the session
 	end  context.CancelFunc
-	xids atomic.Uint32 // of its requests, over all connections
+	xids atomic.Uint32 // last request number, over all connections
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	id       int64
 	password []byte
-	zxid     int64     // the last that was seen: no member that knows less will do
-	answered time.Time // when there was an answer last
-	link     *link     // nil: there is no connection
-	failed   error     // why the last round of members brought none; nil: it goes on
+	zxid     int64     // last zxid seen: a member with an earlier state is rejected
+	answered time.Time // time of the last answer
+	link     *link     // nil: no connection
+	failed   error     // why the last round over the members failed; nil: still trying
 	over     error     // why the session is over
 	changed  chan struct{}
-	watches  map[string]chan struct{} // by path: closed when it changes, and when the connection ends
-	base     time.Time                // from when the servers count the TTL, at least
+	watches  map[string]chan struct{} // by path: closed when the path changes or the connection ends
+	base     time.Time                // earliest time from which the servers count the TTL
 	strays   map[string]stray         // by owner
-	sweeping bool                     // a goroutine looks for the nodes of strays
+	sweeping bool                     // a goroutine is looking for stray nodes
 	users    int
-	idle     time.Time // since when users is 0
+	idle     time.Time // time since which users is 0
 }
 
 func (d *Driver) newSession(key time.Duration) *session {
@@ -90,7 +89,7 @@ func (s *session) isOver() bool {
 	return s.over != nil
 }
 
-// update sets something in s and wakes its waiters.
+// update changes fields of s and wakes its waiters.
 func (s *session) update(set func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +124,7 @@ func (s *session) connectLoop() {
 		}
 		s.update(func() { s.link, s.failed = l, nil })
 		if s.quit.Err() != nil {
-			l.end(errOver) // close may not have seen it
+			l.end(errOver) // close may not have seen this link
 		}
 		s.sweepStrays()
 		err = l.readLoop()
@@ -145,13 +144,13 @@ func (s *session) connectLoop() {
 			pause = pace.ShortPause
 			continue
 		}
-		driverkit.Sleep(s.quit, pause) // the member may cut the next one as well
+		driverkit.Sleep(s.quit, pause) // the member may cut the next connection too
 		pause = min(2*pause, pace.LongPause)
 	}
 }
 
-// noteCut notes that a connection ended. Silence is news of the member. A member that cuts the connection may be well, and have ended the
-// session: that member is asked.
+// noteCut reports the end of a connection. Silence counts against the member. A member that cuts the
+// connection may be up and have ended the session, so it is probed.
 func (s *session) noteCut(l *link, err error) {
 	l.member.leads.Store(false)
 	if _, stalled := errors.AsType[driverkit.Stall](err); stalled {
@@ -161,7 +160,7 @@ func (s *session) noteCut(l *link, err error) {
 	s.d.links.Go(func() { s.d.askMember(s.quit, l.member, l.limit) })
 }
 
-// connect tries the members in turn.
+// connect tries one member after another.
 func (s *session) connect() (*link, error) {
 	limit := pace.RequestTime(s.ttl, pace.Members)
 	s.d.surveyMembers(s.quit, limit)
@@ -185,7 +184,7 @@ func (s *session) connect() (*link, error) {
 	return nil, failed
 }
 
-// greetMember opens the session, or goes on with it, over a new connection to m.
+// greetMember opens or resumes the session over a new connection to m.
 func (s *session) greetMember(m *member, limit time.Duration) (_ *link, err error) {
 	ctx, cancel := driverkit.WithLimit(s.quit, limit)
 	defer cancel()
@@ -212,7 +211,7 @@ func (s *session) greetMember(m *member, limit time.Duration) (_ *link, err erro
 		err = l.login(s.d.auth)
 	}
 	if err != nil {
-		if errors.Is(err, driver.ErrInvalid) { // the session is not what it should be: end it
+		if errors.Is(err, driver.ErrInvalid) { // the session has another timeout: end it
 			l.askOnce(goodbyeRequest())
 		}
 		conn.Close()
@@ -221,8 +220,8 @@ func (s *session) greetMember(m *member, limit time.Duration) (_ *link, err erro
 		}
 		return nil, explainError(ctx, err)
 	}
-	// A member that changes its part closes all connections, so that this one leads for as
-	// long as the connection stands.
+	// A member that changes its role closes all connections. So l.leads stays true for as long as the
+	// connection is open.
 	h, _ := s.d.askMember(ctx, m, limit)
 	l.leads = h.leads()
 	if !stop() {
@@ -232,9 +231,10 @@ func (s *session) greetMember(m *member, limit time.Duration) (_ *link, err erro
 	return l, nil
 }
 
-// lastSeen returns the last change that the session has seen. Where there was no answer for a TTL, it is none: members that were set back to an
-// older state would refuse the session for ever. No claim takes a lock then before a majority has logged a transaction of its session, and
-// reads behind that. The caller has the mutex.
+// lastSeen returns the last zxid that the session has seen. After a TTL without an answer it returns 0:
+// members that were restored to an older state would otherwise reject the session forever. In that case no
+// claim takes a lock before a majority has logged a transaction of its session, and the claim reads after
+// that. The caller has the mutex.
 func (s *session) lastSeen() int64 {
 	if time.Since(s.answered) > s.ttl {
 		return 0
@@ -242,7 +242,7 @@ func (s *session) lastSeen() int64 {
 	return s.zxid
 }
 
-// noteGrant notes what the servers have granted.
+// noteGrant stores what the servers have granted.
 func (s *session) noteGrant(g greeting, asked int32) error {
 	granted := time.Duration(g.timeout) * time.Millisecond
 	s.mu.Lock()
@@ -250,10 +250,10 @@ func (s *session) noteGrant(g greeting, asked int32) error {
 	switch known := s.id != 0; {
 	case g.id == 0:
 		return errOver
-	case g.timeout <= 0, s.key == anyTTL && granted < minTTL: // it would be renewed without a pause
+	case g.timeout <= 0, s.key == anyTTL && granted < minTTL: // the renewals would have no pause
 		return fmt.Errorf("it grants a session of %v", granted)
 	case s.key == anyTTL:
-		s.ttl = granted // nothing but run reads it now
+		s.ttl = granted // only connectLoop reads it now
 	case known && g.timeout != asked:
 		return fmt.Errorf("it grants sessions of %v, and another member granted %v; give all members the same limits", granted, s.ttl)
 	case g.timeout < asked:
@@ -267,7 +267,7 @@ func (s *session) noteGrant(g greeting, asked int32) error {
 	return nil
 }
 
-// awaitLink returns the connection. It waits until there is one, or all members have failed.
+// awaitLink waits for a connection and returns it, or an error once all members have failed.
 func (s *session) awaitLink(ctx context.Context) (*link, error) {
 	for {
 		s.mu.Lock()
@@ -289,14 +289,14 @@ func (s *session) awaitLink(ctx context.Context) (*link, error) {
 	}
 }
 
-// unansweredError returns the error of a call whose context has ended before the answer. Its caller may
-// have left early, so the error names only members known to be down.
+// unansweredError returns the error of a call whose context ended before the answer. The caller may have left
+// early, so the error names only members known to be down.
 func (d *Driver) unansweredError(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", ctx.Err(), d.states.Unavailable(errors.New("no answer yet"), d.downMembers()...))
 }
 
-// sendAll sends requests together, and returns when all have an answer, which may be an error of
-// its own. Its error says that some have none, and may be carried out or not.
+// sendAll sends requests together and waits until all are answered; each has its own error. An error of
+// sendAll means that some requests got no answer, and may have been executed or not.
 func (s *session) sendAll(ctx context.Context, all ...*request) error {
 	l, err := s.awaitLink(ctx)
 	if err != nil || len(all) == 0 {
@@ -311,15 +311,13 @@ func (s *session) sendAll(ctx context.Context, all ...*request) error {
 	}
 }
 
-// confirmNodes makes sure that the nodes stand, and that the session does for another TTL from
-// the returned time. Those that are gone are false. It sends other requests together with its
-// own.
+// confirmNodes confirms that the nodes exist, and that the session lasts for another TTL from base. stands is
+// false for a node that is gone. It sends the requests beside together with its own.
 //
-// Only the member that leads knows how long a session lasts. A member that follows tells it
-// of its clients now and then, and answers their pings even when it cannot. But it asks when
-// a client comes with a session. So where the connection is not to the member that leads, a
-// new one is opened, which the servers count from. And only what a majority has logged proves
-// that the one that leads still did.
+// Only the leader knows how long a session lasts. A follower forwards the pings of its clients to it now and
+// then, and answers them even when it cannot reach the leader. But it asks the leader when a client resumes a
+// session. So without a connection to the leader, confirmNodes opens a new connection, from which the servers
+// count. And only a transaction that a majority has logged proves that the leader was still the leader.
 func (s *session) confirmNodes(ctx context.Context, paths []string, beside ...*request) (base time.Time, stands []bool, err error) {
 	stands = slices.Repeat([]bool{true}, len(paths))
 	for again := true; again; {
@@ -356,8 +354,7 @@ func (s *session) confirmNodes(ctx context.Context, paths []string, beside ...*r
 	return s.base, stands, nil
 }
 
-// refreshLink opens a new connection where the present one is old and not to the member that
-// leads.
+// refreshLink opens a new connection if the current one is old and does not lead to the leader.
 func (s *session) refreshLink(ctx context.Context) error {
 	l, err := s.awaitLink(ctx)
 	if err != nil || l.leads || time.Since(l.opened) < s.ttl/agePart {
@@ -368,14 +365,14 @@ func (s *session) refreshLink(ctx context.Context) error {
 	return err
 }
 
-// noteAlive notes that a member has answered a ping.
+// noteAlive records the answer to a ping.
 func (s *session) noteAlive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answered = time.Now()
 }
 
-// noteAnswer notes what an answer proves.
+// noteAnswer records what an answer proves.
 func (s *session) noteAnswer(l *link, f flight, zxid int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -399,8 +396,8 @@ func (s *session) trustedUntil() time.Time {
 	return driverkit.Trust(s.base, s.ttl)
 }
 
-// watchPath returns a channel that is closed when path changes or the connection ends. The caller
-// then sends the request that has the servers watch.
+// watchPath returns a channel that is closed when path changes or the connection ends. The caller then sends
+// the request that sets the watch on the servers.
 func (s *session) watchPath(path string) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -422,13 +419,13 @@ func (s *session) fireWatches(path string) {
 	}
 }
 
-// stray is an attempt whose creation had no answer and was not found.
+// stray is a claim whose creation got no answer and whose node was not found.
 type stray struct {
 	folder string
 	since  time.Time
 }
 
-// noteStray notes that a node of owner, if there ever is one in folder, is nobody's.
+// noteStray records that a node of owner in folder, if it is created late, must be deleted.
 func (s *session) noteStray(owner, folder string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -438,10 +435,10 @@ func (s *session) noteStray(owner, folder string) {
 	s.strays[owner] = stray{folder, time.Now()}
 }
 
-// sweepStrays deletes, in the background, the nodes that are nobody's. It is called at each new connection, and six times in a TTL. When the
-// session comes back to a member that it has left, that member may carry out what it has read from the connection before, and on a busy
-// machine do so after the new one was looked over. After a late greeting the next change that the session asks for, a renewal for
-// instance, is refused, and brings a new connection.
+// sweepStrays deletes stray nodes in the background. It runs at each new connection, and six times per TTL.
+// When the session returns to an earlier member, that member may execute what it has read from the earlier
+// connection; a busy member may do so after the sweep. After a late greeting, the next change that the session
+// requests, such as a renewal, is rejected, which leads to a new connection.
 func (s *session) sweepStrays() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -460,7 +457,7 @@ func (s *session) sweepStrays() {
 	}()
 }
 
-// clearStrays deletes the nodes of strays that are there.
+// clearStrays deletes the nodes of strays that exist.
 func (s *session) clearStrays(strays map[string]stray) {
 	ctx := s.d.calls.Work
 	folders := make(map[string]*request)
@@ -486,8 +483,7 @@ func (s *session) clearStrays(strays map[string]stray) {
 	}
 }
 
-// close ends the session. Its nodes go with it, unless they are kept: then they stand until
-// the TTL is over.
+// close ends the session. Its nodes go with it; with keep, they stay until the TTL is over.
 func (s *session) close(keep bool) {
 	s.end()
 	s.mu.Lock()

@@ -7,10 +7,9 @@ import (
 	"time"
 )
 
-// TestOnlyTheLeaderProlongsASession: what another member answers counts from when it asked
-// the leader, which it does when a client comes. Requests that change nothing, or fail, prove
-// nothing.
-func TestOnlyTheLeaderProlongsASession(t *testing.T) {
+// An answer of a follower counts from the time when the follower asked the leader, which it does when a client
+// connects. Requests that change nothing or fail prove nothing.
+func TestOnlyLeaderProlongsSession(t *testing.T) {
 	t.Parallel()
 	opened := time.Now()
 	sent := opened.Add(time.Second)
@@ -32,8 +31,8 @@ func TestOnlyTheLeaderProlongsASession(t *testing.T) {
 	}
 }
 
-// TestAMemberThatOnlyReadsHasNoMajority: it answers all the same, where readonlymode.enabled is set.
-func TestAMemberThatOnlyReadsHasNoMajority(t *testing.T) {
+// A read-only member (readonlymode.enabled) still answers.
+func TestReadOnlyMemberHasNoMajority(t *testing.T) {
 	t.Parallel()
 	const text = "Zookeeper version: 3.8.0-1, built on 2022\nZxid: 0x100000004\nMode: read-only\nNode count: 5\n"
 	if h, err := readHealth(text, nil); !errors.Is(err, errNoQuorum) || h.mode != "" {
@@ -41,7 +40,7 @@ func TestAMemberThatOnlyReadsHasNoMajority(t *testing.T) {
 	}
 }
 
-// TestRequestNumbersAreUniqueInSession, over all of its connections: a member answers by them, also for a connection that has gone.
+// Unique over all connections of the session: a member answers by number, also for a connection that is gone.
 func TestRequestNumbersAreUniqueInSession(t *testing.T) {
 	s := &session{}
 	s.xids.Store(math.MaxInt32 - 3)
@@ -58,8 +57,8 @@ func TestRequestNumbersAreUniqueInSession(t *testing.T) {
 	}
 }
 
-// TestASessionOfNoTimeIsRefused: it would be renewed without a pause.
-func TestASessionOfNoTimeIsRefused(t *testing.T) {
+// Its renewals would have no pause.
+func TestSessionWithoutTimeoutIsRejected(t *testing.T) {
 	t.Parallel()
 	for _, granted := range []int32{0, -1} {
 		for _, key := range []time.Duration{anyTTL, 10 * time.Second} {

@@ -12,9 +12,8 @@ import (
 	"github.com/holdfast-go/holdfast/zookeeper"
 )
 
-// TestReplacedCertificatesAreUsed by the next connection: the connections that the driver was opened
-// with end, and a lease goes on.
-func TestReplacedCertificatesAreUsed(t *testing.T) {
+// The connections with the old certificates end, the next connection uses the new ones, and the lease goes on.
+func TestNextConnectionUsesReplacedCertificates(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		dir := t.TempDir()
 		cert, _ := r.useTLS(dir, 10*time.Minute)
@@ -23,7 +22,7 @@ func TestReplacedCertificatesAreUsed(t *testing.T) {
 		d = fixture.Closed(r.Rig, d, err)
 		l := r.Acquire(r.Client(d), "k", long)
 		for range 3 {
-			time.Sleep(8 * time.Minute) // of the ten that each is good for
+			time.Sleep(8 * time.Minute) // each certificate is valid for ten minutes
 			r.useTLS(dir, 10*time.Minute)
 			r.fake.cutConnections()
 			r.Renewed(l, 2)

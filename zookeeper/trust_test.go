@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/rig/fixture"
 )
 
-// checkNotOutlived fails the test if the next holder came while the old one still trusted its lock.
+// checkNotOutlived fails the test if the next holder got the lock while the old one still trusted it.
 func (r *rig) checkNotOutlived(trusted time.Time, old driver.Grant) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), 3*long)
@@ -26,7 +26,7 @@ func (r *rig) checkNotOutlived(trusted time.Time, old driver.Grant) {
 	r.Must(d.Release(r.Within(), next, 0))
 }
 
-// TestSlowAnswersShortenTrust: a TTL counts from before the request was sent, and servers end a session less than a tick late.
+// A TTL counts from before the request was sent, and servers end a session less than a tick late.
 func TestSlowAnswersShortenTrust(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		for phase := range 20 {
@@ -50,14 +50,14 @@ func TestSlowAnswersShortenTrust(t *testing.T) {
 	})
 }
 
-// TestFollowersAnswerProvesNoTrust: the member that leads hears of a client of another member with that member's pings alone, and when the
-// client comes with its session. So a renewal over a connection of some age counts from the beginning of that connection.
+// The leader hears of another member's client only by that member's pings, and when the client resumes its
+// session. So a renewal over an old connection counts from the start of that connection.
 func TestFollowersAnswerProvesNoTrust(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()
 		r.On(d, func(i int, l *fixture.Link) { l.Refuse = i > 0 })
 		g := r.Grant(d, "k", 40*time.Second)
-		time.Sleep(4800 * time.Millisecond) // less than the age at which a renewal opens a connection anew
+		time.Sleep(4800 * time.Millisecond) // below the age at which a renewal opens a new connection
 		n := d.Renew(r.Within(), []driver.Grant{g})[0]
 		r.Must(n.Err)
 		r.fake.update(func() { r.fake.members[0].parted = true })
@@ -65,7 +65,7 @@ func TestFollowersAnswerProvesNoTrust(t *testing.T) {
 	})
 }
 
-// TestHandoverWakesNextWaiterOnly, however many wait behind it.
+// However many waiters there are.
 func TestHandoverWakesNextWaiterOnly(t *testing.T) {
 	runInBubble(t, func(t *testing.T, r *rig) {
 		d := r.newDriver()

@@ -8,8 +8,8 @@ import (
 	"iter"
 )
 
-// This file is the wire format: jute, in which all numbers are big-endian and strings begin
-// with their length, and the few requests that locks need.
+// This file has the wire format: jute, with big-endian numbers and length-prefixed strings, and the few
+// requests that locks need.
 
 // Kinds of requests.
 const (
@@ -19,17 +19,17 @@ const (
 	opSetData     int32 = 5
 	opSync        int32 = 9
 	opPing        int32 = 11
-	opGetChildren int32 = 12 // with the stat of the parent
+	opGetChildren int32 = 12 // answers with the stat of the parent
 	opCheck       int32 = 13
 	opMulti       int32 = 14
-	opCreate      int32 = 15 // with the stat of the node
+	opCreate      int32 = 15 // answers with the stat of the node
 	opContainer   int32 = 19
 	opAuth        int32 = 100
 	opClose       int32 = -11
 	opPersistent  int32 = 1
 )
 
-// Numbers in place of a request's own.
+// Reserved request numbers.
 const (
 	xidWatch int32 = -1
 	xidPing  int32 = -2
@@ -42,14 +42,15 @@ const (
 
 	allRights int32 = 31
 
-	// maxAnswers bounds what a member can make a client keep of its answers: those to requests that were sent together, one of which may be
-	// the names of 110,000 waiters. maxListing does so where the names of all locks are asked for, and maxWelcome while nothing was asked.
+	// maxAnswers bounds the memory for the answers to requests that were sent together, one of which may have
+	// the names of 110,000 waiters. maxListing bounds the answer with the names of all locks, and maxWelcome a
+	// packet that nothing asked for.
 	maxAnswers = 5 << 20
 	maxListing = 64 << 20
 	maxWelcome = 64 << 10
 )
 
-// code is an error of the servers.
+// code is an error code of the servers.
 type code int32
 
 // Errors of the servers.
@@ -57,7 +58,7 @@ const (
 	codeUnimplemented code = -6
 	codeNoNode        code = -101
 	codeNoAuth        code = -102
-	codeNoChildren    code = -108 // of ephemeral nodes
+	codeNoChildren    code = -108 // ephemeral nodes have no children
 	codeNodeExists    code = -110
 	codeExpired       code = -112
 	codeInvalidACL    code = -114
@@ -79,7 +80,7 @@ var codeTexts = map[code]string{
 	codeQuota:         "the quota is used up",
 }
 
-// Error describes the code.
+// Error returns a description of the code.
 func (c code) Error() string {
 	if text := codeTexts[c]; text != "" {
 		return text
@@ -89,12 +90,12 @@ func (c code) Error() string {
 
 // stat is the servers' record of a node.
 type stat struct {
-	czxid    int64 // of the change that created it
+	czxid    int64 // zxid of its creation
 	children int32
-	pzxid    int64 // of the last change of its children
+	pzxid    int64 // zxid of the last change to its children
 }
 
-// writer builds a packet.
+// writer encodes a packet.
 type writer struct{ b []byte }
 
 func (w *writer) int32(v int32) { w.b = binary.BigEndian.AppendUint32(w.b, uint32(v)) }
@@ -113,7 +114,7 @@ func (w *writer) text(v string) {
 	w.b = append(w.b, v...)
 }
 
-// reader takes a packet apart. What is missing is zero, and said by err.
+// reader decodes a packet. After the end it returns zeros and sets err.
 type reader struct {
 	b   []byte
 	err error
@@ -136,7 +137,7 @@ func (r *reader) int64() int64 { return int64(binary.BigEndian.Uint64(r.take(8))
 func (r *reader) bool() bool   { return r.take(1)[0] != 0 }
 func (r *reader) text() string { return string(r.bytes()) }
 
-// bytes may be null, which is a length of -1.
+// bytes returns nil for a length of -1.
 func (r *reader) bytes() []byte {
 	n := r.int32()
 	if n < 0 {
@@ -149,10 +150,11 @@ func (r *reader) bytes() []byte {
 	return r.take(int(n))
 }
 
-// count returns the number that a list begins with, bounded by how many elements of some size can be there.
+// count returns the length of a list, bounded by the number of elements of size bytes that fit into the
+// packet.
 func (r reader) count(size int) int { return min(max(int(r.int32()), 0), len(r.b)/size) }
 
-// names returns the names of children. Whether all were there, err tells behind the last.
+// names iterates over the names of children. Check err after the last name: it reports a truncated list.
 func (r *reader) names() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for n := r.int32(); n > 0; n-- {
@@ -166,14 +168,14 @@ func (r *reader) names() iter.Seq[string] {
 
 func (r *reader) stat() (s stat) {
 	s.czxid = r.int64()
-	r.take(8 + 8 + 8 + 4 + 4 + 4 + 8 + 4) // mzxid to dataLength
+	r.take(8 + 8 + 8 + 4 + 4 + 4 + 8 + 4) // skip mzxid to dataLength
 	s.children = r.int32()
 	s.pzxid = r.int64()
 	return s
 }
 
-// readPacket reads a packet, which begins with its length, of as many bytes as there is room for when it begins. It takes memory only for what
-// has come.
+// readPacket reads a length-prefixed packet of at most room() bytes; it calls room after the length has
+// arrived. It allocates memory only for bytes that have arrived.
 func readPacket(from io.Reader, room func() int) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(from, head[:]); err != nil {
@@ -195,7 +197,7 @@ func readPacket(from io.Reader, room func() int) ([]byte, error) {
 	return packet, nil
 }
 
-// packet puts the length before what was written.
+// packet returns the bytes that write produces, with their length before them.
 func packet(write func(*writer)) []byte {
 	w := writer{b: make([]byte, 4, 128)}
 	write(&w)
@@ -203,9 +205,9 @@ func packet(write func(*writer)) []byte {
 	return w.b
 }
 
-// greeting opens a session, or goes on with one.
+// greeting opens or resumes a session.
 type greeting struct {
-	zxid     int64 // the last that was seen
+	zxid     int64 // last zxid seen
 	timeout  int32 // ms
 	id       int64
 	password []byte
@@ -213,16 +215,16 @@ type greeting struct {
 
 func (g greeting) packet() []byte {
 	return packet(func(w *writer) {
-		w.int32(0) // version of the protocol
+		w.int32(0) // protocol version
 		w.int64(g.zxid)
 		w.int32(g.timeout)
 		w.int64(g.id)
 		w.text(string(g.password))
-		w.bool(false) // a member without a quorum will not do
+		w.bool(false) // do not accept a read-only member
 	})
 }
 
-// readWelcome reads the answer to a greeting. An answer without an id says that the session is over.
+// readWelcome decodes the answer to a greeting. An answer without an id means that the session is over.
 func readWelcome(b []byte) (greeting, error) {
 	r := reader{b: b}
 	r.int32()
@@ -237,8 +239,8 @@ type request struct {
 	write   func(*writer)
 	listing bool // the answer has the names of all locks
 
-	// The link sets the rest before it closes done.
-	err   error  // nil, or a code: what the servers say
+	// The link sets the fields below before it closes done.
+	err   error  // nil, or the error code of the servers
 	reply reader // after the header
 }
 
@@ -246,7 +248,7 @@ func getChildren(path string) *request {
 	return &request{op: opGetChildren, write: pathAnd(path, false)}
 }
 
-// listRequest is getChildren for many locks at once.
+// listRequest is getChildren for a folder with many locks.
 func listRequest(path string) *request {
 	r := getChildren(path)
 	r.listing = true
@@ -273,7 +275,7 @@ func syncWith(path string) *request {
 func removeRequest(path string) *request {
 	return &request{op: opDelete, write: func(w *writer) {
 		w.text(path)
-		w.int32(-1) // of any version
+		w.int32(-1) // any version
 	}}
 }
 
@@ -300,8 +302,8 @@ func forceRequest(node, folder, message string) *request {
 	}}
 }
 
-// createRequest returns for the nodes of attempts, container for the parents of these, persistent for
-// what is above.
+// createRequest creates the node of a claim, containerRequest its folder, persistentRequest a parent of
+// folders.
 func createRequest(path, value string, acl acl) *request {
 	return &request{op: opCreate, write: creationBody(path, value, acl, flagEphemeralSequential)}
 }
@@ -334,7 +336,7 @@ func creationBody(path, value string, acl acl, flags int32) func(*writer) {
 	}
 }
 
-// confirmRequest returns a transaction that changes nothing and succeeds if all of the nodes stand.
+// confirmRequest returns a transaction that changes nothing and succeeds only if all nodes exist.
 func confirmRequest(paths []string) *request {
 	return &request{op: opMulti, write: func(w *writer) {
 		for _, path := range paths {
@@ -350,8 +352,8 @@ func confirmRequest(paths []string) *request {
 	}}
 }
 
-// attemptRequest returns a transaction that creates a node and then fails, so that the server checks the permission but
-// keeps no node.
+// attemptRequest returns a transaction that creates a node and then fails, so that the server checks the
+// permission but keeps no node.
 func attemptRequest(path string, acl acl) *request {
 	return &request{op: opMulti, write: func(w *writer) {
 		w.int32(opPersistent)
@@ -369,8 +371,8 @@ func attemptRequest(path string, acl acl) *request {
 	}}
 }
 
-// outcomes returns the codes of the parts of a transaction: if one fails, it has its code, and the
-// others have none, or one of their own.
+// outcomes returns the error codes of a transaction's operations. If one operation fails, it has its code; the
+// others have none or their own.
 func (r *request) outcomes(n int) ([]code, error) {
 	all := make([]code, 0, n)
 	for len(all) <= n && r.reply.err == nil {
@@ -394,7 +396,7 @@ func (r *request) outcomes(n int) ([]code, error) {
 	return all, r.reply.err
 }
 
-// isTransaction reports whether the request is a transaction, which a majority of the members logs.
+// isTransaction reports whether the request is a transaction, which a majority logs.
 func (r *request) isTransaction() bool {
 	return r.op == opCreate || r.op == opDelete || r.op == opMulti || r.op == opContainer || r.op == opPersistent
 }

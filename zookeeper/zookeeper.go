@@ -84,16 +84,16 @@ import (
 
 const (
 	minTTL      = time.Second
-	granularity = time.Millisecond // of timeouts of sessions
-	// batchSize bounds the grants that are renewed together.
+	granularity = time.Millisecond // of session timeouts
+	// batchSize bounds the grants per renewal request.
 	batchSize = 64
-	// room is for how many claims and releases at once that ask for something. The members write
-	// what comes together to the disk together, and renewals are behind it on their connections.
+	// room bounds the concurrent requests of claims and releases. The members write concurrent requests to
+	// disk together, and renewals queue behind them on their connections.
 	room = 32
-	// maxUsers bounds the nodes of a session. The servers write the paths of all into the transaction
-	// that ends the session. If it is longer than a packet may be, twice jute.maxbuffer or 2 MB, no
-	// member can read it: the ensemble is down, and does not start again (ZOOKEEPER-4306). So many of
-	// the longest paths stay below that.
+	// maxUsers bounds the nodes of a session. The servers write all their paths into the transaction that ends
+	// the session. If that is longer than a packet may be, twice jute.maxbuffer or 2 MB, no member can read
+	// it: the ensemble goes down and does not start again (ZOOKEEPER-4306). This number of the longest paths
+	// stays below that.
 	maxUsers = 1000
 )
 
@@ -114,7 +114,7 @@ type Options struct {
 	NoCheck bool
 
 	secrets  []string                                                 // files that the URL names
-	renewTLS func(*tls.Config) (*tls.Config, error)                   // returns TLS with what the files of the URL have now; nil: it names none
+	renewTLS func(*tls.Config) (*tls.Config, error)                   // reads the TLS files of the URL again; nil: it names none
 	dial     func(ctx context.Context, addr string) (net.Conn, error) // nil: dialTCP
 }
 
@@ -127,28 +127,28 @@ type Driver struct {
 	owners   *driverkit.Owners
 	calls    *driverkit.Calls
 	states   *driverkit.States
-	lane     *driverkit.Lane // of what claims ask for and what deletes their nodes
-	links    sync.WaitGroup  // the sessions
+	lane     *driverkit.Lane // turns for requests of claims and releases
+	links    sync.WaitGroup  // goroutines of the sessions
 	maxUsers int             // bounds the users of a session; tests lower it
 	secrets  []string        // files
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	sessions map[time.Duration][]*session
 	holds    map[string]*hold // by owner
 	alert    func(owner, why string)
-	split    error // the members are of two ensembles; nil: as far as is known they are not
+	split    error // the members belong to two ensembles; nil: not known to
 }
 
-// hold is a node that has a lock. The session goes on for others, so that the driver itself
-// deletes the node when nobody has renewed it for its TTL.
+// hold is a node that has a lock. The session may go on for other locks, so the driver itself deletes the node
+// if it was not renewed within its TTL.
 type hold struct {
 	s     *session
 	path  string
-	until time.Time // to which it is trusted
+	until time.Time // end of trust
 	lapse *time.Timer
 
-	heeded bool          // a goroutine waits for the end of the node
-	over   chan struct{} // closed when the hold is let go
+	heeded bool          // a goroutine watches the node
+	over   chan struct{} // closed when the hold is forgotten
 }
 
 func newDriver(members []string, opts *Options) (*Driver, error) {
@@ -185,7 +185,7 @@ func (d *Driver) Limits() driver.Limits {
 	return driver.Limits{MinTTL: minTTL, Granularity: granularity, Token: true, Order: true}
 }
 
-// Close implements driver.Driver. Nodes of locks that are held stand until their TTL is over.
+// Close implements driver.Driver. Nodes of held locks stay until their TTL is over.
 func (d *Driver) Close() error {
 	if !d.calls.Close() {
 		return nil
@@ -206,8 +206,7 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// sessionFor returns a session for locks with this TTL that has room. The caller gives it back by
-// done.
+// sessionFor returns a session with room for locks with this TTL. The caller gives it back by releaseSession.
 func (d *Driver) sessionFor(ttl time.Duration) *session {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -236,8 +235,8 @@ func (d *Driver) forgetSession(s *session) {
 	d.dropSession(s)
 }
 
-// dropSession removes a session from the sessions for new users; false: it was not among them. The caller has
-// the mutex.
+// dropSession removes a session from those for new users; false: it was not among them. The caller has the
+// mutex.
 func (d *Driver) dropSession(s *session) bool {
 	some := d.sessions[s.key]
 	i := slices.Index(some, s)
@@ -252,7 +251,7 @@ func (d *Driver) dropSession(s *session) bool {
 	return true
 }
 
-// retireSession ends a session that no lock has needed for a while, and says whether it does.
+// retireSession ends a session that no lock has needed for a while, and reports whether it did.
 func (d *Driver) retireSession(s *session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -287,7 +286,7 @@ func (d *Driver) Acquire(ctx context.Context, req driver.Request) (driver.Grant,
 	return c.newGrant(), nil
 }
 
-// Renew implements driver.Driver. It tries again until ctx ends.
+// Renew implements driver.Driver. It retries until ctx ends.
 func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Renewal {
 	out := make([]driver.Renewal, len(grants))
 	if err := d.calls.Enter(); err != nil {
@@ -302,7 +301,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	d.mu.Lock()
 	for i, g := range grants {
 		h := d.holds[g.Owner]
-		if h == nil { // it was released, or is lost
+		if h == nil { // released or lost
 			out[i].Err = driver.ErrLost
 			continue
 		}
@@ -326,7 +325,7 @@ func (d *Driver) Renew(ctx context.Context, grants []driver.Grant) []driver.Rene
 	return out
 }
 
-// renewGrants renews some grants of one session.
+// renewGrants renews grants of one session.
 func (d *Driver) renewGrants(ctx context.Context, s *session, some []int, grants []driver.Grant, paths []string, out []driver.Renewal) {
 	ctx, cancel := context.WithTimeout(ctx, s.ttl)
 	defer cancel()
@@ -347,7 +346,7 @@ func (d *Driver) renewGrants(ctx context.Context, s *session, some []int, grants
 			}
 		}
 		if base, stands, err = s.confirmNodes(ctx, mine, beside...); err != nil {
-			for _, path := range heeds { // the servers may not watch
+			for _, path := range heeds { // the servers may have set no watch
 				s.fireWatches(path)
 			}
 		}
@@ -371,8 +370,8 @@ func (d *Driver) renewGrants(ctx context.Context, s *session, some []int, grants
 	}
 }
 
-// Release implements driver.Driver. The release is repeated in the background until it is
-// confirmed, or the session is over.
+// Release implements driver.Driver. It repeats the release in the background until it is confirmed or the
+// session is over.
 func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration) error {
 	if err := d.calls.Enter(); err != nil {
 		return err
@@ -385,7 +384,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	case keep > 0:
 		return fmt.Errorf("%w: ZooKeeper keeps no lock beyond its release", driver.ErrUnsupported)
 	case h == nil:
-		return nil // it was released before
+		return nil // released before
 	}
 	return d.calls.Finish(ctx, d.states, d.lane, func(begun func()) error {
 		err := h.s.deleteNode(d.calls.Work, h.path, begun)
@@ -396,7 +395,7 @@ func (d *Driver) Release(ctx context.Context, g driver.Grant, keep time.Duration
 	})
 }
 
-// addHold notes that g has a lock, until it is let go.
+// addHold records that g has a lock, until forgetHold.
 func (d *Driver) addHold(g driver.Grant, s *session, path string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -405,7 +404,7 @@ func (d *Driver) addHold(g driver.Grant, s *session, path string) {
 	d.holds[g.Owner] = h
 }
 
-// extendHold notes until when a hold is trusted now; false: it is over.
+// extendHold records a new end of trust; false: the hold is over.
 func (d *Driver) extendHold(owner string, until time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -418,7 +417,7 @@ func (d *Driver) extendHold(owner string, until time.Time) bool {
 	return true
 }
 
-// lapseHold deletes the node of a hold that nobody has renewed.
+// lapseHold deletes the node of a hold that was not renewed in time.
 func (d *Driver) lapseHold(owner string) {
 	d.mu.Lock()
 	h := d.holds[owner]
@@ -436,7 +435,7 @@ func (d *Driver) lapseHold(owner string) {
 	h.s.deleteNode(d.calls.Work, h.path, func() {})
 }
 
-// forgetHold forgets a hold.
+// forgetHold removes a hold.
 func (d *Driver) forgetHold(owner string) {
 	d.mu.Lock()
 	h := d.holds[owner]
@@ -473,7 +472,7 @@ func (d *Driver) refusedError(err error) error {
 	case errors.Is(err, codeQuota):
 		return driverkit.Refusal{Err: fmt.Errorf("%w; raise it for the path of the locks", err)}
 	}
-	if _, unknown := errors.AsType[code](err); unknown { // such as a request that has timed out within the ensemble
+	if _, unknown := errors.AsType[code](err); unknown { // such as a request that timed out within the ensemble
 		return d.states.Unavailable(err)
 	}
 	return err

@@ -20,7 +20,8 @@ var (
 	_ driver.Notifier  = (*zookeeper.Driver)(nil)
 )
 
-// statements are tests of the suite that send every request of the driver. All tests run over a fake, which is compared with real servers.
+// statements are suite tests that together send every request of the driver. They run on real servers; all
+// tests run on a fake, which is compared with real servers.
 var statements = []string{
 	"OneHolderAmongClientsAndGoroutines", "TokensRiseAcrossClients", "TryOnAHeldKeyNamesTheHolder", "WaitersAreServedInOrder",
 	"TheWatchdogKeepsALease", "ManyGrantsAreRenewedInOneCall", "LostRepliesLeaveNoLock", "AWaitSurvivesAnOutage", "ListShowsWhatIsHeld",
